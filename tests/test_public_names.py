@@ -26,8 +26,8 @@ NAMES = {
         two_hop_dsgd with_absences zip_dl
     """,
     "mfdl.audit": """
-        AuditConfig AuditMatrix AuditResult BinsAuditResult BinsCanaryResult CanaryResult Cell Reconstruction System
-        Training Transcript audit audit_matrix reconstruct
+        AuditCell AuditMatrix AuditResult AuditSettings AuditedSystem CanaryResult Reconstruction Training Transcript
+        audit audit_matrix reconstruct
     """,
     "mfdl.factorization": """
         ADAPTED_TOLERANCE CORRELATIONS COVARIANCE_SOLVERS ClassFactorizations EstimatedFactorization

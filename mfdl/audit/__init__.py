@@ -1,22 +1,20 @@
 """Audits: the privacy that runs show, against the privacy that is claimed."""
 
-from .auditing import AuditConfig, audit
-from .bins_results import BinsAuditResult, BinsCanaryResult
-from .matrix import AuditMatrix, Cell, audit_matrix
+from .audit_cells import AuditCell, AuditMatrix, audit_matrix
+from .audit_results import AuditResult, CanaryResult
+from .audited_claims import AuditSettings
+from .auditing import audit
+from .observation import AuditedSystem, Training, Transcript
 from .reconstruction import Reconstruction, reconstruct
-from .results import AuditResult, CanaryResult
-from .system import System, Training, Transcript
 
 __all__ = [
-    "AuditConfig",
+    "AuditCell",
     "AuditMatrix",
     "AuditResult",
-    "BinsAuditResult",
-    "BinsCanaryResult",
+    "AuditSettings",
+    "AuditedSystem",
     "CanaryResult",
-    "Cell",
     "Reconstruction",
-    "System",
     "Training",
     "Transcript",
     "audit",

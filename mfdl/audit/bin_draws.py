@@ -1,8 +1,8 @@
 """Tests of the draws of balls-in-bins: uniform, independent across records, fixed over epochs, fresh in each run.
 
 In: which records join which steps of several runs, from the sampler that `replay` uses or from that of a system. Out:
-a `Draws` with one `Finding` for each property. The theorem of balls-in-bins assumes all of them, and the privacy bound
-of an audit can stay below its claim without them.
+`TestedDraws` with one `Finding` for each property, and the draws of the runs of an audit. The theorem of balls-in-bins
+assumes all of these properties, and the privacy bound of an audit can stay below its claim without them.
 
 That a record joins one step of each epoch, the same in all, is observed: such a finding is never a false alarm. The
 others are tests of independent uniform bins, which share the false-alarm probability (Bonferroni). Uniformity: the two
@@ -17,7 +17,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from typing import Any, Protocol, TypeAlias
+from typing import Any, ClassVar, Protocol, TypeAlias
 
 import numpy as np
 import torch
@@ -51,6 +51,35 @@ EXPONENTS = 32
 """Tried for each tail; the bound holds at every one of them."""
 
 Counts: TypeAlias = NDArray[np.int64]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class DrawnRuns:
+    """Runs of a canary that joins the same steps in all of them.
+
+    Attributes: joins: bool (T,); trials: their numbers among all runs; key: of their noise.
+    """
+
+    joins: NDArray[np.bool_]
+    trials: NDArray[np.int64]
+    key: NoiseKey
+
+
+class StepDraws(Protocol):
+    """Who draws the steps that a record joins in each run of an audit.
+
+    Attributes: domain: of the keys of these runs.
+    """
+
+    @property
+    def domain(self) -> str:
+        """See above."""
+
+    def of_trials(self, trials: int, key: NoiseKey) -> tuple[Counts, list[DrawnRuns]]:
+        """The bin of each trial, (trials,), and the runs that make them. Args: key: of all of them."""
+
+    def tested(self, *, seed: int, failure: float) -> TestedDraws | None:
+        """What runs show of the draws; None where nobody draws. Args: failure: probability of a false alarm."""
 
 
 class Joined(Protocol):
@@ -117,7 +146,7 @@ class Finding:
 
 
 @dataclasses.dataclass(frozen=True)
-class Draws:
+class TestedDraws:
     """What runs show of the draws of balls-in-bins.
 
     Attributes: findings: one for each property; runs, records: how many runs, each of how many records of all nodes;
@@ -143,6 +172,10 @@ class Draws:
             return f"The draws of bins are REFUTED: {'; '.join(seen)}; {where}."
         return f"The draws of bins are not refuted: {', '.join(each.property for each in self.findings)}; {where}."
 
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return {**dataclasses.asdict(self), "violated": self.violated}
+
 
 @dataclasses.dataclass(frozen=True)
 class Sampler:
@@ -155,8 +188,9 @@ class Sampler:
     num_nodes: int
     num_steps: int
     bins: int
+    domain: ClassVar[str] = "audit bins"
 
-    def tested(self, *, seed: int, failure: float) -> Draws:
+    def tested(self, *, seed: int, failure: float) -> TestedDraws:
         """What `NUM_RUNS` runs show.
 
         Args: seed: of the keys of the runs; failure: bound on the probability of a false alarm.
@@ -171,7 +205,16 @@ class Sampler:
         findings = [_once(np.concatenate([epochs, whole[1:]])), _fixed(whole)]
         drawn = epochs.argmax(axis=1)  # (runs, n, records)
         findings += [test(drawn, b, share) for test in (_uniform, _independent, _fresh)]
-        return Draws(tuple(findings), NUM_RUNS, n * records, failure if b > 1 else 0.0)
+        return TestedDraws(tuple(findings), NUM_RUNS, n * records, failure if b > 1 else 0.0)
+
+    def of_trials(self, trials: int, key: NoiseKey) -> tuple[Counts, list[DrawnRuns]]:
+        """See `StepDraws`: one run of the system for each bin."""
+        drawn = self.bins_of_trials(trials, key.derive("bins"))
+        steps = np.arange(self.num_steps) % self.bins
+        groups = [
+            DrawnRuns(steps == r, np.flatnonzero(drawn == r), key.derive("bin", int(r))) for r in np.unique(drawn)
+        ]
+        return drawn, groups
 
     def bins_of_trials(self, trials: int, key: NoiseKey) -> Counts:
         """The bin of each trial, (trials,): those of as many records, over all nodes; -1 of one that joins no step."""
@@ -227,7 +270,7 @@ def _fresh(drawn: Counts, bins: int, share: float) -> Finding:
     return Finding("fresh between runs", seen, bool(seen))
 
 
-def _dependence(groups: Counts, bins: int, share: float, what: str) -> str:
+def _dependence(groups: Counts, bins: int, share: float, pair: str) -> str:
     """How draws within groups, (groups, draws), depend on each other, in words; empty where that is not shown."""
     taken = np.linspace(0, groups.shape[1] - 1, min(groups.shape[1], LARGEST_GROUP)).astype(int)
     counts = np.stack([(groups[:, taken] == r).sum(axis=1) for r in range(bins)], axis=1)
@@ -236,7 +279,7 @@ def _dependence(groups: Counts, bins: int, share: float, what: str) -> str:
         return ""
     pairs = math.comb(taken.size, 2) * len(groups)
     same = int((counts * (counts - 1)).sum()) // 2
-    return f"{same} of {pairs} pairs of {what} have one bin, where {pairs / bins:.4g} are expected"
+    return f"{same} of {pairs} pairs of {pair} have one bin, where {pairs / bins:.4g} are expected"
 
 
 def tails(counts: Counts) -> tuple[float, float]:

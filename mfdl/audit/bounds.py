@@ -1,10 +1,12 @@
-"""Lower confidence bounds on mu from samples of one number under two neighbouring inputs.
+"""Lower confidence bounds on privacy loss from samples of one number under two neighbouring inputs.
 
-In: samples of a test statistic, fixed before they were drawn, without and with the canary. Out: a mu that the mechanism
-really has, except with probability `failure`. Any statistic gives a valid bound; a bad one gives a small bound.
+In: samples of a test statistic, fixed before they were drawn, without and with the canary. Out: a loss that the
+mechanism really has, except with probability `failure`. Any statistic gives a valid bound; a bad one a small bound.
 
-- `binomial_mu`: counts at one threshold, nothing assumed about the distribution. If the test errs with
-  (alpha, beta), no mu below Phi^-1(1 - alpha) - Phi^-1(beta) is possible; Clopper-Pearson bounds both errors exactly.
+- `ErrorRates`: counts at one threshold, nothing assumed about the distribution. Clopper-Pearson bounds both errors of
+  the test exactly. If it errs with (alpha, beta), no mu below Phi^-1(1 - alpha) - Phi^-1(beta) is possible, and every
+  (epsilon, delta) that holds has 1 - beta <= e^epsilon alpha + delta, and the same with both rates exchanged: all of
+  these bounds rest on one event.
 - `gaussian_mu`: sharper, for statistics that are normal, which linear functions of Gaussian noise are. For normal
   samples with means a < b and standard deviations s, s' the threshold between them shows mu >= (b - a) / max(s, s').
 """
@@ -12,7 +14,9 @@ really has, except with probability `failure`. Any statistic gives a valid bound
 from __future__ import annotations
 
 import bisect
+import dataclasses
 import math
+from collections.abc import Callable
 
 import numpy as np
 from scipy import special, stats
@@ -25,6 +29,8 @@ from ..privacy import gaussian
 
 MAX_TRIALS = 50 * 2**34
 EPSILON_SLACK = 1e-9  # `gaussian.epsilon_from_mu` is above the truth by no more: a lower bound gives it back
+EPSILONS = np.array([0.0, *np.geomspace(0.05, 8.0, 23)])
+"""At which delta of a privacy curve is compared."""
 
 
 def clopper_pearson_upper_bound(errors: int, trials: int, failure: float) -> float:
@@ -38,41 +44,76 @@ def clopper_pearson_upper_bound(errors: int, trials: int, failure: float) -> flo
     return float(special.betaincinv(errors + 1, trials - errors, 1 - failure))  # beta quantile
 
 
-def binomial_mu(without: FloatArray, with_canary: FloatArray, threshold: float, *, failure: float) -> float:
-    """mu shown by "there was a canary if the statistic exceeds `threshold`", >= 0.
+@dataclasses.dataclass(frozen=True)
+class ErrorRates:
+    """Upper bounds on the error rates of the test "there was a canary if the statistic exceeds the threshold".
 
-    Args: without, with_canary: independent samples; threshold: chosen without looking at them; failure: probability
-        that the bound is wrong, half for each kind of error.
-
-    Guarantees: for independent samples of any distribution, above the true mu with probability at most `failure`.
+    Attributes: alpha: of a canary that is absent; beta: of one that is present and missed.
     """
-    alpha, beta = error_rates(without, with_canary, threshold, failure)
-    return max(0.0, float(-special.ndtri(alpha) - special.ndtri(beta))) if alpha < 1 and beta < 1 else 0.0
+
+    alpha: float
+    beta: float
+
+    @staticmethod
+    def of(without: FloatArray, with_canary: FloatArray, threshold: float, *, failure: float) -> ErrorRates:
+        """The rates from independent samples of any distribution.
+
+        Args: threshold: chosen without looking at the samples; failure: half for each kind of error.
+
+        Guarantees: both rates hold together, and with them every number below, except with probability `failure`.
+        """
+        alpha = clopper_pearson_upper_bound(int((without > threshold).sum()), without.size, failure / 2)
+        beta = clopper_pearson_upper_bound(int((with_canary <= threshold).sum()), with_canary.size, failure / 2)
+        return ErrorRates(alpha, beta)
+
+    @property
+    def mu(self) -> float:
+        """The least mu that allows such a test, >= 0."""
+        if self.alpha >= 1 or self.beta >= 1:
+            return 0.0
+        return max(0.0, float(-special.ndtri(self.alpha) - special.ndtri(self.beta)))
+
+    def epsilon(self, delta: float) -> float:
+        """The least epsilon at delta: log((1 - beta - delta) / alpha), or with both exchanged, >= 0."""
+        pairs = (self.alpha, self.beta), (self.beta, self.alpha)
+        return max([0.0, *(math.log((1 - b - delta) / a) for a, b in pairs if 1 - b - delta > 0)])
+
+    @property
+    def deltas(self) -> FloatArray:
+        """The least delta at each of EPSILONS, >= 0."""
+        return least_deltas(self.alpha, self.beta)
 
 
-def binomial_epsilon(
-    without: FloatArray, with_canary: FloatArray, threshold: float, *, delta: float, failure: float
+def least_deltas(alpha: FloatArray | float, beta: FloatArray | float) -> FloatArray:
+    """Least delta at EPSILONS of a test that errs with at most (alpha, beta), shape (*alpha.shape, EPSILONS.size)."""
+    a, b, grown = np.asarray(alpha)[..., None], np.asarray(beta)[..., None], np.exp(EPSILONS)
+    return np.maximum(0.0, np.maximum(1 - b - grown * a, 1 - a - grown * b))
+
+
+def candidate_thresholds(without: FloatArray, with_canary: FloatArray, *, count: int, tail: float) -> FloatArray:
+    """Quantiles of both samples together, of at most `count` different values, without a share `tail` at each end."""
+    return np.unique(np.quantile(np.concatenate([without, with_canary]), np.linspace(tail, 1 - tail, count)))
+
+
+def best_threshold(
+    without: FloatArray,
+    with_canary: FloatArray,
+    strength: Callable[[ErrorRates], float],
+    *,
+    count: int,
+    tail: float,
+    failure: float,
 ) -> float:
-    """epsilon >= log((1 - beta - delta) / alpha) shown by the same test, >= 0."""
-    alpha, beta = error_rates(without, with_canary, threshold, failure)
-    shown = [math.log((1 - b - delta) / a) for a, b in ((alpha, beta), (beta, alpha)) if 1 - b - delta > 0]
-    return max(0.0, *shown) if shown else 0.0
+    """The candidate at which these samples, to be discarded afterwards, show most; between the means if none does.
 
-
-def error_rates(without: FloatArray, with_canary: FloatArray, threshold: float, failure: float) -> tuple[float, float]:
-    """Upper bounds on (alpha, beta) that hold together except with probability `failure`."""
-    alpha = clopper_pearson_upper_bound(int((without > threshold).sum()), without.size, failure / 2)
-    beta = clopper_pearson_upper_bound(int((with_canary <= threshold).sum()), with_canary.size, failure / 2)
-    return alpha, beta
-
-
-def choose_threshold(without: FloatArray, with_canary: FloatArray, *, failure: float) -> float:
-    """The threshold at which these samples, to be discarded afterwards, show most."""
-    both = np.unique(np.quantile(np.concatenate([without, with_canary]), np.linspace(0.005, 0.995, 100)))
-    shown = [binomial_mu(without, with_canary, float(t), failure=failure) for t in both]
-    if max(shown) == 0:
+    Args: strength: how much error rates show, >= 0; count, tail: of `candidate_thresholds`.
+    """
+    tried = candidate_thresholds(without, with_canary, count=count, tail=tail)
+    rates = (ErrorRates.of(without, with_canary, float(threshold), failure=failure) for threshold in tried)
+    strengths = [strength(each) for each in rates]
+    if max(strengths) == 0:
         return float((without.mean() + with_canary.mean()) / 2)
-    return float(both[int(np.argmax(shown))])
+    return float(tried[int(np.argmax(strengths))])
 
 
 def gaussian_mu(without: FloatArray, with_canary: FloatArray, *, failure: float) -> float:
@@ -96,6 +137,7 @@ def gaussian_mu(without: FloatArray, with_canary: FloatArray, *, failure: float)
 
 
 def std_upper_bound(samples: FloatArray, failure: float) -> float:
+    """Upper bound on the standard deviation of independent normal samples, except with probability `failure`."""
     freedom = samples.size - 1
     return math.sqrt(freedom * float(samples.var(ddof=1)) / float(stats.chi2.ppf(failure, freedom)))
 

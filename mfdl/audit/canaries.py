@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,8 +20,7 @@ from ..check import FloatArray
 from ..participation import Participation
 from ..sensitivity.patterns import MAX_ENUMERATED, diagonal_bounds
 from ..trust import TrustModel
-from .observation import Observation
-from .system import COORDINATES
+from .observation import COORDINATES, Observation
 
 OVERSHOOT = 16.0  # raw gradients are this often the clipping norm: it is for the system to clip them
 BLOCK_PATTERNS, BLOCK_ENTRIES = 512, 2_000_000  # looked at in one go; entries of their Grams, 16 MB
@@ -147,31 +146,21 @@ def candidates(
     release: str | None = None,
     unit: str = "record",
 ) -> list[Canary]:
-    """The canaries of an audit: every victim's worst, and more for the one that loses most.
+    """The canaries of an audit with public batches: every victim's worst, and more for the one that loses most.
 
     For each victim the worst of the trust model's views, with the pattern and signs that maximise its loss. For the
     victim that loses most also: a single step, alternating signs, a canary spread over coordinates, and the worst one
     while all other gradients react to models. A victim of whom no attacker sees a row, or who attacks, has none.
     """
-    worst: dict[int, Canary] = {}
-    values: dict[int, float] = {}
-    for model, asked in trust.members(algorithm):
-        chosen = [u for u in asked if u in victims]
-        if not chosen:
-            continue
-        view = Observation.of(algorithm, model, chosen[0], release=release)
-        if not len(view.gradients):
-            continue
-        P = view.whitener()
-        for u in chosen:
-            white = P @ view.columns_of(u)
-            signs, value = best_signs(white.T @ white, algorithm.participation.of_node(u))
-            if value > values.get(u, -1.0):
-                values[u] = value
-                worst[u] = Canary("worst gradients", u, model.attacker, signs, ALONG, view)
+    scheme = algorithm.participation
+
+    def strongest(white: FloatArray, victim: int) -> tuple[FloatArray, float]:
+        return best_signs(white.T @ white, scheme.of_node(victim))
+
+    worst = _worst_of_each("worst gradients", algorithm, trust, victims, strongest, release=release)
     if not worst:
         return []
-    top = worst[max(values, key=lambda u: values[u])]
+    top = _heaviest(worst)
     more = [dataclasses.replace(top, name="spread over coordinates", direction=SPREAD)]
     used = np.flatnonzero(top.signs)
     if used.size > 1:
@@ -184,7 +173,75 @@ def candidates(
             more.append(dataclasses.replace(top, name=name, signs=signs))
     if algorithm.num_steps > 1:
         more.append(_reacting(top, unit))
-    return [*worst.values(), *more]
+    return [*(canary for _, canary in worst.values()), *more]
+
+
+def bin_candidates(
+    algorithm: LinearAlgorithm, trust: TrustModel, victims: Sequence[int], bins: int, *, release: str | None = None
+) -> list[Canary]:
+    """The canaries of an audit of balls-in-bins: every victim's worst in every bin, and more of the worst victim.
+
+    For each victim the worst of the trust model's views, with the signs that maximise the loss of each bin. Canaries of
+    the worst victim come last: constant gradients, and one spread over coordinates.
+    """
+
+    def strongest(white: FloatArray, victim: int) -> tuple[FloatArray, float]:
+        return _signs_of_bins(white, bins)
+
+    worst = _worst_of_each("worst gradients of every bin", algorithm, trust, victims, strongest, release=release)
+    worst = {u: (value, canary) for u, (value, canary) in worst.items() if value > 0}
+    if not worst:
+        return []
+    top = _heaviest(worst)
+    constant = dataclasses.replace(top, name="constant gradients", signs=np.ones_like(top.signs))
+    spread = dataclasses.replace(top, name="spread over coordinates", direction=SPREAD)
+    return [*(canary for _, canary in worst.values()), constant, spread]
+
+
+def _worst_of_each(
+    name: str,
+    algorithm: LinearAlgorithm,
+    trust: TrustModel,
+    victims: Sequence[int],
+    strongest: Callable[[FloatArray, int], tuple[FloatArray, float]],
+    *,
+    release: str | None,
+) -> dict[int, tuple[float, Canary]]:
+    """Of every victim of whom something is seen: its squared loss, and the canary of the view that shows most of it.
+
+    Args: strongest: signs and squared loss of a victim, from the whitened columns of its view, (rank, T).
+    """
+    worst: dict[int, tuple[float, Canary]] = {}
+    for model, members in trust.members(algorithm):
+        chosen = [u for u in members if u in victims]
+        if not chosen:
+            continue
+        view = Observation.of(algorithm, model, chosen[0], release=release)
+        if not len(view.gradients):
+            continue
+        P = view.whitener()
+        for u in chosen:
+            signs, value = strongest(P @ view.columns_of(u), u)
+            if value > worst.get(u, (-1.0,))[0]:
+                worst[u] = value, Canary(name, u, model.attacker, signs, ALONG, view)
+    return worst
+
+
+def _heaviest(worst: Mapping[int, tuple[float, Canary]]) -> Canary:
+    return max(worst.values(), key=lambda pair: pair[0])[1]
+
+
+def _signs_of_bins(white: FloatArray, bins: int) -> tuple[FloatArray, float]:
+    """The signs that shift each bin most, all in one half space, and their mean square. white: (rows, T)."""
+    signs, value, first = np.zeros(white.shape[1]), 0.0, None
+    for r in range(bins):
+        part = white[:, r::bins]
+        best, reached = signs_of((part.T @ part)[None])
+        shift = part @ best[0]
+        first = shift if first is None else first
+        signs[r::bins] = best[0] * (-1.0 if shift @ first < 0 else 1.0)
+        value += float(reached[0]) / bins
+    return signs, value
 
 
 def _reacting(top: Canary, unit: str) -> Canary:
@@ -214,6 +271,6 @@ def learned(canaries: Sequence[Canary], precisions: Sequence[FloatArray], claims
         A = canary.view.columns_of(canary.victim)
         scheme = canary.view.algorithm.participation.of_node(canary.victim)
         signs, value = best_signs(A.T @ precision @ A, scheme)
-        shown = math.sqrt(max(value, 0.0)) / max(claims[canary.victim], 1e-150)
-        tried.append((shown, dataclasses.replace(canary, name="chosen from runs", signs=signs)))
+        share = math.sqrt(max(value, 0.0)) / max(claims[canary.victim], 1e-150)
+        tried.append((share, dataclasses.replace(canary, name="chosen from runs", signs=signs)))
     return max(tried, key=lambda pair: pair[0])[1]

@@ -1,7 +1,7 @@
 """Which unknowns do noisy linear equations O = A x + B z fix, exactly and approximately?
 
 In: dense A (rows, unknowns) and B (rows, noises). Out: an orthonormal basis of what is seen without noise, the whitened
-rest, and from both: what each unknown can be told to, and the estimator that does it.
+rest, and from both: how precisely each unknown can be estimated, and the estimator that does it.
 
 Ranks are decided twice, as numbers in float64 cannot settle what is faint. The cautious reader trusts only singular
 values that stand clear of rounding, and takes every other trace of noise for noise; the generous one takes whatever is
@@ -24,7 +24,7 @@ from ..floats import EPS
 ROUNDING = 8.0 * EPS  # times the size: relative singular values below it are taken for rounding
 CLEAR = 1e-9  # relative singular values above it are no rounding, whatever was computed before
 EXPOSED = 1e-7  # an unknown is solved for if at most this of the others is mixed in,
-HIDDEN = 1e-5  # and is not if at least this is; in between nobody says
+HIDDEN = 1e-5  # and is not if at least this is; in between it is undecided
 BLOCK = 256
 
 Mask = NDArray[np.bool_]
@@ -36,14 +36,14 @@ class Solution:
 
     Attributes:
         seen: orthonormal rows that span what is seen without noise, shape (r, unknowns).
-        told: orthonormal rows, orthogonal to `seen`, of what is seen through noise, shape (q, unknowns).
-        strength: signal over unit noise of each row of `told`, > 0, shape (q,).
+        noisy: orthonormal rows, orthogonal to `seen`, of what is seen through noise, shape (q, unknowns).
+        strength: signal over unit noise of each row of `noisy`, > 0, shape (q,).
         open_ended: singular values fell to rounding without a gap, so that more may be seen.
-        estimator: unknowns <- observations, shape (unknowns, rows): exact on `seen`, best linear unbiased on `told`.
+        estimator: unknowns <- observations, shape (unknowns, rows): exact on `seen`, best linear unbiased on `noisy`.
     """
 
     seen: FloatArray
-    told: FloatArray
+    noisy: FloatArray
     strength: FloatArray
     open_ended: bool
     estimator: FloatArray
@@ -55,8 +55,8 @@ class Solution:
 
     def error_std(self, noise_std: float) -> FloatArray:
         """Standard deviation of the best linear unbiased estimate of each unknown; inf where there is none."""
-        beyond = _residual(np.concatenate([self.seen, self.told]))
-        spread = noise_std * np.linalg.norm(self.told / self.strength[:, None], axis=0)
+        beyond = _residual(np.concatenate([self.seen, self.noisy]))
+        spread = noise_std * np.linalg.norm(self.noisy / self.strength[:, None], axis=0)
         return np.where(beyond <= HIDDEN, np.where(self.residual <= EXPOSED, 0.0, spread), np.inf)
 
     def posterior_ratio(self, prior_over_noise: float) -> FloatArray:
@@ -68,12 +68,12 @@ class Solution:
         if np.isfinite(prior_over_noise):
             with np.errstate(over="ignore", divide="ignore"):  # either end has its limit
                 learned = 1 / (1 + 1 / (prior_over_noise * self.strength) ** 2)
-        squared = self.residual**2 - learned @ self.told**2
+        squared = self.residual**2 - learned @ self.noisy**2
         return np.sqrt(np.clip(squared, 0.0, 1.0))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Answer:
+class SolvedEquations:
     """What both readers say.
 
     Attributes:
@@ -87,7 +87,7 @@ class Answer:
     generous: Solution
 
 
-def solve(A: FloatArray, B: FloatArray) -> Answer:
+def solve(A: FloatArray, B: FloatArray) -> SolvedEquations:
     """Solves for x from A x + B z as far as that goes.
 
     Args: A: (rows, unknowns); B: (rows, noises), no column where there is no noise.
@@ -95,33 +95,33 @@ def solve(A: FloatArray, B: FloatArray) -> Answer:
     """
     rows, unknowns = A.shape
     scale = np.maximum(np.linalg.norm(A, axis=1), np.linalg.norm(B, axis=1) if B.shape[1] else 0.0)
-    kept = np.flatnonzero(scale > 0)
-    A, B = A[kept] / scale[kept, None], B[kept] / scale[kept, None]
+    used = np.flatnonzero(scale > 0)
+    A, B = A[used] / scale[used, None], B[used] / scale[used, None]
     B = B[:, B.any(axis=0)]
     if B.shape[1]:
         U, sigma, _ = np.linalg.svd(B, full_matrices=B.shape[0] > B.shape[1])
     else:
-        U, sigma = np.zeros((len(kept), 0)), np.zeros(0)
+        U, sigma = np.zeros((len(used), 0)), np.zeros(0)
     rounding = ROUNDING * max(*A.shape, B.shape[1], 1)
     largest = float(sigma[0]) if sigma.size else 1.0
     ranks = [int(np.count_nonzero(sigma > level * largest)) for level in (rounding, CLEAR)]
     columns = np.zeros((unknowns, rows))
 
     def read(rank: int, cautious: bool) -> tuple[Solution, bool]:
-        noisy, sizes = U[:, :rank], sigma[:rank]
-        quiet = U[:, rank:] if sigma.size else sp.eye_array(len(kept), format="csr")  # dense it would fill the memory
+        basis, sizes = U[:, :rank], sigma[:rank]
+        quiet = U[:, rank:] if sigma.size else sp.eye_array(len(used), format="csr")  # dense it would fill the memory
         lost = largest / float(sizes[-1]) if rank else 1.0  # magnifies rounding errors of the null space
         level = rounding * lost
-        E, whitened = quiet.T @ A, (noisy.T @ A) / sizes[:, None]
+        E, whitened = quiet.T @ A, (basis.T @ A) / sizes[:, None]
         seen, inverse, faint, open_ended = _span(E, level, cautious, _norm_bound(A))
         estimator = np.asarray(inverse @ quiet.T)
         rest = whitened - (whitened @ seen.T) @ seen
-        told, undo, fainter, _ = _span(rest, level, False, _norm_bound(whitened))
-        strength = 1 / np.linalg.norm(told @ undo, axis=1)  # told_i undo = u_i^T / sigma_i
-        estimator = estimator + undo @ ((noisy / sizes).T - whitened @ estimator)
+        noisy, undo, fainter, _ = _span(rest, level, False, _norm_bound(whitened))
+        strength = 1 / np.linalg.norm(noisy @ undo, axis=1)  # noisy_i undo = u_i^T / sigma_i
+        estimator = estimator + undo @ ((basis / sizes).T - whitened @ estimator)
         full = columns.copy()
-        full[:, kept] = estimator / scale[kept]
-        return Solution(seen, told, strength, open_ended, full), faint or fainter
+        full[:, used] = estimator / scale[used]
+        return Solution(seen, noisy, strength, open_ended, full), faint or fainter
 
     cautious, doubtful = read(ranks[0], True)
     generous = read(ranks[1], False)[0] if doubtful or ranks[0] != ranks[1] else cautious
@@ -129,7 +129,7 @@ def solve(A: FloatArray, B: FloatArray) -> Answer:
     hidden = (cautious.residual >= HIDDEN) & (generous.residual >= HIDDEN)
     if generous.open_ended:
         hidden &= ~A.any(axis=0)  # a column of zeros is seen by nobody
-    return Answer(exposed, ~(exposed | hidden), cautious, generous)
+    return SolvedEquations(exposed, ~(exposed | hidden), cautious, generous)
 
 
 def reduced_rows(seen: FloatArray, exposed: Mask) -> FloatArray:

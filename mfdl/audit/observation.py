@@ -1,8 +1,13 @@
-"""What one attacker has, as dense matrices, and what it can do with a transcript.
+"""The system under audit, what a run of it emits, and what one attacker reads in it.
 
-In: an algorithm, a trust model, and how the other records react to models. Out: (A, B) of the claimed recursion over
-all gradients and all base noise, the attacker's rows of a transcript with what it knows subtracted, and the best
-statistic for a canary: the likelihood ratio of the claimed Gaussian, d^T (B B^T)^+ o for a shift d.
+In: an algorithm, a trust model, and how the other records react to models. Out: messages and models of many trials
+(`Training`, the library's own path, or any `AuditedSystem`); (A, B) of the claimed recursion over all gradients and all
+base noise; the attacker's rows of a transcript, in the order of `View`, with what it knows subtracted (`Observation`).
+
+Trials are coordinates: each coordinate of a run is a run of its own for one-dimensional models, since the maps act on
+every coordinate alike and the noise of coordinates is independent; a trial takes COORDINATES of them, so that a canary
+can be spread. A subclass of `Training` with another `stream` or `clip`, or any object with `run`, is audited by the
+same call.
 
 Gradients of the other records may depend on models: g = c x in a sum of many records. Then G = G_c + c F (M G + M_z Z)
 with M, M_z from gradients and noise to the models and F the mask of unknown gradients, which is again linear,
@@ -15,28 +20,205 @@ and I - c F M has an inverse since models come before gradients.
 from __future__ import annotations
 
 import dataclasses
+from typing import Protocol
 
 import numpy as np
+import torch
+from numpy.typing import ArrayLike
 
+from .. import check
 from ..algorithms import LinearAlgorithm
 from ..check import FloatArray
 from ..errors import InvalidInput
+from ..noise import NoiseStream
+from ..shown import short_repr
+from ..training.clipping import clipped_sums
+from ..training.executor import Executor
 from ..training.keys import NoiseKey
+from ..training.releasing import Releasing
 from ..training.shared_randomness import HolderKeys, base_columns
+from ..training.streams import noise_stream
+from ..training.threads import one_thread
 from ..trust import TrustModel
-from ..view import Knowledge, Mask
-from .system import COORDINATES, Transcript
-from .transcripts import seen_rows, with_all_noise, with_models
+from ..view import Knowledge, Mask, View
 
+COORDINATES = 2
 MAX_ROWS = 1500  # what is seen, and gradients: the audit is dense, cubic in these
 MAX_COLUMNS = 6000  # parts of the base noise over all steps
 ROUNDING = 1e-10  # relative to what is added up in a row
 RANK_TOLERANCE = 1e-10  # singular values of the noise, relative, below which a direction counts as free of noise
 
 
+# ---- runs ------------------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Transcript:
+    """All that a run emits.
+
+    Attributes:
+        messages: of all rounds, shape (rounds * messages per round, trials * COORDINATES), rows time-major.
+        models: what each node releases, by default the final ones, shape (n, trials * COORDINATES).
+    """
+
+    __repr__ = short_repr
+
+    messages: FloatArray
+    models: FloatArray
+
+
+class AuditedSystem(Protocol):
+    """Anything that can be audited.
+
+    One with a sampler of its own for `BallsInBins` also has `joined(records, *, key, run, steps)`, as in `bin_draws`:
+    which records join the first steps of one run. Of any other, the draws audited are those of `replay`.
+    """
+
+    def run(self, canary: FloatArray, feedback: FloatArray, *, trials: int, key: NoiseKey) -> Transcript:
+        """Trains from models zero, `trials` times with independent noise.
+
+        Args:
+            canary: raw gradient of one record at every step and node, shape (T, n, COORDINATES), to be clipped; zero
+                where it does not take part. All other records of node u together add feedback[t, u] times the node's
+                model to the sum of step t.
+            key: the secrets of this run are `HolderKeys.simulated(key)`.
+        """
+        ...
+
+
+class Training:
+    """The library's own training path as a System.
+
+    Args:
+        resume_at: steps before which executor and noise stream are made anew from the key, as a resumed run does.
+    """
+
+    def __init__(
+        self, algorithm: LinearAlgorithm, *, noise_std: float, clip_norm: float, resume_at: tuple[int, ...] = ()
+    ) -> None:
+        self.algorithm, self.noise_std, self.clip_norm = algorithm, noise_std, clip_norm
+        self.resume_at = resume_at
+
+    def stream(self, key: NoiseKey, dim: int, first_step: int) -> NoiseStream:
+        """The noise from `first_step` on."""
+        return noise_stream(self.algorithm.noise, self.noise_std, key, dim)
+
+    def clip(self, gradients: torch.Tensor) -> torch.Tensor:
+        """Clipped gradients of one record at every node, (n, COORDINATES)."""
+        present = torch.ones(gradients.shape[0], 1, dtype=torch.bool)
+        return clipped_sums([gradients.unsqueeze(1)], present, self.clip_norm)[0]
+
+    def run(self, canary: FloatArray, feedback: FloatArray, *, trials: int, key: NoiseKey) -> Transcript:
+        """See `AuditedSystem.run`."""
+        with one_thread():
+            return self._run(canary, feedback, trials, key)
+
+    def _run(self, canary: FloatArray, feedback: FloatArray, trials: int, key: NoiseKey) -> Transcript:
+        n, dim = self.algorithm.num_nodes, trials * COORDINATES
+        executor = Executor(self.algorithm, dtype=torch.float64)
+        stream = self.stream(key, dim, 0)
+        state = executor.initial_state(torch.zeros(n, dim, dtype=torch.float64))
+        sent, releasing = [], Releasing(executor, dim)
+        for t in range(self.algorithm.num_steps):
+            if t in self.resume_at:
+                executor, stream = Executor(self.algorithm, dtype=torch.float64), self.stream(key, dim, t)
+            clipped = self.clip(torch.tensor(canary[t], dtype=torch.float64))
+            background = torch.tensor(feedback[t], dtype=torch.float64)[:, None] * executor.models(state)
+            noise = torch.tensor(stream.step(t), dtype=torch.float64)
+            messages, state = executor.step(t, state, clipped.repeat(1, trials) + background, noise)
+            sent.append(messages.numpy())
+            releasing.after(t, state)
+        return Transcript(np.concatenate(sent), releasing.models(state).numpy())
+
+
+# ---- rows of a transcript --------------------------------------------------------------------------------------------
+
+
+def with_all_noise(view: View, algorithm: LinearAlgorithm, knowledge: Knowledge) -> View:
+    """The same view with the noise that is known left in B."""
+    everything = dataclasses.replace(knowledge, known_noise=np.zeros_like(knowledge.known_noise))
+    return View.of(algorithm, everything, release=view.release, attacker=view.attacker)
+
+
+def seen_rows(algorithm: LinearAlgorithm, knowledge: Knowledge, messages: FloatArray) -> FloatArray:
+    """What is seen of all messages, (rounds * messages of a round, d); of others some may not be finite."""
+    if knowledge.combination is None:
+        return np.asarray(messages[np.flatnonzero(knowledge.seen.ravel())])
+    return np.asarray(knowledge.rows(algorithm) @ messages)
+
+
+def with_models(rows: FloatArray, models: FloatArray, release: str) -> FloatArray:
+    """The rows, and below them what nodes release, "all" or the "average" over them."""
+    return np.concatenate([rows, models if release == "all" else models.mean(axis=0, keepdims=True)])
+
+
+def by_round(algorithm: LinearAlgorithm, messages: ArrayLike) -> FloatArray:
+    """Messages given by step or by round, (rounds, messages of a round, d): the rounds of a step follow one another.
+
+    Raises: InvalidInput: another shape; nothing is broadcast.
+    """
+    R, S, T = len(algorithm.rounds), algorithm.messages_per_round, algorithm.num_steps
+    sent = _numbers("messages", messages)
+    by_step, of_round = (T, R * S // T), (R, S)
+    if sent.ndim != 3 or sent.shape[:2] not in (by_step, of_round):
+        either = "" if by_step == of_round else f"({by_step[0]}, {by_step[1]}, d) for {T} steps, or "
+        raise InvalidInput(
+            f"messages must have shape {either}({R}, {S}, d) for {R} rounds of {S} messages, got shape {sent.shape}; "
+            "record every step of the run, in order."
+        )
+    return sent.reshape(R, S, sent.shape[2])
+
+
+def without_gradients(algorithm: LinearAlgorithm, models: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """(messages, what is released) that start models alone would give, shapes (rounds, messages, d) and (n, d)."""
+    start = algorithm.state_from_start
+    state = (algorithm.model_from_state.T if start is None else start) @ models
+    sent, released = [], np.zeros_like(models, dtype=np.float64)
+    for number, step in enumerate(algorithm.rounds, start=1):
+        size = (algorithm.messages_per_round, models.shape[1])
+        message = np.zeros(size) if step.message_from_state is None else step.message_from_state @ state
+        after = np.zeros_like(state) if step.state_from_message is None else step.state_from_message @ message
+        if step.state_from_state is not None:
+            after = after + step.state_from_state @ state
+        sent.append(message)
+        state = after
+        released += algorithm.released_after_rounds.get(number, 0.0) * (algorithm.model_from_state @ state)
+    return np.stack(sent), released
+
+
+def shaped(name: str, given: ArrayLike, shape: tuple[int, ...]) -> FloatArray:
+    array = check.finite_array(len(shape), **{name: given})
+    if array.shape != shape:
+        raise InvalidInput(f"{name} must have shape {shape}, got {array.shape}.")
+    return array
+
+
+def known_part(name: str, given: ArrayLike, known: Mask, d: int) -> FloatArray:
+    """`given`, of shape (*known.shape, d), where `known`, else zero: the rest is not read and may be nan."""
+    array, shape = _numbers(name, given), (*known.shape, d)
+    if array.shape != shape:  # before np.where, which would broadcast it
+        raise InvalidInput(f"{name} must have shape {shape}, got {array.shape}; what is not known may be nan.")
+    return check.finite_array(len(shape), **{name: np.where(known[..., None], array, 0.0)})
+
+
+def _numbers(name: str, given: ArrayLike) -> FloatArray:
+    """Real numbers of any shape, nan and infinity among them."""
+    try:
+        array = np.asarray(given)
+        if array.dtype.kind in "USc":  # numpy would read texts as numbers and drop imaginary parts
+            raise TypeError
+        return array.astype(np.float64)
+    except (TypeError, ValueError, OverflowError):
+        raise InvalidInput(f"{name} must be an array of real numbers, got {type(given).__name__}.") from None
+
+
+# ---- the attacker ----------------------------------------------------------------------------------------------------
+
+
 def anything_is_seen(algorithm: LinearAlgorithm, trust: TrustModel, *, release: str | None = None) -> bool:
     """Whether the view of any victim has a row."""
-    views = (model.view(algorithm, asked[0], release=release) for model, asked in trust.members(algorithm) if asked)
+    members = ((model, victims) for model, victims in trust.members(algorithm) if victims)
+    views = (model.view(algorithm, victims[0], release=release) for model, victims in members)
     return any(view.gradients.shape[0] for view in views)
 
 
@@ -147,9 +329,9 @@ class Observation:
         if not used.any():
             return np.zeros((0, len(B)))
         U, sigma, _ = np.linalg.svd(B[used] / scale[used, None], full_matrices=False)
-        kept = sigma > RANK_TOLERANCE * sigma[0]
-        P = np.zeros((int(kept.sum()), len(B)))
-        P[:, used] = (U[:, kept] / sigma[kept]).T / scale[used]
+        noisy = sigma > RANK_TOLERANCE * sigma[0]
+        P = np.zeros((int(noisy.sum()), len(B)))
+        P[:, used] = (U[:, noisy] / sigma[noisy]).T / scale[used]
         return P
 
     def columns_of(self, victim: int) -> FloatArray:

@@ -30,9 +30,9 @@ from ..shown import short_repr
 from ..threads import blas_threads
 from ..trust import TrustModel
 from ..view import AlgorithmView, Knowledge, View
-from . import transcripts
-from .equations import Answer, reduced_rows, solve
-from .transcripts import with_all_noise
+from . import observation
+from .equations import SolvedEquations, reduced_rows, solve
+from .observation import with_all_noise
 
 Mask = NDArray[np.bool_]
 GRADIENTS = ("per step", "constant", "first step")
@@ -134,12 +134,12 @@ class Reconstruction:
             exactly the shape given here; nothing is broadcast.
         """
         algorithm, knowledge = self._of_algorithm()
-        sent = transcripts.by_round(algorithm, messages)
+        sent = observation.by_round(algorithm, messages)
         d, T, n = sent.shape[2], algorithm.num_steps, algorithm.num_nodes
-        shaped, view = transcripts.shaped, self.view
+        shaped, view = observation.shaped, self.view
         start = np.zeros((n, d)) if start_models is None else shaped("start_models", start_models, (n, d))
-        from_start, models = transcripts.without_gradients(algorithm, start)
-        rows = transcripts.seen_rows(algorithm, knowledge, (sent - from_start).reshape(-1, d))
+        from_start, models = observation.without_gradients(algorithm, start)
+        rows = observation.seen_rows(algorithm, knowledge, (sent - from_start).reshape(-1, d))
         if not np.isfinite(rows).all():
             raise InvalidInput(
                 f"messages must be finite where {view.attacker} sees them, got nan or infinity in "
@@ -151,17 +151,17 @@ class Reconstruction:
                     "final_models must be given, since the view contains released models; or reconstruct with "
                     "release='none'."
                 )
-            rows = transcripts.with_models(rows, shaped("final_models", final_models, (n, d)) - models, view.release)
+            rows = observation.with_models(rows, shaped("final_models", final_models, (n, d)) - models, view.release)
         if view.known_gradients.any():
             if known_gradients is None:
                 raise InvalidInput(
                     "known_gradients must be given, shape (T, n, d): the attackers subtract their own gradients; "
                     "entries of other nodes are not read."
                 )
-            known = transcripts.known_part("known_gradients", known_gradients, view.known_gradients, d)
+            known = observation.known_part("known_gradients", known_gradients, view.known_gradients, d)
             rows = rows - view.gradients.matmat(known.reshape(T * n, d))
         if known_noise is not None:
-            Z = transcripts.known_part("known_noise", known_noise, knowledge.known_noise.ravel(), d)
+            Z = observation.known_part("known_noise", known_noise, knowledge.known_noise.ravel(), d)
             rows = rows - np.asarray(with_all_noise(view, algorithm, knowledge).noise.matmat(Z))
         return rows
 
@@ -226,9 +226,9 @@ def reconstruct(
 
     >>> from mfdl import Cyclic, Dynamics, algorithms, gossip, trust
     >>> ring = Dynamics(gossip.metropolis_hastings("ring:n=5"))
-    >>> found = reconstruct(algorithms.dsgd(ring, Cyclic(epochs=1, period=3)), trust.PNDP([0]),
-    ...                     gradients="first step", release="none")
-    >>> found.node_status()
+    >>> reconstruction = reconstruct(algorithms.dsgd(ring, Cyclic(epochs=1, period=3)), trust.PNDP([0]),
+    ...                              gradients="first step", release="none")
+    >>> reconstruction.node_status()
     ['attacker', 'exposed', 'exposed', 'exposed', 'exposed']
     """
     require_known("gradients", gradients, GRADIENTS)
@@ -242,7 +242,7 @@ def reconstruct(
 
 
 def _reconstruction(
-    view: View, answer: Answer, known: Mask, gradients: str, noise_std: float, clip_norm: float
+    view: View, answer: SolvedEquations, known: Mask, gradients: str, noise_std: float, clip_norm: float
 ) -> Reconstruction:
     unknown = np.flatnonzero(~known.ravel())
 
@@ -328,9 +328,8 @@ def _unknown_columns(view: View, gradients: str, noises: int) -> tuple[FloatArra
     """Columns of A for what the attacker does not know, dense, and bool (S, n) of what it knows."""
     T, n = view.axis.num_steps, view.axis.num_nodes
     known = view.known_gradients.copy()
-    if gradients != "per step":  # one known step of constant gradients tells them all
-        told = known.sum(axis=0) > 0 if gradients == "constant" else known[0]
-        known = told.reshape(1, n)
+    if gradients != "per step":  # one known step of constant gradients determines them all
+        known = (known.any(axis=0) if gradients == "constant" else known[0]).reshape(1, n)
     unknown = np.flatnonzero(~known.ravel())
     rows = view.gradients.shape[0]
     work = float(rows) * unknown.size * min(rows, unknown.size) + float(rows) ** 2 * noises

@@ -1,64 +1,250 @@
 """The runs of an audit: pilots that choose what to look at, and runs of their own that measure it.
 
-In: a system, canaries, and the probability with which a bound may fail. Out: one `CanaryResult` each. The pilot chooses
-the statistic (the likelihood ratio of the claimed Gaussian, or a linear one learned from pilot runs, which needs no
-claim to be true) and the threshold.
+In: a system, canaries, claims, and the probability with which a bound may fail. Out: one `CanaryResult` each. Who draws
+the steps of the record, and which likelihood ratio is the statistic, is an `Attack`. With public batches
+(`PublicAttack`) the canary fixes its steps; the pilot chooses between the ratio of the claimed Gaussian and a linear
+statistic learned from pilot runs, which needs no claim to be true. The attack on balls-in-bins is in `bin_ratio`.
 """
 
 from __future__ import annotations
 
+import abc
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import ClassVar
 
 import numpy as np
 
 from ..check import FloatArray
+from ..errors import InvalidInput
 from ..privacy import gaussian
+from ..sensitivity.patterns import MAX_ENUMERATED
 from ..training.keys import NoiseKey
 from . import bounds
-from .canaries import OVERSHOOT, Canary
-from .results import CanaryResult, Settings
-from .system import System
+from .audit_results import AuditCircumstances, CanaryResult
+from .audited_claims import AuditedClaim, AuditSettings
+from .bin_draws import Counts, DrawnRuns, StepDraws
+from .bounds import ErrorRates
+from .canaries import DIRECTIONS, OVERSHOOT, Canary, candidates, learned
+from .observation import AuditedSystem
 
 RIDGE = 1e-12  # of the largest eigenvalue: directions of less measured variance count as nearly free of noise
+MAX_CLAIM = 1e6
+NUM_THRESHOLDS, TAIL = 100, 0.005  # tried in pilot runs
 
-Pair = tuple[FloatArray, FloatArray]
+Rows = tuple[FloatArray, FloatArray]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class SeenRuns:
+    """What an attacker sees of several runs.
+
+    Attributes: rows: of its view along the canary's direction, shape (runs, rows); drawn: the bin of each run, shape
+        (runs,), zeros with public batches.
+    """
+
+    rows: FloatArray
+    drawn: Counts
+
+
+SeenPair = tuple[SeenRuns, SeenRuns]
+"""On both inputs: without and with the canary, or with its opposite and with it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class CanaryTest:
+    """The test "there was a canary if the statistic exceeds the threshold", fixed before the runs that measure it.
+
+    Attributes: name: of the statistic; normal: the statistic is normal if the noise of the system is.
+    """
+
+    name: str
+    statistic: Callable[[SeenRuns], FloatArray]
+    threshold: float
+    normal: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Demand:
+    """How many trials an audit needs. Attributes: trials: inf where no number is enough; shows: the bug, in words."""
+
+    trials: float
+    shows: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Attack(abc.ABC):
+    """What depends on who draws the batches: canaries, draws, the statistic, and how many trials it takes.
+
+    Attributes: estimators: bounds of each canary, which share its probability of failure.
+    """
+
+    settings: AuditSettings
+    circumstances: AuditCircumstances
+
+    estimators: ClassVar[int]
+
+    @abc.abstractmethod
+    def candidates(self, victims: Sequence[int]) -> list[Canary]:
+        """Canaries that look for these victims, by what is claimed of the noise; none where nothing is seen."""
+
+    @abc.abstractmethod
+    def demand(self, canaries: Sequence[Canary], claims: Mapping[int, AuditedClaim], failure: float) -> Demand:
+        """Trials that show a large bug. Raises: InvalidInput: a claim that no run can refute."""
+
+    @abc.abstractmethod
+    def draws(self, system: AuditedSystem) -> tuple[StepDraws, tuple[str, ...]]:
+        """Who draws the steps of the record, and notes."""
+
+    @abc.abstractmethod
+    def test(self, canary: Canary, claim: AuditedClaim, pilot: SeenPair, failure: float) -> CanaryTest:
+        """The test at which the pilot runs show most."""
+
+    def chosen_from_runs(
+        self, runs: Runs, canaries: Sequence[Canary], claims: Mapping[int, AuditedClaim]
+    ) -> list[Canary]:
+        """Canaries that look where the measured noise is weak."""
+        return []
+
+    def notes(self, victims: Sequence[int]) -> tuple[str, ...]:
+        """What is not tried, in words."""
+        return ()
 
 
 @dataclasses.dataclass(frozen=True)
 class Runs:
     """Runs of a system on neighbouring inputs; every call with another name has noise of its own.
 
-    Attributes: failure: of each bound, its probability.
+    Attributes: draws: of the steps that the record joins; failure: of each bound, its probability.
     """
 
-    system: System
-    settings: Settings
+    system: AuditedSystem
+    circumstances: AuditCircumstances
+    attack: Attack
+    draws: StepDraws
     failure: float
 
     @property
     def raw_norm(self) -> float:
         """Of a canary's gradients, before the system clips them."""
-        return OVERSHOOT * self.settings.clip_norm
+        return OVERSHOOT * self.circumstances.clip_norm
 
-    def precisions(self, canaries: Sequence[Canary]) -> list[FloatArray]:
-        """Inverse covariance of each canary's view along its direction, measured on one run without canary per view."""
-        samples: dict[int, FloatArray] = {}
-        made: dict[tuple[int, bytes], FloatArray] = {}
-        for number, canary in enumerate(canaries):
-            view, along = id(canary.view), (id(canary.view), canary.direction.tobytes())
-            if view not in samples:
-                samples[view] = self._rows(canary, 0.0, "noise", str(number))
-            if along not in made:
-                made[along] = _precision(samples[view] @ canary.direction, rounding=self._rounding(canary))
-        return [made[id(canary.view), canary.direction.tobytes()] for canary in canaries]
-
-    def result(self, canary: Canary, number: int, mu_claimed: float) -> CanaryResult:
+    def result(self, canary: Canary, number: int, claim: AuditedClaim) -> CanaryResult:
         """What the canary shows, by a pilot and runs of its own number."""
-        delta, failure = self.settings.delta, self.failure
-        pilot, measured = self._pair(canary, f"pilot {number}"), self._pair(canary, f"measure {number}")
-        half = len(pilot[0]) // 2
-        first, second = (pilot[0][:half], pilot[1][:half]), (pilot[0][half:], pilot[1][half:])
+        circumstances, failure = self.circumstances, self.failure
+        test = self.attack.test(canary, claim, self._pair(canary, f"pilot {number}"), failure)
+        without, with_canary = (test.statistic(seen) for seen in self._pair(canary, f"measure {number}"))
+        rates = ErrorRates.of(without, with_canary, test.threshold, failure=failure)
+        numbers = claim.beside(rates)
+        if test.normal:
+            mu = bounds.gaussian_mu(without, with_canary, failure=failure)
+            shift = gaussian.record_shift(circumstances.adjacency, circumstances.clip_norm)
+            numbers |= {
+                "mu_possible": canary.sensitivity() * shift / circumstances.noise_std,
+                "mu_gaussian": mu,
+                "epsilon_gaussian": bounds.epsilon_lower_bound(mu, circumstances.delta),
+            }
+        return CanaryResult(
+            canary=canary.name,
+            victim=canary.victim,
+            attacker=canary.attacker,
+            statistic=test.name,
+            epsilon_claimed=claim.epsilon(circumstances.delta),
+            epsilon_binomial=rates.epsilon(circumstances.delta),
+            **numbers,
+        )
+
+    def without_canary(self, canary: Canary, *name: str) -> FloatArray:
+        """The attacker's rows, (trials, rows, COORDINATES)."""
+        _, groups = self._drawn(*name)
+        return np.concatenate([self._rows(canary, 0.0, group) for group in groups])
+
+    def _pair(self, canary: Canary, name: str) -> SeenPair:
+        other = -self.raw_norm if self.circumstances.adjacency == "replace-one" else 0.0
+        return self._seen(canary, other, name, "without"), self._seen(canary, self.raw_norm, name, "with")
+
+    def _seen(self, canary: Canary, size: float, *name: str) -> SeenRuns:
+        drawn, groups = self._drawn(*name)
+        rows = np.empty((drawn.size, len(canary.view.gradients)))
+        for group in groups:
+            rows[group.trials] = self._rows(canary, size, group) @ canary.direction
+        return SeenRuns(rows, drawn)
+
+    def _drawn(self, *name: str) -> tuple[Counts, list[DrawnRuns]]:
+        key = NoiseKey.from_seed(self.circumstances.seed).derive(self.draws.domain, *name)
+        return self.draws.of_trials(self.circumstances.trials, key)
+
+    def _rows(self, canary: Canary, size: float, runs: DrawnRuns) -> FloatArray:
+        """The attacker's rows of runs in which the record joins the same steps, (runs, rows, COORDINATES)."""
+        view = canary.view
+        raw = np.where(runs.joins[:, None, None], canary.gradients(size), 0.0)
+        transcript = self.system.run(raw, view.feedback, trials=runs.trials.size, key=runs.key)
+        return view.by_trial(view.rows(transcript, runs.key, self.circumstances.noise_std))
+
+
+# ---- public batches --------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class FixedSteps:
+    """Nobody draws: the record joins the same steps in all runs."""
+
+    num_steps: int
+    domain: ClassVar[str] = "audit"
+
+    def of_trials(self, trials: int, key: NoiseKey) -> tuple[Counts, list[DrawnRuns]]:
+        """See `StepDraws`."""
+        joins = np.ones(self.num_steps, dtype=bool)
+        return np.zeros(trials, dtype=np.int64), [DrawnRuns(joins, np.arange(trials), key)]
+
+    def tested(self, *, seed: int, failure: float) -> None:
+        """There is nothing to test."""
+
+
+class PublicAttack(Attack):
+    """On public batches: linear statistics, which are normal if noise is."""
+
+    estimators = 2
+
+    def candidates(self, victims: Sequence[int]) -> list[Canary]:
+        s = self.settings
+        return candidates(s.algorithm, s.trust, victims, release=s.released, unit=self.circumstances.unit)
+
+    def demand(self, canaries: Sequence[Canary], claims: Mapping[int, AuditedClaim], failure: float) -> Demand:
+        largest = max(claim.mu for claim in claims.values() if claim.mu is not None)
+        if largest > MAX_CLAIM:
+            raise InvalidInput(
+                f"mu must be at most {MAX_CLAIM:g} to be audited, got a claim of {largest:.4g}: runs in float64 cannot "
+                "tell it from no privacy at all."
+            )
+        expected = max(claim.expected_mu for claim in claims.values() if claim.expected_mu is not None)
+        rows = max(len(canary.view.gradients) for canary in canaries)
+        needed = max(bounds.trials_needed(expected, failure=failure), 4 * rows)
+        return Demand(needed, f"that a loss is twice the claimed mu={expected:.4g}")
+
+    def draws(self, system: AuditedSystem) -> tuple[StepDraws, tuple[str, ...]]:
+        return FixedSteps(self.settings.algorithm.num_steps), ()
+
+    def notes(self, victims: Sequence[int]) -> tuple[str, ...]:
+        scheme = self.settings.algorithm.participation
+        if all(scheme.of_node(u).num_patterns <= MAX_ENUMERATED for u in victims):
+            return ()
+        tried = f"of more than {MAX_ENUMERATED} patterns of steps some were tried"
+        return (f"{tried}, with every step that a record can join",)
+
+    def chosen_from_runs(
+        self, runs: Runs, canaries: Sequence[Canary], claims: Mapping[int, AuditedClaim]
+    ) -> list[Canary]:
+        """Of the worst canaries of all victims along several directions that which shows most in measured noise."""
+        worst = canaries[: len(claims)]  # one of each victim comes first
+        tried = [dataclasses.replace(canary, direction=along) for canary in worst for along in DIRECTIONS]
+        mus = {u: claim.mu for u, claim in claims.items() if claim.mu is not None}
+        return [learned(tried, self._precisions(runs, tried), mus)]
+
+    def test(self, canary: Canary, claim: AuditedClaim, pilot: SeenPair, failure: float) -> CanaryTest:
+        """The claimed Gaussian's ratio or that of the first half of the pilot, whichever separates its second half."""
+        half = len(pilot[0].rows) // 2
+        first, second = ((pilot[0].rows[part], pilot[1].rows[part]) for part in (slice(half), slice(half, None)))
         P = canary.view.whitener()
         difference = first[1].mean(axis=0) - first[0].mean(axis=0)
         statistics = {
@@ -66,40 +252,28 @@ class Runs:
             "learned": _precision(*first, rounding=self._rounding(canary)) @ difference,
         }
         name = max(statistics, key=lambda kind: _separation(second, statistics[kind]))
-        threshold = bounds.choose_threshold(*(rows @ statistics[name] for rows in second), failure=failure)
-        without, present = (rows @ statistics[name] for rows in measured)
-        mu = bounds.gaussian_mu(without, present, failure=failure)
-        shift = gaussian.record_shift(self.settings.adjacency, self.settings.clip_norm)
-        return CanaryResult(
-            canary=canary.name,
-            victim=canary.victim,
-            attacker=canary.attacker,
-            statistic=name,
-            mu_claimed=mu_claimed,
-            mu_possible=canary.sensitivity() * shift / self.settings.noise_std,
-            mu_gaussian=mu,
-            mu_binomial=bounds.binomial_mu(without, present, threshold, failure=failure),
-            epsilon_gaussian=bounds.epsilon_lower_bound(mu, delta),
-            epsilon_binomial=bounds.binomial_epsilon(without, present, threshold, delta=delta, failure=failure),
+        weights = statistics[name]
+        without, with_canary = (rows @ weights for rows in second)
+        threshold = bounds.best_threshold(
+            without, with_canary, claim.strength, count=NUM_THRESHOLDS, tail=TAIL, failure=failure
         )
+        return CanaryTest(name, lambda seen: seen.rows @ weights, threshold, normal=True)
+
+    def _precisions(self, runs: Runs, canaries: Sequence[Canary]) -> list[FloatArray]:
+        """Inverse covariance of each canary's view along its direction, measured on one run without canary per view."""
+        samples: dict[int, FloatArray] = {}
+        precisions: dict[tuple[int, bytes], FloatArray] = {}
+        for number, canary in enumerate(canaries):
+            view, along = id(canary.view), (id(canary.view), canary.direction.tobytes())
+            if view not in samples:
+                samples[view] = runs.without_canary(canary, "noise", str(number))
+            if along not in precisions:
+                rows = samples[view] @ canary.direction
+                precisions[along] = _precision(rows, rounding=self._rounding(canary))
+        return [precisions[id(canary.view), canary.direction.tobytes()] for canary in canaries]
 
     def _rounding(self, canary: Canary) -> FloatArray:
-        return canary.view.rounding(self.settings.noise_std, self.raw_norm)
-
-    def _rows(self, canary: Canary, size: float, *name: str) -> FloatArray:
-        """The attacker's rows, (trials, rows, COORDINATES)."""
-        key, view = NoiseKey.from_seed(self.settings.seed).derive("audit", *name), canary.view
-        transcript = self.system.run(canary.gradients(size), view.feedback, trials=self.settings.trials, key=key)
-        return view.by_trial(view.rows(transcript, key, self.settings.noise_std))
-
-    def _pair(self, canary: Canary, name: str) -> Pair:
-        """Rows along the canary's direction, (trials, rows), on both inputs.
-
-        Without and with the canary, or with its opposite and with it.
-        """
-        other = -self.raw_norm if self.settings.adjacency == "replace-one" else 0.0
-        without = self._rows(canary, other, name, "without") @ canary.direction
-        return without, self._rows(canary, self.raw_norm, name, "with") @ canary.direction
+        return canary.view.rounding(self.circumstances.noise_std, OVERSHOOT * self.circumstances.clip_norm)
 
 
 def _precision(*samples: FloatArray, rounding: FloatArray) -> FloatArray:
@@ -115,8 +289,8 @@ def _precision(*samples: FloatArray, rounding: FloatArray) -> FloatArray:
     return np.asarray(inverse / np.outer(scale, scale))
 
 
-def _separation(pair: Pair, weights: FloatArray) -> float:
+def _separation(pair: Rows, weights: FloatArray) -> float:
     """Difference of the means in standard deviations."""
-    without, present = (rows @ weights for rows in pair)
-    difference = float(present.mean()) - float(without.mean())
-    return difference / max(float(without.std()), float(present.std()), 1e-300)
+    without, with_canary = (rows @ weights for rows in pair)
+    difference = float(with_canary.mean()) - float(without.mean())
+    return difference / max(float(without.std()), float(with_canary.std()), 1e-300)

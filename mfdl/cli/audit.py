@@ -26,17 +26,16 @@ def audit(config: AuditConfig, out: Path | None) -> Answer:
 def _show(matrix: AuditMatrix, out: Path | None) -> None:
     from rich.markup import escape
 
-    from ..audit import BinsAuditResult
+    from ..audit.audit_cells import NUMBERS
 
-    numbers = ("mu claimed", "mu >=", "epsilon claimed", "epsilon >=")
+    numbers = ("mu claimed", "mu >=", "epsilon claimed", "epsilon >=")  # as NUMBERS
     title = f"claimed and audited privacy, all at level {matrix.level:g}"
     table = options.table(("mechanism", "trust", *numbers, "verdict"), title=title, right=numbers)
     for cell in matrix.cells:
-        values, verdict = [""] * len(numbers), f"no claim: {escape(cell.why)}"
+        row = cell.row()
+        values = ["" if row[name] == "" else f"{row[name]:.4g}" for name in NUMBERS]
+        verdict = f"no claim: {escape(cell.why)}"
         if cell.result is not None:
-            row = cell.row()
-            keys = ("mu_claimed", "mu_audited", "epsilon_claimed", "epsilon_audited")
-            values = ["" if row[key] == "" else f"{row[key]:.4g}" for key in keys]
             verdict = "[red]REFUTED[/]" if cell.result.violated else "not refuted"
         table.add_row(cell.mechanism, cell.trust, *values, verdict)
     options.answers().print(table)
@@ -44,11 +43,11 @@ def _show(matrix: AuditMatrix, out: Path | None) -> None:
     in_full = [r for cell, r in results if (r.violated and not cell.planted) or len(matrix.cells) == 1]
     options.say(r.sentence() for r in in_full)
     options.say(f"{cell.mechanism} under {cell.trust}: {note}." for cell, r in results for note in r.notes)
-    drawn = [(cell, r.draws) for cell, r in results if isinstance(r, BinsAuditResult) and r not in in_full]
+    drawn = [(cell, r.draws) for cell, r in results if r.draws is not None and r not in in_full]
     options.say(f"{cell.mechanism} under {cell.trust}: {draws.sentence()}" for cell, draws in drawn)
     options.say(f"{cell.mechanism} under {cell.trust} is a planted bug that was not seen." for cell in matrix.unseen)
-    if refuted := [cell for cell in matrix.cells if cell.planted and cell.result is not None and cell.result.violated]:
-        options.say([f"{len(refuted)} planted bug{'s are' if len(refuted) > 1 else ' is'} refuted, as must be."])
+    if refuted := sum(cell.planted != "" and result.violated for cell, result in results):
+        options.say([f"{refuted} planted bug{'s are' if refuted > 1 else ' is'} refuted, as expected."])
     count = len(matrix.violations)
-    said = f"{count} claim{'s are' if count > 1 else ' is'} refuted."
-    options.say([said if count else "No claim is refuted."], out)
+    verdict = f"{count} claim{'s are' if count > 1 else ' is'} refuted." if count else "No claim is refuted."
+    options.say([verdict], out)

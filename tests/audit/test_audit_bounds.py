@@ -8,7 +8,7 @@ from statistics import NormalDist
 import mpmath
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mfdl.audit import bounds
@@ -22,21 +22,16 @@ def test_clopper_pearson_is_the_rate_at_which_so_few_errors_have_probability_fai
     assert float(exact) == pytest.approx(failure, rel=1e-9)
 
 
-def test_all_errors_leave_every_rate_possible():
-    assert bounds.clopper_pearson_upper_bound(7, 7, 0.05) == 1.0
-    assert bounds.binomial_mu(np.ones(9), np.ones(9), 0.0, failure=0.05) == 0.0
-    assert bounds.binomial_epsilon(np.ones(9), np.ones(9), 0.0, delta=1e-6, failure=0.05) == 0.0
-
-
 @given(
     samples=st.lists(st.tuples(st.integers(-2, 2), st.integers(-2, 2)), min_size=2, max_size=25),
     failure=st.sampled_from([0.4, 0.05, 1e-4]),
     delta=st.sampled_from([1e-6, 0.1]),
 )
+@example(samples=[(1, -1)] * 9, failure=0.05, delta=1e-6)  # all errors leave every rate possible
 def test_binomial_bounds_rest_on_both_error_rates_each_at_half_the_failure(samples, failure, delta):
     without, with_canary = np.array(samples, dtype=float).T
-    alpha, beta = bounds.error_rates(without, with_canary, 0.0, failure)
-    errors = [(alpha, sum(a > 0 for a, _ in samples)), (beta, sum(b <= 0 for _, b in samples))]
+    rates = bounds.ErrorRates.of(without, with_canary, 0.0, failure=failure)
+    errors = [(rates.alpha, sum(a > 0 for a, _ in samples)), (rates.beta, sum(b <= 0 for _, b in samples))]
     N = len(samples)
     for rate, count in errors:
         if count == N:
@@ -45,17 +40,20 @@ def test_binomial_bounds_rest_on_both_error_rates_each_at_half_the_failure(sampl
         p = Fraction(rate)
         exact = sum(comb(N, j) * p**j * (1 - p) ** (N - j) for j in range(count + 1))
         assert float(exact) == pytest.approx(failure / 2, rel=1e-9)
-    normal, possible = NormalDist(), alpha < 1 and beta < 1
-    shown = max(0.0, -normal.inv_cdf(alpha) - normal.inv_cdf(beta)) if possible else 0.0
-    assert bounds.binomial_mu(without, with_canary, 0.0, failure=failure) == pytest.approx(shown, abs=1e-9)
-    ratios = [(1 - b - delta) / a for a, b in ((alpha, beta), (beta, alpha))]
+    normal, possible = NormalDist(), rates.alpha < 1 and rates.beta < 1
+    mu = max(0.0, -normal.inv_cdf(rates.alpha) - normal.inv_cdf(rates.beta)) if possible else 0.0
+    assert rates.mu == pytest.approx(mu, abs=1e-9)
+    ratios = [(1 - b - delta) / a for a, b in ((rates.alpha, rates.beta), (rates.beta, rates.alpha))]
     epsilon = max(0.0, *(math.log(ratio) for ratio in ratios if ratio > 0), 0.0)
-    found = bounds.binomial_epsilon(without, with_canary, 0.0, delta=delta, failure=failure)
-    assert found == pytest.approx(epsilon, abs=1e-12)
+    assert rates.epsilon(delta) == pytest.approx(epsilon, abs=1e-12)
+    for epsilon, least in zip(bounds.EPSILONS, rates.deltas, strict=True):  # every (epsilon, delta) that holds
+        grown = math.exp(epsilon)
+        misses = 1 - rates.beta - grown * rates.alpha, 1 - rates.alpha - grown * rates.beta
+        assert least == pytest.approx(max(0.0, *misses), abs=1e-12)
 
 
 @given(
-    samples=st.lists(st.integers(-50, 50), min_size=2, max_size=40).filter(lambda one: len(set(one)) > 1),
+    samples=st.lists(st.integers(-50, 50), min_size=2, max_size=40).filter(lambda values: len(set(values)) > 1),
     failure=st.sampled_from([0.4, 0.05, 1e-4]),
 )
 def test_the_std_bound_is_the_one_at_which_so_small_a_variance_has_probability_failure(samples, failure):
@@ -77,8 +75,7 @@ def test_bounds_approach_the_truth_and_the_normal_one_is_sharper():
     rng = np.random.default_rng(1)
     without, with_canary = rng.standard_normal(40_000), 1.5 + rng.standard_normal(40_000)
     gaussian = bounds.gaussian_mu(without, with_canary, failure=0.01)
-    binomial = bounds.binomial_mu(without, with_canary, 0.75, failure=0.01)
-    assert 1.4 < binomial < 1.5
+    assert 1.4 < bounds.ErrorRates.of(without, with_canary, 0.75, failure=0.01).mu < 1.5
     assert 1.44 < gaussian < 1.5
     assert 0 < bounds.epsilon_lower_bound(gaussian, 1e-6) < bounds.epsilon_lower_bound(1.5, 1e-6)
 
@@ -97,10 +94,13 @@ def test_samples_without_noise_show_everything_or_nothing():
     assert bounds.epsilon_lower_bound(np.inf, 1e-6) == np.inf
 
 
-def test_the_chosen_threshold_lies_between_the_means():
+@pytest.mark.parametrize(("shift", "between"), [(3.0, (0.5, 2.5)), (-3.0, (-1.6, -1.4))])
+def test_the_chosen_threshold_lies_between_the_means(shift, between):
+    """Also where no threshold shows anything."""
     rng = np.random.default_rng(2)
-    threshold = bounds.choose_threshold(rng.standard_normal(2000), 3 + rng.standard_normal(2000), failure=0.05)
-    assert 0.5 < threshold < 2.5
+    samples = rng.standard_normal(2000), shift + rng.standard_normal(2000)
+    threshold = bounds.best_threshold(*samples, lambda rates: rates.mu, count=100, tail=0.005, failure=0.05)
+    assert between[0] < threshold < between[1]
 
 
 @pytest.mark.parametrize("mu", [0.3, 1.0, 4.0])

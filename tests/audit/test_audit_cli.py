@@ -6,26 +6,26 @@ import pytest
 
 from mfdl import files
 from mfdl.audit import Training
-from mfdl.audit.matrix import COLUMNS, Cell
+from mfdl.audit.audit_cells import COLUMNS, AuditCell
 from mfdl.cli import main
 
 UNSEEN = ["--mechanism", "zip-dl", "--trust", "released", "--unit", "user", "--participation", "every-step"]
 SMALL = ["--graph", "path:n=3", "--trials", "400"]
 
 
-def test_a_matrix_of_names_writes_what_it_found_once_and_says_where_nothing_is_claimed(tmp_path, monkeypatch, capsys):
+def test_a_matrix_of_names_is_written_once_and_says_where_nothing_is_claimed(tmp_path, monkeypatch, capsys):
     written, write = [], files.atomic_write_json
     monkeypatch.setattr(files, "atomic_write_json", lambda path, text: (written.append(text), write(path, text)))
     names = ["--mechanism", "dp-dsgd", "--mechanism", "none"]
     assert main(["audit", "--matrix", *names, "--trust", "ldp", *SMALL, "--out", str(tmp_path)]) == 0
     assert "No claim is refuted." in capsys.readouterr().out
-    (kept,) = written
-    assert json.loads(json.dumps(kept)) == json.loads((tmp_path / "audit.json").read_text())
-    assert {"level", "violations", "cells", "graph", "versions", "config", "seconds"} == kept.keys()
-    assert [(c["mechanism"], c["audit"] is None) for c in kept["cells"]] == [("dp-dsgd", False), ("none", True)]
-    assert kept["cells"][0]["audit"]["mu_claimed"] == pytest.approx(1.0)
-    assert "no noise" in kept["cells"][1]["why"]
-    assert kept["config"]["trials"] == 400
+    (answer,) = written
+    assert json.loads(json.dumps(answer)) == json.loads((tmp_path / "audit.json").read_text())
+    assert {"level", "violations", "cells", "graph", "versions", "config", "seconds"} == answer.keys()
+    assert [(c["mechanism"], c["audit"] is None) for c in answer["cells"]] == [("dp-dsgd", False), ("none", True)]
+    assert answer["cells"][0]["audit"]["mu_claimed"] == pytest.approx(1.0)
+    assert "no noise" in answer["cells"][1]["why"]
+    assert answer["config"]["trials"] == 400
     assert (tmp_path / "audit.png").read_bytes().startswith(b"\x89PNG")
     assert "dp-dsgd,ldp" in (tmp_path / "audit.csv").read_text()
     assert main(["audit", "--config", str(tmp_path / "audit.json"), "--json"]) == 0
@@ -47,25 +47,23 @@ def test_a_refuted_claim_exits_with_one(monkeypatch, capsys):
 
 
 def test_a_table_row_is_about_one_victim(monkeypatch, capsys):
-    monkeypatch.setattr(Cell, "row", lambda self: dict.fromkeys(COLUMNS, 7.25))
+    monkeypatch.setattr(AuditCell, "row", lambda self: dict.fromkeys(COLUMNS, 7.25))
     assert main(["audit", *SMALL]) == 0
     assert capsys.readouterr().out.count("7.25") == 4
 
 
 def test_trust_models_are_named_as_for_account(capsys):
-    how = ["--mechanism", "dp-dsgd", *SMALL, "--json"]
-
     def attackers(*models):
-        assert main(["audit", *how, *models]) == 0
+        assert main(["audit", "--mechanism", "dp-dsgd", *SMALL, "--json", *models]) == 0
         cells = json.loads(capsys.readouterr().out)["cells"]
-        return [{one["attacker"] for one in cell["audit"]["canaries"]} for cell in cells]
+        return [{canary["attacker"] for canary in cell["audit"]["canaries"]} for cell in cells]
 
-    any_one, any_coalition = attackers("--trust", "pndp", "--trust", "coalitions")
-    assert len(any_one) > 1
-    assert all(one.startswith("node ") and one.endswith("with all messages seen") for one in any_coalition)
+    any_node, any_coalition = attackers("--trust", "pndp", "--trust", "coalitions")
+    assert len(any_node) > 1
+    assert all(each.startswith("node ") and each.endswith("with all messages seen") for each in any_coalition)
     named = "--trust", "pndp", "--attackers", "2", "--trust", "coalitions", "--coalition-size", "2"
-    one, pairs = attackers(*named)
-    assert one == {"node 2, from the messages received"}
+    second, pairs = attackers(*named)
+    assert second == {"node 2, from the messages received"}
     assert all(pair.startswith("nodes ") for pair in pairs)
 
 
@@ -79,6 +77,8 @@ def test_trust_models_are_named_as_for_account(capsys):
         (["--mu", "1", "--noise-std", "1"], "at most one of --noise-std and --mu"),
         (["--trials", "20"], "trials must be at least"),
         (["--unit", "user"], "every-step"),
+        (["--participation", "balls-in-bins"], "give --epsilon or --noise-std"),
+        (["--planted"], "add --participation balls-in-bins"),
         (["--trust", "pndp", "--attackers", ""], "--attackers must name at least one node"),
         (["--trust", "colluding"], "trust model colluding needs --colluders A,B; labels start 0, 1, 2"),
         (["--attackers", "0"], "--attackers belongs to trust model pndp or secure-sum, not to ldp"),

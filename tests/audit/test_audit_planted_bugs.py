@@ -1,5 +1,6 @@
 """Every planted bug is caught: runs show more than is claimed. The same audits refute nothing where all is well."""
 
+import dataclasses
 import functools
 from types import SimpleNamespace
 
@@ -7,17 +8,18 @@ import numpy as np
 import pytest
 from scipy.linalg import toeplitz
 
+import mfdl
+from mfdl import gossip
 from mfdl.algorithms import registry
-from mfdl.audit import Training, audit
+from mfdl.audit import Training, audit, audit_matrix
 from mfdl.dynamics import Dynamics
-from mfdl.gossip import metropolis_hastings
 from mfdl.noise_scale import with_noise
 from mfdl.participation import Cyclic, EveryStep, OncePerEpoch, Single
 from mfdl.privacy import gaussian
 from mfdl.training.shared_randomness import HolderKeys, base_columns
-from mfdl.trust import LDP, PNDP, Central, SecLDP
+from mfdl.trust import LDP, PNDP, Central, ReleasedOnly, SecLDP
 
-DYNAMICS = Dynamics(metropolis_hastings("path:n=4"), 0.5)
+DYNAMICS = Dynamics(gossip.metropolis_hastings("path:n=4"), 0.5)
 SCHEME = Cyclic(epochs=2, period=3)
 SETTINGS = {"adjacency": "replace-one", "clip_norm": 1.0, "noise_std": 2.0}
 TRIALS = 800
@@ -28,16 +30,20 @@ def build(name, scheme=SCHEME):
     return registry.build(name, DYNAMICS, scheme)
 
 
+@functools.cache
+def with_absences(name):
+    """Node 2 of four is offline in steps 2 and 3 of six, node 0 in step 5."""
+    online = gossip.churn(DYNAMICS.gossip, SCHEME.num_steps, {2: [(2, 4)], 0: [(5, 6)]})
+    left = mfdl.algorithms.dp_dsgd(Dynamics(gossip.absences(DYNAMICS.gossip, online), 0.5), SCHEME)
+    return mfdl.algorithms.with_absences(dataclasses.replace(left, name=name, noise=build(name).noise), online)
+
+
 def training(kind, algorithm, *arguments, **more):
     return kind(algorithm, *arguments, noise_std=SETTINGS["noise_std"], clip_norm=SETTINGS["clip_norm"], **more)
 
 
 def audited(algorithm, trust, system=None, trials=TRIALS, **more):
     return audit(algorithm, trust=trust, system=system, trials=trials, **(SETTINGS | more))
-
-
-def dense_noise(noise):
-    return np.asarray(noise.matmat(np.eye(noise.shape[1])))
 
 
 class Planted(Training):
@@ -86,6 +92,18 @@ def reused_every_epoch(honest, t, first_step):
 
 def reused_after_resume(honest, t, first_step):
     return honest.step(t - first_step)
+
+
+def reused_after_rejoin(steps_back):
+    """Node 2 adds at every step since it came back, step 4, what it added some steps before."""
+
+    def bug(honest, t, first_step):
+        rows = honest.step(t).copy()
+        if t >= 4:
+            rows[2] = honest.step(t - steps_back)[2]
+        return rows
+
+    return bug
 
 
 def shared_by_coordinates(honest, t, first_step):
@@ -158,27 +176,41 @@ def same_for_two_nodes(algorithm):
     return np.kron(np.eye(algorithm.num_steps), F)
 
 
+def stream_of(bug):
+    return lambda algorithm: training(Planted, algorithm, bug)
+
+
+def matrix_of(injected):
+    return lambda algorithm: training(Rewired, algorithm, injected(algorithm))
+
+
+LOCAL, EAVESDROPPER = LDP(), SecLDP()
 ALONE, ALWAYS = Single(8), EveryStep(6)
-PLANTED = {  # mechanism, participation, trust model, system; the loss is 1.3 times the claim or more
-    "noise halved": ("dp-dsgd", SCHEME, LDP(), lambda a: training(Planted, a, halved)),
-    "noise halved, hidden messages": ("muffliato", SCHEME, PNDP([0]), lambda a: training(Planted, a, halved)),
-    "noise halved, central": ("cdp", SCHEME, Central(), lambda a: training(Planted, a, halved)),
-    "one node unclipped": ("mafalda", SCHEME, LDP(), lambda a: training(UnclippedNode, a)),
-    "noise reused between epochs": ("dp-dsgd", SCHEME, LDP(), lambda a: training(Planted, a, reused_every_epoch)),
+PLANTED = {  # algorithm, trust model, system; the loss is 1.3 times the claim or more
+    "noise halved": (build("dp-dsgd"), LOCAL, stream_of(halved)),
+    "noise halved, hidden messages": (build("muffliato"), PNDP([0]), stream_of(halved)),
+    "noise halved, central": (build("cdp"), Central(), stream_of(halved)),
+    "one node unclipped": (build("mafalda"), LOCAL, lambda a: training(UnclippedNode, a)),
+    "noise reused between epochs": (build("dp-dsgd"), LOCAL, stream_of(reused_every_epoch)),
     "noise reused after resume": (
-        "dp-dsgd",
-        SCHEME,
-        LDP(),
-        lambda a: training(Planted, a, reused_after_resume, resume_at=(3,)),
+        build("dp-dsgd"), LOCAL, lambda a: training(Planted, a, reused_after_resume, resume_at=(3,)),
     ),
-    "noise shared by coordinates": ("dp-dsgd", SCHEME, LDP(), lambda a: training(Planted, a, shared_by_coordinates)),
-    "two nodes with one secret": ("dp-dsgd", SCHEME, LDP(), lambda a: training(Rewired, a, same_for_two_nodes(a))),
-    "transposed covariance": ("corn", SCHEME, SecLDP(), lambda a: training(Rewired, a, transposed_over_nodes(a))),
-    "off by one in C": ("bsr", SCHEME, LDP(), lambda a: training(Rewired, a, off_by_one(a))),
-    "symmetric square root": ("bsr", ALWAYS, LDP(), lambda a: training(Rewired, a, symmetric(a))),
-    "Cholesky not flipped": ("mafalda", ALONE, LDP(), lambda a: training(Rewired, a, not_flipped(a))),
-    "pairwise noise drawn once": ("decor", SCHEME, SecLDP(), lambda a: training(Rewired, a, drawn_once(a))),
-}
+    "noise shared by coordinates": (build("dp-dsgd"), LOCAL, stream_of(shared_by_coordinates)),
+    "two nodes with one secret": (build("dp-dsgd"), LOCAL, matrix_of(same_for_two_nodes)),
+    "transposed covariance": (build("corn"), EAVESDROPPER, matrix_of(transposed_over_nodes)),
+    "off by one in C": (build("bsr"), LOCAL, matrix_of(off_by_one)),
+    "symmetric square root": (build("bsr", ALWAYS), LOCAL, matrix_of(symmetric)),
+    "Cholesky not flipped": (build("mafalda", ALONE), LOCAL, matrix_of(not_flipped)),
+    "pairwise noise drawn once": (build("decor"), EAVESDROPPER, matrix_of(drawn_once)),
+    **{
+        f"noise reused {words}, {name}": (with_absences(name), trust, stream_of(reused_after_rejoin(steps_back)))
+        for name, trust in (
+            ("decor", EAVESDROPPER), ("dp-dsgd", LOCAL), ("mafalda", LOCAL), ("time-space", EAVESDROPPER),
+        )
+        for words, steps_back in (("after a rejoin", 3), ("from step 0 after a rejoin", 4))
+    },
+}  # fmt: skip
+QUICK = ("noise halved", "two nodes with one secret", "off by one in C", "noise reused after a rejoin, decor")
 
 
 @functools.cache
@@ -186,21 +218,18 @@ def without_a_bug(algorithm, trust):
     return audited(algorithm, trust)
 
 
-QUICK = ("noise halved", "two nodes with one secret", "off by one in C")
-
-
 @pytest.mark.parametrize(
     "bug", [pytest.param(bug, marks=[] if bug in QUICK else [pytest.mark.slow]) for bug in PLANTED]
 )
 def test_a_planted_bug_refutes_the_claim_and_nothing_else_does(bug):
-    name, scheme, trust, plant = PLANTED[bug]
-    algorithm = build(name, scheme)
-    found = audited(algorithm, trust, plant(algorithm), trials=2 * TRIALS if trust.name == "central" else TRIALS)
-    assert found.violated, found.sentence()
-    assert found.worst.mu_audited > found.worst.mu_claimed
+    algorithm, trust, plant = PLANTED[bug]
+    result = audited(algorithm, trust, plant(algorithm), trials=2 * TRIALS if trust.name == "central" else TRIALS)
+    assert result.violated, result.sentence()
+    assert result.worst.mu_audited > result.worst.mu_claimed
+    assert "rejoin" not in bug or result.worst.victim == 2
     honest = without_a_bug(algorithm, trust)
     assert not honest.violated, honest.sentence()
-    assert max(one.mu_audited / one.mu_possible for one in honest.canaries) > 0.7  # and would see it if it were
+    assert max(canary.mu_audited / canary.mu_possible for canary in honest.canaries) > 0.7  # and would see it
 
 
 COORDINATE_BUGS = {
@@ -215,37 +244,40 @@ COORDINATE_BUGS = {
 )
 def test_noise_of_coordinates_is_looked_at_for_every_node(node, bug):
     algorithm = build("dp-dsgd", Cyclic(2, 2))
-    found = audited(algorithm, LDP(), training(Planted, algorithm, at_one_node(node, COORDINATE_BUGS[bug])), trials=600)
-    assert {one.victim for one in found.canaries if one.violated} == {node}, found.sentence()
+    result = audited(
+        algorithm, LOCAL, training(Planted, algorithm, at_one_node(node, COORDINATE_BUGS[bug])), trials=600
+    )
+    assert {canary.victim for canary in result.canaries if canary.violated} == {node}, result.sentence()
 
 
 def test_a_step_without_noise_is_found_in_any_of_many_patterns():
     """Patterns come in the order of their first step: the last 81 of 9^3 = 729 alone hold step 8."""
-    pair = Dynamics(metropolis_hastings("path:n=2"), 0.5)
+    pair = Dynamics(gossip.metropolis_hastings("path:n=2"), 0.5)
     algorithm = registry.build("dp-dsgd", pair, OncePerEpoch(epochs=3, period=9))
     silent = training(Planted, algorithm, lambda honest, t, _: honest.step(t) * (t != 8))
-    assert audited(algorithm, LDP(), silent, trials=300).violated
+    assert audited(algorithm, LOCAL, silent, trials=300).violated
 
 
 def test_the_right_matrix_and_a_resumed_run_are_not_refuted():
     decor, mafalda = build("decor"), build("mafalda")
-    assert not audited(decor, SecLDP(), training(Rewired, decor, dense_noise(decor.noise))).violated
-    assert not audited(mafalda, LDP(), training(Training, mafalda, resume_at=(1, 3))).violated
+    dense = np.asarray(decor.noise.matmat(np.eye(decor.noise.shape[1])))
+    assert not audited(decor, EAVESDROPPER, training(Rewired, decor, dense)).violated
+    assert not audited(mafalda, LOCAL, training(Training, mafalda, resume_at=(1, 3))).violated
 
 
 def test_the_wrong_adjacency_is_caught():
-    claimed = with_noise(build("dp-dsgd"), noise_std=2.0, trust=LDP(), adjacency="zero-out", clip_norm=1.0)
-    assert not audit(claimed, trust=LDP(), trials=TRIALS).violated
-    found = audit(claimed, trust=LDP(), adjacency="replace-one", trials=TRIALS)
-    assert found.violated
-    assert found.mu_claimed == pytest.approx(claimed.guarantee.mu)
+    claimed = with_noise(build("dp-dsgd"), noise_std=2.0, trust=LOCAL, adjacency="zero-out", clip_norm=1.0)
+    assert not audit(claimed, trust=LOCAL, trials=TRIALS).violated
+    result = audit(claimed, trust=LOCAL, adjacency="replace-one", trials=TRIALS)
+    assert result.violated
+    assert result.mu_claimed == pytest.approx(claimed.guarantee.mu)
 
 
 def test_delta_instead_of_two_delta_is_caught(monkeypatch):
     algorithm = build("mafalda")
-    right = audited(algorithm, LDP())
+    right = audited(algorithm, LOCAL)
     monkeypatch.setattr(gaussian, "record_shift", lambda adjacency, clip_norm: clip_norm)
-    wrong = audited(algorithm, LDP())
+    wrong = audited(algorithm, LOCAL)
     assert wrong.mu_claimed == pytest.approx(right.mu_claimed / 2)
     assert wrong.violated
     assert not right.violated
@@ -253,8 +285,8 @@ def test_delta_instead_of_two_delta_is_caught(monkeypatch):
 
 def test_a_claim_of_somebody_else_is_audited():
     algorithm = build("dp-dsgd", EveryStep(4))
-    assert audited(algorithm, LDP(), claimed_mu=1.5).violated  # it loses 2
-    assert not audited(algorithm, LDP(), claimed_mu=2.01).violated
+    assert audited(algorithm, LOCAL, claimed_mu=1.5).violated  # it loses 2
+    assert not audited(algorithm, LOCAL, claimed_mu=2.01).violated
 
 
 def test_a_number_for_fixed_gradients_is_refuted_by_adaptive_ones():
@@ -262,8 +294,40 @@ def test_a_number_for_fixed_gradients_is_refuted_by_adaptive_ones():
     algorithm = registry.build("zip-dl", DYNAMICS, EveryStep(4))
     options = {"release": "none", "unit": "user", "victim": 1}
     honest = audited(algorithm, PNDP([3]), **options)
-    fixed = max(one.mu_possible for one in honest.canaries if one.canary != "adaptive gradients")
-    found = audited(algorithm, PNDP([3]), claimed_mu=fixed, trials=4000, **options)
-    assert found.violated
-    assert [one.canary for one in found.canaries if one.violated] == ["adaptive gradients"]
+    fixed = max(canary.mu_possible for canary in honest.canaries if canary.canary != "adaptive gradients")
+    result = audited(algorithm, PNDP([3]), claimed_mu=fixed, trials=4000, **options)
+    assert result.violated
+    assert [canary.canary for canary in result.canaries if canary.violated] == ["adaptive gradients"]
     assert not honest.violated
+
+
+# ---- nodes that are offline ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_no_claim_of_a_run_with_absences_is_refuted():
+    names = ("dp-dsgd", "mafalda", "decor", "corn", "time-space")
+    trusts = {"ldp": LOCAL, "eavesdropper": EAVESDROPPER, "central": Central(), "pndp": PNDP([3])}
+    trusts["released"] = ReleasedOnly()
+    claim = {"adjacency": "replace-one", "clip_norm": 1.0, "mu": 1.0}
+    matrix = audit_matrix({name: with_absences(name) for name in names}, trusts, trials=1500, **claim)
+    assert len(matrix.cells) == len(names) * len(trusts)
+    assert matrix.violations == []
+    for cell in matrix.cells:  # and a loss of twice what was claimed would have been seen
+        audited_share = max(canary.mu_audited / canary.mu_possible for canary in cell.result.canaries)
+        assert audited_share > 0.6, (cell.mechanism, cell.trust)
+
+
+@pytest.mark.slow
+def test_where_messages_are_hidden_a_number_without_absences_is_refuted_by_an_absence():
+    """The numbers of docs/changing_networks.md: node 0 of three misses the third step of four, and loses by that."""
+    path, scheme = gossip.metropolis_hastings("path:n=3"), mfdl.Cyclic(epochs=1, period=4)
+    online = gossip.churn(path, 4, {0: [(2, 3)]})
+    whole = mfdl.algorithms.dp_dsgd(Dynamics(path, 0.5), scheme)
+    left = mfdl.algorithms.dp_dsgd(Dynamics(gossip.absences(path, online), 0.5), scheme)
+    claimed = mfdl.victim_losses(whole, ReleasedOnly())[0].fixed.squared ** 0.5 * 2 / 0.5
+    audited_mus = []
+    for algorithm in (whole, mfdl.algorithms.with_absences(left, online)):
+        result = audited(algorithm, ReleasedOnly(), noise_std=0.5, victim=0, trials=10_000)
+        audited_mus.append(next(canary.mu_audited for canary in result.canaries if canary.canary == "worst gradients"))
+    assert 0.9 * claimed < audited_mus[0] < claimed < audited_mus[1]

@@ -1,4 +1,4 @@
-"""Draws of secret bins: samplers that are broken in the path of `replay` are refuted in words, the library's passes."""
+"""Draws of balls-in-bins: samplers broken in the path of `replay` are refuted in words, the library's passes."""
 
 import json
 import math
@@ -17,14 +17,14 @@ from mfdl.cli import main
 from mfdl.training import poisson
 from mfdl.training.keys import NoiseKey
 
-ASKED = {"trust": trust.LDP(), "adjacency": "zero-out", "clip_norm": 1.0, "noise_std": 0.9}
-RUNS = {"trust": trust.LDP(), "trials": 1500, "delta": 1e-5, "victim": 1, "progress": False}
+CIRCUMSTANCES = {"trust": trust.LDP(), "adjacency": "zero-out", "clip_norm": 1.0, "noise_std": 0.9}
+SETTINGS = {"trust": trust.LDP(), "trials": 1500, "delta": 1e-5, "victim": 1, "progress": False}
 
 
 def mechanism(bins=3, epochs=2, nodes=4):
     graph = mfdl.graphs.load(f"ring:n={nodes}")
     dynamics = mfdl.Dynamics(mfdl.gossip.metropolis_hastings(graph), 0.1)
-    return mfdl.with_noise(mfdl.algorithms.dp_dsgd(dynamics, mfdl.BallsInBins(epochs, bins)), **ASKED)
+    return mfdl.with_noise(mfdl.algorithms.dp_dsgd(dynamics, mfdl.BallsInBins(epochs, bins)), **CIRCUMSTANCES)
 
 
 def draws_of(bins=3, epochs=2, nodes=4, seed=0):
@@ -54,16 +54,6 @@ def alike_at_all_nodes(words, count):
     return np.broadcast_to(of_words(words[:1], count), words.shape)
 
 
-BROKEN_BINS = {
-    "all in bin 0": (lambda words, count: np.zeros(words.shape, dtype=np.int64), "uniform over bins"),
-    "the last bin unused": (lambda words, count: of_words(words, max(count - 1, 1)), "uniform over bins"),
-    "a shuffle at each node": (shuffled_at_each_node, "independent across records"),
-    "a shuffle over all records": (shuffled_over_all_records, "independent across records"),
-    "the same bins at all nodes": (alike_at_all_nodes, "independent across records"),
-    "in turn": (lambda words, count: np.arange(words.size).reshape(words.shape) % count, "independent across records"),
-}
-
-
 def drawn_anew(self, step):
     epoch = step // self._count
     return np.asarray((poisson.bins_of(self._words(epoch), self._count) == step % self._count) & self._held)
@@ -73,58 +63,50 @@ def twice_an_epoch(self, step):
     return np.asarray(((self.bins == step % self._count) | (step % self._count == 0)) & self._held)
 
 
-def under_one_key(plain):
-    def init(self, instance, key, bins):
-        plain(self, instance, NoiseKey.from_seed(0), bins)
+def keyed_by(seed_of, init=poisson.BinBatches.__init__):
+    return lambda self, instance, key, bins: init(self, instance, NoiseKey.from_seed(seed_of(instance)), bins)
 
-    return init
+
+UNIFORM, INDEPENDENT, FRESH = "uniform over bins", "independent across records", "fresh between runs"
+BROKEN_BINS = {
+    "all in bin 0": (lambda words, count: np.zeros(words.shape, dtype=np.int64), UNIFORM),
+    "the last bin unused": (lambda words, count: of_words(words, max(count - 1, 1)), UNIFORM),
+    "a shuffle at each node": (shuffled_at_each_node, INDEPENDENT),
+    "a shuffle over all records": (shuffled_over_all_records, INDEPENDENT),
+    "the same bins at all nodes": (alike_at_all_nodes, INDEPENDENT),
+    "in turn": (lambda words, count: np.arange(words.size).reshape(words.shape) % count, INDEPENDENT),
+}
+BROKEN_BATCHES = {  # the last entries: numbers of bins, and whether they lack this property alone
+    "bins drawn anew in each epoch": ("drawn", drawn_anew, "fixed over epochs", (2, 3, 16), True),
+    "steps beside those of the bin": ("drawn", twice_an_epoch, "one step of each epoch", (3,), False),
+    "the same bins in every run": ("__init__", keyed_by(lambda instance: 0), FRESH, (2, 3, 16), False),
+    "bins of the public seed alone": ("__init__", keyed_by(lambda instance: instance.seed), FRESH, (3,), True),
+}
 
 
 @pytest.mark.parametrize("name", BROKEN_BINS)
 @pytest.mark.parametrize("bins", [2, *(pytest.param(bins, marks=pytest.mark.slow) for bins in (3, 16))])
 def test_broken_samplers_are_refuted_by_the_property_that_they_lack(monkeypatch, name, bins):
-    broken, property_ = BROKEN_BINS[name]
+    broken, lacking = BROKEN_BINS[name]
     monkeypatch.setattr(poisson, "bins_of", broken)
-    assert property_ in refuted(draws_of(bins))
+    assert lacking in refuted(draws_of(bins))
+
+
+@pytest.mark.parametrize(("name", "bins"), [(name, b) for name, case in BROKEN_BATCHES.items() for b in case[3]])
+def test_broken_batches_are_refuted_by_the_property_that_they_lack(monkeypatch, name, bins):
+    method, broken, lacking, _, alone = BROKEN_BATCHES[name]
+    monkeypatch.setattr(poisson.BinBatches, method, broken)
+    properties = refuted(draws_of(bins))
+    assert lacking in properties
+    assert properties == [lacking] or not alone
 
 
 def test_an_audit_names_the_bin_that_is_never_drawn(monkeypatch):
     monkeypatch.setattr(poisson, "bins_of", BROKEN_BINS["the last bin unused"][0])
-    result = audit.audit(mechanism(), **RUNS)
-    assert result.violated
-    assert result.draws.violated
+    result = audit.audit(mechanism(), **SETTINGS)
     assert "The draws of bins are REFUTED: not uniform over bins (bin 2 holds 0 of" in result.sentence()
-    told = json.loads(json.dumps(result.to_dict()))
-    assert told["violated"]
-    assert told["draws"]["violated"]
-
-
-@pytest.mark.parametrize("bins", [2, 3, 16])
-def test_bins_that_are_drawn_anew_in_each_epoch_are_refuted(monkeypatch, bins):
-    monkeypatch.setattr(poisson.BinBatches, "drawn", drawn_anew)
-    assert refuted(draws_of(bins)) == ["fixed over epochs"]
-
-
-def test_records_that_join_other_steps_beside_their_bin_are_refuted(monkeypatch):
-    monkeypatch.setattr(poisson.BinBatches, "drawn", twice_an_epoch)
-    assert "one step of each epoch" in refuted(draws_of())
-
-
-@pytest.mark.parametrize("bins", [2, 3, 16])
-def test_the_same_bins_in_every_run_are_refuted(monkeypatch, bins):
-    monkeypatch.setattr(poisson.BinBatches, "__init__", under_one_key(poisson.BinBatches.__init__))
-    assert "fresh between runs" in refuted(draws_of(bins))
-
-
-def test_bins_that_follow_the_public_seed_alone_are_refuted(monkeypatch):
-    """Runs of one seed under different keys share their bins."""
-    plain = poisson.BinBatches.__init__
-
-    def of_seed(self, instance, key, bins):
-        plain(self, instance, NoiseKey.from_seed(instance.seed), bins)
-
-    monkeypatch.setattr(poisson.BinBatches, "__init__", of_seed)
-    assert refuted(draws_of()) == ["fresh between runs"]
+    plain = json.loads(json.dumps(result.to_dict()))
+    assert [result.violated, result.draws.violated, plain["violated"], plain["draws"]["violated"]] == [True] * 4
 
 
 @pytest.mark.slow
@@ -138,11 +120,10 @@ def test_the_sampler_of_a_system_is_tested_where_it_has_one_and_else_a_note_says
         def __init__(self, inner):
             self.run = inner.run
 
-    made = mechanism()
-    own = audit.Training(made.algorithm, noise_std=0.9, clip_norm=1.0)
-    turned = InTurn(made.algorithm, noise_std=0.9, clip_norm=1.0)
-    assert audit.audit(made, **RUNS, system=turned).draws.violated
-    result = audit.audit(made, **RUNS, system=Other(own))
+    audited = mechanism()
+    trained, turned = (kind(audited.algorithm, noise_std=0.9, clip_norm=1.0) for kind in (audit.Training, InTurn))
+    assert audit.audit(audited, **SETTINGS, system=turned).draws.violated
+    result = audit.audit(audited, **SETTINGS, system=Other(trained))
     assert not result.violated
     assert any("the sampler of the library" in note for note in result.notes)
 
@@ -184,9 +165,9 @@ def compositions(size, bins):
     return [(first, *rest) for first in range(size + 1) for rest in compositions(size - first, bins - 1)]
 
 
-def convolved(one, other):
+def convolved(first, other):
     law = {}
-    for a, p in one.items():
+    for a, p in first.items():
         for b, q in other.items():
             law[a + b] = law.get(a + b, 0.0) + p * q
     return law
@@ -209,18 +190,27 @@ def test_false_alarms_are_as_rare_as_they_say():
 
 @pytest.mark.slow
 def test_the_command_line_prints_what_is_known_of_the_draws(tmp_path, capsys, monkeypatch):
-    asked = ["audit", "--participation", "balls-in-bins", "--graph", "path:n=2", "--trials", "400", "--noise-std", "2"]
-    assert main([*asked, "--out", str(tmp_path)]) == 0
-    said = " ".join(capsys.readouterr().out.split())
-    for words in ("uniform over bins", "independent across records", "fixed over epochs", "fresh between runs"):
-        assert words in said
-    assert "false alarm" in said
+    command = [
+        "audit",
+        "--participation",
+        "balls-in-bins",
+        "--graph",
+        "path:n=2",
+        "--trials",
+        "400",
+        "--noise-std",
+        "2",
+    ]
+    assert main([*command, "--out", str(tmp_path)]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    properties = (UNIFORM, INDEPENDENT, FRESH, "fixed over epochs")
+    assert [words for words in (*properties, "false alarm", "No claim is refuted.") if words not in out] == []
     assert '"draws"' in (tmp_path / "audit.json").read_text()
     monkeypatch.setattr(poisson, "bins_of", BROKEN_BINS["all in bin 0"][0])
-    assert main(asked) == 1
-    said = " ".join(capsys.readouterr().out.split())
-    assert "1 claim is refuted." in said
-    assert "uniform over bins" in said
+    assert main(command) == 1
+    out = " ".join(capsys.readouterr().out.split())
+    assert "1 claim is refuted." in out
+    assert UNIFORM in out
 
 
 def test_log_moments_are_finite_for_many_records():

@@ -1,0 +1,296 @@
+"""audit_matrix: claimed against audited privacy, mechanism by trust model, at one level for all cells together.
+
+In: algorithms and trust models by name. Out: a cell for each pair, with an audit, or with the reason why nothing is
+claimed there; as plain rows, as files and as a picture. Balls-in-bins have a second row if asked for, a planted bug:
+bins are public.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .. import check, files
+from ..algorithms import LinearAlgorithm
+from ..errors import InvalidInput, UnsupportedMechanism
+from ..privacy import gaussian
+from ..privacy.question import Target
+from ..progress import Progress, shown
+from ..shown import short_repr
+from ..trust import TrustModel
+from .audit_results import AuditResult
+from .audited_claims import AuditSettings
+from .auditing import AuditPlan
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+JSON_FILE, CSV_FILE, PICTURE = "audit.json", "audit.csv", "audit.png"
+PUBLIC_BINS = "bins are public"
+ROUNDED = 1e-12  # relative: what rounding may take from noise that meets an epsilon
+NUMBERS = ("mu_claimed", "mu_audited", "epsilon_claimed", "epsilon_audited")
+COLUMNS = ("mechanism", "trust", *NUMBERS, "violated", "why", "planted")
+REFUTED = "#d55e00"
+
+
+@dataclasses.dataclass(frozen=True)
+class AuditCell:
+    """One mechanism under one trust model: its audit, or None and why there is none.
+
+    Attributes: planted: a bug in words, for which the claim must fall; `mechanism` says it too. Empty: no bug.
+    """
+
+    __repr__ = short_repr
+
+    mechanism: str
+    trust: str
+    result: AuditResult | None
+    why: str = ""
+    planted: str = ""
+
+    def row(self) -> dict[str, Any]:
+        """Plain values under COLUMNS, of one victim's worst canary; empty where there is no audit, or no mu."""
+        row: dict[str, Any] = dict.fromkeys(COLUMNS, "")
+        row |= {"mechanism": self.mechanism, "trust": self.trust, "why": self.why, "planted": self.planted}
+        if self.result is not None:
+            worst = {name: getattr(self.result.worst, name) for name in NUMBERS}
+            row |= {name: "" if number is None else number for name, number in worst.items()}
+            row["violated"] = self.result.violated
+        return row
+
+
+@dataclasses.dataclass(frozen=True)
+class AuditMatrix:
+    """All cells; `level` holds for all bounds of all cells together."""
+
+    __repr__ = short_repr
+
+    cells: tuple[AuditCell, ...]
+    level: float
+
+    @property
+    def violations(self) -> list[AuditCell]:
+        """Cells whose claim is refuted, but for planted bugs."""
+        return [cell for cell in self.cells if not cell.planted and cell.result is not None and cell.result.violated]
+
+    @property
+    def unseen(self) -> list[AuditCell]:
+        """Cells with a planted bug that the audit did not see."""
+        return [cell for cell in self.cells if cell.planted and cell.result is not None and not cell.result.violated]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "level": self.level,
+            "violations": len(self.violations),
+            "cells": [
+                {
+                    **{name: getattr(c, name) for name in ("mechanism", "trust", "why", "planted")},
+                    "audit": c.result and c.result.to_dict(),
+                }
+                for c in self.cells
+            ],
+        }
+
+    def plot(self, ax: Axes | None = None) -> Any:
+        """Claimed and audited mu and epsilon of each cell, in the caller's axes (returned) or a Figure of its own."""
+        delta = next((cell.result.delta for cell in self.cells if cell.result is not None), 1e-6)  # all have the same
+        return heat_map([cell.row() for cell in self.cells], self.level, ax, delta=delta)
+
+    def write(self, folder: Path, extra: Mapping[str, Any] | None = None) -> None:
+        """JSON, CSV and a picture, each whole or not at all.
+
+        Args: extra: further entries of the JSON file, such as what it was run with.
+        Raises: InvalidInput: the folder cannot be written.
+        """
+        text = io.StringIO()
+        writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(cell.row() for cell in self.cells)
+        picture = io.BytesIO()
+        self.plot().savefig(picture, format="png", dpi=150)
+        files.atomic_write_bytes(folder / PICTURE, picture.getvalue())
+        files.atomic_write_text(folder / CSV_FILE, text.getvalue())
+        files.atomic_write_json(folder / JSON_FILE, {**self.to_dict(), **(extra or {})})
+
+
+def audit_matrix(
+    algorithms: Mapping[str, LinearAlgorithm],
+    trusts: Mapping[str, TrustModel],
+    *,
+    mu: float | None = None,
+    epsilon: float | None = None,
+    release: Mapping[str, str] | None = None,
+    level: float = 0.95,
+    progress: Progress = "auto",
+    skip: Iterable[tuple[str, str]] = (),
+    planted: bool = False,
+    **options: Any,
+) -> AuditMatrix:
+    """Audits every algorithm under every trust model.
+
+    Args:
+        mu: the claim of every cell, from which its noise follows; or `epsilon`, claimed at `delta`; or `noise_std` of
+            every cell; exactly one of them.
+        release: released models by mechanism, where not the default.
+        level: familywise, of all cells together (Bonferroni).
+        progress: True, False, "auto" (see `mfdl.progress`), or a function: called after each cell.
+        skip: pairs (mechanism, trust) to leave out.
+        planted: beside each mechanism of balls-in-bins a row "NAME (bins are public)": the attacker knows the bins, and
+            the claim must fall. It counts as no violation.
+        options: `adjacency`, `clip_norm`, `noise_std`, `unit`, `trials`, `delta` and `seed` of `audit`.
+
+    A pair under which nothing finite is claimed, or that the mechanism does not define, is a cell without an audit.
+    Raises: InvalidInput: no cell is left, or an argument of `audit` is refused (too few trials, for one).
+    """
+    if missing := {"adjacency", "clip_norm"} - options.keys():
+        raise InvalidInput(f"{min(missing)} has no default; give adjacency and clip_norm, as for audit.")
+    for name, each in check.mapping("algorithms by name", algorithms=algorithms).items():
+        check.instance(LinearAlgorithm, **{f"algorithms[{name!r}]": each})
+    for name, model in check.mapping("trust models by name", trusts=trusts).items():
+        check.instance(TrustModel, **{f"trusts[{name!r}]": model})
+    if release is not None:
+        check.mapping("releases by the name of the algorithm", release=release)
+    pairs = check.listed("pairs (mechanism, trust)", skip=skip)
+    left_out = {tuple(check.listed("a mechanism and a trust model", skip=pair)) for pair in pairs}
+    noise = _NoiseOfCells(options.pop("noise_std", None), mu, epsilon)
+    check.open_unit(level=level)
+    gaussian.record_shift(options["adjacency"], options["clip_norm"])
+    rows = _rows(algorithms, noise, planted=planted)
+    cells = [(row, trust) for row in rows for trust in trusts if (row.name, trust) not in left_out]
+    if not cells:
+        raise InvalidInput("an audit matrix needs at least one mechanism and one trust model.")
+    screen = shown(progress, words=0)
+    options |= {"level": 1 - (1 - level) / len(cells), "progress": screen.within()}
+    audits = []
+    with screen.bar("audits", len(cells)) as advance:
+        for row, trust in cells:
+            settings = AuditSettings(
+                algorithms[row.name],
+                trust=trusts[trust],
+                release=(release or {}).get(row.name),
+                bins_seen=bool(row.planted),
+                **options,
+            )
+            audits.append(AuditCell(row.title, trust, *_audited(settings, noise), row.planted))
+            advance()
+    return AuditMatrix(tuple(audits), level)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Row:
+    """A mechanism of the matrix, with a planted bug or none."""
+
+    name: str
+    planted: str = ""
+
+    @property
+    def title(self) -> str:
+        return f"{self.name} ({self.planted})" if self.planted else self.name
+
+
+@dataclasses.dataclass(frozen=True)
+class _NoiseOfCells:
+    """How the noise of a cell follows: given, or from the claim of mu or of epsilon. Exactly one."""
+
+    noise_std: float | None
+    mu: float | None
+    epsilon: float | None
+
+    def __post_init__(self) -> None:
+        if [self.noise_std, self.mu, self.epsilon].count(None) != 2:
+            raise InvalidInput("give exactly one of noise_std, mu and epsilon.")
+
+    def of(self, settings: AuditSettings) -> float:
+        """That at which the worst victim with a finite loss loses what is claimed; anything where there is none."""
+        if self.noise_std is not None:
+            return self.noise_std
+        target = Target(self.mu, self.epsilon, None if self.epsilon is None else settings.delta)
+        losses = settings.losses
+        finite = [loss for loss in losses.of_victims if not math.isinf(loss.sensitivity())]
+        if settings.num_bins is None:
+            return max((loss.least_noise(losses.question, target) for loss in finite), default=1.0)
+        # above `least_noise` by rounding; the keys of draws depend on the noise, so that other bits are other draws
+        curves = dict.fromkeys(loss.curve(losses.question, 1.0) for loss in finite)
+        assert self.epsilon is not None
+        scales = (curve.least_multiplier(self.epsilon, settings.delta) / curve.noise_multiplier for curve in curves)
+        return max(scales, default=1.0) * (1 + ROUNDED)
+
+
+def _rows(algorithms: Mapping[str, LinearAlgorithm], noise: _NoiseOfCells, *, planted: bool) -> list[_Row]:
+    """Raises: InvalidInput: what only balls-in-bins, or only public batches have."""
+    with_bins = {name for name, each in algorithms.items() if each.participation.num_bins is not None}
+    if planted and not with_bins:
+        raise InvalidInput("planted=True: batches are public; leave it out, or take BallsInBins.")
+    if with_bins and noise.mu is not None:
+        raise InvalidInput(f"mu={noise.mu}: balls-in-bins have no mu; give epsilon or noise_std.")
+    bugs = {name: ("", PUBLIC_BINS) if planted and name in with_bins else ("",) for name in algorithms}
+    return [_Row(name, bug) for name in algorithms for bug in bugs[name]]
+
+
+def _audited(settings: AuditSettings, noise: _NoiseOfCells) -> tuple[AuditResult | None, str]:
+    """The audit, or why there is none."""
+    try:
+        plan = AuditPlan.of(settings.with_noise(noise.of(settings)))
+    except UnsupportedMechanism as error:
+        return None, str(error)
+    return (None, plan.why) if plan.why else (plan.result(), "")
+
+
+def heat_map(cells: Sequence[Mapping[str, Any]], level: float, ax: Axes | None = None, *, delta: float = 1e-6) -> Any:
+    """Mechanisms down, trust models across; a refuted claim is framed, a cell without a claim is hatched.
+
+    Args:
+        cells: as `AuditCell.row` gives them; level: of all bounds together; delta: of the epsilons below each mu.
+        ax: axes to draw in and to return, default a Figure of its own.
+    """
+    from matplotlib.figure import Figure  # slow to import, and needed for pictures alone
+    from matplotlib.patches import Rectangle
+
+    from ..pictures.style import INK, QUIET
+
+    rows, columns = (list(dict.fromkeys(cell[name] for cell in cells)) for name in ("mechanism", "trust"))
+    ratios = np.full((len(rows), len(columns)), np.nan)
+    size = (3.4 + 1.5 * len(columns), 2.2 + 0.42 * len(rows))
+    axes = Figure(figsize=size, layout="constrained").add_subplot() if ax is None else ax
+    for cell in cells:
+        if cell["epsilon_claimed"] != "":
+            name = "epsilon" if cell["mu_claimed"] == "" else "mu"  # balls-in-bins have no mu
+            ratio = cell[f"{name}_audited"] / max(cell[f"{name}_claimed"], 1e-300)  # epsilon may be 0 at a large delta
+            ratios[rows.index(cell["mechanism"]), columns.index(cell["trust"])] = min(ratio, 1.5)
+    image = axes.imshow(ratios, cmap="YlGnBu", vmin=0.0, vmax=1.5, aspect="auto")
+    for cell in cells:
+        i, j = rows.index(cell["mechanism"]), columns.index(cell["trust"])
+        if cell["epsilon_claimed"] == "":
+            axes.add_patch(Rectangle((j - 0.5, i - 0.5), 1, 1, fill=False, hatch="////", edgecolor="#e3e3e3", lw=0))
+            axes.text(j, i, "no claim", ha="center", va="center", color=QUIET, fontsize=8)
+            continue
+        dark = ratios[i, j] > 0.8
+        text = "" if cell["mu_claimed"] == "" else f"{cell['mu_claimed']:.3g} / {cell['mu_audited']:.3g}"
+        colour = "white" if dark else INK
+        middle: dict[str, Any] = {"ha": "center", "color": colour}
+        axes.text(j, i, text, va="bottom", fontsize=9, **middle)
+        epsilons = f"ε {cell['epsilon_claimed']:.3g} / {cell['epsilon_audited']:.3g}"
+        axes.text(j, i + 0.06, epsilons, va="top", fontsize=7, **middle)
+        if cell["violated"]:
+            axes.add_patch(Rectangle((j - 0.46, i - 0.44), 0.92, 0.88, fill=False, edgecolor=REFUTED, lw=2.5))
+    axes.set_xticks(range(len(columns)), columns, rotation=20, ha="right")
+    axes.set_yticks(range(len(rows)), rows)
+    title = f"mu, and epsilon at delta = {delta:g}: claimed / audited\n(lower bounds, all at level {level:g})"
+    axes.set_title(title, fontsize=10, color=INK)
+    axes.spines[:].set_visible(False)
+    axes.figure.colorbar(image, ax=axes, label="audited / claimed", shrink=0.8)
+    count = sum(bool(cell["violated"]) and not cell.get("planted") for cell in cells)
+    verdict = "No claim is refuted."
+    if count:
+        verdict = f"{count} claim{'s are' if count > 1 else ' is'} refuted (framed)."
+    label = axes.set_xlabel if ax is not None else axes.figure.supxlabel
+    label(verdict, fontsize=9, color=REFUTED if count else QUIET)
+    return axes.figure if ax is None else axes

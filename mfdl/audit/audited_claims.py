@@ -1,0 +1,303 @@
+"""What an audit is about: its settings, and what is claimed of each victim under them.
+
+In: a mechanism or an algorithm, a trust model and the options of `audit`. Out: the circumstances, checked, and one
+`AuditedClaim` for every victim of whom runs could refute something: the curve that the accountant finds now, and the
+one that a guarantee states. Both must hold. An audit of the accountant's number alone would miss a guarantee that was
+computed wrongly from it, or long ago.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Collection
+
+import numpy as np
+
+from .. import check
+from ..algorithms import LinearAlgorithm
+from ..check import FloatArray
+from ..errors import InvalidInput
+from ..mechanism import Mechanism, require_unit
+from ..privacy import gaussian
+from ..privacy.curves import Gaussian, PrivacyCurve
+from ..privacy.losses import PrivacyLosses
+from ..privacy.question import Question
+from ..privacy.words import EVERY_NODE
+from ..progress import Progress, shown
+from ..trust import TrustModel
+from .audit_results import AuditCircumstances
+from .bounds import EPSILONS, ErrorRates
+from .observation import AuditedSystem, anything_is_seen
+
+SAME = 1e-9  # relative: two ways of rounding one mu, or one epsilon, differ by less
+LEAST = 1e-300  # of a claimed delta, to divide by
+NOTHING_IS_SEEN = "nothing of the record is seen"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class AuditSettings:
+    """The arguments of `audit`.
+
+    Attributes:
+        subject: a mechanism, which brings adjacency, clip_norm and noise_std; or an algorithm with all three.
+        trust: who sees and knows what; the claim is the adaptive mu of every victim under it, or with `BallsInBins` the
+            privacy curve. Of a mechanism, under its guarantee's own trust model, it is the guarantee's where that is
+            smaller; a difference is noted.
+        adjacency: of the inputs that are run; of a mechanism, another one than it was accounted for keeps its claim.
+        victim: node index; None: every node whose claim is finite.
+        release: as for `account`; default that of the mechanism's guarantee under this trust model.
+        unit: "record" or "user"; of a mechanism its own; default "record". A user is all gradients of the victim.
+        claimed_mu: a claim of somebody else, for every victim, instead of the library's own.
+        system: what runs; default the library's training path.
+        trials: runs that measure, per canary and input; as many more choose.
+        level: of all bounds together, in (0, 1).
+        delta: of every epsilon; seed: of the noise; one seed gives one result.
+        bins_seen: of `BallsInBins`: the attacker knows the bins. A planted bug, which refutes the amplified claim.
+        progress: True, False, "auto" (see `mfdl.progress`), or a function: called after each canary.
+    """
+
+    subject: Mechanism | LinearAlgorithm
+    _: dataclasses.KW_ONLY
+    trust: TrustModel
+    adjacency: str | None = None
+    clip_norm: float | None = None
+    noise_std: float | None = None
+    victim: int | None = None
+    release: str | None = None
+    unit: str | None = None
+    claimed_mu: float | None = None
+    system: AuditedSystem | None = None
+    trials: int = 2000
+    level: float = 0.95
+    delta: float = 1e-6
+    seed: int = 0
+    bins_seen: bool = False
+    progress: Progress = "auto"
+
+    def __post_init__(self) -> None:
+        check.instance(Mechanism, LinearAlgorithm, subject=self.subject)
+        check.instance(TrustModel, trust=self.trust)
+
+    @property
+    def mechanism(self) -> Mechanism | None:
+        """The subject, if it is one."""
+        return self.subject if isinstance(self.subject, Mechanism) else None
+
+    @property
+    def algorithm(self) -> LinearAlgorithm:
+        """What runs."""
+        return self.subject if isinstance(self.subject, LinearAlgorithm) else self.subject.algorithm
+
+    @property
+    def num_bins(self) -> int | None:
+        """b of `BallsInBins`; None with public batches."""
+        return self.algorithm.participation.num_bins
+
+    @property
+    def claimed_adjacency(self) -> str:
+        """That of the claim."""
+        return str(self.adjacency) if self.mechanism is None else self.mechanism.guarantee.adjacency
+
+    @property
+    def released(self) -> str | None:
+        """The final models that the view holds; None: the default."""
+        if self.release is None and self.mechanism is not None and self.num_bins is None:
+            guarantee = self.mechanism.guarantee
+            return guarantee.release if self.trust.name == guarantee.trust else None
+        return self.release
+
+    def circumstances(self) -> AuditCircumstances:
+        """What a mechanism brings or the caller gives. Raises: InvalidInput: given twice, missing or out of range."""
+        given = {"clip_norm": self.clip_norm, "noise_std": self.noise_std, "unit": self.unit}
+        if self.mechanism is not None:
+            if twice := [name for name, value in given.items() if value is not None]:
+                raise InvalidInput(f"a mechanism brings {' and '.join(twice)}; leave it out, or give its algorithm.")
+            given = {name: getattr(self.mechanism, name) for name in given}
+        elif None in (self.adjacency, self.clip_norm, self.noise_std):
+            raise InvalidInput("an algorithm needs adjacency, clip_norm and noise_std; give all three, or a Mechanism.")
+        unit, n = str(given["unit"] or "record"), self.algorithm.num_nodes
+        require_unit(unit, self.algorithm.participation)
+        if self.victim is not None and check.integer_at_least(0, victim=self.victim) >= n:
+            raise InvalidInput(f"victim must be a node index below {n}, got {self.victim}.")
+        circumstances = AuditCircumstances(
+            mechanism=self.algorithm.name,
+            trust=self.trust.name,
+            adjacency=str(self.adjacency or self.claimed_adjacency),
+            noise_std=check.positive(noise_std=given["noise_std"]),
+            clip_norm=check.positive(clip_norm=given["clip_norm"]),
+            delta=check.open_unit(delta=self.delta),
+            level=check.open_unit(level=self.level),
+            trials=check.integer_at_least(2, trials=self.trials),
+            seed=check.integer_at_least(0, seed=self.seed),
+            unit=unit,
+        )
+        gaussian.record_shift(circumstances.adjacency, circumstances.clip_norm)  # refuses another adjacency
+        if self.num_bins is None and self.bins_seen:
+            raise InvalidInput("bins_seen=True: batches are public; leave it out, or audit BallsInBins.")
+        if self.num_bins is not None and self.claimed_mu is not None:
+            raise InvalidInput(f"claimed_mu={self.claimed_mu:g}: balls-in-bins have no mu; leave it out.")
+        return circumstances
+
+    @functools.cached_property
+    def losses(self) -> PrivacyLosses:
+        """Of the victims that are audited; their noise has no part in them."""
+        clip_norm = self.clip_norm if self.mechanism is None else self.mechanism.clip_norm
+        unit = str(self.unit or "record") if self.mechanism is None else self.mechanism.unit
+        release = self.released if self.num_bins is None else None
+        question = Question(self.trust, self.claimed_adjacency, float(clip_norm or 0), release=release, unit=unit)
+        victims = None if self.victim is None else [self.victim]
+        return PrivacyLosses.of(self.algorithm, question, victims=victims, progress=shown(self.progress).within())
+
+    def with_noise(self, noise_std: float) -> AuditSettings:
+        """The same for another noise, and so with the same losses."""
+        other = dataclasses.replace(self, noise_std=noise_std)
+        vars(other)["losses"] = self.losses
+        return other
+
+
+@dataclasses.dataclass(frozen=True)
+class AuditedClaim:
+    """What is claimed of one victim.
+
+    Attributes: curves: all of which must hold; the accounted one, or that of somebody else, first.
+    """
+
+    curves: tuple[PrivacyCurve, ...]
+
+    @property
+    def mu(self) -> float | None:
+        """The smallest mu; None where curves are not Gaussian."""
+        return min((curve.mu for curve in self.curves if curve.mu is not None), default=None)
+
+    @property
+    def expected_mu(self) -> float | None:
+        """mu that runs should show: a guarantee below what is accounted needs no more trials than that."""
+        accounted = self.curves[0].mu
+        return self.mu if accounted == math.inf else accounted
+
+    @property
+    def finite(self) -> bool:
+        """Whether runs could exceed it."""
+        return min(curve.public_mu for curve in self.curves) < math.inf
+
+    def epsilon(self, delta: float) -> float:
+        """The smallest of the curves."""
+        return min(curve.epsilon(delta) for curve in self.curves)
+
+    @functools.cached_property
+    def deltas(self) -> FloatArray:
+        """The smallest of the curves at each of EPSILONS."""
+        return np.array([min(curve.delta(float(epsilon)) for curve in self.curves) for epsilon in EPSILONS])
+
+    def strength(self, rates: ErrorRates) -> float:
+        """How much error rates show: of a claimed mu that mu, of a curve their delta over the claimed one."""
+        return rates.mu if self.mu is not None else float((rates.deltas / np.maximum(self.deltas, LEAST)).max())
+
+    def beside(self, rates: ErrorRates) -> dict[str, float]:
+        """What is claimed and what error rates show of it, as fields of a `CanaryResult`."""
+        if self.mu is not None:
+            return {"mu_claimed": self.mu, "mu_binomial": rates.mu}
+        deltas, claimed = rates.deltas, self.deltas
+        at = int((deltas / np.maximum(claimed, LEAST)).argmax())
+        return {
+            "at_epsilon": float(EPSILONS[at]),
+            "delta_claimed": float(claimed[at]),
+            "delta_audited": float(deltas[at]),
+        }
+
+
+@dataclasses.dataclass(frozen=True)
+class AuditedClaims:
+    """The claims that runs could refute.
+
+    Attributes:
+        by_victim: by node index; notes: where a mechanism's guarantee is not what is audited, and which victims have no
+            claim; why: there is no claim, in words.
+    """
+
+    by_victim: dict[int, AuditedClaim]
+    notes: tuple[str, ...] = ()
+    why: str = ""
+
+    @staticmethod
+    def of(settings: AuditSettings, circumstances: AuditCircumstances) -> AuditedClaims:
+        """The library's own and those of the mechanism's guarantee, or that of somebody else for every victim."""
+        losses = settings.losses
+        claim = functools.cache(lambda *curves: AuditedClaim(tuple(dict.fromkeys(curves))))  # one object where equal
+        if settings.claimed_mu is not None:
+            mu = check.positive(claimed_mu=settings.claimed_mu)
+            stranger = Gaussian(mu, circumstances.adjacency, "upper")
+            return AuditedClaims({loss.victim: claim(stranger) for loss in losses.of_victims})
+        accounted = losses.curves(circumstances.noise_std)
+        guaranteed, notes = _guaranteed(settings, circumstances, accounted)
+        claims = {u: claim(curve, guaranteed.get(u, curve)) for u, curve in accounted.items()}
+        exposed = {loss.victim for loss in losses.of_victims if loss.adaptive_sensitivity_squared > 0}
+        audited = [u for u in claims if u in exposed and claims[u].finite]
+        if not audited:
+            return AuditedClaims({}, notes, _why_nothing(settings))
+        return AuditedClaims(claims, notes).of_victims(audited, "nothing finite is claimed")
+
+    def of_victims(self, victims: Collection[int], why: str) -> AuditedClaims:
+        """Those of some victims; a note names the others and says why."""
+        if not (others := sorted(self.by_victim.keys() - set(victims))):
+            return self
+        claims = {u: claim for u, claim in self.by_victim.items() if u in victims}
+        return AuditedClaims(claims, (*self.notes, f"not audited, since {why}: nodes {others}"))
+
+
+def _why_nothing(settings: AuditSettings) -> str:
+    """Why nothing that is claimed could be refuted."""
+    if anything_is_seen(settings.algorithm, settings.trust, release=settings.released):
+        for loss in settings.losses.of_victims:
+            if math.isinf(loss.adaptive_sensitivity_squared):
+                return f"infinite loss is claimed: {loss.adaptive_why or loss.fixed.why}"
+    return NOTHING_IS_SEEN
+
+
+def _guaranteed(
+    settings: AuditSettings, circumstances: AuditCircumstances, accounted: dict[int, PrivacyCurve]
+) -> tuple[dict[int, PrivacyCurve], tuple[str, ...]]:
+    """The curve that a mechanism's guarantee states for each of its victims, and where it is not what is audited."""
+    mechanism, trust = settings.mechanism, settings.trust
+    if mechanism is None:
+        return {}, ()
+    if mechanism.lipschitz is not None:
+        why = f"the claim audited does not rest on lipschitz={mechanism.lipschitz:g}, the mechanism's own does"
+        return {}, (why,)
+    guarantee, labels = mechanism.guarantee, settings.algorithm.labels
+    about = (guarantee.trust, guarantee.attacker, guarantee.release, guarantee.adaptive)
+    if about != (trust.name, trust.attacker, settings.losses.of_victims[0].release, True):
+        model = guarantee.trust if guarantee.adaptive else f"{guarantee.trust}, for gradients fixed in advance"
+        why = f"the claim audited is accounted anew, as the guarantee is about {guarantee.attacker} ({model})"
+        return {}, (f"{why}, released models: {guarantee.release}",)
+    each = dict(guarantee.victims)
+    covered = {
+        u: each.get(str(labels[u]), guarantee.curve)
+        for u in accounted
+        if guarantee.victim in (EVERY_NODE, str(labels[u]))
+    }
+    curves = [accounted[u] for u in covered]
+    of_all = settings.victim is None or guarantee.victim != EVERY_NODE  # of its own victims
+    return covered, _difference(guarantee.curve, curves, circumstances.delta, of_all=of_all)
+
+
+def _difference(
+    guaranteed: PrivacyCurve, accounted: Collection[PrivacyCurve], delta: float, *, of_all: bool
+) -> tuple[str, ...]:
+    """A note where a guarantee and what is accounted for its victims differ.
+
+    Args: of_all: these are all of its victims, so that it may not state more.
+    """
+    if guaranteed.bound == "monte-carlo" or not accounted:
+        return ()
+
+    def number(curve: PrivacyCurve) -> float:
+        return curve.epsilon(delta) if curve.mu is None else curve.mu
+
+    name, at = ("epsilon", f" at delta = {delta:g}") if guaranteed.mu is None else ("mu", "")
+    states, anew = number(guaranteed), max(number(curve) for curve in dict.fromkeys(accounted))
+    if anew <= states * (1 + SAME) and not (of_all and anew < states * (1 - SAME)):
+        return ()
+    return (f"the guarantee states {name} = {states:.6g}{at}, accounted anew it is {anew:.6g}; the smaller is audited",)
