@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ..reporting.attack_config import AttackConfig
+from ..reporting.attack_config import GRADIENT_OF, AttackConfig, panels, run_attack
 from . import options
 from .command import Answer, command
 
@@ -16,23 +16,19 @@ def attack(config: AttackConfig, out: Path | None) -> Answer:
 
     Exposed gradients are read off; an error is the standard deviation of the best unbiased estimate, in clipping norms.
     """
-    from ..reporting.attack import run_attack
-
     answer = run_attack(config, out)
     return answer, lambda: _show(answer, out), 0
 
 
 def _show(answer: dict[str, Any], out: Path | None) -> None:
-    from ..reporting.attack import GRADIENT_OF, panels
-
-    shown = panels(answer)
+    titled = panels(answer)
     title = (
         f"{answer['graph']}, trust {answer['trust']}, {answer['unit']} level, {answer['steps']} steps, "
         f"gradients {answer['gradients']}"
     )
-    columns = ["node", "distance", *(column for name, _ in shown for column in (name, "error", "left"))]
+    columns = ["node", "distance", *(column for name, _ in titled for column in (name, "error", "left"))]
     table = options.table(columns, title=title, right=("distance", "error", "left"))
-    for rows in zip(*(panel["nodes"] for _, panel in shown), strict=True):
+    for rows in zip(*(panel["nodes"] for _, panel in titled), strict=True):
         if rows[0]["status"] == "attacker":
             continue
         distance = "" if rows[0]["distance"] is None else str(rows[0]["distance"])
@@ -44,7 +40,7 @@ def _show(answer: dict[str, Any], out: Path | None) -> None:
     )
     guarantee = [answer["guarantee"]] if answer["guarantee"] else []
     notes = (f"Note: {note}" for note in answer["notes"])
-    options.say([table, explained, *(_sentence(*panel) for panel in shown), *guarantee, *notes], out)
+    options.say([table, explained, *(_sentence(*panel) for panel in titled), *guarantee, *notes], out)
 
 
 def _sentence(title: str, panel: dict[str, Any]) -> str:

@@ -52,14 +52,14 @@ def draw(graph: nx.Graph, panels: Sequence[dict[str, Any]], *, caption: str) -> 
         draw_panel(axes, graph, panel)
     marks = [Line2D([], [], marker="o", linestyle="", markersize=9, color=COLOURS[key]) for key in MEANINGS]
     below, columns = (foot - 0.5) / height, len(marks) if len(panels) > 1 else 2
-    how: dict[str, Any] = {"loc": "lower center", "bbox_to_anchor": (0.5, below), "frameon": False, "fontsize": 8}
-    figure.legend(marks, list(MEANINGS.values()), ncols=columns, **how)
+    place: dict[str, Any] = {"loc": "lower center", "bbox_to_anchor": (0.5, below), "frameon": False, "fontsize": 8}
+    figure.legend(marks, list(MEANINGS.values()), ncols=columns, **place)
     write_caption(figure, lines, left=0.02, top=below)
     return figure
 
 
 def draw_panel(ax: Axes, graph: nx.Graph, panel: dict[str, Any]) -> Axes:
-    """The graph in axes of the caller's, which it returns: each node in the colour of what is known of it."""
+    """The graph in axes of the caller's, which it returns: each node in the colour of its status."""
     ax.set_title(panel["title"], fontsize=12, fontweight="bold", color=INK)
     spots, size = draw_edges(ax, graph)
     for label, node in zip(graphs.labels(graph), panel["nodes"], strict=True):

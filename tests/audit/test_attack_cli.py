@@ -1,7 +1,8 @@
-"""`mfdl attack`: keys pinned, a graph that is exposed without noise and safe with it, bad input refused in one line."""
+"""`mfdl attack`: its keys, a graph exposed without noise and safe with it, refusals in one line, and the page on it."""
 
 import json
 import re
+from pathlib import Path
 
 import matplotlib.image
 import numpy as np
@@ -48,15 +49,15 @@ def test_at_user_level_the_guarantee_is_that_of_the_accountant(capsys, mechanism
     shared = [*ZIP_DL, "--mechanism", mechanism, "--unit", "user", "--release", "none", *noise]
     answer = attack(capsys, *shared)
     assert main(["account", "--json", *shared, "--trust", "pndp", "--participation", "every-step"]) == 0
-    stated = json.loads(capsys.readouterr().out)
+    accounted = json.loads(capsys.readouterr().out)
     assert (answer["unit"], answer["config"]["unit"], answer["notes"]) == ("user", "user", [])
-    assert answer["with_noise"]["noise_std"] == stated["noise_std"]
-    words, worst = answer["guarantee"], stated["guarantee"]
+    assert answer["with_noise"]["noise_std"] == accounted["noise_std"]
+    words, worst = answer["guarantee"], accounted["guarantee"]
     assert "all data of every node (user level, each node by itself) is covered by mu-GDP" in words
     assert words[words.index("is covered by") :] == worst[worst.index("is covered by") :]  # the worst node has a name
     victims = [node for node in answer["with_noise"]["nodes"] if node["status"] != "attacker"]
     assert [node["status"] for node in victims] == ["hidden"] * 3
-    mu = stated["worst_mu_adaptive"]
+    mu = accounted["worst_mu_adaptive"]
     assert all(float(node["error_std"]) * mu >= 2 - 1e-9 for node in victims)  # user shift 2: no estimate is better
 
 
@@ -66,9 +67,9 @@ def test_the_unit_of_privacy_is_part_of_the_guarantee(capsys):
     assert "all data of every node (user level" in by_user["guarantee"]
     assert by_record["with_noise"] == by_user["with_noise"]  # in clipping norms of what the unit clips
     assert main(["attack", *PATH, "--steps", "2", "--unit", "user"]) == 0
-    said = " ".join(capsys.readouterr().out.split())
-    assert "user level" in said.split("node")[0]  # the title
-    assert "a coordinate of a node's clipped mean gradient" in said
+    out = " ".join(capsys.readouterr().out.split())
+    assert "user level" in out.split("node")[0]  # the title
+    assert "a coordinate of a node's clipped mean gradient" in out
 
 
 def test_a_refusal_names_a_way_out_that_this_command_has(capsys):
@@ -110,11 +111,10 @@ def test_combinations_name_nodes_and_steps(capsys):
 @pytest.mark.slow
 def test_pictures_and_words(capsys, tmp_path):
     assert main(["attack", *PATH, "--steps", "3", "--out", str(tmp_path / "new")]) == 0
-    said = capsys.readouterr().out
-    assert "Without noise: 3 of 4 nodes are exposed: 1, 2, 3; 1 hidden." in said
-    assert "0 of 4 nodes are exposed; 4 hidden." in said
-    kept = json.loads((tmp_path / "new" / "results.json").read_text())
-    assert set(kept) == KEYS
+    out = capsys.readouterr().out
+    assert "Without noise: 3 of 4 nodes are exposed: 1, 2, 3; 1 hidden." in out
+    assert "0 of 4 nodes are exposed; 4 hidden." in out
+    assert set(json.loads((tmp_path / "new" / "results.json").read_text())) == KEYS
     assert sorted(file.name for file in (tmp_path / "new").iterdir()) == ["attack.png", "attack.svg", "results.json"]
     picture = np.asarray(matplotlib.image.imread(tmp_path / "new" / "attack.png"))[:, :, :3]
     half = picture.shape[1] // 2
@@ -171,7 +171,34 @@ def test_other_trust_models(capsys, trust):
 )
 def test_refusals_are_one_line(capsys, arguments, message):
     assert main(["attack", *arguments]) == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert message in said.err
-    assert said.err.count("\n") == 1
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert message in err
+
+
+# ---- docs/howto_attack.md --------------------------------------------------------------------------------------------
+
+
+PAGE = (Path(__file__).parents[2] / "docs" / "howto_attack.md").read_text(encoding="utf-8")
+COMMANDS = re.findall(r"```console\n\$ mfdl (.*?)\n\.\.\.\n(.*?)```", PAGE, re.DOTALL)
+
+
+@pytest.mark.parametrize(("command", "printed"), COMMANDS)
+@pytest.mark.slow
+def test_the_commands_of_the_page_say_what_the_page_shows(capsys, monkeypatch, tmp_path, command, printed):
+    monkeypatch.chdir(tmp_path)
+    assert main(command.split()) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    for line in printed.strip().splitlines():
+        assert line.removesuffix(" ...") in out
+    if "--out" in command:
+        assert (tmp_path / "attack" / "attack.png").stat().st_size > 0
+
+
+def test_the_page_shows_both_units_of_privacy():
+    assert ["--unit user" in command for command, _ in COMMANDS] == [False, True]
+
+
+@pytest.mark.parametrize("status", ["exposed", "partly exposed", "undecided", "in a combination", "hidden"])
+def test_the_page_explains_every_status(status):
+    assert f"| {status} |" in PAGE
