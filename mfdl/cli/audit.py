@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @command(AuditConfig, "Folder for audit.json, audit.csv and audit.png.")
 def audit(config: AuditConfig, out: Path | None) -> Answer:
-    """Run neighbouring inputs many times and compare what they show with the claimed mu, or epsilon of secret bins.
+    """Run neighbouring inputs many times and compare what they show with the claimed mu, or epsilon of balls-in-bins.
 
     The exit code is 0 when no claim is refuted, and every planted bug is; 1 otherwise.
     """

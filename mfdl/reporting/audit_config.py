@@ -44,7 +44,7 @@ class AuditConfig(TakesPart, OnGraph):
         float | None, Option("The claim of every cell at --delta, from which its noise follows.", rule="positive")
     ] = None
     planted: Annotated[
-        bool, Option("Secret bins: beside each mechanism a row whose attacker is told the bins, which must be refuted.")
+        bool, Option("Balls-in-bins: beside each mechanism a row whose attacker knows the bins, which must be refuted.")
     ] = False
     delta: options.Delta = 1e-6
     trials: Annotated[int, Option("Runs that measure, per canary and input.")] = 4000
@@ -64,7 +64,7 @@ class AuditConfig(TakesPart, OnGraph):
                 f"--participation {options.BINS} has no mu that noise could follow; give --epsilon or --noise-std."
             )
         if self.planted and not self.has_bins:
-            raise InvalidInput(f"--planted: only secret bins can be told; add --participation {options.BINS}.")
+            raise InvalidInput(f"--planted: bins are public in a row of their own; add --participation {options.BINS}.")
 
     @property
     def mechanisms(self) -> tuple[str, ...]:
