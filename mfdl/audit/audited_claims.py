@@ -49,7 +49,7 @@ class AuditSettings:
         victim: node index; None: every node whose claim is finite.
         release: as for `account`; default that of the mechanism's guarantee under this trust model.
         unit: "record" or "user"; of a mechanism its own; default "record". A user is all gradients of the victim.
-        claimed_mu: a claim of somebody else, for every victim, instead of the library's own.
+        claimed_mu: another claim for every victim, instead of the library's own.
         system: what runs; default the library's training path.
         trials: runs that measure, per canary and input; as many more choose.
         level: of all bounds together, in (0, 1).
@@ -161,7 +161,7 @@ class AuditSettings:
 class AuditedClaim:
     """What is claimed of one victim.
 
-    Attributes: curves: all of which must hold; the accounted one, or that of somebody else, first.
+    Attributes: curves: which must all hold; first the accounted one, or that of `claimed_mu`.
     """
 
     curves: tuple[PrivacyCurve, ...]
@@ -223,13 +223,13 @@ class AuditedClaims:
 
     @staticmethod
     def of(settings: AuditSettings, circumstances: AuditCircumstances) -> AuditedClaims:
-        """The library's own and those of the mechanism's guarantee, or that of somebody else for every victim."""
+        """The accounted claims and those of the mechanism's guarantee, or `claimed_mu` for every victim."""
         losses = settings.losses
         claim = functools.cache(lambda *curves: AuditedClaim(tuple(dict.fromkeys(curves))))  # one object where equal
         if settings.claimed_mu is not None:
             mu = check.positive(claimed_mu=settings.claimed_mu)
-            stranger = Gaussian(mu, circumstances.adjacency, "upper")
-            return AuditedClaims({loss.victim: claim(stranger) for loss in losses.of_victims})
+            curve = Gaussian(mu, circumstances.adjacency, "upper")
+            return AuditedClaims({loss.victim: claim(curve) for loss in losses.of_victims})
         accounted = losses.curves(circumstances.noise_std)
         guaranteed, notes = _guaranteed(settings, circumstances, accounted)
         claims = {u: claim(curve, guaranteed.get(u, curve)) for u, curve in accounted.items()}

@@ -42,7 +42,7 @@ MOST_RECORDS = 2**16
 LARGEST_GROUP = 1024
 """Draws of a group whose moments are computed; of larger groups these many are tested."""
 SMALLEST = 1e-100
-"""A bound on a tail that is smaller is said as this."""
+"""The smallest bound on a tail that is reported."""
 ROUNDING = 1 + 1e-8
 """Above what floating point loses of a tail, or of the moment of one group."""
 LOWEST_EXPONENT, LARGEST_LOG = -8.0, 200.0
@@ -79,7 +79,7 @@ class StepDraws(Protocol):
         """The bin of each trial, (trials,), and the runs that make them. Args: key: of all of them."""
 
     def tested(self, *, seed: int, failure: float) -> TestedDraws | None:
-        """What runs show of the draws; None where nobody draws. Args: failure: probability of a false alarm."""
+        """What runs show of the draws; None where steps are fixed. Args: failure: probability of a false alarm."""
 
 
 class Joined(Protocol):

@@ -1,4 +1,4 @@
-"""The attack on balls-in-bins: the likelihood ratio of a record whose bin nobody knows, and how many runs it takes.
+"""The attack on balls-in-bins: the likelihood ratio of a record whose bin is secret, and how many runs it takes.
 
 In: how far each bin moves what is seen, per unit of whitened noise. Out: the statistic of each run, a threshold chosen
 by pilot runs, and the trials after which a bug of known size is refuted. The loss is not Gaussian, so nothing of one is

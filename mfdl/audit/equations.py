@@ -6,7 +6,7 @@ rest, and from both: how precisely each unknown can be estimated, and the estima
 Ranks are decided twice, as numbers in float64 cannot settle what is faint. The cautious reader trusts only singular
 values that stand clear of rounding, and takes every other trace of noise for noise; the generous one takes whatever is
 above rounding for seen, and faint noise for none. What both expose is exposed, what neither does is hidden, and the
-rest is undecided. Where singular values fall to rounding without a gap, nobody can say that a direction is not seen.
+rest is undecided. Where singular values fall to rounding without a gap, no direction is shown to be unseen.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def solve(A: FloatArray, B: FloatArray) -> SolvedEquations:
     exposed = (cautious.residual <= EXPOSED) & (generous.residual <= EXPOSED)
     hidden = (cautious.residual >= HIDDEN) & (generous.residual >= HIDDEN)
     if generous.open_ended:
-        hidden &= ~A.any(axis=0)  # a column of zeros is seen by nobody
+        hidden &= ~A.any(axis=0)  # a column of zeros is not seen
     return SolvedEquations(exposed, ~(exposed | hidden), cautious, generous)
 
 

@@ -187,7 +187,7 @@ class Runs:
 
 @dataclasses.dataclass(frozen=True)
 class FixedSteps:
-    """Nobody draws: the record joins the same steps in all runs."""
+    """No draws: the record joins the same steps in all runs."""
 
     num_steps: int
     domain: ClassVar[str] = "audit"

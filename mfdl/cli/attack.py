@@ -36,7 +36,7 @@ def _show(answer: dict[str, Any], out: Path | None) -> None:
         table.add_row(rows[0]["node"], distance, *(cell for three in cells for cell in three))
     explained = (
         f"error: std of the best unbiased estimate of a coordinate of a node's {GRADIENT_OF[answer['unit']]}, in "
-        "clipping norms; left: what remains of the std of somebody who guesses, as a share."
+        "clipping norms; left: the posterior std of a coordinate, as a share of the prior std."
     )
     guarantee = [answer["guarantee"]] if answer["guarantee"] else []
     notes = (f"Note: {note}" for note in answer["notes"])

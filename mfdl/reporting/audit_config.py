@@ -1,4 +1,4 @@
-"""What `mfdl audit` is asked and answers: claims of mechanisms under trust models, against what runs show."""
+"""`mfdl audit`: claims of mechanisms under trust models, against what runs show."""
 
 from __future__ import annotations
 
