@@ -264,7 +264,7 @@ COUNTS = (
     Count("configs", "config classes", None, config_classes),
     Count("toml", "files that read TOML", 1, calls_of(r"tomllib\.load")),
     Count("formats", "files that write and read a binary format", 1, binary_formats),
-    Count("audits", "classes of audit results", None, classes_like(r"\w*Audit(Result|ed)?")),
+    Count("audits", "classes of audit results", 1, classes_like(r"\w*Audit(Result|ed)?")),
     Count("mechanisms", "classes of mechanisms", 1, classes_like(r"(?!Unsupported)\w*Mechanism")),
     Count("guarantees", "classes of guarantees", 1, classes_like(r"\w*Guarantee")),
     Count("file-names", "file names that occur twice", 0, repeated_files),

@@ -108,6 +108,7 @@ class AuditSettings:
             return guarantee.release if self.trust.name == guarantee.trust else None
         return self.release
 
+    @functools.cached_property
     def circumstances(self) -> AuditCircumstances:
         """What a mechanism brings or the caller gives. Raises: InvalidInput: given twice, missing or out of range."""
         given = {"clip_norm": self.clip_norm, "noise_std": self.noise_std, "unit": self.unit}
@@ -222,16 +223,16 @@ class AuditedClaims:
     why: str = ""
 
     @staticmethod
-    def of(settings: AuditSettings, circumstances: AuditCircumstances) -> AuditedClaims:
+    def of(settings: AuditSettings) -> AuditedClaims:
         """The accounted claims and those of the mechanism's guarantee, or `claimed_mu` for every victim."""
-        losses = settings.losses
+        circumstances, losses = settings.circumstances, settings.losses  # the first refuses arguments before any work
         claim = functools.cache(lambda *curves: AuditedClaim(tuple(dict.fromkeys(curves))))  # one object where equal
         if settings.claimed_mu is not None:
             mu = check.positive(claimed_mu=settings.claimed_mu)
             curve = Gaussian(mu, circumstances.adjacency, "upper")
             return AuditedClaims({loss.victim: claim(curve) for loss in losses.of_victims})
         accounted = losses.curves(circumstances.noise_std)
-        guaranteed, notes = _guaranteed(settings, circumstances, accounted)
+        guaranteed, notes = _guaranteed(settings, accounted)
         claims = {u: claim(curve, guaranteed.get(u, curve)) for u, curve in accounted.items()}
         exposed = {loss.victim for loss in losses.of_victims if loss.adaptive_sensitivity_squared > 0}
         audited = [u for u in claims if u in exposed and claims[u].finite]
@@ -257,7 +258,7 @@ def _why_nothing(settings: AuditSettings) -> str:
 
 
 def _guaranteed(
-    settings: AuditSettings, circumstances: AuditCircumstances, accounted: dict[int, PrivacyCurve]
+    settings: AuditSettings, accounted: dict[int, PrivacyCurve]
 ) -> tuple[dict[int, PrivacyCurve], tuple[str, ...]]:
     """The curve that a mechanism's guarantee states for each of its victims, and where it is not what is audited."""
     mechanism, trust = settings.mechanism, settings.trust
@@ -280,7 +281,7 @@ def _guaranteed(
     }
     curves = [accounted[u] for u in covered]
     of_all = settings.victim is None or guarantee.victim != EVERY_NODE  # of its own victims
-    return covered, _difference(guarantee.curve, curves, circumstances.delta, of_all=of_all)
+    return covered, _difference(guarantee.curve, curves, settings.circumstances.delta, of_all=of_all)
 
 
 def _difference(

@@ -22,7 +22,7 @@ from .audit_results import AuditResult
 from .audited_claims import NOTHING_IS_SEEN, AuditedClaims, AuditSettings
 from .bin_ratio import MOST, BinsAttack
 from .canaries import Canary
-from .observation import Training, anything_is_seen
+from .observation import anything_is_seen
 from .runs import Attack, Demand, PublicAttack, Runs
 
 MAX_SAMPLES = 2**26  # rows x trials of one canary: 512 MiB, several times
@@ -71,9 +71,8 @@ class AuditPlan:
     @staticmethod
     def of(settings: AuditSettings) -> AuditPlan:
         """Raises: InvalidInput: arguments out of range, too few or too many trials, a view too large."""
-        circumstances = settings.circumstances()
-        attack = (PublicAttack if settings.num_bins is None else BinsAttack)(settings, circumstances)
-        claims = AuditedClaims.of(settings, circumstances)
+        attack = (PublicAttack if settings.num_bins is None else BinsAttack)(settings)
+        claims = AuditedClaims.of(settings)
         canaries = attack.candidates(list(claims.by_victim)) if claims.by_victim else []
         if not canaries:
             seen = anything_is_seen(settings.algorithm, settings.trust, release=settings.released)
@@ -90,11 +89,12 @@ class AuditPlan:
     @property
     def failure(self) -> float:
         """Of each bound: of all canaries, and of one more canary or of the tests of the draws."""
-        return (1 - self.attack.circumstances.level) / ((len(self.canaries) + 1) * self.attack.estimators)
+        return (1 - self.attack.settings.circumstances.level) / ((len(self.canaries) + 1) * self.attack.estimators)
 
     def _require_trials(self, demand: Demand) -> None:
         """Refuses another number of trials than can be afforded and is enough."""
-        trials, level = self.attack.circumstances.trials, self.attack.circumstances.level
+        circumstances = self.attack.settings.circumstances
+        trials, level = circumstances.trials, circumstances.level
         rows = max(len(canary.view.gradients) for canary in self.canaries)
         if trials < demand.trials:
             raise InvalidInput(
@@ -106,23 +106,19 @@ class AuditPlan:
 
     def result(self) -> AuditResult:
         """What all canaries show."""
-        settings, circumstances, claims = self.attack.settings, self.attack.circumstances, self.claims.by_victim
-        system = settings.system or Training(
-            settings.algorithm, noise_std=circumstances.noise_std, clip_norm=circumstances.clip_norm
-        )
-        draws, notes = self.attack.draws(system)
-        tested = draws.tested(seed=circumstances.seed, failure=self.failure)
-        runs = Runs(system, circumstances, self.attack, draws, self.failure)
-        canaries = [*self.canaries, *self.attack.chosen_from_runs(runs, self.canaries, claims)]
+        attack, settings, claims = self.attack, self.attack.settings, self.claims.by_victim
+        draws = attack.tested_draws(self.failure)
+        runs = Runs(attack, self.failure)
+        canaries = [*self.canaries, *attack.chosen_from_runs(runs, self.canaries, claims)]
         results = []
         with shown(settings.progress, words=0).bar(f"auditing {settings.algorithm.name}", len(canaries)) as advance:
             for number, canary in enumerate(canaries):
                 results.append(runs.result(canary, number, claims[canary.victim]))
                 advance()
         return AuditResult(
-            **vars(circumstances),
+            **vars(settings.circumstances),
             canaries=tuple(results),
-            draws=tested,
+            draws=draws,
             bins_seen=settings.bins_seen,
-            notes=(*self.claims.notes, *self.attack.notes(list(claims)), *notes),
+            notes=(*self.claims.notes, *attack.notes(list(claims))),
         )

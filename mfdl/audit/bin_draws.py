@@ -17,7 +17,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from typing import Any, ClassVar, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import torch
@@ -63,23 +63,6 @@ class DrawnRuns:
     joins: NDArray[np.bool_]
     trials: NDArray[np.int64]
     key: NoiseKey
-
-
-class StepDraws(Protocol):
-    """Who draws the steps that a record joins in each run of an audit.
-
-    Attributes: domain: of the keys of these runs.
-    """
-
-    @property
-    def domain(self) -> str:
-        """See above."""
-
-    def of_trials(self, trials: int, key: NoiseKey) -> tuple[Counts, list[DrawnRuns]]:
-        """The bin of each trial, (trials,), and the runs that make them. Args: key: of all of them."""
-
-    def tested(self, *, seed: int, failure: float) -> TestedDraws | None:
-        """What runs show of the draws; None where steps are fixed. Args: failure: probability of a false alarm."""
 
 
 class Joined(Protocol):
@@ -188,7 +171,6 @@ class Sampler:
     num_nodes: int
     num_steps: int
     bins: int
-    domain: ClassVar[str] = "audit bins"
 
     def tested(self, *, seed: int, failure: float) -> TestedDraws:
         """What `NUM_RUNS` runs show.
@@ -208,7 +190,10 @@ class Sampler:
         return TestedDraws(tuple(findings), NUM_RUNS, n * records, failure if b > 1 else 0.0)
 
     def of_trials(self, trials: int, key: NoiseKey) -> tuple[Counts, list[DrawnRuns]]:
-        """See `StepDraws`: one run of the system for each bin."""
+        """The bin of each trial, (trials,), and the runs of a system that they take, one for each bin.
+
+        Args: key: of all of them.
+        """
         drawn = self.bins_of_trials(trials, key.derive("bins"))
         steps = np.arange(self.num_steps) % self.bins
         groups = [

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
+import functools
 import math
 from collections.abc import Mapping, Sequence
 
@@ -20,12 +21,13 @@ from scipy import special
 
 from .. import noise_scale
 from ..check import FloatArray
+from ..training.keys import NoiseKey
 from . import bounds
 from .audit_results import AuditCircumstances
 from .audited_claims import AuditedClaim
-from .bin_draws import Replayed, Sampler, StepDraws
+from .bin_draws import Counts, DrawnRuns, Replayed, Sampler, TestedDraws
 from .canaries import Canary, bin_candidates
-from .observation import AuditedSystem, Training
+from .observation import Training
 from .runs import Attack, CanaryTest, Demand, SeenPair, SeenRuns
 
 NUM_THRESHOLDS, TAIL = 200, 0.002
@@ -122,7 +124,7 @@ def whitened(canary: Canary, circumstances: AuditCircumstances, *, bins_seen: bo
 class BinsAttack(Attack):
     """On balls-in-bins, where a sampler draws the bin of the record in each run."""
 
-    estimators = 1
+    estimators, domain = 1, "audit bins"
 
     @property
     def _bins(self) -> int:
@@ -137,33 +139,43 @@ class BinsAttack(Attack):
         """Trials at which the worst canary of all refutes half the noise, or bins that are public."""
         seen, victim = self.settings.bins_seen, canaries[-1].victim  # canaries of the worst victim come last
         worst = next(canary for canary in canaries if canary.victim == victim)
-        _, ratio = whitened(worst, self.circumstances, bins_seen=seen)
+        _, ratio = whitened(worst, self.settings.circumstances, bins_seen=seen)
         trials = ratio.trials_needed(1.0 if seen else HALF, claims[victim].deltas, failure)
         return Demand(trials, f"that {'public bins break' if seen else 'half the noise breaks'} the claim")
 
-    def draws(self, system: AuditedSystem) -> tuple[StepDraws, tuple[str, ...]]:
-        """Those of the system, or of the library, with a note where the system trains otherwise."""
-        algorithm, notes = self.settings.algorithm, tuple[str, ...]()
-        if (joined := getattr(system, "joined", None)) is None:
+    @functools.cached_property
+    def sampler(self) -> Sampler:
+        """That of the system, or of the library."""
+        algorithm, circumstances = self.settings.algorithm, self.settings.circumstances
+        if (joined := getattr(self.system, "joined", None)) is None:
             trained = noise_scale.with_noise(
                 algorithm,
                 trust=self.settings.trust,
                 adjacency=TRAINED,
-                clip_norm=self.circumstances.clip_norm,
-                noise_std=self.circumstances.noise_std,
+                clip_norm=circumstances.clip_norm,
+                noise_std=circumstances.noise_std,
             )
             joined = Replayed(trained).joined
-            if not isinstance(system, Training):
-                notes = ("the draws are those of the sampler of the library, as the system has no method joined",)
-        return Sampler(joined, algorithm.num_nodes, algorithm.num_steps, self._bins), notes
+        return Sampler(joined, algorithm.num_nodes, algorithm.num_steps, self._bins)
+
+    def drawn(self, key: NoiseKey) -> tuple[Counts, list[DrawnRuns]]:
+        return self.sampler.of_trials(self.settings.circumstances.trials, key)
+
+    def tested_draws(self, failure: float) -> TestedDraws:
+        return self.sampler.tested(seed=self.settings.circumstances.seed, failure=failure)
+
+    def notes(self, victims: Sequence[int]) -> tuple[str, ...]:
+        if isinstance(self.system, Training) or hasattr(self.system, "joined"):
+            return ()
+        return ("the draws are those of the sampler of the library, as the system has no method joined",)
 
     def test(self, canary: Canary, claim: AuditedClaim, pilot: SeenPair, failure: float) -> CanaryTest:
         """The ratio of the mixture over bins, or of the own bin, at the threshold that shows most against the claim."""
-        seen, noise_std = self.settings.bins_seen, self.circumstances.noise_std
-        P, ratio = whitened(canary, self.circumstances, bins_seen=seen)
+        seen, circumstances = self.settings.bins_seen, self.settings.circumstances
+        P, ratio = whitened(canary, circumstances, bins_seen=seen)
 
         def statistic(runs: SeenRuns) -> FloatArray:
-            return ratio.of(runs.rows @ P.T / noise_std, runs.drawn)
+            return ratio.of(runs.rows @ P.T / circumstances.noise_std, runs.drawn)
 
         without, with_canary = (statistic(runs) for runs in pilot)
         threshold = bounds.best_threshold(

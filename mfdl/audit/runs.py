@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar
 
@@ -23,10 +24,10 @@ from ..training.keys import NoiseKey
 from . import bounds
 from .audit_results import AuditCircumstances, CanaryResult
 from .audited_claims import AuditedClaim, AuditSettings
-from .bin_draws import Counts, DrawnRuns, StepDraws
+from .bin_draws import Counts, DrawnRuns, TestedDraws
 from .bounds import ErrorRates
 from .canaries import DIRECTIONS, OVERSHOOT, Canary, candidates, learned
-from .observation import AuditedSystem
+from .observation import AuditedSystem, Training
 
 RIDGE = 1e-12  # of the largest eigenvalue: directions of less measured variance count as nearly free of noise
 MAX_CLAIM = 1e6
@@ -76,13 +77,20 @@ class Demand:
 class Attack(abc.ABC):
     """What depends on who draws the batches: canaries, draws, the statistic, and how many trials it takes.
 
-    Attributes: estimators: bounds of each canary, which share its probability of failure.
+    Attributes: estimators: bounds of each canary, which share its probability of failure; domain: of the keys of runs.
     """
 
     settings: AuditSettings
-    circumstances: AuditCircumstances
 
     estimators: ClassVar[int]
+    domain: ClassVar[str]
+
+    @functools.cached_property
+    def system(self) -> AuditedSystem:
+        """What runs."""
+        scales = self.settings.circumstances
+        trained = Training(self.settings.algorithm, noise_std=scales.noise_std, clip_norm=scales.clip_norm)
+        return self.settings.system or trained
 
     @abc.abstractmethod
     def candidates(self, victims: Sequence[int]) -> list[Canary]:
@@ -93,12 +101,17 @@ class Attack(abc.ABC):
         """Trials that show a large bug. Raises: InvalidInput: a claim that no run can refute."""
 
     @abc.abstractmethod
-    def draws(self, system: AuditedSystem) -> tuple[StepDraws, tuple[str, ...]]:
-        """Who draws the steps of the record, and notes."""
-
-    @abc.abstractmethod
     def test(self, canary: Canary, claim: AuditedClaim, pilot: SeenPair, failure: float) -> CanaryTest:
         """The test at which the pilot runs show most."""
+
+    def drawn(self, key: NoiseKey) -> tuple[Counts, list[DrawnRuns]]:
+        """The bin of each trial, (trials,), and the runs that they take: here the steps are the canary's in all."""
+        trials, joins = self.settings.circumstances.trials, np.ones(self.settings.algorithm.num_steps, dtype=bool)
+        return np.zeros(trials, dtype=np.int64), [DrawnRuns(joins, np.arange(trials), key)]
+
+    def tested_draws(self, failure: float) -> TestedDraws | None:
+        """What runs show of the draws; None where there are none. Args: failure: probability of a false alarm."""
+        return None
 
     def chosen_from_runs(
         self, runs: Runs, canaries: Sequence[Canary], claims: Mapping[int, AuditedClaim]
@@ -107,7 +120,7 @@ class Attack(abc.ABC):
         return []
 
     def notes(self, victims: Sequence[int]) -> tuple[str, ...]:
-        """What is not tried, in words."""
+        """What is not audited, in words."""
         return ()
 
 
@@ -115,23 +128,19 @@ class Attack(abc.ABC):
 class Runs:
     """Runs of a system on neighbouring inputs; every call with another name has noise of its own.
 
-    Attributes: draws: of the steps that the record joins; failure: of each bound, its probability.
+    Attributes: failure: of each bound, its probability.
     """
 
-    system: AuditedSystem
-    circumstances: AuditCircumstances
     attack: Attack
-    draws: StepDraws
     failure: float
 
     @property
-    def raw_norm(self) -> float:
-        """Of a canary's gradients, before the system clips them."""
-        return OVERSHOOT * self.circumstances.clip_norm
+    def _circumstances(self) -> AuditCircumstances:
+        return self.attack.settings.circumstances
 
     def result(self, canary: Canary, number: int, claim: AuditedClaim) -> CanaryResult:
         """What the canary shows, by a pilot and runs of its own number."""
-        circumstances, failure = self.circumstances, self.failure
+        circumstances, failure = self._circumstances, self.failure
         test = self.attack.test(canary, claim, self._pair(canary, f"pilot {number}"), failure)
         without, with_canary = (test.statistic(seen) for seen in self._pair(canary, f"measure {number}"))
         rates = ErrorRates.of(without, with_canary, test.threshold, failure=failure)
@@ -160,8 +169,9 @@ class Runs:
         return np.concatenate([self._rows(canary, 0.0, group) for group in groups])
 
     def _pair(self, canary: Canary, name: str) -> SeenPair:
-        other = -self.raw_norm if self.circumstances.adjacency == "replace-one" else 0.0
-        return self._seen(canary, other, name, "without"), self._seen(canary, self.raw_norm, name, "with")
+        size = OVERSHOOT * self._circumstances.clip_norm
+        other = -size if self._circumstances.adjacency == "replace-one" else 0.0
+        return self._seen(canary, other, name, "without"), self._seen(canary, size, name, "with")
 
     def _seen(self, canary: Canary, size: float, *name: str) -> SeenRuns:
         drawn, groups = self._drawn(*name)
@@ -171,44 +181,27 @@ class Runs:
         return SeenRuns(rows, drawn)
 
     def _drawn(self, *name: str) -> tuple[Counts, list[DrawnRuns]]:
-        key = NoiseKey.from_seed(self.circumstances.seed).derive(self.draws.domain, *name)
-        return self.draws.of_trials(self.circumstances.trials, key)
+        return self.attack.drawn(NoiseKey.from_seed(self._circumstances.seed).derive(self.attack.domain, *name))
 
     def _rows(self, canary: Canary, size: float, runs: DrawnRuns) -> FloatArray:
         """The attacker's rows of runs in which the record joins the same steps, (runs, rows, COORDINATES)."""
         view = canary.view
         raw = np.where(runs.joins[:, None, None], canary.gradients(size), 0.0)
-        transcript = self.system.run(raw, view.feedback, trials=runs.trials.size, key=runs.key)
-        return view.by_trial(view.rows(transcript, runs.key, self.circumstances.noise_std))
+        transcript = self.attack.system.run(raw, view.feedback, trials=runs.trials.size, key=runs.key)
+        return view.by_trial(view.rows(transcript, runs.key, self._circumstances.noise_std))
 
 
 # ---- public batches --------------------------------------------------------------------------------------------------
 
 
-@dataclasses.dataclass(frozen=True)
-class FixedSteps:
-    """No draws: the record joins the same steps in all runs."""
-
-    num_steps: int
-    domain: ClassVar[str] = "audit"
-
-    def of_trials(self, trials: int, key: NoiseKey) -> tuple[Counts, list[DrawnRuns]]:
-        """See `StepDraws`."""
-        joins = np.ones(self.num_steps, dtype=bool)
-        return np.zeros(trials, dtype=np.int64), [DrawnRuns(joins, np.arange(trials), key)]
-
-    def tested(self, *, seed: int, failure: float) -> None:
-        """There is nothing to test."""
-
-
 class PublicAttack(Attack):
     """On public batches: linear statistics, which are normal if noise is."""
 
-    estimators = 2
+    estimators, domain = 2, "audit"
 
     def candidates(self, victims: Sequence[int]) -> list[Canary]:
         s = self.settings
-        return candidates(s.algorithm, s.trust, victims, release=s.released, unit=self.circumstances.unit)
+        return candidates(s.algorithm, s.trust, victims, release=s.released, unit=s.circumstances.unit)
 
     def demand(self, canaries: Sequence[Canary], claims: Mapping[int, AuditedClaim], failure: float) -> Demand:
         largest = max(claim.mu for claim in claims.values() if claim.mu is not None)
@@ -221,9 +214,6 @@ class PublicAttack(Attack):
         rows = max(len(canary.view.gradients) for canary in canaries)
         needed = max(bounds.trials_needed(expected, failure=failure), 4 * rows)
         return Demand(needed, f"that a loss is twice the claimed mu={expected:.4g}")
-
-    def draws(self, system: AuditedSystem) -> tuple[StepDraws, tuple[str, ...]]:
-        return FixedSteps(self.settings.algorithm.num_steps), ()
 
     def notes(self, victims: Sequence[int]) -> tuple[str, ...]:
         scheme = self.settings.algorithm.participation
@@ -273,7 +263,8 @@ class PublicAttack(Attack):
         return [precisions[id(canary.view), canary.direction.tobytes()] for canary in canaries]
 
     def _rounding(self, canary: Canary) -> FloatArray:
-        return canary.view.rounding(self.circumstances.noise_std, OVERSHOOT * self.circumstances.clip_norm)
+        circumstances = self.settings.circumstances
+        return canary.view.rounding(circumstances.noise_std, OVERSHOOT * circumstances.clip_norm)
 
 
 def _precision(*samples: FloatArray, rounding: FloatArray) -> FloatArray:

@@ -59,12 +59,12 @@ def test_the_smaller_of_what_is_stated_and_what_is_accounted_now_is_audited(monk
         mechanism(1.0).guarantee.curve,
         mfdl.PrivacyLosses.curves,
     )
-    claims = AuditedClaims.of(settings, settings.circumstances())
+    claims = AuditedClaims.of(settings)
     assert not claims.notes
     assert claims.by_victim[0] == AuditedClaim((guaranteed,))
     assert guaranteed.epsilon(1e-5) > stronger.epsilon(1e-5)
     monkeypatch.setattr(mfdl.PrivacyLosses, "curves", lambda losses, noise_std: curves(losses, 1.0))
-    claims = AuditedClaims.of(settings, settings.circumstances())
+    claims = AuditedClaims.of(settings)
     assert claims.by_victim[0].curves == (stronger, guaranteed)
     assert claims.by_victim[0].epsilon(1e-5) == stronger.epsilon(1e-5)
     assert claims.by_victim[0].deltas.tolist() == AuditedClaim((stronger,)).deltas.tolist()
@@ -133,15 +133,13 @@ def test_a_true_claim_is_refuted_no_more_often_than_stated(epochs, adjacency, wa
         victim=0,
         level=0.5,
     )
-    attack = BinsAttack(settings, settings.circumstances())
-    system = audit.Training(settings.algorithm, noise_std=1.5, clip_norm=1.0)
+    attack, refuted = BinsAttack(settings), 0
     canary = attack.candidates([0])[1]
-    claim = AuditedClaim((Exact(whitened(canary, attack.circumstances, bins_seen=False)[1], ways),))
-    draws, _ = attack.draws(system)
-    refuted = 0
+    claim = AuditedClaim((Exact(whitened(canary, settings.circumstances, bins_seen=False)[1], ways),))
     for seed in range(200):
-        circumstances = dataclasses.replace(attack.circumstances, seed=seed)
-        refuted += Runs(system, circumstances, attack, draws, 0.5).result(canary, 0, claim).violated
+        seeded = BinsAttack(dataclasses.replace(settings, seed=seed))
+        vars(seeded)["sampler"] = attack.sampler
+        refuted += Runs(seeded, 0.5).result(canary, 0, claim).violated
     assert refuted <= 100
 
 

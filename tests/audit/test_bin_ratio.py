@@ -29,13 +29,12 @@ def test_the_statistic_is_the_ratio_of_dense_mixtures(epochs, bins, adjacency, p
     cyclic = mfdl.algorithms.mafalda(dynamics, mfdl.Cyclic(epochs, bins))
     algorithm = dataclasses.replace(cyclic, participation=mfdl.BallsInBins(epochs, bins))
     settings = AuditSettings(algorithm, trust=trust.LDP(), adjacency=adjacency, clip_norm=1.3, noise_std=0.7)
-    circumstances = settings.circumstances()
-    canary = BinsAttack(settings, circumstances).candidates([0])[0]
+    canary = BinsAttack(settings).candidates([0])[0]
     view = canary.view
     rng = np.random.default_rng(seed)
     o = 0.7 * (rng.standard_normal((4, view.noise.shape[1])) @ view.noise.T) + rng.normal() * canary.shift
     drawn = rng.integers(bins, size=4)
-    P, ratio = whitened(canary, circumstances, bins_seen=public)
+    P, ratio = whitened(canary, settings.circumstances, bins_seen=public)
     statistic = ratio.of(o @ P.T / 0.7, drawn)
     law = scipy.stats.multivariate_normal(
         np.zeros(len(view.noise)), 0.49 * view.noise @ view.noise.T, allow_singular=True
