@@ -100,11 +100,13 @@ class Noting(Training):
         return super().run(canary, feedback, trials=trials, key=key)
 
 
-def test_no_two_runs_of_an_audit_share_noise():
-    system = Noting(build(), noise_std=2.0, clip_norm=1.0)
+@pytest.mark.parametrize(("scheme", "runs_of_a_canary", "others"), [(SCHEME, 4, 1), (BallsInBins(2, 2), 8, 0)])
+def test_no_two_runs_of_an_audit_share_noise(scheme, runs_of_a_canary, others):
+    """Pilot and measurement on both inputs, for each bin, and one run that chooses a canary."""
+    system = Noting(build(scheme=scheme), noise_std=2.0, clip_norm=1.0)
     system.keys = []
-    result = audited(build(), trials=200, system=system)
-    assert len(set(system.keys)) == len(system.keys) == 4 * len(result.canaries) + 1
+    result = audited(system.algorithm, system=system, trials=600)
+    assert len(set(system.keys)) == len(system.keys) == runs_of_a_canary * len(result.canaries) + others
 
 
 @pytest.mark.parametrize(
@@ -217,6 +219,13 @@ def test_a_guarantee_under_another_trust_model_is_accounted_anew():
     assert not result.violated
     assert result.mu_claimed == pytest.approx(math.sqrt(2))
     assert "accounted anew, as the guarantee is about anyone who sees all messages" in result.notes[0]
+
+
+def test_a_guarantee_that_rests_on_a_lipschitz_constant_is_accounted_anew():
+    low = restated(calibrate(build(), trust=PNDP([0]), mu=1.0, lipschitz=0.5, **CLIPPING), 0.3)
+    result = audited(low, PNDP([0]))
+    assert result.mu_claimed == pytest.approx(1.0)
+    assert result.notes == ("the claim audited does not rest on lipschitz=0.5, the mechanism's own does",)
 
 
 def test_a_mechanism_is_audited_at_what_it_states():
