@@ -21,10 +21,10 @@ import mfdl
 from mfdl import algorithms, gossip, trust
 from mfdl.check import FloatArray
 from mfdl.dynamics import Dynamics
+from mfdl.factorization.encoders import Banded, Buffered, Inverse, Toeplitz
 from mfdl.factorization.sensitivity import structured_bound
-from mfdl.factorization.strategies import Banded, Buffered, Inverse, Toeplitz
 from mfdl.noise import LocalNoise, NoiseOperator
-from mfdl.noise.strategy import Strategy
+from mfdl.noise.strategy import Encoder
 from mfdl.participation import (
     Cyclic,
     EveryStep,
@@ -53,7 +53,7 @@ ORDER = 60  # binary orders of magnitude of a diagonal
 class Drawn:
     """An encoder as the library takes it, the same as an array, and what it was made of."""
 
-    encoder: Strategy | FloatArray
+    encoder: Encoder | FloatArray
     C: FloatArray
     kind: str
     words: str
@@ -78,7 +78,7 @@ def drawn_encoder(rng: np.random.Generator, T: int) -> Drawn:
     if "toeplitz" in kind:
         series = drawn_entries(rng, w)
         series[0] = abs(series[0]) + 0.5
-        encoder: Strategy = Toeplitz(series, T)
+        encoder: Encoder = Toeplitz(series, T)
         C, words = toeplitz_of(series, T), f"series {series.tolist()}"
     else:
         bands = drawn_entries(rng, (T, w)) * (np.arange(w) <= np.arange(T)[:, None])

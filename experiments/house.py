@@ -33,7 +33,7 @@ BANNED = frozenset(
     ]
 )
 ENCODER_NAMES = re.compile(r"(^|_)(encoder|strategy)$")
-ENCODER_PLACES = ("mfdl.noise", "mfdl_solvers.strategies", "mfdl_solvers.encoders")
+ENCODER_PLACES = ("mfdl.noise", "mfdl_solvers.encoders")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,7 +127,7 @@ def scheme_questions(modules: list[Module]) -> list[str]:
 
 
 def encoder_questions(modules: list[Module]) -> list[str]:
-    kinds = defined_in(modules, ENCODER_PLACES[1:]) | {"Strategy", "BinStrategy", "StructuredFactorization"}
+    kinds = defined_in(modules, ENCODER_PLACES[1:]) | {"Encoder", "BinEncoder", "StructuredFactorization"}
     places = []
     for module in modules:
         if within(module.name, ENCODER_PLACES):

@@ -7,7 +7,7 @@ import numpy as np
 import scipy.sparse as sp
 from hypothesis import strategies as st
 
-from mfdl.factorization.strategies import Banded, Buffered, Inverse, Toeplitz
+from mfdl.factorization.encoders import Banded, Buffered, Inverse, Toeplitz
 from mfdl.noise import (
     CausalNoise,
     IndependentNoise,
@@ -75,7 +75,7 @@ def made(kind, C, F, holders, num_steps, num_nodes):
     return ZeroNoise(num_steps, num_nodes) if kind == "zero" else SpaceTimeNoise(C, F, holders, num_nodes)
 
 
-def strategy(kind, numbers, T):
+def structured_encoder(kind, numbers, T):
     """An encoder with structure of a kind from enough numbers; diagonals of at least 1."""
     width = min(T, 3)
     if kind in ("toeplitz", "inverse"):
@@ -118,7 +118,7 @@ def cases(draw, kinds=KINDS, max_steps=4, max_nodes=4, *, num_nodes=None):
     elif kind in ("per node", "adapted"):
         C = np.stack([draw(encoders(size=T)) for _ in range(columns)])
     if kind in STRUCTURED:
-        C = strategy(kind, whole(draw, -3, 3, 8) / 2, T)
+        C = structured_encoder(kind, whole(draw, -3, 3, 8) / 2, T)
     dense = by_definition(C.dense() if kind in STRUCTURED else C, np.eye(n, columns) if F is None else F, T)
     if kind == "zero":
         F, holders = np.zeros((n, 0)), np.zeros((0, n), dtype=bool)
@@ -154,7 +154,7 @@ def example(kind, num_steps, num_nodes=3, decay=0.2):
     F = np.hstack([np.eye(n), np.array([[1.0, -2.0, 0.0], [0.5, 1.0, 0.0]] + [[0.0, 0.0, 0.0]] * (n - 2))])
     holders = np.vstack([F.T != 0])
     if kind in STRUCTURED:
-        return made(kind, strategy(kind, 0.5 * rng.standard_normal(8), T), F, holders, T, n)
+        return made(kind, structured_encoder(kind, 0.5 * rng.standard_normal(8), T), F, holders, T, n)
     if kind == "scheduled":  # node 1 adds half of step 1 in the next
         plan = np.kron(np.eye(T), F)
         if T > 2:

@@ -4,13 +4,13 @@ import numpy as np
 
 import mfdl_solvers
 from mfdl import Cyclic, Dynamics, algorithms, factorization, gossip, noise, participation, trust
-from mfdl.factorization.strategies import Banded, Buffered, Inverse, Toeplitz
+from mfdl.factorization.encoders import Banded, Buffered, Inverse, Toeplitz
 from mfdl.privacy.sensitivity import Sensitivity
 from mfdl.released import Released
 from mfdl.training.run import SeedRun
 from mfdl_solvers.coalitions import CoalitionFactorization
 from mfdl_solvers.secret_bins import BinFactorization
-from mfdl_solvers.structured import BinStrategy, StructuredFactorization
+from mfdl_solvers.structured import BinEncoder, StructuredFactorization
 
 W = gossip.metropolis_hastings("path:n=3")
 DYNAMICS = Dynamics(W, [0.5, 0.25, 0.125, 0.125], momentum=0.5)
@@ -80,9 +80,9 @@ SAMPLES = {
     ),
     "CoalitionFactorization": lambda: CoalitionFactorization(1.0, (np.eye(2),), np.eye(3), ((0, 1), 2, 0.5), **ENDS),
     "StructuredFactorization": lambda: StructuredFactorization(
-        strategy=Toeplitz([1.0, 0.5], 4), sensitivity=1.0, sensitivity_exact=True, **ENDS
+        encoder=Toeplitz([1.0, 0.5], 4), sensitivity=1.0, sensitivity_exact=True, **ENDS
     ),
-    "BinStrategy": lambda: BinStrategy(strategy=Toeplitz([1.0, 0.5], 4), bin_gram=np.eye(2), **ENDS),
+    "BinEncoder": lambda: BinEncoder(encoder=Toeplitz([1.0, 0.5], 4), bin_gram=np.eye(2), **ENDS),
     "Toeplitz": lambda: Toeplitz([1.0, 0.5], 4),
     "Banded": lambda: Banded(np.array([[1.0, 0.0], [1.0, 0.5], [1.0, 0.5]])),
     "Buffered": lambda: Buffered(scales=[0.5], decays=[0.25], size=4),

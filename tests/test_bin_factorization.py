@@ -45,7 +45,7 @@ def test_a_problem_is_solved_once_where_answers_are_kept(tmp_path):
 def test_a_form_with_structure_costs_what_it_says_and_no_more_than_independent_noise(form):
     found = factorize_bins(RING, 3, 4, hull, form=form, bandwidth=3, correlations=(0.0, 0.1), progress=False)
     assert found.error_gram is None
-    assert found.encoder is found.best.strategy
+    assert found.encoder is found.best.encoder
     one = algorithms.mf_dsgd(RING, Cyclic(3, 4), found.encoder)
     assert_allclose(found.noise_std * noise_error(one).value ** 0.5, found.root_error, rtol=1e-9)
     assert found.root_error_bound <= found.root_error <= found.tried[0][1] * found.tried[0][2].loss ** 0.5

@@ -14,9 +14,9 @@ from mfdl.algorithms import noise_error
 from mfdl.algorithms.registry import parse_parameters
 from mfdl.cli import main
 from mfdl.factorization import FORMS, evaluate_long, factorize, factorize_long
+from mfdl.factorization.encoders import Banded, Buffered, Inverse, Toeplitz
 from mfdl.factorization.long_runs import mode_cost, spaced_patterns
 from mfdl.factorization.search import Setting
-from mfdl.factorization.strategies import Banded, Buffered, Inverse, Toeplitz
 from mfdl.noise import CausalNoise
 from mfdl.objective import NoiseObjective
 from mfdl.reporting import factorize_config
@@ -27,8 +27,8 @@ RING = mfdl.gossip.metropolis_hastings("ring:n=6")
 PLAIN = Dynamics(RING)
 
 
-def dense_loss(dynamics, T, strategy, **counted):
-    N = np.linalg.inv(strategy.dense())
+def dense_loss(dynamics, T, encoder, **counted):
+    N = np.linalg.inv(encoder.dense())
     return float(np.trace(NoiseObjective(dynamics, T, **counted).over_steps() @ N @ N.T))
 
 
@@ -56,9 +56,9 @@ def test_the_cost_by_modes_is_that_of_the_error_gram(graph, rounds, momentum, de
     counted = {"weights": ErrorWeights.parse(weights), "objective": objective}
     setting = Setting(dynamics, Cyclic(2, 4), **counted)
     rows = np.where(np.arange(3) <= np.arange(T)[:, None], [1.5, -0.4, 0.2], 0.0)
-    strategy = Banded(rows) if banded else Inverse(Toeplitz([1.0, -0.6], T))
-    found = evaluate_long(setting, strategy)
-    assert found.loss == pytest.approx(dense_loss(dynamics, T, found.strategy, **counted), rel=1e-8)
+    encoder = Banded(rows) if banded else Inverse(Toeplitz([1.0, -0.6], T))
+    found = evaluate_long(setting, encoder)
+    assert found.loss == pytest.approx(dense_loss(dynamics, T, found.encoder, **counted), rel=1e-8)
     assert found.sensitivity == pytest.approx(1.0, rel=1e-9)
     assert found.status == "fixed"
 
@@ -72,10 +72,10 @@ def test_forms_cost_what_the_dense_gram_says_and_are_bounded_by_the_dense_optimu
         return
     found = factorize_long(PLAIN, participation, form=form, max_iterations=60, progress=False)
     assert found.status == "stationary"
-    assert found.loss == pytest.approx(dense_loss(PLAIN, 32, found.strategy), rel=1e-8)
+    assert found.loss == pytest.approx(dense_loss(PLAIN, 32, found.encoder), rel=1e-8)
     assert found.lower_bound <= found.loss
     patterns = list(participation.patterns())
-    X = found.strategy.dense()
+    X = found.encoder.dense()
     X = X.T @ X
     assert max(np.abs(X[np.ix_(p, p)]).sum() for p in patterns) <= 1 + 1e-9
     if not isinstance(participation, MinSeparation):
@@ -105,7 +105,7 @@ def test_a_banded_inverse_is_the_better_the_more_it_is_free_and_accounted_exactl
         factorize_long(PLAIN, part, form=form, bandwidth=3, progress=False) for form in ("inverse", "banded-inverse")
     )
     assert free.loss < 0.97 * alike.loss
-    one = mfdl.algorithms.mf_dsgd(PLAIN, part, free.strategy)
+    one = mfdl.algorithms.mf_dsgd(PLAIN, part, free.encoder)
     mechanism = mfdl.calibrate(one, trust=mfdl.trust.LDP(), adjacency="zero-out", clip_norm=1.0, mu=1.0)
     assert (mechanism.guarantee.bound, mechanism.objective) == ("exact", pytest.approx(free.loss, rel=1e-9))
     with pytest.raises(InvalidInput, match="steps x bandwidth x period"):
@@ -115,10 +115,10 @@ def test_a_banded_inverse_is_the_better_the_more_it_is_free_and_accounted_exactl
 def test_schedules_are_for_banded_ones():
     falling = Dynamics(RING, 1 / np.arange(1, 33))
     found = factorize_long(falling, Cyclic(4, 8), form="banded", progress=False)
-    assert found.loss == pytest.approx(dense_loss(falling, 32, found.strategy), rel=1e-8)
+    assert found.loss == pytest.approx(dense_loss(falling, 32, found.encoder), rel=1e-8)
     assert found.gap < 0.1
     inverse = factorize_long(falling, Cyclic(4, 8), form="banded-inverse", max_iterations=50, progress=False)
-    assert inverse.loss == pytest.approx(dense_loss(falling, 32, inverse.strategy), rel=1e-8)
+    assert inverse.loss == pytest.approx(dense_loss(falling, 32, inverse.encoder), rel=1e-8)
     with pytest.raises(InvalidInput, match="use form 'banded'"):
         factorize_long(falling, Cyclic(4, 8))
     many = CausalNoise(Buffered([0.5], [0.5], 4100), num_steps=4100, num_nodes=6)
@@ -139,7 +139,7 @@ def test_by_name_it_is_the_best_of_its_form_for_the_weights_that_are_named(name,
     part, weights = Cyclic(4, 8), ErrorWeights.parse("last:3:0.01")
     found = factorize_long(PLAIN, part, form=form, weights=weights, progress=False, **setting)
     one = mfdl.algorithms.build(f"{name}@last:3:0.01", PLAIN, part, **setting)
-    assert (one.name, one.noise.causal.strategy.memory) == (f"{name}@last:3:0.01", found.strategy.memory)
+    assert (one.name, one.noise.causal.strategy.memory) == (f"{name}@last:3:0.01", found.encoder.memory)
     plain = mfdl.algorithms.build(name, PLAIN, part, **setting)
     mechanism = mfdl.calibrate(one, trust=mfdl.trust.LDP(), adjacency="zero-out", clip_norm=1.0, mu=1.0)
     per_unit = mechanism.guarantee.sensitivity**2 * noise_error(one, weights=weights).value
@@ -214,17 +214,17 @@ def test_a_file_holds_the_structure_and_is_a_mechanism_for_its_participation(for
 
 
 @pytest.mark.parametrize(
-    ("strategy", "says"),
+    ("encoder", "says"),
     [
         ({"is": "Toeplitz", "fields": {"coefficients": [0.0, 1.0], "size": 2}}, "begin with a number > 0"),
         ({"is": "Path", "fields": {}}, "KeyError"),
         ([1.0, 2.0], "got list"),
     ],
 )
-def test_a_file_whose_encoder_is_none_is_refused(strategy, says, tmp_path):
+def test_a_file_whose_encoder_is_none_is_refused(encoder, says, tmp_path):
     found = factorize_long(PLAIN, Cyclic(2, 4), progress=False)
     path = tmp_path / "long.npz"
     mfdl.factorization.save(path, found, header={})
-    edited(path, lambda header, _: header["content"]["factorization"]["fields"].update(strategy=strategy))
+    edited(path, lambda header, _: header["content"]["factorization"]["fields"].update(encoder=encoder))
     with pytest.raises(InvalidInput, match=says):
         mfdl.factorization.load(path)

@@ -29,7 +29,7 @@ from matplotlib.figure import Figure
 
 import mfdl
 from mfdl.factorization import prefix_sum_gram
-from mfdl.factorization.strategies import Banded, Buffered, square_root_series
+from mfdl.factorization.encoders import Banded, Buffered, square_root_series
 from mfdl.noise import CausalNoise
 from mfdl.objective import NoiseObjective
 from mfdl.pictures.panels import Panel, draw

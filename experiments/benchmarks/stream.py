@@ -13,7 +13,7 @@ import numpy as np
 from _measure import report, seconds, traced_megabytes
 
 import mfdl
-from mfdl.factorization.strategies import Banded, square_root_series
+from mfdl.factorization.encoders import Banded, square_root_series
 from mfdl.noise import CausalNoise, IndependentNoise
 from mfdl.training.keys import NoiseKey
 

@@ -20,7 +20,7 @@ from ..errors import InvalidInput, require_known
 from ..factorization import Factorization, NodeFactorizations, SpaceTimeFactorization, SpatialFactorization
 from ..gossip import GossipMatrix
 from ..noise import IndependentNoise, LocalNoise, NoiseOperator, ZeroNoise
-from ..noise.strategy import Strategy
+from ..noise.strategy import Encoder
 from ..participation import Participation
 from .checks import builder
 from .linear_algorithm import LinearAlgorithm
@@ -92,14 +92,14 @@ def dp_dsgd(dynamics: Dynamics, participation: Participation) -> LinearAlgorithm
 def mf_dsgd(
     dynamics: Dynamics,
     participation: Participation,
-    encoder: ArrayLike | Strategy,
+    encoder: ArrayLike | Encoder,
     *,
     name: str = "mf-dsgd",
     factorization: Factorization | NodeFactorizations | None = None,
 ) -> LinearAlgorithm:
     """MF-D-SGD: node u adds (C^-1 Z_u)_t for a causal encoder C, shared (T, T) or per node (n, T, T).
 
-    Args: encoder: C, or a strategy with structure (`factorization.strategies`), which takes no array of T x T.
+    Args: encoder: C, or a strategy with structure (`factorization.encoders`), which takes no array of T x T.
 
     Raises: InvalidInput: C not lower triangular with a positive diagonal, or not T x T.
     Source: arXiv:2510.17480, Algorithm 1, with the noise scaled by the sensitivity of C.

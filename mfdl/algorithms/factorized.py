@@ -17,9 +17,9 @@ from ..factorization import (
     factorize_nodes,
     prefix_sum_encoder,
 )
+from ..factorization.encoders import Inverse, Toeplitz, square_root_series
 from ..factorization.long_runs import BandSearch, BufferSearch, FormSearch, best_of_form
 from ..factorization.search import ClassSearch, EncoderSearch, NodeSearch, Search
-from ..factorization.strategies import Inverse, Toeplitz, square_root_series
 from ..keywords import takes_fields_of
 from ..objective import ErrorWeights
 from ..participation import Participation

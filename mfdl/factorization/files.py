@@ -19,7 +19,7 @@ from mfdl_solvers import AdaptedFactorization, Factorization, TimeSpaceFactoriza
 from mfdl_solvers.coalitions import CoalitionFactorization
 from mfdl_solvers.problem import FIXED, OPTIMAL, STATIONARY, STOPPED, Certified
 from mfdl_solvers.secret_bins import BinFactorization
-from mfdl_solvers.structured import BinStrategy, StructuredFactorization
+from mfdl_solvers.structured import BinEncoder, StructuredFactorization
 
 from .. import archive, check
 from ..check import FloatArray
@@ -27,18 +27,18 @@ from ..errors import InvalidInput
 from ..participation import Participation
 from ..shown import short_repr
 from ..storable import storable
+from .encoders import Banded, Buffered, Encoder, Inverse, Toeplitz
 from .groups import checked_groups
 from .nodes import NodeFactorizations
 from .space_time import SpaceTimeFactorization
 from .spatial import SpatialFactorization
-from .strategies import Banded, Buffered, Inverse, Strategy, Toeplitz
 
 FACTORIZATION = "factorization"
 OfAnyKind = Certified | NodeFactorizations
 
 for _solved in (
     Factorization, BinFactorization, TimeSpaceFactorization, AdaptedFactorization, CoalitionFactorization,
-    StructuredFactorization, BinStrategy, Toeplitz, Banded, Buffered, Inverse,
+    StructuredFactorization, BinEncoder, Toeplitz, Banded, Buffered, Inverse,
 ):  # fmt: skip
     storable(_solved)  # the solvers know nothing of files, so their door says what of theirs may stand in one
 
@@ -60,10 +60,11 @@ class SavedFactorization:
     error_gram: FloatArray | None = None
 
     @property
-    def encoder(self) -> FloatArray | Strategy:
-        """Of noise over time: C, shape (T, T) or (n, T, T), or a strategy with structure."""
+    def encoder(self) -> FloatArray | Encoder:
+        """Of noise over time: C, shape (T, T) or (n, T, T), or an encoder with structure."""
         solved: Any = self.factorization
-        return solved.strategy if isinstance(solved, StructuredFactorization) else solved.encoder
+        encoder: FloatArray | Encoder = solved.encoder
+        return encoder
 
 
 def save(
@@ -131,11 +132,11 @@ def _of_encoders(solved: Factorization | BinFactorization | NodeFactorizations) 
 
 
 @_require_claims.register(StructuredFactorization)
-@_require_claims.register(BinStrategy)
-def _of_structure(solved: StructuredFactorization | BinStrategy) -> None:
+@_require_claims.register(BinEncoder)
+def _of_structure(solved: StructuredFactorization | BinEncoder) -> None:
     _require_finite_ends(solved)
-    if not isinstance(solved.strategy, Strategy):
-        raise InvalidInput(f"strategy must be an encoder with structure, got {type(solved.strategy).__name__}.")
+    if not isinstance(solved.encoder, Encoder):
+        raise InvalidInput(f"encoder must be an encoder with structure, got {type(solved.encoder).__name__}.")
 
 
 @_require_claims.register(SpatialFactorization)

@@ -1,6 +1,6 @@
 """Noise over many steps: the best encoder of a form with structure, against gossip, without an array of T x T.
 
-In: what `factorize` takes. Out: a strategy (`mfdl.factorization.strategies`) that `CausalNoise` and `mf_dsgd` take,
+In: what `factorize` takes. Out: an encoder (`mfdl.factorization.encoders`) that `CausalNoise` and `mf_dsgd` take,
 with loss, a certified lower bound on the loss of any encoder, and their gap. The error Gram is known by the spectral
 measure of the gossip alone: each of its eigenvalues is a scalar recursion.
 """
@@ -12,8 +12,8 @@ from collections.abc import Callable
 
 import mfdl_solvers
 from mfdl_solvers import Stopping, structured
+from mfdl_solvers.encoders import Encoder
 from mfdl_solvers.patterns import PERIODIC, Spaced
-from mfdl_solvers.strategies import Strategy
 from mfdl_solvers.structured import FORMS, Form, ModeCost, StructuredFactorization
 
 from .. import check
@@ -86,23 +86,23 @@ class LongSearch(BandSearch, BufferSearch):
 
 @takes_fields_of(LongSearch)
 @solver_refusals()
-def best_of_form(asked: LongSearch) -> Strategy:
-    """The strategy of `factorize_long`, without what its bound costs: the search alone.
+def best_of_form(asked: LongSearch) -> Encoder:
+    """The encoder of `factorize_long`, without what its bound costs: the search alone.
 
     Raises: as `factorize_long`.
     """
     form, ends = asked.chosen, asked.stopping
     cost, patterns = mode_cost(asked, asked.measure), spaced_patterns(asked.participation)
     with shown(asked.progress).status(f"searching {cost.size:,} steps, {form.name}"):
-        return structured.best_strategy(cost, patterns, form, max_iterations=ends.max_iterations).strategy
+        return structured.best_encoder(cost, patterns, form, max_iterations=ends.max_iterations).encoder
 
 
 @takes_fields_of(LongSearch)
 @solver_refusals()
 def factorize_long(asked: LongSearch) -> StructuredFactorization:
-    """The best strategy of a form, with loss, certified lower bound and gap; status "stationary".
+    """The best encoder of a form, with loss, certified lower bound and gap; status "stationary".
 
-    Guarantees: the sensitivity of the strategy is at most 1, whatever the search did: exact, or an upper bound (then a
+    Guarantees: the sensitivity of the encoder is at most 1, whatever the search did: exact, or an upper bound (then a
         note says so). lower_bound holds for encoders of any shape.
     Raises: UnsupportedMechanism: gossip without a spectral measure, participation without a structure, released models;
         InvalidInput: names and numbers out of range, a band wider than uses of a record are apart, a schedule of rates
@@ -121,21 +121,21 @@ def factorize_long(asked: LongSearch) -> StructuredFactorization:
 
 @solver_refusals()
 def evaluate_long(
-    setting: Setting, strategy: Strategy, *, measure: SpectralMeasure | None = None
+    setting: Setting, encoder: Encoder, *, measure: SpectralMeasure | None = None
 ) -> StructuredFactorization:
-    """A given strategy in a setting: loss at unit sensitivity, lower bound, status "fixed".
+    """A given encoder in a setting: loss at unit sensitivity, lower bound, status "fixed".
 
     Raises: as `factorize_long`.
     """
     cost, patterns = mode_cost(setting, measure), spaced_patterns(setting.participation)
-    return structured.evaluate(cost, patterns, strategy, _squared_sensitivity(setting.participation))
+    return structured.evaluate(cost, patterns, encoder, _squared_sensitivity(setting.participation))
 
 
-def _squared_sensitivity(participation: Participation) -> Callable[[Strategy], tuple[float, bool]]:
+def _squared_sensitivity(participation: Participation) -> Callable[[Encoder], tuple[float, bool]]:
     """The accountant's, without what it takes where it is not exact."""
 
-    def squared(strategy: Strategy) -> tuple[float, bool]:
-        found = structured_bound(strategy, participation, "certified")
+    def squared(encoder: Encoder) -> tuple[float, bool]:
+        found = structured_bound(encoder, participation, "certified")
         return found.upper, found.exact
 
     return squared

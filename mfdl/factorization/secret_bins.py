@@ -18,11 +18,11 @@ import numpy as np
 import scipy.sparse as sp
 
 from mfdl_solvers import FactorizationProblem
+from mfdl_solvers.encoders import Encoder
 from mfdl_solvers.problem import Stopping
 from mfdl_solvers.secret_bins import BinFactorization
 from mfdl_solvers.secret_bins import solve as solve_bins
-from mfdl_solvers.strategies import Strategy
-from mfdl_solvers.structured import BinStrategy, solve_form
+from mfdl_solvers.structured import BinEncoder, solve_form
 
 from .. import check
 from ..check import FloatArray
@@ -59,18 +59,18 @@ class SecretBinFactorization:
 
     __repr__ = short_repr
 
-    tried: tuple[tuple[float, float, BinFactorization | BinStrategy], ...]
+    tried: tuple[tuple[float, float, BinFactorization | BinEncoder], ...]
     seconds: float
     error_gram: FloatArray | None
 
     @property
-    def best(self) -> BinFactorization | BinStrategy:
+    def best(self) -> BinFactorization | BinEncoder:
         """The one of the least error."""
         return min(self.tried, key=_error)[2]
 
     @property
-    def encoder(self) -> FloatArray | Strategy:
-        """C, shape (T, T), causal, no entry negative, max M_rr = 1; a strategy where it has structure."""
+    def encoder(self) -> FloatArray | Encoder:
+        """C, shape (T, T), causal, no entry negative, max M_rr = 1; an encoder where it has structure."""
         return self.best.encoder
 
     @property
@@ -143,9 +143,9 @@ def factorize_bins(
     if not len(correlations) or not all(0 <= check.non_negative(correlation=c) <= 1 for c in correlations):
         raise InvalidInput(f"correlations must be numbers in [0, 1], at least one, got {list(correlations)!r}.")
     began, ordered = time.perf_counter(), sorted(map(float, correlations))
-    tried: list[tuple[float, float, BinFactorization | BinStrategy]] = []
+    tried: list[tuple[float, float, BinFactorization | BinEncoder]] = []
     posed: FactorizationProblem | None = None
-    every: Iterator[tuple[float, BinFactorization | BinStrategy]]
+    every: Iterator[tuple[float, BinFactorization | BinEncoder]]
     with solver_refusals(), shown(progress).status(f"factorizing {k * b:,} steps in {b:,} secret bins"):
         if form == DENSE:
             counted = NoiseObjective(dynamics, k * b, ErrorWeights() if weights is None else weights)
@@ -172,7 +172,7 @@ def _spread_gram(counted: NoiseObjective, factor: sp.csr_array) -> FloatArray:
 
 def _dense(
     posed: FactorizationProblem, correlations: Sequence[float], stopping: Stopping
-) -> Iterator[tuple[float, BinFactorization | BinStrategy]]:
+) -> Iterator[tuple[float, BinFactorization | BinEncoder]]:
     start = None
     for correlation in correlations:
         solved = kept.solved(solve_bins, posed, correlation, stopping=stopping, start=start)
@@ -182,7 +182,7 @@ def _dense(
 
 def _of_form(
     setting: Setting, bins: int, correlations: Sequence[float], form: str, bandwidth: int | None, stopping: Stopping
-) -> Iterator[tuple[float, BinFactorization | BinStrategy]]:
+) -> Iterator[tuple[float, BinFactorization | BinEncoder]]:
     cost, start = mode_cost(setting), None
     how: dict[str, Any] = {"bandwidth": bandwidth, "max_iterations": stopping.max_iterations}
     for correlation in correlations:
@@ -191,6 +191,6 @@ def _of_form(
         start = solved if correlation > 0 else None
 
 
-def _error(tried: tuple[float, float, BinFactorization | BinStrategy]) -> float:
+def _error(tried: tuple[float, float, BinFactorization | BinEncoder]) -> float:
     _, std, solved = tried
     return std**2 * solved.loss

@@ -25,13 +25,13 @@ from ..check import FloatArray
 from ..errors import UnsupportedMechanism
 from ..floats import UNIT
 from ..noise.inverses import inflation_of
-from ..noise.strategy import MAX_DENSE_STEPS, Strategy, shipped
+from ..noise.strategy import MAX_DENSE_STEPS, Encoder, shipped
 from ..participation import Participation
 from ..sensitivity.banded import BandedGram, banded_bound
 from ..sensitivity.elliptope import TOLERANCE
 from ..sensitivity.patterns import PatternBound, bound
 from ..sensitivity.toeplitz import Coefficients, toeplitz_bound
-from .strategies import Banded, Buffered, Inverse, Toeplitz
+from .encoders import Banded, Buffered, Inverse, Toeplitz
 
 MAX_BANDS = 5 * 10**7  # numbers in the bands of C, 400 MB
 MAX_PRODUCTS = 10**10  # of a substitution
@@ -39,36 +39,36 @@ IMPROVED = 512  # T up to which a bound that is not exact is improved by the Gra
 BLOCK = 10**6  # numbers of one substitution at once
 
 
-def structured_bound(strategy: Strategy, participation: Participation, method: str = "exact") -> PatternBound:
+def structured_bound(encoder: Encoder, participation: Participation, method: str = "exact") -> PatternBound:
     """Bounds on max over patterns and ||g_t|| <= 1 of ||C g||^2.
 
     Guarantees: upper is never below, lower never above the true value; exact where they meet within TOLERANCE.
     Raises: UnsupportedMechanism: a participation that takes C^T C as an array, over more steps than that is formed for.
     """
-    found = [each for each in _by_structure(strategy, participation) if each is not None]
+    found = [each for each in _by_structure(encoder, participation) if each is not None]
     best = _best(found) if found else None
-    T = strategy.size
+    T = encoder.size
     improved = min(IMPROVED, MAX_DENSE_STEPS) if method == "exact" else 0
     if best is not None and (best.exact or improved < T):
         return best
     if T > MAX_DENSE_STEPS:
         raise UnsupportedMechanism(
-            f"the sensitivity of a {type(strategy).__name__} strategy under {participation.describe()} takes an array "
+            f"the sensitivity of a {type(encoder).__name__} encoder under {participation.describe()} takes an array "
             f"of T x T, which is limited to {MAX_DENSE_STEPS} steps, got {T}; use cyclic participation of fewer "
             "classes, or an encoder that is Toeplitz or banded itself."
         )
-    C = np.tril(strategy.dense())
-    off = _relative(strategy) * np.asarray(np.abs(C).T @ np.abs(C))
+    C = np.tril(encoder.dense())
+    off = _relative(encoder) * np.asarray(np.abs(C).T @ np.abs(C))
     written = bound(C.T @ C, participation, method, off + 2 * (T + 2) * UNIT * (np.abs(C).T @ np.abs(C)))
-    if isinstance(strategy, Inverse):  # C as it is written out may be far from N^-1, beside its own entries too
-        more = inflation_of(C, strategy.noising.dense())
+    if isinstance(encoder, Inverse):  # C as it is written out may be far from N^-1, beside its own entries too
+        more = inflation_of(C, encoder.noising.dense())
         written = dataclasses.replace(written, upper=written.upper * more, lower=written.lower / more)
     return _best([*found, written])
 
 
-def _relative(strategy: Strategy) -> float:
+def _relative(encoder: Encoder) -> float:
     """How far entries of X may be off beside |C|^T |C|, from what makes C of other numbers."""
-    return 0.0 if isinstance(strategy, Banded) else 64 * strategy.size * UNIT
+    return 0.0 if isinstance(encoder, Banded) else 64 * encoder.size * UNIT
 
 
 def _best(found: list[PatternBound]) -> PatternBound:
@@ -77,35 +77,35 @@ def _best(found: list[PatternBound]) -> PatternBound:
     return dataclasses.replace(attained, upper=upper, exact=exact)
 
 
-def coefficients_of(strategy: Strategy) -> Coefficients | None:
+def coefficients_of(encoder: Encoder) -> Coefficients | None:
     """c of a Toeplitz C that the library ships, however it is given; None for another, or too many products."""
-    if not shipped(strategy):  # a class of one's own may have other products
+    if not shipped(encoder):  # a class of one's own may have other products
         return None
-    if isinstance(strategy, Inverse):
-        return _inverted(strategy.noising) if isinstance(strategy.noising, Toeplitz) else None
-    if isinstance(strategy, Buffered):
-        return _of_exponentials(strategy)
-    if not isinstance(strategy, Toeplitz):
+    if isinstance(encoder, Inverse):
+        return _inverted(encoder.noising) if isinstance(encoder.noising, Toeplitz) else None
+    if isinstance(encoder, Buffered):
+        return _of_exponentials(encoder)
+    if not isinstance(encoder, Toeplitz):
         return None
-    c = np.zeros(strategy.size)
-    c[: strategy.series.size] = strategy.series
-    return Coefficients(c, np.zeros(strategy.size))
+    c = np.zeros(encoder.size)
+    c[: encoder.series.size] = encoder.series
+    return Coefficients(c, np.zeros(encoder.size))
 
 
-def _by_structure(strategy: Strategy, participation: Participation) -> list[PatternBound | None]:
-    if not shipped(strategy):
+def _by_structure(encoder: Encoder, participation: Participation) -> list[PatternBound | None]:
+    if not shipped(encoder):
         return []
-    if isinstance(strategy, Inverse) and isinstance(strategy.noising, Banded):
-        return [_of_comparison(strategy.noising, participation)]
-    found = [_of_coefficients(coefficients_of(strategy), participation)]
-    if isinstance(strategy, Toeplitz):
-        T, series = strategy.size, strategy.series
+    if isinstance(encoder, Inverse) and isinstance(encoder.noising, Banded):
+        return [_of_comparison(encoder.noising, participation)]
+    found = [_of_coefficients(coefficients_of(encoder), participation)]
+    if isinstance(encoder, Toeplitz):
+        T, series = encoder.size, encoder.series
         if series.size * T <= MAX_BANDS and series.size < T:
             rows = np.broadcast_to(series, (T, series.size))
             found.append(banded_bound(BandedGram.of_rows(rows), participation))
         return found
-    if isinstance(strategy, Banded):
-        return [banded_bound(BandedGram.of_rows(strategy.rows), participation)]
+    if isinstance(encoder, Banded):
+        return [banded_bound(BandedGram.of_rows(encoder.rows), participation)]
     return found
 
 
@@ -113,10 +113,10 @@ def _of_coefficients(c: Coefficients | None, participation: Participation) -> Pa
     return None if c is None else toeplitz_bound(c, participation)
 
 
-def _of_exponentials(strategy: Buffered) -> Coefficients:
-    """The coefficients of a buffered strategy; powers, products and sums of them lose a few units each."""
-    absolute = Buffered(np.abs(strategy.scales), np.abs(strategy.decays), strategy.size, strategy.diagonal).series
-    return Coefficients(strategy.series, 4 * (len(strategy.scales) + 8) * UNIT * absolute)
+def _of_exponentials(encoder: Buffered) -> Coefficients:
+    """The coefficients of a buffered encoder; powers, products and sums of them lose a few units each."""
+    absolute = Buffered(np.abs(encoder.scales), np.abs(encoder.decays), encoder.size, encoder.diagonal).series
+    return Coefficients(encoder.series, 4 * (len(encoder.scales) + 8) * UNIT * absolute)
 
 
 # ---- where the inverse is given -------------------------------------------------------------------------------------

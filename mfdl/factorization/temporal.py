@@ -26,8 +26,8 @@ from ..progress import Progress, shown
 from ..storable import storable
 from . import kept
 from .boundary import checked_stopping, solver_refusals
+from .encoders import square_root_series
 from .search import EncoderSearch, EncoderSetting
-from .strategies import square_root_series
 
 SOLVERS = ("dense", "autodiff")
 

@@ -28,7 +28,7 @@ from ..storable import storable, stored_as
 from . import base
 from .base import NoiseOperator
 from .stepped import require_stepped
-from .strategy import Strategy, content, is_strategy, written_out
+from .strategy import Encoder, content, is_strategy, written_out
 
 
 @storable
@@ -57,7 +57,7 @@ class CausalNoise(NoiseOperator):
 
     def __init__(
         self,
-        encoder: ArrayLike | Strategy | None = None,
+        encoder: ArrayLike | Encoder | None = None,
         factor: sp.sparray | ArrayLike | None = None,
         holders: sp.sparray | ArrayLike | None = None,
         *,
@@ -76,7 +76,7 @@ class CausalNoise(NoiseOperator):
             raise InvalidInput(f"holders must have shape {(columns, num_nodes)}, got {self._holders.shape}.")
         if slots == num_nodes:
             _require_held(self.mixing, self._holders)
-        self.strategy: Strategy | None = None
+        self.strategy: Encoder | None = None
         self._encoder: FloatArray | None = None
         if is_strategy(encoder):
             content(encoder)  # refused here where it has none
@@ -263,7 +263,7 @@ class LocalNoise(CausalNoise):
     encoder: FloatArray
     inverse: FloatArray
 
-    def __init__(self, encoder: ArrayLike | Strategy, num_nodes: int) -> None:
+    def __init__(self, encoder: ArrayLike | Encoder, num_nodes: int) -> None:
         super().__init__(encoder, num_steps=_steps(encoder), num_nodes=num_nodes)
 
 
@@ -292,7 +292,7 @@ class SpaceTimeNoise(CausalNoise):
 
     def __init__(
         self,
-        encoder: ArrayLike | Strategy,
+        encoder: ArrayLike | Encoder,
         factor: sp.sparray | ArrayLike,
         holders: sp.sparray | ArrayLike,
         num_nodes: int,
@@ -317,7 +317,7 @@ def _encoders(encoder: Any, columns: int, block: str) -> FloatArray:
     return base.require_encoder(C, lambda at: f"at step {at[-1]}" + (f" of {block} {at[0]}" if ndim == 3 else ""))
 
 
-def _steps(encoder: ArrayLike | Strategy) -> int:
+def _steps(encoder: ArrayLike | Encoder) -> int:
     return encoder.size if is_strategy(encoder) else (1, *base.encoder_array(encoder).shape)[-1]
 
 

@@ -24,7 +24,7 @@ from ..operators.base import StructuredOperator
 from ..storable import storable
 from .base import NoiseOperator, flat
 from .causal import CausalNoise
-from .strategy import Strategy
+from .strategy import Encoder
 
 BLOCK = 256  # rows whose variances are summed at a time
 
@@ -47,7 +47,7 @@ class ScheduledNoise(NoiseOperator):
 
     def __init__(
         self,
-        encoder: ArrayLike | Strategy | None,
+        encoder: ArrayLike | Encoder | None,
         mixing: sp.sparray | ArrayLike,
         holders: sp.sparray | ArrayLike,
         *,

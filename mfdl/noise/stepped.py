@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ..check import FloatArray
 from ..errors import InvalidInput
 from ..shown import short_repr
-from .strategy import MAX_DENSE_STEPS, Strategy, content, shipped
+from .strategy import MAX_DENSE_STEPS, Encoder, content, shipped
 
 AGREE = 1e-6  # relative: noise further from what is accounted is another one
 MARKED = 8  # normals by which a state is known again
@@ -61,7 +61,7 @@ class SteppedRows:
     """
 
     def __init__(
-        self, strategy: Strategy, base: BaseNoise, shape: tuple[int, int], tensor: int, keep_bytes: int
+        self, strategy: Encoder, base: BaseNoise, shape: tuple[int, int], tensor: int, keep_bytes: int
     ) -> None:
         self._strategy, self._base, self._shape, self._tensor = strategy, base, shape, tensor
         self._sums = strategy.keeps_fresh_rows
@@ -135,7 +135,7 @@ class _Given:
         return self.rows[steps]
 
 
-def require_stepped(strategy: Strategy) -> None:
+def require_stepped(strategy: Encoder) -> None:
     """Raises InvalidInput where a strategy of one's own streams another noise than its C, dense or solved for, says."""
     if shipped(strategy):
         return

@@ -1,7 +1,7 @@
 """What a causal noise needs of an encoder that is no array: products, solutions and a state machine in O(T) memory.
 
-`mfdl_solvers.strategies` (public as `mfdl.factorization.strategies`) has them: Toeplitz, banded, buffered, and inverses
-of the first two. A strategy of one's own is a frozen dataclass of read-only arrays and numbers that answers `Strategy`.
+`mfdl_solvers.encoders` (public as `mfdl.factorization.encoders`) has them: Toeplitz, banded, buffered, and inverses
+of the first two. A strategy of one's own is a frozen dataclass of read-only arrays and numbers that answers `Encoder`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MAX_DENSE_STEPS = 4096
 """T up to which an encoder with structure may be written out, 128 MiB an array."""
 
 
-class Strategy(Protocol):
+class Encoder(Protocol):
     """A causal encoder C over T steps. Arrays have the steps along their first axis.
 
     Attributes:
@@ -65,19 +65,19 @@ class Strategy(Protocol):
         """Row `step` of C^-1 Z from that of Z; changes the state, shape (memory, ...), in place."""
 
 
-def shipped(strategy: Strategy) -> bool:
+def shipped(strategy: Encoder) -> bool:
     """Whether a strategy, and those that it is made of, are the library's own, of which products are known."""
     parts = [getattr(strategy, name) for name in getattr(strategy, "__dataclass_fields__", ())]
     mine = type(strategy).__module__.startswith("mfdl_solvers.")
     return mine and all(shipped(part) for part in parts if is_strategy(part))
 
 
-def is_strategy(value: object) -> TypeGuard[Strategy]:
+def is_strategy(value: object) -> TypeGuard[Encoder]:
     """Whether an encoder is one that steps, told without computing anything of it."""
     return callable(getattr(type(value), "advance", None))
 
 
-def content(strategy: Strategy) -> bytes:
+def content(strategy: Encoder) -> bytes:
     """All that a strategy is made of, different for different ones.
 
     Raises: InvalidInput: it is no dataclass of arrays, numbers and strategies.
@@ -104,7 +104,7 @@ def content(strategy: Strategy) -> bytes:
     return b"(" + b"".join(parts) + b")"
 
 
-def written_out(strategy: Strategy) -> FloatArray:
+def written_out(strategy: Encoder) -> FloatArray:
     """C as an array. Raises: UnsupportedMechanism: too many steps for one."""
     if strategy.size > MAX_DENSE_STEPS:
         raise UnsupportedMechanism(

@@ -120,7 +120,7 @@ def sensitivities(
 
 def _weighted(of: Structured, participation: Participation, method: str) -> PatternBound:
     """weight ||C g||^2."""
-    one = structured_bound(of.strategy, participation, method)
+    one = structured_bound(of.encoder, participation, method)
     upper = one.upper * (of.weight + of.error) * (1 + 4 * UNIT)
     lower = one.lower * max(of.weight - of.error, 0.0) * (1 - 4 * UNIT)
     return PatternBound(upper, lower, upper <= (1 + TOLERANCE) * lower, one.pattern)

@@ -18,12 +18,12 @@ import numpy as np
 
 from ..check import FloatArray
 from ..errors import UnsupportedMechanism
+from ..factorization.encoders import Banded, Inverse, bins
 from ..factorization.sensitivity import coefficients_of, comparison_rows
-from ..factorization.strategies import Banded, Inverse, bins
 from ..floats import UNIT
-from ..noise.strategy import Strategy, shipped
+from ..noise.strategy import Encoder, shipped
 from .curves.base import UP
-from .forms.separable import strategy_gram
+from .forms.separable import streamed_gram
 
 MAX_BINS = 4096
 """M of so many is an array of 128 MiB."""
@@ -31,16 +31,16 @@ MAX_PRODUCTS = 10**10
 """Of M, or of a substitution."""
 
 
-def structured_gram(strategy: Strategy, num_bins: int) -> FloatArray | None:
+def structured_gram(encoder: Encoder, num_bins: int) -> FloatArray | None:
     """M or above, shape (bins, bins); None for an encoder of the user's own, whose products are not known.
 
     Raises: UnsupportedMechanism: an encoder that is singular to working precision, or more than MAX_PRODUCTS.
     Cost: O(T bins) of coefficients, O(T width^2) of bands, O(T bins (width + bins)) where a banded inverse is given.
     """
-    if not shipped(strategy):
+    if not shipped(encoder):
         return None
-    inflation = strategy_gram(strategy).inflation
-    M = _of_structure(strategy, num_bins) if math.isfinite(inflation) else np.array([math.inf])
+    inflation = streamed_gram(encoder).inflation
+    M = _of_structure(encoder, num_bins) if math.isfinite(inflation) else np.array([math.inf])
     if not np.isfinite(M).all():
         raise UnsupportedMechanism(
             "secret bins need the encoder that the streamed noise inverts, and this one is singular to working "
@@ -55,15 +55,15 @@ def streamed(M: FloatArray, inflation: float) -> FloatArray:
     return np.asarray((M + (inflation - 1) * np.outer(norms, norms)) * UP)
 
 
-def _of_structure(strategy: Strategy, num_bins: int) -> FloatArray:
-    T = strategy.size
-    if isinstance(strategy, Banded):
-        _require_products(T * strategy.bandwidth**2)
-        return bins.of_rows(strategy.rows, num_bins)
-    if isinstance(strategy, Inverse) and isinstance(strategy.noising, Banded):
-        return _of_comparison(strategy.noising, num_bins)
+def _of_structure(encoder: Encoder, num_bins: int) -> FloatArray:
+    T = encoder.size
+    if isinstance(encoder, Banded):
+        _require_products(T * encoder.bandwidth**2)
+        return bins.of_rows(encoder.rows, num_bins)
+    if isinstance(encoder, Inverse) and isinstance(encoder.noising, Banded):
+        return _of_comparison(encoder.noising, num_bins)
     _require_products(T * num_bins)
-    c = coefficients_of(strategy)
+    c = coefficients_of(encoder)
     if c is None or not np.isfinite(c.high).all():
         return np.array([math.inf])
     return bins.of_series(c.high, num_bins)

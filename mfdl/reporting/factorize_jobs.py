@@ -22,7 +22,7 @@ from ..factorization import (
 )
 from ..factorization.groups import Groups
 from ..factorization.search import Setting
-from ..factorization.secret_bins import BinFactorization, BinStrategy
+from ..factorization.secret_bins import BinEncoder, BinFactorization
 from ..gossip import Gossip
 from ..objective import OBJECTIVES, Probes
 from ..participation import BallsInBins, Cyclic
@@ -31,7 +31,7 @@ from ..progress import Silent
 from .factorize_config import PER_NODE, SECRET, SPATIAL, FactorizeConfig
 from .options import require_one_of
 
-OfTime = Factorization | NodeFactorizations | StructuredFactorization | BinFactorization | BinStrategy
+OfTime = Factorization | NodeFactorizations | StructuredFactorization | BinFactorization | BinEncoder
 Certified = OfTime | SpaceTimeFactorization | SpatialFactorization
 Solved = Certified | SecretBinFactorization
 

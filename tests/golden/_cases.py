@@ -15,7 +15,7 @@ import numpy as np
 
 import mfdl
 from mfdl.__main__ import main
-from mfdl.factorization.strategies import Banded, Buffered, Inverse, Toeplitz
+from mfdl.factorization.encoders import Banded, Buffered, Inverse, Toeplitz
 from mfdl.noise import CausalNoise, JointNoise
 
 GRID = 64

@@ -13,7 +13,7 @@ from _cases import SCHEMES, fixed, mechanism_names
 from _stored import compare
 
 import mfdl
-from mfdl.factorization.strategies import Banded, Buffered, Inverse, Toeplitz
+from mfdl.factorization.encoders import Banded, Buffered, Inverse, Toeplitz
 from mfdl.noise import CausalNoise, IndependentNoise, JointNoise, ScheduledNoise
 from mfdl.training.shared_randomness import HolderKeys
 

@@ -7,11 +7,11 @@ import pytest
 from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
-from noises import STRUCTURED, base_noise, example, strategy
+from noises import STRUCTURED, base_noise, example, structured_encoder
 from numpy.testing import assert_allclose, assert_array_equal
 
 from mfdl.errors import InvalidInput
-from mfdl.factorization.strategies import Banded, Buffered, Inverse, Toeplitz
+from mfdl.factorization.encoders import Banded, Buffered, Inverse, Toeplitz
 from mfdl.noise import LocalNoise, NoiseStream, StreamState, stream
 from mfdl.training.keys import NoiseKey
 from mfdl.training.shared_randomness import HolderKeys, base_columns
@@ -40,7 +40,7 @@ def steps_and_states(draw):
 def test_resumed_anywhere_it_is_the_same_noise_bit_for_bit(case, keep):
     """From nothing or from a state, whatever was asked before: C^-1 Z of the written encoder, and no bit of another."""
     kind, T, numbers, before, after = case
-    noise = LocalNoise(strategy(kind, numbers, T), 2)
+    noise = LocalNoise(structured_encoder(kind, numbers, T), 2)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(stream, "KEEP_BYTES", 2**30 if keep else 0)
         first, straight = noise_stream(noise, 1.0, KEY, 3), noise_stream(noise, 1.0, KEY, 3)
@@ -59,8 +59,8 @@ def test_resumed_anywhere_it_is_the_same_noise_bit_for_bit(case, keep):
 @pytest.mark.parametrize("kind", STRUCTURED)
 def test_a_state_of_another_stream_is_refused(kind):
     """Its rows would be added to noise of other normals: part of them for a second time."""
-    noise = LocalNoise(strategy(kind, np.linspace(-0.5, 0.5, 8), 9), 2)
-    other = LocalNoise(strategy(kind, np.linspace(-0.5, 0.25, 8), 9), 2)
+    noise = LocalNoise(structured_encoder(kind, np.linspace(-0.5, 0.5, 8), 9), 2)
+    other = LocalNoise(structured_encoder(kind, np.linspace(-0.5, 0.25, 8), 9), 2)
     given_ = noise_stream(noise, 1.0, KEY, 3)
     given_.step(4)
     state = given_.state()

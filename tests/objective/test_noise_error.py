@@ -21,7 +21,7 @@ from mfdl.algorithms import noise_error
 from mfdl.algorithms.dsgd import decentralized
 from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput, UnsupportedMechanism
-from mfdl.factorization.strategies import Banded, Buffered, Inverse, Toeplitz
+from mfdl.factorization.encoders import Banded, Buffered, Inverse, Toeplitz
 from mfdl.gossip.matrix import GossipMatrix
 from mfdl.graphs import SparseGraph
 from mfdl.noise import IndependentNoise, NoiseOperator, SpaceTimeNoise

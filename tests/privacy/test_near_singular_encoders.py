@@ -13,7 +13,7 @@ from numpy.testing import assert_allclose
 
 from mfdl import algorithms, gossip, trust
 from mfdl.dynamics import Dynamics
-from mfdl.factorization.strategies import Banded, Inverse, Toeplitz
+from mfdl.factorization.encoders import Banded, Inverse, Toeplitz
 from mfdl.noise import JointNoise, LocalNoise, SpaceTimeNoise
 from mfdl.participation import EveryStep, Single
 from mfdl.privacy import exact_gram

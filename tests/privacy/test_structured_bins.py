@@ -15,14 +15,14 @@ from numpy.testing import assert_allclose
 
 import mfdl
 from mfdl.errors import UnsupportedMechanism
-from mfdl.factorization.strategies import Banded, Inverse, Toeplitz
+from mfdl.factorization.encoders import Banded, Inverse, Toeplitz
 from mfdl.noise import CausalNoise
 from mfdl.privacy import structured_bins
 from mfdl.privacy.bin_gram import time_gram
 from mfdl.privacy.structured_bins import streamed, structured_gram
 
 sys.path.append(str(Path(__file__).parents[1] / "solvers"))
-from _strategies import banded, buffered, inverse, toeplitz
+from _encoders import banded, buffered, inverse, toeplitz
 
 
 def dense_gram(C, num_bins):
@@ -38,10 +38,10 @@ def dense_gram(C, num_bins):
     kind=st.sampled_from([toeplitz, banded, buffered, inverse]),
 )
 def test_it_is_never_below_the_dense_M_and_equal_where_no_signs_are_lost(data, num_bins, epochs, kind):
-    strategy, C = data.draw(kind(num_bins * epochs))
-    M, true = structured_gram(strategy, num_bins), dense_gram(C, num_bins)
+    encoder, C = data.draw(kind(num_bins * epochs))
+    M, true = structured_gram(encoder, num_bins), dense_gram(C, num_bins)
     assert (true * (1 - 1e-12) <= M).all()
-    if not (isinstance(strategy, Inverse) and isinstance(strategy.noising, Banded)) or strategy.nonnegative:
+    if not (isinstance(encoder, Inverse) and isinstance(encoder.noising, Banded)) or encoder.nonnegative:
         assert_allclose(M, true, rtol=1e-9, atol=1e-9 * true.max())
 
 
@@ -57,18 +57,18 @@ def test_noise_that_is_off_by_rounding_of_any_kind_is_covered(seed, num_bins, ep
     assert (dense_gram(added, num_bins) <= streamed(dense_gram(C, num_bins), (1 - off) ** -2) * (1 + 1e-12)).all()
 
 
-def algorithm(strategy, bins):
-    T = strategy.size
+def algorithm(encoder, bins):
+    T = encoder.size
     dynamics = mfdl.Dynamics(mfdl.gossip.metropolis_hastings("ring:n=3"), 0.1)
-    return mfdl.algorithms.mf_dsgd(dynamics, mfdl.BallsInBins(epochs=T // bins, bins=bins), strategy)
+    return mfdl.algorithms.mf_dsgd(dynamics, mfdl.BallsInBins(epochs=T // bins, bins=bins), encoder)
 
 
 def test_an_algorithm_has_the_M_of_its_encoder_written_out():
-    strategy = Toeplitz([1.0, 0.5, 0.25], 12)
-    made = algorithm(strategy, 4)
-    written = CausalNoise(strategy.dense(), num_steps=12, num_nodes=3)
-    assert_allclose(time_gram(made, [0, 1], 4), dense_gram(strategy.dense(), 4), rtol=1e-9)
-    assert_allclose(structured_gram(strategy, 4), dense_gram(written.encoder_of(0), 4), rtol=1e-9)
+    encoder = Toeplitz([1.0, 0.5, 0.25], 12)
+    made = algorithm(encoder, 4)
+    written = CausalNoise(encoder.dense(), num_steps=12, num_nodes=3)
+    assert_allclose(time_gram(made, [0, 1], 4), dense_gram(encoder.dense(), 4), rtol=1e-9)
+    assert_allclose(structured_gram(encoder, 4), dense_gram(written.encoder_of(0), 4), rtol=1e-9)
 
 
 def test_what_is_singular_or_too_large_is_refused(monkeypatch):
@@ -77,16 +77,16 @@ def test_what_is_singular_or_too_large_is_refused(monkeypatch):
     with pytest.raises(UnsupportedMechanism, match="up to 4096 bins, got 8,192"):
         time_gram(algorithm(Toeplitz([1.0, 0.5], 12), 4), [0], 8192)
     monkeypatch.setattr(structured_bins, "MAX_PRODUCTS", 10)
-    for strategy in (Toeplitz([1.0, 0.5], 12), Banded(np.ones((12, 1))), Inverse(Banded(np.ones((12, 1))))):
+    for encoder in (Toeplitz([1.0, 0.5], 12), Banded(np.ones((12, 1))), Inverse(Banded(np.ones((12, 1))))):
         with pytest.raises(UnsupportedMechanism, match="products, allowed are 1e"):
-            structured_gram(strategy, 4)
+            structured_gram(encoder, 4)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("strategy", [Toeplitz(0.5 ** np.arange(8), 10_000), Banded(np.tri(10_000, 3))])
-def test_ten_thousand_steps_take_no_array_of_steps_times_steps(strategy):
+@pytest.mark.parametrize("encoder", [Toeplitz(0.5 ** np.arange(8), 10_000), Banded(np.tri(10_000, 3))])
+def test_ten_thousand_steps_take_no_array_of_steps_times_steps(encoder):
     tracemalloc.start()
-    M = time_gram(algorithm(strategy, 50), [0], 50)
+    M = time_gram(algorithm(encoder, 50), [0], 50)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 10_000**2 / 4  # bytes: a thirty-second part of one such array

@@ -10,7 +10,7 @@ import pytest
 from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
-from noises import STRUCTURED, strategy
+from noises import STRUCTURED, structured_encoder
 from numpy.testing import assert_allclose
 
 import mfdl
@@ -18,14 +18,14 @@ from mfdl import algorithms, trust
 from mfdl.algorithms.dsgd import decentralized
 from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.factorization import sensitivity as structured
+from mfdl.factorization.encoders import Banded, Buffered, Inverse, Toeplitz
 from mfdl.factorization.sensitivity import structured_bound
-from mfdl.factorization.strategies import Banded, Buffered, Inverse, Toeplitz
 from mfdl.noise import LocalNoise
 from mfdl.noise import strategy as strategies
 from mfdl.noise.stream import NoiseStream
 from mfdl.participation import Cyclic, EveryStep, MinSeparation, OncePerEpoch, Single
 from mfdl.privacy.accounting import victim_losses
-from mfdl.privacy.forms.separable import strategy_gram
+from mfdl.privacy.forms.separable import streamed_gram
 from mfdl.privacy.sensitivity import sensitivity_of_gram
 from mfdl.testing import participations
 from mfdl.testing.oracles import largest_over_patterns, largest_signed_sum
@@ -39,7 +39,7 @@ MANY = 2 * 10**4
 @st.composite
 def encoders(draw, T):
     numbers = np.array(draw(st.lists(st.integers(-4, 4), min_size=8, max_size=8))) / 4
-    return strategy(draw(st.sampled_from(STRUCTURED)), numbers, T)
+    return structured_encoder(draw(st.sampled_from(STRUCTURED)), numbers, T)
 
 
 @st.composite
@@ -88,7 +88,7 @@ def test_losses_are_those_of_the_same_encoder_written_out(case, data):
 @pytest.mark.parametrize("kind", STRUCTURED)
 def test_noise_on_many_nodes_weighs_the_encoder(kind):
     """DECOR with an encoder: [(F F^T)^+]_uu C^T C, the weight and the encoder apart."""
-    scheme, encoder = Cyclic(3, 4), strategy(kind, np.linspace(-1, 1, 8), 12)
+    scheme, encoder = Cyclic(3, 4), structured_encoder(kind, np.linspace(-1, 1, 8), 12)
     F, holders = np.hstack([np.eye(4), [[1.0], [-1.0], [0.0], [0.0]]]), np.eye(5, 4, dtype=bool)
     holders[4, :2] = True
     made = []
@@ -163,7 +163,7 @@ def test_buffers_that_cancel_are_no_less_than_the_noise_that_is_streamed(size, a
     stream = NoiseStream(LocalNoise(encoder, 1), 1.0, lambda columns: Units(), 24)
     C = exact.inverse([[Fraction(x) for x in stream.step(t)[0]] for t in range(24)])
     true = max(sum(row[t] ** 2 for row in C) for t in range(24))
-    reported = sensitivity_of_gram(strategy_gram(encoder), Single(24))
+    reported = sensitivity_of_gram(streamed_gram(encoder), Single(24))
     assert reported.squared >= true
     assert reported.lower <= true or math.isinf(reported.squared)
     assert (size > 1) or reported.squared < true * (1 + Fraction(1, 10**9))
@@ -201,12 +201,12 @@ def test_noise_whose_variance_is_no_number_is_no_guarantee(tiny):
         Banded([[tiny, 0.0], [1e5 * tiny, tiny]])
     beyond = Banded([[1.0, 0.0], [1e5, 1.0]])
     object.__setattr__(beyond, "bands", tiny * beyond.rows)
-    assert strategy_gram(beyond).inflation == math.inf
+    assert streamed_gram(beyond).inflation == math.inf
 
 
 @pytest.mark.parametrize("kind", STRUCTURED)
 def test_files_and_hashes_hold_the_structure(kind, tmp_path):
-    encoder = strategy(kind, np.linspace(-1, 0.5, 8), 6)
+    encoder = structured_encoder(kind, np.linspace(-1, 0.5, 8), 6)
     made = mfdl.calibrate(
         algorithms.mf_dsgd(RING, Cyclic(2, 3), encoder),
         trust=trust.LDP(),
@@ -219,7 +219,7 @@ def test_files_and_hashes_hold_the_structure(kind, tmp_path):
     assert again.algorithm.content_hash == made.algorithm.content_hash
     assert type(again.algorithm.noise.causal.strategy) is type(encoder)
     assert again.noise_std == made.noise_std
-    other = strategy(kind, np.linspace(-1, 0.75, 8), 6)
+    other = structured_encoder(kind, np.linspace(-1, 0.75, 8), 6)
     assert LocalNoise(other, 4).content() != LocalNoise(encoder, 4).content()
 
 

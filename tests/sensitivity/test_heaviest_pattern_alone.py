@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 import mfdl
 from mfdl import trust
 from mfdl.errors import InvalidInput, UnsupportedMechanism
+from mfdl.factorization.encoders import Toeplitz
 from mfdl.factorization.sensitivity import structured_bound
-from mfdl.factorization.strategies import Toeplitz
 from mfdl.participation import Cyclic, MinSeparation, OncePerEpoch, Participation, PatternSet
 from mfdl.sensitivity.patterns import bound, diagonal_bounds
 from mfdl.testing import participations
@@ -85,8 +85,8 @@ def test_diagonals_and_what_is_allowed_need_no_more(scheme, data):
 
 @pytest.mark.parametrize("scheme", [Cyclic(3, 4), MinSeparation(12, 3, 3), OncePerEpoch(3, 4)])
 def test_encoders_with_structure_get_the_bound_of_the_array(scheme):
-    strategy = Toeplitz(0.7 ** np.arange(12), 12)
-    alone, known = (structured_bound(strategy, each) for each in (Mine(scheme), scheme))
+    encoder = Toeplitz(0.7 ** np.arange(12), 12)
+    alone, known = (structured_bound(encoder, each) for each in (Mine(scheme), scheme))
     assert known.lower <= alone.upper <= ONE_LAM * known.upper
 
 

@@ -1,4 +1,4 @@
-"""Structured strategies for long runs against dense matrices: the cost, gradients, and the certified lower bound."""
+"""Structured encoders for long runs against dense matrices: the cost, gradients, and the certified lower bound."""
 
 import numpy as np
 import pytest
@@ -10,9 +10,9 @@ from mfdl.factorization.sensitivity import structured_bound
 from mfdl.participation import Cyclic, MinSeparation
 from mfdl_solvers import FactorizationProblem, solve
 from mfdl_solvers.certificate import weights_bound
+from mfdl_solvers.encoders import Inverse
 from mfdl_solvers.patterns import SEPARATED, OnePerBlock, Periodic, Separated
 from mfdl_solvers.problem import ProblemError, Stopping
-from mfdl_solvers.strategies import Inverse
 from mfdl_solvers.structured import (
     ModeCost,
     best_buffered,
@@ -27,7 +27,7 @@ from mfdl_solvers.structured.banded import of_bands
 from mfdl_solvers.structured.banded_inverse import at_unit_sensitivity
 from mfdl_solvers.structured.diagonals import gram_diagonals, of_noising
 from tests.effort import examples
-from tests.solvers._strategies import SHARES, banded, strategies, toeplitz
+from tests.solvers._encoders import SHARES, banded, encoders, toeplitz
 
 UNIT = st.integers(-8, 8).map(lambda k: k / 8)
 
@@ -63,10 +63,10 @@ def loss(H, C):
 @examples(60)
 @given(data=st.data())
 def test_the_cost_of_any_strategy_is_that_of_the_dense_gram(data):
-    strategy, C = data.draw(strategies(7))
+    encoder, C = data.draw(encoders(7))
     cost, H = data.draw(costs(len(C)))
-    assert cost.of_columns(strategy) == pytest.approx(loss(H, C), rel=1e-9)
-    assert search.loss(cost, strategy) == pytest.approx(loss(H, C), rel=1e-8)
+    assert cost.of_columns(encoder) == pytest.approx(loss(H, C), rel=1e-9)
+    assert search.loss(cost, encoder) == pytest.approx(loss(H, C), rel=1e-8)
     for lam in cost.eigenvalues:
         assert np.isfinite(cost.inverse_bands(lam)).all()
 
@@ -74,9 +74,9 @@ def test_the_cost_of_any_strategy_is_that_of_the_dense_gram(data):
 @examples(60)
 @given(data=st.data())
 def test_the_cost_of_a_toeplitz_strategy_and_its_gradient(data):
-    strategy, C = data.draw(toeplitz(data.draw(st.integers(1, 7))))
+    encoder, C = data.draw(toeplitz(data.draw(st.integers(1, 7))))
     cost, H = data.draw(costs(len(C), by_age=True))
-    d = strategy.inverse_series
+    d = encoder.inverse_series
     value, gradient = cost.of_series(d)
     assert value == pytest.approx(loss(H, C), rel=1e-9)
     for j, unit in enumerate(np.eye(len(d))):  # quadratic: central differences of any size are exact
@@ -116,13 +116,13 @@ def _dense(bands):
 UNIFORM = ModeCost([1.0, 0.6, 0.1], [1.0, 2.0, 3.0], np.ones(48))
 
 
-def squared(uses, strategy):
+def squared(uses, encoder):
     k, b, T = uses.uses, uses.gap, uses.num_steps
-    return structured_bound(strategy, MinSeparation(T, k, b) if uses.kind == SEPARATED else Cyclic(k, b))
+    return structured_bound(encoder, MinSeparation(T, k, b) if uses.kind == SEPARATED else Cyclic(k, b))
 
 
-def value(cost, uses, strategy):
-    return squared(uses, strategy).upper * cost.of_columns(strategy)
+def value(cost, uses, encoder):
+    return squared(uses, encoder).upper * cost.of_columns(encoder)
 
 
 @pytest.mark.parametrize(("count", "gap", "at_least"), [(1, 48, False), (4, 12, False), (3, 12, True)])
@@ -139,8 +139,8 @@ def test_found_strategies_lie_between_the_optimum_and_where_they_began(count, ga
         "inverse": best_inverse(UNIFORM, uses, bandwidth=4),
         "two": best_inverse(UNIFORM, uses, bandwidth=2),
     }.items():
-        assert squared(uses, found.strategy).exact or at_least
-        losses[name] = value(UNIFORM, uses, found.strategy)
+        assert squared(uses, found.encoder).exact or at_least
+        losses[name] = value(UNIFORM, uses, found.encoder)
         assert losses[name] >= max(best, lower_bound(UNIFORM, uses)) * (1 - 1e-9)
     assert losses["banded"] <= losses["narrow"] * (1 + 1e-6)
     assert losses["inverse"] <= losses["two"] * (1 + 1e-6)
@@ -150,7 +150,7 @@ def test_found_strategies_lie_between_the_optimum_and_where_they_began(count, ga
 
 def test_no_near_toeplitz_strategy_is_better():
     uses = Periodic(48, 4, 12)
-    c = best_toeplitz(UNIFORM, uses, max_iterations=2000).strategy
+    c = best_toeplitz(UNIFORM, uses, max_iterations=2000).encoder
     least = value(UNIFORM, uses, c)
     rng = np.random.default_rng(0)
     for _ in range(20):
@@ -160,7 +160,7 @@ def test_no_near_toeplitz_strategy_is_better():
 
 def test_the_least_lambda_is_that_of_a_scan():
     uses = Periodic(48, 4, 12)
-    found = best_inverse(UNIFORM, uses, bandwidth=2).strategy
+    found = best_inverse(UNIFORM, uses, bandwidth=2).encoder
     n = found.noising.series
     scan = [value(UNIFORM, uses, Inverse(type(found.noising)([1.0, -x], 48))) for x in np.arange(0.01, 1, 0.01)]
     assert -n[1] / n[0] == pytest.approx(0.01 * (1 + int(np.argmin(scan))), abs=0.01)
@@ -174,8 +174,8 @@ def test_without_end_prefix_sums_take_their_square_root():
 def test_knots_of_long_series_lose_little():
     T = 2048
     cost, uses = ModeCost([1.0, 0.3], [1.0, 2.0], np.ones(T)), Periodic(T, 1, T)
-    few = best_toeplitz(cost, uses, max_iterations=60).strategy
-    blt = best_buffered(cost, uses, buffers=5, max_iterations=120).strategy
+    few = best_toeplitz(cost, uses, max_iterations=60).encoder
+    blt = best_buffered(cost, uses, buffers=5, max_iterations=120).encoder
     assert few.bandwidth == T
     losses = [squared(uses, each).upper * cost.of_series(each.inverse_series)[0] for each in (few, blt)]
     assert losses[0] <= losses[1] * 1.001
@@ -203,13 +203,13 @@ def test_costs_and_uses_that_are_none_are_refused(make, says):
 @given(data=st.data())
 def test_the_gram_near_its_diagonal_and_the_cost_of_a_banded_inverse(data):
     cost, H = data.draw(costs(data.draw(st.integers(1, 9))))
-    (strategy, N), T = data.draw(banded(len(H))), len(H)
+    (encoder, N), T = data.draw(banded(len(H))), len(H)
     diagonals = gram_diagonals(cost, T)
     for lag in range(T):
         assert_allclose(diagonals[: T - lag, lag], np.diagonal(H, lag), rtol=1e-9, atol=1e-12 * H.max())
-    value, gradient = of_noising(diagonals, strategy.columns)
+    value, gradient = of_noising(diagonals, encoder.columns)
     assert value == pytest.approx(np.trace(H @ N @ N.T), rel=1e-9)
-    for j in range(strategy.bandwidth):
+    for j in range(encoder.bandwidth):
         assert_allclose(gradient[: T - j, j], np.diagonal(2 * H @ N, -j), rtol=1e-9, atol=1e-9 * H.max())
 
 
@@ -218,18 +218,18 @@ def test_the_gram_near_its_diagonal_and_the_cost_of_a_banded_inverse(data):
 def test_a_banded_inverse_at_unit_sensitivity_and_its_gradient(data, epochs, period):
     T = epochs * period
     cost, H = data.draw(costs(T))
-    strategy, _ = data.draw(banded(T, SHARES.map(lambda x: -x)))
-    columns, classes = strategy.columns, np.arange(T) % period
+    encoder, _ = data.draw(banded(T, SHARES.map(lambda x: -x)))
+    columns, classes = encoder.columns, np.arange(T) % period
 
     def by_hand(columns):
         C = np.linalg.inv(sum(np.diag(columns[: T - j, j], -j) for j in range(columns.shape[1])))
         sigma = np.array([np.linalg.norm(C[:, classes == r].sum(axis=1)) for r in range(period)])[classes]
         return loss(H, C / sigma)
 
-    diagonals = gram_diagonals(cost, strategy.bandwidth)
+    diagonals = gram_diagonals(cost, encoder.bandwidth)
     value, gradient = at_unit_sensitivity(diagonals, columns, period)
     assert value == pytest.approx(by_hand(columns), rel=1e-9)
-    for s, j in np.argwhere(np.arange(T)[:, None] + np.arange(strategy.bandwidth) < T):
+    for s, j in np.argwhere(np.arange(T)[:, None] + np.arange(encoder.bandwidth) < T):
         step = np.zeros(columns.shape)
         step[s, j] = 1e-6
         difference = (by_hand(columns + step) - by_hand(columns - step)) / 2e-6
@@ -239,11 +239,11 @@ def test_a_banded_inverse_at_unit_sensitivity_and_its_gradient(data, epochs, per
 @examples(30)
 @given(data=st.data())
 def test_the_cost_of_a_banded_strategy_and_its_gradient(data):
-    strategy, C = data.draw(banded(data.draw(st.integers(1, 9))))
+    encoder, C = data.draw(banded(data.draw(st.integers(1, 9))))
     cost, H = data.draw(costs(len(C)))
-    value, gradient = of_bands(cost, strategy.rows)
+    value, gradient = of_bands(cost, encoder.rows)
     assert value == pytest.approx(loss(H, C), rel=1e-8)
     N = np.linalg.inv(C)
     exact = -2 * N.T @ H @ N @ N.T
-    for j in range(strategy.bandwidth):
+    for j in range(encoder.bandwidth):
         assert_allclose(gradient[j:, j], np.diagonal(exact, -j), rtol=1e-6, atol=1e-9 * np.abs(exact).max())

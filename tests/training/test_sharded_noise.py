@@ -8,11 +8,11 @@ import pytest
 from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
-from noises import STRUCTURED, example, strategy
+from noises import STRUCTURED, example, structured_encoder
 from numpy.testing import assert_allclose, assert_array_equal
 
 from mfdl.errors import InvalidInput
-from mfdl.factorization.strategies import Inverse, Toeplitz
+from mfdl.factorization.encoders import Inverse, Toeplitz
 from mfdl.noise import IndependentNoise, LocalNoise
 from mfdl.noise import stream as streams
 from mfdl.training.keys import SHARDS, ColumnNormals, NoiseKey
@@ -53,7 +53,11 @@ def test_no_normal_is_in_two_pieces_tensors_or_steps(kind):
     made = [whole(ShardedNoise(fresh, 1.0, KEY, 40, size=16, tensor=tensor), t) for tensor in (0, 1) for t in range(6)]
     values = np.abs(np.concatenate([part.ravel() for part in made]))
     assert np.unique(values).size == values.size == 2 * 6 * 3 * 40
-    noise = LocalNoise(strategy(kind, np.linspace(-0.5, 0.5, 8), 6), 3) if kind in STRUCTURED else example(kind, 6)
+    noise = (
+        LocalNoise(structured_encoder(kind, np.linspace(-0.5, 0.5, 8), 6), 3)
+        if kind in STRUCTURED
+        else example(kind, 6)
+    )
     normals = np.stack([whole(ShardedNoise(fresh, 1.0, KEY, 40, size=16), t) for t in range(6)])
     wanted = (noise.to_dense() @ normals.reshape(18, 40)).reshape(6, 3, 40)
     pieces = ShardedNoise(noise, 1.0, KEY, 40, size=16)

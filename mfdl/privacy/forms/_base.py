@@ -17,7 +17,7 @@ import numpy as np
 
 from ...check import FloatArray
 from ...floats import UNIT
-from ...noise.strategy import Strategy, written_out
+from ...noise.strategy import Encoder, written_out
 from ...shown import short_repr
 from ...view import View
 
@@ -32,10 +32,10 @@ KNOWN_NOISE = "the attacker knows its noise"
 class Structured:
     """X = weight C^T C of an encoder with structure, never written out unless asked.
 
-    Attributes: strategy: C; weight: >= 0; error: how far the weight may be off.
+    Attributes: encoder: C; weight: >= 0; error: how far the weight may be off.
     """
 
-    strategy: Strategy
+    encoder: Encoder
     weight: float = 1.0
     error: float = 0.0
 
@@ -91,7 +91,7 @@ class ViewGram:
         off = self.errors * a + 4 * UNIT * a * (np.abs(self.values) + self.errors)
         of, structured = self.structured, None
         if of is not None:
-            structured = Structured(of.strategy, a * of.weight, a * of.error + 4 * UNIT * a * (of.weight + of.error))
+            structured = Structured(of.encoder, a * of.weight, a * of.error + 4 * UNIT * a * (of.weight + of.error))
         return dataclasses.replace(self, values=self.values * a, errors=off, structured=structured)
 
     @property
@@ -103,7 +103,7 @@ class ViewGram:
     def matrix(self) -> FloatArray:
         """X, shape (T, T). Raises: UnsupportedMechanism: of an encoder with structure over too many steps."""
         if self.structured is not None:
-            C = written_out(self.structured.strategy)
+            C = written_out(self.structured.encoder)
             return np.asarray(self.structured.weight * (C.T @ C))
         return np.diag(self.values) if self.is_diagonal else self.values
 
@@ -111,7 +111,7 @@ class ViewGram:
     def entry_error(self) -> FloatArray:
         """`errors` for every entry, shape (T, T)."""
         if self.structured is not None:
-            C, of = np.abs(written_out(self.structured.strategy)), self.structured
+            C, of = np.abs(written_out(self.structured.encoder)), self.structured
             return np.asarray((of.error + 64 * len(C) * UNIT * of.weight) * (C.T @ C))
         return np.diag(self.errors) if self.is_diagonal else self.errors
 

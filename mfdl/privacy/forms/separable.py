@@ -33,7 +33,7 @@ from ...check import FloatArray
 from ...floats import UNIT, sum_rounding
 from ...noise import CausalNoise, JointNoise, NoiseOperator
 from ...noise.inverses import inflation_of
-from ...noise.strategy import Strategy
+from ...noise.strategy import Encoder
 from ...view import AlgorithmView, View
 from ..exact_gram import gram_of_noise
 from ._base import KNOWN_NOISE, Structured, ViewForm, ViewGram
@@ -111,7 +111,7 @@ class Separable(ViewForm):
             if known.all():
                 return ViewGram.silent(noise.num_steps, KNOWN_NOISE)
             if noise.strategy is not None:
-                return strategy_gram(noise.strategy)
+                return streamed_gram(noise.strategy)
             if noise.encoder is None:
                 why = KNOWN_NOISE if known.any() else ""
                 return ViewGram(np.ones(noise.num_steps), np.zeros(noise.num_steps), leaks=known.copy(), why=why)
@@ -177,25 +177,25 @@ def injected_inflation(noise: CausalNoise) -> float:
     assert noise.encoder is not None
     assert noise.inverse is not None
     pairs = [(noise.encoder, noise.inverse)] if noise.shared else zip(noise.encoder, noise.inverse, strict=True)
-    streamed = 1.0 if noise.strategy is None else strategy_gram(noise.strategy).inflation
+    streamed = 1.0 if noise.strategy is None else streamed_gram(noise.strategy).inflation
     return streamed * max(inflation_of(C, N) for C, N in pairs)
 
 
-def strategy_gram(strategy: Strategy) -> ViewGram:
+def streamed_gram(encoder: Encoder) -> ViewGram:
     """C^T C of an encoder with structure, whose noise is made step by step.
 
     Base noise Z is met up to rounding of the terms that each step adds up, of the size of |C| |N|, N = C^-1. Row i of
     that has norm at most sum_s |C[i, s]| ||N_s||, and the defect at most the norm of all rows. Norms that are no
     float64 numbers, or whose squares are none, tell nothing of it.
     """
-    T = strategy.size
+    T = encoder.size
     with np.errstate(over="ignore", invalid="ignore"):
-        variances = np.asarray(strategy.noise_variances)
-        off = 3 * UNIT * float(np.linalg.norm(strategy.step_rounding(np.sqrt(variances))))
+        variances = np.asarray(encoder.noise_variances)
+        off = 3 * UNIT * float(np.linalg.norm(encoder.step_rounding(np.sqrt(variances))))
     told = ((variances >= LEAST_VARIANCE) & (variances < math.inf)).all()
     inflation = (1 - off) ** -2 if told and off < 1 else math.inf
     unproven = math.isinf(inflation)
-    structured = Structured(strategy)
+    structured = Structured(encoder)
     return ViewGram(np.zeros(T), np.zeros(T), inflation, why=UNPROVEN * unproven, upper=unproven, structured=structured)
 
 
@@ -205,7 +205,7 @@ def _joint(noise: JointNoise, victims: Sequence[int]) -> list[ViewGram]:
 
 def _one_encoder(noise: CausalNoise, known: Known, victims: Sequence[int]) -> list[ViewGram | None]:
     if noise.strategy is not None:
-        gram = strategy_gram(noise.strategy)
+        gram = streamed_gram(noise.strategy)
     else:
         assert noise.encoder is not None
         assert noise.inverse is not None

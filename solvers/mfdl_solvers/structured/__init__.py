@@ -1,16 +1,16 @@
-"""Structured strategies for the gossip error Gram: the best Toeplitz, banded, buffered ones, and bounds, in O(T)."""
+"""Structured encoders for the gossip error Gram: the best Toeplitz, banded, buffered ones, and bounds, in O(T)."""
 
 from .banded import best_banded
 from .banded_inverse import best_banded_inverse
 from .bound import lower_bound
 from .cost import ModeCost
-from .search import FORMS, Form, StructuredFactorization, best, best_strategy, evaluate, loss
-from .secret_bins import BinStrategy, solve_form
+from .search import FORMS, Form, StructuredFactorization, best, best_encoder, evaluate, loss
+from .secret_bins import BinEncoder, solve_form
 from .toeplitz import best_buffered, best_inverse, best_toeplitz, stationary_series
 
 __all__ = [
     "FORMS",
-    "BinStrategy",
+    "BinEncoder",
     "Form",
     "ModeCost",
     "StructuredFactorization",
@@ -18,8 +18,8 @@ __all__ = [
     "best_banded",
     "best_banded_inverse",
     "best_buffered",
+    "best_encoder",
     "best_inverse",
-    "best_strategy",
     "best_toeplitz",
     "evaluate",
     "loss",

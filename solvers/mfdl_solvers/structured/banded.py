@@ -1,4 +1,4 @@
-"""The best banded strategies: as many free numbers as a band holds, in O(T b^2) for each mode and step of the search.
+"""The best banded encoders: as many free numbers as a band holds, in O(T b^2) for each mode and step of the search.
 
 With R_k^-1 of three diagonals B_k = C R_k^-1 is banded, and tr(H C^-1 C^-T) = sum_k m_k ||W^1/2 B_k^-1||^2. In blocks
 of L = b + 2 steps B_k has blocks D_i on its diagonal and E_i to their left, so that P_i, the covariance of
@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..encoders import Banded
+from ..encoders.banded import columns_of
 from ..lbfgs import minimise
 from ..patterns import PERIODIC, Spaced
 from ..problem import Array, ProblemError
-from ..strategies import Banded
-from ..strategies.banded import columns_of
 from .cost import ModeCost
 from .settled import Found, Settled
 from .toeplitz import best_toeplitz
@@ -67,9 +67,9 @@ def best_banded(cost: ModeCost, patterns: Spaced, *, bandwidth: int, max_iterati
 
 
 def _begin(cost: ModeCost, patterns: Spaced, width: int) -> Array:
-    """Columns of the best Toeplitz strategy for rates that do not change, their mean."""
+    """Columns of the best Toeplitz encoder for rates that do not change, their mean."""
     alike = cost if cost.by_age else cost.at_mean_rates
-    series = best_toeplitz(alike, patterns, bandwidth=width).strategy.envelope()
+    series = best_toeplitz(alike, patterns, bandwidth=width).encoder.envelope()
     columns = np.tile(series / series[0], (cost.size, 1))
     return np.where(np.arange(cost.size)[:, None] + np.arange(width) < cost.size, columns, 0.0)
 

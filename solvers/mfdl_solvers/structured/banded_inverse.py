@@ -14,11 +14,11 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from ..encoders import Banded, Inverse
+from ..encoders._rows import solve_banded
 from ..lbfgs import minimise
 from ..patterns import PERIODIC, Spaced
 from ..problem import Array, ProblemError
-from ..strategies import Banded, Inverse
-from ..strategies._rows import solve_banded
 from .banded import rows_of
 from .cost import ModeCost
 from .diagonals import gram_diagonals, of_noising
@@ -48,7 +48,7 @@ def best_banded_inverse(cost: ModeCost, patterns: Spaced, *, bandwidth: int, max
     diagonals, inside = gram_diagonals(cost, width), np.arange(T)[:, None] + np.arange(width) < T
 
     alike = cost if cost.by_age else cost.at_mean_rates
-    begin = best_inverse(alike, patterns, bandwidth=width, max_iterations=max_iterations).strategy.weights_of(T)
+    begin = best_inverse(alike, patterns, bandwidth=width, max_iterations=max_iterations).encoder.weights_of(T)
 
     def noising(x: Array) -> Array:
         """begin * exp(x - 1): x begins at 1, for the first step of the search is a share of its size."""

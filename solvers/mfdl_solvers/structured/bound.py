@@ -1,4 +1,4 @@
-"""A certified lower bound on what any strategy costs, in O(T) for each mode pair, without an array over steps x steps.
+"""A certified lower bound on what any encoder costs, in O(T) for each mode pair, without an array over steps x steps.
 
 For weights v_t > 0 and w = sum over classes of their largest v, every C of unit sensitivity costs at least
 
@@ -21,11 +21,11 @@ import math
 
 import numpy as np
 
+from ..encoders import Encoder
+from ..encoders._rows import solve_banded
+from ..encoders.banded import columns_of
 from ..patterns import Spaced
 from ..scale import EPS, Array
-from ..strategies import Strategy
-from ..strategies._rows import solve_banded
-from ..strategies.banded import columns_of
 from .cost import ModeCost
 
 STEP = 1.5  # of the integral
@@ -34,15 +34,15 @@ CHECK_EVERY, SETTLED = 64, 1e-9  # steps between looks, and how little the logar
 PROBES, BINS = 24, 64
 
 
-def lower_bound(cost: ModeCost, patterns: Spaced, strategy: Strategy | None = None) -> float:
+def lower_bound(cost: ModeCost, patterns: Spaced, encoder: Encoder | None = None) -> float:
     """No C costs less at unit sensitivity.
 
-    Args: strategy: a good one, by which single steps are weighted (one use only); default all alike.
+    Args: encoder: a good one, by which single steps are weighted (one use only); default all alike.
     Cost: T modes^2 for each of about fifty points of the integral, less where nothing depends on the step.
     """
     bound = weights_bound(cost, patterns, np.ones(cost.size))
-    if patterns.uses == 1 and strategy is not None:
-        bound = max(bound, weights_bound(cost, patterns, weights_from(cost, strategy)))
+    if patterns.uses == 1 and encoder is not None:
+        bound = max(bound, weights_bound(cost, patterns, weights_from(cost, encoder)))
     return bound
 
 
@@ -66,14 +66,14 @@ def trace_of_root(cost: ModeCost, weights: Array) -> float:
     return total * STEP / (2 * math.pi) / (1 + _above(STEP)) * (1 - 64 * cost.size * EPS)
 
 
-def weights_from(cost: ModeCost, strategy: Strategy) -> Array:
+def weights_from(cost: ModeCost, encoder: Encoder) -> Array:
     """About diag(X^-1 H X^-1), dual to an optimal X: by random probes of fixed seed, as means of intervals."""
     rng, T = np.random.default_rng(0), cost.size
     squares = np.zeros(T)
     for lam, m in zip(cost.eigenvalues, cost.weights, strict=True):
         probes = np.sqrt(cost.step_weights)[:, None] * rng.standard_normal((T, PROBES))
         sent = solve_banded(columns_of(cost.inverse_bands(lam)), probes, transposed=True)
-        squares += m * (strategy.solve(strategy.transposed_solve(sent)) ** 2).sum(axis=1)
+        squares += m * (encoder.solve(encoder.transposed_solve(sent)) ** 2).sum(axis=1)
     ages = np.unique(np.geomspace(1, T, BINS).astype(np.intp))
     edges = np.unique(np.concatenate([[0, T], ages[ages < T // 2], T - ages[ages < T // 2]]))
     means = np.add.reduceat(squares, edges[:-1]) / np.diff(edges)

@@ -18,11 +18,11 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike
 
+from ..encoders import Encoder
+from ..encoders._rows import own_numbers, solve_banded
+from ..encoders.banded import columns_of
 from ..problem import ProblemError
 from ..scale import Array
-from ..strategies import Strategy
-from ..strategies._rows import own_numbers, solve_banded
-from ..strategies.banded import columns_of
 
 SAME = 1e-13  # eigenvalues this close are one: what they differ by is rounding of the eigenvalues
 
@@ -109,7 +109,7 @@ class ModeCost:
         Raises: ProblemError: where what an injection does depends on its step. Cost: O(T) a mode.
         """
         if not self.by_age:
-            raise ProblemError("a Toeplitz strategy takes constant rates; give its coefficients to a banded one.")
+            raise ProblemError("a Toeplitz encoder takes constant rates; give its coefficients to a banded one.")
         rate, shrink, beta = float(np.asarray(self.rates)[0]), float(np.asarray(self.shrink)[0]), self.momentum
         value, gradient = 0.0, np.zeros(self.size)
         for lam, m in zip(self.eigenvalues, self.weights, strict=True):
@@ -121,13 +121,13 @@ class ModeCost:
             gradient += solve_banded(columns, counted, transposed=True)
         return value, 2 * gradient
 
-    def of_columns(self, strategy: Strategy) -> float:
-        """tr(H C^-1 C^-T) of any strategy, column by column: O(T^2) a mode."""
+    def of_columns(self, encoder: Encoder) -> float:
+        """tr(H C^-1 C^-T) of any encoder, column by column: O(T^2) a mode."""
         total, T, width = 0.0, self.size, max(1, AT_ONCE // self.size)
         bands = [self.inverse_bands(lam) for lam in self.eigenvalues]
         for start in range(0, T, width):
             unit = np.eye(T, min(width, T - start), k=-start)
-            noise = strategy.solve(unit)
+            noise = encoder.solve(unit)
             for m, rows in zip(self.weights, bands, strict=True):
                 responses = solve_banded(columns_of(rows), noise)
                 total += m * float(self.step_weights @ (responses**2).sum(axis=1))

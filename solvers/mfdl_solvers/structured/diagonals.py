@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..encoders._rows import solve_banded
 from ..scale import Array
-from ..strategies._rows import solve_banded
 from .cost import ModeCost
 
 

@@ -1,4 +1,4 @@
-"""One door to all forms of structured strategies: the best of a form, or a given one, with loss, bound and gap."""
+"""One door to all forms of structured encoders: the best of a form, or a given one, with loss, bound and gap."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import math
 import time
 from collections.abc import Callable
 
+from ..encoders import Banded, Encoder, Inverse
 from ..patterns import Spaced
 from ..problem import FIXED, STATIONARY, Certified, ProblemError, relative_gap
-from ..strategies import Banded, Inverse, Strategy
 from .banded import best_banded, of_bands
 from .banded_inverse import best_banded_inverse
 from .bound import lower_bound
@@ -21,15 +21,15 @@ from .toeplitz import best_buffered, best_inverse, best_toeplitz
 FORMS = ("toeplitz", "banded", "buffered", "inverse", "banded-inverse")
 VARYING = ("banded", "banded-inverse")
 USUAL_BANDWIDTH, USUAL_BUFFERS = 32, 6
-MAX_COLUMNS = 4096  # steps up to which a strategy of any structure is put to the test column by column
-SquaredSensitivity = Callable[[Strategy], tuple[float, bool]]
+MAX_COLUMNS = 4096  # steps up to which an encoder of any structure is put to the test column by column
+SquaredSensitivity = Callable[[Encoder], tuple[float, bool]]
 """A bound on how far, squared, one record moves C G, never below it, and whether it is attained: the caller's, who
-knows when records take part. Here every strategy is scaled by it."""
+knows when records take part. Here every encoder is scaled by it."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Form:
-    """What kind of strategy is searched.
+    """What kind of encoder is searched.
 
     Attributes:
         name: "toeplitz" (banded by `bandwidth`), "banded", "buffered" (BLT), "inverse" (C^-1 Toeplitz and banded) or
@@ -53,16 +53,16 @@ class Form:
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class StructuredFactorization(Certified):
-    """A strategy with structure, with what it costs and how far that is from the best of any structure.
+    """An encoder with structure, with what it costs and how far that is from the best of any structure.
 
     Attributes:
-        strategy: C, of sensitivity at most `sensitivity`.
+        encoder: C, of sensitivity at most `sensitivity`.
         loss: sensitivity^2 tr(H C^-1 C^-T), per unit noise variance and coordinate.
         lower_bound: no C of any shape has a smaller loss.
         sensitivity: an upper bound, 1 up to rounding; sensitivity_exact: none is smaller.
     """
 
-    strategy: Strategy
+    encoder: Encoder
     sensitivity: float
     sensitivity_exact: bool
 
@@ -70,17 +70,17 @@ class StructuredFactorization(Certified):
 def best(
     cost: ModeCost, patterns: Spaced, form: Form, squared: SquaredSensitivity, *, max_iterations: int = 500
 ) -> StructuredFactorization:
-    """The best strategy of a form, as far as the search can tell (status "stationary"), and a bound on all others.
+    """The best encoder of a form, as far as the search can tell (status "stationary"), and a bound on all others.
 
-    Raises: as `best_strategy`.
+    Raises: as `best_encoder`.
     """
     began = time.perf_counter()
-    found = best_strategy(cost, patterns, form, max_iterations=max_iterations)
+    found = best_encoder(cost, patterns, form, max_iterations=max_iterations)
     return _told(cost, patterns, found, squared, STATIONARY, began)
 
 
-def best_strategy(cost: ModeCost, patterns: Spaced, form: Form, *, max_iterations: int = 500) -> Found:
-    """The strategy of `best` alone, of any scale, without the cost of a bound.
+def best_encoder(cost: ModeCost, patterns: Spaced, form: Form, *, max_iterations: int = 500) -> Found:
+    """The encoder of `best` alone, of any scale, without the cost of a bound.
 
     Raises: ProblemError: a band wider than uses are apart where it must not be; rates that change over the steps, which
         VARYING forms alone take.
@@ -100,52 +100,52 @@ def best_strategy(cost: ModeCost, patterns: Spaced, form: Form, *, max_iteration
 
 
 def evaluate(
-    cost: ModeCost, patterns: Spaced, strategy: Strategy, squared: SquaredSensitivity
+    cost: ModeCost, patterns: Spaced, encoder: Encoder, squared: SquaredSensitivity
 ) -> StructuredFactorization:
-    """A given strategy: status "fixed"."""
-    if strategy.size != cost.size:
-        raise ProblemError(f"strategy must be over {cost.size} steps, got {strategy.size}.")
-    return _told(cost, patterns, Found(strategy, 0), squared, FIXED, time.perf_counter())
+    """A given encoder: status "fixed"."""
+    if encoder.size != cost.size:
+        raise ProblemError(f"encoder must be over {cost.size} steps, got {encoder.size}.")
+    return _told(cost, patterns, Found(encoder, 0), squared, FIXED, time.perf_counter())
 
 
-def loss(cost: ModeCost, strategy: Strategy) -> float:
+def loss(cost: ModeCost, encoder: Encoder) -> float:
     """tr(H C^-1 C^-T).
 
     Raises: ProblemError: neither C nor C^-1 banded or Toeplitz, or Toeplitz at rates that change, at more than
         MAX_COLUMNS steps.
     """
-    if cost.by_age and strategy.noise_series is not None:
-        return cost.of_series(strategy.noise_series)[0]
-    if isinstance(strategy, Banded):
-        return of_bands(cost, strategy.rows)[0]
-    if isinstance(strategy, Inverse) and isinstance(strategy.noising, Banded):
-        columns = strategy.noising.columns
+    if cost.by_age and encoder.noise_series is not None:
+        return cost.of_series(encoder.noise_series)[0]
+    if isinstance(encoder, Banded):
+        return of_bands(cost, encoder.rows)[0]
+    if isinstance(encoder, Inverse) and isinstance(encoder.noising, Banded):
+        columns = encoder.noising.columns
         return of_noising(gram_diagonals(cost, columns.shape[1]), columns)[0]
     if cost.size > MAX_COLUMNS:
         raise ProblemError(
-            f"the loss of a {type(strategy).__name__} strategy is computed column by column up to {MAX_COLUMNS} steps, "
+            f"the loss of a {type(encoder).__name__} encoder is computed column by column up to {MAX_COLUMNS} steps, "
             f"got {cost.size}; use rates that do not change, or a Banded one."
         )
-    return cost.of_columns(strategy)
+    return cost.of_columns(encoder)
 
 
 def _told(
     cost: ModeCost, patterns: Spaced, found: Found, squared: SquaredSensitivity, status: str, began: float
 ) -> StructuredFactorization:
-    size = squared(found.strategy)[0]
+    size = squared(found.encoder)[0]
     if not 0 < size < math.inf:
         raise ProblemError(
-            f"strategy must have a sensitivity that float64 can tell, got {size}; use one whose inverse is better "
+            f"encoder must have a sensitivity that float64 can tell, got {size}; use one whose inverse is better "
             "conditioned."
         )
-    scaled = found.strategy.scaled(size**-0.5)
+    scaled = found.encoder.scaled(size**-0.5)
     after, exact = squared(scaled)
     total = after * loss(cost, scaled)
     bound = lower_bound(cost, patterns, scaled)
     notes = () if exact else ("the sensitivity is an upper bound: the true loss may be smaller",)
     assert relative_gap(total, bound) > -1e-6
     return StructuredFactorization(
-        strategy=scaled,
+        encoder=scaled,
         loss=total,
         lower_bound=min(bound, total),
         status=status,

@@ -2,7 +2,7 @@
 
 The problem of `mfdl_solvers.secret_bins`, among C >= 0 that are Toeplitz or banded: entries are a shape times squares,
 and L-BFGS minimises the scale-free log tr(H C^-1 C^-T) + log ||M_rq / cap_rq||_p for growing p. The error is that of
-`cost` and `banded`, M that of `strategies.bins`, by diagonals. Nothing rests on the search: what is returned carries
+`cost` and `banded`, M that of `encoders.bins`, by diagonals. Nothing rests on the search: what is returned carries
 its own M, rounded up.
 
 The lower bound is that of `bound`: V = diag(v) has sum_t v_t X_tt <= sum_r (max v over r) M_rr, so it holds for every C
@@ -18,11 +18,11 @@ from collections.abc import Callable
 import numpy as np
 import scipy.fft
 
+from ..encoders import Banded, Encoder, Toeplitz, bins
 from ..lbfgs import minimise
 from ..patterns import Periodic
 from ..problem import STATIONARY, Array, Certified, ProblemError
 from ..secret_bins import LOOK_EVERY, MEMORY, Slows, largest_beside, norm
-from ..strategies import Banded, Strategy, Toeplitz, bins
 from .banded import of_bands, rows_of
 from .bound import lower_bound
 from .cost import ModeCost
@@ -40,21 +40,16 @@ LEAST = 1e-3  # of these first coefficients: what a start from elsewhere has at 
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True, repr=False)
-class BinStrategy(Certified):
+class BinEncoder(Certified):
     """An encoder with structure for secret bins, no entry negative.
 
     Attributes:
-        strategy: C; bin_gram: M, shape (b, b), rounded up, its largest diagonal entry 1 up to rounding.
+        encoder: C; bin_gram: M, shape (b, b), rounded up, its largest diagonal entry 1 up to rounding.
         loss: tr(H C^-1 C^-T); lower_bound: no causal C of any shape and signs with M_rr <= 1 has less.
     """
 
-    strategy: Strategy
+    encoder: Encoder
     bin_gram: Array
-
-    @property
-    def encoder(self) -> Strategy:
-        """C, which is not written out."""
-        return self.strategy
 
     @property
     def correlation(self) -> float:
@@ -69,9 +64,9 @@ def solve_form(
     form: str,
     *,
     bandwidth: int | None = None,
-    start: BinStrategy | None = None,
+    start: BinEncoder | None = None,
     max_iterations: int = 1200,
-) -> BinStrategy:
+) -> BinEncoder:
     """C of a form for bins t mod b, M_rq at most about `correlation` times M_rr.
 
     Args:
@@ -100,8 +95,8 @@ def solve_form(
     scale = float(M.diagonal().max())
     found, M = found.scaled(scale**-0.5), M / scale
     loss = _loss_of(cost, found)
-    return BinStrategy(
-        strategy=found,
+    return BinEncoder(
+        encoder=found,
         bin_gram=M,
         loss=loss,
         lower_bound=min(loss, lower_bound(cost, Periodic(T, T // num_bins, num_bins))),
@@ -111,19 +106,19 @@ def solve_form(
     )
 
 
-def gram_of(strategy: Strategy, num_bins: int) -> Array:
+def gram_of(encoder: Encoder, num_bins: int) -> Array:
     """M of a Toeplitz or banded C, rounded up."""
-    if isinstance(strategy, Banded):
-        return bins.of_rows(strategy.rows, num_bins)
-    assert strategy.series is not None
-    return bins.of_series(_padded(np.abs(strategy.series), strategy.size), num_bins)
+    if isinstance(encoder, Banded):
+        return bins.of_rows(encoder.rows, num_bins)
+    assert encoder.series is not None
+    return bins.of_series(_padded(np.abs(encoder.series), encoder.size), num_bins)
 
 
-def _loss_of(cost: ModeCost, strategy: Strategy) -> float:
-    if isinstance(strategy, Banded):
-        return of_bands(cost, strategy.rows)[0]
-    assert strategy.noise_series is not None
-    return cost.of_series(strategy.noise_series)[0]
+def _loss_of(cost: ModeCost, encoder: Encoder) -> float:
+    if isinstance(encoder, Banded):
+        return of_bands(cost, encoder.rows)[0]
+    assert encoder.noise_series is not None
+    return cost.of_series(encoder.noise_series)[0]
 
 
 def _padded(series: Array, size: int) -> Array:
@@ -157,12 +152,12 @@ class _Lags:
 
 
 def _toeplitz(
-    cost: ModeCost, num_bins: int, correlation: float, width: int, start: BinStrategy | None, max_iterations: int
-) -> tuple[Strategy, int]:
+    cost: ModeCost, num_bins: int, correlation: float, width: int, start: BinEncoder | None, max_iterations: int
+) -> tuple[Encoder, int]:
     if correlation == 0:
         return Toeplitz([1.0], cost.size), 0
     first = BESIDE * np.exp(-np.arange(1, width) / AGES)
-    begin = first if start is None else np.maximum(_after_first(start.strategy, width), LEAST * first)
+    begin = first if start is None else np.maximum(_after_first(start.encoder, width), LEAST * first)
     knots, iterations = spread(width - 1, num_bins), 0
     for p in NORMS:
         lags, shape = _Lags(num_bins, correlation, p), begin
@@ -180,9 +175,9 @@ def _toeplitz(
     return Toeplitz(np.concatenate([[1.0], begin]), cost.size), iterations
 
 
-def _after_first(strategy: Strategy, width: int) -> Array:
+def _after_first(encoder: Encoder, width: int) -> Array:
     """c_j / c_0 for 0 < j < width."""
-    series = strategy.envelope()
+    series = encoder.envelope()
     return _padded(series, max(width, series.size))[1:width] / series[0]
 
 
@@ -190,8 +185,8 @@ def _after_first(strategy: Strategy, width: int) -> Array:
 
 
 def _banded(
-    cost: ModeCost, num_bins: int, correlation: float, width: int, start: BinStrategy | None, max_iterations: int
-) -> tuple[Strategy, int]:
+    cost: ModeCost, num_bins: int, correlation: float, width: int, start: BinEncoder | None, max_iterations: int
+) -> tuple[Encoder, int]:
     T = cost.size
     if correlation == 0:  # diagonal: X_tt in proportion to sqrt(H_tt) within each bin
         weights = np.sqrt(gram_diagonals(cost, 1)[:, 0])
@@ -222,12 +217,12 @@ def _banded(
     return Banded(begin), iterations
 
 
-def _begin(cost: ModeCost, num_bins: int, correlation: float, width: int, start: BinStrategy | None) -> Array:
+def _begin(cost: ModeCost, num_bins: int, correlation: float, width: int, start: BinEncoder | None) -> Array:
     """Rows to start from: those of another correlation, or of the best Toeplitz C, scaled as the best diagonal one."""
     T = cost.size
     floor = np.concatenate([[1.0], BESIDE * np.exp(-np.arange(1, width) / AGES)])
-    if start is not None and isinstance(start.strategy, Banded) and start.strategy.bandwidth == width:
-        rows = start.strategy.rows
+    if start is not None and isinstance(start.encoder, Banded) and start.encoder.bandwidth == width:
+        rows = start.encoder.rows
         return np.where(rows_of(np.ones((T, width))) > 0, np.maximum(rows, LEAST * floor * rows[:, :1]), 0.0)
     alike = cost if cost.by_age else cost.at_mean_rates
     series, _ = _toeplitz(alike, num_bins, correlation, width, None, 1200)

@@ -1,20 +1,20 @@
-"""What searches over strategies of one form share: when they end, and what they found."""
+"""What searches over encoders of one form share: when they end, and what they found."""
 
 from __future__ import annotations
 
 import dataclasses
 
+from ..encoders import Encoder
 from ..problem import Array
-from ..strategies import Strategy
 
 SETTLED, WITHIN = 1e-8, 10  # a search ends once the logarithm of the loss fell by less in so many iterations
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Found:
-    """A strategy of its form, and the iterations that it took."""
+    """An encoder of its form, and the iterations that it took."""
 
-    strategy: Strategy
+    encoder: Encoder
     iterations: int
 
 

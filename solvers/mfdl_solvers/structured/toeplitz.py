@@ -1,7 +1,7 @@
-"""The best Toeplitz strategies: banded, buffered, and with a banded inverse, in O(T log T) for each step of the search.
+"""The best Toeplitz encoders: banded, buffered, and with a banded inverse, in O(T log T) for each step of the search.
 
 What is minimised is sensitivity^2 tr(H C^-1 C^-T), whatever the scale of C, over the logarithms of what is free: so
-coefficients keep their signs, and sensitivities stay exact. Coefficients of long strategies are free at `KNOTS` lags,
+coefficients keep their signs, and sensitivities stay exact. Coefficients of long encoders are free at `KNOTS` lags,
 dense at both ends and even in log(lag) between, and follow the shape they began with between those.
 
 All begin where a run without end is best: there |c(w)|^4 = sum_k m_k |a_k(w)|^2, a_k the response of mode k at
@@ -17,11 +17,11 @@ import numpy as np
 import scipy.fft
 import scipy.sparse as sp
 
+from ..encoders import Buffered, Inverse, Toeplitz
+from ..encoders.toeplitz import convolved, inverse_series
 from ..lbfgs import minimise
 from ..patterns import Spaced
 from ..problem import Array
-from ..strategies import Buffered, Inverse, Toeplitz
-from ..strategies.toeplitz import convolved, inverse_series
 from .cost import ModeCost
 from .settled import Found, Settled
 
@@ -31,7 +31,7 @@ FLOOR = 1e-12  # of the largest coefficient: what a coefficient of 0 begins with
 
 
 def stationary_series(cost: ModeCost, size: int) -> Array:
-    """c_j, j < size, of the best strategy of a run without end; c_0 = 1."""
+    """c_j, j < size, of the best encoder of a run without end; c_0 = 1."""
     length = scipy.fft.next_fast_len(8 * max(size, 64), real=True)
     beta, shrink = cost.momentum, float(np.mean(np.asarray(cost.shrink)))
     inside = 8 / length  # of the unit circle, where lam = 1 has its pole

@@ -1,4 +1,4 @@
-"""Toeplitz strategies: C[t, s] = c_(t - s), few coefficients where they are banded."""
+"""Toeplitz encoders: C[t, s] = c_(t - s), few coefficients where they are banded."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import scipy.fft
 from ..problem import ProblemError
 from ..scale import Array
 from ._rows import combined, keep, own_numbers, require_scale, solve_banded
-from .base import Strategy
+from .base import Encoder
 
 DIRECT = 64  # coefficients up to which products and inverses are sums, one by one, instead of Fourier transforms
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Toeplitz(Strategy):
+class Toeplitz(Encoder):
     """C[t, s] = coefficients[t - s], 0 where there is no such coefficient.
 
     Attributes: coefficients: c_0 > 0, c_1, ..., shape (b,) with b <= T (the bandwidth); size: T.

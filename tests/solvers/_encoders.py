@@ -1,11 +1,11 @@
-"""Structured strategies of all kinds beside the dense C that they stand for, written by hand."""
+"""Structured encoders of all kinds beside the dense C that they stand for, written by hand."""
 
 from __future__ import annotations
 
 import numpy as np
 from hypothesis import strategies as st
 
-from mfdl_solvers.strategies import Banded, Buffered, Inverse, Toeplitz
+from mfdl_solvers.encoders import Banded, Buffered, Inverse, Toeplitz
 
 ENTRIES = st.integers(-8, 8).map(lambda k: k / 8)
 SHARES = st.integers(0, 8).map(lambda k: k / 8)
@@ -49,8 +49,8 @@ def inverse(draw, size, entries=ENTRIES):
 
 
 @st.composite
-def strategies(draw, max_size=8):
-    """(strategy, C); one in two without entries below 0."""
+def encoders(draw, max_size=8):
+    """(encoder, C); one in two without entries below 0."""
     size = draw(st.integers(1, max_size))
     kind = draw(st.sampled_from((toeplitz, banded, buffered, inverse)))
     if draw(st.booleans()):

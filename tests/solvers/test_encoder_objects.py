@@ -1,4 +1,4 @@
-"""Structured strategies against the dense matrices that they stand for."""
+"""Structured encoders against the dense matrices that they stand for."""
 
 import numpy as np
 import pytest
@@ -6,58 +6,58 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
+from mfdl_solvers.encoders import Banded, Buffered, Inverse, Toeplitz
+from mfdl_solvers.encoders.toeplitz import convolved, inverse_series
 from mfdl_solvers.problem import ProblemError
-from mfdl_solvers.strategies import Banded, Buffered, Inverse, Toeplitz
-from mfdl_solvers.strategies.toeplitz import convolved, inverse_series
 from tests.effort import examples
-from tests.solvers._strategies import strategies
+from tests.solvers._encoders import encoders
 
 
 @examples(100)
-@given(case=strategies(), seed=st.integers(0, 99), vector=st.booleans())
+@given(case=encoders(), seed=st.integers(0, 99), vector=st.booleans())
 def test_products_and_solutions_are_those_of_the_dense_matrix(case, seed, vector):
-    strategy, C = case
+    encoder, C = case
     x = np.random.default_rng(seed).standard_normal((len(C), 2))
     x = x[:, 0] if vector else x
     N = np.linalg.inv(C)
     scale = 1e-12 * (1 + np.abs(N).max()) * (1 + np.abs(C).max())
-    assert_allclose(strategy.dense(), C, atol=scale)
-    assert_allclose(strategy.times(x), C @ x, atol=scale)
-    assert_allclose(strategy.transposed_times(x), C.T @ x, atol=scale)
-    assert_allclose(strategy.solve(x), N @ x, atol=scale)
-    assert_allclose(strategy.transposed_solve(x), N.T @ x, atol=scale)
-    assert_allclose(strategy.scaled(0.25).times(x), C @ x / 4, atol=scale)
+    assert_allclose(encoder.dense(), C, atol=scale)
+    assert_allclose(encoder.times(x), C @ x, atol=scale)
+    assert_allclose(encoder.transposed_times(x), C.T @ x, atol=scale)
+    assert_allclose(encoder.solve(x), N @ x, atol=scale)
+    assert_allclose(encoder.transposed_solve(x), N.T @ x, atol=scale)
+    assert_allclose(encoder.scaled(0.25).times(x), C @ x / 4, atol=scale)
 
 
 @examples(100)
-@given(case=strategies())
+@given(case=encoders())
 def test_norms_and_bounds_are_those_of_the_dense_matrix(case):
-    strategy, C = case
+    encoder, C = case
     T, N = len(C), np.linalg.inv(C)
-    assert_allclose(strategy.noise_variances, (N**2).sum(axis=1), rtol=1e-9)
+    assert_allclose(encoder.noise_variances, (N**2).sum(axis=1), rtol=1e-9)
     scale = 1e-12 * (1 + np.abs(C).max()) ** 2 * (1 + np.abs(N).max())
-    for lag in range(strategy.bandwidth, T):
+    for lag in range(encoder.bandwidth, T):
         assert_array_equal(np.diagonal(C, -lag), 0)
-    assert (strategy.absolute_times(np.eye(T)) >= np.abs(C) - scale).all()
-    if strategy.nonnegative:
+    assert (encoder.absolute_times(np.eye(T)) >= np.abs(C) - scale).all()
+    if encoder.nonnegative:
         assert (-scale <= C).all()
-        assert_allclose(strategy.absolute_times(np.eye(T)), C, atol=scale)
-    envelope = strategy.envelope()
+        assert_allclose(encoder.absolute_times(np.eye(T)), C, atol=scale)
+    envelope = encoder.envelope()
     for lag, most in enumerate(envelope):
         assert np.abs(np.diagonal(C, -lag)).max() <= most * (1 + 1e-9) + scale
 
 
 @examples(60)
-@given(case=strategies(), seed=st.integers(0, 99), stop=st.integers(0, 8), dim=st.integers(1, 3))
+@given(case=encoders(), seed=st.integers(0, 99), stop=st.integers(0, 8), dim=st.integers(1, 3))
 def test_noise_row_by_row_is_the_solution_and_goes_on_from_any_state(case, seed, stop, dim):
-    strategy, C = case
+    encoder, C = case
     T = len(C)
     Z = np.random.default_rng(seed).standard_normal((T, dim))
     stop = min(stop, T)
-    stepper = strategy.stepper((dim,))
+    stepper = encoder.stepper((dim,))
     rows = [stepper.step(z) for z in Z[:stop]]
-    assert stepper.state.shape == (strategy.memory, dim)
-    later = strategy.stepper((dim,), state=stepper.state, position=stop)
+    assert stepper.state.shape == (encoder.memory, dim)
+    later = encoder.stepper((dim,), state=stepper.state, position=stop)
     before = stepper.state.copy()
     rows += [later.step(z) for z in Z[stop:]]
     assert_array_equal(stepper.state, before)  # the later one has its own
@@ -68,33 +68,33 @@ def test_noise_row_by_row_is_the_solution_and_goes_on_from_any_state(case, seed,
 
 
 @examples(40)
-@given(case=strategies(), seed=st.integers(0, 99))
+@given(case=encoders(), seed=st.integers(0, 99))
 def test_states_of_rows_can_be_made_again_from_the_rows(case, seed):
-    strategy, C = case
-    if isinstance(strategy, Buffered):
+    encoder, C = case
+    if isinstance(encoder, Buffered):
         return
-    T, memory = len(C), strategy.memory
+    T, memory = len(C), encoder.memory
     Z = np.random.default_rng(seed).standard_normal((T, 1))
-    kept = Z if isinstance(strategy, Inverse) else np.linalg.solve(C, Z)
+    kept = Z if isinstance(encoder, Inverse) else np.linalg.solve(C, Z)
     at = T - 1
     state = np.zeros((memory, 1))
     for step in range(max(0, at - memory), at):
         state[step % memory] = kept[step]
-    last = strategy.stepper((1,), state=state, position=at).step(Z[at])
+    last = encoder.stepper((1,), state=state, position=at).step(Z[at])
     assert_allclose(last, np.linalg.solve(C, Z)[at], atol=1e-9 * (1 + np.abs(kept).max()))
-    if isinstance(strategy, Inverse):
-        weights = strategy.weights_of(at)
+    if isinstance(encoder, Inverse):
+        weights = encoder.weights_of(at)
         assert_allclose(weights @ Z[at::-1][: weights.size], last, atol=1e-9 * (1 + np.abs(kept).max()))
 
 
 @pytest.mark.parametrize("width", [65, 300, 1000])
 def test_long_series_by_transforms_are_those_by_sums(width):
     c = 1 / np.sqrt(1 + np.arange(width))
-    strategy, x = Toeplitz(c, 1000), np.random.default_rng(0).standard_normal((1000, 2))
-    C = strategy.dense()
-    assert_allclose(strategy.times(x), np.tril(C) @ x, atol=1e-12)
-    assert_allclose(C @ strategy.solve(x), x, atol=1e-12)
-    assert_allclose(strategy.transposed_solve(x), np.linalg.solve(C.T, x), atol=1e-12)
+    encoder, x = Toeplitz(c, 1000), np.random.default_rng(0).standard_normal((1000, 2))
+    C = encoder.dense()
+    assert_allclose(encoder.times(x), np.tril(C) @ x, atol=1e-12)
+    assert_allclose(C @ encoder.solve(x), x, atol=1e-12)
+    assert_allclose(encoder.transposed_solve(x), np.linalg.solve(C.T, x), atol=1e-12)
     assert_allclose(convolved(inverse_series(c, 1000), C[:, 0]), np.eye(1000, 1)[:, 0], atol=1e-14)
 
 

@@ -1,4 +1,4 @@
-"""Strategies whose noise C^-1 Z is a short sum of fresh rows: C^-1 is banded (BandInvMF), Toeplitz besides (BISR)."""
+"""Encoders whose noise C^-1 Z is a short sum of fresh rows: C^-1 is banded (BandInvMF), Toeplitz besides (BISR)."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from ..problem import ProblemError
 from ..scale import Array
 from ._rows import combined, keep, solve_banded
 from .banded import Banded
-from .base import Strategy
+from .base import Encoder
 from .toeplitz import Toeplitz, convolved
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Inverse(Strategy):
+class Inverse(Encoder):
     """C = N^-1 for a `Toeplitz` or `Banded` noising matrix N: noise of step t is sum_j N[t, t - j] z_(t - j).
 
     Its stepper keeps b - 1 fresh rows; where these are made again from their counters, `noising.weights_of(t)` is all
@@ -34,7 +34,7 @@ class Inverse(Strategy):
 
     def __post_init__(self) -> None:
         if not isinstance(self.noising, Toeplitz | Banded):
-            raise ProblemError(f"noising must be a Toeplitz or Banded strategy, got {type(self.noising).__name__}.")
+            raise ProblemError(f"noising must be a Toeplitz or Banded encoder, got {type(self.noising).__name__}.")
 
     @property
     def size(self) -> int:  # type: ignore[override]

@@ -6,15 +6,15 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from _strategies import banded, toeplitz
+from _encoders import banded, toeplitz
 from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
 from mfdl_solvers import FactorizationProblem, ProblemError, Stopping
+from mfdl_solvers.encoders import Banded, Toeplitz, bins
 from mfdl_solvers.secret_bins import solve
-from mfdl_solvers.strategies import Banded, Toeplitz, bins
 from mfdl_solvers.structured import ModeCost, solve_form
 from mfdl_solvers.structured import secret_bins as searched
 
@@ -29,8 +29,8 @@ def by_definition(C, num_bins):
 @examples(60)
 @given(data=st.data(), num_bins=st.integers(1, 4), epochs=st.integers(1, 3), kind=st.sampled_from([toeplitz, banded]))
 def test_M_by_diagonals_is_that_of_the_definition_rounded_up(data, num_bins, epochs, kind):
-    strategy, C = data.draw(kind(num_bins * epochs))
-    M, true = searched.gram_of(strategy, num_bins), by_definition(C, num_bins)
+    encoder, C = data.draw(kind(num_bins * epochs))
+    M, true = searched.gram_of(encoder, num_bins), by_definition(C, num_bins)
     for r in range(num_bins):
         for q in range(num_bins):
             assert true[r][q] <= Fraction(M[r, q]) <= true[r][q] * (1 + Fraction(1, 10**12))
@@ -73,9 +73,9 @@ def test_what_is_found_is_what_it_says_and_no_encoder_is_below_the_bound(form, c
     T, num_bins, correlation = 12, 3, 0.2
     cost, H = cost_and_gram(T, changing)
     found = solve_form(cost, num_bins, correlation, form, bandwidth=4)
-    assert isinstance(found.strategy, {"toeplitz": Toeplitz, "banded": Banded}[form])
-    assert found.strategy.bandwidth == 4
-    C = found.strategy.dense()
+    assert isinstance(found.encoder, {"toeplitz": Toeplitz, "banded": Banded}[form])
+    assert found.encoder.bandwidth == 4
+    C = found.encoder.dense()
     assert (C >= 0).all()
     inverse = np.linalg.inv(C)
     assert_allclose(found.loss, np.trace(inverse.T @ H @ inverse), rtol=1e-9)

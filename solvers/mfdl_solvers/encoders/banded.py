@@ -1,4 +1,4 @@
-"""Banded strategies: any causal C with few diagonals."""
+"""Banded encoders: any causal C with few diagonals."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import numpy as np
 from ..problem import ProblemError
 from ..scale import Array
 from ._rows import combined, keep, own_numbers, require_scale, solve_banded
-from .base import Strategy
+from .base import Encoder
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Banded(Strategy):
+class Banded(Encoder):
     """C[t, t - j] = bands[t, j] for j < b.
 
     Attributes: bands: shape (T, b), b <= T; bands[t, 0] > 0 is the diagonal, bands[t, j] = 0 where j > t.

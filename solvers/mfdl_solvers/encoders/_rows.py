@@ -1,4 +1,4 @@
-"""What structured strategies share: checked numbers, a ring of recent rows, shifts, banded triangular solutions."""
+"""What structured encoders share: checked numbers, a ring of recent rows, shifts, banded triangular solutions."""
 
 from __future__ import annotations
 
@@ -53,5 +53,5 @@ def solve_banded(columns: Array, x: Array, *, transposed: bool = False) -> Array
     flat = x.reshape(len(x), -1)
     solved, info = scipy.linalg.lapack.dtbtrs(columns.T, flat, uplo="L", trans="T" if transposed else "N")
     if info:
-        raise ProblemError(f"a banded strategy is singular at step {info - 1}.")
+        raise ProblemError(f"a banded encoder is singular at step {info - 1}.")
     return np.asarray(solved).reshape(x.shape)

@@ -1,12 +1,12 @@
-"""Encoders with structure, in O(T) memory: what `CausalNoise` takes instead of an array (`mfdl_solvers.strategies`)."""
+"""Encoders with structure, in O(T) memory: what `CausalNoise` takes instead of an array (`mfdl_solvers.encoders`)."""
 
 import numpy as np
 
-from mfdl_solvers.strategies import Banded, Buffered, Inverse, Strategy, Toeplitz, bins
+from mfdl_solvers.encoders import Banded, Buffered, Encoder, Inverse, Toeplitz, bins
 
 from ..check import FloatArray
 
-__all__ = ["Banded", "Buffered", "Inverse", "Strategy", "Toeplitz", "bins", "square_root_series"]
+__all__ = ["Banded", "Buffered", "Encoder", "Inverse", "Toeplitz", "bins", "square_root_series"]
 
 
 def square_root_series(width: int, *, inverse: bool = False) -> FloatArray:

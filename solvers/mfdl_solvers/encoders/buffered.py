@@ -1,4 +1,4 @@
-"""Buffered linear Toeplitz strategies (BLT): coefficients that are sums of a few exponentials."""
+"""Buffered linear Toeplitz encoders (BLT): coefficients that are sums of a few exponentials."""
 
 from __future__ import annotations
 

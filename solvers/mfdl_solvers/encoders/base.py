@@ -1,4 +1,4 @@
-"""What every strategy answers, and the state machine that makes its noise row by row."""
+"""What every encoder answers, and the state machine that makes its noise row by row."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..problem import ProblemError
 from ..scale import Array
 
 
-class Strategy(abc.ABC):
+class Encoder(abc.ABC):
     """A causal encoder C: lower triangular, shape (T, T), positive diagonal; never an array of that shape.
 
     Products and solutions act on the first axis of arrays of shape (T, ...).
@@ -91,7 +91,7 @@ class Strategy(abc.ABC):
         banded one."""
 
     @abc.abstractmethod
-    def scaled(self, factor: float) -> Strategy:
+    def scaled(self, factor: float) -> Encoder:
         """factor C, for a factor > 0."""
 
     @abc.abstractmethod
@@ -108,38 +108,38 @@ class Strategy(abc.ABC):
 
 
 class Stepper:
-    """The noise C^-1 Z of a strategy, row by row, from fresh rows of Z.
+    """The noise C^-1 Z of an encoder, row by row, from fresh rows of Z.
 
     Args:
-        strategy: C; shape: of one row.
-        state, position: to go on from: those of an earlier stepper. For strategies that keep rows of Z (`Inverse`), and
+        encoder: C; shape: of one row.
+        state, position: to go on from: those of an earlier stepper. For encoders that keep rows of Z (`Inverse`), and
             of noise otherwise (`Toeplitz`, `Banded`), the row of step s stands at s % memory, so that a state can also
             be made again from these rows; rows before step 0 are zero.
 
     Raises: ProblemError: a state of another shape; a step beyond T.
-    Memory: `strategy.memory` rows, whatever T. Cost: as many rows read in each step.
+    Memory: `encoder.memory` rows, whatever T. Cost: as many rows read in each step.
 
-    >>> from mfdl_solvers.strategies import Toeplitz
+    >>> from mfdl_solvers.encoders import Toeplitz
     >>> stepper = Toeplitz([1.0, 0.5], size=4).stepper()
     >>> [float(stepper.step(np.array(1.0))) for _ in range(3)]
     [1.0, 0.5, 0.75]
     """
 
     def __init__(
-        self, strategy: Strategy, shape: Sequence[int] = (), *, state: Array | None = None, position: int = 0
+        self, encoder: Encoder, shape: Sequence[int] = (), *, state: Array | None = None, position: int = 0
     ) -> None:
-        wanted = (strategy.memory, *shape)
+        wanted = (encoder.memory, *shape)
         if state is not None and state.shape != wanted:
             raise ProblemError(f"state must have shape {wanted}, got {state.shape}.")
         if state is None and position:
             raise ProblemError(f"state is needed to start at step {position}; only step 0 starts from nothing.")
-        self.strategy, self.position = strategy, position
+        self.encoder, self.position = encoder, position
         self.state = np.zeros(wanted) if state is None else np.array(state, dtype=np.float64)
 
     def step(self, fresh: Array) -> Array:
         """The next row of C^-1 Z, given the next row of Z."""
-        if not self.position < self.strategy.size:
-            raise ProblemError(f"the strategy has {self.strategy.size} steps; there is no noise beyond.")
-        row = self.strategy.advance(self.position, self.state, np.asarray(fresh, dtype=np.float64))
+        if not self.position < self.encoder.size:
+            raise ProblemError(f"the encoder has {self.encoder.size} steps; there is no noise beyond.")
+        row = self.encoder.advance(self.position, self.state, np.asarray(fresh, dtype=np.float64))
         self.position += 1
         return row
