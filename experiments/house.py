@@ -24,7 +24,7 @@ from rich.table import Table
 
 PACKAGES = {"mfdl": "mfdl", "mfdl_solvers": "solvers/mfdl_solvers", "mfdl_papers": "experiments/mfdl_papers"}
 SHARED_FILE_NAMES = {"__init__.py", "__main__.py", "base.py"}
-FEEDING = {"mfdl.training.feeding", "mfdl.training.poisson"}
+FEEDING = {"mfdl.training.feeding", "mfdl.training.drawn_batches"}
 """Modules with training's rule of which records a step is fed."""
 BANNED = frozenset(
     [

@@ -27,8 +27,8 @@ from .errors import InvalidInput, UnsupportedMechanism
 from .mechanism import Mechanism
 from .training.clipping import clipped_rows
 from .training.keys import GENERATOR, NoiseKey
-from .training.node_noise import node_stream
 from .training.shared_randomness import HolderKeys, columns_by_holders
+from .training.streams import node_stream
 from .training.tasks.modules import PROBE_RECORDS, Loss, PerRecordModel, checked_model
 from .training.tasks.record_clipping import RecordClipping
 

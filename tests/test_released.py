@@ -16,8 +16,7 @@ from mfdl.algorithms import LinearAlgorithm, noise_error
 from mfdl.dynamics import Dynamics
 from mfdl.privacy.accounting import victim_losses
 from mfdl.testing.strategies import MEMORY_NAMES, linear_algorithms
-from mfdl.training.executor import Executor
-from mfdl.training.releasing import Releasing
+from mfdl.training.executor import Executor, Releasing
 
 RING = gossip.metropolis_hastings("ring:n=6")
 MODELS = ("last+1", "average:2", "average:4+2", "exponential:1.5")

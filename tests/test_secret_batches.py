@@ -13,7 +13,7 @@ from mfdl import BallsInBins, Cyclic, Dynamics, NoiseKey, algorithms, archive, g
 from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.noise import JointNoise, SpaceTimeNoise
 from mfdl.testing.tasks import linear_task
-from mfdl.training.poisson import BinBatches
+from mfdl.training.drawn_batches import BinBatches
 
 torch.set_num_threads(1)
 BINS = BallsInBins(epochs=3, bins=4)

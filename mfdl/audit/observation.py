@@ -33,12 +33,10 @@ from ..errors import InvalidInput
 from ..noise import NoiseStream
 from ..shown import short_repr
 from ..training.clipping import clipped_sums
-from ..training.executor import Executor
+from ..training.executor import Executor, Releasing, one_thread
 from ..training.keys import NoiseKey
-from ..training.releasing import Releasing
 from ..training.shared_randomness import HolderKeys, base_columns
 from ..training.streams import noise_stream
-from ..training.threads import one_thread
 from ..trust import TrustModel
 from ..view import Knowledge, Mask, View
 

@@ -27,13 +27,11 @@ from ..metrics import require_measured
 from ..participation import Cyclic
 from ..privacy import gaussian
 from ..progress import Advance, Progress, shown
-from ..training import distributed, tasks
+from ..training import distributed, learned, tasks
 from ..training.distributed import Group, current
-from ..training.learned import mean_baseline
+from ..training.learned import Baseline, mean_baseline
 from ..training.replay import replay
 from ..training.run import Run, SeedRun
-from ..training.tasks import baselines
-from ..training.tasks.baselines import Baseline
 from .comparison_config import WHERE
 from .comparison_folder import NOT_PRIVATE, PNG, RESULTS, SCHEMA, STEPS, SVG, Folder, Key, schema_of
 from .output import json_number
@@ -140,12 +138,12 @@ class Plan:
     @functools.cached_property
     def untrained(self) -> Baseline | None:
         """The first models, tested: mean over the seeds."""
-        return mean_baseline(baselines.untrained(self.task, seed) for seed in self.config.seed_list)
+        return mean_baseline(learned.untrained(self.task, seed) for seed in self.config.seed_list)
 
     @functools.cached_property
     def chance(self) -> Baseline | None:
         """A guess that looks at no record, tested."""
-        return baselines.chance(self.task)
+        return learned.chance(self.task)
 
     @property
     def identity(self) -> str:

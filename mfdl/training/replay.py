@@ -29,18 +29,16 @@ from ..keywords import takes_fields_of
 from ..mechanism import Mechanism
 from ..noise_scale import CalibratedView
 from ..progress import Advance, Progress, shown
-from . import checkpoint, covered
+from . import checkpoint, covered, learned
 from .distributed import Group, current
+from .drawn_batches import batches_of
 from .evaluated_step import EvaluatedStep
-from .executor import Executor
+from .executor import Executor, Releasing, one_thread
 from .keys import GENERATOR, NoiseKey, require_key
-from .poisson import batches_of
-from .releasing import Releasing
 from .run import Run, SeedRun
 from .streams import noise_stream
-from .tasks import Task, TaskInstance, baselines
+from .tasks import Task, TaskInstance
 from .tasks.steps import Period
-from .threads import one_thread
 
 NOT_COVERED = ("diverged", "task_hash")
 """Metadata of a checkpoint that follow from the data without noise; a guess of all data can be checked by the hash."""
@@ -194,7 +192,7 @@ def replay(config: ReplayConfig) -> Run:
             place = None if folder is None else Path(folder) / f"seed-{seed}"
             with contextlib.nullcontext() if place is None else files.held_alone(place):
                 runs.append(_trained(config, seed, root, place, advance))
-    guess = baselines.chance(config.task)
+    guess = learned.chance(config.task)
     known = {} if guess is None else {"chance_loss": guess.loss, "chance_accuracy": guess.accuracy}
     declared = covered.left_out(config.mechanism, config.task)
     return Run(config.mechanism, config.task.name, tuple(runs), **known, public_constants=declared)
@@ -456,7 +454,7 @@ class _SeedReplay:
             self._save(finished)
         models, released = self._released() if finished == T else (self.executor.models(self.state), {})
         tables = self._tables()
-        start = baselines.untrained(self.config.task, self.split_seed)
+        start = learned.untrained(self.config.task, self.split_seed)
         return SeedRun(
             seed=self.seed,
             steps=tables["evaluated_steps"],

@@ -22,9 +22,8 @@ from ..storable import storable
 from ..tables import data_frame
 from ..trust import TrustModel
 from .covered import statement
-from .learned import Ended, Judged, mean_baseline
+from .learned import Baseline, Ended, Judged, mean_baseline
 from .not_private import NotPrivate, not_private_fields
-from .tasks.baselines import Baseline
 
 if TYPE_CHECKING:
     import pandas
@@ -320,7 +319,7 @@ class Run(Shown):
         Args: ax, metric: axes to draw in and to return, default a Figure of its own; "loss", "accuracy", or one of the
             metrics asked for.
         """
-        from .plots import plot_runs  # matplotlib only where a picture is wanted
+        from .run_curves import plot_runs  # matplotlib only where a picture is wanted
 
         return plot_runs([self], ax, metric=metric)
 

@@ -14,7 +14,7 @@ import mfdl
 from mfdl import audit, trust
 from mfdl.audit import bin_draws
 from mfdl.cli import main
-from mfdl.training import poisson
+from mfdl.training import drawn_batches
 from mfdl.training.keys import NoiseKey
 
 CIRCUMSTANCES = {"trust": trust.LDP(), "adjacency": "zero-out", "clip_norm": 1.0, "noise_std": 0.9}
@@ -56,14 +56,14 @@ def alike_at_all_nodes(words, count):
 
 def drawn_anew(self, step):
     epoch = step // self._count
-    return np.asarray((poisson.bins_of(self._words(epoch), self._count) == step % self._count) & self._held)
+    return np.asarray((drawn_batches.bins_of(self._words(epoch), self._count) == step % self._count) & self._held)
 
 
 def twice_an_epoch(self, step):
     return np.asarray(((self.bins == step % self._count) | (step % self._count == 0)) & self._held)
 
 
-def keyed_by(seed_of, init=poisson.BinBatches.__init__):
+def keyed_by(seed_of, init=drawn_batches.BinBatches.__init__):
     return lambda self, instance, key, bins: init(self, instance, NoiseKey.from_seed(seed_of(instance)), bins)
 
 
@@ -88,21 +88,21 @@ BROKEN_BATCHES = {  # the last entries: numbers of bins, and whether they lack t
 @pytest.mark.parametrize("bins", [2, *(pytest.param(bins, marks=pytest.mark.slow) for bins in (3, 16))])
 def test_broken_samplers_are_refuted_by_the_property_that_they_lack(monkeypatch, name, bins):
     broken, lacking = BROKEN_BINS[name]
-    monkeypatch.setattr(poisson, "bins_of", broken)
+    monkeypatch.setattr(drawn_batches, "bins_of", broken)
     assert lacking in refuted(draws_of(bins))
 
 
 @pytest.mark.parametrize(("name", "bins"), [(name, b) for name, case in BROKEN_BATCHES.items() for b in case[3]])
 def test_broken_batches_are_refuted_by_the_property_that_they_lack(monkeypatch, name, bins):
     method, broken, lacking, _, alone = BROKEN_BATCHES[name]
-    monkeypatch.setattr(poisson.BinBatches, method, broken)
+    monkeypatch.setattr(drawn_batches.BinBatches, method, broken)
     properties = refuted(draws_of(bins))
     assert lacking in properties
     assert properties == [lacking] or not alone
 
 
 def test_an_audit_names_the_bin_that_is_never_drawn(monkeypatch):
-    monkeypatch.setattr(poisson, "bins_of", BROKEN_BINS["the last bin unused"][0])
+    monkeypatch.setattr(drawn_batches, "bins_of", BROKEN_BINS["the last bin unused"][0])
     result = audit.audit(mechanism(), **SETTINGS)
     assert "The draws of bins are REFUTED: not uniform over bins (bin 2 holds 0 of" in result.sentence()
     plain = json.loads(json.dumps(result.to_dict()))
@@ -206,7 +206,7 @@ def test_the_command_line_prints_what_is_known_of_the_draws(tmp_path, capsys, mo
     properties = (UNIFORM, INDEPENDENT, FRESH, "fixed over epochs")
     assert [words for words in (*properties, "false alarm", "No claim is refuted.") if words not in out] == []
     assert '"draws"' in (tmp_path / "audit.json").read_text()
-    monkeypatch.setattr(poisson, "bins_of", BROKEN_BINS["all in bin 0"][0])
+    monkeypatch.setattr(drawn_batches, "bins_of", BROKEN_BINS["all in bin 0"][0])
     assert main(command) == 1
     out = " ".join(capsys.readouterr().out.split())
     assert "1 claim is refuted." in out

@@ -11,9 +11,8 @@ from mfdl.noise_scale import without_noise
 from mfdl.participation import Cyclic, EveryStep
 from mfdl.training.executor import Executor
 from mfdl.training.keys import NoiseKey
-from mfdl.training.node_noise import node_noise
 from mfdl.training.shared_randomness import HolderKeys
-from mfdl.training.streams import noise_stream
+from mfdl.training.streams import node_noise, noise_stream
 
 DYN = Dynamics(gossip.metropolis_hastings("path:n=3"), 0.1)
 KEY = NoiseKey.from_seed(0)

@@ -12,9 +12,9 @@ from mfdl.participation import Cyclic
 from mfdl.training import replay as replay_module
 from mfdl.training import tasks
 from mfdl.training.keys import NoiseKey
-from mfdl.training.node_noise import node_noise
 from mfdl.training.replay import replay
 from mfdl.training.shared_randomness import HolderKeys
+from mfdl.training.streams import node_noise
 
 MADE = calibrate(
     algorithms.decor(Dynamics(gossip.metropolis_hastings("path:n=3"), 0.1), Cyclic(2, 1)),

@@ -6,8 +6,8 @@ import pytest
 import torch
 from small_tasks import classes, some_models
 
+from mfdl.training.drawn_batches import BinBatches
 from mfdl.training.keys import NoiseKey
-from mfdl.training.poisson import BinBatches
 from mfdl.training.tasks import instance as instances
 from mfdl.training.tasks import partition
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from mfdl.training import clipping, ghost_clipping
+from mfdl.training import clipping
 
 DTYPES = [torch.float32, torch.float64]
 UNIT = Fraction(1, 2**53)
@@ -42,7 +42,7 @@ def records(draw, dtype, sizes=(1,)):
     for _ in range(draw(st.integers(1, 2))):
         groups, positions, inputs, outputs = (draw(st.integers(1, most)) for most in (2, 3, 3, 3))
         inputs_and_backprops = tensor(groups, positions, inputs), tensor(groups, positions, outputs)
-        factors.append(ghost_clipping.Factors(*inputs_and_backprops))
+        factors.append(clipping.Factors(*inputs_and_backprops))
     return plain, factors
 
 
@@ -67,7 +67,7 @@ def entries(plain, factors) -> int:
 def clip(plain, factors, clip_norm, mask=None):
     B = factors[0].inputs.shape[1]
     given_mask = torch.ones(1, B, dtype=torch.bool) if mask is None else mask
-    return list(itertools.chain(*ghost_clipping.clipped_sums(plain, factors, given_mask, clip_norm)))
+    return list(itertools.chain(*clipping.clipped_sums(plain, factors, given_mask, clip_norm)))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -75,7 +75,7 @@ def clip(plain, factors, clip_norm, mask=None):
 @examples(300)
 def test_the_norm_is_never_below_the_exact_one(dtype, data):
     plain, factors = data.draw(records(dtype))
-    bound = ghost_clipping.norm_bounds(plain, factors)
+    bound = clipping.norm_bounds(plain, factors)
     assert bound.shape == (1, 1)
     assert bound.dtype == torch.float64
     if torch.isfinite(bound).all():
@@ -125,15 +125,13 @@ def test_sums_are_those_of_gradients_multiplied_out(dtype, seed, scale, clip_nor
         return torch.randn(2, 5, *shape, generator=generator, dtype=dtype)
 
     plain = [tensor(3, 2), tensor()]
-    factors = [
-        ghost_clipping.Factors(tensor(*lead, 7) * 10.0 ** (scale / 3), tensor(*lead, 4)) for lead in [(1, 1), (2, 3)]
-    ]
+    factors = [clipping.Factors(tensor(*lead, 7) * 10.0 ** (scale / 3), tensor(*lead, 4)) for lead in [(1, 1), (2, 3)]]
     mask = torch.rand(2, 5, generator=generator) < 0.7
     whole = [
         torch.einsum("nrgpo,nrgpi->nrgoi", weight.backprops.double(), weight.inputs.double()) for weight in factors
     ]
     expected = clipping.clipped_sums([g.double() for g in plain] + whole, mask, clip_norm)
-    found = itertools.chain(*ghost_clipping.clipped_sums(plain, factors, mask, clip_norm))
+    found = itertools.chain(*clipping.clipped_sums(plain, factors, mask, clip_norm))
     for got, want in zip(found, expected, strict=True):
         assert got.shape == want.shape
         torch.testing.assert_close(got, want, rtol=1e-6, atol=1e-7 * clip_norm)
@@ -144,17 +142,15 @@ def test_sums_are_those_of_gradients_multiplied_out(dtype, seed, scale, clip_nor
 def test_what_is_no_number_or_absent_gives_zero_and_leaves_the_others_alone(bad, dtype):
     generator = torch.Generator().manual_seed(0)
     plain = [torch.randn(3, 5, 2, generator=generator, dtype=dtype)]
-    factors = [ghost_clipping.Factors(*(torch.randn(3, 5, 1, 2, k, generator=generator, dtype=dtype) for k in (4, 3)))]
+    factors = [clipping.Factors(*(torch.randn(3, 5, 1, 2, k, generator=generator, dtype=dtype) for k in (4, 3)))]
     present = torch.ones(3, 5, dtype=torch.bool)
     present[2] = False  # an empty batch
     kept = present.clone()
     kept[0, 1] = kept[1, 4] = kept[1, 0] = False
-    expected = list(itertools.chain(*ghost_clipping.clipped_sums(plain, factors, kept, 0.7)))
+    expected = list(itertools.chain(*clipping.clipped_sums(plain, factors, kept, 0.7)))
     plain[0][0, 1, 1] = factors[0].inputs[1, 4, 0, 1, 0] = factors[0].backprops[1, 0, 0, 0, 2] = bad
     plain[0][2] = factors[0].inputs[2] = bad  # masked
-    for got, want in zip(
-        itertools.chain(*ghost_clipping.clipped_sums(plain, factors, present, 0.7)), expected, strict=True
-    ):
+    for got, want in zip(itertools.chain(*clipping.clipped_sums(plain, factors, present, 0.7)), expected, strict=True):
         assert torch.equal(got, want)
         assert not got[2].any()
 
@@ -168,10 +164,8 @@ def test_the_norm_covers_what_rounding_leaves_of_positions_that_cancel(seed, siz
     a[0] *= 2.0**-small
     other = a.clone()
     other[0] = torch.nextafter(a[0], torch.tensor(9.0))
-    factors = [
-        ghost_clipping.Factors(torch.stack([a, other])[None, None, None], torch.stack([b, -b])[None, None, None])
-    ]
-    bound = ghost_clipping.norm_bounds([], factors).item()
+    factors = [clipping.Factors(torch.stack([a, other])[None, None, None], torch.stack([b, -b])[None, None, None])]
+    bound = clipping.norm_bounds([], factors).item()
     assert Fraction(bound) ** 2 >= exact_norm_squared([], factors, 0)
 
 
@@ -179,8 +173,8 @@ def test_the_norm_covers_what_rounding_leaves_of_positions_that_cancel(seed, siz
 @pytest.mark.parametrize(("a", "b"), [(1e-170, 1e150), (1e140, 1e-165)])
 def test_the_norm_covers_squares_that_underflow(positions, a, b):
     values = torch.full((1, 1, 1, positions, 3), 1.0, dtype=torch.float64)
-    factors = [ghost_clipping.Factors(a * values, b * values)]
-    bound = ghost_clipping.norm_bounds([], factors).item()
+    factors = [clipping.Factors(a * values, b * values)]
+    bound = clipping.norm_bounds([], factors).item()
     assert Fraction(bound) ** 2 >= exact_norm_squared([], factors, 0)
     assert bound < 1e10
 
@@ -188,8 +182,8 @@ def test_the_norm_covers_squares_that_underflow(positions, a, b):
 def test_positions_that_cancel_are_not_taken_for_more_than_they_are():
     """1 - 1 at two positions: the gradient is zero, and its bound the share of the triangle inequality."""
     ones = torch.ones(1, 1, 1, 2, 1)
-    factors = [ghost_clipping.Factors(ones, torch.tensor([1.0, -1.0]).reshape(1, 1, 1, 2, 1))]
-    bound = ghost_clipping.norm_bounds([], factors).item()
+    factors = [clipping.Factors(ones, torch.tensor([1.0, -1.0]).reshape(1, 1, 1, 2, 1))]
+    bound = clipping.norm_bounds([], factors).item()
     assert bound == pytest.approx(2**-12.5, rel=1e-9)
     plain = [torch.full((1, 1, 1), 0.5)]
     assert clip(plain, factors, 1.0)[0].item() == 0.5

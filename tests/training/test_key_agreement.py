@@ -234,7 +234,7 @@ def test_refusals(call, message):
 
 
 def test_cryptography_is_loaded_only_when_keys_are_agreed_on():
-    code = "import sys, mfdl.training.key_agreement, mfdl.training.node_noise; print('cryptography' in sys.modules)"
+    code = "import sys, mfdl.training.key_agreement, mfdl.training.streams; print('cryptography' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=600, check=True)
     assert done.stdout.strip() == "False"
 

@@ -7,9 +7,7 @@ import torch
 
 import mfdl
 from mfdl.training import learned, tasks
-from mfdl.training.learned import Ended, Judged
-from mfdl.training.tasks import baselines
-from mfdl.training.tasks.baselines import Baseline
+from mfdl.training.learned import Baseline, Ended, Judged
 
 START, GUESS = Baseline(2.0, 0.1), Baseline(2.5, 0.2)
 
@@ -18,7 +16,7 @@ def test_untrained_is_what_every_nodes_first_model_shows():
     for task in (small_tasks.classes(), small_tasks.regression()):
         instance = task.instance(3, 2)
         expected = instance.evaluate(instance.initial_parameters)
-        found = baselines.untrained(task, 3)
+        found = learned.untrained(task, 3)
         assert found.loss == pytest.approx(float(expected.loss[1]), rel=1e-12)
         if expected.accuracy is None:
             assert found.accuracy is None
@@ -28,7 +26,7 @@ def test_untrained_is_what_every_nodes_first_model_shows():
 
 def test_chance_of_classes_is_equal_scores_and_the_commonest_class():
     task = small_tasks.classes(targets=np.array([2] * 30 + [0] * 20 + [1] * 10))
-    found = baselines.chance(task)
+    found = learned.chance(task)
     assert found.loss == pytest.approx(np.log(3), rel=1e-6)
     assert found.accuracy == pytest.approx(np.mean(task.test_targets == 2))
 
@@ -36,13 +34,13 @@ def test_chance_of_classes_is_equal_scores_and_the_commonest_class():
 def test_chance_of_regression_is_the_mean_of_the_train_targets():
     task = small_tasks.regression()
     expected = np.mean((task.test_targets - task.targets.mean()) ** 2)
-    assert baselines.chance(task).loss == pytest.approx(expected, rel=1e-5)
+    assert learned.chance(task).loss == pytest.approx(expected, rel=1e-5)
 
 
 def test_no_chance_where_a_guess_means_nothing():
-    assert baselines.chance(tasks.rotated_quadratics(4)) is None  # an output of two numbers
-    assert baselines.chance(small_tasks.regression(targets=np.ones(40))) is None
-    assert baselines.chance(small_tasks.regression(loss=lambda out, y: (out[0] - y).square() / 0.0)) is None
+    assert learned.chance(tasks.rotated_quadratics(4)) is None  # an output of two numbers
+    assert learned.chance(small_tasks.regression(targets=np.ones(40))) is None
+    assert learned.chance(small_tasks.regression(loss=lambda out, y: (out[0] - y).square() / 0.0)) is None
 
 
 @pytest.mark.parametrize(
@@ -118,6 +116,6 @@ def test_words_and_title_of_a_run_that_learned_nothing_say_so(run):
 
 def test_untrained_leaves_torchs_generator_alone():
     before = torch.get_rng_state()
-    baselines.untrained(small_tasks.classes(), 0)
-    baselines.chance(small_tasks.classes())
+    learned.untrained(small_tasks.classes(), 0)
+    learned.chance(small_tasks.classes())
     assert torch.equal(before, torch.get_rng_state())

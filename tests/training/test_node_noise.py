@@ -20,9 +20,8 @@ from mfdl.participation import Cyclic
 from mfdl.testing.strategies import gossip_matrices, random_encoder
 from mfdl.training.key_agreement import NodeIdentity, agree
 from mfdl.training.keys import NoiseKey, normals
-from mfdl.training.node_noise import node_noise, node_stream
 from mfdl.training.shared_randomness import HolderKeys, columns_by_holders
-from mfdl.training.streams import noise_stream
+from mfdl.training.streams import node_noise, node_stream, noise_stream
 
 ROOT = NoiseKey.from_seed(4)
 NU = 1.7

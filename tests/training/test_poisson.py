@@ -14,8 +14,8 @@ import mfdl
 from mfdl import Dynamics, NoiseKey, PoissonSampling, algorithms, gossip, trust
 from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.testing.tasks import linear_task
+from mfdl.training.drawn_batches import PoissonBatches
 from mfdl.training.keys import normals, words
-from mfdl.training.poisson import PoissonBatches
 from mfdl.training.replay import replay
 
 torch.set_num_threads(1)

@@ -24,7 +24,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from ...errors import UnsupportedMechanism
-from .. import clipping, ghost_clipping
+from .. import clipping
 from .modules import Parameters, PerRecordModel, output_of
 
 FACTORED_FROM = 2**14
@@ -47,10 +47,10 @@ class _Linear:
         """All but the tensors: a later call must repeat them."""
         return ()
 
-    def factors(self, backprops: torch.Tensor) -> ghost_clipping.Factors:
+    def factors(self, backprops: torch.Tensor) -> clipping.Factors:
         """Of (n, B, *, I) inputs, in this call's place, and (n, B, *, O)."""
         parts = (part.reshape(*part.shape[:2], 1, -1, part.shape[-1]) for part in (self.input, backprops))
-        return ghost_clipping.Factors(*parts)
+        return clipping.Factors(*parts)
 
 
 Size = int | tuple[int, ...]
@@ -73,7 +73,7 @@ class _Convolution:
         """All but the tensors: a later call must repeat them."""
         return self.stride, self.padding, self.dilation, self.groups
 
-    def factors(self, backprops: torch.Tensor) -> ghost_clipping.Factors:
+    def factors(self, backprops: torch.Tensor) -> clipping.Factors:
         """Of (n, B, *, channels, *places) inputs, in this call's place, and (n, B, *, outputs, *places)."""
         kernel = tuple(self.weight.shape[2:])
         axes = len(kernel)
@@ -95,7 +95,7 @@ class _Convolution:
             split = columns.reshape(n, B, len(images) // (n * B), self.groups, -1, columns.shape[-1])
             return split.permute(0, 1, 3, 2, 5, 4).flatten(3, 4)
 
-        return ghost_clipping.Factors(by_group(patches), by_group(outputs))
+        return clipping.Factors(by_group(patches), by_group(outputs))
 
 
 _Call = _Linear | _Convolution
@@ -179,7 +179,7 @@ class Layer:
     def is_cheaper(self) -> bool:
         """Whether factors take less than the gradient, within what is proved of their norms."""
         terms = self.inputs + self.outputs + self.positions**2
-        return self.size < self.entries and terms <= ghost_clipping.LARGEST_SUM
+        return self.size < self.entries and terms <= clipping.LARGEST_SUM
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -226,13 +226,13 @@ class RecordClipping:
             gradients = self.model.per_record_gradients(rows, features, targets)
             return clipping.clipped_sums(list(gradients.values()), mask, clip_norm)
         plain, factors = self._gradients(rows, features, targets)
-        sums, weight_sums = ghost_clipping.clipped_sums(list(plain.values()), list(factors.values()), mask, clip_norm)
+        sums, weight_sums = clipping.clipped_sums(list(plain.values()), list(factors.values()), mask, clip_norm)
         named = dict(zip((*plain, *factors), (*sums, *weight_sums), strict=True))
         return [named[name].reshape(-1, *shape).to(rows.dtype) for name, shape in self.model.shapes.items()]
 
     def _gradients(
         self, rows: torch.Tensor, features: torch.Tensor, targets: torch.Tensor
-    ) -> tuple[Parameters, dict[str, ghost_clipping.Factors]]:
+    ) -> tuple[Parameters, dict[str, clipping.Factors]]:
         """Per-record gradients (n, B, ...) of the parameters that are not factored, and factors of the others."""
         parameters = self.model.unflatten(rows)
         weights = {name: parameters.pop(name) for name in self.layers}
