@@ -38,6 +38,7 @@ _EXPORTS = {
     "ParticipationByNode": "mfdl.participation",
     "PoissonSampling": "mfdl.participation",
     "PrivacyLosses": "mfdl.privacy.losses",
+    "PrivateNode": "mfdl.training.private_node",
     "Question": "mfdl.privacy.question",
     "Released": "mfdl.released",
     "Round": "mfdl.algorithms",
@@ -57,7 +58,6 @@ _EXPORTS = {
     "gossip": "=mfdl.gossip",
     "graphs": "=mfdl.graphs",
     "noise_stream": "mfdl.training.streams",
-    "optim": "=mfdl.optim",
     "pairwise": "mfdl.reporting.pairwise",
     "partition": "=mfdl.training.tasks.partition",
     "privacy": "=mfdl.privacy",
@@ -92,19 +92,7 @@ def __dir__() -> list[str]:
 
 
 if TYPE_CHECKING:
-    from . import (
-        algorithms,
-        audit,
-        data,
-        factorization,
-        gossip,
-        graphs,
-        optim,
-        privacy,
-        sweeps,
-        testing,
-        trust,
-    )
+    from . import algorithms, audit, data, factorization, gossip, graphs, privacy, sweeps, testing, trust
     from .algorithms import LinearAlgorithm, Round
     from .decor_search import decor_couples
     from .dynamics import Dynamics
@@ -134,6 +122,7 @@ if TYPE_CHECKING:
     from .sweeps import sweep
     from .training import tasks
     from .training.keys import NoiseKey
+    from .training.private_node import PrivateNode
     from .training.replay import replay
     from .training.run import Run
     from .training.streams import noise_stream

@@ -1,12 +1,18 @@
 """What a trained model is measured by: loss and accuracy on the test records, and more where it is asked for.
 
 In: names. Out: each with its words. A name is the same everywhere: an option of `replay` and of `mfdl compare`, a key
-of `SeedRun.metrics`, a column of rows and files, a picture's metric, `final_NAME` in results. No guarantee covers any.
+of `SeedRun.metrics`, a column of rows and files, a picture's metric, `final_NAME` in results.
+
+No guarantee covers any of them, nor times, nor whether a run diverged: they are computed without noise, from records or
+from models that may not be released. The annotation `NotPrivate[...]` marks such fields of a dataclass. They are for
+research; publishing them, choosing parameters by them or stopping by them is outside every guarantee.
 """
 
 from __future__ import annotations
 
+import typing
 from collections.abc import Iterable
+from typing import Annotated, TypeVar
 
 from .errors import InvalidInput, require_known
 
@@ -21,6 +27,10 @@ WORDS = {
 METRICS = tuple(name for name in WORDS if name not in ("loss", "accuracy"))
 """Those on request: the loss of each node's model over all train records of all nodes, and test loss, test accuracy and
 train loss of the average of all nodes' models, one number for all nodes."""
+T = TypeVar("T")
+
+NOT_PRIVATE = "not covered by any guarantee: computed without noise, for research"
+NotPrivate = Annotated[T, NOT_PRIVATE]
 
 
 def is_of_nodes(name: str) -> bool:
@@ -54,3 +64,14 @@ def require_measured(metrics: Iterable[str], kind: str, task: str) -> None:
     for name in metrics:
         if is_accuracy(name) and kind != "classification":
             raise InvalidInput(f"metric {name!r} needs a classifier, and task {task!r} is a regression; leave it out.")
+
+
+def not_private_fields(kind: type) -> tuple[str, ...]:
+    """Names of the fields of a dataclass whose type carries the mark, in their order.
+
+    >>> from mfdl.training.tasks import Evaluation
+    >>> not_private_fields(Evaluation)
+    ('loss', 'accuracy', 'metrics')
+    """
+    hints = typing.get_type_hints(kind, include_extras=True)
+    return tuple(name for name, hint in hints.items() if NOT_PRIVATE in getattr(hint, "__metadata__", ()))

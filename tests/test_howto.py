@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from page_session import blocks, dotted_names, in_fresh_interpreter, run_page, text_of, unresolved
 
-from mfdl.training.evaluated_step import EvaluatedStep
+from mfdl.training.replay_config import EvaluatedStep
 
 PAGES = Path(__file__).parents[1] / "docs"
 SESSION = "The code of this page is one session: each block goes on from those before it."

@@ -250,7 +250,7 @@ def test_a_node_of_ones_own_does_not_take_a_sampled_mechanism():
     made = mfdl.with_noise(algorithms.dp_dsgd(*on("ring:n=4")), trust=trust.LDP(), **ASKED, noise_std=1.0)
     module = torch.nn.Linear(2, 1)
     with pytest.raises(UnsupportedMechanism, match="counts on batches that are drawn secretly, by Poisson"):
-        mfdl.optim.PrivateNode(
+        mfdl.training.private_node.PrivateNode(
             torch.optim.SGD(module.parameters(), lr=0.1), module, made, node=0, keys=mfdl.NoiseKey.from_seed(0),
             loss=torch.nn.functional.mse_loss,
         )  # fmt: skip

@@ -13,8 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from mfdl import files
-from mfdl.optim import PrivateNode
+from mfdl import PrivateNode, files
 from mfdl.training import checkpoint
 from mfdl.training.key_agreement import NodeIdentity
 from mfdl.training.keys import SECRET_BYTES, NoiseKey

@@ -14,7 +14,7 @@ import json
 from collections.abc import Awaitable, Callable
 
 import mfdl
-from mfdl.optim import PrivateNode
+from mfdl import PrivateNode
 from mfdl.training.key_agreement import open_group_key, pair_key, seal_group_key
 from mfdl.training.keys import SECRET_BYTES, NoiseKey
 from mfdl.training.shared_randomness import HolderKeys, Holders

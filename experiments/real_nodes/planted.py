@@ -8,9 +8,9 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from mfdl import PrivateNode
 from mfdl.check import FloatArray
 from mfdl.noise import NoiseOperator, NoiseStream
-from mfdl.optim import PrivateNode
 from mfdl.training.keys import ColumnNormals
 from mfdl.training.shared_randomness import HolderKeys, base_columns, columns_by_holders
 

@@ -12,8 +12,8 @@ import hashlib
 import torch
 
 import mfdl
+from mfdl import PrivateNode
 from mfdl.mechanism import Mechanism
-from mfdl.optim import PrivateNode
 from mfdl.training import tasks
 from mfdl.training.shared_randomness import HolderKeys, Holders, columns_by_holders
 from mfdl.trust import LDP, SecLDP, TrustModel

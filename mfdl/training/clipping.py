@@ -6,6 +6,14 @@ or clipped gradients. Where gradients come from is in `tasks`; what the clipping
 
 The rule, the same for every record or node: a gradient is scaled to norm at most `clip_norm`, over all parameters
 together; one with a NaN or an infinity becomes zero; a masked record, or a node without records, gives zero.
+
+Ghost clipping (`ghost_clipped_sums`) never multiplies out the gradients of weights. They come as factors, backprops b_p
+and inputs a_p of the layer at positions p: a record's gradient is G = sum_p b_p a_p^T, and
+||G||^2 = sum_pq (a_p . a_q) (b_p . b_q), so memory grows as B P (I + O + P) and not as B I O. Which parameters have
+factors is decided in `tasks.record_clipping`; the factors that are clipped are those that are summed, so the bound
+holds whatever they are.
+
+Source: Goodfellow, arXiv:1510.01799v2 (norms of linear layers); Li et al., arXiv:2110.05679v6, Section 4 (positions).
 """
 
 from __future__ import annotations
@@ -21,6 +29,12 @@ from ..errors import InvalidInput
 
 SMALLEST_CLIP_NORM, LARGEST_CLIP_NORM = 1e-30, 1e30
 """Outside this range the products of float32 gradients and factors leave the normal numbers."""
+CANCELLATION = 2.0**-27
+"""Share of T^2, T = sum_p ||a_p|| ||b_p||, that is added to ||G||^2: at P = 1 norms come out 4e-9 too large."""
+LARGEST_SUM = 2**22
+"""The most terms, I + O + P^2, for which `norm_bounds` is proved; weights with more are not factored."""
+UNDERFLOW = 2.0**-480
+"""Added to each entry's share of a norm: squares that leave the float64 numbers are smaller."""
 
 
 def relative_slack(dimension: int, dtype: torch.dtype) -> float:
@@ -130,14 +144,6 @@ def clipped_rows(gradients: torch.Tensor, present: torch.Tensor, clip_norm: floa
     return clipped_sums([gradients.unsqueeze(1)], present.unsqueeze(1), clip_norm)[0]
 
 
-CANCELLATION = 2.0**-27
-"""Share of T^2, T = sum_p ||a_p|| ||b_p||, that is added to ||G||^2: at P = 1 norms come out 4e-9 too large."""
-LARGEST_SUM = 2**22
-"""The most terms, I + O + P^2, for which `norm_bounds` is proved; weights with more are not factored."""
-UNDERFLOW = 2.0**-480
-"""Added to each entry's share of a norm: squares that leave the float64 numbers are smaller."""
-
-
 class Factors(NamedTuple):
     """One weight's per-record gradients: of record r of node u in group g the matrix (O, I) sum_p b_p a_p^T.
 
@@ -168,7 +174,7 @@ def norm_bounds(plain: Sequence[torch.Tensor], factors: Sequence[Factors]) -> to
         1e-150 sqrt(D): in exact arithmetic on the given floats, whatever their size. Not finite where an a, b or g is
         not; above the exact norm by a share of at most 2^-27 (T / ||G||)^2, and (D + 8) u.
 
-    Proof, one group; groups and parameters add up as squares, their rounding is that of `clipping.gradient_norms`.
+    Proof, one group; groups and parameters add up as squares, their rounding is that of `gradient_norms`.
         S = ||G||^2 is a sum of P^2 terms (a_p . a_q)(b_p . b_q). However it is grouped, float64 errs by at most
         1.01 (I + O + P^2 + 4) u sum_pq (|a_p| . |a_q|)(|b_p| . |b_q|) <= 2^-30 T^2, by Cauchy-Schwarz. The computed
         T is at least T (1 - 2^-30), so S + 2^-27 T^2 as computed is at least S + 2^-28 T^2. The rounding of the
@@ -221,7 +227,7 @@ def ghost_clipped_sums(
         rounded to a type of spacing eps, by at most clip_norm (1 + 2 B eps + B^2 P 2^-36): the bound is at least
         2^-14 T, so c T <= 2^14 clip_norm for each record, and float64 errs in a sum by 1.01 (B P + 1) u B times that.
     Raises:
-        InvalidInput: as `clipping.clip_factor`; the shapes are not checked here.
+        InvalidInput: as `clip_factor`; the shapes are not checked here.
     Cost: 2 n B P I O float64 operations per weight, and for norms 2 n B P^2 (I + O) if P > 1; memory
         n I O + n B P (I + O + P).
     """
@@ -231,18 +237,18 @@ def ghost_clipped_sums(
     factor = clip_factor(bounds, clip_norm, dimension=dimension, dtype=torch.float64)
     factor = torch.where(mask, factor, 0.0)
 
-    def kept(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def masked(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Values in float64, zero where the factor is (0 * inf would be nan), and the factor in their shape."""
         shaped = factor.reshape(*factor.shape, *(1,) * (values.ndim - 2))
         return torch.where(shaped > 0, values, 0.0).double(), shaped
 
     sums = []
     for gradient in plain:
-        values, shaped = kept(gradient)
+        values, shaped = masked(gradient)
         sums.append((values * shaped).sum(1))
     weight_sums = []
     for inputs, backprops in factors:
-        values, shaped = kept(backprops)
-        a, w = (part.transpose(1, 2).flatten(2, 3) for part in (kept(inputs)[0], values * shaped))  # (n, g, B P, ...)
+        values, shaped = masked(backprops)
+        a, w = (part.transpose(1, 2).flatten(2, 3) for part in (masked(inputs)[0], values * shaped))  # (n, g, B P, ...)
         weight_sums.append(w.mT @ a)
     return sums, weight_sums

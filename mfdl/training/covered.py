@@ -14,7 +14,7 @@ from ..dynamics import MAX_RATE_RATIO
 from ..errors import InvalidInput, UnsupportedMechanism
 from ..mechanism import Mechanism
 from .tasks import Task
-from .tasks.steps import Period
+from .tasks.partition import Period
 
 
 def fed_every(mechanism: Mechanism, given: int | None) -> Period:

@@ -9,6 +9,8 @@ float64: fl(g + e) is a function of g + e, as are all that follow, and nothing i
 noise may be a million times what hides a record, and g is then rounded to the grid of that noise.) Where an algorithm
 noises something else than its gradients (messages, as Zip-DL), its state is kept in float64, and messages are rounded
 last.
+
+`Releasing` sums up what a run releases while it trains, so that no model is kept longer than its step.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Whether training was worth it: mechanisms beside the untrained model and beside chance, and which knob to turn.
 
-In: where each mechanism ended, and the baselines (`tasks.baselines`). Out: what beats what, a finding for the title of
-a picture, sentences. A mechanism beats a baseline if its mean test loss over the seeds is below it and no seed
-diverged. The rules of the advice, of which the first that applies to a mechanism is said:
+In: where each mechanism ended, and two baselines: the untrained model of a seed, and a guess that looks at no record.
+Out: which mechanism beats which baseline, a finding for the title of a picture, sentences. As every test metric these
+are covered by no guarantee. A mechanism beats a baseline if its mean test loss over the seeds is below it and no seed
+diverged. The advice on a mechanism is the first of these rules that applies:
 
 - seeds diverged: a lower learning rate;
 - without noise training does not beat the untrained model either: a lower learning rate where the loss went up, more
@@ -24,7 +25,7 @@ import numpy as np
 import torch
 from torch.func import vmap
 
-from .not_private import NotPrivate
+from ..metrics import NotPrivate
 from .tasks import modules, seeds
 from .tasks.instance import tested
 
@@ -34,6 +35,14 @@ if TYPE_CHECKING:
 
 STILL = 0.02  # of the untrained loss: a change that is none
 AT_BEST = 1e-9  # an untrained loss that is zero in all but rounding: such a start has nothing to learn
+
+
+@dataclasses.dataclass(frozen=True)
+class Baseline:
+    """Mean test loss, and for classification the share of test records classified rightly (else None)."""
+
+    loss: NotPrivate[float]
+    accuracy: NotPrivate[float | None] = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,7 +83,7 @@ class Ended:
 class Judged:
     """Mechanisms of one task beside its baselines.
 
-    Attributes: untrained: means over the seeds of `ended`; chance: see `tasks.baselines.chance`.
+    Attributes: untrained: means over the seeds of `ended`; chance: see `chance`.
     """
 
     ended: Sequence[Ended]
@@ -157,14 +166,6 @@ def _mean(values: Sequence[float | None]) -> float | None:
 def _in_words(baseline: Baseline) -> str:
     accuracy = "" if baseline.accuracy is None else f", accuracy {baseline.accuracy:.1%}"
     return f"loss {baseline.loss:.4g}{accuracy}"
-
-
-@dataclasses.dataclass(frozen=True)
-class Baseline:
-    """Mean test loss, and for classification the share of test records classified rightly (else None)."""
-
-    loss: NotPrivate[float]
-    accuracy: NotPrivate[float | None] = None
 
 
 def untrained(task: Task, seed: int) -> Baseline:

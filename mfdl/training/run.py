@@ -17,13 +17,13 @@ from ..algorithms.registry import shortsighted
 from ..errors import InvalidInput, require_known
 from ..gossip.communication import communication_graph
 from ..mechanism import MECHANISM, Mechanism
+from ..metrics import NotPrivate, not_private_fields
 from ..shown import Shown, short_repr
 from ..storable import storable
 from ..tables import data_frame
 from ..trust import TrustModel
 from .covered import statement
 from .learned import Baseline, Ended, Judged, mean_baseline
-from .not_private import NotPrivate, not_private_fields
 
 if TYPE_CHECKING:
     import pandas
@@ -146,7 +146,7 @@ class Run(Shown):
     """All seeds of one mechanism on one task.
 
     Attributes:
-        chance_loss, chance_accuracy: test metrics of a guess that looks at no record (`tasks.baselines.chance`); None
+        chance_loss, chance_accuracy: test metrics of a guess that looks at no record (`learned.chance`); None
             where there is none.
         public_constants: those of the task, where the mechanism's batches are secret.
     """

@@ -3,8 +3,7 @@
 In: a noise operator, whose columns name their holders (one node, both ends of an edge, a group), and keys by
 holders. Out: the base normals of any step. Column c of a step, the j-th among the columns of its holder set S, is
 `normals(key of S, step, [j], dim)`: both ends of an edge make identical normals, a node makes its own from the keys
-it holds, and nobody else can make any. How keys are agreed on is in `key_agreement`, what one node adds in
-`node_noise`.
+it holds, and nobody else can make any. How keys are agreed on is in `key_agreement`, what one node adds in `streams`.
 """
 
 from __future__ import annotations

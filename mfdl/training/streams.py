@@ -1,7 +1,11 @@
 """The stream of a simulation: nu N Z of all nodes, Z from one root secret or the keys of all holder sets.
 
 Base noise is always made on the CPU, so that every device trains with the same numbers. How a stream is computed is in
-`mfdl.noise.stream`, the secrets of a single node in `node_noise`.
+`mfdl.noise.stream`.
+
+`node_noise` and `node_stream` are what a single node of a deployment adds: its rows, from its own secrets alone. The
+operator is cut to these rows, so neither work nor memory grows with the number of nodes, except for operators that a
+user defines.
 """
 
 from __future__ import annotations

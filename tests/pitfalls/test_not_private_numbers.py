@@ -6,10 +6,9 @@ import json
 import pyarrow.parquet as pq
 import pytest
 
-from mfdl.metrics import METRICS
+from mfdl.metrics import METRICS, not_private_fields
 from mfdl.reporting.compare import NOT_PRIVATE, run_comparison
 from mfdl.reporting.comparison_config import ComparisonConfig
-from mfdl.training.not_private import not_private_fields
 from mfdl.training.run import SeedRun
 from mfdl.training.tasks import Evaluation
 

@@ -67,7 +67,7 @@ def entries(plain, factors) -> int:
 def clip(plain, factors, clip_norm, mask=None):
     B = factors[0].inputs.shape[1]
     given_mask = torch.ones(1, B, dtype=torch.bool) if mask is None else mask
-    return list(itertools.chain(*clipping.clipped_sums(plain, factors, given_mask, clip_norm)))
+    return list(itertools.chain(*clipping.ghost_clipped_sums(plain, factors, given_mask, clip_norm)))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -131,7 +131,7 @@ def test_sums_are_those_of_gradients_multiplied_out(dtype, seed, scale, clip_nor
         torch.einsum("nrgpo,nrgpi->nrgoi", weight.backprops.double(), weight.inputs.double()) for weight in factors
     ]
     expected = clipping.clipped_sums([g.double() for g in plain] + whole, mask, clip_norm)
-    found = itertools.chain(*clipping.clipped_sums(plain, factors, mask, clip_norm))
+    found = itertools.chain(*clipping.ghost_clipped_sums(plain, factors, mask, clip_norm))
     for got, want in zip(found, expected, strict=True):
         assert got.shape == want.shape
         torch.testing.assert_close(got, want, rtol=1e-6, atol=1e-7 * clip_norm)
@@ -147,10 +147,12 @@ def test_what_is_no_number_or_absent_gives_zero_and_leaves_the_others_alone(bad,
     present[2] = False  # an empty batch
     kept = present.clone()
     kept[0, 1] = kept[1, 4] = kept[1, 0] = False
-    expected = list(itertools.chain(*clipping.clipped_sums(plain, factors, kept, 0.7)))
+    expected = list(itertools.chain(*clipping.ghost_clipped_sums(plain, factors, kept, 0.7)))
     plain[0][0, 1, 1] = factors[0].inputs[1, 4, 0, 1, 0] = factors[0].backprops[1, 0, 0, 0, 2] = bad
     plain[0][2] = factors[0].inputs[2] = bad  # masked
-    for got, want in zip(itertools.chain(*clipping.clipped_sums(plain, factors, present, 0.7)), expected, strict=True):
+    for got, want in zip(
+        itertools.chain(*clipping.ghost_clipped_sums(plain, factors, present, 0.7)), expected, strict=True
+    ):
         assert torch.equal(got, want)
         assert not got[2].any()
 

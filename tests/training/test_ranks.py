@@ -22,8 +22,7 @@ from mfdl.errors import InvalidInput, RankLost
 from mfdl.testing import strategies
 from mfdl.training import distributed
 from mfdl.training.distributed.group import Group
-from mfdl.training.distributed.share import Share
-from mfdl.training.distributed.shares import Shares
+from mfdl.training.distributed.share import Share, Shares
 from mfdl.training.keys import NoiseKey
 from mfdl.training.streams import noise_stream
 

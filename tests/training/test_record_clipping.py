@@ -13,8 +13,8 @@ from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import mfdl
+from mfdl import PrivateNode
 from mfdl.errors import UnsupportedMechanism
-from mfdl.optim import PrivateNode
 from mfdl.training.tasks import instance as instances
 from mfdl.training.tasks import record_clipping
 from mfdl.training.tasks.record_clipping import RecordClipping

@@ -16,6 +16,7 @@ from small_tasks import classes, regression
 from mfdl import algorithms, gossip, trust
 from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput, UnsupportedMechanism
+from mfdl.metrics import not_private_fields
 from mfdl.noise import stream
 from mfdl.noise_scale import calibrate, without_noise
 from mfdl.participation import Cyclic, EveryStep, Explicit, OncePerEpoch, Single
@@ -23,11 +24,10 @@ from mfdl.privacy.guarantee import UNITS
 from mfdl.testing.strategies import NAMES, build_algorithm
 from mfdl.testing.tasks import still_task
 from mfdl.training import checkpoint, replay
-from mfdl.training.evaluated_step import EvaluatedStep
 from mfdl.training.keys import NoiseKey
-from mfdl.training.not_private import not_private_fields
 from mfdl.training.replay import ReplayConfig
 from mfdl.training.replay import replay as train
+from mfdl.training.replay_config import EvaluatedStep
 from mfdl.training.tasks import Task, TaskInstance
 
 torch.set_num_threads(1)

@@ -17,14 +17,14 @@ from mfdl import data
 from mfdl.errors import InvalidInput
 from mfdl.training import tasks
 from mfdl.training.tasks import instance as instances
-from mfdl.training.tasks import modules, partition, seeds, steps
+from mfdl.training.tasks import modules, partition, seeds
 
 torch.set_num_threads(1)  # workers of the test run share the cores; spinning threads cost seconds
 
 
 def uniform_index(num_records: int, num_nodes: int, seed: int, period: int) -> np.ndarray:
     held = partition.Uniform().held(np.zeros(num_records), num_nodes, seed)
-    return steps.record_index(held, seed=seed, periods=[period] * num_nodes)
+    return partition.record_index(held, seed=seed, periods=[period] * num_nodes)
 
 
 @given(

@@ -7,7 +7,7 @@ import torch
 from torch.func import functional_call, grad, vmap
 
 import mfdl
-from mfdl.training.tasks import modules, traced
+from mfdl.training.tasks import modules
 
 
 def by_torch(model, rows, features, targets, weights):
@@ -46,23 +46,23 @@ MODULES = {
 
 @pytest.mark.parametrize("name", sorted(MODULES))
 def test_recorded_gradients_are_those_of_torch_bit_for_bit(name, monkeypatch):
-    monkeypatch.setattr(traced, "CALLS_BEFORE", 2)
+    monkeypatch.setattr(modules, "CALLS_BEFORE", 2)
     model = modules.PerRecordModel(modules.build(MODULES[name], 0), torch.nn.functional.cross_entropy)
-    gradients = traced.node_gradients(model)
+    gradients = modules.node_gradients(model)
     for seed in range(5):
         arguments = drawn(model, seed, records=5 + seed % 2)
         for got, wanted in zip(gradients(*arguments), by_torch(model, *arguments), strict=True):
             assert torch.equal(got, wanted)
     assert len(gradients._recorded) == 2
     assert all(recorded is not gradients._eager for recorded in gradients._recorded.values())
-    assert traced.node_gradients(model) is gradients
+    assert modules.node_gradients(model) is gradients
 
 
 def test_a_module_that_changes_with_the_call_is_not_played_back(monkeypatch):
-    monkeypatch.setattr(traced, "CALLS_BEFORE", 1)
+    monkeypatch.setattr(modules, "CALLS_BEFORE", 1)
     module = Counting()
     model = modules.PerRecordModel(module, torch.nn.functional.cross_entropy)
-    gradients, arguments = traced.NodeGradients(model), drawn(model, 0)
+    gradients, arguments = modules.NodeGradients(model), drawn(model, 0)
     gradients(*arguments)
     module.calls = 6
     got = gradients(*arguments)
@@ -74,7 +74,7 @@ def test_a_long_run_has_the_bits_of_one_that_records_nothing(monkeypatch):
     task = mfdl.tasks.load("rotated-quadratics", 4)
     models = {}
     for calls in (3, 10**9):
-        monkeypatch.setattr(traced, "CALLS_BEFORE", calls)
+        monkeypatch.setattr(modules, "CALLS_BEFORE", calls)
         instance = task.instance(0, 1)
         state = instance.initial_parameters
         for step in range(12):

@@ -12,8 +12,7 @@ from typing import Any
 
 from . import partition
 from ._data_sets import a9a, digits, housing, mnist
-from ._generated import logistic
-from ._quadratic import least_squares, quadratic, rotated_quadratics
+from ._synthetic import least_squares, logistic, quadratic, rotated_quadratics
 from ._task import TASKS, Task, from_module
 from .instance import Evaluation, TaskInstance
 

@@ -22,10 +22,10 @@ from ...errors import InvalidInput
 from ...graphs import SparseGraph
 from ...matrices import read_only
 from ...spec import Entry, Registry
-from . import fingerprint, modules, records, seeds
+from . import code_fingerprint, modules, records, seeds
 from . import partition as partitions
 from .instance import TaskInstance
-from .steps import Period, periods_of_nodes, record_index
+from .partition import Period, periods_of_nodes, record_index
 
 Kind = Literal["classification", "regression"]
 TASKS: Registry[Entry] = Registry("task", supplied=("graph_or_num_nodes", "data_home"))
@@ -140,7 +140,7 @@ class Task:
         """
         module = modules.build(self.build_module, seed=0)
         digest = hashlib.sha256(repr((self.name, self.kind, self.num_nodes, self.partition.text)).encode())
-        digest.update(fingerprint.of_module(module) + fingerprint.of_callable(self.loss))
+        digest.update(code_fingerprint.of_module(module) + code_fingerprint.of_callable(self.loss))
         for array in (self.features, self.targets, self.test_features, self.test_targets):
             digest.update(repr((array.shape, array.dtype.str)).encode())
             digest.update(np.ascontiguousarray(array).tobytes())

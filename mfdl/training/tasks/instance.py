@@ -20,13 +20,13 @@ from torch.func import vmap
 
 from ... import check, metrics
 from ...errors import InvalidInput, require_known
+from ...metrics import NotPrivate
 from ...privacy.guarantee import UNITS
 from ...shown import short_repr
 from .. import clipping
-from ..not_private import NotPrivate
 from . import modules
+from .modules import node_batch, node_gradients
 from .record_clipping import RecordClipping
-from .traced import node_batch, node_gradients
 
 CHUNK_BYTES = 256 * 2**20
 """About the most memory that per-record gradients or activations take at one time."""

@@ -1,7 +1,7 @@
 """Sums of clipped per-record gradients of a module: with weights as factors where that is cheaper, else plainly.
 
 In: a `PerRecordModel` and one record. Out: a `RecordClipping`, which says for which weights the inputs and backprops of
-their layer stand for the gradient (`ghost_clipping`), and sums clipped gradients of all nodes.
+their layer stand for the gradient (ghost clipping), and sums clipped gradients of all nodes.
 
 What decides is how the module computes, not what its layers are called: a weight is factored if it is the weight of
 exactly one call of `torch.nn.functional.linear`, `conv1d` or `conv2d`, and autograd finds no other path from it to the
@@ -219,14 +219,14 @@ class RecordClipping:
     ) -> list[torch.Tensor]:
         """Sums (n, *shape), one per parameter, of clipped gradients: rows (n, d), features (n, B, ...), mask (n, B).
 
-        Guarantees: those of `clipping.clipped_sums`, or of `ghost_clipping.clipped_sums` where weights are factored.
+        Guarantees: those of `clipping.clipped_sums`, or of `clipping.ghost_clipped_sums` where weights are factored.
         Raises: UnsupportedMechanism: the module does not use its weights as it did when it was looked at.
         """
         if not self.layers:
             gradients = self.model.per_record_gradients(rows, features, targets)
             return clipping.clipped_sums(list(gradients.values()), mask, clip_norm)
         plain, factors = self._gradients(rows, features, targets)
-        sums, weight_sums = clipping.clipped_sums(list(plain.values()), list(factors.values()), mask, clip_norm)
+        sums, weight_sums = clipping.ghost_clipped_sums(list(plain.values()), list(factors.values()), mask, clip_norm)
         named = dict(zip((*plain, *factors), (*sums, *weight_sums), strict=True))
         return [named[name].reshape(-1, *shape).to(rows.dtype) for name, shape in self.model.shapes.items()]
 

@@ -21,16 +21,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from . import check
-from .check import FloatArray
-from .errors import InvalidInput, UnsupportedMechanism
-from .mechanism import Mechanism
-from .training.clipping import clipped_rows
-from .training.keys import GENERATOR, NoiseKey
-from .training.shared_randomness import HolderKeys, columns_by_holders
-from .training.streams import node_stream
-from .training.tasks.modules import PROBE_RECORDS, Loss, PerRecordModel, checked_model
-from .training.tasks.record_clipping import RecordClipping
+from .. import check
+from ..check import FloatArray
+from ..errors import InvalidInput, UnsupportedMechanism
+from ..mechanism import Mechanism
+from .clipping import clipped_rows
+from .keys import GENERATOR, NoiseKey
+from .shared_randomness import HolderKeys, columns_by_holders
+from .streams import node_stream
+from .tasks.modules import PROBE_RECORDS, Loss, PerRecordModel, checked_model
+from .tasks.record_clipping import RecordClipping
 
 __all__ = ["PrivateNode", "shaped_like"]
 

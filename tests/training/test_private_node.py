@@ -10,8 +10,9 @@ from small_tasks import module_at, regression, squared
 from torch import nn
 
 import mfdl
-from mfdl.optim import PrivateNode, shaped_like
+from mfdl import PrivateNode
 from mfdl.training.executor import Executor
+from mfdl.training.private_node import shaped_like
 from mfdl.training.shared_randomness import HolderKeys
 
 EPOCHS, PERIOD, NODES, RATE = 3, 2, 4, 0.3

@@ -1,8 +1,9 @@
-"""Quadratic local losses f_i(x) = 1/2 ||A_i x - b_i||^2, one record at each node, with a known minimiser.
+"""Problems with generated records: quadratic local losses whose minimiser is known, and logistic regression.
 
-In: (A_i, b_i) of every node. Out: a task whose record is the matrix [A_i b_i], whose model is the point x itself and
-whose test loss is the distance to the minimiser, or the excess loss, in closed form. The two problems of the papers
-follow. They are for user-level privacy: a node's one record is all it has.
+Quadratic: f_i(x) = 1/2 ||A_i x - b_i||^2, one record at each node. In: (A_i, b_i) of every node. Out: a task whose
+record is the matrix [A_i b_i], whose model is the point x itself and whose test loss is the distance to the minimiser,
+or the excess loss, in closed form; two problems of papers among them. They are for user-level privacy: a node has no
+other record. Logistic: features of a known spectrum, and classes of which the true model is known.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ from scipy.special import ndtri
 
 from ... import check
 from ...errors import InvalidInput, require_known
+from . import partition as partitions
 from . import seeds
-from ._task import TASKS, Task, node_count
+from ._data_sets import linear_from_zero
+from ._task import TASKS, Task, from_module, node_count
 from .partition import Fixed
 
 FloatArray = NDArray[np.float64]
@@ -188,3 +191,55 @@ class _Residual(torch.nn.Module):
 
 def _half_squared_norm(residual: torch.Tensor, _target: torch.Tensor) -> torch.Tensor:
     return 0.5 * residual.square().sum()
+
+
+@TASKS.register(example="logistic:dimension=10,margin=2")
+def logistic(
+    graph_or_num_nodes: Any,
+    dimension: int = 20,
+    train_records: int = 8000,
+    test_records: int = 2000,
+    decay: float = 1.0,
+    margin: float = 4.0,
+    clip: float = 5.0,
+    data_seed: int = 0,
+    partition: partitions.Partition | str = "uniform",
+) -> Task:
+    """Two classes from a logistic model: features j = 1, ..., d are independent N(0, j^-decay), bounded by +-clip.
+
+    The class of a record x is 1 with probability 1 / (1 + exp(-<x, w>)); w has equal entries, such that <x, w> has
+    standard deviation `margin` where nothing is clipped. The model is one linear layer with bias from zero, two
+    scores, cross entropy: convex, and the true model is among those it can be.
+
+    Args:
+        graph_or_num_nodes: a networkx graph, or the number of nodes.
+        dimension, train_records, test_records: d and how many records, drawn once for all runs.
+        decay: of the eigenvalues of the features' covariance, >= 0; 0 is isotropic.
+        margin: how far apart the classes are, >= 0; 0 leaves nothing to learn.
+        clip: bound on the absolute value of a feature, > 0; a public constant.
+        data_seed: of all records.
+        partition: who holds which train record, or its text, see `partition.parse`.
+    """
+    sizes = {"dimension": dimension, "train_records": train_records, "test_records": test_records}
+    d, train, test = (check.integer_at_least(1, **{name: value}) for name, value in sizes.items())
+    decay, margin = check.non_negative(decay=decay), check.non_negative(margin=margin)
+    clip, data_seed = check.positive(clip=clip), check.integer_at_least(0, data_seed=data_seed)
+    spectrum = np.arange(1, d + 1) ** -decay
+    uniform = seeds.Uniforms(data_seed, seeds.SYNTHETIC_DATA)
+    # By the inverse of the normal distribution: numpy's normal numbers may change with its version.
+    features = np.clip(ndtri(uniform((train + test, d))) * np.sqrt(spectrum), -clip, clip)
+    score = features.sum(axis=1) * (margin / np.sqrt(spectrum.sum()))
+    targets = (uniform((train + test,)) * (1 + np.exp(-score)) < 1).astype(np.int64)
+    return from_module(
+        "logistic",
+        graph_or_num_nodes,
+        kind="classification",
+        features=features[:train],
+        targets=targets[:train],
+        test_features=features[train:],
+        test_targets=targets[train:],
+        build_module=functools.partial(linear_from_zero, d, 2),
+        loss=torch.nn.functional.cross_entropy,
+        partition=partition,
+        public_constants="none",
+    )

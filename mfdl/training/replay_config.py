@@ -1,0 +1,181 @@
+"""What `replay` is asked, checked before anything runs, and what it tells while it trains.
+
+In: a calibrated mechanism, a task, seeds or a key, what to measure and where to write. Out: a checked `ReplayConfig`;
+whatever the guarantee does not speak of is refused (`covered`). `EvaluatedStep` is what a run tells at an evaluation.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from .. import check, metrics
+from ..check import FloatArray
+from ..errors import InvalidInput
+from ..mechanism import Mechanism
+from ..metrics import NotPrivate
+from ..noise_scale import CalibratedView
+from ..progress import Progress, shown
+from ..shown import short_repr
+from . import covered
+from .keys import NoiseKey, require_key
+from .tasks import Task
+from .tasks.partition import Period
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class EvaluatedStep:
+    """What `replay(on_evaluation=...)` is told; what is marked `NotPrivate` is covered by no guarantee.
+
+    Attributes:
+        step: number of finished steps.
+        seed: of the run; None when drawn by the operating system.
+        loss: test loss of each node, shape (n,).
+        accuracy: test accuracy of each node, shape (n,), or None for regression.
+        models: a copy of all models, shape (n, d), float64; a guarantee may speak of the final ones only.
+        diverged: a model or a test loss was not finite at this evaluation or before.
+        metrics: those asked for by name (`mfdl.metrics`), shape (n,), or () for the average model.
+    """
+
+    __repr__ = short_repr
+
+    step: int
+    seed: int | None
+    loss: NotPrivate[NDArray[np.float64]]
+    accuracy: NotPrivate[NDArray[np.float64] | None]
+    models: NotPrivate[NDArray[np.float64]]
+    diverged: NotPrivate[bool]
+    metrics: NotPrivate[Mapping[str, NDArray[np.float64]]] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ReplayConfig:
+    """What `replay` is asked.
+
+    Attributes:
+        mechanism: calibrated, or without noise. At record level its participation must be cyclic or every step, the
+            same or another one at each node: the fixed public record-to-step maps that the executor implements; at user
+            level it is every step. With secret batches each is drawn from the noise key.
+        task: data, model and per-record loss, for as many nodes as the mechanism.
+        seeds: decide data split, start model and batch order, shared by all mechanisms of one seed, and the noise
+            key. None: one run, everything drawn by the operating system.
+        key: noise key, instead of the one derived from the seed. A seeded key makes a run reproducible, so
+            anyone who knows the seed can subtract the noise: publish only models of unseeded runs. An unseeded key may
+            serve many runs: each draws a nonce, kept in its checkpoint, and no two of them share noise.
+        period: at user level, over how many steps a node spreads its records, in the same cyclic order every time;
+            default 1, all of them at every step. The guarantee covers any: all data of a user may change. At record
+            level the participation says it, and another one is refused.
+        eval_every: steps between evaluations; default the period (the longest of any node), the end of each epoch;
+            where batches are drawn 1 / rate, rounded.
+        metrics: what evaluations measure besides test loss and accuracy of each node: names of `mfdl.metrics.METRICS`,
+            "train_loss", "average_loss", "average_accuracy" and "average_train_loss"; kept in `SeedRun.metrics`.
+        clip_schedule: public c_t > 0, one for each of T steps: gradients are clipped to c_t clip_norm and divided by
+            c_t, so that what noise is added to is as long as the guarantee says. With learning rates eta_t c_t in the
+            mechanism's dynamics, this is a step eta_t with clipping norm c_t clip_norm and noise in proportion to it.
+            Where the guarantee rests on a Lipschitz constant, only 1 in every step: other local maps are not covered.
+        stop_after: stop after this step (a checkpoint is written); a later call with the same arguments goes on. Where
+            the guarantee is for hidden messages, it covers the final models and none of a run that was stopped.
+        checkpoint_folder: where to keep checkpoints, one subfolder per seed; without it nothing is written.
+        keep_messages: keep every message of the steps of this call, shape (steps, messages, d) (memory).
+        dtype, device: of models and gradients, float32 (default) or float64; default device CUDA when there is one,
+            else the CPU.
+        progress: True, False, "auto" (see `mfdl.progress`), or a function: called with the number of steps just
+            finished.
+        on_evaluation: called with an `EvaluatedStep` after each evaluation of this call, once its checkpoint is
+            written; what it returns is not looked at, what it raises ends the run, and a later call goes on from there.
+        publish: True if models or messages of these runs will be published: noise that a seed decides is refused.
+    """
+
+    mechanism: Mechanism
+    task: Task
+    _: dataclasses.KW_ONLY
+    seeds: Iterable[int] | None = None
+    key: NoiseKey | None = None
+    period: int | None = None
+    eval_every: int | None = None
+    metrics: Iterable[str] = ()
+    clip_schedule: Sequence[float] | FloatArray | None = None
+    stop_after: int | None = None
+    checkpoint_folder: str | os.PathLike[str] | None = None
+    keep_messages: bool = False
+    dtype: torch.dtype = torch.float32
+    device: str | torch.device | None = None
+    progress: Progress = "auto"
+    on_evaluation: Callable[[EvaluatedStep], object] | None = None
+    publish: bool = False
+
+    def __post_init__(self) -> None:
+        mechanism, task, key, seeds = self.mechanism, self.task, self.key, self.seeds
+        if isinstance(cast("object", self.mechanism), CalibratedView):
+            raise InvalidInput(
+                "mechanism must be a Mechanism, got a CalibratedView: matrices A and B say what is seen, and not how "
+                "models are trained; build the algorithm, e.g. by mfdl.algorithms.from_maps, and calibrate that."
+            )
+        check.instance(Mechanism, mechanism=mechanism)
+        check.instance(Task, task=task)
+        mechanism.require_unchanged()
+        covered.require_covered(mechanism, task)
+        if seeds is not None and not isinstance(seeds, Iterable):
+            raise InvalidInput(f"seeds must be a list of integers >= 0, or None for one unseeded run, got {seeds!r}.")
+        seeds = None if seeds is None else tuple(check.integer_at_least(0, seed=seed) for seed in seeds)
+        if seeds == ():
+            raise InvalidInput("seeds must hold at least one seed, or be None for one unseeded run.")
+        object.__setattr__(self, "seeds", seeds)
+        if key is not None:
+            require_key(key=key)
+        object.__setattr__(self, "metrics", metrics.requested(self.metrics))
+        metrics.require_measured(self.metrics, task.kind, task.name)
+        if self.clip_schedule is not None:
+            clips = covered.clip_schedule(self.clip_schedule, mechanism)
+            object.__setattr__(self, "clip_schedule", clips)
+        self._require_publishable()
+        for seed in seeds or ():  # every refusal before any run; sizes that a drawn split decides are checked with it
+            covered.divisors(mechanism, task, self.fed_every, seed)
+        if seeds is None and not task.batch_sizes_depend_on_seed:
+            covered.divisors(mechanism, task, self.fed_every, 0)
+        check.device(device=self.device)
+        if not isinstance(self.checkpoint_folder, str | os.PathLike | None):
+            given = check.said(self.checkpoint_folder)
+            raise InvalidInput(f"checkpoint_folder must be a path, got {given}; leave it out to write nothing.")
+        check.trained_in(dtype=self.dtype)
+        shown(self.progress)
+        if self.on_evaluation is not None and not callable(self.on_evaluation):
+            raise InvalidInput(f"on_evaluation must be a function of one argument, got {self.on_evaluation!r}.")
+        if self.eval_every is not None:
+            check.integer_at_least(1, eval_every=self.eval_every)
+
+    def _require_publishable(self) -> None:
+        key, seeds, publish = self.key, self.seeds, self.publish
+        last, T = self.last, self.mechanism.algorithm.num_steps
+        if publish and (key.seeded if key is not None else seeds is not None):
+            raise InvalidInput(
+                "a run to publish must not take its noise from a seed, which others can guess and subtract the noise; "
+                "pass key=NoiseKey.from_entropy(), which may stand beside seeds, or leave seeds out."
+            )
+        if publish and last < T and self.mechanism.guarantee.release in ("average", "all"):
+            raise InvalidInput(
+                f"a run stopped after step {last} of {T} has no models to publish: this guarantee covers hidden "
+                f"messages and the final models; leave stop_after out, or build an algorithm of {last} steps."
+            )
+
+    @property
+    def fed_every(self) -> Period:
+        """Steps after which the same records are fed again, at each node if they differ."""
+        return covered.fed_every(self.mechanism, self.period)
+
+    @property
+    def last(self) -> int:
+        """The step after which a run ends."""
+        T = self.mechanism.algorithm.num_steps
+        return T if self.stop_after is None else min(check.integer_at_least(0, stop_after=self.stop_after), T)
+
+    @property
+    def where(self) -> torch.device:
+        """The device of models and gradients."""
+        return torch.device(self.device or ("cuda" if torch.cuda.is_available() else "cpu"))
