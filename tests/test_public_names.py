@@ -12,8 +12,8 @@ NAMES = {
     "mfdl": """
         BallsInBins Cyclic Dynamics ErrorWeights EveryStep Explicit Guarantee InvalidInput LinearAlgorithm Mechanism
         MinSeparation NoiseKey NoiseObjective NotConverged OncePerEpoch PairwiseLosses ParticipationByNode
-        PoissonSampling PrivacyLosses PrivateNode Question Released Round Run Single TrustModel UnsupportedMechanism View
-        account algorithms audit
+        PoissonSampling PrivacyLosses PrivateNode Question Released Round Run Single TrustModel UnsupportedMechanism
+        View account algorithms audit
         calibrate data decor_couples factorization general_sensitivity gossip graphs noise_stream pairwise
         partition privacy replay
         sweep sweeps tasks testing trust victim_losses with_noise without_noise
