@@ -12,8 +12,8 @@ from numpy.testing import assert_array_equal
 
 from mfdl import gossip, graphs
 from mfdl.errors import InvalidInput
-from mfdl.graphs import drawn, named
-from mfdl.graphs.files import integer_edges
+from mfdl.graphs import named
+from mfdl.graphs.edge_lists import integer_edges
 from mfdl.testing.strategies import connected_graphs
 
 SPECS = [graph.example or graph.name for graph in named.GRAPHS.values() if "data_home" not in graph.signature]
@@ -84,23 +84,23 @@ def test_other_files_are_left_to_the_reader_of_lines(text, tmp_path):
 @given(n=st.integers(10, 60), degree=st.integers(2, 3), seed=st.integers(0, 10**6))
 def test_regular_draws_are_simple_and_regular(n, degree, seed):
     n += n * degree % 2
-    edges = drawn.regular(n, degree, seed)
+    edges = named.regular_edges(n, degree, seed)
     graph = graphs.SparseGraph.of_edges(tuple(range(n)), edges, "drawn")
     assert graph.num_edges == len(edges)  # no loop, no repeat
     assert_array_equal(np.diff(graph.links.indptr), degree)
-    assert drawn.is_connected(n, edges) == nx.is_connected(graph.networkx())
+    assert named.joins_all_nodes(n, edges) == nx.is_connected(graph.networkx())
 
 
 def test_regular_draws_are_uniform():
     # all 70 labelled 2-regular graphs on 6 nodes: 60 hexagons, 10 pairs of triangles
-    hexagons = sum(drawn.is_connected(6, drawn.regular(6, 2, seed)) for seed in range(2000))
+    hexagons = sum(named.joins_all_nodes(6, named.regular_edges(6, 2, seed)) for seed in range(2000))
     assert abs(hexagons / 2000 - 6 / 7) < 0.05
 
 
 @examples(40)
 @given(n=st.integers(2, 40), p=st.sampled_from([0.01, 0.3, 0.9, 1.0]), seed=st.integers(0, 10**6))
 def test_erdos_renyi_draws_distinct_pairs(n, p, seed):
-    edges = drawn.erdos_renyi(n, p, seed)
+    edges = named.erdos_renyi_edges(n, p, seed)
     assert len({(a, b) for a, b in edges.tolist()}) == len(edges)
     assert all(0 <= b < a < n for a, b in edges.tolist())
     assert p < 1 or len(edges) == n * (n - 1) // 2
@@ -109,7 +109,7 @@ def test_erdos_renyi_draws_distinct_pairs(n, p, seed):
 def test_erdos_renyi_draws_every_pair_alike():
     counts = np.zeros((12, 12))
     for seed in range(3000):
-        edges = drawn.erdos_renyi(12, 0.3, seed)
+        edges = named.erdos_renyi_edges(12, 0.3, seed)
         counts[edges[:, 0], edges[:, 1]] += 1
     share = counts[np.tril_indices(12, -1)] / 3000
     assert np.abs(share - 0.3).max() < 0.04  # 4.8 standard deviations

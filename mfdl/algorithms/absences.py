@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 from .. import check, matrices
 from ..errors import InvalidInput
 from ..gossip.changing import presence
-from ..operators.recursion import Map
+from ..operators.recursions import Map
 from .linear_algorithm import LinearAlgorithm
 from .repairs import repaired
 from .round import MAPS, SHAPES

@@ -22,7 +22,7 @@ from ..dynamics import Dynamics
 from ..errors import InvalidInput, UnsupportedMechanism
 from ..keywords import bound
 from ..noise import NoiseOperator
-from ..operators.recursion import Map
+from ..operators.recursions import Map
 from ..participation import Participation, PatternSet
 from .round import Round
 

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 
 from .. import matrices
 from ..dynamics import Dynamics
-from ..dynamics.rounds import PlainRounds
+from ..dynamics.dynamics import PlainRounds
 from ..errors import InvalidInput, require_known
 from ..factorization import Factorization, NodeFactorizations, SpaceTimeFactorization, SpatialFactorization
 from ..gossip import GossipMatrix

@@ -34,7 +34,7 @@ from .. import check, matrices
 from ..axes import TimeNodeAxis
 from ..check import FloatArray
 from ..dynamics import Dynamics
-from ..dynamics.rounds import PlainRounds
+from ..dynamics.dynamics import PlainRounds
 from ..errors import InvalidInput
 from ..noise import NoiseOperator
 from ..operators import OutputRecursion, StateRecursion, WeightedStates

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 
 from ..dynamics import Dynamics
 from ..errors import UnsupportedMechanism
-from ..gossip.walks import checked_walk, token_passing
+from ..gossip.changing import checked_walk, token_passing
 from ..noise import NoiseOperator
 from ..participation import Participation
 from .absences import with_absences

@@ -22,7 +22,7 @@ from .. import matrices
 from ..check import FloatArray
 from ..errors import InvalidInput
 from ..operators import RecursionMaps
-from ..operators.recursion import Map
+from ..operators.recursions import Map
 from ..shown import short_repr
 from ..storable import storable
 

@@ -29,7 +29,7 @@ from ..check import FloatArray
 from ..errors import InvalidInput, UnsupportedMechanism
 from ..floats import RANK_TOLERANCE
 from ..operators import Kronecker, OutputRecursion, RecursionMaps, Selection, StructuredOperator
-from ..operators.recursion import Map
+from ..operators.recursions import Map
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

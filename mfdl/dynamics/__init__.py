@@ -1,9 +1,8 @@
-"""How models move: `Dynamics` says it, `schedule` names step sizes,
-`rounds` are its maps at one step, `responses` what it makes of injections.
+"""How models move: `Dynamics` and its rounds as sparse maps, `schedule` for learning rates by name, and `responses`,
+how injections propagate into models.
 """
 
-from .dynamics import MAX_RATE, MAX_RATE_RATIO, Dynamics
-from .schedules import SCHEDULES, schedule
+from .dynamics import MAX_RATE, MAX_RATE_RATIO, SCHEDULES, Dynamics, schedule
 
 __all__ = ["MAX_RATE", "MAX_RATE_RATIO", "SCHEDULES", "Dynamics", "schedule"]
 

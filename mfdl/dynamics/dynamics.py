@@ -1,10 +1,13 @@
-"""Dynamics: how models move, the one place where step sizes live. The executor, the accountant and the error Gram read
-them here. One training step is, for every node at once,
+"""Dynamics: how models move, their rounds as sparse maps, and learning rates by name.
+
+Step sizes live here alone: the executor, the accountant and the objective read them from `Dynamics`. One training step
+is, for every node at once,
 
     v_{t+1} = momentum v_t + (gradients_t + injected noise_t)
     theta_{t+1} = W_t ((1 - eta_t weight_decay) theta_t - eta_t v_{t+1}),
 
-v the buffer that each node keeps to itself. `ErrorWeights` says which of these models count.
+v the local buffer of each node. `ErrorWeights` says which of these models count. `PlainRounds` is the same as sparse
+maps, `schedule` names decreasing learning rates of published experiments.
 """
 
 from __future__ import annotations
@@ -16,11 +19,13 @@ from collections.abc import Sequence
 import numpy as np
 import scipy.sparse as sp
 
-from .. import check
+from .. import check, matrices
 from ..check import FloatArray
 from ..errors import InvalidInput, UnusualSetting
-from ..gossip import Gossip
+from ..gossip import Gossip, GossipMatrix
+from ..operators import RecursionMaps
 from ..shown import short_repr
+from ..spec import Entry, Registry
 from ..storable import storable
 
 # Beyond it the accountants' rank tests in float64 could take what a small step adds for rounding, which starts at 1e13.
@@ -42,11 +47,11 @@ class Dynamics:
         momentum: 0 <= beta < 1 (heavy ball); the buffer is local and never sent.
         weight_decay: lambda >= 0, outside of clipping; eta_t lambda < 1 at every step.
 
-    Momentum and decay change what noise costs and what hidden messages hide; where every message is seen the privacy
-    of a mechanism does not depend on them.
+    Momentum and decay change the cost of noise, and the privacy of hidden messages; if every message is seen, the
+    privacy of a mechanism does not depend on them.
 
     Raises: InvalidInput: a rate that is not a finite number > 0, a schedule that is empty or spans too much, K < 1,
-        momentum outside [0, 1), a decay that is negative or turns models round.
+        momentum outside [0, 1), a decay that is negative or reverses the sign of models.
     """
 
     __repr__ = short_repr
@@ -160,3 +165,107 @@ def _require_rate(largest: float) -> None:
         raise InvalidInput(
             f"learning_rate must be at most {MAX_RATE:g}, got {largest:g}; no model trains at such steps."
         )
+
+
+class PlainRounds:
+    """The rounds of `dynamics` as sparse maps; gradients and noise enter by the same maps.
+
+    The state is the models, followed by the buffers if there is momentum.
+
+    Attributes: model_from_state: M, csr (n, state).
+    """
+
+    def __init__(self, dynamics: Dynamics) -> None:
+        self.dynamics = dynamics
+        n, beta = dynamics.num_nodes, dynamics.momentum
+        eye, zero = matrices.sparse_matrix(eye=sp.eye_array(n)), sp.csr_array((n, n))
+        self._eye, self._buffers = eye, beta > 0
+        self._both = matrices.sparse_matrix(both=sp.hstack([eye, eye]))
+        models = sp.hstack([eye, zero]) if self._buffers else eye
+        self.model_from_state = matrices.sparse_matrix(models=models)
+
+        def stacked(parts: list[sp.csr_array]) -> sp.csr_array:
+            return matrices.sparse_matrix(parts=sp.vstack(parts))
+
+        self._entering = matrices.once(lambda m: eye if m is None else matrices.with_entries(eye, 1 / m))
+        self._to_models = matrices.once(lambda weights: stacked([weights, zero]))
+        self._to_buffers = matrices.once(lambda entering: stacked([zero, entering]))
+        self._decayed = matrices.once(
+            lambda step: matrices.sparse_matrix(decayed=sp.block_diag([zero, beta * eye if step else eye]))
+        )
+
+    def schedule(self, num_steps: int) -> list[tuple[int, GossipMatrix, float]]:
+        """(gradient step or -1, averaging matrix, learning rate or 0) of every round: K for each step."""
+        K, at = self.dynamics.gossip_rounds, self.dynamics.gossip.at
+        rates = self.dynamics.learning_rates(num_steps).tolist()
+        return [
+            (t, at(t * K), rate) if j == 0 else (-1, at(t * K + j), 0.0)
+            for t, rate in enumerate(rates)
+            for j in range(K)
+        ]
+
+    def of(self, weights: sp.csr_array, rate: float, divisors: FloatArray | None = None) -> RecursionMaps:
+        """A gradient step of the given rate followed by averaging; averaging alone at rate 0.
+
+        Maps that do not depend on the rate are the same object for every rate.
+
+        Args: divisors: m_u, shape (n,), of gradients and noise; default ones.
+        """
+        n, decay, beta = self.dynamics.num_nodes, self.dynamics.weight_decay, self.dynamics.momentum
+        shrink = 1 - rate * decay
+        entering = self._entering(divisors)
+        injection = matrices.with_entries(entering, -rate * entering.data) if rate else None
+        if not self._buffers:
+            models = self._eye if shrink == 1 else matrices.with_entries(self._eye, np.full(n, shrink))
+            return RecursionMaps(models, injection, weights)
+        return RecursionMaps(
+            matrices.with_entries(self._both, np.tile([shrink, -rate * beta], n)),
+            injection,
+            self._to_models(weights),
+            self._decayed(bool(rate)),
+            self._to_buffers(entering) if rate else None,
+        )
+
+
+SCHEDULES: Registry[Entry] = Registry("learning rate schedule", supplied=("first_rate", "num_steps"), by_position=True)
+"""Functions to the rates of all steps, by name; `first_rate` is the rate at t = 0, `num_steps` is T."""
+
+
+def schedule(rule: str, first_rate: float, num_steps: int) -> float | FloatArray:
+    """The learning rates that a rule names, for `Dynamics`: public, and the first one is `first_rate` under every rule.
+
+    >>> schedule("inverse-time:2", 0.6, 3), schedule("inverse-sqrt", 0.6, 4)[3], schedule("constant", 0.6, 3)
+    (array([0.6, 0.4, 0.3]), np.float64(0.3), 0.6)
+
+    Args:
+        rule: with t = 0 at the first step "constant", first_rate; "inverse-time:T0", first_rate / (1 + t / T0), T0 > 0
+            steps; "inverse-sqrt", first_rate / sqrt(t + 1).
+        num_steps: T.
+
+    Returns: one number for "constant", else shape (T,).
+    Raises: InvalidInput: another rule, or T0 no number > 0.
+    Source: eta / (1 + t / 5000) the a9a experiment of arXiv:2405.01031's code; eta_1 / sqrt(t), t = 1, ..., T, the
+        quadratic one of arXiv:2501.14644v2.
+    """
+    first_rate, num_steps = check.positive(first_rate=first_rate), check.integer_at_least(1, num_steps=num_steps)
+    rates: float | FloatArray = SCHEDULES.make(str(rule), first_rate=first_rate, num_steps=num_steps)
+    return rates
+
+
+@SCHEDULES.register()
+def constant(first_rate: float) -> float:
+    """The first rate at every step."""
+    return first_rate
+
+
+@SCHEDULES.register(example="inverse-time:5000")
+def inverse_time(first_rate: float, num_steps: int, T0: float) -> FloatArray:
+    """The first rate over 1 + t / T0: half of it after T0 steps."""
+    steps = check.positive(T0=T0)
+    return np.asarray(first_rate / (1 + np.arange(num_steps) / steps))
+
+
+@SCHEDULES.register()
+def inverse_sqrt(first_rate: float, num_steps: int) -> FloatArray:
+    """The first rate over sqrt(t + 1)."""
+    return np.asarray(first_rate / np.sqrt(np.arange(num_steps) + 1.0))

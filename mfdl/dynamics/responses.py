@@ -1,11 +1,11 @@
-"""What injections become: the recursion of `Dynamics` in numbers, forwards from them and backwards from what counts.
+"""How injections propagate: the recursion of `Dynamics` in numbers, forwards from injections and backwards from models.
 
 In units of the first learning rate, with c_t = 1 - eta_t weight_decay and rho_t = eta_t / eta_0, a step is
 
     v_{t+1} = momentum v_t + x_t,   mu_t = c_t theta_t + rho_t v_{t+1},   theta_{t+1} = W_t mu_t,
 
-mu the messages. `responses` follows unit injections x, `cost_to_go` what later models cost per injection. Both ask
-an `Averaging` for W_t: over nodes it is sparse, over the modes of constant gossip one number per mode.
+mu the messages. `responses` follows unit injections x; `cost_to_go` sums the cost of an injection over later models.
+Both take W_t from an `Averaging`: sparse over nodes, one number per mode over the modes of constant gossip.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class ByNodes:
     def __init__(self, dynamics: Dynamics) -> None:
         self.size = dynamics.num_nodes
         self._constant = dynamics.gossip.is_constant
-        self._of_step = functools.lru_cache(maxsize=1)(dynamics.step_weights)  # asked for more than once a step
+        self._of_step = functools.lru_cache(maxsize=1)(dynamics.step_weights)  # used more than once a step
 
     def weights(self, step: int) -> sp.csr_array:
         """W_t, the product of its K matrices."""
@@ -84,7 +84,7 @@ def responses(
     sizes: FloatArray | None = None,
     by_age: bool = False,
 ) -> Iterator[tuple[FloatArray, FloatArray]]:
-    """(messages, models) of each step r: what unit injections of the steps so far have become.
+    """(messages, models) of each step r: the responses to unit injections of the steps so far.
 
     Args:
         entries: (rows, columns), integers of one length: column columns[i] of an injection enters at node (or mode)

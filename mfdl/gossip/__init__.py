@@ -5,26 +5,26 @@ a round for each step; both are a `Gossip`. W[i, j] is the weight node i gives n
 of the further properties hold (symmetric, doubly stochastic, connected, reversible) is computed, never
 declared. All of it is sparse; only `dense` and `spectrum` form an n x n array.
 
-`matrix` holds `Gossip` and `GossipMatrix`, `sequences` holds `GossipSequence`, `builders` the ways to get one;
-`changing` draws rounds that change (matchings, peers, nodes and links that are away), `randomized` says what such
-rounds are on average, `walks` the way of a token, `directed` averages over links that go one way; `average` is one
-node's round in a loop of one's own, `communication` the graph of all rounds, `mixing` how fast rounds average.
+`matrix` holds `Gossip`, `GossipMatrix` and the mixing parameter, `sequences` holds `GossipSequence` and the
+communication graph of all rounds, `builders` the ways to get one. `changing` samples rounds that change (matchings,
+peers, dropout of nodes and links, the walk of a token), `randomized` gives the moments of such rounds. `directed` holds
+push-sum, for directed edges, and `average`, one node's averaging in a training loop of the user.
 """
 
 from . import randomized
-from .average import average
 from .builders import from_array, from_file, load, metropolis_hastings, sequence, uniform
 from .changing import (
     absences,
     churn,
     drawn_presence,
+    drawn_walk,
     link_dropout,
     one_peer_exponential,
     peer_sampling,
     random_matchings,
     random_pairs,
 )
-from .directed import PushSum, push_sum
+from .directed import PushSum, average, push_sum
 from .matrix import (
     BALANCE_TOLERANCE,
     MAX_DENSE_NODES,
@@ -32,11 +32,10 @@ from .matrix import (
     SYMMETRY_TOLERANCE,
     Gossip,
     GossipMatrix,
+    mixing_parameter,
 )
-from .mixing import mixing_parameter
 from .randomized import RandomGossip
 from .sequences import GossipSequence
-from .walks import drawn_walk
 
 __all__ = [
     "BALANCE_TOLERANCE",

@@ -1,6 +1,6 @@
 """Gossip from a graph, an array, a file or the text of a configuration.
 
-What makes an array a gossip matrix is checked in `matrix`; rounds that change are a `GossipSequence` of `sequences`.
+`matrix` checks that an array is a gossip matrix; rounds that change are a `GossipSequence` of `sequences`.
 """
 
 from __future__ import annotations
@@ -17,11 +17,10 @@ from scipy.sparse import diags_array, eye_array
 from .. import check, graphs
 from ..check import FloatArray
 from ..errors import InvalidInput, unknown_name
-from ..graphs.simple import UNNAMED
+from ..graphs.simple_graphs import UNNAMED
 from ..spec import Entry, Registry, parse
 from .matrix import GossipMatrix, own_csr
 from .sequences import GossipSequence, rounds_of
-from .tables import by_label
 
 MATRICES: Registry[Entry] = Registry("gossip matrix")
 """Functions of a graph to its gossip matrix, by name."""
@@ -268,3 +267,39 @@ def _read_csv(file: Path) -> NDArray[Any]:
     if not rows:
         raise _no_matrix(file, " holds no numbers")
     return np.array(rows)
+
+
+def by_label(weights: Any, nodes: Sequence[Hashable] | None) -> tuple[Any, tuple[Hashable, ...] | None]:
+    """(weights in the order of the nodes, the nodes) of a table; weights without index and columns stay as given.
+
+    Entries are taken by name, never by position.
+
+    Args: nodes: the requested order; None for that of the index.
+    Raises: InvalidInput: labels twice, columns that are not those of the index, or labels that are not the nodes.
+    """
+    wanted = None if nodes is None else tuple(check.listed("node labels, one for each row", labels=nodes))
+    if not (hasattr(weights, "index") and hasattr(weights, "columns")):
+        return weights, wanted
+    index = tuple(weights.index)
+    order = index if wanted is None else wanted
+    for axis, given, right, others in (
+        ("columns", tuple(weights.columns), index, "those of its index"),
+        ("index", index, order, "the nodes"),
+    ):
+        if len(given) != len(set(given)) or set(given) != set(right):
+            raise InvalidInput(
+                f"weights: the labels of a table must be {others}, each once, in any order, got {axis} "
+                f"{_first(given)} for {_first(right)}; name them alike, or give weights.to_numpy(), which is taken by "
+                "position."
+            )
+    rows, columns = _places(index), _places(weights.columns)
+    array = weights.to_numpy()
+    return array[[rows[node] for node in order]][:, [columns[node] for node in order]], order
+
+
+def _places(labels: Iterable[Hashable]) -> dict[Hashable, int]:
+    return {label: place for place, label in enumerate(labels)}
+
+
+def _first(labels: Sequence[Hashable]) -> str:
+    return f"[{', '.join(map(repr, labels[:5]))}{', ...' if len(labels) > 5 else ''}]"

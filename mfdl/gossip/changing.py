@@ -1,7 +1,8 @@
-"""Gossip that changes from round to round: drawn matchings, single edges and peers, nodes and links that are away.
+"""Gossip that changes from round to round: random matchings, single edges and peers, dropout of nodes and links, and
+the walk of a token.
 
-Every pattern is public and drawn once, from a seed, before training: what is accounted is the run under this pattern,
-so losses hold given the pattern, whoever knows it. Out: a `GossipSequence` of as many rounds as are asked for.
+Every pattern is public and sampled once, from a seed, before training. The run under this pattern is accounted, so
+privacy losses hold given the pattern. Out: a `GossipSequence` of the requested number of rounds.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from .matrix import Gossip, GossipMatrix
 from .sequences import GossipSequence
 
 Present = NDArray[np.bool_]
-"""Which nodes are there in each round, bool (rounds, n)."""
+"""Which nodes are online in each round, bool (rounds, n)."""
 
 
 def random_matchings(graph: graphs.Source, rounds: int, seed: int) -> GossipSequence:
-    """In each round edges are taken in random order, each whose ends are both free; matched nodes average.
+    """In each round edges are visited in random order and matched if both ends are free; matched nodes average.
 
     >>> random_matchings("ring:n=4", 3, seed=0).is_doubly_stochastic
     True
@@ -76,7 +77,7 @@ def one_peer_exponential(num_nodes: int) -> GossipSequence:
 def peer_sampling(num_nodes: int, rounds: int, peers: int, seed: int) -> GossipSequence:
     """In each round every node takes the mean of its model and those of as many others, drawn without replacement.
 
-    Rows sum to one, columns do not: the average of all models is kept in expectation alone.
+    Rows sum to one, columns do not: the average of all models is preserved in expectation only.
 
     Raises: InvalidInput: rounds or peers below 1, more peers than other nodes, seed below 0.
     Cost: O(n peers) a round. Source: epidemic learning, arXiv:2310.01972.
@@ -95,7 +96,7 @@ def peer_sampling(num_nodes: int, rounds: int, peers: int, seed: int) -> GossipS
 
 
 def link_dropout(gossip: Gossip, rounds: int, rate: float, seed: int) -> GossipSequence:
-    """Each link is down in each round with this probability, both ways at once; its weight stays at home.
+    """Each link drops out in each round with this probability, in both directions; its weight moves to the diagonal.
 
     Args: gossip: of all links; rate: in [0, 1); seed >= 0, public.
     Guarantees: rows sum to one; symmetric where `gossip` is.
@@ -103,35 +104,35 @@ def link_dropout(gossip: Gossip, rounds: int, rate: float, seed: int) -> GossipS
     """
     rng, rate = _generator(seed), checked_share(rate)
 
-    def kept(W: csr_array, _: int) -> NDArray[np.float64]:
+    def link_mask(W: csr_array, _: int) -> NDArray[np.float64]:
         entries = W.tocoo()
         links = np.unique(np.sort(np.stack([entries.row, entries.col], axis=1), axis=1), axis=0)
         up = csr_array((1.0 + (rng.random(len(links)) < rate), tuple(links.T)), shape=W.shape)  # 2 where it is down
         both = up + up.T
         return np.asarray(both[entries.row, entries.col] % 2)
 
-    return _thinned(gossip, rounds, kept, f"links down {rate:g}")
+    return _thinned(gossip, rounds, link_mask, f"links down {rate:g}")
 
 
 def absences(gossip: Gossip, present: ArrayLike) -> GossipSequence:
-    """Nodes that are away keep their models and exchange nothing; weight given to them stays at home.
+    """Nodes that drop out keep their models and exchange nothing; weight given to them moves to the diagonal.
 
-    Args: present: which nodes are there in each round, bool (rounds, n): `drawn_presence`, `churn`, or your own.
+    Args: present: which nodes are online in each round, bool (rounds, n): `drawn_presence`, `churn`, or your own.
     Guarantees: rows sum to one; symmetric where `gossip` is.
     Raises: InvalidInput: another shape or type.
     """
     check.instance(Gossip, gossip=gossip)
-    there = presence(present, gossip.num_nodes)
+    online = presence(present, gossip.num_nodes)
 
-    def kept(W: csr_array, round_: int) -> NDArray[np.float64]:
-        entries, up = W.tocoo(), there[round_]
+    def link_mask(W: csr_array, round_: int) -> NDArray[np.float64]:
+        entries, up = W.tocoo(), online[round_]
         return np.asarray(up[entries.row] & up[entries.col], dtype=np.float64)
 
-    return _thinned(gossip, len(there), kept, "absences")
+    return _thinned(gossip, len(online), link_mask, "absences")
 
 
 def drawn_presence(num_nodes: int, rounds: int, rate: float, seed: int) -> Present:
-    """Each node is away in each round with this probability, independently: bool (rounds, n), for `absences`."""
+    """Each node drops out in each round with this probability, independently: bool (rounds, n), for `absences`."""
     shape = check.integer_at_least(1, rounds=rounds), check.integer_at_least(1, num_nodes=num_nodes)
     return np.asarray(_generator(seed).random(shape) >= checked_share(rate))
 
@@ -143,11 +144,11 @@ def churn(gossip: Gossip, rounds: int, away: Mapping[Hashable, Sequence[tuple[in
     >>> churn(uniform("ring:n=3"), 4, {1: [(1, 3)]})[:, 1]
     array([ True, False, False,  True])
 
-    Args: away: for a node, the rounds [start, stop) in which it is not there.
+    Args: away: for a node, the rounds [start, stop) in which it is offline.
     Raises: InvalidInput: an unknown node, or an interval outside the rounds.
     """
     check.instance(Gossip, gossip=gossip)
-    there = np.ones((check.integer_at_least(1, rounds=rounds), gossip.num_nodes), dtype=bool)
+    online = np.ones((check.integer_at_least(1, rounds=rounds), gossip.num_nodes), dtype=bool)
     place = {label: node for node, label in enumerate(gossip.labels)}
     for label, spans in check.mapping("rounds (start, stop) by node", away=away).items():
         if label not in place:
@@ -158,26 +159,26 @@ def churn(gossip: Gossip, rounds: int, away: Mapping[Hashable, Sequence[tuple[in
             if len(pair := check.listed("a start and a stop", away=span)) != 2:
                 raise InvalidInput(f"away must hold rounds (start, stop), got {pair!r} for node {label!r}.")
             start, stop = (check.integer_at_least(0, away=number) for number in pair)
-            if not 0 <= start < stop <= len(there):
+            if not 0 <= start < stop <= len(online):
                 raise InvalidInput(
-                    f"away must hold rounds (start, stop) with 0 <= start < stop <= {len(there)}, got {(start, stop)} "
+                    f"away must hold rounds (start, stop) with 0 <= start < stop <= {len(online)}, got {(start, stop)} "
                     f"for node {label!r}."
                 )
-            there[start:stop, place[label]] = False
-    return there
+            online[start:stop, place[label]] = False
+    return online
 
 
 def presence(present: ArrayLike, num_nodes: int, num_steps: int | None = None) -> Present:
     """Checked, an own copy. Raises: InvalidInput: no bool array of rounds x nodes, or of another number of steps."""
-    there = np.array(check.as_array(present=present))
-    if there.dtype != bool or there.ndim != 2 or there.shape[1] != num_nodes or not len(there):
+    online = np.array(check.as_array(present=present))
+    if online.dtype != bool or online.ndim != 2 or online.shape[1] != num_nodes or not len(online):
         raise InvalidInput(
-            f"present must be a bool array (rounds, {num_nodes}), got {there.dtype} of shape {there.shape}; "
+            f"present must be a bool array (rounds, {num_nodes}), got {online.dtype} of shape {online.shape}; "
             "gossip.drawn_presence and gossip.churn make one."
         )
-    if num_steps is not None and len(there) != num_steps:
-        raise InvalidInput(f"present must have one row for each of {num_steps} steps, got {len(there)}.")
-    return there
+    if num_steps is not None and len(online) != num_steps:
+        raise InvalidInput(f"present must have one row for each of {num_steps} steps, got {len(online)}.")
+    return online
 
 
 Pairing = Callable[[NDArray[np.intp], int, np.random.Generator], NDArray[np.intp]]
@@ -203,18 +204,18 @@ def _of_pairs(graph: graphs.Source, rounds: int, seed: int, pairs: Pairing, name
 
 
 def _thinned(
-    gossip: Gossip, rounds: int, kept: Callable[[csr_array, int], NDArray[np.float64]], name: str
+    gossip: Gossip, rounds: int, link_mask: Callable[[csr_array, int], NDArray[np.float64]], name: str
 ) -> GossipSequence:
-    """Rounds of which some links are left; what is no link any more is weight of the node itself."""
+    """Rounds with some links dropped: the weight of a dropped link moves to the diagonal."""
     check.instance(Gossip, gossip=gossip)
     matrices = []
     for round_ in range(check.integer_at_least(1, rounds=rounds)):
         W = gossip.at(round_).weights
         entries = W.tocoo()
-        away = np.where(entries.row == entries.col, 0.0, entries.data * (1 - kept(W, round_)))
+        away = np.where(entries.row == entries.col, 0.0, entries.data * (1 - link_mask(W, round_)))
         lost = np.bincount(entries.row, away, minlength=W.shape[0])
-        left = csr_array((entries.data - away, (entries.row, entries.col)), shape=W.shape)
-        matrices.append(GossipMatrix(left + diags_array(lost), gossip.labels, name))
+        remaining = csr_array((entries.data - away, (entries.row, entries.col)), shape=W.shape)
+        matrices.append(GossipMatrix(remaining + diags_array(lost), gossip.labels, name))
     return GossipSequence(tuple(matrices), False, name)
 
 
@@ -227,3 +228,78 @@ def checked_share(rate: float) -> float:
     if rate >= 1:
         raise InvalidInput(f"rate must lie in [0, 1), got {rate:g}: somebody must be there.")
     return rate
+
+
+Walk = NDArray[np.intp]
+"""Who holds the token in each of T steps, and who gets it after the last: node indices, shape (T + 1,)."""
+
+
+def drawn_walk(transition: Gossip, steps: int, seed: int, start: Hashable | None = None) -> Walk:
+    """A random walk: from node i the token goes to node j with probability W[i, j], anew in each step.
+
+    >>> from mfdl.gossip import metropolis_hastings
+    >>> drawn_walk(metropolis_hastings("ring:n=4"), steps=5, seed=0, start=2)
+    array([2, 2, 1, 0, 0, 3])
+
+    Args:
+        transition: W, constant or one a step; rows are probabilities. `metropolis_hastings` visits all nodes alike
+            often in the long run, `from_array` takes probabilities of one's own, of a directed graph too.
+        steps: T >= 1; seed >= 0, public. start: a node label; default drawn uniformly.
+    Raises: InvalidInput: a number out of range, an unknown node.
+    Cost: O(T degree).
+    """
+    check.instance(Gossip, transition=transition)
+    T = check.integer_at_least(1, steps=steps)
+    rng, labels = np.random.default_rng(check.integer_at_least(0, seed=seed)), transition.labels
+    if start is not None and start not in labels:
+        raise InvalidInput(f"start must be a node of the graph, got {start!r}; its first is {labels[0]!r}.")
+    walk = np.empty(T + 1, dtype=np.intp)
+    walk[0] = rng.integers(len(labels)) if start is None else labels.index(start)
+    for t in range(T):
+        W = transition.at(t).weights
+        row = slice(W.indptr[walk[t]], W.indptr[walk[t] + 1])
+        reached = np.cumsum(W.data[row])
+        drawn = np.searchsorted(reached, rng.random() * reached[-1], side="right")  # rows sum to 1 up to rounding
+        walk[t + 1] = W.indices[row][min(drawn, len(reached) - 1)]
+    return walk
+
+
+def checked_walk(walk: ArrayLike, transition: Gossip, num_steps: int) -> Walk:
+    """An own copy. Raises: InvalidInput: another length, no node indices, or a move that W gives no probability."""
+    nodes = np.array(check.as_array(walk=walk))
+    if nodes.shape != (num_steps + 1,) or nodes.dtype.kind not in "iu":
+        raise InvalidInput(
+            f"walk must hold {num_steps + 1} node indices, who holds the token in each of {num_steps} steps and who "
+            f"gets it after the last, got {nodes.dtype} of shape {nodes.shape}; gossip.drawn_walk makes one."
+        )
+    labels = transition.labels
+    if not ((nodes >= 0) & (nodes < len(labels))).all():
+        raise InvalidInput(f"walk must hold node indices below {len(labels)}, got {nodes.min()} to {nodes.max()}.")
+    for t, (a, b) in enumerate(zip(nodes[:-1].tolist(), nodes[1:].tolist(), strict=True)):
+        if a != b and transition.at(t).weights[a, b] == 0:
+            raise InvalidInput(
+                f"walk goes from node {labels[a]!r} to node {labels[b]!r} after step {t}, which has no probability in "
+                "the gossip matrix; walk along its weights, or give the matrix that the walk was drawn from."
+            )
+    return nodes.astype(np.intp)
+
+
+def token_passing(walk: Walk, labels: tuple[Hashable, ...], *, to_all: bool) -> GossipSequence:
+    """After each step the node that receives the token takes it as its model; no other model changes.
+
+    Args: to_all: after the last step every node receives it.
+    """
+    n = len(labels)
+    matrices: dict[tuple[int, int], GossipMatrix] = {}
+
+    def passed(a: int, b: int) -> GossipMatrix:
+        sources = np.full(n, a) if b < 0 else np.where(np.arange(n) == b, a, np.arange(n))
+        return GossipMatrix(csr_array((np.ones(n), (np.arange(n), sources)), shape=(n, n)), labels, "token")
+
+    moves = list(zip(walk[:-1].tolist(), walk[1:].tolist(), strict=True))
+    if to_all:
+        moves[-1] = moves[-1][0], -1
+    for move in moves:
+        if move not in matrices:
+            matrices[move] = passed(*move)
+    return GossipSequence(tuple(matrices[move] for move in moves), False, "token")

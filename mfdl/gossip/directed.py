@@ -1,17 +1,20 @@
-"""Push-sum: averages over links that go one way.
+"""Push-sum, averages over directed edges; and one node's averaging in a training loop of the user.
 
-Each node sends equal shares of its sum and of its weight to whom it reaches, and keeps one; a model is sum over weight:
+Each node sends equal shares of its sum and its weight to its out-neighbours and keeps one; a model is sum over weight:
 
     x_{t+1} = S_t x_t,   w_{t+1} = S_t w_t,   w_0 = 1,   z_t = x_t / w_t,
 
-S_t with columns that sum to 1, so sums are kept where averages are not. Who reaches whom is public, hence so are the
-weights, and models follow z_{t+1} = W_t z_t, W_t = diag(1 / w_{t+1}) S_t diag(w_t), with rows that sum to 1.
+S_t with columns that sum to 1, so sums are preserved and averages are not. The edges are public, hence the weights are
+too, and models follow z_{t+1} = W_t z_t, W_t = diag(1 / w_{t+1}) S_t diag(w_t), with rows that sum to 1.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+import functools
+import operator
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, TypeVar, cast
 
 import networkx as nx
 import numpy as np
@@ -22,21 +25,21 @@ from ..check import FloatArray
 from ..errors import InvalidInput
 from ..matrices import read_only
 from ..storable import storable
-from .matrix import GossipMatrix, strongly_connected
+from .matrix import Gossip, GossipMatrix, strongly_connected
 from .sequences import GossipSequence
 
 MAX_SPREAD = 1e6
-"""Of weights: steps are divided by them, and of steps that differ by more the smaller could pass for rounding."""
+"""Largest ratio of two weights: steps are divided by them, and beyond it the smaller step could pass for rounding."""
 
 
 @storable
 @dataclass(frozen=True, eq=False, repr=False)
 class PushSum(GossipSequence):
-    """The W_t above, with the weights that make them.
+    """The W_t above, with the push-sum weights they come from.
 
     Attributes: push_weights: w_t of each round and after the last, shape (rounds + 1, n), read-only, > 0.
-    Guarantees: w_{t+1}^T W_t = w_t^T up to rounding: sum_i w_ti z_ti stays what it was.
-    Raises: InvalidInput: weights of another shape, not > 0, or that are not those of the matrices.
+    Guarantees: w_{t+1}^T W_t = w_t^T up to rounding: sum_i w_ti z_ti is preserved.
+    Raises: InvalidInput: weights of another shape, not > 0, or inconsistent with the matrices.
     """
 
     push_weights: FloatArray = field(default_factory=lambda: np.ones((1, 1)))
@@ -67,8 +70,8 @@ def push_sum(graph: graphs.Source | nx.DiGraph | Sequence[graphs.Source | nx.DiG
     (array([1., 1., 1.]), array([1.   , 0.667, 1.333]))
 
     Args:
-        graph: an edge a -> b says that a sends to b; undirected graphs send both ways. Of a list, round t has graph
-            t mod its length. Loops and weights of edges are dropped: shares are equal, 1 / (1 + out-degree).
+        graph: along an edge a -> b node a sends to b; undirected graphs send both ways. With a list, round t uses
+            graph t mod its length. Loops and weights of edges are dropped: shares are equal, 1 / (1 + out-degree).
         rounds: >= 1, one for each step of training.
     Raises: InvalidInput: graphs that are not strongly connected together, or of other nodes than the first; weights
         that spread beyond MAX_SPREAD.
@@ -102,7 +105,7 @@ def push_sum(graph: graphs.Source | nx.DiGraph | Sequence[graphs.Source | nx.DiG
 def _shares(listed: Iterable[graphs.Source | nx.DiGraph]) -> tuple[tuple[Hashable, ...], list[csr_array]]:
     """(labels, S of each graph)."""
     labels: tuple[Hashable, ...] = ()
-    made: list[csr_array] = []
+    shares: list[csr_array] = []
     for position, graph in enumerate(listed):
         nodes, A = _links(graph)
         if position == 0:
@@ -112,10 +115,10 @@ def _shares(listed: Iterable[graphs.Source | nx.DiGraph]) -> tuple[tuple[Hashabl
             raise InvalidInput(f"graphs must have the same nodes, but graph {position} and the first differ in {odd}.")
         order = [nodes.index(label) for label in labels]
         sends = csr_array(A[order][:, order] + diags_array(np.ones(len(labels))))
-        made.append(csr_array(sends.T @ diags_array(1 / np.asarray(sends.sum(axis=1)).ravel())))
-    if not made:
+        shares.append(csr_array(sends.T @ diags_array(1 / np.asarray(sends.sum(axis=1)).ravel())))
+    if not shares:
         raise InvalidInput("push-sum needs at least one graph, got an empty list.")
-    return labels, made
+    return labels, shares
 
 
 def _links(graph: graphs.Source | nx.DiGraph) -> tuple[tuple[Hashable, ...], csr_array]:
@@ -130,3 +133,49 @@ def _links(graph: graphs.Source | nx.DiGraph) -> tuple[tuple[Hashable, ...], csr
     ends = np.array([(place[a], place[b]) for a, b in graph.edges() if a != b], dtype=np.intp).reshape(-1, 2)
     ends = np.unique(ends, axis=0)
     return nodes, csr_array((np.ones(len(ends)), (ends[:, 0], ends[:, 1])), shape=(len(nodes),) * 2)
+
+
+Message = TypeVar("Message")
+
+
+def average(messages: Mapping[int, Message], gossip: Gossip, node: int, *, step: int = 0) -> Message:
+    """Sum over j of W[node, j] times the message of j.
+
+    Args:
+        messages: by index of the sender, the node's own included: arrays or tensors of one shape, or mappings of them
+            by name, as `module.state_dict()` is.
+        gossip: the weights; a `GossipSequence` gives those of `step`.
+    Returns: what each message is: an array or tensor, or a dictionary of them, of the type that weight times message
+        has. Nothing is changed in place.
+    Raises: InvalidInput: a message missing to which W gives weight, one to which it gives none, or names that differ.
+
+    >>> import mfdl, numpy as np
+    >>> W = mfdl.gossip.from_array([[0.5, 0.5, 0.0], [0.5, 0.0, 0.5], [0.0, 0.5, 0.5]])
+    >>> average({0: np.array([4.0]), 1: np.array([2.0])}, W, node=0)
+    array([3.])
+    """
+    check.instance(Gossip, gossip=gossip)
+    node = check.integer_at_least(0, node=node)
+    if node >= gossip.num_nodes:
+        raise InvalidInput(f"node must be below {gossip.num_nodes}, the number of nodes, got {node}.")
+    row = gossip.at(step).weights[[node], :].tocoo()
+    weights = {int(j): float(w) for j, w in zip(row.col, row.data, strict=True) if w != 0}
+    if set(check.mapping("messages by node", messages=messages)) != set(weights):
+        missing, extra = sorted(set(weights) - set(messages)), sorted(set(messages) - set(weights), key=repr)
+        raise InvalidInput(
+            f"node {node} averages the messages of nodes {sorted(weights)} at step {step}, got "
+            f"{'none of ' + str(missing) if missing else 'also one of ' + str(extra)}; a missing one cannot be left "
+            "out, since the accounted weights would change: wait for it, or account a matrix without that edge."
+        )
+    first: Any = messages[min(weights)]
+    if not isinstance(first, Mapping):
+        return _weighted(messages, weights)
+    if any(set(cast(Any, message)) != set(first) for message in messages.values()):
+        raise InvalidInput(f"messages must name the same tensors, {sorted(first)}; send all of one model.")
+    return cast(
+        Message, {name: _weighted({j: cast(Any, m)[name] for j, m in messages.items()}, weights) for name in first}
+    )
+
+
+def _weighted(messages: Mapping[int, Any], weights: Mapping[int, float]) -> Any:
+    return functools.reduce(operator.add, (w * messages[j] for j, w in weights.items()))

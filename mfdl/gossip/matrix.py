@@ -213,8 +213,8 @@ class GossipMatrix(Gossip):
         Rings, tori, hypercubes, complete graphs, of any size, nodes numbered row by row; else None.
         Cost: O(stored entries + n log n).
         """
-        found = convolution_spectrum(self.weights) if self.is_symmetric else None
-        return None if found is None else read_only(np.sort(found)[::-1].copy())
+        eigenvalues = convolution_spectrum(self.weights) if self.is_symmetric else None
+        return None if eigenvalues is None else read_only(np.sort(eigenvalues)[::-1].copy())
 
     @cached_property
     def spectrum(self) -> NDArray[Any]:
@@ -338,3 +338,26 @@ def _measure_from_spanning_forest(W: csr_array) -> FloatArray | None:
 
 def count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def mixing_parameter(gossip: GossipMatrix) -> float:
+    """p = 1 - lambda_2(W^T W): one averaging shrinks the squared distance to the average to at most 1 - p of it.
+
+    >>> from mfdl.gossip import metropolis_hastings
+    >>> round(mixing_parameter(metropolis_hastings("torus:n=16")), 4)
+    0.64
+
+    Returns: 0 <= p <= 1; 0 if some nodes never hear of others or a difference never decays, 1 for one node.
+    Raises: InvalidInput: W is not doubly stochastic, so that the average itself moves.
+    Cost: O(n^3) time, O(n^2) memory.
+    """
+    check.instance(GossipMatrix, gossip=gossip)
+    if not gossip.is_doubly_stochastic:
+        raise InvalidInput(
+            "gossip must be doubly stochastic: otherwise the average moves, and noise that sums to zero over the nodes "
+            "does not cancel in it; use metropolis-hastings."
+        )
+    n = gossip.num_nodes
+    shrinkage = float(np.linalg.norm(gossip.dense() - 1.0 / n, 2)) ** 2
+    p = min(1.0, 1.0 - shrinkage)
+    return p if p > 8 * n * np.finfo(np.float64).eps else 0.0  # rounding of a norm of one is not mixing

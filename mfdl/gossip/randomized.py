@@ -1,7 +1,7 @@
-"""Gossip that is drawn anew in each round, independently: how it is drawn, and what it is on average.
+"""Gossip sampled independently in each round: how it is sampled, and its moments.
 
-In: a graph or weights, and what is random. Out: a `RandomGossip`, which draws a `GossipSequence` (by `changing`) and
-knows, where there is a closed form, the moments E[W] and X -> E[W^T X W] that the expected error is made of.
+In: a graph or weights, and what is random. Out: a `RandomGossip`, which samples a `GossipSequence` (by `changing`) and,
+where there is a closed form, knows the moments E[W] and X -> E[W^T X W] from which the expected error follows.
 
 Over a sparse graph W = I - sum_e b_e w_e e_i (e_i - e_j)^T over directed links e = (i, j), b_e in {0, 1}. Links with no
 node in common are independent, so E[W^T X W] is (E W)^T X (E W) and a few terms for each pair of links that meet.
@@ -26,19 +26,19 @@ from .matrix import GossipMatrix
 from .sequences import GossipSequence
 
 MAX_PAIRS = 10_000_000
-"""Pairs of links that meet, up to which moments are summed: half a gigabyte."""
+"""Most pairs of links with a common node over which moments are summed: half a gigabyte."""
 
 Form: TypeAlias = Callable[[FloatArray], FloatArray]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Moments:
-    """What one round W is on average, and with it P, the diagonal matrix of who is there.
+    """Moments of one round W and of P, the diagonal matrix of the nodes that are online.
 
     Attributes:
         mean: E[W], csr (n, n); around: X -> E[W^T X W] for X of shape (n, n), any.
-        rate: probability that a node is away, 0 where none ever is.
-        beside: where nodes may be away, X -> C with columns E[W^T | u is away] X e_u.
+        rate: probability that a node drops out, 0 without dropout.
+        beside: if nodes may drop out, X -> C with columns E[W^T | u is offline] X e_u.
     """
 
     mean: csr_array
@@ -47,15 +47,15 @@ class Moments:
     beside: Form | None = None
 
     @property
-    def mean_there(self) -> csr_array:
-        """E[W P]: who is away keeps what it has, so W (I - P) = I - P."""
+    def mean_online(self) -> csr_array:
+        """E[W P]: an offline node keeps its model, so W (I - P) = I - P."""
         return csr_array(self.mean - self.rate * eye_array(self.mean.shape[0]))
 
-    def around_there(self, X: FloatArray) -> FloatArray:
+    def around_online(self, X: FloatArray) -> FloatArray:
         """E[W^T X W P]."""
         return self.around(X) - self._lost(X)
 
-    def back_there(self, X: FloatArray) -> FloatArray:
+    def back_online(self, X: FloatArray) -> FloatArray:
         """E[W^T X P]."""
         return np.asarray(self.mean.T @ X) - self._lost(X)
 
@@ -66,7 +66,7 @@ class Moments:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Drawn:
-    """One draw: its rounds, and, where nodes may be away, who is there in each, bool (rounds, n)."""
+    """One sample: its rounds, and, if nodes may drop out, which are online in each round, bool (rounds, n)."""
 
     gossip: GossipSequence
     present: changing.Present | None = None
@@ -74,13 +74,13 @@ class Drawn:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RandomGossip:
-    """Gossip drawn independently in each round.
+    """Gossip sampled independently in each round.
 
     Attributes:
         name, num_nodes: for reports; n.
-        draw: (rounds, seed) to what is drawn: public, as `gossip.random_matchings` and its like say.
-        moments: None where no closed form is known: what is asked for is then averaged over draws.
-        away: whether nodes may be away.
+        draw: (rounds, seed) to a sample; public, as in `gossip.random_matchings`.
+        moments: None where no closed form is known; expectations are then averaged over samples.
+        away: whether nodes may drop out.
     """
 
     name: str
@@ -94,7 +94,7 @@ class RandomGossip:
 
 
 def links(gossip: GossipMatrix, rate: float) -> RandomGossip:
-    """`gossip.link_dropout`: each link is down with this probability, both ways at once.
+    """`gossip.link_dropout`: each link drops out with this probability, in both directions.
 
     >>> from mfdl.gossip import metropolis_hastings
     >>> links(metropolis_hastings("path:n=2"), 0.5).moments.mean.toarray()
@@ -108,7 +108,7 @@ def links(gossip: GossipMatrix, rate: float) -> RandomGossip:
 
 
 def nodes(gossip: GossipMatrix, rate: float) -> RandomGossip:
-    """`gossip.absences` of `gossip.drawn_presence`: each node is away with this probability, and injects nothing."""
+    """`gossip.absences` of `gossip.drawn_presence`: each node drops out with this probability, and injects nothing."""
     edges, q = _Links.of(gossip), 1 - changing.checked_share(rate)
     moments = edges.moments(q**2, same=q**2 * (1 - q**2), meeting=q**3 * (1 - q))
     if moments is not None:
@@ -116,8 +116,8 @@ def nodes(gossip: GossipMatrix, rate: float) -> RandomGossip:
         moments = dataclasses.replace(moments, rate=1 - q, beside=beside)
 
     def draw(rounds: int, seed: int) -> Drawn:
-        there = changing.drawn_presence(gossip.num_nodes, rounds, rate, seed)
-        return Drawn(changing.absences(gossip, there), there)
+        online = changing.drawn_presence(gossip.num_nodes, rounds, rate, seed)
+        return Drawn(changing.absences(gossip, online), online)
 
     return RandomGossip(f"nodes away {rate:g}", gossip.num_nodes, draw, moments, away=True)
 
@@ -163,7 +163,7 @@ def _sequence(of: Callable[[int, int], GossipSequence], rounds: int, seed: int) 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Links:
-    """Directed links (start, end) and what weight start gives end."""
+    """Directed links (start, end) and the weight that start gives end."""
 
     num_nodes: int
     start: NDArray[np.intp]
@@ -196,10 +196,10 @@ class _Links:
         return csr_array(off + eye_array(n) - diags_array(np.asarray(off.sum(axis=1)).ravel()))
 
     def moments(self, up: float, *, same: float, meeting: float, independent: bool = True) -> Moments | None:
-        """Those of links that are up with this probability; None where too many pairs of them meet.
+        """Moments of links that are up with this probability; None if too many pairs of links have a common node.
 
-        Args: same: Cov(b_e, b_f) for the two ways of one link; meeting: for links with one node in common. Not
-            independent: no two links are ever up at once, and `same` is E[b_e b_f].
+        Args: same: Cov(b_e, b_f) for the two ways of one link; meeting: for links with one node in common. If not
+            independent, no two links are ever up at once, and `same` is E[b_e b_f].
         """
         mean = self.mean(up)
         meet = self._pairs() if meeting else self._ways()
@@ -216,22 +216,22 @@ class _Links:
         return Moments(mean, functools.partial(_around_links, mean, more, independent))
 
     def beside(self, mean: csr_array, up: float, X: FloatArray) -> FloatArray:
-        """Columns E[W^T | u is away] X e_u: the links at u are then missing from the mean."""
+        """Columns E[W^T | u is offline] X e_u: the links at u are then missing from the mean."""
         n = self.num_nodes
         out = csr_array((self.weight, (self.start, self.end)), shape=(n, n))
-        own = np.diagonal(X)
+        diagonal = np.diagonal(X)
         back = np.asarray(out.multiply(X).toarray())  # [i, u]: w_iu X_iu
-        lost = back - np.asarray(out.T.toarray()) * own
-        lost[np.arange(n), np.arange(n)] += own * np.asarray(out.sum(axis=1)).ravel() - back.sum(axis=0)
+        lost = back - np.asarray(out.T.toarray()) * diagonal
+        lost[np.arange(n), np.arange(n)] += diagonal * np.asarray(out.sum(axis=1)).ravel() - back.sum(axis=0)
         return np.asarray(mean.T @ X + up * lost)
 
     def _ways(self) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.bool_]]:
         """(e, f, False) for f = e and for f the other way of e."""
         n, number = self.num_nodes, np.arange(self.start.size)
-        there, back = self.start * n + self.end, self.end * n + self.start
-        order = np.argsort(there)
-        at = np.minimum(np.searchsorted(there, back, sorter=order), number.size - 1)
-        with_other = np.flatnonzero(there[order[at]] == back) if number.size else number
+        forward, back = self.start * n + self.end, self.end * n + self.start
+        order = np.argsort(forward)
+        at = np.minimum(np.searchsorted(forward, back, sorter=order), number.size - 1)
+        with_other = np.flatnonzero(forward[order[at]] == back) if number.size else number
         other = order[at] if number.size else number
         e = np.concatenate([number, with_other])
         f = np.concatenate([number, other[with_other]])
@@ -251,31 +251,41 @@ class _Links:
 
 
 def _around_links(mean: csr_array, more: csr_array, independent: bool, X: FloatArray) -> FloatArray:
-    n, there = len(X), mean.T @ X
+    n, averaged = len(X), mean.T @ X
     if independent:
-        return np.asarray((mean.T @ there.T).T + (more @ X.ravel()).reshape(n, n))
-    lost = X - there  # E[Delta]^T X, of W = I - Delta
+        return np.asarray((mean.T @ averaged.T).T + (more @ X.ravel()).reshape(n, n))
+    lost = X - averaged  # E[Delta]^T X, of W = I - Delta
     return np.asarray(X - lost - (X.T - mean.T @ X.T).T + (more @ X.ravel()).reshape(n, n))
 
 
 def _around_a_perfect_matching(others: FloatArray, X: FloatArray) -> FloatArray:
     """W = (I + P) / 2 with P drawn uniformly among matchings of all nodes; E[P] = others."""
-    n, own = len(X), np.diagonal(X)
+    n, diagonal = len(X), np.diagonal(X)
     rows, columns, total = X.sum(axis=1), X.sum(axis=0), X.sum()
     # partners of i and k: each other, or two others, all pairs of them alike
-    apart = total - rows[:, None] - rows[None] - columns[:, None] - columns[None] + X + X.T + own[:, None] + own[None]
-    apart -= own.sum() - own[:, None] - own[None]
+    apart = (
+        total
+        - rows[:, None]
+        - rows[None]
+        - columns[:, None]
+        - columns[None]
+        + X
+        + X.T
+        + diagonal[:, None]
+        + diagonal[None]
+    )
+    apart -= diagonal.sum() - diagonal[:, None] - diagonal[None]
     swapped = X.T / (n - 1)
     if n > 2:
         swapped += apart / ((n - 1) * (n - 3))
-    swapped[np.arange(n), np.arange(n)] = (own.sum() - own) / (n - 1)
+    swapped[np.arange(n), np.arange(n)] = (diagonal.sum() - diagonal) / (n - 1)
     return np.asarray((X + others @ X + X @ others + swapped) / 4)
 
 
 def _around_drawn_rows(mean: FloatArray, alone: float, together: float, X: FloatArray) -> FloatArray:
     """Rows drawn independently, with covariance alone (I - e e^T) + together (1 - e)(1 - e)^T of row e."""
-    own = np.diagonal(X)
-    trace = own.sum()
-    spread = together * (trace - own[:, None] - own[None])
-    spread[np.arange(len(X)), np.arange(len(X))] += alone * (trace - own) + together * own
+    diagonal = np.diagonal(X)
+    trace = diagonal.sum()
+    spread = together * (trace - diagonal[:, None] - diagonal[None])
+    spread[np.arange(len(X)), np.arange(len(X))] += alone * (trace - diagonal) + together * diagonal
     return np.asarray(mean.T @ X @ mean + spread)

@@ -5,8 +5,8 @@ weights, whose nodes stand in label order: integer labels increasing, other labe
 appearance. That order is the node index used everywhere else. Weights for averaging are in `gossip`;
 downloads in `data`. A `SparseGraph` (`load_sparse`) is the same as arrays, for graphs that networkx cannot hold.
 
-Here is what callers use. Reading files is in `files`, the named graphs are in `named`, cleaning and node order in
-`simple`.
+Callers use the functions of this package. `edge_lists` reads files, `named` builds the named graphs, `simple_graphs`
+cleans edges and orders nodes.
 """
 
 from __future__ import annotations
@@ -24,10 +24,9 @@ from scipy.sparse import csr_array
 from .. import check, matrices
 from ..errors import InvalidInput, did_you_mean, unknown_name
 from ..spec import parse
-from .files import FILE_SUFFIXES, integer_edges, looks_like_a_file, read_edge_list
+from .edge_lists import FILE_SUFFIXES, integer_edges, looks_like_a_file, read_edge_list
 from .named import GRAPHS, MAX_DRAWS, MAX_EDGES, MAX_NODES, build, build_sparse
-from .simple import Edge, from_networkx, in_label_order, keep_largest_component, name_of
-from .sparse import SparseGraph
+from .simple_graphs import Edge, SparseGraph, from_networkx, in_label_order, keep_largest_component, name_of
 
 __all__ = [
     "FILE_SUFFIXES",
@@ -98,7 +97,7 @@ def load_sparse(
     """The same graph as arrays, with the same labels and content hash: for a million nodes and more.
 
     Args, Raises: those of `load`.
-    Cost: O(nodes + edges): some 60 bytes an edge while it is made, 2 after.
+    Cost: O(nodes + edges): some 60 bytes an edge while it is built, 2 after.
 
     >>> load_sparse("torus:n=9").num_edges
     18

@@ -1,6 +1,7 @@
 """The named graphs, one registered builder each: a builder's parameters are those of its spec, such as `ring:n=16`.
 
-`graphs.names` lists them and `graphs.load` builds them.
+`graphs.names` lists them and `graphs.load` builds them. Random graphs of many edges are drawn as arrays: networkx takes
+minutes and ten gigabytes for a million nodes.
 """
 
 from __future__ import annotations
@@ -13,21 +14,25 @@ from typing import Any, TypeAlias, TypeVar
 
 import networkx as nx
 import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 
 from .. import check, data
 from ..errors import InvalidInput
 from ..spec import Entry, Registry
-from . import drawn
-from .files import read_edge_list
-from .simple import Edge, keep_largest_component, simple_graph
-from .sparse import SparseGraph
+from .edge_lists import read_edge_list
+from .simple_graphs import Edge, SparseGraph, keep_largest_component, simple_graph
 
 MAX_NODES = 10**7
 MAX_EDGES = 2 * 10**7  # about 10 GB in networkx; beyond it a typing error would exhaust the machine
 MAX_DRAWS = 1000
-DRAWN_AS_ARRAYS = 10**6  # edges from which random graphs are drawn by `drawn`
+DRAWN_AS_ARRAYS = 10**6  # edges from which random graphs are drawn as arrays
 
-Built: TypeAlias = nx.Graph | tuple[Iterable[Hashable], Iterable[Edge] | drawn.Edges]
+Edges: TypeAlias = NDArray[np.int64]
+"""Pairs of node indices, shape (m, 2)."""
+
+Built: TypeAlias = nx.Graph | tuple[Iterable[Hashable], Iterable[Edge] | Edges]
 """A graph whose nodes have labels of their own, or nodes and edges."""
 Drawn = TypeVar("Drawn")
 
@@ -63,7 +68,7 @@ def _require_size(n: int, edges: float = 0) -> None:
         raise InvalidInput(f"n={n} gives about {edges:.3g} edges, more than {MAX_EDGES}; use a smaller graph.")
 
 
-def _pairs(first: Any, second: Any) -> drawn.Edges:
+def _pairs(first: Any, second: Any) -> Edges:
     return np.stack(np.broadcast_arrays(first, second), axis=1).astype(np.int64)
 
 
@@ -173,7 +178,7 @@ def regular(n: int, degree: int, seed: int = 0) -> Built:
         raise InvalidInput(f"graph regular: degree={degree} cannot connect n={n} nodes; use degree >= 2.")
     spec, many = f"regular:n={n},degree={degree}", n * degree / 2 >= DRAWN_AS_ARRAYS and degree**2 < n
     if many:
-        return range(n), _connected_draw(lambda s: drawn.regular(n, degree, s), n, seed, spec, "degree")
+        return range(n), _connected_draw(lambda s: regular_edges(n, degree, s), n, seed, spec, "degree")
     G = _until_connected(lambda s: nx.random_regular_graph(degree, n, seed=s), nx.is_connected, seed, spec, "degree")
     return range(n), G.edges
 
@@ -189,13 +194,13 @@ def erdos_renyi(n: int, p: float, seed: int = 0) -> Built:
     if n > 1 and p * (n - 1) < 1e-6:  # P(node 0 has an edge) < 1e-6 in each draw
         raise _never_connected(spec, "p")
     if p * n * (n - 1) / 2 >= DRAWN_AS_ARRAYS:
-        return range(n), _connected_draw(lambda s: drawn.erdos_renyi(n, p, s), n, seed, spec, "p")
+        return range(n), _connected_draw(lambda s: erdos_renyi_edges(n, p, s), n, seed, spec, "p")
     G = _until_connected(lambda s: nx.fast_gnp_random_graph(n, p, seed=s), nx.is_connected, seed, spec, "p")
     return range(n), G.edges
 
 
-def _connected_draw(draw: Callable[[int], drawn.Edges], n: int, seed: int, spec: str, remedy: str) -> drawn.Edges:
-    return _until_connected(draw, functools.partial(drawn.is_connected, n), seed, spec, remedy)
+def _connected_draw(draw: Callable[[int], Edges], n: int, seed: int, spec: str, remedy: str) -> Edges:
+    return _until_connected(draw, functools.partial(joins_all_nodes, n), seed, spec, remedy)
 
 
 def _until_connected(
@@ -218,3 +223,48 @@ def _never_connected(spec: str, remedy: str) -> InvalidInput:
         f"graph {spec}: no connected draw among {MAX_DRAWS}; use a larger {remedy} (for erdos-renyi, p above "
         "log(n) / n)."
     )
+
+
+def regular_edges(n: int, degree: int, seed: int) -> Edges:
+    """Edges of a random simple graph of one degree: stubs paired at random, with loops and repeats paired again.
+
+    Loops and repeats, about degree^2 / 4 of them, are mixed with as many other edges until none is left, which keeps
+    the draw uniform up to O(1 / n) (the pairing model); degree far below sqrt(n).
+    """
+    rng = np.random.default_rng(seed)
+    edges = rng.permutation(np.repeat(np.arange(n), degree)).reshape(-1, 2)
+    while (wrong := _loops_and_repeats(edges, n)).size:
+        mixed = np.union1d(wrong, rng.integers(len(edges), size=wrong.size))
+        edges[mixed] = rng.permutation(edges[mixed].ravel()).reshape(-1, 2)
+    return edges
+
+
+def _loops_and_repeats(edges: Edges, n: int) -> NDArray[np.intp]:
+    """Indices of loops, and of all but the first of equal edges."""
+    key = edges.min(axis=1) * n + edges.max(axis=1)
+    order = np.argsort(key, kind="stable")
+    repeats = order[1:][np.diff(key[order]) == 0]
+    return np.union1d(repeats, np.flatnonzero(edges[:, 0] == edges[:, 1]))
+
+
+def erdos_renyi_edges(n: int, p: float, seed: int) -> Edges:
+    """Each pair with probability p > 0: the gaps between drawn pairs are geometric."""
+    rng, pairs = np.random.default_rng(seed), n * (n - 1) // 2
+    drawn, last = [], -1
+    while last < pairs:
+        gaps = rng.geometric(p, size=int(p * (pairs - last) + 4 * (p * pairs) ** 0.5) + 16)
+        drawn.append(last + np.cumsum(gaps))
+        last = int(drawn[-1][-1])
+    k = np.concatenate(drawn)
+    k = k[k < pairs]
+    row = ((1 + np.sqrt(1 + 8 * k.astype(np.float64))) / 2).astype(np.int64)  # pair k is row (row - 1) / 2 + column
+    row -= row * (row - 1) // 2 > k
+    row += row * (row + 1) // 2 <= k
+    return np.stack([row, k - row * (row - 1) // 2], axis=1)
+
+
+def joins_all_nodes(n: int, edges: Edges) -> bool:
+    """Whether the edges join all n nodes."""
+    pairs = coo_array((np.ones(len(edges), dtype=np.int8), (edges[:, 0], edges[:, 1])), shape=(n, n))
+    number: int = connected_components(pairs, directed=False, return_labels=False)
+    return number == 1

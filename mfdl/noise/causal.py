@@ -23,7 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 from .. import check, matrices
 from ..check import FloatArray
 from ..errors import InvalidInput
-from ..operators.base import StructuredOperator
+from ..operators.structured import StructuredOperator
 from ..storable import storable, stored_as
 from . import base
 from .base import NoiseOperator

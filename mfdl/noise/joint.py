@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from .. import check
 from ..check import FloatArray
 from ..errors import InvalidInput, UnsupportedMechanism
-from ..operators.base import StructuredOperator
+from ..operators.structured import StructuredOperator
 from ..storable import storable
 from . import base
 from .base import NoiseOperator

@@ -97,16 +97,16 @@ class _MeanSteps:
             X = self.moments.around(X)
         return X
 
-    def around_there(self, X: FloatArray) -> FloatArray:
-        return self.moments.around_there(X) if self.moments.rate else self.around(X)
+    def around_online(self, X: FloatArray) -> FloatArray:
+        return self.moments.around_online(X) if self.moments.rate else self.around(X)
 
     def back_dense(self, X: FloatArray) -> FloatArray:
         for _ in range(self.rounds):
             X = np.asarray(self.moments.mean.T @ X)
         return X
 
-    def back_there(self, X: FloatArray) -> FloatArray:
-        return self.moments.back_there(X) if self.moments.rate else self.back_dense(X)
+    def back_online(self, X: FloatArray) -> FloatArray:
+        return self.moments.back_online(X) if self.moments.rate else self.back_dense(X)
 
     def there_from(self, X: FloatArray) -> FloatArray:
         """X E[W P]."""
@@ -137,9 +137,9 @@ def _closed_form(counted: CountedModels, steps: _MeanSteps) -> FloatArray:
         before = none if counted.after_averaging else counts
         after = A + counts if counted.after_averaging else A
         P = steps.around(after) + before
-        mu, buffer = rates[s] * (steps.around_there(after) + q * before), none
+        mu, buffer = rates[s] * (steps.around_online(after) + q * before), none
         if beta:
-            mu = mu + steps.back_there(B)
+            mu = mu + steps.back_online(B)
             buffer = rates[s] * steps.there_from(B.T) + q * D
         H[s, s] = rates[s] * np.trace(mu) + np.trace(buffer)
         of_model[s] = shrink[s] * steps.part(mu)

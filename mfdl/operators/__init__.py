@@ -1,9 +1,7 @@
 """Structured linear operators over time x nodes, as scipy `LinearOperator`s with a dense form for oracles."""
 
-from .base import StructuredOperator
-from .kronecker import Kronecker
-from .recursion import OutputRecursion, RecursionMaps, StateRecursion, WeightedStates
-from .selection import Selection
+from .recursions import OutputRecursion, RecursionMaps, StateRecursion, WeightedStates
+from .structured import Kronecker, Selection, StructuredOperator
 
 __all__ = [
     "Kronecker",

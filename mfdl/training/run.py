@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from .. import archive, check, graphs, metrics
 from ..algorithms.registry import shortsighted
 from ..errors import InvalidInput, require_known
-from ..gossip.communication import communication_graph
+from ..gossip.sequences import communication_graph
 from ..mechanism import MECHANISM, Mechanism
 from ..metrics import NotPrivate, not_private_fields
 from ..shown import Shown, short_repr

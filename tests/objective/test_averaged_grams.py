@@ -99,10 +99,10 @@ def test_moments_are_the_mean_over_all_outcomes_of_a_round(case, seed):
     assert sum(p for p, _, _ in outcomes) == pytest.approx(1)
     for got, of in (
         (moments.mean.toarray(), lambda W, P: W),
-        (moments.mean_there.toarray(), lambda W, P: W @ P),
+        (moments.mean_online.toarray(), lambda W, P: W @ P),
         (moments.around(X), lambda W, P: W.T @ X @ W),
-        (moments.around_there(X), lambda W, P: W.T @ X @ W @ P),
-        (moments.back_there(X), lambda W, P: W.T @ X @ P),
+        (moments.around_online(X), lambda W, P: W.T @ X @ W @ P),
+        (moments.back_online(X), lambda W, P: W.T @ X @ P),
     ):
         assert_allclose(got, sum(p * of(W, P) for p, W, P in outcomes), atol=1e-12)
 

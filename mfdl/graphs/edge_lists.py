@@ -1,6 +1,6 @@
 """Edge-list files, separated by blanks or commas, with or without a header; errors name the line.
 
-What a file may hold is said in `graphs.load`; dropping loops and repeats is in `simple`.
+`graphs.load` documents what a file may hold; `simple_graphs` drops loops and repeats.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import InvalidInput
-from .simple import Edge, simple_graph
+from .simple_graphs import Edge, simple_graph
 
 FILE_SUFFIXES = (".csv", ".tsv", ".txt", ".edges", ".edgelist", ".el")
-OTHER_FORMATS = {  # what reads files that are no lists of edges
+OTHER_FORMATS = {  # suffixes of files that are no lists of edges, and the function that reads each
     ".gml": "networkx.read_gml",
     ".graphml": "networkx.read_graphml",
     ".gexf": "networkx.read_gexf",
@@ -37,7 +37,7 @@ def looks_like_a_file(text: str) -> bool:
 
 
 def read_edge_list(path: Path, named: Iterable[str]) -> nx.Graph:
-    """The graph of one file; where there is none, the error offers the `named` graphs."""
+    """The graph of one file; if the file does not exist, the error offers the `named` graphs."""
     _require_edges(path)
     lines = _lines(path, named)
     if not lines:
@@ -136,7 +136,7 @@ _INTEGER = re.compile(r"0|-?[1-9][0-9]{0,17}")
 
 
 def _lines(path: Path, named: Iterable[str]) -> list[tuple[int, str]]:
-    """Lines that say something, with their numbers from 1."""
+    """Lines that are neither empty nor a comment, with their numbers from 1."""
     try:
         raw = path.read_bytes()
     except FileNotFoundError:
@@ -184,5 +184,5 @@ def _is_finite_number(text: str) -> bool:
         return False
 
 
-def _malformed(path: Path, line: int, what: str) -> InvalidInput:
-    return InvalidInput(f"graph file {str(path)!r}, line {line}: {what}.")
+def _malformed(path: Path, line: int, defect: str) -> InvalidInput:
+    return InvalidInput(f"graph file {str(path)!r}, line {line}: {defect}.")

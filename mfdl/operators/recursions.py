@@ -2,9 +2,9 @@
 
 A recursion carries a state s through steps t = 0..T-1, fed by one input block x_t per step:
 
-    y_t     = P_t s_t + Q_t x_t                 what goes out
-    s_{t+1} = K_t y_t + F_t s_t + J_t x_t       what is carried on,   s_0 = 0
-    m_t     = M_t s_t                           the models, t = 0..T (m_T is what is left at the end)
+    y_t     = P_t s_t + Q_t x_t                 the output
+    s_{t+1} = K_t y_t + F_t s_t + J_t x_t       the next state,   s_0 = 0
+    m_t     = M_t s_t                           the models, t = 0..T (m_T after the last step)
 
 A step may have no input (a pure gossip round): `input_of_step` says which input block each step takes, -1 for none.
 `None` stands for a zero map. Products cost the sum of the maps' non-zeros; the transpose is the same
@@ -24,7 +24,7 @@ import scipy.sparse as sp
 
 from .. import matrices
 from ..check import FloatArray
-from .base import StructuredOperator
+from .structured import StructuredOperator
 
 Map: TypeAlias = sp.csr_array | None
 
@@ -139,8 +139,8 @@ class OutputRecursion(_Recursion):
 
     def _matmat(self, X: FloatArray) -> FloatArray:
         out = np.empty((len(self.maps), self.out_size, X.shape[1]))
-        for kept, (_, y) in zip(out, self._forward(X), strict=False):  # the last state goes with no output
-            kept[...] = y
+        for block, (_, y) in zip(out, self._forward(X), strict=False):  # the last state goes with no output
+            block[...] = y
         return out.reshape(self.shape[0], X.shape[1])
 
     def _rmatmat(self, X: FloatArray) -> FloatArray:
@@ -192,18 +192,22 @@ class StateRecursion(_Recursion):
         super().__init__(maps, **sizes)
 
     @property
-    def _kept(self) -> list[int]:
-        """The steps t of the states s_t that are asked for."""
+    def _output_steps(self) -> list[int]:
+        """The steps t of the states s_t in the output."""
         return [len(self.maps)] if self.final else [t for t, block in enumerate(self.input_of_step) if block >= 0]
 
     def _rows(self) -> int:
-        return self.model_from_state.shape[0] * len(self._kept)
+        return self.model_from_state.shape[0] * len(self._output_steps)
 
     def _matmat(self, X: FloatArray) -> FloatArray:
-        kept = set(self._kept)
-        return np.concatenate([self.model_from_state @ s for t, (s, _) in enumerate(self._forward(X)) if t in kept])
+        output_steps = set(self._output_steps)
+        return np.concatenate(
+            [self.model_from_state @ s for t, (s, _) in enumerate(self._forward(X)) if t in output_steps]
+        )
 
     def _rmatmat(self, X: FloatArray) -> FloatArray:
-        k, kept = X.shape[1], self._kept
-        blocks = X.reshape(len(kept), self.model_from_state.shape[0], k)
-        return self._backward(k, {}, {t: self.model_from_state.T @ x for t, x in zip(kept, blocks, strict=True)})
+        k, output_steps = X.shape[1], self._output_steps
+        blocks = X.reshape(len(output_steps), self.model_from_state.shape[0], k)
+        return self._backward(
+            k, {}, {t: self.model_from_state.T @ x for t, x in zip(output_steps, blocks, strict=True)}
+        )
