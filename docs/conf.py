@@ -25,6 +25,7 @@ extensions = [
     "myst_nb",
     "sphinx_gallery.gen_gallery",
     "api_pages",
+    "claims_table",
     "commands",
     "docstrings",
     "mechanism_table",
@@ -102,7 +103,7 @@ html_theme_options = {
     "show_toc_level": 2,
     "secondary_sidebar_items": {
         "**": ["page-toc", "sg_download_links"],
-        **{page: [] for page in ("claims", "comparison", "errata", "sources", "which_mechanism")},  # wide tables
+        **{page: [] for page in ("claims", "comparison", "sources", "which_mechanism")},  # wide tables
     },
     "footer_start": ["copyright"],
     "footer_end": ["theme-version"],

@@ -69,7 +69,7 @@ def decor_couples(
 
     Returns: one DecorCouple per position, in order. Guarantees: no mechanism's guarantee exceeds the target.
     Raises: InvalidInput: no such budget or target; a trust model that is none of these; unit "user" with sampling.
-    Source: arXiv:2405.01031, Appendix D.1; where it is wrong, docs/errata.md says so under that item.
+    Source: arXiv:2405.01031, Appendix D.1; docs/claims.md lists what is wrong in it under that item.
     """
     check.instance(Dynamics, dynamics=dynamics)
     check.instance(Participation, participation=participation)

@@ -108,7 +108,7 @@ def account(
         UnsupportedMechanism: where amplification by secret batches is not proven (`privacy.sampled_exposures`).
     Source: arXiv:2510.17480, Theorem 7, with the square of equation (8) and the factor 2 of replace-one restored, and
         its claim for adaptive gradients replaced by the row-space test and shift reduction. Secret batches:
-        docs/sampling.md, docs/secret_bins.md.
+        docs/sampling.md, docs/balls_in_bins_theorem.md.
     """
     question = _question(algorithm, trust, adjacency, clip_norm, participation, release, unit, method, lipschitz)
     require_noise(noise_std, noise_multiplier)  # before any work

@@ -37,7 +37,7 @@ THEORY = [
         "random_walks",
         "released",
         "sampling",
-        "secret_bins",
+        "balls_in_bins",
         "shared_randomness",
         "spatial_noise",
         "testing_oracles",
@@ -46,7 +46,7 @@ THEORY = [
 ]
 LONG = {
     *(f"howto_{name}.md" for name in ("algorithm", "claims", "encoder", "large_graphs", "long_runs", "results")),
-    *("howto_training_loop.md", "howto_trust_model.md", "howto_views.md", "secret_bins.md", "testing_strategies.md"),
+    *("howto_training_loop.md", "howto_trust_model.md", "howto_views.md", "balls_in_bins.md", "testing_strategies.md"),
 }  # a second or more each
 PAGES_WITH_CODE = [*HOWTO, *THEORY, "workloads.md"]
 

@@ -1,14 +1,13 @@
 """The one table of what the papers state: each statement, whether it holds, and what is true instead.
 
-In: `PAPER/facts.toml`, one table per fact. Out: `all_facts`, by id, and `docs/errata.md` made of them, which
-`python -m mfdl_papers.facts` writes out. Claims, published bounds and tests take their words from here; whether
-they are right is decided by the searches of `mfdl.testing.claims` and by the tests that a fact names.
+In: `PAPER/facts.toml`, one table per fact. Out: `all_facts`, by id, and `claims_tables` for the page of claims.
+Claims, published bounds and tests take their words from here; whether they are right is decided by the searches of
+`mfdl.testing.claims` and by the tests that a fact names.
 """
 
 from __future__ import annotations
 
 import functools
-import sys
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -46,7 +45,7 @@ class Fact:
         states: what is printed or coded, as one sentence.
         holds: whether that is so, as far as is known.
         true: what is true instead; a remark where the statement holds.
-        kind: for what `docs/errata.md` lists: "privacy" (following it under-reports the loss, or claims what does not
+        kind: for what a paper has wrong: "privacy" (following it under-reports the loss, or claims what does not
             hold), "utility", "notation" or "reproduction" (needed only to meet published numbers); else empty.
         counterexample: the smallest case that refutes the claim of this id, in words; empty without such a claim.
         tests: those that show what is true beyond the claim, "tests/...py::test_...".
@@ -98,44 +97,31 @@ def errata(*ids: str) -> str:
     return " ".join(f"{fact(id).item}: {fact(id).true}." for id in ids)
 
 
-HEAD = """# What the papers have wrong
-
-Made by `python -m mfdl_papers.facts` of the tables `experiments/mfdl_papers/*/facts.toml`, which published bounds and
-claims read as well. The library implements the corrected form of everything below; `mfdl_papers` has some of the
-published numbers for comparison, each marked with what is known about it. A row says what is printed in the paper, or
-coded in its public code, and what is true. A claim is searched for its smallest counterexample by `mfdl claims`, see
-[claims.md](claims.md); the tests named fail if what is said to be true is not so. Kinds: **privacy** (following it
-under-reports the loss, or claims what does not hold), **utility** (a worse or wrong error, or a wrong statement about
-it), **notation** (formulas that do not say what is meant), **reproduction** (needed only to meet published numbers).
-Of secret bins, which are this library's own, there stand statements close to the theorem that are false.
-
-Letters: [notation.md](notation.md). L is log(1 / delta) in budgets and the smoothness in rates; delta = 1e-5.
-"""
+COLUMNS = ("claim", "item", "printed or coded", "verdict", "what is true", "tests")
 
 
-def errata_page() -> str:
-    """`docs/errata.md`: the facts that have a kind, paper by paper, and what of the papers is not used."""
-    lines = [HEAD]
+def claims_tables(cases: Mapping[str, int]) -> str:
+    """Every fact in one table a paper, and what of the papers is not used, in Markdown.
+
+    Args: cases: how many cases the search of each claim tries, by id.
+    """
+    lines = []
     papers = list(dict.fromkeys(row.paper for row in all_facts().values()))
     for paper in papers:
-        rows = [row for row in all_facts().values() if row.paper == paper and row.kind]
-        if rows:
-            lines += [f"## {paper.name}" + (f": arXiv:{paper.arxiv}" if paper.arxiv else ""), ""]
-            lines += [markdown_row("item", "printed or coded", "what is true", "kind", "claim, tests")]
-            lines += [markdown_row(*["---"] * 5), *map(_row, rows), ""]
+        rows = [row for row in all_facts().values() if row.paper == paper]
+        lines += [f"## {paper}", "", markdown_row(*COLUMNS), markdown_row(*["---"] * len(COLUMNS))]
+        lines += [*(_row(row, cases.get(row.id, 0)) for row in rows), ""]
     unused = [f"- {paper.arxiv}: {paper.not_used}." for paper in papers if paper.not_used]
     return "\n".join([*lines, "## Not used here", "", *unused, ""])
 
 
-def _row(row: Fact) -> str:
-    shown = [f"`{name}`" for name in ([row.id] if row.is_claim else []) + list(row.tests)]
-    return markdown_row(row.item, row.states, row.true, row.kind, ", ".join(shown))
+def _row(row: Fact, cases: int) -> str:
+    verdict = (f"holds ({cases} cases)" if cases else "holds") if row.holds else "refuted" if row.is_claim else "wrong"
+    true = row.true + f" ({row.counterexample})" if row.counterexample else row.true
+    id, tests = f"`{row.id}`" if row.is_claim else "", ", ".join(f"`{name}`" for name in row.tests)
+    return markdown_row(id, row.item, row.states, verdict + (f"; {row.kind}" if row.kind else ""), true, tests)
 
 
 def markdown_row(*cells: str) -> str:
     """One row of a table."""
     return "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |"
-
-
-if __name__ == "__main__":
-    sys.stdout.write(errata_page())

@@ -190,7 +190,7 @@ def mafalda_bins(
         noise_std, weights: as `factorization.factorize_bins`; `mfdl.privacy.noise_of_bins` says it.
     Raises: UnsupportedMechanism: another participation; InvalidInput: no encoder meets the target.
     Cost: that of `factorize_bins`.
-    Source: docs/secret_bins.md.
+    Source: docs/balls_in_bins_theorem.md.
     """
     known = require_bins("mafalda-bins", participation, "mafalda")
     solved = factorize_bins(dynamics, known.uses, known.gap, noise_std, weights=weights, progress=progress)

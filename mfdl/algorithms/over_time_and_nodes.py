@@ -113,7 +113,7 @@ def time_space_bins(
     Raises: UnsupportedMechanism: another participation, gossip without modes; InvalidInput: no encoder meets the
         target.
     Cost: that of `optimal_covariance`, of the modes, n T^3, and of `factorize_bins`.
-    Source: docs/secret_bins.md.
+    Source: docs/balls_in_bins_theorem.md.
     """
     known = require_bins("time-space-bins", participation, "time_space")
     space = optimal_covariance(dynamics, horizon=known.num_steps, weights=weights)

@@ -1,8 +1,9 @@
 """M = (|C| E)^T (|C| E) of the noise, for the worst victim: what secret bins see of an algorithm.
 
 In: an algorithm whose noise enters where gradients do, and who knows which of its columns. Out: a matrix that is at
-least M of every victim, entry by entry, rounded up; or a refusal where the theorem (docs/secret_bins.md) ends. The
-encoder that counts is the inverse of what the executor multiplies with, so C is corrected by how far it is from it.
+least M of every victim, entry by entry, rounded up; or a refusal where the theorem (docs/balls_in_bins_theorem.md)
+ends. The encoder that counts is the inverse of what the executor multiplies with, so C is corrected by how far it is
+from it.
 
 Noise that correlates time and nodes together, with nothing of it known, is C^-1 of one block causal C over both, and
 what a record of node u moves at step t is sum_s C[t., (s, u)] g_s: v_t[r] = sum over s <= t in r of ||C[t., (s, u)]||.

@@ -1,9 +1,9 @@
 """What is exposed where batches are secret: the accountant of Poisson sampling and of balls-in-bins.
 
-docs/sampling.md and docs/secret_bins.md have the theorems; their conditions are the refusals here. What is seen may be
-anything that follows from the privatised gradients of all steps, if noise enters where gradients do. Under Poisson
-sampling noise must be fresh in each step, and hidden messages are refused; under balls-in-bins hidden messages count
-as seen, and noise may be correlated over time.
+docs/sampling.md and docs/balls_in_bins_theorem.md have the theorems; their conditions are the refusals here. What is
+seen may be anything that follows from the privatised gradients of all steps, if noise enters where gradients do. Under
+Poisson sampling noise must be fresh in each step, and hidden messages are refused; under balls-in-bins hidden messages
+count as seen, and noise may be correlated over time.
 """
 
 from __future__ import annotations
@@ -219,7 +219,7 @@ def bins_exposures(
             elsewhere than gradients; noise that correlates time and nodes together and is known in part, or has no
             encoder over both.
     Cost: as `poisson_exposures`, and O(T^3) for an encoder.
-    Source: docs/secret_bins.md.
+    Source: docs/balls_in_bins_theorem.md.
     """
     _require_usual(algorithm, question, METHODS)
     trust, method = question.trust, question.method

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 SITE = ROOT / "docs" / "_build" / "html"
 DONE = ROOT / "docs" / "_build" / "done"
 LOADS = {("script", "src"), ("img", "src"), ("iframe", "src"), ("source", "src"), ("link", "href")}
-PAGES = ("index", "start", "concepts", "errata", "gallery/index", "api/mfdl.trust", "api/generated/mfdl.calibrate")
+PAGES = ("index", "start", "concepts", "claims", "gallery/index", "api/mfdl.trust", "api/generated/mfdl.calibrate")
 
 
 def is_current():

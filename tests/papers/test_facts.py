@@ -13,7 +13,7 @@ from effort import FEWEST, examples
 from mfdl.errors import InvalidInput
 from mfdl.testing import check_claim
 from mfdl_papers import all_facts, errata, fact, published_claims
-from mfdl_papers.facts import errata_page
+from mfdl_papers.facts import claims_tables
 
 ROOT = Path(__file__).parents[2]
 CLAIMS = {claim.id: claim for claim in published_claims()}
@@ -47,25 +47,21 @@ def test_every_claim_says_what_the_table_says():
         assert said == (str(row.paper), row.item, row.states, row.holds, row.true)
 
 
-def test_the_page_of_errata_is_the_table():
-    page = (ROOT / "docs" / "errata.md").read_text(encoding="utf-8")
-    assert page == errata_page(), "write it anew: python -m mfdl_papers.facts > docs/errata.md"
-
-
-def test_the_page_of_claims_is_the_table():
-    page = (ROOT / "docs" / "claims.md").read_text(encoding="utf-8")
-    rows = {
-        row[0].strip("`"): row for row in map(cells_of, re.findall(r"^\| (`[a-z0-9-]+` \|.*) \|$", page, re.MULTILINE))
-    }
-    assert rows.keys() == CLAIMS.keys()
-    for id, (_, item, states, verdict, counterexample, true) in rows.items():
-        row = fact(id)
-        assert (item, states, counterexample, true) == (row.item, row.states, row.counterexample, row.true)
-        assert re.fullmatch(r"holds \(\d+\)" if row.holds else "refuted", verdict), id
+def test_the_page_of_claims_has_every_fact_its_verdict_and_its_tests():
+    page = claims_tables({id: claim.examples for id, claim in CLAIMS.items()})
+    rows = [cells_of(line) for line in page.splitlines() if line.startswith("| ")]
+    rows = [row for row in rows if row[0] not in ("claim", "---")]
+    for (id, *cells), row in zip(rows, all_facts().values(), strict=True):
+        assert id.strip("`") == (row.id if row.is_claim else "")
+        counterexample = f" ({row.counterexample})" if row.counterexample else ""
+        assert (cells[0], cells[1], cells[3]) == (row.item, row.states, row.true + counterexample)
+        verdict, _, kind = cells[2].partition("; ")
+        assert re.fullmatch(r"holds( \(\d+ cases\))?" if row.holds else "refuted|wrong", verdict), id
+        assert (kind, cells[4].replace("`", "")) == (row.kind, ", ".join(row.tests))
 
 
 def cells_of(line: str) -> list[str]:
-    return [cell.strip().replace(r"\|", "|") for cell in re.split(r" (?<!\\)\|(?: |$)", line)]
+    return [cell.strip().replace(r"\|", "|") for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
 
 
 def test_unknown_facts_are_refused_and_errata_are_sentences():

@@ -1,4 +1,4 @@
-"""Claims about secret bins (docs/secret_bins.md): the theorem, what follows from it, and what does not.
+"""Claims about secret bins (docs/balls_in_bins_theorem.md): the theorem, what follows from it, and what does not.
 
 Losses are hockey sticks at noise of std 1, by integration over the plane of two bins; those of adaptive attackers by
 dynamic programming, never above the true ones.

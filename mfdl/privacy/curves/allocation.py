@@ -11,7 +11,8 @@ independent copies of one number W and a convex f:
 Rounding goes one way. Exchanging W for its mean-preserving spread onto a grid, mass at the ends of a cell in place of
 mass inside, raises E f for every convex f, and so does every later spread onto a coarser grid. Values beyond the grid
 are moved to its ends, and how far, on average, is added to the answer: both f are Lipschitz. What floating point may
-do to sums and to Fourier transforms is carried along and added too. docs/secret_bins.md has the argument in full.
+do to sums and to Fourier transforms is carried along and added too.
+docs/balls_in_bins_theorem.md has the argument in full.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 In: a noise multiplier, the numbers of M = (|C| E)^T (|C| E) that count, an adjacency. Out: epsilon at delta, delta at
 epsilon, and the privacy loss distribution that they are read off. That a decentralized algorithm is dominated by the
-pair of M, and why each step here is an upper bound, is docs/secret_bins.md; M comes from `mfdl.privacy.bin_gram`.
+pair of M, and why each step here is an upper bound, is docs/balls_in_bins_theorem.md; M comes from
+`mfdl.privacy.bin_gram`.
 
 Hull: bins that are equally correlated, as much as the most correlated two (`hull`).
 Stride: the same of every b'-th part of the bins, the worst of its shifts. The least of all of them holds.

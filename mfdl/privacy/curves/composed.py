@@ -3,7 +3,7 @@
 In: curves of the runs. Out: epsilon at delta, delta at epsilon. Each run's pair dominates it in either direction, also
 where a run is chosen after those before it were seen, so the composition of the pairs dominates all of them; the larger
 of both directions is stated. Bins must be drawn anew: runs that share them are one run, whose M is the sum of theirs
-(docs/secret_bins.md).
+(docs/balls_in_bins_theorem.md).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 With d = max M_rr and rho d = max M_rq, the pair of M is dominated by that of d ((1 - rho) I + rho J), a product of a
 Gaussian of sensitivity sqrt(rho d), which every bin shares, and of random allocation of sqrt((1 - rho) d) to one of b.
 Without correlation it is random allocation alone, by the atoms of `spread_atoms`; else the privacy loss distributions
-of both compose, that of random allocation by connecting the dots of its curves (docs/secret_bins.md).
+of both compose, that of random allocation by connecting the dots of its curves (docs/balls_in_bins_theorem.md).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Hockey sticks of secret bins by importance sampling: confidence bounds from above, at any epsilon.
 
-The pair of M (docs/secret_bins.md), noise of std 1: Q draws z from N(0, I), L_r = exp(<m_r, z> - |m_r|^2 / 2), S their
-average over bins, S' that of exp(-<m_r, z> - |m_r|^2 / 2). A direction is the mean under Q of (a - e^epsilon b)_+:
-"kept" a = S, b = 1; "lost" a = 1, b = S; "replaced" a = S, b = S', which is its own converse.
+The pair of M (docs/balls_in_bins_theorem.md), noise of std 1: Q draws z from N(0, I), L_r = exp(<m_r, z> - |m_r|^2 /
+2), S their average over bins, S' that of exp(-<m_r, z> - |m_r|^2 / 2). A direction is the mean under Q of (a -
+e^epsilon b)_+: "kept" a = S, b = 1; "lost" a = 1, b = S; "replaced" a = S, b = S', which is its own converse.
 
 z is drawn from a mixture of Gaussians with density R over that of Q, and X = (a - e^epsilon b)_+ / R has the mean that
 is asked for. A part (t, c) of the mixture shifts z by t ((1 - c) m_r + c m), m the mean of the m_r, r uniform. Averages

@@ -1,0 +1,32 @@
+"""What the papers state, whether it holds and what is true, from the table of facts: `{claims}` as a directive."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from docutils import nodes
+from docutils.statemachine import StringList
+from sphinx.application import Sphinx
+from sphinx.util.docutils import SphinxDirective
+
+import mfdl_papers
+from mfdl_papers import published_claims
+from mfdl_papers.facts import claims_tables
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    app.add_directive("claims", Claims)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
+
+
+class Claims(SphinxDirective):
+    """A table per paper."""
+
+    def run(self) -> list[nodes.Node]:
+        for path in Path(mfdl_papers.__file__).parent.glob("*/facts.toml"):
+            self.env.note_dependency(str(path))
+        lines = claims_tables({claim.id: claim.examples for claim in published_claims()}).splitlines()
+        node = nodes.Element()
+        self.state.nested_parse(StringList(lines, source="claims"), self.content_offset, node, match_titles=True)
+        return node.children
