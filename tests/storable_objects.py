@@ -8,8 +8,8 @@ from mfdl.factorization.encoders import Banded, Buffered, Inverse, Toeplitz
 from mfdl.privacy.sensitivity import Sensitivity
 from mfdl.released import Released
 from mfdl.training.run import SeedRun
+from mfdl_solvers.balls_in_bins_encoder import BinFactorization
 from mfdl_solvers.coalitions import CoalitionFactorization
-from mfdl_solvers.secret_bins import BinFactorization
 from mfdl_solvers.structured import BinEncoder, StructuredFactorization
 
 W = gossip.metropolis_hastings("path:n=3")
@@ -23,7 +23,7 @@ def encoder():
 
 
 def time_space():
-    return mfdl_solvers.TimeSpaceFactorization(encoder(), encoder(), 2, **ENDS)
+    return mfdl_solvers.KroneckerFactorization(encoder(), encoder(), 2, **ENDS)
 
 
 def local(matrix=None, **sizes):
@@ -74,8 +74,8 @@ SAMPLES = {
     "SpatialFactorization": lambda: factorization.optimal_covariance(DYNAMICS, groups=[[0, 1], [1, 2]]),
     "SpaceTimeFactorization": lambda: factorization.optimal_time_space(DYNAMICS, SCHEME),
     "BinFactorization": lambda: BinFactorization(np.eye(4), np.eye(2), **ENDS),
-    "TimeSpaceFactorization": time_space,
-    "AdaptedFactorization": lambda: mfdl_solvers.AdaptedFactorization(
+    "KroneckerFactorization": time_space,
+    "PerModeFactorization": lambda: mfdl_solvers.PerModeFactorization(
         np.eye(3), np.ones((3, 4)), 2, time_space(), **ENDS
     ),
     "CoalitionFactorization": lambda: CoalitionFactorization(1.0, (np.eye(2),), np.eye(3), ((0, 1), 2, 0.5), **ENDS),

@@ -19,7 +19,7 @@ from _measure import peak_megabytes, report, seconds
 import mfdl
 from mfdl.factorization import optimal_adapted, optimal_space_time, optimal_time_space
 from mfdl.objective import NoiseObjective
-from mfdl_solvers.spacetime import joint_classes
+from mfdl_solvers.joint_encoder import joint_classes
 
 TOLERANCE = 1e-4
 

@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from mfdl_solvers import AdaptedFactorization, Factorization, TimeSpaceFactorization
+from mfdl_solvers import Factorization, KroneckerFactorization, PerModeFactorization
+from mfdl_solvers.balls_in_bins_encoder import BinFactorization
 from mfdl_solvers.coalitions import CoalitionFactorization
 from mfdl_solvers.problem import FIXED, OPTIMAL, STATIONARY, STOPPED, Certified
-from mfdl_solvers.secret_bins import BinFactorization
 from mfdl_solvers.structured import BinEncoder, StructuredFactorization
 
 from .. import archive, check
@@ -37,7 +37,7 @@ FACTORIZATION = "factorization"
 OfAnyKind = Certified | NodeFactorizations
 
 for _solved in (
-    Factorization, BinFactorization, TimeSpaceFactorization, AdaptedFactorization, CoalitionFactorization,
+    Factorization, BinFactorization, KroneckerFactorization, PerModeFactorization, CoalitionFactorization,
     StructuredFactorization, BinEncoder, Toeplitz, Banded, Buffered, Inverse,
 ):  # fmt: skip
     storable(_solved)  # the solvers know nothing of files, so their door says what of theirs may stand in one

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import mfdl_solvers
 from mfdl_solvers import Stopping, structured
 from mfdl_solvers.encoders import Encoder
-from mfdl_solvers.patterns import PERIODIC, Spaced
+from mfdl_solvers.pattern_sets import PERIODIC, Spaced
 from mfdl_solvers.structured import FORMS, Form, ModeCost, StructuredFactorization
 
 from .. import check

@@ -9,8 +9,8 @@ import numpy as np
 import scipy.optimize
 
 from mfdl_solvers import FactorizationProblem
+from mfdl_solvers.arithmetic import EPS
 from mfdl_solvers.problem import STATIONARY, Stopping
-from mfdl_solvers.scale import EPS
 
 from .. import check, spatial
 from ..check import FloatArray

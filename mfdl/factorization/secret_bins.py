@@ -18,10 +18,10 @@ import numpy as np
 import scipy.sparse as sp
 
 from mfdl_solvers import FactorizationProblem
+from mfdl_solvers.balls_in_bins_encoder import BinFactorization
+from mfdl_solvers.balls_in_bins_encoder import solve as solve_bins
 from mfdl_solvers.encoders import Encoder
 from mfdl_solvers.problem import Stopping
-from mfdl_solvers.secret_bins import BinFactorization
-from mfdl_solvers.secret_bins import solve as solve_bins
 from mfdl_solvers.structured import BinEncoder, solve_form
 
 from .. import check

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 import numpy as np
 import scipy.linalg
 
-from mfdl_solvers.patterns import PERIODIC
+from mfdl_solvers.pattern_sets import PERIODIC
 
 from ..check import FloatArray
 from ..errors import UnsupportedMechanism

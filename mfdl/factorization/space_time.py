@@ -21,8 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from mfdl_solvers import adapted, spacetime, time_space
-from mfdl_solvers.modes_problem import ModeProblem
+from mfdl_solvers import joint_encoder, kronecker_encoder, per_mode_encoder
+from mfdl_solvers.joint_encoder import ModeProblem
 from mfdl_solvers.problem import STOPPED, Certified, Stopping, loss_in_range
 
 from ..check import FloatArray
@@ -173,8 +173,8 @@ def optimal_adapted(asked: AdaptedSearch) -> SpaceTimeFactorization:
     stopping, began = asked.stopping, time.perf_counter()
     given = modes_problem(asked)
     with shown(asked.progress).status(asked.of_both(ADAPTED)):
-        solved = kept.solved(adapted.solve, given.normalised, stopping=stopping)
-    answer = _said(solved) | {"iterations": solved.iterations + solved.time_space.iterations}
+        solved = kept.solved(per_mode_encoder.solve, given.normalised, stopping=stopping)
+    answer = _said(solved) | {"iterations": solved.iterations + solved.kronecker.iterations}
     answer["directions"] = np.asarray(np.linalg.inv(solved.basis).T, dtype=np.float64)
     independent = _independent_of_modes(given.normalised)
     return _answered(ADAPTED, asked, began, independent, encoder=solved.encoders, **answer).shifted(given.exponent)
@@ -195,7 +195,7 @@ def optimal_space_time(asked: Search) -> SpaceTimeFactorization:
     H = asked.noise_objective.over_both()
     with shown(asked.progress).search(asked.of_both(SPACE_TIME), stopping.tolerance) as report:
         stopping = dataclasses.replace(stopping, report=report)
-        solved = kept.solved(spacetime.solve, H, labels, asked.dynamics.num_nodes, stopping=stopping)
+        solved = kept.solved(joint_encoder.solve_dense, H, labels, asked.dynamics.num_nodes, stopping=stopping)
     independent = _independent(labels, np.diagonal(H).reshape(labels.size, -1).sum(axis=1))
     return _answered(SPACE_TIME, asked, began, independent, encoder=solved.encoder, **_said(solved))
 
@@ -212,7 +212,7 @@ def modes_problem(setting: Setting) -> ModeProblem:
 
 
 def _one_seed(posed: ModeProblem, gossip: Gossip, seeds: Seeds, stopping: Stopping) -> dict[str, Any]:
-    solved = kept.solved(time_space.solve, posed, stopping=stopping)
+    solved = kept.solved(kronecker_encoder.solve, posed, stopping=stopping)
     d = posed.time_costs(solved.time.gram)
     made = one_seed_from(solved.space, posed.node_gram(d), tolerance=stopping.tolerance)
     space = dataclasses.replace(made, gossip_hash=gossip.content_hash)
@@ -227,10 +227,10 @@ def _one_seed(posed: ModeProblem, gossip: Gossip, seeds: Seeds, stopping: Stoppi
 
 def _seed_groups(posed: ModeProblem, gossip: Gossip, seeds: Seeds, stopping: Stopping) -> dict[str, Any]:
     def over_nodes(node_gram: FloatArray) -> tuple[SpatialFactorization, FloatArray, float]:
-        half = covariance_for_gram(node_gram, gossip, seeds, stopping.share(time_space.HALF_SHARE))
+        half = covariance_for_gram(node_gram, gossip, seeds, stopping.share(kronecker_encoder.HALF_SHARE))
         return half, _node_costs(posed, half), 1.0
 
-    best, _, said = time_space.alternate(posed, over_nodes, stopping)
+    best, _, said = kronecker_encoder.alternate(posed, over_nodes, stopping)
     return {"encoder": best.time.encoder, "space": best.space, **said}
 
 

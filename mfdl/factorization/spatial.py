@@ -19,8 +19,8 @@ from scipy.sparse import csr_array
 
 import mfdl_solvers
 from mfdl_solvers import Factorization, FactorizationProblem
+from mfdl_solvers.arithmetic import EPS
 from mfdl_solvers.problem import OPTIMAL, STOPPED, Certified, Stopping, loss_in_range
-from mfdl_solvers.scale import EPS
 
 from .. import check, spatial
 from ..check import FloatArray

@@ -1,6 +1,6 @@
 """Who takes part when: `schemes` of one node's records, `by_node` where nodes differ, `sampling` by secret draws."""
 
-from mfdl_solvers.patterns import Pattern, PatternSet
+from mfdl_solvers.pattern_sets import Pattern, PatternSet
 
 from .by_node import ParticipationByNode
 from .sampling import BallsInBins, PoissonSampling, Sampled

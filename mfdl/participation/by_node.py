@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from mfdl_solvers.patterns import PatternSet
+from mfdl_solvers.pattern_sets import PatternSet
 
 from .. import check
 from ..errors import InvalidInput, UnsupportedMechanism

@@ -9,7 +9,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 
-from mfdl_solvers.patterns import PatternSet
+from mfdl_solvers.pattern_sets import PatternSet
 
 from .. import check
 from ..errors import UnsupportedMechanism

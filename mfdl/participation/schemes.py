@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from mfdl_solvers.patterns import Listed, OnePerBlock, Pattern, PatternSet, Periodic, Separated
+from mfdl_solvers.pattern_sets import Listed, OnePerBlock, Pattern, PatternSet, Periodic, Separated
 
 from .. import check
 from ..errors import InvalidInput, UnsupportedMechanism

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mfdl_solvers.chains import COUNTED, at_most
-from mfdl_solvers.patterns import LISTED, ONE_PER_BLOCK, PERIODIC, SEPARATED, PatternSet
+from mfdl_solvers.pattern_sets import LISTED, ONE_PER_BLOCK, PERIODIC, SEPARATED, PatternSet
 
 from ..check import FloatArray
 from ..floats import UNIT

@@ -23,7 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import minimize
 from threadpoolctl import threadpool_limits
 
-from mfdl_solvers.patterns import PatternSet
+from mfdl_solvers.pattern_sets import PatternSet
 
 from ..check import FloatArray
 from ..errors import InvalidInput

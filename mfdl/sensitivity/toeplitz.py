@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import scipy.fft
 
-from mfdl_solvers.patterns import LISTED, ONE_PER_BLOCK, PERIODIC, SEPARATED, PatternSet
+from mfdl_solvers.pattern_sets import LISTED, ONE_PER_BLOCK, PERIODIC, SEPARATED, PatternSet
 
 from ..check import FloatArray
 from ..floats import UNIT

@@ -1,27 +1,27 @@
-"""Factorization solvers: arrays and class labels in, a certified factorization out; and sets of patterns (`patterns`).
+"""Factorization solvers: arrays and class labels in, a certified factorization out; sets of patterns (`pattern_sets`).
 
 Importing this package costs numpy and scipy only; `mfdl_solvers.autodiff` brings torch.
 """
 
-from .adapted import AdaptedFactorization
 from .certificate import lower_bound
 from .coalition_problem import CoalitionProblem, InfeasibleCoalition
-from .dense import solve
-from .modes_problem import ModeProblem
+from .dense_encoder import solve
+from .joint_encoder import ModeProblem
+from .kronecker_encoder import KroneckerFactorization
+from .per_mode_encoder import PerModeFactorization
 from .problem import Factorization, FactorizationProblem, NotConverged, ProblemError, Stopping, causal_encoder
-from .time_space import TimeSpaceFactorization
 
 __all__ = [
-    "AdaptedFactorization",
     "CoalitionProblem",
     "Factorization",
     "FactorizationProblem",
     "InfeasibleCoalition",
+    "KroneckerFactorization",
     "ModeProblem",
     "NotConverged",
+    "PerModeFactorization",
     "ProblemError",
     "Stopping",
-    "TimeSpaceFactorization",
     "causal_encoder",
     "lower_bound",
     "solve",

@@ -5,7 +5,7 @@ are all it takes. The objective is
 
     sensitivity(C)^2 * tr(H (C^T C)^-1) + penalty(C),
 
-minimised by the L-BFGS of `lbfgs` on gradients from torch, in float64, on CUDA when it is there. The
+minimised by the L-BFGS of `iterations` on gradients from torch, in float64, on CUDA when it is there. The
 sensitivity is a maximum over classes of sums of |X[s, t]|; it is smoothed (p-mean over classes,
 sqrt(x^2 + w^2) for |x|) with p rising and w falling in stages, and the result is judged by the exact
 value and by the certificate, which holds for every X.
@@ -20,8 +20,9 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
+from .arithmetic import ITERATION, blas_threads
 from .certificate import finished, lower_bound
-from .lbfgs import minimise
+from .iterations import minimise
 from .problem import (
     OPTIMAL,
     STATIONARY,
@@ -33,7 +34,6 @@ from .problem import (
     ProblemError,
     Stopping,
 )
-from .threads import ITERATION, blas_threads
 
 Penalty = Callable[[torch.Tensor], torch.Tensor]
 STAGES = ((8.0, 1e-2), (64.0, 1e-3), (512.0, 1e-4), (4096.0, 1e-5))  # (p, w): smoothing of max and of | |
@@ -62,7 +62,7 @@ class Parametrisation:
 
 
 def lower_triangular(problem: FactorizationProblem) -> Parametrisation:
-    """Every causal C whose Gram matrix vanishes off-diagonal within the classes (no loss, see `dense`).
+    """Every causal C whose Gram matrix vanishes off-diagonal within the classes (no loss, see `dense_encoder`).
 
     theta holds the logits of the diagonal of X (a softmax per class, so that each class sums to 1) and the free
     entries above the diagonal; C is the causal Cholesky factor.
@@ -155,7 +155,7 @@ def solve(
         first = objective.encoder(torch.as_tensor(theta, device=where))
     if not bool(torch.isfinite(first).all()) or not np.isfinite(objective(theta, *STAGES[0])[0]):
         raise ProblemError("start must give a finite, lower-triangular, invertible C; the first encoder was not.")
-    search = _Search(objective, stopping, theta)
+    search = _StagedSearch(objective, stopping, theta)
     with blas_threads(problem.size, single_up_to=ITERATION):
         settled = search.go_through_stages()
         restricted = not family.complete or penalty is not None
@@ -173,7 +173,7 @@ def solve(
     return dataclasses.replace(result, status=STATIONARY if settled else STOPPED)
 
 
-class _Search:
+class _StagedSearch:
     """L-BFGS through the stages, and the best lower bound met on the way."""
 
     def __init__(self, objective: _Objective, stopping: Stopping, theta: Array) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from .scale import UNIT, Array
+from .arithmetic import UNIT, Array
 
 COUNTED = 40  # steps that have links; more are priced
 MAX_TABLE = 10**7  # entries of a table of steps and how many there are; larger ones are priced
@@ -38,9 +38,9 @@ def best_chain(weights: Array, linked: Sequence[Array], gap: int) -> tuple[float
             low = max(start, gap + i)
             if low >= stop:
                 break
-            found = ending[low - gap - i : stop - gap - i] + link[low:stop]
-            better = np.flatnonzero(found > value[low - start :])
-            value[low - start + better], last[low - start + better] = found[better], low - gap - i + better
+            sums = ending[low - gap - i : stop - gap - i] + link[low:stop]
+            better = np.flatnonzero(sums > value[low - start :])
+            value[low - start + better], last[low - start + better] = sums[better], low - gap - i + better
         ending[start:stop], before[start:stop] = weights[start:stop] + value, last
         ahead = np.maximum.accumulate(np.append(best[start], ending[start:stop]))
         grown = np.append(-1, np.arange(start, stop))
@@ -100,10 +100,10 @@ def at_most(uses: int, weights: Array, linked: Sequence[Array], gap: int) -> tup
     free, chain = best_chain(weights, linked, gap)
     if len(chain) <= uses:
         return free * (1 + rounding), chain
-    kept, low, high = chain[:uses], 0.0, largest
+    allowed, low, high = chain[:uses], 0.0, largest
     upper = min(free, uses * largest) * (1 + rounding)
     for _ in range(PRICES):
-        if len(chain) == uses or high - low <= CLOSE * largest or upper <= (1 + CLOSE) * weights[list(kept)].sum():
+        if len(chain) == uses or high - low <= CLOSE * largest or upper <= (1 + CLOSE) * weights[list(allowed)].sum():
             break
         price = (low + high) / 2
         value, chain = best_chain(weights - price, linked, gap)
@@ -112,6 +112,6 @@ def at_most(uses: int, weights: Array, linked: Sequence[Array], gap: int) -> tup
             low = price
             continue
         high = price
-        if len(chain) == uses or len(kept) < uses:
-            kept = chain
-    return upper, kept
+        if len(chain) == uses or len(allowed) < uses:
+            allowed = chain
+    return upper, allowed

@@ -19,7 +19,7 @@ the correlations V_st / v_c. For classes of one index all this is `singletons`.
 
 It takes about five decompositions where L-BFGS on X takes a hundred iterations of T^3: it sees b k (k - 1) / 2 numbers
 instead of T^2 / 2, in coordinates that scale with X. It works with H, so small s lose half the digits: where the search
-stops to gain, `dense` goes on from its X.
+stops to gain, `dense_encoder` continues from its X.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from collections.abc import Callable
 import numpy as np
 import scipy.linalg
 
+from .arithmetic import EPS
 from .certificate import Best
-from .extrapolation import Path
+from .iterations import ExtrapolatedPath
 from .problem import Array, FactorizationProblem, Stopping, relative_gap
-from .scale import EPS
 
 PATIENCE, GAIN = 8, 0.5  # the search ends where that many steps did not lower what a step promises by that factor
 
@@ -73,8 +73,8 @@ def search(
         start: an X whose dual is the first, default V = I.
         decompose: what takes most of the time.
     """
-    blocks = Blocks(problem, decompose)
-    path = Path(blocks.first(start), problem.num_classes)
+    blocks = ClassBlocks(problem, decompose)
+    path = ExtrapolatedPath(blocks.first(start), problem.num_classes)
     due = stopping.tolerance  # the promise at which X is looked at: the gap is a multiple of it, learned on the way
     promises: list[float] = []
     for iteration in range(stopping.max_iterations + 1):
@@ -101,7 +101,7 @@ def stagnates(promises: list[float]) -> bool:
     return len(past) > PATIENCE and min(past[1:]) > GAIN * past[0]
 
 
-class Blocks:
+class ClassBlocks:
     """Indices sorted by class, classes by size: those of one size are one array; points as flat vectors and back."""
 
     def __init__(self, problem: FactorizationProblem, decompose: Decompose = lapack) -> None:
@@ -151,8 +151,10 @@ class Blocks:
             block = np.zeros((count, size, size))
             block[:, upper[0], upper[1]] = values.reshape(count, -1)
             block += block.transpose(0, 2, 1) + np.eye(size)
-            own, logs = np.split(logs, [count])
-            factors.append(np.asarray(np.linalg.cholesky(block) * np.exp(own / 2)[:, None, None], dtype=np.float64))
+            group_logs, logs = np.split(logs, [count])
+            factors.append(
+                np.asarray(np.linalg.cholesky(block) * np.exp(group_logs / 2)[:, None, None], dtype=np.float64)
+            )
         return factors
 
     def counts(self, weights: Array) -> Array:
@@ -171,7 +173,7 @@ class Blocks:
             out[rows] = (factor.transpose(0, 2, 1) @ part).reshape(count * size, -1)
         return out
 
-    def point(self, vector: Array) -> Point | None:
+    def point(self, vector: Array) -> ClassDualPoint | None:
         """What one decomposition says there; None outside the domain."""
         try:
             factors = self.factors(vector)
@@ -182,13 +184,13 @@ class Blocks:
         else:
             M = self.times(factors, self.times(factors, self.H).T)
             values, Q = self.decompose(M)
-        return Point(self, factors, values, Q)
+        return ClassDualPoint(self, factors, values, Q)
 
 
-class Point:
+class ClassDualPoint:
     """What one decomposition says of V: its bound, its X, and the plain step."""
 
-    def __init__(self, blocks: Blocks, factors: list[Array], squares: Array, vectors: Array) -> None:
+    def __init__(self, blocks: ClassBlocks, factors: list[Array], squares: Array, vectors: Array) -> None:
         self.blocks, self.factors, self.squares, self.vectors = blocks, factors, squares, vectors
         self.singular_values = np.sqrt(np.clip(squares, 0.0, None))
         self.inverses = [np.asarray(np.linalg.inv(factor), dtype=np.float64) for factor in factors]
@@ -221,9 +223,9 @@ class Point:
         for rows, _, size in self.blocks.groups:
             for first in range(rows.start, rows.stop, size):
                 within = slice(first, first + size)
-                kept = X[within, within].diagonal().copy()
-                X[within, within] = np.diag(kept)
-                scale[within] = np.sqrt(kept.sum())
+                diagonal = X[within, within].diagonal().copy()
+                X[within, within] = np.diag(diagonal)
+                scale[within] = np.sqrt(diagonal.sum())
         X /= np.outer(scale, scale)
         gram = np.empty_like(X)
         gram[np.ix_(self.blocks.order, self.blocks.order)] = X

@@ -21,9 +21,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from .arithmetic import EPS, scaled_down
 from .coalition_problem import CoalitionProblem, Indices
 from .problem import Array
-from .scale import EPS, scaled_down
 
 KERNEL = 1e-10  # relative to the largest eigenvalue of H
 DEPENDENT = 1e-12  # kernel directions this close to dependent count once

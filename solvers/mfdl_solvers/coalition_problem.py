@@ -28,8 +28,8 @@ import scipy.sparse
 from numpy.typing import NDArray
 from scipy.sparse.csgraph import connected_components
 
+from .arithmetic import EPS, AtAnyScale
 from .problem import Array, FactorizationProblem, ProblemError, loss_in_range
-from .scale import EPS, AtAnyScale
 
 MAX_COALITIONS = 20_000
 MAX_COMPARED_BLOCKS = 3_000  # all pairs are compared to drop redundant constraints; beyond, none is dropped
@@ -53,7 +53,7 @@ class InfeasibleCoalition(ProblemError):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Blocks:
+class CoalitionBlocks:
     """The distinct constraints. K blocks, m groups, n nodes.
 
     Attributes:
@@ -129,10 +129,10 @@ class CoalitionProblem(AtAnyScale):
     @cached_property
     def incidence(self) -> Mask:
         """(m, n): group k holds node i."""
-        held = np.zeros((len(self.groups), self.size), dtype=bool)
+        incidence = np.zeros((len(self.groups), self.size), dtype=bool)
         for k, group in enumerate(self.groups):
-            held[k, list(group)] = True
-        return held
+            incidence[k, list(group)] = True
+        return incidence
 
     @property
     def exposed(self) -> tuple[tuple[int, ...], int] | None:
@@ -140,12 +140,12 @@ class CoalitionProblem(AtAnyScale):
         return self._constraints[0]
 
     @property
-    def blocks(self) -> Blocks:
+    def blocks(self) -> CoalitionBlocks:
         """The distinct constraints at nodes that an unknown seed reaches."""
         return self._constraints[1]
 
     @cached_property
-    def _constraints(self) -> tuple[tuple[tuple[int, ...], int] | None, Blocks]:
+    def _constraints(self) -> tuple[tuple[tuple[int, ...], int] | None, CoalitionBlocks]:
         coalitions = np.array(list(itertools.combinations(range(self.size), self.coalition_size)), dtype=np.intp)
         inside = np.zeros((len(coalitions), self.size), dtype=bool)
         np.put_along_axis(inside, coalitions, True, axis=1)
@@ -161,12 +161,12 @@ class CoalitionProblem(AtAnyScale):
         blocks, origin = _components(unknown, self.groups, self.size)
         nodes = _reached(blocks, self.incidence)
         constrained = nodes & ~_redundant(blocks, nodes)
-        kept = constrained.any(axis=1)
-        return exposed, Blocks(
-            blocks[kept],
-            nodes[kept],
-            constrained[kept],
-            tuple(tuple(int(i) for i in coalitions[first[u]]) for u in origin[kept]),
+        binding = constrained.any(axis=1)
+        return exposed, CoalitionBlocks(
+            blocks[binding],
+            nodes[binding],
+            constrained[binding],
+            tuple(tuple(int(i) for i in coalitions[first[u]]) for u in origin[binding]),
         )
 
     def loss(self, private_variance: float, parts: Sequence[Array]) -> float:
@@ -255,23 +255,23 @@ def _components(unknown: Mask, groups: tuple[tuple[int, ...], ...], n: int) -> t
     ends = (rows * n + first[star[picked, 0]], rows * n + star[picked, 1])
     graph = scipy.sparse.coo_array((np.ones(rows.size, dtype=np.int8), ends), shape=(total, total))
     _, labels = connected_components(graph, directed=False)
-    rows, held = np.nonzero(unknown)
-    names, component = np.unique(labels[rows * n + first[held]], return_inverse=True)
+    rows, columns = np.nonzero(unknown)
+    names, component = np.unique(labels[rows * n + first[columns]], return_inverse=True)
     blocks = np.zeros((len(names), len(groups)), dtype=bool)
-    blocks[component, held] = True
+    blocks[component, columns] = True
     origin = np.zeros(len(names), dtype=np.intp)
     origin[component] = rows
     if not len(names):
         return blocks, origin
-    blocks, kept = np.unique(blocks, axis=0, return_index=True)
-    return blocks, origin[kept]
+    blocks, representatives = np.unique(blocks, axis=0, return_index=True)
+    return blocks, origin[representatives]
 
 
 def _redundant(blocks: Mask, nodes: Mask) -> Mask:
     """(K, n): a strictly smaller block reaches the node too, so the constraint there is implied."""
     if len(blocks) > MAX_COMPARED_BLOCKS:
         return np.zeros_like(nodes)
-    held = blocks.astype(np.float64)
-    missing = held @ (1 - held).T  # [u, v]: groups of u that v lacks
+    membership = blocks.astype(np.float64)
+    missing = membership @ (1 - membership).T  # [u, v]: groups of u that v lacks
     inside = (missing == 0) & ~np.eye(len(blocks), dtype=bool)
     return inside.T.astype(np.float64) @ nodes.astype(np.float64) > 0

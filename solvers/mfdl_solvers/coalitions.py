@@ -1,8 +1,8 @@
 """Noise from seeds shared in groups that withstands coalitions: solved, repaired, certified.
 
 In: a `CoalitionProblem`. Out: private variance s and a covariance R_k per group that satisfy every constraint in
-float64, with loss, lower bound and gap. The methods are in `coalition_newton` and `coalition_conic`, the lower bound
-in `coalition_bound`.
+float64, with loss, lower bound and gap. The methods are in `coalition_methods`, the lower bound in
+`coalition_bound`.
 
 Where H has a kernel within a group the optimum is not attained, the noise there grows without bound. A small multiple
 of the projector on that kernel is then added to the cost of R_k, tied to the tolerance; loss and lower bound are those
@@ -18,12 +18,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from .arithmetic import EPS, ITERATION, blas_threads
 from .coalition_bound import group_kernels, outsider_bound
-from .coalition_newton import interior_point
+from .coalition_methods import interior_point
 from .coalition_problem import CoalitionProblem
 from .problem import OPTIMAL, STOPPED, Array, Certified, ProblemError, Stopping
-from .scale import EPS
-from .threads import ITERATION, blas_threads
 
 METHODS = ("newton", "conic")
 USUAL_HERE = Stopping(tolerance=1e-3, max_iterations=500)
@@ -121,7 +120,7 @@ def _searched(
         costs, early = _costs(problem, kernels, ridge)
         left = Stopping(stopping.tolerance, stopping.max_iterations - iterations)
         if method == "conic":
-            from .coalition_conic import solve_conic  # it brings cvxpy, seconds to import
+            from .coalition_methods import solve_conic  # it brings cvxpy, seconds to import
 
             s, parts, proven, steps = solve_conic(problem, costs, left)
         else:

@@ -20,8 +20,7 @@ import numpy as np
 import scipy.linalg
 from numpy.typing import ArrayLike, NDArray
 
-from .scale import EPS, Array, AtAnyScale, even_exponent, scaled, scaled_down, scaled_up
-from .threads import blas_threads
+from .arithmetic import EPS, Array, AtAnyScale, blas_threads, even_exponent, scaled, scaled_down, scaled_up
 
 INPUT_TOLERANCE = 1e-9  # relative: asymmetry, negative eigenvalues and departure from orthogonality of what is given
 
@@ -81,15 +80,15 @@ class Stopping:
 USUAL = Stopping()
 
 
-def class_labels(given: ArrayLike, size: int, what: str) -> NDArray[np.intp]:
-    """Labels from 0 of the classes, one per `what`, read-only.
+def class_labels(given: ArrayLike, size: int, item: str) -> NDArray[np.intp]:
+    """Labels from 0 of the classes, one per `item`, read-only.
 
     Raises: ProblemError: not one integer for each.
     """
     labels = np.asarray(given)
     if labels.shape != (size,) or labels.dtype.kind not in "iu":
         raise ProblemError(
-            f"classes must be one integer label per {what}, shape ({size},), got shape {labels.shape} of "
+            f"classes must be one integer label per {item}, shape ({size},), got shape {labels.shape} of "
             f"{labels.dtype}; patterns that overlap cannot be written as labels and are not covered."
         )
     _, labels = np.unique(labels, return_inverse=True)
@@ -268,7 +267,7 @@ class Certified:
 
     def _repr_html_(self) -> str:
         """For notebooks: the same as a table, with how much any other may save at most."""
-        told = {
+        fields = {
             "status": self.status,
             "loss": f"{self.loss:.6g}",
             "lower bound (certified)": f"{self.lower_bound:.6g}",
@@ -276,7 +275,7 @@ class Certified:
             "found in": f"{self.iterations} iterations, {self.seconds:.3g} s",
             **({"notes": "; ".join(self.notes)} if self.notes else {}),
         }
-        rows = "".join(f"<tr><th>{name}</th><td>{html.escape(text)}</td></tr>" for name, text in told.items())
+        rows = "".join(f"<tr><th>{name}</th><td>{html.escape(text)}</td></tr>" for name, text in fields.items())
         return f"<div><p>{html.escape(repr(self))}</p><table>{rows}</table></div>"
 
     @property
@@ -292,8 +291,8 @@ class Certified:
         if not k:
             return self
         loss, bound = loss_in_range(self.loss, k), scaled_down(self.lower_bound, k)
-        told = (f"what is said of the error Gram was measured on it times 2^{-k}",) if self.notes else ()
-        notes = (*self.notes, *(note for note in told if note not in self.notes))
+        scaling_notes = (f"what is said of the error Gram was measured on it times 2^{-k}",) if self.notes else ()
+        notes = (*self.notes, *(note for note in scaling_notes if note not in self.notes))
         return dataclasses.replace(self, loss=loss, lower_bound=bound, notes=notes)
 
     def require_converged(self, tolerance: float) -> Self:

@@ -24,11 +24,10 @@ import dataclasses
 import numpy as np
 import scipy.linalg
 
-from .certificate import Best, weights_bound
-from .extrapolation import ROUNDING, Path
+from .arithmetic import blas_threads
+from .certificate import Best, smallest_ridge, target, weights_bound
+from .iterations import ROUNDING, ExtrapolatedPath
 from .problem import USUAL, Array, Factorization, FactorizationProblem, ProblemError, Stopping
-from .ridge import smallest_ridge, target
-from .threads import blas_threads
 
 IDLE = 20  # steps without gain after which plain steps are taken until one gains: extrapolations may run in a circle
 PATIENCE, GAIN = 200, 0.01  # the search ends after this many steps that gained less: of the gap; of the tolerance
@@ -43,8 +42,8 @@ def solve(problem: FactorizationProblem, stopping: Stopping = USUAL) -> Factoriz
 
     Returns:
         A Factorization with diag X = 1; status "optimal", or "stopped" at the limit or where rounding leaves
-        nothing to gain. For a singular H, H + rho I is solved, rho as small as the tolerance needs (`ridge`); loss
-        and lower bound are those of the H that was given, and a note names the largest noise eigenvalue.
+        nothing to gain. For a singular H, H + rho I is solved, rho as small as the tolerance needs (see `certificate`);
+        loss and lower bound are those of the H that was given, and a note names the largest noise eigenvalue.
     Raises: ProblemError: a class with two indices.
     Cost: O(n^3) per iteration; 5 to 10 of them for a regular H, tens to a hundred for one of low rank.
     Source: arXiv:2501.14644v2, problem (9), by its dual instead of n + 1 semidefinite constraints.
@@ -58,14 +57,14 @@ def solve(problem: FactorizationProblem, stopping: Stopping = USUAL) -> Factoriz
         return solve(problem.normalised, stopping).shifted(problem.exponent)
     with blas_threads(problem.size):
         aim = target(problem, smallest_ridge(problem, stopping.tolerance))
-        best = _Best(problem, stopping)
-        path = Path(np.zeros(problem.size), problem.size)
+        best = _BestPoint(problem, stopping)
+        path = ExtrapolatedPath(np.zeros(problem.size), problem.size)
         iterations = 0
-        point = Point.at(np.exp(path.at), aim.root)
+        point = SingletonPoint.at(np.exp(path.at), aim.root)
         while not (within := best.reached(point)) and iterations < stopping.max_iterations and not best.idle():
             if not path.go_back(point.dual):
                 path.go_on(point.dual, point.step, point.weights, extrapolate=best.idle_steps < IDLE)
-            point = Point.at(np.exp(path.at), aim.root)
+            point = SingletonPoint.at(np.exp(path.at), aim.root)
             iterations += 1
             stopping.tell(iterations, best.estimate, best.dual)
         if not within:
@@ -74,7 +73,7 @@ def solve(problem: FactorizationProblem, stopping: Stopping = USUAL) -> Factoriz
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Point:
+class SingletonPoint:
     """What one decomposition says at weights v: s, Q, and d = diag X(v), each of length n (Q: n x n)."""
 
     weights: Array
@@ -83,10 +82,10 @@ class Point:
     diagonal: Array
 
     @staticmethod
-    def at(weights: Array, root: Array) -> Point:
+    def at(weights: Array, root: Array) -> SingletonPoint:
         # of V^1/2 L itself: the eigenvalues of V^1/2 H V^1/2 lose half the digits of small s, 1e-8 of the largest
         Q, s, _ = scipy.linalg.svd(np.sqrt(weights)[:, None] * root, overwrite_a=True, check_finite=False)
-        return Point(weights, s, Q, (Q**2) @ s / weights)
+        return SingletonPoint(weights, s, Q, (Q**2) @ s / weights)
 
     @property
     def dual(self) -> float:
@@ -111,18 +110,18 @@ class Point:
         return X
 
 
-class _Best(Best):
+class _BestPoint(Best):
     """X = I to begin with, which is feasible whatever H is; and the points that promise most."""
 
     def __init__(self, problem: FactorizationProblem, stopping: Stopping) -> None:
         super().__init__(problem, stopping, np.eye(problem.size))
-        self.point: Point | None = None  # of the smallest estimated loss
+        self.point: SingletonPoint | None = None  # of the smallest estimated loss
         self.estimate = np.inf
         self.weights: Array | None = None  # of the largest bound on H + rho I
         self.dual = 0.0
         self.gap, self.settled_dual, self.idle_steps = np.inf, 0.0, 0
 
-    def reached(self, point: Point) -> bool:
+    def reached(self, point: SingletonPoint) -> bool:
         """Takes note of the point; True when the certified gap, on the problem's own H, is within the tolerance."""
         if (estimate := point.loss(self.problem.root)) < self.estimate:
             self.point, self.estimate = point, estimate

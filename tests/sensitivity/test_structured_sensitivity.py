@@ -22,7 +22,7 @@ from mfdl.testing import participations
 from mfdl.testing.oracles import largest_over_patterns, largest_signed_sum
 from mfdl.testing.strategies import ALL_SCHEMES
 from mfdl_solvers import chains
-from mfdl_solvers.patterns import Separated
+from mfdl_solvers.pattern_sets import Separated
 
 SOLVER = 2e-6  # relative accuracy of the reference solver
 HALVES = st.integers(-6, 6).map(lambda value: value / 2)

@@ -26,18 +26,18 @@ from mfdl_solvers import (
     NotConverged,
     ProblemError,
     Stopping,
-    adapted,
-    adapted_blocks,
+    joint_encoder,
+    kronecker_encoder,
+    per_mode_blocks,
+    per_mode_encoder,
     solve,
-    spacetime,
-    time_space,
 )
 
 
 @examples(25)
 @given(problem=mode_problems())
 def test_loss_and_sensitivity_are_those_of_the_dense_gram(problem):
-    found = adapted.solve(problem)
+    found = per_mode_encoder.solve(problem)
     X = adapted_gram(found)
     assert_allclose(found.loss, exact_loss(problem, found.grams, found.basis), rtol=1e-9)
     assert_allclose(found.sensitivity**2, largest_class_sum(problem, X), rtol=1e-9)
@@ -53,10 +53,10 @@ def test_loss_and_sensitivity_are_those_of_the_dense_gram(problem):
 @examples(25)
 @given(problem=mode_problems())
 def test_between_the_product_and_the_best_of_any_form(problem):
-    product = time_space.solve(problem)
-    found = adapted.solve(problem, start=product)
+    product = kronecker_encoder.solve(problem)
+    found = per_mode_encoder.solve(problem, start=product)
     joint = solve(dense_problem(problem))
-    assert found.time_space is product
+    assert found.kronecker is product
     assert found.loss <= product.loss * (1 + 1e-7)  # the same blocks, in another basis
     assert found.loss >= joint.lower_bound
     assert product.lower_bound <= found.lower_bound <= joint.loss
@@ -66,7 +66,7 @@ def test_between_the_product_and_the_best_of_any_form(problem):
 @examples(15)
 @given(problem=mode_problems(max_nodes=3, max_steps=3, ridges=(1.0,), zero_modes=False))
 def test_the_best_of_its_form_by_a_semidefinite_program(problem):
-    found = adapted.solve(problem)
+    found = per_mode_encoder.solve(problem)
     n, T = problem.num_nodes, problem.num_steps
     inverse, M = np.linalg.inv(found.basis), found.basis**2
     X = [cp.Variable((T, T), PSD=True) for _ in range(n)]
@@ -83,7 +83,7 @@ def test_the_best_of_its_form_by_a_semidefinite_program(problem):
     optimum = float(cp.Problem(cp.Minimize(cost), constraints).solve(solver=cp.CLARABEL))
     assert found.loss >= optimum * (1 - 1e-5)
     # what `tolerance` promises, and twice that for searches that end at a decrease instead of a certificate
-    assert found.loss <= optimum * (1 + 2 * max(1e-4, 0.02 * found.time_space.gap) + 1e-5)
+    assert found.loss <= optimum * (1 + 2 * max(1e-4, 0.02 * found.kronecker.gap) + 1e-5)
 
 
 @pytest.mark.parametrize(
@@ -98,22 +98,22 @@ def test_the_best_of_its_form_by_a_semidefinite_program(problem):
 )
 def test_exact_where_every_node_looks_alike(graph, num_steps, period):
     problem = graph_problem(graph, num_steps, period)
-    found = adapted.solve(problem)
+    found = per_mode_encoder.solve(problem)
     assert found.status == "optimal"
     assert found.gap <= 1e-4
-    joint = spacetime.solve(dense_gram(problem), problem.classes, problem.num_nodes)
+    joint = joint_encoder.solve_dense(dense_gram(problem), problem.classes, problem.num_nodes)
     assert found.loss >= joint.lower_bound
     assert_allclose(found.loss, joint.loss, rtol=2e-4)
 
 
 def test_a_ring_of_eight_needs_blocks_whose_class_sums_differ():
-    found = adapted.solve(graph_problem("ring:n=8", 8, 4), Stopping(1e-5))
+    found = per_mode_encoder.solve(graph_problem("ring:n=8", 8, 4), Stopping(1e-5))
     assert found.status == "optimal"
     assert_allclose(found.loss, 45.0623, rtol=1e-5)  # 45.857 with blocks solved one by one
 
 
 def test_florentine():
-    found = adapted.solve(graph_problem(*FLORENTINE))
+    found = per_mode_encoder.solve(graph_problem(*FLORENTINE))
     assert found.status == "stationary"
     assert 1122.5 <= found.loss <= 1123.5  # 1192.3 by a product; the optimum of any form is 1085.53
     assert found.lower_bound <= 1085.528
@@ -122,16 +122,16 @@ def test_florentine():
 
 def test_free_modes_are_said():
     problem = ModeProblem(np.array([np.eye(2), np.zeros((2, 2))]), np.eye(2), np.arange(2))
-    found = adapted.solve(problem)
+    found = per_mode_encoder.solve(problem)
     assert_allclose(found.loss, 2.0, rtol=1e-4)  # only the first node's noise counts
     assert any("singular" in note for note in found.notes)
     regular = ModeProblem(np.array([np.eye(2), 2 * np.eye(2)]), np.eye(2), np.arange(2))
-    assert adapted.solve(regular).notes == ()
+    assert per_mode_encoder.solve(regular).notes == ()
 
 
 def test_a_limit_of_rounds_is_said():
     problem = graph_problem("path:n=4", 6, 3)
-    found = adapted.solve(problem, max_rounds=1)
+    found = per_mode_encoder.solve(problem, max_rounds=1)
     assert found.status == "stopped"
     with pytest.raises(NotConverged, match="stopped at gap"):
         found.require_converged(1e-4)
@@ -144,7 +144,7 @@ def test_a_limit_of_rounds_is_said():
 @examples(40)
 @given(problem=mode_problems(ridges=(1.0,), zero_modes=False), data=st.data())
 def test_blocks_of_any_sign_are_charged_in_full(problem, data):
-    blocks = adapted_blocks.Blocks.of(problem, time_space.solve(problem, max_rounds=1))
+    blocks = per_mode_blocks.ModeBlocks.of(problem, kronecker_encoder.solve(problem, max_rounds=1))
     C = [data.draw(encoders(size=problem.num_steps)) for _ in range(problem.num_nodes)]
     grams = np.stack([root.T @ root for root in C])
     X = sum(np.kron(X_k, np.outer(f, f)) for X_k, f in zip(grams, blocks.basis.T, strict=True))
@@ -158,9 +158,9 @@ def test_the_basis_is_that_of_the_modes_where_their_costs_coincide():
     grams = np.array([half, half * [[1, -1], [-1, 1]]] * 2)
     U = np.linalg.qr(np.array([[4.0, 1, 2, 0], [1, 5, 0, 3], [0, 2, 6, 1], [2, 0, 1, 4]]))[0]
     problem = ModeProblem(grams, U, np.arange(2))
-    found = adapted.solve(problem)
+    found = per_mode_encoder.solve(problem)
     assert_allclose(found.basis, U, atol=1e-12)
-    assert found.loss < found.time_space.loss * 0.99
+    assert found.loss < found.kronecker.loss * 0.99
 
 
 # The scales
@@ -172,7 +172,7 @@ def test_scales_are_proved_optimal_by_their_multipliers(data, n, m):
     costs = np.array(data.draw(st.lists(st.floats(1e-3, 1e3), min_size=n, max_size=n)))
     weights = np.array(data.draw(st.lists(st.integers(0, 4), min_size=m * n, max_size=m * n)), dtype=float)
     weights = weights.reshape(m, n) / 4 + 0.01
-    s, multipliers = adapted_blocks.best_scales(costs, weights)
+    s, multipliers = per_mode_blocks.best_scales(costs, weights)
     assert (s > 0).all()
     assert (weights @ s <= 1).all()
     value = (costs / s).sum()
@@ -181,7 +181,7 @@ def test_scales_are_proved_optimal_by_their_multipliers(data, n, m):
     assert bound <= value * (1 + 1e-12)
     assert value <= bound * (1 + 1e-6)
     # one constraint by hand: s_k ~ sqrt(cost_k / weight_k)
-    s, _ = adapted_blocks.best_scales(np.append(costs, 0.0), np.ones((1, n + 1)))
+    s, _ = per_mode_blocks.best_scales(np.append(costs, 0.0), np.ones((1, n + 1)))
     assert_allclose(s, np.append(np.sqrt(costs), 0.0) / np.sqrt(costs).sum(), atol=1e-4)
 
 
@@ -191,9 +191,9 @@ def test_scales_are_proved_optimal_by_their_multipliers(data, n, m):
 @pytest.mark.parametrize(
     ("solver", "options", "message"),
     [
-        (time_space, {"max_rounds": 0}, "max_rounds must be at least 1"),
-        (adapted, {"max_rounds": 0}, "max_rounds must be at least 1"),
-        (adapted, {"start": 3}, "product over 2 steps and 1 nodes, got 3 and 1"),
+        (kronecker_encoder, {"max_rounds": 0}, "max_rounds must be at least 1"),
+        (per_mode_encoder, {"max_rounds": 0}, "max_rounds must be at least 1"),
+        (per_mode_encoder, {"start": 3}, "product over 2 steps and 1 nodes, got 3 and 1"),
     ],
 )
 def test_refused_options(solver, options, message):
@@ -201,6 +201,6 @@ def test_refused_options(solver, options, message):
         return ModeProblem(np.eye(size)[None], np.eye(1), np.arange(size))
 
     if "start" in options:
-        options = {"start": time_space.solve(one_mode(options["start"]))}
+        options = {"start": kronecker_encoder.solve(one_mode(options["start"]))}
     with pytest.raises(ProblemError, match=message):
         solver.solve(one_mode(2), **options)

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
 from mfdl_solvers import FactorizationProblem, ProblemError, Stopping
+from mfdl_solvers.balls_in_bins_encoder import solve
 from mfdl_solvers.encoders import Banded, Toeplitz, bins
-from mfdl_solvers.secret_bins import solve
 from mfdl_solvers.structured import ModeCost, solve_form
 from mfdl_solvers.structured import secret_bins as searched
 

@@ -16,7 +16,7 @@ from mfdl.dynamics import Dynamics
 from mfdl.objective import NoiseObjective
 from mfdl.testing import factorization_problems
 from mfdl_solvers import FactorizationProblem, Stopping, class_dual, solve
-from mfdl_solvers.class_dual import Blocks
+from mfdl_solvers.class_dual import ClassBlocks
 
 
 def of_gossip(steps, period):
@@ -28,7 +28,7 @@ def of_gossip(steps, period):
 def points(draw, ridges=(1.0, 1e-2), max_size=7):
     """A problem and a vector of the dual: random factors with equal row lengths within a class."""
     problem = draw(factorization_problems(max_size, ridges=ridges))
-    blocks = Blocks(problem)
+    blocks = ClassBlocks(problem)
     rng = np.random.default_rng(draw(st.integers(0, 999)))
     duals = []
     for _, count, size in blocks.groups:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
-from mfdl_solvers.lbfgs import minimise, two_loops
+from mfdl_solvers.iterations import minimise, two_loops
 
 
 def never(iteration, x, value, gradient):

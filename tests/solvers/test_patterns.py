@@ -11,7 +11,16 @@ from hypothesis import strategies as st
 
 from mfdl.testing import participations
 from mfdl.testing.strategies import ALL_SCHEMES
-from mfdl_solvers.patterns import LISTED, ONE_PER_BLOCK, PERIODIC, SEPARATED, Listed, OnePerBlock, Periodic, Separated
+from mfdl_solvers.pattern_sets import (
+    LISTED,
+    ONE_PER_BLOCK,
+    PERIODIC,
+    SEPARATED,
+    Listed,
+    OnePerBlock,
+    Periodic,
+    Separated,
+)
 
 SETS = participations(max_steps=7, schemes=ALL_SCHEMES).map(lambda scheme: scheme.patterns_of_record())
 

@@ -22,17 +22,17 @@ from mfdl_solvers import (
     FactorizationProblem,
     ModeProblem,
     ProblemError,
-    adapted,
     autodiff,
     coalitions,
-    dense,
-    time_space,
+    dense_encoder,
+    kronecker_encoder,
+    per_mode_encoder,
 )
+from mfdl_solvers.arithmetic import ORDINARY, even_exponent, scaled, scaled_down, scaled_up
 from mfdl_solvers.certificate import lower_bound, weights_bound
 from mfdl_solvers.coalition_bound import outsider_bound
 from mfdl_solvers.coalition_problem import CoalitionProblem
-from mfdl_solvers.scale import ORDINARY, even_exponent, scaled, scaled_down, scaled_up
-from mfdl_solvers.time_space import joint_lower_bound
+from mfdl_solvers.kronecker_encoder import joint_lower_bound
 
 EXTREMES = st.sampled_from([-900, -600, 510, 900])  # even: 2^510 is 3e153, whose square is finite and its trace's not
 LOWEST = 2.0**-1074
@@ -100,7 +100,7 @@ def test_the_same_factorization_at_any_scale(problem, k):
     assert problem.exponent == 0
     assert problem.normalised is problem
     assert_array_equal(there.normalised.error_gram, scaled(there.error_gram, -there.exponent))
-    here, found = dense.solve(there.normalised), dense.solve(there)
+    here, found = dense_encoder.solve(there.normalised), dense_encoder.solve(there)
     assert_array_equal(found.gram, here.gram)
     assert_moved(found, here, there.exponent)
     assert there.loss(here.gram) == found.loss
@@ -110,14 +110,14 @@ def test_the_same_factorization_at_any_scale(problem, k):
 @given(problem=mode_problems(), k=EXTREMES)
 def test_the_same_noise_over_time_and_nodes_at_any_scale(problem, k):
     there = of_modes(problem, k)
-    product, plain = time_space.solve(there), time_space.solve(there.normalised)
-    form, near = adapted.solve(there), adapted.solve(there.normalised)
+    product, plain = kronecker_encoder.solve(there), kronecker_encoder.solve(there.normalised)
+    form, near = per_mode_encoder.solve(there), per_mode_encoder.solve(there.normalised)
     assert_array_equal(product.time.gram, plain.time.gram)
     assert_array_equal(form.grams, near.grams)
     for found, here in ((product, plain), (product.time, plain.time), (product.space, plain.space), (form, near)):
         assert_moved(found, here, there.exponent)
-    begun = adapted.solve(there, start=product)
-    assert begun.time_space is product
+    begun = per_mode_encoder.solve(there, start=product)
+    assert begun.kronecker is product
     assert begun.loss <= product.loss * (1 + 1e-12)
 
 
@@ -223,11 +223,11 @@ LARGE = 5e307 * np.eye(3)  # best loss 9 * 5e307
 @pytest.mark.parametrize(
     "refused",
     [
-        lambda: dense.solve(FactorizationProblem(LARGE, ONE_CLASS)),
+        lambda: dense_encoder.solve(FactorizationProblem(LARGE, ONE_CLASS)),
         lambda: FactorizationProblem(LARGE, ONE_CLASS).loss(np.eye(3)),
         lambda: FactorizationProblem(2 * LARGE, ONE_CLASS),  # the trace is
         lambda: ModeProblem(1e308 * np.array([np.eye(1), np.eye(1)]), np.eye(2), np.arange(1)),
-        lambda: time_space.solve(ModeProblem(LARGE[None], np.eye(1), ONE_CLASS)),
+        lambda: kronecker_encoder.solve(ModeProblem(LARGE[None], np.eye(1), ONE_CLASS)),
         lambda: CoalitionProblem(LARGE, ((0, 1, 2),), 0).loss(2.0, [np.eye(3)]),
     ],
 )
@@ -247,8 +247,8 @@ def test_a_gram_that_is_none_is_refused_at_any_scale():
 def test_notes_say_at_which_scale_they_were_measured():
     singular = FactorizationProblem(2.0**600 * np.ones((2, 2)), np.zeros(2, dtype=int))
     regular = FactorizationProblem(2.0**600 * np.eye(2), np.zeros(2, dtype=int))
-    assert dense.solve(regular).notes == ()
-    found = dense.solve(singular)
+    assert dense_encoder.solve(regular).notes == ()
+    found = dense_encoder.solve(singular)
     assert found.notes[-1] == "what is said of the error Gram was measured on it times 2^-600"
     assert found.shifted(0) is found
     assert dataclasses.replace(found, notes=()).shifted(2).loss == 4 * found.loss

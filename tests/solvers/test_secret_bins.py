@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
 from mfdl_solvers import FactorizationProblem, ProblemError, Stopping, lower_bound
-from mfdl_solvers.secret_bins import bin_gram, solve
+from mfdl_solvers.balls_in_bins_encoder import bin_gram, solve
 
 LOOSE = Stopping(tolerance=1e-3, max_iterations=400)
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
 from mfdl.testing import encoders, factorization_problems
-from mfdl_solvers import FactorizationProblem, ProblemError, Stopping, ridge, singletons, solve
+from mfdl_solvers import FactorizationProblem, ProblemError, Stopping, certificate, singletons, solve
 from mfdl_solvers.certificate import weights_bound
 
 
@@ -88,8 +88,8 @@ def test_never_below_the_trace_norm_bound(problem):
 @given(problem=problems(ridges=(1.0, 1e-2)), data=st.data())
 def test_a_plain_step_never_lowers_the_bound(problem, data):
     v = data.draw(weights(problem.size))
-    here = singletons.Point.at(v, problem.root)
-    there = singletons.Point.at(v * here.diagonal**2, problem.root)
+    here = singletons.SingletonPoint.at(v, problem.root)
+    there = singletons.SingletonPoint.at(v * here.diagonal**2, problem.root)
     assert there.dual >= here.dual * (1 - 1e-12)
 
 
@@ -97,7 +97,7 @@ def test_a_plain_step_never_lowers_the_bound(problem, data):
 @given(problem=problems(ridges=(1.0, 1e-2)), data=st.data())
 def test_the_point_solves_its_equation(problem, data):
     v = data.draw(weights(problem.size))
-    point = singletons.Point.at(v, problem.root)
+    point = singletons.SingletonPoint.at(v, problem.root)
     half = point.vectors * np.sqrt(point.singular_values) / np.sqrt(v)[:, None]
     X = half @ half.T
     scale = np.abs(problem.error_gram).max()
@@ -156,18 +156,18 @@ def test_what_a_ridge_costs(problem, rho):
 @examples(60)
 @given(problem=factorization_problems(ridges=(0.0,)), tolerance=st.sampled_from([1e-2, 1e-4, 1e-6]))
 def test_the_ridge_is_no_larger_than_the_tolerance_allows(problem, tolerance):
-    rho = ridge.smallest_ridge(problem, tolerance)
+    rho = certificate.smallest_ridge(problem, tolerance)
     smallest, largest = problem.eigenvalues[0], problem.eigenvalues[-1]
     if smallest > 1e-10 * largest:
         assert rho == 0
-        assert [aim.rho for aim in ridge.falling_targets(problem, tolerance)] == [0]
+        assert [aim.rho for aim in certificate.falling_targets(problem, tolerance)] == [0]
         return
     share = (rho * float((problem.class_sizes**2).sum()) / solve(problem).loss) ** 0.5
     assert 1 / (1 - share) ** 2 - 1 <= tolerance / 2 or rho <= 1e-16 * largest
-    rhos = [aim.rho for aim in ridge.falling_targets(problem, tolerance)]
+    rhos = [aim.rho for aim in certificate.falling_targets(problem, tolerance)]
     assert rhos == sorted(rhos, reverse=True)
     assert rhos[-1] == rho
-    for aim in ridge.falling_targets(problem, tolerance):
+    for aim in certificate.falling_targets(problem, tolerance):
         assert_allclose(aim.gram, problem.error_gram + aim.rho * np.eye(problem.size), atol=1e-13 * largest)
         assert_allclose(np.linalg.svd(aim.root, compute_uv=False)[-1] ** 2, aim.rho, rtol=0.2, atol=2e-15 * largest)
 

@@ -14,17 +14,17 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from mfdl.noise.joint import MAX_JOINT_SIZE
 from mfdl.testing import optimal_loss_reference
-from mfdl_solvers import ProblemError, spacetime
+from mfdl_solvers import ProblemError, joint_encoder
 
 
 def test_the_solver_takes_what_the_library_forms():
     # `mfdl_solvers` imports nothing of mfdl, so the number stands twice
-    assert spacetime.MAX_SIZE == MAX_JOINT_SIZE
+    assert joint_encoder.MAX_SIZE == MAX_JOINT_SIZE
 
 
 @given(classes=st.lists(st.integers(-2, 3), min_size=1, max_size=6), n=st.integers(1, 4))
 def test_classes_are_one_for_each_node_and_class_of_steps(classes, n):
-    labels = spacetime.joint_classes(classes, n)
+    labels = joint_encoder.joint_classes(classes, n)
     for s, a in enumerate(classes):
         for t, b in enumerate(classes):
             for u in range(n):
@@ -35,7 +35,7 @@ def test_classes_are_one_for_each_node_and_class_of_steps(classes, n):
 @examples(30)
 @given(problem=mode_problems(ridges=(1.0, 1e-2), zero_modes=False))
 def test_loss_is_that_of_the_gram_by_loops(problem):
-    found = spacetime.solve(dense_gram(problem), problem.classes, problem.num_nodes)
+    found = joint_encoder.solve_dense(dense_gram(problem), problem.classes, problem.num_nodes)
     assert found.status == "optimal"
     assert found.gap <= 1e-4
     assert_allclose(found.loss, dense_loss(problem, found.gram), rtol=1e-9)
@@ -46,14 +46,14 @@ def test_loss_is_that_of_the_gram_by_loops(problem):
 @examples(10)
 @given(problem=mode_problems(max_nodes=2, max_steps=3, ridges=(1.0,), zero_modes=False))
 def test_agrees_with_the_semidefinite_program(problem):
-    found = spacetime.solve(dense_gram(problem), problem.classes, problem.num_nodes)
+    found = joint_encoder.solve_dense(dense_gram(problem), problem.classes, problem.num_nodes)
     assert_allclose(found.loss, optimal_loss_reference(dense_problem(problem)), rtol=2e-4)
 
 
 @pytest.mark.slow
 def test_florentine():
     problem = graph_problem(*FLORENTINE)
-    found = spacetime.solve(dense_gram(problem), problem.classes, problem.num_nodes)
+    found = joint_encoder.solve_dense(dense_gram(problem), problem.classes, problem.num_nodes)
     assert found.gap <= 1e-4
     assert found.lower_bound <= 1085.5275 * (1 + 1e-6)
     assert_allclose(found.loss, 1085.5275, rtol=1.1e-4)
@@ -72,4 +72,4 @@ def test_florentine():
 )
 def test_refused(gram, classes, num_nodes, message):
     with pytest.raises(ProblemError, match=re.escape(message)):
-        spacetime.solve(gram, classes, num_nodes)
+        joint_encoder.solve_dense(gram, classes, num_nodes)

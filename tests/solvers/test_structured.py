@@ -11,7 +11,7 @@ from mfdl.participation import Cyclic, MinSeparation
 from mfdl_solvers import FactorizationProblem, solve
 from mfdl_solvers.certificate import weights_bound
 from mfdl_solvers.encoders import Inverse
-from mfdl_solvers.patterns import SEPARATED, OnePerBlock, Periodic, Separated
+from mfdl_solvers.pattern_sets import SEPARATED, OnePerBlock, Periodic, Separated
 from mfdl_solvers.problem import ProblemError, Stopping
 from mfdl_solvers.structured import (
     ModeCost,

@@ -13,15 +13,23 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
 from mfdl.testing import encoders, optimal_loss_reference
-from mfdl_solvers import FactorizationProblem, ModeProblem, NotConverged, ProblemError, Stopping, solve, time_space
+from mfdl_solvers import (
+    FactorizationProblem,
+    ModeProblem,
+    NotConverged,
+    ProblemError,
+    Stopping,
+    kronecker_encoder,
+    solve,
+)
 from mfdl_solvers.certificate import lower_bound
-from mfdl_solvers.time_space import joint_lower_bound
+from mfdl_solvers.kronecker_encoder import joint_lower_bound
 
 
 @examples(30)
 @given(problem=mode_problems())
 def test_loss_and_sensitivity_are_those_of_the_dense_product(problem):
-    found = time_space.solve(problem)
+    found = kronecker_encoder.solve(problem)
     X = product_gram(found)
     assert_allclose(found.loss, dense_loss(problem, X), rtol=1e-5)  # X^-1 of a singular H has entries of 1e5
     assert_allclose(found.sensitivity, 1.0, rtol=1e-12)
@@ -35,7 +43,7 @@ def test_loss_and_sensitivity_are_those_of_the_dense_product(problem):
 @given(problem=mode_problems(ridges=(1.0,), zero_modes=False), data=st.data())
 def test_no_product_is_better(problem, data):
     # by the geodesic convexity of the loss; alternation could otherwise end anywhere
-    found = time_space.solve(problem, Stopping(1e-6))
+    found = kronecker_encoder.solve(problem, Stopping(1e-6))
     assert found.status in ("optimal", "stationary")
     for _ in range(5):
         C_t, C_s = data.draw(encoders(size=problem.num_steps)), data.draw(encoders(size=problem.num_nodes))
@@ -62,14 +70,14 @@ def test_the_joint_bound_is_below_the_loss_of_every_encoder(problem, data):
     X = C.T @ C
     assert bound > 0
     assert bound <= dense_loss(problem, X)
-    assert bound <= dense_loss(problem, product_gram(time_space.solve(problem))) * (1 + 1e-5)
+    assert bound <= dense_loss(problem, product_gram(kronecker_encoder.solve(problem))) * (1 + 1e-5)
     assert bound <= solve(dense_problem(problem)).loss
 
 
 @examples(15)
 @given(problem=mode_problems(max_nodes=2, max_steps=3, ridges=(1.0,), zero_modes=False))
 def test_the_joint_bound_is_below_the_semidefinite_program(problem):
-    found = time_space.solve(problem)
+    found = kronecker_encoder.solve(problem)
     optimum = optimal_loss_reference(dense_problem(problem), restricted=False)
     assert found.lower_bound <= optimum * (1 + 1e-6)  # the program's own accuracy
     assert found.loss >= optimum * (1 - 1e-6)
@@ -80,7 +88,7 @@ def test_the_joint_bound_is_below_the_semidefinite_program(problem):
 @given(data=st.data())
 def test_one_node_or_one_step_leaves_one_half(sizes, data):
     problem = data.draw(mode_problems(**sizes, ridges=(1.0, 1e-2), zero_modes=False))
-    found = time_space.solve(problem)
+    found = kronecker_encoder.solve(problem)
     assert found.status == "optimal"
     assert_allclose(found.loss, solve(dense_problem(problem)).loss, rtol=2e-4)
 
@@ -95,7 +103,7 @@ def test_one_node_or_one_step_leaves_one_half(sizes, data):
 def test_the_bound_is_that_of_the_half_where_the_dual_of_its_own_solution_is_worse(gram, classes):
     """The half is certified by a dual that its solution does not show: X^-1 H X^-1 proves 1e-3 and 1e-4 less."""
     problem = ModeProblem(np.array([gram], dtype=float), np.eye(1), np.array(classes))
-    found = time_space.solve(problem)
+    found = kronecker_encoder.solve(problem)
     assert lower_bound(dense_problem(problem), found.time.gram) < found.loss * (1 - 1e-4)
     assert found.status == "optimal"
     assert found.lower_bound <= solve(dense_problem(problem), Stopping(1e-9)).loss
@@ -114,7 +122,7 @@ def test_the_average_of_the_models_counts_alone():
     U = np.linalg.qr(np.column_stack([np.ones(n), np.eye(n)[:, 1:]]))[0]
     grams = np.zeros((n, T, T))
     grams[0] = np.tri(T).T @ np.tri(T)
-    found = time_space.solve(ModeProblem(grams, U, np.arange(T)))
+    found = kronecker_encoder.solve(ModeProblem(grams, U, np.arange(T)))
     assert found.status == "optimal"
     assert_allclose(found.loss, solve(FactorizationProblem(grams[0], np.arange(T))).loss / n, rtol=2e-4)
     assert found.notes
@@ -122,7 +130,7 @@ def test_the_average_of_the_models_counts_alone():
 
 
 def test_florentine():
-    found = time_space.solve(graph_problem(*FLORENTINE), Stopping(1e-6))
+    found = kronecker_encoder.solve(graph_problem(*FLORENTINE), Stopping(1e-6))
     assert found.status == "stationary"
     assert_allclose(found.loss, 1192.3079, rtol=1e-5)
     assert 1078.6 <= found.lower_bound <= 1085.528  # the joint optimum
@@ -131,12 +139,12 @@ def test_florentine():
 
 def test_a_limit_of_rounds_is_said():
     problem = graph_problem("path:n=3", 4, 2)
-    found = time_space.solve(problem, max_rounds=1)
+    found = kronecker_encoder.solve(problem, max_rounds=1)
     assert found.status == "stopped"
     assert found.rounds == 1
     with pytest.raises(NotConverged, match="stopped at gap"):
         found.require_converged(1e-4)
-    settled = time_space.solve(problem)
+    settled = kronecker_encoder.solve(problem)
     assert settled.require_converged(1e-4) is settled
     assert settled.loss <= found.loss
 

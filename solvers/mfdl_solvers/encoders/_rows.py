@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import scipy.linalg
 
+from ..arithmetic import Array
 from ..problem import ProblemError
-from ..scale import Array
 
 LARGEST_ENTRY = 1e100  # sums of squares of as many such entries as there are stay numbers
 

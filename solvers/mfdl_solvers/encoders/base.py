@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ..arithmetic import Array
 from ..problem import ProblemError
-from ..scale import Array
 
 
 class Encoder(abc.ABC):

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..arithmetic import EPS, Array
 from ..problem import ProblemError
-from ..scale import EPS, Array
 
 SLACK = 4  # units for each term of a sum
 

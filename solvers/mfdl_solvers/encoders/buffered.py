@@ -8,8 +8,8 @@ from functools import cached_property
 
 import numpy as np
 
+from ..arithmetic import Array
 from ..problem import ProblemError
-from ..scale import Array
 from ._rows import own_numbers
 from .toeplitz import Toeplitz, convolved
 

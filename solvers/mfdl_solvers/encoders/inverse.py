@@ -7,8 +7,8 @@ from functools import cached_property
 
 import numpy as np
 
+from ..arithmetic import Array
 from ..problem import ProblemError
-from ..scale import Array
 from ._rows import combined, keep, solve_banded
 from .banded import Banded
 from .base import Encoder

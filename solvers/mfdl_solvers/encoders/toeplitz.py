@@ -9,8 +9,8 @@ from functools import cached_property
 import numpy as np
 import scipy.fft
 
+from ..arithmetic import Array
 from ..problem import ProblemError
-from ..scale import Array
 from ._rows import combined, keep, own_numbers, require_scale, solve_banded
 from .base import Encoder
 

@@ -16,8 +16,8 @@ import numpy as np
 
 from ..encoders import Banded
 from ..encoders.banded import columns_of
-from ..lbfgs import minimise
-from ..patterns import PERIODIC, Spaced
+from ..iterations import minimise
+from ..pattern_sets import PERIODIC, Spaced
 from ..problem import Array, ProblemError
 from .cost import ModeCost
 from .settled import Found, Settled

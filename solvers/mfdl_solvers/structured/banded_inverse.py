@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from ..encoders import Banded, Inverse
 from ..encoders._rows import solve_banded
-from ..lbfgs import minimise
-from ..patterns import PERIODIC, Spaced
+from ..iterations import minimise
+from ..pattern_sets import PERIODIC, Spaced
 from ..problem import Array, ProblemError
 from .banded import rows_of
 from .cost import ModeCost

@@ -21,11 +21,11 @@ import math
 
 import numpy as np
 
+from ..arithmetic import EPS, Array
 from ..encoders import Encoder
 from ..encoders._rows import solve_banded
 from ..encoders.banded import columns_of
-from ..patterns import Spaced
-from ..scale import EPS, Array
+from ..pattern_sets import Spaced
 from .cost import ModeCost
 
 STEP = 1.5  # of the integral

@@ -18,11 +18,11 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike
 
+from ..arithmetic import Array
 from ..encoders import Encoder
 from ..encoders._rows import own_numbers, solve_banded
 from ..encoders.banded import columns_of
 from ..problem import ProblemError
-from ..scale import Array
 
 SAME = 1e-13  # eigenvalues this close are one: what they differ by is rounding of the eigenvalues
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..arithmetic import Array
 from ..encoders._rows import solve_banded
-from ..scale import Array
 from .cost import ModeCost
 
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 
 from ..encoders import Banded, Encoder, Inverse
-from ..patterns import Spaced
+from ..pattern_sets import Spaced
 from ..problem import FIXED, STATIONARY, Certified, ProblemError, relative_gap
 from .banded import best_banded, of_bands
 from .banded_inverse import best_banded_inverse

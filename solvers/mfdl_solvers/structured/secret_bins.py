@@ -1,9 +1,9 @@
 """Encoders with structure for secret bins: least error under bounds on M = (|C| E)^T (|C| E), without a T x T array.
 
-The problem of `mfdl_solvers.secret_bins`, among C >= 0 that are Toeplitz or banded: entries are a shape times squares,
-and L-BFGS minimises the scale-free log tr(H C^-1 C^-T) + log ||M_rq / cap_rq||_p for growing p. The error is that of
-`cost` and `banded`, M that of `encoders.bins`, by diagonals. Nothing rests on the search: what is returned carries
-its own M, rounded up.
+The problem of `mfdl_solvers.balls_in_bins_encoder`, among C >= 0 that are Toeplitz or banded: entries are a shape
+times squares, and L-BFGS minimises the scale-free log tr(H C^-1 C^-T) + log ||M_rq / cap_rq||_p for growing p. The
+error is that of `cost` and `banded`, M that of `encoders.bins`, by diagonals. Nothing rests on the search: the answer
+carries its own M, rounded up.
 
 The lower bound is that of `bound`: V = diag(v) has sum_t v_t X_tt <= sum_r (max v over r) M_rr, so it holds for every C
 with M_rr <= 1, however bins are correlated, and is loose where they hardly are.
@@ -18,11 +18,11 @@ from collections.abc import Callable
 import numpy as np
 import scipy.fft
 
+from ..balls_in_bins_encoder import LOOK_EVERY, MEMORY, Slows, largest_beside, norm
 from ..encoders import Banded, Encoder, Toeplitz, bins
-from ..lbfgs import minimise
-from ..patterns import Periodic
+from ..iterations import minimise
+from ..pattern_sets import Periodic
 from ..problem import STATIONARY, Array, Certified, ProblemError
-from ..secret_bins import LOOK_EVERY, MEMORY, Slows, largest_beside, norm
 from .banded import of_bands, rows_of
 from .bound import lower_bound
 from .cost import ModeCost

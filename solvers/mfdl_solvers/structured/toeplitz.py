@@ -19,8 +19,8 @@ import scipy.sparse as sp
 
 from ..encoders import Buffered, Inverse, Toeplitz
 from ..encoders.toeplitz import convolved, inverse_series
-from ..lbfgs import minimise
-from ..patterns import Spaced
+from ..iterations import minimise
+from ..pattern_sets import Spaced
 from ..problem import Array
 from .cost import ModeCost
 from .settled import Found, Settled

@@ -1,6 +1,6 @@
-"""Noise over time x nodes with an encoder of its own per direction over the nodes: X = sum_k X_k (x) f_k f_k^T.
+"""Noise over time x nodes with an encoder per direction over the nodes: X = sum_k X_k (x) f_k f_k^T.
 
-The directions come from the best product X_t (x) X_s (`time_space`): F = X_s^1/2 E with E the eigenvectors of
+The directions come from the best product X_t (x) X_s (`kronecker_encoder`): F = X_s^1/2 E with E the eigenvectors of
 X_s^-1/2 H_s X_s^-1/2. Equal blocks X_k = X_t give the product back, because F F^T = X_s; so the result is never worse.
 On a graph that looks alike from every node F spans the modes themselves and the result is the best X of any form.
 With H = sum_l H_l (x) u_l u_l^T,
@@ -13,7 +13,7 @@ and the block of node u in X is sum_k M_uk X_k, M_uk = F_uk^2, every row of M su
    (`best_scales`), a convex program with one constraint per node.
 2. All blocks at once, the constraints of all nodes replaced by one weighted sum per class,
    sum_u lam_uc sum_k M_uk (diagonal sum of X_k over c) = 1 with sum_u lam_uc = 1: a relaxation for any lam >= 0, which
-   `adapted_search` solves by L-BFGS on block-diagonal X. Where d_uc, the sum at node u itself, exceeds 1 the
+   `Relaxation` solves by L-BFGS on block-diagonal X. Where d_uc, the sum at node u itself, exceeds 1 the
    multiplier grows, lam_uc <- lam_uc d_uc^2 (the plain step of `singletons`). Each X is then scaled to be feasible,
    and the best is kept.
 
@@ -28,10 +28,14 @@ from functools import cached_property
 
 import numpy as np
 
-from . import dense, time_space
-from .adapted_blocks import Blocks, best_scales
-from .adapted_search import Relaxation
-from .modes_problem import ModeProblem
+from . import dense_encoder, kronecker_encoder
+from .arithmetic import EPS, ITERATION, blas_threads
+from .certificate import CUT, FIRST, ridge_for
+from .dense_encoder import FreeEntries
+from .iterations import minimise
+from .joint_encoder import ModeProblem
+from .kronecker_encoder import KroneckerFactorization, joint_lower_bound
+from .per_mode_blocks import ModeBlocks, best_scales
 from .problem import (
     OPTIMAL,
     STATIONARY,
@@ -45,20 +49,20 @@ from .problem import (
     causal_encoder,
     relative_gap,
 )
-from .ridge import CUT, FIRST, ridge_for
-from .scale import EPS
-from .threads import ITERATION, blas_threads
-from .time_space import TimeSpaceFactorization, joint_lower_bound
 
 SEPARATE_TOLERANCE = 1e-3  # of the blocks alone: they only begin the search
 FLATTEST, NEAR, CLOSE = 2e-5, 100, 0.01  # the least flat share, tried where the gap is at most CLOSE and NEAR times the
 # tolerance: the bound falls behind by the first order of what the search leaves, so that a gap that can close asks for
 # more of it; one of percents is the form's own, and thousands of iterations would not close it
 GAP_SHARE = 0.02  # of the known gap to the joint bound: once this form can gain no more, another round is not worth it
+LOOK_EVERY = 5  # iterations between looks at the progress
+FLAT = 0.02  # of the tolerance: a relative decrease below it over LOOK_EVERY iterations ends one search
+KERNEL = 1e-10  # of M: smaller singular values count as zero; what that adds to the sensitivity is counted
+PAIR_BYTES = 6e8  # for the pairs of L-BFGS
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class AdaptedFactorization(Certified):
+class PerModeFactorization(Certified):
     """C = sum_k C_k (x) e_k f_k^T with what it costs and how far that is from the best C on time x nodes.
 
     C is causal: every C_k is lower triangular. C^-1 = sum_k C_k^-1 (x) g_k e_k^T with g_k the columns of F^-T.
@@ -68,20 +72,20 @@ class AdaptedFactorization(Certified):
         grams: X_k, shape (n, T, T).
         loss: sensitivity^2 tr(H X^-1), per unit noise variance and coordinate.
         lower_bound: no C on time x nodes, of any form, has a smaller loss.
-        rounds: settings of the multipliers; iterations: of all solvers but `time_space`.
-        time_space: the product it began with.
+        rounds: settings of the multipliers; iterations: of all solvers but `kronecker`.
+        kronecker: the product it began with.
         sensitivity: of X, an upper bound from the entries of sum_k M_uk X_k.
     """
 
     basis: Array
     grams: Array
     rounds: int
-    time_space: TimeSpaceFactorization
+    kronecker: KroneckerFactorization
     sensitivity: float = 1.0
 
-    def shifted(self, k: int) -> AdaptedFactorization:
+    def shifted(self, k: int) -> PerModeFactorization:
         """As for `Certified`; the product it began with too."""
-        return dataclasses.replace(super().shifted(k), time_space=self.time_space.shifted(k))
+        return dataclasses.replace(super().shifted(k), kronecker=self.kronecker.shifted(k))
 
     @cached_property
     def encoders(self) -> Array:
@@ -94,8 +98,8 @@ def solve(
     stopping: Stopping = USUAL,
     *,
     max_rounds: int = 30,
-    start: TimeSpaceFactorization | None = None,
-) -> AdaptedFactorization:
+    start: KroneckerFactorization | None = None,
+) -> PerModeFactorization:
     """Minimises tr(H X^-1) over X = sum_k X_k (x) f_k f_k^T of unit sensitivity, F from the best product.
 
     Args:
@@ -106,7 +110,7 @@ def solve(
         max_rounds: settings of the multipliers, hard limit.
         start: the product, where it has been solved already; else it is.
 
-    Returns: an AdaptedFactorization of sensitivity 1 up to rounding, never worse than `start`.
+    Returns: an PerModeFactorization of sensitivity 1 up to rounding, never worse than `start`.
     Raises: ProblemError: max_rounds not positive; a start of another size.
     Cost: per iteration n Cholesky factorizations of T x T and twice as many triangular solves; memory about
         6 n T^2 + PAIR_BYTES.
@@ -117,8 +121,8 @@ def solve(
     if k := problem.exponent:
         at_one = start and start.shifted(-k)
         solved = solve(problem.normalised, stopping, max_rounds=max_rounds, start=at_one).shifted(k)
-        return dataclasses.replace(solved, time_space=start) if start else solved
-    product = start or time_space.solve(problem, stopping)
+        return dataclasses.replace(solved, kronecker=start) if start else solved
+    product = start or kronecker_encoder.solve(problem, stopping)
     n, T = problem.num_nodes, problem.num_steps
     if product.space.gram.shape != (n, n) or product.time.gram.shape != (T, T):
         raise ProblemError(
@@ -126,10 +130,10 @@ def solve(
             f"{product.space.gram.shape[0]}."
         )
     with blas_threads(T, single_up_to=ITERATION):
-        search = _Search(problem, product, stopping)
+        search = _PerModeSearch(problem, product, stopping)
         settled = search.go_on(max_rounds)
     best, unfinished = search.best, STATIONARY if settled else STOPPED
-    return AdaptedFactorization(
+    return PerModeFactorization(
         basis=search.blocks.basis,
         grams=best.grams,
         loss=best.loss,
@@ -138,19 +142,19 @@ def solve(
         rounds=search.rounds,
         iterations=search.iterations,
         seconds=time.perf_counter() - began,
-        time_space=product,
+        kronecker=product,
         sensitivity=best.sensitivity,
         notes=_notes(problem, search.rho, best.grams),
     )
 
 
-class _Search:
+class _PerModeSearch:
     """Both steps: the blocks alone, then rounds of the relaxation; the best blocks and the best bound so far."""
 
-    def __init__(self, problem: ModeProblem, product: TimeSpaceFactorization, stopping: Stopping) -> None:
+    def __init__(self, problem: ModeProblem, product: KroneckerFactorization, stopping: Stopping) -> None:
         self.problem, self.stopping, self.bound, self.rounds = problem, stopping, product.lower_bound, 0
-        self.blocks = Blocks.of(problem, product)
-        self.best = _Best(self.blocks, np.repeat(product.time.gram[None], problem.num_nodes, axis=0))
+        self.blocks = ModeBlocks.of(problem, product)
+        self.best = _BestBlocks(self.blocks, np.repeat(product.time.gram[None], problem.num_nodes, axis=0))
         separate, multipliers, self.iterations = _separate(self.blocks, product, stopping)
         self.most = self.iterations + stopping.max_iterations
         self.best.update(separate)
@@ -200,7 +204,7 @@ class _Search:
         self.bound = max(self.bound, joint_lower_bound(self.problem, dual, tolerance=half))
 
 
-def _separate(blocks: Blocks, product: TimeSpaceFactorization, stopping: Stopping) -> tuple[Array, Array, int]:
+def _separate(blocks: ModeBlocks, product: KroneckerFactorization, stopping: Stopping) -> tuple[Array, Array, int]:
     """Each block alone with the best scales, the multipliers of the nodes (they sum to 1), and the iterations."""
     n = len(blocks.values)
     coarse = Stopping(max(SEPARATE_TOLERANCE, stopping.tolerance), stopping.max_iterations)
@@ -209,16 +213,16 @@ def _separate(blocks: Blocks, product: TimeSpaceFactorization, stopping: Stoppin
         if blocks.values[k, -1] > 1e-12 * blocks.values.max():  # one that costs nothing may be any X
             root = blocks.root(k, 0.0)
             alone = FactorizationProblem(root @ root.T, blocks.classes)
-            solved = dense.solve(alone, coarse, start=product.time.gram)
+            solved = dense_encoder.solve(alone, coarse, start=product.time.gram)
             grams[k], iterations = solved.gram, iterations + solved.iterations
     scales, multipliers = best_scales(blocks.block_losses(grams), blocks.weights)
     return scales[:, None, None] * grams, multipliers / multipliers.sum(), iterations
 
 
-class _Best:
+class _BestBlocks:
     """The best feasible blocks so far."""
 
-    def __init__(self, blocks: Blocks, grams: Array) -> None:
+    def __init__(self, blocks: ModeBlocks, grams: Array) -> None:
         self.blocks, self.loss = blocks, np.inf
         self.grams, self.sensitivity = grams, 1.0
         self._offer(grams)
@@ -255,3 +259,50 @@ def _notes(problem: ModeProblem, rho: float, grams: Array) -> tuple[str, ...]:
         f"falls, the largest eigenvalue of a block's X_k^-1 is {1 / least:.2g} here"
     )
     return (note,)
+
+
+class Relaxation:
+    """X between multipliers: L-BFGS on Y_k = D_k X_k D_k, D_k[t]^2 = omega_kc = sum_u lam_uc M_uk for t of class c.
+
+    In Y the relaxed constraints are plain: the diagonal sum over a class and all blocks is 1, and in-class entries off
+    the diagonal lie in the kernel of M (`FreeEntries`).
+    """
+
+    def __init__(self, blocks: ModeBlocks, multipliers: Array, grams: Array) -> None:
+        self.blocks, self.multipliers, self.X = blocks, multipliers, grams
+        self.flat_share = FLAT
+        _, s, Vt = np.linalg.svd(blocks.weights)
+        self.kernel = Vt[s <= KERNEL * s[0]].T
+        self._weigh()
+
+    def _weigh(self) -> None:
+        omega = self.blocks.weights.T @ self.multipliers  # (n, classes)
+        self.D = np.sqrt(omega)[:, self.blocks.classes]
+        # in Y the kernel is that of M diag(1 / omega_c)
+        kernels = [np.linalg.qr(self.kernel * column[:, None])[0] for column in omega.T]
+        self.free = FreeEntries(self.blocks.classes, kernels)
+
+    def raise_multipliers(self) -> None:
+        self.multipliers = self.multipliers * self.blocks.class_sums(self.X) ** 2
+        self.multipliers /= self.multipliers.sum(axis=0)
+        self._weigh()
+
+    def improve(self, rho: float, stopping: Stopping) -> tuple[float, int, bool]:
+        """Goes on from X; the relaxed value reached (for H + rho I), iterations, and whether progress had ended."""
+        roots = [np.asfortranarray(D[:, None] * self.blocks.root(k, rho)) for k, D in enumerate(self.D)]
+        values: list[float] = []
+        share = self.flat_share * stopping.tolerance
+
+        def flat(iteration: int, x: Array, value: float, gradient: Array) -> bool:
+            values.append(value)
+            return len(values) > LOOK_EVERY and values[-1 - LOOK_EVERY] <= value * (1 + share)
+
+        left, right = self.D[:, :, None], self.D[:, None, :]
+        x = self.free.vector(self.free.feasible(self.X * left * right))
+        memory = max(2, min(10, int(PAIR_BYTES / (16 * x.size))))
+        most = stopping.max_iterations
+        minimum = minimise(
+            lambda x: self.free.value_and_gradient(x, roots), x, stop=flat, max_iterations=most, memory=memory
+        )
+        self.X = self.free.matrices(minimum.point) / (left * right)
+        return minimum.value, minimum.iterations, minimum.iterations < most

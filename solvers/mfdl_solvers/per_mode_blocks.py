@@ -1,4 +1,4 @@
-"""One choice of directions F over the nodes: what it makes of a problem by modes, block by block (see `adapted`)."""
+"""A problem by modes in one choice of directions F over the nodes, block by block (see `per_mode_encoder`)."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import numpy as np
 import scipy.linalg
 from numpy.typing import NDArray
 
-from .modes_problem import ModeProblem
+from .joint_encoder import ModeProblem
+from .kronecker_encoder import KroneckerFactorization
 from .problem import Array, eigen_stack
-from .time_space import TimeSpaceFactorization
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Blocks:
-    """What one choice of F makes of a ModeProblem.
+class ModeBlocks:
+    """A ModeProblem in the directions F.
 
     Attributes:
         classes: label per step, shape (T,).
@@ -33,9 +33,9 @@ class Blocks:
     ridge_share: Array
 
     @classmethod
-    def of(cls, problem: ModeProblem, product: TimeSpaceFactorization) -> Blocks:
+    def of(cls, problem: ModeProblem, product: KroneckerFactorization) -> ModeBlocks:
         n, T = problem.num_nodes, problem.num_steps
-        F = adapted_basis(problem, product)
+        F = per_mode_basis(problem, product)
         inverse = np.linalg.inv(F)
         shares = (inverse @ problem.vectors) ** 2
         values, vectors = eigen_stack((shares @ problem.grams.reshape(n, -1)).reshape(n, T, T))
@@ -87,7 +87,7 @@ class Blocks:
         return dual
 
 
-def adapted_basis(problem: ModeProblem, product: TimeSpaceFactorization) -> Array:
+def per_mode_basis(problem: ModeProblem, product: KroneckerFactorization) -> Array:
     """F = X_s^1/2 E, F F^T = X_s; where the modes are such eigenvectors E = U, whatever eigenvalues coincide."""
     values, Q = np.linalg.eigh(product.space.gram)
     root, inverse_root = (Q * np.sqrt(values)) @ Q.T, (Q / np.sqrt(values)) @ Q.T

@@ -23,9 +23,9 @@ from typing import ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from .arithmetic import UNIT, Array
 from .chains import at_most
 from .problem import ProblemError
-from .scale import UNIT, Array
 
 BoolArray = NDArray[np.bool_]
 Pattern = NDArray[np.intp]

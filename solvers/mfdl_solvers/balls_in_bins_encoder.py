@@ -1,9 +1,9 @@
-"""Encoders for secret bins: least error under bounds on M = (|C| E)^T (|C| E), E the 0/1 matrix of bins.
+"""Encoders for balls-in-bins: least error under bounds on M = (|C| E)^T (|C| E), E the 0/1 matrix of bins.
 
     minimise  tr(H X^-1),  X = C^T C,   over causal C with  M_rr <= 1  and  M_rq <= c  for r != q.
 
-Where each record draws one bin secretly, what it loses is a function of M that grows in every entry, and the hull of M
-is one of its largest diagonal entry and of the ratio c: so c is given, and whoever calls searches over it.
+Each record draws one bin secretly. Its privacy loss is a function of M that grows in every entry, and M is bounded by
+its largest diagonal entry and the ratio c; so c is given, and the caller searches over it.
 
 The search is over C >= 0 (entries are squares, so nothing must be kept in the cone), where M is smooth, by L-BFGS on
 the scale-free log tr(H X^-1) + log ||M_rq / cap_rq||_p for growing p. It is not convex: `status` is "stationary", and
@@ -30,11 +30,10 @@ import numpy as np
 import scipy.linalg
 from numpy.typing import NDArray
 
+from .arithmetic import EPS, ITERATION, blas_threads
 from .certificate import proven
-from .lbfgs import minimise
+from .iterations import minimise
 from .problem import STATIONARY, Array, Certified, FactorizationProblem, ProblemError, Stopping
-from .scale import EPS
-from .threads import ITERATION, blas_threads
 
 Labels: TypeAlias = NDArray[np.intp]
 
@@ -49,7 +48,7 @@ BESIDE = 0.1  # first entries below the diagonal, relative to it: squares that s
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class BinFactorization(Certified):
-    """A causal C >= 0 for secret bins.
+    """A causal C >= 0 for balls-in-bins.
 
     Attributes:
         encoder: C, shape (T, T), lower triangular, no entry negative.
@@ -171,7 +170,7 @@ def _searched(problem: FactorizationProblem, correlation: float, stopping: Stopp
 
 def _bound(problem: FactorizationProblem, caps: Array, C: Array, stopping: Stopping, before: int) -> tuple[float, int]:
     """(the lower bound, iterations): of an X >= 0 near an optimum, entries of one bin beside the diagonal zero."""
-    T, H, bins, one = problem.size, problem.error_gram, problem.classes, np.arange(problem.size)
+    T, H, bins, steps = problem.size, problem.error_gram, problem.classes, np.arange(problem.size)
     first = proven_by(problem, C.T @ C, caps)
     if problem.num_classes == 1 or not caps[0, 1] > 0:
         return first, 0
@@ -185,7 +184,7 @@ def _bound(problem: FactorizationProblem, caps: Array, C: Array, stopping: Stopp
         X = np.zeros((T, T))
         X[below] = x[T:] ** 2
         X += X.T
-        X[one, one] = x[:T] ** 2
+        X[steps, steps] = x[:T] ** 2
         return X
 
     def value_and_gradient(x: Array, p: int) -> tuple[float, Array]:
@@ -202,7 +201,9 @@ def _bound(problem: FactorizationProblem, caps: Array, C: Array, stopping: Stopp
         sums = _over_bins(_over_bins(X, bins).T, bins)
         size, slope = norm(sums / caps, p)
         gradient = (slope / caps)[np.ix_(bins, bins)] - inverse @ H @ inverse / loss
-        return float(np.log(loss)) + size, np.concatenate([gradient[one, one] * 2 * x[:T], gradient[below] * 4 * x[T:]])
+        return float(np.log(loss)) + size, np.concatenate(
+            [gradient[steps, steps] * 2 * x[:T], gradient[below] * 4 * x[T:]]
+        )
 
     x, iterations = _in_stages(value_and_gradient, x, RELAXED_NORMS, stopping, before)
     return max(first, proven_by(problem, gram(x), caps)), iterations

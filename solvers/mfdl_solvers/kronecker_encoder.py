@@ -21,9 +21,10 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from . import dense, singletons
-from .certificate import dual_roots, lower_bound, weights_bound
-from .modes_problem import ModeProblem
+from . import dense_encoder, singletons
+from .arithmetic import EPS, blas_threads, even_exponent, scaled, scaled_down
+from .certificate import dual_roots, lower_bound, smallest_ridge, target, weights_bound
+from .joint_encoder import ModeProblem
 from .problem import (
     OPTIMAL,
     STATIONARY,
@@ -36,9 +37,6 @@ from .problem import (
     ProblemError,
     Stopping,
 )
-from .ridge import smallest_ridge, target
-from .scale import EPS, even_exponent, scaled, scaled_down
-from .threads import blas_threads
 
 HALF_SHARE = 0.5  # of the tolerance is the wanted gap of one half
 SETTLED = 0.1  # of the tolerance: a round that gains less is the last
@@ -49,7 +47,7 @@ Space = TypeVar("Space", bound=Certified)
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class TimeSpaceFactorization(Certified):
+class KroneckerFactorization(Certified):
     """C = C_t (x) C_s with what it costs and how far that is from the best C on time x nodes.
 
     Attributes:
@@ -68,12 +66,12 @@ class TimeSpaceFactorization(Certified):
     rounds: int
     sensitivity: float = 1.0
 
-    def shifted(self, k: int) -> TimeSpaceFactorization:
+    def shifted(self, k: int) -> KroneckerFactorization:
         """As for `Certified`; both halves too."""
         return dataclasses.replace(super().shifted(k), time=self.time.shifted(k), space=self.space.shifted(k))
 
 
-def solve(problem: ModeProblem, stopping: Stopping = USUAL, *, max_rounds: int = MAX_ROUNDS) -> TimeSpaceFactorization:
+def solve(problem: ModeProblem, stopping: Stopping = USUAL, *, max_rounds: int = MAX_ROUNDS) -> KroneckerFactorization:
     """Minimises tr(H X^-1) over products X_t (x) X_s of unit sensitivity.
 
     >>> pair = ModeProblem(np.array([[[4.0, 2.0], [2.0, 1.0]], np.eye(2)]), np.eye(2), np.array([0, 0]))
@@ -86,7 +84,7 @@ def solve(problem: ModeProblem, stopping: Stopping = USUAL, *, max_rounds: int =
             gains less than a tenth of it; max_iterations: of each half.
         max_rounds: hard limit.
 
-    Returns: a TimeSpaceFactorization; up to the tolerance never worse than the best noise over time alone or over nodes
+    Returns: a KroneckerFactorization; up to the tolerance never worse than the best noise over time alone or over nodes
         alone. A singular half is regularised as its solver says, with a note.
     Raises: ProblemError: max_rounds not positive.
     Cost: n T^3 once and for the lower bound; per round one problem over T and one over n. Memory: about 3 n T^2.
@@ -102,9 +100,9 @@ def solve(problem: ModeProblem, stopping: Stopping = USUAL, *, max_rounds: int =
         half = singletons.solve(FactorizationProblem(node_gram, singles), stopping.share(HALF_SHARE))
         return half, problem.node_costs(half.gram), half.sensitivity
 
-    best, rounds, said = alternate(problem, over_nodes, stopping, max_rounds=max_rounds)
+    best, rounds, certificate = alternate(problem, over_nodes, stopping, max_rounds=max_rounds)
     took = time.perf_counter() - began
-    return TimeSpaceFactorization(time=best.time, space=best.space, rounds=rounds, seconds=took, **said)
+    return KroneckerFactorization(time=best.time, space=best.space, rounds=rounds, seconds=took, **certificate)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -125,7 +123,7 @@ class Product(Generic[Space]):
     def loss(self) -> float:
         return self.sensitivity**2 * float(self.node_costs @ self.time_costs)
 
-    def said(self, problem: ModeProblem, stopping: Stopping, *, settled: bool) -> dict[str, Any]:
+    def certificate_fields(self, problem: ModeProblem, stopping: Stopping, *, settled: bool) -> dict[str, Any]:
         """Loss, bound by the dual of the half over time, status, sensitivity, and the notes of both halves by axis.
 
         optimal by the bound, else stationary where the alternation and both halves settled, else stopped.
@@ -162,7 +160,7 @@ def alternate(
     c, iterations, rounds, settled = np.ones(problem.num_nodes), 0, 0, False
     while rounds < max_rounds and not settled:
         rounds += 1
-        in_time = dense.solve(
+        in_time = dense_encoder.solve(
             FactorizationProblem(problem.time_gram(c), problem.classes),
             stopping.share(HALF_SHARE),
             start=best.time.gram if best else None,
@@ -176,7 +174,7 @@ def alternate(
             best = product
         c = best.node_costs
     assert best is not None  # max_rounds >= 1
-    return best, rounds, {**best.said(problem, stopping, settled=settled), "iterations": iterations}
+    return best, rounds, {**best.certificate_fields(problem, stopping, settled=settled), "iterations": iterations}
 
 
 def joint_lower_bound(problem: ModeProblem, dual: Array, *, tolerance: float = 1e-4) -> float:
@@ -248,7 +246,7 @@ def dual_time_gram(problem: ModeProblem, node_costs: Array, X_t: Array, stopping
     wanted, best, proven, X = stopping.share(HALF_SHARE), X_t, -np.inf, X_t
     for share in DUAL_SHARES:
         ends = wanted.share(share)
-        X = X if share == 1 else dense.solve(posed, ends, start=X).gram
+        X = X if share == 1 else dense_encoder.solve(posed, ends, start=X).gram
         aim = target(posed, smallest_ridge(posed, ends.tolerance))
         if (bound := lower_bound(posed, X, dual_from=aim.gram)) > proven:
             half = np.linalg.solve(X, aim.root)
