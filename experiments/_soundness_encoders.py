@@ -21,10 +21,9 @@ import mfdl
 from mfdl import algorithms, gossip, trust
 from mfdl.check import FloatArray
 from mfdl.dynamics import Dynamics
-from mfdl.factorization.encoders import Banded, Buffered, Inverse, Toeplitz
+from mfdl.factorization.encoders import Banded, Buffered, Encoder, Inverse, Toeplitz
 from mfdl.factorization.sensitivity import structured_bound
 from mfdl.noise import LocalNoise, NoiseOperator
-from mfdl.noise.strategy import Encoder
 from mfdl.participation import (
     Cyclic,
     EveryStep,

@@ -34,6 +34,7 @@ WANTED = {  # what is asked for, and the way to one, by the name of its class
             "mfdl.gossip.from_array(W), over one for each step with mfdl.gossip.sequence([...])"
         ),
     ),
+    "Encoder": ("an encoder with structure, e.g. mfdl.factorization.encoders.Toeplitz", ""),
     "FactorizationProblem": ("a FactorizationProblem, e.g. mfdl.factorization.problem(dynamics, participation)", ""),
     "GossipMatrix": ("one gossip matrix, e.g. mfdl.gossip.metropolis_hastings(graph)", ""),
     "Graph": ("a networkx graph", "one of a name is mfdl.graphs.load(name)"),

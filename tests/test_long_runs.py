@@ -139,12 +139,12 @@ def test_by_name_it_is_the_best_of_its_form_for_the_weights_that_are_named(name,
     part, weights = Cyclic(4, 8), ErrorWeights.parse("last:3:0.01")
     found = factorize_long(PLAIN, part, form=form, weights=weights, progress=False, **setting)
     one = mfdl.algorithms.build(f"{name}@last:3:0.01", PLAIN, part, **setting)
-    assert (one.name, one.noise.causal.strategy.memory) == (f"{name}@last:3:0.01", found.encoder.memory)
+    assert (one.name, one.noise.causal.encoder.memory) == (f"{name}@last:3:0.01", found.encoder.memory)
     plain = mfdl.algorithms.build(name, PLAIN, part, **setting)
     mechanism = mfdl.calibrate(one, trust=mfdl.trust.LDP(), adjacency="zero-out", clip_norm=1.0, mu=1.0)
     per_unit = mechanism.guarantee.sensitivity**2 * noise_error(one, weights=weights).value
     assert per_unit == pytest.approx(found.loss, rel=1e-9)
-    assert found.loss < evaluate_long(Setting(PLAIN, part, weights=weights), plain.noise.causal.strategy).loss
+    assert found.loss < evaluate_long(Setting(PLAIN, part, weights=weights), plain.noise.causal.encoder).loss
 
 
 def test_a_form_by_name_knows_its_own_parameters_alone():
@@ -206,7 +206,7 @@ def test_a_file_holds_the_structure_and_is_a_mechanism_for_its_participation(for
     found = saved.factorization
     assert (found.loss, found.lower_bound, saved.error_gram) == (answer["loss"], answer["lower_bound"], None)
     one = mfdl.algorithms.build(f"file:{path}", PLAIN, Cyclic(4, 8))
-    assert one.noise.causal.strategy is not None
+    assert not one.noise.causal.in_blocks
     mechanism = mfdl.calibrate(one, trust=mfdl.trust.LDP(), adjacency="zero-out", clip_norm=1.0, mu=1.0)
     assert mechanism.objective == pytest.approx(found.loss, rel=1e-9)
     with pytest.raises(InvalidInput, match="was made for"):

@@ -44,9 +44,9 @@ def test_the_name_is_the_factorization_for_what_counts(weights):
     counted = None if weights is None else mfdl.ErrorWeights.parse(weights)
     made = mafalda_bins(DYNAMICS, BINS, noise_std=hull, weights=counted, progress=False)
     solved = factorize_bins(DYNAMICS, 2, 3, hull, weights=counted, progress=False)
-    assert np.array_equal(made.noise.encoder, solved.encoder)
+    assert np.array_equal(made.noise.encoder.array, solved.encoder)
     named = registry.build("mafalda-bins" + (f"@{weights}" if weights else ""), DYNAMICS, BINS, noise_std=hull)
-    assert np.array_equal(named.noise.encoder, made.noise.encoder)
+    assert np.array_equal(named.noise.encoder.array, made.noise.encoder.array)
     assert (made.participation, made.name) == (BINS, "mafalda-bins")
 
 
@@ -227,7 +227,7 @@ def test_with_seeds_shared_by_nodes_its_loss_is_that_of_the_noise_and_public_bat
     space = mfdl.factorization.optimal_covariance(DYNAMICS, horizon=6, weights=counted).factor()[0]
     assert np.array_equal(made.noise.causal.mixing.toarray(), space.toarray())
     solved = factorize_bins(DYNAMICS, 2, 3, hull, weights=counted, factor=space, progress=False)
-    assert np.array_equal(made.noise.encoder, solved.encoder)
+    assert np.array_equal(made.noise.encoder.array, solved.encoder)
     assert len(seen) == len(solved.tried)
     assert solved.noise_std * noise_error(made, weights=counted).value ** 0.5 == pytest.approx(
         solved.root_error, rel=1e-9

@@ -384,7 +384,7 @@ def test_the_objective_is_the_loss_of_its_factorization(name):
 def test_a_given_encoder_has_the_loss_that_evaluate_finds(name):
     one = build_algorithm(name, DYN, PART)
     posed = factorization.problem(DYN, PART)
-    wanted = factorization.evaluate(posed, one.noise.encoder, lower_bound=1.0).loss
+    wanted = factorization.evaluate(posed, one.noise.encoder.dense(), lower_bound=1.0).loss
     assert_allclose(calibrate(one, **CIRCUMSTANCES, mu=1.0).objective, wanted, rtol=1e-9)
     identity = calibrate(algorithms.dp_dsgd(DYN, PART), **CIRCUMSTANCES, mu=1.0).objective
     assert_allclose(identity, 3 * np.trace(NoiseObjective(DYN, 6).over_steps()), rtol=1e-12)

@@ -18,9 +18,9 @@ from ..dynamics import Dynamics
 from ..dynamics.dynamics import PlainRounds
 from ..errors import InvalidInput, require_known
 from ..factorization import Factorization, NodeFactorizations, SpaceTimeFactorization, SpatialFactorization
+from ..factorization.encoders import Encoder
 from ..gossip import GossipMatrix
 from ..noise import IndependentNoise, LocalNoise, NoiseOperator, ZeroNoise
-from ..noise.strategy import Encoder
 from ..participation import Participation
 from .checks import builder
 from .linear_algorithm import LinearAlgorithm
@@ -99,7 +99,7 @@ def mf_dsgd(
 ) -> LinearAlgorithm:
     """MF-D-SGD: node u adds (C^-1 Z_u)_t for a causal encoder C, shared (T, T) or per node (n, T, T).
 
-    Args: encoder: C, or a strategy with structure (`factorization.encoders`), which takes no array of T x T.
+    Args: encoder: C as an array, or with structure (`factorization.encoders`), which takes no array of T x T.
 
     Raises: InvalidInput: C not lower triangular with a positive diagonal, or not T x T.
     Source: arXiv:2510.17480, Algorithm 1, with the noise scaled by the sensitivity of C.

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 from .. import check
 from ..check import FloatArray
 from ..dynamics import Dynamics
@@ -120,7 +118,6 @@ def time_space_bins(
     factor, holders = space.factor()
     shared: dict[str, Any] = {"weights": weights, "progress": progress}
     solved = factorize_bins(dynamics, known.uses, known.gap, noise_std, factor=factor, **shared)
-    assert isinstance(solved.encoder, np.ndarray)
     noise = SpaceTimeNoise(solved.encoder, factor, holders, dynamics.num_nodes)
     return decentralized("time-space-bins", dynamics, participation, noise)
 

@@ -116,14 +116,15 @@ def build(name: str, dynamics: Dynamics, participation: Participation, **paramet
             f"{path} was made for {made_for.to_dict()}, not for {participation.to_dict()}; factorize again with this "
             "participation."
         )
-    per_node = getattr(saved.encoder, "ndim", 0) == 3  # an encoder with structure is one for all
-    of_gossip = saved.header.get("gossip_hash", "") if per_node else ""  # its nodes are that one's
+    algorithm = mf_dsgd(dynamics, participation, saved.encoder, name=name)
+    shared = algorithm.noise.causal is None or algorithm.noise.causal.shared
+    of_gossip = "" if shared else saved.header.get("gossip_hash", "")  # its nodes are that one's
     if of_gossip not in ("", dynamics.gossip.content_hash):
         raise InvalidInput(
             f"{path} holds an encoder for each node of another gossip matrix, so they would go to other nodes here; "
             "factorize again."
         )
-    return mf_dsgd(dynamics, participation, saved.encoder, name=name)
+    return algorithm
 
 
 def models_of(name: str, algorithm: LinearAlgorithm) -> tuple[str, ...]:

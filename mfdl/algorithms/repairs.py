@@ -30,7 +30,7 @@ def repaired(noise: NoiseOperator, there: Present, repair: str) -> NoiseOperator
     """
     require_known("repair", repair, REPAIRS)
     causal = noise.causal
-    if causal is None or causal.strategy is not None:
+    if causal is None or not causal.in_blocks:
         raise InvalidInput(
             f"repair={repair!r} plans who adds which column of the noise and is for a CausalNoise with encoders "
             f"written out, got {type(noise).__name__}; leave repair out."

@@ -226,16 +226,18 @@ class Workload:
         if not algorithm.noise_enters_with_gradients:
             return None
         if joint is not None:
-            return Matrix(aslinearoperator(joint.encoder), "lower triangular", *blocks)
+            return Matrix(aslinearoperator(joint.encoder.array), "lower triangular", *blocks)
         if causal is None or causal.is_zero:
             return None
         back = causal.mixing if causal.factor is None else np.linalg.pinv(causal.factor.toarray(), rcond=RANK_TOLERANCE)
         if np.abs(causal.mixing @ back - np.eye(algorithm.num_nodes)).max() > RESIDUAL:
             return None
-        if causal.encoder is None or causal.shared:
-            return _kronecker(sp.eye_array(T) if causal.encoder is None else causal.encoder, back, "C_t", "F^+")
+        if causal.shared:
+            C = causal.written.array
+            return _kronecker(sp.eye_array(T) if C is None else C, back, "C_t", "F^+")
         K = _commutation(T, causal.columns_per_step)
-        product = K @ aslinearoperator(sp.block_diag(list(causal.encoder), format="csr")) @ K.T
+        each = sp.block_diag([causal.encoder_of(k) for k in range(causal.columns_per_step)], format="csr")
+        product = K @ aslinearoperator(each) @ K.T
         formula = "K diag(C_k) K^T" + ("" if causal.factor is None else " (I (x) F^+)")
         return Matrix(product @ Kronecker(sp.eye_array(T), back), formula, *blocks)
 

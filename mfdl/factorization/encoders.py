@@ -1,12 +1,23 @@
-"""Encoders with structure, in O(T) memory: what `CausalNoise` takes instead of an array (`mfdl_solvers.encoders`)."""
+"""Encoders: what `CausalNoise` takes instead of an array, and wraps one in (`mfdl_solvers.encoders`)."""
 
 import numpy as np
 
-from mfdl_solvers.encoders import Banded, Buffered, Encoder, Inverse, Toeplitz, bins
+from mfdl_solvers.encoders import Banded, Buffered, Dense, Encoder, Identity, Inverse, PerColumn, Toeplitz, bins
 
 from ..check import FloatArray
 
-__all__ = ["Banded", "Buffered", "Encoder", "Inverse", "Toeplitz", "bins", "square_root_series"]
+__all__ = [
+    "Banded",
+    "Buffered",
+    "Dense",
+    "Encoder",
+    "Identity",
+    "Inverse",
+    "PerColumn",
+    "Toeplitz",
+    "bins",
+    "square_root_series",
+]
 
 
 def square_root_series(width: int, *, inverse: bool = False) -> FloatArray:

@@ -135,8 +135,7 @@ def _of_encoders(solved: Factorization | BinFactorization | NodeFactorizations) 
 @_require_claims.register(BinEncoder)
 def _of_structure(solved: StructuredFactorization | BinEncoder) -> None:
     _require_finite_ends(solved)
-    if not isinstance(solved.encoder, Encoder):
-        raise InvalidInput(f"encoder must be an encoder with structure, got {type(solved.encoder).__name__}.")
+    check.instance(Encoder, encoder=solved.encoder)
 
 
 @_require_claims.register(SpatialFactorization)

@@ -8,16 +8,14 @@ Z ~ N(0, nu^2) iid the injected noise has covariance nu^2 N N^T. Whoever reads a
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
-import scipy.linalg
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from .. import check, matrices
-from ..check import LARGEST, FloatArray
+from ..check import FloatArray
 from ..errors import InvalidInput, UnsupportedMechanism
 from ..operators import Selection, StructuredOperator
 
@@ -171,45 +169,3 @@ def require_products_kept(kind: type) -> None:
             f"{kind.__name__} must not change {changed[0]}: encoder and factor say what is accounted and streamed; "
             "subclass NoiseOperator for a noise of your own."
         )
-
-
-def encoder_array(encoder: object) -> NDArray[Any]:
-    """An encoder as numpy has it. Raises: InvalidInput: a text, or another object that is no array of numbers."""
-    array = check.as_array(encoder=encoder)
-    if array.dtype.kind in "US" or (array.dtype.kind == "O" and not array.ndim):
-        raise InvalidInput(
-            "encoder must be a numeric array of shape (T, T), or an encoder with structure, got "
-            f"{check.said(encoder)}; a mechanism by its name is mfdl.algorithms.build(name, dynamics, participation)."
-        )
-    return array
-
-
-def require_encoder(encoder: FloatArray, place: Callable[[tuple[int, ...]], str]) -> FloatArray:
-    """An own encoder, or several along a first axis, read-only; `place` names one of their diagonal entries.
-
-    Raises: InvalidInput: not lower triangular, a diagonal entry <= 0, or one whose scale float64 does not carry.
-    """
-    if np.triu(encoder, 1).any():
-        raise InvalidInput(
-            "encoder must be causal (lower triangular): an entry above the diagonal would need noise of a "
-            "later step; use mfdl.factorization.causal_encoder on its Gram matrix."
-        )
-    diagonal = np.diagonal(encoder, axis1=-2, axis2=-1)
-    if not (diagonal > 0).all():
-        at = tuple(int(i) for i in np.argwhere(~(diagonal > 0))[0])
-        raise InvalidInput(f"encoder must have a positive diagonal, got {diagonal[at]:g} {place(at)}.")
-    largest, least = float(np.abs(encoder).max(initial=0.0)), float(diagonal.min(initial=1.0))
-    if largest > LARGEST or least < 1 / LARGEST:
-        raise InvalidInput(
-            f"encoder must have a diagonal of at least {1 / LARGEST:g} and entries of at most {LARGEST:g} in size, got "
-            f"{least:g} and {largest:g}; its scale is free, so divide it and noise_std by one number."
-        )
-    return np.asarray(matrices.read_only(encoder))
-
-
-def inverse(encoder: FloatArray) -> FloatArray:
-    """C^-1 as the executor uses it, of one encoder or of each along a first axis; lower triangular, read-only."""
-    eye, made = np.eye(encoder.shape[-1]), np.empty_like(encoder)
-    for at in np.ndindex(encoder.shape[:-2]):
-        made[at] = np.tril(scipy.linalg.solve_triangular(encoder[at], eye, lower=True))
-    return np.asarray(matrices.read_only(made))

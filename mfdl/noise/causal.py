@@ -20,6 +20,8 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
+from mfdl_solvers.encoders import ArrayEncoder, Encoder
+
 from .. import check, matrices
 from ..check import FloatArray
 from ..errors import InvalidInput
@@ -27,8 +29,8 @@ from ..operators.structured import StructuredOperator
 from ..storable import storable, stored_as
 from . import base
 from .base import NoiseOperator
+from .encoder_arguments import Given, as_encoder, content, plain, steps_of, written_out
 from .stepped import require_stepped
-from .strategy import Encoder, content, is_strategy, written_out
 
 
 @storable
@@ -37,8 +39,8 @@ class CausalNoise(NoiseOperator):
 
     Args:
         encoder: C, shape (T, T) shared by all columns, or (columns, T, T), one per column; lower triangular with a
-            positive diagonal, so that the noise of step t needs base noise of steps <= t only. Or a strategy with
-            structure, shared by all columns, whose C is never written out. None: the identity.
+            positive diagonal, so that the noise of step t needs base noise of steps <= t only. Or an encoder of
+            `mfdl.factorization.encoders`, whose C is never written out where it has structure. None: the identity.
         factor: F, shape (slots, columns), dense or sparse: slot i injects sum_k F[i, k] times column k. None: the
             identity, slot i injects column i.
         holders: bool (columns, n), dense or sparse: the nodes that hold each column (two for a pairwise secret). With
@@ -57,7 +59,7 @@ class CausalNoise(NoiseOperator):
 
     def __init__(
         self,
-        encoder: ArrayLike | Encoder | None = None,
+        encoder: Given = None,
         factor: sp.sparray | ArrayLike | None = None,
         holders: sp.sparray | ArrayLike | None = None,
         *,
@@ -76,20 +78,12 @@ class CausalNoise(NoiseOperator):
             raise InvalidInput(f"holders must have shape {(columns, num_nodes)}, got {self._holders.shape}.")
         if slots == num_nodes:
             _require_held(self.mixing, self._holders)
-        self.strategy: Encoder | None = None
-        self._encoder: FloatArray | None = None
-        if is_strategy(encoder):
-            content(encoder)  # refused here where it has none
-            require_stepped(encoder)
-            self.strategy, self.in_blocks = encoder, False
-        elif encoder is not None:
-            self._encoder = _encoders(encoder, columns, "node" if factor is None else "column")
-        if encoder is not None and _steps(encoder) != num_steps:
-            got = _steps(encoder) if self._encoder is None else f"shape {self._encoder.shape}"
-            raise InvalidInput(f"encoder must be over {num_steps} steps, got {got}.")
+        self.encoder = as_encoder(encoder, columns=columns, num_steps=self.num_steps)
+        require_stepped(self.encoder)
+        self.in_blocks = self.encoder.in_blocks
         own = sp.csr_array(sp.eye_array(columns, dtype=bool))
         self.local = columns == num_nodes and (self._holders != own).nnz == 0 and _is_positive_diagonal(self.factor)
-        self.fresh = encoder is None
+        self.fresh = plain(self.encoder) is None
         super().__init__((num_steps * slots, num_steps * columns))
 
     def __init_subclass__(cls, **options: object) -> None:
@@ -98,9 +92,8 @@ class CausalNoise(NoiseOperator):
 
     def stored_fields(self) -> dict[str, Any]:
         """See `storable`."""
-        encoder = self._encoder if self.strategy is None else self.strategy
         sizes = {"num_steps": self.num_steps, "num_nodes": self.num_nodes}
-        return {"encoder": encoder, "factor": self.factor, "holders": self._holders, **sizes}
+        return {"encoder": plain(self.encoder), "factor": self.factor, "holders": self._holders, **sizes}
 
     @property
     def causal(self) -> CausalNoise:
@@ -128,29 +121,29 @@ class CausalNoise(NoiseOperator):
 
     @property
     def shared(self) -> bool:
-        """One encoder for all columns, or none."""
-        return self._encoder is None or self._encoder.ndim == 2
+        """One encoder for all columns."""
+        return self.encoder.shared
 
     @cached_property
-    def encoder(self) -> FloatArray | None:
-        """C, shape (T, T) or (columns, T, T); None: the identity.
+    def written(self) -> ArrayEncoder:
+        """The encoder as an array, for questions that take one.
 
-        Raises: UnsupportedMechanism: of a strategy over more than MAX_DENSE_STEPS.
+        Raises: UnsupportedMechanism: of an encoder with structure over more than MAX_DENSE_STEPS.
         """
-        return self._encoder if self.strategy is None else matrices.read_only(written_out(self.strategy))
+        return written_out(self.encoder)
 
     def encoder_of(self, column: int) -> FloatArray:
         """C_k, shape (T, T); k is the node where there is no factor, or noise is local."""
-        return _of_column(self.encoder, column, self.num_steps)
+        return _of_column(self.written.array, column, self.num_steps)
 
     def inverse_of(self, column: int) -> FloatArray:
         """E_k = C_k^-1, shape (T, T)."""
         return _of_column(self.inverse, column, self.num_steps)
 
-    @cached_property
+    @property
     def inverse(self) -> FloatArray | None:
-        """C^-1 as the executor uses it, the shape of `encoder`; lower triangular. None: the identity."""
-        return None if self.encoder is None else base.inverse(self.encoder)
+        """C^-1 as an array, shape (T, T) or (columns, T, T); lower triangular. None: the identity."""
+        return self.written.inverse
 
     def holders(self) -> sp.csr_array:
         return self._holders
@@ -159,12 +152,7 @@ class CausalNoise(NoiseOperator):
         return sp.csr_array(self.mixing != 0)
 
     def content(self) -> bytes:
-        parts = []
-        if self.strategy is not None:
-            parts.append(content(self.strategy))
-        elif self._encoder is not None:
-            parts += [] if self.factor is None else [repr(self._encoder.shape).encode()]
-            parts.append(self._encoder.tobytes())
+        parts = [content(self.encoder, with_shape=self.factor is not None)]
         if not (self.is_zero or (self.local and self.factor is None)):
             sparse = (sp.coo_array(m) for m in (self.factor, self._holders) if m is not None)
             parts += [np.ascontiguousarray(x).tobytes() for m in sparse for x in (*m.coords, m.data)]
@@ -172,52 +160,43 @@ class CausalNoise(NoiseOperator):
 
     def scaled(self, slots: FloatArray) -> CausalNoise:
         factor, sizes = sp.diags_array(slots) @ self.mixing, {"num_steps": self.num_steps, "num_nodes": self.num_nodes}
-        return CausalNoise(self.strategy or self._encoder, factor, self._holders, **sizes)
+        return CausalNoise(self.encoder, factor, self._holders, **sizes)
 
     def factors(self) -> tuple[FloatArray, ...]:
         over_nodes = () if self.factor is None else (self.factor.data,)
         return over_nodes if self.inverse is None else (self.inverse, *over_nodes)
 
     def variances(self) -> FloatArray:
-        T, columns = self.num_steps, self.columns_per_step
-        if self.strategy is not None:
-            over_time = np.asarray(self.strategy.noise_variances)
-        else:
-            over_time = np.ones(T) if self.inverse is None else (self.inverse**2).sum(axis=-1)
+        columns = self.columns_per_step
+        over_time = np.asarray(self.encoder.noise_variances)
         rows = over_time.T.copy() if over_time.ndim == 2 else np.repeat(over_time[:, None], columns, axis=1)
         return rows if self.factor is None else np.asarray(rows @ self.factor.power(2).T)
 
     # ---- products --------------------------------------------------------------------------------------------------
 
     def over_time(self, rows: slice, columns: slice, base: FloatArray) -> FloatArray:
-        return base.copy() if self.inverse is None else _correlated(self.inverse[..., rows, columns], base)
+        return self.written.noise_block(rows, columns, base)
 
     def spread(self, columns: FloatArray) -> FloatArray:
         return columns if self.factor is None else _mixed(self.factor, columns)
 
     def _matmat(self, X: FloatArray) -> FloatArray:
         blocks = X.reshape(self.num_steps, self.columns_per_step, X.shape[1])
-        if self.strategy is not None:
-            correlated = np.asarray(self.strategy.solve(blocks))
-        else:
-            correlated = self.over_time(slice(None), slice(None), blocks)
+        correlated = np.asarray(self.encoder.solve(blocks))
         return self.spread(correlated).reshape(self.shape[0], X.shape[1])
 
     def _rmatmat(self, X: FloatArray) -> FloatArray:
-        if self.strategy is not None:
-            blocks = self._transposed(None, self.factor, X).reshape(self.num_steps, self.columns_per_step, X.shape[1])
-            return np.asarray(self.strategy.transposed_solve(blocks)).reshape(self.shape[1], X.shape[1])
-        return self._transposed(self.inverse, self.factor, X)
+        blocks = self._gathered(self.factor, X)
+        return np.asarray(self.encoder.transposed_solve(blocks)).reshape(self.shape[1], X.shape[1])
 
     def absolute_rmatmat(self, X: FloatArray) -> FloatArray:
-        E, F = self.inverse, self.factor
-        return self._transposed(None if E is None else np.abs(E), None if F is None else abs(F), X)
+        blocks = self._gathered(None if self.factor is None else abs(self.factor), X)
+        return self.written.absolute_transposed_solve(blocks).reshape(self.shape[1], X.shape[1])
 
-    def _transposed(self, E: FloatArray | None, F: sp.csr_array | None, X: FloatArray) -> FloatArray:
+    def _gathered(self, F: sp.csr_array | None, X: FloatArray) -> FloatArray:
+        """F^T x of each step, shape (T, columns, d)."""
         blocks = X.reshape(self.num_steps, self.slots_per_step, X.shape[1])
-        blocks = blocks.copy() if F is None else _mixed(sp.csr_array(F.T), blocks)
-        blocks = blocks if E is None else _correlated(E.swapaxes(-1, -2), blocks)
-        return blocks.reshape(self.shape[1], X.shape[1])
+        return blocks if F is None else _mixed(sp.csr_array(F.T), blocks)
 
     def cut(self, slots: Sequence[int] | None = None) -> tuple[NDArray[np.intp], CausalNoise]:
         F = self.mixing if slots is None else self.mixing[np.array(slots, dtype=np.intp)]
@@ -228,9 +207,8 @@ class CausalNoise(NoiseOperator):
         part.local, part._holders = False, self._holders[columns]
         part.factor = matrices.sparse_matrix(factor=F[:, columns])
         if not self.shared:
-            part._encoder = self._encoder[columns]  # type: ignore[index]
-            for derived in ("encoder", "inverse"):
-                part.__dict__.pop(derived, None)
+            part.encoder = self.written.of_columns(columns)
+            part.__dict__.pop("written", None)
         StructuredOperator.__init__(part, (self.num_steps * F.shape[0], self.num_steps * columns.size))
         return columns, part
 
@@ -257,14 +235,14 @@ class IndependentNoise(CausalNoise):
 class LocalNoise(CausalNoise):
     """Block diagonal over nodes: node u injects C_u^-1 times base noise of its own.
 
-    Args: encoder: C, shape (T, T) or a strategy, shared by all nodes, or (n, T, T), one per node; num_nodes: n.
+    Args: encoder: C shared by all nodes, an array of shape (T, T) or with structure, or one per node, (n, T, T);
+        num_nodes: n.
     """
 
-    encoder: FloatArray
     inverse: FloatArray
 
     def __init__(self, encoder: ArrayLike | Encoder, num_nodes: int) -> None:
-        super().__init__(encoder, num_steps=_steps(encoder), num_nodes=num_nodes)
+        super().__init__(encoder, num_steps=steps_of(encoder), num_nodes=num_nodes)
 
 
 @stored_as(CausalNoise)
@@ -286,7 +264,6 @@ class SpaceTimeNoise(CausalNoise):
     Raises: InvalidInput: besides, another number of slots than nodes, or no column at all.
     """
 
-    encoder: FloatArray
     inverse: FloatArray
     factor: sp.csr_array
 
@@ -303,22 +280,7 @@ class SpaceTimeNoise(CausalNoise):
                 f"factor must have shape ({num_nodes}, columns) with at least one column, got {F.shape}; noise "
                 "without columns is ZeroNoise."
             )
-        super().__init__(encoder, F, holders, num_steps=_steps(encoder), num_nodes=num_nodes)
-
-
-def _encoders(encoder: Any, columns: int, block: str) -> FloatArray:
-    """C checked; `block` is what one of several belongs to."""
-    ndim = base.encoder_array(encoder).ndim
-    if ndim not in (2, 3):
-        raise InvalidInput(f"encoder must have shape (T, T) or (n, T, T), got {np.shape(encoder)}.")
-    C = check.finite_array(ndim, encoder=encoder)
-    if C.shape[-1] != C.shape[-2] or (ndim == 3 and C.shape[0] != columns):
-        raise InvalidInput(f"encoder must have shape (T, T) or ({columns}, T, T), got {C.shape}.")
-    return base.require_encoder(C, lambda at: f"at step {at[-1]}" + (f" of {block} {at[0]}" if ndim == 3 else ""))
-
-
-def _steps(encoder: ArrayLike | Encoder) -> int:
-    return encoder.size if is_strategy(encoder) else (1, *base.encoder_array(encoder).shape)[-1]
+        super().__init__(encoder, F, holders, num_steps=steps_of(encoder), num_nodes=num_nodes)
 
 
 def _is_positive_diagonal(factor: sp.csr_array | None) -> bool:
@@ -344,13 +306,6 @@ def _of_column(each: FloatArray | None, column: int, num_steps: int) -> FloatArr
     if each is None:
         return np.eye(num_steps)
     return each if each.ndim == 2 else each[column]
-
-
-def _correlated(E: FloatArray, columns: FloatArray) -> FloatArray:
-    """E[t, s] or E_k[t, s] times (s, k, d), shape (t, k, d)."""
-    if E.ndim == 2:
-        return (E @ columns.reshape(len(columns), -1)).reshape(len(E), *columns.shape[1:])
-    return np.matmul(E, columns.transpose(1, 0, 2)).transpose(1, 0, 2)
 
 
 def _mixed(F: sp.csr_array, columns: FloatArray) -> FloatArray:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -13,10 +12,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from .. import check
 from ..check import FloatArray
-from ..errors import InvalidInput, UnsupportedMechanism
+from ..errors import UnsupportedMechanism
 from ..operators.structured import StructuredOperator
 from ..storable import storable
-from . import base
+from . import base, encoder_arguments
 from .base import NoiseOperator
 
 MAX_JOINT_SIZE = 4096
@@ -37,7 +36,8 @@ class JointNoise(NoiseOperator):
     """N = C^-1 over all of time x nodes: n columns per step, each held by all nodes.
 
     Args:
-        encoder: C, shape (T n, T n), time-major, lower triangular with a positive diagonal.
+        encoder: C as an array, shape (T n, T n), time-major, lower triangular with a positive diagonal; kept as a
+            `Dense` of `mfdl.factorization.encoders`.
         num_steps: T; num_nodes: n.
     Raises: InvalidInput: another shape, an entry above the diagonal, a diagonal entry <= 0, entries beyond LARGEST.
         UnsupportedMechanism: T n above MAX_JOINT_SIZE.
@@ -48,10 +48,7 @@ class JointNoise(NoiseOperator):
     def __init__(self, encoder: ArrayLike, num_steps: int, num_nodes: int) -> None:
         T, n = check.integer_at_least(1, num_steps=num_steps), check.integer_at_least(1, num_nodes=num_nodes)
         require_joint_size(T, n, "use SpaceTimeNoise, which scales")
-        C = check.finite_array(2, encoder=base.encoder_array(encoder))
-        if C.shape != (T * n, T * n):
-            raise InvalidInput(f"encoder must have shape {(T * n, T * n)} for {T} steps x {n} nodes, got {C.shape}.")
-        self.encoder = base.require_encoder(C, lambda at: f"at step {at[0] // n} of node {at[0] % n}")
+        self.encoder = encoder_arguments.dense(encoder, T * n, f"{T} steps x {n} nodes")
         self.num_steps, self.num_nodes = T, n
         self._slots: NDArray[np.intp] | slice = slice(None)
         super().__init__((T * n, T * n))
@@ -62,28 +59,28 @@ class JointNoise(NoiseOperator):
 
     def stored_fields(self) -> dict[str, Any]:
         """See `storable`."""
-        return {"encoder": self.encoder, "num_steps": self.num_steps, "num_nodes": self.num_nodes}
+        return {"encoder": self.encoder.array, "num_steps": self.num_steps, "num_nodes": self.num_nodes}
 
     @property
     def joint(self) -> JointNoise:
         return self
 
-    @cached_property
+    @property
     def inverse(self) -> FloatArray:
         """C^-1 as the executor uses it, shape (T n, T n); lower triangular."""
-        return base.inverse(self.encoder)
+        return self.encoder.inverse
 
     def holders(self) -> sp.csr_array:
         return sp.csr_array(np.ones((self.num_nodes, self.num_nodes), dtype=bool))
 
     def content(self) -> bytes:
-        return self.encoder.tobytes()
+        return self.encoder.array.tobytes()
 
     def factors(self) -> tuple[FloatArray, ...]:
         return (self.inverse,)
 
     def scaled(self, slots: FloatArray) -> JointNoise:
-        return JointNoise(self.encoder / np.tile(slots, self.num_steps), self.num_steps, self.num_nodes)
+        return JointNoise(self.encoder.array / np.tile(slots, self.num_steps), self.num_steps, self.num_nodes)
 
     def cut(self, slots: Sequence[int] | None = None) -> tuple[NDArray[np.intp], JointNoise]:
         part = copy.copy(self)

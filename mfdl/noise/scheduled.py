@@ -24,7 +24,7 @@ from ..operators.structured import StructuredOperator
 from ..storable import storable
 from .base import NoiseOperator, flat
 from .causal import CausalNoise
-from .strategy import Encoder
+from .encoder_arguments import Given
 
 BLOCK = 256  # rows whose variances are summed at a time
 
@@ -47,7 +47,7 @@ class ScheduledNoise(NoiseOperator):
 
     def __init__(
         self,
-        encoder: ArrayLike | Encoder | None,
+        encoder: Given,
         mixing: sp.sparray | ArrayLike,
         holders: sp.sparray | ArrayLike,
         *,

@@ -14,10 +14,12 @@ from typing import Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from mfdl_solvers.encoders import Encoder
+
 from ..check import FloatArray
 from ..errors import InvalidInput
 from ..shown import short_repr
-from .strategy import MAX_DENSE_STEPS, Encoder, content, shipped
+from .encoder_arguments import MAX_DENSE_STEPS, content
 
 AGREE = 1e-6  # relative: noise further from what is accounted is another one
 MARKED = 8  # normals by which a state is known again
@@ -56,17 +58,15 @@ class SteppedRows:
     """C^-1 Z row by row.
 
     Args:
-        strategy: C; base: Z; shape: (columns, dim) of a row; tensor: see `NoiseStream`.
+        encoder: C; base: Z; shape: (columns, dim) of a row; tensor: see `NoiseStream`.
         keep_bytes: rows of Z that take more are made again in every step instead of kept.
     """
 
-    def __init__(
-        self, strategy: Encoder, base: BaseNoise, shape: tuple[int, int], tensor: int, keep_bytes: int
-    ) -> None:
-        self._strategy, self._base, self._shape, self._tensor = strategy, base, shape, tensor
-        self._sums = strategy.keeps_fresh_rows
-        again = self._sums and 8 * strategy.memory * shape[0] * shape[1] > keep_bytes
-        self._memory = 0 if again else strategy.memory
+    def __init__(self, encoder: Encoder, base: BaseNoise, shape: tuple[int, int], tensor: int, keep_bytes: int) -> None:
+        self._encoder, self._base, self._shape, self._tensor = encoder, base, shape, tensor
+        self._sums = encoder.keeps_fresh_rows
+        again = self._sums and 8 * encoder.memory * shape[0] * shape[1] > keep_bytes
+        self._memory = 0 if again else encoder.memory
         self._position, self._state = 0, np.zeros((self._memory, *shape))
 
     def row(self, step: int) -> FloatArray:
@@ -85,7 +85,7 @@ class SteppedRows:
         fresh = self._fresh(step)
         self._position = step + 1
         if not self._sums:
-            return self._strategy.advance(step, self._state, fresh)
+            return self._encoder.advance(step, self._state, fresh)
         made = self._summed(step, fresh) if wanted else fresh
         if self._memory:
             self._state[step % self._memory] = fresh
@@ -96,7 +96,7 @@ class SteppedRows:
 
     def _summed(self, step: int, fresh: FloatArray) -> FloatArray:
         """sum_j C^-1[t, t - j] z_(t - j), one row at a time, whether rows are kept or made again."""
-        weights = self._strategy.weights_of(step)
+        weights = self._encoder.weights_of(step)
         made = weights[0] * fresh
         for j in range(1, min(len(weights), step + 1)):
             made += weights[j] * (self._state[(step - j) % self._memory] if self._memory else self._fresh(step - j))
@@ -109,9 +109,9 @@ class SteppedRows:
 
     def resume(self, state: StreamState) -> None:
         """Raises: InvalidInput: a state of another stream."""
-        if state.rows.shape != self._state.shape or not 0 <= state.position <= self._strategy.size:
+        if state.rows.shape != self._state.shape or not 0 <= state.position <= self._encoder.size:
             raise InvalidInput(
-                f"state must be of a stream with rows of shape {self._state.shape} over {self._strategy.size} steps, "
+                f"state must be of a stream with rows of shape {self._state.shape} over {self._encoder.size} steps, "
                 f"got {state.rows.shape} at step {state.position}."
             )
         if state.mark != self._mark(state.position):
@@ -122,9 +122,9 @@ class SteppedRows:
         self._position, self._state = state.position, np.array(state.rows)
 
     def _mark(self, position: int) -> str:
-        step = min(position, self._strategy.size - 1)
+        step = min(position, self._encoder.size - 1)
         normals = self._base.block(np.array([step]), min(self._shape[1], MARKED), tensor=self._tensor)
-        return hashlib.sha256(content(self._strategy) + normals.tobytes()).hexdigest()
+        return hashlib.sha256(content(self._encoder) + normals.tobytes()).hexdigest()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -135,21 +135,21 @@ class _Given:
         return self.rows[steps]
 
 
-def require_stepped(strategy: Encoder) -> None:
-    """Raises InvalidInput where a strategy of one's own streams another noise than its C, dense or solved for, says."""
-    if shipped(strategy):
+def require_stepped(encoder: Encoder) -> None:
+    """Raises InvalidInput: an encoder of the user's own that streams another noise than its solve, or dense C, says."""
+    if encoder.shipped or encoder.in_blocks:
         return
-    Z = np.random.default_rng(0).standard_normal((strategy.size, 1, 1))
-    stepped = SteppedRows(strategy, _Given(Z), (1, 1), 0, Z.nbytes)
-    made = np.stack([stepped.row(t) for t in range(strategy.size)])
-    solved = np.asarray(strategy.solve(Z))
+    Z = np.random.default_rng(0).standard_normal((encoder.size, 1, 1))
+    stepped = SteppedRows(encoder, _Given(Z), (1, 1), 0, Z.nbytes)
+    made = np.stack([stepped.row(t) for t in range(encoder.size)])
+    solved = np.asarray(encoder.solve(Z))
     off = [_share(made - solved, solved)]
-    if strategy.size <= MAX_DENSE_STEPS:
-        C = np.asarray(strategy.dense())
+    if encoder.size <= MAX_DENSE_STEPS:
+        C = np.asarray(encoder.dense())
         off.append(_share(C @ made[:, 0] - Z[:, 0], np.abs(C) @ np.abs(made[:, 0])))
     if not max(off) <= AGREE:
         raise InvalidInput(
-            f"encoder {type(strategy).__name__} must stream what it solves for, got rows step by step that are no "
+            f"encoder {type(encoder).__name__} must stream what it solves for, got rows step by step that are no "
             f"C^-1 Z (off by {max(off):.2g}); advance and weights_of, solve, and dense must be of one C."
         )
 

@@ -63,11 +63,11 @@ class NoiseStream:
         columns, self._used = noise.cut(None if slots is None else _slots(noise, slots))
         silent = noise_std == 0 or 0 in self._used.shape
         self._base = None if silent else base_of(columns)
-        strategy = None if self._used.causal is None else self._used.causal.strategy
+        causal = self._used.causal
         self._stepped = (
             None
-            if self._base is None or strategy is None
-            else SteppedRows(strategy, self._base, (columns.size, dim), tensor, KEEP_BYTES)
+            if self._base is None or causal is None or causal.in_blocks
+            else SteppedRows(causal.encoder, self._base, (columns.size, dim), tensor, KEEP_BYTES)
         )
         a_step = 8 * max(columns.size, 1) * dim
         at_once = 1 if self._used.fresh or self._stepped else max(1, min(BLOCK_STEPS, BLOCK_BYTES // a_step))

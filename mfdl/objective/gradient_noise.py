@@ -26,8 +26,8 @@ from .. import check
 from ..check import FloatArray
 from ..errors import InvalidInput, UnsupportedMechanism
 from ..noise import CausalNoise, NoiseOperator
+from ..noise.encoder_arguments import MAX_DENSE_STEPS
 from ..noise.joint import MAX_JOINT_SIZE
-from ..noise.strategy import MAX_DENSE_STEPS, shipped
 from .counted_models import CountedModels
 from .estimated_grams import Estimate, EstimatedGram, Probes, exact_or_estimated, fresh_noise, same_size
 from .node_grams import over_both, over_nodes
@@ -110,15 +110,14 @@ def _by_structure(counted: CountedModels, noise: CausalNoise) -> float | None:
 
     Raises: InvalidInput: rates that change over many steps, neither C nor C^-1 banded.
     """
-    strategy = noise.strategy
-    if strategy is None or not shipped(strategy):  # a user's may have other products
+    if noise.in_blocks or not noise.encoder.shipped:  # a user's may have other products
         return None
     try:
-        return structured.loss(mode_cost(counted), strategy)  # type: ignore[arg-type]
+        return structured.loss(mode_cost(counted), noise.encoder)
     except ProblemError as error:
         raise InvalidInput(str(error)) from None
     except UnsupportedMechanism:
-        if strategy.size > MAX_DENSE_STEPS:
+        if noise.num_steps > MAX_DENSE_STEPS:
             raise
         return None
 

@@ -79,7 +79,7 @@ def time_gram(algorithm: LinearAlgorithm, victims: Sequence[int], bins: int) -> 
     assert causal is not None
     if causal.fresh:
         return np.eye(bins) * (algorithm.num_steps // bins)
-    if causal.strategy is not None and (known := structured_gram(causal.strategy, bins)) is not None:
+    if not causal.in_blocks and (known := structured_gram(causal.encoder, bins)) is not None:
         return known
     columns = victims if causal.local and not causal.shared else victims[:1]
     return functools.reduce(np.maximum, (_gram(causal, column, bins) for column in columns))
@@ -99,7 +99,7 @@ def _block_norms(noise: NoiseOperator, victims: Sequence[int]) -> Iterator[Float
     """At least ||C[t., (s, u)]|| for each victim u, shape (T, T)."""
     T, n = noise.num_steps, noise.num_nodes
     if isinstance(noise.joint, JointNoise):
-        A = _absolute_encoder(noise.joint.encoder, noise.joint.inverse)
+        A = _absolute_encoder(noise.joint.encoder.array, noise.joint.inverse)
         yield from (np.linalg.norm(A[:, u::n].reshape(T, n, T), axis=1) * UP for u in victims)
         return
     causal = noise.causal

@@ -19,9 +19,7 @@ from ..factorization import (
     SecretBinFactorization,
     SpaceTimeFactorization,
     SpatialFactorization,
-    StructuredFactorization,
 )
-from ..factorization.secret_bins import BinEncoder
 from ..progress import Progress, shown
 from .factorize_jobs import Certified, Job
 from .output import json_number, require_writable, versions
@@ -29,7 +27,6 @@ from .output import json_number, require_writable, versions
 if TYPE_CHECKING:
     from .factorize_config import FactorizeConfig
 
-OVER_ENCODERS = "encoder, of any shape and however its bins are correlated"
 OF_BINS = ("noise_std", "root_error", "root_error_bound")
 OVER_NODES = ("max_inverse_diagonal", "sigma_local", "sigma_pair", "independent_loss", "bound_over")
 
@@ -92,14 +89,12 @@ def _facts_of_bins(config: FactorizeConfig, solved: SecretBinFactorization) -> d
         }
         for _, std, best in solved.tried
     ]
-    structured = isinstance(solved.best, BinEncoder)
-    over = OVER_ENCODERS if structured else "encoder whose bins are correlated no more than this one's"
     return {
         **config.values("participation", "epsilon", "delta", "adjacency"),
         **{name: getattr(solved, name) for name in OF_BINS},
         "correlation": solved.best.correlation,
         "tried": tried,
-        "bound_over": f"{over}, at the same noise,",
+        "bound_over": f"{solved.best.bound_over}, at the same noise,",
     }
 
 
@@ -121,10 +116,8 @@ def _facts(config: FactorizeConfig, solved: Certified) -> dict[str, Any]:
     }
     if isinstance(solved, EstimatedFactorization):
         facts |= {"loss_error": solved.loss_error, **config.values("probes", "probe_seed")}
-    if isinstance(solved, StructuredFactorization | BinEncoder):
-        facts |= {"form": config.form, "memory": solved.encoder.memory}
-    if isinstance(solved, StructuredFactorization):
-        facts["sensitivity_exact"] = solved.sensitivity_exact
+    if (of_structure := getattr(solved, "of_structure", None)) is not None:
+        facts |= {"form": config.form, **of_structure}
     if isinstance(solved, SpaceTimeFactorization):
         facts |= {
             "coalition": solved.coalition_size,

@@ -14,6 +14,7 @@ from ..dynamics import Dynamics
 from ..errors import InvalidInput, unknown_name
 from ..factorization import (
     Factorization,
+    FactorizationProblem,
     NodeFactorizations,
     SecretBinFactorization,
     SpaceTimeFactorization,
@@ -130,53 +131,55 @@ class Job:
         require_one_of("objective", self.config.objective, OBJECTIVES)
         require_one_of("solver", self.config.solver, factorization.SOLVERS)
         if mechanism in PER_NODE:
-            return self._per_node(None, by_class=mechanism == "mafalda-classes")
+            return self._best_per_node(by_class=mechanism == "mafalda-classes")
         if mechanism == "mafalda":
-            return self._shared(None)
+            posed, best = self._best_shared()
+            return best, posed.error_gram
         if mechanism == "d-mf":
             return self._prefix_sums()
         # bsr and file:FILE are built without optimising anything; a file is checked against nodes and steps
         noise = build(mechanism, self.dynamics, self.participation).noise.causal
-        if noise is None or noise.encoder is None or noise.factor is not None:
+        if noise is None or noise.fresh or noise.factor is not None:
             raise InvalidInput(
                 f"{mechanism} holds noise correlated over nodes, whose loss and bound are in the file; factorize puts "
                 "encoders to the test. Use it as a mechanism of `mfdl compare` or `mfdl account`."
             )
-        return self._shared(noise.encoder) if noise.shared else self._per_node(noise.encoder)
+        C = np.asarray(noise.written.array)
+        return self._judged_shared(C) if noise.shared else self._judged_per_node(C)
 
     def _prefix_sums(self) -> tuple[Factorization, FloatArray]:
         limits = {**self.limits, "tolerance": min(self.limits["tolerance"], factorization.PREFIX_SUM_TOLERANCE)}
         try:
             solved = factorization.prefix_sum_encoder(self.participation, progress=self.progress, **limits)
-            return self._shared(solved.encoder)
+            return self._judged_shared(solved.encoder)
         except factorization.NotConverged as error:  # still a valid encoder, and its loss is what it is
-            fixed, gram = self._shared(error.factorization.encoder)
+            fixed, gram = self._judged_shared(error.factorization.encoder)
             note = "the prefix-sum encoder itself stopped before the tolerance"
             return dataclasses.replace(fixed, status=self.config.STOPPED, notes=(*fixed.notes, note)), gram
 
-    def _shared(self, encoder: FloatArray | None) -> tuple[Factorization, FloatArray]:
+    def _best_shared(self) -> tuple[FactorizationProblem, Factorization]:
         probes = Probes(self.config.probes, self.config.probe_seed)
         posed = factorization.problem(self.dynamics, self.participation, probes=probes, **self.counted)
         options = {"solver": self.config.solver, "device": self.config.device, "progress": self.progress, **self.limits}
-        best = factorization.solve_problem(posed, **options)
-        if encoder is None:
-            return best, posed.error_gram
+        return posed, factorization.solve_problem(posed, **options)
+
+    def _judged_shared(self, encoder: FloatArray) -> tuple[Factorization, FloatArray]:
+        posed, best = self._best_shared()
         fixed = factorization.evaluate(posed, encoder, lower_bound=best.lower_bound)
         loose = f"the lower bound is valid but loose: its solver stopped at gap {best.gap:.2g}"
         notes = (*best.notes, loose) if best.status == self.config.STOPPED else best.notes
         return dataclasses.replace(fixed, notes=notes), posed.error_gram
 
-    def _per_node(
-        self, encoders: FloatArray | None, *, by_class: bool = False
-    ) -> tuple[NodeFactorizations, FloatArray]:
+    def _best_per_node(self, *, by_class: bool = False) -> tuple[NodeFactorizations, FloatArray]:
         if self.config.solver != "dense":
             raise InvalidInput("one encoder per node is solved by --solver dense only.")
         solve = factorization.factorize_classes if by_class else factorization.factorize_nodes
         options = {"allow_stopped": True, "progress": self.progress, **self.counted, **self.limits}
         best = solve(self.dynamics, self.participation, **options)
         counted = Setting(self.dynamics, self.participation, **self.counted).noise_objective
-        grams = np.stack(list(counted.over_steps_of_nodes()))
-        if encoders is None:
-            return best, grams
+        return best, np.stack(list(counted.over_steps_of_nodes()))
+
+    def _judged_per_node(self, encoders: FloatArray) -> tuple[NodeFactorizations, FloatArray]:
+        best, grams = self._best_per_node()
         bounds = [node.lower_bound for node in best.nodes]
         return factorization.evaluate_nodes(grams, self.participation, encoders, lower_bounds=bounds), grams

@@ -16,13 +16,13 @@ in size; and H has entries >= 0, so that g_t = g for all t attains its sensitivi
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import scipy.fft
 
+from mfdl_solvers.encoders import Coefficients
 from mfdl_solvers.pattern_sets import LISTED, ONE_PER_BLOCK, PERIODIC, SEPARATED, PatternSet
 
 from ..check import FloatArray
@@ -35,23 +35,6 @@ MAX_PRODUCTS = 10**9
 """Products of two coefficients up to which signs are taken into account: a second or two."""
 FFT_UNITS = 32
 """Units, for each doubling of the length, by which an autocorrelation by FFT may be off: of its norm, plus lag 0."""
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Coefficients:
-    """c of C[t, t - j] = c_j, shape (T,), and bounds on how far each is from the true one, shape (T,)."""
-
-    values: FloatArray
-    errors: FloatArray
-
-    @property
-    def high(self) -> FloatArray:
-        """|c_j| at most."""
-        return np.asarray((np.abs(self.values) + self.errors) * (1 + 2 * UNIT))
-
-    @property
-    def size(self) -> int:
-        return len(self.values)
 
 
 def toeplitz_bound(c: Coefficients, participation: Participation) -> PatternBound | None:

@@ -81,7 +81,7 @@ class ShardedNoise:
             partial(noise_stream, noise, noise_std, key, piece.stop - piece.start, tensor, slots, shard=shard)
             for shard, piece in enumerate(self.pieces)
         ]
-        keeps = noise.causal is not None and noise.causal.strategy is not None
+        keeps = noise.causal is not None and not noise.causal.in_blocks
         self._kept: dict[int, NoiseStream] | None = {} if keeps else None
 
     def stream(self, shard: int) -> NoiseStream:

@@ -24,7 +24,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 import numpy as np
 import scipy.linalg
@@ -58,6 +58,7 @@ class BinFactorization(Certified):
 
     encoder: Array
     bin_gram: Array
+    bound_over: ClassVar[str] = "encoder whose bins are correlated no more than this one's"
 
     @property
     def correlation(self) -> float:

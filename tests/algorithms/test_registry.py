@@ -43,7 +43,7 @@ def test_a_file_gives_its_encoder(saved, nodes):
     path = saved({"participation": PART}, nodes)
     one = algorithms.build(f"file:{path}", DYN, PART)
     wanted = algorithms.build("mafalda-l" if nodes else "mafalda", DYN, PART)
-    assert_array_equal(one.noise.encoder, wanted.noise.encoder)
+    assert_array_equal(one.noise.encoder.array, wanted.noise.encoder.array)
     assert one.name == f"file:{path}"
 
 
@@ -64,14 +64,14 @@ def test_an_encoder_per_node_belongs_to_its_gossip_and_a_shared_one_goes_anywher
     path = gossip.metropolis_hastings("path:n=4")
     header = {"participation": PART, "gossip_hash": DYN.gossip.content_hash}
     own = saved(header, nodes=True)
-    assert algorithms.build(f"file:{own}", DYN, PART).noise.encoder.shape == (4, 6, 6)
+    assert algorithms.build(f"file:{own}", DYN, PART).noise.encoder.array.shape == (4, 6, 6)
     with pytest.raises(InvalidInput, match=r"encoder for each node of another gossip matrix.*factorize again"):
         algorithms.build(f"file:{own}", Dynamics(path), PART)
     shared = saved(header)
-    encoder = algorithms.build(f"file:{shared}", DYN, PART).noise.encoder
+    encoder = algorithms.build(f"file:{shared}", DYN, PART).noise.encoder.array
     for other in (path, gossip.metropolis_hastings("ring:n=7")):
         one = algorithms.build(f"file:{shared}", Dynamics(other), PART)
-        assert_array_equal(one.noise.encoder, encoder)
+        assert_array_equal(one.noise.encoder.array, encoder)
         assert one.factorization is None  # the loss in the file is not claimed of this graph
 
 

@@ -57,7 +57,7 @@ def test_loss_is_the_objective_of_the_algorithm_at_the_decentralized_gram(capsys
     part = mfdl.Cyclic(epochs=3, period=4)
     H = mfdl.factorization.problem(dynamics, part).error_gram
     for name in ("d-mf", "bsr"):
-        C = mfdl.algorithms.registry.build(name, dynamics, part).noise.encoder
+        C = mfdl.algorithms.registry.build(name, dynamics, part).noise.encoder.dense()
         X = C.T @ C
         squared = max(np.abs(X[np.ix_(p, p)]).sum() for p in part.patterns())
         assert factorize(capsys, "--mechanism", name)["loss"] == pytest.approx(squared * np.trace(H @ np.linalg.inv(X)))

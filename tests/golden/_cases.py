@@ -81,8 +81,8 @@ def fixed(name, scheme):
 
 def _noise_on_grid(noise):
     if noise.joint is not None:
-        return JointNoise(on_grid(noise.encoder), noise.num_steps, noise.num_nodes)
-    encoder = noise.encoder if noise.strategy is None else noise.strategy
+        return JointNoise(on_grid(noise.encoder.array), noise.num_steps, noise.num_nodes)
+    encoder = noise.stored_fields()["encoder"]
     factor = None if noise.factor is None else _signed(noise.factor.toarray())
     sizes = {"num_steps": noise.num_steps, "num_nodes": noise.num_nodes}
     return CausalNoise(_encoder_on_grid(encoder), factor, noise.holders(), **sizes)

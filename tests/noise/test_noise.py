@@ -173,7 +173,7 @@ def test_parts_of_columns():
         assert_allclose(one.inverse_of(1), np.linalg.inv(C))
     assert_array_equal(without.encoder_of(0), np.eye(2))
     assert_array_equal(without.inverse_of(0), np.eye(2))
-    assert (without.encoder, without.inverse, without.factor) == (None, None, None)
+    assert (without.encoder.array, without.inverse, without.factor) == (None, None, None)
 
 
 def test_own_noise_may_have_any_holders_without_a_factor():
@@ -213,8 +213,8 @@ def test_encoders_are_own_read_only_copies():
     made = [LocalNoise(encoder, 1), SpaceTimeNoise(encoder, OWN, OWN, 2), JointNoise(encoder, 2, 1)]
     encoder[1, 0] = 5
     for one in made:
-        assert one.encoder[1, 0] == 0
-        for array in (one.encoder, one.inverse):
+        assert one.encoder.array[1, 0] == 0
+        for array in (one.encoder.array, one.inverse):
             with pytest.raises(ValueError, match="read-only"):
                 array[0, 0] = 2
 
@@ -222,9 +222,9 @@ def test_encoders_are_own_read_only_copies():
 LATE = [[1.0, 0.1], [0.0, 1.0]]
 REFUSED = [
     (lambda: LocalNoise(LATE, 2), "encoder must be causal"),
-    (lambda: LocalNoise([[1.0, 0.0], [3.0, 0.0]], 2), "positive diagonal, got 0 at step 1[.]"),
-    (lambda: LocalNoise([[-1.0, 0.0], [0.0, 1.0]], 2), "positive diagonal, got -1 at step 0[.]"),
-    (lambda: LocalNoise(np.stack([OWN, np.diag([1.0, -2.0])]), 2), "got -2 at step 1 of node 1[.]"),
+    (lambda: LocalNoise([[1.0, 0.0], [3.0, 0.0]], 2), "positive diagonal, got 0 at index .1, 1.[.]"),
+    (lambda: LocalNoise([[-1.0, 0.0], [0.0, 1.0]], 2), "positive diagonal, got -1 at index .0, 0.[.]"),
+    (lambda: LocalNoise(np.stack([OWN, np.diag([1.0, -2.0])]), 2), "got -2 at index .1, 1, 1.[.]"),
     (lambda: LocalNoise([1.0, 2.0], 2), r"shape \(T, T\) or \(n, T, T\), got \(2,\)"),
     (lambda: LocalNoise(1.0, 2), r"shape \(T, T\) or \(n, T, T\), got \(\)"),
     (lambda: LocalNoise([[1.0, 0.0]], 2), r"shape \(T, T\) or \(2, T, T\), got \(1, 2\)"),
@@ -246,7 +246,7 @@ REFUSED = [
     (lambda: CausalNoise(OWN, num_steps=3, num_nodes=2), r"encoder must be over 3 steps, got shape \(2, 2\)"),
     (lambda: JointNoise(np.eye(3), 2, 2), r"shape \(4, 4\) for 2 steps x 2 nodes, got \(3, 3\)"),
     (lambda: JointNoise(np.eye(4) + np.eye(4, k=1), 2, 2), "encoder must be causal"),
-    (lambda: JointNoise(np.diag([1.0, 1.0, 1.0, 0.0]), 2, 2), "got 0 at step 1 of node 1[.]"),
+    (lambda: JointNoise(np.diag([1.0, 1.0, 1.0, 0.0]), 2, 2), "got 0 at index .3, 3.[.]"),
     (lambda: JointNoise(np.full((4, 4), np.inf), 2, 2), "encoder must be finite"),
 ]
 

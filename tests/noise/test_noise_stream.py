@@ -170,13 +170,13 @@ def allowance(scale, dim, entries):
 
 def planned(noise):
     """S (C^-1 (x) I)."""
-    return noise.mixing @ np.kron(np.linalg.inv(noise.columns.encoder), np.eye(noise.columns_per_step))
+    return noise.mixing @ np.kron(np.linalg.inv(noise.columns.encoder.dense()), np.eye(noise.columns_per_step))
 
 
 def claimed(noise, inverse_gram):
     """sum_k (C_k^T C_k)^-1 (x) f_k f_k^T, or (C^T C)^-1 of joint noise, or N N^T of a user's."""
     if noise.joint is not None:
-        return inverse_gram(noise.joint.encoder)
+        return inverse_gram(noise.joint.encoder.array)
     if noise.causal is None:
         N = noise.dense if isinstance(noise, OwnNoise) else planned(noise)
         return N @ N.T

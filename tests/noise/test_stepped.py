@@ -52,7 +52,7 @@ def test_resumed_anywhere_it_is_the_same_noise_bit_for_bit(case, keep):
         for t in after:
             assert_array_equal(resumed.step(t), every[t])
             assert_array_equal(first.step(t), every[t])
-    wanted = np.linalg.solve(np.kron(noise.causal.strategy.dense(), np.eye(2)), base_noise(noise, KEY, 3))
+    wanted = np.linalg.solve(np.kron(noise.causal.encoder.dense(), np.eye(2)), base_noise(noise, KEY, 3))
     assert_allclose(every.reshape(T * 2, 3), wanted, rtol=1e-9, atol=1e-9)
 
 

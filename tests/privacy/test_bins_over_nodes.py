@@ -112,7 +112,7 @@ def test_no_gradients_lose_more_than_is_certified(kind, seed):
 
 def test_equal_encoders_for_all_columns_are_one_encoder():
     shared = drawn("time-space", 3, 6, 0)
-    alike = SpaceTimeNoise(np.stack([shared.encoder] * 3), shared.factor, np.ones((3, 3), dtype=bool), 3)
+    alike = SpaceTimeNoise(np.stack([shared.encoder.array] * 3), shared.factor, np.ones((3, 3), dtype=bool), 3)
     one, other = (stated(noise, 2, 3) for noise in (shared, alike))
     assert other.sensitivity == pytest.approx(one.sensitivity, rel=1e-9)
     assert other.epsilon(1e-5) == pytest.approx(one.epsilon(1e-5), rel=1e-6)

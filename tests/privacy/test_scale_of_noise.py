@@ -47,8 +47,8 @@ def louder(noise, factor):
     if isinstance(noise, SpaceTimeNoise):
         return SpaceTimeNoise(noise.encoder, noise.factor * factor, noise.holders(), n)
     if isinstance(noise, JointNoise):
-        return JointNoise(noise.encoder / factor, T, n)
-    encoder = np.eye(T) if isinstance(noise, IndependentNoise) else noise.encoder
+        return JointNoise(noise.encoder.array / factor, T, n)
+    encoder = np.eye(T) if isinstance(noise, IndependentNoise) else noise.encoder.dense()
     return LocalNoise(encoder / factor, n)
 
 

@@ -249,7 +249,7 @@ def test_the_tolerance_covers_what_was_added():
     noise = LocalNoise(C, 3)
     found = sensitivity(C, Cyclic(2, 36))
     plain = np.abs(C.T @ C)[::36, ::36].sum()
-    assert np.linalg.cond(noise.encoder) > 1e9
+    assert np.linalg.cond(noise.encoder.array) > 1e9
     assert found.squared > plain
     assert_allclose(found.squared, found.lower * (1 + found.tolerance), rtol=1e-12)
     assert found.lower < plain * (1 - found.tolerance / 4)  # what the rounding of C^-1 may take away is left out

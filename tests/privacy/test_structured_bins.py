@@ -15,9 +15,8 @@ from numpy.testing import assert_allclose
 
 import mfdl
 from mfdl.errors import UnsupportedMechanism
-from mfdl.factorization.encoders import Banded, Inverse, Toeplitz
+from mfdl.factorization.encoders import Banded, Inverse, Toeplitz, bins
 from mfdl.noise import CausalNoise
-from mfdl.privacy import structured_bins
 from mfdl.privacy.bin_gram import time_gram
 from mfdl.privacy.structured_bins import streamed, structured_gram
 
@@ -76,7 +75,7 @@ def test_what_is_singular_or_too_large_is_refused(monkeypatch):
         structured_gram(Inverse(Toeplitz([1.0, -1e5], 64)), 4)
     with pytest.raises(UnsupportedMechanism, match="up to 4096 bins, got 8,192"):
         time_gram(algorithm(Toeplitz([1.0, 0.5], 12), 4), [0], 8192)
-    monkeypatch.setattr(structured_bins, "MAX_PRODUCTS", 10)
+    monkeypatch.setattr(bins, "MAX_PRODUCTS", 10)
     for encoder in (Toeplitz([1.0, 0.5], 12), Banded(np.ones((12, 1))), Inverse(Banded(np.ones((12, 1))))):
         with pytest.raises(UnsupportedMechanism, match="products, allowed are 1e"):
             structured_gram(encoder, 4)

@@ -20,12 +20,11 @@ from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.factorization import sensitivity as structured
 from mfdl.factorization.encoders import Banded, Buffered, Inverse, Toeplitz
 from mfdl.factorization.sensitivity import structured_bound
-from mfdl.noise import LocalNoise
-from mfdl.noise import strategy as strategies
+from mfdl.noise import LocalNoise, encoder_arguments
 from mfdl.noise.stream import NoiseStream
 from mfdl.participation import Cyclic, EveryStep, MinSeparation, OncePerEpoch, Single
 from mfdl.privacy.accounting import victim_losses
-from mfdl.privacy.forms.separable import streamed_gram
+from mfdl.privacy.forms.separable import encoder_gram
 from mfdl.privacy.sensitivity import sensitivity_of_gram
 from mfdl.testing import participations
 from mfdl.testing.oracles import largest_over_patterns, largest_signed_sum
@@ -125,7 +124,7 @@ def test_many_steps_are_accounted_for_without_an_array_of_t_by_t(kind):
 
 
 def test_what_takes_an_array_over_too_many_steps_is_refused(monkeypatch):
-    monkeypatch.setattr(strategies, "MAX_DENSE_STEPS", 8)
+    monkeypatch.setattr(encoder_arguments, "MAX_DENSE_STEPS", 8)
     monkeypatch.setattr(structured, "MAX_DENSE_STEPS", 8)
     inverse = Inverse(Banded(np.tri(12, 3) * [1.0, -0.5, -0.2]))
     for scheme in (MinSeparation(12, 3, 2), OncePerEpoch(3, 4)):
@@ -134,7 +133,7 @@ def test_what_takes_an_array_over_too_many_steps_is_refused(monkeypatch):
         assert structured_bound(Buffered([0.5], [0.5], 12), scheme).upper > 0
     algorithm = algorithms.mf_dsgd(RING, EveryStep(12), inverse)
     with pytest.raises(UnsupportedMechanism, match="array of T x T, which is limited to 8 steps, got 12"):
-        algorithm.noise.encoder  # noqa: B018
+        algorithm.noise.written  # noqa: B018
     assert victim_losses(algorithm, trust.LDP())[0].sensitivity_squared > 12
     with pytest.raises(UnsupportedMechanism, match=r"limited to 8 steps, got 12.*under LDP"):
         victim_losses(algorithm, trust.PNDP([0]))
@@ -163,7 +162,7 @@ def test_buffers_that_cancel_are_no_less_than_the_noise_that_is_streamed(size, a
     stream = NoiseStream(LocalNoise(encoder, 1), 1.0, lambda columns: Units(), 24)
     C = exact.inverse([[Fraction(x) for x in stream.step(t)[0]] for t in range(24)])
     true = max(sum(row[t] ** 2 for row in C) for t in range(24))
-    reported = sensitivity_of_gram(streamed_gram(encoder), Single(24))
+    reported = sensitivity_of_gram(encoder_gram(encoder), Single(24))
     assert reported.squared >= true
     assert reported.lower <= true or math.isinf(reported.squared)
     assert (size > 1) or reported.squared < true * (1 + Fraction(1, 10**9))
@@ -201,7 +200,7 @@ def test_noise_whose_variance_is_no_number_is_no_guarantee(tiny):
         Banded([[tiny, 0.0], [1e5 * tiny, tiny]])
     beyond = Banded([[1.0, 0.0], [1e5, 1.0]])
     object.__setattr__(beyond, "bands", tiny * beyond.rows)
-    assert streamed_gram(beyond).inflation == math.inf
+    assert encoder_gram(beyond).inflation == math.inf
 
 
 @pytest.mark.parametrize("kind", STRUCTURED)
@@ -217,7 +216,7 @@ def test_files_and_hashes_hold_the_structure(kind, tmp_path):
     made.save(tmp_path / "made.mfdl")
     again = mfdl.Mechanism.load(tmp_path / "made.mfdl")
     assert again.algorithm.content_hash == made.algorithm.content_hash
-    assert type(again.algorithm.noise.causal.strategy) is type(encoder)
+    assert type(again.algorithm.noise.causal.encoder) is type(encoder)
     assert again.noise_std == made.noise_std
     other = structured_encoder(kind, np.linspace(-1, 0.75, 8), 6)
     assert LocalNoise(other, 4).content() != LocalNoise(encoder, 4).content()
@@ -230,7 +229,7 @@ def test_what_is_no_encoder_is_refused():
         def advance(self, step, state, fresh):
             return fresh
 
-    with pytest.raises(InvalidInput, match="Mine must be a frozen dataclass"):
+    with pytest.raises(InvalidInput, match="or an encoder with structure, got Mine"):
         LocalNoise(Mine(), 2)
     with pytest.raises(InvalidInput, match="encoder must be over 4 steps, got 3"):
         mfdl.noise.CausalNoise(Toeplitz([1.0], 3), num_steps=4, num_nodes=2)
@@ -289,7 +288,7 @@ def test_an_encoder_of_ones_own_is_accounted_as_it_streams():
                 continue
             with pytest.raises(InvalidInput, match="must stream what it solves for, got rows step by step"):
                 LocalNoise(encoder, 2)
-    with pytest.raises(InvalidInput, match="Listed must be made of arrays, numbers and strategies, but its shares"):
+    with pytest.raises(InvalidInput, match="Listed must be made of arrays, numbers and encoders, but its shares"):
         LocalNoise(Listed(*plain, shares=[{}, None]), 2)
 
     class Toeplitz_(Toeplitz):

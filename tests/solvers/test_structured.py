@@ -10,7 +10,7 @@ from mfdl.factorization.sensitivity import structured_bound
 from mfdl.participation import Cyclic, MinSeparation
 from mfdl_solvers import FactorizationProblem, solve
 from mfdl_solvers.certificate import weights_bound
-from mfdl_solvers.encoders import Inverse
+from mfdl_solvers.encoders import Identity, Inverse
 from mfdl_solvers.pattern_sets import SEPARATED, OnePerBlock, Periodic, Separated
 from mfdl_solvers.problem import ProblemError, Stopping
 from mfdl_solvers.structured import (
@@ -105,7 +105,7 @@ def test_bounds_where_innovations_settle_are_those_of_all_steps(count, gap, pref
     R = [np.linalg.inv(_dense(cost.inverse_bands(lam))) for lam in cost.eigenvalues]
     H = sum(m * r.T @ r for m, r in zip(cost.weights, R, strict=True))
     dense = weights_bound(FactorizationProblem(H, np.arange(T) % gap), np.ones(T))
-    made = lower_bound(cost, Periodic(T, count, gap))
+    made = bound.weights_bound(cost, Periodic(T, count, gap), np.ones(T))
     assert dense * (1 - 1e-4) < made < dense * (1 + 1e-9)
 
 
@@ -141,7 +141,7 @@ def test_found_strategies_lie_between_the_optimum_and_where_they_began(count, ga
     }.items():
         assert squared(uses, found.encoder).exact or at_least
         losses[name] = value(UNIFORM, uses, found.encoder)
-        assert losses[name] >= max(best, lower_bound(UNIFORM, uses)) * (1 - 1e-9)
+        assert losses[name] >= max(best, lower_bound(UNIFORM, uses, Identity(UNIFORM.size))) * (1 - 1e-9)
     assert losses["banded"] <= losses["narrow"] * (1 + 1e-6)
     assert losses["inverse"] <= losses["two"] * (1 + 1e-6)
     if not at_least:

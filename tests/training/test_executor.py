@@ -140,7 +140,7 @@ def test_every_map_of_a_round_is_applied(path, monkeypatch):
     gradients, noise = rng.standard_normal((2, 6, n, DIM))
     sent, before, final = run(one, np.zeros((n, DIM)), gradients, noise)
     G, E = gradients.reshape(-1, DIM), noise.reshape(-1, DIM)
-    Z = base.noise.encoder @ noise.reshape(6, -1)  # N Z = E
+    Z = base.noise.encoder.array @ noise.reshape(6, -1)  # N Z = E
     Z = Z.reshape(-1, DIM)
     assert_allclose(sent, one.messages_from_gradients @ G + one.messages_from_injected_noise @ E, **CLOSE)
     assert_allclose(sent, one.messages_from_gradients @ G + one.messages_from_noise @ Z, **CLOSE)

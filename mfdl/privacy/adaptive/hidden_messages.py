@@ -102,8 +102,8 @@ def _gram_of(noise: CausalNoise) -> FloatArray:
 
     That holds in the positive semidefinite order, hence for the norms of shifts, which the bound sums entry by entry.
     """
-    assert noise.encoder is not None
-    C, inflation = noise.encoder, injected_inflation(noise)
+    C, inflation = noise.written.array, injected_inflation(noise)
+    assert C is not None
     if math.isinf(inflation):
         raise UnsupportedMechanism(f"shift reduction needs noise that is what it is accounted for, but {SINGULAR}.")
     gram = np.asarray(inflation * (C.swapaxes(-1, -2) @ C))

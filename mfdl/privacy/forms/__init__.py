@@ -123,7 +123,7 @@ def as_streamed(view: View, form: ViewForm, grams: Sequence[ViewGram | None]) ->
     """
     form = form.form if isinstance(form, Injections) else form
     causal = view.algorithm.noise.causal if isinstance(view, AlgorithmView) else None
-    if causal is None or causal.strategy is None or isinstance(form, Separable):
+    if causal is None or causal.in_blocks or isinstance(form, Separable):
         return list(grams)
     more = injected_inflation(causal)
 

@@ -15,9 +15,11 @@ from typing import Self
 
 import numpy as np
 
+from mfdl_solvers.encoders import Encoder
+
 from ...check import FloatArray
 from ...floats import UNIT
-from ...noise.strategy import Encoder, written_out
+from ...noise.encoder_arguments import written_out
 from ...shown import short_repr
 from ...view import View
 
@@ -103,7 +105,7 @@ class ViewGram:
     def matrix(self) -> FloatArray:
         """X, shape (T, T). Raises: UnsupportedMechanism: of an encoder with structure over too many steps."""
         if self.structured is not None:
-            C = written_out(self.structured.encoder)
+            C = np.asarray(written_out(self.structured.encoder).array)
             return np.asarray(self.structured.weight * (C.T @ C))
         return np.diag(self.values) if self.is_diagonal else self.values
 
@@ -111,7 +113,7 @@ class ViewGram:
     def entry_error(self) -> FloatArray:
         """`errors` for every entry, shape (T, T)."""
         if self.structured is not None:
-            C, of = np.abs(written_out(self.structured.encoder)), self.structured
+            C, of = np.abs(np.asarray(written_out(self.structured.encoder).array)), self.structured
             return np.asarray((of.error + 64 * len(C) * UNIT * of.weight) * (C.T @ C))
         return np.diag(self.errors) if self.is_diagonal else self.errors
 

@@ -30,9 +30,10 @@ from typing import Self
 import numpy as np
 import scipy.linalg
 
+from mfdl_solvers.encoders import inflation_of, inverse_defect
+
 from ...check import FloatArray
 from ...floats import EPS
-from ...noise.inverses import inflation_of
 from ...view import View
 from ._base import ViewForm, ViewGram
 from .partly_seen import PartlySeen
@@ -75,7 +76,8 @@ class HiddenModes(ViewForm):
         if C is None or N is None:
             return part.view_grams(asked, grams, form=form, norms=norms, absolute=modes.rounding)
         norms = (norms + np.sqrt(modes.rounding + 8 * len(C) * EPS)) @ np.abs(C)  # and of this product, as X' <= I
-        return part.view_grams(asked, C.T @ grams @ C, form=form, norms=norms, inflation=inflation_of(C, N))
+        inflation = inflation_of(inverse_defect(C, N))
+        return part.view_grams(asked, C.T @ grams @ C, form=form, norms=norms, inflation=inflation)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ...check import FloatArray
 from ...floats import EPS, RANK_TOLERANCE, UNIT
 from ...noise import CausalNoise
-from ...noise.strategy import MAX_DENSE_STEPS
+from ...noise.encoder_arguments import MAX_DENSE_STEPS
 from ...view import AlgorithmView, View
 from ..structure import is_plain_gossip, remembered
 from ._base import KNOWN_NOISE, ViewGram
@@ -90,10 +90,9 @@ class PartlySeen:
     def alike(self) -> FloatArray | None:
         """The encoder of all nodes with the same entries at all ages, if it has them up to rounding, shape (T, T)."""
         noise, T = self.noise, len(self.scale)
-        if noise.fresh or not noise.shared or (noise.strategy is not None and T > MAX_DENSE_STEPS):
+        if noise.fresh or not noise.shared or (not noise.in_blocks and T > MAX_DENSE_STEPS):
             return None
-        C = noise.encoder
-        assert C is not None
+        C = noise.encoder_of(0)
         alike = scipy.linalg.toeplitz(C[:, 0], np.zeros(T))
         return np.asarray(alike) if np.abs(C - alike).max() <= T * EPS * np.abs(C).max() else None
 

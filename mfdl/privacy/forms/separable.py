@@ -13,7 +13,7 @@ With F' the factor without known columns (the identity if there is none), C_k th
 - an encoder with structure: as one encoder, and C^T C stays what it is made of (`factorization.sensitivity`).
 
 Rounding is carried along. N is what the executor uses, C_k^-1 up to rounding, which is a factor of X
-(`noise.inverses`); where that is not near 1, X = N^-T N^-1 comes from N itself, of as many bits as it takes
+(`Encoder.defect`); where that is not near 1, X = N^-T N^-1 comes from N itself, of as many bits as it takes
 (`exact_gram`). Without either, infinity is an upper bound that nothing attains. The rounding of F^-1 is no such factor
 where encoders differ: g is off by (F^-1 - G) e_u, entry by entry, and a weak column may carry a strong encoder. With
 G F = I + E, F^-1 - G = -E F^-1, so |g - G e_u|_k <= ||E_k|| ||g|| and ||g|| <= ||G e_u|| / (1 - ||E||).
@@ -29,11 +29,12 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
+from mfdl_solvers.encoders import Encoder, inflation_of, inverse_defect
+
 from ...check import FloatArray
 from ...floats import UNIT, sum_rounding
 from ...noise import CausalNoise, JointNoise, NoiseOperator
-from ...noise.inverses import inflation_of
-from ...noise.strategy import Encoder
+from ...noise.encoder_arguments import written_out
 from ...view import AlgorithmView, View
 from ..exact_gram import gram_of_noise
 from ._base import KNOWN_NOISE, Structured, ViewForm, ViewGram
@@ -44,7 +45,6 @@ UNPROVEN = f"{SINGULAR}, so that infinity is only an upper bound; an encoder of 
 WELL_CONDITIONED = 1e-6  # rounding of N that adds more to X is computed, not bounded
 CANCELS = "noise that is known or missing cancels in a combination of the injections"
 MAX_DEFECT = 0.1  # ||G F - I|| above which F is left to the dense form, which tells ranks better
-LEAST_VARIANCE = 2.0**-960  # what it is summed from may have been rounded to 0
 Known = NDArray[np.bool_]
 
 
@@ -110,12 +110,10 @@ class Separable(ViewForm):
             known = self.known[:, u]
             if known.all():
                 return ViewGram.silent(noise.num_steps, KNOWN_NOISE)
-            if noise.strategy is not None:
-                return streamed_gram(noise.strategy)
-            if noise.encoder is None:
+            if noise.fresh:
                 why = KNOWN_NOISE if known.any() else ""
                 return ViewGram(np.ones(noise.num_steps), np.zeros(noise.num_steps), leaks=known.copy(), why=why)
-            return encoder_gram(noise.encoder_of(u), noise.inverse_of(u))
+            return gram_of_column(noise, u)
 
         grams, partly = [], np.asarray(self.known.any(axis=0))
         for u in victims:
@@ -149,14 +147,29 @@ def _own_column(noise: CausalNoise) -> bool:
     return noise.factor is None or noise.local
 
 
-def encoder_gram(encoder: FloatArray, inverse: FloatArray) -> ViewGram:
-    """C^T C for the noise N that is really injected, N = C^-1 up to rounding."""
-    return _of_parts(encoder, inverse, [slice(None)])[0]
+def encoder_gram(encoder: Encoder) -> ViewGram:
+    """C^T C for the noise N that is really injected, N = C^-1 up to rounding; not formed where C has structure."""
+    if encoder.in_blocks:
+        written = written_out(encoder)
+        assert written.array is not None
+        assert written.inverse is not None
+        return _of_parts(written.array, written.inverse, [slice(None)])[0]
+    T, inflation = encoder.size, encoder.inflation
+    unproven = math.isinf(inflation)
+    structured = Structured(encoder)
+    return ViewGram(np.zeros(T), np.zeros(T), inflation, why=UNPROVEN * unproven, upper=unproven, structured=structured)
+
+
+def gram_of_column(noise: CausalNoise, column: int) -> ViewGram:
+    """C_k^T C_k."""
+    if noise.shared:
+        return encoder_gram(noise.encoder)
+    return _of_parts(noise.encoder_of(column), noise.inverse_of(column), [slice(None)])[0]
 
 
 def _of_parts(C: FloatArray, N: FloatArray, parts: Sequence[slice]) -> list[ViewGram]:
     """The same for some columns each; from N alone where C is not its inverse up to a small factor."""
-    inflation = inflation_of(C, N)
+    inflation = inflation_of(inverse_defect(C, N))
     known = gram_of_noise(N) if inflation > 1 + WELL_CONDITIONED else None
     if known is None:
         return [_of_columns(C[:, part], inflation) for part in parts]
@@ -174,42 +187,16 @@ def _of_columns(C: FloatArray, inflation: float) -> ViewGram:
 
 def injected_inflation(noise: CausalNoise) -> float:
     """By what factor rounding of noise with an encoder raises X at any node: >= 1, infinite where it is not told."""
-    assert noise.encoder is not None
-    assert noise.inverse is not None
-    pairs = [(noise.encoder, noise.inverse)] if noise.shared else zip(noise.encoder, noise.inverse, strict=True)
-    streamed = 1.0 if noise.strategy is None else streamed_gram(noise.strategy).inflation
-    return streamed * max(inflation_of(C, N) for C, N in pairs)
-
-
-def streamed_gram(encoder: Encoder) -> ViewGram:
-    """C^T C of an encoder with structure, whose noise is made step by step.
-
-    Base noise Z is met up to rounding of the terms that each step adds up, of the size of |C| |N|, N = C^-1. Row i of
-    that has norm at most sum_s |C[i, s]| ||N_s||, and the defect at most the norm of all rows. Norms that are no
-    float64 numbers, or whose squares are none, tell nothing of it.
-    """
-    T = encoder.size
-    with np.errstate(over="ignore", invalid="ignore"):
-        variances = np.asarray(encoder.noise_variances)
-        off = 3 * UNIT * float(np.linalg.norm(encoder.step_rounding(np.sqrt(variances))))
-    told = ((variances >= LEAST_VARIANCE) & (variances < math.inf)).all()
-    inflation = (1 - off) ** -2 if told and off < 1 else math.inf
-    unproven = math.isinf(inflation)
-    structured = Structured(encoder)
-    return ViewGram(np.zeros(T), np.zeros(T), inflation, why=UNPROVEN * unproven, upper=unproven, structured=structured)
+    made_by_steps = 1.0 if noise.in_blocks else noise.encoder.inflation
+    return made_by_steps * noise.written.inflation
 
 
 def _joint(noise: JointNoise, victims: Sequence[int]) -> list[ViewGram]:
-    return _of_parts(noise.encoder, noise.inverse, [slice(u, None, noise.num_nodes) for u in victims])
+    return _of_parts(noise.encoder.array, noise.inverse, [slice(u, None, noise.num_nodes) for u in victims])
 
 
 def _one_encoder(noise: CausalNoise, known: Known, victims: Sequence[int]) -> list[ViewGram | None]:
-    if noise.strategy is not None:
-        gram = streamed_gram(noise.strategy)
-    else:
-        assert noise.encoder is not None
-        assert noise.inverse is not None
-        gram = encoder_gram(noise.encoder, noise.inverse)
+    gram = encoder_gram(noise.encoder)
     left = node_noise(noise.mixing, known, victims)
     size, singular = np.abs(gram.values) + gram.errors, math.isinf(gram.inflation)
 
@@ -224,7 +211,7 @@ def _one_encoder(noise: CausalNoise, known: Known, victims: Sequence[int]) -> li
             (CANCELS if shows else UNPROVEN) * open_,
             tolerance=left.tolerance,
             upper=upper or (singular and not shows),
-            structured=None if noise.strategy is None else Structured(noise.strategy, a, off),
+            structured=None if gram.structured is None else Structured(noise.encoder, a, off),
         )
 
     told = zip(*(x.tolist() for x in (left.inverse, left.errors, left.open, left.upper)), strict=True)
@@ -242,7 +229,7 @@ def _one_encoder_per_column(noise: CausalNoise, victims: Sequence[int]) -> list[
     if found is None:
         return None
     G, defect = found
-    grams = [encoder_gram(noise.encoder_of(k), noise.inverse_of(k)) for k in range(len(G))]
+    grams = [gram_of_column(noise, k) for k in range(len(G))]
     values, errors = (np.stack([getattr(gram, name) for gram in grams]) for name in ("values", "errors"))
     sizes = np.abs(values) + errors
     inflation = max(gram.inflation for gram in grams)

@@ -74,8 +74,8 @@ def _algorithm(algorithm: LinearAlgorithm) -> str:
     if (algorithm.divisors != 1).any():
         parts.append(f"divisors {_array(algorithm.divisors)}")
     noise = algorithm.noise.causal
-    if noise is not None and noise.encoder is not None:
-        parts.append(f"C = {_array(noise.encoder)}")
+    if noise is not None and not noise.fresh:
+        parts.append(f"C = {_array(np.asarray(noise.written.array))}")
     if algorithm.noise_on_messages:
         parts.append(f"noise variance per message {describe(algorithm.noise.variances()[0])}")
         parts += ["self-messages sent"] if algorithm.transmitted.all() else []

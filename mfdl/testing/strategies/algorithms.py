@@ -69,10 +69,8 @@ def build_algorithm(
     """
     T, n = participation.num_steps, dynamics.num_nodes
     if name in RANDOM_ENCODERS:
-        encoder = parameters.get("encoder")
-        if encoder is None:
-            encoder = random_encoder(np.random.default_rng(seed), T, n if name == "mf-per-node" else None)
-        return algorithms.mf_dsgd(dynamics, participation, encoder, name=name)
+        random = random_encoder(np.random.default_rng(seed), T, n if name == "mf-per-node" else None)
+        return algorithms.mf_dsgd(dynamics, participation, parameters.get("encoder", random), name=name)
     if name == "spatial":
         if not parameters:
             F = np.random.default_rng(seed).uniform(-1, 1, (n, n))

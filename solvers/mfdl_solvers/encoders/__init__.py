@@ -1,15 +1,34 @@
-"""Encoders with structure: a causal encoder C over T steps in O(T) memory, its inverse, the noise C^-1 Z row by row.
+"""Encoders C over T steps: products, C^-1, the noise C^-1 Z row by row, and how far that is from C^-1 Z.
 
-`Toeplitz` (banded where it has few coefficients), `Banded`, `Buffered` (a few exponentials: BLT) and `Inverse` (C^-1 is
-one of these: BISR, BandInvMF, lambda-CGD) answer one protocol, `Encoder`, and are immutable. `bins` is what secret
-bins see of C. Arrays in, arrays out: nothing here knows noise, graphs or privacy.
+`Identity`, `Dense` and `PerColumn` are arrays. `Toeplitz` (banded where it has few coefficients), `Banded`, `Buffered`
+(a few exponentials: BLT) and `Inverse` (C^-1 is one of these: BISR, BandInvMF, lambda-CGD) take O(T) memory. All answer
+one class, `Encoder`, and are immutable. `bins` is what secret bins see of C. Arrays in, arrays out: nothing here knows
+noise, graphs or privacy.
 """
 
 from . import bins
 from .banded import Banded
-from .base import Encoder, Stepper
+from .base import Encoder, Stepper, inflation_of
 from .buffered import Buffered
+from .coefficients import Coefficients, rounding_of_substitution
+from .dense import ArrayEncoder, Dense, Identity, PerColumn, inverse_defect
 from .inverse import Inverse
 from .toeplitz import Toeplitz
 
-__all__ = ["Banded", "Buffered", "Encoder", "Inverse", "Stepper", "Toeplitz", "bins"]
+__all__ = [
+    "ArrayEncoder",
+    "Banded",
+    "Buffered",
+    "Coefficients",
+    "Dense",
+    "Encoder",
+    "Identity",
+    "Inverse",
+    "PerColumn",
+    "Stepper",
+    "Toeplitz",
+    "bins",
+    "inflation_of",
+    "inverse_defect",
+    "rounding_of_substitution",
+]

@@ -12,6 +12,7 @@ from ..arithmetic import Array
 from ..problem import ProblemError
 from ._rows import combined, keep, own_numbers, require_scale, solve_banded
 from .base import Encoder
+from .bins import of_rows, require_products
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -67,6 +68,19 @@ class Banded(Encoder):
     def columns(self) -> Array:
         """C[s + j, s] at [s, j], shape (T, b), 0 below the last row."""
         return columns_of(self.rows)
+
+    @property
+    def entry_rounding(self) -> float:
+        return 0.0
+
+    def diagonals(self) -> Array | None:
+        return self.rows if self.shipped else None
+
+    def bin_gram(self, bins: int) -> Array | None:
+        if not self.shipped:
+            return None
+        require_products(self.size * self.bandwidth**2)
+        return of_rows(self.rows, bins)
 
     def times(self, x: Array) -> Array:
         return _times(self.rows, x)

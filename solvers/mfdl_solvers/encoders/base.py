@@ -3,41 +3,65 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..arithmetic import Array
+from ..arithmetic import UNIT, Array
 from ..problem import ProblemError
+
+if TYPE_CHECKING:
+    from .coefficients import Coefficients
+
+LEAST_VARIANCE = 2.0**-960  # what it is summed from may have been rounded to 0
 
 
 class Encoder(abc.ABC):
-    """A causal encoder C: lower triangular, shape (T, T), positive diagonal; never an array of that shape.
+    """A causal encoder C: lower triangular, shape (T, T), positive diagonal; with structure no such array is made.
 
-    Products and solutions act on the first axis of arrays of shape (T, ...).
+    Products and solutions act on the first axis of arrays of shape (T, ...). `solve` and the stepper are the noise that
+    is really added; `defect` says how far that is from C^-1. An encoder of one's own is a frozen dataclass of read-only
+    arrays and numbers that answers what is abstract here; of its structure nothing is known, so it is accounted by its
+    products alone.
 
     Attributes:
         size: T.
-        bandwidth: b with C[t, s] = 0 wherever t - s >= b, at most T.
         memory: rows that a `Stepper` keeps, each of the shape of one row of noise.
-        nonnegative: no entry of C is below 0.
         keeps_fresh_rows: a stepper keeps the last rows of Z, so that it can start at any step from these.
+        shared: one C for all columns of noise; else x has the columns along its second axis.
     """
 
     size: int
     keeps_fresh_rows = False
+    shared = True
+
+    # ---- structure ---------------------------------------------------------------------------------------------------
 
     @property
-    @abc.abstractmethod
-    def bandwidth(self) -> int: ...
+    def shipped(self) -> bool:
+        """Whether its products, and those of its parts, are the library's: only then is its structure known."""
+        return type(self).__module__.startswith("mfdl_solvers.")
+
+    @property
+    def in_blocks(self) -> bool:
+        """Whether noise of some steps is a product with a block of C^-1, an array; else it is made row by row."""
+        return False
+
+    @property
+    def bandwidth(self) -> int:
+        """b with C[t, s] = 0 wherever t - s >= b, at most T."""
+        return self.size
 
     @property
     @abc.abstractmethod
     def memory(self) -> int: ...
 
     @property
-    @abc.abstractmethod
-    def nonnegative(self) -> bool: ...
+    def nonnegative(self) -> bool:
+        """No entry of C is below 0, as far as is known."""
+        return False
 
     @property
     def series(self) -> Array | None:
@@ -48,6 +72,39 @@ class Encoder(abc.ABC):
     def noise_series(self) -> Array | None:
         """The coefficients of a Toeplitz C^-1, shape (T,); None for another."""
         return None
+
+    def certified_series(self) -> Coefficients | None:
+        """Those of a Toeplitz C, certified; None for another, one of one's own, or for too many products."""
+        return None
+
+    def diagonals(self) -> Array | None:
+        """[t, j] = C[t, t - j], shape (T, b), as they were given; None where they were not, or are too many."""
+        return None
+
+    def noise_diagonals(self) -> Array | None:
+        """[t, j] = C^-1[t, t - j], shape (T, b), where these diagonals were given, entry by entry; else None."""
+        return None
+
+    def class_sums(self, period: int, classes: np.ndarray) -> Iterator[Array] | None:
+        """Rows of sums of at least |C[t, s]| over the steps s of some classes s mod period, shape (classes,).
+
+        They are those of C itself where it is `nonnegative`. None where nothing is known but products, or `diagonals`
+        or `certified_series` say more.
+        """
+        return None
+
+    def bin_gram(self, bins: int) -> Array | None:
+        """M = (|C| E)^T (|C| E) or above, shape (bins, bins), step t in bin t mod bins; infinite where C is unbounded.
+
+        None for an encoder whose structure is not known. Raises: ProblemError: more than `bins.MAX_PRODUCTS`.
+        """
+        return None
+
+    def envelope(self) -> Array:
+        """e with |C[s + j, s]| <= e_j at every s, shape (bandwidth,); infinite where no such bound is known."""
+        return np.full(self.bandwidth, np.inf)
+
+    # ---- products ----------------------------------------------------------------------------------------------------
 
     @abc.abstractmethod
     def times(self, x: Array) -> Array:
@@ -69,17 +126,20 @@ class Encoder(abc.ABC):
     def absolute_times(self, x: Array) -> Array:
         """An upper bound on |C| x, entry by entry, for x >= 0; C x itself where C is nonnegative."""
 
-    def step_rounding(self, x: Array) -> Array:
-        """How far a stepper may miss C y = z, entry by entry, in units of roundoff: x >= 0 are norms of rows of C^-1.
-
-        A row of noise is a sum of `memory` + 1 products, so it is |C| x times a few more units than these.
-        """
-        return (self.memory + 4) * self.absolute_times(x)
-
     @property
     @abc.abstractmethod
     def noise_variances(self) -> Array:
         """diag(C^-1 C^-T), shape (T,): variance of each step's noise per unit of that of Z."""
+
+    @abc.abstractmethod
+    def scaled(self, factor: float) -> Encoder:
+        """factor C, for a factor > 0."""
+
+    def dense(self) -> Array:
+        """C as an array, for small T."""
+        return self.times(np.eye(self.size))
+
+    # ---- noise row by row --------------------------------------------------------------------------------------------
 
     @abc.abstractmethod
     def advance(self, step: int, state: Array, fresh: Array) -> Array:
@@ -87,24 +147,56 @@ class Encoder(abc.ABC):
 
     @abc.abstractmethod
     def weights_of(self, step: int) -> Array:
-        """What a stepper adds up: C[t, t - j], or for `Inverse` C^-1[t, t - j], for j <= min(t, b - 1), row t of the
-        banded one."""
-
-    @abc.abstractmethod
-    def scaled(self, factor: float) -> Encoder:
-        """factor C, for a factor > 0."""
-
-    @abc.abstractmethod
-    def envelope(self) -> Array:
-        """e with |C[s + j, s]| <= e_j at every s, shape (bandwidth,); infinite where no such bound is known."""
+        """What a stepper adds up: C[t, t - j], or where it keeps fresh rows C^-1[t, t - j], for j <= min(t, memory)."""
 
     def stepper(self, shape: Sequence[int] = (), *, state: Array | None = None, position: int = 0) -> Stepper:
         """The noise row by row, from the start or from a state that was kept."""
         return Stepper(self, shape, state=state, position=position)
 
-    def dense(self) -> Array:
-        """C as an array, for small T."""
-        return self.times(np.eye(self.size))
+    # ---- rounding ----------------------------------------------------------------------------------------------------
+
+    @property
+    def entry_rounding(self) -> float:
+        """How far entries of C as `dense` writes it out may be off, and C^T C beside |C|^T |C|."""
+        return 64 * self.size * UNIT
+
+    def step_rounding(self, x: Array) -> Array:
+        """How far a stepper may miss C y = z, entry by entry, in units of roundoff: x >= 0 are norms of rows of C^-1.
+
+        A row of noise is a sum of `memory` + 1 products, so it is |C| x times a few more units than these.
+        """
+        return (self.memory + 4) * self.absolute_times(x)
+
+    def defect(self) -> float:
+        """A bound on ||C N - I||, N the noise that is really added; infinite where none is below 1.
+
+        Base noise Z is met up to rounding of the terms that each step adds up, of the size of |C| |N|. Row i of that
+        has norm at most sum_s |C[i, s]| ||N_s||, and the defect at most the norm of all rows. Norms that are no float64
+        numbers, or whose squares are none, tell nothing of it.
+        """
+        with np.errstate(over="ignore", invalid="ignore"):
+            variances = np.asarray(self.noise_variances)
+            off = 3 * UNIT * float(np.linalg.norm(self.step_rounding(np.sqrt(variances))))
+        known = ((variances >= LEAST_VARIANCE) & (variances < math.inf)).all()
+        return off if known and off < 1 else math.inf
+
+    @property
+    def inflation(self) -> float:
+        """By what factor X of the noise that is added exceeds, at most, C^T C (`inflation_of`)."""
+        return inflation_of(self.defect())
+
+    def written_defect(self, written: Array) -> float:
+        """`defect` of C as `dense` writes it out, beyond `entry_rounding`: 0 but where C^-1 was given."""
+        return 0.0
+
+
+def inflation_of(defect: float) -> float:
+    """(1 - ||C N - I||)^-2, infinite where nothing bounds the defect below 1.
+
+    With C N = I + E, N^-1 = (I + E)^-1 C, so the exact X of N is at most C^T C / (1 - ||E||)^2 and at least
+    C^T C / (1 + ||E||)^2 >= C^T C (1 - ||E||)^2.
+    """
+    return math.inf if not defect < 1 else (1 - defect) ** -2
 
 
 class Stepper:

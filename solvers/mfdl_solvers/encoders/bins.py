@@ -11,12 +11,37 @@ by a share that grows with how many they are.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from ..arithmetic import EPS, Array
 from ..problem import ProblemError
+from .coefficients import Coefficients
 
 SLACK = 4  # units for each term of a sum
+MAX_PRODUCTS = 10**10
+"""Of M, or of a substitution."""
+
+
+def require_products(products: int) -> None:
+    """Raises ProblemError: more than MAX_PRODUCTS."""
+    if products > MAX_PRODUCTS:
+        raise ProblemError(
+            f"M of this encoder takes {products:.1e} products, allowed are {MAX_PRODUCTS:.0e}; take fewer steps, bins "
+            "or diagonals, or a Toeplitz encoder."
+        )
+
+
+def of_coefficients(c: Coefficients | None, size: int, bins: int) -> Array:
+    """M of a Toeplitz C over `size` steps; infinite where its coefficients are not known or not bounded.
+
+    Raises: ProblemError: more than MAX_PRODUCTS.
+    """
+    require_products(size * bins)
+    if c is None or not np.isfinite(c.high).all():
+        return np.array([math.inf])
+    return of_series(c.high, bins)
 
 
 def of_series(absolute: Array, bins: int) -> Array:

@@ -8,9 +8,10 @@ from functools import cached_property
 
 import numpy as np
 
-from ..arithmetic import Array
+from ..arithmetic import UNIT, Array
 from ..problem import ProblemError
 from ._rows import own_numbers
+from .coefficients import Coefficients
 from .toeplitz import Toeplitz, convolved
 
 
@@ -48,6 +49,13 @@ class Buffered(Toeplitz):
         with np.errstate(over="ignore"):  # refused as any other coefficient
             object.__setattr__(self, "coefficients", diagonal * _series(kept["scales"], kept["decays"], size))
         super().__post_init__()
+
+    def certified_series(self) -> Coefficients | None:
+        if not self.shipped:
+            return None
+        scales, decays = self._numbers
+        absolute = Buffered(np.abs(scales), np.abs(decays), self.size, self.diagonal).series
+        return Coefficients(self.series, 4 * (len(scales) + 8) * UNIT * absolute)
 
     @property
     def memory(self) -> int:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
-from ..arithmetic import Array
+from ..arithmetic import UNIT, Array
 from ..problem import ProblemError
 from ._rows import combined, keep, solve_banded
 from .banded import Banded
 from .base import Encoder
+from .bins import of_coefficients, require_products
+from .coefficients import Coefficients, of_inverse
+from .dense import inverse_defect
 from .toeplitz import Toeplitz, convolved
 
 
@@ -35,6 +40,10 @@ class Inverse(Encoder):
     def __post_init__(self) -> None:
         if not isinstance(self.noising, Toeplitz | Banded):
             raise ProblemError(f"noising must be a Toeplitz or Banded encoder, got {type(self.noising).__name__}.")
+
+    @property
+    def shipped(self) -> bool:
+        return super().shipped and self.noising.shipped
 
     @property
     def size(self) -> int:  # type: ignore[override]
@@ -63,6 +72,32 @@ class Inverse(Encoder):
         if isinstance(self.noising, Banded):
             return bool((self.noising.rows[:, 1:] <= 0).all())
         return bool((self.noising.series[1:] <= 0).all() or (self.noising.inverse_series >= 0).all())
+
+    def certified_series(self) -> Coefficients | None:
+        if not self.shipped or isinstance(self.noising, Banded):
+            return None
+        return of_inverse(self.noising.series, self.size)
+
+    def noise_diagonals(self) -> Array | None:
+        return self.noising.rows if self.shipped and isinstance(self.noising, Banded) else None
+
+    def class_sums(self, period: int, classes: NDArray[np.intp]) -> Iterator[Array] | None:
+        rows = self.noise_diagonals()
+        return None if rows is None else _class_sums(rows, period, classes)
+
+    def bin_gram(self, bins: int) -> Array | None:
+        """Of the rows of N's comparison matrix, of terms >= 0, where N is banded."""
+        if not self.shipped:
+            return None
+        if (rows := self.noise_diagonals()) is None:
+            return of_coefficients(self.certified_series(), self.size, bins)
+        T, width = rows.shape
+        require_products(T * bins * (width + bins))
+        M = np.zeros((bins, bins))
+        with np.errstate(over="ignore", invalid="ignore"):
+            for row in _class_sums(rows, bins, np.arange(bins)):
+                M += np.outer(row, row)
+        return np.asarray(M * (1 + 16 * (width + 4) * T * UNIT))
 
     def times(self, x: Array) -> Array:
         return self.noising.solve(x)
@@ -117,8 +152,28 @@ class Inverse(Encoder):
         keep(step, state, fresh)
         return row
 
+    def written_defect(self, written: Array) -> float:
+        """C as it is written out may be far from N^-1, beside its own entries too."""
+        return inverse_defect(written, self.noising.dense())
+
     def scaled(self, factor: float) -> Inverse:
         return Inverse(self.noising.scaled(1 / factor))
+
+
+def _class_sums(rows: Array, period: int, classes: NDArray[np.intp]) -> Iterator[Array]:
+    """The sums of each row of M over the steps of some classes t mod period, M the inverse of N's comparison matrix.
+
+    x_t = (e_t + sum_j |N[t, t - j]| x_(t - j)) / N[t, t], of terms >= 0.
+    """
+    T, w = rows.shape
+    recent, sizes = np.zeros((max(w - 1, 1), classes.size)), np.abs(rows)
+    for t in range(T):
+        sums = (classes == t % period).astype(np.float64)
+        for j in range(1, min(w, t + 1)):
+            sums += sizes[t, j] * recent[(t - j) % len(recent)]
+        sums /= sizes[t, 0]
+        recent[t % len(recent)] = sums
+        yield sums
 
 
 def _comparison(noising: Banded) -> Banded:

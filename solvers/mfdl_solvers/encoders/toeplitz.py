@@ -13,6 +13,8 @@ from ..arithmetic import Array
 from ..problem import ProblemError
 from ._rows import combined, keep, own_numbers, require_scale, solve_banded
 from .base import Encoder
+from .bins import of_coefficients
+from .coefficients import MAX_BANDS, Coefficients
 
 DIRECT = 64  # coefficients up to which products and inverses are sums, one by one, instead of Fourier transforms
 
@@ -65,6 +67,22 @@ class Toeplitz(Encoder):
     def inverse_series(self) -> Array:
         """d with C^-1[t, s] = d_(t - s), shape (T,)."""
         return inverse_series(self.series, self.size)
+
+    def certified_series(self) -> Coefficients | None:
+        if not self.shipped:
+            return None
+        c = np.zeros(self.size)
+        c[: self.series.size] = self.series
+        return Coefficients(c, np.zeros(self.size))
+
+    def diagonals(self) -> Array | None:
+        few = self.bandwidth < self.size and self.bandwidth * self.size <= MAX_BANDS
+        return np.broadcast_to(self.series, (self.size, self.bandwidth)) if few and self.shipped else None
+
+    def bin_gram(self, bins: int) -> Array | None:
+        if not self.shipped:
+            return None
+        return of_coefficients(self.certified_series(), self.size, bins)
 
     def times(self, x: Array) -> Array:
         return convolved(self.series, x)

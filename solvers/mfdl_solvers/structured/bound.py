@@ -34,14 +34,14 @@ CHECK_EVERY, SETTLED = 64, 1e-9  # steps between looks, and how little the logar
 PROBES, BINS = 24, 64
 
 
-def lower_bound(cost: ModeCost, patterns: Spaced, encoder: Encoder | None = None) -> float:
+def lower_bound(cost: ModeCost, patterns: Spaced, encoder: Encoder) -> float:
     """No C costs less at unit sensitivity.
 
-    Args: encoder: a good one, by which single steps are weighted (one use only); default all alike.
+    Args: encoder: a good one, by which single steps are weighted where there is one use only.
     Cost: T modes^2 for each of about fifty points of the integral, less where nothing depends on the step.
     """
     bound = weights_bound(cost, patterns, np.ones(cost.size))
-    if patterns.uses == 1 and encoder is not None:
+    if patterns.uses == 1:
         bound = max(bound, weights_bound(cost, patterns, weights_from(cost, encoder)))
     return bound
 

@@ -7,7 +7,8 @@ import math
 import time
 from collections.abc import Callable
 
-from ..encoders import Banded, Encoder, Inverse
+from ..encoders import Encoder
+from ..encoders.banded import columns_of
 from ..pattern_sets import Spaced
 from ..problem import FIXED, STATIONARY, Certified, ProblemError, relative_gap
 from .banded import best_banded, of_bands
@@ -66,6 +67,11 @@ class StructuredFactorization(Certified):
     sensitivity: float
     sensitivity_exact: bool
 
+    @property
+    def of_structure(self) -> dict[str, float]:
+        """Rows that a stream of the noise keeps, and whether the sensitivity is attained."""
+        return {"memory": self.encoder.memory, "sensitivity_exact": self.sensitivity_exact}
+
 
 def best(
     cost: ModeCost, patterns: Spaced, form: Form, squared: SquaredSensitivity, *, max_iterations: int = 500
@@ -114,12 +120,12 @@ def loss(cost: ModeCost, encoder: Encoder) -> float:
     Raises: ProblemError: neither C nor C^-1 banded or Toeplitz, or Toeplitz at rates that change, at more than
         MAX_COLUMNS steps.
     """
-    if cost.by_age and encoder.noise_series is not None:
+    if cost.by_age and encoder.shipped and encoder.noise_series is not None:
         return cost.of_series(encoder.noise_series)[0]
-    if isinstance(encoder, Banded):
-        return of_bands(cost, encoder.rows)[0]
-    if isinstance(encoder, Inverse) and isinstance(encoder.noising, Banded):
-        columns = encoder.noising.columns
+    if (rows := encoder.diagonals()) is not None:
+        return of_bands(cost, rows)[0]
+    if (rows := encoder.noise_diagonals()) is not None:
+        columns = columns_of(rows)
         return of_noising(gram_diagonals(cost, columns.shape[1]), columns)[0]
     if cost.size > MAX_COLUMNS:
         raise ProblemError(

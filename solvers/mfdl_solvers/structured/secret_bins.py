@@ -14,6 +14,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable
+from typing import ClassVar
 
 import numpy as np
 import scipy.fft
@@ -27,6 +28,7 @@ from .banded import of_bands, rows_of
 from .bound import lower_bound
 from .cost import ModeCost
 from .diagonals import gram_diagonals
+from .search import loss as loss_of
 from .toeplitz import log_loss, spread
 
 FORMS = ("toeplitz", "banded")
@@ -50,6 +52,12 @@ class BinEncoder(Certified):
 
     encoder: Encoder
     bin_gram: Array
+    bound_over: ClassVar[str] = "encoder, of any shape and however its bins are correlated"
+
+    @property
+    def of_structure(self) -> dict[str, float]:
+        """Rows that a stream of the noise keeps."""
+        return {"memory": self.encoder.memory}
 
     @property
     def correlation(self) -> float:
@@ -91,34 +99,20 @@ def solve_form(
     width = min(T, bandwidth or (num_bins if form == "toeplitz" else min(num_bins, USUAL_BANDWIDTH)))
     alone = correlation == 0 or num_bins == 1 or width == 1
     found, iterations = search(cost, num_bins, 0.0 if alone else correlation, width, start, max_iterations)
-    M = gram_of(found, num_bins)
+    M = found.bin_gram(num_bins)
+    assert M is not None
     scale = float(M.diagonal().max())
     found, M = found.scaled(scale**-0.5), M / scale
-    loss = _loss_of(cost, found)
+    loss = loss_of(cost, found)
     return BinEncoder(
         encoder=found,
         bin_gram=M,
         loss=loss,
-        lower_bound=min(loss, lower_bound(cost, Periodic(T, T // num_bins, num_bins))),
+        lower_bound=min(loss, lower_bound(cost, Periodic(T, T // num_bins, num_bins), found)),
         status=STATIONARY,
         iterations=iterations,
         seconds=time.perf_counter() - began,
     )
-
-
-def gram_of(encoder: Encoder, num_bins: int) -> Array:
-    """M of a Toeplitz or banded C, rounded up."""
-    if isinstance(encoder, Banded):
-        return bins.of_rows(encoder.rows, num_bins)
-    assert encoder.series is not None
-    return bins.of_series(_padded(np.abs(encoder.series), encoder.size), num_bins)
-
-
-def _loss_of(cost: ModeCost, encoder: Encoder) -> float:
-    if isinstance(encoder, Banded):
-        return of_bands(cost, encoder.rows)[0]
-    assert encoder.noise_series is not None
-    return cost.of_series(encoder.noise_series)[0]
 
 
 def _padded(series: Array, size: int) -> Array:
@@ -188,10 +182,8 @@ def _banded(
     cost: ModeCost, num_bins: int, correlation: float, width: int, start: BinEncoder | None, max_iterations: int
 ) -> tuple[Encoder, int]:
     T = cost.size
-    if correlation == 0:  # diagonal: X_tt in proportion to sqrt(H_tt) within each bin
-        weights = np.sqrt(gram_diagonals(cost, 1)[:, 0])
-        sums = np.bincount(np.arange(T) % num_bins, weights=weights)
-        return Banded(np.sqrt(weights / sums[np.arange(T) % num_bins])[:, None]), 0
+    if correlation == 0:
+        return _best_diagonal(cost, num_bins), 0
     begin = _begin(cost, num_bins, correlation, width, start)
     inside = np.arange(T)[:, None] >= np.arange(width)
     caps, iterations = np.where(np.eye(num_bins, dtype=bool), 1.0, correlation), 0
@@ -217,18 +209,23 @@ def _banded(
     return Banded(begin), iterations
 
 
+def _best_diagonal(cost: ModeCost, num_bins: int) -> Banded:
+    """X_tt in proportion to sqrt(H_tt) within each bin."""
+    weights, bins = np.sqrt(gram_diagonals(cost, 1)[:, 0]), np.arange(cost.size) % num_bins
+    sums = np.bincount(bins, weights=weights)
+    return Banded(np.sqrt(weights / sums[bins])[:, None])
+
+
 def _begin(cost: ModeCost, num_bins: int, correlation: float, width: int, start: BinEncoder | None) -> Array:
     """Rows to start from: those of another correlation, or of the best Toeplitz C, scaled as the best diagonal one."""
     T = cost.size
     floor = np.concatenate([[1.0], BESIDE * np.exp(-np.arange(1, width) / AGES)])
-    if start is not None and isinstance(start.encoder, Banded) and start.encoder.bandwidth == width:
-        rows = start.encoder.rows
+    rows = None if start is None else start.encoder.diagonals()
+    if rows is not None and rows.shape[1] == width:
         return np.where(rows_of(np.ones((T, width))) > 0, np.maximum(rows, LEAST * floor * rows[:, :1]), 0.0)
     alike = cost if cost.by_age else cost.at_mean_rates
     series, _ = _toeplitz(alike, num_bins, correlation, width, None, 1200)
-    diagonal, _ = _banded(cost, num_bins, 0.0, 1, None, 0)
-    assert isinstance(diagonal, Banded)
-    scales = diagonal.rows[:, 0]
+    scales = _best_diagonal(cost, num_bins).rows[:, 0]
     columns = np.tile(np.maximum(_padded(series.envelope(), width), LEAST * floor), (T, 1))
     return np.asarray(rows_of(columns * scales[:, None]))
 

@@ -1,0 +1,140 @@
+"""Encoders as they are given to a noise: arrays are wrapped here, once, and what is no encoder is refused.
+
+`mfdl_solvers.encoders` (public as `mfdl.factorization.encoders`) has their classes and what they answer.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from mfdl_solvers.encoders import ArrayEncoder, Dense, Encoder, Identity, PerColumn
+from mfdl_solvers.problem import ProblemError
+
+from .. import check
+from ..check import FloatArray
+from ..errors import InvalidInput, UnsupportedMechanism
+
+MAX_DENSE_STEPS = 4096
+"""T up to which an encoder with structure may be written out, 128 MiB an array."""
+
+Given = ArrayLike | Encoder | None
+"""C as an array, shape (T, T) or (columns, T, T), as an encoder, or None for the identity."""
+
+
+def as_encoder(given: Given, *, columns: int, num_steps: int) -> Encoder:
+    """The encoder of so many columns of noise over T steps.
+
+    Raises: InvalidInput: no encoder, one of another size, or one that is not causal; one of the user's own
+        whose content cannot be read.
+    """
+    if given is None:
+        return Identity(num_steps)
+    if isinstance(given, Encoder):
+        content(given)  # refused here where it has none
+        encoder, got = given, str(given.size)
+    else:
+        encoder = _of_array(given, columns)
+        got = f"shape {encoder.array.shape}"
+    if encoder.size != num_steps:
+        raise InvalidInput(f"encoder must be over {num_steps} steps, got {got}.")
+    if isinstance(encoder, PerColumn) and len(encoder.array) != columns:
+        raise InvalidInput(f"encoder must be one for each of {columns} columns, got {len(encoder.array)}.")
+    return encoder
+
+
+def steps_of(given: ArrayLike | Encoder) -> int:
+    """T of an encoder as it is given."""
+    return given.size if isinstance(given, Encoder) else (1, *_array(given).shape)[-1]
+
+
+def dense(given: ArrayLike, size: int, wanted: str) -> Dense:
+    """An encoder over `size` rows, one for all; `wanted` says what they are. Raises: InvalidInput."""
+    C = check.finite_array(2, encoder=_array(given))
+    if C.shape != (size, size):
+        raise InvalidInput(f"encoder must have shape {(size, size)} for {wanted}, got {C.shape}.")
+    return _wrapped(Dense, C)
+
+
+def _of_array(given: ArrayLike, columns: int) -> Dense:
+    ndim = _array(given).ndim
+    if ndim not in (2, 3):
+        raise InvalidInput(f"encoder must have shape (T, T) or (n, T, T), got {np.shape(given)}.")
+    C = check.finite_array(ndim, encoder=given)
+    if C.shape[-1] != C.shape[-2] or (ndim == 3 and C.shape[0] != columns):
+        raise InvalidInput(f"encoder must have shape (T, T) or ({columns}, T, T), got {C.shape}.")
+    return _wrapped(Dense if ndim == 2 else PerColumn, C)
+
+
+def _wrapped(kind: type[Dense], C: FloatArray) -> Dense:
+    C.setflags(write=False)
+    try:
+        return kind(C)
+    except ProblemError as error:
+        raise InvalidInput(str(error)) from None
+
+
+def _array(given: ArrayLike) -> NDArray[Any]:
+    """As numpy has it. Raises: InvalidInput: a text, or another object that is no array of numbers."""
+    array = check.as_array(encoder=given)
+    if array.dtype.kind in "US" or (array.dtype.kind == "O" and not array.ndim):
+        raise InvalidInput(
+            "encoder must be a numeric array of shape (T, T), or an encoder with structure, got "
+            f"{check.said(given)}; a mechanism by its name is mfdl.algorithms.build(name, dynamics, participation)."
+        )
+    return array
+
+
+# ---- what is known of one --------------------------------------------------------------------------------------------
+
+
+def plain(encoder: Encoder) -> FloatArray | Encoder | None:
+    """As it was given: an array, None for the identity, or an encoder with structure."""
+    return encoder.array if isinstance(encoder, ArrayEncoder) and encoder.shipped else encoder
+
+
+def content(encoder: Encoder, *, with_shape: bool = False) -> bytes:
+    """All that an encoder is made of, different for different ones.
+
+    Args: with_shape: whether arrays are told from those of other shapes with the same numbers.
+    Raises: InvalidInput: it is no dataclass of arrays, numbers and encoders.
+    """
+    if encoder.in_blocks:
+        array = plain(encoder)
+        return b"" if array is None else repr(array.shape).encode() * with_shape + array.tobytes()  # type: ignore[union-attr]
+    if not dataclasses.is_dataclass(encoder):
+        raise InvalidInput(
+            f"encoder {type(encoder).__name__} must be a frozen dataclass, so that its content can be read; make it "
+            "one, or give C as an array."
+        )
+    kind = type(encoder)
+    parts = [(kind.__name__ if encoder.shipped else f"{kind.__module__}.{kind.__qualname__}").encode()]
+    for field in dataclasses.fields(encoder):
+        value: Any = getattr(encoder, field.name)
+        if isinstance(value, Encoder):
+            parts.append(content(value, with_shape=True))
+        else:
+            array = np.asarray(value)
+            if array.dtype.hasobject:
+                raise InvalidInput(
+                    f"encoder {kind.__name__} must be made of arrays, numbers and encoders, but its {field.name} is "
+                    f"of type {type(value).__name__}; give C as an array."
+                )
+            parts.append(f"{field.name}{array.shape}{array.dtype.str}".encode() + np.ascontiguousarray(array).tobytes())
+    return b"(" + b"".join(parts) + b")"
+
+
+def written_out(encoder: Encoder) -> ArrayEncoder:
+    """The same encoder as an array. Raises: UnsupportedMechanism: too many steps for one."""
+    if isinstance(encoder, ArrayEncoder) and encoder.shipped:
+        return encoder
+    if encoder.size > MAX_DENSE_STEPS:
+        raise UnsupportedMechanism(
+            f"this question takes the encoder as an array of T x T, which is limited to {MAX_DENSE_STEPS} steps, got "
+            f"{encoder.size}; noise of a {type(encoder).__name__} encoder over that many is accounted where all "
+            "messages are seen: under LDP, and for eavesdroppers."
+        )
+    return Dense.of_computed(np.tril(encoder.dense()))
