@@ -232,7 +232,7 @@ REFUSED = [
     (lambda: LocalNoise([[1.0, 0.0], [np.nan, 1.0]], 2), "encoder must be finite"),
     (lambda: LocalNoise(np.stack([OWN, LATE]), 2), "encoder must be causal"),
     (lambda: SpaceTimeNoise(LATE, OWN, OWN, 2), "encoder must be causal"),
-    (lambda: SpaceTimeNoise(np.stack([OWN, -OWN]), OWN, OWN, 2), "got -1 at step 0 of column 1[.]"),
+    (lambda: SpaceTimeNoise(np.stack([OWN, -OWN]), OWN, OWN, 2), "got -1 at index .1, 0, 0.[.]"),
     (lambda: SpaceTimeNoise(np.stack([OWN] * 3), OWN, OWN, 2), r"or \(2, T, T\), got \(3, 2, 2\)"),
     (lambda: SpaceTimeNoise(OWN, np.eye(3), np.eye(3), 2), r"factor must have shape \(2, columns\)"),
     (lambda: SpaceTimeNoise(OWN, np.zeros((2, 0)), np.zeros((0, 2)), 2), "at least one column"),

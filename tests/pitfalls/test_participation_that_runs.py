@@ -93,7 +93,7 @@ def test_reshuffled_epochs_are_another_scheme_with_a_larger_loss():
     common = {"trust": trust.LDP(), "adjacency": "zero-out", "clip_norm": 1.0}
     fixed, shuffled = (algorithms.bsr(dynamics, p, bandwidth=2) for p in (Cyclic(2, 2), OncePerEpoch(2, 2)))
     C = np.eye(4) + 0.5 * np.eye(4, k=-1)
-    np.testing.assert_array_equal(fixed.noise.encoder.array, C)
+    np.testing.assert_array_equal(fixed.noise.encoder.dense(), C)
     worth = {p: np.sum(C[:, list(p)].sum(axis=1) ** 2) for p in [(0, 2), (1, 3), (0, 3), (1, 2)]}
     assert worth == {(0, 2): 2.5, (1, 3): 2.25, (0, 3): 2.25, (1, 2): 3.5}
     assert noise_scale.account(fixed, **common, noise_std=1.0).mu ** 2 == pytest.approx(2.5)
