@@ -103,7 +103,7 @@ html_theme_options = {
     "show_toc_level": 2,
     "secondary_sidebar_items": {
         "**": ["page-toc", "sg_download_links"],
-        **{page: [] for page in ("claims", "comparison", "sources", "which_mechanism")},  # wide tables
+        **{page: [] for page in ("claims", "comparison", "sources", "which_mechanism", "which_mechanism_measured")},  # wide tables
     },
     "footer_start": ["copyright"],
     "footer_end": ["theme-version"],
