@@ -88,6 +88,7 @@ sphinx_gallery_conf = {
 }
 
 # Looks
+WIDE = ("claims", "comparison", "sources", "which_mechanism", "which_mechanism_measured")  # pages of wide tables
 html_theme = "pydata_sphinx_theme"
 html_title = f"mfdl {version}"
 html_static_path = ["_static"]
@@ -103,7 +104,7 @@ html_theme_options = {
     "show_toc_level": 2,
     "secondary_sidebar_items": {
         "**": ["page-toc", "sg_download_links"],
-        **{page: [] for page in ("claims", "comparison", "sources", "which_mechanism", "which_mechanism_measured")},  # wide tables
+        **{page: [] for page in WIDE},
     },
     "footer_start": ["copyright"],
     "footer_end": ["theme-version"],
