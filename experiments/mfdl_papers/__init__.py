@@ -2,7 +2,7 @@
 
 A folder holds what belongs to one paper: `facts.toml` (what it states, and whether that is so), `figures.toml` with
 the code of its figures, its privacy bounds and rates as printed or as coded, and its statements as claims
-(`..._claims.py`). `facts`, `citations`, `statements` and `figures` read them all; `commands` are those of `mfdl`.
+(`..._claims.py`). `facts`, `citations`, `paper_claims` and `figures` read them all; `commands` are those of `mfdl`.
 Nothing in `mfdl` imports this package: it is found by entry points (`mfdl.extensions`).
 
 Bounds exist to be compared with; for a guarantee use the accounting of `mfdl`. Papers, by arXiv id:
@@ -37,14 +37,13 @@ _MODULES = {
         DecorNoise decor_accountant decor_corollary decor_theorem decor_victims
     """,
     "facts": "Fact Paper all_facts errata fact",
-    "mafalda.gram_sums": "sum_abs_gram sum_abs_gram_as_printed",
-    "mafalda.reduction": "ReducedView greedy_rows reduce_view",
-    "muffliato.distance_bounds": "muffliato_as_coded muffliato_squared",
+    "mafalda.view_sensitivity": "ReducedView greedy_rows reduce_view sum_abs_gram sum_abs_gram_as_printed",
+    "muffliato.published_losses": "muffliato_as_coded muffliato_squared",
     "noise_in_models": "accumulated_error average_error heterogeneity one_step_error pairwise_error",
     "published": "PublishedBound Quantity",
     "random_walk.walk_bounds": "hitting_times pn_f_dp walk_known",
-    "statements": "published_claims",
-    "whisper.whisper_bound": "whisper_theorem",
+    "paper_claims": "published_claims",
+    "whisper": "whisper_theorem",
 }
 _EXPORTS = {name: module for module, names in _MODULES.items() for name in names.split()}
 

@@ -13,11 +13,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from mfdl.errors import unknown_name
 
-PAPERS = ("mafalda", "decor", "corn", "whisper", "muffliato", "zip_dl", "random_walk", "gdp", "secret_bins")
+PAPERS = ("mafalda", "decor", "corn", "whisper", "muffliato", "zip_dl", "random_walk", "gdp", "balls_in_bins")
 KINDS = ("privacy", "utility", "notation", "reproduction")
+COLUMNS = ("claim", "item", "printed or coded", "verdict", "what is true", "tests")
 
 
 @dataclass(frozen=True)
@@ -67,13 +69,17 @@ class Fact:
         return self.holds or bool(self.counterexample)
 
 
+def table_of(paper: str, kind: str) -> dict[str, Any]:
+    """What `PAPER/KIND.toml` holds: "facts" or "figures" of a paper."""
+    return tomllib.loads((Path(__file__).parent / paper / f"{kind}.toml").read_text(encoding="utf-8"))
+
+
 @functools.cache
 def all_facts() -> Mapping[str, Fact]:
     """All of them by id, paper by paper."""
     table: dict[str, Fact] = {}
     for name in PAPERS:
-        text = (Path(__file__).parent / name / "facts.toml").read_text(encoding="utf-8")
-        entries = tomllib.loads(text)
+        entries = table_of(name, "facts")
         paper = Paper(entries.pop("name"), entries.pop("arxiv"), entries.pop("not_used", ""))
         for id, entry in entries.items():
             if id in table or entry.get("kind", KINDS[0]) not in KINDS:
@@ -95,9 +101,6 @@ def fact(id: str) -> Fact:
 def errata(*ids: str) -> str:
     """What is true instead, of these facts, one sentence each; the words of a `PublishedBound`."""
     return " ".join(f"{fact(id).item}: {fact(id).true}." for id in ids)
-
-
-COLUMNS = ("claim", "item", "printed or coded", "verdict", "what is true", "tests")
 
 
 def claims_tables(cases: Mapping[str, int]) -> str:

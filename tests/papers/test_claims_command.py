@@ -28,7 +28,7 @@ def test_json_rows_and_exit_code(capsys):
 
 def test_exit_code_1_when_a_verdict_is_not_the_one_on_record(capsys, monkeypatch):
     other = [dataclasses.replace(claim, expect="holds") for claim in published_claims()]
-    monkeypatch.setattr("mfdl_papers.statements.published_claims", lambda: other)
+    monkeypatch.setattr("mfdl_papers.paper_claims.published_claims", lambda: other)
     assert main(["claims", "--only", REFUTED, "--jobs", "1"]) == 1
     assert "not as on record: " + REFUTED in " ".join(capsys.readouterr().out.split())
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from mfdl.cli import main
-from mfdl_papers.corn import covariances, seed_groups, settings, training
+from mfdl_papers.corn import covariance_figures, training
 
 
 def draw_of(ldp, pairwise, corn, gap=1e-5):
@@ -25,7 +25,7 @@ def draw_of(ldp, pairwise, corn, gap=1e-5):
 )
 def test_verdicts_of_figure_1(by_p, largest, verdicts):
     by_draw = {(20, p, 0): one for p, one in by_p.items()}
-    assert [one.verdict for one in covariances.judged(by_draw, largest)] == verdicts
+    assert [one.verdict for one in covariance_figures.judged(by_draw, largest)] == verdicts
 
 
 @pytest.mark.parametrize(
@@ -38,23 +38,23 @@ def test_verdicts_of_figure_1(by_p, largest, verdicts):
     ],
 )
 def test_verdicts_of_figure_2(q0, q1, verdicts):
-    lines = {seed_groups.OUTSIDER: q0, seed_groups.MEMBER: q1, seed_groups.EDGES: [0.7] * 3}
-    judged = seed_groups.judged({name: np.array(v)[:, None] for name, v in lines.items()}, (1, 4, 20))
+    lines = {covariance_figures.OUTSIDER: q0, covariance_figures.MEMBER: q1, covariance_figures.EDGES: [0.7] * 3}
+    judged = covariance_figures.judged({name: np.array(v)[:, None] for name, v in lines.items()}, (1, 4, 20))
     assert [one.verdict for one in judged] == verdicts
 
 
 def test_limits_are_those_of_the_published_grid():
     """1 / r of T = 5000, C = 0.1: exact, of the code, and of (9b), which is no bound at 40."""
-    exact = [1 / settings.exact_limit(e) for e in (3.0, 10.0, 40.0)]
+    exact = [1 / covariance_figures.exact_limit(e) for e in (3.0, 10.0, 40.0)]
     assert exact == pytest.approx([386.8, 49.98, 6.115], rel=1e-3)
-    published = [settings.published_limits(e) for e in (3.0, 10.0, 40.0)]
+    published = [covariance_figures.published_limits(e) for e in (3.0, 10.0, 40.0)]
     assert [1 / one["renyi (code)"] for one in published] == pytest.approx([576.4, 64.50, 6.983], rel=1e-3)
     assert [1 / one["(9b)"] for one in published[:2]] == pytest.approx([1023.4, 92.10], rel=1e-3)
     assert published[2]["(9b)"] is None
 
 
 def test_traces_on_a_complete_graph():
-    one = covariances.traces(20, 1.0, 0)
+    one = covariance_figures.traces(20, 1.0, 0)
     assert one["LDP"] == pytest.approx(1.0)  # tr(W W^T)
     assert one["CorN"] == pytest.approx(1 / 20, rel=1e-3)  # the infimum ||W||_*^2 / n
     assert one["CorN"] <= one["pairwise"] * (1 + 2e-4) < 0.06
@@ -62,17 +62,17 @@ def test_traces_on_a_complete_graph():
 
 def test_groups_are_a_partition_of_all_nodes():
     for m in (1, 3, 20):
-        groups = seed_groups.groups_of(m, 0)
+        groups = covariance_figures.groups_of(m, 0)
         assert sorted(u for group in groups for u in group) == list(range(20))
         assert max(map(len, groups)) - min(map(len, groups)) <= 1
 
 
 @pytest.mark.slow
 def test_figures_on_two_points(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(covariances, "QUICK_DENSITIES", (0.5, 1.0))
-    monkeypatch.setattr(covariances, "QUICK_SIZES", (10,))
-    monkeypatch.setattr(covariances, "draws_of", lambda scale, quick, full: range(1))
-    monkeypatch.setattr(seed_groups, "QUICK_SEED_COUNTS", (1, 20))
+    monkeypatch.setattr(covariance_figures, "QUICK_DENSITIES", (0.5, 1.0))
+    monkeypatch.setattr(covariance_figures, "QUICK_SIZES", (10,))
+    monkeypatch.setattr(covariance_figures, "draws_of", lambda scale, quick, full: range(1))
+    monkeypatch.setattr(covariance_figures, "QUICK_SEED_COUNTS", (1, 20))
     answers = {}
     for name in ("corn-1", "corn-2"):
         assert main(["reproduce", name, "--quick", "--json", "--out", str(tmp_path)]) == 0
@@ -110,7 +110,7 @@ def test_a_missing_density_is_said_to_be_missing():
 
 
 def test_published_rates_of_a9a():
-    rates = {name: [training.a9a_rate(name, e) for e in settings.EPSILONS] for name in training.MECHANISMS}
+    rates = {name: [training.a9a_rate(name, e) for e in covariance_figures.EPSILONS] for name in training.MECHANISMS}
     assert rates["LDP"] == [0.001] * 3 + [0.005] * 4 + [0.01] * 2
     assert rates["pairwise"] == [0.001] + [0.005] * 3 + [0.01] * 5
     assert rates["CorN"] == [0.001] * 2 + [0.005] * 2 + [0.01] * 4 + [0.05]
@@ -127,7 +127,7 @@ def test_figure_3_of_few_steps(tmp_path, capsys, monkeypatch):
     assert panel["x"] == [0.2, 1.0]
     cells = [json.loads(path.read_text()) for path in (tmp_path / "corn-3/store/cells").glob("*.json")]
     assert {(cell["mechanism"], cell["graph"]) for cell in cells} == {
-        (mechanism, settings.graph_name(p, seed))
+        (mechanism, covariance_figures.graph_name(p, seed))
         for mechanism in ("dp-dsgd", "corn-pairwise", "corn")
         for p in (0.2, 1.0)
         for seed in (0, 1)

@@ -9,7 +9,7 @@ import mfdl
 from mfdl import algorithms
 from mfdl.cli import main
 from mfdl.decor_search import decor_couples
-from mfdl_papers.decor import accountant, couples, least_squares, tradeoff
+from mfdl_papers.decor import accountant, couples, tradeoff
 
 SEEDS = np.array([1.0, 1.1, 0.95])
 
@@ -40,7 +40,7 @@ def test_the_factor_is_the_geometric_mean_over_points():
 
 def test_couples_of_the_figure_are_those_of_the_search():
     """One ratio for every budget: the search at another budget, and what the cell of the figure is calibrated to."""
-    points = tradeoff.runs((10.0,), [1], lambda graph, mechanism, epsilon: least_squares.SETTINGS)
+    points = tradeoff.runs((10.0,), [1], lambda graph, mechanism, epsilon: tradeoff.SETTINGS)
     assert len(points) == 3 * 5
     assert points["ring", "CDP", 10.0] == points["torus", "CDP", 10.0]
     graph = mfdl.graphs.load("torus:n=16")
@@ -56,9 +56,9 @@ def test_couples_of_the_figure_are_those_of_the_search():
 
 @pytest.fixture
 def tiny(monkeypatch):
-    monkeypatch.setattr(least_squares, "SETTINGS", {**least_squares.SETTINGS, "epochs": 20, "eval_every": 5})
-    monkeypatch.setattr(least_squares, "QUICK_EPSILONS", (10.0,))
-    monkeypatch.setattr(least_squares, "seeds_of", lambda scale, quick, full: range(1, 2))
+    monkeypatch.setattr(tradeoff, "SETTINGS", {**tradeoff.SETTINGS, "epochs": 20, "eval_every": 5})
+    monkeypatch.setattr(tradeoff, "QUICK_EPSILONS", (10.0,))
+    monkeypatch.setattr(tradeoff, "seeds_of", lambda scale, quick, full: range(1, 2))
     monkeypatch.setattr(tradeoff, "GRAPHS", {"ring": "ring:n=16", "complete": "complete:n=16"})
 
 

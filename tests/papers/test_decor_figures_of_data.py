@@ -8,7 +8,7 @@ import pytest
 
 from mfdl.errors import InvalidInput
 from mfdl_papers.decor import logistic, mnist, tradeoff
-from mfdl_papers.figures import RunScale, named, paired
+from mfdl_papers.figures import RunScale, named, verdicts
 
 SEEDS = np.array([1.0, 1.02, 0.99])
 
@@ -130,7 +130,7 @@ def test_the_couple_of_a_run_is_the_best_of_its_mean():
     found |= {("ring", name, 3.0): 5 * SEEDS for name in ("LDP", "CDP")}
     curves = tradeoff.BudgetCurves.of((3.0,), found)
     assert curves.chosen == {"ring": ["middle"]}
-    assert paired.of_means(curves.lines["ring"]["DECOR"][0], SEEDS) == pytest.approx(1.0)
+    assert verdicts.of_means(curves.lines["ring"]["DECOR"][0], SEEDS) == pytest.approx(1.0)
 
 
 def test_without_the_training_images_figure_1c_says_so(tmp_path, monkeypatch):

@@ -54,7 +54,7 @@ def figures(monkeypatch):
     for run in (half, lacking, broken):
         monkeypatch.setattr(verdicts, run.__name__, run, raising=False)
     registry = {figure.name: figure for figure in made}
-    for module in ("catalogue", "reproducing"):
+    for module in ("published_figures", "reproduction"):
         monkeypatch.setattr(f"mfdl_papers.figures.{module}.FIGURES", registry)
     monkeypatch.setattr("mfdl_papers.figures.FIGURES", registry)
     return registry
@@ -118,7 +118,7 @@ def test_all_goes_on_past_missing_data_and_errors_and_keeps_the_traceback(figure
     ],
 )
 def test_bad_input_is_answered_before_any_work(arguments, message, capsys, monkeypatch):
-    monkeypatch.setattr("mfdl_papers.figures.figure.PublishedFigure.run", lambda *_: pytest.fail("worked"))
+    monkeypatch.setattr("mfdl_papers.figures.published_figures.PublishedFigure.run", lambda *_: pytest.fail("worked"))
     assert main(["reproduce", *arguments]) == 2
     said = capsys.readouterr()
     assert said.out == ""
@@ -126,7 +126,7 @@ def test_bad_input_is_answered_before_any_work(arguments, message, capsys, monke
 
 
 def test_a_folder_that_cannot_be_written_is_refused_before_any_work(tmp_path, monkeypatch):
-    monkeypatch.setattr("mfdl_papers.figures.figure.PublishedFigure.run", lambda *_: pytest.fail("worked"))
+    monkeypatch.setattr("mfdl_papers.figures.published_figures.PublishedFigure.run", lambda *_: pytest.fail("worked"))
     (tmp_path / "file").touch()
     with pytest.raises(InvalidInput, match="it is a file"):
         reproduce("mafalda-2", RunScale(out=tmp_path / "file"))

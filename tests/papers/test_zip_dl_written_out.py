@@ -15,7 +15,7 @@ from mfdl import algorithms, gossip, trust
 from mfdl.dynamics import Dynamics
 from mfdl.participation import EveryStep
 from mfdl.testing import connected_graphs
-from mfdl_papers.zip_dl import zip_dl_claims
+from mfdl_papers import zip_dl
 
 pytestmark = pytest.mark.filterwarnings("ignore:Using `assume` outside")  # claims are called with one case
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:Using `assume` outside")  # clai
 def test_the_matrices_are_those_of_the_library(graph, steps):
     """Two ways from the paper's lines to a view: written out, and by the recursion of `algorithms.zip_dl`."""
     W = gossip.metropolis_hastings(graph)
-    run = zip_dl_claims.written_out(W.dense(), steps)
+    run = zip_dl.written_out(W.dense(), steps)
     with_self, sent_only = (
         algorithms.zip_dl(Dynamics(W), EveryStep(steps), self_messages=sends) for sends in (True, False)
     )
@@ -41,7 +41,7 @@ def test_the_matrices_are_those_of_the_library(graph, steps):
 
 def test_the_average_of_the_models_has_no_noise_and_a_node_shows_its_half_step():
     """With the messages node 0 sends, its released model is -g_0 + g_0 / 2 plus what is known."""
-    run = zip_dl_claims.written_out(np.full((2, 2), 0.5), 1)
+    run = zip_dl.written_out(np.full((2, 2), 0.5), 1)
     assert_allclose(run.final_A.mean(axis=0), [-0.5, -0.5])
     assert_allclose(run.final_B.mean(axis=0), 0, atol=1e-15)
     assert_allclose(run.final_A @ [1, 0], [-0.5, -0.5])
@@ -50,15 +50,15 @@ def test_the_average_of_the_models_has_no_noise_and_a_node_shows_its_half_step()
 @pytest.mark.parametrize(("steps", "value"), [(1, 6), (2, 30), (3, 84), (4, 180)])
 def test_the_loss_on_a_ring_of_six(steps, value):
     W = gossip.metropolis_hastings(nx.cycle_graph(6)).dense()
-    run = zip_dl_claims.written_out(W, steps)
-    assert zip_dl_claims.loss_of(run.A[run.sent()][:, 3::6], run.B[run.sent()]) == pytest.approx(value)
-    assert_allclose(zip_dl_claims.growth(W=W, node=3, steps=steps), 0, atol=1e-9)
+    run = zip_dl.written_out(W, steps)
+    assert zip_dl.loss_of(run.A[run.sent()][:, 3::6], run.B[run.sent()]) == pytest.approx(value)
+    assert_allclose(zip_dl.growth(W=W, node=3, steps=steps), 0, atol=1e-9)
 
 
 @pytest.mark.parametrize("neighbours", [1, 2, 3, 4])
 def test_the_coded_noise_is_the_printed_one_scaled(neighbours):
     d = neighbours + 1
-    printed, coded = zip_dl_claims.printed_noise(np.full(d, 1 / d)), zip_dl_claims.coded_noise_map(d)
+    printed, coded = zip_dl.printed_noise(np.full(d, 1 / d)), zip_dl.coded_noise_map(d)
     assert_allclose(coded @ coded.T, d / neighbours * printed @ printed.T, atol=1e-12)
     assert_allclose(np.diag(coded @ coded.T), 1)
 
@@ -96,15 +96,15 @@ def brute_force_variation(weight, first, second, noise):
     ],
 )
 def test_the_integral_is_the_plain_sum(weight, first, waves, noise):
-    second = tuple(zip_dl_claims.wave_of(wave) for wave in waves)
+    second = tuple(zip_dl.wave_of(wave) for wave in waves)
     expected = brute_force_variation(weight, first, second, noise)
     # jumps of the wave lie anywhere in the grid's cells: 0.01
-    assert_allclose(zip_dl_claims.two_step_total_variation(weight, first, second, noise), expected, atol=0.01)
+    assert_allclose(zip_dl.two_step_total_variation(weight, first, second, noise), expected, atol=0.01)
 
 
 @pytest.mark.parametrize("neighbour", [2, 3, 4])
 @pytest.mark.parametrize("noise", [1, 4])
 def test_the_number_for_users_is_attained_by_constant_gradients(neighbour, noise):
-    claimed, truth = zip_dl_claims.user_adaptive(neighbour=neighbour, first=[1], second=[-1], noise=noise)
+    claimed, truth = zip_dl.user_adaptive(neighbour=neighbour, first=[1], second=[-1], noise=noise)
     assert_allclose(truth, claimed, atol=1e-9)
-    assert zip_dl_claims.user_adaptive(neighbour=neighbour, first=[-1], second=[1], noise=noise)[1] < claimed - 0.01
+    assert zip_dl.user_adaptive(neighbour=neighbour, first=[-1], second=[1], noise=noise)[1] < claimed - 0.01

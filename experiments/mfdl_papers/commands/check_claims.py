@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from mfdl.testing import Claim
 
 JSON_FILE, PAGE = "claims.json", "claims.md"
+COLUMNS = ("statement", "verdict", "smallest counterexample", "what is true")
+COLOURS = {"holds": "green", "refuted": "red", "untested": "yellow"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,7 +83,7 @@ def claims(config: ClaimsConfig, out: Path | None) -> Answer:
 
 def _known() -> dict[str, Claim]:
     try:
-        from ..statements import published_claims
+        from ..paper_claims import published_claims
     except ImportError as error:
         raise InvalidInput(str(error)) from None
     return {claim.id: claim for claim in published_claims()}
@@ -99,10 +101,6 @@ def _row(name: str, examples: int | None, seed: int) -> dict[str, Any]:
         "registered": claim.expect,
         "seconds": round(time.perf_counter() - began, 2),
     }
-
-
-COLUMNS = ("statement", "verdict", "smallest counterexample", "what is true")
-COLOURS = {"holds": "green", "refuted": "red", "untested": "yellow"}
 
 
 def _print_table(rows: list[dict[str, Any]]) -> None:

@@ -14,7 +14,7 @@ from mfdl.cli.command import Answer, command
 from mfdl.errors import InvalidInput
 from mfdl.reporting.options import Config, Jobs, Option
 
-from ..figures.figure import DEFAULT_OUT, RunScale
+from ..figures.published_figures import DEFAULT_OUT, RunScale
 
 if TYPE_CHECKING:
     from ..figures import Reproduction

@@ -1,6 +1,6 @@
 """[CorN]: noise with a covariance R over nodes, and the budgets that the paper and its code allow.
 
-The result is a `PublishedBound`; covariances are in `mfdl.spatial`. The first version is in `whisper.whisper_bound`.
+The result is a `PublishedBound`; covariances are in `mfdl.spatial`. The first version is in `whisper`.
 """
 
 from __future__ import annotations

@@ -19,8 +19,8 @@ from mfdl.testing.oracles.spatial import coalition_loss_reference
 from mfdl.testing.oracles.views import gossip_messages, pairwise_factor, without_noise
 from mfdl.testing.strategies.graphs import connected_graphs
 
-from ..statements import statements
-from .systems import CLIP_NORMS, NoisySystem, all_messages, draws_of_edges, exact_mu, shared_seeds, systems
+from ..paper_claims import statements
+from .budget_claims import CLIP_NORMS, NoisySystem, all_messages, draws_of_edges, exact_mu, shared_seeds, systems
 
 published_claim = statements(
     system=systems(),

@@ -16,13 +16,11 @@ import numpy as np
 from mfdl.pictures.panels import Panel
 from mfdl.training import tasks
 
-from ..figures.figure import PublishedFigure, RunScale
-from ..figures.of_panels import of_panels
-from ..figures.paired import mean_log_ratio, of_means, ordered, tied
+from ..figures.published_figures import PublishedFigure, RunScale
 from ..figures.reproduction import Reproduction
-from ..figures.trained import losses, seeded
-from ..figures.verdicts import Verdict, everywhere
-from .settings import CLIP_NORM, DELTA, DENSITY, EPSILON, EPSILONS, NODES, STEPS, draws_of, graph_name
+from ..figures.trained_panels import losses, of_panels, seeded
+from ..figures.verdicts import Verdict, everywhere, mean_log_ratio, of_means, ordered, tied
+from .covariance_figures import CLIP_NORM, DELTA, DENSITY, EPSILON, EPSILONS, NODES, STEPS, draws_of, graph_name
 
 DENSITIES = (0.2, 0.4, 0.5, 0.6, 0.8, 1.0)  # of panel (b); 0.5 at EPSILON is a point of panel (a) too
 LAST_STEPS, SPARSE = 199, 0.4

@@ -14,9 +14,9 @@ import numpy as np
 from mfdl.pictures.panels import Panel
 from mfdl.privacy import gaussian
 
-from ..figures.figure import PublishedFigure, RunScale
-from ..figures.of_panels import of_panels
+from ..figures.published_figures import PublishedFigure, RunScale
 from ..figures.reproduction import Reproduction
+from ..figures.trained_panels import of_panels
 from ..figures.verdicts import Verdict, everywhere
 from .pairwise_bounds import decor_accountant, decor_theorem
 from .tradeoff import GRAPH_COLOURS, GRAPHS

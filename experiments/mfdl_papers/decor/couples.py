@@ -19,9 +19,9 @@ from mfdl.participation import EveryStep
 from mfdl.pictures.panels import Panel
 from mfdl.privacy import gaussian
 
-from ..figures.figure import PublishedFigure, RunScale
-from ..figures.of_panels import numbers_of, of_panels
+from ..figures.published_figures import PublishedFigure, RunScale
 from ..figures.reproduction import Reproduction, Table
+from ..figures.trained_panels import numbers_of, of_panels
 from ..figures.verdicts import Verdict, everywhere
 from .tradeoff import GRAPH_COLOURS, GRAPHS
 
@@ -32,6 +32,7 @@ POSITIONS = (0.02, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 3 / 4)
 STORED = {"ring": (1.27, 3.59, 6.11, 8.14, 10.46, 15.70, 20.45, 25.72, 30.29, 40.20)}
 """Epsilons of the couples behind the published Figure 1 (a), by the paper's own conversion, for `EPSILONS`."""
 Couple = tuple[float, float]
+Found = Mapping[tuple[str, float], list[tuple[Couple, float]]]
 
 
 def step_budget(epsilon: float) -> float:
@@ -82,9 +83,6 @@ def own_search(spec: str, epsilon: float) -> list[tuple[Couple, float]]:
         positions=POSITIONS,
     )
     return [((c.sigma_local, c.sigma_pair), c.mechanism.guarantee.epsilon(DELTA)) for c in couples]
-
-
-Found = Mapping[tuple[str, float], list[tuple[Couple, float]]]
 
 
 def judged(published: Found, own: Found) -> list[Verdict]:

@@ -11,12 +11,10 @@ import numpy as np
 from mfdl.pictures.panels import Panel
 from mfdl.reporting.comparison_config import ComparisonConfig
 
-from ..figures.figure import PublishedFigure, RunScale
-from ..figures.of_panels import of_panels, spread
-from ..figures.paired import lowest, ordered
+from ..figures.published_figures import PublishedFigure, RunScale
 from ..figures.reproduction import Reproduction, Table
-from ..figures.trained import losses
-from ..figures.verdicts import Verdict, everywhere
+from ..figures.trained_panels import losses, of_panels, spread
+from ..figures.verdicts import Verdict, everywhere, lowest, ordered
 from .tradeoff import COUPLES, GRAPHS, BudgetCurves, judged, runs, seeds_of
 
 EPSILONS, QUICK_EPSILONS = (3.0, 5.0, 7.0, 10.0, 15.0, 20.0, 25.0, 30.0, 40.0), (10.0,)
@@ -28,6 +26,7 @@ RATES, CLIPS = (0.005, 0.01, 0.05, 0.1), (0.001, 0.01, 0.1)
 GRID_EPSILONS, GRID_EPSILON = (3.0, 10.0, 40.0), (10.0,)
 METRIC = "average_train_loss"
 Choice = tuple[float, float]  # learning rate, clipping norm
+Line = tuple[str, str, float]  # graph, LDP, CDP or DECOR, epsilon
 
 
 def published(graph: str, mechanism: str, epsilon: float) -> Choice:
@@ -93,9 +92,6 @@ def run(figure: PublishedFigure, scale: RunScale) -> Reproduction:
         settings=of_run,
         numbers=curves.numbers(),
     )
-
-
-Line = tuple[str, str, float]  # graph, LDP, CDP or DECOR, epsilon
 
 
 def judged_grid(found: Mapping[Line, Mapping[Choice, np.ndarray]]) -> list[Verdict]:

@@ -25,10 +25,9 @@ from mfdl.training import tasks
 from mfdl.training.replay import replay
 from mfdl.trust import LDP, SecLDP
 
-from ..figures.figure import PublishedFigure, RunScale
-from ..figures.of_panels import of_panels
+from ..figures.published_figures import PublishedFigure, RunScale
 from ..figures.reproduction import Reproduction
-from ..figures.trained import engine
+from ..figures.trained_panels import engine, of_panels
 from ..figures.verdicts import Verdict, everywhere, measured
 from .tradeoff import GRAPHS, seeds_of
 

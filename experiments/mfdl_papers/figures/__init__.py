@@ -8,10 +8,8 @@ steps, never in that rule.
 
 from __future__ import annotations
 
-from .catalogue import FIGURES, named, names
-from .figure import PublishedFigure, RunScale
-from .reproducing import reproduce, reproduce_all
-from .reproduction import Reproduction, Table
+from .published_figures import FIGURES, PublishedFigure, RunScale, named, names
+from .reproduction import Reproduction, Table, reproduce, reproduce_all
 from .verdicts import VERDICTS, Verdict
 
 __all__ = [

@@ -15,10 +15,8 @@ from mfdl.participation import Cyclic, Single
 from mfdl.testing.oracles import brute_force_sensitivity, dense_averaged_workload, dense_error_gram, prefix_sum
 from mfdl.testing.strategies import integer_encoders
 
-from ..pairwise_views import distance
-from ..statements import statements
-from .case_draws import GRAPHS, ROUNDING
-from .local_encoders import local_encoders
+from ..paper_claims import distance, statements
+from .view_claims import GRAPHS, ROUNDING, local_encoders
 
 published_claim = statements(graph=GRAPHS, encoder=integer_encoders(max_steps=4, largest=2))
 

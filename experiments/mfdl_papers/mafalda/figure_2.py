@@ -45,11 +45,11 @@ from mfdl.reporting.account import (
 )
 from mfdl.trust import PNDP
 
-from ..figures.figure import PublishedFigure, RunScale
+from ..figures.published_figures import PublishedFigure, RunScale
 from ..figures.reproduction import Reproduction, Table
 from ..figures.verdicts import Verdict, everywhere
-from ..muffliato.distance_bounds import muffliato_as_coded, muffliato_squared
-from .gram_sums import sum_abs_gram
+from ..muffliato.published_losses import muffliato_as_coded, muffliato_squared
+from .view_sensitivity import sum_abs_gram
 
 STEPS = 10
 ATTACKER = "#0"

@@ -21,8 +21,8 @@ from mfdl.errors import InvalidInput
 from mfdl.reporting.comparison_config import ComparisonConfig
 from mfdl.sweeps import Cell, Store, run_cells
 
-from ..figures.figure import RunScale
-from ..figures.trained import engine, require_finished
+from ..figures.published_figures import RunScale
+from ..figures.trained_panels import engine, require_finished
 
 WITHOUT_NOISE, OURS = "none", "mafalda"
 BASELINES = ("dp-dsgd", "anti-pgd", "d-mf")

@@ -10,11 +10,10 @@ import numpy as np
 
 from mfdl.pictures.panels import Panel
 
-from ..figures.figure import PublishedFigure, RunScale
-from ..figures.of_panels import of_panels, spread
-from ..figures.paired import clear, jackknifed, ordered
+from ..figures.published_figures import PublishedFigure, RunScale
 from ..figures.reproduction import Reproduction, Table
-from ..figures.verdicts import Verdict, everywhere, measured
+from ..figures.trained_panels import of_panels, spread
+from ..figures.verdicts import Verdict, clear, everywhere, jackknifed, measured, ordered
 from . import housing
 from .housing import COLOURS, NAMES, OURS, WITHOUT_NOISE, Place, TrainedPoint
 

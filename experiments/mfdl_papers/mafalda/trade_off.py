@@ -10,11 +10,10 @@ import numpy as np
 
 from mfdl.pictures.panels import Panel
 
-from ..figures.figure import PublishedFigure, RunScale
-from ..figures.of_panels import of_panels, spread
-from ..figures.paired import clear, jackknifed, ordered
+from ..figures.published_figures import PublishedFigure, RunScale
 from ..figures.reproduction import Reproduction, Table
-from ..figures.verdicts import CONFIRMED, DIRECTION, Verdict, measured
+from ..figures.trained_panels import of_panels, spread
+from ..figures.verdicts import CONFIRMED, DIRECTION, Verdict, clear, jackknifed, measured, ordered
 from . import housing
 from .housing import BASELINES, COLOURS, NAMES, OURS, WITHOUT_NOISE, Place
 

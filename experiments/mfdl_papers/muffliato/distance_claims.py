@@ -24,10 +24,9 @@ from mfdl.testing.oracles.sensitivity import largest_signed_sum
 from mfdl.testing.oracles.views import clear_rank, gossip_messages, of_node, pinv_gram
 from mfdl.testing.strategies.graphs import connected_graphs, gossip_matrices
 
-from ..pairwise_views import pairwise_gram, total_variation, two_of
+from ..paper_claims import pairwise_gram, statements, total_variation, two_of
 from ..published import PublishedBound
-from ..statements import statements
-from .distance_bounds import muffliato_as_coded, muffliato_squared
+from .published_losses import muffliato_as_coded, muffliato_squared
 
 NODES = st.integers(0, 3)
 

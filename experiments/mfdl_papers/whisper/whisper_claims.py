@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 
 from mfdl.testing.oracles.gaussian import exact_epsilon
 
-from ..corn.budget_claims import DELTAS, EPSILONS, epsilon_spent
-from ..corn.systems import NoisySystem, mu_of, systems
-from ..statements import statements
-from .whisper_bound import whisper_theorem
+from ..corn.budget_claims import DELTAS, EPSILONS, NoisySystem, epsilon_spent, mu_of, systems
+from ..paper_claims import statements
+from . import whisper_theorem
 
 published_claim = statements(system=systems(), epsilon=EPSILONS, delta=DELTAS)
 

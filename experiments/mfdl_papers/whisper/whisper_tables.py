@@ -12,13 +12,23 @@ from mfdl.privacy import gaussian
 from mfdl.progress import shown
 
 from ..corn.covariance_bounds import corn_theorem
-from ..corn.covariances import NAMES, Traces, in_order, traces
-from ..corn.settings import CLIP_NORM, DELTA, EPSILONS, NODES, STEPS, draws_of
-from ..figures.figure import PublishedFigure, RunScale
-from ..figures.of_panels import spread
+from ..corn.covariance_figures import (
+    CLIP_NORM,
+    DELTA,
+    EPSILONS,
+    NAMES,
+    NODES,
+    STEPS,
+    Traces,
+    draws_of,
+    in_order,
+    traces,
+)
+from ..figures.published_figures import PublishedFigure, RunScale
 from ..figures.reproduction import Reproduction, Table
+from ..figures.trained_panels import spread
 from ..figures.verdicts import Verdict, everywhere, measured
-from .whisper_bound import whisper_theorem
+from . import whisper_theorem
 
 DENSITIES = (0.2, 0.4, 0.5, 0.6, 0.8, 1.0)
 HALF = 0.5

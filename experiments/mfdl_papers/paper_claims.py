@@ -1,15 +1,26 @@
-"""What claims share: pairwise views written out, their Grams, and what a distance of normal distributions shows."""
+"""What the papers state about privacy, gossip and error, each as a claim; and the pairwise views that claims share.
+
+A claim says what is printed (or coded), never what this library computes instead: its words and the verdict on record
+are those of its fact in `PAPER/facts.toml`, the truth comes from oracles, by the function that `statements` decorates.
+`published_claims` reads the claims of every paper.
+
+Pairwise views are written out here with their Grams, and what a distance of normal distributions shows.
+"""
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import math
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from typing import Any
 
 import numpy as np
 from hypothesis import assume
 
 from mfdl.check import FloatArray
 from mfdl.gossip import GossipMatrix
+from mfdl.testing import Claim, claim
 from mfdl.testing.oracles import (
     clear_rank,
     gossip_messages,
@@ -20,6 +31,60 @@ from mfdl.testing.oracles import (
     received,
     without_noise,
 )
+
+from .facts import fact
+
+MODULES = (
+    "mafalda.factorization_claims",
+    "mafalda.view_claims",
+    "muffliato.distance_claims",
+    "zip_dl",
+    "decor.accounting_claims",
+    "decor.training_claims",
+    "corn.budget_claims",
+    "gdp",
+    "whisper.whisper_claims",
+    "corn.covariance_claims",
+    "balls_in_bins",
+)
+
+Decorator = Callable[..., Callable[[Callable[..., Any]], Claim]]
+
+
+def statements(**usual: Any) -> Decorator:
+    """`claim` for the facts of one file: paper, item, statement, verdict and erratum are those of `facts`.
+
+    Args: usual: options, and what a parameter of this name is drawn from where a claim says nothing else.
+
+    A function's docstring adds what its cases are, where the statement leaves that open.
+    """
+
+    def published_claim(id: str, **changes: Any) -> Callable[[Callable[..., Any]], Claim]:
+        row, known = fact(id), {**usual, **changes}
+        options = {"tolerance": usual["tolerance"]} if "tolerance" in usual else {}
+        options |= {"id": id, "expect": "holds" if row.holds else "refuted", "erratum": row.true}
+
+        def make(function: Callable[..., Any]) -> Claim:
+            function.__doc__ = f"{row.states}\n\n{inspect.getdoc(function) or ''}".rstrip()
+            drawn = {name: known[name] for name in inspect.signature(function).parameters if name in known}
+            return claim(str(row.paper), row.item, **{**options, **drawn, **changes})(function)
+
+        return make
+
+    return published_claim
+
+
+def published_claims() -> list[Claim]:
+    """All of them, paper by paper in the order of `MODULES`.
+
+    Raises: RuntimeError: two claims share an id.
+    """
+    by_id: dict[str, Claim] = {}
+    for module in MODULES:
+        for value in vars(importlib.import_module(f"{__package__}.{module}")).values():
+            if isinstance(value, Claim) and by_id.setdefault(value.id, value) is not value:
+                raise RuntimeError(f"two claims are called {value.id!r}.")
+    return list(by_id.values())
 
 
 def two_of(num_nodes: int, attacker: int, victim: int) -> int:

@@ -1,21 +1,30 @@
-"""What a published figure is here, and on what scale it is run; light, for `mfdl reproduce --list`."""
+"""The published figures by name: what each claims, costs and needs, which code runs it, and on what scale.
+
+`PAPER/figures.toml` hold them. Light, for `mfdl reproduce --list`."""
 
 from __future__ import annotations
 
 import dataclasses
 import importlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from mfdl.errors import require_known
 from mfdl.progress import Progress
+
+from ..facts import table_of
 
 if TYPE_CHECKING:
     from .reproduction import Reproduction
 
+
 T = TypeVar("T")
 
 DEFAULT_OUT = Path("results/reproduce")
+PAPERS = ("mafalda", "decor", "corn", "whisper")
+"""In the order in which `all` runs them."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,3 +91,33 @@ class PublishedFigure:
         """One row of `mfdl reproduce --list --json`."""
         names = ("name", "paper", "figure", "claim", "quick_minutes", "full_cost")
         return {**{name: getattr(self, name) for name in names}, "data": list(self.data)}
+
+
+def _of(paper: str) -> Iterator[PublishedFigure]:
+    content = table_of(paper, "figures")
+    for facts in content["figure"]:
+        listed: dict[str, Any] = {name: tuple(facts.pop(name, ())) for name in ("data", "deviations")}
+        yield PublishedFigure(paper=content["paper"], **facts, **listed)
+
+
+FIGURES: Mapping[str, PublishedFigure] = MappingProxyType(
+    {figure.name: figure for paper in PAPERS for figure in _of(paper)}
+)
+
+
+def names() -> tuple[str, ...]:
+    """All names.
+
+    >>> names()[0]
+    'mafalda-2'
+    """
+    return tuple(FIGURES)
+
+
+def named(name: str) -> PublishedFigure:
+    """The figure of a name.
+
+    Raises: InvalidInput: no such figure; the message names the nearest one.
+    """
+    require_known("figure", name, FIGURES)
+    return FIGURES[name]

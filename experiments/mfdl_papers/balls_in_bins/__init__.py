@@ -1,4 +1,4 @@
-"""Claims about secret bins (docs/balls_in_bins_theorem.md): the theorem, what follows from it, and what does not.
+"""Claims about balls-in-bins (docs/balls_in_bins_theorem.md): the theorem, and statements close to it, some false.
 
 Losses are hockey sticks at noise of std 1, by integration over the plane of two bins; those of adaptive attackers by
 dynamic programming, never above the true ones.
@@ -18,7 +18,7 @@ from mfdl.check import FloatArray
 from mfdl.privacy import gaussian
 from mfdl.testing.oracles.secret_bins import attacked, of_means, of_two_bins
 
-from ..statements import statements
+from ..paper_claims import statements
 
 ENTRIES = st.sampled_from([0.0, 1.0, -1.0, 0.5, -0.5])
 SIGMAS = st.sampled_from([1.0, 2.0])
