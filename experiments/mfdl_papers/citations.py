@@ -24,11 +24,11 @@ _EPRINT = re.compile(r"eprint\s*=\s*\{(\d{4}\.\d{5})\}")
 @functools.cache
 def bibliography() -> Mapping[str, Citation]:
     """All entries by arXiv number."""
-    found = {}
+    entries = {}
     for entry in _ENTRY.finditer(BIBLIOGRAPHY.read_text(encoding="utf-8")):
         for number in _EPRINT.findall(entry[0]):
-            found[number] = Citation(number, entry["key"], entry[0])
-    return MappingProxyType(found)
+            entries[number] = Citation(number, entry["key"], entry[0])
+    return MappingProxyType(entries)
 
 
 def numbers_in(words: str) -> list[str]:

@@ -141,6 +141,6 @@ def total_variation(mu: float) -> float:
     return float(2 * normal_cdf(mu / 2) - 1)
 
 
-def distance(one: FloatArray, other: FloatArray) -> float:
+def distance(matrix: FloatArray, other: FloatArray) -> float:
     """Frobenius norm of the difference, relative to the second matrix where that is above 1."""
-    return float(np.linalg.norm(one - other) / max(1.0, float(np.linalg.norm(other))))
+    return float(np.linalg.norm(matrix - other) / max(1.0, float(np.linalg.norm(other))))

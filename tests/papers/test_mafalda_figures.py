@@ -64,7 +64,7 @@ def test_where_nobody_reaches_the_level_it_is_a_direction_at_most():
     judged = share_of(around(1.2, 0.9, 0.8), around(9.0, 1.2, 0.9), without_noise=around(0.78, 0.78, 0.78))
     assert judged.verdict == "direction only"
     assert judged.value == pytest.approx(0.25, abs=0.03)  # at a test loss of 1
-    assert "without noise ours ends at 0.78" in judged.said
+    assert "without noise ours ends at 0.78" in judged.finding
     worse = share_of(around(9.0, 1.2, 0.9), around(1.2, 0.9, 0.8), without_noise=around(0.78, 0.78, 0.78))
     assert worse.verdict == "refuted"
 
@@ -88,7 +88,7 @@ def test_the_lowest_at_every_budget_and_every_late_step():
     for d_mf, verdict in ((high, "confirmed"), (mixed, "direction only"), (low / 2, "direction only")):
         judged = trade_off.judge_best("here", [1, 2, 5], {"mafalda": low, "dp-dsgd": high, "d-mf": d_mf}, rivals)
         assert judged.verdict == verdict
-    assert "not below D-MF at mu = 1, D-MF at mu = 2" in judged.said
+    assert "not below D-MF at mu = 1, D-MF at mu = 2" in judged.finding
     assert trade_off.judge_best("h", [1, 2, 5], {"mafalda": high, "d-mf": low}, ("d-mf",)).verdict == "refuted"
     curves = {"mafalda": low, "dp-dsgd": mixed, "anti-pgd": high}
     assert over_time.judge_lowest("here", curves).verdict == "confirmed"  # the first step does not count

@@ -121,9 +121,9 @@ def _print_table(rows: list[dict[str, Any]]) -> None:
 
 def _summary(rows: list[dict[str, Any]]) -> str:
     count = {verdict: sum(row["verdict"] == verdict for row in rows) for verdict in COLOURS}
-    said = ", ".join(f"{number} {verdict}" for verdict, number in count.items() if number)
+    counts = ", ".join(f"{number} {verdict}" for verdict, number in count.items() if number)
     other = [row["id"] for row in rows if not row["as_registered"]]
-    return f"{len(rows)} claims: {said}; " + (
+    return f"{len(rows)} claims: {counts}; " + (
         f"not as on record: {', '.join(other)}." if other else "every verdict is the one on record."
     )
 

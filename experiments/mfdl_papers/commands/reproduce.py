@@ -134,7 +134,7 @@ def _show(done: Reproduction) -> None:
     for table in done.tables:
         options.say([_table(table.title, table.columns, table.rows)])
     title = f"{figure.paper}, {figure.figure}{done.scale.pick(' (quick)', '')}: {done.verdict}"
-    rows = [(part.claim, part.said, part.verdict) for part in done.verdicts]
+    rows = [(part.claim, part.finding, part.verdict) for part in done.verdicts]
     options.say([_table(title, ("claimed", "ours", "verdict"), rows)])
     notes = [f"Deviation: {text}" for text in figure.deviations] + [f"Missing: {text}" for text in done.missing]
     cost = f"Cost: {done.seconds:.0f} s; the full figure {figure.full_cost}."
@@ -142,7 +142,7 @@ def _show(done: Reproduction) -> None:
 
 
 def _show_all(every: list[Reproduction], path: Path) -> None:
-    rows = [(done.figure.name, part.claim, part.said, part.verdict) for done in every for part in done.verdicts]
+    rows = [(done.figure.name, part.claim, part.finding, part.verdict) for done in every for part in done.verdicts]
     options.say([_table("published figures", ("figure", "claimed", "ours", "verdict"), rows)])
     seconds = sum(done.seconds for done in every)
     options.say([f"{len(every)} figures in {seconds / 60:.1f} minutes."], path)

@@ -101,11 +101,11 @@ def problem_10(seeds: FloatArray, coalition_size: int, num_steps: int) -> Any:
     B = messages @ np.kron(np.eye(num_steps), np.hstack([np.eye(n), seeds]))
     for coalition in itertools.combinations(range(n), coalition_size):
         honest = [i for i in range(n) if i not in coalition]
-        held = {k for k in range(m) if seeds[list(coalition), k].any()}
-        lacking = seeds[:, [k for k in range(m) if k not in held]]
+        known_seeds = {k for k in range(m) if seeds[list(coalition), k].any()}
+        lacking = seeds[:, [k for k in range(m) if k not in known_seeds]]
         inverse = np.linalg.inv(np.eye(n) + lacking @ lacking.T)
         printed = max(printed, 2 * math.sqrt(num_steps * inverse.diagonal()[honest].max()))
-        known = {t * (n + m) + k for t in range(num_steps) for k in [*coalition, *(n + k for k in held)]}
+        known = {t * (n + m) + k for t in range(num_steps) for k in [*coalition, *(n + k for k in known_seeds)]}
         truth = max(truth, exact_mu(messages, without_noise(B, known), honest, n, 1.0))
     return [printed, truth], [truth, printed]
 

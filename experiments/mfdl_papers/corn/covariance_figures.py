@@ -122,11 +122,11 @@ def run_covariances(figure: PublishedFigure, scale: RunScale) -> Reproduction:
     """Solves every draw and judges it."""
     draws = draws_of(scale, 3, 10)
     densities, sizes = scale.pick(QUICK_DENSITIES, DENSITIES), scale.pick(QUICK_SIZES, SIZES)
-    asked: list[Draw] = [(NODES, p, s) for p in densities for s in draws]
-    asked += [(n, DENSITY, s) for n in sizes for s in (draws if n <= ONE_DRAW_ABOVE else draws[:1])]
+    cases: list[Draw] = [(NODES, p, s) for p in densities for s in draws]
+    cases += [(n, DENSITY, s) for n in sizes for s in (draws if n <= ONE_DRAW_ABOVE else draws[:1])]
     by_draw: dict[Draw, dict[str, float]] = {}
-    with shown(scale.progress).bar("covariances", len(asked)) as report:
-        for case in asked:
+    with shown(scale.progress).bar("covariances", len(cases)) as report:
+        for case in cases:
             if case not in by_draw:
                 by_draw[case] = traces(*case)
             report(1)
@@ -162,7 +162,7 @@ def run_covariances(figure: PublishedFigure, scale: RunScale) -> Reproduction:
         ),
     ]
     verdicts = judged_covariances(by_draw, max(sizes))
-    title = f"CorN-DSGD, Figure 1: CorN <= pairwise <= LDP {verdicts[0].said}"
+    title = f"CorN-DSGD, Figure 1: CorN <= pairwise <= LDP {verdicts[0].finding}"
     caption = (
         f"User level, T = {STEPS}, C = {CLIP_NORM}, delta = {DELTA:g}, replace-one, an eavesdropper; connected "
         f"Erdős-Rényi draws, Metropolis-Hastings; mean and range of {len(draws)} draws (one for n > {ONE_DRAW_ABOVE}). "
@@ -227,8 +227,10 @@ def judged_seed_groups(lines: Mapping[str, np.ndarray], counts: Sequence[int]) -
         for i in range(len(counts) - 1)
         for s in range(q0.shape[1])
     }
-    said = f"{q0[0].mean():.3f} of LDP's noise with {counts[0]} seed, {q0[-1].mean():.3f} with {counts[-1]}"
-    rises = Verdict("less noise is left the fewer seeds there are", everywhere(steps), said, value=float(q0[0].mean()))
+    shares = f"{q0[0].mean():.3f} of LDP's noise with {counts[0]} seed, {q0[-1].mean():.3f} with {counts[-1]}"
+    rises = Verdict(
+        "less noise is left the fewer seeds there are", everywhere(steps), shares, value=float(q0[0].mean())
+    )
     gains = {
         (m, s): bool(q1[i, s] < 1 - SEED_TOLERANCE)
         for i, m in enumerate(counts)
@@ -273,7 +275,7 @@ def run_seed_groups(figure: PublishedFigure, scale: RunScale) -> Reproduction:
         dashed=(EDGES, "LDP"),
     )
     nothing = "; against one curious node disjoint groups gain nothing" * (verdicts[1].verdict == REFUTED)
-    title = f"CorN-DSGD, Figure 2: {verdicts[0].said}{nothing}"
+    title = f"CorN-DSGD, Figure 2: {verdicts[0].finding}{nothing}"
     caption = (
         f"User level, T = {STEPS}, C = {CLIP_NORM}, delta = {DELTA:g}, exact budget; {len(draws)} connected "
         "Erdős-Rényi draws, Metropolis-Hastings, groups of a random order; mean and range. Certified gaps at most "

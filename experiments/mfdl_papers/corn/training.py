@@ -112,9 +112,11 @@ def judged(by_point: Mapping[Point, Mapping[str, np.ndarray]]) -> list[Verdict]:
     below = sum(of_means(a, b) < 1 for a, b in pairs.values())
     sure = sum(mean + half <= 0 and mean < 0 for mean, half in means.values())
     factors = [of_means(lines["LDP"], lines["CorN"]) for lines in by_point.values()]
-    said = f"its mean is lower in {below} of {len(pairs)} comparisons, below pairwise beyond the seeds at {sure} of "
-    said += f"{len(by_point)} points; LDP / CorN {min(factors):.3g} to {max(factors):.3g}"
-    best = Verdict("CorN is best at every budget and density", ordered(pairs), said)
+    comparison = (
+        f"its mean is lower in {below} of {len(pairs)} comparisons, below pairwise beyond the seeds at {sure} of "
+    )
+    comparison += f"{len(by_point)} points; LDP / CorN {min(factors):.3g} to {max(factors):.3g}"
+    best = Verdict("CorN is best at every budget and density", ordered(pairs), comparison)
     claim = f"its margin over pairwise noise is largest for p <= {SPARSE:g}"
     gains = {p: float(np.exp(-means[e, p][0])) for e, p in by_point if e == EPSILON}
     words = "pairwise / CorN " + ", ".join(f"{gain:.3g} at p = {p:g}" for p, gain in sorted(gains.items()))
@@ -151,16 +153,16 @@ def run(figure: PublishedFigure, scale: RunScale) -> Reproduction:
         "data_home": scale.data_home,
         **experiment.options,
     }
-    asked = {}
+    configs = {}
     for epsilon, p in points:
         for name, (mechanism, trust) in MECHANISMS.items():
             settings = ("corn.horizon=1",) if name == "CorN" else ()
             of_point = {"mechanisms": (mechanism,), "trust": trust, "settings": settings, "epsilon": epsilon}
             of_point["graph"] = functools.partial(graph_name, p)
             of_point["learning_rate"] = experiment.rate(name, epsilon)
-            asked[epsilon, p, name] = seeded(seeds, **of_point, **common)
-    found = losses(figure, scale, asked, last_steps=LAST_STEPS)
-    by_point = {(e, p): {name: found[e, p, name] for name in MECHANISMS} for e, p in points}
+            configs[epsilon, p, name] = seeded(seeds, **of_point, **common)
+    final_losses = losses(figure, scale, configs, last_steps=LAST_STEPS)
+    by_point = {(e, p): {name: final_losses[e, p, name] for name in MECHANISMS} for e, p in points}
     panels, verdicts = _panels(by_point, experiment.y_label), judged(by_point)
     caption = (
         f"{NODES} nodes, Erdős-Rényi, {experiment.task}, T = {common['epochs'] * period}, C = {CLIP_NORM}, "
@@ -170,13 +172,18 @@ def run(figure: PublishedFigure, scale: RunScale) -> Reproduction:
     )
     of_run = {**common, "data_home": None, "seeds": list(seeds)}
     return of_panels(
-        figure, scale, verdicts, panels, (f"CorN-DSGD, {figure.figure}: {verdicts[0].said}", caption), settings=of_run
+        figure,
+        scale,
+        verdicts,
+        panels,
+        (f"CorN-DSGD, {figure.figure}: {verdicts[0].finding}", caption),
+        settings=of_run,
     )
 
 
 def _panels(by_point: Mapping[Point, Mapping[str, np.ndarray]], y_label: str) -> list[Panel]:
     """Against the budget, and against the density, where there is more than one point."""
-    made = []
+    panels = []
     for title, x_label, place, fixed in (
         (f"(a) p = {DENSITY}", "epsilon", 0, DENSITY),
         (f"(b) epsilon = {EPSILON:g}", "edge probability p", 1, EPSILON),
@@ -184,5 +191,5 @@ def _panels(by_point: Mapping[Point, Mapping[str, np.ndarray]], y_label: str) ->
         points = sorted(point for point in by_point if point[1 - place] == fixed)
         if len(points) > 1:
             lines = {name: np.stack([by_point[point][name] for point in points]) for name in MECHANISMS}
-            made.append(Panel(title, x_label, y_label, [point[place] for point in points], lines, log_x=place == 0))
-    return made
+            panels.append(Panel(title, x_label, y_label, [point[place] for point in points], lines, log_x=place == 0))
+    return panels

@@ -137,13 +137,13 @@ def run(figure: PublishedFigure, scale: RunScale) -> Reproduction:
         )
         for q, lines in by_q.items()
     ]
-    what = (
+    level = (
         f"example level, batch {BATCH} of {RECORDS} by Poisson sampling, zero-out"
         if example
         else "user level, replace-one"
     )
     caption = (
-        f"{NODES} nodes, {what}, T = {STEPS}, C = 1, delta = {DELTA:g}, sigma_local = {local:g}. Full lines: "
+        f"{NODES} nodes, {level}, T = {STEPS}, C = 1, delta = {DELTA:g}, sigma_local = {local:g}. Full lines: "
         "Algorithms 2 and 3; dashed in the same colour: Theorem 1; LDP: all secrets known; CDP: all noise averaged."
     )
     of_run = {"steps": STEPS, "delta": DELTA, "clip_norm": 1.0, "sigma_local": local, "graphs": GRAPHS}
@@ -152,6 +152,6 @@ def run(figure: PublishedFigure, scale: RunScale) -> Reproduction:
         scale,
         verdicts,
         panels,
-        (f"DECOR, {figure.figure}: pairwise noise takes epsilon {verdicts[0].said}", caption),
+        (f"DECOR, {figure.figure}: pairwise noise takes epsilon {verdicts[0].finding}", caption),
         settings=of_run,
     )

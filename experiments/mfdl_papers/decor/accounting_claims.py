@@ -183,7 +183,7 @@ def factor(graph: nx.Graph, local: float, pair: float) -> FloatArray:
     return pairwise_factor(list(graph.edges), len(graph), local, pair)
 
 
-def held(graph: nx.Graph, attackers: Collection[int]) -> list[int]:
+def known_columns(graph: nx.Graph, attackers: Collection[int]) -> list[int]:
     """Noise columns that the attackers know: their own, and those of their edges."""
     ends = [(i,) for i in range(len(graph))] + list(graph.edges)
     return [column for column, holders in enumerate(ends) if set(holders) & set(attackers)]
@@ -191,7 +191,7 @@ def held(graph: nx.Graph, attackers: Collection[int]) -> list[int]:
 
 def slopes(graph: nx.Graph, local: float, pair: float, attackers: Collection[int] = ()) -> FloatArray:
     """2 [(B B^T)^+]_uu for the honest nodes, B without the noise that the attackers know."""
-    B = without_noise(factor(graph, local, pair), held(graph, attackers))
+    B = without_noise(factor(graph, local, pair), known_columns(graph, attackers))
     X, _ = pinv_gram(np.eye(len(graph)), B)
     return 2 * np.delete(X.diagonal(), list(attackers))
 
@@ -212,7 +212,7 @@ def coalitions(graph: nx.Graph, size: int) -> list[tuple[int, ...]]:
     return list(itertools.combinations(range(len(graph)), size))
 
 
-def laplacian(graph: nx.Graph, kept: Sequence[int] | None = None) -> FloatArray:
+def laplacian(graph: nx.Graph, nodes: Sequence[int] | None = None) -> FloatArray:
     """Of the graph, or of what deleting all but the kept nodes leaves of it."""
-    A = nx.to_numpy_array(graph, kept)
+    A = nx.to_numpy_array(graph, nodes)
     return np.diag(A.sum(axis=1)) - A

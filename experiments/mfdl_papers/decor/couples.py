@@ -56,7 +56,7 @@ def published_search(spec: str, epsilon: float) -> list[tuple[Couple, float]]:
         return 2 * float((squares / (local**2 + pair**2 * np.maximum(eigenvalues, 0))).sum(axis=1).max())
 
     highest = math.sqrt(2 / budget)
-    kept = []
+    pairs_in_order = []
     for local in np.linspace(highest / math.sqrt(NODES), highest, PLACES):
         pairs = PAIRS
         while len(pairs) > 1 and slope(local, pairs[-1]) <= budget:
@@ -66,8 +66,8 @@ def published_search(spec: str, epsilon: float) -> list[tuple[Couple, float]]:
             else:
                 pairs = pairs[len(pairs) // 2 :] if middle > budget else pairs[: len(pairs) // 2]
         if len(pairs) == 1:
-            kept.append(((float(local), float(pairs[0])), converted(slope(local, float(pairs[0])))))
-    return kept
+            pairs_in_order.append(((float(local), float(pairs[0])), converted(slope(local, float(pairs[0])))))
+    return pairs_in_order
 
 
 def own_search(spec: str, epsilon: float) -> list[tuple[Couple, float]]:
@@ -85,20 +85,20 @@ def own_search(spec: str, epsilon: float) -> list[tuple[Couple, float]]:
     return [((c.sigma_local, c.sigma_pair), c.mechanism.guarantee.epsilon(DELTA)) for c in couples]
 
 
-def judged(published: Found, own: Found) -> list[Verdict]:
+def judged(published: Found, exact: Found) -> list[Verdict]:
     """Whether the couples of either search keep their budgets, and whether pairwise noise buys private noise."""
     every = [e / target for (_, target), some in published.items() for _, e in some]
     every += [e / target for stored in STORED.values() for target, e in zip(EPSILONS, stored, strict=True)]
-    kept = everywhere({i: ratio <= 1 for i, ratio in enumerate(every)})
-    said = f"{sum(ratio > 1 for ratio in every)} of {len(every)} couples exceed their budget, "
-    said += f"by up to {max(every) - 1:.1%}"
-    search = Verdict("every couple of the search keeps its budget", kept, said, value=max(every))
-    ours = [e / target for (_, target), some in own.items() for _, e in some]
+    within_budget = everywhere({i: ratio <= 1 for i, ratio in enumerate(every)})
+    excess = f"{sum(ratio > 1 for ratio in every)} of {len(every)} couples exceed their budget, "
+    excess += f"by up to {max(every) - 1:.1%}"
+    search = Verdict("every couple of the search keeps its budget", within_budget, excess, value=max(every))
+    ours = [e / target for (_, target), some in exact.items() for _, e in some]
     words = f"{sum(ratio > 1 + 1e-9 for ratio in ours)} of {len(ours)} exceed it; the least spends {min(ours):.4%}"
-    mended = everywhere({i: ratio <= 1 + 1e-9 for i, ratio in enumerate(ours)})
+    exact_within_budget = everywhere({i: ratio <= 1 + 1e-9 for i, ratio in enumerate(ours)})
     less = [
         (couple[0] / gaussian_ldp(target), couple[1] / gaussian_ldp(target))
-        for (graph, target), some in own.items()
+        for (graph, target), some in exact.items()
         for couple, _ in some[:1]
     ]
     gain = Verdict(
@@ -108,7 +108,7 @@ def judged(published: Found, own: Found) -> list[Verdict]:
         f"{min(b for _, b in less):.3g} to {max(b for _, b in less):.3g} times LDP's noise",
         value=min(a for a, _ in less),
     )
-    return [search, Verdict("every couple of ours keeps its budget", mended, words, value=max(ours)), gain]
+    return [search, Verdict("every couple of ours keeps its budget", exact_within_budget, words, value=max(ours)), gain]
 
 
 def gaussian_ldp(epsilon: float) -> float:
@@ -120,16 +120,16 @@ def run(figure: PublishedFigure, scale: RunScale) -> Reproduction:
     """Searches, and draws couples relative to LDP's noise."""
     epsilons = scale.pick(QUICK_EPSILONS, EPSILONS)
     published = {(graph, e): published_search(spec, e) for graph, spec in GRAPHS.items() for e in epsilons}
-    own = {(graph, e): own_search(spec, e) for graph, spec in GRAPHS.items() for e in epsilons}
-    verdicts = judged(published, own)
-    shown = epsilons[len(epsilons) // 2]
-    lines = {graph: [couple for couple, _ in own[graph, shown]] for graph in GRAPHS}
+    exact = {(graph, e): own_search(spec, e) for graph, spec in GRAPHS.items() for e in epsilons}
+    verdicts = judged(published, exact)
+    middle_epsilon = epsilons[len(epsilons) // 2]
+    lines = {graph: [couple for couple, _ in exact[graph, middle_epsilon]] for graph in GRAPHS}
     panel = Panel(
-        f"couples for epsilon = {shown:g}",
+        f"couples for epsilon = {middle_epsilon:g}",
         "sigma_local from CDP's noise (0) to LDP's (1)",
         "sigma_pair over LDP's noise",
         list(POSITIONS),
-        {graph: np.array([[pair / gaussian_ldp(shown)] for _, pair in some]) for graph, some in lines.items()},
+        {graph: np.array([[pair / gaussian_ldp(middle_epsilon)] for _, pair in some]) for graph, some in lines.items()},
         colours=GRAPH_COLOURS,
     )
     budgets = Panel(
@@ -151,7 +151,7 @@ def run(figure: PublishedFigure, scale: RunScale) -> Reproduction:
         (
             graph,
             f"{e:g}",
-            *(f"{local:.4g}, {pair:.4g}" for (local, pair), _ in _three(own[graph, e])),
+            *(f"{local:.4g}, {pair:.4g}" for (local, pair), _ in _three(exact[graph, e])),
             _first(published[graph, e]),
         )
         for graph in GRAPHS
@@ -175,7 +175,7 @@ def run(figure: PublishedFigure, scale: RunScale) -> Reproduction:
         scale,
         verdicts,
         [panel, budgets],
-        (f"DECOR, Appendix D.1: of the published search {verdicts[0].said}", caption),
+        (f"DECOR, Appendix D.1: of the published search {verdicts[0].finding}", caption),
         tables=[Table("couples (sigma_local, sigma_pair)", columns, rows)],
         settings=of_run,
         numbers={"panels": [numbers_of(panel), numbers_of(budgets)]},

@@ -72,8 +72,8 @@ def run(figure: PublishedFigure, scale: RunScale) -> Reproduction:
     epsilons, seeds = scale.pick(QUICK_EPSILONS, EPSILONS), seeds_of(scale, 3, 4)
     couples = scale.pick(COUPLES[:1], COUPLES)
     points = runs(epsilons, seeds, lambda g, m, e: settings(PASSES, published(g, m, e), scale), couples)
-    found = losses(figure, scale, points, last_steps=LAST_STEPS, column=METRIC)
-    curves = BudgetCurves.of(epsilons, {point: excess(values) for point, values in found.items()})
+    final_losses = losses(figure, scale, points, last_steps=LAST_STEPS, column=METRIC)
+    curves = BudgetCurves.of(epsilons, {point: excess(values) for point, values in final_losses.items()})
     verdicts = judged(curves)
     caption = (
         f"16 nodes, user level, T = {PERIOD * PASSES}, weight decay 1e-5, rates eta / (1 + t / 5000), published rates "
@@ -87,24 +87,26 @@ def run(figure: PublishedFigure, scale: RunScale) -> Reproduction:
         scale,
         verdicts,
         curves.panels("train loss - 0.3236"),
-        (f"DECOR, Figure 1 (b), a9a: {verdicts[0].said}", caption),
+        (f"DECOR, Figure 1 (b), a9a: {verdicts[0].finding}", caption),
         tables=curves.tables(),
         settings=of_run,
         numbers=curves.numbers(),
     )
 
 
-def judged_grid(found: Mapping[Line, Mapping[Choice, np.ndarray]]) -> list[Verdict]:
+def judged_grid(grids: Mapping[Line, Mapping[Choice, np.ndarray]]) -> list[Verdict]:
     """Whether the grid chooses what the paper chose, and whether tuned lines are in the published order."""
     mechanism = {"LDP": "dp-dsgd", "CDP": "cdp", "DECOR": "decor"}
-    best = {line: lowest(grid) for line, grid in found.items()}
-    same = {line: best[line] == published(line[0], mechanism[line[1]], line[2]) for line in found}
+    best = {line: lowest(grid) for line, grid in grids.items()}
+    same = {line: best[line] == published(line[0], mechanism[line[1]], line[2]) for line in grids}
     words = "; ".join(f"{g} {name} at {e:g}: {rate:g}, {clip:g}" for (g, name, e), (rate, clip) in best.items())
     choice = Verdict("rate and clipping norm of the published choice are the best of the grid", everywhere(same), words)
-    tuned = {line: grid[best[line]] for line, grid in found.items()}
-    pairs = {(g, e): (tuned[g, "DECOR", e], tuned[g, "LDP", e]) for g, name, e in found if name == "LDP"}
-    said = "; ".join(f"{graph} at {e:g}: DECOR {spread(a)}, LDP {spread(b)}" for (graph, e), (a, b) in pairs.items())
-    return [choice, Verdict("each at its best of the grid, DECOR is below LDP", ordered(pairs), said)]
+    tuned = {line: grid[best[line]] for line, grid in grids.items()}
+    pairs = {(g, e): (tuned[g, "DECOR", e], tuned[g, "LDP", e]) for g, name, e in grids if name == "LDP"}
+    comparison = "; ".join(
+        f"{graph} at {e:g}: DECOR {spread(a)}, LDP {spread(b)}" for (graph, e), (a, b) in pairs.items()
+    )
+    return [choice, Verdict("each at its best of the grid, DECOR is below LDP", ordered(pairs), comparison)]
 
 
 def run_grid(figure: PublishedFigure, scale: RunScale) -> Reproduction:
@@ -112,17 +114,17 @@ def run_grid(figure: PublishedFigure, scale: RunScale) -> Reproduction:
     epsilons, seeds = scale.pick(GRID_EPSILON, GRID_EPSILONS), seeds_of(scale, 2, 4)
     graphs = scale.pick(("ring",), tuple(GRAPHS))
     passes, couple = scale.pick(QUICK_PASSES, PASSES), COUPLES[0]
-    asked: dict[tuple[str, str, float, Choice], list[ComparisonConfig]] = {}
+    configs_of: dict[tuple[str, str, float, Choice], list[ComparisonConfig]] = {}
     for choice in ((rate, clip) for rate in RATES for clip in CLIPS):
         same = settings(passes, choice, scale)
         points = runs(epsilons, seeds, functools.partial(_same, same), (couple,))
-        asked |= {(*point, choice): configs for point, configs in points.items() if point[0] in graphs}
-    raw = losses(figure, scale, asked, last_steps=LAST_STEPS, column=METRIC)
-    found: dict[Line, dict[Choice, np.ndarray]] = {}
+        configs_of |= {(*point, choice): configs for point, configs in points.items() if point[0] in graphs}
+    raw = losses(figure, scale, configs_of, last_steps=LAST_STEPS, column=METRIC)
+    grids: dict[Line, dict[Choice, np.ndarray]] = {}
     for (graph, line, epsilon, choice), values in raw.items():
-        found.setdefault((graph, "DECOR" if line == couple else line, epsilon), {})[choice] = excess(values)
-    verdicts = judged_grid(found)
-    tables = [_grid_table(line, grid) for line, grid in found.items()]
+        grids.setdefault((graph, "DECOR" if line == couple else line, epsilon), {})[choice] = excess(values)
+    verdicts = judged_grid(grids)
+    tables = [_grid_table(line, grid) for line, grid in grids.items()]
     panels = [
         Panel(
             f"{graph}, epsilon = {epsilon:g}, C = {clip:g}",
@@ -130,12 +132,12 @@ def run_grid(figure: PublishedFigure, scale: RunScale) -> Reproduction:
             "train loss - 0.3236",
             RATES,
             {
-                line: np.stack([found[graph, line, epsilon][rate, clip] for rate in RATES])
+                line: np.stack([grids[graph, line, epsilon][rate, clip] for rate in RATES])
                 for line in ("LDP", "DECOR", "CDP")
             },
             log_x=True,
         )
-        for graph, epsilon in list(dict.fromkeys((graph, epsilon) for graph, _, epsilon in found))[:1]
+        for graph, epsilon in list(dict.fromkeys((graph, epsilon) for graph, _, epsilon in grids))[:1]
         for clip in CLIPS
     ]
     caption = (
@@ -149,7 +151,7 @@ def run_grid(figure: PublishedFigure, scale: RunScale) -> Reproduction:
         scale,
         verdicts,
         panels,
-        (f"DECOR, Appendix D.2: {verdicts[1].said}", caption),
+        (f"DECOR, Appendix D.2: {verdicts[1].finding}", caption),
         tables=tables,
         settings=of_run,
     )

@@ -112,14 +112,14 @@ def accuracies(wanted: Iterable[Wanted], figure: PublishedFigure, scale: RunScal
     """Trains what the folder lacks; a run is kept as soon as it is finished."""
     every = list(dict.fromkeys(wanted))
     folder = scale.out / figure.name / "runs"
-    kept = {asked: json.loads((folder / asked.name).read_text()) for asked in every if (folder / asked.name).exists()}
-    missing = [asked for asked in every if asked not in kept]
+    results = {cell: json.loads((folder / cell.name).read_text()) for cell in every if (folder / cell.name).exists()}
+    missing = [cell for cell in every if cell not in results]
     with shown(scale.progress).bar("training runs", len(missing)) as report:
         for place, result in engine(scale).run(train, missing):
             files.atomic_write_json(folder / missing[place].name, result)
-            kept[missing[place]] = result
+            results[missing[place]] = result
             report(1)
-    return kept
+    return results
 
 
 def judged(lines: Mapping[str, Mapping[str, np.ndarray]]) -> list[Verdict]:
@@ -154,10 +154,10 @@ def run(figure: PublishedFigure, scale: RunScale) -> Reproduction:
         return Wanted(on, line, epsilon, seed, steps, scale.data_home)
 
     points = [(g, line, e, s) for g in shown_graphs for line in LINES for e in epsilons for s in seeds]
-    found = accuracies([wanted(*point) for point in points], figure, scale)
+    results = accuracies([wanted(*point) for point in points], figure, scale)
     lines = {
         graph: {
-            line: np.array([[found[wanted(graph, line, e, s)]["accuracy"] for s in seeds] for e in epsilons])
+            line: np.array([[results[wanted(graph, line, e, s)]["accuracy"] for s in seeds] for e in epsilons])
             for line in LINES
         }
         for graph in shown_graphs
@@ -179,6 +179,6 @@ def run(figure: PublishedFigure, scale: RunScale) -> Reproduction:
         scale,
         verdicts,
         panels,
-        (f"DECOR, Figure 1 (c): LDP is {verdicts[0].said} below CDP", caption),
+        (f"DECOR, Figure 1 (c): LDP is {verdicts[0].finding} below CDP", caption),
         settings=of_run,
     )

@@ -131,12 +131,12 @@ def decor_victims(
     G = graphs.load(graph)
     noise = _PairwiseNoise(G, sigma_local=sigma_local, sigma_pair=sigma_pair, clip_norm=clip_norm, num_steps=num_steps)
     gone = {graphs.index_of(G, label) for label in colluders}
-    kept = np.array([i for i in range(G.number_of_nodes()) if i not in gone], dtype=np.int64)
-    if not len(kept):
+    honest = np.array([i for i in range(G.number_of_nodes()) if i not in gone], dtype=np.int64)
+    if not len(honest):
         raise InvalidInput(f"colluders must leave an honest node, got all {len(gone)} nodes.")
-    A = graphs.adjacency(G)[kept][:, kept].toarray()
+    A = graphs.adjacency(G)[honest][:, honest].toarray()
     value = np.full(G.number_of_nodes(), math.inf)
-    value[kept] = noise.slopes((np.diag(A.sum(axis=1)) - A)[None])[0]
+    value[honest] = noise.slopes((np.diag(A.sum(axis=1)) - A)[None])[0]
     return _decor_exact(value)
 
 

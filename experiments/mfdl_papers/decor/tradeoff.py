@@ -90,14 +90,14 @@ class BudgetCurves:
     chosen: Mapping[str, Sequence[str]]
 
     @classmethod
-    def of(cls, epsilons: Sequence[float], found: Mapping[Point, np.ndarray]) -> BudgetCurves:
+    def of(cls, epsilons: Sequence[float], final_losses: Mapping[Point, np.ndarray]) -> BudgetCurves:
         """DECOR with the couple of the smallest mean, as the paper tunes it, on the seeds that are shown."""
         lines, chosen = {}, {}
-        for graph in dict.fromkeys(point[0] for point in found):
-            couples = [name for name in COUPLES if (graph, name, epsilons[0]) in found]
-            best = [lowest({name: found[graph, name, e] for name in couples}) for e in epsilons]
-            decor = np.stack([found[graph, name, e] for name, e in zip(best, epsilons, strict=True)])
-            others = {name: np.stack([found[graph, name, e] for e in epsilons]) for name in ("LDP", "CDP")}
+        for graph in dict.fromkeys(point[0] for point in final_losses):
+            couples = [name for name in COUPLES if (graph, name, epsilons[0]) in final_losses]
+            best = [lowest({name: final_losses[graph, name, e] for name in couples}) for e in epsilons]
+            decor = np.stack([final_losses[graph, name, e] for name, e in zip(best, epsilons, strict=True)])
+            others = {name: np.stack([final_losses[graph, name, e] for e in epsilons]) for name in ("LDP", "CDP")}
             lines[graph], chosen[graph] = {**others, "DECOR": decor}, best
         return cls(epsilons, lines, chosen)
 
@@ -153,8 +153,8 @@ def judged(curves: BudgetCurves) -> list[Verdict]:
     """Below LDP everywhere; about ten times, by the geometric mean over points; close to CDP."""
     pairs = curves.pairs("DECOR", "LDP")
     factors = [v for some in curves.factors("LDP", "DECOR").values() for v in some]
-    said = f"LDP / DECOR from {min(factors):.3g} to {max(factors):.3g} over {len(factors)} points"
-    below = Verdict("DECOR is below LDP on every graph and at every budget", ordered(pairs), said)
+    ratio_range = f"LDP / DECOR from {min(factors):.3g} to {max(factors):.3g} over {len(factors)} points"
+    below = Verdict("DECOR is below LDP on every graph and at every budget", ordered(pairs), ratio_range)
     logs = np.mean([np.log10(ldp) - np.log10(decor) for decor, ldp in pairs.values()], axis=0)
     verdict, mean, deviation = measured(logs, 1.0)
     ten = Verdict(
@@ -182,7 +182,7 @@ def run_least_squares(figure: PublishedFigure, scale: RunScale) -> Reproduction:
     points = runs(epsilons, seeds, lambda graph, mechanism, epsilon: SETTINGS)
     curves = BudgetCurves.of(epsilons, losses(figure, scale, points, last_steps=LAST_STEPS))
     verdicts = judged(curves)
-    title = f"DECOR, Figure 1 (a), least squares: {verdicts[0].said}"
+    title = f"DECOR, Figure 1 (a), least squares: {verdicts[0].finding}"
     caption = (
         f"16 nodes, user level, T = {STEPS}, C = 1, rate 1.668e-3, delta = 1e-5, replace-one, budgets spent exactly. "
         "LDP: anyone who sees all messages; DECOR: an eavesdropper; CDP: a server's average only: three trust models. "

@@ -150,12 +150,12 @@ def bound_and_loss(graph: nx.Graph, condition: int, num_steps: int, *, delay: in
 
 @published_claim("decor-code-data-split", counts=st.lists(st.integers(1, 5), min_size=1, max_size=5))
 def split_holds_every_record_once(counts: list[int]) -> tuple[float, float]:
-    held: list[int] = []
+    records: list[int] = []
     position = 0
     for count in counts:
-        held += range(position, position + count)
+        records += range(position, position + count)
         position = count
-    return 0.0, float(sum(held.count(record) != 1 for record in range(sum(counts))))
+    return 0.0, float(sum(records.count(record) != 1 for record in range(sum(counts))))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

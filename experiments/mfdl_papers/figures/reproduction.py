@@ -69,16 +69,16 @@ class Reproduction:
         return self.figure.name + self.scale.pick("-quick", "")
 
     @property
-    def said(self) -> str:
+    def findings(self) -> str:
         """Our values, in words, part by part."""
-        return "; ".join(part.said for part in self.verdicts)
+        return "; ".join(part.finding for part in self.verdicts)
 
     def result(self) -> dict[str, Any]:
         """JSON-ready: the claim, our value, the verdict; then the same of every part, and all behind it."""
         figure = self.figure
         return {
             **{name: getattr(figure, name) for name in ("name", "paper", "figure", "claim")},
-            "value": self.said,
+            "value": self.findings,
             "verdict": self.verdict,
             "quick": self.scale.quick,
             "claims": [part.result() for part in self.verdicts],

@@ -91,9 +91,10 @@ def spread(values: np.ndarray) -> str:
 
 def table_of(panel: Panel) -> Table:
     """A row for each x, a column for each line; repetitions that are nan in every line were not made."""
-    made = ~np.all([np.isnan(values) for values in panel.lines.values()], axis=0)
+    repeated = ~np.all([np.isnan(values) for values in panel.lines.values()], axis=0)
     rows = [
-        (f"{x:.4g}", *(spread(values[i][made[i]]) for values in panel.lines.values())) for i, x in enumerate(panel.x)
+        (f"{x:.4g}", *(spread(values[i][repeated[i]]) for values in panel.lines.values()))
+        for i, x in enumerate(panel.x)
     ]
     return Table(panel.title, (panel.x_label, *panel.lines), rows)
 

@@ -37,14 +37,14 @@ class Verdict:
     Attributes:
         claim: what the paper says.
         verdict: one of `VERDICTS`.
-        said: our numbers in words, or why nothing was run.
+        finding: our numbers in words, or why nothing was run.
         value: the number that the rule read; None where there is none.
         spread: standard deviation of `value` over seeds or draws; None where there is one value only.
     """
 
     claim: str
     verdict: str
-    said: str
+    finding: str
     value: float | None = None
     spread: float | None = None
 
@@ -61,7 +61,7 @@ class Verdict:
         from mfdl.reporting.output import json_number
 
         numbers = {name: json_number(getattr(self, name)) for name in ("value", "spread")}
-        return {"claim": self.claim, "verdict": self.verdict, "said": self.said, **numbers}
+        return {"claim": self.claim, "verdict": self.verdict, "said": self.finding, **numbers}
 
 
 def measured(values: np.ndarray, claimed: float, *, none: float = 0.0) -> tuple[str, float, float | None]:

@@ -165,9 +165,9 @@ def _by_orders(claim: str, points: Sequence[SumsAtDistance], least: float) -> Ve
     at = {distance: [p for p in points if p.distance == distance] for distance in sorted({p.distance for p in points})}
     each = [f"distance {d}: {', '.join(f'{_short(p.graph)} {p.tighter_by:.3g}x' for p in at[d])}" for d in list(at)[:2]]
     coded = min(p.coded / p.exact for p in points)
-    said = f"{reached} of {len(points)} points; {'; '.join(each)} (baseline as coded: from {coded:.3g}x)"
+    finding = f"{reached} of {len(points)} points; {'; '.join(each)} (baseline as coded: from {coded:.3g}x)"
     verdict = everywhere({(p.graph, p.distance): p.tighter_by >= least for p in points})
-    return Verdict(claim, verdict, said, min(p.tighter_by for p in points))
+    return Verdict(claim, verdict, finding, min(p.tighter_by for p in points))
 
 
 def _short(name: str) -> str:

@@ -102,7 +102,7 @@ def budgets_of(scale: RunScale) -> tuple[float, ...]:
 
 def places(scale: RunScale, *names: str) -> tuple[list[Place], dict[str, str]]:
     """The graphs that are there, with the steps of text and code (quick: of the code), and why others are not."""
-    there: list[Place] = []
+    available: list[Place] = []
     missing: dict[str, str] = {}
     for name in names:
         of_file = name not in NAMED
@@ -114,8 +114,8 @@ def places(scale: RunScale, *names: str) -> tuple[list[Place], dict[str, str]]:
         except InvalidInput as error:
             missing[name] = f"{name}: {error}"
         else:
-            there += [Place(name, graph, period, of_file) for period in scale.pick(*PERIODS)]
-    return there, missing
+            available += [Place(name, graph, period, of_file) for period in scale.pick(*PERIODS)]
+    return available, missing
 
 
 def points(place: Place, mechanisms: Iterable[str], budgets: Iterable[float]) -> list[TrainedPoint]:

@@ -42,8 +42,8 @@ class LossCurves:
 
 def left(figure: PublishedFigure, scale: RunScale) -> Reproduction:
     """Figure 3, left: Ego at mu = 1, and how far below DP-D-SGD it ends at every budget of the right-hand side."""
-    there, missing = housing.places(scale, "Ego")
-    curves = _trained(scale, dict.fromkeys(there, LEFT_MU))
+    available, missing = housing.places(scale, "Ego")
+    curves = _trained(scale, dict.fromkeys(available, LEFT_MU))
     verdicts, rows = [], []
     for panel in curves:
         reductions = _reductions(scale, panel.place)
@@ -72,8 +72,8 @@ def _reductions(scale: RunScale, place: Place) -> dict[float, float]:
 
 def figure_5(figure: PublishedFigure, scale: RunScale) -> Reproduction:
     """Figure 5: Ego at mu = 0.5, PeerTube (and Misskey) at mu = 1."""
-    there, missing = housing.places(scale, *FIGURE_5_MU)
-    curves = _trained(scale, {place: FIGURE_5_MU[place.name] for place in there})
+    available, missing = housing.places(scale, *FIGURE_5_MU)
+    curves = _trained(scale, {place: FIGURE_5_MU[place.name] for place in available})
     verdicts = [judge_lowest(panel.place.title, panel.losses) for panel in curves]
     if "PeerTube" in missing:
         verdicts.append(Verdict.not_run("lowest test loss on PeerTube at mu = 1", missing["PeerTube"]))
@@ -92,14 +92,14 @@ def judge_sizes(
     verdict, _, deviation = measured(values, CLAIMED_REDUCTION)
     value = reduction(finals[OURS], finals["dp-dsgd"])
     about = "" if deviation is None else f" +- {100 * deviation / math.sqrt(len(values)):.0f}"
-    said = f"{100 * value:.1f}{about} % lower ({spread(finals[OURS])} against {spread(finals['dp-dsgd'])})"
+    finding = f"{100 * value:.1f}{about} % lower ({spread(finals[OURS])} against {spread(finals['dp-dsgd'])})"
     if others:
-        said += f"; by budget: {', '.join(f'mu {mu:g}: {100 * share:.0f} %' for mu, share in others.items())}"
+        finding += f"; by budget: {', '.join(f'mu {mu:g}: {100 * share:.0f} %' for mu, share in others.items())}"
     anti = finals["anti-pgd"]
     above = everywhere(dict(enumerate(anti > CLAIMED_ANTI_PGD)))
     return [
         Verdict(
-            f"31 % lower test loss than DP-D-SGD over the last 50 steps ({where})", verdict, said, value, deviation
+            f"31 % lower test loss than DP-D-SGD over the last 50 steps ({where})", verdict, finding, value, deviation
         ),
         Verdict(
             f"Anti-PGD ends above a test loss of 6 ({where})", above, f"ends at {spread(anti)}", float(anti.mean())
@@ -115,10 +115,10 @@ def judge_lowest(where: str, losses: Mapping[str, np.ndarray]) -> Verdict:
     }
     end = 1 - losses[OURS][-1].mean() / losses["dp-dsgd"][-1].mean()
     below = sum(bool(ours.mean() < rival.mean()) for ours, rival in points.values())
-    said = f"lower mean at {below} of {len(points)} points, beyond the spread of seeds at {clear(points)}; "
-    said += f"{100 * end:.1f} % below DP-D-SGD at the last step"
+    finding = f"lower mean at {below} of {len(points)} points, beyond the spread of seeds at {clear(points)}; "
+    finding += f"{100 * end:.1f} % below DP-D-SGD at the last step"
     claim = f"lowest test loss with noise over the second half of the steps ({where})"
-    return Verdict(claim, ordered(points), said, float(end))
+    return Verdict(claim, ordered(points), finding, float(end))
 
 
 def _trained(scale: RunScale, budgets: Mapping[Place, float]) -> list[LossCurves]:

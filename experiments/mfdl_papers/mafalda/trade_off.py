@@ -35,9 +35,9 @@ class TradeOff:
 
 def right(figure: PublishedFigure, scale: RunScale) -> Reproduction:
     """Figure 3, right: Ego."""
-    there, missing = housing.places(scale, "Ego")
+    available, missing = housing.places(scale, "Ego")
     rivals = BASELINES[:2]
-    panels = _trained(scale, there, rivals)
+    panels = _trained(scale, available, rivals)
     verdicts = []
     for panel in panels:
         where = panel.place.title
@@ -49,8 +49,8 @@ def right(figure: PublishedFigure, scale: RunScale) -> Reproduction:
 
 def figure_4(figure: PublishedFigure, scale: RunScale) -> Reproduction:
     """Figure 4: Florentine, Ego, PeerTube (and Misskey), beside all baselines."""
-    there, missing = housing.places(scale, *GRAPHS_OF_FIGURE_4)
-    panels = _trained(scale, there, BASELINES)
+    available, missing = housing.places(scale, *GRAPHS_OF_FIGURE_4)
+    panels = _trained(scale, available, BASELINES)
     verdicts = [judge_best(panel.place.title, panel.mus, panel.finals, BASELINES) for panel in panels]
     if "PeerTube" in missing:
         verdicts.append(Verdict.not_run("lowest test loss at every budget (PeerTube)", missing["PeerTube"]))
@@ -77,13 +77,13 @@ def judge_share(where: str, epsilons: Sequence[float], finals: Mapping[str, np.n
     values = jackknifed(share, ours, baseline)
     (verdict, _, deviation), value = measured(values, CLAIMED_SHARE, none=1.0), share(ours, baseline)
     about = "" if deviation is None else f" +- {deviation / math.sqrt(len(values)):.2f}"
-    said = f"{value:.2f}{about} of it (epsilon {epsilon(ours):.3g} against {epsilon(baseline):.3g})"
+    finding = f"{value:.2f}{about} of it (epsilon {epsilon(ours):.3g} against {epsilon(baseline):.3g})"
     if not math.isfinite(value):
-        said = f"MAFALDA does not come there up to epsilon = {max(epsilons):.3g}"
+        finding = f"MAFALDA does not come there up to epsilon = {max(epsilons):.3g}"
     if level != LEVEL:
         verdict = DIRECTION if verdict == CONFIRMED else verdict
-        said = f"at a test loss of {level:g} {said}; without noise ours ends at {least:.2f}, nobody reaches 0.75"
-    return Verdict(f"half the epsilon of DP-D-SGD at a test loss of 0.75 ({where})", verdict, said, value, deviation)
+        finding = f"at a test loss of {level:g} {finding}; without noise ours ends at {least:.2f}, nobody reaches 0.75"
+    return Verdict(f"half the epsilon of DP-D-SGD at a test loss of 0.75 ({where})", verdict, finding, value, deviation)
 
 
 def epsilon_at(level: float, epsilons: Sequence[float], losses: np.ndarray) -> float:
@@ -109,11 +109,13 @@ def judge_best(where: str, mus: Sequence[float], finals: Mapping[str, np.ndarray
     points = {(mu, rival): (finals[OURS][i], finals[rival][i]) for rival in rivals for i, mu in enumerate(mus)}
     below = {key: bool(ours.mean() < rival.mean()) for key, (ours, rival) in points.items()}
     lost = [f"{NAMES[rival]} at mu = {mu:g}" for (mu, rival), won in below.items() if not won]
-    said = f"lower mean at {sum(below.values())} of {len(below)} points, beyond the spread of seeds at {clear(points)}"
-    said += f", not below {', '.join(lost)}" if lost else ""
+    finding = (
+        f"lower mean at {sum(below.values())} of {len(below)} points, beyond the spread of seeds at {clear(points)}"
+    )
+    finding += f", not below {', '.join(lost)}" if lost else ""
     also = ", also than D-MF's" if "d-mf" in rivals else ""
     share = sum(below.values()) / len(below)
-    return Verdict(f"lowest test loss at every budget{also} ({where})", ordered(points), said, share)
+    return Verdict(f"lowest test loss at every budget{also} ({where})", ordered(points), finding, share)
 
 
 def _trained(scale: RunScale, places: Sequence[Place], rivals: Sequence[str]) -> list[TradeOff]:
@@ -134,12 +136,12 @@ def _trained(scale: RunScale, places: Sequence[Place], rivals: Sequence[str]) ->
 def _reproduction(
     figure: PublishedFigure,
     scale: RunScale,
-    found: Sequence[TradeOff],
+    trade_offs: Sequence[TradeOff],
     verdicts: Sequence[Verdict],
     missing: list[str],
     title: str,
 ) -> Reproduction:
-    panels, seeds = [panel_of(curves) for curves in found], housing.seeds_of(scale)
+    panels, seeds = [panel_of(curves) for curves in trade_offs], housing.seeds_of(scale)
     of_run = housing.settings(seeds) | {"budgets": list(housing.budgets_of(scale))}
     return of_panels(
         figure,
@@ -147,7 +149,7 @@ def _reproduction(
         verdicts,
         panels,
         (title, caption(len(seeds))),
-        tables=[table_of(curve) for curve in found],
+        tables=[table_of(curve) for curve in trade_offs],
         settings=of_run,
         missing=missing,
     )

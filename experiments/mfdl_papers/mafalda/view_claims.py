@@ -136,10 +136,10 @@ def _lemma_11(graph: nx.Graph, attacker: int, victim: int, steps: int) -> tuple[
     W = metropolis_hastings(graph)
     rest = without_noise(heard(W, attacker, steps), known)
     reduced = gram_of(rest, rest, victim, n)
-    held = heard(W, attacker, steps, own_messages=True)
+    messages = heard(W, attacker, steps, own_messages=True)
     gradients = np.eye(steps * n)[known]
     full_A, full_B = append_known_noise(
-        np.vstack([held, gradients]), np.vstack([held, np.zeros_like(gradients)]), known
+        np.vstack([messages, gradients]), np.vstack([messages, np.zeros_like(gradients)]), known
     )
     full, leaks = pinv_gram(of_node(full_A, victim, n), full_B)
     return largest_signed_sum(reduced), math.inf if leaks.any() else largest_signed_sum(full)
@@ -264,8 +264,8 @@ def remark_8_equality(encoder: FloatArray) -> tuple[float, float]:
 def algorithm_3(view: View) -> tuple[float, float]:
     """Over the rationals: what B^+ B and X of the kept rows differ by, and the rank by their number."""
     A, B = rational(view.dense_gradients_by_time()), rational(view.dense_noise())
-    kept = greedy_rows(view.dense_noise())
-    A_kept, B_kept = ([matrix[i] for i in kept] for matrix in (A, B))
+    rows_of_echelon = greedy_rows(view.dense_noise())
+    A_kept, B_kept = ([matrix[i] for i in rows_of_echelon] for matrix in (A, B))
     pairs = ((exact_view_gram(B, B), B_kept), (exact_view_gram(A, B), A_kept))
     gaps = [
         abs(x - y)
@@ -273,7 +273,7 @@ def algorithm_3(view: View) -> tuple[float, float]:
         for row, other in zip(whole, exact_view_gram(rows, B_kept), strict=True)
         for x, y in zip(row, other, strict=True)
     ]
-    return 0.0, float(max(gaps)) + abs(rank(B) - len(kept))
+    return 0.0, float(max(gaps)) + abs(rank(B) - len(rows_of_echelon))
 
 
 @published_claim("mafalda-figure-2-tighter", examples=500, **UP_TO_FOUR, steps=st.integers(1, 8))

@@ -64,13 +64,13 @@ def _compared(
     victim: int,
     steps: int = 1,
     rounds: int = 1,
-    **how: bool,
+    **options: bool,
 ) -> tuple[float, float]:
     """The bound for one victim, and its X at the worst signs, or at the worst step where it takes part in one."""
     matrix = gossip.from_array(W)
     X = pairwise_gram(matrix, attacker, victim, steps, rounds)
-    printed = bound(matrix, f"#{attacker}", num_steps=steps, gossip_rounds=rounds, **how)
-    truth = largest_signed_sum(X) if how.get("every_step", True) else X.diagonal().max()
+    printed = bound(matrix, f"#{attacker}", num_steps=steps, gossip_rounds=rounds, **options)
+    truth = largest_signed_sum(X) if options.get("every_step", True) else X.diagonal().max()
     return float(np.asarray(printed.value)[victim]), float(truth)
 
 

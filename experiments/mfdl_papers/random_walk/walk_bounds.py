@@ -185,14 +185,14 @@ def _visits_until(W: FloatArray, u: int, v: int, first: FloatArray, most: int) -
     at_u = np.arange(len(W)) == u
     at, outside = np.vstack([np.where(at_u, 0.0, first), np.where(at_u, first, 0.0)]), _outside(W, v)
     at[:, v] = 0.0
-    found = [np.array([first[v]])]
+    probabilities = [np.array([first[v]])]
     for _ in range(most):  # at[m, i]: it is at i, after m visits of u, this one counted
-        found.append(at @ W[:, v])
+        probabilities.append(at @ W[:, v])
         moved = np.vstack([at @ outside, np.zeros((1, len(W)))])
         moved[1:, u] = moved[:-1, u].copy()
         moved[0, u] = 0.0
         at = moved
-    return found
+    return probabilities
 
 
 def _outside(W: FloatArray, v: int) -> FloatArray:
@@ -310,8 +310,8 @@ def smallest_epsilon(losses: Callable[[float], WalkLosses], delta: float) -> flo
     """epsilon at delta on the least grid that reaches far enough; inf for a delta too small to be told from SLACK."""
     reach = SMALLEST
     while reach <= LARGEST:
-        found = losses(reach)
-        if found.never_counted <= delta / 100 and math.isfinite(epsilon := found.epsilon(delta)):
+        mixture = losses(reach)
+        if mixture.never_counted <= delta / 100 and math.isfinite(epsilon := mixture.epsilon(delta)):
             return epsilon
         reach *= 2
     return math.inf

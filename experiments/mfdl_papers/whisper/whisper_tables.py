@@ -67,10 +67,10 @@ def judged(says: Mapping[float, tuple[float, float]], by_p: Mapping[float, Seque
     cancelled = Verdict(cancels, everywhere(order), f"on {sum(order.values())} of {len(order)} draws")
     closed = {p: shares(some) for p, some in by_p.items()}
     reached = {p: measured(values, HALF)[0] == "confirmed" for p, values in closed.items()}
-    said = ", ".join(f"{values.mean():.2f} at p = {p:g}" for p, values in closed.items())
+    closed_shares = ", ".join(f"{values.mean():.2f} at p = {p:g}" for p, values in closed.items())
     means = np.array([values.mean() for values in closed.values()])
     gap = "it substantially narrows the gap between LDP and CDP (closes half of it)"
-    narrows = Verdict(gap, everywhere(reached), f"closes {said}", value=float(means.mean()))
+    narrows = Verdict(gap, everywhere(reached), f"closes {closed_shares}", value=float(means.mean()))
     return [bound, condition, cancelled, narrows]
 
 
