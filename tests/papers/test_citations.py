@@ -5,7 +5,7 @@ import re
 
 from mfdl.algorithms.registry import MECHANISMS, OF_SECRET_BINS
 from mfdl.cli import main
-from mfdl_papers import facts
+from mfdl_papers import citations
 
 EVERY = {**MECHANISMS, **OF_SECRET_BINS}
 NO_PAPER = {"none", "mafalda-bins", "time-space-bins", "time-space", "adapted", "space-time", "two-hop-dsgd"}
@@ -19,13 +19,13 @@ def test_every_mechanism_has_an_entry_or_none_of_its_own(capsys):
     assert {row["name"] for row in rows if not row["papers"]} == NO_PAPER
     for row in rows:
         assert row["source"] == EVERY[row["name"]].paper
-        assert [paper["arxiv"] for paper in row["papers"]] == facts.numbers_in(row["source"])
+        assert [paper["arxiv"] for paper in row["papers"]] == citations.numbers_in(row["source"])
 
 
 def test_bibtex_has_every_paper_once_with_the_mechanisms_above(capsys):
     assert main(["mechanisms", "--cite"]) == 0
     said = capsys.readouterr().out
-    cited = {paper.bibtex for entry in EVERY.values() for paper in facts.cited(entry.paper)}
+    cited = {paper.bibtex for entry in EVERY.values() for paper in citations.cited(entry.paper)}
     assert all(said.count(bibtex) == 1 for bibtex in cited)
     for name in NO_PAPER:
         assert f"% {name}: no paper of its own" in said
@@ -44,9 +44,9 @@ def test_one_mechanism_alone(capsys):
 
 
 def test_entries_are_whole():
-    keys = [paper.key for paper in facts.bibliography().values()]
-    assert len(set(keys)) == len(keys) == facts.BIBLIOGRAPHY.read_text(encoding="utf-8").count("@")
-    for number, paper in facts.bibliography().items():
+    keys = [paper.key for paper in citations.bibliography().values()]
+    assert len(set(keys)) == len(keys) == citations.BIBLIOGRAPHY.read_text(encoding="utf-8").count("@")
+    for number, paper in citations.bibliography().items():
         assert paper.bibtex.count("{") == paper.bibtex.count("}")
         for field in ("title", "author", "year", "eprint"):
             assert re.search(rf"^  {field}\s*= \{{", paper.bibtex, re.MULTILINE), (number, field)
