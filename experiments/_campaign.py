@@ -79,11 +79,11 @@ class Tally:
 def compare(statements: Mapping[str, Statement], name: str, numbers: range, seed: int) -> Tally:
     """Tries the cases with these numbers."""
     tried, began = Tally(), time.perf_counter()
-    one = statements[name]
+    statement = statements[name]
     warnings.simplefilter("ignore", UnusualSetting)  # drawn on purpose
     for number in numbers:
         try:
-            case = one.differ(np.random.default_rng([seed, list(statements).index(name), number]))
+            case = statement.differ(np.random.default_rng([seed, list(statements).index(name), number]))
         except Excluded as reason:
             tried.excluded[str(reason)] += 1
             continue
@@ -92,7 +92,7 @@ def compare(statements: Mapping[str, Statement], name: str, numbers: range, seed
         tried.largest = max(tried.largest, case.difference)
         if case.label:
             tried.labels[case.label] += 1
-        if not case.difference <= one.tolerance:
+        if not case.difference <= statement.tolerance:
             tried.disagreements.append(number)
             tried.smallest = min(tried.smallest or (case.size, number, case.words), (case.size, number, case.words))
     tried.seconds = time.perf_counter() - began
@@ -100,9 +100,9 @@ def compare(statements: Mapping[str, Statement], name: str, numbers: range, seed
 
 
 def tasks(statements: Mapping[str, Statement], cases: int, only: str) -> Iterator[tuple[str, range]]:
-    for name, one in statements.items():
+    for name, statement in statements.items():
         if only in name:
-            count = max(1, math.ceil(cases * one.share))
+            count = max(1, math.ceil(cases * statement.share))
             yield from ((name, range(k, min(k + CHUNK, count))) for k in range(0, count, CHUNK))
 
 

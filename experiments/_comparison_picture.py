@@ -67,10 +67,10 @@ def _shares(axes: Axes, counting: Sequence[Answer]) -> None:
     for height, answer in enumerate(reversed(counting)):
         for place, colour in COLOURS.items():
             if (losses := paired(answer, place)) is not None:
-                found = over_scenes(share, [losses])
-                middle, low, high = (max(value, LEFTMOST) for value in (found.middle, found.low, found.high))
+                shares = over_scenes(share, [losses])
+                middle, low, high = (max(value, LEFTMOST) for value in (shares.middle, shares.low, shares.high))
                 axes.plot([low, high], [height, height], color=colour, linewidth=1.2, alpha=0.6)
-                axes.plot([middle], [height], "<" if found.middle < LEFTMOST else "o", color=colour, markersize=5)
+                axes.plot([middle], [height], "<" if shares.middle < LEFTMOST else "o", color=colour, markersize=5)
     names = [titled(answer, "ε") for answer in reversed(counting)]
     axes.set_yticks(range(len(names)), names, fontsize=8.5, color=INK)
     axes.set_xlim(LEFTMOST * 1.05, 1.1)
@@ -93,13 +93,13 @@ def _by_epsilon(axes: Axes, several: Sequence[Answer]) -> None:
 
 
 def _by_rate(axes: Axes, answer: Answer) -> None:
-    found: dict[Place, list[tuple[float, float]]] = {}
+    points: dict[Place, list[tuple[float, float]]] = {}
     for row in answer["rates"]:
         if row["loss"] is not None:
-            found.setdefault((row["label"], row["measure"]), []).append((row["lr"], row["loss"]))
+            points.setdefault((row["label"], row["measure"]), []).append((row["lr"], row["loss"]))
     for place, colour in LOSSES.items():
-        if place in found:
-            axes.plot(*zip(*sorted(found[place]), strict=True), ".-", color=colour, linewidth=1.4)
+        if place in points:
+            axes.plot(*zip(*sorted(points[place]), strict=True), ".-", color=colour, linewidth=1.4)
     _logarithmic(axes, f"{titled(answer, 'ε')}: loss by rate")
     floor = float(without_noise(answer).mean())
     axes.set_ylim(floor / 1.15, min(axes.get_ylim()[1], 12 * floor))

@@ -162,15 +162,15 @@ def by_scene(results: Sequence[Answer]) -> str:
 
 def by_rate(answer: Answer, places: Iterable[Place]) -> str:
     """Mean loss at every rate tried, on the seeds of the first round: without noise, and what noise adds."""
-    found = {(row["label"], row["measure"], row["lr"]): row["loss"] for row in answer["rates"]}
-    rates = sorted({rate for _, _, rate in found})
+    losses = {(row["label"], row["measure"], row["lr"]): row["loss"] for row in answer["rates"]}
+    rates = sorted({rate for _, _, rate in losses})
     body = []
     for measure in MEASURES:
-        quiet = [found.get((NO_NOISE, measure, rate)) for rate in rates]
+        quiet = [losses.get((NO_NOISE, measure, rate)) for rate in rates]
         body.append([f"{NO_NOISE}, {measure}", *("" if loss is None else f"{loss:.3f}" for loss in quiet)])
-        for label, own in places:
-            if own == measure:
-                noisy = [found.get((label, measure, rate)) for rate in rates]
+        for label, chosen in places:
+            if chosen == measure:
+                noisy = [losses.get((label, measure, rate)) for rate in rates]
                 added = ["" if a is None or b is None else f"{a - b:+.3f}" for a, b in zip(noisy, quiet, strict=True)]
                 body.append([f"{label}, {measure}: noise adds", *added])
     return markdown((titled(answer), *(f"{rate:g}" for rate in rates)), body)

@@ -104,12 +104,12 @@ def command(arguments: list[str]) -> Outcome:
         code = main(arguments)
         out.flush()
         err.flush()
-    said = err.buffer.getvalue().decode("utf-8").strip()  # type: ignore[attr-defined]
-    called = f"mfdl {' '.join(arguments)!a}: {said}"
+    message = err.buffer.getvalue().decode("utf-8").strip()  # type: ignore[attr-defined]
+    called = f"mfdl {' '.join(arguments)!a}: {message}"
     if code == 0:
         return Outcome("accepted", called)
-    last = said.splitlines()[-1] if said else ""
-    if code in (2, 3) and "Traceback" in said:
+    last = message.splitlines()[-1] if message else ""
+    if code in (2, 3) and "Traceback" in message:
         return Outcome("traceback", called)
     if code == 3:
         return Outcome("stopped", called)

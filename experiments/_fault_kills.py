@@ -108,11 +108,11 @@ def _warm_up(kinds: set[str]) -> None:
         mechanism, task = small_training()
         replay.replay(mechanism, task, seeds=[0], checkpoint_folder=folder)
         if "compare" in kinds:
-            _said([*COMPARE, "--seeds", "1", "--out", f"{folder}/c"])()
+            _messages_of([*COMPARE, "--seeds", "1", "--out", f"{folder}/c"])()
         if "sweep" in kinds:
             _sweeping(Path(folder) / "s")
         if "factorize" in kinds:
-            _said([*FACTORIZE, "--out", f"{folder}/f.mfdl"])()
+            _messages_of([*FACTORIZE, "--out", f"{folder}/f.mfdl"])()
 
 
 # ---- a process, and its end -------------------------------------------------------------------------------------
@@ -171,11 +171,11 @@ def train_with_journal(name: str, folder: Path | None, journal: Path, result: Pa
     block, step = keys.ColumnNormals.block, executor.Executor.step
 
     def block_logged(self: Any, steps: Any, dim: int, *, tensor: int = 0) -> Any:
-        made = block(self, steps, dim, tensor=tensor)
-        for t, rows in zip(np.asarray(steps).tolist(), made, strict=True):
+        drawn = block(self, steps, dim, tensor=tensor)
+        for t, rows in zip(np.asarray(steps).tolist(), drawn, strict=True):
             for words, index, row in zip(self._words, self._indices.tolist(), rows, strict=True):
                 log.write(f"draw {_digest(words)} {index} {t} {tensor} {_digest(row)}\n")
-        return made
+        return drawn
 
     def step_logged(self: Any, t: int, state: Any, gradients: Any, noise: Any) -> Any:
         messages, following = step(self, t, state, gradients, noise)
@@ -189,9 +189,9 @@ def train_with_journal(name: str, folder: Path | None, journal: Path, result: Pa
     mechanism, task = small_training(name)
     log.write("begin\n")
     run = replay.replay(mechanism, task, seeds=[0], key=keys.NoiseKey(SECRET), checkpoint_folder=folder)
-    (one,) = run.seeds
+    (seed_run,) = run.seeds
     buffer = io.BytesIO()
-    np.savez(buffer, steps=one.steps, loss=np.asarray(one.loss), models=one.models)
+    np.savez(buffer, steps=seed_run.steps, loss=np.asarray(seed_run.loss), models=seed_run.models)
     result.write_bytes(buffer.getvalue())
 
 
@@ -204,14 +204,14 @@ def _training(folder: Path, random: Random, k: int, counts: dict[str, int]) -> N
 
     # the nonce is drawn at the start of a run: both take over the same checkpoint of step 0
     forked(lambda: _begin(name, run), None)
-    kept = {path: path.read_bytes() for path in (run / "seed-0").iterdir()}
+    contents = {path: path.read_bytes() for path in (run / "seed-0").iterdir()}
     began = time.perf_counter()
     forked(work, None)
     seconds = time.perf_counter() - began
     undisturbed, whole_journal = result.read_bytes(), _journal(journal)
     for path in (result, journal, *(run / "seed-0").iterdir()):
         path.unlink()
-    for path, content in kept.items():
+    for path, content in contents.items():
         path.write_bytes(content)
 
     seen: list[int] = []
@@ -233,10 +233,10 @@ def _training(folder: Path, random: Random, k: int, counts: dict[str, int]) -> N
     if set(lines) != set(whole_journal):
         wrong = sorted(set(lines) ^ set(whole_journal))[0]
         raise Fault(f"the journal differs from the undisturbed one, first in {wrong!r}")
-    for what, length in (("draw", 5), ("sent", 2)):
-        places = [tuple(line.split()[:length]) for line in set(lines) if line.startswith(what)]
+    for kind, length in (("draw", 5), ("sent", 2)):
+        places = [tuple(line.split()[:length]) for line in set(lines) if line.startswith(kind)]
         if len(places) != len(set(places)):
-            raise Fault(f"one place of {what} has two contents")
+            raise Fault(f"one place of {kind} has two contents")
     _require_continuation(journal, seen)
     if [path.name for path in (run / "seed-0").iterdir()] != [checkpoint.FILE]:
         raise Fault(f"litter: {[path.name for path in (run / 'seed-0').iterdir()]}")
@@ -270,7 +270,7 @@ def _require_continuation(journal: Path, seen: list[int]) -> None:
 # ---- commands ---------------------------------------------------------------------------------------------------
 
 
-def _said(arguments: list[str]) -> Callable[[], None]:
+def _messages_of(arguments: list[str]) -> Callable[[], None]:
     def work() -> None:
         done = command(arguments)
         if done.kind != "accepted":
@@ -282,9 +282,9 @@ def _said(arguments: list[str]) -> Callable[[], None]:
 def _compare(folder: Path, random: Random, k: int, counts: dict[str, int]) -> None:
     out, calm = folder / "out", folder / "calm"
     began = time.perf_counter()
-    forked(_said([*COMPARE, "--out", str(calm)]), None)
+    forked(_messages_of([*COMPARE, "--out", str(calm)]), None)
     seconds = time.perf_counter() - began
-    work, finished = _said([*COMPARE, "--out", str(out)]), dict[tuple[str, int], Any]()
+    work, finished = _messages_of([*COMPARE, "--out", str(out)]), dict[tuple[str, int], Any]()
 
     def after() -> None:
         for path in out.iterdir() if out.exists() else ():
@@ -296,9 +296,9 @@ def _compare(folder: Path, random: Random, k: int, counts: dict[str, int]) -> No
 
     counts["kills"] += _until_the_end(work, seconds, random, after)
     counts["kills after a checkpoint"] += bool(finished)
-    ours, theirs = (json.loads((one / "results.json").read_text()) for one in (out, calm))
-    kept = {(run["mechanism"], run["seed"]): run for run in ours["runs"]}
-    again = [key for key, run in finished.items() if kept[key] != run]  # its seconds tell
+    ours, theirs = (json.loads((results_of / "results.json").read_text()) for results_of in (out, calm))
+    by_run = {(run["mechanism"], run["seed"]): run for run in ours["runs"]}
+    again = [key for key, run in finished.items() if by_run[key] != run]  # its seconds tell
     if again:
         raise Fault(f"finished runs were trained again: {again}")
     if _timeless(ours) != _timeless(theirs):
@@ -312,20 +312,20 @@ def _compare(folder: Path, random: Random, k: int, counts: dict[str, int]) -> No
 def _timeless(value: Any) -> Any:
     if isinstance(value, dict):
         return {k: _timeless(v) for k, v in value.items() if k not in ("seconds", "node_steps_per_second", "out")}
-    return [_timeless(one) for one in value] if isinstance(value, list) else value
+    return [_timeless(item) for item in value] if isinstance(value, list) else value
 
 
 def _factorize(folder: Path, random: Random, k: int, counts: dict[str, int]) -> None:
     out, calm = folder / "out.mfdl", folder / "calm.mfdl"
     began = time.perf_counter()
-    forked(_said([*FACTORIZE, "--out", str(calm)]), None)
+    forked(_messages_of([*FACTORIZE, "--out", str(calm)]), None)
     seconds = time.perf_counter() - began
 
     def after() -> None:
         if out.exists() and not whole(out.name, out.read_bytes()):
             raise Fault("the factorization file is a part of one")
 
-    counts["kills"] += _until_the_end(_said([*FACTORIZE, "--out", str(out)]), seconds, random, after)
+    counts["kills"] += _until_the_end(_messages_of([*FACTORIZE, "--out", str(out)]), seconds, random, after)
     ours, theirs = (factorization.load(path) for path in (out, calm))
     if not np.array_equal(ours.encoder, theirs.encoder) or not np.array_equal(ours.error_gram, theirs.error_gram):
         raise Fault("the factorization differs from the undisturbed one")
@@ -338,17 +338,17 @@ def _sweeping(folder: Path, dies_at: tuple[int, str] | None = None) -> None:
     """A sweep in this process, which kills itself before, within or after the writing of a file."""
     write, written = files.atomic_write_bytes, 0
 
-    def deadly(path: Any, data: bytes, **how: Any) -> Path:
+    def deadly(path: Any, data: bytes, **options: Any) -> Path:
         nonlocal written
         written += 1
         if dies_at is not None and written == dies_at[0]:
             if dies_at[1] == "after":
-                write(path, data, **how)
+                write(path, data, **options)
             elif dies_at[1] == "within":
                 Path(path).parent.mkdir(parents=True, exist_ok=True)  # as the writing itself does first
                 (Path(path).parent / f".{Path(path).name}.x.tmp").write_bytes(data[: len(data) // 2])
             os.kill(os.getpid(), signal.SIGKILL)
-        return write(path, data, **how)
+        return write(path, data, **options)
 
     files.atomic_write_bytes = deadly
     mfdl.sweep(out=folder, progress=False, **SWEEP)
@@ -375,7 +375,9 @@ def _sweep(folder: Path, random: Random, k: int, counts: dict[str, int]) -> None
         after()
     counts["kills"] += _until_the_end(partial(_sweeping, out), seconds, random, after)
     counts["kills after a checkpoint"] += bool(finished)
-    ours, theirs = ({path.relative_to(one): path.read_bytes() for path in _but_timings(one)} for one in (out, calm))
+    ours, theirs = (
+        {path.relative_to(place): path.read_bytes() for path in _but_timings(place)} for place in (out, calm)
+    )
     if wrong := sorted(str(name) for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name)):
         raise Fault(f"the store differs from the undisturbed one, first in {wrong[0]}")
     lines = [timing["cell"] for timing in Store.load(out).timings()]

@@ -95,22 +95,22 @@ def compare_folder(random: Random, folder: Path) -> Callable[[], Outcome]:
     """A results folder that was tampered with, and the same command again."""
     arguments = ["compare", *BASE["compare"], "--out", "out"]
     out = folder / "out"
-    kept = _finished_comparison()
+    finished = _finished_comparison()
     out.mkdir()
-    for name, content in kept.items():
+    for name, content in finished.items():
         (out / name).write_bytes(content)
     for _ in range(random.choice((1, 2))):
-        target = out / random.choice(list(kept))
+        target = out / random.choice(list(finished))
         if target.is_dir() or not target.exists():
             continue
         content = target.read_bytes()
         if target.suffix == ".json" and random.random() < 0.7:
-            found = json.loads(content)
-            if isinstance(found, dict) and found:
-                found[random.choice([*found, "runs", "runs"])] = json_value(random)
-                if isinstance(found.get("runs"), list) and random.random() < 0.3:
-                    found["runs"] = [json_value(random)]
-            target.write_bytes(dumped(found))
+            results = json.loads(content)
+            if isinstance(results, dict) and results:
+                results[random.choice([*results, "runs", "runs"])] = json_value(random)
+                if isinstance(results.get("runs"), list) and random.random() < 0.3:
+                    results["runs"] = [json_value(random)]
+            target.write_bytes(dumped(results))
         else:
             target.unlink()
             place(random, target, spoilt(random, content))

@@ -14,32 +14,32 @@ from _fault_pools import NUMBERS, TEXTS
 
 def spoilt(random: Random, content: bytes) -> bytes:
     """The bytes with one thing wrong: cut, flipped, filled in, swapped for garbage."""
-    how = random.choice(("cut", "flip", "insert", "empty", "garbage", "double", "nul", "bom", "latin", "lines"))
-    if how == "cut":
+    fault = random.choice(("cut", "flip", "insert", "empty", "garbage", "double", "nul", "bom", "latin", "lines"))
+    if fault == "cut":
         return content[: random.randrange(len(content) + 1)]
-    if how == "flip" and content:
+    if fault == "flip" and content:
         at = random.randrange(len(content))
         return content[:at] + bytes([content[at] ^ (1 << random.randrange(8))]) + content[at + 1 :]
-    if how == "insert":
+    if fault == "insert":
         at = random.randrange(len(content) + 1)
         return content[:at] + random.choice(TEXTS + NUMBERS).encode("utf-8", "surrogatepass") + content[at:]
-    if how == "garbage":
+    if fault == "garbage":
         return random.randbytes(random.randrange(200))
-    if how == "double":
+    if fault == "double":
         return content + content
-    if how == "lines":
+    if fault == "lines":
         return content.replace(b"\n", random.choice((b"\r", b"\r\n", b"", b"\n\n")))
-    return {"nul": b"\0" + content, "bom": b"\xef\xbb\xbf" + content, "latin": b"\xe9" + content}.get(how, b"")
+    return {"nul": b"\0" + content, "bom": b"\xef\xbb\xbf" + content, "latin": b"\xe9" + content}.get(fault, b"")
 
 
 def place(random: Random, path: Path, content: bytes) -> Path:
     """The file, or a folder, a dangling link or nothing in its place."""
-    how = random.random()
-    if how < 0.02:
+    chance = random.random()
+    if chance < 0.02:
         path.mkdir()
-    elif how < 0.04:
+    elif chance < 0.04:
         path.symlink_to("nowhere")
-    elif how > 0.06:
+    elif chance > 0.06:
         path.write_bytes(content)
     return path
 

@@ -182,12 +182,12 @@ def drawn_delta(rng: np.random.Generator) -> float:
     return float(10 ** rng.uniform(-15, -0.1))
 
 
-def never_below(found: float, exact: Any) -> float:
+def never_below(number: float, exact: Any) -> float:
     """Relative difference; infinite where a privacy loss is reported below the true one."""
     if exact == 0:
-        return 0.0 if found == 0 else math.inf
+        return 0.0 if number == 0 else math.inf
     with mpmath.workdps(30):
-        return float(found / exact - 1) if found >= exact else math.inf
+        return float(number / exact - 1) if number >= exact else math.inf
 
 
 @statement("delta: mpmath <= library, to 1e-9", tolerance=1e-9)
@@ -204,22 +204,22 @@ def delta(rng: np.random.Generator) -> float:
 def log_delta(rng: np.random.Generator) -> float:
     mu = drawn_mu(rng)
     epsilon = mu * float(rng.uniform(0, 100))
-    exact, found = oracles.exact_log_delta(mu, epsilon), gaussian.log_delta_from_mu(mu, epsilon)
-    return float((found - exact) / max(1, abs(exact))) if found >= exact else math.inf
+    exact, number = oracles.exact_log_delta(mu, epsilon), gaussian.log_delta_from_mu(mu, epsilon)
+    return float((number - exact) / max(1, abs(exact))) if number >= exact else math.inf
 
 
 @statement("epsilon: mpmath <= library, to 1e-9 (mu + epsilon)", tolerance=1e-9, share=0.1)
 def epsilon(rng: np.random.Generator) -> float:
     mu, d = drawn_mu(rng), drawn_delta(rng)
-    found, exact = gaussian.epsilon_from_mu(mu, d), oracles.exact_epsilon(mu, d)
-    return float((found - exact) / (mu + found)) if found >= exact else math.inf
+    number, exact = gaussian.epsilon_from_mu(mu, d), oracles.exact_epsilon(mu, d)
+    return float((number - exact) / (mu + number)) if number >= exact else math.inf
 
 
 @statement("mu of a budget: library <= mpmath, to 1e-9", tolerance=1e-9, share=0.1)
 def mu_of_budget(rng: np.random.Generator) -> float:
     e, d = float(10 ** rng.uniform(-3, 2)), drawn_delta(rng)
-    found, exact = gaussian.mu_from_epsilon(e, d), oracles.exact_mu(e, d)
-    return float(1 - found / exact) if found <= exact else math.inf
+    number, exact = gaussian.mu_from_epsilon(e, d), oracles.exact_mu(e, d)
+    return float(1 - number / exact) if number <= exact else math.inf
 
 
 @statement("Rényi: integral = library", tolerance=1e-12, share=0.2)
@@ -296,13 +296,13 @@ def linear_mu_squared(W: FloatArray, attacker: int, victim: int, slopes: FloatAr
     n = len(W)
     seen = [j for j in range(n) if j != attacker and W[attacker, j]]
     hidden = [j for j in range(n) if j != attacker and not W[attacker, j]]
-    own = np.zeros((n, n, num_steps))  # messages as maps of what the nodes inject
+    messages_of = np.zeros((n, n, num_steps))  # messages as maps of what the nodes inject
     rows = []
     for t in range(num_steps):
-        heard = np.tensordot(W, own, axes=1)
-        own = heard + slopes[:, None, None] * np.tensordot(W[:, hidden], own[hidden], axes=1)
-        own[:, :, t] += np.eye(n)
-        rows += [own[j].ravel() for j in (*seen, attacker)]
+        heard = np.tensordot(W, messages_of, axes=1)
+        messages_of = heard + slopes[:, None, None] * np.tensordot(W[:, hidden], messages_of[hidden], axes=1)
+        messages_of[:, :, t] += np.eye(n)
+        rows += [messages_of[j].ravel() for j in (*seen, attacker)]
     B = np.array(rows)
     effect = B[:, [victim * num_steps]]
     return float(oracles.pinv_gram(effect, B)[0][0, 0])
@@ -317,7 +317,7 @@ def coalition_price(rng: np.random.Generator) -> float:
     groups = [tuple(np.sort(rng.choice(n, rng.integers(1, n + 1), replace=False))) for _ in range(rng.integers(0, 4))]
     factors = [rng.integers(-2, 3, (len(g), len(g))).astype(float) for g in groups]
     size = int(rng.integers(0, n))
-    found = oracles.coalition_inverse_diagonal(s, [F @ F.T for F in factors], groups, n, size)
+    inverse_diagonal = oracles.coalition_inverse_diagonal(s, [F @ F.T for F in factors], groups, n, size)
     B = np.hstack([math.sqrt(s) * np.eye(n), *(np.eye(n)[:, g] @ F for g, F in zip(groups, factors, strict=True))])
     holders = [{i} for i in range(n)] + [set(g) for g in groups for _ in g]
     worst = 0.0
@@ -326,10 +326,10 @@ def coalition_price(rng: np.random.Generator) -> float:
         if len(members) > size:
             continue
         rest = [i for i in range(n) if i not in members]
-        known = [k for k, held in enumerate(holders) if held & members]
+        known = [k for k, members_of in enumerate(holders) if members_of & members]
         X, _ = oracles.pinv_gram(*oracles.append_known_noise(np.eye(n)[:, rest], B, known))
         worst = max(worst, float(X.diagonal().max(initial=0)))
-    return distance(found, worst)
+    return distance(inverse_diagonal, worst)
 
 
 @statement("coalitions, optimum: lower bound <= program <= loss", tolerance=1e-5, share=0.01)
@@ -346,8 +346,8 @@ def coalition_optimum(rng: np.random.Generator) -> float:
         program = oracles.coalition_loss_reference(H, groups, size)
     except RuntimeError:
         raise Excluded("the program's solver gave up") from None
-    found = coalitions.solve(coalitions.CoalitionProblem(H, groups, size))
-    return max(excess(found.lower_bound, program), excess(program, found.loss))
+    solved = coalitions.solve(coalitions.CoalitionProblem(H, groups, size))
+    return max(excess(solved.lower_bound, program), excess(program, solved.loss))
 
 
 @statement("encoders, optimum: lower bound <= program <= loss", tolerance=1e-5, share=0.1)
@@ -355,9 +355,9 @@ def encoder_optimum(rng: np.random.Generator) -> float:
     T = int(rng.integers(1, 6))
     root = rng.integers(-3, 4, (T, T))
     problem = mfdl_solvers.FactorizationProblem(root @ root.T + 0.1 * np.eye(T), rng.integers(0, T, T))
-    found = mfdl_solvers.solve(problem)
+    solved = mfdl_solvers.solve(problem)
     program = oracles.optimal_loss_reference(problem)
-    return max(excess(found.lower_bound, program), excess(program, found.loss))
+    return max(excess(solved.lower_bound, program), excess(program, solved.loss))
 
 
 @statement("encoders, optimum: zero in-class entries = all encoders", tolerance=1e-5, share=0.1)

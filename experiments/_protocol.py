@@ -126,7 +126,7 @@ class Trial:
         row, tested = ROWS[label], (label, rate, self.plan.seeds[0]) in self._records
         losses = self.losses(label, measure, rate, self.plan.seeds).tolist() if tested else []
         record = self._records[label, rate, self.plan.tuning.first_seed]
-        stated = {name: record.get(name) for name in ("mu", "epsilon", "delta", "adjacency", "trust", "guarantee")}
+        guarantee = {name: record.get(name) for name in ("mu", "epsilon", "delta", "adjacency", "trust", "guarantee")}
         return {
             "label": label,
             "measure": measure,
@@ -134,7 +134,7 @@ class Trial:
             "rankings": row.rankings,
             "lr": rate,
             "losses": [None if math.isnan(loss) else loss for loss in losses],
-            **stated,
+            **guarantee,
         }
 
     def _by_rate(self) -> list[dict[str, Any]]:
@@ -173,7 +173,7 @@ def compared(
     store = Store(out / scene.name.replace("/", "-"))
     earlier = _earlier(store.folder / RESULT)
 
-    def told(trial: Trial) -> dict[str, Any]:
+    def summary(trial: Trial) -> dict[str, Any]:
         answer = with_earlier(trial.answer(), earlier)
         files.atomic_write_json(store.folder / RESULT, answer)
         return answer
@@ -191,11 +191,11 @@ def compared(
             if label not in first:
                 trial.choose([label])
             trial.test([label])
-            told(trial)
+            summary(trial)
             rates = {measure: trial.chosen[label, measure] for measure in MEASURES}
             means = {m: float(trial.losses(label, m, rate, plan.seeds).mean()) for m, rate in rates.items()}
             say(f"{scene.name}: {label}: rates {rates}, losses {means}")
-    return told(trial)
+    return summary(trial)
 
 
 def with_earlier(answer: dict[str, Any], earlier: Mapping[str, Any]) -> dict[str, Any]:

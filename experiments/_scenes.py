@@ -108,8 +108,8 @@ def scene(name: str) -> Scene:
     for text in more:
         if text == "dirichlet":
             options["partition"] = SKEWED
-        elif found := re.fullmatch(r"epsilon=([0-9.]+)", text):
-            options["epsilons"] = (float(found[1]),)
+        elif match := re.fullmatch(r"epsilon=([0-9.]+)", text):
+            options["epsilons"] = (float(match[1]),)
         else:
             raise ValueError(f"scene {name!r}: cannot read {text!r}; after TASK/GRAPH come dirichlet and epsilon=E.")
     return Scene(name, task, GRAPHS[graph], **options)

@@ -62,9 +62,9 @@ class Question:
 
     @property
     def size(self) -> int:
-        one = self.algorithm
-        entries = sum(m.nnz for kind in one.kinds for m in kind.maps()) + one.noise.shape[1]
-        return one.num_nodes * one.num_steps * 100 + entries
+        algorithm = self.algorithm
+        entries = sum(m.nnz for kind in algorithm.kinds for m in kind.maps()) + algorithm.noise.shape[1]
+        return algorithm.num_nodes * algorithm.num_steps * 100 + entries
 
     @property
     def words(self) -> str:
@@ -98,8 +98,8 @@ class Knows:
 def drawn_question(rng: np.random.Generator, *, wide: bool) -> Question:
     """wide: entries, rates, divisors and noise of very unequal size."""
     participation, T = drawn_participation(rng)
-    own = rng.random() < 0.5
-    algorithm = drawn_user_algorithm(rng, T, wide) if own else drawn_mechanism(rng, T, wide)
+    victims_only = rng.random() < 0.5
+    algorithm = drawn_user_algorithm(rng, T, wide) if victims_only else drawn_mechanism(rng, T, wide)
     n = algorithm.num_nodes
     if rng.random() < 0.15 and participation.num_steps == T:
         others = [drawn_participation(rng, T)[0] for _ in range(n)]
@@ -195,11 +195,11 @@ def drawn_entries(rng: np.random.Generator, shape: tuple[int, int], wide: bool, 
 
 
 def drawn_encoder(rng: np.random.Generator, T: int, wide: bool, nodes: int | None) -> FloatArray:
-    def one() -> FloatArray:
+    def encoder() -> FloatArray:
         powers = rng.integers(-10, 11, T) if wide else rng.integers(-1, 2, T)
         return np.tril(drawn_entries(rng, (T, T), False), -1) + np.diag(2.0**powers)
 
-    return one() if nodes is None else np.stack([one() for _ in range(nodes)])
+    return encoder() if nodes is None else np.stack([encoder() for _ in range(nodes)])
 
 
 def drawn_user_algorithm(rng: np.random.Generator, T: int, wide: bool) -> LinearAlgorithm:
@@ -209,20 +209,20 @@ def drawn_user_algorithm(rng: np.random.Generator, T: int, wide: bool) -> Linear
     nearly = messages > 1 and wide and rng.random() < 0.2
 
     def maps(injects: bool) -> dict[str, Any]:
-        made: dict[str, Any] = {
+        maps_of: dict[str, Any] = {
             "P": drawn_entries(rng, (messages, state), wide),
             "K": drawn_entries(rng, (state, messages), wide),
             "F": drawn_entries(rng, (state, state), wide, 0.3),
         }
         if injects:
-            made |= {"Q": drawn_entries(rng, (messages, n), wide), "J": drawn_entries(rng, (state, n), wide, 0.2)}
+            maps_of |= {"Q": drawn_entries(rng, (messages, n), wide), "J": drawn_entries(rng, (state, n), wide, 0.2)}
         if injects and not together:
-            made |= {"R": drawn_entries(rng, (messages, n), wide), "L": drawn_entries(rng, (state, n), wide, 0.2)}
+            maps_of |= {"R": drawn_entries(rng, (messages, n), wide), "L": drawn_entries(rng, (state, n), wide, 0.2)}
         if nearly:  # two messages that agree up to a part in 2^20 .. 2^48 of one entry
-            for name in made.keys() & {"P", "Q", "R"}:
-                made[name][1] = made[name][0]
-            made["P" if not injects else "Q"][1, int(rng.integers(n))] *= 1 + 2.0 ** -int(rng.integers(20, 49))
-        return made
+            for name in maps_of.keys() & {"P", "Q", "R"}:
+                maps_of[name][1] = maps_of[name][0]
+            maps_of["P" if not injects else "Q"][1, int(rng.integers(n))] *= 1 + 2.0 ** -int(rng.integers(20, 49))
+        return maps_of
 
     rounds = [[maps(True), *([maps(False)] if rng.random() < 0.3 else [])] for _ in range(1 if same else T)]
     count = sum(len(rounds[0 if same else t]) for t in range(T))
@@ -232,9 +232,9 @@ def drawn_user_algorithm(rng: np.random.Generator, T: int, wide: bool) -> Linear
         noise = LocalNoise(drawn_encoder(rng, T, wide, None), n)
     elif draw < 0.6:
         columns = int(rng.integers(1, n + 2))
-        held = rng.random((columns, n)) < 0.6
-        noise = StepNoise(drawn_entries(rng, (n, columns), wide) * held.T, held, T, n)
-    one = from_maps(
+        holders = rng.random((columns, n)) < 0.6
+        noise = StepNoise(drawn_entries(rng, (n, columns), wide) * holders.T, holders, T, n)
+    algorithm = from_maps(
         lambda t: rounds[0 if same else t],
         EveryStep(T),
         noise=noise,
@@ -243,9 +243,9 @@ def drawn_user_algorithm(rng: np.random.Generator, T: int, wide: bool) -> Linear
         name="user, noise with gradients" if together else "user, noise apart",
     )
     if rng.random() < 0.6:
-        return one
-    used = used_by_others(one.rounds, one.model_from_state, one.message_sender)
-    return dataclasses.replace(one, transmitted=used | (rng.random((count, messages)) < 0.6))
+        return algorithm
+    used = used_by_others(algorithm.rounds, algorithm.model_from_state, algorithm.message_sender)
+    return dataclasses.replace(algorithm, transmitted=used | (rng.random((count, messages)) < 0.6))
 
 
 # ---- trust models, written again -------------------------------------------------------------------------------------
@@ -256,7 +256,7 @@ def drawn_trust(
 ) -> tuple[str, trust.TrustModel, list[Knows]]:
     n, T, R, S = algorithm.num_nodes, algorithm.num_steps, len(algorithm.rounds), algorithm.messages_per_round
     sent = np.array(algorithm.sent)
-    held = np.asarray(algorithm.noise.holders().toarray(), dtype=bool)
+    holders = np.asarray(algorithm.noise.holders().toarray(), dtype=bool)
 
     def columns(parts: Mask) -> frozenset[int]:
         return frozenset(int(t * len(parts) + c) for t in range(T) for c in np.flatnonzero(parts))
@@ -265,11 +265,12 @@ def drawn_trust(
         return frozenset(t * n + u for t in range(T) for u in nodes)
 
     def colluding(nodes: list[int]) -> Knows:
-        return Knows(sent, of(nodes), columns(held[:, nodes].any(axis=1)), "")
+        return Knows(sent, of(nodes), columns(holders[:, nodes].any(axis=1)), "")
 
     def receiving(nodes: list[int]) -> Knows:
-        got = np.array([np.asarray(one.receivers.toarray())[:, nodes].any(axis=1) for one in algorithm.rounds])
-        return Knows(got & sent, of(nodes), columns(held[:, nodes].any(axis=1)), "")
+        receivers = [np.asarray(exchange.receivers.toarray()) for exchange in algorithm.rounds]
+        got = np.array([matrix[:, nodes].any(axis=1) for matrix in receivers])
+        return Knows(got & sent, of(nodes), columns(holders[:, nodes].any(axis=1)), "")
 
     everybody = [u for u in range(n) if u != victim]
     others = [u for u in everybody if rng.random() < 0.5]
@@ -288,8 +289,8 @@ def drawn_trust(
         kinds += ["pndp", "pndp", "any-receiver"]
     kind = str(rng.choice(kinds))
     if kind == "ldp":
-        alone = held.sum(axis=1) == 1
-        return kind, trust.LDP(), [Knows(sent, frozenset(), columns(~(alone & held[:, victim])), "")]
+        alone = holders.sum(axis=1) == 1
+        return kind, trust.LDP(), [Knows(sent, frozenset(), columns(~(alone & holders[:, victim])), "")]
     if kind == "eavesdropper":
         return kind, trust.SecLDP(), [Knows(sent, frozenset(), frozenset(), "")]
     if kind == "colluding":
@@ -313,7 +314,7 @@ def drawn_trust(
     gradients = np.zeros((T, n), dtype=bool)
     if everybody and rng.random() < 0.5:
         gradients[:, others] = rng.random((T, len(others))) < rng.choice([0.5, 1.0])
-    parts = rng.random((T, len(held))) < rng.choice([0.0, 0.3, 0.6])
+    parts = rng.random((T, len(holders))) < rng.choice([0.0, 0.3, 0.6])
     parts = parts if rng.random() < 0.5 else np.tile(parts[0], (T, 1))
     release = str(rng.choice(["none", "average", "all"]))
     model = trust.TrustModel.from_masks(seen=seen, known_gradients=gradients, known_noise=parts, release=release)
@@ -341,14 +342,15 @@ def _loss_of_view(
     patterns: list[tuple[int, ...]],
     reactions: FloatArray | None,
 ) -> Fraction | float:
-    one, u = question.algorithm, question.victim
-    n = one.num_nodes
+    algorithm, u = question.algorithm, question.victim
+    n = algorithm.num_nodes
     if any(t * n + u in view.gradients for pattern in patterns for t in pattern):
         return math.inf
-    average = [[Fraction(float(1.0 / one.messages_per_round))] * one.messages_per_round] if view.average else None
+    messages = algorithm.messages_per_round
+    average = [[Fraction(float(1.0 / messages))] * messages] if view.average else None
     A, B = oracles.exact_view(run, view.seen, view.noise, release=view.release, combination=average)
     if reactions is not None:  # a known gradient shows how its model reacted
-        hidden = [i not in view.noise for i in range(one.noise.shape[1])]
+        hidden = [i not in view.noise for i in range(algorithm.noise.shape[1])]
         for column in sorted(view.gradients):
             t, v = divmod(column, n)
             row = [Fraction(float(reactions[t, v])) * x for x in run.models[t][v]]
@@ -356,9 +358,10 @@ def _loss_of_view(
             B = [*B, [x if keep else Fraction(0) for x, keep in zip(row[run.num_gradients :], hidden, strict=True)]]
     if not A:
         return Fraction(0)
-    own = [[row[t * n + u] for t in range(one.num_steps)] for row in A]
-    leaks = oracles.exact_leaks(own, B) if B[0] else [any(row[t] for row in own) for t in range(one.num_steps)]
+    of_victim = [[row[t * n + u] for t in range(algorithm.num_steps)] for row in A]
+    without_noise = [any(row[t] for row in of_victim) for t in range(algorithm.num_steps)]
+    leaks = oracles.exact_leaks(of_victim, B) if B[0] else without_noise
     if any(leaks[t] for pattern in patterns for t in pattern):
         return math.inf
-    X = oracles.exact_view_gram(own, B) if B[0] else [[Fraction(0)] * one.num_steps] * one.num_steps
+    X = oracles.exact_view_gram(of_victim, B) if B[0] else [[Fraction(0)] * algorithm.num_steps] * algorithm.num_steps
     return max(oracles.largest_signed_sum([[X[s][t] for t in pattern] for s in pattern]) for pattern in patterns)

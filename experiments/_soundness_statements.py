@@ -34,7 +34,7 @@ def statement(name: str, *, tolerance: float = ROUNDING, share: float = 1.0):
     return register
 
 
-def asked(question: Question, *, lipschitz: float | None = None) -> VictimLoss:
+def account_of(question: Question, *, lipschitz: float | None = None) -> VictimLoss:
     try:
         (loss,) = victim_losses(
             question.algorithm,
@@ -51,22 +51,22 @@ def asked(question: Question, *, lipschitz: float | None = None) -> VictimLoss:
     return loss
 
 
-def judged(question: Question, truth: Fraction | float, stated: float) -> Case:
-    off = shortfall(truth if truth == math.inf else float(truth), stated)
-    words = "" if off <= ROUNDING else f"true {float(truth)!r}, stated {stated!r}: {question.words}"
+def judged(question: Question, truth: Fraction | float, accounted_loss: float) -> Case:
+    off = shortfall(truth if truth == math.inf else float(truth), accounted_loss)
+    words = "" if off <= ROUNDING else f"true {float(truth)!r}, stated {accounted_loss!r}: {question.words}"
     return Case(off, question.label, question.size, words)
 
 
 @statement("fixed gradients: exact view <= library")
 def fixed(rng: np.random.Generator) -> Case:
     question = drawn_question(rng, wide=False)
-    return judged(question, least_loss(question), asked(question).sensitivity_squared)
+    return judged(question, least_loss(question), account_of(question).sensitivity_squared)
 
 
 @statement("fixed gradients, 30 decades: exact view <= library")
 def fixed_wide(rng: np.random.Generator) -> Case:
     question = drawn_question(rng, wide=True)
-    return judged(question, least_loss(question), asked(question).sensitivity_squared)
+    return judged(question, least_loss(question), account_of(question).sensitivity_squared)
 
 
 @statement("30 decades, as views too large for exact ranks: exact view <= library", share=0.5)
@@ -74,7 +74,7 @@ def fixed_large(rng: np.random.Generator) -> Case:
     question = drawn_question(rng, wide=True)
     truth = least_loss(question)
     with mock.patch.object(row_space, "MAX_ENTRIES", 0), mock.patch.object(dense, "MAX_ENTRIES", 0):
-        return judged(question, truth, asked(question).sensitivity_squared)
+        return judged(question, truth, account_of(question).sensitivity_squared)
 
 
 def drawn_reactions(rng: np.random.Generator, question: Question, wide: bool) -> FloatArray:
@@ -90,14 +90,14 @@ def drawn_reactions(rng: np.random.Generator, question: Question, wide: bool) ->
 def adaptive(rng: np.random.Generator) -> Case:
     question = drawn_question(rng, wide=False)
     truth = least_loss(question, drawn_reactions(rng, question, False))
-    return judged(question, truth, asked(question).adaptive_sensitivity_squared)
+    return judged(question, truth, account_of(question).adaptive_sensitivity_squared)
 
 
 @statement("reacting gradients, 30 decades: exact view <= library")
 def adaptive_wide(rng: np.random.Generator) -> Case:
     question = drawn_question(rng, wide=True)
     truth = least_loss(question, drawn_reactions(rng, question, True))
-    return judged(question, truth, asked(question).adaptive_sensitivity_squared)
+    return judged(question, truth, account_of(question).adaptive_sensitivity_squared)
 
 
 @statement("reacting gradients under a Lipschitz constant: exact view <= library", share=0.5)
@@ -106,15 +106,15 @@ def lipschitz(rng: np.random.Generator) -> Case:
     question = drawn_question(rng, wide=False)
     if question.unit == "user":
         raise Excluded("a Lipschitz constant is for records")
-    one = question.algorithm
+    algorithm = question.algorithm
     L = float(rng.choice([0.5, 1.0, 2.0]))
-    rates = one.dynamics.learning_rates(one.num_steps)[:, None] / one.divisors
+    rates = algorithm.dynamics.learning_rates(algorithm.num_steps)[:, None] / algorithm.divisors
     r = (1 - rng.choice([-1.0, 0.0, 0.5, 1.0], rates.shape) * L) / rates
     try:
-        stated = asked(question, lipschitz=L).adaptive_sensitivity_squared
+        squared = account_of(question, lipschitz=L).adaptive_sensitivity_squared
     except Excluded as reason:
         raise Excluded("no shift reduction for it") from reason
-    return judged(question, least_loss(question, r), stated)
+    return judged(question, least_loss(question, r), squared)
 
 
 @statement("no trust model asks for more than LDP")
@@ -124,15 +124,15 @@ def weakest(rng: np.random.Generator) -> Case:
         raise Excluded("masks may see what is never sent")
     if question.unit == "user" and question.release in (None, "average", "all"):
         raise Excluded("users of messages that are not sent: models are released to one and not to the other")
-    one = question.algorithm
-    if question.kind == "central" and not (one.sent.all(axis=1) | ~one.sent.any(axis=1)).all():
+    algorithm = question.algorithm
+    if question.kind == "central" and not (algorithm.sent.all(axis=1) | ~algorithm.sent.any(axis=1)).all():
         raise Excluded("an average of messages some of which are not sent")
-    how: dict[str, Any] = {"victims": [question.victim], "participation": question.participation}
-    (local,) = victim_losses(one, trust.LDP(), release=question.release, unit=question.unit, **how)
-    loss = asked(question)
+    options: dict[str, Any] = {"victims": [question.victim], "participation": question.participation}
+    (local,) = victim_losses(algorithm, trust.LDP(), release=question.release, unit=question.unit, **options)
+    loss = account_of(question)
     lower = loss.fixed.lower
-    told = math.isfinite(lower) or loss.fixed.exact  # infinite as a bound says nothing
-    return judged(question, lower if told else 0.0, local.sensitivity_squared)
+    informative = math.isfinite(lower) or loss.fixed.exact  # infinite as a bound says nothing
+    return judged(question, lower if informative else 0.0, local.sensitivity_squared)
 
 
 @statement("accounted = executed, bit for bit", tolerance=0)
@@ -142,11 +142,11 @@ def executed(rng: np.random.Generator) -> Case:
     Noise with other entries than a few bits, such as thirds, is added up in another order: it may differ by rounding.
     """
     question = drawn_question(rng, wide=False)
-    one = question.algorithm
-    T, n = one.num_steps, one.num_nodes
-    executor = Executor(one, dtype=torch.float64)
-    N = torch.tensor(one.noise.matmat(np.eye(one.noise.shape[1])))
-    slots, columns = one.noise.slots_per_step, one.noise.shape[1]
+    algorithm = question.algorithm
+    T, n = algorithm.num_steps, algorithm.num_nodes
+    executor = Executor(algorithm, dtype=torch.float64)
+    N = torch.tensor(algorithm.noise.matmat(np.eye(algorithm.noise.shape[1])))
+    slots, columns = algorithm.noise.slots_per_step, algorithm.noise.shape[1]
     width = T * n + columns
     G = torch.hstack([torch.eye(T * n, dtype=torch.float64), torch.zeros(T * n, columns, dtype=torch.float64)])
     E = torch.hstack([torch.zeros(T * slots, T * n, dtype=torch.float64), N])
@@ -161,11 +161,11 @@ def executed(rng: np.random.Generator) -> Case:
         return np.hstack([from_gradients.matmat(np.eye(T * n)), from_noise.matmat(np.eye(columns))])
 
     pairs = [
-        (np.vstack(sent), accounted(one.messages_from_gradients, one.messages_from_noise)),
-        (np.vstack(models), accounted(one.models_from_gradients(), one.models_from_noise())),
+        (np.vstack(sent), accounted(algorithm.messages_from_gradients, algorithm.messages_from_noise)),
+        (np.vstack(models), accounted(algorithm.models_from_gradients(), algorithm.models_from_noise())),
         (
             executor.models(state).numpy(),
-            accounted(one.models_from_gradients(final=True), one.models_from_noise(final=True)),
+            accounted(algorithm.models_from_gradients(final=True), algorithm.models_from_noise(final=True)),
         ),
     ]
     off = max(float(np.abs(a - b).max(initial=0.0)) for a, b in pairs)

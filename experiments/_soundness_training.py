@@ -184,9 +184,9 @@ def _of_victim(
     means = means.reshape(len(weights), T * n)
     covariance = B @ B.T
     inside, outside = np.linalg.pinv(covariance, rcond=1e-9), _null_space(covariance)
-    shown = np.abs(means @ outside).max(axis=1, initial=0.0) > 1e-6
-    if shown.any():
-        return float(weights[shown].sum())
+    visible = np.abs(means @ outside).max(axis=1, initial=0.0) > 1e-6
+    if visible.any():
+        return float(weights[visible].sum())
     directions = [inside @ mean for mean in (*means[:4], weights @ means)]
     return max(_projected(means, weights, covariance, w, adjacency, epsilon) for w in directions)
 
@@ -252,17 +252,17 @@ def composed(rng: np.random.Generator) -> Case:
 def drawn_run(rng: np.random.Generator, model: trust.TrustModel, adjacency: str) -> tuple[Guarantee, float]:
     """What one run guarantees, and a mu that its worst victim attains: 0 where none is known."""
     W, nu = gossip.metropolis_hastings("star:n=4"), float(rng.choice([4.0, 8.0]))
-    how: dict[str, Any] = {"trust": model, "adjacency": adjacency, "clip_norm": 1.0, "noise_std": nu}
+    options: dict[str, Any] = {"trust": model, "adjacency": adjacency, "clip_norm": 1.0, "noise_std": nu}
     shift = gaussian.record_shift(adjacency, 1.0)
     epochs, bins = [(2, 2), (2, 3)][rng.integers(2)]
     if rng.random() < 0.5:
         guarantee = noise_scale.account(
             algorithms.dp_dsgd(Dynamics(W, 0.5), Cyclic(epochs, bins)),
-            **how,
+            **options,
             lipschitz=1.0 if rng.random() < 0.6 else None,
         )
         return guarantee, guarantee.mu * (1 - 1e-9) if guarantee.bound == "exact" else 0.0
-    secret = noise_scale.account(algorithms.dp_dsgd(Dynamics(W, 0.5), BallsInBins(epochs, bins)), **how)
+    secret = noise_scale.account(algorithms.dp_dsgd(Dynamics(W, 0.5), BallsInBins(epochs, bins)), **options)
     # every bin is as far along the mean of all: one projection of the mixture is a Gaussian; of hidden messages nothing
     attained = shift * math.sqrt(epochs / bins) / nu
     return secret, attained if isinstance(model, trust.LDP) else 0.0

@@ -37,17 +37,17 @@ def ways(graph: str) -> list[RandomGossip]:
 def row(graph: str, random: RandomGossip, seeds: int) -> dict[str, object]:
     """One graph and one way to draw, over runs of several seeds."""
     static = mfdl.Dynamics(mfdl.gossip.metropolis_hastings(graph))
-    T, classes, how = PARTICIPATION.num_steps, PARTICIPATION.classes(), {"tolerance": TOLERANCE}
-    without = factorization.factorize(static, PARTICIPATION, **how).encoder
+    T, classes, options = PARTICIPATION.num_steps, PARTICIPATION.classes(), {"tolerance": TOLERANCE}
+    without = factorization.factorize(static, PARTICIPATION, **options).encoder
     # seeds of the draws that choose an encoder, where there is no closed form, are none of those that judge it
     probes = Probes(16, seed=10_000)
-    averaged = factorization.factorize(static, PARTICIPATION, averaged_over=random, probes=probes, **how).encoder
+    averaged = factorization.factorize(static, PARTICIPATION, averaged_over=random, probes=probes, **options).encoder
     lost, gained = [], []
     for seed in range(seeds):
         drawn = random.draw(T, seed)
         H = NoiseObjective(mfdl.Dynamics(drawn.gossip), T).over_steps(drawn.present)
         posed = factorization.FactorizationProblem(H, classes)
-        best = factorization.solve_problem(posed, **how).require_converged(TOLERANCE)
+        best = factorization.solve_problem(posed, **options).require_converged(TOLERANCE)
         losses = [factorization.evaluate(posed, C, lower_bound=best.lower_bound).loss for C in (averaged, without)]
         lost.append(losses[0] / best.loss - 1)
         gained.append(losses[1] / losses[0] - 1)
@@ -58,14 +58,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("results/averaged_encoder"))
     parser.add_argument("--seeds", type=int, default=10)
-    asked = parser.parse_args()
-    asked.out.mkdir(parents=True, exist_ok=True)
+    arguments = parser.parse_args()
+    arguments.out.mkdir(parents=True, exist_ok=True)
     cases, rows = [(graph, random) for graph in GRAPHS for random in ways(graph)], []
     with shown("auto").bar("averaged encoders", len(cases)) as advance:
         for graph, random in cases:
-            rows.append(row(graph, random, asked.seeds))
+            rows.append(row(graph, random, arguments.seeds))
             advance()
-    atomic_write_json(asked.out / "averaged_encoder.json", rows)
+    atomic_write_json(arguments.out / "averaged_encoder.json", rows)
     for r in rows:
         cells = (f"{100 * np.mean(r[key]):.2f} ± {100 * np.std(r[key], ddof=1):.2f} %" for key in ("lost", "gained"))
         print(f"| `{r['graph']}` | {r['drawn']} | " + " | ".join(cells) + " |", flush=True)

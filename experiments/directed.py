@@ -53,8 +53,8 @@ def built(method: str, graph: nx.DiGraph) -> mfdl.LinearAlgorithm:
 
 def row(method: str, seed: int) -> dict[str, object]:
     algorithm = built(method, links(seed))
-    asked = {"trust": mfdl.trust.named("eavesdropper"), "adjacency": "zero-out", "clip_norm": 1.0}
-    mechanism = mfdl.calibrate(algorithm, **asked, mu=4.0)
+    question = {"trust": mfdl.trust.named("eavesdropper"), "adjacency": "zero-out", "clip_norm": 1.0}
+    mechanism = mfdl.calibrate(algorithm, **question, mu=4.0)
     task = mfdl.tasks.digits(NODES, partition=mfdl.partition.Dirichlet(0.1, min_records=8))
     trained = mfdl.replay(mechanism, task, seeds=[seed])
     of_pairs = [
@@ -72,15 +72,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("results/directed"))
     parser.add_argument("--seeds", type=int, default=5)
-    asked = parser.parse_args()
-    asked.out.mkdir(parents=True, exist_ok=True)
+    arguments = parser.parse_args()
+    arguments.out.mkdir(parents=True, exist_ok=True)
     rows = []
-    with shown("auto").bar("directed", len(METHODS) * asked.seeds) as advance:
+    with shown("auto").bar("directed", len(METHODS) * arguments.seeds) as advance:
         for method in METHODS:
-            for seed in range(asked.seeds):
+            for seed in range(arguments.seeds):
                 rows.append(row(method, seed))
                 advance()
-    atomic_write_json(asked.out / "directed.json", rows)
+    atomic_write_json(arguments.out / "directed.json", rows)
     for method in METHODS:
         these = [r for r in rows if r["method"] == method]
         means = {k: np.array([r[k] for r in these]) for k in ("noise", "pndp", "loss", "accuracy")}

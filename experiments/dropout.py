@@ -53,15 +53,16 @@ def noise_left(algorithm: LinearAlgorithm) -> float:
     return total / rows
 
 
-def absent(name: str, there: np.ndarray, participation: mfdl.Cyclic, repair: str | None) -> LinearAlgorithm:
+def absent(name: str, present: np.ndarray, participation: mfdl.Cyclic, repair: str | None) -> LinearAlgorithm:
     """The mechanism as it runs under a pattern, its noise made for the whole network."""
     W = mfdl.gossip.metropolis_hastings(GRAPH)
     whole = mfdl.algorithms.build(name, mfdl.Dynamics(W, 0.5), participation)
-    left = mfdl.algorithms.dp_dsgd(mfdl.Dynamics(mfdl.gossip.absences(W, there), 0.5), participation)
-    return mfdl.algorithms.with_absences(dataclasses.replace(left, noise=whole.noise, name=name), there, repair=repair)
+    left = mfdl.algorithms.dp_dsgd(mfdl.Dynamics(mfdl.gossip.absences(W, present), 0.5), participation)
+    noisy = dataclasses.replace(left, noise=whole.noise, name=name)
+    return mfdl.algorithms.with_absences(noisy, present, repair=repair)
 
 
-def how(name: str) -> dict[str, object]:
+def options_of(name: str) -> dict[str, object]:
     return {"trust": mfdl.trust.named(TRUST[name]), "adjacency": "zero-out", "clip_norm": 1.0}
 
 
@@ -70,14 +71,14 @@ def everybody_there(name: str) -> float:
     """The noise that is mu = 1 with everybody there."""
     W = mfdl.gossip.metropolis_hastings(GRAPH)
     whole = mfdl.algorithms.build(name, mfdl.Dynamics(W, 0.5), PARTICIPATION)
-    return mfdl.calibrate(whole, **how(name), mu=1.0).noise_std
+    return mfdl.calibrate(whole, **options_of(name), mu=1.0).noise_std
 
 
 def row(name: str, repair: str | None, rate: float, seed: int, trains: bool) -> dict[str, object]:
     """One mechanism under one pattern."""
     T, n = PARTICIPATION.num_steps, mfdl.graphs.load(GRAPH).number_of_nodes()
     run = absent(name, mfdl.gossip.drawn_presence(n, T, rate, seed), PARTICIPATION, repair)
-    mechanism = mfdl.calibrate(run, **how(name), mu=1.0)
+    mechanism = mfdl.calibrate(run, **options_of(name), mu=1.0)
     measured = {"mu": mechanism.noise_std / everybody_there(name), "noise": noise_left(run) * mechanism.noise_std**2}
     if trains:
         trained = mfdl.replay(mechanism, mfdl.tasks.digits(n), seeds=[seed])
@@ -100,13 +101,13 @@ def worst_by_coalitions(name: str) -> dict[int, float]:
 def worst_by_enumeration(name: str, repair: str | None, missing: int) -> float:
     """The largest mu of one step over all sets of missing nodes, in units of that with everybody there."""
     step, n = mfdl.EveryStep(1), mfdl.graphs.load(GRAPH).number_of_nodes()
-    found = []
+    losses = []
     for away in [(), *itertools.combinations(range(n), missing)]:
-        there = np.ones((1, n), dtype=bool)
-        there[0, list(away)] = False
-        run = absent(name, there, step, repair)
-        found.append(max(x.sensitivity_squared for x in mfdl.victim_losses(run, mfdl.trust.named("eavesdropper"))))
-    return float(np.sqrt(max(found) / found[0]))
+        present = np.ones((1, n), dtype=bool)
+        present[0, list(away)] = False
+        run = absent(name, present, step, repair)
+        losses.append(max(x.sensitivity_squared for x in mfdl.victim_losses(run, mfdl.trust.named("eavesdropper"))))
+    return float(np.sqrt(max(losses) / losses[0]))
 
 
 def picture(rows: list[dict], measured: list[str], path: Path) -> None:
@@ -132,8 +133,8 @@ def _values(rows: list[dict], name: str, repair: str | None, rate: float, key: s
 def worst() -> None:
     """Prints the largest mu of any set of so many missing nodes."""
     for name in ("decor", "corn"):
-        found = worst_by_coalitions(name)
-        print(f"| `{name}` | leave-out | " + " | ".join(f"{found[q]:.3g}" for q in MISSING) + " |", flush=True)
+        by_coalitions = worst_by_coalitions(name)
+        print(f"| `{name}` | leave-out | " + " | ".join(f"{by_coalitions[q]:.3g}" for q in MISSING) + " |", flush=True)
     for name, repair in (("decor", None), ("corn", None), ("corn", "stand-in")):
         of = [worst_by_enumeration(name, repair, q) for q in MISSING[:2]]
         print(f"| `{name}` | {repair or 'none'} | " + " | ".join(f"{mu:.3g}" for mu in of) + " | |", flush=True)
@@ -144,20 +145,20 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("results/dropout"))
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--untrained", action="store_true", help="mu and noise alone")
-    asked = parser.parse_args()
-    asked.out.mkdir(parents=True, exist_ok=True)
-    measured = [key for key in MEASURED if not (asked.untrained and key == "loss")]
+    arguments = parser.parse_args()
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    measured = [key for key in MEASURED if not (arguments.untrained and key == "loss")]
     groups = [(n, p, r) for n in TRUST for p in REPAIRS[n] for r in RATES if r or p is None]
     rows: list[dict] = []
     with shown("auto").bar("dropout", len(groups)) as advance:
         for name, repair, rate in groups:
-            rows += [row(name, repair, rate, seed, not asked.untrained) for seed in range(asked.seeds)]
+            rows += [row(name, repair, rate, seed, not arguments.untrained) for seed in range(arguments.seeds)]
             each = [_values(rows, name, repair, rate, key) for key in measured]
             cells = " | ".join(f"{np.mean(v):.3g} ± {np.std(v):.2g}" for v in each)
             print(f"| `{name}` | {repair or 'none'} | {rate:.0%} | {cells} |", flush=True)
             advance()
-    atomic_write_json(asked.out / "dropout.json", rows)
-    picture(rows, measured, asked.out / "dropout.png")
+    atomic_write_json(arguments.out / "dropout.json", rows)
+    picture(rows, measured, arguments.out / "dropout.png")
     worst()
 
 

@@ -54,8 +54,8 @@ def _start_worker() -> None:
     import torch
 
     torch.set_num_threads(1)
-    held = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (held + MEMORY_BYTES, resource.getrlimit(resource.RLIMIT_AS)[1]))
+    resident = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (resident + MEMORY_BYTES, resource.getrlimit(resource.RLIMIT_AS)[1]))
 
 
 def fuzz(cases: Sequence[int], seed: int, jobs: int) -> dict[str, Any]:
@@ -90,7 +90,7 @@ def fuzz(cases: Sequence[int], seed: int, jobs: int) -> dict[str, Any]:
         "seconds": round(time.perf_counter() - began, 1),
         "slowest_case": {"case": slowest[1], "seconds": round(slowest[0], 2)},
         "surfaces": {name: dict(sorted(count.items())) for name, count in counts.items()},
-        "faults": sorted(faults, key=lambda one: one["case"]),
+        "faults": sorted(faults, key=lambda fault: fault["case"]),
     }
 
 
@@ -101,24 +101,25 @@ def _show_fuzz(report: dict[str, Any]) -> None:
     for name, count in report["surfaces"].items():
         table.add_row(name, *(str(count.get(kind, 0)) for kind in kinds))
     console.print(table)
-    shown: Counter[str] = Counter()
-    for one in report["faults"]:
-        shown[one["surface"]] += 1
-        if shown[one["surface"]] <= SHOWN:
-            console.print(f"case {one['case']} ({one['surface']}), {one['fault']}: {one['detail']}", markup=False)
+    counts: Counter[str] = Counter()
+    for fault in report["faults"]:
+        counts[fault["surface"]] += 1
+        if counts[fault["surface"]] <= SHOWN:
+            place = f"case {fault['case']} ({fault['surface']})"
+            console.print(f"{place}, {fault['fault']}: {fault['detail']}", markup=False)
     console.print(f"{report['cases']} cases in {report['seconds']} s, slowest {report['slowest_case']}", markup=False)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     commands = parser.add_subparsers(dest="command", required=True)
-    one = commands.add_parser("fuzz", help="malformed configurations, graphs, files and arguments")
-    one.add_argument("--cases", type=int, default=10_000)
-    one.add_argument("--start", type=int, default=0, help="number of the first case")
-    one.add_argument("--seed", type=int, default=0)
-    one.add_argument("--jobs", type=int, default=1, help="processes")
-    one.add_argument("--only", type=int, nargs="+", help="numbers of cases to repeat")
-    one.add_argument("--out", type=Path, help="the report as JSON")
+    fuzz_parser = commands.add_parser("fuzz", help="malformed configurations, graphs, files and arguments")
+    fuzz_parser.add_argument("--cases", type=int, default=10_000)
+    fuzz_parser.add_argument("--start", type=int, default=0, help="number of the first case")
+    fuzz_parser.add_argument("--seed", type=int, default=0)
+    fuzz_parser.add_argument("--jobs", type=int, default=1, help="processes")
+    fuzz_parser.add_argument("--only", type=int, nargs="+", help="numbers of cases to repeat")
+    fuzz_parser.add_argument("--out", type=Path, help="the report as JSON")
     two = commands.add_parser("kill", help="training, compare and factorize under SIGKILL")
     two.add_argument("--runs", type=int, default=50)
     two.add_argument("--seed", type=int, default=0)

@@ -29,8 +29,8 @@ def given_the_walk(W: mfdl.gossip.GossipMatrix, seed: int) -> dict[str, list[flo
     """epsilon of each victim, and how often it had the token."""
     walk = mfdl.gossip.drawn_walk(W, STEPS, seed)
     algorithm = mfdl.algorithms.random_walk(mfdl.Dynamics(W), mfdl.EveryStep(STEPS), walk=walk, to_all=False)
-    asked = {"trust": mfdl.trust.PNDP([0]), "release": "none", "lipschitz": 1.0, "victims": VICTIMS}
-    losses = mfdl.victim_losses(algorithm, **asked, progress=False)
+    question = {"trust": mfdl.trust.PNDP([0]), "release": "none", "lipschitz": 1.0, "victims": VICTIMS}
+    losses = mfdl.victim_losses(algorithm, **question, progress=False)
     mus = {
         "fixed": [loss.sensitivity_squared**0.5 for loss in losses],
         "training": [loss.adaptive_sensitivity_squared**0.5 for loss in losses],
@@ -40,29 +40,29 @@ def given_the_walk(W: mfdl.gossip.GossipMatrix, seed: int) -> dict[str, list[flo
 
 
 def over_the_draw(W: mfdl.gossip.GossipMatrix) -> dict[str, list[float]]:
-    asked = {"num_steps": STEPS, "noise_multiplier": 1.0, "delta": DELTA}
-    found = {
-        "as coded": papers.pn_f_dp(W, 0, **asked, late=True),
-        "with t": papers.pn_f_dp(W, 0, **asked),
-        "one visit": papers.pn_f_dp(W, 0, **asked, visits=1),
-        "walk known": papers.walk_known(W, 0, **asked, victims=VICTIMS),
+    options = {"num_steps": STEPS, "noise_multiplier": 1.0, "delta": DELTA}
+    bounds = {
+        "as coded": papers.pn_f_dp(W, 0, **options, late=True),
+        "with t": papers.pn_f_dp(W, 0, **options),
+        "one visit": papers.pn_f_dp(W, 0, **options, visits=1),
+        "walk known": papers.walk_known(W, 0, **options, victims=VICTIMS),
     }
-    return {name: bound.value[VICTIMS].tolist() for name, bound in found.items()}
+    return {name: bound.value[VICTIMS].tolist() for name, bound in bounds.items()}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("results/random_walks"))
     parser.add_argument("--seeds", type=int, default=20)
-    asked = parser.parse_args()
-    asked.out.mkdir(parents=True, exist_ok=True)
+    arguments = parser.parse_args()
+    arguments.out.mkdir(parents=True, exist_ok=True)
     W, walks = mfdl.gossip.metropolis_hastings(GRAPH), []
-    with shown("auto").bar("walks", asked.seeds) as advance:
-        for seed in range(asked.seeds):
+    with shown("auto").bar("walks", arguments.seeds) as advance:
+        for seed in range(arguments.seeds):
             walks.append(given_the_walk(W, seed))
             advance()
     drawn = over_the_draw(W)
-    atomic_write_json(asked.out / "random_walks.json", {"walks": walks, "over the draw": drawn})
+    atomic_write_json(arguments.out / "random_walks.json", {"walks": walks, "over the draw": drawn})
     for k in range(len(VICTIMS)):
         cells = [f"{drawn[name][k]:.2f}" for name in ("as coded", "with t", "one visit", "walk known")]
         of_walks = {name: np.array([walk[name][k] for walk in walks]) for name in ("fixed", "training", "all seen")}

@@ -18,7 +18,7 @@ HERE = Path(__file__).parent
 NAMES = sorted(path.stem for path in HERE.glob("[a-z]*.py"))
 
 
-def run(name: str, kept: Path) -> int:
+def run(name: str, path: Path) -> int:
     """Runs one benchmark, prints its rows and appends them to a file; its exit status."""
     root = HERE.parents[1]
     paths = [str(root), str(root / "solvers"), *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -26,7 +26,7 @@ def run(name: str, kept: Path) -> int:
     command = [sys.executable, str(HERE / f"{name}.py")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
         assert process.stdout is not None
-        with kept.open("a") as rows:
+        with path.open("a") as rows:
             for line in process.stdout:
                 print(line, end="", flush=True)
                 rows.write(line)
@@ -40,11 +40,11 @@ def main() -> int:
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(NAMES))
     parser.add_argument("--out", type=Path, default=Path("results/benchmarks"), help="folder of the rows")
-    asked = parser.parse_args()
-    if unknown := set(asked.names) - set(NAMES):
+    arguments = parser.parse_args()
+    if unknown := set(arguments.names) - set(NAMES):
         parser.error(f"no benchmark {', '.join(sorted(unknown))}; there are {', '.join(NAMES)}")
-    asked.out.mkdir(parents=True, exist_ok=True)
-    failed = [name for name in asked.names or NAMES if run(name, asked.out / f"{name}.jsonl")]
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    failed = [name for name in arguments.names or NAMES if run(name, arguments.out / f"{name}.jsonl")]
     if failed:
         print(f"failed: {', '.join(failed)}", file=sys.stderr)
     return bool(failed)

@@ -38,9 +38,9 @@ def direct_peer(W: np.ndarray, attacker: int, num_steps: int) -> np.ndarray:
     """Pseudo-inverse of the stacked view, own gradients and noise as rows."""
     n = len(W)
     A, B = stacked(W, attacker, num_steps)
-    own = np.eye(num_steps * n)[attacker::n]
+    attacker_rows = np.eye(num_steps * n)[attacker::n]
     A[:, attacker::n] = 0.0
-    A, B = np.vstack([A, np.zeros_like(own)]), np.vstack([B, own])
+    A, B = np.vstack([A, np.zeros_like(attacker_rows)]), np.vstack([B, attacker_rows])
     inverse = np.linalg.pinv(B)
     C = inverse @ A
     return sums(C, inverse @ B, attacker, n)
@@ -60,15 +60,15 @@ def main() -> None:
     algorithm = mfdl.algorithms.dp_dsgd(mfdl.Dynamics(gossip), mfdl.EveryStep(T))
     trust = mfdl.trust.PNDP([attacker])
 
-    def own() -> np.ndarray:
+    def ours() -> np.ndarray:
         losses = victim_losses(algorithm, trust, release="none", method="certified")
         return np.array([loss.sensitivity_squared for loss in losses])
 
     W = gossip.dense()
     reference = np.minimum(careful_peer(W, attacker, T), T)
     assert np.allclose(careful_peer(W, attacker, T), direct_peer(W, attacker, T)), "the two peers disagree"
-    assert (own() <= reference * (1 + 1e-6)).all(), "a certified bound is above the plain sum"
-    mine = seconds(own)
+    assert (ours() <= reference * (1 + 1e-6)).all(), "a certified bound is above the plain sum"
+    mine = seconds(ours)
     exact = seconds(lambda: victim_losses(algorithm, trust, release="none"), repeats=3)
     direct = seconds(lambda: direct_peer(W, attacker, T), repeats=3)
     careful = seconds(lambda: careful_peer(W, attacker, T), repeats=3)

@@ -53,18 +53,18 @@ def against_the_peer(n: int = 20) -> None:
         scale = np.sqrt(np.diagonal(gram))
         peer_loss = problem(W).loss(gram / np.outer(scale, scale))
         assert abs(ours.loss / peer_loss - 1) < 1e-4, "the two solvers disagree"
-        own = seconds(lambda W=W: solve(problem(W), Stopping(1e-6)), repeats=21)
+        costs = seconds(lambda W=W: solve(problem(W), Stopping(1e-6)), repeats=21)
         inside: list[float] = []
         other = seconds(lambda W=W, inside=inside: inside.append(peer(W)[1]), repeats=3, warm_up=0)
         report(
             "corn",
             nodes=n,
             seed=seed,
-            own=own,
+            own=costs,
             cvxpy=other,
-            ratio=other["median"] / own["median"],
+            ratio=other["median"] / costs["median"],
             clarabel_alone=float(np.median(inside)),
-            ratio_clarabel_alone=float(np.median(inside)) / own["median"],
+            ratio_clarabel_alone=float(np.median(inside)) / costs["median"],
             gap=ours.gap,
             cvxpy_gap=peer_loss / ours.lower_bound - 1,
             loss=ours.loss,
@@ -78,16 +78,16 @@ def alone(sizes: tuple[int, ...] = (100, 300, 1000)) -> None:
     for n in sizes:
         W = averaging(n)
         posed = problem(W)
-        found = solve(posed)
-        own = seconds(lambda posed=posed: solve(posed), repeats=7 if n < 1000 else 3)
-        growth = math.log(own["median"] / before[1]) / math.log(n / before[0]) if before else None
-        before = (n, own["median"])
+        solved = solve(posed)
+        ours = seconds(lambda posed=posed: solve(posed), repeats=7 if n < 1000 else 3)
+        growth = math.log(ours["median"] / before[1]) / math.log(n / before[0]) if before else None
+        before = (n, ours["median"])
         report(
             "corn-large",
             nodes=n,
-            own=own,
-            gap=found.gap,
-            iterations=found.iterations,
+            own=ours,
+            gap=solved.gap,
+            iterations=solved.iterations,
             growth_exponent=growth,
             peak_megabytes=peak_megabytes(),
         )

@@ -51,7 +51,7 @@ def gram(name: str, size: int) -> np.ndarray:
     return NoiseObjective(mfdl.Dynamics(mfdl.gossip.uniform(GRAPHS[name])), size).over_steps()
 
 
-def own(file: str) -> None:
+def our_times(file: str) -> None:
     """The worker: our seconds on the problem in a file."""
     with np.load(file) as given:
         H, epochs = given["workload"].T @ given["workload"], int(given["epochs"])
@@ -133,25 +133,25 @@ def main() -> None:
     parser.add_argument("--cores", nargs="+", type=int, default=[1, 2])
     parser.add_argument("--grams", nargs="+", choices=names, default=names)
     parser.add_argument("--limit", type=float)
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     interpreter: str | None = os.environ.get("MFDL_BENCH_PEER", sys.executable)
     if not has_peer(interpreter):
         leave_out("dense", MISSING.format(interpreter))
         interpreter = None
     costs: dict[tuple[str, int], list[float]] = {}
-    for size in asked.sizes:
-        limit = LIMITS.get(size, min(LIMITS.values())) if asked.limit is None else asked.limit
-        for name in asked.grams:
+    for size in arguments.sizes:
+        limit = LIMITS.get(size, min(LIMITS.values())) if arguments.limit is None else arguments.limit
+        for name in arguments.grams:
             H = gram(name, size)
-            for cores in asked.cores:
+            for cores in arguments.cores:
                 row = beside(H, EPOCHS.get(size, 16), cores, limit, interpreter)
                 report("dense", gram=GRAPHS.get(name, name), **row)
                 costs.setdefault((name, cores), []).append(row["own"]["seconds"])
-    if len(asked.sizes) > 1:
+    if len(arguments.sizes) > 1:
         for (name, cores), times in costs.items():
-            facts = {"gram": GRAPHS.get(name, name), "cores": cores, "sizes": asked.sizes}
-            report("dense-slope", **facts, seconds=times, slope=slope(asked.sizes, times))
+            facts = {"gram": GRAPHS.get(name, name), "cores": cores, "sizes": arguments.sizes}
+            report("dense-slope", **facts, seconds=times, slope=slope(arguments.sizes, times))
 
 
 if __name__ == "__main__":
-    own(sys.argv[2]) if sys.argv[1:2] == ["--own"] else main()
+    our_times(sys.argv[2]) if sys.argv[1:2] == ["--own"] else main()

@@ -24,13 +24,13 @@ def peer(W: np.ndarray, num_steps: int) -> np.ndarray:
 def main() -> None:
     before = peak_megabytes()
     dynamics = mfdl.Dynamics(mfdl.gossip.uniform("erdos-renyi:n=1000,p=0.01,seed=1"))
-    own = seconds(lambda: NoiseObjective(dynamics, 1024).over_steps(), repeats=3)
-    report("error-gram-large", nodes=1000, steps=1024, own=own, megabytes_above_imports=peak_megabytes() - before)
+    ours = seconds(lambda: NoiseObjective(dynamics, 1024).over_steps(), repeats=3)
+    report("error-gram-large", nodes=1000, steps=1024, own=ours, megabytes_above_imports=peak_megabytes() - before)
     for spec, steps in (("florentine", 64), ("ring:n=50", 64)):
         gossip = mfdl.gossip.uniform(spec)
         dynamics, W = mfdl.Dynamics(gossip), gossip.dense()
         assert np.allclose(NoiseObjective(dynamics, steps).over_steps(), peer(W, steps)), "the two Grams disagree"
-        own = seconds(lambda d=dynamics, s=steps: NoiseObjective(d, s).over_steps())
+        ours = seconds(lambda d=dynamics, s=steps: NoiseObjective(d, s).over_steps())
         other = seconds(lambda W=W, s=steps: peer(W, s), repeats=3)
         memory = [
             traced_megabytes(lambda d=dynamics, s=steps: NoiseObjective(d, s).over_steps()),
@@ -40,9 +40,9 @@ def main() -> None:
             "error-gram",
             nodes=len(W),
             steps=steps,
-            own=own,
+            own=ours,
             plain_numpy=other,
-            ratio=other["median"] / own["median"],
+            ratio=other["median"] / ours["median"],
             memory_ratio=memory[1] / memory[0],
         )
 

@@ -56,8 +56,8 @@ def noise(nodes: int, dim: int) -> None:
             work()
         return (time.process_time() - began) / 5 / nodes
 
-    own, other = cpu(lambda: together.step(1, dim)), cpu(peer_step)
-    report("noise", nodes=nodes, dim=dim, own=own, call_for_each_node=other, ratio=other / own)
+    ours, other = cpu(lambda: together.step(1, dim)), cpu(peer_step)
+    report("noise", nodes=nodes, dim=dim, own=ours, call_for_each_node=other, ratio=other / ours)
 
 
 def main() -> None:
@@ -68,18 +68,18 @@ def main() -> None:
     task = mfdl.tasks.digits(graph)
     algorithm = mfdl.algorithms.mafalda(mfdl.Dynamics(gossip, learning_rate=0.5), participation)
     mechanism = mfdl.calibrate(algorithm, trust=mfdl.trust.LDP(), adjacency="zero-out", clip_norm=1.0, mu=2.0)
-    own = sorted(mfdl.replay(mechanism, task, seeds=[s]).node_steps_per_second for s in range(5))
+    ours = sorted(mfdl.replay(mechanism, task, seeds=[s]).node_steps_per_second for s in range(5))
     instance = task.instance(0, 4)
     W = torch.as_tensor(gossip.dense(), dtype=torch.float32)
     other = sorted(peer(instance, W, 4, 0.5, 1.0, mechanism.noise_std) for _ in range(3))
     report(
         "executor",
         nodes=60,
-        own=own,
+        own=ours,
         loop_over_nodes=other,
-        own_spread=spread(own),
+        own_spread=spread(ours),
         loop_over_nodes_spread=spread(other),
-        ratio=own[2] / other[1],
+        ratio=ours[2] / other[1],
     )
 
 

@@ -64,10 +64,10 @@ def main() -> None:
     if abs(ghost["norm"] / peer["norm"] - 1) > 1e-6:
         raise SystemExit(f"the sums differ: {ghost['norm']} and {peer['norm']}")
     facts = {"nodes": NODES, "batch": ghost["batch"], "dimension": ghost["dimension"]}
-    for what in ("sums", "run"):
-        row = {"node_steps_per_second": ghost[what], "peer": peer[what], "ratio": ghost[what] / peer[what]}
-        timed = {"sums_seconds": ghost["seconds"], "peer_sums_seconds": peer["seconds"]} if what == "sums" else {}
-        report("ghost", what=what, **facts, **row, **timed, peak_megabytes=ghost["peak_megabytes"])
+    for work in ("sums", "run"):
+        row = {"node_steps_per_second": ghost[work], "peer": peer[work], "ratio": ghost[work] / peer[work]}
+        timed = {"sums_seconds": ghost["seconds"], "peer_sums_seconds": peer["seconds"]} if work == "sums" else {}
+        report("ghost", what=work, **facts, **row, **timed, peak_megabytes=ghost["peak_megabytes"])
     report("ghost", what="peak megabytes", **facts, own=ghost["peak_megabytes"], peer=peer["peak_megabytes"])
 
 

@@ -96,9 +96,9 @@ def stream(encoder: Callable[[int], Any], every: Callable[[int], Sequence[int]])
 
         def work() -> None:
             with mock.patch("mfdl.noise.stream.KEEP_BYTES", 0):
-                made = mfdl.noise_stream(noise, 1.0, NoiseKey.from_seed(0), DIM)
+                noise_stream = mfdl.noise_stream(noise, 1.0, NoiseKey.from_seed(0), DIM)
             for step in every(size):
-                made.step(step)
+                noise_stream.step(step)
 
         return work
 
@@ -274,7 +274,7 @@ def panel(curves: Sequence[Curve], rows: dict[str, dict[str, Any]], title: str) 
     for curve in curves:
         row = rows[curve.name]
         costs = (
-            [[kept] for kept in row["rows"]]
+            [[value] for value in row["rows"]]
             if streams
             else [[took[key] for key in ("min", "median", "max")] for took in row["cpu_seconds"]]
         )
@@ -304,20 +304,20 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("curves", nargs="*", metavar="CURVE", help=", ".join(CURVES))
     parser.add_argument("--out", type=Path, default=Path("results/benchmarks"), help="folder of the picture")
-    asked = parser.parse_args()
-    if unknown := set(asked.curves) - set(CURVES):
+    arguments = parser.parse_args()
+    if unknown := set(arguments.curves) - set(CURVES):
         parser.error(f"no curve {', '.join(sorted(unknown))}; there are {', '.join(CURVES)}")
     for name in ("OMP", "OPENBLAS", "MKL"):
         os.environ[f"{name}_NUM_THREADS"] = "1"  # of the processes to come
     rows = {}
     with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
-        for name in asked.curves or CURVES:
+        for name in arguments.curves or CURVES:
             rows[name] = pool.apply(measured, [name])
             report("growth", **rows[name])
     if len(rows) == len(CURVES):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # sizes that a curve has not
-            write_figure(asked.out, "growth", picture(rows))
+            write_figure(arguments.out, "growth", picture(rows))
 
 
 if __name__ == "__main__":

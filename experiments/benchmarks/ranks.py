@@ -66,22 +66,22 @@ def measured(spec: str) -> list[Row]:
     return rows
 
 
-def picture(found: dict[str, list[Row]]) -> Figure:
+def picture(rows_of: dict[str, list[Row]]) -> Figure:
     """Parallel efficiency, and what the leader sends for each edge cut."""
     efficiency, volume = {}, {}
-    for name, rows in found.items():
-        one = rows[0]["node_steps_per_second"]["median"]
-        efficiency[name] = np.array([np.array(row["speeds"]) / (row["ranks"] * one) for row in rows])
+    for name, rows in rows_of.items():
+        single = rows[0]["node_steps_per_second"]["median"]
+        efficiency[name] = np.array([np.array(row["speeds"]) / (row["ranks"] * single) for row in rows])
         volume[name] = np.array([[row["bytes_sent_in_a_step"]] for row in rows[1:]])
         volume[f"{name}: edges cut"] = np.array([[float(row["cut_edges"])] for row in rows[1:]])
     colours = dict(zip(volume, ("#0072b2", "#0072b2", "#d55e00", "#d55e00"), strict=True))
-    own = {name: colours[name] for name in efficiency}
+    line_colours = {name: colours[name] for name in efficiency}
     cuts = [name for name in volume if name not in efficiency]
     return draw(
         [
             Panel("speed over that of one rank, per rank", "ranks", "parallel efficiency", RANKS, efficiency,
                   log_x=True,
-                  log_y=False, colours=own),
+                  log_y=False, colours=line_colours),
             Panel("sent by the leader in a step", "ranks", "bytes; edges cut", RANKS[1:], volume, log_x=True,
                   dashed=cuts, colours=colours),
         ],
@@ -94,8 +94,8 @@ def picture(found: dict[str, list[Row]]) -> Figure:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--out", type=Path, default=Path("results/benchmarks"), help="folder of the picture")
-    asked = parser.parse_args()
-    write_figure(asked.out, "ranks", picture({name: measured(spec) for name, spec in GRAPHS.items()}))
+    arguments = parser.parse_args()
+    write_figure(arguments.out, "ranks", picture({name: measured(spec) for name, spec in GRAPHS.items()}))
 
 
 if __name__ == "__main__":

@@ -169,21 +169,21 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("curves", nargs="*", metavar="CURVE", help=", ".join(CURVES))
     parser.add_argument("--out", type=Path, default=Path("results/benchmarks"), help="folder of the picture")
-    asked = parser.parse_args()
-    if unknown := set(asked.curves) - set(CURVES):
+    arguments = parser.parse_args()
+    if unknown := set(arguments.curves) - set(CURVES):
         parser.error(f"no curve {', '.join(sorted(unknown))}; there are {', '.join(CURVES)}")
     for library in ("OMP", "OPENBLAS", "MKL"):
         os.environ[f"{library}_NUM_THREADS"] = "1"  # of the processes to come
-    found: dict[str, list[Costs]] = {}
+    costs: dict[str, list[Costs]] = {}
     with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
-        for name in asked.curves or CURVES:
-            curve, found[name] = CURVES[name], []
+        for name in arguments.curves or CURVES:
+            curve, costs[name] = CURVES[name], []
             for size in curve.sizes:
-                found[name].append(pool.apply(measured, [name, size]))
-                report("scale", curve=name, over=curve.over, size=size, **found[name][-1])
-            report("scale", curve=name, extrapolated=extrapolated(curve, found[name]))
-    if len(found) == len(CURVES):
-        write_figure(asked.out, "scale", picture(found))
+                costs[name].append(pool.apply(measured, [name, size]))
+                report("scale", curve=name, over=curve.over, size=size, **costs[name][-1])
+            report("scale", curve=name, extrapolated=extrapolated(curve, costs[name]))
+    if len(costs) == len(CURVES):
+        write_figure(arguments.out, "scale", picture(costs))
 
 
 if __name__ == "__main__":

@@ -46,15 +46,15 @@ def main() -> None:
     dynamics, participation = ring(4, 2, 2)
     exact = optimal_space_time(dynamics, participation, tolerance=TOLERANCE).loss
     assert abs(by_cvxpy(dynamics, participation) / exact - 1) < 1e-3, "the two optima disagree"
-    own = seconds(lambda: optimal_space_time(dynamics, participation, tolerance=TOLERANCE))
+    ours = seconds(lambda: optimal_space_time(dynamics, participation, tolerance=TOLERANCE))
     other = seconds(lambda: by_cvxpy(dynamics, participation), repeats=3)
-    report("space-time", nodes=4, steps=4, own=own, cvxpy=other, ratio=other["median"] / own["median"])
+    report("space-time", nodes=4, steps=4, own=ours, cvxpy=other, ratio=other["median"] / ours["median"])
     for nodes, epochs, period in ((8, 4, 8), (16, 4, 16)):
         dynamics, participation = ring(nodes, epochs, period)
         scaled, dense = (
-            one(dynamics, participation, tolerance=TOLERANCE) for one in (optimal_adapted, optimal_space_time)
+            search(dynamics, participation, tolerance=TOLERANCE) for search in (optimal_adapted, optimal_space_time)
         )
-        own = seconds(lambda d=dynamics, p=participation: optimal_adapted(d, p, tolerance=TOLERANCE), repeats=3)
+        ours = seconds(lambda d=dynamics, p=participation: optimal_adapted(d, p, tolerance=TOLERANCE), repeats=3)
         other = seconds(
             lambda d=dynamics, p=participation: optimal_space_time(d, p, tolerance=TOLERANCE), repeats=1, warm_up=0
         )
@@ -62,17 +62,17 @@ def main() -> None:
             "adapted",
             nodes=nodes,
             steps=participation.num_steps,
-            own=own,
+            own=ours,
             dense=other,
-            ratio=other["median"] / own["median"],
+            ratio=other["median"] / ours["median"],
             loss_ratio=scaled.loss / dense.loss,
         )
     if "--large" in sys.argv[1:]:
         gossip = mfdl.gossip.metropolis_hastings(mfdl.graphs.load("ego-facebook"))
         dynamics, participation = mfdl.Dynamics(gossip), mfdl.Cyclic(epochs=20, period=16)
         for name, solve in (("time-space", optimal_time_space), ("adapted", optimal_adapted)):
-            found = solve(dynamics, participation)
-            facts = {"seconds": found.seconds, "loss": found.loss, "gap": found.gap, "megabytes": peak_megabytes()}
+            solved = solve(dynamics, participation)
+            facts = {"seconds": solved.seconds, "loss": solved.loss, "gap": solved.gap, "megabytes": peak_megabytes()}
             report(f"{name}-large", nodes=148, steps=320, **facts)
 
 

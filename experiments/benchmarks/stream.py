@@ -20,7 +20,7 @@ from mfdl.training.keys import NoiseKey
 KEY, SIZES, DIM, BANDS = NoiseKey.from_seed(0), (128, 256, 512), 10_000, 16
 
 
-def own(noise: Any, dim: int) -> np.ndarray:
+def ours(noise: Any, dim: int) -> np.ndarray:
     """The last row, after all others."""
     stream = mfdl.noise_stream(noise, 1.0, KEY, dim)
     for step in range(noise.num_steps):
@@ -41,13 +41,13 @@ def main() -> None:
         for name, encoder in (("dense", mfdl.factorization.square_root_encoder(size)), ("banded", banded)):
             noise = CausalNoise(encoder, num_steps=size, num_nodes=1)
             array = encoder.dense() if name == "banded" else encoder
-            assert np.allclose(own(noise, 100), (np.linalg.inv(array) @ base)[-1]), "the two streams disagree"
+            assert np.allclose(ours(noise, 100), (np.linalg.inv(array) @ base)[-1]), "the two streams disagree"
             times = {
-                "own": seconds(lambda noise=noise: own(noise, DIM)),
+                "own": seconds(lambda noise=noise: ours(noise, DIM)),
                 "plain_numpy": seconds(lambda array=array: peer(array, DIM)),
             }
             memory = [
-                traced_megabytes(lambda noise=noise: own(noise, DIM)),
+                traced_megabytes(lambda noise=noise: ours(noise, DIM)),
                 traced_megabytes(lambda array=array: peer(array, DIM)),
             ]
             report(

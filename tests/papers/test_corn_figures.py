@@ -26,7 +26,7 @@ def draw_of(ldp, pairwise, corn, gap=1e-5):
 )
 def test_verdicts_of_figure_1(by_p, largest, verdicts):
     by_draw = {(20, p, 0): one for p, one in by_p.items()}
-    assert [one.verdict for one in covariance_figures.judged(by_draw, largest)] == verdicts
+    assert [one.verdict for one in covariance_figures.judged_covariances(by_draw, largest)] == verdicts
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,9 @@ def test_verdicts_of_figure_1(by_p, largest, verdicts):
 )
 def test_verdicts_of_figure_2(q0, q1, verdicts):
     lines = {covariance_figures.OUTSIDER: q0, covariance_figures.MEMBER: q1, covariance_figures.EDGES: [0.7] * 3}
-    judged = covariance_figures.judged({name: np.array(v)[:, None] for name, v in lines.items()}, (1, 4, 20))
+    judged = covariance_figures.judged_seed_groups(
+        {name: np.array(v)[:, None] for name, v in lines.items()}, (1, 4, 20)
+    )
     assert [one.verdict for one in judged] == verdicts
 
 
