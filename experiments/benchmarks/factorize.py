@@ -47,16 +47,16 @@ def main() -> None:
         answers: list[float | None] = []
         large = posed.size > 32
         other = seconds(lambda p=posed, a=answers: a.append(peer(p)), repeats=1 if large else 3, warm_up=0)
-        costs_here = seconds(lambda posed=posed: solve_problem(posed, tolerance=TOLERANCE))
+        our_times = seconds(lambda posed=posed: solve_problem(posed, tolerance=TOLERANCE))
         reached = None not in answers
         assert all(answer is None or abs(ours.loss / answer - 1) < 1e-4 for answer in answers), "they disagree"
         report(
             "factorize",
             steps=posed.size,
-            own=costs_here,
+            own=our_times,
             cvxpy=other,
             reached=reached,
-            ratio=other["median"] / costs_here["median"],
+            ratio=other["median"] / our_times["median"],
             gap=ours.gap,
         )
         if reached:
@@ -66,8 +66,8 @@ def main() -> None:
     participation = mfdl.Cyclic(epochs=20, period=16)
     for graph in ("ring:n=148", "erdos-renyi:n=148,p=0.15,seed=0"):
         dynamics = mfdl.Dynamics(mfdl.gossip.uniform(graph))
-        costs_here = seconds(lambda dynamics=dynamics: mfdl.factorization.factorize(dynamics, participation), repeats=3)
-        report("factorize-large", graph=graph, steps=320, own=costs_here)
+        our_times = seconds(lambda dynamics=dynamics: mfdl.factorization.factorize(dynamics, participation), repeats=3)
+        report("factorize-large", graph=graph, steps=320, own=our_times)
 
 
 if __name__ == "__main__":
