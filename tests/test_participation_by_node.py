@@ -183,7 +183,7 @@ def test_the_guarantee_names_every_node_and_that_of_a_victim_its_own_participati
     one = algorithms.dp_dsgd(RING, MIXED)
     made = calibrate(one, mu=1.0, **LDP)
     assert made.guarantee.participation == MIXED.describe()
-    assert "(epochs=2, period=3) at nodes 0, 2 and cyclic" in made.guarantee.sentence()
+    assert "(epochs=2, period=3) at nodes 0, 2 and cyclic" in str(made.guarantee)
     each = guarantees(one, victim_losses(one, trust.LDP()), noise_std=made.noise_std, **LDP)
     assert [g.participation for g in each] == [MIXED.of_node(u).describe() for u in range(4)]
     np.testing.assert_allclose([g.mu for g in each], np.sqrt([2 / 3, 1, 2 / 3, 1 / 3]), rtol=1e-6)

@@ -56,3 +56,14 @@ def test_the_commands_run(line, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(shlex.split(line)[1:]) == 0
     assert capsys.readouterr().out.strip()
+
+
+@pytest.mark.parametrize(("release", "means"), [("none", "1.57 0.81 0.44"), ("all", "4.09 4.15 4.31")])
+def test_privacy_loss_by_distance_is_what_the_readme_says(release, means, capsys):
+    (line,) = (line for line in COMMANDS if line.startswith("mfdl account"))
+    arguments = [*shlex.split(line)[1:], "--release", release, "--json"]
+    assert main(arguments) == 0
+    victims = json.loads(capsys.readouterr().out)["victims"]
+    of_distance = [[float(row["mu"]) for row in victims if row["distance"] == hops] for hops in (2, 3, 4)]
+    assert " ".join(f"{sum(losses) / len(losses):.2f}" for losses in of_distance) == means
+    assert all(mean in README for mean in means.split())

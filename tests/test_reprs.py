@@ -43,7 +43,13 @@ def test_no_public_object_prints_a_page(objects):
 
 def test_what_counts_is_in_the_sentence(objects):
     said = {type(x).__name__: repr(x) for x in objects}
-    for part in ("mafalda on 40 nodes, 80 steps", "epsilon = 3 at delta = 1e-05", "replace-one", "clip 1", "(ldp)"):
+    for part in (
+        "mafalda on 40 nodes, 80 steps",
+        "epsilon = 3 at delta = 1e-05",
+        "replace-one",
+        "clipping norm 1",
+        "(ldp)",
+    ):
         assert part in said["Mechanism"]
         assert part in said["Run"] or part == "mafalda on 40 nodes, 80 steps"
     assert "8 of 80 steps" in said["Run"]
@@ -68,7 +74,7 @@ def test_epsilon_is_told_at_the_delta_of_the_target_and_survives_a_file(tmp_path
     common = {"trust": mfdl.trust.LDP(), "adjacency": "zero-out", "clip_norm": 1.0}
     by_epsilon = mfdl.calibrate(algorithm, epsilon=2.0, delta=1e-3, **common).guarantee
     by_mu = mfdl.calibrate(algorithm, mu=1.0, **common).guarantee
-    assert "epsilon = 2 at delta = 0.001" in str(by_epsilon)
+    assert "epsilon: 2 at delta = 0.001" in str(by_epsilon)
     assert "at delta = 1e-06" in str(by_mu)
     by_epsilon.save(tmp_path / "guarantee.json")
     again = mfdl.Guarantee.load(tmp_path / "guarantee.json")

@@ -99,14 +99,14 @@ def test_calibrated_noise_meets_its_target_and_the_guarantee_says_everything():
     assert stated.stated_delta == 1e-4
     less = mfdl.account(algorithm, trust=trust.Coalitions(1), **ASKED, noise_std=made.noise_std * 0.999)
     assert less.epsilon(1e-4) > 1.5
-    words = stated.sentence()
+    words = str(stated)
     for said in (
         "coalitions",
         "zero-out",
         "Poisson sampling (rate=0.1, 4 steps)",
         "secret",
-        "adaptively",
-        "epsilon = ",
+        "gradients: adaptive or not",
+        "epsilon: ",
     ):
         assert said in words
     told = json.loads(json.dumps(stated.to_dict()))

@@ -150,7 +150,7 @@ def test_masks_of_a_user_are_code_so_the_guarantee_is_as_stated_until_they_are_g
     assert loaded.trust is None
     assert loaded.guarantee.source == STATED
     assert STATED in repr(loaded)
-    assert STATED in loaded.guarantee.sentence()
+    assert STATED in str(loaded.guarantee)
     known = Mechanism.load(tmp_path / "m", trust=own)
     assert known.guarantee == saved.guarantee
     assert known.guarantee.source == ""

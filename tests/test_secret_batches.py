@@ -41,8 +41,14 @@ def test_calibrated_noise_meets_its_target_with_less_than_public_bins_need():
     assert less.epsilon(1e-5) > 1.5
     public = mfdl.calibrate(algorithms.dp_dsgd(*on(Cyclic(3, 4))), **ASKED, epsilon=1.5, delta=1e-5)
     assert made.noise_std < 0.8 * public.noise_std
-    words = stated.sentence()
-    for said in ("secret bins (epochs=3, bins=4)", "secret", "epsilon = 1.5", "adaptively", "with public bins"):
+    words = str(stated)
+    for said in (
+        "secret bins (epochs=3, bins=4)",
+        "secret",
+        "epsilon: 1.5",
+        "gradients: adaptive or not",
+        "with public bins",
+    ):
         assert said in words
     told = json.loads(json.dumps(stated.to_dict()))
     assert (told["curve"]["bins"], told["adaptive"], told["bound"]) == (4, True, "upper")
@@ -163,9 +169,9 @@ def test_what_a_task_computed_from_its_records_is_declared_and_said():
         mfdl.replay(made, silent, seeds=[0])
     scaled = dataclasses.replace(task, public_constants="the largest feature")
     run = mfdl.replay(made, scaled, seeds=[0], progress=False)
-    assert run.statement().endswith("Declared public, and not covered: the largest feature.")
-    assert run.statement(1e-3).startswith(dataclasses.replace(made.guarantee, stated_delta=1e-3).sentence())
-    assert mfdl.replay(made, task, seeds=[0], progress=False).statement() == made.guarantee.sentence()
+    assert run.statement().endswith("\nnot covered, declared public: the largest feature")
+    assert run.statement(1e-3).startswith(str(dataclasses.replace(made.guarantee, stated_delta=1e-3)))
+    assert mfdl.replay(made, task, seeds=[0], progress=False).statement() == str(made.guarantee)
     with pytest.raises(InvalidInput, match="public_constants must say in words"):
         dataclasses.replace(task, public_constants=" ")
 

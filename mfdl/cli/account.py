@@ -35,7 +35,8 @@ def _show(answer: dict[str, Any], out: Path | None) -> None:
     placed = any(row["distance"] is not None for _, row in pairs)
     title = (
         f"{answer['mechanism']} on {answer['graph']}, trust {answer['trust']}, {answer['unit']} level, "
-        f"noise std {answer['noise_std']:.4g}: the {min(WORST_SHOWN, len(pairs))} largest of {len(pairs):,} losses"
+        f"noise std {answer['noise_std']:.4g}{_released(answer['release'])}: "
+        f"the {min(WORST_SHOWN, len(pairs))} largest of {len(pairs):,} losses"
     )
     kinds = (", fixed", ", adaptive") if fixed_only else ("",)
     shown = ("mu", "epsilon") if measure == "mu" else ("epsilon",)
@@ -50,6 +51,11 @@ def _show(answer: dict[str, Any], out: Path | None) -> None:
     if placed:
         _show_by_distance([row for _, row in pairs], "pairs" if many else "victims", measure)
     options.say([answer["guarantee"], *(f"Note: {note}" for note in answer["notes"])], out)
+
+
+def _released(release: str) -> str:
+    """Which final models the attacker sees besides, where that decides the losses."""
+    return "" if release == "not applicable" else f", released models: {release}"
 
 
 def _show_by_distance(rows: list[dict[str, Any]], counted: str, measure: str) -> None:

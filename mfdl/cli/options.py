@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+NAMES = ("attacker", "victim", "node", "graph")
+"""Columns that hold names of nodes or graphs."""
+NAME_WIDTH = 24
 Json = Annotated[bool, typer.Option("--json", help="One JSON value on stdout, nothing else there.")]
 
 
@@ -38,8 +41,14 @@ def as_one_json_value(answer: Any) -> None:
 
 
 def say(lines: Iterable[str | Table], kept: Path | None = None) -> None:
-    """A table and sentences below it; kept: the folder that holds the files."""
+    """A table and sentences below it; kept: the folder that holds the files.
+
+    Names of nodes and graphs up to `NAME_WIDTH` stay on one line, and numbers fold first.
+    """
     for line in lines:
+        for column in [] if isinstance(line, str) else line.columns:
+            if column.header in NAMES:
+                column.no_wrap = max((len(str(cell)) for cell in column.cells), default=0) <= NAME_WIDTH
         answers().print(line, highlight=False, markup=False)
     if kept is not None:
         answers().print(f"Kept in {kept}.", highlight=False, markup=False, soft_wrap=True)
@@ -54,13 +63,13 @@ def explain(head: str, lines: Mapping[str, str]) -> None:
 
 
 def table(columns: Sequence[str], *, title: str | None = None, right: Iterable[str] = ()) -> Table:
-    """An empty table; the columns of `right` hold numbers, the others fold."""
+    """An empty table; the columns of `right` hold numbers. Cells that do not fit are folded, never cut."""
     from rich.table import Table
 
-    made, numbers = Table(title=title), set(right)
+    empty, numbers = Table(title=title), set(right)
     for column in columns:
-        made.add_column(column, **({"justify": "right"} if column in numbers else {"overflow": "fold"}))  # type: ignore[arg-type]
-    return made
+        empty.add_column(column, justify="right" if column in numbers else "left", overflow="fold")
+    return empty
 
 
 def plus_minus(mean: float | None, std: float | None, count: int, digits: str) -> str:

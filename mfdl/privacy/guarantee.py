@@ -262,20 +262,24 @@ class Guarantee(Shown):
     # ---- words -------------------------------------------------------------------------------------------
 
     def sentence(self) -> str:
-        """The guarantee in one sentence that leaves no condition out; numbers are shown rounded up."""
+        """The guarantee in at most 40 words, rounded up; `fields`, and `print`, leave no condition out."""
         return words.sentence(self)
 
+    def fields(self) -> list[tuple[str, str]]:
+        """Everything that is stated, by name, in words; numbers are rounded up."""
+        return words.fields(self)
+
     def __str__(self) -> str:
-        return self.sentence()
+        return words.text(self)
 
     def _sentence(self) -> str:
-        return words.paragraph(self)
+        return words.sentence(self)
 
     def _figure(self) -> Figure | None:
         return words.figure(self)
 
     def _rows(self) -> list[tuple[str, str]]:
-        return words.rows(self)
+        return words.fields(self)
 
     @property
     def epsilon_in_words(self) -> str:

@@ -1,4 +1,4 @@
-"""A guarantee in words: one sentence that leaves no condition out, one paragraph, one table; numbers are rounded up."""
+"""A guarantee in words: as fields, which leave no condition out, and as one short sentence; numbers are rounded up."""
 
 from __future__ import annotations
 
@@ -13,13 +13,10 @@ if TYPE_CHECKING:
     from .guarantee import Guarantee
 
 EVERY_NODE = "every node"
+LONGEST_SENTENCE = 40
+"""Words in `sentence`."""
 _CLIPPED = {"record": "the sum of clipped gradients", "user": "clipped mean gradients"}
-_RELEASED = {
-    "none": "no model is released",
-    "average": "the average of the final models is released",
-    "all": "all final models are released",
-    "not applicable": "",
-}
+_RELEASED = {"none": "no model", "average": "the average of the final models", "all": "all final models"}
 
 
 def epsilon_at(guarantee: Guarantee) -> str:
@@ -28,84 +25,60 @@ def epsilon_at(guarantee: Guarantee) -> str:
     return f"epsilon = {rounded_up(guarantee.epsilon(delta), 4)} at delta = {delta:g}"
 
 
-def sentence(guarantee: Guarantee) -> str:
-    """Everything that a guarantee says, in one sentence."""
+def fields(guarantee: Guarantee) -> list[tuple[str, str]]:
+    """Everything that a guarantee says, by name."""
     g = guarantee
-    nothing = "has no finite guarantee (mu = inf)" if g.mu is not None else "has no finite guarantee"
-    strength = _covered(g) if g.finite else nothing
-    runs = "" if g.composed == 1 or g.mu is None else f" over {g.composed} runs with independent noise"
-    gradients = (
-        "for gradients that may be chosen adaptively"
-        if g.adaptive
-        else "for gradients fixed in advance only (not adaptive)"
-    )
-    parts = [
-        f"Trust model {g.trust}: against {g.attacker}, {_protected(g)} {strength}{runs}",
-        *_noise_and_batches(g),
-        gradients,
-        *([f"node by node: {_each(g)}"] if g.victims else []),
-        g.curve.remark(g.stated_delta) if g.finite else "",
-        *g.notes,
-        g.source,
-    ]
-    return "; ".join(part for part in parts if part) + "." + (f" {g.why}" if g.why else "")
-
-
-def _noise_and_batches(g: Guarantee) -> list[str]:
-    """Adjacency, noise, participation and release, as they are public or secret."""
-    under = f"under {g.adjacency} adjacency with clipping norm {g.clip_norm:g}"
-    if g.mu is None:
-        noise = f"noise of multiplier {g.noise_multiplier:.6g} on {g.curve.noise_on}"
-        return [under, noise, f"with {g.participation}, by draws that stay secret"]
-    shift = f" ({g.unit} shift {g.record_shift:g})"
-    return [under + shift, f"noise scaled to {_CLIPPED[g.unit]}", f"with {g.participation}", _RELEASED[g.release]]
-
-
-def paragraph(guarantee: Guarantee) -> str:
-    """The same in few words."""
-    g = guarantee
-    strength = epsilon_at(g) if g.mu is None else f"mu = {rounded_up(g.mu, 6)} ({epsilon_at(g)})"
-    if not g.finite:
-        strength = "no finite epsilon" if g.mu is None else "no finite mu"
-    data = f"a record of {g.victim}" if g.unit == "record" else f"all data of {g.victim}"
-    gradients = "" if g.adaptive else ", gradients fixed in advance"
-    number = (
-        f"{strength} for {data} against {g.attacker} ({g.trust}), {g.adjacency}, clip {g.clip_norm:g}, "
-        f"noise {g.noise_std:.4g}, {g.participation}{gradients}"
-    )
-    runs = "" if g.composed == 1 else f"{g.composed} runs"
-    return "; ".join(filter(None, (number, runs, _RELEASED[g.release], *g.notes, g.source)))
-
-
-def rows(guarantee: Guarantee) -> list[tuple[str, str]]:
-    """The same as a table."""
-    g = guarantee
-    bound = "exact value" if g.bound == "exact" else g.curve.bound_in_words
-    mu = [] if g.mu is None else [("mu", f"{rounded_up(g.mu, 6)} ({bound})")]
-    return [
-        *mu,
-        *([("mu by node", _each(g))] if g.victims else []),
-        ("epsilon", epsilon_at(g) if mu else f"{epsilon_at(g)} ({bound})"),
-        ("whose data", f"{g.unit} of {g.victim}, {g.adjacency} adjacency"),
-        ("against", f"{g.attacker} (trust model {g.trust})"),
-        ("gradients", "may be adaptive" if g.adaptive else "fixed in advance"),
-        ("participation", g.participation if mu else f"{g.participation}, by secret draws"),
-        ("noise", f"std {g.noise_std:.6g} for clip norm {g.clip_norm:g}, sensitivity {rounded_up(g.sensitivity, 6)}"),
-        *([("released", _RELEASED[g.release])] if _RELEASED[g.release] else []),
-        *condition_rows(g),
-    ]
-
-
-def condition_rows(guarantee: Guarantee) -> list[tuple[str, str]]:
-    """What the number rests on and where it is from, as rows of a table."""
-    g = guarantee
-    rows = [
-        ("runs", f"{g.composed} runs with independent noise" if g.composed > 1 else ""),
-        ("conditions", "; ".join(g.notes)),
+    epsilon = f"{rounded_up(g.epsilon(g.stated_delta), 4)} at delta = {g.stated_delta:g}"
+    pairs = [
+        ("trust model", g.trust),
+        ("attacker", g.attacker),
+        ("protects", _protected(g)),
+        ("adjacency", g.adjacency),
+        ("clipping", f"norm {g.clip_norm:g}" + (f" ({g.unit} shift {g.record_shift:g})" if g.mu is not None else "")),
+        ("noise", _noise(g)),
+        ("participation", g.participation if g.mu is not None else f"{g.participation}, by draws that stay secret"),
+        ("released models", _RELEASED.get(g.release, "")),
+        ("mu", "" if g.mu is None else rounded_up(g.mu, 6) if g.finite else "inf: no finite guarantee"),
+        ("epsilon", epsilon if g.finite or g.mu is not None else "inf: no finite guarantee"),
+        ("bound", _bound(g)),
+        ("gradients", "adaptive or not" if g.adaptive else "non-adaptive only (fixed before training)"),
+        ("mu by node", _by_node(g)),
+        ("runs", f"{g.composed} runs with independent noise" if g.composed > 1 and g.mu is not None else ""),
+        ("assumptions", "; ".join(g.notes)),
+        ("remark", g.curve.remark(g.stated_delta) if g.finite else ""),
         ("why", g.why),
         ("source", g.source),
     ]
-    return [(name, text) for name, text in rows if text]
+    return [(name, text) for name, text in pairs if text]
+
+
+def text(guarantee: Guarantee) -> str:
+    """The fields, one a line."""
+    return "\n".join(f"{name}: {value}" for name, value in fields(guarantee))
+
+
+def sentence(guarantee: Guarantee) -> str:
+    """Who is protected from whom and by how much, in at most `LONGEST_SENTENCE` words; `fields` has all conditions.
+
+    Names of attackers and schemes that would make it longer are left out.
+    """
+    g = guarantee
+    bound = "exact" if g.bound == "exact" else "upper bound" if g.bound == "upper" else g.bound
+    strength = epsilon_at(g) if g.mu is None else f"mu = {rounded_up(g.mu, 6)} ({epsilon_at(g)})"
+    start = f"{strength}, {bound}, for {_protected(g)}" if g.finite else f"no finite guarantee for {_protected(g)}"
+    assumed = f"under {len(g.notes)} further condition{'s' * (len(g.notes) > 1)}" if g.notes else ""
+    end = [
+        f"{g.adjacency} adjacency, clipping norm {g.clip_norm:g}, noise std {g.noise_std:.4g}",
+        "" if g.adaptive else "non-adaptive gradients",
+        ", ".join(filter(None, (assumed, g.source))),
+    ]
+    short = [start, f"trust model {g.trust}", *end]
+    for longer in ([start, f"against {g.attacker} ({g.trust})", *end], short):
+        for parts in ([*longer, g.participation], longer):
+            words = ", ".join(filter(None, parts))
+            if len(words.split()) <= LONGEST_SENTENCE:
+                return words
+    return ", ".join(filter(None, short[:3]))
 
 
 def figure(guarantee: Guarantee) -> Figure | None:
@@ -125,19 +98,20 @@ def figure(guarantee: Guarantee) -> Figure | None:
 
 
 NAMED = 5
-"""Nodes of one budget that a sentence names; `Guarantee.victims` has them all."""
+"""Nodes of one budget that a field names; `Guarantee.victims` has them all."""
 
 
-def _each(g: Guarantee) -> str:
+def _by_node(g: Guarantee) -> str:
     """The mu of each victim, those of one budget together."""
-    alike: dict[str, list[str]] = {}
+    labels_of: dict[str, list[str]] = {}
     for label, curve in g.victims:
-        alike.setdefault(rounded_up(curve.mu, 6) if curve.mu is not None else "?", []).append(label)
-    said = []
-    for most, labels in sorted(alike.items(), key=lambda pair: float(pair[0])):
+        labels_of.setdefault(rounded_up(curve.mu, 6) if curve.mu is not None else "?", []).append(label)
+    budgets = []
+    for budget, labels in sorted(labels_of.items(), key=lambda pair: float(pair[0])):
         more = f" and {len(labels) - NAMED} more" if len(labels) > NAMED else ""
-        said.append(f"mu <= {most} for {'node' if len(labels) == 1 else 'nodes'} {', '.join(labels[:NAMED])}{more}")
-    return "; ".join(said[:NAMED]) + (f"; and {len(said) - NAMED} further budgets" if len(said) > NAMED else "")
+        budgets.append(f"{budget} for {'node' if len(labels) == 1 else 'nodes'} {', '.join(labels[:NAMED])}{more}")
+    more = f"; and {len(budgets) - NAMED} further budgets" if len(budgets) > NAMED else ""
+    return "; ".join(budgets[:NAMED]) + more
 
 
 def _protected(g: Guarantee) -> str:
@@ -148,9 +122,15 @@ def _protected(g: Guarantee) -> str:
     return f"all data of {g.victim} (user level{single})"
 
 
-def _covered(g: Guarantee) -> str:
+def _noise(g: Guarantee) -> str:
     if g.mu is None:
-        return f"is covered by {epsilon_at(g)} ({g.curve.bound_in_words})"
-    bound = "exact value" if g.bound == "exact" else "upper bound"
-    slack = f"numerical slack {g.tolerance:.1e} included"
-    return f"is covered by mu-GDP with mu = {rounded_up(g.mu, 6)} ({bound}, {slack}), that is {epsilon_at(g)}"
+        return f"std {g.noise_std:.6g}: multiplier {g.noise_multiplier:.6g} on {g.curve.noise_on}"
+    return f"std {g.noise_std:.6g} on {_CLIPPED[g.unit]}, sensitivity {rounded_up(g.sensitivity, 6)}"
+
+
+def _bound(g: Guarantee) -> str:
+    if not g.finite:
+        return ""
+    if g.mu is None:
+        return g.curve.bound_in_words
+    return f"{g.curve.bound_in_words} (numerical slack {g.tolerance:.1e} included)"

@@ -226,7 +226,7 @@ class Account:
         question = Question(self.models[nodes], **self.config.protected)
         losses = PrivacyLosses.of_victim_losses(self.algorithm, question, [loss])
         (guarantee,) = losses.by_victim(self.noise_std)
-        return guarantee.at_delta(self.config.delta).sentence()
+        return str(guarantee.at_delta(self.config.delta))
 
     def _notes(self) -> list[str]:
         inside = set(self.attackers)

@@ -139,7 +139,7 @@ def run_attack(
         )
         if config.noisy:
             chosen = _mechanism(config, algorithm, model)
-            guarantee = chosen.guarantee.sentence()
+            guarantee = str(chosen.guarantee)
             delta = chosen.guarantee.stated_delta
             losses = {"mu": chosen.guarantee.mu, "epsilon": chosen.guarantee.epsilon(delta), "delta": delta}
             if math.isinf(chosen.guarantee.sensitivity):
@@ -237,7 +237,7 @@ def _write(out: Path, answer: dict[str, Any], graph: Any) -> None:
         f"gradients {answer['gradients']}, released models: {answer['release']}. ±: standard deviation of the best "
         f"unbiased estimate of one coordinate of a node's {GRADIENT_OF[answer['unit']]}, in clipping norms. "
     )
-    caption += " ".join([*([answer["guarantee"]] if answer["guarantee"] else []), *answer["notes"]])
+    caption += " ".join([(answer["guarantee"] or "").replace("\n", "; "), *answer["notes"]]).strip()
     drawn = [{"title": title, "nodes": panel["nodes"]} for title, panel in panels(answer)]
     if answer["mu"] is not None:
         mu, epsilon = rounded_up(answer["mu"]), rounded_up(answer["epsilon"])

@@ -59,7 +59,7 @@ class BinsAccount:
             "attackers": [labels[v] for v in self.attackers],
             "victims": self._rows(),
             "noise_std": self.guarantee.noise_std,
-            "guarantee": self.guarantee.sentence(),
+            "guarantee": str(self.guarantee),
             "notes": self._notes(),
             **dict.fromkeys(("worst_mu", "worst_mu_adaptive")),
             **dict.fromkeys(("worst_epsilon", "worst_epsilon_adaptive"), worst),

@@ -56,7 +56,7 @@ def plot_comparison(result: dict[str, Any], table: Any, ax: Axes | None = None, 
         f"{participation['epochs']} epochs of {participation['period']} steps, learning rate "
         f"{result['learning_rate']:g}{_falling(result)}; seeds {_span(result['seeds'])}, noise {result['noise']}."
     )
-    caption = " ".join([caption, *result.get("advice", ()), result["guarantee"]])
+    caption = " ".join([caption, *result.get("advice", ()), result["guarantee"].replace("\n", "; ")])
     if "none" in labels and len(labels) > 1:
         caption += " The guarantee is that of each mechanism but none, which adds no noise and has no guarantee."
     start = result.get("untrained_loss_mean") if metric == "loss" else None

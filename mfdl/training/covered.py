@@ -118,13 +118,13 @@ def left_out(mechanism: Mechanism, task: Task) -> str:
 
 
 def statement(mechanism: Mechanism, declared: str, delta: float | None = None) -> str:
-    """The guarantee of a run in words, and what it leaves out.
+    """The guarantee of a run as fields, one a line, and what it leaves out.
 
     Args: declared: as `left_out` says; delta: at which epsilon is said; default that of the guarantee.
     """
     stated = mechanism.guarantee
-    said = (stated if delta is None else stated.at_delta(delta)).sentence()
-    return said if declared in ("", "none") else f"{said} Declared public, and not covered: {declared}."
+    fields = str(stated if delta is None else stated.at_delta(delta))
+    return fields if declared in ("", "none") else f"{fields}\nnot covered, declared public: {declared}"
 
 
 def require_covered(mechanism: Mechanism, task: Task) -> None:

@@ -159,7 +159,7 @@ class Run(Shown):
     public_constants: str = ""
 
     def statement(self, delta: float | None = None) -> str:
-        """The guarantee of this run in words: that of its mechanism, and what of the task it leaves out.
+        """The guarantee of this run as fields, one a line: that of its mechanism, and what of the task it leaves out.
 
         Args: delta: at which epsilon is said; default that of the guarantee.
         """

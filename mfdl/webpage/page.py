@@ -154,7 +154,7 @@ def _section(
 
 
 def _examples(panels: Sequence[TrustPanel]) -> list[tuple[str, str, str]]:
-    """Of each trust model the middle budget in words and the sentence of the weakest guarantee at it."""
+    """Of each trust model the middle budget in words and the fields of the weakest guarantee at it."""
     weakest = [max(panel.best_at(panel.middle), key=lambda group: float(group.epsilon)) for panel in panels]
     return [(p.trust, group.budget_in_words, group.guarantee) for p, group in zip(panels, weakest, strict=True)]
 

@@ -37,7 +37,8 @@ def test_keys_and_words(capsys):
     assert [node["error_std"] for node in bare["nodes"]] == [0, 0, 0, "inf", "inf"]
     assert noisy["exposed"] == []
     assert answer["attackers"] == ["0"]
-    assert "a record of every node is covered by mu-GDP with mu = 1 " in answer["guarantee"]
+    assert "protects: a record of every node\n" in answer["guarantee"]
+    assert "\nmu: 1\n" in answer["guarantee"]
     assert (answer["unit"], answer["notes"]) == ("record", [])
 
 
@@ -53,8 +54,8 @@ def test_at_user_level_the_guarantee_is_that_of_the_accountant(capsys, mechanism
     assert (answer["unit"], answer["config"]["unit"], answer["notes"]) == ("user", "user", [])
     assert answer["with_noise"]["noise_std"] == accounted["noise_std"]
     words, worst = answer["guarantee"], accounted["guarantee"]
-    assert "all data of every node (user level, each node by itself) is covered by mu-GDP" in words
-    assert words[words.index("is covered by") :] == worst[worst.index("is covered by") :]  # the worst node has a name
+    assert "\nprotects: all data of every node (user level, each node by itself)\n" in words
+    assert words[words.index("\nadjacency") :] == worst[worst.index("\nadjacency") :]  # the worst node has a name
     victims = [node for node in answer["with_noise"]["nodes"] if node["status"] != "attacker"]
     assert [node["status"] for node in victims] == ["hidden"] * 3
     mu = accounted["worst_mu_adaptive"]
@@ -63,7 +64,7 @@ def test_at_user_level_the_guarantee_is_that_of_the_accountant(capsys, mechanism
 
 def test_the_unit_of_privacy_is_part_of_the_guarantee(capsys):
     by_record, by_user = (attack(capsys, *PATH, "--steps", "2", "--unit", unit) for unit in ("record", "user"))
-    assert "a record of every node is covered" in by_record["guarantee"]
+    assert "protects: a record of every node\n" in by_record["guarantee"]
     assert "all data of every node (user level" in by_user["guarantee"]
     assert by_record["with_noise"] == by_user["with_noise"]  # in clipping norms of what the unit clips
     assert main(["attack", *PATH, "--steps", "2", "--unit", "user"]) == 0
@@ -77,13 +78,13 @@ def test_a_refusal_names_a_way_out_that_this_command_has(capsys):
     (way,) = re.findall("what can be accounted is (.*?);", capsys.readouterr().err)
     assert way == "--unit user and --release none"
     assert main(["attack", *ZIP_DL, *way.replace(" and ", " ").split()]) == 0
-    assert "mu-GDP with mu = 1" in " ".join(capsys.readouterr().out.split())
+    assert " mu: 1 " in " ".join(capsys.readouterr().out.split())
 
 
 def test_an_infinite_loss_says_why_and_how_to_leave_it(capsys):
     arguments = [*ZIP_DL, "--release", "none", "--noise-std", "1"]
     answer = attack(capsys, *arguments)
-    assert "a record of every node has no finite guarantee (mu = inf)" in answer["guarantee"]
+    assert "\nmu: inf: no finite guarantee" in answer["guarantee"]
     (note,) = answer["notes"]
     assert note.startswith("Infinite loss: messages that are never sent enter the models")
     assert "what can be accounted is --unit user and --release none." in note

@@ -43,7 +43,7 @@ class TestAnswer:
         assert (answer["attackers"], answer["trust"], answer["release"]) == (["0"], "pndp", "none")
         assert (answer["adaptive"], answer["unit"]) == (False, "record")
         assert (answer["noise_std"], answer["delta"], answer["clip_norm"]) == (1.0, 1e-6, 1.0)
-        assert "noise scaled to the sum of clipped gradients" in answer["guarantee"]
+        assert "on the sum of clipped gradients" in answer["guarantee"]
 
     @pytest.mark.parametrize("bound", ["exact", "certified"])
     @pytest.mark.parametrize("lipschitz", [None, 1.0])
@@ -125,7 +125,7 @@ class TestUnit:
         user, record = account(capsys, *asked, "--out", str(tmp_path)), account(capsys, *PATH, "--noise-std", "2")
         assert (user["unit"], user["config"]["unit"]) == ("user", "user")
         assert "all data of 1 (user level)" in user["guarantee"]
-        assert "noise scaled to clipped mean gradients" in user["guarantee"]
+        assert "on clipped mean gradients" in user["guarantee"]
         assert user["victims"] == record["victims"]
         lines = re.findall("<!-- (.*?) -->", (tmp_path / "account.svg").read_text())  # the texts, as they are wrapped
         assert "noise std 2, user level, replace-one with clipping norm 1" in " ".join(lines)
@@ -266,7 +266,7 @@ def test_table_and_sentences(capsys):
     user = ["--participation", "every-step", "--steps", "10", "--gossip", "uniform", "--adjacency", "zero-out"]
     assert main(["account", *FLORENTINE, *user, "--release", "none"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
-    for part in ("Medici", "mu by distance", "a record of Medici is covered by mu-GDP", "fixed in advance only"):
+    for part in ("Medici", "mu by distance", "protects: a record of Medici", "fixed in advance only"):
         assert part in shown
     assert "│ <= 3.163 │" in shown
     assert "│ 3.066 │" in shown  # sqrt(9.3986) = 3.06571

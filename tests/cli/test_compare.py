@@ -81,7 +81,7 @@ class TestFinished:
         assert (result["adjacency"], result["mu"], result["delta"]) == ("zero-out", 2.0, 1e-6)
         assert result["epsilon"] == pytest.approx(mfdl.privacy.gaussian.epsilon_from_mu(2.0, 1e-6))
         assert "zero-out" in result["guarantee"]
-        assert "mu = 2" in result["guarantee"]
+        assert "mu: 2" in result["guarantee"]
         assert [row["mechanism"] for row in result["mechanisms"]] == ["none", "mafalda"]
         for row in result["mechanisms"]:
             assert set(row) == MECHANISM_KEYS
@@ -160,8 +160,8 @@ def test_across_trust_models_every_mechanism_is_labelled(tmp_path, capsys):
     assert result["across_trust_models"]
     assert "no ranking" in result["guarantee"]
     for row in result["mechanisms"][1:]:
-        assert f"Trust model {row['trust']}" in row["guarantee"]
-        assert "for gradients that may be chosen adaptively" in row["guarantee"]
+        assert f"trust model: {row['trust']}" in row["guarantee"]
+        assert "gradients: adaptive or not" in row["guarantee"]
 
 
 @pytest.mark.usefixtures("blank_pictures")
@@ -178,7 +178,7 @@ def test_a_ranking_under_another_model(tmp_path, more, unit):
     corn, decor, independent = (row["objective"] for row in result["mechanisms"])
     assert corn <= decor * (1 + 2e-3) <= independent * (1 + 4e-3)
     assert (result["trust"], result["across_trust_models"], result["unit"]) == (more[1], False, unit)
-    assert all("mu = 2 " in row["guarantee"] for row in result["mechanisms"])
+    assert all("mu: 2\n" in row["guarantee"] for row in result["mechanisms"])
 
 
 @pytest.mark.usefixtures("blank_pictures")
@@ -206,7 +206,7 @@ def test_file_mechanism_and_table(tmp_path, capsys):
     chosen = ["--mechanisms", f"file:{file},mafalda", "--seeds", "1"]
     assert main(["compare", *SMALL, *chosen, "--out", str(tmp_path / "c")]) == 0
     shown = capsys.readouterr().out
-    for part in ("digits on ring:n=4: 4 nodes, 8 steps", "noise std", "Trust model ldp", "compare.png"):
+    for part in ("digits on ring:n=4: 4 nodes, 8 steps", "noise std", "trust model: ldp", "compare.png"):
         assert part in shown
     assert re.search(r"┃ +injected ┃.*\n.*┃ +noise std ┃", shown)
     first, second = strict_json(tmp_path / "c" / "results.json")["mechanisms"]

@@ -31,10 +31,10 @@ def test_the_released_model_of_secret_batches_at_one_epsilon(capsys, tmp_path, m
         assert row["objective"] > 0
         assert 1.98 < row["epsilon"] <= 2
         assert "secret bins (epochs=2, bins=2)" in row["guarantee"]
-        assert row["guarantee"].endswith("Declared public, and not covered: the mean.")
+        assert row["guarantee"].endswith("\nnot covered, declared public: the mean")
         assert row["final_loss_mean"] != row["last_loss_mean"]
-    assert "epsilon = 2 at delta" in result["guarantee"] or "epsilon = 1.99" in result["guarantee"]
-    assert result["guarantee"].endswith("Declared public, and not covered: the mean.")
+    assert "epsilon: 2 at delta" in result["guarantee"] or "epsilon: 1.99" in result["guarantee"]
+    assert result["guarantee"].endswith("\nnot covered, declared public: the mean")
     steps = pq.read_table(tmp_path / "steps.parquet")
     assert set(steps["mu"].to_pylist()) == {None}
     again = compare(capsys, *BINS, *asked, "--out", str(tmp_path))  # nothing is run anew

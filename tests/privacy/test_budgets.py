@@ -155,7 +155,7 @@ def curve(mu):
 def test_a_guarantee_says_what_each_node_has_in_words_files_and_compositions(tmp_path):
     mechanism = calibrated(ring())
     stated = mechanism.guarantee
-    assert "node by node: mu <= 0.25 for node 0; mu <= 0.5 for node 2; mu <= 1 for nodes 1, 3" in stated.sentence()
+    assert dict(stated.fields())["mu by node"] == "0.25 for node 0; 0.5 for node 2; 1 for nodes 1, 3"
     stated.save(tmp_path / "guarantee.json")
     read = Guarantee.load(tmp_path / "guarantee.json")
     assert (read, read.seal) == (stated, stated.seal)

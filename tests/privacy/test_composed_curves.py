@@ -105,7 +105,7 @@ def test_guarantees_compose_and_say_of_what():
     assert both.fingerprint
     assert (both.noise_std, both.composed, both.bound) == (2.0, 2, "upper")
     for said in ("composed of 2 runs with secret bins, drawn anew", "secret bins (epochs=1, bins=2), then secret bins"):
-        assert said in both.sentence()
+        assert said in str(both)
     told = json.loads(json.dumps(both.to_dict()))
     assert (told["composed"], told["noise_multiplier"], told["epsilon"]) == (
         2, both.noise_multiplier, both.epsilon(both.stated_delta)
@@ -125,8 +125,8 @@ def test_a_run_with_public_batches_is_composed_by_its_mu():
     both = stated().compose_with(public.guarantee)
     assert [curve.mu for curve in both.curve.public] == [public.guarantee.mu]
     assert max(stated().epsilon(1e-5), public.guarantee.epsilon(1e-5)) < both.epsilon(1e-5)
-    assert "composed of 1 run with secret bins, drawn anew" in both.sentence()
-    assert "mu 0.5" in both.sentence()
+    assert "composed of 1 run with secret bins, drawn anew" in str(both)
+    assert "mu 0.5" in str(both)
 
 
 def test_what_does_not_compose_is_refused():

@@ -15,7 +15,7 @@ from mfdl.errors import InvalidInput
 from mfdl.privacy import gaussian
 from mfdl.privacy.curves import Gaussian
 from mfdl.privacy.guarantee import RELEASES, UNITS, Guarantee
-from mfdl.privacy.words import EVERY_NODE
+from mfdl.privacy.words import EVERY_NODE, LONGEST_SENTENCE
 from mfdl.shown import rounded_up
 from mfdl.testing.oracles import exact_delta
 
@@ -109,48 +109,75 @@ def test_a_single_run_never_states_a_mu_below_its_sensitivity_and_noise():
 # ---- words -----------------------------------------------------------------------------------------------
 
 
-def test_the_sentence_names_everything():
-    assert str(make(notes=("the graph is public",))) == (
-        "Trust model secldp: against node 3, a record of node 5 is covered by mu-GDP with mu = 0.719 "
-        "(exact value, numerical slack 1.0e-09 included), that is epsilon = 3.37 at delta = 1e-06; "
-        "under replace-one adjacency with clipping norm 1 (record shift 2); "
-        "noise scaled to the sum of clipped gradients; with every step; "
-        "no model is released; for gradients that may be chosen adaptively; the graph is public."
+def test_what_is_printed_are_all_fields():
+    assert str(make(notes=("the graph is public",))) == "\n".join(
+        [
+            "trust model: secldp",
+            "attacker: node 3",
+            "protects: a record of node 5",
+            "adjacency: replace-one",
+            "clipping: norm 1 (record shift 2)",
+            "noise: std 4 on the sum of clipped gradients, sensitivity 1.4",
+            "participation: every step",
+            "released models: no model",
+            "mu: 0.719",
+            "epsilon: 3.37 at delta = 1e-06",
+            "bound: exact (numerical slack 1.0e-09 included)",
+            "gradients: adaptive or not",
+            "assumptions: the graph is public",
+        ]
     )
 
 
-def test_the_sentence_says_whose_data_are_protected():
-    user = make(unit="user").sentence()
-    assert "against node 3, all data of node 5 (user level) is covered by mu-GDP" in user
-    assert "with clipping norm 1 (user shift 2); noise scaled to clipped mean gradients; with every step;" in user
-    everyone = make(unit="user", victim=EVERY_NODE).sentence()  # not the data of all nodes together
-    assert "all data of every node (user level, each node by itself) is covered" in everyone
-    assert "a record of every node is covered" in make(victim=EVERY_NODE).sentence()
+def test_whose_data_are_protected():
+    user = make(unit="user")
+    assert dict(user.fields())["protects"] == "all data of node 5 (user level)"
+    assert dict(user.fields())["noise"].startswith("std 4 on clipped mean gradients")
+    assert dict(user.fields())["clipping"] == "norm 1 (user shift 2)"
+    everyone = make(unit="user", victim=EVERY_NODE)  # not the data of all nodes together
+    for words in (everyone.sentence(), str(everyone)):
+        assert "all data of every node (user level, each node by itself)" in words
+    assert "for a record of every node" in make(victim=EVERY_NODE).sentence()
 
 
 @given(guarantees())
-def test_every_sentence_names_every_condition(guarantee):
-    sentence = guarantee.sentence()
-    for part in (guarantee.trust, guarantee.adjacency, guarantee.participation, guarantee.victim):
-        assert part in sentence
-    for part in (guarantee.attacker, *guarantee.notes):
-        assert part in sentence
-    assert ("for gradients fixed in advance only (not adaptive)" in sentence) == (not guarantee.adaptive)
-    assert ("for gradients that may be chosen adaptively" in sentence) == guarantee.adaptive
+def test_the_fields_name_every_condition(guarantee):
+    fields = dict(guarantee.fields())
+    assert str(guarantee) == "\n".join(f"{name}: {value}" for name, value in guarantee.fields())
+    for name in ("adjacency", "participation", "attacker"):
+        assert fields[name] == getattr(guarantee, name)
+    assert fields["trust model"] == guarantee.trust
+    assert all(note in fields["assumptions"] for note in guarantee.notes)
+    assert fields["gradients"].startswith("adaptive" if guarantee.adaptive else "non-adaptive only")
     if guarantee.mu == INF:
-        assert "no finite guarantee (mu = inf)" in sentence
+        assert fields["mu"] == "inf: no finite guarantee"
+        assert "bound" not in fields
     else:
-        assert ("(exact value," in sentence) == (guarantee.bound == "exact")
-        assert ("(upper bound," in sentence) == (guarantee.bound == "upper")
-    assert ("runs with independent noise" in sentence) == (guarantee.composed > 1)
-    assert ("released" in sentence) or guarantee.release == "not applicable"
-    assert (f"a record of {guarantee.victim} " in sentence) == (guarantee.unit == "record")
-    assert (f"all data of {guarantee.victim} (user level" in sentence) == (guarantee.unit == "user")
+        assert fields["bound"].startswith("exact" if guarantee.bound == "exact" else "upper bound")
+    assert ("runs" in fields) == (guarantee.composed > 1)
+    assert ("released models" in fields) == (guarantee.release != "not applicable")
+    user = "all data of" if guarantee.unit == "user" else "a record of"
+    assert fields["protects"].startswith(f"{user} {guarantee.victim}")
+
+
+@given(guarantees())
+def test_the_sentence_is_short_and_says_who_is_protected_and_how_well(guarantee):
+    sentence = guarantee.sentence()
+    for part in (guarantee.trust, guarantee.victim, guarantee.adjacency):
+        assert part in sentence
+    long_names = len(f"{guarantee.trust} {guarantee.victim}".split()) > 8
+    assert len(sentence.split()) <= LONGEST_SENTENCE or long_names
+    assert ("no finite guarantee" in sentence) == (guarantee.mu == INF)
+    assert ("non-adaptive gradients" in sentence) == (not guarantee.adaptive)
+    assert ("further condition" in sentence) == bool(guarantee.notes)
+    if guarantee.mu != INF:
+        assert (", exact," in sentence) == (guarantee.bound == "exact")
+        assert (", upper bound," in sentence) == (guarantee.bound == "upper")
 
 
 @given(st.floats(1e-6, 1e6))
-def test_the_sentence_never_shows_a_smaller_mu(mu):
-    shown = float(str(make(mu=mu, sensitivity=0.0)).split("mu = ")[1].split(" ")[0])
+def test_no_smaller_mu_is_printed(mu):
+    shown = float(dict(make(mu=mu, sensitivity=0.0).fields())["mu"])
     # six digits, rounded up: at most one unit of the sixth, and none for what rounding adds
     assert mu * (1 - 1.001e-12) <= shown <= mu * (1 + 1.1e-5)
 
@@ -166,7 +193,7 @@ def test_rounding_in_float64_costs_no_digit(digits, power, more, few):
     with decimal.localcontext(prec=3):  # digits that the caller computes with decide nothing
         assert float(rounded_up(value * (1 + 1e-10), 6)) > value * (1 + 1e-10)
     stated = make(mu=value * (1 + more), sensitivity=0.0)
-    assert dict(stated._rows())["mu"] == f"{rounded_up(value, 6)} (exact value)"
+    assert dict(stated.fields())["mu"] == rounded_up(value, 6)
     for words in (stated.sentence(), repr(stated)):
         assert float(words.split("mu = ")[1].split(" ")[0]) == value
 
@@ -200,7 +227,7 @@ def test_composition_keeps_conditions_and_counts_runs():
     assert both.tolerance == second.compose_with(first).tolerance == 1e-6
     three = both.compose_with(make())
     assert three.composed == 3
-    assert "over 3 runs with independent noise" in three.sentence()
+    assert "runs: 3 runs with independent noise" in str(three)
 
 
 def test_the_worst_nodes_of_two_runs_may_differ_so_their_composition_is_an_upper_bound():

@@ -196,13 +196,13 @@ def test_what_is_found_by_samples_says_so():
     made = mfdl.with_noise(encoded(), **ASKED, noise_std=3.0, method=how)
     assert made.guarantee.bound == "monte-carlo"
     for said in ("Monte Carlo", "8192 samples", "seed 5", "probability at most 0.001", "certified is"):
-        assert said in made.guarantee.sentence()
+        assert said in str(made.guarantee)
     told = json.loads(json.dumps(made.guarantee.to_dict()))
     assert told["method"] == "monte-carlo"
     assert told["curve"]["sampling"] == {"kind": "samples", "samples": 8192, "failure": 1e-3, "seed": 5}
     silent = mfdl.with_noise(encoded(), **ASKED, noise_std=3.0).guarantee
     assert silent.bound == "upper"
-    assert "Monte Carlo" not in silent.sentence()
+    assert "Monte Carlo" not in str(silent)
     assert made.guarantee.epsilon(1e-5) <= silent.epsilon(1e-5)
 
 

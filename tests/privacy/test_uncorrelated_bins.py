@@ -144,6 +144,6 @@ def test_the_guarantee_says_where_it_is_tight_and_where_it_is_an_upper_bound():
         (fresh, True, "at most 2 % above the exact value if all bins weigh the same"),
         (correlated, False, "an upper bound of no stated precision"),
     ):
-        assert words in guarantee.sentence()
+        assert words in str(guarantee)
         fields = json.loads(json.dumps(guarantee.to_dict()))
         assert (fields["bound"], fields["tight_for_equal_bins"]) == ("upper", tight)

@@ -52,7 +52,7 @@ def test_matrices_have_the_numbers_of_their_algorithm(model, adjacency, noise_st
         assert curve.mu == pytest.approx(true, rel=1e-6)
     assert of_view.mu == max(curve.mu for curve in of_view.by_victim().values())
     assert not of_view.adaptive
-    assert "fixed in advance only (not adaptive)" in of_view.sentence()
+    assert "non-adaptive gradients" in of_view.sentence()
     assert "View(A, B, models=(M_G, M_Z), row_steps=...)" in of_view.why
 
 

@@ -166,7 +166,7 @@ class BallsInBinsGaussian(LossCurve):
             if self.tight(delta)
             else "an upper bound of no stated precision"
         )
-        return f"{precision}; with public bins {rounded_up(self.public_epsilon(delta), 4)}"
+        return f"{precision}; the same noise with public bins has epsilon = {rounded_up(self.public_epsilon(delta), 4)}"
 
     def facts(self, delta: float) -> dict[str, Any]:
         """Whether epsilon at this delta is close to the exact one."""
