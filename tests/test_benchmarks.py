@@ -27,8 +27,8 @@ def script():
 @given(exponent=st.floats(-1, 4), factor=st.floats(1e-6, 1e3), sizes=st.sets(st.integers(1, 10**6), min_size=2))
 def test_the_slope_of_a_power_is_its_exponent(script, exponent, factor, sizes):
     sizes = sorted(sizes)
-    found = script("_measure").slope(sizes, [factor * size**exponent for size in sizes])
-    assert abs(found - exponent) < 1e-6 * max(1, 1 / (sizes[-1] / sizes[0] - 1))
+    slope = script("_measure").slope(sizes, [factor * size**exponent for size in sizes])
+    assert abs(slope - exponent) < 1e-6 * max(1, 1 / (sizes[-1] / sizes[0] - 1))
 
 
 def test_a_row_says_where_when_and_by_what_it_was_measured(script, capsys):

@@ -43,8 +43,8 @@ def test_intervals_hold_the_truth_about_as_often_as_they_say(scenes, monkeypatch
     rng, hits, tries = np.random.default_rng(scenes), 0, 200
     for k in range(tries):
         drawn = list(made_up(rng, scenes, 8, 0.2 * (scenes > 1), 0.1))
-        found = statistics.over_scenes(statistics.log_ratio, drawn, seed=k)
-        hits += found.low <= -0.3 <= found.high
+        estimate = statistics.over_scenes(statistics.log_ratio, drawn, seed=k)
+        hits += estimate.low <= -0.3 <= estimate.high
     assert 0.91 <= hits / tries <= 0.995  # .95 +- 2.6 standard errors; scenes and seeds both drawn err to the wide side
 
 
@@ -54,8 +54,8 @@ def test_plain_percentiles_of_few_scenes_would_be_too_narrow(monkeypatch):
     rng, hits = np.random.default_rng(5), 0
     for k in range(200):
         drawn = list(made_up(rng, 4, 8, 0.2, 0.02))
-        found = statistics.over_scenes(statistics.log_ratio, drawn, seed=k)
-        hits += found.low <= -0.3 <= found.high
+        estimate = statistics.over_scenes(statistics.log_ratio, drawn, seed=k)
+        hits += estimate.low <= -0.3 <= estimate.high
     assert hits / 200 < 0.9
 
 
@@ -93,7 +93,7 @@ def test_the_order_of_pairs_and_which_is_first_do_not_change_a_test():
 def test_one_extreme_pair_does_not_decide_a_share_of_seeds_that_all_agree():
     """Pairs stay together when seeds are drawn: rows that differ by a constant factor have an interval of no width."""
     reference = np.array([1.0, 2.0, 50.0, 3.0])
-    found = statistics.over_scenes(
+    estimate = statistics.over_scenes(
         statistics.log_ratio, [{"loss": reference / 2, "reference": reference, "none": reference / 4}]
     )
-    assert_allclose([found.middle, found.low, found.high], -math.log(2))
+    assert_allclose([estimate.middle, estimate.low, estimate.high], -math.log(2))

@@ -29,17 +29,17 @@ SEEDS = protocol.TUNING.rounds()[-1]
 
 def made_up(loss, scene=scenes.QUICK, plan=None):
     """A trial whose runs are a function of (label, rate, seed) to (last loss, loss of the released model)."""
-    trial, asked = protocol.Trial(scene, 0.726, None, Engine(), plan or protocol.Plan()), []
+    trial, requested = protocol.Trial(scene, 0.726, None, Engine(), plan or protocol.Plan()), []
 
     def run(wanted, seeds):
         for label, rate in dict.fromkeys(wanted):
             for seed in seeds:
-                asked.append((label, rate, seed))
+                requested.append((label, rate, seed))
                 last, released = loss(label, rate, seed)
                 trial._records[label, rate, seed] = {"last_loss": last, "final_loss": released}
 
     trial.run = run
-    return trial, asked
+    return trial, requested
 
 
 def valley(best, steep=1.0):
@@ -51,15 +51,15 @@ def valley(best, steep=1.0):
 )
 @examples(30)
 def test_the_last_and_the_released_model_each_have_the_best_rate_of_the_grid(best, other, noise):
-    trial, asked = made_up(lambda _, rate, seed: (valley(best)(rate) + noise * (seed % 3), valley(other)(rate)))
+    trial, requested = made_up(lambda _, rate, seed: (valley(best)(rate) + noise * (seed % 3), valley(other)(rate)))
     trial.choose(["MAFALDA"])
     assert trial.chosen == {("MAFALDA", "last"): best, ("MAFALDA", "released"): other}
-    first = {(rate, seed) for _, rate, seed in asked if seed in SEEDS[:2]}
+    first = {(rate, seed) for _, rate, seed in requested if seed in SEEDS[:2]}
     assert first == {(rate, seed) for rate in protocol.RATES for seed in SEEDS[:2]}  # 7 x 2
-    assert {seed for _, _, seed in asked} == set(SEEDS)
+    assert {seed for _, _, seed in requested} == set(SEEDS)
     for optimum in {best, other}:
-        assert 3 <= len({rate for _, rate, seed in asked if seed == SEEDS[4]}) <= 6  # 3 x 5, of each measure
-        assert (optimum, SEEDS[4]) in {(rate, seed) for _, rate, seed in asked}
+        assert 3 <= len({rate for _, rate, seed in requested if seed == SEEDS[4]}) <= 6  # 3 x 5, of each measure
+        assert (optimum, SEEDS[4]) in {(rate, seed) for _, rate, seed in requested}
 
 
 @pytest.mark.parametrize(
@@ -104,8 +104,8 @@ def test_scenes_are_named_by_what_they_are(name):
 def test_scenes_of_one_budget_or_skewed():
     place = scenes.scene("a9a/ego/dirichlet/epsilon=1.993")
     assert (place.partition, place.epsilons) == ("dirichlet:alpha=1,min_records=16", (1.993,))
-    for wrong, said in {"moon/ego": "no scene 'moon/ego'", "a9a/ego/uniform": "cannot read 'uniform'"}.items():
-        with pytest.raises(ValueError, match=said):
+    for wrong, message in {"moon/ego": "no scene 'moon/ego'", "a9a/ego/uniform": "cannot read 'uniform'"}.items():
+        with pytest.raises(ValueError, match=message):
             scenes.scene(wrong)
 
 
@@ -227,8 +227,8 @@ def test_the_ranking_of_the_eavesdropper_is_there_for_rows_of_its_own_only():
 
 
 def test_scenes_of_other_budgets_and_partitions_are_not_pooled():
-    asked = some(epsilon=0.331) | {"name": "logistic/ego/epsilon=0.331"}
-    text = tables.pooled([some(), asked, some(partition="dirichlet:alpha=1")])
+    requested = some(epsilon=0.331) | {"name": "logistic/ego/epsilon=0.331"}
+    text = tables.pooled([some(), requested, some(partition="dirichlet:alpha=1")])
     for kind in (
         "uniform partition, epsilon below 1",
         "uniform partition, epsilon 0.331 as asked",
@@ -279,11 +279,11 @@ def test_the_picture_names_what_it_shows():
 def test_a_comparison_that_was_stopped_goes_on_and_ends_as_one_that_was_not(tmp_path, monkeypatch):
     work, count = running.work, [0]
 
-    def counted(asked, **how):
+    def counted(requested, **options):
         count[0] += 1
         if count[0] == 31:
             raise KeyboardInterrupt
-        return work(asked, **how)
+        return work(requested, **options)
 
     command = ["--quick", "--rows", ",".join(ROWS), "--out"]
     assert which.main([*command, str(tmp_path / "whole")]) == 0
@@ -298,14 +298,14 @@ def test_a_comparison_that_was_stopped_goes_on_and_ends_as_one_that_was_not(tmp_
         assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "stopped" / name).read_bytes()
     cells = len(list((tmp_path / "whole" / "quick" / "cells").glob("*.json")))
     assert trained == cells + 1  # the one that was interrupted
-    (found,) = json.loads((tmp_path / "whole" / "results.json").read_text())["scenes"]
-    for row in found["rows"]:
+    (scene,) = json.loads((tmp_path / "whole" / "results.json").read_text())["scenes"]
+    for row in scene["rows"]:
         assert row["label"] == "no noise" or row["epsilon"] <= 0.726
     assert (tmp_path / "whole" / "comparison.png").stat().st_size > 10_000
 
 
 def test_unknown_scenes_and_rows_are_refused(capsys):
-    for wrong, said in {"--scenes": "no scene 'moon'", "--rows": "no row 'moon'; there are no noise"}.items():
+    for wrong, message in {"--scenes": "no scene 'moon'", "--rows": "no row 'moon'; there are no noise"}.items():
         with pytest.raises(SystemExit):
             which.main([wrong, "moon"])
-        assert said in capsys.readouterr().err
+        assert message in capsys.readouterr().err

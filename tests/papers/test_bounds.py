@@ -185,10 +185,10 @@ def test_decor_accountant_equals_the_view_of_the_colluders(graph, local, pair):
         known_edges = N[colluders].any(axis=0)
         B = np.hstack([local * np.eye(n), pair * N[:, ~known_edges]])
         B[:, colluders] = 0
-        kept = [i for i in range(n) if i not in colluders]
-        X = np.linalg.inv((B @ B.T)[np.ix_(kept, kept)]).diagonal()
+        honest = [i for i in range(n) if i not in colluders]
+        X = np.linalg.inv((B @ B.T)[np.ix_(honest, honest)]).diagonal()
         victims = papers.decor_victims(graph, [f"#{c}" for c in colluders], sigma_local=local, sigma_pair=pair)
-        assert_allclose(victims.value[kept], 2 * X, rtol=1e-9)
+        assert_allclose(victims.value[honest], 2 * X, rtol=1e-9)
         assert np.isinf(victims.value[colluders]).all()
         worst = papers.decor_accountant(graph, sigma_local=local, sigma_pair=pair, num_colluders=q).value
         assert worst >= 2 * X.max() * (1 - 1e-9)

@@ -21,8 +21,8 @@ REFUTED = "mafalda-equation-8-square"
 @pytest.mark.slow
 def test_json_rows_and_exit_code(capsys):
     assert main(["claims", "--json", "--only", REFUTED, "--jobs", "1"]) == 0
-    said = capsys.readouterr()
-    (row,) = json.loads(said.out)
+    output = capsys.readouterr()
+    (row,) = json.loads(output.out)
     assert set(row) == KEYS | ADDED_KEYS
     assert (row["id"], row["verdict"], row["registered"]) == (REFUTED, "refuted", "refuted")
     assert "claimed" in row["counterexample"]
@@ -59,9 +59,9 @@ def test_files(capsys, tmp_path):
 def test_bad_input_is_answered_before_any_work(arguments, message, capsys, monkeypatch):
     monkeypatch.setattr("mfdl.testing.check_claim", lambda *_, **__: pytest.fail("worked"))
     assert main(["claims", *arguments]) == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert message.lower() in said.err.lower()
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert message.lower() in output.err.lower()
 
 
 def test_a_folder_that_cannot_be_written_is_refused_first(capsys, tmp_path, monkeypatch):
@@ -79,7 +79,7 @@ def algorithm(scheme, rounds=1):
     return mfdl.algorithms.dp_dsgd(mfdl.Dynamics(W, gossip_rounds=rounds), scheme)
 
 
-def stated(mechanism, trust, of, attackers):
+def bounds_in_the_picture(mechanism, trust, of, attackers):
     (published_losses,) = extensions.every(extensions.PUBLISHED_LOSSES)
     return published_losses(mechanism, trust, of, attackers)
 
@@ -87,7 +87,7 @@ def stated(mechanism, trust, of, attackers):
 @pytest.mark.parametrize("scheme", [mfdl.EveryStep(3), mfdl.Single(3), mfdl.Cyclic(1, 3)])
 def test_both_bounds_of_every_attacker(scheme):
     of = algorithm(scheme, rounds=2)
-    squared, coded = stated("dp-dsgd", "pndp", of, ANY)
+    squared, coded = bounds_in_the_picture("dp-dsgd", "pndp", of, ANY)
     known = {"num_steps": 3, "gossip_rounds": 2, "every_step": scheme == mfdl.EveryStep(3)}
     for published, bound in ((squared, papers.muffliato_squared), (coded, papers.muffliato_as_coded)):
         assert list(published.squared) == ANY
@@ -107,4 +107,4 @@ def test_both_bounds_of_every_attacker(scheme):
     ],
 )
 def test_nothing_is_stated_elsewhere(mechanism, trust, scheme, attackers):
-    assert stated(mechanism, trust, algorithm(scheme), attackers) == []
+    assert bounds_in_the_picture(mechanism, trust, algorithm(scheme), attackers) == []

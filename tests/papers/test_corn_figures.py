@@ -25,8 +25,8 @@ def draw_of(ldp, pairwise, corn, gap=1e-5):
     ],
 )
 def test_verdicts_of_figure_1(by_p, largest, verdicts):
-    by_draw = {(20, p, 0): one for p, one in by_p.items()}
-    assert [one.verdict for one in covariance_figures.judged_covariances(by_draw, largest)] == verdicts
+    by_draw = {(20, p, 0): part for p, part in by_p.items()}
+    assert [part.verdict for part in covariance_figures.judged_covariances(by_draw, largest)] == verdicts
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_verdicts_of_figure_2(q0, q1, verdicts):
     judged = covariance_figures.judged_seed_groups(
         {name: np.array(v)[:, None] for name, v in lines.items()}, (1, 4, 20)
     )
-    assert [one.verdict for one in judged] == verdicts
+    assert [part.verdict for part in judged] == verdicts
 
 
 def test_limits_are_those_of_the_published_grid():
@@ -51,16 +51,16 @@ def test_limits_are_those_of_the_published_grid():
     exact = [1 / covariance_figures.exact_limit(e) for e in (3.0, 10.0, 40.0)]
     assert exact == pytest.approx([386.8, 49.98, 6.115], rel=1e-3)
     published = [covariance_figures.published_limits(e) for e in (3.0, 10.0, 40.0)]
-    assert [1 / one["renyi (code)"] for one in published] == pytest.approx([576.4, 64.50, 6.983], rel=1e-3)
-    assert [1 / one["(9b)"] for one in published[:2]] == pytest.approx([1023.4, 92.10], rel=1e-3)
+    assert [1 / part["renyi (code)"] for part in published] == pytest.approx([576.4, 64.50, 6.983], rel=1e-3)
+    assert [1 / part["(9b)"] for part in published[:2]] == pytest.approx([1023.4, 92.10], rel=1e-3)
     assert published[2]["(9b)"] is None
 
 
 def test_traces_on_a_complete_graph():
-    one = covariance_figures.traces(20, 1.0, 0)
-    assert one["LDP"] == pytest.approx(1.0)  # tr(W W^T)
-    assert one["CorN"] == pytest.approx(1 / 20, rel=1e-3)  # the infimum ||W||_*^2 / n
-    assert one["CorN"] <= one["pairwise"] * (1 + 2e-4) < 0.06
+    part = covariance_figures.traces(20, 1.0, 0)
+    assert part["LDP"] == pytest.approx(1.0)  # tr(W W^T)
+    assert part["CorN"] == pytest.approx(1 / 20, rel=1e-3)  # the infimum ||W||_*^2 / n
+    assert part["CorN"] <= part["pairwise"] * (1 + 2e-4) < 0.06
 
 
 def test_groups_are_a_partition_of_all_nodes():
@@ -81,8 +81,12 @@ def test_figures_on_two_points(tmp_path, capsys, monkeypatch):
         assert main(["reproduce", name, "--quick", "--json", "--out", str(tmp_path)]) == 0
         answers[name] = json.loads(capsys.readouterr().out)
         assert (tmp_path / f"{name}-quick.png").stat().st_size > 10_000
-    assert [one["verdict"] for one in answers["corn-1"]["claims"]] == ["confirmed", "direction only", "direction only"]
-    assert [one["verdict"] for one in answers["corn-2"]["claims"]] == ["confirmed", "refuted"]
+    assert [part["verdict"] for part in answers["corn-1"]["claims"]] == [
+        "confirmed",
+        "direction only",
+        "direction only",
+    ]
+    assert [part["verdict"] for part in answers["corn-2"]["claims"]] == ["confirmed", "refuted"]
     assert answers["corn-1"]["numbers"]["limits"]["40"]["(9b)"] is None
 
 
@@ -104,12 +108,12 @@ def lines(ldp, pairwise, corn):
 )
 def test_verdicts_of_trained_figures(sparse, dense, complete, verdicts):
     by_point = {(10.0, 0.2): sparse, (10.0, 0.5): dense, (10.0, 1.0): complete}
-    assert [one.verdict for one in training.judged(by_point)] == verdicts
+    assert [part.verdict for part in training.judged(by_point)] == verdicts
 
 
 def test_a_missing_density_is_said_to_be_missing():
     judged = training.judged({(3.0, 0.5): lines(9, 6, 3), (10.0, 0.5): lines(9, 6, 3)})
-    assert [one.verdict for one in judged] == ["confirmed", "not run"]
+    assert [part.verdict for part in judged] == ["confirmed", "not run"]
 
 
 def test_published_rates_of_a9a():
@@ -152,7 +156,7 @@ def draws(ldp, pairwise, corn):
     ],
 )
 def test_verdicts(says, by_p, verdicts):
-    assert [one.verdict for one in whisper_tables.judged(says, by_p)] == verdicts
+    assert [part.verdict for part in whisper_tables.judged(says, by_p)] == verdicts
 
 
 def test_the_printed_bound_says_far_too_little_and_the_second_version_too_much():

@@ -33,7 +33,7 @@ def curves(ldp, decor, cdp, graphs=("ring",)):
     ],
 )
 def test_verdicts_of_figure_1(given, verdicts):
-    assert [one.verdict for one in tradeoff.judged(given)] == verdicts
+    assert [part.verdict for part in tradeoff.judged(given)] == verdicts
 
 
 def test_the_factor_is_the_geometric_mean_over_points():
@@ -67,15 +67,15 @@ def tiny(monkeypatch):
 
 @pytest.mark.slow
 def test_figure_1a_of_few_steps_is_written_and_trained_once(tmp_path, capsys, tiny, monkeypatch):
-    asked = ["reproduce", "decor-1a", "--quick", "--json", "--jobs", "1", "--out", str(tmp_path)]
-    assert main(asked) == 0
+    arguments = ["reproduce", "decor-1a", "--quick", "--json", "--jobs", "1", "--out", str(tmp_path)]
+    assert main(arguments) == 0
     answer = json.loads(capsys.readouterr().out)
     assert len(answer["claims"]) == 3
     assert set(answer["numbers"]["chosen couples"]) == {"ring", "complete"}
     cells = {path: path.read_bytes() for path in (tmp_path / "decor-1a" / "store" / "cells").iterdir()}
     assert len(cells) == 2 * (2 * 4 + 1)  # json and parquet; CDP is shared by the graphs
     monkeypatch.setattr("mfdl.sweeps.running.trained", None)
-    assert main(asked) == 0
+    assert main(arguments) == 0
     again = json.loads(capsys.readouterr().out)
     assert {**again, "seconds": 0} == {**answer, "seconds": 0}
     assert {path: path.read_bytes() for path in cells} == cells
@@ -107,7 +107,7 @@ GOOD = ([8, 4, 1.02], [7, 3, 1.01], [6, 2, 1.0])
     ],
 )
 def test_verdicts_of_the_accountant(q0, q1, verdicts):
-    assert [one.verdict for one in accountant.judged({0: q0, 1: q1})] == verdicts
+    assert [part.verdict for part in accountant.judged({0: q0, 1: q1})] == verdicts
 
 
 def test_the_accountant_is_that_of_the_closed_forms():
@@ -122,14 +122,14 @@ def test_the_accountant_is_that_of_the_closed_forms():
 
 
 @pytest.mark.parametrize(
-    ("published", "own", "verdicts"),
+    ("published", "exact", "verdicts"),
     [(9.9, 10.0, ["confirmed", "confirmed", "confirmed"]), (10.8, 11.0, ["refuted", "refuted", "refuted"])],
 )
-def test_verdicts_of_the_search(published, own, verdicts, monkeypatch):
+def test_verdicts_of_the_search(published, exact, verdicts, monkeypatch):
     monkeypatch.setattr(couples, "STORED", {"ring": [published / 10 * target for target in couples.EPSILONS]})
-    local = couples.gaussian_ldp(10.0) * (0.26 if own == 10.0 else 0.9)
-    judged = couples.judged({("ring", 10.0): [((1, 1), published)]}, {("ring", 10.0): [((local, 1.0), own)]})
-    assert [one.verdict for one in judged] == verdicts
+    local = couples.gaussian_ldp(10.0) * (0.26 if exact == 10.0 else 0.9)
+    judged = couples.judged({("ring", 10.0): [((1, 1), published)]}, {("ring", 10.0): [((local, 1.0), exact)]})
+    assert [part.verdict for part in judged] == verdicts
 
 
 def test_the_search_of_the_code_overshoots_and_ours_does_not():
@@ -143,7 +143,7 @@ def test_the_search_of_the_code_overshoots_and_ours_does_not():
 def test_figure_2_in_one_call(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(accountant, "RATIOS", (0.1, 1.0, 1000.0))
     assert main(["reproduce", "decor-2", "--json", "--out", str(tmp_path)]) == 0
-    assert [one["verdict"] for one in json.loads(capsys.readouterr().out)["claims"]] == ["confirmed"] * 4
+    assert [part["verdict"] for part in json.loads(capsys.readouterr().out)["claims"]] == ["confirmed"] * 4
 
 
 SEEDS_OF_DATA = np.array([1.0, 1.02, 0.99])
@@ -170,8 +170,8 @@ def grid_of(best, loss):
     ],
 )
 def test_verdicts_of_the_grid(ldp, decor, loss, verdicts):
-    found = {("ring", "LDP", 10.0): grid_of(ldp, 1.0), ("ring", "DECOR", 10.0): grid_of(decor, loss)}
-    assert [one.verdict for one in logistic.judged_grid(found)] == verdicts
+    final_losses = {("ring", "LDP", 10.0): grid_of(ldp, 1.0), ("ring", "DECOR", 10.0): grid_of(decor, loss)}
+    assert [part.verdict for part in logistic.judged_grid(final_losses)] == verdicts
 
 
 def test_the_least_loss_is_taken_off_and_nothing_is_below_it():
@@ -228,7 +228,7 @@ def accuracies(ldp, decor, cdp):
 def test_verdicts_of_figure_1c(ring, torus, verdicts):
     complete = accuracies(ring["LDP"][:, 0], [0.0, 0.0], ring["CDP"][:, 0])
     judged = mnist.judged({"ring": ring, "torus": torus, "complete": complete})
-    assert [one.verdict for one in judged] == verdicts
+    assert [part.verdict for part in judged] == verdicts
 
 
 def test_published_rates_and_clipping_norms_of_mnist():
@@ -250,25 +250,25 @@ def test_runs_of_mnist_are_kept_and_shared(tmp_path, monkeypatch):
     monkeypatch.setattr(mnist, "train", train)
     monkeypatch.setattr(mnist.tasks, "load", lambda name, nodes, data_home: SimpleNamespace(name="mnist-mlp"))
     monkeypatch.setattr(mnist, "QUICK_EPSILONS", (0.83, 7.51))
-    asked = named("decor-1c"), RunScale(quick=True, jobs=1, out=tmp_path, progress=False)
+    arguments = named("decor-1c"), RunScale(quick=True, jobs=1, out=tmp_path, progress=False)
     with pytest.raises(InvalidInput, match="stopped"):
-        mnist.run(*asked)
-    done = mnist.run(*asked)
+        mnist.run(*arguments)
+    done = mnist.run(*arguments)
     assert len(tried) == 7
     assert len(set(tried)) == 6
-    assert [one.verdict for one in done.verdicts] == ["confirmed", "confirmed"]
-    kept = json.loads((tmp_path / "decor-1c" / "runs" / "CDP-complete-0.83-1-200.json").read_text())
-    assert kept["accuracy"] == 0.9
+    assert [part.verdict for part in done.verdicts] == ["confirmed", "confirmed"]
+    stored = json.loads((tmp_path / "decor-1c" / "runs" / "CDP-complete-0.83-1-200.json").read_text())
+    assert stored["accuracy"] == 0.9
 
 
 def test_the_couple_of_a_run_is_the_best_of_its_mean():
-    found = {
+    final_losses = {
         ("ring", "small", 3.0): 2 * SEEDS_OF_DATA,
         ("ring", "middle", 3.0): SEEDS_OF_DATA,
         ("ring", "large", 3.0): 3 * SEEDS_OF_DATA,
     }
-    found |= {("ring", name, 3.0): 5 * SEEDS_OF_DATA for name in ("LDP", "CDP")}
-    curves = tradeoff.BudgetCurves.of((3.0,), found)
+    final_losses |= {("ring", name, 3.0): 5 * SEEDS_OF_DATA for name in ("LDP", "CDP")}
+    curves = tradeoff.BudgetCurves.of((3.0,), final_losses)
     assert curves.chosen == {"ring": ["middle"]}
     assert verdicts.of_means(curves.lines["ring"]["DECOR"][0], SEEDS_OF_DATA) == pytest.approx(1.0)
 
@@ -277,5 +277,5 @@ def test_without_the_training_images_figure_1c_says_so(tmp_path, monkeypatch):
     monkeypatch.setattr(mnist.tasks, "load", lambda name, nodes, data_home: SimpleNamespace(name="mnist-10k-mlp"))
     monkeypatch.setattr(mnist, "train", None)
     done = mnist.run(named("decor-1c"), RunScale(quick=True, jobs=1, out=tmp_path))
-    assert [one.verdict for one in done.verdicts] == ["not run", "not run"]
+    assert [part.verdict for part in done.verdicts] == ["not run", "not run"]
     assert "60,000 training images" in done.missing[0]

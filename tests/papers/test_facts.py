@@ -46,8 +46,8 @@ def test_every_claim_says_what_the_table_says():
     assert {id for id, row in all_facts().items() if row.is_claim} == set(CLAIMS)
     for id, claim in CLAIMS.items():
         row = all_facts()[id]
-        said = (claim.paper, claim.item, claim.statement, claim.expect == "holds", claim.erratum)
-        assert said == (str(row.paper), row.item, row.states, row.holds, row.true)
+        texts = (claim.paper, claim.item, claim.statement, claim.expect == "holds", claim.erratum)
+        assert texts == (str(row.paper), row.item, row.states, row.holds, row.true)
 
 
 def test_the_page_of_claims_has_every_fact_its_verdict_and_its_tests():
@@ -110,19 +110,19 @@ def test_every_mechanism_has_an_entry_or_none_of_its_own(capsys):
 
 def test_bibtex_has_every_paper_once_with_the_mechanisms_above(capsys):
     assert main(["mechanisms", "--cite"]) == 0
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     cited = {paper.bibtex for entry in EVERY.values() for paper in citations.cited(entry.paper)}
-    assert all(said.count(bibtex) == 1 for bibtex in cited)
+    assert all(output.count(bibtex) == 1 for bibtex in cited)
     for name in NO_PAPER:
-        assert f"% {name}: no paper of its own" in said
-    outside = re.sub(r"^@.*?^\}", "", said, flags=re.DOTALL | re.MULTILINE)
+        assert f"% {name}: no paper of its own" in output
+    outside = re.sub(r"^@.*?^\}", "", output, flags=re.DOTALL | re.MULTILINE)
     assert all(line.startswith("%") for line in outside.splitlines() if line)  # comments: a .bib file as it is
 
 
 def test_one_mechanism_alone(capsys):
     assert main(["mechanisms", "--mechanism", "corn,decor", "--cite"]) == 0
-    said = capsys.readouterr().out
-    assert re.findall(r"eprint\s*=\s*\{(.*?)\}", said) == ["2501.14644", "2405.01031"]
+    output = capsys.readouterr().out
+    assert re.findall(r"eprint\s*=\s*\{(.*?)\}", output) == ["2501.14644", "2405.01031"]
     assert main(["mechanisms", "--mechanism", "bsr"]) == 0
     assert "bsr: Banded" in capsys.readouterr().out
     assert main(["mechanisms", "--mechanism", "cor", "--cite"]) == 2

@@ -49,13 +49,13 @@ def broken(figure, scale):
 def figures(monkeypatch):
     """Three made-up figures in place of the published ones."""
     of = "P", "Figure 1", "It holds", 0.1, "takes a second"
-    made = [
+    invented = [
         PublishedFigure(name, *of, f"figures.verdicts:{name}", deviations=("other data",))
         for name in ("half", "lacking", "broken")
     ]
     for run in (half, lacking, broken):
         monkeypatch.setattr(verdicts, run.__name__, run, raising=False)
-    registry = {figure.name: figure for figure in made}
+    registry = {figure.name: figure for figure in invented}
     for module in ("published_figures", "reproduction"):
         monkeypatch.setattr(f"mfdl_papers.figures.{module}.FIGURES", registry)
     monkeypatch.setattr("mfdl_papers.figures.FIGURES", registry)
@@ -89,9 +89,9 @@ def test_one_figure_as_json_as_words_and_in_its_file(figures, tmp_path, capsys):
     assert answer["claims"][1]["value"] == "inf"
     assert json.loads((tmp_path / "half.json").read_text("utf-8")) == answer
     assert main(["reproduce", "half", "--quick", "--out", str(tmp_path)]) == 0
-    said = " ".join(capsys.readouterr().out.split())
+    output = " ".join(capsys.readouterr().out.split())
     for text in ("(quick): refuted", "Deviation: other data", "Missing: a graph: no file", "takes a second"):
-        assert text in said
+        assert text in output
     assert (tmp_path / "half-quick.json").exists()
 
 
@@ -122,9 +122,9 @@ def test_all_goes_on_past_missing_data_and_errors_and_keeps_the_traceback(figure
 def test_bad_input_is_answered_before_any_work(arguments, message, capsys, monkeypatch):
     monkeypatch.setattr("mfdl_papers.figures.published_figures.PublishedFigure.run", lambda *_: pytest.fail("worked"))
     assert main(["reproduce", *arguments]) == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert message in said.err
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert message in output.err
 
 
 def test_a_folder_that_cannot_be_written_is_refused_before_any_work(tmp_path, monkeypatch):

@@ -33,8 +33,8 @@ def around(*losses):
 def test_the_sizes_of_figure_3(ours, baseline, anti, verdicts):
     finals = {"mafalda": around(ours)[0], "dp-dsgd": baseline + SEEDS[::-1] / 2, "anti-pgd": around(anti)[0]}
     judged = over_time.judge_sizes("here", finals)
-    assert [one.verdict for one in judged] == verdicts
-    assert all("(here)" in one.claim for one in judged)
+    assert [part.verdict for part in judged] == verdicts
+    assert all("(here)" in part.claim for part in judged)
 
 
 def share_of(ours, baseline, without_noise=None):
@@ -71,8 +71,8 @@ def test_where_nobody_reaches_the_level_it_is_a_direction_at_most():
 
 def test_pseudo_values_of_a_mean_are_the_values():
     values = np.array([1.0, 2.0, 6.0])
-    np.testing.assert_allclose(verdicts.jackknifed(lambda one: float(one.mean()), values), values)
-    assert verdicts.jackknifed(lambda one: math.inf, values).tolist() == [math.inf]
+    np.testing.assert_allclose(verdicts.jackknifed(lambda part: float(part.mean()), values), values)
+    assert verdicts.jackknifed(lambda part: math.inf, values).tolist() == [math.inf]
 
 
 def test_a_baseline_that_never_comes_there_counts_at_the_largest_epsilon():
@@ -105,10 +105,10 @@ def test_the_published_settings():
     assert {place.period for place in housing.places(full, "Florentine")[0]} == {16, 19}
     (place,) = housing.places(quick, "Florentine")[0]
     config = housing.TrainedPoint(place, "mafalda", 0.5).config(421)
-    asked = {
+    arguments = {
         name: config.options()[name] for name in ("task", "gossip", "adjacency", "trust", "epochs", "period", "lr")
     }
-    assert asked == {
+    assert arguments == {
         "task": "housing", "gossip": "uniform", "adjacency": "zero-out", "trust": "ldp", "epochs": 20, "period": 16,
         "lr": 0.1,
     }  # fmt: skip
@@ -132,8 +132,8 @@ def test_graphs_that_the_user_brings_are_run_and_others_said_to_be_missing(tmp_p
     edges.write_text(
         "Source,Target,Weight\na.org,b.org,3\nb.org,a.org,1\nb.org,c.org,2\nc.org,d.org,1\nx.org,y.org,9\n"
     )
-    asked = ["reproduce", "mafalda-4", "--quick", "--json", "--jobs", "1", "--out", str(tmp_path / "out")]
-    assert main([*asked, "--peertube", str(edges)]) == 0
+    arguments = ["reproduce", "mafalda-4", "--quick", "--json", "--jobs", "1", "--out", str(tmp_path / "out")]
+    assert main([*arguments, "--peertube", str(edges)]) == 0
     answer = json.loads(capsys.readouterr().out)
     claims = {part["claim"].rpartition("(")[2]: part["verdict"] for part in answer["claims"]}
     assert set(claims) == {"Florentine, b = 2)", "PeerTube, b = 2)"}
@@ -144,7 +144,7 @@ def test_graphs_that_the_user_brings_are_run_and_others_said_to_be_missing(tmp_p
     nodes = {json.loads(path.read_text())["nodes"] for path in store.glob("*.json")}
     assert nodes == {3, 4}
     before = {path: path.stat().st_mtime_ns for path in store.iterdir()}
-    assert main(asked) == 0  # finished cells are read, also those of another graph
+    assert main(arguments) == 0  # finished cells are read, also those of another graph
     again = json.loads(capsys.readouterr().out)
     assert {part["claim"]: part["verdict"] for part in again["claims"]} == {
         next(part["claim"] for part in answer["claims"] if "Florentine" in part["claim"]): claims["Florentine, b = 2)"],
@@ -206,7 +206,7 @@ def at(distance, exact, squared, coded=10.0, graph="made up, 5 nodes"):
     ],
 )
 def test_verdicts_on_made_up_numbers(points, verdicts):
-    assert [one.verdict for one in figure_2.judge(points)] == verdicts
+    assert [part.verdict for part in figure_2.judge(points)] == verdicts
 
 
 def test_two_orders_of_magnitude_are_refuted_where_the_baseline_squares_its_weights(tmp_path, capsys, monkeypatch):

@@ -142,15 +142,15 @@ def test_noise_between_visits_counts_once(q, T):
     walks = all_walks(lazy(q), T, [0.5, 0.5])
     exact = [(math.sqrt(lost_by_visits(walk, 0, 1)), chance) for walk, chance in walks]
     assert mixed(claimed.value[0], exact) > 1.3e-3
-    held = walk_known(lazy(q), 1, num_steps=T, noise_multiplier=1.0, delta=1e-3)
-    assert held.value[0] > claimed.value[0]
-    assert mixed(held.value[0], exact) <= 1e-3
+    bound = walk_known(lazy(q), 1, num_steps=T, noise_multiplier=1.0, delta=1e-3)
+    assert bound.value[0] > claimed.value[0]
+    assert mixed(bound.value[0], exact) <= 1e-3
 
 
 def test_the_attackers_own_noise_hides_nothing():
     """A token that changes places in every step comes at once, under the noise of one step."""
-    asked = {"num_steps": 1, "noise_multiplier": 1.0, "delta": 1e-5, "visits": 1}
-    late, right = (pn_f_dp(lazy(1.0), 1, **asked, late=late).value[0] for late in (True, False))
+    arguments = {"num_steps": 1, "noise_multiplier": 1.0, "delta": 1e-5, "visits": 1}
+    late, right = (pn_f_dp(lazy(1.0), 1, **arguments, late=late).value[0] for late in (True, False))
     assert delta_from_mu(1.0, late) > 1e-3
     assert delta_from_mu(1.0, right) <= 1e-5
 
@@ -158,8 +158,8 @@ def test_the_attackers_own_noise_hides_nothing():
 def test_the_published_numbers_are_met():
     """Hypercube of 32 nodes, T = 275, sigma = 1: public results of the paper's code, which states its error as 0.1."""
     W = gossip.metropolis_hastings(nx.convert_node_labels_to_integers(nx.hypercube_graph(5)))
-    found = pn_f_dp(W, 0, num_steps=275, noise_multiplier=1.0, delta=1e-5, late=True).value[[1, 3, 7, 15, 31]]
-    assert_allclose(found, [6.155, 3.995, 3.204, 2.834, 2.631], atol=0.03)
+    bounds = pn_f_dp(W, 0, num_steps=275, noise_multiplier=1.0, delta=1e-5, late=True).value[[1, 3, 7, 15, 31]]
+    assert_allclose(bounds, [6.155, 3.995, 3.204, 2.834, 2.631], atol=0.03)
 
 
 def test_noise_that_is_too_small_to_tell_is_infinite():
@@ -168,13 +168,21 @@ def test_noise_that_is_too_small_to_tell_is_infinite():
 
 
 def test_what_is_no_walk_is_refused():
-    asked = {"num_steps": 3, "noise_multiplier": 1.0, "delta": 1e-3}
+    arguments = {"num_steps": 3, "noise_multiplier": 1.0, "delta": 1e-3}
     changing = gossip.random_pairs("ring:n=3", 3, 0)
     for error, words, call in (
-        (InvalidInput, "attacker '7' is not a node", lambda: pn_f_dp(lazy(0.5), 7, **asked)),
-        (InvalidInput, r"delta must lie in \(0, 1\), got 1", lambda: pn_f_dp(lazy(0.5), 1, **asked | {"delta": 1.0})),
-        (InvalidInput, "noise_multiplier", lambda: walk_known(lazy(0.5), 1, **asked | {"noise_multiplier": 0.0})),
-        (InvalidInput, "start must be 2 probabilities", lambda: walk_known(lazy(0.5), 1, **asked, start=[0.5, 0.6])),
+        (InvalidInput, "attacker '7' is not a node", lambda: pn_f_dp(lazy(0.5), 7, **arguments)),
+        (
+            InvalidInput,
+            r"delta must lie in \(0, 1\), got 1",
+            lambda: pn_f_dp(lazy(0.5), 1, **arguments | {"delta": 1.0}),
+        ),
+        (InvalidInput, "noise_multiplier", lambda: walk_known(lazy(0.5), 1, **arguments | {"noise_multiplier": 0.0})),
+        (
+            InvalidInput,
+            "start must be 2 probabilities",
+            lambda: walk_known(lazy(0.5), 1, **arguments, start=[0.5, 0.6]),
+        ),
         (UnsupportedMechanism, "the same in every step", lambda: hitting_times(changing, 1, 3)),
     ):
         with pytest.raises(error, match=words):

@@ -23,10 +23,10 @@ FULL = ("regular", "rank-deficient")
 def test_rows_kept_by_any_time_are_a_basis_of_what_was_seen_by_then(case):
     """Every prefix: as many rows as the rank over the rationals, and those rows span it."""
     _, B = case
-    kept = greedy_rows(B)
-    assert (np.diff(kept) > 0).all()
+    rows = greedy_rows(B)
+    assert (np.diff(rows) > 0).all()
     for k in range(1, len(B) + 1):
-        inside = kept[kept < k]
+        inside = rows[rows < k]
         assert len(inside) == oracles.rank(rational(B[:k]))
         assert not len(inside) or oracles.rank(rational(B[inside])) == len(inside)
 
@@ -55,9 +55,9 @@ def test_what_one_node_hears_is_undone_in_the_order_of_time(graph):
     W, n, T = gossip.metropolis_hastings(graph), len(graph), 3
     messages, _ = gossip_messages(W, T)
     seen = received(W, T, [0], self_messages=True)
-    own = {t * n for t in range(T)}
+    attacker_columns = {t * n for t in range(T)}
     rows = messages[seen.ravel()]
-    A, B = without_noise(rows, own), without_noise(rows, own)
+    A, B = without_noise(rows, attacker_columns), without_noise(rows, attacker_columns)
     reduced = reduce_view(A, B)
     assert len(reduced.rows) < len(B)
     time_of_row, time_of_column = np.nonzero(seen)[0][reduced.rows], np.arange(T * n) // n

@@ -68,16 +68,16 @@ def brute_force_variation(weight, first, second, noise):
 
     Y is turned into (what is sent, what is not) by hand: Z to the other is s e, Z to itself -(weight / own) s e.
     """
-    kept = 1 - weight
-    s = noise * math.sqrt(1 / 4 + (kept / (2 * weight)) ** 2)
+    remainder = 1 - weight
+    s = noise * math.sqrt(1 / 4 + (remainder / (2 * weight)) ** 2)
     e, step = np.linspace(-6, 6, 121, retstep=True)
     last, last_step = np.linspace(-9, 9, 181, retstep=True)
     sent, received = np.meshgrid(s * e, s * e, indexing="ij")  # messages of node 0 (about 0) and of node 1
     worlds = []
     for g, react in zip(first, second, strict=True):
         z = sent + g  # the message -g + z
-        to_itself = -g - weight / kept * z
-        model = kept * to_itself + weight * received
+        to_itself = -g - weight / remainder * z
+        model = remainder * to_itself + weight * received
         after = model - react(model)
         density = norm.pdf(z / s) * norm.pdf(received / s) * step**2
         worlds.append((density, after / s))

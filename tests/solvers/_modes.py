@@ -86,9 +86,9 @@ def _kronecker_sum(blocks, vectors):
     return total
 
 
-def product_gram(found):
-    return np.kron(found.time.gram, found.space.gram)
+def product_gram(solved):
+    return np.kron(solved.time.gram, solved.space.gram)
 
 
-def adapted_gram(found):
-    return sum(np.kron(X, np.outer(f, f)) for X, f in zip(found.grams, found.basis.T, strict=True))
+def adapted_gram(solved):
+    return sum(np.kron(X, np.outer(f, f)) for X, f in zip(solved.grams, solved.basis.T, strict=True))

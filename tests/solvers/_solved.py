@@ -28,8 +28,8 @@ def averaging(graph, class_size=1):
     return FactorizationProblem(W.T @ W, np.arange(len(W)) // class_size)
 
 
-def assert_feasible(problem, found):
-    C, X = found.encoder, found.gram
+def assert_feasible(problem, solved):
+    C, X = solved.encoder, solved.gram
     assert_array_equal(np.triu(C, 1), 0)  # causal, exactly
     assert (np.diagonal(C) > 0).all()
     assert_allclose(C.T @ C, X, atol=1e-13)
@@ -38,9 +38,9 @@ def assert_feasible(problem, found):
     assert_array_equal(X[within], 0)
     assert_array_equal(X, X.T)
     assert_allclose(np.bincount(problem.classes, weights=np.diagonal(X)), 1, rtol=1e-12)
-    assert_allclose(found.sensitivity, 1, rtol=1e-12)
+    assert_allclose(solved.sensitivity, 1, rtol=1e-12)
     if problem.num_classes == problem.size:
         assert_array_equal(np.diagonal(X), 1.0)
-        assert found.sensitivity == 1.0
-    assert_allclose(problem.loss(C.T @ C), found.loss, rtol=1e-6)  # C^T C rounds X where X is nearly singular
-    assert found.lower_bound <= found.loss < np.inf
+        assert solved.sensitivity == 1.0
+    assert_allclose(problem.loss(C.T @ C), solved.loss, rtol=1e-6)  # C^T C rounds X where X is nearly singular
+    assert solved.lower_bound <= solved.loss < np.inf

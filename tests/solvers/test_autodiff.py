@@ -30,14 +30,14 @@ def best(problem):
     return solve(problem, Stopping(1e-7))
 
 
-def assert_valid(problem, found):
-    C = found.encoder
+def assert_valid(problem, solved):
+    C = solved.encoder
     assert_array_equal(np.triu(C, 1), 0)
     assert (np.diagonal(C) > 0).all()
-    assert_allclose(C.T @ C, found.gram, atol=1e-12)
-    assert_allclose(found.sensitivity, 1, rtol=1e-12)
-    assert_allclose(problem.loss(found.gram), found.loss, rtol=1e-12)
-    assert found.lower_bound <= found.loss
+    assert_allclose(C.T @ C, solved.gram, atol=1e-12)
+    assert_allclose(solved.sensitivity, 1, rtol=1e-12)
+    assert_allclose(problem.loss(solved.gram), solved.loss, rtol=1e-12)
+    assert solved.lower_bound <= solved.loss
 
 
 @examples(6)
@@ -66,13 +66,13 @@ def test_agrees_on_a_graph(problem, best):
 
 @pytest.mark.parametrize("bands", [1, 4, SIZE])
 def test_banded_keeps_its_bands(problem, best, bands):
-    found = autodiff.solve(problem, banded(SIZE, bands), device="cpu")
-    assert_valid(problem, found)
+    solved = autodiff.solve(problem, banded(SIZE, bands), device="cpu")
+    assert_valid(problem, solved)
     # re-encoded from X: the causal encoder is unique, so the bands come back up to rounding
-    assert_allclose(np.tril(found.encoder, -bands), 0, atol=1e-12)
-    assert found.status in ("stationary", "optimal")
-    assert found.loss >= best.lower_bound
-    assert found.lower_bound <= best.loss
+    assert_allclose(np.tril(solved.encoder, -bands), 0, atol=1e-12)
+    assert solved.status in ("stationary", "optimal")
+    assert solved.loss >= best.lower_bound
+    assert solved.lower_bound <= best.loss
 
 
 def test_more_bands_cost_less(problem):
@@ -87,19 +87,19 @@ def test_more_bands_cost_less(problem):
 
 @pytest.mark.parametrize("bands", [None, 1, 3, 50])
 def test_toeplitz_stays_toeplitz(problem, best, bands):
-    found = autodiff.solve(problem, toeplitz(SIZE, bands), device="cpu")
-    assert_valid(problem, found)
+    solved = autodiff.solve(problem, toeplitz(SIZE, bands), device="cpu")
+    assert_valid(problem, solved)
     for lag in range(SIZE):
-        diagonal = np.diagonal(found.encoder, -lag)
+        diagonal = np.diagonal(solved.encoder, -lag)
         assert_allclose(diagonal, diagonal[0], atol=1e-10)
         if bands is not None and lag >= bands:
             assert_allclose(diagonal, 0, atol=1e-12)
-    assert found.status in ("stationary", "optimal")
-    assert found.loss >= best.lower_bound
-    assert found.loss <= problem.loss(np.eye(SIZE)) * (1 + 1e-12)
+    assert solved.status in ("stationary", "optimal")
+    assert solved.loss >= best.lower_bound
+    assert solved.loss <= problem.loss(np.eye(SIZE)) * (1 + 1e-12)
     if bands == 1:
-        assert (found.status, found.iterations) == ("stationary", 0)
-        assert_allclose(found.encoder, np.eye(SIZE) / np.sqrt(2), rtol=1e-14)
+        assert (solved.status, solved.iterations) == ("stationary", 0)
+        assert_allclose(solved.encoder, np.eye(SIZE) / np.sqrt(2), rtol=1e-14)
 
 
 # A user's own
@@ -117,33 +117,33 @@ def two_parameters() -> Parametrisation:
 
 
 def test_a_users_callable_reaches_a_stationary_point(problem, best):
-    found = autodiff.solve(problem, two_parameters(), device="cpu")
-    assert found.status == "stationary"
-    assert_valid(problem, found)
-    assert best.loss < found.loss
+    solved = autodiff.solve(problem, two_parameters(), device="cpu")
+    assert solved.status == "stationary"
+    assert_valid(problem, solved)
+    assert best.loss < solved.loss
 
     def loss(a, b):
         C = two_parameters().encoder(torch.tensor([a, b], dtype=torch.float64)).numpy()
         return problem.loss(C.T @ C)
 
     grid = min(loss(a, b) for a in np.linspace(0, 0.95, 39) for b in np.linspace(-0.2, 0.2, 21))
-    assert found.loss <= grid * (1 + 1e-3)
+    assert solved.loss <= grid * (1 + 1e-3)
 
 
 def test_a_penalty_is_obeyed_and_not_reported(problem, best):
     free = autodiff.solve(problem, device="cpu")
     weight = float(100 * best.loss)
-    found = autodiff.solve(problem, penalty=lambda C: weight * (torch.tril(C, -1) ** 2).sum(), device="cpu")
-    assert found.status == "stationary"
-    assert_valid(problem, found)
-    assert np.abs(np.tril(found.encoder, -1)).max() < 0.2 * np.abs(np.tril(free.encoder, -1)).max()
-    assert found.loss > free.loss * 1.01
+    solved = autodiff.solve(problem, penalty=lambda C: weight * (torch.tril(C, -1) ** 2).sum(), device="cpu")
+    assert solved.status == "stationary"
+    assert_valid(problem, solved)
+    assert np.abs(np.tril(solved.encoder, -1)).max() < 0.2 * np.abs(np.tril(free.encoder, -1)).max()
+    assert solved.loss > free.loss * 1.01
 
 
 def test_a_penalised_run_does_not_claim_the_optimum(problem, best):
-    found = autodiff.solve(problem, penalty=lambda C: 0.0 * C.sum(), device="cpu")
-    assert found.status == "stationary"
-    assert_allclose(found.loss, best.loss, rtol=1e-4)
+    solved = autodiff.solve(problem, penalty=lambda C: 0.0 * C.sum(), device="cpu")
+    assert solved.status == "stationary"
+    assert_allclose(solved.loss, best.loss, rtol=1e-4)
     # nor an end: a start within tolerance says nothing about the penalised objective
     early = autodiff.solve(
         problem, penalty=lambda C: 1e3 * (torch.tril(C, -1) ** 2).sum(), stopping=Stopping(1e3, 1), device="cpu"

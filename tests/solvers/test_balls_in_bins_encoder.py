@@ -43,52 +43,52 @@ def loss_of(C, H):
 )
 def test_no_encoder_of_any_signs_is_below_the_bound_and_the_answer_is_what_it_says(bins, epochs, correlation, seed):
     posed = problem(bins * epochs, bins, seed)
-    found = solve(posed, correlation, LOOSE)
-    C, H, T = found.encoder, posed.error_gram, posed.size
+    solved = solve(posed, correlation, LOOSE)
+    C, H, T = solved.encoder, posed.error_gram, posed.size
     assert (C >= 0).all()
     assert_allclose(C, np.tril(C))
     M = by_definition(C, posed.classes)
-    assert (found.bin_gram * (1 + 1e-12) >= M).all()
-    assert_allclose(found.bin_gram, M, rtol=1e-12)
+    assert (solved.bin_gram * (1 + 1e-12) >= M).all()
+    assert_allclose(solved.bin_gram, M, rtol=1e-12)
     assert_allclose(np.diagonal(M).max(), 1.0, rtol=1e-12)
-    assert_allclose(found.loss, loss_of(C, H), rtol=1e-9)
-    assert found.correlation <= 1.15 * correlation + 1e-12
-    assert found.lower_bound <= found.loss * (1 + 1e-9)
+    assert_allclose(solved.loss, loss_of(C, H), rtol=1e-9)
+    assert solved.correlation <= 1.15 * correlation + 1e-12
+    assert solved.lower_bound <= solved.loss * (1 + 1e-9)
     rng = np.random.default_rng(seed)
     for _ in range(20):  # around the answer, and far from it
         other = C + rng.choice([1e-3, 0.1, 1.0]) * np.tril(rng.standard_normal((T, T))) * np.diagonal(C).mean()
         other[np.diag_indices(T)] = np.abs(np.diagonal(other)) + 1e-6
         N = by_definition(other, posed.classes)
-        caps = np.where(np.eye(bins, dtype=bool), 1.0, max(found.correlation, 1e-100))
+        caps = np.where(np.eye(bins, dtype=bool), 1.0, max(solved.correlation, 1e-100))
         scale = (N / caps).max()
         if np.isfinite(scale):
-            assert loss_of(other, H) * scale >= found.lower_bound * (1 - 1e-9)
+            assert loss_of(other, H) * scale >= solved.lower_bound * (1 - 1e-9)
 
 
 @pytest.mark.parametrize("bins", [2, 3])
 @pytest.mark.parametrize("correlation", [0.1, 0.5])
 def test_the_bound_is_nearly_the_optimum_of_the_relaxation(bins, correlation):
     posed = problem(6, bins)
-    found = solve(posed, correlation, Stopping(tolerance=1e-5, max_iterations=2000))
+    solved = solve(posed, correlation, Stopping(tolerance=1e-5, max_iterations=2000))
     X = cp.Variable((6, 6), PSD=True)
     L = np.linalg.cholesky(posed.error_gram)
     sums = [
-        cp.sum(cp.abs(X[np.ix_(posed.classes == r, posed.classes == q)])) <= (1.0 if r == q else found.correlation)
+        cp.sum(cp.abs(X[np.ix_(posed.classes == r, posed.classes == q)])) <= (1.0 if r == q else solved.correlation)
         for r in range(bins)
         for q in range(r, bins)
     ]
     cost = cp.Minimize(sum(cp.matrix_frac(L[:, i], X) for i in range(6)))
     optimum = cp.Problem(cost, sums).solve(solver="CLARABEL")
-    assert 0.97 * optimum <= found.lower_bound <= optimum * (1 + 1e-6)
-    assert found.loss <= 1.1 * optimum
+    assert 0.97 * optimum <= solved.lower_bound <= optimum * (1 + 1e-6)
+    assert solved.loss <= 1.1 * optimum
 
 
 def test_bins_that_must_not_meet_have_a_closed_form():
     posed = problem(12, 3)
-    found = solve(posed, 0.0)
+    solved = solve(posed, 0.0)
     roots = np.sqrt(np.diagonal(posed.error_gram))
-    assert_allclose(found.loss, sum(roots[posed.classes == r].sum() ** 2 for r in range(3)), rtol=1e-12)
-    assert found.gap < 1e-9
+    assert_allclose(solved.loss, sum(roots[posed.classes == r].sum() ** 2 for r in range(3)), rtol=1e-12)
+    assert solved.gap < 1e-9
     alone = problem(7, 1)
     assert_allclose(solve(alone, 0.4).loss, np.sqrt(np.diagonal(alone.error_gram)).sum() ** 2, rtol=1e-9)
 
@@ -96,19 +96,19 @@ def test_bins_that_must_not_meet_have_a_closed_form():
 def test_bins_that_may_meet_freely_cost_no_more_than_classes_of_a_public_map_bound():
     """M_rq <= 1 binds nothing that unit sensitivity does not: the published problem bounds this one."""
     posed = problem(12, 4)
-    found = solve(posed, 1.0, LOOSE)
-    X = found.encoder.T @ found.encoder
-    assert found.loss >= lower_bound(posed, X) * (1 - 1e-9)
+    solved = solve(posed, 1.0, LOOSE)
+    X = solved.encoder.T @ solved.encoder
+    assert solved.loss >= lower_bound(posed, X) * (1 - 1e-9)
     less = [solve(posed, c, LOOSE).loss for c in (0.0, 0.1, 0.3, 1.0)]
     assert less == sorted(less, reverse=True)
 
 
 def test_an_error_gram_of_low_rank_and_any_scale():
     posed = problem(12, 3, rank=4)
-    found = solve(posed, 0.2, LOOSE)
-    assert 0 < found.lower_bound <= found.loss < np.inf
+    solved = solve(posed, 0.2, LOOSE)
+    assert 0 < solved.lower_bound <= solved.loss < np.inf
     huge = solve(FactorizationProblem(np.ldexp(posed.error_gram, 600), posed.classes), 0.2, LOOSE)
-    assert_allclose(huge.loss / found.loss, 2.0**600, rtol=1e-12)
+    assert_allclose(huge.loss / solved.loss, 2.0**600, rtol=1e-12)
 
 
 def test_a_correlation_out_of_range_is_refused():

@@ -81,30 +81,30 @@ def noises(draw, problem, exponents=(0,)):
     return 10.0 ** draw(st.sampled_from(exponents)) if problem.private else 0.0, parts
 
 
-def largest_left_side(problem, found):
+def largest_left_side(problem, solved):
     return coalition_inverse_diagonal(
-        found.private_variance, found.parts, problem.groups, problem.size, problem.coalition_size
+        solved.private_variance, solved.parts, problem.groups, problem.size, problem.coalition_size
     )
 
 
 @examples(100)
 @given(problem=problems(ridges=(1.0, 1e-2, 1e-6, 0.0)), tolerance=st.sampled_from([1e-3, 1e-5]))
 def test_every_coalition_is_withstood_and_the_gap_is_reached(problem, tolerance):
-    found = solve(problem, Stopping(tolerance))
+    solved = solve(problem, Stopping(tolerance))
     # every subset of at most q nodes, tried one by one; the bound is on float64, so no tolerance
-    assert largest_left_side(problem, found) <= 1
-    assert found.status == "optimal"
-    assert -1e-12 <= found.gap <= tolerance
-    assert all(np.linalg.eigvalsh(part)[0] >= -1e-12 * np.abs(part).max() for part in found.parts)
-    R = found.private_variance * np.eye(problem.size)
-    for group, part in zip(problem.groups, found.parts, strict=True):
+    assert largest_left_side(problem, solved) <= 1
+    assert solved.status == "optimal"
+    assert -1e-12 <= solved.gap <= tolerance
+    assert all(np.linalg.eigvalsh(part)[0] >= -1e-12 * np.abs(part).max() for part in solved.parts)
+    R = solved.private_variance * np.eye(problem.size)
+    for group, part in zip(problem.groups, solved.parts, strict=True):
         R[np.ix_(group, group)] += part
-    assert_allclose(found.covariance, R, atol=1e-14 * R.max())
-    assert_allclose(found.loss, np.trace(problem.error_gram @ R), rtol=1e-6)  # singular H: entries of R up to 1e6
+    assert_allclose(solved.covariance, R, atol=1e-14 * R.max())
+    assert_allclose(solved.loss, np.trace(problem.error_gram @ R), rtol=1e-6)  # singular H: entries of R up to 1e6
     if problem.private:
-        assert found.loss <= np.trace(problem.error_gram) * (1 + 1e-12)
+        assert solved.loss <= np.trace(problem.error_gram) * (1 + 1e-12)
     else:
-        assert found.private_variance == 0
+        assert solved.private_variance == 0
 
 
 @examples(25)
@@ -117,10 +117,10 @@ def test_the_loss_is_that_of_the_semidefinite_program(problem):
         )
     except RuntimeError:
         reject()  # the reference gave no accurate solution; Hypothesis fails the test if that is frequent
-    found = solve(problem, Stopping(1e-4))
+    solved = solve(problem, Stopping(1e-4))
     # 1e-6: what two interior-point programs agree to
-    assert optimum * (1 - 1e-6) <= found.loss <= optimum * (1 + 1e-4 + 1e-6)
-    assert found.lower_bound <= optimum * (1 + 1e-6)
+    assert optimum * (1 - 1e-6) <= solved.loss <= optimum * (1 + 1e-4 + 1e-6)
+    assert solved.lower_bound <= optimum * (1 + 1e-6)
 
 
 @examples(20)
@@ -144,11 +144,11 @@ def test_no_weights_and_vectors_give_a_bound_above_a_feasible_loss(data, problem
     lam = np.array(data.draw(st.lists(st.integers(0, 4), min_size=J, max_size=J)), dtype=float)
     Y = np.array(data.draw(st.lists(st.integers(-3, 3), min_size=J * problem.size, max_size=J * problem.size)))
     Y = Y.reshape(J, problem.size) + 2.0 * np.eye(problem.size)[node_of]
-    found = solve(problem, Stopping(1e-6))
+    solved = solve(problem, Stopping(1e-6))
     for vectors in (Y, np.eye(problem.size)[node_of]):
-        assert lower_bound(problem, lam, vectors, block_of, node_of) <= found.loss * (1 + 1e-12)
+        assert lower_bound(problem, lam, vectors, block_of, node_of) <= solved.loss * (1 + 1e-12)
     s, parts, _ = feasible(problem, *data.draw(noises(problem)))
-    assert found.lower_bound <= problem.loss(s, parts) * (1 + 1e-12)
+    assert solved.lower_bound <= problem.loss(s, parts) * (1 + 1e-12)
 
 
 def test_the_bound_needs_every_group_and_the_private_noise():
@@ -161,10 +161,10 @@ def test_the_bound_needs_every_group_and_the_private_noise():
     for problem in (private, without):
         assert lower_bound(problem, lam, Y, *where) <= 101
     expensive = CoalitionProblem(np.array([[1.0, -0.9], [-0.9, 1.0]]), groups, 0)
-    found = solve(expensive, Stopping(1e-6))
+    solved = solve(expensive, Stopping(1e-6))
     # y = e_i, lam = 1: allowed by tr H = 2, but S = I exceeds H along (1, 1) unless it is scaled to 0.1
-    assert lower_bound(expensive, np.ones(2), Y, *where) <= found.loss
-    assert found.loss < 1.5
+    assert lower_bound(expensive, np.ones(2), Y, *where) <= solved.loss
+    assert solved.loss < 1.5
 
 
 @examples(80)
@@ -174,8 +174,8 @@ def test_the_kept_constraints_are_all_that_matter(data, problem):
     s, parts = data.draw(noises(problem))
     parts = [part + 0.5 * np.eye(len(part)) for part in parts]
     worst = coalition_inverse_diagonal(s, parts, problem.groups, problem.size, problem.coalition_size)
-    kept = problem.inverse_diagonal_upper_bounds(s, parts).max(initial=-math.inf)
-    assert_allclose(kept if problem.exposed is None else max(kept, 1 / s), worst, rtol=1e-9)
+    largest = problem.inverse_diagonal_upper_bounds(s, parts).max(initial=-math.inf)
+    assert_allclose(largest if problem.exposed is None else max(largest, 1 / s), worst, rtol=1e-9)
     for coalition, groups in zip(problem.blocks.coalitions, problem.blocks.groups, strict=True):
         assert len(coalition) == problem.coalition_size
         assert not any(set(coalition) & set(problem.groups[k]) for k in np.flatnonzero(groups))
@@ -246,9 +246,9 @@ def test_one_group_of_all_nodes_against_an_outsider_is_the_plain_problem(data, s
     H = data.draw(error_grams(size))
     plain = mfdl_solvers.solve(FactorizationProblem(H, np.arange(size)), Stopping(1e-6))
     for private in (True, False):
-        found = solve(CoalitionProblem(H, (tuple(range(size)),), 0, private=private), Stopping(1e-6))
-        assert plain.lower_bound <= found.loss * (1 + 1e-12)
-        assert found.lower_bound <= plain.loss * (1 + 1e-12)
+        solved = solve(CoalitionProblem(H, (tuple(range(size)),), 0, private=private), Stopping(1e-6))
+        assert plain.lower_bound <= solved.loss * (1 + 1e-12)
+        assert solved.lower_bound <= plain.loss * (1 + 1e-12)
 
 
 @pytest.mark.parametrize(
@@ -261,9 +261,9 @@ def test_one_group_of_all_nodes_against_an_outsider_is_the_plain_problem(data, s
     ],
 )
 def test_six_nodes_of_the_prism(groups, q, loss):
-    found = solve(CoalitionProblem(error_gram(PRISM), groups, q), Stopping(1e-5))
-    assert found.status == "optimal"
-    assert_allclose(found.loss, loss, atol=5e-4)  # three decimals known
+    solved = solve(CoalitionProblem(error_gram(PRISM), groups, q), Stopping(1e-5))
+    assert solved.status == "optimal"
+    assert_allclose(solved.loss, loss, atol=5e-4)  # three decimals known
 
 
 @examples(40)
@@ -279,11 +279,11 @@ def test_disjoint_groups_and_all_but_one_colluding_are_ldp(data, size):
     else:  # a seed of one node is as good as private noise, and no better
         assert_allclose(solve(CoalitionProblem(H, disjoint, 0, private=False)).loss, np.trace(H), rtol=1e-3)
     for groups, q in cases:
-        found = solve(CoalitionProblem(H, groups, q))
-        assert found.private_variance == 1
-        assert found.status == "optimal"
-        assert_allclose([found.loss, found.lower_bound], np.trace(H), rtol=1e-12)
-        assert "shared seeds cannot help" in found.notes[0]
+        solved = solve(CoalitionProblem(H, groups, q))
+        assert solved.private_variance == 1
+        assert solved.status == "optimal"
+        assert_allclose([solved.loss, solved.lower_bound], np.trace(H), rtol=1e-12)
+        assert "shared seeds cannot help" in solved.notes[0]
     nobody = solve(CoalitionProblem(H, (), 0))
     assert (nobody.loss, nobody.private_variance, nobody.parts) == (pytest.approx(np.trace(H)), 1.0, ())
     assert nobody.worst == ((), 0, 1.0)
@@ -306,13 +306,13 @@ def test_more_colluders_cost_more_and_more_seeds_never_do(data, size):
 def test_complete_graph_reaches_the_infimum_that_is_not_attained(q, tolerance):
     """W = 11^T / 5: pairwise noise costs nothing, so only the sum over the n - q honest nodes must be hidden."""
     complete = nx.complete_graph(5)
-    found = solve(CoalitionProblem(error_gram(complete), tuple(complete.edges), q), Stopping(tolerance))
-    assert found.status == "optimal"
+    solved = solve(CoalitionProblem(error_gram(complete), tuple(complete.edges), q), Stopping(tolerance))
+    assert solved.status == "optimal"
     infimum = 1 / (5 - q)
-    assert found.lower_bound <= infimum * (1 + 1e-12)
-    assert infimum <= found.loss <= infimum * (1 + tolerance)
-    assert "error_gram is singular" in found.notes[0]
-    assert f"the largest eigenvalue of R is {np.linalg.eigvalsh(found.covariance)[-1]:.3g}" in found.notes[0]
+    assert solved.lower_bound <= infimum * (1 + 1e-12)
+    assert infimum <= solved.loss <= infimum * (1 + tolerance)
+    assert "error_gram is singular" in solved.notes[0]
+    assert f"the largest eigenvalue of R is {np.linalg.eigvalsh(solved.covariance)[-1]:.3g}" in solved.notes[0]
 
 
 def test_the_smaller_block_is_the_one_that_is_kept():
@@ -337,44 +337,44 @@ def test_overlapping_groups_with_kernels_reach_the_gap_after_all():
     )
     groups = ((1, 5, 6, 4, 3), (6, 0, 5, 4, 1), (4, 6, 3), (3, 2, 5, 6), (6, 5, 1, 3, 2, 0), (0, 2, 5, 6))
     problem = CoalitionProblem(B.T @ B, groups, 0, private=False)
-    found = solve(problem)
-    assert found.status == "optimal"
-    assert largest_left_side(problem, found) <= 1
+    solved = solve(problem)
+    assert solved.status == "optimal"
+    assert largest_left_side(problem, solved) <= 1
 
 
 @pytest.mark.parametrize("q", [0, 1])
 def test_twenty_nodes_with_a_seed_per_edge(q):
     graph = nx.erdos_renyi_graph(20, 0.3, seed=1)
     problem = CoalitionProblem(error_gram(graph), tuple(graph.edges), q)
-    found = solve(problem)
-    assert found.status == "optimal"
-    assert found.iterations <= 30
-    assert found.loss < np.trace(problem.error_gram)
-    assert max(problem.inverse_diagonal_upper_bounds(found.private_variance, found.parts).max(), 0) <= 1
-    coalition, node, value = found.worst
-    M = found.private_variance * np.eye(20)
-    for group, part in zip(problem.groups, found.parts, strict=True):
+    solved = solve(problem)
+    assert solved.status == "optimal"
+    assert solved.iterations <= 30
+    assert solved.loss < np.trace(problem.error_gram)
+    assert max(problem.inverse_diagonal_upper_bounds(solved.private_variance, solved.parts).max(), 0) <= 1
+    coalition, node, value = solved.worst
+    M = solved.private_variance * np.eye(20)
+    for group, part in zip(problem.groups, solved.parts, strict=True):
         if not set(group) & set(coalition):
             M[np.ix_(group, group)] += part
     assert_allclose(np.linalg.inv(M)[node, node], value, rtol=1e-9)
-    assert outsider_bound(problem) < found.lower_bound
+    assert outsider_bound(problem) < solved.lower_bound
 
 
 def test_a_stopped_search_is_still_feasible_and_bounded():
     problem = CoalitionProblem(error_gram(PRISM), tuple(PRISM.edges), 1)
     optimum = solve(problem, Stopping(1e-6))
     for iterations in range(4):
-        found = solve(problem, Stopping(1e-3, iterations))
-        assert (found.status, found.iterations) == ("stopped", iterations)
-        assert largest_left_side(problem, found) <= 1
-        assert found.lower_bound <= optimum.loss <= found.loss * (1 + 1e-6)
-        assert found.gap > 1e-3
+        solved = solve(problem, Stopping(1e-3, iterations))
+        assert (solved.status, solved.iterations) == ("stopped", iterations)
+        assert largest_left_side(problem, solved) <= 1
+        assert solved.lower_bound <= optimum.loss <= solved.loss * (1 + 1e-6)
+        assert solved.gap > 1e-3
 
 
 @examples(30)
 @given(problem=problems(max_size=5), factor=st.sampled_from([1e-6, 1e6]), data=st.data())
 def test_scales_with_the_error_gram_and_ignores_the_order_of_nodes(problem, factor, data):
-    found = solve(problem)
+    solved = solve(problem)
     order = np.array(data.draw(st.permutations(range(problem.size))))
     place = np.argsort(order)
     moved = CoalitionProblem(
@@ -384,8 +384,8 @@ def test_scales_with_the_error_gram_and_ignores_the_order_of_nodes(problem, fact
         private=problem.private,
     )
     again = solve(moved)
-    assert again.lower_bound <= factor * found.loss * (1 + 1e-9)
-    assert factor * found.lower_bound <= again.loss * (1 + 1e-9)
+    assert again.lower_bound <= factor * solved.loss * (1 + 1e-9)
+    assert factor * solved.lower_bound <= again.loss * (1 + 1e-9)
 
 
 @pytest.mark.parametrize(

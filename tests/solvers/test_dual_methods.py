@@ -93,11 +93,11 @@ def test_descent_on_the_gram_ends_at_the_same_loss(problem):
     with pytest.MonkeyPatch.context() as patch:
         here = solve(problem, Stopping(1e-6))
         patch.setattr(class_dual, "search", lambda *_: 0)  # leaves all to L-BFGS on X
-        there = solve(problem, Stopping(1e-6))
-    assert here.status == there.status == "optimal"
-    assert_allclose(there.loss, here.loss, rtol=2e-6)
-    assert here.lower_bound <= there.loss
-    assert there.lower_bound <= here.loss
+        other = solve(problem, Stopping(1e-6))
+    assert here.status == other.status == "optimal"
+    assert_allclose(other.loss, here.loss, rtol=2e-6)
+    assert here.lower_bound <= other.loss
+    assert other.lower_bound <= here.loss
 
 
 @pytest.mark.parametrize("period", [8, 24, 32])
@@ -110,17 +110,17 @@ def test_a_few_decompositions_are_enough(period):
 def test_classes_of_unlike_sizes_in_any_order():
     H = of_gossip(24, 5).error_gram
     labels = np.random.default_rng(3).permutation([0, 1, 1, 2, 2, 2] + [3] * 9 + [4] * 9)
-    found = solve(FactorizationProblem(H, labels), Stopping(1e-6))
-    assert found.status == "optimal"
-    assert found.iterations <= 40
+    solved = solve(FactorizationProblem(H, labels), Stopping(1e-6))
+    assert solved.status == "optimal"
+    assert solved.iterations <= 40
 
 
 def test_where_the_dual_stops_to_gain_the_other_method_goes_on(monkeypatch):
     monkeypatch.setattr(class_dual, "PATIENCE", 1)
     monkeypatch.setattr(class_dual, "GAIN", 1e-9)
-    found = solve(of_gossip(48, 8), Stopping(1e-6))
-    assert found.status == "optimal"
-    assert found.iterations > 5
+    solved = solve(of_gossip(48, 8), Stopping(1e-6))
+    assert solved.status == "optimal"
+    assert solved.iterations > 5
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
@@ -128,11 +128,11 @@ def test_decompositions_by_torch_end_at_the_same_encoder(device):
     if device == "cuda" and not torch.cuda.is_available():
         pytest.skip("no CUDA device")
     problem = of_gossip(48, 8)
-    here, there = solve(problem, Stopping(1e-6)), solve(problem, Stopping(1e-6), device=device)
-    assert here.iterations == there.iterations
-    assert there.status == "optimal"
-    assert_allclose(there.encoder, here.encoder, atol=1e-8)
-    assert_allclose([there.loss, there.lower_bound], [here.loss, here.lower_bound], rtol=1e-12)
+    here, other = solve(problem, Stopping(1e-6)), solve(problem, Stopping(1e-6), device=device)
+    assert here.iterations == other.iterations
+    assert other.status == "optimal"
+    assert_allclose(other.encoder, here.encoder, atol=1e-8)
+    assert_allclose([other.loss, other.lower_bound], [here.loss, here.lower_bound], rtol=1e-12)
 
 
 def problems(**options):
@@ -153,20 +153,20 @@ def test_two_indices_have_a_closed_form(a, c, share):
     # X = [[1, x], [x, 1]]: (a + c - 2 b x) / (1 - x^2) is least at (s + sqrt(s^2 - 4 b^2)) / 2, s = a + c
     b = share * (a * c) ** 0.5
     optimum = (a + c + max((a + c) ** 2 - 4 * b * b, 0.0) ** 0.5) / 2
-    found = singletons.solve(FactorizationProblem(np.array([[a, b], [b, c]]), np.arange(2)), Stopping(1e-6))
-    assert found.status == "optimal"
-    assert optimum * (1 - 1e-12) <= found.loss <= optimum * (1 + 1e-6)
-    assert found.lower_bound <= optimum * (1 + 1e-12)
+    solved = singletons.solve(FactorizationProblem(np.array([[a, b], [b, c]]), np.arange(2)), Stopping(1e-6))
+    assert solved.status == "optimal"
+    assert optimum * (1 - 1e-12) <= solved.loss <= optimum * (1 + 1e-6)
+    assert solved.lower_bound <= optimum * (1 + 1e-12)
 
 
 @given(diagonal=st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=6))
 @examples(40)
 def test_a_diagonal_gram_asks_for_independent_noise(diagonal):
-    found = singletons.solve(FactorizationProblem(np.diag(diagonal), np.arange(len(diagonal))), Stopping(1e-10))
-    assert_allclose(found.gram, np.eye(len(diagonal)), atol=1e-12)
-    assert_allclose(found.loss, sum(diagonal), rtol=1e-12)
-    assert found.status == "optimal"
-    assert found.iterations <= 1
+    solved = singletons.solve(FactorizationProblem(np.diag(diagonal), np.arange(len(diagonal))), Stopping(1e-10))
+    assert_allclose(solved.gram, np.eye(len(diagonal)), atol=1e-12)
+    assert_allclose(solved.loss, sum(diagonal), rtol=1e-12)
+    assert solved.status == "optimal"
+    assert solved.iterations <= 1
 
 
 # The bound
@@ -195,11 +195,11 @@ def test_weights_that_prove_nothing_give_zero(v):
 @examples(60)
 @given(problem=problems())
 def test_never_below_the_trace_norm_bound(problem):
-    found = singletons.solve(problem)
+    solved = singletons.solve(problem)
     trace_norm = np.linalg.svd(problem.root, compute_uv=False).sum()
-    assert found.loss >= trace_norm**2 / problem.size * (1 - 1e-12)
+    assert solved.loss >= trace_norm**2 / problem.size * (1 - 1e-12)
     # the first weights are equal: what is reported is at least as good
-    assert found.lower_bound >= trace_norm**2 / problem.size * (1 - 1e-6)
+    assert solved.lower_bound >= trace_norm**2 / problem.size * (1 - 1e-6)
 
 
 @examples(100)
@@ -207,8 +207,8 @@ def test_never_below_the_trace_norm_bound(problem):
 def test_a_plain_step_never_lowers_the_bound(problem, data):
     v = data.draw(weights(problem.size))
     here = singletons.SingletonPoint.at(v, problem.root)
-    there = singletons.SingletonPoint.at(v * here.diagonal**2, problem.root)
-    assert there.dual >= here.dual * (1 - 1e-12)
+    other = singletons.SingletonPoint.at(v * here.diagonal**2, problem.root)
+    assert other.dual >= here.dual * (1 - 1e-12)
 
 
 @examples(60)
@@ -232,29 +232,29 @@ def test_the_point_solves_its_equation(problem, data):
 def test_complete_graph_comes_within_the_tolerance_of_its_infimum(n, tolerance):
     # variance c on the complement of 1 costs (1/n) / (1 - (1 - 1/n) / c): 1/n is approached and never reached
     problem = averaging(f"complete:n={n}")
-    found = solve(problem, Stopping(tolerance))
-    assert_feasible(problem, found)
-    assert 1 / n < found.loss
-    assert found.lower_bound <= 1 / n * (1 + 1e-12)
+    solved = solve(problem, Stopping(tolerance))
+    assert_feasible(problem, solved)
+    assert 1 / n < solved.loss
+    assert solved.lower_bound <= 1 / n * (1 + 1e-12)
     if tolerance < 1e-12:  # hopeless, which is said soon
-        assert found.status == "stopped"
-        assert found.iterations < 1000
+        assert solved.status == "stopped"
+        assert solved.iterations < 1000
         return
-    assert found.status == "optimal"
-    assert found.gap <= tolerance
-    assert found.loss <= (1 + tolerance) / n
-    noise = 1 / np.linalg.eigvalsh(found.gram)[0]
-    assert_allclose(found.loss, (1 / n) / (1 - (1 - 1 / n) / noise), rtol=1e-7)  # eps times noise
+    assert solved.status == "optimal"
+    assert solved.gap <= tolerance
+    assert solved.loss <= (1 + tolerance) / n
+    noise = 1 / np.linalg.eigvalsh(solved.gram)[0]
+    assert_allclose(solved.loss, (1 / n) / (1 - (1 - 1 / n) / noise), rtol=1e-7)  # eps times noise
     assert noise <= 10 / tolerance  # no more than the tolerance asks for
-    (note,) = found.notes
+    (note,) = solved.notes
     assert_allclose(float(re.search(r"lambda_min\(X\) is (\S+) here", note).group(1)), noise, rtol=0.06)  # two digits
 
 
 def test_no_noise_cost_at_one_index():
     H = np.array([[2.0, 1.0, 0.0], [1.0, 2.0, 0.0], [0.0, 0.0, 0.0]])
-    found = solve(FactorizationProblem(H, np.arange(3)), Stopping(1e-6))
-    assert found.status == "optimal"
-    assert_allclose(found.loss, (4 + 12**0.5) / 2, rtol=1e-6)  # the other two alone
+    solved = solve(FactorizationProblem(H, np.arange(3)), Stopping(1e-6))
+    assert solved.status == "optimal"
+    assert_allclose(solved.loss, (4 + 12**0.5) / 2, rtol=1e-6)  # the other two alone
 
 
 @examples(40)
@@ -295,9 +295,9 @@ def test_the_ridge_is_no_larger_than_the_tolerance_allows(problem, tolerance):
 
 def test_the_door_leads_here_and_takes_classes_of_two_too():
     problem = averaging("florentine")
-    here, there = singletons.solve(problem), solve(problem, start=np.eye(15))
-    assert here.iterations == there.iterations
-    assert_array_equal(here.gram, there.gram)
+    here, other = singletons.solve(problem), solve(problem, start=np.eye(15))
+    assert here.iterations == other.iterations
+    assert_array_equal(here.gram, other.gram)
     with pytest.raises(ProblemError, match="start must be finite"):
         solve(problem, start=np.zeros((15, 15)))
     two = FactorizationProblem(np.eye(3), np.array([0, 1, 1]))

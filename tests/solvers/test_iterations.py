@@ -27,9 +27,9 @@ def test_quadratic_reaches_its_minimum(size, seed):
     rng = np.random.default_rng(seed)
     B = rng.standard_normal((size, size))
     A, b = B.T @ B + np.eye(size), rng.standard_normal(size)
-    found = minimise(lambda x: (x @ A @ x / 2 - b @ x, A @ x - b), np.ones(size), stop=flat, max_iterations=1000)
-    assert_allclose(found.point, np.linalg.solve(A, b), atol=1e-7)  # gradient 1e-9 or the floor of the value
-    assert found.value == pytest.approx(found.point @ A @ found.point / 2 - b @ found.point, abs=1e-12)
+    minimum = minimise(lambda x: (x @ A @ x / 2 - b @ x, A @ x - b), np.ones(size), stop=flat, max_iterations=1000)
+    assert_allclose(minimum.point, np.linalg.solve(A, b), atol=1e-7)  # gradient 1e-9 or the floor of the value
+    assert minimum.value == pytest.approx(minimum.point @ A @ minimum.point / 2 - b @ minimum.point, abs=1e-12)
 
 
 def test_rosenbrock():
@@ -37,9 +37,9 @@ def test_rosenbrock():
         a, b = 1 - x[0], x[1] - x[0] ** 2
         return a * a + 100 * b * b, np.array([-2 * a - 400 * x[0] * b, 200 * b])
 
-    found = minimise(f, np.array([-1.2, 1.0]), stop=flat, max_iterations=500)
-    assert found.stopped_by_rule
-    assert_allclose(found.point, [1, 1], atol=1e-6)
+    minimum = minimise(f, np.array([-1.2, 1.0]), stop=flat, max_iterations=500)
+    assert minimum.stopped_by_rule
+    assert_allclose(minimum.point, [1, 1], atol=1e-6)
 
 
 def test_an_open_domain_is_never_left():
@@ -53,8 +53,8 @@ def test_an_open_domain_is_never_left():
         seen.append(x)
         return float((w / x + x).sum()), 1 - w / x**2
 
-    found = minimise(f, np.full(3, 0.5), stop=flat, max_iterations=2000)
-    assert_allclose(found.point, np.sqrt(w), rtol=1e-3)
+    minimum = minimise(f, np.full(3, 0.5), stop=flat, max_iterations=2000)
+    assert_allclose(minimum.point, np.sqrt(w), rtol=1e-3)
     assert (np.array(seen) > 0).all()
 
 
@@ -83,15 +83,15 @@ def test_the_limit_and_the_rule():
 
 
 def test_a_start_at_the_minimum_ends_at_once():
-    found = minimise(lambda x: (0.0, np.zeros_like(x)), np.ones(2), stop=never, max_iterations=100)
-    assert found.iterations == 0
-    assert not found.stopped_by_rule
+    minimum = minimise(lambda x: (0.0, np.zeros_like(x)), np.ones(2), stop=never, max_iterations=100)
+    assert minimum.iterations == 0
+    assert not minimum.stopped_by_rule
 
 
 def test_a_wrong_gradient_ends_and_does_not_loop():
-    found = minimise(lambda x: (float(x @ x), -2 * x), np.ones(2), stop=never, max_iterations=100)
-    assert found.iterations < 100
-    assert found.value == 2.0
+    minimum = minimise(lambda x: (float(x @ x), -2 * x), np.ones(2), stop=never, max_iterations=100)
+    assert minimum.iterations < 100
+    assert minimum.value == 2.0
 
 
 def test_the_start_is_not_changed():

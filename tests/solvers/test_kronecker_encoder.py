@@ -31,33 +31,33 @@ from mfdl_solvers.kronecker_encoder import joint_lower_bound
 @examples(30)
 @given(problem=mode_problems())
 def test_loss_and_sensitivity_are_those_of_the_dense_product(problem):
-    found = kronecker_encoder.solve(problem)
-    X = product_gram(found)
-    assert_allclose(found.loss, dense_loss(problem, X), rtol=1e-5)  # X^-1 of a singular H has entries of 1e5
-    assert_allclose(found.sensitivity, 1.0, rtol=1e-12)
-    C = np.kron(found.time.encoder, found.space.encoder)
+    solved = kronecker_encoder.solve(problem)
+    X = product_gram(solved)
+    assert_allclose(solved.loss, dense_loss(problem, X), rtol=1e-5)  # X^-1 of a singular H has entries of 1e5
+    assert_allclose(solved.sensitivity, 1.0, rtol=1e-12)
+    C = np.kron(solved.time.encoder, solved.space.encoder)
     assert_array_equal(np.triu(C, 1), 0)
     assert_allclose(C.T @ C, X, atol=1e-12)
-    assert 0 < found.lower_bound <= found.loss
+    assert 0 < solved.lower_bound <= solved.loss
 
 
 @examples(40)
 @given(problem=mode_problems(ridges=(1.0,), zero_modes=False), data=st.data())
 def test_no_product_is_better(problem, data):
     # by the geodesic convexity of the loss; alternation could otherwise end anywhere
-    found = kronecker_encoder.solve(problem, Stopping(1e-6))
-    assert found.status in ("optimal", "stationary")
+    solved = kronecker_encoder.solve(problem, Stopping(1e-6))
+    assert solved.status in ("optimal", "stationary")
     for _ in range(5):
         C_t, C_s = data.draw(encoders(size=problem.num_steps)), data.draw(encoders(size=problem.num_nodes))
         other = np.kron(C_t.T @ C_t, C_s.T @ C_s)
-        assert found.loss <= dense_loss(problem, other) * (1 + 1e-5)
+        assert solved.loss <= dense_loss(problem, other) * (1 + 1e-5)
     # and near by: geodesic steps from the optimum, in both factors at once
     seed = np.random.default_rng(data.draw(st.integers(0, 99)))
     for size in (1e-1, 1e-2):
-        moved = [C + size * np.tril(seed.standard_normal(C.shape)) for C in (found.time.encoder, found.space.encoder)]
+        moved = [C + size * np.tril(seed.standard_normal(C.shape)) for C in (solved.time.encoder, solved.space.encoder)]
         other = np.kron(*[C.T @ C for C in moved])
         if np.linalg.matrix_rank(other) == len(other):
-            assert found.loss <= dense_loss(problem, other) * (1 + 1e-5)
+            assert solved.loss <= dense_loss(problem, other) * (1 + 1e-5)
 
 
 # The lower bound on every form
@@ -79,10 +79,10 @@ def test_the_joint_bound_is_below_the_loss_of_every_encoder(problem, data):
 @examples(15)
 @given(problem=mode_problems(max_nodes=2, max_steps=3, ridges=(1.0,), zero_modes=False))
 def test_the_joint_bound_is_below_the_semidefinite_program(problem):
-    found = kronecker_encoder.solve(problem)
+    solved = kronecker_encoder.solve(problem)
     optimum = optimal_loss_reference(dense_problem(problem), restricted=False)
-    assert found.lower_bound <= optimum * (1 + 1e-6)  # the program's own accuracy
-    assert found.loss >= optimum * (1 - 1e-6)
+    assert solved.lower_bound <= optimum * (1 + 1e-6)  # the program's own accuracy
+    assert solved.loss >= optimum * (1 - 1e-6)
 
 
 @pytest.mark.parametrize("sizes", [{"max_nodes": 1, "max_steps": 5}, {"max_nodes": 5, "max_steps": 1}])
@@ -90,9 +90,9 @@ def test_the_joint_bound_is_below_the_semidefinite_program(problem):
 @given(data=st.data())
 def test_one_node_or_one_step_leaves_one_half(sizes, data):
     problem = data.draw(mode_problems(**sizes, ridges=(1.0, 1e-2), zero_modes=False))
-    found = kronecker_encoder.solve(problem)
-    assert found.status == "optimal"
-    assert_allclose(found.loss, solve(dense_problem(problem)).loss, rtol=2e-4)
+    solved = kronecker_encoder.solve(problem)
+    assert solved.status == "optimal"
+    assert_allclose(solved.loss, solve(dense_problem(problem)).loss, rtol=2e-4)
 
 
 @pytest.mark.parametrize(
@@ -105,10 +105,10 @@ def test_one_node_or_one_step_leaves_one_half(sizes, data):
 def test_the_bound_is_that_of_the_half_where_the_dual_of_its_own_solution_is_worse(gram, classes):
     """The half is certified by a dual that its solution does not show: X^-1 H X^-1 proves 1e-3 and 1e-4 less."""
     problem = ModeProblem(np.array([gram], dtype=float), np.eye(1), np.array(classes))
-    found = kronecker_encoder.solve(problem)
-    assert lower_bound(dense_problem(problem), found.time.gram) < found.loss * (1 - 1e-4)
-    assert found.status == "optimal"
-    assert found.lower_bound <= solve(dense_problem(problem), Stopping(1e-9)).loss
+    solved = kronecker_encoder.solve(problem)
+    assert lower_bound(dense_problem(problem), solved.time.gram) < solved.loss * (1 - 1e-4)
+    assert solved.status == "optimal"
+    assert solved.lower_bound <= solve(dense_problem(problem), Stopping(1e-9)).loss
 
 
 @pytest.mark.parametrize("factor", [1e-200, 1.0, 1e200])
@@ -124,31 +124,31 @@ def test_the_average_of_the_models_counts_alone():
     U = np.linalg.qr(np.column_stack([np.ones(n), np.eye(n)[:, 1:]]))[0]
     grams = np.zeros((n, T, T))
     grams[0] = np.tri(T).T @ np.tri(T)
-    found = kronecker_encoder.solve(ModeProblem(grams, U, np.arange(T)))
-    assert found.status == "optimal"
-    assert_allclose(found.loss, solve(FactorizationProblem(grams[0], np.arange(T))).loss / n, rtol=2e-4)
-    assert found.notes
-    assert found.notes[0].startswith("over nodes: ")
+    solved = kronecker_encoder.solve(ModeProblem(grams, U, np.arange(T)))
+    assert solved.status == "optimal"
+    assert_allclose(solved.loss, solve(FactorizationProblem(grams[0], np.arange(T))).loss / n, rtol=2e-4)
+    assert solved.notes
+    assert solved.notes[0].startswith("over nodes: ")
 
 
 def test_florentine_as_a_product():
-    found = kronecker_encoder.solve(graph_problem(*FLORENTINE), Stopping(1e-6))
-    assert found.status == "stationary"
-    assert_allclose(found.loss, 1192.3079, rtol=1e-5)
-    assert 1078.6 <= found.lower_bound <= 1085.528  # the joint optimum
-    assert found.gap == found.loss / found.lower_bound - 1
+    solved = kronecker_encoder.solve(graph_problem(*FLORENTINE), Stopping(1e-6))
+    assert solved.status == "stationary"
+    assert_allclose(solved.loss, 1192.3079, rtol=1e-5)
+    assert 1078.6 <= solved.lower_bound <= 1085.528  # the joint optimum
+    assert solved.gap == solved.loss / solved.lower_bound - 1
 
 
 def test_a_limit_of_rounds_is_said():
     problem = graph_problem("path:n=3", 4, 2)
-    found = kronecker_encoder.solve(problem, max_rounds=1)
-    assert found.status == "stopped"
-    assert found.rounds == 1
+    solved = kronecker_encoder.solve(problem, max_rounds=1)
+    assert solved.status == "stopped"
+    assert solved.rounds == 1
     with pytest.raises(NotConverged, match="stopped at gap"):
-        found.require_converged(1e-4)
+        solved.require_converged(1e-4)
     settled = kronecker_encoder.solve(problem)
     assert settled.require_converged(1e-4) is settled
-    assert settled.loss <= found.loss
+    assert settled.loss <= solved.loss
 
 
 # Bad input
@@ -206,28 +206,28 @@ def test_classes_are_one_for_each_node_and_class_of_steps(classes, n):
 @examples(30)
 @given(problem=mode_problems(ridges=(1.0, 1e-2), zero_modes=False))
 def test_loss_is_that_of_the_gram_by_loops(problem):
-    found = joint_encoder.solve_dense(dense_gram(problem), problem.classes, problem.num_nodes)
-    assert found.status == "optimal"
-    assert found.gap <= 1e-4
-    assert_allclose(found.loss, dense_loss(problem, found.gram), rtol=1e-9)
-    assert_array_equal(np.triu(found.encoder, 1), 0)
-    assert_allclose(found.encoder.T @ found.encoder, found.gram, atol=1e-12)
+    solved = joint_encoder.solve_dense(dense_gram(problem), problem.classes, problem.num_nodes)
+    assert solved.status == "optimal"
+    assert solved.gap <= 1e-4
+    assert_allclose(solved.loss, dense_loss(problem, solved.gram), rtol=1e-9)
+    assert_array_equal(np.triu(solved.encoder, 1), 0)
+    assert_allclose(solved.encoder.T @ solved.encoder, solved.gram, atol=1e-12)
 
 
 @examples(10)
 @given(problem=mode_problems(max_nodes=2, max_steps=3, ridges=(1.0,), zero_modes=False))
 def test_agrees_with_the_semidefinite_program(problem):
-    found = joint_encoder.solve_dense(dense_gram(problem), problem.classes, problem.num_nodes)
-    assert_allclose(found.loss, optimal_loss_reference(dense_problem(problem)), rtol=2e-4)
+    solved = joint_encoder.solve_dense(dense_gram(problem), problem.classes, problem.num_nodes)
+    assert_allclose(solved.loss, optimal_loss_reference(dense_problem(problem)), rtol=2e-4)
 
 
 @pytest.mark.slow
 def test_florentine_dense():
     problem = graph_problem(*FLORENTINE)
-    found = joint_encoder.solve_dense(dense_gram(problem), problem.classes, problem.num_nodes)
-    assert found.gap <= 1e-4
-    assert found.lower_bound <= 1085.5275 * (1 + 1e-6)
-    assert_allclose(found.loss, 1085.5275, rtol=1.1e-4)
+    solved = joint_encoder.solve_dense(dense_gram(problem), problem.classes, problem.num_nodes)
+    assert solved.gap <= 1e-4
+    assert solved.lower_bound <= 1085.5275 * (1 + 1e-6)
+    assert_allclose(solved.loss, 1085.5275, rtol=1.1e-4)
 
 
 @pytest.mark.parametrize(

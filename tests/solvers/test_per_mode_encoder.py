@@ -37,15 +37,15 @@ from mfdl_solvers import (
 @examples(25)
 @given(problem=mode_problems())
 def test_loss_and_sensitivity_are_those_of_the_dense_gram(problem):
-    found = per_mode_encoder.solve(problem)
-    X = adapted_gram(found)
-    assert_allclose(found.loss, exact_loss(problem, found.grams, found.basis), rtol=1e-9)
-    assert_allclose(found.sensitivity**2, largest_class_sum(problem, X), rtol=1e-9)
-    assert_allclose(found.sensitivity, 1.0, rtol=1e-9)
-    assert_array_equal(np.triu(found.encoders, 1), 0)
+    solved = per_mode_encoder.solve(problem)
+    X = adapted_gram(solved)
+    assert_allclose(solved.loss, exact_loss(problem, solved.grams, solved.basis), rtol=1e-9)
+    assert_allclose(solved.sensitivity**2, largest_class_sum(problem, X), rtol=1e-9)
+    assert_allclose(solved.sensitivity, 1.0, rtol=1e-9)
+    assert_array_equal(np.triu(solved.encoders, 1), 0)
     C = sum(
         np.kron(C_k, np.outer(e, f))
-        for C_k, e, f in zip(found.encoders, np.eye(problem.num_nodes), found.basis.T, strict=True)
+        for C_k, e, f in zip(solved.encoders, np.eye(problem.num_nodes), solved.basis.T, strict=True)
     )
     assert_allclose(C.T @ C, X, atol=1e-9)
 
@@ -54,21 +54,21 @@ def test_loss_and_sensitivity_are_those_of_the_dense_gram(problem):
 @given(problem=mode_problems())
 def test_between_the_product_and_the_best_of_any_form(problem):
     product = kronecker_encoder.solve(problem)
-    found = per_mode_encoder.solve(problem, start=product)
+    solved = per_mode_encoder.solve(problem, start=product)
     joint = solve(dense_problem(problem))
-    assert found.kronecker is product
-    assert found.loss <= product.loss * (1 + 1e-7)  # the same blocks, in another basis
-    assert found.loss >= joint.lower_bound
-    assert product.lower_bound <= found.lower_bound <= joint.loss
-    assert found.status != "optimal" or found.gap <= 1e-4
+    assert solved.kronecker is product
+    assert solved.loss <= product.loss * (1 + 1e-7)  # the same blocks, in another basis
+    assert solved.loss >= joint.lower_bound
+    assert product.lower_bound <= solved.lower_bound <= joint.loss
+    assert solved.status != "optimal" or solved.gap <= 1e-4
 
 
 @examples(15)
 @given(problem=mode_problems(max_nodes=3, max_steps=3, ridges=(1.0,), zero_modes=False))
 def test_the_best_of_its_form_by_a_semidefinite_program(problem):
-    found = per_mode_encoder.solve(problem)
+    solved = per_mode_encoder.solve(problem)
     n, T = problem.num_nodes, problem.num_steps
-    inverse, M = np.linalg.inv(found.basis), found.basis**2
+    inverse, M = np.linalg.inv(solved.basis), solved.basis**2
     X = [cp.Variable((T, T), PSD=True) for _ in range(n)]
     cost, constraints = 0.0, []
     for k in range(n):
@@ -81,9 +81,9 @@ def test_the_best_of_its_form_by_a_semidefinite_program(problem):
             constraints.append(sum(block[t, t] for t in members) <= 1)
             constraints += [block[s, t] == 0 for s in members for t in members if s < t]
     optimum = float(cp.Problem(cp.Minimize(cost), constraints).solve(solver=cp.CLARABEL))
-    assert found.loss >= optimum * (1 - 1e-5)
+    assert solved.loss >= optimum * (1 - 1e-5)
     # what `tolerance` promises, and twice that for searches that end at a decrease instead of a certificate
-    assert found.loss <= optimum * (1 + 2 * max(1e-4, 0.02 * found.kronecker.gap) + 1e-5)
+    assert solved.loss <= optimum * (1 + 2 * max(1e-4, 0.02 * solved.kronecker.gap) + 1e-5)
 
 
 @pytest.mark.parametrize(
@@ -98,44 +98,44 @@ def test_the_best_of_its_form_by_a_semidefinite_program(problem):
 )
 def test_exact_where_every_node_looks_alike(graph, num_steps, period):
     problem = graph_problem(graph, num_steps, period)
-    found = per_mode_encoder.solve(problem)
-    assert found.status == "optimal"
-    assert found.gap <= 1e-4
+    solved = per_mode_encoder.solve(problem)
+    assert solved.status == "optimal"
+    assert solved.gap <= 1e-4
     joint = joint_encoder.solve_dense(dense_gram(problem), problem.classes, problem.num_nodes)
-    assert found.loss >= joint.lower_bound
-    assert_allclose(found.loss, joint.loss, rtol=2e-4)
+    assert solved.loss >= joint.lower_bound
+    assert_allclose(solved.loss, joint.loss, rtol=2e-4)
 
 
 def test_a_ring_of_eight_needs_blocks_whose_class_sums_differ():
-    found = per_mode_encoder.solve(graph_problem("ring:n=8", 8, 4), Stopping(1e-5))
-    assert found.status == "optimal"
-    assert_allclose(found.loss, 45.0623, rtol=1e-5)  # 45.857 with blocks solved one by one
+    solved = per_mode_encoder.solve(graph_problem("ring:n=8", 8, 4), Stopping(1e-5))
+    assert solved.status == "optimal"
+    assert_allclose(solved.loss, 45.0623, rtol=1e-5)  # 45.857 with blocks solved one by one
 
 
 def test_florentine():
-    found = per_mode_encoder.solve(graph_problem(*FLORENTINE))
-    assert found.status == "stationary"
-    assert 1122.5 <= found.loss <= 1123.5  # 1192.3 by a product; the optimum of any form is 1085.53
-    assert found.lower_bound <= 1085.528
-    assert found.require_converged(1e-4) is found
+    solved = per_mode_encoder.solve(graph_problem(*FLORENTINE))
+    assert solved.status == "stationary"
+    assert 1122.5 <= solved.loss <= 1123.5  # 1192.3 by a product; the optimum of any form is 1085.53
+    assert solved.lower_bound <= 1085.528
+    assert solved.require_converged(1e-4) is solved
 
 
 def test_free_modes_are_said():
     problem = ModeProblem(np.array([np.eye(2), np.zeros((2, 2))]), np.eye(2), np.arange(2))
-    found = per_mode_encoder.solve(problem)
-    assert_allclose(found.loss, 2.0, rtol=1e-4)  # only the first node's noise counts
-    assert any("singular" in note for note in found.notes)
+    solved = per_mode_encoder.solve(problem)
+    assert_allclose(solved.loss, 2.0, rtol=1e-4)  # only the first node's noise counts
+    assert any("singular" in note for note in solved.notes)
     regular = ModeProblem(np.array([np.eye(2), 2 * np.eye(2)]), np.eye(2), np.arange(2))
     assert per_mode_encoder.solve(regular).notes == ()
 
 
 def test_a_limit_of_rounds_is_said():
     problem = graph_problem("path:n=4", 6, 3)
-    found = per_mode_encoder.solve(problem, max_rounds=1)
-    assert found.status == "stopped"
+    solved = per_mode_encoder.solve(problem, max_rounds=1)
+    assert solved.status == "stopped"
     with pytest.raises(NotConverged, match="stopped at gap"):
-        found.require_converged(1e-4)
-    assert found.loss >= found.lower_bound
+        solved.require_converged(1e-4)
+    assert solved.loss >= solved.lower_bound
 
 
 # What any blocks cost
@@ -158,9 +158,9 @@ def test_the_basis_is_that_of_the_modes_where_their_costs_coincide():
     grams = np.array([half, half * [[1, -1], [-1, 1]]] * 2)
     U = np.linalg.qr(np.array([[4.0, 1, 2, 0], [1, 5, 0, 3], [0, 2, 6, 1], [2, 0, 1, 4]]))[0]
     problem = ModeProblem(grams, U, np.arange(2))
-    found = per_mode_encoder.solve(problem)
-    assert_allclose(found.basis, U, atol=1e-12)
-    assert found.loss < found.kronecker.loss * 0.99
+    solved = per_mode_encoder.solve(problem)
+    assert_allclose(solved.basis, U, atol=1e-12)
+    assert solved.loss < solved.kronecker.loss * 0.99
 
 
 # The scales

@@ -35,12 +35,12 @@ from mfdl_solvers import (
 @given(C=encoders())
 def test_causal_encoder_recovers_the_encoder_of_an_exact_gram(C):
     X = np.array([[float(entry) for entry in row] for row in exact_gram(8 * C)]) / 64
-    found = causal_encoder(X)
-    assert_array_equal(np.triu(found, 1), 0)
-    assert (np.diagonal(found) > 0).all()
+    encoder = causal_encoder(X)
+    assert_array_equal(np.triu(encoder, 1), 0)
+    assert (np.diagonal(encoder) > 0).all()
     # condition number of X below 3^16 for eight steps, in practice below 1e4
-    assert_allclose(found, C, atol=1e-9)
-    assert_allclose(found.T @ found, X, atol=1e-12)
+    assert_allclose(encoder, C, atol=1e-9)
+    assert_allclose(encoder.T @ encoder, X, atol=1e-12)
 
 
 def test_plain_cholesky_has_the_other_orientation_and_other_column_norms():
@@ -139,14 +139,14 @@ def test_bad_problems_are_refused(H, classes, message):
 # Factorization
 
 
-def made(**changes):
+def factorization(**changes):
     values = {"loss": 1.2, "lower_bound": 1.0, "status": "stopped", "iterations": 3, "seconds": 0.0}
     return Factorization(encoder=np.eye(2), gram=np.eye(2), **(values | changes))
 
 
 def test_gap_is_relative_and_infinite_without_a_bound():
-    assert_allclose(made().gap, 0.2)
-    assert made(lower_bound=0.0).gap == np.inf
+    assert_allclose(factorization().gap, 0.2)
+    assert factorization(lower_bound=0.0).gap == np.inf
     assert not Stopping(0.19).reached(1.2, 1.0)
     assert Stopping(0.42).share(0.5).reached(1.2, 1.0)
     for tolerance in (0.0, -1.0, np.nan):
@@ -155,7 +155,7 @@ def test_gap_is_relative_and_infinite_without_a_bound():
 
 
 def test_stopped_raises_with_the_way_out_and_the_factorization():
-    stopped = made()
+    stopped = factorization()
     with pytest.raises(NotConverged, match=r"gap 0\.2 > tolerance 0\.0001 after 3 iterations; raise max_") as caught:
         stopped.require_converged(1e-4)
     assert caught.value.factorization is stopped
@@ -164,7 +164,7 @@ def test_stopped_raises_with_the_way_out_and_the_factorization():
 
 @pytest.mark.parametrize("status", ["optimal", "stationary", "fixed"])
 def test_other_statuses_pass(status):
-    done = made(status=status)
+    done = factorization(status=status)
     assert done.require_converged(1e-4) is done
 
 
@@ -209,10 +209,10 @@ def test_zeros_within_classes_lose_nothing_against_the_exact_sensitivity(problem
 @examples(60)
 @given(problem=factorization_problems(ridges=(1.0, 1e-2)))
 def test_tight_at_the_optimum(problem):
-    found = solve(problem, Stopping(1e-7))
-    assert found.status == "optimal"
+    solved = solve(problem, Stopping(1e-7))
+    assert solved.status == "optimal"
     # at least as tight as what the solver reports, from its own point
-    assert lower_bound(problem, found.gram) >= found.loss * (1 - 1e-4)
+    assert lower_bound(problem, solved.gram) >= solved.loss * (1 - 1e-4)
 
 
 def test_by_hand_for_two_indices():

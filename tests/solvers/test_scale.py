@@ -46,13 +46,13 @@ def of_modes(problem, k):
     return ModeProblem(scaled(problem.grams, k), problem.vectors, problem.classes)
 
 
-def assert_moved(found, here, k):
+def assert_moved(solved, here, k):
     """The answer `here` for a Gram 2^k times as large."""
-    assert (found.status, found.iterations) == (here.status, here.iterations)
-    assert found.loss == math.ldexp(here.loss, k)
-    assert found.lower_bound == math.ldexp(here.lower_bound, k)
-    assert 0 < found.lower_bound <= found.loss * (1 + 1e-12) < math.inf
-    assert abs(found.gap - here.gap) <= 1e-15
+    assert (solved.status, solved.iterations) == (here.status, here.iterations)
+    assert solved.loss == math.ldexp(here.loss, k)
+    assert solved.lower_bound == math.ldexp(here.lower_bound, k)
+    assert 0 < solved.lower_bound <= solved.loss * (1 + 1e-12) < math.inf
+    assert abs(solved.gap - here.gap) <= 1e-15
 
 
 # The arithmetic
@@ -96,27 +96,27 @@ def test_the_exponent_is_even_and_leaves_the_largest_entry_near_one(entries):
 @examples(25)
 @given(problem=factorization_problems(), k=EXTREMES)
 def test_the_same_factorization_at_any_scale(problem, k):
-    there = of_gram(problem, k)
+    far_problem = of_gram(problem, k)
     assert problem.exponent == 0
     assert problem.normalised is problem
-    assert_array_equal(there.normalised.error_gram, scaled(there.error_gram, -there.exponent))
-    here, found = dense_encoder.solve(there.normalised), dense_encoder.solve(there)
-    assert_array_equal(found.gram, here.gram)
-    assert_moved(found, here, there.exponent)
-    assert there.loss(here.gram) == found.loss
+    assert_array_equal(far_problem.normalised.error_gram, scaled(far_problem.error_gram, -far_problem.exponent))
+    here, solved = dense_encoder.solve(far_problem.normalised), dense_encoder.solve(far_problem)
+    assert_array_equal(solved.gram, here.gram)
+    assert_moved(solved, here, far_problem.exponent)
+    assert far_problem.loss(here.gram) == solved.loss
 
 
 @examples(8)
 @given(problem=mode_problems(), k=EXTREMES)
 def test_the_same_noise_over_time_and_nodes_at_any_scale(problem, k):
-    there = of_modes(problem, k)
-    product, plain = kronecker_encoder.solve(there), kronecker_encoder.solve(there.normalised)
-    form, near = per_mode_encoder.solve(there), per_mode_encoder.solve(there.normalised)
+    far_problem = of_modes(problem, k)
+    product, plain = kronecker_encoder.solve(far_problem), kronecker_encoder.solve(far_problem.normalised)
+    form, near = per_mode_encoder.solve(far_problem), per_mode_encoder.solve(far_problem.normalised)
     assert_array_equal(product.time.gram, plain.time.gram)
     assert_array_equal(form.grams, near.grams)
-    for found, here in ((product, plain), (product.time, plain.time), (product.space, plain.space), (form, near)):
-        assert_moved(found, here, there.exponent)
-    begun = per_mode_encoder.solve(there, start=product)
+    for solved, here in ((product, plain), (product.time, plain.time), (product.space, plain.space), (form, near)):
+        assert_moved(solved, here, far_problem.exponent)
+    begun = per_mode_encoder.solve(far_problem, start=product)
     assert begun.kronecker is product
     assert begun.loss <= product.loss * (1 + 1e-12)
 
@@ -128,31 +128,31 @@ def test_the_same_shared_seeds_at_any_scale(k, private):
     groups = ((0, 1), (1, 2), (0, 2))
     near, far = (CoalitionProblem(scaled(H, e), groups, 1, private=private) for e in (0, k))
     assert near.normalised is near
-    here, found = coalitions.solve(far.normalised), coalitions.solve(far)
-    assert_array_equal(found.covariance, here.covariance)
-    assert_moved(found, here, far.exponent)
-    assert found.status == "optimal"
-    assert found.loss == far.loss(found.private_variance, found.parts)
+    here, solved = coalitions.solve(far.normalised), coalitions.solve(far)
+    assert_array_equal(solved.covariance, here.covariance)
+    assert_moved(solved, here, far.exponent)
+    assert solved.status == "optimal"
+    assert solved.loss == far.loss(solved.private_variance, solved.parts)
     assert outsider_bound(far) == math.ldexp(outsider_bound(far.normalised), far.exponent) > 0
-    assert abs(found.loss - math.ldexp(coalitions.solve(near).loss, k)) <= 2e-3 * found.loss
+    assert abs(solved.loss - math.ldexp(coalitions.solve(near).loss, k)) <= 2e-3 * solved.loss
 
 
 @pytest.mark.parametrize("k", [-900, 900])
 def test_the_same_encoder_by_automatic_differentiation(k):
     problem = FactorizationProblem(np.tri(4).T @ np.tri(4), np.arange(4) % 2)
-    there = of_gram(problem, k)
-    found = autodiff.solve(there)
-    assert found.status == "optimal"
-    assert_array_equal(found.gram, autodiff.solve(there.normalised).gram)
+    far_problem = of_gram(problem, k)
+    solved = autodiff.solve(far_problem)
+    assert solved.status == "optimal"
+    assert_array_equal(solved.gram, autodiff.solve(far_problem.normalised).gram)
 
     def penalty(unit):
         return lambda C: (C[1, 0] ** 2) * unit * unit  # in units of the loss
 
     family = autodiff.lower_triangular(problem)
-    plain = autodiff.solve(there.normalised, family, penalty=penalty(2.0))
-    moved = autodiff.solve(there, family, penalty=penalty(2.0 ** (1 + there.exponent // 2)))
+    plain = autodiff.solve(far_problem.normalised, family, penalty=penalty(2.0))
+    moved = autodiff.solve(far_problem, family, penalty=penalty(2.0 ** (1 + far_problem.exponent // 2)))
     assert_array_equal(moved.gram, plain.gram)
-    assert abs(moved.gram - found.gram).max() > 1e-3
+    assert abs(moved.gram - solved.gram).max() > 1e-3
 
 
 # Bounds alone
@@ -161,25 +161,27 @@ def test_the_same_encoder_by_automatic_differentiation(k):
 @examples(25)
 @given(problem=factorization_problems(), k=EXTREMES, x=st.sampled_from([-900, 0, 900]))
 def test_bounds_are_finite_below_the_loss_and_do_not_depend_on_the_scale_of_their_dual(problem, k, x):
-    there, weights = of_gram(problem, k), np.arange(1.0, problem.size + 1)
+    far_problem, weights = of_gram(problem, k), np.arange(1.0, problem.size + 1)
     X = np.eye(problem.size) / problem.size
-    found = lower_bound(there, scaled(X, x))
-    assert 0 < found <= there.loss(X) < math.inf
-    assert found == lower_bound(there, X) == math.ldexp(lower_bound(there.normalised, X), there.exponent)
-    root = scaled(there.normalised.root, there.exponent // 2)
-    assert 0 < weights_bound(there, weights, root=root) <= there.loss(X) * (1 + 1e-12)
-    assert lower_bound(there, X, dual_from=there.error_gram, root=root) >= found
-    assert_array_equal(there.root, root)
+    bound = lower_bound(far_problem, scaled(X, x))
+    assert 0 < bound <= far_problem.loss(X) < math.inf
+    assert (
+        bound == lower_bound(far_problem, X) == math.ldexp(lower_bound(far_problem.normalised, X), far_problem.exponent)
+    )
+    root = scaled(far_problem.normalised.root, far_problem.exponent // 2)
+    assert 0 < weights_bound(far_problem, weights, root=root) <= far_problem.loss(X) * (1 + 1e-12)
+    assert lower_bound(far_problem, X, dual_from=far_problem.error_gram, root=root) >= bound
+    assert_array_equal(far_problem.root, root)
 
 
 @examples(15)
 @given(problem=mode_problems(), k=EXTREMES, x=st.sampled_from([-900, 0, 900]))
 def test_joint_bounds_are_finite_and_do_not_depend_on_the_scale_of_their_dual(problem, k, x):
-    there, dual = of_modes(problem, k), np.eye(problem.num_steps)
-    found = joint_lower_bound(there, scaled(dual, x))
-    assert 0 < found < math.inf
-    assert found == joint_lower_bound(there, dual)
-    assert found == math.ldexp(joint_lower_bound(there.normalised, dual), there.exponent)
+    far_problem, dual = of_modes(problem, k), np.eye(problem.num_steps)
+    bound = joint_lower_bound(far_problem, scaled(dual, x))
+    assert 0 < bound < math.inf
+    assert bound == joint_lower_bound(far_problem, dual)
+    assert bound == math.ldexp(joint_lower_bound(far_problem.normalised, dual), far_problem.exponent)
 
 
 def test_joint_bounds_where_gram_and_dual_are_large_together():
@@ -200,9 +202,9 @@ def test_bounds_on_subnormal_grams_are_rounded_down(parts):
 def test_shared_seeds_just_below_the_end_of_the_range():
     H = np.array([[3.0, 1.0, 0.5], [1.0, 2.0, 0.0], [0.5, 0.0, 1.0]])
     problem = CoalitionProblem(2.8e307 * H, ((0, 1), (1, 2), (0, 2)), 1)
-    found = coalitions.solve(problem)  # the square of ||H^1/2||_* is beyond
-    assert found.status == "optimal"
-    assert 0 < found.lower_bound <= found.loss <= problem.local_loss < math.inf
+    solved = coalitions.solve(problem)  # the square of ||H^1/2||_* is beyond
+    assert solved.status == "optimal"
+    assert 0 < solved.lower_bound <= solved.loss <= problem.local_loss < math.inf
 
 
 def test_what_is_no_number_proves_nothing():
@@ -248,7 +250,7 @@ def test_notes_say_at_which_scale_they_were_measured():
     singular = FactorizationProblem(2.0**600 * np.ones((2, 2)), np.zeros(2, dtype=int))
     regular = FactorizationProblem(2.0**600 * np.eye(2), np.zeros(2, dtype=int))
     assert dense_encoder.solve(regular).notes == ()
-    found = dense_encoder.solve(singular)
-    assert found.notes[-1] == "what is said of the error Gram was measured on it times 2^-600"
-    assert found.shifted(0) is found
-    assert dataclasses.replace(found, notes=()).shifted(2).loss == 4 * found.loss
+    solved = dense_encoder.solve(singular)
+    assert solved.notes[-1] == "what is said of the error Gram was measured on it times 2^-600"
+    assert solved.shifted(0) is solved
+    assert dataclasses.replace(solved, notes=()).shifted(2).loss == 4 * solved.loss
