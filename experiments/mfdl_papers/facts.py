@@ -104,7 +104,7 @@ def errata(*ids: str) -> str:
 
 
 def claims_tables(cases: Mapping[str, int]) -> str:
-    """Every fact in one table a paper, and what of the papers is not used, in Markdown.
+    """Every fact in one table a paper, and the parts of the papers that are not used, in Markdown.
 
     Args: cases: how many cases the search of each claim tries, by id.
     """

@@ -96,7 +96,7 @@ def two_of(num_nodes: int, attacker: int, victim: int) -> int:
 def heard(
     W: GossipMatrix, attacker: int, steps: int, *, gossip_rounds: int = 1, own_messages: bool = False
 ) -> FloatArray:
-    """Injected sums -> messages the attacker receives, with its own ones if asked for."""
+    """Injected sums -> messages the attacker receives, with its own ones if `own_messages`."""
     messages, _ = gossip_messages(W, steps, gossip_rounds=gossip_rounds)
     return messages[received(W, steps * gossip_rounds, [attacker], self_messages=own_messages).ravel()]
 
@@ -121,7 +121,7 @@ def pairwise_gram(W: GossipMatrix, attacker: int, victim: int, steps: int, gossi
 
 
 def printed_gram(W: GossipMatrix, attacker: int, victim: int, steps: int) -> FloatArray:
-    """The same X as printed: C^T B^+ B C, where A = B C with C = I but for the zero columns of what is known."""
+    """The same X as printed: C^T B^+ B C, where A = B C and C is I with zero columns for known noise and gradients."""
     n = two_of(W.num_nodes, attacker, victim)
     B = without_noise(heard(W, attacker, steps), own_parts(attacker, steps, n))
     assume(clear_rank(B))

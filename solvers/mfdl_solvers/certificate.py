@@ -162,7 +162,7 @@ class Best:
         return self.stopping.reached(self.loss, self.bound)
 
     def offer(self, gram: Array, bound: float) -> None:
-        """Keeps what is better."""
+        """Keeps the better X and the better bound."""
         self.bound = max(self.bound, bound)
         if (loss := self.problem.loss(gram)) < self.loss:
             self.gram, self.loss = gram, loss
@@ -196,7 +196,7 @@ def proven(matrix: Array, w: float) -> float:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RidgeTarget:
-    """H + rho I: what is solved in place of H.
+    """H + rho I, solved in place of H.
 
     Attributes:
         rho: 0 for a regular H.

@@ -64,12 +64,12 @@ def search(
     start: Array | None,
     decompose: Decompose = lapack,
 ) -> int:
-    """Offers `best` what is found on the way to the tolerance; the iterations it took.
+    """Searches the dual, offers each X and bound to `best`, and returns the number of iterations.
 
     Args:
         problem: of a regular H.
         stopping: iterations are eigendecompositions after the first.
-        best: what is known; at the end it is within the tolerance, or another method must go on.
+        best: X and bound so far; if it does not reach the tolerance, another method must continue.
         start: an X whose dual is the first, default V = I.
         decompose: what takes most of the time.
     """
@@ -96,7 +96,7 @@ def search(
 
 
 def stagnates(promises: list[float]) -> bool:
-    """Whether the last steps gained too little for the rest to be worth while."""
+    """Whether the last steps gained too little to continue."""
     past = promises[-PATIENCE - 1 :]
     return len(past) > PATIENCE and min(past[1:]) > GAIN * past[0]
 
@@ -174,7 +174,7 @@ class ClassBlocks:
         return out
 
     def point(self, vector: Array) -> ClassDualPoint | None:
-        """What one decomposition says there; None outside the domain."""
+        """The point of one decomposition at these coordinates; None outside the domain."""
         try:
             factors = self.factors(vector)
         except np.linalg.LinAlgError:
@@ -188,7 +188,7 @@ class ClassBlocks:
 
 
 class ClassDualPoint:
-    """What one decomposition says of V: its bound, its X, and the plain step."""
+    """What one decomposition gives for V: a bound, an X, and the plain step."""
 
     def __init__(self, blocks: ClassBlocks, factors: list[Array], squares: Array, vectors: Array) -> None:
         self.blocks, self.factors, self.squares, self.vectors = blocks, factors, squares, vectors

@@ -136,7 +136,7 @@ class CoalitionProblem(AtAnyScale):
 
     @property
     def exposed(self) -> tuple[tuple[int, ...], int] | None:
-        """A coalition and a node outside it that none of the unknown seeds reaches; None if there is none."""
+        """A coalition and a node outside it that none of the unknown seeds reaches; else None."""
         return self._constraints[0]
 
     @property

@@ -27,7 +27,7 @@ ROUNDING = 1e-15  # relative: what counts as equal
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Minimum:
-    """Where the search ended: point, value, iterations, and whether `stop` said so."""
+    """Where the search ended: point, value, iterations, and whether `stop` ended it."""
 
     point: Array
     value: float
@@ -118,7 +118,7 @@ class ExtrapolatedPath:
         self.steps: deque[Array] = deque(maxlen=EXTRAPOLATION_MEMORY)
 
     def go_back(self, level: float) -> bool:
-        """Where an extrapolation came out too low (nan: outside the domain), to its plain step instead; else False."""
+        """Returns to the plain step if an extrapolation came out too low (nan: outside the domain); else False."""
         if self.plain is None or level >= min(self.levels) * (1 - ROUNDING):
             return False
         self.at, self.plain = self.plain, None
@@ -126,7 +126,7 @@ class ExtrapolatedPath:
         return True
 
     def go_on(self, level: float, step: Array, weights: Array, *, extrapolate: bool = True) -> None:
-        """To the next point, given the bound and the plain step at this one, and what each coordinate counts."""
+        """Moves on, given the bound and the plain step at this point, and the weight of each coordinate."""
         self.levels.append(level)
         self.points.append(self.at)
         self.steps.append(step)

@@ -9,7 +9,7 @@ problem of sum_k d_k u_k u_k^T where every node is its own class. The two are so
 
 That finds the best product: along the geodesics of positive definite matrices the loss is convex, and so is the set of
 unit sensitivity (a maximum over positive linear functions of X_t, times one of X_s). A point that neither half improves
-is stationary for both, hence a minimum. What the product form itself may cost is said by `joint_lower_bound`.
+is stationary for both, hence a minimum. `joint_lower_bound` bounds what the product form itself may cost.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def solve(problem: ModeProblem, stopping: Stopping = USUAL, *, max_rounds: int =
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Product(Generic[Space]):
-    """Two halves with c and d; `space_sensitivity` is that of the half over nodes, whatever that is made of."""
+    """Two halves with c and d; `space_sensitivity` is that of the half over nodes, of any class."""
 
     time: Factorization
     space: Space
@@ -148,7 +148,7 @@ def alternate(
     *,
     max_rounds: int = MAX_ROUNDS,
 ) -> tuple[Product[Space], int, dict[str, Any]]:
-    """(the best product, rounds, what a `Certified` says of it but the seconds): each half in turn for the other.
+    """(the best product, rounds, fields of its `Certified` without the seconds): each half in turn for the other.
 
     Args:
         problem: one whose exponent is 0 (`normalised`).

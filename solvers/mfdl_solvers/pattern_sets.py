@@ -1,13 +1,13 @@
 """Which steps one record may take part in, as mathematics: a set of patterns, each a set of steps.
 
 In: numbers. Out: for weights of the steps the heaviest pattern, rounded up. That alone bounds a sensitivity over all
-patterns; what else a set answers makes the bound better or faster: its patterns in turn, pairs of steps that no pattern
-holds, patterns near a pattern, and its `kind`, which says what encoders with structure may use. The kinds:
+patterns. Other methods make the bound better or faster: the patterns in turn, pairs of steps that no pattern holds,
+patterns near a pattern, and `kind`, which says which rules for encoders with structure hold. The kinds:
 
     periodic      r, r + b, ..., r + (k - 1) b for each r < b, T = k b
     separated     at most k steps, any two of them b or more apart
     one per block one step, any, of each of k consecutive blocks of T / k
-    listed        those that are given
+    listed        the given patterns
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ PERIODIC, SEPARATED, ONE_PER_BLOCK, LISTED = "periodic", "separated", "one-per-b
 
 @dataclasses.dataclass(frozen=True)
 class PatternSet(abc.ABC):
-    """The patterns of one record. A set that knows its heaviest pattern alone is bounded over arrays of T x T.
+    """The patterns of one record. A set that answers only `heaviest` is bounded over arrays of T x T.
 
     Attributes:
         num_steps: T.
         uses: k, steps in a pattern at most; gap: b, how far apart they are at least.
         kind: which rules for encoders with structure hold; "" for none.
-        few: whether `patterns` yields no more than there are steps, or than were given, so that all can be tried.
+        few: whether `patterns` yields at most T patterns, or the given ones, so that all can be tried.
     Raises: ProblemError: a number below 1.
     """
 
@@ -60,7 +60,7 @@ class PatternSet(abc.ABC):
 
     @abc.abstractmethod
     def heaviest(self, weights: Array) -> tuple[float, tuple[int, ...]]:
-        """The largest sum of weights >= 0 over a pattern, rounded up, and a pattern, or a part of one, that is near it.
+        """The largest sum of weights >= 0 over a pattern, rounded up, and a pattern, or part of a pattern, near it.
 
         Args: weights: one for each step, shape (T,).
         """
@@ -79,7 +79,7 @@ class PatternSet(abc.ABC):
 
     @property
     def in_every_step(self) -> bool:
-        """Whether the one pattern holds all steps; False where that is not known."""
+        """Whether there is one pattern, with all steps; False if that is not known."""
         return self.uses == self.num_steps and self.num_patterns == 1
 
     def allows(self, steps: Sequence[int]) -> bool:
@@ -114,7 +114,7 @@ class PatternSet(abc.ABC):
         return value, self._marked(pattern)
 
     def neighbours(self, pattern: tuple[int, ...]) -> list[tuple[int, ...]]:
-        """Patterns, or parts of some, that differ a little; none where that is not known."""
+        """Patterns, or parts of patterns, that differ a little; empty if none are known."""
         return []
 
     @cached_property
@@ -137,7 +137,7 @@ class PatternSet(abc.ABC):
 
 
 class Spaced(PatternSet):
-    """k uses that are b steps apart, or at least that: what encoders with structure are searched for."""
+    """k uses that are b or more steps apart: the sets that the search for encoders with structure takes."""
 
     def of_series(self, series: Array) -> tuple[float, Array]:
         """||C 1_first||^2 and its gradient for Toeplitz C of coefficients c, shape (T,), at the first k steps b apart.

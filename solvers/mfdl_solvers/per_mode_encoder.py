@@ -52,8 +52,8 @@ from .problem import (
 
 SEPARATE_TOLERANCE = 1e-3  # of the blocks alone: they only begin the search
 FLATTEST, NEAR, CLOSE = 2e-5, 100, 0.01  # the least flat share, tried where the gap is at most CLOSE and NEAR times the
-# tolerance: the bound falls behind by the first order of what the search leaves, so that a gap that can close asks for
-# more of it; one of percents is the form's own, and thousands of iterations would not close it
+# tolerance: the bound falls behind by the first order of what the search leaves, so that a gap that can close needs
+# more iterations; a gap of percents is due to the form, and thousands of iterations would not close it
 GAP_SHARE = 0.02  # of the known gap to the joint bound: once this form can gain no more, another round is not worth it
 LOOK_EVERY = 5  # iterations between looks at the progress
 FLAT = 0.02  # of the tolerance: a relative decrease below it over LOOK_EVERY iterations ends one search
@@ -166,7 +166,7 @@ class _PerModeSearch:
             self.aim = max(self.rho, FIRST * float(self.blocks.values.max()))
 
     def go_on(self, max_rounds: int) -> bool:
-        """Rounds until the search settles, which it says, or a limit is met."""
+        """Runs rounds until the search settles or a limit is met; whether it settled."""
         settled = self.stopping.reached(self.best.loss, self.bound)
         enough = Stopping(max(self.stopping.tolerance, GAP_SHARE * relative_gap(self.best.loss, self.bound)))
         while self.rounds < max_rounds and self.iterations < self.most and not settled:

@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from .arithmetic import EPS, Array, AtAnyScale, blas_threads, even_exponent, scaled, scaled_down, scaled_up
 
-INPUT_TOLERANCE = 1e-9  # relative: asymmetry, negative eigenvalues and departure from orthogonality of what is given
+INPUT_TOLERANCE = 1e-9  # relative: asymmetry, negative eigenvalues and departure from orthogonality of the arguments
 
 OPTIMAL, STOPPED, FIXED, STATIONARY = "optimal", "stopped", "fixed", "stationary"
 
@@ -50,7 +50,7 @@ class Stopping:
     Attributes:
         tolerance: wanted gap loss / lower_bound - 1, > 0.
         max_iterations: hard limit.
-        report: told the iterations so far and the certified gap, whenever a solver of one problem over indices looks.
+        report: called with the iterations so far and the certified gap, at each check of a solver over indices.
 
     Raises: ProblemError: a tolerance that is not positive.
     """
@@ -68,7 +68,7 @@ class Stopping:
         return loss <= lower_bound * (1 + self.tolerance)
 
     def tell(self, iterations: int, loss: float, lower_bound: float) -> None:
-        """Reports, if anybody asked."""
+        """Reports, if there is a `report`."""
         if self.report is not None:
             self.report(iterations, relative_gap(loss, lower_bound))
 
@@ -240,10 +240,10 @@ def causal_encoder(gram: ArrayLike) -> Array:
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class Certified:
-    """What every factorization says of itself.
+    """Loss, certified lower bound and status of every factorization.
 
     Attributes:
-        loss, lower_bound: of what, the class says; certified in float64, see `certificate`.
+        loss, lower_bound: defined by each class; certified in float64, see `certificate`.
         status: "optimal" (gap within tolerance), "stopped" (not), "stationary" (the best of its form as far as the
             solver can tell; the gap says what another may save at most) or "fixed" (nothing was optimised).
         iterations: of all solvers; seconds: of all.

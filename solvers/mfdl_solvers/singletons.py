@@ -74,7 +74,7 @@ def solve(problem: FactorizationProblem, stopping: Stopping = USUAL) -> Factoriz
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SingletonPoint:
-    """What one decomposition says at weights v: s, Q, and d = diag X(v), each of length n (Q: n x n)."""
+    """What one decomposition gives at weights v: s, Q, and d = diag X(v), each of length n (Q: n x n)."""
 
     weights: Array
     singular_values: Array
@@ -111,7 +111,7 @@ class SingletonPoint:
 
 
 class _BestPoint(Best):
-    """X = I to begin with, which is feasible whatever H is; and the points that promise most."""
+    """The best point so far, from X = I, which is feasible for every H."""
 
     def __init__(self, problem: FactorizationProblem, stopping: Stopping) -> None:
         super().__init__(problem, stopping, np.eye(problem.size))
@@ -138,7 +138,7 @@ class _BestPoint(Best):
         return gap <= self.stopping.tolerance and self.certified()
 
     def idle(self) -> bool:
-        """Nothing was gained for so long that rounding, or a hopeless rate, must be the reason."""
+        """No gain for so long that rounding or a very slow rate must be the reason."""
         return self.idle_steps >= PATIENCE
 
     def certified(self) -> bool:

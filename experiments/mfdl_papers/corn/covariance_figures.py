@@ -201,7 +201,7 @@ def _lines(by_draw: Mapping[Draw, Traces], points: Sequence[Sequence[Draw]]) -> 
 
 
 def _published_ratio(epsilon: float, name: str) -> float:
-    """How many times more noise variance a published limit asks for than the exact one."""
+    """Noise variance of a published limit over that of the exact one."""
     limit: Any = published_limits(epsilon)[name]
     return exact_limit(epsilon) / float(limit)
 

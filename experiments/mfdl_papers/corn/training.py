@@ -136,7 +136,7 @@ def judged(by_point: Mapping[Point, Mapping[str, np.ndarray]]) -> list[Verdict]:
 
 
 def run(figure: PublishedFigure, scale: RunScale) -> Reproduction:
-    """Trains what is missing and judges it."""
+    """Trains the missing runs and judges them."""
     experiment = EXPERIMENTS[figure.name]
     full = [(e, DENSITY) for e in EPSILONS] + [(EPSILON, p) for p in DENSITIES]
     points = list(dict.fromkeys(scale.pick(experiment.quick, full)))

@@ -84,7 +84,7 @@ def _log_delta_of_corollary(graph: nx.Graph, colluders: int, epsilon: float, del
     assume(honest >= 2)
     rests = [[i for i in range(len(graph)) if i not in gone] for gone in coalitions(graph, colluders)]
     connectivity = min(float(np.linalg.eigvalsh(laplacian(graph, rest))[1]) for rest in rests)
-    assume(connectivity > 1e-9)  # the corollary asks for a graph that q nodes cannot disconnect
+    assume(connectivity > 1e-9)  # the corollary needs a graph that q nodes cannot disconnect
     common = 32 * math.log(1 / delta) / epsilon**2
     local, pair = math.sqrt(common / honest), math.sqrt(common / connectivity)
     worst = worst_slope(graph, local, pair, colluders)
@@ -213,6 +213,6 @@ def coalitions(graph: nx.Graph, size: int) -> list[tuple[int, ...]]:
 
 
 def laplacian(graph: nx.Graph, nodes: Sequence[int] | None = None) -> FloatArray:
-    """Of the graph, or of what deleting all but the kept nodes leaves of it."""
+    """Of the graph, or of its subgraph on some nodes."""
     A = nx.to_numpy_array(graph, nodes)
     return np.diag(A.sum(axis=1)) - A

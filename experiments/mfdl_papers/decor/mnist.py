@@ -77,7 +77,7 @@ def published(graph: str, line: str, epsilon: float) -> tuple[float, float]:
 
 
 def train(wanted: Wanted) -> dict[str, Any]:
-    """Final test accuracy, mean over nodes, and what is guaranteed."""
+    """Final test accuracy, mean over nodes, and the guarantee."""
     on = GRAPHS["complete" if wanted.line == "CDP" else wanted.graph]
     graph = graphs.load(on)
     task = tasks.load("mnist-mlp", graph, wanted.data_home, partition="dirichlet:alpha=10")
@@ -109,7 +109,7 @@ def train(wanted: Wanted) -> dict[str, Any]:
 
 
 def accuracies(wanted: Iterable[Wanted], figure: PublishedFigure, scale: RunScale) -> dict[Wanted, dict[str, Any]]:
-    """Trains what the folder lacks; a run is kept as soon as it is finished."""
+    """Trains the runs that the folder lacks; each is stored as soon as it is finished."""
     every = list(dict.fromkeys(wanted))
     folder = scale.out / figure.name / "runs"
     results = {cell: json.loads((folder / cell.name).read_text()) for cell in every if (folder / cell.name).exists()}
@@ -142,7 +142,7 @@ def judged(lines: Mapping[str, Mapping[str, np.ndarray]]) -> list[Verdict]:
 
 
 def run(figure: PublishedFigure, scale: RunScale) -> Reproduction:
-    """Trains what is missing and judges it."""
+    """Trains the missing runs and judges them."""
     data = tasks.load("mnist-mlp", NODES, scale.data_home).name
     if data != FULL:
         return Reproduction(figure, scale, [Verdict.not_run(claim, MISSING) for claim in CLAIMS], missing=[MISSING])

@@ -32,7 +32,7 @@ class DecorNoise(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _PairwiseNoise:
-    """What `decor_theorem` and `decor_accountant` are asked about; the first has the words."""
+    """The arguments of `decor_theorem`, which documents them, and of `decor_accountant`."""
 
     graph: graphs.Source
     _: dataclasses.KW_ONLY

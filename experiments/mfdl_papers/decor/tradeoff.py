@@ -177,7 +177,7 @@ def seeds_of(scale: RunScale, quick: int, full: int) -> range:
 
 
 def run_least_squares(figure: PublishedFigure, scale: RunScale) -> Reproduction:
-    """Trains what is missing and judges it."""
+    """Trains the missing runs and judges them."""
     epsilons, seeds = scale.pick(QUICK_EPSILONS, EPSILONS), seeds_of(scale, 3, 5)
     points = runs(epsilons, seeds, lambda graph, mechanism, epsilon: SETTINGS)
     curves = BudgetCurves.of(epsilons, losses(figure, scale, points, last_steps=LAST_STEPS))

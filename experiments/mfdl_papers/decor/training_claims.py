@@ -210,7 +210,7 @@ class Quadratics:
         }
 
     def noise(self, gossip_matrix: GossipMatrix) -> FloatArray:
-        """Covariance over nodes of what is injected."""
+        """Covariance over nodes of the injected noise."""
         N = incidence(gossip_matrix.graph()).toarray()
         return self.local**2 * np.eye(len(N)) + self.pair**2 * N @ N.T
 

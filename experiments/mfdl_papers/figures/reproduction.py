@@ -116,9 +116,9 @@ def reproduce(name: str, scale: RunScale | None = None) -> Reproduction:
 
 
 def reproduce_all(scale: RunScale | None = None) -> Iterator[Reproduction]:
-    """Runs every figure, one after the other; one that cannot be run says why, and stops nobody.
+    """Runs every figure, one after the other; a figure that cannot be run gives its reason, and the next one starts.
 
-    Where that was an error of ours, NAME.error.txt in the folder holds its traceback.
+    If that was an error of this package, NAME.error.txt in the folder holds its traceback.
     """
     scale = scale or RunScale()
     for name, figure in FIGURES.items():

@@ -90,7 +90,7 @@ def spread(values: np.ndarray) -> str:
 
 
 def table_of(panel: Panel) -> Table:
-    """A row for each x, a column for each line; repetitions that are nan in every line were not made."""
+    """A row for each x, a column for each line; a repetition that is nan in every line was not run."""
     repeated = ~np.all([np.isnan(values) for values in panel.lines.values()], axis=0)
     rows = [
         (f"{x:.4g}", *(spread(values[i][repeated[i]]) for values in panel.lines.values()))
@@ -116,7 +116,7 @@ def of_panels(
     words: tuple[str, str],
     **more: Any,
 ) -> Reproduction:
-    """What a figure of panels comes to: a table and the numbers of each, and no picture where there is none.
+    """The reproduction of a figure of panels: a table and the numbers of each, and a picture if there is a panel.
 
     Args: words: title and caption of the picture. more: further fields of `Reproduction`, such as settings; tables and
         numbers replace those of the panels.

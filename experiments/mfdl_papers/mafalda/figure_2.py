@@ -84,7 +84,7 @@ class SumsAtDistance:
 
 
 def run(figure: PublishedFigure, scale: RunScale) -> Reproduction:
-    """Computes every graph that is there; see the head of this module."""
+    """Computes every graph that is available; see the docstring of this module."""
     curves: dict[str, list[Curve]] = {}
     points: list[SumsAtDistance] = []
     missing = []
@@ -158,7 +158,7 @@ def judge(points: Iterable[SumsAtDistance]) -> list[Verdict]:
 
 
 def _by_orders(claim: str, points: Sequence[SumsAtDistance], least: float) -> Verdict:
-    """How far below the baseline; said of the two nearest distances, and what the baseline as coded would give."""
+    """How far below the baseline, with the two nearest distances in words, and the baseline as coded."""
     if not points:
         return Verdict.not_run(claim, "no graph reaches so far")
     reached = sum(p.tighter_by >= least for p in points)

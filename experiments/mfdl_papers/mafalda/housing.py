@@ -101,7 +101,7 @@ def budgets_of(scale: RunScale) -> tuple[float, ...]:
 
 
 def places(scale: RunScale, *names: str) -> tuple[list[Place], dict[str, str]]:
-    """The graphs that are there, with the steps of text and code (quick: of the code), and why others are not."""
+    """The available graphs, with the steps of text and code (quick: of the code), and why others are missing."""
     available: list[Place] = []
     missing: dict[str, str] = {}
     for name in names:
@@ -159,7 +159,7 @@ class Results:
         return steps, np.where(np.isfinite(columns), columns, math.inf).T
 
     def guarantee(self, point: TrainedPoint) -> tuple[float, float]:
-        """mu and epsilon that the runs are held to, the largest over seeds."""
+        """mu and epsilon of the runs, the largest over seeds."""
         records = [self._record(cell) for cell in self.cells[point]]
         return max(float(record["mu"]) for record in records), max(float(record["epsilon"]) for record in records)
 

@@ -86,7 +86,7 @@ def judge_sizes(
 ) -> list[Verdict]:
     """31 % below DP-D-SGD over the last 50 steps, mean against mean (+- standard error); Anti-PGD above 6.
 
-    Args: finals: at the budget of the panel, by mechanism; others: the reduction by budget, told beside.
+    Args: finals: at the budget of the panel, by mechanism; others: the reduction by budget, reported as well.
     """
     values = jackknifed(reduction, finals[OURS], finals["dp-dsgd"])
     verdict, _, deviation = measured(values, CLAIMED_REDUCTION)
@@ -157,7 +157,7 @@ def _reproduction(
 
 
 def panel_of(curves: LossCurves) -> Panel:
-    """Lines within `SHOWN`; a mechanism that never comes there is not drawn."""
+    """Lines within `SHOWN`; a mechanism that never enters the range is not drawn."""
     lines = {}
     for mechanism, losses in curves.losses.items():
         if np.median(losses, axis=1).min() <= SHOWN[1]:

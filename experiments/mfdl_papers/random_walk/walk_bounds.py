@@ -123,7 +123,7 @@ def walk_known(
     victims: Sequence[int] | None = None,
     start: Sequence[float] | FloatArray | None = None,
 ) -> PublishedBound:
-    """epsilon of each node u against v over the draw of the walk, u's data in all its visits, v told the whole walk.
+    """epsilon of each node u against v over the draw of the walk, u's data in all its visits, v knowing the whole walk.
 
     Given the walk, mu^2 is the sum of m^2 / (L sigma^2) over the times that v gets the token: m visits of u and L steps
     of others since v had it last (`algorithms.random_walk`). The walk does not depend on data, so delta is the mean
@@ -307,7 +307,7 @@ class WalkLosses:
 
 
 def smallest_epsilon(losses: Callable[[float], WalkLosses], delta: float) -> float:
-    """epsilon at delta on the least grid that reaches far enough; inf for a delta too small to be told from SLACK."""
+    """epsilon at delta on the least grid that reaches far enough; inf for a delta too close to SLACK."""
     reach = SMALLEST
     while reach <= LARGEST:
         mixture = losses(reach)
