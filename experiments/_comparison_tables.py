@@ -18,7 +18,7 @@ from _protocol import RESULT
 from _scenes import MEASURES, NO_NOISE, REFERENCE
 
 from mfdl import files
-from mfdl.reporting.output import versions
+from mfdl.runs.output import versions
 
 LEVEL = 0.05
 RANKINGS = {

@@ -27,7 +27,7 @@ from mfdl.dynamics import Dynamics
 from mfdl.noise_scale import calibrate
 from mfdl.participation import Cyclic, EveryStep, Explicit, MinSeparation, OncePerEpoch, Single
 from mfdl.privacy import gaussian
-from mfdl.reporting.comparison_config import ComparisonConfig
+from mfdl.runs.comparison_config import ComparisonConfig
 from mfdl.training import checkpoint
 from mfdl.training.keys import NoiseKey, normals
 from mfdl.training.replay import replay

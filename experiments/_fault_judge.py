@@ -19,7 +19,7 @@ import numpy as np
 
 import mfdl
 from mfdl import archive, data, download, factorization
-from mfdl.cli import main
+from mfdl.commands import main
 from mfdl.errors import UnusualSetting
 
 GOOD = ("accepted", "refused", "stopped")

@@ -39,7 +39,7 @@ from rich.progress import Progress
 
 import mfdl
 from mfdl import factorization, files
-from mfdl.sweeps import Store
+from mfdl.runs import Store
 from mfdl.training import checkpoint, executor, keys, replay
 
 MECHANISMS = ("dp-dsgd", "mafalda", "mafalda-l", "anti-pgd")

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from mfdl.reporting.comparison_config import ComparisonConfig
+from mfdl.runs.comparison_config import ComparisonConfig
 
 EPOCHS, PERIOD, AVERAGE = 10, 16, 48
 DELTA = 1e-5

@@ -41,7 +41,7 @@ from _protocol import Plan, compared
 from _scenes import QUICK, ROWS, scene
 
 from mfdl.pictures.style import write_figure
-from mfdl.sweeps import Engine, Tuning
+from mfdl.runs import Engine, Tuning
 
 SCENES = (
     *("housing-linear/torus", "logistic/er", "a9a/ego", "housing-linear/ego", "logistic/torus", "a9a/er"),

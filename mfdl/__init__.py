@@ -34,7 +34,7 @@ _EXPORTS = {
     "NoiseObjective": "mfdl.objective",
     "NotConverged": "mfdl.factorization",
     "OncePerEpoch": "mfdl.participation",
-    "PairwiseLosses": "mfdl.reporting.pairwise",
+    "PairwiseLosses": "mfdl.runs.pairwise_losses",
     "ParticipationByNode": "mfdl.participation",
     "PoissonSampling": "mfdl.participation",
     "PrivacyLosses": "mfdl.privacy.losses",
@@ -58,12 +58,12 @@ _EXPORTS = {
     "gossip": "=mfdl.gossip",
     "graphs": "=mfdl.graphs",
     "noise_stream": "mfdl.training.streams",
-    "pairwise": "mfdl.reporting.pairwise",
+    "pairwise": "mfdl.runs.pairwise_losses",
     "partition": "=mfdl.training.tasks.partition",
     "privacy": "=mfdl.privacy",
     "replay": "mfdl.training.replay",
-    "sweep": "mfdl.sweeps",
-    "sweeps": "=mfdl.sweeps",
+    "runs": "=mfdl.runs",
+    "sweep": "mfdl.runs.sweeping",
     "tasks": "=mfdl.training.tasks",
     "testing": "=mfdl.testing",
     "trust": "=mfdl.trust",
@@ -92,7 +92,7 @@ def __dir__() -> list[str]:
 
 
 if TYPE_CHECKING:
-    from . import algorithms, audit, data, factorization, gossip, graphs, privacy, sweeps, testing, trust
+    from . import algorithms, audit, data, factorization, gossip, graphs, privacy, runs, testing, trust
     from .algorithms import LinearAlgorithm, Round
     from .decor_search import decor_couples
     from .dynamics import Dynamics
@@ -118,8 +118,8 @@ if TYPE_CHECKING:
     from .privacy.losses import PrivacyLosses
     from .privacy.question import Question
     from .released import Released
-    from .reporting.pairwise import PairwiseLosses, pairwise
-    from .sweeps import sweep
+    from .runs.pairwise_losses import PairwiseLosses, pairwise
+    from .runs.sweeping import sweep
     from .training import tasks
     from .training.keys import NoiseKey
     from .training.private_node import PrivateNode

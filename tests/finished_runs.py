@@ -34,7 +34,7 @@ def made_once(tmp_path_factory, name, make):
 @pytest.fixture(scope="session")
 def finished_comparisons(tmp_path_factory):
     """Folder of `mfdl compare`: "none" and dp-dsgd at two budgets and two rates, each pair in a folder below."""
-    from mfdl.cli import main
+    from mfdl.commands import main
 
     def make(folder):
         with contextlib.redirect_stdout(io.StringIO()):
@@ -48,6 +48,6 @@ def blank_pictures(monkeypatch):
     """Comparisons write empty pictures, for tests that look at none: half of the time of a small comparison."""
     from matplotlib.figure import Figure
 
-    from mfdl.reporting import comparison_folder
+    from mfdl.runs import comparison_folder
 
     monkeypatch.setattr(comparison_folder, "plot_comparison", lambda *_: Figure())

@@ -18,7 +18,7 @@ import pytest
 from typer.testing import CliRunner
 
 from mfdl import data, progress
-from mfdl.cli.data import app
+from mfdl.commands.data_files import app
 from mfdl.data import DataFile
 from mfdl.errors import InvalidInput
 

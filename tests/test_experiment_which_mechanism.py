@@ -17,8 +17,8 @@ from numpy.testing import assert_allclose
 
 import mfdl
 from mfdl.algorithms import noise_error, registry
-from mfdl.reporting.shared import Shared
-from mfdl.sweeps import Engine, running
+from mfdl.runs import Engine, running
+from mfdl.runs.shared import Shared
 
 ROWS = ("no noise", "DP-D-SGD", "MAFALDA")
 SEEDS = protocol.TUNING.rounds()[-1]

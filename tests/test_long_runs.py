@@ -12,15 +12,15 @@ import mfdl
 from mfdl import Cyclic, Dynamics, ErrorWeights, EveryStep, InvalidInput, MinSeparation, Single, UnsupportedMechanism
 from mfdl.algorithms import noise_error
 from mfdl.algorithms.registry import parse_parameters
-from mfdl.cli import main
+from mfdl.commands import factorize as command
+from mfdl.commands import main
+from mfdl.commands.factorize_jobs import run_factorize
 from mfdl.factorization import FORMS, evaluate_long, factorize, factorize_long
 from mfdl.factorization.encoders import Banded, Buffered, Inverse, Toeplitz
 from mfdl.factorization.long_runs import mode_cost, spaced_patterns
 from mfdl.factorization.search import Setting
 from mfdl.noise import CausalNoise
 from mfdl.objective import NoiseObjective
-from mfdl.reporting import factorize_config
-from mfdl.reporting.factorize import run_factorize
 from tests.effort import examples
 
 RING = mfdl.gossip.metropolis_hastings("ring:n=6")
@@ -182,7 +182,7 @@ def test_every_step_is_one_class():
 
 
 def test_command(capsys):
-    assert factorize_config.FORMS == FORMS
+    assert command.FORMS == FORMS
     small = ["factorize", "--graph", "ring:n=6", "--epochs", "4", "--period", "8", "--solver"]
     assert main([*small, "banded", "--bandwidth", "4", "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
@@ -200,7 +200,7 @@ def test_command(capsys):
 @pytest.mark.parametrize("form", FORMS)
 def test_a_file_holds_the_structure_and_is_a_mechanism_for_its_participation(form, tmp_path):
     path = tmp_path / "long.npz"
-    config = factorize_config.FactorizeConfig(graph="ring:n=6", epochs=4, period=8, solver=form, max_iterations=9)
+    config = command.FactorizeConfig(graph="ring:n=6", epochs=4, period=8, solver=form, max_iterations=9)
     answer = run_factorize(config, path, progress=False)
     saved = mfdl.factorization.load(path)
     found = saved.factorization

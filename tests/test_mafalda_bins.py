@@ -7,14 +7,14 @@ import pytest
 
 import mfdl
 from mfdl.algorithms import mafalda_bins, noise_error, registry, time_space_bins
-from mfdl.cli import main
+from mfdl.commands import main
 from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.factorization import factorize_bins
 from mfdl.participation import BallsInBins, Cyclic
 from mfdl.privacy.gaussian import epsilon_from_mu
-from mfdl.reporting.comparison_config import ComparisonConfig
-from mfdl.reporting.shared import shared_by
-from mfdl.sweeps import Store, SweepConfig, sweep
+from mfdl.runs import Store, SweepConfig, sweep
+from mfdl.runs.comparison_config import ComparisonConfig
+from mfdl.runs.shared import shared_by
 
 DYNAMICS = mfdl.Dynamics(mfdl.gossip.metropolis_hastings("path:n=3"))
 BINS = BallsInBins(2, 3)

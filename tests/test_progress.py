@@ -16,7 +16,7 @@ from mfdl.errors import InvalidInput
 from mfdl.privacy.losses import PrivacyLosses
 from mfdl.privacy.question import Question
 from mfdl.progress import SILENT, Row, Shown, Silent, Told, shown
-from mfdl.reporting.pairwise import pairwise_losses
+from mfdl.runs.pairwise_losses import pairwise_losses
 from mfdl.testing.tasks import still_task
 
 RING = mfdl.Dynamics(gossip.metropolis_hastings("ring:n=4"), learning_rate=0.1)

@@ -54,7 +54,7 @@ NAMES = {
         PrivacyCurve PrivacyLosses Question Sensitivity Target UNITS ViewGram noise_of_bins view_gram view_losses
         worst_sensitivity
     """,
-    "mfdl.sweeps": """
+    "mfdl.runs": """
         Cell Engine Store SweepConfig Tuning rows run_cells sweep
     """,
     "mfdl.tasks": """

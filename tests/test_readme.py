@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from page_session import blocks, run_page
 
-from mfdl.cli import main
+from mfdl.commands import main
 
 PROJECT = Path(__file__).parent.parent
 README = (PROJECT / "README.md").read_text(encoding="utf-8")

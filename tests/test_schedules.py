@@ -13,15 +13,15 @@ from numpy.testing import assert_allclose
 from mfdl import algorithms, gossip, trust
 from mfdl.algorithms import noise_error
 from mfdl.algorithms.dsgd import decentralized
+from mfdl.commands.account import AccountConfig
+from mfdl.commands.account_losses import run_account
+from mfdl.commands.audit import AuditConfig
 from mfdl.dynamics import Dynamics, schedule
 from mfdl.errors import InvalidInput
 from mfdl.participation import Cyclic, EveryStep
 from mfdl.privacy.accounting import victim_losses
-from mfdl.reporting.account_config import AccountConfig
-from mfdl.reporting.accounting import run_account
-from mfdl.reporting.audit_config import AuditConfig
-from mfdl.reporting.compare import Plan, trained
-from mfdl.reporting.comparison_config import ComparisonConfig
+from mfdl.runs.comparing import Plan, trained
+from mfdl.runs.comparison_config import ComparisonConfig
 from mfdl.testing.oracles import largest_signed_sum, of_node, pinv_gram
 from mfdl.testing.strategies import gossip_matrices
 

@@ -392,7 +392,7 @@ REFUSED = {
     "labels of a gossip matrix": (lambda: mfdl.graphs.labels(W), ["G must be a networkx graph", "got GossipMatrix"]),
     "a guarantee of no file": (lambda: mfdl.Guarantee.load(3), ["path must be a path", "got 3"]),
     "a mechanism of no file": (lambda: mfdl.Mechanism.load(None), ["path must be a path", "got None"]),
-    "a folder of no name": (lambda: mfdl.sweeps.Store(3), ["folder must be a path", "got 3"]),
+    "a folder of no name": (lambda: mfdl.runs.Store(3), ["folder must be a path", "got 3"]),
     "data at no folder": (lambda: mfdl.data.home(3), ["data_home must be a path", "got 3"]),
     "data of one number": (lambda: mfdl.data.expand([3]), ["wanted must be a text", "got 3"]),
     "one group": (lambda: mfdl.factorization.checked_groups([0, 1], 3), ["groups must be a list of groups", "got 0"]),
@@ -431,7 +431,7 @@ REFUSED = {
         lambda: mfdl.NoiseObjective(D, 3).fresh_noise([1.0]),
         ["factor", "2 dimensions"],
     ),
-    "no value of an option": (lambda: mfdl.sweeps.SweepConfig(epochs=None), ["epochs has a value", "leave it out"]),
+    "no value of an option": (lambda: mfdl.runs.SweepConfig(epochs=None), ["epochs has a value", "leave it out"]),
     "correlations of no pairs": (
         lambda: mfdl.privacy.BallsInBinsGaussian(1.0, 3, 0.5, "zero-out"),
         ["correlations must be pairs", "got 0.5"],

@@ -10,7 +10,7 @@ from docutils.statemachine import StringList
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
-from mfdl.cli import app as mfdl_app
+from mfdl.commands import app as mfdl_app
 
 
 def setup(app: Sphinx) -> dict[str, Any]:

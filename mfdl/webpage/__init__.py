@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Annotated, ClassVar
 
-from ..reporting.options import Config, Option
+from ..runs.options import Config, Option
 
 PAGE, DATA = "report.html", "report.json"
 

@@ -21,8 +21,8 @@ from ..pictures.line_charts import Level, Line, LineChart
 from ..pictures.looks import Look
 from ..pictures.style import POSITIVE, plain
 from ..pictures.themed_svg import themed_svg
-from ..reporting.account import by_distance
-from ..reporting.output import rounded_up
+from ..runs.output import rounded_up
+from ..runs.privacy_plots import by_distance
 from ..shown import ROUNDING
 from .rebuilt import MechanismDetails
 from .run_groups import ComparableRuns, RunGroup, TrustPanel

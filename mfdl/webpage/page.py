@@ -24,7 +24,7 @@ from ..pictures.style import plain
 from ..pictures.themed_svg import themed_svg
 from ..progress import Progress, Silent
 from ..progress import shown as progress_screen
-from ..reporting.output import mu_rounded_up, require_writable, rounded_up
+from ..runs.output import mu_rounded_up, require_writable, rounded_up
 from . import DATA, PAGE, figures, source
 from .figures import Drawing, Looks
 from .rebuilt import LossStore, MechanismDetails, details

@@ -19,10 +19,10 @@ from ..errors import InvalidInput
 from ..mechanism import Mechanism
 from ..noise.base import NoiseOperator
 from ..progress import Silent
-from ..reporting.comparison_config import ComparisonConfig
-from ..reporting.output import json_number
-from ..reporting.pairwise import pairwise
-from ..reporting.shared import Shared
+from ..runs.comparison_config import ComparisonConfig
+from ..runs.output import json_number
+from ..runs.pairwise_losses import pairwise
+from ..runs.shared import Shared
 from .run_groups import ComparableRuns, RunGroup, TrustPanel
 from .source import Record
 

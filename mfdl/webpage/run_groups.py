@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ..reporting.output import mu_rounded_up
+from ..runs.output import mu_rounded_up
 from .source import Record
 
 # options that tell curves, panels or runs apart, or say how it was computed; the others make `ComparableRuns`

@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ..errors import InvalidInput
-from ..reporting.comparison_folder import RESULTS, STEPS
-from ..sweeps.store import CELLS, SWEEP, Store
+from ..runs.comparison_folder import RESULTS, STEPS
+from ..runs.store import CELLS, SWEEP, Store
 
 Record = dict[str, Any]
 

@@ -10,13 +10,13 @@ import mfdl
 from mfdl import algorithms, factorization, gossip
 from mfdl.algorithms import registry
 from mfdl.algorithms.registry import MECHANISMS
-from mfdl.cli import main
+from mfdl.commands import main
 from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput
 from mfdl.objective import NoiseObjective
 from mfdl.participation import Cyclic, Single
-from mfdl.reporting.compare import run_comparison
-from mfdl.reporting.comparison_config import ComparisonConfig
+from mfdl.runs.comparing import run_comparison
+from mfdl.runs.comparison_config import ComparisonConfig
 
 DYN = Dynamics(gossip.uniform("star:n=4"), 0.3)
 PART = Cyclic(epochs=2, period=3)

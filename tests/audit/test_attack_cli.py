@@ -8,8 +8,8 @@ import matplotlib.image
 import numpy as np
 import pytest
 
-from mfdl.cli import main
-from mfdl.reporting.attack_picture import colour_class
+from mfdl.commands import main
+from mfdl.commands.attack_picture import colour_class
 
 PATH = ["--graph", "path:n=5", "--attackers", "0", "--release", "none", "--gradients", "first-step"]
 KEYS = {

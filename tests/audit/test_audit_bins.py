@@ -12,7 +12,7 @@ from mfdl import audit, trust
 from mfdl.audit.audited_claims import AuditedClaim, AuditedClaims, AuditSettings
 from mfdl.audit.bin_ratio import BinRatio, BinsAttack, whitened
 from mfdl.audit.runs import Runs
-from mfdl.cli import main
+from mfdl.commands import main
 from mfdl.errors import InvalidInput
 from mfdl.testing.oracles.secret_bins import of_two_bins
 

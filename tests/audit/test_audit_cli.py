@@ -7,7 +7,7 @@ import pytest
 from mfdl import files
 from mfdl.audit import Training
 from mfdl.audit.audit_cells import COLUMNS, AuditCell
-from mfdl.cli import main
+from mfdl.commands import main
 
 UNSEEN = ["--mechanism", "zip-dl", "--trust", "released", "--unit", "user", "--participation", "every-step"]
 SMALL = ["--graph", "path:n=3", "--trials", "400"]

@@ -13,7 +13,7 @@ from scipy import stats
 import mfdl
 from mfdl import audit, trust
 from mfdl.audit import bin_draws
-from mfdl.cli import main
+from mfdl.commands import main
 from mfdl.training import drawn_batches
 from mfdl.training.keys import NoiseKey
 

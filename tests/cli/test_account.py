@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import mfdl
-from mfdl.cli import main
+from mfdl.commands import main
 from mfdl.participation import EveryStep
 from mfdl.privacy.accounting import victim_losses
 

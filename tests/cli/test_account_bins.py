@@ -8,7 +8,7 @@ import pytest
 import mfdl
 from mfdl import trust
 from mfdl.algorithms import mf_dsgd, registry
-from mfdl.cli import main
+from mfdl.commands import main
 from mfdl.participation import BallsInBins
 
 ASKED = ["--participation", "balls-in-bins", "--epochs", "2", "--period", "3", "--adjacency", "zero-out"]

@@ -16,10 +16,10 @@ import pytest
 
 import mfdl
 from mfdl.algorithms import registry
-from mfdl.cli import main
-from mfdl.reporting import compare as comparison
-from mfdl.reporting.compare import run_comparison
-from mfdl.reporting.comparison_config import ComparisonConfig
+from mfdl.commands import main
+from mfdl.runs import comparing as comparison
+from mfdl.runs.comparing import run_comparison
+from mfdl.runs.comparison_config import ComparisonConfig
 
 FILES = {"results.json", "steps.parquet", "compare.png", "compare.svg"}
 KEYS = {

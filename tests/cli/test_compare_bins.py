@@ -5,8 +5,8 @@ import json
 import pyarrow.parquet as pq
 import pytest
 
-from mfdl.cli import main
-from mfdl.reporting import comparison_folder
+from mfdl.commands import main
+from mfdl.runs import comparison_folder
 
 SMALL = ["--graph", "ring:n=3", "--epochs", "2", "--period", "2", "--seeds", "1", "--delta", "1e-5"]
 BINS = [*SMALL, "--participation", "balls-in-bins", "--adjacency", "zero-out"]

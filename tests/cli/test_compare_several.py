@@ -10,9 +10,9 @@ from finished_runs import BUDGETS, COMPARED
 from test_compare import CONFIG, MECHANISM_KEYS, RUN_KEYS, without_times
 
 import mfdl
-from mfdl.cli import main
-from mfdl.reporting.compare import run_comparison
-from mfdl.reporting.compare_several import run_several
+from mfdl.commands import main
+from mfdl.runs.comparing import run_comparison
+from mfdl.runs.comparing_several import run_several
 
 TRAIN_LOSS = {"final_train_loss_mean", "final_train_loss_std"}  # of the rows; of a run "final_train_loss"
 

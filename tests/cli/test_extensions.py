@@ -8,7 +8,7 @@ import pytest
 import typer
 
 from mfdl import extensions
-from mfdl.cli import app, main
+from mfdl.commands import app, main
 from mfdl.errors import InvalidInput
 
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import mfdl
-from mfdl.cli import main
-from mfdl.reporting.factorize_config import FactorizeConfig
+from mfdl.commands import main
+from mfdl.commands.factorize import FactorizeConfig
 
 SMALL = ["--graph", "path:n=4", "--epochs", "3", "--period", "4"]
 RING = ["--graph", "ring:n=6"]

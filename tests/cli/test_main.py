@@ -9,12 +9,12 @@ import pytest
 import typer
 
 import mfdl
-from mfdl.cli import app, main
-from mfdl.reporting.account_config import AccountConfig
-from mfdl.reporting.attack_config import AttackConfig
-from mfdl.reporting.audit_config import AuditConfig
-from mfdl.reporting.comparison_config import ComparisonConfig
-from mfdl.reporting.factorize_config import FactorizeConfig
+from mfdl.commands import app, main
+from mfdl.commands.account import AccountConfig
+from mfdl.commands.attack import AttackConfig
+from mfdl.commands.audit import AuditConfig
+from mfdl.commands.factorize import FactorizeConfig
+from mfdl.runs.comparison_config import ComparisonConfig
 
 HEAVY = ["torch", "cvxpy", "sklearn", "matplotlib", "scipy", "pyarrow", "networkx", "joblib"]
 CONFIGS = {
@@ -30,7 +30,7 @@ def run_python(code):
 def test_help_brings_none_of_the_heavy_libraries():
     asked = [["--help"], ["--version"], *([name, "--help"] for name in CONFIGS)]
     code = (
-        "import sys\nfrom mfdl.cli import main\n"
+        "import sys\nfrom mfdl.commands import main\n"
         f"codes = [main(arguments) for arguments in {asked!r}]\n"
         f"print([name for name in {HEAVY!r} if name in sys.modules], max(codes))"
     )
@@ -46,9 +46,11 @@ def test_version_and_help(capsys):
     assert all(name in shown for name in [*CONFIGS, "claims", "data", "mechanisms", "trust"])
 
 
-@pytest.mark.parametrize("how", [["-c", "import sys; from mfdl.cli import main; sys.exit(main())"], ["-m", "mfdl"]])
-def test_console_script_runs_in_a_process_of_its_own(how):
-    command = [sys.executable, *how, "factorise"]
+@pytest.mark.parametrize(
+    "start", [["-c", "import sys; from mfdl.commands import main; sys.exit(main())"], ["-m", "mfdl"]]
+)
+def test_console_script_runs_in_a_process_of_its_own(start):
+    command = [sys.executable, *start, "factorise"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert done.stderr.startswith("mfdl: unknown command 'factorise'; did you mean 'factorize'?")

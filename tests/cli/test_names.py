@@ -4,7 +4,7 @@ import json
 
 from mfdl import Dynamics, algorithms, gossip, trust
 from mfdl.algorithms.registry import MECHANISMS, OF_SECRET_BINS
-from mfdl.cli import main
+from mfdl.commands import main
 from mfdl.participation import EveryStep
 from mfdl.trust import MODELS
 

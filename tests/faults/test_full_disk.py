@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from mfdl import factorization, files
-from mfdl.cli import main
+from mfdl.commands import main
 from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput
 from mfdl.gossip import metropolis_hastings
@@ -238,7 +238,7 @@ def test_text_that_is_no_utf8(tmp_path):
 @pytest.mark.slow
 def test_an_answer_sent_to_a_full_disk():
     with open("/dev/full", "wb") as full:
-        code = "import sys; from mfdl.cli import main; sys.exit(main(['trust', 'list', '--json']))"
+        code = "import sys; from mfdl.commands import main; sys.exit(main(['trust', 'list', '--json']))"
         done = subprocess.run(
             [sys.executable, "-c", code], stdout=full, stderr=subprocess.PIPE, timeout=600, check=False
         )

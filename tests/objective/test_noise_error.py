@@ -27,8 +27,8 @@ from mfdl.graphs import SparseGraph
 from mfdl.noise import IndependentNoise, NoiseOperator, SpaceTimeNoise
 from mfdl.objective import OBJECTIVES, ErrorWeights, estimated_grams, gradient_noise, time_grams
 from mfdl.participation import Cyclic
-from mfdl.reporting.compare import run_comparison
-from mfdl.reporting.comparison_config import ComparisonConfig
+from mfdl.runs.comparing import run_comparison
+from mfdl.runs.comparison_config import ComparisonConfig
 from mfdl.testing import connected_graphs, gossip_matrices, gossip_sequences
 from mfdl.testing.strategies import MEMORY_NAMES, linear_algorithms, random_encoder
 

@@ -9,7 +9,7 @@ import pytest
 import mfdl
 import mfdl_papers as papers
 from mfdl import extensions, gossip
-from mfdl.cli import main
+from mfdl.commands import main
 from mfdl_papers import published_claims
 from mfdl_papers.commands.check_claims import ClaimsConfig, run_claims
 

@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 
-from mfdl.cli import main
+from mfdl.commands import main
 from mfdl_papers.corn import covariance_figures, training
 from mfdl_papers.whisper import whisper_tables
 

@@ -8,7 +8,7 @@ import pytest
 
 import mfdl
 from mfdl import algorithms
-from mfdl.cli import main
+from mfdl.commands import main
 from mfdl.decor_search import decor_couples
 from mfdl.errors import InvalidInput
 from mfdl_papers.decor import accountant, couples, logistic, mnist, tradeoff
@@ -74,7 +74,7 @@ def test_figure_1a_of_few_steps_is_written_and_trained_once(tmp_path, capsys, ti
     assert set(answer["numbers"]["chosen couples"]) == {"ring", "complete"}
     cells = {path: path.read_bytes() for path in (tmp_path / "decor-1a" / "store" / "cells").iterdir()}
     assert len(cells) == 2 * (2 * 4 + 1)  # json and parquet; CDP is shared by the graphs
-    monkeypatch.setattr("mfdl.sweeps.running.trained", None)
+    monkeypatch.setattr("mfdl.runs.running.trained", None)
     assert main(arguments) == 0
     again = json.loads(capsys.readouterr().out)
     assert {**again, "seconds": 0} == {**answer, "seconds": 0}

@@ -12,7 +12,7 @@ import pytest
 from effort import FEWEST, examples
 
 from mfdl.algorithms.registry import MECHANISMS, OF_SECRET_BINS
-from mfdl.cli import main
+from mfdl.commands import main
 from mfdl.errors import InvalidInput
 from mfdl.testing import check_claim
 from mfdl_papers import all_facts, citations, errata, fact, published_claims

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from mfdl.cli import main
+from mfdl.commands import main
 from mfdl.errors import InvalidInput
 from mfdl_papers.figures import (
     FIGURES,

@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from mfdl.cli import main
-from mfdl.sweeps import Cell
+from mfdl.commands import main
+from mfdl.runs import Cell
 from mfdl_papers.figures import RunScale, verdicts
 from mfdl_papers.mafalda import figure_2, housing, over_time, trade_off
 

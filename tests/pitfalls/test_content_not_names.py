@@ -11,8 +11,8 @@ from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput
 from mfdl.noise_scale import with_noise
 from mfdl.participation import Cyclic
-from mfdl.reporting.compare import run_comparison
-from mfdl.reporting.comparison_config import ComparisonConfig
+from mfdl.runs.comparing import run_comparison
+from mfdl.runs.comparison_config import ComparisonConfig
 from mfdl.training import tasks
 from mfdl.training.keys import NoiseKey
 from mfdl.training.replay import replay

@@ -7,8 +7,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from mfdl.metrics import METRICS, not_private_fields
-from mfdl.reporting.compare import NOT_PRIVATE, run_comparison
-from mfdl.reporting.comparison_config import ComparisonConfig
+from mfdl.runs.comparing import run_comparison
+from mfdl.runs.comparison_config import ComparisonConfig
+from mfdl.runs.comparison_folder import NOT_PRIVATE
 from mfdl.training.run import SeedRun
 from mfdl.training.tasks import Evaluation
 

@@ -12,8 +12,8 @@ import mfdl
 from mfdl.participation import EveryStep
 from mfdl.pictures.drawings import MAX_LABELLED
 from mfdl.privacy.accounting import victim_losses
-from mfdl.reporting import account as pictures
-from mfdl.reporting.pairwise import pairwise_losses, pairwise_matrix
+from mfdl.runs import privacy_plots as pictures
+from mfdl.runs.pairwise_losses import pairwise_losses, pairwise_matrix
 from mfdl.trust import PNDP
 
 

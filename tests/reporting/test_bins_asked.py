@@ -5,9 +5,9 @@ import pytest
 
 import mfdl
 from mfdl.algorithms import registry
+from mfdl.commands.account import AccountConfig
 from mfdl.errors import InvalidInput
 from mfdl.participation import BallsInBins, Cyclic
-from mfdl.reporting.account_config import AccountConfig
 
 BINS = BallsInBins(epochs=2, bins=3)
 

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mfdl
-from mfdl.reporting.comparison_config import ComparisonConfig
-from mfdl.sweeps import Cell, SweepConfig, Tuning
-from mfdl.sweeps.cells import WHERE
-from mfdl.sweeps.config_file import Written
+from mfdl.runs import Cell, SweepConfig, Tuning
+from mfdl.runs.cells import WHERE
+from mfdl.runs.comparison_config import ComparisonConfig
+from mfdl.runs.sweep_file import Written
 
 BASE = ComparisonConfig(graph="ring:n=4", epochs=2, period=3, seeds=1, mechanisms=("mafalda",), mu=2.0)
 

@@ -13,7 +13,7 @@ from work_of_workers import dies, dies_once, threads
 import mfdl
 from mfdl import engines
 from mfdl.engines import Engine
-from mfdl.sweeps import Store, run_cells
+from mfdl.runs import Store, run_cells
 
 
 @pytest.fixture(scope="module")

@@ -7,9 +7,9 @@ import joblib
 import pytest
 
 import mfdl
-from mfdl.reporting.compare import run_comparison
-from mfdl.reporting.comparison_config import ComparisonConfig
-from mfdl.sweeps import Cell, Engine, Store, rows, run_cells, running
+from mfdl.runs import Cell, Engine, Store, rows, run_cells, running
+from mfdl.runs.comparing import run_comparison
+from mfdl.runs.comparison_config import ComparisonConfig
 
 SMALL = ComparisonConfig(graph="ring:n=4", epochs=2, period=3, seeds=1, mechanisms=("dp-dsgd",), task="digits")
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from test_running import content
 
 import mfdl
-from mfdl.cli import main
-from mfdl.sweeps import Engine, Store, SweepConfig, Tuning, running
-from mfdl.sweeps.tuning import halved, ordered
+from mfdl.commands import main
+from mfdl.runs import Engine, Store, SweepConfig, Tuning, running
+from mfdl.runs.tuning import halved, ordered
 
 SMALL = {"graph": "ring:n=4", "epochs": 2, "period": 3, "seeds": 2, "mechanisms": ("none", "dp-dsgd")}
 FILE = """
@@ -189,5 +189,5 @@ def test_refused_in_one_line_before_any_work(arguments, message, tmp_path, capsy
 
 
 def test_one_process_at_a_time_writes_a_folder(tmp_path):
-    with mfdl.sweeps.store.files.held_alone(tmp_path), pytest.raises(mfdl.InvalidInput, match="in use by another run"):
+    with mfdl.runs.store.files.held_alone(tmp_path), pytest.raises(mfdl.InvalidInput, match="in use by another run"):
         mfdl.sweep(out=tmp_path, progress=False, engine=Engine(), **SMALL)

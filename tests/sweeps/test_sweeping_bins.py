@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from mfdl.cli import main
+from mfdl.commands import main
 from mfdl.errors import InvalidInput
 from mfdl.privacy.gaussian import epsilon_from_mu
-from mfdl.sweeps import Store, SweepConfig, sweep
+from mfdl.runs import Store, SweepConfig, sweep
 from mfdl.training import covered
 
 ASKED = {

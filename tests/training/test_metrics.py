@@ -14,10 +14,10 @@ from small_tasks import classes, module_at, regression, some_models
 import mfdl
 from mfdl import Cyclic, Dynamics, InvalidInput, algorithms, gossip, replay, trust
 from mfdl.metrics import METRICS, requested
-from mfdl.reporting import comparison_folder
-from mfdl.reporting.compare import run_comparison
-from mfdl.reporting.comparison_config import ComparisonConfig
-from mfdl.reporting.plots import plot_comparison
+from mfdl.runs import comparison_folder
+from mfdl.runs.comparing import run_comparison
+from mfdl.runs.comparison_config import ComparisonConfig
+from mfdl.runs.rendering import plot_comparison
 from mfdl.training import checkpoint
 from mfdl.training.run import Run, final_steps
 

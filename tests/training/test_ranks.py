@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import mfdl
 from mfdl.algorithms.round import MAPS, SHAPES
-from mfdl.cli import main
+from mfdl.commands import main
 from mfdl.errors import InvalidInput, RankLost
 from mfdl.testing import strategies
 from mfdl.training import distributed

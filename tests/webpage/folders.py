@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mfdl import files
-from mfdl.reporting.comparison_config import ComparisonConfig
-from mfdl.sweeps import Cell, Store, run_cells
+from mfdl.runs import Cell, Store, run_cells
+from mfdl.runs.comparison_config import ComparisonConfig
 
 SMALL = ComparisonConfig(graph="path:n=4", epochs=2, period=3, seeds=1, task="digits", learning_rate=0.5)
 

@@ -17,12 +17,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import mfdl
-from mfdl.cli import main
+from mfdl.commands import main
 from mfdl.errors import InvalidInput
 from mfdl.pictures.drawings import IN_CELLS
 from mfdl.pictures.looks import series_looks
-from mfdl.reporting.shared import Shared
-from mfdl.sweeps import Store
+from mfdl.runs import Store
+from mfdl.runs.shared import Shared
 from mfdl.webpage import ReportConfig, figures, rebuilt
 from mfdl.webpage.page import write_page
 from mfdl.webpage.run_groups import TrustPanel, grouped, leader

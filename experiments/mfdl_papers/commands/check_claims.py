@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from mfdl import files
-from mfdl.cli import options
-from mfdl.cli.command import Answer, command
+from mfdl.commands import terminal
+from mfdl.commands.command import Answer, command
 from mfdl.errors import InvalidInput
 from mfdl.progress import Progress, shown
-from mfdl.reporting.options import Config, Jobs, Option, require_one_of
+from mfdl.runs.options import Config, Jobs, Option, require_one_of
 
 from ..facts import markdown_row
 
@@ -54,7 +54,7 @@ def run_claims(config: ClaimsConfig, out: Path | None = None, *, progress: Progr
     """
     import joblib
 
-    from mfdl.reporting import output
+    from mfdl.runs import output
 
     if out is not None:
         output.require_writable(out / JSON_FILE)
@@ -106,7 +106,7 @@ def _row(name: str, examples: int | None, seed: int) -> dict[str, Any]:
 def _print_table(rows: list[dict[str, Any]]) -> None:
     from rich.markup import escape
 
-    table = options.table(("claim", *COLUMNS))
+    table = terminal.table(("claim", *COLUMNS))
     table.show_lines = True
     for row in rows:
         verdict = f"[{COLOURS[row['verdict']]}]{row['verdict']}[/]"
@@ -115,8 +115,8 @@ def _print_table(rows: list[dict[str, Any]]) -> None:
         where = f"{escape(row['id'])}\n[dim]{escape(row['paper'])}, {escape(row['item'])}[/]"
         statement, refuting, erratum = (escape(row[name] or "") for name in ("statement", "counterexample", "erratum"))
         table.add_row(where, statement, verdict, refuting, erratum)
-    options.answers().print(table)
-    options.answers().print(_summary(rows))
+    terminal.answers().print(table)
+    terminal.answers().print(_summary(rows))
 
 
 def _summary(rows: list[dict[str, Any]]) -> str:

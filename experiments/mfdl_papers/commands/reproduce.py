@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 import typer
 
 from mfdl import files
-from mfdl.cli import options
-from mfdl.cli.command import Answer, command
+from mfdl.commands import options
+from mfdl.commands.command import Answer, command
 from mfdl.errors import InvalidInput
-from mfdl.reporting.options import Config, Jobs, Option
+from mfdl.runs.options import Config, Jobs, Option
 
 from ..figures.published_figures import DEFAULT_OUT, RunScale
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from mfdl.pictures.panels import Panel
-from mfdl.reporting.comparison_config import ComparisonConfig
+from mfdl.runs.comparison_config import ComparisonConfig
 
 from ..figures.published_figures import PublishedFigure, RunScale
 from ..figures.reproduction import Reproduction, Table

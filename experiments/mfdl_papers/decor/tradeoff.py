@@ -16,7 +16,7 @@ from mfdl import graphs
 from mfdl.decor_search import POSITIONS, pair_ratios
 from mfdl.factorization import PairwisePrice
 from mfdl.pictures.panels import Panel
-from mfdl.reporting.comparison_config import ComparisonConfig
+from mfdl.runs.comparison_config import ComparisonConfig
 
 from ..figures.published_figures import PublishedFigure, RunScale
 from ..figures.reproduction import Reproduction, Table

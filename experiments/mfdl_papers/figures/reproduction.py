@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from mfdl import files
 from mfdl.errors import InvalidInput
-from mfdl.reporting.output import require_folder, versions
+from mfdl.runs.output import require_folder, versions
 
 from .published_figures import FIGURES, PublishedFigure, RunScale, named
 from .verdicts import Verdict, overall

@@ -58,7 +58,7 @@ class Verdict:
 
     def result(self) -> dict[str, Any]:
         """JSON-ready; infinities are the text "inf"."""
-        from mfdl.reporting.output import json_number
+        from mfdl.runs.output import json_number
 
         numbers = {name: json_number(getattr(self, name)) for name in ("value", "spread")}
         return {"claim": self.claim, "verdict": self.verdict, "said": self.finding, **numbers}

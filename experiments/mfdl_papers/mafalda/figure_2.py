@@ -32,17 +32,7 @@ from mfdl.errors import InvalidInput
 from mfdl.participation import EveryStep
 from mfdl.privacy.accounting import victim_losses
 from mfdl.privacy.forms import view_grams
-from mfdl.reporting.account import (
-    CODED,
-    COLOURS,
-    FIXED,
-    LOCAL,
-    MARKERS,
-    SQUARED,
-    Curve,
-    by_distance,
-    draw_by_distance,
-)
+from mfdl.runs.privacy_plots import CODED, COLOURS, FIXED, LOCAL, MARKERS, SQUARED, Curve, by_distance, draw_by_distance
 from mfdl.trust import PNDP
 
 from ..figures.published_figures import PublishedFigure, RunScale

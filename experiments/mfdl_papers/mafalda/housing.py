@@ -18,8 +18,8 @@ import numpy as np
 
 from mfdl import graphs
 from mfdl.errors import InvalidInput
-from mfdl.reporting.comparison_config import ComparisonConfig
-from mfdl.sweeps import Cell, Store, run_cells
+from mfdl.runs import Cell, Store, run_cells
+from mfdl.runs.comparison_config import ComparisonConfig
 
 from ..figures.published_figures import RunScale
 from ..figures.trained_panels import engine, require_finished

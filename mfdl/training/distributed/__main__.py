@@ -36,7 +36,7 @@ def main(arguments: list[str]) -> int:
             print(f"rank {group.rank}: {error}", file=sys.stderr)  # noqa: T201
             return 1
         return 0
-    from ...cli import main as command
+    from ...commands import main as command
 
     config, *others = arguments
     with leading(group):

@@ -1,0 +1,178 @@
+"""`mfdl account`: what an attacker learns of every node, for one mechanism on one graph: its options and its words."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+from ..errors import InvalidInput
+from ..runs import options
+from ..runs.options import OnGraph, Option, TakesPart, require_one_of
+from ..runs.output import rounded_up
+from . import terminal
+from .command import Answer, command
+
+
+@dataclasses.dataclass(frozen=True)
+class AccountConfig(TakesPart, OnGraph):
+    """One mechanism, one graph, one trust model; at most one of noise_std, noise_multiplier, mu, epsilon and budgets.
+
+    Raises: InvalidInput: a value out of range, an unknown name, or options that exclude each other.
+    """
+
+    command: ClassVar[str] = "account"
+
+    mechanism: Annotated[str, Option("One of `mfdl mechanisms`, or file:FILE.", metavar="NAME")] = "dp-dsgd"
+    settings: options.Settings = ()
+    trust: Annotated[str, Option("One of `mfdl trust list`.", metavar="NAME")] = "ldp"
+    attackers: options.Attackers = None
+    colluders: options.Colluders = None
+    coalition_size: options.CoalitionSize = None
+    all_attackers: Annotated[bool, Option("pndp: every node attacks in turn, alone.")] = False
+    victims: Annotated[str | None, Option("Whose loss; default: all that do not attack.", metavar="A,B")] = None
+    noise_std: Annotated[
+        float | None, Option("nu, the standard deviation of the base noise Z; default 1.", rule="non_negative")
+    ] = None
+    noise_multiplier: Annotated[
+        float | None, Option("nu in units of worst sensitivity times record shift.", rule="non_negative")
+    ] = None
+    mu: Annotated[float | None, Option("Find the least nu for which mu is met.", rule="positive")] = None
+    epsilon: Annotated[
+        float | None, Option("Find the least nu for which this epsilon at --delta is met.", rule="positive")
+    ] = None
+    budgets: Annotated[
+        Path | None,
+        Option('Instead of --mu, a budget for each node: a JSON file {"LABEL": mu, ...}; each scales its noise by it.'),
+    ] = None
+    calibrate_under: Annotated[
+        str | None, Option("Trust model in which the target is met; default --trust.", metavar="TRUST")
+    ] = None
+    delta: options.Delta = 1e-6
+    lipschitz: Annotated[
+        float | None,
+        Option("L of the maps x -> x - learning rate * gradient(x): smaller adaptive losses.", rule="non_negative"),
+    ] = None
+    release: options.Release = None
+    bound: Annotated[
+        str,
+        Option("exact (upper and lower bound meet), or certified (fast upper bound).", among=("exact", "certified")),
+    ] = "exact"
+    jobs: options.Jobs = None
+
+    def __post_init__(self, typed: Collection[str]) -> None:
+        super().__post_init__(typed)
+        from .. import trust
+        from ..algorithms import registry
+
+        require_one_of("trust model", self.trust, trust.MODELS)
+        registry.check_name(self.mechanism)
+        self.parameters()
+        names = ("noise_std", "noise_multiplier", "mu", "epsilon", "budgets")
+        given = [f"--{name.replace('_', '-')}" for name in names if getattr(self, name) is not None]
+        if len(given) > 1:
+            raise InvalidInput(
+                "give one of --noise-std, --noise-multiplier, --mu, --epsilon and --budgets, got "
+                f"{' and '.join(given)}."
+            )
+        if self.calibrate_under is not None and self.target is None and self.budgets is None:
+            raise InvalidInput(
+                "--calibrate-under says where a target is met; give --mu, --epsilon or --budgets, or leave it out."
+            )
+        if self.budgets is not None and (self.all_attackers or self.has_bins):
+            which, way_out = ("--all-attackers", "name them with --attackers")
+            if self.has_bins:
+                which, way_out = ("secret bins", "give --epsilon, or a public participation")
+            raise InvalidInput(f"--budgets are a mu for each node and one attacking set, not for {which}; {way_out}.")
+        if self.unit == "user" and self.lipschitz is not None:
+            raise InvalidInput("--lipschitz belongs to per-record clipping, i.e. to --unit record; leave it out.")
+
+    def parameters(self) -> dict[str, Any]:
+        """The settings, as the builder takes them; covariances are made against the coalitions that attack."""
+        from ..algorithms import registry
+
+        given = registry.parse_parameters(self.mechanism, self.settings)
+        if "coalition_size" in registry.parameters_of(self.mechanism) and self.coalition_size is not None:
+            given.setdefault("coalition_size", self.coalition_size)
+        return given
+
+    @property
+    def target(self) -> dict[str, Any] | None:
+        """Keyword arguments of `calibrate`; None where the noise is given."""
+        if self.epsilon is not None:
+            return self.values("epsilon", "delta")
+        return None if self.mu is None else self.values("mu")
+
+    @property
+    def how(self) -> dict[str, Any]:
+        """What `victim_losses` is told besides algorithm, trust model and victims."""
+        return {"release": self.release, "method": self.bound, "lipschitz": self.lipschitz, "unit": self.unit}
+
+
+WORST_SHOWN = 10
+
+
+@command(AccountConfig, "Folder for results.json and pictures.")
+def account(config: AccountConfig, out: Path | None) -> Answer:
+    """What an attacker learns of every node: one mechanism, one graph, one trust model.
+
+    Two numbers per victim: mu for gradients fixed in advance, and mu_adaptive, which holds for training. Secret batches
+    (--participation balls-in-bins) have no mu, and one epsilon, which holds for training.
+    """
+    from .account_losses import run_account
+
+    answer = run_account(config, out).answer
+    return answer, lambda: _show(answer, out), 0
+
+
+def _show(answer: dict[str, Any], out: Path | None) -> None:
+    many, fixed_only = "victims" not in answer, not answer["adaptive"]
+    each = answer["attackers"] if many else [{"attacker": "", "victims": answer["victims"]}]
+    pairs = [(against["attacker"], row) for against in each for row in against["victims"]]
+    measure = "epsilon" if answer["worst_mu"] is None else "mu"
+    pairs.sort(key=lambda pair: (-float(pair[1][f"{measure}_adaptive"]), -float(pair[1][measure])))
+    placed = any(row["distance"] is not None for _, row in pairs)
+    title = (
+        f"{answer['mechanism']} on {answer['graph']}, trust {answer['trust']}, {answer['unit']} level, "
+        f"noise std {answer['noise_std']:.4g}{_released(answer['release'])}: "
+        f"the {min(WORST_SHOWN, len(pairs))} largest of {len(pairs):,} losses"
+    )
+    kinds = (", fixed", ", adaptive") if fixed_only else ("",)
+    shown = ("mu", "epsilon") if measure == "mu" else ("epsilon",)
+    numbers = ["distance"] * placed + [f"{what}{kind}" for kind in kinds for what in shown]
+    table = terminal.table(["attacker"] * many + ["victim", *numbers], title=title, right=numbers)
+    for attacker, row in pairs[:WORST_SHOWN]:
+        values = [_bounded(row, what) for what in shown]
+        values += [_bounded(row, what, "adaptive") for what in shown] * fixed_only
+        distance = ["" if row["distance"] is None else str(row["distance"])] * placed
+        table.add_row(*[attacker] * many, row["victim"], *distance, *values)
+    terminal.say([table, f"epsilon is at delta = {answer['delta']:g}."])
+    if placed:
+        _show_by_distance([row for _, row in pairs], "pairs" if many else "victims", measure)
+    terminal.say([answer["guarantee"], *(f"Note: {note}" for note in answer["notes"])], out)
+
+
+def _released(release: str) -> str:
+    """Which final models the attacker sees besides, where that decides the losses."""
+    return "" if release == "not applicable" else f", released models: {release}"
+
+
+def _show_by_distance(rows: list[dict[str, Any]], counted: str, measure: str) -> None:
+    from ..runs.privacy_plots import by_distance
+
+    columns = ("distance", counted, "lowest", "mean", "highest", "highest, adaptive")
+    table = terminal.table(columns, title=f"{measure} by distance", right=columns)
+    hops = [row["distance"] for row in rows]  # known for all or for none
+    fixed, adaptive = (by_distance(hops, [float(row[key]) for row in rows]) for key in (measure, f"{measure}_adaptive"))
+    for at, held in zip(fixed, adaptive, strict=True):
+        values = (rounded_up(value) for value in (at.lowest, at.mean, at.highest, held.highest))
+        table.add_row(str(at.distance), f"{at.victims:,}", *values)
+    terminal.answers().print(table, markup=False)
+
+
+def _bounded(row: dict[str, Any], what: str, kind: str = "") -> str:
+    """A number rounded up, marked where it is a bound; mu alone where epsilon stands beside it."""
+    name, bound = (f"{what}_{kind}", row[f"{kind}_bound"]) if kind else (what, row["bound"])
+    alone = what == "mu" or row["mu"] is None
+    return f"{'<= ' if alone and bound != 'exact' else ''}{rounded_up(row[name])}"

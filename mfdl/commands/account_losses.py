@@ -1,0 +1,353 @@
+"""What `mfdl account` answers: losses of every victim, for one attacking set or for every node as the attacker.
+
+In: an `AccountConfig`. Out: an `Account`, or with balls-in-bins a `BinsAccount`, whose answer is JSON-ready, and in a
+folder results.json and pictures. Balls-in-bins has epsilon at delta of every victim and no mu: epsilon for gradients
+fixed in advance is that for training, and mu and sensitivities are null.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import os
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from threadpoolctl import threadpool_limits
+
+from .. import files
+from ..algorithms import LinearAlgorithm, registry
+from ..errors import InvalidInput
+from ..privacy import budgets, gaussian
+from ..privacy.accounting import VictimLoss, victim_losses, worst_adaptive
+from ..privacy.curves import PrivacyCurve
+from ..privacy.guarantee import Guarantee
+from ..privacy.losses import PrivacyLosses
+from ..privacy.question import Question
+from ..privacy.sampled_exposures import noise_of_bins
+from ..progress import Progress, Silent, shown
+from ..runs.named_nodes import Named
+from ..runs.output import asked_of, json_number, require_folder
+from ..runs.pairwise_losses import pairwise_losses
+from ..trust import TrustModel
+
+if TYPE_CHECKING:
+    from ..graphs import SparseGraph
+    from .account import AccountConfig
+
+
+RESULTS = "results.json"
+FIXED_ONLY = (
+    "Plain numbers (mu, epsilon) hold for gradients fixed in advance only: gradients of training react to messages "
+    "that this attacker does not see. For training use the adaptive numbers."
+)
+
+Nodes = tuple[int, ...]
+
+
+def run_account(
+    config: AccountConfig, out: str | os.PathLike[str] | None = None, *, progress: Progress = "auto"
+) -> Account | BinsAccount:
+    """What every victim loses; out: a folder for results.json and pictures.
+
+    Raises: InvalidInput: nodes that are not there, or a folder that cannot be written, before any work.
+    """
+    began, screen = time.perf_counter(), shown(progress)
+    if out is not None:
+        require_folder(out)
+    graph, gossip = config.sparse_network()
+    named = Named(graph, config.attackers, config.colluders, config.coalition_size, config.all_attackers)
+    named.require_used([config.trust, *([config.calibrate_under] if config.calibrate_under else [])])
+    asked = None if config.victims is None else named.indices("victims", config.victims)
+    with screen.status(f"building {config.mechanism}"):
+        more = made_for(config) if registry.is_of_secret_bins(config.mechanism) else {}
+        algorithm = registry.build(
+            config.mechanism, config.dynamics(gossip), config.scheme(), **config.parameters(), **more
+        )
+    each = None if config.budgets is None else named.budgets(config.budgets)
+    if each is not None:
+        algorithm = budgets.scaled(algorithm, budgets.of_nodes(algorithm, each))
+    account: Account | BinsAccount
+    if config.has_bins:
+        with screen.status("accounting for secret bins"):
+            account = bins_account(config, graph, named, algorithm, asked)
+    else:
+        models, losses = _losses(config, algorithm, named, asked, screen)
+        account = Account(config, graph, named, algorithm, models, losses, asked, each)
+    account.answer["seconds"] = time.perf_counter() - began
+    if out is not None:
+        from .account_pictures import write_pictures  # matplotlib only where pictures are wanted
+
+        with screen.status("drawing"):
+            write_pictures(account, Path(out))
+            files.atomic_write_json(Path(out) / RESULTS, account.answer)
+    return account
+
+
+def _losses(
+    config: AccountConfig, algorithm: LinearAlgorithm, named: Named, asked: Sequence[int] | None, progress: Silent
+) -> tuple[dict[Nodes, TrustModel], dict[Nodes, list[VictimLoss]]]:
+    """Trust models and losses of all victims, by attacking nodes."""
+    if config.all_attackers:
+        models: dict[Nodes, TrustModel] = {(v,): named.model(config.trust, v) for v in range(algorithm.num_nodes)}
+        how: dict[str, Any] = {"victims": asked, "jobs": config.jobs, "progress": progress, **config.how}
+        each = pairwise_losses(algorithm, lambda v: models[(v,)], **how)
+        if not any(each.values()):
+            raise InvalidInput("no victim is left: every node that was asked for attacks.")
+        return models, {(v,): losses for v, losses in each.items()}
+    model = named.model(config.trust)
+    with threadpool_limits(config.jobs):
+        losses = victim_losses(algorithm, model, victims=asked, progress=progress, **config.how)
+    nodes = model.attackers(algorithm)
+    return {nodes: model}, {nodes: losses}
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Account:
+    """What was asked and what came out.
+
+    Attributes: models, losses: by attacking nodes; asked: the victims, None for all; each: mu by node.
+    """
+
+    config: AccountConfig
+    graph: SparseGraph
+    named: Named
+    algorithm: LinearAlgorithm
+    models: Mapping[Nodes, TrustModel]
+    losses: Mapping[Nodes, Sequence[VictimLoss]]
+    asked: Sequence[int] | None
+    each: Mapping[Any, float] | None = None
+
+    @functools.cached_property
+    def answer(self) -> dict[str, Any]:
+        """Everything, JSON-ready, as it stands in results.json."""
+        config, algorithm = self.config, self.algorithm
+        labels = self.named.labels
+        who: dict[str, Any] = {"attackers": [labels[v] for v in self.attackers]}
+        if config.all_attackers:
+            who = {"attackers": [{"attacker": labels[v], "victims": self.rows((v,))} for (v,) in self.losses]}
+        else:
+            who["victims"] = self.rows(self.attackers)
+        return {
+            **asked_of(config, self.graph, algorithm),
+            "release": max(self.everything, key=lambda loss: loss.victim not in self.attackers).release,
+            "adaptive": self.adaptive,
+            **who,
+            "noise_std": self.noise_std,
+            "guarantee": self._sentence(),
+            "notes": self._notes(),
+            "worst_mu": json_number(self.mu(self.worst(adaptive=False)[1], adaptive=False)),
+            "worst_mu_adaptive": json_number(self.mu(self.worst(adaptive=True)[1], adaptive=True)),
+            "worst_epsilon": json_number(self._worst_epsilon(adaptive=False)),
+            "worst_epsilon_adaptive": json_number(self._worst_epsilon(adaptive=True)),
+        }
+
+    @property
+    def attackers(self) -> Nodes:
+        """The attacking nodes where there is one set of them; empty where each node attacks in turn."""
+        return () if self.config.all_attackers else next(iter(self.losses))
+
+    @property
+    def everything(self) -> list[VictimLoss]:
+        """All losses."""
+        return [loss for losses in self.losses.values() for loss in losses]
+
+    @property
+    def adaptive(self) -> bool:
+        """Whether all numbers for fixed gradients hold for training."""
+        return all(loss.adaptive for loss in self.everything)
+
+    def worst(self, *, adaptive: bool) -> tuple[Nodes, VictimLoss]:
+        """Who attacks and who loses most."""
+        return max(
+            ((nodes, loss) for nodes, losses in self.losses.items() for loss in losses),
+            key=lambda pair: (adaptive and pair[1].adaptive_sensitivity_squared, pair[1].sensitivity_squared),
+        )
+
+    @functools.cached_property
+    def noise_std(self) -> float:
+        """nu, 0 for a mechanism without noise; --mu and --noise-multiplier read the adaptive losses."""
+        config = self.config
+        if config.noise_multiplier is not None:
+            sensitivity = worst_adaptive(self.everything)
+            if math.isinf(sensitivity.squared):
+                raise InvalidInput(
+                    "--noise-multiplier needs a finite sensitivity, got infinite loss; give --noise-std."
+                )
+            shift = gaussian.record_shift(config.adjacency, config.clip_norm)
+            return gaussian.noise_std(config.noise_multiplier, sensitivity.value, shift)
+        target = config.target if self.each is None else {"mu": self.each}
+        if target is None:
+            given = 1.0 if config.noise_std is None else config.noise_std
+            return 0.0 if self.algorithm.noise.is_zero else given
+        under = config.calibrate_under
+        worst = self.worst(adaptive=True)[0]
+        same = under in (None, config.trust)
+        model = self.models[worst] if same else self.named.model(str(under))  # under which the worst loss arises
+        question = Question(model, **config.protected | config.how)
+        if same and self.asked is None:
+            losses = PrivacyLosses.of_victim_losses(self.algorithm, question, self.losses[worst])
+        else:  # noise is for all victims, whoever is asked about
+            losses = PrivacyLosses.of(self.algorithm, question)
+        return losses.calibrate(**target).noise_std
+
+    def mu(self, loss: VictimLoss, adaptive: bool) -> float:
+        """Of one loss at this noise."""
+        shift = gaussian.record_shift(self.config.adjacency, self.config.clip_norm)
+        return _mu(loss.held(adaptive=adaptive).value, shift, self.noise_std)
+
+    def _worst_epsilon(self, *, adaptive: bool) -> float:
+        return _epsilon(self.mu(self.worst(adaptive=adaptive)[1], adaptive=adaptive), self.config.delta)
+
+    def rows(self, attackers: Nodes) -> list[dict[str, Any]]:
+        """One JSON object per victim of one attacking set."""
+        hops = self.named.distances(attackers)
+        rows: list[dict[str, Any]] = []
+        for loss in self.losses[attackers]:
+            mu, adaptive = self.mu(loss, False), self.mu(loss, True)
+            rows.append(
+                {
+                    "victim": self.named.labels[loss.victim],
+                    "distance": hops.get(loss.victim),
+                    "sensitivity_squared": json_number(loss.sensitivity_squared),
+                    "adaptive_sensitivity_squared": json_number(loss.adaptive_sensitivity_squared),
+                    "mu": json_number(mu),
+                    "mu_adaptive": json_number(adaptive),
+                    "epsilon": json_number(_epsilon(mu, self.config.delta)),
+                    "epsilon_adaptive": json_number(_epsilon(adaptive, self.config.delta)),
+                    "bound": loss.bound,
+                    "adaptive_bound": loss.adaptive_bound,
+                    "adaptive_by": loss.adaptive_by,
+                }
+            )
+        return rows
+
+    def _sentence(self) -> str:
+        """The guarantee of the worst victim, for adaptive gradients."""
+        nodes, loss = self.worst(adaptive=True)
+        question = Question(self.models[nodes], **self.config.protected)
+        losses = PrivacyLosses.of_victim_losses(self.algorithm, question, [loss])
+        (guarantee,) = losses.by_victim(self.noise_std)
+        return str(guarantee.at_delta(self.config.delta))
+
+    def _notes(self) -> list[str]:
+        inside = set(self.attackers)
+        among = [self.named.labels[u] for u in sorted(set(self.asked or []) & inside)]
+        notes = [f"{label} is one of the attackers: its loss is infinite." for label in among]
+        infinite = [loss for loss in self.everything if math.isinf(loss.sensitivity_squared)]
+        leaks = dict.fromkeys(loss.fixed.why for loss in infinite if loss.victim not in inside)
+        notes += [f"Infinite loss: {why}." for why in list(leaks)[:3] if why]
+        if self.noise_std == 0:
+            notes.append("noise_std is 0: no number is finite where the view depends on the record at all.")
+        if not self.adaptive:
+            by = sorted({loss.adaptive_by for loss in self.everything} - {"the view"})
+            notes.append(f"{FIXED_ONLY} They come from: {', '.join(by)}.")
+        return notes
+
+
+_epsilon = functools.cache(gaussian.epsilon_from_mu)  # of many victims that lose the same
+_mu = functools.cache(gaussian.mu_from_noise_std)
+
+
+BY = "the bins' pair"
+WITHOUT_MU = (
+    "Secret batches have epsilon at delta and no mu: mu and sensitivities are null. Every message counts as seen, and "
+    "gradients may be adaptive."
+)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class BinsAccount:
+    """What was asked and what came out.
+
+    Attributes: guarantee: that of every node; losses: by victim; asked: the victims, None for all.
+    """
+
+    config: AccountConfig
+    graph: SparseGraph
+    named: Named
+    algorithm: LinearAlgorithm
+    attackers: tuple[int, ...]
+    guarantee: Guarantee
+    losses: Mapping[int, PrivacyCurve]
+    asked: Sequence[int] | None
+
+    @functools.cached_property
+    def answer(self) -> dict[str, Any]:
+        """Everything, JSON-ready, as it stands in results.json."""
+        labels, worst = self.named.labels, json_number(max(self.epsilons.values(), default=math.inf))
+        return {
+            **asked_of(self.config, self.graph, self.algorithm),
+            "release": self.guarantee.release,
+            "adaptive": True,
+            "attackers": [labels[v] for v in self.attackers],
+            "victims": self._rows(),
+            "noise_std": self.guarantee.noise_std,
+            "guarantee": str(self.guarantee),
+            "notes": self._notes(),
+            **dict.fromkeys(("worst_mu", "worst_mu_adaptive")),
+            **dict.fromkeys(("worst_epsilon", "worst_epsilon_adaptive"), worst),
+        }
+
+    @functools.cached_property
+    def epsilons(self) -> dict[int, float]:
+        """Of each victim that was asked about, at the delta of the config; inf for an attacker."""
+        epsilon = functools.cache(lambda loss: loss.epsilon(self.config.delta))
+        every = self.losses if self.asked is None else self.asked
+        return {u: epsilon(self.losses[u]) if u in self.losses else math.inf for u in every}
+
+    def _rows(self) -> list[dict[str, Any]]:
+        """One JSON object per victim."""
+        hops = self.named.distances(self.attackers)
+        without = ("sensitivity_squared", "adaptive_sensitivity_squared", "mu", "mu_adaptive")
+        return [
+            {
+                "victim": self.named.labels[u],
+                "distance": hops.get(u),
+                **dict.fromkeys(without),
+                **dict.fromkeys(("epsilon", "epsilon_adaptive"), json_number(epsilon)),
+                **dict.fromkeys(("bound", "adaptive_bound"), "upper"),
+                "adaptive_by": BY,
+            }
+            for u, epsilon in self.epsilons.items()
+        ]
+
+    def _notes(self) -> list[str]:
+        among = [self.named.labels[u] for u in self.epsilons if u not in self.losses]
+        notes = [f"{label} is one of the attackers: its loss is infinite." for label in among]
+        if self.guarantee.noise_std == 0:
+            notes.append("noise_std is 0: no number is finite where the view depends on the record at all.")
+        return [*notes, WITHOUT_MU]
+
+
+def bins_account(
+    config: AccountConfig, graph: SparseGraph, named: Named, algorithm: LinearAlgorithm, asked: Sequence[int] | None
+) -> BinsAccount:
+    """Accounts for every victim, at the noise or for the target of the config.
+
+    Raises: UnsupportedMechanism: where the theorem does not reach (`privacy.sampled_exposures`).
+    """
+    model = named.model(config.trust)
+    losses = PrivacyLosses.of(algorithm, Question(model, **config.values("adjacency", "clip_norm")))
+    if config.target is None:
+        given = 1.0 if config.noise_std is None else config.noise_std
+        noise_std = 0.0 if algorithm.noise.is_zero else given
+    elif config.calibrate_under is None:
+        noise_std = losses.calibrate(**config.target).noise_std
+    else:
+        question = dataclasses.replace(losses.question, trust=named.model(config.calibrate_under))
+        noise_std = PrivacyLosses.of(algorithm, question).calibrate(**config.target).noise_std
+    guarantee = losses.guarantee(noise_std).at_delta(config.delta)
+    attackers = model.attackers(algorithm)
+    return BinsAccount(config, graph, named, algorithm, attackers, guarantee, losses.curves(noise_std), asked)
+
+
+def made_for(config: AccountConfig) -> dict[str, Any]:
+    """What builders of mechanisms of secret batches take besides: what the target asks of encoders."""
+    if config.epsilon is None:
+        return {}
+    target = {"epsilon": config.epsilon, **config.values("delta", "adjacency")}
+    return {"noise_std": noise_of_bins(bins=config.period, **target)}

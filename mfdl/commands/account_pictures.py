@@ -1,0 +1,200 @@
+"""The files of `mfdl account --out`: which numbers go into which picture."""
+
+from __future__ import annotations
+
+import functools
+import io
+import itertools
+import math
+import operator
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .. import extensions, files
+from ..check import FloatArray
+from ..pictures.style import write_figure
+from ..privacy import gaussian
+from ..privacy.accounting import VictimLoss, victim_losses
+from ..runs import privacy_plots as pictures
+from ..runs.output import rounded_up
+from ..runs.pairwise_losses import pairwise_matrix
+from ..trust import LDP
+
+if TYPE_CHECKING:
+    from .account_losses import Account, BinsAccount, Nodes
+
+
+NPZ = "pairwise.npz"
+PAIRWISE = (NPZ, "pairwise.png", "pairwise.svg")
+
+
+def write_pictures(account: Account | BinsAccount, folder: Path) -> None:
+    """All pictures of an account into a folder."""
+    from .account_losses import Account
+
+    Pictures(account).write(folder) if isinstance(account, Account) else _write_of_bins(account, folder)
+
+
+def _write_of_bins(account: BinsAccount, folder: Path) -> None:
+    """Loss by distance or by victim, and the coloured graph: by epsilon, as there is no mu."""
+    answer, who = account.answer, ", ".join(account.named.labels[v] for v in account.attackers)
+    hops = account.named.distances(account.attackers)
+    by_node = np.full(account.algorithm.num_nodes, math.nan)
+    by_node[list(account.epsilons)] = list(account.epsilons.values())
+    at = np.array([hops.get(u, 0) for u in account.epsilons], dtype=np.intp)
+    measure = f"ε at δ = {answer['delta']:g}"
+    curve = pictures.Curve(
+        pictures.FIXED, "secret batches", "also for training", at, np.array(list(account.epsilons.values()))
+    )
+    title = f"What {who} learns of each node" if who else f"What each node loses under trust model {answer['trust']}"
+    told: dict[str, Any] = {"title": title, "caption": account.guarantee.sentence(), "measure": measure}
+    plot = pictures.plot_by_distance if who else pictures.plot_by_victim
+    write_figure(folder, "account", plot([curve], **told))
+    write_figure(folder, "graph", pictures.plot_graph(account.graph.networkx(), by_node, account.attackers, **told))
+    for name in PAIRWISE:
+        (folder / name).unlink(missing_ok=True)
+
+
+class Pictures:
+    """One account with what its pictures need besides."""
+
+    def __init__(self, account: Account) -> None:
+        self.account, self.answer, self.algorithm = account, account.answer, account.algorithm
+        self.losses, self.mu, self.labels = account.losses, account.mu, account.named.labels
+        self.hops = {nodes: account.named.distances(nodes) for nodes in self.losses}
+        shift = gaussian.record_shift(account.config.adjacency, account.config.clip_norm)
+        self.unit = (shift / account.noise_std) ** 2 if account.noise_std > 0 else math.inf
+        self.many = account.config.all_attackers
+
+    def write(self, folder: Path) -> None:
+        """All files into the folder; those of an earlier call that this one does not write are removed."""
+        write_figure(folder, "account", self.by_distance())
+        write_figure(folder, "graph", self.coloured_graph())
+        if self.many:
+            single = {nodes[0]: losses for nodes, losses in self.losses.items()}
+            of: dict[str, Callable[[VictimLoss], float]] = {
+                "mu": functools.partial(self.mu, adaptive=False),
+                "mu_adaptive": functools.partial(self.mu, adaptive=True),
+            }
+            of |= {name: operator.attrgetter(name) for name in ("sensitivity_squared", "adaptive_sensitivity_squared")}
+            arrays: Any = {name: pairwise_matrix(single, self.algorithm.num_nodes, value) for name, value in of.items()}
+            buffer = io.BytesIO()
+            np.savez_compressed(buffer, labels=np.array(self.labels), **arrays)
+            files.atomic_write_bytes(folder / NPZ, buffer.getvalue())
+            write_figure(folder, "pairwise", self.heat_map(arrays["mu"]))
+        else:  # last, so that a full disk leaves the earlier answer whole
+            for name in PAIRWISE:
+                (folder / name).unlink(missing_ok=True)
+
+    # ---- one picture each --------------------------------------------------------------------------------
+
+    def by_distance(self) -> Any:
+        """account: loss by distance, or by victim where attackers have no place in the graph."""
+        placed = bool(next(iter(self.losses)))
+        pairs = [(self.hops[nodes].get(loss.victim, 0), loss) for nodes in self.losses for loss in self.losses[nodes]]
+        hops = np.array([hop for hop, _ in pairs], dtype=np.intp)
+        fixed, adaptive = (np.array([self.mu(loss, kind) ** 2 for _, loss in pairs]) for kind in (False, True))
+        by = sorted({loss.adaptive_by for _, loss in pairs})
+        if self.answer["adaptive"]:
+            curves = [pictures.Curve(pictures.FIXED, "ours", "also for training (adaptive)", hops, fixed)]
+        else:
+            curves = [
+                pictures.Curve(pictures.FIXED, "ours, fixed", "gradients fixed in advance", hops, fixed),
+                pictures.Curve(pictures.ADAPTIVE, "ours, adaptive", f"training; by {', '.join(by)}", hops, adaptive),
+            ]
+        curves += self._published_curves() if placed else []
+        local = max(loss.sensitivity_squared for loss in victim_losses(self.algorithm, LDP(), method="certified"))
+        shown: dict[str, Any] = {"caption": self._caption(), "local": local * self.unit}
+        if not placed:
+            return pictures.plot_by_victim(curves, title=self._unplaced(), **shown)
+        return pictures.plot_by_distance(curves, title=self._finding(hops, fixed), **shown)
+
+    def coloured_graph(self) -> Any:
+        """graph: colours are mu for gradients fixed in advance; of all attackers the one that learns most in sum."""
+        of: dict[Nodes, FloatArray] = {}
+        for nodes, losses in self.losses.items():
+            of[nodes] = np.full(self.algorithm.num_nodes, math.nan)
+            of[nodes][[loss.victim for loss in losses]] = [self.mu(loss, False) for loss in losses]
+        nodes = max(of, key=lambda key: of[key][np.isfinite(of[key])].sum())
+        choice = ", who learns most in sum," if self.many else ""
+        kind = "" if self.answer["adaptive"] else " Colours are for gradients fixed in advance."
+        title = f"What {self._attacker(nodes)}{choice} learns of each node" if nodes else self._unplaced()
+        caption = f"{self._setting()}{kind}"
+        return pictures.plot_graph(self.account.graph.networkx(), of[nodes], nodes, title=title, caption=caption)
+
+    def heat_map(self, mu: FloatArray) -> Any:
+        """pairwise: mu of every victim against every attacker."""
+        kind = "" if self.answer["adaptive"] else " For gradients fixed in advance."
+        title = f"Who learns what of whom: {self.answer['mechanism']} on {self.answer['graph']}"
+        return pictures.plot_pairwise(mu, self.labels, title=title, caption=f"{self._setting()}{kind}")
+
+    def _unplaced(self) -> str:
+        return f"What each node loses under trust model {self.answer['trust']}"
+
+    # ---- their parts -------------------------------------------------------------------------------------
+
+    @functools.cached_property
+    def _published(self) -> list[extensions.PublishedLosses]:
+        """What other packages know to be published about these attackers."""
+        question = self.answer["mechanism"], self.answer["trust"], self.algorithm, list(self.losses)
+        return [losses for bounds in extensions.every(extensions.PUBLISHED_LOSSES) for losses in bounds(*question)]
+
+    def _published_curves(self) -> list[pictures.Curve]:
+        curves = []
+        for kind, bound in zip(itertools.cycle((pictures.SQUARED, pictures.CODED)), self._published, strict=False):
+            pairs = [
+                (self.hops[nodes][loss.victim], bound.squared[nodes][loss.victim])
+                for nodes, losses in self.losses.items()
+                for loss in losses
+                if loss.victim not in nodes
+            ]
+            hops, drawn = np.array([hop for hop, _ in pairs], dtype=np.intp), np.array([value for _, value in pairs])
+            curves.append(pictures.Curve(kind, bound.name, bound.validity, hops, drawn * self.unit))
+        return curves
+
+    def _attacker(self, nodes: Nodes | None = None) -> str:
+        if nodes is None and self.many:
+            return "an attacker"
+        inside = next(iter(self.losses)) if nodes is None else nodes
+        return ", ".join(self.labels[v] for v in inside)
+
+    def _finding(self, hops: np.ndarray[Any, Any], losses: FloatArray) -> str:
+        """What the picture shows, claimed only where it holds."""
+        groups = [g for g in pictures.by_distance(hops, losses) if g.distance > 0 and 0 < g.mean < math.inf]
+        falling = len(groups) > 1 and all(a.mean > b.mean for a, b in itertools.pairwise(groups))
+        if not falling:
+            return f"What {self._attacker()} learns of a node, by distance"
+        first, last = groups[0], groups[-1]
+        fixed = "" if self.answer["adaptive"] else " (fixed gradients)"
+        two_digits = float(f"{first.mean / last.mean:.2g}")
+        if two_digits >= 1e6:
+            ratio = f"over $10^{{{math.floor(math.log10(two_digits))}}}$-fold"
+        else:
+            ratio = f"{two_digits:,.0f}-fold" if two_digits >= 10 else f"{two_digits:g}-fold"
+        return f"What {self._attacker()} learns{fixed} falls {ratio} from distance {first.distance} to {last.distance}"
+
+    def _setting(self) -> str:
+        answer = self.answer
+        mu, epsilon = rounded_up(answer["worst_mu_adaptive"]), rounded_up(answer["worst_epsilon_adaptive"])
+        return (
+            f"{answer['mechanism']} on {answer['graph']} ({answer['nodes']} nodes), gossip {answer['gossip']}, "
+            f"{self.algorithm.participation.describe()}; trust {answer['trust']}, noise std {answer['noise_std']:.4g}, "
+            f"{answer['unit']} level, {answer['adjacency']} with clipping norm {answer['clip_norm']:g}, "
+            f"released models: {answer['release']}; "
+            f"{'upper bounds' if self.account.config.bound == 'certified' else 'exact values'}. Largest loss in "
+            f"training: mu = {mu}, epsilon = {epsilon} "
+            f"at delta = {answer['delta']:g}."
+        )
+
+    def _caption(self) -> str:
+        words = self._setting()
+        if next(iter(self.losses)):
+            words += " Lines are means, bars reach from the smallest to the largest."
+        if not self.answer["adaptive"]:
+            words += " Fixed: gradients that do not react to messages; training needs the adaptive number."
+        if self._published:
+            words += " Published bounds are drawn as stated, with what is known of their validity."
+        return words

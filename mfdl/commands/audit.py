@@ -1,0 +1,164 @@
+"""`mfdl audit`: claims of mechanisms under trust models, against what runs show."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from collections.abc import Collection
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+from ..errors import InvalidInput
+from ..progress import Progress, Silent, shown
+from ..runs import options
+from ..runs.options import OnGraph, Option, TakesPart
+from . import terminal
+from .command import Answer, command
+
+if TYPE_CHECKING:
+    from ..audit import AuditMatrix
+
+
+MATRIX_TRUSTS = ("ldp", "pndp", "eavesdropper", "coalitions", "full-collusion", "central")
+
+
+@dataclasses.dataclass(frozen=True)
+class AuditConfig(TakesPart, OnGraph):
+    """Mechanisms by trust models, all at one noise, or each at the noise of one mu or epsilon.
+
+    Raises: InvalidInput: a value out of range, an unknown name, or options that exclude each other.
+    """
+
+    command: ClassVar[str] = "audit"
+
+    mechanism: Annotated[tuple[str, ...], Option("One of `mfdl mechanisms`; may be repeated.", metavar="NAME")] = ()
+    trust: Annotated[tuple[str, ...], Option("One of `mfdl trust list`; may be repeated.", metavar="NAME")] = ()
+    matrix: Annotated[bool, Option("Every mechanism and trust model that is not narrowed down.")] = False
+    graph: options.Graph = "ring:n=5"
+    attackers: options.Attackers = None
+    colluders: options.Colluders = None
+    coalition_size: Annotated[int | None, Option("coalitions: how many nodes collude; default 1.", metavar="Q")] = None
+    epochs: Annotated[int, Option("How often each record takes part.", ("--k", "--epochs"), least=1)] = 2
+    period: Annotated[int, Option("Steps per epoch; the run has k b steps.", ("--b", "--period"), least=1)] = 2
+    noise_std: Annotated[float | None, Option("nu, the noise of every cell.")] = None
+    mu: Annotated[float | None, Option("The claim of every cell, from which its noise follows; default 1.")] = None
+    epsilon: Annotated[
+        float | None, Option("The claim of every cell at --delta, from which its noise follows.", rule="positive")
+    ] = None
+    planted: Annotated[
+        bool, Option("Balls-in-bins: beside each mechanism a row whose attacker knows the bins, which must be refuted.")
+    ] = False
+    delta: options.Delta = 1e-6
+    trials: Annotated[int, Option("Runs that measure, per canary and input.")] = 4000
+    level: Annotated[float, Option("Of all bounds of all cells together.")] = 0.95
+    seed: Annotated[int, Option("Of the noise; one seed gives one result.")] = 0
+
+    def __post_init__(self, typed: Collection[str]) -> None:
+        super().__post_init__(typed)
+        from ..algorithms import registry
+
+        for name in self.mechanisms:
+            registry.check_name(name)
+        if [self.noise_std, self.mu, self.epsilon].count(None) < 2:
+            raise InvalidInput("give at most one of --noise-std and --mu and --epsilon.")
+        if self.has_bins and self.noise_std is None and self.epsilon is None:
+            raise InvalidInput(
+                f"--participation {options.BINS} has no mu that noise could follow; give --epsilon or --noise-std."
+            )
+        if self.planted and not self.has_bins:
+            raise InvalidInput(f"--planted: bins are public in a row of their own; add --participation {options.BINS}.")
+
+    @property
+    def mechanisms(self) -> tuple[str, ...]:
+        """Their names: those given, else all for a matrix."""
+        from ..algorithms import registry
+
+        return self.mechanism or (tuple(n for n in registry.MECHANISMS if n != "none") if self.matrix else ("dp-dsgd",))
+
+    @property
+    def trusts(self) -> tuple[str, ...]:
+        """The trust models: those given, else all that need no nodes for a matrix."""
+        return self.trust or (MATRIX_TRUSTS if self.matrix else ("ldp",))
+
+
+def run_audit(
+    config: AuditConfig, out: str | os.PathLike[str] | None = None, *, progress: Progress = "auto"
+) -> tuple[AuditMatrix, dict[str, Any]]:
+    """The cells, and all of it JSON-ready; out: a folder for audit.json, audit.csv and audit.png.
+
+    Raises: InvalidInput: nothing finite is claimed, nodes that are not there, or a folder that cannot be written.
+    """
+    from ..runs.output import require_folder, versions
+
+    began = time.perf_counter()
+    if out is not None:
+        require_folder(out)
+    matrix = _audited(config, shown(progress))
+    if all(cell.result is None for cell in matrix.cells):
+        why = matrix.cells[0].why
+        raise InvalidInput(f"nothing finite is claimed: {why}; choose another --trust or --mechanism.")
+    made_with: dict[str, Any] = {"graph": config.graph, "versions": versions(), "config": config.options()}
+    made_with["seconds"] = time.perf_counter() - began
+    if out is not None:
+        matrix.write(Path(out), made_with)
+    return matrix, {**matrix.to_dict(), **made_with}
+
+
+def _audited(config: AuditConfig, progress: Silent) -> AuditMatrix:
+    from ..algorithms import registry
+    from ..audit import audit_matrix
+    from ..runs.named_nodes import Named
+
+    graph, gossip = config.sparse_network()
+    named = Named(graph, **config.values("attackers", "colluders", "coalition_size"), anybody=True)
+    named.require_used(config.trusts)
+    models = {name: named.model(name) for name in config.trusts}
+    dynamics, scheme = config.dynamics(gossip), config.scheme()
+    with progress.status("building mechanisms"):
+        built = {name: registry.build(name, dynamics, scheme) for name in config.mechanisms}
+    entries = {name: registry.entry_of(name) for name in built}
+    release = {name: e.release for name, e in entries.items() if e is not None and e.release is not None}
+    settings = config.protected | config.values("noise_std", "epsilon", "planted", "level", "trials", "delta", "seed")
+    settings["mu"] = 1.0 if config.noise_std is None and config.epsilon is None and config.mu is None else config.mu
+    return audit_matrix(built, models, release=release, progress=progress, **settings)
+
+
+@command(AuditConfig, "Folder for audit.json, audit.csv and audit.png.")
+def audit(config: AuditConfig, out: Path | None) -> Answer:
+    """Run neighbouring inputs many times and compare what they show with the claimed mu, or epsilon of balls-in-bins.
+
+    The exit code is 0 when no claim is refuted, and every planted bug is; 1 otherwise.
+    """
+    matrix, answer = run_audit(config, out)
+    return answer, lambda: _show(matrix, out), int(bool(matrix.violations or matrix.unseen))
+
+
+def _show(matrix: AuditMatrix, out: Path | None) -> None:
+    from rich.markup import escape
+
+    from ..audit.audit_cells import NUMBERS
+
+    numbers = ("mu claimed", "mu >=", "epsilon claimed", "epsilon >=")  # as NUMBERS
+    title = f"claimed and audited privacy, all at level {matrix.level:g}"
+    table = terminal.table(("mechanism", "trust", *numbers, "verdict"), title=title, right=numbers)
+    for cell in matrix.cells:
+        row = cell.row()
+        values = ["" if row[name] == "" else f"{row[name]:.4g}" for name in NUMBERS]
+        verdict = f"no claim: {escape(cell.why)}"
+        if cell.result is not None:
+            verdict = "[red]REFUTED[/]" if cell.result.violated else "not refuted"
+        table.add_row(cell.mechanism, cell.trust, *values, verdict)
+    terminal.answers().print(table)
+    results = [(cell, cell.result) for cell in matrix.cells if cell.result is not None]
+    in_full = [r for cell, r in results if (r.violated and not cell.planted) or len(matrix.cells) == 1]
+    terminal.say(r.sentence() for r in in_full)
+    terminal.say(f"{cell.mechanism} under {cell.trust}: {note}." for cell, r in results for note in r.notes)
+    drawn = [(cell, r.draws) for cell, r in results if r.draws is not None and r not in in_full]
+    terminal.say(f"{cell.mechanism} under {cell.trust}: {draws.sentence()}" for cell, draws in drawn)
+    terminal.say(f"{cell.mechanism} under {cell.trust} is a planted bug that was not seen." for cell in matrix.unseen)
+    if refuted := sum(cell.planted != "" and result.violated for cell, result in results):
+        terminal.say([f"{refuted} planted bug{'s are' if refuted > 1 else ' is'} refuted, as expected."])
+    count = len(matrix.violations)
+    verdict = f"{count} claim{'s are' if count > 1 else ' is'} refuted." if count else "No claim is refuted."
+    terminal.say([verdict], out)

@@ -1,0 +1,299 @@
+"""`mfdl factorize`: the encoder of one mechanism on one graph, with its certificate: its options and its words."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+from ..errors import InvalidInput, unknown_name
+from ..runs import options
+from ..runs.options import OnGraph, Option, require_steps
+from . import terminal
+from .command import Answer, command
+
+if TYPE_CHECKING:
+    from ..objective import ErrorWeights
+
+
+PER_NODE = ("mafalda-l", "mafalda-classes")
+SECRET = "mafalda-bins"
+TEMPORAL = ("mafalda", SECRET, *PER_NODE, "d-mf", "bsr")
+SPATIAL = ("corn", "corn-pairwise", "decor")
+BOTH = ("time-space", "adapted", "space-time")
+FORMS = ("toeplitz", "banded", "buffered", "inverse", "banded-inverse")  # as factorization.FORMS, which a test holds
+BIN_FORMS = FORMS[:2]  # those that are searched for secret batches too
+IGNORED = (  # by which mechanisms (none: all over time) which fields, and why
+    ((), "coalition groups max_inverse_diagonal horizon", "it is noise over time"),
+    ([SECRET], "tolerance max_iterations device objective", "it has one search"),
+    (SPATIAL, "epochs period device", "it is noise over nodes, fresh in every step"),
+    (SPATIAL[1:], "solver tolerance max_iterations", "it searches one ratio, with no solver"),
+    (SPATIAL[1:], "groups", "it has one seed per edge; for other groups use --mechanism corn"),
+    (["corn-pairwise"], "coalition", "it is against an outsider; for coalitions use --mechanism decor"),
+    (BOTH, "max_inverse_diagonal", "its scale is unit sensitivity"),
+    (BOTH, "horizon", "its steps are epochs x period"),
+    (BOTH, "solver device", "it has one solver, on the CPU"),
+    ((*PER_NODE, SECRET, *SPATIAL, *BOTH), "probes probe_seed", "its error Gram is never estimated"),
+    (BOTH[1:], "coalition groups", "it has one seed for all; for groups use time-space"),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class FactorizeConfig(OnGraph):
+    """One mechanism on one graph.
+
+    Args: typed: fields given on purpose, even at their defaults.
+    Raises: InvalidInput: an unknown mechanism, a field that it does not have (typed, or not at its default), a value
+        out of range, a device that cannot be used.
+    """
+
+    command: ClassVar[str] = "factorize"
+    STOPPED: ClassVar[str] = "stopped"  # status of a solver that ran out of iterations
+
+    mechanism: Annotated[
+        str,
+        Option(
+            "Over time: mafalda, mafalda-bins (secret batches), mafalda-classes, mafalda-l, d-mf, bsr, file:FILE. "
+            "Over nodes: corn, corn-pairwise, decor. Over both: time-space, adapted, space-time.",
+            metavar="NAME",
+        ),
+    ] = "mafalda"
+    epochs: options.Epochs = 20
+    period: options.Period = 16
+    participation: options.Batches = "cyclic"
+    epsilon: Annotated[
+        float | None,
+        Option("Secret batches: the encoder is best at the noise that meets this at --delta.", rule="positive"),
+    ] = None
+    delta: options.Delta = 1e-6
+    adjacency: options.Adjacency = "replace-one"
+    objective: Annotated[str, Option("Which models count: post-average, or message (before averaging).")] = (
+        "post-average"
+    )
+    error_weights: Annotated[
+        str | None,
+        Option(
+            "Which models count: all, last:M, last:M:FLOOR, exponential:H, released (what --release-model says), or "
+            "any of these with /average.",
+            metavar="STEPS[/TARGET]",
+        ),
+    ] = None
+    release_model: options.ReleaseModel = "last"
+    momentum: options.Momentum = 0.0
+    weight_decay: options.WeightDecay = 0.0
+    lr: Annotated[float, Option("Learning rate: counts with weight decay; the loss is in units of its square.")] = 1.0
+    tolerance: Annotated[
+        float | None, Option("Certified relative gap to reach; default 1e-4, for adapted and seed groups 1e-3.")
+    ] = None
+    solver: Annotated[
+        str,
+        Option(
+            "dense (dual, L-BFGS) or autodiff (torch); corn with groups: newton or conic. mafalda over many steps, the "
+            "best of a form: toeplitz, banded (these two for secret batches too), buffered, inverse, banded-inverse."
+        ),
+    ] = "dense"
+    bandwidth: Annotated[
+        int | None,
+        Option("Of a form with diagonals: how many; default the period, at most 32 if not toeplitz.", least=1),
+    ] = None
+    buffers: Annotated[int, Option("buffered: exponentials.", least=1)] = 6
+    max_iterations: Annotated[int, Option("Iterations after which to stop.", least=1)] = 5000
+    coalition: Annotated[
+        int, Option("corn, decor, time-space: any Q nodes pool all they know; 0: none.", metavar="Q")
+    ] = 0
+    groups: Annotated[
+        Path | None,
+        Option(
+            "corn, time-space: who shares a seed, a JSON list of lists of node labels; default all nodes, or with "
+            "--coalition both ends of every edge.",
+            metavar="FILE.json",
+        ),
+    ] = None
+    max_inverse_diagonal: Annotated[float, Option("Noise over nodes: the bound on [R^-1]_ii.", metavar="R")] = 1.0
+    horizon: Annotated[int, Option("Noise over nodes: steps whose models count.", metavar="STEPS")] = 1
+    probes: Annotated[
+        int, Option("Random probes of the error Gram of graphs too large for its exact form.", least=2)
+    ] = 8
+    probe_seed: Annotated[int, Option("Seed of the probes.", least=0)] = 0
+    device: options.Device = None
+    jobs: Annotated[int | None, Option("CPU threads of the linear algebra; default: all.", least=1)] = None
+    typed: dataclasses.InitVar[Collection[str]] = ()
+
+    def __post_init__(self, typed: Collection[str]) -> None:
+        if not self.mechanism.startswith("file:") and self.mechanism not in TEMPORAL + SPATIAL + BOTH:
+            raise unknown_name("mechanism", self.mechanism, [*TEMPORAL, *SPATIAL, *BOTH, "file:FILE"])
+        self._require_target(typed)
+        for mechanisms, names, reason in IGNORED:
+            for name in names.split():
+                value, usual = getattr(self, name), getattr(type(self), name)
+                applies = self.mechanism not in (mechanisms or [self.mechanism] * self.over_time)
+                if not applies and (name in typed or value != usual):
+                    raise InvalidInput(
+                        f"--{name.replace('_', '-')} does not apply to {self.mechanism}: {reason}; got {value!r}, "
+                        f"leave it out{'' if name in typed else f' or at {usual!r}'}."
+                    )
+        super().__post_init__()
+        from .. import check
+
+        check.device(device=self.device)
+        self._require_form_options()
+        require_steps(self.epochs * self.period)
+        self.weights  # noqa: B018 - parsed
+
+    def _require_target(self, typed: Collection[str]) -> None:
+        """Secret batches have a target and one mechanism, which mafalda stands for; others have neither."""
+        if self.participation == options.BINS:
+            if self.mechanism not in ("mafalda", SECRET):
+                raise InvalidInput(
+                    f"--participation {options.BINS} is factorized for by {SECRET} (or mafalda, which stands for it "
+                    f"there), not by {self.mechanism}; leave one of them out."
+                )
+            if self.epsilon is None:
+                raise InvalidInput(
+                    f"--participation {options.BINS} has no sensitivity: which encoder is best depends on the target; "
+                    "give --epsilon, met at --delta."
+                )
+            from ..privacy import gaussian
+
+            gaussian.record_shift(self.adjacency, 1.0)
+            object.__setattr__(self, "mechanism", SECRET)
+            return
+        if self.mechanism == SECRET:
+            raise InvalidInput(
+                f"{SECRET} is made for secret batches; add --participation {options.BINS} --epsilon E, or take mafalda."
+            )
+        for name in ("epsilon", "delta", "adjacency"):
+            if name in typed or getattr(self, name) != getattr(type(self), name):
+                raise InvalidInput(
+                    f"--{name} {getattr(self, name)} is for --participation {options.BINS}: an encoder for public "
+                    "batches is best at every target; leave it out."
+                )
+
+    @property
+    def form(self) -> str | None:
+        """The form with structure that is searched; None where the solver has none."""
+        return self.solver if self.solver in FORMS and self.over_time else None
+
+    def _require_form_options(self) -> None:
+        if self.mechanism == SECRET and self.solver not in ("dense", *BIN_FORMS):
+            raise InvalidInput(
+                f"--solver {self.solver} does not apply to {SECRET}; take dense, or for many steps "
+                f"{' or '.join(BIN_FORMS)}."
+            )
+        if self.form is None:
+            if self.bandwidth is not None or self.buffers != type(self).buffers:
+                raise InvalidInput(f"--bandwidth and --buffers are for --solver {', '.join(FORMS)}; leave them out.")
+        elif self.mechanism not in ("mafalda", SECRET):
+            raise InvalidInput(f"--solver {self.solver} searches an encoder for all nodes; use it with mafalda.")
+        elif self.tolerance is not None:
+            raise InvalidInput(
+                f"--tolerance is for other solvers; the gap of the best {self.solver} one is what it is."
+            )
+
+    @property
+    def weights(self) -> ErrorWeights | None:
+        """What counts; the released model alone where one is named and nothing else is said."""
+        from ..objective import ErrorWeights
+
+        text = self.error_weights
+        if text is None and self.release_model != "last":
+            text = "released"
+        return None if text is None else ErrorWeights.parse(options.weights_of_release(text, self.release_model))
+
+    @property
+    def over_time(self) -> bool:
+        """Noise over steps, the same at every node or of its own."""
+        return self.mechanism not in SPATIAL + BOTH
+
+
+STOPPED_EXIT_CODE = 3
+
+
+@command(FactorizeConfig, "Keep the result; file:FILE names it later.", metavar="FILE")
+def factorize(config: FactorizeConfig, out: Path | None) -> Answer:
+    """Factorize the error of decentralized learning: loss, certified lower bound, gap.
+
+    Over time (mafalda, d-mf, ...) and over time and nodes (time-space, ...) loss is sensitivity^2 tr(H X^-1), the
+    variance of the noise in all models together per unit of noise and coordinate. Over nodes (corn, corn-pairwise,
+    decor) it is tr(W R W^T), R the covariance of one step, at [R^-1]_ii <= 1 for every node unless --max-inverse-
+    diagonal says otherwise; there are no epochs. For secret batches (--participation balls-in-bins --epsilon E) it is
+    tr(H X^-1) with max M_rr = 1, and the root error is its root times the noise that meets the target. Where a
+    mechanism is not the best of its kind the gap says what a better one would save. Exits with 3 when the solver
+    stopped before the tolerance.
+    """
+    from .factorize_jobs import run_factorize
+
+    answer = run_factorize(config, out)
+    return answer, lambda: _show(answer, out), STOPPED_EXIT_CODE * (answer["status"] == FactorizeConfig.STOPPED)
+
+
+def _show(answer: dict[str, Any], out: Path | None) -> None:
+    table = terminal.table(("", " "), title=f"{answer['mechanism']} on {answer['graph']}", right=(" ",))
+    table.show_header = False
+    rows = {
+        "nodes": f"{answer['nodes']:,}",
+        **_shape(answer),
+        "gossip": answer["gossip"],
+        "objective": answer["objective"],
+        "loss": _number(answer["loss"]) + _bar(answer),
+        "lower bound": _number(answer["lower_bound"]),
+        "gap": "inf" if isinstance(answer["gap"], str | None) else f"{answer['gap']:.2e}",
+        "status": answer["status"],
+        "iterations": f"{answer['iterations']:,}",
+        "seconds": f"{answer['seconds']:.2f}",
+    }
+    for name, value in rows.items():
+        table.add_row(name, value)
+    terminal.say([table, _sentence(answer), *(f"Note: {note}" for note in answer["notes"])])
+    if out is not None:
+        kind = "Covariance" if answer["steps"] is None else "Noise" if "independent_loss" in answer else "Encoder"
+        terminal.say([f"{kind} kept in {out}; use it as the mechanism file:{out}."])
+
+
+def _shape(answer: dict[str, Any]) -> dict[str, str]:
+    """Rows that only some mechanisms have."""
+    rows = {}
+    if answer["steps"] is not None:
+        rows["steps"] = f"{answer['steps']:,} ({answer['epochs']} epochs of {answer['period']})"
+    if answer["error_weights"] is not None:
+        rows["models that count"] = answer["error_weights"]
+    if "root_error" in answer:
+        rows["secret bins"] = f"{answer['period']}, correlated at most {answer['correlation']:.3g}"
+        rows["target"] = f"epsilon = {answer['epsilon']:g} at delta = {answer['delta']:g}, {answer['adjacency']}"
+        rows["noise std"] = _number(answer["noise_std"])
+        rows["root error"] = f"{_number(answer['root_error'])} (at least {_number(answer['root_error_bound'])})"
+    if "independent_loss" not in answer:
+        return rows
+    rows["against"] = f"coalitions of {answer['coalition']}" if answer["coalition"] else "an outsider"
+    if answer["steps"] is None:
+        rows["[R^-1]_ii at most"] = f"{answer['max_inverse_diagonal']:g}"
+    rows["shared seeds"] = f"{answer['groups']:,}"
+    rows["private std"] = _number(answer["private_std"])
+    if answer.get("sigma_pair") is not None:
+        rows["pairwise std"] = _number(answer["sigma_pair"])
+    return {**rows, "loss of independent noise": _number(answer["independent_loss"])}
+
+
+def _number(value: float | str | None) -> str:
+    if not isinstance(value, float):
+        return str(value)
+    return f"{value:,.1f}" if value >= 1e4 else f"{value:.6g}"
+
+
+def _bar(answer: dict[str, Any]) -> str:
+    """The error bar of a loss that refers to an estimate."""
+    return f" +- {answer['loss_error']:.2g} (95 %)" if "loss_error" in answer else ""
+
+
+def _sentence(answer: dict[str, Any]) -> str:
+    gap = answer["gap"]
+    if not isinstance(gap, float):
+        return "No finite gap is certified."
+    share = f"{100 * max(gap, 0.0) / (1 + max(gap, 0.0)):.2g} %"
+    what = answer.get("bound_over", "encoder, of any shape,")
+    estimated = "loss_error" in answer
+    certified = f"No {what} can save more than {share} of this loss (certified{' of the estimate' * estimated})."
+    if answer["status"] == FactorizeConfig.STOPPED:
+        return f"Stopped before the tolerance; raise --max-iterations or --tolerance. {certified}"
+    return certified

@@ -1,0 +1,304 @@
+"""What `mfdl factorize` answers: loss, lower bound and gap of noise over time, over nodes, or over both.
+
+In: a `FactorizeConfig`. Out: one JSON-ready dict, and the file that keeps the result.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from .. import check, factorization, graphs
+from ..algorithms.registry import build
+from ..check import FloatArray
+from ..dynamics import Dynamics
+from ..errors import InvalidInput, unknown_name
+from ..factorization import (
+    EstimatedFactorization,
+    Factorization,
+    FactorizationProblem,
+    NodeFactorizations,
+    SecretBinFactorization,
+    SpaceTimeFactorization,
+    SpatialFactorization,
+    StructuredFactorization,
+)
+from ..factorization.groups import Groups
+from ..factorization.search import Setting
+from ..factorization.secret_bins import BinFactorization
+from ..gossip import Gossip
+from ..objective import OBJECTIVES, Probes
+from ..participation import BallsInBins, Cyclic
+from ..privacy.sampled_exposures import noise_of_bins
+from ..progress import Progress, Silent, shown
+from ..runs.options import require_one_of
+from ..runs.output import json_number, require_writable, versions
+from .factorize import PER_NODE, SECRET, SPATIAL, FactorizeConfig
+
+OF_BINS = ("noise_std", "root_error", "root_error_bound")
+OVER_NODES = ("max_inverse_diagonal", "sigma_local", "sigma_pair", "independent_loss", "bound_over")
+
+
+def run_factorize(
+    config: FactorizeConfig, out: str | os.PathLike[str] | None = None, *, progress: Progress = "auto"
+) -> dict[str, Any]:
+    """Loss, certified lower bound and gap, JSON-ready; out: the file that file:FILE names later.
+
+    Raises: InvalidInput: a graph, groups or a file that cannot be used.
+    """
+    if out is not None:
+        require_writable(Path(out))
+    graph, gossip = config.sparse_network()
+    groups = None if config.groups is None else factorization.read_groups(config.groups, gossip.labels)
+    job = Job(config, gossip, groups, shown(progress))
+    with threadpool_limits(config.jobs):
+        began = time.perf_counter()
+        solved, grams = job.solve()
+        seconds = time.perf_counter() - began
+    of_bins = _facts_of_bins(config, solved) if isinstance(solved, SecretBinFactorization) else {}
+    certified = solved.best if isinstance(solved, SecretBinFactorization) else solved
+    weights = job.counted["weights"]
+    shared = {
+        **config.values("mechanism", "graph", "objective", "momentum", "weight_decay", "lr"),
+        "error_weights": None if weights is None else weights.describe(),
+        "graph_hash": graphs.content_hash(graph),
+        "gossip": gossip.name,
+    }
+    if out is not None:
+        header = {
+            **shared,
+            "gossip_hash": gossip.content_hash,
+            "node_labels": [str(label) for label in gossip.labels],
+            **of_bins,
+            "versions": versions(),
+        }
+        _save(out, job, certified, grams, header)
+    return {
+        **shared,
+        "nodes": gossip.num_nodes,
+        **{name: json_number(getattr(certified, name)) for name in ("loss", "lower_bound", "gap")},
+        "status": certified.status,
+        "iterations": certified.iterations,
+        "seconds": seconds,
+        "notes": list(certified.notes),
+        **_facts(config, certified),
+        **of_bins,
+    }
+
+
+def _facts_of_bins(config: FactorizeConfig, solved: SecretBinFactorization) -> dict[str, Any]:
+    """The target, the noise that meets it, what that costs the models, and every correlation that was tried."""
+    tried = [
+        {
+            "correlation": best.correlation,
+            "noise_std": json_number(std),
+            "loss": best.loss,
+            "lower_bound": best.lower_bound,
+        }
+        for _, std, best in solved.tried
+    ]
+    return {
+        **config.values("participation", "epsilon", "delta", "adjacency"),
+        **{name: getattr(solved, name) for name in OF_BINS},
+        "correlation": solved.best.correlation,
+        "tried": tried,
+        "bound_over": f"{solved.best.bound_over}, at the same noise,",
+    }
+
+
+def _facts(config: FactorizeConfig, solved: Certified) -> dict[str, Any]:
+    """What only some kinds of factorization have."""
+    if isinstance(solved, SpatialFactorization):
+        return {
+            **dict.fromkeys(("steps", "epochs", "period")),
+            **{name: getattr(solved, name) for name in OVER_NODES},
+            "coalition": solved.coalition_size,
+            "groups": len(solved.groups),
+            "horizon": config.horizon,
+            "private_std": math.sqrt(solved.private_variance),
+        }
+    facts: dict[str, Any] = {
+        "steps": config.epochs * config.period,
+        **config.values("epochs", "period"),
+        "sensitivity": getattr(solved, "sensitivity", None),  # none where batches are secret
+    }
+    if isinstance(solved, EstimatedFactorization):
+        facts |= {"loss_error": solved.loss_error, **config.values("probes", "probe_seed")}
+    if (of_structure := getattr(solved, "of_structure", None)) is not None:
+        facts |= {"form": config.form, **of_structure}
+    if isinstance(solved, SpaceTimeFactorization):
+        facts |= {
+            "coalition": solved.coalition_size,
+            "groups": 1 if solved.space is None else len(solved.space.groups),
+            "private_std": 0.0 if solved.space is None else math.sqrt(solved.space.private_variance),
+            "independent_loss": solved.independent_loss,
+            "bound_over": "noise over time and nodes, against an outsider,",
+        }
+    return facts
+
+
+def _save(out: str | os.PathLike[str], job: Job, solved: Certified, grams: Any, header: dict[str, Any]) -> None:
+    if not isinstance(solved, SpatialFactorization):
+        rate = f"constant, {job.config.lr:g}; H and loss are in units of its square"
+        header = {**header, "participation": job.made_for, "learning_rate": rate}
+    factorization.save(out, solved, header=header, grams=grams)
+
+
+OfTime = Factorization | NodeFactorizations | StructuredFactorization | BinFactorization | BinEncoder
+Certified = OfTime | SpaceTimeFactorization | SpatialFactorization
+Solved = Certified | SecretBinFactorization
+
+
+class Job:
+    """One config on its gossip matrix, ready to be solved."""
+
+    def __init__(self, config: FactorizeConfig, gossip: Gossip, groups: Groups | None, progress: Silent) -> None:
+        self.config, self.groups, self.progress = config, groups, progress
+        self.dynamics = Dynamics(
+            gossip, learning_rate=config.lr, momentum=config.momentum, weight_decay=config.weight_decay
+        )
+        tolerance = config.tolerance
+        if tolerance is None:
+            grouped = factorization.default_tolerance(groups, config.coalition)
+            tolerance = factorization.ADAPTED_TOLERANCE if config.mechanism == "adapted" else grouped
+        self.counted: dict[str, Any] = {"weights": config.weights, "objective": config.objective}
+        self.limits: dict[str, Any] = {"tolerance": tolerance, "max_iterations": config.max_iterations}
+
+    @property
+    def made_for(self) -> Cyclic | BallsInBins:
+        """What a file of it says."""
+        if self.config.mechanism == SECRET:
+            return BallsInBins(epochs=self.config.epochs, bins=self.config.period)
+        return self.participation
+
+    @property
+    def participation(self) -> Cyclic:
+        """Of noise that runs over steps."""
+        return Cyclic(epochs=self.config.epochs, period=self.config.period)
+
+    def solve(self) -> tuple[Solved, FloatArray | None]:
+        """The factorization and, for noise over time, the error Gram (one per node where the encoders are)."""
+        if self.config.mechanism == SECRET:
+            solved = self._of_bins()
+            return solved, solved.error_gram
+        if self.config.form is not None:
+            return self._of_form(self.config.form), None
+        if self.config.over_time:
+            return self._over_time(self.config.mechanism)
+        return (self._over_nodes() if self.config.mechanism in SPATIAL else self._over_both()), None
+
+    def _of_bins(self) -> SecretBinFactorization:
+        config = self.config
+        target = config.values("epsilon", "delta", "adjacency")
+        noise_std = noise_of_bins(bins=config.period, **target)
+        options: dict[str, Any] = {"weights": config.weights, "progress": self.progress}
+        options |= {"form": config.solver, "bandwidth": config.bandwidth}
+        return factorization.factorize_bins(self.dynamics, config.epochs, config.period, noise_std, **options)
+
+    def _of_form(self, form: str) -> StructuredFactorization:
+        require_one_of("objective", self.config.objective, OBJECTIVES)
+        config = self.config
+        limit: dict[str, Any] = {"max_iterations": config.max_iterations}
+        return factorization.factorize_long(
+            self.dynamics,
+            self.participation,
+            form=form,
+            bandwidth=config.bandwidth,
+            buffers=config.buffers,
+            **(limit if config.max_iterations != type(config).max_iterations else {}),
+            progress=self.progress,
+            **self.counted,
+        )
+
+    def _over_nodes(self) -> SpatialFactorization:
+        config, n = self.config, self.dynamics.num_nodes
+        if config.solver not in (known := ["dense", *factorization.COVARIANCE_SOLVERS]):
+            raise unknown_name("solver of noise over nodes", config.solver, known)
+        common = {"max_inverse_diagonal": config.max_inverse_diagonal, "horizon": config.horizon, **self.counted}
+        if config.mechanism != "corn":
+            with self.progress.status(f"factorizing {n} nodes"):
+                return factorization.optimal_pairwise(self.dynamics, coalition_size=config.coalition, **common)
+        grouped = config.solver != "dense" and config.coalition == 0  # the program for groups, with one group
+        return factorization.optimal_covariance(
+            self.dynamics,
+            groups=[list(range(n))] if self.groups is None and grouped else self.groups,
+            coalition_size=config.coalition,
+            method="newton" if config.solver == "dense" else config.solver,
+            progress=self.progress,
+            **self.limits,
+            **common,
+        )
+
+    def _over_both(self) -> SpaceTimeFactorization:
+        scheme, common = self.participation, {**self.counted, **self.limits, "progress": self.progress}
+        if self.config.mechanism == "time-space":
+            common |= {"coalition_size": self.config.coalition, "groups": self.groups}
+            return factorization.optimal_time_space(self.dynamics, scheme, **common)
+        adapted = self.config.mechanism == "adapted"
+        solve = factorization.optimal_adapted if adapted else factorization.optimal_space_time
+        return solve(self.dynamics, scheme, **common)
+
+    def _over_time(self, mechanism: str) -> tuple[Factorization | NodeFactorizations, FloatArray]:
+        check.positive(tolerance=self.limits["tolerance"])
+        require_one_of("objective", self.config.objective, OBJECTIVES)
+        require_one_of("solver", self.config.solver, factorization.SOLVERS)
+        if mechanism in PER_NODE:
+            return self._best_per_node(by_class=mechanism == "mafalda-classes")
+        if mechanism == "mafalda":
+            posed, best = self._best_shared()
+            return best, posed.error_gram
+        if mechanism == "d-mf":
+            return self._prefix_sums()
+        # bsr and file:FILE are built without optimising anything; a file is checked against nodes and steps
+        noise = build(mechanism, self.dynamics, self.participation).noise.causal
+        if noise is None or noise.fresh or noise.factor is not None:
+            raise InvalidInput(
+                f"{mechanism} holds noise correlated over nodes, whose loss and bound are in the file; factorize puts "
+                "encoders to the test. Use it as a mechanism of `mfdl compare` or `mfdl account`."
+            )
+        C = np.asarray(noise.written.array)
+        return self._judged_shared(C) if noise.shared else self._judged_per_node(C)
+
+    def _prefix_sums(self) -> tuple[Factorization, FloatArray]:
+        limits = {**self.limits, "tolerance": min(self.limits["tolerance"], factorization.PREFIX_SUM_TOLERANCE)}
+        try:
+            solved = factorization.prefix_sum_encoder(self.participation, progress=self.progress, **limits)
+            return self._judged_shared(solved.encoder)
+        except factorization.NotConverged as error:  # still a valid encoder, and its loss is what it is
+            fixed, gram = self._judged_shared(error.factorization.encoder)
+            note = "the prefix-sum encoder itself stopped before the tolerance"
+            return dataclasses.replace(fixed, status=self.config.STOPPED, notes=(*fixed.notes, note)), gram
+
+    def _best_shared(self) -> tuple[FactorizationProblem, Factorization]:
+        probes = Probes(self.config.probes, self.config.probe_seed)
+        posed = factorization.problem(self.dynamics, self.participation, probes=probes, **self.counted)
+        options = {"solver": self.config.solver, "device": self.config.device, "progress": self.progress, **self.limits}
+        return posed, factorization.solve_problem(posed, **options)
+
+    def _judged_shared(self, encoder: FloatArray) -> tuple[Factorization, FloatArray]:
+        posed, best = self._best_shared()
+        fixed = factorization.evaluate(posed, encoder, lower_bound=best.lower_bound)
+        loose = f"the lower bound is valid but loose: its solver stopped at gap {best.gap:.2g}"
+        notes = (*best.notes, loose) if best.status == self.config.STOPPED else best.notes
+        return dataclasses.replace(fixed, notes=notes), posed.error_gram
+
+    def _best_per_node(self, *, by_class: bool = False) -> tuple[NodeFactorizations, FloatArray]:
+        if self.config.solver != "dense":
+            raise InvalidInput("one encoder per node is solved by --solver dense only.")
+        solve = factorization.factorize_classes if by_class else factorization.factorize_nodes
+        options = {"allow_stopped": True, "progress": self.progress, **self.counted, **self.limits}
+        best = solve(self.dynamics, self.participation, **options)
+        counted = Setting(self.dynamics, self.participation, **self.counted).noise_objective
+        return best, np.stack(list(counted.over_steps_of_nodes()))
+
+    def _judged_per_node(self, encoders: FloatArray) -> tuple[NodeFactorizations, FloatArray]:
+        best, grams = self._best_per_node()
+        bounds = [node.lower_bound for node in best.nodes]
+        return factorization.evaluate_nodes(grams, self.participation, encoders, lower_bounds=bounds), grams

@@ -1,0 +1,91 @@
+"""`mfdl sweep`: a grid of training runs, each kept once it is finished."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ..errors import InvalidInput
+from ..runs.output import rounded_up
+from . import terminal
+
+OUT = Path("results/sweep")
+
+
+def sweep(
+    config: Annotated[
+        Path | None, typer.Argument(metavar="CONFIG.toml", help="Options of `mfdl compare`, several as lists.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="DIR", help="Folder of the sweep; default results/sweep.")
+    ] = None,
+    jobs: Annotated[
+        int | None,
+        typer.Option("--jobs", min=1, help="Runs at a time; default: one per core."),
+    ] = None,
+    engine: Annotated[
+        str | None,
+        typer.Option("--engine", metavar="NAME", help="joblib (processes, default) or dask."),
+    ] = None,
+    scheduler: Annotated[
+        str | None,
+        typer.Option(
+            "--scheduler", metavar="ADDRESS", help="dask: a running scheduler; default workers of this machine."
+        ),
+    ] = None,
+    status: Annotated[
+        Path | None, typer.Option("--status", metavar="DIR", help="Only say how far the sweep in a folder is.")
+    ] = None,
+    as_json: terminal.Json = False,
+) -> int:
+    """Train every cell of a grid (mechanism, trust model, budget, rate, error weights, graph, task, seed), each once.
+
+    Killed or stopped, the same command goes on from the finished cells. Exit code 1: some cells failed; --status says
+    why, and the same command tries them again.
+    """
+    from ..runs import Engine, Store, SweepConfig
+    from ..runs import sweep as run
+    from ..runs.sweep_file import Written
+    from ..runs.sweeping import answer
+
+    if (config is None) == (status is None):
+        raise InvalidInput("give one of CONFIG.toml, to run a sweep, and --status DIR, to look at one.")
+    if status is not None:
+        result = answer(Store.load(status))
+        _tell(result, as_json, seen=True)
+        return 0
+    assert config is not None
+    file = Written.read(config)
+    asked = SweepConfig.written(file)
+    name, address = engine or file.caller.get("engine", "joblib"), scheduler or file.caller.get("scheduler")
+    usual = file.options.get("jobs")
+    folder = out or Path(file.caller.get("out", OUT))
+    try:
+        result = run(asked, out=folder, engine=Engine(name, jobs or usual, address))
+    except KeyboardInterrupt:
+        kept = f"Finished cells are kept in {folder}; the same command goes on from there."
+        terminal.messages().print(kept, markup=False)
+        raise
+    _tell(result, as_json)
+    return int(result["failed"] > 0)
+
+
+def _tell(result: dict[str, Any], as_json: bool, *, seen: bool = False) -> None:
+    if as_json:
+        terminal.as_one_json_value(result)
+        return
+    counts = ", ".join(f"{result[name]} {name}" for name in ("finished", "failed", "missing"))
+    terminal.say([f"{result['total']} cells: {counts}."])
+    for failure in result["failures"]:
+        terminal.say([f"failed: {failure['mechanism']} ({failure['cell']}): {failure['error']}"])
+    if result["failures"]:
+        terminal.say([f"Tracebacks: {Path(result['out']) / 'failed'}; the next `mfdl sweep` tries these cells again."])
+    for budget in result["converted"]:
+        told = f"epsilon = {rounded_up(budget['epsilon'])} at delta = {budget['delta']:g}"
+        terminal.say([f"Secret batches have no mu: theirs is {told}, what mu = {budget['mu']:g} gives."])
+    if result["rows"] and not seen:
+        terminal.say([terminal.grid(result["rows"])])
+    if not seen:
+        terminal.say([], Path(result["out"]))

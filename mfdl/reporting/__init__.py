@@ -1,1 +1,0 @@
-"""Comparisons, tables and pictures: what people look at, at the edge of the library."""

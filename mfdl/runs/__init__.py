@@ -1,0 +1,49 @@
+"""Many training runs, each once: grids of cells, the store of their records, comparisons, sweeps and tuning.
+
+    cells = [Cell(config) for config in configs]      # one mechanism, budget, rate and seed each
+    records = run_cells(cells, "results/sweep", Engine("joblib", jobs=8))
+    store = Store.load("results/sweep")               # later, and in another process
+
+A cell is named by the content of all that decides its numbers, so it is trained once wherever it is needed; a sweep
+that was killed goes on, and what is on the disk at its end is what it would have been. Names load lazily: a config and
+its options bring none of the libraries that train.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+_EXPORTS = {
+    "Cell": "mfdl.runs.cells",
+    "Engine": "mfdl.engines",
+    "Store": "mfdl.runs.store",
+    "SweepConfig": "mfdl.runs.sweep_config",
+    "Tuning": "mfdl.runs.tuning",
+    "rows": "mfdl.runs.store",
+    "run_cells": "mfdl.runs.running",
+    "sweep": "mfdl.runs.sweeping",
+}
+
+__all__ = ["Cell", "Engine", "Store", "SweepConfig", "Tuning", "rows", "run_cells", "sweep"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _EXPORTS:
+        from ..submodules import submodule
+
+        return submodule(__name__, name)
+    globals()[name] = value = getattr(importlib.import_module(_EXPORTS[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
+if TYPE_CHECKING:
+    from ..engines import Engine
+    from .cells import Cell
+    from .running import run_cells
+    from .store import Store, rows
+    from .sweep_config import SweepConfig
+    from .sweeping import sweep
+    from .tuning import Tuning

@@ -1,0 +1,111 @@
+"""A cell: one training run, named by the content of what decides its numbers."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import json
+import typing
+from typing import Any
+
+from .. import __version__
+from ..algorithms import registry
+from ..errors import InvalidInput
+from .comparison_config import WHERE, ComparisonConfig
+from .shared import WITHOUT_NOISE, Shared, built
+
+OF_ATTACKERS = ("attackers", "colluders", "coalition_size", "release")
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """One mechanism, one budget, one rate, one seed, on one graph and task.
+
+    Attributes:
+        config: with exactly one mechanism, whose error weights are in its name, and one seed.
+        shared: what cells of one call have in common; None: made when it is needed.
+
+    Two cells are equal if their configs are: what says the same is written in one way (numbers as floats, settings in
+    order), and "none", which no privacy target and no attacker changes, has none of them.
+
+    Raises: InvalidInput: several mechanisms or seeds.
+    """
+
+    config: ComparisonConfig
+    shared: Shared | None = dataclasses.field(default=None, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if len(self.config.mechanisms) != 1 or self.config.seeds != 1:
+            raise InvalidInput(
+                f"a cell is one run: one mechanism and one seed, got {len(self.config.mechanisms)} mechanisms and "
+                f"{self.config.seeds} seeds; seeds=1 with first_seed names one."
+            )
+        object.__setattr__(self, "config", _canonical(self.config))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Sent to a worker: the config and the name."""
+        return {**self.__dict__, "shared": None}
+
+    @property
+    def mechanism(self) -> str:
+        """Its name, with error weights."""
+        return self.config.mechanisms[0]
+
+    @property
+    def seed(self) -> int:
+        """Of data split, first model, batch order and noise."""
+        return self.config.first_seed
+
+    @property
+    def num_steps(self) -> int:
+        """T."""
+        return self.config.epochs * self.config.period
+
+    def with_shared(self, shared: Shared) -> Cell:
+        """The same cell, which takes from there what it needs."""
+        if self.shared is None:
+            object.__setattr__(self, "shared", shared)
+        return self
+
+    @functools.cached_property
+    def options(self) -> dict[str, Any]:
+        """What was asked, as the options of `compare` are called, without where it is computed; JSON-ready."""
+        options = {name: value for name, value in self.config.options().items() if name not in WHERE}
+        return options | ({"mu": None} if self.mechanism == WITHOUT_NOISE else {})
+
+    @functools.cached_property
+    def hash(self) -> str:
+        """16 hex digits of the options, of graph, gossip matrix and task by their content, and of the version of mfdl.
+
+        Raises: InvalidInput: a graph, matrix or task that cannot be loaded.
+        """
+        shared = self.shared or Shared()
+        _, gossip = shared.network(self.config)
+        content = {
+            "options": self.options,
+            "mfdl": __version__,
+            "graph": shared.graph_hash(self.config),
+            "gossip": gossip.content_hash,
+            "task": shared.task(self.config).content_hash,
+        }
+        if self.mechanism.startswith(registry.FILE_PREFIX):
+            content["file"] = built(self.config, self.mechanism, gossip).content_hash
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _canonical(config: ComparisonConfig) -> ComparisonConfig:
+    changed: dict[str, Any] = {}
+    for name, (kind, _, _) in config.fields().items():
+        value = getattr(config, name)
+        if float in (kind, *typing.get_args(kind)) and isinstance(value, int):
+            changed[name] = float(value)
+    if config.epsilon is None and config.mu is None:
+        changed["mu"] = config.target_mu_or_default
+    changed |= {"error_weights": (), "settings": tuple(sorted(config.settings))}
+    if config.mechanisms == (WITHOUT_NOISE,):
+        default = {field.name: field.default for field in dataclasses.fields(ComparisonConfig)}
+        changed |= {name: default[name] for name in ("mu", "epsilon", "trust", "across_trust_models", *OF_ATTACKERS)}
+    same = all(getattr(config, name) == value for name, value in changed.items())
+    same &= all(type(getattr(config, name)) is type(value) for name, value in changed.items())
+    return config if same else dataclasses.replace(config, **changed)

@@ -1,0 +1,326 @@
+"""What a comparison is asked: every value checked before any work, without the libraries that do the work."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+from .. import metrics
+from ..errors import InvalidInput
+from . import options
+from .options import OnGraph, Option, Protects
+
+if TYPE_CHECKING:
+    from ..check import FloatArray
+    from ..dynamics import Dynamics
+    from ..gossip import Gossip
+    from ..participation import Participation
+    from ..trust import TrustModel
+
+
+DEFAULT_MECHANISMS = ("none", "dp-dsgd", "d-mf", "mafalda")
+DEFAULT_MU = 2.0
+WHERE: dict[str, Any] = {"jobs": 1, "ranks": None, "device": None, "data_home": None}
+"""Options that say where numbers are computed, at their defaults: they decide none."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ComparisonConfig(Protects, OnGraph):
+    """Everything that decides the numbers of a comparison, and (those of WHERE) how they are computed.
+
+    Attributes: as their options; besides,
+        mu: target of Gaussian DP; or epsilon at delta; neither means mu = 2. With mu, delta only says where
+            the equivalent epsilon is reported. Secret batches have no mu, and need epsilon.
+        participation: "balls-in-bins": every mechanism is trained with secret batches; "cyclic": with public ones.
+        adjacency, clip_norm, momentum, weight_decay: of all mechanisms.
+        unit: at "user" each node takes part in every step.
+        trust, attackers, colluders, coalition_size: the trust model, as `trust.named` reads them; one for all.
+        across_trust_models: mechanisms that are not meant for `trust` come each under its own model.
+        learning_rate, lr_schedule: of the first step, and how it goes on (`mfdl.dynamics.schedule`).
+        clip_schedule: how clip_norm goes on: step t clips to clip_norm c_t and adds c_t times the noise, which costs
+            as much privacy as ever (`ReplayConfig.clip_schedule`); not with momentum or weight decay.
+        partition: as `tasks.partition.parse` reads it; default the task's own.
+        settings: a mechanism with any is built with these instead of tuned.
+        mechanisms: distinct registry names, with error weights or without; "none" trains without noise.
+        release_model: what is evaluated and published (`mfdl.released`); results hold `last_loss` of the last models
+            besides, where it is something else.
+        error_weights: each mechanism that optimises, and names no weights itself, is there once for each of these.
+        metrics: what is measured besides loss and accuracy (`mfdl.metrics`): columns of steps.parquet, and `final_NAME`
+            of results, which are there only then.
+
+    Raises: InvalidInput: a value out of range, an unknown mechanism, or two targets.
+    """
+
+    command: ClassVar[str] = "compare"
+    SEVERAL: ClassVar[tuple[str, ...]] = ("mu", "epsilon", "learning_rate")
+
+    mechanisms: Annotated[
+        tuple[str, ...],
+        Option("Names of `mfdl mechanisms`, and file:FILE.", ("--mechanism",), metavar="A,B,...", listed=True),
+    ] = DEFAULT_MECHANISMS
+    task: Annotated[
+        str,
+        Option(
+            "digits, housing, a9a, mnist, ..., perhaps with parameters: mnist:split=pool,fraction=0.2.", metavar="NAME"
+        ),
+    ] = "digits"
+    epochs: options.Epochs = 20
+    period: options.Period = 16
+    participation: options.Batches = "cyclic"
+    mu: Annotated[
+        float | None,
+        Option(
+            "Privacy target: mu-Gaussian-DP; default 2 without --epsilon.", instead_of=("epsilon",), rule="positive"
+        ),
+    ] = None
+    epsilon: Annotated[float | None, Option("Privacy target instead of --mu.", instead_of=("mu",), rule="positive")] = (
+        None
+    )
+    delta: options.Delta = 1e-6
+    trust: Annotated[str, Option("Trust model of the ranking: a name of `mfdl trust list`.", metavar="NAME")] = "ldp"
+    attackers: Annotated[
+        tuple[str, ...] | None, Option("pndp: who attacks; default any one node.", metavar="A,B", listed=True)
+    ] = None
+    colluders: Annotated[
+        tuple[str, ...] | None, Option("colluding: nodes that share their secrets.", metavar="A,B", listed=True)
+    ] = None
+    coalition_size: options.CoalitionSize = None
+    release: options.Release = None
+    release_model: options.ReleaseModel = "last"
+    across_trust_models: Annotated[bool, Option("Let in mechanisms meant for another trust model, each labelled.")] = (
+        False
+    )
+    settings: Annotated[
+        tuple[str, ...],
+        Option("A parameter of a mechanism, e.g. muffliato.gossip_rounds=4.", ("--set",), metavar="NAME.KEY=VALUE"),
+    ] = ()
+    partition: Annotated[str | None, Option("Who holds which record: uniform, or dirichlet:alpha=10.")] = None
+    error_weights: Annotated[
+        tuple[str, ...],
+        Option(
+            "Which models count for mechanisms that optimise: all, last:M, last:M:FLOOR, exponential:H, released (what "
+            "--release-model says), or any of these with /average; may be repeated, then each mechanism is there once "
+            "for each.",
+            metavar="STEPS[/TARGET]",
+        ),
+    ] = ()
+    learning_rate: Annotated[float, Option("Learning rate.", ("--lr",), rule="positive")] = 0.5
+    lr_schedule: options.LearningRateSchedule = None
+    clip_schedule: Annotated[
+        str | None,
+        Option(
+            "How the clipping norm falls from its first step on, and noise in proportion: a rule as for --lr-schedule.",
+            metavar="RULE",
+        ),
+    ] = None
+    momentum: options.Momentum = 0.0
+    weight_decay: options.WeightDecay = 0.0
+    seeds: Annotated[int, Option("Number of seeds.", least=1)] = 3
+    first_seed: Annotated[int, Option("The first seed.", least=0)] = 0
+    eval_every: Annotated[int | None, Option("Steps between evaluations; default one epoch.", least=1)] = None
+    metrics: Annotated[
+        tuple[str, ...],
+        Option(
+            "Measured besides test loss and accuracy of each node: train_loss, average_loss, average_accuracy, "
+            "average_train_loss (of the average model).",
+            metavar="A,B",
+            listed=True,
+        ),
+    ] = ()
+    device: options.Device = None
+    jobs: Annotated[int, Option("Worker processes.", least=1)] = 1
+    ranks: Annotated[
+        int | None,
+        Option(
+            "Processes that share the nodes of each run, this one among them; a run that is stopped then goes on "
+            "from its last epoch.",
+            least=1,
+        ),
+    ] = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.ranks is not None and self.jobs > 1:
+            raise InvalidInput(
+                f"--ranks {self.ranks} shares the nodes of one run, --jobs {self.jobs} trains several at a time; give "
+                "one of them."
+            )
+        from ..algorithms import registry
+        from ..gossip import from_array
+        from ..released import Released
+
+        object.__setattr__(self, "metrics", metrics.requested(self.metrics))
+        options.require_steps(self.epochs * self.period)
+        options.require_seeds(self.seeds, self.first_seed)
+        self.dynamics(from_array([[1.0]]))
+        Released(self.release_model).of_steps(self.epochs * self.period)
+        if self.clip_schedule is not None and (self.momentum or self.weight_decay):
+            raise InvalidInput(
+                f"--clip-schedule {self.clip_schedule} scales what enters a step, which momentum ({self.momentum:g}) "
+                f"and weight decay ({self.weight_decay:g}) mix with other scales; leave them out, or the schedule."
+            )
+        self.trust_model()
+        options.require_for_bins(self)
+        if self.has_bins and self.unit == "user":
+            raise InvalidInput(
+                "--unit user needs every record in every step, and secret batches are for --unit record."
+            )
+        if self.adjacency == "add-remove":
+            raise InvalidInput(
+                "--adjacency add-remove cannot be trained: split, record-to-step map and batch sizes follow the number "
+                "of records; use zero-out or replace-one."
+            )
+        if self.mu is not None and self.epsilon is not None:
+            raise InvalidInput("give one privacy target: --mu, or --epsilon with --delta, not both.")
+        if self.has_bins and self.epsilon is None and set(self.mechanisms) - {"none"}:
+            raise InvalidInput(f"--participation {options.BINS} has no mu to aim at; give --epsilon, met at --delta.")
+        if not self.mechanisms:
+            raise InvalidInput("mechanisms must name at least one mechanism, e.g. none,dp-dsgd,mafalda.")
+        object.__setattr__(self, "mechanisms", tuple(map(self._with_release, self.mechanisms)))
+        for name in self.mechanisms:
+            registry.check_name(name)
+            if registry.is_of_secret_bins(name) and not self.has_bins:
+                raise InvalidInput(
+                    f"{name} is made for secret batches; add --participation {options.BINS}, or leave it out."
+                )
+        object.__setattr__(self, "mechanisms", self._with_weights())
+        for text in self.settings:
+            owner, dot, _ = text.partition(".")
+            if not dot or owner not in self.mechanisms:
+                raise InvalidInput(
+                    f"a setting must read NAME.KEY=VALUE with NAME one of {', '.join(self.mechanisms)}, got {text!r}."
+                )
+        for name in self.mechanisms:
+            self.parameters(name)
+        twice = [name for name in self.mechanisms if self.mechanisms.count(name) > 1]
+        if twice:
+            raise InvalidInput(f"mechanisms must be distinct, got {twice[0]!r} twice.")
+
+    def _with_release(self, name: str) -> str:
+        """The name of a mechanism whose error weights are those of the released model, in full."""
+        from ..algorithms.registry import WEIGHTS_MARK
+
+        base, mark, weights = name.partition(WEIGHTS_MARK)
+        return f"{base}{mark}{options.weights_of_release(weights, self.release_model)}" if mark else name
+
+    def _with_weights(self) -> tuple[str, ...]:
+        """The mechanisms, those that optimise once for each of the error weights; again applied, it changes nothing."""
+        from ..algorithms import registry
+        from ..objective import ErrorWeights
+
+        every = [options.weights_of_release(text, self.release_model) for text in self.error_weights]
+        for text in every:
+            ErrorWeights.parse(text).of_steps(self.epochs * self.period)
+        expanded: list[str] = []
+        for name in self.mechanisms:
+            base, weights = registry.split(name)
+            if weights is not None:
+                weights.of_steps(self.epochs * self.period)
+            entry = registry.entry_of(name)
+            if entry is None or not entry.weighted or weights is not None or not self.error_weights:
+                expanded.append(name)
+            else:
+                expanded += [f"{base}{registry.WEIGHTS_MARK}{text}" for text in every]
+        return tuple(expanded)
+
+    def dynamics(self, gossip: Gossip) -> Dynamics:
+        """Momentum, decay and step sizes of what is clipped to clip_norm, on a gossip matrix."""
+        from ..dynamics import Dynamics
+
+        T = self.epochs * self.period
+        rates = options.stepping(self.lr_schedule, self.learning_rate, T) * options.stepping(self.clip_schedule, 1.0, T)
+        return Dynamics(gossip, rates, momentum=self.momentum, weight_decay=self.weight_decay)
+
+    @property
+    def clips(self) -> FloatArray | None:
+        """c_t of each step; None where they are all 1."""
+        from ..dynamics import schedule
+
+        clips = schedule(self.clip_schedule or "constant", 1.0, self.epochs * self.period)
+        return None if isinstance(clips, float) else clips
+
+    @property
+    def has_bins(self) -> bool:
+        """Whether batches are secret."""
+        return self.participation == options.BINS
+
+    @property
+    def target_mu_or_default(self) -> float | None:
+        """The given mu, or the default one; None where batches are secret."""
+        return None if self.has_bins else DEFAULT_MU if self.mu is None else self.mu
+
+    @property
+    def target(self) -> dict[str, Any]:
+        """Keyword arguments of `calibrate`."""
+        if self.epsilon is not None:
+            return {"epsilon": self.epsilon, "delta": self.delta}
+        return {"mu": self.target_mu_or_default}
+
+    def scheme(self) -> Participation:
+        """(epochs, period)-cyclic, as many secret bins, or every step at user level."""
+        from ..participation import BallsInBins, Cyclic, EveryStep
+
+        if self.unit == "user":
+            return EveryStep(self.epochs * self.period)
+        if self.has_bins:
+            return BallsInBins(epochs=self.epochs, bins=self.period)
+        return Cyclic(epochs=self.epochs, period=self.period)
+
+    def parameters(self, name: str) -> dict[str, Any]:
+        """The settings of one mechanism, as its builder takes them."""
+        from ..algorithms import registry
+
+        given = [text.removeprefix(f"{name}.") for text in self.settings if text.startswith(f"{name}.")]
+        return registry.parse_parameters(name, given)
+
+    def trust_model(self) -> TrustModel:
+        """The trust model of the ranking."""
+        from .. import trust
+
+        return trust.named(
+            self.trust, attackers=self.attackers, colluders=self.colluders, coalition_size=self.coalition_size
+        )
+
+    @property
+    def seed_list(self) -> list[int]:
+        """The seeds themselves."""
+        return list(range(self.first_seed, self.first_seed + self.seeds))
+
+    @property
+    def measured_besides(self) -> tuple[str, ...]:
+        """What runs and results hold besides `final_loss` and `final_accuracy`, in their order."""
+        final = tuple(f"final_{name}" for name in self.metrics)
+        if self.release_model == "last":
+            return final
+        return (*final, *(f"last_{name}" for name in ("loss", "accuracy", *self.metrics)))
+
+    @property
+    def runs(self) -> list[tuple[str, int]]:
+        """Mechanism and seed of every run, in order."""
+        return [(name, seed) for name in self.mechanisms for seed in self.seed_list]
+
+    @property
+    def total_steps(self) -> int:
+        """Steps over all mechanisms and seeds: the length of a progress bar."""
+        return self.epochs * self.period * len(self.runs)
+
+    def options(self) -> dict[str, Any]:
+        """The values as the options of `mfdl compare` are called, what is not set as null; JSON-ready."""
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        values["lr"] = values.pop("learning_rate")
+        values["set"] = values.pop("settings")
+        values["data_home"] = None if self.data_home is None else str(self.data_home)
+        if self.epsilon is None:
+            values["mu"] = self.target_mu_or_default
+        for name in (
+            "metrics",
+            "lr_schedule",
+            "clip_schedule",
+            "ranks",
+        ):  # files without them stay as they were
+            if not values[name]:
+                del values[name]
+        for name, usual in (("release_model", "last"), ("participation", "cyclic")):
+            if values[name] == usual:
+                del values[name]
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}

@@ -1,0 +1,183 @@
+"""What several commands ask about: nodes by label, trust models by name, participation.
+
+In: the texts of the options. Out: objects of the library, or one refusal that says what to change.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import networkx as nx
+import numpy as np
+import scipy.sparse.csgraph
+
+from .. import graphs, trust
+from ..errors import InvalidInput
+from ..graphs import SparseGraph
+from ..participation import Cyclic, Participation
+from ..participation.scheme_names import SCHEMES
+from ..spec import Parameter
+from ..trust import TrustModel
+from .options import require_one_of, require_steps, split
+
+if TYPE_CHECKING:
+    from .options import TakesPart
+
+
+DEFAULT_SIZE = 1
+"""Of coalitions that nobody gave a size."""
+
+
+def participation_of(config: TakesPart, typed: Collection[str]) -> Participation:
+    """See `TakesPart.scheme`."""
+    name, epochs, period = config.participation, config.epochs, config.period
+    entry = SCHEMES.entry(name)
+    T = epochs * period if config.steps is None else config.steps
+    require_steps(max(T, epochs * period))
+    if entry.takes == {"steps"}:
+        defaults = {field.name: field.default for field in dataclasses.fields(config)}
+        given = (epochs, period) != (defaults["epochs"], defaults["period"]) or {"epochs", "period"} & set(typed)
+        if config.steps is not None and given and epochs * period != T:
+            raise InvalidInput(
+                f"--steps must be epochs * period, got --steps {T} with {epochs} epochs of {period} steps; "
+                f"{name} participation needs --steps alone."
+            )
+    elif "steps" not in entry.takes:
+        Cyclic(epochs=epochs, period=period, steps=config.steps)  # refuses steps that do not fit
+    scheme: Participation = entry.of_run(epochs=epochs, period=period, steps=T)
+    if config.unit == "user" and not scheme.in_every_step:
+        raise InvalidInput(
+            f"--unit user needs --participation every-step, as a user's data take part in every step, got "
+            f"{scheme.describe()}."
+        )
+    return scheme
+
+
+@dataclasses.dataclass(frozen=True)
+class Named:
+    """The nodes that the options name, and the trust models made of them.
+
+    Attributes: anybody: without --attackers, pndp is any single node, and coalitions without a size are of one.
+    """
+
+    graph: nx.Graph | SparseGraph
+    attackers: str | None = None
+    colluders: str | None = None
+    coalition_size: int | None = None
+    all_attackers: bool = False
+    anybody: bool = False
+
+    @functools.cached_property
+    def labels(self) -> list[str]:
+        """Of all nodes, by index."""
+        return [str(label) for label in graphs.labels(self.graph)]
+
+    def indices(self, option: str, text: str) -> tuple[int, ...]:
+        """The nodes of A,B."""
+        labels = split(text)
+        if not labels:
+            raise InvalidInput(f"--{option} must name at least one node, got {text!r}.")
+        return tuple(sorted({graphs.index_of(self.graph, label) for label in labels}))
+
+    def budgets(self, path: Path) -> dict[Any, float]:
+        """mu by the label of each node, from a JSON file of labels as texts.
+
+        Raises: InvalidInput: no such file, or one that holds something else.
+        """
+        try:
+            given = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "not JSON"
+            raise InvalidInput(f'cannot read --budgets {path}: {reason}; give {{"LABEL": mu, ...}}.') from None
+        if not isinstance(given, dict):
+            raise InvalidInput(f'--budgets {path} must hold one object {{"LABEL": mu, ...}}.')
+        ordered = graphs.labels(self.graph)
+        return {ordered[graphs.index_of(self.graph, label)]: mu for label, mu in given.items()}
+
+    def require_used(self, trusts: Sequence[str]) -> None:
+        """Refuses options that no trust model of this call reads, and a missing one."""
+        for name in trusts:
+            require_one_of("trust model", name, trust.MODELS)
+        for field, owners in _models_by_field().items():
+            if self._gives(field) and not set(owners) & set(trusts):
+                owner = " or ".join(owners)
+                raise InvalidInput(f"{_flag(field)} belongs to trust model {owner}, not to {trusts[0]}; leave it out.")
+        if self.all_attackers and self.attackers is not None:
+            raise InvalidInput("give --attackers or --all-attackers, not both.")
+        if self.all_attackers and trusts[0] != "pndp":
+            raise InvalidInput(f"--all-attackers needs --trust pndp, got {trusts[0]}; name them with --attackers.")
+        for name in trusts:
+            for parameter in trust.MODELS[name].signature.values():
+                if not self._may_lack(parameter) and not any(map(self._gives, _fields_of(parameter))):
+                    options = " or ".join(options_of(parameter))
+                    raise InvalidInput(
+                        f"trust model {name} needs {options}; labels start {', '.join(self.labels[:5])}."
+                    )
+
+    def model(self, name: str, attacker: int | None = None) -> TrustModel:
+        """The named trust model; attacker: the single attacker of pndp instead of the given ones."""
+        given: dict[str, Any] = {}
+        for parameter in trust.MODELS.entry(name).signature.values():
+            value = getattr(self, parameter.name, None)
+            if value is None and attacker is None and self._may_lack(parameter):
+                given[parameter.name] = DEFAULT_SIZE if parameter.required else None
+            elif parameter.type is not None:
+                given[parameter.name] = value
+            else:
+                given[parameter.name] = self._nodes(parameter.name, value or "", attacker)
+        return trust.named(name, **given)
+
+    def _gives(self, field: str) -> bool:
+        return getattr(self, field, None) not in (None, False)
+
+    def _may_lack(self, parameter: Parameter) -> bool:
+        """Whether a parameter of a trust model may be left out: None, for any node, only where that is allowed."""
+        if parameter.required:
+            return self.anybody and parameter.type is int
+        return self.anybody or parameter.default is not None
+
+    def _nodes(self, option: str, text: str, attacker: int | None) -> list[str | int]:
+        """The nodes of A,B or one attacker: labels, which guarantees print; indices where labels read like them."""
+        indices = self.indices(option, text) if attacker is None else (attacker,)
+        return [u if self.labels[u].startswith("#") else self.labels[u] for u in indices]
+
+    def distances(self, attackers: Sequence[int]) -> dict[int, int]:
+        """Hops from the nearest attacker, by node index; empty without attackers."""
+        if not attackers:
+            return {}
+        links = graphs.adjacency(self.graph)
+        hops = scipy.sparse.csgraph.dijkstra(links, unweighted=True, indices=list(attackers), min_only=True)
+        return {int(u): int(hops[u]) for u in np.flatnonzero(np.isfinite(hops))}
+
+
+def options_of(parameter: Parameter) -> tuple[str, ...]:
+    """The options of the command line that give a parameter of a trust model, as they are typed."""
+    value = "Q" if parameter.type is int else "A,B"
+    first, *others = _fields_of(parameter)
+    return (f"{_flag(first)} {value}", *map(_flag, others))
+
+
+def _models_by_field() -> dict[str, list[str]]:
+    """The trust models that read a field of `Named`."""
+    owners: dict[str, list[str]] = {}
+    for name, entry in trust.MODELS.items():
+        for parameter in entry.signature.values():
+            for field in _fields_of(parameter):
+                owners.setdefault(field, []).append(name)
+    return owners
+
+
+def _fields_of(parameter: Parameter) -> tuple[str, ...]:
+    """The fields of `Named` for a parameter of a trust model; with None for any node, all of them may be asked for."""
+    every = f"all_{parameter.name}"
+    takes_all = not parameter.required and parameter.default is None and every in Named.__dataclass_fields__
+    return (parameter.name, every) if takes_all else (parameter.name,)
+
+
+def _flag(field: str) -> str:
+    return f"--{field.replace('_', '-')}"

@@ -1,0 +1,441 @@
+"""The options of the commands: every command is a frozen dataclass whose fields are its options.
+
+In: fields `name: Annotated[type, Option(help, ...)] = default`. Out: the same names, defaults and words for Python, for
+TOML files and for the command line (`mfdl.commands.command`). Configs and this module import the libraries that do the
+work only where they do it, so that `mfdl COMMAND --help` brings none of them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import os
+import tomllib
+import types
+import typing
+from collections.abc import Collection
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
+
+from ..errors import InvalidInput, did_you_mean, require_known
+
+if TYPE_CHECKING:
+    from ..check import FloatArray
+    from ..dynamics import Dynamics
+    from ..gossip import Gossip, GossipMatrix
+    from ..graphs import SparseGraph
+    from ..participation import Participation
+
+
+OF_THE_CALLER: dict[str, Any] = {"out": str, "resume": bool}
+"""Keys that may stand in a file, and belong to the command, not to its config, and what kind of value they have."""
+WORDS_OF_KINDS = {float: "a number", int: "an integer", str: "a text", bool: "true or false", Path: "a path"}
+RELEASES = ("none", "average", "all")
+BINS = "balls-in-bins"  # as BallsInBins.scheme, which a test holds
+ONLY_PUBLIC = {
+    "mu": "has no mu; give --epsilon, which is met at --delta",
+    "noise_multiplier": "has no sensitivity to scale by; give --noise-std, or --epsilon",
+    "lipschitz": "counts hidden messages as seen, where no such constant helps; leave it out",
+    "release": "counts every message as seen, and released models with them; leave it out",
+    "all_attackers": "counts every message as seen, whoever attacks; name some with --attackers",
+}
+"""Options that secret batches do not take, and why."""
+MAX_STEPS = 10**6
+"""Of a run: beyond it a typing error would exhaust the machine before anything could be said."""
+MAX_SEEDS = 10**5
+"""Of a comparison, for the same reason."""
+LARGEST_SEED = 2**63 - 1
+"""Tables hold seeds as int64."""
+
+
+def spelled(flag: str) -> str:
+    """The flag as it is documented: `--mechanisms` is read as `--mechanism`, whether a command takes one or several."""
+    return "mechanism" if flag == "mechanisms" else flag
+
+
+@dataclasses.dataclass(frozen=True)
+class Option:
+    """What the command line says of one field, and what every value of it must be.
+
+    Attributes:
+        flags: its names there; the first one is its name in files; default `--field-name`.
+        listed: a tuple that is written A,B there; other tuples are given by repeating the option.
+        instead_of: fields that say the same in another way: a typed option replaces theirs of a file.
+        rule: what a value is by `mfdl.check`; least: the smallest integer; among: all that it can be.
+    """
+
+    help: str
+    flags: tuple[str, ...] = ()
+    metavar: str | None = None
+    listed: bool = False
+    instead_of: tuple[str, ...] = ()
+    rule: str | None = None
+    least: int | None = None
+    among: Collection[str] = ()
+
+    def require(self, name: str, value: Any) -> None:
+        """Refuses a value that the field cannot have; None, not given, is always fine."""
+        from .. import check
+
+        if value is None:
+            return
+        if self.rule is not None:
+            getattr(check, self.rule)(**{name: value})
+        if self.least is not None:
+            check.integer_at_least(self.least, **{name: value})
+        if self.among:
+            require_one_of(name, value, self.among)
+
+
+Graph = Annotated[
+    str,
+    Option(
+        "Named graph (florentine, ego-facebook, ring:n=16, erdos-renyi:n=100,p=0.2,seed=1, ...) or edge list.",
+        metavar="SPEC|FILE",
+    ),
+]
+Epochs = Annotated[int, Option("k: how often each record takes part.", least=1)]
+Period = Annotated[int, Option("b: steps per epoch; the run has k b steps.", least=1)]
+Momentum = Annotated[float, Option("Heavy-ball momentum of every node, in [0, 1).")]
+WeightDecay = Annotated[float, Option("Weight decay, outside of clipping.")]
+LearningRateSchedule = Annotated[
+    str | None,
+    Option(
+        "How the learning rate falls from its first step on, t = 0: constant (default), inverse-time:T0 (times 1 / (1 "
+        "+ t / T0)), or inverse-sqrt (times 1 / sqrt(t + 1)).",
+        metavar="RULE",
+    ),
+]
+Device = Annotated[str | None, Option("torch device, e.g. cpu or cuda; default: CUDA when there is one.")]
+Settings = Annotated[
+    tuple[str, ...], Option("A parameter of the mechanism; may be repeated.", ("--set",), metavar="KEY=VALUE")
+]
+Attackers = Annotated[
+    str | None,
+    Option("pndp: nodes that attack together, by label or as #INDEX.", ("--attackers", "--attacker"), metavar="A,B"),
+]
+Colluders = Annotated[str | None, Option("colluding: nodes that share their secrets.", metavar="A,B")]
+CoalitionSize = Annotated[int | None, Option("coalitions: how many nodes collude.", metavar="Q")]
+Delta = Annotated[float, Option("delta of epsilon.", rule="open_unit")]
+Release = Annotated[
+    str | None,
+    Option("Final models that are published: none, average or all; default all.", among=RELEASES),
+]
+ReleaseModel = Annotated[
+    str,
+    Option(
+        "What of each node's models is evaluated and published: last, average:M (the mean of its last M models), or "
+        "exponential:M (of all, weights halved every M steps back); with +G after G more rounds of gossip.",
+        metavar="MODEL",
+    ),
+]
+Adjacency = Annotated[str, Option("replace-one, zero-out or add-remove.")]
+Batches = Annotated[
+    str,
+    Option(
+        "cyclic (public batches), or balls-in-bins (secret ones: each record draws one of b bins once).",
+        metavar="NAME",
+        among=("cyclic", BINS),
+    ),
+]
+Jobs = Annotated[int | None, Option("Worker processes; default: one per core.", least=1)]
+
+
+class Config:
+    """What all configs can do.
+
+    Attributes:
+        command: the name of the command, and of its table in a TOML file.
+        SEVERAL: numbers of which the command takes several at once, as A,B, though a config holds one.
+    """
+
+    command: ClassVar[str]
+    SEVERAL: ClassVar[tuple[str, ...]] = ()
+
+    def __post_init__(self) -> None:
+        """Several texts may be given as any sequence, or as one text A,B; they are kept as a tuple.
+
+        Raises: InvalidInput: something else, or a value against the rule of its field.
+        """
+        for name, (kind, option, _) in self.fields().items():
+            value = getattr(self, name)
+            if is_tuple(kind) and value is not None:
+                texts = split(value) if isinstance(value, str) and option.listed else value
+                if not isinstance(texts, list | tuple) or not all(isinstance(text, str) for text in texts):
+                    raise InvalidInput(f"{name} must be a list of texts, got {value!r}.")
+                object.__setattr__(self, name, tuple(texts))
+            if value is None and types.NoneType not in typing.get_args(kind):
+                raise InvalidInput(f"{name} has a value, got None; leave it out for the default.")
+            option.require(name, value)
+
+    @classmethod
+    @functools.cache
+    def fields(cls) -> dict[str, tuple[Any, Option, Any]]:
+        """Type, `Option` and default by the name of the field; its own before those that configs share."""
+        hints = typing.get_type_hints(cls, include_extras=True)
+        found = {}
+        every: Any = dataclasses.fields(cls)  # type: ignore[arg-type]  # its subclasses are dataclasses
+        for field in sorted(every, key=lambda field: field.name not in cls.__annotations__):
+            kind, option = typing.get_args(hints[field.name])
+            flags = option.flags or (f"--{field.name.replace('_', '-')}",)
+            found[field.name] = kind, dataclasses.replace(option, flags=flags), field.default
+        return found
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], **changed: Any) -> Self:
+        """The config in a file: TOML, or the results.json of an earlier run.
+
+        Args: changed: fields that win over the file.
+        Raises: InvalidInput: a file that cannot be read, an unknown key, or a value that the config refuses.
+        """
+        fields, values = cls.fields(), cls.in_file(Path(path))
+        for name, value in values.items():  # several numbers, as A,B, are for the command line
+            if name in cls.SEVERAL and isinstance(value, str):
+                raise InvalidInput(f"{name} must be {WORDS_OF_KINDS[float]}, got several ({value}); give one of them.")
+        given = {name: value for name, value in values.items() if name in fields}
+        return cls(**{**given, **changed})
+
+    @classmethod
+    def in_file(cls, path: Path, of_the_caller: Collection[str] = tuple(OF_THE_CALLER)) -> dict[str, Any]:
+        """The values in a file by field; lists of texts are joined to A,B but where options are repeated.
+
+        Raises: InvalidInput: a file that cannot be read, an unknown key, or a value of another kind than its field.
+        """
+        fields = {option.flags[0].lstrip("-"): (name, kind, option) for name, (kind, option, _) in cls.fields().items()}
+        fields |= {name: (name, OF_THE_CALLER[name], Option("")) for name in of_the_caller}
+        values: dict[str, Any] = {}
+        for key, value in _read(path, cls.command).items():
+            flag = spelled(key.replace("_", "-"))
+            if flag not in fields:
+                raise InvalidInput(
+                    f"--config {path}: unknown key {key!r}{did_you_mean(flag, fields)} Known: "
+                    f"{', '.join(sorted(fields))}."
+                )
+            name, kind, option = fields[flag]
+            if name in cls.SEVERAL and isinstance(value, list):
+                values[name] = ",".join(repr(of_kind(kind, item, f"--config {path}: {key}")) for item in value)
+                continue
+            texts = isinstance(value, list) and all(isinstance(item, str) for item in value)
+            if isinstance(value, dict) or (isinstance(value, list) and not texts):
+                raise InvalidInput(
+                    f"--config {path}: {key} must be a text, a number or a list of texts, got {value!r}."
+                )
+            if value is not None:  # null in results.json: not set
+                value = ",".join(value) if texts and (option.listed or not is_tuple(kind)) else value
+                values[name] = value if is_tuple(kind) else of_kind(kind, value, f"--config {path}: {key}")
+        return values
+
+    def values(self, *names: str) -> dict[str, Any]:
+        """Some fields by name."""
+        return {name: getattr(self, name) for name in names}
+
+    def options(self) -> dict[str, Any]:
+        """The values that are set, as the options are called; JSON-ready, and `load` reads them back."""
+        values = {option.flags[0].lstrip("-"): getattr(self, name) for name, (_, option, _) in self.fields().items()}
+        return {
+            flag: str(value) if isinstance(value, Path) else value
+            for flag, value in values.items()
+            if value is not None and value != ()
+        }
+
+
+@dataclasses.dataclass(frozen=True)
+class OnGraph(Config):
+    """Where training runs."""
+
+    graph: Graph = "florentine"
+    largest_component: Annotated[bool, Option("Keep the largest connected component only.")] = False
+    gossip: Annotated[
+        str,
+        Option(
+            "metropolis-hastings, uniform, or a row-stochastic matrix as .npy or .csv, rows in label order.",
+            metavar="NAME|FILE",
+        ),
+    ] = "metropolis-hastings"
+    data_home: Annotated[Path | None, Option("Data folder; default: $MFDL_DATA, else the user's cache folder.")] = None
+
+    def sparse_network(self) -> tuple[SparseGraph, GossipMatrix]:
+        """The connected graph as arrays, which hold millions of nodes, and its gossip matrix."""
+        from .. import gossip, graphs
+
+        loaded = graphs.load_sparse(self.graph, largest_component=self.largest_component, data_home=self.data_home)
+        graphs.require_connected(loaded)
+        return loaded, gossip.load(self.gossip, loaded)
+
+
+@dataclasses.dataclass(frozen=True)
+class Protects(Config):
+    """Whose data are protected, and what is clipped."""
+
+    unit: Annotated[
+        str,
+        Option(
+            "Whose data are protected: record, where each record's gradient is clipped, or user, all data of a "
+            "node, where its mean gradient is clipped.",
+            metavar="UNIT",
+            among=("record", "user"),
+        ),
+    ] = "record"
+    clip_norm: Annotated[float, Option("Clipping norm of one record's gradient, or of a node's mean gradient.")] = 1.0
+    adjacency: Adjacency = "replace-one"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        from ..privacy import gaussian
+
+        gaussian.record_shift(self.adjacency, self.clip_norm)
+
+    @property
+    def protected(self) -> dict[str, Any]:
+        """As the accountant takes them."""
+        return self.values("unit", "clip_norm", "adjacency")
+
+
+@dataclasses.dataclass(frozen=True)
+class TakesPart(Protects):
+    """Who takes part when.
+
+    Args: typed: fields given on purpose.
+    """
+
+    epochs: Epochs = 20
+    period: Period = 16
+    participation: Annotated[
+        str,
+        Option(
+            "cyclic, once-per-epoch, every-step (what --unit user needs), single, min-separation (at most k uses, at "
+            "least b steps apart), or balls-in-bins (secret batches: each record draws one of b bins once).",
+            metavar="NAME",
+        ),
+    ] = "cyclic"
+    steps: Annotated[int | None, Option("T; default k b.")] = None
+    lr_schedule: LearningRateSchedule = None
+    typed: dataclasses.InitVar[Collection[str]] = ()
+
+    def __post_init__(self, typed: Collection[str]) -> None:
+        super().__post_init__()
+        stepping(self.lr_schedule, 1.0, self.scheme(typed).num_steps)
+        require_for_bins(self)
+
+    @property
+    def has_bins(self) -> bool:
+        """Whether batches are secret."""
+        return self.participation == BINS
+
+    def scheme(self, typed: Collection[str] = ()) -> Participation:
+        """The participation that the options name, at the unit of privacy that they name."""
+        from .named_nodes import participation_of
+
+        return participation_of(self, typed)
+
+    def dynamics(self, gossip: Gossip) -> Dynamics:
+        """Step sizes, of which only the ratios count, on a gossip matrix."""
+        from ..dynamics import Dynamics
+
+        return Dynamics(gossip, stepping(self.lr_schedule, 1.0, self.scheme().num_steps))
+
+
+def stepping(rule: str | None, first_rate: float, num_steps: int) -> float | FloatArray:
+    """The learning rates of an option, see `mfdl.dynamics.schedule`."""
+    from ..dynamics import schedule
+
+    return first_rate if rule is None else schedule(rule, first_rate, num_steps)
+
+
+def require_for_bins(config: Config) -> None:
+    """Refuses, where batches are secret, options that only public ones have."""
+    if getattr(config, "participation", None) != BINS:
+        return
+    for name, why in ONLY_PUBLIC.items():
+        value = getattr(config, name, None)
+        if value not in (None, False):
+            given = "" if value is True else f" {value}"
+            raise InvalidInput(f"--{name.replace('_', '-')}{given}: --participation {BINS} {why}.")
+
+
+def is_tuple(kind: Any) -> bool:
+    """Whether a field holds several texts."""
+    return typing.get_origin(kind) is tuple or any(typing.get_origin(one) is tuple for one in typing.get_args(kind))
+
+
+def weights_of_release(text: str, release_model: str) -> str:
+    """Error weights as `ErrorWeights.parse` takes them: "released" stands for the released model of the options."""
+    steps, slash, target = text.partition("/")
+    return f"released:{release_model}{slash}{target}" if steps.strip() == "released" else text
+
+
+def split(text: str) -> tuple[str, ...]:
+    """The parts of A,B."""
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _read(path: Path, command: str) -> dict[str, Any]:
+    """The options in a file: top-level keys, and those of the table named like the command."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        raise InvalidInput(f"cannot read --config {path}: {reason}.") from None
+    kind, loads = ("JSON", json.loads) if path.suffix == ".json" else ("TOML", tomllib.loads)
+    try:
+        content: Any = loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidInput(
+            f"--config {path} is not valid {kind}: {error}; give a .toml file of options, or the .json file of an "
+            "earlier run."
+        ) from None
+    if kind == "JSON":
+        content = content.get("config") if isinstance(content, dict) else None
+        if not isinstance(content, dict):
+            raise InvalidInput(
+                f"--config {path} holds no `config` object; give a results.json that `mfdl compare` or `mfdl account` "
+                "wrote, or a TOML file of options."
+            )
+        return content
+    tables = {key: value for key, value in content.items() if isinstance(value, dict)}
+    return {**{k: v for k, v in content.items() if k not in tables}, **tables.get(command, {})}
+
+
+def of_kind(kind: Any, value: Any, where: str) -> Any:
+    """A value of a file as a field of this kind holds it: what every file of options is read by.
+
+    Args: kind: of the field, or None beside it; where: the place in the file, for the message.
+    Raises: InvalidInput: a value of another kind; a number in quotes is a text.
+    """
+    (plain,) = [each for each in typing.get_args(kind) if each is not types.NoneType] or [kind]
+    allowed = {float: (int, float), Path: (str,)}.get(plain, (plain,))
+    if not isinstance(value, allowed) or (isinstance(value, bool) and plain is not bool):
+        quoted = isinstance(value, str) and plain in (int, float, bool)
+        way_out = "; write it without quotes." if quoted else "."
+        raise InvalidInput(f"{where} must be {WORDS_OF_KINDS[plain]}, got {value!r}{way_out}")
+    try:
+        return plain(value)
+    except OverflowError:
+        raise InvalidInput(f"{where} must be {WORDS_OF_KINDS[plain]} of float64, got one beyond it.") from None
+
+
+# ---- what several commands check ------------------------------------------------------------------------------------
+
+
+def require_one_of(kind: str, name: str | None, known: Collection[str]) -> None:
+    """Refuses a name that is not known, with the nearest one; None is always fine."""
+    if name is not None:
+        require_known(kind, name, known)
+
+
+def require_seeds(seeds: int, first_seed: int) -> None:
+    """Refuses more seeds than any comparison has, and seeds that its tables cannot hold."""
+    if seeds > MAX_SEEDS:
+        raise InvalidInput(f"a comparison has at most {MAX_SEEDS:,} seeds, got more; lower --seeds.")
+    if first_seed + seeds - 1 > LARGEST_SEED:
+        raise InvalidInput(
+            f"a seed is at most {LARGEST_SEED} in the tables of a comparison, got {seeds} from {first_seed} on; "
+            "lower --first-seed."
+        )
+
+
+def require_steps(steps: int) -> None:
+    """Refuses more steps than any run has."""
+    if steps > MAX_STEPS:
+        raise InvalidInput(f"a run has at most {MAX_STEPS:,} steps, got more; lower --epochs, --period or --steps.")

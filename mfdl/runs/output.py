@@ -1,0 +1,142 @@
+"""What every written answer needs: a place that can be written, plain JSON numbers, the versions behind them."""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+import platform
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .. import __version__, shown
+from ..errors import InvalidInput
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+    from ..algorithms import LinearAlgorithm
+    from ..commands.account import AccountConfig
+    from ..gossip import Gossip
+    from ..graphs import SparseGraph
+    from ..mechanism import Mechanism
+    from .options import OnGraph
+
+
+def require_writable(path: str | os.PathLike[str]) -> None:
+    """Refuses a file name that could not be written later; leaves nothing behind, not even a folder.
+
+    Raises: InvalidInput: the path is a folder or a name that no file can have, or its nearest existing parent is no
+        folder or cannot be written.
+    """
+    target = Path(path)
+    _require_name(target)
+    if target.is_dir():
+        raise InvalidInput(f"cannot write {target}: it is a folder; give the name of a file in it.")
+    folder = target.absolute().parent
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    try:
+        with tempfile.TemporaryFile(dir=folder):  # asking for permission answers wrongly for root and odd systems
+            pass
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise InvalidInput(f"cannot write {target}: {folder}: {reason}; choose a folder that can be written.") from None
+
+
+def require_folder(out: str | os.PathLike[str]) -> None:
+    """Refuses a folder in which results.json could not be written later."""
+    if os.path.exists(out) and not os.path.isdir(out):  # not of Path, which raise on names no file can have
+        raise InvalidInput(f"cannot write to {out}: it is a file; give a folder.")
+    require_writable(Path(out) / "results.json")
+
+
+def _require_name(target: Path) -> None:
+    try:
+        str(target).encode()
+        target.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except UnicodeEncodeError:  # bytes of the command line that are no UTF-8
+        raise InvalidInput(f"cannot write {str(target)!a}: the name is not valid UTF-8; use another.") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        written = str(target) if len(str(target)) <= 80 else f"{str(target)[:77]}..."
+        raise InvalidInput(f"cannot write {written!r}: {reason}; use another name.") from None
+
+
+def json_number(number: float | None) -> float | str | None:
+    """The number as JSON can hold it: infinity is the text "inf", nan is null."""
+    if number is None or math.isnan(number):
+        return None
+    if math.isinf(number):
+        return "inf" if number > 0 else "-inf"
+    return float(number)
+
+
+def rounded_up(value: float | str) -> str:
+    """Four digits, rounded up (`shown.rounded_up`): a table or title never shows less than what is lost.
+
+    >>> rounded_up(10.99721), rounded_up(2.0), rounded_up("inf")
+    ('11', '2', 'inf')
+    """
+    return shown.rounded_up(float(value), 4)
+
+
+def mu_rounded_up(value: float | str) -> str:
+    """As the sentence of a guarantee shows mu: six digits, rounded up.
+
+    >>> mu_rounded_up(2.0000001), mu_rounded_up("inf")
+    ('2.00001', 'inf')
+    """
+    return shown.rounded_up(float(value), 6)
+
+
+def largest_epsilon(result: dict[str, Any]) -> float | str | None:
+    """Of the mechanisms with noise of a comparison, as its guarantee states it; else the epsilon aimed at."""
+    stated = [row["epsilon"] for row in result["mechanisms"] if isinstance(row.get("epsilon"), float)]
+    return max(stated, default=result["epsilon"])
+
+
+def objective_fields(mechanism: Mechanism) -> dict[str, float | str | None]:
+    """`Mechanism.objective`, of estimates with half the width of the 95 % interval."""
+    error = mechanism.objective_error
+    return {"objective": json_number(mechanism.objective), **({"objective_error": error} if error else {})}
+
+
+def versions() -> dict[str, str]:
+    """What a number depends on besides its inputs."""
+    return {"mfdl": __version__, "python": platform.python_version(), **_versions_of_packages()}
+
+
+@functools.cache
+def _versions_of_packages() -> dict[str, str]:
+    """Read once a process: each answer names them, a comparison at several budgets dozens of times."""
+    import importlib.metadata
+
+    return {name: importlib.metadata.version(name) for name in ("numpy", "scipy", "torch")}
+
+
+def circumstances(config: OnGraph, graph: nx.Graph | SparseGraph, gossip: Gossip) -> dict[str, Any]:
+    """What every answer names besides its numbers."""
+    from .. import graphs
+
+    return {
+        "graph": config.graph,
+        "graph_hash": graphs.content_hash(graph),
+        "gossip": gossip.name,
+        "nodes": gossip.num_nodes,
+        "versions": versions(),
+        "config": config.options(),
+    }
+
+
+def asked_of(config: AccountConfig, graph: SparseGraph, algorithm: LinearAlgorithm) -> dict[str, Any]:
+    """What an answer of `mfdl account` names besides its numbers."""
+    return {
+        **circumstances(config, graph, algorithm.dynamics.gossip),
+        **config.values("mechanism", "trust", "adjacency", "unit", "clip_norm", "delta"),
+        "participation": algorithm.participation.to_dict(),
+        "steps": algorithm.num_steps,
+    }

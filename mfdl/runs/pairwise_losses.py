@@ -1,0 +1,253 @@
+"""Losses against many attackers at once: one process per core, the matrix mu[u, v].
+
+In: an algorithm and a trust model per attacker. Out: per attacker the `VictimLoss` of every victim, or a
+`PairwiseLosses` with its table and its heat map. How one attacker is accounted is in `privacy.accounting`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+import joblib
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from .. import check
+from ..algorithms import LinearAlgorithm
+from ..check import FloatArray
+from ..errors import InvalidInput, require_known
+from ..participation import Participation
+from ..privacy import gaussian
+from ..privacy.accounting import VictimLoss, victim_losses
+from ..privacy.guarantee import DELTA, lipschitz_notes
+from ..privacy.loss_tables import LOSS_METRICS, Cells, LossTable
+from ..privacy.losses import PrivacyLosses
+from ..privacy.question import Question, require_unit
+from ..progress import Progress, shown
+from ..shown import rounded_up
+from ..trust import PNDP, TrustModel
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+ROUNDING = 1e-9  # relative: numbers so close are shown as the same
+SHOWN_NODES = 40  # up to which a notebook draws the heat map
+
+
+def pairwise_losses(
+    algorithm: LinearAlgorithm,
+    make_trust: Callable[[int], TrustModel],
+    attackers: Sequence[int] | None = None,
+    *,
+    victims: Sequence[int] | None = None,
+    jobs: int | None = None,
+    progress: Progress = "auto",
+    **how: Any,
+) -> dict[int, list[VictimLoss]]:
+    """The losses of all victims against each attacker, attackers in parallel.
+
+    Args:
+        make_trust: the trust model of one attacker (a node index), e.g. `lambda v: PNDP([v])`; called here, not in
+            the workers.
+        attackers: node indices; default all.
+        victims: node indices; default all; an attacker is left out of its own list.
+        jobs: worker processes, each with one BLAS thread; default one per core; 1 stays in this process.
+        progress: True, False, "auto" (see `mfdl.progress`), or a function: called after each attacker.
+        how: participation, release, method, lipschitz and unit of `privacy.accounting.victim_losses`.
+
+    Returns: attacker -> losses in node order, in the order of `attackers`.
+    Raises: InvalidInput: jobs below 1, or what `victim_losses` refuses.
+    """
+    nodes = list(range(algorithm.num_nodes)) if attackers is None else list(attackers)
+    everybody = list(range(algorithm.num_nodes))
+    if victims is not None:
+        given = check.listed("node indices, e.g. [0]", victims=victims)
+        everybody = [check.integer_at_least(0, victim=victim) for victim in given]
+    workers = min(joblib.cpu_count() if jobs is None else check.integer_at_least(1, jobs=jobs), len(nodes))
+    # in this process joblib keeps to the order and starts nothing
+    pool = joblib.Parallel(n_jobs=max(workers, 1), return_as="generator_unordered" if workers > 1 else "generator")
+    finished = pool(
+        joblib.delayed(_against)(algorithm, v, make_trust(v), [u for u in everybody if u != v], how) for v in nodes
+    )
+    losses: dict[int, list[VictimLoss]] = {}
+    told = shown(progress, words=0)
+    with contextlib.closing(finished), told.bar(f"losses of {algorithm.name}, attackers", len(nodes)) as advance:
+        for attacker, its_losses in finished:
+            losses[attacker] = its_losses
+            advance()
+    return {v: losses[v] for v in nodes}
+
+
+def _against(
+    algorithm: LinearAlgorithm, attacker: int, trust: TrustModel, victims: list[int], how: Mapping[str, Any]
+) -> tuple[int, list[VictimLoss]]:
+    with threadpool_limits(1):
+        return attacker, victim_losses(algorithm, trust, victims=victims, progress=False, **how) if victims else []
+
+
+def pairwise_matrix(
+    losses: Mapping[int, Sequence[VictimLoss]], num_nodes: int, value: Callable[[VictimLoss], float]
+) -> FloatArray:
+    """value[u, v]: what attacker v learns of victim u, shape (num_nodes, num_nodes).
+
+    nan where a pair was not asked for; inf on the diagonal of the attackers, who know their own records.
+    """
+    matrix = np.full((num_nodes, num_nodes), math.nan)
+    for attacker, its_losses in losses.items():
+        matrix[attacker, attacker] = math.inf
+        for loss in its_losses:
+            matrix[loss.victim, attacker] = value(loss)
+    return matrix
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class PairwiseLosses(LossTable):
+    """What each of several attackers learns of each victim: `PrivacyLosses` by the attacking node.
+
+    Raises: InvalidInput: no attacker with a victim.
+    """
+
+    of_attackers: Mapping[int, PrivacyLosses]
+
+    def __post_init__(self) -> None:
+        if not self.of_attackers:
+            raise InvalidInput("pairwise losses must be of at least one attacker that has a victim.")
+
+    @property
+    def algorithm(self) -> LinearAlgorithm:
+        """The algorithm whose messages they are about."""
+        return cast("LinearAlgorithm", next(iter(self.of_attackers.values())).algorithm)
+
+    def worst(self, *, adaptive: bool = True) -> tuple[int, int]:
+        """(attacker, victim), the pair with the largest number."""
+        pairs = ((v, loss) for v, losses in self.of_attackers.items() for loss in losses.of_victims)
+        attacker, loss = max(pairs, key=lambda pair: pair[1].held(adaptive=adaptive).squared)
+        return attacker, loss.victim
+
+    def rows(self, noise_std: float = 1.0, *, delta: float = DELTA, adaptive: bool = True) -> list[dict[str, Any]]:
+        """One row for each attacker and victim, see `PrivacyLosses.rows`."""
+        how: dict[str, Any] = {"delta": delta, "adaptive": adaptive}
+        return [row for losses in self.of_attackers.values() for row in losses.rows(noise_std, **how)]
+
+    def matrix(
+        self, noise_std: float = 1.0, *, metric: str = "mu", delta: float = DELTA, adaptive: bool = True
+    ) -> FloatArray:
+        """[u, v]: what attacker v learns of victim u, shape (n, n); nan where not asked, inf where a node is both."""
+        require_known("metric", metric, LOSS_METRICS)
+        check.non_negative(noise_std=noise_std)
+        shift = next(iter(self.of_attackers.values())).question.record_shift
+
+        def value(loss: VictimLoss) -> float:
+            mu = loss.mu(record_shift=shift, noise_std=noise_std, adaptive=adaptive)
+            return mu if metric == "mu" else gaussian.epsilon_from_mu(mu, delta)
+
+        of = {v: losses.of_victims for v, losses in self.of_attackers.items()}
+        return pairwise_matrix(of, self.algorithm.num_nodes, value)
+
+    def _cells(self, rows: list[dict[str, Any]], metric: str, *, adaptive: bool) -> Cells:
+        labels = [str(label) for label in self.algorithm.dynamics.gossip.labels]
+        of = {(row["victim"], row["attacker"]): row[metric] for row in rows}
+        attacking = {str(labels[v]) for v in self.of_attackers}
+        values = np.array(
+            [[math.inf if u == v and v in attacking else of.get((u, v), math.nan) for v in labels] for u in labels]
+        )
+        title = f"{self.algorithm.name}: who learns what of whom" + self._all_equal(values, adaptive=adaptive)
+        return Cells(values, labels, labels, title)
+
+    def _all_equal(self, values: FloatArray, *, adaptive: bool) -> str:
+        """Further lines of the title, where the bound of LDP hides who learns what."""
+        known = values[np.isfinite(values)]
+        bounded = adaptive and not any(loss.adaptive for of in self.of_attackers.values() for loss in of.of_victims)
+        if not bounded or known.size < 2 or np.ptp(known) > ROUNDING * known.max():
+            return ""
+        return "\nall equal: the bound with all messages seen,\nfor adaptive gradients where messages are hidden"
+
+    def _sentence(self) -> str:
+        attacker, victim = self.worst()
+        labels, question = self.algorithm.dynamics.gossip.labels, self.of_attackers[attacker].question
+        (worst,) = (loss for loss in self.of_attackers[attacker].of_victims if loss.victim == victim)
+        mu = worst.trained.value * question.record_shift
+        constants = (losses.rests_on for losses in self.of_attackers.values())
+        rests_on = min((constant for constant in constants if constant is not None), default=None)
+        return (
+            f"of {self.algorithm.name!r} on {self.algorithm.num_nodes} nodes, {len(self.of_attackers)} attackers "
+            f"({question.trust.name}), {question.adjacency}, clip {question.clip_norm:g}; the worst of all pairs, "
+            f"attacker {labels[attacker]} and victim {labels[victim]}, has mu = {rounded_up(mu, 6)} / noise_std"
+            f"{''.join(f', {note}' for note in lipschitz_notes(rests_on))}"
+        )
+
+    def _rows(self) -> list[tuple[str, str]]:
+        labels = self.algorithm.dynamics.gossip.labels
+        return [
+            (
+                f"attacker {labels[v]}",
+                f"{len(losses.of_victims)} victims, worst sensitivity {rounded_up(losses.worst.value, 4)}",
+            )
+            for v, losses in list(self.of_attackers.items())[:SHOWN_NODES]
+        ]
+
+    def _figure(self) -> Figure | None:
+        return cast("Figure", self.heatmap().figure) if self.algorithm.num_nodes <= SHOWN_NODES else None
+
+
+def pairwise(
+    algorithm: LinearAlgorithm,
+    *,
+    adjacency: str,
+    clip_norm: float,
+    make_trust: Callable[[int], TrustModel] | None = None,
+    attackers: Sequence[int] | None = None,
+    victims: Sequence[int] | None = None,
+    participation: Participation | None = None,
+    release: str | None = None,
+    unit: str = "record",
+    method: str = "exact",
+    lipschitz: float | None = None,
+    jobs: int | None = 1,
+    progress: Progress = "auto",
+) -> PairwiseLosses:
+    """Every node against every attacker.
+
+    >>> from mfdl import Dynamics, algorithms, gossip, EveryStep
+    >>> path = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("path:n=3")), EveryStep(2))
+    >>> losses = pairwise(path, adjacency="zero-out", clip_norm=1.0, release="none")
+    >>> losses.matrix(noise_std=2.0, adaptive=False).round(2).tolist()
+    [[inf, 0.71, 0.16], [0.69, inf, 0.69], [0.16, 0.71, inf]]
+
+    Args:
+        make_trust: the trust model of one attacking node; default `PNDP([v])`, who sees what it receives.
+        attackers, victims: node indices; default all.
+        jobs: worker processes; None: one per core, worth it above some dozens of nodes.
+        progress: as for `pairwise_losses`.
+        adjacency, clip_norm, participation, release, unit, method, lipschitz: as for `mfdl.account`.
+
+    Raises: InvalidInput: as for `mfdl.account`, or nobody left to attack.
+    """
+    if make_trust is not None:
+        check.function("lambda v: mfdl.trust.PNDP([v])", make_trust=make_trust)
+    models = {v: PNDP([v]) if make_trust is None else make_trust(v) for v in _nodes(algorithm, attackers)}
+    how: dict[str, Any] = {"participation": participation, "release": release, "unit": unit, "method": method}
+    first = Question(next(iter(models.values())), adjacency, clip_norm, lipschitz=lipschitz, **how)
+    assert first.record_shift  # refuses adjacency and clip_norm before any work
+    require_unit(unit, first.participation_in(algorithm), lipschitz=lipschitz)
+    asked = {"victims": victims, "jobs": jobs, "progress": progress, "lipschitz": lipschitz, **how}
+    found = pairwise_losses(algorithm, lambda v: models[v], list(models), **asked)
+    questions = {v: dataclasses.replace(first, trust=model) for v, model in models.items()}
+    return PairwiseLosses(
+        {v: PrivacyLosses.of_victim_losses(algorithm, questions[v], its) for v, its in found.items() if its}
+    )
+
+
+def _nodes(algorithm: LinearAlgorithm, asked: Sequence[int] | None) -> list[int]:
+    check.instance(LinearAlgorithm, algorithm=algorithm)
+    n = algorithm.num_nodes
+    given = range(n) if asked is None else check.listed("node indices, e.g. [0]", attackers=asked)
+    nodes = [check.integer_at_least(0, attacker=v) for v in given]
+    if not nodes or max(nodes) >= n:
+        raise InvalidInput(f"attackers must be node indices below {n}, at least one, got {asked!r}.")
+    return nodes

@@ -1,0 +1,114 @@
+"""The picture of a comparison: test loss over steps on the left, where each mechanism ended on the right.
+
+In: the result and the steps of a comparison. Out: a matplotlib Figure of its own; what is written where is for the
+caller to say. The picture of runs, `plot_runs`, is in `training.plots`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..errors import InvalidInput, require_known
+from ..metrics import WORDS
+from ..pictures.curves import Curves, draw_curves, draw_over_steps, mean_over_nodes
+from ..pictures.looks import looks_of
+from ..training.learned import AT_BEST
+from ..training.run import final_steps
+from ..training.run_curves import plot_runs
+from .output import largest_epsilon, mu_rounded_up, rounded_up
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from numpy.typing import NDArray
+
+
+def plot_comparison(result: dict[str, Any], table: Any, ax: Axes | None = None, *, metric: str = "loss") -> Any:
+    """The picture of a comparison, a Figure of its own, or the axes given with the curves over steps in them.
+
+    Args:
+        result: as `compare.run_comparison` returns it.
+        table: pyarrow table with the columns mechanism, seed, step, node, loss, and accuracy where that is wanted.
+        ax: axes to draw in and to return; metric: "loss", "accuracy", or one asked for.
+    """
+    require_known("metric", metric, WORDS)
+    labels = {row["mechanism"]: row.get("label", row["mechanism"]) for row in result["mechanisms"]}
+    beside = {row["mechanism"]: row.get("final_accuracy_mean") for row in result["mechanisms"] if metric == "loss"}
+    if any(f"final_{metric}" not in run for run in result["runs"]):
+        raise InvalidInput(f"this comparison did not measure {metric!r}; compare with metrics={metric} (--metrics).")
+    finals = {(run["mechanism"], run["seed"]): run[f"final_{metric}"] for run in result["runs"]}
+    columns = {name: np.asarray(table[name]) for name in ("mechanism", "seed", "step")}
+    columns["value"] = np.asarray(table[metric], dtype=np.float64)
+    curves = []
+    for name, look in zip(labels, looks_of(labels), strict=True):
+        seeds = [seed for mechanism, seed in finals if mechanism == name]
+        pairs = [_mean_over_nodes(columns, name, seed) for seed in seeds]
+        steps, losses = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+        ended = [finals[name, seed] for seed in seeds]
+        curves.append(Curves(labels[name], look, steps, losses, ended, beside.get(name)))
+    participation = result["participation"]
+    caption = (
+        f"Task {result['task']}; graph {result['graph']}, {result['nodes']} nodes, gossip {result['gossip']}; "
+        f"{participation['epochs']} epochs of {participation['period']} steps, learning rate "
+        f"{result['learning_rate']:g}{_falling(result)}; seeds {_span(result['seeds'])}, noise {result['noise']}."
+    )
+    caption = " ".join([caption, *result.get("advice", ()), result["guarantee"].replace("\n", "; ")])
+    if "none" in labels and len(labels) > 1:
+        caption += " The guarantee is that of each mechanism but none, which adds no noise and has no guarantee."
+    start = result.get("untrained_loss_mean") if metric == "loss" else None
+    levels = {} if start is None or start <= AT_BEST else {"untrained": start}
+    if ax is not None:
+        return draw_over_steps(ax, curves, len(result["seeds"]), levels=levels, metric=metric, named=False)
+    title = (
+        _finding(result, curves)
+        if metric == "loss"
+        else f"{WORDS[metric].capitalize()} on {result['task']}, {_target(result)}"
+    )
+    last = final_steps(participation["epochs"] * participation["period"])
+    return draw_curves(curves, title, caption, len(result["seeds"]), last, levels=levels, metric=metric)
+
+
+def _mean_over_nodes(
+    columns: dict[str, NDArray[Any]], name: str, seed: int
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    rows = (columns["mechanism"] == name) & (columns["seed"] == seed)
+    return mean_over_nodes(columns["step"][rows], columns["value"][rows])
+
+
+def _falling(result: dict[str, Any]) -> str:
+    rule = result.get("config", {}).get("lr_schedule")
+    return "" if rule is None else f" ({rule})"
+
+
+def _span(seeds: Sequence[int]) -> str:
+    return str(seeds[0]) if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
+
+
+def _target(result: dict[str, Any]) -> str:
+    """mu and epsilon at which all were compared."""
+    mu, epsilon = result["mu"], result.get("epsilon")
+    words = [f"μ = {mu_rounded_up(mu)}"] if isinstance(mu, float) else []
+    if epsilon is not None and (words or mu is None):
+        words.append(f"ε = {rounded_up(largest_epsilon(result) or epsilon)} at δ = {result['delta']:g}")
+    return ", ".join(words) or "the same target"
+
+
+def _finding(result: dict[str, Any], curves: Sequence[Curves]) -> str:
+    """What the picture shows, claimed only as far as every seed agrees, and never of models that learned nothing."""
+    target = _target(result)
+    if result.get("finding"):
+        return f"{result['finding']} at {target}"
+    private = [curve for curve in curves if curve.label != "none" and curve.mean is not None]
+    if result.get("across_trust_models"):
+        return f"Test loss on {result['task']} under {target}, each mechanism under its own trust model: no ranking"
+    if len(private) < 2:
+        return f"Test loss on {result['task']} under {target}"
+    private.sort(key=lambda curve: curve.mean or 0.0)
+    best = private[0].reached
+    leaders = [curve for curve in private if not all(a > b for a, b in zip(curve.reached, best, strict=True))]
+    if len(leaders) == len(private):
+        return f"At equal privacy ({target}) no mechanism is ahead in every seed"
+    names = " and ".join(curve.short for curve in leaders)
+    return f"At equal privacy ({target}), {names} {'ends' if len(leaders) == 1 else 'end'} with the lowest test loss"

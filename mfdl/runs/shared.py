@@ -1,0 +1,181 @@
+"""What runs of one process share, each made once: graph, gossip matrix, task, and an algorithm with its losses.
+
+The sensitivity of an algorithm does not know the budget, so one accounting serves all budgets, and neither it nor the
+algorithm knows the seed of the training. A `Shared` is for one call: files that change later are read anew by the next.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import TYPE_CHECKING, Any, cast
+
+from .. import graphs, trust
+from ..algorithms import LinearAlgorithm, registry
+from ..errors import UnsupportedMechanism
+from ..factorization.kept import Solutions, keeping
+from ..mechanism import Mechanism
+from ..privacy.losses import PrivacyLosses
+from ..privacy.question import Question
+from ..privacy.sampled_exposures import noise_of_bins
+from ..training import tasks
+from .options import OnGraph
+from .output import objective_fields
+
+if TYPE_CHECKING:
+    from ..gossip import GossipMatrix
+    from ..graphs import SparseGraph
+    from ..privacy.guarantee import Guarantee
+    from ..training.tasks import Task
+    from ..trust import TrustModel
+    from .comparison_config import ComparisonConfig
+
+
+WITHOUT_NOISE = "none"
+OF_A_RUN: dict[str, Any] = {"seeds": 1, "first_seed": 0, "mu": None, "epsilon": None, "delta": 0.5, "eval_every": None}
+OF_A_RUN |= {"jobs": 1, "ranks": None, "device": None, "metrics": ()}
+"""Options that neither an algorithm nor its losses depend on, at some value that they can have."""
+
+KEPT_LOSSES, KEPT_DATA = 8, 64  # an encoder per node takes 100 MB, a task of images as much
+"""How many of each are kept."""
+
+
+class Shared:
+    """Made once and kept: see above.
+
+    Args: solutions: where solved factorizations are looked up; default those of this call alone.
+    """
+
+    def __init__(self, solutions: Solutions | None = None) -> None:
+        self._solutions = solutions or Solutions()
+        self._network = functools.lru_cache(KEPT_DATA)(_network)
+        self._graph_hash = functools.lru_cache(KEPT_DATA)(lambda place: graphs.content_hash(self.network(place)[0]))
+        self._task = functools.lru_cache(KEPT_DATA)(self._load_task)
+        self._fed = functools.lru_cache(KEPT_DATA)(_require_fed)
+        self._accounted = functools.lru_cache(KEPT_LOSSES)(self._account)
+
+    def network(self, config: OnGraph) -> tuple[SparseGraph, GossipMatrix]:
+        """As `OnGraph.sparse_network`."""
+        return self._network(_place(config))
+
+    def graph_hash(self, config: OnGraph) -> str:
+        """The content hash of the graph."""
+        return self._graph_hash(_place(config))
+
+    def task(self, config: ComparisonConfig) -> Task:
+        """The task on the nodes of the graph."""
+        return self._task(_place(config), config.task, config.partition)
+
+    def _load_task(self, place: OnGraph, name: str, partition: str | None) -> Task:
+        chosen = {} if partition is None else {"partition": partition}
+        return tasks.load(name, self.network(place)[0], place.data_home, **chosen)
+
+    def require_fed(self, config: ComparisonConfig) -> None:
+        """Refuses nodes with fewer records than batches."""
+        task = self.task(config)
+        for seed in config.seed_list[: None if task.batch_sizes_depend_on_seed else 1]:
+            period = 1 if config.has_bins else config.period  # a bin may be empty
+            self._fed(task, seed if task.batch_sizes_depend_on_seed else 0, period)
+
+    def accounted(self, config: ComparisonConfig, name: str) -> Accounted:
+        """The algorithm of a name with its losses.
+
+        Raises: UnsupportedMechanism: it is not meant for the trust model of the config.
+        """
+        settings = tuple(text for text in config.settings if text.startswith(f"{name}."))
+        return self._accounted(shared_by(dataclasses.replace(config, mechanisms=(name,), settings=settings)))
+
+    def _account(self, config: ComparisonConfig) -> Accounted:
+        (name,) = config.mechanisms
+        with keeping(self._solutions):
+            algorithm = built(config, name, self.network(config)[1])
+        model, release = trust_of(config, name, algorithm)
+        if (
+            config.unit == "record"
+            and not config.has_bins
+            and not (algorithm.divisors_cancel and not model.hides_messages(algorithm))
+        ):
+            # divisors do not cancel in views that mix nodes; sizes that follow the seed are refused there
+            algorithm = algorithm.with_divisors(self.task(config).public_batch_sizes(config.period))
+        release = None if name == WITHOUT_NOISE or config.has_bins else release
+        question = Question(model, config.adjacency, config.clip_norm, None, release, config.unit)
+        return Accounted(name, PrivacyLosses.of(algorithm, question))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Accounted:
+    """An algorithm with its losses: all budgets are read off it."""
+
+    name: str
+    losses: PrivacyLosses
+
+    def mechanism(self, target: dict[str, Any]) -> Mechanism:
+        """With the least noise that meets a target, or without noise."""
+        losses = self.losses
+        guarantee = losses.guarantee(0.0) if self.name == WITHOUT_NOISE else losses.calibrate(**target)
+        return self._mechanism(guarantee)
+
+    def _mechanism(self, guarantee: Guarantee) -> Mechanism:
+        losses = self.losses
+        return Mechanism(cast("LinearAlgorithm", losses.algorithm), guarantee, losses.question.trust)
+
+    @functools.cached_property
+    def objective(self) -> dict[str, float | str | None]:
+        """`Mechanism.objective` as results state it, which no budget changes."""
+        losses = self.losses
+        return objective_fields(self._mechanism(losses.guarantee(0.0)))
+
+
+def shared_by(config: ComparisonConfig) -> ComparisonConfig:
+    """Equal for configs of one mechanism that share its algorithm and its losses."""
+    target: dict[str, Any] = {"epsilon": 1.0} if config.has_bins else {}
+    if any(map(registry.is_of_secret_bins, config.mechanisms)):
+        target = config.values("epsilon", "delta")
+    return dataclasses.replace(config, error_weights=(), **OF_A_RUN | target)
+
+
+def _place(config: OnGraph) -> OnGraph:
+    return OnGraph(config.graph, config.largest_component, config.gossip, config.data_home)
+
+
+def _network(place: OnGraph) -> tuple[SparseGraph, GossipMatrix]:
+    return place.sparse_network()
+
+
+def _require_fed(task: Task, seed: int, period: int) -> None:
+    task.instance(seed, period)
+
+
+def built(config: ComparisonConfig, name: str, gossip: GossipMatrix) -> LinearAlgorithm:
+    """The algorithm of a name, with its settings or at its best."""
+    given, dynamics = config.parameters(name), config.dynamics(gossip)
+    if given:
+        algorithm = registry.build(name, dynamics, config.scheme(), **given)
+    else:
+        size = config.coalition_size or len(config.colluders or ())
+        noise_std = None
+        if registry.is_of_secret_bins(name) and config.has_bins:
+            noise_std = noise_of_bins(bins=config.period, adjacency=config.adjacency, **config.target)
+        algorithm = registry.build_tuned(name, dynamics, config.scheme(), coalition_size=size, noise_std=noise_std)
+    return algorithm if config.release_model == "last" else algorithm.releasing(config.release_model)
+
+
+def trust_of(config: ComparisonConfig, name: str, algorithm: LinearAlgorithm | None) -> tuple[TrustModel, str | None]:
+    """The trust model and the released models that a mechanism is held to.
+
+    Args: algorithm: where the name is that of a file, what is in it.
+    Raises: UnsupportedMechanism: it is not meant for the trust model of the ranking.
+    """
+    entry = registry.entry_of(name)
+    meant = () if entry is None else entry.models
+    if entry is None and algorithm is not None:
+        meant = registry.models_of(name, algorithm)
+    if not meant or config.trust in meant:
+        return config.trust_model(), config.release
+    if not config.across_trust_models:
+        raise UnsupportedMechanism(
+            f"this ranking is under trust model {config.trust}, where {name!r} does not protect as it is meant to; "
+            f"it is meant for {', '.join(meant)}: choose --trust, leave it out, or compare across trust models "
+            "(--across-trust-models), where each mechanism is labelled with its own."
+        )
+    return trust.named(meant[0]), None if entry is None else entry.release

@@ -1,0 +1,218 @@
+"""The folder of a sweep: one JSON file and one Parquet file a cell, whole at any moment, the same bytes every time.
+
+    sweep.json              what was asked: the config, the cells in order, the versions
+    cells/HASH.json         one finished cell
+    cells/HASH.parquet      its evaluated steps, node by node
+    failed/HASH.json        a cell that failed: its error in words and the traceback; the next call tries it again
+    factorizations/         solved problems by their content
+    timings.jsonl           seconds of every cell, and where: the only file that differs from one run to the next
+
+A cell is finished once its JSON file is there, which is written last.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import os
+import statistics
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from .. import check, files
+from ..errors import InvalidInput
+from .cells import Cell
+from .output import require_folder, versions
+
+SWEEP, CELLS, FAILED, FACTORIZATIONS, TIMINGS = "sweep.json", "cells", "failed", "factorizations", "timings.jsonl"
+NOT_PRIVATE = ("final_", "last_", "diverged", "loss", "accuracy")
+"""Beginnings of the names of values that no guarantee covers, as `training.not_private` explains; timings too."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Status:
+    """How far a sweep is: hashes of its cells.
+
+    Attributes: finished, failed, missing: in the order of the sweep; a failed cell is tried again by the next call.
+    """
+
+    finished: tuple[str, ...]
+    failed: tuple[str, ...]
+    missing: tuple[str, ...]
+
+    @property
+    def total(self) -> int:
+        """How many cells the sweep has."""
+        return len(self.finished) + len(self.failed) + len(self.missing)
+
+
+class Store:
+    """The cells of a folder. One process at a time writes, any number may read.
+
+    Args: folder: made when something is written.
+    Raises: InvalidInput: a folder that cannot be written.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self.folder = check.path(folder=folder)
+        require_folder(self.folder)
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike[str]) -> Self:
+        """A folder that holds a sweep.
+
+        Raises: InvalidInput: it holds none, or its sweep.json cannot be read.
+        """
+        store = cls(folder)
+        if not (store.folder / SWEEP).is_file():
+            raise InvalidInput(f"{folder} holds no sweep (no {SWEEP}); give a folder that `mfdl sweep` wrote.")
+        store.sweep()
+        return store
+
+    # ---- reading ---------------------------------------------------------------------------------------------------
+
+    def sweep(self) -> dict[str, Any]:
+        """The content of sweep.json; without the file that of a sweep without cells.
+
+        Raises: InvalidInput: it cannot be read.
+        """
+        path = self.folder / SWEEP
+        if not path.exists():
+            return {"cells": [], "config": None, "versions": versions()}
+        content = _read_json(path)
+        if content is None or not isinstance(content.get("cells"), list):
+            raise InvalidInput(f"{path} cannot be read as a sweep; run the sweep again, its finished cells are kept.")
+        return content
+
+    @property
+    def hashes(self) -> list[str]:
+        """The cells of the sweep, in order."""
+        return [str(name) for name in self.sweep()["cells"]]
+
+    def is_finished(self, cell: str) -> bool:
+        """Whether the cell of a hash needs no run."""
+        return all((self.folder / CELLS / f"{cell}.{kind}").is_file() for kind in ("json", "parquet"))
+
+    def record(self, cell: str | Cell) -> dict[str, Any] | None:
+        """What a finished cell came to; None while it is not finished."""
+        name = cell.hash if isinstance(cell, Cell) else cell
+        return _read_json(self.folder / CELLS / f"{name}.json") if self.is_finished(name) else None
+
+    def records(self) -> list[dict[str, Any]]:
+        """Of the finished cells, in the order of the sweep."""
+        every = (self.record(name) for name in self.hashes)
+        return [record for record in every if record is not None]
+
+    def steps(self, cell: str | Cell) -> pa.Table:
+        """The evaluated steps of a finished cell, a row for each step and node.
+
+        Raises: InvalidInput: a cell that is not finished, or a damaged file.
+        """
+        name = cell.hash if isinstance(cell, Cell) else cell
+        path = self.folder / CELLS / f"{name}.parquet"
+        try:
+            return pq.read_table(io.BytesIO(path.read_bytes()))
+        except (OSError, pa.ArrowException) as error:
+            raise InvalidInput(f"cannot read {path}: {error}; run the sweep again.") from None
+
+    def failures(self) -> list[dict[str, Any]]:
+        """Of the cells that failed: cell, mechanism, config, error, traceback; in the order of the sweep."""
+        every = (_read_json(self.folder / FAILED / f"{name}.json") for name in self.status().failed)
+        return [failure for failure in every if failure is not None]
+
+    def status(self) -> Status:
+        """How far the sweep is."""
+        kinds: dict[str, list[str]] = {"finished": [], "failed": [], "missing": []}
+        for name in self.hashes:
+            failed = (self.folder / FAILED / f"{name}.json").is_file()
+            kinds["finished" if self.is_finished(name) else "failed" if failed else "missing"].append(name)
+        return Status(**{kind: tuple(names) for kind, names in kinds.items()})
+
+    def timings(self) -> list[dict[str, Any]]:
+        """Seconds and places, a line for each run of a cell; a line that a kill cut short is left out."""
+        try:
+            lines = (self.folder / TIMINGS).read_text(encoding="utf-8").splitlines()
+        except OSError:
+            return []
+        return [timing for timing in map(_parsed, lines) if timing is not None]
+
+    # ---- writing ---------------------------------------------------------------------------------------------------
+
+    def begin(self, cells: Sequence[Cell], asked: dict[str, Any] | None = None) -> None:
+        """Says what is asked: with `asked` the sweep is these cells, and without they come after those it has."""
+        kept = self.sweep()
+        hashes = [cell.hash for cell in cells]
+        if asked is None:
+            asked, hashes = kept, [*kept["cells"], *hashes]
+        content = {**asked, "cells": list(dict.fromkeys(hashes)), "versions": versions()}
+        if content != kept or not (self.folder / SWEEP).exists():
+            files.atomic_write_json(self.folder / SWEEP, content)
+        for path in self.folder.glob("**/.*.tmp"):  # what killed runs left: a folder is written by one at a time
+            path.unlink(missing_ok=True)
+
+    def add(self, cell: str, record: dict[str, Any], steps: bytes) -> None:
+        """Keeps a finished cell."""
+        files.atomic_write_bytes(self.folder / CELLS / f"{cell}.parquet", steps)
+        files.atomic_write_json(self.folder / CELLS / f"{cell}.json", record)
+        (self.folder / FAILED / f"{cell}.json").unlink(missing_ok=True)
+
+    def add_failure(self, cell: str, failure: dict[str, Any]) -> None:
+        """Keeps what went wrong with a cell."""
+        files.atomic_write_json(self.folder / FAILED / f"{cell}.json", failure)
+
+    def add_timing(self, timing: dict[str, Any]) -> None:
+        """Appends a line."""
+        path = self.folder / TIMINGS
+        torn = path.exists() and not path.read_bytes().endswith(b"\n")
+        with path.open("a", encoding="utf-8") as file:
+            file.write("\n" * torn + json.dumps(timing, sort_keys=True) + "\n")
+
+
+def _parsed(text: str) -> dict[str, Any] | None:
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return content if isinstance(content, dict) else None
+
+
+def _read_json(path: Path) -> dict[str, Any] | None:
+    try:
+        return _parsed(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+
+
+GROUP = ("mechanism", "trust", "mu", "epsilon", "lr", "error_weights", "graph", "task", "participation")
+"""What a row shows of the cells that it groups."""
+
+
+def rows(records: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Records grouped over seeds: a row for all that were asked alike but for the seed, in the order of the first ones.
+
+    Each row has the values of `GROUP`; `seeds`; of every value that begins with final_ its `_mean` and `_std` over the
+    seeds that did not diverge and their `_count`; `diverged`, how many did. Means of nothing are None; the deviation of
+    one seed is 0.
+    """
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for record in records:
+        asked = {name: value for name, value in record["config"].items() if name != "first_seed"}
+        groups.setdefault(json.dumps(asked, sort_keys=True), []).append(record)
+    return [{**{name: group[0].get(name) for name in GROUP}, **_over_seeds(group)} for group in groups.values()]
+
+
+def _over_seeds(group: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    finals = dict.fromkeys(name for record in group for name in record if name.startswith("final_"))
+    over: dict[str, Any] = {"seeds": [record["seed"] for record in group]}
+    over["diverged"] = sum(record["diverged"] for record in group)
+    for name in finals:
+        values = [record[name] for record in group if isinstance(record.get(name), float)]
+        over[f"{name}_mean"] = statistics.fmean(values) if values else None
+        over[f"{name}_std"] = statistics.stdev(values) if len(values) > 1 else 0.0 if values else None
+        over[f"{name}_count"] = len(values)
+    return over

@@ -1,0 +1,197 @@
+"""What a sweep is asked: the options of `mfdl compare`, of which some take lists, and the cells that they come to."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import itertools
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from ..algorithms import registry
+from ..errors import InvalidInput, UnsupportedMechanism, unknown_name
+from ..privacy import gaussian
+from ..trust.model_names import models_by_parameter
+from .cells import Cell
+from .comparison_config import WHERE, ComparisonConfig
+from .options import BINS
+from .shared import Shared
+from .sweep_file import Written
+from .tuning import Tuning
+
+LISTED = ("graph", "task", "trust", "participation", "mu", "epsilon", "learning_rate")
+"""Fields that take several values; mechanisms and error weights always did."""
+OF_TRUST = models_by_parameter()
+
+
+class SweepConfig:
+    """Everything that decides the numbers of a sweep, and (those of WHERE) how they are computed.
+
+    Args:
+        tuning: choose the rate of each mechanism on other seeds; None: every rate is a part of the sweep.
+        options: those of `ComparisonConfig`; graph, task, trust, participation, mu, epsilon and learning_rate also as
+            lists. `seeds` is a count. Attackers, colluders and coalition_size go to the trust model that they belong
+            to. Secret batches have no mu: a budget mu is the epsilon that it gives at delta (`converted`).
+
+    Attributes: common: the options with the first value of every list; lists: the values by field.
+    Raises: InvalidInput: what `ComparisonConfig` refuses, a value given twice, tuning seeds among those of the sweep,
+        or a mechanism that is meant for none of the trust models.
+    """
+
+    def __init__(self, *, tuning: Tuning | None = None, **options: Any) -> None:
+        known = ComparisonConfig.fields()
+        for name in options:
+            if name not in known:
+                raise unknown_name("option", name, known)
+        self.tuning = tuning
+        self.lists = {name: _several(name, options[name]) for name in LISTED if options.get(name) is not None}
+        self.of_trust = {name: options.pop(name) for name in OF_TRUST if options.get(name) is not None}
+        trusts = self.lists.get("trust", (ComparisonConfig.trust,))
+        for name in self.of_trust:
+            if not set(OF_TRUST[name]) & set(trusts):
+                owners = " or ".join(OF_TRUST[name])
+                raise InvalidInput(f"{name} belongs to trust model {owners}; those given: {', '.join(trusts)}.")
+        first = {name: values[0] for name, values in self.lists.items()}
+        if BINS in self.lists.get("participation", ()):
+            first["participation"] = BINS  # under which every mechanism may stand
+        self.common = ComparisonConfig(**_budgeted({**options, **first, **self._of_trust(trusts[0])}))
+        for name, values in self.lists.items():
+            for value in values:
+                changed = {**options, **first, name: value}
+                if changed.get("participation") != BINS and "mechanisms" in changed:
+                    public = (each for each in self.common.mechanisms if not registry.is_of_secret_bins(each))
+                    changed |= {"mechanisms": tuple(public) or ("none",), "error_weights": ()}
+                ComparisonConfig(**_budgeted(changed | self._of_trust(changed.get("trust", trusts[0]))))
+        if self.common.ranks is not None:
+            raise InvalidInput(
+                f"ranks shares the nodes of one run among processes, got {self.common.ranks}, and a sweep trains its "
+                "runs side by side; leave it out, or use mfdl compare."
+            )
+        for trust, mechanism in itertools.product(trusts, self.common.mechanisms):
+            self._is_left_out(mechanism, trust, trusts)
+        if tuning is not None:
+            tuning.require_fresh(self.common.seed_list)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], **changed: Any) -> SweepConfig:
+        """The config in a TOML file: top-level keys, those of its table `sweep`, and its table `tuning`.
+
+        Args: changed: fields that win over the file.
+        Raises: InvalidInput: a file that cannot be read, an unknown key, or a value that is refused, with its line.
+        """
+        return cls.written(Written.read(path), **changed)
+
+    @classmethod
+    def written(cls, file: Written, **changed: Any) -> SweepConfig:
+        """The config of a file that was read."""
+
+        def made(options: dict[str, Any], tuning: dict[str, Any] | None) -> SweepConfig:
+            return cls(tuning=None if tuning is None else Tuning(**tuning), **{**options, **changed})
+
+        return file.tried(made)
+
+    @property
+    def seeds(self) -> list[int]:
+        """Of the sweep; those of tuning are others."""
+        return self.common.seed_list
+
+    def options(self) -> dict[str, Any]:
+        """As they are called in a file, without where it is computed; JSON-ready."""
+        flags = {name: option.flags[0].lstrip("-") for name, (_, option, _) in self.common.fields().items()}
+        options = {name: value for name, value in self.common.options().items() if name not in WHERE}
+        options |= {"epsilon": None} if "mu" in self.lists else {}  # of secret batches it follows
+        options |= {flags[name]: list(values) for name, values in self.lists.items()}
+        options |= {name: list(value) if isinstance(value, tuple) else value for name, value in self.of_trust.items()}
+        return options | ({} if self.tuning is None else {"tuning": dataclasses.asdict(self.tuning)})
+
+    @property
+    def converted(self) -> list[dict[str, float]]:
+        """What each mu comes to where batches are secret: epsilon at delta of Gaussian DP; else empty."""
+        if BINS not in self.lists.get("participation", (self.common.participation,)):
+            return []
+        delta = self.common.delta
+        return [
+            {"mu": float(mu), "epsilon": gaussian.epsilon_from_mu(mu, delta), "delta": delta}
+            for mu in self.lists.get("mu", ())
+        ]
+
+    # ---- cells -----------------------------------------------------------------------------------------------------
+
+    def cells(self, seeds: Iterable[int] | None = None) -> list[Cell]:
+        """Over graph, task, trust model, participation, mechanism, budget, rate and seed, the last one fastest.
+
+        A mechanism has no cells under trust models that it is not meant for; "none" has them once for every rate.
+
+        Args: seeds: default those of the sweep.
+        """
+        shared, every = Shared(), list(self.seeds if seeds is None else seeds)
+        cells = (Cell(_at_seed(config, seed), shared) for config in self._configs() for seed in every)
+        return list(dict.fromkeys(cells))
+
+    def _configs(self) -> Iterator[ComparisonConfig]:
+        """One for all but the seed."""
+        values = {name: self.lists.get(name, (getattr(self.common, name),)) for name in LISTED}
+        if "mu" in self.lists:
+            values["epsilon"] = (None,)
+        places = ("graph", "task", "trust", "participation")
+        for *at, name in itertools.product(*(values[place] for place in places), self.common.mechanisms):
+            trust = at[2]
+            if self._is_left_out(name, trust, values["trust"]):
+                continue
+            if registry.is_of_secret_bins(name) and at[-1] != BINS:
+                continue  # it comes with secret batches
+            settings = tuple(text for text in self.common.settings if text.startswith(f"{name}."))
+            place = dict(zip(places, at, strict=True)) | self._of_trust(trust)
+            of_one: dict[str, Any] = {"mechanisms": (name,), "settings": settings, "error_weights": (), "seeds": 1}
+            delta = self.common.delta
+            targets = itertools.product(values["mu"], values["epsilon"], values["learning_rate"])
+            for mu, epsilon, rate in targets:
+                target: dict[str, Any] = {"mu": mu, "epsilon": epsilon, "learning_rate": rate, "delta": delta}
+                yield dataclasses.replace(self.common, **_budgeted({**place, **of_one, **target}))
+
+    def _of_trust(self, trust: str) -> dict[str, Any]:
+        """What belongs to a trust model, and nothing of the others."""
+        return {name: self.of_trust.get(name) if trust in owners else None for name, owners in OF_TRUST.items()}
+
+    def _is_left_out(self, name: str, trust: str, trusts: Sequence[str]) -> bool:
+        """Whether a mechanism is meant for another one of the trust models; refused if it is meant for none."""
+        entry = registry.entry_of(name)
+        if entry is None or not entry.models or trust in entry.models:
+            return False
+        if any(other in entry.models for other in trusts):
+            return True
+        if self.common.across_trust_models:
+            return trust != trusts[0]  # it comes once, under its own
+        raise UnsupportedMechanism(
+            f"mechanism {name!r} is meant for {', '.join(entry.models)}, and trust is {', '.join(trusts)}: add one of "
+            "them, leave the mechanism out, or set across-trust-models."
+        )
+
+
+def _at_seed(config: ComparisonConfig, seed: int) -> ComparisonConfig:
+    """Nothing else depends on the seed, so nothing is checked again."""
+    own = copy.copy(config)
+    object.__setattr__(own, "first_seed", seed)
+    return own
+
+
+def _budgeted(options: dict[str, Any]) -> dict[str, Any]:
+    """The options, a budget mu of secret batches as the epsilon that it gives at delta."""
+    mu, delta = options.get("mu"), options.get("delta", ComparisonConfig.delta)
+    if options.get("participation") != BINS or mu is None:
+        return options
+    ComparisonConfig(mu=mu, epsilon=options.get("epsilon"), delta=delta)  # refuses either, and both targets
+    return options | {"mu": None, "epsilon": gaussian.epsilon_from_mu(mu, delta)}
+
+
+def _several(name: str, given: Any) -> tuple[Any, ...]:
+    """A value, or a list of distinct ones."""
+    if isinstance(given, Mapping) or not isinstance(given, list | tuple):
+        return (given,)
+    if not given:
+        raise InvalidInput(f"{name} must hold at least one value, got an empty list.")
+    twice = [value for value in given if list(given).count(value) > 1]
+    if twice:
+        raise InvalidInput(f"{name} must hold distinct values, got {twice[0]!r} twice.")
+    return tuple(given)

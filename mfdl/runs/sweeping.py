@@ -1,0 +1,116 @@
+"""A sweep from its config to its table: rates chosen first where that is asked, then every cell."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..engines import Engine
+from ..progress import Progress, shown
+from .cells import Cell
+from .running import run_cells
+from .store import Store, rows
+from .sweep_config import SweepConfig
+from .tuning import halved
+
+
+def sweep(
+    config: SweepConfig | str | os.PathLike[str] | None = None,
+    *,
+    out: str | os.PathLike[str],
+    engine: Engine | None = None,
+    progress: Progress = "auto",
+    **options: Any,
+) -> dict[str, Any]:
+    """Runs a sweep, or what is missing of it, and keeps it in a folder (`mfdl.runs.store`).
+
+    Args:
+        config: a `SweepConfig`, or a TOML file of one; None: the options alone.
+        out: the folder; made when missing.
+        engine: default one after another in this process; `jobs` of the config is for the command line.
+        progress: as for `run_cells`.
+        options: those of `SweepConfig`; over a file they win.
+
+    Returns: the answer of `mfdl sweep --json`: `answer`.
+    Raises: InvalidInput: a config that is refused, options beside a `SweepConfig`, and all of `run_cells`.
+
+    Cells that fail are listed in the answer and tried again by the next call.
+    """
+    if config is None:
+        config = SweepConfig(**options)
+    elif not isinstance(config, SweepConfig):
+        config = SweepConfig.load(config, **options)
+    elif options:
+        raise TypeError(f"give options to the SweepConfig, not beside it: {', '.join(options)}.")
+    store, told = Store(out), shown(progress, words=2)
+    asked: dict[str, Any] = {"config": config.options()}
+    if config.converted:
+        asked["converted"] = config.converted
+    cells = config.cells()
+    if config.tuning is not None:
+        cells, asked["chosen"] = _tuned(config, cells, store, engine, told)
+    run_cells(cells, store, engine, progress=told, asked=asked)
+    return answer(store)
+
+
+def answer(store: Store) -> dict[str, Any]:
+    """How far a sweep is and what came of it: JSON-ready."""
+    status = store.status()
+    failures = [{name: failure[name] for name in ("cell", "mechanism", "error")} for failure in store.failures()]
+    return {
+        "out": str(store.folder),
+        "total": status.total,
+        **{name: len(getattr(status, name)) for name in ("finished", "failed", "missing")},
+        "chosen": store.sweep().get("chosen"),
+        "converted": store.sweep().get("converted", []),  # of secret batches, which have no mu
+        "failures": failures,
+        "rows": rows(store.records()),
+    }
+
+
+def _tuned(
+    config: SweepConfig, cells: Sequence[Cell], store: Store, engine: Engine | None, told: Any
+) -> tuple[list[Cell], list[dict[str, Any]]]:
+    """The cells of the chosen rates, and these beside what each was chosen for."""
+    assert config.tuning is not None
+    groups: dict[str, dict[float, Cell]] = {}
+    for cell in cells:
+        groups.setdefault(_but_rate(cell), {}).setdefault(cell.config.learning_rate, cell)
+
+    def losses_of(settings: Sequence[tuple[str, float]], seeds: Sequence[int]) -> dict[tuple[str, float], np.ndarray]:
+        tried = {s: [_at(groups[s[0]][s[1]], seed) for seed in seeds] for s in settings}
+        every = [cell for own in tried.values() for cell in own]
+        run_cells(every, store, engine, progress=told, asked={"config": config.options()})
+        return {setting: np.array([_loss(store, cell) for cell in own]) for setting, own in tried.items()}
+
+    best = halved({name: [(name, rate) for rate in rates] for name, rates in groups.items()}, config.tuning, losses_of)
+    chosen = {name: rate for name, (_, rate) in best.items()}
+    said = [{**_said(next(iter(groups[name].values()))), "lr": rate} for name, rate in chosen.items()]
+    return [cell for cell in cells if chosen[_but_rate(cell)] == cell.config.learning_rate], said
+
+
+def _said(cell: Cell) -> dict[str, Any]:
+    names = ("trust", "participation", "mu", "epsilon", "graph", "task")
+    options = {name: cell.options[name] for name in names if name in cell.options}
+    return {"mechanism": cell.mechanism, **options}
+
+
+def _but_rate(cell: Cell) -> str:
+    """All that was asked but the rate and the seed."""
+    options = {name: value for name, value in cell.options.items() if name not in ("lr", "first_seed", "seeds")}
+    return json.dumps(options, sort_keys=True)
+
+
+def _at(cell: Cell, seed: int) -> Cell:
+    return Cell(dataclasses.replace(cell.config, first_seed=seed), cell.shared)
+
+
+def _loss(store: Store, cell: Cell) -> float:
+    record = store.record(cell)
+    loss = None if record is None else record["final_loss"]
+    return float("nan") if loss is None else float(loss)
