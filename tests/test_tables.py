@@ -25,7 +25,7 @@ from mfdl import (
     trust,
 )
 from mfdl.pictures.drawings import MAX_NUMBERED, cell_text, heat_map
-from mfdl.runs.rendering import plot_runs
+from mfdl.training.plots import plot_runs
 from mfdl.training.run import RUN_COLUMNS
 
 RING = Dynamics(gossip.metropolis_hastings("ring:n=4"), 0.5)

@@ -8,7 +8,7 @@ import pytest
 
 from mfdl import files
 from mfdl.commands import main
-from mfdl.runs import comparing
+from mfdl.runs import comparing, comparison_folder
 
 ARGUMENTS = [
     "compare", "--graph", "ring:n=4", "--epochs", "1", "--period", "2", "--seeds", "1", "--mechanisms", "dp-dsgd",
@@ -36,31 +36,31 @@ def out(tmp_path, monkeypatch, finished):
 
 
 def test_results_nested_deeper_than_python_reads(out, capsys):
-    (out / comparing.RESULTS).write_text("[" * 100_000)
+    (out / comparison_folder.RESULTS).write_text("[" * 100_000)
     assert main(ARGUMENTS) == 2
     assert "holds results.json of another comparison" in capsys.readouterr().err
     assert main([*ARGUMENTS, "--overwrite"]) == 0
 
 
 def test_steps_of_other_columns_are_not_those_of_finished_runs(out):
-    pq.write_table(pa.table({"a": [1]}), out / comparing.STEPS)
+    pq.write_table(pa.table({"a": [1]}), out / comparison_folder.STEPS)
     assert main(ARGUMENTS) == 0
-    assert pq.read_table(out / comparing.STEPS).schema.equals(comparing.SCHEMA)
+    assert pq.read_table(out / comparison_folder.STEPS).schema.equals(comparison_folder.SCHEMA)
 
 
 def test_a_run_without_its_steps_is_not_finished(out):
-    whole = pq.read_table(out / comparing.STEPS)
-    pq.write_table(whole.slice(0, 0), out / comparing.STEPS)
+    whole = pq.read_table(out / comparison_folder.STEPS)
+    pq.write_table(whole.slice(0, 0), out / comparison_folder.STEPS)
     assert main(ARGUMENTS) == 0
-    assert pq.read_table(out / comparing.STEPS).equals(whole)
+    assert pq.read_table(out / comparison_folder.STEPS).equals(whole)
     assert whole.num_rows > 0
 
 
-@pytest.mark.parametrize("name", [comparing.STEPS, comparing.PNG, comparing.SVG])
+@pytest.mark.parametrize("name", [comparison_folder.STEPS, comparison_folder.PNG, comparison_folder.SVG])
 def test_a_folder_in_the_place_of_a_file_is_refused_before_anything_is_touched(name, out, capsys):
     (out / name).unlink()
     (out / name).mkdir()
-    (out / comparing.RESULTS).write_text('{"config_hash": "of another"}')
+    (out / comparison_folder.RESULTS).write_text('{"config_hash": "of another"}')
     before = {path.name: path.read_bytes() for path in out.iterdir() if path.is_file()}
     assert main([*ARGUMENTS, "--overwrite"]) == 2
     assert f"cannot write out/{name}: it is a folder" in capsys.readouterr().err
@@ -80,7 +80,7 @@ def test_a_folder_takes_one_comparison_at_a_time(out, capsys):
 
 def test_a_kill_while_the_folder_is_taken_leaves_no_picture_of_the_earlier_one(out, monkeypatch):
     """`begin` replaces results.json and then removes the rest; a kill in between must not keep the rest for good."""
-    (out / comparing.RESULTS).write_text('{"config_hash": "of another"}')
+    (out / comparison_folder.RESULTS).write_text('{"config_hash": "of another"}')
 
     class Killed(BaseException):
         pass
@@ -92,19 +92,21 @@ def test_a_kill_while_the_folder_is_taken_leaves_no_picture_of_the_earlier_one(o
         patch.setattr(comparing.Path, "unlink", killed)
         with pytest.raises(Killed):
             main([*ARGUMENTS, "--overwrite"])
-    assert json.loads((out / comparing.RESULTS).read_text())["runs"] == []
-    assert (out / comparing.PNG).exists()
+    assert json.loads((out / comparison_folder.RESULTS).read_text())["runs"] == []
+    assert (out / comparison_folder.PNG).exists()
     with monkeypatch.context() as patch:
         patch.setattr(comparing, "_runs", killed)
         with pytest.raises(Killed):
             main(ARGUMENTS)
-    assert [path.name for path in out.iterdir()] == [comparing.RESULTS]
+    assert [path.name for path in out.iterdir()] == [comparison_folder.RESULTS]
 
 
 def test_steps_without_what_they_were_run_with_are_made_again(out):
     """A table of fewer columns is of another version."""
-    whole = pq.read_table(out / comparing.STEPS)
-    pq.write_table(whole.select(["mechanism", "seed", "step", "node", "loss", "accuracy"]), out / comparing.STEPS)
+    whole = pq.read_table(out / comparison_folder.STEPS)
+    pq.write_table(
+        whole.select(["mechanism", "seed", "step", "node", "loss", "accuracy"]), out / comparison_folder.STEPS
+    )
     assert main(ARGUMENTS) == 0
-    assert pq.read_table(out / comparing.STEPS).equals(whole)
+    assert pq.read_table(out / comparison_folder.STEPS).equals(whole)
     assert whole["graph"].unique().to_pylist() == ["ring:n=4"]
