@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from mfdl.training.plots import plot_runs
 from small_tasks import classes, regression
 
 import mfdl
@@ -25,7 +26,6 @@ from mfdl import (
     trust,
 )
 from mfdl.pictures.drawings import MAX_NUMBERED, cell_text, heat_map
-from mfdl.training.plots import plot_runs
 from mfdl.training.run import RUN_COLUMNS
 
 RING = Dynamics(gossip.metropolis_hastings("ring:n=4"), 0.5)

@@ -17,7 +17,6 @@ from ..pictures.curves import Curves, draw_curves, draw_over_steps, mean_over_no
 from ..pictures.looks import looks_of
 from ..training.learned import AT_BEST
 from ..training.run import final_steps
-from ..training.run_curves import plot_runs
 from .output import largest_epsilon, mu_rounded_up, rounded_up
 
 if TYPE_CHECKING:
