@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from mfdl.training.plots import plot_runs
 from small_tasks import classes, regression
 
 import mfdl
@@ -27,6 +26,7 @@ from mfdl import (
 )
 from mfdl.pictures.drawings import MAX_NUMBERED, cell_text, heat_map
 from mfdl.training.run import RUN_COLUMNS
+from mfdl.training.run_curves import plot_runs
 
 RING = Dynamics(gossip.metropolis_hastings("ring:n=4"), 0.5)
 ASKED = {"adjacency": "replace-one", "clip_norm": 0.5}

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 import mfdl
 from mfdl.participation import EveryStep
 from mfdl.pictures.drawings import MAX_LABELLED
+from mfdl.pictures.style import write_figure
 from mfdl.privacy.accounting import victim_losses
 from mfdl.runs import privacy_plots as pictures
 from mfdl.runs.pairwise_losses import pairwise_losses, pairwise_matrix
@@ -87,7 +88,7 @@ def test_graph_marks_the_attacker(losses):
 
 
 def test_files_are_written_whole(tmp_path):
-    png, svg = pictures.write_figure(tmp_path / "new", "name", plotted([1.0, 2.0])[0])
+    png, svg = write_figure(tmp_path / "new", "name", plotted([1.0, 2.0])[0])
     assert png.read_bytes()[:4] == b"\x89PNG"
     assert svg.read_text().lstrip().startswith("<?xml")
     assert sorted(p.name for p in png.parent.iterdir()) == ["name.png", "name.svg"]

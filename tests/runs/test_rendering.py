@@ -7,12 +7,12 @@ import matplotlib.figure
 import numpy as np
 import pyarrow as pa
 import pytest
-from mfdl.training.plots import plot_runs
 
 import mfdl
 from mfdl.pictures.curves import Curves, calm_range
 from mfdl.pictures.looks import KNOWN, looks_of
 from mfdl.runs.rendering import plot_comparison
+from mfdl.training.run_curves import plot_runs
 
 
 def result_of(mechanisms, seeds=(0, 1), diverged=()):
