@@ -32,7 +32,7 @@ from ..factorization import (
 )
 from ..factorization.groups import Groups
 from ..factorization.search import Setting
-from ..factorization.secret_bins import BinFactorization
+from ..factorization.secret_bins import BinEncoder, BinFactorization
 from ..gossip import Gossip
 from ..objective import OBJECTIVES, Probes
 from ..participation import BallsInBins, Cyclic
