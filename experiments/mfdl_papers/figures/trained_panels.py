@@ -9,8 +9,8 @@ import numpy as np
 
 from mfdl.errors import InvalidInput
 from mfdl.pictures.panels import Panel, draw
-from mfdl.runs.comparison_config import ComparisonConfig
 from mfdl.runs import Cell, Engine, Store, run_cells
+from mfdl.runs.comparison_config import ComparisonConfig
 
 from .published_figures import PublishedFigure, RunScale
 from .reproduction import Reproduction, Table
