@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 import typer
 
 from mfdl import files
-from mfdl.commands import options
+from mfdl.commands import terminal
 from mfdl.commands.command import Answer, command
 from mfdl.errors import InvalidInput
 from mfdl.runs.options import Config, Jobs, Option
@@ -96,13 +96,13 @@ def _list() -> Answer:
 
     def show() -> None:
         columns = ("name", "figure", "quick", "full", "needs")
-        table = options.table(columns, title="published figures", right=("quick",))
+        table = terminal.table(columns, title="published figures", right=("quick",))
         table.columns[0].no_wrap = True
         for row in rows:
             quick = f"{row['quick_minutes']:g} min"
             where = f"{row['paper']}, {row['figure']}"
             table.add_row(row["name"], where, quick, row["full_cost"], ", ".join(row["data"]) or "nothing")
-        options.say([table])
+        terminal.say([table])
 
     return rows, show, 0
 
@@ -120,7 +120,7 @@ def _all(scale: RunScale) -> Answer:
 
     every = []
     for done in reproduce_all(scale):
-        options.messages().print(f"{done.figure.name}: {done.verdict}, {done.seconds:.0f} s", markup=False)
+        terminal.messages().print(f"{done.figure.name}: {done.verdict}, {done.seconds:.0f} s", markup=False)
         every.append(done)
     rows = [done.result() for done in every]
     stem = "reproduced" + scale.pick("-quick", "")
@@ -132,26 +132,26 @@ def _all(scale: RunScale) -> Answer:
 def _show(done: Reproduction) -> None:
     figure = done.figure
     for table in done.tables:
-        options.say([_table(table.title, table.columns, table.rows)])
+        terminal.say([_table(table.title, table.columns, table.rows)])
     title = f"{figure.paper}, {figure.figure}{done.scale.pick(' (quick)', '')}: {done.verdict}"
     rows = [(part.claim, part.finding, part.verdict) for part in done.verdicts]
-    options.say([_table(title, ("claimed", "ours", "verdict"), rows)])
+    terminal.say([_table(title, ("claimed", "ours", "verdict"), rows)])
     notes = [f"Deviation: {text}" for text in figure.deviations] + [f"Missing: {text}" for text in done.missing]
     cost = f"Cost: {done.seconds:.0f} s; the full figure {figure.full_cost}."
-    options.say([*notes, cost], done.scale.out / f"{done.stem}.json")
+    terminal.say([*notes, cost], done.scale.out / f"{done.stem}.json")
 
 
 def _show_all(every: list[Reproduction], path: Path) -> None:
     rows = [(done.figure.name, part.claim, part.finding, part.verdict) for done in every for part in done.verdicts]
-    options.say([_table("published figures", ("figure", "claimed", "ours", "verdict"), rows)])
+    terminal.say([_table("published figures", ("figure", "claimed", "ours", "verdict"), rows)])
     seconds = sum(done.seconds for done in every)
-    options.say([f"{len(every)} figures in {seconds / 60:.1f} minutes."], path)
+    terminal.say([f"{len(every)} figures in {seconds / 60:.1f} minutes."], path)
 
 
 def _table(title: str, columns: Any, rows: Any) -> Any:
     from rich.text import Text
 
-    table = options.table(columns, title=title)
+    table = terminal.table(columns, title=title)
     table.columns[0].no_wrap = columns[0] == "figure"
     table.show_lines = "verdict" in columns
     for row in rows:
