@@ -30,7 +30,7 @@ from ..privacy.question import Question
 from ..privacy.sampled_exposures import noise_of_bins
 from ..progress import Progress, Silent, shown
 from ..runs.named_nodes import Named
-from ..runs.output import asked_of, json_number, require_folder
+from ..runs.output import circumstances, json_number, require_folder
 from ..runs.pairwise_losses import pairwise_losses
 from ..trust import TrustModel
 
@@ -132,7 +132,7 @@ class Account:
         else:
             who["victims"] = self.rows(self.attackers)
         return {
-            **asked_of(config, self.graph, algorithm),
+            **_circumstances(config, self.graph, algorithm),
             "release": max(self.everything, key=lambda loss: loss.victim not in self.attackers).release,
             "adaptive": self.adaptive,
             **who,
@@ -280,7 +280,7 @@ class BinsAccount:
         """Everything, JSON-ready, as it stands in results.json."""
         labels, worst = self.named.labels, json_number(max(self.epsilons.values(), default=math.inf))
         return {
-            **asked_of(self.config, self.graph, self.algorithm),
+            **_circumstances(self.config, self.graph, self.algorithm),
             "release": self.guarantee.release,
             "adaptive": True,
             "attackers": [labels[v] for v in self.attackers],
@@ -351,3 +351,13 @@ def made_for(config: AccountConfig) -> dict[str, Any]:
         return {}
     target = {"epsilon": config.epsilon, **config.values("delta", "adjacency")}
     return {"noise_std": noise_of_bins(bins=config.period, **target)}
+
+
+def _circumstances(config: AccountConfig, graph: SparseGraph, algorithm: LinearAlgorithm) -> dict[str, Any]:
+    """What an answer of `mfdl account` names besides its numbers."""
+    return {
+        **circumstances(config, graph, algorithm.dynamics.gossip),
+        **config.values("mechanism", "trust", "adjacency", "unit", "clip_norm", "delta"),
+        "participation": algorithm.participation.to_dict(),
+        "steps": algorithm.num_steps,
+    }

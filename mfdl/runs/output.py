@@ -16,8 +16,6 @@ from ..errors import InvalidInput
 if TYPE_CHECKING:
     import networkx as nx
 
-    from ..algorithms import LinearAlgorithm
-    from ..commands.account import AccountConfig
     from ..gossip import Gossip
     from ..graphs import SparseGraph
     from ..mechanism import Mechanism
@@ -129,14 +127,4 @@ def circumstances(config: OnGraph, graph: nx.Graph | SparseGraph, gossip: Gossip
         "nodes": gossip.num_nodes,
         "versions": versions(),
         "config": config.options(),
-    }
-
-
-def asked_of(config: AccountConfig, graph: SparseGraph, algorithm: LinearAlgorithm) -> dict[str, Any]:
-    """What an answer of `mfdl account` names besides its numbers."""
-    return {
-        **circumstances(config, graph, algorithm.dynamics.gossip),
-        **config.values("mechanism", "trust", "adjacency", "unit", "clip_norm", "delta"),
-        "participation": algorithm.participation.to_dict(),
-        "steps": algorithm.num_steps,
     }
