@@ -15,8 +15,8 @@ NAMES = {
         PoissonSampling PrivacyLosses PrivateNode Question Released Round Run Single TrustModel UnsupportedMechanism
         View account algorithms audit
         calibrate data decor_couples factorization general_sensitivity gossip graphs noise_stream pairwise
-        partition privacy replay
-        sweep sweeps tasks testing trust victim_losses with_noise without_noise
+        partition privacy replay runs
+        sweep tasks testing trust victim_losses with_noise without_noise
     """,
     "mfdl.algorithms": """
         LinearAlgorithm Round adapted anti_pgd band_inv banded bisr blt bsr build cdp corn corn_pairwise d_mf decor
