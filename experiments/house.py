@@ -136,7 +136,7 @@ def encoder_questions(modules: list[Module]) -> list[str]:
         for node in ast.walk(module.tree):
             if isinstance(node, ast.Compare) and _is_none_question(node) and _last_name(node.left):
                 places.append(module.place(node))
-            if isinstance(node, ast.Call) and _last(node.func) in ("is_strategy", "shipped", "plain"):
+            if isinstance(node, ast.Call) and _last(node.func) in ("is_strategy", "shipped", "unwrapped"):
                 places.append(module.place(node))
             if isinstance(node, ast.Call) and _last(node.func) == "isinstance" and "ndarray" in names_in(node.args[1]):
                 places += [module.place(node)] if _last_name(node.args[0]) else []

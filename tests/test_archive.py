@@ -17,7 +17,7 @@ from storable_objects import SAMPLES
 
 import mfdl
 from mfdl import BallsInBins, Cyclic, Dynamics, InvalidInput, Mechanism, Run, algorithms, archive, factorization, gossip
-from mfdl.factorization.kept import Solutions
+from mfdl.factorization.solutions import Solutions
 from mfdl.storable import storable, storable_names
 from mfdl.training import checkpoint
 from mfdl.training.run import SeedRun

@@ -7,7 +7,7 @@ from numpy.testing import assert_allclose
 from mfdl import Cyclic, Dynamics, ErrorWeights, InvalidInput, UnsupportedMechanism, algorithms, gossip
 from mfdl.algorithms import noise_error
 from mfdl.factorization import factorize_bins
-from mfdl.factorization.kept import Solutions, keeping
+from mfdl.factorization.solutions import Solutions, keeping
 
 RING = Dynamics(gossip.metropolis_hastings("ring:n=6"))
 

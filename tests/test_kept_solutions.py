@@ -6,7 +6,7 @@ import mfdl
 from mfdl import factorization
 from mfdl.algorithms import registry
 from mfdl.archive import SUFFIX
-from mfdl.factorization.kept import Solutions, keeping
+from mfdl.factorization.solutions import Solutions, keeping
 
 GOSSIP = mfdl.gossip.metropolis_hastings("path:n=3")
 SCHEME = mfdl.Cyclic(epochs=2, period=2)

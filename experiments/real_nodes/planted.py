@@ -45,7 +45,7 @@ class _Once:
         return _Once(base_columns(noise, keys, columns), shared[columns])
 
     def block(self, steps: NDArray[np.int64], dim: int, *, tensor: int = 0) -> FloatArray:
-        """See `mfdl.noise.stepped.BaseNoise`."""
+        """See `mfdl.noise.stream.BaseNoise`."""
         fresh = self.drawn.block(steps, dim, tensor=tensor)
         return np.where(self.shared[:, None], self.drawn.block([0], dim, tensor=tensor), fresh)
 

@@ -30,9 +30,9 @@ from ..factorization import (
     SpatialFactorization,
     StructuredFactorization,
 )
+from ..factorization.balls_in_bins_encoders import BinEncoder, BinFactorization
 from ..factorization.groups import Groups
 from ..factorization.search import Setting
-from ..factorization.secret_bins import BinEncoder, BinFactorization
 from ..gossip import Gossip
 from ..objective import OBJECTIVES, Probes
 from ..participation import BallsInBins, Cyclic

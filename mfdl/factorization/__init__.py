@@ -1,16 +1,17 @@
 """Certified factorizations: the only door to the solvers of `mfdl_solvers`.
 
 `temporal` correlates a node's noise over the steps (an encoder C; `nodes`: one for each of them; `long_runs`: with
-structure, for many steps), `spatial` correlates the noise of one step over the nodes (a covariance R, made from the
-seeds of `groups`; `pairwise`: alike on every edge), `space_time` over both at once, `files` keeps any of them with the
-header that says what it was made for.
+structure, for many steps; `balls_in_bins_encoders`), `node_covariances` correlates the noise of one step over the nodes
+(a covariance R, made from the seeds of `groups`; `pairwise_covariance`: alike on every edge), `space_time` over both at
+once. `saved_factorization` keeps any of them with the header that says what it was made for.
 """
 
 from mfdl_solvers import Factorization, FactorizationProblem, NotConverged, causal_encoder
 
-from .files import SavedFactorization, load, save
+from .balls_in_bins_encoders import CORRELATIONS, SecretBinFactorization, factorize_bins
 from .groups import checked_groups, edge_groups, read_groups
 from .long_runs import FORMS, StructuredFactorization, evaluate_long, factorize_long
+from .node_covariances import COVARIANCE_SOLVERS, SpatialFactorization, default_tolerance, optimal_covariance
 from .nodes import (
     ClassFactorizations,
     NodeFactorizations,
@@ -19,20 +20,14 @@ from .nodes import (
     factorize_classes,
     factorize_nodes,
 )
-from .pairwise import PairwisePrice, optimal_pairwise
-from .secret_bins import CORRELATIONS, SecretBinFactorization, factorize_bins
+from .pairwise_covariance import PairwisePrice, optimal_pairwise
+from .saved_factorization import SavedFactorization, load, save
 from .space_time import (
     ADAPTED_TOLERANCE,
     SpaceTimeFactorization,
     optimal_adapted,
     optimal_space_time,
     optimal_time_space,
-)
-from .spatial import (
-    COVARIANCE_SOLVERS,
-    SpatialFactorization,
-    default_tolerance,
-    optimal_covariance,
 )
 from .temporal import (
     PREFIX_SUM_TOLERANCE,

@@ -25,7 +25,7 @@ from ..participation import Participation
 from ..progress import shown
 from .boundary import solver_refusals
 from .search import Search, Setting
-from .sensitivity import structured_bound
+from .structured_sensitivity import structured_bound
 from .temporal import problem
 
 USUAL_ITERATIONS = 500
@@ -62,7 +62,7 @@ class BandSearch(FormSearch):
 class BufferSearch(FormSearch):
     """Of a form with exponentials; attributes: buffers: how many."""
 
-    buffers: int = structured.search.USUAL_BUFFERS
+    buffers: int = structured.forms.USUAL_BUFFERS
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -135,8 +135,8 @@ def _squared_sensitivity(participation: Participation) -> Callable[[Encoder], tu
     """The accountant's, without what it takes where it is not exact."""
 
     def squared(encoder: Encoder) -> tuple[float, bool]:
-        found = structured_bound(encoder, participation, "certified")
-        return found.upper, found.exact
+        bound = structured_bound(encoder, participation, "certified")
+        return bound.upper, bound.exact
 
     return squared
 

@@ -27,7 +27,7 @@ from ..participation import Participation
 from ..progress import shown
 from ..shown import short_repr
 from ..storable import storable
-from . import kept
+from . import solutions
 from .boundary import solver_refusals
 from .search import ClassSearch, NodeSearch
 from .temporal import evaluate
@@ -180,13 +180,13 @@ def _labels_of_nodes(participation: Participation, num_nodes: int) -> list[NDArr
 
 
 def _solved_in_turn(
-    cases: Iterable[tuple[FloatArray, NDArray[np.intp]]], asked: NodeSearch, what: str, total: int
+    cases: Iterable[tuple[FloatArray, NDArray[np.intp]]], asked: NodeSearch, unit_words: str, total: int
 ) -> tuple[Factorization, ...]:
     """Each (H, classes of steps) solved, from the last solution with these classes; equal cases share a solution."""
     stopping = asked.stopping
     seen: list[tuple[FloatArray, NDArray[np.intp], Factorization]] = []
     solved: list[Factorization] = []
-    with shown(asked.progress, words=0).bar(f"factorizing {what}", total) as advance:
+    with shown(asked.progress, words=0).bar(f"factorizing {unit_words}", total) as advance:
         for H, labels in cases:
             alike = [(gram, before) for gram, classes, before in seen if np.array_equal(classes, labels)]
             result = next((before for gram, before in alike if np.array_equal(gram, H)), None)
@@ -206,7 +206,7 @@ def _solved_in_turn(
 def _solved(H: FloatArray, labels: NDArray[np.intp], stopping: Stopping, *, start: FloatArray | None) -> Factorization:
     """The dense solver; for H = 0, independent noise at unit sensitivity: noise that no counted model meets is free."""
     if H.any():
-        return kept.solved(mfdl_solvers.solve, FactorizationProblem(H, labels), stopping=stopping, start=start)
+        return solutions.solved(mfdl_solvers.solve, FactorizationProblem(H, labels), stopping=stopping, start=start)
     X = np.diag(1.0 / np.bincount(labels)[labels])
     note = "the noise of some nodes reaches no counted model, so any encoder serves them: theirs is independent noise"
     return Factorization(

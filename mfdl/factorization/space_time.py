@@ -32,10 +32,10 @@ from ..keywords import takes_fields_of
 from ..noise import JointNoise, NoiseOperator, SpaceTimeNoise
 from ..progress import shown
 from ..storable import storable
-from . import kept
+from . import solutions
 from .boundary import solver_refusals
+from .node_covariances import Seeds, SpatialFactorization, covariance_for_gram, default_tolerance, one_seed_from
 from .search import Search, Setting
-from .spatial import Seeds, SpatialFactorization, covariance_for_gram, default_tolerance, one_seed_from
 
 TIME_SPACE, ADAPTED, SPACE_TIME = "time-space", "adapted", "space-time"
 KINDS = (TIME_SPACE, ADAPTED, SPACE_TIME)
@@ -173,8 +173,8 @@ def optimal_adapted(asked: AdaptedSearch) -> SpaceTimeFactorization:
     stopping, began = asked.stopping, time.perf_counter()
     given = modes_problem(asked)
     with shown(asked.progress).status(asked.of_both(ADAPTED)):
-        solved = kept.solved(per_mode_encoder.solve, given.normalised, stopping=stopping)
-    answer = _said(solved) | {"iterations": solved.iterations + solved.kronecker.iterations}
+        solved = solutions.solved(per_mode_encoder.solve, given.normalised, stopping=stopping)
+    answer = _facts_of(solved) | {"iterations": solved.iterations + solved.kronecker.iterations}
     answer["directions"] = np.asarray(np.linalg.inv(solved.basis).T, dtype=np.float64)
     independent = _independent_of_modes(given.normalised)
     return _answered(ADAPTED, asked, began, independent, encoder=solved.encoders, **answer).shifted(given.exponent)
@@ -195,9 +195,9 @@ def optimal_space_time(asked: Search) -> SpaceTimeFactorization:
     H = asked.noise_objective.over_both()
     with shown(asked.progress).search(asked.of_both(SPACE_TIME), stopping.tolerance) as report:
         stopping = dataclasses.replace(stopping, report=report)
-        solved = kept.solved(joint_encoder.solve_dense, H, labels, asked.dynamics.num_nodes, stopping=stopping)
+        solved = solutions.solved(joint_encoder.solve_dense, H, labels, asked.dynamics.num_nodes, stopping=stopping)
     independent = _independent(labels, np.diagonal(H).reshape(labels.size, -1).sum(axis=1))
-    return _answered(SPACE_TIME, asked, began, independent, encoder=solved.encoder, **_said(solved))
+    return _answered(SPACE_TIME, asked, began, independent, encoder=solved.encoder, **_facts_of(solved))
 
 
 def modes_problem(setting: Setting) -> ModeProblem:
@@ -212,11 +212,11 @@ def modes_problem(setting: Setting) -> ModeProblem:
 
 
 def _one_seed(posed: ModeProblem, gossip: Gossip, seeds: Seeds, stopping: Stopping) -> dict[str, Any]:
-    solved = kept.solved(kronecker_encoder.solve, posed, stopping=stopping)
+    solved = solutions.solved(kronecker_encoder.solve, posed, stopping=stopping)
     d = posed.time_costs(solved.time.gram)
-    made = one_seed_from(solved.space, posed.node_gram(d), tolerance=stopping.tolerance)
-    space = dataclasses.replace(made, gossip_hash=gossip.content_hash)
-    return _said(solved) | {
+    node_covariance = one_seed_from(solved.space, posed.node_gram(d), tolerance=stopping.tolerance)
+    space = dataclasses.replace(node_covariance, gossip_hash=gossip.content_hash)
+    return _facts_of(solved) | {
         "encoder": solved.time.encoder,
         "space": space,
         "loss": solved.time.sensitivity**2 * float(_node_costs(posed, space) @ d),  # of the R that is kept
@@ -230,8 +230,8 @@ def _seed_groups(posed: ModeProblem, gossip: Gossip, seeds: Seeds, stopping: Sto
         half = covariance_for_gram(node_gram, gossip, seeds, stopping.share(kronecker_encoder.HALF_SHARE))
         return half, _node_costs(posed, half), 1.0
 
-    best, _, said = kronecker_encoder.alternate(posed, over_nodes, stopping)
-    return {"encoder": best.time.encoder, "space": best.space, **said}
+    best, _, facts = kronecker_encoder.alternate(posed, over_nodes, stopping)
+    return {"encoder": best.time.encoder, "space": best.space, **facts}
 
 
 def _node_costs(posed: ModeProblem, space: SpatialFactorization) -> FloatArray:
@@ -240,7 +240,7 @@ def _node_costs(posed: ModeProblem, space: SpatialFactorization) -> FloatArray:
     return np.asarray(np.einsum("uk,uk->k", U, space.covariance @ U))
 
 
-def _said(solved: Certified) -> dict[str, Any]:
+def _facts_of(solved: Certified) -> dict[str, Any]:
     """What a solver says of its answer, under the names it has here."""
     names = ("loss", "lower_bound", "status", "iterations", "sensitivity", "notes")
     return {name: getattr(solved, name) for name in names}

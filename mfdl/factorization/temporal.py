@@ -24,7 +24,7 @@ from ..objective import EstimatedGram
 from ..participation import Participation
 from ..progress import Progress, shown
 from ..storable import storable
-from . import kept
+from . import solutions
 from .boundary import checked_stopping, solver_refusals
 from .encoders import square_root_series
 from .search import EncoderSearch, EncoderSetting
@@ -41,7 +41,7 @@ class EstimatedProblem(FactorizationProblem):
 
     estimate: EstimatedGram = dataclasses.field(compare=False)
 
-    def told(self, solved: Factorization) -> EstimatedFactorization:
+    def with_loss_error(self, solved: Factorization) -> EstimatedFactorization:
         """What solves it, with how far its loss on the graph itself may be."""
         note = (
             f"H is estimated from {len(self.estimate.of_probes)} {self.estimate.source}: loss, lower bound and gap "
@@ -94,8 +94,8 @@ def factorize(asked: EncoderSearch) -> Factorization:
     counted: dict[str, Any] = {"weights": asked.weights, "objective": asked.objective}
     counted |= {"probes": asked.probes, "averaged_over": asked.averaged_over}
     posed = problem(asked.dynamics, asked.participation, **counted)
-    how: dict[str, Any] = {"solver": asked.solver, "progress": asked.progress}
-    solved = solve_problem(posed, tolerance=ends.tolerance, max_iterations=ends.max_iterations, **how)
+    options: dict[str, Any] = {"solver": asked.solver, "progress": asked.progress}
+    solved = solve_problem(posed, tolerance=ends.tolerance, max_iterations=ends.max_iterations, **options)
     return solved if asked.allow_stopped else solved.require_converged(ends.tolerance)
 
 
@@ -123,12 +123,12 @@ def solve_problem(
     with shown(progress).search(f"factorizing {posed.size} steps", stopping.tolerance) as report:
         stopping = dataclasses.replace(stopping, report=report)
         if solver == "dense":
-            solved = kept.solved(mfdl_solvers.solve, posed, stopping=stopping, start=start)
+            solved = solutions.solved(mfdl_solvers.solve, posed, stopping=stopping, start=start)
         else:
             from mfdl_solvers import autodiff  # brings torch
 
             solved = autodiff.solve(posed, stopping=stopping, device=device)
-    return _told(posed, solved)
+    return _with_error(posed, solved)
 
 
 @solver_refusals()
@@ -158,11 +158,11 @@ def evaluate(posed: FactorizationProblem, encoder: FloatArray, *, lower_bound: f
         seconds=time.perf_counter() - began,
         sensitivity=posed.sensitivity_squared(X) ** 0.5,
     )
-    return _told(posed, fixed)
+    return _with_error(posed, fixed)
 
 
-def _told(posed: FactorizationProblem, solved: Factorization) -> Factorization:
-    return posed.told(solved) if isinstance(posed, EstimatedProblem) else solved
+def _with_error(posed: FactorizationProblem, solved: Factorization) -> Factorization:
+    return posed.with_loss_error(solved) if isinstance(posed, EstimatedProblem) else solved
 
 
 PREFIX_SUM_TOLERANCE = 1e-6

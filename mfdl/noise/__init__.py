@@ -4,8 +4,7 @@ from .base import NoiseOperator
 from .causal import CausalNoise, IndependentNoise, LocalNoise, SpaceTimeNoise, StepNoise, ZeroNoise
 from .joint import JointNoise
 from .scheduled import ScheduledNoise
-from .stepped import StreamState
-from .stream import NoiseStream
+from .stream import NoiseStream, StreamState
 
 __all__ = [
     "CausalNoise",

@@ -29,8 +29,8 @@ from ..operators.structured import StructuredOperator
 from ..storable import storable, stored_as
 from . import base
 from .base import NoiseOperator
-from .encoder_arguments import Given, as_encoder, content, plain, steps_of, written_out
-from .stepped import require_stepped
+from .encoder_arguments import Given, as_encoder, content, steps_of, unwrapped, written_out
+from .stream import require_stepped
 
 
 @storable
@@ -81,9 +81,11 @@ class CausalNoise(NoiseOperator):
         self.encoder = as_encoder(encoder, columns=columns, num_steps=self.num_steps)
         require_stepped(self.encoder)
         self.in_blocks = self.encoder.in_blocks
-        own = sp.csr_array(sp.eye_array(columns, dtype=bool))
-        self.local = columns == num_nodes and (self._holders != own).nnz == 0 and _is_positive_diagonal(self.factor)
-        self.fresh = plain(self.encoder) is None
+        each_its_column = sp.csr_array(sp.eye_array(columns, dtype=bool))
+        self.local = (
+            columns == num_nodes and (self._holders != each_its_column).nnz == 0 and _is_positive_diagonal(self.factor)
+        )
+        self.fresh = unwrapped(self.encoder) is None
         super().__init__((num_steps * slots, num_steps * columns))
 
     def __init_subclass__(cls, **options: object) -> None:
@@ -93,7 +95,7 @@ class CausalNoise(NoiseOperator):
     def stored_fields(self) -> dict[str, Any]:
         """See `storable`."""
         sizes = {"num_steps": self.num_steps, "num_nodes": self.num_nodes}
-        return {"encoder": plain(self.encoder), "factor": self.factor, "holders": self._holders, **sizes}
+        return {"encoder": unwrapped(self.encoder), "factor": self.factor, "holders": self._holders, **sizes}
 
     @property
     def causal(self) -> CausalNoise:

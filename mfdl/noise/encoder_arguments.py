@@ -91,7 +91,7 @@ def _array(given: ArrayLike) -> NDArray[Any]:
 # ---- what is known of one --------------------------------------------------------------------------------------------
 
 
-def plain(encoder: Encoder) -> FloatArray | Encoder | None:
+def unwrapped(encoder: Encoder) -> FloatArray | Encoder | None:
     """As it was given: an array, None for the identity, or an encoder with structure."""
     return encoder.array if isinstance(encoder, ArrayEncoder) and encoder.shipped else encoder
 
@@ -103,7 +103,7 @@ def content(encoder: Encoder, *, with_shape: bool = False) -> bytes:
     Raises: InvalidInput: it is no dataclass of arrays, numbers and encoders.
     """
     if encoder.in_blocks:
-        array = plain(encoder)
+        array = unwrapped(encoder)
         return b"" if array is None else repr(array.shape).encode() * with_shape + array.tobytes()  # type: ignore[union-attr]
     if not dataclasses.is_dataclass(encoder):
         raise InvalidInput(

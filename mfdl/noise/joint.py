@@ -90,8 +90,8 @@ class JointNoise(NoiseOperator):
         return np.arange(self.columns_per_step), part
 
     def over_time(self, rows: slice, columns: slice, base: FloatArray) -> FloatArray:
-        made = self._entries(rows, columns) @ base.reshape(-1, base.shape[2])
-        return made.reshape(-1, self.slots_per_step, base.shape[2])
+        rows_of_noise = self._entries(rows, columns) @ base.reshape(-1, base.shape[2])
+        return rows_of_noise.reshape(-1, self.slots_per_step, base.shape[2])
 
     def _entries(self, rows: slice = slice(None), columns: slice = slice(None)) -> FloatArray:
         T, n = self.num_steps, self.num_nodes

@@ -92,10 +92,10 @@ class ScheduledNoise(NoiseOperator):
         return self.columns.kind.encode() + self.columns.content() + self._holders.toarray().tobytes() + mixing
 
     def scaled(self, slots: FloatArray) -> ScheduledNoise:
-        made = copy.copy(self)
-        made.mixing = matrices.sparse_matrix(mixing=sp.diags_array(np.tile(slots, self.num_steps)) @ self.mixing)
-        made.__dict__.pop("_variances", None)
-        return made
+        scaled = copy.copy(self)
+        scaled.mixing = matrices.sparse_matrix(mixing=sp.diags_array(np.tile(slots, self.num_steps)) @ self.mixing)
+        scaled.__dict__.pop("_variances", None)
+        return scaled
 
     def variances(self) -> FloatArray:
         return self._variances.reshape(self.num_steps, self.slots_per_step)

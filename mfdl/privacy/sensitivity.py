@@ -15,7 +15,7 @@ import numpy as np
 from .. import check
 from ..algorithms import LinearAlgorithm
 from ..errors import InvalidInput
-from ..factorization.sensitivity import structured_bound
+from ..factorization.structured_sensitivity import structured_bound
 from ..floats import UNIT
 from ..participation import Participation
 from ..sensitivity.elliptope import TOLERANCE

@@ -18,7 +18,7 @@ from .. import files
 from ..algorithms import registry
 from ..engines import Engine
 from ..errors import InvalidInput
-from ..factorization.kept import Solutions
+from ..factorization.solutions import Solutions
 from ..mechanism import Mechanism
 from ..progress import Progress, shown
 from ..training.run import Run

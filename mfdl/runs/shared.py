@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 from .. import graphs, trust
 from ..algorithms import LinearAlgorithm, registry
 from ..errors import UnsupportedMechanism
-from ..factorization.kept import Solutions, keeping
+from ..factorization.solutions import Solutions, keeping
 from ..mechanism import Mechanism
 from ..privacy.losses import PrivacyLosses
 from ..privacy.question import Question

@@ -12,7 +12,7 @@ import mfdl
 from mfdl import trust
 from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.factorization.encoders import Toeplitz
-from mfdl.factorization.sensitivity import structured_bound
+from mfdl.factorization.structured_sensitivity import structured_bound
 from mfdl.participation import Cyclic, MinSeparation, OncePerEpoch, Participation, PatternSet
 from mfdl.sensitivity.patterns import bound, diagonal_bounds
 from mfdl.testing import participations

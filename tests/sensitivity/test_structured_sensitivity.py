@@ -14,7 +14,7 @@ from numpy.testing import assert_allclose
 from scipy.linalg import toeplitz
 
 from mfdl.factorization.encoders import Inverse, Toeplitz
-from mfdl.factorization.sensitivity import structured_bound
+from mfdl.factorization.structured_sensitivity import structured_bound
 from mfdl.participation import Cyclic, EveryStep, MinSeparation, OncePerEpoch, Single
 from mfdl.sensitivity.banded import BandedGram, banded_bound
 from mfdl.sensitivity.toeplitz import Coefficients, toeplitz_bound

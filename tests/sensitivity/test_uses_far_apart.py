@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
 from mfdl.factorization.encoders import Banded, Buffered, Inverse, Toeplitz
-from mfdl.factorization.sensitivity import structured_bound
+from mfdl.factorization.structured_sensitivity import structured_bound
 from mfdl.participation import MinSeparation, OncePerEpoch
 from mfdl.sensitivity.banded import BandedGram, banded_bound
 from mfdl.sensitivity.toeplitz import Coefficients, toeplitz_bound

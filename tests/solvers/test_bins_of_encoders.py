@@ -16,7 +16,7 @@ from mfdl_solvers import FactorizationProblem, ProblemError, Stopping
 from mfdl_solvers.balls_in_bins_encoder import solve
 from mfdl_solvers.encoders import Banded, Toeplitz, bins
 from mfdl_solvers.structured import ModeCost, solve_form
-from mfdl_solvers.structured import secret_bins as searched
+from mfdl_solvers.structured import balls_in_bins_search as searched
 
 
 def by_definition(C, num_bins):

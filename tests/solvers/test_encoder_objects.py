@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
 from mfdl_solvers.encoders import Banded, Buffered, Inverse, Toeplitz
-from mfdl_solvers.encoders.toeplitz import convolved, inverse_series
+from mfdl_solvers.encoders.toeplitz_encoder import convolved, inverse_series
 from mfdl_solvers.problem import ProblemError
 from tests.effort import examples
 from tests.solvers._encoders import encoders

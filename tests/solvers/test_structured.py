@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
-from mfdl.factorization.sensitivity import structured_bound
+from mfdl.factorization.structured_sensitivity import structured_bound
 from mfdl.participation import Cyclic, MinSeparation
 from mfdl_solvers import FactorizationProblem, solve
 from mfdl_solvers.certificate import weights_bound
@@ -19,12 +19,12 @@ from mfdl_solvers.structured import (
     best_inverse,
     best_toeplitz,
     bound,
+    forms,
     lower_bound,
-    search,
     stationary_series,
 )
-from mfdl_solvers.structured.banded import of_bands
 from mfdl_solvers.structured.banded_inverse import at_unit_sensitivity
+from mfdl_solvers.structured.banded_search import of_bands
 from mfdl_solvers.structured.diagonals import gram_diagonals, of_noising
 from tests.effort import examples
 from tests.solvers._encoders import SHARES, banded, encoders, toeplitz
@@ -66,7 +66,7 @@ def test_the_cost_of_any_strategy_is_that_of_the_dense_gram(data):
     encoder, C = data.draw(encoders(7))
     cost, H = data.draw(costs(len(C)))
     assert cost.of_columns(encoder) == pytest.approx(loss(H, C), rel=1e-9)
-    assert search.loss(cost, encoder) == pytest.approx(loss(H, C), rel=1e-8)
+    assert forms.loss(cost, encoder) == pytest.approx(loss(H, C), rel=1e-8)
     for lam in cost.eigenvalues:
         assert np.isfinite(cost.inverse_bands(lam)).all()
 

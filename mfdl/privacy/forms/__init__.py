@@ -33,7 +33,7 @@ from ...trust import TrustModel
 from ...view import AlgorithmView, View
 from ._base import ViewForm, ViewGram
 from .combination import Combination
-from .dense import Dense
+from .dense import DenseForm
 from .fractions import Fractions
 from .hidden_modes import HiddenModes
 from .injections import INJECTIONS, Injections
@@ -44,7 +44,7 @@ from .separable import UNPROVEN, Separable, injected_inflation
 
 FORMS: tuple[type[ViewForm], ...] = (Separable, Combination, OwnStates, HiddenModes, NullSpace, Range)
 """Forms by structure; no rank of the view is found in float64. Asked first, the cheapest before the others."""
-LAST: tuple[type[ViewForm], ...] = (OwnStatesOfAll, Dense, Fractions, Injections)
+LAST: tuple[type[ViewForm], ...] = (OwnStatesOfAll, DenseForm, Fractions, Injections)
 """Asked in this order after them."""
 UNDECIDED = "the rank of its noise, or its size beside the gradients, cannot be told in float64"
 
@@ -81,7 +81,7 @@ def view_grams(view: View, victims: Sequence[int]) -> list[ViewGram]:
             grams = as_streamed(view, form, form.grams(undecided))
             made |= {u: gram for u, gram in zip(undecided, grams, strict=True) if gram is not None}
             undecided = [u for u in undecided if u not in made]
-            told = told or isinstance(form, Dense | Injections)
+            told = told or isinstance(form, DenseForm | Injections)
             if not undecided:
                 break
     if undecided and not told:

@@ -28,7 +28,7 @@ from .whitening import SPREAD, WhitenedColumns, spread, whiten
 MAX_DENSE_WORK = 1e12  # rows^2 * columns of B, about a minute of singular value decomposition
 
 
-class Dense(ViewForm):
+class DenseForm(ViewForm):
     """Everything else. Args: given: entries of A and B are what they are, not computed (`View.entries_given`)."""
 
     def __init__(self, view: View, *, given: bool) -> None:

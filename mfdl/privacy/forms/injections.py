@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from ...view import AlgorithmView, View
 from ..structure import gradients_enter
 from ._base import ViewForm, ViewGram
-from .dense import Dense
+from .dense import DenseForm
 from .separable import Separable
 
 INJECTIONS = "injections seen"
@@ -28,7 +28,7 @@ INJECTIONS = "injections seen"
 class Injections(ViewForm):
     """The bound, for any messages and models of an algorithm whose noise enters where its gradients do."""
 
-    def __init__(self, form: Separable | Dense, enters: NDArray[np.bool_]) -> None:
+    def __init__(self, form: Separable | DenseForm, enters: NDArray[np.bool_]) -> None:
         self.form, self.enters = form, enters  # (T, n)
 
     @classmethod
@@ -36,7 +36,7 @@ class Injections(ViewForm):
         if not isinstance(view, AlgorithmView) or not view.algorithm.noise_enters_with_gradients:
             return None
         noise, masks = view.algorithm.noise, view.knowledge
-        form = Separable.of_noise(noise, masks.known_noise) or Dense.of_injections(view.algorithm, masks)
+        form = Separable.of_noise(noise, masks.known_noise) or DenseForm.of_injections(view.algorithm, masks)
         return None if form is None else cls(form, gradients_enter(view.algorithm))
 
     def cost(self, victims: Sequence[int]) -> float:

@@ -7,13 +7,13 @@ noise, graphs or privacy.
 """
 
 from . import bins
-from .banded import Banded
+from .arrays import ArrayEncoder, Dense, Identity, PerColumn, inverse_defect
+from .banded_encoder import Banded
 from .base import Encoder, Stepper, inflation_of
 from .buffered import Buffered
 from .coefficients import Coefficients, rounding_of_substitution
-from .dense import ArrayEncoder, Dense, Identity, PerColumn, inverse_defect
 from .inverse import Inverse
-from .toeplitz import Toeplitz
+from .toeplitz_encoder import Toeplitz
 
 __all__ = [
     "ArrayEncoder",

@@ -12,7 +12,7 @@ from ..arithmetic import UNIT, Array
 from ..problem import ProblemError
 from ._rows import own_numbers
 from .coefficients import Coefficients
-from .toeplitz import Toeplitz, convolved
+from .toeplitz_encoder import Toeplitz, convolved
 
 
 @dataclasses.dataclass(frozen=True, eq=False, init=False)
@@ -37,17 +37,17 @@ class Buffered(Toeplitz):
     def __init__(
         self, scales: Array | Sequence[float], decays: Array | Sequence[float], size: int, diagonal: float = 1.0
     ) -> None:
-        kept = {"scales": own_numbers("scales", scales, 1), "decays": own_numbers("decays", decays, 1)}
-        if kept["scales"].shape != kept["decays"].shape:
+        arrays = {"scales": own_numbers("scales", scales, 1), "decays": own_numbers("decays", decays, 1)}
+        if arrays["scales"].shape != arrays["decays"].shape:
             raise ProblemError(
-                f"decays must be one for each scale, got {kept['decays'].size} for {kept['scales'].size} scales."
+                f"decays must be one for each scale, got {arrays['decays'].size} for {arrays['scales'].size} scales."
             )
-        if (np.abs(kept["decays"]) > 1).any():
-            raise ProblemError(f"decays must lie in [-1, 1], got {np.abs(kept['decays']).max():g} in size.")
-        for name, value in {**kept, "size": size, "diagonal": float(diagonal)}.items():
+        if (np.abs(arrays["decays"]) > 1).any():
+            raise ProblemError(f"decays must lie in [-1, 1], got {np.abs(arrays['decays']).max():g} in size.")
+        for name, value in {**arrays, "size": size, "diagonal": float(diagonal)}.items():
             object.__setattr__(self, name, value)
         with np.errstate(over="ignore"):  # refused as any other coefficient
-            object.__setattr__(self, "coefficients", diagonal * _series(kept["scales"], kept["decays"], size))
+            object.__setattr__(self, "coefficients", diagonal * _series(arrays["scales"], arrays["decays"], size))
         super().__post_init__()
 
     def certified_series(self) -> Coefficients | None:
@@ -86,9 +86,9 @@ class Buffered(Toeplitz):
 
 def _series(scales: Array, decays: Array, size: int) -> Array:
     """1, sum_i scales[i], sum_i scales[i] decays[i], ..."""
-    made = np.zeros(max(size, 1))
-    made[0] = 1.0
+    series = np.zeros(max(size, 1))
+    series[0] = 1.0
     ages = np.arange(max(size - 1, 0))
     for scale, decay in zip(scales, decays, strict=True):
-        made[1:] += scale * decay**ages
-    return made
+        series[1:] += scale * decay**ages
+    return series

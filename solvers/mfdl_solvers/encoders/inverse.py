@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from ..arithmetic import UNIT, Array
 from ..problem import ProblemError
 from ._rows import combined, keep, solve_banded
-from .banded import Banded
+from .arrays import inverse_defect
+from .banded_encoder import Banded
 from .base import Encoder
 from .bins import of_coefficients, require_products
 from .coefficients import Coefficients, of_inverse
-from .dense import inverse_defect
-from .toeplitz import Toeplitz, convolved
+from .toeplitz_encoder import Toeplitz, convolved
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -1,12 +1,12 @@
 """Structured encoders for the gossip error Gram: the best Toeplitz, banded, buffered ones, and bounds, in O(T)."""
 
-from .banded import best_banded
+from .balls_in_bins_search import BinEncoder, solve_form
 from .banded_inverse import best_banded_inverse
+from .banded_search import best_banded
 from .bound import lower_bound
 from .cost import ModeCost
-from .search import FORMS, Form, StructuredFactorization, best, best_encoder, evaluate, loss
-from .secret_bins import BinEncoder, solve_form
-from .toeplitz import best_buffered, best_inverse, best_toeplitz, stationary_series
+from .forms import FORMS, Form, StructuredFactorization, best, best_encoder, evaluate, loss
+from .toeplitz_search import best_buffered, best_inverse, best_toeplitz, stationary_series
 
 __all__ = [
     "FORMS",

@@ -19,17 +19,18 @@ from ..encoders._rows import solve_banded
 from ..iterations import minimise
 from ..pattern_sets import PERIODIC, Spaced
 from ..problem import Array, ProblemError
-from .banded import rows_of
+from .banded_search import rows_of
 from .cost import ModeCost
 from .diagonals import gram_diagonals, of_noising
-from .settled import Found, Settled
-from .toeplitz import LARGEST_CHANGE, best_inverse
+from .toeplitz_search import LARGEST_CHANGE, SearchedEncoder, Settled, best_inverse
 
 AT_ONCE = 2**23  # numbers in one block of classes
 MOST_PRODUCTS = 2**28  # of the solutions with every class, in each step of the search: about a second
 
 
-def best_banded_inverse(cost: ModeCost, patterns: Spaced, *, bandwidth: int, max_iterations: int = 500) -> Found:
+def best_banded_inverse(
+    cost: ModeCost, patterns: Spaced, *, bandwidth: int, max_iterations: int = 500
+) -> SearchedEncoder:
     """C^-1 with `bandwidth` diagonals; the search begins at the best Toeplitz one.
 
     Raises: ProblemError: uses that are not periodic, or too many classes of steps for O(T bandwidth gap) a step.
@@ -66,10 +67,10 @@ def best_banded_inverse(cost: ModeCost, patterns: Spaced, *, bandwidth: int, max
             return np.inf, x
         return float(np.log(value)), (gradient * columns)[inside] / value
 
-    found = minimise(value_and_gradient, np.ones(inside.sum()), stop=Settled(), max_iterations=max_iterations)
-    columns = noising(found.point)
+    minimum = minimise(value_and_gradient, np.ones(inside.sum()), stop=Settled(), max_iterations=max_iterations)
+    columns = noising(minimum.point)
     sigma = np.sqrt(class_squares(columns, patterns.gap))[np.arange(T) % patterns.gap]
-    return Found(Inverse(Banded(sigma[:, None] * rows_of(columns))), found.iterations)
+    return SearchedEncoder(Inverse(Banded(sigma[:, None] * rows_of(columns))), minimum.iterations)
 
 
 def at_unit_sensitivity(diagonals: Array, columns: Array, period: int) -> tuple[float, Array]:

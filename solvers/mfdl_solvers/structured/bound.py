@@ -24,7 +24,7 @@ import numpy as np
 from ..arithmetic import EPS, Array
 from ..encoders import Encoder
 from ..encoders._rows import solve_banded
-from ..encoders.banded import columns_of
+from ..encoders.banded_encoder import columns_of
 from ..pattern_sets import Spaced
 from .cost import ModeCost
 
@@ -106,11 +106,11 @@ def _log_determinants(cost: ModeCost, weights: Array, levels: Array) -> Array:
     diagonal = np.arange(lam.size)
     before = np.zeros(levels.size)
     for t in range(T - 1, -1, -1):
-        kept = (shrink[t + 1] if t + 1 < T else 0.0) * lam
-        P *= kept[:, None] * kept
+        decay = (shrink[t + 1] if t + 1 < T else 0.0) * lam
+        P *= decay[:, None] * decay
         P[:, diagonal, diagonal] += levels[active, None] * cost.step_weights[t] * cost.weights
         sums = P.sum(axis=2)
-        carried = beta * kept * r
+        carried = beta * decay * r
         q = rates[t] ** 2 * sums.sum(axis=1) + 2 * rates[t] * carried.sum(axis=1) + beta**2 * q
         r = rates[t] * sums + carried
         seen = 1 + weights[t] * q

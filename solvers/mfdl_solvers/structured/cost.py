@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike
 from ..arithmetic import Array
 from ..encoders import Encoder
 from ..encoders._rows import own_numbers, solve_banded
-from ..encoders.banded import columns_of
+from ..encoders.banded_encoder import columns_of
 from ..problem import ProblemError
 
 SAME = 1e-13  # eigenvalues this close are one: what they differ by is rounding of the eigenvalues
@@ -92,10 +92,10 @@ class ModeCost:
         """R^-1[t, t - j], j < 3, shape (T, 3): from the states y of a mode back to injections x."""
         rates, shrink = np.asarray(self.rates), np.asarray(self.shrink)
         bands = np.zeros((self.size, 3))
-        kept, beta = shrink * eigenvalue, self.momentum
+        decay, beta = shrink * eigenvalue, self.momentum
         bands[:, 0] = 1 / rates
-        bands[1:, 1] = -kept[1:] / rates[1:] - beta / rates[:-1]
-        bands[2:, 2] = beta * kept[1:-1] / rates[1:-1]
+        bands[1:, 1] = -decay[1:] / rates[1:] - beta / rates[:-1]
+        bands[2:, 2] = beta * decay[1:-1] / rates[1:-1]
         return bands
 
     @cached_property

@@ -20,19 +20,19 @@ def gram_diagonals(cost: ModeCost, width: int) -> Array:
     """H[s, s + l] at [s, l] for l < width, shape (T, width), 0 where s + l >= T. Cost: O(T width) a mode."""
     T, beta = cost.size, cost.momentum
     rates, shrink = np.asarray(cost.rates), np.asarray(cost.shrink)
-    made = np.zeros((T, width))
+    diagonals = np.zeros((T, width))
     for lam, m in zip(cost.eigenvalues, cost.weights, strict=True):
-        kept = shrink * lam
-        yy = _backwards(kept**2, cost.step_weights)
-        vy = _backwards(beta * kept, _ahead(beta * kept * rates * yy))
+        decay = shrink * lam
+        yy = _backwards(decay**2, cost.step_weights)
+        vy = _backwards(beta * decay, _ahead(beta * decay * rates * yy))
         vv = _backwards(np.full(T, beta**2), _ahead(beta**2 * (2 * rates * vy + rates**2 * yy)))
         of_v, of_y = vv + rates * vy, vy + rates * yy  # V g
         v, y = np.ones(T), rates.copy()  # of an injection at s, so many steps later
         for lag in range(min(width, T)):
             if lag:
-                v, y = beta * v[:-1], kept[lag:] * y[:-1] + rates[lag:] * beta * v[:-1]
-            made[: T - lag, lag] += m * (v * of_v[lag:] + y * of_y[lag:])
-    return made
+                v, y = beta * v[:-1], decay[lag:] * y[:-1] + rates[lag:] * beta * v[:-1]
+            diagonals[: T - lag, lag] += m * (v * of_v[lag:] + y * of_y[lag:])
+    return diagonals
 
 
 def of_noising(diagonals: Array, columns: Array) -> tuple[float, Array]:

@@ -24,12 +24,12 @@ from ..encoders import Banded, Encoder, Toeplitz, bins
 from ..iterations import minimise
 from ..pattern_sets import Periodic
 from ..problem import STATIONARY, Array, Certified, ProblemError
-from .banded import of_bands, rows_of
+from .banded_search import of_bands, rows_of
 from .bound import lower_bound
 from .cost import ModeCost
 from .diagonals import gram_diagonals
-from .search import loss as loss_of
-from .toeplitz import log_loss, spread
+from .forms import loss as loss_of
+from .toeplitz_search import log_loss, spread
 
 FORMS = ("toeplitz", "banded")
 NORMS = (8, 32, 128, 512)  # p of the norms that stand for the largest entry of M, one stage each
@@ -98,17 +98,17 @@ def solve_form(
     began, search = time.perf_counter(), _toeplitz if form == "toeplitz" else _banded
     width = min(T, bandwidth or (num_bins if form == "toeplitz" else min(num_bins, USUAL_BANDWIDTH)))
     alone = correlation == 0 or num_bins == 1 or width == 1
-    found, iterations = search(cost, num_bins, 0.0 if alone else correlation, width, start, max_iterations)
-    M = found.bin_gram(num_bins)
+    encoder, iterations = search(cost, num_bins, 0.0 if alone else correlation, width, start, max_iterations)
+    M = encoder.bin_gram(num_bins)
     assert M is not None
     scale = float(M.diagonal().max())
-    found, M = found.scaled(scale**-0.5), M / scale
-    loss = loss_of(cost, found)
+    encoder, M = encoder.scaled(scale**-0.5), M / scale
+    loss = loss_of(cost, encoder)
     return BinEncoder(
-        encoder=found,
+        encoder=encoder,
         bin_gram=M,
         loss=loss,
-        lower_bound=min(loss, lower_bound(cost, Periodic(T, T // num_bins, num_bins), found)),
+        lower_bound=min(loss, lower_bound(cost, Periodic(T, T // num_bins, num_bins), encoder)),
         status=STATIONARY,
         iterations=iterations,
         seconds=time.perf_counter() - began,
@@ -190,18 +190,18 @@ def _banded(
     for p in BANDED_NORMS:
 
         def rows(x: Array, shape: Array = begin) -> Array:
-            made = np.zeros((T, width))
-            made[inside] = shape[inside] * x**2
-            return made
+            bands = np.zeros((T, width))
+            bands[inside] = shape[inside] * x**2
+            return bands
 
         def value_and_gradient(x: Array, p: int = p, shape: Array = begin) -> tuple[float, Array]:
-            made = rows(x, shape)
-            if not (made[:, 0] > 0).all():
+            bands = rows(x, shape)
+            if not (bands[:, 0] > 0).all():
                 return np.inf, x
-            value, gradient = of_bands(cost, made)
+            value, gradient = of_bands(cost, bands)
             if not 0 < value < np.inf:
                 return np.inf, x
-            size, of_rows = _norm_of_rows(made, caps, p)
+            size, of_rows = _norm_of_rows(bands, caps, p)
             return float(np.log(value)) + size, ((gradient / value + of_rows)[inside] * shape[inside] * 2 * x)
 
         x, more = _stage(value_and_gradient, np.ones(int(inside.sum())), max_iterations - iterations)
@@ -243,7 +243,7 @@ def _norm_of_rows(rows: Array, caps: Array, p: int) -> tuple[float, Array]:
 
 
 def _stage(function: Callable[[Array], tuple[float, Array]], start: Array, max_iterations: int) -> tuple[Array, int]:
-    found = minimise(
+    minimum = minimise(
         function, start, stop=Slows(TOLERANCE * LOOK_EVERY), max_iterations=max(max_iterations, 0), memory=MEMORY
     )
-    return found.point, found.iterations
+    return minimum.point, minimum.iterations

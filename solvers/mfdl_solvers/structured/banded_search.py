@@ -15,19 +15,18 @@ from __future__ import annotations
 import numpy as np
 
 from ..encoders import Banded
-from ..encoders.banded import columns_of
+from ..encoders.banded_encoder import columns_of
 from ..iterations import minimise
 from ..pattern_sets import PERIODIC, Spaced
 from ..problem import Array, ProblemError
 from .cost import ModeCost
-from .settled import Found, Settled
-from .toeplitz import best_toeplitz
+from .toeplitz_search import SearchedEncoder, Settled, best_toeplitz
 
 AT_ONCE = 2**23  # numbers in one array of blocks
 EXTRA = 2  # diagonals that R^-1 adds
 
 
-def best_banded(cost: ModeCost, patterns: Spaced, *, bandwidth: int, max_iterations: int = 500) -> Found:
+def best_banded(cost: ModeCost, patterns: Spaced, *, bandwidth: int, max_iterations: int = 500) -> SearchedEncoder:
     """C with `bandwidth` diagonals, at most as many as uses are apart; the search begins at the best Toeplitz one.
 
     Raises: ProblemError: a wider band.
@@ -62,8 +61,8 @@ def best_banded(cost: ModeCost, patterns: Spaced, *, bandwidth: int, max_iterati
         return float(np.log(value)), gradient[inside] / value
 
     begin = _begin(cost, patterns, width)
-    found = minimise(value_and_gradient, begin[inside], stop=Settled(), max_iterations=max_iterations)
-    return Found(Banded(rows_of(encoder(found.point)[1])), found.iterations)
+    minimum = minimise(value_and_gradient, begin[inside], stop=Settled(), max_iterations=max_iterations)
+    return SearchedEncoder(Banded(rows_of(encoder(minimum.point)[1])), minimum.iterations)
 
 
 def _begin(cost: ModeCost, patterns: Spaced, width: int) -> Array:
@@ -76,10 +75,10 @@ def _begin(cost: ModeCost, patterns: Spaced, width: int) -> Array:
 
 def rows_of(columns: Array) -> Array:
     """[t, j] = columns[t - j, j]: from columns down from the diagonal to rows back from it."""
-    made = np.zeros(columns.shape)
+    rows = np.zeros(columns.shape)
     for j in range(columns.shape[1]):
-        made[j:, j] = columns[: len(columns) - j, j]
-    return made
+        rows[j:, j] = columns[: len(columns) - j, j]
+    return rows
 
 
 def of_bands(cost: ModeCost, rows: Array) -> tuple[float, Array]:

@@ -41,8 +41,8 @@ def structured_bound(encoder: Encoder, participation: Participation, method: str
     Guarantees: upper is never below, lower never above the true value; exact where they meet within TOLERANCE.
     Raises: UnsupportedMechanism: a participation that takes C^T C as an array, over more steps than that is formed for.
     """
-    found = [each for each in _by_structure(encoder, participation) if each is not None]
-    best = _best(found) if found else None
+    bounds = [each for each in _by_structure(encoder, participation) if each is not None]
+    best = _best(bounds) if bounds else None
     T = encoder.size
     improved = min(IMPROVED, MAX_DENSE_STEPS) if method == "exact" else 0
     if best is not None and (best.exact or improved < T):
@@ -58,11 +58,11 @@ def structured_bound(encoder: Encoder, participation: Participation, method: str
     written = bound(C.T @ C, participation, method, off + 2 * (T + 2) * UNIT * (np.abs(C).T @ np.abs(C)))
     more = inflation_of(encoder.written_defect(C))
     written = dataclasses.replace(written, upper=written.upper * more, lower=written.lower / more)
-    return _best([*found, written])
+    return _best([*bounds, written])
 
 
-def _best(found: list[PatternBound]) -> PatternBound:
-    upper, attained = min(each.upper for each in found), max(found, key=lambda each: each.lower)
+def _best(bounds: list[PatternBound]) -> PatternBound:
+    upper, attained = min(each.upper for each in bounds), max(bounds, key=lambda each: each.lower)
     exact = upper <= (1 + TOLERANCE) * attained.lower
     return dataclasses.replace(attained, upper=upper, exact=exact)
 

@@ -10,6 +10,7 @@ frequency w, and c the outer function of that modulus (by its cepstrum): for pre
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Protocol
 
@@ -17,13 +18,12 @@ import numpy as np
 import scipy.fft
 import scipy.sparse as sp
 
-from ..encoders import Buffered, Inverse, Toeplitz
-from ..encoders.toeplitz import convolved, inverse_series
+from ..encoders import Buffered, Encoder, Inverse, Toeplitz
+from ..encoders.toeplitz_encoder import convolved, inverse_series
 from ..iterations import minimise
 from ..pattern_sets import Spaced
 from ..problem import Array
 from .cost import ModeCost
-from .settled import Found, Settled
 
 KNOTS = 512  # up to as many coefficients each is free
 LARGEST_CHANGE = 50.0  # of the logarithm of a coefficient
@@ -49,7 +49,7 @@ def stationary_series(cost: ModeCost, size: int) -> Array:
 
 def best_toeplitz(
     cost: ModeCost, patterns: Spaced, *, bandwidth: int | None = None, max_iterations: int = 500
-) -> Found:
+) -> SearchedEncoder:
     """C of at most `bandwidth` diagonals, default as many as one record's uses are apart: sensitivity is exact then.
 
     With more of them coefficients are >= 0 where uses are periodic, and must not rise where they are at least b apart.
@@ -66,10 +66,10 @@ def best_toeplitz(
         return log_loss(cost, patterns, padded, width, free_encoder=True)
 
     c, iterations = _search(of, begin, patterns.gap, max_iterations)
-    return Found(Toeplitz(c, T), iterations)
+    return SearchedEncoder(Toeplitz(c, T), iterations)
 
 
-def best_inverse(cost: ModeCost, patterns: Spaced, *, bandwidth: int, max_iterations: int = 500) -> Found:
+def best_inverse(cost: ModeCost, patterns: Spaced, *, bandwidth: int, max_iterations: int = 500) -> SearchedEncoder:
     """C^-1 Toeplitz with `bandwidth` diagonals and no positive entry besides the first: then C >= 0."""
     T = cost.size
     width = min(bandwidth, T)
@@ -83,10 +83,10 @@ def best_inverse(cost: ModeCost, patterns: Spaced, *, bandwidth: int, max_iterat
         return log_loss(cost, patterns, padded, width, free_encoder=False)
 
     n, iterations = _search(of, begin, patterns.gap, max_iterations)
-    return Found(Inverse(Toeplitz(n, T)), iterations)
+    return SearchedEncoder(Inverse(Toeplitz(n, T)), iterations)
 
 
-def best_buffered(cost: ModeCost, patterns: Spaced, *, buffers: int, max_iterations: int = 500) -> Found:
+def best_buffered(cost: ModeCost, patterns: Spaced, *, buffers: int, max_iterations: int = 500) -> SearchedEncoder:
     """C with `buffers` exponentials of positive scales (BLT): coefficients fall, and memory does not grow with T."""
     T = cost.size
     reach = np.geomspace(1.0, max(2.0, float(min(T, 4 * patterns.gap))), buffers)
@@ -113,9 +113,9 @@ def best_buffered(cost: ModeCost, patterns: Spaced, *, buffers: int, max_iterati
         return value, gradient
 
     begin = np.concatenate([np.log(scales), np.log(decays / (1 - decays))])
-    found = minimise(value_and_gradient, begin, stop=Settled(), max_iterations=max_iterations)
-    scales, decays = parts(found.point)
-    return Found(Buffered(scales, decays, T), found.iterations)
+    minimum = minimise(value_and_gradient, begin, stop=Settled(), max_iterations=max_iterations)
+    scales, decays = parts(minimum.point)
+    return SearchedEncoder(Buffered(scales, decays, T), minimum.iterations)
 
 
 class Size(Protocol):
@@ -134,9 +134,9 @@ def log_loss(cost: ModeCost, size: Size, free: Array, width: int, *, free_encode
         if not (0 < squared < np.inf and 0 < error < np.inf):
             return np.inf, free[:width]
         of_c, of_d = of_c / squared, of_d / error
-        own, other = (of_c, of_d) if free_encoder else (of_d, of_c)
+        of_free, other = (of_c, of_d) if free_encoder else (of_d, of_c)
         through = convolved(inverse, convolved(inverse, other[::-1]))[::-1]  # the inverse moves by -d * d * change
-        return float(np.log(squared) + np.log(error)), own[:width] - through[:width]
+        return float(np.log(squared) + np.log(error)), of_free[:width] - through[:width]
 
 
 def _search(
@@ -161,8 +161,8 @@ def _search(
         return value, knots.T @ (gradient[1:] * c[1:])
 
     start = np.ones(knots.shape[1])
-    found = minimise(value_and_gradient, start, stop=Settled(), max_iterations=max_iterations)
-    return series(found.point), found.iterations
+    minimum = minimise(value_and_gradient, start, stop=Settled(), max_iterations=max_iterations)
+    return series(minimum.point), minimum.iterations
 
 
 def spread(size: int, gap: int) -> sp.csr_array:
@@ -184,3 +184,25 @@ def spread(size: int, gap: int) -> sp.csr_array:
 def _moved_from_zero(series: Array) -> Array:
     least = FLOOR * float(np.abs(series).max())
     return np.where(np.abs(series) < least, least, series)
+
+
+SETTLED, WITHIN = 1e-8, 10  # a search ends once the logarithm of the loss fell by less in so many iterations
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class SearchedEncoder:
+    """An encoder of its form, and the iterations that it took."""
+
+    encoder: Encoder
+    iterations: int
+
+
+class Settled:
+    """Ends a search whose value hardly falls."""
+
+    def __init__(self) -> None:
+        self.values: list[float] = []
+
+    def __call__(self, iteration: int, x: Array, value: float, gradient: Array) -> bool:
+        self.values.append(value)
+        return len(self.values) > WITHIN and self.values[-1 - WITHIN] - value < SETTLED

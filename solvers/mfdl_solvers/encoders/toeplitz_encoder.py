@@ -127,10 +127,10 @@ def convolved(series: Array, x: Array) -> Array:
     """The first T terms of series * x along the first axis of x, shape (T, ...)."""
     T = len(x)
     if series.size <= DIRECT:
-        made = series[0] * x
+        total = series[0] * x
         for lag in range(1, min(series.size, T)):
-            made[lag:] += series[lag] * x[:-lag]
-        return np.asarray(made)
+            total[lag:] += series[lag] * x[:-lag]
+        return np.asarray(total)
     length = scipy.fft.next_fast_len(T + series.size - 1, real=True)
     transform = scipy.fft.rfft(series, length).reshape(-1, *[1] * (x.ndim - 1))
     return np.asarray(scipy.fft.irfft(transform * scipy.fft.rfft(x, length, axis=0), length, axis=0)[:T])

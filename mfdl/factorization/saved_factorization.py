@@ -29,9 +29,9 @@ from ..shown import short_repr
 from ..storable import storable
 from .encoders import Banded, Buffered, Encoder, Inverse, Toeplitz
 from .groups import checked_groups
+from .node_covariances import SpatialFactorization
 from .nodes import NodeFactorizations
 from .space_time import SpaceTimeFactorization
-from .spatial import SpatialFactorization
 
 FACTORIZATION = "factorization"
 OfAnyKind = Certified | NodeFactorizations

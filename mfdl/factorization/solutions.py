@@ -69,23 +69,23 @@ def keeping(solutions: Solutions) -> Iterator[None]:
         _KEEPER.reset(token)
 
 
-def solved(solve: Callable[..., Solution], *asked: Any, stopping: Stopping, **how: Any) -> Solution:
+def solved(solve: Callable[..., Solution], *problem: Any, stopping: Stopping, **options: Any) -> Solution:
     """`solve(*asked, stopping, **how)`, or what it answered before."""
     keeper = _KEEPER.get()
     if keeper is None:
-        return solve(*asked, stopping, **how)
-    key = _key(solve, stopping, (*asked, *sorted(how.items())))
+        return solve(*problem, stopping, **options)
+    key = _key(solve, stopping, (*problem, *sorted(options.items())))
     answer: Solution | None = keeper.get(key)
     if answer is None:
-        answer = solve(*asked, stopping, **how)
+        answer = solve(*problem, stopping, **options)
         keeper.put(key, answer)
     return answer
 
 
-def _key(solve: Callable[..., Any], stopping: Stopping, asked: Any) -> str:
+def _key(solve: Callable[..., Any], stopping: Stopping, arguments: Any) -> str:
     digest = hashlib.sha256(f"{solve.__module__}.{solve.__qualname__}".encode())
     digest.update(repr((stopping.tolerance, stopping.max_iterations)).encode())
-    _add(digest, asked)
+    _add(digest, arguments)
     return digest.hexdigest()[:32]
 
 

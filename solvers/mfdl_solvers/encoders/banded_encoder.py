@@ -121,18 +121,18 @@ class Banded(Encoder):
 
 def columns_of(rows: Array) -> Array:
     """[s, j] = rows[s + j, j]: from rows back from the diagonal to columns down from it, and back."""
-    made = np.zeros(rows.shape)
+    columns = np.zeros(rows.shape)
     for j in range(rows.shape[1]):
-        made[: len(rows) - j, j] = rows[j:, j]
-    return made
+        columns[: len(rows) - j, j] = rows[j:, j]
+    return columns
 
 
 def _times(rows: Array, x: Array) -> Array:
     spread = rows.reshape(*rows.shape, *[1] * (x.ndim - 1))
-    made = spread[:, 0] * x
+    total = spread[:, 0] * x
     for j in range(1, rows.shape[1]):
-        made[j:] += spread[j:, j] * x[:-j]
-    return np.asarray(made)
+        total[j:] += spread[j:, j] * x[:-j]
+    return np.asarray(total)
 
 
 def inverse_column_norms(columns: Array) -> Array:

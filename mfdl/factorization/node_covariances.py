@@ -30,7 +30,7 @@ from ..gossip import Gossip
 from ..objective import ErrorWeights, NoiseObjective
 from ..progress import Progress, shown
 from ..storable import storable
-from . import kept
+from . import solutions
 from .boundary import checked_stopping, solver_refusals
 from .groups import checked_coalition, checked_groups, edge_groups, given_groups
 
@@ -185,7 +185,7 @@ def covariance_for_gram(
     labels = gossip.labels
     try:
         posed = CoalitionProblem(H, chosen, q, private=seeds.private)
-        solved = kept.solved(solve, posed, stopping=stopping, method=method)
+        solved = solutions.solved(solve, posed, stopping=stopping, method=method)
     except InfeasibleCoalition as error:
         who = _names(error.coalition, labels)
         raise InvalidInput(
@@ -219,14 +219,14 @@ def covariance_for_gram(
     )
 
 
-def in_range(made: SpatialFactorization) -> SpatialFactorization:
+def in_range(covariance: SpatialFactorization) -> SpatialFactorization:
     """Itself; raises InvalidInput where its loss is beyond float64."""
-    if not (math.isfinite(made.loss) and math.isfinite(made.independent_loss or 0.0)):
+    if not (math.isfinite(covariance.loss) and math.isfinite(covariance.independent_loss or 0.0)):
         raise InvalidInput(
-            f"the loss is beyond float64 at max_inverse_diagonal={made.max_inverse_diagonal:g}; raise that, or take "
-            "smaller error weights."
+            f"the loss is beyond float64 at max_inverse_diagonal={covariance.max_inverse_diagonal:g}; raise that, or "
+            "take smaller error weights."
         )
-    return made
+    return covariance
 
 
 def default_tolerance(groups: object, coalition_size: int) -> float:
@@ -237,7 +237,7 @@ def default_tolerance(groups: object, coalition_size: int) -> float:
 def one_seed_covariance(H: FloatArray, r: float, stopping: Stopping) -> SpatialFactorization:
     """Problem (9): every node is its own class."""
     posed = FactorizationProblem(H, np.arange(len(H)))
-    solved = kept.solved(mfdl_solvers.solve, posed.normalised, stopping=stopping)
+    solved = solutions.solved(mfdl_solvers.solve, posed.normalised, stopping=stopping)
     return in_range(one_seed_from(solved, posed.normalised.error_gram, r, stopping.tolerance).shifted(posed.exponent))
 
 

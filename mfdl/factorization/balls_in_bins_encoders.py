@@ -32,7 +32,7 @@ from ..objective import ErrorWeights, NoiseObjective
 from ..participation import BallsInBins
 from ..progress import Progress, shown
 from ..shown import short_repr
-from . import kept
+from . import solutions
 from .boundary import solver_refusals
 from .long_runs import mode_cost
 from .search import Setting
@@ -156,12 +156,12 @@ def factorize_bins(
             setting = Setting(dynamics, BallsInBins(k, b).public, weights=weights)
             every = _of_form(setting, b, ordered, form, bandwidth, stopping)
         tried += [(each, float(noise_std(solved.bin_gram)), solved) for each, solved in every]
-    found = SecretBinFactorization(
+    solutions = SecretBinFactorization(
         tuple(tried), time.perf_counter() - began, None if posed is None else posed.error_gram
     )
-    if not found.noise_std < math.inf:
+    if not solutions.noise_std < math.inf:
         raise InvalidInput("no encoder meets the target, whatever its noise; ask the accountant for another one.")
-    return found
+    return solutions
 
 
 def _spread_gram(counted: NoiseObjective, factor: sp.csr_array) -> FloatArray:
@@ -175,7 +175,7 @@ def _dense(
 ) -> Iterator[tuple[float, BinFactorization | BinEncoder]]:
     start = None
     for correlation in correlations:
-        solved = kept.solved(solve_bins, posed, correlation, stopping=stopping, start=start)
+        solved = solutions.solved(solve_bins, posed, correlation, stopping=stopping, start=start)
         yield correlation, solved
         start = solved.encoder if correlation > 0 else None
 
@@ -184,9 +184,9 @@ def _of_form(
     setting: Setting, bins: int, correlations: Sequence[float], form: str, bandwidth: int | None, stopping: Stopping
 ) -> Iterator[tuple[float, BinFactorization | BinEncoder]]:
     cost, start = mode_cost(setting), None
-    how: dict[str, Any] = {"bandwidth": bandwidth, "max_iterations": stopping.max_iterations}
+    options: dict[str, Any] = {"bandwidth": bandwidth, "max_iterations": stopping.max_iterations}
     for correlation in correlations:
-        solved = solve_form(cost, bins, correlation, form, start=start, **how)
+        solved = solve_form(cost, bins, correlation, form, start=start, **options)
         yield correlation, solved
         start = solved if correlation > 0 else None
 

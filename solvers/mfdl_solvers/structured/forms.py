@@ -8,16 +8,15 @@ import time
 from collections.abc import Callable
 
 from ..encoders import Encoder
-from ..encoders.banded import columns_of
+from ..encoders.banded_encoder import columns_of
 from ..pattern_sets import Spaced
 from ..problem import FIXED, STATIONARY, Certified, ProblemError, relative_gap
-from .banded import best_banded, of_bands
 from .banded_inverse import best_banded_inverse
+from .banded_search import best_banded, of_bands
 from .bound import lower_bound
 from .cost import ModeCost
 from .diagonals import gram_diagonals, of_noising
-from .settled import Found
-from .toeplitz import best_buffered, best_inverse, best_toeplitz
+from .toeplitz_search import SearchedEncoder, best_buffered, best_inverse, best_toeplitz
 
 FORMS = ("toeplitz", "banded", "buffered", "inverse", "banded-inverse")
 VARYING = ("banded", "banded-inverse")
@@ -81,11 +80,11 @@ def best(
     Raises: as `best_encoder`.
     """
     began = time.perf_counter()
-    found = best_encoder(cost, patterns, form, max_iterations=max_iterations)
-    return _told(cost, patterns, found, squared, STATIONARY, began)
+    searched = best_encoder(cost, patterns, form, max_iterations=max_iterations)
+    return _certified(cost, patterns, searched, squared, STATIONARY, began)
 
 
-def best_encoder(cost: ModeCost, patterns: Spaced, form: Form, *, max_iterations: int = 500) -> Found:
+def best_encoder(cost: ModeCost, patterns: Spaced, form: Form, *, max_iterations: int = 500) -> SearchedEncoder:
     """The encoder of `best` alone, of any scale, without the cost of a bound.
 
     Raises: ProblemError: a band wider than uses are apart where it must not be; rates that change over the steps, which
@@ -111,7 +110,7 @@ def evaluate(
     """A given encoder: status "fixed"."""
     if encoder.size != cost.size:
         raise ProblemError(f"encoder must be over {cost.size} steps, got {encoder.size}.")
-    return _told(cost, patterns, Found(encoder, 0), squared, FIXED, time.perf_counter())
+    return _certified(cost, patterns, SearchedEncoder(encoder, 0), squared, FIXED, time.perf_counter())
 
 
 def loss(cost: ModeCost, encoder: Encoder) -> float:
@@ -135,16 +134,16 @@ def loss(cost: ModeCost, encoder: Encoder) -> float:
     return cost.of_columns(encoder)
 
 
-def _told(
-    cost: ModeCost, patterns: Spaced, found: Found, squared: SquaredSensitivity, status: str, began: float
+def _certified(
+    cost: ModeCost, patterns: Spaced, searched: SearchedEncoder, squared: SquaredSensitivity, status: str, began: float
 ) -> StructuredFactorization:
-    size = squared(found.encoder)[0]
+    size = squared(searched.encoder)[0]
     if not 0 < size < math.inf:
         raise ProblemError(
             f"encoder must have a sensitivity that float64 can tell, got {size}; use one whose inverse is better "
             "conditioned."
         )
-    scaled = found.encoder.scaled(size**-0.5)
+    scaled = searched.encoder.scaled(size**-0.5)
     after, exact = squared(scaled)
     total = after * loss(cost, scaled)
     bound = lower_bound(cost, patterns, scaled)
@@ -155,7 +154,7 @@ def _told(
         loss=total,
         lower_bound=min(bound, total),
         status=status,
-        iterations=found.iterations,
+        iterations=searched.iterations,
         seconds=time.perf_counter() - began,
         sensitivity=after**0.5,
         sensitivity_exact=exact,
