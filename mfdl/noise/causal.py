@@ -30,7 +30,6 @@ from ..storable import storable, stored_as
 from . import base
 from .base import NoiseOperator
 from .encoder_arguments import Given, as_encoder, content, steps_of, unwrapped, written_out
-from .stream import require_stepped
 
 
 @storable
@@ -79,7 +78,6 @@ class CausalNoise(NoiseOperator):
         if slots == num_nodes:
             _require_held(self.mixing, self._holders)
         self.encoder = as_encoder(encoder, columns=columns, num_steps=self.num_steps)
-        require_stepped(self.encoder)
         self.in_blocks = self.encoder.in_blocks
         each_its_column = sp.csr_array(sp.eye_array(columns, dtype=bool))
         self.local = (

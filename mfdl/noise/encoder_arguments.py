@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from ..errors import InvalidInput, UnsupportedMechanism
 
 MAX_DENSE_STEPS = 4096
 """T up to which an encoder with structure may be written out, 128 MiB an array."""
+AGREE = 1e-6  # relative: noise further from what is accounted is another one
 
 Given = ArrayLike | Encoder | None
 """C as an array, shape (T, T) or (columns, T, T), as an encoder, or None for the identity."""
@@ -35,6 +37,7 @@ def as_encoder(given: Given, *, columns: int, num_steps: int) -> Encoder:
         return Identity(num_steps)
     if isinstance(given, Encoder):
         content(given)  # refused here where it has none
+        require_stepped(given)
         encoder, got = given, str(given.size)
     else:
         encoder = _of_array(given, columns)
@@ -138,3 +141,35 @@ def written_out(encoder: Encoder) -> ArrayEncoder:
             "messages are seen: under LDP, and for eavesdroppers."
         )
     return Dense.of_computed(np.tril(encoder.dense()))
+
+
+def require_stepped(encoder: Encoder) -> None:
+    """Raises InvalidInput: an encoder of the user's own that streams another noise than its solve, or dense C, says."""
+    if encoder.shipped or encoder.in_blocks:
+        return
+    Z = np.random.default_rng(0).standard_normal((encoder.size, 1, 1))
+    streamed = _streamed(encoder, Z)
+    solved = np.asarray(encoder.solve(Z))
+    off = [_share(streamed - solved, solved)]
+    if encoder.size <= MAX_DENSE_STEPS:
+        C = np.asarray(encoder.dense())
+        off.append(_share(C @ streamed[:, 0] - Z[:, 0], np.abs(C) @ np.abs(streamed[:, 0])))
+    if not max(off) <= AGREE:
+        raise InvalidInput(
+            f"encoder {type(encoder).__name__} must stream what it solves for, got rows step by step that are no "
+            f"C^-1 Z (off by {max(off):.2g}); advance and weights_of, solve, and dense must be of one C."
+        )
+
+
+def _streamed(encoder: Encoder, Z: FloatArray) -> FloatArray:
+    """The rows that a `NoiseStream` makes: sums of fresh rows where these are kept, else those of `advance`."""
+    if not encoder.keeps_fresh_rows:
+        stepper = encoder.stepper(Z.shape[1:])
+        return np.stack([stepper.step(fresh) for fresh in Z])
+    weights = [np.asarray(encoder.weights_of(t))[: t + 1] for t in range(encoder.size)]
+    return np.stack([np.tensordot(w, Z[t::-1][: w.size], 1) for t, w in enumerate(weights)])
+
+
+def _share(part: FloatArray, whole: FloatArray) -> float:
+    size = float(np.abs(whole).max())
+    return float(np.abs(part).max()) / size if size > 0 else math.inf

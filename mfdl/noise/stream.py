@@ -4,13 +4,16 @@ One stream serves every noise. Z is not stored but asked for: `base_of(columns)`
 any step, a function of (column, step) alone, so a run can stop after any step and go on, nothing is replayed, nothing
 is skipped, and step T of a T-step mechanism does not exist. It stands below the algorithms and knows of no secrets:
 `mfdl.training` binds it to keys. Columns that no slot of a stream uses are dropped here, for every noise, never made.
+
+Rows of C^-1 Z of an encoder with structure come one after another, from its state machine (`SteppedRows`). A row is a
+function of the step alone: every way to it, forward, from the start, or from a state, makes the same sums in the same
+order.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
-import math
 from collections.abc import Callable, Sequence
 from typing import Protocol, Self
 
@@ -24,7 +27,7 @@ from ..check import FloatArray
 from ..errors import InvalidInput
 from ..shown import short_repr
 from .base import NoiseOperator
-from .encoder_arguments import MAX_DENSE_STEPS, content
+from .encoder_arguments import content
 
 BLOCK_STEPS = 32  # steps of correlated noise made per matrix product
 BLOCK_BYTES = 2**28  # base noise of such a block at most, down to one step
@@ -155,7 +158,6 @@ def _slots(noise: NoiseOperator, slots: Sequence[int]) -> list[int]:
     return rows
 
 
-AGREE = 1e-6  # relative: noise further from what is accounted is another one
 MARKED = 8  # normals by which a state is known again
 
 
@@ -259,35 +261,3 @@ class SteppedRows:
         step = min(position, self._encoder.size - 1)
         normals = self._base.block(np.array([step]), min(self._shape[1], MARKED), tensor=self._tensor)
         return hashlib.sha256(content(self._encoder) + normals.tobytes()).hexdigest()
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Given:
-    rows: FloatArray
-
-    def block(self, steps: NDArray[np.int64], dim: int, *, tensor: int = 0) -> FloatArray:
-        return self.rows[steps]
-
-
-def require_stepped(encoder: Encoder) -> None:
-    """Raises InvalidInput: an encoder of the user's own that streams another noise than its solve, or dense C, says."""
-    if encoder.shipped or encoder.in_blocks:
-        return
-    Z = np.random.default_rng(0).standard_normal((encoder.size, 1, 1))
-    stepped = SteppedRows(encoder, _Given(Z), (1, 1), 0, Z.nbytes)
-    streamed = np.stack([stepped.row(t) for t in range(encoder.size)])
-    solved = np.asarray(encoder.solve(Z))
-    off = [_share(streamed - solved, solved)]
-    if encoder.size <= MAX_DENSE_STEPS:
-        C = np.asarray(encoder.dense())
-        off.append(_share(C @ streamed[:, 0] - Z[:, 0], np.abs(C) @ np.abs(streamed[:, 0])))
-    if not max(off) <= AGREE:
-        raise InvalidInput(
-            f"encoder {type(encoder).__name__} must stream what it solves for, got rows step by step that are no "
-            f"C^-1 Z (off by {max(off):.2g}); advance and weights_of, solve, and dense must be of one C."
-        )
-
-
-def _share(part: FloatArray, whole: FloatArray) -> float:
-    size = float(np.abs(whole).max())
-    return float(np.abs(part).max()) / size if size > 0 else math.inf
