@@ -18,7 +18,7 @@ from mfdl.commands.factorize_jobs import run_factorize
 from mfdl.factorization import FORMS, evaluate_long, factorize, factorize_long
 from mfdl.factorization.encoders import Banded, Buffered, Inverse, Toeplitz
 from mfdl.factorization.long_runs import mode_cost, spaced_patterns
-from mfdl.factorization.search import Setting
+from mfdl.factorization.setting import Setting
 from mfdl.noise import CausalNoise
 from mfdl.objective import NoiseObjective
 from tests.effort import examples

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
@@ -51,6 +51,33 @@ def builder(build: Callable[Given, Made]) -> Callable[Given, Made]:
         return build(*args, **named)
 
     return checked
+
+
+def solved_by(
+    solve: Callable[Given, Any], *, without: Collection[str] = (), **fixed: Any
+) -> Callable[[Callable[[Mapping[str, Any], Any], Made]], Callable[Given, Made]]:
+    """Makes a builder of what `solve` answers take its arguments; `help` and type checkers see them.
+
+    The builder is called with these by name, and with the answer.
+
+    Args: without: arguments that the builder does not take; fixed: those that it decides.
+    """
+    signature = inspect.signature(solve)
+    left = [parameter for name, parameter in signature.parameters.items() if name not in {*without, *fixed}]
+    signature = signature.replace(parameters=left)
+
+    def decorated(build: Callable[[Mapping[str, Any], Any], Made]) -> Callable[Given, Made]:
+        @functools.wraps(build)
+        def called(*args: Given.args, **named: Given.kwargs) -> Made:
+            given = bound(build.__name__, signature, args, named)
+            require_types(dynamics=given["dynamics"], participation=given["participation"])
+            return build(given, solve(**given, **fixed))  # type: ignore[call-arg]
+
+        seen: Any = called
+        seen.__signature__ = signature.replace(return_annotation=inspect.signature(build).return_annotation)
+        return called
+
+    return decorated
 
 
 def require_bins(name: str, participation: Participation, otherwise: str) -> PatternSet:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from .. import check
 from ..check import FloatArray
@@ -17,14 +18,12 @@ from ..factorization import (
     factorize_nodes,
     prefix_sum_encoder,
 )
-from ..factorization.encoders import Inverse, Toeplitz, square_root_series
-from ..factorization.long_runs import BandSearch, BufferSearch, FormSearch, best_of_form
-from ..factorization.search import ClassSearch, EncoderSearch, NodeSearch, Search
-from ..keywords import takes_fields_of
+from ..factorization.encoders import Encoder, Inverse, Toeplitz, square_root_series
+from ..factorization.long_runs import best_of_form
 from ..objective import ErrorWeights
 from ..participation import Participation
 from ..progress import Progress
-from .checks import builder, require_bins
+from .checks import builder, require_bins, solved_by
 from .dsgd import mf_dsgd
 from .linear_algorithm import LinearAlgorithm
 from .mechanism_names import MECHANISMS, OF_SECRET_BINS
@@ -91,29 +90,29 @@ def d_mf(
     paper="arXiv:2510.17480, Algorithm 2",
     erratum="Cholesky factor of the wrong orientation (objective 1.5% above the optimum); Theorem 7 lacks a square",
 )
-@takes_fields_of(EncoderSearch)
-def mafalda(search: EncoderSearch) -> LinearAlgorithm:
+@solved_by(factorize)
+def mafalda(given: Mapping[str, Any], solved: Factorization) -> LinearAlgorithm:
     """MAFALDA-SGD: one C_local for all nodes, optimal for the gossip graph.
 
     Args: those of `factorization.factorize`.
     Source: arXiv:2510.17480, Algorithm 2, with the exact error Gram and a certificate.
     """
-    return _with_encoder("mafalda", search, factorize(**vars(search)))
+    return _with_encoder("mafalda", given, solved)
 
 
 @MECHANISMS.register(paper="arXiv:2510.17480, reference code")
-@takes_fields_of(NodeSearch)
-def mafalda_l(search: NodeSearch) -> LinearAlgorithm:
+@solved_by(factorize_nodes)
+def mafalda_l(given: Mapping[str, Any], solved: NodeFactorizations) -> LinearAlgorithm:
     """MAFALDA-L: each node its own C_u, optimal for the errors its noise causes, under its own participation.
 
     Args: those of `factorization.factorize_nodes`.
     """
-    return _with_encoder("mafalda-l", search, factorize_nodes(**vars(search)))
+    return _with_encoder("mafalda-l", given, solved)
 
 
 @MECHANISMS.register(paper="between MAFALDA-SGD and MAFALDA-L of arXiv:2510.17480")
-@takes_fields_of(ClassSearch)
-def mafalda_classes(search: ClassSearch) -> LinearAlgorithm:
+@solved_by(factorize_classes)
+def mafalda_classes(given: Mapping[str, Any], solved: NodeFactorizations) -> LinearAlgorithm:
     """Between MAFALDA-SGD and MAFALDA-L: one C for each class of nodes, optimal for the errors their noise causes.
 
     Each encoder has unit sensitivity under the participation of its nodes, so under LDP privacy does not depend on the
@@ -121,56 +120,52 @@ def mafalda_classes(search: ClassSearch) -> LinearAlgorithm:
 
     Args: those of `factorization.factorize_classes`.
     """
-    return _with_encoder("mafalda-classes", search, factorize_classes(**vars(search)))
+    return _with_encoder("mafalda-classes", given, solved)
 
 
 @MECHANISMS.register(paper="arXiv:2306.08153, with the error Gram of the graph")
-@takes_fields_of(BandSearch)
-def banded(search: BandSearch) -> LinearAlgorithm:
+@solved_by(best_of_form, form="banded", without=["buffers"])
+def banded(given: Mapping[str, Any], encoder: Encoder) -> LinearAlgorithm:
     """The best banded C for the graph: every entry of its diagonals is free.
 
     Args: those of `factorization.factorize_long` with form "banded"; bandwidth: at most as many diagonals as uses of a
         record are apart.
     Source: arXiv:2306.08153, there for prefix sums.
     """
-    return _of_form("banded", "banded", search)
+    return mf_dsgd(given["dynamics"], given["participation"], encoder, name="banded")
 
 
 @MECHANISMS.register(paper="arXiv:2306.08153, with the error Gram of the graph")
-@takes_fields_of(BandSearch)
-def toeplitz(search: BandSearch) -> LinearAlgorithm:
+@solved_by(best_of_form, form="toeplitz", without=["buffers"])
+def toeplitz(given: Mapping[str, Any], encoder: Encoder) -> LinearAlgorithm:
     """The best Toeplitz C for the graph: one number for each diagonal.
 
     Args: those of `factorization.factorize_long` with form "toeplitz".
     Source: arXiv:2306.08153, there for prefix sums.
     """
-    return _of_form("toeplitz", "toeplitz", search)
+    return mf_dsgd(given["dynamics"], given["participation"], encoder, name="toeplitz")
 
 
 @MECHANISMS.register(paper="arXiv:2408.08868, with the error Gram of the graph")
-@takes_fields_of(BufferSearch)
-def blt(search: BufferSearch) -> LinearAlgorithm:
+@solved_by(best_of_form, form="buffered", without=["bandwidth"])
+def blt(given: Mapping[str, Any], encoder: Encoder) -> LinearAlgorithm:
     """BLT: the best sum of a few exponentials for the graph: a node keeps one row for each, whatever T is.
 
     Args: those of `factorization.factorize_long` with form "buffered".
     Source: arXiv:2408.08868, there for prefix sums.
     """
-    return _of_form("blt", "buffered", search)
+    return mf_dsgd(given["dynamics"], given["participation"], encoder, name="blt")
 
 
 @MECHANISMS.register(paper="arXiv:2505.12128, with the error Gram of the graph")
-@takes_fields_of(BandSearch)
-def band_inv(search: BandSearch) -> LinearAlgorithm:
+@solved_by(best_of_form, form="inverse", without=["buffers"])
+def band_inv(given: Mapping[str, Any], encoder: Encoder) -> LinearAlgorithm:
     """The best C whose inverse is Toeplitz and banded for the graph: noise is a sum of few fresh rows.
 
     Args: those of `factorization.factorize_long` with form "inverse".
     Source: arXiv:2505.12128 (Band-Inv-MF), there for prefix sums.
     """
-    return _of_form("band-inv", "inverse", search)
-
-
-def _of_form(name: str, form: str, search: FormSearch) -> LinearAlgorithm:
-    return mf_dsgd(search.dynamics, search.participation, best_of_form(form=form, **vars(search)), name=name)
+    return mf_dsgd(given["dynamics"], given["participation"], encoder, name="band-inv")
 
 
 @OF_SECRET_BINS.register(paper="this library")
@@ -197,5 +192,5 @@ def mafalda_bins(
     return mf_dsgd(dynamics, participation, solved.encoder, name="mafalda-bins")
 
 
-def _with_encoder(name: str, search: Search, solved: Factorization | NodeFactorizations) -> LinearAlgorithm:
-    return mf_dsgd(search.dynamics, search.participation, solved.encoder, name=name, factorization=solved)
+def _with_encoder(name: str, given: Mapping[str, Any], solved: Factorization | NodeFactorizations) -> LinearAlgorithm:
+    return mf_dsgd(given["dynamics"], given["participation"], solved.encoder, name=name, factorization=solved)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from .. import check
@@ -10,21 +10,21 @@ from ..check import FloatArray
 from ..dynamics import Dynamics
 from ..errors import InvalidInput
 from ..factorization import (
+    ADAPTED_TOLERANCE,
     SpaceTimeFactorization,
+    default_tolerance,
     factorize_bins,
     optimal_adapted,
     optimal_covariance,
     optimal_space_time,
     optimal_time_space,
 )
-from ..factorization.search import Search
-from ..factorization.space_time import AdaptedSearch, SeededSearch
-from ..keywords import takes_fields_of
+from ..factorization.setting import USUAL_TOLERANCE
 from ..noise import SpaceTimeNoise
 from ..objective import ErrorWeights
 from ..participation import Participation
 from ..progress import Progress
-from .checks import builder, require_bins
+from .checks import builder, require_bins, solved_by
 from .dsgd import decentralized
 from .linear_algorithm import LinearAlgorithm
 from .mechanism_names import MECHANISMS, OF_SECRET_BINS, SHARED
@@ -62,35 +62,35 @@ def space_time_noise(
     trust="eavesdropper; colluding and coalitions with coalition_size",
     models=SHARED,
 )
-@takes_fields_of(SeededSearch)
-def time_space(asked: SeededSearch) -> LinearAlgorithm:
+@solved_by(optimal_time_space)
+def time_space(given: Mapping[str, Any], solved: SpaceTimeFactorization) -> LinearAlgorithm:
     """One encoder over steps for all base noise, one covariance over nodes: C = C_t (x) C_s, the best of that form.
 
     Args: those of `factorization.optimal_time_space`. With one seed for all nodes it protects against outsiders;
         insiders are held off by seed groups, private noise and coalition_size >= 1.
     """
-    return _converged(asked, optimal_time_space(**vars(asked)))
+    return _converged(given, solved, default_tolerance(given.get("groups"), given.get("coalition_size", 0)))
 
 
 @MECHANISMS.register(paper="this library", trust="eavesdropper", models=("eavesdropper",))
-@takes_fields_of(AdaptedSearch)
-def adapted(asked: AdaptedSearch) -> LinearAlgorithm:
+@solved_by(optimal_adapted)
+def adapted(given: Mapping[str, Any], solved: SpaceTimeFactorization) -> LinearAlgorithm:
     """An encoder over steps for each direction over the nodes, against outsiders.
 
     Never worse than the best of `time_space` up to the tolerance, at which the product it begins with is solved.
     Args: those of `factorization.optimal_adapted`.
     """
-    return _converged(asked, optimal_adapted(**vars(asked)))
+    return _converged(given, solved, ADAPTED_TOLERANCE)
 
 
 @MECHANISMS.register(paper="this library", trust="eavesdropper", models=("eavesdropper",))
-@takes_fields_of(Search)
-def space_time(asked: Search) -> LinearAlgorithm:
+@solved_by(optimal_space_time)
+def space_time(given: Mapping[str, Any], solved: SpaceTimeFactorization) -> LinearAlgorithm:
     """The best noise of any correlation over steps and nodes, against outsiders; for small T n.
 
     Args: those of `factorization.optimal_space_time`.
     """
-    return _converged(asked, optimal_space_time(**vars(asked)))
+    return _converged(given, solved, USUAL_TOLERANCE)
 
 
 @OF_SECRET_BINS.register(paper="this library", trust="eavesdropper", models=("eavesdropper",))
@@ -122,5 +122,6 @@ def time_space_bins(
     return decentralized("time-space-bins", dynamics, participation, noise)
 
 
-def _converged(asked: Search, solved: SpaceTimeFactorization) -> LinearAlgorithm:
-    return space_time_noise(asked.dynamics, asked.participation, solved.require_converged(asked.stopping.tolerance))
+def _converged(given: Mapping[str, Any], solved: SpaceTimeFactorization, usual_tolerance: float) -> LinearAlgorithm:
+    tolerance = given.get("tolerance") or usual_tolerance
+    return space_time_noise(given["dynamics"], given["participation"], solved.require_converged(tolerance))

@@ -32,7 +32,7 @@ from ..factorization import (
 )
 from ..factorization.balls_in_bins_encoders import BinEncoder, BinFactorization
 from ..factorization.groups import Groups
-from ..factorization.search import Setting
+from ..factorization.setting import Setting
 from ..gossip import Gossip
 from ..objective import OBJECTIVES, Probes
 from ..participation import BallsInBins, Cyclic

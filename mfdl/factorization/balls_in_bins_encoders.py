@@ -33,9 +33,8 @@ from ..participation import BallsInBins
 from ..progress import Progress, shown
 from ..shown import short_repr
 from . import solutions
-from .boundary import solver_refusals
 from .long_runs import mode_cost
-from .search import Setting
+from .setting import Setting, solver_refusals
 
 CORRELATIONS = (0.0, 0.05, 0.1, 0.2, 0.3, 0.45)
 """Bounds on M_rq / M_rr that are tried by default."""

@@ -18,89 +18,85 @@ from mfdl_solvers.structured import FORMS, Form, ModeCost, StructuredFactorizati
 
 from .. import check
 from ..check import integer_at_least
+from ..dynamics import Dynamics
 from ..errors import UnsupportedMechanism, require_known
-from ..keywords import takes_fields_of
-from ..objective import SpectralMeasure
+from ..keywords import refusing
+from ..objective import ErrorWeights, SpectralMeasure
 from ..participation import Participation
-from ..progress import shown
-from .boundary import solver_refusals
-from .search import Search, Setting
+from ..progress import Progress, shown
+from .setting import Setting, solver_refusals
 from .structured_sensitivity import structured_bound
 from .temporal import problem
 
 USUAL_ITERATIONS = 500
+USUAL_BUFFERS = structured.forms.USUAL_BUFFERS
 DENSE_BOUND_STEPS = 1024
 """Steps up to which the lower bound is that of the dense problem, by its own solver."""
 DENSE_BOUND_TOLERANCE, DENSE_BOUND_ITERATIONS = 1e-3, 300
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class FormSearch(Search):
-    """One encoder with structure for all nodes.
-
-    Attributes:
-        max_iterations: of the search. There is no tolerance: the gap says what another encoder may save at most.
-        measure: of one step's averaging, where it is not that of `NoiseObjective.spectral_measure`.
-    """
-
-    max_iterations: int = USUAL_ITERATIONS
-    measure: SpectralMeasure | None = None
+def _form(participation: Participation, form: str, bandwidth: int | None, buffers: int) -> Form:
+    """Checked; raises InvalidInput."""
+    require_known("form", form, FORMS)
+    if bandwidth is not None:
+        check.at_most_steps(participation.num_steps, bandwidth=bandwidth)
+    return Form(form, bandwidth, integer_at_least(1, buffers=buffers))
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class BandSearch(FormSearch):
-    """Of a form with diagonals.
-
-    Attributes: bandwidth: how many, of C or of its inverse; default as many as uses of a record are apart, and at most
-        32 of a form that is not "toeplitz".
-    """
-
-    bandwidth: int | None = None
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class BufferSearch(FormSearch):
-    """Of a form with exponentials; attributes: buffers: how many."""
-
-    buffers: int = structured.forms.USUAL_BUFFERS
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class LongSearch(BandSearch, BufferSearch):
-    """Of any form.
-
-    Attributes: form: "toeplitz", "banded", "buffered" (BLT: exponentials, constant memory), "inverse" (C^-1 Toeplitz
-        and banded, as BISR and DP-lambda-CGD) or "banded-inverse" (C^-1 banded, every entry free).
-    """
-
-    form: str = "toeplitz"
-
-    @property
-    def chosen(self) -> Form:
-        """Checked; raises InvalidInput."""
-        require_known("form", self.form, FORMS)
-        if self.bandwidth is not None:
-            check.at_most_steps(self.participation.num_steps, bandwidth=self.bandwidth)
-        return Form(self.form, self.bandwidth, integer_at_least(1, buffers=self.buffers))
-
-
-@takes_fields_of(LongSearch)
+@refusing({})
 @solver_refusals()
-def best_of_form(asked: LongSearch) -> Encoder:
+def best_of_form(
+    dynamics: Dynamics,
+    participation: Participation,
+    *,
+    weights: ErrorWeights | None = None,
+    objective: str = "post-average",
+    max_iterations: int = USUAL_ITERATIONS,
+    progress: Progress = "auto",
+    measure: SpectralMeasure | None = None,
+    bandwidth: int | None = None,
+    buffers: int = USUAL_BUFFERS,
+    form: str = "toeplitz",
+) -> Encoder:
     """The encoder of `factorize_long`, without what its bound costs: the search alone.
 
-    Raises: as `factorize_long`.
+    Args, Raises: as `factorize_long`.
     """
-    form, ends = asked.chosen, asked.stopping
-    cost, patterns = mode_cost(asked, asked.measure), spaced_patterns(asked.participation)
-    with shown(asked.progress).status(f"searching {cost.size:,} steps, {form.name}"):
-        return structured.best_encoder(cost, patterns, form, max_iterations=ends.max_iterations).encoder
+    setting = Setting(dynamics, participation, weights=weights, objective=objective)
+    chosen = _form(participation, form, bandwidth, buffers)
+    limit = integer_at_least(1, max_iterations=max_iterations)
+    cost, patterns = mode_cost(setting, measure), spaced_patterns(participation)
+    with shown(progress).status(f"searching {cost.size:,} steps, {form}"):
+        return structured.best_encoder(cost, patterns, chosen, max_iterations=limit).encoder
 
 
-@takes_fields_of(LongSearch)
+@refusing({})
 @solver_refusals()
-def factorize_long(asked: LongSearch) -> StructuredFactorization:
+def factorize_long(
+    dynamics: Dynamics,
+    participation: Participation,
+    *,
+    weights: ErrorWeights | None = None,
+    objective: str = "post-average",
+    max_iterations: int = USUAL_ITERATIONS,
+    progress: Progress = "auto",
+    measure: SpectralMeasure | None = None,
+    bandwidth: int | None = None,
+    buffers: int = USUAL_BUFFERS,
+    form: str = "toeplitz",
+) -> StructuredFactorization:
     """The best encoder of a form, with loss, certified lower bound and gap; status "stationary".
+
+    Args:
+        dynamics, participation: what trains, and who takes part when.
+        weights, objective: which models count; default all alike, after averaging ("message": before).
+        max_iterations: of the search. There is no tolerance: the gap says what another encoder may save at most.
+        measure: of one step's averaging, where it is not that of `NoiseObjective.spectral_measure`.
+        bandwidth: diagonals of C or of its inverse; default as many as uses of a record are apart, and at most 32 of a
+            form that is not "toeplitz".
+        buffers: how many exponentials.
+        form: "toeplitz", "banded", "buffered" (BLT: exponentials, constant memory), "inverse" (C^-1 Toeplitz and
+            banded, as BISR and DP-lambda-CGD) or "banded-inverse" (C^-1 banded, every entry free).
 
     Guarantees: the sensitivity of the encoder is at most 1, whatever the search did: exact, or an upper bound (then a
         note says so). lower_bound holds for encoders of any shape.
@@ -111,12 +107,14 @@ def factorize_long(asked: LongSearch) -> StructuredFactorization:
         whatever the modes), and T modes^2 for the bound; up to DENSE_BOUND_STEPS a dense factorization besides, whose
         bound is the better one for several uses.
     """
-    form, ends = asked.chosen, asked.stopping
-    cost, patterns = mode_cost(asked, asked.measure), spaced_patterns(asked.participation)
-    with shown(asked.progress).status(f"factorizing {cost.size:,} steps, {form.name}"):
-        squared = _squared_sensitivity(asked.participation)
-        best = structured.best(cost, patterns, form, squared, max_iterations=ends.max_iterations)
-        return _bounded(asked, best) if patterns.kind == PERIODIC else best
+    setting = Setting(dynamics, participation, weights=weights, objective=objective)
+    chosen = _form(participation, form, bandwidth, buffers)
+    limit = integer_at_least(1, max_iterations=max_iterations)
+    cost, patterns = mode_cost(setting, measure), spaced_patterns(participation)
+    with shown(progress).status(f"factorizing {cost.size:,} steps, {form}"):
+        squared = _squared_sensitivity(participation)
+        best = structured.best(cost, patterns, chosen, squared, max_iterations=limit)
+        return _bounded(setting, best) if patterns.kind == PERIODIC else best
 
 
 @solver_refusals()

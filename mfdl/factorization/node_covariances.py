@@ -31,8 +31,8 @@ from ..objective import ErrorWeights, NoiseObjective
 from ..progress import Progress, shown
 from ..storable import storable
 from . import solutions
-from .boundary import checked_stopping, solver_refusals
 from .groups import checked_coalition, checked_groups, edge_groups, given_groups
+from .setting import checked_stopping, solver_refusals
 
 COVARIANCE_SOLVERS = ("newton", "conic")
 ONE_SEED_TOLERANCE, GROUP_TOLERANCE = 1e-4, 1e-3  # certified gaps asked for by default

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -22,14 +22,14 @@ from .. import check
 from ..check import FloatArray
 from ..dynamics import Dynamics
 from ..errors import InvalidInput
-from ..keywords import takes_fields_of
+from ..keywords import refusing
+from ..objective import ErrorWeights
 from ..participation import Participation
-from ..progress import shown
+from ..progress import Progress, shown
 from ..shown import short_repr
 from ..storable import storable
 from . import solutions
-from .boundary import solver_refusals
-from .search import ClassSearch, NodeSearch
+from .setting import USUAL_TOLERANCE, Setting, checked_stopping, solver_refusals
 from .temporal import evaluate
 
 
@@ -85,20 +85,33 @@ class NodeFactorizations:
         return tuple(dict.fromkeys(note for f in self.nodes for note in f.notes))
 
 
-@takes_fields_of(NodeSearch)
-def factorize_nodes(asked: NodeSearch) -> NodeFactorizations:
+@refusing({})
+def factorize_nodes(
+    dynamics: Dynamics,
+    participation: Participation,
+    *,
+    weights: ErrorWeights | None = None,
+    objective: str = "post-average",
+    tolerance: float | None = None,
+    max_iterations: int = 5000,
+    progress: Progress = "auto",
+    allow_stopped: bool = False,
+) -> NodeFactorizations:
     """One encoder per node from its own error Gram H_u (MAFALDA-L).
 
     Each node starts from the solution of the node before, so later nodes take fewer iterations; nodes with the
     same Gram (symmetric graphs) and the same participation share one solution.
 
-    Args: those of `NodeSearch`.
+    Args: as for `factorize`; progress: a function is called after each solution.
     Raises: NotConverged; UnsupportedMechanism: a node's patterns not disjoint; InvalidInput: a participation for
         another number of nodes, a loss beyond float64.
     """
-    labels = _labels_of_nodes(asked.participation, asked.dynamics.num_nodes)
-    grams, began = asked.noise_objective.over_steps_of_nodes(), time.perf_counter()
-    solved = _solved_in_turn(zip(grams, labels, strict=True), asked, "nodes", len(labels))
+    setting = Setting(dynamics, participation, weights=weights, objective=objective)
+    labels = _labels_of_nodes(participation, dynamics.num_nodes)
+    turns = _Turns(checked_stopping(USUAL_TOLERANCE if tolerance is None else tolerance, max_iterations), allow_stopped)
+    grams, began = setting.noise_objective.over_steps_of_nodes(), time.perf_counter()
+    with shown(progress, words=0).bar("factorizing nodes", len(labels)) as advance:
+        solved = turns.solved(zip(grams, labels, strict=True), advance)
     return NodeFactorizations(solved, time.perf_counter() - began)
 
 
@@ -118,23 +131,40 @@ class ClassFactorizations(NodeFactorizations):
         return np.stack([f.encoder for f in self.nodes])[self.labels]
 
 
-@takes_fields_of(ClassSearch)
-def factorize_classes(asked: ClassSearch) -> ClassFactorizations:
+@refusing({})
+def factorize_classes(
+    dynamics: Dynamics,
+    participation: Participation,
+    *,
+    weights: ErrorWeights | None = None,
+    objective: str = "post-average",
+    tolerance: float | None = None,
+    max_iterations: int = 5000,
+    progress: Progress = "auto",
+    allow_stopped: bool = False,
+    labels: ArrayLike | None = None,
+) -> ClassFactorizations:
     """One encoder per class of nodes, the best for the sum H_c of its nodes' error Grams.
 
     Under LDP each encoder has sensitivity 1 whatever the classes, so the loss lies between that of an encoder per node
     and, where all share a participation, that of one for all, up to the tolerance.
 
-    Args: those of `ClassSearch`.
+    Args:
+        labels: an integer per node, shape (n,); nodes with one label and one participation are a class. Default
+            `degree_labels`: nodes with equally many neighbours.
+        the others: as for `factorize_nodes`.
+
     Returns: ClassFactorizations; loss = sum over classes of sensitivity^2 tr(H_c X_c^-1), the lower bound likewise.
     Raises: NotConverged; UnsupportedMechanism: a node's patterns not disjoint; InvalidInput: labels or a participation
         for another number of nodes.
     Cost: n Grams, one at a time, (classes) T^2 memory, and one solution per class.
     """
-    n, T = asked.dynamics.num_nodes, asked.participation.num_steps
-    steps = _labels_of_nodes(asked.participation, n)
-    given = degree_labels(asked.dynamics, T) if asked.labels is None else _node_labels(asked.labels, n)
-    gathered = asked.participation.shared_by(range(n))
+    setting = Setting(dynamics, participation, weights=weights, objective=objective)
+    turns = _Turns(checked_stopping(USUAL_TOLERANCE if tolerance is None else tolerance, max_iterations), allow_stopped)
+    n, T = dynamics.num_nodes, participation.num_steps
+    steps = _labels_of_nodes(participation, n)
+    given = degree_labels(dynamics, T) if labels is None else _node_labels(labels, n)
+    gathered = participation.shared_by(range(n))
     schemes = np.empty(n, dtype=np.intp)
     for number, (_, members) in enumerate(gathered):
         schemes[members] = number
@@ -144,10 +174,11 @@ def factorize_classes(asked: ClassSearch) -> ClassFactorizations:
     began = time.perf_counter()
     sums = np.zeros((first.size, T, T))
     with np.errstate(over="ignore"):  # an infinite sum is refused
-        for u, H in enumerate(asked.noise_objective.over_steps_of_nodes()):
+        for u, H in enumerate(setting.noise_objective.over_steps_of_nodes()):
             sums[of_node[u]] += H
     cases = ((H, steps[u]) for H, u in zip(sums, first.tolist(), strict=True))
-    solved = _solved_in_turn(cases, asked, "classes of nodes", len(sums))
+    with shown(progress, words=0).bar("factorizing classes of nodes", len(sums)) as advance:
+        solved = turns.solved(cases, advance)
     return ClassFactorizations(solved, time.perf_counter() - began, of_node)
 
 
@@ -179,27 +210,32 @@ def _labels_of_nodes(participation: Participation, num_nodes: int) -> list[NDArr
     return [labels[node] for node in range(num_nodes)]
 
 
-def _solved_in_turn(
-    cases: Iterable[tuple[FloatArray, NDArray[np.intp]]], asked: NodeSearch, unit_words: str, total: int
-) -> tuple[Factorization, ...]:
-    """Each (H, classes of steps) solved, from the last solution with these classes; equal cases share a solution."""
-    stopping = asked.stopping
-    seen: list[tuple[FloatArray, NDArray[np.intp], Factorization]] = []
-    solved: list[Factorization] = []
-    with shown(asked.progress, words=0).bar(f"factorizing {unit_words}", total) as advance:
+@dataclasses.dataclass(frozen=True)
+class _Turns:
+    """Problems solved one after another."""
+
+    stopping: Stopping
+    allow_stopped: bool
+
+    def solved(
+        self, cases: Iterable[tuple[FloatArray, NDArray[np.intp]]], advance: Callable[[], object]
+    ) -> tuple[Factorization, ...]:
+        """Each (H, classes of steps), from the last solution with these classes; equal cases share a solution."""
+        seen: list[tuple[FloatArray, NDArray[np.intp], Factorization]] = []
+        solutions: list[Factorization] = []
         for H, labels in cases:
             alike = [(gram, before) for gram, classes, before in seen if np.array_equal(classes, labels)]
             result = next((before for gram, before in alike if np.array_equal(gram, H)), None)
             if result is None:
-                result = _solved(H, labels, stopping, start=alike[-1][1].gram if alike else None)
-                if not asked.allow_stopped:
-                    result.require_converged(stopping.tolerance)
+                result = _solved(H, labels, self.stopping, start=alike[-1][1].gram if alike else None)
+                if not self.allow_stopped:
+                    result.require_converged(self.stopping.tolerance)
                 seen.append((H, labels, result))
-            solved.append(result)
+            solutions.append(result)
             advance()
-    if not math.isfinite(sum(result.loss for result in solved)):
-        raise InvalidInput("the loss of all nodes together is beyond float64; take smaller error weights.")
-    return tuple(solved)
+        if not math.isfinite(sum(result.loss for result in solutions)):
+            raise InvalidInput("the loss of all nodes together is beyond float64; take smaller error weights.")
+        return tuple(solutions)
 
 
 @solver_refusals()

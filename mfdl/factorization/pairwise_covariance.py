@@ -16,9 +16,9 @@ from .. import check, spatial
 from ..check import FloatArray
 from ..dynamics import Dynamics
 from ..objective import ErrorWeights
-from .boundary import solver_refusals
 from .groups import checked_coalition, edge_groups
 from .node_covariances import ONE_SEED_TOLERANCE, SpatialFactorization, in_range, node_gram, one_seed_covariance
+from .setting import solver_refusals
 
 LARGEST_RATIO = 1e8
 """sigma_pair^2 times the largest Laplacian eigenvalue over sigma_local^2, at most: beyond, rounding eats the bound."""

@@ -26,16 +26,18 @@ from mfdl_solvers.joint_encoder import ModeProblem
 from mfdl_solvers.problem import STOPPED, Certified, Stopping, loss_in_range
 
 from ..check import FloatArray
+from ..dynamics import Dynamics
 from ..errors import InvalidInput
 from ..gossip import Gossip
-from ..keywords import takes_fields_of
+from ..keywords import refusing
 from ..noise import JointNoise, NoiseOperator, SpaceTimeNoise
-from ..progress import shown
+from ..objective import ErrorWeights
+from ..participation import Participation
+from ..progress import Progress, shown
 from ..storable import storable
 from . import solutions
-from .boundary import solver_refusals
 from .node_covariances import Seeds, SpatialFactorization, covariance_for_gram, default_tolerance, one_seed_from
-from .search import Search, Setting
+from .setting import USUAL_TOLERANCE, Setting, checked_stopping, solver_refusals
 
 TIME_SPACE, ADAPTED, SPACE_TIME = "time-space", "adapted", "space-time"
 KINDS = (TIME_SPACE, ADAPTED, SPACE_TIME)
@@ -107,97 +109,106 @@ class SpaceTimeFactorization(Certified):
         return JointNoise(self.encoder, self.num_steps, self.num_nodes)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class SeededSearch(Search):
-    """The arguments of `optimal_time_space`.
-
-    Attributes: groups, coalition_size: who holds which seed, and how many nodes pool what they hold, as for
-        `optimal_covariance`; default one seed for all, against outsiders. tolerance: of each half and of the
-        alternation; default `default_tolerance`.
-    """
-
-    groups: Sequence[Sequence[int]] | None = None
-    coalition_size: int = 0
-
-    @property
-    def usual_tolerance(self) -> float:
-        """That of the half over nodes."""
-        return default_tolerance(self.groups, self.coalition_size)
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class AdaptedSearch(Search):
-    """The arguments of `optimal_adapted`; tolerance: default `ADAPTED_TOLERANCE`."""
-
-    @property
-    def usual_tolerance(self) -> float:
-        """Coarser."""
-        return ADAPTED_TOLERANCE
-
-
-@takes_fields_of(SeededSearch)
+@refusing({})
 @solver_refusals()
-def optimal_time_space(asked: SeededSearch) -> SpaceTimeFactorization:
+def optimal_time_space(
+    dynamics: Dynamics,
+    participation: Participation,
+    *,
+    weights: ErrorWeights | None = None,
+    objective: str = "post-average",
+    tolerance: float | None = None,
+    max_iterations: int = 5000,
+    progress: Progress = "auto",
+    groups: Sequence[Sequence[int]] | None = None,
+    coalition_size: int = 0,
+) -> SpaceTimeFactorization:
     """The best product of one encoder over steps and one covariance over nodes.
 
-    Args: those of `SeededSearch`.
+    Args:
+        groups, coalition_size: who holds which seed, and how many nodes pool what they hold, as for
+            `optimal_covariance`; default one seed for all, against outsiders.
+        tolerance: of each half and of the alternation; default `default_tolerance`.
+        the others: as for `factorize`.
     Returns: SpaceTimeFactorization; look at its status. Unless it is "stopped", the product found is the best of its
         form with one seed for all, up to the tolerance; with groups neither half can be improved.
     Raises: UnsupportedMechanism: no modes (`NoiseObjective.by_modes`), or participation whose patterns overlap.
         InvalidInput: groups, coalitions, a participation for another number of nodes, a loss beyond float64.
     Cost: n T^3 for the modes; then per round one problem over T and one over n.
     """
-    seeds = Seeds(asked.groups, asked.coalition_size).checked(asked.dynamics.num_nodes)
-    stopping, began = asked.stopping, time.perf_counter()
-    given = modes_problem(asked)
-    solve = _one_seed if asked.groups is None and asked.coalition_size == 0 else _seed_groups
-    with shown(asked.progress).status(asked.of_both(TIME_SPACE)):
-        answer = solve(given.normalised, asked.dynamics.gossip, seeds, stopping)
+    setting = Setting(dynamics, participation, weights=weights, objective=objective)
+    seeds, began = Seeds(groups, coalition_size).checked(dynamics.num_nodes), time.perf_counter()
+    usual = default_tolerance(groups, coalition_size)
+    stopping = checked_stopping(usual if tolerance is None else tolerance, max_iterations)
+    given = modes_problem(setting)
+    solve = _one_seed if groups is None and coalition_size == 0 else _seed_groups
+    with shown(progress).status(setting.during(TIME_SPACE)):
+        answer = solve(given.normalised, dynamics.gossip, seeds, stopping)
     independent = _independent_of_modes(given.normalised)
-    return _answered(TIME_SPACE, asked, began, independent, **answer).shifted(given.exponent)
+    return _answered(TIME_SPACE, setting, began, independent, **answer).shifted(given.exponent)
 
 
-@takes_fields_of(AdaptedSearch)
+@refusing({})
 @solver_refusals()
-def optimal_adapted(asked: AdaptedSearch) -> SpaceTimeFactorization:
+def optimal_adapted(
+    dynamics: Dynamics,
+    participation: Participation,
+    *,
+    weights: ErrorWeights | None = None,
+    objective: str = "post-average",
+    tolerance: float | None = None,
+    max_iterations: int = 5000,
+    progress: Progress = "auto",
+) -> SpaceTimeFactorization:
     """One encoder for every direction over the nodes; never worse than the product it begins with.
 
     That product is solved at the tolerance given here, so against `optimal_time_space` at another tolerance the loss is
     no larger up to the larger of the two. Against outsiders. On graphs that look alike from every node it is the best
     noise of any form.
 
-    Args: those of `AdaptedSearch`.
+    Args: as for `factorize`; tolerance: default `ADAPTED_TOLERANCE`.
     Raises: as `optimal_time_space`.
     Cost: per iteration n Cholesky factorizations of T x T; memory about 6 n T^2 and 600 MB.
     """
-    stopping, began = asked.stopping, time.perf_counter()
-    given = modes_problem(asked)
-    with shown(asked.progress).status(asked.of_both(ADAPTED)):
+    setting = Setting(dynamics, participation, weights=weights, objective=objective)
+    stopping = checked_stopping(ADAPTED_TOLERANCE if tolerance is None else tolerance, max_iterations)
+    began, given = time.perf_counter(), modes_problem(setting)
+    with shown(progress).status(setting.during(ADAPTED)):
         solved = solutions.solved(per_mode_encoder.solve, given.normalised, stopping=stopping)
     answer = _facts_of(solved) | {"iterations": solved.iterations + solved.kronecker.iterations}
     answer["directions"] = np.asarray(np.linalg.inv(solved.basis).T, dtype=np.float64)
     independent = _independent_of_modes(given.normalised)
-    return _answered(ADAPTED, asked, began, independent, encoder=solved.encoders, **answer).shifted(given.exponent)
+    return _answered(ADAPTED, setting, began, independent, encoder=solved.encoders, **answer).shifted(given.exponent)
 
 
-@takes_fields_of(Search)
+@refusing({})
 @solver_refusals()
-def optimal_space_time(asked: Search) -> SpaceTimeFactorization:
+def optimal_space_time(
+    dynamics: Dynamics,
+    participation: Participation,
+    *,
+    weights: ErrorWeights | None = None,
+    objective: str = "post-average",
+    tolerance: float | None = None,
+    max_iterations: int = 5000,
+    progress: Progress = "auto",
+) -> SpaceTimeFactorization:
     """The best noise of any correlation over steps and nodes, certified; any gossip, small T n.
 
-    Args: those of `Search`.
+    Args: as for `factorize`.
     Raises: UnsupportedMechanism: T n above 4096, or participation whose patterns overlap. InvalidInput: a participation
         for another number of nodes, a loss beyond float64.
     Cost: O((T n)^3) per iteration, about a hundred of them.
     """
-    stopping, began = asked.stopping, time.perf_counter()
-    labels = asked.classes()
-    H = asked.noise_objective.over_both()
-    with shown(asked.progress).search(asked.of_both(SPACE_TIME), stopping.tolerance) as report:
+    setting = Setting(dynamics, participation, weights=weights, objective=objective)
+    stopping = checked_stopping(USUAL_TOLERANCE if tolerance is None else tolerance, max_iterations)
+    began, labels = time.perf_counter(), setting.classes()
+    H = setting.noise_objective.over_both()
+    with shown(progress).search(setting.during(SPACE_TIME), stopping.tolerance) as report:
         stopping = dataclasses.replace(stopping, report=report)
-        solved = solutions.solved(joint_encoder.solve_dense, H, labels, asked.dynamics.num_nodes, stopping=stopping)
+        solved = solutions.solved(joint_encoder.solve_dense, H, labels, dynamics.num_nodes, stopping=stopping)
     independent = _independent(labels, np.diagonal(H).reshape(labels.size, -1).sum(axis=1))
-    return _answered(SPACE_TIME, asked, began, independent, encoder=solved.encoder, **_facts_of(solved))
+    return _answered(SPACE_TIME, setting, began, independent, encoder=solved.encoder, **_facts_of(solved))
 
 
 def modes_problem(setting: Setting) -> ModeProblem:
@@ -246,15 +257,17 @@ def _facts_of(solved: Certified) -> dict[str, Any]:
     return {name: getattr(solved, name) for name in names}
 
 
-def _answered(kind: str, asked: Search, began: float, independent_loss: float, **answer: Any) -> SpaceTimeFactorization:
+def _answered(
+    kind: str, setting: Setting, began: float, independent_loss: float, **answer: Any
+) -> SpaceTimeFactorization:
     return SpaceTimeFactorization(
         kind=kind,
-        num_steps=asked.participation.num_steps,
-        num_nodes=asked.dynamics.num_nodes,
+        num_steps=setting.participation.num_steps,
+        num_nodes=setting.dynamics.num_nodes,
         independent_loss=independent_loss,
         seconds=time.perf_counter() - began,
-        participation=asked.participation.to_dict(),
-        gossip_hash=asked.dynamics.gossip.content_hash,
+        participation=setting.participation.to_dict(),
+        gossip_hash=setting.dynamics.gossip.content_hash,
         **answer,
     )
 

@@ -18,16 +18,17 @@ from mfdl_solvers.problem import FIXED
 
 from .. import check
 from ..check import FloatArray
+from ..dynamics import Dynamics
 from ..errors import InvalidInput, require_known
-from ..keywords import takes_fields_of
-from ..objective import EstimatedGram
+from ..gossip import RandomGossip
+from ..keywords import refusing
+from ..objective import ErrorWeights, EstimatedGram, Probes
 from ..participation import Participation
 from ..progress import Progress, shown
 from ..storable import storable
 from . import solutions
-from .boundary import checked_stopping, solver_refusals
 from .encoders import square_root_series
-from .search import EncoderSearch, EncoderSetting
+from .setting import USUAL_TOLERANCE, Setting, checked_stopping, solver_refusals
 
 SOLVERS = ("dense", "autodiff")
 
@@ -63,40 +64,74 @@ class EstimatedFactorization(Factorization):
     loss_error: float = dataclasses.field(kw_only=True)
 
 
-@takes_fields_of(EncoderSetting)
+@refusing({})
 @solver_refusals()
-def problem(setting: EncoderSetting) -> FactorizationProblem:
+def problem(
+    dynamics: Dynamics,
+    participation: Participation,
+    *,
+    weights: ErrorWeights | None = None,
+    objective: str = "post-average",
+    probes: Probes | None = None,
+    averaged_over: RandomGossip | None = None,
+) -> FactorizationProblem:
     """The FactorizationProblem of one shared local encoder; an `EstimatedProblem` where the graph is too large for H.
 
-    Args: those of `EncoderSetting`.
+    Args:
+        dynamics, participation: what trains, and who takes part when.
+        weights, objective: which models count; default all alike, after averaging ("message": before).
+        probes: of H where the graph is too large for its exact form (`NoiseObjective.estimated`); default 8.
+        averaged_over: the encoder is made for the mean of H over gossip that is drawn anew in each round
+            (`NoiseObjective.averaged`), in place of the gossip of `dynamics`: for all draws, before any.
+
     Raises: UnsupportedMechanism: participation patterns overlap or leave a step out; InvalidInput: a participation for
         another number of nodes, an error beyond float64.
     """
-    labels = setting.classes()
-    H = setting.gram()
+    setting = Setting(dynamics, participation, weights=weights, objective=objective)
+    labels, noise = setting.classes(), setting.noise_objective
+    H = noise.exact_or_estimated(probes) if averaged_over is None else noise.averaged(averaged_over, probes)
     if isinstance(H, EstimatedGram):
         return EstimatedProblem(H.gram, labels, H)
     return FactorizationProblem(H, labels)
 
 
-@takes_fields_of(EncoderSearch)
-def factorize(asked: EncoderSearch) -> Factorization:
+@refusing({})
+def factorize(
+    dynamics: Dynamics,
+    participation: Participation,
+    *,
+    weights: ErrorWeights | None = None,
+    objective: str = "post-average",
+    tolerance: float | None = None,
+    max_iterations: int = 5000,
+    progress: Progress = "auto",
+    solver: str = "dense",
+    allow_stopped: bool = False,
+    probes: Probes | None = None,
+    averaged_over: RandomGossip | None = None,
+) -> Factorization:
     """The best local encoder C of MAFALDA-SGD, shared by all nodes, with its certificate.
 
-    Args: those of `EncoderSearch`.
+    Args:
+        dynamics, participation, weights, objective, probes, averaged_over: as for `problem`.
+        tolerance: certified relative gap to reach, > 0; default 1e-4. max_iterations: of the solver.
+        progress: True, False, "auto" (see `mfdl.progress`), or a function: called with the iterations so far and the
+            certified gap, by the solvers that certify on their way.
+        solver: "dense" (the dual; L-BFGS on X for a singular H) or "autodiff" (torch, same optimum).
+        allow_stopped: return a factorization that did not reach the tolerance instead of raising.
+
     Returns: Factorization; loss = sensitivity^2 tr(H X^-1), H for learning rate 1.
     Raises: NotConverged; UnsupportedMechanism: patterns not disjoint; InvalidInput: bad tolerance or names, a loss
         beyond float64.
     Cost: O(T^3) per iteration, about a hundred iterations at tolerance 1e-4.
     Source: arXiv:2510.17480, Lemma 10 and Algorithm 2, with the exact Gram and a certificate.
     """
-    ends = asked.stopping
-    counted: dict[str, Any] = {"weights": asked.weights, "objective": asked.objective}
-    counted |= {"probes": asked.probes, "averaged_over": asked.averaged_over}
-    posed = problem(asked.dynamics, asked.participation, **counted)
-    options: dict[str, Any] = {"solver": asked.solver, "progress": asked.progress}
+    ends = checked_stopping(USUAL_TOLERANCE if tolerance is None else tolerance, max_iterations)
+    counted: dict[str, Any] = {"weights": weights, "objective": objective}
+    posed = problem(dynamics, participation, probes=probes, averaged_over=averaged_over, **counted)
+    options: dict[str, Any] = {"solver": solver, "progress": progress}
     solved = solve_problem(posed, tolerance=ends.tolerance, max_iterations=ends.max_iterations, **options)
-    return solved if asked.allow_stopped else solved.require_converged(ends.tolerance)
+    return solved if allow_stopped else solved.require_converged(ends.tolerance)
 
 
 @solver_refusals()

@@ -1,0 +1,70 @@
+"""What noise over the steps costs and who takes part when, checked; what solvers refuse, as InvalidInput."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+from mfdl_solvers.problem import ProblemError, Stopping
+
+from .. import check
+from ..dynamics import Dynamics
+from ..errors import InvalidInput
+from ..objective import ErrorWeights, NoiseObjective
+from ..participation import Participation
+
+USUAL_TOLERANCE = 1e-4
+"""The certified relative gap that is asked for by default."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Setting:
+    """What noise costs, and what one record can reach.
+
+    Attributes:
+        dynamics, participation: what trains, and who takes part when.
+        weights, objective: which models count; default all alike, after averaging ("message": before).
+
+    Raises: InvalidInput: dynamics or participation that is none.
+    """
+
+    dynamics: Dynamics
+    participation: Participation
+    _: dataclasses.KW_ONLY
+    weights: ErrorWeights | None = None
+    objective: str = "post-average"
+
+    def __post_init__(self) -> None:
+        check.instance(Dynamics, dynamics=self.dynamics)
+        check.instance(Participation, participation=self.participation)
+
+    @property
+    def noise_objective(self) -> NoiseObjective:
+        """What noise costs over the steps of the participation; raises InvalidInput."""
+        weights = ErrorWeights() if self.weights is None else self.weights
+        return NoiseObjective(self.dynamics, self.participation.num_steps, weights, self.objective)
+
+    def classes(self) -> Any:
+        """The class of each step; raises InvalidInput: other nodes, UnsupportedMechanism: patterns not disjoint."""
+        self.participation.require_nodes(self.dynamics.num_nodes)
+        return self.participation.classes()
+
+    def during(self, kind: str) -> str:
+        """What a search over steps and nodes does, in words."""
+        return f"factorizing {self.participation.num_steps} steps x {self.dynamics.num_nodes} nodes, {kind}"
+
+
+@contextlib.contextmanager
+def solver_refusals() -> Iterator[None]:
+    """What a solver refuses, a loss beyond float64 above all, is raised as InvalidInput."""
+    try:
+        yield
+    except ProblemError as error:
+        raise InvalidInput(str(error)) from None
+
+
+def checked_stopping(tolerance: float, max_iterations: int) -> Stopping:
+    """What a caller gave; raises InvalidInput."""
+    return Stopping(check.positive(tolerance=tolerance), check.integer_at_least(1, max_iterations=max_iterations))
