@@ -24,7 +24,7 @@ from typer.core import TyperGroup
 
 from .. import __version__, extensions
 from ..errors import InvalidInput, RankLost, UnusualSetting, unknown_name
-from ..runs.options import spelled
+from ..runs.option_files import spelled
 from . import account, attack, audit, compare, data_files, factorize, listing, report, sweep
 
 __all__ = ["app", "main"]

@@ -15,7 +15,8 @@ from typing import Annotated, Any
 import typer
 
 from ..errors import InvalidInput
-from ..runs.options import OF_THE_CALLER, Config, Option, is_tuple
+from ..runs.option_files import is_tuple
+from ..runs.options import OF_THE_CALLER, Config, Option
 from . import terminal
 
 TAKEN = ("config", "out", "several")

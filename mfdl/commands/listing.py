@@ -9,7 +9,8 @@ import typer
 
 from .. import extensions
 from ..errors import InvalidInput
-from ..runs.options import require_one_of, split
+from ..runs.option_files import split
+from ..runs.options import require_one_of
 from . import terminal
 
 trust = typer.Typer(

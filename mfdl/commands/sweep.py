@@ -47,7 +47,7 @@ def sweep(
     """
     from ..runs import Engine, Store, SweepConfig
     from ..runs import sweep as run
-    from ..runs.sweep_file import Written
+    from ..runs.sweep_file import SweepFile
     from ..runs.sweeping import answer
 
     if (config is None) == (status is None):
@@ -57,7 +57,7 @@ def sweep(
         _tell(result, as_json, seen=True)
         return 0
     assert config is not None
-    file = Written.read(config)
+    file = SweepFile.read(config)
     asked = SweepConfig.written(file)
     name, address = engine or file.caller.get("engine", "joblib"), scheduler or file.caller.get("scheduler")
     usual = file.options.get("jobs")

@@ -23,7 +23,8 @@ from ..participation import Cyclic, Participation
 from ..participation.scheme_names import SCHEMES
 from ..spec import Parameter
 from ..trust import TrustModel
-from .options import require_one_of, require_steps, split
+from .option_files import split
+from .options import require_one_of, require_steps
 
 if TYPE_CHECKING:
     from .options import TakesPart

@@ -1,24 +1,23 @@
 """The options of the commands: every command is a frozen dataclass whose fields are its options.
 
 In: fields `name: Annotated[type, Option(help, ...)] = default`. Out: the same names, defaults and words for Python, for
-TOML files and for the command line (`mfdl.commands.command`). Configs and this module import the libraries that do the
-work only where they do it, so that `mfdl COMMAND --help` brings none of them.
+files (`option_files`) and for the command line (`mfdl.commands.command`). Configs and this module import the libraries
+that do the work only where they do it, so that `mfdl COMMAND --help` brings none of them.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 import os
-import tomllib
 import types
 import typing
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
-from ..errors import InvalidInput, did_you_mean, require_known
+from ..errors import InvalidInput, require_known
+from .option_files import WORDS_OF_KINDS, Known, OptionFile, is_tuple, split
 
 if TYPE_CHECKING:
     from ..check import FloatArray
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
 
 OF_THE_CALLER: dict[str, Any] = {"out": str, "resume": bool}
 """Keys that may stand in a file, and belong to the command, not to its config, and what kind of value they have."""
-WORDS_OF_KINDS = {float: "a number", int: "an integer", str: "a text", bool: "true or false", Path: "a path"}
 RELEASES = ("none", "average", "all")
 BINS = "balls-in-bins"  # as BallsInBins.scheme, which a test holds
 ONLY_PUBLIC = {
@@ -47,11 +45,6 @@ MAX_SEEDS = 10**5
 """Of a comparison, for the same reason."""
 LARGEST_SEED = 2**63 - 1
 """Tables hold seeds as int64."""
-
-
-def spelled(flag: str) -> str:
-    """The flag as it is documented: `--mechanisms` is read as `--mechanism`, whether a command takes one or several."""
-    return "mechanism" if flag == "mechanisms" else flag
 
 
 @dataclasses.dataclass(frozen=True)
@@ -202,29 +195,28 @@ class Config:
 
         Raises: InvalidInput: a file that cannot be read, an unknown key, or a value of another kind than its field.
         """
-        fields = {option.flags[0].lstrip("-"): (name, kind, option) for name, (kind, option, _) in cls.fields().items()}
-        fields |= {name: (name, OF_THE_CALLER[name], Option("")) for name in of_the_caller}
+        file = OptionFile(path, "--config")
+        known = cls.known_in_files({name: OF_THE_CALLER[name] for name in of_the_caller})
         values: dict[str, Any] = {}
-        for key, value in _read(path, cls.command).items():
-            flag = spelled(key.replace("_", "-"))
-            if flag not in fields:
-                raise InvalidInput(
-                    f"--config {path}: unknown key {key!r}{did_you_mean(flag, fields)} Known: "
-                    f"{', '.join(sorted(fields))}."
-                )
-            name, kind, option = fields[flag]
+        for entry in (*file.entries(known), *file.entries(known, cls.command)):
+            name, value = entry.name, entry.value
             if name in cls.SEVERAL and isinstance(value, list):
-                values[name] = ",".join(repr(of_kind(kind, item, f"--config {path}: {key}")) for item in value)
+                values[name] = ",".join(repr(entry.checked(item)) for item in value)
                 continue
             texts = isinstance(value, list) and all(isinstance(item, str) for item in value)
             if isinstance(value, dict) or (isinstance(value, list) and not texts):
-                raise InvalidInput(
-                    f"--config {path}: {key} must be a text, a number or a list of texts, got {value!r}."
-                )
+                raise InvalidInput(f"{entry.place} must be a text, a number or a list of texts, got {value!r}.")
             if value is not None:  # null in results.json: not set
-                value = ",".join(value) if texts and (option.listed or not is_tuple(kind)) else value
-                values[name] = value if is_tuple(kind) else of_kind(kind, value, f"--config {path}: {key}")
+                joined = texts and (not entry.is_of_texts or (entry.option is not None and entry.option.listed))
+                value = ",".join(value) if joined else value
+                values[name] = value if entry.is_of_texts else entry.checked(value)
         return values
+
+    @classmethod
+    def known_in_files(cls, caller: Mapping[str, Any]) -> Known:
+        """What may stand in a file; caller: keys that belong to the command, and the type of their values."""
+        fields = {option.flags[0].lstrip("-"): (name, kind, option) for name, (kind, option, _) in cls.fields().items()}
+        return fields | {name: (name, kind, None) for name, kind in caller.items()}
 
     def values(self, *names: str) -> dict[str, Any]:
         """Some fields by name."""
@@ -354,65 +346,10 @@ def require_for_bins(config: Config) -> None:
             raise InvalidInput(f"--{name.replace('_', '-')}{given}: --participation {BINS} {why}.")
 
 
-def is_tuple(kind: Any) -> bool:
-    """Whether a field holds several texts."""
-    return typing.get_origin(kind) is tuple or any(typing.get_origin(one) is tuple for one in typing.get_args(kind))
-
-
 def weights_of_release(text: str, release_model: str) -> str:
     """Error weights as `ErrorWeights.parse` takes them: "released" stands for the released model of the options."""
     steps, slash, target = text.partition("/")
     return f"released:{release_model}{slash}{target}" if steps.strip() == "released" else text
-
-
-def split(text: str) -> tuple[str, ...]:
-    """The parts of A,B."""
-    return tuple(part.strip() for part in text.split(",") if part.strip())
-
-
-def _read(path: Path, command: str) -> dict[str, Any]:
-    """The options in a file: top-level keys, and those of the table named like the command."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-        raise InvalidInput(f"cannot read --config {path}: {reason}.") from None
-    kind, loads = ("JSON", json.loads) if path.suffix == ".json" else ("TOML", tomllib.loads)
-    try:
-        content: Any = loads(text)
-    except (ValueError, RecursionError) as error:
-        raise InvalidInput(
-            f"--config {path} is not valid {kind}: {error}; give a .toml file of options, or the .json file of an "
-            "earlier run."
-        ) from None
-    if kind == "JSON":
-        content = content.get("config") if isinstance(content, dict) else None
-        if not isinstance(content, dict):
-            raise InvalidInput(
-                f"--config {path} holds no `config` object; give a results.json that `mfdl compare` or `mfdl account` "
-                "wrote, or a TOML file of options."
-            )
-        return content
-    tables = {key: value for key, value in content.items() if isinstance(value, dict)}
-    return {**{k: v for k, v in content.items() if k not in tables}, **tables.get(command, {})}
-
-
-def of_kind(kind: Any, value: Any, where: str) -> Any:
-    """A value of a file as a field of this kind holds it: what every file of options is read by.
-
-    Args: kind: of the field, or None beside it; where: the place in the file, for the message.
-    Raises: InvalidInput: a value of another kind; a number in quotes is a text.
-    """
-    (plain,) = [each for each in typing.get_args(kind) if each is not types.NoneType] or [kind]
-    allowed = {float: (int, float), Path: (str,)}.get(plain, (plain,))
-    if not isinstance(value, allowed) or (isinstance(value, bool) and plain is not bool):
-        quoted = isinstance(value, str) and plain in (int, float, bool)
-        way_out = "; write it without quotes." if quoted else "."
-        raise InvalidInput(f"{where} must be {WORDS_OF_KINDS[plain]}, got {value!r}{way_out}")
-    try:
-        return plain(value)
-    except OverflowError:
-        raise InvalidInput(f"{where} must be {WORDS_OF_KINDS[plain]} of float64, got one beyond it.") from None
 
 
 # ---- what several commands check ------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from .cells import Cell
 from .comparison_config import WHERE, ComparisonConfig
 from .options import BINS
 from .shared import Shared
-from .sweep_file import Written
+from .sweep_file import SweepFile
 from .tuning import Tuning
 
 LISTED = ("graph", "task", "trust", "participation", "mu", "epsilon", "learning_rate")
@@ -80,10 +80,10 @@ class SweepConfig:
         Args: changed: fields that win over the file.
         Raises: InvalidInput: a file that cannot be read, an unknown key, or a value that is refused, with its line.
         """
-        return cls.written(Written.read(path), **changed)
+        return cls.written(SweepFile.read(path), **changed)
 
     @classmethod
-    def written(cls, file: Written, **changed: Any) -> SweepConfig:
+    def written(cls, file: SweepFile, **changed: Any) -> SweepConfig:
         """The config of a file that was read."""
 
         def made(options: dict[str, Any], tuning: dict[str, Any] | None) -> SweepConfig:

@@ -127,7 +127,7 @@ def test_python_and_toml_say_the_same(name, tmp_path):
     assert dataclasses.replace(loaded) == loaded
     (tmp_path / "results.json").write_text(json.dumps({"config": loaded.options()}))
     assert config.load(tmp_path / "results.json") == loaded  # what is kept reads back
-    with pytest.raises(mfdl.InvalidInput, match="graph must be a text, got 3"):
+    with pytest.raises(mfdl.InvalidInput, match="graph: must be a text, got 3"):
         config.load(toml(tmp_path, "graph = 3"))
 
 
@@ -164,16 +164,16 @@ class TestConfigFiles:
     @pytest.mark.parametrize(
         ("name", "content", "message"),
         [
-            ("o.toml", "epoch = 3", "unknown key 'epoch'; did you mean 'epochs'?"),
+            ("o.toml", "epoch = 3", "epoch: unknown key; did you mean 'epochs'?"),
             ("o.toml", "epochs = ", "is not valid TOML"),
-            ("o.toml", "epochs = [1, 2]", "epochs must be a text, a number or a list of texts"),
-            ("o.toml", "json = true", "unknown key 'json'"),
-            ("o.toml", 'epochs = "2"', "epochs must be an integer, got '2'; write it without quotes"),
-            ("o.toml", 'tolerance = "1"', "tolerance must be a number, got '1'; write it without quotes"),
-            ("o.toml", "epochs = true", "epochs must be an integer, got True"),
-            ("o.toml", "graph = 3", "graph must be a text, got 3"),
-            ("o.toml", "data-home = 3", "data-home must be a path, got 3"),
-            ("o.toml", 'largest-component = "yes"', "largest-component must be true or false, got 'yes'"),
+            ("o.toml", "epochs = [1, 2]", "epochs: must be a text, a number or a list of texts"),
+            ("o.toml", "json = true", "json: unknown key"),
+            ("o.toml", 'epochs = "2"', "epochs: must be an integer, got '2'; write it without quotes"),
+            ("o.toml", 'tolerance = "1"', "tolerance: must be a number, got '1'; write it without quotes"),
+            ("o.toml", "epochs = true", "epochs: must be an integer, got True"),
+            ("o.toml", "graph = 3", "graph: must be a text, got 3"),
+            ("o.toml", "data-home = 3", "data-home: must be a path, got 3"),
+            ("o.toml", 'largest-component = "yes"', "largest-component: must be true or false, got 'yes'"),
             ("results.json", "{}", "no `config` object"),
             ("results.json", "{", "is not valid JSON"),
         ],

@@ -13,7 +13,7 @@ import mfdl
 from mfdl.runs import Cell, SweepConfig, Tuning
 from mfdl.runs.cells import WHERE
 from mfdl.runs.comparison_config import ComparisonConfig
-from mfdl.runs.sweep_file import Written
+from mfdl.runs.sweep_file import SweepFile
 
 BASE = ComparisonConfig(graph="ring:n=4", epochs=2, period=3, seeds=1, mechanisms=("mafalda",), mu=2.0)
 
@@ -255,13 +255,13 @@ def test_a_mistake_is_told_with_its_line_and_what_is_allowed(tmp_path, old, new,
 def test_files_that_are_none(tmp_path):
     path = tmp_path / "s.toml"
     with pytest.raises(mfdl.InvalidInput, match=r"cannot read .*No such file"):
-        Written.read(path)
+        SweepFile.read(path)
     path.write_bytes(b"\xff")
     with pytest.raises(mfdl.InvalidInput, match="not UTF-8"):
-        Written.read(path)
+        SweepFile.read(path)
     path.write_text("mu = [1\nlr = 2")
     with pytest.raises(mfdl.InvalidInput, match=r"is not valid TOML: .*line 2"):
-        Written.read(path)
+        SweepFile.read(path)
 
 
 def test_refusals_in_python():

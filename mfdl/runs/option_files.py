@@ -1,0 +1,162 @@
+"""The one reader of option files: TOML, or the results.json of an earlier run.
+
+In: a path, and the options that may stand in it. Out: its entries, each with the field it sets and the line that it stands
+on, so that a refusal names the place.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import tomllib
+import types
+import typing
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import InvalidInput, did_you_mean
+
+if TYPE_CHECKING:
+    from .options import Option
+
+WORDS_OF_KINDS = {float: "a number", int: "an integer", str: "a text", bool: "true or false", Path: "a path"}
+
+Known = Mapping[str, tuple[str, Any, "Option | None"]]
+"""Name in files -> field, type of its values, and its option where it has one."""
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The content of a TOML file.
+
+    Raises: InvalidInput: it cannot be read, or is no TOML.
+    """
+    return OptionFile(path).content
+
+
+def spelled(flag: str) -> str:
+    """The flag as it is documented: `--mechanisms` is read as `--mechanism`, whether a command takes one or several."""
+    return "mechanism" if flag == "mechanisms" else flag
+
+
+def split(text: str) -> tuple[str, ...]:
+    """The parts of A,B."""
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def is_tuple(kind: Any) -> bool:
+    """Whether a field holds several texts."""
+    return typing.get_origin(kind) is tuple or any(typing.get_origin(part) is tuple for part in typing.get_args(kind))
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """A value in a file.
+
+    Attributes: name, kind, option: of the field that it sets; key, value: as they are written; line: where; place: the
+        same in words, for messages.
+    """
+
+    name: str
+    kind: Any
+    option: Option | None
+    key: str
+    value: Any
+    line: int
+    place: str
+
+    @property
+    def is_of_texts(self) -> bool:
+        """Whether its field holds several texts."""
+        return is_tuple(self.kind)
+
+    def checked(self, value: Any, kind: Any = None) -> Any:
+        """A value as its field holds it.
+
+        Args: value: of this entry, or one of its list; kind: default that of the field.
+        Raises: InvalidInput: a value of another type; a number in quotes is a text.
+        """
+        kind = self.kind if kind is None else kind
+        (plain,) = [each for each in typing.get_args(kind) if each is not types.NoneType] or [kind]
+        allowed = {float: (int, float), Path: (str,)}.get(plain, (plain,))
+        if not isinstance(value, allowed) or (isinstance(value, bool) and plain is not bool):
+            quoted = isinstance(value, str) and plain in (int, float, bool)
+            way_out = "; write it without quotes." if quoted else "."
+            raise InvalidInput(f"{self.place} must be {WORDS_OF_KINDS[plain]}, got {value!r}{way_out}")
+        try:
+            return plain(value)
+        except OverflowError:
+            raise InvalidInput(f"{self.place} must be {WORDS_OF_KINDS[plain]} of float64, got one beyond it.") from None
+
+
+class OptionFile:
+    """A file of options as it was read.
+
+    Attributes: path: as messages name it; content: its keys and tables.
+    Raises: InvalidInput: it cannot be read, is no TOML, or no answer of an earlier run.
+    """
+
+    def __init__(self, path: Path, flag: str = "") -> None:
+        """flag: the option that gives the path, where it may be a results.json too."""
+        self.path = f"{flag} {path}".strip()
+        self._is_json = bool(flag) and path.suffix == ".json"
+        try:
+            self._text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+            raise InvalidInput(f"cannot read {self.path}: {reason}; give a TOML file of options.") from None
+        try:
+            content: Any = json.loads(self._text) if self._is_json else tomllib.loads(self._text)
+        except (ValueError, RecursionError) as error:
+            kinds = "a .toml file of options, or the .json file of an earlier run" if flag else "a TOML file"
+            raise InvalidInput(
+                f"{self.path} is not valid {'JSON' if self._is_json else 'TOML'}: {error}; give {kinds}."
+            ) from None
+        if self._is_json:
+            content = content.get("config") if isinstance(content, dict) else None
+            if not isinstance(content, dict):
+                raise InvalidInput(
+                    f"{self.path} holds no `config` object; give a results.json that `mfdl compare` or `mfdl account` "
+                    "wrote, or a TOML file of options."
+                )
+        self.content: dict[str, Any] = content
+
+    @property
+    def tables(self) -> dict[str, dict[str, Any]]:
+        """The tables of a TOML file by name."""
+        return {} if self._is_json else {key: v for key, v in self.content.items() if isinstance(v, dict)}
+
+    def entries(self, known: Known, table: str | None = None) -> Iterator[Entry]:
+        """The entries of a table, or those outside of all tables.
+
+        Raises: InvalidInput: an unknown key.
+        """
+        tables = self.tables
+        outside = {key: value for key, value in self.content.items() if key not in tables}
+        for key, value in (outside if table is None else tables.get(table, {})).items():
+            flag, line = spelled(key.replace("_", "-")), self.line(table, key)
+            if flag not in known:
+                hint = did_you_mean(flag, known)
+                raise self.refusal(line, key, f"unknown key{hint} Known: {', '.join(sorted(known))}.")
+            yield Entry(*known[flag], key, value, line, self.place(line, key))
+
+    def refusal(self, line: int, key: str, why: str) -> InvalidInput:
+        """What is wrong with an entry, as an error to raise."""
+        return InvalidInput(f"{self.place(line, key)} {why}")
+
+    def place(self, line: int, key: str) -> str:
+        """An entry in words."""
+        return f"{self.path}, {key}:" if self._is_json else f"{self.path}, line {line}, {key}:"
+
+    def line(self, table: str | None, key: str | None) -> int:
+        """The line on which a table begins, or a key of it is written; 1 where it is written in another way."""
+        inside: str | None = None
+        for number, line in enumerate(self._text.splitlines(), start=1):
+            if header := re.match(r"\s*\[\s*([^\[\]]+?)\s*\]", line):
+                inside = header.group(1).strip("\"'")
+                if key is None and inside == table:
+                    return number
+            elif key is not None and inside == table and re.match(rf"\s*[\"']?{re.escape(key)}[\"']?\s*=", line):
+                return number
+        return 1
