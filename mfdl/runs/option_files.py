@@ -1,7 +1,7 @@
 """The one reader of option files: TOML, or the results.json of an earlier run.
 
-In: a path, and the options that may stand in it. Out: its entries, each with the field it sets and the line that it stands
-on, so that a refusal names the place.
+In: a path, and the options that may stand in it. Out: its entries, each with the field that it sets and the line on
+which it stands, so that a refusal names the place.
 """
 
 from __future__ import annotations
