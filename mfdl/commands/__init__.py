@@ -112,7 +112,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     try:
         with warnings.catch_warnings():
-            warnings.showwarning = _told(warnings.showwarning)
+            warnings.showwarning = _in_one_line(warnings.showwarning)
             result = _command().main(
                 args=None if arguments is None else list(arguments), prog_name="mfdl", standalone_mode=False
             )
@@ -184,7 +184,7 @@ def _value_after(flag: str, arguments: Sequence[str]) -> str:
     return next((a.partition("=")[2] for a in reversed(arguments) if a.startswith(f"{flag}=")), *values[-1:] or [""])
 
 
-def _told(usual: Callable[..., None]) -> Callable[..., None]:
+def _in_one_line(usual: Callable[..., None]) -> Callable[..., None]:
     """How the command line shows warnings: those about settings as one line, all others as Python does."""
 
     def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:

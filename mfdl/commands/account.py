@@ -105,7 +105,7 @@ class AccountConfig(TakesPart, OnGraph):
         return None if self.mu is None else self.values("mu")
 
     @property
-    def how(self) -> dict[str, Any]:
+    def accounting(self) -> dict[str, Any]:
         """What `victim_losses` is told besides algorithm, trust model and victims."""
         return {"release": self.release, "method": self.bound, "lipschitz": self.lipschitz, "unit": self.unit}
 
@@ -139,12 +139,12 @@ def _show(answer: dict[str, Any], out: Path | None) -> None:
         f"the {min(WORST_SHOWN, len(pairs))} largest of {len(pairs):,} losses"
     )
     kinds = (", fixed", ", adaptive") if fixed_only else ("",)
-    shown = ("mu", "epsilon") if measure == "mu" else ("epsilon",)
-    numbers = ["distance"] * placed + [f"{what}{kind}" for kind in kinds for what in shown]
+    losses = ("mu", "epsilon") if measure == "mu" else ("epsilon",)
+    numbers = ["distance"] * placed + [f"{loss}{kind}" for kind in kinds for loss in losses]
     table = terminal.table(["attacker"] * many + ["victim", *numbers], title=title, right=numbers)
     for attacker, row in pairs[:WORST_SHOWN]:
-        values = [_bounded(row, what) for what in shown]
-        values += [_bounded(row, what, "adaptive") for what in shown] * fixed_only
+        values = [_bounded(row, loss) for loss in losses]
+        values += [_bounded(row, loss, "adaptive") for loss in losses] * fixed_only
         distance = ["" if row["distance"] is None else str(row["distance"])] * placed
         table.add_row(*[attacker] * many, row["victim"], *distance, *values)
     terminal.say([table, f"epsilon is at delta = {answer['delta']:g}."])
@@ -165,14 +165,14 @@ def _show_by_distance(rows: list[dict[str, Any]], counted: str, measure: str) ->
     table = terminal.table(columns, title=f"{measure} by distance", right=columns)
     hops = [row["distance"] for row in rows]  # known for all or for none
     fixed, adaptive = (by_distance(hops, [float(row[key]) for row in rows]) for key in (measure, f"{measure}_adaptive"))
-    for at, held in zip(fixed, adaptive, strict=True):
-        values = (rounded_up(value) for value in (at.lowest, at.mean, at.highest, held.highest))
+    for at, in_training in zip(fixed, adaptive, strict=True):
+        values = (rounded_up(value) for value in (at.lowest, at.mean, at.highest, in_training.highest))
         table.add_row(str(at.distance), f"{at.victims:,}", *values)
     terminal.answers().print(table, markup=False)
 
 
-def _bounded(row: dict[str, Any], what: str, kind: str = "") -> str:
+def _bounded(row: dict[str, Any], loss: str, kind: str = "") -> str:
     """A number rounded up, marked where it is a bound; mu alone where epsilon stands beside it."""
-    name, bound = (f"{what}_{kind}", row[f"{kind}_bound"]) if kind else (what, row["bound"])
-    alone = what == "mu" or row["mu"] is None
+    name, bound = (f"{loss}_{kind}", row[f"{kind}_bound"]) if kind else (loss, row["bound"])
+    alone = loss == "mu" or row["mu"] is None
     return f"{'<= ' if alone and bound != 'exact' else ''}{rounded_up(row[name])}"

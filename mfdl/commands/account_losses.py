@@ -61,7 +61,7 @@ def run_account(
     graph, gossip = config.sparse_network()
     named = Named(graph, config.attackers, config.colluders, config.coalition_size, config.all_attackers)
     named.require_used([config.trust, *([config.calibrate_under] if config.calibrate_under else [])])
-    asked = None if config.victims is None else named.indices("victims", config.victims)
+    victims = None if config.victims is None else named.indices("victims", config.victims)
     with screen.status(f"building {config.mechanism}"):
         more = made_for(config) if registry.is_of_secret_bins(config.mechanism) else {}
         algorithm = registry.build(
@@ -73,10 +73,10 @@ def run_account(
     account: Account | BinsAccount
     if config.has_bins:
         with screen.status("accounting for secret bins"):
-            account = bins_account(config, graph, named, algorithm, asked)
+            account = bins_account(config, graph, named, algorithm, victims)
     else:
-        models, losses = _losses(config, algorithm, named, asked, screen)
-        account = Account(config, graph, named, algorithm, models, losses, asked, each)
+        models, losses = _losses(config, algorithm, named, victims, screen)
+        account = Account(config, graph, named, algorithm, models, losses, victims, each)
     account.answer["seconds"] = time.perf_counter() - began
     if out is not None:
         from .account_pictures import write_pictures  # matplotlib only where pictures are wanted
@@ -88,28 +88,33 @@ def run_account(
 
 
 def _losses(
-    config: AccountConfig, algorithm: LinearAlgorithm, named: Named, asked: Sequence[int] | None, progress: Silent
+    config: AccountConfig, algorithm: LinearAlgorithm, named: Named, victims: Sequence[int] | None, progress: Silent
 ) -> tuple[dict[Nodes, TrustModel], dict[Nodes, list[VictimLoss]]]:
     """Trust models and losses of all victims, by attacking nodes."""
     if config.all_attackers:
         models: dict[Nodes, TrustModel] = {(v,): named.model(config.trust, v) for v in range(algorithm.num_nodes)}
-        how: dict[str, Any] = {"victims": asked, "jobs": config.jobs, "progress": progress, **config.how}
-        each = pairwise_losses(algorithm, lambda v: models[(v,)], **how)
+        accounting: dict[str, Any] = {
+            "victims": victims,
+            "jobs": config.jobs,
+            "progress": progress,
+            **config.accounting,
+        }
+        each = pairwise_losses(algorithm, lambda v: models[(v,)], **accounting)
         if not any(each.values()):
             raise InvalidInput("no victim is left: every node that was asked for attacks.")
         return models, {(v,): losses for v, losses in each.items()}
     model = named.model(config.trust)
     with threadpool_limits(config.jobs):
-        losses = victim_losses(algorithm, model, victims=asked, progress=progress, **config.how)
+        losses = victim_losses(algorithm, model, victims=victims, progress=progress, **config.accounting)
     nodes = model.attackers(algorithm)
     return {nodes: model}, {nodes: losses}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Account:
-    """What was asked and what came out.
+    """A question with its answer.
 
-    Attributes: models, losses: by attacking nodes; asked: the victims, None for all; each: mu by node.
+    Attributes: models, losses: by attacking nodes; victims: None for all; each: mu by node.
     """
 
     config: AccountConfig
@@ -118,7 +123,7 @@ class Account:
     algorithm: LinearAlgorithm
     models: Mapping[Nodes, TrustModel]
     losses: Mapping[Nodes, Sequence[VictimLoss]]
-    asked: Sequence[int] | None
+    victims: Sequence[int] | None
     each: Mapping[Any, float] | None = None
 
     @functools.cached_property
@@ -187,8 +192,8 @@ class Account:
         worst = self.worst(adaptive=True)[0]
         same = under in (None, config.trust)
         model = self.models[worst] if same else self.named.model(str(under))  # under which the worst loss arises
-        question = Question(model, **config.protected | config.how)
-        if same and self.asked is None:
+        question = Question(model, **config.protected | config.accounting)
+        if same and self.victims is None:
             losses = PrivacyLosses.of_victim_losses(self.algorithm, question, self.losses[worst])
         else:  # noise is for all victims, whoever is asked about
             losses = PrivacyLosses.of(self.algorithm, question)
@@ -235,7 +240,7 @@ class Account:
 
     def _notes(self) -> list[str]:
         inside = set(self.attackers)
-        among = [self.named.labels[u] for u in sorted(set(self.asked or []) & inside)]
+        among = [self.named.labels[u] for u in sorted(set(self.victims or []) & inside)]
         notes = [f"{label} is one of the attackers: its loss is infinite." for label in among]
         infinite = [loss for loss in self.everything if math.isinf(loss.sensitivity_squared)]
         leaks = dict.fromkeys(loss.fixed.why for loss in infinite if loss.victim not in inside)
@@ -261,9 +266,9 @@ WITHOUT_MU = (
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class BinsAccount:
-    """What was asked and what came out.
+    """A question with its answer.
 
-    Attributes: guarantee: that of every node; losses: by victim; asked: the victims, None for all.
+    Attributes: guarantee: that of every node; losses: by victim; victims: None for all.
     """
 
     config: AccountConfig
@@ -273,7 +278,7 @@ class BinsAccount:
     attackers: tuple[int, ...]
     guarantee: Guarantee
     losses: Mapping[int, PrivacyCurve]
-    asked: Sequence[int] | None
+    victims: Sequence[int] | None
 
     @functools.cached_property
     def answer(self) -> dict[str, Any]:
@@ -296,7 +301,7 @@ class BinsAccount:
     def epsilons(self) -> dict[int, float]:
         """Of each victim that was asked about, at the delta of the config; inf for an attacker."""
         epsilon = functools.cache(lambda loss: loss.epsilon(self.config.delta))
-        every = self.losses if self.asked is None else self.asked
+        every = self.losses if self.victims is None else self.victims
         return {u: epsilon(self.losses[u]) if u in self.losses else math.inf for u in every}
 
     def _rows(self) -> list[dict[str, Any]]:
@@ -324,7 +329,7 @@ class BinsAccount:
 
 
 def bins_account(
-    config: AccountConfig, graph: SparseGraph, named: Named, algorithm: LinearAlgorithm, asked: Sequence[int] | None
+    config: AccountConfig, graph: SparseGraph, named: Named, algorithm: LinearAlgorithm, victims: Sequence[int] | None
 ) -> BinsAccount:
     """Accounts for every victim, at the noise or for the target of the config.
 
@@ -342,7 +347,7 @@ def bins_account(
         noise_std = PrivacyLosses.of(algorithm, question).calibrate(**config.target).noise_std
     guarantee = losses.guarantee(noise_std).at_delta(config.delta)
     attackers = model.attackers(algorithm)
-    return BinsAccount(config, graph, named, algorithm, attackers, guarantee, losses.curves(noise_std), asked)
+    return BinsAccount(config, graph, named, algorithm, attackers, guarantee, losses.curves(noise_std), victims)
 
 
 def made_for(config: AccountConfig) -> dict[str, Any]:

@@ -50,10 +50,10 @@ def _write_of_bins(account: BinsAccount, folder: Path) -> None:
         pictures.FIXED, "secret batches", "also for training", at, np.array(list(account.epsilons.values()))
     )
     title = f"What {who} learns of each node" if who else f"What each node loses under trust model {answer['trust']}"
-    told: dict[str, Any] = {"title": title, "caption": account.guarantee.sentence(), "measure": measure}
+    words: dict[str, Any] = {"title": title, "caption": account.guarantee.sentence(), "measure": measure}
     plot = pictures.plot_by_distance if who else pictures.plot_by_victim
-    write_figure(folder, "account", plot([curve], **told))
-    write_figure(folder, "graph", pictures.plot_graph(account.graph.networkx(), by_node, account.attackers, **told))
+    write_figure(folder, "account", plot([curve], **words))
+    write_figure(folder, "graph", pictures.plot_graph(account.graph.networkx(), by_node, account.attackers, **words))
     for name in PAIRWISE:
         (folder / name).unlink(missing_ok=True)
 
@@ -107,10 +107,10 @@ class Pictures:
             ]
         curves += self._published_curves() if placed else []
         local = max(loss.sensitivity_squared for loss in victim_losses(self.algorithm, LDP(), method="certified"))
-        shown: dict[str, Any] = {"caption": self._caption(), "local": local * self.unit}
+        details: dict[str, Any] = {"caption": self._caption(), "local": local * self.unit}
         if not placed:
-            return pictures.plot_by_victim(curves, title=self._unplaced(), **shown)
-        return pictures.plot_by_distance(curves, title=self._finding(hops, fixed), **shown)
+            return pictures.plot_by_victim(curves, title=self._unplaced(), **details)
+        return pictures.plot_by_distance(curves, title=self._finding(hops, fixed), **details)
 
     def coloured_graph(self) -> Any:
         """graph: colours are mu for gradients fixed in advance; of all attackers the one that learns most in sum."""

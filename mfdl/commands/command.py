@@ -66,8 +66,8 @@ def command(
         def from_file(context: typer.Context, path: Path | None) -> Path | None:
             """Makes the values of a file the defaults of this call; an eager callback runs before other options."""
             if path is not None and not context.resilient_parsing:
-                own = OF_THE_CALLER.keys() & {str(parameter.name) for parameter in context.command.params}
-                context.default_map = {**(context.default_map or {}), **config_type.in_file(path, own)}
+                caller = OF_THE_CALLER.keys() & {str(parameter.name) for parameter in context.command.params}
+                context.default_map = {**(context.default_map or {}), **config_type.in_file(path, caller)}
             return path
 
         read = typer.Option("--config", metavar="FILE", callback=from_file, is_eager=True, help=CONFIG_HELP)

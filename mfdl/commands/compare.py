@@ -40,8 +40,8 @@ def compare(
 
         result = run_comparison(config, out, resume=resume, overwrite=overwrite)
     except KeyboardInterrupt:
-        kept = f"Finished runs are kept in {out}; the same command goes on from there."
-        terminal.messages().print(kept, markup=False)
+        message = f"Finished runs are kept in {out}; the same command goes on from there."
+        terminal.messages().print(message, markup=False)
         raise
     return result, lambda: _show(result, out / "compare.png"), 0
 

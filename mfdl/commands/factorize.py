@@ -291,9 +291,9 @@ def _sentence(answer: dict[str, Any]) -> str:
     if not isinstance(gap, float):
         return "No finite gap is certified."
     share = f"{100 * max(gap, 0.0) / (1 + max(gap, 0.0)):.2g} %"
-    what = answer.get("bound_over", "encoder, of any shape,")
+    noun = answer.get("bound_over", "encoder, of any shape,")
     estimated = "loss_error" in answer
-    certified = f"No {what} can save more than {share} of this loss (certified{' of the estimate' * estimated})."
+    certified = f"No {noun} can save more than {share} of this loss (certified{' of the estimate' * estimated})."
     if answer["status"] == FactorizeConfig.STOPPED:
         return f"Stopped before the tolerance; raise --max-iterations or --tolerance. {certified}"
     return certified

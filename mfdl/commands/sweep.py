@@ -58,15 +58,15 @@ def sweep(
         return 0
     assert config is not None
     file = SweepFile.read(config)
-    asked = SweepConfig.written(file)
+    sweep_config = SweepConfig.written(file)
     name, address = engine or file.caller.get("engine", "joblib"), scheduler or file.caller.get("scheduler")
     usual = file.options.get("jobs")
     folder = out or Path(file.caller.get("out", OUT))
     try:
-        result = run(asked, out=folder, engine=Engine(name, jobs or usual, address))
+        result = run(sweep_config, out=folder, engine=Engine(name, jobs or usual, address))
     except KeyboardInterrupt:
-        kept = f"Finished cells are kept in {folder}; the same command goes on from there."
-        terminal.messages().print(kept, markup=False)
+        message = f"Finished cells are kept in {folder}; the same command goes on from there."
+        terminal.messages().print(message, markup=False)
         raise
     _tell(result, as_json)
     return int(result["failed"] > 0)
@@ -83,8 +83,8 @@ def _tell(result: dict[str, Any], as_json: bool, *, seen: bool = False) -> None:
     if result["failures"]:
         terminal.say([f"Tracebacks: {Path(result['out']) / 'failed'}; the next `mfdl sweep` tries these cells again."])
     for budget in result["converted"]:
-        told = f"epsilon = {rounded_up(budget['epsilon'])} at delta = {budget['delta']:g}"
-        terminal.say([f"Secret batches have no mu: theirs is {told}, what mu = {budget['mu']:g} gives."])
+        target = f"epsilon = {rounded_up(budget['epsilon'])} at delta = {budget['delta']:g}"
+        terminal.say([f"Secret batches have no mu: theirs is {target}, what mu = {budget['mu']:g} gives."])
     if result["rows"] and not seen:
         terminal.say([terminal.grid(result["rows"])])
     if not seen:

@@ -40,7 +40,7 @@ def as_one_json_value(answer: Any) -> None:
     typer.echo(json.dumps(answer, allow_nan=False))
 
 
-def say(lines: Iterable[str | Table], kept: Path | None = None) -> None:
+def say(lines: Iterable[str | Table], folder: Path | None = None) -> None:
     """A table and sentences below it; kept: the folder that holds the files.
 
     Names of nodes and graphs up to `NAME_WIDTH` stay on one line, and numbers fold first.
@@ -50,8 +50,8 @@ def say(lines: Iterable[str | Table], kept: Path | None = None) -> None:
             if column.header in NAMES:
                 column.no_wrap = max((len(str(cell)) for cell in column.cells), default=0) <= NAME_WIDTH
         answers().print(line, highlight=False, markup=False)
-    if kept is not None:
-        answers().print(f"Kept in {kept}.", highlight=False, markup=False, soft_wrap=True)
+    if folder is not None:
+        answers().print(f"Kept in {folder}.", highlight=False, markup=False, soft_wrap=True)
 
 
 def explain(head: str, lines: Mapping[str, str]) -> None:
@@ -88,11 +88,11 @@ def grid(rows: Sequence[dict[str, Any]]) -> Table:
     secret = any(row["mu"] is None for row in rows)
     numbers = ("mu", *["epsilon"] * secret, "lr", "final test loss", "accuracy")
     several = [name for name in ("graph", "task", "participation") if len({row.get(name) for row in rows}) > 1]
-    made = table((*several, "mechanism", "trust", *numbers), right=numbers)
+    filled = table((*several, "mechanism", "trust", *numbers), right=numbers)
     for row in rows:
         count = len(row["seeds"])
         diverged = f"diverged ({row['diverged']} of {count})" if row["diverged"] else ""
-        made.add_row(
+        filled.add_row(
             *(row[name] for name in several),
             row["mechanism"],
             row["trust"],
@@ -102,7 +102,7 @@ def grid(rows: Sequence[dict[str, Any]]) -> Table:
             diverged or plus_minus(row["final_loss_mean"], row["final_loss_std"], count, ".3f"),
             plus_minus(row["final_accuracy_mean"], row["final_accuracy_std"], count, ".1%"),
         )
-    return made
+    return filled
 
 
 def _budget(value: float | str | None) -> str:

@@ -73,9 +73,9 @@ def run_comparison(
             any work is done or any file is written.
         NotConverged: a mechanism's factorization stopped before its tolerance.
     """
-    plan, told = Plan(config, shared), shown(progress, words=2)
+    plan, screen = Plan(config, shared), shown(progress, words=2)
     folder = Folder(Path(out), plan, resume=resume, overwrite=overwrite)
-    with files.held_alone(out), told.bar("comparing", config.total_steps) as report:
+    with files.held_alone(out), screen.bar("comparing", config.total_steps) as report:
         mechanisms: dict[str, Mechanism] = {}
         for name in config.mechanisms:
             report(0, f"building {name}")
@@ -86,11 +86,11 @@ def run_comparison(
             report((len(config.runs) - len(missing)) * plan.participation.num_steps, "finished earlier")
         with _sharing(config.ranks) as group:
             shared_nodes = config.ranks is not None or group.size > 1
-            kept = Path(out) / CHECKPOINTS / plan.identity if shared_nodes else None
-            for key, record, table in _runs(plan, mechanisms, missing, report, kept):
+            checkpoints = Path(out) / CHECKPOINTS / plan.identity if shared_nodes else None
+            for key, record, table in _runs(plan, mechanisms, missing, report, checkpoints):
                 folder.add(key, record, table)
-            if kept is not None:
-                shutil.rmtree(kept.parent)
+            if checkpoints is not None:
+                shutil.rmtree(checkpoints.parent)
         return folder.finish()
 
 
@@ -159,20 +159,20 @@ class Plan:
 
 
 def _runs(
-    plan: Plan, mechanisms: dict[str, Mechanism], missing: list[Key], report: Advance, kept: Path | None
+    plan: Plan, mechanisms: dict[str, Mechanism], missing: list[Key], report: Advance, checkpoints: Path | None
 ) -> Iterator[Finished]:
-    """The missing runs as they finish; kept: where runs keep checkpoints until then."""
-    config, told = plan.config, dict.fromkeys(missing, 0)
+    """The missing runs as they finish; checkpoints: their folder until then."""
+    config, steps_done = plan.config, dict.fromkeys(missing, 0)
 
     def tell(key: Key, steps: int) -> None:
-        told[key] += steps
+        steps_done[key] += steps
         report(steps, "{}, seed {}".format(*key))
 
-    items = [(name, seed, mechanisms[name], plan.task, config, kept) for name, seed in missing]
+    items = [(name, seed, mechanisms[name], plan.task, config, checkpoints) for name, seed in missing]
     for _, finished in Engine(jobs=config.jobs).run(_worker, items, here={"tell": tell}):
         yield finished
         key = finished[0]
-        if left := plan.participation.num_steps - told[key]:
+        if left := plan.participation.num_steps - steps_done[key]:
             report(left, "{}, seed {}".format(*key))
 
 
@@ -180,11 +180,11 @@ def _worker(
     item: tuple[str, int, Mechanism, tasks.Task, ComparisonConfig, Path | None],
     tell: Callable[[Key, int], None] | None = None,
 ) -> Finished:
-    name, seed, mechanism, task, config, kept = item
+    name, seed, mechanism, task, config, checkpoints = item
     progress = None if tell is None else functools.partial(tell, (name, seed))
     if progress is not None:
         progress(0)
-    return (name, seed), *_one_run(name, mechanism, task, seed, config, progress, kept)
+    return (name, seed), *_one_run(name, mechanism, task, seed, config, progress, checkpoints)
 
 
 def _one_run(
@@ -194,10 +194,10 @@ def _one_run(
     seed: int,
     config: ComparisonConfig,
     progress: Callable[[int], None] | None,
-    kept: Path | None,
+    checkpoints: Path | None,
 ) -> tuple[dict[str, Any], pa.Table]:
-    folder = None if kept is None else kept / mechanism.content_hash
-    return told_of(trained(mechanism, task, seed, config, progress, folder), name, mechanism, config)
+    folder = None if checkpoints is None else checkpoints / mechanism.content_hash
+    return record_of(trained(mechanism, task, seed, config, progress, folder), name, mechanism, config)
 
 
 def trained(
@@ -206,9 +206,9 @@ def trained(
     seed: int,
     config: ComparisonConfig,
     progress: Callable[[int], None] | None = None,
-    kept: Path | None = None,
+    checkpoints: Path | None = None,
 ) -> Run:
-    """One seed of a mechanism, as a config says; kept: folder of its checkpoints."""
+    """One seed of a mechanism, as a config says; checkpoints: their folder."""
     return replay(
         mechanism,
         task,
@@ -218,7 +218,7 @@ def trained(
         clip_schedule=config.clips,
         period=config.period if config.unit == "user" else None,
         device=config.device,
-        checkpoint_folder=kept,
+        checkpoint_folder=checkpoints,
         progress=progress,
     )
 
@@ -229,7 +229,7 @@ def _measured(finished: SeedRun, name: str) -> float | None:
     return finished.final(metric) if of == "final" else finished.last(metric)
 
 
-def told_of(run: Run, name: str, mechanism: Mechanism, config: ComparisonConfig) -> tuple[dict[str, Any], pa.Table]:
+def record_of(run: Run, name: str, mechanism: Mechanism, config: ComparisonConfig) -> tuple[dict[str, Any], pa.Table]:
     """A run of one seed: its numbers, as they stand in results.json, and its steps."""
     (finished,) = run.seeds
     record = {
@@ -241,11 +241,11 @@ def told_of(run: Run, name: str, mechanism: Mechanism, config: ComparisonConfig)
         "seconds": finished.training_seconds,
         "node_steps_per_second": json_number(run.node_steps_per_second),
     }
-    stated = mechanism.guarantee
-    epsilon = stated.epsilon(config.delta)
+    guarantee = mechanism.guarantee
+    epsilon = guarantee.epsilon(config.delta)
     same = {
-        "trust": stated.trust,
-        "mu": stated.mu,
+        "trust": guarantee.trust,
+        "mu": guarantee.mu,
         "epsilon": epsilon,
         "delta": config.delta,
         "task": run.task_name,

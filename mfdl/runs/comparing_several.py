@@ -52,7 +52,7 @@ def run_several(
     for name, values in several.items():
         if len(set(values)) < len(values):
             raise InvalidInput(f"{name} must hold distinct values, got {', '.join(f'{value:g}' for value in values)}.")
-    folder, shared, told = Path(out), Shared(), shown(progress, words=2)
+    folder, shared, screen = Path(out), Shared(), shown(progress, words=2)
     require_folder(folder)
     configs = _configs(config, several)
     plans = [Plan(config, shared) for config in configs]
@@ -63,7 +63,7 @@ def run_several(
             "(command line: --overwrite)."
         )
     run = functools.partial(run_comparison, resume=resume, overwrite=overwrite, shared=shared)
-    with files.held_alone(folder), told.bar("comparing", sum(config.total_steps for config in configs)) as report:
+    with files.held_alone(folder), screen.bar("comparing", sum(config.total_steps for config in configs)) as report:
         places = [folder / _name(plan) for plan in plans]
         results = [run(config, place, progress=report) for config, place in zip(configs, places, strict=True)]
         result = _merged(config, several, plans, results) | {"config_hash": identity}
@@ -79,12 +79,12 @@ def _configs(config: ComparisonConfig, several: Mapping[str, Sequence[float]]) -
     values = {name: several.get(name, (getattr(config, name),)) for name in ComparisonConfig.SEVERAL}
     configs = []
     for combination in itertools.product(*values.values()):
-        own = dict(zip(values, combination, strict=True))
+        chosen = dict(zip(values, combination, strict=True))
         names = config.mechanisms
-        if any(own[name] != values[name][0] for name in ("mu", "epsilon")):
+        if any(chosen[name] != values[name][0] for name in ("mu", "epsilon")):
             names = tuple(name for name in names if name != WITHOUT_NOISE)
         if names:
-            configs.append(dataclasses.replace(config, **own, mechanisms=names))
+            configs.append(dataclasses.replace(config, **chosen, mechanisms=names))
     return configs
 
 
@@ -104,10 +104,13 @@ def _merged(
     for plan, result in zip(plans, results, strict=True):
         rate = plan.config.learning_rate
         rows += [{**row, "lr": rate} for row in result["mechanisms"]]
-        of = {row["mechanism"]: {"mu": row["mu"], "lr": rate} for row in result["mechanisms"]}
+        budgets = {row["mechanism"]: {"mu": row["mu"], "lr": rate} for row in result["mechanisms"]}
         if plan.config.has_bins:  # without mu, epsilon says at which budget
-            of = {row["mechanism"]: of[row["mechanism"]] | {"epsilon": row["epsilon"]} for row in result["mechanisms"]}
-        runs += [{**run, **of[run["mechanism"]]} for run in result["runs"]]
+            budgets = {
+                row["mechanism"]: budgets[row["mechanism"]] | {"epsilon": row["epsilon"]}
+                for row in result["mechanisms"]
+            }
+        runs += [{**run, **budgets[run["mechanism"]]} for run in result["runs"]]
     options = config.options() | {("lr" if name == "learning_rate" else name): list(v) for name, v in several.items()}
     return {
         **results[0],

@@ -102,10 +102,10 @@ class Folder:
         earlier = self._earlier_result()
         self._drawn = earlier is not None and resume and earlier.get("complete") is True
         if earlier is None:
-            held = [name for name in NAMES if (folder / name).exists()]
-            if held and not overwrite:
+            existing = [name for name in NAMES if (folder / name).exists()]
+            if existing and not overwrite:
                 raise InvalidInput(
-                    f"{folder} holds {held[0]} of another comparison; choose another folder, or replace it with "
+                    f"{folder} holds {existing[0]} of another comparison; choose another folder, or replace it with "
                     "overwrite=True (command line: --overwrite)."
                 )
         elif resume:
@@ -114,10 +114,10 @@ class Folder:
     def _earlier_result(self) -> dict[str, Any] | None:
         """results.json if it is of this very config, else None."""
         try:
-            kept = json.loads((self.folder / RESULTS).read_text(encoding="utf-8"))
+            content = json.loads((self.folder / RESULTS).read_text(encoding="utf-8"))
         except (OSError, ValueError, RecursionError):
             return None
-        return kept if isinstance(kept, dict) and kept.get("config_hash") == self.identity else None
+        return content if isinstance(content, dict) and content.get("config_hash") == self.identity else None
 
     def _take_over(self, earlier: dict[str, Any]) -> None:
         try:
@@ -220,12 +220,12 @@ class Folder:
     def _worth(self) -> dict[str, Any]:
         """What training is held against, and whether it was worth it."""
         judged = self._judged()
-        told: dict[str, Any] = {"finding": judged.finding, "advice": judged.advice}
+        worth: dict[str, Any] = {"finding": judged.finding, "advice": judged.advice}
         for name, baseline in (("untrained", judged.untrained), ("chance", judged.chance)):
             mean = "_mean" if name == "untrained" else ""
-            told[f"{name}_loss{mean}"] = None if baseline is None else baseline.loss
-            told[f"{name}_accuracy{mean}"] = None if baseline is None else baseline.accuracy
-        return told
+            worth[f"{name}_loss{mean}"] = None if baseline is None else baseline.loss
+            worth[f"{name}_accuracy{mean}"] = None if baseline is None else baseline.accuracy
+        return worth
 
     def _runs_of(self, name: str) -> list[dict[str, Any]]:
         return [self.records[key] for key in self._ordered() if key[0] == name]
@@ -239,13 +239,15 @@ class Folder:
         if self._across():
             return "Each mechanism is held to its own trust model, named beside it: their losses are no ranking."
         every = self._private() or list(self.mechanisms.values())
-        return self._said(max(every, key=lambda each: (self._lost(each.guarantee), each.guarantee.bound == "upper")))
+        return self._statement(
+            max(every, key=lambda each: (self._lost(each.guarantee), each.guarantee.bound == "upper"))
+        )
 
-    def _lost(self, stated: Guarantee) -> float:
-        mu = stated.mu
-        return stated.epsilon(self.plan.config.delta) if mu is None else mu
+    def _lost(self, guarantee: Guarantee) -> float:
+        mu = guarantee.mu
+        return guarantee.epsilon(self.plan.config.delta) if mu is None else mu
 
-    def _said(self, mechanism: Mechanism) -> str:
+    def _statement(self, mechanism: Mechanism) -> str:
         """What `Run.statement` says of its runs, with epsilon at the delta of this comparison."""
         return statement(mechanism, left_out(mechanism, self.plan.task), self.plan.config.delta)
 
@@ -255,24 +257,24 @@ class Folder:
 
     def _summary(self, name: str) -> dict[str, Any]:
         mechanism = self.mechanisms[name]
-        stated = mechanism.guarantee
+        guarantee = mechanism.guarantee
         runs = self._runs_of(name)
         losses, accuracies = [run["final_loss"] for run in runs], [run["final_accuracy"] for run in runs]
         usable, judged = bool(runs) and None not in losses, self._judged()
         more: dict[str, float | None] = {}
         for measured in self.plan.config.measured_besides:
             values = [run[measured] for run in runs]
-            there = usable and None not in values
-            more[f"{measured}_mean"] = float(np.mean(values)) if there else None
-            more[f"{measured}_std"] = _spread(values) if there else None
-        (own,) = (one for one in judged.ended if one.name == name)
+            measurable = usable and None not in values
+            more[f"{measured}_mean"] = float(np.mean(values)) if measurable else None
+            more[f"{measured}_std"] = _spread(values) if measurable else None
+        (ended,) = (each for each in judged.ended if each.name == name)
         seconds = sum(run["seconds"] for run in runs)
         steps = len(runs) * self.plan.dynamics.num_nodes * self.plan.participation.num_steps
         return {
             "mechanism": name,
-            "label": f"{name} [{stated.trust}]" if self._across() and is_private(mechanism) else name,
-            "trust": stated.trust,
-            "guarantee": self._said(mechanism),
+            "label": f"{name} [{guarantee.trust}]" if self._across() and is_private(mechanism) else name,
+            "trust": guarantee.trust,
+            "guarantee": self._statement(mechanism),
             "noise_std": mechanism.noise_std,  # nu, what `mfdl account --noise-std` takes
             "injected_noise_std": mechanism.injected_noise_std,
             **objective_fields(mechanism),
@@ -281,10 +283,10 @@ class Folder:
             "final_accuracy_mean": float(np.mean(accuracies)) if usable and None not in accuracies else None,
             "final_accuracy_std": _spread(accuracies) if usable and None not in accuracies else None,
             **more,
-            "mu": json_number(stated.mu),
-            "epsilon": json_number(stated.epsilon(self.plan.config.delta)),
-            "beats_untrained": own.beats(judged.untrained),
-            "beats_chance": own.beats(judged.chance),
+            "mu": json_number(guarantee.mu),
+            "epsilon": json_number(guarantee.epsilon(self.plan.config.delta)),
+            "beats_untrained": ended.beats(judged.untrained),
+            "beats_chance": ended.beats(judged.chance),
             "diverged": [run["seed"] for run in runs if run["diverged"]],
             "seconds": seconds,
             "node_steps_per_second": json_number(steps / seconds) if seconds > 0 else None,

@@ -167,13 +167,13 @@ class Config:
     def fields(cls) -> dict[str, tuple[Any, Option, Any]]:
         """Type, `Option` and default by the name of the field; its own before those that configs share."""
         hints = typing.get_type_hints(cls, include_extras=True)
-        found = {}
+        by_name = {}
         every: Any = dataclasses.fields(cls)  # type: ignore[arg-type]  # its subclasses are dataclasses
         for field in sorted(every, key=lambda field: field.name not in cls.__annotations__):
             kind, option = typing.get_args(hints[field.name])
             flags = option.flags or (f"--{field.name.replace('_', '-')}",)
-            found[field.name] = kind, dataclasses.replace(option, flags=flags), field.default
-        return found
+            by_name[field.name] = kind, dataclasses.replace(option, flags=flags), field.default
+        return by_name
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], **changed: Any) -> Self:

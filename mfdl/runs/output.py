@@ -93,8 +93,8 @@ def mu_rounded_up(value: float | str) -> str:
 
 def largest_epsilon(result: dict[str, Any]) -> float | str | None:
     """Of the mechanisms with noise of a comparison, as its guarantee states it; else the epsilon aimed at."""
-    stated = [row["epsilon"] for row in result["mechanisms"] if isinstance(row.get("epsilon"), float)]
-    return max(stated, default=result["epsilon"])
+    epsilons = [row["epsilon"] for row in result["mechanisms"] if isinstance(row.get("epsilon"), float)]
+    return max(epsilons, default=result["epsilon"])
 
 
 def objective_fields(mechanism: Mechanism) -> dict[str, float | str | None]:

@@ -47,7 +47,7 @@ def pairwise_losses(
     victims: Sequence[int] | None = None,
     jobs: int | None = None,
     progress: Progress = "auto",
-    **how: Any,
+    **accounting: Any,
 ) -> dict[int, list[VictimLoss]]:
     """The losses of all victims against each attacker, attackers in parallel.
 
@@ -72,11 +72,12 @@ def pairwise_losses(
     # in this process joblib keeps to the order and starts nothing
     pool = joblib.Parallel(n_jobs=max(workers, 1), return_as="generator_unordered" if workers > 1 else "generator")
     finished = pool(
-        joblib.delayed(_against)(algorithm, v, make_trust(v), [u for u in everybody if u != v], how) for v in nodes
+        joblib.delayed(_against)(algorithm, v, make_trust(v), [u for u in everybody if u != v], accounting)
+        for v in nodes
     )
     losses: dict[int, list[VictimLoss]] = {}
-    told = shown(progress, words=0)
-    with contextlib.closing(finished), told.bar(f"losses of {algorithm.name}, attackers", len(nodes)) as advance:
+    screen = shown(progress, words=0)
+    with contextlib.closing(finished), screen.bar(f"losses of {algorithm.name}, attackers", len(nodes)) as advance:
         for attacker, its_losses in finished:
             losses[attacker] = its_losses
             advance()
@@ -84,10 +85,12 @@ def pairwise_losses(
 
 
 def _against(
-    algorithm: LinearAlgorithm, attacker: int, trust: TrustModel, victims: list[int], how: Mapping[str, Any]
+    algorithm: LinearAlgorithm, attacker: int, trust: TrustModel, victims: list[int], accounting: Mapping[str, Any]
 ) -> tuple[int, list[VictimLoss]]:
     with threadpool_limits(1):
-        return attacker, victim_losses(algorithm, trust, victims=victims, progress=False, **how) if victims else []
+        return attacker, victim_losses(
+            algorithm, trust, victims=victims, progress=False, **accounting
+        ) if victims else []
 
 
 def pairwise_matrix(
@@ -131,8 +134,8 @@ class PairwiseLosses(LossTable):
 
     def rows(self, noise_std: float = 1.0, *, delta: float = DELTA, adaptive: bool = True) -> list[dict[str, Any]]:
         """One row for each attacker and victim, see `PrivacyLosses.rows`."""
-        how: dict[str, Any] = {"delta": delta, "adaptive": adaptive}
-        return [row for losses in self.of_attackers.values() for row in losses.rows(noise_std, **how)]
+        accounting: dict[str, Any] = {"delta": delta, "adaptive": adaptive}
+        return [row for losses in self.of_attackers.values() for row in losses.rows(noise_std, **accounting)]
 
     def matrix(
         self, noise_std: float = 1.0, *, metric: str = "mu", delta: float = DELTA, adaptive: bool = True
@@ -231,23 +234,23 @@ def pairwise(
     if make_trust is not None:
         check.function("lambda v: mfdl.trust.PNDP([v])", make_trust=make_trust)
     models = {v: PNDP([v]) if make_trust is None else make_trust(v) for v in _nodes(algorithm, attackers)}
-    how: dict[str, Any] = {"participation": participation, "release": release, "unit": unit, "method": method}
-    first = Question(next(iter(models.values())), adjacency, clip_norm, lipschitz=lipschitz, **how)
+    accounting: dict[str, Any] = {"participation": participation, "release": release, "unit": unit, "method": method}
+    first = Question(next(iter(models.values())), adjacency, clip_norm, lipschitz=lipschitz, **accounting)
     assert first.record_shift  # refuses adjacency and clip_norm before any work
     require_unit(unit, first.participation_in(algorithm), lipschitz=lipschitz)
-    asked = {"victims": victims, "jobs": jobs, "progress": progress, "lipschitz": lipschitz, **how}
-    found = pairwise_losses(algorithm, lambda v: models[v], list(models), **asked)
+    computing = {"victims": victims, "jobs": jobs, "progress": progress, "lipschitz": lipschitz, **accounting}
+    losses_of = pairwise_losses(algorithm, lambda v: models[v], list(models), **computing)
     questions = {v: dataclasses.replace(first, trust=model) for v, model in models.items()}
     return PairwiseLosses(
-        {v: PrivacyLosses.of_victim_losses(algorithm, questions[v], its) for v, its in found.items() if its}
+        {v: PrivacyLosses.of_victim_losses(algorithm, questions[v], its) for v, its in losses_of.items() if its}
     )
 
 
-def _nodes(algorithm: LinearAlgorithm, asked: Sequence[int] | None) -> list[int]:
+def _nodes(algorithm: LinearAlgorithm, attackers: Sequence[int] | None) -> list[int]:
     check.instance(LinearAlgorithm, algorithm=algorithm)
     n = algorithm.num_nodes
-    given = range(n) if asked is None else check.listed("node indices, e.g. [0]", attackers=asked)
+    given = range(n) if attackers is None else check.listed("node indices, e.g. [0]", attackers=attackers)
     nodes = [check.integer_at_least(0, attacker=v) for v in given]
     if not nodes or max(nodes) >= n:
-        raise InvalidInput(f"attackers must be node indices below {n}, at least one, got {asked!r}.")
+        raise InvalidInput(f"attackers must be node indices below {n}, at least one, got {attackers!r}.")
     return nodes

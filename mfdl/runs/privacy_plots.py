@@ -143,8 +143,8 @@ def draw_by_distance(
     measure: str = SQUARED_MU,
 ) -> Axes:
     """The picture of `plot_by_distance` into axes of the caller's. named: names beside the lines, else none."""
-    shown = local if local is not None and math.isfinite(local) and local > 0 else None
-    top = max([0.0, *(_top(curve.losses) for curve in curves), shown or 0.0])
+    level = local if local is not None and math.isfinite(local) and local > 0 else None
+    top = max([0.0, *(_top(curve.losses) for curve in curves), level or 0.0])
     axes.set_yscale("log")
     ends: list[End] = []
     lowest, furthest = top, 1
@@ -156,10 +156,10 @@ def draw_by_distance(
         furthest = max(furthest, groups[-1].distance)
         apart = 0.07 * (place - (len(curves) - 1) / 2) if groups[-1].distance <= 12 else 0.0
         ends.append(_one_curve(axes, curve, groups, apart, WHOLE_RANGE * top))
-    if shown is not None:
-        axes.axhline(shown, color=COLOURS[LOCAL], linewidth=1.3, linestyle=(0, (5, 2.5)), zorder=1)
-        lowest = min(lowest, shown)
-        ends.append(End(shown, "LDP", "all messages public", COLOURS[LOCAL]))
+    if level is not None:
+        axes.axhline(level, color=COLOURS[LOCAL], linewidth=1.3, linestyle=(0, (5, 2.5)), zorder=1)
+        lowest = min(lowest, level)
+        ends.append(End(level, "LDP", "all messages public", COLOURS[LOCAL]))
     if ends:
         axes.set_ylim(lowest / 1.8, top * 2.2)
     else:

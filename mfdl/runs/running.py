@@ -23,7 +23,7 @@ from ..mechanism import Mechanism
 from ..progress import Progress, shown
 from ..training.run import Run
 from .cells import Cell
-from .comparing import Plan, told_of, trained
+from .comparing import Plan, record_of, trained
 from .output import json_number
 from .shared import Shared, shared_by
 from .store import FACTORIZATIONS, Store
@@ -35,7 +35,7 @@ def run_cells(
     engine: Engine | None = None,
     *,
     progress: Progress = "auto",
-    asked: dict[str, Any] | None = None,
+    header: dict[str, Any] | None = None,
 ) -> list[dict[str, Any]]:
     """Runs the cells that the store lacks, and keeps each as soon as it is finished; killed, it goes on from there.
 
@@ -44,36 +44,36 @@ def run_cells(
         store: a folder, made when missing, or its `Store`; the cells come after those it lists.
         engine: default one after another in this process.
         progress: as for `mfdl.runs.comparing.run_comparison`; one step is one training step.
-        asked: what sweep.json says besides; then these cells are all that it lists.
+        header: what sweep.json says besides; then these cells are all that it lists.
 
     Returns: the records of the finished cells, in the order of `cells`; those that failed are in `Store.failures()`.
     Raises: InvalidInput: a graph or task that cannot be loaded, a folder that another process is writing, a scheduler
         that cannot be reached. What goes wrong in a cell does not stop the others.
     """
-    kept = store if isinstance(store, Store) else Store(store)
-    shared = Shared(Solutions(kept.folder / FACTORIZATIONS))
+    folder = store if isinstance(store, Store) else Store(store)
+    shared = Shared(Solutions(folder.folder / FACTORIZATIONS))
     cells = list(dict.fromkeys(cell.with_shared(shared) for cell in cells))
-    told, engine = shown(progress, words=2), engine or Engine()
-    with files.held_alone(kept.folder), told.bar("sweeping", sum(cell.num_steps for cell in cells)) as report:
+    screen, engine = shown(progress, words=2), engine or Engine()
+    with files.held_alone(folder.folder), screen.bar("sweeping", sum(cell.num_steps for cell in cells)) as report:
         report(0, "looking at what is finished")
-        kept.begin(cells, asked)
-        missing = [cell for cell in cells if not kept.is_finished(cell.hash)]
+        folder.begin(cells, header)
+        missing = [cell for cell in cells if not folder.is_finished(cell.hash)]
         if len(missing) < len(cells):
             report(sum(cell.num_steps for cell in cells) - sum(cell.num_steps for cell in missing), "finished earlier")
         call = time.time_ns(), os.getpid()  # tells workers when what they keep is of an earlier call
-        sent = [Asked(cell, cell.hash, call, kept.folder.absolute()) for cell in in_good_order(missing)]
-        told_of_cell = 0
+        sent = [CellJob(cell, cell.hash, call, folder.folder.absolute()) for cell in in_good_order(missing)]
+        reported = 0
 
         def tell(steps: int) -> None:  # of the one cell that is run in this process
-            nonlocal told_of_cell
-            told_of_cell += steps
+            nonlocal reported
+            reported += steps
             report(steps)
 
         for place, answer in engine.run(work, sent, here={"shared": shared, "progress": tell}):
-            answer.keep(kept)
-            report(sent[place].cell.num_steps - told_of_cell, described(sent[place].cell))
-            told_of_cell = 0
-    return [record for record in map(kept.record, cells) if record is not None]
+            answer.keep(folder)
+            report(sent[place].cell.num_steps - reported, described(sent[place].cell))
+            reported = 0
+    return [record for record in map(folder.record, cells) if record is not None]
 
 
 def in_good_order(cells: Sequence[Cell]) -> list[Cell]:
@@ -97,7 +97,7 @@ def described(cell: Cell) -> str:
 
 
 @dataclasses.dataclass(frozen=True)
-class Asked:
+class CellJob:
     """One cell on its way to a worker.
 
     Attributes: cell, hash: what and its name here; call: which call of `run_cells`; store: the folder of the store.
@@ -135,62 +135,62 @@ def _nothing(steps: int) -> None:
 _of_call: dict[tuple[int, int], Shared] = {}
 
 
-def _kept_here(asked: Asked) -> Shared:
+def _shared_here(job: CellJob) -> Shared:
     """What this worker process made for the call so far; factorizations go to the store where the worker has it."""
-    if asked.call not in _of_call:
+    if job.call not in _of_call:
         _of_call.clear()
-        _of_call[asked.call] = Shared(Solutions(asked.store / FACTORIZATIONS if asked.store.is_dir() else None))
-    return _of_call[asked.call]
+        _of_call[job.call] = Shared(Solutions(job.store / FACTORIZATIONS if job.store.is_dir() else None))
+    return _of_call[job.call]
 
 
-def work(asked: Asked, *, shared: Shared | None = None, progress: Callable[[int], None] | None = None) -> Answer:
+def work(job: CellJob, *, shared: Shared | None = None, progress: Callable[[int], None] | None = None) -> Answer:
     """Runs one cell; whatever goes wrong is an answer too."""
     began, record, steps, failure = time.perf_counter(), None, b"", None
-    timing: dict[str, Any] = {"cell": asked.hash, "host": platform.node()}
+    timing: dict[str, Any] = {"cell": job.hash, "host": platform.node()}
     try:
-        record, steps, more = _trained(asked, shared or _kept_here(asked), progress or _nothing)
+        record, steps, more = _trained(job, shared or _shared_here(job), progress or _nothing)
         timing |= more
     except Exception as error:
-        cell = asked.cell
-        failure = {"cell": asked.hash, "mechanism": cell.mechanism, "config": cell.options}
+        cell = job.cell
+        failure = {"cell": job.hash, "mechanism": cell.mechanism, "config": cell.options}
         failure |= {"error": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()}
     timing["seconds"] = time.perf_counter() - began
-    return Answer(asked.hash, record, steps, failure, timing)
+    return Answer(job.hash, record, steps, failure, timing)
 
 
 def _trained(
-    asked: Asked, shared: Shared, progress: Callable[[int], None] | None
+    job: CellJob, shared: Shared, progress: Callable[[int], None] | None
 ) -> tuple[dict[str, Any], bytes, dict[str, Any]]:
     """The record, the steps as a Parquet file, and what the timings say besides."""
-    if asked.cell.with_shared(shared).hash != asked.hash:
+    if job.cell.with_shared(shared).hash != job.hash:
         raise InvalidInput(
-            f"cell {asked.hash} is another one on {platform.node()}: graph, task or version of mfdl differ there; "
+            f"cell {job.hash} is another one on {platform.node()}: graph, task or version of mfdl differ there; "
             "install the same version and make the same files reachable."
         )
-    cell = asked.cell
+    cell = job.cell
     plan, accounted = Plan(cell.config, shared), shared.accounted(cell.config, cell.mechanism)
     mechanism = accounted.mechanism(cell.config.target)
     run = trained(mechanism, plan.task, cell.seed, cell.config, progress)
-    told, table = told_of(run, cell.mechanism, mechanism, cell.config)
-    timing = {"training_seconds": told.pop("seconds"), "node_steps_per_second": told.pop("node_steps_per_second")}
+    numbers, table = record_of(run, cell.mechanism, mechanism, cell.config)
+    timing = {"training_seconds": numbers.pop("seconds"), "node_steps_per_second": numbers.pop("node_steps_per_second")}
     buffer = io.BytesIO()
     pq.write_table(table, buffer, compression="zstd")
-    return {**_circumstances(cell, plan, mechanism, run), **accounted.objective, **told}, buffer.getvalue(), timing
+    return {**_circumstances(cell, plan, mechanism, run), **accounted.objective, **numbers}, buffer.getvalue(), timing
 
 
 def _circumstances(cell: Cell, plan: Plan, mechanism: Mechanism, run: Run) -> dict[str, Any]:
     """All of a record that is said before the run, and what its loss is held against."""
-    config, stated = cell.config, mechanism.guarantee
+    config, guarantee = cell.config, mechanism.guarantee
     _, weights = registry.split(cell.mechanism)
     (seed,) = run.seeds
     return {
         "cell": cell.hash,
         "config": cell.options,
         "label": cell.mechanism,
-        "trust": stated.trust,
-        "attacker": stated.attacker,
-        "mu": json_number(stated.mu),
-        "epsilon": json_number(stated.epsilon(config.delta)),
+        "trust": guarantee.trust,
+        "attacker": guarantee.attacker,
+        "mu": json_number(guarantee.mu),
+        "epsilon": json_number(guarantee.epsilon(config.delta)),
         **config.values("delta", "adjacency", "unit", "clip_norm", "graph", "task"),
         "lr": config.learning_rate,
         "error_weights": None if weights is None else weights.describe(),

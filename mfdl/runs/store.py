@@ -1,6 +1,6 @@
 """The folder of a sweep: one JSON file and one Parquet file a cell, whole at any moment, the same bytes every time.
 
-    sweep.json              what was asked: the config, the cells in order, the versions
+    sweep.json              the config of the sweep, the cells in order, the versions
     cells/HASH.json         one finished cell
     cells/HASH.parquet      its evaluated steps, node by node
     failed/HASH.json        a cell that failed: its error in words and the traceback; the next call tries it again
@@ -143,14 +143,14 @@ class Store:
 
     # ---- writing ---------------------------------------------------------------------------------------------------
 
-    def begin(self, cells: Sequence[Cell], asked: dict[str, Any] | None = None) -> None:
-        """Says what is asked: with `asked` the sweep is these cells, and without they come after those it has."""
-        kept = self.sweep()
+    def begin(self, cells: Sequence[Cell], header: dict[str, Any] | None = None) -> None:
+        """Writes sweep.json: with `header` the sweep is these cells, and without they come after those it has."""
+        earlier = self.sweep()
         hashes = [cell.hash for cell in cells]
-        if asked is None:
-            asked, hashes = kept, [*kept["cells"], *hashes]
-        content = {**asked, "cells": list(dict.fromkeys(hashes)), "versions": versions()}
-        if content != kept or not (self.folder / SWEEP).exists():
+        if header is None:
+            header, hashes = earlier, [*earlier["cells"], *hashes]
+        content = {**header, "cells": list(dict.fromkeys(hashes)), "versions": versions()}
+        if content != earlier or not (self.folder / SWEEP).exists():
             files.atomic_write_json(self.folder / SWEEP, content)
         for path in self.folder.glob("**/.*.tmp"):  # what killed runs left: a folder is written by one at a time
             path.unlink(missing_ok=True)
@@ -193,7 +193,7 @@ GROUP = ("mechanism", "trust", "mu", "epsilon", "lr", "error_weights", "graph", 
 
 
 def rows(records: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Records grouped over seeds: a row for all that were asked alike but for the seed, in the order of the first ones.
+    """Records grouped over seeds: a row for all of the same options but for the seed, in the order of the first ones.
 
     Each row has the values of `GROUP`; `seeds`; of every value that begins with final_ its `_mean` and `_std` over the
     seeds that did not diverge and their `_count`; `diverged`, how many did. Means of nothing are None; the deviation of
@@ -201,8 +201,8 @@ def rows(records: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """
     groups: dict[str, list[dict[str, Any]]] = {}
     for record in records:
-        asked = {name: value for name, value in record["config"].items() if name != "first_seed"}
-        groups.setdefault(json.dumps(asked, sort_keys=True), []).append(record)
+        options = {name: value for name, value in record["config"].items() if name != "first_seed"}
+        groups.setdefault(json.dumps(options, sort_keys=True), []).append(record)
     return [{**{name: group[0].get(name) for name in GROUP}, **_over_seeds(group)} for group in groups.values()]
 
 

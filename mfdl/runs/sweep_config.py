@@ -86,10 +86,10 @@ class SweepConfig:
     def written(cls, file: SweepFile, **changed: Any) -> SweepConfig:
         """The config of a file that was read."""
 
-        def made(options: dict[str, Any], tuning: dict[str, Any] | None) -> SweepConfig:
+        def build(options: dict[str, Any], tuning: dict[str, Any] | None) -> SweepConfig:
             return cls(tuning=None if tuning is None else Tuning(**tuning), **{**options, **changed})
 
-        return file.tried(made)
+        return file.tried(build)
 
     @property
     def seeds(self) -> list[int]:
@@ -171,9 +171,9 @@ class SweepConfig:
 
 def _at_seed(config: ComparisonConfig, seed: int) -> ComparisonConfig:
     """Nothing else depends on the seed, so nothing is checked again."""
-    own = copy.copy(config)
-    object.__setattr__(own, "first_seed", seed)
-    return own
+    copied = copy.copy(config)
+    object.__setattr__(copied, "first_seed", seed)
+    return copied
 
 
 def _budgeted(options: dict[str, Any]) -> dict[str, Any]:

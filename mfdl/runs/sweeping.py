@@ -1,4 +1,4 @@
-"""A sweep from its config to its table: rates chosen first where that is asked, then every cell."""
+"""A sweep from its config to its table: rates chosen first where there is a table of tuning, then every cell."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ def sweep(
         config = SweepConfig.load(config, **options)
     elif options:
         raise TypeError(f"give options to the SweepConfig, not beside it: {', '.join(options)}.")
-    store, told = Store(out), shown(progress, words=2)
-    asked: dict[str, Any] = {"config": config.options()}
+    store, screen = Store(out), shown(progress, words=2)
+    header: dict[str, Any] = {"config": config.options()}
     if config.converted:
-        asked["converted"] = config.converted
+        header["converted"] = config.converted
     cells = config.cells()
     if config.tuning is not None:
-        cells, asked["chosen"] = _tuned(config, cells, store, engine, told)
-    run_cells(cells, store, engine, progress=told, asked=asked)
+        cells, header["chosen"] = _tuned(config, cells, store, engine, screen)
+    run_cells(cells, store, engine, progress=screen, header=header)
     return answer(store)
 
 
@@ -74,7 +74,7 @@ def answer(store: Store) -> dict[str, Any]:
 
 
 def _tuned(
-    config: SweepConfig, cells: Sequence[Cell], store: Store, engine: Engine | None, told: Any
+    config: SweepConfig, cells: Sequence[Cell], store: Store, engine: Engine | None, screen: Any
 ) -> tuple[list[Cell], list[dict[str, Any]]]:
     """The cells of the chosen rates, and these beside what each was chosen for."""
     assert config.tuning is not None
@@ -84,24 +84,26 @@ def _tuned(
 
     def losses_of(settings: Sequence[tuple[str, float]], seeds: Sequence[int]) -> dict[tuple[str, float], np.ndarray]:
         tried = {s: [_at(groups[s[0]][s[1]], seed) for seed in seeds] for s in settings}
-        every = [cell for own in tried.values() for cell in own]
-        run_cells(every, store, engine, progress=told, asked={"config": config.options()})
-        return {setting: np.array([_loss(store, cell) for cell in own]) for setting, own in tried.items()}
+        every = [cell for cells_of_one in tried.values() for cell in cells_of_one]
+        run_cells(every, store, engine, progress=screen, header={"config": config.options()})
+        return {
+            setting: np.array([_loss(store, cell) for cell in cells_of_one]) for setting, cells_of_one in tried.items()
+        }
 
     best = halved({name: [(name, rate) for rate in rates] for name, rates in groups.items()}, config.tuning, losses_of)
     chosen = {name: rate for name, (_, rate) in best.items()}
-    said = [{**_said(next(iter(groups[name].values()))), "lr": rate} for name, rate in chosen.items()]
-    return [cell for cell in cells if chosen[_but_rate(cell)] == cell.config.learning_rate], said
+    choices = [{**_named_target(next(iter(groups[name].values()))), "lr": rate} for name, rate in chosen.items()]
+    return [cell for cell in cells if chosen[_but_rate(cell)] == cell.config.learning_rate], choices
 
 
-def _said(cell: Cell) -> dict[str, Any]:
+def _named_target(cell: Cell) -> dict[str, Any]:
     names = ("trust", "participation", "mu", "epsilon", "graph", "task")
     options = {name: cell.options[name] for name in names if name in cell.options}
     return {"mechanism": cell.mechanism, **options}
 
 
 def _but_rate(cell: Cell) -> str:
-    """All that was asked but the rate and the seed."""
+    """All options but the rate and the seed."""
     options = {name: value for name, value in cell.options.items() if name not in ("lr", "first_seed", "seeds")}
     return json.dumps(options, sort_keys=True)
 

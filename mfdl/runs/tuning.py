@@ -118,7 +118,7 @@ def halved(
         last = number == len(rounds) - 1
         for name, settings in left.items():
             if len(settings) > 1:
-                own = {setting: losses[setting] for setting in settings}
-                more = advancing(own, tuning.share, tuning.at_least, tuning.by)
-                left[name] = ordered(own, tuning.by)[:1] if last else more
+                of_group = {setting: losses[setting] for setting in settings}
+                more = advancing(of_group, tuning.share, tuning.at_least, tuning.by)
+                left[name] = ordered(of_group, tuning.by)[:1] if last else more
     return {name: settings[0] for name, settings in left.items()}

@@ -69,16 +69,16 @@ def read(folder: Path) -> Source:
 
 def _sweep(folder: Path) -> Source:
     store = Store.load(folder)
-    told, status = store.sweep(), store.status()
+    header, status = store.sweep(), store.status()
 
     def steps(record: Record) -> pa.Table:
         return store.steps(record["cell"])
 
     lies = [("what was asked", SWEEP), ("one JSON and one Parquet file per run", f"{CELLS}/")]
-    missing, config = len(status.missing), told["config"] or {}
-    tuned = bool(told.get("chosen"))
+    missing, config = len(status.missing), header["config"] or {}
+    tuned = bool(header.get("chosen"))
     return Source(
-        folder, "sweep", store.records(), steps, store.failures(), missing, config, told["versions"], lies, tuned
+        folder, "sweep", store.records(), steps, store.failures(), missing, config, header["versions"], lies, tuned
     )
 
 
@@ -101,15 +101,15 @@ def _comparison(folder: Path) -> Source:
         for run in result["runs"]:
             key = {name: run[name] for name in KEY if name in run}  # budget and rate where there are several
             row = next(row for row in result["mechanisms"] if all(row[name] == key[name] for name in key))
-            own = {name: row[name] for name in OF_MECHANISMS} | key
+            of_mechanism = {name: row[name] for name in OF_MECHANISMS} | key
             finished = {name: run[name] for name in run if name not in ("seconds", "node_steps_per_second")}
-            asked = {"mechanisms": [run["mechanism"]], "seeds": 1, "first_seed": run["seed"]}
+            options = {"mechanisms": [run["mechanism"]], "seeds": 1, "first_seed": run["seed"]}
             if isinstance(key.get("mu"), float):
-                asked |= {"mu": key["mu"], "epsilon": None}
+                options |= {"mu": key["mu"], "epsilon": None}
             if isinstance(key.get("epsilon"), float):  # what secret batches were held to: no mu says it
-                asked["epsilon"] = min(each for each in result["config"]["epsilon"] if each >= key["epsilon"])
-            asked |= {"lr": key["lr"]} if "lr" in key else {}
-            records.append({**same, **own, **finished, "config": {**result["config"], **asked}})
+                options["epsilon"] = min(each for each in result["config"]["epsilon"] if each >= key["epsilon"])
+            options |= {"lr": key["lr"]} if "lr" in key else {}
+            records.append({**same, **of_mechanism, **finished, "config": {**result["config"], **options}})
         missing = len(result["seeds"]) * len(result["mechanisms"]) - len(records)
         config, versions = result["config"], result["versions"]
         table: Any = pq.read_table(io.BytesIO((folder / STEPS).read_bytes())) if records else None

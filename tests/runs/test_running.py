@@ -110,7 +110,7 @@ def test_worker_processes_give_the_same_bytes(name, finished, tmp_path):
 
 def test_what_a_worker_has_of_other_content_is_refused_not_mixed(tmp_path):
     """A cell whose files are others at the worker."""
-    asked = running.Asked(cell(), "0" * 16, (0, 0), tmp_path)
+    asked = running.CellJob(cell(), "0" * 16, (0, 0), tmp_path)
     answer = running.work(asked)
     assert answer.record is None
     assert "is another one on" in answer.failure["error"]
