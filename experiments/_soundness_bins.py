@@ -1,8 +1,8 @@
 """Statements on balls-in-bins: what is accounted is never below an oracle, and close to it where the page says so.
 
-Bins without correlation are held against atoms merged into their means (`mfdl.testing.oracles.allocation`), one bin and
-two bins of a replaced record against the Gaussian that they are, two correlated bins against quadrature over the plane
-of their means.
+Bins without correlation are held against atoms merged into their means
+(`mfdl.testing.oracles.curve_oracles`), one bin and two bins of a replaced record against the Gaussian that they
+are, two correlated bins against quadrature over the plane of their means.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from _campaign import Case, Excluded, Statement, shortfall
 from mfdl.privacy import gaussian
 from mfdl.privacy.curves import BallsInBinsGaussian, correlations
 from mfdl.privacy.curves.balls_in_bins import MOST_TIGHT
-from mfdl.testing.oracles import allocation as oracle
-from mfdl.testing.oracles.secret_bins import of_two_bins
+from mfdl.testing.oracles import curve_oracles as oracle
+from mfdl.testing.oracles.curve_oracles import of_two_bins
 
 STATEMENTS: dict[str, Statement] = {}
 FEW_BINS = 8
@@ -46,7 +46,9 @@ def true_delta(bins: BallsInBinsGaussian, epsilon: float) -> float:
         mu = shift * math.sqrt(2.0 if bins.bins == 2 else 4.0 if bins.adjacency == "replace-one" else 1.0)
         return gaussian.delta_from_mu(mu, epsilon) * (1 - 1e-8)
     directions = ("replaced",) if bins.adjacency == "replace-one" else ("kept", "lost")
-    return max(oracle.delta(shift, bins.bins, epsilon, way, POINTS[bins.bins <= FEW_BINS]) for way in directions)
+    return max(
+        oracle.allocation_delta(shift, bins.bins, epsilon, way, POINTS[bins.bins <= FEW_BINS]) for way in directions
+    )
 
 
 def words(bins: BallsInBinsGaussian, delta: float) -> str:

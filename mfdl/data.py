@@ -106,8 +106,8 @@ _MNIST_FILES = {  # sha256, bytes
 
 
 def _mnist(name: str, sha256: str, size: int) -> DataFile:
-    part, what, _ = name.split("-")
-    description = f"MNIST, {'60,000 training' if part == 'train' else '10,000 test'} {what}"
+    part, content, _ = name.split("-")
+    description = f"MNIST, {'60,000 training' if part == 'train' else '10,000 test'} {content}"
     urls = tuple(f"{mirror}{name}-ubyte.gz" for mirror in _MNIST)
     return DataFile(f"mnist/{name}-ubyte.gz", urls, sha256, description, size)
 
@@ -259,10 +259,10 @@ def _bring(file: DataFile, path: Path) -> None:
     )
 
 
-def _way_out(what: str, path: Path, name: str) -> str:
+def _way_out(missing_file: str, path: Path, name: str) -> str:
     return (
-        f"check the network, or put {what} at {path}, or set {ENVIRONMENT_VARIABLE} or --data-home to a folder that "
-        f"holds {name}."
+        f"check the network, or put {missing_file} at {path}, or set {ENVIRONMENT_VARIABLE} or --data-home to a folder "
+        f"that holds {name}."
     )
 
 

@@ -1,4 +1,4 @@
-"""One file from one address, in a place where nobody takes it for the file before it is whole.
+"""Downloads one file to a temporary place, so that an incomplete file is never taken for the whole one.
 
 In: an address and a path. Out: the bytes on disk, or `NotDelivered` with the reason in one line. Which files there are
 and what they must hold is in `data`. requests is imported inside a function: `graphs` needs `data`, and must stay cheap
@@ -59,7 +59,7 @@ def temporary_beside(path: Path) -> Iterator[Path]:
 
 
 def download(url: str, target: Path) -> None:
-    """Writes what the address holds, with a bar where somebody looks (`progress`); NotDelivered when it fails."""
+    """Writes what the address holds, with a progress bar (`progress`); NotDelivered when it fails."""
     import requests  # loaded only when something is missing
 
     try:

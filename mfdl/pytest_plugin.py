@@ -34,8 +34,8 @@ def pytest_pycollect_makeitem(collector: Any, name: str, obj: Any) -> pytest.Ite
     """A test for a claim; None leaves everything else to pytest."""
     if not isinstance(collector, pytest.Module):
         return None
-    made = sys.modules.get("mfdl.testing.claims._claim")  # not loaded: nothing can be a claim yet
-    if made is not None and isinstance(obj, made.Claim):
+    claim_module = sys.modules.get("mfdl.testing.claims")  # not loaded: nothing can be a claim yet
+    if claim_module is not None and isinstance(obj, claim_module.Claim):
         if obj.function.__module__ != collector.obj.__name__:
             return None  # imported: tested where it stands
         return ClaimItem.from_parent(collector, name=name, claim=obj)

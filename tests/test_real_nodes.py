@@ -16,7 +16,7 @@ from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
-from real_nodes import auditing, frames, planted
+from real_nodes import auditing, frames, launching
 from real_nodes.folder import NodeFolder
 from real_nodes.frames import DONE, HELLO, MESSAGE, Channel, Frame, Refused
 from real_nodes.node import Node
@@ -385,7 +385,7 @@ def test_what_is_left_of_the_messages_is_the_noise_that_the_nodes_made(decor, un
 def test_a_planted_bug_is_found(tmp_path, name, plant):
     setting = Setting(name, 16, nonce="planted")
     seeded_secrets(setting, tmp_path)
-    assert run(setting, tmp_path, plant=planted.PLANTED[plant]) == []
+    assert run(setting, tmp_path, plant=launching.PLANTED[plant]) == []
     found = findings(setting, tmp_path)
     assert found.violated
     assert found.mu_shown > (1.1 if plant == "shared-once" else 1e3) * found.mu_claimed

@@ -26,16 +26,15 @@ from mfdl.progress import shown
 from . import auditing
 from .folder import NodeFolder
 from .frames import Refused
-from .launching import Launch, node_folder, run_node
-from .planted import PLANTED
+from .launching import PLANTED, Launch, node_folder, run_node
 from .setting import NODES, TRUST, Setting
 
 
 def main() -> int:
-    asked = _arguments()
+    arguments = _arguments()
     torch.set_num_threads(1)
     try:
-        return _node(asked) if asked.node is not None else _all(asked)
+        return _node(arguments) if arguments.node is not None else _all(arguments)
     except (Refused, mfdl.InvalidInput) as error:
         print(f"refused: {error}", flush=True)
         return 1
@@ -51,10 +50,10 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--kill", metavar="NODE@STEP", help="SIGKILL to a node after a step; all go on by themselves")
     parser.add_argument("--plant", choices=["nothing", *PLANTED], default="nothing", help="a bug for the audit to find")
     parser.add_argument("--node", type=int, choices=range(NODES), help="be this node of a run that was begun")
-    asked = parser.parse_args()
-    if asked.kill is not None and not re.fullmatch(rf"[0-{NODES - 1}]@[0-9]+", asked.kill):
-        parser.error(f"--kill must be a node and a step, e.g. 2@13, got {asked.kill!r}")
-    return asked
+    arguments = parser.parse_args()
+    if arguments.kill is not None and not re.fullmatch(rf"[0-{NODES - 1}]@[0-9]+", arguments.kill):
+        parser.error(f"--kill must be a node and a step, e.g. 2@13, got {arguments.kill!r}")
+    return arguments
 
 
 def _setting(out: Path, wanted: dict[str, Any] | None) -> Setting:
@@ -74,36 +73,41 @@ def _setting(out: Path, wanted: dict[str, Any] | None) -> Setting:
     return setting
 
 
-def _node(asked: argparse.Namespace) -> int:
-    setting = _setting(asked.out, None)
-    accuracy = asyncio.run(run_node(setting, asked.node, asked.out, asked.plant))
+def _node(arguments: argparse.Namespace) -> int:
+    setting = _setting(arguments.out, None)
+    accuracy = asyncio.run(run_node(setting, arguments.node, arguments.out, arguments.plant))
     print(f"accuracy {accuracy:.4f}", flush=True)
     return 0
 
 
-def _all(asked: argparse.Namespace) -> int:
-    setting = _setting(asked.out, {"mechanism_name": asked.mechanism, "steps": asked.steps})
+def _all(arguments: argparse.Namespace) -> int:
+    setting = _setting(arguments.out, {"mechanism_name": arguments.mechanism, "steps": arguments.steps})
     kill = None
-    if asked.kill is not None:
-        node, step = map(int, asked.kill.split("@"))
+    if arguments.kill is not None:
+        node, step = map(int, arguments.kill.split("@"))
         kill = node, step
     print(setting.mechanism)
-    with shown("auto").bar(f"{asked.mechanism} on {NODES} processes", NODES * setting.steps) as advance:
-        launch = Launch(asked.out, asked.plant, kill, advance)
+    with shown("auto").bar(f"{arguments.mechanism} on {NODES} processes", NODES * setting.steps) as advance:
+        launch = Launch(arguments.out, arguments.plant, kill, advance)
         starts = asyncio.run(launch.run())
-    folders = [NodeFolder(node_folder(asked.out, node), setting.run_id) for node in range(NODES)]
+    folders = [NodeFolder(node_folder(arguments.out, node), setting.run_id) for node in range(NODES)]
     messages = auditing.recorded(setting, folders)
-    found = auditing.audited(setting, messages)
+    findings = auditing.audited(setting, messages)
     difference = auditing.difference_from_executor(setting, messages, auditing.all_keys(setting, folders))
-    found = dataclasses.replace(found, difference=difference)
-    told = {**dataclasses.asdict(found), "violated": found.violated, "starts": starts, "run_id": setting.run_id.hex()}
-    files.atomic_write_json(asked.out / "audit.json", told)
+    findings = dataclasses.replace(findings, difference=difference)
+    report = {
+        **dataclasses.asdict(findings),
+        "violated": findings.violated,
+        "starts": starts,
+        "run_id": setting.run_id.hex(),
+    }
+    files.atomic_write_json(arguments.out / "audit.json", report)
     for word in sorted(launch.words):
         print(word)
     print(f"{NODES * setting.steps * setting.gossip_rounds} messages recorded, processes started {starts} time(s)")
     print(f"largest difference from the executor with the same keys and data: {difference:.1e} of the largest number")
-    print(found.sentence())
-    return int(found.violated)
+    print(findings.sentence())
+    return int(findings.violated)
 
 
 if __name__ == "__main__":

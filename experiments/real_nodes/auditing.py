@@ -76,7 +76,7 @@ def recorded(setting: Setting, folders: Sequence[NodeFolder]) -> Array:
         tensors = safetensors.torch.load(body)
         return torch.cat([tensors[name].reshape(-1) for name in names]).double().numpy()
 
-    by_node = [[row(body) for *_, body in kept.recorded(range(setting.steps), rounds)] for kept in folders]
+    by_node = [[row(body) for *_, body in folder.recorded(range(setting.steps), rounds)] for folder in folders]
     return np.array(by_node).transpose(1, 0, 2)
 
 
@@ -96,13 +96,13 @@ def audited(setting: Setting, messages: Array) -> Findings:
     precision = _precision(pilot)
     tried.append(canaries.learned(tried[:NODES], [precision] * NODES, claims))
     shift = gaussian.record_shift(mechanism.guarantee.adjacency, mechanism.clip_norm)
-    failure, shown = FAILURE / (2 * len(tried)), []
+    failure, measured_losses = FAILURE / (2 * len(tried)), []
     for canary in tried:
         P = canary.view.whitener()
         for weights in (P.T @ (P @ canary.shift), precision @ canary.shift):
             spread = bounds.std_upper_bound(weights @ measured, failure)
-            shown.append((shift * float(weights @ canary.shift) / max(spread, 1e-300), canary))
-    mu, canary = max(shown, key=lambda pair: pair[0])
+            measured_losses.append((shift * float(weights @ canary.shift) / max(spread, 1e-300), canary))
+    mu, canary = max(measured_losses, key=lambda pair: pair[0])
     return Findings(claims[canary.victim], mu, canary.name, canary.victim)
 
 
@@ -142,7 +142,7 @@ def difference_from_executor(setting: Setting, messages: Array, keys: HolderKeys
 
 
 def all_keys(setting: Setting, folders: Sequence[NodeFolder]) -> HolderKeys:
-    """The secrets of all nodes together, which nobody but the tester of one machine ever has."""
+    """The secrets of all nodes together, which only a test on a single machine has."""
 
     def key(holders: Holders) -> NoiseKey:
         first, *others = sorted(holders)

@@ -52,11 +52,11 @@ class NodeFolder:
 
     @property
     def own_key(self) -> NoiseKey:
-        """The secret that the node shares with nobody."""
+        """The secret that the node shares with no other."""
         return NoiseKey(bytes.fromhex(self._secrets["own"]))
 
     def group_key(self, holders: Holders) -> NoiseKey:
-        """The secret of a group that this node draws for; drawn once, and kept before anybody is told."""
+        """The secret of a group that this node draws for; drawn once, and stored before it is sent."""
         name = ",".join(map(str, sorted(holders)))
         if name not in self._secrets["groups"]:
             self._secrets["groups"][name] = NoiseKey.from_entropy().reveal_secret().hex()
@@ -87,8 +87,8 @@ class NodeFolder:
 
     def saved_step(self) -> int:
         """How many steps the saved node had taken, 0 without one."""
-        kept = self.path / "checkpoint"
-        return checkpoint.load(kept).step if (kept / checkpoint.FILE).exists() else 0
+        checkpoint_folder = self.path / "checkpoint"
+        return checkpoint.load(checkpoint_folder).step if (checkpoint_folder / checkpoint.FILE).exists() else 0
 
     def load(self, node: PrivateNode) -> None:
         """Brings a node that has not stepped to where it was saved, if it was.

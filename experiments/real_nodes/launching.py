@@ -1,6 +1,7 @@
 """Four processes on one machine: started, watched, killed on request, and started again where they stood.
 
-In: a setting and a folder. Out: exit of all processes at the last step, or the words of the first refusal.
+In: a setting and a folder. Out: exit of all processes at the last step, or the words of the first refusal. `PLANTED`
+are bugs for the audit to find, which a node of a launch may have.
 """
 
 from __future__ import annotations
@@ -11,18 +12,62 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
-from mfdl import files
+import numpy as np
+from numpy.typing import NDArray
+
+from mfdl import PrivateNode, files
+from mfdl.check import FloatArray
+from mfdl.noise import NoiseOperator, NoiseStream
+from mfdl.training.keys import ColumnNormals
+from mfdl.training.shared_randomness import HolderKeys, base_columns, columns_by_holders
 
 from .folder import NodeFolder
 from .frames import Refused
 from .node import Node
-from .planted import PLANTED
 from .setting import NODES, Setting
 
 ROOT = Path(__file__).parents[2]
 STARTS = 3  # of all processes, the first one included
+CULPRIT = 1  # the node with the bug, where it is one node's
+
+
+def silent(node: PrivateNode, keys: HolderKeys) -> None:
+    """One node adds no noise."""
+    if node.node == CULPRIT:
+        node._stream.step = lambda t: np.zeros((1, node._stream.dim))  # type: ignore[method-assign]
+
+
+def shared_once(node: PrivateNode, keys: HolderKeys) -> None:
+    """All nodes draw what they share once, and add it in every step."""
+    stream = node._stream
+    base = partial(_Once.of, stream.noise, keys.of_node(node.node))
+    node._stream = NoiseStream(stream.noise, stream.noise_std, base, stream.dim, slots=[node.node])
+
+
+@dataclasses.dataclass(frozen=True)
+class _Once:
+    """Base noise whose shared columns are always those of step 0."""
+
+    drawn: ColumnNormals
+    shared: NDArray[np.bool_]
+
+    @staticmethod
+    def of(noise: NoiseOperator, keys: HolderKeys, columns: NDArray[np.intp]) -> _Once:
+        shared = np.zeros(noise.columns_per_step, dtype=bool)
+        for holders, columns_of_set in columns_by_holders(noise).items():
+            shared[columns_of_set] = len(holders) > 1
+        return _Once(base_columns(noise, keys, columns), shared[columns])
+
+    def block(self, steps: NDArray[np.int64], dim: int, *, tensor: int = 0) -> FloatArray:
+        """See `mfdl.noise.stream.BaseNoise`."""
+        fresh = self.drawn.block(steps, dim, tensor=tensor)
+        return np.where(self.shared[:, None], self.drawn.block([0], dim, tensor=tensor), fresh)
+
+
+PLANTED = {"silent": silent, "shared-once": shared_once}
 
 
 def node_folder(out: Path, node: int) -> Path:
@@ -38,15 +83,15 @@ async def run_node(setting: Setting, node: int, out: Path, plant: str) -> float:
     """One node, in this process: says `step N` after each step; the accuracy of its final model on test records."""
     folder = NodeFolder(node_folder(out, node), setting.run_id)
     on_step = lambda done: print(f"step {done}", flush=True)  # noqa: E731
-    made = Node(setting, node, folder, on_step=on_step, planted=PLANTED.get(plant, lambda *_: None))
-    files.atomic_write_text(_port_file(out, node), str(await made.listen()))
+    local_node = Node(setting, node, folder, on_step=on_step, planted=PLANTED.get(plant, lambda *_: None))
+    files.atomic_write_text(_port_file(out, node), str(await local_node.listen()))
 
     async def address(peer: int) -> int:
         while not _port_file(out, peer).exists():
             await asyncio.sleep(0.02)
         return int(_port_file(out, peer).read_text())
 
-    trained = await made.run(address)
+    trained = await local_node.run(address)
     return float(setting.data.evaluate(trained.model.initial_row()[None].expand(NODES, -1)).accuracy[0])
 
 
@@ -78,7 +123,7 @@ class Launch:
             codes = await asyncio.gather(*map(self._one, range(NODES)))
             if not any(codes):
                 return start
-            if not any(code < 0 for code in codes):  # nobody was killed, so another start would end alike
+            if not any(code < 0 for code in codes):  # no process was killed, so another start would end alike
                 break
         raise Refused("\n".join(self.words) or f"nodes ended with {codes}.")
 

@@ -2,8 +2,9 @@
 
 In: the setting, the node's folder, addresses of its peers. Out: its messages, on the wire and in its folder.
 
-Nobody goes back. A node saves itself after a step and before it sends, and keeps what it sends; who rejoins says which
-step it lacks, and peers that are ahead (by one step, since each waits for the others) send theirs again from files.
+No node goes back. A node saves itself after a step and before it sends, and stores what it sends; a node that rejoins
+says which step it lacks, and peers that are ahead (by one step, since each waits for the others) send theirs again from
+files.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class Node:
     """One node of a run.
 
     Args:
-        on_step: told the number of finished steps after each.
+        on_step: called with the number of finished steps after each.
         planted: changes the `PrivateNode` before it steps: a bug for the audit to find.
     """
 
@@ -95,8 +96,8 @@ class Node:
 
     def _channel(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, peer: int | None) -> Channel:
         largest = ROOM + 4 * self.setting.data.dimension
-        told = {"run_id": self.setting.run_id, "node": self.node, "largest": largest, "patience": self.patience}
-        return Channel(reader, writer, peer=peer, **told)
+        settings = {"run_id": self.setting.run_id, "node": self.node, "largest": largest, "patience": self.patience}
+        return Channel(reader, writer, peer=peer, **settings)
 
     async def _meet(self, address: Address) -> None:
         """One connection a pair of peers: the node of the smaller number dials, and says hello first."""
@@ -147,22 +148,22 @@ class Node:
             why = "is connected already" if peer in self.channels else "is no peer of this node"
             raise Refused(f"a hello says that it is from node {peer}, which {why}.")
         try:
-            said = require_fields(json.loads(body), {"public": str, "lacks": int}, f"node {peer}")
-            public = bytes.fromhex(said["public"])
+            hello = require_fields(json.loads(body), {"public": str, "lacks": int}, f"node {peer}")
+            public = bytes.fromhex(hello["public"])
         except ValueError:
             raise Refused(
                 f"node {peer} sent a malformed hello: it is no JSON, or its key is not hexadecimal."
             ) from None
         if len(public) != SECRET_BYTES:
             raise Refused(f"node {peer} sent a malformed hello: its key has {len(public)} bytes, not {SECRET_BYTES}.")
-        if peer in self.setting.heard(self.node) and abs(said["lacks"] - self._lacks) > 1:
+        if peer in self.setting.heard(self.node) and abs(hello["lacks"] - self._lacks) > 1:
             raise Refused(
-                f"node {peer} lacks step {said['lacks']} and this node step {self._lacks}: neighbours are never "
+                f"node {peer} lacks step {hello['lacks']} and this node step {self._lacks}: neighbours are never "
                 "further apart than one step, so one of them has an older checkpoint than it has sent from; give it "
                 "the newest."
             )
         self.folder.require_pinned(peer, public)
-        self._publics[peer], self._needs[peer], self.channels[peer] = public, said["lacks"], channel
+        self._publics[peer], self._needs[peer], self.channels[peer] = public, hello["lacks"], channel
 
     # ---- secrets -----------------------------------------------------------------------------------------------------
 

@@ -75,8 +75,8 @@ class Setting:
     @functools.cached_property
     def run_id(self) -> bytes:
         """SHA-256 of mechanism, graph, data split and nonce, 32 bytes: in every frame, and in every agreed key."""
-        told = (self.mechanism.content_hash, self.gossip.weights.toarray().tolist(), self.data.task.content_hash)
-        return hashlib.sha256(repr((*told, SPLIT_SEED, PERIOD, self.nonce)).encode()).digest()
+        contents = (self.mechanism.content_hash, self.gossip.weights.toarray().tolist(), self.data.task.content_hash)
+        return hashlib.sha256(repr((*contents, SPLIT_SEED, PERIOD, self.nonce)).encode()).digest()
 
     @functools.cached_property
     def holder_sets(self) -> list[Holders]:
@@ -106,6 +106,6 @@ class Setting:
     def batch(self, node: int, step: int) -> tuple[torch.Tensor, torch.Tensor, list[int]]:
         """Features, targets and numbers of the records that take part."""
         data, of_epoch = self.data, step % PERIOD
-        there = data.mask[node, of_epoch]
-        records = data.record_index[node, of_epoch][there].tolist()
-        return data.features[node, of_epoch][there], data.targets[node, of_epoch][there], records
+        present = data.mask[node, of_epoch]
+        records = data.record_index[node, of_epoch][present].tolist()
+        return data.features[node, of_epoch][present], data.targets[node, of_epoch][present], records

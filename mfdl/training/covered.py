@@ -1,4 +1,4 @@
-"""What a guarantee speaks of, of all that a run could do: its period, its divisors, its task.
+"""What a guarantee covers of a run: its period, its divisors, its task.
 
 In: a mechanism and a task. Out: how often each record is fed and what sums are divided by, or a refusal; and the
 guarantee in words, with what of the task it leaves out.
@@ -89,17 +89,17 @@ def clip_schedule(given: object, mechanism: Mechanism) -> FloatArray:
     """Public relative clipping norms, one for each step.
 
     A step with c_t is the local map x - (eta / c_t) g, g clipped to c_t clip_norm: a Lipschitz constant for eta and
-    clip_norm says nothing of it, so guarantees that rest on one take no c_t but 1.
+    clip_norm does not apply to it, so guarantees that assume such a constant require c_t = 1.
     Raises: InvalidInput: no number > 0 at some step, another number of them than steps, or clips that span too much; a
         c_t other than 1 under a guarantee that rests on a Lipschitz constant.
     """
     num_steps = mechanism.algorithm.num_steps
     clips = check.finite_array(1, clip_schedule=given)
     if len(clips) != num_steps or (clips <= 0).any() or clips.max() > MAX_RATE_RATIO * clips.min():
-        said = f"{len(clips)} from {clips.min():g} to {clips.max():g}" if clips.size else "none"
+        span = f"{len(clips)} from {clips.min():g} to {clips.max():g}" if clips.size else "none"
         raise InvalidInput(
             f"clip_schedule must hold one number > 0 for each of {num_steps} steps, the largest at most "
-            f"{MAX_RATE_RATIO:g} times the smallest, got {said}."
+            f"{MAX_RATE_RATIO:g} times the smallest, got {span}."
         )
     if mechanism.lipschitz is not None and (clips != 1).any():
         step = int(np.argmax(clips != 1))
@@ -113,22 +113,22 @@ def clip_schedule(given: object, mechanism: Mechanism) -> FloatArray:
 
 
 def left_out(mechanism: Mechanism, task: Task) -> str:
-    """What of a task's making no guarantee of secret batches covers, in words; empty where batches are public."""
+    """What of the preparation of a task no guarantee of secret batches covers; empty where batches are public."""
     return "" if mechanism.sampling is None else task.public_constants or ""
 
 
 def statement(mechanism: Mechanism, declared: str, delta: float | None = None) -> str:
     """The guarantee of a run as fields, one a line, and what it leaves out.
 
-    Args: declared: as `left_out` says; delta: at which epsilon is said; default that of the guarantee.
+    Args: declared: of `left_out`; delta: of the printed epsilon; default that of the guarantee.
     """
-    stated = mechanism.guarantee
-    fields = str(stated if delta is None else stated.at_delta(delta))
+    guarantee = mechanism.guarantee
+    fields = str(guarantee if delta is None else guarantee.at_delta(delta))
     return fields if declared in ("", "none") else f"{fields}\nnot covered, declared public: {declared}"
 
 
 def require_covered(mechanism: Mechanism, task: Task) -> None:
-    """Refuses a task that the mechanism's guarantee does not speak of; divisors have their own check."""
+    """Refuses a task that the mechanism's guarantee does not cover; divisors have their own check."""
     if task.num_nodes != mechanism.algorithm.num_nodes:
         raise InvalidInput(
             f"task has {task.num_nodes} nodes but the mechanism has {mechanism.algorithm.num_nodes}; build the task "

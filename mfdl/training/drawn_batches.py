@@ -1,4 +1,4 @@
-"""Batches drawn secretly, as they are accounted: by Poisson sampling in each step, or by one bin for the whole run.
+"""Secret batches as they are accounted: drawn by Poisson sampling in each step, or by one bin for the whole run.
 
 In: an instance that holds all records of each node in one class (period 1), and a key. Out: the batch of each step, as
 an instance of the records drawn, so that clipping, sums and models are the code of every other run. A draw is a 64-bit
@@ -43,13 +43,13 @@ class DrawnBatches(abc.ABC):
         self._held = instance.mask[:, 0].cpu().numpy()
 
     def _words(self, step: int) -> NDArray[np.uint64]:
-        """64-bit words of a step, one for each place of a record, shape (n, B), whichever records there are."""
+        """64-bit words of a step, one for each place of a record, shape (n, B), independent of the records."""
         some, (n, count) = self._instance.nodes, self._held.shape
         return np.stack([words(self._key, step, node, count) for node in (range(n) if some is None else some.tolist())])
 
     @abc.abstractmethod
     def drawn(self, step: int) -> NDArray[np.bool_]:
-        """Which records join a step, bool (n, B): a function of the key and the step, whichever records there are."""
+        """Which records join a step, bool (n, B): a function of the key and the step, not of the data."""
 
     def of_step(self, step: int) -> TaskInstance:
         """The records drawn for a step, as an instance of period 1; at least one slot, which may be empty."""
@@ -60,20 +60,20 @@ class DrawnBatches(abc.ABC):
         chosen = np.where(mask, np.argsort(~joined, axis=1, kind="stable")[:, : slots.size], 0)
         full, device = self._instance, self._instance.mask.device
         at = torch.arange(len(joined), device=device)[:, None], 0, torch.tensor(chosen, device=device)
-        held = torch.tensor(mask, device=device)
+        present = torch.tensor(mask, device=device)
         return dataclasses.replace(
             full,
             features=full.features[at].unsqueeze(1),
             targets=full.targets[at].unsqueeze(1),
-            mask=held.unsqueeze(1),
-            record_index=torch.where(held, full.record_index[at], -1).unsqueeze(1),
+            mask=present.unsqueeze(1),
+            record_index=torch.where(present, full.record_index[at], -1).unsqueeze(1),
         )
 
 
 class PoissonBatches(DrawnBatches):
     """Every record joins every step by a draw of its own.
 
-    Args: besides, rate: q. Raises: InvalidInput: besides, a rate outside (0, 1).
+    Args: rate: q; instance, key: as above. Raises: InvalidInput: also a rate outside (0, 1).
     """
 
     domain = "batches"
@@ -87,9 +87,9 @@ class PoissonBatches(DrawnBatches):
 
 
 class BinBatches(DrawnBatches):
-    """Every record draws one of b bins, once: a function of the key and its place, so nothing of it is kept.
+    """Every record draws one of b bins, once: a function of the key and its place, so nothing is stored.
 
-    Args: besides, bins: b >= 1.
+    Args: bins: b >= 1; instance, key: as above.
     """
 
     domain = "bins"

@@ -79,8 +79,8 @@ class _TorchMap:
 def _applied(rows: int, *terms: tuple[_TorchMap, torch.Tensor]) -> torch.Tensor:
     """The sum of map @ x over the terms, shape (rows, dim)."""
     total = None
-    for one, x in terms:
-        total = one.add_to(total, x)
+    for term, x in terms:
+        total = term.add_to(total, x)
     return x.new_zeros(rows, x.shape[1]) if total is None else total
 
 
@@ -114,20 +114,20 @@ class Executor:
         self.share = Share(algorithm, group or Group(), self.device)
         self.noise_on_gradients = algorithm.noise_enters_with_gradients
         self.state_dtype = dtype if self.noise_on_gradients else torch.float64
-        made = matrices.once(lambda matrix: _TorchMap(matrix, self.state_dtype, self.device))
+        torch_map = matrices.once(lambda matrix: _TorchMap(matrix, self.state_dtype, self.device))
         kinds = []
         for kind in algorithm.kinds:  # those that differ in one map share the rest
             maps, seen = self.share.of_round(kind)
-            kinds.append(SimpleNamespace(**{name: made(matrix) for name, matrix in maps.items()}, seen=seen))
+            kinds.append(SimpleNamespace(**{name: torch_map(matrix) for name, matrix in maps.items()}, seen=seen))
         self.rounds_of_step: list[list[SimpleNamespace]] = [[] for _ in range(algorithm.num_steps)]
         step = 0
-        for kind, own in zip(algorithm.kind_of_round, algorithm.step_of_round, strict=True):
-            step = own if own >= 0 else step  # a pure gossip round belongs to the step before it
+        for kind, step_of_round in zip(algorithm.kind_of_round, algorithm.step_of_round, strict=True):
+            step = step_of_round if step_of_round >= 0 else step  # a pure gossip round belongs to the step before it
             self.rounds_of_step[step].append(kinds[kind])
         start = algorithm.state_from_start
         start = sp.csr_array(algorithm.model_from_state.T) if start is None else start
         self._model, self._state_from_start = (
-            _Applied(made(matrix), seen)
+            _Applied(torch_map(matrix), seen)
             for matrix, seen in (
                 self.share.of_map(algorithm.model_from_state, "nodes", "state"),
                 self.share.of_map(start, "state", "nodes"),
@@ -204,7 +204,7 @@ class Releasing:
         for round_ in range(algorithm.released.rounds_of_gossip):
             W = algorithm.dynamics.gossip.at(algorithm.num_steps * algorithm.dynamics.gossip_rounds + round_).weights
             released = torch.as_tensor(W @ released.cpu().numpy(), device=released.device)
-        return share.own("nodes", released).to(self.executor.dtype)
+        return share.of_rank("nodes", released).to(self.executor.dtype)
 
 
 @contextlib.contextmanager

@@ -4,9 +4,9 @@ In: each node's own private key and its peers' public keys. Out: one NoiseKey pe
 and HKDF-SHA256 without any message but the public keys; of a group one member draws the secret and seals it for each
 other member under the pair's key (ChaCha20-Poly1305). Honest but curious nodes are assumed.
 
-Keys authenticate nobody by themselves: who can replace a public key on its way sits in the middle, and computes the
-noise. Public keys must come by an authenticated channel (signed, pinned, or compared by `fingerprint`). The run id must
-be new for each run: the same nodes under the same run id get the same keys, hence the same noise.
+Public keys prove no identity by themselves: an attacker who can replace one in transit computes the noise. They must
+come by an authenticated channel (signed, pinned, or compared by `fingerprint`). The run id must be new for each run:
+the same nodes under the same run id get the same keys, hence the same noise.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class NodeIdentity:
 
 
 def pair_key(
-    own: NodeIdentity, peer_public: bytes, *, run_id: str | bytes, own_label: Label, peer_label: Label
+    identity: NodeIdentity, peer_public: bytes, *, run_id: str | bytes, own_label: Label, peer_label: Label
 ) -> NoiseKey:
     """The secret of two nodes for one run: X25519, then HKDF-SHA256 bound to the run, both labels and both public keys.
 
@@ -100,12 +100,12 @@ def pair_key(
 
     run = _run(run_id)
     require_bytes("pass the peer's public_bytes", peer_public=peer_public)
-    if peer_public == own.public_bytes:
+    if peer_public == identity.public_bytes:
         raise InvalidInput("peer_public is the node's own public key; a pair needs two nodes.")
     if own_label == peer_label:
         raise InvalidInput(f"own_label and peer_label must differ, got {own_label!r} for both.")
     try:
-        shared = own._private.exchange(X25519PublicKey.from_public_bytes(peer_public))
+        shared = identity._private.exchange(X25519PublicKey.from_public_bytes(peer_public))
     except ValueError:
         shared = b""
     if not any(shared):
@@ -113,7 +113,7 @@ def pair_key(
             f"the public key of {peer_label!r} is of low order: the shared secret would be zero, known to everybody; "
             "ask for another key, and distrust the channel."
         )
-    ends = sorted([(own.public_bytes, encode_context((own_label,))), (peer_public, encode_context((peer_label,)))])
+    ends = sorted([(identity.public_bytes, encode_context((own_label,))), (peer_public, encode_context((peer_label,)))])
     info = encode_context(("mfdl/pair-key/1", run, *ends[0], *ends[1]))
     return NoiseKey(HKDF(algorithm=hashes.SHA256(), length=SECRET_BYTES, salt=None, info=info).derive(shared))
 
@@ -177,7 +177,7 @@ def agree(
     Cost: about 0.1 ms per pair and per sealed key.
     """
     n = len(identities)
-    held: list[dict[Iterable[int], NoiseKey]] = [{} for _ in range(n)]
+    keys_of_nodes: list[dict[Iterable[int], NoiseKey]] = [{} for _ in range(n)]
 
     def pair(node: int, peer: int) -> NoiseKey:
         public = identities[peer].public_bytes
@@ -189,15 +189,16 @@ def agree(
         if max(holders) >= n:
             raise InvalidInput(f"holder sets must name nodes below {n}, the number of identities, got {max(holders)}.")
         if len(holders) == 2:
-            held[first][holders], held[others[0]][holders] = pair(first, others[0]), pair(others[0], first)
+            second = others[0]
+            keys_of_nodes[first][holders], keys_of_nodes[second][holders] = pair(first, second), pair(second, first)
             continue
         drawn = NoiseKey.from_entropy()
-        held[first][holders] = drawn
+        keys_of_nodes[first][holders] = drawn
         for node in others:
             bound: dict[str, Any] = {"group": holders, "run_id": run_id, "sender": first, "receiver": node}
             sealed = seal_group_key(drawn, pair(first, node), **bound)
-            held[node][holders] = open_group_key(sealed, pair(node, first), **bound)
-    return [HolderKeys.given(keys).of_node(node) for node, keys in enumerate(held)]
+            keys_of_nodes[node][holders] = open_group_key(sealed, pair(node, first), **bound)
+    return [HolderKeys.given(keys).of_node(node) for node, keys in enumerate(keys_of_nodes)]
 
 
 def _seal(

@@ -39,7 +39,7 @@ SHARDS = 2 ** (64 - _SHARD_SHIFT)
 class NoiseKey:
     """A 256-bit root secret from which all noise of a run is derived.
 
-    Whoever holds the secret can subtract the noise: it is never printed, and it belongs in no log, result or
+    Anyone with the secret can subtract the noise: it is never printed, and it belongs in no log, result or
     checkpoint (`key_id` does). Pickling carries the secret, because worker processes need it.
 
     Attributes:
@@ -90,7 +90,7 @@ class NoiseKey:
     def key_id(self) -> str:
         """A public name of the key (128 bits of a hash under a domain of its own), safe to log and store.
 
-        It tells nothing of an entropy key; of a seeded one it lets a guess of the seed be checked.
+        It reveals nothing about an entropy key; with a seeded one, a guess of the seed can be checked.
         """
         return _prf(self._secret, "key-id")[:16].hex()
 

@@ -1,4 +1,4 @@
-"""Whether training was worth it: mechanisms beside the untrained model and beside chance, and which knob to turn.
+"""Whether training was worth it: mechanisms against the untrained model and chance, and which setting to change.
 
 In: where each mechanism ended, and two baselines: the untrained model of a seed, and a guess that looks at no record.
 Out: which mechanism beats which baseline, a finding for the title of a picture, sentences. As every test metric these
@@ -71,7 +71,7 @@ class Ended:
         return _mean(self.accuracies)
 
     def beats(self, baseline: Baseline | None) -> bool | None:
-        """Whether it ended below a loss; None where there is nothing to compare."""
+        """Whether its final loss is below that of a baseline; None where there is nothing to compare."""
         if baseline is None or baseline.loss <= AT_BEST or not (self.losses or self.diverged):
             return None
         if self.diverged:
@@ -93,74 +93,76 @@ class Judged:
     @property
     def private(self) -> list[Ended]:
         """Those with a guarantee."""
-        return [one for one in self.ended if one.private]
+        return [mechanism for mechanism in self.ended if mechanism.private]
 
     def none_beats(self, baseline: Baseline | None) -> bool:
         """Whether every mechanism with a guarantee was compared and none of them beats it."""
-        verdicts = [one.beats(baseline) for one in self.private]
+        verdicts = [mechanism.beats(baseline) for mechanism in self.private]
         return bool(verdicts) and all(verdict is False for verdict in verdicts)
 
     @property
     def finding(self) -> str:
-        """What the title must say: empty where some private mechanism beats both baselines."""
-        which = "No private mechanism" if len(self.private) > 1 else "".join(one.name for one in self.private)
-        does = "beats" if len(self.private) > 1 else "does not beat"
-        for what, baseline in (("the untrained model", self.untrained), ("chance", self.chance)):
+        """The finding for the title: empty if some private mechanism beats both baselines."""
+        several = len(self.private) > 1
+        which = "No private mechanism" if several else "".join(mechanism.name for mechanism in self.private)
+        does = "beats" if several else "does not beat"
+        for baseline_name, baseline in (("the untrained model", self.untrained), ("chance", self.chance)):
             if baseline is not None and self.none_beats(baseline):
-                if all(one.diverged for one in self.private):
-                    return "Every private mechanism diverged" if len(self.private) > 1 else f"{which} diverged"
-                return f"{which} {does} {what} (test loss {baseline.loss:.3g})"
+                if all(mechanism.diverged for mechanism in self.private):
+                    return "Every private mechanism diverged" if several else f"{which} diverged"
+                return f"{which} {does} {baseline_name} (test loss {baseline.loss:.3g})"
         return ""
 
     @property
     def advice(self) -> list[str]:
-        """What diverged or does not beat a baseline, and which knob to turn: one sentence for all that share both."""
-        stuck = any(one.beats(self.untrained) is False for one in self.ended if not one.private)
-        told, behind = [], dict[tuple[str, str], list[str]]()
-        for one in self.ended:
+        """Which mechanisms diverged or do not beat a baseline, and the setting to change: one sentence for equals."""
+        stuck = any(mechanism.beats(self.untrained) is False for mechanism in self.ended if not mechanism.private)
+        sentences, behind = [], dict[tuple[str, str], list[str]]()
+        for mechanism in self.ended:
             lost = " or ".join(
-                f"{what} ({_in_words(baseline)})"
-                for what, baseline in (("the untrained model", self.untrained), ("chance", self.chance))
-                if baseline is not None and one.beats(baseline) is False
+                f"{baseline_name} ({_in_words(baseline)})"
+                for baseline_name, baseline in (("the untrained model", self.untrained), ("chance", self.chance))
+                if baseline is not None and mechanism.beats(baseline) is False
             )
-            if one.diverged:
-                told.append(
-                    f"{one.name} diverged in {one.diverged} of {len(one.losses)} seeds: lower the learning rate."
+            if mechanism.diverged:
+                sentences.append(
+                    f"{mechanism.name} diverged in {mechanism.diverged} of {len(mechanism.losses)} seeds: "
+                    "lower the learning rate."
                 )
             elif lost:
-                reached = f"{one.name} ({_in_words(Baseline(one.loss or 0.0, one.accuracy))})"
-                behind.setdefault((lost, self._knob(one, stuck)), []).append(reached)
-        told += [one.remark for one in self.ended if one.remark]
-        return told + [
+                reached = f"{mechanism.name} ({_in_words(Baseline(mechanism.loss or 0.0, mechanism.accuracy))})"
+                behind.setdefault((lost, self._knob(mechanism, stuck)), []).append(reached)
+        sentences += [mechanism.remark for mechanism in self.ended if mechanism.remark]
+        return sentences + [
             f"Not below the loss of {lost}: {', '.join(who)}; {knob}." for (lost, knob), who in behind.items()
         ]
 
-    def _knob(self, one: Ended, stuck: bool) -> str:
+    def _knob(self, mechanism: Ended, stuck: bool) -> str:
         start = self.untrained
-        rose = start is not None and one.loss is not None and one.loss > (1 + STILL) * start.loss
-        if stuck or not one.private:
-            how = "lower the learning rate" if rose else "try more epochs or a larger learning rate"
-            return f"{how}, as without noise training does not learn either" if one.private else how
-        free = (one for one in self.ended if not one.private)
-        noisy = any(one.beats(self.untrained) and one.beats(self.chance) is not False for one in free)
+        rose = start is not None and mechanism.loss is not None and mechanism.loss > (1 + STILL) * start.loss
+        if stuck or not mechanism.private:
+            change = "lower the learning rate" if rose else "try more epochs or a larger learning rate"
+            return f"{change}, as without noise training does not learn either" if mechanism.private else change
+        free = (mechanism for mechanism in self.ended if not mechanism.private)
+        noisy = any(mechanism.beats(self.untrained) and mechanism.beats(self.chance) is not False for mechanism in free)
         if rose or noisy:
             return "noise outweighs what is learned; try a lower learning rate, a smaller clipping norm or a larger mu"
         return "little was learned; try more epochs, a larger learning rate or a larger mu"
 
 
-def mean_baseline(found: Iterable[Baseline | None]) -> Baseline | None:
-    """Over seeds; None unless all are there."""
-    known = list(found)
+def mean_baseline(baselines: Iterable[Baseline | None]) -> Baseline | None:
+    """Mean over seeds; None unless every seed has one."""
+    known = list(baselines)
     if not known or None in known:
         return None
-    there = [one for one in known if one is not None]
-    loss = _mean([one.loss for one in there])
-    return None if loss is None else Baseline(loss, _mean([one.accuracy for one in there]))
+    complete = [baseline for baseline in known if baseline is not None]
+    loss = _mean([baseline.loss for baseline in complete])
+    return None if loss is None else Baseline(loss, _mean([baseline.accuracy for baseline in complete]))
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
-    there = [value for value in values if value is not None]
-    return float(np.mean(there)) if there and len(there) == len(values) else None
+    present = [value for value in values if value is not None]
+    return float(np.mean(present)) if present and len(present) == len(values) else None
 
 
 def _in_words(baseline: Baseline) -> str:
@@ -177,8 +179,8 @@ def untrained(task: Task, seed: int) -> Baseline:
     model = modules.PerRecordModel(module, task.loss)
     features, targets = torch.tensor(task.test_features), torch.tensor(task.test_targets)
     classes = task.kind == "classification"
-    found = tested(model, model.initial_row()[None], features, targets, classes, model.activation_size(features))
-    return Baseline(float(found.loss[0]), None if found.accuracy is None else float(found.accuracy[0]))
+    evaluation = tested(model, model.initial_row()[None], features, targets, classes, model.activation_size(features))
+    return Baseline(float(evaluation.loss[0]), None if evaluation.accuracy is None else float(evaluation.accuracy[0]))
 
 
 def chance(task: Task) -> Baseline | None:

@@ -1,4 +1,4 @@
-"""One private node in a training loop of one's own: any torch optimizer, this node's noise, no step beyond the last.
+"""A private node in a training loop of the user: any torch optimizer, this node's noise, no step beyond the last.
 
 In: an optimizer over a module, a mechanism, a node, its keys. Out: parameters that may be sent. The noise is that of
 `node_stream`, the clipping that of `replay`, so n nodes that step here and average by `mfdl.gossip.average` train as
@@ -137,12 +137,12 @@ class PrivateNode:
             )
         self.steps_taken = 0
         self._checked = self._stepping = False
-        own = weakref.ref(self)  # a node that is gone holds its optimizer no more
-        optimizer.register_step_pre_hook(lambda *_: _require_stepping(own()))
+        node_reference = weakref.ref(self)  # a node that is gone holds its optimizer no more
+        optimizer.register_step_pre_hook(lambda *_: _require_stepping(node_reference()))
         self._seen: dict[int, list[int]] = {}
-        held = sorted(sorted(holders) for holders in columns_by_holders(algorithm.noise) if node in holders)
-        names = [keys.of_node(node).key_of(holders).key_id for holders in held]
-        self.key_id = hashlib.sha256(repr((held, names)).encode()).hexdigest()[:32]
+        holder_sets = sorted(sorted(holders) for holders in columns_by_holders(algorithm.noise) if node in holders)
+        names = [keys.of_node(node).key_of(holders).key_id for holders in holder_sets]
+        self.key_id = hashlib.sha256(repr((holder_sets, names)).encode()).hexdigest()[:32]
 
     @property
     def module(self) -> torch.nn.Module:
@@ -214,7 +214,7 @@ class PrivateNode:
         """The steps of each record of a batch with this one, or a refusal of the first that may not take part."""
         if records is None or self.mechanism.unit == "user":  # all data of the node may take part at any step
             return {}
-        own = self.mechanism.algorithm.participation.of_node(self.node)
+        participation = self.mechanism.algorithm.participation.of_node(self.node)
         joined: dict[int, list[int]] = {}
         for record in (check.integer_at_least(0, record=record) for record in records):
             if record in joined:
@@ -222,10 +222,10 @@ class PrivateNode:
                     f"record {record} stands twice in the batch of step {t}; a guarantee counts it once."
                 )
             joined[record] = [*self._seen.get(record, []), t]
-            if not own.allows(joined[record]):
+            if not participation.allows(joined[record]):
                 raise InvalidInput(
-                    f"record {record} would take part in steps {joined[record]}, and {own.describe()} does not allow "
-                    "that; feed each record when its participation says, or calibrate for another one."
+                    f"record {record} would take part in steps {joined[record]}, and {participation.describe()} does "
+                    "not allow that; feed each record when its participation says, or calibrate for another one."
                 )
         return joined
 
@@ -247,11 +247,11 @@ class PrivateNode:
 
         Raises: InvalidInput: a state of another mechanism, node, model or key, or one from before this node's step.
         """
-        for name, own in self._identity().items():
-            if state.get(name) != own:
+        for name, expected in self._identity().items():
+            if state.get(name) != expected:
                 raise InvalidInput(
-                    f"this state is of another run: {name} is {state.get(name)!r}, here {own!r}; load it into a node "
-                    "made as the saved one was."
+                    f"this state is of another run: {name} is {state.get(name)!r}, here {expected!r}; load it into a "
+                    "node made as the saved one was."
                 )
         if missing := {"steps_taken", "records", "optimizer"} - state.keys():
             raise InvalidInput(f"this state lacks {sorted(missing)}; load what PrivateNode.state_dict gave, whole.")
@@ -328,7 +328,7 @@ def _require_same_parameters(optimizer: torch.optim.Optimizer, module: torch.nn.
             "LBFGS evaluates gradients several times a step, and one was accounted; use SGD, Adam or another optimizer "
             "of one gradient a step."
         )
-    missing = [name for name, own in named.items() if own not in moved]
+    missing = [name for name, identity in named.items() if identity not in moved]
     if missing or len(moved) != len(named):
         raise InvalidInput(
             "optimizer must hold exactly the trainable parameters of module, got "

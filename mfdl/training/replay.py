@@ -3,7 +3,7 @@
 The algorithm that was accounted is the one that runs: its maps by `Executor`, its noise by `noise_stream`. The unit of
 privacy is the mechanism's: "record" adds noise to sums of clipped per-record gradients, "user" to clipped means. What a
 run needs to go on after a stop is its state, the step and the noise key; the key is derived from the seed, or
-given by the caller, and never written. What a guarantee does not speak of is refused (`covered`).
+given by the caller, and never written. What the guarantee does not cover is refused (`covered`).
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def _trained(config: ReplayConfig, seed: int | None, root: NoiseKey, folder: Pat
     if group.size == 1:
         return _SeedReplay(config, seed, root, folder, group).run(advance)
     followed = dataclasses.replace(config, progress=False)
-    if config.on_evaluation is not None:  # models are gathered for it on every rank, and told by the leader
+    if config.on_evaluation is not None:  # models are gathered for it on every rank, and the leader alone calls it
         object.__setattr__(followed, "on_evaluation", _untold)
     with group.doing(functools.partial(_followed, followed, seed, root, folder)):
         return _SeedReplay(config, seed, root, folder, group).run(advance)
@@ -148,8 +148,8 @@ class _SeedReplay:
             "generator": GENERATOR,  # another rule is other noise: such a run cannot go on
         }
         self.metrics = tuple(config.metrics)
-        kept = ("evaluated_steps", "loss", "accuracy", *self.metrics)
-        self.evaluated: dict[str, list[Any]] = {name: [] for name in kept}
+        table_names = ("evaluated_steps", "loss", "accuracy", *self.metrics)
+        self.evaluated: dict[str, list[Any]] = {name: [] for name in table_names}
         self.messages: list[np.ndarray] = []
         self.diverged, self.begun = False, saved is not None
         self.start, self.state = 0, self.executor.initial_state(self.instance.initial_parameters)
@@ -174,9 +174,9 @@ class _SeedReplay:
         self._require_shape_of_a_run(saved)
         self.start = saved.step
         state = saved.models["state"].to(device=self.device, dtype=self.executor.state_dtype)
-        self.state = self.share.own("state", state)
+        self.state = self.share.of_rank("state", state)
         if self.releasing.total is not None:
-            self.releasing.total = self.share.own("nodes", saved.models["released"].to(self.device))
+            self.releasing.total = self.share.of_rank("nodes", saved.models["released"].to(self.device))
         for name in self.evaluated.keys() & saved.models.keys():
             self.evaluated[name] = list(saved.models[name].numpy())
         self.diverged = bool(saved.metadata["diverged"])
@@ -216,7 +216,7 @@ class _SeedReplay:
             "split_seed": self.split_seed,
             "nonce": self.nonce,
             **({"metrics": self.metrics} if self.metrics else {}),
-            "seeded_noise": self.key.seeded,  # whoever reads `seed` can then make the noise
+            "seeded_noise": self.key.seeded,  # whoever reads `seed` can compute the noise
         }
         checkpoint.save(self.folder, step=step, models=tensors, metadata=metadata, private=[*tensors, *NOT_COVERED])
 
@@ -243,8 +243,8 @@ class _SeedReplay:
         models = self.releasing.models(self.state)
         return models, {} if self.releasing.total is None else self._measured(models)
 
-    def _told(self, step: int) -> EvaluatedStep:
-        """The last evaluation, in arrays that are nobody else's."""
+    def _evaluated_step(self, step: int) -> EvaluatedStep:
+        """The last evaluation, in copies of the arrays."""
         losses, accuracies = self.evaluated["loss"], self.evaluated["accuracy"]
         loss, accuracy = losses[-1].copy(), accuracies[-1].copy() if accuracies else None
         models = np.array(self._all_models(self.executor.models(self.state)))
@@ -260,7 +260,7 @@ class _SeedReplay:
         return self.share.gathered("nodes", models).double().cpu().numpy()
 
     def _tables(self) -> dict[str, Any]:
-        """Evaluated steps, and one row per evaluation of what was found; None of what was never looked at."""
+        """Evaluated steps, and one row of metrics per evaluation; None for a metric that was never measured."""
         tables = {name: np.array(rows, dtype=np.float64) for name, rows in self.evaluated.items()}
         steps = np.array(self.evaluated["evaluated_steps"], dtype=np.int64)
         for name in tables.keys() - {"evaluated_steps", "accuracy"}:
@@ -274,7 +274,7 @@ class _SeedReplay:
         return self.instance if self.batches is None else self.batches.of_step(step)
 
     def _gradients(self, step: int) -> torch.Tensor:
-        """What noise is added to, its norm bounded as the mechanism says."""
+        """The clipped gradients that noise is added to."""
         models, mechanism = self.executor.models(self.state), self.mechanism
         batch = self.batch(step)
         if self.clips is None:
@@ -292,7 +292,7 @@ class _SeedReplay:
             return self._run(advance)
 
     def _run(self, advance: Advance) -> SeedRun:
-        last, told = self.config.last, self.config.on_evaluation
+        last, on_evaluation = self.config.last, self.config.on_evaluation
         every = self.config.eval_every or covered.epoch(self.mechanism, self.config.fed_every)
         T = self.algorithm.num_steps
         noise, nu, slots = self.algorithm.noise, self.mechanism.noise_std, self.share.slots
@@ -315,8 +315,8 @@ class _SeedReplay:
             if done % every == 0 or done == T:
                 self._evaluate(done)
                 self._save(done)
-                if told is not None:
-                    told(self._told(done))
+                if on_evaluation is not None:
+                    on_evaluation(self._evaluated_step(done))
             advance()
         finished = max(last, self.start)
         if finished < T:

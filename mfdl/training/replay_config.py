@@ -1,7 +1,7 @@
-"""What `replay` is asked, checked before anything runs, and what it tells while it trains.
+"""The arguments of `replay`, checked before anything runs, and what it reports while it trains.
 
 In: a calibrated mechanism, a task, seeds or a key, what to measure and where to write. Out: a checked `ReplayConfig`;
-whatever the guarantee does not speak of is refused (`covered`). `EvaluatedStep` is what a run tells at an evaluation.
+what the guarantee does not cover is refused (`covered`). `EvaluatedStep` is the report of one evaluation.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from .tasks.partition import Period
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class EvaluatedStep:
-    """What `replay(on_evaluation=...)` is told; what is marked `NotPrivate` is covered by no guarantee.
+    """The argument of `replay(on_evaluation=...)`; no guarantee covers the fields marked `NotPrivate`.
 
     Attributes:
         step: number of finished steps.
         seed: of the run; None when drawn by the operating system.
         loss: test loss of each node, shape (n,).
         accuracy: test accuracy of each node, shape (n,), or None for regression.
-        models: a copy of all models, shape (n, d), float64; a guarantee may speak of the final ones only.
+        models: a copy of all models, shape (n, d), float64; a guarantee may cover the final ones only.
         diverged: a model or a test loss was not finite at this evaluation or before.
-        metrics: those asked for by name (`mfdl.metrics`), shape (n,), or () for the average model.
+        metrics: the requested ones by name (`mfdl.metrics`), shape (n,), or () for the average model.
     """
 
     __repr__ = short_repr
@@ -56,7 +56,7 @@ class EvaluatedStep:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ReplayConfig:
-    """What `replay` is asked.
+    """The arguments of `replay`.
 
     Attributes:
         mechanism: calibrated, or without noise. At record level its participation must be cyclic or every step, the
@@ -70,13 +70,14 @@ class ReplayConfig:
             serve many runs: each draws a nonce, kept in its checkpoint, and no two of them share noise.
         period: at user level, over how many steps a node spreads its records, in the same cyclic order every time;
             default 1, all of them at every step. The guarantee covers any: all data of a user may change. At record
-            level the participation says it, and another one is refused.
+            level it follows from the participation, and another one is refused.
         eval_every: steps between evaluations; default the period (the longest of any node), the end of each epoch;
             where batches are drawn 1 / rate, rounded.
-        metrics: what evaluations measure besides test loss and accuracy of each node: names of `mfdl.metrics.METRICS`,
-            "train_loss", "average_loss", "average_accuracy" and "average_train_loss"; kept in `SeedRun.metrics`.
+        metrics: measured at evaluations in addition to test loss and accuracy of each node: names of
+            `mfdl.metrics.METRICS`, "train_loss", "average_loss", "average_accuracy" and "average_train_loss"; stored in
+            `SeedRun.metrics`.
         clip_schedule: public c_t > 0, one for each of T steps: gradients are clipped to c_t clip_norm and divided by
-            c_t, so that what noise is added to is as long as the guarantee says. With learning rates eta_t c_t in the
+            c_t, so that their norm is the one that the guarantee assumes. With learning rates eta_t c_t in the
             mechanism's dynamics, this is a step eta_t with clipping norm c_t clip_norm and noise in proportion to it.
             Where the guarantee rests on a Lipschitz constant, only 1 in every step: other local maps are not covered.
         stop_after: stop after this step (a checkpoint is written); a later call with the same arguments goes on. Where

@@ -1,4 +1,4 @@
-"""What a replay returns: every evaluated step, node and seed, with what it was run with."""
+"""The result of `replay`: every evaluated step, node and seed, with the mechanism and the task."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ LAST_STEPS = 50  # final figures average the evaluations of at most so many last
 
 
 def final_steps(finished_steps: int) -> int:
-    """Over how many last steps final figures are averaged: 50, and in short runs a quarter of the steps.
+    """Number of last steps over which final figures are averaged: 50, in short runs a quarter of all.
 
     >>> final_steps(320), final_steps(32)
     (50, 8)
@@ -66,10 +66,10 @@ class SeedRun:
         finished_steps: steps run; less than T when stopped early.
         training_seconds: training alone, evaluation excluded.
         key_id: public name of the noise key.
-        messages: of every step, shape (steps, messages, d), if asked for.
-        seeded_noise: whoever guesses the seed can subtract the noise: for research, never to be published.
+        messages: of every step, shape (steps, messages, d), if `keep_messages`.
+        seeded_noise: anyone who guesses the seed can subtract the noise: for research, never to be published.
         untrained_loss, untrained_accuracy: of the first model, before any step; None if unknown, or for regression.
-        metrics: those asked for by name (`mfdl.metrics`): of each node, shape (E, n); of the average model, (E,).
+        metrics: the requested ones by name (`mfdl.metrics`): of each node, shape (E, n); of the average model, (E,).
         released: every metric by name of what is released, where that is something else than the last models: of each
             node, shape (n,); of their average, (). The evaluated steps are those of the models on their way.
     """
@@ -99,13 +99,13 @@ class SeedRun:
         return {"loss": self.loss, **accuracy, **self.metrics}
 
     def final(self, metric: str = "loss", last_steps: int | None = None) -> float | None:
-        """Mean of a metric over nodes, of what is released; of last models over the evaluations of the last steps.
+        """Mean of a metric over nodes: of the released models, or of the last models over the last evaluations.
 
         None if the run diverged or was not evaluated in them, or where the mean is not finite.
 
         Args:
-            metric: a name of `measured`; of another one, such as the accuracy of a regression, there is no value.
-            last_steps: as for `last`, which this is then.
+            metric: a name of `measured`; None for a metric without values, such as the accuracy of a regression.
+            last_steps: if given, the answer is that of `last`.
 
         Raises: InvalidInput: an unknown metric, or less than one step.
         """
@@ -119,7 +119,7 @@ class SeedRun:
     def last(self, metric: str = "loss", last_steps: int | None = None) -> float | None:
         """The same of the models of the last steps, whatever is released.
 
-        Args: last_steps: over how many last steps, evaluated every `eval_every`; default `final_steps`.
+        Args: last_steps: number of last steps, evaluated every `eval_every`; default `final_steps`.
         """
         require_known("metric", metric, metrics.WORDS)
         given = None if last_steps is None else check.integer_at_least(1, last_steps=last_steps)
@@ -161,7 +161,7 @@ class Run(Shown):
     def statement(self, delta: float | None = None) -> str:
         """The guarantee of this run as fields, one a line: that of its mechanism, and what of the task it leaves out.
 
-        Args: delta: at which epsilon is said; default that of the guarantee.
+        Args: delta: of the printed epsilon; default that of the guarantee.
         """
         return statement(self.mechanism, self.public_constants, delta)
 
@@ -177,15 +177,15 @@ class Run(Shown):
         """Final loss and accuracy in words, "+-" being the standard deviation over seeds, and what they do not beat."""
         if self.diverged_seeds:
             return f"{len(self.diverged_seeds)} of {len(self.seeds)} seeds diverged; lower the learning rate"
-        told = [_mean_in_words("final test loss", self.final_losses)]
-        told.append(_mean_in_words("accuracy", [seed.final_accuracy for seed in self.seeds]))
+        parts = [_mean_in_words("final test loss", self.final_losses)]
+        parts.append(_mean_in_words("accuracy", [seed.final_accuracy for seed in self.seeds]))
         where = f" (mean over nodes and the last {self.last_steps} steps)"
-        said = ", ".join(text for text in told if text) + where if any(told) else "not evaluated at its end"
-        return "; ".join([said, *(text.removesuffix(".") for text in self.judged.advice)])
+        description = ", ".join(text for text in parts if text) + where if any(parts) else "not evaluated at its end"
+        return "; ".join([description, *(text.removesuffix(".") for text in self.judged.advice)])
 
     @property
     def judged(self) -> Judged:
-        """This mechanism beside the untrained model and chance."""
+        """This mechanism compared with the untrained model and with chance."""
         return judged([self])
 
     def _rows(self) -> list[tuple[str, str]]:
@@ -197,7 +197,7 @@ class Run(Shown):
 
     @property
     def last_steps(self) -> int:
-        """Over how many last steps final figures are averaged, see `final_steps`."""
+        """Number of last steps over which final figures are averaged, see `final_steps`."""
         return final_steps(max(run.finished_steps for run in self.seeds))
 
     @property
@@ -240,23 +240,23 @@ class Run(Shown):
     def to_pandas(self) -> pandas.DataFrame:
         """The run in long format: one row for each seed, evaluated step and node, with what it was run with.
 
-        Columns: RUN_COLUMNS, and the metrics asked for; `delta` is the one stated beside epsilon, `lr` the rate of the
+        Columns: RUN_COLUMNS, and the requested metrics; `delta` is the one stated beside epsilon, `lr` the rate of the
         step just finished, `graph` and `graph_hash` are name and content (`mfdl.graphs.content_hash`) of the
         communication graph, `gossip` and `gossip_hash` those of its weights, `config_hash` is the mechanism's content
         hash. Loss, accuracy and metrics are `NotPrivate`. Frames of several runs go together by `pandas.concat`.
 
         Raises: InvalidInput: pandas is not installed.
         """
-        mechanism, stated = self.mechanism, self.mechanism.guarantee
+        mechanism, guarantee = self.mechanism, self.mechanism.guarantee
         dynamics = mechanism.algorithm.dynamics
         gossip = dynamics.gossip
         graph = communication_graph(gossip, mechanism.algorithm.num_steps * dynamics.gossip_rounds)
         rates = mechanism.algorithm.dynamics.learning_rates(mechanism.algorithm.num_steps)
         same = {
-            "trust": stated.trust,
-            "mu": math.nan if stated.mu is None else stated.mu,  # none where batches are secret
-            "epsilon": stated.epsilon(stated.stated_delta),
-            "delta": stated.stated_delta,
+            "trust": guarantee.trust,
+            "mu": math.nan if guarantee.mu is None else guarantee.mu,  # none where batches are secret
+            "epsilon": guarantee.epsilon(guarantee.stated_delta),
+            "delta": guarantee.stated_delta,
             "graph": graph.name,
             "graph_hash": graphs.content_hash(graph),
             "gossip": gossip.name,
@@ -273,7 +273,7 @@ class Run(Shown):
         """Writes the run with its mechanism to exactly this path, whole or not at all; no key is in it.
 
         The file is readable by its owner alone: metrics are covered by no guarantee (the header names them), models and
-        messages as far as the guarantee says who sees them. Of seeded noise whoever has the file has the seed.
+        messages as far as the guarantee says who sees them. A file of a seeded run holds the seed of its noise.
 
         Raises: InvalidInput: as for `Mechanism.save`.
         """
@@ -317,7 +317,7 @@ class Run(Shown):
         """Test loss over steps, mean over nodes with the spread over seeds.
 
         Args: ax, metric: axes to draw in and to return, default a Figure of its own; "loss", "accuracy", or one of the
-            metrics asked for.
+            requested metrics.
         """
         from .run_curves import plot_runs  # matplotlib only where a picture is wanted
 
@@ -342,12 +342,12 @@ def _require_shapes(seed: SeedRun, mechanism: Mechanism) -> None:
 
 
 def is_private(mechanism: Mechanism) -> bool:
-    """Whether anything finite is guaranteed."""
+    """Whether the guarantee is finite."""
     return mechanism.guarantee.finite
 
 
 def judged(runs: Sequence[Run]) -> Judged:
-    """Runs of one task, same seeds, beside the untrained model and chance."""
+    """Runs of one task with the same seeds, compared with the untrained model and with chance."""
     ended = [
         Ended(
             run.mechanism.algorithm.name,

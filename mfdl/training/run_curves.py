@@ -38,7 +38,7 @@ def plot_runs(runs: Sequence[Run], ax: Axes | None = None, *, metric: str = "los
         runs: one per mechanism, at least one.
         ax: axes to draw the curves over steps in, which are then returned; default a Figure of its own, with final
             losses beside and the guarantees below.
-        metric: "loss", "accuracy" of a classifier, or one of the metrics asked for.
+        metric: "loss", "accuracy" of a classifier, or one of the requested metrics.
 
     Raises: InvalidInput: no run, another metric, or one that a run has not.
     """
@@ -72,8 +72,8 @@ def plot_runs(runs: Sequence[Run], ax: Axes | None = None, *, metric: str = "los
     if verdict.finding:
         title = f"{verdict.finding}: {task}{_privacy(runs)}"
     caption = " ".join([setting, *verdict.advice, guarantee])
-    shown = len(runs[0].seeds), runs[0].last_steps
-    return draw_curves(curves, title, caption, *shown, levels=levels, metric=metric)
+    first = runs[0]
+    return draw_curves(curves, title, caption, len(first.seeds), first.last_steps, levels=levels, metric=metric)
 
 
 def levels_of(verdict: Judged, metric: str = "loss") -> dict[str, float]:
@@ -96,8 +96,8 @@ def _values(seed: SeedRun, metric: str, task: str) -> NDArray[np.float64]:
 
 def _privacy(runs: Sequence[Run]) -> str:
     """What the runs are guaranteed in common, where that is finite."""
-    stated = {_in_words(run.mechanism) for run in runs}
-    return "" if len(stated) > 1 else stated.pop()
+    statements = {_in_words(run.mechanism) for run in runs}
+    return "" if len(statements) > 1 else statements.pop()
 
 
 def _in_words(mechanism: Mechanism) -> str:

@@ -1,9 +1,10 @@
-"""Which secret makes which part of the base noise: one key per set of nodes that holds noise together.
+"""Which secret makes which part of the base noise: one key per set of nodes that share noise.
 
 In: a noise operator, whose columns name their holders (one node, both ends of an edge, a group), and keys by
 holders. Out: the base normals of any step. Column c of a step, the j-th among the columns of its holder set S, is
 `normals(key of S, step, [j], dim)`: both ends of an edge make identical normals, a node makes its own from the keys
-it holds, and nobody else can make any. How keys are agreed on is in `key_agreement`, what one node adds in `streams`.
+it holds, and no other node can make any of them. How keys are agreed on is in `key_agreement`, what one node adds in
+`streams`.
 """
 
 from __future__ import annotations
@@ -102,10 +103,10 @@ class HolderKeys:
         return HolderKeys(self._root, {s: key for s, key in self._given.items() if node in s}, node)
 
     def __repr__(self) -> str:
-        whose = "" if self._node is None else f"node={self._node}, "
+        node = "" if self._node is None else f"node={self._node}, "
         if self._root is not None:
-            return f"HolderKeys({whose}simulated, key_id={self._root.key_id!r})"
-        return f"HolderKeys({whose}holders=[{', '.join(map(_name, self._given))}])"
+            return f"HolderKeys({node}simulated, key_id={self._root.key_id!r})"
+        return f"HolderKeys({node}holders=[{', '.join(map(_name, self._given))}])"
 
 
 def columns_by_holders(noise: NoiseOperator) -> dict[Holders, NDArray[np.int64]]:
@@ -169,13 +170,13 @@ def holder_set(nodes: Iterable[int]) -> Holders:
         listed = list(nodes)
     except TypeError:
         raise InvalidInput(f"a holder set must be several node indices, got {nodes!r}; write ({nodes!r},).") from None
-    found = frozenset(check.integer_at_least(0, holder=node) for node in listed)
-    if not found or len(found) != len(listed):
+    holders = frozenset(check.integer_at_least(0, holder=node) for node in listed)
+    if not holders or len(holders) != len(listed):
         raise InvalidInput(f"a holder set must hold distinct node indices, at least one, got {listed}.")
-    return found
+    return holders
 
 
 def _name(holders: Iterable[int]) -> str:
     nodes = sorted(holders)
-    shown = ", ".join(map(str, nodes[:10])) + (f", ... {len(nodes)} nodes" if len(nodes) > 10 else "")
-    return "{" + shown + "}"
+    listed = ", ".join(map(str, nodes[:10])) + (f", ... {len(nodes)} nodes" if len(nodes) > 10 else "")
+    return "{" + listed + "}"

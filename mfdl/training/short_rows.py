@@ -92,10 +92,10 @@ class Ziggurat(NamedTuple):
 
 @functools.cache
 def ziggurat() -> Ziggurat | None:
-    """The ziggurat of the library's generator, read off it; None where it does not take its words as is written here.
+    """The ziggurat of the library's generator, read off it; None if it does not use its words as assumed here.
 
-    The generator is given words of our choice, as the words that it has left of a block, and it is seen how many it
-    takes. The places at which a layer ends are quotients of widths; the last of them and 512 words that follow no rule
+    The generator is given chosen words as the rest of a block, and the number of words that it takes is counted. The
+    places at which a layer ends are quotients of widths; the last of them and 512 words that follow no rule
     must give what is computed here, from one word.
     """
     bits = np.random.Philox(key=0)
@@ -118,13 +118,13 @@ def ziggurat() -> Ziggurat | None:
     ends[1] = 0  # the layer at the top has none beneath
     if not (np.isfinite(width).all() and (ends >= 0).all() and (ends < 2**52).all()):
         return None
-    made = Ziggurat(width, np.tile(ends.astype(np.uint64), 2))
-    last = lowest + ((np.maximum(made.inside, np.uint64(1)) - np.uint64(1)) << np.uint64(9))
+    tables = Ziggurat(width, np.tile(ends.astype(np.uint64), 2))
+    last = lowest + ((np.maximum(tables.inside, np.uint64(1)) - np.uint64(1)) << np.uint64(9))
     seen = np.concatenate([last, np.random.Philox(key=1).random_raw(512)])
-    computed, known = normals_of(seen, made)
+    computed, known = normals_of(seen, tables)
     normals, alone = drawn(seen)
     agree = (normals == computed) & alone
-    return made if agree[known].all() and known.mean() > 0.9 else None
+    return tables if agree[known].all() and known.mean() > 0.9 else None
 
 
 def normals_of(words: Words, table: Ziggurat) -> tuple[FloatArray, NDArray[np.bool_]]:
@@ -143,7 +143,7 @@ def fill(
         keys: Philox keys, (rows, 2).
         counter: the words of each row's counter before its first block, lowest first, as `Philox(counter=...)` takes
             it: block and domain, the same for all, and two of shape (rows,). The block must not reach 2^64.
-    Cost: 130 ns for four normals, 10 ns for each besides.
+    Cost: 130 ns for four normals, 10 ns for each further one.
     """
     table, (rows, dim) = ziggurat(), out.shape
     if table is None:

@@ -50,7 +50,7 @@ class ShardedNoise:
     """Injected noise of a long parameter vector in pieces: shard i is coordinates [i size, (i + 1) size).
 
     Every piece is a stream of its own, on counters of its own, so pieces can be made one after another, or by several
-    workers, and a vector of any length takes the memory of a piece, besides what an encoder keeps of each. The noise
+    workers, and a vector of any length takes the memory of one piece, plus what an encoder stores of each. The noise
     depends on where it is cut: a run, and all who share a column, take one size.
 
     Args: as `noise_stream`; size: coordinates of a shard; the last one has what is left.
@@ -111,7 +111,7 @@ def node_noise(
     slots: Sequence[int] | None = None,
     tensor: int = 0,
 ) -> FloatArray:
-    """Injected noise of one node at one step, shape (number of its slots, dim). See `node_stream`, which is for many.
+    """Injected noise of one node at one step, shape (number of its slots, dim). For many steps use `node_stream`.
 
     >>> from mfdl.noise import IndependentNoise
     >>> from mfdl.training.keys import NoiseKey
@@ -149,7 +149,7 @@ def node_stream(
     Raises:
         InvalidInput: node or a slot out of range, slots missing where noise is on messages, or a needed secret that
             the node does not hold, naming its holder set.
-    Cost: per step, 1 us + 10 ns dim per column used; for operators of one's own, products with all columns besides.
+    Cost: per step, 1 us + 10 ns dim per column used; for operators that a user defines, also products with all columns.
     """
     n, width = noise.num_nodes, noise.slots_per_step
     node = check.integer_at_least(0, node=node)

@@ -14,7 +14,7 @@ from mfdl.audit.bin_ratio import BinRatio, BinsAttack, whitened
 from mfdl.audit.runs import Runs
 from mfdl.commands import main
 from mfdl.errors import InvalidInput
-from mfdl.testing.oracles.secret_bins import of_two_bins
+from mfdl.testing.oracles.curve_oracles import of_two_bins
 
 LDP = trust.LDP()
 CIRCUMSTANCES = {"trust": LDP, "adjacency": "zero-out", "clip_norm": 1.0}

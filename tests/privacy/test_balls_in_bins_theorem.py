@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mfdl.privacy.curves import BallsInBinsGaussian, correlations, importance
-from mfdl.testing.oracles.secret_bins import attacked
+from mfdl.testing.oracles.curve_oracles import attacked
 
 
 def gram_of(C, bins):

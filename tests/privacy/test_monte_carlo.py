@@ -22,7 +22,7 @@ from mfdl.privacy.curves import (
     importance,
     normalized,
 )
-from mfdl.testing.oracles.secret_bins import of_two_bins
+from mfdl.testing.oracles.curve_oracles import of_two_bins
 
 FEW = MonteCarlo(samples=2**14, failure=1e-6)
 WAYS = {"kept": "zero-out", "lost": "zero-out", "replaced": "replace-one"}

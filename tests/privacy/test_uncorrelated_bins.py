@@ -13,7 +13,7 @@ import mfdl
 from mfdl.privacy import gaussian
 from mfdl.privacy.curves import BallsInBinsGaussian, spread_atoms
 from mfdl.privacy.curves.balls_in_bins import MOST_TIGHT
-from mfdl.testing.oracles import allocation as oracle
+from mfdl.testing.oracles import curve_oracles as oracle
 
 ADJACENCIES = ["zero-out", "replace-one"]
 CLOSE = 1.02
@@ -32,7 +32,7 @@ def require_close(multiplier, bins, delta, adjacency, points=300):
     directions = ("replaced",) if adjacency == "replace-one" else ("kept", "lost")
 
     def true(epsilon):
-        return max(oracle.delta(1 / multiplier, bins, epsilon, way, points) for way in directions)
+        return max(oracle.allocation_delta(1 / multiplier, bins, epsilon, way, points) for way in directions)
 
     assert true(stated) <= delta * (1 + 1e-9)
     if (less := (stated - 1e-3) / CLOSE) > 0:
@@ -78,7 +78,7 @@ def test_numbers_of_many_bins_are_upper_bounds_of_no_stated_precision(multiplier
     accountant = uncorrelated(multiplier, bins, "zero-out")
     stated = accountant.epsilon(delta)
     assert not accountant.tight(delta)
-    assert max(oracle.delta(1 / multiplier, bins, stated, way, 300) for way in ("kept", "lost")) <= delta
+    assert max(oracle.allocation_delta(1 / multiplier, bins, stated, way, 300) for way in ("kept", "lost")) <= delta
 
 
 @pytest.mark.parametrize(("rho", "multiplier"), [(0.05, 0.5), (0.3, 0.3), (0.3, 0.668)])
@@ -102,7 +102,7 @@ def test_each_delta_is_at_least_the_true_one(shift, bins, epsilon, adjacency):
     else:
         pairs = list(zip(("kept", "lost"), spread_atoms.kept_deltas(shift, bins, epsilons)[:, 0], strict=True))
     for way, stated in pairs:
-        assert stated >= oracle.delta(shift, bins, epsilon, way, 300) * (1 - 1e-12)
+        assert stated >= oracle.allocation_delta(shift, bins, epsilon, way, 300) * (1 - 1e-12)
     both = max(stated for _, stated in pairs)
     assert both <= uncorrelated(1 / shift, bins, adjacency).delta(epsilon) * 1.5 + 1e-9 or bins == 1
 
@@ -112,7 +112,7 @@ def test_each_delta_is_at_least_the_true_one(shift, bins, epsilon, adjacency):
 def test_the_oracle_is_the_gaussian_where_that_is_known(shift, epsilon):
     """One bin; two bins of a replaced record. From below, and within 2 % where delta is not next to nothing."""
     for bins, way, mu in ((1, "kept", shift), (1, "lost", shift), (2, "replaced", math.sqrt(2) * shift)):
-        exact, below = gaussian.delta_from_mu(mu, epsilon), oracle.delta(shift, bins, epsilon, way, 400)
+        exact, below = gaussian.delta_from_mu(mu, epsilon), oracle.allocation_delta(shift, bins, epsilon, way, 400)
         assert below <= exact * (1 + 1e-9)
         if exact > 1e-12:
             assert below >= exact * 0.98

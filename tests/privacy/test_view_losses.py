@@ -30,7 +30,7 @@ from mfdl.testing.oracles import (
     received,
     without_noise,
 )
-from mfdl.testing.strategies.written_views import view_cases
+from mfdl.testing.strategies.view_strategies import view_cases
 from mfdl.view import View
 
 SCHEMES = (EveryStep(2), Single(2), Explicit([[1]], 2), Explicit([[0]], 2))

@@ -97,7 +97,11 @@ def test_the_page_has_a_row_for_every_strategy():
         (participations(schemes=ALL_SCHEMES), lambda p: p.num_steps == 3, "Single(steps=3)"),
         (views(["rank-deficient"]), lambda v: v.dense_gradients().any(), "A = [[1], [0]], B = [[1], [0]]"),
         (views(["leaking"]), lambda v: v.dense_noise().any(), "A = [[0], [1]], B = [[1], [0]]"),
-        (views(["regular"], max_nodes=3), lambda v: v.axis.num_nodes == 3, "A = [[0, 0, 0]] of 3 nodes, B = [[1]]"),
+        (
+            views(["regular"], max_nodes=3),
+            lambda v: v.axis.num_nodes == 3,
+            "A = [[0, 0, 0]] of 3 nodes, B = [[1]]",
+        ),
         (encoders(), lambda C: np.tril(C, -1).any(), "[[1, 0], [1/8, 1]]"),
         (integer_encoders(), lambda C: (np.tril(C, -1) < 0).any(), "[[1, 0], [-1, 1]]"),
         (
@@ -418,7 +422,10 @@ REFUSED = [
     (participations(schemes=[]), "schemes must be some of single, cyclic"),
     (participations(schemes=OVERLAPPING, disjoint=True), "schemes must be some of single, cyclic"),
     (views(["square"]), r"kinds must be some of regular, .*, got \('square',\)"),
-    (views(["rank-deficient"], max_rows=1), "max_rows must be an integer >= 2 for rank-deficient views, got 1"),
+    (
+        views(["rank-deficient"], max_rows=1),
+        "max_rows must be an integer >= 2 for rank-deficient views, got 1",
+    ),
     (factorizations(kinds=["best"]), "kinds must be some of given, optimal"),
     (gossip_matrices(kinds=["lazy"]), "kinds must be some of symmetric"),
     (gossip_matrices(max_nodes=1, kinds=["singular"]), "'singular' needs max_nodes >= 2"),

@@ -1,5 +1,6 @@
-"""Clipping against exact rational arithmetic: the norm bound is an inequality, with no tolerance."""
+"""Clipping and ghost clipping against exact rational arithmetic: the norm bounds hold with no tolerance."""
 
+import itertools
 from fractions import Fraction
 
 import numpy as np
@@ -145,3 +146,180 @@ def test_other_types_are_refused():
         clipping.clipped_sums([torch.ones(1, 1, 2).half()], torch.ones(1, 1, dtype=torch.bool), 1.0)
     with pytest.raises(InvalidInput, match=r"norms must be float64, got torch.float32"):
         clipping.clip_factor(torch.ones(1), 1.0, dimension=1)
+
+
+UNIT = Fraction(1, 2**53)
+
+
+def numbers(dtype: torch.dtype) -> st.SearchStrategy[float]:
+    """Any float of the type, and some that cancel, overflow or leave the normal numbers when multiplied."""
+    info = torch.finfo(dtype)
+    near = [1.0, -1.0, 1 + info.eps, -1 - info.eps, 1 - info.eps / 2, 3.0, 2.0**60, -(2.0**-60)]
+    edge = [info.tiny, info.smallest_normal**0.55, info.max**0.45]
+    far = st.floats(width=info.bits, allow_nan=False, allow_infinity=False)
+    values = st.sampled_from(near) | st.sampled_from(edge) | st.floats(-8, 8, width=16) | far
+    return values.map(lambda value: torch.tensor(value, dtype=dtype).item())
+
+
+@st.composite
+def records(draw, dtype, sizes=(1,)):
+    """Gradients of a batch at one node: of plain parameters, and factors of weights of random shapes."""
+    B = draw(st.sampled_from(sizes))
+
+    def tensor(*shape):
+        array = f"f{torch.finfo(dtype).bits // 8}"
+        values = draw(hnp.arrays(array, (1, B, *shape), elements=numbers(dtype), fill=numbers(dtype)))
+        return torch.from_numpy(values)
+
+    plain = [tensor(draw(st.integers(1, 4))) for _ in range(draw(st.integers(0, 2)))]
+    factors = []
+    for _ in range(draw(st.integers(1, 2))):
+        groups, positions, inputs, outputs = (draw(st.integers(1, most)) for most in (2, 3, 3, 3))
+        inputs_and_backprops = tensor(groups, positions, inputs), tensor(groups, positions, outputs)
+        factors.append(clipping.Factors(*inputs_and_backprops))
+    return plain, factors
+
+
+def fractions(values: torch.Tensor) -> np.ndarray:
+    exact = np.array([Fraction(v) for v in values.double().flatten().tolist()], dtype=object)
+    return exact.reshape(values.shape)
+
+
+def exact_norm_squared_of_factors(plain, factors, record: int) -> Fraction:
+    """Of one record's gradient over all parameters together, multiplied out."""
+    total = sum((v**2 for g in plain for v in fractions(g[0, record]).ravel()), Fraction(0))
+    for weight in factors:
+        for a, b in zip(fractions(weight.inputs[0, record]), fractions(weight.backprops[0, record]), strict=True):
+            total += sum(((b[:, o] * a[:, i]).sum() ** 2 for o, i in np.ndindex(b.shape[1], a.shape[1])), Fraction(0))
+    return total
+
+
+def entries(plain, factors) -> int:
+    return sum(g[0, 0].numel() for g in plain) + sum(weight.entries for weight in factors)
+
+
+def clip(plain, factors, clip_norm, mask=None):
+    B = factors[0].inputs.shape[1]
+    given_mask = torch.ones(1, B, dtype=torch.bool) if mask is None else mask
+    return list(itertools.chain(*clipping.ghost_clipped_sums(plain, factors, given_mask, clip_norm)))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@given(data=st.data())
+@examples(300)
+def test_the_norm_is_never_below_the_exact_one(dtype, data):
+    plain, factors = data.draw(records(dtype))
+    bound = clipping.norm_bounds(plain, factors)
+    assert bound.shape == (1, 1)
+    assert bound.dtype == torch.float64
+    if torch.isfinite(bound).all():
+        exact, D = exact_norm_squared_of_factors(plain, factors, 0), entries(plain, factors)
+        reached = Fraction(bound.item()) * (1 + (D + 11) * UNIT) + Fraction(1, 10**150) * D
+        assert reached**2 >= exact
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@given(data=st.data(), clip_norm=st.floats(1e-30, 1e30))
+@examples(300)
+def test_the_sum_of_one_record_is_within_the_clip_norm_exactly(dtype, data, clip_norm):
+    sums = clip(*data.draw(records(dtype)), clip_norm)
+    assert all(part.dtype == torch.float64 and torch.isfinite(part).all() for part in sums)
+    for rounded in (torch.float64, dtype):  # as it is, and as it is used
+        squares = (v**2 for part in sums for v in fractions(part.to(rounded)).ravel())
+        assert sum(squares, Fraction(0)) <= Fraction(clip_norm) ** 2
+
+
+@given(data=st.data(), clip_norm=st.sampled_from([1e-3, 1.0, 1e3]))
+@examples(150)
+def test_leaving_out_a_record_moves_the_rounded_sum_by_the_clip_norm(data, clip_norm):
+    plain, factors = data.draw(records(torch.float32, (2, 3, 4)))
+    B, P = factors[0].inputs.shape[1], max(weight.inputs.shape[3] for weight in factors)
+    without = torch.ones(1, B, dtype=torch.bool)
+    without[0, -1] = False
+    both = (clip(plain, factors, clip_norm, mask) for mask in (None, without))
+    moved = sum(
+        (
+            (x - y) ** 2
+            for pair in zip(*both, strict=True)
+            for x, y in zip(*(fractions(p.float()).ravel() for p in pair), strict=True)
+        ),
+        Fraction(0),
+    )
+    reach = Fraction(clip_norm) * (1 + 2 * B * Fraction(torch.finfo(torch.float32).eps) + Fraction(B * B * P, 2**36))
+    assert moved <= reach**2
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@given(seed=st.integers(0, 2**32 - 1), scale=st.integers(-60, 30), clip_norm=st.sampled_from([1e-3, 1.0, 1e3]))
+@examples(60)
+def test_sums_are_those_of_gradients_multiplied_out(dtype, seed, scale, clip_norm):
+    generator = torch.Generator().manual_seed(seed)
+
+    def tensor(*shape):
+        return torch.randn(2, 5, *shape, generator=generator, dtype=dtype)
+
+    plain = [tensor(3, 2), tensor()]
+    factors = [clipping.Factors(tensor(*lead, 7) * 10.0 ** (scale / 3), tensor(*lead, 4)) for lead in [(1, 1), (2, 3)]]
+    mask = torch.rand(2, 5, generator=generator) < 0.7
+    whole = [
+        torch.einsum("nrgpo,nrgpi->nrgoi", weight.backprops.double(), weight.inputs.double()) for weight in factors
+    ]
+    expected = clipping.clipped_sums([g.double() for g in plain] + whole, mask, clip_norm)
+    found = itertools.chain(*clipping.ghost_clipped_sums(plain, factors, mask, clip_norm))
+    for got, want in zip(found, expected, strict=True):
+        assert got.shape == want.shape
+        torch.testing.assert_close(got, want, rtol=1e-6, atol=1e-7 * clip_norm)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_what_is_no_number_or_absent_gives_zero_and_leaves_the_others_alone(bad, dtype):
+    generator = torch.Generator().manual_seed(0)
+    plain = [torch.randn(3, 5, 2, generator=generator, dtype=dtype)]
+    factors = [clipping.Factors(*(torch.randn(3, 5, 1, 2, k, generator=generator, dtype=dtype) for k in (4, 3)))]
+    present = torch.ones(3, 5, dtype=torch.bool)
+    present[2] = False  # an empty batch
+    kept = present.clone()
+    kept[0, 1] = kept[1, 4] = kept[1, 0] = False
+    expected = list(itertools.chain(*clipping.ghost_clipped_sums(plain, factors, kept, 0.7)))
+    plain[0][0, 1, 1] = factors[0].inputs[1, 4, 0, 1, 0] = factors[0].backprops[1, 0, 0, 0, 2] = bad
+    plain[0][2] = factors[0].inputs[2] = bad  # masked
+    for got, want in zip(
+        itertools.chain(*clipping.ghost_clipped_sums(plain, factors, present, 0.7)), expected, strict=True
+    ):
+        assert torch.equal(got, want)
+        assert not got[2].any()
+
+
+@given(seed=st.integers(0, 2**32 - 1), size=st.integers(2, 40), small=st.integers(0, 30))
+@examples(100)
+def test_the_norm_covers_what_rounding_leaves_of_positions_that_cancel(seed, size, small):
+    """b a^T - b a'^T, a' beside a in one small entry: squares in float64 tell nothing of the difference."""
+    generator = torch.Generator().manual_seed(seed)
+    a, b = torch.randn(size, generator=generator), torch.randn(3, generator=generator)
+    a[0] *= 2.0**-small
+    other = a.clone()
+    other[0] = torch.nextafter(a[0], torch.tensor(9.0))
+    factors = [clipping.Factors(torch.stack([a, other])[None, None, None], torch.stack([b, -b])[None, None, None])]
+    bound = clipping.norm_bounds([], factors).item()
+    assert Fraction(bound) ** 2 >= exact_norm_squared_of_factors([], factors, 0)
+
+
+@pytest.mark.parametrize("positions", [1, 3])
+@pytest.mark.parametrize(("a", "b"), [(1e-170, 1e150), (1e140, 1e-165)])
+def test_the_norm_covers_squares_that_underflow(positions, a, b):
+    values = torch.full((1, 1, 1, positions, 3), 1.0, dtype=torch.float64)
+    factors = [clipping.Factors(a * values, b * values)]
+    bound = clipping.norm_bounds([], factors).item()
+    assert Fraction(bound) ** 2 >= exact_norm_squared_of_factors([], factors, 0)
+    assert bound < 1e10
+
+
+def test_positions_that_cancel_are_not_taken_for_more_than_they_are():
+    """1 - 1 at two positions: the gradient is zero, and its bound the share of the triangle inequality."""
+    ones = torch.ones(1, 1, 1, 2, 1)
+    factors = [clipping.Factors(ones, torch.tensor([1.0, -1.0]).reshape(1, 1, 1, 2, 1))]
+    bound = clipping.norm_bounds([], factors).item()
+    assert bound == pytest.approx(2**-12.5, rel=1e-9)
+    plain = [torch.full((1, 1, 1), 0.5)]
+    assert clip(plain, factors, 1.0)[0].item() == 0.5

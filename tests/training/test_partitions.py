@@ -48,11 +48,11 @@ def partitions(draw):
 def test_every_record_is_at_exactly_one_node_and_no_node_is_empty(case):
     one, targets, num_nodes, seed = case
     one.require_fits("classification", len(targets), num_nodes)
-    held = one.held(targets, num_nodes, seed)
+    held = one.rows_of_nodes(targets, num_nodes, seed)
     assert len(held) == num_nodes
     assert sorted(np.concatenate(held).tolist()) == list(range(len(targets)))
     assert min(map(len, held)) >= (one.min_records if isinstance(one, Dirichlet) else 1)
-    again = one.held(targets, num_nodes, seed)
+    again = one.rows_of_nodes(targets, num_nodes, seed)
     assert all(np.array_equal(a, b) for a, b in zip(held, again, strict=True))
 
 
@@ -74,7 +74,7 @@ def test_shares_are_dirichlet(alpha):
 
 def test_a_class_is_cut_at_the_running_sums_of_its_shares():
     targets = np.repeat([0, 1, 2], [500, 300, 7])
-    held = Dirichlet(2.0).held(targets, 6, seed=4)
+    held = Dirichlet(2.0).rows_of_nodes(targets, 6, seed=4)
     shares = partition.dirichlet_shares(seeds.Uniforms(4, seeds.NODE_SHARES), 2.0, (3, 6))
     ideal = shares * np.array([500, 300, 7])[:, None]
     # Each of the two cuts that bound a node is at most half a record off.
@@ -86,7 +86,7 @@ def test_a_class_is_cut_at_the_running_sums_of_its_shares():
 @examples(30)
 def test_too_small_nodes_are_filled_from_the_largest(seed, min_records):
     targets = np.arange(60) % 2  # two classes, nearly whole at one node each: eight nodes of ten stay empty
-    held = Dirichlet(1e-6, min_records).held(targets, 10, seed)
+    held = Dirichlet(1e-6, min_records).rows_of_nodes(targets, 10, seed)
     sizes = sorted(map(len, held))
     assert sizes[:8] == [min_records] * 8
     assert sum(sizes) == 60
@@ -101,19 +101,19 @@ def test_a_draw_that_fits_is_not_changed_and_another_is_drawn_anew_before_record
     targets = np.arange(400) % 4
     free, wanted = Dirichlet(1.0), Dirichlet(1.0, min_records=20)
     for seed in range(20):
-        before = free.held(targets, 6, seed)
-        after = wanted.held(targets, 6, seed)
+        before = free.rows_of_nodes(targets, 6, seed)
+        after = wanted.rows_of_nodes(targets, 6, seed)
         if min(map(len, before)) >= 20:
             assert all(np.array_equal(a, b) for a, b in zip(before, after, strict=True))
-    too_small = [seed for seed in range(20) if min(map(len, free.held(targets, 6, seed))) < 20]
+    too_small = [seed for seed in range(20) if min(map(len, free.rows_of_nodes(targets, 6, seed))) < 20]
     assert 0 < len(too_small) < 20
-    drawn = [wanted.held(targets, 6, seed) for seed in too_small]
+    drawn = [wanted.rows_of_nodes(targets, 6, seed) for seed in too_small]
     monkeypatch.setattr(partition, "MAX_DRAWS", 1)
     for seed, redrawn in zip(too_small, drawn, strict=True):
-        moved = wanted.held(targets, 6, seed)
+        moved = wanted.rows_of_nodes(targets, 6, seed)
         assert min(map(len, moved)) >= 20
         assert [len(rows) for rows in moved] != [len(rows) for rows in redrawn]
-        stay = sum(len(np.intersect1d(a, b)) for a, b in zip(moved, free.held(targets, 6, seed), strict=True))
+        stay = sum(len(np.intersect1d(a, b)) for a, b in zip(moved, free.rows_of_nodes(targets, 6, seed), strict=True))
         assert 400 - 6 * 20 < stay < 400
 
 
@@ -239,7 +239,7 @@ class Given(partition.Partition):
 
     text = "given"
 
-    def held(self, targets, num_nodes, seed):
+    def rows_of_nodes(self, targets, num_nodes, seed):
         return list(self.rows)
 
 

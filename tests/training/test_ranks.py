@@ -89,7 +89,7 @@ def test_the_rows_of_all_ranks_are_those_of_the_map(algorithm, num_ranks, seed):
                 if matrix is None:
                     assert maps[name] is None
                     continue
-                wanted = share.own(rows, torch.tensor(matrix @ whole[columns])).numpy()
+                wanted = share.of_rank(rows, torch.tensor(matrix @ whole[columns])).numpy()
                 np.testing.assert_allclose(maps[name] @ whole[columns][seen[columns].columns], wanted, atol=1e-12)
         for word in ("state", "messages", "nodes", "injection slots"):
             for q, share in enumerate(shares):  # what comes is put behind what is there, rank by rank
@@ -138,7 +138,7 @@ def test_ranks_make_the_noise_of_their_nodes_and_of_no_others(name):
     assert sorted(slot for share in shares for slot in share.slots) == list(range(12))
     for t in range(CYCLIC.num_steps):
         for share, stream in zip(shares, streams, strict=True):
-            wanted = share.own("injection slots", torch.tensor(whole.step(t)))
+            wanted = share.of_rank("injection slots", torch.tensor(whole.step(t)))
             np.testing.assert_allclose(stream.step(t), wanted, rtol=EXACT, atol=EXACT)
 
 

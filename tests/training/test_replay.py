@@ -25,7 +25,6 @@ from mfdl.testing.strategies import NAMES, build_algorithm
 from mfdl.testing.tasks import still_task
 from mfdl.training import checkpoint, replay
 from mfdl.training.keys import NoiseKey
-from mfdl.training.replay import ReplayConfig
 from mfdl.training.replay import replay as train
 from mfdl.training.replay_config import EvaluatedStep
 from mfdl.training.tasks import Task, TaskInstance
@@ -230,13 +229,6 @@ def test_a_callback_learns_of_divergence_and_regression_has_no_accuracy():
     assert all(one.accuracy is None for one in told)
 
 
-@pytest.mark.parametrize("given", [{"on_evaluation": 3}, {"progress": "yes"}, {"progress": 1}])
-def test_what_cannot_be_called_is_refused(given):
-    (name,) = given
-    with pytest.raises(InvalidInput, match=rf"{name} must be .*, got"):
-        ReplayConfig(mechanism(), TASK, **given)
-
-
 def test_a_run_stopped_before_its_first_evaluation_takes_its_steps_again_under_the_same_noise(tmp_path, witnessed):
     """The nonce of a secret key is on the disk before the first draw; else one step would leave under two noises."""
     made, key = mechanism(), NoiseKey.from_entropy()
@@ -270,13 +262,6 @@ def test_stop_at_step_zero(tmp_path):
     assert_array_equal(run.models, TASK.instance(0, 2).initial_parameters.double().numpy())
     assert (run.finished_steps, run.loss.shape) == (0, (0, NODES))
     assert run.final_loss is run.final_accuracy is run.messages is None
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.int64, "float32", float, None], ids=repr)
-def test_a_dtype_is_refused_before_anything_is_read_or_written(dtype, tmp_path):
-    with pytest.raises(InvalidInput, match=r"dtype must be torch\.float32 or torch\.float64, got"):
-        ReplayConfig(mechanism(), TASK, dtype=dtype, checkpoint_folder=tmp_path / "none")
-    assert not (tmp_path / "none").exists()
 
 
 OTHERS = [
@@ -441,7 +426,7 @@ def test_a_device_that_cannot_be_used_is_refused_before_any_run(device, monkeypa
     if device == "cuda" and torch.cuda.device_count():
         pytest.skip("there is a CUDA device")
     with pytest.raises(InvalidInput, match=f"device '{device}' cannot be used: .*; use cpu, the only one here, or lea"):
-        replay.ReplayConfig(mechanism(), TASK, device=device)
+        train(mechanism(), TASK, device=device)
 
 
 def test_a_secret_given_for_a_key_is_not_shown():
@@ -462,6 +447,12 @@ def test_a_secret_given_for_a_key_is_not_shown():
         ({"made": mechanism(participation=Cyclic(1, 8))}, "each node needs at least period=8 records"),
         ({"made": mechanism(participation=EveryStep(8), unit="user"), "period": 8}, "at least period=8 records"),
         ({"period": 3}, "period must be 2, the one of cyclic participation"),
+        ({"on_evaluation": 3}, "on_evaluation must be .*, got"),
+        *(({"progress": progress}, "progress must be .*, got") for progress in ("yes", 1)),
+        *(
+            ({"dtype": dtype}, r"dtype must be torch\.float32 or torch\.float64, got")
+            for dtype in (torch.float16, torch.int64, "float32", float, None)
+        ),
     ],
 )
 def test_bad_arguments_are_refused(arguments, message, tmp_path):

@@ -23,7 +23,7 @@ torch.set_num_threads(1)  # workers of the test run share the cores; spinning th
 
 
 def uniform_index(num_records: int, num_nodes: int, seed: int, period: int) -> np.ndarray:
-    held = partition.Uniform().held(np.zeros(num_records), num_nodes, seed)
+    held = partition.Uniform().rows_of_nodes(np.zeros(num_records), num_nodes, seed)
     return partition.record_index(held, seed=seed, periods=[period] * num_nodes)
 
 

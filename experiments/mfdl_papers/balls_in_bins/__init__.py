@@ -16,7 +16,7 @@ from scipy.stats import norm
 
 from mfdl.check import FloatArray
 from mfdl.privacy import gaussian
-from mfdl.testing.oracles.secret_bins import attacked, of_means, of_two_bins
+from mfdl.testing.oracles.curve_oracles import attacked, of_means, of_two_bins
 
 from ..paper_claims import statements
 

@@ -18,8 +18,8 @@ from mfdl.check import FloatArray
 from mfdl.decor_search import COROLLARY_RANGE
 from mfdl.gossip import GossipMatrix
 from mfdl.testing.claims import describe
-from mfdl.testing.oracles.gaussian import exact_epsilon
-from mfdl.testing.oracles.views import gossip_messages
+from mfdl.testing.oracles.curve_oracles import exact_epsilon
+from mfdl.testing.oracles.dense_views import gossip_messages
 from mfdl.testing.strategies import integer_arrays
 from mfdl.testing.strategies.graphs import connected_graphs, gossip_matrices
 

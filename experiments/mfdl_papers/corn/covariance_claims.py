@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from mfdl import gossip
 from mfdl.check import FloatArray
 from mfdl.gossip import GossipMatrix
+from mfdl.testing.oracles.dense_views import gossip_messages, pairwise_factor, without_noise
+from mfdl.testing.oracles.optimal_losses import coalition_loss_reference
 from mfdl.testing.oracles.rational import rank, rational
-from mfdl.testing.oracles.spatial import coalition_loss_reference
-from mfdl.testing.oracles.views import gossip_messages, pairwise_factor, without_noise
 from mfdl.testing.strategies.graphs import connected_graphs
 
 from ..paper_claims import statements

@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 from mfdl import gossip
 from mfdl.check import FloatArray
 from mfdl.decor_search import COROLLARY_RANGE
-from mfdl.testing.oracles.gaussian import exact_log_delta
-from mfdl.testing.oracles.views import gossip_messages, pairwise_factor, pinv_gram, without_noise
+from mfdl.testing.oracles.curve_oracles import exact_log_delta
+from mfdl.testing.oracles.dense_views import gossip_messages, pairwise_factor, pinv_gram, without_noise
 from mfdl.testing.strategies.graphs import connected_graphs
 
 from ..paper_claims import losses, statements

@@ -22,7 +22,7 @@ from mfdl import gossip
 from mfdl.check import FloatArray
 from mfdl.gossip import GossipMatrix, mixing_parameter
 from mfdl.spatial import incidence
-from mfdl.testing.oracles.views import pairwise_factor
+from mfdl.testing.oracles.dense_views import pairwise_factor
 from mfdl.testing.strategies.graphs import connected_graphs, gossip_matrices
 
 from ..paper_claims import statements

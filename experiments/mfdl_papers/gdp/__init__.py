@@ -14,7 +14,7 @@ from scipy.integrate import quad
 from scipy.special import log_ndtr, ndtr
 from scipy.stats import norm
 
-from mfdl.testing.oracles.gaussian import exact_delta
+from mfdl.testing.oracles.curve_oracles import exact_delta
 
 from ..paper_claims import statements
 

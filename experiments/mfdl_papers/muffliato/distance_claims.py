@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 from mfdl import gossip
 from mfdl.check import FloatArray
 from mfdl.testing.oracles.adaptive import Reaction, adaptive_total_variation
-from mfdl.testing.oracles.sensitivity import largest_signed_sum
-from mfdl.testing.oracles.views import clear_rank, gossip_messages, of_node, pinv_gram
+from mfdl.testing.oracles.dense_views import clear_rank, gossip_messages, of_node, pinv_gram
+from mfdl.testing.oracles.sensitivity_oracle import largest_signed_sum
 from mfdl.testing.strategies.graphs import connected_graphs, gossip_matrices
 
 from ..paper_claims import pairwise_gram, statements, total_variation, two_of

@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import assume
 from hypothesis import strategies as st
 
-from mfdl.testing.oracles.gaussian import exact_epsilon
+from mfdl.testing.oracles.curve_oracles import exact_epsilon
 
 from ..corn.budget_claims import DELTAS, EPSILONS, NoisySystem, epsilon_spent, mu_of, systems
 from ..paper_claims import statements

@@ -27,8 +27,8 @@ from mfdl.check import FloatArray
 from mfdl.dynamics import Dynamics
 from mfdl.participation import EveryStep
 from mfdl.privacy.accounting import victim_losses
-from mfdl.testing.oracles.sensitivity import largest_signed_sum
-from mfdl.testing.oracles.views import clear_rank, of_node, pinv_gram
+from mfdl.testing.oracles.dense_views import clear_rank, of_node, pinv_gram
+from mfdl.testing.oracles.sensitivity_oracle import largest_signed_sum
 from mfdl.testing.strategies.graphs import connected_graphs, gossip_matrices
 
 from ..paper_claims import statements, total_variation, two_of

@@ -3,8 +3,7 @@
 from types import ModuleType as _Module
 
 from .adaptive import Integral, Reaction, adaptive_delta, adaptive_total_variation
-from .factorization import optimal_loss_reference
-from .gaussian import (
+from .curve_oracles import (
     DIGITS,
     composed_delta,
     exact_delta,
@@ -15,18 +14,38 @@ from .gaussian import (
     mills_ratio,
     normal_cdf,
 )
+from .dense_views import (
+    append_known_noise,
+    clear_rank,
+    dense_averaged_workload,
+    dense_error_gram,
+    dense_gossip_workload,
+    dense_node_error_grams,
+    dense_noising,
+    gossip_messages,
+    local_noising,
+    of_node,
+    pairwise_factor,
+    pinv_gram,
+    prefix_sum,
+    received,
+    without_noise,
+)
+from .optimal_losses import coalition_inverse_diagonal, coalition_loss_reference, optimal_loss_reference
 from .rational import (
+    ExactRun,
     Rational,
     exact_gram,
     exact_leaks,
+    exact_run,
+    exact_view,
     exact_view_gram,
     rank,
     rational,
     rows_span,
     to_float,
 )
-from .recursion import ExactRun, exact_run, exact_view
-from .sensitivity import (
+from .sensitivity_oracle import (
     ascended_value,
     brute_force_sensitivity,
     elliptope_reference,
@@ -38,25 +57,5 @@ from .sensitivity import (
     vector_sensitivity_lower_bound,
 )
 from .shift import LinearSystem, cost_matrices, exact_cost, quadratic_program_value
-from .spatial import coalition_inverse_diagonal, coalition_loss_reference
-from .views import (
-    append_known_noise,
-    clear_rank,
-    gossip_messages,
-    local_noising,
-    of_node,
-    pairwise_factor,
-    pinv_gram,
-    received,
-    without_noise,
-)
-from .workloads import (
-    dense_averaged_workload,
-    dense_error_gram,
-    dense_gossip_workload,
-    dense_node_error_grams,
-    dense_noising,
-    prefix_sum,
-)
 
 __all__ = sorted(name for name, value in globals().items() if name[0] != "_" and not isinstance(value, _Module))

@@ -97,12 +97,12 @@ def exact_cost(problem: ShiftProblem, victim: int, pattern: Sequence[int], shift
             if acts and j == victim and t in list(pattern):
                 d += Fraction(problem.rates[t]) / Fraction(problem.divisors[j])
             if acts and problem.rates[t] > 0 and problem.noisy[j]:
-                kept = min(d, Fraction(shifts[k, j]))
-                b[j][t] = (d - kept) * Fraction(problem.divisors[j]) / Fraction(problem.rates[t])
+                carried = min(d, Fraction(shifts[k, j]))
+                b[j][t] = (d - carried) * Fraction(problem.divisors[j]) / Fraction(problem.rates[t])
             else:
-                kept = d
-            assert kept == 0 or not problem.seen[k, j]
-            r.append(kept)
+                carried = d
+            assert carried == 0 or not problem.seen[k, j]
+            r.append(carried)
         W = problem.mixing[k].toarray()
         s = [sum((Fraction(W[i, j]) * r[j] for j in range(n)), Fraction(0)) for i in range(n)]
         assert not any(s[j] for j in range(n) if problem.pinned[k + 1, j])
@@ -117,7 +117,7 @@ class LinearSystem:
     """A run in which the local map of node j in step t is multiplication by slopes[t, j], |slope| <= L_t.
 
     Attributes:
-        problem: what shift reduction is told: |W|, L_t, masks.
+        problem: the input of shift reduction: |W|, L_t, masks.
         mixing: (R, n, n) the matrices themselves, with signs.
         slopes: (T, n).
         encoders: (n, T, T) lower triangular C_j; the noise of node j is C_j^-1 Z_j.

@@ -16,8 +16,7 @@ from .algorithms import (
     linear_algorithms,
     user_algorithms,
 )
-from .bare_views import VIEW_KINDS, integer_views, views
-from .factorization import (
+from .encoder_strategies import (
     FACTORIZATION_KINDS,
     encoders,
     factorization_problems,
@@ -25,12 +24,17 @@ from .factorization import (
     integer_encoders,
     random_encoder,
 )
-from .gradients import gradient_differences
 from .graphs import KINDS, connected_graphs, dyadic_gossip, gossip_matrices, gossip_sequences
-from .linear_systems import linear_systems, linear_systems_with_record
-from .mechanism import ALL_SEEN_KINDS, PROTECTING_NAMES, mechanisms
-from .participation import ALL_SCHEMES, OVERLAPPING, SCHEMES, participations
-from .trust import TRUST_MODELS, trust_models
-from .written_views import RELEASE, TRUST, ViewCase, view_cases
+from .mechanism_strategies import ALL_SEEN_KINDS, PROTECTING_NAMES, TRUST_MODELS, mechanisms, trust_models
+from .participation import (
+    ALL_SCHEMES,
+    OVERLAPPING,
+    SCHEMES,
+    gradient_differences,
+    linear_systems,
+    linear_systems_with_record,
+    participations,
+)
+from .view_strategies import RELEASE, TRUST, VIEW_KINDS, ViewCase, integer_views, view_cases, views
 
 __all__ = sorted(name for name, value in globals().items() if name[0] != "_" and not isinstance(value, _Module))

@@ -1,4 +1,4 @@
-"""What several strategies draw alike: one of the kinds asked for, and lists of a fixed length."""
+"""What several strategies draw alike: one of the requested kinds, and lists of a fixed length."""
 
 from __future__ import annotations
 

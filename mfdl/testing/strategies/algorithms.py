@@ -1,4 +1,4 @@
-"""Hypothesis strategy for linear algorithms: every builder by name, and encoders and covariances of one's own.
+"""Hypothesis strategy for linear algorithms: every builder by name, and random encoders and covariances.
 
 `linear_algorithms` draws the gossip that a name can be built on, and its parameters, as small readable numbers.
 """
@@ -22,7 +22,7 @@ from ...gossip import Gossip
 from ...noise import IndependentNoise, LocalNoise, NoiseOperator, StepNoise
 from ...participation import Cyclic, EveryStep, Participation, Single
 from ._draws import integer_arrays, some_of
-from .factorization import encoders, random_encoder
+from .encoder_strategies import encoders, random_encoder
 from .graphs import KINDS, gossip_matrices, gossip_sequences
 
 RANDOM_ENCODERS = ("mf-shared", "mf-per-node")
@@ -51,7 +51,7 @@ MEMORY_NAMES = ("gradient-tracking", "exact-diffusion", "delayed-dsgd", "two-hop
 
 ALL_NAMES = (*NAMES, "muffliato", "cdp", *MEMORY_NAMES, *SHARED_NAMES, *JOINT_NAMES, *FORM_NAMES, "zip-dl")
 
-"""Every mechanism of the registry, and encoders and covariances of one's own; the slowest take about 10 ms."""
+"""Every mechanism of the registry, and random encoders and covariances; the slowest take about 10 ms."""
 
 SYMMETRIC_KINDS = ("symmetric", "singular")
 
@@ -187,7 +187,7 @@ def user_algorithms(
     entries: Sequence[float] = DYADIC,
     together: bool = False,
 ) -> LinearAlgorithm:
-    """Algorithms nobody named: any maps with these entries, any senders, hidden state, messages that are not sent.
+    """Algorithms outside the registry: any maps with these entries, any senders, hidden state, messages left unsent.
 
     A step may be followed by a round of pure gossip, and steps may differ. Noise is fresh or correlated in time, of one
     node or of several, of very unequal size if `entries` are; it enters where gradients do (always, if `together`), or
@@ -199,17 +199,17 @@ def user_algorithms(
     density = draw(st.sampled_from([0.3, 0.6, 1.0]))
     same, apart = draw(st.booleans()), not together and draw(st.booleans())
 
-    def drawn(rows: int, columns: int, kept: float = density) -> FloatArray:
+    def drawn(rows: int, columns: int, share: float = density) -> FloatArray:
         values = rng.choice(entries, (rows, columns))
-        return np.asarray(np.where(rng.random((rows, columns)) < kept, values, 0.0))
+        return np.asarray(np.where(rng.random((rows, columns)) < share, values, 0.0))
 
     def maps(injects: bool) -> dict[str, Any]:
-        made = {"P": drawn(messages, state), "K": drawn(state, messages), "F": drawn(state, state, density / 2)}
+        matrices = {"P": drawn(messages, state), "K": drawn(state, messages), "F": drawn(state, state, density / 2)}
         if injects:
-            made |= {"Q": drawn(messages, n), "J": drawn(state, n, density / 3)}
+            matrices |= {"Q": drawn(messages, n), "J": drawn(state, n, density / 3)}
         if injects and apart:
-            made |= {"R": drawn(messages, n), "L": drawn(state, n, density / 3)}
-        return made
+            matrices |= {"R": drawn(messages, n), "L": drawn(state, n, density / 3)}
+        return matrices
 
     rounds = [[maps(True), *([maps(False)] if draw(st.booleans()) else [])] for _ in range(1 if same else T)]
     count = sum(len(rounds[0 if same else t]) for t in range(T))
@@ -219,14 +219,14 @@ def user_algorithms(
         noise = LocalNoise(np.tril(drawn(T, T, 0.7), -1) + np.diag(rng.choice([1.0, 2.0, 0.5], T)), n)
     elif kind != "independent":
         columns = draw(st.integers(1, n + 1))
-        held = rng.random((columns, n)) < 0.6
-        noise = StepNoise(drawn(n, columns, 1.0) * held.T, held, T, n)
-    one = from_maps(
+        holders = rng.random((columns, n)) < 0.6
+        noise = StepNoise(drawn(n, columns, 1.0) * holders.T, holders, T, n)
+    algorithm = from_maps(
         lambda t: rounds[0 if same else t],
         draw(st.sampled_from([EveryStep(T), Single(T)])),
         noise=noise,
         message_sender=rng.integers(0, n, messages),
     )
     sent = rng.random((count, messages)) < draw(st.sampled_from([0.5, 1.0]))
-    used = used_by_others(one.rounds, one.model_from_state, one.message_sender)
-    return dataclasses.replace(one, transmitted=sent | used)
+    used = used_by_others(algorithm.rounds, algorithm.model_from_state, algorithm.message_sender)
+    return dataclasses.replace(algorithm, transmitted=sent | used)

@@ -97,7 +97,7 @@ def _graph(n: int, edges: set[tuple[int, int]]) -> nx.Graph:
 def dyadic_gossip(draw: st.DrawFn, min_nodes: int = 2, max_nodes: int = 5) -> GossipMatrix:
     """I - L / d on a connected graph, d a power of two above the largest degree; symmetric, exact in float64.
 
-    Products over a few rounds are exact too, so rational oracles can be asked about the very matrices that the
+    Products over a few rounds are exact too, so rational oracles can take the very matrices that the
     library multiplies.
     """
     graph = draw(connected_graphs(min_nodes, max_nodes))

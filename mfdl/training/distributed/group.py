@@ -40,10 +40,10 @@ MOMENT = 2.0
 class Group:
     """This process among its peers.
 
-    Attributes: rank, size: which it is of how many; device: of tensors it sends; sent_bytes: of rows of states and
-        messages sent to other ranks so far, those of whole models for checkpoints and evaluations left out; started:
-        the other processes, where this one started them; under_way: work is past what every rank refuses alike;
-        left_off: ranks may stand at different places of a run that failed, so that nothing more can be asked of them.
+    Attributes: rank, size: the number of this process, and of all; device: of tensors it sends; sent_bytes: of rows of
+        states and messages sent to other ranks so far, without whole models for checkpoints and evaluations; started:
+        the other processes, where this one started them; under_way: the work has passed the checks of every rank;
+        left_off: a run failed with ranks at different places, so that they can do no more work.
     """
 
     rank: int = 0
@@ -61,10 +61,10 @@ class Group:
 
     @contextlib.contextmanager
     def doing(self, work: Callable[[Group], object]) -> Iterator[None]:
-        """The leader's side of some work, which all others are sent and do with their group in `serve`.
+        """The leader's side of some work, which the leader sends to all others and they do in `serve`.
 
-        What is refused before work is `under_way` is refused on every rank; after any other error, such as a full disk
-        that the leader alone meets, nothing more can be asked of this group.
+        A refusal before work is `under_way` happens on every rank; after any other error, such as a full disk
+        that the leader alone meets, this group can do no more work.
         """
         if self.left_off:
             raise RankLost("an earlier run of this group failed halfway; start a new group of ranks.")
@@ -88,7 +88,7 @@ class Group:
                     raise
 
     def same(self, make: Callable[[], Made]) -> Made:
-        """What the leader makes, on every rank; an error of the leader's is raised on every rank."""
+        """The leader's value on every rank; an error of the leader is raised on every rank."""
         if self.size == 1:
             return make()
         package: list[bytes | None] = [None]
@@ -119,12 +119,12 @@ class Group:
         """The rows of all ranks, each at its places: on every rank."""
         if self.size == 1:
             return rows
-        whole = rows.new_empty(sum(len(own) for own in places), *rows.shape[1:])
-        for rank, own in enumerate(places):
-            part = rows.contiguous() if rank == self.rank else rows.new_empty(len(own), *rows.shape[1:])
+        whole = rows.new_empty(sum(len(rows_of_rank) for rows_of_rank in places), *rows.shape[1:])
+        for rank, rows_of_rank in enumerate(places):
+            part = rows.contiguous() if rank == self.rank else rows.new_empty(len(rows_of_rank), *rows.shape[1:])
             with self._lost():
                 dist.broadcast(part, rank)
-            whole[own.to(whole.device)] = part
+            whole[rows_of_rank.to(whole.device)] = part
         return whole
 
     def summed(self, values: torch.Tensor) -> torch.Tensor:
@@ -148,7 +148,7 @@ class Group:
             ) from error
 
     def _ended(self) -> list[str]:
-        """Of the processes started here, who ended how; a connection closes a moment before its process is gone."""
+        """How processes started here have ended; a connection closes a moment before its process is gone."""
         until = time.monotonic() + MOMENT
         while True:
             ended = [f"rank {r} ended with status {p.poll()}" for r, p in enumerate(self.started, 1) if p.poll()]
@@ -161,7 +161,7 @@ _current: ContextVar[Group | None] = ContextVar("mfdl ranks", default=None)
 
 
 def current() -> Group:
-    """The group that training in this context is shared by; one of this process alone, where none was started."""
+    """The group that shares training in this context; by default this process alone."""
     return _current.get() or Group()
 
 
@@ -189,8 +189,12 @@ def ranks(count: int) -> Iterator[Group]:
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
         command = [sys.executable, "-m", __package__, SERVE, str(store), str(count)]
         for rank in range(1, count):
-            how: dict[str, Any] = {"env": environment, "stdin": subprocess.DEVNULL, "start_new_session": True}
-            started.append(subprocess.Popen([*command, str(rank)], **how))
+            options: dict[str, Any] = {
+                "env": environment,
+                "stdin": subprocess.DEVNULL,
+                "start_new_session": True,
+            }
+            started.append(subprocess.Popen([*command, str(rank)], **options))
         ending.enter_context(_environment(local))
         torch.set_num_threads(each)
         ending.callback(torch.set_num_threads, threads)
@@ -229,7 +233,7 @@ def apart() -> Iterator[None]:
 
 @contextlib.contextmanager
 def leading(group: Group) -> Iterator[Group]:
-    """The leader's side of a group: inside, training is shared; afterwards the others are told to end."""
+    """The leader's side of a group: inside, training is shared; afterwards the others receive the order to end."""
     token = _current.set(group)
     try:
         yield group
@@ -263,7 +267,7 @@ def _environment(values: dict[str, str]) -> Iterator[None]:
 
 
 def _end(group: Group) -> None:
-    """They end by themselves when told; who does not, or cannot be told, is stopped."""
+    """Sends the order to end; a rank that does not end, or cannot be reached, is stopped."""
     for process in group.started:
         if group.left_off:
             process.kill()

@@ -30,7 +30,7 @@ SOURCES = ("state", "messages", "nodes", "injection slots")
 """What maps multiply: the words of their columns."""
 RankOfRow = NDArray[np.intp]
 SEED = 0  # every rank makes the partition for itself
-NOBODY = -1
+NO_RANK = -1
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -88,7 +88,7 @@ class Share:
         seen = self._seen_by({rows: matrix}, columns, (rows,))
         return self._rows(matrix, rows, seen), seen
 
-    def own(self, name: str, whole: torch.Tensor) -> torch.Tensor:
+    def of_rank(self, name: str, whole: torch.Tensor) -> torch.Tensor:
         """This rank's rows of a tensor of all rows."""
         return whole if self.shares is None else whole[self._places(name, self.group.rank)]
 
@@ -128,13 +128,13 @@ class Share:
             return Seen(self.group, np.arange(self._sizes[columns]))
         holder, me = self.shares.rank_of[columns], self.group.rank
         size = holder.size
-        asked = np.zeros(0, dtype=np.intp)  # rank that needs it x size + column
+        requests = np.zeros(0, dtype=np.intp)  # rank that needs it x size + column
         for matrix, word in zip(maps, rows, strict=True):
             entries = sp.coo_array(matrix)
             asking = self.shares.rank_of[word][entries.row]
             away = asking != holder[entries.col]
-            asked = np.union1d(asked, asking[away] * size + entries.col[away])
-        asking, column = np.divmod(asked, size)
+            requests = np.union1d(requests, asking[away] * size + entries.col[away])
+        asking, column = np.divmod(requests, size)
         mine = self.shares.rows(columns, me)
         sends = []
         for rank in np.unique(asking[holder[column] == me]):
@@ -181,9 +181,9 @@ class Shares:
         """
         links = _links(algorithm)
         nodes, num_slots = partition(links, num_ranks), algorithm.noise.slots_per_step
-        messages, nobody = nodes[algorithm.message_sender], np.full(num_slots, NOBODY)
-        state = _filled(np.full(algorithm.sizes["state"], NOBODY), algorithm.model_from_state.T, nodes)
-        slots = nodes if num_slots == nodes.size else nobody
+        messages, unassigned = nodes[algorithm.message_sender], np.full(num_slots, NO_RANK)
+        state = _filled(np.full(algorithm.sizes["state"], NO_RANK), algorithm.model_from_state.T, nodes)
+        slots = nodes if num_slots == nodes.size else unassigned
         for kind in algorithm.kinds:
             state = _filled(state, kind.state_from_gradient, nodes)
             state = _filled(state, _transposed(kind.message_from_state), messages)
@@ -192,8 +192,8 @@ class Shares:
             slots = _filled(slots, _transposed(kind.state_from_noise), state)
         rank_of = {"nodes": nodes, "state": state, "messages": messages, "injection slots": slots}
         crossing = nodes[links.row] != nodes[links.col]
-        somebody = {name: np.maximum(ranks, 0) for name, ranks in rank_of.items()}
-        return cls(somebody, num_ranks, int(np.count_nonzero(crossing)) // 2)
+        assigned = {name: np.maximum(ranks, 0) for name, ranks in rank_of.items()}
+        return cls(assigned, num_ranks, int(np.count_nonzero(crossing)) // 2)
 
     def rows(self, name: str, rank: int) -> NDArray[np.intp]:
         """The rows that a rank holds, in increasing order."""
@@ -240,12 +240,12 @@ def _transposed(matrix: Map) -> Map:
 
 
 def _filled(ranks: RankOfRow, matrix: Map, rank_of_column: RankOfRow) -> RankOfRow:
-    """Rows that nobody holds go to the rank of their first entry that somebody holds."""
+    """Rows without a rank get the rank of their first entry that has one."""
     if matrix is None:
         return ranks
     entries = sp.coo_array(sp.csr_array(matrix))
     others = rank_of_column[entries.col]
-    held = np.flatnonzero(others != NOBODY)[::-1]  # the first entry is written last
-    first = np.full(ranks.size, NOBODY)
-    first[entries.row[held]] = others[held]
-    return np.where(ranks == NOBODY, first, ranks)
+    filled_entries = np.flatnonzero(others != NO_RANK)[::-1]  # the first entry is written last
+    first = np.full(ranks.size, NO_RANK)
+    first[entries.row[filled_entries]] = others[filled_entries]
+    return np.where(ranks == NO_RANK, first, ranks)

@@ -37,7 +37,7 @@ class Task:
     """Records on nodes, a model and a loss.
 
     Attributes:
-        name: how results call it.
+        name: in results.
         kind: "classification" (integer targets; accuracy is reported) or "regression".
         features: train records, shape (N, ...); floating ones are kept as float32, integer ones as int64.
         targets: shape (N,); int64 classes or float32 values.
@@ -136,7 +136,7 @@ class Task:
     def content_hash(self) -> str:
         """SHA-256 of the data, the partition, the model's and the loss's code and settings, and the number of nodes.
 
-        Whoever has a guess of all data can check it against this hash.
+        Anyone who guesses all data can check the guess against this hash.
         """
         module = modules.build(self.build_module, seed=0)
         digest = hashlib.sha256(repr((self.name, self.kind, self.num_nodes, self.partition.text)).encode())
@@ -174,14 +174,15 @@ class Task:
     def owners(self, seed: int) -> NDArray[np.int64]:
         """The node that holds each train record in the runs of a seed, shape (N,).
 
-        `dataclasses.replace(task, partition=partition.Fixed(task.owners(seed)))` keeps these owners whatever becomes of
-        the records, as neighbouring data sets must.
+        `dataclasses.replace(task, partition=partition.Fixed(task.owners(seed)))` keeps these owners if records change,
+        as neighbouring data sets must.
 
         Raises: InvalidInput: a partition that does not give every record to exactly one node.
         """
         owners = np.empty(len(self.targets), dtype=np.int64)
-        held = partitions.dealt(self.partition, self.targets, self.num_nodes, check.integer_at_least(0, seed=seed))
-        owners[np.concatenate(held)] = np.repeat(np.arange(self.num_nodes), [*map(len, held)])
+        seed = check.integer_at_least(0, seed=seed)
+        rows_of_nodes = partitions.dealt(self.partition, self.targets, self.num_nodes, seed)
+        owners[np.concatenate(rows_of_nodes)] = np.repeat(np.arange(self.num_nodes), [*map(len, rows_of_nodes)])
         return owners
 
     def instance(
@@ -201,8 +202,8 @@ class Task:
         seed = check.integer_at_least(0, seed=seed)
         periods = periods_of_nodes(period, self.num_nodes)
         check.trained_in(dtype=dtype)
-        held = partitions.dealt(self.partition, self.targets, self.num_nodes, seed)
-        index = record_index(held, seed=seed, periods=periods)
+        rows_of_nodes = partitions.dealt(self.partition, self.targets, self.num_nodes, seed)
+        index = record_index(rows_of_nodes, seed=seed, periods=periods)
         mask = index >= 0
 
         def tensor(array: Any) -> torch.Tensor:
@@ -264,7 +265,7 @@ def from_module(
     Task mine (classification) on 4 nodes: 40 train and 40 test records of shape (3,), partition uniform
 
     Args:
-        name: how results call it.
+        name: in results.
         graph_or_num_nodes: a networkx graph, or the number of nodes.
         kind, build_module, loss, lipschitz, public_constants: those of `Task`. A module that is already there, with its
             parameters as the public first model, is `functools.partial(copy.deepcopy, module)`.

@@ -47,7 +47,7 @@ class Evaluation:
     Attributes:
         loss: mean test loss, float64 (n,).
         accuracy: share of test records classified rightly, float64 (n,); None for regression.
-        metrics: those asked for by name (`mfdl.metrics`), float64 (n,), or () for the average model.
+        metrics: the requested ones by name (`mfdl.metrics`), float64 (n,), or () for the average model.
     """
 
     __repr__ = short_repr
@@ -104,7 +104,7 @@ class TaskInstance:
     nodes: NDArray[np.intp] | None = None
 
     def of_nodes(self, nodes: NDArray[np.intp] | None) -> TaskInstance:
-        """The same for some of its nodes alone, in increasing order: what one of several processes trains."""
+        """The instance of some of its nodes, in increasing order, for one of several processes."""
         if nodes is None:
             return self
         at = torch.as_tensor(nodes, device=self.mask.device)
@@ -123,7 +123,7 @@ class TaskInstance:
         return RecordClipping.of(self.model, self.test_features[0], self.test_targets[0])
 
     def clipped_gradients(self, models: torch.Tensor, step: int, clip_norm: float, unit: str) -> torch.Tensor:
-        """What the noise of a mechanism of this unit of privacy is added to, (n, d).
+        """The gradients that a mechanism adds noise to, by its unit of privacy, (n, d).
 
         Args:
             models, step: as for `clipped_gradient_sums`.
@@ -163,9 +163,9 @@ class TaskInstance:
         slot_bytes = (4 * self.activations + -(-3 * self.dimension // num_slots)) * models.element_size()
         gradients = node_gradients(self.model)
         if mask.numel() * slot_bytes <= CHUNK_BYTES and self.features.nbytes <= KEPT_BYTES:
-            batch = self._kept.get(step % self.period)
+            batch = self._batches_of_class.get(step % self.period)
             if batch is None:
-                batch = self._kept[step % self.period] = node_batch(features, targets, mask, models.dtype)
+                batch = self._batches_of_class[step % self.period] = node_batch(features, targets, mask, models.dtype)
             pieces = gradients(models, *batch[:-1])
             means = torch.cat([piece.reshape(len(piece), -1) for piece in pieces], dim=1)
             return clipping.clipped_rows(means, batch[-1], clip_norm)
@@ -177,8 +177,8 @@ class TaskInstance:
         return clipping.clipped_rows(_summed(of_part, models, num_slots, slot_bytes), mask.any(1), clip_norm)
 
     @functools.cached_property
-    def _kept(self) -> dict[int, tuple[torch.Tensor, ...]]:
-        """Batches of whole nodes by step class: what every pass would gather again."""
+    def _batches_of_class(self) -> dict[int, tuple[torch.Tensor, ...]]:
+        """Batches of whole nodes by step class, gathered once for all passes."""
         return {}
 
     @torch.no_grad()
@@ -267,7 +267,7 @@ class TaskInstance:
         self._check_models(models)
         wanted, more = metrics.requested(measured), dict[str, torch.Tensor]()
         metrics.require_measured(wanted, self.task.kind, self.task.name)
-        own = self._tested(models)
+        evaluation = self._tested(models)
         if average is None:
             average = models.mean(0, keepdim=True, dtype=torch.float64).to(models.dtype)
         if "train_loss" in wanted:
@@ -279,25 +279,25 @@ class TaskInstance:
                 more["average_accuracy"] = of_average.accuracy[0]
         if "average_train_loss" in wanted:
             more["average_train_loss"] = self._train_losses(average)[0]
-        return dataclasses.replace(own, metrics={name: more[name] for name in wanted})
+        return dataclasses.replace(evaluation, metrics={name: more[name] for name in wanted})
 
     def _tested(self, rows: torch.Tensor) -> Evaluation:
         classes = self.task.kind == "classification"
         return tested(self.model, rows, self.test_features, self.test_targets, classes, self.activations)
 
     def _train_losses(self, rows: torch.Tensor) -> torch.Tensor:
-        """Mean loss of models (rows, d) over all train records that take part, whoever holds them."""
+        """Mean loss of models (rows, d) over all train records that take part, of all nodes."""
         total = torch.zeros(len(rows), dtype=torch.float64, device=rows.device)
         whole = self if self.whole is None else self.whole
         for features, targets, mask in zip(whole.features, whole.targets, whole.mask, strict=True):
             count = int(mask.sum())
             if count:
-                held = features[mask], targets[mask]
-                total += count * tested(self.model, rows, *held, False, self.activations).loss
+                records = features[mask], targets[mask]
+                total += count * tested(self.model, rows, *records, False, self.activations).loss
         return total / whole.mask.sum()
 
     def _batches(self, models: torch.Tensor, step: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Features, targets and mask of the batch that each node feeds at a step, after a look at the arguments."""
+        """Features, targets and mask of the batch that each node feeds at a step, after checks of the arguments."""
         self._check_models(models)
         step_class = check.integer_at_least(0, step=step) % self.period
         at: Any = (slice(None), step_class)

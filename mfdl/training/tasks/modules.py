@@ -121,7 +121,7 @@ class PerRecordModel:
         return vmap(lambda parameters: output_of(self.module, parameters, features))(self.unflatten(rows))
 
     def activation_size(self, features: torch.Tensor) -> int:
-        """Numbers that the layers put out for one record; the measure by which work is cut into chunks."""
+        """Numbers that all layers output for one record; work is cut into chunks by it."""
         sizes: list[int] = []
 
         def count(_layer: torch.nn.Module, _inputs: object, output: object) -> None:
@@ -140,16 +140,16 @@ class PerRecordModel:
 
 
 def output_of(module: torch.nn.Module, parameters: Parameters, features: torch.Tensor) -> torch.Tensor:
-    """The output of a module with other parameters, wherever one stands: in several modules, in a module used twice.
+    """The output of a module with other parameters, also where a module or a parameter occurs several times.
 
-    `functional_call` finds the places of a parameter itself, but would put it back wrongly where one module stands at
+    `functional_call` finds the places of a parameter itself, but would restore it wrongly where a module occurs at
     several places.
     """
     names = {id(parameter): name for name, parameter in module.named_parameters()}
     places = {
-        f"{path}.{own}" if path else own: names[id(parameter)]
+        f"{path}.{parameter_name}" if path else parameter_name: names[id(parameter)]
         for path, layer in module.named_modules()
-        for own, parameter in layer.named_parameters(recurse=False, remove_duplicate=False)
+        for parameter_name, parameter in layer.named_parameters(recurse=False, remove_duplicate=False)
     }
     given = {place: parameters[name] for place, name in places.items() if name in parameters}
     return cast(torch.Tensor, functional_call(module, given, (features,), tie_weights=False))

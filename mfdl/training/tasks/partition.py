@@ -60,11 +60,11 @@ class Partition(abc.ABC):
         """All that decides the partition besides targets, nodes and seed, in one line."""
 
     @abc.abstractmethod
-    def held(self, targets: NDArray[Any], num_nodes: int, seed: int) -> list[Rows]:
+    def rows_of_nodes(self, targets: NDArray[Any], num_nodes: int, seed: int) -> list[Rows]:
         """Rows of the records of each node, n arrays: disjoint, together 0, ..., N - 1, none empty.
 
-        Only which rows a node holds counts, not their order: the order of use is drawn elsewhere. `dealt` holds a
-        subclass to this law.
+        Only which rows a node holds counts, not their order: the order of use is drawn elsewhere. `dealt` checks
+        this.
         """
 
     def require_fits(self, kind: str, num_records: int, num_nodes: int) -> None:
@@ -76,7 +76,7 @@ class Partition(abc.ABC):
 
 
 def dealt(partition: Partition, targets: NDArray[Any], num_nodes: int, seed: int) -> list[Rows]:
-    """What `partition.held` gives, held to its law: the loss of a record is that of a record at one node.
+    """What `partition.rows_of_nodes` gives, checked: a guarantee for one record assumes that it is at one node.
 
     Raises:
         InvalidInput: not one array of rows per node, an empty one, or a record at no node or in several places.
@@ -88,31 +88,33 @@ def dealt(partition: Partition, targets: NDArray[Any], num_nodes: int, seed: int
     if targets.ndim == 0:
         raise InvalidInput(f"targets must hold one target per record, got {check.said(targets[()])}.")
     name, num_records = f"partition {partition.text!r}", len(targets)
-    held = [np.asarray(rows) for rows in partition.held(targets, num_nodes, seed)]
-    if len(held) != num_nodes:
-        raise InvalidInput(f"{name} must give one array of rows for each of {num_nodes} nodes, got {len(held)}.")
-    for node, rows in enumerate(held):
+    rows_of_nodes = [np.asarray(rows) for rows in partition.rows_of_nodes(targets, num_nodes, seed)]
+    if len(rows_of_nodes) != num_nodes:
+        raise InvalidInput(
+            f"{name} must give one array of rows for each of {num_nodes} nodes, got {len(rows_of_nodes)}."
+        )
+    for node, rows in enumerate(rows_of_nodes):
         if rows.size == 0:
             raise InvalidInput(f"{name} must give every node a record, got none at node {node} of {num_nodes}.")
         if rows.ndim != 1 or rows.dtype.kind not in "iu":
             raise InvalidInput(
                 f"{name} must give row indices of train records, got shape {rows.shape} of {rows.dtype} at node {node}."
             )
-    flat = np.concatenate(held)
+    flat = np.concatenate(rows_of_nodes)
     outside = np.flatnonzero((flat < 0) | (flat >= num_records))
     if outside.size:
-        node = int(np.searchsorted(np.cumsum([rows.size for rows in held]), outside[0], side="right"))
+        node = int(np.searchsorted(np.cumsum([rows.size for rows in rows_of_nodes]), outside[0], side="right"))
         raise InvalidInput(f"{name} must give rows 0 to {num_records - 1}, got row {flat[outside[0]]} at node {node}.")
     times = np.bincount(flat.astype(np.int64), minlength=num_records)
     if (times != 1).any():
         row = int(np.argmax(times != 1))
-        where = [node for node, rows in enumerate(held) if row in rows]
+        where = [node for node, rows in enumerate(rows_of_nodes) if row in rows]
         places = "is at no node" if not where else f"has {times[row]} places, at node {', '.join(map(str, where[:5]))}"
         raise InvalidInput(
             f"{name} must give every record to exactly one node, in one place, and record {row} {places}; a guarantee "
-            "for one record holds no more where it has several. Make `held` disjoint, or give Fixed(owners)."
+            "for one record holds no more where it has several. Make `rows_of_nodes` disjoint, or give Fixed(owners)."
         )
-    return [rows.astype(np.int64, copy=False) for rows in held]
+    return [rows.astype(np.int64, copy=False) for rows in rows_of_nodes]
 
 
 @PARTITIONS.register()
@@ -124,7 +126,7 @@ class Uniform(Partition):
     def text(self) -> str:
         return "uniform"
 
-    def held(self, targets: NDArray[Any], num_nodes: int, seed: int) -> list[Rows]:
+    def rows_of_nodes(self, targets: NDArray[Any], num_nodes: int, seed: int) -> list[Rows]:
         return np.array_split(seeds.permutation(seed, seeds.NODE_SPLIT, len(targets)), num_nodes)
 
 
@@ -180,7 +182,7 @@ class Dirichlet(Partition):
                 f"train records, got {num_records}; use min_records <= {num_records // num_nodes} or a smaller graph."
             )
 
-    def held(self, targets: NDArray[Any], num_nodes: int, seed: int) -> list[Rows]:
+    def rows_of_nodes(self, targets: NDArray[Any], num_nodes: int, seed: int) -> list[Rows]:
         order = seeds.permutation(seed, seeds.NODE_SPLIT, len(targets))
         classes, counts = np.unique(targets, return_counts=True)
         draws = seeds.Uniforms(seed, seeds.NODE_SHARES)
@@ -241,14 +243,14 @@ class Fixed(Partition):
             raise InvalidInput(
                 f"owners must be node indices below {num_nodes}, got {owners.max()} in row {int(owners.argmax())}."
             )
-        held = np.bincount(owners, minlength=num_nodes)
-        if held.min() == 0:
+        counts = np.bincount(owners, minlength=num_nodes)
+        if counts.min() == 0:
             raise InvalidInput(
-                f"each node needs a record, and owners give none to node {int(held.argmin())} of {num_nodes}; "
+                f"each node needs a record, and owners give none to node {int(counts.argmin())} of {num_nodes}; "
                 "give it one or use a smaller graph."
             )
 
-    def held(self, targets: NDArray[Any], num_nodes: int, seed: int) -> list[Rows]:
+    def rows_of_nodes(self, targets: NDArray[Any], num_nodes: int, seed: int) -> list[Rows]:
         return _rows_of(np.asarray(self.owners), num_nodes)
 
 
@@ -307,13 +309,13 @@ def periods_of_nodes(period: Period, num_nodes: int) -> tuple[int, ...]:
     return tuple(check.integer_at_least(1, period=b) for b in period)
 
 
-def record_index(held: Sequence[Rows], *, seed: int, periods: Sequence[int]) -> Rows:
-    """Rows of the records at (node, step class, slot), -1 where there is none; held are the rows of each node.
+def record_index(rows_of_nodes: Sequence[Rows], *, seed: int, periods: Sequence[int]) -> Rows:
+    """Rows of the records at (node, step class, slot), -1 where there is none.
 
     Raises: InvalidInput: a node holds fewer records than its period has steps.
     """
-    sizes, period_of = np.array([*map(len, held)]), np.asarray(periods)
-    num_records, num_nodes = int(sizes.sum()), len(held)
+    sizes, period_of = np.array([*map(len, rows_of_nodes)]), np.asarray(periods)
+    num_records, num_nodes = int(sizes.sum()), len(rows_of_nodes)
     missing = period_of - sizes
     if missing.max() > 0:
         u = int(missing.argmax())
@@ -324,7 +326,7 @@ def record_index(held: Sequence[Rows], *, seed: int, periods: Sequence[int]) -> 
         )
     index = np.full((num_nodes, max(periods), int((-(-sizes // period_of)).max())), -1, dtype=np.int64)
     order = seeds.permutation(seed, seeds.BATCH_ORDER, num_records)  # one rank per record, so an order at each node
-    rows, node = np.concatenate(held), np.repeat(np.arange(num_nodes), sizes)
+    rows, node = np.concatenate(rows_of_nodes), np.repeat(np.arange(num_nodes), sizes)
     position = np.arange(num_records) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     b = period_of[node]
     index[node, position % b, position // b] = rows[np.lexsort((order[rows], node))]

@@ -6,7 +6,7 @@ their layer stand for the gradient (ghost clipping), and sums clipped gradients 
 What decides is how the module computes, not what its layers are called: a weight is factored if it is the weight of
 exactly one call of `torch.nn.functional.linear`, `conv1d` or `conv2d`, and autograd finds no other path from it to the
 loss. All other parameters (biases, norm layers, embeddings, tied or reused weights, parametrizations) get per-record
-gradients by torch.func, and all do where the forward pass takes derivatives itself. Privacy does not hang on that
+gradients by torch.func, and all do where the forward pass takes derivatives itself. Privacy does not depend on that
 choice: a record's inputs, backprops and gradients are its own, as vmap keeps records apart, and what is clipped is what
 is summed; the choice makes the sum the right one.
 """
@@ -114,7 +114,7 @@ def _each(size: Size, axes: int) -> tuple[int, ...]:
 class _Watch(TorchFunctionMode):
     """While a module computes: each call with one of the given weights, its output moved by that of `moved`.
 
-    `other_uses`: what else made a tensor of a weight, by the names of the functions, in their order.
+    `other_uses`: names of the other functions that used a weight, in their order.
     """
 
     def __init__(self, weights: Parameters, moved: Callable[[str, torch.Tensor], torch.Tensor]) -> None:
@@ -130,8 +130,8 @@ class _Watch(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        kwargs, said = kwargs or {}, getattr(func, "__name__", "")
-        self.differentiates |= said in DERIVATIVES
+        kwargs, function_name = kwargs or {}, getattr(func, "__name__", "")
+        self.differentiates |= function_name in DERIVATIVES
         call = _CALLS[func](*args, **kwargs) if func in _CALLS else None
         name = None if call is None else self.names.get(id(call.weight))
         if call is None or name is None:
@@ -140,7 +140,7 @@ class _Watch(TorchFunctionMode):
                 for part in (*args, *kwargs.values()):
                     for used in part if isinstance(part, list | tuple) else (part,):
                         if (other := self.names.get(id(used))) is not None:
-                            self.other_uses.setdefault(other, []).append(said)
+                            self.other_uses.setdefault(other, []).append(function_name)
             return result
         self.calls.setdefault(name, []).append(call)
         return self.moved(name, func(call.input, call.weight.detach(), call.bias, *call.settings))
@@ -196,7 +196,7 @@ class RecordClipping:
 
     @classmethod
     def of(cls, model: PerRecordModel, record: torch.Tensor, target: torch.Tensor) -> RecordClipping:
-        """The cheaper way for a checked model; the same on every device, as it is read off how the module computes."""
+        """The cheaper way for a checked model; the same on every device, as it follows from how the module computes."""
         layers = {name: layer for name, layer in _factorable(model, record, target).items() if layer.is_cheaper}
         saved = sum(layer.entries - layer.size for layer in layers.values())
         return cls(model, layers if saved >= FACTORED_FROM else {})
@@ -220,7 +220,7 @@ class RecordClipping:
         """Sums (n, *shape), one per parameter, of clipped gradients: rows (n, d), features (n, B, ...), mask (n, B).
 
         Guarantees: those of `clipping.clipped_sums`, or of `clipping.ghost_clipped_sums` where weights are factored.
-        Raises: UnsupportedMechanism: the module does not use its weights as it did when it was looked at.
+        Raises: UnsupportedMechanism: the module does not use its weights as it did when it was inspected.
         """
         if not self.layers:
             gradients = self.model.per_record_gradients(rows, features, targets)

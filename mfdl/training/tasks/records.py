@@ -101,12 +101,12 @@ def _pair(name: str, dataset: Any, row: int) -> tuple[NDArray[Any], NDArray[Any]
     return features, target
 
 
-def _stacked(what: str, rows: Sequence[NDArray[Any]]) -> NDArray[Any]:
+def _stacked(name: str, rows: Sequence[NDArray[Any]]) -> NDArray[Any]:
     shapes = [array.shape for array in rows]
     other = next((row for row, shape in enumerate(shapes) if shape != shapes[0]), None)
     if other is not None:
         raise InvalidInput(
-            f"{what} must have one shape, got {shapes[0]} at item 0 and {shapes[other]} at item {other}; resize or pad "
+            f"{name} must have one shape, got {shapes[0]} at item 0 and {shapes[other]} at item {other}; resize or pad "
             "them alike."
         )
     return np.stack(rows)

@@ -1,20 +1,68 @@
-"""Oracles for noise from seeds shared in groups: every coalition tried, and a semidefinite program.
+"""Optimal losses by semidefinite programs (cvxpy, Clarabel): encoders, and noise from seeds shared in groups.
 
-With R = s I + sum_k R_k, R_k on group k, a coalition I knows the seeds of the groups it meets; what is left is
-M_I = s I + sum of the other R_k, and what one unit of signal at node i costs is [M_I^-1]_ii. Sizes: at most about
-eight nodes.
+Groups: with R = s I + sum_k R_k, R_k on group k, a coalition I knows the seeds of the groups that it meets. What is
+left is M_I = s I + sum of the other R_k, and one unit of signal at node i costs [M_I^-1]_ii. Every coalition is tried.
+Sizes: at most about eight nodes.
 """
 
 from __future__ import annotations
 
 import itertools
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from ...check import FloatArray
-from ._program import optimal_value
+from ...factorization import FactorizationProblem
+
+
+def optimal_value(objective: Any, constraints: list[Any], *, inaccurate: bool = False) -> float:
+    """Optimum of `cvxpy.Minimize` or `Maximize`, accurate to about 1e-7 of its scale.
+
+    Raises: RuntimeError: the solver ends otherwise; inaccurate solutions count only with `inaccurate`.
+    """
+    import cvxpy as cp  # a second, which `import mfdl.testing` need not take
+
+    program = cp.Problem(objective, constraints)
+    with warnings.catch_warnings():  # the status says it
+        warnings.simplefilter("ignore", UserWarning)
+        program.solve(solver=cp.CLARABEL)
+    if program.status not in ((cp.OPTIMAL, cp.OPTIMAL_INACCURATE) if inaccurate else (cp.OPTIMAL,)):
+        raise RuntimeError(f"the reference solver ended with status {program.status!r}.")
+    return float(program.value)
+
+
+def optimal_loss_reference(problem: FactorizationProblem, *, restricted: bool = True) -> float:
+    """min tr(H X^-1) at unit sensitivity as a semidefinite program (cvxpy, CLARABEL).
+
+    Args:
+        problem: H and classes.
+        restricted: True for X with zero in-class off-diagonal entries and class diagonals that sum to at most 1;
+            False for every X whose exact sensitivity, over vectors in any dimension, is at most 1: on each class
+            max <X_c, G> over G >= 0 with diag G <= 1, written by its dual min sum(lam), diag(lam) >= X_c.
+
+    Returns: the optimal value, accurate to about 1e-6 of itself when H is well conditioned.
+    """
+    import cvxpy as cp
+
+    T = problem.size
+    scale = float(np.trace(problem.error_gram))
+    values, vectors = np.linalg.eigh(problem.error_gram / scale)
+    root = vectors * np.sqrt(np.maximum(values, 0.0))
+    X = cp.Variable((T, T), PSD=True)
+    constraints: list[Any] = []
+    for label in np.unique(problem.classes):
+        members = np.flatnonzero(problem.classes == label)
+        if restricted:
+            constraints.append(sum(X[t, t] for t in members) <= 1)
+            constraints += [X[s, t] == 0 for s, t in itertools.combinations(members, 2)]
+        else:
+            picked = np.eye(T)[members]
+            bound = cp.Variable(members.size)
+            constraints += [cp.sum(bound) <= 1, cp.diag(bound) - picked @ X @ picked.T >> 0]
+    return scale * optimal_value(cp.Minimize(cp.matrix_frac(root, X)), constraints)
 
 
 def coalition_inverse_diagonal(
@@ -72,11 +120,11 @@ def coalition_loss_reference(
         unknown = [part for group, part in zip(groups, lifted, strict=True) if not set(group) & set(coalition)]
         M = s * np.eye(n) + sum(unknown)
         rest = np.array([i for i in range(n) if i not in coalition])
-        kept = np.eye(n)[rest]
+        selection = np.eye(n)[rest]
         for i in range(len(rest)):
             if not private and not any(rest[i] in group and not set(group) & set(coalition) for group in groups):
                 return float("inf")
-            constraints.append(cp.matrix_frac(np.eye(len(rest))[i], kept @ M @ kept.T) <= 1)
+            constraints.append(cp.matrix_frac(np.eye(len(rest))[i], selection @ M @ selection.T) <= 1)
     return scale * optimal_value(
         cp.Minimize(cp.trace((error_gram / scale) @ (s * np.eye(n) + sum(lifted)))), constraints
     )

@@ -1,8 +1,9 @@
-"""Hypothesis strategy for algorithms with a trust model and the same view written out by hand."""
+"""Hypothesis strategies for views: bare (A, B) of small integers, and algorithms with their view written out."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -13,12 +14,85 @@ from ... import algorithms, trust
 from ...algorithms import LinearAlgorithm
 from ...check import FloatArray
 from ...dynamics import Dynamics
+from ...errors import InvalidInput
 from ...gossip import Gossip
 from ...participation import EveryStep
-from ..claims._describe import describe
-from ..oracles.views import gossip_messages, local_noising, received, without_noise
-from ._draws import lists_of
+from ...view import View
+from ..claims import describe
+from ..oracles.dense_views import gossip_messages, local_noising, received, without_noise
+from ._draws import integer_arrays, lists_of, some_of
 from .graphs import dyadic_gossip, gossip_matrices, gossip_sequences
+
+VIEW_KINDS = ("regular", "rank-deficient", "leaking", "integer")
+
+
+@st.composite
+def integer_views(
+    draw: st.DrawFn, max_rows: int = 5, max_noise: int = 5, max_steps: int = 3, largest: int = 2
+) -> tuple[FloatArray, FloatArray]:
+    """(A, B) of small integers, of any rank; they shrink to zero."""
+    rows, noise, steps = (draw(st.integers(1, most)) for most in (max_rows, max_noise, max_steps))
+    return draw(integer_arrays(largest, rows, steps)), draw(integer_arrays(largest, rows, noise))
+
+
+@st.composite
+def views(
+    draw: st.DrawFn,
+    kinds: Sequence[str] = VIEW_KINDS,
+    *,
+    max_rows: int = 4,
+    max_steps: int = 3,
+    max_nodes: int = 2,
+    largest: int = 2,
+) -> View:
+    """Views of the given kinds, of `VIEW_KINDS`: O = A G + B Z with 1 to `max_rows` rows and small integers.
+
+    Up to `max_nodes` nodes own the columns of A, time-major. B has at most one column more than rows. The arrays are
+    `view.dense_gradients_by_time()` and `view.dense_noise()`; entries of independent rows are at most `largest`, those
+    of rows that depend on them at most `max_rows * largest^2`, plus `largest` where they leak.
+
+    Raises: InvalidInput: an unknown kind, or `rank-deficient` with `max_rows` below 2.
+    """
+    kind = draw(st.sampled_from(some_of(VIEW_KINDS, kinds)))
+    smallest = 2 if kind == "rank-deficient" else 1
+    if max_rows < smallest:
+        raise InvalidInput(f"max_rows must be an integer >= {smallest} for {kind} views, got {max_rows}.")
+    rows = draw(st.integers(smallest, max_rows))
+    n = draw(st.integers(1, max_nodes))
+    columns = n * draw(st.integers(1, max_steps))
+    if kind == "integer":
+        noise = draw(st.integers(1, rows + 1))
+        return View(
+            draw(integer_arrays(largest, rows, columns)), draw(integer_arrays(largest, rows, noise)), num_nodes=n
+        )
+    rank = {
+        "regular": st.just(rows),
+        "rank-deficient": st.integers(1, rows - 1),
+        "leaking": st.integers(0, rows - 1),  # 0: no noise at all
+    }[kind]
+    r = draw(rank)
+    A, B = draw(integer_arrays(largest, r, columns)), _full_row_rank(draw, r, max(r, 1), largest)
+    E = draw(integer_arrays(largest, rows - r, r))  # dependent rows: A = [I; E] A_r and B = [I; E] B_r
+    A, B = np.vstack([A, E @ A]), np.vstack([B, E @ B])
+    if kind == "leaking":  # a column of A is in the range of [I; E] just if its last rows are E times its first
+        D = draw(integer_arrays(largest, rows - r, columns))
+        if not D.any():
+            D[0, 0] = 1.0
+        A[r:] += D
+    order = draw(st.permutations(range(rows)))
+    return View(A[order], B[order], num_nodes=n)
+
+
+def _full_row_rank(draw: st.DrawFn, rows: int, least_columns: int, largest: int) -> FloatArray:
+    """Lower triangular with a positive diagonal, and possibly a column more."""
+    extra = draw(st.booleans())
+    B = np.zeros((rows, least_columns))
+    B[np.tril_indices(rows, -1)] = draw(integer_arrays(largest, 1, rows * (rows - 1) // 2))[0]
+    B[np.arange(rows), np.arange(rows)] = draw(lists_of(st.integers(1, largest), rows))
+    if extra:
+        B = np.hstack([B, draw(integer_arrays(largest, rows, 1))])
+    return B
+
 
 TRUST = ("ldp", "pndp", "eavesdropper", "colluding", "central", "released", "masks")
 RELEASE = ("none", "average", "all")

@@ -1,22 +1,87 @@
-"""What is kept between runs is named by content: changed weights, graphs or data behind one name are others."""
+"""Results mark what no guarantee covers, only its owner reads a checkpoint, and stored results are named by content."""
 
 import dataclasses
+import json
+import stat
 
 import networkx as nx
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
+import torch
 
 from mfdl import algorithms, gossip, graphs
 from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput
+from mfdl.metrics import METRICS, not_private_fields
 from mfdl.noise_scale import with_noise
 from mfdl.participation import Cyclic
 from mfdl.runs.comparing import run_comparison
 from mfdl.runs.comparison_config import ComparisonConfig
-from mfdl.training import tasks
+from mfdl.runs.comparison_folder import NOT_PRIVATE
+from mfdl.training import checkpoint, tasks
 from mfdl.training.keys import NoiseKey
 from mfdl.training.replay import replay
+from mfdl.training.run import SeedRun
+from mfdl.training.tasks import Evaluation
 from mfdl.trust import LDP
+
+COVERED = {"models", "messages"}  # as far as the guarantee says who sees which
+PUBLIC = {"seed", "steps", "finished_steps", "key_id", "seeded_noise"}  # settings and names, no function of data
+
+
+def test_every_field_of_a_run_is_private_public_or_marked():
+    """A field that is added must be put somewhere."""
+    fields = {field.name for field in dataclasses.fields(SeedRun)}
+    marked = set(not_private_fields(SeedRun))
+    first = {"untrained_loss", "untrained_accuracy"}
+    assert marked == {"loss", "accuracy", "diverged", "training_seconds", "metrics", "released"} | first
+    assert marked | COVERED | PUBLIC == fields
+    assert not marked & (COVERED | PUBLIC)
+
+
+def test_every_metric_of_an_evaluation_is_marked():
+    assert set(not_private_fields(Evaluation)) == {field.name for field in dataclasses.fields(Evaluation)}
+
+
+def test_a_class_without_marks_has_none():
+    @dataclasses.dataclass
+    class Plain:
+        models: int
+        loss: float
+
+    assert not_private_fields(Plain) == ()
+
+
+@pytest.mark.parametrize("metrics", [(), METRICS])
+def test_results_list_everything_they_hold_that_is_not_covered(tmp_path, metrics):
+    config = ComparisonConfig(graph="ring:n=4", epochs=1, period=2, seeds=1, mechanisms=("none",), metrics=metrics)
+    run_comparison(config, tmp_path)
+    result = json.loads((tmp_path / "results.json").read_text())
+    (run,) = result["runs"]
+    columns = set(pq.read_table(tmp_path / "steps.parquet").column_names)
+    labels = {"mechanism", "seed", "step", "node"}
+    columns -= {"trust", "mu", "epsilon", "delta", "lr", "graph", "task"}  # what it was run with
+    not_private = {*NOT_PRIVATE, *metrics, *(f"final_{name}" for name in metrics)}
+    assert set(run) - labels == not_private & set(run)
+    assert columns - labels == not_private & columns
+    assert set(result["not_private"]) == (set(run) | columns) - labels
+
+
+def modes(folder):
+    return {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()}
+
+
+def test_checkpoints_in_a_folder_that_everybody_may_read(tmp_path):
+    """A new one, one that replaces it, and one that replaces files which somebody opened to all."""
+    tmp_path.chmod(0o755)
+    models = {"state": torch.zeros(2)}
+    for step in (1, 1, 2):
+        checkpoint.save(tmp_path, step=step, models=models, metadata={})
+        assert modes(tmp_path) == {0o600}
+        for path in tmp_path.iterdir():
+            path.chmod(0o644)
+
 
 RING = gossip.metropolis_hastings("ring:n=4").dense()
 LAZY = (RING + np.eye(4)) / 2  # the same graph, another weight rule

@@ -1,4 +1,4 @@
-"""Runs in files: every number as it was, with the mechanism that trained, and never a key."""
+"""Runs: what they report and release, and that files hold every number with the mechanism, and never a key."""
 
 import dataclasses
 import math
@@ -8,12 +8,17 @@ import numpy as np
 import pytest
 import torch
 from archives import parsed
+from numpy.testing import assert_allclose, assert_array_equal
 from small_tasks import classes, regression
 
 import mfdl
-from mfdl import Cyclic, Dynamics, InvalidInput, Mechanism, NoiseKey, algorithms, gossip, replay, trust
+from mfdl import InvalidInput, Mechanism, NoiseKey, algorithms, gossip, trust
+from mfdl.dynamics import Dynamics
+from mfdl.noise_scale import calibrate
+from mfdl.participation import Cyclic
 from mfdl.privacy.guarantee import STATED
-from mfdl.training.run import Run
+from mfdl.training.replay import replay
+from mfdl.training.run import Run, final_steps
 
 
 def mechanism(name="bsr", model=None, **parameters):
@@ -137,3 +142,88 @@ def test_a_file_of_another_kind_is_refused(tmp_path):
     mechanism().save(tmp_path / "m")
     with pytest.raises(InvalidInput, match=r"holds a mechanism, not a run; read it with Mechanism\.load"):
         Run.load(tmp_path / "m")
+
+
+NODES, STAR, TASK = 4, gossip.uniform("star:n=4"), regression(30)
+PART = Cyclic(epochs=3, period=2)
+
+
+def dp_dsgd_mechanism(participation=PART, learning_rate=0.1, mu=1.0):
+    algorithm = algorithms.dp_dsgd(Dynamics(STAR, learning_rate), participation)
+    return calibrate(algorithm, trust=trust.LDP(), adjacency="zero-out", clip_norm=1.0, mu=mu)
+
+
+@pytest.mark.parametrize("mu", [1e-33, 1e-26])
+def test_divergence_is_recorded_and_shown(mu, tmp_path):
+    made = dp_dsgd_mechanism(learning_rate=1e6, mu=mu)
+    for stop in (2, None, None):  # at last read back, no step left to run
+        run = replay(made, TASK, seeds=[0, 1], stop_after=stop, checkpoint_folder=tmp_path)
+        assert run.diverged_seeds == [0, 1]
+        assert run.final_losses == [None, None]
+    assert not np.isfinite(run.seeds[0].loss).all()
+    assert run.seeds[0].finished_steps == 6
+    healthy = replay(dp_dsgd_mechanism(), TASK, seeds=[0])
+    assert healthy.diverged_seeds == []
+    assert np.isfinite(healthy.final_losses).all()
+
+
+def test_the_final_loss_is_the_mean_over_nodes_and_the_last_quarter_of_a_short_run():
+    made = dp_dsgd_mechanism(participation=Cyclic(31, 2))  # 62 steps
+    run = replay(made, classes(30), seeds=[0], eval_every=4).seeds[0]
+    assert run.steps.tolist() == [*range(4, 61, 4), 62]
+    late = run.steps >= 48
+    assert [final_steps(T) for T in (62, 200, 320)] == [16, 50, 50]  # the last 16 steps are 47 to 62
+    assert_allclose(run.final_loss, run.loss[late].mean(), rtol=1e-14)
+    assert_allclose(run.final_accuracy, run.accuracy[late].mean(), rtol=1e-14)
+    assert run.final_loss != pytest.approx(run.loss.mean(), rel=1e-6)
+    early = dataclasses.replace(run, steps=run.steps[:1], loss=run.loss[:1])  # evaluated after 4 of 62 steps
+    assert early.final_loss is None
+
+
+def test_evaluations_change_no_model_and_are_rows_of_a_table():
+    models = []
+    for every, steps in ((None, [2, 4, 6]), (1, [1, 2, 3, 4, 5, 6]), (4, [4, 6]), (100, [6])):
+        run = replay(dp_dsgd_mechanism(), TASK, seeds=[0], eval_every=every)
+        (seed,) = run.seeds
+        models.append(seed.models)
+        assert_array_equal(models[-1], models[0])
+        assert seed.messages is None  # kept only when asked for
+        assert seed.steps.tolist() == steps
+        assert seed.loss.shape == (len(steps), NODES)
+        again = TASK.instance(0, 2).evaluate(torch.as_tensor(seed.models, dtype=torch.float32))
+        assert_array_equal(seed.loss[-1], again.loss.numpy())  # float32 models pass through float64 unchanged
+        rows = run.rows()
+        assert len(rows) == len(steps) * NODES
+        row = {"mechanism": "dp-dsgd", "seed": 0, "step": 6, "node": str(STAR.labels[-1])}
+        assert rows[-1] == row | {"loss": seed.loss[-1, -1], "accuracy": None}
+        assert run.node_steps_per_second > 0
+
+
+@pytest.mark.parametrize("model", ["average:4", "exponential:2+1"])
+@pytest.mark.parametrize("stops", [(2, None), (5, 6, None)])
+def test_what_is_released_is_the_mean_of_the_models_however_often_a_run_stops(model, stops, tmp_path):
+    one = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("star:n=4"), 0.1), Cyclic(3, 2)).releasing(model)
+    made = calibrate(one, trust=trust.LDP(), adjacency="zero-out", clip_norm=1.0, mu=1.0)
+    seen = []
+    (seed,) = replay(made, TASK, seeds=[0], eval_every=1, on_evaluation=lambda told: seen.append(told.models)).seeds
+    mean = np.tensordot(one.released.of_steps(6), np.stack(seen), 1)
+    further = one.released_by_gossip
+    assert_allclose(seed.models, mean if further is None else further @ mean, rtol=1e-6, atol=1e-7)
+    again = TASK.instance(0, 2).evaluate(torch.as_tensor(seed.models, dtype=torch.float32))
+    assert_array_equal(seed.released["loss"], again.loss.double().numpy())
+    assert seed.final_loss == seed.released["loss"].mean() != seed.last("loss")
+    assert seed.final("loss", 1) == seed.last("loss", 1) == seed.loss[-1].mean()
+    for stop in stops:
+        run = replay(made, TASK, seeds=[0], stop_after=stop, checkpoint_folder=tmp_path)
+        assert bool(run.seeds[0].released) == (stop in (6, None))
+    assert_array_equal(run.seeds[0].models, seed.models)
+    assert_array_equal(run.seeds[0].released["loss"], seed.released["loss"])
+    assert_array_equal(Run.load(run.save(tmp_path / "run.npz")).seeds[0].released["loss"], seed.released["loss"])
+
+
+def test_the_last_models_are_not_told_twice():
+    one = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("star:n=4"), 0.1), Cyclic(3, 2))
+    made = calibrate(one, trust=trust.LDP(), adjacency="zero-out", clip_norm=1.0, mu=1.0)
+    (seed,) = replay(made, TASK, seeds=[0]).seeds
+    assert seed.released == {}
+    assert seed.final_loss == seed.last("loss")

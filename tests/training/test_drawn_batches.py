@@ -1,4 +1,4 @@
-"""The sampler that runs is the one accounted: independent secret draws, public divisors, sizes that nobody sees."""
+"""Drawn batches and batches of unequal size: the sampler that runs is the one accounted, and sizes stay secret."""
 
 import dataclasses
 import math
@@ -9,14 +9,17 @@ import torch
 from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from small_tasks import classes, some_models
 
 import mfdl
-from mfdl import Dynamics, NoiseKey, PoissonSampling, algorithms, gossip, trust
+from mfdl import Dynamics, PoissonSampling, algorithms, gossip, trust
 from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.testing.tasks import linear_task
-from mfdl.training.drawn_batches import PoissonBatches
-from mfdl.training.keys import normals, words
+from mfdl.training.drawn_batches import BinBatches, PoissonBatches
+from mfdl.training.keys import NoiseKey, normals, words
 from mfdl.training.replay import replay
+from mfdl.training.tasks import instance as instances
+from mfdl.training.tasks import partition
 
 torch.set_num_threads(1)
 NODES, RATE, STEPS = 3, 0.25, 12
@@ -182,3 +185,45 @@ def test_what_is_not_covered_is_refused_before_any_run():
     assert run.plot()
     with pytest.raises(InvalidInput, match="period 1"):
         PoissonBatches(task.instance(0, 2), NoiseKey.from_seed(0), 0.5)
+
+
+@pytest.fixture
+def uneven(monkeypatch):
+    """Six nodes, some with many times the records of others, sorted by size whatever that saves."""
+    monkeypatch.setattr(instances, "WORTH_A_CALL", 0)
+    monkeypatch.setattr(instances, "WORTH_SORTING", 1.0)
+    task = classes(200, 6, partition=partition.Dirichlet(0.2, min_records=2))
+    return lambda period: task.instance(0, period, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("period", [1, 2])
+def test_sums_are_those_of_all_nodes_at_once(uneven, period, monkeypatch):
+    instance = uneven(period)
+    models = some_models(instance)
+    width = instance.mask.shape[2]
+    sizes = [slots for _, slots in instance._alike(width)]
+    assert len(sizes) > 2
+    assert max(sizes) == width
+    there = instance.mask.clone()
+    there[:, :, 0] = False  # a record that takes no part moves nobody: sizes are public
+    without = dataclasses.replace(instance, mask=there)
+    assert [slots for _, slots in without._alike(width)] == sizes
+    apart = [one.clipped_gradient_sums(models, step, 0.1) for one in (instance, without) for step in range(period)]
+    monkeypatch.setattr(instances, "WORTH_SORTING", -1.0)
+    whole = [dataclasses.replace(one) for one in (instance, without)]
+    together = [one.clipped_gradient_sums(models, step, 0.1) for one in whole for step in range(period)]
+    assert len(whole[0]._alike(width)) == 1
+    for x, y in zip(apart, together, strict=True):
+        torch.testing.assert_close(x, y, rtol=1e-12, atol=1e-14)
+    assert not torch.equal(apart[0], apart[period])
+
+
+def test_batches_that_are_drawn_are_sorted_by_what_is_public(uneven):
+    """Two keys draw other batches of the same nodes; what is put together follows from the slots and public sizes."""
+    instance = uneven(1)
+    for seed in range(3):
+        drawn = BinBatches(instance, NoiseKey.from_seed(seed), 3).of_step(0)
+        alike = drawn._alike(drawn.mask.shape[2])
+        assert [nodes.tolist() for nodes, _ in alike] == [
+            nodes.tolist() for nodes, _ in dataclasses.replace(instance)._alike(drawn.mask.shape[2])
+        ]

@@ -1,4 +1,7 @@
-"""A disk that is full, or cannot be written, at every moment of a write: words, the old files, no part of a new one."""
+"""Writes interrupted by a full disk at every moment, or by SIGKILL: words, the old files, no part of a new one.
+
+After a kill the end is the same, no noise is used twice for two purposes, and none is skipped.
+"""
 
 import errno
 import json
@@ -7,6 +10,7 @@ import resource
 import subprocess
 import sys
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 import torch
@@ -246,3 +250,24 @@ def test_an_answer_sent_to_a_full_disk():
     assert done.stderr.decode() == (
         "mfdl: cannot write the answer to standard output: No space left on device; send it elsewhere.\n"
     )
+
+
+COMMAND = Path(__file__).parents[2] / "experiments" / "faults.py"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="SIGKILL and fork")
+@pytest.mark.parametrize(("runs", "kills"), [(2, 4), (7, 5)])
+def test_a_few_kills(runs, kills, tmp_path):
+    """A process of its own: it forks, which a process with threads should not."""
+    report = tmp_path / "report.json"
+    arguments = ["kill", "--runs", str(runs), "--seed", "1", "--out", str(report)]
+    done = subprocess.run(
+        [sys.executable, str(COMMAND), *arguments], capture_output=True, text=True, timeout=600, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    told = json.loads(report.read_text())
+    assert told["faults"] == []
+    assert told["training"] == len({k for k in range(runs) if k not in (1, 3, 6)})
+    assert told["kills"] >= kills
+    assert told["sweep"] == 1

@@ -13,7 +13,7 @@ import numpy as np
 
 from ...check import FloatArray
 from ...participation import Participation
-from ._program import optimal_value
+from .optimal_losses import optimal_value
 
 
 def brute_force_sensitivity(encoder: FloatArray, participation: Participation) -> float:
@@ -42,8 +42,8 @@ def vector_sensitivity_lower_bound(
     See `ascended_value`. Each value belongs to an admissible g, so it is a lower bound whether or not the ascent has
     ended.
     """
-    gram, how = encoder.T @ encoder, {"dimension": dimension, "starts": starts, "rounds": rounds, "seed": seed}
-    return max(ascended_value(gram[np.ix_(steps, steps)], **how) for steps in participation.patterns()) ** 0.5
+    gram, ascent = encoder.T @ encoder, {"dimension": dimension, "starts": starts, "rounds": rounds, "seed": seed}
+    return max(ascended_value(gram[np.ix_(steps, steps)], **ascent) for steps in participation.patterns()) ** 0.5
 
 
 def elliptope_reference(gram: FloatArray) -> float:

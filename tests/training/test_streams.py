@@ -1,6 +1,9 @@
-"""What nodes compute from their own secrets is what the simulator injects, and no other secret is needed."""
+"""Noise streams: nodes make from their own secrets what the simulator injects, in pieces where vectors are long."""
 
 import doctest
+import itertools
+import math
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -9,19 +12,21 @@ import scipy.sparse as sp
 from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
-from noises import OwnNoise, cases
+from noises import STRUCTURED, OwnNoise, cases, example, structured_encoder
 from numpy.testing import assert_allclose, assert_array_equal
 
 from mfdl import algorithms, gossip, spatial
 from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput
+from mfdl.factorization.encoders import Inverse, Toeplitz
 from mfdl.noise import IndependentNoise, LocalNoise, StepNoise, ZeroNoise
+from mfdl.noise import stream as streams
 from mfdl.participation import Cyclic
 from mfdl.testing.strategies import gossip_matrices, random_encoder
 from mfdl.training.key_agreement import NodeIdentity, agree
-from mfdl.training.keys import NoiseKey, normals
+from mfdl.training.keys import SHARDS, ColumnNormals, NoiseKey, normals
 from mfdl.training.shared_randomness import HolderKeys, columns_by_holders
-from mfdl.training.streams import node_noise, node_stream, noise_stream
+from mfdl.training.streams import ShardedNoise, node_noise, node_stream, noise_stream
 
 ROOT = NoiseKey.from_seed(4)
 NU = 1.7
@@ -193,3 +198,138 @@ def test_the_page_about_it_runs_and_prints_what_it_shows():
     said = []
     assert doctest.DocTestRunner(verbose=False).run(test, out=said.append).failed == 0, "".join(said)
     assert len(test.examples) == 11
+
+
+KEY = NoiseKey.from_seed(5)
+
+
+def whole(pieces, t):
+    return np.concatenate([noise for _, noise in pieces.step(t)], axis=1)
+
+
+@examples(60)
+@given(
+    kind=st.sampled_from(["independent", "shared", "time-space", *STRUCTURED]),
+    dim=st.integers(1, 9),
+    size=st.integers(1, 5),
+    order=st.lists(st.integers(0, 6), min_size=1, max_size=6),
+)
+def test_pieces_are_streams_of_their_own_in_any_order(kind, dim, size, order):
+    noise = example(kind, 7)
+    one, other = (ShardedNoise(noise, 2.0, KEY, dim, size=size) for _ in range(2))
+    forward = np.stack([whole(one, t) for t in range(7)])
+    for t in order:
+        assert_array_equal(whole(other, t), forward[t])
+    for shard, piece in reversed(list(enumerate(other.pieces))):
+        alone = noise_stream(noise, 2.0, KEY, piece.stop - piece.start, shard=shard)
+        for t in order:
+            assert_array_equal(alone.step(t), forward[t][:, piece])
+    if dim <= size:  # not cut: what it always was
+        assert_array_equal(forward[0], noise_stream(noise, 2.0, KEY, dim).step(0))
+
+
+@pytest.mark.parametrize("kind", ["independent", "shared", *STRUCTURED])
+def test_no_normal_is_in_two_pieces_tensors_or_steps(kind):
+    """Of a fresh noise each number is a normal; of another, the normals of all pieces tell its numbers."""
+    fresh = IndependentNoise(6, 3)
+    made = [whole(ShardedNoise(fresh, 1.0, KEY, 40, size=16, tensor=tensor), t) for tensor in (0, 1) for t in range(6)]
+    values = np.abs(np.concatenate([part.ravel() for part in made]))
+    assert np.unique(values).size == values.size == 2 * 6 * 3 * 40
+    noise = (
+        LocalNoise(structured_encoder(kind, np.linspace(-0.5, 0.5, 8), 6), 3)
+        if kind in STRUCTURED
+        else example(kind, 6)
+    )
+    normals = np.stack([whole(ShardedNoise(fresh, 1.0, KEY, 40, size=16), t) for t in range(6)])
+    wanted = (noise.to_dense() @ normals.reshape(18, 40)).reshape(6, 3, 40)
+    pieces = ShardedNoise(noise, 1.0, KEY, 40, size=16)
+    assert_allclose(np.stack([whole(pieces, t) for t in range(6)]), wanted, rtol=1e-9, atol=1e-9)
+
+
+def test_blocks_of_shards_are_far_apart():
+    """The words of the documented counter: shard s of (key, index, step) begins after block 2^40 s."""
+    for shard in (0, 1, SHARDS - 1):
+        made = ColumnNormals([KEY], [3], shard=shard).block([7], 5)[0, 0]
+        philox = np.random.Philox(key=ColumnNormals([KEY], [3])._words[0], counter=[shard << 40, 1, 3, 7])
+        assert_array_equal(made, np.random.Generator(philox).standard_normal(5))
+    with pytest.raises(InvalidInput, match=f"shard must be below {SHARDS}, got {SHARDS}"):
+        ColumnNormals([KEY], [0], shard=SHARDS)
+    with pytest.raises(InvalidInput, match="size must be at least 2 "):
+        ShardedNoise(IndependentNoise(2, 1), 1.0, KEY, SHARDS + 1, size=1)
+
+
+def test_a_long_vector_takes_the_memory_of_a_piece(monkeypatch):
+    """2,000,000 coordinates in pieces of 50,000, fresh or made again from counters: a few rows of a piece."""
+    monkeypatch.setattr(streams, "KEEP_BYTES", 0)
+    dim, size = 2_000_000, 50_000
+    for noise in (IndependentNoise(40, 1), LocalNoise(Inverse(Toeplitz([1.0, -0.5, -0.1], 40)), 1)):
+        pieces = ShardedNoise(noise, 1.0, KEY, dim, size=size)
+        tracemalloc.start()
+        largest = max(float(np.abs(part).max()) for _, part in itertools.islice(pieces.step(20), 40))
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert peak < 8 * 8 * size + 2**18
+        assert 4 < largest < 8
+
+
+PAIRWISE_KEY = NoiseKey.from_seed(21)
+T, D = 3, 20_000  # coordinates are samples
+PART = Cyclic(1, T)
+
+
+# ---- the counterexample: pairwise noise drawn once ------------------------------------------------------------------
+
+RING, LOCAL, PAIR, STEPS, DELTA = "ring:n=16", 22.97, 94.0, 3500, 1e-5
+
+
+def epsilon(loss):
+    """(epsilon, DELTA) of the Renyi slope rho = (2 C)^2 loss / 2 at C = 1: rho + 2 sqrt(rho log(1 / DELTA))."""
+    rho = 2 * loss
+    return rho + 2 * math.sqrt(rho * math.log(1 / DELTA))
+
+
+def reused_covariance(steps, L):
+    """sigma_local^2 I + sigma_pair^2 (11^T over time) (x) L."""
+    return LOCAL**2 * np.eye(steps * len(L)) + PAIR**2 * np.kron(np.ones((steps, steps)), L)
+
+
+@pytest.mark.parametrize("steps", [2, 4, 6])
+def test_reused_pairwise_noise_protects_no_alternating_difference(steps):
+    """By trying all signs of one record's gradient: the worst loss is steps / sigma_local^2, as without pairs at all.
+
+    It is no larger either: the reused covariance is at least sigma_local^2 I, so its inverse at most 1 / sigma_local^2.
+    """
+    L = spatial.laplacian(RING).toarray()
+    gram = np.linalg.inv(reused_covariance(steps, L))[::16, ::16]  # rows of node 0; all nodes of a ring are alike
+    signs = np.array(list(itertools.product((-1.0, 1.0), repeat=steps)))
+    losses = np.einsum("ks,st,kt->k", signs, gram, signs)
+    assert losses.max() == pytest.approx(steps / LOCAL**2, rel=1e-9)
+    assert signs[losses.argmax()].sum() == 0
+    fresh_loss = steps * spatial.inverse_diagonal(spatial.decor_covariance(L, LOCAL, PAIR))
+    assert losses.max() / fresh_loss == pytest.approx(7.9, abs=0.05)
+    assert losses[-1] < fresh_loss  # a constant gradient is hidden better: all is lost in what changes over time
+
+
+def test_the_published_setting_claims_10_46_and_has_37_99():
+    """Ring of 16, 3500 steps (an even number, so that an alternating difference sums to zero), clip norm 1."""
+    claimed = STEPS * spatial.inverse_diagonal(spatial.decor_covariance(spatial.laplacian(RING), LOCAL, PAIR))
+    true = STEPS / LOCAL**2
+    assert true / claimed == pytest.approx(7.9, abs=0.05)
+    assert epsilon(claimed) == pytest.approx(10.46, abs=0.01)
+    assert epsilon(true) == pytest.approx(37.99, abs=0.01)
+
+
+def test_in_samples_reuse_takes_pairwise_noise_out_of_differences_over_time():
+    """Variance of noise_0 - noise_1 at a node: 2 (sigma_local^2 + 2 sigma_pair^2) fresh, 2 sigma_local^2 reused."""
+    one = algorithms.decor(Dynamics(gossip.metropolis_hastings(RING)), PART, sigma_local=LOCAL, sigma_pair=PAIR)
+    private = StepNoise(LOCAL * np.eye(16), np.eye(16, dtype=bool), T, 16)
+    incidence = spatial.incidence(RING)
+    pairs = StepNoise(PAIR * incidence, (incidence.T != 0).tocsr(), T, 16)
+    keys = HolderKeys.simulated(PAIRWISE_KEY)
+    own, shared, stream = (noise_stream(noise, 1.0, keys, D) for noise in (private, pairs, one.noise))
+    spread = 6 * math.sqrt(2 / D)  # of a relative variance
+    fresh_difference = (stream.step(0) - stream.step(1)).var(axis=1)
+    assert_allclose(fresh_difference, 2 * (LOCAL**2 + 2 * PAIR**2), rtol=spread)
+    reused_difference = (own.step(0) + shared.step(0) - own.step(1) - shared.step(0)).var(axis=1)
+    assert_allclose(reused_difference, 2 * LOCAL**2, rtol=spread)
+    assert_allclose(stream.step(0), own.step(0) + shared.step(0), atol=1e-10)

@@ -1,0 +1,229 @@
+"""The noise of a run: made from entropy that nobody can guess, and the same float64 numbers on any device."""
+
+import secrets
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from numpy.testing import assert_array_equal
+
+from mfdl import algorithms, gossip, trust
+from mfdl.dynamics import Dynamics
+from mfdl.errors import InvalidInput
+from mfdl.noise import IndependentNoise
+from mfdl.noise_scale import calibrate
+from mfdl.participation import Cyclic
+from mfdl.privacy.gaussian import epsilon_from_mu
+from mfdl.testing.tasks import linear_task
+from mfdl.training import keys, tasks
+from mfdl.training import replay as replay_module
+from mfdl.training.keys import NoiseKey
+from mfdl.training.replay import replay
+from mfdl.training.shared_randomness import HolderKeys
+from mfdl.training.streams import node_noise, noise_stream
+
+MADE = calibrate(
+    algorithms.decor(Dynamics(gossip.metropolis_hastings("path:n=3"), 0.1), Cyclic(2, 1)),
+    trust=trust.SecLDP(),
+    adjacency="zero-out",
+    clip_norm=0.5,
+    mu=1.0,
+)
+TASK = tasks.least_squares(3, dimension=4)
+KEY = NoiseKey.from_entropy()
+
+
+@pytest.fixture
+def injected(monkeypatch):
+    """Every step's noise as the executor was given it, on the CPU."""
+    seen = []
+    make = replay_module.Executor.step
+
+    def keep(self, t, state, gradients, noise):
+        seen.append(noise.cpu().numpy())
+        return make(self, t, state, gradients, noise)
+
+    monkeypatch.setattr(replay_module.Executor, "step", keep)
+    return seen
+
+
+def expected(run_key, t):
+    """What three nodes, each with the secrets it holds, make by themselves."""
+    hold = HolderKeys.simulated(run_key)
+    return np.concatenate([node_noise(MADE.algorithm.noise, u, hold, MADE.noise_std, t, 4) for u in range(3)])
+
+
+@pytest.fixture
+def run_key(monkeypatch):
+    """The key of the last run, as its stream was given it."""
+    seen = []
+    make = replay_module.noise_stream
+    monkeypatch.setattr(
+        replay_module, "noise_stream", lambda n, s, key, d, slots: seen.append(key) or make(n, s, key, d)
+    )
+    return seen
+
+
+def check(injected, run_key, **how):
+    replay(MADE, TASK, seeds=[0], key=KEY, **how)
+    assert len(injected) == 2
+    for t, given in enumerate(injected):
+        assert_array_equal(given, expected(run_key[-1], t))  # in float64 whatever the models are: rounded after the sum
+        assert given.any()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_the_executor_injects_what_the_nodes_make(dtype, seed, injected, run_key):
+    torch.manual_seed(seed)
+    check(injected, run_key, dtype=dtype, device="cpu")
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_cuda_run_takes_the_very_same_noise(dtype, injected, run_key):
+    check(injected, run_key, dtype=dtype, device="cuda")
+
+
+def test_no_run_reads_or_moves_the_global_generators():
+    models = []
+    for seed in (0, 1):
+        torch.manual_seed(seed)
+        before = torch.get_rng_state()
+        models.append(replay(MADE, TASK, seeds=[0]).seeds[0].models)
+        assert torch.equal(torch.get_rng_state(), before)
+    assert_array_equal(*models)
+
+
+def test_the_number_of_threads_changes_no_bit_of_the_noise(injected):
+    threads = torch.get_num_threads()
+    try:
+        for count in (1, 3):
+            torch.set_num_threads(count)
+            replay(MADE, TASK, seeds=[0])
+    finally:
+        torch.set_num_threads(threads)
+    assert_array_equal(injected[:2], injected[2:])
+
+
+NODES = 4
+EVERY_STEP_MECHANISM = calibrate(
+    algorithms.decor(Dynamics(gossip.metropolis_hastings("ring:n=4"), 0.1), Cyclic(2, 2)),
+    trust=trust.SecLDP(),
+    adjacency="zero-out",
+    clip_norm=1.0,
+    mu=1.0,
+)
+
+
+LINEAR_TASK = linear_task(NODES, np.random.default_rng(0).standard_normal((8, 2)))  # two steps an epoch
+
+
+# ---- entropy --------------------------------------------------------------------------------------------------------
+
+
+def test_a_default_key_takes_at_least_128_bits_from_the_operating_system(monkeypatch):
+    """Counted at the source, so that a key stretched from a clock or from 31 random bits does not pass."""
+    taken = []
+    token_bytes, randbits = secrets.token_bytes, secrets.randbits
+    monkeypatch.setattr(secrets, "token_bytes", lambda size: taken.append(8 * size) or token_bytes(size))
+    monkeypatch.setattr(secrets, "randbits", lambda bits: taken.append(bits) or randbits(bits))
+    key = NoiseKey.from_entropy()
+    assert sum(taken) >= 128
+    assert not key.seeded
+
+
+def test_all_bytes_of_the_entropy_reach_the_key(monkeypatch):
+    base = bytes(range(32))
+    found = set()
+    for i in range(32):
+        other = base[:i] + bytes([base[i] ^ 1]) + base[i + 1 :]
+        monkeypatch.setattr(secrets, "token_bytes", lambda size, other=other: other[:size])
+        found.add(NoiseKey.from_entropy().derive("noise").key_id)
+    assert len(found) == 32
+
+
+def test_the_key_of_an_unseeded_run_does_not_follow_the_generators_a_program_seeds(monkeypatch):
+    ids = set()
+    for _ in range(3):
+        torch.manual_seed(0)
+        np.random.seed(0)  # noqa: NPY002  the legacy generator is what programs seed
+        monkeypatch.setattr("time.time", lambda: 1.0)
+        ids.add(replay(EVERY_STEP_MECHANISM, LINEAR_TASK, stop_after=1).seeds[0].key_id)
+    assert len(ids) == 3
+
+
+# ---- runs to publish ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"seeds": [0]},
+        {"seeds": [7, 8]},
+        {"key": NoiseKey.from_seed(3)},
+        {"seeds": [0], "key": NoiseKey.from_seed(3)},
+        {"key": NoiseKey.from_seed(3).derive("mine")},
+    ],
+)
+def test_seeded_noise_is_refused_in_a_run_to_publish(arguments, tmp_path):
+    with pytest.raises(InvalidInput, match=r"must not take its noise from a seed.*NoiseKey\.from_entropy\(\)"):
+        replay(EVERY_STEP_MECHANISM, LINEAR_TASK, publish=True, checkpoint_folder=tmp_path / "new", **arguments)
+    assert not (tmp_path / "new").exists()
+    assert all(one.seeded_noise for one in replay(EVERY_STEP_MECHANISM, LINEAR_TASK, stop_after=1, **arguments).seeds)
+
+
+@pytest.mark.parametrize(
+    "arguments", [{}, {"key": NoiseKey.from_entropy()}, {"seeds": [0, 1], "key": NoiseKey.from_entropy()}]
+)
+def test_secret_noise_may_be_published_also_beside_seeds_of_the_data(arguments):
+    run = replay(EVERY_STEP_MECHANISM, LINEAR_TASK, publish=True, stop_after=1, **arguments)
+    assert not any(one.seeded_noise for one in run.seeds)
+
+
+@pytest.mark.parametrize("release", ["average", "all"])
+def test_models_of_a_stopped_run_are_not_covered_by_a_guarantee_for_the_final_ones(release):
+    """Under hidden messages: a steep last rate makes the final models say little of what earlier ones show."""
+    one = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("ring:n=4"), 0.1), Cyclic(2, 2))
+    common = {"adjacency": "zero-out", "clip_norm": 1.0, "mu": 1.0}
+    hidden = calibrate(one, trust=trust.ReleasedOnly(), release=release, **common)
+    with pytest.raises(InvalidInput, match="a run stopped after step 1 of 4 has no models to publish"):
+        replay(hidden, LINEAR_TASK, publish=True, stop_after=1)
+    assert replay(hidden, LINEAR_TASK, publish=True, stop_after=4).seeds[0].finished_steps == 4
+    seen = calibrate(one, trust=trust.LDP(), **common)
+    assert replay(seen, LINEAR_TASK, publish=True, stop_after=1).seeds[0].finished_steps == 1
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "privacy.md"
+GRID = 2.0**-53
+
+
+def test_the_last_bits_of_one_message_tell_two_gradients_apart():
+    """g + z at mu = 1, clipping norm 1: an event that is certain not to happen under g = 1 and likely under g = 0.
+
+    Where |1 + z| < 1/4, z lies in (-5/4, -3/4), so z and, by Sterbenz, 1 + z are multiples of 2^-53. Under g = 0 the
+    message is z itself, whose spacing below 1/4 is 2^-55 or finer. No finite epsilon allows both at delta < 0.1.
+    """
+    noise = IndependentNoise(num_steps=1, num_nodes=1)
+    z = noise_stream(noise, 1.0, NoiseKey.from_seed(0), 4000).step(0)
+    small = {g: (g + z)[np.abs(g + z) < 0.25] for g in (0.0, 1.0)}
+    finer = {g: float(np.sum(np.mod(o, GRID) != 0)) / z.size for g, o in small.items()}
+    assert min(len(o) for o in small.values()) > 400
+    assert finer[1.0] == 0
+    assert finer[0.0] > 0.1
+    assert finer[0.0] > np.exp(epsilon_from_mu(1.0, 1e-6)) * finer[1.0] + 1e-6  # what (epsilon, delta)-DP forbids
+
+
+def test_the_pages_say_what_is_not_covered():
+    """Said where a guarantee is explained and where noise is made; sums at record level have their own numbers."""
+    text = " ".join(PAGE.read_text().split("## What it does not say")[1].split())
+    for said in (
+        "Noise is made of floating-point numbers.",
+        "not hardened against attacks on low-order bits, nor against timing",
+        "the sum of B clipped gradients is rounded in the model's type",
+        "whoever knows the seed can subtract the noise",
+        "choosing hyper-parameters by them is not covered",
+    ):
+        assert said in text
+    assert "floating-point Gaussian noise is not hardened" in " ".join(keys.__doc__.split())
