@@ -1,11 +1,11 @@
-"""Structured encoders of all kinds beside the dense C that they stand for, written by hand."""
+"""Encoders of all kinds beside the dense C that they stand for, written by hand."""
 
 from __future__ import annotations
 
 import numpy as np
 from hypothesis import strategies as st
 
-from mfdl_solvers.encoders import Banded, Buffered, Inverse, Toeplitz
+from mfdl_solvers.encoders import Banded, Buffered, Dense, Identity, Inverse, Toeplitz
 
 ENTRIES = st.integers(-8, 8).map(lambda k: k / 8)
 SHARES = st.integers(0, 8).map(lambda k: k / 8)
@@ -49,10 +49,25 @@ def inverse(draw, size, entries=ENTRIES):
 
 
 @st.composite
-def encoders(draw, max_size=8):
+def dense(draw, size, entries=ENTRIES):
+    C = np.zeros((size, size))
+    for t in range(size):
+        C[t, : t + 1] = [*(draw(entries) for _ in range(t)), draw(DIAGONALS)]
+    return Dense(C), C
+
+
+def identity(size, entries=ENTRIES):
+    return st.just((Identity(size), np.eye(size)))
+
+
+KINDS = (toeplitz, banded, buffered, inverse, dense, identity)
+
+
+@st.composite
+def encoders(draw, max_size=8, kinds=KINDS):
     """(encoder, C); one in two without entries below 0."""
     size = draw(st.integers(1, max_size))
-    kind = draw(st.sampled_from((toeplitz, banded, buffered, inverse)))
+    kind = draw(st.sampled_from(kinds))
     if draw(st.booleans()):
         return draw(kind(size, SHARES.map(lambda x: -x) if kind is inverse else SHARES))
     return draw(kind(size))

@@ -1,4 +1,8 @@
-"""Structured encoders against the dense matrices that they stand for."""
+"""Encoders against the dense matrices that they stand for."""
+
+import dataclasses
+import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -6,11 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
-from mfdl_solvers.encoders import Banded, Buffered, Inverse, Toeplitz
+from mfdl_solvers.encoders import Banded, Buffered, Dense, Encoder, Inverse, PerColumn, Toeplitz
 from mfdl_solvers.encoders.toeplitz_encoder import convolved, inverse_series
 from mfdl_solvers.problem import ProblemError
+from tests import exact
 from tests.effort import examples
-from tests.solvers._encoders import encoders
+from tests.solvers._encoders import KINDS, dense, encoders
 
 
 @examples(100)
@@ -75,16 +80,99 @@ def test_states_of_rows_can_be_made_again_from_the_rows(case, seed):
         return
     T, memory = len(C), encoder.memory
     Z = np.random.default_rng(seed).standard_normal((T, 1))
-    kept = Z if isinstance(encoder, Inverse) else np.linalg.solve(C, Z)
+    kept = Z if encoder.keeps_fresh_rows else np.linalg.solve(C, Z)
     at = T - 1
     state = np.zeros((memory, 1))
     for step in range(max(0, at - memory), at):
         state[step % memory] = kept[step]
     last = encoder.stepper((1,), state=state, position=at).step(Z[at])
     assert_allclose(last, np.linalg.solve(C, Z)[at], atol=1e-9 * (1 + np.abs(kept).max()))
-    if isinstance(encoder, Inverse):
+    if encoder.keeps_fresh_rows:
         weights = encoder.weights_of(at)
         assert_allclose(weights @ Z[at::-1][: weights.size], last, atol=1e-9 * (1 + np.abs(kept).max()))
+
+
+def fractions(C):
+    return [[Fraction(x) for x in row] for row in np.asarray(C).tolist()]
+
+
+def exact_encoder(encoder, C):
+    """C in fractions: of dyadic numbers it is C itself, else the inverse of N, which has such."""
+    return fractions(C) if not isinstance(encoder, Inverse) else exact.inverse(fractions(encoder.noising.dense()))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@examples(60)
+@given(data=st.data())
+def test_the_defect_bounds_how_far_the_noise_is_from_the_inverse(kind, data):
+    encoder, C = data.draw(encoders(kinds=[kind]))
+    T, stepper = len(C), encoder.stepper((len(C),))
+    C = exact_encoder(encoder, C)
+    noise = encoder.solve(np.eye(T)) if encoder.in_blocks else np.stack([stepper.step(row) for row in np.eye(T)])
+    N = fractions(noise)
+    squares = sum((sum(C[t][r] * N[r][s] for r in range(T)) - (t == s)) ** 2 for t in range(T) for s in range(T))
+    defect = encoder.defect()
+    assert squares <= Fraction(defect) ** 2
+    assert defect < 1e-10 or np.linalg.norm(noise) > 1e4
+    assert encoder.inflation == (1 - defect) ** -2
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@examples(80)
+@given(data=st.data(), num_bins=st.integers(1, 4))
+def test_what_is_known_of_its_structure_is_true(kind, data, num_bins):
+    encoder, C = data.draw(encoders(kinds=[kind]))
+    T, absolute = len(C), np.abs(C)
+    scale = 1e-11 * (1 + absolute.max()) ** 2
+    if (c := encoder.certified_series()) is not None:
+        column = [row[0] for row in exact_encoder(encoder, C)]
+        off = [abs(Fraction(float(mine)) - true) for mine, true in zip(c.values, column, strict=True)]
+        assert all(math.isinf(most) or gap <= Fraction(float(most)) for gap, most in zip(off, c.errors, strict=True))
+    if (rows := encoder.diagonals()) is not None:
+        for t in range(T):
+            width = min(t + 1, rows.shape[1])
+            assert_array_equal(rows[t, :width], C[t, t::-1][:width])
+    if (rows := encoder.noise_diagonals()) is not None:
+        assert_allclose(np.linalg.inv(Banded(rows).dense()), C, atol=scale)
+    bins = np.arange(T) % num_bins
+    sums = absolute @ np.eye(num_bins)[bins]
+    if (found := encoder.class_sums(num_bins, np.arange(num_bins))) is not None:
+        rows = np.stack(list(found))
+        assert (rows >= sums - scale).all()
+        assert not encoder.nonnegative or np.abs(rows - sums).max() <= scale
+    if T % num_bins == 0 and (M := encoder.bin_gram(num_bins)) is not None:
+        assert (sums.T @ sums - scale * T <= M).all()
+        assert not encoder.nonnegative or np.abs(M - sums.T @ sums).max() <= scale * T
+
+
+@examples(40)
+@given(data=st.data(), size=st.integers(1, 5), columns=st.integers(0, 3))
+def test_one_encoder_for_each_column_is_that_of_each(data, size, columns):
+    each = [data.draw(dense(size)) for _ in range(columns)]
+    many = PerColumn(np.stack([C for _, C in each]) if each else np.zeros((0, size, size)))
+    x = np.random.default_rng(0).standard_normal((size, columns, 2))
+    stepper = many.stepper((columns, 2))
+    steps = np.stack([stepper.step(row) for row in x])
+    for k, (encoder, _) in enumerate(each):
+        for product in ("times", "transposed_times", "solve", "transposed_solve", "absolute_times"):
+            assert_allclose(getattr(many, product)(x)[:, k], getattr(encoder, product)(x[:, k]), atol=1e-12)
+        assert_array_equal(many.of_columns(np.array([k])).array[0], encoder.array)
+        assert_array_equal(many.noise_variances[k], encoder.noise_variances)
+        assert_allclose(steps[:, k], encoder.solve(x[:, k]), atol=1e-9)
+    assert many.defect() == max((encoder.defect() for encoder, _ in each), default=0.0)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Mine(Toeplitz):
+    """A class of one's own, whose products may be others."""
+
+
+@pytest.mark.parametrize("encoder", [Mine([1.0, 0.5], 4), Inverse(Mine([1.0, -0.5], 4))])
+def test_of_an_encoder_of_ones_own_no_structure_is_known(encoder):
+    assert isinstance(encoder, Encoder)
+    assert not encoder.shipped
+    known = (encoder.certified_series(), encoder.diagonals(), encoder.noise_diagonals(), encoder.bin_gram(2))
+    assert known == (None, None, None, None)
 
 
 @pytest.mark.parametrize("width", [65, 300, 1000])
@@ -110,6 +198,11 @@ def test_long_series_by_transforms_are_those_by_sums(width):
         (lambda: Buffered([1.0], [1.5], size=3), r"\[-1, 1\]"),
         (lambda: Buffered([1.0], [0.5, 0.25], size=3), "one for each scale"),
         (lambda: Inverse(np.eye(2)), "Toeplitz or Banded"),
+        (lambda: Dense([[1.0, 0.5], [0.0, 1.0]]), "must be causal"),
+        (lambda: Dense([[1.0, 0.0], [3.0, 0.0]]), r"positive diagonal, got 0 at index \(1, 1\)"),
+        (lambda: Dense([[1.0, np.inf], [0.0, 1.0]]), "finite numbers of shape"),
+        (lambda: Dense(np.eye(2) * 1e70), "scale is free"),
+        (lambda: PerColumn(np.eye(2)), r"shape \(columns, T, T\)"),
         (lambda: Toeplitz([1.0], size=2).stepper((2,), state=np.zeros((1, 2))), r"shape \(0, 2\)"),
         (lambda: Toeplitz([1.0, 1.0], size=2).stepper(position=1), "only step 0 starts from nothing"),
         (lambda: Toeplitz([1e160, 0.5e160], 2), "scale of C is free"),
@@ -119,7 +212,7 @@ def test_long_series_by_transforms_are_those_by_sums(width):
         (lambda: Inverse(Toeplitz([1.0, -0.5], 3)).scaled(1e160), "scale of C is free"),
     ],
 )
-def test_what_is_no_strategy_is_refused(make, says):
+def test_what_is_no_encoder_is_refused(make, says):
     with pytest.raises(ProblemError, match=says):
         make()
 
