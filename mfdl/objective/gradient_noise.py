@@ -110,7 +110,7 @@ def _by_structure(counted: CountedModels, noise: CausalNoise) -> float | None:
 
     Raises: InvalidInput: rates that change over many steps, neither C nor C^-1 banded.
     """
-    if noise.in_blocks or not noise.encoder.shipped:  # a user's may have other products
+    if noise.in_blocks:
         return None
     try:
         return structured.loss(mode_cost(counted), noise.encoder)

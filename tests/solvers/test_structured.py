@@ -23,9 +23,8 @@ from mfdl_solvers.structured import (
     lower_bound,
     stationary_series,
 )
-from mfdl_solvers.structured.banded_inverse import at_unit_sensitivity
-from mfdl_solvers.structured.banded_search import of_bands
-from mfdl_solvers.structured.diagonals import gram_diagonals, of_noising
+from mfdl_solvers.structured.banded_search import at_unit_sensitivity, of_bands
+from mfdl_solvers.structured.cost import gram_diagonals, of_noising
 from tests.effort import examples
 from tests.solvers._encoders import SHARES, banded, encoders, toeplitz
 

@@ -68,9 +68,8 @@ class Encoder(abc.ABC):
         """The coefficients of a Toeplitz C, at most T of them; None for another."""
         return None
 
-    @property
     def noise_series(self) -> Array | None:
-        """The coefficients of a Toeplitz C^-1, shape (T,); None for another."""
+        """The coefficients of a Toeplitz C^-1, shape (T,); None for another, or where the structure is not known."""
         return None
 
     def certified_series(self) -> Coefficients | None:

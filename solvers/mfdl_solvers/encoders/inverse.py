@@ -49,10 +49,11 @@ class Inverse(Encoder):
     def size(self) -> int:  # type: ignore[override]
         return self.noising.size
 
-    @property
     def noise_series(self) -> Array | None:
         given = self.noising.series
-        return None if given is None else np.concatenate([given, np.zeros(self.size - given.size)])
+        if given is None or not self.shipped:
+            return None
+        return np.concatenate([given, np.zeros(self.size - given.size)])
 
     @property
     def bandwidth(self) -> int:

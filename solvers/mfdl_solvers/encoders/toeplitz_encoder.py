@@ -47,9 +47,8 @@ class Toeplitz(Encoder):
     def series(self) -> Array:
         return np.asarray(self.coefficients)
 
-    @property
-    def noise_series(self) -> Array:
-        return self.inverse_series
+    def noise_series(self) -> Array | None:
+        return self.inverse_series if self.shipped else None
 
     @property
     def bandwidth(self) -> int:

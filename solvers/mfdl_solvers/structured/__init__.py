@@ -1,8 +1,7 @@
 """Structured encoders for the gossip error Gram: the best Toeplitz, banded, buffered ones, and bounds, in O(T)."""
 
 from .balls_in_bins_search import BinEncoder, solve_form
-from .banded_inverse import best_banded_inverse
-from .banded_search import best_banded
+from .banded_search import best_banded, best_banded_inverse
 from .bound import lower_bound
 from .cost import ModeCost
 from .forms import FORMS, Form, StructuredFactorization, best, best_encoder, evaluate, loss

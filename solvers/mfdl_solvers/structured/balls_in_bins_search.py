@@ -26,8 +26,7 @@ from ..pattern_sets import Periodic
 from ..problem import STATIONARY, Array, Certified, ProblemError
 from .banded_search import of_bands, rows_of
 from .bound import lower_bound
-from .cost import ModeCost
-from .diagonals import gram_diagonals
+from .cost import ModeCost, gram_diagonals
 from .forms import loss as loss_of
 from .toeplitz_search import log_loss, spread
 

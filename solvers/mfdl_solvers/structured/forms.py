@@ -11,11 +11,9 @@ from ..encoders import Encoder
 from ..encoders.banded_encoder import columns_of
 from ..pattern_sets import Spaced
 from ..problem import FIXED, STATIONARY, Certified, ProblemError, relative_gap
-from .banded_inverse import best_banded_inverse
-from .banded_search import best_banded, of_bands
+from .banded_search import best_banded, best_banded_inverse, of_bands
 from .bound import lower_bound
-from .cost import ModeCost
-from .diagonals import gram_diagonals, of_noising
+from .cost import ModeCost, gram_diagonals, of_noising
 from .toeplitz_search import SearchedEncoder, best_buffered, best_inverse, best_toeplitz
 
 FORMS = ("toeplitz", "banded", "buffered", "inverse", "banded-inverse")
@@ -119,8 +117,8 @@ def loss(cost: ModeCost, encoder: Encoder) -> float:
     Raises: ProblemError: neither C nor C^-1 banded or Toeplitz, or Toeplitz at rates that change, at more than
         MAX_COLUMNS steps.
     """
-    if cost.by_age and encoder.shipped and encoder.noise_series is not None:
-        return cost.of_series(encoder.noise_series)[0]
+    if cost.by_age and (series := encoder.noise_series()) is not None:
+        return cost.of_series(series)[0]
     if (rows := encoder.diagonals()) is not None:
         return of_bands(cost, rows)[0]
     if (rows := encoder.noise_diagonals()) is not None:
