@@ -32,7 +32,7 @@ NAMES = {
     "mfdl.factorization": """
         ADAPTED_TOLERANCE CORRELATIONS COVARIANCE_SOLVERS ClassFactorizations EstimatedFactorization
         EstimatedProblem FORMS Factorization FactorizationProblem NodeFactorizations NotConverged
-        PREFIX_SUM_TOLERANCE PairwisePrice SOLVERS SavedFactorization SecretBinFactorization SpaceTimeFactorization
+        PREFIX_SUM_TOLERANCE PairwisePrice SOLVERS SavedFactorization BallsInBinsFactorization SpaceTimeFactorization
         SpatialFactorization StructuredFactorization causal_encoder checked_groups default_tolerance degree_labels
         edge_groups evaluate evaluate_long evaluate_nodes factorize factorize_bins factorize_classes factorize_long
         factorize_nodes load optimal_adapted optimal_covariance optimal_pairwise optimal_space_time

@@ -21,11 +21,11 @@ from ..check import FloatArray
 from ..dynamics import Dynamics
 from ..errors import InvalidInput, unknown_name
 from ..factorization import (
+    BallsInBinsFactorization,
     EstimatedFactorization,
     Factorization,
     FactorizationProblem,
     NodeFactorizations,
-    SecretBinFactorization,
     SpaceTimeFactorization,
     SpatialFactorization,
     StructuredFactorization,
@@ -62,8 +62,8 @@ def run_factorize(
         began = time.perf_counter()
         solved, grams = job.solve()
         seconds = time.perf_counter() - began
-    of_bins = _facts_of_bins(config, solved) if isinstance(solved, SecretBinFactorization) else {}
-    certified = solved.best if isinstance(solved, SecretBinFactorization) else solved
+    of_bins = _facts_of_bins(config, solved) if isinstance(solved, BallsInBinsFactorization) else {}
+    certified = solved.best if isinstance(solved, BallsInBinsFactorization) else solved
     weights = job.counted["weights"]
     shared = {
         **config.values("mechanism", "graph", "objective", "momentum", "weight_decay", "lr"),
@@ -93,7 +93,7 @@ def run_factorize(
     }
 
 
-def _facts_of_bins(config: FactorizeConfig, solved: SecretBinFactorization) -> dict[str, Any]:
+def _facts_of_bins(config: FactorizeConfig, solved: BallsInBinsFactorization) -> dict[str, Any]:
     """The target, the noise that meets it, what that costs the models, and every correlation that was tried."""
     tried = [
         {
@@ -153,7 +153,7 @@ def _save(out: str | os.PathLike[str], job: Job, solved: Certified, grams: Any, 
 
 OfTime = Factorization | NodeFactorizations | StructuredFactorization | BinFactorization | BinEncoder
 Certified = OfTime | SpaceTimeFactorization | SpatialFactorization
-Solved = Certified | SecretBinFactorization
+Solved = Certified | BallsInBinsFactorization
 
 
 class Job:
@@ -194,7 +194,7 @@ class Job:
             return self._over_time(self.config.mechanism)
         return (self._over_nodes() if self.config.mechanism in SPATIAL else self._over_both()), None
 
-    def _of_bins(self) -> SecretBinFactorization:
+    def _of_bins(self) -> BallsInBinsFactorization:
         config = self.config
         target = config.values("epsilon", "delta", "adjacency")
         noise_std = noise_of_bins(bins=config.period, **target)

@@ -8,7 +8,7 @@ once. `saved_factorization` keeps any of them with the header that says what it 
 
 from mfdl_solvers import Factorization, FactorizationProblem, NotConverged, causal_encoder
 
-from .balls_in_bins_encoders import CORRELATIONS, SecretBinFactorization, factorize_bins
+from .balls_in_bins_encoders import CORRELATIONS, BallsInBinsFactorization, factorize_bins
 from .groups import checked_groups, edge_groups, read_groups
 from .long_runs import FORMS, StructuredFactorization, evaluate_long, factorize_long
 from .node_covariances import COVARIANCE_SOLVERS, SpatialFactorization, default_tolerance, optimal_covariance
@@ -50,6 +50,7 @@ __all__ = [
     "FORMS",
     "PREFIX_SUM_TOLERANCE",
     "SOLVERS",
+    "BallsInBinsFactorization",
     "ClassFactorizations",
     "EstimatedFactorization",
     "EstimatedProblem",
@@ -59,7 +60,6 @@ __all__ = [
     "NotConverged",
     "PairwisePrice",
     "SavedFactorization",
-    "SecretBinFactorization",
     "SpaceTimeFactorization",
     "SpatialFactorization",
     "StructuredFactorization",

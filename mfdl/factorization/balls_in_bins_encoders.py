@@ -1,4 +1,4 @@
-"""Noise correlated over time for secret bins: from dynamics, bins and error weights to an encoder.
+"""Noise correlated over time for balls-in-bins: from dynamics, bins and error weights to an encoder.
 
 Each record draws one of b bins secretly and takes part in the steps t = bin mod b, so what counts of an encoder is
 M = (|C| E)^T (|C| E), and what noise it needs is a number of M that an accountant says. `factorize_bins` solves for
@@ -48,7 +48,7 @@ BIN_STOPPING = Stopping(tolerance=1e-4, max_iterations=1200)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class SecretBinFactorization:
+class BallsInBinsFactorization:
     """The best encoder among those of several correlations.
 
     Attributes:
@@ -103,8 +103,8 @@ def factorize_bins(
     correlations: Sequence[float] | None = None,
     stopping: Stopping = BIN_STOPPING,
     progress: Progress = "auto",
-) -> SecretBinFactorization:
-    """The local encoder of least error for secret bins, shared by all nodes.
+) -> BallsInBinsFactorization:
+    """The local encoder of least error for balls-in-bins, shared by all nodes.
 
     Args:
         epochs, bins: k and b; T = k b steps.
@@ -145,7 +145,7 @@ def factorize_bins(
     tried: list[tuple[float, float, BinFactorization | BinEncoder]] = []
     posed: FactorizationProblem | None = None
     every: Iterator[tuple[float, BinFactorization | BinEncoder]]
-    with solver_refusals(), shown(progress).status(f"factorizing {k * b:,} steps in {b:,} secret bins"):
+    with solver_refusals(), shown(progress).status(f"factorizing {k * b:,} steps in {b:,} bins"):
         if form == DENSE:
             counted = NoiseObjective(dynamics, k * b, ErrorWeights() if weights is None else weights)
             gram = counted.over_steps() if factor is None else _spread_gram(counted, factor)
@@ -155,7 +155,7 @@ def factorize_bins(
             setting = Setting(dynamics, BallsInBins(k, b).public, weights=weights)
             every = _of_form(setting, b, ordered, form, bandwidth, stopping)
         tried += [(each, float(noise_std(solved.bin_gram)), solved) for each, solved in every]
-    solutions = SecretBinFactorization(
+    solutions = BallsInBinsFactorization(
         tuple(tried), time.perf_counter() - began, None if posed is None else posed.error_gram
     )
     if not solutions.noise_std < math.inf:

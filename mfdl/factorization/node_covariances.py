@@ -4,7 +4,7 @@ R = s I + sum_k R_k: each node keeps noise of variance s to itself, and the node
 they share. At the price of one step, max_i [R^-1]_ii <= r for what an attacker does not know, the noise that stays in
 the models, tr(H R), is minimised. With one seed for all nodes and an outside attacker that is the factorization problem
 min tr(H X^-1) over nodes in place of steps, R = X^-1 / r (CorN-DSGD, problem (9)); with seed groups and coalitions it
-is the convex program of `mfdl_solvers.coalitions` (problem (10)); the same noise on every edge is in `pairwise`.
+is the convex program of `mfdl_solvers.coalitions` (problem (10)). The same noise on every edge: `pairwise_covariance`.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Three forms of X = C^T C over time x nodes, each containing the one before:
 
 - time-space, X = X_t (x) R^-1: one encoder over steps for all base noise, one covariance R over nodes. The nodes' half
-  may be any covariance of `spatial`, so seed groups and coalitions are covered;
+  may be any covariance of `node_covariances`, so seed groups and coalitions are covered;
 - adapted, X = sum_k X_k (x) f_k f_k^T: an encoder of its own for every direction over the nodes;
 - space-time, any X, where T n is small.
 

@@ -1,4 +1,4 @@
-"""M = (|C| E)^T (|C| E) of the noise, for the worst victim: what secret bins see of an algorithm.
+"""M = (|C| E)^T (|C| E) of the noise, for the worst victim: what balls-in-bins sees of an algorithm.
 
 In: an algorithm whose noise enters where gradients do, and who knows which of its columns. Out: a matrix that is at
 least M of every victim, entry by entry, rounded up; or a refusal where the theorem (docs/balls_in_bins_theorem.md)
@@ -8,15 +8,24 @@ from it.
 Noise that correlates time and nodes together, with nothing of it known, is C^-1 of one block causal C over both, and
 what a record of node u moves at step t is sum_s C[t., (s, u)] g_s: v_t[r] = sum over s <= t in r of ||C[t., (s, u)]||.
 
-An encoder with structure is never written out: its M comes from coefficients or bands (`structured_bins`).
+An encoder with structure is never written out: its M comes from coefficients, bands or, where C^-1 is banded, from the
+comparison matrix (`Encoder.bin_gram`). Rows of noise that are made step by step meet C y = z up to Delta z, rows of
+Delta of norms d_t, so the encoder of what is added is (I + Delta)^-1 C. With off = ||d|| < 1 and V = |C| E, an entry of
+|(I + Delta)^-1 C| E is at most V[t, r] + d_t ||V_r|| / (1 - off), and by Cauchy-Schwarz
+
+    M'_rq <= M_rq + ((1 - off)^-2 - 1) ||V_r|| ||V_q||,    ||V_r||^2 = M_rr.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Iterator, Sequence
 
 import numpy as np
+
+from mfdl_solvers.encoders import Encoder
+from mfdl_solvers.problem import ProblemError
 
 from ..algorithms import LinearAlgorithm
 from ..check import FloatArray
@@ -24,10 +33,11 @@ from ..errors import UnsupportedMechanism
 from ..noise import CausalNoise, JointNoise, NoiseOperator
 from .curves.base import UP
 from .forms.separable import inverse_factor
-from .structured_bins import MAX_BINS, structured_gram
 
 ACCURATE = 1e-3
 """How far C times the executor's inverse may be from the identity, in the maximum norm."""
+MAX_BINS = 4096
+"""M of so many is an array of 128 MiB."""
 
 
 def is_product(noise: NoiseOperator) -> bool:
@@ -126,3 +136,30 @@ def _absolute_encoder(C: FloatArray, inverse: FloatArray) -> FloatArray:
         )
     series = off + off @ off / (1 - norm) + norm**3 / (1 - norm)
     return np.asarray(((np.eye(size) + np.tril(series)) @ np.abs(C)) * UP)
+
+
+def structured_gram(encoder: Encoder, num_bins: int) -> FloatArray | None:
+    """M or above, shape (bins, bins); None for an encoder of the user's own, whose products are not known.
+
+    Raises: UnsupportedMechanism: an encoder that is singular to working precision, or more products than are allowed.
+    Cost: O(T bins) of coefficients, O(T width^2) of bands, O(T bins (width + bins)) where a banded inverse is given.
+    """
+    inflation = encoder.inflation
+    try:
+        M = encoder.bin_gram(num_bins) if math.isfinite(inflation) else np.array([math.inf])
+    except ProblemError as error:
+        raise UnsupportedMechanism(str(error)) from None
+    if M is None:
+        return None
+    if not np.isfinite(M).all():
+        raise UnsupportedMechanism(
+            "secret bins need the encoder that the streamed noise inverts, and this one is singular to working "
+            "precision; take an encoder that is better conditioned."
+        )
+    return streamed(M, inflation)
+
+
+def streamed(M: FloatArray, inflation: float) -> FloatArray:
+    """M of the noise that is added, from that of C and (1 - off)^-2, rounded up."""
+    norms = np.sqrt(M.diagonal())
+    return np.asarray((M + (inflation - 1) * np.outer(norms, norms)) * UP)

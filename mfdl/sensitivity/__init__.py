@@ -2,6 +2,6 @@
 
 `elliptope` takes the largest over gradients of norm at most 1 on one pattern, `patterns` over all patterns of a
 participation, from X as an array; `toeplitz` and `banded` from the coefficients or bands of C, by a rule for each kind
-of patterns (`mfdl_solvers.pattern_sets`). Bounds of both sides, none of rounding. `factorization.sensitivity` asks them
-of encoders with structure, `privacy.sensitivity` of views.
+of patterns (`mfdl_solvers.pattern_sets`). Bounds of both sides, none of rounding.
+`factorization.structured_sensitivity` asks them of encoders with structure, `privacy.sensitivity` of views.
 """

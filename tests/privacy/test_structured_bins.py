@@ -17,8 +17,7 @@ import mfdl
 from mfdl.errors import UnsupportedMechanism
 from mfdl.factorization.encoders import Banded, Inverse, Toeplitz, bins
 from mfdl.noise import CausalNoise
-from mfdl.privacy.bin_gram import time_gram
-from mfdl.privacy.structured_bins import streamed, structured_gram
+from mfdl.privacy.bin_gram import streamed, structured_gram, time_gram
 
 sys.path.append(str(Path(__file__).parents[1] / "solvers"))
 from _encoders import banded, buffered, inverse, toeplitz

@@ -2,8 +2,8 @@
 
 `Identity`, `Dense` and `PerColumn` are arrays. `Toeplitz` (banded where it has few coefficients), `Banded`, `Buffered`
 (a few exponentials: BLT) and `Inverse` (C^-1 is one of these: BISR, BandInvMF, lambda-CGD) take O(T) memory. All answer
-one class, `Encoder`, and are immutable. `bins` is what secret bins see of C. Arrays in, arrays out: nothing here knows
-noise, graphs or privacy.
+one class, `Encoder`, and are immutable. `bins` is what balls-in-bins sees of C. Arrays in, arrays out: nothing here
+knows noise, graphs or privacy.
 """
 
 from . import bins

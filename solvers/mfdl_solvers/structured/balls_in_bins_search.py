@@ -1,4 +1,4 @@
-"""Encoders with structure for secret bins: least error under bounds on M = (|C| E)^T (|C| E), without a T x T array.
+"""Encoders with structure for balls-in-bins: least error under bounds on M = (|C| E)^T (|C| E), without a T x T array.
 
 The problem of `mfdl_solvers.balls_in_bins_encoder`, among C >= 0 that are Toeplitz or banded: entries are a shape
 times squares, and L-BFGS minimises the scale-free log tr(H C^-1 C^-T) + log ||M_rq / cap_rq||_p for growing p. The
@@ -42,7 +42,7 @@ LEAST = 1e-3  # of these first coefficients: what a start from elsewhere has at 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class BinEncoder(Certified):
-    """An encoder with structure for secret bins, no entry negative.
+    """An encoder with structure for balls-in-bins, no entry negative.
 
     Attributes:
         encoder: C; bin_gram: M, shape (b, b), rounded up, its largest diagonal entry 1 up to rounding.
@@ -91,7 +91,7 @@ def solve_form(
     if not 0 <= correlation <= 1:
         raise ProblemError(f"correlation must lie in [0, 1], got {correlation!r}.")
     if form not in FORMS:
-        raise ProblemError(f"form must be one of {', '.join(FORMS)} for secret bins, got {form!r}.")
+        raise ProblemError(f"form must be one of {', '.join(FORMS)} for balls-in-bins, got {form!r}.")
     if form == "toeplitz" and not cost.by_age:
         raise ProblemError("form 'toeplitz' takes rates that do not change over the steps; use form 'banded'.")
     began, search = time.perf_counter(), _toeplitz if form == "toeplitz" else _banded
