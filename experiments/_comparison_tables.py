@@ -1,4 +1,4 @@
-"""What the scenes say together: a table for each trust model, one of all scenes, and losses by rate; Markdown and JSON.
+"""Results over all scenes: a table for each trust model, one of all scenes, and losses by rate; Markdown and JSON.
 
 In: the answers of `_protocol.compared`. Out: lines of tables, files.
 """

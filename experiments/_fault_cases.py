@@ -1,9 +1,9 @@
-"""Malformed input for every door of the library, and the judge of how each door answers.
+"""Malformed input for every entry point of the library, and how each of them answers.
 
-A case is drawn from a `random.Random`, so a seed repeats it and Hypothesis can shrink it. Most start from something
-that works and spoil one to three places; what happens to be valid may succeed; sizes are small so that it ends soon.
+A case is drawn from a `random.Random`, so a seed repeats it and Hypothesis can shrink it. Most cases start from valid
+input and spoil one to three places; a case that is still valid may succeed; sizes are small so that cases end soon.
 
-In: a surface's name, a source of chance, an empty folder. Out: an `Outcome`: accepted, refused, stopped (a solver
+In: the name of a surface, a random generator, an empty folder. Out: an `Outcome`: accepted, refused, stopped (a solver
 before its tolerance), or one of FAULTS.
 """
 
@@ -15,11 +15,30 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from _fault_files import config_file, factorization_file, gossip_file, graph_file, groups_file
+from _fault_files import (
+    checkpoint_file,
+    compare_folder,
+    config_file,
+    factorization_file,
+    gossip_file,
+    graph_file,
+    groups_file,
+    small_training,
+)
 from _fault_judge import SECONDS, Outcome, check_files, command, confined, content_of, judged
-from _fault_pools import BASE, GRAPHS, MECHANISMS, NAMES, NUMBERS, OPTIONS, SETTINGS, TEXTS, TRUSTS
-from _fault_runs import checkpoint_file, compare_folder, small_training
-from _fault_values import array, number
+from _fault_values import (
+    BASE,
+    GRAPHS,
+    MECHANISMS,
+    NAMES,
+    NUMBERS,
+    OPTIONS,
+    SETTINGS,
+    TEXTS,
+    TRUSTS,
+    array,
+    number,
+)
 
 from mfdl import ErrorWeights, check, factorization, gossip, graphs, trust
 from mfdl.algorithms import registry

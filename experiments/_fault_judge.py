@@ -1,4 +1,4 @@
-"""The judge of how a door of the library answers: what it said, how long it took, what it left in the folder."""
+"""Judges how an entry point of the library answers: its message, its time, and the files that it left."""
 
 from __future__ import annotations
 

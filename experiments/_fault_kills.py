@@ -1,13 +1,13 @@
-"""Processes killed at random times: what was begun goes on to the same end.
+"""Processes killed at random times: a resumed run ends as an undisturbed one.
 
 One run of `kill` takes a mechanism in turn, and SIGKILLs a training process with checkpoints, then its successor, until
-one of them gets to the end. Every process appends to a journal what it drew, (key, column, step) with a digest of the
-numbers, and what left the nodes, (step) with digests of gradients, noise and messages. Required:
+one of them gets to the end. Every process appends to a journal its draws, (key, column, step) with a digest of the
+numbers, and what the nodes sent, (step) with digests of gradients, noise and messages. Required:
 
-- the models, losses and steps at the end have the bits of a run that nobody disturbed;
+- the models, losses and steps at the end have the bits of an undisturbed run;
 - the journal, repetitions aside, is that of the undisturbed run: nothing is skipped, no place of the noise is used for
   two purposes, and no step is published twice with different content;
-- a process goes on where the last checkpoint stood, and draws nothing that is below it.
+- a process resumes at the last checkpoint, and draws nothing of earlier steps.
 
 Every fifth run is `mfdl compare` (finished seeds are not trained again; the same results), every tenth but not those
 `mfdl factorize --out` (no file, or the whole file), and as often a sweep, which is also killed before, within or after
@@ -32,8 +32,8 @@ from typing import Any
 
 import numpy as np
 import torch
+from _fault_files import small_training
 from _fault_judge import command, whole
-from _fault_runs import small_training
 from rich.console import Console
 from rich.progress import Progress
 

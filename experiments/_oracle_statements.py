@@ -1,4 +1,4 @@
-"""What two oracles must agree on: one random case, one difference; tried by `oracle_agreement.py`.
+"""Statements on which two oracles must agree: one random case, one difference; tried by `oracle_agreement.py`.
 
 A statement is a function from numpy's generator to a relative difference. "=" in its name is equality; "<=" says that
 the first may only be smaller, and the difference is what it exceeds by.

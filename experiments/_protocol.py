@@ -1,7 +1,7 @@
 """One scene of the comparison: rates chosen on seeds of their own, whether the scene counts, then the test.
 
-In: a scene, its rows, a folder. Out: what came of it, from the cells of a sweep kept in that folder: the same call goes
-on where it was stopped and trains nothing twice.
+In: a scene, its rows, a folder. Out: the results, from the cells of a sweep stored in that folder: the same call
+resumes where it was stopped and trains nothing twice.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is compared where: scenes (task, graph, partition) and rows (a mechanism, its batches), as cells of a sweep."""
+"""Scenes (task, graph, partition) and rows (a mechanism, its batches) of the comparison, as cells of a sweep."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MEASURES = {"last": "last_loss", "released": "final_loss"}
 
 @dataclass(frozen=True)
 class Row:
-    """One mechanism, with batches that everybody knows or with secret bins.
+    """One mechanism, with public batches or balls-in-bins.
 
     Attributes:
         mechanism: its name, with the models that it is made for where these are not all.
@@ -32,8 +32,8 @@ class Row:
 
 
 NO_NOISE, INDEPENDENT, REFERENCE = "no noise", "DP-D-SGD", "MAFALDA"
-SECRET_INDEPENDENT, SECRET_BINS = "DP-D-SGD in secret bins", "encoder for secret bins"
-SECRET_AVERAGE = "encoder for secret bins and the average"
+SECRET_INDEPENDENT, SECRET_BINS = "DP-D-SGD with balls-in-bins", "encoder for balls-in-bins"
+SECRET_AVERAGE = "encoder for balls-in-bins and the average"
 ROWS = {
     row.label: row
     for row in (
@@ -47,8 +47,8 @@ ROWS = {
         Row("CorN", "corn", rankings=("eavesdropper",)),
         Row("DECOR", "decor", rankings=("eavesdropper",)),
         Row("time x space", "time-space", rankings=("eavesdropper",)),
-        Row("CorN in secret bins", "corn@released", SECRET, rankings=("eavesdropper",)),
-        Row("time x space in secret bins", "time-space-bins", SECRET, rankings=("eavesdropper",)),
+        Row("CorN with balls-in-bins", "corn@released", SECRET, rankings=("eavesdropper",)),
+        Row("time x space with balls-in-bins", "time-space-bins", SECRET, rankings=("eavesdropper",)),
     )
 }
 

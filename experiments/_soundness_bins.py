@@ -1,8 +1,8 @@
-"""Statements on balls-in-bins: what is accounted is never below an oracle, and close to it where the page says so.
+"""Statements on balls-in-bins: the accounted delta is never below an oracle's, and close to it where the page says so.
 
-Bins without correlation are held against atoms merged into their means
-(`mfdl.testing.oracles.curve_oracles`), one bin and two bins of a replaced record against the Gaussian that they
-are, two correlated bins against quadrature over the plane of their means.
+Bins without correlation are compared with atoms merged into their means (`mfdl.testing.oracles.curve_oracles`), one
+bin and two bins of a replaced record with the Gaussian that they are, two correlated bins with quadrature over the
+plane of their means.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Random questions to the accountant, and their answers by an oracle of its own: exact rational views, written out.
 
-Drawn are algorithms (every mechanism of the registry, and maps nobody named), their dynamics, divisors and scales,
+Drawn are algorithms (every mechanism of the registry, and random maps), their dynamics, divisors and scales,
 participations, trust models with their masks, releases, units. The oracle writes the three masks of each trust model
 anew from the table of trust models, runs the algorithm in fractions (`oracles.exact_run`), and gives a lower bound on
 the true loss: all signs on all patterns for gradients fixed in advance, and for adaptive ones a run in which gradients

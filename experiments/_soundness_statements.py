@@ -1,4 +1,4 @@
-"""Statements on soundness: what the library says is never below what an exact oracle finds; tried by `soundness.py`."""
+"""Statements on soundness: the library's loss is never below that of an exact oracle; tried by `soundness.py`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Statements on what is trained, seen and composed: nothing that a number rests on gets lost on the way.
+"""Statements on runs, views and compositions: every assumption of a guarantee still holds there.
 
-`_soundness_statements.py` asks the accountant. These statements test what comes after it: runs that change the local
-maps for which a Lipschitz constant was given, secret batches under masks, and guarantees of several runs. Lower bounds
+`_soundness_statements.py` tests the accountant. These statements test what follows: runs that change the local maps
+for which a Lipschitz constant was given, balls-in-bins under masks, and guarantees of several runs. Lower bounds
 are closed loops in fractions, a projection of the view by quadrature, and Gaussians below a mixture.
 """
 
@@ -102,10 +102,10 @@ def _task(n: int, records: int) -> Task:
     return linear_task(n, np.ones((records, 1)))
 
 
-# ---- secret batches --------------------------------------------------------------------------------------------------
+# ---- balls-in-bins ------------------------------------------------------------------------------------------
 
 
-@statement("secret batches against masks: one projection <= library", tolerance=QUADRATURE, share=0.02)
+@statement("balls-in-bins against masks: one projection <= library", tolerance=QUADRATURE, share=0.02)
 def secret(rng: np.random.Generator) -> Case:
     algorithm = drawn_secret(rng)
     scheme, n, T = algorithm.participation, algorithm.num_nodes, algorithm.num_steps
@@ -133,7 +133,7 @@ def secret(rng: np.random.Generator) -> Case:
 
 
 def drawn_secret(rng: np.random.Generator) -> LinearAlgorithm:
-    """Few nodes and steps, noise of every structure that secret batches are accounted for."""
+    """Few nodes and steps, noise of every structure that balls-in-bins is accounted for."""
     n, draw = int(rng.integers(1, 4)), rng.random()
     epochs, bins = [(1, 2), (2, 2), (1, 3), (2, 1), (3, 2)][rng.integers(5)]
     scheme: Participation = BallsInBins(epochs, bins)

@@ -1,4 +1,4 @@
-"""What a comparison over scenes and seeds says: paired log ratios, shares of a gap, intervals and tests.
+"""Statistics of a comparison over scenes and seeds: paired log ratios, shares of a gap, intervals and tests.
 
 In: losses of every scene, one for each seed, the same seeds for all rows; inf for a run that diverged. Out: numbers.
 """

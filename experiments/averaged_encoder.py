@@ -1,11 +1,11 @@
-"""One encoder for all draws: what `mafalda` loses that is made for the mean over gossip drawn anew in each round.
+"""One encoder for random gossip: what `mafalda` loses if it is optimised for the mean over the draws.
 
     python experiments/averaged_encoder.py [--out results/averaged_encoder] [--seeds 10]
 
-For each graph and each way to draw, the encoder made for E[H] meets drawn runs that it does not know. Lost: its error
-there above that of the encoder made for this very run (which would have to be found anew, in each run, from a pattern
-that is known beforehand). Gained: how much more the encoder made for the graph without randomness costs there. All have
-unit sensitivity, so mu is the same where every message is seen.
+For each graph and each random gossip, the encoder that is optimal for E[H] is used in sampled runs. Lost: its error
+above that of the encoder optimised for the run itself, which would need the communication pattern beforehand. Gained:
+how much more the encoder optimised for the graph without randomness costs there. All have unit sensitivity, so mu is
+the same where every message is seen.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Private training over links that go one way: push-sum, averages that drift, and links made to go both ways.
+"""Private training over directed edges: push-sum, averages that drift, and edges made undirected.
 
     python experiments/directed.py [--out results/directed] [--seeds 5]
 
 A directed circle of 16 nodes with 16 random edges, digits split by Dirichlet(0.1), 8 epochs of 8 steps, learning
-rate .2, noise of mu = 4 against who sees all messages. `drifting` is D-SGD with equal weights on what a node hears,
-which keeps no average; `unscaled` is D-SGD on push-sum's averages, without its 1 / w; `both ways` has
-Metropolis-Hastings weights on the same links without direction. PNDP: mu of one record against one node, for gradients
-fixed in advance, as a share of mu with all messages seen; the median over pairs. Noise: root mean square in the final
-models, exact.
+rate 0.2, noise of mu = 4 against an attacker who sees all messages. `drifting` is D-SGD with equal weights on the
+received messages, which does not preserve the average; `unscaled` is D-SGD on push-sum's averages, without its 1 / w;
+`both ways` has Metropolis-Hastings weights on the same edges without direction. PNDP: mu of one record against one
+node, for non-adaptive gradients, as a share of mu with all messages seen; the median over pairs. Noise: root mean
+square in the final models, exact.
 """
 
 from __future__ import annotations

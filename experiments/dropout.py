@@ -1,12 +1,13 @@
-"""What absent nodes do to private training, and what repairs of it cost: loss, noise and mu against the share missed.
+"""Dropout of nodes in private training, and the cost of recovery: loss, noise and mu against the share missed.
 
     python experiments/dropout.py [--out results/dropout] [--seeds 5] [--untrained]
 
-Each mechanism is built for the whole network, as nobody knows who will be away, and accounted for the run in which
-nodes are away (the same drawn pattern for all, public), without a repair and with each that it can have. mu: at the
-noise that is mu = 1 with everybody there. Noise and loss: at the noise that is mu = 1 for the very run, so all are
-compared at one mu. Noise: mean square over nodes and steps of the noise in the models, exact. Worst: the largest mu at
-any set of so many nodes that are away in every step, at the noise of mu = 1 with everybody there.
+Each mechanism is built for the whole network, because dropout is not known beforehand, and accounted for the run in
+which nodes are offline (the same random pattern for all mechanisms, public), without recovery and with every kind of
+recovery that it supports. mu: at the noise that gives mu = 1 without dropout. Noise and loss: at the noise that gives
+mu = 1 for the run itself, so that all are compared at one mu. Noise: mean square over nodes and steps of the noise in
+the models, exact. Worst: the largest mu over all sets of a given number of nodes that are offline in every step, at the
+noise that gives mu = 1 without dropout.
 """
 
 from __future__ import annotations

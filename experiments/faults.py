@@ -1,10 +1,11 @@
-"""Faults on purpose: malformed input by the thousand, and processes killed at random times.
+"""Fuzzing and fault injection: malformed input by the thousand, and processes killed at random times.
 
     python experiments/faults.py fuzz --cases 10000 --seed 0 --jobs 2 [--out report.json]
     python experiments/faults.py kill --runs 50 --seed 0 [--out report.json]
 
 `fuzz` draws case k of a seed from Random(f"{seed} {k}"), in the surfaces of `_fault_cases.py` in turn; any traceback,
-hang, partial file or refusal without words ends it with status 1. `kill` is described in `_fault_kills.py`. POSIX only.
+hang, partial file or refusal without a message ends it with status 1. `kill` is described in `_fault_kills.py`. POSIX
+only.
 """
 
 from __future__ import annotations

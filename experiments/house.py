@@ -1,4 +1,4 @@
-"""Counts in the source what should become less: ideas that stand twice, circles of imports, names that say nothing.
+"""Counts what should become less in the source: duplicated ideas, circular imports, names without meaning.
 
     python experiments/house.py [--list COUNT] [--json] [--root DIR]
 

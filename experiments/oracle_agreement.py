@@ -1,4 +1,4 @@
-"""The oracles of mfdl.testing against each other: who judges the judges.
+"""The oracles of `mfdl.testing` compared with each other.
 
 Every line of the table is one statement of `_oracle_statements.py` on which two oracles, or an oracle and the library,
 must agree, tried on random cases. A case is drawn from numpy's generator seeded with (seed, statement, number), so it

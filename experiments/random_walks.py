@@ -1,4 +1,4 @@
-"""What one node learns of another from a token that walks over the graph: given the walk, over its draw, as published.
+"""Random walks: what one node learns of another from a token, given the walk, over its draw, and as published.
 
     python experiments/random_walks.py [--out results/random_walks] [--seeds 20]
 

@@ -1,9 +1,9 @@
-"""The hunt for a number that is too low: random algorithms, masks, participations and scales against exact fractions.
+"""The soundness campaign: random algorithms, masks, participations and scales against exact fractions.
 
-Every number of the accountant is held against an oracle that shares nothing with it (`_soundness_cases.py`): views
+Every number of the accountant is compared with an oracle that shares no code with it (`_soundness_cases.py`): views
 written out in rational arithmetic, all signs on all patterns, and runs whose gradients react. So is every bound of
-encoders with structure (`_soundness_encoders.py`). Any number below what the oracle attains ends the command with
-status 1 and prints the smallest such case.
+encoders with structure (`_soundness_encoders.py`). A number below the oracle's ends the command with status 1, which
+prints the smallest such case.
 
     python experiments/soundness.py [--cases 25000] [--seed 0] [--jobs 2] [--only WORDS] [--out table.json]
 """

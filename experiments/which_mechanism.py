@@ -5,23 +5,23 @@ The protocol, fixed before any run of the test:
 - Data: features clipped at 5 after standardising, a public constant (housing: with constants of the train records,
   declared public; the records of a9a, MNIST and the generated ones are bounded as they are).
 - Scenes, TASK/GRAPH: housing with a linear model (Huber's loss) or a network, a9a, mnist, logistic data of known
-  spectrum; ego-Facebook (148 nodes), Erdos-Renyi (100 nodes, p = .1), a torus of 100 nodes; records dealt out uniformly
+  spectrum; ego-Facebook (148 nodes), Erdos-Renyi (100 nodes, p = 0.1), a torus of 100 nodes; records split uniformly
   or, with "/dirichlet", by classes (alpha = 1). 10 epochs of 16 steps, clipping at 1, Metropolis-Hastings weights,
-  zero-out adjacency, delta = 1e-5, epsilon = .726 (mu = .2). A scene counts only if noise costs DP-D-SGD at least 20 %
-  over no noise, each at its best rate, on the seeds of tuning; one that does not is tried once more at epsilon = .331
-  (mu = .1).
-- Rows: no noise; DP-D-SGD, MAFALDA as published and banded noise with public batches; with secret ones DP-D-SGD and the
-  encoder for secret bins, made for all models or for the average that is published. CorN, DECOR and time x space in the
-  ranking of the eavesdropper. Each with its last model and with the average of its last 48, tuned apart; one run gives
-  both.
-- Tuning: seven rates from .01 to 1, by successive halving on mean ranks, 7 x 2 to 3 x 5 seeds; where the best is at an
+  zero-out adjacency, delta = 1e-5, epsilon = 0.726 (mu = 0.2). A scene counts if noise costs DP-D-SGD at least 20 %
+  over no noise, each at its best rate, on the seeds of tuning; one that does not is tried once more at epsilon = 0.331
+  (mu = 0.1).
+- Rows: no noise; DP-D-SGD, MAFALDA as published and banded noise with public batches; with balls-in-bins DP-D-SGD and
+  the encoder for balls-in-bins, optimised for all models or for the average that is published. CorN, DECOR and time
+  x space in the ranking of the eavesdropper. Each with its last model and with the average of its last 48, tuned apart;
+  one run gives both.
+- Tuning: seven rates from 0.01 to 1, by successive halving on mean ranks, 7 x 2 to 3 x 5 seeds; where the best is at an
   end of the grid, the next rate beyond it is tried, up to four times. Nothing else is chosen. Tuning is not private.
 - Test: 20 seeds that no choice has seen, once, paired; the records of the test are those of tuning. Log ratio to
   MAFALDA's last model, and share of the way from there to no noise (the better of its two). Intervals: bootstrap over
   scenes, then seeds. Wilcoxon's test for each row and scene, corrected by Holm over all of them.
 
-Every run is a cell of a sweep in OUT/SCENE: the same command goes on where it was stopped or killed. OUT/tables.md,
-OUT/results.json and OUT/comparison.png say what came of the scenes so far.
+Every run is a cell of a sweep in OUT/SCENE: the same command resumes where it was stopped or killed. OUT/tables.md,
+OUT/results.json and OUT/comparison.png hold the results so far.
 
     python experiments/which_mechanism.py [--out DIR] [--scenes logistic/torus,a9a/ego/dirichlet,...] [--rows A,B,...]
         [--jobs 2] [--report] [--quick]

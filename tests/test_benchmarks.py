@@ -53,7 +53,7 @@ def test_memory_of_a_stream_does_not_grow_with_its_steps(script, curve, monkeypa
 
 
 def test_a_missing_peer_is_named_with_what_installs_it(script, capsys, monkeypatch):
-    dense = script("dense")
+    dense = script("dense_peers")
     monkeypatch.setenv("MFDL_BENCH_PEER", "/no/such/python")
     monkeypatch.setattr(dense, "beside", lambda *given: {"own": {"seconds": 1.0}, "interpreter": given[-1]})
     monkeypatch.setattr(sys, "argv", ["dense", "32", "--cores", "1", "--grams", "ring"])

@@ -1,8 +1,9 @@
-"""What papers of the field state, beside the library that computes it: facts, published bounds, claims and figures.
+"""Statements of papers of the field, beside the library: facts, published bounds, claims and figures.
 
-A folder holds what belongs to one paper: `facts.toml` (what it states, and whether that is so), `figures.toml` with
-the code of its figures, its privacy bounds and rates as printed or as coded, and its statements as claims
-(`..._claims.py`). `facts`, `citations`, `paper_claims` and `figures` read them all; `commands` are those of `mfdl`.
+A folder holds what belongs to one paper: `facts.toml` (its statements, and whether they hold), `figures.toml` with the
+code of its figures, its privacy bounds and rates as printed or as coded, and its statements as claims
+(`..._claims.py`, or the package itself if it has nothing else). `facts`, `citations`, `paper_claims` and `figures` read
+them all; `commands` are those of `mfdl`.
 Nothing in `mfdl` imports this package: it is found by entry points (`mfdl.extensions`).
 
 Bounds exist to be compared with; for a guarantee use the accounting of `mfdl`. Papers, by arXiv id:
@@ -13,9 +14,9 @@ Bounds exist to be compared with; for a guarantee use the accounting of `mfdl`. 
 - [PNF] 2510.19934, a token on a random walk.
 - [MF] 2510.17480, decentralized learning as a matrix factorization.
 
-What every bound leaves out: pairwise bounds, where messages are hidden from the attacker, hold for gradients fixed in
-advance at most. On the path u - w - v with two steps, a gradient of w that reacts to what u sent has total variation
-0.271, where Muffliato's bound of 1/3 for mu^2 allows 0.227.
+Limits of all of these bounds: pairwise bounds, where messages are hidden from the attacker, hold at most for
+non-adaptive gradients. On the path u - w - v with two steps, a gradient of w that reacts to the message of u has total
+variation 0.271, where Muffliato's bound of 1/3 for mu^2 allows 0.227.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ _MODULES = {
     "muffliato.published_losses": "muffliato_as_coded muffliato_squared",
     "noise_in_models": "accumulated_error average_error heterogeneity one_step_error pairwise_error",
     "published": "PublishedBound Quantity",
-    "random_walk.walk_bounds": "hitting_times pn_f_dp walk_known",
+    "random_walk": "hitting_times pn_f_dp walk_known",
     "paper_claims": "published_claims",
     "whisper": "whisper_theorem",
 }

@@ -8,7 +8,6 @@ Claims, published bounds and tests take their words from here; whether they are 
 from __future__ import annotations
 
 import functools
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from types import MappingProxyType
 from typing import Any
 
 from mfdl.errors import unknown_name
+from mfdl.runs.option_files import read_toml
 
 PAPERS = ("mafalda", "decor", "corn", "whisper", "muffliato", "zip_dl", "random_walk", "gdp", "balls_in_bins")
 KINDS = ("privacy", "utility", "notation", "reproduction")
@@ -71,7 +71,7 @@ class Fact:
 
 def table_of(paper: str, kind: str) -> dict[str, Any]:
     """What `PAPER/KIND.toml` holds: "facts" or "figures" of a paper."""
-    return tomllib.loads((Path(__file__).parent / paper / f"{kind}.toml").read_text(encoding="utf-8"))
+    return read_toml(Path(__file__).parent / paper / f"{kind}.toml")
 
 
 @functools.cache

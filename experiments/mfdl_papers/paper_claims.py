@@ -41,10 +41,9 @@ MODULES = (
     "zip_dl",
     "decor.accounting_claims",
     "decor.training_claims",
-    "corn.budget_claims",
+    "corn.corn_claims",
     "gdp",
     "whisper.whisper_claims",
-    "corn.covariance_claims",
     "balls_in_bins",
 )
 

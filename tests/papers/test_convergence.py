@@ -138,17 +138,29 @@ def test_rates_are_the_leading_terms_of_theorem_2(q):
     assert_allclose(decor_rate("ring:n=16", **longer, dimension=10, **known).privacy, rate.privacy, rtol=1e-12)
 
 
-def test_bad_arguments_are_refused():
-    at = {"loss": 0.0, "gradient_squared": 1.0, "disagreement": 0.0}
-    with pytest.raises(InvalidInput, match=r"learning_rate must be at most 1 / smoothness = 0.25 .* got 0.3"):
-        decor_descent(RING, learning_rate=0.3, **at, **KNOWN)
-    with pytest.raises(InvalidInput, match="doubly stochastic"):
-        decor_descent(gossip.uniform("star:n=5"), learning_rate=0.1, **at, **KNOWN)
-    with pytest.raises(InvalidInput, match="gossip must mix"):
-        decor_disagreement(gossip.from_array(np.eye(3)), learning_rate=0.1, gradient_squared=0, disagreement=0, **KNOWN)
-    with pytest.raises(InvalidInput, match="initial_loss must be"):
-        decor_step_size(RING, 5, sigma_local=1, dimension=1, smoothness=1.0)
-    with pytest.raises(InvalidInput, match="initial_loss must be"):
-        decor_rate_non_convex("ring:n=16", epsilon=2, delta=1e-5, num_steps=5, dimension=1, smoothness=1.0)
-    with pytest.raises(InvalidInput, match=r"epsilon must be at most 2.343"):
-        decor_rate("ring:n=16", epsilon=40, delta=1e-5, num_steps=5, dimension=1, smoothness=1.0, pl_constant=1.0)
+AT = {"loss": 0.0, "gradient_squared": 1.0, "disagreement": 0.0}
+SHORT = {"delta": 1e-5, "num_steps": 5, "dimension": 1, "smoothness": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda: decor_descent(RING, learning_rate=0.3, **AT, **KNOWN),
+            r"learning_rate must be at most 1 / smoothness = 0.25 .* got 0.3",
+        ),
+        (lambda: decor_descent(gossip.uniform("star:n=5"), learning_rate=0.1, **AT, **KNOWN), "doubly stochastic"),
+        (
+            lambda: decor_disagreement(
+                gossip.from_array(np.eye(3)), learning_rate=0.1, gradient_squared=0, disagreement=0, **KNOWN
+            ),
+            "gossip must mix",
+        ),
+        (lambda: decor_step_size(RING, 5, sigma_local=1, dimension=1, smoothness=1.0), "initial_loss must be"),
+        (lambda: decor_rate_non_convex("ring:n=16", epsilon=2, **SHORT), "initial_loss must be"),
+        (lambda: decor_rate("ring:n=16", epsilon=40, **SHORT, pl_constant=1.0), r"epsilon must be at most 2.343"),
+    ],
+)
+def test_bad_arguments_are_refused(call, message):
+    with pytest.raises(InvalidInput, match=message):
+        call()

@@ -18,7 +18,7 @@ from mfdl.testing import check_claim, claim, describe, exact_delta, exact_epsilo
 from mfdl.testing.oracles import elliptope_reference, exact_view_gram
 from mfdl.testing.strategies import random_encoder
 from mfdl_papers import all_facts, published_claims
-from mfdl_papers.corn.budget_claims import NoisySystem, covariances
+from mfdl_papers.corn.corn_claims import NoisySystem, covariances
 from mfdl_papers.decor.accounting_claims import coded_search
 from mfdl_papers.decor.training_claims import BOUND_CONSTANT, bound_and_loss
 

@@ -20,6 +20,7 @@ from mfdl_papers.figures import (
     Table,
     Verdict,
     names,
+    paired_verdicts,
     reproduce,
     verdicts,
 )
@@ -207,7 +208,7 @@ ONE = np.array([1.0])
     ],
 )
 def test_ordered(points, verdict):
-    assert verdicts.ordered(points) == verdict
+    assert paired_verdicts.ordered(points) == verdict
 
 
 @pytest.mark.parametrize(
@@ -221,36 +222,36 @@ def test_ordered(points, verdict):
     ],
 )
 def test_tied(a, b, verdict):
-    assert verdicts.tied(a, b) == verdict == verdicts.tied(b, a)
+    assert paired_verdicts.tied(a, b) == verdict == paired_verdicts.tied(b, a)
 
 
 @given(st.lists(st.tuples(*[st.floats(1e-3, 1e3)] * 2), min_size=2, max_size=8))
 def test_the_interval_is_that_of_the_paired_t_test(losses):
     a, b = np.array(losses).T
-    mean, half = verdicts.mean_log_ratio(a, b)
+    mean, half = paired_verdicts.mean_log_ratio(a, b)
     logs = np.log(a) - np.log(b)
     if np.ptp(logs) < 1e-12:
         assert half < 1e-9
         return
     low, high = stats.ttest_1samp(logs, 0.0).confidence_interval(0.95)
     assert (mean - half, mean + half) == pytest.approx((low, high), rel=1e-9, abs=1e-12)
-    swapped = verdicts.mean_log_ratio(b, a)
+    swapped = paired_verdicts.mean_log_ratio(b, a)
     assert swapped == pytest.approx((-mean, half))
 
 
 def test_lowest_and_ratios_take_a_diverged_run_as_infinitely_bad():
-    assert verdicts.lowest({"a": np.array([1.0, np.nan]), "b": HIGH}) == "b"
-    assert verdicts.of_means(HIGH, LOW) == pytest.approx(9.2 / 3)
-    assert verdicts.of_means(np.array([np.nan, 1.0]), np.array([1.0, 1.0])) == math.inf
-    assert math.isnan(verdicts.of_means(np.array([np.nan]), np.array([np.nan])))
+    assert paired_verdicts.lowest({"a": np.array([1.0, np.nan]), "b": HIGH}) == "b"
+    assert paired_verdicts.of_means(HIGH, LOW) == pytest.approx(9.2 / 3)
+    assert paired_verdicts.of_means(np.array([np.nan, 1.0]), np.array([1.0, 1.0])) == math.inf
+    assert math.isnan(paired_verdicts.of_means(np.array([np.nan]), np.array([np.nan])))
 
 
 @pytest.mark.parametrize(("a", "b"), [(np.array([]), np.array([])), (LOW, ONE)])
 def test_unpaired_losses_are_refused(a, b):
     with pytest.raises(InvalidInput, match="paired losses"):
-        verdicts.mean_log_ratio(a, b)
+        paired_verdicts.mean_log_ratio(a, b)
 
 
 def test_no_point_is_refused():
     with pytest.raises(InvalidInput, match="at least one point"):
-        verdicts.ordered({})
+        paired_verdicts.ordered({})

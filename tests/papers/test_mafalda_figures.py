@@ -9,7 +9,7 @@ import pytest
 
 from mfdl.commands import main
 from mfdl.runs import Cell
-from mfdl_papers.figures import RunScale, verdicts
+from mfdl_papers.figures import RunScale, paired_verdicts
 from mfdl_papers.mafalda import figure_2, housing, over_time, trade_off
 
 SEEDS = np.array([0.0, 0.01, -0.01])  # around a loss
@@ -71,8 +71,8 @@ def test_where_nobody_reaches_the_level_it_is_a_direction_at_most():
 
 def test_pseudo_values_of_a_mean_are_the_values():
     values = np.array([1.0, 2.0, 6.0])
-    np.testing.assert_allclose(verdicts.jackknifed(lambda part: float(part.mean()), values), values)
-    assert verdicts.jackknifed(lambda part: math.inf, values).tolist() == [math.inf]
+    np.testing.assert_allclose(paired_verdicts.jackknifed(lambda part: float(part.mean()), values), values)
+    assert paired_verdicts.jackknifed(lambda part: math.inf, values).tolist() == [math.inf]
 
 
 def test_a_baseline_that_never_comes_there_counts_at_the_largest_epsilon():

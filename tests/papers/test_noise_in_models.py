@@ -256,31 +256,29 @@ def test_the_leading_error_is_n_minus_q_times_below_independent_noise(q):
 # What is refused
 
 
-def test_bad_arguments_are_refused():
-    star = gossip.uniform("star:n=5")
-    with pytest.raises(InvalidInput, match="covariance must be 5 x 5"):
-        one_step_error(star, np.eye(4))
-    with pytest.raises(InvalidInput, match="covariance must be symmetric"):
-        accumulated_error(star, np.triu(np.ones((5, 5))), 2)
-    with pytest.raises(InvalidInput, match="covariance must be finite"):
-        average_error(star, np.full((5, 5), np.nan))
-    with pytest.raises(InvalidInput, match="sigma_pair must be a finite number >= 0"):
-        pairwise_error(star, -1.0)
-    with pytest.raises(InvalidInput, match="unknown part of the gossip matrix 'row'; did you mean 'rows'"):
-        heterogeneity(star, of="row")
-    with pytest.raises(InvalidInput, match="doubly stochastic"):
-        decor_theorem_2(star, **FULL)
-    with pytest.raises(InvalidInput, match=r"gossip must mix.*got p = 0"):
-        decor_step_sizes(gossip.from_array(np.eye(3)), 5, **PROBLEM)
-    for name, value in {
-        "num_steps": 0,
-        "dimension": 0,
-        "smoothness": 0.0,
-        "pl_constant": -1.0,
-        "initial_loss": -1.0,
-    }.items():
-        with pytest.raises(InvalidInput, match=f"{name} must be"):
-            decor_theorem_2(RING, **{**FULL, name: value})
+STAR = gossip.uniform("star:n=5")
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: one_step_error(STAR, np.eye(4)), "covariance must be 5 x 5"),
+        (lambda: accumulated_error(STAR, np.triu(np.ones((5, 5))), 2), "covariance must be symmetric"),
+        (lambda: average_error(STAR, np.full((5, 5), np.nan)), "covariance must be finite"),
+        (lambda: pairwise_error(STAR, -1.0), "sigma_pair must be a finite number >= 0"),
+        (lambda: heterogeneity(STAR, of="row"), "unknown part of the gossip matrix 'row'; did you mean 'rows'"),
+        (lambda: decor_theorem_2(STAR, **FULL), "doubly stochastic"),
+        (lambda: decor_step_sizes(gossip.from_array(np.eye(3)), 5, **PROBLEM), r"gossip must mix.*got p = 0"),
+        (lambda: decor_theorem_2(RING, **{**FULL, "num_steps": 0}), "num_steps must be"),
+        (lambda: decor_theorem_2(RING, **{**FULL, "dimension": 0}), "dimension must be"),
+        (lambda: decor_theorem_2(RING, **{**FULL, "smoothness": 0.0}), "smoothness must be"),
+        (lambda: decor_theorem_2(RING, **{**FULL, "pl_constant": -1.0}), "pl_constant must be"),
+        (lambda: decor_theorem_2(RING, **{**FULL, "initial_loss": -1.0}), "initial_loss must be"),
+    ],
+)
+def test_bad_arguments_are_refused(call, message):
+    with pytest.raises(InvalidInput, match=message):
+        call()
 
 
 def test_sparse_covariances_and_graphs_without_edges():

@@ -17,7 +17,7 @@ from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.privacy.gaussian import delta_from_mu
 from mfdl.testing.strategies import gossip_matrices
 from mfdl_papers import hitting_times, pn_f_dp, walk_known
-from mfdl_papers.random_walk.walk_bounds import WalkLosses, _over_walks, _visits_until, smallest_epsilon
+from mfdl_papers.random_walk import WalkLosses, _over_walks, _visits_until, smallest_epsilon
 
 GRID = 2 * 16 / 2**13  # of the smallest grid: how much one rounding may add
 SMALL = gossip_matrices(min_nodes=2, max_nodes=3)

@@ -90,5 +90,5 @@ def product_gram(solved):
     return np.kron(solved.time.gram, solved.space.gram)
 
 
-def adapted_gram(solved):
+def per_mode_gram(solved):
     return sum(np.kron(X, np.outer(f, f)) for X, f in zip(solved.grams, solved.basis.T, strict=True))

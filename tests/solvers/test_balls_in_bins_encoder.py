@@ -1,4 +1,4 @@
-"""Encoders for secret bins: what they keep to, what they cost, and that their lower bound is one."""
+"""Encoders for balls-in-bins: their constraints, their loss, and that the lower bound is a bound."""
 
 from __future__ import annotations
 

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 from _modes import (
     FLORENTINE,
-    adapted_gram,
     dense_gram,
     dense_problem,
     exact_loss,
     graph_problem,
     largest_class_sum,
     mode_problems,
+    per_mode_gram,
 )
 from effort import examples
 from hypothesis import given
@@ -38,7 +38,7 @@ from mfdl_solvers import (
 @given(problem=mode_problems())
 def test_loss_and_sensitivity_are_those_of_the_dense_gram(problem):
     solved = per_mode_encoder.solve(problem)
-    X = adapted_gram(solved)
+    X = per_mode_gram(solved)
     assert_allclose(solved.loss, exact_loss(problem, solved.grams, solved.basis), rtol=1e-9)
     assert_allclose(solved.sensitivity**2, largest_class_sum(problem, X), rtol=1e-9)
     assert_allclose(solved.sensitivity, 1.0, rtol=1e-9)

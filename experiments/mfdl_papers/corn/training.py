@@ -16,10 +16,11 @@ import numpy as np
 from mfdl.pictures.panels import Panel
 from mfdl.training import tasks
 
+from ..figures.paired_verdicts import mean_log_ratio, of_means, ordered, tied
 from ..figures.published_figures import PublishedFigure, RunScale
 from ..figures.reproduction import Reproduction
 from ..figures.trained_panels import losses, of_panels, seeded
-from ..figures.verdicts import Verdict, everywhere, mean_log_ratio, of_means, ordered, tied
+from ..figures.verdicts import Verdict, everywhere
 from .covariance_figures import CLIP_NORM, DELTA, DENSITY, EPSILON, EPSILONS, NODES, STEPS, draws_of, graph_name
 
 DENSITIES = (0.2, 0.4, 0.5, 0.6, 0.8, 1.0)  # of panel (b); 0.5 at EPSILON is a point of panel (a) too

@@ -11,10 +11,11 @@ import numpy as np
 from mfdl.pictures.panels import Panel
 from mfdl.runs.comparison_config import ComparisonConfig
 
+from ..figures.paired_verdicts import lowest, ordered
 from ..figures.published_figures import PublishedFigure, RunScale
 from ..figures.reproduction import Reproduction, Table
 from ..figures.trained_panels import losses, of_panels, spread
-from ..figures.verdicts import Verdict, everywhere, lowest, ordered
+from ..figures.verdicts import Verdict, everywhere
 from .tradeoff import COUPLES, GRAPHS, BudgetCurves, judged, runs, seeds_of
 
 EPSILONS, QUICK_EPSILONS = (3.0, 5.0, 7.0, 10.0, 15.0, 20.0, 25.0, 30.0, 40.0), (10.0,)

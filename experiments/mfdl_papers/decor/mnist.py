@@ -50,8 +50,8 @@ MISSING = (
 
 
 @dataclasses.dataclass(frozen=True)
-class Wanted:
-    """One run."""
+class MnistRun:
+    """One training run of Figure 1 (c)."""
 
     graph: str
     line: str
@@ -76,7 +76,7 @@ def published(graph: str, line: str, epsilon: float) -> tuple[float, float]:
     return {"torus": ((5.0, 1.0), (1.0, 5.0)), "ring": ((2.0, 1.0), (1.0, 1.5))}[graph][largest]
 
 
-def train(wanted: Wanted) -> dict[str, Any]:
+def train(wanted: MnistRun) -> dict[str, Any]:
     """Final test accuracy, mean over nodes, and the guarantee."""
     on = GRAPHS["complete" if wanted.line == "CDP" else wanted.graph]
     graph = graphs.load(on)
@@ -108,7 +108,7 @@ def train(wanted: Wanted) -> dict[str, Any]:
     }
 
 
-def accuracies(wanted: Iterable[Wanted], figure: PublishedFigure, scale: RunScale) -> dict[Wanted, dict[str, Any]]:
+def accuracies(wanted: Iterable[MnistRun], figure: PublishedFigure, scale: RunScale) -> dict[MnistRun, dict[str, Any]]:
     """Trains the runs that the folder lacks; each is stored as soon as it is finished."""
     every = list(dict.fromkeys(wanted))
     folder = scale.out / figure.name / "runs"
@@ -149,9 +149,9 @@ def run(figure: PublishedFigure, scale: RunScale) -> Reproduction:
     epsilons, seeds = scale.pick(QUICK_EPSILONS, tuple(EPSILONS)), seeds_of(scale, 1, 4)
     steps, shown_graphs = scale.pick(QUICK_STEPS, STEPS), scale.pick(("ring",), tuple(GRAPHS))
 
-    def wanted(graph: str, line: str, epsilon: float, seed: int) -> Wanted:
+    def wanted(graph: str, line: str, epsilon: float, seed: int) -> MnistRun:
         on = "complete" if line == "CDP" else graph
-        return Wanted(on, line, epsilon, seed, steps, scale.data_home)
+        return MnistRun(on, line, epsilon, seed, steps, scale.data_home)
 
     points = [(g, line, e, s) for g in shown_graphs for line in LINES for e in epsilons for s in seeds]
     results = accuracies([wanted(*point) for point in points], figure, scale)

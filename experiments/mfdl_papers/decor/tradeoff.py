@@ -1,6 +1,6 @@
-"""What the three panels of DECOR's Figure 1 share: graphs, couples of noise, curves over budgets, claims.
+"""DECOR, Figure 1: graphs, couples of noise, curves over budgets and claims of its three panels; and panel (a).
 
-Panel (a) itself: least squares at user level on three graphs, LDP, CDP and DECOR at equal budgets.
+Panel (a) is least squares at user level on three graphs, LDP, CDP and DECOR at equal budgets.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from mfdl.factorization import PairwisePrice
 from mfdl.pictures.panels import Panel
 from mfdl.runs.comparison_config import ComparisonConfig
 
+from ..figures.paired_verdicts import lowest, of_means, ordered
 from ..figures.published_figures import PublishedFigure, RunScale
 from ..figures.reproduction import Reproduction, Table
 from ..figures.trained_panels import losses, numbers_of, of_panels, seeded, spread
-from ..figures.verdicts import Verdict, everywhere, lowest, measured, of_means, ordered
+from ..figures.verdicts import Verdict, everywhere, measured
 
 GRAPHS = {"ring": "ring:n=16", "torus": "torus:n=16", "complete": "complete:n=16"}
 GRAPH_COLOURS = dict(zip(GRAPHS, ("#cc79a7", "#0072b2", "#009e73"), strict=True))
@@ -31,8 +32,10 @@ CLOSE = 2.0
 """Up to this factor two losses are called close; the paper gives no number."""
 
 Options = Callable[[str, str, float], Mapping[str, Any]]
-"""(graph, mechanism, epsilon) -> what a run depends on beside these."""
+"""(graph, mechanism, epsilon) -> the other options of a run."""
 Point = tuple[str, str, float]  # graph, line or couple, epsilon
+
+# panel (a)
 EPSILONS, QUICK_EPSILONS = (1.0, 3.0, 5.0, 7.0, 10.0, 15.0, 20.0, 25.0, 30.0, 40.0), (3.0, 10.0, 40.0)
 STEPS, LAST_STEPS = 3500, 199
 SETTINGS: Mapping[str, Any] = {

@@ -60,11 +60,11 @@ class PublishedFigure:
     """One published figure.
 
     Attributes:
-        name: what `mfdl reproduce` calls it; paper, figure: where it is published.
-        claim: what the paper says that it shows.
+        name: of `mfdl reproduce`; paper, figure: where it is published.
+        claim: of the paper about this figure.
         quick_minutes: of `--quick` on two cores; full_cost: of the full run, in words.
         code: module of `mfdl_papers` and its function of (figure, scale), as "mafalda.figure_2:run".
-        data: what it needs beside this package: names of `mfdl data list`, and files that the user brings.
+        data: required beside this package: names of `mfdl data list`, and files that the user brings.
         deviations: where our settings are not the published ones, each with its reason.
     """
 

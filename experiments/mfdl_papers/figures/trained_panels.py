@@ -20,7 +20,7 @@ Key = TypeVar("Key")
 
 
 def engine(scale: RunScale) -> Engine:
-    """What computes the cells of a figure."""
+    """The engine that computes the cells of a figure."""
     return Engine(scale.engine, jobs=scale.jobs, scheduler=scale.scheduler)
 
 

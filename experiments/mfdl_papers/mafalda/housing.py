@@ -2,8 +2,8 @@
 
 An MLP 8-64-1 on 80 % of the records, split uniformly over the nodes; 20 epochs of b steps, rate 0.1, records clipped at
 1, gossip uniform over closed neighbourhoods, zero-out adjacency, delta = 1e-6, LDP; b is 19 in the text, 16 in code.
-All mechanisms of one seed share data, first model and batch order. Figures share their cells, so that what one figure
-trained serves the others.
+All mechanisms of one seed share data, first model and batch order. Figures share their cells, so that a run of one
+figure serves the others.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ NAMED = {"Florentine": "florentine", "Ego": "ego-facebook"}
 EPOCHS, FIRST_SEED = 20, 421
 PERIODS = (16,), (16, 19)  # of the code; of code and text
 BUDGETS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
-BLOCK = 5  # seeds of one mechanism in a row: what was solved for it serves them, and a stopped run has whole blocks
+BLOCK = 5  # seeds of one mechanism in a row: its factorization serves all of them, and a stopped run has whole blocks
 
 
 @dataclasses.dataclass(frozen=True)
 class Place:
     """A graph and the steps of an epoch.
 
-    Attributes: name: what pictures call it; graph: its spec, or a file of which the largest component is taken.
+    Attributes: name: in pictures; graph: its spec, or a file of which the largest component is taken.
     """
 
     name: str
@@ -55,7 +55,7 @@ class Place:
 
 @dataclasses.dataclass(frozen=True)
 class TrainedPoint:
-    """One line's point: a mechanism at a budget (mu; None without noise) somewhere."""
+    """A point of a line: a mechanism at a budget (mu; None without noise) on a graph."""
 
     place: Place
     mechanism: str
@@ -138,7 +138,7 @@ def runs(points: Sequence[TrainedPoint], seeds: Sequence[int]) -> Iterator[tuple
 
 @dataclasses.dataclass(frozen=True)
 class Results:
-    """What came of points, each with the same seeds."""
+    """Results of trained points, each with the same seeds."""
 
     store: Store
     cells: Mapping[TrainedPoint, Sequence[Cell]]
@@ -170,7 +170,7 @@ class Results:
 
 
 def trained(scale: RunScale, points: Sequence[TrainedPoint], seeds: Sequence[int]) -> Results:
-    """Runs what the store of these figures lacks.
+    """Runs the cells that the store of these figures lacks.
 
     Raises: InvalidInput: a run failed; the message is that of the first one.
     """

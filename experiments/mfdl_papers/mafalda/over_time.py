@@ -10,10 +10,11 @@ import numpy as np
 
 from mfdl.pictures.panels import Panel
 
+from ..figures.paired_verdicts import clear, jackknifed, ordered
 from ..figures.published_figures import PublishedFigure, RunScale
 from ..figures.reproduction import Reproduction, Table
 from ..figures.trained_panels import of_panels, spread
-from ..figures.verdicts import Verdict, clear, everywhere, jackknifed, measured, ordered
+from ..figures.verdicts import Verdict, everywhere, measured
 from . import housing
 from .housing import COLOURS, NAMES, OURS, WITHOUT_NOISE, Place, TrainedPoint
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from mfdl.testing.oracles.curve_oracles import exact_epsilon
 
-from ..corn.budget_claims import DELTAS, EPSILONS, NoisySystem, epsilon_spent, mu_of, systems
+from ..corn.corn_claims import DELTAS, EPSILONS, NoisySystem, epsilon_spent, mu_of, systems
 from ..paper_claims import statements
 from . import whisper_theorem
 

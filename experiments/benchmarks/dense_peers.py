@@ -6,7 +6,7 @@ its threads, which a busy machine distorts less. Ours includes posing the proble
 runs where MFDL_BENCH_PEER names an interpreter that has jax_privacy, or this one has it. It is stopped at a multiple of
 our seconds, wall and cpu both (LIMITS, or `--limit`); then `reached` is false, the ratios what they are at least.
 
-    python experiments/benchmarks/dense.py [SIZE ...] [--cores 1 2] [--grams NAME ...] [--limit TIMES]
+    python experiments/benchmarks/dense_peers.py [SIZE ...] [--cores 1 2] [--grams NAME ...] [--limit TIMES]
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
 """Noise over time and nodes: the forms that scale against the dense program and against cvxpy; ratios of seconds.
 
-On a ring the adapted form reaches the optimum of any noise, so all three solve the same problem,
+On a ring the per-mode form reaches the optimum of any noise, so all three solve the same problem,
 each from the graph on.
 
-    python experiments/benchmarks/space_time.py [--large]
+    python experiments/benchmarks/time_and_nodes.py [--large]
 
-`--large`: time-space and adapted on ego-Facebook, 20 epochs of 16 steps (minutes; needs the graph, see `mfdl data`).
+`--large`: the Kronecker and per-mode forms on ego-Facebook, 20 epochs of 16 steps (minutes; needs the
+graph, see `mfdl data`).
 """
 
 from __future__ import annotations
