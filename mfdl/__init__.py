@@ -51,6 +51,7 @@ _EXPORTS = {
     "algorithms": "=mfdl.algorithms",
     "audit": "=mfdl.audit",
     "calibrate": "mfdl.noise_scale",
+    "calibrate_named": "mfdl.noise_scale",
     "data": "=mfdl.data",
     "decor_couples": "mfdl.decor_search",
     "factorization": "=mfdl.factorization",
@@ -99,7 +100,7 @@ if TYPE_CHECKING:
     from .errors import InvalidInput, UnsupportedMechanism
     from .factorization import NotConverged
     from .mechanism import Mechanism
-    from .noise_scale import account, calibrate, with_noise, without_noise
+    from .noise_scale import account, calibrate, calibrate_named, with_noise, without_noise
     from .objective import ErrorWeights, NoiseObjective
     from .participation import (
         BallsInBins,

@@ -1,4 +1,4 @@
-"""How much noise, and what it guarantees: `account`, `calibrate`, `with_noise` and `without_noise`.
+"""How much noise, and what it guarantees: `account`, `calibrate`, `calibrate_named`, `with_noise`, `without_noise`.
 
 In: an algorithm of any participation under a trust model, or a `View` given as matrices. Out: the `Guarantee` of a
 noise, or the `Mechanism` of the least noise that meets a target, which is never exceeded.
@@ -11,16 +11,18 @@ from collections.abc import Hashable, Mapping
 from typing import TYPE_CHECKING, Any, cast, overload
 
 from . import check
-from .algorithms import LinearAlgorithm
+from .algorithms import LinearAlgorithm, registry
+from .dynamics import Dynamics
 from .errors import InvalidInput
 from .keywords import refusing
 from .mechanism import Calibrated, Mechanism
-from .participation import Participation
+from .participation import BallsInBins, Participation
 from .privacy import budgets
 from .privacy.curves import MonteCarlo
 from .privacy.guarantee import Guarantee
 from .privacy.losses import PrivacyLosses
 from .privacy.question import Question, Target, require_noise
+from .privacy.sampled_exposures import noise_of_bins
 from .privacy.view_exposures import question_of
 from .progress import Progress
 from .trust import TrustModel
@@ -186,6 +188,43 @@ def calibrate(
     return (
         CalibratedView(algorithm, guarantee) if isinstance(algorithm, View) else Mechanism(algorithm, guarantee, trust)
     )
+
+
+def calibrate_named(
+    name: str,
+    dynamics: Dynamics,
+    participation: Participation,
+    *,
+    trust: TrustModel,
+    adjacency: str,
+    mu: float | None = None,
+    epsilon: float | None = None,
+    delta: float | None = None,
+    **options: Any,
+) -> Mechanism:
+    """The named mechanism with its free parameters at their best for the target, calibrated to it.
+
+    "mafalda-bins" and "time-space-bins" get the encoder that is best for this epsilon and delta under balls-in-bins.
+
+    >>> import mfdl
+    >>> dynamics = mfdl.Dynamics(mfdl.gossip.metropolis_hastings("path:n=3"), 0.1)
+    >>> target = {"adjacency": "zero-out", "epsilon": 2.0, "delta": 1e-5}
+    >>> bins = mfdl.BallsInBins(epochs=2, bins=3)
+    >>> calibrate_named("dp-dsgd", dynamics, bins, trust=mfdl.trust.LDP(), clip_norm=1.0, **target).algorithm.name
+    'dp-dsgd'
+
+    Args: name: as `mfdl mechanisms` lists them, also "NAME@WEIGHTS"; options: further ones of `calibrate`.
+    Raises: InvalidInput: an unknown name, or no target or two; UnsupportedMechanism: not for this participation.
+    Source: docs/balls_in_bins_theorem.md.
+    """
+    Target(mu, epsilon, delta, "tightest")  # refuses what is none before any work
+    noise_std = None
+    if registry.is_of_secret_bins(name) and isinstance(participation, BallsInBins) and epsilon is not None:
+        assert delta is not None  # `Target` refuses epsilon alone
+        noise_std = noise_of_bins(epsilon=epsilon, delta=delta, bins=participation.bins, adjacency=adjacency)
+    algorithm = registry.build_tuned(name, dynamics, participation, noise_std=noise_std)
+    target = {"mu": mu, "epsilon": epsilon, "delta": delta}
+    return calibrate(algorithm, trust=trust, adjacency=adjacency, **target, **options)
 
 
 @refusing(ELSEWHERE)

@@ -51,6 +51,24 @@ def test_the_name_is_the_factorization_for_what_counts(weights):
 
 
 @pytest.mark.slow
+def test_calibrated_by_name_it_is_the_encoder_of_the_target():
+    target = {"trust": mfdl.trust.LDP(), "clip_norm": 1.0, **TARGET}
+    named = mfdl.calibrate_named("mafalda-bins", DYNAMICS, BINS, progress=False, **target)
+    built = calibrated(mafalda_bins(DYNAMICS, BINS, noise_std=NOISE, progress=False))
+    assert (named.content_hash, named.noise_std) == (built.content_hash, built.noise_std)
+
+
+def test_calibrated_by_name_needs_bins_and_one_target():
+    question = {"trust": mfdl.trust.LDP(), "clip_norm": 1.0, "adjacency": "zero-out"}
+    named = mfdl.calibrate_named("dp-dsgd", DYNAMICS, Cyclic(2, 3), mu=1.0, **question)
+    assert (named.algorithm.name, round(named.guarantee.mu, 6)) == ("dp-dsgd", 1)
+    with pytest.raises(InvalidInput, match="target"):
+        mfdl.calibrate_named("mafalda-bins", DYNAMICS, BINS, **question)
+    with pytest.raises(InvalidInput, match="balls-in-bins"):
+        mfdl.calibrate_named("mafalda-bins", DYNAMICS, Cyclic(2, 3), mu=1.0, **question)
+
+
+@pytest.mark.slow
 def test_its_noise_is_certified_and_at_most_that_of_encoders_for_public_batches():
     made = mafalda_bins(DYNAMICS, BINS, noise_std=NOISE, progress=False)
     solved = factorize_bins(DYNAMICS, 2, 3, NOISE, progress=False)

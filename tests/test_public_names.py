@@ -13,7 +13,7 @@ NAMES = {
         BallsInBins Cyclic Dynamics ErrorWeights EveryStep Explicit Guarantee InvalidInput LinearAlgorithm Mechanism
         MinSeparation NoiseKey NoiseObjective NotConverged OncePerEpoch PairwiseLosses ParticipationByNode
         PoissonSampling PrivacyLosses PrivateNode Question Released Round Run Single TrustModel UnsupportedMechanism
-        View account algorithms audit
+        View account algorithms audit calibrate_named
         calibrate data decor_couples factorization general_sensitivity gossip graphs noise_stream pairwise
         partition privacy replay runs
         sweep tasks testing trust victim_losses with_noise without_noise

@@ -2,8 +2,8 @@
 One noise, three statements
 ===========================
 
-The same mechanism under two adjacencies: exchanging a record moves a clipped gradient twice as far as removing it. The
-curves are exact, epsilon(delta) of a Gaussian mechanism; none is a limit or a tail bound.
+The same mechanism under two adjacencies: replacing a record moves a clipped gradient twice as far as removing it. The
+curves are the exact epsilon(delta) of a Gaussian mechanism.
 """
 
 import numpy as np

@@ -2,8 +2,8 @@
 Whose gradients can be solved for
 =================================
 
-Gossip without noise hides less than it seems to: values given once and averaged on Florentine families, seen by one
-family. Its messages are a linear system; some gradients follow from it exactly.
+Gossip without noise reveals gradients: one family sees the messages of values that are averaged on the graph of
+Florentine families. They are a linear system, which determines some gradients exactly.
 """
 
 import networkx as nx
@@ -21,11 +21,11 @@ colours = {"attacker": "#d55e00", "exposed": "#222222", "in a combination": "#56
 
 figure = Figure(figsize=(9.6, 4.2), layout="constrained")
 for axes, me in zip(figure.subplots(1, 2), ("Medici", "Pazzi"), strict=True):
-    found = reconstruct(algorithm, mfdl.trust.PNDP([me]), gradients="first step", release="none")
-    status = found.node_status()
+    exposure = reconstruct(algorithm, mfdl.trust.PNDP([me]), gradients="first step", release="none")
+    status = exposure.node_status()
     nx.draw_networkx_edges(graph, spots, ax=axes, edge_color="#cccccc")
-    for label, what in zip(labels, status, strict=True):
-        axes.scatter(*spots[label], s=160, color=colours.get(what, "#56b4e9"), edgecolors="white", zorder=3)
+    for label, node_status in zip(labels, status, strict=True):
+        axes.scatter(*spots[label], s=160, color=colours.get(node_status, "#56b4e9"), edgecolors="white", zorder=3)
         axes.annotate(label, spots[label], xytext=(0, 9), textcoords="offset points", fontsize=7.5, ha="center")
     axes.set_title(f"{me} sees {status.count('exposed')} of {len(labels) - 1} gradients exactly", fontsize=10)
     axes.set_axis_off()

@@ -1,9 +1,9 @@
 """
-A claim and what runs show
-==========================
+A claim and its audit
+=====================
 
-An audit trains many times on data that differ in one record, looks where an attacker looks, and bounds the privacy
-loss from below. An honest claim stays above. Somebody who halves the noise and claims the same is found out.
+An audit trains many times on data that differ in one record, computes the attacker's view, and bounds the privacy
+loss from below. A true claim stays above. An implementation that halves the noise and claims the same is refuted.
 """
 
 from matplotlib.figure import Figure
@@ -26,9 +26,9 @@ question = {"trust": mfdl.trust.LDP(), "adjacency": "replace-one", "clip_norm": 
 claimed, honest, cheating = [], [], []
 levels = (1.5, 2.5, 4.0)
 for noise_std in levels:
-    found = audit(algorithm, noise_std=noise_std, **question)
-    claimed.append(found.mu_claimed)
-    honest.append(found.mu_audited)
+    result = audit(algorithm, noise_std=noise_std, **question)
+    claimed.append(result.mu_claimed)
+    honest.append(result.mu_audited)
     system = HalfTheNoise(algorithm, noise_std=noise_std, clip_norm=1.0)
     cheating.append(audit(algorithm, noise_std=noise_std, system=system, **question).mu_audited)
 

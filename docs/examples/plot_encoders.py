@@ -2,9 +2,9 @@
 Noise that takes itself back
 ============================
 
-Four encoders over 32 steps under one guarantee: mu = 1 against anyone who sees all messages, records back every eight
-steps. Drawn is what each step injects (rows) of each base noise (columns): blue takes back what red added. The error is
-the variance that is left in all models.
+Four encoders over 32 steps under one guarantee: mu = 1 against an attacker who sees all messages, records return every
+eight steps. Rows are steps, columns are base noise: blue takes back what red added. The error is the variance of the
+noise in all models.
 """
 
 from matplotlib.figure import Figure

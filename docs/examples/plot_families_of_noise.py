@@ -1,9 +1,9 @@
 """
-What correlation is worth
-=========================
+The gain of correlation
+=======================
 
-One graph, one participation, one sensitivity: the error of each family of noise, from independent draws to noise
-correlated over time and nodes in any way. The line is below every possible noise.
+One graph, one participation, one sensitivity: the error of each family of noise, from independent noise to arbitrary
+correlation over time and nodes. The line is a lower bound for every noise.
 """
 
 from matplotlib.figure import Figure

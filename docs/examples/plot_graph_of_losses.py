@@ -2,7 +2,7 @@
 What one node sees, on the graph
 ================================
 
-The same numbers on the map: each family in the colour of what the Medici learn of it.
+Each family is coloured by how much the Medici learn about it.
 """
 
 import networkx as nx

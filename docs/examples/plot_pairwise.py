@@ -2,8 +2,8 @@
 Who learns what of whom
 =======================
 
-Every pair of Florentine families: mu of victim u (row) against attacker v (column), for gradients fixed in advance.
-Grey is the diagonal: who attacks itself learns everything.
+Every pair of Florentine families: mu of victim u (row) against attacker v (column), for non-adaptive gradients.
+The diagonal is grey: an attacker knows its own data.
 """
 
 import matplotlib.pyplot as plt

@@ -2,8 +2,8 @@
 Privacy by distance
 ===================
 
-What one node learns of the others falls with the distance, if it sees only what it receives. Two numbers: for gradients
-fixed in advance, and for training, where a gradient may react to models that the attacker has not seen.
+What one node learns about the others falls with the distance, if it sees only the messages it receives. Two numbers:
+for non-adaptive gradients, and for training, where a gradient may react to models that the attacker has not seen.
 """
 
 import networkx as nx
@@ -25,7 +25,7 @@ trained = np.sqrt([loss.adaptive_sensitivity_squared for loss in losses])
 
 figure = Figure(figsize=(7.4, 3.4), layout="constrained")
 axes = figure.subplots()
-axes.plot(distance - 0.06, fixed, "o", color="#0072b2", label="gradients fixed in advance")
+axes.plot(distance - 0.06, fixed, "o", color="#0072b2", label="non-adaptive gradients")
 axes.plot(distance + 0.06, trained, "s", color="#009e73", label="training, Lipschitz constant 1 (shift reduction)")
 axes.axhline(np.sqrt(6), color="#d55e00", linestyle="--", label="anyone who sees all messages")
 axes.set_xticks(np.unique(distance))

@@ -2,8 +2,8 @@
 Say which models you use
 ========================
 
-Who deploys the average of the last models should say so: the encoder that is best for the last eight of 64 steps spends
-its noise elsewhere. Privacy is the same; it does not depend on the weights.
+If you deploy the average of the last models, say so: the encoder that is best for the last eight of 64 steps moves its
+noise elsewhere. Privacy does not depend on the weights.
 """
 
 import numpy as np

@@ -2,8 +2,8 @@
 Two mechanisms, one guarantee, one task
 =======================================
 
-Fifteen nodes learn digits. Both mechanisms hold every record to mu = 2 against anyone who sees all messages; what
-differs is how their noise is correlated over time.
+Fifteen nodes train on digits. Both mechanisms have mu = 2 for every record against an attacker who sees all messages;
+they differ in the correlation of the noise over time.
 """
 
 import mfdl

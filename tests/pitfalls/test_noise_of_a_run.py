@@ -222,8 +222,8 @@ def test_the_pages_say_what_is_not_covered():
         "Noise is made of floating-point numbers.",
         "not hardened against attacks on low-order bits, nor against timing",
         "the sum of B clipped gradients is rounded in the model's type",
-        "whoever knows the seed can subtract the noise",
-        "choosing hyper-parameters by them is not covered",
+        "An attacker who knows the seed can subtract the noise",
+        "not covered, nor is choosing hyper-parameters by them",
     ):
         assert said in text
     assert "floating-point Gaussian noise is not hardened" in " ".join(keys.__doc__.split())
