@@ -32,8 +32,9 @@ from ..training.distributed import Group, current
 from ..training.learned import Baseline, mean_baseline
 from ..training.replay import replay
 from ..training.run import Run, SeedRun
+from .columns import schema_of
 from .comparison_config import WHERE
-from .comparison_folder import Folder, Key, schema_of
+from .comparison_folder import Folder, Key
 from .output import json_number
 from .shared import Shared, built, trust_of
 

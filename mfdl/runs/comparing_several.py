@@ -6,11 +6,9 @@ mu-1.0-lr-0.5/                  the comparison at these, as `comparison_folder` 
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import hashlib
 import io
-import itertools
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -26,6 +24,7 @@ from ..progress import Progress, shown
 from .comparing import Plan, run_comparison
 from .comparison_config import ComparisonConfig
 from .comparison_folder import RESULTS, STEPS
+from .grid import Grid
 from .output import require_folder
 from .shared import WITHOUT_NOISE, Shared
 
@@ -54,7 +53,7 @@ def run_several(
             raise InvalidInput(f"{name} must hold distinct values, got {', '.join(f'{value:g}' for value in values)}.")
     folder, shared, screen = Path(out), Shared(), shown(progress, words=2)
     require_folder(folder)
-    configs = _configs(config, several)
+    configs = list(_grid(config, several).configs())
     plans = [Plan(config, shared) for config in configs]
     identity = hashlib.sha256("".join(plan.identity for plan in plans).encode()).hexdigest()[:16]
     if not overwrite and (folder / RESULTS).exists() and _hash_of(folder / RESULTS) != identity:
@@ -75,17 +74,16 @@ def run_several(
     return result
 
 
-def _configs(config: ComparisonConfig, several: Mapping[str, Sequence[float]]) -> list[ComparisonConfig]:
+def _grid(config: ComparisonConfig, several: Mapping[str, Sequence[float]]) -> Grid:
     values = {name: several.get(name, (getattr(config, name),)) for name in ComparisonConfig.SEVERAL}
-    configs = []
-    for combination in itertools.product(*values.values()):
-        chosen = dict(zip(values, combination, strict=True))
+
+    def point(chosen: dict[str, Any]) -> dict[str, Any] | None:
         names = config.mechanisms
         if any(chosen[name] != values[name][0] for name in ("mu", "epsilon")):
             names = tuple(name for name in names if name != WITHOUT_NOISE)
-        if names:
-            configs.append(dataclasses.replace(config, **chosen, mechanisms=names))
-    return configs
+        return {**chosen, "mechanisms": names} if names else None
+
+    return Grid(config, values, point)
 
 
 def _name(plan: Plan) -> str:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +27,7 @@ from ..pictures.style import write_figure
 from ..training.covered import left_out, statement
 from ..training.learned import Ended, Judged
 from ..training.run import is_private
+from .columns import NOT_PRIVATE, is_finished, schema_of
 from .output import circumstances, json_number, objective_fields, require_folder, require_writable
 from .rendering import plot_comparison
 
@@ -36,55 +36,13 @@ if TYPE_CHECKING:
     from .comparing import Plan
 
 
-NOT_PRIVATE = ("loss", "accuracy", "final_loss", "final_accuracy", "diverged", "seconds", "node_steps_per_second")
-"""What of steps.parquet and of the runs in results.json no guarantee covers, as `training.not_private` explains."""
-
 RESULTS, STEPS, PNG, SVG = NAMES = ("results.json", "steps.parquet", "compare.png", "compare.svg")
-KINDS = {
-    "mechanism": "string",
-    "seed": "int64",
-    "step": "int64",
-    "node": "string",
-    "loss": "double",
-    "accuracy": "double",
-    "trust": "string",
-    "mu": "double",
-    "epsilon": "double",
-    "delta": "double",
-    "lr": "double",
-    "graph": "string",
-    "task": "string",
-}
-SCHEMA = pa.schema([(name, pa.type_for_alias(kind)) for name, kind in KINDS.items()])
-
-
-def schema_of(metrics: Iterable[str]) -> pa.Schema:
-    """The columns of steps.parquet, those of the metrics asked for at the end."""
-    return pa.schema([*SCHEMA, *((name, pa.float64()) for name in metrics)])
-
-
 Key = tuple[str, int]  # mechanism, seed
-
-RUN: dict[str, Any] = {  # of a finished run, the types of its fields
-    "mechanism": str,
-    "seed": int,
-    **dict.fromkeys(("final_loss", "final_accuracy"), float | None),
-    "diverged": bool,
-    "seconds": float,
-    "node_steps_per_second": object,
-}
 
 
 def _spread(values: list[float]) -> float:
     """The standard deviation of the sample; one seed has no spread."""
     return float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
-
-
-def _is_finished(run: Any, besides: Iterable[str]) -> bool:
-    """Whether an entry of results.json is a run as this version writes it."""
-    fields = RUN | dict.fromkeys(besides, float | None)
-    alike = isinstance(run, dict) and run.keys() == fields.keys()
-    return alike and all(isinstance(run[name], kind) for name, kind in fields.items())
 
 
 class Folder:
@@ -127,7 +85,7 @@ class Folder:
         names, seeds = np.asarray(table["mechanism"]), np.asarray(table["seed"])
         runs = earlier.get("runs")
         for record in runs if isinstance(runs, list) else []:
-            if not _is_finished(record, self.plan.config.measured_besides):
+            if not is_finished(record, self.plan.config.measured_besides):
                 continue
             key = (record["mechanism"], record["seed"])
             rows = table.filter(pa.array((names == key[0]) & (seeds == key[1])))

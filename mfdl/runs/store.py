@@ -26,6 +26,7 @@ import pyarrow.parquet as pq
 
 from .. import check, files
 from ..errors import InvalidInput
+from . import columns
 from .cells import Cell
 from .output import require_folder, versions
 
@@ -188,14 +189,10 @@ def _read_json(path: Path) -> dict[str, Any] | None:
         return None
 
 
-GROUP = ("mechanism", "trust", "mu", "epsilon", "lr", "error_weights", "graph", "task", "participation")
-"""What a row shows of the cells that it groups."""
-
-
 def rows(records: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """Records grouped over seeds: a row for all of the same options but for the seed, in the order of the first ones.
 
-    Each row has the values of `GROUP`; `seeds`; of every value that begins with final_ its `_mean` and `_std` over the
+    Each row has the columns of "rows"; `seeds`; of every value that begins with final_ its `_mean` and `_std` over the
     seeds that did not diverge and their `_count`; `diverged`, how many did. Means of nothing are None; the deviation of
     one seed is 0.
     """
@@ -203,7 +200,10 @@ def rows(records: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     for record in records:
         options = {name: value for name, value in record["config"].items() if name != "first_seed"}
         groups.setdefault(json.dumps(options, sort_keys=True), []).append(record)
-    return [{**{name: group[0].get(name) for name in GROUP}, **_over_seeds(group)} for group in groups.values()]
+    return [
+        {**{name: group[0].get(name) for name in columns.names("rows")}, **_over_seeds(group)}
+        for group in groups.values()
+    ]
 
 
 def _over_seeds(group: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import itertools
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ..algorithms import registry
@@ -15,6 +14,7 @@ from ..privacy import gaussian
 from ..trust.model_names import models_by_parameter
 from .cells import Cell
 from .comparison_config import WHERE, ComparisonConfig
+from .grid import Grid
 from .options import BINS
 from .shared import Shared
 from .sweep_file import SweepFile
@@ -125,30 +125,26 @@ class SweepConfig:
 
         Args: seeds: default those of the sweep.
         """
-        shared, every = Shared(), list(self.seeds if seeds is None else seeds)
-        cells = (Cell(_at_seed(config, seed), shared) for config in self._configs() for seed in every)
-        return list(dict.fromkeys(cells))
+        return Grid(self.common, self._over(), self._point).cells(self.seeds if seeds is None else seeds, Shared())
 
-    def _configs(self) -> Iterator[ComparisonConfig]:
-        """One for all but the seed."""
+    def _over(self) -> dict[str, Sequence[Any]]:
+        """The values of every field that may be a list, and the mechanisms before the targets."""
         values = {name: self.lists.get(name, (getattr(self.common, name),)) for name in LISTED}
         if "mu" in self.lists:
             values["epsilon"] = (None,)
-        places = ("graph", "task", "trust", "participation")
-        for *at, name in itertools.product(*(values[place] for place in places), self.common.mechanisms):
-            trust = at[2]
-            if self._is_left_out(name, trust, values["trust"]):
-                continue
-            if registry.is_of_secret_bins(name) and at[-1] != BINS:
-                continue  # it comes with secret batches
-            settings = tuple(text for text in self.common.settings if text.startswith(f"{name}."))
-            place = dict(zip(places, at, strict=True)) | self._of_trust(trust)
-            of_one: dict[str, Any] = {"mechanisms": (name,), "settings": settings, "error_weights": (), "seeds": 1}
-            delta = self.common.delta
-            targets = itertools.product(values["mu"], values["epsilon"], values["learning_rate"])
-            for mu, epsilon, rate in targets:
-                target: dict[str, Any] = {"mu": mu, "epsilon": epsilon, "learning_rate": rate, "delta": delta}
-                yield dataclasses.replace(self.common, **_budgeted({**place, **of_one, **target}))
+        targets = {name: values.pop(name) for name in ("mu", "epsilon", "learning_rate")}
+        return {**values, "mechanism": self.common.mechanisms, **targets}
+
+    def _point(self, values: dict[str, Any]) -> dict[str, Any] | None:
+        """What is changed of the common options; None where the mechanism is not meant for this place."""
+        name, trust = values.pop("mechanism"), values["trust"]
+        if self._is_left_out(name, trust, self.lists.get("trust", (self.common.trust,))):
+            return None
+        if registry.is_of_secret_bins(name) and values["participation"] != BINS:
+            return None  # it comes with secret batches
+        settings = tuple(text for text in self.common.settings if text.startswith(f"{name}."))
+        single: dict[str, Any] = {"mechanisms": (name,), "settings": settings, "error_weights": (), "seeds": 1}
+        return _budgeted({**values, **self._of_trust(trust), **single, "delta": self.common.delta})
 
     def _of_trust(self, trust: str) -> dict[str, Any]:
         """What belongs to a trust model, and nothing of the others."""
@@ -167,13 +163,6 @@ class SweepConfig:
             f"mechanism {name!r} is meant for {', '.join(entry.models)}, and trust is {', '.join(trusts)}: add one of "
             "them, leave the mechanism out, or set across-trust-models."
         )
-
-
-def _at_seed(config: ComparisonConfig, seed: int) -> ComparisonConfig:
-    """Nothing else depends on the seed, so nothing is checked again."""
-    copied = copy.copy(config)
-    object.__setattr__(copied, "first_seed", seed)
-    return copied
 
 
 def _budgeted(options: dict[str, Any]) -> dict[str, Any]:

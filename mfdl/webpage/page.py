@@ -24,6 +24,7 @@ from ..pictures.style import plain
 from ..pictures.themed_svg import themed_svg
 from ..progress import Progress, Silent
 from ..progress import shown as progress_screen
+from ..runs import columns
 from ..runs.output import mu_rounded_up, require_writable, rounded_up
 from . import DATA, PAGE, figures, source
 from .figures import Drawing, Looks
@@ -32,10 +33,6 @@ from .run_groups import ComparableRuns, TrustPanel, comparable
 
 if TYPE_CHECKING:
     from . import ReportConfig
-
-PROVENANCE = (
-    "task", "task_hash", "graph", "graph_hash", "gossip", "gossip_hash", "unit", "adjacency", "clip_norm", "nodes",
-)  # fmt: skip
 
 
 def write_page(config: ReportConfig, folder: Path, out: Path | None = None, *, progress: Progress = "auto") -> Path:
@@ -207,7 +204,7 @@ def _number(value: float | str | None) -> str:
 
 def _provenance(read: source.Source) -> list[tuple[str, str]]:
     entries = []
-    for name in PROVENANCE:
+    for name in columns.names("page"):
         values = dict.fromkeys(str(record[name]) for record in read.records if record.get(name) is not None)
         if values:
             entries.append((name.replace("_", " "), ", ".join(values)))

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ..errors import InvalidInput
+from ..runs import columns
 from ..runs.comparison_folder import RESULTS, STEPS
 from ..runs.store import CELLS, SWEEP, Store
 
@@ -82,26 +83,19 @@ def _sweep(folder: Path) -> Source:
     )
 
 
-OF_RUNS = ("unit", "adjacency", "clip_norm", "delta", "graph", "graph_hash", "gossip", "gossip_hash", "nodes", "task")
-OF_MECHANISMS = (
-    "mechanism", "label", "trust", "mu", "epsilon", "guarantee", "noise_std", "injected_noise_std", "objective",
-)  # fmt: skip
-
-
-KEY = ("mechanism", "mu", "epsilon", "lr")
-
-
 def _comparison(folder: Path) -> Source:
     """results.json and steps.parquet of `mfdl compare`, its runs as cells of a sweep."""
     result = _json(folder / RESULTS)
     try:
-        same = {name: result[name] for name in OF_RUNS} | {"lr": result.get("learning_rate")}
+        same = {name: result[name] for name in columns.names(level="setting")} | {"lr": result.get("learning_rate")}
         same |= {"untrained_loss": result["untrained_loss_mean"], "chance_loss": result["chance_loss"]}
         records = []
         for run in result["runs"]:
-            key = {name: run[name] for name in KEY if name in run}  # budget and rate where there are several
+            key = {
+                name: run[name] for name in columns.names("key") if name in run
+            }  # budget and rate where there are several
             row = next(row for row in result["mechanisms"] if all(row[name] == key[name] for name in key))
-            of_mechanism = {name: row[name] for name in OF_MECHANISMS} | key
+            of_mechanism = {name: row[name] for name in columns.names(level="mechanism")} | key
             finished = {name: run[name] for name in run if name not in ("seconds", "node_steps_per_second")}
             options = {"mechanisms": [run["mechanism"]], "seeds": 1, "first_seed": run["seed"]}
             if isinstance(key.get("mu"), float):

@@ -18,9 +18,9 @@ import mfdl
 from mfdl.algorithms import registry
 from mfdl.commands import main
 from mfdl.runs import comparing as comparison
+from mfdl.runs.columns import schema_of
 from mfdl.runs.comparing import run_comparison
 from mfdl.runs.comparison_config import ComparisonConfig
-from mfdl.runs.comparison_folder import SCHEMA
 
 FILES = {"results.json", "steps.parquet", "compare.png", "compare.svg"}
 KEYS = {
@@ -231,7 +231,7 @@ def runs(monkeypatch, blank_pictures):
         loss, facts = seed + len(name) + 0.5, {"mechanism": name, "seed": seed}
         record = {**facts, "final_loss": loss, "final_accuracy": None, "diverged": False, "seconds": 1.0}
         rows = [{**facts, "step": 8, "node": "0", "loss": loss, "accuracy": None}]
-        return {**record, "node_steps_per_second": 1.0}, pa.Table.from_pylist(rows, schema=SCHEMA)
+        return {**record, "node_steps_per_second": 1.0}, pa.Table.from_pylist(rows, schema=schema_of())
 
     monkeypatch.setattr(comparison, "_one_run", made_up)
     return done

@@ -16,9 +16,9 @@ from mfdl.errors import InvalidInput
 from mfdl.metrics import METRICS, not_private_fields
 from mfdl.noise_scale import with_noise
 from mfdl.participation import Cyclic
+from mfdl.runs.columns import NOT_PRIVATE
 from mfdl.runs.comparing import run_comparison
 from mfdl.runs.comparison_config import ComparisonConfig
-from mfdl.runs.comparison_folder import NOT_PRIVATE
 from mfdl.training import checkpoint, tasks
 from mfdl.training.keys import NoiseKey
 from mfdl.training.replay import replay

@@ -1,0 +1,103 @@
+"""The columns of runs: one table of what results.json, steps.parquet, the records of a sweep and the page hold.
+
+In: `COLUMNS`, a line for each. Out: the schema of the steps, the fields of a finished run, what no guarantee covers,
+what a table or a page shows. A new column is a line here and the value where it is computed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+SETTING, MECHANISM, RUN, STEP = "setting", "mechanism", "run", "step"
+
+
+@dataclasses.dataclass(frozen=True)
+class Column:
+    """A value that runs are described or measured by.
+
+    Attributes:
+        name: in every file.
+        level: of what it is the same: all runs of a setting, the runs of a mechanism, a run, or a step of a node.
+        places: where it stands besides: "steps" (a column of steps.parquet), "run" (a field of each finished run),
+            "rows" (beside a group of cells of a sweep), "key" (which mechanism a run is of), "page" (provenance).
+        kind: in steps.parquet, as pyarrow calls it; types: in results.json.
+        private: covered by the guarantee, as `training.covered` explains; else computed from data without noise.
+    """
+
+    name: str
+    level: str
+    places: tuple[str, ...]
+    description: str
+    kind: str = "double"
+    types: Any = object
+    private: bool = True
+
+
+COLUMNS = (
+    Column("mechanism", MECHANISM, ("steps", "run", "rows", "key"), "its name, with error weights", "string", str),
+    Column("seed", RUN, ("steps", "run"), "of data split, first model, batch order and noise", "int64", int),
+    Column("step", STEP, ("steps",), "steps done", "int64"),
+    Column("node", STEP, ("steps",), "label", "string"),
+    Column("loss", STEP, ("steps",), "test loss of the node", private=False),
+    Column("accuracy", STEP, ("steps",), "test accuracy of the node", private=False),
+    Column("final_loss", RUN, ("run",), "test loss at the end", types=float | None, private=False),
+    Column("final_accuracy", RUN, ("run",), "test accuracy at the end", types=float | None, private=False),
+    Column("diverged", RUN, ("run",), "whether a number became infinite", types=bool, private=False),
+    Column("seconds", RUN, ("run",), "of training", types=float, private=False),
+    Column("node_steps_per_second", RUN, ("run",), "speed", private=False),
+    Column("label", MECHANISM, (), "the name in tables and pictures"),
+    Column("trust", MECHANISM, ("steps", "rows"), "trust model of the guarantee", "string"),
+    Column("mu", MECHANISM, ("steps", "rows", "key"), "privacy loss; none where the curve is not Gaussian"),
+    Column("epsilon", MECHANISM, ("steps", "rows", "key"), "privacy loss at delta"),
+    Column("guarantee", MECHANISM, (), "in words"),
+    Column("noise_std", MECHANISM, (), "nu, of the base noise"),
+    Column("injected_noise_std", MECHANISM, (), "of the noise in what a node sends"),
+    Column("objective", MECHANISM, (), "noise left in the models that count"),
+    Column("delta", SETTING, ("steps",), "of epsilon"),
+    Column("lr", RUN, ("steps", "rows", "key"), "learning rate of the first step"),
+    Column("error_weights", RUN, ("rows",), "which models count"),
+    Column("graph", SETTING, ("steps", "rows", "page"), "its name", "string"),
+    Column("graph_hash", SETTING, ("page",), "of its content"),
+    Column("task", SETTING, ("steps", "rows", "page"), "its name", "string"),
+    Column("task_hash", RUN, ("page",), "of its content"),
+    Column("gossip", SETTING, ("page",), "name of the gossip matrix"),
+    Column("gossip_hash", SETTING, ("page",), "of its content"),
+    Column("unit", SETTING, ("page",), "whose data are protected"),
+    Column("adjacency", SETTING, ("page",), "which data sets are neighbours"),
+    Column("clip_norm", SETTING, ("page",), "of gradients"),
+    Column("nodes", SETTING, ("page",), "how many"),
+    Column("participation", RUN, ("rows",), "public batches or balls-in-bins"),
+)
+
+NOT_PRIVATE = tuple(column.name for column in COLUMNS if not column.private)
+"""What of steps.parquet and of the runs in results.json no guarantee covers, as `training.covered` explains."""
+
+
+def names(place: str = "", level: str = "") -> tuple[str, ...]:
+    """The columns that stand in a place, or are of a level, in their order."""
+    return tuple(
+        column.name
+        for column in COLUMNS
+        if (not place or place in column.places) and (not level or column.level == level)
+    )
+
+
+def schema_of(metrics: Iterable[str] = ()) -> pa.Schema:
+    """The columns of steps.parquet, those of metrics at the end."""
+    import pyarrow as pa
+
+    fields = [(column.name, pa.type_for_alias(column.kind)) for column in COLUMNS if "steps" in column.places]
+    return pa.schema([*fields, *((name, pa.float64()) for name in metrics)])
+
+
+def is_finished(run: Any, besides: Iterable[str] = ()) -> bool:
+    """Whether an entry of results.json is a run as this version writes it; besides: what was measured besides."""
+    types = {column.name: column.types for column in COLUMNS if "run" in column.places}
+    types |= dict.fromkeys(besides, float | None)
+    alike = isinstance(run, dict) and run.keys() == types.keys()
+    return alike and all(isinstance(run[name], kind) for name, kind in types.items())
