@@ -12,7 +12,7 @@ from typing import Any
 from .. import __version__
 from ..algorithms import registry
 from ..errors import InvalidInput
-from .comparison_config import WHERE, ComparisonConfig
+from .comparison_config import ComparisonConfig
 from .shared import WITHOUT_NOISE, Shared, built
 
 OF_ATTACKERS = ("attackers", "colluders", "coalition_size", "release")
@@ -71,8 +71,7 @@ class Cell:
     @functools.cached_property
     def options(self) -> dict[str, Any]:
         """What was asked, as the options of `compare` are called, without where it is computed; JSON-ready."""
-        options = {name: value for name, value in self.config.options().items() if name not in WHERE}
-        return options | ({"mu": None} if self.mechanism == WITHOUT_NOISE else {})
+        return self.config.deciding_options() | ({"mu": None} if self.mechanism == WITHOUT_NOISE else {})
 
     @functools.cached_property
     def hash(self) -> str:

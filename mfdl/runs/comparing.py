@@ -33,7 +33,6 @@ from ..training.learned import Baseline, mean_baseline
 from ..training.replay import replay
 from ..training.run import Run, SeedRun
 from .columns import schema_of
-from .comparison_config import WHERE
 from .comparison_folder import Folder, Key
 from .output import json_number
 from .shared import Shared, built, trust_of
@@ -149,7 +148,7 @@ class Plan:
     def identity(self) -> str:
         """16 hex digits of all that decides the numbers; where and with how many workers does not count."""
         content = {
-            "options": {name: value for name, value in self.config.options().items() if name not in WHERE},
+            "options": self.config.deciding_options(),
             "mfdl": __version__,
             "graph": graphs.content_hash(self.graph),
             "gossip": self.gossip.content_hash,

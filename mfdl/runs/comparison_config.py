@@ -20,13 +20,11 @@ if TYPE_CHECKING:
 
 DEFAULT_MECHANISMS = ("none", "dp-dsgd", "d-mf", "mafalda")
 DEFAULT_MU = 2.0
-WHERE: dict[str, Any] = {"jobs": 1, "ranks": None, "device": None, "data_home": None}
-"""Options that say where numbers are computed, at their defaults: they decide none."""
 
 
 @dataclasses.dataclass(frozen=True)
 class ComparisonConfig(Protects, OnGraph):
-    """Everything that decides the numbers of a comparison, and (those of WHERE) how they are computed.
+    """Everything that decides the numbers of a comparison, and (those that decide nothing) how they are computed.
 
     Attributes: as their options; besides,
         mu: target of Gaussian DP; or epsilon at delta; neither means mu = 2. With mu, delta only says where
@@ -70,12 +68,15 @@ class ComparisonConfig(Protects, OnGraph):
     mu: Annotated[
         float | None,
         Option(
-            "Privacy target: mu-Gaussian-DP; default 2 without --epsilon.", instead_of=("epsilon",), rule="positive"
+            "Privacy target: mu-Gaussian-DP; default 2 without --epsilon.",
+            instead_of=("epsilon",),
+            rule="positive",
+            decides="run",
         ),
     ] = None
-    epsilon: Annotated[float | None, Option("Privacy target instead of --mu.", instead_of=("mu",), rule="positive")] = (
-        None
-    )
+    epsilon: Annotated[
+        float | None, Option("Privacy target instead of --mu.", instead_of=("mu",), rule="positive", decides="run")
+    ] = None
     delta: options.Delta = 1e-6
     trust: Annotated[str, Option("Trust model of the ranking: a name of `mfdl trust list`.", metavar="NAME")] = "ldp"
     attackers: Annotated[
@@ -115,9 +116,11 @@ class ComparisonConfig(Protects, OnGraph):
     ] = None
     momentum: options.Momentum = 0.0
     weight_decay: options.WeightDecay = 0.0
-    seeds: Annotated[int, Option("Number of seeds.", least=1)] = 3
-    first_seed: Annotated[int, Option("The first seed.", least=0)] = 0
-    eval_every: Annotated[int | None, Option("Steps between evaluations; default one epoch.", least=1)] = None
+    seeds: Annotated[int, Option("Number of seeds.", least=1, decides="run")] = 3
+    first_seed: Annotated[int, Option("The first seed.", least=0, decides="run")] = 0
+    eval_every: Annotated[
+        int | None, Option("Steps between evaluations; default one epoch.", least=1, decides="run")
+    ] = None
     metrics: Annotated[
         tuple[str, ...],
         Option(
@@ -125,16 +128,18 @@ class ComparisonConfig(Protects, OnGraph):
             "average_train_loss (of the average model).",
             metavar="A,B",
             listed=True,
+            decides="run",
         ),
     ] = ()
     device: options.Device = None
-    jobs: Annotated[int, Option("Worker processes.", least=1)] = 1
+    jobs: Annotated[int, Option("Worker processes.", least=1, decides="nothing")] = 1
     ranks: Annotated[
         int | None,
         Option(
             "Processes that share the nodes of each run, this one among them; a run that is stopped then goes on "
             "from its last epoch.",
             least=1,
+            decides="nothing",
         ),
     ] = None
 
@@ -303,6 +308,10 @@ class ComparisonConfig(Protects, OnGraph):
     def total_steps(self) -> int:
         """Steps over all mechanisms and seeds: the length of a progress bar."""
         return self.epochs * self.period * len(self.runs)
+
+    def deciding_options(self) -> dict[str, Any]:
+        """The options without those that say where numbers are computed."""
+        return {name: value for name, value in self.options().items() if name not in self.deciding("nothing")}
 
     def options(self) -> dict[str, Any]:
         """The values as the options of `mfdl compare` are called, what is not set as null; JSON-ready."""

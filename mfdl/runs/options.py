@@ -56,6 +56,8 @@ class Option:
         listed: a tuple that is written A,B there; other tuples are given by repeating the option.
         instead_of: fields that say the same in another way: a typed option replaces theirs of a file.
         rule: what a value is by `mfdl.check`; least: the smallest integer; among: all that it can be.
+        decides: what depends on it: the "algorithm" and its losses, a "run" alone, or "nothing" but where numbers are
+            computed.
     """
 
     help: str
@@ -66,6 +68,7 @@ class Option:
     rule: str | None = None
     least: int | None = None
     among: Collection[str] = ()
+    decides: str = "algorithm"
 
     def require(self, name: str, value: Any) -> None:
         """Refuses a value that the field cannot have; None, not given, is always fine."""
@@ -100,7 +103,9 @@ LearningRateSchedule = Annotated[
         metavar="RULE",
     ),
 ]
-Device = Annotated[str | None, Option("torch device, e.g. cpu or cuda; default: CUDA when there is one.")]
+Device = Annotated[
+    str | None, Option("torch device, e.g. cpu or cuda; default: CUDA when there is one.", decides="nothing")
+]
 Settings = Annotated[
     tuple[str, ...], Option("A parameter of the mechanism; may be repeated.", ("--set",), metavar="KEY=VALUE")
 ]
@@ -110,7 +115,7 @@ Attackers = Annotated[
 ]
 Colluders = Annotated[str | None, Option("colluding: nodes that share their secrets.", metavar="A,B")]
 CoalitionSize = Annotated[int | None, Option("coalitions: how many nodes collude.", metavar="Q")]
-Delta = Annotated[float, Option("delta of epsilon.", rule="open_unit")]
+Delta = Annotated[float, Option("delta of epsilon.", rule="open_unit", decides="run")]
 Release = Annotated[
     str | None,
     Option("Final models that are published: none, average or all; default all.", among=RELEASES),
@@ -174,6 +179,12 @@ class Config:
             flags = option.flags or (f"--{field.name.replace('_', '-')}",)
             by_name[field.name] = kind, dataclasses.replace(option, flags=flags), field.default
         return by_name
+
+    @classmethod
+    @functools.cache
+    def deciding(cls, level: str) -> dict[str, Any]:
+        """The fields that decide an algorithm, a run, or nothing (`Option.decides`), with their defaults."""
+        return {name: default for name, (_, option, default) in cls.fields().items() if option.decides == level}
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], **changed: Any) -> Self:
@@ -245,7 +256,10 @@ class OnGraph(Config):
             metavar="NAME|FILE",
         ),
     ] = "metropolis-hastings"
-    data_home: Annotated[Path | None, Option("Data folder; default: $MFDL_DATA, else the user's cache folder.")] = None
+    data_home: Annotated[
+        Path | None,
+        Option("Data folder; default: $MFDL_DATA, else the user's cache folder.", decides="nothing"),
+    ] = None
 
     def sparse_network(self) -> tuple[SparseGraph, GossipMatrix]:
         """The connected graph as arrays, which hold millions of nodes, and its gossip matrix."""

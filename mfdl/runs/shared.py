@@ -32,10 +32,6 @@ if TYPE_CHECKING:
 
 
 WITHOUT_NOISE = "none"
-OF_A_RUN: dict[str, Any] = {"seeds": 1, "first_seed": 0, "mu": None, "epsilon": None, "delta": 0.5, "eval_every": None}
-OF_A_RUN |= {"jobs": 1, "ranks": None, "device": None, "metrics": ()}
-"""Options that neither an algorithm nor its losses depend on, at some value that they can have."""
-
 KEPT_LOSSES, KEPT_DATA = 8, 64  # an encoder per node takes 100 MB, a task of images as much
 """How many of each are kept."""
 
@@ -131,7 +127,8 @@ def shared_by(config: ComparisonConfig) -> ComparisonConfig:
     target: dict[str, Any] = {"epsilon": 1.0} if config.has_bins else {}
     if any(map(registry.is_of_secret_bins, config.mechanisms)):
         target = config.values("epsilon", "delta")
-    return dataclasses.replace(config, error_weights=(), **OF_A_RUN | target)
+    same = {**config.deciding("run"), **config.deciding("nothing"), "data_home": config.data_home}
+    return dataclasses.replace(config, error_weights=(), **same | target)
 
 
 def _place(config: OnGraph) -> OnGraph:

@@ -13,7 +13,7 @@ from ..errors import InvalidInput, UnsupportedMechanism, unknown_name
 from ..privacy import gaussian
 from ..trust.model_names import models_by_parameter
 from .cells import Cell
-from .comparison_config import WHERE, ComparisonConfig
+from .comparison_config import ComparisonConfig
 from .grid import Grid
 from .options import BINS
 from .shared import Shared
@@ -26,7 +26,7 @@ OF_TRUST = models_by_parameter()
 
 
 class SweepConfig:
-    """Everything that decides the numbers of a sweep, and (those of WHERE) how they are computed.
+    """Everything that decides the numbers of a sweep, and (those that decide nothing) how they are computed.
 
     Args:
         tuning: choose the rate of each mechanism on other seeds; None: every rate is a part of the sweep.
@@ -99,7 +99,7 @@ class SweepConfig:
     def options(self) -> dict[str, Any]:
         """As they are called in a file, without where it is computed; JSON-ready."""
         flags = {name: option.flags[0].lstrip("-") for name, (_, option, _) in self.common.fields().items()}
-        options = {name: value for name, value in self.common.options().items() if name not in WHERE}
+        options = self.common.deciding_options()
         options |= {"epsilon": None} if "mu" in self.lists else {}  # of secret batches it follows
         options |= {flags[name]: list(values) for name, values in self.lists.items()}
         options |= {name: list(value) if isinstance(value, tuple) else value for name, value in self.of_trust.items()}

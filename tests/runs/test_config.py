@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 import mfdl
 from mfdl.runs import Cell, SweepConfig, Tuning
-from mfdl.runs.cells import WHERE
 from mfdl.runs.comparison_config import ComparisonConfig
 from mfdl.runs.sweep_file import SweepFile
 
@@ -135,7 +134,7 @@ def other_value(name, value):
     return value + 1 if isinstance(value, int) else value / 2 if value else 0.25
 
 
-DECIDING = [name for name in ComparisonConfig.fields() if name not in (*WHERE, "seeds")]
+DECIDING = [name for name in ComparisonConfig.fields() if name not in (*ComparisonConfig.deciding("nothing"), "seeds")]
 
 
 @pytest.mark.parametrize("name", [*DECIDING, "first_seed"])

@@ -40,7 +40,7 @@ def test_both_participations_are_held_to_one_epsilon_and_the_answer_says_what_wa
     records = Store.load(folder).records()
     assert {json.dumps(record["mu"]) for record in records} == {"null", "0.8", '"inf"'}
     for record in records:
-        declared = record["guarantee"].endswith("Declared public, and not covered: the mean.")
+        declared = record["guarantee"].endswith("not covered, declared public: the mean")
         assert declared == (record["participation"] == "balls-in-bins")
     steps = Store.load(folder).steps(next(r["cell"] for r in records if r["label"] == "dp-dsgd" and r["mu"] is None))
     assert set(steps["mu"].to_pylist()) == {None}
