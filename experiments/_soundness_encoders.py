@@ -34,9 +34,9 @@ from mfdl.participation import (
     ParticipationByNode,
     Single,
 )
-from mfdl.privacy.accounting import victim_losses
 from mfdl.privacy.forms.separable import Separable
-from mfdl.privacy.sensitivity import Sensitivity, sensitivity_of_gram
+from mfdl.privacy.gram_sensitivity import Sensitivity, sensitivity_of_gram
+from mfdl.privacy.victim_loss import victim_losses
 
 __all__ = ["STATEMENTS"]
 

@@ -15,9 +15,9 @@ from _soundness_cases import Question, drawn_question, least_loss
 from mfdl import trust
 from mfdl.check import FloatArray
 from mfdl.errors import UnsupportedMechanism
-from mfdl.privacy import row_space
-from mfdl.privacy.accounting import VictimLoss, victim_losses
-from mfdl.privacy.forms import dense
+from mfdl.privacy import exact_arithmetic
+from mfdl.privacy.forms import dense_form
+from mfdl.privacy.victim_loss import VictimLoss, victim_losses
 from mfdl.training.executor import Executor
 
 STATEMENTS: dict[str, Statement] = {}
@@ -73,7 +73,7 @@ def fixed_wide(rng: np.random.Generator) -> Case:
 def fixed_large(rng: np.random.Generator) -> Case:
     question = drawn_question(rng, wide=True)
     truth = least_loss(question)
-    with mock.patch.object(row_space, "MAX_ENTRIES", 0), mock.patch.object(dense, "MAX_ENTRIES", 0):
+    with mock.patch.object(exact_arithmetic, "MAX_ENTRIES", 0), mock.patch.object(dense_form, "MAX_ENTRIES", 0):
         return judged(question, truth, account_of(question).sensitivity_squared)
 
 

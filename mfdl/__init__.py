@@ -39,14 +39,14 @@ _EXPORTS = {
     "PoissonSampling": "mfdl.participation",
     "PrivacyLosses": "mfdl.privacy.losses",
     "PrivateNode": "mfdl.training.private_node",
-    "Question": "mfdl.privacy.question",
+    "Question": "mfdl.privacy.questions",
     "Released": "mfdl.released",
     "Round": "mfdl.algorithms",
     "Run": "mfdl.training.run",
     "Single": "mfdl.participation",
     "TrustModel": "mfdl.trust",
     "UnsupportedMechanism": "mfdl.errors",
-    "View": "mfdl.view",
+    "View": "mfdl.trust.view",
     "account": "mfdl.noise_scale",
     "algorithms": "=mfdl.algorithms",
     "audit": "=mfdl.audit",
@@ -55,7 +55,7 @@ _EXPORTS = {
     "data": "=mfdl.data",
     "decor_couples": "mfdl.decor_search",
     "factorization": "=mfdl.factorization",
-    "general_sensitivity": "mfdl.privacy.general_sensitivity",
+    "general_sensitivity": "mfdl.privacy.gram_sensitivity",
     "gossip": "=mfdl.gossip",
     "graphs": "=mfdl.graphs",
     "noise_stream": "mfdl.training.streams",
@@ -68,7 +68,7 @@ _EXPORTS = {
     "tasks": "=mfdl.training.tasks",
     "testing": "=mfdl.testing",
     "trust": "=mfdl.trust",
-    "victim_losses": "mfdl.privacy.accounting",
+    "victim_losses": "mfdl.privacy.victim_loss",
     "with_noise": "mfdl.noise_scale",
     "without_noise": "mfdl.noise_scale",
 }
@@ -113,11 +113,11 @@ if TYPE_CHECKING:
         PoissonSampling,
         Single,
     )
-    from .privacy.accounting import victim_losses
-    from .privacy.general_sensitivity import general_sensitivity
+    from .privacy.gram_sensitivity import general_sensitivity
     from .privacy.guarantee import Guarantee
     from .privacy.losses import PrivacyLosses
-    from .privacy.question import Question
+    from .privacy.questions import Question
+    from .privacy.victim_loss import victim_losses
     from .released import Released
     from .runs.pairwise_losses import PairwiseLosses, pairwise
     from .runs.sweeping import sweep
@@ -129,4 +129,4 @@ if TYPE_CHECKING:
     from .training.streams import noise_stream
     from .training.tasks import partition
     from .trust import TrustModel
-    from .view import View
+    from .trust.view import View

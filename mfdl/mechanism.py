@@ -23,12 +23,11 @@ from .algorithms import LinearAlgorithm, noise_error
 from .errors import InvalidInput
 from .objective import Estimate
 from .privacy.curves import PrivacyCurve
-from .privacy.fingerprint import Fingerprint, participation_hash
 from .privacy.guarantee import Guarantee
+from .privacy.guarantee_texts import EVERY_NODE
 from .privacy.losses import PrivacyLosses
-from .privacy.question import Question, require_unit
+from .privacy.questions import Fingerprint, Question, participation_hash, require_unit
 from .privacy.sampled_exposures import require_noise_with_gradients
-from .privacy.words import EVERY_NODE
 from .shown import Shown
 from .storable import is_storable
 from .trust import TrustModel
@@ -125,7 +124,7 @@ class Mechanism(Calibrated):
         accounted = Fingerprint.parse(self.guarantee.fingerprint)
         scheme = participation_hash(self.algorithm.participation)
         actual = dataclasses.replace(accounted, algorithm=self.algorithm.content_hash, participation=scheme)
-        accounted.require(actual, what="the guarantee is")
+        accounted.require(actual, subject="the guarantee is")
 
     # ---- what the guarantee says -------------------------------------------------------------------------
 

@@ -17,16 +17,16 @@ from .errors import InvalidInput
 from .keywords import refusing
 from .mechanism import Calibrated, Mechanism
 from .participation import BallsInBins, Participation
-from .privacy import budgets
+from .privacy import questions
 from .privacy.curves import MonteCarlo
+from .privacy.exposures import question_of
 from .privacy.guarantee import Guarantee
 from .privacy.losses import PrivacyLosses
-from .privacy.question import Question, Target, require_noise
+from .privacy.questions import Question, Target, require_noise
 from .privacy.sampled_exposures import noise_of_bins
-from .privacy.view_exposures import question_of
 from .progress import Progress
 from .trust import TrustModel
-from .view import View
+from .trust.view import View
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -180,7 +180,7 @@ def calibrate(
         if epsilon is not None:
             raise InvalidInput("give exactly one target: mu, or epsilon with delta; budgets per node are given as mu.")
         assert isinstance(algorithm, LinearAlgorithm)
-        algorithm = budgets.scaled(algorithm, budgets.of_nodes(algorithm, mu))
+        algorithm = questions.scaled_to_budgets(algorithm, questions.budgets_by_node(algorithm, mu))
     else:
         Target(mu, epsilon, delta, by)  # refuses what is none before any work
     losses = PrivacyLosses.of(algorithm, question, progress=progress)

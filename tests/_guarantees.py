@@ -1,7 +1,7 @@
 """Guarantees of victims one by one, from losses that are at hand."""
 
 from mfdl.privacy.losses import PrivacyLosses
-from mfdl.privacy.question import Question
+from mfdl.privacy.questions import Question
 
 
 def guarantees(algorithm, losses, *, noise_std, adaptive=True, **question):

@@ -8,7 +8,7 @@ from mfdl import gossip, trust
 from mfdl.dynamics import Dynamics
 from mfdl.factorization import optimal_adapted, optimal_space_time, optimal_time_space
 from mfdl.participation import Cyclic
-from mfdl.privacy.accounting import victim_losses
+from mfdl.privacy.victim_loss import victim_losses
 
 KINDS = {"time-space": optimal_time_space, "adapted": optimal_adapted, "space-time": optimal_space_time}
 OUTSIDER = trust.SecLDP()

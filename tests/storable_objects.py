@@ -5,7 +5,7 @@ import numpy as np
 import mfdl_solvers
 from mfdl import Cyclic, Dynamics, algorithms, factorization, gossip, noise, participation, trust
 from mfdl.factorization.encoders import Banded, Buffered, Inverse, Toeplitz
-from mfdl.privacy.sensitivity import Sensitivity
+from mfdl.privacy.gram_sensitivity import Sensitivity
 from mfdl.released import Released
 from mfdl.training.run import SeedRun
 from mfdl_solvers.balls_in_bins_encoder import BinFactorization

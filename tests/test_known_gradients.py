@@ -14,7 +14,7 @@ from mfdl import BallsInBins, Cyclic, Dynamics, EveryStep, PoissonSampling, algo
 from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.noise import JointNoise, LocalNoise, SpaceTimeNoise
 from mfdl.noise_scale import account
-from mfdl.privacy.accounting import victim_losses
+from mfdl.privacy.victim_loss import victim_losses
 from mfdl.trust import TrustModel
 
 T, N = 4, 3

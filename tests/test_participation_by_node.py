@@ -29,8 +29,8 @@ from mfdl.participation import (
     ParticipationByNode,
     Single,
 )
-from mfdl.privacy.accounting import victim_losses
-from mfdl.privacy.sensitivity import worst_sensitivity
+from mfdl.privacy.gram_sensitivity import worst_sensitivity
+from mfdl.privacy.victim_loss import victim_losses
 from mfdl.testing import brute_force_sensitivity
 from mfdl.testing.tasks import linear_task
 from mfdl.training import tasks

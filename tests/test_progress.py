@@ -14,7 +14,7 @@ import mfdl
 from mfdl import algorithms, audit, factorization, gossip, progress, trust
 from mfdl.errors import InvalidInput
 from mfdl.privacy.losses import PrivacyLosses
-from mfdl.privacy.question import Question
+from mfdl.privacy.questions import Question
 from mfdl.progress import SILENT, Row, Shown, Silent, Told, shown
 from mfdl.runs.pairwise_losses import pairwise_losses
 from mfdl.testing.tasks import still_task

@@ -14,7 +14,7 @@ import mfdl
 from mfdl import Cyclic, ErrorWeights, InvalidInput, Released, UnsupportedMechanism, algorithms, gossip, trust
 from mfdl.algorithms import LinearAlgorithm, noise_error
 from mfdl.dynamics import Dynamics
-from mfdl.privacy.accounting import victim_losses
+from mfdl.privacy.victim_loss import victim_losses
 from mfdl.testing.strategies import MEMORY_NAMES, linear_algorithms
 from mfdl.training.executor import Executor, Releasing
 

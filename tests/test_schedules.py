@@ -19,7 +19,7 @@ from mfdl.commands.audit import AuditConfig
 from mfdl.dynamics import Dynamics, schedule
 from mfdl.errors import InvalidInput
 from mfdl.participation import Cyclic, EveryStep
-from mfdl.privacy.accounting import victim_losses
+from mfdl.privacy.victim_loss import victim_losses
 from mfdl.runs.comparing import Plan, trained
 from mfdl.runs.comparison_config import ComparisonConfig
 from mfdl.testing.oracles import largest_signed_sum, of_node, pinv_gram

@@ -29,7 +29,7 @@ from mfdl.factorization import (
 )
 from mfdl.objective import ErrorWeights
 from mfdl.participation import Cyclic, Explicit, MinSeparation, OncePerEpoch, ParticipationByNode, Single
-from mfdl.privacy.accounting import victim_losses
+from mfdl.privacy.victim_loss import victim_losses
 from mfdl.testing.strategies import connected_graphs
 
 TOLERANCE = 1e-4

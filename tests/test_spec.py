@@ -16,7 +16,7 @@ from mfdl.gossip.builders import MATRICES
 from mfdl.graphs.named import GRAPHS
 from mfdl.objective.error_weights import STEP_WEIGHTS
 from mfdl.participation import BallsInBins, Cyclic, EveryStep, MinSeparation, OncePerEpoch, Single
-from mfdl.participation.scheme_names import SCHEMES
+from mfdl.participation.schemes import SCHEMES
 from mfdl.runs.named_nodes import Named
 from mfdl.spec import TYPES, Registry, kebab_case, parse
 from mfdl.training.tasks import TASKS, partition

@@ -19,9 +19,9 @@ from mfdl import algorithms, archive, general_sensitivity, gossip, trust
 from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.participation import EveryStep, Explicit
-from mfdl.privacy.accounting import victim_losses
 from mfdl.privacy.forms import view_grams
-from mfdl.privacy.sensitivity import sensitivities
+from mfdl.privacy.gram_sensitivity import sensitivities
+from mfdl.privacy.victim_loss import victim_losses
 from mfdl.testing.oracles import (
     exact_leaks,
     exact_run,
@@ -33,7 +33,7 @@ from mfdl.testing.oracles import (
 from mfdl.testing.strategies import integer_views
 from mfdl.testing.strategies.graphs import dyadic_gossip
 from mfdl.trust import TrustModel
-from mfdl.view import View
+from mfdl.trust.view import View
 
 MH = gossip.metropolis_hastings
 PATH = Dynamics(MH("path:n=4"), 0.5)  # 0 - 1 - 2 - 3

@@ -5,7 +5,7 @@ import pytest
 
 import mfdl
 from mfdl.privacy.forms import view_grams
-from mfdl.view import Knowledge, View
+from mfdl.trust.view import Knowledge, View
 
 
 def algorithm(nodes):

@@ -11,7 +11,7 @@ import numpy as np
 from _measure import peak_megabytes, report, seconds
 
 import mfdl
-from mfdl.privacy.accounting import victim_losses
+from mfdl.privacy.victim_loss import victim_losses
 
 
 def stacked(W: np.ndarray, attacker: int, num_steps: int) -> tuple[np.ndarray, np.ndarray]:

@@ -11,10 +11,9 @@ import numpy as np
 from _measure import report, seconds, slope
 
 import mfdl
-from mfdl.privacy.accounting import victim_losses
 from mfdl.privacy.forms.hidden_modes import HiddenModes
-from mfdl.privacy.forms.null_space import NullSpace
-from mfdl.privacy.forms.range_form import Range
+from mfdl.privacy.forms.range_and_null_space import NullSpace, Range
+from mfdl.privacy.victim_loss import victim_losses
 
 
 def one_attacker(num_steps: int) -> None:

@@ -21,7 +21,7 @@ from .. import check, files
 from ..algorithms import LinearAlgorithm
 from ..errors import InvalidInput, UnsupportedMechanism
 from ..privacy import gaussian
-from ..privacy.question import Target
+from ..privacy.questions import Target
 from ..progress import Progress, shown
 from ..shown import short_repr
 from ..trust import TrustModel

@@ -22,9 +22,9 @@ from ..errors import InvalidInput
 from ..mechanism import Mechanism, require_unit
 from ..privacy import gaussian
 from ..privacy.curves import Gaussian, PrivacyCurve
+from ..privacy.guarantee_texts import EVERY_NODE
 from ..privacy.losses import PrivacyLosses
-from ..privacy.question import Question
-from ..privacy.words import EVERY_NODE
+from ..privacy.questions import Question
 from ..progress import Progress, shown
 from ..trust import TrustModel
 from .audit_results import AuditCircumstances

@@ -29,7 +29,7 @@ from ..mechanism import Mechanism
 from ..shown import short_repr
 from ..threads import blas_threads
 from ..trust import TrustModel
-from ..view import AlgorithmView, Knowledge, View
+from ..trust.view import AlgorithmView, Knowledge, View
 from . import observation
 from .equations import SolvedEquations, reduced_rows, solve
 from .observation import with_all_noise

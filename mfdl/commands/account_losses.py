@@ -21,13 +21,13 @@ from threadpoolctl import threadpool_limits
 from .. import files
 from ..algorithms import LinearAlgorithm, registry
 from ..errors import InvalidInput
-from ..privacy import budgets, gaussian
-from ..privacy.accounting import VictimLoss, victim_losses, worst_adaptive
+from ..privacy import gaussian, questions
 from ..privacy.curves import PrivacyCurve
 from ..privacy.guarantee import Guarantee
 from ..privacy.losses import PrivacyLosses
-from ..privacy.question import Question
+from ..privacy.questions import Question
 from ..privacy.sampled_exposures import noise_of_bins
+from ..privacy.victim_loss import VictimLoss, victim_losses, worst_adaptive
 from ..progress import Progress, Silent, shown
 from ..runs.named_nodes import Named
 from ..runs.output import circumstances, json_number, require_folder
@@ -69,7 +69,7 @@ def run_account(
         )
     each = None if config.budgets is None else named.budgets(config.budgets)
     if each is not None:
-        algorithm = budgets.scaled(algorithm, budgets.of_nodes(algorithm, each))
+        algorithm = questions.scaled_to_budgets(algorithm, questions.budgets_by_node(algorithm, each))
     account: Account | BinsAccount
     if config.has_bins:
         with screen.status("accounting for secret bins"):
@@ -202,7 +202,7 @@ class Account:
     def mu(self, loss: VictimLoss, adaptive: bool) -> float:
         """Of one loss at this noise."""
         shift = gaussian.record_shift(self.config.adjacency, self.config.clip_norm)
-        return _mu(loss.held(adaptive=adaptive).value, shift, self.noise_std)
+        return _mu(loss.number(adaptive=adaptive).value, shift, self.noise_std)
 
     def _worst_epsilon(self, *, adaptive: bool) -> float:
         return _epsilon(self.mu(self.worst(adaptive=adaptive)[1], adaptive=adaptive), self.config.delta)

@@ -17,7 +17,7 @@ from .. import extensions, files
 from ..check import FloatArray
 from ..pictures.style import write_figure
 from ..privacy import gaussian
-from ..privacy.accounting import VictimLoss, victim_losses
+from ..privacy.victim_loss import VictimLoss, victim_losses
 from ..runs import privacy_plots as pictures
 from ..runs.output import rounded_up
 from ..runs.pairwise_losses import pairwise_matrix

@@ -1,10 +1,10 @@
 """Sensitivity of an encoder with structure: from its coefficients or bands, never from an array of T x T.
 
-Toeplitz (buffered ones too) and banded C go to `toeplitz` and `banded`, both where C is both. Where C^-1 = N is given
-and D is its diagonal, |C| <= M = (2 D - |N|)^-1 entry by entry (the comparison matrix of a triangular N), and C = M
-where no entry of N beside the diagonal is positive. M comes by substitution, from terms >= 0 alone, so its rounding is
-relative. The coefficients of a Toeplitz C are found likewise, and certified by what N leaves of them: with N c = e + r,
-c is off by N^-1 r, at most M |r|.
+Toeplitz C (buffered ones too) go to `toeplitz_bound`, banded ones to `banded_bound`, and to both where C is both. Where
+C^-1 = N is given and D is its diagonal, |C| <= M = (2 D - |N|)^-1 entry by entry (the comparison matrix of a triangular
+N), and C = M where no entry of N beside the diagonal is positive. M comes by substitution, from terms >= 0 alone, so
+its rounding is relative. The coefficients of a Toeplitz C are found likewise, and certified by what N leaves of them:
+with N c = e + r, c is off by N^-1 r, at most M |r|.
 
 A number that no rule gives, or that may be improved, is that of the Gram matrix itself, where T lets it be written out:
 where N is given, times (1 - ||C N - I||)^-2 for the C that is written.
@@ -25,10 +25,9 @@ from ..errors import UnsupportedMechanism
 from ..floats import UNIT
 from ..noise.encoder_arguments import MAX_DENSE_STEPS
 from ..participation import Participation
-from ..sensitivity.banded import BandedGram, banded_bound
 from ..sensitivity.elliptope import TOLERANCE
 from ..sensitivity.patterns import PatternBound, bound
-from ..sensitivity.toeplitz import toeplitz_bound
+from ..sensitivity.structured_bounds import BandedGram, banded_bound, toeplitz_bound
 
 MAX_PRODUCTS = 10**10  # of a substitution
 IMPROVED = 512  # T up to which a bound that is not exact is improved by the Gram matrix

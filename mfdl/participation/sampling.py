@@ -14,8 +14,7 @@ from mfdl_solvers.pattern_sets import PatternSet
 from .. import check
 from ..errors import UnsupportedMechanism
 from ..storable import storable
-from .scheme_names import SCHEMES
-from .schemes import Cyclic, Participation
+from .schemes import SCHEMES, Cyclic, Participation
 
 
 class Sampled(Participation):

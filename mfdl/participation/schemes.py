@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,8 +22,31 @@ from mfdl_solvers.pattern_sets import Listed, OnePerBlock, Pattern, PatternSet, 
 from .. import check
 from ..errors import InvalidInput, UnsupportedMechanism
 from ..shown import short_repr
+from ..spec import Entry, Registry
 from ..storable import storable
-from .scheme_names import SCHEMES
+
+
+@dataclasses.dataclass(frozen=True)
+class SchemeEntry(Entry):
+    """A scheme whose parameters follow from a run.
+
+    Attributes: called: parameters that are something of the run under another name, by that name: {"bins": "period"}.
+    """
+
+    called: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    @property
+    def takes(self) -> set[str]:
+        """What it needs of epochs, period and steps; the rest follows."""
+        return {self.called.get(name, name) for name, parameter in self.signature.items() if parameter.required}
+
+    def of_run(self, **run: int) -> Any:
+        """The participation of a run. Args: run: epochs k, period b and steps T."""
+        return self(**{name: run[self.called.get(name, name)] for name in self.signature})
+
+
+SCHEMES: Registry[SchemeEntry] = Registry("participation", SchemeEntry)
+"""Participations by name, as the command line takes them: every scheme is registered where it is defined."""
 
 
 class Participation(abc.ABC):
@@ -293,15 +317,15 @@ class Explicit(Participation):
             raise InvalidInput(f"patterns must be sequences of steps, e.g. [[0, 2], [1]], got {patterns!r}.") from None
         if not listed:
             raise InvalidInput("patterns must hold at least one pattern, got none.")
-        kept = []
+        maximal = []
         for number, pattern in enumerate(listed):
             members = tuple(sorted(check.integer_at_least(0, step=step) for step in pattern))
             if not members or members[-1] >= steps or len(set(members)) != len(members):
                 raise InvalidInput(
                     f"patterns[{number}] must be distinct steps in [0, {steps}), at least one, got {list(pattern)}."
                 )
-            kept.append(members)
-        object.__setattr__(self, "given", tuple(kept))
+            maximal.append(members)
+        object.__setattr__(self, "given", tuple(maximal))
         object.__setattr__(self, "steps", steps)
 
     def stored_fields(self) -> dict[str, object]:

@@ -1,15 +1,13 @@
 """From views to privacy numbers: view Grams, sensitivity, Gaussian accounting, guarantees."""
 
-from .accountants import ACCOUNTANTS
 from .curves import BallsInBinsGaussian, Composed, Gaussian, MonteCarlo, MonteCarloCurve, PoissonGaussian, PrivacyCurve
-from .exposures import Exposures
+from .exposures import Exposures, view_losses
 from .forms import ViewGram, view_gram
-from .guarantee import UNITS, Guarantee
-from .losses import PrivacyLosses
-from .matrix_views import view_losses
-from .question import Question, Target
+from .gram_sensitivity import Sensitivity, worst_sensitivity
+from .guarantee import Guarantee
+from .losses import ACCOUNTANTS, PrivacyLosses
+from .questions import UNITS, Question, Target
 from .sampled_exposures import noise_of_bins
-from .sensitivity import Sensitivity, worst_sensitivity
 
 __all__ = [
     "ACCOUNTANTS",

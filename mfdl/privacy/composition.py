@@ -7,10 +7,9 @@ from typing import Any
 
 from ..errors import InvalidInput, UnsupportedMechanism, require_known
 from . import gaussian
-from .fingerprint import fingerprint_of_both
 from .guarantee import Guarantee
-from .guarantee_json import Victims
-from .words import EVERY_NODE
+from .guarantee_texts import EVERY_NODE, Victims
+from .questions import fingerprint_of_both
 
 SAME = ("trust", "adjacency", "clip_norm", "unit", "victim", "attacker")
 """Fields in which both runs must agree."""

@@ -1,7 +1,12 @@
-"""What a question finds exposed, of each victim and of all together, before the noise is scaled: public patterns.
+"""Exposures of public patterns, and of views that are matrices alone: the loss of each victim per unit of noise.
 
-An accountant maps a question about an algorithm to its `Exposures`; which one, the participation decides
-(`accountants`). Everything else follows from them for every participation: guarantees, calibrated noise, tables.
+An accountant maps a question about an algorithm to its `Exposures`; the participation decides which accountant
+(`losses.ACCOUNTANTS`). For every participation, guarantees, calibrated noise and tables follow from the exposures.
+
+A view that has no algorithm and no trust model is accounted by the machinery of every view (`forms`,
+`gram_sensitivity`). Matrices do not say how gradients depend on what was sent: a number holds for gradients fixed in
+advance, and for adaptive ones where `adaptive` proves it. The trust model of such a question shows exactly what the
+view shows.
 """
 
 from __future__ import annotations
@@ -9,16 +14,31 @@ from __future__ import annotations
 import abc
 import dataclasses
 import functools
-from collections.abc import Sequence
-from typing import Any
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any, cast
 
+import numpy as np
+
+from .. import check
 from ..algorithms import LinearAlgorithm
-from ..errors import InvalidInput
+from ..errors import InvalidInput, require_known
+from ..participation import Participation
 from ..progress import Progress
+from ..sensitivity.patterns import METHODS
+from ..trust import TrustModel
+from ..trust.view import AlgorithmView, Knowledge, View
 from . import gaussian
-from .accounting import MOST_SHOWN, VictimLoss, victim_losses, worst_loss
-from .fingerprint import Fingerprint
-from .question import Question, require_unit
+from .adaptive import is_adaptive
+from .forms import view_grams
+from .gram_sensitivity import Sensitivity, sensitivities
+from .questions import UNITS, Fingerprint, Question, participation_hash, require_unit
+from .victim_loss import MOST_SHOWN, THE_VIEW, VictimLoss, victim_losses, worst_loss
+
+NOT_PROVEN = (
+    "A and B do not say at which models gradients are taken, so nothing proves the number for adaptive gradients; "
+    "View(A, B, models=(M_G, M_Z), row_steps=...) does where every model is a combination of rows seen before"
+)
 
 
 class Exposures(abc.ABC):
@@ -101,7 +121,7 @@ class PublicExposures(Exposures):
 def public_exposures(
     algorithm: LinearAlgorithm, question: Question, *, victims: Sequence[int] | None = None, progress: Progress = "auto"
 ) -> PublicExposures:
-    """The accountant of public patterns; see `accounting.victim_losses`.
+    """The accountant of public patterns; see `victim_loss.victim_losses`.
 
     Raises: InvalidInput: an argument out of range, or a unit that cannot be protected (`require_unit`).
     """
@@ -129,9 +149,192 @@ def require_same(losses: Sequence[VictimLoss], algorithm: LinearAlgorithm, quest
     for loss in {(loss.fingerprint, loss.unit, loss.release): loss for loss in losses}.values():  # one of each
         if loss.fingerprint is None:
             raise InvalidInput("losses must be those of victim_losses, which says what they were computed for.")
-        what = "the losses were computed"
+        subject = "the losses were computed"
         if loss.unit != q.unit:
-            what += f" for unit {loss.unit!r}, not {q.unit!r}:"
-        loss.fingerprint.require(wanted if q.release else dataclasses.replace(wanted, release=loss.release), what=what)
+            subject += f" for unit {loss.unit!r}, not {q.unit!r}:"
+        loss.fingerprint.require(
+            wanted if q.release else dataclasses.replace(wanted, release=loss.release), subject=subject
+        )
     if q.unit == "user" and any(loss.lipschitz is not None for loss in losses):
         raise InvalidInput("unit 'user' cannot rest on shift reduction; compute the losses without lipschitz.")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class AsGiven(TrustModel):
+    """The trust model of a bare view: who has it sees what it shows."""
+
+    of_view: View
+    name = "matrices"
+
+    @property
+    def attacker(self) -> str:
+        return self.of_view.attacker
+
+    def knowledge(self, algorithm: LinearAlgorithm, victim: int) -> Knowledge:
+        raise InvalidInput("a bare view is no trust model over algorithms; use TrustModel.from_masks.")
+
+    def members(self, algorithm: Any) -> Iterator[tuple[TrustModel, tuple[int, ...]]]:
+        """Itself, with everybody but the nodes all of whose gradients it knows."""
+        yield self, tuple(u for u in range(self.of_view.num_nodes) if not self.of_view.marked_gradients[:, u].all())
+
+    def fingerprint(self, algorithm: Any) -> str:
+        return self.of_view.content_hash
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ViewExposures(PublicExposures):
+    """Of matrices: numbers for adaptive gradients where all of them are proven, else for gradients fixed in advance."""
+
+    @property
+    def adaptive(self) -> bool:
+        return all(loss.adaptive for loss in self.losses)
+
+    @functools.cached_property
+    def together(self) -> VictimLoss:
+        if self.adaptive:
+            return worst_loss(self.losses)
+        return max(self.losses, key=lambda loss: loss.fixed.squared)
+
+    @property
+    def why(self) -> str:
+        return "" if self.adaptive else f"{NOT_PROVEN[0].upper()}{NOT_PROVEN[1:]}."
+
+    def require(self, algorithm: Any, question: Question) -> None:
+        if not self.losses:
+            raise InvalidInput("losses must be of at least one victim.")
+        _require_as_given(algorithm, question)
+        wanted = fingerprint_of(algorithm, question)
+        for loss in self.losses:
+            assert loss.fingerprint is not None
+            loss.fingerprint.require(
+                dataclasses.replace(wanted, release=loss.release), subject="the losses were computed"
+            )
+
+
+def view_exposures(
+    view: View, question: Question, *, victims: Sequence[int] | None = None, progress: Progress = "auto"
+) -> ViewExposures:
+    """The accountant of matrices; see `view_losses`.
+
+    Raises: InvalidInput: no participation, an option that only algorithms have, or a unit that cannot be protected.
+    """
+    q = question
+    _require_as_given(view, q)
+    scheme = q.scheme(view)
+    for name, way in (("release", "its rows are in A and B"), ("lipschitz", "shift reduction needs an algorithm")):
+        if getattr(q, name) is not None:
+            raise InvalidInput(f"{name} must be left out with a View, got {getattr(q, name)!r}: {way}.")
+    gaussian.record_shift(q.adjacency, q.clip_norm)  # refuses either
+    scheme.require_public()
+    require_unit(q.unit, scheme)
+    losses = view_losses(view, scheme, victims, str(q.method), unit=q.unit)
+    fingerprint = fingerprint_of(view, q)
+    return ViewExposures(
+        tuple(loss.answering(dataclasses.replace(fingerprint, release=loss.release)) for loss in losses)
+    )
+
+
+def _require_as_given(view: View, question: Question) -> None:
+    """Refuses the name of a trust model that nothing was evaluated of."""
+    trust = question.trust
+    if not (isinstance(trust, AsGiven) and trust.of_view.content_hash == view.content_hash):
+        raise InvalidInput(
+            f"a View has what it shows for a trust model, and not {getattr(trust, 'name', trust)!r}; use "
+            "mfdl.account(view, participation=...), or give the algorithm whose trust model that is."
+        )
+
+
+def question_of(view: View, trust: TrustModel | None, *fields: Any) -> Question:
+    """The question about a bare view. Raises: InvalidInput: a trust model, which a view has already."""
+    if isinstance(view, AlgorithmView):
+        raise InvalidInput(
+            "the view of a trust model is about the victims and the releases that the model names; give the algorithm "
+            "and the trust model, mfdl.account(algorithm, trust=...), or the matrices as a View of your own."
+        )
+    if trust is not None:
+        raise InvalidInput(
+            f"trust must be left out with a View, got {trust.name!r}: A and B say what is seen, known_gradients and "
+            "known_noise what is known."
+        )
+    return Question(AsGiven(view), *fields)
+
+
+def fingerprint_of(view: Any, question: Question) -> Fingerprint:
+    """Of one question about a bare view."""
+    given = cast("View", view)
+    scheme = participation_hash(question.scheme(given))
+    return Fingerprint(given.content_hash, given.content_hash, scheme, given.release, question.unit)
+
+
+def view_losses(
+    view: View,
+    participation: Participation,
+    victims: Sequence[int] | None = None,
+    method: str = "exact",
+    *,
+    unit: str = "record",
+) -> list[VictimLoss]:
+    """What each node loses in a view, in node order.
+
+    Args:
+        view: `mfdl.View(A, B, num_nodes=n)`, or that of a trust model.
+        participation: over the steps of the view; each node's number is for `of_node(victim)`.
+        victims: node indices; default all but those all of whose gradients are marked as known, who attack.
+        method: "exact" or "certified", as of `mfdl.victim_losses`.
+        unit: "record" or "user".
+
+    Guarantees: no number is below the truth for the matrices given; infinite where a noiseless combination shows a
+        gradient of a step in which the node takes part, or the attacker knows one. The number for adaptive gradients is
+        that for gradients fixed in advance where `adaptive`, else infinite: no view is known that shows more.
+    Raises: InvalidInput: arguments that do not fit, or no victim. UnsupportedMechanism: participation in secret, or a
+        view too large for a dense decomposition.
+    """
+    check.instance(View, view=view)
+    check.instance(Participation, participation=participation)
+    participation.require_public()
+    scheme = participation
+    n, T = view.axis.num_nodes, view.axis.num_steps
+    if scheme.num_steps != T:
+        raise InvalidInput(
+            f"participation must have the {T} steps of the view, columns of A over num_nodes={n}, got "
+            f"{scheme.num_steps} ({scheme.describe()})."
+        )
+    scheme.require_nodes(n)
+    require_known("method", method, METHODS)
+    require_known("unit", unit, UNITS)
+    grams = dict(zip(chosen := _victims(view, victims), view_grams(view, chosen), strict=True))
+    fixed: dict[int, Sensitivity] = {}
+    for shared, nodes in scheme.shared_by(chosen):
+        answers = sensitivities([grams[u] for u in nodes], shared, nodes=nodes, method=method)
+        fixed |= zip(nodes, answers, strict=True)
+    adaptive = is_adaptive(view, scheme, unit=unit)
+    return [
+        VictimLoss(
+            fixed[u],
+            fixed[u] if adaptive or math.isinf(fixed[u].squared) else _unproven(fixed[u]),
+            adaptive,
+            THE_VIEW,
+            view.attacker,
+            view.release,
+            unit,
+        )
+        for u in chosen
+    ]
+
+
+def _unproven(fixed: Sensitivity) -> Sensitivity:
+    return Sensitivity(math.inf, False, fixed.pattern, fixed.node, 0.0, 0.0, NOT_PROVEN, fixed.form)
+
+
+def _victims(view: View, victims: Sequence[int] | None) -> list[int]:
+    n = view.axis.num_nodes
+    if victims is None:
+        chosen = np.flatnonzero(~view.marked_gradients.all(axis=0)).tolist()
+    else:
+        listed = check.listed("node indices, or None for all", victims=victims)
+        chosen = sorted({check.integer_at_least(0, victim=u) for u in listed})
+    if not chosen:
+        raise InvalidInput("no victim is left: all gradients of every node are marked as known, or victims is empty.")
+    if chosen[-1] >= n:
+        raise InvalidInput(f"victim must be a node index below {n}, got {chosen[-1]}.")
+    return chosen

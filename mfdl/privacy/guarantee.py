@@ -23,11 +23,11 @@ from .. import check
 from ..errors import InvalidInput, UnsupportedMechanism
 from ..files import atomic_write_text
 from ..shown import Shown
-from ..view import RELEASES
-from . import gaussian, guarantee_json, words
+from ..trust.view import RELEASES
+from . import gaussian, guarantee_texts
 from .curves import PrivacyCurve
-from .fingerprint import Fingerprint, short_hash
-from .guarantee_json import Victims
+from .guarantee_texts import Victims
+from .questions import UNITS, Fingerprint, short_hash
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 DELTA = 1e-6  # at which words give epsilon, where no target named another
 STATED = "as stated in the file, not computed anew"
 EDITED = "as edited, not computed"
-UNITS = ("record", "user")
 LIPSCHITZ_NOTE = "assuming that the local maps x - eta g(x) are Lipschitz with constant"
 
 _TEXTS = ("trust", "participation", "victim", "attacker")
@@ -170,7 +169,7 @@ class Guarantee(Shown):
 
     def _digest(self, fingerprint: str) -> str:
         """16 hex digits of everything that is stated."""
-        fields = {name: value for name, value in guarantee_json.field_values(self).items() if name not in SEALING}
+        fields = {name: value for name, value in guarantee_texts.field_values(self).items() if name not in SEALING}
         return short_hash(fingerprint, json.dumps(fields, sort_keys=True))
 
     def sealed(
@@ -263,28 +262,28 @@ class Guarantee(Shown):
 
     def sentence(self) -> str:
         """The guarantee in at most 40 words, rounded up; `fields`, and `print`, leave no condition out."""
-        return words.sentence(self)
+        return guarantee_texts.sentence(self)
 
     def fields(self) -> list[tuple[str, str]]:
         """Everything that is stated, by name, in words; numbers are rounded up."""
-        return words.fields(self)
+        return guarantee_texts.fields(self)
 
     def __str__(self) -> str:
-        return words.text(self)
+        return guarantee_texts.text(self)
 
     def _sentence(self) -> str:
-        return words.sentence(self)
+        return guarantee_texts.sentence(self)
 
     def _figure(self) -> Figure | None:
-        return words.figure(self)
+        return guarantee_texts.figure(self)
 
     def _rows(self) -> list[tuple[str, str]]:
-        return words.fields(self)
+        return guarantee_texts.fields(self)
 
     @property
     def epsilon_in_words(self) -> str:
         """epsilon, rounded up, at `stated_delta`."""
-        return words.epsilon_at(self)
+        return guarantee_texts.epsilon_at(self)
 
     # ---- composition -------------------------------------------------------------------------------------
 
@@ -320,7 +319,7 @@ class Guarantee(Shown):
 
         `curve` is what everything follows from; `epsilon` is the curve at `stated_delta`; mu is null where none exists.
         """
-        return guarantee_json.to_json(self)
+        return guarantee_texts.to_json(self)
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Guarantee:
@@ -333,11 +332,11 @@ class Guarantee(Shown):
                 the curve that is not the curve's.
         """
         try:
-            read = cls(**guarantee_json.constructor_arguments(cls, data), source=STATED)
+            read = cls(**guarantee_texts.constructor_arguments(cls, data), source=STATED)
             read._least_mu()
         except OverflowError:  # JSON integers have no size limit
             raise InvalidInput("a guarantee has a number that is too large for a float.") from None
-        guarantee_json.require_derived(read, data)
+        guarantee_texts.require_derived(read, data)
         return read
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -357,7 +356,7 @@ class Guarantee(Shown):
             InvalidInput: the file cannot be read, is not JSON, or is not a guarantee.
         """
         path = check.path(path=path)
-        data = guarantee_json.of_file(path)
+        data = guarantee_texts.of_file(path)
         try:
             return cls.from_dict(data)
         except InvalidInput as error:

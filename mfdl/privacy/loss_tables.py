@@ -68,9 +68,9 @@ class LossTable(Shown):
         from ..pictures.drawings import heat_map  # matplotlib only where a picture is wanted
 
         require_known("metric", metric, LOSS_METRICS)
-        shown = self._cells(self.rows(noise_std, delta=delta, adaptive=adaptive), metric, adaptive=adaptive)
+        cells = self._cells(self.rows(noise_std, delta=delta, adaptive=adaptive), metric, adaptive=adaptive)
         words = metric_in_words(metric, noise_std, delta, adaptive=adaptive)
-        return heat_map(shown.values, shown.victims, shown.attackers, words, title=shown.title, ax=ax)
+        return heat_map(cells.values, cells.victims, cells.attackers, words, title=cells.title, ax=ax)
 
 
 def distances(algorithm: LinearAlgorithm, nodes: Sequence[int]) -> dict[int, int]:

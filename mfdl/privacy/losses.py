@@ -1,4 +1,8 @@
-"""Everything that follows from what a question finds exposed: guarantees, calibrated noise, tables."""
+"""Privacy losses of all victims: guarantees, calibrated noise and tables, all from what the accountant found exposed.
+
+`ACCOUNTANTS` is the one table that decides which accountant answers for a participation: a new one is a function from a
+question to `Exposures` and one line there.
+"""
 
 from __future__ import annotations
 
@@ -7,29 +11,38 @@ import functools
 import math
 import sys
 from collections.abc import Hashable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from .. import check
 from ..algorithms import LinearAlgorithm
 from ..algorithms.registry import misplaced
 from ..errors import InvalidInput
+from ..participation import BallsInBins, Participation, PoissonSampling
 from ..progress import Progress
 from ..shown import rounded_up
-from ..view import View
-from . import accountants, budgets, gaussian
-from .accounting import VictimLoss
+from ..trust.view import View
+from . import gaussian, questions
 from .curves import PrivacyCurve
-from .exposures import Exposures, PublicExposures, require_same
+from .exposures import Exposures, PublicExposures, public_exposures, require_same, view_exposures
+from .gram_sensitivity import Sensitivity
 from .guarantee import DELTA, Guarantee, lipschitz_notes
+from .guarantee_texts import EVERY_NODE
 from .loss_tables import Cells, LossTable, distances
-from .question import Question, Target, require_noise
-from .sensitivity import Sensitivity
-from .words import EVERY_NODE
+from .questions import Question, Target, require_noise
+from .sampled_exposures import bins_exposures, poisson_exposures
+from .victim_loss import VictimLoss
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+
 SHOWN_VICTIMS = 20  # in a notebook
+ACCOUNTANTS: dict[type, Accountant] = {
+    Participation: public_exposures,
+    PoissonSampling: poisson_exposures,
+    BallsInBins: bins_exposures,
+}
+"""By participation; a class that is not named has the accountant of its nearest base."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -63,11 +76,11 @@ class PrivacyLosses(LossTable):
         victims: Sequence[int] | None = None,
         progress: Progress = "auto",
     ) -> PrivacyLosses:
-        """Computes them, by the accountant of the algorithm's participation (`accountants.ACCOUNTANTS`).
+        """Computes them, by the accountant of the algorithm's participation (`ACCOUNTANTS`).
 
         Raises: InvalidInput: an argument out of range, a unit that cannot be protected, what the accountant refuses.
         """
-        return cls(algorithm, question, accountants.exposures(algorithm, question, victims=victims, progress=progress))
+        return cls(algorithm, question, exposures(algorithm, question, victims=victims, progress=progress))
 
     @classmethod
     def of_victim_losses(
@@ -168,13 +181,14 @@ class PrivacyLosses(LossTable):
         Of numbers by samples the noise is chosen by samples of its own and the guarantee drawn afresh.
 
         Args: mu > 0, or epsilon > 0 and delta in (0, 1); mu may be a budget for each node by its label, which the
-            worst of the nodes decides, so that the algorithm should be `budgets.scaled` to them. by: as for `Target`.
+            worst of the nodes decides, so the algorithm should be that of `questions.scaled_to_budgets`. by: as for
+            `Target`.
         Raises: InvalidInput: no target or two, or an infinite loss. UnsupportedMechanism: a mu where there is none.
         """
         self.exposures.refuse(mu=mu, by=by)
         worst, each = self.exposures.together, isinstance(mu, Mapping)
         if isinstance(mu, Mapping):
-            budget = budgets.of_nodes(cast("LinearAlgorithm", self.algorithm), mu)
+            budget = questions.budgets_by_node(cast("LinearAlgorithm", self.algorithm), mu)
             of_nodes = [Target(mu=each_mu) for each_mu in budget.tolist()]
             pairs = [(loss, of_nodes[loss.victim]) for loss in self.of_victims]
         else:
@@ -196,7 +210,7 @@ class PrivacyLosses(LossTable):
         require_noise(noise_std, noise_multiplier)
         if noise_std is not None:
             return check.non_negative(noise_std=noise_std)
-        worst = self.exposures.together.held(adaptive=self.exposures.adaptive)
+        worst = self.exposures.together.number(adaptive=self.exposures.adaptive)
         if math.isinf(worst.squared):
             raise InvalidInput(
                 "noise_multiplier needs a mechanism with noise that the attacker does not know, i.e. a finite "
@@ -213,7 +227,7 @@ class PrivacyLosses(LossTable):
             raise InvalidInput(
                 f"{name!r} has no noise to scale, so no target can be met; use without_noise(algorithm, ...)."
             )
-        why = worst.held(adaptive=self.exposures.adaptive).why
+        why = worst.number(adaptive=self.exposures.adaptive).why
         raise InvalidInput(
             f"{name!r} has infinite loss under trust model {self.question.trust.name!r} for "
             f"{self._worst_victim(worst)}, whatever the noise: "
@@ -266,7 +280,7 @@ class PrivacyLosses(LossTable):
             adaptive=adaptive or loss.adaptive,
             noise_std=noise_std,
             sensitivity=loss.sensitivity(adaptive=adaptive),
-            tolerance=loss.held(adaptive=adaptive).tolerance,
+            tolerance=loss.number(adaptive=adaptive).tolerance,
             release=loss.release,
             notes=() if self._trained is None else release_notes(self._trained, loss.release),
             lipschitz=loss.lipschitz,
@@ -346,3 +360,31 @@ def release_notes(algorithm: LinearAlgorithm, release: str) -> tuple[str, ...]:
     if algorithm.released.is_last or release not in ("average", "all"):
         return ()
     return (f"in the place of its final model each node releases {algorithm.released.describe()} of its models",)
+
+
+class Accountant(Protocol):
+    """From a question about an algorithm to what it finds exposed."""
+
+    def __call__(
+        self, algorithm: LinearAlgorithm, question: Question, *, victims: Sequence[int] | None, progress: Progress
+    ) -> Exposures:
+        """Args: victims: node indices, None for all that do not attack; progress: as `mfdl.progress`."""
+
+
+def exposures(
+    algorithm: LinearAlgorithm | View,
+    question: Question,
+    *,
+    victims: Sequence[int] | None = None,
+    progress: Progress = "auto",
+) -> Exposures:
+    """What a question finds exposed, by the accountant of the algorithm's participation, or by that of matrices.
+
+    Raises: InvalidInput: what is no algorithm or question, and what the accountant refuses.
+    """
+    check.instance(Question, question=question)
+    if isinstance(algorithm, View):
+        return view_exposures(algorithm, question, victims=victims, progress=progress)
+    check.instance(LinearAlgorithm, algorithm=algorithm)
+    accountant = next(ACCOUNTANTS[kind] for kind in type(algorithm.participation).__mro__ if kind in ACCOUNTANTS)
+    return accountant(algorithm, question, victims=victims, progress=progress)

@@ -25,7 +25,6 @@ from ..participation.sampling import BallsInBins, PoissonSampling, Sampled
 from ..progress import Progress
 from ..trust import TrustModel
 from . import bin_gram, gaussian
-from .accounting import VictimLoss
 from .curves import (
     UP,
     BallsInBinsGaussian,
@@ -36,13 +35,13 @@ from .curves import (
     correlations,
     normalized,
 )
-from .curves.search import raised
+from .curves.base import raised
 from .exposures import Exposures
-from .fingerprint import Fingerprint
 from .forms import injection_bound, known_gradient
+from .gram_sensitivity import Sensitivity
 from .guarantee import noise_multiplier
-from .question import Question, Target
-from .sensitivity import Sensitivity
+from .questions import Fingerprint, Question, Target
+from .victim_loss import VictimLoss
 
 RELEASE = "not applicable"
 BY_BINS, BY_SAMPLING = "the bins' pair", "the sampled pair"
@@ -154,7 +153,7 @@ class SampledExposures(Exposures, abc.ABC):
         _require_usual(algorithm, question, METHODS)
         wanted = Fingerprint.of(algorithm, question.trust, question.scheme(algorithm), RELEASE, question.unit)
         mine = Fingerprint.of(self.algorithm, self.question.trust, self.scheme, RELEASE, "record")
-        mine.require(wanted, what="the losses were computed")
+        mine.require(wanted, subject="the losses were computed")
         for name in ("adjacency", "method"):
             if getattr(question, name) != getattr(self.question, name):
                 raise InvalidInput(
@@ -286,8 +285,8 @@ def _over_both(algorithm: LinearAlgorithm, trust: TrustModel, seen: TrustModel) 
             )
         for u in victims:
             why = known_gradient(against, u) or ("all noise is known" if known.all() else "")
-            found = (math.inf, f"Infinite for node {labels[u]!r}: {why}.") if why else (1.0, "")
-            exposed[u] = max(exposed.get(u, found), found, key=lambda each: each[0])
+            factor = (math.inf, f"Infinite for node {labels[u]!r}: {why}.") if why else (1.0, "")
+            exposed[u] = max(exposed.get(u, factor), factor, key=lambda each: each[0])
     return _of_somebody(exposed, trust)
 
 

@@ -20,7 +20,7 @@ from .. import graphs, trust
 from ..errors import InvalidInput
 from ..graphs import SparseGraph
 from ..participation import Cyclic, Participation
-from ..participation.scheme_names import SCHEMES
+from ..participation.schemes import SCHEMES
 from ..spec import Parameter
 from ..trust import TrustModel
 from .option_files import split

@@ -1,7 +1,7 @@
 """Losses against many attackers at once: one process per core, the matrix mu[u, v].
 
 In: an algorithm and a trust model per attacker. Out: per attacker the `VictimLoss` of every victim, or a
-`PairwiseLosses` with its table and its heat map. How one attacker is accounted is in `privacy.accounting`.
+`PairwiseLosses` with its table and its heat map. How one attacker is accounted is in `privacy.victim_loss`.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from ..check import FloatArray
 from ..errors import InvalidInput, require_known
 from ..participation import Participation
 from ..privacy import gaussian
-from ..privacy.accounting import VictimLoss, victim_losses
 from ..privacy.guarantee import DELTA, lipschitz_notes
 from ..privacy.loss_tables import LOSS_METRICS, Cells, LossTable
 from ..privacy.losses import PrivacyLosses
-from ..privacy.question import Question, require_unit
+from ..privacy.questions import Question, require_unit
+from ..privacy.victim_loss import VictimLoss, victim_losses
 from ..progress import Progress, shown
 from ..shown import rounded_up
 from ..trust import PNDP, TrustModel
@@ -58,7 +58,7 @@ def pairwise_losses(
         victims: node indices; default all; an attacker is left out of its own list.
         jobs: worker processes, each with one BLAS thread; default one per core; 1 stays in this process.
         progress: True, False, "auto" (see `mfdl.progress`), or a function: called after each attacker.
-        how: participation, release, method, lipschitz and unit of `privacy.accounting.victim_losses`.
+        how: participation, release, method, lipschitz and unit of `privacy.victim_loss.victim_losses`.
 
     Returns: attacker -> losses in node order, in the order of `attackers`.
     Raises: InvalidInput: jobs below 1, or what `victim_losses` refuses.
@@ -129,7 +129,7 @@ class PairwiseLosses(LossTable):
     def worst(self, *, adaptive: bool = True) -> tuple[int, int]:
         """(attacker, victim), the pair with the largest number."""
         pairs = ((v, loss) for v, losses in self.of_attackers.items() for loss in losses.of_victims)
-        attacker, loss = max(pairs, key=lambda pair: pair[1].held(adaptive=adaptive).squared)
+        attacker, loss = max(pairs, key=lambda pair: pair[1].number(adaptive=adaptive).squared)
         return attacker, loss.victim
 
     def rows(self, noise_std: float = 1.0, *, delta: float = DELTA, adaptive: bool = True) -> list[dict[str, Any]]:

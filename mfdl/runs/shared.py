@@ -16,7 +16,7 @@ from ..errors import UnsupportedMechanism
 from ..factorization.solutions import Solutions, keeping
 from ..mechanism import Mechanism
 from ..privacy.losses import PrivacyLosses
-from ..privacy.question import Question
+from ..privacy.questions import Question
 from ..privacy.sampled_exposures import noise_of_bins
 from ..training import tasks
 from .options import OnGraph

@@ -11,7 +11,7 @@ from typing import Any
 from ..algorithms import registry
 from ..errors import InvalidInput, UnsupportedMechanism, unknown_name
 from ..privacy import gaussian
-from ..trust.model_names import models_by_parameter
+from ..trust.base import models_by_parameter
 from .cells import Cell
 from .comparison_config import ComparisonConfig
 from .grid import Grid

@@ -163,8 +163,8 @@ def _chunks(X: FloatArray) -> list[slice]:
 
 def close(upper: FloatArray, lower: FloatArray, tolerance: float) -> BoolArray:
     """Whether two bounds count as one number: upper <= (1 + tolerance) lower."""
-    found: BoolArray = upper <= lower * (1 + tolerance)
-    return found
+    met: BoolArray = upper <= lower * (1 + tolerance)
+    return met
 
 
 def _sum_up(values: FloatArray) -> FloatArray:
@@ -272,9 +272,9 @@ def _sign_value(X: FloatArray) -> FloatArray:
         sign = pull[rows, chosen]
         signs[rows, chosen] = sign
         reach[rows, chosen] = -1.0
-        link, there = X[rows, chosen], size[rows, chosen]
-        closer = (signs == 0) & (there > reach)
-        reach = np.where(closer, there, reach)
+        link, link_size = X[rows, chosen], size[rows, chosen]
+        closer = (signs == 0) & (link_size > reach)
+        reach = np.where(closer, link_size, reach)
         pull = np.where(closer, np.where(link < 0, -sign[:, None], sign[:, None]), pull)
     value: FloatArray = ((X @ signs[:, :, None])[:, :, 0] * signs).sum(axis=1)
     return value

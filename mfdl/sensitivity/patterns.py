@@ -176,9 +176,9 @@ def _bounds(
         upper, lower = np.concatenate([p[0] for p in parts]), np.concatenate([p[1] for p in parts])
         attained = tuple(tuple(int(t) for t in listed[index]) for p in parts for index in p[2].tolist())
         return PatternBounds(upper, lower, close(upper, lower, tolerance), attained)
-    found = [_by_one_dual(X[v], error[v], patterns, method, tolerance) for v in range(len(X))]
-    upper, lower = np.array([f[0] for f in found]), np.array([f[1] for f in found])
-    return PatternBounds(upper, lower, close(upper, lower, tolerance), tuple(f[2] for f in found))
+    bounds_by_gram = [_by_one_dual(X[v], error[v], patterns, method, tolerance) for v in range(len(X))]
+    upper, lower = np.array([f[0] for f in bounds_by_gram]), np.array([f[1] for f in bounds_by_gram])
+    return PatternBounds(upper, lower, close(upper, lower, tolerance), tuple(f[2] for f in bounds_by_gram))
 
 
 def _enumerated(
@@ -247,8 +247,8 @@ def _by_one_dual(
     if size > 0 and method == "certified":
         lower, best = _attained(X, error, tried, tolerance, closed_form_bounds)
     elif size > 0:
-        found = list(dict.fromkeys([*tried, *(_searched(X, pattern, patterns) for pattern in tried)]))
-        lower, best = _attained(X, error, found, tolerance, _both)
+        candidates = list(dict.fromkeys([*tried, *(_searched(X, pattern, patterns) for pattern in tried)]))
+        lower, best = _attained(X, error, candidates, tolerance, _both)
     with np.errstate(over="ignore"):
         high, low = float(np.ldexp(upper, exponent)), float(np.ldexp(lower, exponent))
     high = math.nextafter(high, math.inf) if 0 < high < 2.0**-1000 else high

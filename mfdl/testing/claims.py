@@ -31,7 +31,7 @@ from ..errors import InvalidInput
 from ..factorization import Factorization, FactorizationProblem
 from ..gossip import Gossip, GossipMatrix, GossipSequence
 from ..mechanism import Mechanism
-from ..view import View
+from ..trust.view import View
 
 __all__ = ["Claim", "ClaimResult", "Verdict", "check_claim", "claim", "describe"]
 

@@ -10,8 +10,7 @@ model of your own is `TrustModel.from_masks`, or a bare `View(A, B)`. Nodes are 
 
 from __future__ import annotations
 
-from .base import TrustModel, nodes_of
-from .model_names import MODELS, named, table
+from .base import MODELS, TrustModel, named, nodes_of, table
 from .models import LDP, PNDP, AnyReceiver, Central, Coalitions, FullCollusion, ReleasedOnly, SecLDP, SecureSum
 from .near import Neighbourhood, neighbourhood
 

@@ -1,4 +1,8 @@
-"""What a trust model is: who sees and knows what of an algorithm, against which victims."""
+"""What a trust model is: who sees and knows what of an algorithm, against which victims; and trust models by name.
+
+A model's class, or a function to it, is registered where it is defined in `models`; the command line and
+configurations find it by `named`, and `mfdl trust list` prints `table`.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +22,9 @@ from ..algorithms import LinearAlgorithm
 from ..entries import exact_entries
 from ..errors import InvalidInput
 from ..shown import short_repr
+from ..spec import Entry, Registry
 from ..storable import storable
-from ..view import RELEASES, AlgorithmView, Knowledge
+from .view import RELEASES, AlgorithmView, Knowledge
 
 Mask = NDArray[np.bool_]
 MaskRule = Callable[..., ArrayLike] | ArrayLike | None
@@ -62,14 +67,14 @@ class TrustModel(abc.ABC):
         return ()
 
     def members(self, algorithm: LinearAlgorithm) -> Iterator[tuple[TrustModel, tuple[int, ...]]]:
-        """The models this one is the worst case of, each with the victims it is asked about.
+        """The models this one is the worst case of, each with its victims.
 
         Itself and everybody but the attackers, unless it ranges over coalitions or its masks depend on the victim.
         """
         inside = set(self.attackers(algorithm))
-        asked = tuple(u for u in range(algorithm.num_nodes) if u not in inside)
+        honest = tuple(u for u in range(algorithm.num_nodes) if u not in inside)
         for victims in (
-            [asked] if self.same_for_all_victims and not self._overrides_shipped() else [(u,) for u in asked]
+            [honest] if self.same_for_all_victims and not self._overrides_shipped() else [(u,) for u in honest]
         ):
             yield self, victims
 
@@ -90,9 +95,9 @@ class TrustModel(abc.ABC):
         check.instance(LinearAlgorithm, algorithm=algorithm)
         if victim is None:
             return all(self.sees_at_least(other, algorithm, u) for u in range(algorithm.num_nodes))
-        own, theirs = self.knowledge(algorithm, victim), other.knowledge(algorithm, victim)
-        released = (self._release(algorithm, None, own), other._release(algorithm, None, theirs))
-        return RELEASES.index(released[0]) >= RELEASES.index(released[1]) and own.covers(theirs)
+        mine, theirs = self.knowledge(algorithm, victim), other.knowledge(algorithm, victim)
+        released = (self._release(algorithm, None, mine), other._release(algorithm, None, theirs))
+        return RELEASES.index(released[0]) >= RELEASES.index(released[1]) and mine.covers(theirs)
 
     def _release(self, algorithm: LinearAlgorithm, release: str | None, knowledge: Knowledge) -> str:
         """What is published on top of the messages; "not applicable" where all of them are seen and determine it."""
@@ -195,7 +200,7 @@ def nodes_of(algorithm: LinearAlgorithm, nodes: Sequence[int | str]) -> tuple[in
     check.instance(LinearAlgorithm, algorithm=algorithm)
     labels = list(algorithm.dynamics.gossip.labels)
     n = algorithm.num_nodes
-    found = []
+    indices = []
     for node in check.listed("node indices or labels, e.g. [0]", nodes=nodes):
         if isinstance(node, str):
             by_text = {str(label): i for i, label in enumerate(labels)}
@@ -208,8 +213,8 @@ def nodes_of(algorithm: LinearAlgorithm, nodes: Sequence[int | str]) -> tuple[in
         index = check.integer_at_least(0, node=node)
         if index >= n:
             raise InvalidInput(f"node index must be below num_nodes={n}, got {index}.")
-        found.append(index)
-    return tuple(sorted(set(found)))
+        indices.append(index)
+    return tuple(sorted(set(indices)))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -288,3 +293,80 @@ def _takes_victim(rule: MaskRule) -> bool:
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     parameters = [p for p in inspect.signature(rule).parameters.values() if p.kind in positional]
     return len(parameters) > 1 and (parameters[1].default is inspect.Parameter.empty or parameters[1].name == "victim")
+
+
+@dataclasses.dataclass(frozen=True)
+class TrustEntry(Entry):
+    """A trust model in words.
+
+    Attributes:
+        attacker: who observes; default as the class of the model says.
+        seen, gradients_known, noise_known: messages that the attacker sees, and columns that it knows.
+    """
+
+    attacker: str = ""
+    seen: str = ""
+    gradients_known: str = ""
+    noise_known: str = ""
+
+    @property
+    def observer(self) -> str:
+        """Who observes, in words."""
+        return self.attacker or str(getattr(self.build, "attacker", self.name))
+
+    @property
+    def hides_messages(self) -> bool:
+        """Whether there are messages that are sent and not seen."""
+        return self.seen != "all"
+
+    @property
+    def release(self) -> str:
+        """Whether released models are a part of the view, in words."""
+        if self.hides_messages:
+            return "all final models are part of the view, unless --release says none or average"
+        return "released models add nothing, unless some messages are never sent: then they are part of the view"
+
+
+MODELS: Registry[TrustEntry] = Registry("trust model", TrustEntry)
+
+
+def named(name: str, **parameters: Any) -> TrustModel:
+    """The trust model of a name in MODELS, with the nodes or the size that it needs.
+
+    >>> named("colluding", colluders=[0, 2])
+    SecLDP(colluders=(0, 2))
+
+    Args: parameters: of that model, None for those not given. attackers: of pndp; None: any one node. colluders: of
+        colluding. coalition_size: of coalitions.
+    Raises: InvalidInput: unknown name, a missing argument, or one that belongs to another model.
+    """
+    entry = MODELS.entry(name)
+    given = {argument: value for argument, value in parameters.items() if value is not None}
+    for argument in given:
+        owners = models_by_parameter().get(argument, (name,))
+        if name not in owners:
+            raise InvalidInput(f"{argument} belongs to trust model {' or '.join(owners)}, not to {name}; leave it out.")
+    for argument, parameter in entry.signature.items():
+        if parameter.required and argument not in given:
+            raise InvalidInput(f"trust model {name} needs {argument}.")
+    model: TrustModel = MODELS.make(name, given=given)
+    return model
+
+
+def models_by_parameter() -> dict[str, tuple[str, ...]]:
+    """Every parameter of a trust model, with the names of the models that have it.
+
+    >>> models_by_parameter()["coalition_size"]
+    ('coalitions',)
+    """
+    parameters = dict.fromkeys(name for entry in MODELS.values() for name in entry.signature)
+    return {key: tuple(name for name, entry in MODELS.items() if key in entry.signature) for key in parameters}
+
+
+def table() -> str:
+    """All of them as a table of Markdown."""
+    rows = [("model", "messages seen", "gradients known", "noise known"), ("---",) * 4]
+    for name, entry in MODELS.items():
+        form = f"{name}({', '.join(entry.signature)})" if entry.signature else name
+        rows.append((form, entry.seen, entry.gradients_known, entry.noise_known))
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)

@@ -15,9 +15,8 @@ from .. import check
 from ..algorithms import LinearAlgorithm
 from ..algorithms.round import map_digest
 from ..errors import InvalidInput, UnsupportedMechanism
-from ..view import Knowledge
-from .base import Mask, TrustModel, nodes_of, shipped
-from .model_names import MODELS
+from .base import MODELS, Mask, TrustModel, nodes_of, shipped
+from .view import Knowledge
 
 MAX_COALITIONS = 20_000
 
@@ -44,8 +43,8 @@ def _all_seen(algorithm: LinearAlgorithm) -> Mask:
 
 def _held_by(algorithm: LinearAlgorithm, nodes: Sequence[int]) -> Mask:
     """(parts,): held by at least one of the nodes."""
-    held = algorithm.holders[:, list(nodes)].sum(axis=1) > 0
-    return np.asarray(held).ravel()
+    holding = algorithm.holders[:, list(nodes)].sum(axis=1) > 0
+    return np.asarray(holding).ravel()
 
 
 def _held_alone(algorithm: LinearAlgorithm, by: int | None = None) -> Mask:

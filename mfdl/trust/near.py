@@ -80,8 +80,8 @@ def neighbourhood(
     is_hidden = np.isin(nodes, hidden)
     W = sp.csr_array(given[nodes][:, nodes])
     either = sp.diags_array(is_hidden.astype(float))
-    kept = sp.csr_array(either @ W + W @ either - either @ W @ either)  # weights to or from a hidden node
-    rest = np.where(is_hidden, 0.0, 1.0 - kept.sum(axis=1))
+    visible = sp.csr_array(either @ W + W @ either - either @ W @ either)  # weights to or from a hidden node
+    rest = np.where(is_hidden, 0.0, 1.0 - visible.sum(axis=1))
     labels = tuple(gossip.labels[i] for i in nodes.tolist())
     attack = np.isin(nodes, attacking)
     trust = TrustModel.from_masks(
@@ -92,7 +92,7 @@ def neighbourhood(
         name=f"pndp, told all messages but those of {int(is_hidden.sum())} nodes near the victim",
         release=release,
     )
-    part = GossipMatrix(kept + sp.diags_array(np.clip(rest, 0.0, 1.0)), labels, f"{gossip.name}, near one victim")
+    part = GossipMatrix(visible + sp.diags_array(np.clip(rest, 0.0, 1.0)), labels, f"{gossip.name}, near one victim")
     return Neighbourhood(part, trust, nodes, is_hidden, int(np.searchsorted(nodes, victim)))
 
 

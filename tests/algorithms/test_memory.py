@@ -20,7 +20,7 @@ from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.noise import LocalNoise
 from mfdl.participation import Cyclic, EveryStep, Single
-from mfdl.privacy.accounting import victim_losses
+from mfdl.privacy.victim_loss import victim_losses
 from mfdl.testing.strategies import gossip_matrices, gossip_sequences
 from mfdl.training.executor import Executor
 

@@ -16,7 +16,7 @@ from mfdl.factorization import NotConverged, optimal_adapted, optimal_space_time
 from mfdl.noise import JointNoise, SpaceTimeNoise
 from mfdl.objective import ErrorWeights
 from mfdl.participation import Cyclic
-from mfdl.privacy.accounting import victim_losses
+from mfdl.privacy.victim_loss import victim_losses
 
 PATH = Dynamics(gossip.metropolis_hastings("path:n=4"), 0.5)
 SCHEME = Cyclic(2, 2)

@@ -9,7 +9,7 @@ import pytest
 import mfdl
 from mfdl.commands import main
 from mfdl.participation import EveryStep
-from mfdl.privacy.accounting import victim_losses
+from mfdl.privacy.victim_loss import victim_losses
 
 VICTIM_KEYS = {
     "victim", "distance", "sensitivity_squared", "adaptive_sensitivity_squared", "mu", "mu_adaptive", "epsilon",

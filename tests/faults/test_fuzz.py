@@ -21,7 +21,7 @@ from mfdl.errors import InvalidInput
 from mfdl.factorization import optimal_covariance
 from mfdl.objective import ErrorWeights
 from mfdl.participation import Cyclic, Explicit
-from mfdl.privacy.accounting import victim_losses
+from mfdl.privacy.victim_loss import victim_losses
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 

@@ -10,7 +10,7 @@ from numpy.testing import assert_allclose
 
 from mfdl import gossip
 from mfdl.errors import InvalidInput
-from mfdl.privacy import exact_rank
+from mfdl.privacy import exact_arithmetic
 from mfdl.testing import oracles, strategies
 from mfdl.testing.oracles import gossip_messages, rational, received, without_noise
 from mfdl_papers import greedy_rows, reduce_view
@@ -84,9 +84,9 @@ def test_rows_that_nearly_depend_are_refused():
 
 
 def test_a_prime_that_divides_is_outvoted(monkeypatch):
-    monkeypatch.setattr(exact_rank, "PRIMES", (3, exact_rank.PRIMES[0]))
+    monkeypatch.setattr(exact_arithmetic, "PRIMES", (3, exact_arithmetic.PRIMES[0]))
     assert greedy_rows([[3, 0], [1, 0], [0, 1]]).tolist() == [0, 2]  # modulo 3 the first row is nothing
-    monkeypatch.setattr(exact_rank, "PRIMES", (exact_rank.PRIMES[1], 3))
+    monkeypatch.setattr(exact_arithmetic, "PRIMES", (exact_arithmetic.PRIMES[1], 3))
     assert greedy_rows([[3, 0], [1, 0], [0, 1]]).tolist() == [0, 2]
 
 

@@ -16,14 +16,14 @@ from mfdl.errors import InvalidInput
 from mfdl.noise_scale import account, without_noise
 from mfdl.participation import Cyclic, EveryStep
 from mfdl.privacy.forms import view_grams
-from mfdl.privacy.sensitivity import sensitivities
+from mfdl.privacy.gram_sensitivity import sensitivities
 from mfdl.testing.oracles import largest_signed_sum, of_node, pinv_gram
 from mfdl.testing.strategies import view_cases
 from mfdl.training.executor import Executor
 from mfdl.training.keys import NoiseKey
 from mfdl.training.shared_randomness import HolderKeys
 from mfdl.training.streams import node_noise, noise_stream
-from mfdl.view import View
+from mfdl.trust.view import View
 
 TOLERANCE = 3e-6  # relative; the semidefinite bounds of both sides stop within 1e-6 of the truth
 

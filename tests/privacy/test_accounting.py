@@ -18,13 +18,13 @@ from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput
 from mfdl.noise_scale import account
 from mfdl.participation import Cyclic, EveryStep, Single
-from mfdl.privacy.accounting import victim_losses, worst_adaptive
 from mfdl.privacy.forms import view_grams
-from mfdl.privacy.sensitivity import sensitivities
+from mfdl.privacy.gram_sensitivity import sensitivities
+from mfdl.privacy.victim_loss import victim_losses, worst_adaptive
 from mfdl.testing.oracles import clear_rank, of_node, pinv_gram
 from mfdl.testing.strategies import gossip_matrices, integer_views
 from mfdl.trust import TrustModel
-from mfdl.view import View
+from mfdl.trust.view import View
 
 MH = gossip.metropolis_hastings
 SLACK = 1 + 3e-6  # upper bounds that count as exact are up to 1e-6 above the value
@@ -341,7 +341,7 @@ def test_a_guarantee_says_what_it_covers():
         assert fixed.release == "none"
         assert (fixed.bound, held.bound) == ("exact", "upper")
         assert fixed.mu < held.mu
-    assert "fixed in advance" in str(plain[0])
+    assert "non-adaptive only" in str(plain[0])
     ldp = victim_losses(RING, trust.LDP())
     for one in guarantees(RING, ldp, adaptive=False, **(common | {"trust": trust.LDP()})):
         assert (one.adaptive, one.bound) == (True, "exact")  # it holds for both

@@ -19,13 +19,13 @@ from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.noise_scale import account, calibrate
 from mfdl.participation import Cyclic, EveryStep, Explicit, OncePerEpoch, Single
-from mfdl.privacy import accounting, row_space
-from mfdl.privacy.accounting import victim_losses, worst_adaptive
+from mfdl.privacy import exact_arithmetic, victim_loss
 from mfdl.privacy.adaptive import is_adaptive
+from mfdl.privacy.victim_loss import victim_losses, worst_adaptive
 from mfdl.testing.oracles import gossip_messages, rows_span
 from mfdl.testing.strategies import view_cases
 from mfdl.trust import TrustModel
-from mfdl.view import View
+from mfdl.trust.view import View
 
 MH = gossip.metropolis_hastings
 SCHEME = EveryStep(3)
@@ -168,7 +168,7 @@ def test_a_large_view_that_is_not_obviously_adaptive_is_not(monkeypatch):
     view = TrustModel.from_masks(seen=second).view(one, 0, release="none")
     assert not view.flow.models
     assert is_adaptive(view)
-    monkeypatch.setattr(row_space, "MAX_ENTRIES", 10)
+    monkeypatch.setattr(exact_arithmetic, "MAX_ENTRIES", 10)
     assert not is_adaptive(view)
 
 
@@ -365,7 +365,7 @@ def test_more_patterns_than_can_be_listed_are_bounded_by_their_union(monkeypatch
     one = algorithms.dp_dsgd(Dynamics(MH("path:n=4")), EveryStep(6))
     scheme = OncePerEpoch(epochs=2, period=3)
     listed = victim_losses(one, trust.PNDP([0]), participation=scheme, release="none", lipschitz=1.0)
-    monkeypatch.setattr(accounting, "MAX_ENUMERATED", 8)
+    monkeypatch.setattr(victim_loss, "MAX_ENUMERATED", 8)
     bounded = victim_losses(one, trust.PNDP([0]), participation=scheme, release="none", lipschitz=1.0)
     for exact, upper in zip(listed, bounded, strict=True):
         assert exact.adaptive_sensitivity_squared <= upper.adaptive_sensitivity_squared * (1 + 1e-9) <= 2 + 1e-6

@@ -12,8 +12,8 @@ from scipy.stats import norm
 
 from mfdl.errors import InvalidInput
 from mfdl.privacy import bin_gram, gaussian
-from mfdl.privacy.curves import BallsInBinsGaussian, allocation, correlations
-from mfdl.privacy.curves.hull import WEAKEST
+from mfdl.privacy.curves import BallsInBinsGaussian, correlations, random_allocation
+from mfdl.privacy.curves.balls_in_bins import WEAKEST
 
 EPSILONS = np.array([0.0, 0.3, 1.0, 2.0])
 ADJACENCIES = ["zero-out", "replace-one"]
@@ -204,10 +204,10 @@ def test_correlations_hold_for_every_shift_of_their_bins(bins, seed):
 @given(shift=st.floats(0.05, 1.5), bins=st.integers(2, 8), tail=st.sampled_from([1e-7, 1e-9]))
 def test_allocation_loses_no_more_than_public_bins_and_less_with_more_bins(shift, bins, tail):
     """Of several bins: one is public, and its law 36 % above at shift 1.5, epsilon 2; the accountant takes the less."""
-    kept = allocation.kept_curve(shift, bins, EPSILONS, tail)
+    kept = random_allocation.kept_curve(shift, bins, EPSILONS, tail)
     public = np.array([gaussian.delta_from_mu(shift, e) for e in EPSILONS])
     assert (kept <= public * 1.1 + 1e-5).all()
-    fewer = allocation.kept_curve(shift, bins // 2, EPSILONS, tail)
+    fewer = random_allocation.kept_curve(shift, bins // 2, EPSILONS, tail)
     assert (kept <= fewer * 1.1 + 1e-5).all()
 
 

@@ -15,9 +15,9 @@ from mfdl.algorithms import noise_error
 from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.noise import LocalNoise
 from mfdl.objective import NoiseObjective
-from mfdl.privacy import budgets
-from mfdl.privacy.accounting import victim_losses
+from mfdl.privacy import questions
 from mfdl.privacy.guarantee import Guarantee
+from mfdl.privacy.victim_loss import victim_losses
 from mfdl.testing.strategies import ALL_SEEN_KINDS, PROTECTING_NAMES, linear_algorithms, trust_models
 from mfdl.testing.tasks import linear_task
 from mfdl.training.streams import noise_stream
@@ -205,4 +205,4 @@ def test_noise_that_no_node_scales_is_refused():
         calibrated(ring(), epsilon=1.0, delta=1e-5)
     with pytest.raises(InvalidInput, match="no noise to scale"):
         calibrated(ring(algorithms.dsgd))
-    assert budgets.scaled(ring(algorithms.dsgd), np.array([1.0, 2.0, 1.0, 1.0])).noise.is_zero
+    assert questions.scaled_to_budgets(ring(algorithms.dsgd), np.array([1.0, 2.0, 1.0, 1.0])).noise.is_zero

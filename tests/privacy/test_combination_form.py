@@ -12,14 +12,14 @@ from numpy.testing import assert_allclose
 from mfdl import Cyclic, Dynamics, EveryStep, algorithms, calibrate, gossip, trust
 from mfdl.errors import InvalidInput
 from mfdl.gossip import GossipMatrix
-from mfdl.privacy.accounting import victim_losses
 from mfdl.privacy.adaptive import is_adaptive
-from mfdl.privacy.forms import combination as combination_form
+from mfdl.privacy.forms import known_states as combination_form
 from mfdl.privacy.forms import view_gram
-from mfdl.privacy.forms.combination import Combination, is_multiple
+from mfdl.privacy.forms.known_states import Combination, is_multiple
+from mfdl.privacy.victim_loss import victim_losses
 from mfdl.testing.oracles import of_node, pinv_gram
 from mfdl.testing.strategies import gossip_matrices
-from mfdl.view import AlgorithmView
+from mfdl.trust.view import AlgorithmView
 
 RING = gossip.metropolis_hastings("ring:n=4")
 

@@ -14,7 +14,7 @@ from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.noise_scale import account
 from mfdl.privacy.guarantee import EDITED, LIPSCHITZ_NOTE, STATED, Guarantee, texts
 from mfdl.privacy.losses import PrivacyLosses
-from mfdl.privacy.question import Question
+from mfdl.privacy.questions import Question
 
 STAR = Dynamics(gossip.metropolis_hastings("star:n=4"), 0.5)
 ASKED = {"trust": trust.ReleasedOnly(), "adjacency": "zero-out", "clip_norm": 1.0}

@@ -20,7 +20,7 @@ from mfdl.privacy.curves import (
     correlations,
     normalized,
 )
-from mfdl.privacy.curves.search import Pass, least_multiplier
+from mfdl.privacy.curves.base import Pass, least_multiplier
 
 GRIDS = 2e-3
 """Relative: by what bounds on different grids may differ."""

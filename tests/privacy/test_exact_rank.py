@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mfdl.entries import has_few_bits
-from mfdl.privacy import exact_rank
-from mfdl.privacy.exact_rank import PRIMES, range_of
+from mfdl.privacy import exact_arithmetic
+from mfdl.privacy.exact_arithmetic import PRIMES, range_of
 from mfdl.testing import oracles
 
 
@@ -39,11 +39,11 @@ def test_rank_and_range_are_those_over_the_rationals(case):
 def test_a_prime_that_divides_is_outvoted(monkeypatch):
     """Modulo 3 this matrix has rank 1: the other prime tells, and a doubtful column counts as a leak."""
     B = np.array([[1.0, 1.0], [1.0, 4.0]])
-    monkeypatch.setattr(exact_rank, "PRIMES", (3, PRIMES[0]))
+    monkeypatch.setattr(exact_arithmetic, "PRIMES", (3, PRIMES[0]))
     found, outside = range_of(B, np.eye(2))
     assert found == 2
     assert outside.all()
-    monkeypatch.setattr(exact_rank, "PRIMES", (3, 5))  # [3, 1] is in the range of [0, 1] modulo 3 only
+    monkeypatch.setattr(exact_arithmetic, "PRIMES", (3, 5))  # [3, 1] is in the range of [0, 1] modulo 3 only
     assert range_of(np.array([[0.0], [1.0]]), np.array([[3.0], [1.0]]))[1].all()
 
 

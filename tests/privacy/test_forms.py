@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from mfdl.privacy.forms import FORMS, LAST, view_grams
 from mfdl.testing.oracles import exact_leaks, exact_view_gram, of_node, rational, to_float
 from mfdl.testing.strategies import view_cases
-from mfdl.view import AlgorithmView
+from mfdl.trust.view import AlgorithmView
 
 
 def view_of(case):

@@ -15,7 +15,7 @@ from scipy.sparse.linalg import aslinearoperator
 import mfdl
 from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.participation import Cyclic, EveryStep, Explicit, MinSeparation, OncePerEpoch, ParticipationByNode, Single
-from mfdl.privacy.forms import fractions as rational_form
+from mfdl.privacy.forms import dense_form as rational_form
 from mfdl.testing.oracles import exact_leaks, exact_view_gram, largest_signed_sum, rational
 
 SCHEMES = (EveryStep(2), Single(2), Explicit([[1]], 2), Cyclic(1, 2), Cyclic(2, 1))
@@ -60,7 +60,7 @@ def test_is_never_below_the_rational_truth_and_exact_where_it_says_so(case, sche
     exact = truth(product(B, C), rational(B), list(scheme.patterns()), n)
     with pytest.MonkeyPatch.context() as patched:
         if not small:
-            patched.setattr(rational_form, "MAX_ENTRIES", -1)
+            patched.setattr(rational_form, "MAX_RATIONAL_ENTRIES", -1)
         answer = mfdl.general_sensitivity(C, B, scheme, num_nodes=n)
     assert Fraction(answer.squared) >= exact >= Fraction(answer.lower)
     assert Fraction(answer.value) ** 2 >= exact

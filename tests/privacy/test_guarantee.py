@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from mfdl.errors import InvalidInput
 from mfdl.privacy import gaussian
 from mfdl.privacy.curves import Gaussian
-from mfdl.privacy.guarantee import RELEASES, UNITS, Guarantee
-from mfdl.privacy.words import EVERY_NODE, LONGEST_SENTENCE
+from mfdl.privacy.guarantee import RELEASES, Guarantee
+from mfdl.privacy.guarantee_texts import EVERY_NODE, LONGEST_SENTENCE
+from mfdl.privacy.questions import UNITS
 from mfdl.shown import rounded_up
 from mfdl.testing.oracles import exact_delta
 

@@ -21,9 +21,8 @@ from mfdl.noise import IndependentNoise
 from mfdl.participation import EveryStep
 from mfdl.privacy.forms import FORMS
 from mfdl.privacy.forms.hidden_modes import HiddenModes
-from mfdl.privacy.forms.null_space import NullSpace
 from mfdl.privacy.forms.partly_seen import PartlySeen
-from mfdl.privacy.forms.range_form import Range
+from mfdl.privacy.forms.range_and_null_space import NullSpace, Range
 from mfdl.released import Released
 from mfdl.testing.oracles import (
     exact_leaks,

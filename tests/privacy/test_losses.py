@@ -14,7 +14,7 @@ from mfdl.noise_scale import account, calibrate
 from mfdl.participation import Cyclic, EveryStep
 from mfdl.privacy.gaussian import ADJACENCIES
 from mfdl.privacy.losses import PrivacyLosses
-from mfdl.privacy.question import Question
+from mfdl.privacy.questions import Question
 from mfdl.testing.strategies import linear_algorithms, trust_models
 
 PATH = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("path:n=3")), Cyclic(2, 2))

@@ -11,7 +11,7 @@ from mfdl import BallsInBins, EveryStep, PrivacyLosses, Question, View, algorith
 from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.privacy import Gaussian, Target
-from mfdl.privacy.view_exposures import AsGiven
+from mfdl.privacy.exposures import AsGiven
 
 RING = Dynamics(gossip.metropolis_hastings("ring:n=4"), 0.5)
 CLIP = {"adjacency": "zero-out", "clip_norm": 1.0}

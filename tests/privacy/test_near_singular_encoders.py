@@ -16,8 +16,8 @@ from mfdl.dynamics import Dynamics
 from mfdl.factorization.encoders import Banded, Inverse, Toeplitz
 from mfdl.noise import JointNoise, LocalNoise, SpaceTimeNoise
 from mfdl.participation import EveryStep, Single
-from mfdl.privacy import exact_gram
-from mfdl.privacy.accounting import victim_losses
+from mfdl.privacy import exact_arithmetic
+from mfdl.privacy.victim_loss import victim_losses
 from mfdl.testing import oracles
 
 HALF = gossip.from_array(np.full((2, 2), 0.5))
@@ -78,7 +78,7 @@ def test_a_small_first_step_does_not_cost_an_infinite_loss():
 def test_infinity_that_is_not_proven_is_called_an_upper_bound(encoder, model):
     """Where exact arithmetic is left out, too, as for long runs."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(exact_gram, "MAX_SIZE", 0)
+        patch.setattr(exact_arithmetic, "MAX_SIZE", 0)
         loss, _ = losses(encoder, 2, model)
     assert math.isinf(loss.fixed.squared)
     assert loss.fixed.bound == "upper"
@@ -91,7 +91,7 @@ def test_messages_of_a_path_under_an_encoder_near_singular_have_a_bound_at_most(
     """Forms for part of the messages that invert one encoder of all nodes in float64."""
     encoder = np.array([[1, 0, 0], [1e17, 1, 0], [0, 1e17, 1]])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(exact_gram, "MAX_SIZE", 0)
+        patch.setattr(exact_arithmetic, "MAX_SIZE", 0)
         for release in ("none", "all"):
             algorithm = algorithms.mf_dsgd(Dynamics(PATH, 0.5), EveryStep(3), encoder)
             (loss,) = victim_losses(algorithm, trust.PNDP([3]), victims=[0], release=release)

@@ -18,9 +18,9 @@ from mfdl import gossip, graphs, spatial
 from mfdl.algorithms import decor
 from mfdl.dynamics import Dynamics
 from mfdl.participation import Cyclic
-from mfdl.privacy.accounting import victim_losses
 from mfdl.privacy.forms import noise_of_nodes
 from mfdl.privacy.forms.noise_of_nodes import enclosed, inverse_diagonal, node_noise
+from mfdl.privacy.victim_loss import victim_losses
 from mfdl.testing import connected_graphs, gossip_matrices
 
 

@@ -19,13 +19,13 @@ from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput
 from mfdl.noise import StepNoise
 from mfdl.participation import Cyclic, EveryStep
-from mfdl.privacy.accounting import victim_losses
 from mfdl.privacy.adaptive import is_adaptive
-from mfdl.privacy.forms import own_states as own_state_form
-from mfdl.privacy.forms import recursions as recursions_form
+from mfdl.privacy.forms import known_states as own_state_form
+from mfdl.privacy.forms import node_recursions as recursions_form
 from mfdl.privacy.forms import view_grams
-from mfdl.privacy.forms.own_states import own_state_grams
-from mfdl.privacy.forms.recursions import recursions
+from mfdl.privacy.forms.known_states import own_state_grams
+from mfdl.privacy.forms.node_recursions import recursions
+from mfdl.privacy.victim_loss import victim_losses
 from mfdl.testing.oracles import clear_rank, exact_run, exact_view, exact_view_gram, of_node, pinv_gram, to_float
 from mfdl.testing.strategies import gossip_matrices
 from mfdl.trust import TrustModel

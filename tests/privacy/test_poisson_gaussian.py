@@ -13,7 +13,7 @@ from scipy import special, stats
 
 from mfdl.errors import InvalidInput
 from mfdl.privacy import gaussian
-from mfdl.privacy.curves import PoissonGaussian, poisson
+from mfdl.privacy.curves import PoissonGaussian, poisson_gaussian
 
 MULTIPLIERS, RATES = st.floats(0.4, 4.0), st.floats(0.01, 0.9)
 ADJACENCIES = st.sampled_from(gaussian.ADJACENCIES)
@@ -288,7 +288,7 @@ def test_composition_by_fourier_transforms_is_as_exact_as_the_slack_says(seed, s
     true = np.array([float(x / 2 ** (20 * steps)) for x in exact])
     error = np.abs(np.asarray(found)[: true.size] - true).sum()  # no delta is further off than all of it
     assert start == 0
-    assert error <= poisson.ERROR * steps / 10
+    assert error <= poisson_gaussian.ERROR * steps / 10
 
 
 @pytest.mark.slow

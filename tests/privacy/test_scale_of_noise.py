@@ -19,10 +19,10 @@ from mfdl.errors import InvalidInput
 from mfdl.noise import IndependentNoise, JointNoise, LocalNoise, SpaceTimeNoise, StepNoise, ZeroNoise
 from mfdl.noise_scale import calibrate
 from mfdl.participation import Cyclic, EveryStep, Single
-from mfdl.privacy.accounting import victim_losses
 from mfdl.privacy.forms import view_grams
 from mfdl.privacy.forms.whitening import whiten
-from mfdl.privacy.sensitivity import sensitivity_of_gram
+from mfdl.privacy.gram_sensitivity import sensitivity_of_gram
+from mfdl.privacy.victim_loss import victim_losses
 from mfdl.testing.oracles import exact_leaks, exact_view_gram, rational
 from mfdl.testing.strategies import (
     CHEAP_NAMES,
@@ -32,7 +32,7 @@ from mfdl.testing.strategies import (
     linear_algorithms,
     trust_models,
 )
-from mfdl.view import View
+from mfdl.trust.view import View
 
 RING = Dynamics(gossip.metropolis_hastings("ring:n=4"))
 

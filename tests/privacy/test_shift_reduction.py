@@ -172,7 +172,7 @@ class TestTheProgram:
 
     def test_sparse_and_dense_products_agree(self, monkeypatch):
         dense = solve(florentine(1.0), [2, 5], [range(10)]).sensitivity_squared
-        monkeypatch.setattr("mfdl.privacy.adaptive.shift_system.DENSE_BYTES", 0)
+        monkeypatch.setattr("mfdl.privacy.adaptive.shift_problem.DENSE_BYTES", 0)
         assert_allclose(solve(florentine(1.0), [2, 5], [range(10)]).sensitivity_squared, dense, rtol=1e-9)
 
 

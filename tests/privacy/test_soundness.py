@@ -20,15 +20,15 @@ from mfdl.algorithms import from_maps
 from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput
 from mfdl.noise import StepNoise
-from mfdl.privacy import accounting, row_space
-from mfdl.privacy.accounting import victim_losses
+from mfdl.privacy import exact_arithmetic, victim_loss
 from mfdl.privacy.adaptive import is_adaptive
 from mfdl.privacy.forms import INJECTIONS, view_grams
-from mfdl.privacy.sensitivity import sensitivities
+from mfdl.privacy.gram_sensitivity import sensitivities
+from mfdl.privacy.victim_loss import victim_losses
 from mfdl.testing import oracles
 from mfdl.testing.strategies import user_algorithms
 from mfdl.trust import TrustModel
-from mfdl.view import View
+from mfdl.trust.view import View
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 THIRDS = gossip.from_array(np.full((3, 3), 1 / 3))
@@ -57,7 +57,7 @@ def test_a_faint_share_of_noise_is_no_noise_at_all(share, form, T, monkeypatch):
     noise = StepNoise(factor, factor.T != 0, T, 3)
     one = from_maps(maps | {"K": THIRDS.weights}, EveryStep(T), noise=noise)
     if form == "dense":  # as a larger view has it
-        monkeypatch.setattr(row_space, "MAX_ENTRIES", 0)
+        monkeypatch.setattr(exact_arithmetic, "MAX_ENTRIES", 0)
     known = np.tile([False, True, True], (T, 1))
     model = masked(one, [True, True, False], gradients=known, noise=np.tile([False, False, True], (T, 1)))
     assert loss_of(one, model, 0).adaptive_sensitivity_squared >= T * 1e6 * (1 - 1e-6)
@@ -209,7 +209,7 @@ def hidden_weight(size, through):
 @pytest.mark.parametrize("small", [True, False])
 def test_a_model_with_a_hidden_part_is_not_known_however_faint(through, size, small, monkeypatch):
     if not small:
-        monkeypatch.setattr(row_space, "MAX_ENTRIES", 0)
+        monkeypatch.setattr(exact_arithmetic, "MAX_ENTRIES", 0)
     one = hidden_weight(size, through)
     assert not is_adaptive(masked(one, [True]).view(one, 0))
     assert is_adaptive(trust.LDP().view(hidden_weight(0.0, through), 0))  # no entry: nothing depends on it
@@ -258,7 +258,7 @@ def test_injections_seen_bound_every_view(one, data):
     (bound,) = sensitivities([gram], one.participation, nodes=[victim], method="certified")
     assert loss.fixed.lower <= bound.squared * (1 + 1e-9) or not math.isfinite(loss.fixed.lower)
     assert loss.adaptive_sensitivity_squared <= bound.squared * (1 + 1e-6)  # rounding of cancelled entries included
-    assert loss.adaptive_by in (*accounting.ADAPTIVE_BY, INJECTIONS)
+    assert loss.adaptive_by in (*victim_loss.ADAPTIVE_BY, INJECTIONS)
 
 
 def test_noise_that_enters_elsewhere_is_not_bounded_so():

@@ -22,7 +22,7 @@ from mfdl.noise import JointNoise, SpaceTimeNoise
 from mfdl.participation import Cyclic, EveryStep
 from mfdl.privacy.forms import view_gram, view_grams
 from mfdl.privacy.forms.separable import encoder_gram, inverse_factor
-from mfdl.privacy.sensitivity import sensitivities
+from mfdl.privacy.gram_sensitivity import sensitivities
 from mfdl.testing.oracles import (
     exact_leaks,
     exact_view_gram,

@@ -18,11 +18,10 @@ from mfdl import EveryStep, Explicit, Guarantee, Single, algorithms, gossip, tru
 from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput
 from mfdl.noise import NoiseOperator, StepNoise
-from mfdl.privacy.accounting import victim_losses
 from mfdl.privacy.curves import Gaussian
-from mfdl.privacy.fingerprint import Fingerprint
 from mfdl.privacy.losses import PrivacyLosses
-from mfdl.privacy.question import Question
+from mfdl.privacy.questions import Fingerprint, Question
+from mfdl.privacy.victim_loss import victim_losses
 from mfdl.testing.strategies import linear_algorithms, trust_models
 from mfdl.trust import TrustModel
 
@@ -319,7 +318,7 @@ def test_a_fingerprint_names_the_part_that_differs():
     for field in ("algorithm", "trust", "participation", "release", "unit"):
         other = dataclasses.replace(print_of, **{field: "x"})
         with pytest.raises(InvalidInput, match="trust model" if field == "trust" else field):
-            print_of.require(other, what="it was computed")
+            print_of.require(other, subject="it was computed")
     for bad in ("a.b", 3):
         with pytest.raises(InvalidInput, match="a fingerprint must have 5 parts"):
             Fingerprint.parse(bad)

@@ -23,9 +23,9 @@ from mfdl.factorization.structured_sensitivity import structured_bound
 from mfdl.noise import LocalNoise, encoder_arguments
 from mfdl.noise.stream import NoiseStream
 from mfdl.participation import Cyclic, EveryStep, MinSeparation, OncePerEpoch, Single
-from mfdl.privacy.accounting import victim_losses
 from mfdl.privacy.forms.separable import encoder_gram
-from mfdl.privacy.sensitivity import sensitivity_of_gram
+from mfdl.privacy.gram_sensitivity import sensitivity_of_gram
+from mfdl.privacy.victim_loss import victim_losses
 from mfdl.testing import participations
 from mfdl.testing.oracles import largest_over_patterns, largest_signed_sum
 from mfdl.testing.strategies import ALL_SCHEMES

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import mfdl
 from mfdl.privacy import gaussian
-from mfdl.privacy.curves import BallsInBinsGaussian, spread_atoms
+from mfdl.privacy.curves import BallsInBinsGaussian, random_allocation
 from mfdl.privacy.curves.balls_in_bins import MOST_TIGHT
 from mfdl.testing.oracles import curve_oracles as oracle
 
@@ -98,9 +98,9 @@ def test_correlated_bins_at_low_noise_are_close_too(rho, multiplier):
 def test_each_delta_is_at_least_the_true_one(shift, bins, epsilon, adjacency):
     epsilons = np.array([epsilon])
     if adjacency == "replace-one":
-        pairs = [("replaced", spread_atoms.replaced_deltas(shift, bins, epsilons)[0])]
+        pairs = [("replaced", random_allocation.replaced_deltas(shift, bins, epsilons)[0])]
     else:
-        pairs = list(zip(("kept", "lost"), spread_atoms.kept_deltas(shift, bins, epsilons)[:, 0], strict=True))
+        pairs = list(zip(("kept", "lost"), random_allocation.kept_deltas(shift, bins, epsilons)[:, 0], strict=True))
     for way, stated in pairs:
         assert stated >= oracle.allocation_delta(shift, bins, epsilon, way, 300) * (1 - 1e-12)
     both = max(stated for _, stated in pairs)
@@ -123,9 +123,9 @@ def test_the_oracle_is_the_gaussian_where_that_is_known(shift, epsilon):
 def test_a_sum_on_a_grid_is_larger_in_convex_order(seed, shift, weight):
     """Hockey sticks of all levels only grow, and the mean stays."""
     rng = np.random.default_rng(seed)
-    law = spread_atoms._single(shift, weight)
+    law = random_allocation._single(shift, weight)
     values, mass = np.add.outer(law[0], law[0]).ravel(), np.multiply.outer(law[1], law[1]).ravel()
-    grid, spread = spread_atoms._sum(law, law, math.exp(-shift * shift / 2), -math.inf)
+    grid, spread = random_allocation._sum(law, law, math.exp(-shift * shift / 2), -math.inf)
     assert spread @ grid == pytest.approx(mass @ values, rel=1e-9, abs=1e-9 * (mass @ np.abs(values)))
     for level in rng.choice(values, 8):
         for sign in (1, -1):

@@ -18,11 +18,10 @@ from mfdl import algorithms, gossip, trust
 from mfdl.dynamics import Dynamics
 from mfdl.noise import CausalNoise
 from mfdl.participation import EveryStep
-from mfdl.privacy.accounting import victim_losses
-from mfdl.privacy.forms import fractions, range_form, view_grams
-from mfdl.privacy.forms.null_space import NullSpaceForm
-from mfdl.privacy.forms.range_form import RangeForm
-from mfdl.privacy.sensitivity import sensitivity_of_gram
+from mfdl.privacy.forms import dense_form, range_and_null_space, view_grams
+from mfdl.privacy.forms.range_and_null_space import NullSpaceForm, RangeForm
+from mfdl.privacy.gram_sensitivity import sensitivity_of_gram
+from mfdl.privacy.victim_loss import victim_losses
 from mfdl.testing.oracles import (
     append_known_noise,
     clear_rank,
@@ -40,7 +39,7 @@ from mfdl.testing.oracles import (
     without_noise,
 )
 from mfdl.testing.strategies import integer_views, view_cases
-from mfdl.view import View
+from mfdl.trust.view import View
 
 MH = gossip.metropolis_hastings
 RING6 = Dynamics(MH("ring:n=6"))
@@ -128,7 +127,7 @@ def test_range_and_null_space_form_agree(n, T, bits, varying, seed):
 @pytest.mark.parametrize("rates", [np.full(6, 0.5), 1 / np.arange(1.0, 7.0)])
 def test_range_form_of_noise_correlated_in_time_is_the_dense_definition(rates, of_nodes, memory, monkeypatch):
     """Any W, one encoder for all nodes or one each, covariances of all steps at once or of few."""
-    monkeypatch.setattr(range_form, "CHUNK_BYTES", memory)
+    monkeypatch.setattr(range_and_null_space, "CHUNK_BYTES", memory)
     n, T = 5, 6
     rng = np.random.default_rng(3)
     W, C = rng.random((n, n)), np.tril(rng.random((n, T, T)))
@@ -154,8 +153,8 @@ def test_blocks_of_steps_change_nothing(block, monkeypatch):
     one = algorithms.dp_dsgd(Dynamics(MH("ring:n=7")), EveryStep(6))
     view = trust.PNDP([0]).view(one, 1, release="all")
     before = view_grams(view, [1, 3])
-    monkeypatch.setattr(range_form, "BLOCK_ROWS", block)
-    monkeypatch.setattr(range_form, "CHUNK_BYTES", 8 * 36 * 2)
+    monkeypatch.setattr(range_and_null_space, "BLOCK_ROWS", block)
+    monkeypatch.setattr(range_and_null_space, "CHUNK_BYTES", 8 * 36 * 2)
     after = view_grams(view, [1, 3])
     for a, b in zip(before, after, strict=True):
         assert_allclose(a.matrix, b.matrix, rtol=1e-10)
@@ -213,7 +212,7 @@ def test_a_bare_view_of_undecided_rank_is_infinite_where_it_is_too_large_for_rat
     exact = view_grams(view, [31])[0]
     assert exact.form == "rational arithmetic"
     assert (exact.matrix, exact.leaks.any()) == (1, False)
-    monkeypatch.setattr(fractions, "MAX_ROWS", 0)
+    monkeypatch.setattr(dense_form, "MAX_RATIONAL_ROWS", 0)
     found = view_grams(view, [31])[0]
     assert found.inflation == math.inf
     assert "cannot be told in float64" in found.why

@@ -31,7 +31,7 @@ from mfdl.testing.oracles import (
     without_noise,
 )
 from mfdl.testing.strategies.view_strategies import view_cases
-from mfdl.view import View
+from mfdl.trust.view import View
 
 SCHEMES = (EveryStep(2), Single(2), Explicit([[1]], 2), Explicit([[0]], 2))
 

@@ -16,8 +16,7 @@ from scipy.linalg import toeplitz
 from mfdl.factorization.encoders import Inverse, Toeplitz
 from mfdl.factorization.structured_sensitivity import structured_bound
 from mfdl.participation import Cyclic, EveryStep, MinSeparation, OncePerEpoch, Single
-from mfdl.sensitivity.banded import BandedGram, banded_bound
-from mfdl.sensitivity.toeplitz import Coefficients, toeplitz_bound
+from mfdl.sensitivity.structured_bounds import BandedGram, Coefficients, banded_bound, toeplitz_bound
 from mfdl.testing import participations
 from mfdl.testing.oracles import largest_over_patterns, largest_signed_sum
 from mfdl.testing.strategies import ALL_SCHEMES

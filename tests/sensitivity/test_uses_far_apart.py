@@ -13,8 +13,7 @@ from numpy.testing import assert_allclose
 from mfdl.factorization.encoders import Banded, Buffered, Inverse, Toeplitz
 from mfdl.factorization.structured_sensitivity import structured_bound
 from mfdl.participation import MinSeparation, OncePerEpoch
-from mfdl.sensitivity.banded import BandedGram, banded_bound
-from mfdl.sensitivity.toeplitz import Coefficients, toeplitz_bound
+from mfdl.sensitivity.structured_bounds import BandedGram, Coefficients, banded_bound, toeplitz_bound
 from mfdl.testing.oracles import signed_sum_over_patterns
 from mfdl_solvers import chains
 

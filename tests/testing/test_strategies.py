@@ -18,8 +18,8 @@ import mfdl
 from mfdl import Cyclic, Dynamics, InvalidInput, gossip
 from mfdl.algorithms.registry import MECHANISMS
 from mfdl.noise import IndependentNoise, JointNoise, LocalNoise, SpaceTimeNoise, StepNoise
-from mfdl.privacy.accounting import victim_losses
 from mfdl.privacy.gaussian import ADJACENCIES
+from mfdl.privacy.victim_loss import victim_losses
 from mfdl.testing import describe
 from mfdl.testing import strategies as drawn
 from mfdl.testing.oracles import (

@@ -12,7 +12,7 @@ from small_tasks import classes, slow_means, slow_sums
 import mfdl
 from mfdl import Cyclic, Dynamics, EveryStep, InvalidInput, algorithms, gossip, replay, trust
 from mfdl.dynamics import schedule
-from mfdl.privacy.accounting import victim_losses
+from mfdl.privacy.victim_loss import victim_losses
 from mfdl.runs.comparing import Plan, trained
 from mfdl.runs.comparison_config import ComparisonConfig
 from mfdl.testing.oracles import elliptope_reference, of_node, pinv_gram

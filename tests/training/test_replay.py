@@ -20,7 +20,7 @@ from mfdl.metrics import not_private_fields
 from mfdl.noise import stream
 from mfdl.noise_scale import calibrate, without_noise
 from mfdl.participation import Cyclic, EveryStep, Explicit, OncePerEpoch, Single
-from mfdl.privacy.guarantee import UNITS
+from mfdl.privacy.questions import UNITS
 from mfdl.testing.strategies import NAMES, build_algorithm
 from mfdl.testing.tasks import still_task
 from mfdl.training import checkpoint, replay

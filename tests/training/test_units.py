@@ -21,7 +21,7 @@ from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.noise_scale import calibrate
 from mfdl.participation import Cyclic, EveryStep
 from mfdl.privacy.gaussian import record_shift
-from mfdl.privacy.guarantee import UNITS
+from mfdl.privacy.questions import UNITS
 from mfdl.testing.tasks import linear_task, still_task
 from mfdl.training import clipping
 from mfdl.training.replay import replay

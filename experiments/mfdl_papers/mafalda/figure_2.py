@@ -30,8 +30,8 @@ from mfdl import algorithms, gossip, graphs
 from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput
 from mfdl.participation import EveryStep
-from mfdl.privacy.accounting import victim_losses
 from mfdl.privacy.forms import view_grams
+from mfdl.privacy.victim_loss import victim_losses
 from mfdl.runs.privacy_plots import CODED, COLOURS, FIXED, LOCAL, MARKERS, SQUARED, Curve, by_distance, draw_by_distance
 from mfdl.trust import PNDP
 

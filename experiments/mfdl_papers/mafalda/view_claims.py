@@ -39,7 +39,7 @@ from mfdl.testing.oracles import (
 )
 from mfdl.testing.oracles.rational import exact_view_gram, rank, rational
 from mfdl.testing.strategies import connected_graphs, encoders, integer_views, random_encoder, views
-from mfdl.view import View
+from mfdl.trust.view import View
 
 from ..paper_claims import (
     distance,

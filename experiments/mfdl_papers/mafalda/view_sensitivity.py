@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from mfdl import check
 from mfdl.check import FloatArray
 from mfdl.errors import InvalidInput
-from mfdl.privacy.exact_rank import MAX_ENTRIES, independent_rows, meant, range_of
+from mfdl.privacy.exact_arithmetic import MAX_ENTRIES, independent_rows, meant, range_of
 
 from ..facts import errata
 from ..published import FIXED, PublishedBound

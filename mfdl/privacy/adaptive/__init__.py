@@ -6,7 +6,7 @@ must lie in the row space of the strictly earlier rows of [A B], plus unit rows 
 that a gradient does not move with the record: it can cancel noise that the attacker never sees.
 
 One weaker condition is enough where the unit of privacy is all data of a node, in every step: that a model differs from
-what the attacker knows by earlier gradients of the same node alone (proof: `forms.recursions`). For a record it is
+what the attacker knows by earlier gradients of the same node alone (proof: `forms.node_recursions`). For a record it is
 not, whatever its steps: the record that moves one gradient then moves, through the model, the gradients of the node's
 other records.
 
@@ -18,17 +18,17 @@ row of [M_G M_Z] lies in the span of the rows of [A B] seen before, plus unit ro
 seen before the last gradient in it is taken.
 
 The test is run on the maps, never inferred from a name: first where they have entries (`algorithms.flow`), then, for
-users, the recursions of the nodes, then, for small views, exact ranks (`row_space`). A larger view that fails the first
-two is called not adaptive, which is the safe side.
+users, the recursions of the nodes, then, for small views, exact ranks (`exact_arithmetic`). A larger view that
+fails the first two is called not adaptive, which is the safe side.
 """
 
 from __future__ import annotations
 
 from ...participation import Participation
-from ...view import AlgorithmView, View
-from ..forms.combination import states_are_multiples
-from ..forms.recursions import recursions
-from ..row_space import spans_models
+from ...trust.view import AlgorithmView, View
+from ..exact_arithmetic import spans_models
+from ..forms.known_states import states_are_multiples
+from ..forms.node_recursions import recursions
 
 
 def is_adaptive(view: View, participation: Participation | None = None, *, unit: str = "record") -> bool:
@@ -38,7 +38,7 @@ def is_adaptive(view: View, participation: Participation | None = None, *, unit:
 
     Guarantees: True only if every gradient is taken at a model that the attacker knows (the row-space condition), or,
         for unit "user" with participation in every step, at one that differs from what the attacker knows by the
-        node's own earlier gradients alone (`forms.recursions`). No tolerance decides it: maps count as they are.
+        node's own earlier gradients alone (`forms.node_recursions`). No tolerance decides it: maps count as they are.
     A bare view (no algorithm) is adaptive if it has one step, or models that earlier rows span.
     """
     if not isinstance(view, AlgorithmView):

@@ -1,7 +1,7 @@
 """Shift reduction: a privacy bound with hidden messages that holds for adaptively chosen gradients.
 
 In: a `ShiftProblem`, arrays that say which node mixes with which, what is seen, where noise enters. Out: mu^2 per
-victim and pattern, for record shift 1 and noise standard deviation 1. Algorithms and trust models are not known here.
+victim and pattern, for record shift 1 and noise standard deviation 1.
 Statement, conditions and proof: `docs/shift_reduction.md`. Symbols: `docs/notation.md`, and per round r and node j
 
     s_j(r)  bound on how far the two neighbouring runs differ in j's model before round r,
@@ -10,7 +10,11 @@ Statement, conditions and proof: `docs/shift_reduction.md`. Symbols: `docs/notat
 
 with s(0) = 0 and s(r + 1) = |W_r| r(r). Every feasible choice of r gives a valid bound, so the solver is not trusted:
 what is returned is always recomputed from a repaired point, rounded up (`cost_upper_bound`).
-The program and that recomputation are in `shift_system`, the method that searches for good shifts in `shift_solver`.
+The program and that recomputation are in `shift_problem`, the method that searches for good shifts in `shift_solver`.
+
+`shift_problem` turns an algorithm and a trust model into a `ShiftProblem` within the conditions of the proof: hidden
+messages with adaptive gradients for plain gossip, with one gradient step, any number of gossip rounds, node-local noise
+of any encoder, public step sizes, any set of seen messages, released models. Everything else is refused by name.
 """
 
 from __future__ import annotations
@@ -25,13 +29,19 @@ from numpy.typing import NDArray
 
 from ... import check
 from ...check import FloatArray
-from ...errors import InvalidInput
-from .shift_problem import ShiftProblem
+from ...errors import InvalidInput, UnsupportedMechanism
+from ...floats import UNIT
+from ...noise import CausalNoise
+from ...trust.view import AlgorithmView, View
+from ..forms.base import gradients_enter, is_plain_gossip
+from ..forms.separable import SINGULAR, injected_inflation
+from .shift_problem import ShiftProblem, System
 from .shift_solver import minimise
-from .shift_system import System
 
 CONVERGED_GAP = 1e-4
 CHUNK_ENTRIES = 2**18  # entries of one (rounds, nodes, columns) array: 2 MB; some fifteen are alive at a time
+UP = 1 + 8 * UNIT
+"""Of 1 / s^2: more than its own rounding."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -138,10 +148,10 @@ def _solve(
     most = 0
     for start in range(0, len(open_columns), width):
         chunk = open_columns[start : start + width]
-        found = minimise(system, system.sources([columns[k] for k in chunk]), iterations, tolerance)
-        value[chunk], lower[chunk], most = found.value, found.lower, max(most, found.iterations)
+        minimum = minimise(system, system.sources([columns[k] for k in chunk]), iterations, tolerance)
+        value[chunk], lower[chunk], most = minimum.value, minimum.lower, max(most, minimum.iterations)
         if shifts is not None:
-            shifts[chunk] = np.moveaxis(found.shifts, 2, 0)
+            shifts[chunk] = np.moveaxis(minimum.shifts, 2, 0)
     return ShiftBound(
         value.reshape(shape),
         lower.reshape(shape),
@@ -167,3 +177,88 @@ def _columns(
             )
         checked.append(steps)
     return [(u, steps) for u in nodes for steps in checked]
+
+
+def lipschitz_factors(lipschitz: float | Sequence[float], num_steps: int) -> FloatArray:
+    """L of each step, checked, shape (T,)."""
+    try:
+        given = np.asarray(lipschitz)
+        if given.dtype.kind not in "fiu":
+            raise TypeError
+        given = given.astype(np.float64)
+    except (TypeError, ValueError):
+        raise InvalidInput(f"lipschitz must be one number or one for each step, got {lipschitz!r}.") from None
+    if given.shape not in ((), (num_steps,)):
+        raise InvalidInput(
+            f"lipschitz must be one number or one for each of {num_steps} steps, got shape {given.shape}."
+        )
+    if not (np.isfinite(given) & (given >= 0)).all():
+        raise InvalidInput(f"lipschitz must be finite and >= 0, got {lipschitz!r}.")
+    return np.broadcast_to(given, (num_steps,))
+
+
+def shift_problem(view: View, lipschitz: float | Sequence[float]) -> ShiftProblem:
+    """The ShiftProblem of a view.
+
+    Args: lipschitz: L of the local maps x -> x - eta_t g(x), one number or one per step; the caller answers for it.
+    Raises: UnsupportedMechanism: momentum, noise that is not node-local, noise known for some steps only, a view of
+        averages.
+    """
+    if not isinstance(view, AlgorithmView):
+        raise UnsupportedMechanism("shift reduction needs the algorithm behind a view; a bare view has none.")
+    algorithm, knowledge = view.algorithm, view.knowledge
+    if knowledge.combination is not None:
+        raise UnsupportedMechanism("shift reduction covers seen messages, not seen averages of them.")
+    noise = algorithm.noise.causal
+    if noise is None or not noise.local or not is_plain_gossip(algorithm, absences=True):
+        raise UnsupportedMechanism(
+            f"shift reduction covers plain gossip with node-local noise; {algorithm.name!r} has another recursion or "
+            f"noise ({algorithm.noise.kind}), for which it is not proved."
+        )
+    known = knowledge.known_noise
+    if (known.any(axis=0) & ~known.all(axis=0)).any():
+        raise UnsupportedMechanism("shift reduction needs a node's noise to be known at all steps or at none.")
+    T, n, R = algorithm.num_steps, algorithm.num_nodes, len(algorithm.rounds)
+    factors = lipschitz_factors(lipschitz, T)
+    rates = algorithm.dynamics.learning_rates(T)
+    present = gradients_enter(algorithm)
+    for gossip_round, step in zip(algorithm.rounds, algorithm.step_of_round, strict=True):
+        if step >= 0 and gossip_round.message_from_gradient is not None:
+            injected = -gossip_round.message_from_gradient.diagonal() * algorithm.divisors
+            if np.abs(injected - rates[step] * present[step]).max() > 1e-12 * abs(rates[step]):
+                raise UnsupportedMechanism(f"shift reduction: {algorithm.name!r} injects at other rates.")
+    pinned = np.zeros((R + 1, n), dtype=bool)
+    for r, step in enumerate(algorithm.step_of_round):
+        if step >= 0:
+            pinned[r] = knowledge.known_gradients[step] & present[step]
+    if not view.unreleased:  # the average, over nodes or over steps, is a function of all of them
+        pinned[[*algorithm.released_after_rounds]] = True
+    absolute = [abs(kind.state_from_message) for kind in algorithm.kinds]  # type: ignore[arg-type]
+    scaled = noise.factor is not None
+    weights = np.broadcast_to(UP / noise.node_scales**2, (T, n)) if scaled and noise.fresh else None
+    return ShiftProblem(
+        mixing=[absolute[kind] for kind in algorithm.kind_of_round],
+        step_of_round=list(algorithm.step_of_round),
+        rates=rates,
+        lipschitz=factors,
+        divisors=algorithm.divisors,
+        seen=knowledge.seen,
+        pinned=pinned,
+        noisy=~known[0] if known.size else np.zeros(n, dtype=bool),
+        noise_gram=None if noise.fresh else _gram_of(noise),
+        noise_weights=weights,
+        present=present,
+    )
+
+
+def _gram_of(noise: CausalNoise) -> FloatArray:
+    """C^T C, shape (T, T) or (n, T, T) over the nodes' s^2, times what rounding of noise as it is injected may add.
+
+    That holds in the positive semidefinite order, hence for the norms of shifts, which the bound sums entry by entry.
+    """
+    C, inflation = noise.written.array, injected_inflation(noise)
+    assert C is not None
+    if math.isinf(inflation):
+        raise UnsupportedMechanism(f"shift reduction needs noise that is what it is accounted for, but {SINGULAR}.")
+    gram = np.asarray(inflation * (C.swapaxes(-1, -2) @ C))
+    return gram if noise.factor is None else gram * (UP / noise.node_scales**2)[:, None, None]

@@ -13,14 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...check import FloatArray
-from .shift_problem import BoolArray
-from .shift_system import Repaired, System
+from .shift_problem import BoolArray, Repaired, System
 
 CHECK_EVERY = 25  # iterations between two certificates
 
 
 @dataclasses.dataclass(eq=False)
-class Found:
+class ShiftMinimum:
     value: FloatArray
     lower: FloatArray
     shifts: FloatArray
@@ -37,12 +36,12 @@ class Found:
         return (self.lower[columns] >= (1 - tolerance) * value) | ~np.isfinite(value)
 
 
-def minimise(system: System, source: FloatArray, iterations: int, tolerance: float) -> Found:
+def minimise(system: System, source: FloatArray, iterations: int, tolerance: float) -> ShiftMinimum:
     """The best repaired point met, with the best dual value, for every column of `source`."""
     width = source.shape[2]
     columns = np.arange(width)
     start = system.repaired(np.zeros_like(source), source)
-    found = Found(start.value.copy(), _dual_value(system, start, source), start.shifts.copy(), 0)
+    best = ShiftMinimum(start.value.copy(), _dual_value(system, start, source), start.shifts.copy(), 0)
     two_sided = system.cost.matrix is None
     penalty = np.zeros_like(system.scale)
     if not two_sided:
@@ -50,12 +49,12 @@ def minimise(system: System, source: FloatArray, iterations: int, tolerance: flo
     tau = _step_sizes(system, penalty)
     weight = np.zeros_like(tau)
     np.divide(1.0, tau, out=weight, where=tau > 0)
-    keep = ~found.finished(columns, tolerance)
+    keep = ~best.finished(columns, tolerance)
     columns, source = columns[keep], source[:, :, keep]
     current = np.zeros_like(source)
     ahead, momentum, multiplier = current.copy(), np.ones(columns.size), np.zeros_like(source)
-    while columns.size and found.iterations < iterations:
-        found.iterations += 1
+    while columns.size and best.iterations < iterations:
+        best.iterations += 1
         a = _absorbed(system, ahead, source)
         gradient = _gradient(system, a)
         if not two_sided:
@@ -75,18 +74,18 @@ def minimise(system: System, source: FloatArray, iterations: int, tolerance: flo
         step *= factor
         ahead = new + step
         momentum, current = following, new
-        if found.iterations % CHECK_EVERY and found.iterations < iterations:
+        if best.iterations % CHECK_EVERY and best.iterations < iterations:
             continue
         point = system.repaired(current, source)
-        found.improve(columns, point, _dual_value(system, point, source))
+        best.improve(columns, point, _dual_value(system, point, source))
         if not two_sided:
             a = _absorbed(system, current, source)
             multiplier = np.maximum(multiplier - penalty[:, :, None] * a, 0.0)
-        keep = ~found.finished(columns, tolerance)
+        keep = ~best.finished(columns, tolerance)
         if not keep.all():
             columns, source, momentum = columns[keep], source[:, :, keep], momentum[keep]
             current, ahead, multiplier = current[:, :, keep], ahead[:, :, keep], multiplier[:, :, keep]
-    return found
+    return best
 
 
 # The recursion, forward for what is absorbed and backward for prices

@@ -1,8 +1,8 @@
-"""What runs lose together: privacy loss distributions, one direction after the other.
+"""Privacy loss of several runs together: privacy loss distributions, one direction after the other.
 
 In: curves of the runs. Out: epsilon at delta, delta at epsilon. Each run's pair dominates it in either direction, also
 where a run is chosen after those before it were seen, so the composition of the pairs dominates all of them; the larger
-of both directions is stated. Bins must be drawn anew: runs that share them are one run, whose M is the sum of theirs
+of both directions is returned. Bins must be drawn anew: runs that share them are one run, whose M is the sum of theirs
 (docs/balls_in_bins_theorem.md).
 """
 
@@ -14,16 +14,21 @@ import functools
 import math
 from typing import TYPE_CHECKING, Any, NoReturn
 
+import numpy as np
+
 from ... import check
 from ...errors import InvalidInput, UnsupportedMechanism
 from ...shown import rounded_up
 from .. import gaussian
 from .base import UP, PrivacyCurve, json_value
 from .gaussian_dp import Gaussian, require_same_adjacency
-from .loss_distribution import FINEST, SLACK, delta_of, epsilon_of, gaussian_losses, interval_of
 
 if TYPE_CHECKING:
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
+SLACK = 1e-11
+"""Of delta, for each pair composed: what floating point may do to dp-accounting's sums."""
+FINEST = 1e-10
+"""Tail of a law where no delta is given."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -188,3 +193,39 @@ def _composed(curve: Composed, delta: float) -> PrivacyLossDistribution:
     if curve.other_mu:
         losses.append(gaussian_losses(curve.other_mu * UP, interval))
     return functools.reduce(lambda a, b: a.compose(b), losses)
+
+
+# ---- privacy loss distributions of dp-accounting, rounded pessimistically --------------------------------------------
+
+
+def gaussian_losses(mu: float, interval: float) -> PrivacyLossDistribution:
+    """Of mu-Gaussian DP, mu > 0."""
+    from dp_accounting.pld import privacy_loss_distribution
+
+    std = 1 / mu * (1 - 2.0**-50)
+    return privacy_loss_distribution.from_gaussian_mechanism(std, value_discretization_interval=interval)
+
+
+def interval_of(mu: float) -> float:
+    """Discretization for mu-Gaussian DP: a small part of the standard deviation of its losses."""
+    return 2.0 ** round(math.log2(mu / 100))
+
+
+def delta_of(losses: PrivacyLossDistribution, epsilon: float) -> float:
+    """The larger of both directions; 1 where floating point cannot tell."""
+    with np.errstate(all="ignore"):
+        delta = float(losses.get_delta_for_epsilon(epsilon))
+    return 1.0 if math.isnan(delta) else min(1.0, max(0.0, delta))
+
+
+def epsilon_of(losses: PrivacyLossDistribution, delta: float) -> float:
+    """The larger of both directions; inf where there is none."""
+    epsilon, more = float(losses.get_epsilon_for_delta(delta)), 1e-12
+    while math.isfinite(epsilon) and not delta_of(losses, epsilon) <= delta:
+        epsilon, more = epsilon + more * (1 + epsilon), 2 * more
+    return epsilon if math.isfinite(epsilon) else math.inf
+
+
+def tail_of(delta: float) -> float:
+    """Tail of a law, for an answer at this delta: it adds no more than the hundredth part."""
+    return 10.0 ** math.floor(math.log10(delta) - 2)

@@ -9,8 +9,7 @@ from fractions import Fraction
 from ... import check
 from ...errors import InvalidInput, require_known
 from .. import gaussian
-from .base import PrivacyCurve
-from .search import raised
+from .base import PrivacyCurve, raised
 
 BOUNDS = ("exact", "upper")
 

@@ -96,15 +96,15 @@ class Pair:
         """Samples of the mixture, in chunks."""
         size = len(self.gram)
         parts = np.array(mixture.shifts)
-        kept: list[tuple[FloatArray, ...]] = []
+        chunks: list[tuple[FloatArray, ...]] = []
         for start in range(0, count, CHUNK):
             n = min(CHUNK, count - start)
             t, c = parts[rng.choice(len(parts), size=n, p=mixture.weights)].T
             bins = rng.integers(size, size=n)
             x = rng.standard_normal((n, size)) @ self.means.T
             x += (t * (1 - c))[:, None] * self.gram[bins] + np.outer(t * c, self.gram.mean(axis=0))
-            kept.append((*self._sides(direction, x), self.mixed(x, mixture)))
-        a, b, density = (np.concatenate(part) for part in zip(*kept, strict=True))
+            chunks.append((*self._sides(direction, x), self.mixed(x, mixture)))
+        a, b, density = (np.concatenate(part) for part in zip(*chunks, strict=True))
         return Draws(a, b, density)
 
     def mixed(self, x: FloatArray, mixture: Mixture) -> FloatArray:
@@ -172,13 +172,13 @@ class Pair:
         a, b = self._sides(direction, x)
         with np.errstate(invalid="ignore", over="ignore"):
             gain = np.clip(a - math.exp(epsilon) * b, 0.0, None)
-        there = gain > 0
-        if not there.any():
+        positive = gain > 0
+        if not positive.any():
             return Mixture((1.0,), (bounded,))
-        densities = np.stack([self.density(x[there], shift) for shift in tried])
+        densities = np.stack([self.density(x[positive], shift) for shift in tried])
         weights = np.array(even.weights)
         with np.errstate(all="ignore"):
-            squares = gain[there] ** 2 / densities.mean(axis=0)
+            squares = gain[positive] ** 2 / densities.mean(axis=0)
             for _ in range(50):  # where the second moment is least, every part that is used has the same slope
                 slopes = (squares * densities / (weights @ densities) ** 2).sum(axis=1)
                 weights = weights * np.sqrt(slopes)
@@ -190,10 +190,10 @@ class Pair:
         for share in (0.02, 0.05, 0.1, 0.2, 0.4, 0.8):
             mixed = (1 - share) * weights / weights.sum()
             mixed[0] += share
-            kept = mixed > 0
+            used = mixed > 0
             weighted = Mixture(
-                tuple(float(w) for w in mixed[kept] / mixed[kept].sum()),
-                tuple(shift for shift, k in zip(tried, kept, strict=True) if k),
+                tuple(float(w) for w in mixed[used] / mixed[used].sum()),
+                tuple(shift for shift, k in zip(tried, used, strict=True) if k),
             )
             with np.errstate(all="ignore"):
                 second = float((squares / (mixed @ densities)).sum()) / PILOT

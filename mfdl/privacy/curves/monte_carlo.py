@@ -20,9 +20,8 @@ from ...check import FloatArray
 from ...errors import InvalidInput
 from ...shown import rounded_up
 from .balls_in_bins import BallsInBinsGaussian
-from .base import PrivacyCurve, json_value
+from .base import Pass, PrivacyCurve, json_value, least_multiplier
 from .importance import Draws, Mixture, Pair
-from .search import Pass, least_multiplier
 
 SEARCH = 2**19
 """Samples at most that calibration looks at for each noise tried."""

@@ -5,15 +5,15 @@ sum X_u[s, t] <g_s, g_t>. The forms, all giving the same X:
 
 - all messages seen: the gossip is an injective left factor of A and B and drops out; what is left is the noise
   (`separable`);
-- one combination of the messages, where it is a recursion of its own (`combination`);
-- states known up to the nodes' own gradients: messages some of which are never sent (`own_states`);
-- modes, null-space form and range form: part of the messages, node-local noise (`hidden_modes`, `null_space`,
-  `range_form`);
-- dense form: everything else (`dense`), and rational arithmetic where float64 cannot tell its ranks (`fractions`).
+- one combination of the messages, where it is a recursion of its own (`known_states`);
+- states known up to the nodes' own gradients: messages some of which are never sent (`known_states`);
+- modes, null-space form and range form: part of the messages, node-local noise (`hidden_modes`,
+  `range_and_null_space`);
+- dense form: everything else, and rational arithmetic where float64 cannot tell its ranks (`dense_form`).
 
-Where a form is undecided the next one is asked, and at the end the bound by one who sees more (`injections`). Rounding
-errors are bounded and carried along; a step at which a noiseless combination shows the victim's gradient is marked as a
-leak.
+Where a form is undecided the next one answers, and at the end the bound by one who sees more (`separable.Injections`).
+Rounding errors are bounded and carried along; a step at which a noiseless combination shows the victim's gradient is
+marked as a leak.
 """
 
 from __future__ import annotations
@@ -30,17 +30,13 @@ from ...errors import UnsupportedMechanism
 from ...matrices import once
 from ...threads import blas_threads
 from ...trust import TrustModel
-from ...view import AlgorithmView, View
-from ._base import ViewForm, ViewGram
-from .combination import Combination
-from .dense import DenseForm
-from .fractions import Fractions
+from ...trust.view import AlgorithmView, View
+from .base import ViewForm, ViewGram
+from .dense_form import DenseForm, Fractions
 from .hidden_modes import HiddenModes
-from .injections import INJECTIONS, Injections
-from .null_space import NullSpace
-from .own_states import OwnStates, OwnStatesOfAll
-from .range_form import Range
-from .separable import UNPROVEN, Separable, injected_inflation
+from .known_states import Combination, OwnStates, OwnStatesOfAll
+from .range_and_null_space import NullSpace, Range
+from .separable import INJECTIONS, UNPROVEN, Injections, Separable, injected_inflation
 
 FORMS: tuple[type[ViewForm], ...] = (Separable, Combination, OwnStates, HiddenModes, NullSpace, Range)
 """Forms by structure; no rank of the view is found in float64. Asked first, the cheapest before the others."""
@@ -73,28 +69,28 @@ def view_grams(view: View, victims: Sequence[int]) -> list[ViewGram]:
     Raises: UnsupportedMechanism: a view that only the dense form covers and that is too large for it.
     Cost: see the forms.
     """
-    made: dict[int, ViewGram] = {}
+    grams_by_victim: dict[int, ViewGram] = {}
     undecided = list(dict.fromkeys(victims))
-    told = False
+    tried_any_view = False
     with blas_threads(view.num_rows):
         for form in _forms(view, undecided):
             grams = as_streamed(view, form, form.grams(undecided))
-            made |= {u: gram for u, gram in zip(undecided, grams, strict=True) if gram is not None}
-            undecided = [u for u in undecided if u not in made]
-            told = told or isinstance(form, DenseForm | Injections)
+            grams_by_victim |= {u: gram for u, gram in zip(undecided, grams, strict=True) if gram is not None}
+            undecided = [u for u in undecided if u not in grams_by_victim]
+            tried_any_view = tried_any_view or isinstance(form, DenseForm | Injections)
             if not undecided:
                 break
-    if undecided and not told:
+    if undecided and not tried_any_view:
         rows, columns = view.noise.shape
         raise UnsupportedMechanism(
             f"this view has no structured form, and its dense form needs a singular value decomposition of a {rows} x "
             f"{columns} matrix, which is too large; use fewer steps, release='none', or a model that sees all messages."
         )
-    return _told(view, victims, made, "dense form")
+    return _with_known_gradients(view, victims, grams_by_victim, "dense form")
 
 
 def _forms(view: View, victims: Sequence[int]) -> Iterator[ViewForm]:
-    """The forms that cover a view, in the order in which they are asked."""
+    """The forms that cover a view, in the order in which they are tried."""
     injections_seen = Separable.of(view)
     if injections_seen is not None:  # no other form by structure covers such a view
         yield injections_seen
@@ -112,7 +108,7 @@ def injection_bound(view: View, victims: Sequence[int]) -> list[ViewGram] | None
     if form is None:
         return None
     grams = as_streamed(view, form, form.grams(victims))
-    return _told(view, victims, dict(zip(victims, grams, strict=True)), INJECTIONS)
+    return _with_known_gradients(view, victims, dict(zip(victims, grams, strict=True)), INJECTIONS)
 
 
 def as_streamed(view: View, form: ViewForm, grams: Sequence[ViewGram | None]) -> list[ViewGram | None]:
@@ -136,18 +132,20 @@ def as_streamed(view: View, form: ViewForm, grams: Sequence[ViewGram | None]) ->
     return [None if gram is None else changed(gram) for gram in grams]
 
 
-def _told(view: View, victims: Sequence[int], made: Mapping[int, ViewGram | None], last: str) -> list[ViewGram]:
+def _with_known_gradients(
+    view: View, victims: Sequence[int], grams: Mapping[int, ViewGram | None], last: str
+) -> list[ViewGram]:
     """Grams with a leak at every step whose gradient of the victim the attacker knows; undecided ones leak everywhere.
 
-    Args: last: the form that was asked last.
+    Args: last: the form that was tried last.
     """
     unknown = ViewGram.silent(view.axis.num_steps, UNDECIDED, form=last, upper=True)
-    told = [made.get(u) or unknown for u in victims]
+    complete = [grams.get(u) or unknown for u in victims]
     known_at = np.asarray(view.known_gradients.any(axis=0))
     for i in np.flatnonzero(known_at[list(victims)]).tolist():
         known, why = view.known_gradients[:, victims[i]], known_gradient(view, victims[i])
-        told[i] = dataclasses.replace(told[i], leaks=told[i].leaks | known, why=why)
-    return told
+        complete[i] = dataclasses.replace(complete[i], leaks=complete[i].leaks | known, why=why)
+    return complete
 
 
 def known_gradient(view: View, victim: int) -> str:

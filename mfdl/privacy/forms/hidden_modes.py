@@ -1,6 +1,7 @@
 """View Gram by the modes of what is hidden: one gossip round, one symmetric W and step size, noise alike at all ages.
 
-In the null-space form (`null_space`) N^T N is block tridiagonal in time. Here its blocks are the same at every step,
+In the null-space form (`range_and_null_space`) N^T N is block tridiagonal in time. Here its blocks are the same at
+every step,
 
     B = P^2 + W_h^T P^2 W_h on the diagonal,      C = -P^2 W_hh beside it,      P = diag(m_v),
 
@@ -14,17 +15,28 @@ Rounding: with the residuals E = V^T B V - I and F = V^T C V - diag(theta) as th
 inverted, K, by at most d = ||E|| + 2 ||F||, so entry (s, t) of X_u by d ||K^-1 n_s|| ||K^-1 n_t|| / (1 - d ||K^-1||)
 with n_s the columns of N_u^T; these norms are bounded mode by mode, neighbouring steps together, which nearly cancel.
 
-Released models fix combinations of the hidden messages besides (`released_modes`). An encoder C that is Toeplitz, the
+Released models fix combinations of the hidden messages besides (`ReleasedModes`). An encoder C that is Toeplitz, the
 same for all nodes, commutes with the shift in time, so C y are the messages of the same rounds with noise fresh in each
 step and gradients C g: with X' their Gram for the models of weights C^-T a,
 
     X_u = C^T X'_u C.
+
+Of the hidden messages y, a released combination is F y with F = a^T (x) R: a_t weighs the models after step t, R (e, h)
+is K W on the hidden nodes, of full row rank. What is free is the kernel of F, so with M = N^T N and without it X'_u,
+
+    X_u = X'_u + f^T S^-1 f,      f = F M^-1 N_u^T,      S = F M^-1 F^T,
+
+e x e. By modes F M^-1 is a response over time for each, M_k^-1 a, and the correction of the last block.
+
+Rounding: the rows of R, products, are off by some d beside their norms, which is a change of F by F G, ||G|| <= d (d:
+over the least singular value of R in the coordinates of the modes). That is N for N (I + G)^-1, so entry (s, t) of X_u
+moves by at most 2 ||N|| ||G|| (||w_s|| + ||w_t|| + ||w_s|| ||w_t||) with w_s the free messages nearest to n_s.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Self
 
 import numpy as np
@@ -34,10 +46,11 @@ from mfdl_solvers.encoders import inflation_of, inverse_defect
 
 from ...check import FloatArray
 from ...floats import EPS
-from ...view import View
-from ._base import ViewForm, ViewGram
+from ...trust.view import View
+from .base import ViewForm, ViewGram
 from .partly_seen import PartlySeen
-from .released_modes import ReleasedModes
+
+MAX_OFF, MAX_ROUNDING = 1e-9, 1e-6  # ||G||, and of X <= I, above which the other forms are asked
 
 
 class HiddenModes(ViewForm):
@@ -67,17 +80,17 @@ class HiddenModes(ViewForm):
         return 2400 * h**3 + 3 * v * T * h * (2.5 * T + h) + v * T * (e * (h + T) + over_time)
 
     def grams(self, victims: Sequence[int]) -> list[ViewGram | None]:
-        part, asked = self.part, list(victims)
+        part, nodes = self.part, list(victims)
         modes = HiddenModesForm.of(part)
         if modes is None:
-            return [None] * len(asked)
-        grams, norms = modes.grams(part.chosen(asked))
+            return [None] * len(nodes)
+        grams, norms = modes.grams(part.chosen(nodes))
         form, C, N = "modes of what is hidden", part.alike, part.noise.inverse
         if C is None or N is None:
-            return part.view_grams(asked, grams, form=form, norms=norms, absolute=modes.rounding)
+            return part.view_grams(nodes, grams, form=form, norms=norms, absolute=modes.rounding)
         norms = (norms + np.sqrt(modes.rounding + 8 * len(C) * EPS)) @ np.abs(C)  # and of this product, as X' <= I
         inflation = inflation_of(inverse_defect(C, N))
-        return part.view_grams(asked, C.T @ grams @ C, form=form, norms=norms, inflation=inflation)
+        return part.view_grams(nodes, C.T @ grams @ C, form=form, norms=norms, inflation=inflation)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -114,12 +127,12 @@ class HiddenModesForm:
         weights = part.scale[0, hidden[0]] / part.scale[0]  # m_u up to a factor, which cancels
         W = part.weights[0][:, hidden].toarray()
         rows = W[unknown] * weights[unknown, None]
-        own = weights[hidden] ** 2
-        B, C = rows.T @ rows, -own[:, None] * W[hidden]
-        B[np.diag_indices_from(B)] += own
+        squares = weights[hidden] ** 2
+        B, C = rows.T @ rows, -squares[:, None] * W[hidden]
+        B[np.diag_indices_from(B)] += squares
         theta, V = scipy.linalg.eigh((C + C.T) / 2, B)
         least = 1 - 2 * np.abs(theta)
-        off = _residual(rows, own, C, theta, V)
+        off = _residual(rows, squares, C, theta, V)
         if not off < least.min():
             return None
         size = np.maximum(np.abs(theta), np.finfo(float).tiny)
@@ -178,7 +191,7 @@ class HiddenModesForm:
         pairs = np.concatenate([direct**2, direct * carried, carried**2])
         X = np.zeros((v, T, T))
         last = self.inverse_rows(0)[:, ::-1]  # entries (t, T - 1) of the inverses
-        own, beside, before = np.zeros((3, *last.shape))  # squares of row s, of what it differs by from s - 1; that row
+        of_row, beside, before = np.zeros((3, *last.shape))  # squares of row s, of its change from s - 1; that row
         for s in range(T):  # entries t >= s
             inverse = self.inverse_rows(s)
             both, mixed, again = (pairs @ inverse).reshape(3, v, T - s)
@@ -187,12 +200,12 @@ class HiddenModesForm:
             if s + 1 < T:
                 X[:, s + 1, s + 1 :] += mixed[:, 1:] - again[:, :-1]
                 X[:, s + 1, s + 1] += mixed[:, 1]
-            own[:, s] += (inverse**2).sum(axis=1)
-            own[:, s + 1 :] += inverse[:, 1:] ** 2
+            of_row[:, s] += (inverse**2).sum(axis=1)
+            of_row[:, s + 1 :] += inverse[:, 1:] ** 2
             beside[:, s] += ((inverse * self.signs[:, None] - before) ** 2).sum(axis=1)
             beside[:, s + 1 :] += (inverse[:, 1:] * self.signs[:, None] - inverse[:, :-1]) ** 2
             before = inverse[:, 1:]
-        norms = np.sqrt(2 * (direct - self.signs * carried) ** 2 @ own + 2 * carried**2 @ beside)
+        norms = np.sqrt(2 * (direct - self.signs * carried) ** 2 @ of_row + 2 * carried**2 @ beside)
         to_end = (last**2).sum(axis=1)
         for i in range(v):
             ends = self.corner.T @ _met(direct[i], carried[i], last)
@@ -201,9 +214,9 @@ class HiddenModesForm:
             X[i, np.arange(T), np.arange(T)] += 1.0
             norms[i] = np.sqrt(self.off) * free
             if self.released is not None:
-                shown = self.released.shown(_met(direct[i], carried[i], self.released.response), ends)
-                X[i] += shown.T @ shown
-                free += self.released.free(shown, self.corner, to_end)
+                correction = self.released.correction(_met(direct[i], carried[i], self.released.response), ends)
+                X[i] += correction.T @ correction
+                free += self.released.free(correction, self.corner, to_end)
                 norms[i] = np.sqrt(self.off) * free + np.sqrt(self.released.off) * (1 + free)
         return X, norms
 
@@ -215,16 +228,109 @@ def _met(direct: FloatArray, carried: FloatArray, responses: FloatArray) -> Floa
     return np.asarray(met)
 
 
-def _residual(rows: FloatArray, own: FloatArray, C: FloatArray, theta: FloatArray, V: FloatArray) -> float:
+def _residual(rows: FloatArray, diagonal: FloatArray, C: FloatArray, theta: FloatArray, V: FloatArray) -> float:
     """Norm of what N^T N in the coordinates V differs by from the modes that are inverted, at most.
 
     In long double, since V is as good as float64 allows; its entries, theta and the inverses round besides.
     """
     exact = np.longdouble
     seen, modes = rows.astype(exact) @ V.astype(exact), V.astype(exact)
-    of_B = seen.T @ seen + (modes.T * own.astype(exact)) @ modes - np.eye(theta.size)
+    of_B = seen.T @ seen + (modes.T * diagonal.astype(exact)) @ modes - np.eye(theta.size)
     of_C = modes.T @ (C.astype(exact) @ modes) - np.diag(theta)
-    size = float(np.linalg.norm(seen) ** 2 + np.linalg.norm(modes) ** 2 * (own.max() + 2 * np.linalg.norm(C, 2)))
+    size = float(np.linalg.norm(seen) ** 2 + np.linalg.norm(modes) ** 2 * (diagonal.max() + 2 * np.linalg.norm(C, 2)))
     lost = 8.0 * (theta.size + len(rows)) * float(np.finfo(exact).eps) * size
     rounded = 16 * EPS + 2 * EPS * float(np.linalg.norm(seen.astype(float), 2) ** 2)
     return float(np.linalg.norm(of_B.astype(float)) + 2 * np.linalg.norm(of_C.astype(float))) + lost + rounded
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ReleasedModes:
+    """What is added to X'_u, and to the bounds on its rounding.
+
+    Attributes:
+        response: M_k^-1 a of every mode without the correction of the last block, shape (h, T).
+        mixing: R^T S^-1/2 in the coordinates of the modes, shape (h, e); at_end: the same by the correction, (q, e).
+        off: ||N|| ||G|| times 4; rounding: of the sums besides, for X <= I.
+    """
+
+    response: FloatArray
+    mixing: FloatArray
+    at_end: FloatArray
+    off: float
+    rounding: float
+
+    @classmethod
+    def of(
+        cls,
+        part: PartlySeen,
+        V: FloatArray,
+        solve: Callable[..., FloatArray],
+        corner: FloatArray,
+        meets: FloatArray,
+    ) -> Self | None:
+        """None where a released combination is too faint for float64.
+
+        Args:
+            V: the modes, columns; solve, corner: see `HiddenModesForm`.
+            meets: how much a node's injection meets each mode, shape (n, h).
+        """
+        weights, doubt = _weights(part)
+        rows, off = _rows(part)
+        modes = rows @ V
+        response = solve(weights)
+        at_end = corner.T @ (response[:, -1:] * modes.T)
+        S = (modes * (response @ weights)) @ modes.T + at_end.T @ at_end
+        values, vectors = np.linalg.eigh((S + S.T) / 2)
+        singular = scipy.linalg.svdvals(modes)
+        off = off * float(np.linalg.norm(V)) / max(float(singular[-1]), np.finfo(float).tiny) + doubt
+        unit = 8.0 * (V.shape[0] + part.scale.shape[0]) * EPS
+        terms, largest = np.abs(modes), solve(np.abs(weights), signed=False)  # no sum has larger ones
+        ends = np.abs(corner).T @ (largest[:, -1:] * terms.T)
+        lost = unit * float(np.linalg.norm((terms * (largest @ np.abs(weights))) @ terms.T) + np.linalg.norm(ends) ** 2)
+        if not (off < MAX_OFF and 2 * lost < values[0]):
+            return None
+        to_end = ends.T @ (np.abs(corner).T @ (2 * meets.T))  # no entry of the last column is above 2
+        of_node = np.linalg.norm(terms @ (largest.max(axis=1) * meets).T + to_end, axis=0)
+        rounding = 2 * lost / values[0] + 2 * unit * float(of_node.max()) / float(np.sqrt(values[0]))
+        if not rounding < MAX_ROUNDING:
+            return None
+        root = vectors / np.sqrt(values)
+        return cls(response, modes.T @ root, at_end @ root, 4 * off, rounding)
+
+    def correction(self, met: FloatArray, ends: FloatArray) -> FloatArray:
+        """S^-1/2 f, shape (e, T). Args: met: N_u by the responses, (h, T); ends: what the correction shows of u."""
+        return np.asarray(self.mixing.T @ met + self.at_end.T @ ends)
+
+    def free(self, correction: FloatArray, corner: FloatArray, to_end: FloatArray) -> FloatArray:
+        """Norm of M^-1 F^T S^-1 f, at most, shape (T,). Args: to_end: squares of M_k^-1 e_T, summed, shape (h,)."""
+        by_response = (self.response**2).sum(axis=1) @ (self.mixing @ correction) ** 2
+        return np.asarray(np.sqrt(by_response) + np.sqrt(to_end @ (corner @ (self.at_end @ correction)) ** 2))
+
+
+def _weights(part: PartlySeen) -> tuple[FloatArray, float]:
+    """(a of the messages with noise fresh in each step, of norm one, and its rounding)."""
+    a = part.released_steps
+    C, N = part.alike, part.noise.inverse
+    if C is None or N is None:
+        return a / np.linalg.norm(a), 4 * EPS
+    a = scipy.linalg.solve_triangular(C, a, lower=True, trans="T")
+    size = float(np.linalg.norm(a))
+    with np.errstate(over="ignore", invalid="ignore"):
+        off = 4 * len(a) * EPS * float(np.linalg.norm(np.abs(N).T @ (np.abs(C).T @ np.abs(a))))
+    return (a / size, off / size) if size > 0 and np.isfinite(off) else (a, np.inf)
+
+
+def _rows(part: PartlySeen) -> tuple[FloatArray, float]:
+    """(R with rows of norm one, the norm of what they may be off by).
+
+    Where as many combinations as hidden nodes are told apart, each of these is.
+    """
+    assert part.released is not None
+    hidden = np.flatnonzero(part.hidden)
+    if len(part.released) == hidden.size:
+        return np.eye(hidden.size), 0.0
+    W = part.weights[0][:, hidden].toarray()
+    rows = part.released @ W
+    norms = np.linalg.norm(rows, axis=1)
+    sizes = np.linalg.norm(np.abs(part.released) @ np.abs(W), axis=1)
+    return rows / norms[:, None], 2 * part.scale.shape[1] * EPS * float(np.linalg.norm(sizes / norms))

@@ -73,25 +73,25 @@ def node_noise(factor: sp.csr_array, known: NDArray[np.bool_], victims: Sequence
     _, part = connected_components(pattern @ pattern.T, directed=False)
     sizes = np.bincount(part)
     zeros, no = np.zeros(chosen.size), np.zeros(chosen.size, dtype=bool)
-    found = NodeNoise(zeros, zeros.copy(), no, no.copy(), no.copy())
+    bounds = NodeNoise(zeros, zeros.copy(), no, no.copy(), no.copy())
     alone = sizes[part[chosen]] == 1
     variances = np.asarray(F.multiply(F).sum(axis=1)).ravel()[chosen]
     plain = alone & (variances > 1 / EXTREME) & (variances < EXTREME)
     inverse = np.divide(1.0, variances, out=np.zeros(chosen.size), where=plain)
-    found.inverse[plain] = inverse[plain]
-    found.errors[plain] = (np.diff(F.indptr).max() + 4) * UNIT * inverse[plain]
+    bounds.inverse[plain] = inverse[plain]
+    bounds.errors[plain] = (np.diff(F.indptr).max() + 4) * UNIT * inverse[plain]
     tolerance = 0.0
-    for own in np.unique(part[chosen[~plain]]):
-        rows, at = np.flatnonzero(part == own), np.flatnonzero(~plain & (part[chosen] == own))
+    for component in np.unique(part[chosen[~plain]]):
+        rows, at = np.flatnonzero(part == component), np.flatnonzero(~plain & (part[chosen] == component))
         local = F[rows]
         places = np.searchsorted(rows, chosen[at])
         columns = np.unique(local.indices)
         local = sp.csr_array(local[:, columns])
         given = _whitened(local, places) if rows.size <= DENSE_ROWS else enclosed(local, places)
         for name in ("inverse", "errors", "open", "upper", "undecided"):
-            getattr(found, name)[at] = getattr(given, name)
+            getattr(bounds, name)[at] = getattr(given, name)
         tolerance = max(tolerance, given.tolerance)
-    return dataclasses.replace(found, tolerance=tolerance)
+    return dataclasses.replace(bounds, tolerance=tolerance)
 
 
 def _whitened(F: sp.csr_array, victims: NDArray[np.intp]) -> NodeNoise:
@@ -111,17 +111,17 @@ def enclosed(F: sp.csr_array, victims: NDArray[np.intp]) -> NodeNoise:
     n, columns = F.shape
     single = np.bincount(F.indices, minlength=columns) == 1
     squares = F.multiply(F).tocsr()
-    own = np.asarray(squares[:, np.flatnonzero(single)].sum(axis=1)).ravel()
+    of_node = np.asarray(squares[:, np.flatnonzero(single)].sum(axis=1)).ravel()
     no, yes = np.zeros(victims.size, dtype=bool), np.ones(victims.size, dtype=bool)
-    if not ((own > 1 / EXTREME) & (own < EXTREME)).all() or squares.max() > EXTREME:
+    if not ((of_node > 1 / EXTREME) & (of_node < EXTREME)).all() or squares.max() > EXTREME:
         return NodeNoise(np.zeros(victims.size), np.zeros(victims.size), no, no, yes)
-    R = sp.csr_array(sp.diags_array(1 / np.sqrt(own)) @ F[:, np.flatnonzero(~single)])
+    R = sp.csr_array(sp.diags_array(1 / np.sqrt(of_node)) @ F[:, np.flatnonzero(~single)])
     P = sp.csr_array(R @ R.T)
     # entries of P and D are sums of at most that many rounded products
     terms = int(np.diff(F.indptr).max()) + int(np.diff(F.tocsc().indptr).max()) + 8
     off = terms * UNIT * (1 + float((abs(R) @ (abs(R).T @ np.ones(n))).max()))
     lower, upper = inverse_diagonal(P, victims)
-    lower, upper = lower * (1 - 2 * off) / own[victims], upper * (1 + 2 * off) / own[victims]
+    lower, upper = lower * (1 - 2 * off) / of_node[victims], upper * (1 + 2 * off) / of_node[victims]
     meet = upper - lower <= MEETING * upper
     middle = np.where(meet, (lower + upper) / 2, upper)
     return NodeNoise(middle, np.where(meet, (upper - lower) / 2, 0.0) + 4 * UNIT * upper, no, ~meet, no)

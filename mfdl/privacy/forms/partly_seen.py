@@ -18,9 +18,8 @@ from ...check import FloatArray
 from ...floats import EPS, RANK_TOLERANCE, UNIT
 from ...noise import CausalNoise
 from ...noise.encoder_arguments import MAX_DENSE_STEPS
-from ...view import AlgorithmView, View
-from ..structure import is_plain_gossip, remembered
-from ._base import KNOWN_NOISE, ViewGram
+from ...trust.view import AlgorithmView, View
+from .base import KNOWN_NOISE, ViewGram, is_plain_gossip, remembered
 from .separable import UNPROVEN
 
 
@@ -71,8 +70,8 @@ class PartlySeen:
         weights = [of_kind[number] for number in algorithm.kind_of_round]
         scales = [np.abs(kind.message_from_gradient.diagonal()) for kind in algorithm.kinds]  # type: ignore[union-attr]
         constant = all(W is weights[0] for W in weights)
-        released, told = _released_rows(view, weights[-1], seen[0] | known[0])
-        if not told or not (constant or view.unreleased or algorithm.released.is_last):
+        released, decided = _released_rows(view, weights[-1], seen[0] | known[0])
+        if not decided or not (constant or view.unreleased or algorithm.released.is_last):
             return None
         return cls(
             weights=weights,
@@ -114,14 +113,14 @@ class PartlySeen:
 
         Args: norms: shape of the diagonals of the grams; inflation: of the noise.
         """
-        made: dict[int, ViewGram] = {}
+        grams_by_content: dict[int, ViewGram] = {}
         scales = self.noise.node_scales
         why = UNPROVEN if np.isinf(inflation) else ""
         for u, X, off in zip(self.chosen(victims).tolist(), grams, norms, strict=True):
             gram = ViewGram((X + X.T) / 2, np.outer(off, off) + absolute, inflation, why=why, form=form)
-            made[u] = gram.over_noise(float(scales[u]))
+            grams_by_content[u] = gram.over_noise(float(scales[u]))
         known = ViewGram.silent(len(self.scale), KNOWN_NOISE)
-        return [made.get(u, known) for u in victims]
+        return [grams_by_content.get(u, known) for u in victims]
 
 
 def _released_rows(
@@ -140,9 +139,9 @@ def _released_rows(
     K = np.full((1, n), 1.0 / n) if view.release == "average" else np.eye(n)
     U, sigma, _ = np.linalg.svd(K @ last[:, hidden].toarray(), full_matrices=False)
     scale = float(np.linalg.norm(K @ last))
-    told = not ((sigma > 4 * n * UNIT * scale) & (sigma <= RANK_TOLERANCE * scale)).any()
-    kept = sigma > RANK_TOLERANCE * scale
-    return (U[:, kept].T @ K if kept.any() else None), told
+    decided = not ((sigma > 4 * n * UNIT * scale) & (sigma <= RANK_TOLERANCE * scale)).any()
+    nonzero = sigma > RANK_TOLERANCE * scale
+    return (U[:, nonzero].T @ K if nonzero.any() else None), decided
 
 
 def _adds_nothing(

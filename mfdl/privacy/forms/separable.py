@@ -14,13 +14,20 @@ With F' the factor without known columns (the identity if there is none), C_k th
 
 Rounding is carried along. N is what the executor uses, C_k^-1 up to rounding, which is a factor of X
 (`Encoder.defect`); where that is not near 1, X = N^-T N^-1 comes from N itself, of as many bits as it takes
-(`exact_gram`). Without either, infinity is an upper bound that nothing attains. The rounding of F^-1 is no such factor
-where encoders differ: g is off by (F^-1 - G) e_u, entry by entry, and a weak column may carry a strong encoder. With
-G F = I + E, F^-1 - G = -E F^-1, so |g - G e_u|_k <= ||E_k|| ||g|| and ||g|| <= ||G e_u|| / (1 - ||E||).
+(`exact_arithmetic`). Without either, infinity is an upper bound that nothing attains. The rounding of F^-1 is no such
+factor where encoders differ: g is off by (F^-1 - G) e_u, entry by entry, and a weak column may carry a strong encoder.
+With G F = I + E, F^-1 - G = -E F^-1, so |g - G e_u|_k <= ||E_k|| ||g|| and ||g|| <= ||G e_u|| / (1 - ||E||).
+
+`Injections` is the upper bound for all other attackers: X_u of one who sees every injected sum (gradient plus noise).
+Where noise enters exactly where gradients do, messages and models are functions of the injected sums and of public
+start models, so by data processing nobody who knows no more gradients and noise learns more. And every gradient is
+taken at a function of earlier sums, so the bound holds for gradients chosen adaptively. Gradients that enter nothing,
+those of nodes that are away, may be taken for zero: their rows and columns of X are left out.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 from collections.abc import Sequence
@@ -35,9 +42,10 @@ from ...check import FloatArray
 from ...floats import UNIT, sum_rounding
 from ...noise import CausalNoise, JointNoise, NoiseOperator
 from ...noise.encoder_arguments import written_out
-from ...view import AlgorithmView, View
-from ..exact_gram import gram_of_noise
-from ._base import KNOWN_NOISE, Structured, ViewForm, ViewGram
+from ...trust.view import AlgorithmView, View
+from ..exact_arithmetic import gram_of_noise
+from .base import KNOWN_NOISE, Structured, ViewForm, ViewGram, gradients_enter
+from .dense_form import DenseForm
 from .noise_of_nodes import node_noise
 
 SINGULAR = "its encoder is singular to working precision"
@@ -46,6 +54,7 @@ WELL_CONDITIONED = 1e-6  # rounding of N that adds more to X is computed, not bo
 CANCELS = "noise that is known or missing cancels in a combination of the injections"
 MAX_DEFECT = 0.1  # ||G F - I|| above which F is left to the dense form, which tells ranks better
 Known = NDArray[np.bool_]
+INJECTIONS = "injections seen"
 
 
 class Separable(ViewForm):
@@ -98,15 +107,15 @@ class Separable(ViewForm):
             return list(self._fresh(causal, victims))
         if causal.shared:
             return list(_one_encoder(causal, self.known[0], victims))
-        found = _one_encoder_per_column(causal, victims)
-        return [None] * len(victims) if found is None else list(found)
+        per_column = _one_encoder_per_column(causal, victims)
+        return [None] * len(victims) if per_column is None else list(per_column)
 
     def _own_columns(self, noise: CausalNoise, victims: Sequence[int]) -> list[ViewGram]:
         """Each node injects a column of its own."""
-        made: dict[tuple[int, float], ViewGram] = {}
+        computed: dict[tuple[int, float], ViewGram] = {}
         scales = np.ones(noise.slots_per_step) if noise.factor is None else noise.node_scales
 
-        def own(u: int) -> ViewGram:
+        def gram_of(u: int) -> ViewGram:
             known = self.known[:, u]
             if known.all():
                 return ViewGram.silent(noise.num_steps, KNOWN_NOISE)
@@ -118,9 +127,9 @@ class Separable(ViewForm):
         grams, partly = [], np.asarray(self.known.any(axis=0))
         for u in victims:
             alike = -1 if noise.shared and not partly[u] else u, float(scales[u])
-            if alike not in made:
-                made[alike] = own(u).over_noise(alike[1])
-            grams.append(made[alike])
+            if alike not in computed:
+                computed[alike] = gram_of(u).over_noise(alike[1])
+            grams.append(computed[alike])
         return grams
 
     def _fresh(self, noise: CausalNoise, victims: Sequence[int]) -> list[ViewGram | None]:
@@ -214,8 +223,8 @@ def _one_encoder(noise: CausalNoise, known: Known, victims: Sequence[int]) -> li
             structured=None if gram.structured is None else Structured(noise.encoder, a, off),
         )
 
-    told = zip(*(x.tolist() for x in (left.inverse, left.errors, left.open, left.upper)), strict=True)
-    return [None if u else of(*each) for each, u in zip(told, left.undecided, strict=True)]
+    numbers = zip(*(x.tolist() for x in (left.inverse, left.errors, left.open, left.upper)), strict=True)
+    return [None if u else of(*each) for each, u in zip(numbers, left.undecided, strict=True)]
 
 
 def _invertible(noise: CausalNoise, known: Known) -> bool:
@@ -225,25 +234,25 @@ def _invertible(noise: CausalNoise, known: Known) -> bool:
 
 
 def _one_encoder_per_column(noise: CausalNoise, victims: Sequence[int]) -> list[ViewGram] | None:
-    found = inverse_factor(noise.mixing.toarray())
-    if found is None:
+    inverse = inverse_factor(noise.mixing.toarray())
+    if inverse is None:
         return None
-    G, defect = found
+    G, defect = inverse
     grams = [gram_of_column(noise, k) for k in range(len(G))]
     values, errors = (np.stack([getattr(gram, name) for gram in grams]) for name in ("values", "errors"))
     sizes = np.abs(values) + errors
     inflation = max(gram.inflation for gram in grams)
     why = "" if math.isfinite(inflation) else UNPROVEN
     rounding = (len(G) + 4) * UNIT  # of a sum of that many products of three
-    made = []
+    mixed = []
     for u in victims:
         g = np.abs(G[:, u])
         off = defect * float(np.linalg.norm(g))
         slack = (2 * g + off) * off + rounding * g**2  # of g_k^2
         X = np.tensordot(g**2, values, 1)
         wrong = np.tensordot(g**2, errors, 1) + (1 + rounding) * np.tensordot(slack, sizes, 1)
-        made.append(ViewGram(X, wrong, inflation, why=why))
-    return made
+        mixed.append(ViewGram(X, wrong, inflation, why=why))
+    return mixed
 
 
 def inverse_factor(F: FloatArray) -> tuple[FloatArray, FloatArray] | None:
@@ -259,3 +268,40 @@ def inverse_factor(F: FloatArray) -> tuple[FloatArray, FloatArray] | None:
     if not size < MAX_DEFECT:
         return None
     return G, np.asarray(np.linalg.norm(defect, axis=1) * (1 + 2 * n * UNIT) / (1 - size))
+
+
+class Injections(ViewForm):
+    """The bound, for any messages and models of an algorithm whose noise enters where its gradients do."""
+
+    def __init__(self, form: Separable | DenseForm, enters: NDArray[np.bool_]) -> None:
+        self.form, self.enters = form, enters  # (T, n)
+
+    @classmethod
+    def of(cls, view: View) -> Self | None:
+        if not isinstance(view, AlgorithmView) or not view.algorithm.noise_enters_with_gradients:
+            return None
+        noise, masks = view.algorithm.noise, view.knowledge
+        form = Separable.of_noise(noise, masks.known_noise) or DenseForm.of_injections(view.algorithm, masks)
+        return None if form is None else cls(form, gradients_enter(view.algorithm))
+
+    def cost(self, victims: Sequence[int]) -> float:
+        return self.form.cost(victims)
+
+    def grams(self, victims: Sequence[int]) -> list[ViewGram | None]:
+        of_form = self.form.grams(victims)
+        return [
+            None if gram is None else self._bound(gram, self.enters[:, u])
+            for u, gram in zip(victims, of_form, strict=True)
+        ]
+
+    @staticmethod
+    def _bound(gram: ViewGram, enters: NDArray[np.bool_]) -> ViewGram:
+        """X where the gradients of steps that enter nothing are zero."""
+        bound = dataclasses.replace(gram, upper=True, form=INJECTIONS)
+        if enters.all() or math.isinf(gram.inflation):
+            return bound
+        values, errors, both = gram.values, gram.errors, enters
+        if not gram.is_diagonal:
+            values, errors, both = gram.matrix, gram.entry_error, np.outer(enters, enters)
+        leaks = gram.leaks & enters
+        return dataclasses.replace(bound, values=values * both, errors=errors * both, leaks=leaks, structured=None)

@@ -112,7 +112,7 @@ def whiten(
     residual -= U @ (U.T @ residual)  # second pass: the residual is then orthogonal to working precision
     norms, left = np.linalg.norm(A, axis=0), np.linalg.norm(residual, axis=0)
     visible = 4 * tolerance
-    leaks = left * scaled.shown > visible * np.maximum(norms * scaled.shown, 1.0)
+    leaks = left * scaled.unscaled > visible * np.maximum(norms * scaled.unscaled, 1.0)
     whitened = projected / sigma[:, None]
     strength = np.abs(whitened).max(axis=0, initial=0.0) / FAR * scaled.signal
     far = whitened.any(axis=0) & ~((strength > FAR**-2) & (strength < 1))
@@ -122,7 +122,7 @@ def whiten(
         undecided |= given & _other_when_balanced(A, B, rank, tolerance)
     noiseless = np.zeros((scaled.num_rows, A.shape[1]))
     with np.errstate(over="ignore"):  # weights of the rows as they were given, for words only
-        noiseless[scaled.kept] = residual * scaled.beside_noise / scaled.rows[:, None]
+        noiseless[scaled.selected] = residual * scaled.beside_noise / scaled.rows[:, None]
     return WhitenedColumns(
         whitened=np.where(far, 0.0, whitened) * scaled.signal,
         amplification=largest / sigma,
@@ -140,40 +140,41 @@ class _Scaled:
     """A and B without rows that are all zero, rows of norm one in A or B, columns of A near one.
 
     Attributes:
-        A, B: scaled; given: where A was not zero; kept: their rows among num_rows.
+        A, B: scaled; given: where A was not zero; selected: their rows among num_rows.
         rows: what rows were divided by, and signal: what columns of A were, all told.
-        beside_noise: the part of `signal` that row scaling made due; shown: that part where columns were small already.
+        beside_noise: the part of `signal` that row scaling made due; unscaled: that part where columns were small
+            already.
         lost: columns with an entry that underflowed.
     """
 
     A: FloatArray
     B: FloatArray
     given: NDArray[np.bool_]
-    kept: NDArray[np.intp]
+    selected: NDArray[np.intp]
     num_rows: int
     rows: FloatArray
     signal: FloatArray
     beside_noise: FloatArray
-    shown: FloatArray
+    unscaled: FloatArray
     lost: NDArray[np.bool_]
 
     @classmethod
     def of(cls, A: FloatArray, B: FloatArray) -> _Scaled:
         columns, given = _power_of_two(A, axis=0), A != 0
         A = A / columns
-        kept = np.flatnonzero(given.any(axis=1) | B.any(axis=1))
-        rows = np.maximum(_power_of_two(A, axis=1), _power_of_two(B, axis=1))[kept]
-        A, B, num_rows, given = A[kept] / rows[:, None], B[kept] / rows[:, None], len(A), given[kept]
+        selected = np.flatnonzero(given.any(axis=1) | B.any(axis=1))
+        rows = np.maximum(_power_of_two(A, axis=1), _power_of_two(B, axis=1))[selected]
+        A, B, num_rows, given = A[selected] / rows[:, None], B[selected] / rows[:, None], len(A), given[selected]
         unit = np.maximum(np.linalg.norm(A, axis=1), np.linalg.norm(B, axis=1))
         A, B = A / unit[:, None], B / unit[:, None]
         beside = _power_of_two(A, axis=0)  # again, so that no square underflows
         lost = ((A == 0) & given).any(axis=0)
-        shown = beside * np.minimum(columns, 1.0)
-        return cls(A / beside, B, given, kept, num_rows, rows * unit, columns * beside, beside, shown, lost)
+        unscaled = beside * np.minimum(columns, 1.0)
+        return cls(A / beside, B, given, selected, num_rows, rows * unit, columns * beside, beside, unscaled, lost)
 
     def relative(self, rounding: tuple[FloatArray, FloatArray], largest: float) -> float:
         """Norms of what A's columns and B are off by, scaled like them, over their own (B's: its largest direction)."""
-        of_signal, of_noise = (off[self.kept] / self.rows[:, None] for off in rounding)
+        of_signal, of_noise = (off[self.selected] / self.rows[:, None] for off in rounding)
         columns = np.where(self.given.any(axis=0), np.linalg.norm(self.A, axis=0), 1.0)
         shares = np.linalg.norm(of_signal / self.signal, axis=0) / columns
         return float(shares.max(initial=0.0) + np.linalg.norm(of_noise) / largest)
@@ -205,21 +206,21 @@ def _beyond_resolution(A: FloatArray, B: FloatArray, U: FloatArray, resolution: 
         return np.asarray(np.where(weighed > 0, weighed, np.inf).min(axis=0) < resolution * norms)
 
     silent = np.abs(A[noise == 0])
-    found = ((silent > 0) & (silent <= resolution * norms)).any(axis=0)
+    beyond = ((silent > 0) & (silent <= resolution * norms)).any(axis=0)
     if not free[loud].any() or not buried(loud).any():  # components are smaller, and hold no more
-        return found
+        return beyond
     rows, columns = np.nonzero(B)
     size = len(B) + B.shape[1]
     edges = sp.coo_array((np.ones(rows.size, dtype=bool), (rows, len(B) + columns)), shape=(size, size))
     _, component = sp.csgraph.connected_components(edges, directed=False)
-    for one in np.unique(component[loud[free[loud]]]):
-        found |= buried(loud[component[loud] == one])
-    return found
+    for label in np.unique(component[loud[free[loud]]]):
+        beyond |= buried(loud[component[loud] == label])
+    return beyond
 
 
 def spread(arrays: Sequence[FloatArray]) -> float:
     """Largest over smallest size of the entries that are not zero."""
-    sizes = np.abs(np.concatenate([one[one != 0] for one in arrays] or [np.zeros(0)]))
+    sizes = np.abs(np.concatenate([array[array != 0] for array in arrays] or [np.zeros(0)]))
     return float(sizes.max() / sizes.min()) if sizes.size else 1.0
 
 

@@ -1,6 +1,6 @@
 """Views, workloads, error Grams and noise, written out as dense arrays block by block.
 
-Nothing is shared with `mfdl.trust`, `mfdl.view` or `mfdl.privacy`. Masks follow the table of trust models: message
+Nothing is shared with `mfdl.trust` or `mfdl.privacy`. Masks follow the table of trust models: message
 (r, v) is the one of v in round r, gradient and noise columns are time-major. Sizes: (rounds n) x (T n) arrays.
 Workloads and noise are written from the definitions: block (t, s) of the workload is W_{t-1} ... W_s, and the noising
 matrix holds C_u^-1 of every node. They take (T n)^2 numbers: keep T n below a few hundred.

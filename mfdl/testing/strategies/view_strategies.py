@@ -17,7 +17,7 @@ from ...dynamics import Dynamics
 from ...errors import InvalidInput
 from ...gossip import Gossip
 from ...participation import EveryStep
-from ...view import View
+from ...trust.view import View
 from ..claims import describe
 from ..oracles.dense_views import gossip_messages, local_noising, received, without_noise
 from ._draws import integer_arrays, lists_of, some_of

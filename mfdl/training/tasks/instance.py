@@ -21,7 +21,7 @@ from torch.func import vmap
 from ... import check, metrics
 from ...errors import InvalidInput, require_known
 from ...metrics import NotPrivate
-from ...privacy.guarantee import UNITS
+from ...privacy.questions import UNITS
 from ...shown import short_repr
 from .. import clipping
 from . import modules

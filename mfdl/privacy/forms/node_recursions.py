@@ -33,7 +33,7 @@ the change of s_u moves the gradients of u's other records by as much as clippin
 form: subtracting what is known from the rows is a triangular change of rows of [A B], which leaves block diagonal noise
 behind.
 
-In: a view. Out: the recursions, or None where the claim does not apply; their Grams are in `own_states`. Y is found
+In: a view. Out: the recursions, or None where the claim does not apply; their Grams are in `known_states`. Y is found
 by least squares and any Y makes the identity above exact, so rounding shows in r and in the products alone: r at
 rounding level is noise of lower blocks of B, B = B_0 (I + N) with B_0 block diagonal, and (B B^T)^+ grows at most by
 (1 - ||N||)^-2. Off-diagonal entries of D and E must be zero term by term.
@@ -51,8 +51,8 @@ from scipy.sparse.csgraph import connected_components
 from ...algorithms import LinearAlgorithm, Round
 from ...check import FloatArray
 from ...floats import ROUNDING, UNIT
-from ...view import AlgorithmView
-from ..structure import SMALLEST_WEIGHT, remembered, smallest_weight
+from ...trust.view import AlgorithmView
+from .base import SMALLEST_WEIGHT, remembered, smallest_weight
 
 MAX_BLOCK_WORK = 1e11  # rows^2 * columns of noise that hangs together in one round: a few seconds
 
@@ -82,15 +82,15 @@ class RoundKind:
     """One round in the eyes of the attacker, gradients in units of `Recursions.scale`.
 
     Attributes:
-        kept, added: D_jj and E_jj, shape (n,); kept_error, added_error: bounds on their rounding errors.
+        retained, added: D_jj and E_jj, shape (n,); retained_error, added_error: bounds on their rounding errors.
         unseen: norm of row j of r, the noise at rounding level that is neglected, shape (n,).
         rows: the messages seen; from_state, from_gradient, noise: P_T, Q_T and R_T F.
         blocks: (rows, columns) of `noise` that hang together; a row without noise is a block of its own.
     """
 
-    kept: FloatArray
+    retained: FloatArray
     added: FloatArray
-    kept_error: FloatArray
+    retained_error: FloatArray
     added_error: FloatArray
     unseen: FloatArray
     rows: Index
@@ -133,11 +133,11 @@ def _recursions(view: AlgorithmView) -> Recursions | None:
             maps = (kind.message_from_state, unit, kind.message_from_noise, kind.state_from_message)
             content = key[1] + b"".join(_content(matrix) for matrix in maps)  # the same but for the scale
             if content not in of_content:
-                made = _round_kind(algorithm, kind, unit, seen, known)
-                if made is None:
+                round_kind = _round_kind(algorithm, kind, unit, seen, known)
+                if round_kind is None:
                     return None
                 of_content[content] = len(kinds)
-                kinds.append(made)
+                kinds.append(round_kind)
             of_masks[key] = of_content[content]
         kind_of_step[t] = of_masks[key]
     return Recursions(kinds, kind_of_step, np.stack([units[number][1] for number in algorithm.kind_of_round]))
@@ -206,8 +206,8 @@ def _round_kind(
             return None
         diagonals += [(K @ full[hidden] - Y @ full[rows]).diagonal(), rounding * size_of.diagonal()]
     return RoundKind(
-        kept=diagonals[0],
-        kept_error=diagonals[1],
+        retained=diagonals[0],
+        retained_error=diagonals[1],
         added=diagonals[2],
         added_error=diagonals[3],
         unseen=np.linalg.norm(remainder + rounding * size, axis=1),

@@ -1,22 +1,42 @@
-"""A guarantee in words: as fields, which leave no condition out, and as one short sentence; numbers are rounded up."""
+"""A guarantee as text: fields, which leave no condition out, one short sentence, and JSON.
+
+In words numbers are rounded up. The JSON holds the fields and the numbers that follow from them, with infinity as the
+text "inf"; on reading, the fields are checked for completeness. The values are checked by the constructor, the curve by
+`curves.curve_from_dict`.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+from .. import check
+from ..errors import InvalidInput
 from ..shown import rounded_up
+from .curves import PrivacyCurve, curve_from_dict, curve_to_dict
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from .guarantee import Guarantee
 
+
 EVERY_NODE = "every node"
 LONGEST_SENTENCE = 40
 """Words in `sentence`."""
 _CLIPPED = {"record": "the sum of clipped gradients", "user": "clipped mean gradients"}
 _RELEASED = {"none": "no model", "average": "the average of the final models", "all": "all final models"}
+NAMED = 5
+"""Nodes of one budget that a field names; `Guarantee.victims` has them all."""
+FORMAT = 1
+Victims = tuple[tuple[str, PrivacyCurve], ...]
+_FLOATS = ("clip_norm", "noise_std", "sensitivity", "tolerance")
+_DERIVED = ("mu", "adjacency", "bound", "composed", "record_shift", "noise_multiplier")
+"""What JSON gives beside the curve that it follows from, with the curve's method."""
 
 
 def epsilon_at(guarantee: Guarantee) -> str:
@@ -97,10 +117,6 @@ def figure(guarantee: Guarantee) -> Figure | None:
     return drawn
 
 
-NAMED = 5
-"""Nodes of one budget that a field names; `Guarantee.victims` has them all."""
-
-
 def _by_node(g: Guarantee) -> str:
     """The mu of each victim, those of one budget together."""
     labels_of: dict[str, list[str]] = {}
@@ -134,3 +150,103 @@ def _bound(g: Guarantee) -> str:
     if g.mu is None:
         return g.curve.bound_in_words
     return f"{g.curve.bound_in_words} (numerical slack {g.tolerance:.1e} included)"
+
+
+class Statement(Protocol):
+    """What this file asks of a `Guarantee`."""
+
+    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
+
+    @property
+    def curve(self) -> PrivacyCurve: ...
+    @property
+    def notes(self) -> tuple[str, ...]: ...
+    @property
+    def stated_delta(self) -> float: ...
+    def epsilon(self, delta: float) -> float: ...
+
+
+def field_values(guarantee: Statement) -> dict[str, Any]:
+    """The fields that are compared, as JSON values, without what follows from them."""
+    given = {field.name: getattr(guarantee, field.name) for field in dataclasses.fields(guarantee) if field.compare}
+    each = [[label, curve_to_dict(curve)] for label, curve in given.pop("victims")]
+    curve = curve_to_dict(given.pop("curve"))
+    floats = {name: _number(given[name]) for name in _FLOATS}
+    return {"format": FORMAT, "curve": curve, **given, **floats, "notes": list(guarantee.notes), "victims": each}
+
+
+def derived_numbers(guarantee: Statement) -> dict[str, Any]:
+    """What follows from curve and clipping."""
+    numbers = {name: _number(getattr(guarantee, name)) for name in _DERIVED}
+    return {**numbers, "method": guarantee.curve.method}
+
+
+def to_json(guarantee: Statement) -> dict[str, Any]:
+    """All that a file holds; `Guarantee.to_dict`."""
+    delta = guarantee.stated_delta
+    numbers = {"stated_delta": delta, "epsilon": _number(guarantee.epsilon(delta))}
+    return {**field_values(guarantee), **derived_numbers(guarantee), **numbers, **guarantee.curve.facts(delta)}
+
+
+def constructor_arguments(kind: type[Statement], data: Any) -> dict[str, Any]:
+    """The arguments of the constructor, without `source`.
+
+    Raises:
+        InvalidInput: another format, a missing or unknown field, lists that are none.
+    """
+    if not isinstance(data, dict):
+        raise InvalidInput(f"a guarantee must be a JSON object, got {type(data).__name__}.")
+    version = data.get("format")
+    if isinstance(version, bool) or version != FORMAT:
+        raise InvalidInput(f"format of a guarantee must be {FORMAT}, got {version!r}.")
+    names = [field.name for field in dataclasses.fields(kind) if field.name != "source"]
+    beside = (*_DERIVED, "method")
+    missing = [name for name in (*names, *beside) if name not in data]
+    known = {"format", "epsilon", "tight_for_equal_bins", *names, *beside}
+    unknown = [str(name) for name in data if name not in known]
+    if missing or unknown:
+        raise InvalidInput(
+            "a guarantee file must have exactly the fields of Guarantee; "
+            f"missing: {', '.join(missing) or 'none'}, unknown: {', '.join(unknown) or 'none'}."
+        )
+    given = {name: data[name] for name in names}
+    for name in ("notes", "victims"):
+        if not isinstance(given[name], list | tuple):
+            raise InvalidInput(f"{name} must be a list, got {given[name]!r}.")
+    read = {
+        "curve": curve_from_dict(given["curve"]),
+        "victims": _victims(given["victims"]),
+        "notes": tuple(given["notes"]),
+        **{name: math.inf if given[name] == "inf" else given[name] for name in _FLOATS},
+    }
+    return {**given, **read}
+
+
+def require_derived(guarantee: Statement, data: Mapping[str, Any]) -> None:
+    """Refuses numbers beside the curve that are not the curve's, as of a file that was edited by hand."""
+    for name, value in derived_numbers(guarantee).items():
+        if data[name] != value:
+            raise InvalidInput(
+                f"{name} must be {value!r}, as the curve says, got {data[name]!r}; edit the curve, or account anew."
+            )
+
+
+def of_file(path: Path) -> Any:
+    """The JSON value of a file. Raises: InvalidInput: it cannot be read, or is not JSON."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InvalidInput(f"cannot read {str(path)!r}: {error.strerror}.") from None
+    except (ValueError, RecursionError):
+        raise InvalidInput(f"{str(path)!r} is not a JSON file; it should be one written by Guarantee.save.") from None
+
+
+def _number(value: Any) -> Any:
+    return "inf" if value == math.inf else value
+
+
+def _victims(given: Any) -> Victims:
+    try:
+        return tuple((label, curve_from_dict(curve)) for label, curve in given)
+    except (TypeError, ValueError):
+        raise InvalidInput(f"victims must be pairs of a label and its curve, got {check.said(given)}.") from None

@@ -5,7 +5,7 @@ arrays, sparse matrices or operators from a researcher. Known gradient columns a
 not rows: known noise is removed from B, and a known gradient makes its owner's loss infinite.
 
 Entries of arrays and sparse matrices count as exactly the numbers that they are: ranks, which decide what leaks, are
-found without rounding (`privacy.exact_rank`), and 1/3 in float64 is no third. Entries that were computed, such as
+found without rounding (`privacy.exact_arithmetic`), and 1/3 in float64 is no third. Entries that were computed, such as
 powers of a gossip matrix, are best given as `fractions.Fraction`. An operator's products round: they count as known to
 `entries.COMPUTED` of their largest, and what that leaves open is decided on the safe side: rows that depend on each
 other may hold a leak below rounding, so the loss of a view with such rows is infinite, an upper bound.
@@ -24,18 +24,17 @@ import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse.linalg import LinearOperator, aslinearoperator
 
-from . import check
-from .algorithms import LinearAlgorithm
-from .algorithms.flow import Flow, flow
-from .axes import TimeNodeAxis
-from .check import FloatArray
-from .entries import Stacked, entries_and_operator, refuse_huge, rounding_of, to_dense, without_columns
-from .errors import InvalidInput, UnsupportedMechanism
-from .floats import UNIT
-from .operators import OutputRecursion, WeightedStates
-from .shown import short_repr
-from .view_matrices import ViewMatrices, masked
-from .view_models import GivenModels
+from .. import check
+from ..algorithms import LinearAlgorithm
+from ..algorithms.flow import Flow, flow
+from ..axes import TimeNodeAxis
+from ..check import FloatArray
+from ..entries import Stacked, entries_and_operator, refuse_huge, rounding_of, to_dense, without_columns
+from ..errors import InvalidInput, UnsupportedMechanism
+from ..floats import UNIT
+from ..operators import OutputRecursion, WeightedStates
+from ..shown import short_repr
+from .view_matrices import GivenModels, ViewMatrices, masked
 
 Mask = NDArray[np.bool_]
 RELEASES = ("none", "average", "all", "not applicable")

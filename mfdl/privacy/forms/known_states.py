@@ -1,7 +1,17 @@
-"""X_u where each node's state is known up to its own earlier gradients; the statement and its proof: `recursions`.
+"""X_u of views in which states are known up to earlier gradients: of each node, or of one combination of all.
 
+Each node's state is known up to its own earlier gradients; the statement and its proof are in `node_recursions`.
 X_u = sum_t M_t^T Sigma_t^+ M_t is a polynomial in five numbers a round, so its rounding errors are bounded by the same
 polynomial. Nothing larger than one round is ever formed besides X_u.
+
+The attacker sees one combination c^T m of each round's messages, in algorithms that average by that very c.
+If every row of every K_t (next state <- messages) is an exact multiple of c^T, a state is a multiple of what was seen
+of the round before. So the combinations seen determine, one by one and injectively, the numbers c^T Q_t (g_t + e_t);
+every model, released ones included, is a function of them; and with noise fresh in every step X_u is diagonal, entry
+t = (c^T Q_t)_u^2 / (variance of c^T Q_t e_t that the attacker does not know). A server that averages everybody is the
+case in point.
+
+"Exact" is meant: proportionality is decided on the floats as rational numbers, never within a tolerance.
 """
 
 from __future__ import annotations
@@ -9,22 +19,26 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
+from fractions import Fraction
 from typing import Self
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from ...algorithms import LinearAlgorithm, Round
 from ...check import FloatArray
 from ...floats import UNIT
-from ...view import AlgorithmView, View
-from ..exact_rank import ranks_agree
-from ._base import ViewForm, ViewGram, leak_in_words
-from .recursions import Index, Recursions, RoundKind, recursions
+from ...trust.view import AlgorithmView, View, combined
+from ..exact_arithmetic import ranks_agree
+from .base import ViewForm, ViewGram, leak_in_words
+from .node_recursions import Index, Recursions, RoundKind, recursions
 from .whitening import whiten
 
 FORM = "own-state form"
 MAX_WORK_BESIDE_A_BOUND = 2e10  # of a dense form, where all messages seen bound the view: a second or two
 MERGED_BITS = 36  # victims whose numbers agree to so many bits share one Gram, with errors that cover all of them
+SILENT = "the combination that is seen has no noise that the attacker does not know"
 
 
 class OwnStates(ViewForm):
@@ -76,13 +90,13 @@ class _Seen:
 
     Attributes:
         values, errors: its entries pp, pq, qq, shape (3, n); leaks: of p and q, shape (2, n).
-        shown: (message rows, combination) without noise for (0 or 1 for p or q, node), where one leaks.
+        revealing: (message rows, combination) without noise for (0 or 1 for p or q, node), where one leaks.
     """
 
     values: FloatArray
     errors: FloatArray
     leaks: NDArray[np.bool_]
-    shown: dict[tuple[int, int], tuple[Index, FloatArray]]
+    revealing: dict[tuple[int, int], tuple[Index, FloatArray]]
 
 
 def own_state_grams(view: AlgorithmView, states: Recursions, victims: Sequence[int]) -> list[ViewGram] | None:
@@ -98,18 +112,18 @@ def own_state_grams(view: AlgorithmView, states: Recursions, victims: Sequence[i
     values, errors, leaks = (
         np.stack([getattr(seen, name) for seen in of_step]) for name in ("values", "errors", "leaks")
     )
-    kept, kept_error, unseen = (states.over_steps(name) for name in ("kept", "kept_error", "unseen"))
+    retained, retained_error, unseen = (states.over_steps(name) for name in ("retained", "retained_error", "unseen"))
     added, added_error = (states.over_steps(name) * states.scale for name in ("added", "added_error"))
     added_error = added_error + 2 * UNIT * np.abs(added)
     for power in (1, 2):
         values[:, power] *= states.scale**power
         errors[:, power] = errors[:, power] * states.scale**power + 4 * UNIT * np.abs(values[:, power])
-    inflation = _inflation(np.abs(kept) + kept_error, values[:, 0] + errors[:, 0], leaks[:, 0], unseen)
+    inflation = _inflation(np.abs(retained) + retained_error, values[:, 0] + errors[:, 0], leaks[:, 0], unseen)
     if inflation is None:
         return None
-    numbers = np.stack([kept, added, *values.transpose(1, 0, 2)])  # (5, T, n)
-    slack = np.stack([kept_error, added_error, *errors.transpose(1, 0, 2)])
-    made: dict[int, ViewGram] = {}
+    numbers = np.stack([retained, added, *values.transpose(1, 0, 2)])  # (5, T, n)
+    slack = np.stack([retained_error, added_error, *errors.transpose(1, 0, 2)])
+    grams_by_numbers: dict[int, ViewGram] = {}
     for members in _alike(numbers, leaks, victims):
         u = members[0]
         off = (slack[:, :, members] + np.abs(numbers[:, :, members] - numbers[:, :, [u]])).max(axis=2)
@@ -119,13 +133,13 @@ def own_state_grams(view: AlgorithmView, states: Recursions, victims: Sequence[i
         why = "its rounding errors are not small, so that infinity is only an upper bound" * unproven
         gram = ViewGram(X, error, inflation, leaking, why, FORM, upper=unproven)
         for member in members:
-            made[member] = gram
+            grams_by_numbers[member] = gram
             if by is not None:
                 step, t, which = by
-                messages, combination = of_step[t].shown[which, member]
+                messages, combination = of_step[t].revealing[which, member]
                 names = [view.message_name(t, int(message)) for message in messages]
-                made[member] = dataclasses.replace(gram, why=leak_in_words(step, combination, names))
-    return [made[u] for u in victims]
+                grams_by_numbers[member] = dataclasses.replace(gram, why=leak_in_words(step, combination, names))
+    return [grams_by_numbers[u] for u in victims]
 
 
 def _alike(numbers: FloatArray, leaks: NDArray[np.bool_], victims: Sequence[int]) -> list[list[int]]:
@@ -139,7 +153,7 @@ def _alike(numbers: FloatArray, leaks: NDArray[np.bool_], victims: Sequence[int]
 
 
 def _seen_of(kind: RoundKind) -> _Seen:
-    n = kind.kept.size
+    n = kind.retained.size
     out = _Seen(np.zeros((3, n)), np.zeros((3, n)), np.zeros((2, n), dtype=bool), {})
     for rows, columns in kind.blocks:
         p, q = kind.from_state[rows].toarray(), kind.from_gradient[rows].toarray()
@@ -156,11 +170,13 @@ def _seen_of(kind: RoundKind) -> _Seen:
             for which in (0, 1):
                 if open_[which * k + i] and not out.leaks[which, j]:
                     out.leaks[which, j] = True
-                    out.shown[which, int(j)] = kind.rows[rows], white.noiseless[:, which * k + i]
+                    out.revealing[which, int(j)] = kind.rows[rows], white.noiseless[:, which * k + i]
     return out
 
 
-def _inflation(kept: FloatArray, shown: FloatArray, leaks: NDArray[np.bool_], unseen: FloatArray) -> float | None:
+def _inflation(
+    retained: FloatArray, revealed: FloatArray, leaks: NDArray[np.bool_], unseen: FloatArray
+) -> float | None:
     """(1 - ||N||)^-2 for the noise r that was neglected, or None where it is not in the range of B_0.
 
     Block (t, s) of N is Sigma_t^{+1/2} sum_j P_T e_j (prod_{s<r<t} D_jj(r)) r_j(s), at most T blocks a row and column.
@@ -169,20 +185,20 @@ def _inflation(kept: FloatArray, shown: FloatArray, leaks: NDArray[np.bool_], un
     if leaks[:, nodes].any():
         return None
     with np.errstate(over="ignore"):
-        growth = np.maximum(kept[:, nodes], 1.0).prod(axis=0)
-        blocks = growth * np.sqrt(shown[:, nodes].max(axis=0)) * unseen[:, nodes].max(axis=0)
-    size = len(kept) * float(blocks.sum()) * (1 + 1e-9)
+        growth = np.maximum(retained[:, nodes], 1.0).prod(axis=0)
+        blocks = growth * np.sqrt(revealed[:, nodes].max(axis=0)) * unseen[:, nodes].max(axis=0)
+    size = len(retained) * float(blocks.sum()) * (1 + 1e-9)
     return math.inf if not size < 1 else (1 - size) ** -2
 
 
 def _assembled(numbers: FloatArray, slack: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """X and a bound on its error, from (kept, added, pp, pq, qq) over the steps, each within `slack`, shape (5, T).
+    """X and a bound on its error, from (retained, added, pp, pq, qq) over the steps, each within `slack`, shape (5, T).
 
     X is a polynomial in these with positive coefficients, so |X(x + e) - X(x)| <= X(|x| + |e|) - X(|x|) entrywise.
     """
     X = _polynomial(*numbers)
-    kept, added, _, pq, _ = numbers
-    positive = (kept >= 0).all() and (added * pq >= 0).all() and ((added >= 0).all() or (added <= 0).all())
+    retained, added, _, pq, _ = numbers
+    positive = (retained >= 0).all() and (added * pq >= 0).all() and ((added >= 0).all() or (added <= 0).all())
     with np.errstate(over="ignore", invalid="ignore"):
         largest = _polynomial(*(np.abs(numbers) + slack))
         plain = X if positive else _polynomial(*np.abs(numbers))  # no term is negative: the same polynomial
@@ -190,20 +206,21 @@ def _assembled(numbers: FloatArray, slack: FloatArray) -> tuple[FloatArray, Floa
     return X, np.where(np.isfinite(error), error, np.inf)
 
 
-def _polynomial(kept: FloatArray, added: FloatArray, pp: FloatArray, pq: FloatArray, qq: FloatArray) -> FloatArray:
-    """X = sum_t M_t^T Sigma_t^+ M_t: with V_t = pp_t + kept_t^2 V_{t+1}, what a change of s before step t costs,
+def _polynomial(retained: FloatArray, added: FloatArray, pp: FloatArray, pq: FloatArray, qq: FloatArray) -> FloatArray:
+    """X = sum_t M_t^T Sigma_t^+ M_t: with V_t = pp_t + retained_t^2 V_{t+1}, what a change of s before step t costs,
 
-    X_ss = qq_s + added_s^2 V_{s+1},  X_st = added_s (prod_{s<r<t} kept_r) (pq_t + kept_t added_t V_{t+1}) for s < t.
+    X_ss = qq_s + added_s^2 V_{s+1},
+    X_st = added_s (prod_{s<r<t} retained_r) (pq_t + retained_t added_t V_{t+1}) for s < t.
     """
-    T = len(kept)
+    T = len(retained)
     later = np.zeros(T + 1)
     for t in range(T - 1, -1, -1):
-        later[t] = pp[t] + kept[t] ** 2 * later[t + 1]
-    weight = pq + kept * added * later[1:]
+        later[t] = pp[t] + retained[t] ** 2 * later[t + 1]
+    weight = pq + retained * added * later[1:]
     X, carried = np.zeros((T, T)), np.zeros(T)
     for t in range(T):
         X[t, :t] = carried[:t] * weight[t]
-        carried[:t] *= kept[t]
+        carried[:t] *= retained[t]
         carried[t] = added[t]
     X += X.T
     X[np.diag_indices(T)] = qq + added**2 * later[1:]
@@ -225,3 +242,86 @@ def _leaking_steps(
         return steps, None
     step = int(np.argmax(steps))
     return steps, (step, int(shown_at[step]), int(shown_at[step] == step))
+
+
+class Combination(ViewForm):
+    """One combination seen, noise fresh in every step. Cost of `of`: O(n^2) rational numbers a distinct round."""
+
+    def __init__(self, view: AlgorithmView, combination: sp.csr_array, mixing: FloatArray) -> None:
+        self.algorithm, self.known = view.algorithm, view.knowledge.known_noise
+        self.combination, self.mixing = combination.toarray()[0], mixing
+
+    @classmethod
+    def of(cls, view: View) -> Self | None:
+        if not isinstance(view, AlgorithmView) or (c := view.knowledge.combination) is None:
+            return None
+        algorithm, noise = view.algorithm, view.algorithm.noise.causal
+        if noise is None or noise.is_zero or not noise.fresh or algorithm.noise_on_messages:
+            return None
+        if not states_are_multiples(algorithm, c):
+            return None
+        of_steps = {k for k, t in zip(algorithm.kind_of_round, algorithm.step_of_round, strict=True) if t >= 0}
+        inputs = ((algorithm.kinds[k].message_from_gradient, algorithm.kinds[k].message_from_noise) for k in of_steps)
+        return None if any(m is None for pair in inputs for m in pair) else cls(view, c, noise.mixing.toarray())
+
+    def cost(self, victims: Sequence[int]) -> float:
+        return float(self.mixing.size) * self.algorithm.num_steps
+
+    def grams(self, victims: Sequence[int]) -> list[ViewGram | None]:
+        T, n = self.algorithm.num_steps, self.algorithm.num_nodes
+        values, errors, silent = np.zeros((n, T)), np.zeros((n, T)), np.zeros(T, dtype=bool)
+        computed: dict[tuple[int, bytes], tuple[FloatArray, FloatArray, bool]] = {}
+        for k, t in zip(self.algorithm.kind_of_round, self.algorithm.step_of_round, strict=True):
+            if t >= 0:
+                known = self.known[t]
+                key = (k, known.tobytes())
+                if key not in computed:
+                    computed[key] = self._of_round(self.algorithm.kinds[k], known)
+                values[:, t], errors[:, t], silent[t] = computed[key]
+        why = SILENT if silent.any() else ""
+        form = "one combination of the messages"
+        return [ViewGram(values[u], errors[u], leaks=silent.copy(), why=why, form=form) for u in victims]
+
+    def _of_round(self, kind: Round, known: np.ndarray) -> tuple[FloatArray, FloatArray, bool]:
+        """(entries of all nodes, bounds on their rounding errors, the variance is zero)."""
+        c, F = self.combination, self.mixing * ~known
+        assert kind.message_from_gradient is not None
+        assert kind.message_from_noise is not None
+        row, noise = c @ kind.message_from_gradient.toarray(), kind.message_from_noise.toarray()
+        mixed, size = (c @ noise) @ F, (np.abs(c) @ np.abs(noise)) @ np.abs(F)
+        variance = float(mixed @ mixed)
+        # |fl(mixed) - mixed| <= rounding * size entrywise
+        rounding = 2 * (c.size + F.shape[0] + 4) * UNIT
+        slack = rounding * float(2 * np.abs(mixed) @ size + rounding * size @ size) + (len(mixed) + 2) * UNIT * variance
+        if variance <= 4 * slack:
+            return np.zeros(row.size), np.zeros(row.size), True
+        relative = slack / (variance - slack) + 4 * (c.size + 4) * UNIT
+        return row**2 / variance, 2 * relative * row**2 / variance, False
+
+
+def states_are_multiples(algorithm: LinearAlgorithm, combination: sp.csr_array) -> bool:
+    """Whether every state after a round is an exact multiple of the single combination c^T m seen of that round."""
+    c = np.asarray(combination.toarray())
+    if len(c) != 1 or not algorithm.sent.any(axis=1).all() or not combined(algorithm).all():
+        return False
+    for kind in algorithm.kinds:
+        if any(m is not None for m in (kind.state_from_state, kind.state_from_gradient, kind.state_from_noise)):
+            return False
+        if kind.state_from_message is None:
+            return False
+        if not all(is_multiple(row, c[0]) for row in np.unique(kind.state_from_message.toarray(), axis=0)):
+            return False
+    return True
+
+
+def is_multiple(row: FloatArray, of: FloatArray) -> bool:
+    """Whether row = a * of for some number a, exactly, on the float64 values given.
+
+    >>> is_multiple(np.full(3, 0.1), np.full(3, 1 / 3)), is_multiple(np.array([0.1, 0.3]), np.array([1.0, 3.0]))
+    (True, False)
+    """
+    if np.ptp(row) == 0 and np.ptp(of) == 0:
+        return bool(of.size == 0 or of[0] != 0 or row[0] == 0)
+    pivot = int(np.argmax(np.abs(of)))
+    at, scale = Fraction(float(of[pivot])), Fraction(float(row[pivot]))
+    return at != 0 and all(Fraction(float(r)) * at == Fraction(float(o)) * scale for r, o in zip(row, of, strict=True))

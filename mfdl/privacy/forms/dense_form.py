@@ -1,8 +1,17 @@
 """X_u from the explicit matrices A and B: the form that covers every view, at dense cost.
 
-Ranks decide what leaks, so they are exact where the view is small enough (`exact_rank`, `row_space`); where float64
+Ranks decide what leaks, so they are exact where the view is small enough (`exact_arithmetic`); where float64
 cannot tell, a victim is undecided. Where every injected sum is seen, the view is that of the sums: A = I and B = N
 without its known columns.
+
+A small view given entry by entry is computed in rational arithmetic, which decides what float64 leaves undecided.
+Let R be rows of B that are a basis of its row space. Where a column of A lies in the range of B, every other row of
+[A B] is, in that column, the same combination of those rows as in B, and shows nothing more. So with B_R of full row
+rank
+
+    X_u = A_u^T (B B^T)^+ A_u = A_R^T (B_R B_R^T)^-1 A_R,
+
+which rational numbers give without rounding, whatever the sizes of the entries.
 """
 
 from __future__ import annotations
@@ -10,22 +19,27 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import Self
+from typing import Any, Self
 
+import flint
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from ...algorithms import LinearAlgorithm
 from ...check import FloatArray
-from ...view import AlgorithmView, Knowledge, View
-from ..exact_rank import MAX_ENTRIES, range_of
-from ..row_space import exact_range, meant_entries
-from ._base import AS_THEY_ARE, ViewForm, ViewGram, leak_in_words
-from .fractions import Fractions
+from ...floats import UNIT
+from ...trust.view import AlgorithmView, Knowledge, View
+from ..exact_arithmetic import MAX_ENTRIES, exact_range, independent_rows, meant_entries, range_of
+from .base import AS_THEY_ARE, ViewForm, ViewGram, leak_in_words
 from .whitening import SPREAD, WhitenedColumns, spread, whiten
 
 MAX_DENSE_WORK = 1e12  # rows^2 * columns of B, about a minute of singular value decomposition
+MAX_RATIONAL_ROWS = 48
+MAX_RATIONAL_ENTRIES = 6000
+"""Of A and B together: about a second of rational arithmetic."""
+SAFE = 1e280
+"""Size of the entries of X beyond which, or below whose inverse, later products could leave float64."""
 
 
 class DenseForm(ViewForm):
@@ -166,3 +180,64 @@ def _first_leak(view: View, noiseless: FloatArray, leaks: NDArray[np.bool_], in_
     combination = noiseless[:, step]
     largest = np.argsort(-np.abs(combination))[:4]
     return leak_in_words(step, combination, {int(i): view.row_name(int(i)) for i in largest})
+
+
+class Fractions(ViewForm):
+    """Views whose entries are given, of few rows and columns."""
+
+    def __init__(self, view: View) -> None:
+        self.view = view
+
+    @classmethod
+    def of(cls, view: View) -> Self | None:
+        if not view.entries_given:
+            return None
+        rows, columns = view.noise.shape
+        return (
+            cls(view)
+            if rows <= MAX_RATIONAL_ROWS and rows * (columns + view.axis.size) <= MAX_RATIONAL_ENTRIES
+            else None
+        )
+
+    def cost(self, victims: Sequence[int]) -> float:
+        rows, columns = self.view.noise.shape
+        return 1e4 * rows**2 * (rows + columns + self.view.axis.num_steps * len(victims))
+
+    def grams(self, victims: Sequence[int]) -> list[ViewGram | None]:
+        T = self.view.axis.num_steps
+        A, B = self.view.entries(np.asarray(victims, dtype=np.intp))
+        _, leaks = range_of(B, A)
+        rows = independent_rows(B)
+        grams: list[ViewGram | None] = []
+        for signal, shows in zip(np.split(A[rows], len(victims), axis=1), leaks.reshape(-1, T), strict=True):
+            X = rounded(gram_of_rows(signal, B[rows]))
+            step = int(np.argmax(shows))
+            why = f"{leak_in_words(step, np.zeros(len(B)), [])}, {AS_THEY_ARE}" if shows.any() else ""
+            grams.append(None if X is None else ViewGram(*X, leaks=shows, why=why, form="rational arithmetic"))
+        return grams
+
+
+def gram_of_rows(signal: NDArray[Any], noise: NDArray[Any]) -> flint.fmpq_mat:
+    """signal^T (noise noise^T)^-1 signal of numbers as they are, for noise of full row rank."""
+    S, N = rational(signal), rational(noise)
+    if not len(noise):
+        return flint.fmpq_mat(signal.shape[1], signal.shape[1])
+    return S.transpose() * (N * N.transpose()).solve(S)
+
+
+def rational(matrix: NDArray[Any]) -> flint.fmpq_mat:
+    """Floats or Fractions, as they are."""
+    ratios = (x.as_integer_ratio() for x in matrix.ravel().tolist())
+    rows, columns = matrix.shape
+    return flint.fmpq_mat(rows, columns, [flint.fmpq(p, q) for p, q in ratios])
+
+
+def rounded(X: flint.fmpq_mat) -> tuple[FloatArray, FloatArray] | None:
+    """(X as floats, how far each may be off); None where an entry is too large or too small for the products of X."""
+    entries = [int(x.p) / int(x.q) if abs(x.p) < x.q * int(SAFE) else np.inf for x in X.entries()]
+    values = np.array(entries, dtype=np.float64).reshape(X.nrows(), X.ncols())
+    diagonal = np.diagonal(values)
+    exactly_zero = np.array([X[i, i] == 0 for i in range(X.nrows())], dtype=bool)
+    if not np.isfinite(values).all() or ((diagonal < 1 / SAFE) & ~exactly_zero).any():
+        return None
+    return values, 2 * UNIT * np.abs(values) + np.where(values == 0, 0.0, 2.0**-1070)

@@ -3,6 +3,10 @@
 Laws of every form, held in one suite (`tests/privacy/test_forms.py`): the true X lies within `errors` and `inflation`;
 leaks are the exact ones, or the Gram is marked an upper bound; one who sees and knows more never learns less. That no
 number depends on the unit of the noise is held for whole losses (`tests/privacy/test_scale_of_noise.py`).
+
+Forms and proofs rest on facts of an algorithm's maps, each decided on the maps and never by name.
+A linear algorithm is given in float64, so a relation such as "the weights of the messages cancel" holds up to rounding
+at best. A remainder at that level is taken for zero, which is safe only where a true remainder cannot be as small.
 """
 
 from __future__ import annotations
@@ -10,24 +14,31 @@ from __future__ import annotations
 import abc
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
-from typing import Self
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Self, TypeVar
+from weakref import WeakKeyDictionary
 
 import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
 
 from mfdl_solvers.encoders import Encoder
 
+from ...algorithms import LinearAlgorithm
 from ...check import FloatArray
 from ...floats import UNIT
 from ...noise.encoder_arguments import written_out
 from ...shown import short_repr
-from ...view import View
+from ...trust.view import AlgorithmView, View
 
 AS_THEY_ARE = (
     "which float64 cannot tell from rounding: entries count as they are, so give computed ones as the fractions that "
     "they stand for (mfdl.entries.as_fractions)"
 )
 KNOWN_NOISE = "the attacker knows its noise"
+SMALLEST_WEIGHT = 1e-6  # with smaller weights a true remainder could pass for rounding
+Fact = TypeVar("Fact")
+REMEMBERED = 8  # facts of an algorithm: of the masks that one question is about
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -143,3 +154,68 @@ def leak_in_words(step: int, combination: FloatArray, names: Mapping[int, str] |
     terms = " ".join(f"{combination[i] / np.abs(combination).max():+.2g} {names[int(i)]}" for i in top)
     more = " ..." if np.count_nonzero(np.abs(combination) > 1e-9 * np.abs(combination).max()) > 4 else ""
     return f"the gradient of step {step} shows without noise in {terms}{more}"
+
+
+_facts: WeakKeyDictionary[LinearAlgorithm, dict[tuple[str, str], Any]] = WeakKeyDictionary()
+
+
+def remembered(view: AlgorithmView, name: str, compute: Callable[[AlgorithmView], Fact]) -> Fact:
+    """A fact of an algorithm under masks, computed once for the questions that are asked about them in turn."""
+    of_algorithm = _facts.setdefault(view.algorithm, {})
+    key = (name, view.knowledge.digest())
+    if key not in of_algorithm:
+        while len(of_algorithm) >= REMEMBERED:
+            del of_algorithm[next(iter(of_algorithm))]
+        of_algorithm[key] = compute(view)
+    fact: Fact = of_algorithm[key]
+    return fact
+
+
+def is_plain_gossip(algorithm: LinearAlgorithm, *, absences: bool = False) -> bool:
+    """Whether m = s + Q (g + e) with Q diagonal and negative (m = s in further gossip rounds), s' = K m, models = s.
+
+    Forms for hidden messages assume it. With `absences` entries of Q may be zero: those of nodes that are away.
+    """
+    eye = sp.eye_array(algorithm.num_nodes, format="csr")
+
+    def is_identity(matrix: sp.csr_array | None) -> bool:
+        return matrix is not None and matrix.shape == eye.shape and (matrix != eye).nnz == 0
+
+    if not algorithm.noise_enters_with_gradients or not is_identity(algorithm.model_from_state):
+        return False
+    of_steps = set(algorithm.kind_of_round[np.array(algorithm.step_of_round) >= 0].tolist())
+    for number, kind in enumerate(algorithm.kinds):
+        if kind.state_from_state is not None or kind.state_from_gradient is not None:
+            return False
+        Q = kind.message_from_gradient
+        if not is_identity(kind.message_from_state) or kind.state_from_message is None:
+            return False
+        if Q is None:
+            if number in of_steps and not absences:
+                return False
+            continue
+        entering = Q.diagonal()
+        if Q.nnz != np.count_nonzero(entering) or (entering > 0).any() or not (absences or entering.all()):
+            return False
+    return True
+
+
+def gradients_enter(algorithm: LinearAlgorithm) -> NDArray[np.bool_]:
+    """Which gradients a message or state takes in at all, bool (T, n): not those of nodes that are away in a step."""
+    of_kind = np.zeros((len(algorithm.kinds), algorithm.num_nodes), dtype=bool)
+    for number, kind in enumerate(algorithm.kinds):
+        for entering in (kind.message_from_gradient, kind.state_from_gradient):
+            if entering is not None:
+                of_kind[number, entering.indices] = True
+    steps = np.array(algorithm.step_of_round) >= 0
+    return of_kind[algorithm.kind_of_round[steps]]
+
+
+def smallest_weight(algorithm: LinearAlgorithm) -> float:
+    """The smallest weight, in magnitude and other than zero, with which a message enters a state; inf if none does."""
+    smallest = np.inf
+    for kind in algorithm.kinds:
+        if kind.state_from_message is not None:
+            sizes = np.abs(kind.state_from_message.data)
+            smallest = min(smallest, float(sizes[sizes > 0].min(initial=np.inf)))
+    return smallest

@@ -1,7 +1,7 @@
 """Losses of all victims under a trust model: for gradients fixed in advance, and for adaptive ones.
 
 Every victim gets two numbers. `sensitivity_squared` is that of the linear view, for gradients that are functions of the
-data alone. `adaptive_sensitivity_squared` holds for training: the same number where `adaptivity` shows that it may;
+data alone. `adaptive_sensitivity_squared` holds for training: the same number where `adaptive` shows that it may;
 otherwise the loss to the same attackers with every message seen (and the same models released), or, given a Lipschitz
 constant L, shift reduction if that is smaller. (With L < 1 it can be smaller than the first number: local maps that
 contract are a promise which gradients fixed in advance do not keep.) No exact or certified number exceeds the
@@ -27,19 +27,19 @@ from ..progress import Progress, shown
 from ..sensitivity.patterns import MAX_ENUMERATED, METHODS
 from ..shown import short_repr
 from ..trust import TrustModel
-from ..view import AlgorithmView, View
+from ..trust.view import AlgorithmView, View
 from . import gaussian
 from .adaptive import is_adaptive, shift_reduction
-from .adaptive.hidden_messages import lipschitz_factors, shift_problem
-from .fingerprint import Fingerprint
+from .adaptive.shift_reduction import lipschitz_factors, shift_problem
 from .forms import INJECTIONS, ViewGram, injection_bound, view_grams
-from .forms.recursions import recursions
-from .guarantee import UNITS
-from .sensitivity import Sensitivity, sensitivities
+from .forms.node_recursions import recursions
+from .gram_sensitivity import Sensitivity, sensitivities
+from .questions import UNITS, Fingerprint
 
 if TYPE_CHECKING:
     from .curves import PrivacyCurve
-    from .question import Question, Target
+    from .questions import Question, Target
+
 
 THE_VIEW = "the view"
 SHIFT_REDUCTION = "shift reduction"
@@ -114,13 +114,13 @@ class VictimLoss:
         """What makes the second number infinite, if not the first."""
         return "" if self.adaptive else self.trained.why
 
-    def held(self, *, adaptive: bool = True) -> Sensitivity:
+    def number(self, *, adaptive: bool = True) -> Sensitivity:
         """The number that holds for training, or that for gradients fixed in advance."""
         return self.trained if check.flag(adaptive=adaptive) else self.fixed
 
     def mu(self, *, record_shift: float, noise_std: float, adaptive: bool = True) -> float:
         """The Gaussian DP parameter, rounded up; inf without noise."""
-        return gaussian.mu_from_noise_std(self.held(adaptive=adaptive).value, record_shift, noise_std)
+        return gaussian.mu_from_noise_std(self.number(adaptive=adaptive).value, record_shift, noise_std)
 
     def answering(self, fingerprint: Fingerprint | None) -> Self:
         """The same as the answer to this question: for those who computed it."""
@@ -135,7 +135,7 @@ class VictimLoss:
 
     def sensitivity(self, *, adaptive: bool = True) -> float:
         """The L2 sensitivity per unit record shift and unit noise, rounded up; may be inf."""
-        return self.held(adaptive=adaptive).value
+        return self.number(adaptive=adaptive).value
 
     def curve(self, question: Question, noise_std: float, *, adaptive: bool = True, tries: int = 0) -> PrivacyCurve:
         """What is lost to base noise of this standard deviation.
@@ -145,7 +145,7 @@ class VictimLoss:
         from .curves import Gaussian
 
         mu = self.mu(record_shift=question.record_shift, noise_std=noise_std, adaptive=adaptive)
-        return Gaussian(mu, question.adjacency, self.held(adaptive=adaptive).bound)
+        return Gaussian(mu, question.adjacency, self.number(adaptive=adaptive).bound)
 
     def least_noise(self, question: Question, target: Target, *, adaptive: bool = True) -> float:
         """The least standard deviation that meets a target, but for rounding. Raises: InvalidInput: an infinite one."""
@@ -156,7 +156,7 @@ class VictimLoss:
 
         Empty where the number is exact. Args: victim: in words, named where the number is infinite.
         """
-        number = self.held(adaptive=adaptive)
+        number = self.number(adaptive=adaptive)
         if math.isinf(number.squared):
             reason = (adaptive and self.adaptive_why) or self.fixed.why or "no rule covers this view"
             return f"No finite number: {reason}{victim and f' ({victim})'}."
@@ -208,19 +208,19 @@ def victim_losses(
         lipschitz_factors(lipschitz, algorithm.num_steps)
     require_known("unit", unit, UNITS)
     require_known("method", method, METHODS)
-    asked = _Asked(algorithm, scheme, release, method, lipschitz, unit)
+    request = _Asked(algorithm, scheme, release, method, lipschitz, unit)
     worst: dict[int, VictimLoss] = {}
-    told = shown(progress, words=0)
+    reporter = shown(progress, words=0)
     sets: Iterable[tuple[TrustModel, list[int]]] = (
         (model, [u for u in honest if wanted is None or u in wanted]) for model, honest in trust.members(algorithm)
     )
     total = None
-    if told.counts:
+    if reporter.counts:
         sets = list(sets)
         total = sum(len(chosen) for _, chosen in sets)
-    with told.bar(f"losses of {algorithm.name} under {trust.name}", total) as advance:
+    with reporter.bar(f"losses of {algorithm.name} under {trust.name}", total) as advance:
         for model, chosen in sets:
-            for u, loss in zip(chosen, asked.against(model, chosen), strict=True) if chosen else ():
+            for u, loss in zip(chosen, request.against(model, chosen), strict=True) if chosen else ():
                 worst[u] = _worse(worst[u], loss) if u in worst else loss
             advance(len(chosen))
     for u in sorted((wanted or set()) - set(worst)):
@@ -366,15 +366,15 @@ class _Asked:
         assert self.lipschitz is not None
         problem = shift_problem(view, self.lipschitz)
 
-        def shifts(nodes: list[int], own: Participation) -> list[float]:
-            if own.num_patterns <= MAX_ENUMERATED:
-                patterns = [tuple(int(t) for t in pattern) for pattern in own.patterns()]
+        def shifts(nodes: list[int], participation: Participation) -> list[float]:
+            if participation.num_patterns <= MAX_ENUMERATED:
+                patterns = [tuple(int(t) for t in pattern) for pattern in participation.patterns()]
             else:  # a record that joins every step needs shifts at least as large as one that joins some
                 patterns = [tuple(range(problem.num_steps))]
-            found = shift_reduction.solve(problem, nodes, patterns).sensitivity_squared.max(axis=1)
+            squared = shift_reduction.solve(problem, nodes, patterns).sensitivity_squared.max(axis=1)
             moved = sorted({t for pattern in patterns for t in pattern})
             # a gradient that the attacker knows and the record moves is seen as it is, whatever the models
-            return np.where(view.known_gradients[np.ix_(moved, nodes)].any(axis=0), math.inf, found).tolist()
+            return np.where(view.known_gradients[np.ix_(moved, nodes)].any(axis=0), math.inf, squared).tolist()
 
         return self.of_victims(victims, shifts)
 

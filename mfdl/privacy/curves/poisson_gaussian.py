@@ -24,12 +24,12 @@ from ...check import FloatArray
 from ...errors import UnsupportedMechanism, require_known
 from ...shown import rounded_up
 from .. import gaussian
-from .base import UP, PrivacyCurve, public_mu
-from .loss_distribution import delta_of, epsilon_of
-from .search import Pass, least_multiplier
+from .base import UP, Pass, PrivacyCurve, least_multiplier, public_mu
+from .composed import delta_of, epsilon_of
 
 if TYPE_CHECKING:
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
+
 
 GRID, COARSE = 2**14, 2**12
 """Grid points over the privacy losses of one step; fewer are another upper bound, larger and sooner."""

@@ -1,0 +1,354 @@
+"""Ranks, row spaces and Gram matrices of views without rounding, or in intervals of as many bits as they take.
+
+Ranks: floats are the binary fractions that they are, computed modulo two primes.
+The primes have 63 bits and were drawn at random when this file was written. A rank modulo a prime is never above the
+true one, and below it only if the prime divides every minor of that size. A minor here has below 10^8 bits, so fewer
+than 2^21 of the 2^57 primes of that size divide it: the larger of two ranks is wrong with a chance below 10^-21, and
+then too small.
+
+Weights such as 1 / 3 are no floats. What was meant by them has ranks of its own, which `meant` gives back: a float next
+to a fraction of a small denominator stands for the fraction.
+
+Row spaces: do earlier rows span the models, and is a gradient seen without noise? The recursion of the algorithm is run
+modulo the same primes, so no tolerance decides anything; maps count as the floats that they are, or as the fractions
+that these stand for.
+
+Gram matrices: X of noise whose encoder float64 cannot tell from a singular one, N^-T N^-1.
+Forward substitution loses all digits where |C| |N| is near 1 / UNIT, while the loss itself can be small: an encoder
+whose first diagonal entry is tiny makes large noise in that step. N is triangular with a diagonal that is not 0, so its
+inverse exists, and intervals of enough bits hold it as closely as float64 can say.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from typing import Any
+
+import flint
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from ..algorithms import LinearAlgorithm
+from ..algorithms.round import MAPS
+from ..check import FloatArray
+from ..entries import fraction_of
+from ..floats import UNIT
+from ..operators.recursions import Map
+from ..trust.view import AlgorithmView, Knowledge, View, combined
+from ..trust.view_matrices import GivenModels
+
+PRIMES = (5_312_186_569_479_497_857, 8_731_438_793_126_205_647)
+MAX_DENOMINATOR = 4096  # of a fraction that a float stands for; fractions up to it are 2^-24 apart
+MAX_VALUES = 10_000  # different numbers that are looked at
+MAX_ENTRIES = 500_000  # of a matrix: under a second per prime
+Table = NDArray[np.object_]
+MAX_SIZE = 64  # rows of N: at most about a second
+PRECISIONS = (256, 1024, 4096)  # bits
+CLOSE = 2.0**-44  # errors, relative to the diagonal of X, up to which no more bits are tried
+LEAST = 2.0**-1074
+
+
+def range_of(
+    B: NDArray[Any], A: NDArray[Any], stand_for: Mapping[float, Fraction] | None = None
+) -> tuple[int, NDArray[np.bool_]]:
+    """(rank of B, for each column of A whether it lies outside the range of B), of the floats or what they stand for.
+
+    >>> third = np.array([[1 / 3, 0.1], [1.0, 0.3]])  # neither float is the fraction that it stands for
+    >>> range_of(third[:, :1], third)
+    (1, array([False,  True]))
+    """
+    ranges = [outside_range(table(residues(B, p, stand_for)), table(residues(A, p, stand_for)), p) for p in PRIMES]
+    return max(rank for rank, _ in ranges), np.logical_or(ranges[0][1], ranges[1][1])
+
+
+def ranks_agree(A: FloatArray, B: FloatArray, rank: int, leaks: NDArray[np.bool_]) -> bool:
+    """Whether float64 found the rank of B, and which columns of A lie outside its range, as exact arithmetic does.
+
+    On the floats, or on what they stand for. True also where the arrays are too large to ask.
+    """
+    if A.size + B.size > MAX_ENTRIES:
+        return True
+    fractions = meant(A, B)
+    for stand_for in (None, fractions) if fractions is not None else (None,):
+        exact, outside = range_of(B, A, stand_for)
+        if exact == rank and (outside == leaks).all():
+            return True
+    return False
+
+
+def independent_rows(B: NDArray[Any], stand_for: Mapping[float, Fraction] | None = None) -> NDArray[np.intp]:
+    """The rows of B that are no combination of rows above them, in their order; entries as in `range_of`.
+
+    >>> independent_rows(np.array([[0.0, 0.0], [0.5, 1.0], [1.5, 3.0], [0.5, 0.0]])).tolist()
+    [1, 3]
+    >>> independent_rows(np.array([[0.1, 1.0], [0.3, 3.0]])).tolist()  # of floats: 3 * 0.1 > 0.3
+    [0, 1]
+    """
+    by_prime = [pivots(table(residues(B.T, prime, stand_for)), prime).tolist() for prime in PRIMES]
+    # a prime that divides a minor makes a row look dependent: fewer rows, or later ones
+    return np.array(min(by_prime, key=lambda rows: (-len(rows), rows)), dtype=np.intp)
+
+
+def pivots(columns: NDArray[np.object_], prime: int) -> NDArray[np.intp]:
+    """The columns of a table of residues that are no combination of those before them."""
+    if not columns.size:
+        return np.zeros(0, dtype=np.intp)
+    reduced, _ = flint.nmod_mat(len(columns), columns.shape[1], columns.ravel().tolist(), prime).rref()
+    entries = table(reduced) != 0
+    return np.asarray(entries[entries.any(axis=1)].argmax(axis=1), dtype=np.intp)
+
+
+def outside_range(B: NDArray[np.object_], A: NDArray[np.object_], prime: int) -> tuple[int, NDArray[np.bool_]]:
+    """`range_of` for tables of residues."""
+    rows, columns = len(B), B.shape[1] + A.shape[1]
+    if not rows:
+        return 0, np.zeros(A.shape[1], dtype=bool)
+    reduced, _ = flint.nmod_mat(rows, columns, np.hstack([B, A]).ravel().tolist(), prime).rref()
+    entries = table(reduced) != 0
+    rank = int(np.count_nonzero(entries[:, : B.shape[1]].any(axis=1)))
+    return rank, np.asarray(entries[rank:, B.shape[1] :].any(axis=0))
+
+
+def meant(*arrays: FloatArray) -> dict[float, Fraction] | None:
+    """What floats stand for: themselves if they are of few bits, else p / q times a power of two, q <= MAX_DENOMINATOR.
+
+    None where one is next to no such fraction, or there are too many.
+
+    >>> meant(np.array([1 / 3, 1 - 0.9])) == {1 / 3: Fraction(1, 3), 1 - 0.9: Fraction(1, 10)}
+    True
+    >>> meant(np.array([2**0.5])) is None
+    True
+    """
+    values = np.unique(np.concatenate([np.ravel(array) for array in arrays]))
+    if values.size > MAX_VALUES:
+        return None
+    fractions: dict[float, Fraction] = {}
+    for x in values.tolist():
+        if (fraction := fraction_of(x, MAX_DENOMINATOR)) is None:
+            return None
+        fractions[x] = fraction
+    return fractions
+
+
+def residues(matrix: NDArray[Any], prime: int, stand_for: Mapping[float, Fraction] | None = None) -> flint.nmod_mat:
+    """The binary fractions of an array, or the fractions that they stand for, modulo an odd prime.
+
+    Also an array of Fractions themselves, as objects.
+    """
+    if matrix.dtype == object:
+        entries = [f.numerator * pow(f.denominator, -1, prime) % prime for f in matrix.ravel().tolist()]
+        return flint.nmod_mat(matrix.shape[0], matrix.shape[1], entries, prime)
+    if stand_for is not None:
+        of = {x: f.numerator * pow(f.denominator, -1, prime) % prime for x, f in stand_for.items()}
+        entries = [of[x] for x in matrix.ravel().tolist()]
+        return flint.nmod_mat(matrix.shape[0], matrix.shape[1], entries, prime)
+    mantissa, exponent = np.frexp(matrix)
+    half = pow(2, -1, prime)
+    powers = {int(e): pow(2, int(e), prime) if e >= 0 else pow(half, -int(e), prime) for e in np.unique(exponent - 53)}
+    whole = np.ldexp(mantissa, 53).astype(np.int64).ravel().tolist()
+    entries = [m * powers[e] % prime if m else 0 for m, e in zip(whole, (exponent - 53).ravel().tolist(), strict=True)]
+    return flint.nmod_mat(matrix.shape[0], matrix.shape[1], entries, prime)
+
+
+def table(matrix: flint.nmod_mat) -> NDArray[np.object_]:
+    """The residues, shape (rows, columns), as Python integers."""
+    return np.array([int(x) for x in matrix.entries()], dtype=object).reshape(matrix.nrows(), matrix.ncols())
+
+
+def spans_models(view: View) -> bool:
+    """Whether the rows of every model, over G and Z without the known columns, lie in the span of earlier rows seen.
+
+    A model whose gradient is known is asked about too: the gradient shows as much of it as it depends on. A bare view
+    has the models and the times of rows that it was given with. False also where it has none, and for a view that is
+    too large.
+    """
+    if not isinstance(view, AlgorithmView):
+        return view.models is not None and _given_models_are_spanned(view, view.models)
+    if not _is_small(view):
+        return False
+    unknown = np.flatnonzero(np.concatenate([~view.known_gradients.ravel(), ~view.knowledge.known_noise.ravel()]))
+    return all(_Rows.of(view.algorithm, view.knowledge, prime).span(unknown) for prime in PRIMES)
+
+
+def exact_range(
+    view: AlgorithmView, victims: Sequence[int], stand_for: Mapping[float, Fraction] | None = None
+) -> tuple[int, NDArray[np.bool_]] | None:
+    """(rank of the exact B, for each column of the victims whether it lies outside the range of B); None: too large.
+
+    Columns are those of `View.dense_gradients`: victim after victim, each in time order. stand_for: what the entries of
+    maps and noise stand for (`meant_entries`); default the floats that they are.
+    """
+    if not _is_small(view):
+        return None
+    of_victims = np.concatenate([view.axis.of_node(int(u)) for u in victims])
+    noise = view.axis.size + np.flatnonzero(~view.knowledge.known_noise.ravel())
+    ranges = []
+    for prime in PRIMES:
+        rows = _Rows.of(view.algorithm, view.knowledge, prime, stand_for).all_of(view.release, stand_for)
+        ranges.append(outside_range(rows[:, noise], rows[:, of_victims], prime))
+    return max(r for r, _ in ranges), np.logical_or(*(outside for _, outside in ranges))
+
+
+def _given_models_are_spanned(view: View, models: GivenModels) -> bool:
+    """The same for matrices: the models of a step in the span of rows seen after the gradients of earlier steps."""
+    T, n = view.axis.num_steps, view.axis.num_nodes
+    if not view.entries_given or not _is_small(view):
+        return False
+    A, B = view.entries()
+    seen = np.hstack([A[:, np.argsort(view.axis.node_major())], B])
+    unknown = np.concatenate([~view.marked_gradients.ravel(), ~view.zero_noise])
+    of_step = [models.row_steps == t for t in range(T)]
+    return all(
+        _Rows(
+            [table(residues(seen[rows], prime)) for rows in of_step],
+            [table(residues(models.rows[t * n : (t + 1) * n], prime)) for t in range(T)],
+            np.zeros((0, 0), dtype=object),
+            prime,
+        ).span(np.flatnonzero(unknown))
+        for prime in PRIMES
+    )
+
+
+def _is_small(view: View) -> bool:
+    return max(view.noise.shape[0], view.axis.size) * (view.axis.size + view.noise.shape[1]) <= MAX_ENTRIES
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Rows:
+    """Residues over all columns, gradients and then base noise: rows seen of each round, models before it, at the end.
+
+    `models` is None for rounds of pure gossip; `final` is what nodes release.
+    """
+
+    seen: list[Table]
+    models: list[Table | None]
+    final: Table
+    prime: int
+
+    @classmethod
+    def of(
+        cls,
+        algorithm: LinearAlgorithm,
+        knowledge: Knowledge,
+        prime: int,
+        stand_for: Mapping[float, Fraction] | None = None,
+    ) -> _Rows:
+        T, n, slots = algorithm.num_steps, algorithm.num_nodes, algorithm.noise.slots_per_step
+        m = algorithm.noise.shape[1]
+        noise = np.hstack([np.zeros((T * slots, T * n)), algorithm.noise.matmat(np.eye(m))]).reshape(T, slots, -1)
+        gradients = np.eye(T * n, T * n + m).reshape(T, n, -1)
+        kinds = [{name: _map(getattr(kind, name), prime, stand_for) for name in MAPS} for kind in algorithm.kinds]
+        model = residues(algorithm.model_from_state.toarray(), prime, stand_for)
+
+        @functools.cache
+        def picked(counted: bytes) -> Any:
+            selection = sp.diags_array(np.frombuffer(counted, dtype=bool).astype(np.float64))
+            return _map(sp.csr_array(knowledge.combination @ selection), prime, stand_for)
+
+        counted = combined(algorithm)
+        state = flint.nmod_mat(algorithm.model_from_state.shape[1], T * n + m, prime)
+        released = state
+        weights = algorithm.released_after_rounds
+        shares = table(residues(np.array([[*weights.values()]]), prime, stand_for))[0]
+        share_of = dict(zip(weights, shares.tolist(), strict=True))
+        seen: list[Table] = []
+        models: list[Table | None] = []
+        for r, (number, step) in enumerate(zip(algorithm.kind_of_round, algorithm.step_of_round, strict=True)):
+            kind = kinds[number]
+            g, e = (residues(x[step], prime, stand_for) if step >= 0 else None for x in (gradients, noise))
+            models.append(None if step < 0 else table(model * state))
+            sent = flint.nmod_mat(algorithm.messages_per_round, T * n + m, prime)
+            sent = _plus(sent, (kind["message_from_state"], state), (kind["message_from_gradient"], g))
+            sent = _plus(sent, (kind["message_from_noise"], e))
+            if knowledge.combination is None:
+                seen.append(table(sent)[knowledge.seen[r]])
+            else:
+                seen.append(table(picked(counted[r].tobytes()) * sent)[: None if algorithm.sent[r].any() else 0])
+            after = flint.nmod_mat(state.nrows(), state.ncols(), prime)
+            after = _plus(after, (kind["state_from_message"], sent), (kind["state_from_state"], state))
+            state = _plus(after, (kind["state_from_gradient"], g), (kind["state_from_noise"], e))
+            if (share := share_of.get(r + 1)) is not None:
+                released = released + state * share
+        return cls(seen, models, table(model * released), prime)
+
+    def span(self, columns: NDArray[np.intp]) -> bool:
+        """Whether the models before each round are combinations of rows seen in earlier ones, over some columns.
+
+        With all rows in the order of time, as columns of one matrix, a model is one exactly if it is no pivot.
+        """
+        rows, is_model = [np.zeros((0, len(columns)), dtype=object)], [np.zeros(0, dtype=bool)]
+        for models, seen in zip(self.models, self.seen, strict=True):
+            for part, of_models in ((models, True), (seen, False)):
+                if part is not None:
+                    rows.append(part[:, columns])
+                    is_model.append(np.full(len(part), of_models))
+        in_time, wanted = np.vstack(rows).T, np.concatenate(is_model)
+        return not wanted[pivots(in_time, self.prime)].any()
+
+    def all_of(self, release: str, stand_for: Mapping[float, Fraction] | None = None) -> Table:
+        """Rows seen in all rounds, and of the released models."""
+        rows = [*self.seen]
+        if release == "all":
+            rows.append(self.final)
+        if release == "average":
+            n = len(self.final)
+            exact = pow(n, -1, self.prime)  # of the average itself, or of the float that its weight is
+            share = exact if stand_for is not None else table(residues(np.full((1, 1), 1.0 / n), self.prime))[0, 0]
+            rows.append(self.final.sum(axis=0, keepdims=True) * share % self.prime)
+        return np.vstack(rows)
+
+
+def _plus(total: flint.nmod_mat, *products: tuple[flint.nmod_mat | None, flint.nmod_mat | None]) -> flint.nmod_mat:
+    for matrix, x in products:
+        if matrix is not None and x is not None:
+            total = total + matrix * x
+    return total
+
+
+def _map(matrix: Map, prime: int, stand_for: Mapping[float, Fraction] | None) -> flint.nmod_mat | None:
+    return None if matrix is None else residues(matrix.toarray(), prime, stand_for)
+
+
+def meant_entries(view: AlgorithmView) -> dict[float, Fraction] | None:
+    """What all entries of maps, noise and seen combinations stand for; None where one stands for no fraction."""
+    algorithm, masks = view.algorithm, view.knowledge
+    maps = [algorithm.model_from_state, *(m for kind in algorithm.kinds for m in kind.maps())]
+    noise = algorithm.noise.matmat(np.eye(algorithm.noise.shape[1]))
+    combined = [] if masks.combination is None else [masks.combination.data]
+    shares = np.array([*algorithm.released_after_rounds.values()])
+    return meant(np.array([0.0, 1.0]), noise, shares, *(m.data for m in maps), *combined)
+
+
+def gram_of_noise(noise: FloatArray) -> tuple[FloatArray, FloatArray] | None:
+    """(X, how far its entries may be off) for a lower triangular N, shape (T, T).
+
+    None: N has more rows than MAX_SIZE, or entries that rounded to 0 on the diagonal or beyond float64, as may those of
+    X, or more digits cancel than PRECISIONS have.
+
+    >>> gram_of_noise(np.array([[2.0**60, 0], [-(2.0**60), 1]]))[0].tolist()
+    [[1.0, 1.0], [1.0, 1.0]]
+    """
+    if len(noise) > MAX_SIZE or not np.isfinite(noise).all() or not (np.diagonal(noise) > 0).all():
+        return None
+    for bits in PRECISIONS:
+        with flint.ctx.workprec(bits):
+            X, errors = _gram(noise)
+        sizes = np.sqrt(np.abs(np.diagonal(X)))
+        if np.isfinite(X).all() and (errors <= CLOSE * np.outer(sizes, sizes) + 4 * LEAST).all():
+            return X, errors
+    return None
+
+
+def _gram(noise: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Midpoints of the intervals as floats, and how far the ends are from these."""
+    try:
+        encoder = flint.arb_mat(len(noise), len(noise), noise.ravel().tolist()).inv()
+    except ZeroDivisionError:  # too few bits to tell its pivots from 0
+        return np.full(noise.shape, np.nan), np.full(noise.shape, np.inf)
+    intervals = (encoder.transpose() * encoder).entries()
+    X, radii = (np.reshape([float(x) for x in part], noise.shape) for part in (intervals, [x.rad() for x in intervals]))
+    return X, (radii + UNIT * np.abs(X)) * (1 + 8 * UNIT) + 2 * LEAST

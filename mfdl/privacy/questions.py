@@ -1,0 +1,327 @@
+"""What a privacy number is computed for: the question about an algorithm, its fingerprint, and the target of the noise.
+
+`Fingerprint` is the question in one short text, so that a number is never taken for the answer to another one. Losses,
+guarantees and mechanisms carry it. It has five parts, which together decide the number: the algorithm by content, the
+trust model by name and parameters or by its evaluated masks, the participation by scheme and parameters, the released
+models, the unit. `noise_std`, clipping and adjacency are fields of a guarantee, beside it.
+
+The target may be a budget for each node: sensitivity_u shift / nu <= mu_u, by noise that each node scales by 1 / mu_u.
+With D = diag(mu_u / max mu), scaled noise D^-1 N has the view Gram X_u (mu_u / max mu)^2 wherever every message is
+seen, whoever holds or knows the noise: [(D^-1 S D^-1)^+]_uu = D_uu^2 [S^+]_uu for e_u in the range of S, as both are
+the largest (v_u)^2 / (v^T S v), at v and at D^-1 v. So X = D X~ D is the problem of equal budgets with the error Gram
+D^-1 H D^-1, and what was best for each node alone stays so. Where messages are hidden the losses are those of the
+scaled noise itself.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Hashable, Mapping
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from .. import check
+from ..algorithms import LinearAlgorithm
+from ..check import FloatArray
+from ..errors import InvalidInput, UnsupportedMechanism, require_known
+from ..participation import Participation
+from ..trust import TrustModel
+from ..trust.view import View
+from . import gaussian
+
+if TYPE_CHECKING:
+    from .curves import MonteCarlo, PrivacyCurve
+
+
+UNITS = ("record", "user")
+BOUNDS = ("tightest", "renyi")
+SEPARATOR = "."
+UNNAMED = ("custom", "matrices")
+"""Trust models that one word stands for, whatever they show."""
+MAX_RATIO = 1e6
+"""Of the largest budget to the least: a share of noise fainter than that could pass for rounding."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Question:
+    """What a privacy number is computed for.
+
+    Attributes:
+        trust: who sees and knows what.
+        adjacency: "zero-out", "add-remove" or "replace-one".
+        clip_norm: bound on the norm of one record's gradient, or of a node's mean gradient at user level, > 0.
+        participation: default the algorithm's own; with one per node, each victim is held to its own. Left out with
+            secret batches.
+        release: "none", "average" or "all" final models published, where messages are hidden; default the trust
+            model's own, `trust.default_release`. Left out with secret batches, whose every message counts as seen.
+        unit: "record", or "user" for all data of a node, which needs participation in every step.
+        method: "exact" or "certified" (fast upper bound); with balls-in-bins also "monte-carlo" or a `MonteCarlo`.
+        lipschitz: L of the local gradient maps, for shift reduction where the view alone is not adaptive; with
+            unit "record" only.
+    """
+
+    trust: TrustModel
+    adjacency: str
+    clip_norm: float
+    participation: Participation | None = None
+    release: str | None = None
+    unit: str = "record"
+    method: str | MonteCarlo = "exact"
+    lipschitz: float | None = None
+
+    @property
+    def record_shift(self) -> float:
+        """How far one record moves a sum of clipped gradients. Raises: InvalidInput: adjacency or clip_norm."""
+        return gaussian.record_shift(self.adjacency, self.clip_norm)
+
+    def scheme(self, algorithm: LinearAlgorithm | View) -> Participation:
+        """The participation of the question, public or secret.
+
+        Raises: InvalidInput: either is none, or a view whose participation is not given.
+        """
+        if self.participation is None:
+            if isinstance(algorithm, View):
+                raise InvalidInput(
+                    "participation must be given beside a View, e.g. participation=mfdl.EveryStep(T): matrices do not "
+                    "say which steps a record joins."
+                )
+            check.instance(LinearAlgorithm, algorithm=algorithm)
+            return algorithm.participation
+        check.instance(Participation, participation=self.participation)
+        return self.participation
+
+    def participation_in(self, algorithm: LinearAlgorithm) -> Participation:
+        """The same where it has public patterns. Raises: UnsupportedMechanism: it has none."""
+        scheme = self.scheme(algorithm)
+        scheme.require_public()
+        return scheme
+
+
+@dataclasses.dataclass(frozen=True)
+class Target:
+    """What calibrated noise must meet: a mu, or an epsilon at a delta.
+
+    Attributes: mu > 0, or epsilon > 0 and delta in (0, 1); by: which bounds choose the noise of Poisson sampling.
+
+    Raises: InvalidInput: none or two targets, or a number out of range.
+    """
+
+    mu: float | None = None
+    epsilon: float | None = None
+    delta: float | None = None
+    by: str = "tightest"
+
+    def __post_init__(self) -> None:
+        require_known("by", self.by, BOUNDS)
+        if (self.mu is None) == (self.epsilon is None):
+            raise InvalidInput("give exactly one target: mu, or epsilon with delta.")
+        if self.mu is not None:
+            check.positive(mu=self.mu)
+            return
+        if self.delta is None:
+            raise InvalidInput("epsilon needs a delta in (0, 1), e.g. delta=1e-6.")
+        check.positive(epsilon=self.epsilon)
+        check.open_unit(delta=self.delta)
+
+    @property
+    def largest_mu(self) -> float:
+        """The largest mu of a Gaussian mechanism that meets it."""
+        if self.mu is not None:
+            return float(self.mu)
+        assert self.epsilon is not None
+        assert self.delta is not None
+        return gaussian.mu_from_epsilon(float(self.epsilon), float(self.delta))
+
+    def missed_by(self, curve: PrivacyCurve) -> bool:
+        """Whether the curve loses more than this."""
+        if self.epsilon is not None and self.delta is not None and curve.epsilon(self.delta) > self.epsilon:
+            return True
+        if curve.mu is None and self.epsilon is None:
+            raise UnsupportedMechanism("this privacy curve is not Gaussian, so it has no mu; give epsilon and delta.")
+        return curve.mu is not None and curve.mu > self.largest_mu
+
+
+def require_noise(noise_std: float | None, noise_multiplier: float | None) -> None:
+    """Raises: InvalidInput: none or two, or one out of range."""
+    if (noise_std is None) == (noise_multiplier is None):
+        raise InvalidInput("give exactly one of noise_std and noise_multiplier.")
+    for name, value in (("noise_std", noise_std), ("noise_multiplier", noise_multiplier)):
+        if value is not None:
+            check.non_negative(**{name: value})
+
+
+def require_unit(unit: str, participation: Participation, *, lipschitz: float | None = None) -> None:
+    """Refuses a unit of privacy that these circumstances cannot protect; "record" is never refused.
+
+    Args: lipschitz: the constant that a guarantee would rest on; bounded for sums of clipped per-record gradients
+        only, as the clipped mean of a node is another map.
+
+    Raises: InvalidInput: an unknown unit; "user" where not every step is one of the user's, or with `lipschitz`.
+    """
+    require_known("unit", unit, UNITS)
+    if unit == "record":
+        return
+    check.instance(Participation, participation=participation)
+    if not participation.in_every_step:
+        raise InvalidInput(
+            f"unit 'user' needs participation in every step, got {participation.describe()}: a user's data take part "
+            f"in every step; build the algorithm with EveryStep({participation.num_steps})."
+        )
+    if lipschitz is not None:
+        raise InvalidInput(
+            f"unit 'user' cannot rest on lipschitz={lipschitz!r}: the constant is one of local maps with per-record "
+            "clipping, and a clipped mean gradient is another map; leave lipschitz out."
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Fingerprint:
+    """Hashes of 16 hex digits, and the release and the unit as they are.
+
+    >>> Fingerprint("a1", "b2", "c3", "none", "record").text
+    'a1.b2.c3.none.record'
+    """
+
+    algorithm: str
+    trust: str
+    participation: str
+    release: str
+    unit: str
+
+    @classmethod
+    def of(
+        cls, algorithm: LinearAlgorithm, trust: TrustModel, participation: Participation, release: str, unit: str
+    ) -> Fingerprint:
+        """Of one question about an algorithm. Cost: no n x n work for shipped trust models."""
+        scheme = participation_hash(participation)
+        return cls(algorithm.content_hash, trust.fingerprint(algorithm), scheme, release, unit)
+
+    @classmethod
+    def parse(cls, text: str) -> Fingerprint:
+        """The inverse of `text`. Raises: InvalidInput: another form."""
+        parts = text.split(SEPARATOR) if isinstance(text, str) else []
+        if len(parts) != 5:
+            raise InvalidInput(f"a fingerprint must have 5 parts joined by {SEPARATOR!r}, got {text!r}.")
+        return cls(*parts)
+
+    @property
+    def text(self) -> str:
+        """All parts in one line, for files."""
+        return SEPARATOR.join(dataclasses.astuple(self))
+
+    def require(self, other: Fingerprint, *, subject: str) -> None:
+        """Raises InvalidInput where this was computed for something else than `other`, naming the first difference."""
+        theirs_of = dataclasses.asdict(other)
+        for field, mine in dataclasses.asdict(self).items():
+            if mine != (theirs := theirs_of[field]):
+                raise InvalidInput(
+                    f"{subject} for another {field.replace('trust', 'trust model')} ({mine} instead of {theirs}); "
+                    "calibrate or account anew."
+                )
+
+
+class Stated(Protocol):
+    """What a guarantee says of its question."""
+
+    @property
+    def trust(self) -> str:
+        """The name of the trust model."""
+
+    @property
+    def attacker(self) -> str:
+        """Who observes, in words."""
+
+    @property
+    def fingerprint(self) -> str:
+        """`Fingerprint.text`; may be empty."""
+
+
+def fingerprint_of_both(this: Stated, other: Stated) -> str:
+    """That of two runs seen together; empty where one is a statement of the caller's own.
+
+    Raises: InvalidInput: other nodes, attackers or masks behind the same words.
+    """
+    if not (this.fingerprint and other.fingerprint):
+        if this.trust in UNNAMED:
+            raise InvalidInput(
+                "guarantees of unnamed trust models cannot be composed: two of them may see different things; "
+                "name them, TrustModel.from_masks(..., name=...), and give one name to one model."
+            )
+        return ""
+    mine, theirs = Fingerprint.parse(this.fingerprint), Fingerprint.parse(other.fingerprint)
+    if mine.trust != theirs.trust:
+        raise InvalidInput(
+            f"guarantees compose only against the same attackers, and {this.attacker!r} stands for others in the "
+            f"two ({mine.trust}, {theirs.trust}): other nodes, or masks that show something else."
+        )
+    return dataclasses.replace(
+        mine,
+        algorithm=short_hash(mine.algorithm, theirs.algorithm),
+        participation=short_hash(mine.participation, theirs.participation),
+    ).text
+
+
+def participation_hash(participation: Participation) -> str:
+    """16 hex digits of scheme and parameters; of all patterns where they were listed."""
+    return short_hash(json.dumps(participation.to_dict(), sort_keys=True))
+
+
+def short_hash(*parts: str | bytes) -> str:
+    """16 hex digits of the parts in order.
+
+    >>> short_hash("ab", "c") == short_hash("a", "bc")
+    False
+    """
+    digest = hashlib.sha256()
+    for part in parts:
+        data = part.encode() if isinstance(part, str) else part
+        digest.update(len(data).to_bytes(8, "big") + data)
+    return digest.hexdigest()[:16]
+
+
+def budgets_by_node(algorithm: LinearAlgorithm, mu: Mapping[Hashable, float]) -> FloatArray:
+    """mu_u in the order of the nodes, shape (n,), from a budget for each label.
+
+    Raises: InvalidInput: a node without a budget, a label of no node, a budget that is no finite number > 0, or budgets
+        further apart than MAX_RATIO.
+    """
+    labels = algorithm.dynamics.gossip.labels
+    if unknown := [label for label in mu if label not in set(labels)]:
+        few = ", ".join(map(repr, labels[:5]))
+        raise InvalidInput(f"mu names {unknown[0]!r}, which is no node; nodes are called {few}{_more(labels, 5)}.")
+    if missing := [label for label in labels if label not in mu]:
+        few = ", ".join(map(repr, missing[:5]))
+        raise InvalidInput(
+            f"mu must have a budget > 0 for every node, and has none for {few}{_more(missing, 5)} of {len(labels)}; "
+            "give those without a wish the largest budget that you would accept, or one number for all."
+        )
+    wanted = np.array([check.positive(**{f"mu of node {label!r}": mu[label]}) for label in labels])
+    if wanted.max() > MAX_RATIO * wanted.min():
+        raise InvalidInput(
+            f"budgets must lie within a factor of {MAX_RATIO:g}, got {wanted.min():g} to {wanted.max():g}; raise the "
+            "least or lower the largest."
+        )
+    return wanted
+
+
+def scaled_to_budgets(algorithm: LinearAlgorithm, budgets: FloatArray) -> LinearAlgorithm:
+    """The algorithm with node u's noise multiplied by max mu / mu_u; itself where all budgets are equal.
+
+    Raises: UnsupportedMechanism: noise on messages, or of a class of one's own.
+    """
+    if (budgets == budgets[0]).all() or algorithm.noise.is_zero:
+        return algorithm
+    if algorithm.noise_on_messages or algorithm.noise.slots_per_step != algorithm.num_nodes:
+        raise UnsupportedMechanism(
+            f"budgets per node scale what a node adds to its gradient, and {algorithm.name!r} adds noise to messages; "
+            "give one mu for all nodes, or take a mechanism with noise on gradients."
+        )
+    copy = dataclasses.replace(algorithm, noise=algorithm.noise.scaled(budgets.max() / budgets))
+    return copy.known_plain() if algorithm.is_plain else copy
+
+
+def _more(labels: tuple[Hashable, ...] | list[Hashable], named: int) -> str:
+    return f" and {len(labels) - named} more" if len(labels) > named else ""
