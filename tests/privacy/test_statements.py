@@ -114,7 +114,7 @@ def test_constants_of_single_steps_are_stated_by_the_smallest():
     )
     assert all_half.worst.squared <= by_step.worst.squared < all_one.worst.squared
     assert by_step.rests_on == 0.5
-    for words in (by_step.guarantee(1.0).sentence(), repr(by_step), by_step._repr_html_()):
+    for words in (str(by_step.guarantee(1.0)), repr(by_step), by_step._repr_html_()):
         assert "Lipschitz with constant 0.5" in words
     pairs = mfdl.pairwise(
         algorithm, attackers=[1, 2], adjacency="zero-out", clip_norm=1.0, release="none", lipschitz=0.5, progress=False
