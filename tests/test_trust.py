@@ -1,5 +1,7 @@
 """Trust models as masks, by hand on small graphs; views from arrays, sparse matrices and operators."""
 
+from __future__ import annotations
+
 import dataclasses
 import itertools
 import math
@@ -10,18 +12,21 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from effort import examples
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from scipy.sparse.linalg import aslinearoperator
 
+import mfdl
 from mfdl import algorithms, archive, general_sensitivity, gossip, trust
 from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput, UnsupportedMechanism
-from mfdl.participation import EveryStep, Explicit
+from mfdl.factorization import square_root_encoder
+from mfdl.participation import Cyclic, EveryStep, Explicit
 from mfdl.privacy.forms import view_grams
 from mfdl.privacy.gram_sensitivity import sensitivities
 from mfdl.privacy.victim_loss import victim_losses
+from mfdl.testing import gossip_matrices
 from mfdl.testing.oracles import (
     exact_leaks,
     exact_run,
@@ -32,8 +37,8 @@ from mfdl.testing.oracles import (
 )
 from mfdl.testing.strategies import integer_views
 from mfdl.testing.strategies.graphs import dyadic_gossip
-from mfdl.trust import TrustModel
-from mfdl.trust.view import View
+from mfdl.trust import TrustModel, neighbourhood
+from mfdl.trust.view import Knowledge, View
 
 MH = gossip.metropolis_hastings
 PATH = Dynamics(MH("path:n=4"), 0.5)  # 0 - 1 - 2 - 3
@@ -556,3 +561,84 @@ def test_a_secure_sum_by_name_and_saved():
     assert archive.copied(trust.SecureSum([1, "b"]), "trust") == trust.SecureSum([1, "b"])
     assert trust.SecureSum([0]).attackers(DP) == (0,)
     assert [loss.victim for loss in victim_losses(DP, trust.SecureSum([0]))] == [1, 2, 3]
+
+
+def loss(built, model, victim, release):
+    (of_victim,) = victim_losses(built, model, victims=[victim], release=release)
+    return of_victim
+
+
+@examples(60)
+@given(
+    W=gossip_matrices(min_nodes=3, max_nodes=7),
+    data=st.data(),
+    radius=st.integers(0, 3),
+    correlated=st.booleans(),
+    release=st.sampled_from(["none", "all"]),
+)
+def test_a_neighbourhood_loses_what_the_graph_loses_to_one_who_is_told_more(W, data, radius, correlated, release):
+    victim, attacker = data.draw(st.permutations(range(W.num_nodes)).map(lambda order: order[:2]))
+    near, scheme = neighbourhood(W, victim, [attacker], radius=radius, release=release), Cyclic(epochs=2, period=2)
+
+    def built(matrix):
+        dynamics = Dynamics(matrix, 0.5)
+        if correlated:
+            return algorithms.mf_dsgd(dynamics, scheme, square_root_encoder(4))
+        return algorithms.dp_dsgd(dynamics, scheme)
+
+    whole, inside = built(W), loss(built(near.gossip), near.trust, near.victim, release)
+    seen, attacks = np.ones(W.num_nodes, dtype=bool), np.arange(W.num_nodes) == attacker
+    seen[near.nodes[near.hidden]] = False
+    told = TrustModel.from_masks(
+        seen=seen, known_gradients=attacks, known_noise=attacks, attackers=[attacker], release=release
+    )
+    same, pndp = (loss(whole, model, victim, release) for model in (told, trust.PNDP([attacker])))
+    assume(np.isfinite(same.sensitivity_squared))
+    assert inside.sensitivity_squared == pytest.approx(same.sensitivity_squared, rel=1e-6)
+    assert inside.adaptive_sensitivity_squared >= same.adaptive_sensitivity_squared * (1 - 1e-6)
+    assert inside.sensitivity_squared >= pndp.sensitivity_squared * (1 - 1e-6)
+
+
+def test_a_victim_among_a_hundred_thousand_comes_closer_with_the_radius():
+    ring = gossip.metropolis_hastings("ring:n=100000")
+    found = []
+    for radius in (0, 1, 4, 7):
+        near = neighbourhood(ring, 50, [46], radius=radius)
+        built = algorithms.dp_dsgd(Dynamics(near.gossip), Cyclic(epochs=4, period=2))
+        found.append(loss(built, near.trust, near.victim, "none").sensitivity_squared)
+    small = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("ring:n=40")), Cyclic(epochs=4, period=2))
+    exact = loss(small, trust.PNDP([6]), 10, "none").sensitivity_squared
+    assert found == sorted(found, reverse=True)
+    assert found[0] > 2 * found[-1]
+    assert exact * (1 - 1e-9) <= found[-1] <= 1.05 * exact
+
+
+def test_refusals():
+    W = gossip.metropolis_hastings("ring:n=5")
+    for victim, attackers in ((0, [0]), (5, [1]), (0, [7]), (0, [])):
+        with pytest.raises(InvalidInput, match="different nodes below 5"):
+            neighbourhood(W, victim, attackers)
+
+
+def algorithm(nodes):
+    ring = mfdl.gossip.metropolis_hastings(f"ring:n={nodes}")
+    return mfdl.algorithms.dp_dsgd(mfdl.Dynamics(ring), mfdl.Cyclic(epochs=2, period=2))
+
+
+def test_all_messages_of_many_nodes_are_accounted_without_their_view():
+    view = mfdl.trust.LDP().view(algorithm(2000))
+    grams = view_grams(view, range(2000))
+    assert len(set(map(id, grams))) == 1
+    assert not {"gradients", "noise"} & vars(view).keys()
+    masks = (view.knowledge.seen, view.knowledge.known_gradients, view.knowledge.known_noise)
+    assert [mask.strides[0] for mask in masks] == [0, 0, 0]  # the same at all times, kept once
+
+
+@pytest.mark.parametrize("release", ["none", "average", "all"])
+def test_a_view_counts_the_rows_that_it_makes(release):
+    rng, six = np.random.default_rng(0), algorithm(6)
+    for combination in (None, six.rounds[0].message_from_state[:2]):
+        seen = rng.random((len(six.rounds), six.messages_per_round)) < 0.5
+        knowledge = Knowledge.of(six, seen=seen, combination=combination)
+        view = View.of(six, knowledge, release=release, attacker="somebody")
+        assert view.num_rows == view.gradients.shape[0] == view.noise.shape[0] > 0

@@ -327,3 +327,28 @@ def test_a_few_cases_of_the_hunt(number, statements):
     found = campaign.compare(statements, name, range(40 if EFFORT >= 1 else 16), seed=20)
     assert found.cases >= (10 if EFFORT >= 1 else 4)
     assert not found.disagreements, found.smallest
+
+
+CASES = {"clip schedules": 120, "secret batches": 36, "two runs": 16}
+"""So many that each of the defects that these statements were written for is drawn."""
+
+
+@pytest.fixture(scope="module")
+def statements_of_runs():
+    sys.path.insert(0, str(EXPERIMENTS))
+    try:
+        importlib.import_module("_soundness_training")
+        yield importlib.import_module("_soundness_statements").STATEMENTS
+    finally:
+        sys.path.remove(str(EXPERIMENTS))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", CASES)
+def test_a_few_cases_of_statements_on_runs(words, statements_of_runs):
+    campaign = importlib.import_module("_campaign")
+    (name,) = (name for name in statements_of_runs if words in name)
+    alone = {name: statements_of_runs[name]}  # cases that do not depend on what else is registered
+    found = campaign.compare(alone, name, range(CASES[words]), seed=20)
+    assert found.cases >= CASES[words] / 2
+    assert not found.disagreements, found.smallest

@@ -1,7 +1,7 @@
 """Views and algorithms over the rationals (python-flint): rank, leaks and Gram without rounding.
 
 An algorithm is written from its maps alone: what it sends, and the (A, B) that an attacker is left with. Nothing is
-shared with `mfdl.operators`, `mfdl.trust`, `mfdl.view`, `mfdl.privacy` or the executor: round after round,
+shared with `mfdl.operators`, `mfdl.trust`, `mfdl.privacy` or the executor: round after round,
 m = P s + Q g + R e and s' = K m + F s + J g + L e, in fractions. Floats are the binary fractions that they are. Sizes:
 some ten rows and columns.
 """
