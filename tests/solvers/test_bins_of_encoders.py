@@ -1,4 +1,4 @@
-"""Encoders with structure for secret bins: M against its definition in fractions, gradients, what a search returns."""
+"""Encoders with structure for balls-in-bins: M against its definition in fractions, gradients, what a search returns."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_a_band_as_wide_as_the_bins_is_as_good_as_any_encoder_and_bands_are_bett
     [
         ({"num_bins": 5}, "bins must divide the 12 steps, got 5"),
         ({"correlation": 1.5}, r"must lie in \[0, 1\], got 1.5"),
-        ({"form": "buffered"}, "form must be one of toeplitz, banded for secret bins, got 'buffered'"),
+        ({"form": "buffered"}, "form must be one of toeplitz, banded for balls-in-bins, got 'buffered'"),
     ],
 )
 def test_what_means_nothing_is_refused(changed, message):
