@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 from scipy.sparse.linalg import LinearOperator, aslinearoperator
 
 from .algorithms.workloads import RESIDUAL, Matrix
-from .axes import TimeNodeAxis
 from .check import FloatArray
 from .entries import to_dense
 from .errors import UnsupportedMechanism
 from .floats import RANK_TOLERANCE
+from .operators.structured import TimeNodeAxis
 from .view_models import GivenModels
 
 

@@ -14,9 +14,9 @@ import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
 from . import check
-from .axes import TimeNodeAxis
 from .entries import exact_entries
 from .errors import InvalidInput
+from .operators.structured import TimeNodeAxis
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -75,7 +75,7 @@ def _row_steps(row_steps: ArrayLike | None, A: Any, axis: TimeNodeAxis) -> NDArr
     ):
         raise InvalidInput(
             f"row_steps must be {A.shape[0]} steps below {axis.num_steps}, one for each row, got "
-            f"{check.said(row_steps)} of shape {steps.shape}."
+            f"{check.brief(row_steps)} of shape {steps.shape}."
         )
     has_gradient = (A.toarray() if sp.issparse(A) else A) != 0
     last = np.where(has_gradient.any(axis=1), axis.size - 1 - has_gradient[:, ::-1].argmax(axis=1), 0) // axis.num_nodes

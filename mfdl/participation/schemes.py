@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from mfdl_solvers.pattern_sets import Listed, OnePerBlock, Pattern, PatternSet, Periodic, Separated
 
 from .. import check
+from ..display import short_repr
 from ..errors import InvalidInput, UnsupportedMechanism
-from ..shown import short_repr
 from ..storable import storable
 from .scheme_names import SCHEMES
 

@@ -28,11 +28,11 @@ from numpy.typing import NDArray
 from scipy.sparse.linalg import LinearOperator
 
 from .. import check
-from ..axes import TimeNodeAxis
 from ..check import FloatArray
 from ..entries import exact_entries, refuse_huge
 from ..errors import InvalidInput, require_known
 from ..floats import EPS, UNIT
+from ..operators.structured import TimeNodeAxis
 from ..participation import Participation
 from ..sensitivity.patterns import METHODS
 from .exact_rank import MAX_ENTRIES, independent_rows, range_of

@@ -121,4 +121,4 @@ def _victims(given: Any) -> Victims:
     try:
         return tuple((label, curve_from_dict(curve)) for label, curve in given)
     except (TypeError, ValueError):
-        raise InvalidInput(f"victims must be pairs of a label and its curve, got {check.said(given)}.") from None
+        raise InvalidInput(f"victims must be pairs of a label and its curve, got {check.brief(given)}.") from None

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, cast
 from .. import check
 from ..algorithms import LinearAlgorithm
 from ..algorithms.registry import misplaced
+from ..display import rounded_up
 from ..errors import InvalidInput
 from ..progress import Progress
-from ..shown import rounded_up
 from ..view import View
 from . import accountants, budgets, gaussian
 from .accounting import VictimLoss

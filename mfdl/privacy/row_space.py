@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from ..algorithms import LinearAlgorithm
 from ..algorithms.round import MAPS
-from ..operators.recursions import Map
+from ..operators.linear_recursions import Map
 from ..view import AlgorithmView, Knowledge, View, combined
 from ..view_models import GivenModels
 from .exact_rank import MAX_ENTRIES, PRIMES, meant, outside_range, pivots, residues, table

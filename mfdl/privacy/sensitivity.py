@@ -14,13 +14,13 @@ import numpy as np
 
 from .. import check
 from ..algorithms import LinearAlgorithm
+from ..display import short_repr
 from ..errors import InvalidInput
 from ..factorization.structured_sensitivity import structured_bound
 from ..floats import UNIT
 from ..participation import Participation
 from ..sensitivity.elliptope import TOLERANCE
 from ..sensitivity.patterns import PatternBound, bounds, diagonal_bounds
-from ..shown import short_repr
 from ..storable import storable
 from ..trust import TrustModel
 from .forms import INJECTIONS, ViewGram, view_grams

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from ..shown import rounded_up
+from ..display import rounded_up
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mfdl.display import rounded_up
 from mfdl.errors import InvalidInput
 from mfdl.privacy import gaussian
 from mfdl.privacy.curves import Gaussian
 from mfdl.privacy.guarantee import RELEASES, UNITS, Guarantee
 from mfdl.privacy.words import EVERY_NODE, LONGEST_SENTENCE
-from mfdl.shown import rounded_up
 from mfdl.testing.oracles import exact_delta
 
 INF = math.inf

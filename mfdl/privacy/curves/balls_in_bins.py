@@ -19,8 +19,8 @@ import numpy as np
 
 from ... import check
 from ...check import FloatArray
+from ...display import rounded_up
 from ...errors import InvalidInput, require_known
-from ...shown import rounded_up
 from .. import gaussian
 from .base import UP, PrivacyCurve, public_mu
 from .composed import Composed, LossCurve

@@ -18,9 +18,9 @@ import numpy as np
 from mfdl_solvers.encoders import Encoder
 
 from ...check import FloatArray
+from ...display import short_repr
 from ...floats import UNIT
 from ...noise.encoder_arguments import written_out
-from ...shown import short_repr
 from ...view import View
 
 AS_THEY_ARE = (
