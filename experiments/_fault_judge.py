@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 import mfdl
-from mfdl import archive, data, download, factorization
+from mfdl import archive, data, factorization, files
 from mfdl.commands import main
 from mfdl.errors import UnusualSetting
 
@@ -80,17 +80,17 @@ def confined(folder: Path) -> Iterator[None]:
     """In the folder, without a network, and with an empty data folder."""
 
     def no_network(url: str, target: Path) -> None:
-        raise download.NotDelivered("there is no network here")
+        raise files.NotDelivered("there is no network here")
 
-    earlier, fetched, home = Path.cwd(), download.download, os.environ.get(data.ENVIRONMENT_VARIABLE)
+    earlier, fetched, home = Path.cwd(), files.download, os.environ.get(data.ENVIRONMENT_VARIABLE)
     os.chdir(folder)
-    download.download = no_network
+    files.download = no_network
     os.environ[data.ENVIRONMENT_VARIABLE] = str(folder / "data")
     try:
         yield
     finally:
         os.chdir(earlier)
-        download.download = fetched
+        files.download = fetched
         if home is None:
             del os.environ[data.ENVIRONMENT_VARIABLE]
         else:

@@ -20,7 +20,7 @@ from mfdl import factorization
 from mfdl.files import atomic_write_json
 from mfdl.gossip import RandomGossip, randomized
 from mfdl.objective import NoiseObjective, Probes
-from mfdl.progress import shown
+from mfdl.progress import reporter
 
 GRAPHS = ("ring:n=30", "erdos-renyi:n=30,p=0.2,seed=0", "torus:rows=5,cols=6")
 PARTICIPATION = mfdl.Cyclic(epochs=4, period=8)
@@ -61,7 +61,7 @@ def main() -> None:
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
     cases, rows = [(graph, random) for graph in GRAPHS for random in ways(graph)], []
-    with shown("auto").bar("averaged encoders", len(cases)) as advance:
+    with reporter("auto").bar("averaged encoders", len(cases)) as advance:
         for graph, random in cases:
             rows.append(row(graph, random, arguments.seeds))
             advance()

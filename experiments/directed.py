@@ -21,7 +21,7 @@ import scipy.sparse as sp
 
 import mfdl
 from mfdl.files import atomic_write_json
-from mfdl.progress import shown
+from mfdl.progress import reporter
 
 NODES, PARTICIPATION, RATE = 16, mfdl.Cyclic(epochs=8, period=8), 0.2
 METHODS = ("push-sum", "unscaled", "drifting", "both ways")
@@ -75,7 +75,7 @@ def main() -> None:
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
     rows = []
-    with shown("auto").bar("directed", len(METHODS) * arguments.seeds) as advance:
+    with reporter("auto").bar("directed", len(METHODS) * arguments.seeds) as advance:
         for method in METHODS:
             for seed in range(arguments.seeds):
                 rows.append(row(method, seed))

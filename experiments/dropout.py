@@ -24,7 +24,7 @@ import numpy as np
 import mfdl
 from mfdl.algorithms import LinearAlgorithm
 from mfdl.files import atomic_write_json
-from mfdl.progress import shown
+from mfdl.progress import reporter
 
 GRAPH, PARTICIPATION = "erdos-renyi:n=30,p=0.2,seed=0", mfdl.Cyclic(epochs=4, period=8)
 TRUST = {"dp-dsgd": "ldp", "mafalda": "ldp"} | dict.fromkeys(("decor", "corn", "time-space"), "eavesdropper")
@@ -151,7 +151,7 @@ def main() -> None:
     measured = [key for key in MEASURED if not (arguments.untrained and key == "loss")]
     groups = [(n, p, r) for n in TRUST for p in REPAIRS[n] for r in RATES if r or p is None]
     rows: list[dict] = []
-    with shown("auto").bar("dropout", len(groups)) as advance:
+    with reporter("auto").bar("dropout", len(groups)) as advance:
         for name, repair, rate in groups:
             rows += [row(name, repair, rate, seed, not arguments.untrained) for seed in range(arguments.seeds)]
             each = [_values(rows, name, repair, rate, key) for key in measured]

@@ -19,7 +19,7 @@ import mfdl
 import mfdl_papers as papers
 from mfdl.files import atomic_write_json
 from mfdl.privacy.gaussian import epsilon_from_mu
-from mfdl.progress import shown
+from mfdl.progress import reporter
 
 STEPS, DELTA, VICTIMS = 275, 1e-5, [1, 3, 7, 15, 31]
 GRAPH = nx.convert_node_labels_to_integers(nx.hypercube_graph(5))
@@ -57,7 +57,7 @@ def main() -> None:
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
     W, walks = mfdl.gossip.metropolis_hastings(GRAPH), []
-    with shown("auto").bar("walks", arguments.seeds) as advance:
+    with reporter("auto").bar("walks", arguments.seeds) as advance:
         for seed in range(arguments.seeds):
             walks.append(given_the_walk(W, seed))
             advance()

@@ -78,7 +78,7 @@ __all__ = ["__version__", *_EXPORTS]
 
 def __getattr__(name: str) -> Any:
     if name not in _EXPORTS:
-        from .submodules import submodule
+        from .extensions import submodule
 
         return submodule(__name__, name)
     where = _EXPORTS[name]

@@ -1,9 +1,8 @@
-"""The one format of what mfdl writes in binary: named values in one file under one checksum, nothing of it code.
+"""The binary file format of mfdl: named values in one file under one checksum, without code.
 
 In: plain values, arrays, sparse matrices and objects of `storable` classes. Out: a safetensors file, replaced whole or
 not at all, and the same values again, types included. Every byte is under the checksum, which finds damage and
-careless edits; whoever writes a file anew can write any checksum, so what a file claims is for its reader to compute or
-to label.
+careless edits. A forged file can have a correct checksum, so readers recompute or label what a file claims.
 """
 
 from __future__ import annotations
@@ -90,7 +89,7 @@ def copied(value: Value, description: str) -> Value:
 
 @contextlib.contextmanager
 def refusing(path: str | os.PathLike[str], kind: str) -> Iterator[None]:
-    """Turns what goes wrong while objects are made of the content into one refusal that names the file."""
+    """Turns errors while objects are built from the content into one refusal that names the file."""
     try:
         yield
     except InvalidInput as error:

@@ -25,7 +25,7 @@ LARGEST = 1e60
 that underflows would read as none."""
 
 
-WANTED = {  # what is asked for, and the way to one, by the name of its class
+WANTED = {  # by the name of a class: its objects in words with an example, and how to get one
     "Dynamics": ("a Dynamics, e.g. mfdl.Dynamics(mfdl.gossip.metropolis_hastings(graph))", ""),
     "Gossip": (
         "a gossip matrix or a sequence of them",
@@ -78,17 +78,17 @@ WANTED = {  # what is asked for, and the way to one, by the name of its class
 
 def instance(*kinds: type, **named: Any) -> None:
     """An object of one of these classes, whose words are in WANTED."""
-    name, value = one(named)
+    name, value = name_and_value(named)
     if not isinstance(value, kinds):
         wanted, ways = zip(*(WANTED[kind.__name__] for kind in kinds), strict=True)
         way_out = "; ".join(way for way in ways if way)
-        raise InvalidInput(f"{name} must be {' or '.join(wanted)}, got {said(value)}{way_out and '; ' + way_out}.")
+        raise InvalidInput(f"{name} must be {' or '.join(wanted)}, got {brief(value)}{way_out and '; ' + way_out}.")
 
 
-def said(value: Any) -> str:
-    """What was given, in a few words: a text or a number as it is, else what kind of thing it is.
+def brief(value: Any) -> str:
+    """A value in a few words, for messages: a text or a number as it is, else its type.
 
-    >>> said("ring"), said(None), said([1, 2]), said(dict)
+    >>> brief("ring"), brief(None), brief([1, 2]), brief(dict)
     ("'ring'", 'None', 'list', 'the class dict, not called')
     """
     if isinstance(value, type):
@@ -97,63 +97,63 @@ def said(value: Any) -> str:
     return repr(value) if plain or (isinstance(value, str) and len(value) <= 80) else type(value).__name__
 
 
-def one(named: dict[str, Any]) -> tuple[str, Any]:
+def name_and_value(named: dict[str, Any]) -> tuple[str, Any]:
     ((name, value),) = named.items()
     return name, value
 
 
-def listed(what: str, **named: Any) -> list[Any]:
+def listed(contents: str, **named: Any) -> list[Any]:
     """The items of a list, tuple, set, array or other iterable that is no text and no mapping.
 
-    Args: what: what it is a list of, for the message.
+    Args: contents: of the list, for the message.
     """
-    name, value = one(named)
+    name, value = name_and_value(named)
     try:
         if isinstance(value, str | bytes | Mapping | type):
             raise TypeError
         return list(value)
     except TypeError:
-        raise InvalidInput(f"{name} must be a list of {what}, got {said(value)}.") from None
+        raise InvalidInput(f"{name} must be a list of {contents}, got {brief(value)}.") from None
 
 
-def mapping(what: str, **named: Any) -> Mapping[Any, Any]:
-    """A dictionary, or what is like one. Args: what: what it holds, for the message."""
-    name, value = one(named)
+def mapping(contents: str, **named: Any) -> Mapping[Any, Any]:
+    """A dictionary or another mapping. Args: contents: of the dictionary, for the message."""
+    name, value = name_and_value(named)
     if not isinstance(value, Mapping):
-        raise InvalidInput(f"{name} must be a dictionary of {what}, got {said(value)}.")
+        raise InvalidInput(f"{name} must be a dictionary of {contents}, got {brief(value)}.")
     return value
 
 
-def text(what: str, **named: Any) -> str:
-    """A text. Args: what: how it reads, for the message."""
-    name, value = one(named)
+def text(example: str, **named: Any) -> str:
+    """A text. Args: example: for the message."""
+    name, value = name_and_value(named)
     if not isinstance(value, str):
-        raise InvalidInput(f"{name} must be a text such as {what}, got {said(value)}.")
+        raise InvalidInput(f"{name} must be a text such as {example}, got {brief(value)}.")
     return value
 
 
 def path(**named: Any) -> Path:
     """A path, given as text or as a path."""
-    name, value = one(named)
+    name, value = name_and_value(named)
     try:
         return Path(value)
     except TypeError:
-        raise InvalidInput(f"{name} must be a path, given as text or pathlib.Path, got {said(value)}.") from None
+        raise InvalidInput(f"{name} must be a path, given as text or pathlib.Path, got {brief(value)}.") from None
 
 
 def flag(**named: Any) -> bool:
     """True or False; a text such as "no", which Python takes for true, is refused."""
-    name, value = one(named)
+    name, value = name_and_value(named)
     if not isinstance(value, bool | np.bool_):
-        raise InvalidInput(f"{name} must be True or False, got {said(value)}.")
+        raise InvalidInput(f"{name} must be True or False, got {brief(value)}.")
     return bool(value)
 
 
-def function(what: str, **named: Any) -> None:
-    """Something that can be called. Args: what: an example, for the message."""
-    name, value = one(named)
+def function(example: str, **named: Any) -> None:
+    """A callable. Args: example: for the message."""
+    name, value = name_and_value(named)
     if not callable(value):
-        raise InvalidInput(f"{name} must be a function such as {what}, got {said(value)}.")
+        raise InvalidInput(f"{name} must be a function such as {example}, got {brief(value)}.")
 
 
 def index(value: Any) -> int:
@@ -165,16 +165,16 @@ def index(value: Any) -> int:
 
 def integer(**named: Any) -> int:
     """An integer."""
-    name, value = one(named)
+    name, value = name_and_value(named)
     try:
         return index(value)
     except TypeError:
-        raise InvalidInput(f"{name} must be an integer, got {said(value)}.") from None
+        raise InvalidInput(f"{name} must be an integer, got {brief(value)}.") from None
 
 
 def integer_at_least(minimum: int, **named: Any) -> int:
     """An integer >= minimum (bool is not an integer here)."""
-    name, value = one(named)
+    name, value = name_and_value(named)
     try:
         number = index(value)
     except TypeError:
@@ -186,7 +186,7 @@ def integer_at_least(minimum: int, **named: Any) -> int:
 
 def at_most_steps(num_steps: int, **named: Any) -> int:
     """A number of diagonals, an integer >= 1: all T where it is more, with a warning."""
-    name, value = one(named)
+    name, value = name_and_value(named)
     width = integer_at_least(1, **named)
     if width > num_steps:
         warnings.warn(
@@ -199,7 +199,7 @@ def at_most_steps(num_steps: int, **named: Any) -> int:
 
 
 def _number(named: dict[str, Any], rule: str, holds: Callable[[float], bool]) -> float:
-    name, value = one(named)
+    name, value = name_and_value(named)
     try:
         number = math.nan if isinstance(value, bool | np.bool_ | str) else float(value)
     except (TypeError, ValueError, OverflowError):
@@ -221,7 +221,7 @@ def non_negative(**named: Any) -> float:
 
 def non_negative_or_inf(**named: Any) -> float:
     """A number >= 0, inf included."""
-    _, value = one(named)
+    _, value = name_and_value(named)
     return math.inf if isinstance(value, float | np.floating) and value == math.inf else non_negative(**named)
 
 
@@ -232,25 +232,25 @@ def open_unit(**named: Any) -> float:
 
 def as_array(**named: Any) -> NDArray[Any]:
     """What numpy makes of it: an array, a list of numbers, a tensor, a table of pandas; perhaps no copy."""
-    name, value = one(named)
+    name, value = name_and_value(named)
     try:
         return np.asarray(value)
     except (TypeError, RuntimeError) as error:  # a tensor that requires grad, or is not on the CPU
         if not hasattr(value, "detach"):
-            raise InvalidInput(f"{name} must be a numeric array, got {said(value)}.") from None
+            raise InvalidInput(f"{name} must be a numeric array, got {brief(value)}.") from None
         reason = "requires grad" if value.requires_grad else f"is on {value.device}"
         raise InvalidInput(
             f"{name} must be plain numbers, got a tensor that {reason}; give {name}.detach().cpu()."
         ) from error
     except ValueError:
         raise InvalidInput(
-            f"{name} must be a numeric array with rows of one length, got {said(value)} of parts that differ."
+            f"{name} must be a numeric array with rows of one length, got {brief(value)} of parts that differ."
         ) from None
 
 
 def finite_array(ndim: int, **named: Any) -> FloatArray:
     """An own float64 copy of an array of `ndim` dimensions with finite entries."""
-    name, value = one(named)
+    name, value = name_and_value(named)
     try:
         given = as_array(**named)
         if given.dtype.kind == "c":  # numpy would drop the imaginary part
@@ -272,7 +272,7 @@ def finite_array(ndim: int, **named: Any) -> FloatArray:
 
 def square_array(**named: Any) -> FloatArray:
     """An own float64 copy of a finite square matrix."""
-    name, value = one(named)
+    name, value = name_and_value(named)
     array = finite_array(2, **{name: value})
     if array.shape[0] != array.shape[1]:
         raise InvalidInput(f"{name} must be square, got shape {array.shape}.")
@@ -281,7 +281,7 @@ def square_array(**named: Any) -> FloatArray:
 
 def device(**named: Any) -> None:
     """A device of torch, by name, number or object, that can be used here; None is always fine."""
-    name, value = one(named)
+    name, value = name_and_value(named)
     if value is None:
         return
     import torch  # only a named device needs it
@@ -296,7 +296,7 @@ def device(**named: Any) -> None:
 
 def trained_in(**named: Any) -> None:
     """A dtype of torch that models and gradients may have: float32 or float64."""
-    name, value = one(named)
+    name, value = name_and_value(named)
     import torch  # only a task or a run has one
 
     if not isinstance(value, torch.dtype) or value not in (torch.float32, torch.float64):

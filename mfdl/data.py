@@ -1,11 +1,11 @@
 """Public data files: fetched once, checked, kept in one folder.
 
 In: the name of a file in the registry. Out: a verified path, or the arrays of a data set as published.
-What they mean is decided where they are used: `graphs` reads the ego network, the training tasks split and scale
-the rest. The folder is `data_home=` (command line `--data-home`), else the environment variable `MFDL_DATA`,
-else the user's cache folder. A file that is already there is used without network, also from a read-only
-folder. pooch and scikit-learn are imported inside functions: this module must stay cheap to import because
-`graphs` needs it. How bytes arrive is in `download`.
+The modules that use them interpret them: `graphs` reads the ego network, the training tasks split and scale the rest.
+The folder is `data_home=` (command line `--data-home`), else the environment variable `MFDL_DATA`, else the user's
+cache folder. A file that is already there is used without network, also from a read-only folder. pooch and scikit-learn
+are imported inside functions: this module must stay cheap to import because `graphs` needs it. Downloads are in
+`files`.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from typing import Literal, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from . import check, download
+from . import check, files
 from .check import FloatArray
-from .download import reason, sha256
 from .errors import InvalidInput, require_known, unknown_name
-from .progress import SILENT, shown
+from .files import reason, sha256
+from .progress import SILENT, reporter
 
 __all__ = [
     "ENVIRONMENT_VARIABLE",
@@ -233,7 +233,7 @@ def _bring(file: DataFile, path: Path) -> None:
     failures = []
     with contextlib.ExitStack() as until_the_end:
         try:
-            arrived, member = (until_the_end.enter_context(download.temporary_beside(path)) for _ in range(2))
+            arrived, member = (until_the_end.enter_context(files.temporary_beside(path)) for _ in range(2))
         except OSError as error:
             raise InvalidInput(
                 f"the data folder {path.parent} cannot be written ({reason(error)}); set {ENVIRONMENT_VARIABLE} "
@@ -241,10 +241,10 @@ def _bring(file: DataFile, path: Path) -> None:
             ) from error
         for url in file.urls:
             try:
-                download.download(url, arrived)
+                files.download(url, arrived)
                 if file.archive_member is not None:
-                    download.extract(arrived, file.archive_member, member)
-            except download.NotDelivered as failed:
+                    files.extract(arrived, file.archive_member, member)
+            except files.NotDelivered as failed:
                 failures.append(f"{url}: {failed}")
                 continue
             ready = arrived if file.archive_member is None else member
@@ -304,7 +304,7 @@ def california_housing(
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # its retry warnings; the error below says it once
-            with (SILENT if present else shown()).status(f"fetching {HOUSING}"):
+            with (SILENT if present else reporter()).status(f"fetching {HOUSING}"):
                 bunch = fetch_california_housing(
                     data_home=str(path.parent), download_if_missing=not present, n_retries=1, delay=0.5
                 )

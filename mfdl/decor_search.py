@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from . import check, graphs, spatial
+from . import check, graphs, node_covariances
 from .algorithms import decor
 from .dynamics import Dynamics
 from .errors import InvalidInput, require_known
@@ -140,7 +140,7 @@ def corollary_noise(
             f"{gaussian.mu_from_epsilon(epsilon, delta):.6g}: budget 'gdp' of decor_couples chooses the noise by it."
         )
     G = graphs.load(graph)
-    a = spatial.algebraic_connectivity_after_deletion(G, num_colluders)
+    a = node_covariances.algebraic_connectivity_after_deletion(G, num_colluders)
     if a == 0:
         raise InvalidInput(
             f"graph must stay connected without any {num_colluders} of its nodes for this corollary; take fewer "

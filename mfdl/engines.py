@@ -1,4 +1,4 @@
-"""Where many pieces of work are done: here one after another, on worker processes, or on a Dask cluster.
+"""Where many calls run: in this process one after another, on worker processes, or on a Dask cluster.
 
 In: a function that can be pickled and its items. Out: results as they finish. Whatever the engine, a call has one BLAS
 and one torch thread, so that its numbers do not depend on how many run beside it. A worker process that dies takes its
@@ -88,7 +88,7 @@ class Engine:
 
 @functools.cache
 def _libraries() -> Any:
-    """What links threads of its own; looking for them takes milliseconds, and finds those that are loaded."""
+    """A controller of the libraries that start threads; a search takes milliseconds and finds those that are loaded."""
     import scipy.linalg  # noqa: F401
     import torch  # noqa: F401
     from threadpoolctl import ThreadpoolController

@@ -1,4 +1,6 @@
-"""What other installed packages add to this one; they are found by entry points, and nothing here imports them.
+"""What other installed packages add to this one, found by entry points; and modules that load on first use.
+
+Nothing here imports the other packages.
 
 | group of entry points | an entry is |
 | --- | --- |
@@ -11,14 +13,18 @@ The package `mfdl_papers`, which comes with this one, has entries in all three.
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from .errors import InvalidInput
 
 if TYPE_CHECKING:
     from .check import FloatArray
+
 
 COMMANDS, CITATIONS, PUBLISHED_LOSSES = "mfdl.commands", "mfdl.citations", "mfdl.published_losses"
 
@@ -73,3 +79,14 @@ def load(group: str, name: str) -> Any:
 def every(group: str) -> list[Any]:
     """The objects of all entries of a group."""
     return [load(group, name) for name in names(group)]
+
+
+def submodule(package: str, name: str) -> ModuleType:
+    """For a package's `__getattr__`: its module of that name.
+
+    Raises: AttributeError: it has none, or a private one.
+    """
+    path = f"{package}.{name}"
+    if name.startswith("_") or importlib.util.find_spec(path) is None:
+        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+    return importlib.import_module(path)

@@ -1,20 +1,26 @@
-"""Files that are either the old ones or the new ones, whole, after a crash at any moment.
+"""Atomic writes, folders used by one process at a time, and downloads.
 
-In: a path and its content. Out: the file on disk. What is written where is for the callers to say; how a
-training run is laid out is in `training/checkpoint`.
+A file is written whole or not at all, also after a crash. Callers decide what is written where. requests is imported
+inside a function: `graphs` needs `data`, which downloads, and must stay cheap to import.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
+import secrets
+import shutil
+import tarfile
 import tempfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from .errors import InvalidInput
+from .progress import reporter
 
 try:
     import fcntl
@@ -26,7 +32,7 @@ def atomic_write_bytes(path: str | os.PathLike[str], data: bytes, *, private: bo
     """Writes a file so that a reader finds the old content or the new one, never a part.
 
     The data go to a temporary file in the same folder, are flushed to the disk and take the name by one
-    `os.replace`. Missing parent folders are made.
+    `os.replace`. Missing parent folders are created.
 
     Args:
         path: the file; its folder must be writable.
@@ -112,27 +118,27 @@ def _usual_mode(target: Path) -> int:
 
 
 def _make_folder(folder: Path) -> list[Path]:
-    """Makes a folder and its parents, each durable as the files in it will be; those it made, the deepest first."""
-    new = [one for one in (folder, *folder.parents) if not one.exists()]
+    """Creates a folder and its missing parents durably, and returns those it created, the deepest first."""
+    new = [level for level in (folder, *folder.parents) if not level.exists()]
     folder.mkdir(parents=True, exist_ok=True)
-    for one in reversed(new):
-        _sync_folder(one.parent)
+    for level in reversed(new):
+        _sync_folder(level.parent)
     return new
 
 
 @contextlib.contextmanager
 def held_alone(folder: str | os.PathLike[str]) -> Iterator[None]:
-    """Keeps a second process (or thread) that asks for the folder out of it; a killed process lets go.
+    """Locks a folder against a second process or thread; the lock of a killed process is released.
 
-    The folder is made when missing, and removed if nothing came into it. Where the system or the file system knows no
-    such locks, nobody is kept out.
+    The folder is created if missing, and removed at the end if it is still empty. Without support for such locks by the
+    system or the file system there is no lock.
 
     Raises:
-        InvalidInput: somebody else holds the folder, or it cannot be made.
+        InvalidInput: another process holds the folder, or it cannot be created.
     """
     root = Path(folder)
     try:
-        made = _make_folder(root)
+        new_folders = _make_folder(root)
         descriptor = os.open(root, os.O_RDONLY) if fcntl is not None else None
     except OSError as error:
         reason = error.strerror or str(error)
@@ -150,8 +156,8 @@ def held_alone(folder: str | os.PathLike[str]) -> Iterator[None]:
         yield
     finally:
         with contextlib.suppress(OSError):  # the first that is not empty stays, and so do those above
-            for one in made:
-                one.rmdir()
+            for level in new_folders:
+                level.rmdir()
         if descriptor is not None:
             os.close(descriptor)
 
@@ -164,3 +170,74 @@ def _sync_folder(folder: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+TIMEOUT_SECONDS = 30
+CHUNK_BYTES = 1 << 16
+
+
+class NotDelivered(Exception):
+    """An address could not deliver the file; the message is the reason."""
+
+
+def reason(error: BaseException) -> str:
+    """First line of an error, short enough for one message."""
+    text = (str(error).splitlines() or [""])[0]
+    return f"{type(error).__name__}: {text[:160]}" if text else type(error).__name__
+
+
+def sha256(path: Path) -> str:
+    """Checksum of a file in hex; InvalidInput when it cannot be read."""
+    try:
+        with path.open("rb") as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest()
+    except OSError as error:
+        raise InvalidInput(f"{path} cannot be read ({reason(error)}); check its permissions.") from error
+
+
+@contextlib.contextmanager
+def temporary_beside(path: Path) -> Iterator[Path]:
+    """A path in the same folder (so that a move is atomic), gone at the end unless it was moved.
+
+    Raises: OSError: the folder cannot be made or written.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.part")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary.touch()
+    try:
+        yield temporary
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def download(url: str, target: Path) -> None:
+    """Writes the content of the address to a file, with a progress bar. Raises: NotDelivered: it fails."""
+    import requests  # loaded only when something is missing
+
+    try:
+        with requests.get(url, stream=True, timeout=TIMEOUT_SECONDS) as response, target.open("wb") as out:
+            response.raise_for_status()
+            total = int(response.headers.get("content-length", 0)) or None
+            with reporter().bar(url.rpartition("/")[2], total, unit="bytes") as advance:
+                for chunk in response.iter_content(CHUNK_BYTES):
+                    out.write(chunk)
+                    advance(len(chunk))
+    except requests.ConnectionError as error:  # its text is a page of library names
+        raise NotDelivered(f"{type(error).__name__}, the server was not reached or hung up") from error
+    except (requests.RequestException, OSError) as error:
+        raise NotDelivered(reason(error)) from error
+
+
+def extract(archive: Path, member: str, target: Path) -> None:
+    """Copies one regular file out of a tar archive; no name of the archive becomes a path here."""
+    try:
+        with tarfile.open(archive) as tar:
+            stream = tar.extractfile(member)
+            if stream is None:
+                raise NotDelivered(f"archive member {member} is not a file")
+            with target.open("wb") as out:
+                shutil.copyfileobj(stream, out)
+    except KeyError:
+        raise NotDelivered(f"the archive has no member {member}") from None
+    except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
+        raise NotDelivered(f"damaged archive ({reason(error)})") from error

@@ -1,4 +1,4 @@
-"""Facts of float64, and the levels below which what was computed tells nothing; each with its reason.
+"""Facts of float64, and the levels below which a computed value is rounding; each with its reason.
 
 A relation that holds in the real numbers holds up to rounding in float64, a sum of k products up to k units. Levels are
 relative to the sizes of what is added up, and where one decides a privacy number, both answers are safe.

@@ -1,6 +1,6 @@
-"""Own, read-only arrays of what a caller gives, checked: sparse maps, sparse masks, indices.
+"""Checked, read-only copies of what a caller gives: sparse maps, sparse masks, indices.
 
-Beside `check`, which the command line loads, since scipy is not light.
+These checks are not in `check`, which the command line loads, since scipy is not light.
 """
 
 from __future__ import annotations
@@ -23,36 +23,36 @@ Made = TypeVar("Made")
 
 
 def once(make: Callable[..., Made]) -> Callable[..., Made]:
-    """`make`, called once for each object given first: rounds share maps, which are then looked at once.
+    """`make`, called once for each first argument: rounds share maps, which are then processed once.
 
-    By identity, of objects that are kept, so that none takes the place of another.
+    Arguments are compared by identity and kept alive, so that no id is reused.
     """
-    made: dict[int, tuple[Any, Made]] = {}
+    results: dict[int, tuple[Any, Made]] = {}
 
     def of(thing: Any, *more: Any) -> Made:
-        if id(thing) not in made:
-            made[id(thing)] = thing, make(thing, *more)
-        return made[id(thing)][1]
+        if id(thing) not in results:
+            results[id(thing)] = thing, make(thing, *more)
+        return results[id(thing)][1]
 
     return of
 
 
 def numbered() -> Callable[[Any], int]:
-    """The same number for the same object, another for every other: keys of what follows from several objects."""
+    """A number for each object, by identity: for keys made of several objects."""
     counter = itertools.count()
     return once(lambda thing: next(counter))
 
 
 def once_for_places(make: Callable[[sp.csr_array], Made]) -> Callable[[sp.csr_array], Made]:
-    """`make` of where a matrix has entries other than zero, called once for all that have them in the same places."""
-    made: dict[tuple[Any, ...], Made] = {}
+    """`make`, called once for all matrices with the same sparsity pattern, on which alone its result depends."""
+    results: dict[tuple[Any, ...], Made] = {}
 
     def of(matrix: sp.csr_array) -> Made:
         parts = (matrix.indptr, matrix.indices, matrix.data != 0)
         key = matrix.shape, *(part.tobytes() for part in parts)
-        if key not in made:
-            made[key] = make(matrix)
-        return made[key]
+        if key not in results:
+            results[key] = make(matrix)
+        return results[key]
 
     return once(of)
 
@@ -64,7 +64,7 @@ def read_only(array: Any) -> Any:
         return array
     for name in ("data", "indices", "indptr"):
         part = getattr(array, name)
-        if part.base is not None:  # a view, of what somebody could still write
+        if part.base is not None:  # a view of an array that may still be written
             setattr(array, name, part := part.copy())
         part.setflags(write=False)
     return array
@@ -84,7 +84,7 @@ def sparse_matrix(**named: Any) -> sp.csr_array:
     An own copy, or the given array if it is one already. Entries other than zero must lie between 1 / LARGEST and
     LARGEST in size.
     """
-    name, value = check.one(named)
+    name, value = check.name_and_value(named)
     if sp.issparse(value):
         if value.dtype.kind not in "fiub":
             raise InvalidInput(f"{name} must be real numbers, got dtype {value.dtype}.")
@@ -108,7 +108,7 @@ def sparse_matrix(**named: Any) -> sp.csr_array:
 
 
 def with_entries(matrix: sp.csr_array, entries: NDArray[np.float64]) -> sp.csr_array:
-    """`sparse_matrix` of other entries in the places of one that it made; the two share the places."""
+    """A result of `sparse_matrix` with other entries at the same positions; the two share the index arrays."""
     other = copy.copy(matrix)
     other.data = read_only(entries)
     return sparse_matrix(map=other)
@@ -121,17 +121,17 @@ def position(matrix: sp.csr_array, k: int) -> tuple[int, int]:
 
 def sparse_mask(**named: Any) -> sp.csr_array:
     """A read-only bool csr_array of a mask or of a matrix of numbers 0 and 1, dense or sparse."""
-    name, value = check.one(named)
+    name, value = check.name_and_value(named)
     if sp.issparse(value) and _is_frozen(value, np.bool_):
         return value
     given = sp.csr_array(value, copy=True) if sp.issparse(value) else check.as_array(**named)
     entries = np.asarray(given.data) if sp.issparse(value) else given
     if given.ndim != 2 or (entries.dtype != bool and not np.isin(entries, (0, 1)).all()):
         raise InvalidInput(f"{name} must be a boolean matrix, got shape {given.shape} of {given.dtype}.")
-    kept = sp.csr_array(given, dtype=bool)
-    kept.sum_duplicates()
-    kept.eliminate_zeros()
-    return read_only(kept)
+    mask = sp.csr_array(given, dtype=bool)
+    mask.sum_duplicates()
+    mask.eliminate_zeros()
+    return read_only(mask)
 
 
 def _is_frozen(matrix: Any, dtype: type) -> bool:
@@ -146,7 +146,7 @@ def _is_frozen(matrix: Any, dtype: type) -> bool:
 
 def integers(size: int, below: int, **named: ArrayLike) -> NDArray[np.intp]:
     """An own read-only array of `size` integers in [0, below)."""
-    name, _ = check.one(named)
+    name, _ = check.name_and_value(named)
     given = check.as_array(**named)
     if given.shape != (size,) or (given.dtype.kind not in "iu" and given.size):
         raise InvalidInput(f"{name} must be {size} integers, got shape {given.shape} of {given.dtype}.")

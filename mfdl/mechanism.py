@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from . import archive, check
 from .algorithms import LinearAlgorithm, noise_error
+from .display import Shown
 from .errors import InvalidInput
 from .objective import Estimate
 from .privacy.curves import PrivacyCurve
@@ -28,7 +29,6 @@ from .privacy.guarantee_texts import EVERY_NODE
 from .privacy.losses import PrivacyLosses
 from .privacy.questions import Fingerprint, Question, participation_hash, require_unit
 from .privacy.sampled_exposures import require_noise_with_gradients
-from .shown import Shown
 from .storable import is_storable
 from .trust import TrustModel
 

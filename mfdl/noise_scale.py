@@ -14,7 +14,6 @@ from . import check
 from .algorithms import LinearAlgorithm, registry
 from .dynamics import Dynamics
 from .errors import InvalidInput
-from .keywords import refusing
 from .mechanism import Calibrated, Mechanism
 from .participation import BallsInBins, Participation
 from .privacy import questions
@@ -25,6 +24,7 @@ from .privacy.losses import PrivacyLosses
 from .privacy.questions import Question, Target, require_noise
 from .privacy.sampled_exposures import noise_of_bins
 from .progress import Progress
+from .spec import refusing
 from .trust import TrustModel
 from .trust.view import View
 

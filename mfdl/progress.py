@@ -1,8 +1,9 @@
-"""What long work says while it runs: rows with time left in a terminal or notebook, or a call of yours, or nothing.
+"""Progress of long computations: rows with time left in a terminal or notebook, calls of a user's function, or nothing.
 
-In: `progress=` of a function that may take long. "auto" shows rows where somebody looks: stderr is a terminal, or this
-is a notebook; never under pytest, in CI or in a worker process. The environment variable `MFDL_PROGRESS` decides for
-"auto": 0 never, 1 always. True always, False and None never, a function is called with what its caller documents.
+In: `progress=` of a function that may take long. "auto" shows rows if stderr is a terminal or this is a notebook, and
+never under pytest, in CI or in a worker process. The environment variable `MFDL_PROGRESS` decides for "auto": 0 never,
+1 always. True always shows them, False and None never; a function is called with the arguments that its caller
+documents.
 
 All work of a process shares one screen: work inside other work adds a row below it, and a row appears only after
 `SHOWN_AFTER` seconds. The worker counts in plain attributes, which a thread of the screen reads `PER_SECOND` times a
@@ -28,21 +29,21 @@ if TYPE_CHECKING:
     from rich.progress import TaskID
 
 ENVIRONMENT_VARIABLE = "MFDL_PROGRESS"
-QUIET_UNDER = ("PYTEST_CURRENT_TEST", "CI")  # environment variables that say so
-SHOWN_AFTER = 0.5  # seconds: what is over before is not worth a row
+QUIET_UNDER = ("PYTEST_CURRENT_TEST", "CI")  # environment variables of pytest and CI
+SHOWN_AFTER = 0.5  # seconds: shorter work is not worth a row
 PER_SECOND = 2  # drawings; one takes a millisecond or two of the worker's time
 LOG_SECONDS = 10  # between lines where nothing can be redrawn
-SAID = {"": None, "auto": None, **dict.fromkeys(("0", "off", "false", "no"), False)}
-SAID |= dict.fromkeys(("1", "on", "true", "yes"), True)
+SWITCHES = {"": None, "auto": None, **dict.fromkeys(("0", "off", "false", "no"), False)}
+SWITCHES |= dict.fromkeys(("1", "on", "true", "yes"), True)
 
 Advance = Callable[..., None]
-"""What work calls: `advance(done=1, doing=None)`, the amount just finished and, if it changed, what is being done."""
+"""Called by the work: `advance(done=1, doing=None)`, the amount just finished and, if it changed, the current task."""
 
 
 class Silent:
-    """Says nothing; the base of those that do.
+    """Reports nothing; the base class of those that do.
 
-    Attributes: counts: whether a total is looked at, so that it is worth finding out.
+    Attributes: counts: whether a total is used, so that it is worth computing.
     """
 
     counts = False
@@ -62,7 +63,7 @@ class Silent:
         return contextlib.nullcontext(None)
 
     def within(self) -> Silent:
-        """What work inside this work tells: the same, but no function of the user's, who counts the work outside."""
+        """The reporter for nested work: the same, except that a user's function counts the outer work only."""
         return self
 
 
@@ -74,19 +75,19 @@ def _nothing(done: float = 1, doing: str | None = None) -> None:
     pass
 
 
-class Told(Silent):
-    """Calls a function of the user's, with `words` of (amount done, what is being done), or with iterations and gap."""
+class Callback(Silent):
+    """Calls a user's function, with the first `words` of (amount done, current task), or with iterations and gap."""
 
     def __init__(self, function: Callable[..., object], words: int) -> None:
         self.function, self.words = function, words
 
     def bar(self, doing: str, total: float | None, *, unit: str = "") -> contextlib.AbstractContextManager[Advance]:
-        said = doing
+        current = doing
 
         def advance(done: float = 1, doing: str | None = None) -> None:
-            nonlocal said
-            said = doing or said
-            self.function(*(done, said)[: self.words])
+            nonlocal current
+            current = doing or current
+            self.function(*(done, current)[: self.words])
 
         return contextlib.nullcontext(advance)
 
@@ -101,7 +102,7 @@ class Row:
     """One piece of work: the worker writes, the screen reads."""
 
     def __init__(self, doing: str, total: float | None, unit: str = "") -> None:
-        self.doing, self.total, self.unit, self.done, self.said = doing, total, unit, 0.0, ""
+        self.doing, self.total, self.unit, self.done, self.status_text = doing, total, unit, 0.0, ""
         self.began = time.monotonic()
 
     def is_due(self) -> bool:
@@ -116,31 +117,31 @@ class Row:
 
     def amount(self) -> str:
         """How much is done, in words."""
-        if self.said:
-            return self.said
+        if self.status_text:
+            return self.status_text
         size, unit, digits = (1e6, " MB", 1) if self.unit == "bytes" else (1, "", 0)
         whole = "" if self.total is None else f"/{self.total / size:.{digits}f}"
         return f"{self.done / size:.{digits}f}{whole}{unit}" if whole or unit else ""
 
 
-class Shown(Silent):
+class OnScreen(Silent):
     """Rows on the screen of this process."""
 
     counts = True
 
     def status(self, doing: str) -> contextlib.AbstractContextManager[Any]:
-        return _shown(Row(doing, None))
+        return _on_screen(Row(doing, None))
 
     @contextlib.contextmanager
     def bar(self, doing: str, total: float | None, *, unit: str = "") -> Iterator[Advance]:
-        with _shown(Row(doing, total, unit)) as row:
+        with _on_screen(Row(doing, total, unit)) as row:
             yield row.advance
 
     @contextlib.contextmanager
     def search(self, doing: str, tolerance: float) -> Iterator[Callable[[int, float], object]]:
         """The row fills as the logarithm of the gap falls, in which solvers are about linear: time left is a guess."""
         widest = tolerance
-        with _shown(Row(doing, 1.0)) as row:
+        with _on_screen(Row(doing, 1.0)) as row:
 
             def report(iterations: int, gap: float) -> None:
                 nonlocal widest
@@ -148,13 +149,13 @@ class Shown(Silent):
                     widest = max(widest, gap)
                     way = math.log(widest / tolerance)
                     row.done = 1.0 if way == 0 else min(max(math.log(widest / gap) / way, row.done), 1.0)
-                row.said = f"{iterations} iterations, gap {gap:.2g} to {tolerance:.2g}"
+                row.status_text = f"{iterations} iterations, gap {gap:.2g} to {tolerance:.2g}"
 
             yield report
 
 
 @contextlib.contextmanager
-def _shown(row: Row) -> Iterator[Row]:
+def _on_screen(row: Row) -> Iterator[Row]:
     SCREEN.add(row)
     try:
         yield row
@@ -214,16 +215,16 @@ class _InTerminal:
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-        said = [
+        columns = [
             TextColumn(f"{{task.{name}}}", markup=False) for name in ("description", "fields[amount]", "fields[left]")
         ]
         self.tasks: dict[Row, TaskID] = {}
         self.progress = Progress(
-            said[0],
+            columns[0],
             BarColumn(),
-            said[1],
+            columns[1],
             TimeElapsedColumn(),
-            said[2],
+            columns[2],
             TimeRemainingColumn(),
             console=Console(stderr=True),
             auto_refresh=False,
@@ -238,7 +239,7 @@ class _InTerminal:
         for row in rows:
             if row not in self.tasks:
                 self.tasks[row] = self.progress.add_task("", amount="", left="")
-            # a total of its own in each call: that of a row may be told only later
+            # the total in each call: that of a row may be known only later
             self.progress.update(
                 self.tasks[row],
                 total=row.total,
@@ -286,7 +287,7 @@ class _InNotebook(_InTerminal):
 
 
 class _InLog(_InTerminal):
-    """A file that was asked for: a line now and then, and none is taken back."""
+    """Output into a file: a line now and then, none is erased."""
 
     drawings = 0
 
@@ -309,29 +310,29 @@ def _in_notebook() -> bool:
 
 
 def _somebody_looks() -> bool:
-    """What "auto" means here and now. Raises: InvalidInput: the environment variable holds something else."""
-    asked = os.environ.get(ENVIRONMENT_VARIABLE, "").lower()
-    if asked not in SAID:
-        raise InvalidInput(f"{ENVIRONMENT_VARIABLE} must be 0 (off), 1 (on) or auto, got {asked!r}.")
-    if SAID[asked] is not None:
-        return bool(SAID[asked])
+    """Whether "auto" shows rows. Raises: InvalidInput: the environment variable holds something else."""
+    switch = os.environ.get(ENVIRONMENT_VARIABLE, "").lower()
+    if switch not in SWITCHES:
+        raise InvalidInput(f"{ENVIRONMENT_VARIABLE} must be 0 (off), 1 (on) or auto, got {switch!r}.")
+    if SWITCHES[switch] is not None:
+        return bool(SWITCHES[switch])
     if multiprocessing.parent_process() is not None or any(name in os.environ for name in QUIET_UNDER):
         return False
     return sys.stderr.isatty() or _in_notebook()
 
 
-def shown(progress: Progress = "auto", *, words: int = 1) -> Silent:
-    """What `progress=` of a function asks for, as the one object that work tells.
+def reporter(progress: Progress = "auto", *, words: int = 1) -> Silent:
+    """The reporter for the `progress=` argument of a function.
 
-    Args: words: how many of (amount done, what is being done) a function that was given takes.
+    Args: words: how many of (amount done, current task) a given function takes.
     Raises: InvalidInput: neither True, False, None, "auto" nor a function.
     """
     if isinstance(progress, Silent):
         return progress
     if isinstance(progress, str) and progress == "auto":
-        return Shown() if _somebody_looks() else SILENT
+        return OnScreen() if _somebody_looks() else SILENT
     if progress is None or isinstance(progress, bool):
-        return Shown() if progress else SILENT
+        return OnScreen() if progress else SILENT
     if callable(progress):
-        return Told(progress, words)
+        return Callback(progress, words)
     raise InvalidInput(f"progress must be True, False, 'auto' or a function to call, got {progress!r}.")

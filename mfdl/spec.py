@@ -1,6 +1,7 @@
 """One way of naming things: a text `name:key=value,...`, and registries of the things that such a text can name.
 
-A function or a class is registered where it is defined. Its name is the kebab-case of its Python name; parameters with
+A function or a class is registered where it is defined, and `takes_fields_of` gives a function of a settings object the
+fields of that object as keywords. Its name is the kebab-case of its Python name; parameters with
 their types and defaults are read off its signature, its help off its docstring. `Registry.make` calls the thing that a
 text names. A text that names nothing is refused with the known names, keys or values and the nearest of them.
 
@@ -25,7 +26,7 @@ import functools
 import inspect
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar
 
 from .errors import InvalidInput, did_you_mean, unknown_name
 
@@ -300,3 +301,87 @@ class Registry(Mapping[str, Named], Generic[Named]):
         arguments = entry.arguments(named.settings, given)
         entry.require_complete(arguments)
         return entry(*args, **arguments, **{key: supplied[key] for key in supplied if key in entry.signature})
+
+
+Fields = ParamSpec("Fields")
+Config = TypeVar("Config")
+Answer = TypeVar("Answer")
+
+
+def takes_fields_of(
+    config: Callable[Fields, Config],
+) -> Callable[[Callable[[Config], Answer]], Callable[Fields, Answer]]:
+    """Makes a function of a config callable with the config's fields; `help` and type checkers see them.
+
+    >>> import dataclasses
+    >>> @dataclasses.dataclass(frozen=True)
+    ... class Sum:
+    ...     first: int
+    ...     second: int = 2
+    >>> @takes_fields_of(Sum)
+    ... def total(config):
+    ...     return config.first + config.second
+    >>> total(1, second=4), total(1), str(inspect.signature(total))
+    (5, 3, "(first: 'int', second: 'int' = 2)")
+    >>> total(1, seconds=4)
+    Traceback (most recent call last):
+    ...
+    TypeError: total() got an unexpected keyword argument 'seconds'; did you mean 'second'? Known: first, second.
+    """
+
+    signature = inspect.signature(config)
+
+    def of(function: Callable[[Config], Answer]) -> Callable[Fields, Answer]:
+        @functools.wraps(function)
+        def called(*args: Fields.args, **fields: Fields.kwargs) -> Answer:
+            bound_arguments(
+                function.__name__, signature, args, fields
+            )  # by the name that was called, not by the config's
+            return function(config(*args, **fields))
+
+        wrapper: Any = called
+        returned = inspect.signature(function).return_annotation
+        wrapper.__signature__ = signature.replace(return_annotation=returned)
+        return called
+
+    return of
+
+
+def refusing(
+    elsewhere: Mapping[str, str],
+) -> Callable[[Callable[Fields, Answer]], Callable[Fields, Answer]]:
+    """Makes a function refuse keywords that other functions take, in words that name those; others as `bound` does.
+
+    Args: elsewhere: what to use instead, by keyword.
+    """
+
+    def decorated(function: Callable[Fields, Answer]) -> Callable[Fields, Answer]:
+        signature = inspect.signature(function)
+
+        @functools.wraps(function)
+        def called(*args: Fields.args, **named: Fields.kwargs) -> Answer:
+            for keyword in named:
+                if keyword in elsewhere and keyword not in signature.parameters:
+                    raise InvalidInput(f"{function.__name__} takes no {keyword}: {elsewhere[keyword]}.")
+            bound_arguments(function.__name__, signature, args, named)
+            return function(*args, **named)
+
+        return called
+
+    return decorated
+
+
+def bound_arguments(
+    name: str, signature: inspect.Signature, args: tuple[Any, ...], named: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    """The arguments by name. Raises: TypeError: they do not fit; an unknown keyword with the nearest known one."""
+    try:
+        return signature.bind(*args, **named).arguments
+    except TypeError as error:
+        known = list(signature.parameters)
+        unknown = next((keyword for keyword in named if keyword not in known), None)
+        message = str(error)
+        if unknown is not None:
+            hint = did_you_mean(unknown, known)
+            message = f"got an unexpected keyword argument {unknown!r}{hint} Known: {', '.join(known)}."
+        raise TypeError(f"{name}() {message}") from None

@@ -1,6 +1,6 @@
-"""Which objects a file may hold: each class says so itself, and what of its objects is stored.
+"""Which objects a file may hold: a class is marked as storable and declares what of its objects is stored.
 
-Beside `archive`, which writes and reads the files, since a class needs none of its imports to be marked.
+`archive` writes and reads the files. This module is separate, since marking a class needs none of its imports.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
-from mfdl.axes import TimeNodeAxis
 from mfdl.errors import InvalidInput
+from mfdl.operators.structured import TimeNodeAxis
 
 AXES = st.builds(TimeNodeAxis, num_steps=st.integers(1, 6), num_nodes=st.integers(1, 6))
 

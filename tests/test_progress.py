@@ -15,7 +15,7 @@ from mfdl import algorithms, audit, factorization, gossip, progress, trust
 from mfdl.errors import InvalidInput
 from mfdl.privacy.losses import PrivacyLosses
 from mfdl.privacy.questions import Question
-from mfdl.progress import SILENT, Row, Shown, Silent, Told, shown
+from mfdl.progress import SILENT, Callback, OnScreen, Row, Silent, reporter
 from mfdl.runs.pairwise_losses import pairwise_losses
 from mfdl.testing.tasks import still_task
 
@@ -63,49 +63,50 @@ def test_by_default_nothing_is_shown_in_tests_and_in_ci(monkeypatch):
     monkeypatch.setattr(sys, "stderr", Terminal())
     monkeypatch.delenv(progress.ENVIRONMENT_VARIABLE, raising=False)
     monkeypatch.delenv("CI", raising=False)
-    assert shown() is SILENT
+    assert reporter() is SILENT
     monkeypatch.delenv("PYTEST_CURRENT_TEST")
-    assert isinstance(shown(), Shown)
+    assert isinstance(reporter(), OnScreen)
     monkeypatch.setenv("CI", "true")
-    assert shown() is SILENT
+    assert reporter() is SILENT
 
 
 def test_by_default_nothing_is_shown_where_nobody_looks(outside, monkeypatch):
     monkeypatch.setattr(sys, "stderr", io.StringIO())
-    assert shown() is SILENT
+    assert reporter() is SILENT
 
 
 @pytest.mark.parametrize(
-    ("said", "kind"), [("", Shown), ("auto", Shown), ("0", Silent), ("off", Silent), ("1", Shown), ("ON", Shown)]
+    ("said", "kind"),
+    [("", OnScreen), ("auto", OnScreen), ("0", Silent), ("off", Silent), ("1", OnScreen), ("ON", OnScreen)],
 )
 def test_the_environment_decides_for_auto_alone(terminal, monkeypatch, said, kind):
     monkeypatch.setenv(progress.ENVIRONMENT_VARIABLE, said)
     with redirect_stderr(terminal):
-        assert type(shown()) is kind
-        assert type(shown("auto")) is kind
-        assert type(shown(True)) is Shown
-        assert type(shown(False)) is type(shown(None)) is Silent
+        assert type(reporter()) is kind
+        assert type(reporter("auto")) is kind
+        assert type(reporter(True)) is OnScreen
+        assert type(reporter(False)) is type(reporter(None)) is Silent
 
 
 def test_what_cannot_be_meant_is_refused(terminal, monkeypatch):
     with pytest.raises(InvalidInput, match="progress must be True, False, 'auto' or a function to call, got 'yes'"):
-        shown("yes")
+        reporter("yes")
     monkeypatch.setenv(progress.ENVIRONMENT_VARIABLE, "2")
     with pytest.raises(InvalidInput, match=r"MFDL_PROGRESS must be 0 \(off\), 1 \(on\) or auto, got '2'"):
-        shown()
+        reporter()
 
 
 @pytest.mark.parametrize("words", [0, 1, 2])
 def test_a_function_is_called_with_as_many_words_as_it_was_promised(words):
     calls = []
-    told = shown(lambda *said: calls.append(said), words=words)
+    told = reporter(lambda *said: calls.append(said), words=words)
     with told.bar("work", 3) as advance:
         advance()
         advance(2, "more work")
     assert calls == [said[:words] for said in [(1, "work"), (2, "more work")]]
-    assert isinstance(told, Told)
+    assert isinstance(told, Callback)
     assert told.within() is SILENT
-    assert shown(told) is told
+    assert reporter(told) is told
 
 
 def wait_for(drawn):
@@ -121,8 +122,8 @@ def wait_for(drawn):
 def test_a_terminal_shows_work_inside_work_and_is_clean_afterwards(terminal):
     with (
         redirect_stderr(terminal),
-        shown().bar("outer [bold]", 4) as advance,
-        shown().bar("inner", 2000, unit="bytes") as inner,
+        reporter().bar("outer [bold]", 4) as advance,
+        reporter().bar("inner", 2000, unit="bytes") as inner,
     ):
         advance(3)
         inner(1000)
@@ -139,7 +140,7 @@ def test_a_terminal_shows_work_inside_work_and_is_clean_afterwards(terminal):
 
 def test_what_is_over_soon_is_never_drawn(terminal, monkeypatch):
     monkeypatch.setattr(progress, "SHOWN_AFTER", 60.0)
-    with redirect_stderr(terminal), shown().bar("work", 4) as advance:
+    with redirect_stderr(terminal), reporter().bar("work", 4) as advance:
         time.sleep(0.05)
         advance()
     assert terminal.getvalue() == ""
@@ -147,7 +148,7 @@ def test_what_is_over_soon_is_never_drawn(terminal, monkeypatch):
 
 def test_the_screen_closes_when_work_fails(terminal):
     def work():
-        with redirect_stderr(terminal), shown().status("work"):
+        with redirect_stderr(terminal), reporter().status("work"):
             wait_for(lambda: "work" in terminal.getvalue())
             raise ZeroDivisionError
 
@@ -162,7 +163,7 @@ def test_a_file_that_was_asked_for_gets_plain_lines(outside, monkeypatch):
     monkeypatch.setattr(sys, "stderr", log)
     monkeypatch.setattr(progress, "SHOWN_AFTER", 0.0)
     monkeypatch.setattr(progress, "PER_SECOND", 100)
-    with shown(True).bar("work", 4) as advance:
+    with reporter(True).bar("work", 4) as advance:
         advance()
         wait_for(log.getvalue)
     (line,) = log.getvalue().splitlines()
@@ -172,7 +173,7 @@ def test_a_file_that_was_asked_for_gets_plain_lines(outside, monkeypatch):
 
 
 def test_a_search_fills_with_the_logarithm_of_its_gap(rows):
-    with shown(True).search("work", 1e-4) as report:
+    with reporter(True).search("work", 1e-4) as report:
         (row,) = rows
         for iterations, gap, share in [
             (0, np.inf, 0.0),
@@ -207,7 +208,7 @@ def test_the_row_of_a_notebook_is_text_that_is_redrawn(monkeypatch):
 def test_a_worker_process_shows_nothing(terminal, monkeypatch):
     monkeypatch.setattr(progress.multiprocessing, "parent_process", lambda: object())
     with redirect_stderr(terminal):
-        assert shown() is SILENT
+        assert reporter() is SILENT
 
 
 @pytest.mark.slow

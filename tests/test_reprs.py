@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import mfdl
-from mfdl.shown import short
+from mfdl.display import short
 
 GRAPH = mfdl.graphs.load("ring:n=40")
 W = mfdl.gossip.metropolis_hastings(GRAPH)

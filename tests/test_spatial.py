@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
-from mfdl import graphs, spatial
+from mfdl import graphs, node_covariances
 from mfdl.errors import InvalidInput
-from mfdl.spatial import (
+from mfdl.node_covariances import (
     algebraic_connectivity_after_deletion,
     decor_covariance,
     incidence,
@@ -70,7 +70,7 @@ def test_inverse_diagonal_against_the_dense_inverse(monkeypatch):
     assert_allclose(inverse_diagonal(R), np.linalg.inv(R).diagonal().max(), rtol=1e-10)
     # batches do not change the deletions
     whole = algebraic_connectivity_after_deletion("florentine", 2)
-    monkeypatch.setattr(spatial, "_BATCH_ENTRIES", 1)
+    monkeypatch.setattr(node_covariances, "_BATCH_ENTRIES", 1)
     assert algebraic_connectivity_after_deletion("florentine", 2) == whole
 
 

@@ -14,9 +14,9 @@ from numpy.testing import assert_allclose
 from mfdl import Dynamics, EveryStep, algorithms, factorization, gossip, trust
 from mfdl.errors import InvalidInput
 from mfdl.factorization import PairwisePrice, edge_groups, optimal_covariance, optimal_pairwise, read_groups
+from mfdl.node_covariances import laplacian
 from mfdl.noise_scale import calibrate
 from mfdl.objective import NoiseObjective
-from mfdl.spatial import laplacian
 from mfdl.testing import connected_graphs
 
 MH = gossip.metropolis_hastings

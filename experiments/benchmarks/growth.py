@@ -32,7 +32,7 @@ from mfdl.factorization import prefix_sum_gram
 from mfdl.factorization.encoders import Banded, Buffered, square_root_series
 from mfdl.noise import CausalNoise
 from mfdl.objective import NoiseObjective
-from mfdl.pictures.panels import Panel, draw
+from mfdl.pictures.line_charts import Panel, draw
 from mfdl.pictures.style import write_figure
 from mfdl.training.keys import NoiseKey
 from mfdl_solvers import FactorizationProblem, solve

@@ -22,7 +22,7 @@ from _measure import report, spread
 from matplotlib.figure import Figure
 
 import mfdl
-from mfdl.pictures.panels import Panel, draw
+from mfdl.pictures.line_charts import Panel, draw
 from mfdl.pictures.style import write_figure
 from mfdl.training import distributed
 from mfdl.training.distributed.share import Shares

@@ -26,7 +26,7 @@ from _measure import peak_megabytes, report, slope
 from matplotlib.figure import Figure
 
 import mfdl
-from mfdl.pictures.panels import Panel, draw
+from mfdl.pictures.line_charts import Panel, draw
 from mfdl.pictures.style import write_figure
 from mfdl.training.keys import NoiseKey
 from mfdl.training.streams import ShardedNoise

@@ -53,7 +53,7 @@ __all__ = sorted(_EXPORTS)
 
 def __getattr__(name: str) -> Any:
     if name not in _EXPORTS:
-        from mfdl.submodules import submodule
+        from mfdl.extensions import submodule
 
         return submodule(__name__, name)
     globals()[name] = value = getattr(importlib.import_module(f"{__name__}.{_EXPORTS[name]}"), name)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from mfdl import check, spatial
+from mfdl import check, node_covariances
 from mfdl.check import FloatArray
 from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput, require_known
@@ -112,10 +112,10 @@ def _covariance(covariance: Any, n: int) -> FloatArray:
     if len(R) != n:
         raise InvalidInput(f"covariance must be {n} x {n}, one row per node of the gossip matrix, got shape {R.shape}.")
     gap = float(np.abs(R - R.T).max())
-    if gap > spatial.SYMMETRY_TOLERANCE * float(np.abs(R).max()):
+    if gap > node_covariances.SYMMETRY_TOLERANCE * float(np.abs(R).max()):
         raise InvalidInput(f"covariance must be symmetric, got entries that differ from the transpose by {gap:.3g}.")
     return R
 
 
 def _incidence(gossip: GossipMatrix) -> sp.csr_array:
-    return spatial.incidence(gossip.links())
+    return node_covariances.incidence(gossip.links())

@@ -21,7 +21,7 @@ import torch
 
 import mfdl
 from mfdl import files
-from mfdl.progress import shown
+from mfdl.progress import reporter
 
 from . import auditing
 from .folder import NodeFolder
@@ -87,7 +87,7 @@ def _all(arguments: argparse.Namespace) -> int:
         node, step = map(int, arguments.kill.split("@"))
         kill = node, step
     print(setting.mechanism)
-    with shown("auto").bar(f"{arguments.mechanism} on {NODES} processes", NODES * setting.steps) as advance:
+    with reporter("auto").bar(f"{arguments.mechanism} on {NODES} processes", NODES * setting.steps) as advance:
         launch = Launch(arguments.out, arguments.plant, kill, advance)
         starts = asyncio.run(launch.run())
     folders = [NodeFolder(node_folder(arguments.out, node), setting.run_id) for node in range(NODES)]

@@ -1,6 +1,6 @@
 """Decentralized learning algorithms, each a builder of one `LinearAlgorithm`."""
 
-from .absences import with_absences
+from .dropout import with_absences
 from .dsgd import anti_pgd, cdp, dp_dsgd, dsgd, mf_dsgd, muffliato
 from .factorized import (
     band_inv,
@@ -20,11 +20,20 @@ from .linear_algorithm import LinearAlgorithm
 from .maps import from_maps
 from .memory import delayed_dsgd, exact_diffusion, gradient_tracking, local_steps, two_hop_dsgd
 from .noise_error import noise_error
-from .noise_on_messages import zip_dl
-from .over_nodes import corn, corn_pairwise, decor, spatial_covariance, spatial_noise, tuned_decor
-from .over_time_and_nodes import adapted, space_time, space_time_noise, time_space, time_space_bins
-from .push_sum import push_sum
-from .random_walk import random_walk
+from .other_exchanges import push_sum, random_walk, zip_dl
+from .over_nodes import (
+    adapted,
+    corn,
+    corn_pairwise,
+    decor,
+    space_time,
+    space_time_noise,
+    spatial_covariance,
+    spatial_noise,
+    time_space,
+    time_space_bins,
+    tuned_decor,
+)
 from .registry import build
 from .round import Round
 

@@ -20,10 +20,10 @@ from .. import check, matrices
 from ..check import FloatArray
 from ..dynamics import Dynamics
 from ..errors import InvalidInput, UnsupportedMechanism
-from ..keywords import bound
 from ..noise import NoiseOperator
-from ..operators.recursions import Map
+from ..operators.linear_recursions import Map
 from ..participation import Participation, PatternSet
+from ..spec import bound_arguments as bound
 from .round import Round
 
 MAX_DIVISOR_RATIO = 1e6  # columns fainter than that could pass for rounding
@@ -227,7 +227,7 @@ def message_users(
     sends = sp.csr_array((np.ones(S, dtype=bool), (np.arange(S), sender)), shape=(S, n))
     models = _pattern(sp.csr_array(model_from_state.T))
     uses = models  # (state, n): who uses an entry of the state from here on
-    kept = [uses]
+    uses_by_round = [uses]
     number = matrices.numbered()
     places = matrices.once_for_places(_pattern)
     done: dict[tuple[int, ...], tuple[sp.csr_array, sp.csr_array]] = {}
@@ -245,8 +245,10 @@ def message_users(
             if P is not None:
                 before = before + P.T @ sends
             before = _pattern(sp.csr_array(before))
-            kept.append(next((u for u in kept[-2:] if u.nnz == before.nnz and (u != before).nnz == 0), before))
-            done[key] = kept[-1], users
+            uses_by_round.append(
+                next((u for u in uses_by_round[-2:] if u.nnz == before.nnz and (u != before).nnz == 0), before)
+            )
+            done[key] = uses_by_round[-1], users
         uses, users = done[key]
         yield r, users
 

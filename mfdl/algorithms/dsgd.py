@@ -42,13 +42,13 @@ def decentralized(
 
     receivers_of = functools.cache(lambda gossip: receivers(gossip.weights))  # the same at every rate
 
-    made: list[Round] = []
+    rounds_so_far: list[Round] = []
 
     @functools.cache
     def at_rate(gossip: GossipMatrix, rate: float) -> Round:
-        last = made[-1] if made else None
-        made.append(Round.of(plain.of(gossip.weights, rate), receivers_of(gossip), like=last))
-        return made[-1]
+        last = rounds_so_far[-1] if rounds_so_far else None
+        rounds_so_far.append(Round.of(plain.of(gossip.weights, rate), receivers_of(gossip), like=last))
+        return rounds_so_far[-1]
 
     algorithm = LinearAlgorithm(
         name=name,

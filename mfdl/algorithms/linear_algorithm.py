@@ -31,16 +31,16 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.sparse.linalg import LinearOperator
 
 from .. import check, matrices
-from ..axes import TimeNodeAxis
 from ..check import FloatArray
+from ..display import Shown
 from ..dynamics import Dynamics
 from ..dynamics.dynamics import PlainRounds
 from ..errors import InvalidInput
 from ..noise import NoiseOperator
 from ..operators import OutputRecursion, StateRecursion, WeightedStates
+from ..operators.structured import TimeNodeAxis
 from ..participation import Participation
 from ..released import Released
-from ..shown import Shown
 from ..storable import storable
 from . import checks
 from .flow import Flow, flow, separates_private_noise
@@ -241,8 +241,8 @@ class LinearAlgorithm(Shown):
 
     def named(self, name: str, *, factorization: Any = None) -> LinearAlgorithm:
         """The same algorithm under another name, and with the factorization that it came from, if one is given."""
-        kept = self.factorization if factorization is None else factorization
-        copy = dataclasses.replace(self, name=name, factorization=kept)
+        source = self.factorization if factorization is None else factorization
+        copy = dataclasses.replace(self, name=name, factorization=source)
         return copy.known_plain() if self.is_plain else copy
 
     @cached_property

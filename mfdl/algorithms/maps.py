@@ -93,7 +93,7 @@ def from_maps(
     noise = IndependentNoise(T, n) if noise is None else noise
     together = noise.slots_per_step == n
     if not isinstance(noise_on_messages, bool | None):
-        raise InvalidInput(f"noise_on_messages must be True, False or None, got {check.said(noise_on_messages)}.")
+        raise InvalidInput(f"noise_on_messages must be True, False or None, got {check.brief(noise_on_messages)}.")
     times = (T, 1) if callable(rounds) else (1, T)
     M = matrices.sparse_matrix(
         model_from_state=sp.eye_array(n, state) if model_from_state is None else model_from_state
@@ -108,9 +108,9 @@ def from_maps(
             listed = _listed(of_step(t))
         given.update(*map(_named, listed))
         of_steps.append([_round(maps, together, known, where) for maps in listed])
-    made = of_steps * times[1]
-    kinds, kind_of_round = distinct(exchange for step in made for exchange in step)
-    step_of_round = [t if j == 0 else -1 for t, step in enumerate(made) for j in range(len(step))]
+    rounds_by_step = of_steps * times[1]
+    kinds, kind_of_round = distinct(exchange for step in rounds_by_step for exchange in step)
+    step_of_round = [t if j == 0 else -1 for t, step in enumerate(rounds_by_step) for j in range(len(step))]
     if message_sender is None:
         message_sender = _senders(kinds, M, messages)
     sender = matrices.integers(messages, n, message_sender=message_sender)
@@ -132,7 +132,7 @@ def from_maps(
         noise_on_messages=not together if noise_on_messages is None else noise_on_messages,
     )
     _require_learning(given)
-    per_step = {tuple(kind_of_round[t * len(step) : (t + 1) * len(step)]) for t, step in enumerate(made)}
+    per_step = {tuple(kind_of_round[t * len(step) : (t + 1) * len(step)]) for t, step in enumerate(rounds_by_step)}
     if len(per_step) == 1:
         _warn_where_unstable([kinds[kind] for kind in per_step.pop()], M.shape[1], T)
     return algorithm
@@ -190,9 +190,9 @@ def _round(maps: Maps | Round, together: bool, known: dict[str, int], where: str
         if together:
             named.setdefault("message_from_noise", named.get("message_from_gradient"))
             named.setdefault("state_from_noise", named.get("state_from_gradient"))
-        made = Round(**named)
-        made.require_sizes(known)
-    return made
+        exchange = Round(**named)
+        exchange.require_sizes(known)
+    return exchange
 
 
 @contextlib.contextmanager
@@ -236,15 +236,15 @@ def _sizes(maps: Maps | Round, noise: NoiseOperator | None, dynamics: Dynamics |
             continue
         shape = value.shape if hasattr(value, "shape") else check.finite_array(2, **{key: value}).shape
         if len(shape) == 2:
-            for what, size in zip(SHAPES[_KEYS[key]], shape, strict=True):
-                sizes.setdefault(what, int(size))
+            for space, size in zip(SHAPES[_KEYS[key]], shape, strict=True):
+                sizes.setdefault(space, int(size))
     if (given := dynamics or noise) is not None:
         sizes["nodes"] = given.num_nodes
     either = "P (message from state) or K (state from message)"
     ways_out = {"nodes": "a gradient map (Q or J), dynamics or noise", "state": either, "messages": either}
-    for what, way_out in ways_out.items():
-        if what not in sizes:
-            raise InvalidInput(f"the number of {what} cannot be told from the maps; give {way_out}.")
+    for space, way_out in ways_out.items():
+        if space not in sizes:
+            raise InvalidInput(f"the number of {space} cannot be told from the maps; give {way_out}.")
     return sizes["nodes"], sizes["state"], sizes["messages"]
 
 

@@ -53,7 +53,7 @@ def gradient_tracking(
             "receivers": sp.vstack([receivers(W)] * 2),
         }
 
-    return _made("gradient-tracking", step, dynamics, participation, noise, momentum=True)
+    return _from_step("gradient-tracking", step, dynamics, participation, noise, momentum=True)
 
 
 @MECHANISMS.register(paper="arXiv:1702.05122")
@@ -84,7 +84,7 @@ def exact_diffusion(
         }
 
     start = sp.vstack([eye, eye])
-    return _made("exact-diffusion", step, dynamics, participation, noise, state_from_start=start)
+    return _from_step("exact-diffusion", step, dynamics, participation, noise, state_from_start=start)
 
 
 @MECHANISMS.register(paper="arXiv:1710.06952, with one fixed delay")
@@ -109,7 +109,7 @@ def delayed_dsgd(
     def step(
         t: int, W: sp.csr_array, eta: float
     ) -> Maps:  # state: theta, m of the last step, ..., m of `delay` steps ago
-        kept = sp.diags_array(W.diagonal())
+        self_weights = sp.diags_array(W.diagonal())
         if delay == 0:
             return {"P": eye, "Q": -eta * eye, "K": W}
         ages = sp.coo_array(([1.0] * (delay - 1), (range(2, delay + 1), range(1, delay))), shape=(delay + 1,) * 2)
@@ -117,14 +117,14 @@ def delayed_dsgd(
         return {
             "P": sp.hstack([eye, sp.csr_array((n, delay * n))]),
             "Q": -eta * eye,
-            "K": sp.vstack([kept, eye, sp.csr_array(((delay - 1) * n, n))]),
-            "F": sp.kron(ages, eye) + sp.kron(late, W - kept),
+            "K": sp.vstack([self_weights, eye, sp.csr_array(((delay - 1) * n, n))]),
+            "F": sp.kron(ages, eye) + sp.kron(late, W - self_weights),
             "receivers": receivers(dynamics.gossip.at(min(t + delay, num_steps - 1)).weights),
         }
 
     num_steps = participation.num_steps
     start = sp.vstack([eye] * (delay + 1))
-    return _made("delayed-dsgd", step, dynamics, participation, noise, state_from_start=start)
+    return _from_step("delayed-dsgd", step, dynamics, participation, noise, state_from_start=start)
 
 
 @MECHANISMS.register(paper="this library")
@@ -171,7 +171,9 @@ def two_hop_dsgd(
         }
 
     sender, start = np.concatenate([np.arange(n), v]), sp.vstack([eye, eye])
-    return _made("two-hop-dsgd", step, dynamics, participation, noise, state_from_start=start, message_sender=sender)
+    return _from_step(
+        "two-hop-dsgd", step, dynamics, participation, noise, state_from_start=start, message_sender=sender
+    )
 
 
 @MECHANISMS.register(paper="arXiv:2003.10422")
@@ -198,10 +200,10 @@ def local_steps(
         return {"P": eye, "Q": -eta * eye, "K": W, "receivers": receivers(W)}
 
     sent = np.outer(due, np.ones(n, dtype=bool))
-    return _made("local-steps", step, dynamics, participation, noise, transmitted=sent)
+    return _from_step("local-steps", step, dynamics, participation, noise, transmitted=sent)
 
 
-def _made(
+def _from_step(
     name: str,
     step: Callable[[int, sp.csr_array, float], Maps],
     dynamics: Dynamics,

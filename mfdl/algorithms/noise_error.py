@@ -14,7 +14,7 @@ from .. import check
 from ..check import FloatArray
 from ..errors import UnsupportedMechanism
 from ..objective import ErrorWeights, Estimate, NoiseObjective, Probes
-from ..objective.error_weights import ALL_MODELS
+from ..objective.counted_models import ALL_MODELS
 from ..objective.spectra import MAX_DENSE
 from .linear_algorithm import LinearAlgorithm
 from .round import Round

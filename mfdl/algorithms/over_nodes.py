@@ -7,30 +7,39 @@ covariances themselves, and how far they are from the best, come from `factoriza
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike
 
-from .. import check, spatial
+from .. import check, node_covariances
+from ..check import FloatArray
 from ..dynamics import Dynamics
 from ..errors import InvalidInput
 from ..factorization import (
+    ADAPTED_TOLERANCE,
+    SpaceTimeFactorization,
     SpatialFactorization,
     checked_groups,
     default_tolerance,
+    factorize_bins,
+    optimal_adapted,
     optimal_covariance,
     optimal_pairwise,
+    optimal_space_time,
+    optimal_time_space,
 )
-from ..noise import StepNoise
+from ..factorization.setting import USUAL_TOLERANCE
+from ..noise import SpaceTimeNoise, StepNoise
 from ..objective import ErrorWeights
 from ..participation import Participation
-from .checks import builder
+from ..progress import Progress
+from .checks import builder, require_bins, solved_by
 from .dsgd import decentralized
 from .linear_algorithm import LinearAlgorithm
-from .mechanism_names import MECHANISMS, SHARED
+from .mechanism_names import MECHANISMS, OF_SECRET_BINS, SHARED
 
 
 @builder
@@ -82,7 +91,7 @@ def decor(
     local = check.non_negative(sigma_local=sigma_local)
     pair = check.non_negative(sigma_pair=sigma_pair)
     n = dynamics.num_nodes
-    incidence = spatial.incidence(dynamics.gossip.at(0).links(), orientation)
+    incidence = node_covariances.incidence(dynamics.gossip.at(0).links(), orientation)
     factor = sp.hstack([local * sp.eye_array(n), pair * incidence]).tocsr()
     holders = sp.vstack([sp.eye_array(n, dtype=bool), (incidence.T != 0)]).tocsr()
     used = np.flatnonzero(np.asarray(abs(factor).sum(axis=0)).ravel() > 0)
@@ -121,7 +130,7 @@ def spatial_covariance(
         raise InvalidInput(f"covariance must hold one matrix per group, got {len(given)} for {len(holding)} groups.")
     private = check.non_negative(private_variance=private_variance)
     pieces = [_on_group(R, group, n, whole=groups is None) for R, group in zip(given, holding, strict=True)]
-    factor, holders = spatial.seed_factor(private, holding, pieces, n)
+    factor, holders = node_covariances.seed_factor(private, holding, pieces, n)
     return decentralized(name, dynamics, participation, StepNoise(factor, holders, participation.num_steps, n))
 
 
@@ -227,3 +236,100 @@ def _on_group(covariance: ArrayLike, group: list[int], n: int, *, whole: bool) -
     if len(R) != len(group):
         raise InvalidInput(f"the covariance of group {group} must be {len(group)} x {len(group)}, got {R.shape}.")
     return R
+
+
+@builder
+def space_time_noise(
+    dynamics: Dynamics, participation: Participation, solved: SpaceTimeFactorization, *, name: str | None = None
+) -> LinearAlgorithm:
+    """The algorithm whose noise is a given `SpaceTimeFactorization`, who holds which seed included.
+
+    Raises: InvalidInput: made for other nodes, another gossip matrix, or another participation.
+    """
+    check.instance(SpaceTimeFactorization, solved=solved)
+    if (solved.num_nodes, solved.num_steps) != (dynamics.num_nodes, participation.num_steps):
+        raise InvalidInput(
+            f"the noise was made for {solved.num_nodes} nodes and {solved.num_steps} steps, not for "
+            f"{dynamics.num_nodes} and {participation.num_steps}; factorize again."
+        )
+    if solved.gossip_hash not in ("", dynamics.gossip.content_hash):
+        raise InvalidInput(
+            "the noise was made for another gossip matrix, so what is certified of it does not hold here; factorize "
+            "again."
+        )
+    if solved.participation != participation.to_dict():
+        raise InvalidInput(
+            f"the noise was made for {solved.participation}, not for {participation.to_dict()}; factorize again with "
+            "this participation."
+        )
+    return decentralized(name or solved.kind, dynamics, participation, solved.noise(), factorization=solved)
+
+
+@MECHANISMS.register(
+    paper="this library; its halves are MAFALDA-SGD and CorN-DSGD",
+    trust="eavesdropper; colluding and coalitions with coalition_size",
+    models=SHARED,
+)
+@solved_by(optimal_time_space)
+def time_space(given: Mapping[str, Any], solved: SpaceTimeFactorization) -> LinearAlgorithm:
+    """One encoder over steps for all base noise, one covariance over nodes: C = C_t (x) C_s, the best of that form.
+
+    Args: those of `factorization.optimal_time_space`. With one seed for all nodes it protects against outsiders;
+        insiders are held off by seed groups, private noise and coalition_size >= 1.
+    """
+    return _converged(given, solved, default_tolerance(given.get("groups"), given.get("coalition_size", 0)))
+
+
+@MECHANISMS.register(paper="this library", trust="eavesdropper", models=("eavesdropper",))
+@solved_by(optimal_adapted)
+def adapted(given: Mapping[str, Any], solved: SpaceTimeFactorization) -> LinearAlgorithm:
+    """An encoder over steps for each direction over the nodes, against outsiders.
+
+    Never worse than the best of `time_space` up to the tolerance, at which the product it begins with is solved.
+    Args: those of `factorization.optimal_adapted`.
+    """
+    return _converged(given, solved, ADAPTED_TOLERANCE)
+
+
+@MECHANISMS.register(paper="this library", trust="eavesdropper", models=("eavesdropper",))
+@solved_by(optimal_space_time)
+def space_time(given: Mapping[str, Any], solved: SpaceTimeFactorization) -> LinearAlgorithm:
+    """The best noise of any correlation over steps and nodes, against outsiders; for small T n.
+
+    Args: those of `factorization.optimal_space_time`.
+    """
+    return _converged(given, solved, USUAL_TOLERANCE)
+
+
+@OF_SECRET_BINS.register(paper="this library", trust="eavesdropper", models=("eavesdropper",))
+@builder
+def time_space_bins(
+    dynamics: Dynamics,
+    participation: Participation,
+    *,
+    noise_std: Callable[[FloatArray], float],
+    weights: ErrorWeights | None = None,
+    progress: Progress = "auto",
+) -> LinearAlgorithm:
+    """For secret bins and outsiders: the best covariance over nodes of fresh noise, then the best encoder over time.
+
+    Args:
+        participation: `BallsInBins`.
+        noise_std, weights: as `factorization.factorize_bins`; `mfdl.privacy.noise_of_bins` says it.
+    Raises: UnsupportedMechanism: another participation, gossip without modes; InvalidInput: no encoder meets the
+        target.
+    Cost: that of `optimal_covariance`, of the modes, n T^3, and of `factorize_bins`.
+    Source: docs/balls_in_bins_theorem.md.
+    """
+    known = require_bins("time-space-bins", participation, "time_space")
+    space = optimal_covariance(dynamics, horizon=known.num_steps, weights=weights)
+    factor, holders = space.factor()
+    shared: dict[str, Any] = {"weights": weights, "progress": progress}
+    solved = factorize_bins(dynamics, known.uses, known.gap, noise_std, factor=factor, **shared)
+    noise = SpaceTimeNoise(solved.encoder, factor, holders, dynamics.num_nodes)
+    return decentralized("time-space-bins", dynamics, participation, noise)
+
+
+def _converged(given: Mapping[str, Any], solved: SpaceTimeFactorization, usual_tolerance: float) -> LinearAlgorithm:
+    tolerance = given.get("tolerance") or usual_tolerance
+    return space_time_noise(given["dynamics"], given["participation"], solved.require_converged(tolerance))

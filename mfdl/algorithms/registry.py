@@ -14,7 +14,7 @@ from ..factorization import SpaceTimeFactorization, SpatialFactorization, load
 from ..objective import ErrorWeights
 from ..participation import Participation
 from ..spec import Parameter, setting
-from . import over_nodes, over_time_and_nodes
+from . import over_nodes
 from .checks import builder
 from .dsgd import mf_dsgd
 from .linear_algorithm import LinearAlgorithm
@@ -109,7 +109,7 @@ def build(name: str, dynamics: Dynamics, participation: Participation, **paramet
     if isinstance(saved.factorization, SpatialFactorization):
         return over_nodes.spatial_noise(dynamics, participation, saved.factorization, name=name)
     if isinstance(saved.factorization, SpaceTimeFactorization):
-        return over_time_and_nodes.space_time_noise(dynamics, participation, saved.factorization, name=name)
+        return over_nodes.space_time_noise(dynamics, participation, saved.factorization, name=name)
     made_for = saved.header.get("participation")
     if made_for is not None and made_for.public != participation:  # encoders for secret bins serve public ones
         raise InvalidInput(

@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 
 from .. import matrices
 from ..check import FloatArray
+from ..display import short_repr
 from ..errors import InvalidInput
 from ..operators import RecursionMaps
-from ..operators.recursions import Map
-from ..shown import short_repr
+from ..operators.linear_recursions import Map
 from ..storable import storable
 
 Source: TypeAlias = Literal["gradient", "noise"]
@@ -98,14 +98,14 @@ class Round:
 
     def require_sizes(self, sizes: dict[str, int]) -> None:
         """Raises InvalidInput where a map has other sizes than those given by name, or than another map has."""
-        known = {what: (size, "the algorithm") for what, size in sizes.items()}
+        known = {space: (size, "the algorithm") for space, size in sizes.items()}
         for name, axes in SHAPES.items():
             matrix = getattr(self, name)
-            for axis, what in enumerate(axes) if matrix is not None else ():
-                size, owner = known.setdefault(what, (matrix.shape[axis], name))
+            for axis, space in enumerate(axes) if matrix is not None else ():
+                size, owner = known.setdefault(space, (matrix.shape[axis], name))
                 if matrix.shape[axis] != size:
                     raise InvalidInput(
-                        f"{name} must have shape ({axes[0]}, {axes[1]}) with {size} {what}, as {owner} has, got "
+                        f"{name} must have shape ({axes[0]}, {axes[1]}) with {size} {space}, as {owner} has, got "
                         f"{matrix.shape}."
                     )
 

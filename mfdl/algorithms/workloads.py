@@ -24,12 +24,12 @@ import numpy as np
 import scipy.sparse as sp
 from scipy.sparse.linalg import LinearOperator, aslinearoperator
 
-from ..axes import TimeNodeAxis
 from ..check import FloatArray
 from ..errors import InvalidInput, UnsupportedMechanism
 from ..floats import RANK_TOLERANCE
 from ..operators import Kronecker, OutputRecursion, RecursionMaps, Selection, StructuredOperator
-from ..operators.recursions import Map
+from ..operators.linear_recursions import Map
+from ..operators.structured import TimeNodeAxis
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -86,7 +86,7 @@ class Matrix(StructuredOperator):
         """
         from matplotlib.figure import Figure  # a tenth of a second that only pictures need
 
-        own, ax = ax is None, Figure(layout="constrained").subplots() if ax is None else ax
+        is_new, ax = ax is None, Figure(layout="constrained").subplots() if ax is None else ax
         values = self.dense()
         if values.size:
             limit = float(np.abs(values).max()) or 1.0
@@ -95,7 +95,7 @@ class Matrix(StructuredOperator):
             for end in np.cumsum(sizes)[:-1]:
                 line(end - 0.5, color="black", linewidth=0.8)
         ax.set(title=title or self.formula, xticks=[], yticks=[])
-        return typing.cast("Figure", ax.get_figure()) if own else ax
+        return typing.cast("Figure", ax.get_figure()) if is_new else ax
 
     def __repr__(self) -> str:
         return f"{self.formula}, {self.shape[0]} x {self.shape[1]}"
@@ -199,8 +199,8 @@ class Workload:
         algorithm, M = self.algorithm, self.algorithm.model_from_state
         if self.rows == "messages":
             sent, name = algorithm.sent, "I" if algorithm.sent.all() else "S"
-            kept = Selection(np.flatnonzero(sent.ravel()), sent.size)
-            return Matrix(kept, name, sent.sum(axis=1).tolist(), self.W_T.blocks[0])
+            selection = Selection(np.flatnonzero(sent.ravel()), sent.size)
+            return Matrix(selection, name, sent.sum(axis=1).tolist(), self.W_T.blocks[0])
         beside = [(k.state_from_state, k.state_from_gradient, k.state_from_noise) for k in algorithm.kinds]
         if any(part is not None and (M @ part).nnz for parts in beside for part in parts):
             raise UnsupportedMechanism(
@@ -245,11 +245,11 @@ class Workload:
         """A, B, C where there is one, and W_T, beside each other."""
         from matplotlib.figure import Figure  # as for a single matrix
 
-        shown = [("A", self.A), ("B", self.B), ("W_T", self.W_T)]
+        panels = [("A", self.A), ("B", self.B), ("W_T", self.W_T)]
         with contextlib.suppress(UnsupportedMechanism):
-            shown.insert(2, ("C", self.C))
-        figure = Figure(figsize=(3 * len(shown), 3.5), layout="constrained")
-        for ax, (name, matrix) in zip(figure.subplots(1, len(shown)), shown, strict=True):
+            panels.insert(2, ("C", self.C))
+        figure = Figure(figsize=(3 * len(panels), 3.5), layout="constrained")
+        for ax, (name, matrix) in zip(figure.subplots(1, len(panels)), panels, strict=True):
             matrix.plot(ax, title=name if matrix.formula == name else f"{name} = {matrix.formula}")
         return figure
 
@@ -295,11 +295,11 @@ def _placed(
     blocks: dict[tuple[int, int], Map], grid: tuple[int, int], size: tuple[int, int], name: str, block_name: str
 ) -> Matrix:
     """Blocks at their places, zero elsewhere: a Kronecker product where all are multiples of one block."""
-    made = [sp.csr_array(size) if block is None else sp.csr_array(block) for block in blocks.values()]
-    units, scales = [made[0]] * len(made), [1.0] * len(made)
-    if any((block != made[0]).nnz for block in made):
-        scales = [float(block.data[0]) if block.nnz else 1.0 for block in made]
-        units = [sp.csr_array(block / scale) for block, scale in zip(made, scales, strict=True)]
+    blocks_at_places = [sp.csr_array(size) if block is None else sp.csr_array(block) for block in blocks.values()]
+    units, scales = [blocks_at_places[0]] * len(blocks_at_places), [1.0] * len(blocks_at_places)
+    if any((block != blocks_at_places[0]).nnz for block in blocks_at_places):
+        scales = [float(block.data[0]) if block.nnz else 1.0 for block in blocks_at_places]
+        units = [sp.csr_array(block / scale) for block, scale in zip(blocks_at_places, scales, strict=True)]
     at = [sp.csr_array(([scale], ([r], [t])), shape=grid) for (r, t), scale in zip(blocks, scales, strict=True)]
     if not any((unit != units[0]).nnz for unit in units):
         return _kronecker(sp.csr_array(sum(at)), units[0], "E", block_name)

@@ -19,11 +19,11 @@ import numpy as np
 
 from .. import check, files
 from ..algorithms import LinearAlgorithm
+from ..display import short_repr
 from ..errors import InvalidInput, UnsupportedMechanism
 from ..privacy import gaussian
 from ..privacy.questions import Target
-from ..progress import Progress, shown
-from ..shown import short_repr
+from ..progress import Progress, reporter
 from ..trust import TrustModel
 from .audit_results import AuditResult
 from .audited_claims import AuditSettings
@@ -167,7 +167,7 @@ def audit_matrix(
     cells = [(row, trust) for row in rows for trust in trusts if (row.name, trust) not in left_out]
     if not cells:
         raise InvalidInput("an audit matrix needs at least one mechanism and one trust model.")
-    screen = shown(progress, words=0)
+    screen = reporter(progress, words=0)
     options |= {"level": 1 - (1 - level) / len(cells), "progress": screen.within()}
     audits = []
     with screen.bar("audits", len(cells)) as advance:

@@ -6,7 +6,7 @@ import dataclasses
 import math
 from typing import Any
 
-from ..shown import rounded_up, short_repr
+from ..display import rounded_up, short_repr
 from .bin_draws import TestedDraws
 
 

@@ -25,7 +25,7 @@ from ..privacy.curves import Gaussian, PrivacyCurve
 from ..privacy.guarantee_texts import EVERY_NODE
 from ..privacy.losses import PrivacyLosses
 from ..privacy.questions import Question
-from ..progress import Progress, shown
+from ..progress import Progress, reporter
 from ..trust import TrustModel
 from .audit_results import AuditCircumstances
 from .bounds import EPSILONS, ErrorRates
@@ -149,7 +149,7 @@ class AuditSettings:
         release = self.released if self.num_bins is None else None
         question = Question(self.trust, self.claimed_adjacency, float(clip_norm or 0), release=release, unit=unit)
         victims = None if self.victim is None else [self.victim]
-        return PrivacyLosses.of(self.algorithm, question, victims=victims, progress=shown(self.progress).within())
+        return PrivacyLosses.of(self.algorithm, question, victims=victims, progress=reporter(self.progress).within())
 
     def with_noise(self, noise_std: float) -> AuditSettings:
         """The same for another noise, and so with the same losses."""

@@ -16,8 +16,8 @@ import dataclasses
 import math
 
 from ..errors import InvalidInput
-from ..keywords import takes_fields_of
-from ..progress import shown
+from ..progress import reporter
+from ..spec import takes_fields_of
 from .audit_results import AuditResult
 from .audited_claims import NOTHING_IS_SEEN, AuditedClaims, AuditSettings
 from .bin_ratio import MOST, BinsAttack
@@ -111,7 +111,7 @@ class AuditPlan:
         runs = Runs(attack, self.failure)
         canaries = [*self.canaries, *attack.chosen_from_runs(runs, self.canaries, claims)]
         results = []
-        with shown(settings.progress, words=0).bar(f"auditing {settings.algorithm.name}", len(canaries)) as advance:
+        with reporter(settings.progress, words=0).bar(f"auditing {settings.algorithm.name}", len(canaries)) as advance:
             for number, canary in enumerate(canaries):
                 results.append(runs.result(canary, number, claims[canary.victim]))
                 advance()

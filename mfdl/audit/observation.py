@@ -29,9 +29,9 @@ from numpy.typing import ArrayLike
 from .. import check
 from ..algorithms import LinearAlgorithm
 from ..check import FloatArray
+from ..display import short_repr
 from ..errors import InvalidInput
 from ..noise import NoiseStream
-from ..shown import short_repr
 from ..training.clipping import clipped_sums
 from ..training.executor import Executor, Releasing, one_thread
 from ..training.keys import NoiseKey

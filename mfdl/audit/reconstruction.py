@@ -21,13 +21,14 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
+from mfdl_solvers.arithmetic import blas_threads
+
 from .. import check
 from ..algorithms import LinearAlgorithm
 from ..check import FloatArray
+from ..display import short_repr
 from ..errors import InvalidInput, UnsupportedMechanism, require_known
 from ..mechanism import Mechanism
-from ..shown import short_repr
-from ..threads import blas_threads
 from ..trust import TrustModel
 from ..trust.view import AlgorithmView, Knowledge, View
 from . import observation

@@ -28,7 +28,7 @@ from ..privacy.losses import PrivacyLosses
 from ..privacy.questions import Question
 from ..privacy.sampled_exposures import noise_of_bins
 from ..privacy.victim_loss import VictimLoss, victim_losses, worst_adaptive
-from ..progress import Progress, Silent, shown
+from ..progress import Progress, Silent, reporter
 from ..runs.named_nodes import Named
 from ..runs.output import circumstances, json_number, require_folder
 from ..runs.pairwise_losses import pairwise_losses
@@ -55,7 +55,7 @@ def run_account(
 
     Raises: InvalidInput: nodes that are not there, or a folder that cannot be written, before any work.
     """
-    began, screen = time.perf_counter(), shown(progress)
+    began, screen = time.perf_counter(), reporter(progress)
     if out is not None:
         require_folder(out)
     graph, gossip = config.sparse_network()

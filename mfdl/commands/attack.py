@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from ..errors import InvalidInput
-from ..progress import Progress, shown
+from ..progress import Progress, reporter
 from ..runs import options
 from ..runs.options import OnGraph, Option, Protects, require_one_of
 from ..runs.output import circumstances, json_number, require_folder, rounded_up
@@ -122,7 +122,7 @@ def run_attack(
     from ..participation import EveryStep
     from ..runs.named_nodes import Named
 
-    began, screen = time.perf_counter(), shown(progress)
+    began, screen = time.perf_counter(), reporter(progress)
     if out is not None:
         require_folder(out)
     graph, gossip = config.sparse_network()

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from ..errors import InvalidInput
-from ..progress import Progress, Silent, shown
+from ..progress import Progress, Silent, reporter
 from ..runs import options
 from ..runs.options import OnGraph, Option, TakesPart
 from . import terminal
@@ -94,7 +94,7 @@ def run_audit(
     began = time.perf_counter()
     if out is not None:
         require_folder(out)
-    matrix = _audited(config, shown(progress))
+    matrix = _audited(config, reporter(progress))
     if all(cell.result is None for cell in matrix.cells):
         why = matrix.cells[0].why
         raise InvalidInput(f"nothing finite is claimed: {why}; choose another --trust or --mechanism.")

@@ -37,7 +37,7 @@ from ..gossip import Gossip
 from ..objective import OBJECTIVES, Probes
 from ..participation import BallsInBins, Cyclic
 from ..privacy.sampled_exposures import noise_of_bins
-from ..progress import Progress, Silent, shown
+from ..progress import Progress, Silent, reporter
 from ..runs.options import require_one_of
 from ..runs.output import json_number, require_writable, versions
 from .factorize import PER_NODE, SECRET, SPATIAL, FactorizeConfig
@@ -57,7 +57,7 @@ def run_factorize(
         require_writable(Path(out))
     graph, gossip = config.sparse_network()
     groups = None if config.groups is None else factorization.read_groups(config.groups, gossip.labels)
-    job = Job(config, gossip, groups, shown(progress))
+    job = Job(config, gossip, groups, reporter(progress))
     with threadpool_limits(config.jobs):
         began = time.perf_counter()
         solved, grams = job.solve()

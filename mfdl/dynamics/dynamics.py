@@ -21,10 +21,10 @@ import scipy.sparse as sp
 
 from .. import check, matrices
 from ..check import FloatArray
+from ..display import short_repr
 from ..errors import InvalidInput, UnusualSetting
 from ..gossip import Gossip, GossipMatrix
 from ..operators import RecursionMaps
-from ..shown import short_repr
 from ..spec import Entry, Registry
 from ..storable import storable
 

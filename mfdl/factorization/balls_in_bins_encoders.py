@@ -26,12 +26,12 @@ from mfdl_solvers.structured import BinEncoder, solve_form
 
 from .. import check
 from ..check import FloatArray
+from ..display import short_repr
 from ..dynamics import Dynamics
 from ..errors import InvalidInput, UnsupportedMechanism, require_known
 from ..objective import ErrorWeights, NoiseObjective
 from ..participation import BallsInBins
-from ..progress import Progress, shown
-from ..shown import short_repr
+from ..progress import Progress, reporter
 from . import solutions
 from .long_runs import mode_cost
 from .setting import Setting, solver_refusals
@@ -145,7 +145,7 @@ def factorize_bins(
     tried: list[tuple[float, float, BinFactorization | BinEncoder]] = []
     posed: FactorizationProblem | None = None
     every: Iterator[tuple[float, BinFactorization | BinEncoder]]
-    with solver_refusals(), shown(progress).status(f"factorizing {k * b:,} steps in {b:,} bins"):
+    with solver_refusals(), reporter(progress).status(f"factorizing {k * b:,} steps in {b:,} bins"):
         if form == DENSE:
             counted = NoiseObjective(dynamics, k * b, ErrorWeights() if weights is None else weights)
             gram = counted.over_steps() if factor is None else _spread_gram(counted, factor)

@@ -20,10 +20,10 @@ from .. import check
 from ..check import integer_at_least
 from ..dynamics import Dynamics
 from ..errors import UnsupportedMechanism, require_known
-from ..keywords import refusing
 from ..objective import ErrorWeights, SpectralMeasure
 from ..participation import Participation
-from ..progress import Progress, shown
+from ..progress import Progress, reporter
+from ..spec import refusing
 from .setting import Setting, solver_refusals
 from .structured_sensitivity import structured_bound
 from .temporal import problem
@@ -66,7 +66,7 @@ def best_of_form(
     chosen = _form(participation, form, bandwidth, buffers)
     limit = integer_at_least(1, max_iterations=max_iterations)
     cost, patterns = mode_cost(setting, measure), spaced_patterns(participation)
-    with shown(progress).status(f"searching {cost.size:,} steps, {form}"):
+    with reporter(progress).status(f"searching {cost.size:,} steps, {form}"):
         return structured.best_encoder(cost, patterns, chosen, max_iterations=limit).encoder
 
 
@@ -111,7 +111,7 @@ def factorize_long(
     chosen = _form(participation, form, bandwidth, buffers)
     limit = integer_at_least(1, max_iterations=max_iterations)
     cost, patterns = mode_cost(setting, measure), spaced_patterns(participation)
-    with shown(progress).status(f"factorizing {cost.size:,} steps, {form}"):
+    with reporter(progress).status(f"factorizing {cost.size:,} steps, {form}"):
         squared = _squared_sensitivity(participation)
         best = structured.best(cost, patterns, chosen, squared, max_iterations=limit)
         return _bounded(setting, best) if patterns.kind == PERIODIC else best

@@ -22,13 +22,13 @@ from mfdl_solvers import Factorization, FactorizationProblem
 from mfdl_solvers.arithmetic import EPS
 from mfdl_solvers.problem import OPTIMAL, STOPPED, Certified, Stopping, loss_in_range
 
-from .. import check, spatial
+from .. import check, node_covariances
 from ..check import FloatArray
 from ..dynamics import Dynamics
 from ..errors import InvalidInput, require_known
 from ..gossip import Gossip
 from ..objective import ErrorWeights, NoiseObjective
-from ..progress import Progress, shown
+from ..progress import Progress, reporter
 from ..storable import storable
 from . import solutions
 from .groups import checked_coalition, checked_groups, edge_groups, given_groups
@@ -92,7 +92,7 @@ class SpatialFactorization(Certified):
         """F with F F^T = R and who holds its columns, see `spatial.seed_factor`."""
         used = [k for k, part in enumerate(self.parts) if part.any()]  # a seed not worth its noise stays unused
         groups, parts = [self.groups[k] for k in used], [self.parts[k] for k in used]
-        return spatial.seed_factor(self.private_variance, groups, parts, self.num_nodes)
+        return node_covariances.seed_factor(self.private_variance, groups, parts, self.num_nodes)
 
 
 def optimal_covariance(
@@ -136,7 +136,7 @@ def optimal_covariance(
     wanted = checked_stopping(seeds.default_tolerance if tolerance is None else tolerance, max_iterations)
     require_known("method", method, COVARIANCE_SOLVERS)
     gram = node_gram(dynamics, horizon, objective, weights)
-    with shown(progress).status(f"factorizing {dynamics.num_nodes} nodes"):
+    with reporter(progress).status(f"factorizing {dynamics.num_nodes} nodes"):
         best = covariance_for_gram(gram, dynamics.gossip, seeds, wanted, method=method)
     return dataclasses.replace(best, horizon=horizon)
 
@@ -254,7 +254,7 @@ def one_seed_from(
     if not np.abs(R).max() < LARGEST_VARIANCE:
         raise InvalidInput(f"max_inverse_diagonal must leave room for variances of its inverse in float64, got {r:g}.")
     # the inverse that was computed, not the one that was meant, must meet the bound
-    worst = float(spatial.inverse_diagonal((R + R.T) / 2)) / r
+    worst = float(node_covariances.inverse_diagonal((R + R.T) / 2)) / r
     scale = worst * (1 + 4 * n * EPS * float(values[-1] / values[0]))
     R = (R + R.T) / 2 * max(scale, 1.0)
     private = float(1 / values[-1] / r) * (1 - 1e-9)

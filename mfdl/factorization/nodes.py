@@ -20,13 +20,13 @@ from mfdl_solvers.problem import FIXED, OPTIMAL, STOPPED, Stopping, relative_gap
 
 from .. import check
 from ..check import FloatArray
+from ..display import short_repr
 from ..dynamics import Dynamics
 from ..errors import InvalidInput
-from ..keywords import refusing
 from ..objective import ErrorWeights
 from ..participation import Participation
-from ..progress import Progress, shown
-from ..shown import short_repr
+from ..progress import Progress, reporter
+from ..spec import refusing
 from ..storable import storable
 from . import solutions
 from .setting import USUAL_TOLERANCE, Setting, checked_stopping, solver_refusals
@@ -110,7 +110,7 @@ def factorize_nodes(
     labels = _labels_of_nodes(participation, dynamics.num_nodes)
     turns = _Turns(checked_stopping(USUAL_TOLERANCE if tolerance is None else tolerance, max_iterations), allow_stopped)
     grams, began = setting.noise_objective.over_steps_of_nodes(), time.perf_counter()
-    with shown(progress, words=0).bar("factorizing nodes", len(labels)) as advance:
+    with reporter(progress, words=0).bar("factorizing nodes", len(labels)) as advance:
         solved = turns.solved(zip(grams, labels, strict=True), advance)
     return NodeFactorizations(solved, time.perf_counter() - began)
 
@@ -177,7 +177,7 @@ def factorize_classes(
         for u, H in enumerate(setting.noise_objective.over_steps_of_nodes()):
             sums[of_node[u]] += H
     cases = ((H, steps[u]) for H, u in zip(sums, first.tolist(), strict=True))
-    with shown(progress, words=0).bar("factorizing classes of nodes", len(sums)) as advance:
+    with reporter(progress, words=0).bar("factorizing classes of nodes", len(sums)) as advance:
         solved = turns.solved(cases, advance)
     return ClassFactorizations(solved, time.perf_counter() - began, of_node)
 

@@ -12,7 +12,7 @@ from mfdl_solvers import FactorizationProblem
 from mfdl_solvers.arithmetic import EPS
 from mfdl_solvers.problem import STATIONARY, Stopping
 
-from .. import check, spatial
+from .. import check, node_covariances
 from ..check import FloatArray
 from ..dynamics import Dynamics
 from ..objective import ErrorWeights
@@ -52,7 +52,7 @@ def optimal_pairwise(
     posed = FactorizationProblem(node_gram(dynamics, horizon, objective, weights), np.arange(n))
     H, k = posed.normalised.error_gram, posed.exponent
     price = PairwisePrice(graph, q)
-    plain, paired = float(np.trace(H)), float(np.sum(H * spatial.laplacian(graph).toarray()))
+    plain, paired = float(np.trace(H)), float(np.sum(H * node_covariances.laplacian(graph).toarray()))
     ratio, evaluations, notes = _best_ratio(price, plain, paired)
     local, pair = price(ratio) / r, ratio * price(ratio) / r
     edges = edge_groups(dynamics.gossip) if pair else ()
@@ -121,7 +121,7 @@ class PairwisePrice:
     def __init__(self, graph: object, coalition_size: int) -> None:
         self._spectra: list[tuple[FloatArray, FloatArray]] = []
         self.largest_eigenvalue = 0.0
-        for batch, _ in spatial.laplacians_after_deletion(graph, coalition_size):
+        for batch, _ in node_covariances.laplacians_after_deletion(graph, coalition_size):
             values, vectors = np.linalg.eigh(batch)
             self.largest_eigenvalue = max(self.largest_eigenvalue, float(values[:, -1].max(initial=0.0)))
             self._spectra.append((np.clip(values, 0.0, None), vectors**2))

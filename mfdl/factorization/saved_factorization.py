@@ -23,9 +23,9 @@ from mfdl_solvers.structured import BinEncoder, StructuredFactorization
 
 from .. import archive, check
 from ..check import FloatArray
+from ..display import short_repr
 from ..errors import InvalidInput
 from ..participation import Participation
-from ..shown import short_repr
 from ..storable import storable
 from .encoders import Banded, Buffered, Encoder, Inverse, Toeplitz
 from .groups import checked_groups

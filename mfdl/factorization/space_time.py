@@ -29,11 +29,11 @@ from ..check import FloatArray
 from ..dynamics import Dynamics
 from ..errors import InvalidInput
 from ..gossip import Gossip
-from ..keywords import refusing
 from ..noise import JointNoise, NoiseOperator, SpaceTimeNoise
 from ..objective import ErrorWeights
 from ..participation import Participation
-from ..progress import Progress, shown
+from ..progress import Progress, reporter
+from ..spec import refusing
 from ..storable import storable
 from . import solutions
 from .node_covariances import Seeds, SpatialFactorization, covariance_for_gram, default_tolerance, one_seed_from
@@ -142,7 +142,7 @@ def optimal_time_space(
     stopping = checked_stopping(usual if tolerance is None else tolerance, max_iterations)
     given = modes_problem(setting)
     solve = _one_seed if groups is None and coalition_size == 0 else _seed_groups
-    with shown(progress).status(setting.during(TIME_SPACE)):
+    with reporter(progress).status(setting.during(TIME_SPACE)):
         answer = solve(given.normalised, dynamics.gossip, seeds, stopping)
     independent = _independent_of_modes(given.normalised)
     return _answered(TIME_SPACE, setting, began, independent, **answer).shifted(given.exponent)
@@ -173,7 +173,7 @@ def optimal_adapted(
     setting = Setting(dynamics, participation, weights=weights, objective=objective)
     stopping = checked_stopping(ADAPTED_TOLERANCE if tolerance is None else tolerance, max_iterations)
     began, given = time.perf_counter(), modes_problem(setting)
-    with shown(progress).status(setting.during(ADAPTED)):
+    with reporter(progress).status(setting.during(ADAPTED)):
         solved = solutions.solved(per_mode_encoder.solve, given.normalised, stopping=stopping)
     answer = _facts_of(solved) | {"iterations": solved.iterations + solved.kronecker.iterations}
     answer["directions"] = np.asarray(np.linalg.inv(solved.basis).T, dtype=np.float64)
@@ -204,7 +204,7 @@ def optimal_space_time(
     stopping = checked_stopping(USUAL_TOLERANCE if tolerance is None else tolerance, max_iterations)
     began, labels = time.perf_counter(), setting.classes()
     H = setting.noise_objective.over_both()
-    with shown(progress).search(setting.during(SPACE_TIME), stopping.tolerance) as report:
+    with reporter(progress).search(setting.during(SPACE_TIME), stopping.tolerance) as report:
         stopping = dataclasses.replace(stopping, report=report)
         solved = solutions.solved(joint_encoder.solve_dense, H, labels, dynamics.num_nodes, stopping=stopping)
     independent = _independent(labels, np.diagonal(H).reshape(labels.size, -1).sum(axis=1))

@@ -21,10 +21,10 @@ from ..check import FloatArray
 from ..dynamics import Dynamics
 from ..errors import InvalidInput, require_known
 from ..gossip import RandomGossip
-from ..keywords import refusing
 from ..objective import ErrorWeights, EstimatedGram, Probes
 from ..participation import Participation
-from ..progress import Progress, shown
+from ..progress import Progress, reporter
+from ..spec import refusing
 from ..storable import storable
 from . import solutions
 from .encoders import square_root_series
@@ -155,7 +155,7 @@ def solve_problem(
     require_known("solver", solver, SOLVERS)
     if solver == "autodiff" and start is not None:
         raise InvalidInput("start is for solver='dense'; the autodiff solver starts from its parametrisation's own.")
-    with shown(progress).search(f"factorizing {posed.size} steps", stopping.tolerance) as report:
+    with reporter(progress).search(f"factorizing {posed.size} steps", stopping.tolerance) as report:
         stopping = dataclasses.replace(stopping, report=report)
         if solver == "dense":
             solved = solutions.solved(mfdl_solvers.solve, posed, stopping=stopping, start=start)

@@ -125,7 +125,7 @@ def rounds_of(matrices: Iterable[GossipMatrix]) -> tuple[GossipMatrix, ...]:
     """The matrices as a tuple. Raises: InvalidInput: one matrix, or anything else that is no list of them."""
     if not isinstance(matrices, Iterable):
         raise InvalidInput(
-            f"matrices must be a list of gossip matrices, one for each step, got {check.said(matrices)}; give "
+            f"matrices must be a list of gossip matrices, one for each step, got {check.brief(matrices)}; give "
             "mfdl.gossip.sequence([W1, W2, ...]), or one W without a sequence: it is used at every step."
         )
     return tuple(matrices)

@@ -86,7 +86,7 @@ def _array(given: ArrayLike) -> NDArray[Any]:
     if array.dtype.kind in "US" or (array.dtype.kind == "O" and not array.ndim):
         raise InvalidInput(
             "encoder must be a numeric array of shape (T, T), or an encoder with structure, got "
-            f"{check.said(given)}; a mechanism by its name is mfdl.algorithms.build(name, dynamics, participation)."
+            f"{check.brief(given)}; a mechanism by its name is mfdl.algorithms.build(name, dynamics, participation)."
         )
     return array
 

@@ -24,8 +24,8 @@ from mfdl_solvers.encoders import Encoder
 
 from .. import check
 from ..check import FloatArray
+from ..display import short_repr
 from ..errors import InvalidInput
-from ..shown import short_repr
 from .base import NoiseOperator
 from .encoder_arguments import content
 

@@ -11,8 +11,7 @@ In: `Dynamics`, a number of steps, `ErrorWeights`. Out: methods of one object,
 - `noise_error`, the value itself for a noise operator.
 """
 
-from .counted_models import OBJECTIVES
-from .error_weights import ErrorWeights
+from .counted_models import OBJECTIVES, ErrorWeights
 from .estimated_grams import Estimate, EstimatedGram, Probes
 from .noise_objective import NoiseObjective
 from .spectra import SpectralMeasure

@@ -13,12 +13,13 @@ import functools
 
 import numpy as np
 
+from mfdl_solvers.arithmetic import blas_threads
+
 from .. import check
 from ..check import FloatArray
 from ..errors import InvalidInput
 from ..gossip import RandomGossip
 from ..gossip.randomized import Moments
-from ..threads import blas_threads
 from .counted_models import CountedModels, finite_gram
 from .estimated_grams import EstimatedGram, Probes, checked_probes
 from .time_grams import over_steps

@@ -15,15 +15,14 @@ import numpy as np
 import scipy.linalg
 import scipy.sparse as sp
 
+from mfdl_solvers.arithmetic import blas_threads
 from mfdl_solvers.structured import ModeCost
 
 from .. import check
 from ..check import FloatArray
 from ..dynamics.responses import ByModes, Entries
 from ..errors import InvalidInput, UnsupportedMechanism
-from ..threads import blas_threads
-from .counted_models import CountedModels
-from .error_weights import ErrorWeights
+from .counted_models import CountedModels, ErrorWeights
 
 MAX_DENSE = 5000
 """Nodes up to which eigenvectors are computed: minutes, and three arrays of 200 MB."""

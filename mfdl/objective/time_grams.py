@@ -1,4 +1,6 @@
-"""H over steps: the cost of independent unit noise at each step, alike at all nodes, in the counted models.
+"""H over steps, nodes, and both: the cost of noise in the counted models.
+
+H over steps is the cost of independent unit noise at each step, alike at all nodes.
 
 Plain gossip with every model counted alike has
 
@@ -26,13 +28,16 @@ import functools
 from collections.abc import Iterator
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import ArrayLike
+
+from mfdl_solvers.arithmetic import blas_threads
 
 from ..check import FloatArray
 from ..dynamics.responses import Averaging, ByModes, ByNodes, Entries
 from ..errors import UnsupportedMechanism
 from ..gossip.changing import presence
-from ..threads import blas_threads
+from ..noise.joint import require_joint_size
 from .counted_models import CountedModels, finite_gram
 from .spectra import MAX_DENSE, Modes, SpectralMeasure, known_measure
 
@@ -201,3 +206,59 @@ def _of_released(counted: CountedModels) -> FloatArray:
     blocks = (counted.all_effects(averaging, form[:, at : at + width]).reshape(T, -1) for at in starts)
     H = functools.reduce(np.add, (e @ e.T for e in blocks))
     return np.asarray((H + H.T) / 2)
+
+
+def over_nodes(counted: CountedModels) -> FloatArray:
+    """See `NoiseObjective.over_nodes`."""
+    gossip, n = counted.dynamics.gossip, counted.dynamics.num_nodes
+    if counted.released is not None:
+        return finite_gram(lambda: _node_gram_of_released(counted))
+    has_modes = counted.node_factor is None and gossip.is_constant and gossip.at(0).is_symmetric
+    if has_modes and counted.num_steps * counted.dynamics.step_weights(0).nnz > n * n:
+        with blas_threads(n):
+            return finite_gram(lambda: _by_modes(counted))
+    return finite_gram(lambda: _node_gram(counted))
+
+
+def _by_modes(counted: CountedModels) -> FloatArray:
+    """U f(lam) U^T, f(lam) the cost of an injection in each mode."""
+    modes = Modes.of(counted)
+    assert modes is not None
+    costs = counted.fresh_costs(modes.averaging, np.ones_like(modes.lam))
+    H: FloatArray = (modes.vectors * costs) @ modes.vectors.T
+    return (H + H.T) / 2
+
+
+def _node_gram(counted: CountedModels) -> FloatArray:
+    F = sp.eye_array(counted.dynamics.num_nodes) if counted.node_factor is None else counted.node_factor
+    H = counted.fresh_costs(ByNodes(counted.dynamics), sp.csr_array(F.T @ F))
+    return (H + H.T) / 2
+
+
+def _node_gram_of_released(counted: CountedModels) -> FloatArray:
+    """The steps summed one by one."""
+    steps = counted.effects(ByNodes(counted.dynamics), counted.form)
+    H = functools.reduce(np.add, (e @ e.T for _, e in steps))
+    return np.asarray((H + H.T) / 2)
+
+
+def over_both(counted: CountedModels) -> FloatArray:
+    """See `NoiseObjective.over_both`."""
+    n, T = counted.dynamics.num_nodes, counted.num_steps
+    require_joint_size(T, n, "use adapted or time-space, which scale")
+    if counted.released is not None:
+        e = counted.all_effects(ByNodes(counted.dynamics), counted.form).reshape(T * n, -1)
+        return finite_gram(lambda: e @ e.T)
+    return finite_gram(lambda: _sum_of_steps(counted))
+
+
+def _sum_of_steps(counted: CountedModels) -> FloatArray:
+    n, size = counted.dynamics.num_nodes, counted.dynamics.num_nodes * counted.num_steps
+    every = np.arange(n)
+    H = np.zeros((size, size))
+    for r, y in enumerate(counted.responses(ByNodes(counted.dynamics), (every, every))):
+        if counted.step_weights[r]:
+            models = counted.of_nodes(y)
+            rows = models.reshape(models.shape[0], -1)
+            H[: rows.shape[1], : rows.shape[1]] += counted.step_weights[r] * (rows.T @ rows)
+    return H

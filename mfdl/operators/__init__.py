@@ -1,6 +1,6 @@
 """Structured linear operators over time x nodes, as scipy `LinearOperator`s with a dense form for oracles."""
 
-from .recursions import OutputRecursion, RecursionMaps, StateRecursion, WeightedStates
+from .linear_recursions import OutputRecursion, RecursionMaps, StateRecursion, WeightedStates
 from .structured import Kronecker, Selection, StructuredOperator
 
 __all__ = [

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from mfdl_solvers.pattern_sets import PatternSet
 
 from .. import check
+from ..display import short_repr
 from ..errors import InvalidInput, UnsupportedMechanism
-from ..shown import short_repr
 from ..storable import storable
 from .schemes import Participation
 

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from mfdl_solvers.pattern_sets import Listed, OnePerBlock, Pattern, PatternSet, Periodic, Separated
 
 from .. import check
+from ..display import short_repr
 from ..errors import InvalidInput, UnsupportedMechanism
-from ..shown import short_repr
 from ..spec import Entry, Registry
 from ..storable import storable
 

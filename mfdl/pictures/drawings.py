@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 from numpy.typing import ArrayLike, NDArray
 
-from ..shown import less_rounding
+from ..display import less_rounding
 from .looks import contrast
 from .style import (
     CHARACTER,

@@ -37,7 +37,7 @@ from ..algorithms.round import MAPS
 from ..check import FloatArray
 from ..entries import fraction_of
 from ..floats import UNIT
-from ..operators.recursions import Map
+from ..operators.linear_recursions import Map
 from ..trust.view import AlgorithmView, Knowledge, View, combined
 from ..trust.view_matrices import GivenModels
 

@@ -34,16 +34,16 @@ from scipy.sparse.linalg import LinearOperator
 
 from .. import check
 from ..algorithms import LinearAlgorithm
-from ..axes import TimeNodeAxis
 from ..check import FloatArray
+from ..display import short_repr
 from ..entries import exact_entries, refuse_huge
 from ..errors import InvalidInput, require_known
 from ..factorization.structured_sensitivity import structured_bound
 from ..floats import EPS, UNIT
+from ..operators.structured import TimeNodeAxis
 from ..participation import Participation
 from ..sensitivity.elliptope import TOLERANCE
 from ..sensitivity.patterns import METHODS, PatternBound, bounds, diagonal_bounds
-from ..shown import short_repr
 from ..storable import storable
 from ..trust import TrustModel
 from .exact_arithmetic import MAX_ENTRIES, independent_rows, range_of

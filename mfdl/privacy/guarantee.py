@@ -20,9 +20,9 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from .. import check
+from ..display import Shown
 from ..errors import InvalidInput, UnsupportedMechanism
 from ..files import atomic_write_text
-from ..shown import Shown
 from ..trust.view import RELEASES
 from . import gaussian, guarantee_texts
 from .curves import PrivacyCurve
@@ -382,7 +382,7 @@ def lipschitz_notes(lipschitz: float | None) -> tuple[str, ...]:
 
 def texts(**named: Any) -> tuple[str, ...]:
     """A tuple of texts. Raises: InvalidInput: anything else."""
-    name, given = check.one(named)
+    name, given = check.name_and_value(named)
     items = check.listed("texts", **named)
     if not all(isinstance(text, str) for text in items):
         raise InvalidInput(f"{name} must be a list of texts, got {given!r}.")
@@ -399,7 +399,7 @@ def _of_victims(given: Any, worst: PrivacyCurve) -> Victims:
     try:
         pairs = tuple((label, curve) for label, curve in given)
     except (TypeError, ValueError):
-        raise InvalidInput(f"victims must be pairs of a label and its curve, got {check.said(given)}.") from None
+        raise InvalidInput(f"victims must be pairs of a label and its curve, got {check.brief(given)}.") from None
     labels = {label for label, _ in pairs if isinstance(label, str)}
     if len(labels) != len(pairs):
         raise InvalidInput("victims must name each victim once, by a text.")

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from .. import check
+from ..display import rounded_up
 from ..errors import InvalidInput
-from ..shown import rounded_up
 from .curves import PrivacyCurve, curve_from_dict, curve_to_dict
 
 if TYPE_CHECKING:
@@ -249,4 +249,4 @@ def _victims(given: Any) -> Victims:
     try:
         return tuple((label, curve_from_dict(curve)) for label, curve in given)
     except (TypeError, ValueError):
-        raise InvalidInput(f"victims must be pairs of a label and its curve, got {check.said(given)}.") from None
+        raise InvalidInput(f"victims must be pairs of a label and its curve, got {check.brief(given)}.") from None

@@ -11,9 +11,8 @@ from numpy.typing import ArrayLike
 from scipy.sparse.csgraph import dijkstra
 
 from ..algorithms import LinearAlgorithm
+from ..display import Shown, data_frame
 from ..errors import require_known
-from ..shown import Shown
-from ..tables import data_frame
 from .guarantee import DELTA
 
 if TYPE_CHECKING:

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 from .. import check
 from ..algorithms import LinearAlgorithm
 from ..algorithms.registry import misplaced
+from ..display import rounded_up
 from ..errors import InvalidInput
 from ..participation import BallsInBins, Participation, PoissonSampling
 from ..progress import Progress
-from ..shown import rounded_up
 from ..trust.view import View
 from . import gaussian, questions
 from .curves import PrivacyCurve

@@ -21,11 +21,11 @@ import numpy as np
 
 from .. import check
 from ..algorithms import LinearAlgorithm
+from ..display import short_repr
 from ..errors import InvalidInput, require_known
 from ..participation import Participation
-from ..progress import Progress, shown
+from ..progress import Progress, reporter
 from ..sensitivity.patterns import MAX_ENUMERATED, METHODS
-from ..shown import short_repr
 from ..trust import TrustModel
 from ..trust.view import AlgorithmView, View
 from . import gaussian
@@ -200,7 +200,7 @@ def victim_losses(
     scheme = asked_participation(algorithm, participation)
     scheme.require_nodes(algorithm.num_nodes)
     if victims is not None and not isinstance(victims, Iterable):
-        raise InvalidInput(f"victims must be a list of node indices, or None for all, got {check.said(victims)}.")
+        raise InvalidInput(f"victims must be a list of node indices, or None for all, got {check.brief(victims)}.")
     wanted = None if victims is None else {check.integer_at_least(0, victim=u) for u in victims}
     if wanted and max(wanted) >= algorithm.num_nodes:
         raise InvalidInput(f"victim must be a node index below {algorithm.num_nodes}, got {max(wanted)}.")
@@ -210,15 +210,15 @@ def victim_losses(
     require_known("method", method, METHODS)
     request = _Asked(algorithm, scheme, release, method, lipschitz, unit)
     worst: dict[int, VictimLoss] = {}
-    reporter = shown(progress, words=0)
+    report = reporter(progress, words=0)
     sets: Iterable[tuple[TrustModel, list[int]]] = (
         (model, [u for u in honest if wanted is None or u in wanted]) for model, honest in trust.members(algorithm)
     )
     total = None
-    if reporter.counts:
+    if report.counts:
         sets = list(sets)
         total = sum(len(chosen) for _, chosen in sets)
-    with reporter.bar(f"losses of {algorithm.name} under {trust.name}", total) as advance:
+    with report.bar(f"losses of {algorithm.name} under {trust.name}", total) as advance:
         for model, chosen in sets:
             for u, loss in zip(chosen, request.against(model, chosen), strict=True) if chosen else ():
                 worst[u] = _worse(worst[u], loss) if u in worst else loss

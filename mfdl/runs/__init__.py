@@ -28,7 +28,7 @@ __all__ = ["Cell", "Engine", "Store", "SweepConfig", "Tuning", "rows", "run_cell
 
 def __getattr__(name: str) -> Any:
     if name not in _EXPORTS:
-        from ..submodules import submodule
+        from ..extensions import submodule
 
         return submodule(__name__, name)
     globals()[name] = value = getattr(importlib.import_module(_EXPORTS[name]), name)

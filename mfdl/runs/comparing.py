@@ -26,7 +26,7 @@ from ..mechanism import Mechanism
 from ..metrics import require_measured
 from ..participation import Cyclic
 from ..privacy import gaussian
-from ..progress import Advance, Progress, shown
+from ..progress import Advance, Progress, reporter
 from ..training import distributed, learned, tasks
 from ..training.distributed import Group, current
 from ..training.learned import Baseline, mean_baseline
@@ -73,7 +73,7 @@ def run_comparison(
             any work is done or any file is written.
         NotConverged: a mechanism's factorization stopped before its tolerance.
     """
-    plan, screen = Plan(config, shared), shown(progress, words=2)
+    plan, screen = Plan(config, shared), reporter(progress, words=2)
     folder = Folder(Path(out), plan, resume=resume, overwrite=overwrite)
     with files.held_alone(out), screen.bar("comparing", config.total_steps) as report:
         mechanisms: dict[str, Mechanism] = {}

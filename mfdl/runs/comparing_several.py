@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from .. import files
 from ..errors import InvalidInput
-from ..progress import Progress, shown
+from ..progress import Progress, reporter
 from .comparing import Plan, run_comparison
 from .comparison_config import ComparisonConfig
 from .comparison_folder import RESULTS, STEPS
@@ -51,7 +51,7 @@ def run_several(
     for name, values in several.items():
         if len(set(values)) < len(values):
             raise InvalidInput(f"{name} must hold distinct values, got {', '.join(f'{value:g}' for value in values)}.")
-    folder, shared, screen = Path(out), Shared(), shown(progress, words=2)
+    folder, shared, screen = Path(out), Shared(), reporter(progress, words=2)
     require_folder(folder)
     configs = list(_grid(config, several).configs())
     plans = [Plan(config, shared) for config in configs]

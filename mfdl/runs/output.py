@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .. import __version__, shown
+from .. import __version__, display
 from ..errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def rounded_up(value: float | str) -> str:
     >>> rounded_up(10.99721), rounded_up(2.0), rounded_up("inf")
     ('11', '2', 'inf')
     """
-    return shown.rounded_up(float(value), 4)
+    return display.rounded_up(float(value), 4)
 
 
 def mu_rounded_up(value: float | str) -> str:
@@ -88,7 +88,7 @@ def mu_rounded_up(value: float | str) -> str:
     >>> mu_rounded_up(2.0000001), mu_rounded_up("inf")
     ('2.00001', 'inf')
     """
-    return shown.rounded_up(float(value), 6)
+    return display.rounded_up(float(value), 6)
 
 
 def largest_epsilon(result: dict[str, Any]) -> float | str | None:

@@ -19,6 +19,7 @@ from threadpoolctl import threadpool_limits
 from .. import check
 from ..algorithms import LinearAlgorithm
 from ..check import FloatArray
+from ..display import rounded_up
 from ..errors import InvalidInput, require_known
 from ..participation import Participation
 from ..privacy import gaussian
@@ -27,8 +28,7 @@ from ..privacy.loss_tables import LOSS_METRICS, Cells, LossTable
 from ..privacy.losses import PrivacyLosses
 from ..privacy.questions import Question, require_unit
 from ..privacy.victim_loss import VictimLoss, victim_losses
-from ..progress import Progress, shown
-from ..shown import rounded_up
+from ..progress import Progress, reporter
 from ..trust import PNDP, TrustModel
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def pairwise_losses(
         for v in nodes
     )
     losses: dict[int, list[VictimLoss]] = {}
-    screen = shown(progress, words=0)
+    screen = reporter(progress, words=0)
     with contextlib.closing(finished), screen.bar(f"losses of {algorithm.name}, attackers", len(nodes)) as advance:
         for attacker, its_losses in finished:
             losses[attacker] = its_losses

@@ -20,7 +20,7 @@ from ..engines import Engine
 from ..errors import InvalidInput
 from ..factorization.solutions import Solutions
 from ..mechanism import Mechanism
-from ..progress import Progress, shown
+from ..progress import Progress, reporter
 from ..training.run import Run
 from .cells import Cell
 from .comparing import Plan, record_of, trained
@@ -53,7 +53,7 @@ def run_cells(
     folder = store if isinstance(store, Store) else Store(store)
     shared = Shared(Solutions(folder.folder / FACTORIZATIONS))
     cells = list(dict.fromkeys(cell.with_shared(shared) for cell in cells))
-    screen, engine = shown(progress, words=2), engine or Engine()
+    screen, engine = reporter(progress, words=2), engine or Engine()
     with files.held_alone(folder.folder), screen.bar("sweeping", sum(cell.num_steps for cell in cells)) as report:
         report(0, "looking at what is finished")
         folder.begin(cells, header)

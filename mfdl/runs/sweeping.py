@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..engines import Engine
-from ..progress import Progress, shown
+from ..progress import Progress, reporter
 from .cells import Cell
 from .running import run_cells
 from .store import Store, rows
@@ -47,7 +47,7 @@ def sweep(
         config = SweepConfig.load(config, **options)
     elif options:
         raise TypeError(f"give options to the SweepConfig, not beside it: {', '.join(options)}.")
-    store, screen = Store(out), shown(progress, words=2)
+    store, screen = Store(out), reporter(progress, words=2)
     header: dict[str, Any] = {"config": config.options()}
     if config.converted:
         header["converted"] = config.converted

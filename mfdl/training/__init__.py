@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from ..submodules import submodule
+from ..extensions import submodule
 
 
 def __getattr__(name: str) -> ModuleType:

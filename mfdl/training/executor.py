@@ -28,7 +28,7 @@ import torch
 from .. import matrices
 from ..algorithms import LinearAlgorithm
 from ..errors import InvalidInput
-from ..operators.recursions import Map
+from ..operators.linear_recursions import Map
 from .distributed.group import Group
 from .distributed.share import Seen, Share
 

@@ -241,14 +241,14 @@ class ColumnNormals:
 
 def require_key(**named: object) -> None:
     """Refuses, without showing it, what is no NoiseKey."""
-    name, key = check.one(named)
+    name, key = check.name_and_value(named)
     if not isinstance(key, NoiseKey):
         raise InvalidInput(f"{name} must be a NoiseKey, got {type(key).__name__}; use NoiseKey.from_entropy().")
 
 
 def require_bytes(way_out: str, **named: object) -> None:
     """Refuses, without showing it, what is no secret or key of 32 bytes."""
-    name, value = check.one(named)
+    name, value = check.name_and_value(named)
     if not isinstance(value, bytes) or len(value) != SECRET_BYTES:
         got = f"{len(value)} bytes" if isinstance(value, bytes) else type(value).__name__
         raise InvalidInput(f"{name} must be {SECRET_BYTES} bytes, got {got}; {way_out}.")

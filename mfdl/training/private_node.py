@@ -303,7 +303,7 @@ def _require_batch(records: object, **tensors: object) -> None:
             )
     if records is not None and not hasattr(records, "__len__"):
         raise InvalidInput(
-            f"records must be a list of a number for each record, got {check.said(records)}; leave it out, or give "
+            f"records must be a list of a number for each record, got {check.brief(records)}; leave it out, or give "
             "[number] for a batch of one record."
         )
 

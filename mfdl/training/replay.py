@@ -24,8 +24,8 @@ import torch
 
 from .. import check, files, metrics
 from ..errors import InvalidInput
-from ..keywords import takes_fields_of
-from ..progress import Advance, shown
+from ..progress import Advance, reporter
+from ..spec import takes_fields_of
 from . import checkpoint, covered, learned
 from .distributed import Group, current
 from .drawn_batches import batches_of
@@ -55,7 +55,7 @@ def replay(config: ReplayConfig) -> Run:
     runs, folder = [], config.checkpoint_folder
     seeds: Iterable[int | None] = (None,) if config.seeds is None else config.seeds
     doing = f"{config.mechanism.algorithm.name} on {config.task.name}"
-    with shown(config.progress).bar(doing, len(tuple(seeds)) * config.last) as advance:
+    with reporter(config.progress).bar(doing, len(tuple(seeds)) * config.last) as advance:
         for seed in seeds:
             root = _root(config, seed)
             place = None if folder is None else Path(folder) / f"seed-{seed}"

@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 
 from .. import check, metrics
 from ..check import FloatArray
+from ..display import short_repr
 from ..errors import InvalidInput
 from ..mechanism import Mechanism
 from ..metrics import NotPrivate
 from ..noise_scale import CalibratedView
-from ..progress import Progress, shown
-from ..shown import short_repr
+from ..progress import Progress, reporter
 from . import covered
 from .keys import NoiseKey, require_key
 from .tasks import Task
@@ -142,10 +142,10 @@ class ReplayConfig:
             covered.divisors(mechanism, task, self.fed_every, 0)
         check.device(device=self.device)
         if not isinstance(self.checkpoint_folder, str | os.PathLike | None):
-            given = check.said(self.checkpoint_folder)
+            given = check.brief(self.checkpoint_folder)
             raise InvalidInput(f"checkpoint_folder must be a path, got {given}; leave it out to write nothing.")
         check.trained_in(dtype=self.dtype)
-        shown(self.progress)
+        reporter(self.progress)
         if self.on_evaluation is not None and not callable(self.on_evaluation):
             raise InvalidInput(f"on_evaluation must be a function of one argument, got {self.on_evaluation!r}.")
         if self.eval_every is not None:

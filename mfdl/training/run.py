@@ -14,13 +14,12 @@ from numpy.typing import NDArray
 
 from .. import archive, check, graphs, metrics
 from ..algorithms.registry import shortsighted
+from ..display import Shown, data_frame, short_repr
 from ..errors import InvalidInput, require_known
 from ..gossip.sequences import communication_graph
 from ..mechanism import MECHANISM, Mechanism
 from ..metrics import NotPrivate, not_private_fields
-from ..shown import Shown, short_repr
 from ..storable import storable
-from ..tables import data_frame
 from ..trust import TrustModel
 from .covered import statement
 from .learned import Baseline, Ended, Judged, mean_baseline

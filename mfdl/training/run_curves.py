@@ -10,12 +10,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from ..display import rounded_up
 from ..errors import InvalidInput, require_known
 from ..mechanism import Mechanism
 from ..metrics import WORDS, is_accuracy
 from ..pictures.curves import Curves, draw_curves, draw_over_steps
 from ..pictures.looks import looks_of
-from ..shown import rounded_up
 from .learned import AT_BEST, Judged
 from .run import judged
 

@@ -19,9 +19,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from .. import check
 from ..algorithms import LinearAlgorithm
+from ..display import short_repr
 from ..entries import exact_entries
 from ..errors import InvalidInput
-from ..shown import short_repr
 from ..spec import Entry, Registry
 from ..storable import storable
 from .view import RELEASES, AlgorithmView, Knowledge
@@ -192,7 +192,7 @@ class TrustModel(abc.ABC):
 
 def _require_release(release: str) -> None:
     if not isinstance(release, str) or release not in RELEASES:
-        raise InvalidInput(f"release must be one of {', '.join(RELEASES)}, got {check.said(release)}.")
+        raise InvalidInput(f"release must be one of {', '.join(RELEASES)}, got {check.brief(release)}.")
 
 
 def nodes_of(algorithm: LinearAlgorithm, nodes: Sequence[int | str]) -> tuple[int, ...]:

@@ -28,7 +28,7 @@ def _together(nodes: Sequence[int | str]) -> str:
 
 def _listed(least: int, **named: Any) -> tuple[int | str, ...]:
     """Nodes as a tuple: a list of at least `least` of them, each an index or a label as text."""
-    name, nodes = check.one(named)
+    name, nodes = check.name_and_value(named)
     if isinstance(nodes, np.ndarray):
         nodes = nodes.tolist()
     if isinstance(nodes, str) or not isinstance(nodes, Sequence) or len(nodes) < least:

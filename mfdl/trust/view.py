@@ -27,13 +27,13 @@ from scipy.sparse.linalg import LinearOperator, aslinearoperator
 from .. import check
 from ..algorithms import LinearAlgorithm
 from ..algorithms.flow import Flow, flow
-from ..axes import TimeNodeAxis
 from ..check import FloatArray
+from ..display import short_repr
 from ..entries import Stacked, entries_and_operator, refuse_huge, rounding_of, to_dense, without_columns
 from ..errors import InvalidInput, UnsupportedMechanism
 from ..floats import UNIT
 from ..operators import OutputRecursion, WeightedStates
-from ..shown import short_repr
+from ..operators.structured import TimeNodeAxis
 from .view_matrices import GivenModels, ViewMatrices, masked
 
 Mask = NDArray[np.bool_]

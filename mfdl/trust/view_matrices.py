@@ -24,11 +24,11 @@ from scipy.sparse.linalg import LinearOperator, aslinearoperator
 
 from .. import check
 from ..algorithms.workloads import RESIDUAL, Matrix
-from ..axes import TimeNodeAxis
 from ..check import FloatArray
 from ..entries import exact_entries, to_dense
 from ..errors import InvalidInput, UnsupportedMechanism
 from ..floats import RANK_TOLERANCE
+from ..operators.structured import TimeNodeAxis
 
 
 class ViewMatrices:
@@ -170,7 +170,7 @@ def _row_steps(row_steps: ArrayLike | None, A: Any, axis: TimeNodeAxis) -> NDArr
     ):
         raise InvalidInput(
             f"row_steps must be {A.shape[0]} steps below {axis.num_steps}, one for each row, got "
-            f"{check.said(row_steps)} of shape {steps.shape}."
+            f"{check.brief(row_steps)} of shape {steps.shape}."
         )
     has_gradient = (A.toarray() if sp.issparse(A) else A) != 0
     last = np.where(has_gradient.any(axis=1), axis.size - 1 - has_gradient[:, ::-1].argmax(axis=1), 0) // axis.num_nodes

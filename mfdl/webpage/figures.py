@@ -14,6 +14,7 @@ from markupsafe import Markup
 from matplotlib import figure as matplotlib_figure
 
 from ..check import FloatArray
+from ..display import ROUNDING
 from ..metrics import WORDS
 from ..pictures.curves import Curves, calm_range, mean_over_nodes
 from ..pictures.drawings import correlated_graph, drawn_pairs, signed_scale, signed_text, square_map
@@ -23,7 +24,6 @@ from ..pictures.style import POSITIVE, plain
 from ..pictures.themed_svg import themed_svg
 from ..runs.output import rounded_up
 from ..runs.privacy_plots import by_distance
-from ..shown import ROUNDING
 from .rebuilt import MechanismDetails
 from .run_groups import ComparableRuns, RunGroup, TrustPanel
 from .source import Source

@@ -23,7 +23,7 @@ from ..pictures.looks import DARK, LIGHT, LINES, WORDS, readable, series_looks
 from ..pictures.style import plain
 from ..pictures.themed_svg import themed_svg
 from ..progress import Progress, Silent
-from ..progress import shown as progress_screen
+from ..progress import reporter as progress_screen
 from ..runs import columns
 from ..runs.output import mu_rounded_up, require_writable, rounded_up
 from . import DATA, PAGE, figures, source

@@ -25,7 +25,7 @@ from mfdl.factorization.encoders import Banded, Buffered, Inverse, Toeplitz
 from mfdl.gossip.matrix import GossipMatrix
 from mfdl.graphs import SparseGraph
 from mfdl.noise import IndependentNoise, NoiseOperator, SpaceTimeNoise
-from mfdl.objective import OBJECTIVES, ErrorWeights, estimated_grams, gradient_noise, time_grams
+from mfdl.objective import OBJECTIVES, ErrorWeights, estimated_grams, noise_objective, time_grams
 from mfdl.participation import Cyclic
 from mfdl.runs.comparing import run_comparison
 from mfdl.runs.comparison_config import ComparisonConfig
@@ -310,7 +310,7 @@ def large(monkeypatch):
     """A function that makes graphs of more nodes than given large ones."""
 
     def above(nodes):
-        for module in (gradient_noise, sys.modules["mfdl.algorithms.noise_error"]):
+        for module in (noise_objective, sys.modules["mfdl.algorithms.noise_error"]):
             monkeypatch.setattr(module, "MAX_DENSE", nodes)
 
     return above

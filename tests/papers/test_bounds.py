@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
 import mfdl_papers as papers
-from mfdl import gossip, graphs, spatial
+from mfdl import gossip, graphs, node_covariances
 from mfdl.decor_search import COROLLARY_RANGE
 from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.privacy import gaussian
@@ -179,7 +179,7 @@ def test_decor_theorem_is_never_below_the_accountant(graph, q, local, pair):
 def test_decor_accountant_equals_the_view_of_the_colluders(graph, local, pair):
     """One step: messages g + [local I, pair N] z, with the colluders' own noises and the seeds of their edges known."""
     n = len(graph)
-    N = spatial.incidence(graph).toarray()
+    N = node_covariances.incidence(graph).toarray()
     worst = 0.0
     for q, colluders in ((1, [0]), (2, [0, n - 1])):
         known_edges = N[colluders].any(axis=0)
@@ -277,7 +277,7 @@ def test_whisper_prints_too_little_where_corn_bounds():
 
 def test_corn_with_pairwise_covariance_is_the_decor_accountant():
     G = graphs.load("florentine")
-    R = spatial.decor_covariance(spatial.laplacian(G), 0.7, 1.3)
+    R = node_covariances.decor_covariance(node_covariances.laplacian(G), 0.7, 1.3)
     computed = papers.corn_renyi(R, clip_norm=0.5, num_steps=9)
     expected = papers.decor_accountant(G, sigma_local=0.7, sigma_pair=1.3, clip_norm=0.5, num_steps=9)
     assert_allclose(computed.value, expected.value, rtol=1e-12)

@@ -19,7 +19,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import mfdl_papers as papers
 import mfdl_solvers
-from mfdl import Cyclic, Dynamics, EveryStep, algorithms, gossip, graphs, spatial, trust
+from mfdl import Cyclic, Dynamics, EveryStep, algorithms, gossip, graphs, node_covariances, trust
 from mfdl.decor_search import COROLLARY_RANGE
 from mfdl.errors import InvalidInput
 from mfdl.factorization import optimal_covariance, optimal_pairwise, problem, square_root_encoder
@@ -228,13 +228,13 @@ def test_the_reversed_constraint_is_met_by_vanishing_noise():
     objective, epsilon = [], []
     for k in range(2, 40):
         R = 2.0**-k * np.eye(5)
-        assert spatial.inverse_diagonal(R) >= r
+        assert node_covariances.inverse_diagonal(R) >= r
         objective.append(one_step_error(W, R))
-        epsilon.append(gaussian.epsilon_from_mu(2 * math.sqrt(spatial.inverse_diagonal(R)), DELTA))
+        epsilon.append(gaussian.epsilon_from_mu(2 * math.sqrt(node_covariances.inverse_diagonal(R)), DELTA))
     assert objective[-1] < 1e-11
     assert epsilon[-1] > 1e11
     solved = optimal_covariance(Dynamics(W), max_inverse_diagonal=r)
-    assert spatial.inverse_diagonal(solved.covariance) <= r * (1 + 1e-9)
+    assert node_covariances.inverse_diagonal(solved.covariance) <= r * (1 + 1e-9)
     assert solved.lower_bound > 1
 
 
@@ -244,15 +244,15 @@ def test_independent_disjoint_edges_are_not_enough(at_nodes, victim, loss):
 
     With local variance 1 and ever more pairwise noise each node is promised 1/3.
     """
-    pair, Lap = 1e3, spatial.laplacian("path:n=3").toarray()
+    pair, Lap = 1e3, node_covariances.laplacian("path:n=3").toarray()
     disjoint = [e for e in itertools.combinations([(0, 1), (1, 2)], 2) if not set(e[0]) & set(e[1])]
     assert not disjoint
     v = np.array(at_nodes, dtype=float)
     true = np.eye(3) + pair**2 * np.outer(v, v)
-    promised = spatial.decor_covariance(Lap, 1.0, pair)
+    promised = node_covariances.decor_covariance(Lap, 1.0, pair)
     assert np.abs(true - promised).max() >= pair**2
-    assert_allclose(spatial.inverse_diagonal_by_node(promised)[victim], 1 / 3, rtol=1e-5)
-    assert_allclose(spatial.inverse_diagonal_by_node(true)[victim], loss, rtol=1e-5)
+    assert_allclose(node_covariances.inverse_diagonal_by_node(promised)[victim], 1 / 3, rtol=1e-5)
+    assert_allclose(node_covariances.inverse_diagonal_by_node(true)[victim], loss, rtol=1e-5)
     F = algorithms.decor(Dynamics(MH("path:n=3")), EveryStep(1), sigma_local=1.0, sigma_pair=pair).noise.to_dense()
     assert_allclose(F @ F.T, promised, rtol=1e-12)
 
@@ -314,7 +314,7 @@ def test_without_private_noise_a_shared_seed_may_still_be_regular(spec):
     best = optimal_covariance(dynamics, groups=everybody, private=False)
     assert best.private_variance == 0
     assert np.linalg.eigvalsh(best.covariance)[0] > 0.1
-    assert spatial.inverse_diagonal(best.covariance) <= 1 + 1e-9
+    assert node_covariances.inverse_diagonal(best.covariance) <= 1 + 1e-9
     assert_allclose(best.loss, optimal_covariance(dynamics).loss, rtol=2e-3)
 
 
@@ -324,7 +324,7 @@ def test_pairwise_noise_may_be_no_better_than_local_noise(seed, gain):
     best = optimal_pairwise(dynamics)
     assert (best.sigma_pair == 0) == (gain == 0)
     assert_allclose(1 - best.loss / best.independent_loss, gain, atol=5e-4)
-    W, Lap = dynamics.gossip.dense(), spatial.laplacian(dynamics.gossip.graph()).toarray()
+    W, Lap = dynamics.gossip.dense(), node_covariances.laplacian(dynamics.gossip.graph()).toarray()
     losses = []
     for x in np.geomspace(1e-4, 1e4, 80):
         R = np.eye(20) + x * Lap

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
-from mfdl import gossip, graphs, spatial
+from mfdl import gossip, graphs, node_covariances
 from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput
 from mfdl.gossip import mixing_parameter
@@ -85,7 +85,7 @@ def test_pairwise_error_is_lemma_8(W, pair):
     assert_allclose(computed, pair**2 * np.trace(weights @ L @ weights.T), **CLOSE)
     assert_allclose(computed, pair**2 * columns, **CLOSE)
     assert_allclose(computed, 2 * heterogeneity(W) * len(edges) * pair**2, **CLOSE)
-    assert_allclose(computed, one_step_error(W, spatial.decor_covariance(L, 0.0, pair)), **CLOSE)
+    assert_allclose(computed, one_step_error(W, node_covariances.decor_covariance(L, 0.0, pair)), **CLOSE)
 
 
 @settings(deadline=None)
@@ -146,8 +146,8 @@ def test_the_printed_weights_without_self_weight_are_worse_still():
 def test_published_constants_of_16_nodes(graph, edges, connectivity, after_one, H, p):
     W = gossip.metropolis_hastings(graph)
     assert len(edges_of(W)) == edges
-    assert_allclose(np.linalg.eigvalsh(spatial.laplacian(graph).toarray())[1], connectivity, atol=5e-5)
-    assert_allclose(spatial.algebraic_connectivity_after_deletion(graph, 1), after_one, atol=5e-4)
+    assert_allclose(np.linalg.eigvalsh(node_covariances.laplacian(graph).toarray())[1], connectivity, atol=5e-5)
+    assert_allclose(node_covariances.algebraic_connectivity_after_deletion(graph, 1), after_one, atol=5e-4)
     assert_allclose(heterogeneity(W), H, atol=5e-5)
     assert_allclose(mixing_parameter(W), p, atol=5e-5)
 
@@ -167,7 +167,7 @@ def test_average_error_is_the_variance_of_the_mean(W, seed):
 @given(graph=connected_graphs(min_nodes=2, max_nodes=8))
 def test_pairwise_noise_cancels_in_the_average_of_metropolis_hastings_only(graph):
     """1^T W N = 0 for every edge exactly when columns sum to 1; uniform weights do so on regular graphs only."""
-    L, N = spatial.laplacian(graph).toarray(), spatial.incidence(graph).toarray()
+    L, N = node_covariances.laplacian(graph).toarray(), node_covariances.incidence(graph).toarray()
     assert average_error(gossip.metropolis_hastings(graph), L) < 1e-14  # rounding of sums up to 8
     W = gossip.uniform(graph)
     regular = len({degree for _, degree in graph.degree}) == 1
@@ -282,6 +282,6 @@ def test_bad_arguments_are_refused(call, message):
 
 
 def test_sparse_covariances_and_graphs_without_edges():
-    assert_allclose(one_step_error(RING, spatial.laplacian("ring:n=16")), pairwise_error(RING, 1.0))
+    assert_allclose(one_step_error(RING, node_covariances.laplacian("ring:n=16")), pairwise_error(RING, 1.0))
     alone = gossip.from_array([[1.0]])
     assert heterogeneity(alone) == heterogeneity(alone, of="rows") == pairwise_error(alone, 1.0) == 0.0

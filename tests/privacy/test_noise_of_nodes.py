@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
 import mfdl
-from mfdl import gossip, graphs, spatial
+from mfdl import gossip, graphs, node_covariances
 from mfdl.algorithms import decor
 from mfdl.dynamics import Dynamics
 from mfdl.participation import Cyclic
@@ -25,7 +25,7 @@ from mfdl.testing import connected_graphs, gossip_matrices
 
 
 def pairwise(graph, own, pair):
-    return sp.csr_array(sp.hstack([sp.diags_array(own), pair * spatial.incidence(graph)]))
+    return sp.csr_array(sp.hstack([sp.diags_array(own), pair * node_covariances.incidence(graph)]))
 
 
 @st.composite
@@ -95,7 +95,7 @@ def test_a_part_without_noise_of_its_own_at_some_node_is_not_told():
 @given(graph=connected_graphs(max_nodes=9), seed=st.integers(0, 99), pair=st.sampled_from([0.1, 1.0, 30.0]))
 def test_both_ends_hold_the_inverse_and_meet_on_small_graphs(graph, seed, pair):
     rng = np.random.default_rng(seed)
-    R = spatial.incidence(graph) * rng.uniform(0.5, 2, graph.number_of_edges()) * pair
+    R = node_covariances.incidence(graph) * rng.uniform(0.5, 2, graph.number_of_edges()) * pair
     P = sp.csr_array(R @ R.T)
     lower, upper = inverse_diagonal(P, np.arange(P.shape[0]))
     exact = np.diagonal(np.linalg.inv(np.eye(P.shape[0]) + P.toarray()))
@@ -105,7 +105,7 @@ def test_both_ends_hold_the_inverse_and_meet_on_small_graphs(graph, seed, pair):
 
 
 def test_who_looks_further_encloses_more_tightly(monkeypatch):
-    L = spatial.laplacian("regular:n=200,degree=6,seed=1")
+    L = node_covariances.laplacian("regular:n=200,degree=6,seed=1")
     exact, apart = np.diagonal(np.linalg.inv(np.eye(200) + L.toarray())), []
     for ball in (1, 100, 10_000):
         monkeypatch.setattr(noise_of_nodes, "BALL_ENTRIES", ball)

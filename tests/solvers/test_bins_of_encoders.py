@@ -1,4 +1,4 @@
-"""Encoders with structure for balls-in-bins: M against its definition in fractions, gradients, what a search returns."""
+"""Encoders with structure for balls-in-bins: M against its definition in fractions, gradients, results of a search."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from noises import STRUCTURED, OwnNoise, cases, example, structured_encoder
 from numpy.testing import assert_allclose, assert_array_equal
 
-from mfdl import algorithms, gossip, spatial
+from mfdl import algorithms, gossip, node_covariances
 from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput
 from mfdl.factorization.encoders import Inverse, Toeplitz
@@ -114,7 +114,7 @@ def test_a_whole_deployment_that_agreed_on_its_keys():
 
 def test_both_ends_of_an_edge_add_exactly_opposite_noise():
     """Bit for bit, so that an edge sums to exactly zero whatever its scale; edges of a node are added one by one."""
-    incidence = spatial.incidence("star:n=4")
+    incidence = node_covariances.incidence("star:n=4")
     for edge in range(3):
         F = sp.csr_array(incidence[:, [edge]] * 2.1)
         noise = StepNoise(F, sp.csr_array((incidence[:, [edge]] != 0).T), 3, 4)
@@ -299,20 +299,22 @@ def test_reused_pairwise_noise_protects_no_alternating_difference(steps):
 
     It is no larger either: the reused covariance is at least sigma_local^2 I, so its inverse at most 1 / sigma_local^2.
     """
-    L = spatial.laplacian(RING).toarray()
+    L = node_covariances.laplacian(RING).toarray()
     gram = np.linalg.inv(reused_covariance(steps, L))[::16, ::16]  # rows of node 0; all nodes of a ring are alike
     signs = np.array(list(itertools.product((-1.0, 1.0), repeat=steps)))
     losses = np.einsum("ks,st,kt->k", signs, gram, signs)
     assert losses.max() == pytest.approx(steps / LOCAL**2, rel=1e-9)
     assert signs[losses.argmax()].sum() == 0
-    fresh_loss = steps * spatial.inverse_diagonal(spatial.decor_covariance(L, LOCAL, PAIR))
+    fresh_loss = steps * node_covariances.inverse_diagonal(node_covariances.decor_covariance(L, LOCAL, PAIR))
     assert losses.max() / fresh_loss == pytest.approx(7.9, abs=0.05)
     assert losses[-1] < fresh_loss  # a constant gradient is hidden better: all is lost in what changes over time
 
 
 def test_the_published_setting_claims_10_46_and_has_37_99():
     """Ring of 16, 3500 steps (an even number, so that an alternating difference sums to zero), clip norm 1."""
-    claimed = STEPS * spatial.inverse_diagonal(spatial.decor_covariance(spatial.laplacian(RING), LOCAL, PAIR))
+    claimed = STEPS * node_covariances.inverse_diagonal(
+        node_covariances.decor_covariance(node_covariances.laplacian(RING), LOCAL, PAIR)
+    )
     true = STEPS / LOCAL**2
     assert true / claimed == pytest.approx(7.9, abs=0.05)
     assert epsilon(claimed) == pytest.approx(10.46, abs=0.01)
@@ -323,7 +325,7 @@ def test_in_samples_reuse_takes_pairwise_noise_out_of_differences_over_time():
     """Variance of noise_0 - noise_1 at a node: 2 (sigma_local^2 + 2 sigma_pair^2) fresh, 2 sigma_local^2 reused."""
     one = algorithms.decor(Dynamics(gossip.metropolis_hastings(RING)), PART, sigma_local=LOCAL, sigma_pair=PAIR)
     private = StepNoise(LOCAL * np.eye(16), np.eye(16, dtype=bool), T, 16)
-    incidence = spatial.incidence(RING)
+    incidence = node_covariances.incidence(RING)
     pairs = StepNoise(PAIR * incidence, (incidence.T != 0).tocsr(), T, 16)
     keys = HolderKeys.simulated(PAIRWISE_KEY)
     own, shared, stream = (noise_stream(noise, 1.0, keys, D) for noise in (private, pairs, one.noise))

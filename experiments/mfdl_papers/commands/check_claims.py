@@ -11,7 +11,7 @@ from mfdl import files
 from mfdl.commands import terminal
 from mfdl.commands.command import Answer, command
 from mfdl.errors import InvalidInput
-from mfdl.progress import Progress, shown
+from mfdl.progress import Progress, reporter
 from mfdl.runs.options import Config, Jobs, Option, require_one_of
 
 from ..facts import markdown_row
@@ -61,7 +61,7 @@ def run_claims(config: ClaimsConfig, out: Path | None = None, *, progress: Progr
     names = [name for name in _known() if not config.only or name in config.only]
     parallel = joblib.Parallel(n_jobs=config.jobs or min(joblib.cpu_count(), len(names)), return_as="generator")
     rows = []
-    with shown(progress).bar("claims", len(names)) as advance:
+    with reporter(progress).bar("claims", len(names)) as advance:
         for row in parallel(joblib.delayed(_row)(name, config.examples, config.seed) for name in names):
             rows.append(row)
             advance()

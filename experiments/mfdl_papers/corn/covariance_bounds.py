@@ -1,6 +1,6 @@
 """[CorN]: noise with a covariance R over nodes, and the budgets that the paper and its code allow.
 
-The result is a `PublishedBound`; covariances are in `mfdl.spatial`. The first version is in `whisper`.
+The result is a `PublishedBound`; covariances are in `mfdl.node_covariances`. The first version is in `whisper`.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from mfdl import check, spatial
+from mfdl import check, node_covariances
 from mfdl.errors import InvalidInput
 from mfdl.privacy import gaussian
 
@@ -125,4 +125,4 @@ def inverse_diagonal_limit(mu: float, *, clip_norm: float, num_steps: int) -> fl
 def _corn_slope(covariance: Any, clip_norm: float, num_steps: int) -> float:
     C = check.positive(clip_norm=clip_norm)
     T = check.integer_at_least(1, num_steps=num_steps)
-    return 2 * C**2 * T * spatial.inverse_diagonal(covariance)
+    return 2 * C**2 * T * node_covariances.inverse_diagonal(covariance)

@@ -20,9 +20,9 @@ from mfdl import gossip, graphs
 from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput
 from mfdl.factorization import SpatialFactorization, optimal_covariance, optimal_pairwise
-from mfdl.pictures.panels import Panel
+from mfdl.pictures.line_charts import Panel
 from mfdl.privacy import gaussian
-from mfdl.progress import shown
+from mfdl.progress import reporter
 
 from ..figures.published_figures import PublishedFigure, RunScale
 from ..figures.reproduction import Reproduction
@@ -125,7 +125,7 @@ def run_covariances(figure: PublishedFigure, scale: RunScale) -> Reproduction:
     cases: list[Draw] = [(NODES, p, s) for p in densities for s in draws]
     cases += [(n, DENSITY, s) for n in sizes for s in (draws if n <= ONE_DRAW_ABOVE else draws[:1])]
     by_draw: dict[Draw, dict[str, float]] = {}
-    with shown(scale.progress).bar("covariances", len(cases)) as report:
+    with reporter(scale.progress).bar("covariances", len(cases)) as report:
         for case in cases:
             if case not in by_draw:
                 by_draw[case] = traces(*case)
@@ -248,7 +248,7 @@ def run_seed_groups(figure: PublishedFigure, scale: RunScale) -> Reproduction:
     draws, counts = draws_of(scale, 1, 3), scale.pick(QUICK_SEED_COUNTS, SEED_COUNTS)
     lines = {name: np.zeros((len(counts), len(draws))) for name in (OUTSIDER, MEMBER, EDGES)}
     gaps = dict.fromkeys(lines, 0.0)
-    with shown(scale.progress).bar("covariances", len(draws) * (1 + 2 * len(counts))) as report:
+    with reporter(scale.progress).bar("covariances", len(draws) * (1 + 2 * len(counts))) as report:
         for s in draws:
             on = dynamics(DENSITY, s)
             edges = solved(on, None, 1)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from mfdl.pictures.panels import Panel
+from mfdl.pictures.line_charts import Panel
 from mfdl.training import tasks
 
 from ..figures.paired_verdicts import mean_log_ratio, of_means, ordered, tied

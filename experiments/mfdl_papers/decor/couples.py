@@ -12,11 +12,11 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from mfdl import gossip, graphs, spatial
+from mfdl import gossip, graphs, node_covariances
 from mfdl.decor_search import decor_couples
 from mfdl.dynamics import Dynamics
 from mfdl.participation import EveryStep
-from mfdl.pictures.panels import Panel
+from mfdl.pictures.line_charts import Panel
 from mfdl.privacy import gaussian
 
 from ..figures.published_figures import PublishedFigure, RunScale
@@ -49,7 +49,7 @@ def converted(slope: float) -> float:
 
 def published_search(spec: str, epsilon: float) -> list[tuple[Couple, float]]:
     """Couples in order of sigma_local, with the epsilon that they have by the paper's own conversion; C = 1."""
-    eigenvalues, vectors = np.linalg.eigh(spatial.laplacian(graphs.load(spec)).toarray())
+    eigenvalues, vectors = np.linalg.eigh(node_covariances.laplacian(graphs.load(spec)).toarray())
     squares, budget = vectors**2, step_budget(epsilon)
 
     def slope(local: float, pair: float) -> float:

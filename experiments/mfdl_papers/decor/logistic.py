@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from mfdl.pictures.panels import Panel
+from mfdl.pictures.line_charts import Panel
 from mfdl.runs.comparison_config import ComparisonConfig
 
 from ..figures.paired_verdicts import lowest, ordered

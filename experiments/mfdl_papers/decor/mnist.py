@@ -19,8 +19,8 @@ from mfdl.decor_search import POSITIONS, pair_ratios
 from mfdl.dynamics import Dynamics
 from mfdl.factorization import PairwisePrice
 from mfdl.participation import PoissonSampling
-from mfdl.pictures.panels import Panel
-from mfdl.progress import shown
+from mfdl.pictures.line_charts import Panel
+from mfdl.progress import reporter
 from mfdl.training import tasks
 from mfdl.training.replay import replay
 from mfdl.trust import LDP, SecLDP
@@ -114,7 +114,7 @@ def accuracies(wanted: Iterable[MnistRun], figure: PublishedFigure, scale: RunSc
     folder = scale.out / figure.name / "runs"
     results = {cell: json.loads((folder / cell.name).read_text()) for cell in every if (folder / cell.name).exists()}
     missing = [cell for cell in every if cell not in results]
-    with shown(scale.progress).bar("training runs", len(missing)) as report:
+    with reporter(scale.progress).bar("training runs", len(missing)) as report:
         for place, result in engine(scale).run(train, missing):
             files.atomic_write_json(folder / missing[place].name, result)
             results[missing[place]] = result

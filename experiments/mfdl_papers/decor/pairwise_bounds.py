@@ -1,6 +1,6 @@
 """[DECOR]: noise that cancels between neighbours, by its theorem, its accountant and its closed form.
 
-The result is a `PublishedBound`; the covariance itself is in `mfdl.spatial`.
+The result is a `PublishedBound`; the covariance itself is in `mfdl.node_covariances`.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mfdl import check, graphs, spatial
+from mfdl import check, graphs, node_covariances
 from mfdl.check import FloatArray
 from mfdl.decor_search import corollary_noise
 from mfdl.errors import InvalidInput
-from mfdl.keywords import takes_fields_of
+from mfdl.spec import takes_fields_of
 
 from ..facts import errata
 from ..published import PublishedBound
@@ -79,7 +79,7 @@ def decor_theorem(noise: _PairwiseNoise) -> PublishedBound:
     """
     G, q = graphs.load(noise.graph), noise.num_colluders
     local, pair, scale = noise.levels()
-    a = spatial.algebraic_connectivity_after_deletion(G, q)
+    a = node_covariances.algebraic_connectivity_after_deletion(G, q)
     m = G.number_of_nodes() - q
     rest = 0.0 if m == 1 else (1 - 1 / m) / (local + a * pair)
     return PublishedBound(
@@ -105,7 +105,7 @@ def decor_accountant(noise: _PairwiseNoise) -> PublishedBound:
     Args, Raises: those of `decor_theorem`.
     Cost: O(n^3) for each of at most 20,000 coalitions.
     """
-    batches = spatial.laplacians_after_deletion(noise.graph, noise.num_colluders)
+    batches = node_covariances.laplacians_after_deletion(noise.graph, noise.num_colluders)
     return _decor_exact(max(float(noise.slopes(batch).max()) for batch, _ in batches))
 
 

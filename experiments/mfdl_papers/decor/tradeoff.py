@@ -15,7 +15,7 @@ import numpy as np
 from mfdl import graphs
 from mfdl.decor_search import POSITIONS, pair_ratios
 from mfdl.factorization import PairwisePrice
-from mfdl.pictures.panels import Panel
+from mfdl.pictures.line_charts import Panel
 from mfdl.runs.comparison_config import ComparisonConfig
 
 from ..figures.paired_verdicts import lowest, of_means, ordered

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from mfdl import gossip
 from mfdl.check import FloatArray
 from mfdl.gossip import GossipMatrix, mixing_parameter
-from mfdl.spatial import incidence
+from mfdl.node_covariances import incidence
 from mfdl.testing.oracles.dense_views import pairwise_factor
 from mfdl.testing.strategies.graphs import connected_graphs, gossip_matrices
 

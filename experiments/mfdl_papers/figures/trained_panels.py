@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from mfdl.errors import InvalidInput
-from mfdl.pictures.panels import Panel, draw
+from mfdl.pictures.line_charts import Panel, draw
 from mfdl.runs import Cell, Engine, Store, run_cells
 from mfdl.runs.comparison_config import ComparisonConfig
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from mfdl.pictures.panels import Panel
+from mfdl.pictures.line_charts import Panel
 
 from ..figures.paired_verdicts import clear, jackknifed, ordered
 from ..figures.published_figures import PublishedFigure, RunScale

@@ -17,7 +17,7 @@ from mfdl.check import FloatArray
 from mfdl.errors import UnsupportedMechanism
 from mfdl.extensions import PublishedLosses
 from mfdl.gossip import Gossip, GossipMatrix
-from mfdl.keywords import takes_fields_of
+from mfdl.spec import takes_fields_of
 
 from ..facts import errata
 from ..published import FIXED, PublishedBound, node_index

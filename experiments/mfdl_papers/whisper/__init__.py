@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from mfdl import check, spatial
+from mfdl import check, node_covariances
 
 from ..facts import errata
 from ..published import PublishedBound
@@ -25,7 +25,7 @@ def whisper_theorem(covariance: Any, *, delta: float, clip_norm: float = 1.0, nu
     T = check.integer_at_least(1, num_steps=num_steps)
     L = -math.log(check.open_unit(delta=delta))
     R = check.square_array(covariance=covariance)
-    r, n = spatial.inverse_diagonal(R), len(R)
+    r, n = node_covariances.inverse_diagonal(R), len(R)
     return PublishedBound(
         2 * C**2 * T * r / n + r * C * math.sqrt(2 * T * L / n),
         "epsilon",

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from mfdl.privacy import gaussian
-from mfdl.progress import shown
+from mfdl.progress import reporter
 
 from ..corn.covariance_bounds import corn_theorem
 from ..corn.covariance_figures import (
@@ -78,7 +78,7 @@ def run(figure: PublishedFigure, scale: RunScale) -> Reproduction:
     """Both tables."""
     draws = draws_of(scale, 3, 10)
     by_p: dict[float, list[dict[str, float]]] = {}
-    with shown(scale.progress).bar("covariances", len(DENSITIES) * len(draws)) as report:
+    with reporter(scale.progress).bar("covariances", len(DENSITIES) * len(draws)) as report:
         for p in DENSITIES:
             by_p[p] = []
             for seed in draws:

@@ -25,8 +25,8 @@ import numpy as np
 
 from ... import check
 from ...check import FloatArray
+from ...display import rounded_up
 from ...errors import InvalidInput, require_known
-from ...shown import rounded_up
 from .. import gaussian
 from . import random_allocation
 from .base import UP, Pass, PrivacyCurve, least_multiplier, public_mu

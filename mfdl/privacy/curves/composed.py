@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from ... import check
+from ...display import rounded_up
 from ...errors import InvalidInput, UnsupportedMechanism
-from ...shown import rounded_up
 from .. import gaussian
 from .base import UP, PrivacyCurve, json_value
 from .gaussian_dp import Gaussian, require_same_adjacency

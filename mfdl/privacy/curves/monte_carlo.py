@@ -17,8 +17,8 @@ import numpy as np
 
 from ... import check
 from ...check import FloatArray
+from ...display import rounded_up
 from ...errors import InvalidInput
-from ...shown import rounded_up
 from .balls_in_bins import BallsInBinsGaussian
 from .base import Pass, PrivacyCurve, json_value, least_multiplier
 from .importance import Draws, Mixture, Pair
@@ -81,7 +81,7 @@ class MonteCarloCurve(PrivacyCurve):
     def __post_init__(self) -> None:
         check.instance(BallsInBinsGaussian, certified=self.certified)
         if not isinstance(self.sampling, MonteCarlo):
-            raise InvalidInput(f"sampling must be a MonteCarlo, got {check.said(self.sampling)}.")
+            raise InvalidInput(f"sampling must be a MonteCarlo, got {check.brief(self.sampling)}.")
         check.integer_at_least(0, trial=self.trial)
         gram, bins = check.finite_array(2, gram=self.gram), self.certified.bins
         if gram.shape != (bins, bins) or (gram < 0).any() or (gram != gram.T).any() or gram.max() > 1:

@@ -21,8 +21,8 @@ import numpy as np
 
 from ... import check
 from ...check import FloatArray
+from ...display import rounded_up
 from ...errors import UnsupportedMechanism, require_known
-from ...shown import rounded_up
 from .. import gaussian
 from .base import UP, Pass, PrivacyCurve, least_multiplier, public_mu
 from .composed import delta_of, epsilon_of

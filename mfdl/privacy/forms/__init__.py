@@ -24,11 +24,12 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
+from mfdl_solvers.arithmetic import blas_threads
+
 from ... import check
 from ...algorithms import LinearAlgorithm
 from ...errors import UnsupportedMechanism
 from ...matrices import once
-from ...threads import blas_threads
 from ...trust import TrustModel
 from ...trust.view import AlgorithmView, View
 from .base import ViewForm, ViewGram

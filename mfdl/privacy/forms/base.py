@@ -26,9 +26,9 @@ from mfdl_solvers.encoders import Encoder
 
 from ...algorithms import LinearAlgorithm
 from ...check import FloatArray
+from ...display import short_repr
 from ...floats import UNIT
 from ...noise.encoder_arguments import written_out
-from ...shown import short_repr
 from ...trust.view import AlgorithmView, View
 
 AS_THEY_ARE = (

@@ -22,7 +22,7 @@ import numpy as np
 from ... import check
 from ...check import FloatArray
 from ...errors import InvalidInput
-from ...keywords import takes_fields_of
+from ...spec import takes_fields_of
 
 MAX_NODES, MAX_STEPS = 4, 3
 TAIL = 7.5  # grids end this many standard deviations out: 1e-13 of the mass is beyond

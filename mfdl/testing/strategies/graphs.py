@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from ... import gossip
 from ...errors import InvalidInput
 from ...gossip import GossipMatrix, GossipSequence
-from ...spatial import laplacian
+from ...node_covariances import laplacian
 from ._draws import some_of
 
 KINDS = ("symmetric", "uniform", "general", "singular")

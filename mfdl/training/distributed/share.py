@@ -23,7 +23,7 @@ from ... import matrices
 from ...algorithms import LinearAlgorithm
 from ...algorithms.round import MAPS, SHAPES, Round
 from ...errors import InvalidInput
-from ...operators.recursions import Map
+from ...operators.linear_recursions import Map
 from .group import Group
 
 SOURCES = ("state", "messages", "nodes", "injection slots")

@@ -77,7 +77,7 @@ class Task:
         if not isinstance(self.kind, str) or self.kind not in ("classification", "regression"):
             raise InvalidInput(f"kind must be 'classification' or 'regression', got {self.kind!r}.")
         if not isinstance(self.name, str):
-            raise InvalidInput(f"name must be a text, got {check.said(self.name)}.")
+            raise InvalidInput(f"name must be a text, got {check.brief(self.name)}.")
         if self.lipschitz is not None:
             check.non_negative(lipschitz=self.lipschitz)
         constants = self.public_constants
@@ -300,7 +300,7 @@ def node_count(graph_or_num_nodes: Any) -> int:
         way_out = "mfdl.graphs.load(name) makes a graph" if isinstance(given, str) else "give its num_nodes"
         raise InvalidInput(
             "graph_or_num_nodes must be a networkx graph, or as the number of nodes must be an integer >= 1, got "
-            f"{check.said(given)}; {way_out}."
+            f"{check.brief(given)}; {way_out}."
         )
     return check.integer_at_least(1, graph_or_num_nodes=given)
 

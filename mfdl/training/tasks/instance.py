@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 from torch.func import vmap
 
 from ... import check, metrics
+from ...display import short_repr
 from ...errors import InvalidInput, require_known
 from ...metrics import NotPrivate
 from ...privacy.questions import UNITS
-from ...shown import short_repr
 from .. import clipping
 from . import modules
 from .modules import node_batch, node_gradients

@@ -45,8 +45,8 @@ def build(build_module: Callable[[], torch.nn.Module], seed: int) -> torch.nn.Mo
         itself = f"the module {type(build_module).__name__} itself"
         raise InvalidInput(
             "build_module must be a function that returns a new module, got "
-            f"{itself if isinstance(build_module, torch.nn.Module) else check.said(build_module)}; of a module that is "
-            "there give functools.partial(copy.deepcopy, module)."
+            f"{itself if isinstance(build_module, torch.nn.Module) else check.brief(build_module)}; of a module that "
+            "exists give functools.partial(copy.deepcopy, module)."
         )
     with torch.random.fork_rng(devices=[]):
         # Not torch.manual_seed: that would also reseed the generators of other devices, which are not restored.
@@ -248,7 +248,7 @@ def _check_loss(loss: Loss, output: torch.Tensor, target: torch.Tensor) -> None:
     if isinstance(loss, type) or not callable(loss):
         raise InvalidInput(
             "loss must be a function (output of one record, its target) -> scalar, e.g. "
-            f"torch.nn.functional.cross_entropy, got {check.said(loss)}."
+            f"torch.nn.functional.cross_entropy, got {check.brief(loss)}."
         )
     if getattr(loss, "weight", None) is not None and getattr(loss, "reduction", None) == "mean":
         raise InvalidInput(
@@ -264,7 +264,8 @@ def _check_loss(loss: Loss, output: torch.Tensor, target: torch.Tensor) -> None:
         if isinstance(error, UserWarning) and str(error).startswith(BROADCASTS):
             raise InvalidInput(
                 f"loss compares each of the outputs {tuple(output.shape)} of one record with the number of its class, "
-                f"got {check.said(loss)}; use torch.nn.functional.cross_entropy, or float targets of kind='regression'."
+                f"got {check.brief(loss)}; use torch.nn.functional.cross_entropy, or float targets of "
+                "kind='regression'."
             ) from error
         raise InvalidInput(
             f"loss fails on the output {tuple(output.shape)} and target {tuple(target.shape)} of one record: "

@@ -22,9 +22,9 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import gammaincinv
 
 from ... import check
+from ...display import short_repr
 from ...errors import InvalidInput
 from ...matrices import read_only
-from ...shown import short_repr
 from ...spec import Entry, Registry
 from . import seeds
 
@@ -86,7 +86,7 @@ def dealt(partition: Partition, targets: NDArray[Any], num_nodes: int, seed: int
     num_nodes, seed = check.integer_at_least(1, num_nodes=num_nodes), check.integer_at_least(0, seed=seed)
     targets = check.as_array(targets=targets)
     if targets.ndim == 0:
-        raise InvalidInput(f"targets must hold one target per record, got {check.said(targets[()])}.")
+        raise InvalidInput(f"targets must hold one target per record, got {check.brief(targets[()])}.")
     name, num_records = f"partition {partition.text!r}", len(targets)
     rows_of_nodes = [np.asarray(rows) for rows in partition.rows_of_nodes(targets, num_nodes, seed)]
     if len(rows_of_nodes) != num_nodes:

@@ -52,7 +52,7 @@ def of_dataset(**named: Any) -> tuple[Any, Any]:
 
     Raises: InvalidInput: no Dataset of known length, an item that is no pair of numbers, or items of several shapes.
     """
-    name, dataset = check.one(named)
+    name, dataset = check.name_and_value(named)
     if isinstance(dataset, DataLoader):
         raise InvalidInput(f"{name} must be a Dataset, got a DataLoader, which makes batches; give loader.dataset.")
     if isinstance(dataset, IterableDataset):
@@ -62,12 +62,12 @@ def of_dataset(**named: Any) -> tuple[Any, Any]:
         )
     if not isinstance(dataset, type) and hasattr(dataset, "__getitem__") and not hasattr(dataset, "__len__"):
         raise InvalidInput(
-            f"{name} must say how many records it holds, got {check.said(dataset)} without a length; define __len__."
+            f"{name} must say how many records it holds, got {check.brief(dataset)} without a length; define __len__."
         )
     if isinstance(dataset, type | str) or not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
         raise InvalidInput(
             f"{name} must be a Dataset of pairs (features, target), e.g. torch.utils.data.TensorDataset(x, y), got "
-            f"{check.said(dataset)}."
+            f"{check.brief(dataset)}."
         )
     if type(dataset) is TensorDataset and len(dataset.tensors) == 2:
         return dataset.tensors
@@ -86,7 +86,7 @@ def _pair(name: str, dataset: Any, row: int) -> tuple[NDArray[Any], NDArray[Any]
             f"{name} fails at item {row}: {type(error).__name__}: {error}; look at {name}[{row}]."
         ) from error
     if not isinstance(item, tuple | list) or len(item) != 2:
-        got = f"{len(item)} parts" if isinstance(item, tuple | list) else check.said(item)
+        got = f"{len(item)} parts" if isinstance(item, tuple | list) else check.brief(item)
         raise InvalidInput(
             f"{name} must hold {PAIR} for each record, got {got} at item {row}; wrap it in a Dataset that gives pairs, "
             "such as torch.utils.data.TensorDataset(features, targets)."
@@ -118,7 +118,7 @@ def features(**named: Any) -> NDArray[Any]:
     if array.dtype.kind not in "fiub" or array.ndim < 1 or array.size == 0:
         raise InvalidInput(
             f"{name} must be a numeric array with at least one record, got shape {array.shape} of {array.dtype}"
-            f"{_way_out(name, check.one(named)[1], array)}."
+            f"{_way_out(name, check.name_and_value(named)[1], array)}."
         )
     with np.errstate(over="ignore"):  # what float32 cannot hold is named below
         copy = np.array(array, dtype=np.int64 if array.dtype.kind in "iu" else np.float32)
@@ -160,7 +160,7 @@ def targets(kind: str, **named: Any) -> NDArray[Any]:
 
 def require_scores(scores: int, **named: NDArray[Any]) -> None:
     """Refuses classes for which a module with so many outputs has no score."""
-    name, array = check.one(named)
+    name, array = check.name_and_value(named)
     if array.max() >= scores:
         shifted = array.min() > 0 and array.max() - array.min() < scores
         way_out = f"number them from 0: {name} - {array.min()}" if shifted else "give the module more outputs"
@@ -171,7 +171,7 @@ def require_scores(scores: int, **named: NDArray[Any]) -> None:
 
 
 def _array(named: dict[str, Any]) -> tuple[str, NDArray[Any]]:
-    name, value = check.one(named)
+    name, value = check.name_and_value(named)
     if isinstance(value, Dataset | DataLoader):
         part = "test" if name.startswith("test") else "train"
         raise InvalidInput(

@@ -1,7 +1,8 @@
-"""How objects show themselves: a paragraph in a terminal, a table and a picture in a notebook, no page of numbers.
+"""How objects show themselves: a paragraph in a terminal, a table and a picture in a notebook, rows as a data frame.
 
 `short` writes any value in a few words, `short_repr` a dataclass by its fields, `rounded_up` a privacy loss by a few
-digits, `Shown` is for objects that have a sentence to say. What they say is in the classes themselves.
+digits. `Shown` is the base class of objects that describe themselves in a sentence. `data_frame` needs pandas, an
+extra.
 """
 
 from __future__ import annotations
@@ -12,17 +13,21 @@ import dataclasses
 import html
 import io
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from decimal import ROUND_CEILING, Context, Decimal
 from typing import TYPE_CHECKING, Any
 
+from .errors import InvalidInput
+
 if TYPE_CHECKING:
+    import pandas
     from matplotlib.figure import Figure
+
 
 FEW = 6  # numbers of an array, or items of a sequence, that are shown
 LONGEST = 300  # characters of one value
 ROUNDING = 1e-12
-"""Relative: what rounding up in float64 may add to a number. No digit is spent on it: 1 + 1e-15 is 1, not 1.00001."""
+"""Relative error that rounding up in float64 may add. It costs no digit: 1 + 1e-15 is printed as 1, not 1.00001."""
 _EXACT = Context(prec=120)  # products of floats; that of the caller may have fewer digits
 
 
@@ -61,13 +66,13 @@ def short_repr(self: Any) -> str:
 
     In the body of a class: `__repr__ = short_repr`.
     """
-    told = []
+    fields = []
     for field in dataclasses.fields(self):
         value = getattr(self, field.name)
         default = field.default
         if field.repr and not (default is not dataclasses.MISSING and (value is default or _same(value, default))):
-            told.append(f"{field.name}={short(value)}")
-    return f"{type(self).__name__}({', '.join(told)})"
+            fields.append(f"{field.name}={short(value)}")
+    return f"{type(self).__name__}({', '.join(fields)})"
 
 
 def _same(value: Any, default: Any) -> bool:
@@ -75,7 +80,7 @@ def _same(value: Any, default: Any) -> bool:
 
 
 def less_rounding(number: float) -> Decimal:
-    """A number >= 0 without what rounding may have added to it: what is rounded up for tables, titles and pictures."""
+    """A number >= 0 minus what rounding may have added to it, before it is rounded up for display."""
     return _EXACT.multiply(Decimal(float(number)), _EXACT.subtract(Decimal(1), Decimal(ROUNDING)))
 
 
@@ -91,11 +96,11 @@ def rounded_up(number: float, digits: int) -> str:
 
 
 class Shown(abc.ABC):
-    """An object that says in a sentence what it is, and in a notebook also shows a table and a picture."""
+    """An object that describes itself in a sentence, and in a notebook also shows a table and a picture."""
 
     @abc.abstractmethod
     def _sentence(self) -> str:
-        """What it is, in one paragraph, without the name of its class."""
+        """The object in one paragraph, without the name of its class."""
 
     def _rows(self) -> list[tuple[str, str]]:
         """Names and values of the notebook's table."""
@@ -124,8 +129,23 @@ def _image(figure: Figure | None) -> str:
         return ""
     from matplotlib import pyplot  # only where a picture is wanted
 
-    kept = io.BytesIO()
-    figure.savefig(kept, format="png", dpi=90, bbox_inches="tight")
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=90, bbox_inches="tight")
     pyplot.close(figure)
-    data = base64.b64encode(kept.getvalue()).decode()
+    data = base64.b64encode(buffer.getvalue()).decode()
     return f"<img style='max-width:100%' alt='picture' src='data:image/png;base64,{data}'>"
+
+
+def data_frame(rows: Iterable[Mapping[str, Any]], columns: Sequence[str]) -> pandas.DataFrame:
+    """One line a row, under these columns, also without any row.
+
+    Raises: InvalidInput: pandas is not installed.
+    """
+    try:
+        import pandas
+    except ImportError:
+        raise InvalidInput(
+            "a data frame needs pandas, which is not installed: pip install pandas (or pip install 'mfdl[tables]'); "
+            "rows() gives the same as plain dictionaries."
+        ) from None
+    return pandas.DataFrame(list(rows), columns=list(columns))

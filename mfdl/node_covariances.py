@@ -2,8 +2,8 @@
 
 In: a graph, or a covariance R over nodes, index order of the labels. Out: Laplacian, incidence, pairwise-noise
 covariance, the diagonal of R^-1. With all messages of T steps seen and noise fresh in every step,
-mu^2 = record_shift^2 * T * [R^-1]_ii for the record of node i. The bounds of papers built on these are in
-`theory`.
+mu^2 = record_shift^2 * T * [R^-1]_ii for the record of node i. Published
+bounds built on these are in `mfdl_papers`.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def decor_covariance(laplacian: Any, sigma_local: float, sigma_pair: float) -> F
 
     Args:
         laplacian: L, dense or sparse, shape (n, n). For colluders take the Laplacian of the graph without them.
-        sigma_local: standard deviation, >= 0, of the noise that one node keeps to itself.
+        sigma_local: standard deviation, >= 0, of the private noise of one node.
         sigma_pair: standard deviation, >= 0, of the noise that one edge shares with opposite signs.
 
     Returns: dense array, shape (n, n).
@@ -97,7 +97,7 @@ def decor_covariance(laplacian: Any, sigma_local: float, sigma_pair: float) -> F
 def seed_factor(
     private_variance: float, groups: Sequence[Sequence[int]], parts: Sequence[FloatArray], num_nodes: int
 ) -> tuple[csr_array, csr_array]:
-    """F with F F^T = s I + sum_k R_k, and who holds its columns: each node one of its own, each group those of R_k.
+    """F with F F^T = s I + sum_k R_k, and the holders of its columns: each node has one, and each group those of R_k.
 
     Args:
         private_variance: s >= 0; groups: for each seed the nodes that hold it; parts: R_k over the nodes of its group,
@@ -123,7 +123,7 @@ def seed_factor(
 
 
 def inverse_diagonal(covariance: Any, honest: Sequence[int] | None = None) -> float:
-    """max_i [R_honest^-1]_ii, the largest over honest nodes i: what one step costs the worst victim.
+    """max_i [R_honest^-1]_ii, the largest over honest nodes i: the privacy cost of one step for the worst victim.
 
     >>> inverse_diagonal([[2.0, 0.0], [0.0, 4.0]])
     0.5
@@ -138,8 +138,8 @@ def inverse_diagonal_by_node(covariance: Any, honest: Sequence[int] | None = Non
 
     R_honest is the covariance of the honest nodes' noise given the noise of the others, which those nodes know
     (their messages minus their gradients). Where the two are uncorrelated it is simply the submatrix; where they
-    are correlated the submatrix would report too small a loss. Whatever else colluders know, such as seeds shared
-    with honest nodes, must be taken out of `covariance` first (see `decor_covariance`).
+    are correlated the submatrix would report too small a loss. Anything else that colluders know, such as seeds
+    shared with honest nodes, must be removed from `covariance` first (see `decor_covariance`).
 
     Args:
         covariance: R, dense, shape (n, n), symmetric positive definite.
@@ -161,12 +161,12 @@ def inverse_diagonal_by_node(covariance: Any, honest: Sequence[int] | None = Non
     gap = float(np.abs(R - R.T).max())
     if gap > SYMMETRY_TOLERANCE * scale:
         raise InvalidInput(f"covariance must be symmetric, got entries that differ from the transpose by {gap:.3g}.")
-    kept = np.arange(n) if honest is None else _nodes(honest, n)
-    others = np.setdiff1d(np.arange(n), kept)
-    if not R[np.ix_(kept, others)].any():
-        return _inverse_diagonal_of_definite(R[np.ix_(kept, kept)])
+    honest_nodes = np.arange(n) if honest is None else _nodes(honest, n)
+    others = np.setdiff1d(np.arange(n), honest_nodes)
+    if not R[np.ix_(honest_nodes, others)].any():
+        return _inverse_diagonal_of_definite(R[np.ix_(honest_nodes, honest_nodes)])
     # [R^-1] restricted to the honest nodes is the inverse of their conditional covariance
-    return _inverse_diagonal_of_definite(R)[kept]
+    return _inverse_diagonal_of_definite(R)[honest_nodes]
 
 
 def algebraic_connectivity_after_deletion(graph: graphs.Source, q: int) -> float:
@@ -215,22 +215,22 @@ def laplacians_after_deletion(graph: graphs.Source, q: int) -> Iterator[tuple[Fl
     remaining = combinations(range(n), n - q)
     size = max(1, _BATCH_ENTRIES // (n - q) ** 2)
     while batch := list(islice(remaining, size)):
-        kept = np.array(batch, dtype=np.int64)
-        L = -A[kept[:, :, None], kept[:, None, :]]
+        remaining_nodes = np.array(batch, dtype=np.int64)
+        L = -A[remaining_nodes[:, :, None], remaining_nodes[:, None, :]]
         diagonal = np.arange(n - q)
         L[:, diagonal, diagonal] = -L.sum(axis=2)
-        yield L, kept
+        yield L, remaining_nodes
 
 
 def _nodes(indices: Sequence[int], n: int) -> NDArray[np.int64]:
-    kept = [check.integer_at_least(0, honest=index) for index in indices]
-    if not kept:
+    nodes = [check.integer_at_least(0, honest=index) for index in indices]
+    if not nodes:
         raise InvalidInput("honest must name at least one node, got none.")
-    if max(kept) >= n:
-        raise InvalidInput(f"honest must hold indices below {n}, the number of nodes, got {max(kept)}.")
-    if len(set(kept)) != len(kept):
+    if max(nodes) >= n:
+        raise InvalidInput(f"honest must hold indices below {n}, the number of nodes, got {max(nodes)}.")
+    if len(set(nodes)) != len(nodes):
         raise InvalidInput("honest must hold distinct indices, got one twice.")
-    return np.array(kept, dtype=np.int64)
+    return np.array(nodes, dtype=np.int64)
 
 
 def _inverse_diagonal_of_definite(R: FloatArray) -> FloatArray:
@@ -252,5 +252,5 @@ def _root(R: FloatArray) -> FloatArray:
     values, vectors = np.linalg.eigh((R + R.T) / 2)
     if values[0] < -1e-9 * max(values[-1], 0.0) or values[-1] <= 0:
         raise InvalidInput(f"covariance must be positive semidefinite and not zero, got eigenvalue {values[0]:.3g}.")
-    kept = values > 1e-12 * values[-1]
-    return np.asarray(vectors[:, kept] * np.sqrt(values[kept]))
+    positive = values > 1e-12 * values[-1]
+    return np.asarray(vectors[:, positive] * np.sqrt(values[positive]))

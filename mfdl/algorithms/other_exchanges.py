@@ -1,0 +1,221 @@
+"""Algorithms with other messages than the plain round: push-sum, a token, and different noise on each message.
+
+`push_sum` is D-SGD over directed edges. In `random_walk` one model walks over the graph, and the node that holds it
+takes
+a step with it: each holder adds its own noise, so an attacker that sees the token now and then sees it under the noise
+of all steps since. The walk is public and sampled before training: privacy losses hold given the walk
+(docs/random_walks.md). In `zip_dl` each node adds different noise to each message, chosen to cancel in the averages of
+its receivers: node a draws Y_{a->v} for every v of its closed neighbourhood (d_a nodes, itself included) and sends
+
+    x_a + Z_{a->v},    Z_{a->v} = Y_{a->v} - (1 / (d_a W_va)) sum_j W_ja Y_{a->j},
+
+so that sum_v W_va Z_{a->v} = 0: the average model never sees the noise. The message a -> a is never transmitted unless
+`self_messages`. Messages are indexed one by one: S = sum_a d_a rows.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import ArrayLike, NDArray
+
+from .. import check, matrices
+from ..check import FloatArray
+from ..dynamics import Dynamics
+from ..errors import InvalidInput, UnsupportedMechanism
+from ..gossip import GossipMatrix, PushSum
+from ..gossip.changing import checked_walk, token_passing
+from ..noise import NoiseOperator, StepNoise
+from ..participation import Participation
+from .checks import builder
+from .dropout import with_absences
+from .dsgd import decentralized, receivers
+from .linear_algorithm import LinearAlgorithm
+from .maps import Maps, from_maps
+from .mechanism_names import MECHANISMS
+from .round import Round
+
+
+@builder
+def push_sum(
+    dynamics: Dynamics, participation: Participation, *, noise: NoiseOperator | None = None
+) -> LinearAlgorithm:
+    """Stochastic gradient push: sums x take the steps, models are z = x / w, and the average of x is kept.
+
+        x_{t+1} = S_t (x_t - eta_t i_t(z_t)),  that is  z_{t+1} = W_t (z_t - (eta_t / w_t) i_t),  i = g + e
+
+    A node sends shares of its sum; weights and shares are public, so whoever gets one has its z_t - (eta_t / w_t) i_t.
+    D-SGD on the same gossip (`dp_dsgd`) leaves 1 / w_t out: then nodes that many send to count more than others.
+
+    >>> import mfdl, networkx
+    >>> links = networkx.DiGraph([(0, 1), (1, 2), (2, 0), (0, 2)])
+    >>> dynamics = mfdl.Dynamics(mfdl.gossip.push_sum(links, rounds=6), 0.1)
+    >>> push_sum(dynamics, mfdl.Cyclic(epochs=2, period=3)).name
+    'push-sum'
+
+    Args:
+        dynamics: on gossip of `gossip.push_sum`, of at least as many rounds as steps.
+        noise: on gradient sums; default fresh independent noise. `mafalda(...).noise`, for one, is another.
+    Guarantees: where all messages are seen losses are those of D-SGD with the same noise, whatever the graph.
+    Raises: InvalidInput: other gossip, or fewer rounds than steps. UnsupportedMechanism: momentum, weight decay, or
+        several gossip rounds per step.
+    Cost: one round for each step, O(nodes + edges).
+    Source: arXiv:1811.10792, Algorithm 1.
+    """
+    gossip = dynamics.gossip
+    if not isinstance(gossip, PushSum):
+        raise InvalidInput(
+            f"push-sum needs gossip of gossip.push_sum(graph, rounds), which knows its weights, got {gossip.name!r}."
+        )
+    if dynamics.gossip_rounds != 1 or not dynamics.is_plain:
+        raise UnsupportedMechanism("push-sum covers one gossip round per step, neither momentum nor weight decay.")
+    T, n = participation.num_steps, dynamics.num_nodes
+    eye = sp.csr_array(sp.eye_array(n))
+    if len(gossip.matrices) < T:
+        raise InvalidInput(f"push-sum needs a round for each of {T} steps, got {len(gossip.matrices)} rounds.")
+    rates = dynamics.learning_rates(T)[:, None] / gossip.push_weights[:T]
+
+    def step(t: int) -> Maps:
+        W, entering = gossip.at(t).weights, sp.diags_array(-rates[t])
+        return {"P": eye, "Q": entering, "R": entering, "K": W, "receivers": receivers(W)}
+
+    return from_maps(step, participation, dynamics, noise=noise, name="push-sum", message_sender=np.arange(n))
+
+
+@builder
+def random_walk(
+    dynamics: Dynamics,
+    participation: Participation,
+    *,
+    walk: ArrayLike,
+    to_all: bool = True,
+    noise: NoiseOperator | None = None,
+) -> LinearAlgorithm:
+    """Random-walk SGD: in step t node walk[t] sends theta - eta_t (g + e) to node walk[t + 1], whose model it becomes.
+
+    All others keep the token as they last had it. What stays at its node is not sent.
+
+    >>> import mfdl
+    >>> W = mfdl.gossip.metropolis_hastings("ring:n=4")
+    >>> walk = mfdl.gossip.drawn_walk(W, steps=8, seed=0)
+    >>> algorithm = random_walk(mfdl.Dynamics(W, 0.1), mfdl.EveryStep(8), walk=walk)
+    >>> int(algorithm.sent.sum()), int((walk[1:-1] != walk[:-2]).sum()) + 1  # the last goes to everybody
+    (5, 5)
+
+    Args:
+        dynamics: its gossip holds the probabilities of the walk; only its weights other than zero matter here.
+        participation: of all steps; a record takes part in those of them in which its node holds the token.
+        walk: node indices (T + 1,), as `gossip.drawn_walk` makes it.
+        to_all: after the last step everybody gets the token, so that final models are the token; else only walk[T]
+            does, and final models are what each node had last.
+        noise: on gradient sums; default fresh independent noise.
+
+    Guarantees: without hidden messages each visit is seen under its own noise; an attacker that the token reaches now
+        and then sees the m visits of a record between two of its own under the noise of all L steps between them:
+        sens^2 = sum m^2 / L for gradients fixed in advance, where noise is fresh and the rate constant.
+    Raises: InvalidInput: another length, no node, a move of no probability. UnsupportedMechanism: momentum, weight
+        decay, or several gossip rounds per step.
+    Cost: one round for each distinct move, O(nodes). Training takes gradients at all nodes and drops those of others.
+    Source: random-walk SGD, private in arXiv:2402.07471 and arXiv:2510.19934.
+    """
+    if dynamics.gossip_rounds != 1 or not dynamics.is_plain:
+        raise UnsupportedMechanism(
+            "random-walk covers one round per step, neither momentum nor weight decay: both would move models of nodes "
+            "that do not hold the token."
+        )
+    T, n = participation.num_steps, dynamics.num_nodes
+    nodes = checked_walk(walk, dynamics.gossip, T)
+    token = dataclasses.replace(dynamics, gossip=token_passing(nodes, dynamics.gossip.labels, to_all=to_all))
+    holds = np.arange(n) == nodes[:-1, None]
+    algorithm = with_absences(decentralized("random-walk", token, participation, noise), holds)
+    leaves = nodes[1:] != nodes[:-1]
+    if to_all:
+        leaves[-1] = n > 1
+    return dataclasses.replace(algorithm, name="random-walk", transmitted=algorithm.sent & leaves[:, None])
+
+
+@MECHANISMS.register(
+    paper="arXiv:2403.11795, Algorithm 1",
+    erratum="infinite loss where self-messages count as seen; grows with T where they do not (as 2510.17480 has it)",
+    trust="pndp",
+    models=("pndp",),
+    release="none",
+)
+@builder
+def zip_dl(
+    dynamics: Dynamics, participation: Participation, *, sigma: float = 1.0, self_messages: bool = False
+) -> LinearAlgorithm:
+    """Zip-DL: noise per message that cancels in the average: nothing is private once final models are released.
+
+    On a symmetric gossip matrix.
+
+    Args:
+        sigma: standard deviation of Y in units of the mechanism's noise_std, > 0 (of the messages, i.e. after the
+            learning rate).
+        self_messages: count a -> a as transmitted; then a node's messages average to its model without noise, and
+            nothing is private.
+    Raises: InvalidInput: W not symmetric (the cancellation is defined for symmetric W); UnsupportedMechanism:
+        time-varying W, several gossip rounds, momentum or weight decay.
+    Source: arXiv:2403.11795, Algorithm 1.
+    """
+    if not dynamics.gossip.is_constant or dynamics.gossip_rounds != 1:
+        raise UnsupportedMechanism("zip-dl covers constant gossip with one round per step.")
+    if not dynamics.is_plain:
+        raise UnsupportedMechanism("zip-dl covers neither momentum nor weight decay; its noise is on the messages.")
+    gossip = dynamics.gossip.at(0)
+    if not gossip.is_symmetric:
+        raise InvalidInput("zip-dl needs a symmetric gossip matrix, so that weights cancel; use metropolis-hastings.")
+    scale = check.positive(sigma=sigma)
+    n, T = dynamics.num_nodes, participation.num_steps
+    self_messages = check.flag(self_messages=self_messages)
+    sender, receiver, weight = _links(gossip)
+    S = sender.size
+    rows = np.arange(S)
+    sends = matrices.sparse_matrix(sends=sp.csr_array((np.ones(S), (rows, sender)), shape=(S, n)))
+    average = matrices.sparse_matrix(average=sp.csr_array((weight, (receiver, rows)), shape=(n, S)))
+    received = (sender != receiver) | self_messages
+    receivers = sp.csr_array((received, (rows, receiver)), shape=(S, n))
+
+    @functools.cache
+    def at_rate(eta: float) -> Round:
+        return Round(
+            message_from_state=sends,
+            message_from_gradient=-eta * sends,
+            message_from_noise=sp.eye_array(S),
+            state_from_message=average,
+            receivers=receivers,
+        )
+
+    return LinearAlgorithm(
+        name="zip-dl",
+        dynamics=dynamics,
+        participation=participation,
+        rounds=tuple(map(at_rate, dynamics.learning_rates(T).tolist())),
+        noise=StepNoise(scale * _cancelling(sender, weight), sends != 0, T, n),
+        model_from_state=sp.csr_array(sp.eye_array(n)),
+        message_sender=sender,
+        divisors=np.ones(n),
+        transmitted=received,
+        noise_on_messages=True,
+    )
+
+
+def _links(gossip: GossipMatrix) -> tuple[NDArray[np.intp], NDArray[np.intp], FloatArray]:
+    """(sender, receiver, weight) of each message, by sender; every node sends one to itself."""
+    if (alone := gossip.weights.diagonal() == 0).any():
+        raise InvalidInput(
+            f"zip-dl needs a positive self weight at every node, got 0 at node {gossip.labels[np.argmax(alone)]}; its "
+            "noise is divided by it."
+        )
+    W = sp.coo_array(sp.csr_array(gossip.weights.T))
+    sender, receiver = (nodes.astype(np.intp) for nodes in W.coords)
+    return sender, receiver, W.data
+
+
+def _cancelling(sender: NDArray[np.intp], weight: FloatArray) -> sp.csr_array:
+    """Z <- Y, csr (messages, messages): I - 1 w^T / (d w) for the messages of each sender."""
+    weights = (weight[sender == node] for node in np.unique(sender))
+    return sp.csr_array(sp.block_diag([np.eye(w.size) - np.outer(1.0 / (w.size * w), w) for w in weights]))
