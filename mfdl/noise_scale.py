@@ -15,7 +15,7 @@ from .algorithms import LinearAlgorithm, registry
 from .dynamics import Dynamics
 from .errors import InvalidInput
 from .mechanism import Calibrated, Mechanism
-from .participation import BallsInBins, Participation
+from .participation import Participation
 from .privacy import questions
 from .privacy.curves import MonteCarlo
 from .privacy.exposures import question_of
@@ -219,9 +219,9 @@ def calibrate_named(
     """
     Target(mu, epsilon, delta, "tightest")  # refuses what is none before any work
     noise_std = None
-    if registry.is_of_secret_bins(name) and isinstance(participation, BallsInBins) and epsilon is not None:
+    if registry.is_of_secret_bins(name) and (bins := participation.num_bins) and epsilon is not None:
         assert delta is not None  # `Target` refuses epsilon alone
-        noise_std = noise_of_bins(epsilon=epsilon, delta=delta, bins=participation.bins, adjacency=adjacency)
+        noise_std = noise_of_bins(epsilon=epsilon, delta=delta, bins=bins, adjacency=adjacency)
     algorithm = registry.build_tuned(name, dynamics, participation, noise_std=noise_std)
     target = {"mu": mu, "epsilon": epsilon, "delta": delta}
     return calibrate(algorithm, trust=trust, adjacency=adjacency, **target, **options)

@@ -11,7 +11,6 @@ from mfdl_solvers import Factorization, FactorizationProblem, NotConverged, caus
 from .balls_in_bins_encoders import CORRELATIONS, BallsInBinsFactorization, factorize_bins
 from .groups import checked_groups, edge_groups, read_groups
 from .long_runs import FORMS, StructuredFactorization, evaluate_long, factorize_long
-from .node_covariances import COVARIANCE_SOLVERS, SpatialFactorization, default_tolerance, optimal_covariance
 from .nodes import (
     ClassFactorizations,
     NodeFactorizations,
@@ -22,6 +21,7 @@ from .nodes import (
 )
 from .pairwise_covariance import PairwisePrice, optimal_pairwise
 from .saved_factorization import SavedFactorization, load, save
+from .seeded_covariances import COVARIANCE_SOLVERS, SpatialFactorization, default_tolerance, optimal_covariance
 from .space_time import (
     ADAPTED_TOLERANCE,
     SpaceTimeFactorization,

@@ -17,7 +17,7 @@ from ..check import FloatArray
 from ..dynamics import Dynamics
 from ..objective import ErrorWeights
 from .groups import checked_coalition, edge_groups
-from .node_covariances import ONE_SEED_TOLERANCE, SpatialFactorization, in_range, node_gram, one_seed_covariance
+from .seeded_covariances import ONE_SEED_TOLERANCE, SpatialFactorization, in_range, node_gram, one_seed_covariance
 from .setting import solver_refusals
 
 LARGEST_RATIO = 1e8

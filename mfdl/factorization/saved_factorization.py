@@ -29,8 +29,8 @@ from ..participation import Participation
 from ..storable import storable
 from .encoders import Banded, Buffered, Encoder, Inverse, Toeplitz
 from .groups import checked_groups
-from .node_covariances import SpatialFactorization
 from .nodes import NodeFactorizations
+from .seeded_covariances import SpatialFactorization
 from .space_time import SpaceTimeFactorization
 
 FACTORIZATION = "factorization"

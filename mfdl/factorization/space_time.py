@@ -36,7 +36,7 @@ from ..progress import Progress, reporter
 from ..spec import refusing
 from ..storable import storable
 from . import solutions
-from .node_covariances import Seeds, SpatialFactorization, covariance_for_gram, default_tolerance, one_seed_from
+from .seeded_covariances import Seeds, SpatialFactorization, covariance_for_gram, default_tolerance, one_seed_from
 from .setting import USUAL_TOLERANCE, Setting, checked_stopping, solver_refusals
 
 TIME_SPACE, ADAPTED, SPACE_TIME = "time-space", "adapted", "space-time"

@@ -51,7 +51,7 @@ def is_tuple(kind: Any) -> bool:
 
 
 @dataclasses.dataclass(frozen=True)
-class Entry:
+class GivenOption:
     """A value in a file.
 
     Attributes: name, kind, option: of the field that it sets; key, value: as they are written; line: where; place: the
@@ -127,7 +127,7 @@ class OptionFile:
         """The tables of a TOML file by name."""
         return {} if self._is_json else {key: v for key, v in self.content.items() if isinstance(v, dict)}
 
-    def entries(self, known: Known, table: str | None = None) -> Iterator[Entry]:
+    def entries(self, known: Known, table: str | None = None) -> Iterator[GivenOption]:
         """The entries of a table, or those outside of all tables.
 
         Raises: InvalidInput: an unknown key.
@@ -139,7 +139,7 @@ class OptionFile:
             if flag not in known:
                 hint = did_you_mean(flag, known)
                 raise self.refusal(line, key, f"unknown key{hint} Known: {', '.join(sorted(known))}.")
-            yield Entry(*known[flag], key, value, line, self.place(line, key))
+            yield GivenOption(*known[flag], key, value, line, self.place(line, key))
 
     def refusal(self, line: int, key: str, why: str) -> InvalidInput:
         """What is wrong with an entry, as an error to raise."""

@@ -10,7 +10,7 @@ from typing import Any, Self, TypeVar
 
 from ..errors import InvalidInput
 from .comparison_config import ComparisonConfig
-from .option_files import Entry, Known, OptionFile, split
+from .option_files import GivenOption, Known, OptionFile, split
 from .tuning import Tuning
 
 TABLE, TUNING = "sweep", "tuning"
@@ -34,7 +34,7 @@ class SweepFile:
     options: dict[str, Any]
     tuning: dict[str, Any] | None
     caller: dict[str, Any]
-    entries: dict[str, Entry]
+    entries: dict[str, GivenOption]
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Self:
@@ -88,7 +88,7 @@ class SweepFile:
             raise InvalidInput(f"{self.entries[to_blame].place} {error}") from None
 
 
-def _typed(entry: Entry) -> Any:
+def _typed(entry: GivenOption) -> Any:
     """As the field holds it, or a list of such values where a sweep takes several."""
     value, listed = entry.value, entry.option is not None and entry.option.listed
     if entry.is_of_texts:

@@ -61,7 +61,7 @@ class PairLosses:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class RebuiltMechanism:
+class Rebuilt:
     """A record's mechanism with its graph."""
 
     record: Record
@@ -98,7 +98,7 @@ class RebuiltMechanism:
         return self.mechanism.algorithm.num_steps
 
 
-def rebuilt(record: Record, shared: Shared) -> RebuiltMechanism:
+def rebuilt(record: Record, shared: Shared) -> Rebuilt:
     """The mechanism of a run; shared: what other runs of this call have built.
 
     Raises: LeftOut: it needs what is not here, or this version builds another one.
@@ -121,10 +121,10 @@ def rebuilt(record: Record, shared: Shared) -> RebuiltMechanism:
         raise LeftOut(
             f"this version builds it with noise std {mechanism.noise_std:.6g}, the run had {record['noise_std']:.6g}"
         )
-    return RebuiltMechanism(record, mechanism, shared.network(config)[0].networkx())
+    return Rebuilt(record, mechanism, shared.network(config)[0].networkx())
 
 
-def noise_correlation(built: RebuiltMechanism) -> NoiseCorrelation:
+def noise_correlation(built: Rebuilt) -> NoiseCorrelation:
     """How its noise is correlated, over time and over nodes.
 
     Raises: LeftOut: noise is added to messages, or the arrays would be too large.
@@ -183,7 +183,7 @@ class LossStore:
         self._earlier: dict[str, Any] = entries if isinstance(entries, dict) else {}
         self.used: dict[str, Any] = {}
 
-    def pairwise(self, built: RebuiltMechanism) -> PairLosses:
+    def pairwise(self, built: Rebuilt) -> PairLosses:
         """Losses of all pairs, computed if no earlier call did."""
         key = " ".join([built.mechanism.content_hash, built.record["adjacency"], built.mechanism.guarantee.release])
         entry: Any = self._earlier.get(key)
@@ -202,7 +202,7 @@ def _is_entry(entry: Any, n: int) -> bool:
         return False
 
 
-def _computed(built: RebuiltMechanism) -> dict[str, Any]:
+def _computed(built: Rebuilt) -> dict[str, Any]:
     record, mechanism = built.record, built.mechanism
     if mechanism.sampling is not None:
         raise LeftOut("secret batches have no mu, and every message counts as seen: all nodes learn alike")
@@ -229,7 +229,7 @@ class MechanismDetails:
     """
 
     group: RunGroup
-    built: RebuiltMechanism | None = None
+    built: Rebuilt | None = None
     losses: PairLosses | None = None
     noise: NoiseCorrelation | None = None
     why_no_losses: str = ""
