@@ -240,7 +240,7 @@ def composed(rng: np.random.Generator) -> Case:
     for guarantee, mu in parts[1:]:
         both, least = both.compose_with(guarantee), math.hypot(least, mu)
     kinds = [_kind(guarantee) for guarantee, _ in parts]
-    lost = [note for guarantee, _ in parts for note in guarantee.notes if note not in both.sentence()]
+    lost = [note for guarantee, _ in parts for note in guarantee.notes if note not in str(both)]
     if lost or not both.adaptive or both.composed != len(parts):
         return Case(math.inf, f"{len(parts)} runs | {kinds[0]} | {kinds[-1]}", 1, f"{kinds} lose {lost}: {both}")
     truth = max(gaussian.epsilon_from_mu(least, DELTA), *(guarantee.epsilon(DELTA) * GRIDS for guarantee, _ in parts))

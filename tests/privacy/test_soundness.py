@@ -329,7 +329,7 @@ def test_a_few_cases_of_the_hunt(number, statements):
     assert not found.disagreements, found.smallest
 
 
-CASES = {"clip schedules": 120, "secret batches": 36, "two runs": 16}
+CASES = {"clip schedules": 120, "balls-in-bins against masks": 36, "two runs": 16}
 """So many that each of the defects that these statements were written for is drawn."""
 
 

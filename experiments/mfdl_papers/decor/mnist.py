@@ -104,7 +104,7 @@ def train(wanted: MnistRun) -> dict[str, Any]:
         "accuracy": trained.final_accuracy or 0.0,
         "task": task.name,
         "noise_std": mechanism.noise_std,
-        "guarantee": mechanism.guarantee.sentence(),
+        "guarantee": str(mechanism.guarantee),
     }
 
 
