@@ -34,11 +34,11 @@ def test_the_slope_of_a_power_is_its_exponent(script, exponent, factor, sizes):
 def test_a_row_says_where_when_and_by_what_it_was_measured(script, capsys):
     measure = script("_measure")
     clock = iter([0.0, 3.0, 10.0, 11.0, 20.0, 22.0])
-    measure.report("some", own=measure.seconds(lambda: None, repeats=3, warm_up=1, clock=lambda: next(clock)))
+    measure.report("some", mfdl=measure.seconds(lambda: None, repeats=3, warm_up=1, clock=lambda: next(clock)))
     row = json.loads(capsys.readouterr().out)
     assert row["benchmark"] == "some"
-    assert row["own"].pop("cpu") >= 0
-    assert row["own"] == {"median": 2.0, "min": 1.0, "max": 3.0}
+    assert row["mfdl"].pop("cpu") >= 0
+    assert row["mfdl"] == {"median": 2.0, "min": 1.0, "max": 3.0}
     assert row["peak_megabytes"] > 10
     assert {"python", "mfdl", "numpy", "torch", "cvxpy"} <= set(row["versions"])
     assert {"machine", "processor", "cores", "memory_gigabytes", "load"} == set(row["machine"])
@@ -55,7 +55,7 @@ def test_memory_of_a_stream_does_not_grow_with_its_steps(script, curve, monkeypa
 def test_a_missing_peer_is_named_with_what_installs_it(script, capsys, monkeypatch):
     dense = script("dense_peers")
     monkeypatch.setenv("MFDL_BENCH_PEER", "/no/such/python")
-    monkeypatch.setattr(dense, "beside", lambda *given: {"own": {"seconds": 1.0}, "interpreter": given[-1]})
+    monkeypatch.setattr(dense, "beside", lambda *given: {"mfdl": {"seconds": 1.0}, "interpreter": given[-1]})
     monkeypatch.setattr(sys, "argv", ["dense", "32", "--cores", "1", "--grams", "ring"])
     dense.main()
     missing, alone = (json.loads(line) for line in capsys.readouterr().out.splitlines())

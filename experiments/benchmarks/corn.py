@@ -60,7 +60,7 @@ def against_the_peer(n: int = 20) -> None:
             "corn",
             nodes=n,
             seed=seed,
-            own=costs,
+            mfdl=costs,
             cvxpy=other,
             ratio=other["median"] / costs["median"],
             clarabel_alone=float(np.median(inside)),
@@ -85,7 +85,7 @@ def alone(sizes: tuple[int, ...] = (100, 300, 1000)) -> None:
         report(
             "corn-large",
             nodes=n,
-            own=ours,
+            mfdl=ours,
             gap=solved.gap,
             iterations=solved.iterations,
             growth_exponent=growth,

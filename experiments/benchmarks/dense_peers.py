@@ -102,10 +102,10 @@ def beside(H: np.ndarray, epochs: int, cores: int, limit: float, interpreter: st
     with tempfile.TemporaryDirectory() as folder:
         file = str(Path(folder) / "problem.npz")
         np.savez(file, workload=root, epochs=epochs)
-        ours = measured([sys.executable, str(here), "--own", file], cores)
+        ours = measured([sys.executable, str(here), "--mfdl", file], cores)
         assert ours is not None, "the solver failed"
         assert ours["gap"] <= TOLERANCE, "not within the tolerance"
-        row: dict[str, Any] = {"steps": len(H), "epochs": epochs, "cores": cores, "own": ours}
+        row: dict[str, Any] = {"steps": len(H), "epochs": epochs, "cores": cores, "mfdl": ours}
         row["peak_megabytes"] = ours["megabytes"]
         if interpreter is None:
             return row
@@ -146,7 +146,7 @@ def main() -> None:
             for cores in arguments.cores:
                 row = beside(H, EPOCHS.get(size, 16), cores, limit, interpreter)
                 report("dense", gram=GRAPHS.get(name, name), **row)
-                costs.setdefault((name, cores), []).append(row["own"]["seconds"])
+                costs.setdefault((name, cores), []).append(row["mfdl"]["seconds"])
     if len(arguments.sizes) > 1:
         for (name, cores), times in costs.items():
             facts = {"gram": GRAPHS.get(name, name), "cores": cores, "sizes": arguments.sizes}
@@ -154,4 +154,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    our_times(sys.argv[2]) if sys.argv[1:2] == ["--own"] else main()
+    our_times(sys.argv[2]) if sys.argv[1:2] == ["--mfdl"] else main()

@@ -25,7 +25,7 @@ def main() -> None:
     before = peak_megabytes()
     dynamics = mfdl.Dynamics(mfdl.gossip.uniform("erdos-renyi:n=1000,p=0.01,seed=1"))
     ours = seconds(lambda: NoiseObjective(dynamics, 1024).over_steps(), repeats=3)
-    report("error-gram-large", nodes=1000, steps=1024, own=ours, megabytes_above_imports=peak_megabytes() - before)
+    report("error-gram-large", nodes=1000, steps=1024, mfdl=ours, megabytes_above_imports=peak_megabytes() - before)
     for spec, steps in (("florentine", 64), ("ring:n=50", 64)):
         gossip = mfdl.gossip.uniform(spec)
         dynamics, W = mfdl.Dynamics(gossip), gossip.dense()
@@ -40,7 +40,7 @@ def main() -> None:
             "error-gram",
             nodes=len(W),
             steps=steps,
-            own=ours,
+            mfdl=ours,
             plain_numpy=other,
             ratio=other["median"] / ours["median"],
             memory_ratio=memory[1] / memory[0],

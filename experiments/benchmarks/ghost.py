@@ -68,7 +68,7 @@ def main() -> None:
         row = {"node_steps_per_second": ghost[work], "peer": peer[work], "ratio": ghost[work] / peer[work]}
         timed = {"sums_seconds": ghost["seconds"], "peer_sums_seconds": peer["seconds"]} if work == "sums" else {}
         report("ghost", what=work, **facts, **row, **timed, peak_megabytes=ghost["peak_megabytes"])
-    report("ghost", what="peak megabytes", **facts, own=ghost["peak_megabytes"], peer=peer["peak_megabytes"])
+    report("ghost", what="peak megabytes", **facts, mfdl=ghost["peak_megabytes"], peer=peer["peak_megabytes"])
 
 
 if __name__ == "__main__":

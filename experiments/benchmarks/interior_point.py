@@ -53,7 +53,7 @@ def main() -> None:
         report(
             "factorize",
             steps=posed.size,
-            own=our_times,
+            mfdl=our_times,
             cvxpy=other,
             reached=reached,
             ratio=other["median"] / our_times["median"],
@@ -67,7 +67,7 @@ def main() -> None:
     for graph in ("ring:n=148", "erdos-renyi:n=148,p=0.15,seed=0"):
         dynamics = mfdl.Dynamics(mfdl.gossip.uniform(graph))
         our_times = seconds(lambda dynamics=dynamics: mfdl.factorization.factorize(dynamics, participation), repeats=3)
-        report("factorize-large", graph=graph, steps=320, own=our_times)
+        report("factorize-large", graph=graph, steps=320, mfdl=our_times)
 
 
 if __name__ == "__main__":

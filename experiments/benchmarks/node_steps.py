@@ -57,7 +57,7 @@ def noise(nodes: int, dim: int) -> None:
         return (time.process_time() - began) / 5 / nodes
 
     ours, other = cpu(lambda: together.step(1, dim)), cpu(peer_step)
-    report("noise", nodes=nodes, dim=dim, own=ours, call_for_each_node=other, ratio=other / ours)
+    report("noise", nodes=nodes, dim=dim, mfdl=ours, call_for_each_node=other, ratio=other / ours)
 
 
 def main() -> None:
@@ -75,7 +75,7 @@ def main() -> None:
     report(
         "executor",
         nodes=60,
-        own=ours,
+        mfdl=ours,
         loop_over_nodes=other,
         own_spread=spread(ours),
         loop_over_nodes_spread=spread(other),

@@ -43,7 +43,7 @@ def main() -> None:
             array = encoder.dense() if name == "banded" else encoder
             assert np.allclose(ours(noise, 100), (np.linalg.inv(array) @ base)[-1]), "the two streams disagree"
             times = {
-                "own": seconds(lambda noise=noise: ours(noise, DIM)),
+                "mfdl": seconds(lambda noise=noise: ours(noise, DIM)),
                 "plain_numpy": seconds(lambda array=array: peer(array, DIM)),
             }
             memory = [
@@ -56,7 +56,7 @@ def main() -> None:
                 steps=size,
                 coordinates=DIM,
                 **times,
-                ratio=times["plain_numpy"]["median"] / times["own"]["median"],
+                ratio=times["plain_numpy"]["median"] / times["mfdl"]["median"],
                 megabytes=memory[0],
                 plain_numpy_megabytes=memory[1],
                 memory_ratio=memory[1] / memory[0],

@@ -49,7 +49,7 @@ def main() -> None:
     assert abs(by_cvxpy(dynamics, participation) / exact - 1) < 1e-3, "the two optima disagree"
     ours = seconds(lambda: optimal_space_time(dynamics, participation, tolerance=TOLERANCE))
     other = seconds(lambda: by_cvxpy(dynamics, participation), repeats=3)
-    report("space-time", nodes=4, steps=4, own=ours, cvxpy=other, ratio=other["median"] / ours["median"])
+    report("space-time", nodes=4, steps=4, mfdl=ours, cvxpy=other, ratio=other["median"] / ours["median"])
     for nodes, epochs, period in ((8, 4, 8), (16, 4, 16)):
         dynamics, participation = ring(nodes, epochs, period)
         scaled, dense = (
@@ -63,7 +63,7 @@ def main() -> None:
             "adapted",
             nodes=nodes,
             steps=participation.num_steps,
-            own=ours,
+            mfdl=ours,
             dense=other,
             ratio=other["median"] / ours["median"],
             loss_ratio=scaled.loss / dense.loss,

@@ -50,7 +50,7 @@ def _write_of_bins(account: BinsAccount, folder: Path) -> None:
         pictures.FIXED, "secret batches", "also for training", at, np.array(list(account.epsilons.values()))
     )
     title = f"What {who} learns of each node" if who else f"What each node loses under trust model {answer['trust']}"
-    words: dict[str, Any] = {"title": title, "caption": account.guarantee.sentence(), "measure": measure}
+    words: dict[str, Any] = {"title": title, "caption": str(account.guarantee).replace("\n", "; "), "measure": measure}
     plot = pictures.plot_by_distance if who else pictures.plot_by_victim
     write_figure(folder, "account", plot([curve], **words))
     write_figure(folder, "graph", pictures.plot_graph(account.graph.networkx(), by_node, account.attackers, **words))

@@ -61,7 +61,7 @@ def plot_runs(runs: Sequence[Run], ax: Axes | None = None, *, metric: str = "los
     levels = levels_of(verdict, metric)
     if ax is not None:
         return draw_over_steps(ax, curves, len(runs[0].seeds), levels=levels, metric=metric, named=False)
-    sentences = [run.mechanism.guarantee.sentence() for run in runs]
+    sentences = [str(run.mechanism.guarantee).replace("\n", "; ") for run in runs]
     guarantee = sentences[0]
     if len(set(sentences)) > 1:
         guarantee = " ".join(f"{name}: {sentence}" for name, sentence in zip(names, sentences, strict=True))

@@ -176,6 +176,11 @@ def test_the_sentence_is_short_and_says_who_is_protected_and_how_well(guarantee)
         assert (", upper bound," in sentence) == (guarantee.bound == "upper")
 
 
+def test_long_names_push_no_condition_out_of_the_sentence():
+    long = make(adaptive=False, victim="node " * 50 + "5", trust="mine " * 50 + "alone", notes=("the graph is public",))
+    assert "non-adaptive gradients, under 1 further condition" in long.sentence()
+
+
 @given(st.floats(1e-6, 1e6))
 def test_no_smaller_mu_is_printed(mu):
     shown = float(dict(make(mu=mu, sensitivity=0.0).fields())["mu"])

@@ -118,7 +118,7 @@ def test_runs_can_be_plotted_without_pyplot():
     assert ("matplotlib.pyplot" in sys.modules) == before
     words = " ".join(" ".join(texts(figure)).split())
     assert "dp-dsgd" in words
-    assert "mu = " in words
+    assert "; mu: " in words
     assert texts(plot_runs([run, run]))
 
 
