@@ -45,7 +45,7 @@ NODES = (
 )  # fmt: skip
 SETTINGS = (
     "bandwidth=2", "bandwidth=0", "bandwidth=-1", "bandwidth=99", "bandwidth=nan", "gossip_rounds=2", "gossip_rounds=0",
-    "sigma_local=1", "sigma_local=nan", "sigma_local=-1", "sigma_pair=0", "sigma=1", "sigma=inf", "sigma=0",
+    "sigma_ldp=1", "sigma_ldp=nan", "sigma_ldp=-1", "sigma_cor=0", "sigma=1", "sigma=inf", "sigma=0",
     "self_messages=true", "self_messages=maybe", "coalition_size=1", "coalition_size=99", "horizon=0", "horizon=3", "=",
     "x", "bandwidth", "bandwidth=", "Bandwidth=2", "bandwidth=2=3", "gossip_rounds=" + "9" * 30, "horizon=1000000000",
 )  # fmt: skip
@@ -66,7 +66,7 @@ BASE = {
 OPTIONS: dict[str, dict[str, tuple[str, ...]]] = {
     "factorize": {
         "--graph": GRAPHS, "--gossip": NAMES, "--mechanism": MECHANISMS, "--epochs": NUMBERS, "--period": NUMBERS,
-        "--objective": NAMES, "--tolerance": NUMBERS, "--solver": NAMES, "--max-iterations": NUMBERS,
+        "--counted-models": NAMES, "--tolerance": NUMBERS, "--solver": NAMES, "--max-iterations": NUMBERS,
         "--coalition": NUMBERS, "--groups": TEXTS, "--max-inverse-diagonal": NUMBERS, "--horizon": NUMBERS,
         "--device": NAMES, "--jobs": NUMBERS, "--out": (*TEXTS, "a.mfdl", "no/such/folder/b.mfdl"),
         "--config": TEXTS, "--json": (), "--largest-component": (), "--error-weights": NAMES, "--momentum": NUMBERS,

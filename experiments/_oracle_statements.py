@@ -347,7 +347,7 @@ def coalition_optimum(rng: np.random.Generator) -> float:
     except RuntimeError:
         raise Excluded("the program's solver gave up") from None
     solved = coalitions.solve(coalitions.CoalitionProblem(H, groups, size))
-    return max(excess(solved.lower_bound, program), excess(program, solved.loss))
+    return max(excess(solved.lower_bound, program), excess(program, solved.objective))
 
 
 @statement("encoders, optimum: lower bound <= program <= loss", tolerance=1e-5, share=0.1)
@@ -357,7 +357,7 @@ def encoder_optimum(rng: np.random.Generator) -> float:
     problem = mfdl_solvers.FactorizationProblem(root @ root.T + 0.1 * np.eye(T), rng.integers(0, T, T))
     solved = mfdl_solvers.solve(problem)
     program = oracles.optimal_loss_reference(problem)
-    return max(excess(solved.lower_bound, program), excess(program, solved.loss))
+    return max(excess(solved.lower_bound, program), excess(program, solved.objective))
 
 
 @statement("encoders, optimum: zero in-class entries = all encoders", tolerance=1e-5, share=0.1)

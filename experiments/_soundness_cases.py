@@ -3,7 +3,7 @@
 Drawn are algorithms (every mechanism of the registry, and random maps), their dynamics, divisors and scales,
 participations, trust models with their masks, releases, units. The oracle writes the three masks of each trust model
 anew from the table of trust models, runs the algorithm in fractions (`oracles.exact_run`), and gives a lower bound on
-the true loss: all signs on all patterns for gradients fixed in advance, and for adaptive ones a run in which gradients
+the true loss: all signs on all patterns for non-adaptive gradients, and for adaptive ones a run in which gradients
 react to the models.
 """
 
@@ -168,7 +168,7 @@ def drawn_mechanism(rng: np.random.Generator, T: int, wide: bool) -> LinearAlgor
     if name == "decor":
         size = 2.0 ** rng.integers(-SCALE, SCALE + 1) if wide else 2.0
         local = 0.0 if rng.random() < 0.2 else 1.0
-        return algorithms.decor(dynamics, every, sigma_local=local, sigma_pair=float(size))
+        return algorithms.decor(dynamics, every, sigma_ldp=local, sigma_cor=float(size))
     if name == "spatial":
         factor = drawn_entries(rng, (n, n), wide)
         noise = StepNoise(factor, np.ones((n, n), dtype=bool), T, n)

@@ -36,7 +36,7 @@ from mfdl.participation import (
 )
 from mfdl.privacy.forms.separable import Separable
 from mfdl.privacy.gram_sensitivity import Sensitivity, sensitivity_of_gram
-from mfdl.privacy.victim_loss import victim_losses
+from mfdl.privacy.victim_sensitivity import sensitivity_by_victim
 
 __all__ = ["STATEMENTS"]
 
@@ -206,8 +206,8 @@ def sensitivity_of(drawn: Drawn, scheme: Participation, *, whole: bool) -> tuple
         form = Separable.of_noise(noise, np.zeros((noise.num_steps, 1), dtype=bool))
         return noise, sensitivity_of_gram(form.grams([0])[0], scheme)
     algorithm = algorithms.mf_dsgd(Dynamics(PAIR, 0.5), scheme, drawn.encoder)
-    (loss,) = victim_losses(algorithm, trust.LDP(), victims=[0], participation=scheme)
-    return algorithm.noise, loss.fixed
+    (loss,) = sensitivity_by_victim(algorithm, trust.LDP(), victims=[0], participation=scheme)
+    return algorithm.noise, loss.non_adaptive_sensitivity
 
 
 @statement("encoders near singular: exact fractions <= library, and infinity is no value", share=0.2)

@@ -17,7 +17,7 @@ from mfdl.check import FloatArray
 from mfdl.errors import UnsupportedMechanism
 from mfdl.privacy import exact_arithmetic
 from mfdl.privacy.forms import dense_form
-from mfdl.privacy.victim_loss import VictimLoss, victim_losses
+from mfdl.privacy.victim_sensitivity import VictimSensitivity, sensitivity_by_victim
 from mfdl.training.executor import Executor
 
 STATEMENTS: dict[str, Statement] = {}
@@ -34,9 +34,9 @@ def statement(name: str, *, tolerance: float = ROUNDING, share: float = 1.0):
     return register
 
 
-def account_of(question: Question, *, lipschitz: float | None = None) -> VictimLoss:
+def account_of(question: Question, *, lipschitz: float | None = None) -> VictimSensitivity:
     try:
-        (loss,) = victim_losses(
+        (loss,) = sensitivity_by_victim(
             question.algorithm,
             question.model,
             victims=[question.victim],
@@ -57,13 +57,13 @@ def judged(question: Question, truth: Fraction | float, accounted_loss: float) -
     return Case(off, question.label, question.size, words)
 
 
-@statement("fixed gradients: exact view <= library")
+@statement("non-adaptive gradients: exact view <= library")
 def fixed(rng: np.random.Generator) -> Case:
     question = drawn_question(rng, wide=False)
     return judged(question, least_loss(question), account_of(question).sensitivity_squared)
 
 
-@statement("fixed gradients, 30 decades: exact view <= library")
+@statement("non-adaptive gradients, 30 decades: exact view <= library")
 def fixed_wide(rng: np.random.Generator) -> Case:
     question = drawn_question(rng, wide=True)
     return judged(question, least_loss(question), account_of(question).sensitivity_squared)
@@ -128,10 +128,10 @@ def weakest(rng: np.random.Generator) -> Case:
     if question.kind == "central" and not (algorithm.sent.all(axis=1) | ~algorithm.sent.any(axis=1)).all():
         raise Excluded("an average of messages some of which are not sent")
     options: dict[str, Any] = {"victims": [question.victim], "participation": question.participation}
-    (local,) = victim_losses(algorithm, trust.LDP(), release=question.release, unit=question.unit, **options)
+    (local,) = sensitivity_by_victim(algorithm, trust.LDP(), release=question.release, unit=question.unit, **options)
     loss = account_of(question)
-    lower = loss.fixed.lower
-    informative = math.isfinite(lower) or loss.fixed.exact  # infinite as a bound says nothing
+    lower = loss.non_adaptive_sensitivity.lower
+    informative = math.isfinite(lower) or loss.non_adaptive_sensitivity.exact  # infinite as a bound says nothing
     return judged(question, lower if informative else 0.0, local.sensitivity_squared)
 
 

@@ -23,7 +23,7 @@ from mfdl.check import FloatArray
 from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.mechanism import Mechanism
-from mfdl.noise import IndependentNoise, JointNoise, LocalNoise, NoiseOperator, SpaceTimeNoise
+from mfdl.noise import IndependentNoise, JointNoise, LocalNoise, NoiseOperator, SpatioTemporalNoise
 from mfdl.participation import BallsInBins, Cyclic, Participation, PoissonSampling
 from mfdl.privacy import gaussian
 from mfdl.privacy.guarantee import DELTA, Guarantee
@@ -152,8 +152,8 @@ def drawn_secret(rng: np.random.Generator) -> LinearAlgorithm:
         lambda: IndependentNoise(T, n),
         lambda: LocalNoise(causal(T), n),
         lambda: LocalNoise(np.stack([causal(T) for _ in range(n)]), n),
-        lambda: SpaceTimeNoise(causal(T), factor, holders, n),
-        lambda: SpaceTimeNoise(np.stack([causal(T) for _ in range(n)]), factor, holders, n),
+        lambda: SpatioTemporalNoise(causal(T), factor, holders, n),
+        lambda: SpatioTemporalNoise(np.stack([causal(T) for _ in range(n)]), factor, holders, n),
         lambda: JointNoise(causal(T * n), T, n),
     ]
     if isinstance(scheme, PoissonSampling):

@@ -48,8 +48,8 @@ def row(graph: str, random: RandomGossip, seeds: int) -> dict[str, object]:
         H = NoiseObjective(mfdl.Dynamics(drawn.gossip), T).over_steps(drawn.present)
         posed = factorization.FactorizationProblem(H, classes)
         best = factorization.solve_problem(posed, **options).require_converged(TOLERANCE)
-        losses = [factorization.evaluate(posed, C, lower_bound=best.lower_bound).loss for C in (averaged, without)]
-        lost.append(losses[0] / best.loss - 1)
+        losses = [factorization.evaluate(posed, C, lower_bound=best.lower_bound).objective for C in (averaged, without)]
+        lost.append(losses[0] / best.objective - 1)
         gained.append(losses[1] / losses[0] - 1)
     return {"graph": graph, "drawn": random.name, "lost": lost, "gained": gained}
 

@@ -60,7 +60,7 @@ def row(method: str, seed: int) -> dict[str, object]:
     of_pairs = [
         loss.sensitivity_squared / PARTICIPATION.epochs
         for v in range(NODES)
-        for loss in mfdl.victim_losses(algorithm, mfdl.trust.PNDP([v]), release="none", progress=False)
+        for loss in mfdl.sensitivity_by_victim(algorithm, mfdl.trust.PNDP([v]), release="none", progress=False)
     ]
     models = algorithm.models_from_noise(final=True)
     noise = mechanism.noise_std * np.sqrt(np.square(models @ np.eye(models.shape[1])).sum() / NODES)

@@ -27,13 +27,13 @@ from mfdl.files import atomic_write_json
 from mfdl.progress import reporter
 
 GRAPH, PARTICIPATION = "erdos-renyi:n=30,p=0.2,seed=0", mfdl.Cyclic(epochs=4, period=8)
-TRUST = {"dp-dsgd": "ldp", "mafalda": "ldp"} | dict.fromkeys(("decor", "corn", "time-space"), "eavesdropper")
-REPAIRS: dict[str, tuple[str | None, ...]] = {
+TRUST = {"dp-dsgd": "ldp", "mafalda": "ldp"} | dict.fromkeys(("decor", "corn", "kronecker"), "eavesdropper")
+RECOVERIES: dict[str, tuple[str | None, ...]] = {
     "dp-dsgd": (None,),
     "mafalda": (None, "catch-up"),
-    "decor": (None, "leave-out", "catch-up"),  # one partner stands in by leaving out
-    "corn": (None, "leave-out", "stand-in", "catch-up"),
-    "time-space": (None, "leave-out", "stand-in", "catch-up"),
+    "decor": (None, "drop", "catch-up"),  # one partner stands in by leaving out
+    "corn": (None, "drop", "substitute", "catch-up"),
+    "kronecker": (None, "drop", "substitute", "catch-up"),
 }
 MEASURED = {"mu": "mu", "noise": "noise in the models at mu = 1", "loss": "test loss at mu = 1"}
 MISSING = (1, 2, 3)
@@ -54,13 +54,13 @@ def noise_left(algorithm: LinearAlgorithm) -> float:
     return total / rows
 
 
-def absent(name: str, present: np.ndarray, participation: mfdl.Cyclic, repair: str | None) -> LinearAlgorithm:
+def absent(name: str, present: np.ndarray, participation: mfdl.Cyclic, recovery: str | None) -> LinearAlgorithm:
     """The mechanism as it runs under a pattern, its noise made for the whole network."""
     W = mfdl.gossip.metropolis_hastings(GRAPH)
     whole = mfdl.algorithms.build(name, mfdl.Dynamics(W, 0.5), participation)
-    left = mfdl.algorithms.dp_dsgd(mfdl.Dynamics(mfdl.gossip.absences(W, present), 0.5), participation)
+    left = mfdl.algorithms.dp_dsgd(mfdl.Dynamics(mfdl.gossip.node_dropout(W, present), 0.5), participation)
     noisy = dataclasses.replace(left, noise=whole.noise, name=name)
-    return mfdl.algorithms.with_absences(noisy, present, repair=repair)
+    return mfdl.algorithms.with_dropout(noisy, present, recovery=recovery)
 
 
 def options_of(name: str) -> dict[str, object]:
@@ -75,16 +75,16 @@ def everybody_there(name: str) -> float:
     return mfdl.calibrate(whole, **options_of(name), mu=1.0).noise_std
 
 
-def row(name: str, repair: str | None, rate: float, seed: int, trains: bool) -> dict[str, object]:
+def row(name: str, recovery: str | None, rate: float, seed: int, trains: bool) -> dict[str, object]:
     """One mechanism under one pattern."""
     T, n = PARTICIPATION.num_steps, mfdl.graphs.load(GRAPH).number_of_nodes()
-    run = absent(name, mfdl.gossip.drawn_presence(n, T, rate, seed), PARTICIPATION, repair)
+    run = absent(name, mfdl.gossip.sampled_presence(n, T, rate, seed), PARTICIPATION, recovery)
     mechanism = mfdl.calibrate(run, **options_of(name), mu=1.0)
     measured = {"mu": mechanism.noise_std / everybody_there(name), "noise": noise_left(run) * mechanism.noise_std**2}
     if trains:
         trained = mfdl.replay(mechanism, mfdl.tasks.digits(n), seeds=[seed])
         measured["loss"] = trained.seeds[0].final("loss")
-    return {"mechanism": name, "trust": TRUST[name], "repair": repair, "rate": rate, "seed": seed, **measured}
+    return {"mechanism": name, "trust": TRUST[name], "recovery": recovery, "rate": rate, "seed": seed, **measured}
 
 
 def worst_by_coalitions(name: str) -> dict[int, float]:
@@ -93,52 +93,56 @@ def worst_by_coalitions(name: str) -> dict[int, float]:
     whole = mfdl.algorithms.build(name, mfdl.Dynamics(mfdl.gossip.metropolis_hastings(GRAPH), 0.5), step)
 
     def largest(trust: mfdl.TrustModel) -> float:
-        return max(loss.sensitivity_squared for loss in mfdl.victim_losses(whole, trust))
+        return max(loss.sensitivity_squared for loss in mfdl.sensitivity_by_victim(whole, trust))
 
     alone = largest(mfdl.trust.named("eavesdropper"))
     return {q: float(np.sqrt(largest(mfdl.trust.Coalitions(q)) / alone)) for q in MISSING}
 
 
-def worst_by_enumeration(name: str, repair: str | None, missing: int) -> float:
+def worst_by_enumeration(name: str, recovery: str | None, missing: int) -> float:
     """The largest mu of one step over all sets of missing nodes, in units of that with everybody there."""
     step, n = mfdl.EveryStep(1), mfdl.graphs.load(GRAPH).number_of_nodes()
     losses = []
     for away in [(), *itertools.combinations(range(n), missing)]:
         present = np.ones((1, n), dtype=bool)
         present[0, list(away)] = False
-        run = absent(name, present, step, repair)
-        losses.append(max(x.sensitivity_squared for x in mfdl.victim_losses(run, mfdl.trust.named("eavesdropper"))))
+        run = absent(name, present, step, recovery)
+        losses.append(
+            max(x.sensitivity_squared for x in mfdl.sensitivity_by_victim(run, mfdl.trust.named("eavesdropper")))
+        )
     return float(np.sqrt(max(losses) / losses[0]))
 
 
 def picture(rows: list[dict], measured: list[str], path: Path) -> None:
     figure, axes = plt.subplots(1, len(measured), figsize=(3.8 * len(measured), 3.4), constrained_layout=True)
-    lines = {None: "-", "leave-out": ":", "stand-in": "--", "catch-up": "-."}
+    lines = {None: "-", "drop": ":", "substitute": "--", "catch-up": "-."}
     for axis, key in zip(axes, measured, strict=True):
         for color, name in enumerate(TRUST):
-            for repair in REPAIRS[name]:
-                values = np.array([_values(rows, name, repair, rate, key) for rate in RATES])
-                style = {"color": f"C{color}", "linestyle": lines[repair]}
-                axis.errorbar(RATES, values.mean(1), values.std(1), label=f"{name} {repair or ''}", capsize=2, **style)
+            for recovery in RECOVERIES[name]:
+                values = np.array([_values(rows, name, recovery, rate, key) for rate in RATES])
+                style = {"color": f"C{color}", "linestyle": lines[recovery]}
+                axis.errorbar(
+                    RATES, values.mean(1), values.std(1), label=f"{name} {recovery or ''}", capsize=2, **style
+                )
         axis.set(xlabel="share of node-steps missed", ylabel=MEASURED[key], yscale="log")
     axes[-1].legend(frameon=False, fontsize=6)
     figure.savefig(path, dpi=150)
 
 
-def _values(rows: list[dict], name: str, repair: str | None, rate: float, key: str) -> list[float]:
-    """Of all seeds; without absences there is nothing to repair."""
-    wanted = (name, repair if rate else None, rate)
-    return [r[key] for r in rows if (r["mechanism"], r["repair"], r["rate"]) == wanted]
+def _values(rows: list[dict], name: str, recovery: str | None, rate: float, key: str) -> list[float]:
+    """Of all seeds; without dropout there is nothing to recover."""
+    wanted = (name, recovery if rate else None, rate)
+    return [r[key] for r in rows if (r["mechanism"], r["recovery"], r["rate"]) == wanted]
 
 
 def worst() -> None:
     """Prints the largest mu of any set of so many missing nodes."""
     for name in ("decor", "corn"):
         by_coalitions = worst_by_coalitions(name)
-        print(f"| `{name}` | leave-out | " + " | ".join(f"{by_coalitions[q]:.3g}" for q in MISSING) + " |", flush=True)
-    for name, repair in (("decor", None), ("corn", None), ("corn", "stand-in")):
-        of = [worst_by_enumeration(name, repair, q) for q in MISSING[:2]]
-        print(f"| `{name}` | {repair or 'none'} | " + " | ".join(f"{mu:.3g}" for mu in of) + " | |", flush=True)
+        print(f"| `{name}` | drop | " + " | ".join(f"{by_coalitions[q]:.3g}" for q in MISSING) + " |", flush=True)
+    for name, recovery in (("decor", None), ("corn", None), ("corn", "substitute")):
+        of = [worst_by_enumeration(name, recovery, q) for q in MISSING[:2]]
+        print(f"| `{name}` | {recovery or 'none'} | " + " | ".join(f"{mu:.3g}" for mu in of) + " | |", flush=True)
 
 
 def main() -> None:
@@ -149,14 +153,14 @@ def main() -> None:
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
     measured = [key for key in MEASURED if not (arguments.untrained and key == "loss")]
-    groups = [(n, p, r) for n in TRUST for p in REPAIRS[n] for r in RATES if r or p is None]
+    groups = [(n, p, r) for n in TRUST for p in RECOVERIES[n] for r in RATES if r or p is None]
     rows: list[dict] = []
     with reporter("auto").bar("dropout", len(groups)) as advance:
-        for name, repair, rate in groups:
-            rows += [row(name, repair, rate, seed, not arguments.untrained) for seed in range(arguments.seeds)]
-            each = [_values(rows, name, repair, rate, key) for key in measured]
+        for name, recovery, rate in groups:
+            rows += [row(name, recovery, rate, seed, not arguments.untrained) for seed in range(arguments.seeds)]
+            each = [_values(rows, name, recovery, rate, key) for key in measured]
             cells = " | ".join(f"{np.mean(v):.3g} ± {np.std(v):.2g}" for v in each)
-            print(f"| `{name}` | {repair or 'none'} | {rate:.0%} | {cells} |", flush=True)
+            print(f"| `{name}` | {recovery or 'none'} | {rate:.0%} | {cells} |", flush=True)
             advance()
     atomic_write_json(arguments.out / "dropout.json", rows)
     picture(rows, measured, arguments.out / "dropout.png")

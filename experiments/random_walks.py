@@ -4,7 +4,7 @@
 
 The hypercube of 32 nodes, T = 275 steps, noise multiplier 1, all data of a node in each of its visits, delta = 1e-5:
 the setting of the public code of arXiv:2510.19934. The attacker is node 0; victims are one node at each distance.
-Epsilon given the walk is for gradients fixed in advance and, in steps that do not expand (L = 1), for training.
+Epsilon given the walk is for non-adaptive gradients and, in steps that do not expand (L = 1), for training.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ GRAPH = nx.convert_node_labels_to_integers(nx.hypercube_graph(5))
 
 def given_the_walk(W: mfdl.gossip.GossipMatrix, seed: int) -> dict[str, list[float]]:
     """epsilon of each victim, and how often it had the token."""
-    walk = mfdl.gossip.drawn_walk(W, STEPS, seed)
+    walk = mfdl.gossip.sampled_walk(W, STEPS, seed)
     algorithm = mfdl.algorithms.random_walk(mfdl.Dynamics(W), mfdl.EveryStep(STEPS), walk=walk, to_all=False)
     question = {"trust": mfdl.trust.PNDP([0]), "release": "none", "lipschitz": 1.0, "victims": VICTIMS}
-    losses = mfdl.victim_losses(algorithm, **question, progress=False)
+    losses = mfdl.sensitivity_by_victim(algorithm, **question, progress=False)
     mus = {
         "fixed": [loss.sensitivity_squared**0.5 for loss in losses],
         "training": [loss.adaptive_sensitivity_squared**0.5 for loss in losses],

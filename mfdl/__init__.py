@@ -40,7 +40,7 @@ _EXPORTS = {
     "PrivacyLosses": "mfdl.privacy.losses",
     "PrivateNode": "mfdl.training.private_node",
     "Question": "mfdl.privacy.questions",
-    "Released": "mfdl.released",
+    "ReleasedModel": "mfdl.released",
     "Round": "mfdl.algorithms",
     "Run": "mfdl.training.run",
     "Single": "mfdl.participation",
@@ -53,7 +53,7 @@ _EXPORTS = {
     "calibrate": "mfdl.noise_scale",
     "calibrate_named": "mfdl.noise_scale",
     "data": "=mfdl.data",
-    "decor_couples": "mfdl.decor_search",
+    "decor_deviations": "mfdl.decor_search",
     "factorization": "=mfdl.factorization",
     "general_sensitivity": "mfdl.privacy.gram_sensitivity",
     "gossip": "=mfdl.gossip",
@@ -68,7 +68,7 @@ _EXPORTS = {
     "tasks": "=mfdl.training.tasks",
     "testing": "=mfdl.testing",
     "trust": "=mfdl.trust",
-    "victim_losses": "mfdl.privacy.victim_loss",
+    "sensitivity_by_victim": "mfdl.privacy.victim_sensitivity",
     "with_noise": "mfdl.noise_scale",
     "without_noise": "mfdl.noise_scale",
 }
@@ -95,7 +95,7 @@ def __dir__() -> list[str]:
 if TYPE_CHECKING:
     from . import algorithms, audit, data, factorization, gossip, graphs, privacy, runs, testing, trust
     from .algorithms import LinearAlgorithm, Round
-    from .decor_search import decor_couples
+    from .decor_search import decor_deviations
     from .dynamics import Dynamics
     from .errors import InvalidInput, UnsupportedMechanism
     from .factorization import NotConverged
@@ -117,8 +117,8 @@ if TYPE_CHECKING:
     from .privacy.guarantee import Guarantee
     from .privacy.losses import PrivacyLosses
     from .privacy.questions import Question
-    from .privacy.victim_loss import victim_losses
-    from .released import Released
+    from .privacy.victim_sensitivity import sensitivity_by_victim
+    from .released import ReleasedModel
     from .runs.pairwise_losses import PairwiseLosses, pairwise
     from .runs.sweeping import sweep
     from .training import tasks

@@ -60,8 +60,8 @@ WANTED = {  # by the name of a class: its objects in words with an example, and 
     "Question": ("a Question, e.g. mfdl.Question(mfdl.trust.LDP(), adjacency='zero-out', clip_norm=1.0)", ""),
     "RandomGossip": ("gossip that is drawn anew in each round, e.g. mfdl.gossip.randomized.links(W, 0.1)", ""),
     "Partition": ("a partition of records", "one of a name is mfdl.partition.parse(name)"),
-    "SpaceTimeFactorization": (
-        "a SpaceTimeFactorization, e.g. mfdl.factorization.optimal_time_space(dynamics, participation)",
+    "SpatioTemporalFactorization": (
+        "a SpatioTemporalFactorization, e.g. mfdl.factorization.optimal_kronecker(dynamics, participation)",
         "",
     ),
     "SpatialFactorization": (

@@ -1,8 +1,8 @@
-"""Noise of DECOR for a privacy target: couples (sigma_local, sigma_pair), none of which exceeds it.
+"""Noise of DECOR for a privacy target: pairs (sigma_ldp, sigma_cor), none of which exceeds it.
 
-A target fixes, for every sigma_local between CDP's and LDP's, the smallest sigma_pair that meets it. Which couple
+A target fixes, for every sigma_ldp between CDP's and LDP's, the smallest sigma_cor that meets it. Which pair
 trains best depends on the task, so several are returned for tuning. The search is by the price of one step; what is
-returned is calibrated with the exact accountant, so every couple meets the target whatever the search did.
+returned is calibrated with the exact accountant, so every pair meets the target whatever the search did.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ BUDGETS = ("gdp", "renyi", "corollary")
 GRID = 16
 POSITIONS = (1 / GRID, 1 / 2, 1.0)
 COROLLARY_RANGE = 8 * (1 - 1 / math.sqrt(2))  # 2.343: times log(1/delta), the largest epsilon that it meets
-MOST_PAIRWISE = 1e3  # sigma_pair / sigma_local, at most: the lower end of sigma_local would need infinitely much
+MOST_PAIRWISE = 1e3  # sigma_cor / sigma_ldp, at most: the lower end of sigma_ldp would need infinitely much
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class DecorCouple:
+class DecorDeviations:
     """One choice of noise: standard deviations on clipped gradients, and the mechanism that has them."""
 
-    sigma_local: float
-    sigma_pair: float
+    sigma_ldp: float
+    sigma_cor: float
     mechanism: Mechanism
 
 
-def decor_couples(
+def decor_deviations(
     dynamics: Dynamics,
     participation: Participation,
     *,
@@ -52,8 +52,8 @@ def decor_couples(
     budget: str = "gdp",
     unit: str = "user",
     positions: Sequence[float] = POSITIONS,
-) -> list[DecorCouple]:
-    """Couples at several sigma_local, each with the least sigma_pair that meets the target.
+) -> list[DecorDeviations]:
+    """Pairs at several sigma_ldp, each with the least sigma_cor that meets the target.
 
     Args:
         trust: SecLDP() (an eavesdropper, the default), SecLDP(colluders), or Coalitions(q); Coalitions(1) is every
@@ -61,13 +61,13 @@ def decor_couples(
         epsilon with delta, or mu: the target of Gaussian DP.
         participation: public, or PoissonSampling(rate, steps): example level, by the theorem of docs/sampling.md.
         budget: how much of the target noise may spend: "gdp" all of it, exactly; "renyi" what the inverted Rényi bound
-            of the papers allows (epsilon only); "corollary" the closed form, one couple (user level, replace-one). With
+            of the papers allows (epsilon only); "corollary" the closed form, one pair (user level, replace-one). With
             sampling "gdp" is the tightest bound of `PoissonGaussian`, and "renyi" what Rényi accounting of the sampling
             asks.
-        positions: places of sigma_local between its bounds, in (0, 1]; 1 is independent noise alone. The lower bound
-            itself would need infinite sigma_pair.
+        positions: places of sigma_ldp between its bounds, in (0, 1]; 1 is independent noise alone. The lower bound
+            itself would need infinite sigma_cor.
 
-    Returns: one DecorCouple per position, in order. Guarantees: no mechanism's guarantee exceeds the target.
+    Returns: one DecorDeviations per position, in order. Guarantees: no mechanism's guarantee exceeds the target.
     Raises: InvalidInput: no such budget or target; a trust model that is none of these; unit "user" with sampling.
     Source: arXiv:2405.01031, Appendix D.1; docs/claims.md lists what is wrong in it under that item.
     """
@@ -98,15 +98,15 @@ def decor_couples(
             clip_norm=gaussian.record_shift(adjacency, clip_norm) / 2,
             num_steps=participation.patterns_of_record().uses,
         )
-        algorithm = decor(dynamics, participation, sigma_local=local, sigma_pair=pair)
-        return [DecorCouple(local, pair, with_noise(algorithm, noise_std=1.0, **common))]
-    couples = []
+        algorithm = decor(dynamics, participation, sigma_ldp=local, sigma_cor=pair)
+        return [DecorDeviations(local, pair, with_noise(algorithm, noise_std=1.0, **common))]
+    pairs = []
     for ratio in pair_ratios(PairwisePrice(graph, q), positions):
-        algorithm = decor(dynamics, participation, sigma_local=1.0, sigma_pair=math.sqrt(ratio))
+        algorithm = decor(dynamics, participation, sigma_ldp=1.0, sigma_cor=math.sqrt(ratio))
         mechanism = calibrate(algorithm, **spent, **common)
         std = mechanism.noise_std
-        couples.append(DecorCouple(std, std * math.sqrt(ratio), mechanism))
-    return couples
+        pairs.append(DecorDeviations(std, std * math.sqrt(ratio), mechanism))
+    return pairs
 
 
 def corollary_noise(
@@ -118,10 +118,10 @@ def corollary_noise(
     clip_norm: float = 1.0,
     num_steps: int,
 ) -> tuple[float, float]:
-    """(sigma_local, sigma_pair) for a target against any q colluders, in closed form, under replace-one.
+    """(sigma_ldp, sigma_cor) for a target against any q colluders, in closed form, under replace-one.
 
-        sigma_local^2 = 32 C^2 T L / ((n - q) epsilon^2)
-        sigma_pair^2  = 32 C^2 T L / (a_q epsilon^2),  L = log(1 / delta)
+        sigma_ldp^2 = 32 C^2 T L / ((n - q) epsilon^2)
+        sigma_cor^2  = 32 C^2 T L / (a_q epsilon^2),  L = log(1 / delta)
 
     Args: num_colluders: q. clip_norm: C. num_steps: T.
     Guarantees: (epsilon, delta) for epsilon up to 2.343 L, by the theorem of the paper; a_q is the least algebraic
@@ -137,25 +137,25 @@ def corollary_noise(
         raise InvalidInput(
             f"epsilon must be at most 2.343 log(1/delta) = {COROLLARY_RANGE * L:.4g} for this corollary, got "
             f"{epsilon:g}; the exact mu for this budget is mu_from_epsilon({epsilon:g}, {delta:g}) = "
-            f"{gaussian.mu_from_epsilon(epsilon, delta):.6g}: budget 'gdp' of decor_couples chooses the noise by it."
+            f"{gaussian.mu_from_epsilon(epsilon, delta):.6g}: budget 'gdp' of decor_deviations chooses the noise by it."
         )
     G = graphs.load(graph)
     a = node_covariances.algebraic_connectivity_after_deletion(G, num_colluders)
     if a == 0:
         raise InvalidInput(
             f"graph must stay connected without any {num_colluders} of its nodes for this corollary; take fewer "
-            f"colluders or add edges, or budget 'gdp' of decor_couples."
+            f"colluders or add edges, or budget 'gdp' of decor_deviations."
         )
     common = 32 * C**2 * T * L / epsilon**2
     return math.sqrt(common / (G.number_of_nodes() - num_colluders)), math.sqrt(common / a)
 
 
 def pair_ratios(price: PairwisePrice, positions: Sequence[float] = POSITIONS) -> list[float]:
-    """For each place of sigma_local the least sigma_pair^2 / sigma_local^2 that buys the price of a step asked for.
+    """For each place of sigma_ldp the least sigma_cor^2 / sigma_ldp^2 that buys the price of a step asked for.
 
     It is the same for every target, clipping norm and number of steps: these scale both standard deviations.
     """
-    # the price, which falls with the ratio, in units of 1 / sigma_local^2: sigma_local^2 = price(ratio)
+    # the price, which falls with the ratio, in units of 1 / sigma_ldp^2: sigma_ldp^2 = price(ratio)
     cheapest = math.sqrt(price(MOST_PAIRWISE**2))
     ratios = []
     for position in check.listed("numbers in (0, 1]", positions=positions):
@@ -182,7 +182,7 @@ def _coalition_size(trust: TrustModel) -> int:
 
 
 def _spent_sampled(budget: str, mu: float | None, epsilon: float | None, delta: float | None) -> dict[str, Any]:
-    """The same with secret batches, as `calibrate` takes it."""
+    """The same with balls-in-bins, as `calibrate` takes it."""
     if mu is not None or epsilon is None or delta is None:
         raise InvalidInput(
             "with sampling the target is epsilon with delta, e.g. epsilon=2, delta=1e-5; there is no mu."

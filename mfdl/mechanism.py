@@ -94,7 +94,7 @@ class Mechanism(Calibrated):
         if guarantee.victim != EVERY_NODE or not guarantee.adaptive:
             raise InvalidInput(
                 f"a mechanism needs the adaptive guarantee of every node, and this one is for victim "
-                f"{guarantee.victim!r}{'' if guarantee.adaptive else ' and gradients fixed in advance'}; use calibrate "
+                f"{guarantee.victim!r}{'' if guarantee.adaptive else ' and non-adaptive gradients'}; use calibrate "
                 "or with_noise."
             )
         if guarantee.composed != 1:
@@ -197,7 +197,7 @@ class Mechanism(Calibrated):
             is below what accounting gives here, whatever the file says. Without it the sensitivity is trusted: hashes
             are against damage and careless edits, not forgers.
         Raises: InvalidInput: no such file, another kind or format, an edited or damaged one, a guarantee under another
-            trust model or with a smaller mu or epsilon than is accounted; of secret batches, a trust model of your own
+            trust model or with a smaller mu or epsilon than is accounted; of secret sampling, a trust model of your own
             that is not given.
         Cost: of `anew`, that of the accounting in `account`.
         """
@@ -263,7 +263,7 @@ class Mechanism(Calibrated):
     def objective(self) -> float:
         """sensitivity^2 * noise in the models after averaging, per unit nu^2: what `factorize` calls loss.
 
-        With secret batches the sensitivity is that of public ones: which noise the same multiplier takes. 0 without
+        With secret sampling the sensitivity is that of public ones: which noise the same multiplier takes. 0 without
         noise. Of large graphs estimated, as `objective_error` says.
         """
         return self._objective.value

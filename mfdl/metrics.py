@@ -1,7 +1,7 @@
 """What a trained model is measured by: loss and accuracy on the test records, and more where it is asked for.
 
 In: names. Out: each with its words. A name is the same everywhere: an option of `replay` and of `mfdl compare`, a key
-of `SeedRun.metrics`, a column of rows and files, a picture's metric, `final_NAME` in results.
+of `SeedRun.metrics`, a column of rows and files, a picture's metric, and with `result_key` a key in results.
 
 No guarantee covers any of them, nor times, nor whether a run diverged: they are computed without noise, from records or
 from models that may not be released. The annotation `NotPrivate[...]` marks such fields of a dataclass. They are for
@@ -31,6 +31,21 @@ T = TypeVar("T")
 
 NOT_PRIVATE = "not covered by any guarantee: computed without noise, for research"
 NotPrivate = Annotated[T, NOT_PRIVATE]
+
+
+def result_key(at: str, metric: str) -> str:
+    """The key of a number in results: of "final" or "last" models, the test loss spelt out.
+
+    >>> result_key("final", "loss"), result_key("last", "train_loss")
+    ('final_test_loss', 'last_train_loss')
+    """
+    return f"{at}_test_loss" if metric == "loss" else f"{at}_{metric}"
+
+
+def metric_of(key: str) -> str:
+    """The metric of a `result_key`."""
+    metric = key.partition("_")[2]
+    return "loss" if metric == "test_loss" else metric
 
 
 def is_of_nodes(name: str) -> bool:

@@ -74,23 +74,23 @@ def incidence(graph: graphs.Source, orientation: Sequence[int] | None = None) ->
     return csr_array((values, places), shape=(A.shape[0], len(first)))
 
 
-def decor_covariance(laplacian: Any, sigma_local: float, sigma_pair: float) -> FloatArray:
-    """R = sigma_local^2 I + sigma_pair^2 L: private noise at each node plus noise that cancels on each edge.
+def decor_covariance(laplacian: Any, sigma_ldp: float, sigma_cor: float) -> FloatArray:
+    """R = sigma_ldp^2 I + sigma_cor^2 L: private noise at each node plus noise that cancels on each edge.
 
     Holds when the noises of all edges are independent, also of edges that share a node; independence of disjoint
     edges only, as one description of the scheme has it, does not give this R.
 
     Args:
         laplacian: L, dense or sparse, shape (n, n). For colluders take the Laplacian of the graph without them.
-        sigma_local: standard deviation, >= 0, of the private noise of one node.
-        sigma_pair: standard deviation, >= 0, of the noise that one edge shares with opposite signs.
+        sigma_ldp: standard deviation, >= 0, of the private noise of one node.
+        sigma_cor: standard deviation, >= 0, of the noise that one edge shares with opposite signs.
 
     Returns: dense array, shape (n, n).
     Raises: InvalidInput: L is not a finite square matrix, or a standard deviation is negative or not finite.
     """
     R = check.square_array(laplacian=laplacian.toarray() if issparse(laplacian) else laplacian)
-    R *= check.non_negative(sigma_pair=sigma_pair) ** 2
-    R[np.diag_indices_from(R)] += check.non_negative(sigma_local=sigma_local) ** 2
+    R *= check.non_negative(sigma_cor=sigma_cor) ** 2
+    R[np.diag_indices_from(R)] += check.non_negative(sigma_ldp=sigma_ldp) ** 2
     return R
 
 

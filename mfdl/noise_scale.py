@@ -37,7 +37,7 @@ _EACH_VICTIM = "every node counts; of each victim: mfdl.PrivacyLosses.of(algorit
 ELSEWHERE = {
     **dict.fromkeys(("victim", "victims"), _EACH_VICTIM),
     **dict.fromkeys(("noise_std", "noise_multiplier"), _GIVEN_NOISE),
-    "mu": f"{_TARGET}; secret batches have no mu, and take epsilon with delta",
+    "mu": f"{_TARGET}; under secret sampling there is no mu; take epsilon with delta",
     **dict.fromkeys(("epsilon", "delta"), _TARGET),
     "participation": "the noise of a mechanism is for the algorithm's own participation; mfdl.account has it",
     "by": "it chooses among bounds of Poisson sampling, in mfdl.calibrate",
@@ -86,7 +86,7 @@ def account(
 
     Args:
         algorithm: or a `View` given as matrices, with `participation` and without `trust`: the guarantee is then for
-            gradients fixed in advance, and says so, unless `View(models=, row_steps=)` proves it for adaptive ones.
+            non-adaptive gradients, and says so, unless `View(models=, row_steps=)` proves it for adaptive ones.
         trust: who sees and knows what. Under `PoissonSampling` every message must be seen (`trust.all_messages()` of
             one that hides some); under `BallsInBins` hidden messages are counted as seen.
         adjacency: "zero-out", "add-remove" or "replace-one".
@@ -101,15 +101,15 @@ def account(
         lipschitz: L of the local gradient maps, for shift reduction where the view alone is not adaptive; with
             unit "record" only.
         unit: "record", or "user" for all data of a node, which needs participation in every step.
-        progress: as for `victim_losses`.
+        progress: as for `sensitivity_by_victim`.
 
     Returns: Guarantee; it is infinite without noise, and where the attacker knows what hides a node: `Guarantee.why`
-        says which one. With secret batches there is no mu; ask for epsilon(delta). Per victim: `Guarantee.by_victim`,
+        says which one. With secret sampling there is no mu; ask for epsilon(delta). Per victim: `Guarantee.by_victim`,
         `mfdl.PrivacyLosses.of(algorithm, question).by_victim(noise_std)`.
     Raises: InvalidInput: an argument out of range, or a unit that cannot be protected (`require_unit`).
-        UnsupportedMechanism: where amplification by secret batches is not proven (`privacy.sampled_exposures`).
+        UnsupportedMechanism: where amplification by secret sampling is not proven (`privacy.sampled_exposures`).
     Source: arXiv:2510.17480, Theorem 7, with the square of equation (8) and the factor 2 of replace-one restored, and
-        its claim for adaptive gradients replaced by the row-space test and shift reduction. Secret batches:
+        its claim for adaptive gradients replaced by the row-space test and shift reduction. Secret sampling:
         docs/sampling.md, docs/balls_in_bins_theorem.md.
     """
     question = _question(algorithm, trust, adjacency, clip_norm, participation, release, unit, method, lipschitz)
@@ -153,10 +153,10 @@ def calibrate(
     """The least noise that meets a target for adaptive gradients, never overshooting it.
 
     Of a `View`, given as matrices with `participation`, a `CalibratedView`: it trains nothing, and its guarantee is for
-    gradients fixed in advance unless the view proves more.
+    non-adaptive gradients unless the view proves more.
 
-    With secret batches it is the least to a relative 1e-4, by Monte Carlo to 1e-3 or so: the noise is chosen by samples
-    of its own and its guarantee drawn afresh.
+    With secret sampling it is the least to a relative 1e-4, by Monte Carlo to 1e-3 or so: the noise is chosen by
+    samples of its own and its guarantee drawn afresh.
 
     Args: mu > 0 (of public batches), or epsilon > 0 and delta in (0, 1); others as for `account`. mu may be a budget
         for each node, {label: mu_u}: node u then adds its noise max mu / mu_u times, the algorithm returned is that
@@ -166,8 +166,8 @@ def calibrate(
         guarantee is still the tightest.
     Raises: InvalidInput: no target or two, an algorithm whose loss is infinite under this trust model, or a unit
         that cannot be protected (`require_unit`); a node without a budget. UnsupportedMechanism: budgets per node for
-        noise on messages, or of a class of one's own; a mu with secret batches.
-    Cost: with secret batches seconds for each target, once in a process.
+        noise on messages, or of a class of one's own; a mu with secret sampling.
+    Cost: with secret sampling seconds for each target, once in a process.
     """
     if participation is not None and not isinstance(algorithm, View):
         raise InvalidInput(
@@ -204,7 +204,7 @@ def calibrate_named(
 ) -> Mechanism:
     """The named mechanism with its free parameters at their best for the target, calibrated to it.
 
-    "mafalda-bins" and "time-space-bins" get the encoder that is best for this epsilon and delta under balls-in-bins.
+    "mafalda-bins" and "kronecker-bins" get the encoder that is best for this epsilon and delta under balls-in-bins.
 
     >>> import mfdl
     >>> dynamics = mfdl.Dynamics(mfdl.gossip.metropolis_hastings("path:n=3"), 0.1)
@@ -219,7 +219,7 @@ def calibrate_named(
     """
     Target(mu, epsilon, delta, "tightest")  # refuses what is none before any work
     noise_std = None
-    if registry.is_of_secret_bins(name) and (bins := participation.num_bins) and epsilon is not None:
+    if registry.is_of_balls_in_bins(name) and (bins := participation.num_bins) and epsilon is not None:
         assert delta is not None  # `Target` refuses epsilon alone
         noise_std = noise_of_bins(epsilon=epsilon, delta=delta, bins=bins, adjacency=adjacency)
     algorithm = registry.build_tuned(name, dynamics, participation, noise_std=noise_std)

@@ -1,4 +1,4 @@
-"""Released: what of the trajectory is evaluated and published, a linear map of the models over time and nodes.
+"""Released model: what of the trajectory is evaluated and published, a linear map of the models over time and nodes.
 
     released = sum_r a_r W^g theta_{r+1},   a_r >= 0, sum_r a_r = 1,
 
@@ -31,7 +31,7 @@ MODELS: Registry[Entry] = Registry("released model", by_position=True)
 
 @storable
 @dataclasses.dataclass(frozen=True)
-class Released:
+class ReleasedModel:
     """Which models a run releases.
 
     Attributes:
@@ -41,9 +41,9 @@ class Released:
 
     Raises: InvalidInput: an unknown name, numbers that are no such ones, rounds given twice.
 
-    >>> Released("average:2").of_steps(4)
+    >>> ReleasedModel("average:2").of_steps(4)
     array([0. , 0. , 0.5, 0.5])
-    >>> Released("exponential:1", rounds_of_gossip=2).describe()
+    >>> ReleasedModel("exponential:1", rounds_of_gossip=2).describe()
     'exponential:1+2'
     """
 

@@ -5,6 +5,6 @@ from mfdl.privacy.questions import Question
 
 
 def guarantees(algorithm, losses, *, noise_std, adaptive=True, **question):
-    """Of losses that `victim_losses` computed for this question."""
-    of_victims = PrivacyLosses.of_victim_losses(algorithm, Question(**question), losses)
+    """Of losses that `sensitivity_by_victim` computed for this question."""
+    of_victims = PrivacyLosses.of_victim_sensitivities(algorithm, Question(**question), losses)
     return of_victims.by_victim(noise_std, adaptive=adaptive)

@@ -15,7 +15,7 @@ from mfdl.noise import (
     LocalNoise,
     NoiseOperator,
     ScheduledNoise,
-    SpaceTimeNoise,
+    SpatioTemporalNoise,
     StepNoise,
     ZeroNoise,
 )
@@ -23,9 +23,9 @@ from mfdl.testing.strategies import encoders, random_encoder
 from mfdl.training.keys import encode_context, normals
 
 LOCAL = ("independent", "shared", "per node")
-OVER_BOTH = ("time-space", "adapted", "joint")
+OVER_BOTH = ("kronecker", "per-mode", "joint")
 STRUCTURED = ("toeplitz", "banded", "buffered", "inverse", "inverse banded")
-CAUSAL = (*LOCAL, "step", "messages", "time-space", "adapted", "zero", *STRUCTURED)
+CAUSAL = (*LOCAL, "step", "messages", "kronecker", "per-mode", "zero", *STRUCTURED)
 KINDS = (*CAUSAL, "joint", "scheduled", "own")
 
 
@@ -72,7 +72,7 @@ def made(kind, C, F, holders, num_steps, num_nodes):
         return StepNoise(F, holders, num_steps, num_nodes)
     if kind in STRUCTURED and F is None:
         return LocalNoise(C, num_nodes)
-    return ZeroNoise(num_steps, num_nodes) if kind == "zero" else SpaceTimeNoise(C, F, holders, num_nodes)
+    return ZeroNoise(num_steps, num_nodes) if kind == "zero" else SpatioTemporalNoise(C, F, holders, num_nodes)
 
 
 def structured_encoder(kind, numbers, T):
@@ -108,14 +108,14 @@ def cases(draw, kinds=KINDS, max_steps=4, max_nodes=4, *, num_nodes=None):
     F = holders = None
     slots = n + 1 if kind == "messages" else n
     columns = {"zero": 0, "messages": n + 2}.get(kind, n)
-    if kind in ("step", "messages", "time-space", "adapted") or (kind in STRUCTURED and draw(st.booleans())):
+    if kind in ("step", "messages", "kronecker", "per-mode") or (kind in STRUCTURED and draw(st.booleans())):
         columns = draw(st.integers(1, n + 2))
         F, more = whole(draw, -2, 2, slots, columns), whole(draw, 0, 1, columns, n) == 1
         holders = more if kind == "messages" else (F.T != 0) | more
     C = None
-    if kind in ("shared", "time-space"):
+    if kind in ("shared", "kronecker"):
         C = draw(encoders(size=T))
-    elif kind in ("per node", "adapted"):
+    elif kind in ("per node", "per-mode"):
         C = np.stack([draw(encoders(size=T)) for _ in range(columns)])
     if kind in STRUCTURED:
         C = structured_encoder(kind, whole(draw, -3, 3, 8) / 2, T)
@@ -161,7 +161,7 @@ def example(kind, num_steps, num_nodes=3, decay=0.2):
             plan[2 * n + 1] += plan[n + 1] / 2
             plan[n + 1] /= 2
         return ScheduledNoise(fading(T), plan, holders, num_steps=T, num_nodes=n)
-    C = fading(T) if kind in ("shared", "time-space") else fading(T, n if kind == "per node" else F.shape[1])
+    C = fading(T) if kind in ("shared", "kronecker") else fading(T, n if kind == "per node" else F.shape[1])
     return made(kind, C, F, holders, T, n)
 
 

@@ -6,7 +6,7 @@ import mfdl_solvers
 from mfdl import Cyclic, Dynamics, algorithms, factorization, gossip, noise, participation, trust
 from mfdl.factorization.encoders import Banded, Buffered, Inverse, Toeplitz
 from mfdl.privacy.gram_sensitivity import Sensitivity
-from mfdl.released import Released
+from mfdl.released import ReleasedModel
 from mfdl.training.run import SeedRun
 from mfdl_solvers.balls_in_bins_encoder import BinFactorization
 from mfdl_solvers.coalitions import CoalitionFactorization
@@ -15,14 +15,21 @@ from mfdl_solvers.structured import BinEncoder, StructuredFactorization
 W = gossip.metropolis_hastings("path:n=3")
 DYNAMICS = Dynamics(W, [0.5, 0.25, 0.125, 0.125], momentum=0.5)
 SCHEME = Cyclic(2, 2)
-ENDS = {"loss": 2.0, "lower_bound": 1.5, "status": "stopped", "iterations": 3, "seconds": 0.5, "notes": ("a note",)}
+ENDS = {
+    "objective": 2.0,
+    "lower_bound": 1.5,
+    "status": "stopped",
+    "iterations": 3,
+    "seconds": 0.5,
+    "notes": ("a note",),
+}
 
 
 def encoder():
     return mfdl_solvers.Factorization(np.eye(4), np.eye(4), **ENDS)
 
 
-def time_space():
+def kronecker():
     return mfdl_solvers.KroneckerFactorization(encoder(), encoder(), 2, **ENDS)
 
 
@@ -59,7 +66,7 @@ SAMPLES = {
     "GossipSequence": lambda: gossip.sequence([W, gossip.uniform("path:n=3")], repeat=False),
     "PushSum": lambda: gossip.push_sum("path:n=3", 4),
     "Dynamics": lambda: DYNAMICS,
-    "Released": lambda: Released("average:2+1"),
+    "ReleasedModel": lambda: ReleasedModel("average:2+1"),
     "Round": lambda: algorithms.dp_dsgd(DYNAMICS, SCHEME).rounds[0],
     "LinearAlgorithm": lambda: algorithms.mafalda(DYNAMICS, SCHEME).releasing("average:2"),
     "CausalNoise": lambda: local(np.tri(4)),
@@ -67,16 +74,16 @@ SAMPLES = {
     "ScheduledNoise": scheduled,
     "Factorization": encoder,
     "EstimatedFactorization": lambda: factorization.EstimatedFactorization(
-        np.eye(4), np.eye(4), **ENDS, loss_error=0.1
+        np.eye(4), np.eye(4), **ENDS, objective_error=0.1
     ),
     "NodeFactorizations": lambda: factorization.NodeFactorizations((encoder(), encoder()), 0.5),
     "ClassFactorizations": lambda: factorization.ClassFactorizations((encoder(),), 0.5, np.zeros(3, dtype=np.intp)),
     "SpatialFactorization": lambda: factorization.optimal_covariance(DYNAMICS, groups=[[0, 1], [1, 2]]),
-    "SpaceTimeFactorization": lambda: factorization.optimal_time_space(DYNAMICS, SCHEME),
+    "SpatioTemporalFactorization": lambda: factorization.optimal_kronecker(DYNAMICS, SCHEME),
     "BinFactorization": lambda: BinFactorization(np.eye(4), np.eye(2), **ENDS),
-    "KroneckerFactorization": time_space,
+    "KroneckerFactorization": kronecker,
     "PerModeFactorization": lambda: mfdl_solvers.PerModeFactorization(
-        np.eye(3), np.ones((3, 4)), 2, time_space(), **ENDS
+        np.eye(3), np.ones((3, 4)), 2, kronecker(), **ENDS
     ),
     "CoalitionFactorization": lambda: CoalitionFactorization(1.0, (np.eye(2),), np.eye(3), ((0, 1), 2, 0.5), **ENDS),
     "StructuredFactorization": lambda: StructuredFactorization(

@@ -62,14 +62,14 @@ SOLVED = {
     "shared": factorization.factorize(RING, Cyclic(2, 3)),
     "of each node": factorization.factorize_nodes(RING, Cyclic(2, 3)),
     "over nodes": factorization.optimal_covariance(RING),
-    "over both": factorization.optimal_adapted(RING, Cyclic(2, 2)),
+    "over both": factorization.optimal_per_mode(RING, Cyclic(2, 2)),
     "structured": factorization.factorize_long(RING, Cyclic(2, 3), max_iterations=5, progress=False),
 }
 WRITTEN = {
     "mechanism": (MECHANISM, lambda path, one: one.save(path), Mechanism.load),
-    "mechanism of secret batches": (OF_BINS, lambda path, one: one.save(path), Mechanism.load),
+    "mechanism of balls-in-bins": (OF_BINS, lambda path, one: one.save(path), Mechanism.load),
     "run": (a_run(MECHANISM), lambda path, one: one.save(path), Run.load),
-    "run of secret batches": (a_run(OF_BINS), lambda path, one: one.save(path), Run.load),
+    "run of balls-in-bins": (a_run(OF_BINS), lambda path, one: one.save(path), Run.load),
     "checkpoint": (MODELS, save_checkpoint, lambda path: checkpoint.load(path.parent).models),
     "solution": (dataclasses.replace(SOLVED["shared"], seconds=0.0), save_solution, load_solution),
     **{

@@ -1,4 +1,4 @@
-"""The encoder for secret bins: which one is kept, what it costs in models, what is refused."""
+"""The encoder for balls-in-bins: which one is kept, what it costs in models, what is refused."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ from numpy.testing import assert_allclose
 
 from mfdl import Cyclic, Dynamics, ErrorWeights, InvalidInput, UnsupportedMechanism, algorithms, gossip
 from mfdl.algorithms import noise_error
-from mfdl.factorization import factorize_bins
+from mfdl.factorization import factorize_balls_in_bins
 from mfdl.factorization.solutions import Solutions, keeping
 
 RING = Dynamics(gossip.metropolis_hastings("ring:n=6"))
@@ -20,47 +20,47 @@ def hull(M):
 
 @pytest.mark.parametrize("weights", [ErrorWeights(), ErrorWeights("released:average:6")])
 def test_the_kept_encoder_is_the_least_error_of_those_tried_and_costs_what_it_says(weights):
-    found = factorize_bins(RING, 3, 4, hull, weights=weights, correlations=(0.3, 0.0, 0.1), progress=False)
+    found = factorize_balls_in_bins(RING, 3, 4, hull, weights=weights, correlations=(0.3, 0.0, 0.1), progress=False)
     assert [asked for asked, _, _ in found.tried] == [0.0, 0.1, 0.3]
-    errors = [std * solved.loss**0.5 for _, std, solved in found.tried]
+    errors = [std * solved.objective**0.5 for _, std, solved in found.tried]
     assert_allclose(found.root_error, min(errors), rtol=1e-12)
     assert len(set(errors)) == 3
     one = algorithms.mf_dsgd(RING, Cyclic(3, 4), found.encoder)
     assert_allclose(found.noise_std * noise_error(one, weights=weights).value ** 0.5, found.root_error, rtol=1e-9)
     for _, _, solved in found.tried:
-        assert 0 < solved.lower_bound <= solved.loss * (1 + 1e-9) < 1.3 * solved.lower_bound
+        assert 0 < solved.lower_bound <= solved.objective * (1 + 1e-9) < 1.3 * solved.lower_bound
 
 
 def test_a_problem_is_solved_once_where_answers_are_kept(tmp_path):
     asked = {"correlations": (0.2,), "progress": False}
     with keeping(Solutions(tmp_path)):
-        first = factorize_bins(RING, 2, 3, hull, **asked)
+        first = factorize_balls_in_bins(RING, 2, 3, hull, **asked)
     with keeping(Solutions(tmp_path)):
-        again = factorize_bins(RING, 2, 3, hull, **asked)
+        again = factorize_balls_in_bins(RING, 2, 3, hull, **asked)
     assert again.encoder.tolist() == first.encoder.tolist()
     assert again.best.seconds == 0.0
 
 
 @pytest.mark.parametrize("form", ["toeplitz", pytest.param("banded", marks=pytest.mark.slow)])
 def test_a_form_with_structure_costs_what_it_says_and_no_more_than_independent_noise(form):
-    found = factorize_bins(RING, 3, 4, hull, form=form, bandwidth=3, correlations=(0.0, 0.1), progress=False)
+    found = factorize_balls_in_bins(RING, 3, 4, hull, form=form, bandwidth=3, correlations=(0.0, 0.1), progress=False)
     assert found.error_gram is None
     assert found.encoder is found.best.encoder
     one = algorithms.mf_dsgd(RING, Cyclic(3, 4), found.encoder)
     assert_allclose(found.noise_std * noise_error(one).value ** 0.5, found.root_error, rtol=1e-9)
-    assert found.root_error_bound <= found.root_error <= found.tried[0][1] * found.tried[0][2].loss ** 0.5
+    assert found.root_error_bound <= found.root_error <= found.tried[0][1] * found.tried[0][2].objective ** 0.5
 
 
 def test_what_means_nothing_is_refused():
     with pytest.raises(InvalidInput, match=r"correlations must be numbers in \[0, 1\]"):
-        factorize_bins(RING, 2, 3, hull, correlations=(1.5,))
+        factorize_balls_in_bins(RING, 2, 3, hull, correlations=(1.5,))
     with pytest.raises(InvalidInput, match="bins must be an integer >= 1"):
-        factorize_bins(RING, 2, 0, hull)
+        factorize_balls_in_bins(RING, 2, 0, hull)
     with pytest.raises(InvalidInput, match="bandwidth 2 is of a form with diagonals"):
-        factorize_bins(RING, 2, 3, hull, bandwidth=2)
+        factorize_balls_in_bins(RING, 2, 3, hull, bandwidth=2)
     with pytest.raises(InvalidInput, match="unknown form 'buffered'"):
-        factorize_bins(RING, 2, 3, hull, form="buffered")
+        factorize_balls_in_bins(RING, 2, 3, hull, form="buffered")
     with pytest.raises(UnsupportedMechanism, match="count models step by step"):
-        factorize_bins(RING, 2, 3, hull, form="toeplitz", weights=ErrorWeights("released:average:2"))
+        factorize_balls_in_bins(RING, 2, 3, hull, form="toeplitz", weights=ErrorWeights("released:average:2"))
     with pytest.raises(InvalidInput, match="no encoder meets the target"):
-        factorize_bins(RING, 2, 3, lambda M: np.inf, correlations=(0.0,), progress=False)
+        factorize_balls_in_bins(RING, 2, 3, lambda M: np.inf, correlations=(0.0,), progress=False)

@@ -12,7 +12,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import mfdl
 from mfdl import gossip
-from mfdl.algorithms import with_absences
+from mfdl.algorithms import with_dropout
 from mfdl.errors import InvalidInput
 from mfdl.testing.oracles import pinv_gram
 from mfdl.testing.strategies import connected_graphs, gossip_matrices
@@ -68,9 +68,9 @@ def test_drawn_peers_are_others_and_as_many_as_asked(n, data, seed):
 @given(gossip_matrices(), st.floats(0, 0.9), SEEDS)
 def test_what_is_away_exchanges_nothing_and_what_is_there_keeps_its_weights(W, rate, seed):
     n, whole = W.num_nodes, W.dense()
-    there = gossip.drawn_presence(n, 3, rate, seed)
+    there = gossip.sampled_presence(n, 3, rate, seed)
     links = gossip.link_dropout(W, 3, rate, seed)
-    for r, left in enumerate(dense(gossip.absences(W, there), 3)):
+    for r, left in enumerate(dense(gossip.node_dropout(W, there), 3)):
         both = np.outer(there[r], there[r]) & ~np.eye(n, dtype=bool)
         assert_allclose(left[both], whole[both])
         away = ~both & ~np.eye(n, dtype=bool)
@@ -88,8 +88,8 @@ def test_what_is_away_exchanges_nothing_and_what_is_there_keeps_its_weights(W, r
 
 def absent(W, name, there, participation):
     whole = mfdl.algorithms.build(name, mfdl.Dynamics(W, 0.5), participation)
-    left = mfdl.algorithms.dp_dsgd(mfdl.Dynamics(gossip.absences(W, there), 0.5), participation)
-    return with_absences(dataclasses.replace(left, name=name, noise=whole.noise), there)
+    left = mfdl.algorithms.dp_dsgd(mfdl.Dynamics(gossip.node_dropout(W, there), 0.5), participation)
+    return with_dropout(dataclasses.replace(left, name=name, noise=whole.noise), there)
 
 
 CASES = st.tuples(gossip_matrices(kinds=("symmetric",), min_nodes=2, max_nodes=4), st.integers(1, 3), st.integers(1, 2))
@@ -101,7 +101,7 @@ def test_the_run_is_the_loop_in_which_nodes_miss_steps(case, name, rate, seed):
     W, period, epochs = case
     participation, rng = mfdl.Cyclic(epochs=epochs, period=period), np.random.default_rng(seed)
     T, n = participation.num_steps, W.num_nodes
-    there = gossip.drawn_presence(n, T, rate, seed)
+    there = gossip.sampled_presence(n, T, rate, seed)
     algorithm = absent(W, name, there, participation)
     executor = Executor(algorithm, dtype=torch.float64)
     injected = rng.standard_normal((2, T, n, 1))
@@ -124,11 +124,11 @@ def test_losses_are_those_of_the_messages_that_are_sent(case, name, rate, seed):
     W, period, epochs = case
     participation = mfdl.Cyclic(epochs=epochs, period=period)
     T, n = participation.num_steps, W.num_nodes
-    there = gossip.drawn_presence(n, T, rate, seed)
+    there = gossip.sampled_presence(n, T, rate, seed)
     algorithm = absent(W, name, there, participation)
     seen = mfdl.trust.named("eavesdropper")
-    losses = mfdl.victim_losses(algorithm, seen)
-    whole = mfdl.victim_losses(mfdl.algorithms.build(name, mfdl.Dynamics(W, 0.5), participation), seen)
+    losses = mfdl.sensitivity_by_victim(algorithm, seen)
+    whole = mfdl.sensitivity_by_victim(mfdl.algorithms.build(name, mfdl.Dynamics(W, 0.5), participation), seen)
     sent = there.ravel()
     A = (algorithm.messages_from_gradients @ np.eye(T * n))[sent]
     B = (algorithm.messages_from_noise @ np.eye(algorithm.noise.shape[1]))[sent]
@@ -145,7 +145,7 @@ def test_where_messages_are_hidden_an_absence_may_cost_the_absent_node(away, gro
     """Noise that it does not add covers nothing: the number of docs/changing_networks.md."""
     W, participation = gossip.metropolis_hastings("path:n=3"), mfdl.Cyclic(epochs=1, period=4)
     algorithm = absent(W, "dp-dsgd", gossip.churn(W, 4, away), participation)
-    loss = mfdl.victim_losses(algorithm, mfdl.trust.ReleasedOnly())[0]
+    loss = mfdl.sensitivity_by_victim(algorithm, mfdl.trust.ReleasedOnly())[0]
     assert loss.sensitivity_squared == pytest.approx(0.4455 if grows else 0.3724, abs=1e-4)
 
 
@@ -153,8 +153,8 @@ def test_where_a_message_sums_steps_an_absence_may_cost_the_absent_node_though_a
     """Node 0 misses step 0, so its one message is that of step 1 alone, under half the noise."""
     W, there = gossip.metropolis_hastings("path:n=2"), np.array([[False, True], [True, True]])
     whole = mfdl.algorithms.local_steps(mfdl.Dynamics(W, 0.5), mfdl.Single(2), steps=2)
-    for algorithm, wanted in ((whole, (0.5, 0.5)), (with_absences(whole, there), (1.0, 0.5))):
-        losses = mfdl.victim_losses(algorithm, mfdl.trust.LDP())
+    for algorithm, wanted in ((whole, (0.5, 0.5)), (with_dropout(whole, there), (1.0, 0.5))):
+        losses = mfdl.sensitivity_by_victim(algorithm, mfdl.trust.LDP())
         assert [loss.sensitivity_squared for loss in losses] == pytest.approx(wanted, rel=1e-9)
         assert [loss.adaptive_sensitivity_squared for loss in losses] == pytest.approx((1.0, 1.0), rel=1e-9)
 
@@ -163,8 +163,8 @@ def test_where_a_message_sums_steps_an_absence_may_cost_the_absent_node_though_a
 def test_a_run_that_shows_nobody_is_calibrated(mu):
     """Node 0 alone takes the step and it attacks: the loss of node 1 is the least that float64 knows above 0."""
     W, there = gossip.metropolis_hastings("path:n=2"), np.array([[True, False]])
-    dynamics = mfdl.Dynamics(gossip.absences(W, there), 0.5)
-    algorithm = with_absences(mfdl.algorithms.dp_dsgd(dynamics, mfdl.EveryStep(1)), there)
+    dynamics = mfdl.Dynamics(gossip.node_dropout(W, there), 0.5)
+    algorithm = with_dropout(mfdl.algorithms.dp_dsgd(dynamics, mfdl.EveryStep(1)), there)
     mechanism = mfdl.calibrate(algorithm, trust=mfdl.trust.PNDP([0]), **HOW, mu=mu)
     assert mechanism.noise_std < 1e-300
     assert mechanism.guarantee.mu <= 8
@@ -173,7 +173,7 @@ def test_a_run_that_shows_nobody_is_calibrated(mu):
 def test_equal_rounds_are_one_matrix():
     W, participation = gossip.metropolis_hastings("star:n=5"), mfdl.Cyclic(epochs=2, period=3)
     noise = []
-    for either in (W, gossip.sequence([W] * 6, repeat=False), gossip.absences(W, np.ones((6, 5), dtype=bool))):
+    for either in (W, gossip.sequence([W] * 6, repeat=False), gossip.node_dropout(W, np.ones((6, 5), dtype=bool))):
         algorithm = mfdl.algorithms.mafalda(mfdl.Dynamics(either, 0.1), participation)
         mechanism = mfdl.calibrate(algorithm, trust=mfdl.trust.PNDP(attackers=[1]), **HOW, mu=1.0)
         noise.append(mechanism.noise_std)
@@ -200,10 +200,10 @@ def test_what_does_not_fit_is_refused():
     whole, there = mfdl.algorithms.dp_dsgd(mfdl.Dynamics(W, 0.1), participation), np.ones((3, 4), dtype=bool)
     there[1, 2] = False
     for call, words in (
-        (lambda: with_absences(whole, there), "enters models of other nodes"),
-        (lambda: with_absences(whole, there[:2]), "one row for each of 3 steps, got 2"),
-        (lambda: with_absences(whole, there.astype(int)), "must be a bool array"),
-        (lambda: gossip.drawn_presence(4, 3, 1.0, 0), r"rate must lie in \[0, 1\), got 1"),
+        (lambda: with_dropout(whole, there), "enters models of other nodes"),
+        (lambda: with_dropout(whole, there[:2]), "one row for each of 3 steps, got 2"),
+        (lambda: with_dropout(whole, there.astype(int)), "must be a bool array"),
+        (lambda: gossip.sampled_presence(4, 3, 1.0, 0), r"rate must lie in \[0, 1\), got 1"),
         (lambda: gossip.churn(W, 3, {9: [(0, 1)]}), "node 9, which is none"),
         (lambda: gossip.churn(W, 3, {1: [(2, 4)]}), r"got \(2, 4\) for node 1"),
         (lambda: gossip.peer_sampling(3, 2, 3, 0), "peers must be below the number of nodes, 3"),
@@ -216,9 +216,9 @@ def test_what_does_not_fit_is_refused():
 def test_an_average_of_messages_is_of_those_that_are_sent():
     """Node 1 misses the second step: W m of the first, less node 0's noise of the second, is seen beside the sum."""
     W, there = gossip.from_array(np.array([[0.75, 0.25], [0.25, 0.75]])), np.array([[True, True], [True, False]])
-    dynamics, participation = mfdl.Dynamics(gossip.absences(W, there), 1.0), mfdl.Explicit([[0]], 2)
-    algorithm = with_absences(mfdl.algorithms.dp_dsgd(dynamics, participation), there)
-    loss = mfdl.victim_losses(algorithm, mfdl.trust.Central(), release="none")[0]
+    dynamics, participation = mfdl.Dynamics(gossip.node_dropout(W, there), 1.0), mfdl.Explicit([[0]], 2)
+    algorithm = with_dropout(mfdl.algorithms.dp_dsgd(dynamics, participation), there)
+    loss = mfdl.sensitivity_by_victim(algorithm, mfdl.trust.Central(), release="none")[0]
     rows = np.array([[1.0, 1.0, 0.0], [0.75, 0.25, -1.0]])  # <- noise of nodes 0 and 1, then of node 0
     wanted = rows[:, 0] @ np.linalg.inv(rows @ rows.T) @ rows[:, 0]
     assert wanted == pytest.approx(5 / 9)

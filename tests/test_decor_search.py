@@ -1,4 +1,4 @@
-"""Couples of DECOR noise: none exceeds its target, whichever budget chose it; a published one does."""
+"""Pairs of DECOR noise: none exceeds its target, whichever budget chose it; a published one does."""
 
 import math
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
 from mfdl import Cyclic, Dynamics, EveryStep, algorithms, gossip, trust
-from mfdl.decor_search import decor_couples
+from mfdl.decor_search import decor_deviations
 from mfdl.errors import InvalidInput
 from mfdl.noise_scale import account
 from mfdl.privacy import gaussian
@@ -28,23 +28,23 @@ USER = {"adjacency": "replace-one", "clip_norm": 1.0, "unit": "user"}
     budget=st.sampled_from(["gdp", "renyi"]),
     positions=st.lists(st.floats(0.02, 1.0), min_size=1, max_size=3),
 )
-def test_no_couple_exceeds_its_target(graph, epsilon, q, budget, positions):
+def test_no_pair_exceeds_its_target(graph, epsilon, q, budget, positions):
     """Against the accountant of arXiv:2405.01031 (its own formula) and exact conversion, not against the search."""
     T, delta = 7, 1e-5
     model = trust.Coalitions(q) if q else trust.SecLDP()
-    found = decor_couples(
+    found = decor_deviations(
         Dynamics(MH(graph)), EveryStep(T), trust=model, epsilon=epsilon, delta=delta, budget=budget,
         positions=positions, **USER,
     )  # fmt: skip
-    for couple in found:
+    for pair in found:
         slope = decor_accountant(
-            MH(graph).graph(), sigma_local=couple.sigma_local, sigma_pair=couple.sigma_pair, num_colluders=q,
+            MH(graph).graph(), sigma_ldp=pair.sigma_ldp, sigma_cor=pair.sigma_cor, num_colluders=q,
             num_steps=T,
         ).value  # fmt: skip
         mu = math.sqrt(2 * float(slope))
         assert float(exact_epsilon(mu, delta)) <= epsilon * (1 + 1e-9)
-        assert couple.mechanism.guarantee.epsilon(delta) <= epsilon
-        assert couple.mechanism.guarantee.unit == "user"
+        assert pair.mechanism.guarantee.epsilon(delta) <= epsilon
+        assert pair.mechanism.guarantee.unit == "user"
     if budget == "gdp":  # the least noise: nothing is left on the table
         assert_allclose([c.mechanism.guarantee.epsilon(delta) for c in found], epsilon, rtol=1e-6)
 
@@ -52,33 +52,31 @@ def test_no_couple_exceeds_its_target(graph, epsilon, q, budget, positions):
 @pytest.mark.parametrize("graph", ["ring:n=16", "torus:n=16", "complete:n=16"])
 @pytest.mark.parametrize("epsilon", [1.0, 10.0, 26.0])
 def test_the_corollary_is_valid_and_loose(graph, epsilon):
-    (couple,) = decor_couples(
+    (pair,) = decor_deviations(
         Dynamics(MH(graph)), EveryStep(100), epsilon=epsilon, delta=1e-5, budget="corollary", **USER
     )
-    assert couple.mechanism.noise_std == 1.0
-    assert couple.mechanism.guarantee.epsilon(1e-5) < (0.84 if epsilon < 11.5 else 1.0) * epsilon
+    assert pair.mechanism.noise_std == 1.0
+    assert pair.mechanism.guarantee.epsilon(1e-5) < (0.84 if epsilon < 11.5 else 1.0) * epsilon
     again = account(
-        algorithms.decor(
-            Dynamics(MH(graph)), EveryStep(100), sigma_local=couple.sigma_local, sigma_pair=couple.sigma_pair
-        ),
+        algorithms.decor(Dynamics(MH(graph)), EveryStep(100), sigma_ldp=pair.sigma_ldp, sigma_cor=pair.sigma_cor),
         trust=trust.SecLDP(),
         noise_std=1.0,
         **USER,
     )
-    assert again.mu == couple.mechanism.guarantee.mu
+    assert again.mu == pair.mechanism.guarantee.mu
 
 
-def test_the_couples_span_the_interval_of_the_paper():
+def test_the_pairs_span_the_interval_of_the_paper():
     """Ring of 16, T = 3500, epsilon = 10: standard deviations between LDP / sqrt(n) and LDP, pairwise noise falling."""
-    found = decor_couples(Dynamics(MH("ring:n=16")), EveryStep(3500), epsilon=10.0, delta=1e-5, **USER)
+    found = decor_deviations(Dynamics(MH("ring:n=16")), EveryStep(3500), epsilon=10.0, delta=1e-5, **USER)
     ldp = 2 * math.sqrt(3500) / gaussian.mu_from_epsilon(10.0, 1e-5)
-    local = [one.sigma_local for one in found]
+    local = [one.sigma_ldp for one in found]
     assert_allclose(local[-1], ldp, rtol=1e-9)
     assert ldp / 4 < local[0] < local[1] < local[2]
-    pair = [one.sigma_pair for one in found]
+    pair = [one.sigma_cor for one in found]
     assert pair[0] > pair[1] > pair[2] == 0
-    # a published couple for this target, 22.97 and 94 with 10.46 by its own Renyi accountant
-    slope = float(decor_accountant("ring:n=16", sigma_local=22.97, sigma_pair=94.0, num_steps=3500).value)
+    # a published pair for this target, 22.97 and 94 with 10.46 by its own Renyi accountant
+    slope = float(decor_accountant("ring:n=16", sigma_ldp=22.97, sigma_cor=94.0, num_steps=3500).value)
     assert_allclose(slope + 2 * math.sqrt(slope * -math.log(1e-5)), 10.46, atol=0.005)
 
 
@@ -86,18 +84,18 @@ def test_renyi_spends_less_than_gdp():
     """The inverted Renyi bound of the papers asks for 14% more noise at epsilon = 10."""
     common = {"epsilon": 10.0, "delta": 1e-5, "positions": (0.5,), **USER}
     exact, renyi = (
-        decor_couples(Dynamics(MH("torus:n=16")), EveryStep(50), budget=b, **common)[0] for b in ("gdp", "renyi")
+        decor_deviations(Dynamics(MH("torus:n=16")), EveryStep(50), budget=b, **common)[0] for b in ("gdp", "renyi")
     )
-    assert_allclose(renyi.sigma_local / exact.sigma_local, 1.136, atol=0.001)
-    assert_allclose(renyi.sigma_pair / renyi.sigma_local, exact.sigma_pair / exact.sigma_local, rtol=1e-9)
+    assert_allclose(renyi.sigma_ldp / exact.sigma_ldp, 1.136, atol=0.001)
+    assert_allclose(renyi.sigma_cor / renyi.sigma_ldp, exact.sigma_cor / exact.sigma_ldp, rtol=1e-9)
 
 
 def test_colluders_are_named_or_counted():
     dynamics = Dynamics(MH("ring:n=5"))
     common = {"mu": 1.0, "positions": (0.3,), **USER}
-    (named,) = decor_couples(dynamics, EveryStep(4), trust=trust.SecLDP((0,)), **common)
-    (any_one,) = decor_couples(dynamics, EveryStep(4), trust=trust.Coalitions(1), **common)
-    assert_allclose(named.sigma_local, any_one.sigma_local, rtol=1e-9)  # all nodes of a ring are alike
+    (named,) = decor_deviations(dynamics, EveryStep(4), trust=trust.SecLDP((0,)), **common)
+    (any_one,) = decor_deviations(dynamics, EveryStep(4), trust=trust.Coalitions(1), **common)
+    assert_allclose(named.sigma_ldp, any_one.sigma_ldp, rtol=1e-9)  # all nodes of a ring are alike
     assert named.mechanism.guarantee.trust == "colluding"
 
 
@@ -118,14 +116,14 @@ def test_colluders_are_named_or_counted():
 )
 def test_bad_input_is_refused(more, text):
     with pytest.raises(InvalidInput, match=text):
-        decor_couples(Dynamics(MH("ring:n=5")), EveryStep(4), **USER, **more)
+        decor_deviations(Dynamics(MH("ring:n=5")), EveryStep(4), **USER, **more)
 
 
 def test_user_level_needs_every_step():
     with pytest.raises(InvalidInput, match="every step"):
-        decor_couples(Dynamics(MH("ring:n=5")), Cyclic(2, 2), mu=1.0, **USER)
-    (one,) = decor_couples(
+        decor_deviations(Dynamics(MH("ring:n=5")), Cyclic(2, 2), mu=1.0, **USER)
+    (one,) = decor_deviations(
         Dynamics(MH("ring:n=5")), Cyclic(2, 2), mu=1.0, adjacency="zero-out", clip_norm=1.0, unit="record",
         positions=(1.0,),
     )  # fmt: skip
-    assert_allclose(one.sigma_local, math.sqrt(2), rtol=1e-9)  # two uses of a record
+    assert_allclose(one.sigma_ldp, math.sqrt(2), rtol=1e-9)  # two uses of a record

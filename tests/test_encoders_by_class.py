@@ -29,7 +29,7 @@ from mfdl.factorization import (
 from mfdl.noise_scale import calibrate
 from mfdl.objective import ErrorWeights, NoiseObjective
 from mfdl.participation import Cyclic, MinSeparation, ParticipationByNode, Single
-from mfdl.privacy.victim_loss import victim_losses
+from mfdl.privacy.victim_sensitivity import sensitivity_by_victim
 from mfdl.testing import brute_force_sensitivity
 
 TOLERANCE = 1e-4
@@ -96,16 +96,16 @@ def test_finer_classes_never_cost_more(graph, scheme, weights, data):
         mafalda_l(dynamics, scheme, weights=weights).factorization,
     )
     for cheaper, dearer in ((each, more), (more, some), (some, one)):
-        assert cheaper.loss <= dearer.loss * (1 + TOLERANCE)
-        assert cheaper.lower_bound <= dearer.loss  # fewer encoders have a smaller choice
+        assert cheaper.objective <= dearer.objective * (1 + TOLERANCE)
+        assert cheaper.lower_bound <= dearer.objective  # fewer encoders have a smaller choice
     for found in (some, more, each):
-        assert found.lower_bound <= found.loss <= found.lower_bound * (1 + TOLERANCE)
+        assert found.lower_bound <= found.objective <= found.lower_bound * (1 + TOLERANCE)
 
 
 def test_degree_classes_lie_between_one_encoder_and_one_for_each_node():
     scheme = Cyclic(4, 8)
     one, some, each = (build(FLORENTINE, scheme) for build in (mafalda, mafalda_classes, mafalda_l))
-    losses = [a.factorization.loss for a in (one, some, each)]
+    losses = [a.factorization.objective for a in (one, some, each)]
     saved = (losses[0] - losses[1]) / (losses[0] - losses[2])  # 0.76: most of the gain, by 5 problems instead of 15
     assert 0.7 < saved < 0.85
     assert len(some.factorization.nodes) == 5
@@ -118,24 +118,28 @@ def test_loss_bound_and_status_are_those_of_the_classes_together():
     by_hand = sum(
         np.trace(H @ np.linalg.inv(one.encoder.T @ one.encoder)) for H, one in zip(grams, found.nodes, strict=True)
     )
-    assert_allclose(found.loss, by_hand, rtol=1e-9)
+    assert_allclose(found.objective, by_hand, rtol=1e-9)
     alone = [
-        solve_problem(dataclasses.replace(problem(FLORENTINE, Cyclic(2, 4)), error_gram=H), tolerance=1e-6).loss
+        solve_problem(dataclasses.replace(problem(FLORENTINE, Cyclic(2, 4)), error_gram=H), tolerance=1e-6).objective
         for H in grams
     ]
-    assert_allclose(found.loss, sum(alone), rtol=2 * TOLERANCE)
+    assert_allclose(found.objective, sum(alone), rtol=2 * TOLERANCE)
     assert found.lower_bound <= sum(alone) * (1 + 1e-9)
     assert found.status == "optimal"
     assert found.iterations == sum(one.iterations for one in found.nodes)
 
 
 @pytest.mark.parametrize("weights", WEIGHTS)
-@pytest.mark.parametrize("objective", ["post-average", "message"])
-def test_the_loss_is_the_error_of_the_algorithm_it_makes(weights, objective):
+@pytest.mark.parametrize("counted_models", ["post-average", "message"])
+def test_the_loss_is_the_error_of_the_algorithm_it_makes(weights, counted_models):
     scheme = mixed(5, Cyclic(2, 4), Cyclic(4, 2), Cyclic(2, 4))
     for build in (mafalda_classes, mafalda_l):
-        one = build(STAR, scheme, weights=weights, objective=objective)
-        assert_allclose(noise_error(one, weights=weights, objective=objective).value, one.factorization.loss, rtol=1e-9)
+        one = build(STAR, scheme, weights=weights, counted_models=counted_models)
+        assert_allclose(
+            noise_error(one, weights=weights, counted_models=counted_models).value,
+            one.factorization.objective,
+            rtol=1e-9,
+        )
 
 
 def test_one_class_is_one_shared_encoder_and_classes_of_one_node_are_mafalda_l():
@@ -143,7 +147,7 @@ def test_one_class_is_one_shared_encoder_and_classes_of_one_node_are_mafalda_l()
     shared = factorize_classes(STAR, scheme, labels=np.zeros(5, dtype=int))
     assert_allclose(shared.encoder[0], mafalda(STAR, scheme).factorization.encoder, atol=1e-6)
     each = factorize_classes(STAR, scheme, labels=np.arange(5))
-    assert_allclose(each.loss, mafalda_l(STAR, scheme).factorization.loss, rtol=TOLERANCE)
+    assert_allclose(each.objective, mafalda_l(STAR, scheme).factorization.objective, rtol=TOLERANCE)
     assert_allclose(sum(class_grams(STAR, each, 8)), NoiseObjective(STAR, 8).over_steps(), rtol=1e-9)
 
 
@@ -160,7 +164,7 @@ def test_every_node_has_unit_sensitivity_under_its_own_participation(build, grap
     dynamics = Dynamics(gossip.uniform(graph))
     scheme = mixed(dynamics.num_nodes, *schemes)
     one = build(dynamics, scheme)
-    found = victim_losses(one, trust.LDP())
+    found = sensitivity_by_victim(one, trust.LDP())
     assert len(found) == dynamics.num_nodes
     for loss in found:
         own = scheme.of_node(loss.victim)
@@ -170,7 +174,7 @@ def test_every_node_has_unit_sensitivity_under_its_own_participation(build, grap
         assert 1 - 1e-9 <= loss.sensitivity_squared <= 1 + 1e-6
     made = calibrate(one, trust=trust.LDP(), adjacency="zero-out", clip_norm=1.0, mu=1.0)
     assert 1.0 <= made.noise_std <= 1 + 1e-6
-    assert_allclose(made.objective, one.factorization.loss, rtol=1e-6)
+    assert_allclose(made.objective, one.factorization.objective, rtol=1e-6)
 
 
 def test_less_participation_is_cheaper_for_the_node_that_has_it():
@@ -178,8 +182,8 @@ def test_less_participation_is_cheaper_for_the_node_that_has_it():
     few, many = Cyclic(1, 8), Cyclic(4, 2)
     alike = factorize_nodes(STAR, few)
     one_more = factorize_nodes(STAR, ParticipationByNode([many, few, few, few, few]))
-    assert one_more.nodes[0].loss > 1.5 * alike.nodes[0].loss
-    assert_allclose([f.loss for f in one_more.nodes[1:]], [f.loss for f in alike.nodes[1:]], rtol=TOLERANCE)
+    assert one_more.nodes[0].objective > 1.5 * alike.nodes[0].objective
+    assert_allclose([f.objective for f in one_more.nodes[1:]], [f.objective for f in alike.nodes[1:]], rtol=TOLERANCE)
 
 
 # ---- edges and refusals ----------------------------------------------------------------------------------
@@ -192,7 +196,7 @@ def test_noise_that_no_counted_model_meets_is_independent_and_free(factorize):
     kwargs = {} if factorize is factorize_nodes else {"labels": range(7)}
     weights = ErrorWeights("all", np.eye(7)[0])
     found = factorize(dynamics, Cyclic(2, 1), weights=weights, **kwargs)
-    assert [one.loss == 0 for one in found.nodes] == [False, False, False, True, True, False, False]
+    assert [one.objective == 0 for one in found.nodes] == [False, False, False, True, True, False, False]
     assert_allclose(found.encoder[3], np.eye(2) / 2**0.5)
     assert found.status == "optimal"
     assert found.gap <= TOLERANCE
@@ -236,7 +240,7 @@ def test_a_class_that_stops_early_says_so():
     )
     assert stopped.status == "stopped"
     assert len(calls) == len(stopped.nodes) == 5
-    assert stopped.lower_bound <= stopped.loss
+    assert stopped.lower_bound <= stopped.objective
 
 
 @pytest.mark.parametrize(
@@ -251,10 +255,10 @@ def test_given_encoders_are_judged_under_each_nodes_own_participation(dynamics, 
     grams = np.stack(list(NoiseObjective(dynamics, scheme.num_steps, weights=weights).over_steps_of_nodes()))
     bounds = [one.lower_bound for one in best.nodes]
     again = evaluate_nodes(grams, scheme, 3 * best.encoder, lower_bounds=bounds)
-    assert_allclose([one.loss for one in again.nodes], [one.loss for one in best.nodes], rtol=1e-9)
+    assert_allclose([one.objective for one in again.nodes], [one.objective for one in best.nodes], rtol=1e-9)
     assert_allclose([one.sensitivity for one in again.nodes], 1.0, rtol=1e-9)
     if (
         not weights.uniform_target
     ):  # two rounds do not reach node 0 from node 3: what no counted model meets costs nothing
         assert not grams[3].any()
-        assert again.nodes[3].loss == 0.0
+        assert again.nodes[3].objective == 0.0

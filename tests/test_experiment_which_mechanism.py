@@ -36,7 +36,7 @@ def made_up(loss, scene=scenes.QUICK, plan=None):
             for seed in seeds:
                 requested.append((label, rate, seed))
                 last, released = loss(label, rate, seed)
-                trial._records[label, rate, seed] = {"last_loss": last, "final_loss": released}
+                trial._records[label, rate, seed] = {"last_test_loss": last, "final_test_loss": released}
 
     trial.run = run
     return trial, requested
@@ -148,7 +148,7 @@ def test_a_scene_counts_where_noise_costs_enough_and_is_else_tried_at_a_smaller_
             for label, rate in dict.fromkeys(wanted):
                 for seed in seeds:
                     loss = valley(0.1)(rate) * (1 if label == "no noise" else cost[epsilons.index(self.epsilon)])
-                    self._records[label, rate, seed] = {"last_loss": loss, "final_loss": loss}
+                    self._records[label, rate, seed] = {"last_test_loss": loss, "final_test_loss": loss}
 
     monkeypatch.setattr(protocol, "Trial", Made)
     rows = [scenes.ROWS[label] for label in ROWS]

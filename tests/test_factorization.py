@@ -38,16 +38,16 @@ SMALL = Dynamics(gossip.uniform("star:n=4"))
 
 
 def test_problem_is_the_error_gram_with_the_classes_of_the_participation():
-    posed = problem(SMALL, Cyclic(2, 3), objective="message")
-    assert_array_equal(posed.error_gram, NoiseObjective(SMALL, 6, objective="message").over_steps())
+    posed = problem(SMALL, Cyclic(2, 3), counted_models="message")
+    assert_array_equal(posed.error_gram, NoiseObjective(SMALL, 6, counted_models="message").over_steps())
     assert posed.classes.tolist() == [0, 1, 2, 0, 1, 2]
 
 
 def test_reference_optimum_of_florentine():
     found = factorize(FLORENTINE, Cyclic(4, 16), tolerance=1e-6)
     assert found.status == "optimal"
-    assert_allclose(found.loss, 3200.406114662085, rtol=2e-6)
-    assert found.loss >= 3200.405970916417 * (1 - 1e-12)
+    assert_allclose(found.objective, 3200.406114662085, rtol=2e-6)
+    assert found.objective >= 3200.405970916417 * (1 - 1e-12)
     assert found.lower_bound <= 3200.406114662085
 
 
@@ -68,13 +68,13 @@ def test_objective_table(dynamics, k, b, published):
     prefix = prefix_sum_encoder(part)
 
     def loss(encoder):
-        return evaluate(posed, encoder, lower_bound=best.lower_bound).loss
+        return evaluate(posed, encoder, lower_bound=best.lower_bound).objective
 
     # the table has four or five digits, and the two optimised entries a gap of up to 1e-4
     assert_allclose(loss(np.eye(k * b)), identity, rtol=5e-4)
     assert_allclose(loss(prefix_sum(k * b)), anti_pgd, rtol=5e-4)
     assert_allclose(loss(prefix.encoder), d_mf, rtol=5e-4)
-    assert_allclose(best.loss, mafalda, rtol=5e-4)
+    assert_allclose(best.objective, mafalda, rtol=5e-4)
 
 
 TURNS = Dynamics(gossip.sequence([gossip.uniform("star:n=4"), gossip.metropolis_hastings("ring:n=4")]))
@@ -95,14 +95,14 @@ def test_every_disjoint_scheme_and_solver(dynamics, part, solver):
     assert found.gap <= 1e-4
     assert_array_equal(np.triu(found.encoder, 1), 0)
     assert_allclose(np.bincount(part.classes(), weights=(found.encoder**2).sum(axis=0)), 1, rtol=1e-10)
-    assert_allclose(found.loss, problem(dynamics, part).loss(found.gram))
+    assert_allclose(found.objective, problem(dynamics, part).objective(found.gram))
     if part.num_steps == 1:
         assert_array_equal(found.encoder, [[1.0]])
-        assert_allclose(found.loss, NoiseObjective(SMALL, 1).over_steps()[0, 0])
+        assert_allclose(found.objective, NoiseObjective(SMALL, 1).over_steps()[0, 0])
 
 
 def test_not_converged_is_raised_unless_allowed():
-    with pytest.raises(NotConverged, match="its loss and lower bound are valid") as caught:
+    with pytest.raises(NotConverged, match="its objective and lower bound are valid") as caught:
         factorize(SMALL, Cyclic(4, 4), max_iterations=1)
     stopped = factorize(SMALL, Cyclic(4, 4), max_iterations=1, allow_stopped=True)
     assert stopped.status == caught.value.factorization.status == "stopped"
@@ -115,7 +115,7 @@ def test_not_converged_is_raised_unless_allowed():
     ("part", "arguments", "message"),
     [
         (Single(3), {"solver": "densed"}, "unknown solver 'densed'; did you mean 'dense'"),
-        (Single(3), {"objective": "messages"}, "unknown objective 'messages'; did you mean 'message'"),
+        (Single(3), {"counted_models": "messages"}, "unknown counted_models 'messages'; did you mean 'message'"),
         (Single(3), {"tolerance": 0}, "tolerance must be a finite number > 0, got 0"),
         (Single(3), {"max_iterations": 0}, "max_iterations must be an integer >= 1, got 0"),
         (Explicit([[0, 1], [1, 2]], 3), {}, "disjoint participation patterns.*use cyclic, single or every-step"),
@@ -137,14 +137,14 @@ def test_evaluate_scales_to_unit_sensitivity_and_keeps_the_loss():
     assert fixed.status == "fixed"
     assert fixed.iterations == 0
     assert_allclose(fixed.sensitivity, 1)
-    assert_allclose(fixed.loss, posed.loss(C.T @ C))
+    assert_allclose(fixed.objective, posed.objective(C.T @ C))
     assert_allclose(fixed.encoder.T @ fixed.encoder, fixed.gram, atol=1e-15)
     assert_allclose(scaled.encoder, fixed.encoder, rtol=1e-14)
-    assert_allclose(fixed.gap, fixed.loss / best.lower_bound - 1)
+    assert_allclose(fixed.gap, fixed.objective / best.lower_bound - 1)
     assert fixed.require_converged(1e-4) is fixed
-    assert evaluate(posed, np.diag([1.0, 1, 1, 1, 1, 0]), lower_bound=1.0).loss == np.inf  # singular
+    assert evaluate(posed, np.diag([1.0, 1, 1, 1, 1, 0]), lower_bound=1.0).objective == np.inf  # singular
     with pytest.raises(dataclasses.FrozenInstanceError):
-        fixed.loss = 0.0
+        fixed.objective = 0.0
 
 
 @pytest.mark.parametrize(
@@ -172,16 +172,16 @@ def test_node_problems_add_up():
     grams = list(NoiseObjective(FLORENTINE, 6).over_steps_of_nodes())
     for H, one in zip(grams, found.nodes, strict=True):
         alone = FactorizationProblem(H, part.classes())
-        assert_allclose(one.loss, alone.loss(one.gram), rtol=1e-12)
-        assert_allclose(one.loss, factorization.solve_problem(alone).loss, rtol=2e-4)
-    assert_allclose(found.loss, sum(one.loss for one in found.nodes))
+        assert_allclose(one.objective, alone.objective(one.gram), rtol=1e-12)
+        assert_allclose(one.objective, factorization.solve_problem(alone).objective, rtol=2e-4)
+    assert_allclose(found.objective, sum(one.objective for one in found.nodes))
     assert_allclose(found.lower_bound, sum(one.lower_bound for one in found.nodes))
     assert found.iterations == sum(one.iterations for one in found.nodes)
     assert found.status == "optimal"
     assert 0 <= found.gap <= 1e-4
     assert_allclose(found.sensitivity, 1, rtol=1e-12)
     # a shared encoder is one choice of n encoders
-    assert found.lower_bound <= factorize(FLORENTINE, part).loss
+    assert found.lower_bound <= factorize(FLORENTINE, part).objective
     alike = factorize_nodes(Dynamics(gossip.uniform("complete:n=5")), Cyclic(2, 2))
     assert len({id(one) for one in alike.nodes}) == 1
 
@@ -212,10 +212,10 @@ def test_prefix_sum_encoder_is_optimal_for_prefix_sums():
         assert found.status == "optimal"
         A = prefix_sum(8)
         response = A @ np.linalg.inv(found.encoder)
-        assert_allclose(found.loss, np.linalg.norm(response) ** 2, rtol=1e-8)
+        assert_allclose(found.objective, np.linalg.norm(response) ** 2, rtol=1e-8)
         root = square_root_encoder(8)
         posed = FactorizationProblem(A.T @ A, part.classes())
-        assert found.loss <= posed.loss(root.T @ root) * (1 + 1e-4)
+        assert found.objective <= posed.objective(root.T @ root) * (1 + 1e-4)
 
 
 # Files
@@ -269,10 +269,10 @@ def test_a_common_factor_of_the_weights_only_scales_the_loss(solver, weight):
     part, weights = Cyclic(2, 2), ErrorWeights([weight] * 4)
     plain, found = factorize(SMALL, part, solver=solver), factorize(SMALL, part, weights=weights, solver=solver)
     assert found.status == "optimal"
-    assert 0 < found.lower_bound <= found.loss <= found.lower_bound * (1 + 1e-4)
-    assert_allclose(found.loss / weight, plain.loss, rtol=1e-3)
+    assert 0 < found.lower_bound <= found.objective <= found.lower_bound * (1 + 1e-4)
+    assert_allclose(found.objective / weight, plain.objective, rtol=1e-3)
     judged = evaluate(problem(SMALL, part, weights=weights), plain.encoder, lower_bound=found.lower_bound)
-    assert_allclose(judged.loss / weight, plain.loss, rtol=1e-9)
+    assert_allclose(judged.objective / weight, plain.objective, rtol=1e-9)
 
 
 def test_an_unoptimised_encoder_is_not_called_optimal_under_large_weights():
@@ -280,23 +280,23 @@ def test_an_unoptimised_encoder_is_not_called_optimal_under_large_weights():
     weights = ErrorWeights("last:1:1e155")
     stopped = factorize(SMALL, Cyclic(2, 2), weights=weights, max_iterations=1, allow_stopped=True)
     assert stopped.status == "stopped"
-    assert stopped.loss > stopped.lower_bound * (1 + 1e-4)
+    assert stopped.objective > stopped.lower_bound * (1 + 1e-4)
 
 
 def test_nodes_whose_noise_costs_next_to_nothing():
     alone = Dynamics(gossip.from_array(np.eye(3)))
     found = factorize_nodes(alone, Cyclic(2, 2), weights=ErrorWeights("all", [1, 1e-200, 1e-320]))
     assert found.status == "optimal"
-    first, second, third = (node.loss for node in found.nodes)
+    first, second, third = (node.objective for node in found.nodes)
     assert_allclose([second * 1e200, third * 1e300 * 1e20], first, rtol=1e-3)  # 1e-320 has three digits
-    assert all(0 < node.lower_bound <= node.loss for node in found.nodes)
+    assert all(0 < node.lower_bound <= node.objective for node in found.nodes)
 
 
 def test_nodes_whose_losses_only_together_are_beyond_float64():
     plain = factorize_nodes(SMALL, Cyclic(2, 2))
-    weight = 1.7e308 / (plain.loss - min(node.loss for node in plain.nodes))
-    assert max(node.loss for node in plain.nodes) * weight < 1.7e308
-    with pytest.raises(InvalidInput, match="the loss of all nodes together is beyond float64"):
+    weight = 1.7e308 / (plain.objective - min(node.objective for node in plain.nodes))
+    assert max(node.objective for node in plain.nodes) * weight < 1.7e308
+    with pytest.raises(InvalidInput, match="the objective of all nodes together is beyond float64"):
         factorize_nodes(SMALL, Cyclic(2, 2), weights=ErrorWeights([weight] * 4))
 
 

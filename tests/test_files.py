@@ -142,9 +142,9 @@ PATH = Dynamics(gossip.metropolis_hastings("path:n=4"))
 SCHEME = Cyclic(2, 2)
 GROUPS = [[0, 1, 2], [1, 2, 3]]
 SOLVED = {
-    "time-space": factorization.optimal_time_space(PATH, SCHEME, groups=GROUPS, coalition_size=1),
-    "adapted": factorization.optimal_adapted(PATH, SCHEME),
-    "space-time": factorization.optimal_space_time(PATH, SCHEME),
+    "kronecker": factorization.optimal_kronecker(PATH, SCHEME, groups=GROUPS, coalition_size=1),
+    "per-mode": factorization.optimal_per_mode(PATH, SCHEME),
+    "joint": factorization.optimal_joint(PATH, SCHEME),
     "corn": factorization.optimal_covariance(PATH, groups=GROUPS),
     "pairwise": factorization.optimal_pairwise(PATH),
     "nodes": factorization.factorize_nodes(PATH, SCHEME),
@@ -193,7 +193,7 @@ def test_groups_in_any_order_load_as_the_same_covariance(tmp_path_factory, data)
         spread = np.zeros((n, len(group)))
         spread[list(group)] = root
         wanted += spread @ spread.T
-    both = dataclasses.replace(SOLVED["time-space"], num_nodes=n, space=space)
+    both = dataclasses.replace(SOLVED["kronecker"], num_nodes=n, space=space)
     folder = tmp_path_factory.mktemp("groups")
     over_nodes = factorization.load(write(folder / "R.npz", space)).factorization
     over_both = factorization.load(write(folder / "both.npz", both)).factorization.space
@@ -208,22 +208,22 @@ def test_groups_in_any_order_load_as_the_same_covariance(tmp_path_factory, data)
 @pytest.mark.parametrize("kind", SOLVED)
 def test_what_the_solvers_write_loads_finished_or_not(tmp_path, kind):
     kept = factorization.load(write(tmp_path / "a.npz", SOLVED[kind])).factorization
-    assert (kept.loss, kept.lower_bound) == (SOLVED[kind].loss, SOLVED[kind].lower_bound)
+    assert (kept.objective, kept.lower_bound) == (SOLVED[kind].objective, SOLVED[kind].lower_bound)
     if kind == "nodes":
         assert_array_equal(kept.encoder, SOLVED[kind].encoder)
         return
     for status in ("optimal", "stationary", "stopped", "fixed"):
         unfinished = dataclasses.replace(SOLVED[kind], status=status, lower_bound=0.0)
         kept = factorization.load(write(tmp_path / "a.npz", unfinished)).factorization
-        assert (kept.status, kept.loss, kept.gap) == (status, SOLVED[kind].loss, math.inf)
-    rounded = dataclasses.replace(SOLVED[kind], lower_bound=SOLVED[kind].loss * (1 + 1e-9))
+        assert (kept.status, kept.objective, kept.gap) == (status, SOLVED[kind].objective, math.inf)
+    rounded = dataclasses.replace(SOLVED[kind], lower_bound=SOLVED[kind].objective * (1 + 1e-9))
     assert factorization.load(write(tmp_path / "a.npz", rounded)).factorization.gap < 0
 
 
 NAN, INF = float("nan"), float("inf")
 ENDS = [
-    ("loss", NAN, "loss"),
-    ("lower_bound", 1e9, "at most the loss"),
+    ("objective", NAN, "objective"),
+    ("lower_bound", 1e9, "at most the objective"),
     ("lower_bound", INF, "lower_bound must be a finite number"),
     ("lower_bound", -1.0, "lower_bound must be a finite number >= 0"),
     ("status", 17, "status must be one of"),
@@ -232,14 +232,14 @@ ENDS = [
     ("iterations", -1, "iterations"),
     ("seconds", INF, "seconds"),
 ]
-FINITE = [*ENDS, ("loss", INF, "loss must be a finite number")]
+FINITE = [*ENDS, ("objective", INF, "objective must be a finite number")]
 JOINT = [
     ("sensitivity", 0.01, "sensitivity must be 1"),
     ("sensitivity", None, "sensitivity"),
     ("sensitivity", NAN, "sensitivity"),
     ("num_steps", 4.0, "num_steps must be an integer"),
     ("num_nodes", True, "num_nodes must be an integer"),
-    ("independent_loss", NAN, "independent_loss"),
+    ("independent_objective", NAN, "independent_objective"),
     ("participation", "cyclic", "participation"),
     ("gossip_hash", 3, "gossip"),
     ("encoder", lambda C: C != 0, "encoder must be real"),
@@ -250,11 +250,11 @@ NODES = [
     ("max_inverse_diagonal", -1, "max_inverse_diagonal must be a finite number > 0"),
     ("max_inverse_diagonal", 0.5, "max_inverse_diagonal must bound"),
     ("num_nodes", 4.0, "num_nodes must be an integer"),
-    ("independent_loss", -1, "independent_loss"),
+    ("independent_objective", -1, "independent_objective"),
     ("horizon", 0, "horizon"),
     ("bound_over", 3, "bound_over"),
     ("gossip_hash", None, "gossip_hash"),
-    ("sigma_pair", 1.0, "sigma_local"),
+    ("sigma_cor", 1.0, "sigma_ldp"),
     ("parts", lambda parts: parts[:1], "parts must be one for each of 2 groups"),
     ("parts", lambda parts: (parts[0][:2], parts[1]), r"parts must have shape \(3, 3\)"),
     ("parts", lambda parts: tuple(part != 0 for part in parts), "parts must be real"),
@@ -267,36 +267,36 @@ NODES = [
     ("private_variance", -1.0, "private_variance"),
 ]
 FORMS = [
-    ("time-space", "encoder", np.eye(5), r"over 4 steps, got shape \(5, 5\)"),
-    ("time-space", "encoder", np.eye(4) + np.eye(4, k=1), "causal"),
-    ("time-space", "encoder", np.full((4, 4), NAN), "finite"),
-    ("time-space", "encoder", -np.eye(4), "positive diagonal|> 0"),
-    ("time-space", "space.num_nodes", 5, "nodes|factor"),
-    ("time-space", "kind", "adapted", "adapted alone has directions"),
-    ("time-space", "kind", "space-time", "time-space alone has a covariance"),
-    ("time-space", "kind", "other", "one of time-space, adapted, space-time"),
-    ("time-space", "directions", np.eye(4), "adapted alone has directions"),
-    ("time-space", "space", "text", "does not hold a factorization"),
-    ("adapted", "directions", np.eye(5), "factor must have shape"),
-    ("adapted", "directions", None, "adapted alone has directions"),
-    ("adapted", "directions", np.full((4, 4), INF), "finite"),
-    ("adapted", "directions", lambda G: G != 0, "directions must be real"),
-    ("adapted", "encoder", lambda C: C[:3], "3"),
-    ("adapted", "kind", "space-time", "adapted alone has directions"),
-    ("space-time", "encoder", np.eye(15), r"shape \(16, 16\) for 4 steps x 4 nodes"),
-    ("space-time", "encoder", None, "does not hold a factorization"),
-    ("space-time", "kind", "time-space", "time-space alone has a covariance"),
+    ("kronecker", "encoder", np.eye(5), r"over 4 steps, got shape \(5, 5\)"),
+    ("kronecker", "encoder", np.eye(4) + np.eye(4, k=1), "causal"),
+    ("kronecker", "encoder", np.full((4, 4), NAN), "finite"),
+    ("kronecker", "encoder", -np.eye(4), "positive diagonal|> 0"),
+    ("kronecker", "space.num_nodes", 5, "nodes|factor"),
+    ("kronecker", "kind", "per-mode", "per-mode alone has directions"),
+    ("kronecker", "kind", "joint", "kronecker alone has a covariance"),
+    ("kronecker", "kind", "other", "one of kronecker, per-mode, joint"),
+    ("kronecker", "directions", np.eye(4), "per-mode alone has directions"),
+    ("kronecker", "space", "text", "does not hold a factorization"),
+    ("per-mode", "directions", np.eye(5), "factor must have shape"),
+    ("per-mode", "directions", None, "per-mode alone has directions"),
+    ("per-mode", "directions", np.full((4, 4), INF), "finite"),
+    ("per-mode", "directions", lambda G: G != 0, "directions must be real"),
+    ("per-mode", "encoder", lambda C: C[:3], "3"),
+    ("per-mode", "kind", "joint", "per-mode alone has directions"),
+    ("joint", "encoder", np.eye(15), r"shape \(16, 16\) for 4 steps x 4 nodes"),
+    ("joint", "encoder", None, "does not hold a factorization"),
+    ("joint", "kind", "kronecker", "kronecker alone has a covariance"),
 ]
 TAMPERED = [
     *(("nodes", f"nodes.0.{where}", *rest) for where, *rest in [*ENDS, ("encoder", np.ones((2, 3)), "does not hold")]),
-    *((kind, *case) for kind in ("time-space", "adapted", "space-time") for case in [*FINITE, *JOINT]),
+    *((kind, *case) for kind in ("kronecker", "per-mode", "joint") for case in [*FINITE, *JOINT]),
     *FORMS,
     *(("corn", *case) for case in [*FINITE, *NODES]),
-    *(("time-space", f"space.{where}", *rest) for where, *rest in [*FINITE, *NODES]),
-    ("time-space", "space.gossip_hash", "other", "same gossip matrix"),
-    ("pairwise", "sigma_local", 0.01, "sigma_local and sigma_pair must be those"),
-    ("pairwise", "sigma_pair", 0.01, "sigma_local and sigma_pair must be those"),
-    ("pairwise", "sigma_pair", None, "sigma_pair"),
+    *(("kronecker", f"space.{where}", *rest) for where, *rest in [*FINITE, *NODES]),
+    ("kronecker", "space.gossip_hash", "other", "same gossip matrix"),
+    ("pairwise", "sigma_ldp", 0.01, "sigma_ldp and sigma_cor must be those"),
+    ("pairwise", "sigma_cor", 0.01, "sigma_ldp and sigma_cor must be those"),
+    ("pairwise", "sigma_cor", None, "sigma_cor"),
 ]
 
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 import mfdl
 from mfdl import BallsInBins, Cyclic, Dynamics, EveryStep, PoissonSampling, algorithms, gossip, trust
 from mfdl.errors import InvalidInput, UnsupportedMechanism
-from mfdl.noise import JointNoise, LocalNoise, SpaceTimeNoise
+from mfdl.noise import JointNoise, LocalNoise, SpatioTemporalNoise
 from mfdl.noise_scale import account
-from mfdl.privacy.victim_loss import victim_losses
+from mfdl.privacy.victim_sensitivity import sensitivity_by_victim
 from mfdl.trust import TrustModel
 
 T, N = 4, 3
@@ -38,15 +38,15 @@ NOISES = {
     "shared by pairs": "decor",
     "of one encoder": LocalNoise(ENCODER, N),
     "of an encoder at each node": LocalNoise(np.stack([ENCODER, np.eye(T), ENCODER @ ENCODER]), N),
-    "of one encoder, over nodes": SpaceTimeNoise(ENCODER, FACTOR, HELD, N),
-    "of an encoder for each column": SpaceTimeNoise(np.stack([ENCODER, np.eye(T), ENCODER]), FACTOR, HELD, N),
+    "of one encoder, over nodes": SpatioTemporalNoise(ENCODER, FACTOR, HELD, N),
+    "of an encoder for each column": SpatioTemporalNoise(np.stack([ENCODER, np.eye(T), ENCODER]), FACTOR, HELD, N),
     "joint": joint(),
 }
 
 
 def algorithm_of(noise, scheme):
     if NOISES[noise] == "decor":
-        return algorithms.decor(RING, scheme, sigma_local=1.0, sigma_pair=2.0)
+        return algorithms.decor(RING, scheme, sigma_ldp=1.0, sigma_cor=2.0)
     algorithm = algorithms.dp_dsgd(RING, scheme)
     return algorithm if NOISES[noise] is None else dataclasses.replace(algorithm, noise=NOISES[noise])
 
@@ -83,7 +83,7 @@ def test_a_known_gradient_is_no_secret_under_any_participation(scheme, noise, vi
     assert epsilon == math.inf
 
 
-@pytest.mark.parametrize("name", ["adapted", "space-time"])
+@pytest.mark.parametrize("name", ["per-mode", "joint"])
 def test_noise_over_both_hides_nothing_of_a_gradient_that_is_known(name):
     algorithm = algorithms.build(name, Dynamics(gossip.metropolis_hastings("ring:n=4"), 0.5), BallsInBins(2, 3))
     how = {"adjacency": "zero-out", "clip_norm": 1.0, "noise_std": 5.0}
@@ -103,5 +103,5 @@ def test_attackers_that_know_their_own_gradients_are_no_victims():
     of_first = np.array([True, False, False])
     model = TrustModel.from_masks(seen=np.ones(N, bool), known_gradients=of_first, attackers=[0])
     assert 0 < epsilon_of(algorithm, model) <= epsilon_of(algorithm, trust.SecLDP()) < math.inf
-    (loss,) = victim_losses(dataclasses.replace(algorithm, participation=Cyclic(2, 2)), model, victims=[0])
+    (loss,) = sensitivity_by_victim(dataclasses.replace(algorithm, participation=Cyclic(2, 2)), model, victims=[0])
     assert loss.adaptive_sensitivity_squared == math.inf

@@ -40,10 +40,12 @@ def dense_loss(dynamics, T, encoder, **counted):
     decay=st.sampled_from([0.0, 0.1]),
     falls=st.booleans(),
     weights=st.sampled_from(["all", "last:3:0.1", "exponential:2", "all/average"]),
-    objective=st.sampled_from(["post-average", "message"]),
+    counted_models=st.sampled_from(["post-average", "message"]),
     banded=st.booleans(),
 )
-def test_the_cost_by_modes_is_that_of_the_error_gram(graph, rounds, momentum, decay, falls, weights, objective, banded):
+def test_the_cost_by_modes_is_that_of_the_error_gram(
+    graph, rounds, momentum, decay, falls, weights, counted_models, banded
+):
     T = 8
     rate = 1 / np.sqrt(np.arange(1, T + 1)) if falls else 1.0
     dynamics = Dynamics(
@@ -53,12 +55,12 @@ def test_the_cost_by_modes_is_that_of_the_error_gram(graph, rounds, momentum, de
         momentum=momentum,
         weight_decay=decay,
     )
-    counted = {"weights": ErrorWeights.parse(weights), "objective": objective}
+    counted = {"weights": ErrorWeights.parse(weights), "counted_models": counted_models}
     setting = Setting(dynamics, Cyclic(2, 4), **counted)
     rows = np.where(np.arange(3) <= np.arange(T)[:, None], [1.5, -0.4, 0.2], 0.0)
     encoder = Banded(rows) if banded else Inverse(Toeplitz([1.0, -0.6], T))
     found = evaluate_long(setting, encoder)
-    assert found.loss == pytest.approx(dense_loss(dynamics, T, found.encoder, **counted), rel=1e-8)
+    assert found.objective == pytest.approx(dense_loss(dynamics, T, found.encoder, **counted), rel=1e-8)
     assert found.sensitivity == pytest.approx(1.0, rel=1e-9)
     assert found.status == "fixed"
 
@@ -72,16 +74,16 @@ def test_forms_cost_what_the_dense_gram_says_and_are_bounded_by_the_dense_optimu
         return
     found = factorize_long(PLAIN, participation, form=form, max_iterations=60, progress=False)
     assert found.status == "stationary"
-    assert found.loss == pytest.approx(dense_loss(PLAIN, 32, found.encoder), rel=1e-8)
-    assert found.lower_bound <= found.loss
+    assert found.objective == pytest.approx(dense_loss(PLAIN, 32, found.encoder), rel=1e-8)
+    assert found.lower_bound <= found.objective
     patterns = list(participation.patterns())
     X = found.encoder.dense()
     X = X.T @ X
     assert max(np.abs(X[np.ix_(p, p)]).sum() for p in patterns) <= 1 + 1e-9
     if not isinstance(participation, MinSeparation):
         best = factorize(PLAIN, participation, progress=False)
-        assert found.loss >= best.lower_bound * (1 - 1e-9)
-        assert found.lower_bound <= best.loss * (1 + 1e-9)
+        assert found.objective >= best.lower_bound * (1 - 1e-9)
+        assert found.lower_bound <= best.objective * (1 + 1e-9)
         assert found.gap <= 0.5
 
 
@@ -92,7 +94,7 @@ def test_an_encoder_that_float64_cannot_undo_is_refused():
 
 def test_banded_ones_are_the_better_the_more_they_are_free():
     losses = [
-        factorize_long(PLAIN, Cyclic(4, 8), form=form, bandwidth=width, progress=False).loss
+        factorize_long(PLAIN, Cyclic(4, 8), form=form, bandwidth=width, progress=False).objective
         for form, width in [("banded", 8), ("toeplitz", 8), ("banded", 3), ("toeplitz", 3)]
     ]
     assert losses[0] < losses[1] < losses[3]
@@ -104,10 +106,10 @@ def test_a_banded_inverse_is_the_better_the_more_it_is_free_and_accounted_exactl
     alike, free = (
         factorize_long(PLAIN, part, form=form, bandwidth=3, progress=False) for form in ("inverse", "banded-inverse")
     )
-    assert free.loss < 0.97 * alike.loss
+    assert free.objective < 0.97 * alike.objective
     one = mfdl.algorithms.mf_dsgd(PLAIN, part, free.encoder)
     mechanism = mfdl.calibrate(one, trust=mfdl.trust.LDP(), adjacency="zero-out", clip_norm=1.0, mu=1.0)
-    assert (mechanism.guarantee.bound, mechanism.objective) == ("exact", pytest.approx(free.loss, rel=1e-9))
+    assert (mechanism.guarantee.bound, mechanism.objective) == ("exact", pytest.approx(free.objective, rel=1e-9))
     with pytest.raises(InvalidInput, match="steps x bandwidth x period"):
         factorize_long(PLAIN, Cyclic(1, 50_000), form="banded-inverse", progress=False)
 
@@ -115,10 +117,10 @@ def test_a_banded_inverse_is_the_better_the_more_it_is_free_and_accounted_exactl
 def test_schedules_are_for_banded_ones():
     falling = Dynamics(RING, 1 / np.arange(1, 33))
     found = factorize_long(falling, Cyclic(4, 8), form="banded", progress=False)
-    assert found.loss == pytest.approx(dense_loss(falling, 32, found.encoder), rel=1e-8)
+    assert found.objective == pytest.approx(dense_loss(falling, 32, found.encoder), rel=1e-8)
     assert found.gap < 0.1
     inverse = factorize_long(falling, Cyclic(4, 8), form="banded-inverse", max_iterations=50, progress=False)
-    assert inverse.loss == pytest.approx(dense_loss(falling, 32, inverse.encoder), rel=1e-8)
+    assert inverse.objective == pytest.approx(dense_loss(falling, 32, inverse.encoder), rel=1e-8)
     with pytest.raises(InvalidInput, match="use form 'banded'"):
         factorize_long(falling, Cyclic(4, 8))
     many = CausalNoise(Buffered([0.5], [0.5], 4100), num_steps=4100, num_nodes=6)
@@ -143,8 +145,8 @@ def test_by_name_it_is_the_best_of_its_form_for_the_weights_that_are_named(name,
     plain = mfdl.algorithms.build(name, PLAIN, part, **setting)
     mechanism = mfdl.calibrate(one, trust=mfdl.trust.LDP(), adjacency="zero-out", clip_norm=1.0, mu=1.0)
     per_unit = mechanism.guarantee.sensitivity**2 * noise_error(one, weights=weights).value
-    assert per_unit == pytest.approx(found.loss, rel=1e-9)
-    assert found.loss < evaluate_long(Setting(PLAIN, part, weights=weights), plain.noise.causal.encoder).loss
+    assert per_unit == pytest.approx(found.objective, rel=1e-9)
+    assert found.objective < evaluate_long(Setting(PLAIN, part, weights=weights), plain.noise.causal.encoder).objective
 
 
 def test_a_form_by_name_knows_its_own_parameters_alone():
@@ -187,7 +189,7 @@ def test_command(capsys):
     assert main([*small, "banded", "--bandwidth", "4", "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert (answer["form"], answer["memory"], answer["sensitivity_exact"]) == ("banded", 3, True)
-    assert answer["gap"] == pytest.approx(answer["loss"] / answer["lower_bound"] - 1)
+    assert answer["gap"] == pytest.approx(answer["objective"] / answer["lower_bound"] - 1)
     for wrong, says in {
         ("toeplitz", "--tolerance", "1e-3"): "--tolerance",
         ("dense", "--buffers", "3"): "--buffers",
@@ -204,11 +206,11 @@ def test_a_file_holds_the_structure_and_is_a_mechanism_for_its_participation(for
     answer = run_factorize(config, path, progress=False)
     saved = mfdl.factorization.load(path)
     found = saved.factorization
-    assert (found.loss, found.lower_bound, saved.error_gram) == (answer["loss"], answer["lower_bound"], None)
+    assert (found.objective, found.lower_bound, saved.error_gram) == (answer["objective"], answer["lower_bound"], None)
     one = mfdl.algorithms.build(f"file:{path}", PLAIN, Cyclic(4, 8))
     assert not one.noise.causal.in_blocks
     mechanism = mfdl.calibrate(one, trust=mfdl.trust.LDP(), adjacency="zero-out", clip_norm=1.0, mu=1.0)
-    assert mechanism.objective == pytest.approx(found.loss, rel=1e-9)
+    assert mechanism.objective == pytest.approx(found.objective, rel=1e-9)
     with pytest.raises(InvalidInput, match="was made for"):
         mfdl.algorithms.build(f"file:{path}", PLAIN, Cyclic(8, 4))
 

@@ -1,4 +1,4 @@
-"""The encoder made for secret batches under its name: built, accounted, kept, swept; what is refused."""
+"""The encoder made for balls-in-bins under its name: built, accounted, kept, swept; what is refused."""
 
 import json
 
@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import mfdl
-from mfdl.algorithms import mafalda_bins, noise_error, registry, time_space_bins
+from mfdl.algorithms import kronecker_bins, mafalda_bins, noise_error, registry
 from mfdl.commands import main
 from mfdl.errors import InvalidInput, UnsupportedMechanism
-from mfdl.factorization import factorize_bins
+from mfdl.factorization import factorize_balls_in_bins
 from mfdl.participation import BallsInBins, Cyclic
 from mfdl.privacy.gaussian import epsilon_from_mu
 from mfdl.runs import Store, SweepConfig, sweep
@@ -43,7 +43,7 @@ def hull(M):
 def test_the_name_is_the_factorization_for_what_counts(weights):
     counted = None if weights is None else mfdl.ErrorWeights.parse(weights)
     made = mafalda_bins(DYNAMICS, BINS, noise_std=hull, weights=counted, progress=False)
-    solved = factorize_bins(DYNAMICS, 2, 3, hull, weights=counted, progress=False)
+    solved = factorize_balls_in_bins(DYNAMICS, 2, 3, hull, weights=counted, progress=False)
     assert np.array_equal(made.noise.encoder.array, solved.encoder)
     named = registry.build("mafalda-bins" + (f"@{weights}" if weights else ""), DYNAMICS, BINS, noise_std=hull)
     assert np.array_equal(named.noise.encoder.array, made.noise.encoder.array)
@@ -71,7 +71,7 @@ def test_calibrated_by_name_needs_bins_and_one_target():
 @pytest.mark.slow
 def test_its_noise_is_certified_and_at_most_that_of_encoders_for_public_batches():
     made = mafalda_bins(DYNAMICS, BINS, noise_std=NOISE, progress=False)
-    solved = factorize_bins(DYNAMICS, 2, 3, NOISE, progress=False)
+    solved = factorize_balls_in_bins(DYNAMICS, 2, 3, NOISE, progress=False)
     mechanism = calibrated(made)
     assert 1.99 < mechanism.guarantee.epsilon(1e-5) <= 2
     assert mechanism.noise_std == pytest.approx(solved.noise_std, rel=1e-6)
@@ -85,7 +85,7 @@ def test_its_noise_is_certified_and_at_most_that_of_encoders_for_public_batches(
 @pytest.mark.parametrize(
     ("scheme", "more", "error", "message"),
     [
-        (Cyclic(2, 3), {"noise_std": NOISE}, UnsupportedMechanism, "made for secret batches"),
+        (Cyclic(2, 3), {"noise_std": NOISE}, UnsupportedMechanism, "made for balls-in-bins"),
         (BINS, {}, InvalidInput, "made for a target"),
     ],
 )
@@ -107,13 +107,13 @@ def test_a_target_that_is_none_is_refused(wrong):
 def test_factorize_account_and_file_have_one_encoder(capsys, tmp_path):
     file = tmp_path / "encoder.npz"
     found = answer(capsys, "factorize", *SECRET, "--out", str(file))
-    solved = factorize_bins(DYNAMICS, 2, 3, NOISE, progress=False)
+    solved = factorize_balls_in_bins(DYNAMICS, 2, 3, NOISE, progress=False)
     for name in ("noise_std", "root_error", "root_error_bound"):
         assert found[name] == pytest.approx(getattr(solved, name), rel=1e-9)
     assert (found["mechanism"], found["participation"], found["sensitivity"]) == ("mafalda-bins", "balls-in-bins", None)
     assert found["gap"] == pytest.approx((found["root_error"] / found["root_error_bound"]) ** 2 - 1)
     assert "correlated no more than" in found["bound_over"]
-    assert min(each["noise_std"] ** 2 * each["loss"] for each in found["tried"]) == pytest.approx(
+    assert min(each["noise_std"] ** 2 * each["objective"] for each in found["tried"]) == pytest.approx(
         found["root_error"] ** 2
     )
     named = answer(capsys, "account", *SECRET, "--mechanism", "mafalda-bins")
@@ -138,7 +138,7 @@ def test_factorize_account_and_file_have_one_encoder(capsys, tmp_path):
         (["factorize", *SECRET, "--solver", "buffered"], "--solver buffered does not apply to mafalda-bins"),
         (["factorize", *SECRET, "--bandwidth", "2"], "--bandwidth and --buffers are for --solver"),
         (["account", *SECRET[:-2], "--noise-std", "1", "--mechanism", "mafalda-bins"], "made for a target"),
-        (["account", *ASKED, "--epsilon", "2", "--mechanism", "mafalda-bins"], "made for secret batches"),
+        (["account", *ASKED, "--epsilon", "2", "--mechanism", "mafalda-bins"], "made for balls-in-bins"),
         (["compare", *ASKED, "--epsilon", "2", "--mechanisms", "mafalda-bins"], "--participation balls-in-bins"),
     ],
 )
@@ -158,7 +158,7 @@ SWEPT = {
 def test_a_sweep_of_both_participations_has_it_where_batches_are_secret():
     cells = [(cell.mechanism, cell.config.participation) for cell in SweepConfig(**SWEPT).cells()]
     assert cells == [("dp-dsgd", "cyclic"), ("dp-dsgd", "balls-in-bins"), ("mafalda-bins", "balls-in-bins")]
-    with pytest.raises(InvalidInput, match="made for secret batches"):
+    with pytest.raises(InvalidInput, match="made for balls-in-bins"):
         SweepConfig(**SWEPT | {"participation": "cyclic"})
 
 
@@ -181,7 +181,7 @@ def test_a_sweep_over_budgets_makes_an_encoder_for_each(tmp_path):
     assert {record["mu"] for record in records} == {None}
     dynamics, how = mfdl.Dynamics(mfdl.gossip.metropolis_hastings("ring:n=3")), {"delta": 1e-5, "adjacency": "zero-out"}
     targets = [mfdl.privacy.noise_of_bins(epsilon=epsilon_from_mu(mu, 1e-5), bins=2, **how) for mu in asked["mu"]]
-    solved = [factorize_bins(dynamics, 2, 2, target, progress=False) for target in targets]
+    solved = [factorize_balls_in_bins(dynamics, 2, 2, target, progress=False) for target in targets]
     expected = sorted(each.noise_std for each in solved)
     assert sorted(record["noise_std"] for record in records) == pytest.approx(expected, rel=1e-4)
 
@@ -190,7 +190,7 @@ def test_a_sweep_over_budgets_makes_an_encoder_for_each(tmp_path):
 def test_made_for_the_released_average_it_is_the_same_in_factorize_compare_and_sweep(capsys, tmp_path):
     asked = ["--error-weights", "released", "--release-model", "average:2"]
     weights = mfdl.ErrorWeights("released:average:2")
-    solved = factorize_bins(DYNAMICS, 2, 3, NOISE, weights=weights, progress=False)
+    solved = factorize_balls_in_bins(DYNAMICS, 2, 3, NOISE, weights=weights, progress=False)
     found = answer(capsys, "factorize", *SECRET, *asked, "--mechanism", "mafalda-bins")
     assert found["error_weights"] == "released:average:2"
     assert found["root_error"] == pytest.approx(solved.root_error, rel=1e-9)
@@ -210,7 +210,7 @@ def test_made_for_the_released_average_it_is_the_same_in_factorize_compare_and_s
     (record,) = Store.load(tmp_path / "swept").records()
     assert record["error_weights"] == "released:average:2"
     assert record["noise_std"] == pytest.approx(solved.noise_std, rel=1e-4)
-    assert record["final_loss"] == row["final_loss_mean"] != record["last_loss"]
+    assert record["final_test_loss"] == row["final_test_loss_mean"] != record["last_test_loss"]
 
 
 @pytest.mark.slow
@@ -241,31 +241,31 @@ def test_with_seeds_shared_by_nodes_its_loss_is_that_of_the_noise_and_public_bat
         return hull(M)
 
     counted = mfdl.ErrorWeights("released:average:2")
-    made = time_space_bins(DYNAMICS, BINS, noise_std=noise_std, weights=counted, progress=False)
+    made = kronecker_bins(DYNAMICS, BINS, noise_std=noise_std, weights=counted, progress=False)
     space = mfdl.factorization.optimal_covariance(DYNAMICS, horizon=6, weights=counted).factor()[0]
     assert np.array_equal(made.noise.causal.mixing.toarray(), space.toarray())
-    solved = factorize_bins(DYNAMICS, 2, 3, hull, weights=counted, factor=space, progress=False)
+    solved = factorize_balls_in_bins(DYNAMICS, 2, 3, hull, weights=counted, factor=space, progress=False)
     assert np.array_equal(made.noise.encoder.array, solved.encoder)
     assert len(seen) == len(solved.tried)
     assert solved.noise_std * noise_error(made, weights=counted).value ** 0.5 == pytest.approx(
         solved.root_error, rel=1e-9
     )
-    with pytest.raises(UnsupportedMechanism, match="time-space-bins is made for secret batches"):
-        time_space_bins(DYNAMICS, Cyclic(2, 3), noise_std=hull)
+    with pytest.raises(UnsupportedMechanism, match="kronecker-bins is made for balls-in-bins"):
+        kronecker_bins(DYNAMICS, Cyclic(2, 3), noise_std=hull)
     with pytest.raises(UnsupportedMechanism, match="form 'banded'; use dense"):
-        factorize_bins(DYNAMICS, 2, 3, hull, factor=space, form="banded")
+        factorize_balls_in_bins(DYNAMICS, 2, 3, hull, factor=space, form="banded")
 
 
 @pytest.mark.slow
 def test_an_outsider_is_held_off_by_less_noise_than_without_seeds(capsys, tmp_path):
     counted = mfdl.ErrorWeights("released:average:2")
     errors = {}
-    for build in (time_space_bins, mafalda_bins):
+    for build in (kronecker_bins, mafalda_bins):
         made = build(DYNAMICS, BINS, noise_std=NOISE, weights=counted, progress=False)
         mechanism = mfdl.calibrate(made, **OUTSIDER)
         assert 1.99 < mechanism.guarantee.epsilon(1e-5) <= 2
         errors[build] = mechanism.noise_std * noise_error(made, weights=counted).value ** 0.5
-    assert errors[time_space_bins] < errors[mafalda_bins]
-    asked = ["--seeds", "1", "--lr", "0.1", "--mechanisms", "time-space-bins", "--out", str(tmp_path)]
+    assert errors[kronecker_bins] < errors[mafalda_bins]
+    asked = ["--seeds", "1", "--lr", "0.1", "--mechanisms", "kronecker-bins", "--out", str(tmp_path)]
     (row,) = answer(capsys, "compare", *SECRET, *asked, "--trust", "eavesdropper")["mechanisms"]
     assert 1.99 < row["epsilon"] <= 2

@@ -21,7 +21,7 @@ from mfdl.objective import NoiseObjective
 from mfdl.participation import Cyclic, EveryStep, Explicit, MinSeparation, OncePerEpoch, Single
 from mfdl.privacy.gaussian import ADJACENCIES
 from mfdl.privacy.gram_sensitivity import worst_sensitivity
-from mfdl.privacy.victim_loss import victim_losses
+from mfdl.privacy.victim_sensitivity import sensitivity_by_victim
 from mfdl.testing.strategies import NAMES, build_algorithm, linear_algorithms, random_encoder
 
 LDP = trust.LDP()
@@ -233,7 +233,7 @@ def test_the_unit_is_stated_everywhere_and_changes_no_number():
     assert without_noise(one, **CIRCUMSTANCES, unit="user").unit == "user"
     stated = {"trust": LDP, "adjacency": "zero-out", "clip_norm": 1.0, "noise_std": 2.0}
     for unit in ("user", "record"):
-        losses = victim_losses(one, LDP, unit=unit)
+        losses = sensitivity_by_victim(one, LDP, unit=unit)
         assert {g.unit for g in guarantees(one, losses, **stated, unit=unit)} == {unit}
         assert account(one, **CIRCUMSTANCES, noise_std=1.0, unit=unit).unit == unit
     assert {g.unit for g in guarantees(one, losses, **stated)} == {"record"}
@@ -252,7 +252,7 @@ def test_user_level_needs_every_step(participation):
         lambda: account(one, **how, noise_std=1.0),
         lambda: account(algorithms.dp_dsgd(DYN, EveryStep(6)), **how, noise_std=1.0, participation=participation),
         lambda: without_noise(one, **how),
-        lambda: guarantees(one, victim_losses(one, LDP), **how, noise_std=1.0),
+        lambda: guarantees(one, sensitivity_by_victim(one, LDP), **how, noise_std=1.0),
     ):
         with pytest.raises(InvalidInput, match=message):
             attempt()
@@ -294,11 +294,11 @@ def test_a_lipschitz_claim_does_not_reach_user_level():
     assert resting.lipschitz == 1.0
     with pytest.raises(InvalidInput, match=r"cannot rest on lipschitz=1\.0"):
         dataclasses.replace(resting, guarantee=dataclasses.replace(resting.guarantee, unit="user"))
-    losses = victim_losses(one, how["trust"], release="none", lipschitz=1.0)
+    losses = sensitivity_by_victim(one, how["trust"], release="none", lipschitz=1.0)
     stated = {"trust": how["trust"], "adjacency": "zero-out", "clip_norm": 1.0, "noise_std": 1.0}
     with pytest.raises(InvalidInput, match="computed for unit 'record', not 'user'"):
         guarantees(one, losses, **stated, unit="user")
-    for_users = victim_losses(one, how["trust"], release="none", lipschitz=1.0, unit="user")
+    for_users = sensitivity_by_victim(one, how["trust"], release="none", lipschitz=1.0, unit="user")
     with pytest.raises(InvalidInput, match="cannot rest on shift reduction"):
         guarantees(one, for_users, **stated, unit="user")
     assert len(guarantees(one, losses, **stated)) == 3
@@ -376,7 +376,7 @@ def test_adjacency_trust_and_clipping_have_no_default(missing):
 def test_the_objective_is_the_loss_of_its_factorization(name):
     one = build_algorithm(name, DYN, PART)
     found = calibrate(one, **CIRCUMSTANCES, mu=1.0)
-    assert_allclose(found.objective, one.factorization.loss, rtol=1e-9)
+    assert_allclose(found.objective, one.factorization.objective, rtol=1e-9)
     assert found.objective >= one.factorization.lower_bound
 
 
@@ -384,7 +384,7 @@ def test_the_objective_is_the_loss_of_its_factorization(name):
 def test_a_given_encoder_has_the_loss_that_evaluate_finds(name):
     one = build_algorithm(name, DYN, PART)
     posed = factorization.problem(DYN, PART)
-    wanted = factorization.evaluate(posed, one.noise.encoder.dense(), lower_bound=1.0).loss
+    wanted = factorization.evaluate(posed, one.noise.encoder.dense(), lower_bound=1.0).objective
     assert_allclose(calibrate(one, **CIRCUMSTANCES, mu=1.0).objective, wanted, rtol=1e-9)
     identity = calibrate(algorithms.dp_dsgd(DYN, PART), **CIRCUMSTANCES, mu=1.0).objective
     assert_allclose(identity, 3 * np.trace(NoiseObjective(DYN, 6).over_steps()), rtol=1e-12)

@@ -15,6 +15,7 @@ from archives import edited
 from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from mfdl.privacy.victim_sensitivity import sensitivity_by_victim
 
 from mfdl import algorithms, archive, gossip, trust
 from mfdl.dynamics import Dynamics
@@ -30,7 +31,6 @@ from mfdl.participation import (
     Single,
 )
 from mfdl.privacy.gram_sensitivity import worst_sensitivity
-from mfdl.privacy.victim_loss import victim_losses
 from mfdl.testing import brute_force_sensitivity
 from mfdl.testing.tasks import linear_task
 from mfdl.training import tasks
@@ -155,7 +155,7 @@ def test_numbers_of_no_participation_are_refused(tmp_path, of_node):
 def test_each_victim_is_accounted_under_its_own_participation(kinds, seed):
     C = np.abs(encoder_of(seed))  # then the signs of brute force attain the maximum over vectors
     one = algorithms.mf_dsgd(RING, ParticipationByNode(kinds), C)
-    found = victim_losses(one, trust.LDP())
+    found = sensitivity_by_victim(one, trust.LDP())
     for u, loss in enumerate(found):
         truth = brute_force_sensitivity(C[u], kinds[u]) ** 2
         assert truth * (1 - 1e-9) <= loss.sensitivity_squared <= truth * (1 + 2e-6)
@@ -170,9 +170,9 @@ def test_each_victim_is_accounted_under_its_own_participation(kinds, seed):
 )
 def test_a_victim_loses_what_it_loses_where_all_nodes_have_its_participation(model, lipschitz):
     mixed = algorithms.dp_dsgd(RING, MIXED)
-    for loss in victim_losses(mixed, model, lipschitz=lipschitz):
+    for loss in sensitivity_by_victim(mixed, model, lipschitz=lipschitz):
         alike = algorithms.dp_dsgd(RING, MIXED.of_node(loss.victim))
-        (expected,) = victim_losses(alike, model, victims=[loss.victim], lipschitz=lipschitz)
+        (expected,) = sensitivity_by_victim(alike, model, victims=[loss.victim], lipschitz=lipschitz)
         assert loss.sensitivity_squared == pytest.approx(expected.sensitivity_squared, rel=1e-6)
         assert loss.adaptive_sensitivity_squared == pytest.approx(expected.adaptive_sensitivity_squared, rel=1e-5)
         assert loss.adaptive_by == expected.adaptive_by
@@ -184,7 +184,7 @@ def test_the_guarantee_names_every_node_and_that_of_a_victim_its_own_participati
     made = calibrate(one, mu=1.0, **LDP)
     assert made.guarantee.participation == MIXED.describe()
     assert "(epochs=2, period=3) at nodes 0, 2 and cyclic" in str(made.guarantee)
-    each = guarantees(one, victim_losses(one, trust.LDP()), noise_std=made.noise_std, **LDP)
+    each = guarantees(one, sensitivity_by_victim(one, trust.LDP()), noise_std=made.noise_std, **LDP)
     assert [g.participation for g in each] == [MIXED.of_node(u).describe() for u in range(4)]
     np.testing.assert_allclose([g.mu for g in each], np.sqrt([2 / 3, 1, 2 / 3, 1 / 3]), rtol=1e-6)
     assert made.guarantee.mu <= 1.0
@@ -214,7 +214,7 @@ def test_refusals_without_a_node():
     for ask in (
         lambda: algorithms.dp_dsgd(RING, other),
         lambda: algorithms.d_mf(RING, other),
-        lambda: victim_losses(one, trust.LDP(), participation=other),
+        lambda: sensitivity_by_victim(one, trust.LDP(), participation=other),
         lambda: account(one, noise_std=1.0, participation=other, **LDP),
         lambda: worst_sensitivity(one, trust.LDP(), other),
     ):

@@ -244,7 +244,7 @@ WORK = {
         [("losses of dp-dsgd under ldp", 4)],
     ),
     "coalitions": (
-        lambda **how: mfdl.victim_losses(FRESH, trust.Coalitions(1), **how),
+        lambda **how: mfdl.sensitivity_by_victim(FRESH, trust.Coalitions(1), **how),
         [("losses of dp-dsgd under coalitions", 12)],
     ),
     "pairwise": (
@@ -265,9 +265,9 @@ WORK = {
         [("factorizing classes of nodes", 1)],
     ),
     "covariance": (lambda **how: factorization.optimal_covariance(RING, **how), [("factorizing 4 nodes", None)]),
-    "adapted": (
-        lambda **how: factorization.optimal_adapted(RING, PART, **how),
-        [("factorizing 4 steps x 4 nodes, adapted", None)],
+    "per-mode": (
+        lambda **how: factorization.optimal_per_mode(RING, PART, **how),
+        [("factorizing 4 steps x 4 nodes, per-mode", None)],
     ),
     "mafalda": (lambda **how: algorithms.mafalda(RING, PART, **how), [("factorizing 4 steps", 1.0)]),
 }

@@ -12,38 +12,38 @@ NAMES = {
     "mfdl": """
         BallsInBins Cyclic Dynamics ErrorWeights EveryStep Explicit Guarantee InvalidInput LinearAlgorithm Mechanism
         MinSeparation NoiseKey NoiseObjective NotConverged OncePerEpoch PairwiseLosses ParticipationByNode
-        PoissonSampling PrivacyLosses PrivateNode Question Released Round Run Single TrustModel UnsupportedMechanism
-        View account algorithms audit calibrate_named
-        calibrate data decor_couples factorization general_sensitivity gossip graphs noise_stream pairwise
+        PoissonSampling PrivacyLosses PrivateNode Question ReleasedModel Round Run Single TrustModel
+        UnsupportedMechanism View account algorithms audit calibrate_named
+        calibrate data decor_deviations factorization general_sensitivity gossip graphs noise_stream pairwise
         partition privacy replay runs
-        sweep tasks testing trust victim_losses with_noise without_noise
+        sweep tasks testing trust sensitivity_by_victim with_noise without_noise
     """,
     "mfdl.algorithms": """
-        LinearAlgorithm Round adapted anti_pgd band_inv banded bisr blt bsr build cdp corn corn_pairwise d_mf decor
+        LinearAlgorithm Round per_mode anti_pgd band_inv banded bisr blt bsr build cdp corn corn_pairwise d_mf decor
         delayed_dsgd dp_dsgd dsgd exact_diffusion from_maps gradient_tracking lambda_cgd
         local_steps mafalda mafalda_bins mafalda_classes mafalda_l mf_dsgd muffliato noise_error push_sum random_walk
-        space_time space_time_noise spatial_covariance spatial_noise time_space time_space_bins toeplitz tuned_decor
-        two_hop_dsgd with_absences zip_dl
+        joint spatio_temporal_noise spatial_covariance spatial_noise kronecker kronecker_bins toeplitz tuned_decor
+        two_hop_dsgd with_dropout zip_dl
     """,
     "mfdl.audit": """
         AuditCell AuditMatrix AuditResult AuditSettings AuditedSystem CanaryResult Reconstruction Training Transcript
         audit audit_matrix reconstruct
     """,
     "mfdl.factorization": """
-        ADAPTED_TOLERANCE CORRELATIONS COVARIANCE_SOLVERS ClassFactorizations EstimatedFactorization
+        PER_MODE_TOLERANCE CORRELATIONS COVARIANCE_SOLVERS ClassFactorizations EstimatedFactorization
         EstimatedProblem FORMS Factorization FactorizationProblem NodeFactorizations NotConverged
-        PREFIX_SUM_TOLERANCE PairwisePrice SOLVERS SavedFactorization BallsInBinsFactorization SpaceTimeFactorization
-        SpatialFactorization StructuredFactorization causal_encoder checked_groups default_tolerance degree_labels
-        edge_groups evaluate evaluate_long evaluate_nodes factorize factorize_bins factorize_classes factorize_long
-        factorize_nodes load optimal_adapted optimal_covariance optimal_pairwise optimal_space_time
-        optimal_time_space prefix_sum_encoder prefix_sum_gram problem read_groups save
-        solve_problem square_root_encoder
+        PREFIX_SUM_TOLERANCE PairwisePrice SOLVERS SavedFactorization BallsInBinsFactorization
+        SpatioTemporalFactorization SpatialFactorization StructuredFactorization causal_encoder checked_groups
+        default_tolerance degree_labels edge_groups evaluate evaluate_long evaluate_nodes factorize
+        factorize_balls_in_bins factorize_classes factorize_long factorize_nodes load optimal_per_mode
+        optimal_covariance optimal_pairwise optimal_joint optimal_kronecker prefix_sum_encoder prefix_sum_gram problem
+        read_groups save solve_problem square_root_encoder
     """,
     "mfdl.gossip": """
         BALANCE_TOLERANCE Gossip GossipMatrix GossipSequence MAX_DENSE_NODES PushSum RandomGossip SUM_TOLERANCE
-        SYMMETRY_TOLERANCE absences average churn drawn_presence drawn_walk from_array from_file link_dropout load
-        metropolis_hastings mixing_parameter one_peer_exponential peer_sampling push_sum random_matchings random_pairs
-        randomized sequence uniform
+        SYMMETRY_TOLERANCE node_dropout average churn sampled_presence sampled_walk from_array from_file link_dropout
+        load metropolis_hastings mixing_parameter one_peer_exponential peer_sampling push_sum random_matchings
+        random_pairs randomized sequence uniform
     """,
     "mfdl.graphs": """
         Edge FILE_SUFFIXES MAX_DRAWS MAX_EDGES MAX_NODES Source SparseGraph adjacency content_hash index_of
@@ -69,11 +69,11 @@ NAMES = {
         Dynamics MAX_RATE MAX_RATE_RATIO SCHEDULES schedule
     """,
     "mfdl.noise": """
-        CausalNoise IndependentNoise JointNoise LocalNoise NoiseOperator NoiseStream ScheduledNoise SpaceTimeNoise
+        CausalNoise IndependentNoise JointNoise LocalNoise NoiseOperator NoiseStream ScheduledNoise SpatioTemporalNoise
         StepNoise StreamState ZeroNoise
     """,
     "mfdl.objective": """
-        ErrorWeights Estimate EstimatedGram NoiseObjective OBJECTIVES Probes SpectralMeasure
+        ErrorWeights Estimate EstimatedGram NoiseObjective COUNTED_MODELS Probes SpectralMeasure
     """,
     "mfdl.operators": """
         Kronecker OutputRecursion RecursionMaps Selection StateRecursion StructuredOperator WeightedStates

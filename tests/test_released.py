@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
 import mfdl
-from mfdl import Cyclic, ErrorWeights, InvalidInput, Released, UnsupportedMechanism, algorithms, gossip, trust
+from mfdl import Cyclic, ErrorWeights, InvalidInput, ReleasedModel, UnsupportedMechanism, algorithms, gossip, trust
 from mfdl.algorithms import LinearAlgorithm, noise_error
 from mfdl.dynamics import Dynamics
-from mfdl.privacy.victim_loss import victim_losses
+from mfdl.privacy.victim_sensitivity import sensitivity_by_victim
 from mfdl.testing.strategies import MEMORY_NAMES, linear_algorithms
 from mfdl.training.executor import Executor, Releasing
 
@@ -44,7 +44,7 @@ def test_more_models_than_there_are_are_refused():
     seed=st.integers(0, 99),
 )
 def test_what_the_executor_releases_is_what_the_operators_say_and_a_mean_of_its_models(one, model, rounds, seed):
-    algorithm = one.releasing(Released(model, rounds))
+    algorithm = one.releasing(ReleasedModel(model, rounds))
     T, n, rng = one.num_steps, one.num_nodes, np.random.default_rng(seed)
     G, Z = rng.standard_normal((T * n, 2)), rng.standard_normal((one.noise.shape[1], 2))
     executor = Executor(algorithm, dtype=torch.float64)
@@ -78,8 +78,8 @@ def test_a_factorization_for_the_average_has_less_noise_in_it_and_never_less_tha
 @pytest.mark.parametrize("seen_by", [trust.LDP(), trust.SecLDP(), trust.Coalitions(1)])
 def test_where_every_message_is_seen_what_is_released_costs_nothing(model, seen_by):
     one = built("mafalda")
-    usual = victim_losses(one, seen_by)
-    averaged = victim_losses(one.releasing(model), seen_by)
+    usual = sensitivity_by_victim(one, seen_by)
+    averaged = sensitivity_by_victim(one.releasing(model), seen_by)
     assert [loss.adaptive_sensitivity_squared for loss in averaged] == [x.adaptive_sensitivity_squared for x in usual]
     assert {loss.release for loss in averaged} == {"not applicable"}
     assert averaged[0].fingerprint != usual[0].fingerprint
@@ -89,21 +89,21 @@ def test_where_every_message_is_seen_what_is_released_costs_nothing(model, seen_
 def test_where_messages_are_hidden_it_is_a_release_that_must_be_admitted(hidden):
     one = built(period=3).releasing("average:2")
     with pytest.raises(InvalidInput, match="release must be average or all where messages are hidden"):
-        victim_losses(one, hidden, release="none")
+        sensitivity_by_victim(one, hidden, release="none")
     with pytest.raises(UnsupportedMechanism, match="gossiped after training"):
-        victim_losses(built(period=3).releasing("average:2+1"), hidden)
-    without = victim_losses(built(period=3), hidden, release="none")
-    for bare, loss in zip(without, victim_losses(one, hidden), strict=True):
+        sensitivity_by_victim(built(period=3).releasing("average:2+1"), hidden)
+    without = sensitivity_by_victim(built(period=3), hidden, release="none")
+    for bare, loss in zip(without, sensitivity_by_victim(one, hidden), strict=True):
         assert loss.release == "all"
         assert loss.sensitivity_squared >= bare.sensitivity_squared * (1 - 1e-9)
-    assert max(x.sensitivity_squared for x in victim_losses(one, hidden)) > without[-1].sensitivity_squared
+    assert max(x.sensitivity_squared for x in sensitivity_by_victim(one, hidden)) > without[-1].sensitivity_squared
 
 
 def test_the_mean_of_many_models_is_not_taken_for_the_last_one():
     """One seen node, two steps: the mean is an own combination of noise; by hand with the dense map."""
     W = gossip.metropolis_hastings("path:n=2")
     one = algorithms.dp_dsgd(Dynamics(W), Cyclic(1, 2)).releasing("average:2")
-    (loss, _) = victim_losses(one, trust.ReleasedOnly())
+    (loss, _) = sensitivity_by_victim(one, trust.ReleasedOnly())
     M = -np.kron([[1.0, 0.5]], W.dense())  # theta_1 = -W x_0, theta_2 = -W (W x_0 + x_1), W W = W
     X = np.linalg.pinv(M) @ M
     assert_allclose(loss.sensitivity_squared, max(X[0, 0], X[2, 2]), rtol=1e-9)
@@ -115,7 +115,7 @@ def test_guarantees_say_what_is_released_and_files_keep_it(tmp_path):
     made = mfdl.calibrate(one, trust=trust.PNDP([0]), mu=1.0, **asked)
     assert "each node releases average:2 of its models" in str(made.guarantee)
     again = mfdl.Mechanism.load(made.save(tmp_path / "made.npz"))
-    assert again.algorithm.released == Released("average:2")
+    assert again.algorithm.released == ReleasedModel("average:2")
     assert (
         again.content_hash
         == made.content_hash
@@ -129,7 +129,9 @@ def test_models_that_no_message_shows_are_a_release_even_where_every_message_is_
     one = algorithms.build(
         "local-steps", Dynamics(RING), Cyclic(4, 1), steps=2
     )  # the last model follows, others do not
-    assert {loss.release for loss in victim_losses(one, trust.SecLDP(), victims=[0])} == {"not applicable"}
-    assert {loss.release for loss in victim_losses(one.releasing("average:2"), trust.SecLDP(), victims=[0])} == {"all"}
+    assert {loss.release for loss in sensitivity_by_victim(one, trust.SecLDP(), victims=[0])} == {"not applicable"}
+    assert {
+        loss.release for loss in sensitivity_by_victim(one.releasing("average:2"), trust.SecLDP(), victims=[0])
+    } == {"all"}
     with pytest.raises(InvalidInput, match="release must be average or all"):
-        victim_losses(one.releasing("average:2"), trust.SecLDP(), victims=[0], release="none")
+        sensitivity_by_victim(one.releasing("average:2"), trust.SecLDP(), victims=[0], release="none")

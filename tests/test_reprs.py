@@ -31,7 +31,7 @@ def objects():
         task.instance(0, 8), mfdl.partition.Fixed(np.arange(900)), mfdl.factorization.problem(DYNAMICS, CYCLIC),
         mfdl.trust.TrustModel.from_masks(seen=np.ones((900, 40), bool)), mfdl.trust.SecLDP(list(range(5))),
         mfdl.algorithms.corn(short_dynamics, few).factorization,
-        mfdl.algorithms.time_space(short_dynamics, few).factorization,
+        mfdl.algorithms.kronecker(short_dynamics, few).factorization,
         mfdl.audit.reconstruct(mfdl.trust.PNDP([0]).view(mfdl.algorithms.dsgd(short_dynamics, few), 1)),
     ]  # fmt: skip
 

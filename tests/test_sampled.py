@@ -1,4 +1,4 @@
-"""Mechanisms of secret batches: the multiplier is that of exact covariances, and what is not proven is refused."""
+"""Mechanisms of balls-in-bins: the multiplier is that of exact covariances, and what is not proven is refused."""
 
 import dataclasses
 import itertools
@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import mfdl
 from mfdl import BallsInBins, Dynamics, EveryStep, NoiseKey, PoissonSampling, algorithms, archive, gossip, trust
 from mfdl.errors import InvalidInput, UnsupportedMechanism
-from mfdl.noise import JointNoise, LocalNoise, SpaceTimeNoise
+from mfdl.noise import JointNoise, LocalNoise, SpatioTemporalNoise
 from mfdl.participation import Cyclic, ParticipationByNode
 from mfdl.privacy.curves import PoissonGaussian
 from mfdl.testing import connected_graphs
@@ -56,7 +56,7 @@ def exact_worst(graph, colluders, local, pair):
 def test_the_multiplier_is_that_of_the_exact_covariance(graph, q, local, pair, clip, nu, adjacency):
     """DECOR's accountant in fractions, over all coalitions; the clipping norm counts once under every adjacency."""
     n = graph.number_of_nodes()
-    algorithm = algorithms.decor(*on(graph), sigma_local=local, sigma_pair=pair)
+    algorithm = algorithms.decor(*on(graph), sigma_ldp=local, sigma_cor=pair)
     ordered = {label: i for i, label in enumerate(mfdl.graphs.labels(graph))}
     plain = type(graph)()
     plain.add_nodes_from(range(n))
@@ -94,7 +94,7 @@ def test_one_step_is_dominated_in_the_full_space_of_messages():
 
 
 def test_calibrated_noise_meets_its_target_and_the_guarantee_says_everything():
-    algorithm = algorithms.decor(*on("ring:n=5"), sigma_local=1.0, sigma_pair=2.0)
+    algorithm = algorithms.decor(*on("ring:n=5"), sigma_ldp=1.0, sigma_cor=2.0)
     made = mfdl.calibrate(algorithm, trust=trust.Coalitions(1), **ASKED, epsilon=1.5, delta=1e-4)
     stated = made.guarantee
     assert stated.epsilon(1e-4) <= 1.5
@@ -187,7 +187,7 @@ def test_public_schemes_and_secret_ones_have_an_accountant_each():
     secret = algorithms.dp_dsgd(*on("ring:n=4"))
     how = {"trust": trust.LDP(), **ASKED}
     for ask in (
-        lambda: mfdl.victim_losses(secret, trust.LDP()),
+        lambda: mfdl.sensitivity_by_victim(secret, trust.LDP()),
         lambda: mfdl.factorization.problem(*on("ring:n=4")),
         lambda: SAMPLING.patterns(),
         lambda: SAMPLING.num_patterns,
@@ -207,7 +207,7 @@ def test_public_schemes_and_secret_ones_have_an_accountant_each():
 
 def test_a_guarantee_is_that_of_its_question():
     """Edited, of another algorithm, trust model or noise: no mechanism takes it."""
-    algorithm = algorithms.decor(*on("ring:n=4"), sigma_local=1.0, sigma_pair=1.0)
+    algorithm = algorithms.decor(*on("ring:n=4"), sigma_ldp=1.0, sigma_cor=1.0)
     made = mfdl.with_noise(algorithm, trust=trust.SecLDP(), **ASKED, noise_std=2.0)
     better = PoissonGaussian(made.guarantee.noise_multiplier / 2, 0.01, 4, "zero-out")
     edited = dataclasses.replace(made.guarantee, curve=better)
@@ -216,7 +216,7 @@ def test_a_guarantee_is_that_of_its_question():
         dataclasses.replace(made, guarantee=edited)
     with pytest.raises(InvalidInput, match="at most noise_std"):
         dataclasses.replace(made.guarantee, curve=PoissonGaussian(1e3, 0.1, 4, "zero-out"))
-    other = algorithms.decor(*on("ring:n=4", PoissonSampling(0.2, 4)), sigma_local=1.0, sigma_pair=1.0)
+    other = algorithms.decor(*on("ring:n=4", PoissonSampling(0.2, 4)), sigma_ldp=1.0, sigma_cor=1.0)
     with pytest.raises(InvalidInput, match="another algorithm"):
         dataclasses.replace(made, algorithm=other)
     with pytest.raises(InvalidInput, match="another trust model"):
@@ -224,28 +224,28 @@ def test_a_guarantee_is_that_of_its_question():
     assert other.content_hash != algorithm.content_hash
 
 
-def test_couples_of_decor_meet_an_example_level_target_and_no_more():
+def test_pairs_of_decor_meet_an_example_level_target_and_no_more():
     dynamics, sampling = on("ring:n=6")
     target = {"epsilon": 1.5, "delta": 1e-4}
     for budget in ("gdp", "renyi"):
-        couples = mfdl.decor_couples(
+        pairs = mfdl.decor_deviations(
             dynamics, sampling, **ASKED, **target, unit="record", trust=trust.Coalitions(1), budget=budget
         )
-        local = [c.sigma_local for c in couples]
+        local = [c.sigma_ldp for c in pairs]
         assert local == sorted(local)
-        assert couples[-1].sigma_pair == 0
-        for couple in couples:
-            again = algorithms.decor(dynamics, sampling, sigma_local=couple.sigma_local, sigma_pair=couple.sigma_pair)
+        assert pairs[-1].sigma_cor == 0
+        for pair in pairs:
+            again = algorithms.decor(dynamics, sampling, sigma_ldp=pair.sigma_ldp, sigma_cor=pair.sigma_cor)
             stated = mfdl.account(again, trust=trust.Coalitions(1), **ASKED, noise_std=1.0)
             assert stated.epsilon(1e-4) <= 1.5 * (1 + 1e-9)
-            assert couple.mechanism.guarantee.epsilon(1e-4) <= 1.5
+            assert pair.mechanism.guarantee.epsilon(1e-4) <= 1.5
             if budget == "renyi":
-                assert couple.mechanism.guarantee.curve.renyi_epsilon(1e-4) <= 1.5
+                assert pair.mechanism.guarantee.curve.renyi_epsilon(1e-4) <= 1.5
             else:
                 assert stated.epsilon(1e-4) >= 1.5 * (1 - 1e-3)
     for wrong in ({"unit": "user"}, {"budget": "corollary"}, {"epsilon": None, "delta": None, "mu": 1.0}):
         with pytest.raises(InvalidInput):
-            mfdl.decor_couples(dynamics, sampling, **ASKED, **{"unit": "record", **target, **wrong})
+            mfdl.decor_deviations(dynamics, sampling, **ASKED, **{"unit": "record", **target, **wrong})
 
 
 def test_a_node_of_ones_own_does_not_take_a_sampled_mechanism():
@@ -286,7 +286,7 @@ def test_calibrated_noise_meets_its_target_with_less_than_public_bins_need():
     assert made.noise_std < 0.8 * public.noise_std
     words = str(stated)
     for said in (
-        "secret bins (epochs=3, bins=4)",
+        "balls-in-bins (epochs=3, bins=4)",
         "secret",
         "epsilon: 1.5",
         "gradients: adaptive or not",
@@ -323,8 +323,8 @@ def test_hidden_messages_count_as_seen(known):
 
 
 def test_noise_over_nodes_counts_by_its_covariance():
-    algorithm = algorithms.decor(*on_ring(), sigma_local=1.0, sigma_pair=2.0)
-    cyclic = algorithms.decor(*on_ring(Cyclic(3, 4)), sigma_local=1.0, sigma_pair=2.0)
+    algorithm = algorithms.decor(*on_ring(), sigma_ldp=1.0, sigma_cor=2.0)
+    cyclic = algorithms.decor(*on_ring(Cyclic(3, 4)), sigma_ldp=1.0, sigma_cor=2.0)
     for model in (trust.SecLDP(), trust.LDP()):
         stated = mfdl.account(algorithm, **{**ASKED_OF_BINS, "trust": model}, noise_std=1.0)
         public = mfdl.account(cyclic, **{**ASKED_OF_BINS, "trust": model}, noise_std=1.0)
@@ -341,17 +341,17 @@ def test_what_the_theorem_does_not_cover_is_refused_by_name():
     with pytest.raises(UnsupportedMechanism, match="noise_multiplier is of public"):
         mfdl.account(algorithm, **ASKED_OF_BINS, noise_multiplier=1.0)
     with pytest.raises(UnsupportedMechanism, match="no public patterns and no mu"):
-        mfdl.victim_losses(algorithm, trust.LDP())
+        mfdl.sensitivity_by_victim(algorithm, trust.LDP())
     on_messages = dataclasses.replace(algorithm, noise_on_messages=True)
     with pytest.raises(UnsupportedMechanism, match="adds it elsewhere"):
         mfdl.account(on_messages, **ASKED_OF_BINS, noise_std=1.0)
     encoders, more = np.stack([np.eye(12)] * 3 + [np.tri(12)]), np.hstack([np.eye(3), np.ones((3, 1))])
-    columns = dataclasses.replace(algorithm, noise=SpaceTimeNoise(encoders, more, more.T != 0, 3))
+    columns = dataclasses.replace(algorithm, noise=SpatioTemporalNoise(encoders, more, more.T != 0, 3))
     with pytest.raises(UnsupportedMechanism, match="time and nodes together by columns"):
         mfdl.account(columns, **ASKED_OF_BINS, noise_std=1.0)
     held = np.array([[True, True, False], [True, True, True], [True, True, True]])
     factor = np.array([[1.0, 0.0, 0.5], [0.5, 1.0, 0.0], [0.0, 0.0, 1.0]])
-    partly = dataclasses.replace(algorithm, noise=SpaceTimeNoise(encoders[1:], factor, held, 3))
+    partly = dataclasses.replace(algorithm, noise=SpatioTemporalNoise(encoders[1:], factor, held, 3))
     with pytest.raises(UnsupportedMechanism, match="know a part"):
         mfdl.account(partly, **{**ASKED_OF_BINS, "trust": trust.SecLDP((2,))}, noise_std=1.0)
     joint = dataclasses.replace(algorithm, noise=JointNoise(np.eye(36), 12, 3))
@@ -433,7 +433,7 @@ def test_an_empty_bin_sends_its_noise():
 
 
 def test_other_schemes_are_not_amplified():
-    """A guarantee of secret bins is not taken for an algorithm whose bins are public."""
+    """A guarantee of balls-in-bins is not taken for an algorithm whose bins are public."""
     made = mfdl.with_noise(algorithms.dp_dsgd(*on_ring()), **ASKED_OF_BINS, noise_std=2.0)
     with pytest.raises((InvalidInput, UnsupportedMechanism)):
         dataclasses.replace(made, algorithm=algorithms.dp_dsgd(*on_ring(Cyclic(3, 4))))

@@ -71,9 +71,9 @@ def assert_same(algorithm, again):
     assert np.array_equal(again.messages_from_gradients @ gradients, algorithm.messages_from_gradients @ gradients)
     assert np.array_equal(again.messages_from_noise @ base, algorithm.messages_from_noise @ base)
     for model in (trust.LDP(), trust.SecLDP()):
-        before, after = (mfdl.victim_losses(one, model, method="certified") for one in (algorithm, again))
-        assert [loss.fixed for loss in after] == [loss.fixed for loss in before]
-        assert [loss.trained for loss in after] == [loss.trained for loss in before]
+        before, after = (mfdl.sensitivity_by_victim(one, model, method="certified") for one in (algorithm, again))
+        assert [loss.non_adaptive_sensitivity for loss in after] == [loss.non_adaptive_sensitivity for loss in before]
+        assert [loss.adaptive_sensitivity for loss in after] == [loss.adaptive_sensitivity for loss in before]
         assert [loss.fingerprint for loss in after] == [loss.fingerprint for loss in before]
 
 
@@ -331,7 +331,7 @@ def test_a_number_changed_within_rounding_or_upwards_is_replaced_by_the_true_one
 
 def test_a_forged_trust_model_is_found_by_who_names_their_own(tmp_path):
     path = tmp_path / "m"
-    algorithm = algorithms.decor(RING, EveryStep(2), sigma_local=1.0, sigma_pair=2.0)
+    algorithm = algorithms.decor(RING, EveryStep(2), sigma_ldp=1.0, sigma_cor=2.0)
     asked = {"adjacency": "zero-out", "clip_norm": 1.0, "noise_std": 1.0}
     mfdl.with_noise(algorithm, trust=trust.SecLDP(), **asked).save(path)
     assert Mechanism.load(path).guarantee.trust == "eavesdropper"
@@ -364,7 +364,7 @@ MADE = {
     "bins": lambda: with_noise(algorithms.dp_dsgd(RING_OF_THREE, BallsInBins(2, 3)), **ASKED),
     "samples": lambda: with_noise(ENCODED, **ASKED, method=FEW),
     "poisson": lambda: with_noise(
-        algorithms.decor(RING_OF_THREE, PoissonSampling(0.5, 4), sigma_local=1.0, sigma_pair=1.0),
+        algorithms.decor(RING_OF_THREE, PoissonSampling(0.5, 4), sigma_ldp=1.0, sigma_cor=1.0),
         **{**ASKED, "trust": trust.SecLDP((1,)), "adjacency": "replace-one"},
     ),
 }

@@ -8,6 +8,7 @@ import torch
 from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from mfdl.privacy.victim_sensitivity import sensitivity_by_victim
 from numpy.testing import assert_allclose
 
 from mfdl import algorithms, gossip, trust
@@ -19,7 +20,6 @@ from mfdl.commands.audit import AuditConfig
 from mfdl.dynamics import Dynamics, schedule
 from mfdl.errors import InvalidInput
 from mfdl.participation import Cyclic, EveryStep
-from mfdl.privacy.victim_loss import victim_losses
 from mfdl.runs.comparing import Plan, trained
 from mfdl.runs.comparison_config import ComparisonConfig
 from mfdl.testing.oracles import largest_signed_sum, of_node, pinv_gram
@@ -38,13 +38,13 @@ FALLING = [1.0, 0.3, 0.1, 0.03]
 
 
 def built(name):
-    options = {"groups": TRIPLES, "coalition_size": 1} if name == "time-space" else {}
+    options = {"groups": TRIPLES, "coalition_size": 1} if name == "kronecker" else {}
     return algorithms.build(name, Dynamics(PATH), SCHEME, **options)
 
 
 NOISES = {
     name: built(name).noise
-    for name in ("dp-dsgd", "anti-pgd", "mafalda-l", "decor", "corn", "time-space", "adapted", "space-time")
+    for name in ("dp-dsgd", "anti-pgd", "mafalda-l", "decor", "corn", "kronecker", "per-mode", "joint")
 }
 
 
@@ -55,7 +55,8 @@ def under(name, **dynamics):
 
 def losses(one, model, **options):
     return [
-        (loss.sensitivity_squared, loss.adaptive_sensitivity_squared) for loss in victim_losses(one, model, **options)
+        (loss.sensitivity_squared, loss.adaptive_sensitivity_squared)
+        for loss in sensitivity_by_victim(one, model, **options)
     ]
 
 
@@ -98,7 +99,7 @@ def test_the_accountant_is_a_view_written_out(W, rates, momentum, decay):
     A = rows.reshape(T * n, T * n)
     one = algorithms.anti_pgd(Dynamics(W, rates, momentum=momentum, weight_decay=decay), SCHEME)
     N = np.kron(np.linalg.inv(one.noise.encoder_of(0)), np.eye(n))
-    for loss in victim_losses(one, trust.LDP()):
+    for loss in sensitivity_by_victim(one, trust.LDP()):
         X, outside = pinv_gram(of_node(A, loss.victim, n), A @ N)
         assert not outside.any()
         by_hand = max(largest_signed_sum(X[p][:, p]) for p in SCHEME.patterns())
@@ -111,7 +112,7 @@ def test_the_accountant_is_a_view_written_out(W, rates, momentum, decay):
 
 def pairwise(rates, release):
     one = algorithms.dp_dsgd(Dynamics(PATH, rates), SCHEME)
-    return victim_losses(one, trust.PNDP([0]), victims=[2], release=release)[0]
+    return sensitivity_by_victim(one, trust.PNDP([0]), victims=[2], release=release)[0]
 
 
 def test_a_falling_schedule_costs_more_where_messages_are_hidden():
@@ -123,14 +124,14 @@ def test_a_falling_schedule_costs_more_where_messages_are_hidden():
     assert_allclose(pairwise(0.01, "none").sensitivity_squared, equal, rtol=1e-9)
     assert falling > 1.5 * equal > 1.5 * rising
     assert_allclose(falling / equal, 3.282, rtol=1e-3)
-    everything = victim_losses(algorithms.dp_dsgd(Dynamics(PATH, FALLING), SCHEME), trust.LDP(), victims=[2])[0]
+    everything = sensitivity_by_victim(algorithms.dp_dsgd(Dynamics(PATH, FALLING), SCHEME), trust.LDP(), victims=[2])[0]
     assert falling < everything.sensitivity_squared  # what is hidden still hides
 
 
 def test_a_mechanism_made_for_a_schedule_is_the_best_under_it():
     """Privacy does not depend on the schedule, the best correlation does."""
     dynamics = Dynamics(PATH, FALLING)
-    for name in ("mafalda", "time-space", "adapted", "space-time"):
+    for name in ("mafalda", "kronecker", "per-mode", "joint"):
         made = algorithms.build(name, dynamics, SCHEME)
         constant = algorithms.build(name, Dynamics(PATH), SCHEME)
         moved = decentralized(name, dynamics, SCHEME, constant.noise)
@@ -201,6 +202,6 @@ def test_an_account_is_of_the_schedule_it_names():
         account = run_account(config, progress=False)
         dynamics = Dynamics(gossip.metropolis_hastings("path:n=4"), rates)
         one = algorithms.dp_dsgd(dynamics, EveryStep(4))
-        wanted = [loss.sensitivity_squared for loss in victim_losses(one, trust.PNDP([0]), release="none")]
+        wanted = [loss.sensitivity_squared for loss in sensitivity_by_victim(one, trust.PNDP([0]), release="none")]
         told = [victim["sensitivity_squared"] for victim in account.answer["victims"]]
         assert_allclose(sorted(told), sorted(wanted, key=float)[-len(told) :], rtol=1e-9)

@@ -100,7 +100,7 @@ def test_the_honest_part_conditions_on_what_colluders_know_of_their_own_noise():
         (lambda: inverse_diagonal(np.eye(2), [1, 1]), "distinct"),
         (lambda: incidence("path:n=3", [1]), "one entry per edge, got 1 for 2"),
         (lambda: incidence("path:n=3", [1, 0]), r"\+1 or -1, got 0 at edge 1"),
-        (lambda: decor_covariance(np.eye(2), -1.0, 1.0), "sigma_local"),
+        (lambda: decor_covariance(np.eye(2), -1.0, 1.0), "sigma_ldp"),
         (lambda: algebraic_connectivity_after_deletion("ring:n=5", -1), "q must be an integer >= 0"),
         (lambda: algebraic_connectivity_after_deletion("ring:n=100", 3), "161700 coalitions, more than the 20000"),
         (lambda: inverse_diagonal(laplacian("ring:n=5").toarray()), r"definite, got the smallest eigenvalue -?\d"),

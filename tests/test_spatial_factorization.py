@@ -37,9 +37,9 @@ def inverse_diagonal_for(solved, coalition):
 def test_florentine_reference_values():
     """Certified to 1e-8 elsewhere: optimum 4.4637658, independent noise 5.6569615."""
     solved = optimal_covariance(FLORENTINE, tolerance=1e-7)
-    assert_allclose(solved.loss, 4.463765792, rtol=2e-7)
+    assert_allclose(solved.objective, 4.463765792, rtol=2e-7)
     assert solved.lower_bound <= 4.463765793
-    assert_allclose(solved.independent_loss, 5.656961451247313, rtol=1e-12)
+    assert_allclose(solved.independent_objective, 5.656961451247313, rtol=1e-12)
     assert solved.status == "optimal"
 
 
@@ -53,11 +53,11 @@ def test_one_seed_meets_its_bound_and_stands_between_its_bounds(graph, r, unifor
     R = solved.covariance
     assert np.diagonal(np.linalg.inv(R)).max() <= r * (1 + 1e-9)
     assert np.linalg.eigvalsh(solved.parts[0])[0] >= -1e-9 * np.linalg.eigvalsh(R)[-1]  # what the seed must make
-    assert_allclose(solved.loss, np.trace(W @ R @ W.T), rtol=1e-6)
-    assert solved.loss * (1 + 1e-12) >= solved.lower_bound
+    assert_allclose(solved.objective, np.trace(W @ R @ W.T), rtol=1e-6)
+    assert solved.objective * (1 + 1e-12) >= solved.lower_bound
     # the trace-norm bound of the one-seed problem holds for the optimum
-    assert solved.loss >= np.linalg.norm(W, "nuc") ** 2 / n / r * (1 - 1e-9)
-    assert solved.loss <= solved.independent_loss * (1 + 1e-4)
+    assert solved.objective >= np.linalg.norm(W, "nuc") ** 2 / n / r * (1 - 1e-9)
+    assert solved.objective <= solved.independent_objective * (1 + 1e-4)
     if solved.status == "optimal":
         assert solved.gap <= 1e-4 + 1e-12
 
@@ -80,11 +80,11 @@ def test_the_best_pairwise_noise_against_a_dense_grid(graph, q):
             worst = max(worst, np.linalg.inv(np.eye(len(kept)) + x * inside).diagonal().max())
         assert_allclose(price(x), worst, rtol=1e-6)
         assert price(x) >= worst * (1 - 1e-12)
-        assert solved.loss <= worst * np.trace(W @ R @ W.T) * (1 + 1e-6)
+        assert solved.objective <= worst * np.trace(W @ R @ W.T) * (1 + 1e-6)
     for coalition in list(itertools.combinations(range(n), q)):
         assert inverse_diagonal_for(solved, coalition).max() <= 1 + 1e-9
-    assert solved.loss >= solved.lower_bound * (1 - 1e-9)
-    assert_allclose(solved.covariance, solved.sigma_local**2 * np.eye(n) + solved.sigma_pair**2 * L, atol=1e-9)
+    assert solved.objective >= solved.lower_bound * (1 - 1e-9)
+    assert_allclose(solved.covariance, solved.sigma_ldp**2 * np.eye(n) + solved.sigma_cor**2 * L, atol=1e-9)
 
 
 @examples(15)
@@ -96,11 +96,13 @@ def test_groups_withstand_every_coalition_and_are_never_worse_than_decor(graph, 
     solved = optimal_covariance(dynamics, coalition_size=q)  # one seed per edge
     for coalition in list(itertools.combinations(range(n), q)):
         assert inverse_diagonal_for(solved, coalition).max() <= 1
-    assert solved.loss <= optimal_pairwise(dynamics, coalition_size=q).loss * (1 + 2e-3)
+    assert solved.objective <= optimal_pairwise(dynamics, coalition_size=q).objective * (1 + 2e-3)
     groups = np.array_split(np.random.default_rng(seed).permutation(n), 2)
     disjoint = optimal_covariance(dynamics, groups=[g.tolist() for g in groups], coalition_size=q)
-    assert_allclose(disjoint.loss, disjoint.independent_loss, rtol=2e-3)  # members know their group's only seed
-    assert solved.lower_bound <= solved.loss * (1 + 1e-12)
+    assert_allclose(
+        disjoint.objective, disjoint.independent_objective, rtol=2e-3
+    )  # members know their group's only seed
+    assert solved.lower_bound <= solved.objective * (1 + 1e-12)
 
 
 def test_one_seed_by_either_door_and_by_the_conic_solver():
@@ -108,8 +110,8 @@ def test_one_seed_by_either_door_and_by_the_conic_solver():
     one = optimal_covariance(dynamics, tolerance=1e-6)
     grouped = optimal_covariance(dynamics, groups=[[0, 1, 2, 3]], tolerance=1e-5)
     conic = optimal_covariance(dynamics, groups=[[0, 1, 2, 3]], tolerance=1e-4, method="conic")
-    assert_allclose(grouped.loss, one.loss, rtol=2e-5)
-    assert_allclose(conic.loss, one.loss, rtol=2e-4)
+    assert_allclose(grouped.objective, one.objective, rtol=2e-5)
+    assert_allclose(conic.objective, one.objective, rtol=2e-4)
 
 
 def test_who_holds_the_only_seed_sees_through_all_but_the_private_noise():
@@ -131,11 +133,11 @@ def test_who_holds_the_only_seed_sees_through_all_but_the_private_noise():
 def test_the_complete_graph_has_no_optimum_and_says_so():
     """W = 11^T / 5 keeps no noise that sums to zero: tr(W R W^T) can only approach 1 / 5."""
     solved = optimal_covariance(Dynamics(MH("complete:n=5")), tolerance=1e-4)
-    assert 0.2 <= solved.loss <= 0.2 * (1 + 1.001e-4)
+    assert 0.2 <= solved.objective <= 0.2 * (1 + 1.001e-4)
     assert solved.status == "optimal"
     assert "not attained" in " ".join(solved.notes)
     pairwise = optimal_pairwise(Dynamics(MH("complete:n=5")))
-    assert_allclose(pairwise.loss, 0.2, rtol=1e-4)
+    assert_allclose(pairwise.objective, 0.2, rtol=1e-4)
     assert "not attained" in pairwise.notes[0]
 
 
@@ -145,7 +147,7 @@ def test_the_horizon_counts_the_noise_that_stays():
     H = NoiseObjective(FLORENTINE, 16).over_nodes()
     long, short = optimal_covariance(FLORENTINE, horizon=16), optimal_covariance(FLORENTINE)
     assert np.sum(H * long.covariance) < np.sum(H * short.covariance) * 0.999
-    assert_allclose(long.loss, np.sum(H * long.covariance), rtol=1e-9)
+    assert_allclose(long.objective, np.sum(H * long.covariance), rtol=1e-9)
 
 
 @pytest.mark.parametrize("q", [0, 1])
@@ -156,8 +158,8 @@ def test_files_keep_everything(tmp_path, q):
     kept = saved.factorization
     assert saved.header == {"graph": "ring:n=5"}
     assert_allclose(kept.covariance, solved.covariance, rtol=0, atol=0)
-    assert (kept.groups, kept.loss, kept.status, kept.coalition_size) == (
-        solved.groups, solved.loss, solved.status, q,
+    assert (kept.groups, kept.objective, kept.status, kept.coalition_size) == (
+        solved.groups, solved.objective, solved.status, q,
     )  # fmt: skip
     name = f"file:{tmp_path / 'R.npz'}"
     one = algorithms.build(name, Dynamics(MH("ring:n=5")), EveryStep(2))

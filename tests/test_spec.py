@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mfdl import gossip, graphs, released, trust
-from mfdl.algorithms.registry import MECHANISMS, OF_SECRET_BINS
+from mfdl.algorithms.registry import MECHANISMS, OF_BALLS_IN_BINS
 from mfdl.dynamics import SCHEDULES
 from mfdl.errors import InvalidInput
 from mfdl.gossip.builders import MATRICES
@@ -23,7 +23,7 @@ from mfdl.training.tasks import TASKS, partition
 
 REGISTRIES = [
     *(GRAPHS, MATRICES, SCHEDULES, STEP_WEIGHTS, released.MODELS, TASKS, partition.PARTITIONS, trust.MODELS),
-    *(MECHANISMS, OF_SECRET_BINS, SCHEMES),
+    *(MECHANISMS, OF_BALLS_IN_BINS, SCHEMES),
 ]
 ENTRIES = [pytest.param(registry, name, id=f"{registry.kind} {name}") for registry in REGISTRIES for name in registry]
 OTHERWISE = {"all", "released", "none", "digits-mlp", "housing-mlp", "housing-linear", "mnist-mlp"}

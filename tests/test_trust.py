@@ -25,7 +25,7 @@ from mfdl.factorization import square_root_encoder
 from mfdl.participation import Cyclic, EveryStep, Explicit
 from mfdl.privacy.forms import view_grams
 from mfdl.privacy.gram_sensitivity import sensitivities
-from mfdl.privacy.victim_loss import victim_losses
+from mfdl.privacy.victim_sensitivity import sensitivity_by_victim
 from mfdl.testing import gossip_matrices
 from mfdl.testing.oracles import (
     exact_leaks,
@@ -256,12 +256,12 @@ def test_masks_may_depend_on_the_victim():
     for (member, (victim,)), (other, _) in zip(members, trust.FullCollusion().members(DECOR_LOCAL), strict=True):
         assert member.name == "all"
         assert masks(member, DECOR_LOCAL, victim) == masks(other, DECOR_LOCAL)
-    own = victim_losses(DECOR_LOCAL, model)
-    full = victim_losses(DECOR_LOCAL, trust.FullCollusion())
+    own = sensitivity_by_victim(DECOR_LOCAL, model)
+    full = sensitivity_by_victim(DECOR_LOCAL, trust.FullCollusion())
     assert_allclose([x.sensitivity_squared for x in own], [x.sensitivity_squared for x in full], rtol=1e-12)
 
 
-DECOR_LOCAL = algorithms.decor(PATH, EveryStep(2), sigma_pair=0.0)
+DECOR_LOCAL = algorithms.decor(PATH, EveryStep(2), sigma_cor=0.0)
 
 
 def test_a_default_argument_is_no_victim():
@@ -366,9 +366,9 @@ def test_an_attacker_that_is_the_victim_is_infinite_not_zero():
     """The reduction of Lemma 11 would report 0 for it."""
     view = trust.PNDP([1]).view(DP, 0)
     assert losses(view, [0, 1], EveryStep(2))[1] == math.inf
-    asked = {x.victim: x for x in victim_losses(DP, trust.PNDP([1]), victims=[0, 1])}
+    asked = {x.victim: x for x in sensitivity_by_victim(DP, trust.PNDP([1]), victims=[0, 1])}
     assert asked[1].sensitivity_squared == asked[1].adaptive_sensitivity_squared == math.inf
-    assert "one of the attackers" in asked[1].fixed.why
+    assert "one of the attackers" in asked[1].non_adaptive_sensitivity.why
     assert asked[0].sensitivity_squared < math.inf
 
 
@@ -387,7 +387,9 @@ def test_known_gradients_of_others_change_nothing(seed, node):
 
 def test_the_same_attackers_with_every_message_seen_see_no_less():
     for model in (trust.PNDP([0]), trust.AnyReceiver(), trust.Coalitions(2), trust.Central()):
-        seen, own = ({loss.victim: loss for loss in victim_losses(DP, m)} for m in (model.all_messages(), model))
+        seen, own = (
+            {loss.victim: loss for loss in sensitivity_by_victim(DP, m)} for m in (model.all_messages(), model)
+        )
         assert seen.keys() == own.keys()
         assert all(seen[u].sensitivity_squared >= own[u].sensitivity_squared * (1 - 1e-9) for u in own)
         assert all(loss.adaptive for loss in seen.values())
@@ -408,7 +410,7 @@ def test_a_view_shows_its_factorization(build, model):
     assert not B[:, view.knowledge.known_noise.ravel()].any()
     unknown = ~view.known_gradients.ravel()
     assert_allclose(A[:, unknown], view.dense_gradients_by_time()[:, unknown])
-    worst = max(loss.sensitivity_squared for loss in victim_losses(one, model, release="none"))
+    worst = max(loss.sensitivity_squared for loss in sensitivity_by_victim(one, model, release="none"))
     assert general_sensitivity(C, B, EveryStep(2), num_nodes=4).squared == pytest.approx(worst, rel=1e-6)
 
 
@@ -456,7 +458,7 @@ def test_losses_to_who_sees_combinations_are_never_below_the_rational_ones(data,
     every = np.vstack([rows, np.eye(n)[seen]])
     A, B = exactly(one, every, np.flatnonzero(np.tile(known, 2)).tolist(), release)
     leaks, X = exact_leaks(A, B), exact_view_gram(A, B)
-    for loss in victim_losses(one, model):
+    for loss in sensitivity_by_victim(one, model):
         own = [loss.victim, n + loss.victim]
         if any(leaks[column] for column in own):
             assert loss.sensitivity_squared == math.inf
@@ -475,7 +477,9 @@ def test_unit_rows_are_messages_and_their_mean_is_the_central_model():
             (np.ones((1, 4)), trust.Central()),
         ):
             model = FROM_MASKS(combinations=rows, release=release)
-            pairs = zip(victim_losses(DP, model), victim_losses(DP, other, release=release), strict=True)
+            pairs = zip(
+                sensitivity_by_victim(DP, model), sensitivity_by_victim(DP, other, release=release), strict=True
+            )
             for loss, expected in pairs:
                 assert loss.sensitivity_squared == pytest.approx(expected.sensitivity_squared, rel=1e-6)
 
@@ -490,7 +494,7 @@ def test_who_sees_every_message_sees_all_combinations():
     assert not summed.sees_at_least(two, DP)
     assert summed.fingerprint(DP) != two.fingerprint(DP)
     by_victim = FROM_MASKS(combinations=lambda algorithm, victim: np.eye(4)[[victim]], release="none")
-    assert [loss.sensitivity_squared for loss in victim_losses(DP, by_victim)] != [0.0] * 4
+    assert [loss.sensitivity_squared for loss in sensitivity_by_victim(DP, by_victim)] != [0.0] * 4
 
 
 @pytest.mark.parametrize(
@@ -504,7 +508,7 @@ def test_who_sees_every_message_sees_all_combinations():
 )
 def test_combinations_that_do_not_fit(given, text):
     with pytest.raises(InvalidInput, match=text):
-        victim_losses(DP, FROM_MASKS(**given))
+        sensitivity_by_victim(DP, FROM_MASKS(**given))
 
 
 # ---- secure sums ----------------------------------------------------------------------------------------------------
@@ -527,7 +531,7 @@ def test_sums_are_those_of_the_receivers():
 def test_a_secure_sum_shows_no_more_than_the_neighbourhood_and_no_less_than_the_rational_truth(W, attacked, steps):
     one, n = algorithms.dp_dsgd(Dynamics(W), EveryStep(steps)), W.num_nodes
     model = trust.SecureSum([0] if attacked else [])
-    summed = {loss.victim: loss for loss in victim_losses(one, model, release="none")}
+    summed = {loss.victim: loss for loss in sensitivity_by_victim(one, model, release="none")}
     sums = model.knowledge(one, 1).combination.toarray()
     known = [t * n for t in range(steps)] if attacked else []
     A, B = exactly(one, sums, known, "none")
@@ -541,7 +545,7 @@ def test_a_secure_sum_shows_no_more_than_the_neighbourhood_and_no_less_than_the_
         assert exact * (1 - 1e-9) <= loss.sensitivity_squared <= exact * (1 + 2e-6) + 1e-12
         assert loss.adaptive_sensitivity_squared >= exact * (1 - 1e-9)
     plain = trust.PNDP([0]) if attacked else trust.SecLDP()
-    for loss in victim_losses(one, plain, release="none"):
+    for loss in sensitivity_by_victim(one, plain, release="none"):
         assert summed[loss.victim].sensitivity_squared <= loss.sensitivity_squared * (1 + 1e-6)
 
 
@@ -560,11 +564,11 @@ def test_a_secure_sum_by_name_and_saved():
     assert trust.named("secure-sum", attackers=[1]) == trust.SecureSum([1])
     assert archive.copied(trust.SecureSum([1, "b"]), "trust") == trust.SecureSum([1, "b"])
     assert trust.SecureSum([0]).attackers(DP) == (0,)
-    assert [loss.victim for loss in victim_losses(DP, trust.SecureSum([0]))] == [1, 2, 3]
+    assert [loss.victim for loss in sensitivity_by_victim(DP, trust.SecureSum([0]))] == [1, 2, 3]
 
 
 def loss(built, model, victim, release):
-    (of_victim,) = victim_losses(built, model, victims=[victim], release=release)
+    (of_victim,) = sensitivity_by_victim(built, model, victims=[victim], release=release)
     return of_victim
 
 

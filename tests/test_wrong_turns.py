@@ -125,8 +125,8 @@ REFUSED = {
     "a graph for a covariance": (lambda: mfdl.factorization.optimal_covariance(G), ["dynamics", "got Graph"]),
     "gossip for pairs": (lambda: mfdl.factorization.optimal_pairwise(W), ["dynamics", "got GossipMatrix"]),
     "steps for an encoder": (lambda: mfdl.factorization.prefix_sum_encoder(6), ["participation", "got 6"]),
-    "a graph for couples": (
-        lambda: mfdl.decor_couples(G, P, adjacency="zero-out", clip_norm=1.0, mu=1.0),
+    "a graph for pairs": (
+        lambda: mfdl.decor_deviations(G, P, adjacency="zero-out", clip_norm=1.0, mu=1.0),
         ["dynamics", "got Graph"],
     ),
     "broken epochs": (lambda: mfdl.Cyclic(2.5, 3), ["epochs must be an integer >= 1", "got 2.5"]),
@@ -162,10 +162,13 @@ REFUSED = {
         ["participation", "got 3", "mfdl.Cyclic"],
     ),
     "no noise to account": (lambda: mfdl.account(A, **HOW), ["exactly one of noise_std and noise_multiplier"]),
-    "losses of a mechanism": (lambda: mfdl.victim_losses(M, LDP), ["got Mechanism", "as .algorithm"]),
-    "losses of a graph": (lambda: mfdl.victim_losses(G, LDP), ["algorithm", "got Graph"]),
-    "losses swapped": (lambda: mfdl.victim_losses(LDP, A), ["trust must be a trust model", "got LinearAlgorithm"]),
-    "losses of node 0": (lambda: mfdl.victim_losses(A, LDP, victims=0), ["a list of node indices", "got 0"]),
+    "losses of a mechanism": (lambda: mfdl.sensitivity_by_victim(M, LDP), ["got Mechanism", "as .algorithm"]),
+    "losses of a graph": (lambda: mfdl.sensitivity_by_victim(G, LDP), ["algorithm", "got Graph"]),
+    "losses swapped": (
+        lambda: mfdl.sensitivity_by_victim(LDP, A),
+        ["trust must be a trust model", "got LinearAlgorithm"],
+    ),
+    "losses of node 0": (lambda: mfdl.sensitivity_by_victim(A, LDP, victims=0), ["a list of node indices", "got 0"]),
     "all losses of a mechanism": (
         lambda: mfdl.PrivacyLosses.of(M, mfdl.Question(LDP, "zero-out", 1.0)),
         ["algorithm", "got Mechanism"],
@@ -342,7 +345,10 @@ REFUSED = {
     # values of another kind
     "an array as unit": (lambda: mfdl.account(A, noise_std=1.0, unit=x, **HOW), ["unknown unit ndarray"]),
     "an array as adjacency": (lambda: mfdl.Question(LDP, x, 1.0).record_shift, ["unknown adjacency ndarray"]),
-    "an array as objective": (lambda: mfdl.algorithms.mafalda(D, P, objective=x), ["unknown objective ndarray"]),
+    "an array as counted_models": (
+        lambda: mfdl.algorithms.mafalda(D, P, counted_models=x),
+        ["unknown counted_models ndarray"],
+    ),
     "an array as release": (lambda: LDP.view(A, release=x), ["release must be one of none, average, all"]),
     "no name to build": (lambda: mfdl.algorithms.build(None, D, P), ["name must be a text", "got None"]),
     "one participation": (lambda: mfdl.ParticipationByNode(P), ["a list of participations", "got Cyclic"]),
@@ -353,7 +359,7 @@ REFUSED = {
     "rates of no steps": (lambda: D.learning_rates(None), ["num_steps must be an integer", "got None"]),
     "weights of half a step": (lambda: mfdl.ErrorWeights("last:2").of_steps(2.5), ["num_steps", "got 2.5"]),
     "weights of no text": (lambda: mfdl.ErrorWeights.parse(None), ["text must be a text", "got None"]),
-    "a release of no steps": (lambda: mfdl.Released("average:2").of_steps("5"), ["num_steps", "got '5'"]),
+    "a release of no steps": (lambda: mfdl.ReleasedModel("average:2").of_steps("5"), ["num_steps", "got '5'"]),
     "one attacker of pairs": (
         lambda: mfdl.pairwise(A, adjacency="zero-out", clip_norm=1.0, attackers=0),
         ["attackers must be a list", "got 0"],
@@ -383,7 +389,7 @@ REFUSED = {
     "nodes of a graph": (lambda: mfdl.trust.nodes_of(G, [0]), ["algorithm", "got Graph"]),
     "nodes of no list": (lambda: mfdl.trust.nodes_of(A, 0), ["nodes must be a list", "got 0"]),
     "a near attacker": (lambda: mfdl.trust.neighbourhood(W, 0, 1), ["attackers must be a list", "got 1"]),
-    "absences of a graph": (lambda: mfdl.gossip.absences(G, np.ones((2, 4), bool)), ["gossip", "got Graph"]),
+    "node_dropout of a graph": (lambda: mfdl.gossip.node_dropout(G, np.ones((2, 4), bool)), ["gossip", "got Graph"]),
     "churn of nobody": (lambda: mfdl.gossip.churn(W, 5, [(0, 2)]), ["away must be a dictionary", "got list"]),
     "churn of one round": (lambda: mfdl.gossip.churn(W, 5, {0: (0, 2)}), ["away", "a start and a stop", "got 0"]),
     "a list of messages": (lambda: mfdl.gossip.average([x], W, 0), ["messages must be a dictionary", "got list"]),
@@ -475,7 +481,7 @@ def test_refusals_of_privacy_do_no_work_first(monkeypatch):
     def worked(*_, **__):
         raise AssertionError
 
-    monkeypatch.setattr("mfdl.privacy.exposures.victim_losses", worked)
+    monkeypatch.setattr("mfdl.privacy.exposures.sensitivity_by_victim", worked)
     for wrong in ({"adjacency": "replace"}, {"clip_norm": 0}, {"noise_std": -1}, {"noise_multiplier": 1.0}):
         with pytest.raises(InvalidInput):
             mfdl.account(A, **HOW | {"noise_std": 1.0} | wrong)

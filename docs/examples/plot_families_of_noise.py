@@ -13,7 +13,7 @@ import mfdl
 dynamics = mfdl.Dynamics(mfdl.gossip.metropolis_hastings("florentine"))
 participation = mfdl.Cyclic(epochs=2, period=4)
 error = {}
-for name in ("dp_dsgd", "corn", "mafalda", "time_space", "adapted", "space_time"):
+for name in ("dp_dsgd", "corn", "mafalda", "kronecker", "per_mode", "joint"):
     algorithm = getattr(mfdl.algorithms, name)(dynamics, participation)
     mechanism = mfdl.calibrate(algorithm, trust=mfdl.trust.SecLDP(), adjacency="zero-out", clip_norm=1.0, mu=1.0)
     error[algorithm.name] = mechanism.objective

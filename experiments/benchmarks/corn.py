@@ -51,8 +51,8 @@ def against_the_peer(n: int = 20) -> None:
         R, _ = peer(W)
         gram = np.linalg.inv(R)
         scale = np.sqrt(np.diagonal(gram))
-        peer_loss = problem(W).loss(gram / np.outer(scale, scale))
-        assert abs(ours.loss / peer_loss - 1) < 1e-4, "the two solvers disagree"
+        peer_loss = problem(W).objective(gram / np.outer(scale, scale))
+        assert abs(ours.objective / peer_loss - 1) < 1e-4, "the two solvers disagree"
         costs = seconds(lambda W=W: solve(problem(W), Stopping(1e-6)), repeats=21)
         inside: list[float] = []
         other = seconds(lambda W=W, inside=inside: inside.append(peer(W)[1]), repeats=3, warm_up=0)
@@ -67,7 +67,7 @@ def against_the_peer(n: int = 20) -> None:
             ratio_clarabel_alone=float(np.median(inside)) / costs["median"],
             gap=ours.gap,
             cvxpy_gap=peer_loss / ours.lower_bound - 1,
-            loss=ours.loss,
+            objective=ours.objective,
             cvxpy_loss=peer_loss,
         )
 

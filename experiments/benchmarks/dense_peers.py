@@ -1,10 +1,11 @@
 """The dense solver against jax_privacy's on the same Gram and classes, to 1e-4 of the optimum, on one and two cores.
 
-Ours ends when its certificate says 1e-4; the peer, which has none, when its loss is within 1e-4 of our lower bound.
-Each runs in a process of its own with as many cores and threads as the row says; `seconds` are wall, `cpu` those of all
-its threads, which a busy machine distorts less. Ours includes posing the problem: checks and eigenvalues of H. The peer
-runs where MFDL_BENCH_PEER names an interpreter that has jax_privacy, or this one has it. It is stopped at a multiple of
-our seconds, wall and cpu both (LIMITS, or `--limit`); then `reached` is false, the ratios what they are at least.
+Ours ends when its certificate says 1e-4; the peer, which has none, when its objective is within 1e-4 of our lower
+bound. Each runs in a process of its own with as many cores and threads as the row says; `seconds` are wall, `cpu` those
+of all its threads, which a busy machine distorts less. Ours includes posing the problem: checks and eigenvalues of H.
+The peer runs where MFDL_BENCH_PEER names an interpreter that has jax_privacy, or this one has it. It is stopped at a
+multiple of our seconds, wall and cpu both (LIMITS, or `--limit`); then `reached` is false, the ratios what they are at
+least.
 
     python experiments/benchmarks/dense_peers.py [SIZE ...] [--cores 1 2] [--grams NAME ...] [--limit TIMES]
 """
@@ -63,7 +64,7 @@ def our_times(file: str) -> None:
         walls.append(time.perf_counter() - wall)
         cpus.append(time.process_time() - cpu)
     times = {"seconds": statistics.median(walls), "cpu": statistics.median(cpus), **spread(walls)}
-    certified = {"loss": answer.loss, "gap": answer.gap, "iterations": answer.iterations}
+    certified = {"objective": answer.objective, "gap": answer.gap, "iterations": answer.iterations}
     print(json.dumps({**times, **certified, "bound": answer.lower_bound, "megabytes": peak_megabytes()}))
 
 

@@ -49,7 +49,7 @@ def main() -> None:
         other = seconds(lambda p=posed, a=answers: a.append(peer(p)), repeats=1 if large else 3, warm_up=0)
         our_times = seconds(lambda posed=posed: solve_problem(posed, tolerance=TOLERANCE))
         reached = None not in answers
-        assert all(answer is None or abs(ours.loss / answer - 1) < 1e-4 for answer in answers), "they disagree"
+        assert all(answer is None or abs(ours.objective / answer - 1) < 1e-4 for answer in answers), "they disagree"
         report(
             "factorize",
             steps=posed.size,

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import numpy as np
 from _measure import peak_megabytes, report, seconds
+from mfdl.privacy.victim_sensitivity import sensitivity_by_victim
 
 import mfdl
-from mfdl.privacy.victim_loss import victim_losses
 
 
 def stacked(W: np.ndarray, attacker: int, num_steps: int) -> tuple[np.ndarray, np.ndarray]:
@@ -61,7 +61,7 @@ def main() -> None:
     trust = mfdl.trust.PNDP([attacker])
 
     def ours() -> np.ndarray:
-        losses = victim_losses(algorithm, trust, release="none", method="certified")
+        losses = sensitivity_by_victim(algorithm, trust, release="none", method="certified")
         return np.array([loss.sensitivity_squared for loss in losses])
 
     W = gossip.dense()
@@ -69,7 +69,7 @@ def main() -> None:
     assert np.allclose(careful_peer(W, attacker, T), direct_peer(W, attacker, T)), "the two peers disagree"
     assert (ours() <= reference * (1 + 1e-6)).all(), "a certified bound is above the plain sum"
     mine = seconds(ours)
-    exact = seconds(lambda: victim_losses(algorithm, trust, release="none"), repeats=3)
+    exact = seconds(lambda: sensitivity_by_victim(algorithm, trust, release="none"), repeats=3)
     direct = seconds(lambda: direct_peer(W, attacker, T), repeats=3)
     careful = seconds(lambda: careful_peer(W, attacker, T), repeats=3)
     report(

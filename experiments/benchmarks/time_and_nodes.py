@@ -18,7 +18,7 @@ import numpy as np
 from _measure import peak_megabytes, report, seconds
 
 import mfdl
-from mfdl.factorization import optimal_adapted, optimal_space_time, optimal_time_space
+from mfdl.factorization import optimal_joint, optimal_kronecker, optimal_per_mode
 from mfdl.objective import NoiseObjective
 from mfdl_solvers.joint_encoder import joint_classes
 
@@ -45,35 +45,40 @@ def by_cvxpy(dynamics: mfdl.Dynamics, participation: mfdl.Cyclic) -> float:
 
 def main() -> None:
     dynamics, participation = ring(4, 2, 2)
-    exact = optimal_space_time(dynamics, participation, tolerance=TOLERANCE).loss
+    exact = optimal_joint(dynamics, participation, tolerance=TOLERANCE).objective
     assert abs(by_cvxpy(dynamics, participation) / exact - 1) < 1e-3, "the two optima disagree"
-    ours = seconds(lambda: optimal_space_time(dynamics, participation, tolerance=TOLERANCE))
+    ours = seconds(lambda: optimal_joint(dynamics, participation, tolerance=TOLERANCE))
     other = seconds(lambda: by_cvxpy(dynamics, participation), repeats=3)
-    report("space-time", nodes=4, steps=4, mfdl=ours, cvxpy=other, ratio=other["median"] / ours["median"])
+    report("joint", nodes=4, steps=4, mfdl=ours, cvxpy=other, ratio=other["median"] / ours["median"])
     for nodes, epochs, period in ((8, 4, 8), (16, 4, 16)):
         dynamics, participation = ring(nodes, epochs, period)
         scaled, dense = (
-            search(dynamics, participation, tolerance=TOLERANCE) for search in (optimal_adapted, optimal_space_time)
+            search(dynamics, participation, tolerance=TOLERANCE) for search in (optimal_per_mode, optimal_joint)
         )
-        ours = seconds(lambda d=dynamics, p=participation: optimal_adapted(d, p, tolerance=TOLERANCE), repeats=3)
+        ours = seconds(lambda d=dynamics, p=participation: optimal_per_mode(d, p, tolerance=TOLERANCE), repeats=3)
         other = seconds(
-            lambda d=dynamics, p=participation: optimal_space_time(d, p, tolerance=TOLERANCE), repeats=1, warm_up=0
+            lambda d=dynamics, p=participation: optimal_joint(d, p, tolerance=TOLERANCE), repeats=1, warm_up=0
         )
         report(
-            "adapted",
+            "per-mode",
             nodes=nodes,
             steps=participation.num_steps,
             mfdl=ours,
             dense=other,
             ratio=other["median"] / ours["median"],
-            loss_ratio=scaled.loss / dense.loss,
+            loss_ratio=scaled.objective / dense.objective,
         )
     if "--large" in sys.argv[1:]:
         gossip = mfdl.gossip.metropolis_hastings(mfdl.graphs.load("ego-facebook"))
         dynamics, participation = mfdl.Dynamics(gossip), mfdl.Cyclic(epochs=20, period=16)
-        for name, solve in (("time-space", optimal_time_space), ("adapted", optimal_adapted)):
+        for name, solve in (("kronecker", optimal_kronecker), ("per-mode", optimal_per_mode)):
             solved = solve(dynamics, participation)
-            facts = {"seconds": solved.seconds, "loss": solved.loss, "gap": solved.gap, "megabytes": peak_megabytes()}
+            facts = {
+                "seconds": solved.seconds,
+                "objective": solved.objective,
+                "gap": solved.gap,
+                "megabytes": peak_megabytes(),
+            }
             report(f"{name}-large", nodes=148, steps=320, **facts)
 
 

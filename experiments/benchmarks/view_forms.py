@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import numpy as np
 from _measure import report, seconds, slope
+from mfdl.privacy.victim_sensitivity import sensitivity_by_victim
 
 import mfdl
 from mfdl.privacy.forms.hidden_modes import HiddenModes
 from mfdl.privacy.forms.range_and_null_space import NullSpace, Range
-from mfdl.privacy.victim_loss import victim_losses
 
 
 def one_attacker(num_steps: int) -> None:
@@ -35,7 +35,7 @@ def one_attacker(num_steps: int) -> None:
         steps=num_steps,
         **took,
         ratio=min(took[name]["median"] for name in ("NullSpace", "Range")) / took["HiddenModes"]["median"],
-        all_147_victims=seconds(lambda: victim_losses(algorithm, trust, **certified), repeats=3, warm_up=0),
+        all_147_victims=seconds(lambda: sensitivity_by_victim(algorithm, trust, **certified), repeats=3, warm_up=0),
     )
 
 

@@ -76,7 +76,7 @@ def heterogeneity(gossip: GossipMatrix, *, of: str = "columns") -> float:
     How much of the noise of an edge survives one averaging: none if all neighbours have equal columns (complete graph).
 
     Args: of: "columns", what a pair's noise goes through when new = W @ old, so that `pairwise_error` is
-        2 H_G |E| sigma_pair^2; or "rows", the same for models multiplied from the other side.
+        2 H_G |E| sigma_cor^2; or "rows", the same for models multiplied from the other side.
 
     Guarantees: rows of uniform weights 1 / (degree + 1) have H_G <= 1 / (k_min + 1), k_min the least degree. The
         published H_G <= 2 / k_min holds for them, not in general: facts `decor-heterogeneity-columns` and
@@ -96,14 +96,14 @@ def heterogeneity(gossip: GossipMatrix, *, of: str = "columns") -> float:
     return float(differences.power(2).sum()) / (2 * edges) if edges else 0.0
 
 
-def pairwise_error(gossip: GossipMatrix, sigma_pair: float) -> float:
-    """sigma_pair^2 tr(W L W^T) = 2 H_G |E| sigma_pair^2: variance of pairwise noise after one averaging, all nodes.
+def pairwise_error(gossip: GossipMatrix, sigma_cor: float) -> float:
+    """sigma_cor^2 tr(W L W^T) = 2 H_G |E| sigma_cor^2: variance of pairwise noise after one averaging, all nodes.
 
-    Args: sigma_pair: standard deviation, >= 0, of the noise that the two ends of each edge add with opposite signs.
+    Args: sigma_cor: standard deviation, >= 0, of the noise that the two ends of each edge add with opposite signs.
     Source: arXiv:2405.01031, Lemma 8, per coordinate.
     """
     check.instance(GossipMatrix, gossip=gossip)
-    pair = check.non_negative(sigma_pair=sigma_pair)
+    pair = check.non_negative(sigma_cor=sigma_cor)
     return pair**2 * float((gossip.weights @ _incidence(gossip)).power(2).sum())
 
 

@@ -15,7 +15,7 @@ from mfdl.privacy.gaussian import mu_from_epsilon
 
 Quantity = Literal["sensitivity_squared", "mu", "renyi slope", "epsilon"]
 
-FIXED = "for gradients fixed in advance"
+FIXED = "for non-adaptive gradients"
 
 
 @dataclass(frozen=True, eq=False)

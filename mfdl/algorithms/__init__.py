@@ -1,6 +1,6 @@
 """Decentralized learning algorithms, each a builder of one `LinearAlgorithm`."""
 
-from .dropout import with_absences
+from .dropout import with_dropout
 from .dsgd import anti_pgd, cdp, dp_dsgd, dsgd, mf_dsgd, muffliato
 from .factorized import (
     band_inv,
@@ -22,16 +22,16 @@ from .memory import delayed_dsgd, exact_diffusion, gradient_tracking, local_step
 from .noise_error import noise_error
 from .other_exchanges import push_sum, random_walk, zip_dl
 from .over_nodes import (
-    adapted,
     corn,
     corn_pairwise,
     decor,
-    space_time,
-    space_time_noise,
+    joint,
+    kronecker,
+    kronecker_bins,
+    per_mode,
     spatial_covariance,
     spatial_noise,
-    time_space,
-    time_space_bins,
+    spatio_temporal_noise,
     tuned_decor,
 )
 from .registry import build
@@ -40,7 +40,6 @@ from .round import Round
 __all__ = [
     "LinearAlgorithm",
     "Round",
-    "adapted",
     "anti_pgd",
     "band_inv",
     "banded",
@@ -59,6 +58,9 @@ __all__ = [
     "exact_diffusion",
     "from_maps",
     "gradient_tracking",
+    "joint",
+    "kronecker",
+    "kronecker_bins",
     "lambda_cgd",
     "local_steps",
     "mafalda",
@@ -68,18 +70,16 @@ __all__ = [
     "mf_dsgd",
     "muffliato",
     "noise_error",
+    "per_mode",
     "push_sum",
     "random_walk",
-    "space_time",
-    "space_time_noise",
     "spatial_covariance",
     "spatial_noise",
-    "time_space",
-    "time_space_bins",
+    "spatio_temporal_noise",
     "toeplitz",
     "tuned_decor",
     "two_hop_dsgd",
-    "with_absences",
+    "with_dropout",
     "zip_dl",
 ]
 

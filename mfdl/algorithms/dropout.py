@@ -3,7 +3,7 @@
 An offline node takes no gradient, adds no noise and sends nothing. Noise that others share with it, and that it would
 have cancelled, stays in their models, unless it is recovered. The pattern is public and sampled before training.
 
-Recovery (`repaired`) changes which node adds which column of the noise when. The noise is then smaller or otherwise
+Recovery (`recovered`) changes which node adds which column of the noise when. The noise is then smaller or otherwise
 correlated, so it must be accounted anew. No node learns a secret that it did not hold: only holders add a column.
 """
 
@@ -26,43 +26,43 @@ from .round import MAPS, SHAPES
 ENTERING = tuple(name for name in MAPS if SHAPES[name][1] in ("nodes", "injection slots"))
 
 
-def with_absences(algorithm: LinearAlgorithm, present: ArrayLike, *, repair: str | None = None) -> LinearAlgorithm:
+def with_dropout(algorithm: LinearAlgorithm, present: ArrayLike, *, recovery: str | None = None) -> LinearAlgorithm:
     """The algorithm as it runs when nodes drop out in some steps.
 
     >>> import mfdl
     >>> W = mfdl.gossip.metropolis_hastings("ring:n=4")
-    >>> there = mfdl.gossip.drawn_presence(num_nodes=4, rounds=6, rate=0.2, seed=0)
-    >>> dynamics = mfdl.Dynamics(mfdl.gossip.absences(W, there), 0.1)
-    >>> with_absences(mfdl.algorithms.dp_dsgd(dynamics, mfdl.Cyclic(epochs=2, period=3)), there).name
-    'dp-dsgd with absences'
+    >>> there = mfdl.gossip.sampled_presence(num_nodes=4, rounds=6, rate=0.2, seed=0)
+    >>> dynamics = mfdl.Dynamics(mfdl.gossip.node_dropout(W, there), 0.1)
+    >>> with_dropout(mfdl.algorithms.dp_dsgd(dynamics, mfdl.Cyclic(epochs=2, period=3)), there).name
+    'dp-dsgd with dropout'
 
     Args:
-        algorithm: on gossip in which offline nodes exchange nothing (`gossip.absences`, of the same pattern), with one
-            injection slot for each node.
+        algorithm: on gossip in which offline nodes exchange nothing (`gossip.node_dropout`, of the same pattern), with
+            one injection slot for each node.
         present: which nodes are online in each step, bool (T, n), public.
-        repair: recovery of the noise that offline nodes do not add, see `repaired`: "leave-out", "stand-in" or
+        recovery: recovery of the noise that offline nodes do not add, see `recovered`: "drop", "substitute" or
             "catch-up"; default none. It changes the noise, so the privacy loss may grow.
 
     Returns: an algorithm under the same participation: the privacy loss of a record is that of the steps in which its
         node is online. Noise is the same function of key and step, so the noise of missed steps is never used; with
         "catch-up" once, when the node comes back.
     Guarantees: where noise enters with gradients, and the messages that are seen show every injected sum of
-        `algorithm`, no loss without a repair is above that of `algorithm`; nor, of noise fresh in each step that is
+        `algorithm`, no loss without recovery is above that of `algorithm`; nor, of noise fresh in each step that is
         left out where up to q nodes are away, against c of the nodes together, above that of `algorithm` under
         `trust.Coalitions(q + c)`. Where messages are hidden, or are sums of several steps (`local_steps`), it may be,
         as noise of steps missed covers nothing: account for what comes back.
     Raises: InvalidInput: another shape, slots that are no nodes, an offline node whose messages others use, an unknown
-        repair, or one that this noise does not support.
+        recovery, or one that this noise does not support.
     Cost: one round for each distinct pattern.
     """
     check.instance(LinearAlgorithm, algorithm=algorithm)
     online = presence(present, algorithm.num_nodes, algorithm.num_steps)
     if algorithm.noise.slots_per_step != algorithm.num_nodes:
         raise InvalidInput(
-            f"absences need noise with one slot for each node, and {algorithm.name!r} has "
+            f"dropout needs noise with one slot for each node, and {algorithm.name!r} has "
             f"{algorithm.noise.slots_per_step} for {algorithm.num_nodes} nodes; take noise that enters with gradients."
         )
-    noise = algorithm.noise if repair is None else repaired(algorithm.noise, online, repair)
+    noise = algorithm.noise if recovery is None else recovered(algorithm.noise, online, recovery)
     rounds, steps = [], np.maximum.accumulate(np.array(algorithm.step_of_round))
     maps: dict[tuple[int, bytes], Map] = {}
     number = matrices.numbered()
@@ -79,39 +79,39 @@ def with_absences(algorithm: LinearAlgorithm, present: ArrayLike, *, repair: str
         changed = {name: without(getattr(exchange, name), online[step]) for name in ENTERING}
         rounds.append(exchange.with_maps(**changed))
     sent = algorithm.sent & online[steps][:, algorithm.message_sender]
-    name = f"{algorithm.name} with absences" + (f", {repair}" if repair else "")
+    name = f"{algorithm.name} with dropout" + (f", {recovery}" if recovery else "")
     return dataclasses.replace(algorithm, name=name, rounds=tuple(rounds), transmitted=sent, noise=noise)
 
 
-REPAIRS = ("leave-out", "stand-in", "catch-up")
+RECOVERIES = ("drop", "substitute", "catch-up")
 
 
-def repaired(noise: NoiseOperator, online: Present, repair: str) -> NoiseOperator:
+def recovered(noise: NoiseOperator, online: Present, recovery: str) -> NoiseOperator:
     """The noise that is added when nodes are offline.
 
     Args:
         noise: a `CausalNoise` with one slot for each node; there: bool (T, n).
-        repair: "leave-out" (drop): no node adds a column that an offline node would add as well. "stand-in"
+        recovery: "drop" (drop): no node adds a column that an offline node would add as well. "substitute"
             (substitute): the online holders of a column add the part of the offline ones, in equal shares. "catch-up":
             a node that comes back adds the noise of its missed steps besides that of the step. The first two need to
             know which nodes are offline before noise is added.
 
-    Raises: InvalidInput: another repair, or user-defined noise, whose columns are unknown.
+    Raises: InvalidInput: another recovery, or user-defined noise, whose columns are unknown.
     """
-    require_known("repair", repair, REPAIRS)
+    require_known("recovery", recovery, RECOVERIES)
     causal = noise.causal
     if causal is None or not causal.in_blocks:
         raise InvalidInput(
-            f"repair={repair!r} plans who adds which column of the noise and is for a CausalNoise with encoders "
-            f"written out, got {type(noise).__name__}; leave repair out."
+            f"recovery={recovery!r} plans who adds which column of the noise and is for a CausalNoise with encoders "
+            f"written out, got {type(noise).__name__}; leave recovery out."
         )
     if causal.is_zero:
         return noise
     F, holders = causal.mixing.toarray(), causal.holders().toarray().T.astype(bool)  # both (n, columns)
-    if repair == "catch-up":
+    if recovery == "catch-up":
         S = _caught_up(F, online)
     else:
-        plan, plans = _left_out if repair == "leave-out" else _stood_in, {}
+        plan, plans = _dropped if recovery == "drop" else _substituted, {}
         for up in np.unique(online, axis=0):
             plans[up.tobytes()] = sp.csr_array(plan(F, holders, up))
         S = sp.block_diag([plans[up.tobytes()] for up in online], format="csr")
@@ -119,12 +119,12 @@ def repaired(noise: NoiseOperator, online: Present, repair: str) -> NoiseOperato
     return ScheduledNoise(causal.encoder, S, causal.holders(), **sizes)
 
 
-def _left_out(F: NDArray[np.float64], holders: NDArray[np.bool_], up: NDArray[np.bool_]) -> NDArray[np.float64]:
+def _dropped(F: NDArray[np.float64], holders: NDArray[np.bool_], up: NDArray[np.bool_]) -> NDArray[np.float64]:
     missed = (F[~up] != 0).any(axis=0)
     return np.asarray(F * up[:, None] * ~missed)
 
 
-def _stood_in(F: NDArray[np.float64], holders: NDArray[np.bool_], up: NDArray[np.bool_]) -> NDArray[np.float64]:
+def _substituted(F: NDArray[np.float64], holders: NDArray[np.bool_], up: NDArray[np.bool_]) -> NDArray[np.float64]:
     present = holders & up[:, None]
     lacking = F[~up].sum(axis=0) / np.maximum(present.sum(axis=0), 1)
     return np.asarray((F + lacking) * present)

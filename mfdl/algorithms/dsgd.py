@@ -17,7 +17,7 @@ from .. import matrices
 from ..dynamics import Dynamics
 from ..dynamics.dynamics import PlainRounds
 from ..errors import InvalidInput, require_known
-from ..factorization import Factorization, NodeFactorizations, SpaceTimeFactorization, SpatialFactorization
+from ..factorization import Factorization, NodeFactorizations, SpatialFactorization, SpatioTemporalFactorization
 from ..factorization.encoders import Encoder
 from ..gossip import GossipMatrix
 from ..noise import IndependentNoise, LocalNoise, NoiseOperator, ZeroNoise
@@ -34,7 +34,11 @@ def decentralized(
     participation: Participation,
     noise: NoiseOperator | None = None,
     *,
-    factorization: Factorization | NodeFactorizations | SpatialFactorization | SpaceTimeFactorization | None = None,
+    factorization: Factorization
+    | NodeFactorizations
+    | SpatialFactorization
+    | SpatioTemporalFactorization
+    | None = None,
 ) -> LinearAlgorithm:
     """The round above, noise (default independent) on the gradient sums, then the dynamics' further gossip rounds."""
     plain = PlainRounds(dynamics)
@@ -149,7 +153,7 @@ def cdp(dynamics: Dynamics, participation: Participation, *, average: str = "com
 
     With complete averaging mu = record_shift sqrt(T) / (sqrt(n) nu) under the central trust model at user level: each
     node needs 1 / sqrt(n) of the noise that LDP asks for, and the average 1 / n. On a topology with doubly stochastic
-    gossip that number is one for gradients fixed in advance: models that nobody sees carry a gradient to neighbours,
+    gossip that number is one for non-adaptive gradients: models that nobody sees carry a gradient to neighbours,
     whose own gradients react to it. For training no more is shown there than for DP-D-SGD, whose noise `calibrate`
     takes; and the accountant has only its dense form, minutes from some 400 steps of 16 nodes on. What trains with
     1 / sqrt(n) of that noise on a topology, as published, is DP-D-SGD `with_noise`, and its guarantee says so.

@@ -13,7 +13,7 @@ from ..factorization import (
     Factorization,
     NodeFactorizations,
     factorize,
-    factorize_bins,
+    factorize_balls_in_bins,
     factorize_classes,
     factorize_nodes,
     prefix_sum_encoder,
@@ -26,7 +26,7 @@ from ..progress import Progress
 from .checks import builder, require_bins, solved_by
 from .dsgd import mf_dsgd
 from .linear_algorithm import LinearAlgorithm
-from .mechanism_names import MECHANISMS, OF_SECRET_BINS
+from .mechanism_names import MECHANISMS, OF_BALLS_IN_BINS
 
 
 @MECHANISMS.register(
@@ -168,7 +168,7 @@ def band_inv(given: Mapping[str, Any], encoder: Encoder) -> LinearAlgorithm:
     return mf_dsgd(given["dynamics"], given["participation"], encoder, name="band-inv")
 
 
-@OF_SECRET_BINS.register(paper="this library")
+@OF_BALLS_IN_BINS.register(paper="this library")
 @builder
 def mafalda_bins(
     dynamics: Dynamics,
@@ -178,17 +178,17 @@ def mafalda_bins(
     weights: ErrorWeights | None = None,
     progress: Progress = "auto",
 ) -> LinearAlgorithm:
-    """One C for all nodes, for secret bins: the least error in the models at the noise that an accountant asks of it.
+    """One C for all nodes, for balls-in-bins: the least error in the models at the noise that an accountant asks of it.
 
     Args:
         participation: `BallsInBins`.
-        noise_std, weights: as `factorization.factorize_bins`; `mfdl.privacy.noise_of_bins` says it.
+        noise_std, weights: as `factorization.factorize_balls_in_bins`; `mfdl.privacy.noise_of_bins` says it.
     Raises: UnsupportedMechanism: another participation; InvalidInput: no encoder meets the target.
-    Cost: that of `factorize_bins`.
+    Cost: that of `factorize_balls_in_bins`.
     Source: docs/balls_in_bins_theorem.md.
     """
     known = require_bins("mafalda-bins", participation, "mafalda")
-    solved = factorize_bins(dynamics, known.uses, known.gap, noise_std, weights=weights, progress=progress)
+    solved = factorize_balls_in_bins(dynamics, known.uses, known.gap, noise_std, weights=weights, progress=progress)
     return mf_dsgd(dynamics, participation, solved.encoder, name="mafalda-bins")
 
 

@@ -40,7 +40,7 @@ from ..noise import NoiseOperator
 from ..operators import OutputRecursion, StateRecursion, WeightedStates
 from ..operators.structured import TimeNodeAxis
 from ..participation import Participation
-from ..released import Released
+from ..released import ReleasedModel
 from ..storable import storable
 from . import checks
 from .flow import Flow, flow, separates_private_noise
@@ -50,7 +50,7 @@ from .workloads import Rows, Workload
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from ..factorization import Factorization, NodeFactorizations, SpaceTimeFactorization, SpatialFactorization
+    from ..factorization import Factorization, NodeFactorizations, SpatialFactorization, SpatioTemporalFactorization
 
 Made = TypeVar("Made")
 SHOWN_SIZE = 400  # nodes x steps up to which a notebook draws the matrices
@@ -96,12 +96,12 @@ class LinearAlgorithm(Shown):
     model_from_state: sp.csr_array
     message_sender: NDArray[np.intp]
     divisors: FloatArray
-    factorization: Factorization | NodeFactorizations | SpatialFactorization | SpaceTimeFactorization | None = None
+    factorization: Factorization | NodeFactorizations | SpatialFactorization | SpatioTemporalFactorization | None = None
     step_of_round: tuple[int, ...] = ()
     transmitted: NDArray[np.bool_] = dataclasses.field(default_factory=lambda: np.ones(0, dtype=bool))
     noise_on_messages: bool = False
     state_from_start: sp.csr_array | None = None
-    released: Released = dataclasses.field(default_factory=Released)
+    released: ReleasedModel = dataclasses.field(default_factory=ReleasedModel)
     kinds: tuple[Round, ...] = dataclasses.field(init=False, repr=False)
     kind_of_round: NDArray[np.intp] = dataclasses.field(init=False, repr=False)
 
@@ -128,7 +128,7 @@ class LinearAlgorithm(Shown):
         object.__setattr__(self, "step_of_round", checks.step_of_round(self.step_of_round, self.rounds))
         marks = checks.transmitted(self.transmitted, len(self.rounds), self.messages_per_round)
         object.__setattr__(self, "transmitted", marks)
-        check.instance(Released, released=self.released)
+        check.instance(ReleasedModel, released=self.released)
         self.released.of_steps(self.num_steps)
         self._require_consistent()
 
@@ -346,14 +346,14 @@ class LinearAlgorithm(Shown):
         """The same models <- Z."""
         return self.models_from_injected_noise(final=final) @ self.noise
 
-    def releasing(self, released: Released | str) -> LinearAlgorithm:
-        """The same algorithm, of which something else is evaluated and published: "last", "average:48", a `Released`.
+    def releasing(self, released: ReleasedModel | str) -> LinearAlgorithm:
+        """The same algorithm with another model evaluated and published: "last", "average:48", or a `ReleasedModel`.
 
         Messages and noise stay what they are. What that costs is for trust models to say: nothing where the messages
         are seen that make it.
         Raises: InvalidInput: an average over more models than there are.
         """
-        chosen = Released(released) if isinstance(released, str) else released
+        chosen = ReleasedModel(released) if isinstance(released, str) else released
         copy = dataclasses.replace(self, released=chosen)
         return copy.known_plain() if self.is_plain else copy
 

@@ -70,10 +70,10 @@ class MechanismEntry(Entry):
         return self.takes("weights")
 
 
-OF_SEARCHES = ("tolerance", "max_iterations", "solver", "allow_stopped", "objective")
+OF_SEARCHES = ("tolerance", "max_iterations", "solver", "allow_stopped", "counted_models")
 """How an encoder is searched for, which decides no mechanism: for Python alone."""
 
 SUPPLIED = ("dynamics", "participation", *OF_SEARCHES)
 MECHANISMS: Registry[MechanismEntry] = Registry("mechanism", MechanismEntry, supplied=SUPPLIED)
-OF_SECRET_BINS: Registry[MechanismEntry] = Registry("mechanism", MechanismEntry, supplied=SUPPLIED)
-"""Mechanisms of secret batches alone, made for a target: their builders take the `noise_std` that meets it."""
+OF_BALLS_IN_BINS: Registry[MechanismEntry] = Registry("mechanism", MechanismEntry, supplied=SUPPLIED)
+"""Mechanisms for balls-in-bins alone, made for a target: their builders take the `noise_std` that meets it."""

@@ -24,7 +24,7 @@ def noise_error(
     algorithm: LinearAlgorithm,
     *,
     weights: ErrorWeights = ALL_MODELS,
-    objective: str = "post-average",
+    counted_models: str = "post-average",
     probes: Probes | None = None,
 ) -> Estimate:
     """Total variance in the counted models, per unit nu^2 and coordinate, at learning rate 1, with its 95 % interval.
@@ -38,7 +38,7 @@ def noise_error(
     is eta_0^2 nu^2 times the value, eta_0 the first rate of a schedule. Noise on messages is added after the learning
     rate, which then plays no part: the variance is nu^2 times the value.
 
-    Args: weights, objective: as for `NoiseObjective`; probes: beyond 5000 nodes, default 8 of seed 0.
+    Args: weights, counted_models: as for `NoiseObjective`; probes: beyond 5000 nodes, default 8 of seed 0.
     Returns: of error 0 up to 5000 nodes, and beyond where `NoiseObjective.noise_error` is exact.
     Raises: InvalidInput: as `NoiseObjective`. UnsupportedMechanism: as `NoiseObjective.noise_error`; noise correlated
         in time, or more than 5000 nodes, in a recursion that is not plain gossip; messages of one with a target over
@@ -47,7 +47,7 @@ def noise_error(
         memory.
     """
     check.instance(LinearAlgorithm, algorithm=algorithm)
-    counted = NoiseObjective(algorithm.dynamics, algorithm.num_steps, weights, objective)
+    counted = NoiseObjective(algorithm.dynamics, algorithm.num_steps, weights, counted_models)
     noise, n = algorithm.noise, algorithm.num_nodes
     if noise.is_zero:
         return Estimate(0.0, 0.0)

@@ -31,7 +31,7 @@ from ..gossip.changing import checked_walk, token_passing
 from ..noise import NoiseOperator, StepNoise
 from ..participation import Participation
 from .checks import builder
-from .dropout import with_absences
+from .dropout import with_dropout
 from .dsgd import decentralized, receivers
 from .linear_algorithm import LinearAlgorithm
 from .maps import Maps, from_maps
@@ -100,7 +100,7 @@ def random_walk(
 
     >>> import mfdl
     >>> W = mfdl.gossip.metropolis_hastings("ring:n=4")
-    >>> walk = mfdl.gossip.drawn_walk(W, steps=8, seed=0)
+    >>> walk = mfdl.gossip.sampled_walk(W, steps=8, seed=0)
     >>> algorithm = random_walk(mfdl.Dynamics(W, 0.1), mfdl.EveryStep(8), walk=walk)
     >>> int(algorithm.sent.sum()), int((walk[1:-1] != walk[:-2]).sum()) + 1  # the last goes to everybody
     (5, 5)
@@ -108,14 +108,14 @@ def random_walk(
     Args:
         dynamics: its gossip holds the probabilities of the walk; only its weights other than zero matter here.
         participation: of all steps; a record takes part in those of them in which its node holds the token.
-        walk: node indices (T + 1,), as `gossip.drawn_walk` makes it.
+        walk: node indices (T + 1,), as `gossip.sampled_walk` makes it.
         to_all: after the last step everybody gets the token, so that final models are the token; else only walk[T]
             does, and final models are what each node had last.
         noise: on gradient sums; default fresh independent noise.
 
     Guarantees: without hidden messages each visit is seen under its own noise; an attacker that the token reaches now
         and then sees the m visits of a record between two of its own under the noise of all L steps between them:
-        sens^2 = sum m^2 / L for gradients fixed in advance, where noise is fresh and the rate constant.
+        sens^2 = sum m^2 / L for non-adaptive gradients, where noise is fresh and the rate constant.
     Raises: InvalidInput: another length, no node, a move of no probability. UnsupportedMechanism: momentum, weight
         decay, or several gossip rounds per step.
     Cost: one round for each distinct move, O(nodes). Training takes gradients at all nodes and drops those of others.
@@ -130,7 +130,7 @@ def random_walk(
     nodes = checked_walk(walk, dynamics.gossip, T)
     token = dataclasses.replace(dynamics, gossip=token_passing(nodes, dynamics.gossip.labels, to_all=to_all))
     holds = np.arange(n) == nodes[:-1, None]
-    algorithm = with_absences(decentralized("random-walk", token, participation, noise), holds)
+    algorithm = with_dropout(decentralized("random-walk", token, participation, noise), holds)
     leaves = nodes[1:] != nodes[:-1]
     if to_all:
         leaves[-1] = n > 1

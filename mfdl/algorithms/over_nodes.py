@@ -19,27 +19,27 @@ from ..check import FloatArray
 from ..dynamics import Dynamics
 from ..errors import InvalidInput
 from ..factorization import (
-    ADAPTED_TOLERANCE,
-    SpaceTimeFactorization,
+    PER_MODE_TOLERANCE,
     SpatialFactorization,
+    SpatioTemporalFactorization,
     checked_groups,
     default_tolerance,
-    factorize_bins,
-    optimal_adapted,
+    factorize_balls_in_bins,
     optimal_covariance,
+    optimal_joint,
+    optimal_kronecker,
     optimal_pairwise,
-    optimal_space_time,
-    optimal_time_space,
+    optimal_per_mode,
 )
 from ..factorization.setting import USUAL_TOLERANCE
-from ..noise import SpaceTimeNoise, StepNoise
+from ..noise import SpatioTemporalNoise, StepNoise
 from ..objective import ErrorWeights
 from ..participation import Participation
 from ..progress import Progress
 from .checks import builder, require_bins, solved_by
 from .dsgd import decentralized
 from .linear_algorithm import LinearAlgorithm
-from .mechanism_names import MECHANISMS, OF_SECRET_BINS, SHARED
+from .mechanism_names import MECHANISMS, OF_BALLS_IN_BINS, SHARED
 
 
 @builder
@@ -51,7 +51,7 @@ def tuned_decor(
     horizon: int | None = None,
     weights: ErrorWeights | None = None,
 ) -> LinearAlgorithm:
-    """DECOR with the ratio sigma_pair / sigma_local that leaves the least noise in the models, against any q nodes.
+    """DECOR with the ratio sigma_cor / sigma_ldp that leaves the least noise in the models, against any q nodes.
 
     Args: coalition_size: q < n; horizon, weights: steps whose models count, as for `corn`.
     Source: arXiv:2405.01031, Algorithms 1 to 3; its appendix searches the ratio by training instead.
@@ -73,23 +73,23 @@ def decor(
     dynamics: Dynamics,
     participation: Participation,
     *,
-    sigma_local: float = 1.0,
-    sigma_pair: float = 1.0,
+    sigma_ldp: float = 1.0,
+    sigma_cor: float = 1.0,
     orientation: Sequence[int] | None = None,
 ) -> LinearAlgorithm:
     """DECOR: private noise at each node plus pairwise noise that cancels over each edge of the graph.
 
-    Node i injects sigma_local v_i + sum over its edges of +- sigma_pair v_e, all v fresh in every step and independent;
-    covariance over nodes sigma_local^2 I + sigma_pair^2 L. Each v_e is held by both ends of its edge.
+    Node i injects sigma_ldp v_i + sum over its edges of +- sigma_cor v_e, all v fresh in every step and independent;
+    covariance over nodes sigma_ldp^2 I + sigma_cor^2 L. Each v_e is held by both ends of its edge.
 
     Args:
-        sigma_local: > 0 or 0 (then only pairwise noise: rank deficient); sigma_pair: >= 0. Standard deviations, in
+        sigma_ldp: > 0 or 0 (then only pairwise noise: rank deficient); sigma_cor: >= 0. Standard deviations, in
             units of the mechanism's noise_std.
         orientation: one sign +-1 per edge in sorted order; no number depends on it.
     Source: arXiv:2405.01031, Algorithm 1, drawn fresh in every step.
     """
-    local = check.non_negative(sigma_local=sigma_local)
-    pair = check.non_negative(sigma_pair=sigma_pair)
+    local = check.non_negative(sigma_ldp=sigma_ldp)
+    pair = check.non_negative(sigma_cor=sigma_cor)
     n = dynamics.num_nodes
     incidence = node_covariances.incidence(dynamics.gossip.at(0).links(), orientation)
     factor = sp.hstack([local * sp.eye_array(n), pair * incidence]).tocsr()
@@ -153,8 +153,8 @@ def spatial_noise(
             "the covariance was made for another gossip matrix, so what is certified of it does not hold here; "
             "factorize again, or give its array to spatial_covariance."
         )
-    if solved.sigma_local is not None and solved.sigma_pair is not None:  # both ends add the very same number
-        pairwise = decor(dynamics, participation, sigma_local=solved.sigma_local, sigma_pair=solved.sigma_pair)
+    if solved.sigma_ldp is not None and solved.sigma_cor is not None:  # both ends add the very same number
+        pairwise = decor(dynamics, participation, sigma_ldp=solved.sigma_ldp, sigma_cor=solved.sigma_cor)
         return pairwise.named(name, factorization=solved)
     factor, holders = solved.factor()
     noise = StepNoise(factor, holders, participation.num_steps, solved.num_nodes)
@@ -207,7 +207,7 @@ def corn_pairwise(
     horizon: int | None = None,
     weights: ErrorWeights | None = None,
 ) -> LinearAlgorithm:
-    """The pairwise-constrained CorN-DSGD: sigma_pair^2 I + sigma_cor^2 L at the best ratio, against an outsider.
+    """The pairwise-constrained CorN-DSGD: sigma_cor^2 I + sigma_cor^2 L at the best ratio, against an outsider.
 
     Source: arXiv:2501.14644v2, the baseline of its problem (9); the noises of all edges independent, also of edges that
         share a node, which its condition on disjoint edges leaves open.
@@ -239,14 +239,14 @@ def _on_group(covariance: ArrayLike, group: list[int], n: int, *, whole: bool) -
 
 
 @builder
-def space_time_noise(
-    dynamics: Dynamics, participation: Participation, solved: SpaceTimeFactorization, *, name: str | None = None
+def spatio_temporal_noise(
+    dynamics: Dynamics, participation: Participation, solved: SpatioTemporalFactorization, *, name: str | None = None
 ) -> LinearAlgorithm:
-    """The algorithm whose noise is a given `SpaceTimeFactorization`, who holds which seed included.
+    """The algorithm whose noise is a given `SpatioTemporalFactorization`, who holds which seed included.
 
     Raises: InvalidInput: made for other nodes, another gossip matrix, or another participation.
     """
-    check.instance(SpaceTimeFactorization, solved=solved)
+    check.instance(SpatioTemporalFactorization, solved=solved)
     if (solved.num_nodes, solved.num_steps) != (dynamics.num_nodes, participation.num_steps):
         raise InvalidInput(
             f"the noise was made for {solved.num_nodes} nodes and {solved.num_steps} steps, not for "
@@ -270,40 +270,40 @@ def space_time_noise(
     trust="eavesdropper; colluding and coalitions with coalition_size",
     models=SHARED,
 )
-@solved_by(optimal_time_space)
-def time_space(given: Mapping[str, Any], solved: SpaceTimeFactorization) -> LinearAlgorithm:
+@solved_by(optimal_kronecker)
+def kronecker(given: Mapping[str, Any], solved: SpatioTemporalFactorization) -> LinearAlgorithm:
     """One encoder over steps for all base noise, one covariance over nodes: C = C_t (x) C_s, the best of that form.
 
-    Args: those of `factorization.optimal_time_space`. With one seed for all nodes it protects against outsiders;
+    Args: those of `factorization.optimal_kronecker`. With one seed for all nodes it protects against outsiders;
         insiders are held off by seed groups, private noise and coalition_size >= 1.
     """
     return _converged(given, solved, default_tolerance(given.get("groups"), given.get("coalition_size", 0)))
 
 
 @MECHANISMS.register(paper="this library", trust="eavesdropper", models=("eavesdropper",))
-@solved_by(optimal_adapted)
-def adapted(given: Mapping[str, Any], solved: SpaceTimeFactorization) -> LinearAlgorithm:
+@solved_by(optimal_per_mode)
+def per_mode(given: Mapping[str, Any], solved: SpatioTemporalFactorization) -> LinearAlgorithm:
     """An encoder over steps for each direction over the nodes, against outsiders.
 
-    Never worse than the best of `time_space` up to the tolerance, at which the product it begins with is solved.
-    Args: those of `factorization.optimal_adapted`.
+    Never worse than the best of `kronecker` up to the tolerance, at which the product it begins with is solved.
+    Args: those of `factorization.optimal_per_mode`.
     """
-    return _converged(given, solved, ADAPTED_TOLERANCE)
+    return _converged(given, solved, PER_MODE_TOLERANCE)
 
 
 @MECHANISMS.register(paper="this library", trust="eavesdropper", models=("eavesdropper",))
-@solved_by(optimal_space_time)
-def space_time(given: Mapping[str, Any], solved: SpaceTimeFactorization) -> LinearAlgorithm:
+@solved_by(optimal_joint)
+def joint(given: Mapping[str, Any], solved: SpatioTemporalFactorization) -> LinearAlgorithm:
     """The best noise of any correlation over steps and nodes, against outsiders; for small T n.
 
-    Args: those of `factorization.optimal_space_time`.
+    Args: those of `factorization.optimal_joint`.
     """
     return _converged(given, solved, USUAL_TOLERANCE)
 
 
-@OF_SECRET_BINS.register(paper="this library", trust="eavesdropper", models=("eavesdropper",))
+@OF_BALLS_IN_BINS.register(paper="this library", trust="eavesdropper", models=("eavesdropper",))
 @builder
-def time_space_bins(
+def kronecker_bins(
     dynamics: Dynamics,
     participation: Participation,
     *,
@@ -311,25 +311,27 @@ def time_space_bins(
     weights: ErrorWeights | None = None,
     progress: Progress = "auto",
 ) -> LinearAlgorithm:
-    """For secret bins and outsiders: the best covariance over nodes of fresh noise, then the best encoder over time.
+    """For balls-in-bins and outsiders: the best covariance over nodes of fresh noise, then the best encoder over time.
 
     Args:
         participation: `BallsInBins`.
-        noise_std, weights: as `factorization.factorize_bins`; `mfdl.privacy.noise_of_bins` says it.
+        noise_std, weights: as `factorization.factorize_balls_in_bins`; `mfdl.privacy.noise_of_bins` says it.
     Raises: UnsupportedMechanism: another participation, gossip without modes; InvalidInput: no encoder meets the
         target.
-    Cost: that of `optimal_covariance`, of the modes, n T^3, and of `factorize_bins`.
+    Cost: that of `optimal_covariance`, of the modes, n T^3, and of `factorize_balls_in_bins`.
     Source: docs/balls_in_bins_theorem.md.
     """
-    known = require_bins("time-space-bins", participation, "time_space")
+    known = require_bins("kronecker-bins", participation, "kronecker")
     space = optimal_covariance(dynamics, horizon=known.num_steps, weights=weights)
     factor, holders = space.factor()
     shared: dict[str, Any] = {"weights": weights, "progress": progress}
-    solved = factorize_bins(dynamics, known.uses, known.gap, noise_std, factor=factor, **shared)
-    noise = SpaceTimeNoise(solved.encoder, factor, holders, dynamics.num_nodes)
-    return decentralized("time-space-bins", dynamics, participation, noise)
+    solved = factorize_balls_in_bins(dynamics, known.uses, known.gap, noise_std, factor=factor, **shared)
+    noise = SpatioTemporalNoise(solved.encoder, factor, holders, dynamics.num_nodes)
+    return decentralized("kronecker-bins", dynamics, participation, noise)
 
 
-def _converged(given: Mapping[str, Any], solved: SpaceTimeFactorization, usual_tolerance: float) -> LinearAlgorithm:
+def _converged(
+    given: Mapping[str, Any], solved: SpatioTemporalFactorization, usual_tolerance: float
+) -> LinearAlgorithm:
     tolerance = given.get("tolerance") or usual_tolerance
-    return space_time_noise(given["dynamics"], given["participation"], solved.require_converged(tolerance))
+    return spatio_temporal_noise(given["dynamics"], given["participation"], solved.require_converged(tolerance))

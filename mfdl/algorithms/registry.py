@@ -10,7 +10,7 @@ from .. import check
 from ..check import FloatArray
 from ..dynamics import Dynamics
 from ..errors import InvalidInput, unknown_name
-from ..factorization import SpaceTimeFactorization, SpatialFactorization, load
+from ..factorization import SpatialFactorization, SpatioTemporalFactorization, load
 from ..objective import ErrorWeights
 from ..participation import Participation
 from ..spec import Parameter, setting
@@ -18,7 +18,7 @@ from . import over_nodes
 from .checks import builder
 from .dsgd import mf_dsgd
 from .linear_algorithm import LinearAlgorithm
-from .mechanism_names import ALONE, LOCAL, MECHANISMS, OF_SECRET_BINS, SHARED, MechanismEntry
+from .mechanism_names import ALONE, LOCAL, MECHANISMS, OF_BALLS_IN_BINS, SHARED, MechanismEntry
 
 FILE_PREFIX = "file:"
 WEIGHTS_MARK = "@"
@@ -37,7 +37,7 @@ def split(name: str) -> tuple[str, ErrorWeights | None]:
     if not at:
         return base, None
     if base in MECHANISMS and not MECHANISMS[base].weighted:
-        every = {**MECHANISMS, **OF_SECRET_BINS}
+        every = {**MECHANISMS, **OF_BALLS_IN_BINS}
         able = ", ".join(other for other, entry in every.items() if entry.weighted)
         raise InvalidInput(f"{base!r} optimises nothing, so it takes no error weights ({text}); these do: {able}.")
     return base, ErrorWeights.parse(text)
@@ -46,12 +46,12 @@ def split(name: str) -> tuple[str, ErrorWeights | None]:
 def entry_of(name: str) -> MechanismEntry | None:
     """The entry of a name, with or without error weights; None for a file."""
     base = split(name)[0]
-    return MECHANISMS.get(base) or OF_SECRET_BINS.get(base)
+    return MECHANISMS.get(base) or OF_BALLS_IN_BINS.get(base)
 
 
-def is_of_secret_bins(name: str) -> bool:
-    """Whether a mechanism is made for secret batches alone, and for a target."""
-    return split(name)[0] in OF_SECRET_BINS
+def is_of_balls_in_bins(name: str) -> bool:
+    """Whether a mechanism is made for balls-in-bins alone and for a target."""
+    return split(name)[0] in OF_BALLS_IN_BINS
 
 
 def parameters_of(name: str) -> Mapping[str, Parameter]:
@@ -74,8 +74,8 @@ def parse_parameters(name: str, settings: Iterable[str]) -> dict[str, Any]:
 def check_name(name: str) -> str:
     """The name itself if it can be built; raises InvalidInput with the nearest name otherwise."""
     base, _ = split(name)
-    if not name.startswith(FILE_PREFIX) and base not in MECHANISMS and base not in OF_SECRET_BINS:
-        raise unknown_name("mechanism", base, [*MECHANISMS, *OF_SECRET_BINS, "file:FILE"])
+    if not name.startswith(FILE_PREFIX) and base not in MECHANISMS and base not in OF_BALLS_IN_BINS:
+        raise unknown_name("mechanism", base, [*MECHANISMS, *OF_BALLS_IN_BINS, "file:FILE"])
     return name
 
 
@@ -92,7 +92,7 @@ def build(name: str, dynamics: Dynamics, participation: Participation, **paramet
         encoders of single nodes.
     """
     check_name(name)
-    if is_of_secret_bins(name):
+    if is_of_balls_in_bins(name):
         return _made_for_target(name, dynamics, participation, **parameters)
     if participation.public is not participation:
         return _drawn_secretly(build(name, dynamics, participation.public, **parameters), participation)
@@ -108,10 +108,10 @@ def build(name: str, dynamics: Dynamics, participation: Participation, **paramet
     saved = load(path)
     if isinstance(saved.factorization, SpatialFactorization):
         return over_nodes.spatial_noise(dynamics, participation, saved.factorization, name=name)
-    if isinstance(saved.factorization, SpaceTimeFactorization):
-        return over_nodes.space_time_noise(dynamics, participation, saved.factorization, name=name)
+    if isinstance(saved.factorization, SpatioTemporalFactorization):
+        return over_nodes.spatio_temporal_noise(dynamics, participation, saved.factorization, name=name)
     made_for = saved.header.get("participation")
-    if made_for is not None and made_for.public != participation:  # encoders for secret bins serve public ones
+    if made_for is not None and made_for.public != participation:  # encoders for balls-in-bins serve public ones
         raise InvalidInput(
             f"{path} was made for {made_for.to_dict()}, not for {participation.to_dict()}; factorize again with this "
             "participation."
@@ -176,10 +176,10 @@ def build_tuned(
 ) -> LinearAlgorithm:
     """The named algorithm with its free parameters at their best against coalitions of a size (0: none).
 
-    Args: noise_std: what a target asks of encoders, for mechanisms of secret batches (`OF_SECRET_BINS`).
+    Args: noise_std: what a target asks of encoders, for mechanisms of balls-in-bins (`OF_BALLS_IN_BINS`).
     """
     entry = entry_of(check_name(name))
-    if is_of_secret_bins(name):
+    if is_of_balls_in_bins(name):
         return _made_for_target(name, dynamics, participation, noise_std=noise_std)
     if participation.public is not participation:
         public = build_tuned(name, dynamics, participation.public, coalition_size=coalition_size)
@@ -199,7 +199,7 @@ def _drawn_secretly(public: LinearAlgorithm, participation: Participation) -> Li
 def _made_for_target(name: str, dynamics: Dynamics, participation: Participation, **parameters: Any) -> LinearAlgorithm:
     if parameters.get("noise_std") is None:
         raise InvalidInput(
-            f"{name} is made for a target of secret batches: give --participation balls-in-bins with --epsilon (in "
+            f"{name} is made for a target under balls-in-bins: give --participation balls-in-bins with --epsilon (in "
             "Python noise_std=mfdl.privacy.noise_of_bins(...)), or take mafalda."
         )
     entry = entry_of(name)

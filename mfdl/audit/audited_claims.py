@@ -253,7 +253,7 @@ def _why_nothing(settings: AuditSettings) -> str:
     if anything_is_seen(settings.algorithm, settings.trust, release=settings.released):
         for loss in settings.losses.of_victims:
             if math.isinf(loss.adaptive_sensitivity_squared):
-                return f"infinite loss is claimed: {loss.adaptive_why or loss.fixed.why}"
+                return f"infinite loss is claimed: {loss.adaptive_why or loss.non_adaptive_sensitivity.why}"
     return NOTHING_IS_SEEN
 
 
@@ -270,7 +270,7 @@ def _guaranteed(
     guarantee, labels = mechanism.guarantee, settings.algorithm.labels
     about = (guarantee.trust, guarantee.attacker, guarantee.release, guarantee.adaptive)
     if about != (trust.name, trust.attacker, settings.losses.of_victims[0].release, True):
-        model = guarantee.trust if guarantee.adaptive else f"{guarantee.trust}, for gradients fixed in advance"
+        model = guarantee.trust if guarantee.adaptive else f"{guarantee.trust}, for non-adaptive gradients"
         why = f"the claim audited is accounted anew, as the guarantee is about {guarantee.attacker} ({model})"
         return {}, (f"{why}, released models: {guarantee.release}",)
     each = dict(guarantee.victims)

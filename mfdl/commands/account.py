@@ -83,7 +83,7 @@ class AccountConfig(TakesPart, OnGraph):
         if self.budgets is not None and (self.all_attackers or self.has_bins):
             which, way_out = ("--all-attackers", "name them with --attackers")
             if self.has_bins:
-                which, way_out = ("secret bins", "give --epsilon, or a public participation")
+                which, way_out = ("balls-in-bins", "give --epsilon, or a public participation")
             raise InvalidInput(f"--budgets are a mu for each node and one attacking set, not for {which}; {way_out}.")
         if self.unit == "user" and self.lipschitz is not None:
             raise InvalidInput("--lipschitz belongs to per-record clipping, i.e. to --unit record; leave it out.")
@@ -106,7 +106,7 @@ class AccountConfig(TakesPart, OnGraph):
 
     @property
     def accounting(self) -> dict[str, Any]:
-        """What `victim_losses` is told besides algorithm, trust model and victims."""
+        """What `sensitivity_by_victim` is told besides algorithm, trust model and victims."""
         return {"release": self.release, "method": self.bound, "lipschitz": self.lipschitz, "unit": self.unit}
 
 
@@ -117,7 +117,7 @@ WORST_SHOWN = 10
 def account(config: AccountConfig, out: Path | None) -> Answer:
     """What an attacker learns of every node: one mechanism, one graph, one trust model.
 
-    Two numbers per victim: mu for gradients fixed in advance, and mu_adaptive, which holds for training. Secret batches
+    Two numbers per victim: mu for non-adaptive gradients, and mu_adaptive, which holds for training. Balls-in-bins
     (--participation balls-in-bins) have no mu, and one epsilon, which holds for training.
     """
     from .account_losses import run_account

@@ -1,8 +1,8 @@
 """What `mfdl account` answers: losses of every victim, for one attacking set or for every node as the attacker.
 
 In: an `AccountConfig`. Out: an `Account`, or with balls-in-bins a `BinsAccount`, whose answer is JSON-ready, and in a
-folder results.json and pictures. Balls-in-bins has epsilon at delta of every victim and no mu: epsilon for gradients
-fixed in advance is that for training, and mu and sensitivities are null.
+folder results.json and pictures. Balls-in-bins has epsilon at delta of every victim and no mu: epsilon for non-adaptive
+gradients is that for training, and mu and sensitivities are null.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ..privacy.guarantee import Guarantee
 from ..privacy.losses import PrivacyLosses
 from ..privacy.questions import Question
 from ..privacy.sampled_exposures import noise_of_bins
-from ..privacy.victim_loss import VictimLoss, victim_losses, worst_adaptive
+from ..privacy.victim_sensitivity import VictimSensitivity, sensitivity_by_victim, worst_adaptive
 from ..progress import Progress, Silent, reporter
 from ..runs.named_nodes import Named
 from ..runs.output import circumstances, json_number, require_folder
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 RESULTS = "results.json"
 FIXED_ONLY = (
-    "Plain numbers (mu, epsilon) hold for gradients fixed in advance only: gradients of training react to messages "
+    "Plain numbers (mu, epsilon) hold for non-adaptive gradients only: gradients of training react to messages "
     "that this attacker does not see. For training use the adaptive numbers."
 )
 
@@ -63,7 +63,7 @@ def run_account(
     named.require_used([config.trust, *([config.calibrate_under] if config.calibrate_under else [])])
     victims = None if config.victims is None else named.indices("victims", config.victims)
     with screen.status(f"building {config.mechanism}"):
-        more = made_for(config) if registry.is_of_secret_bins(config.mechanism) else {}
+        more = made_for(config) if registry.is_of_balls_in_bins(config.mechanism) else {}
         algorithm = registry.build(
             config.mechanism, config.dynamics(gossip), config.scheme(), **config.parameters(), **more
         )
@@ -72,7 +72,7 @@ def run_account(
         algorithm = questions.scaled_to_budgets(algorithm, questions.budgets_by_node(algorithm, each))
     account: Account | BinsAccount
     if config.has_bins:
-        with screen.status("accounting for secret bins"):
+        with screen.status("accounting for balls-in-bins"):
             account = bins_account(config, graph, named, algorithm, victims)
     else:
         models, losses = _losses(config, algorithm, named, victims, screen)
@@ -89,7 +89,7 @@ def run_account(
 
 def _losses(
     config: AccountConfig, algorithm: LinearAlgorithm, named: Named, victims: Sequence[int] | None, progress: Silent
-) -> tuple[dict[Nodes, TrustModel], dict[Nodes, list[VictimLoss]]]:
+) -> tuple[dict[Nodes, TrustModel], dict[Nodes, list[VictimSensitivity]]]:
     """Trust models and losses of all victims, by attacking nodes."""
     if config.all_attackers:
         models: dict[Nodes, TrustModel] = {(v,): named.model(config.trust, v) for v in range(algorithm.num_nodes)}
@@ -105,7 +105,7 @@ def _losses(
         return models, {(v,): losses for v, losses in each.items()}
     model = named.model(config.trust)
     with threadpool_limits(config.jobs):
-        losses = victim_losses(algorithm, model, victims=victims, progress=progress, **config.accounting)
+        losses = sensitivity_by_victim(algorithm, model, victims=victims, progress=progress, **config.accounting)
     nodes = model.attackers(algorithm)
     return {nodes: model}, {nodes: losses}
 
@@ -122,7 +122,7 @@ class Account:
     named: Named
     algorithm: LinearAlgorithm
     models: Mapping[Nodes, TrustModel]
-    losses: Mapping[Nodes, Sequence[VictimLoss]]
+    losses: Mapping[Nodes, Sequence[VictimSensitivity]]
     victims: Sequence[int] | None
     each: Mapping[Any, float] | None = None
 
@@ -156,16 +156,16 @@ class Account:
         return () if self.config.all_attackers else next(iter(self.losses))
 
     @property
-    def everything(self) -> list[VictimLoss]:
+    def everything(self) -> list[VictimSensitivity]:
         """All losses."""
         return [loss for losses in self.losses.values() for loss in losses]
 
     @property
     def adaptive(self) -> bool:
-        """Whether all numbers for fixed gradients hold for training."""
+        """Whether all numbers for non-adaptive gradients hold for training."""
         return all(loss.adaptive for loss in self.everything)
 
-    def worst(self, *, adaptive: bool) -> tuple[Nodes, VictimLoss]:
+    def worst(self, *, adaptive: bool) -> tuple[Nodes, VictimSensitivity]:
         """Who attacks and who loses most."""
         return max(
             ((nodes, loss) for nodes, losses in self.losses.items() for loss in losses),
@@ -194,12 +194,12 @@ class Account:
         model = self.models[worst] if same else self.named.model(str(under))  # under which the worst loss arises
         question = Question(model, **config.protected | config.accounting)
         if same and self.victims is None:
-            losses = PrivacyLosses.of_victim_losses(self.algorithm, question, self.losses[worst])
+            losses = PrivacyLosses.of_victim_sensitivities(self.algorithm, question, self.losses[worst])
         else:  # noise is for all victims, whoever is asked about
             losses = PrivacyLosses.of(self.algorithm, question)
         return losses.calibrate(**target).noise_std
 
-    def mu(self, loss: VictimLoss, adaptive: bool) -> float:
+    def mu(self, loss: VictimSensitivity, adaptive: bool) -> float:
         """Of one loss at this noise."""
         shift = gaussian.record_shift(self.config.adjacency, self.config.clip_norm)
         return _mu(loss.number(adaptive=adaptive).value, shift, self.noise_std)
@@ -234,7 +234,7 @@ class Account:
         """The guarantee of the worst victim, for adaptive gradients."""
         nodes, loss = self.worst(adaptive=True)
         question = Question(self.models[nodes], **self.config.protected)
-        losses = PrivacyLosses.of_victim_losses(self.algorithm, question, [loss])
+        losses = PrivacyLosses.of_victim_sensitivities(self.algorithm, question, [loss])
         (guarantee,) = losses.by_victim(self.noise_std)
         return str(guarantee.at_delta(self.config.delta))
 
@@ -243,7 +243,7 @@ class Account:
         among = [self.named.labels[u] for u in sorted(set(self.victims or []) & inside)]
         notes = [f"{label} is one of the attackers: its loss is infinite." for label in among]
         infinite = [loss for loss in self.everything if math.isinf(loss.sensitivity_squared)]
-        leaks = dict.fromkeys(loss.fixed.why for loss in infinite if loss.victim not in inside)
+        leaks = dict.fromkeys(loss.non_adaptive_sensitivity.why for loss in infinite if loss.victim not in inside)
         notes += [f"Infinite loss: {why}." for why in list(leaks)[:3] if why]
         if self.noise_std == 0:
             notes.append("noise_std is 0: no number is finite where the view depends on the record at all.")
@@ -259,7 +259,7 @@ _mu = functools.cache(gaussian.mu_from_noise_std)
 
 BY = "the bins' pair"
 WITHOUT_MU = (
-    "Secret batches have epsilon at delta and no mu: mu and sensitivities are null. Every message counts as seen, and "
+    "Balls-in-bins has epsilon at delta and no mu: mu and sensitivities are null. Every message counts as seen, and "
     "gradients may be adaptive."
 )
 
@@ -351,7 +351,7 @@ def bins_account(
 
 
 def made_for(config: AccountConfig) -> dict[str, Any]:
-    """What builders of mechanisms of secret batches take besides: what the target asks of encoders."""
+    """What builders of mechanisms of balls-in-bins take besides: what the target asks of encoders."""
     if config.epsilon is None:
         return {}
     target = {"epsilon": config.epsilon, **config.values("delta", "adjacency")}

@@ -17,7 +17,7 @@ from .. import extensions, files
 from ..check import FloatArray
 from ..pictures.style import write_figure
 from ..privacy import gaussian
-from ..privacy.victim_loss import VictimLoss, victim_losses
+from ..privacy.victim_sensitivity import VictimSensitivity, sensitivity_by_victim
 from ..runs import privacy_plots as pictures
 from ..runs.output import rounded_up
 from ..runs.pairwise_losses import pairwise_matrix
@@ -47,7 +47,7 @@ def _write_of_bins(account: BinsAccount, folder: Path) -> None:
     at = np.array([hops.get(u, 0) for u in account.epsilons], dtype=np.intp)
     measure = f"ε at δ = {answer['delta']:g}"
     curve = pictures.Curve(
-        pictures.FIXED, "secret batches", "also for training", at, np.array(list(account.epsilons.values()))
+        pictures.FIXED, "balls-in-bins", "also for training", at, np.array(list(account.epsilons.values()))
     )
     title = f"What {who} learns of each node" if who else f"What each node loses under trust model {answer['trust']}"
     words: dict[str, Any] = {"title": title, "caption": str(account.guarantee).replace("\n", "; "), "measure": measure}
@@ -75,7 +75,7 @@ class Pictures:
         write_figure(folder, "graph", self.coloured_graph())
         if self.many:
             single = {nodes[0]: losses for nodes, losses in self.losses.items()}
-            of: dict[str, Callable[[VictimLoss], float]] = {
+            of: dict[str, Callable[[VictimSensitivity], float]] = {
                 "mu": functools.partial(self.mu, adaptive=False),
                 "mu_adaptive": functools.partial(self.mu, adaptive=True),
             }
@@ -102,32 +102,34 @@ class Pictures:
             curves = [pictures.Curve(pictures.FIXED, "ours", "also for training (adaptive)", hops, fixed)]
         else:
             curves = [
-                pictures.Curve(pictures.FIXED, "ours, fixed", "gradients fixed in advance", hops, fixed),
+                pictures.Curve(pictures.FIXED, "ours, fixed", "non-adaptive gradients", hops, fixed),
                 pictures.Curve(pictures.ADAPTIVE, "ours, adaptive", f"training; by {', '.join(by)}", hops, adaptive),
             ]
         curves += self._published_curves() if placed else []
-        local = max(loss.sensitivity_squared for loss in victim_losses(self.algorithm, LDP(), method="certified"))
+        local = max(
+            loss.sensitivity_squared for loss in sensitivity_by_victim(self.algorithm, LDP(), method="certified")
+        )
         details: dict[str, Any] = {"caption": self._caption(), "local": local * self.unit}
         if not placed:
             return pictures.plot_by_victim(curves, title=self._unplaced(), **details)
         return pictures.plot_by_distance(curves, title=self._finding(hops, fixed), **details)
 
     def coloured_graph(self) -> Any:
-        """graph: colours are mu for gradients fixed in advance; of all attackers the one that learns most in sum."""
+        """graph: colours are mu for non-adaptive gradients; of all attackers the one that learns most in sum."""
         of: dict[Nodes, FloatArray] = {}
         for nodes, losses in self.losses.items():
             of[nodes] = np.full(self.algorithm.num_nodes, math.nan)
             of[nodes][[loss.victim for loss in losses]] = [self.mu(loss, False) for loss in losses]
         nodes = max(of, key=lambda key: of[key][np.isfinite(of[key])].sum())
         choice = ", who learns most in sum," if self.many else ""
-        kind = "" if self.answer["adaptive"] else " Colours are for gradients fixed in advance."
+        kind = "" if self.answer["adaptive"] else " Colours are for non-adaptive gradients."
         title = f"What {self._attacker(nodes)}{choice} learns of each node" if nodes else self._unplaced()
         caption = f"{self._setting()}{kind}"
         return pictures.plot_graph(self.account.graph.networkx(), of[nodes], nodes, title=title, caption=caption)
 
     def heat_map(self, mu: FloatArray) -> Any:
         """pairwise: mu of every victim against every attacker."""
-        kind = "" if self.answer["adaptive"] else " For gradients fixed in advance."
+        kind = "" if self.answer["adaptive"] else " For non-adaptive gradients."
         title = f"Who learns what of whom: {self.answer['mechanism']} on {self.answer['graph']}"
         return pictures.plot_pairwise(mu, self.labels, title=title, caption=f"{self._setting()}{kind}")
 
@@ -168,7 +170,7 @@ class Pictures:
         if not falling:
             return f"What {self._attacker()} learns of a node, by distance"
         first, last = groups[0], groups[-1]
-        fixed = "" if self.answer["adaptive"] else " (fixed gradients)"
+        fixed = "" if self.answer["adaptive"] else " (non-adaptive gradients)"
         two_digits = float(f"{first.mean / last.mean:.2g}")
         if two_digits >= 1e6:
             ratio = f"over $10^{{{math.floor(math.log10(two_digits))}}}$-fold"

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ..metrics import WORDS, is_accuracy
+from ..metrics import WORDS, is_accuracy, result_key
 from ..runs.comparison_config import ComparisonConfig
 from ..runs.output import largest_epsilon, mu_rounded_up, rounded_up
 from . import terminal
@@ -57,16 +57,19 @@ def _show(result: dict[str, Any], picture: Path) -> None:
     table = terminal.table(("mechanism", *numbers), title=title, right=numbers)
     for row in result["mechanisms"]:
         objective, error = row["objective"], f" ± {row['objective_error']:,.0f}" if "objective_error" in row else ""
-        loss = terminal.plus_minus(row["final_loss_mean"], row["final_loss_std"], count, ".3f")
+        loss = terminal.plus_minus(row["final_test_loss_mean"], row["final_test_loss_std"], count, ".3f")
         table.add_row(
             row["label"],
-            f"diverged ({len(row['diverged'])} of {count})" if row["final_loss_mean"] is None else loss,
+            f"diverged ({len(row['diverged'])} of {count})" if row["final_test_loss_mean"] is None else loss,
             terminal.plus_minus(row["final_accuracy_mean"], row["final_accuracy_std"], count, ".1%"),
             f"{row['injected_noise_std']:.3g}",
             *[f"{objective:,.0f}{error}" if isinstance(objective, float) else str(objective)] * with_objective,
             *(
                 terminal.plus_minus(
-                    row[f"final_{name}_mean"], row[f"final_{name}_std"], count, ".1%" if is_accuracy(name) else ".3g"
+                    row[f"{result_key('final', name)}_mean"],
+                    row[f"{result_key('final', name)}_std"],
+                    count,
+                    ".1%" if is_accuracy(name) else ".3g",
                 )
                 for name in measured
             ),
@@ -90,7 +93,7 @@ def _target(result: dict[str, Any]) -> str:
     words = [] if mu is None else [f"mu = {mu_rounded_up(mu)}"]
     if epsilon is not None:
         words.append(f"epsilon = {rounded_up(epsilon)} at delta = {result['delta']:g}")
-    return ", ".join([*words, *["secret batches"] * (mu is None)])
+    return ", ".join([*words, *["balls-in-bins"] * (mu is None)])
 
 
 def _show_several(result: dict[str, Any], out: Path) -> None:

@@ -21,12 +21,12 @@ PER_NODE = ("mafalda-l", "mafalda-classes")
 SECRET = "mafalda-bins"
 TEMPORAL = ("mafalda", SECRET, *PER_NODE, "d-mf", "bsr")
 SPATIAL = ("corn", "corn-pairwise", "decor")
-BOTH = ("time-space", "adapted", "space-time")
+BOTH = ("kronecker", "per-mode", "joint")
 FORMS = ("toeplitz", "banded", "buffered", "inverse", "banded-inverse")  # as factorization.FORMS, which a test holds
-BIN_FORMS = FORMS[:2]  # those that are searched for secret batches too
+BIN_FORMS = FORMS[:2]  # those that are searched for balls-in-bins too
 IGNORED = (  # by which mechanisms (none: all over time) which fields, and why
     ((), "coalition groups max_inverse_diagonal horizon", "it is noise over time"),
-    ([SECRET], "tolerance max_iterations device objective", "it has one search"),
+    ([SECRET], "tolerance max_iterations device counted_models", "it has one search"),
     (SPATIAL, "epochs period device", "it is noise over nodes, fresh in every step"),
     (SPATIAL[1:], "solver tolerance max_iterations", "it searches one ratio, with no solver"),
     (SPATIAL[1:], "groups", "it has one seed per edge; for other groups use --mechanism corn"),
@@ -35,7 +35,7 @@ IGNORED = (  # by which mechanisms (none: all over time) which fields, and why
     (BOTH, "horizon", "its steps are epochs x period"),
     (BOTH, "solver device", "it has one solver, on the CPU"),
     ((*PER_NODE, SECRET, *SPATIAL, *BOTH), "probes probe_seed", "its error Gram is never estimated"),
-    (BOTH[1:], "coalition groups", "it has one seed for all; for groups use time-space"),
+    (BOTH[1:], "coalition groups", "it has one seed for all; for groups use kronecker"),
 )
 
 
@@ -54,8 +54,8 @@ class FactorizeConfig(OnGraph):
     mechanism: Annotated[
         str,
         Option(
-            "Over time: mafalda, mafalda-bins (secret batches), mafalda-classes, mafalda-l, d-mf, bsr, file:FILE. "
-            "Over nodes: corn, corn-pairwise, decor. Over both: time-space, adapted, space-time.",
+            "Over time: mafalda, mafalda-bins (under balls-in-bins), mafalda-classes, mafalda-l, d-mf, bsr, file:FILE. "
+            "Over nodes: corn, corn-pairwise, decor. Over both: kronecker, per-mode, joint.",
             metavar="NAME",
         ),
     ] = "mafalda"
@@ -64,11 +64,11 @@ class FactorizeConfig(OnGraph):
     participation: options.Batches = "cyclic"
     epsilon: Annotated[
         float | None,
-        Option("Secret batches: the encoder is best at the noise that meets this at --delta.", rule="positive"),
+        Option("Balls-in-bins: the encoder is best at the noise that meets this at --delta.", rule="positive"),
     ] = None
     delta: options.Delta = 1e-6
     adjacency: options.Adjacency = "replace-one"
-    objective: Annotated[str, Option("Which models count: post-average, or message (before averaging).")] = (
+    counted_models: Annotated[str, Option("Which models count: post-average, or message (before averaging).")] = (
         "post-average"
     )
     error_weights: Annotated[
@@ -82,15 +82,17 @@ class FactorizeConfig(OnGraph):
     release_model: options.ReleaseModel = "last"
     momentum: options.Momentum = 0.0
     weight_decay: options.WeightDecay = 0.0
-    lr: Annotated[float, Option("Learning rate: counts with weight decay; the loss is in units of its square.")] = 1.0
+    lr: Annotated[
+        float, Option("Learning rate: counts with weight decay; the objective is in units of its square.")
+    ] = 1.0
     tolerance: Annotated[
-        float | None, Option("Certified relative gap to reach; default 1e-4, for adapted and seed groups 1e-3.")
+        float | None, Option("Certified relative gap to reach; default 1e-4, for per-mode and seed groups 1e-3.")
     ] = None
     solver: Annotated[
         str,
         Option(
             "dense (dual, L-BFGS) or autodiff (torch); corn with groups: newton or conic. mafalda over many steps, the "
-            "best of a form: toeplitz, banded (these two for secret batches too), buffered, inverse, banded-inverse."
+            "best of a form: toeplitz, banded (these two for balls-in-bins too), buffered, inverse, banded-inverse."
         ),
     ] = "dense"
     bandwidth: Annotated[
@@ -100,12 +102,12 @@ class FactorizeConfig(OnGraph):
     buffers: Annotated[int, Option("buffered: exponentials.", least=1)] = 6
     max_iterations: Annotated[int, Option("Iterations after which to stop.", least=1)] = 5000
     coalition: Annotated[
-        int, Option("corn, decor, time-space: any Q nodes pool all they know; 0: none.", metavar="Q")
+        int, Option("corn, decor, kronecker: any Q nodes pool all they know; 0: none.", metavar="Q")
     ] = 0
     groups: Annotated[
         Path | None,
         Option(
-            "corn, time-space: who shares a seed, a JSON list of lists of node labels; default all nodes, or with "
+            "corn, kronecker: who shares a seed, a JSON list of lists of node labels; default all nodes, or with "
             "--coalition both ends of every edge.",
             metavar="FILE.json",
         ),
@@ -142,7 +144,7 @@ class FactorizeConfig(OnGraph):
         self.weights  # noqa: B018 - parsed
 
     def _require_target(self, typed: Collection[str]) -> None:
-        """Secret batches have a target and one mechanism, which mafalda stands for; others have neither."""
+        """Balls-in-bins has a target and one mechanism, for which mafalda stands; the others have neither."""
         if self.participation == options.BINS:
             if self.mechanism not in ("mafalda", SECRET):
                 raise InvalidInput(
@@ -161,7 +163,7 @@ class FactorizeConfig(OnGraph):
             return
         if self.mechanism == SECRET:
             raise InvalidInput(
-                f"{SECRET} is made for secret batches; add --participation {options.BINS} --epsilon E, or take mafalda."
+                f"{SECRET} is made for balls-in-bins; add --participation {options.BINS} --epsilon E, or take mafalda."
             )
         for name in ("epsilon", "delta", "adjacency"):
             if name in typed or getattr(self, name) != getattr(type(self), name):
@@ -212,12 +214,12 @@ STOPPED_EXIT_CODE = 3
 
 @command(FactorizeConfig, "Keep the result; file:FILE names it later.", metavar="FILE")
 def factorize(config: FactorizeConfig, out: Path | None) -> Answer:
-    """Factorize the error of decentralized learning: loss, certified lower bound, gap.
+    """Factorize the error of decentralized learning: objective, certified lower bound, gap.
 
-    Over time (mafalda, d-mf, ...) and over time and nodes (time-space, ...) loss is sensitivity^2 tr(H X^-1), the
+    Over time (mafalda, d-mf, ...) and over time and nodes (kronecker, ...) objective is sensitivity^2 tr(H X^-1), the
     variance of the noise in all models together per unit of noise and coordinate. Over nodes (corn, corn-pairwise,
     decor) it is tr(W R W^T), R the covariance of one step, at [R^-1]_ii <= 1 for every node unless --max-inverse-
-    diagonal says otherwise; there are no epochs. For secret batches (--participation balls-in-bins --epsilon E) it is
+    diagonal says otherwise; there are no epochs. For balls-in-bins (--participation balls-in-bins --epsilon E) it is
     tr(H X^-1) with max M_rr = 1, and the root error is its root times the noise that meets the target. Where a
     mechanism is not the best of its kind the gap says what a better one would save. Exits with 3 when the solver
     stopped before the tolerance.
@@ -235,8 +237,8 @@ def _show(answer: dict[str, Any], out: Path | None) -> None:
         "nodes": f"{answer['nodes']:,}",
         **_shape(answer),
         "gossip": answer["gossip"],
-        "objective": answer["objective"],
-        "loss": _number(answer["loss"]) + _bar(answer),
+        "counted_models": answer["counted_models"],
+        "objective": _number(answer["objective"]) + _bar(answer),
         "lower bound": _number(answer["lower_bound"]),
         "gap": "inf" if isinstance(answer["gap"], str | None) else f"{answer['gap']:.2e}",
         "status": answer["status"],
@@ -247,7 +249,7 @@ def _show(answer: dict[str, Any], out: Path | None) -> None:
         table.add_row(name, value)
     terminal.say([table, _sentence(answer), *(f"Note: {note}" for note in answer["notes"])])
     if out is not None:
-        kind = "Covariance" if answer["steps"] is None else "Noise" if "independent_loss" in answer else "Encoder"
+        kind = "Covariance" if answer["steps"] is None else "Noise" if "independent_objective" in answer else "Encoder"
         terminal.say([f"{kind} kept in {out}; use it as the mechanism file:{out}."])
 
 
@@ -259,20 +261,20 @@ def _shape(answer: dict[str, Any]) -> dict[str, str]:
     if answer["error_weights"] is not None:
         rows["models that count"] = answer["error_weights"]
     if "root_error" in answer:
-        rows["secret bins"] = f"{answer['period']}, correlated at most {answer['correlation']:.3g}"
+        rows["balls-in-bins"] = f"{answer['period']}, correlated at most {answer['correlation']:.3g}"
         rows["target"] = f"epsilon = {answer['epsilon']:g} at delta = {answer['delta']:g}, {answer['adjacency']}"
         rows["noise std"] = _number(answer["noise_std"])
         rows["root error"] = f"{_number(answer['root_error'])} (at least {_number(answer['root_error_bound'])})"
-    if "independent_loss" not in answer:
+    if "independent_objective" not in answer:
         return rows
     rows["against"] = f"coalitions of {answer['coalition']}" if answer["coalition"] else "an outsider"
     if answer["steps"] is None:
         rows["[R^-1]_ii at most"] = f"{answer['max_inverse_diagonal']:g}"
     rows["shared seeds"] = f"{answer['groups']:,}"
     rows["private std"] = _number(answer["private_std"])
-    if answer.get("sigma_pair") is not None:
-        rows["pairwise std"] = _number(answer["sigma_pair"])
-    return {**rows, "loss of independent noise": _number(answer["independent_loss"])}
+    if answer.get("sigma_cor") is not None:
+        rows["pairwise std"] = _number(answer["sigma_cor"])
+    return {**rows, "objective of independent noise": _number(answer["independent_objective"])}
 
 
 def _number(value: float | str | None) -> str:
@@ -282,8 +284,8 @@ def _number(value: float | str | None) -> str:
 
 
 def _bar(answer: dict[str, Any]) -> str:
-    """The error bar of a loss that refers to an estimate."""
-    return f" +- {answer['loss_error']:.2g} (95 %)" if "loss_error" in answer else ""
+    """The error bar of an objective that refers to an estimate."""
+    return f" +- {answer['objective_error']:.2g} (95 %)" if "objective_error" in answer else ""
 
 
 def _sentence(answer: dict[str, Any]) -> str:
@@ -292,8 +294,8 @@ def _sentence(answer: dict[str, Any]) -> str:
         return "No finite gap is certified."
     share = f"{100 * max(gap, 0.0) / (1 + max(gap, 0.0)):.2g} %"
     noun = answer.get("bound_over", "encoder, of any shape,")
-    estimated = "loss_error" in answer
-    certified = f"No {noun} can save more than {share} of this loss (certified{' of the estimate' * estimated})."
+    estimated = "objective_error" in answer
+    certified = f"No {noun} can save more than {share} of this objective (certified{' of the estimate' * estimated})."
     if answer["status"] == FactorizeConfig.STOPPED:
         return f"Stopped before the tolerance; raise --max-iterations or --tolerance. {certified}"
     return certified

@@ -1,4 +1,4 @@
-"""What `mfdl factorize` answers: loss, lower bound and gap of noise over time, over nodes, or over both.
+"""What `mfdl factorize` answers: objective, lower bound and gap of noise over time, over nodes, or over both.
 
 In: a `FactorizeConfig`. Out: one JSON-ready dict, and the file that keeps the result.
 """
@@ -26,15 +26,15 @@ from ..factorization import (
     Factorization,
     FactorizationProblem,
     NodeFactorizations,
-    SpaceTimeFactorization,
     SpatialFactorization,
+    SpatioTemporalFactorization,
     StructuredFactorization,
 )
 from ..factorization.balls_in_bins_encoders import BinEncoder, BinFactorization
 from ..factorization.groups import Groups
 from ..factorization.setting import Setting
 from ..gossip import Gossip
-from ..objective import OBJECTIVES, Probes
+from ..objective import COUNTED_MODELS, Probes
 from ..participation import BallsInBins, Cyclic
 from ..privacy.sampled_exposures import noise_of_bins
 from ..progress import Progress, Silent, reporter
@@ -43,7 +43,7 @@ from ..runs.output import json_number, require_writable, versions
 from .factorize import PER_NODE, SECRET, SPATIAL, FactorizeConfig
 
 OF_BINS = ("noise_std", "root_error", "root_error_bound")
-OVER_NODES = ("max_inverse_diagonal", "sigma_local", "sigma_pair", "independent_loss", "bound_over")
+OVER_NODES = ("max_inverse_diagonal", "sigma_ldp", "sigma_cor", "independent_objective", "bound_over")
 
 
 def run_factorize(
@@ -66,7 +66,7 @@ def run_factorize(
     certified = solved.best if isinstance(solved, BallsInBinsFactorization) else solved
     weights = job.counted["weights"]
     shared = {
-        **config.values("mechanism", "graph", "objective", "momentum", "weight_decay", "lr"),
+        **config.values("mechanism", "graph", "counted_models", "momentum", "weight_decay", "lr"),
         "error_weights": None if weights is None else weights.describe(),
         "graph_hash": graphs.content_hash(graph),
         "gossip": gossip.name,
@@ -83,7 +83,7 @@ def run_factorize(
     return {
         **shared,
         "nodes": gossip.num_nodes,
-        **{name: json_number(getattr(certified, name)) for name in ("loss", "lower_bound", "gap")},
+        **{name: json_number(getattr(certified, name)) for name in ("objective", "lower_bound", "gap")},
         "status": certified.status,
         "iterations": certified.iterations,
         "seconds": seconds,
@@ -99,7 +99,7 @@ def _facts_of_bins(config: FactorizeConfig, solved: BallsInBinsFactorization) ->
         {
             "correlation": best.correlation,
             "noise_std": json_number(std),
-            "loss": best.loss,
+            "objective": best.objective,
             "lower_bound": best.lower_bound,
         }
         for _, std, best in solved.tried
@@ -130,15 +130,15 @@ def _facts(config: FactorizeConfig, solved: Certified) -> dict[str, Any]:
         "sensitivity": getattr(solved, "sensitivity", None),  # none where batches are secret
     }
     if isinstance(solved, EstimatedFactorization):
-        facts |= {"loss_error": solved.loss_error, **config.values("probes", "probe_seed")}
+        facts |= {"objective_error": solved.objective_error, **config.values("probes", "probe_seed")}
     if (of_structure := getattr(solved, "of_structure", None)) is not None:
         facts |= {"form": config.form, **of_structure}
-    if isinstance(solved, SpaceTimeFactorization):
+    if isinstance(solved, SpatioTemporalFactorization):
         facts |= {
             "coalition": solved.coalition_size,
             "groups": 1 if solved.space is None else len(solved.space.groups),
             "private_std": 0.0 if solved.space is None else math.sqrt(solved.space.private_variance),
-            "independent_loss": solved.independent_loss,
+            "independent_objective": solved.independent_objective,
             "bound_over": "noise over time and nodes, against an outsider,",
         }
     return facts
@@ -146,13 +146,13 @@ def _facts(config: FactorizeConfig, solved: Certified) -> dict[str, Any]:
 
 def _save(out: str | os.PathLike[str], job: Job, solved: Certified, grams: Any, header: dict[str, Any]) -> None:
     if not isinstance(solved, SpatialFactorization):
-        rate = f"constant, {job.config.lr:g}; H and loss are in units of its square"
+        rate = f"constant, {job.config.lr:g}; H and objective are in units of its square"
         header = {**header, "participation": job.made_for, "learning_rate": rate}
     factorization.save(out, solved, header=header, grams=grams)
 
 
 OfTime = Factorization | NodeFactorizations | StructuredFactorization | BinFactorization | BinEncoder
-Certified = OfTime | SpaceTimeFactorization | SpatialFactorization
+Certified = OfTime | SpatioTemporalFactorization | SpatialFactorization
 Solved = Certified | BallsInBinsFactorization
 
 
@@ -167,8 +167,8 @@ class Job:
         tolerance = config.tolerance
         if tolerance is None:
             grouped = factorization.default_tolerance(groups, config.coalition)
-            tolerance = factorization.ADAPTED_TOLERANCE if config.mechanism == "adapted" else grouped
-        self.counted: dict[str, Any] = {"weights": config.weights, "objective": config.objective}
+            tolerance = factorization.PER_MODE_TOLERANCE if config.mechanism == "per-mode" else grouped
+        self.counted: dict[str, Any] = {"weights": config.weights, "counted_models": config.counted_models}
         self.limits: dict[str, Any] = {"tolerance": tolerance, "max_iterations": config.max_iterations}
 
     @property
@@ -200,10 +200,10 @@ class Job:
         noise_std = noise_of_bins(bins=config.period, **target)
         options: dict[str, Any] = {"weights": config.weights, "progress": self.progress}
         options |= {"form": config.solver, "bandwidth": config.bandwidth}
-        return factorization.factorize_bins(self.dynamics, config.epochs, config.period, noise_std, **options)
+        return factorization.factorize_balls_in_bins(self.dynamics, config.epochs, config.period, noise_std, **options)
 
     def _of_form(self, form: str) -> StructuredFactorization:
-        require_one_of("objective", self.config.objective, OBJECTIVES)
+        require_one_of("counted_models", self.config.counted_models, COUNTED_MODELS)
         config = self.config
         limit: dict[str, Any] = {"max_iterations": config.max_iterations}
         return factorization.factorize_long(
@@ -236,18 +236,18 @@ class Job:
             **common,
         )
 
-    def _over_both(self) -> SpaceTimeFactorization:
+    def _over_both(self) -> SpatioTemporalFactorization:
         scheme, common = self.participation, {**self.counted, **self.limits, "progress": self.progress}
-        if self.config.mechanism == "time-space":
+        if self.config.mechanism == "kronecker":
             common |= {"coalition_size": self.config.coalition, "groups": self.groups}
-            return factorization.optimal_time_space(self.dynamics, scheme, **common)
-        adapted = self.config.mechanism == "adapted"
-        solve = factorization.optimal_adapted if adapted else factorization.optimal_space_time
+            return factorization.optimal_kronecker(self.dynamics, scheme, **common)
+        per_mode = self.config.mechanism == "per-mode"
+        solve = factorization.optimal_per_mode if per_mode else factorization.optimal_joint
         return solve(self.dynamics, scheme, **common)
 
     def _over_time(self, mechanism: str) -> tuple[Factorization | NodeFactorizations, FloatArray]:
         check.positive(tolerance=self.limits["tolerance"])
-        require_one_of("objective", self.config.objective, OBJECTIVES)
+        require_one_of("counted_models", self.config.counted_models, COUNTED_MODELS)
         require_one_of("solver", self.config.solver, factorization.SOLVERS)
         if mechanism in PER_NODE:
             return self._best_per_node(by_class=mechanism == "mafalda-classes")
@@ -260,8 +260,8 @@ class Job:
         noise = build(mechanism, self.dynamics, self.participation).noise.causal
         if noise is None or noise.fresh or noise.factor is not None:
             raise InvalidInput(
-                f"{mechanism} holds noise correlated over nodes, whose loss and bound are in the file; factorize puts "
-                "encoders to the test. Use it as a mechanism of `mfdl compare` or `mfdl account`."
+                f"{mechanism} holds noise correlated over nodes, whose objective and bound are in the file; factorize "
+                "puts encoders to the test. Use it as a mechanism of `mfdl compare` or `mfdl account`."
             )
         C = np.asarray(noise.written.array)
         return self._judged_shared(C) if noise.shared else self._judged_per_node(C)
@@ -271,7 +271,7 @@ class Job:
         try:
             solved = factorization.prefix_sum_encoder(self.participation, progress=self.progress, **limits)
             return self._judged_shared(solved.encoder)
-        except factorization.NotConverged as error:  # still a valid encoder, and its loss is what it is
+        except factorization.NotConverged as error:  # still a valid encoder, and its objective is what it is
             fixed, gram = self._judged_shared(error.factorization.encoder)
             note = "the prefix-sum encoder itself stopped before the tolerance"
             return dataclasses.replace(fixed, status=self.config.STOPPED, notes=(*fixed.notes, note)), gram

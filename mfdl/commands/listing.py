@@ -29,9 +29,9 @@ def mechanisms(
     as_json: terminal.Json = False,
 ) -> None:
     """List the mechanisms with their parameters (`--set key=value`), intended trust model, source and erratum."""
-    from ..algorithms.registry import MECHANISMS, OF_SECRET_BINS
+    from ..algorithms.registry import MECHANISMS, OF_BALLS_IN_BINS
 
-    every = {**MECHANISMS, **OF_SECRET_BINS}
+    every = {**MECHANISMS, **OF_BALLS_IN_BINS}
     names = list(every) if mechanism is None else list(split(mechanism))
     for name in names or [""]:
         require_one_of("mechanism", name, every)

@@ -84,7 +84,7 @@ def _tell(result: dict[str, Any], as_json: bool, *, seen: bool = False) -> None:
         terminal.say([f"Tracebacks: {Path(result['out']) / 'failed'}; the next `mfdl sweep` tries these cells again."])
     for budget in result["converted"]:
         target = f"epsilon = {rounded_up(budget['epsilon'])} at delta = {budget['delta']:g}"
-        terminal.say([f"Secret batches have no mu: theirs is {target}, what mu = {budget['mu']:g} gives."])
+        terminal.say([f"Balls-in-bins has no mu; the budget is {target}, what mu = {budget['mu']:g} gives."])
     if result["rows"] and not seen:
         terminal.say([terminal.grid(result["rows"])])
     if not seen:

@@ -99,7 +99,7 @@ def grid(rows: Sequence[dict[str, Any]]) -> Table:
             _budget(row["mu"]),
             *[rounded_up(row["epsilon"])] * secret,
             f"{row['lr']:g}",
-            diverged or plus_minus(row["final_loss_mean"], row["final_loss_std"], count, ".3f"),
+            diverged or plus_minus(row["final_test_loss_mean"], row["final_test_loss_std"], count, ".3f"),
             plus_minus(row["final_accuracy_mean"], row["final_accuracy_std"], count, ".1%"),
         )
     return filled

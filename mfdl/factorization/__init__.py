@@ -2,13 +2,13 @@
 
 `temporal` correlates a node's noise over the steps (an encoder C; `nodes`: one for each of them; `long_runs`: with
 structure, for many steps; `balls_in_bins_encoders`), `node_covariances` correlates the noise of one step over the nodes
-(a covariance R, made from the seeds of `groups`; `pairwise_covariance`: alike on every edge), `space_time` over both at
-once. `saved_factorization` keeps any of them with the header that says what it was made for.
+(a covariance R, made from the seeds of `groups`; `pairwise_covariance`: alike on every edge), `spatio_temporal` over
+both at once. `saved_factorization` keeps any of them with the header that says what it was made for.
 """
 
 from mfdl_solvers import Factorization, FactorizationProblem, NotConverged, causal_encoder
 
-from .balls_in_bins_encoders import CORRELATIONS, BallsInBinsFactorization, factorize_bins
+from .balls_in_bins_encoders import CORRELATIONS, BallsInBinsFactorization, factorize_balls_in_bins
 from .groups import checked_groups, edge_groups, read_groups
 from .long_runs import FORMS, StructuredFactorization, evaluate_long, factorize_long
 from .nodes import (
@@ -22,12 +22,12 @@ from .nodes import (
 from .pairwise_covariance import PairwisePrice, optimal_pairwise
 from .saved_factorization import SavedFactorization, load, save
 from .seeded_covariances import COVARIANCE_SOLVERS, SpatialFactorization, default_tolerance, optimal_covariance
-from .space_time import (
-    ADAPTED_TOLERANCE,
-    SpaceTimeFactorization,
-    optimal_adapted,
-    optimal_space_time,
-    optimal_time_space,
+from .spatio_temporal import (
+    PER_MODE_TOLERANCE,
+    SpatioTemporalFactorization,
+    optimal_joint,
+    optimal_kronecker,
+    optimal_per_mode,
 )
 from .temporal import (
     PREFIX_SUM_TOLERANCE,
@@ -44,10 +44,10 @@ from .temporal import (
 )
 
 __all__ = [
-    "ADAPTED_TOLERANCE",
     "CORRELATIONS",
     "COVARIANCE_SOLVERS",
     "FORMS",
+    "PER_MODE_TOLERANCE",
     "PREFIX_SUM_TOLERANCE",
     "SOLVERS",
     "BallsInBinsFactorization",
@@ -60,8 +60,8 @@ __all__ = [
     "NotConverged",
     "PairwisePrice",
     "SavedFactorization",
-    "SpaceTimeFactorization",
     "SpatialFactorization",
+    "SpatioTemporalFactorization",
     "StructuredFactorization",
     "causal_encoder",
     "checked_groups",
@@ -72,16 +72,16 @@ __all__ = [
     "evaluate_long",
     "evaluate_nodes",
     "factorize",
-    "factorize_bins",
+    "factorize_balls_in_bins",
     "factorize_classes",
     "factorize_long",
     "factorize_nodes",
     "load",
-    "optimal_adapted",
     "optimal_covariance",
+    "optimal_joint",
+    "optimal_kronecker",
     "optimal_pairwise",
-    "optimal_space_time",
-    "optimal_time_space",
+    "optimal_per_mode",
     "prefix_sum_encoder",
     "prefix_sum_gram",
     "problem",

@@ -1,9 +1,9 @@
 """Noise correlated over time for balls-in-bins: from dynamics, bins and error weights to an encoder.
 
 Each record draws one of b bins secretly and takes part in the steps t = bin mod b, so what counts of an encoder is
-M = (|C| E)^T (|C| E), and what noise it needs is a number of M that an accountant says. `factorize_bins` solves for
-several bounds on the off-diagonal of M and keeps the encoder whose noise, at the scale that the accountant asks for,
-costs the models least: among all encoders, or for many steps among those of a form with structure.
+M = (|C| E)^T (|C| E), and what noise it needs is a number of M that an accountant says. `factorize_balls_in_bins`
+solves for several bounds on the off-diagonal of M and keeps the encoder whose noise, at the scale that the accountant
+asks for, costs the models least: among all encoders, or for many steps among those of a form with structure.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ FORM_CORRELATIONS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.45)
 """Those of forms with structure: with many bins less correlation pays."""
 DENSE = "dense"
 BIN_FORMS = (DENSE, "toeplitz", "banded")
-"""What `factorize_bins` searches among."""
+"""What `factorize_balls_in_bins` searches among."""
 
 BIN_STOPPING = Stopping(tolerance=1e-4, max_iterations=1200)
 
@@ -90,7 +90,7 @@ class BallsInBinsFactorization:
         return self.noise_std * math.sqrt(self.best.lower_bound)
 
 
-def factorize_bins(
+def factorize_balls_in_bins(
     dynamics: Dynamics,
     epochs: int,
     bins: int,
@@ -192,4 +192,4 @@ def _of_form(
 
 def _error(tried: tuple[float, float, BinFactorization | BinEncoder]) -> float:
     _, std, solved = tried
-    return std**2 * solved.loss
+    return std**2 * solved.objective

@@ -1,8 +1,8 @@
 """Noise over many steps: the best encoder of a form with structure, against gossip, without an array of T x T.
 
 In: what `factorize` takes. Out: an encoder (`mfdl.factorization.encoders`) that `CausalNoise` and `mf_dsgd` take,
-with loss, a certified lower bound on the loss of any encoder, and their gap. The error Gram is known by the spectral
-measure of the gossip alone: each of its eigenvalues is a scalar recursion.
+with objective, a certified lower bound on the objective of any encoder, and their gap. The error Gram is known by the
+spectral measure of the gossip alone: each of its eigenvalues is a scalar recursion.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def best_of_form(
     participation: Participation,
     *,
     weights: ErrorWeights | None = None,
-    objective: str = "post-average",
+    counted_models: str = "post-average",
     max_iterations: int = USUAL_ITERATIONS,
     progress: Progress = "auto",
     measure: SpectralMeasure | None = None,
@@ -62,7 +62,7 @@ def best_of_form(
 
     Args, Raises: as `factorize_long`.
     """
-    setting = Setting(dynamics, participation, weights=weights, objective=objective)
+    setting = Setting(dynamics, participation, weights=weights, counted_models=counted_models)
     chosen = _form(participation, form, bandwidth, buffers)
     limit = integer_at_least(1, max_iterations=max_iterations)
     cost, patterns = mode_cost(setting, measure), spaced_patterns(participation)
@@ -77,7 +77,7 @@ def factorize_long(
     participation: Participation,
     *,
     weights: ErrorWeights | None = None,
-    objective: str = "post-average",
+    counted_models: str = "post-average",
     max_iterations: int = USUAL_ITERATIONS,
     progress: Progress = "auto",
     measure: SpectralMeasure | None = None,
@@ -85,11 +85,11 @@ def factorize_long(
     buffers: int = USUAL_BUFFERS,
     form: str = "toeplitz",
 ) -> StructuredFactorization:
-    """The best encoder of a form, with loss, certified lower bound and gap; status "stationary".
+    """The best encoder of a form, with objective, certified lower bound and gap; status "stationary".
 
     Args:
         dynamics, participation: what trains, and who takes part when.
-        weights, objective: which models count; default all alike, after averaging ("message": before).
+        weights, counted_models: which models count; default all alike, after averaging ("message": before).
         max_iterations: of the search. There is no tolerance: the gap says what another encoder may save at most.
         measure: of one step's averaging, where it is not that of `NoiseObjective.spectral_measure`.
         bandwidth: diagonals of C or of its inverse; default as many as uses of a record are apart, and at most 32 of a
@@ -107,7 +107,7 @@ def factorize_long(
         whatever the modes), and T modes^2 for the bound; up to DENSE_BOUND_STEPS a dense factorization besides, whose
         bound is the better one for several uses.
     """
-    setting = Setting(dynamics, participation, weights=weights, objective=objective)
+    setting = Setting(dynamics, participation, weights=weights, counted_models=counted_models)
     chosen = _form(participation, form, bandwidth, buffers)
     limit = integer_at_least(1, max_iterations=max_iterations)
     cost, patterns = mode_cost(setting, measure), spaced_patterns(participation)
@@ -121,7 +121,7 @@ def factorize_long(
 def evaluate_long(
     setting: Setting, encoder: Encoder, *, measure: SpectralMeasure | None = None
 ) -> StructuredFactorization:
-    """A given encoder in a setting: loss at unit sensitivity, lower bound, status "fixed".
+    """A given encoder in a setting: objective at unit sensitivity, lower bound, status "fixed".
 
     Raises: as `factorize_long`.
     """
@@ -143,9 +143,13 @@ def _bounded(setting: Setting, solved: StructuredFactorization) -> StructuredFac
     """With the lower bound of the dense problem, where its arrays are small."""
     if setting.participation.num_steps > DENSE_BOUND_STEPS:
         return solved
-    posed = problem(setting.dynamics, setting.participation, weights=setting.weights, objective=setting.objective)
+    posed = problem(
+        setting.dynamics, setting.participation, weights=setting.weights, counted_models=setting.counted_models
+    )
     dense = mfdl_solvers.solve(posed, Stopping(DENSE_BOUND_TOLERANCE, DENSE_BOUND_ITERATIONS))
-    bound = min(solved.loss, max(solved.lower_bound, dense.lower_bound))  # rounding alone can lift it above the loss
+    bound = min(
+        solved.objective, max(solved.lower_bound, dense.lower_bound)
+    )  # rounding alone can lift it above the objective
     return dataclasses.replace(solved, lower_bound=bound)
 
 

@@ -49,9 +49,9 @@ class NodeFactorizations:
         return np.stack([f.encoder for f in self.nodes])
 
     @property
-    def loss(self) -> float:
+    def objective(self) -> float:
         """Sum over nodes."""
-        return sum(f.loss for f in self.nodes)
+        return sum(f.objective for f in self.nodes)
 
     @property
     def lower_bound(self) -> float:
@@ -60,8 +60,8 @@ class NodeFactorizations:
 
     @property
     def gap(self) -> float:
-        """loss / lower_bound - 1."""
-        return relative_gap(self.loss, self.lower_bound)
+        """objective / lower_bound - 1."""
+        return relative_gap(self.objective, self.lower_bound)
 
     @property
     def status(self) -> str:
@@ -91,7 +91,7 @@ def factorize_nodes(
     participation: Participation,
     *,
     weights: ErrorWeights | None = None,
-    objective: str = "post-average",
+    counted_models: str = "post-average",
     tolerance: float | None = None,
     max_iterations: int = 5000,
     progress: Progress = "auto",
@@ -104,9 +104,9 @@ def factorize_nodes(
 
     Args: as for `factorize`; progress: a function is called after each solution.
     Raises: NotConverged; UnsupportedMechanism: a node's patterns not disjoint; InvalidInput: a participation for
-        another number of nodes, a loss beyond float64.
+        another number of nodes, an objective beyond float64.
     """
-    setting = Setting(dynamics, participation, weights=weights, objective=objective)
+    setting = Setting(dynamics, participation, weights=weights, counted_models=counted_models)
     labels = _labels_of_nodes(participation, dynamics.num_nodes)
     turns = _Turns(checked_stopping(USUAL_TOLERANCE if tolerance is None else tolerance, max_iterations), allow_stopped)
     grams, began = setting.noise_objective.over_steps_of_nodes(), time.perf_counter()
@@ -137,7 +137,7 @@ def factorize_classes(
     participation: Participation,
     *,
     weights: ErrorWeights | None = None,
-    objective: str = "post-average",
+    counted_models: str = "post-average",
     tolerance: float | None = None,
     max_iterations: int = 5000,
     progress: Progress = "auto",
@@ -146,20 +146,21 @@ def factorize_classes(
 ) -> ClassFactorizations:
     """One encoder per class of nodes, the best for the sum H_c of its nodes' error Grams.
 
-    Under LDP each encoder has sensitivity 1 whatever the classes, so the loss lies between that of an encoder per node
-    and, where all share a participation, that of one for all, up to the tolerance.
+    Under LDP each encoder has sensitivity 1 whatever the classes, so the objective lies between that of an encoder per
+    node and, where all share a participation, that of one for all, up to the tolerance.
 
     Args:
         labels: an integer per node, shape (n,); nodes with one label and one participation are a class. Default
             `degree_labels`: nodes with equally many neighbours.
         the others: as for `factorize_nodes`.
 
-    Returns: ClassFactorizations; loss = sum over classes of sensitivity^2 tr(H_c X_c^-1), the lower bound likewise.
+    Returns: ClassFactorizations; objective = sum over classes of sensitivity^2 tr(H_c X_c^-1), the lower bound
+        likewise.
     Raises: NotConverged; UnsupportedMechanism: a node's patterns not disjoint; InvalidInput: labels or a participation
         for another number of nodes.
     Cost: n Grams, one at a time, (classes) T^2 memory, and one solution per class.
     """
-    setting = Setting(dynamics, participation, weights=weights, objective=objective)
+    setting = Setting(dynamics, participation, weights=weights, counted_models=counted_models)
     turns = _Turns(checked_stopping(USUAL_TOLERANCE if tolerance is None else tolerance, max_iterations), allow_stopped)
     n, T = dynamics.num_nodes, participation.num_steps
     steps = _labels_of_nodes(participation, n)
@@ -233,8 +234,8 @@ class _Turns:
                 seen.append((H, labels, result))
             solutions.append(result)
             advance()
-        if not math.isfinite(sum(result.loss for result in solutions)):
-            raise InvalidInput("the loss of all nodes together is beyond float64; take smaller error weights.")
+        if not math.isfinite(sum(result.objective for result in solutions)):
+            raise InvalidInput("the objective of all nodes together is beyond float64; take smaller error weights.")
         return tuple(solutions)
 
 
@@ -246,7 +247,7 @@ def _solved(H: FloatArray, labels: NDArray[np.intp], stopping: Stopping, *, star
     X = np.diag(1.0 / np.bincount(labels)[labels])
     note = "the noise of some nodes reaches no counted model, so any encoder serves them: theirs is independent noise"
     return Factorization(
-        np.sqrt(X), X, loss=0.0, lower_bound=0.0, status=OPTIMAL, iterations=0, seconds=0.0, notes=(note,)
+        np.sqrt(X), X, objective=0.0, lower_bound=0.0, status=OPTIMAL, iterations=0, seconds=0.0, notes=(note,)
     )
 
 
@@ -270,7 +271,9 @@ def evaluate_nodes(
     began = time.perf_counter()
     encoders = check.finite_array(3, encoders=encoders)
     labels = _labels_of_nodes(participation, len(grams))
-    any_gram = np.eye(participation.num_steps)  # where no counted model meets the noise: its loss is set to 0 below
+    any_gram = np.eye(
+        participation.num_steps
+    )  # where no counted model meets the noise: its objective is set to 0 below
     posed = [FactorizationProblem(H if H.any() else any_gram, steps) for H, steps in zip(grams, labels, strict=True)]
     worst = max(p.sensitivity_squared(C.T @ C) for p, C in zip(posed, encoders, strict=True)) ** 0.5
     nodes = []
@@ -282,7 +285,7 @@ def evaluate_nodes(
                 unit,
                 encoder=C / worst,
                 gram=unit.gram * share**2,
-                loss=unit.loss / share**2 if H.any() else 0.0,
+                objective=unit.objective / share**2 if H.any() else 0.0,
                 sensitivity=unit.sensitivity * share,
             )
         )

@@ -21,7 +21,7 @@ from .seeded_covariances import ONE_SEED_TOLERANCE, SpatialFactorization, in_ran
 from .setting import solver_refusals
 
 LARGEST_RATIO = 1e8
-"""sigma_pair^2 times the largest Laplacian eigenvalue over sigma_local^2, at most: beyond, rounding eats the bound."""
+"""sigma_cor^2 times the largest Laplacian eigenvalue over sigma_ldp^2, at most: beyond, rounding eats the bound."""
 
 
 @solver_refusals()
@@ -31,12 +31,12 @@ def optimal_pairwise(
     coalition_size: int = 0,
     max_inverse_diagonal: float = 1.0,
     horizon: int = 1,
-    objective: str = "post-average",
+    counted_models: str = "post-average",
     weights: ErrorWeights | None = None,
 ) -> SpatialFactorization:
-    """The best covariance sigma_local^2 I + sigma_pair^2 L of DECOR at a given price of privacy.
+    """The best covariance sigma_ldp^2 I + sigma_cor^2 L of DECOR at a given price of privacy.
 
-    One ratio is searched; sigma_local then follows from the constraint exactly. q = 0 is the pairwise-constrained
+    One ratio is searched; sigma_ldp then follows from the constraint exactly. q = 0 is the pairwise-constrained
     problem (9) of CorN-DSGD.
 
     Args: as for `optimal_covariance`; every coalition of q nodes is tried, see `spatial.MAX_COALITIONS`.
@@ -49,7 +49,7 @@ def optimal_pairwise(
     n = dynamics.num_nodes
     q = checked_coalition(coalition_size, n)
     graph = dynamics.gossip.at(0).graph()
-    posed = FactorizationProblem(node_gram(dynamics, horizon, objective, weights), np.arange(n))
+    posed = FactorizationProblem(node_gram(dynamics, horizon, counted_models, weights), np.arange(n))
     H, k = posed.normalised.error_gram, posed.exponent
     price = PairwisePrice(graph, q)
     plain, paired = float(np.trace(H)), float(np.sum(H * node_covariances.laplacian(graph).toarray()))
@@ -65,15 +65,15 @@ def optimal_pairwise(
         num_nodes=n,
         max_inverse_diagonal=r,
         coalition_size=q,
-        loss=local * plain + pair * paired,
+        objective=local * plain + pair * paired,
         lower_bound=unrestricted.lower_bound,
         status=STATIONARY,
         iterations=evaluations,
         seconds=time.perf_counter() - began,
         notes=notes,
-        sigma_local=math.sqrt(local),
-        sigma_pair=math.sqrt(pair),
-        independent_loss=plain / r,
+        sigma_ldp=math.sqrt(local),
+        sigma_cor=math.sqrt(pair),
+        independent_objective=plain / r,
         bound_over="covariance over nodes, against an outsider," if q else "covariance over nodes",
         gossip_hash=dynamics.gossip.content_hash,
         horizon=horizon,
@@ -82,32 +82,32 @@ def optimal_pairwise(
 
 
 def _best_ratio(price: PairwisePrice, plain: float, paired: float) -> tuple[float, int, tuple[str, ...]]:
-    """sigma_pair^2 / sigma_local^2 of the least loss, evaluations, and what must be said of it.
+    """sigma_cor^2 / sigma_ldp^2 of the least objective, evaluations, and what must be said of it.
 
-    Args: plain, paired: tr H and tr(H L), the losses of both kinds of noise at unit variance.
+    Args: plain, paired: tr H and tr(H L), the objectives of both kinds of noise at unit variance.
     """
 
-    def loss(log_ratio: float) -> float:
+    def objective(log_ratio: float) -> float:
         ratio = math.exp(log_ratio)
         return price(ratio) * (plain + ratio * paired)
 
     top = math.log(LARGEST_RATIO / price.largest_eigenvalue) if price.largest_eigenvalue > 0 else 0.0
     grid = np.linspace(top - math.log(1e14), top, 141)  # a step of a quarter: the minimum lies beside the best
-    values = [loss(x) for x in grid]
+    values = [objective(x) for x in grid]
     best = int(np.argmin(values))
     low, high = grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)]
-    refined = scipy.optimize.minimize_scalar(loss, bounds=(low, high), method="bounded", options={"xatol": 1e-9})
+    refined = scipy.optimize.minimize_scalar(objective, bounds=(low, high), method="bounded", options={"xatol": 1e-9})
     evaluations = len(grid) + int(refined.nfev)
     log_ratio = float(refined.x) if refined.fun < values[best] else float(grid[best])
-    if not loss(log_ratio) < price(0.0) * plain:
+    if not objective(log_ratio) < price(0.0) * plain:
         note = "pairwise noise does not help on this graph: independent noise is the best of the family"
         return 0.0, evaluations, (note,)
     ratio = math.exp(log_ratio)
     if log_ratio <= top - math.log(1e3):
         return ratio, evaluations, ()
     note = (
-        "the best loss is not attained: averaging removes pairwise noise, so more of it never hurts; it ends where "
-        f"rounding would begin to count, at sigma_pair / sigma_local = {math.sqrt(ratio):.3g}"
+        "the best objective is not attained: averaging removes pairwise noise, so more of it never hurts; it ends "
+        f"where rounding would begin to count, at sigma_cor / sigma_ldp = {math.sqrt(ratio):.3g}"
     )
     return ratio, evaluations, (note,)
 

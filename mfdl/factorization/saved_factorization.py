@@ -31,7 +31,7 @@ from .encoders import Banded, Buffered, Encoder, Inverse, Toeplitz
 from .groups import checked_groups
 from .nodes import NodeFactorizations
 from .seeded_covariances import SpatialFactorization
-from .space_time import SpaceTimeFactorization
+from .spatio_temporal import SpatioTemporalFactorization
 
 FACTORIZATION = "factorization"
 OfAnyKind = Certified | NodeFactorizations
@@ -86,12 +86,12 @@ def save(
 def load(path: str | os.PathLike[str]) -> SavedFactorization:
     """What `save` wrote.
 
-    Checked: arrays are real, fit one another and make noise that a node can add; 0 <= lower_bound <= loss; the status
-    is one there is; over nodes, and over time and nodes, also that numbers are finite, no [R^-1]_ii is above
+    Checked: arrays are real, fit one another and make noise that a node can add; 0 <= lower_bound <= objective; the
+    status is one there is; over nodes, and over time and nodes, also that numbers are finite, no [R^-1]_ii is above
     `max_inverse_diagonal` for an outsider, and the sensitivity is 1.
-    Carried, not checked: loss, lower bound and status, which need dynamics and error weights; that the encoders have
-    the sensitivity, which needs the participation; the constraint for coalitions. No guarantee rests on any of them:
-    accounting takes the arrays.
+    Carried, not checked: objective, lower bound and status, which need dynamics and error weights; that the encoders
+    have the sensitivity, which needs the participation; the constraint for coalitions. No guarantee rests on any of
+    them: accounting takes the arrays.
 
     Raises: InvalidInput: missing, damaged, another format, or claims that contradict one another or the arrays.
     """
@@ -145,11 +145,11 @@ def _over_nodes(solved: SpatialFactorization) -> None:
     _require_price(solved)
 
 
-@_require_claims.register(SpaceTimeFactorization)
-def _over_both(solved: SpaceTimeFactorization) -> None:
+@_require_claims.register(SpatioTemporalFactorization)
+def _over_both(solved: SpatioTemporalFactorization) -> None:
     _require_facts(solved)
     check.integer_at_least(1, num_steps=solved.num_steps)
-    check.non_negative(independent_loss=solved.independent_loss)
+    check.non_negative(independent_objective=solved.independent_objective)
     if abs(check.positive(sensitivity=solved.sensitivity) - 1) > ROUNDING:
         raise InvalidInput(f"sensitivity must be 1 up to rounding, got {solved.sensitivity!r}.")
     if not isinstance(solved.participation, dict):
@@ -173,10 +173,12 @@ def _require_real(**named: Any) -> None:
 
 
 def _require_ends(solved: Certified) -> None:
-    """Bound, loss, status and notes; the loss may be infinite: that of an encoder whose Gram is singular in float64."""
-    loss, lower_bound = solved.loss, check.non_negative(lower_bound=solved.lower_bound)
-    if not lower_bound <= loss * (1 + ROUNDING):
-        raise InvalidInput(f"lower_bound must be at most the loss, got {lower_bound!r} for a loss of {loss!r}.")
+    """Bound, objective, status and notes; the objective is infinite if the Gram is singular in float64."""
+    objective, lower_bound = solved.objective, check.non_negative(lower_bound=solved.lower_bound)
+    if not lower_bound <= objective * (1 + ROUNDING):
+        raise InvalidInput(
+            f"lower_bound must be at most the objective, got {lower_bound!r} for an objective of {objective!r}."
+        )
     if solved.status not in STATUSES:
         raise InvalidInput(f"status must be one of {', '.join(STATUSES)}, got {solved.status!r}.")
     if not isinstance(solved.notes, tuple) or not all(isinstance(note, str) for note in solved.notes):
@@ -186,11 +188,11 @@ def _require_ends(solved: Certified) -> None:
 
 
 def _require_finite_ends(solved: Certified) -> None:
-    check.non_negative(loss=solved.loss)
+    check.non_negative(objective=solved.objective)
     _require_ends(solved)
 
 
-def _require_facts(solved: SpatialFactorization | SpaceTimeFactorization) -> None:
+def _require_facts(solved: SpatialFactorization | SpatioTemporalFactorization) -> None:
     """What factorizations over nodes, and over time and nodes, say alike."""
     _require_finite_ends(solved)
     check.integer_at_least(1, num_nodes=solved.num_nodes)
@@ -205,8 +207,8 @@ def _require_parts(solved: SpatialFactorization) -> None:
     check.positive(max_inverse_diagonal=solved.max_inverse_diagonal)
     if check.integer_at_least(0, coalition_size=solved.coalition_size) >= solved.num_nodes:
         raise InvalidInput(f"coalition_size must be below {solved.num_nodes} nodes, got {solved.coalition_size}.")
-    if solved.independent_loss is not None:
-        check.non_negative(independent_loss=solved.independent_loss)
+    if solved.independent_objective is not None:
+        check.non_negative(independent_objective=solved.independent_objective)
     if solved.horizon is not None:
         check.integer_at_least(1, horizon=solved.horizon)
     if not isinstance(solved.bound_over, str):
@@ -228,16 +230,16 @@ def _require_covariance(part: FloatArray, group: tuple[int, ...]) -> None:
 
 
 def _require_pairwise(solved: SpatialFactorization) -> None:
-    """sigma_local and sigma_pair are those of the parts: the same noise on every edge."""
-    local, pair = solved.sigma_local, solved.sigma_pair
+    """sigma_ldp and sigma_cor are those of the parts: the same noise on every edge."""
+    local, pair = solved.sigma_ldp, solved.sigma_cor
     if local is None and pair is None:
         return
-    local, pair = check.non_negative(sigma_local=local), check.non_negative(sigma_pair=pair)
+    local, pair = check.non_negative(sigma_ldp=local), check.non_negative(sigma_cor=pair)
     edge = pair**2 * np.array([[1.0, -1.0], [-1.0, 1.0]])
     same = [part.shape == (2, 2) and np.abs(part - edge).max() <= ROUNDING * pair**2 for part in solved.parts]
     private = abs(local**2 - solved.private_variance) <= ROUNDING * solved.private_variance
     if not private or not all(same) or bool(same) != (pair > 0):
-        raise InvalidInput(f"sigma_local and sigma_pair must be those of the parts, got {local!r} and {pair!r}.")
+        raise InvalidInput(f"sigma_ldp and sigma_cor must be those of the parts, got {local!r} and {pair!r}.")
 
 
 def _require_price(solved: SpatialFactorization) -> None:

@@ -20,7 +20,7 @@ from scipy.sparse import csr_array
 import mfdl_solvers
 from mfdl_solvers import Factorization, FactorizationProblem
 from mfdl_solvers.arithmetic import EPS
-from mfdl_solvers.problem import OPTIMAL, STOPPED, Certified, Stopping, loss_in_range
+from mfdl_solvers.problem import OPTIMAL, STOPPED, Certified, Stopping, objective_in_range
 
 from .. import check, node_covariances
 from ..check import FloatArray
@@ -52,13 +52,13 @@ class SpatialFactorization(Certified):
         max_inverse_diagonal: r; for every coalition of `coalition_size` nodes, with the seeds it holds taken out of R,
             [R^-1]_ii <= r at all other nodes i.
         coalition_size: q; 0 is an eavesdropper who holds no seed.
-        loss: tr(H R), variance in the counted models per coordinate.
-        lower_bound: nothing in `bound_over` that meets the constraint has a smaller loss.
+        objective: tr(H R), variance in the counted models per coordinate.
+        lower_bound: nothing in `bound_over` that meets the constraint has a smaller objective.
         bound_over: what the lower bound ranges over, in words.
-        sigma_local, sigma_pair: standard deviations where all edges carry the same noise, else None.
+        sigma_ldp, sigma_cor: standard deviations where all edges carry the same noise, else None.
         gossip_hash: of the gossip matrix it was made for; "" if unknown.
-        independent_loss: tr(H) / r, the loss of independent noise at the same price.
-        horizon: steps whose models the loss counts; None if unknown.
+        independent_objective: tr(H) / r, the objective of independent noise at the same price.
+        horizon: steps whose models the objective counts; None if unknown.
     """
 
     private_variance: float
@@ -67,9 +67,9 @@ class SpatialFactorization(Certified):
     num_nodes: int
     max_inverse_diagonal: float
     coalition_size: int
-    sigma_local: float | None = None
-    sigma_pair: float | None = None
-    independent_loss: float | None = None
+    sigma_ldp: float | None = None
+    sigma_cor: float | None = None
+    independent_objective: float | None = None
     bound_over: str = "covariance over nodes"
     gossip_hash: str = ""
     horizon: int | None = None
@@ -83,10 +83,12 @@ class SpatialFactorization(Certified):
         return R
 
     def shifted(self, k: int) -> SpatialFactorization:
-        """As for `Certified`; the loss of independent noise too."""
-        if self.independent_loss is None:
+        """As for `Certified`; the objective of independent noise too."""
+        if self.independent_objective is None:
             return super().shifted(k)
-        return dataclasses.replace(super().shifted(k), independent_loss=loss_in_range(self.independent_loss, k))
+        return dataclasses.replace(
+            super().shifted(k), independent_objective=objective_in_range(self.independent_objective, k)
+        )
 
     def factor(self) -> tuple[csr_array, csr_array]:
         """F with F F^T = R and who holds its columns, see `spatial.seed_factor`."""
@@ -103,7 +105,7 @@ def optimal_covariance(
     private: bool = True,
     max_inverse_diagonal: float = 1.0,
     horizon: int = 1,
-    objective: str = "post-average",
+    counted_models: str = "post-average",
     weights: ErrorWeights | None = None,
     tolerance: float | None = None,
     max_iterations: int = 5000,
@@ -126,7 +128,7 @@ def optimal_covariance(
 
     Returns: SpatialFactorization; look at its status.
     Raises: InvalidInput: bad groups (unknown or repeated nodes, none at all), q >= n, an infeasible coalition (named),
-        a loss beyond float64.
+        an objective beyond float64.
     Cost: one seed: O(n^3) per iteration, tens of iterations. Groups: O(n^3) per distinct coalition and iteration.
     Source: arXiv:2501.14644v2, problems (9) and (10). Who shares the only seed can subtract all but the private noise:
         with one seed for all, the least eigenvalue of R is kept private, at no cost.
@@ -135,7 +137,7 @@ def optimal_covariance(
     seeds = Seeds(groups, coalition_size, private, max_inverse_diagonal).checked(dynamics.num_nodes)
     wanted = checked_stopping(seeds.default_tolerance if tolerance is None else tolerance, max_iterations)
     require_known("method", method, COVARIANCE_SOLVERS)
-    gram = node_gram(dynamics, horizon, objective, weights)
+    gram = node_gram(dynamics, horizon, counted_models, weights)
     with reporter(progress).status(f"factorizing {dynamics.num_nodes} nodes"):
         best = covariance_for_gram(gram, dynamics.gossip, seeds, wanted, method=method)
     return dataclasses.replace(best, horizon=horizon)
@@ -206,7 +208,7 @@ def covariance_for_gram(
             num_nodes=gossip.num_nodes,
             max_inverse_diagonal=r,
             coalition_size=q,
-            loss=solved.loss / r,
+            objective=solved.objective / r,
             lower_bound=solved.lower_bound / r,
             status=solved.status,
             iterations=solved.iterations,
@@ -214,17 +216,17 @@ def covariance_for_gram(
             notes=notes,
             bound_over=f"private noise with these {len(chosen)} seed groups, against {opponents},",
             gossip_hash=gossip.content_hash,
-            independent_loss=float(np.trace(H)) / r,
+            independent_objective=float(np.trace(H)) / r,
         )
     )
 
 
 def in_range(covariance: SpatialFactorization) -> SpatialFactorization:
-    """Itself; raises InvalidInput where its loss is beyond float64."""
-    if not (math.isfinite(covariance.loss) and math.isfinite(covariance.independent_loss or 0.0)):
+    """Itself; raises InvalidInput where its objective is beyond float64."""
+    if not (math.isfinite(covariance.objective) and math.isfinite(covariance.independent_objective or 0.0)):
         raise InvalidInput(
-            f"the loss is beyond float64 at max_inverse_diagonal={covariance.max_inverse_diagonal:g}; raise that, or "
-            "take smaller error weights."
+            f"the objective is beyond float64 at max_inverse_diagonal={covariance.max_inverse_diagonal:g}; raise "
+            "that, or take smaller error weights."
         )
     return covariance
 
@@ -265,21 +267,23 @@ def one_seed_from(
         num_nodes=n,
         max_inverse_diagonal=r,
         coalition_size=0,
-        loss=float(np.sum(H * R)),
+        objective=float(np.sum(H * R)),
         lower_bound=solved.lower_bound / r,
         status=solved.status if solved.status != OPTIMAL or max(scale, 1.0) <= 1 + tolerance else STOPPED,
         iterations=solved.iterations,
         seconds=solved.seconds + time.perf_counter() - began,
         notes=solved.notes,
-        independent_loss=float(np.trace(H)) / r,
+        independent_objective=float(np.trace(H)) / r,
     )
 
 
-def node_gram(dynamics: Dynamics, horizon: int, objective: str, weights: ErrorWeights | None) -> FloatArray:
+def node_gram(dynamics: Dynamics, horizon: int, counted_models: str, weights: ErrorWeights | None) -> FloatArray:
     """H over nodes; one step has one step size, which only scales it."""
     check.integer_at_least(1, horizon=horizon)
     one_rate = dataclasses.replace(dynamics, learning_rate=1.0) if horizon == 1 else dynamics
-    return NoiseObjective(one_rate, horizon, ErrorWeights() if weights is None else weights, objective).over_nodes()
+    return NoiseObjective(
+        one_rate, horizon, ErrorWeights() if weights is None else weights, counted_models
+    ).over_nodes()
 
 
 def _names(nodes: Sequence[int], labels: Sequence[Hashable]) -> str:

@@ -25,7 +25,7 @@ class Setting:
 
     Attributes:
         dynamics, participation: what trains, and who takes part when.
-        weights, objective: which models count; default all alike, after averaging ("message": before).
+        weights, counted_models: which models count; default all alike, after averaging ("message": before).
 
     Raises: InvalidInput: dynamics or participation that is none.
     """
@@ -34,7 +34,7 @@ class Setting:
     participation: Participation
     _: dataclasses.KW_ONLY
     weights: ErrorWeights | None = None
-    objective: str = "post-average"
+    counted_models: str = "post-average"
 
     def __post_init__(self) -> None:
         check.instance(Dynamics, dynamics=self.dynamics)
@@ -44,7 +44,7 @@ class Setting:
     def noise_objective(self) -> NoiseObjective:
         """What noise costs over the steps of the participation; raises InvalidInput."""
         weights = ErrorWeights() if self.weights is None else self.weights
-        return NoiseObjective(self.dynamics, self.participation.num_steps, weights, self.objective)
+        return NoiseObjective(self.dynamics, self.participation.num_steps, weights, self.counted_models)
 
     def classes(self) -> Any:
         """The class of each step; raises InvalidInput: other nodes, UnsupportedMechanism: patterns not disjoint."""
@@ -58,7 +58,7 @@ class Setting:
 
 @contextlib.contextmanager
 def solver_refusals() -> Iterator[None]:
-    """What a solver refuses, a loss beyond float64 above all, is raised as InvalidInput."""
+    """What a solver refuses, an objective beyond float64 above all, is raised as InvalidInput."""
     try:
         yield
     except ProblemError as error:

@@ -35,22 +35,22 @@ SOLVERS = ("dense", "autodiff")
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class EstimatedProblem(FactorizationProblem):
-    """A problem whose H is estimated: loss, lower bound and gap of what solves it refer to the estimate, and say so.
+    """A problem with an estimated H: objective, lower bound and gap of its solution refer to the estimate, and say so.
 
     Its sensitivity, and with it privacy where every message is seen, takes the encoder and nothing of H.
     """
 
     estimate: EstimatedGram = dataclasses.field(compare=False)
 
-    def with_loss_error(self, solved: Factorization) -> EstimatedFactorization:
-        """What solves it, with how far its loss on the graph itself may be."""
+    def with_objective_error(self, solved: Factorization) -> EstimatedFactorization:
+        """What solves it, with how far its objective on the graph itself may be."""
         note = (
-            f"H is estimated from {len(self.estimate.of_probes)} {self.estimate.source}: loss, lower bound and gap "
-            "refer to this estimate, and the loss on the graph itself is within `loss_error` of it in 95 % of draws"
+            f"H is estimated from {len(self.estimate.of_probes)} {self.estimate.source}: objective, lower bound and "
+            "gap refer to this estimate; on the graph itself the objective is within `objective_error` in 95 % of draws"
         )
         facts = {field.name: getattr(solved, field.name) for field in dataclasses.fields(solved)}
-        error = solved.sensitivity**2 * self.estimate.loss(solved.encoder).error
-        return EstimatedFactorization(**{**facts, "notes": (*solved.notes, note)}, loss_error=error)
+        error = solved.sensitivity**2 * self.estimate.objective(solved.encoder).error
+        return EstimatedFactorization(**{**facts, "notes": (*solved.notes, note)}, objective_error=error)
 
 
 @storable
@@ -58,10 +58,11 @@ class EstimatedProblem(FactorizationProblem):
 class EstimatedFactorization(Factorization):
     """A factorization for an estimated H.
 
-    Attributes: loss_error: half the width of the 95 % interval of the loss on the graph itself, around `loss`.
+    Attributes: objective_error: half the width of the 95 % interval of the objective on the graph itself, around
+        `objective`.
     """
 
-    loss_error: float = dataclasses.field(kw_only=True)
+    objective_error: float = dataclasses.field(kw_only=True)
 
 
 @refusing({})
@@ -71,7 +72,7 @@ def problem(
     participation: Participation,
     *,
     weights: ErrorWeights | None = None,
-    objective: str = "post-average",
+    counted_models: str = "post-average",
     probes: Probes | None = None,
     averaged_over: RandomGossip | None = None,
 ) -> FactorizationProblem:
@@ -79,7 +80,7 @@ def problem(
 
     Args:
         dynamics, participation: what trains, and who takes part when.
-        weights, objective: which models count; default all alike, after averaging ("message": before).
+        weights, counted_models: which models count; default all alike, after averaging ("message": before).
         probes: of H where the graph is too large for its exact form (`NoiseObjective.estimated`); default 8.
         averaged_over: the encoder is made for the mean of H over gossip that is drawn anew in each round
             (`NoiseObjective.averaged`), in place of the gossip of `dynamics`: for all draws, before any.
@@ -87,7 +88,7 @@ def problem(
     Raises: UnsupportedMechanism: participation patterns overlap or leave a step out; InvalidInput: a participation for
         another number of nodes, an error beyond float64.
     """
-    setting = Setting(dynamics, participation, weights=weights, objective=objective)
+    setting = Setting(dynamics, participation, weights=weights, counted_models=counted_models)
     labels, noise = setting.classes(), setting.noise_objective
     H = noise.exact_or_estimated(probes) if averaged_over is None else noise.averaged(averaged_over, probes)
     if isinstance(H, EstimatedGram):
@@ -101,7 +102,7 @@ def factorize(
     participation: Participation,
     *,
     weights: ErrorWeights | None = None,
-    objective: str = "post-average",
+    counted_models: str = "post-average",
     tolerance: float | None = None,
     max_iterations: int = 5000,
     progress: Progress = "auto",
@@ -113,21 +114,21 @@ def factorize(
     """The best local encoder C of MAFALDA-SGD, shared by all nodes, with its certificate.
 
     Args:
-        dynamics, participation, weights, objective, probes, averaged_over: as for `problem`.
+        dynamics, participation, weights, counted_models, probes, averaged_over: as for `problem`.
         tolerance: certified relative gap to reach, > 0; default 1e-4. max_iterations: of the solver.
         progress: True, False, "auto" (see `mfdl.progress`), or a function: called with the iterations so far and the
             certified gap, by the solvers that certify on their way.
         solver: "dense" (the dual; L-BFGS on X for a singular H) or "autodiff" (torch, same optimum).
         allow_stopped: return a factorization that did not reach the tolerance instead of raising.
 
-    Returns: Factorization; loss = sensitivity^2 tr(H X^-1), H for learning rate 1.
-    Raises: NotConverged; UnsupportedMechanism: patterns not disjoint; InvalidInput: bad tolerance or names, a loss
-        beyond float64.
+    Returns: Factorization; objective = sensitivity^2 tr(H X^-1), H for learning rate 1.
+    Raises: NotConverged; UnsupportedMechanism: patterns not disjoint; InvalidInput: bad tolerance or names, an
+        objective beyond float64.
     Cost: O(T^3) per iteration, about a hundred iterations at tolerance 1e-4.
     Source: arXiv:2510.17480, Lemma 10 and Algorithm 2, with the exact Gram and a certificate.
     """
     ends = checked_stopping(USUAL_TOLERANCE if tolerance is None else tolerance, max_iterations)
-    counted: dict[str, Any] = {"weights": weights, "objective": objective}
+    counted: dict[str, Any] = {"weights": weights, "counted_models": counted_models}
     posed = problem(dynamics, participation, probes=probes, averaged_over=averaged_over, **counted)
     options: dict[str, Any] = {"solver": solver, "progress": progress}
     solved = solve_problem(posed, tolerance=ends.tolerance, max_iterations=ends.max_iterations, **options)
@@ -168,10 +169,10 @@ def solve_problem(
 
 @solver_refusals()
 def evaluate(posed: FactorizationProblem, encoder: FloatArray, *, lower_bound: float) -> Factorization:
-    """A given encoder at the problem's H: status "fixed", loss at unit sensitivity, the given lower bound.
+    """A given encoder at the problem's H: status "fixed", objective at unit sensitivity, the given lower bound.
 
     The encoder is scaled to sensitivity 1. `lower_bound` is that of the best encoder (solve the problem once).
-    Raises: InvalidInput: an encoder of another size or zero, a loss beyond float64.
+    Raises: InvalidInput: an encoder of another size or zero, an objective beyond float64.
     """
     check.instance(FactorizationProblem, posed=posed)
     began = time.perf_counter()
@@ -186,7 +187,7 @@ def evaluate(posed: FactorizationProblem, encoder: FloatArray, *, lower_bound: f
     fixed = Factorization(
         encoder=C,
         gram=X,
-        loss=posed.loss(X),
+        objective=posed.objective(X),
         lower_bound=lower_bound,
         status=FIXED,
         iterations=0,
@@ -197,11 +198,11 @@ def evaluate(posed: FactorizationProblem, encoder: FloatArray, *, lower_bound: f
 
 
 def _with_error(posed: FactorizationProblem, solved: Factorization) -> Factorization:
-    return posed.with_loss_error(solved) if isinstance(posed, EstimatedProblem) else solved
+    return posed.with_objective_error(solved) if isinstance(posed, EstimatedProblem) else solved
 
 
 PREFIX_SUM_TOLERANCE = 1e-6
-"""D-MF is judged by another H than it is solved for, where its loss moves by the root of the gap, not by the gap."""
+"""D-MF is judged by another H than it is solved for; there its objective moves by the root of the gap."""
 
 
 def prefix_sum_encoder(

@@ -14,15 +14,15 @@ push-sum, for directed edges, and `average`, one node's averaging in a training 
 from . import randomized
 from .builders import from_array, from_file, load, metropolis_hastings, sequence, uniform
 from .changing import (
-    absences,
     churn,
-    drawn_presence,
-    drawn_walk,
     link_dropout,
+    node_dropout,
     one_peer_exponential,
     peer_sampling,
     random_matchings,
     random_pairs,
+    sampled_presence,
+    sampled_walk,
 )
 from .directed import PushSum, average, push_sum
 from .matrix import (
@@ -47,23 +47,23 @@ __all__ = [
     "GossipSequence",
     "PushSum",
     "RandomGossip",
-    "absences",
     "average",
     "churn",
-    "drawn_presence",
-    "drawn_walk",
     "from_array",
     "from_file",
     "link_dropout",
     "load",
     "metropolis_hastings",
     "mixing_parameter",
+    "node_dropout",
     "one_peer_exponential",
     "peer_sampling",
     "push_sum",
     "random_matchings",
     "random_pairs",
     "randomized",
+    "sampled_presence",
+    "sampled_walk",
     "sequence",
     "uniform",
 ]

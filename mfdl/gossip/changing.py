@@ -114,10 +114,10 @@ def link_dropout(gossip: Gossip, rounds: int, rate: float, seed: int) -> GossipS
     return _thinned(gossip, rounds, link_mask, f"links down {rate:g}")
 
 
-def absences(gossip: Gossip, present: ArrayLike) -> GossipSequence:
+def node_dropout(gossip: Gossip, present: ArrayLike) -> GossipSequence:
     """Nodes that drop out keep their models and exchange nothing; weight given to them moves to the diagonal.
 
-    Args: present: which nodes are online in each round, bool (rounds, n): `drawn_presence`, `churn`, or your own.
+    Args: present: which nodes are online in each round, bool (rounds, n): `sampled_presence`, `churn`, or your own.
     Guarantees: rows sum to one; symmetric where `gossip` is.
     Raises: InvalidInput: another shape or type.
     """
@@ -128,17 +128,17 @@ def absences(gossip: Gossip, present: ArrayLike) -> GossipSequence:
         entries, up = W.tocoo(), online[round_]
         return np.asarray(up[entries.row] & up[entries.col], dtype=np.float64)
 
-    return _thinned(gossip, len(online), link_mask, "absences")
+    return _thinned(gossip, len(online), link_mask, "node dropout")
 
 
-def drawn_presence(num_nodes: int, rounds: int, rate: float, seed: int) -> Present:
-    """Each node drops out in each round with this probability, independently: bool (rounds, n), for `absences`."""
+def sampled_presence(num_nodes: int, rounds: int, rate: float, seed: int) -> Present:
+    """Each node drops out in each round with this probability, independently: bool (rounds, n), for `node_dropout`."""
     shape = check.integer_at_least(1, rounds=rounds), check.integer_at_least(1, num_nodes=num_nodes)
     return np.asarray(_generator(seed).random(shape) >= checked_share(rate))
 
 
 def churn(gossip: Gossip, rounds: int, away: Mapping[Hashable, Sequence[tuple[int, int]]]) -> Present:
-    """Nodes that leave and come back: bool (rounds, n), for `absences`.
+    """Nodes that leave and come back: bool (rounds, n), for `node_dropout`.
 
     >>> from mfdl.gossip import uniform
     >>> churn(uniform("ring:n=3"), 4, {1: [(1, 3)]})[:, 1]
@@ -174,7 +174,7 @@ def presence(present: ArrayLike, num_nodes: int, num_steps: int | None = None) -
     if online.dtype != bool or online.ndim != 2 or online.shape[1] != num_nodes or not len(online):
         raise InvalidInput(
             f"present must be a bool array (rounds, {num_nodes}), got {online.dtype} of shape {online.shape}; "
-            "gossip.drawn_presence and gossip.churn make one."
+            "gossip.sampled_presence and gossip.churn make one."
         )
     if num_steps is not None and len(online) != num_steps:
         raise InvalidInput(f"present must have one row for each of {num_steps} steps, got {len(online)}.")
@@ -234,11 +234,11 @@ Walk = NDArray[np.intp]
 """Who holds the token in each of T steps, and who gets it after the last: node indices, shape (T + 1,)."""
 
 
-def drawn_walk(transition: Gossip, steps: int, seed: int, start: Hashable | None = None) -> Walk:
+def sampled_walk(transition: Gossip, steps: int, seed: int, start: Hashable | None = None) -> Walk:
     """A random walk: from node i the token goes to node j with probability W[i, j], anew in each step.
 
     >>> from mfdl.gossip import metropolis_hastings
-    >>> drawn_walk(metropolis_hastings("ring:n=4"), steps=5, seed=0, start=2)
+    >>> sampled_walk(metropolis_hastings("ring:n=4"), steps=5, seed=0, start=2)
     array([2, 2, 1, 0, 0, 3])
 
     Args:
@@ -270,7 +270,7 @@ def checked_walk(walk: ArrayLike, transition: Gossip, num_steps: int) -> Walk:
     if nodes.shape != (num_steps + 1,) or nodes.dtype.kind not in "iu":
         raise InvalidInput(
             f"walk must hold {num_steps + 1} node indices, who holds the token in each of {num_steps} steps and who "
-            f"gets it after the last, got {nodes.dtype} of shape {nodes.shape}; gossip.drawn_walk makes one."
+            f"gets it after the last, got {nodes.dtype} of shape {nodes.shape}; gossip.sampled_walk makes one."
         )
     labels = transition.labels
     if not ((nodes >= 0) & (nodes < len(labels))).all():

@@ -108,7 +108,7 @@ def links(gossip: GossipMatrix, rate: float) -> RandomGossip:
 
 
 def nodes(gossip: GossipMatrix, rate: float) -> RandomGossip:
-    """`gossip.absences` of `gossip.drawn_presence`: each node drops out with this probability, and injects nothing."""
+    """Dropout of nodes: each drops out with this probability, independently, and then injects nothing."""
     edges, q = _Links.of(gossip), 1 - changing.checked_share(rate)
     moments = edges.moments(q**2, same=q**2 * (1 - q**2), meeting=q**3 * (1 - q))
     if moments is not None:
@@ -116,8 +116,8 @@ def nodes(gossip: GossipMatrix, rate: float) -> RandomGossip:
         moments = dataclasses.replace(moments, rate=1 - q, beside=beside)
 
     def draw(rounds: int, seed: int) -> Drawn:
-        online = changing.drawn_presence(gossip.num_nodes, rounds, rate, seed)
-        return Drawn(changing.absences(gossip, online), online)
+        online = changing.sampled_presence(gossip.num_nodes, rounds, rate, seed)
+        return Drawn(changing.node_dropout(gossip, online), online)
 
     return RandomGossip(f"nodes away {rate:g}", gossip.num_nodes, draw, moments, away=True)
 

@@ -1,7 +1,7 @@
 """Noise: operators N in `injected = N Z`, and the stream of what is injected."""
 
 from .base import NoiseOperator
-from .causal import CausalNoise, IndependentNoise, LocalNoise, SpaceTimeNoise, StepNoise, ZeroNoise
+from .causal import CausalNoise, IndependentNoise, LocalNoise, SpatioTemporalNoise, StepNoise, ZeroNoise
 from .joint import JointNoise
 from .scheduled import ScheduledNoise
 from .stream import NoiseStream, StreamState
@@ -14,7 +14,7 @@ __all__ = [
     "NoiseOperator",
     "NoiseStream",
     "ScheduledNoise",
-    "SpaceTimeNoise",
+    "SpatioTemporalNoise",
     "StepNoise",
     "StreamState",
     "ZeroNoise",

@@ -107,7 +107,7 @@ class CausalNoise(NoiseOperator):
             return ZeroNoise.__name__
         if self.factor is None:
             return (IndependentNoise if self.fresh else LocalNoise).__name__
-        return (StepNoise if self.fresh else SpaceTimeNoise).__name__
+        return (StepNoise if self.fresh else SpatioTemporalNoise).__name__
 
     @property
     def mixing(self) -> sp.csr_array:
@@ -258,7 +258,7 @@ class StepNoise(CausalNoise):
 
 
 @stored_as(CausalNoise)
-class SpaceTimeNoise(CausalNoise):
+class SpatioTemporalNoise(CausalNoise):
     """Columns of base noise, each correlated over time by its encoder and spread over the n nodes by the factor.
 
     Raises: InvalidInput: besides, another number of slots than nodes, or no column at all.

@@ -47,7 +47,7 @@ class JointNoise(NoiseOperator):
 
     def __init__(self, encoder: ArrayLike, num_steps: int, num_nodes: int) -> None:
         T, n = check.integer_at_least(1, num_steps=num_steps), check.integer_at_least(1, num_nodes=num_nodes)
-        require_joint_size(T, n, "use SpaceTimeNoise, which scales")
+        require_joint_size(T, n, "use SpatioTemporalNoise, which scales")
         self.encoder = encoder_arguments.dense(encoder, T * n, f"{T} steps x {n} nodes")
         self.num_steps, self.num_nodes = T, n
         self._slots: NDArray[np.intp] | slice = slice(None)

@@ -11,13 +11,13 @@ In: `Dynamics`, a number of steps, `ErrorWeights`. Out: methods of one object,
 - `noise_error`, the value itself for a noise operator.
 """
 
-from .counted_models import OBJECTIVES, ErrorWeights
+from .counted_models import COUNTED_MODELS, ErrorWeights
 from .estimated_grams import Estimate, EstimatedGram, Probes
 from .noise_objective import NoiseObjective
 from .spectra import SpectralMeasure
 
 __all__ = [
-    "OBJECTIVES",
+    "COUNTED_MODELS",
     "ErrorWeights",
     "Estimate",
     "EstimatedGram",

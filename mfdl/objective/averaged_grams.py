@@ -3,7 +3,7 @@
 In closed form where E[W] and X -> E[W^T X W] are known (`gossip.randomized`), from drawn runs with error bars
 elsewhere. Rounds are independent of the past, so the mean effect of an injection of step s before step t is the
 recursion with E[W], and what it then costs together with one of step t is a quadratic form carried back over
-E[W^T . W]. Injections of nodes that are offline enter nothing, as `algorithms.with_absences` runs.
+E[W^T . W]. Injections of nodes that are offline enter nothing, as `algorithms.with_dropout` runs.
 """
 
 from __future__ import annotations

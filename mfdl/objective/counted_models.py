@@ -3,7 +3,7 @@
 The counted variance is sum_r w_r theta_r^T Q theta_r over the models theta_r after step r. w_r is the weight of a step;
 Q over nodes says whether every node's model counts, some nodes' models, or their average. Noise in models that do not
 count costs nothing, so mechanisms that know the weights put it there. If released models count, the variance is
-(sum_r a_r theta_r)^T Q (sum_r a_r theta_r), a the weights of a `Released`.
+(sum_r a_r theta_r)^T Q (sum_r a_r theta_r), a the weights of a `ReleasedModel`.
 
 `NoiseObjective` is `CountedModels` with public methods; the modules that compute Gram matrices take it.
 """
@@ -25,7 +25,7 @@ from ..display import short_repr
 from ..dynamics import Dynamics
 from ..dynamics.responses import Averaging, Entries, cost_to_go, effects, responses
 from ..errors import InvalidInput, require_known, unknown_name
-from ..released import Released, StepWeights
+from ..released import ReleasedModel, StepWeights
 from ..spec import Entry, Registry
 
 NODES, AVERAGE = "nodes", "average"
@@ -41,7 +41,7 @@ class ErrorWeights:
     Attributes:
         step_weights: "all" (alike), "last" or "last:M" or "last:M:FLOOR" (1 on the last M steps, FLOOR before, default
             1 and 0), "exponential:H" (halved every H steps back from the end), or one weight >= 0 per step, shape (T,).
-            "released:MODEL": the released models alone, MODEL as `Released` reads it, as in "released:average:48".
+            "released:MODEL": the released models alone, MODEL as `ReleasedModel` reads it, as in "released:average:48".
         target: "nodes" (every node's model alike), "average" (their average, counted n times to be comparable), or one
             weight >= 0 per node, shape (n,), such as a 0/1 mask of the nodes whose models are used.
 
@@ -70,12 +70,12 @@ class ErrorWeights:
             object.__setattr__(self, "target", _non_negative("target", self.target))
 
     @property
-    def released(self) -> Released | None:
+    def released(self) -> ReleasedModel | None:
         """What is released, where that is what counts."""
         if not isinstance(self.step_weights, str):
             return None
         entry, arguments = STEP_WEIGHTS.read(self.step_weights)
-        return Released(**arguments) if entry.build is released_models else None
+        return ReleasedModel(**arguments) if entry.build is released_models else None
 
     @property
     def uniform_target(self) -> bool:
@@ -194,7 +194,7 @@ def exponential(half_life: float) -> StepWeights:
 @STEP_WEIGHTS.register(name="released", example="released:average:48")
 def released_models(model: str) -> StepWeights:
     """What is released, and nothing else."""
-    return Released(model).of_steps
+    return ReleasedModel(model).of_steps
 
 
 ALL_MODELS = ErrorWeights()
@@ -213,7 +213,7 @@ def _short_hash(values: Any) -> str:
     return hashlib.sha256(np.ascontiguousarray(values, dtype=np.float64).tobytes()).hexdigest()[:8]
 
 
-OBJECTIVES = ("post-average", "message")
+COUNTED_MODELS = ("post-average", "message")
 """The models after the averaging of a step count, or the messages before it."""
 
 
@@ -226,11 +226,11 @@ class CountedModels:
     dynamics: Dynamics
     num_steps: int
     weights: ErrorWeights = ALL_MODELS
-    objective: str = "post-average"
+    counted_models: str = "post-average"
 
     def __post_init__(self) -> None:
         check.instance(Dynamics, dynamics=self.dynamics)
-        require_known("objective", self.objective, OBJECTIVES)
+        require_known("counted_models", self.counted_models, COUNTED_MODELS)
         if not isinstance(self.weights, ErrorWeights):
             raise InvalidInput(
                 f"weights must be ErrorWeights, got {self.weights!r}; make them with ErrorWeights(step_weights, "
@@ -239,7 +239,7 @@ class CountedModels:
         if self.released is not None and not self.after_averaging:
             raise InvalidInput(
                 f"error weights {self.weights.describe()} count released models, which are taken after averaging; use "
-                f"objective post-average, got {self.objective!r}."
+                f"objective post-average, got {self.counted_models!r}."
             )
         object.__setattr__(self, "num_steps", check.integer_at_least(1, num_steps=self.num_steps))
         self.weights.of_nodes(self.dynamics.num_nodes)
@@ -250,10 +250,10 @@ class CountedModels:
     @property
     def after_averaging(self) -> bool:
         """Models count after averaging, else before."""
-        return self.objective == "post-average"
+        return self.counted_models == "post-average"
 
     @property
-    def released(self) -> Released | None:
+    def released(self) -> ReleasedModel | None:
         """The released sum of models, where that is what counts."""
         return self.weights.released
 

@@ -145,22 +145,22 @@ class EstimatedGram:
     spread: ProbeSpread | None = None
     source: str = "random probes"
 
-    def loss(self, encoder: FloatArray) -> Estimate:
+    def objective(self, encoder: FloatArray) -> Estimate:
         """tr(H X^-1), X = C^T C, with its 95 % interval: Student's t over the probes or `spread`, whichever is wider.
 
-        For an encoder chosen by this very estimate the loss also is too low by a share of the square of the relative
-        error, which the interval does not show.
+        For an encoder chosen by this very estimate the objective also is too low by a share of the square of the
+        relative error, which the interval does not show.
         """
         N = scipy.linalg.solve_triangular(check.square_array(encoder=encoder), np.eye(len(encoder)), lower=True)
         return self.cost(N @ N.T)
 
     @property
     def trace(self) -> Estimate:
-        """tr(H), the loss of independent noise."""
+        """tr(H), the objective of independent noise."""
         return self.cost(np.eye(len(self.gram)))
 
     def cost(self, inverse: FloatArray) -> Estimate:
-        """tr(H X^-1) of the covariance X^-1 over steps, with the interval of `loss`."""
+        """tr(H X^-1) of the covariance X^-1 over steps, with the interval of `objective`."""
         values = np.array([float(np.sum(H * inverse)) for H in self.of_probes])
         if self.counted is None or self.spread is None:
             return Estimate.of_probes(values, 0.0)

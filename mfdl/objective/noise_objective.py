@@ -52,10 +52,11 @@ class NoiseObjective(CountedModels):
         dynamics: gossip, constant or not, any number of rounds a step, step sizes, momentum, decay.
         num_steps: T >= 1.
         weights: which models count; default all alike.
-        objective: "post-average" (models after averaging) or "message" (before).
+        counted_models: "post-average" (models after averaging) or "message" (before).
 
-    Raises: InvalidInput: num_steps < 1, an unknown objective, a schedule or weights of another length, released models
-        with objective "message"; methods: an error beyond float64, a sequence of gossip that ends too early.
+    Raises: InvalidInput: num_steps < 1, an unknown counted_models, a schedule or weights of another length, released
+        models with counted_models "message"; methods: an error beyond float64, a sequence of gossip that ends too
+        early.
 
     >>> from mfdl import Dynamics, gossip
     >>> NoiseObjective(Dynamics(gossip.metropolis_hastings("path:n=2")), 3).over_nodes()
@@ -69,7 +70,7 @@ class NoiseObjective(CountedModels):
         """H of noise correlated in time, alike at all nodes: tr(H N N^T) is the variance; shape (T, T).
 
         Args: present: who is there in each step, bool (T, n); noise of nodes that are offline enters nothing, as
-            `algorithms.with_absences` runs. Default everybody.
+            `algorithms.with_dropout` runs. Default everybody.
         Returns: symmetric positive semidefinite.
         Raises: InvalidInput: `present` of another shape. UnsupportedMechanism: more than half an hour of work;
             `estimated` has an answer.
@@ -290,7 +291,7 @@ def _by_structure(counted: CountedModels, noise: CausalNoise) -> float | None:
     if noise.in_blocks:
         return None
     try:
-        return structured.loss(mode_cost(counted), noise.encoder)
+        return structured.objective(mode_cost(counted), noise.encoder)
     except ProblemError as error:
         raise InvalidInput(str(error)) from None
     except UnsupportedMechanism:

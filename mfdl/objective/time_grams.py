@@ -112,7 +112,7 @@ def by_modes(counted: CountedModels) -> tuple[FloatArray, FloatArray]:
     if modes is None or not modes.symmetric:
         raise UnsupportedMechanism(
             "noise correlated over time and nodes at once is factorized by the modes of one symmetric gossip matrix; "
-            "this gossip has none. Use metropolis-hastings, or space-time for small problems."
+            "this gossip has none. Use metropolis-hastings, or joint for small problems."
         )
     target = np.ones(modes.lam.size)
     if counted.released is not None and counted.weights.uniform_target:
@@ -121,7 +121,7 @@ def by_modes(counted: CountedModels) -> tuple[FloatArray, FloatArray]:
         if not counted.weights.of_average:
             raise UnsupportedMechanism(
                 "a target of some nodes couples the modes of the gossip; use target 'nodes' or 'average', or "
-                "space-time for small problems."
+                "joint for small problems."
             )
         # 1 1^T / n is the projection on the eigenvector 1: of that eigenvalue there may be others, all orthogonal to it
         target = (modes.vectors.sum(axis=0) ** 2) / modes.lam.size
@@ -245,7 +245,7 @@ def _node_gram_of_released(counted: CountedModels) -> FloatArray:
 def over_both(counted: CountedModels) -> FloatArray:
     """See `NoiseObjective.over_both`."""
     n, T = counted.dynamics.num_nodes, counted.num_steps
-    require_joint_size(T, n, "use adapted or time-space, which scale")
+    require_joint_size(T, n, "use per-mode or kronecker, which scale")
     if counted.released is not None:
         e = counted.all_effects(ByNodes(counted.dynamics), counted.form).reshape(T * n, -1)
         return finite_gram(lambda: e @ e.T)

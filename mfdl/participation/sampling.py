@@ -89,7 +89,7 @@ class BallsInBins(Sampled):
     Attributes: epochs: k >= 1, how often each record takes part; bins: b >= 1, steps per epoch.
 
     >>> BallsInBins(epochs=20, bins=16).describe()
-    'secret bins (epochs=20, bins=16)'
+    'balls-in-bins (epochs=20, bins=16)'
     """
 
     epochs: int
@@ -118,7 +118,7 @@ class BallsInBins(Sampled):
         return 1 / self.bins
 
     def describe(self) -> str:
-        return f"secret bins (epochs={self.epochs}, bins={self.bins})"
+        return f"balls-in-bins (epochs={self.epochs}, bins={self.bins})"
 
     def to_dict(self) -> dict[str, object]:
         return {"scheme": self.scheme, "epochs": self.epochs, "bins": self.bins}

@@ -129,7 +129,7 @@ def draw_curves(
     size = 14.5 * min(1.0, TITLE_WIDTH / max(len(title), 1))
     figure.text(0.055, 1 - 0.34 / height, title, fontsize=size, fontweight="bold", color=INK, va="center")
     draw_over_steps(left, curves, num_seeds, levels=levels, metric=metric)
-    _final_losses(right, curves, num_seeds, last_steps, levels or {}, metric)
+    _final_test_losses(right, curves, num_seeds, last_steps, levels or {}, metric)
     write_caption(figure, lines, left=0.055, top=(foot - 0.08) / height)
     return figure
 
@@ -187,7 +187,7 @@ def draw_over_steps(
     return axes
 
 
-def _final_losses(
+def _final_test_losses(
     axes: Axes, curves: Sequence[Curves], num_seeds: int, last_steps: int, levels: Mapping[str, float], metric: str
 ) -> None:
     remark = "" if num_seeds == 1 else " (bar: mean; dot: one seed)"
@@ -198,7 +198,7 @@ def _final_losses(
     logarithmic = not is_accuracy(metric) and lowest > 0 and highest / lowest >= FINAL_LOG_RATIO
     start = lowest / 1.4 if logarithmic else min(0.0, lowest)
     for row, curve in zip(rows, curves, strict=True):
-        _one_final_loss(axes, row, curve, start)
+        _one_final_test_loss(axes, row, curve, start)
     for loss in levels.values():
         axes.axvline(loss, **DOTTED)
     axes.set_yticks(rows, [curve.short for curve in curves])
@@ -219,7 +219,7 @@ def _final_losses(
     axes.spines["left"].set_visible(False)
 
 
-def _one_final_loss(axes: Axes, row: int, curve: Curves, start: float) -> None:
+def _one_final_test_loss(axes: Axes, row: int, curve: Curves, start: float) -> None:
     """A bar from `start` with its dots and its number, or the word that it diverged."""
     colour = curve.look.colour
     text: dict[str, Any] = {"color": colour, "va": "center"}

@@ -34,9 +34,9 @@ KNOWN = {  # colour, and words below the name
     "band-inv": ("#795548", "banded inverse, for this graph"),
     "decor": ("#bcbd22", "pairwise noise on edges"),
     "corn": ("#a6761d", "optimal over nodes"),
-    "time-space": ("#7b3294", "time and nodes, a product"),
-    "adapted": ("#d01c8b", "time and nodes, by direction"),
-    "space-time": ("#4d004b", "time and nodes, any form"),
+    "kronecker": ("#7b3294", "time and nodes, a product"),
+    "per-mode": ("#d01c8b", "time and nodes, by direction"),
+    "joint": ("#4d004b", "time and nodes, any form"),
 }
 MORE_COLOURS = ("#000000", "#8c510a", "#3b6e8f", "#7f7f00", "#e377c2", "#1f3b73")  # for other names, in order
 DASHED = (4.0, 1.5)

@@ -62,7 +62,7 @@ def fresh_part(algorithm: LinearAlgorithm) -> CausalNoise:
     causal = noise.causal
     if causal is None or not is_product(noise):
         raise UnsupportedMechanism(
-            f"secret bins are accounted for noise that is fresh, local to each node, of one encoder over time for all "
+            f"balls-in-bins is accounted for noise that is fresh, local to each node, of one encoder over time for all "
             f"nodes, or of an encoder over both that can be inverted, and that of {algorithm.name!r} correlates time "
             "and nodes together by columns that are not as many as nodes, or singular; take mafalda, dp_dsgd, or a "
             "public participation such as Cyclic."
@@ -82,7 +82,9 @@ def time_gram(algorithm: LinearAlgorithm, victims: Sequence[int], bins: int) -> 
         `structured_gram` for an encoder with structure.
     """
     if bins > MAX_BINS:
-        raise UnsupportedMechanism(f"M of secret bins is an array of bins x bins, up to {MAX_BINS} bins, got {bins:,}.")
+        raise UnsupportedMechanism(
+            f"M of balls-in-bins is an array of bins x bins, up to {MAX_BINS} bins, got {bins:,}."
+        )
     causal = algorithm.noise.causal
     if not is_product(algorithm.noise):
         return functools.reduce(np.maximum, (_of_norms(A, bins) for A in _block_norms(algorithm.noise, victims)))
@@ -131,7 +133,7 @@ def _absolute_encoder(C: FloatArray, inverse: FloatArray) -> FloatArray:
     norm = float(off.sum(axis=1).max())
     if not norm < ACCURATE:
         raise UnsupportedMechanism(
-            f"secret bins need the encoder as the executor inverts it, and float64 is off by {norm:.1e}, allowed is "
+            f"balls-in-bins needs the encoder as the executor inverts it, and float64 is off by {norm:.1e}, allowed is "
             f"{ACCURATE:g}; take an encoder that is better conditioned."
         )
     series = off + off @ off / (1 - norm) + norm**3 / (1 - norm)
@@ -153,7 +155,7 @@ def structured_gram(encoder: Encoder, num_bins: int) -> FloatArray | None:
         return None
     if not np.isfinite(M).all():
         raise UnsupportedMechanism(
-            "secret bins need the encoder that the streamed noise inverts, and this one is singular to working "
+            "balls-in-bins needs the encoder that the streamed noise inverts, and this one is singular to working "
             "precision; take an encoder that is better conditioned."
         )
     return streamed(M, inflation)

@@ -56,10 +56,10 @@ def _require_composable(this: Guarantee, other: Guarantee, bins: str) -> None:
     for which, guarantee in (("this", this), ("the other", other)):
         if not guarantee.adaptive:
             raise InvalidInput(
-                f"only adaptive guarantees compose, and {which} one is for gradients fixed in advance; "
+                f"only adaptive guarantees compose, and {which} one is for non-adaptive gradients; "
                 "use the adaptive number of that mechanism."
             )
-    released = () if this.mu is None or other.mu is None else ("release",)  # secret batches: all messages seen
+    released = () if this.mu is None or other.mu is None else ("release",)  # secret sampling: all messages seen
     for name in (*SAME, *released):
         mine, theirs = getattr(this, name), getattr(other, name)
         if mine != theirs:
@@ -104,7 +104,7 @@ def _composed_victims(this: Guarantee, other: Guarantee) -> Victims:
 
 
 def _participation_of_both(this: Guarantee, other: Guarantee) -> str:
-    """Both in words, in their order; with secret batches beside it, what public ones released."""
+    """Both in words, in their order; with secret sampling beside it, what public ones released."""
     if this.participation == other.participation and this.mu is not None and other.mu is not None:
         return this.participation
     mixed = (this.mu is None) != (other.mu is None)

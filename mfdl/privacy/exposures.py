@@ -4,8 +4,8 @@ An accountant maps a question about an algorithm to its `Exposures`; the partici
 (`losses.ACCOUNTANTS`). For every participation, guarantees, calibrated noise and tables follow from the exposures.
 
 A view that has no algorithm and no trust model is accounted by the machinery of every view (`forms`,
-`gram_sensitivity`). Matrices do not say how gradients depend on what was sent: a number holds for gradients fixed in
-advance, and for adaptive ones where `adaptive` proves it. The trust model of such a question shows exactly what the
+`gram_sensitivity`). Matrices do not say how gradients depend on what was sent: a number holds for non-adaptive
+gradients, and for adaptive ones where `adaptive` proves it. The trust model of such a question shows exactly what the
 view shows.
 """
 
@@ -33,7 +33,7 @@ from .adaptive import is_adaptive
 from .forms import view_grams
 from .gram_sensitivity import Sensitivity, sensitivities
 from .questions import UNITS, Fingerprint, Question, participation_hash, require_unit
-from .victim_loss import MOST_SHOWN, THE_VIEW, VictimLoss, victim_losses, worst_loss
+from .victim_sensitivity import MOST_SHOWN, THE_VIEW, VictimSensitivity, sensitivity_by_victim, worst_loss
 
 NOT_PROVEN = (
     "A and B do not say at which models gradients are taken, so nothing proves the number for adaptive gradients; "
@@ -46,12 +46,12 @@ class Exposures(abc.ABC):
 
     @property
     @abc.abstractmethod
-    def each(self) -> tuple[VictimLoss, ...]:
+    def each(self) -> tuple[VictimSensitivity, ...]:
         """Of each victim, in the order of their nodes; victims in one group may share a number."""
 
     @property
     @abc.abstractmethod
-    def together(self) -> VictimLoss:
+    def together(self) -> VictimSensitivity:
         """Of all victims: no victim loses more, and it rests on every assumption that any of them needs."""
 
     @property
@@ -85,14 +85,14 @@ class PublicExposures(Exposures):
     Attributes: losses: of at least one victim, all of one question.
     """
 
-    losses: Sequence[VictimLoss]
+    losses: Sequence[VictimSensitivity]
 
     @property
-    def each(self) -> tuple[VictimLoss, ...]:
+    def each(self) -> tuple[VictimSensitivity, ...]:
         return tuple(self.losses)
 
     @functools.cached_property
-    def together(self) -> VictimLoss:
+    def together(self) -> VictimSensitivity:
         worst = worst_loss(self.losses)
         constants = (loss.lipschitz for loss in self.losses if loss.lipschitz is not None)  # the worst need not rest on
         release = max({loss.release for loss in self.losses}, key=MOST_SHOWN.index)
@@ -121,14 +121,14 @@ class PublicExposures(Exposures):
 def public_exposures(
     algorithm: LinearAlgorithm, question: Question, *, victims: Sequence[int] | None = None, progress: Progress = "auto"
 ) -> PublicExposures:
-    """The accountant of public patterns; see `victim_loss.victim_losses`.
+    """The accountant of public patterns; see `victim_sensitivity.sensitivity_by_victim`.
 
     Raises: InvalidInput: an argument out of range, or a unit that cannot be protected (`require_unit`).
     """
     q = question
     require_unit(q.unit, q.participation_in(algorithm), lipschitz=q.lipschitz)
     gaussian.record_shift(q.adjacency, q.clip_norm)  # what is wrong with them is reported before any work
-    losses = victim_losses(
+    losses = sensitivity_by_victim(
         algorithm,
         q.trust,
         victims=victims,
@@ -142,13 +142,13 @@ def public_exposures(
     return PublicExposures(tuple(losses))
 
 
-def require_same(losses: Sequence[VictimLoss], algorithm: LinearAlgorithm, question: Question) -> None:
+def require_same(losses: Sequence[VictimSensitivity], algorithm: LinearAlgorithm, question: Question) -> None:
     """Raises InvalidInput where losses were computed for another question; any release, if the question names none."""
     q = question
     wanted = Fingerprint.of(algorithm, q.trust, q.participation_in(algorithm), q.release or "", q.unit)
     for loss in {(loss.fingerprint, loss.unit, loss.release): loss for loss in losses}.values():  # one of each
         if loss.fingerprint is None:
-            raise InvalidInput("losses must be those of victim_losses, which says what they were computed for.")
+            raise InvalidInput("losses must be those of sensitivity_by_victim, which says what they were computed for.")
         subject = "the losses were computed"
         if loss.unit != q.unit:
             subject += f" for unit {loss.unit!r}, not {q.unit!r}:"
@@ -183,17 +183,17 @@ class AsGiven(TrustModel):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ViewExposures(PublicExposures):
-    """Of matrices: numbers for adaptive gradients where all of them are proven, else for gradients fixed in advance."""
+    """Of matrices: numbers for adaptive gradients where all of them are proven, else for non-adaptive gradients."""
 
     @property
     def adaptive(self) -> bool:
         return all(loss.adaptive for loss in self.losses)
 
     @functools.cached_property
-    def together(self) -> VictimLoss:
+    def together(self) -> VictimSensitivity:
         if self.adaptive:
             return worst_loss(self.losses)
-        return max(self.losses, key=lambda loss: loss.fixed.squared)
+        return max(self.losses, key=lambda loss: loss.non_adaptive_sensitivity.squared)
 
     @property
     def why(self) -> str:
@@ -273,19 +273,19 @@ def view_losses(
     method: str = "exact",
     *,
     unit: str = "record",
-) -> list[VictimLoss]:
+) -> list[VictimSensitivity]:
     """What each node loses in a view, in node order.
 
     Args:
         view: `mfdl.View(A, B, num_nodes=n)`, or that of a trust model.
         participation: over the steps of the view; each node's number is for `of_node(victim)`.
         victims: node indices; default all but those all of whose gradients are marked as known, who attack.
-        method: "exact" or "certified", as of `mfdl.victim_losses`.
+        method: "exact" or "certified", as of `mfdl.sensitivity_by_victim`.
         unit: "record" or "user".
 
     Guarantees: no number is below the truth for the matrices given; infinite where a noiseless combination shows a
         gradient of a step in which the node takes part, or the attacker knows one. The number for adaptive gradients is
-        that for gradients fixed in advance where `adaptive`, else infinite: no view is known that shows more.
+        that for non-adaptive gradients where `adaptive`, else infinite: no view is known that shows more.
     Raises: InvalidInput: arguments that do not fit, or no victim. UnsupportedMechanism: participation in secret, or a
         view too large for a dense decomposition.
     """
@@ -309,7 +309,7 @@ def view_losses(
         fixed |= zip(nodes, answers, strict=True)
     adaptive = is_adaptive(view, scheme, unit=unit)
     return [
-        VictimLoss(
+        VictimSensitivity(
             fixed[u],
             fixed[u] if adaptive or math.isinf(fixed[u].squared) else _unproven(fixed[u]),
             adaptive,

@@ -192,7 +192,7 @@ def sensitivity_of_gram(
 def worst_sensitivity(
     algorithm: LinearAlgorithm, trust: TrustModel, participation: Participation | None = None
 ) -> Sensitivity:
-    """The largest sensitivity over all victims, for gradients fixed in advance; see `victim_loss` for adaptive ones."""
+    """The largest sensitivity over all victims, for non-adaptive gradients (`victim_sensitivity`: adaptive ones)."""
     check.instance(LinearAlgorithm, algorithm=algorithm)
     check.instance(TrustModel, trust=trust)
     scheme = algorithm.participation if participation is None else participation
@@ -225,7 +225,7 @@ def general_sensitivity(
         workload: A, shape (m, T n), if it is to be checked: the theorem needs A = B C. Where a column of A lies outside
             the range of B, no C exists (the range condition fails), and the value is infinite for a record that takes
             part in that step.
-        method: "exact" or "certified", as of `mfdl.victim_losses`.
+        method: "exact" or "certified", as of `mfdl.sensitivity_by_victim`.
 
     Returns: `value` is never below the truth; `bound` "exact" or "upper", `lower` a squared value that is attained,
         `why`.

@@ -51,14 +51,14 @@ class Guarantee(Shown):
         curve: epsilon at delta, delta at epsilon, and mu where the curve is Gaussian; numerical slack included.
         trust: name of the trust model that says what the attacker sees.
         clip_norm: bound on the norm of one record's gradient, or of a node's mean gradient at user level, > 0.
-        participation: the steps one record (or user) may join, in words; of secret batches the sampling.
+        participation: the steps one record (or user) may join, in words; of secret sampling the sampling.
         victim: label of the node that holds the data, or `EVERY_NODE` for the worst one.
         attacker: who observes, in words.
         adaptive: True if it also holds when gradients are chosen from what was seen before; False if it
-            holds for gradients fixed in advance only.
+            holds for non-adaptive gradients only.
         noise_std: standard deviation of the noise, in units of what is clipped: the sum of clipped gradients, or the
             clipped mean gradient at user level.
-        sensitivity: L2 sensitivity per unit record_shift (with secret batches: per unit clip_norm, of a record whose
+        sensitivity: L2 sensitivity per unit record_shift (with secret sampling: per unit clip_norm, of a record whose
             steps were public), in units of noise of std `noise_std`; may be inf.
         release: which final models the attacker sees, one of `RELEASES`; "not applicable" where all messages are seen.
         tolerance: relative numerical slack that the sensitivity already includes.
@@ -78,7 +78,7 @@ class Guarantee(Shown):
     Guarantees:
         A single run, and a file, never state less than sensitivity, clipping and noise_std give: no mu below
         sensitivity * record_shift / noise_std, no noise multiplier above noise_std / (sensitivity * clip_norm).
-        With secret batches it holds while the draws of batches and the noise stay secret and are independent, and
+        With secret sampling it holds while the draws of batches and the noise stay secret and are independent, and
         nothing else that is seen follows who takes part (docs/sampling.md).
     Raises:
         InvalidInput: a field is out of range, or two fields contradict each other.
@@ -291,7 +291,7 @@ class Guarantee(Shown):
         """The guarantee of both runs seen together.
 
         mu^2 adds up over Gaussian curves; otherwise privacy loss distributions compose, each direction by itself. The
-        runs must have independent noise and independent secret batches (so keys of their own), and each must start
+        runs must have independent noise and independently sampled batches (so keys of their own), and each must start
         from public data or from models that the attacker already knows; a run that continues from unseen models is
         one longer run instead.
 

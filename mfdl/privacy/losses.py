@@ -30,7 +30,7 @@ from .guarantee_texts import EVERY_NODE
 from .loss_tables import Cells, LossTable, distances
 from .questions import Question, Target, require_noise
 from .sampled_exposures import bins_exposures, poisson_exposures
-from .victim_loss import VictimLoss
+from .victim_sensitivity import VictimSensitivity
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -83,10 +83,10 @@ class PrivacyLosses(LossTable):
         return cls(algorithm, question, exposures(algorithm, question, victims=victims, progress=progress))
 
     @classmethod
-    def of_victim_losses(
-        cls, algorithm: LinearAlgorithm, question: Question, losses: Sequence[VictimLoss]
+    def of_victim_sensitivities(
+        cls, algorithm: LinearAlgorithm, question: Question, losses: Sequence[VictimSensitivity]
     ) -> PrivacyLosses:
-        """Of losses that `victim_losses` computed for this question.
+        """Of losses that `sensitivity_by_victim` computed for this question.
 
         Raises: InvalidInput: losses of another one; of another release, if the question names one.
         """
@@ -126,14 +126,14 @@ class PrivacyLosses(LossTable):
         return None if isinstance(self.algorithm, View) else self.algorithm
 
     @property
-    def of_victims(self) -> tuple[VictimLoss, ...]:
+    def of_victims(self) -> tuple[VictimSensitivity, ...]:
         """Of each victim, in node order."""
         return self.exposures.each
 
     @property
     def worst(self) -> Sensitivity:
         """The largest number for training."""
-        return self.exposures.together.trained
+        return self.exposures.together.adaptive_sensitivity
 
     @property
     def rests_on(self) -> float | None:
@@ -161,7 +161,7 @@ class PrivacyLosses(LossTable):
     def by_victim(self, noise_std: float, *, adaptive: bool = True) -> list[Guarantee]:
         """One guarantee for each victim, naming its own participation.
 
-        Args: adaptive: the numbers for adaptive gradients; False: for gradients fixed in advance, and so labelled.
+        Args: adaptive: the numbers for adaptive gradients; False: for non-adaptive gradients, and so labelled.
         """
         labels = self.algorithm.labels
         if EVERY_NODE in map(str, labels):
@@ -219,7 +219,7 @@ class PrivacyLosses(LossTable):
         multiplier = check.non_negative(noise_multiplier=noise_multiplier)
         return gaussian.noise_std(multiplier, worst.value, self.question.record_shift)
 
-    def _require_finite(self, worst: VictimLoss) -> None:
+    def _require_finite(self, worst: VictimSensitivity) -> None:
         if not math.isinf(worst.sensitivity(adaptive=self.exposures.adaptive)):
             return
         name = self.algorithm.name
@@ -246,12 +246,12 @@ class PrivacyLosses(LossTable):
                 "about; leave victims out, or state single victims with by_victim."
             )
 
-    def _worst_victim(self, worst: VictimLoss) -> str:
+    def _worst_victim(self, worst: VictimSensitivity) -> str:
         return f"node {self.algorithm.labels[worst.victim]!r}, the worst victim"
 
     def _of(
         self,
-        loss: VictimLoss,
+        loss: VictimSensitivity,
         victim: str | None,
         noise_std: float,
         *,
@@ -314,7 +314,7 @@ class PrivacyLosses(LossTable):
         """One row for each victim: who attacks, how far away, mu and epsilon at a noise, for long tables.
 
         Args: noise_std: of base noise; the default 1 gives mu per unit noise. adaptive: the numbers that hold for
-            training; False: those for gradients fixed in advance. mu is None where the curve is not Gaussian.
+            training; False: those for non-adaptive gradients. mu is None where the curve is not Gaussian.
         """
         q, labels = self.question, self.algorithm.labels
         curves = self.curves(noise_std, adaptive=adaptive)

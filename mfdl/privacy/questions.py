@@ -54,9 +54,9 @@ class Question:
         adjacency: "zero-out", "add-remove" or "replace-one".
         clip_norm: bound on the norm of one record's gradient, or of a node's mean gradient at user level, > 0.
         participation: default the algorithm's own; with one per node, each victim is held to its own. Left out with
-            secret batches.
+            secret sampling.
         release: "none", "average" or "all" final models published, where messages are hidden; default the trust
-            model's own, `trust.default_release`. Left out with secret batches, whose every message counts as seen.
+            model's own, `trust.default_release`. Left out with secret sampling, whose every message counts as seen.
         unit: "record", or "user" for all data of a node, which needs participation in every step.
         method: "exact" or "certified" (fast upper bound); with balls-in-bins also "monte-carlo" or a `MonteCarlo`.
         lipschitz: L of the local gradient maps, for shift reduction where the view alone is not adaptive; with

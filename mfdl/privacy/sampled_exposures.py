@@ -41,7 +41,7 @@ from .forms import injection_bound, known_gradient
 from .gram_sensitivity import Sensitivity
 from .guarantee import noise_multiplier
 from .questions import Fingerprint, Question, Target
-from .victim_loss import VictimLoss
+from .victim_sensitivity import VictimSensitivity
 
 RELEASE = "not applicable"
 BY_BINS, BY_SAMPLING = "the bins' pair", "the sampled pair"
@@ -53,8 +53,8 @@ Exposed = dict[int, tuple[float, str]]
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class SampledLoss(VictimLoss):
-    """What one victim, or the worst of several, loses under secret batches.
+class SampledLoss(VictimSensitivity):
+    """What one victim, or the worst of several, loses under secret sampling.
 
     Attributes: std_per_multiplier: sensitivity per unit clipping norm, rounded up; unit_curve: at noise multiplier 1.
     """
@@ -84,12 +84,12 @@ class SampledLoss(VictimLoss):
         return raised(std, lambda s: noise_multiplier(s, question.clip_norm, self.std_per_multiplier) < least)
 
     def explanation(self, *, adaptive: bool = True, victim: str = "") -> str:
-        return self.trained.why
+        return self.adaptive_sensitivity.why
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SampledExposures(Exposures, abc.ABC):
-    """Of secret batches: one curve for the worst of each group of victims.
+    """Of secret sampling: one curve for the worst of each group of victims.
 
     Attributes: scheme: of the algorithm; exposed: of each victim; victims: those asked about, None for all;
         samples: how numbers by Monte Carlo are drawn, None where all are certified.
@@ -103,7 +103,7 @@ class SampledExposures(Exposures, abc.ABC):
     samples: MonteCarlo | None
 
     @functools.cached_property
-    def each(self) -> tuple[VictimLoss, ...]:
+    def each(self) -> tuple[VictimSensitivity, ...]:
         """Of each victim. Cost: O(T^3) for each node with an encoder of its own."""
         causal = self.algorithm.noise.causal
         alike: dict[tuple[float, int], Exposed] = {}
@@ -115,7 +115,7 @@ class SampledExposures(Exposures, abc.ABC):
         return tuple(losses[u] for u in sorted(losses))
 
     @functools.cached_property
-    def together(self) -> VictimLoss:
+    def together(self) -> VictimSensitivity:
         worst = max(self.exposed, key=lambda u: self.exposed[u][0])
         return self._losses(self.exposed)[worst]
 
@@ -123,7 +123,7 @@ class SampledExposures(Exposures, abc.ABC):
     def _pair(self, group: Exposed, sensitivity: float, why: str) -> tuple[float, str, str, PrivacyCurve]:
         """Of victims with this sensitivity over nodes: that over time too, why, the rule, and the curve per unit."""
 
-    def _losses(self, group: Exposed) -> dict[int, VictimLoss]:
+    def _losses(self, group: Exposed) -> dict[int, VictimSensitivity]:
         """Of victims that are accounted together, by the worst of them."""
         squared, why = max(group.values(), key=lambda exposed: exposed[0])
         over_nodes = math.inf if math.isinf(squared) else math.nextafter(math.sqrt(squared), math.inf)
@@ -279,9 +279,10 @@ def _over_both(algorithm: LinearAlgorithm, trust: TrustModel, seen: TrustModel) 
         known = against.knowledge.known_noise
         if known.any() and not known.all():
             raise UnsupportedMechanism(
-                f"secret bins are accounted for noise of {algorithm.name!r}, which correlates time and nodes together, "
-                f"where attackers know none of it, and under trust model {trust.name!r} {trust.attacker} know a part; "
-                "take one encoder for all nodes (time_space, mafalda), trust.SecLDP(), or a public participation."
+                f"balls-in-bins is accounted for noise of {algorithm.name!r}, which correlates time and nodes "
+                f"together, where attackers know none of it, and under trust model {trust.name!r} {trust.attacker} "
+                "know a part; take one encoder for all nodes (kronecker, mafalda), trust.SecLDP(), or a public "
+                "participation."
             )
         for u in victims:
             why = known_gradient(against, u) or ("all noise is known" if known.all() else "")
@@ -349,7 +350,7 @@ def _over_nodes(algorithm: LinearAlgorithm, trust: TrustModel, seen: TrustModel)
 
 
 def noise_of_bins(*, epsilon: float, delta: float, bins: int, adjacency: str) -> Callable[[FloatArray], float]:
-    """What a target requires of local encoders under balls-in-bins, as `factorization.factorize_bins` takes it.
+    """The noise that a target requires of local encoders under balls-in-bins, for `factorize_balls_in_bins`.
 
     Returns: from M, shape (bins, bins), to the certified noise std per unit clipping norm.
     Raises: InvalidInput: epsilon not > 0, delta outside (0, 1), bins < 1, an unknown adjacency.

@@ -45,7 +45,7 @@ COLUMNS = (
     Column("node", STEP, ("steps",), "label", "string"),
     Column("loss", STEP, ("steps",), "test loss of the node", private=False),
     Column("accuracy", STEP, ("steps",), "test accuracy of the node", private=False),
-    Column("final_loss", RUN, ("run",), "test loss at the end", types=float | None, private=False),
+    Column("final_test_loss", RUN, ("run",), "test loss at the end", types=float | None, private=False),
     Column("final_accuracy", RUN, ("run",), "test accuracy at the end", types=float | None, private=False),
     Column("diverged", RUN, ("run",), "whether a number became infinite", types=bool, private=False),
     Column("seconds", RUN, ("run",), "of training", types=float, private=False),

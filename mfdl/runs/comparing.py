@@ -23,7 +23,7 @@ from ..algorithms import registry
 from ..dynamics import Dynamics
 from ..engines import Engine
 from ..mechanism import Mechanism
-from ..metrics import require_measured
+from ..metrics import metric_of, require_measured, result_key
 from ..participation import Cyclic
 from ..privacy import gaussian
 from ..progress import Advance, Progress, reporter
@@ -225,8 +225,8 @@ def trained(
 
 def _measured(finished: SeedRun, name: str) -> float | None:
     """Of the released model, `final_NAME`, or of the last ones, `last_NAME`."""
-    of, _, metric = name.partition("_")
-    return finished.final(metric) if of == "final" else finished.last(metric)
+    value = finished.final if name.startswith("final_") else finished.last
+    return value(metric_of(name))
 
 
 def record_of(run: Run, name: str, mechanism: Mechanism, config: ComparisonConfig) -> tuple[dict[str, Any], pa.Table]:
@@ -235,7 +235,7 @@ def record_of(run: Run, name: str, mechanism: Mechanism, config: ComparisonConfi
     record = {
         "mechanism": name,
         "seed": finished.seed,
-        **{f"final_{name}": json_number(finished.final(name)) for name in ("loss", "accuracy")},
+        **{result_key("final", name): json_number(finished.final(name)) for name in ("loss", "accuracy")},
         **{name: json_number(_measured(finished, name)) for name in config.measured_besides},
         "diverged": finished.diverged,
         "seconds": finished.training_seconds,

@@ -28,8 +28,8 @@ class ComparisonConfig(Protects, OnGraph):
 
     Attributes: as their options; besides,
         mu: target of Gaussian DP; or epsilon at delta; neither means mu = 2. With mu, delta only says where
-            the equivalent epsilon is reported. Secret batches have no mu, and need epsilon.
-        participation: "balls-in-bins": every mechanism is trained with secret batches; "cyclic": with public ones.
+            the equivalent epsilon is reported. Balls-in-bins has no mu and needs epsilon.
+        participation: "balls-in-bins": every record draws its bin secretly; "cyclic": with public ones.
         adjacency, clip_norm, momentum, weight_decay: of all mechanisms.
         unit: at "user" each node takes part in every step.
         trust, attackers, colluders, coalition_size: the trust model, as `trust.named` reads them; one for all.
@@ -40,8 +40,8 @@ class ComparisonConfig(Protects, OnGraph):
         partition: as `tasks.partition.parse` reads it; default the task's own.
         settings: a mechanism with any is built with these instead of tuned.
         mechanisms: distinct registry names, with error weights or without; "none" trains without noise.
-        release_model: what is evaluated and published (`mfdl.released`); results hold `last_loss` of the last models
-            besides, where it is something else.
+        release_model: what is evaluated and published (`mfdl.released`); results hold `last_test_loss` of the last
+            models besides, where it is something else.
         error_weights: each mechanism that optimises, and names no weights itself, is there once for each of these.
         metrics: what is measured besides loss and accuracy (`mfdl.metrics`): columns of steps.parquet, and `final_NAME`
             of results, which are there only then.
@@ -152,13 +152,13 @@ class ComparisonConfig(Protects, OnGraph):
             )
         from ..algorithms import registry
         from ..gossip import from_array
-        from ..released import Released
+        from ..released import ReleasedModel
 
         object.__setattr__(self, "metrics", metrics.requested(self.metrics))
         options.require_steps(self.epochs * self.period)
         options.require_seeds(self.seeds, self.first_seed)
         self.dynamics(from_array([[1.0]]))
-        Released(self.release_model).of_steps(self.epochs * self.period)
+        ReleasedModel(self.release_model).of_steps(self.epochs * self.period)
         if self.clip_schedule is not None and (self.momentum or self.weight_decay):
             raise InvalidInput(
                 f"--clip-schedule {self.clip_schedule} scales what enters a step, which momentum ({self.momentum:g}) "
@@ -167,9 +167,7 @@ class ComparisonConfig(Protects, OnGraph):
         self.trust_model()
         options.require_for_bins(self)
         if self.has_bins and self.unit == "user":
-            raise InvalidInput(
-                "--unit user needs every record in every step, and secret batches are for --unit record."
-            )
+            raise InvalidInput("--unit user needs every record in every step, and balls-in-bins is for --unit record.")
         if self.adjacency == "add-remove":
             raise InvalidInput(
                 "--adjacency add-remove cannot be trained: split, record-to-step map and batch sizes follow the number "
@@ -184,9 +182,9 @@ class ComparisonConfig(Protects, OnGraph):
         object.__setattr__(self, "mechanisms", tuple(map(self._with_release, self.mechanisms)))
         for name in self.mechanisms:
             registry.check_name(name)
-            if registry.is_of_secret_bins(name) and not self.has_bins:
+            if registry.is_of_balls_in_bins(name) and not self.has_bins:
                 raise InvalidInput(
-                    f"{name} is made for secret batches; add --participation {options.BINS}, or leave it out."
+                    f"{name} is made for balls-in-bins; add --participation {options.BINS}, or leave it out."
                 )
         object.__setattr__(self, "mechanisms", self._with_weights())
         for text in self.settings:
@@ -262,7 +260,7 @@ class ComparisonConfig(Protects, OnGraph):
         return {"mu": self.target_mu_or_default}
 
     def scheme(self) -> Participation:
-        """(epochs, period)-cyclic, as many secret bins, or every step at user level."""
+        """(epochs, period)-cyclic, balls-in-bins with as many bins, or every step at user level."""
         from ..participation import BallsInBins, Cyclic, EveryStep
 
         if self.unit == "user":
@@ -293,11 +291,11 @@ class ComparisonConfig(Protects, OnGraph):
 
     @property
     def measured_besides(self) -> tuple[str, ...]:
-        """What runs and results hold besides `final_loss` and `final_accuracy`, in their order."""
-        final = tuple(f"final_{name}" for name in self.metrics)
+        """What runs and results hold besides `final_test_loss` and `final_accuracy`, in their order."""
+        final = tuple(metrics.result_key("final", name) for name in self.metrics)
         if self.release_model == "last":
             return final
-        return (*final, *(f"last_{name}" for name in ("loss", "accuracy", *self.metrics)))
+        return (*final, *(metrics.result_key("last", name) for name in ("loss", "accuracy", *self.metrics)))
 
     @property
     def runs(self) -> list[tuple[str, int]]:

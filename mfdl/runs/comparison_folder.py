@@ -23,6 +23,7 @@ from .. import files
 from ..algorithms.registry import shortsighted
 from ..errors import InvalidInput
 from ..mechanism import Mechanism
+from ..metrics import result_key
 from ..pictures.style import write_figure
 from ..training.covered import left_out, statement
 from ..training.learned import Ended, Judged
@@ -151,7 +152,7 @@ class Folder:
             "noise": "seeded",
             "not_private": [
                 *NOT_PRIVATE,
-                *(at + name for name in self.metrics for at in ("", "final_")),
+                *(key for name in self.metrics for key in (name, result_key("final", name))),
                 *(name for name in config.measured_besides if name.startswith("last_")),
             ],
             **self._worth(),
@@ -168,7 +169,7 @@ class Folder:
         ended = []
         for name in plan.config.mechanisms:
             runs = self._runs_of(name)
-            losses, accuracies = [run["final_loss"] for run in runs], [run["final_accuracy"] for run in runs]
+            losses, accuracies = [run["final_test_loss"] for run in runs], [run["final_accuracy"] for run in runs]
             private = is_private(self.mechanisms[name])
             diverged = sum(run["diverged"] for run in runs)
             remark = shortsighted(self.mechanisms[name].algorithm)
@@ -217,7 +218,7 @@ class Folder:
         mechanism = self.mechanisms[name]
         guarantee = mechanism.guarantee
         runs = self._runs_of(name)
-        losses, accuracies = [run["final_loss"] for run in runs], [run["final_accuracy"] for run in runs]
+        losses, accuracies = [run["final_test_loss"] for run in runs], [run["final_accuracy"] for run in runs]
         usable, judged = bool(runs) and None not in losses, self._judged()
         more: dict[str, float | None] = {}
         for measured in self.plan.config.measured_besides:
@@ -236,8 +237,8 @@ class Folder:
             "noise_std": mechanism.noise_std,  # nu, what `mfdl account --noise-std` takes
             "injected_noise_std": mechanism.injected_noise_std,
             **objective_fields(mechanism),
-            "final_loss_mean": float(np.mean(losses)) if usable else None,
-            "final_loss_std": _spread(losses) if usable else None,
+            "final_test_loss_mean": float(np.mean(losses)) if usable else None,
+            "final_test_loss_std": _spread(losses) if usable else None,
             "final_accuracy_mean": float(np.mean(accuracies)) if usable and None not in accuracies else None,
             "final_accuracy_std": _spread(accuracies) if usable and None not in accuracies else None,
             **more,

@@ -38,7 +38,7 @@ ONLY_PUBLIC = {
     "release": "counts every message as seen, and released models with them; leave it out",
     "all_attackers": "counts every message as seen, whoever attacks; name some with --attackers",
 }
-"""Options that secret batches do not take, and why."""
+"""Options that balls-in-bins does not take, and why."""
 MAX_STEPS = 10**6
 """Of a run: beyond it a typing error would exhaust the machine before anything could be said."""
 MAX_SEEDS = 10**5
@@ -311,7 +311,7 @@ class TakesPart(Protects):
         str,
         Option(
             "cyclic, once-per-epoch, every-step (what --unit user needs), single, min-separation (at most k uses, at "
-            "least b steps apart), or balls-in-bins (secret batches: each record draws one of b bins once).",
+            "least b steps apart), or balls-in-bins (each record secretly draws one of b bins once).",
             metavar="NAME",
         ),
     ] = "cyclic"

@@ -1,7 +1,7 @@
 """Losses against many attackers at once: one process per core, the matrix mu[u, v].
 
-In: an algorithm and a trust model per attacker. Out: per attacker the `VictimLoss` of every victim, or a
-`PairwiseLosses` with its table and its heat map. How one attacker is accounted is in `privacy.victim_loss`.
+In: an algorithm and a trust model per attacker. Out: per attacker the `VictimSensitivity` of every victim, or a
+`PairwiseLosses` with its table and its heat map. How one attacker is accounted is in `privacy.victim_sensitivity`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ..privacy.guarantee import DELTA, lipschitz_notes
 from ..privacy.loss_tables import LOSS_METRICS, Cells, LossTable
 from ..privacy.losses import PrivacyLosses
 from ..privacy.questions import Question, require_unit
-from ..privacy.victim_loss import VictimLoss, victim_losses
+from ..privacy.victim_sensitivity import VictimSensitivity, sensitivity_by_victim
 from ..progress import Progress, reporter
 from ..trust import PNDP, TrustModel
 
@@ -48,7 +48,7 @@ def pairwise_losses(
     jobs: int | None = None,
     progress: Progress = "auto",
     **accounting: Any,
-) -> dict[int, list[VictimLoss]]:
+) -> dict[int, list[VictimSensitivity]]:
     """The losses of all victims against each attacker, attackers in parallel.
 
     Args:
@@ -58,10 +58,10 @@ def pairwise_losses(
         victims: node indices; default all; an attacker is left out of its own list.
         jobs: worker processes, each with one BLAS thread; default one per core; 1 stays in this process.
         progress: True, False, "auto" (see `mfdl.progress`), or a function: called after each attacker.
-        how: participation, release, method, lipschitz and unit of `privacy.victim_loss.victim_losses`.
+        how: participation, release, method, lipschitz and unit of `privacy.victim_sensitivity.sensitivity_by_victim`.
 
     Returns: attacker -> losses in node order, in the order of `attackers`.
-    Raises: InvalidInput: jobs below 1, or what `victim_losses` refuses.
+    Raises: InvalidInput: jobs below 1, or what `sensitivity_by_victim` refuses.
     """
     nodes = list(range(algorithm.num_nodes)) if attackers is None else list(attackers)
     everybody = list(range(algorithm.num_nodes))
@@ -75,7 +75,7 @@ def pairwise_losses(
         joblib.delayed(_against)(algorithm, v, make_trust(v), [u for u in everybody if u != v], accounting)
         for v in nodes
     )
-    losses: dict[int, list[VictimLoss]] = {}
+    losses: dict[int, list[VictimSensitivity]] = {}
     screen = reporter(progress, words=0)
     with contextlib.closing(finished), screen.bar(f"losses of {algorithm.name}, attackers", len(nodes)) as advance:
         for attacker, its_losses in finished:
@@ -86,15 +86,15 @@ def pairwise_losses(
 
 def _against(
     algorithm: LinearAlgorithm, attacker: int, trust: TrustModel, victims: list[int], accounting: Mapping[str, Any]
-) -> tuple[int, list[VictimLoss]]:
+) -> tuple[int, list[VictimSensitivity]]:
     with threadpool_limits(1):
-        return attacker, victim_losses(
+        return attacker, sensitivity_by_victim(
             algorithm, trust, victims=victims, progress=False, **accounting
         ) if victims else []
 
 
 def pairwise_matrix(
-    losses: Mapping[int, Sequence[VictimLoss]], num_nodes: int, value: Callable[[VictimLoss], float]
+    losses: Mapping[int, Sequence[VictimSensitivity]], num_nodes: int, value: Callable[[VictimSensitivity], float]
 ) -> FloatArray:
     """value[u, v]: what attacker v learns of victim u, shape (num_nodes, num_nodes).
 
@@ -145,7 +145,7 @@ class PairwiseLosses(LossTable):
         check.non_negative(noise_std=noise_std)
         shift = next(iter(self.of_attackers.values())).question.record_shift
 
-        def value(loss: VictimLoss) -> float:
+        def value(loss: VictimSensitivity) -> float:
             mu = loss.mu(record_shift=shift, noise_std=noise_std, adaptive=adaptive)
             return mu if metric == "mu" else gaussian.epsilon_from_mu(mu, delta)
 
@@ -174,7 +174,7 @@ class PairwiseLosses(LossTable):
         attacker, victim = self.worst()
         labels, question = self.algorithm.dynamics.gossip.labels, self.of_attackers[attacker].question
         (worst,) = (loss for loss in self.of_attackers[attacker].of_victims if loss.victim == victim)
-        mu = worst.trained.value * question.record_shift
+        mu = worst.adaptive_sensitivity.value * question.record_shift
         constants = (losses.rests_on for losses in self.of_attackers.values())
         rests_on = min((constant for constant in constants if constant is not None), default=None)
         return (
@@ -242,7 +242,7 @@ def pairwise(
     losses_of = pairwise_losses(algorithm, lambda v: models[v], list(models), **computing)
     questions = {v: dataclasses.replace(first, trust=model) for v, model in models.items()}
     return PairwiseLosses(
-        {v: PrivacyLosses.of_victim_losses(algorithm, questions[v], its) for v, its in losses_of.items() if its}
+        {v: PrivacyLosses.of_victim_sensitivities(algorithm, questions[v], its) for v, its in losses_of.items() if its}
     )
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import InvalidInput, require_known
-from ..metrics import WORDS
+from ..metrics import WORDS, result_key
 from ..pictures.curves import Curves, draw_curves, draw_over_steps, mean_over_nodes
 from ..pictures.looks import looks_of
 from ..training.learned import AT_BEST
@@ -35,9 +35,10 @@ def plot_comparison(result: dict[str, Any], table: Any, ax: Axes | None = None, 
     require_known("metric", metric, WORDS)
     labels = {row["mechanism"]: row.get("label", row["mechanism"]) for row in result["mechanisms"]}
     beside = {row["mechanism"]: row.get("final_accuracy_mean") for row in result["mechanisms"] if metric == "loss"}
-    if any(f"final_{metric}" not in run for run in result["runs"]):
+    key = result_key("final", metric)
+    if any(key not in run for run in result["runs"]):
         raise InvalidInput(f"this comparison did not measure {metric!r}; compare with metrics={metric} (--metrics).")
-    finals = {(run["mechanism"], run["seed"]): run[f"final_{metric}"] for run in result["runs"]}
+    finals = {(run["mechanism"], run["seed"]): run[key] for run in result["runs"]}
     columns = {name: np.asarray(table[name]) for name in ("mechanism", "seed", "step")}
     columns["value"] = np.asarray(table[metric], dtype=np.float64)
     curves = []

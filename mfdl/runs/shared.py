@@ -125,7 +125,7 @@ class Accounted:
 def shared_by(config: ComparisonConfig) -> ComparisonConfig:
     """Equal for configs of one mechanism that share its algorithm and its losses."""
     target: dict[str, Any] = {"epsilon": 1.0} if config.has_bins else {}
-    if any(map(registry.is_of_secret_bins, config.mechanisms)):
+    if any(map(registry.is_of_balls_in_bins, config.mechanisms)):
         target = config.values("epsilon", "delta")
     same = {**config.deciding("run"), **config.deciding("nothing"), "data_home": config.data_home}
     return dataclasses.replace(config, error_weights=(), **same | target)
@@ -151,7 +151,7 @@ def built(config: ComparisonConfig, name: str, gossip: GossipMatrix) -> LinearAl
     else:
         size = config.coalition_size or len(config.colluders or ())
         noise_std = None
-        if registry.is_of_secret_bins(name) and config.has_bins:
+        if registry.is_of_balls_in_bins(name) and config.has_bins:
             noise_std = noise_of_bins(bins=config.period, adjacency=config.adjacency, **config.target)
         algorithm = registry.build_tuned(name, dynamics, config.scheme(), coalition_size=size, noise_std=noise_std)
     return algorithm if config.release_model == "last" else algorithm.releasing(config.release_model)

@@ -32,7 +32,7 @@ class SweepConfig:
         tuning: choose the rate of each mechanism on other seeds; None: every rate is a part of the sweep.
         options: those of `ComparisonConfig`; graph, task, trust, participation, mu, epsilon and learning_rate also as
             lists. `seeds` is a count. Attackers, colluders and coalition_size go to the trust model that they belong
-            to. Secret batches have no mu: a budget mu is the epsilon that it gives at delta (`converted`).
+            to. Balls-in-bins has no mu: a budget mu is the epsilon that it gives at delta (`converted`).
 
     Attributes: common: the options with the first value of every list; lists: the values by field.
     Raises: InvalidInput: what `ComparisonConfig` refuses, a value given twice, tuning seeds among those of the sweep,
@@ -60,7 +60,7 @@ class SweepConfig:
             for value in values:
                 changed = {**options, **first, name: value}
                 if changed.get("participation") != BINS and "mechanisms" in changed:
-                    public = (each for each in self.common.mechanisms if not registry.is_of_secret_bins(each))
+                    public = (each for each in self.common.mechanisms if not registry.is_of_balls_in_bins(each))
                     changed |= {"mechanisms": tuple(public) or ("none",), "error_weights": ()}
                 ComparisonConfig(**_budgeted(changed | self._of_trust(changed.get("trust", trusts[0]))))
         if self.common.ranks is not None:
@@ -100,7 +100,7 @@ class SweepConfig:
         """As they are called in a file, without where it is computed; JSON-ready."""
         flags = {name: option.flags[0].lstrip("-") for name, (_, option, _) in self.common.fields().items()}
         options = self.common.deciding_options()
-        options |= {"epsilon": None} if "mu" in self.lists else {}  # of secret batches it follows
+        options |= {"epsilon": None} if "mu" in self.lists else {}  # under balls-in-bins it follows
         options |= {flags[name]: list(values) for name, values in self.lists.items()}
         options |= {name: list(value) if isinstance(value, tuple) else value for name, value in self.of_trust.items()}
         return options | ({} if self.tuning is None else {"tuning": dataclasses.asdict(self.tuning)})
@@ -140,8 +140,8 @@ class SweepConfig:
         name, trust = values.pop("mechanism"), values["trust"]
         if self._is_left_out(name, trust, self.lists.get("trust", (self.common.trust,))):
             return None
-        if registry.is_of_secret_bins(name) and values["participation"] != BINS:
-            return None  # it comes with secret batches
+        if registry.is_of_balls_in_bins(name) and values["participation"] != BINS:
+            return None  # it comes with balls-in-bins
         settings = tuple(text for text in self.common.settings if text.startswith(f"{name}."))
         single: dict[str, Any] = {"mechanisms": (name,), "settings": settings, "error_weights": (), "seeds": 1}
         return _budgeted({**values, **self._of_trust(trust), **single, "delta": self.common.delta})
@@ -166,7 +166,7 @@ class SweepConfig:
 
 
 def _budgeted(options: dict[str, Any]) -> dict[str, Any]:
-    """The options, a budget mu of secret batches as the epsilon that it gives at delta."""
+    """The options, a budget mu of balls-in-bins as the epsilon that it gives at delta."""
     mu, delta = options.get("mu"), options.get("delta", ComparisonConfig.delta)
     if options.get("participation") != BINS or mu is None:
         return options

@@ -67,7 +67,7 @@ def answer(store: Store) -> dict[str, Any]:
         "total": status.total,
         **{name: len(getattr(status, name)) for name in ("finished", "failed", "missing")},
         "chosen": store.sweep().get("chosen"),
-        "converted": store.sweep().get("converted", []),  # of secret batches, which have no mu
+        "converted": store.sweep().get("converted", []),  # under balls-in-bins there is no mu
         "failures": failures,
         "rows": rows(store.records()),
     }
@@ -114,5 +114,5 @@ def _at(cell: Cell, seed: int) -> Cell:
 
 def _loss(store: Store, cell: Cell) -> float:
     record = store.record(cell)
-    loss = None if record is None else record["final_loss"]
+    loss = None if record is None else record["final_test_loss"]
     return float("nan") if loss is None else float(loss)

@@ -113,7 +113,7 @@ def clip_schedule(given: object, mechanism: Mechanism) -> FloatArray:
 
 
 def left_out(mechanism: Mechanism, task: Task) -> str:
-    """What of the preparation of a task no guarantee of secret batches covers; empty where batches are public."""
+    """What of the preparation of a task no guarantee of secret sampling covers; empty where batches are public."""
     return "" if mechanism.sampling is None else task.public_constants or ""
 
 

@@ -1,4 +1,4 @@
-"""Secret batches as they are accounted: drawn by Poisson sampling in each step, or by one bin for the whole run.
+"""Batches under secret sampling, drawn as they are accounted: by Poisson sampling in each step, or by one bin a run.
 
 In: an instance that holds all records of each node in one class (period 1), and a key. Out: the batch of each step, as
 an instance of the records drawn, so that clipping, sums and models are the code of every other run. A draw is a 64-bit

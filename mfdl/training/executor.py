@@ -174,7 +174,7 @@ class Executor:
 
 
 class Releasing:
-    """The running sum of a `Released` in float64, and its gossip at the end.
+    """The running sum of a `ReleasedModel` in float64, and its gossip at the end.
 
     Attributes: total: sum of a_r theta_{r+1} so far, of the executor's nodes, shape (n, dim); None where the last
         models are released.

@@ -61,7 +61,7 @@ class ReplayConfig:
     Attributes:
         mechanism: calibrated, or without noise. At record level its participation must be cyclic or every step, the
             same or another one at each node: the fixed public record-to-step maps that the executor implements; at user
-            level it is every step. With secret batches each is drawn from the noise key.
+            level it is every step. With secret sampling each is drawn from the noise key.
         task: data, model and per-record loss, for as many nodes as the mechanism.
         seeds: decide data split, start model and batch order, shared by all mechanisms of one seed, and the noise
             key. None: one run, everything drawn by the operating system.

@@ -130,7 +130,7 @@ class SeedRun:
         return mean if math.isfinite(mean) else None
 
     @property
-    def final_loss(self) -> float | None:
+    def final_test_loss(self) -> float | None:
         """`final("loss")`."""
         return self.final("loss")
 
@@ -176,7 +176,7 @@ class Run(Shown):
         """Final loss and accuracy in words, "+-" being the standard deviation over seeds, and what they do not beat."""
         if self.diverged_seeds:
             return f"{len(self.diverged_seeds)} of {len(self.seeds)} seeds diverged; lower the learning rate"
-        parts = [_mean_in_words("final test loss", self.final_losses)]
+        parts = [_mean_in_words("final test loss", self.final_test_losses)]
         parts.append(_mean_in_words("accuracy", [seed.final_accuracy for seed in self.seeds]))
         where = f" (mean over nodes and the last {self.last_steps} steps)"
         description = ", ".join(text for text in parts if text) + where if any(parts) else "not evaluated at its end"
@@ -200,9 +200,9 @@ class Run(Shown):
         return final_steps(max(run.finished_steps for run in self.seeds))
 
     @property
-    def final_losses(self) -> list[float | None]:
+    def final_test_losses(self) -> list[float | None]:
         """Per seed."""
-        return [run.final_loss for run in self.seeds]
+        return [run.final_test_loss for run in self.seeds]
 
     @property
     def diverged_seeds(self) -> list[int | None]:
@@ -351,7 +351,7 @@ def judged(runs: Sequence[Run]) -> Judged:
         Ended(
             run.mechanism.algorithm.name,
             is_private(run.mechanism),
-            run.final_losses,
+            run.final_test_losses,
             [seed.final_accuracy for seed in run.seeds],
             len(run.diverged_seeds),
             shortsighted(run.mechanism.algorithm),

@@ -33,7 +33,7 @@ FIRST = 4  # series of a panel that are shown before anything is chosen
 POINTS = 160  # of a line over time
 ROW = 60  # entries of a row of a matrix over time that are drawn
 ALONE = Look("last row", POSITIVE, marker="o")  # of a line without others
-KINDS = {"adaptive": "in training", "fixed": "gradients fixed in advance"}
+KINDS = {"adaptive": "in training", "fixed": "non-adaptive gradients"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,7 +143,7 @@ def _tip(group: RunGroup, metric: str) -> str:
 def _curves(group: RunGroup, look: Look, source: Source) -> Curves:
     tables = [source.steps(record) for record in group.records]
     each = [mean_over_nodes(table["step"], table["loss"].to_numpy(zero_copy_only=False)) for table in tables]
-    finals = [record["final_loss"] for record in group.records]
+    finals = [record["final_test_loss"] for record in group.records]
     return Curves(group.label, look, [steps for steps, _ in each], [losses for _, losses in each], finals)
 
 
@@ -177,7 +177,7 @@ def _diverged(groups: Sequence[RunGroup]) -> str:
 
 
 def by_hops(panel: TrustPanel, mechanisms: Sequence[MechanismDetails], looks: Looks) -> list[Drawing]:
-    """mu by distance from the attacker, in training and for fixed gradients: mean over pairs, smallest to largest."""
+    """mu by distance from the attacker, adaptive and non-adaptive: mean over pairs, smallest to largest."""
     drawings = []
     for kind, words in KINDS.items():
         lines, infinite = [], 0
@@ -216,7 +216,7 @@ def pair_figures(mechanism: MechanismDetails) -> tuple[list[Drawing], list[str]]
     for kind, words in list(KINDS.items())[: 1 if same else 2]:
         mu = getattr(losses, kind)
         known = mu[np.isfinite(mu)]
-        title = "μ in training and for gradients fixed in advance" if same else f"μ, {words}"
+        title = "μ in training and for non-adaptive gradients" if same else f"μ, {words}"
         if known.size and np.ptp(known) <= ROUNDING * known.max():
             sentences.append(f"{title}: {rounded_up(float(known.max()))} for every pair.")
         else:

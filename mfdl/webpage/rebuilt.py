@@ -54,7 +54,7 @@ class NoiseCorrelation:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PairLosses:
-    """mu[u, v], what a single curious node v learns of victim u: in training, and for gradients fixed in advance."""
+    """mu[u, v], what a single curious node v learns of victim u: in training, and for non-adaptive gradients."""
 
     adaptive: FloatArray
     fixed: FloatArray
@@ -205,7 +205,7 @@ def _is_entry(entry: Any, n: int) -> bool:
 def _computed(built: Rebuilt) -> dict[str, Any]:
     record, mechanism = built.record, built.mechanism
     if mechanism.sampling is not None:
-        raise LeftOut("secret batches have no mu, and every message counts as seen: all nodes learn alike")
+        raise LeftOut("secret sampling has no mu, and every message counts as seen: all nodes learn alike")
     release = mechanism.guarantee.release
     protected = {name: record[name] for name in ("adjacency", "clip_norm", "unit")}
     protected["release"] = release if release != "not applicable" else None

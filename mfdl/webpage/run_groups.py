@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from ..metrics import metric_of, result_key
 from ..runs.output import mu_rounded_up
 from .source import Record
 
@@ -64,7 +65,7 @@ class RunGroup:
 
     @property
     def budget(self) -> float:
-        """mu of the guarantee, or the epsilon that secret batches were calibrated to; inf without noise."""
+        """mu of the guarantee, or the epsilon that secret sampling was calibrated to; inf without noise."""
         if not self.secret:
             return float(self.records[0]["mu"])
         return float(self.config["epsilon"]) if isinstance(self.epsilon, float) else math.inf
@@ -108,7 +109,7 @@ class RunGroup:
 
     def final(self, metric: str) -> SeedSpread | None:
         """final_METRIC over the seeds; None where a run has none."""
-        values = [record.get(f"final_{metric}") for record in self.records]
+        values = [record.get(result_key("final", metric)) for record in self.records]
         known = [float(value) for value in values if isinstance(value, int | float)]
         return SeedSpread(tuple(known)) if len(known) == len(values) else None
 
@@ -225,7 +226,7 @@ class ComparableRuns:
     def metrics(self) -> list[str]:
         """Names of final numbers that some run has, test loss first."""
         names = dict.fromkeys(name for record in self.records for name, value in record.items() if value is not None)
-        finals = [name.removeprefix("final_") for name in names if name.startswith("final_")]
+        finals = [metric_of(name) for name in names if name.startswith("final_")]
         return sorted(finals, key=lambda name: (name != "loss", name != "accuracy", name))
 
     def level(self, name: str) -> float | None:
@@ -288,7 +289,7 @@ def best_rates(groups: Iterable[RunGroup]) -> list[RunGroup]:
 def leader(groups: Sequence[RunGroup]) -> str:
     """The mechanism whose loss is below all others' in every seed; empty if there is none, or none to compare with."""
     usable = [group for group in groups if group.final("loss") is not None]
-    losses = [{record["seed"]: record["final_loss"] for record in group.records} for group in usable]
+    losses = [{record["seed"]: record["final_test_loss"] for record in group.records} for group in usable]
     if len(usable) < 2 or len({tuple(sorted(by_seed)) for by_seed in losses}) > 1:
         return ""
     for by_seed, group in zip(losses, usable, strict=True):

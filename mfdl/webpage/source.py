@@ -100,7 +100,7 @@ def _comparison(folder: Path) -> Source:
             options = {"mechanisms": [run["mechanism"]], "seeds": 1, "first_seed": run["seed"]}
             if isinstance(key.get("mu"), float):
                 options |= {"mu": key["mu"], "epsilon": None}
-            if isinstance(key.get("epsilon"), float):  # what secret batches were held to: no mu says it
+            if isinstance(key.get("epsilon"), float):  # the target under secret sampling, where mu is null
                 options["epsilon"] = min(each for each in result["config"]["epsilon"] if each >= key["epsilon"])
             options |= {"lr": key["lr"]} if "lr" in key else {}
             records.append({**same, **of_mechanism, **finished, "config": {**result["config"], **options}})

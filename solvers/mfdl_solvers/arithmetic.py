@@ -1,8 +1,9 @@
 """Floating-point range and BLAS threads: what solvers must know of the machine.
 
-Error Grams at the ends of the float range are solved as H 2^-k, and loss and bound are multiplied by 2^k. Certificates
-hold squares of entries of H, and those of 1e155 or 1e-170 are no float64 numbers. Between 2^-ORDINARY and 2^ORDINARY k
-is 0 and nothing changes; beyond, k is even, so that H, its eigenvalues and its square roots are all scaled exactly.
+Error Grams at the ends of the float range are solved as H 2^-k, and objective and bound are multiplied by 2^k.
+Certificates hold squares of entries of H, and those of 1e155 or 1e-170 are no float64 numbers. Between 2^-ORDINARY and
+2^ORDINARY k is 0 and nothing changes; beyond, k is even, so that H, its eigenvalues and its square roots are all scaled
+exactly.
 
 Small matrices get one thread, because a second costs more than it brings. Two limits, for a second thread pays at
 different sizes (measured on two cores):

@@ -135,7 +135,7 @@ def solve(
         problem: H and classes.
         parametrisation: default `lower_triangular(problem)`.
         stopping: wanted gap, judged by the certificate; iterations over all stages together.
-        penalty: C -> scalar tensor in units of the loss, added to it; the reported loss is without it.
+        penalty: C -> scalar tensor in units of the objective, added to it; the reported objective is without it.
         device: torch device; default CUDA when available.
 
     Returns:
@@ -198,8 +198,8 @@ class _StagedSearch:
         return settled
 
     def _reached(self, X: Array) -> bool:
-        """The loss without a penalty is within the tolerance of the bound."""
-        return self.objective.penalty is None and self.stopping.reached(self.objective.problem.loss(X), self.bound)
+        """The objective without a penalty is within the tolerance of the bound."""
+        return self.objective.penalty is None and self.stopping.reached(self.objective.problem.objective(X), self.bound)
 
     def _is_over(self, iteration: int, x: Array, value: float, gradient: Array) -> bool:
         if iteration % CHECK_EVERY:
@@ -212,12 +212,12 @@ class _StagedSearch:
         X = self.objective.gram(x)
         self.bound = max(self.bound, lower_bound(self.objective.problem, X))
         if self.stopping.report is not None:
-            self.stopping.tell(self.iterations + iteration, self.objective.problem.loss(X), self.bound)
+            self.stopping.tell(self.iterations + iteration, self.objective.problem.objective(X), self.bound)
         return self._reached(X)
 
 
 class _Objective:
-    """theta, smoothing -> (value, gradient), scaled so that the first loss is 1."""
+    """theta, smoothing -> (value, gradient), scaled so that the first objective is 1."""
 
     def __init__(
         self,
@@ -231,7 +231,7 @@ class _Objective:
         self.same_class = torch.as_tensor(problem.same_class, device=where)
         self.labels = torch.as_tensor(problem.classes.copy(), device=where)
         self.num_classes = problem.num_classes
-        self.scale = float(problem.loss(np.eye(problem.size)))
+        self.scale = float(problem.objective(np.eye(problem.size)))
 
     def encoder(self, theta: torch.Tensor) -> torch.Tensor:
         """C at theta. Raises: ProblemError: the family fails, or its C is no causal encoder in torch."""

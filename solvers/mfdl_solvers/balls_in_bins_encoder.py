@@ -53,7 +53,7 @@ class BinFactorization(Certified):
     Attributes:
         encoder: C, shape (T, T), lower triangular, no entry negative.
         bin_gram: M, shape (b, b), its largest diagonal entry 1.
-        loss: tr(H X^-1); lower_bound: no causal C of any signs with M_rr <= 1 and M_rq <= `correlation` has less.
+        objective: tr(H X^-1); lower_bound: no causal C of any signs with M_rr <= 1 and M_rq <= `correlation` has less.
     """
 
     encoder: Array
@@ -95,12 +95,12 @@ def solve(
         C, M = C / scale**0.5, M / scale
         caps = _caps(problem.num_classes, largest_beside(M))
         bound, more = _bound(problem, caps, C, stopping, iterations)
-        loss = problem.loss(C.T @ C)
+        objective = problem.objective(C.T @ C)
     return BinFactorization(
         encoder=C,
         bin_gram=M,
-        loss=loss,
-        lower_bound=min(bound, loss),
+        objective=objective,
+        lower_bound=min(bound, objective),
         status=STATIONARY,
         iterations=iterations + more,
         seconds=time.perf_counter() - began,
@@ -154,14 +154,14 @@ def _searched(problem: FactorizationProblem, correlation: float, stopping: Stopp
         inverse = np.tril(inverse)
         with np.errstate(over="ignore", invalid="ignore"):  # a point next to singular: no point at all
             K = inverse.T @ (H @ inverse)
-        loss = float(np.trace(K))
-        if not 0 < loss < np.inf:
+        objective = float(np.trace(K))
+        if not 0 < objective < np.inf:
             return np.inf, x
         sums = _over_bins(C, bins)
         size, slope = norm(sums.T @ sums / caps, p)
         with np.errstate(over="ignore", invalid="ignore"):
-            gradient = 2 * (sums @ (slope / caps))[:, bins] - 2 * (K @ inverse.T) / loss
-        return float(np.log(loss)) + size, gradient[lower] * 2 * x
+            gradient = 2 * (sums @ (slope / caps))[:, bins] - 2 * (K @ inverse.T) / objective
+        return float(np.log(objective)) + size, gradient[lower] * 2 * x
 
     x, iterations = _in_stages(value_and_gradient, x, NORMS, stopping, 0)
     C = np.zeros((T, T))
@@ -196,13 +196,13 @@ def _bound(problem: FactorizationProblem, caps: Array, C: Array, stopping: Stopp
         inverse, _ = scipy.linalg.lapack.dpotri(factor, lower=1)
         inverse = np.tril(inverse) + np.tril(inverse, -1).T
         with np.errstate(over="ignore", invalid="ignore"):
-            loss = float((inverse * H).sum())
-        if not 0 < loss < np.inf:
+            objective = float((inverse * H).sum())
+        if not 0 < objective < np.inf:
             return np.inf, x
         sums = _over_bins(_over_bins(X, bins).T, bins)
         size, slope = norm(sums / caps, p)
-        gradient = (slope / caps)[np.ix_(bins, bins)] - inverse @ H @ inverse / loss
-        return float(np.log(loss)) + size, np.concatenate(
+        gradient = (slope / caps)[np.ix_(bins, bins)] - inverse @ H @ inverse / objective
+        return float(np.log(objective)) + size, np.concatenate(
             [gradient[steps, steps] * 2 * x[:T], gradient[below] * 4 * x[T:]]
         )
 

@@ -1,4 +1,4 @@
-"""A lower bound on the best loss from any feasible X, and the ridge that makes a singular H regular.
+"""A lower bound on the best objective from any feasible X, and the ridge that makes a singular H regular.
 
 For V_c >= 0 on each class and w = sum_c max diag(V_c), every X of unit sensitivity has
 tr(V X) = sum_c <V_c, X_c> <= sum_c max diag(V_c) = w, because V_c / max diag(V_c) has diagonal <= 1 and is
@@ -15,12 +15,13 @@ only lift the left side; among V of constant diagonal the optimum is a maximum o
 costs its square.
 
 Small eigenvalues of H are only known to T eps of the largest, and their square roots enter: the bound is made for
-H with all eigenvalues lowered by that much, which is at most the H that was given, in the order of matrices as in loss.
+H with all eigenvalues lowered by that much, which is at most the H that was given, in the order of matrices as in
+objective.
 
-For singular H the best loss is an infimum: the noise X^-1 grows without bound on the kernel of H, where it costs
-nothing. H + rho I has an optimum, and rho is as large as the tolerance allows. With P(H) the best loss: by the duality
-above P(H) is the maximum of ||H^1/2 V^1/2||_*^2 / w over V, and ||(H + rho I)^1/2 V^1/2||_* <= ||H^1/2 V^1/2||_* +
-sqrt(rho) ||V^1/2||_* because the square root is concave, so
+For singular H the best objective is an infimum: the noise X^-1 grows without bound on the kernel of H, where it costs
+nothing. H + rho I has an optimum, and rho is as large as the tolerance allows. With P(H) the best objective: by the
+duality above P(H) is the maximum of ||H^1/2 V^1/2||_*^2 / w over V, and ||(H + rho I)^1/2 V^1/2||_* <= ||H^1/2
+V^1/2||_* + sqrt(rho) ||V^1/2||_* because the square root is concave, so
 
     sqrt P(H + rho I) <= sqrt P(H) + sqrt(rho P(I)),    P(I) = sum over classes of size^2.
 
@@ -130,18 +131,18 @@ def finished(
     notes: tuple[str, ...] = (),
     unfinished_status: str = STOPPED,
 ) -> Factorization:
-    """The Factorization of a given X: causal encoder, loss, a lower bound, status.
+    """The Factorization of a given X: causal encoder, objective, a lower bound, status.
 
     Where the known bound does not settle the matter, the better of it and the one that X itself proves.
     """
-    loss = problem.loss(gram)
-    bound = known_bound if stopping.reached(loss, known_bound) else max(known_bound, lower_bound(problem, gram))
+    objective = problem.objective(gram)
+    bound = known_bound if stopping.reached(objective, known_bound) else max(known_bound, lower_bound(problem, gram))
     return Factorization(
         encoder=causal_encoder(gram),
         gram=gram,
-        loss=loss,
+        objective=objective,
         lower_bound=bound,
-        status=OPTIMAL if stopping.reached(loss, bound) else unfinished_status,
+        status=OPTIMAL if stopping.reached(objective, bound) else unfinished_status,
         iterations=iterations,
         seconds=time.perf_counter() - began,
         sensitivity=problem.sensitivity_squared(gram) ** 0.5,
@@ -154,18 +155,18 @@ class Best:
 
     def __init__(self, problem: FactorizationProblem, stopping: Stopping, gram: Array) -> None:
         self.problem, self.stopping, self.began = problem, stopping, time.perf_counter()
-        self.gram, self.loss, self.bound = gram, problem.loss(gram), 0.0
+        self.gram, self.objective, self.bound = gram, problem.objective(gram), 0.0
 
     @property
     def within_tolerance(self) -> bool:
         """The certified gap is."""
-        return self.stopping.reached(self.loss, self.bound)
+        return self.stopping.reached(self.objective, self.bound)
 
     def offer(self, gram: Array, bound: float) -> None:
         """Keeps the better X and the better bound."""
         self.bound = max(self.bound, bound)
-        if (loss := self.problem.loss(gram)) < self.loss:
-            self.gram, self.loss = gram, loss
+        if (objective := self.problem.objective(gram)) < self.objective:
+            self.gram, self.objective = gram, objective
 
     def finished(self, iterations: int, rho: float) -> Factorization:
         """The answer, which H + rho I was solved for."""
@@ -218,7 +219,7 @@ def smallest_ridge(problem: FactorizationProblem, tolerance: float) -> float:
 
 
 def ridge_for(eigenvalues: Array, least_loss: float, class_sizes: NDArray[np.intp], tolerance: float) -> float:
-    """`smallest_ridge` from the eigenvalues of H, of any shape, and a bound on its least loss."""
+    """`smallest_ridge` from the eigenvalues of H, of any shape, and a bound on its least objective."""
     smallest, largest = float(eigenvalues.min()), float(eigenvalues.max())
     if smallest > SINGULAR * largest:
         return 0.0
@@ -252,7 +253,7 @@ def notes_on_ridge(problem: FactorizationProblem, rho: float, gram: Array) -> tu
     noise = 1 / max(float(np.linalg.eigvalsh(gram)[0]), np.finfo(np.float64).tiny)
     note = (
         f"error_gram is singular to working precision (smallest eigenvalue {smallest:.2g}, largest {largest:.2g}): "
-        f"the best loss is not attained, so error_gram + {rho:.2g} I was solved instead; where noise costs nothing it "
-        f"grows without bound as the tolerance falls, its largest eigenvalue 1 / lambda_min(X) is {noise:.2g} here"
+        f"the best objective is not attained, so error_gram + {rho:.2g} I was solved instead; where noise costs "
+        f"nothing it grows without bound with the tolerance; its largest eigenvalue 1 / lambda_min(X) is {noise:.2g}"
     )
     return (note,)

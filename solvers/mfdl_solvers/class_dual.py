@@ -7,7 +7,7 @@ With V block diagonal over the classes, V_c > 0 with equal diagonal entries v_c,
 the lower bound of `certificate`. With W^T H W = Q diag(s^2) Q^T and S = Q diag(s) Q^T, the bound at V is
 tr(S)^2 / sum(v), and X(V) = W^-T S W^-1 solves X V X = H. The slope of the trace norm in W is X W: at the optimum the
 blocks X_c are diagonal with sums 1. At any V, X(V) without the entries inside classes, scaled to sums of 1, is
-feasible, with a loss above the bound by the square of what was dropped.
+feasible, with an objective above the bound by the square of what was dropped.
 
 Plain step: every row of X W, scaled to one length within its class, is a row of the next W, and v_c is the square of
 the sum of lengths that were in class c. It never lowers the bound: the trace norm is convex in W, so for every W'
@@ -83,8 +83,8 @@ def search(
             promises.append(point.promise)
             if point.promise <= due or iteration == stopping.max_iterations:
                 best.offer(point.gram(), point.lower_bound())
-                due = point.promise * min(stopping.tolerance / relative_gap(best.loss, best.bound), 0.5)
-            stopping.tell(iteration, best.loss, best.bound)
+                due = point.promise * min(stopping.tolerance / relative_gap(best.objective, best.bound), 0.5)
+            stopping.tell(iteration, best.objective, best.bound)
             if best.within_tolerance or stagnates(promises):
                 return iteration
         if path.go_back(np.nan if point is None else point.bound):

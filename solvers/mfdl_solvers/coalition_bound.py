@@ -14,7 +14,7 @@ Where H restricted to H_k has a kernel, y_j must vanish there: y_j is first proj
 k in U_j. Eigenvalues of H below KERNEL of the largest count as zero, which lowers H and so the bound.
 
 A second bound needs no weights: for every coalition R >= M, so [R^-1]_ii <= 1, i.e. R solves the problem of one
-outside observer and one group of all nodes, whose loss is at least ||H^1/2||_*^2 / n.
+outside observer and one group of all nodes, whose objective is at least ||H^1/2||_*^2 / n.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def lower_bound(
         block_of, node_of: the block and the node i_j of each constraint, shape (J,).
 
     Guarantees:
-        Never above the loss of a feasible R, up to rounding: sums and eigenvalues are rounded down by more than
+        Never above the objective of a feasible R, up to rounding: sums and eigenvalues are rounded down by more than
         their own error; components of y in kernels of H stay below 1e-15 of it, so that R of norm up to 1e12
         cannot profit.
     Cost: O(J n m g^2) for m groups of size g, and a projection per block where H has kernels.

@@ -92,10 +92,10 @@ def interior_point(
     point = system.start()
     bound, iterations = 0.0, 0
     while True:
-        loss = problem.loss(point.private_variance, point.parts) * float(point.left_sides.max())
-        if system.barrier_size * system.complementarity(point) <= CHECK_BELOW * stopping.tolerance * loss:
+        objective = problem.objective(point.private_variance, point.parts) * float(point.left_sides.max())
+        if system.barrier_size * system.complementarity(point) <= CHECK_BELOW * stopping.tolerance * objective:
             bound = max(bound, system.lower_bound(point))
-        if stopping.share(1 / 2).reached(loss, bound) or iterations == stopping.max_iterations:
+        if stopping.share(1 / 2).reached(objective, bound) or iterations == stopping.max_iterations:
             break
         advanced = system.advanced(point)
         if advanced is None:
@@ -132,7 +132,7 @@ class _System:
         """Every M at least 2 I on its nodes; lam, z and Z at one complementarity t."""
         s, scale = (2.0, 0.5) if self.problem.private else (0.0, 2.0)
         parts = [scale * np.eye(len(group)) for group in self.problem.groups]
-        t = self.problem.loss(s, parts) / self.barrier_size
+        t = self.problem.objective(s, parts) / self.barrier_size
         left_sides = self._left_sides(s, parts)
         duals = [t / scale * np.eye(len(part)) for part in parts]
         z, slacks = t / 2 if self.problem.private else 0.0, 1 - left_sides
@@ -251,12 +251,12 @@ class _System:
         return costs
 
     def _residual(self, point: _Iterate, scaling: _Scaling, gradients: Array) -> float:
-        """What the residuals may hide of the loss: repair by scaling, and the size of the dual one times that of R."""
+        """What the residuals may hide of the objective: scaling, and the size of the dual one times that of R."""
         dual = self._costs_in(scaling, 0.0) + gradients[:, 2]
         d = np.concatenate(scaling.diagonals)
         dual[self.on_diagonal] -= d
         excess = float(np.abs(point.left_sides + point.slacks - 1).max())
-        return excess * self.problem.loss(point.private_variance, point.parts) + float(
+        return excess * self.problem.objective(point.private_variance, point.parts) + float(
             np.linalg.norm(dual) * np.linalg.norm(d)
         )
 

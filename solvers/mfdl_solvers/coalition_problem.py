@@ -6,9 +6,9 @@ nodes knows the seeds of the groups it meets, U(I) are the others, and
 
     minimise  tr(H R)   subject to   [(s I + sum of R_k over k in U(I))^-1]_ii <= 1   for all |I| = q, i not in I.
 
-Smaller coalitions know less and are covered. For a bound r instead of 1 divide R and the loss by r. The noise left,
-M, splits into the connected components of the groups in U(I); each is a `block` here: its groups and the nodes they
-reach. A block that is part of another makes the other's constraint at a common node redundant (M is smaller), so
+Smaller coalitions know less and are covered. For a bound r instead of 1 divide R and the objective by r. The noise
+left, M, splits into the connected components of the groups in U(I); each is a `block` here: its groups and the nodes
+they reach. A block that is part of another makes the other's constraint at a common node redundant (M is smaller), so
 only the smallest blocks around each node are kept. A node that no unknown seed reaches forces s >= 1, and then
 s = 1 without seeds (LDP) is optimal.
 
@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from scipy.sparse.csgraph import connected_components
 
 from .arithmetic import EPS, AtAnyScale
-from .problem import Array, FactorizationProblem, ProblemError, loss_in_range
+from .problem import Array, FactorizationProblem, ProblemError, objective_in_range
 
 MAX_COALITIONS = 20_000
 MAX_COMPARED_BLOCKS = 3_000  # all pairs are compared to drop redundant constraints; beyond, none is dropped
@@ -123,7 +123,7 @@ class CoalitionProblem(AtAnyScale):
 
     @property
     def local_loss(self) -> float:
-        """tr H: the loss of s = 1 without seeds (LDP), feasible whenever private noise is allowed."""
+        """tr H: the objective of s = 1 without seeds (LDP), feasible whenever private noise is allowed."""
         return float((self.root**2).sum())
 
     @cached_property
@@ -169,10 +169,10 @@ class CoalitionProblem(AtAnyScale):
             tuple(tuple(int(i) for i in coalitions[first[u]]) for u in origin[binding]),
         )
 
-    def loss(self, private_variance: float, parts: Sequence[Array]) -> float:
+    def objective(self, private_variance: float, parts: Sequence[Array]) -> float:
         """tr(H R); raises ProblemError where that is beyond float64."""
         if self.exponent:
-            return loss_in_range(self.normalised.loss(private_variance, parts), self.exponent)
+            return objective_in_range(self.normalised.objective(private_variance, parts), self.exponent)
         shared = sum(
             float(((part @ self.root[list(group)]) * self.root[list(group)]).sum())
             for group, part in zip(self.groups, parts, strict=True)

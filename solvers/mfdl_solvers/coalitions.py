@@ -1,12 +1,12 @@
 """Noise from seeds shared in groups that withstands coalitions: solved, repaired, certified.
 
 In: a `CoalitionProblem`. Out: private variance s and a covariance R_k per group that satisfy every constraint in
-float64, with loss, lower bound and gap. The methods are in `coalition_methods`, the lower bound in
+float64, with objective, lower bound and gap. The methods are in `coalition_methods`, the lower bound in
 `coalition_bound`.
 
 Where H has a kernel within a group the optimum is not attained, the noise there grows without bound. A small multiple
-of the projector on that kernel is then added to the cost of R_k, tied to the tolerance; loss and lower bound are those
-of the H that was given.
+of the projector on that kernel is then added to the cost of R_k, tied to the tolerance; objective and lower bound are
+those of the H that was given.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class CoalitionFactorization(Certified):
         private_variance: s, the variance of what each node draws alone.
         parts: R_k of each group, shape (|H_k|, |H_k|), rows and columns in the order of the group.
         covariance: R = s I + sum_k R_k, shape (n, n).
-        loss: tr(H R) at the bound r = 1; for another r divide R and loss by it.
-        lower_bound: no s and R_k that satisfy the constraints have a smaller loss.
+        objective: tr(H R) at the bound r = 1; for another r divide R and objective by it.
+        lower_bound: no s and R_k that satisfy the constraints have a smaller objective.
         worst: the coalition, the node and the value [M^-1]_ii (rounded up, at most 1) of the tightest constraint.
     """
 
@@ -58,7 +58,7 @@ def solve(
     """Minimises tr(H R) over private and shared noise, to a certified relative gap.
 
     >>> two = CoalitionProblem(np.array([[1.0, 0.9], [0.9, 1.0]]), ((0, 1),), 0)
-    >>> round(solve(two).loss, 2)  # (tr H^1/2)^2 / 2, against tr H = 2 without a shared seed
+    >>> round(solve(two).objective, 2)  # (tr H^1/2)^2 / 2, against tr H = 2 without a shared seed
     1.44
 
     Args:
@@ -69,7 +69,7 @@ def solve(
 
     Guarantees:
         Every [(s I + sum of R_k over U(I))^-1]_ii is at most 1 in float64, whatever the status: the result is
-        scaled up by the largest, which was rounded up. With private noise the loss is never above tr H (LDP), but
+        scaled up by the largest, which was rounded up. With private noise the objective is never above tr H (LDP), but
         for that rounding.
     Raises:
         ProblemError: method, or more than MAX_UNKNOWNS free entries in the groups.
@@ -94,14 +94,14 @@ def solve(
         bound, iterations = problem.local_loss * (1 - 4 * problem.size * EPS), 0
         reason = "node {1} has no seed that coalition {0} does not know".format(*problem.exposed)
         notes = (f"{reason}: every node needs the private noise of LDP, and shared seeds cannot help",)
-    loss = problem.loss(s, parts)
+    objective = problem.objective(s, parts)
     return CoalitionFactorization(
         private_variance=s,
         parts=tuple(parts),
         covariance=problem.covariance(s, parts),
-        loss=loss,
+        objective=objective,
         lower_bound=bound,
-        status=OPTIMAL if stopping.reached(loss, bound) else STOPPED,
+        status=OPTIMAL if stopping.reached(objective, bound) else STOPPED,
         iterations=iterations,
         seconds=time.perf_counter() - began,
         worst=worst,
@@ -127,9 +127,9 @@ def _searched(
             s, parts, proven, steps = interior_point(problem, costs, early, left)
         bound, iterations = max(bound, proven), iterations + steps
         answer = feasible(problem, s, parts)
-        if best is None or problem.loss(*answer[:2]) < problem.loss(*best[:2]):
+        if best is None or problem.objective(*answer[:2]) < problem.objective(*best[:2]):
             best = answer
-        if stopping.reached(problem.loss(*best[:2]), bound) or iterations >= stopping.max_iterations:
+        if stopping.reached(problem.objective(*best[:2]), bound) or iterations >= stopping.max_iterations:
             break
     assert best is not None  # there is at least one ridge
     singular = any(kernel.size for kernel in kernels)
@@ -191,9 +191,9 @@ def _ridges(problem: CoalitionProblem, kernels: Sequence[Array], tolerance: floa
 
 def _note_on_kernels(ridge: float, covariance: Array) -> str:
     return (
-        "error_gram is singular to working precision within a group: the best loss is not attained, the noise grows "
-        f"without bound where it costs nothing, so a cost of {ridge:.2g} was put on it; the largest eigenvalue of R is "
-        f"{float(np.linalg.eigvalsh(covariance)[-1]):.3g}"
+        "error_gram is singular to working precision within a group: the best objective is not attained, the noise "
+        f"grows without bound where it costs nothing, so a cost of {ridge:.2g} was put on it; the largest eigenvalue "
+        f"of R is {float(np.linalg.eigvalsh(covariance)[-1]):.3g}"
     )
 
 

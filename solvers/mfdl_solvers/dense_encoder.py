@@ -53,8 +53,8 @@ def solve(
     Returns:
         A Factorization of sensitivity exactly 1 up to rounding; status "optimal" or "stopped". A singular H
         has no minimiser: X^-1 grows without bound on its kernel. Then H + rho I is solved instead, rho as small as the
-        tolerance needs, with a note that names the largest noise eigenvalue; loss and lower bound are those of the H
-        that was given. Float64 resolves rho down to 1e-16 of the largest eigenvalue of H, enough for a tolerance of
+        tolerance needs, with a note that names the largest noise eigenvalue; objective and lower bound are those of the
+        H that was given. Float64 resolves rho down to 1e-16 of the largest eigenvalue of H, enough for a tolerance of
         1e-7 or so; X is then so ill-conditioned that a problem with large classes may stop earlier, and says so.
     """
     if problem.exponent:
@@ -114,12 +114,12 @@ class _Stage:
             return False
         X = self.free.matrices(x)[0]
         self.update(X)
-        self.best.stopping.tell(self.before + iteration, self.best.loss, self.best.bound)
+        self.best.stopping.tell(self.before + iteration, self.best.objective, self.best.bound)
         if self.best.within_tolerance or self.aim.last:
             return self.best.within_tolerance
         bound = lower_bound(self.best.problem, X, dual_from=self.aim.gram, root=self.aim.root)
         self.ridge_bound = max(self.ridge_bound, bound)
-        return value <= self.ridge_bound * (1 + RIDGE_SHARE * relative_gap(self.best.loss, self.best.bound))
+        return value <= self.ridge_bound * (1 + RIDGE_SHARE * relative_gap(self.best.objective, self.best.bound))
 
 
 def _feasible(problem: FactorizationProblem, start: Array | None) -> Array:

@@ -1,15 +1,15 @@
 """Noise correlated over time and over nodes by a Kronecker product: X = X_t (x) X_s.
 
-With H = sum_k H_k (x) u_k u_k^T the loss is
+With H = sum_k H_k (x) u_k u_k^T the objective is
 
     tr(H X^-1) = sum_k c_k d_k,    c_k = u_k^T X_s^-1 u_k,    d_k = tr(H_k X_t^-1),
 
 so for fixed X_s the best X_t solves the T x T problem of sum_k c_k H_k, and for fixed X_t the best X_s the n x n
 problem of sum_k d_k u_k u_k^T where every node is its own class. The two are solved in turn, each with its certificate.
 
-That finds the best product: along the geodesics of positive definite matrices the loss is convex, and so is the set of
-unit sensitivity (a maximum over positive linear functions of X_t, times one of X_s). A point that neither half improves
-is stationary for both, hence a minimum. `joint_lower_bound` bounds what the product form itself may cost.
+That finds the best product: along the geodesics of positive definite matrices the objective is convex, and so is the
+set of unit sensitivity (a maximum over positive linear functions of X_t, times one of X_s). A point that neither half
+improves is stationary for both, hence a minimum. `joint_lower_bound` bounds what the product form itself may cost.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ class KroneckerFactorization(Certified):
     """C = C_t (x) C_s with what it costs and how far that is from the best C on time x nodes.
 
     Attributes:
-        time: the encoder over steps; X_t has unit sensitivity on the classes of steps. Its loss and lower bound are
-            those of the half it solved last.
-        space: the encoder over nodes; X_s has unit diagonal. The same holds of its loss and lower bound.
-        loss: sensitivity^2 tr(H X^-1), per unit noise variance and coordinate.
-        lower_bound: no C on time x nodes, of any form, has a smaller loss.
+        time: the encoder over steps; X_t has unit sensitivity on the classes of steps. Its objective and lower bound
+            are those of the half it solved last.
+        space: the encoder over nodes; X_s has unit diagonal. The same holds of its objective and lower bound.
+        objective: sensitivity^2 tr(H X^-1), per unit noise variance and coordinate.
+        lower_bound: no C on time x nodes, of any form, has a smaller objective.
         rounds: pairs of halves that were solved.
         status: "stopped" where a half or the alternation did not settle.
         sensitivity: of X_t (x) X_s, an upper bound.
@@ -75,7 +75,7 @@ def solve(problem: ModeProblem, stopping: Stopping = USUAL, *, max_rounds: int =
     """Minimises tr(H X^-1) over products X_t (x) X_s of unit sensitivity.
 
     >>> pair = ModeProblem(np.array([[[4.0, 2.0], [2.0, 1.0]], np.eye(2)]), np.eye(2), np.array([0, 0]))
-    >>> round(solve(pair).loss, 2)  # independent noise costs 2 * (5 + 2)
+    >>> round(solve(pair).objective, 2)  # independent noise costs 2 * (5 + 2)
     13.32
 
     Args:
@@ -120,7 +120,7 @@ class Product(Generic[Space]):
         return self.time.sensitivity * self.space_sensitivity
 
     @property
-    def loss(self) -> float:
+    def objective(self) -> float:
         return self.sensitivity**2 * float(self.node_costs @ self.time_costs)
 
     def certificate_fields(self, problem: ModeProblem, stopping: Stopping, *, settled: bool) -> dict[str, Any]:
@@ -133,9 +133,9 @@ class Product(Generic[Space]):
         unfinished = STATIONARY if settled and STOPPED not in (self.time.status, self.space.status) else STOPPED
         halves = (("time", self.time.notes), ("nodes", self.space.notes))
         return {
-            "loss": self.loss,
+            "objective": self.objective,
             "lower_bound": bound,
-            "status": OPTIMAL if stopping.reached(self.loss, bound) else unfinished,
+            "status": OPTIMAL if stopping.reached(self.objective, bound) else unfinished,
             "sensitivity": self.sensitivity,
             "notes": tuple(f"over {axis}: {note}" for axis, notes in halves for note in notes),
         }
@@ -169,8 +169,8 @@ def alternate(
         in_space, costs, sensitivity = over_nodes(problem.node_gram(d))
         iterations += in_time.iterations + in_space.iterations
         product = Product(in_time, in_space, sensitivity, costs, d)
-        settled = best is not None and product.loss >= best.loss * (1 - SETTLED * stopping.tolerance)
-        if best is None or product.loss < best.loss:
+        settled = best is not None and product.objective >= best.objective * (1 - SETTLED * stopping.tolerance)
+        if best is None or product.objective < best.objective:
             best = product
         c = best.node_costs
     assert best is not None  # max_rounds >= 1
@@ -251,6 +251,6 @@ def dual_time_gram(problem: ModeProblem, node_costs: Array, X_t: Array, stopping
         if (bound := lower_bound(posed, X, dual_from=aim.gram)) > proven:
             half = np.linalg.solve(X, aim.root)
             best, proven = half @ half.T, bound
-        if wanted.reached(posed.loss(X), proven):
+        if wanted.reached(posed.objective(X), proven):
             break
     return best

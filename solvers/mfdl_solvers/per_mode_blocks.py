@@ -60,16 +60,16 @@ class ModeBlocks:
         absolute = np.abs(self.weights @ grams[:, rows, columns])
         return np.asarray(absolute @ np.eye(int(self.classes.max()) + 1)[labels])
 
-    def block_losses(self, grams: Array) -> Array:
+    def block_objectives(self, grams: Array) -> Array:
         """tr(Hhat_k X_k^-1), shape (n,); infinite where X_k is not positive definite."""
-        losses = np.empty(len(grams))
+        objectives = np.empty(len(grams))
         for k, X in enumerate(grams):
             factor, info = scipy.linalg.lapack.dpotrf(X, lower=1)
             if info != 0:
                 return np.full(len(grams), np.inf)
             whitened, _ = scipy.linalg.lapack.dtrtrs(factor, self.root(k, 0.0), lower=1)
-            losses[k] = (whitened**2).sum()
-        return losses
+            objectives[k] = (whitened**2).sum()
+        return objectives
 
     def dual_time_gram(self, grams: Array, rho: float) -> Array:
         """V = X^-1 H X^-1, averaged over the nodes and without what couples two directions: a V_t for the joint bound.

@@ -70,8 +70,8 @@ class PerModeFactorization(Certified):
     Attributes:
         basis: F, shape (n, n), columns f_k.
         grams: X_k, shape (n, T, T).
-        loss: sensitivity^2 tr(H X^-1), per unit noise variance and coordinate.
-        lower_bound: no C on time x nodes, of any form, has a smaller loss.
+        objective: sensitivity^2 tr(H X^-1), per unit noise variance and coordinate.
+        lower_bound: no C on time x nodes, of any form, has a smaller objective.
         rounds: settings of the multipliers; iterations: of all solvers but `kronecker`.
         kronecker: the product it began with.
         sensitivity: of X, an upper bound from the entries of sum_k M_uk X_k.
@@ -136,9 +136,9 @@ def solve(
     return PerModeFactorization(
         basis=search.blocks.basis,
         grams=best.grams,
-        loss=best.loss,
+        objective=best.objective,
         lower_bound=search.bound,
-        status=OPTIMAL if stopping.reached(best.loss, search.bound) else unfinished,
+        status=OPTIMAL if stopping.reached(best.objective, search.bound) else unfinished,
         rounds=search.rounds,
         iterations=search.iterations,
         seconds=time.perf_counter() - began,
@@ -167,13 +167,13 @@ class _PerModeSearch:
 
     def go_on(self, max_rounds: int) -> bool:
         """Runs rounds until the search settles or a limit is met; whether it settled."""
-        settled = self.stopping.reached(self.best.loss, self.bound)
-        enough = Stopping(max(self.stopping.tolerance, GAP_SHARE * relative_gap(self.best.loss, self.bound)))
+        settled = self.stopping.reached(self.best.objective, self.bound)
+        enough = Stopping(max(self.stopping.tolerance, GAP_SHARE * relative_gap(self.best.objective, self.bound)))
         while self.rounds < max_rounds and self.iterations < self.most and not settled:
             self.rounds += 1
             relaxed, flat = self._relaxed()
             self.best.update(self.relaxation.X)
-            settled = flat and enough.reached(self.best.loss, relaxed)
+            settled = flat and enough.reached(self.best.objective, relaxed)
             if settled:
                 self._prove()
                 if self._near() and self.relaxation.flat_share > FLATTEST:
@@ -196,7 +196,7 @@ class _PerModeSearch:
 
     def _near(self) -> bool:
         tolerance = self.stopping.tolerance
-        return tolerance < relative_gap(self.best.loss, self.bound) <= min(NEAR * tolerance, CLOSE)
+        return tolerance < relative_gap(self.best.objective, self.bound) <= min(NEAR * tolerance, CLOSE)
 
     def _prove(self) -> None:
         dual = self.blocks.dual_time_gram(self.relaxation.X, self.rho)
@@ -215,7 +215,7 @@ def _separate(blocks: ModeBlocks, product: KroneckerFactorization, stopping: Sto
             alone = FactorizationProblem(root @ root.T, blocks.classes)
             solved = dense_encoder.solve(alone, coarse, start=product.time.gram)
             grams[k], iterations = solved.gram, iterations + solved.iterations
-    scales, multipliers = best_scales(blocks.block_losses(grams), blocks.weights)
+    scales, multipliers = best_scales(blocks.block_objectives(grams), blocks.weights)
     return scales[:, None, None] * grams, multipliers / multipliers.sum(), iterations
 
 
@@ -223,7 +223,7 @@ class _BestBlocks:
     """The best feasible blocks so far."""
 
     def __init__(self, blocks: ModeBlocks, grams: Array) -> None:
-        self.blocks, self.loss = blocks, np.inf
+        self.blocks, self.objective = blocks, np.inf
         self.grams, self.sensitivity = grams, 1.0
         self._offer(grams)
 
@@ -234,7 +234,7 @@ class _BestBlocks:
         labels = np.eye(int(self.blocks.classes.max()) + 1)[self.blocks.classes]
         sums = steps @ labels  # (n, classes)
         weights = (self.blocks.weights[:, None, :] * sums.T[None]).reshape(-1, len(grams))
-        scales, _ = best_scales(self.blocks.block_losses(grams), weights)
+        scales, _ = best_scales(self.blocks.block_objectives(grams), weights)
         self._offer(self._scaled(scales[:, None, None] * grams))
 
     def _scaled(self, grams: Array) -> Array:
@@ -244,9 +244,9 @@ class _BestBlocks:
 
     def _offer(self, grams: Array) -> None:
         sensitivity = float(self.blocks.class_sums(grams).max()) ** 0.5
-        loss = sensitivity**2 * float(self.blocks.block_losses(grams).sum())
-        if loss < self.loss:
-            self.grams, self.loss, self.sensitivity = grams, loss, sensitivity
+        objective = sensitivity**2 * float(self.blocks.block_objectives(grams).sum())
+        if objective < self.objective:
+            self.grams, self.objective, self.sensitivity = grams, objective, sensitivity
 
 
 def _notes(problem: ModeProblem, rho: float, grams: Array) -> tuple[str, ...]:
@@ -254,9 +254,9 @@ def _notes(problem: ModeProblem, rho: float, grams: Array) -> tuple[str, ...]:
         return ()
     least = max(float(min(np.linalg.eigvalsh(X)[0] for X in grams)), EPS**2)
     note = (
-        f"the error Gram over time x nodes is singular to working precision: the best loss is not attained, so rho = "
-        f"{rho:.2g} was added to its eigenvalues; where noise costs nothing it grows without bound as the tolerance "
-        f"falls, the largest eigenvalue of a block's X_k^-1 is {1 / least:.2g} here"
+        "the error Gram over time x nodes is singular to working precision: the best objective is not attained, so "
+        f"rho = {rho:.2g} was added to its eigenvalues; where noise costs nothing it grows without bound as the "
+        f"tolerance falls, the largest eigenvalue of a block's X_k^-1 is {1 / least:.2g} here"
     )
     return (note,)
 

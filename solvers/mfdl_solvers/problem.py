@@ -4,7 +4,7 @@
 
 where the index set is split into disjoint classes: one class holds the indices at which one record can take
 part, and the squared sensitivity of X is the largest, over classes c, of max sum_{s,t in c} X[s,t] <g_s, g_t>
-over ||g_t|| <= 1. In: arrays and integer class labels. Out: a causal C with loss, certified lower bound and
+over ||g_t|| <= 1. In: arrays and integer class labels. Out: a causal C with objective, certified lower bound and
 gap. Nothing here knows graphs, trust or learning.
 """
 
@@ -38,7 +38,7 @@ class NotConverged(RuntimeError):
         super().__init__(
             f"factorization stopped at gap {factorization.gap:.3g} > tolerance {tolerance:g} after "
             f"{factorization.iterations} iterations; raise max_iterations or the tolerance, or use it as "
-            "it is: the exception's `factorization` holds it, and its loss and lower bound are valid."
+            "it is: the exception's `factorization` holds it, and its objective and lower bound are valid."
         )
         self.factorization: Any = factorization
 
@@ -48,7 +48,7 @@ class Stopping:
     """When a solver ends.
 
     Attributes:
-        tolerance: wanted gap loss / lower_bound - 1, > 0.
+        tolerance: wanted gap objective / lower_bound - 1, > 0.
         max_iterations: hard limit.
         report: called with the iterations so far and the certified gap, at each check of a solver over indices.
 
@@ -63,14 +63,14 @@ class Stopping:
         if not self.tolerance > 0:
             raise ProblemError(f"tolerance must be > 0, got {self.tolerance!r}.")
 
-    def reached(self, loss: float, lower_bound: float) -> bool:
+    def reached(self, objective: float, lower_bound: float) -> bool:
         """The gap is within the tolerance."""
-        return loss <= lower_bound * (1 + self.tolerance)
+        return objective <= lower_bound * (1 + self.tolerance)
 
-    def tell(self, iterations: int, loss: float, lower_bound: float) -> None:
+    def tell(self, iterations: int, objective: float, lower_bound: float) -> None:
         """Reports, if there is a `report`."""
         if self.report is not None:
-            self.report(iterations, relative_gap(loss, lower_bound))
+            self.report(iterations, relative_gap(objective, lower_bound))
 
     def share(self, part: float) -> Stopping:
         """The same with a part of the tolerance."""
@@ -115,7 +115,7 @@ class GramProblem(AtAnyScale):
                 which = f", mode {mode[0]} is not" if mode else ""
                 raise ProblemError(f"{name} must be symmetric{which}; use (H + H.T) / 2 if that is what you mean.")
             H[mode] = (H[mode] + H[mode].T) / 2
-        loss_in_range(float(np.trace(H, axis1=-2, axis2=-1).sum()), k)
+        objective_in_range(float(np.trace(H, axis1=-2, axis2=-1).sum()), k)
         for key, array in {name: scaled(H, k), "classes": labels, **others}.items():
             array.setflags(write=False)
             object.__setattr__(self, key, array)
@@ -208,19 +208,19 @@ class FactorizationProblem(GramProblem):
         absolute = np.where(self.same_class, np.abs(gram), 0.0).sum(axis=1)
         return float(np.bincount(self.classes, weights=absolute).max())
 
-    def loss(self, gram: Array) -> float:
+    def objective(self, gram: Array) -> float:
         """sensitivity^2 * tr(H X^-1), with H = root root^T; infinite when X is not positive definite.
 
         Args: gram: X = C^T C, shape (T, T), symmetric; never C itself, which is another matrix of that shape, and whose
             number would mean nothing (inf in most cases).
-        Raises: ProblemError: another shape, or a loss beyond float64.
+        Raises: ProblemError: another shape, or an objective beyond float64.
         """
         if np.shape(gram) != self.error_gram.shape:
             raise ProblemError(
                 f"gram must be X = C^T C of shape {self.error_gram.shape}, as error_gram, got {np.shape(gram)}."
             )
         if self.exponent:
-            return loss_in_range(self.normalised.loss(gram), self.exponent)
+            return objective_in_range(self.normalised.objective(gram), self.exponent)
         try:
             factor = scipy.linalg.cho_factor(gram, lower=True)
         except np.linalg.LinAlgError:
@@ -243,14 +243,14 @@ class Certified:
     """Loss, certified lower bound and status of every factorization.
 
     Attributes:
-        loss, lower_bound: defined by each class; certified in float64, see `certificate`.
+        objective, lower_bound: defined by each class; certified in float64, see `certificate`.
         status: "optimal" (gap within tolerance), "stopped" (not), "stationary" (the best of its form as far as the
             solver can tell; the gap says what another may save at most) or "fixed" (nothing was optimised).
         iterations: of all solvers; seconds: of all.
         notes: what the reader must know, e.g. that H was regularised.
     """
 
-    loss: float
+    objective: float
     lower_bound: float
     status: str
     iterations: int
@@ -260,7 +260,7 @@ class Certified:
     def __repr__(self) -> str:
         notes = f"; {'; '.join(self.notes)}" if self.notes else ""
         return (
-            f"{type(self).__name__}, {self.status}: loss {self.loss:.6g}, certified to be at most "
+            f"{type(self).__name__}, {self.status}: objective {self.objective:.6g}, certified to be at most "
             f"{100 * self.gap:.2g} % above the smallest, which is at least {self.lower_bound:.6g}; "
             f"{self.iterations} iterations, {self.seconds:.3g} s{notes}"
         )
@@ -269,7 +269,7 @@ class Certified:
         """For notebooks: the same as a table, with how much any other may save at most."""
         fields = {
             "status": self.status,
-            "loss": f"{self.loss:.6g}",
+            "objective": f"{self.objective:.6g}",
             "lower bound (certified)": f"{self.lower_bound:.6g}",
             "gap": f"at most {100 * self.gap:.2g} %",
             "found in": f"{self.iterations} iterations, {self.seconds:.3g} s",
@@ -280,20 +280,20 @@ class Certified:
 
     @property
     def gap(self) -> float:
-        """loss / lower_bound - 1, >= 0 up to rounding: what any other C may save at most; inf without a bound."""
-        return relative_gap(self.loss, self.lower_bound)
+        """objective / lower_bound - 1, >= 0 up to rounding: what any other C may save at most; inf without a bound."""
+        return relative_gap(self.objective, self.lower_bound)
 
     def shifted(self, k: int) -> Self:
-        """The same for an error Gram 2^k times as large: loss and bound times 2^k, rounded to the safe side.
+        """The same for an error Gram 2^k times as large: objective and bound times 2^k, rounded to the safe side.
 
-        Raises: ProblemError: a loss beyond float64.
+        Raises: ProblemError: an objective beyond float64.
         """
         if not k:
             return self
-        loss, bound = loss_in_range(self.loss, k), scaled_down(self.lower_bound, k)
+        objective, bound = objective_in_range(self.objective, k), scaled_down(self.lower_bound, k)
         scaling_notes = (f"what is said of the error Gram was measured on it times 2^{-k}",) if self.notes else ()
         notes = (*self.notes, *(note for note in scaling_notes if note not in self.notes))
-        return dataclasses.replace(self, loss=loss, lower_bound=bound, notes=notes)
+        return dataclasses.replace(self, objective=objective, lower_bound=bound, notes=notes)
 
     def require_converged(self, tolerance: float) -> Self:
         """Itself; raises NotConverged when the status is "stopped"."""
@@ -302,20 +302,20 @@ class Certified:
         return self
 
 
-def loss_in_range(loss: float, k: int) -> float:
-    """A loss times 2^k, rounded up; raises ProblemError where that is beyond float64."""
+def objective_in_range(objective: float, k: int) -> float:
+    """An objective times 2^k, rounded up; raises ProblemError where that is beyond float64."""
     try:
-        return scaled_up(loss, k)
+        return scaled_up(objective, k)
     except OverflowError:
         raise ProblemError(
-            f"the loss of error_gram is beyond float64, it would be {loss:.3g} * 2^{k}; take smaller error weights: a "
-            "common factor of all of them only scales the loss."
+            f"the objective of error_gram is beyond float64, it would be {objective:.3g} * 2^{k}; take smaller error "
+            "weights: a common factor of all of them only scales the objective."
         ) from None
 
 
-def relative_gap(loss: float, lower_bound: float) -> float:
-    """How far a loss is above a bound, as a share of the bound."""
-    return loss / lower_bound - 1 if lower_bound > 0 else float("inf")
+def relative_gap(objective: float, lower_bound: float) -> float:
+    """How far an objective is above a bound, as a share of the bound."""
+    return objective / lower_bound - 1 if lower_bound > 0 else float("inf")
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -325,8 +325,8 @@ class Factorization(Certified):
     Attributes:
         encoder: C, lower triangular, shape (T, T), C^T C = gram.
         gram: X = C^T C; its sensitivity is at most `sensitivity`.
-        loss: sensitivity^2 * tr(H X^-1), per unit noise variance and coordinate.
-        lower_bound: no C of any shape has a smaller loss.
+        objective: sensitivity^2 * tr(H X^-1), per unit noise variance and coordinate.
+        lower_bound: no C of any shape has a smaller objective.
         sensitivity: of `gram`, an upper bound.
     """
 

@@ -7,7 +7,8 @@ single participation. Its dual has one weight v_i > 0 per index, with H = L L^T:
 
 The singular values s and left vectors Q of V^1/2 L give, at any v, the bound and X(v) = V^-1/2 Q diag(s) Q^T V^-1/2,
 the X that solves X V X = H; its diagonal d is the slope of ||V^1/2 L||_* in v, times two. At the optimum d = 1.
-Scaling rows and columns of X(v) by d^-1/2 makes it feasible, with a loss above the bound by second order in d - 1.
+Scaling rows and columns of X(v) by d^-1/2 makes it feasible, with an objective above the bound by second order in d -
+1.
 
 Plain step: v <- v d^2. It never lowers the bound. In u = sqrt(v) the trace norm is convex, so for every u'
 
@@ -43,7 +44,7 @@ def solve(problem: FactorizationProblem, stopping: Stopping = USUAL) -> Factoriz
     Returns:
         A Factorization with diag X = 1; status "optimal", or "stopped" at the limit or where rounding leaves
         nothing to gain. For a singular H, H + rho I is solved, rho as small as the tolerance needs (see `certificate`);
-        loss and lower bound are those of the H that was given, and a note names the largest noise eigenvalue.
+        objective and lower bound are those of the H that was given, and a note names the largest noise eigenvalue.
     Raises: ProblemError: a class with two indices.
     Cost: O(n^3) per iteration; 5 to 10 of them for a regular H, tens to a hundred for one of low rank.
     Source: arXiv:2501.14644v2, problem (9), by its dual instead of n + 1 semidefinite constraints.
@@ -97,7 +98,7 @@ class SingletonPoint:
         """The plain step of log v, v scaled to keep its sum: otherwise the scale, which means nothing, would drift."""
         return 2 * np.log(self.diagonal * (self.weights.sum() / self.singular_values.sum()))
 
-    def loss(self, root: Array) -> float:
+    def objective(self, root: Array) -> float:
         """tr(H X^-1) of `gram`, H = root root^T, from the factors and without an inverse."""
         scaled = np.sqrt(self.weights * self.diagonal)[:, None] * root
         return float((((self.vectors / np.sqrt(self.singular_values)).T @ scaled) ** 2).sum())
@@ -115,7 +116,7 @@ class _BestPoint(Best):
 
     def __init__(self, problem: FactorizationProblem, stopping: Stopping) -> None:
         super().__init__(problem, stopping, np.eye(problem.size))
-        self.point: SingletonPoint | None = None  # of the smallest estimated loss
+        self.point: SingletonPoint | None = None  # of the smallest estimated objective
         self.estimate = np.inf
         self.weights: Array | None = None  # of the largest bound on H + rho I
         self.dual = 0.0
@@ -123,12 +124,12 @@ class _BestPoint(Best):
 
     def reached(self, point: SingletonPoint) -> bool:
         """Takes note of the point; True when the certified gap, on the problem's own H, is within the tolerance."""
-        if (estimate := point.loss(self.problem.root)) < self.estimate:
+        if (estimate := point.objective(self.problem.root)) < self.estimate:
             self.point, self.estimate = point, estimate
         if point.dual > self.dual:
             self.weights, self.dual = point.weights, point.dual
         gap = self.estimate / self.dual - 1
-        # against a bound on H + rho I the loss on H may come out below: a gap < 0
+        # against a bound on H + rho I the objective on H may come out below: a gap < 0
         lower = not np.isfinite(self.gap) or gap < self.gap - GAIN * abs(self.gap) - ROUNDING
         higher = self.dual > self.settled_dual * (1 + max(GAIN * self.stopping.tolerance, ROUNDING))
         self.idle_steps = 0 if lower or higher else self.idle_steps + 1

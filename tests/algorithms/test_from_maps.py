@@ -5,6 +5,7 @@ import pytest
 import scipy.sparse as sp
 from effort import examples
 from hypothesis import given
+from mfdl.privacy.victim_sensitivity import sensitivity_by_victim
 
 import mfdl
 from mfdl import Cyclic, EveryStep, algorithms, gossip, trust
@@ -12,7 +13,6 @@ from mfdl.algorithms import Round, from_maps
 from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput
 from mfdl.noise import IndependentNoise, LocalNoise, StepNoise
-from mfdl.privacy.victim_loss import victim_losses
 from mfdl.testing.strategies import dyadic_gossip
 from mfdl.testing.tasks import linear_task
 
@@ -90,7 +90,9 @@ def test_a_list_of_maps_is_a_step_and_its_gossip_rounds():
     own = from_maps([first, {"P": ONE, "K": W}], EveryStep(2), name="muffliato")
     assert own.step_of_round == (0, -1, 1, -1)
     reference = algorithms.muffliato(Dynamics(PATH), EveryStep(2), gossip_rounds=2)
-    for ours, theirs in zip(victim_losses(own, trust.LDP()), victim_losses(reference, trust.LDP()), strict=True):
+    for ours, theirs in zip(
+        sensitivity_by_victim(own, trust.LDP()), sensitivity_by_victim(reference, trust.LDP()), strict=True
+    ):
         assert ours.sensitivity_squared == theirs.sensitivity_squared
 
 
@@ -98,7 +100,7 @@ def test_noise_of_ones_own():
     encoder = np.array([[1.0, 0], [0.5, 1.0]])
     own = from_maps({"P": ONE, "Q": -ONE, "K": W}, EveryStep(2), Dynamics(PATH), noise=LocalNoise(encoder, 3))
     reference = algorithms.mf_dsgd(Dynamics(PATH), EveryStep(2), encoder)
-    (ours, *_), (theirs, *_) = (victim_losses(one, trust.LDP()) for one in (own, reference))
+    (ours, *_), (theirs, *_) = (sensitivity_by_victim(one, trust.LDP()) for one in (own, reference))
     assert ours.sensitivity_squared == theirs.sensitivity_squared
 
 

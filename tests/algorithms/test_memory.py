@@ -9,6 +9,7 @@ import torch
 from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from mfdl.privacy.victim_sensitivity import sensitivity_by_victim
 from numpy.testing import assert_allclose
 
 import mfdl
@@ -20,7 +21,6 @@ from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.noise import LocalNoise
 from mfdl.participation import Cyclic, EveryStep, Single
-from mfdl.privacy.victim_loss import victim_losses
 from mfdl.testing.strategies import gossip_matrices, gossip_sequences
 from mfdl.training.executor import Executor
 
@@ -171,7 +171,7 @@ def test_mu_of_independent_noise_is_root_k(name, scheme, adjacency):
 @pytest.mark.parametrize("model", [trust.SecLDP((1,)), trust.PNDP((0,)), trust.PNDP((3,)), trust.FullCollusion()])
 def test_every_attacker_gets_a_finite_adaptive_number(name, model):
     algorithm = algorithms.build(name, Dynamics(STAR, 0.5), EveryStep(4))
-    for loss in victim_losses(algorithm, model):
+    for loss in sensitivity_by_victim(algorithm, model):
         assert loss.adaptive_sensitivity_squared <= 4 * (1 + 1e-9)
         assert loss.sensitivity_squared <= loss.adaptive_sensitivity_squared * (1 + 1e-9)
 
@@ -184,7 +184,7 @@ def test_noise_correlated_in_time_is_that_of_plain_gossip(name):
     noise = LocalNoise(encoder, 4)
     tracked = MECHANISMS[name].build(Dynamics(STAR), scheme, noise=noise)
     plain = algorithms.mf_dsgd(Dynamics(STAR), scheme, encoder)
-    (loss, *_), (reference, *_) = (victim_losses(one, trust.LDP()) for one in (tracked, plain))
+    (loss, *_), (reference, *_) = (sensitivity_by_victim(one, trust.LDP()) for one in (tracked, plain))
     if name == "local-steps":
         assert loss.adaptive_sensitivity_squared <= reference.sensitivity_squared * (1 + 1e-9)
     else:
@@ -197,7 +197,7 @@ def test_they_train_and_report_their_guarantee():
         algorithm = algorithms.build(name, Dynamics(STAR, 0.5), EveryStep(8))
         mechanism = mfdl.calibrate(algorithm, trust=trust.LDP(), adjacency="zero-out", clip_norm=1.0, mu=2.0)
         result = mfdl.replay(mechanism, task, seeds=[0], period=1)
-        assert np.isfinite(result.final_losses).all()
+        assert np.isfinite(result.final_test_losses).all()
 
 
 @pytest.mark.slow

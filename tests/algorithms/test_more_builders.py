@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
 from mfdl import algorithms, gossip
-from mfdl.algorithms.registry import MECHANISMS, OF_SECRET_BINS, parse_parameters
+from mfdl.algorithms.registry import MECHANISMS, OF_BALLS_IN_BINS, parse_parameters
 from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.participation import EveryStep
@@ -77,7 +77,7 @@ def test_gossip_rounds_may_come_with_the_dynamics():
     seed=st.integers(0, 99),
 )
 def test_decor_covariance(W, local, pair, seed):
-    """sigma_local^2 I + sigma_pair^2 L in every step, independent over steps, whatever the orientation."""
+    """sigma_ldp^2 I + sigma_cor^2 L in every step, independent over steps, whatever the orientation."""
     dynamics, n, T = Dynamics(W), W.num_nodes, 2
     dense_W = W.dense()
     edges = [(i, j) for i in range(n) for j in range(i + 1, n) if dense_W[i, j] or dense_W[j, i]]
@@ -88,7 +88,7 @@ def test_decor_covariance(W, local, pair, seed):
         L[np.ix_([i, j], [i, j])] += [[1, -1], [-1, 1]]
     R = local**2 * np.eye(n) + pair**2 * L
     for orientation in (None, signs):
-        one = algorithms.decor(dynamics, EveryStep(T), sigma_local=local, sigma_pair=pair, orientation=orientation)
+        one = algorithms.decor(dynamics, EveryStep(T), sigma_ldp=local, sigma_cor=pair, orientation=orientation)
         N = dense(one.noise)
         assert_allclose(N @ N.T, np.kron(np.eye(T), R), **CLOSE)
         assert_allclose(one.noise.variances(), np.tile(np.diagonal(R), (T, 1)), **CLOSE)
@@ -99,7 +99,7 @@ def test_decor_covariance(W, local, pair, seed):
         assert sorted(held.sum(axis=1)) == [1] * (n * (local > 0)) + [2] * (len(edges) * (pair > 0))
 
 
-@pytest.mark.parametrize("bad", [{"sigma_local": -1.0}, {"sigma_pair": float("nan")}, {"orientation": [1, 1]}])
+@pytest.mark.parametrize("bad", [{"sigma_ldp": -1.0}, {"sigma_cor": float("nan")}, {"orientation": [1, 1]}])
 def test_decor_refuses(bad):
     with pytest.raises(InvalidInput):
         algorithms.decor(Dynamics(RING), EveryStep(2), **bad)
@@ -213,7 +213,7 @@ def test_batch_sizes_divide_gradients_but_not_message_noise():
 
 
 def test_settings_become_arguments():
-    assert parse_parameters("decor", ["sigma-pair=2", " sigma_local =0.5"]) == {"sigma_pair": 2.0, "sigma_local": 0.5}
+    assert parse_parameters("decor", ["sigma-cor=2", " sigma_ldp =0.5"]) == {"sigma_cor": 2.0, "sigma_ldp": 0.5}
     assert parse_parameters("muffliato", ["gossip_rounds=3"]) == {"gossip_rounds": 3}
     for text, value in (("true", True), ("False", False), ("1", True), ("0", False)):
         assert parse_parameters("zip-dl", [f"self_messages={text}"]) == {"self_messages": value}
@@ -223,9 +223,9 @@ def test_settings_become_arguments():
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("decor", "sigma_pair", "key=value"),
-        ("decor", "sigma_pairs=2", "did you mean 'sigma_pair'"),
-        ("decor", "sigma_pair=much", "sigma_pair must be a number, got 'much'"),
+        ("decor", "sigma_cor", "key=value"),
+        ("decor", "sigma_cors=2", "did you mean 'sigma_cor'"),
+        ("decor", "sigma_cor=much", "sigma_cor must be a number, got 'much'"),
         ("muffliato", "gossip_rounds=2.5", "must be an integer"),
         ("zip-dl", "self_messages=yes", "must be true or false"),
         ("dp-dsgd", "sigma=1", "has no parameters"),
@@ -246,12 +246,12 @@ PARAMETERS = {
     "toeplitz": {"bandwidth": "int"},
     "blt": {"buffers": "int"},
     "band-inv": {"bandwidth": "int"},
-    "time-space": {"coalition_size": "int"},
+    "kronecker": {"coalition_size": "int"},
     "muffliato": {"gossip_rounds": "int"},
     "delayed-dsgd": {"delay": "int"},
     "two-hop-dsgd": {"share": "float"},
     "local-steps": {"steps": "int"},
-    "decor": {"sigma_local": "float", "sigma_pair": "float"},
+    "decor": {"sigma_ldp": "float", "sigma_cor": "float"},
     "corn": {"coalition_size": "int", "horizon": "int"},
     "corn-pairwise": {"horizon": "int"},
     "zip-dl": {"sigma": "float", "self_messages": "bool"},
@@ -260,7 +260,7 @@ PARAMETERS = {
 
 def test_parameters_are_those_of_the_builders_that_decide_the_mechanism():
     """And none that says how an encoder is searched for, or that no text can say."""
-    every = {**MECHANISMS, **OF_SECRET_BINS}
+    every = {**MECHANISMS, **OF_BALLS_IN_BINS}
     types = {name: {key: parameter.type_name for key, parameter in every[name].parameters.items()} for name in every}
     assert {name: kinds for name, kinds in types.items() if kinds} == PARAMETERS
 

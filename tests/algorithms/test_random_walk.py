@@ -27,7 +27,7 @@ def walks(draw, max_steps=6):
     """(W, rates, walk, to_all)."""
     W, T = draw(gossip_matrices(min_nodes=2, max_nodes=4)), draw(st.integers(1, max_steps))
     rates = draw(st.lists(st.sampled_from([0.25, 0.5, 1.0]), min_size=T, max_size=T))
-    return W, np.array(rates), gossip.drawn_walk(W, T, draw(SEEDS)), draw(st.booleans())
+    return W, np.array(rates), gossip.sampled_walk(W, T, draw(SEEDS)), draw(st.booleans())
 
 
 def built(case, participation=None):
@@ -39,22 +39,22 @@ def built(case, participation=None):
 @examples(60)
 @given(gossip_matrices(), st.integers(1, 8), SEEDS)
 def test_a_walk_goes_along_weights_and_its_seed_decides(W, steps, seed):
-    walk = gossip.drawn_walk(W, steps, seed)
+    walk = gossip.sampled_walk(W, steps, seed)
     assert walk.shape == (steps + 1,)
     assert (W.dense()[walk[:-1], walk[1:]] > 0).all()
-    assert_array_equal(walk, gossip.drawn_walk(W, steps, seed))
-    assert gossip.drawn_walk(W, steps, seed, start=W.labels[-1])[0] == W.num_nodes - 1
+    assert_array_equal(walk, gossip.sampled_walk(W, steps, seed))
+    assert gossip.sampled_walk(W, steps, seed, start=W.labels[-1])[0] == W.num_nodes - 1
 
 
 def test_moves_are_as_frequent_as_their_probabilities():
     P = np.array([[0.1, 0.6, 0.3], [0.0, 0.25, 0.75], [1.0, 0.0, 0.0]])
-    walk = gossip.drawn_walk(gossip.from_array(P), 4000, seed=1)
+    walk = gossip.sampled_walk(gossip.from_array(P), 4000, seed=1)
     moves = np.zeros((3, 3))
     np.add.at(moves, (walk[:-1], walk[1:]), 1)
     visits = moves.sum(axis=1, keepdims=True)
     assert_allclose(moves / visits, P, atol=5 * np.sqrt(0.25 / visits.min()))
     circle = gossip.from_array(np.roll(np.eye(5), 1, axis=1))
-    assert_array_equal(gossip.drawn_walk(circle, 6, seed=0, start=3), [3, 4, 0, 1, 2, 3, 4])
+    assert_array_equal(gossip.sampled_walk(circle, 6, seed=0, start=3), [3, 4, 0, 1, 2, 3, 4])
 
 
 @examples(40)
@@ -94,7 +94,7 @@ def test_who_has_the_token_now_and_then_sees_it_under_all_noise_since(case, data
     W, rates, walk, _ = case
     algorithm = built((W, rates, walk, False))
     attacker = data.draw(st.integers(0, W.num_nodes - 1))
-    losses = mfdl.victim_losses(algorithm, trust.PNDP([attacker]), release="none")
+    losses = mfdl.sensitivity_by_victim(algorithm, trust.PNDP([attacker]), release="none")
     assert [loss.victim for loss in losses] == [u for u in range(W.num_nodes) if u != attacker]
     for loss in losses:
         wanted = between_sightings(walk, loss.victim, attacker, rates)
@@ -130,7 +130,7 @@ def test_losses_are_those_of_what_is_seen_written_out(case, model, every):
         rows = final
     elif model < 2 and not leaves[-1]:
         rows = np.vstack([rows, final])  # not determined by what is sent: published, the default
-    for loss in mfdl.victim_losses(algorithm, MODELS[model]):
+    for loss in mfdl.sensitivity_by_victim(algorithm, MODELS[model]):
         unknown = hidden if model else np.arange(n) == loss.victim  # under LDP all others collude
         B = rows * np.tile(unknown, T)
         gram, leaks = pinv_gram(rows[:, loss.victim :: n], B)
@@ -141,15 +141,17 @@ def test_losses_are_those_of_what_is_seen_written_out(case, model, every):
 
 def test_a_token_is_calibrated_and_trained():
     graph, T = mfdl.graphs.load("ring:n=4"), 12
-    walk = gossip.drawn_walk(RING, T, seed=3)
+    walk = gossip.sampled_walk(RING, T, seed=3)
     algorithm = random_walk(mfdl.Dynamics(RING, 0.5), mfdl.EveryStep(T), walk=walk)
     visits = np.bincount(walk[:-1], minlength=4)
     asked = {"adjacency": "zero-out", "clip_norm": 1.0, "mu": 1.0}
     mechanism = mfdl.calibrate(algorithm, trust=trust.named("eavesdropper"), **asked)
     assert mechanism.noise_std == pytest.approx(np.sqrt(visits.max()), rel=1e-6)  # each visit under its own noise
     run = mfdl.replay(mechanism, mfdl.tasks.least_squares(graph, dimension=2), seeds=[0])
-    assert np.isfinite(run.final_losses).all()
-    for loss in mfdl.victim_losses(algorithm, trust.PNDP([2])):  # gradients of steps in which others hold it are none
+    assert np.isfinite(run.final_test_losses).all()
+    for loss in mfdl.sensitivity_by_victim(
+        algorithm, trust.PNDP([2])
+    ):  # gradients of steps in which others hold it are none
         assert loss.adaptive_sensitivity_squared == pytest.approx(visits[loss.victim])
 
 
@@ -159,8 +161,8 @@ def test_what_is_no_walk_is_refused():
         (InvalidInput, "walk must hold 4 node indices", lambda: random_walk(dynamics, steps, walk=[0, 1, 2])),
         (InvalidInput, "below 4, got 0 to 4", lambda: random_walk(dynamics, steps, walk=[0, 1, 0, 4])),
         (InvalidInput, "from node 0 to node 2 after step 1", lambda: random_walk(dynamics, steps, walk=[0, 0, 2, 2])),
-        (InvalidInput, "start must be a node", lambda: gossip.drawn_walk(RING, 3, 0, start="z")),
-        (InvalidInput, "steps", lambda: gossip.drawn_walk(RING, 0, 0)),
+        (InvalidInput, "start must be a node", lambda: gossip.sampled_walk(RING, 3, 0, start="z")),
+        (InvalidInput, "steps", lambda: gossip.sampled_walk(RING, 0, 0)),
         (
             UnsupportedMechanism,
             "neither momentum",
@@ -188,7 +190,7 @@ def test_for_training_noise_since_the_visit_hides_it_where_steps_do_not_expand(c
     W, rates, walk, _ = case
     T, attacker = len(rates), data.draw(st.integers(0, W.num_nodes - 1))
     algorithm = built((W, np.ones(T), walk, False))
-    losses = mfdl.victim_losses(algorithm, trust.PNDP([attacker]), release="none", lipschitz=1.0)
+    losses = mfdl.sensitivity_by_victim(algorithm, trust.PNDP([attacker]), release="none", lipschitz=1.0)
     for loss in losses:
         wanted, visits = 0.0, []
         for holder in walk:

@@ -89,7 +89,7 @@ def test_a_file_that_is_none_is_refused(tmp_path):
 @pytest.mark.parametrize("name", [*MECHANISMS])
 def test_shared_noise_is_told_by_its_holders_as_the_table_tells_it(name):
     """One rule for mechanisms by name, files and algorithms of one's own."""
-    parameters = {"decor": {"sigma_local": 1.0, "sigma_pair": 2.0}}.get(name, {})
+    parameters = {"decor": {"sigma_ldp": 1.0, "sigma_cor": 2.0}}.get(name, {})
     one = algorithms.build(name, Dynamics(gossip.metropolis_hastings("star:n=4"), 0.3), Cyclic(1, 2), **parameters)
     shared = registry.shares_noise(one)
     assert shared == (registry.MECHANISMS[name].models[:1] == ("eavesdropper",))

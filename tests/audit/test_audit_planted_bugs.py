@@ -31,11 +31,11 @@ def build(name, scheme=SCHEME):
 
 
 @functools.cache
-def with_absences(name):
+def with_dropout(name):
     """Node 2 of four is offline in steps 2 and 3 of six, node 0 in step 5."""
     online = gossip.churn(DYNAMICS.gossip, SCHEME.num_steps, {2: [(2, 4)], 0: [(5, 6)]})
-    left = mfdl.algorithms.dp_dsgd(Dynamics(gossip.absences(DYNAMICS.gossip, online), 0.5), SCHEME)
-    return mfdl.algorithms.with_absences(dataclasses.replace(left, name=name, noise=build(name).noise), online)
+    left = mfdl.algorithms.dp_dsgd(Dynamics(gossip.node_dropout(DYNAMICS.gossip, online), 0.5), SCHEME)
+    return mfdl.algorithms.with_dropout(dataclasses.replace(left, name=name, noise=build(name).noise), online)
 
 
 def training(kind, algorithm, *arguments, **more):
@@ -203,9 +203,9 @@ PLANTED = {  # algorithm, trust model, system; the loss is 1.3 times the claim o
     "Cholesky not flipped": (build("mafalda", ALONE), LOCAL, matrix_of(not_flipped)),
     "pairwise noise drawn once": (build("decor"), EAVESDROPPER, matrix_of(drawn_once)),
     **{
-        f"noise reused {words}, {name}": (with_absences(name), trust, stream_of(reused_after_rejoin(steps_back)))
+        f"noise reused {words}, {name}": (with_dropout(name), trust, stream_of(reused_after_rejoin(steps_back)))
         for name, trust in (
-            ("decor", EAVESDROPPER), ("dp-dsgd", LOCAL), ("mafalda", LOCAL), ("time-space", EAVESDROPPER),
+            ("decor", EAVESDROPPER), ("dp-dsgd", LOCAL), ("mafalda", LOCAL), ("kronecker", EAVESDROPPER),
         )
         for words, steps_back in (("after a rejoin", 3), ("from step 0 after a rejoin", 4))
     },
@@ -306,11 +306,11 @@ def test_a_number_for_fixed_gradients_is_refuted_by_adaptive_ones():
 
 @pytest.mark.slow
 def test_no_claim_of_a_run_with_absences_is_refuted():
-    names = ("dp-dsgd", "mafalda", "decor", "corn", "time-space")
+    names = ("dp-dsgd", "mafalda", "decor", "corn", "kronecker")
     trusts = {"ldp": LOCAL, "eavesdropper": EAVESDROPPER, "central": Central(), "pndp": PNDP([3])}
     trusts["released"] = ReleasedOnly()
     claim = {"adjacency": "replace-one", "clip_norm": 1.0, "mu": 1.0}
-    matrix = audit_matrix({name: with_absences(name) for name in names}, trusts, trials=1500, **claim)
+    matrix = audit_matrix({name: with_dropout(name) for name in names}, trusts, trials=1500, **claim)
     assert len(matrix.cells) == len(names) * len(trusts)
     assert matrix.violations == []
     for cell in matrix.cells:  # and a loss of twice what was claimed would have been seen
@@ -324,10 +324,10 @@ def test_where_messages_are_hidden_a_number_without_absences_is_refuted_by_an_ab
     path, scheme = gossip.metropolis_hastings("path:n=3"), mfdl.Cyclic(epochs=1, period=4)
     online = gossip.churn(path, 4, {0: [(2, 3)]})
     whole = mfdl.algorithms.dp_dsgd(Dynamics(path, 0.5), scheme)
-    left = mfdl.algorithms.dp_dsgd(Dynamics(gossip.absences(path, online), 0.5), scheme)
-    claimed = mfdl.victim_losses(whole, ReleasedOnly())[0].fixed.squared ** 0.5 * 2 / 0.5
+    left = mfdl.algorithms.dp_dsgd(Dynamics(gossip.node_dropout(path, online), 0.5), scheme)
+    claimed = mfdl.sensitivity_by_victim(whole, ReleasedOnly())[0].non_adaptive_sensitivity.squared ** 0.5 * 2 / 0.5
     audited_mus = []
-    for algorithm in (whole, mfdl.algorithms.with_absences(left, online)):
+    for algorithm in (whole, mfdl.algorithms.with_dropout(left, online)):
         result = audited(algorithm, ReleasedOnly(), noise_std=0.5, victim=0, trials=10_000)
         audited_mus.append(next(canary.mu_audited for canary in result.canaries if canary.canary == "worst gradients"))
     assert 0.9 * claimed < audited_mus[0] < claimed < audited_mus[1]

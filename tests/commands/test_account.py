@@ -9,7 +9,7 @@ import pytest
 import mfdl
 from mfdl.commands import main
 from mfdl.participation import EveryStep
-from mfdl.privacy.victim_loss import victim_losses
+from mfdl.privacy.victim_sensitivity import sensitivity_by_victim
 
 VICTIM_KEYS = {
     "victim", "distance", "sensitivity_squared", "adaptive_sensitivity_squared", "mu", "mu_adaptive", "epsilon",
@@ -24,7 +24,7 @@ COMMON_KEYS = {
 SMALL = ["--graph", "ring:n=5", "--epochs", "2", "--period", "2"]
 PNDP = ["--trust", "pndp", "--attackers", "0", "--release", "none"]
 PATH = ["--graph", "path:n=4", "--participation", "every-step", "--steps", "4", *PNDP]
-DECOR = [*SMALL, "--mechanism", "decor", "--set", "sigma_pair=2"]
+DECOR = [*SMALL, "--mechanism", "decor", "--set", "sigma_cor=2"]
 
 
 def account(capsys, *arguments):
@@ -53,7 +53,9 @@ class TestAnswer:
         algorithm = mfdl.algorithms.dp_dsgd(
             mfdl.Dynamics(mfdl.gossip.metropolis_hastings(mfdl.graphs.load("path:n=4"))), EveryStep(4)
         )
-        losses = victim_losses(algorithm, mfdl.trust.PNDP([0]), release="none", lipschitz=lipschitz, method=bound)
+        losses = sensitivity_by_victim(
+            algorithm, mfdl.trust.PNDP([0]), release="none", lipschitz=lipschitz, method=bound
+        )
         for row, loss in zip(answer["victims"], losses, strict=True):
             for key in (
                 "sensitivity_squared",
@@ -266,7 +268,7 @@ def test_table_and_sentences(capsys):
     user = ["--participation", "every-step", "--steps", "10", "--gossip", "uniform", "--adjacency", "zero-out"]
     assert main(["account", *FLORENTINE, *user, "--release", "none"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
-    for part in ("Medici", "mu by distance", "protects: a record of Medici", "fixed in advance only"):
+    for part in ("Medici", "mu by distance", "protects: a record of Medici", "non-adaptive gradients only"):
         assert part in shown
     assert "│ <= 3.163 │" in shown
     assert "│ 3.066 │" in shown  # sqrt(9.3986) = 3.06571

@@ -1,4 +1,4 @@
-"""Secret batches where options name them: the scheme, and the algorithms that are built for it."""
+"""Balls-in-bins where options name them: the scheme, and the algorithms that are built for it."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ def test_balls_in_bins_are_k_epochs_of_b_bins():
     assert (asked.scheme(), asked.scheme().public) == (BINS, Cyclic(epochs=2, period=3))
     with pytest.raises(InvalidInput, match="steps must be epochs"):
         AccountConfig(participation="balls-in-bins", epochs=2, period=3, steps=5)
-    with pytest.raises(InvalidInput, match="secret bins"):
+    with pytest.raises(InvalidInput, match="balls-in-bins"):
         AccountConfig(participation="balls-in-bins", epochs=2, period=3, unit="user")
 
 

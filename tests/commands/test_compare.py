@@ -31,12 +31,12 @@ KEYS = {
     "chance_accuracy",
 }  # fmt: skip
 MECHANISM_KEYS = {
-    "mechanism", "label", "trust", "guarantee", "noise_std", "injected_noise_std", "objective", "final_loss_mean",
-    "final_loss_std", "final_accuracy_mean", "diverged", "seconds", "node_steps_per_second", "final_accuracy_std",
+    "mechanism", "label", "trust", "guarantee", "noise_std", "injected_noise_std", "objective", "final_test_loss_mean",
+    "final_test_loss_std", "final_accuracy_mean", "diverged", "seconds", "node_steps_per_second", "final_accuracy_std",
     "mu", "epsilon", "beats_untrained", "beats_chance",
 }  # fmt: skip
 RUN_KEYS = {
-    "mechanism", "seed", "final_loss", "final_accuracy", "diverged", "seconds", "node_steps_per_second",
+    "mechanism", "seed", "final_test_loss", "final_accuracy", "diverged", "seconds", "node_steps_per_second",
 }  # fmt: skip
 SMALL = ["--graph", "ring:n=4", "--epochs", "2", "--period", "4", "--seeds", "2", "--mechanisms", "none,mafalda"]
 CONFIG = ComparisonConfig(graph="ring:n=4", epochs=2, period=4, seeds=2, mechanisms=("none", "dp-dsgd"))
@@ -88,9 +88,9 @@ class TestFinished:
             assert set(row) == MECHANISM_KEYS
             runs = [run for run in result["runs"] if run["mechanism"] == row["mechanism"]]
             assert all(set(run) == RUN_KEYS for run in runs)
-            losses = [run["final_loss"] for run in runs]
-            assert row["final_loss_mean"] == pytest.approx(np.mean(losses))
-            assert row["final_loss_std"] == pytest.approx(np.std(losses, ddof=1))
+            losses = [run["final_test_loss"] for run in runs]
+            assert row["final_test_loss_mean"] == pytest.approx(np.mean(losses))
+            assert row["final_test_loss_std"] == pytest.approx(np.std(losses, ddof=1))
             assert 0 < row["final_accuracy_mean"] <= 1
             assert (row["diverged"], row["label"]) == ([], row["mechanism"])
         none, mafalda = result["mechanisms"]
@@ -116,7 +116,7 @@ class TestFinished:
         mechanism = mfdl.calibrate(algorithm, trust=mfdl.trust.LDP(), adjacency="zero-out", clip_norm=1.0, mu=2.0)
         run = mfdl.replay(mechanism, mfdl.tasks.load("digits", graph), seeds=[6], eval_every=3)
         (entry,) = [r for r in result["runs"] if (r["mechanism"], r["seed"]) == ("mafalda", 6)]
-        assert entry["final_loss"] == pytest.approx(run.final_losses[0])
+        assert entry["final_test_loss"] == pytest.approx(run.final_test_losses[0])
         table = pq.read_table(folder / "steps.parquet").to_pylist()
         same = {"trust": "ldp", "mu": mechanism.guarantee.mu, "epsilon": mechanism.guarantee.epsilon(1e-6)}
         same |= {"delta": 1e-6, "lr": 0.25, "graph": "ring:n=4", "task": "digits"}
@@ -143,7 +143,7 @@ class TestFinished:
         assert (other["epsilon"], other["delta"], other["config"]["mu"]) == (3.0, 1e-5, None)
         assert other["mu"] == pytest.approx(mfdl.privacy.gaussian.mu_from_epsilon(3.0, 1e-5))
         assert (other["seeds"], other["learning_rate"]) == ([5], 0.25)
-        assert other["mechanisms"][0]["final_loss_std"] == 0.0
+        assert other["mechanisms"][0]["final_test_loss_std"] == 0.0
 
 
 # ---- trust models, settings, files ---------------------------------------------------------------------------------
@@ -196,7 +196,7 @@ def test_settings_reach_their_mechanism(tmp_path):
 def test_divergence_is_null_and_named(tmp_path):
     far = ["--lr", "1e6", "--clip-norm", "1e30", "--mu", "1e-6", "--seeds", "1", "--mechanisms", "dp-dsgd"]
     (row,) = compare(tmp_path, *far)["mechanisms"]
-    assert (row["diverged"], row["final_loss_mean"], row["final_loss_std"]) == ([0], None, None)
+    assert (row["diverged"], row["final_test_loss_mean"], row["final_test_loss_std"]) == ([0], None, None)
     strict_json(tmp_path / "results.json")
 
 
@@ -229,7 +229,7 @@ def runs(monkeypatch, blank_pictures):
         if progress is not None:
             progress(config.epochs * config.period)
         loss, facts = seed + len(name) + 0.5, {"mechanism": name, "seed": seed}
-        record = {**facts, "final_loss": loss, "final_accuracy": None, "diverged": False, "seconds": 1.0}
+        record = {**facts, "final_test_loss": loss, "final_accuracy": None, "diverged": False, "seconds": 1.0}
         rows = [{**facts, "step": 8, "node": "0", "loss": loss, "accuracy": None}]
         return {**record, "node_steps_per_second": 1.0}, pa.Table.from_pylist(rows, schema=schema_of())
 
@@ -257,7 +257,7 @@ def test_interrupted_comparison_is_readable_and_goes_on(tmp_path, runs):
     assert stopped["complete"] is False
     assert [(run["mechanism"], run["seed"]) for run in stopped["runs"]] == [("none", 0)]
     assert set(pq.read_table(tmp_path / "steps.parquet")["seed"].to_pylist()) == {0}
-    assert stopped["mechanisms"][1]["final_loss_mean"] is None
+    assert stopped["mechanisms"][1]["final_test_loss_mean"] is None
     runs.clear()
     steps = []
     resumed = run_comparison(CONFIG, tmp_path, progress=lambda n, doing: steps.append(n))
@@ -305,7 +305,7 @@ def check_workers(folder):
     assert alone["config_hash"] == together["config_hash"]
     assert sum(steps) == CONFIG.total_steps
     assert [run["seed"] for run in together["runs"]] == [0, 1, 0, 1]
-    losses = ([run["final_loss"] for run in result["runs"]] for result in (alone, together))
+    losses = ([run["final_test_loss"] for run in result["runs"]] for result in (alone, together))
     np.testing.assert_allclose(*losses, rtol=1e-6)
 
 
@@ -462,10 +462,10 @@ def test_what_is_released_is_ranked_and_the_last_models_stand_beside_it(tmp_path
     assert [row["mechanism"] for row in result["mechanisms"]] == ["none", "mafalda@released:average:4"]
     for row in result["mechanisms"]:
         runs = [run for run in result["runs"] if run["mechanism"] == row["mechanism"]]
-        for name in ("loss", "average_loss"):
+        for name in ("test_loss", "average_loss"):
             assert row[f"last_{name}_mean"] == pytest.approx(np.mean([run[f"last_{name}"] for run in runs]))
             assert row[f"last_{name}_mean"] != row[f"final_{name}_mean"]
-    assert {"last_loss", "last_accuracy", "last_average_loss"} <= set(result["not_private"])
+    assert {"last_test_loss", "last_accuracy", "last_average_loss"} <= set(result["not_private"])
     assert result["config"]["release-model" if "release-model" in result["config"] else "release_model"] == "average:4"
     again = compare(tmp_path, *asked)
     assert again["runs"] == result["runs"]

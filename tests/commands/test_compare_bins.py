@@ -1,4 +1,4 @@
-"""`mfdl compare --participation balls-in-bins`: trained with secret batches, no mu anywhere, resumed."""
+"""`mfdl compare --participation balls-in-bins`: trained with balls-in-bins, no mu anywhere, resumed."""
 
 import json
 
@@ -30,9 +30,9 @@ def test_the_released_model_of_secret_batches_at_one_epsilon(capsys, tmp_path, m
         assert row["mu"] is None
         assert row["objective"] > 0
         assert 1.98 < row["epsilon"] <= 2
-        assert "secret bins (epochs=2, bins=2)" in row["guarantee"]
+        assert "balls-in-bins (epochs=2, bins=2)" in row["guarantee"]
         assert row["guarantee"].endswith("\nnot covered, declared public: the mean")
-        assert row["final_loss_mean"] != row["last_loss_mean"]
+        assert row["final_test_loss_mean"] != row["last_test_loss_mean"]
     assert "epsilon: 2 at delta" in result["guarantee"] or "epsilon: 1.99" in result["guarantee"]
     assert result["guarantee"].endswith("\nnot covered, declared public: the mean")
     steps = pq.read_table(tmp_path / "steps.parquet")
@@ -41,7 +41,7 @@ def test_the_released_model_of_secret_batches_at_one_epsilon(capsys, tmp_path, m
     assert again["runs"] == result["runs"]
     assert main(["compare", *BINS, *asked, "--out", str(tmp_path)]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert "secret batches" in said
+    assert "balls-in-bins" in said
     assert "loss and accuracy: mean over the nodes of average:2." in said
     assert "mu =" not in said
     assert "objective" in said

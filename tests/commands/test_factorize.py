@@ -13,13 +13,13 @@ from mfdl.commands.factorize import FactorizeConfig
 SMALL = ["--graph", "path:n=4", "--epochs", "3", "--period", "4"]
 RING = ["--graph", "ring:n=6"]
 KEYS = {
-    "mechanism", "nodes", "steps", "epochs", "period", "objective", "loss", "lower_bound", "gap", "status",
+    "mechanism", "nodes", "steps", "epochs", "period", "counted_models", "objective", "lower_bound", "gap", "status",
     "iterations", "seconds", "graph", "gossip", "graph_hash", "notes", "error_weights", "momentum", "weight_decay",
     "lr",
 }  # fmt: skip
 TEMPORAL_KEYS = KEYS | {"sensitivity"}
-SHARED_KEYS = {"coalition", "groups", "private_std", "independent_loss", "bound_over"}
-SPATIAL_KEYS = KEYS | SHARED_KEYS | {"max_inverse_diagonal", "horizon", "sigma_local", "sigma_pair"}
+SHARED_KEYS = {"coalition", "groups", "private_std", "independent_objective", "bound_over"}
+SPATIAL_KEYS = KEYS | SHARED_KEYS | {"max_inverse_diagonal", "horizon", "sigma_ldp", "sigma_cor"}
 JOINT_KEYS = TEMPORAL_KEYS | SHARED_KEYS
 
 
@@ -47,7 +47,7 @@ def test_json_keys_and_certificate(mechanism, status, capsys):
     assert set(answer) == TEMPORAL_KEYS
     assert answer["status"] == status
     assert (answer["nodes"], answer["steps"], answer["epochs"], answer["period"]) == (4, 12, 3, 4)
-    assert answer["gap"] == pytest.approx(answer["loss"] / answer["lower_bound"] - 1)
+    assert answer["gap"] == pytest.approx(answer["objective"] / answer["lower_bound"] - 1)
     assert 0 <= answer["gap"] <= (1e-4 if status == "optimal" else 2.0)
     assert answer["sensitivity"] == pytest.approx(1.0)
 
@@ -60,46 +60,48 @@ def test_loss_is_the_objective_of_the_algorithm_at_the_decentralized_gram(capsys
         C = mfdl.algorithms.registry.build(name, dynamics, part).noise.encoder.dense()
         X = C.T @ C
         squared = max(np.abs(X[np.ix_(p, p)]).sum() for p in part.patterns())
-        assert factorize(capsys, "--mechanism", name)["loss"] == pytest.approx(squared * np.trace(H @ np.linalg.inv(X)))
+        assert factorize(capsys, "--mechanism", name)["objective"] == pytest.approx(
+            squared * np.trace(H @ np.linalg.inv(X))
+        )
 
 
 def test_objective_weights_and_solver_reach_the_problem(capsys):
-    plain = factorize(capsys)["loss"]
-    assert factorize(capsys, "--objective", "message")["loss"] > plain
+    plain = factorize(capsys)["objective"]
+    assert factorize(capsys, "--counted-models", "message")["objective"] > plain
     autodiff = factorize(capsys, "--solver", "autodiff", "--device", "cpu")
     assert autodiff["status"] == "optimal"
-    assert autodiff["loss"] == pytest.approx(plain, rel=2e-4)
-    both = factorize(capsys, "--mechanism", "time-space")["loss"]
-    last = factorize(capsys, "--mechanism", "time-space", "--error-weights", "last:4:0.01")
-    assert (last["error_weights"], last["loss"] < both) == ("last:4:0.01", True)
-    assert factorize(capsys, "--mechanism", "time-space", "--momentum", "0.9")["loss"] > both
-    assert factorize(capsys, "--mechanism", "time-space", "--weight-decay", "0.5")["loss"] < both
+    assert autodiff["objective"] == pytest.approx(plain, rel=2e-4)
+    both = factorize(capsys, "--mechanism", "kronecker")["objective"]
+    last = factorize(capsys, "--mechanism", "kronecker", "--error-weights", "last:4:0.01")
+    assert (last["error_weights"], last["objective"] < both) == ("last:4:0.01", True)
+    assert factorize(capsys, "--mechanism", "kronecker", "--momentum", "0.9")["objective"] > both
+    assert factorize(capsys, "--mechanism", "kronecker", "--weight-decay", "0.5")["objective"] < both
     corn = [
-        answer_of(capsys, *RING, "--mechanism", "corn", "--horizon", "8", *w)["loss"]
+        answer_of(capsys, *RING, "--mechanism", "corn", "--horizon", "8", *w)["objective"]
         for w in (["--error-weights", "last:2"], [])
     ]
     assert corn[0] < corn[1]
 
 
-@pytest.mark.parametrize("mechanism", ["mafalda", "time-space", "corn"])
+@pytest.mark.parametrize("mechanism", ["mafalda", "kronecker", "corn"])
 def test_the_loss_is_in_units_of_the_squared_learning_rate(capsys, mechanism):
     """Only lr times decay counts: half the rate and twice the decay are the same problem, in the same units."""
 
-    def loss(lr, decay):
+    def objective(lr, decay):
         options = [] if mechanism == "corn" else ["--epochs", "2", "--period", "2"]
         rates = ["--lr", str(lr), "--weight-decay", str(decay)]
-        return answer_of(capsys, "--mechanism", mechanism, "--graph", "ring:n=4", *options, *rates)["loss"]
+        return answer_of(capsys, "--mechanism", mechanism, "--graph", "ring:n=4", *options, *rates)["objective"]
 
-    assert loss(0.5, 0.4) == pytest.approx(loss(1.0, 0.2), rel=1e-12)
+    assert objective(0.5, 0.4) == pytest.approx(objective(1.0, 0.2), rel=1e-12)
     if mechanism != "corn":  # one step: its decay meets no noise of an earlier one
-        assert loss(0.5, 0.4) < 0.95 * loss(0.5, 0.0)
+        assert objective(0.5, 0.4) < 0.95 * objective(0.5, 0.0)
 
 
 @pytest.mark.parametrize("mechanism", ["mafalda", "d-mf"])  # stopped prefix sums do not pass as fixed
 def test_stopped_exits_3_with_the_json(mechanism, capsys):
     answer = factorize(capsys, "--mechanism", mechanism, "--max-iterations", "1", "--tolerance", "1e-9", code=3)
     assert answer["status"] == "stopped"
-    assert answer["loss"] >= answer["lower_bound"]
+    assert answer["objective"] >= answer["lower_bound"]
     assert mechanism == "mafalda" or any("stopped" in note for note in answer["notes"])
 
 
@@ -108,21 +110,24 @@ def test_out_file_and_file_mechanism(mechanism, tmp_path, capsys):
     file = tmp_path / "deep" / "enc.npz"
     answer = factorize(capsys, "--mechanism", mechanism, "--out", str(file))
     kept = mfdl.factorization.load(file)
-    assert (kept.factorization.loss, kept.factorization.lower_bound) == (answer["loss"], answer["lower_bound"])
+    assert (kept.factorization.objective, kept.factorization.lower_bound) == (
+        answer["objective"],
+        answer["lower_bound"],
+    )
     assert kept.encoder.shape == kept.error_gram.shape
     graph = mfdl.graphs.load("path:n=4")
     expected = {
         "graph_hash": mfdl.graphs.content_hash(graph),
         "gossip_hash": mfdl.gossip.metropolis_hastings(graph).content_hash,
         "participation": mfdl.Cyclic(epochs=3, period=4),
-        "learning_rate": "constant, 1; H and loss are in units of its square",
+        "learning_rate": "constant, 1; H and objective are in units of its square",
         "node_labels": ["0", "1", "2", "3"],
     }
     assert {name: kept.header[name] for name in expected} == expected
     assert {"mfdl", "numpy", "scipy", "torch", "python"} <= set(kept.header["versions"])
     again = factorize(capsys, "--mechanism", f"file:{file}")
     assert again["status"] == "fixed"
-    assert again["loss"] == pytest.approx(answer["loss"])
+    assert again["objective"] == pytest.approx(answer["objective"])
     assert again["lower_bound"] == pytest.approx(answer["lower_bound"])
     assert main(["factorize", "--graph", "path:n=4", "--mechanism", f"file:{file}"]) == 2  # of other steps
     assert "was made for" in capsys.readouterr().err
@@ -138,24 +143,29 @@ def test_noise_over_nodes(capsys):
     assert (corn["steps"], corn["epochs"], corn["period"]) == (None, None, None)
     assert (corn["status"], corn["gap"] <= 1e-6) == ("optimal", True)
     pairwise, decor = (answer_of(capsys, *RING, "--mechanism", name) for name in ("corn-pairwise", "decor"))
-    assert corn["loss"] <= pairwise["loss"] * (1 + 1e-4)
-    assert pairwise["loss"] == decor["loss"] <= decor["independent_loss"] * (1 + 1e-9)
+    assert corn["objective"] <= pairwise["objective"] * (1 + 1e-4)
+    assert pairwise["objective"] == decor["objective"] <= decor["independent_objective"] * (1 + 1e-9)
     scaled = answer_of(capsys, *RING, "--mechanism", "corn", "--max-inverse-diagonal", "0.02")
-    assert scaled["loss"] == pytest.approx(corn["loss"] / 0.02, rel=2e-4)
+    assert scaled["objective"] == pytest.approx(corn["objective"] / 0.02, rel=2e-4)
     insider = ["--coalition", "1", "--tolerance", "1e-3"]
     edges = answer_of(capsys, *RING, "--mechanism", "corn", *insider)
-    assert corn["loss"] < edges["loss"]
+    assert corn["objective"] < edges["objective"]
     assert (edges["coalition"], edges["groups"]) == (1, 6)
 
 
 def test_noise_over_time_and_nodes(capsys):
-    names = ("mafalda", "time-space", "adapted", "space-time")
-    separate, product, adapted, joint = (factorize(capsys, "--mechanism", name) for name in names)
-    for answer in (product, adapted, joint):
+    names = ("mafalda", "kronecker", "per-mode", "joint")
+    separate, product, per_mode, joint = (factorize(capsys, "--mechanism", name) for name in names)
+    for answer in (product, per_mode, joint):
         assert set(answer) == JOINT_KEYS
         assert answer["sensitivity"] == pytest.approx(1)
-        assert answer["lower_bound"] <= joint["loss"]
-    assert joint["loss"] <= adapted["loss"] * (1 + 1e-3) <= product["loss"] * (1 + 2e-3) < separate["loss"]
+        assert answer["lower_bound"] <= joint["objective"]
+    assert (
+        joint["objective"]
+        <= per_mode["objective"] * (1 + 1e-3)
+        <= product["objective"] * (1 + 2e-3)
+        < separate["objective"]
+    )
 
 
 def objectives(names, ring, part, trust):
@@ -188,14 +198,14 @@ def test_seed_groups_over_time_and_nodes_as_a_mechanism(capsys, tmp_path):
     """A seed for every pair of nodes, against any one insider, on a ring of six: better than no seed at all."""
     (tmp_path / "g.json").write_text(json.dumps([[i, j] for i in range(6) for j in range(i)]))
     small, kept = [*RING, "--epochs", "2", "--period", "2"], tmp_path / "both.npz"
-    asked = [*small, "--mechanism", "time-space", "--coalition", "1", "--tolerance", "1e-3"]
+    asked = [*small, "--mechanism", "kronecker", "--coalition", "1", "--tolerance", "1e-3"]
     answer = answer_of(capsys, *asked, "--groups", str(tmp_path / "g.json"), "--out", str(kept))
     alone = answer_of(capsys, *small, "--mechanism", "mafalda")
     assert (answer["coalition"], answer["groups"]) == (1, 15)
-    assert answer["loss"] < 0.95 * alone["loss"]
+    assert answer["objective"] < 0.95 * alone["objective"]
     part = mfdl.Cyclic(epochs=2, period=2)
     without, shared = objectives(["mafalda", f"file:{kept}"], RING[1], part, mfdl.trust.Coalitions(1))
-    assert shared == pytest.approx(without * answer["loss"] / alone["loss"], rel=1e-3)
+    assert shared == pytest.approx(without * answer["objective"] / alone["objective"], rel=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -226,7 +236,7 @@ def test_the_table_and_what_the_certificate_ranges_over(asked, texts, capsys, tm
         (["--graph", "florentin"], "did you mean 'florentine'"),
         (["--graph", "parts.csv"], "--largest-component"),
         (["--graph", "path:n=4", "--gossip", "w.npy"], "1.25"),
-        (["--objective", "post"], "unknown objective 'post'"),
+        (["--counted-models", "post"], "unknown counted_models 'post'"),
         (["--solver", "densee"], "did you mean 'dense'"),
         (["--epochs", "0"], "epochs must be an integer >= 1"),
         (["--period", "-2"], "period must be an integer >= 1"),
@@ -248,14 +258,14 @@ def test_the_table_and_what_the_certificate_ranges_over(asked, texts, capsys, tm
         (["--mechanism", "corn-pairwise", "--coalition", "1"], "--coalition does not apply"),
         (["--mechanism", "decor", "--period", "3"], "--period does not apply to decor"),
         (["--mechanism", "decor", "--groups", "g.json"], "--groups does not apply"),
-        (["--mechanism", "adapted", "--coalition", "1"], "--coalition does not apply to adapted"),
-        (["--mechanism", "space-time", "--groups", "g.json"], "--groups does not apply to space-time"),
-        (["--mechanism", "space-time", "--epochs", "100"], "limited to T n"),
-        (["--mechanism", "time-space", "--horizon", "2"], "--horizon does not apply to time-space"),
-        (["--mechanism", "time-space", "--solver", "autodiff"], "--solver does not apply to time-space"),
-        (["--mechanism", "time-space", "--error-weights", "first:3"], "first"),
-        (["--mechanism", "time-space", "--error-weights", "last:4000"], "counts the last 4000"),
-        (["--mechanism", "time-space", "--gossip", "uniform"], "metropolis-hastings"),
+        (["--mechanism", "per-mode", "--coalition", "1"], "--coalition does not apply to per-mode"),
+        (["--mechanism", "joint", "--groups", "g.json"], "--groups does not apply to joint"),
+        (["--mechanism", "joint", "--epochs", "100"], "limited to T n"),
+        (["--mechanism", "kronecker", "--horizon", "2"], "--horizon does not apply to kronecker"),
+        (["--mechanism", "kronecker", "--solver", "autodiff"], "--solver does not apply to kronecker"),
+        (["--mechanism", "kronecker", "--error-weights", "first:3"], "first"),
+        (["--mechanism", "kronecker", "--error-weights", "last:4000"], "counts the last 4000"),
+        (["--mechanism", "kronecker", "--gossip", "uniform"], "metropolis-hastings"),
     ],
 )
 def test_refused_in_one_line_before_any_work(arguments, message, tmp_path, capsys, monkeypatch):
@@ -282,7 +292,7 @@ def test_refused_in_one_line_before_any_work(arguments, message, tmp_path, capsy
         ({"mechanism": "mafalda", "max_inverse_diagonal": 2.0}, "--max-inverse-diagonal does not apply to mafalda"),
         ({"mechanism": "corn", "period": 4}, "--period does not apply to corn: .*; got 4, leave it out or at 16"),
         ({"mechanism": "decor", "tolerance": 0.1}, "--tolerance does not apply to decor"),
-        ({"mechanism": "adapted", "groups": Path("g.json")}, "--groups does not apply to adapted"),
+        ({"mechanism": "per-mode", "groups": Path("g.json")}, "--groups does not apply to per-mode"),
     ],
 )
 def test_a_field_that_the_mechanism_does_not_have_is_refused_from_python_too(fields, message):
@@ -294,7 +304,7 @@ def test_a_field_that_the_mechanism_does_not_have_is_refused_from_python_too(fie
 
 def test_a_typed_default_is_answered_without_a_riddle(capsys):
     """Of `--solver dense` nobody can leave it at 'dense'."""
-    assert main(["factorize", "--graph", "ring:n=4", "--mechanism", "space-time", "--solver", "dense"]) == 2
+    assert main(["factorize", "--graph", "ring:n=4", "--mechanism", "joint", "--solver", "dense"]) == 2
     assert "got 'dense', leave it out.\n" in capsys.readouterr().err
 
 
@@ -308,7 +318,7 @@ def test_noise_is_made_for_what_is_released(capsys):
     named = factorize(capsys, "--release-model", "average:4")
     assert named["error_weights"] == "released:average:4"
     assert named["gap"] <= 1e-4
-    assert named["loss"] < factorize(capsys, "--error-weights", "all")["loss"]
+    assert named["objective"] < factorize(capsys, "--error-weights", "all")["objective"]
     averaged = factorize(capsys, "--release-model", "average:4+1", "--error-weights", "released/average")
     assert averaged["error_weights"] == "released:average:4+1/average"
     assert factorize(capsys, "--release-model", "average:4", "--error-weights", "all")["error_weights"] == "all"

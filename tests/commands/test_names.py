@@ -3,12 +3,12 @@
 import json
 
 from mfdl import Dynamics, algorithms, gossip, trust
-from mfdl.algorithms.registry import MECHANISMS, OF_SECRET_BINS
+from mfdl.algorithms.registry import MECHANISMS, OF_BALLS_IN_BINS
 from mfdl.commands import main
 from mfdl.participation import EveryStep
 from mfdl.trust import MODELS
 
-EVERY = {**MECHANISMS, **OF_SECRET_BINS}
+EVERY = {**MECHANISMS, **OF_BALLS_IN_BINS}
 
 
 def test_mechanisms_as_json_are_the_registry(capsys):
@@ -18,7 +18,7 @@ def test_mechanisms_as_json_are_the_registry(capsys):
     for row in rows:
         assert set(row) == {"name", "summary", "trust", "paper", "erratum", "models", "parameters"}
     parameters = {row["name"]: row["parameters"] for row in rows}
-    assert parameters["decor"] == {"sigma_local": "float", "sigma_pair": "float"}
+    assert parameters["decor"] == {"sigma_ldp": "float", "sigma_cor": "float"}
     assert parameters["zip-dl"]["self_messages"] == "bool"
 
 

@@ -14,6 +14,7 @@ import pytest
 from effort import EFFORT
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from mfdl.privacy.victim_sensitivity import sensitivity_by_victim
 
 import mfdl
 from mfdl.audit import audit
@@ -21,7 +22,6 @@ from mfdl.errors import InvalidInput
 from mfdl.factorization import optimal_covariance
 from mfdl.objective import ErrorWeights
 from mfdl.participation import Cyclic, Explicit
-from mfdl.privacy.victim_loss import victim_losses
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 
@@ -144,8 +144,8 @@ def bad_npy(folder):
         (lambda _: Explicit(3, 2), "sequences of steps"),
         (lambda _: mfdl.gossip.from_array([[1.0], [0.5, 0.5]]), "weights must be"),
         (lambda _: mfdl.gossip.from_array(np.eye(2) * 1j), "real numbers"),
-        (lambda _: victim_losses(PLAIN, mfdl.trust.LDP(), lipschitz=1j), "lipschitz must be"),
-        (lambda _: victim_losses(PLAIN, 1j), "trust must be a trust model"),
+        (lambda _: sensitivity_by_victim(PLAIN, mfdl.trust.LDP(), lipschitz=1j), "lipschitz must be"),
+        (lambda _: sensitivity_by_victim(PLAIN, 1j), "trust must be a trust model"),
         (lambda _: optimal_covariance(RING, max_inverse_diagonal=1e-307), "max_inverse_diagonal"),
         (lambda _: audit(PLAIN, trust=mfdl.trust.LDP(), noise_std=1e-9, **HOW), "at most 1e\\+06 to be audited"),
         (lambda _: audit(PLAIN, trust=mfdl.trust.LDP(), noise_std=1.0, trials=10**9, **HOW), "trials must be at most"),
@@ -171,7 +171,7 @@ def test_an_encoder_whose_inverse_overflows_has_no_claim():
     C = np.eye(8)
     C[np.arange(1, 8), np.arange(7)], C[-1, -1] = 1e55, 1e-55
     algorithm = mfdl.algorithms.mf_dsgd(RING, Cyclic(epochs=1, period=8), C)
-    assert all(math.isinf(one.sensitivity_squared) for one in victim_losses(algorithm, mfdl.trust.LDP()))
+    assert all(math.isinf(one.sensitivity_squared) for one in sensitivity_by_victim(algorithm, mfdl.trust.LDP()))
 
 
 def test_extreme_noise_has_its_limits_in_a_reconstruction():

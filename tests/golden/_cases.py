@@ -19,7 +19,7 @@ from mfdl.factorization.encoders import Banded, Buffered, Inverse, Toeplitz
 from mfdl.noise import CausalNoise, JointNoise
 
 GRID = 64
-OPTIMISED = ("banded", "toeplitz", "blt", "band-inv", "mafalda-bins", "time-space-bins")
+OPTIMISED = ("banded", "toeplitz", "blt", "band-inv", "mafalda-bins", "kronecker-bins")
 """Mechanisms of a solver whose algorithms carry no factorization."""
 SCHEMES = {
     "cyclic": mfdl.Cyclic(2, 2),

@@ -25,7 +25,7 @@ CALLS = {
     "factorize": ("factorize", *SMALL, "--mechanism", "mafalda"),
     "factorize, balls-in-bins": ("factorize", *SMALL, "--mechanism", "mafalda-bins", *BINS),
     "factorize, over nodes": ("factorize", *SMALL[:2], "--mechanism", "corn"),
-    "factorize, over time and nodes": ("factorize", *SMALL, "--mechanism", "time-space"),
+    "factorize, over time and nodes": ("factorize", *SMALL, "--mechanism", "kronecker"),
     "mechanisms": ("mechanisms",),
     "mechanisms, cited": ("mechanisms", "--cite"),
     "report": ("report", "compared"),

@@ -11,7 +11,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from mfdl import noise as noises
 from mfdl.errors import InvalidInput, UnsupportedMechanism
-from mfdl.noise import CausalNoise, IndependentNoise, JointNoise, LocalNoise, SpaceTimeNoise, StepNoise, ZeroNoise
+from mfdl.noise import CausalNoise, IndependentNoise, JointNoise, LocalNoise, SpatioTemporalNoise, StepNoise, ZeroNoise
 from mfdl.testing.strategies import encoders
 
 CLOSE = {"rtol": 1e-10, "atol": 1e-10}  # inverses of at most 16 steps, entries below 1.5^16 = 660
@@ -116,11 +116,14 @@ def test_covariances(T, n, data):
     F = np.array(entries, dtype=float).reshape(n, n) + 5 * n * np.eye(n)  # diagonally dominant
     C, joint = np.stack([data.draw(encoders(size=T)) for _ in range(n)]), data.draw(encoders(size=T * n))
     everybody, G = np.ones((n, n), dtype=bool), np.linalg.inv(F)
-    shared, adapted = SpaceTimeNoise(C[0], F, everybody, n).to_dense(), SpaceTimeNoise(C, F, everybody, n).to_dense()
+    shared, per_mode = (
+        SpatioTemporalNoise(C[0], F, everybody, n).to_dense(),
+        SpatioTemporalNoise(C, F, everybody, n).to_dense(),
+    )
     close = {"rtol": 1e-9, "atol": 1e-9}
     assert_allclose(shared @ shared.T, np.kron(np.linalg.inv(C[0].T @ C[0]), F @ F.T), **close)
     precision = sum(np.kron(C[k].T @ C[k], np.outer(G[k], G[k])) for k in range(n))
-    assert_allclose(adapted @ adapted.T @ precision, np.eye(T * n), **close)
+    assert_allclose(per_mode @ per_mode.T @ precision, np.eye(T * n), **close)
     N = JointNoise(joint, T, n).to_dense()
     assert_allclose(N @ N.T @ (joint.T @ joint), np.eye(T * n), rtol=1e-6, atol=1e-6)
 
@@ -135,7 +138,7 @@ NAMED = {
     "IndependentNoise": (IndependentNoise(2, 2), causal(None, None, OWN), (True, True)),
     "LocalNoise": (LocalNoise(C, 2), causal(C), (False, True)),
     "StepNoise": (StepNoise(F, ALL, 2, 2), causal(None, sp.csr_array(F), sp.csr_array(ALL)), (True, False)),
-    "SpaceTimeNoise": (SpaceTimeNoise(C, F, ALL, 2), causal(C, sp.csr_array(F), ALL), (False, False)),
+    "SpatioTemporalNoise": (SpatioTemporalNoise(C, F, ALL, 2), causal(C, sp.csr_array(F), ALL), (False, False)),
 }
 
 
@@ -167,7 +170,7 @@ def test_parts_of_columns():
     assert not alike.shared
     assert_allclose(alike.to_dense(), LocalNoise(C, 2).to_dense())
     assert_allclose(JointNoise(np.kron(C, np.eye(2)), 2, 2).to_dense(), alike.to_dense())
-    assert_allclose(SpaceTimeNoise(C, OWN, OWN, 2).to_dense(), alike.to_dense())
+    assert_allclose(SpatioTemporalNoise(C, OWN, OWN, 2).to_dense(), alike.to_dense())
     for one in (alike, LocalNoise(C, 2)):
         assert_array_equal(one.encoder_of(1), C)
         assert_allclose(one.inverse_of(1), np.linalg.inv(C))
@@ -190,10 +193,10 @@ def test_content_tells_encoder_factor_and_holders_apart():
     made = [
         *(named for named, _, _ in NAMED.values()),
         *(LocalNoise(2 * np.eye(2), 3), IndependentNoise(3, 2), StepNoise(2 * np.eye(3), held, 2, 3)),
-        *(SpaceTimeNoise(scale * np.eye(2), np.eye(3), held, 3) for scale in (1, 2)),
-        SpaceTimeNoise(np.eye(2), 2 * np.eye(3), held, 3),
-        SpaceTimeNoise(np.eye(2), np.eye(3), np.ones((3, 3), dtype=bool), 3),
-        SpaceTimeNoise(np.stack([np.eye(2)] * 3), np.eye(3), held, 3),
+        *(SpatioTemporalNoise(scale * np.eye(2), np.eye(3), held, 3) for scale in (1, 2)),
+        SpatioTemporalNoise(np.eye(2), 2 * np.eye(3), held, 3),
+        SpatioTemporalNoise(np.eye(2), np.eye(3), np.ones((3, 3), dtype=bool), 3),
+        SpatioTemporalNoise(np.stack([np.eye(2)] * 3), np.eye(3), held, 3),
         *(JointNoise(scale * np.eye(6), 2, 3) for scale in (1, 2)),
         *(OwnNoise(2, n) for n in (2, 3)),
     ]
@@ -203,14 +206,14 @@ def test_content_tells_encoder_factor_and_holders_apart():
 def test_entries_given_twice_add_up():
     twice = sp.csr_array((np.array([1.0, 2.0, 1.0]), np.array([0, 0, 1]), np.array([0, 2, 3])), shape=(2, 2))
     assert twice.nnz == 3
-    noise = SpaceTimeNoise(np.eye(1), twice, np.eye(2, dtype=bool), 2)
+    noise = SpatioTemporalNoise(np.eye(1), twice, np.eye(2, dtype=bool), 2)
     assert_array_equal(noise.to_dense(), np.diag([3.0, 1.0]))
     assert_array_equal(noise.variances(), [[9.0, 1.0]])
 
 
 def test_encoders_are_own_read_only_copies():
     encoder = np.eye(2)
-    made = [LocalNoise(encoder, 1), SpaceTimeNoise(encoder, OWN, OWN, 2), JointNoise(encoder, 2, 1)]
+    made = [LocalNoise(encoder, 1), SpatioTemporalNoise(encoder, OWN, OWN, 2), JointNoise(encoder, 2, 1)]
     encoder[1, 0] = 5
     for one in made:
         assert one.encoder.array[1, 0] == 0
@@ -231,14 +234,17 @@ REFUSED = [
     (lambda: LocalNoise(np.stack([OWN] * 3), 2), r"or \(2, T, T\), got \(3, 2, 2\)"),
     (lambda: LocalNoise([[1.0, 0.0], [np.nan, 1.0]], 2), "encoder must be finite"),
     (lambda: LocalNoise(np.stack([OWN, LATE]), 2), "encoder must be causal"),
-    (lambda: SpaceTimeNoise(LATE, OWN, OWN, 2), "encoder must be causal"),
-    (lambda: SpaceTimeNoise(np.stack([OWN, -OWN]), OWN, OWN, 2), "got -1 at index .1, 0, 0.[.]"),
-    (lambda: SpaceTimeNoise(np.stack([OWN] * 3), OWN, OWN, 2), r"or \(2, T, T\), got \(3, 2, 2\)"),
-    (lambda: SpaceTimeNoise(OWN, np.eye(3), np.eye(3), 2), r"factor must have shape \(2, columns\)"),
-    (lambda: SpaceTimeNoise(OWN, np.zeros((2, 0)), np.zeros((0, 2)), 2), "at least one column"),
-    (lambda: SpaceTimeNoise(OWN, OWN, np.ones((2, 3)), 2), r"holders must have shape \(2, 2\), got \(2, 3\)"),
-    (lambda: SpaceTimeNoise(OWN, [[1.0, np.nan], [0.0, 1.0]], ALL, 2), "factor must be finite"),
-    (lambda: SpaceTimeNoise(OWN, [[1.0, 0.5], [0.0, 1.0]], OWN, 2), r"factor\[0, 1\] = 0.5 while node 0 does not hold"),
+    (lambda: SpatioTemporalNoise(LATE, OWN, OWN, 2), "encoder must be causal"),
+    (lambda: SpatioTemporalNoise(np.stack([OWN, -OWN]), OWN, OWN, 2), "got -1 at index .1, 0, 0.[.]"),
+    (lambda: SpatioTemporalNoise(np.stack([OWN] * 3), OWN, OWN, 2), r"or \(2, T, T\), got \(3, 2, 2\)"),
+    (lambda: SpatioTemporalNoise(OWN, np.eye(3), np.eye(3), 2), r"factor must have shape \(2, columns\)"),
+    (lambda: SpatioTemporalNoise(OWN, np.zeros((2, 0)), np.zeros((0, 2)), 2), "at least one column"),
+    (lambda: SpatioTemporalNoise(OWN, OWN, np.ones((2, 3)), 2), r"holders must have shape \(2, 2\), got \(2, 3\)"),
+    (lambda: SpatioTemporalNoise(OWN, [[1.0, np.nan], [0.0, 1.0]], ALL, 2), "factor must be finite"),
+    (
+        lambda: SpatioTemporalNoise(OWN, [[1.0, 0.5], [0.0, 1.0]], OWN, 2),
+        r"factor\[0, 1\] = 0.5 while node 0 does not hold",
+    ),
     (lambda: StepNoise(F, OWN, 2, 2), r"factor\[0, 1\] = 2 while node 0 does not hold column 1"),
     (lambda: StepNoise(F, ALL, 0, 2), "num_steps must be an integer >= 1, got 0"),
     (lambda: IndependentNoise(2, 0), "num_nodes must be an integer >= 1, got 0"),

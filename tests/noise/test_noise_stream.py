@@ -12,7 +12,7 @@ from noises import KINDS, OwnNoise, all_steps, base_noise, cases, example
 from numpy.testing import assert_allclose, assert_array_equal
 
 from mfdl.errors import InvalidInput
-from mfdl.noise import IndependentNoise, NoiseOperator, NoiseStream, SpaceTimeNoise, StepNoise, stream
+from mfdl.noise import IndependentNoise, NoiseOperator, NoiseStream, SpatioTemporalNoise, StepNoise, stream
 from mfdl.training.keys import NoiseKey, normals
 from mfdl.training.shared_randomness import HolderKeys, base_columns
 from mfdl.training.streams import noise_stream
@@ -115,7 +115,7 @@ def counted(noise, dim, asked):
 
 
 def test_base_noise_is_kept_when_it_fits(monkeypatch):
-    noise = example("time-space", 40)
+    noise = example("kronecker", 40)
     used = noise.columns_per_step - 1
     for bytes_, wanted in ((8 * 40 * used * 4, [0, 32]), (8 * 40 * used * 4 - 1, [0, 0, 32])):
         monkeypatch.setattr(stream, "KEEP_BYTES", bytes_)
@@ -143,13 +143,13 @@ def test_keys_that_were_agreed_on_and_columns_that_nobody_adds():
     F, holders = np.array([[1.0, 2.0, 0.0], [0.0, -2.0, 0.0]]), np.array([[1, 0], [1, 1], [0, 1]], dtype=bool)
     own, shared = NoiseKey.from_seed(1), NoiseKey.from_seed(2)
     keys = HolderKeys.given({(0,): own, (1, 0): shared})
-    for noise in (StepNoise(F, holders, 3, 2), SpaceTimeNoise(np.tri(3), F, holders, 2)):
+    for noise in (StepNoise(F, holders, 3, 2), SpatioTemporalNoise(np.tri(3), F, holders, 2)):
         z, v = normals(own, 0, [0], 4)[0], normals(shared, 0, [0], 4)[0]
         made = noise_stream(noise, NU, keys, 4)  # the secret of {1} is not needed
         assert_allclose(made.step(0), NU * np.stack([z + 2 * v, -2 * v]), rtol=1e-14)
         with pytest.raises(InvalidInput, match=r"the secret of \{0, 1\} is missing"):
             noise_stream(noise, NU, HolderKeys.given({(0,): own}), 4)
-    silent = SpaceTimeNoise(np.tri(3), np.zeros((2, 1)), np.ones((1, 2), dtype=bool), 2)
+    silent = SpatioTemporalNoise(np.tri(3), np.zeros((2, 1)), np.ones((1, 2), dtype=bool), 2)
     for noise, nu in ((silent, NU), (StepNoise(F, holders, 3, 2), 0.0)):
         assert_array_equal(all_steps(noise_stream(noise, nu, HolderKeys.given({}), 5)), np.zeros((3, 2, 5)))
 

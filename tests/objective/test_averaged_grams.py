@@ -158,7 +158,7 @@ def rows_of(target, n):
 @examples(60)
 @example(NODES_OF_A_PATH, {"momentum": 0.6}, "post-average", "nodes", False)
 @given(cases(), DYNAMICS, st.sampled_from(["post-average", "message"]), TARGETS, st.booleans())
-def test_the_average_is_that_over_all_sequences_of_outcomes(case, settings, objective, target, twice):
+def test_the_average_is_that_over_all_sequences_of_outcomes(case, settings, counted_models, target, twice):
     random, outcomes = case
     outcomes = [outcome for outcome in outcomes if outcome[0] > 0]
     n, T = random.num_nodes, 3 if len(outcomes) <= 8 else 2
@@ -167,13 +167,13 @@ def test_the_average_is_that_over_all_sequences_of_outcomes(case, settings, obje
         settings = settings | {"learning_rate": settings["learning_rate"][:T]}
     dynamics = mfdl.Dynamics(gossip.from_array(np.eye(n)), gossip_rounds=K, **settings)
     weights = mfdl.ErrorWeights([1.0, 0.5, 2.0][:T], target)
-    after, F = objective == "post-average", rows_of(target, n)
+    after, F = counted_models == "post-average", rows_of(target, n)
     expected = sum(
         np.prod([p for p, _, _ in sequence])
         * gram_of([(W, P) for _, W, P in sequence], T, K, dynamics, weights.of_steps(T), after, F)
         for sequence in itertools.product(outcomes, repeat=T * K)
     )
-    assert_allclose(NoiseObjective(dynamics, T, weights, objective).averaged(random), expected, atol=1e-12)
+    assert_allclose(NoiseObjective(dynamics, T, weights, counted_models).averaged(random), expected, atol=1e-12)
 
 
 @examples(30)
@@ -212,16 +212,16 @@ def test_the_encoder_for_the_average_is_the_best_for_all_draws_together():
     algorithm = mfdl.algorithms.mafalda(mfdl.Dynamics(sequences[5]), participation, averaged_over=random, **tight)
     solved = algorithm.factorization
     X = solved.encoder.T @ solved.encoder
-    assert np.mean([p.loss(X) for p in posed]) == pytest.approx(solved.loss, rel=1e-9)
+    assert np.mean([p.objective(X) for p in posed]) == pytest.approx(solved.objective, rel=1e-9)
     assert solved.gap < 1e-8
     for p in posed[::5]:  # made for one draw, so worse for all together
         other = mfdl.factorization.solve_problem(p, **tight).encoder
-        assert np.mean([q.loss(other.T @ other) for q in posed]) > solved.lower_bound * (1 + 1e-6)
+        assert np.mean([q.objective(other.T @ other) for q in posed]) > solved.lower_bound * (1 + 1e-6)
     estimated = mfdl.factorization.factorize(
         mfdl.Dynamics(path), participation, averaged_over=dataclasses.replace(random, moments=None), **tight
     )
     assert isinstance(estimated, mfdl.factorization.EstimatedFactorization)
-    assert abs(estimated.loss - solved.loss) < 2 * estimated.loss_error
+    assert abs(estimated.objective - solved.objective) < 2 * estimated.objective_error
     assert "8 draws of random pairs" in estimated.notes[0]
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from mfdl import ErrorWeights, InvalidInput, Released
+from mfdl import ErrorWeights, InvalidInput, ReleasedModel
 
 
 @pytest.mark.parametrize(
@@ -36,10 +36,10 @@ def test_step_weights_by_name(text, weights):
     ],
 )
 def test_released_models_by_name(model, weights):
-    assert_allclose(Released(model).of_steps(4), weights, rtol=1e-15)
-    assert Released(f"{model}+2") == Released(model, rounds_of_gossip=2)
-    assert Released(Released(model, 3).describe()) == Released(model, 3)
-    assert ErrorWeights(f"released:{model}+3").released == Released(model, 3)
+    assert_allclose(ReleasedModel(model).of_steps(4), weights, rtol=1e-15)
+    assert ReleasedModel(f"{model}+2") == ReleasedModel(model, rounds_of_gossip=2)
+    assert ReleasedModel(ReleasedModel(model, 3).describe()) == ReleasedModel(model, 3)
+    assert ErrorWeights(f"released:{model}+3").released == ReleasedModel(model, 3)
 
 
 def test_targets():
@@ -81,16 +81,16 @@ def test_weights_proposed_for_training():
         (lambda: ErrorWeights("last:4").of_steps(3), "counts the last 4 of 3 steps"),
         (lambda: ErrorWeights("all", [1, 2]).of_nodes(3), "each of 3 nodes, got 2"),
         (lambda: ErrorWeights.for_training(3, 4), "at most num_steps=3, got 4"),
-        (lambda: Released("averages:2"), "did you mean 'average'"),
-        (lambda: Released("average"), "is written average:MODELS, .* e.g. average:48"),
-        (lambda: Released("average:0"), "models must be an integer >= 1, got 0"),
-        (lambda: Released("average:1.5"), "models must be an integer of at most 18 digits, got '1.5'"),
-        (lambda: Released("average:5").of_steps(4), "averages the last 5 of 4 models"),
-        (lambda: Released("exponential:-1"), "half_life must be a finite number > 0, got -1"),
-        (lambda: Released("exponential:inf"), "half_life must be a finite number > 0, got inf"),
-        (lambda: Released("last:2"), "is written last, got '2'"),
-        (lambda: Released("last+x"), "G whole averaging rounds"),
-        (lambda: Released(3), "must be a text"),
+        (lambda: ReleasedModel("averages:2"), "did you mean 'average'"),
+        (lambda: ReleasedModel("average"), "is written average:MODELS, .* e.g. average:48"),
+        (lambda: ReleasedModel("average:0"), "models must be an integer >= 1, got 0"),
+        (lambda: ReleasedModel("average:1.5"), "models must be an integer of at most 18 digits, got '1.5'"),
+        (lambda: ReleasedModel("average:5").of_steps(4), "averages the last 5 of 4 models"),
+        (lambda: ReleasedModel("exponential:-1"), "half_life must be a finite number > 0, got -1"),
+        (lambda: ReleasedModel("exponential:inf"), "half_life must be a finite number > 0, got inf"),
+        (lambda: ReleasedModel("last:2"), "is written last, got '2'"),
+        (lambda: ReleasedModel("last+x"), "G whole averaging rounds"),
+        (lambda: ReleasedModel(3), "must be a text"),
     ],
 )
 def test_weights_that_mean_nothing_or_do_not_fit_are_refused(call, message):

@@ -23,7 +23,7 @@ from mfdl.factorization import (
     problem,
     square_root_encoder,
 )
-from mfdl.objective import OBJECTIVES, ErrorWeights, EstimatedGram, Probes, estimated_grams, time_grams
+from mfdl.objective import COUNTED_MODELS, ErrorWeights, EstimatedGram, Probes, estimated_grams, time_grams
 from mfdl.participation import Cyclic
 from mfdl.testing import gossip_matrices
 
@@ -36,8 +36,13 @@ class Every(Probes):
 
 
 @examples(60)
-@given(data=st.data(), T=st.integers(1, 5), momentum=st.sampled_from([0.0, 0.5]), objective=st.sampled_from(OBJECTIVES))
-def test_the_average_over_all_probes_is_the_gram(data, T, momentum, objective):
+@given(
+    data=st.data(),
+    T=st.integers(1, 5),
+    momentum=st.sampled_from([0.0, 0.5]),
+    counted_models=st.sampled_from(COUNTED_MODELS),
+)
+def test_the_average_over_all_probes_is_the_gram(data, T, momentum, counted_models):
     W = data.draw(gossip_matrices(max_nodes=5))
     n, rates = W.num_nodes, data.draw(st.sampled_from([1.0, [1.0, *[0.5] * (T - 1)]]))
     dynamics = Dynamics(W, rates, gossip_rounds=data.draw(st.integers(1, 2)), momentum=momentum)
@@ -45,10 +50,10 @@ def test_the_average_over_all_probes_is_the_gram(data, T, momentum, objective):
     released = data.draw(st.booleans())
     target = data.draw(st.sampled_from([*targets, "average"] if released or W.is_symmetric else targets))
     if released:
-        steps, objective = f"released:exponential:1+{data.draw(st.integers(0, 2))}", "post-average"
+        steps, counted_models = f"released:exponential:1+{data.draw(st.integers(0, 2))}", "post-average"
     else:
         steps = "exponential:2"
-    counted = NoiseObjective(dynamics, T, ErrorWeights(steps, target), objective)
+    counted = NoiseObjective(dynamics, T, ErrorWeights(steps, target), counted_models)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(estimated_grams, "MIN_COUNTED", 1)
         H = counted.estimated(Every(2**n))
@@ -68,7 +73,7 @@ def coverage_of_losses(counted, seeds):
     C = square_root_encoder(counted.num_steps)
     N = np.linalg.inv(C)
     exact = float(np.sum(N * (counted.over_steps() @ N)))
-    return coverage(exact, [counted.estimated(Probes(8, seed)).loss(C) for seed in range(seeds)])
+    return coverage(exact, [counted.estimated(Probes(8, seed)).objective(C) for seed in range(seeds)])
 
 
 @pytest.mark.slow
@@ -143,14 +148,16 @@ def test_a_factorization_of_an_estimate_says_so(nothing_in_reach):
     assert isinstance(posed, EstimatedProblem)
     solved = factorize(dynamics, scheme, probes=Probes(8, 3))
     assert isinstance(solved, EstimatedFactorization)
-    assert "H is estimated from 8 random probes: loss, lower bound and gap refer to this estimate" in solved.notes[-1]
+    assert (
+        "H is estimated from 8 random probes: objective, lower bound and gap refer to this estimate" in solved.notes[-1]
+    )
     exact = float(np.trace(NoiseObjective(dynamics, 12).over_steps() @ np.linalg.inv(solved.gram)))
-    assert abs(solved.loss - exact) <= 2 * solved.loss_error
-    assert 0 < solved.loss_error < 0.2 * solved.loss
+    assert abs(solved.objective - exact) <= 2 * solved.objective_error
+    assert 0 < solved.objective_error < 0.2 * solved.objective
     assert solved.gap <= 1e-4
-    assert solved.loss == pytest.approx(float(np.trace(posed.error_gram @ np.linalg.inv(solved.gram))), rel=1e-9)
+    assert solved.objective == pytest.approx(float(np.trace(posed.error_gram @ np.linalg.inv(solved.gram))), rel=1e-9)
     fixed = evaluate(posed, square_root_encoder(12), lower_bound=solved.lower_bound)
-    assert fixed.loss_error > 0
+    assert fixed.objective_error > 0
     assert len(fixed.notes) == 1
 
 
@@ -186,14 +193,16 @@ def cost_by_nodes(counted, F):
 
 
 @examples(60)
-@given(data=st.data(), W=SYMMETRIC, T=st.integers(1, 6), objective=st.sampled_from(OBJECTIVES))
-def test_the_average_over_all_probes_is_the_cost_of_fresh_noise(data, W, T, objective):
+@given(data=st.data(), W=SYMMETRIC, T=st.integers(1, 6), counted_models=st.sampled_from(COUNTED_MODELS))
+def test_the_average_over_all_probes_is_the_cost_of_fresh_noise(data, W, T, counted_models):
     columns = data.draw(st.integers(1, 4))
     entries = st.lists(st.integers(-2, 2), min_size=W.num_nodes * columns, max_size=W.num_nodes * columns)
     F = sp.csr_array(np.array(data.draw(entries), dtype=float).reshape(-1, columns))
     rates = data.draw(st.sampled_from([1.0, [1.0, *[0.5] * (T - 1)]]))
     dynamics = Dynamics(W, rates, gossip_rounds=data.draw(st.integers(1, 2)), momentum=0.5, weight_decay=0.1)
-    counted = NoiseObjective(dynamics, T, ErrorWeights(data.draw(st.sampled_from(["all", "exponential:2"]))), objective)
+    counted = NoiseObjective(
+        dynamics, T, ErrorWeights(data.draw(st.sampled_from(["all", "exponential:2"]))), counted_models
+    )
     estimate = counted.fresh_noise(F, Every(2**columns))
     assert_allclose(estimate.value, cost_by_nodes(counted, F), rtol=1e-9, atol=1e-9)
 

@@ -24,8 +24,8 @@ from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.factorization.encoders import Banded, Buffered, Inverse, Toeplitz
 from mfdl.gossip.matrix import GossipMatrix
 from mfdl.graphs import SparseGraph
-from mfdl.noise import IndependentNoise, NoiseOperator, SpaceTimeNoise
-from mfdl.objective import OBJECTIVES, ErrorWeights, estimated_grams, noise_objective, time_grams
+from mfdl.noise import IndependentNoise, NoiseOperator, SpatioTemporalNoise
+from mfdl.objective import COUNTED_MODELS, ErrorWeights, estimated_grams, noise_objective, time_grams
 from mfdl.participation import Cyclic
 from mfdl.runs.comparing import run_comparison
 from mfdl.runs.comparison_config import ComparisonConfig
@@ -49,13 +49,13 @@ def error(algorithm, **counted):
     return estimate.value
 
 
-def counted_variance(algorithm, objective, weights=EVERY):
+def counted_variance(algorithm, counted_models, weights=EVERY):
     """||models after the averaging of each step||_F^2 (or of the messages), from the algorithm's own operators.
 
     models_from_noise are the models at which gradients are taken, those after the steps before; then the final ones.
     """
     T = algorithm.num_steps
-    if objective == "post-average":
+    if counted_models == "post-average":
         before = dense(algorithm.models_from_noise()).reshape(T, algorithm.num_nodes, -1)
         rows = [*before[1:], dense(algorithm.models_from_noise(final=True))]
     else:
@@ -116,18 +116,18 @@ def noisy(draw, names=LOCAL + STRUCTURED + ACROSS + OVER_BOTH):
 @examples(200)
 @given(
     algorithm=noisy(),
-    objective=st.sampled_from(OBJECTIVES),
+    counted_models=st.sampled_from(COUNTED_MODELS),
     steps=STEPS,
     target=st.sampled_from(["nodes", "average", "own"]),
 )
-def test_it_is_the_norm_of_the_operators(algorithm, objective, steps, target):
+def test_it_is_the_norm_of_the_operators(algorithm, counted_models, steps, target):
     assert "is_plain" in vars(algorithm)  # the builder knows it
     assert dataclasses.replace(algorithm).is_plain  # and the maps say so too
     assert "is_plain" not in vars(dataclasses.replace(algorithm))  # a copy could have other fields: the maps decide
     weights = ErrorWeights(steps, np.arange(1.0, algorithm.num_nodes + 1) if target == "own" else target)
-    expected = counted_variance(algorithm, objective, weights)
-    of_noise = NoiseObjective(algorithm.dynamics, algorithm.num_steps, weights, objective).noise_error
-    assert_allclose(error(algorithm, objective=objective, weights=weights), expected, rtol=1e-9, atol=1e-12)
+    expected = counted_variance(algorithm, counted_models, weights)
+    of_noise = NoiseObjective(algorithm.dynamics, algorithm.num_steps, weights, counted_models).noise_error
+    assert_allclose(error(algorithm, counted_models=counted_models, weights=weights), expected, rtol=1e-9, atol=1e-12)
     assert_allclose(of_noise(algorithm.noise, algorithm.divisors).value, expected, rtol=1e-9, atol=1e-12)
 
 
@@ -144,13 +144,13 @@ def zip_cases(draw):
 
 
 @examples(60)
-@given(case=zip_cases(), objective=st.sampled_from(OBJECTIVES), divide=st.booleans())
-def test_noise_on_messages_is_the_norm_of_the_operators(case, objective, divide):
+@given(case=zip_cases(), counted_models=st.sampled_from(COUNTED_MODELS), divide=st.booleans())
+def test_noise_on_messages_is_the_norm_of_the_operators(case, counted_models, divide):
     _, _, algorithm, _ = case
     if divide:  # which leaves such noise alone
         algorithm = algorithm.with_divisors(np.arange(1, algorithm.num_nodes + 1))
-    expected = counted_variance(algorithm, objective)
-    assert_allclose(error(algorithm, objective=objective), expected, rtol=1e-9, atol=1e-12)
+    expected = counted_variance(algorithm, counted_models)
+    assert_allclose(error(algorithm, counted_models=counted_models), expected, rtol=1e-9, atol=1e-12)
 
 
 @examples(60)
@@ -194,14 +194,16 @@ def with_memory(algorithm, keep):
 
 
 @examples(60)
-@given(noisy(names=("dp-dsgd", "decor", "spatial")), st.sampled_from(OBJECTIVES), STEPS, st.booleans())
-def test_fresh_noise_goes_through_any_recursion(algorithm, objective, steps, direct):
+@given(noisy(names=("dp-dsgd", "decor", "spatial")), st.sampled_from(COUNTED_MODELS), STEPS, st.booleans())
+def test_fresh_noise_goes_through_any_recursion(algorithm, counted_models, steps, direct):
     other = with_memory(algorithm, 0.25)
     if direct:  # the noise also enters the next state directly
         other = every_round(other, state_from_noise=lambda r: r.state_from_message @ r.message_from_noise)
     assert not other.is_plain
-    expected = counted_variance(other, objective, ErrorWeights(steps))
-    assert_allclose(error(other, objective=objective, weights=ErrorWeights(steps)), expected, rtol=1e-9, atol=1e-12)
+    expected = counted_variance(other, counted_models, ErrorWeights(steps))
+    assert_allclose(
+        error(other, counted_models=counted_models, weights=ErrorWeights(steps)), expected, rtol=1e-9, atol=1e-12
+    )
 
 
 def every_round(algorithm, **changes):
@@ -231,8 +233,10 @@ def test_the_maps_decide_where_dynamics_says_otherwise(change):
     }[change]
     assert algorithm.is_plain
     assert not other.is_plain
-    for objective in OBJECTIVES:
-        assert_allclose(error(other, objective=objective), counted_variance(other, objective), rtol=1e-12)
+    for counted_models in COUNTED_MODELS:
+        assert_allclose(
+            error(other, counted_models=counted_models), counted_variance(other, counted_models), rtol=1e-12
+        )
     if change in ("rates", "weights", "divisors"):  # the maps are the same
         assert_allclose(error(other), error(algorithm), rtol=1e-12)
 
@@ -245,7 +249,7 @@ def test_the_maps_decide_where_dynamics_says_otherwise(change):
     target=st.sampled_from(["nodes", "average"]),
 )
 def test_the_noise_in_released_models_is_that_of_the_operators(algorithm, model, rounds, target):
-    releasing, noise = algorithm.releasing(mfdl.Released(model, rounds)), algorithm.noise
+    releasing, noise = algorithm.releasing(mfdl.ReleasedModel(model, rounds)), algorithm.noise
     F, further = ErrorWeights("all", target).node_factor(algorithm.num_nodes), releasing.released_by_gossip
     rows = (F if further is None else F @ further) @ dense(releasing.released_from_injected_noise @ noise)
     expected = float((rows**2).sum()) / float(algorithm.dynamics.learning_rates(algorithm.num_steps)[0]) ** 2
@@ -294,7 +298,7 @@ def test_the_error_by_modes_needs_no_array_of_time_by_nodes():
     T, n = 64, 128
     dynamics, part = Dynamics(gossip.metropolis_hastings(f"ring:n={n}"), 0.1), Cyclic(1, T)
     C = np.tri(T)
-    noise = SpaceTimeNoise(C, -np.eye(n), np.eye(n, dtype=bool), n)  # not told to be local by its sign
+    noise = SpatioTemporalNoise(C, -np.eye(n), np.eye(n, dtype=bool), n)  # not told to be local by its sign
     both = error(decentralized("test", dynamics, part, noise))
     assert_allclose(both, error(algorithms.mf_dsgd(dynamics, part, C)), rtol=1e-9)
     star = Dynamics(gossip.uniform(f"star:n={n}"), 0.1)
@@ -381,7 +385,11 @@ AT_EACH_NODE = algorithms.mf_dsgd(RING, PART, np.stack([np.eye(4) + np.tri(4)] *
 @pytest.mark.parametrize(
     ("nodes", "call", "message"),
     [
-        (9, lambda: noise_error(PLAIN, objective="mesage"), "unknown objective 'mesage'; did you mean 'message'"),
+        (
+            9,
+            lambda: noise_error(PLAIN, counted_models="mesage"),
+            "unknown counted_models 'mesage'; did you mean 'message'",
+        ),
         (9, lambda: noise_error(PLAIN.noise), "algorithm must be a LinearAlgorithm"),
         (9, lambda: noise_error(dataclasses.replace(PLAIN, noise=Scaled())), "noise Scaled is not covered"),
         (9, lambda: noise_error(with_memory(algorithms.anti_pgd(RING, PART), 0.5)), "'anti-pgd' has another recursion"),

@@ -17,10 +17,10 @@ from mfdl import NoiseObjective, gossip
 from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.gossip import GossipMatrix
-from mfdl.objective import OBJECTIVES, ErrorWeights, spectra, time_grams
+from mfdl.objective import COUNTED_MODELS, ErrorWeights, spectra, time_grams
 from mfdl.testing import dense_error_gram, gossip_matrices, gossip_sequences
 
-OBJECTIVE = st.sampled_from(OBJECTIVES)
+OBJECTIVE = st.sampled_from(COUNTED_MODELS)
 SMALL = st.sampled_from([0.0, 0.25, 0.5, 0.9])
 CLOSE = {"rtol": 1e-8, "atol": 1e-9}  # the closed form may lose MAX_MEASURE_RATIO times 1e-16
 
@@ -43,12 +43,12 @@ def objectives(draw, *, modes=False):
     if rate is None:
         rate = draw(st.lists(st.sampled_from([1.0, 0.5, 0.25]), min_size=T, max_size=T))
     dynamics = Dynamics(W, rate, gossip_rounds=K, momentum=draw(SMALL), weight_decay=draw(SMALL))
-    objective = draw(OBJECTIVE)
-    steps = draw(step_weights(T, gossips=0 if objective == "message" else 3 if W.is_constant or W.repeat else 1))
+    counted_models = draw(OBJECTIVE)
+    steps = draw(step_weights(T, gossips=0 if counted_models == "message" else 3 if W.is_constant or W.repeat else 1))
     target = draw(st.sampled_from(["nodes", "average"] if modes else ["nodes", "average", None]))
     if target is None:
         target = draw(st.lists(st.integers(0, 2), min_size=W.num_nodes, max_size=W.num_nodes).filter(any))
-    return NoiseObjective(dynamics, T, ErrorWeights(steps, target), objective)
+    return NoiseObjective(dynamics, T, ErrorWeights(steps, target), counted_models)
 
 
 @st.composite
@@ -81,7 +81,7 @@ def dense_oracle(counted):
                 theta = message
                 for j in range(K):
                     theta = dynamics.gossip.at(r * K + j).dense() @ theta
-                seen[r, :, s * n + u] = theta if counted.objective == "post-average" else message
+                seen[r, :, s * n + u] = theta if counted.counted_models == "post-average" else message
     if weights.released is not None:
         after = sum(w[r] * seen[r] for r in range(T))
         for j in range(weights.released.rounds_of_gossip):
@@ -153,7 +153,7 @@ def test_reversible_gossip_with_a_wide_measure_is_not_left_to_the_closed_form(no
 def test_numbers_computed_independently_for_florentine():
     dynamics = Dynamics(gossip.uniform("florentine"))
     H = NoiseObjective(dynamics, 64).over_steps()
-    message = NoiseObjective(dynamics, 64, objective="message").over_steps()
+    message = NoiseObjective(dynamics, 64, counted_models="message").over_steps()
     numbers = np.trace(H), H[0, 0], H[0, 63], np.trace(message)
     expected = 2908.732622132038, 81.48200534593349, 1.114204586438538, 3787.250616786104
     assert_allclose(numbers, expected, rtol=1e-10)
@@ -173,7 +173,7 @@ PATH = gossip.metropolis_hastings("path:n=4")
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"objective": "mesage"}, "unknown objective 'mesage'; did you mean 'message'"),
+        ({"counted_models": "mesage"}, "unknown counted_models 'mesage'; did you mean 'message'"),
         ({"num_steps": 0}, "num_steps must be an integer >= 1, got 0"),
         ({"dynamics": PATH}, "dynamics must be"),
         ({"dynamics": Dynamics(PATH, [1.0, 0.5])}, "one for each of 3 steps, got a schedule of 2"),
@@ -182,7 +182,7 @@ PATH = gossip.metropolis_hastings("path:n=4")
         ({"weights": None}, r"weights must be ErrorWeights, got .*ErrorWeights\.parse"),
         ({"weights": ErrorWeights([1, 2])}, "one weight for each of 3 steps, got 2"),
         ({"weights": ErrorWeights("all", [1, 2])}, "each of 4 nodes, got 2"),
-        ({"weights": ErrorWeights("released:last"), "objective": "message"}, "taken after averaging"),
+        ({"weights": ErrorWeights("released:last"), "counted_models": "message"}, "taken after averaging"),
     ],
 )
 def test_bad_arguments_are_refused_when_it_is_made(arguments, message):

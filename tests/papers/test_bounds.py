@@ -21,7 +21,7 @@ from mfdl.testing.oracles import gossip_messages, of_node, pinv_gram, received, 
 from mfdl.testing.strategies import connected_graphs, gossip_matrices
 
 DELTA = 1e-5
-ONES = {"sigma_local": 1.0, "sigma_pair": 1.0}
+ONES = {"sigma_ldp": 1.0, "sigma_cor": 1.0}
 
 
 # ---- oracles ---------------------------------------------------------------------------------------------
@@ -122,7 +122,7 @@ def test_one_participation_and_one_gossip_round_is_a_bound(W, num_steps):
         ({"gossip_rounds": 2}, "heuristic for K > 1"),
         ({}, "heuristic for several participations"),
         ({"transposed": True}, "heuristic: transposed index"),
-        ({"every_step": False}, "bound for gradients fixed in advance, one participation, one gossip round"),
+        ({"every_step": False}, "bound for non-adaptive gradients, one participation, one gossip round"),
     ],
 )
 def test_what_is_thought_of_the_squared_sum(options, validity):
@@ -150,10 +150,10 @@ def test_decor_closed_forms_for_complete_graph_and_ring(local, pair):
     k = np.arange(n)
     ring = np.mean(1 / (local**2 + 2 * pair**2 * (1 - np.cos(2 * np.pi * k / n))))
     for spec, expected in ((f"complete:n={n}", complete), (f"ring:n={n}", ring)):
-        computed = papers.decor_accountant(spec, sigma_local=local, sigma_pair=pair, clip_norm=3.0, num_steps=7)
+        computed = papers.decor_accountant(spec, sigma_ldp=local, sigma_cor=pair, clip_norm=3.0, num_steps=7)
         assert_allclose(computed.value, 2 * 9 * 7 * expected, rtol=1e-12)
         assert_allclose(computed.mu, 2 * 3 * math.sqrt(7 * expected), rtol=1e-12)
-    bound = papers.decor_theorem(f"complete:n={n}", sigma_local=local, sigma_pair=pair)
+    bound = papers.decor_theorem(f"complete:n={n}", sigma_ldp=local, sigma_cor=pair)
     assert_allclose(bound.value, 2 * complete, rtol=1e-12)  # tight there
 
 
@@ -167,7 +167,7 @@ def test_decor_closed_forms_for_complete_graph_and_ring(local, pair):
 def test_decor_theorem_is_never_below_the_accountant(graph, q, local, pair):
     if q >= len(graph):
         return
-    noise = {"sigma_local": local, "sigma_pair": pair, "num_colluders": q}
+    noise = {"sigma_ldp": local, "sigma_cor": pair, "num_colluders": q}
     theorem, exact = papers.decor_theorem(graph, **noise), papers.decor_accountant(graph, **noise)
     assert theorem.value >= exact.value * (1 - 1e-10)
     assert exact.value <= 2 / local**2 * (1 + 1e-10)  # all seeds known
@@ -187,10 +187,10 @@ def test_decor_accountant_equals_the_view_of_the_colluders(graph, local, pair):
         B[:, colluders] = 0
         honest = [i for i in range(n) if i not in colluders]
         X = np.linalg.inv((B @ B.T)[np.ix_(honest, honest)]).diagonal()
-        victims = papers.decor_victims(graph, [f"#{c}" for c in colluders], sigma_local=local, sigma_pair=pair)
+        victims = papers.decor_victims(graph, [f"#{c}" for c in colluders], sigma_ldp=local, sigma_cor=pair)
         assert_allclose(victims.value[honest], 2 * X, rtol=1e-9)
         assert np.isinf(victims.value[colluders]).all()
-        worst = papers.decor_accountant(graph, sigma_local=local, sigma_pair=pair, num_colluders=q).value
+        worst = papers.decor_accountant(graph, sigma_ldp=local, sigma_cor=pair, num_colluders=q).value
         assert worst >= 2 * X.max() * (1 - 1e-9)
 
 
@@ -202,7 +202,7 @@ def test_decor_corollary_holds_up_to_its_true_range(q):
         noise = papers.decor_corollary(
             "complete:n=9", epsilon=epsilon, delta=DELTA, num_colluders=q, clip_norm=0.1, num_steps=50
         )
-        levels = {"sigma_local": noise.sigma_local, "sigma_pair": noise.sigma_pair, "num_colluders": q}
+        levels = {"sigma_ldp": noise.sigma_ldp, "sigma_cor": noise.sigma_cor, "num_colluders": q}
         slope = papers.decor_theorem("complete:n=9", **levels, clip_norm=0.1, num_steps=50).value
         assert slope + 2 * math.sqrt(slope * L) <= noise.bound.value <= epsilon
         mu = papers.decor_accountant("complete:n=9", **levels, clip_norm=0.1, num_steps=50).mu
@@ -223,7 +223,7 @@ def corollary(epsilon, colluders, graph="ring:n=5"):
 
 
 def test_who_is_left_alone_needs_no_pairwise_noise():
-    assert corollary(1, 2, "complete:n=3").sigma_pair == 0
+    assert corollary(1, 2, "complete:n=3").sigma_cor == 0
 
 
 @pytest.mark.parametrize(
@@ -233,7 +233,7 @@ def test_who_is_left_alone_needs_no_pairwise_noise():
         (lambda: muffliato("Medici", gossip_rounds=0), "gossip_rounds must be an integer >= 1"),
         (lambda: corollary(30, 0), r"at most 2\.343 log\(1/delta\) = 26\.98.*mu_from_epsilon\(30, 1e-05\) = 4\.657"),
         (lambda: corollary(3, 2), "stay connected without any 2 of its nodes"),
-        (lambda: papers.decor_theorem("ring:n=5", sigma_local=0, sigma_pair=1), "sigma_local must be a finite"),
+        (lambda: papers.decor_theorem("ring:n=5", sigma_ldp=0, sigma_cor=1), "sigma_ldp must be a finite"),
         (lambda: papers.decor_accountant("ring:n=60", **ONES, num_colluders=3), "34220 coalitions"),
         (lambda: papers.decor_victims("ring:n=3", [0, 1, 2], **ONES), "leave an honest node"),
         (lambda: papers.decor_victims("ring:n=3", [7], **ONES), "node '7' is not in graph"),
@@ -279,7 +279,7 @@ def test_corn_with_pairwise_covariance_is_the_decor_accountant():
     G = graphs.load("florentine")
     R = node_covariances.decor_covariance(node_covariances.laplacian(G), 0.7, 1.3)
     computed = papers.corn_renyi(R, clip_norm=0.5, num_steps=9)
-    expected = papers.decor_accountant(G, sigma_local=0.7, sigma_pair=1.3, clip_norm=0.5, num_steps=9)
+    expected = papers.decor_accountant(G, sigma_ldp=0.7, sigma_cor=1.3, clip_norm=0.5, num_steps=9)
     assert_allclose(computed.value, expected.value, rtol=1e-12)
     assert_allclose(
         papers.corn_theorem(R, delta=DELTA, clip_norm=0.5, num_steps=9).value,

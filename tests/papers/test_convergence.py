@@ -31,7 +31,7 @@ KNOWN = {
     "smoothness": 4.0, "gradient_variance": 2.0, "gradient_divergence": 0.7, "growth_of_variance": 0.3,
     "growth_of_divergence": 1.2, "initial_loss": 5.0, "initial_disagreement": 0.1,
 }  # fmt: skip
-NOISE = {"sigma_local": 1.5, "sigma_pair": 3.0, "dimension": 10}
+NOISE = {"sigma_ldp": 1.5, "sigma_cor": 3.0, "dimension": 10}
 P_RING = 1 - (1 / 3 + 2 / 3 * math.cos(math.pi / 8)) ** 2
 
 
@@ -45,7 +45,7 @@ def added():
 def test_one_step_written_out():
     eta, f, g, Xi, n, p = 0.1, 3.0, 2.0, 0.5, 16, P_RING
     descent = decor_descent(
-        RING, learning_rate=eta, loss=f, gradient_squared=g, disagreement=Xi, sigma_local=1.5, dimension=10, **KNOWN
+        RING, learning_rate=eta, loss=f, gradient_squared=g, disagreement=Xi, sigma_ldp=1.5, dimension=10, **KNOWN
     )
     m = 2 * eta * 4 * 0.3 / n
     expected = f - eta / 2 * (1 - m) * g + eta * 16 / 2 * (1 + m) * Xi + 4 * eta**2 / 32 * (2 + 10 * 1.5**2)
@@ -65,19 +65,19 @@ def test_theorem_2_non_convex_term_by_term():
     T, p, L, variance = 1_000_000, P_RING, 4.0, 2 + 10 * 1.5**2
     computed = decor_theorem_2_non_convex(RING, num_steps=T, **NOISE, **KNOWN)
     eta = math.sqrt(2 * 16 * 5 / (L * T * variance))
-    assert_allclose(decor_step_size(RING, T, sigma_local=1.5, dimension=10, **KNOWN), eta, rtol=1e-12)
+    assert_allclose(decor_step_size(RING, T, sigma_ldp=1.5, dimension=10, **KNOWN), eta, rtol=1e-12)
     first = [3.2 * eta * L * variance / 16, 6.4 * 5 / (eta * T), 14.4 * L**2 * 0.1 / (p * T)]
     assert_allclose(list(computed), first + [14.4 * eta**2 * L**2 / p * part for part in added()], rtol=1e-10)
     # few steps: the largest that the lemmas allow, c = 4 sqrt(3 (1 - p) (3 P + p M)) here
     c = decor_constant(RING, **KNOWN)
     assert_allclose(c, 4 * math.sqrt(3 * (1 - p) * (3.6 + p * 0.3)))
-    assert_allclose(decor_step_size(RING, 1, sigma_local=0.0, dimension=1, **KNOWN), p / (c * L), rtol=1e-12)
+    assert_allclose(decor_step_size(RING, 1, sigma_ldp=0.0, dimension=1, **KNOWN), p / (c * L), rtol=1e-12)
     for T in (1, 100, 10**6):
         bound = decor_theorem_2_non_convex(RING, num_steps=T, **NOISE, **KNOWN)
         leading = 6.4 * math.sqrt(2 * L * 5 * variance / (16 * T)) + 6.4 * c * L * 5 / (p * T)
         assert bound.average_noise + bound.initial_loss <= leading * (1 + 1e-12)
     noiseless = {**KNOWN, "gradient_variance": 0.0}
-    assert_allclose(decor_step_size(RING, 9, sigma_local=0.0, dimension=1, **noiseless), p / (c * L), rtol=1e-12)
+    assert_allclose(decor_step_size(RING, 9, sigma_ldp=0.0, dimension=1, **noiseless), p / (c * L), rtol=1e-12)
 
 
 def test_the_non_convex_part_has_no_pl_constant():
@@ -114,10 +114,10 @@ def test_nodes_of_one_loss_part_for_good_at_steps_that_ignore_mixing():
     assert_allclose(squares[-1], 0.894**2, rtol=1e-3)
     printed = 6.4 * 2 * known["initial_loss"] / T + 14.4 * known["initial_disagreement"] / (p * T)
     assert squares.mean() > 10 * printed
-    eta = decor_step_size(path, T, sigma_local=0.0, dimension=1, **known)
+    eta = decor_step_size(path, T, sigma_ldp=0.0, dimension=1, **known)
     squares, x = gradients(eta)
     assert np.abs(x).max() < 1e-12
-    bound = decor_theorem_2_non_convex(path, sigma_local=0, sigma_pair=0, num_steps=T, dimension=1, **known)
+    bound = decor_theorem_2_non_convex(path, sigma_ldp=0, sigma_cor=0, num_steps=T, dimension=1, **known)
     assert squares.mean() <= bound.total < 0.3
 
 
@@ -125,9 +125,9 @@ def test_nodes_of_one_loss_part_for_good_at_steps_that_ignore_mixing():
 def test_rates_are_the_leading_terms_of_theorem_2(q):
     budget = {"epsilon": 2.0, "delta": 1e-5, "num_colluders": q, "num_steps": 1000}
     known = {**KNOWN, "pl_constant": 0.5}
-    local = decor_corollary("ring:n=16", **budget).sigma_local
+    local = decor_corollary("ring:n=16", **budget).sigma_ldp
     rate = decor_rate("ring:n=16", **budget, dimension=10, **known)
-    theorem = decor_theorem_2(RING, sigma_local=local, sigma_pair=0, num_steps=1000, dimension=10, **known)
+    theorem = decor_theorem_2(RING, sigma_ldp=local, sigma_cor=0, num_steps=1000, dimension=10, **known)
     assert_allclose(rate.total, theorem.average_noise, rtol=1e-12)
     assert_allclose(rate.sampling, 4 * 2 / (0.25 * 16 * 1000), rtol=1e-12)
     gradient = decor_rate_non_convex("ring:n=16", **budget, dimension=10, **known)
@@ -156,7 +156,7 @@ SHORT = {"delta": 1e-5, "num_steps": 5, "dimension": 1, "smoothness": 1.0}
             ),
             "gossip must mix",
         ),
-        (lambda: decor_step_size(RING, 5, sigma_local=1, dimension=1, smoothness=1.0), "initial_loss must be"),
+        (lambda: decor_step_size(RING, 5, sigma_ldp=1, dimension=1, smoothness=1.0), "initial_loss must be"),
         (lambda: decor_rate_non_convex("ring:n=16", epsilon=2, **SHORT), "initial_loss must be"),
         (lambda: decor_rate("ring:n=16", epsilon=40, **SHORT, pl_constant=1.0), r"epsilon must be at most 2.343"),
     ],

@@ -83,7 +83,7 @@ def three_participations():
 
 
 def searched(epsilon, num_steps, place):
-    """(slope per step, its target) of the couple that the coded search finds on two nodes."""
+    """(slope per step, its target) of the pair that the coded search finds on two nodes."""
     budget = (math.sqrt(L + epsilon) - math.sqrt(L)) ** 2 / num_steps
     ldp = math.sqrt(2 / budget)
     local = ldp / math.sqrt(2) + place * (ldp - ldp / math.sqrt(2)) / 49
@@ -291,23 +291,23 @@ VALUES = [
     ("corn-code-clipping", {"batch_size": 2, "clip_norm": 1.0}, 2, 4),
     ("corn-code-clipping", {"batch_size": 4, "clip_norm": 0.5}, 1, 4),
     ("corn-code-central-baseline", {"num_nodes": 2, "num_steps": 1}, 1 / 4, 1 / 2),
-    ("secret-bins-public", {"bins": 2, "sigma": 1.0}, over_the_plane(HIDDEN, GONE), 2 * norm.cdf(1 / 2) - 1),
+    ("balls-in-bins-public", {"bins": 2, "sigma": 1.0}, over_the_plane(HIDDEN, GONE), 2 * norm.cdf(1 / 2) - 1),
     (
-        "secret-bins-equal-sizes", {"other": -1.0, "sigma": 1.0},
+        "balls-in-bins-equal-sizes", {"other": -1.0, "sigma": 1.0},
         max(over_the_plane(HIDDEN, GONE, 1.5), over_the_plane(GONE, HIDDEN, 1.5)),
         max(over_the_plane(*OTHER, 1.5), over_the_plane(*OTHER[::-1], 1.5)),
     ),
     # (1, -1): the second step moves by -2
-    ("secret-bins-signs", {"encoder": np.array([[1.0, 0.0], [-1.0, 1.0]])}, 1, 1 + 2**2),
+    ("balls-in-bins-signs", {"encoder": np.array([[1.0, 0.0], [-1.0, 1.0]])}, 1, 1 + 2**2),
     (
-        "secret-bins-doubled-shift", {"gram": np.diag([1.0, 1 / 20]), "sigma": 1.0},
+        "balls-in-bins-doubled-shift", {"gram": np.diag([1.0, 1 / 20]), "sigma": 1.0},
         over_the_plane([(2, 0), (0, 2 * SHORT)], GONE), over_the_plane([(1, 0), (0, SHORT)], [(-1, 0), (0, -SHORT)]),
     ),
 ]  # fmt: skip
 LOOSE = {  # of integrations, grids and semidefinite programs; elsewhere 1e-6
     "mafalda-theorem-7-adaptive": 3e-3, "muffliato-reacting-gradients": 2e-3, "zip-dl-record-adaptive": 1e-3,
-    "corn-problem-9-attained": 1e-4, "corn-disjoint-groups": 1e-5, "secret-bins-public": 1e-4,
-    "secret-bins-equal-sizes": 5e-4, "secret-bins-doubled-shift": 1e-4,
+    "corn-problem-9-attained": 1e-4, "corn-disjoint-groups": 1e-5, "balls-in-bins-public": 1e-4,
+    "balls-in-bins-equal-sizes": 5e-4, "balls-in-bins-doubled-shift": 1e-4,
 }  # fmt: skip
 
 
@@ -351,7 +351,7 @@ def test_where_a_claim_begins_to_fail(id, case, last, first):
 
 
 def test_reacting_gradients_reach_the_numbers_of_the_table():
-    """Claimed are 0.126 and, by Muffliato's sum of 1/3, 0.227; with gradients fixed in advance 1/10 is exact."""
+    """Claimed are 0.126 and, by Muffliato's sum of 1/3, 0.227; with non-adaptive gradients 1/10 is exact."""
     assert_allclose([between_normals(math.sqrt(x)) for x in (1 / 10, 1 / 3)], [0.1256, 0.2272], atol=5e-5)
     assert_allclose([reacting(1), reacting(2), reacting(2, 1 / 6)], [0.218, 0.265, 0.271], atol=5e-4)
 

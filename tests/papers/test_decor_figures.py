@@ -9,9 +9,9 @@ import pytest
 import mfdl
 from mfdl import algorithms
 from mfdl.commands import main
-from mfdl.decor_search import decor_couples
+from mfdl.decor_search import decor_deviations
 from mfdl.errors import InvalidInput
-from mfdl_papers.decor import accountant, couples, logistic, mnist, tradeoff
+from mfdl_papers.decor import accountant, deviation_pairs, logistic, mnist, tradeoff
 from mfdl_papers.figures import RunScale, named, paired_verdicts
 
 SEEDS = np.array([1.0, 1.1, 0.95])
@@ -41,7 +41,7 @@ def test_the_factor_is_the_geometric_mean_over_points():
     assert ten.value == pytest.approx(20, rel=2e-3)
 
 
-def test_couples_of_the_figure_are_those_of_the_search():
+def test_pairs_of_the_figure_are_those_of_the_search():
     """One ratio for every budget: the search at another budget, and what the cell of the figure is calibrated to."""
     points = tradeoff.runs((10.0,), [1], lambda graph, mechanism, epsilon: tradeoff.SETTINGS)
     assert len(points) == 3 * 5
@@ -49,12 +49,12 @@ def test_couples_of_the_figure_are_those_of_the_search():
     graph = mfdl.graphs.load("torus:n=16")
     dynamics = mfdl.Dynamics(mfdl.gossip.metropolis_hastings(graph))
     given = {"epsilon": 3.0, "delta": 1e-5, "adjacency": "replace-one", "clip_norm": 1.0}
-    couples = decor_couples(dynamics, mfdl.EveryStep(50), **given)
-    for name, couple in zip(tradeoff.COUPLES, couples, strict=True):
+    pairs = decor_deviations(dynamics, mfdl.EveryStep(50), **given)
+    for name, pair in zip(tradeoff.PAIRS, pairs, strict=True):
         (config,) = points["torus", name, 10.0]
         built = algorithms.decor(dynamics, mfdl.EveryStep(50), **config.parameters("decor"))
         mechanism = mfdl.calibrate(built, trust=mfdl.trust.SecLDP(), unit="user", **given)
-        assert mechanism.noise_std == pytest.approx(couple.sigma_local, rel=1e-9)
+        assert mechanism.noise_std == pytest.approx(pair.sigma_ldp, rel=1e-9)
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def test_figure_1a_of_few_steps_is_written_and_trained_once(tmp_path, capsys, ti
     assert main(arguments) == 0
     answer = json.loads(capsys.readouterr().out)
     assert len(answer["claims"]) == 3
-    assert set(answer["numbers"]["chosen couples"]) == {"ring", "complete"}
+    assert set(answer["numbers"]["chosen pairs"]) == {"ring", "complete"}
     cells = {path: path.read_bytes() for path in (tmp_path / "decor-1a" / "store" / "cells").iterdir()}
     assert len(cells) == 2 * (2 * 4 + 1)  # json and parquet; CDP is shared by the graphs
     monkeypatch.setattr("mfdl.runs.running.trained", None)
@@ -126,18 +126,20 @@ def test_the_accountant_is_that_of_the_closed_forms():
     [(9.9, 10.0, ["confirmed", "confirmed", "confirmed"]), (10.8, 11.0, ["refuted", "refuted", "refuted"])],
 )
 def test_verdicts_of_the_search(published, exact, verdicts, monkeypatch):
-    monkeypatch.setattr(couples, "STORED", {"ring": [published / 10 * target for target in couples.EPSILONS]})
-    local = couples.gaussian_ldp(10.0) * (0.26 if exact == 10.0 else 0.9)
-    judged = couples.judged({("ring", 10.0): [((1, 1), published)]}, {("ring", 10.0): [((local, 1.0), exact)]})
+    of_targets = [published / 10 * target for target in deviation_pairs.EPSILONS]
+    monkeypatch.setattr(deviation_pairs, "STORED", {"ring": of_targets})
+    local = deviation_pairs.gaussian_ldp(10.0) * (0.26 if exact == 10.0 else 0.9)
+    judged = deviation_pairs.judged({("ring", 10.0): [((1, 1), published)]}, {("ring", 10.0): [((local, 1.0), exact)]})
     assert [part.verdict for part in judged] == verdicts
 
 
 def test_the_search_of_the_code_overshoots_and_ours_does_not():
-    """The published couple of the complete graph has 10.80 for 10."""
-    first = couples.published_search("complete:n=16", 10.0)[0][1]
+    """The published pair of the complete graph has 10.80 for 10."""
+    first = deviation_pairs.published_search("complete:n=16", 10.0)[0][1]
     assert first == pytest.approx(10.80, abs=0.01)
-    assert couples.converted(couples.step_budget(10.0)) == pytest.approx(10.0)
-    assert [epsilon for _, epsilon in couples.own_search("ring:n=16", 10.0)] == pytest.approx([10.0] * 6, rel=1e-9)
+    assert deviation_pairs.converted(deviation_pairs.step_budget(10.0)) == pytest.approx(10.0)
+    ours = [epsilon for _, epsilon in deviation_pairs.own_search("ring:n=16", 10.0)]
+    assert ours == pytest.approx([10.0] * 6, rel=1e-9)
 
 
 def test_figure_2_in_one_call(tmp_path, capsys, monkeypatch):
@@ -170,8 +172,8 @@ def grid_of(best, loss):
     ],
 )
 def test_verdicts_of_the_grid(ldp, decor, loss, verdicts):
-    final_losses = {("ring", "LDP", 10.0): grid_of(ldp, 1.0), ("ring", "DECOR", 10.0): grid_of(decor, loss)}
-    assert [part.verdict for part in logistic.judged_grid(final_losses)] == verdicts
+    final_test_losses = {("ring", "LDP", 10.0): grid_of(ldp, 1.0), ("ring", "DECOR", 10.0): grid_of(decor, loss)}
+    assert [part.verdict for part in logistic.judged_grid(final_test_losses)] == verdicts
 
 
 def test_the_least_loss_is_taken_off_and_nothing_is_below_it():
@@ -261,14 +263,14 @@ def test_runs_of_mnist_are_kept_and_shared(tmp_path, monkeypatch):
     assert stored["accuracy"] == 0.9
 
 
-def test_the_couple_of_a_run_is_the_best_of_its_mean():
-    final_losses = {
+def test_the_pair_of_a_run_is_the_best_of_its_mean():
+    final_test_losses = {
         ("ring", "small", 3.0): 2 * SEEDS_OF_DATA,
         ("ring", "middle", 3.0): SEEDS_OF_DATA,
         ("ring", "large", 3.0): 3 * SEEDS_OF_DATA,
     }
-    final_losses |= {("ring", name, 3.0): 5 * SEEDS_OF_DATA for name in ("LDP", "CDP")}
-    curves = tradeoff.BudgetCurves.of((3.0,), final_losses)
+    final_test_losses |= {("ring", name, 3.0): 5 * SEEDS_OF_DATA for name in ("LDP", "CDP")}
+    curves = tradeoff.BudgetCurves.of((3.0,), final_test_losses)
     assert curves.chosen == {"ring": ["middle"]}
     assert paired_verdicts.of_means(curves.lines["ring"]["DECOR"][0], SEEDS_OF_DATA) == pytest.approx(1.0)
 

@@ -89,12 +89,12 @@ def test_a_root_of_the_error_gram_must_have_the_right_side():
     G, R = np.linalg.cholesky(H), np.linalg.cholesky(P @ H @ P)
     lower = P @ R.T @ P
     assert not np.triu(lower, 1).any()
-    for root, value in ((G, 2532.6), (G.T, best.loss), (lower, best.loss)):
+    for root, value in ((G, 2532.6), (G.T, best.objective), (lower, best.objective)):
         assert_allclose(np.linalg.norm(root @ response) ** 2, value, rtol=1e-3)
-    assert_allclose(best.loss, 1402.4, rtol=2e-4)
+    assert_allclose(best.objective, 1402.4, rtol=2e-4)
     assert_allclose(np.linalg.norm(R.T @ R - H) / np.linalg.norm(H), 0.239, atol=5e-4)
     coded = mfdl_solvers.solve(mfdl_solvers.FactorizationProblem(R.T @ R, posed.classes))
-    assert 1.014 < posed.loss(coded.gram) / best.loss < 1.017  # 1.5% more noise in the models
+    assert 1.014 < posed.objective(coded.gram) / best.objective < 1.017  # 1.5% more noise in the models
     # right for Toeplitz workloads, so for prefix sums: P A P = A^T
     A = np.tri(32)
     assert_allclose(np.linalg.cholesky(P @ A.T @ A @ P), A, atol=1e-12)
@@ -113,17 +113,17 @@ def test_a_symmetric_toeplitz_matrix_is_no_causal_encoder():
 
 @pytest.mark.parametrize("spec", ["ring:n=16", "torus:n=16", "complete:n=16"])
 def test_no_pairwise_noise_is_enough_at_the_lower_end_of_the_search(spec):
-    """sigma_local = C sqrt(2 / (n eps)) leaves a loss above eps per step; read as a variance it is far too much."""
+    """sigma_ldp = C sqrt(2 / (n eps)) leaves a loss above eps per step; read as a variance it is far too much."""
     per_step, n = 0.01, 16
     low, high = math.sqrt(2 / (n * per_step)), math.sqrt(2 / per_step)
-    losses = [papers.decor_accountant(spec, sigma_local=low, sigma_pair=c).value for c in (0, 10, 1e2, 1e3)]
+    losses = [papers.decor_accountant(spec, sigma_ldp=low, sigma_cor=c).value for c in (0, 10, 1e2, 1e3)]
     assert (np.diff(losses) < 0).all()
     assert losses[-1] > per_step
-    assert papers.decor_accountant(spec, sigma_local=1.01 * low, sigma_pair=1e3).value < per_step
-    assert_allclose(papers.decor_accountant(spec, sigma_local=high, sigma_pair=0).value, per_step, rtol=1e-12)
+    assert papers.decor_accountant(spec, sigma_ldp=1.01 * low, sigma_cor=1e3).value < per_step
+    assert_allclose(papers.decor_accountant(spec, sigma_ldp=high, sigma_cor=0).value, per_step, rtol=1e-12)
     # a variance of `high` is a standard deviation below `high`: local noise alone misses the budget 14 times
     assert_allclose(
-        papers.decor_accountant(spec, sigma_local=math.sqrt(high), sigma_pair=0).value / per_step, high, rtol=1e-12
+        papers.decor_accountant(spec, sigma_ldp=math.sqrt(high), sigma_cor=0).value / per_step, high, rtol=1e-12
     )
 
 
@@ -253,7 +253,7 @@ def test_independent_disjoint_edges_are_not_enough(at_nodes, victim, loss):
     assert np.abs(true - promised).max() >= pair**2
     assert_allclose(node_covariances.inverse_diagonal_by_node(promised)[victim], 1 / 3, rtol=1e-5)
     assert_allclose(node_covariances.inverse_diagonal_by_node(true)[victim], loss, rtol=1e-5)
-    F = algorithms.decor(Dynamics(MH("path:n=3")), EveryStep(1), sigma_local=1.0, sigma_pair=pair).noise.to_dense()
+    F = algorithms.decor(Dynamics(MH("path:n=3")), EveryStep(1), sigma_ldp=1.0, sigma_cor=pair).noise.to_dense()
     assert_allclose(F @ F.T, promised, rtol=1e-12)
 
 
@@ -266,7 +266,7 @@ def test_with_complete_averaging_more_noise_is_always_better():
         assert_allclose(one_step_error(W, R), value, atol=5e-4 if v == 10 else 5e-6)
         assert one_step_error(W, R) > 0.2
     solved = optimal_covariance(Dynamics(W), tolerance=1e-4)
-    assert 0.2 <= solved.loss < 0.20016
+    assert 0.2 <= solved.objective < 0.20016
     assert np.linalg.eigvalsh(solved.covariance)[-1] > 1000
     assert "not attained" in " ".join(solved.notes)
 
@@ -280,13 +280,13 @@ def test_disjoint_groups_are_useless_against_insiders_and_an_empty_intersection_
     assert any(set(a) & set(b) for a, b in itertools.combinations(edges, 2))
     for groups in ([[0, 1], [2, 3]], [[0, 1, 2], [3, 4]]):
         best = optimal_covariance(dynamics, groups=groups, coalition_size=q)
-        assert_allclose(best.loss, best.independent_loss, rtol=1e-9)
+        assert_allclose(best.objective, best.independent_objective, rtol=1e-9)
         assert_allclose(best.private_variance, 1.0, rtol=1e-9)
     overlapping = optimal_covariance(dynamics, groups=edges, coalition_size=q)
     outside = optimal_covariance(dynamics, groups=[[0, 1, 2], [3, 4]])
-    assert outside.loss < 0.9 * outside.independent_loss  # outsiders know no seed
+    assert outside.objective < 0.9 * outside.independent_objective  # outsiders know no seed
     if q == 1:
-        assert overlapping.loss < 0.98 * overlapping.independent_loss
+        assert overlapping.objective < 0.98 * overlapping.independent_objective
 
 
 @given(n=st.integers(2, 7), data=st.data())
@@ -315,15 +315,15 @@ def test_without_private_noise_a_shared_seed_may_still_be_regular(spec):
     assert best.private_variance == 0
     assert np.linalg.eigvalsh(best.covariance)[0] > 0.1
     assert node_covariances.inverse_diagonal(best.covariance) <= 1 + 1e-9
-    assert_allclose(best.loss, optimal_covariance(dynamics).loss, rtol=2e-3)
+    assert_allclose(best.objective, optimal_covariance(dynamics).objective, rtol=2e-3)
 
 
 @pytest.mark.parametrize(("seed", "gain"), [(0, 0.0), (9, 0.098)])
 def test_pairwise_noise_may_be_no_better_than_local_noise(seed, gain):
     dynamics = Dynamics(MH(f"erdos-renyi:n=20,p=0.2,seed={seed}"))
     best = optimal_pairwise(dynamics)
-    assert (best.sigma_pair == 0) == (gain == 0)
-    assert_allclose(1 - best.loss / best.independent_loss, gain, atol=5e-4)
+    assert (best.sigma_cor == 0) == (gain == 0)
+    assert_allclose(1 - best.objective / best.independent_objective, gain, atol=5e-4)
     W, Lap = dynamics.gossip.dense(), node_covariances.laplacian(dynamics.gossip.graph()).toarray()
     losses = []
     for x in np.geomspace(1e-4, 1e4, 80):
@@ -335,8 +335,8 @@ def test_pairwise_noise_may_be_no_better_than_local_noise(seed, gain):
 def test_pairwise_noise_gains_nothing_on_most_sparse_graphs():
     """Connected draws of ER(20, 0.2) with seeds 0 to 29."""
     draws = [optimal_pairwise(Dynamics(MH(f"erdos-renyi:n=20,p=0.2,seed={seed}"))) for seed in range(30)]
-    assert sum(best.sigma_pair == 0 for best in draws) == 20
-    assert all("does not help" in best.notes[0] for best in draws if best.sigma_pair == 0)
+    assert sum(best.sigma_cor == 0 for best in draws) == 20
+    assert all("does not help" in best.notes[0] for best in draws if best.sigma_cor == 0)
 
 
 @pytest.mark.parametrize("n", [4, 20])

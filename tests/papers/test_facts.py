@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from effort import FEWEST, examples
 
-from mfdl.algorithms.registry import MECHANISMS, OF_SECRET_BINS
+from mfdl.algorithms.registry import MECHANISMS, OF_BALLS_IN_BINS
 from mfdl.commands import main
 from mfdl.errors import InvalidInput
 from mfdl.testing import check_claim
@@ -93,8 +93,8 @@ def test_what_is_said_to_hold_is_not_refuted(id):
     assert result.tried >= FEWEST
 
 
-EVERY = {**MECHANISMS, **OF_SECRET_BINS}
-NO_PAPER = {"none", "mafalda-bins", "time-space-bins", "time-space", "adapted", "space-time", "two-hop-dsgd"}
+EVERY = {**MECHANISMS, **OF_BALLS_IN_BINS}
+NO_PAPER = {"none", "mafalda-bins", "kronecker-bins", "kronecker", "per-mode", "joint", "two-hop-dsgd"}
 
 
 def test_every_mechanism_has_an_entry_or_none_of_its_own(capsys):

@@ -183,7 +183,7 @@ def test_pairwise_noise_cancels_in_the_average_of_metropolis_hastings_only(graph
 RING = gossip.metropolis_hastings("ring:n=16")
 PROBLEM = {"smoothness": 4.0, "pl_constant": 0.5}
 FULL = {
-    **PROBLEM, "sigma_local": 1.5, "sigma_pair": 3.0, "num_steps": 1000, "dimension": 10, "gradient_variance": 2.0,
+    **PROBLEM, "sigma_ldp": 1.5, "sigma_cor": 3.0, "num_steps": 1000, "dimension": 10, "gradient_variance": 2.0,
     "gradient_divergence": 0.7, "growth_of_variance": 0.3, "growth_of_divergence": 0.2, "initial_loss": 5.0,
     "initial_disagreement": 0.1,
 }  # fmt: skip
@@ -209,7 +209,7 @@ def test_decor_theorem_2_term_by_term():
 
 
 def test_pairwise_noise_enters_one_term_only_and_not_the_leading_one():
-    much, none = decor_theorem_2(RING, **FULL), decor_theorem_2(RING, **{**FULL, "sigma_pair": 0.0})
+    much, none = decor_theorem_2(RING, **FULL), decor_theorem_2(RING, **{**FULL, "sigma_cor": 0.0})
     changed = [name for name in much._fields if getattr(much, name) != getattr(none, name)]
     assert changed == ["pairwise_disagreement"]
     later = decor_theorem_2(RING, **{**FULL, "num_steps": 4000})
@@ -248,8 +248,8 @@ def test_the_leading_error_is_n_minus_q_times_below_independent_noise(q):
     noise = decor_corollary("ring:n=16", epsilon=epsilon, delta=delta, num_colluders=q, num_steps=T)
     alone = math.sqrt(32 * T * math.log(1 / delta)) / epsilon
     given_ones = {**PROBLEM, "num_steps": T, "dimension": 10}
-    pairwise = decor_theorem_2(RING, sigma_local=noise.sigma_local, sigma_pair=noise.sigma_pair, **given_ones)
-    independent = decor_theorem_2(RING, sigma_local=alone, sigma_pair=0.0, **given_ones)
+    pairwise = decor_theorem_2(RING, sigma_ldp=noise.sigma_ldp, sigma_cor=noise.sigma_cor, **given_ones)
+    independent = decor_theorem_2(RING, sigma_ldp=alone, sigma_cor=0.0, **given_ones)
     assert_allclose(independent.average_noise / pairwise.average_noise, 16 - q, rtol=1e-9)
 
 
@@ -265,7 +265,7 @@ STAR = gossip.uniform("star:n=5")
         (lambda: one_step_error(STAR, np.eye(4)), "covariance must be 5 x 5"),
         (lambda: accumulated_error(STAR, np.triu(np.ones((5, 5))), 2), "covariance must be symmetric"),
         (lambda: average_error(STAR, np.full((5, 5), np.nan)), "covariance must be finite"),
-        (lambda: pairwise_error(STAR, -1.0), "sigma_pair must be a finite number >= 0"),
+        (lambda: pairwise_error(STAR, -1.0), "sigma_cor must be a finite number >= 0"),
         (lambda: heterogeneity(STAR, of="row"), "unknown part of the gossip matrix 'row'; did you mean 'rows'"),
         (lambda: decor_theorem_2(STAR, **FULL), "doubly stochastic"),
         (lambda: decor_step_sizes(gossip.from_array(np.eye(3)), 5, **PROBLEM), r"gossip must mix.*got p = 0"),

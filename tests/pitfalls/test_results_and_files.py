@@ -104,7 +104,7 @@ def test_a_comparison_does_not_go_on_with_other_weights_in_the_same_file(tmp_pat
         run_comparison(config, tmp_path / "out")
     second = run_comparison(config, tmp_path / "out", overwrite=True)
     assert second["config_hash"] != first["config_hash"]
-    assert second["runs"][0]["final_loss"] != first["runs"][0]["final_loss"]
+    assert second["runs"][0]["final_test_loss"] != first["runs"][0]["final_test_loss"]
 
 
 def test_a_run_does_not_go_on_under_weights_of_the_same_name(tmp_path):

@@ -20,7 +20,7 @@ from mfdl.noise_scale import account
 from mfdl.participation import Cyclic, EveryStep, Single
 from mfdl.privacy.forms import view_grams
 from mfdl.privacy.gram_sensitivity import sensitivities
-from mfdl.privacy.victim_loss import victim_losses, worst_adaptive
+from mfdl.privacy.victim_sensitivity import sensitivity_by_victim, worst_adaptive
 from mfdl.testing.oracles import clear_rank, of_node, pinv_gram
 from mfdl.testing.strategies import gossip_matrices, integer_views
 from mfdl.trust import TrustModel
@@ -33,7 +33,7 @@ FEW = examples(25)
 
 def squared(one, model, *, victims=None, release=None, scheme=None, method="exact"):
     """Node -> sensitivity squared."""
-    found = victim_losses(one, model, victims=victims, participation=scheme, release=release, method=method)
+    found = sensitivity_by_victim(one, model, victims=victims, participation=scheme, release=release, method=method)
     return {loss.victim: loss.sensitivity_squared for loss in found}
 
 
@@ -59,7 +59,7 @@ def build(kind, W, T):
     if kind == "rounds":
         return algorithms.muffliato(dynamics, scheme, gossip_rounds=2)
     if kind == "decor":
-        return algorithms.decor(dynamics, scheme, sigma_local=0.5, sigma_pair=2.0)
+        return algorithms.decor(dynamics, scheme, sigma_ldp=0.5, sigma_cor=2.0)
     return algorithms.dp_dsgd(dynamics, scheme)
 
 
@@ -148,12 +148,12 @@ def test_full_collusion_is_ldp_for_local_noise(one):
 @FEW
 @given(one=small_algorithms(kinds=("decor",)), local=st.sampled_from([0.5, 1.0, 3.0]))
 def test_secldp_with_every_secret_leaked_is_ldp(one, local):
-    """And equals the loss without any shared noise, 1 / sigma_local^2 a step."""
+    """And equals the loss without any shared noise, 1 / sigma_ldp^2 a step."""
     T = one.num_steps
-    one = algorithms.decor(one.dynamics, EveryStep(T), sigma_local=local, sigma_pair=2.0)
+    one = algorithms.decor(one.dynamics, EveryStep(T), sigma_ldp=local, sigma_cor=2.0)
     shared = np.asarray(one.noise.holders().sum(axis=1)).ravel() > 1
     leaked = TrustModel.from_masks(seen=np.ones(one.num_nodes, dtype=bool), known_noise=shared, release="none")
-    alone = algorithms.decor(one.dynamics, EveryStep(T), sigma_local=local, sigma_pair=0.0)
+    alone = algorithms.decor(one.dynamics, EveryStep(T), sigma_ldp=local, sigma_cor=0.0)
     for found in (squared(one, leaked), squared(one, trust.LDP()), squared(alone, trust.SecLDP())):
         assert_allclose(list(found.values()), T / local**2, rtol=1e-9)
     assert_allclose(list(squared(one, trust.FullCollusion()).values()), T / local**2, rtol=1e-9)
@@ -185,7 +185,7 @@ def test_less_noise_never_less_loss(one, data):
     never_below(squared(less, model), squared(more, model))
 
 
-SIGMAS = (("sigma_local", [0.25, 0.5, 1.0]), ("sigma_pair", [0.0, 0.5, 2.0]))
+SIGMAS = (("sigma_ldp", [0.25, 0.5, 1.0]), ("sigma_cor", [0.0, 0.5, 2.0]))
 
 
 @FEW
@@ -270,7 +270,7 @@ def florentine():
 
 
 def test_all_victims_of_one_florentine_family(florentine):
-    losses = victim_losses(florentine, trust.PNDP(["Acciaiuoli"]), release="none")
+    losses = sensitivity_by_victim(florentine, trust.PNDP(["Acciaiuoli"]), release="none")
     assert [loss.victim for loss in losses] == list(FLORENTINE)
     assert_allclose([loss.sensitivity_squared for loss in losses], list(FLORENTINE.values()), atol=1e-6)
     assert all(loss.bound == "exact" and not loss.adaptive for loss in losses)
@@ -297,7 +297,7 @@ RING = algorithms.dp_dsgd(Dynamics(MH("ring:n=6")), Cyclic(2, 2))
 
 
 def test_every_victim_has_two_numbers():
-    losses = victim_losses(RING, trust.PNDP([0, 1]))
+    losses = sensitivity_by_victim(RING, trust.PNDP([0, 1]))
     assert [loss.victim for loss in losses] == [2, 3, 4, 5]
     for loss in losses:
         assert loss.sensitivity_squared <= loss.adaptive_sensitivity_squared == pytest.approx(2)
@@ -309,28 +309,30 @@ def test_every_victim_has_two_numbers():
 
 def test_victims_that_are_asked_for():
     calls = []
-    few = victim_losses(RING, trust.Coalitions(1), victims=[4, 2, 4], progress=lambda: calls.append(1))
+    few = sensitivity_by_victim(RING, trust.Coalitions(1), victims=[4, 2, 4], progress=lambda: calls.append(1))
     assert [loss.victim for loss in few] == [2, 4]
     assert len(calls) == 6
     with pytest.raises(InvalidInput, match=r"below 6, got 99"):
-        victim_losses(RING, trust.PNDP([0]), victims=[99])
+        sensitivity_by_victim(RING, trust.PNDP([0]), victims=[99])
     with pytest.raises(InvalidInput, match="victim"):
-        victim_losses(RING, trust.PNDP([0]), victims=[-1])
+        sensitivity_by_victim(RING, trust.PNDP([0]), victims=[-1])
     with pytest.raises(InvalidInput, match="no victim is left"):
-        victim_losses(RING, trust.PNDP(range(6)))
+        sensitivity_by_victim(RING, trust.PNDP(range(6)))
     with pytest.raises(InvalidInput, match="no victim is left"):
         account(RING, trust=trust.SecLDP(tuple(range(6))), adjacency="zero-out", clip_norm=1.0, noise_std=1.0)
-    both = {loss.victim: loss.sensitivity_squared for loss in victim_losses(RING, trust.PNDP([0]), victims=[0, 1])}
+    both = {
+        loss.victim: loss.sensitivity_squared for loss in sensitivity_by_victim(RING, trust.PNDP([0]), victims=[0, 1])
+    }
     assert both[0] == math.inf > both[1]
 
 
 def test_participation_must_fit():
     with pytest.raises(InvalidInput, match="must have the mechanism's 4 steps"):
-        victim_losses(RING, trust.PNDP([0]), participation=EveryStep(5))
+        sensitivity_by_victim(RING, trust.PNDP([0]), participation=EveryStep(5))
 
 
 def test_a_guarantee_says_what_it_covers():
-    losses = victim_losses(RING, trust.PNDP([0]), release="none")
+    losses = sensitivity_by_victim(RING, trust.PNDP([0]), release="none")
     common = {"trust": trust.PNDP([0]), "adjacency": "replace-one", "clip_norm": 1.0, "noise_std": 2.0}
     plain, training = (guarantees(RING, losses, adaptive=adaptive, **common) for adaptive in (False, True))
     for loss, fixed, held in zip(losses, plain, training, strict=True):
@@ -342,13 +344,13 @@ def test_a_guarantee_says_what_it_covers():
         assert (fixed.bound, held.bound) == ("exact", "upper")
         assert fixed.mu < held.mu
     assert "non-adaptive only" in str(plain[0])
-    ldp = victim_losses(RING, trust.LDP())
+    ldp = sensitivity_by_victim(RING, trust.LDP())
     for one in guarantees(RING, ldp, adaptive=False, **(common | {"trust": trust.LDP()})):
         assert (one.adaptive, one.bound) == (True, "exact")  # it holds for both
 
 
 def test_coalitions_take_the_worst_of_both_numbers():
-    one = algorithms.decor(Dynamics(MH("path:n=4")), EveryStep(2), sigma_local=0.5, sigma_pair=2.0)
+    one = algorithms.decor(Dynamics(MH("path:n=4")), EveryStep(2), sigma_ldp=0.5, sigma_cor=2.0)
     singles = [squared(one, trust.SecLDP((i,))) for i in range(4)]
     worst = squared(one, trust.Coalitions(1))
     for u in range(4):
@@ -358,9 +360,9 @@ def test_coalitions_take_the_worst_of_both_numbers():
 def test_infinite_loss_is_a_value():
     one = algorithms.dsgd(Dynamics(MH("ring:n=4")), EveryStep(2))
     for model in (trust.LDP(), trust.PNDP([0]), trust.SecLDP(), trust.Central(), trust.FullCollusion()):
-        for loss in victim_losses(one, model):
+        for loss in sensitivity_by_victim(one, model):
             assert loss.sensitivity_squared == loss.adaptive_sensitivity_squared == math.inf
-            assert loss.fixed.why
+            assert loss.non_adaptive_sensitivity.why
     guarantee = account(one, trust=trust.LDP(), adjacency="zero-out", clip_norm=1.0, noise_std=1.0)
     assert guarantee.mu == math.inf
     assert dataclasses.replace(guarantee, adaptive=False).mu == math.inf
@@ -374,7 +376,7 @@ def test_a_model_that_hides_messages_holds_the_released_models_unless_told():
     seen = np.arange(5) == 1
     asked = trust.TrustModel.from_masks(seen=seen, release="not applicable")
     default = trust.TrustModel.from_masks(seen=seen)
-    values = [[loss.sensitivity_squared for loss in victim_losses(one, model)] for model in (asked, default)]
+    values = [[loss.sensitivity_squared for loss in sensitivity_by_victim(one, model)] for model in (asked, default)]
     assert_allclose(values[0], values[1])
     assert min(values[0]) > 0
 
@@ -383,7 +385,7 @@ def test_a_weight_at_rounding_level_is_no_reason_to_drop_a_released_model():
     """The final model of node 2 holds its own gradient and noise alone, both scaled by 1e-13: the loss is 1, not 0."""
     W = np.array([[0.5, 0.5, 0], [0.5, 0.5, 0], [0, 1 - 1e-13, 1e-13]])
     one = algorithms.dp_dsgd(Dynamics(gossip.from_array(W)), EveryStep(1))
-    (loss,) = victim_losses(one, trust.PNDP([0]), victims=[2])
+    (loss,) = sensitivity_by_victim(one, trust.PNDP([0]), victims=[2])
     assert loss.sensitivity_squared >= 1
     assert loss.adaptive_sensitivity_squared >= 1
 
@@ -414,9 +416,9 @@ def views_of_zip_dl(draw):
 @examples(80)
 @given(case=views_of_zip_dl())
 def test_no_number_for_training_is_below_gradients_that_do_not_adapt(case):
-    """What some signs attain in the dense view, which fixed gradients are free to choose, bounds both numbers below."""
+    """The value that some signs attain in the dense view, free for non-adaptive gradients, bounds both below."""
     one, model, release = case
-    for loss in victim_losses(one, model, release=release):
+    for loss in sensitivity_by_victim(one, model, release=release):
         view = model.view(one, loss.victim, release=release)
         A, B = of_node(view.dense_gradients_by_time(), loss.victim, one.num_nodes), view.dense_noise()
         assume(clear_rank(B))
@@ -431,23 +433,23 @@ def test_messages_never_sent_are_no_part_of_all_messages():
     """An average that holds them can show what all messages that are sent do not."""
     one = algorithms.zip_dl(Dynamics(MH("ring:n=6")), EveryStep(2))
     for model in (trust.Central(), TrustModel.from_masks(seen=np.arange(18) < 3)):
-        for loss in victim_losses(one, model, release="none", victims=[0]):
+        for loss in sensitivity_by_victim(one, model, release="none", victims=[0]):
             assert loss.sensitivity_squared > 1e20  # what noise is left is rounding
             assert loss.adaptive_sensitivity_squared == math.inf
     hidden = TrustModel.from_masks(seen=np.arange(18) < 1)  # 0 -> 0 alone, with noise, and nothing of the rest
-    (loss,) = victim_losses(one, hidden, release="none", victims=[0])
+    (loss,) = sensitivity_by_victim(one, hidden, release="none", victims=[0])
     assert loss.sensitivity_squared < math.inf == loss.adaptive_sensitivity_squared
     assert "messages that are never sent" in loss.adaptive_why
-    (sent,) = victim_losses(one, trust.PNDP([1]), release="none", victims=[0], unit="user")
+    (sent,) = sensitivity_by_victim(one, trust.PNDP([1]), release="none", victims=[0], unit="user")
     assert sent.adaptive_sensitivity_squared == pytest.approx(30)
     assert (sent.adaptive_by, sent.adaptive_bound, sent.adaptive_why) == ("all messages seen", "upper", "")
 
 
 @pytest.mark.parametrize("release", ["none", "average", "all"])
 def test_where_all_messages_give_the_models_releasing_them_changes_nothing(release):
-    for one in (RING, algorithms.decor(Dynamics(MH("path:n=4")), EveryStep(2), sigma_local=0.5, sigma_pair=2.0)):
-        found = victim_losses(one, trust.PNDP([0]), release=release)
-        default = victim_losses(one, trust.PNDP([0]))
+    for one in (RING, algorithms.decor(Dynamics(MH("path:n=4")), EveryStep(2), sigma_ldp=0.5, sigma_cor=2.0)):
+        found = sensitivity_by_victim(one, trust.PNDP([0]), release=release)
+        default = sensitivity_by_victim(one, trust.PNDP([0]))
         assert_allclose(*[[x.adaptive_sensitivity_squared for x in losses] for losses in (found, default)], rtol=1e-12)
 
 
@@ -467,7 +469,12 @@ def test_the_worst_of_several_attacking_sets_names_the_most_that_any_is_shown():
     graph = nx.complete_graph(4)
     graph.remove_edge(2, 3)
     made = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings(graph), 1.0), Cyclic(1, 2))
-    by_pair = {pair: victim_losses(made, trust.PNDP(pair))[0].release for pair in [(0, 1), (2, 3)]}
+    by_pair = {pair: sensitivity_by_victim(made, trust.PNDP(pair))[0].release for pair in [(0, 1), (2, 3)]}
     assert by_pair == {(0, 1): "not applicable", (2, 3): "all"}
-    assert [loss.release for loss in victim_losses(made, Pairs())] == ["all", "all", "not applicable", "not applicable"]
+    assert [loss.release for loss in sensitivity_by_victim(made, Pairs())] == [
+        "all",
+        "all",
+        "not applicable",
+        "not applicable",
+    ]
     assert account(made, trust=Pairs(), adjacency="zero-out", clip_norm=1.0, noise_std=1.0).release == "all"

@@ -19,9 +19,9 @@ from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.noise_scale import account, calibrate
 from mfdl.participation import Cyclic, EveryStep, Explicit, OncePerEpoch, Single
-from mfdl.privacy import exact_arithmetic, victim_loss
+from mfdl.privacy import exact_arithmetic, victim_sensitivity
 from mfdl.privacy.adaptive import is_adaptive
-from mfdl.privacy.victim_loss import victim_losses, worst_adaptive
+from mfdl.privacy.victim_sensitivity import sensitivity_by_victim, worst_adaptive
 from mfdl.testing.oracles import gossip_messages, rows_span
 from mfdl.testing.strategies import view_cases
 from mfdl.trust import TrustModel
@@ -36,7 +36,7 @@ BUILDERS = {
     "bsr": algorithms.bsr,
     "none": algorithms.dsgd,
     "muffliato": lambda d, p: algorithms.muffliato(d, p, gossip_rounds=2),
-    "decor": lambda d, p: algorithms.decor(d, p, sigma_local=0.5, sigma_pair=2.0),
+    "decor": lambda d, p: algorithms.decor(d, p, sigma_ldp=0.5, sigma_cor=2.0),
     "spatial": lambda d, p: algorithms.spatial_covariance(d, p),
     "zip-dl, own": lambda d, p: algorithms.zip_dl(d, p, self_messages=True),
 }
@@ -64,11 +64,11 @@ def test_unsent_messages_of_zip_dl_are_adaptive_for_users_only(model):
         for scheme in (SCHEME, Cyclic(3, 1)):
             assert is_adaptive(view, scheme, unit="user") == (release == "none")
             assert not is_adaptive(view, scheme)  # a record moves the gradients of others
-    for loss in victim_losses(one, model, release="none", unit="user"):
+    for loss in sensitivity_by_victim(one, model, release="none", unit="user"):
         assert loss.adaptive
         assert loss.adaptive_sensitivity_squared == loss.sensitivity_squared < math.inf
     for scheme, unit in ((Cyclic(1, 3), "user"), (SCHEME, "record"), (Cyclic(3, 1), "record")):
-        for loss in victim_losses(one, model, participation=scheme, release="none", unit=unit):
+        for loss in sensitivity_by_victim(one, model, participation=scheme, release="none", unit=unit):
             assert not loss.adaptive
             assert loss.adaptive_sensitivity_squared == math.inf
     first = algorithms.zip_dl(Dynamics(MH("path:n=4")), EveryStep(1))  # gradients at public models only
@@ -102,7 +102,9 @@ def test_central_is_adaptive_only_for_exact_averaging():
     nearly[1, :2] -= [1e-6, -1e-6]
     assert not is_adaptive(trust.Central().view(algorithms.dp_dsgd(Dynamics(gossip.from_array(nearly)), SCHEME), 0))
     # mu^2 = T / n then, and calibration may use it
-    assert_allclose([x.adaptive_sensitivity_squared for x in victim_losses(exact, trust.Central())], 3 / 4, rtol=1e-9)
+    assert_allclose(
+        [x.adaptive_sensitivity_squared for x in sensitivity_by_victim(exact, trust.Central())], 3 / 4, rtol=1e-9
+    )
 
 
 def test_a_bare_view_of_several_steps_is_not_adaptive_without_its_models():
@@ -225,7 +227,7 @@ def test_the_counterexample_is_real():
 
 
 def test_the_fixed_number_is_not_given_out_for_training():
-    loss = {x.victim: x for x in victim_losses(COUNTER, ATTACK, release="none")}[0]
+    loss = {x.victim: x for x in sensitivity_by_victim(COUNTER, ATTACK, release="none")}[0]
     assert loss.sensitivity_squared == pytest.approx(0.1, rel=2e-6)
     assert loss.bound == "exact"
     assert not loss.adaptive
@@ -244,31 +246,33 @@ def test_the_fixed_number_is_not_given_out_for_training():
 
 def test_shift_reduction_covers_the_counterexample():
     """w's map x -> x - g(x) with slope 2 of g is 3-Lipschitz; published: total variation 0.276 against 0.271."""
-    loss = {x.victim: x for x in victim_losses(COUNTER, ATTACK, release="none", lipschitz=3)}[0]
+    loss = {x.victim: x for x in sensitivity_by_victim(COUNTER, ATTACK, release="none", lipschitz=3)}[0]
     assert (loss.adaptive_by, loss.adaptive_bound, loss.adaptive) == ("shift reduction", "upper", False)
     assert loss.sensitivity_squared == pytest.approx(0.1, rel=2e-6)
     assert loss.adaptive_sensitivity_squared == pytest.approx(0.5, rel=1e-6)
     covered = total_variation(math.sqrt(loss.adaptive_sensitivity_squared))
     assert true_total_variation(2.0) <= covered <= 0.2765
-    # no gradient of u is at stake in step 1; with L = 1 the number is that of fixed gradients
-    plain = {x.victim: x for x in victim_losses(COUNTER, ATTACK, release="none", lipschitz=1)}[0]
+    # no gradient of u is at stake in step 1; with L = 1 the number is that of non-adaptive gradients
+    plain = {x.victim: x for x in sensitivity_by_victim(COUNTER, ATTACK, release="none", lipschitz=1)}[0]
     assert plain.adaptive_sensitivity_squared == pytest.approx(0.1, rel=1e-4)
     # a useless constant never makes it worse than all messages
-    useless = {x.victim: x for x in victim_losses(COUNTER, ATTACK, release="none", lipschitz=1e6)}[0]
+    useless = {x.victim: x for x in sensitivity_by_victim(COUNTER, ATTACK, release="none", lipschitz=1e6)}[0]
     assert useless.adaptive_sensitivity_squared <= 1 + 1e-9
     order = [
-        {x.victim: x for x in victim_losses(COUNTER, ATTACK, release="none", lipschitz=L)}[
+        {x.victim: x for x in sensitivity_by_victim(COUNTER, ATTACK, release="none", lipschitz=L)}[
             0
         ].adaptive_sensitivity_squared
         for L in (0.5, 1, 2, 3, 5)
     ]
     assert all(a <= b * (1 + 1e-9) for a, b in itertools.pairwise(order))
-    by_step = victim_losses(COUNTER, ATTACK, release="none", lipschitz=[7.0, 3.0])[0]  # nothing is carried into step 0
+    by_step = sensitivity_by_victim(COUNTER, ATTACK, release="none", lipschitz=[7.0, 3.0])[
+        0
+    ]  # nothing is carried into step 0
     assert by_step.adaptive_sensitivity_squared == pytest.approx(loss.adaptive_sensitivity_squared, rel=1e-6)
 
 
 def test_a_released_model_of_the_victim_leaves_no_room_for_shifts():
-    loss = {x.victim: x for x in victim_losses(COUNTER, ATTACK, lipschitz=1)}[0]
+    loss = {x.victim: x for x in sensitivity_by_victim(COUNTER, ATTACK, lipschitz=1)}[0]
     assert loss.release == "all"
     assert 0.1 < loss.sensitivity_squared <= loss.adaptive_sensitivity_squared * (1 + 3e-6)
 
@@ -290,7 +294,7 @@ def test_calibration_uses_the_adaptive_number(lipschitz):
         "lipschitz": lipschitz,
     }
     mechanism = calibrate(RING, mu=0.7, **common)
-    losses = victim_losses(RING, trust.PNDP([0]), release="none", lipschitz=lipschitz)
+    losses = sensitivity_by_victim(RING, trust.PNDP([0]), release="none", lipschitz=lipschitz)
     worst = max(x.adaptive_sensitivity_squared for x in losses)
     assert mechanism.noise_std == pytest.approx(math.sqrt(worst) / 0.7, rel=1e-9)  # 2 C = 1
     assert mechanism.guarantee.adaptive
@@ -335,8 +339,8 @@ def test_zip_dl_cannot_be_calibrated_for_records_or_with_released_models():
 def test_shift_reduction_refuses_what_is_not_proved(name, model, text):
     one = BUILDERS[name](Dynamics(MH("path:n=4")), SCHEME)
     with pytest.raises(UnsupportedMechanism, match=text):
-        victim_losses(one, model, lipschitz=1.0)
-    assert victim_losses(one, model)  # without a constant there is the all-messages value
+        sensitivity_by_victim(one, model, lipschitz=1.0)
+    assert sensitivity_by_victim(one, model)  # without a constant there is the all-messages value
 
 
 @pytest.mark.parametrize("model", [ATTACK, trust.LDP()], ids=["hidden", "seen"])
@@ -344,7 +348,7 @@ def test_shift_reduction_refuses_what_is_not_proved(name, model, text):
 def test_bad_constants_are_refused(bad, model):
     """Also where the number would not be needed."""
     with pytest.raises(InvalidInput, match="lipschitz must be"):
-        victim_losses(COUNTER, model, lipschitz=bad)
+        sensitivity_by_victim(COUNTER, model, lipschitz=bad)
 
 
 def test_a_known_gradient_of_the_victim_is_no_matter_of_models():
@@ -355,7 +359,7 @@ def test_a_known_gradient_of_the_victim_is_no_matter_of_models():
     model = TrustModel.from_masks(known_gradients=known)
     for scheme, value in ((EveryStep(3), math.inf), (Explicit([[0], [1]], 3), math.inf), (Explicit([[0]], 3), 1.0)):
         for L in (None, 0.5, 1.0):
-            losses = victim_losses(one, model, participation=scheme, release="none", lipschitz=L)
+            losses = sensitivity_by_victim(one, model, participation=scheme, release="none", lipschitz=L)
             assert losses[0].adaptive_sensitivity_squared <= value * (1 + 1e-9)
             assert math.isinf(losses[0].adaptive_sensitivity_squared) == math.isinf(value)
             assert losses[1].adaptive_sensitivity_squared < math.inf
@@ -364,27 +368,29 @@ def test_a_known_gradient_of_the_victim_is_no_matter_of_models():
 def test_more_patterns_than_can_be_listed_are_bounded_by_their_union(monkeypatch):
     one = algorithms.dp_dsgd(Dynamics(MH("path:n=4")), EveryStep(6))
     scheme = OncePerEpoch(epochs=2, period=3)
-    listed = victim_losses(one, trust.PNDP([0]), participation=scheme, release="none", lipschitz=1.0)
-    monkeypatch.setattr(victim_loss, "MAX_ENUMERATED", 8)
-    bounded = victim_losses(one, trust.PNDP([0]), participation=scheme, release="none", lipschitz=1.0)
+    listed = sensitivity_by_victim(one, trust.PNDP([0]), participation=scheme, release="none", lipschitz=1.0)
+    monkeypatch.setattr(victim_sensitivity, "MAX_ENUMERATED", 8)
+    bounded = sensitivity_by_victim(one, trust.PNDP([0]), participation=scheme, release="none", lipschitz=1.0)
     for exact, upper in zip(listed, bounded, strict=True):
         assert exact.adaptive_sensitivity_squared <= upper.adaptive_sensitivity_squared * (1 + 1e-9) <= 2 + 1e-6
     long = algorithms.dp_dsgd(Dynamics(MH("path:n=3")), EveryStep(60))
     many = OncePerEpoch(epochs=12, period=5)  # 5^12 patterns
-    for loss in victim_losses(long, ATTACK, participation=many, release="none", method="certified", lipschitz=1.0):
+    for loss in sensitivity_by_victim(
+        long, ATTACK, participation=many, release="none", method="certified", lipschitz=1.0
+    ):
         assert loss.adaptive_sensitivity_squared <= 12 * (1 + 1e-6)
 
 
 @examples(20)
 @given(case=view_cases(kinds=("pndp", "masks"), exact=True, max_nodes=4, max_steps=3), L=st.sampled_from([1.0, 2.0]))
 def test_shift_reduction_lies_between_fixed_gradients_and_all_messages(case, L):
-    """Fixed gradients are 1-Lipschitz maps, so with L >= 1 their exact loss is a lower bound."""
+    """Non-adaptive gradients are 1-Lipschitz maps, so with L >= 1 their exact loss is a lower bound."""
     known = np.zeros(case.algorithm.noise.shape[1], dtype=bool)
     known[list(case.known_noise)] = True
     if (known.reshape(case.algorithm.num_steps, -1) != known[: case.algorithm.num_nodes]).any():
         return  # refused, see above
-    losses = victim_losses(case.algorithm, case.model, release=case.release, lipschitz=L)
-    plain = victim_losses(case.algorithm, case.model, release=case.release)
+    losses = sensitivity_by_victim(case.algorithm, case.model, release=case.release, lipschitz=L)
+    plain = sensitivity_by_victim(case.algorithm, case.model, release=case.release)
     for shifted, unshifted in zip(losses, plain, strict=True):
         assert shifted.sensitivity_squared == unshifted.sensitivity_squared
         assert shifted.adaptive_sensitivity_squared <= unshifted.adaptive_sensitivity_squared

@@ -1,4 +1,4 @@
-"""Secret bins: the certified curve is an upper bound by quadrature and by Monte Carlo."""
+"""Balls-in-bins: the certified curve is an upper bound by quadrature and by Monte Carlo."""
 
 import itertools
 import json

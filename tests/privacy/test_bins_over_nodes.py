@@ -1,4 +1,4 @@
-"""Secret bins where noise correlates time and nodes: M by brute force, and delta by quadrature of the true law."""
+"""Balls-in-bins where noise correlates time and nodes: M by brute force, and delta by quadrature of the true law."""
 
 import dataclasses
 import math
@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 import mfdl
 from mfdl import BallsInBins, Dynamics, algorithms, gossip, trust
-from mfdl.noise import JointNoise, SpaceTimeNoise
+from mfdl.noise import JointNoise, SpatioTemporalNoise
 
-KINDS = ("joint", "adapted", "time-space")
+KINDS = ("joint", "per-mode", "kronecker")
 
 
 def drawn(kind, n, T, seed):
@@ -26,8 +26,8 @@ def drawn(kind, n, T, seed):
     F = rng.uniform(-1, 1, (n, n)) + 2 * np.eye(n)
     if kind == "joint":
         return JointNoise(encoder(T * n), T, n)
-    C = np.stack([encoder(T) for _ in range(n)]) if kind == "adapted" else encoder(T)
-    return SpaceTimeNoise(C, F, np.ones((n, n), dtype=bool), n)
+    C = np.stack([encoder(T) for _ in range(n)]) if kind == "per-mode" else encoder(T)
+    return SpatioTemporalNoise(C, F, np.ones((n, n), dtype=bool), n)
 
 
 def stated(noise, epochs, bins, model=None, **asked):
@@ -111,8 +111,8 @@ def test_no_gradients_lose_more_than_is_certified(kind, seed):
 
 
 def test_equal_encoders_for_all_columns_are_one_encoder():
-    shared = drawn("time-space", 3, 6, 0)
-    alike = SpaceTimeNoise(np.stack([shared.encoder.array] * 3), shared.factor, np.ones((3, 3), dtype=bool), 3)
+    shared = drawn("kronecker", 3, 6, 0)
+    alike = SpatioTemporalNoise(np.stack([shared.encoder.array] * 3), shared.factor, np.ones((3, 3), dtype=bool), 3)
     one, other = (stated(noise, 2, 3) for noise in (shared, alike))
     assert other.sensitivity == pytest.approx(one.sensitivity, rel=1e-9)
     assert other.epsilon(1e-5) == pytest.approx(one.epsilon(1e-5), rel=1e-6)

@@ -17,7 +17,7 @@ from mfdl.noise import LocalNoise
 from mfdl.objective import NoiseObjective
 from mfdl.privacy import questions
 from mfdl.privacy.guarantee import Guarantee
-from mfdl.privacy.victim_loss import victim_losses
+from mfdl.privacy.victim_sensitivity import sensitivity_by_victim
 from mfdl.testing.strategies import ALL_SEEN_KINDS, PROTECTING_NAMES, linear_algorithms, trust_models
 from mfdl.testing.tasks import linear_task
 from mfdl.training.streams import noise_stream
@@ -57,7 +57,7 @@ def dense_squared(mechanism, model, victim):
 @given(data=st.data())
 def test_each_node_meets_its_budget_against_the_dense_view(data):
     """All messages seen: the loss of every node is that of equal budgets, times its own over the largest."""
-    names = (*PROTECTING_NAMES, "time-space", "adapted")
+    names = (*PROTECTING_NAMES, "kronecker", "per-mode")
     algorithm = data.draw(linear_algorithms(names, 2, 2, 3, min_nodes=2))
     model = data.draw(trust_models(algorithm, kinds=ALL_SEEN_KINDS))
     labels = algorithm.dynamics.gossip.labels
@@ -68,12 +68,12 @@ def test_each_node_meets_its_budget_against_the_dense_view(data):
         assume("infinite loss" not in str(error))
         raise
     each, largest = {u: curve.mu for u, curve in mechanism.guarantee.by_victim().items()}, max(mu.values())
-    plain = {x.victim: x.trained.squared for x in victim_losses(algorithm, model)}
+    plain = {x.victim: x.adaptive_sensitivity.squared for x in sensitivity_by_victim(algorithm, model)}
     assert mechanism.guarantee.mu == max(each.values())
-    for loss in victim_losses(mechanism.algorithm, model):
+    for loss in sensitivity_by_victim(mechanism.algorithm, model):
         label = labels[loss.victim]
         assert each[str(label)] <= mu[label]
-        squared = loss.trained.squared
+        squared = loss.adaptive_sensitivity.squared
         assert squared == pytest.approx(plain[loss.victim] * (mu[label] / largest) ** 2, rel=1e-6)
         if not isinstance(model, trust.FullCollusion | trust.Coalitions):  # whose members are views of their own
             assert squared >= dense_squared(mechanism, model, loss.victim) * (1 - 1e-6)
@@ -141,11 +141,15 @@ def test_shift_reduction_is_that_of_an_encoder_for_each_node(fresh):
     scaled = dataclasses.replace(plain, noise=plain.noise.scaled(scales))
     written = dataclasses.replace(plain, noise=LocalNoise(C / scales[:, None, None], 4))
     for model in (trust.PNDP([0]), trust.ReleasedOnly()):
-        losses = (victim_losses(algorithm, model, lipschitz=1.0) for algorithm in (scaled, written))
+        losses = (sensitivity_by_victim(algorithm, model, lipschitz=1.0) for algorithm in (scaled, written))
         for of_scaled, of_written in zip(*losses, strict=True):
             assert of_scaled.adaptive_by == of_written.adaptive_by
-            assert of_scaled.trained.squared == pytest.approx(of_written.trained.squared, rel=1e-6)
-            assert of_scaled.fixed.squared == pytest.approx(of_written.fixed.squared, rel=1e-6)
+            assert of_scaled.adaptive_sensitivity.squared == pytest.approx(
+                of_written.adaptive_sensitivity.squared, rel=1e-6
+            )
+            assert of_scaled.non_adaptive_sensitivity.squared == pytest.approx(
+                of_written.non_adaptive_sensitivity.squared, rel=1e-6
+            )
 
 
 def curve(mu):

@@ -7,6 +7,7 @@ import pytest
 from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from mfdl.privacy.victim_sensitivity import sensitivity_by_victim
 from numpy.testing import assert_allclose
 
 from mfdl import Cyclic, Dynamics, EveryStep, algorithms, calibrate, gossip, trust
@@ -16,7 +17,6 @@ from mfdl.privacy.adaptive import is_adaptive
 from mfdl.privacy.forms import known_states as combination_form
 from mfdl.privacy.forms import view_gram
 from mfdl.privacy.forms.known_states import Combination, is_multiple
-from mfdl.privacy.victim_loss import victim_losses
 from mfdl.testing.oracles import of_node, pinv_gram
 from mfdl.testing.strategies import gossip_matrices
 from mfdl.trust.view import AlgorithmView
@@ -70,7 +70,7 @@ def test_a_topology_shows_in_its_averages_as_little_but_hides_to_what_gradients_
     W_powers = [np.linalg.matrix_power(W.dense(), k) for k in range(T)]
     messages = np.block([[W_powers[t - s] if s <= t else np.zeros((n, n)) for s in range(T)] for t in range(T)])
     rows = np.kron(np.eye(T), np.full((1, n), 1 / n)) @ messages
-    for loss in victim_losses(one, trust.Central(), release="none", unit="user"):
+    for loss in sensitivity_by_victim(one, trust.Central(), release="none", unit="user"):
         X, outside = pinv_gram(of_node(rows, loss.victim, n), rows)
         assert not outside.any()
         assert_allclose(X, np.eye(T) / n, atol=1e-8)

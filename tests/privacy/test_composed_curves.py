@@ -1,4 +1,4 @@
-"""Runs with secret bins of their own, composed: Gaussians where bins say nothing, elsewhere what quadrature says."""
+"""Runs with balls-in-bins of their own, composed: Gaussians where bins say nothing, elsewhere what quadrature says."""
 
 import dataclasses
 import json
@@ -104,7 +104,10 @@ def test_guarantees_compose_and_say_of_what():
     assert both.epsilon(1e-5) > second.epsilon(1e-5)
     assert both.fingerprint
     assert (both.noise_std, both.composed, both.bound) == (2.0, 2, "upper")
-    for said in ("composed of 2 runs with secret bins, drawn anew", "secret bins (epochs=1, bins=2), then secret bins"):
+    for said in (
+        "composed of 2 runs with balls-in-bins, drawn anew",
+        "balls-in-bins (epochs=1, bins=2), then balls-in-bins",
+    ):
         assert said in str(both)
     told = json.loads(json.dumps(both.to_dict()))
     assert (told["composed"], told["noise_multiplier"], told["epsilon"]) == (
@@ -125,7 +128,7 @@ def test_a_run_with_public_batches_is_composed_by_its_mu():
     both = stated().compose_with(public.guarantee)
     assert [curve.mu for curve in both.curve.public] == [public.guarantee.mu]
     assert max(stated().epsilon(1e-5), public.guarantee.epsilon(1e-5)) < both.epsilon(1e-5)
-    assert "composed of 1 run with secret bins, drawn anew" in str(both)
+    assert "composed of 1 run with balls-in-bins, drawn anew" in str(both)
     assert "mu 0.5" in str(both)
 
 

@@ -39,7 +39,7 @@ def poisson():
 
 
 def fixed():
-    """For gradients fixed in advance; of every node, as if somebody had written it."""
+    """For non-adaptive gradients; of every node, as if somebody had written it."""
     algorithm = algorithms.dp_dsgd(STAR, Cyclic(2, 2))
     losses = PrivacyLosses.of(algorithm, Question(**ASKED))
     stated = losses.by_victim(6.0, adaptive=False)[1]

@@ -16,11 +16,11 @@ from mfdl import algorithms, gossip, trust
 from mfdl.dynamics import Dynamics
 from mfdl.entries import has_few_bits
 from mfdl.factorization.encoders import Banded, Inverse, Toeplitz
-from mfdl.noise import JointNoise, LocalNoise, SpaceTimeNoise
+from mfdl.noise import JointNoise, LocalNoise, SpatioTemporalNoise
 from mfdl.participation import EveryStep, Single
 from mfdl.privacy import exact_arithmetic
 from mfdl.privacy.exact_arithmetic import PRIMES, range_of
-from mfdl.privacy.victim_loss import victim_losses
+from mfdl.privacy.victim_sensitivity import sensitivity_by_victim
 from mfdl.testing import oracles
 
 
@@ -84,7 +84,7 @@ PATH = gossip.from_array(np.array([[0.5, 0.5, 0, 0], [0.5, 0, 0.5, 0], [0, 0.5, 
 def losses(encoder, T, model=None, participation=None, weights=HALF):
     algorithm = algorithms.mf_dsgd(Dynamics(weights, 0.5), EveryStep(T), encoder)
     scheme = participation or Single(T)
-    return victim_losses(algorithm, model or trust.LDP(), victims=[0], participation=scheme)[0], algorithm.noise
+    return sensitivity_by_victim(algorithm, model or trust.LDP(), victims=[0], participation=scheme)[0], algorithm.noise
 
 
 @st.composite
@@ -106,19 +106,19 @@ def test_the_number_of_an_encoder_near_singular_is_that_of_the_noise_it_makes(en
     N = [[Fraction(x) for x in row] for row in noise.inverse.tolist()]
     X = oracles.exact_view_gram([[Fraction(int(s == t)) for s in range(T)] for t in range(T)], N)
     truth = max(X[t][t] for t in range(T))
-    assert truth <= loss.fixed.squared <= truth * Fraction(1 + 1e-5)
-    assert loss.fixed.lower <= truth
+    assert truth <= loss.non_adaptive_sensitivity.squared <= truth * Fraction(1 + 1e-5)
+    assert loss.non_adaptive_sensitivity.lower <= truth
     together, _ = losses(encoder, T, participation=EveryStep(T))
-    assert together.fixed.squared >= oracles.largest_signed_sum(X)
+    assert together.non_adaptive_sensitivity.squared >= oracles.largest_signed_sum(X)
 
 
 def test_a_small_first_step_does_not_cost_an_infinite_loss():
     """C = [[e, 0], [1, 1]]: C^T C has diagonal 1 + e^2 and 1, whatever e is, and all that both steps show is 4."""
     for small in (1e-9, 1e-17, 2.0**-60, 1e-40):
         loss, _ = losses(np.array([[small, 0], [1, 1]]), 2, participation=EveryStep(2))
-        assert_allclose(loss.fixed.squared, 4, rtol=1e-6)
-        assert loss.fixed.bound == "exact"
-        assert loss.adaptive_sensitivity_squared == loss.fixed.squared
+        assert_allclose(loss.non_adaptive_sensitivity.squared, 4, rtol=1e-6)
+        assert loss.non_adaptive_sensitivity.bound == "exact"
+        assert loss.adaptive_sensitivity_squared == loss.non_adaptive_sensitivity.squared
 
 
 @pytest.mark.parametrize(
@@ -137,11 +137,11 @@ def test_infinity_that_is_not_proven_is_called_an_upper_bound(encoder, model):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(exact_arithmetic, "MAX_SIZE", 0)
         loss, _ = losses(encoder, 2, model)
-    assert math.isinf(loss.fixed.squared)
-    assert loss.fixed.bound == "upper"
-    assert loss.fixed.lower == 0
+    assert math.isinf(loss.non_adaptive_sensitivity.squared)
+    assert loss.non_adaptive_sensitivity.bound == "upper"
+    assert loss.non_adaptive_sensitivity.lower == 0
     assert loss.bound == "upper"
-    assert "only an upper bound" in loss.fixed.why
+    assert "only an upper bound" in loss.non_adaptive_sensitivity.why
 
 
 def test_messages_of_a_path_under_an_encoder_near_singular_have_a_bound_at_most():
@@ -151,8 +151,10 @@ def test_messages_of_a_path_under_an_encoder_near_singular_have_a_bound_at_most(
         patch.setattr(exact_arithmetic, "MAX_SIZE", 0)
         for release in ("none", "all"):
             algorithm = algorithms.mf_dsgd(Dynamics(PATH, 0.5), EveryStep(3), encoder)
-            (loss,) = victim_losses(algorithm, trust.PNDP([3]), victims=[0], release=release)
-            assert math.isfinite(loss.fixed.squared) or loss.fixed.bound == "upper"
+            (loss,) = sensitivity_by_victim(algorithm, trust.PNDP([3]), victims=[0], release=release)
+            assert (
+                math.isfinite(loss.non_adaptive_sensitivity.squared) or loss.non_adaptive_sensitivity.bound == "upper"
+            )
 
 
 def test_noise_of_several_columns_and_joint_noise_use_exact_numbers_too():
@@ -162,10 +164,10 @@ def test_noise_of_several_columns_and_joint_noise_use_exact_numbers_too():
     plain = algorithms.dp_dsgd(Dynamics(HALF, 0.5), EveryStep(2))
     for noise in (
         LocalNoise(np.stack([small, small]), 2),
-        SpaceTimeNoise(small, factor, held, 2),
-        SpaceTimeNoise(np.stack([small, small]), factor, held, 2),
+        SpatioTemporalNoise(small, factor, held, 2),
+        SpatioTemporalNoise(np.stack([small, small]), factor, held, 2),
         JointNoise(np.kron(small, np.eye(2)), 2, 2),
     ):
-        (loss,) = victim_losses(dataclasses.replace(plain, noise=noise), trust.SecLDP(), victims=[0])
-        assert math.isfinite(loss.fixed.squared)
-        assert loss.fixed.bound == "exact"
+        (loss,) = sensitivity_by_victim(dataclasses.replace(plain, noise=noise), trust.SecLDP(), victims=[0])
+        assert math.isfinite(loss.non_adaptive_sensitivity.squared)
+        assert loss.non_adaptive_sensitivity.bound == "exact"

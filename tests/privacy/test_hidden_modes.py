@@ -23,7 +23,7 @@ from mfdl.privacy.forms import FORMS
 from mfdl.privacy.forms.hidden_modes import HiddenModes
 from mfdl.privacy.forms.partly_seen import PartlySeen
 from mfdl.privacy.forms.range_and_null_space import NullSpace, Range
-from mfdl.released import Released
+from mfdl.released import ReleasedModel
 from mfdl.testing.oracles import (
     exact_leaks,
     exact_run,
@@ -103,7 +103,7 @@ def test_stated_errors_of_modes_bound_the_true_ones_over_the_rationals():
 
 def exact_released(run, model):
     """The run with what it releases in the place of the final models."""
-    after, weights = [*run.models[1:], run.final], Released(model).of_steps(len(run.models))
+    after, weights = [*run.models[1:], run.final], ReleasedModel(model).of_steps(len(run.models))
     shown = sum(np.array(rows, dtype=object) * Fraction(float(a)) for rows, a in zip(after, weights, strict=True))
     return dataclasses.replace(run, final=shown.tolist())
 

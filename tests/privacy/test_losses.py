@@ -36,7 +36,9 @@ def test_every_statement_is_of_the_same_losses(data, adjacency, noise_std):
     shift = losses.question.record_shift
     assert [g.mu for g in each] == [x.mu(record_shift=shift, noise_std=noise_std) for x in losses.of_victims]
     rows = losses.table()
-    assert [row["sensitivity_squared"] for row in rows] == [x.fixed.squared for x in losses.of_victims]
+    assert [row["sensitivity_squared"] for row in rows] == [
+        x.non_adaptive_sensitivity.squared for x in losses.of_victims
+    ]
     assert all(row["adaptive_sensitivity_squared"] <= losses.worst.squared for row in rows)
     if 0 < losses.worst.squared < math.inf:
         mechanism = calibrate(algorithm, mu=1.0, **how)

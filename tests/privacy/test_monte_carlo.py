@@ -1,4 +1,4 @@
-"""Secret bins by samples: unbiased, in range, covered as often as promised, and what calibrates by them."""
+"""Balls-in-bins by samples: unbiased, in range, covered as often as promised, and what calibrates by them."""
 
 import dataclasses
 import json

@@ -20,7 +20,7 @@ from mfdl.dynamics import Dynamics
 from mfdl.participation import Cyclic
 from mfdl.privacy.forms import noise_of_nodes
 from mfdl.privacy.forms.noise_of_nodes import enclosed, inverse_diagonal, node_noise
-from mfdl.privacy.victim_loss import victim_losses
+from mfdl.privacy.victim_sensitivity import sensitivity_by_victim
 from mfdl.testing import connected_graphs, gossip_matrices
 
 
@@ -118,16 +118,16 @@ def test_who_looks_further_encloses_more_tightly(monkeypatch):
 
 @pytest.mark.parametrize("trust", ["eavesdropper", "ldp"])
 def test_decor_is_accounted_in_parts_as_by_the_whole_matrix(trust, monkeypatch):
-    algorithm = decor(Dynamics(gossip.metropolis_hastings("ring:n=30")), Cyclic(2, 2), sigma_pair=0.7)
+    algorithm = decor(Dynamics(gossip.metropolis_hastings("ring:n=30")), Cyclic(2, 2), sigma_cor=0.7)
     model = mfdl.trust.named(trust)
-    whole = victim_losses(algorithm, model)
+    whole = sensitivity_by_victim(algorithm, model)
     monkeypatch.setattr(noise_of_nodes, "DENSE_ROWS", 5)
-    for found, wanted in zip(victim_losses(algorithm, model), whole, strict=True):
+    for found, wanted in zip(sensitivity_by_victim(algorithm, model), whole, strict=True):
         assert found.bound == wanted.bound == "exact"
         assert_allclose(found.sensitivity_squared, wanted.sensitivity_squared, rtol=1e-8)
         assert found.sensitivity_squared >= wanted.sensitivity_squared * (1 - 1e-9)
-    silent = decor(Dynamics(gossip.metropolis_hastings("ring:n=30")), Cyclic(2, 2), sigma_local=0.0)
-    assert np.isinf([loss.sensitivity_squared for loss in victim_losses(silent, model)]).all()
+    silent = decor(Dynamics(gossip.metropolis_hastings("ring:n=30")), Cyclic(2, 2), sigma_ldp=0.0)
+    assert np.isinf([loss.sensitivity_squared for loss in sensitivity_by_victim(silent, model)]).all()
 
 
 def test_memory_grows_with_the_edges(monkeypatch):

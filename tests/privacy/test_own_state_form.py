@@ -25,7 +25,7 @@ from mfdl.privacy.forms import node_recursions as recursions_form
 from mfdl.privacy.forms import view_grams
 from mfdl.privacy.forms.known_states import own_state_grams
 from mfdl.privacy.forms.node_recursions import recursions
-from mfdl.privacy.victim_loss import victim_losses
+from mfdl.privacy.victim_sensitivity import sensitivity_by_victim
 from mfdl.testing.oracles import clear_rank, exact_run, exact_view, exact_view_gram, of_node, pinv_gram, to_float
 from mfdl.testing.strategies import gossip_matrices
 from mfdl.trust import TrustModel
@@ -137,7 +137,7 @@ def test_states_are_what_is_known_and_own_gradients(case, kind, data):
     if kind == "zip":
         view = model.view(one, 0, release="none")
     else:
-        build = {"decor": lambda d, p: algorithms.decor(d, p, sigma_local=0.0), "dp": algorithms.dp_dsgd}[kind]
+        build = {"decor": lambda d, p: algorithms.decor(d, p, sigma_ldp=0.0), "dp": algorithms.dp_dsgd}[kind]
         one = build(one.dynamics, EveryStep(T))
         known = data.draw(st.lists(st.booleans(), min_size=(c := one.noise.columns_per_step), max_size=c))
         seen = data.draw(st.lists(st.booleans(), min_size=n, max_size=n))
@@ -369,7 +369,7 @@ def test_users_get_a_number_and_records_a_reason(model):
         InvalidInput, match=r"own earlier gradients.*is unit='user' with EveryStep\(3\) and release='none'"
     ):
         calibrate(record, release="none", **common)
-    for loss in victim_losses(record, model, release="none"):
+    for loss in sensitivity_by_victim(record, model, release="none"):
         assert not loss.adaptive
         assert loss.sensitivity_squared <= 18 * (1 + 1e-6) < loss.adaptive_sensitivity_squared == math.inf
     if hidden:
@@ -475,6 +475,6 @@ def test_with_one_step_per_record_the_claim_is_false():
     assert found - 10 * error > total_variation(2 / nu)
     # with equal or opposite signs of (1, +-2): energy 20 or 4, half of the time each
     assert found == pytest.approx((total_variation(math.sqrt(20) / nu) + total_variation(2 / nu)) / 2, abs=0.03)
-    assert [x.adaptive_sensitivity_squared for x in victim_losses(one, trust.SecLDP(), release="none")] == [
+    assert [x.adaptive_sensitivity_squared for x in sensitivity_by_victim(one, trust.SecLDP(), release="none")] == [
         math.inf
     ] * 2

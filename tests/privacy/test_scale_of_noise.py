@@ -16,13 +16,13 @@ from mfdl.algorithms.dsgd import decentralized
 from mfdl.check import LARGEST
 from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput
-from mfdl.noise import IndependentNoise, JointNoise, LocalNoise, SpaceTimeNoise, StepNoise, ZeroNoise
+from mfdl.noise import IndependentNoise, JointNoise, LocalNoise, SpatioTemporalNoise, StepNoise, ZeroNoise
 from mfdl.noise_scale import calibrate
 from mfdl.participation import Cyclic, EveryStep, Single
 from mfdl.privacy.forms import view_grams
 from mfdl.privacy.forms.whitening import whiten
 from mfdl.privacy.gram_sensitivity import sensitivity_of_gram
-from mfdl.privacy.victim_loss import victim_losses
+from mfdl.privacy.victim_sensitivity import sensitivity_by_victim
 from mfdl.testing.oracles import exact_leaks, exact_view_gram, rational
 from mfdl.testing.strategies import (
     CHEAP_NAMES,
@@ -44,8 +44,8 @@ def louder(noise, factor):
         return noise
     if isinstance(noise, StepNoise):
         return StepNoise(noise.factor * factor, noise.holders(), T, n)
-    if isinstance(noise, SpaceTimeNoise):
-        return SpaceTimeNoise(noise.encoder, noise.factor * factor, noise.holders(), n)
+    if isinstance(noise, SpatioTemporalNoise):
+        return SpatioTemporalNoise(noise.encoder, noise.factor * factor, noise.holders(), n)
     if isinstance(noise, JointNoise):
         return JointNoise(noise.encoder.array / factor, T, n)
     encoder = np.eye(T) if isinstance(noise, IndependentNoise) else noise.encoder.dense()
@@ -60,9 +60,9 @@ def test_every_loss_follows_the_scale_of_the_noise(data, exponent):
     model = data.draw(trust_models(one))
     factor = 2.0**exponent
     other = dataclasses.replace(one, noise=louder(one.noise, factor))
-    for plain, scaled in zip(victim_losses(one, model), victim_losses(other, model), strict=True):
+    for plain, scaled in zip(sensitivity_by_victim(one, model), sensitivity_by_victim(other, model), strict=True):
         # `plain` is an upper bound too: its own slack is what the scaled one may lack
-        assert scaled.sensitivity_squared * factor**2 >= plain.fixed.lower * (1 - 1e-9)
+        assert scaled.sensitivity_squared * factor**2 >= plain.non_adaptive_sensitivity.lower * (1 - 1e-9)
         if math.isinf(plain.sensitivity_squared) and plain.bound == "exact":
             assert math.isinf(scaled.sensitivity_squared)
 
@@ -95,10 +95,10 @@ CYCLE = np.array([[1.0, 0, 0, -1], [-1, 1, 0, 0], [0, -1, 1, 0], [0, 0, -1, 1]])
 @pytest.mark.parametrize("factor", [1.0, 1e8, 1e13, 1e15, 1e30, 1e59])
 def test_pairwise_noise_of_any_size_protects_nothing(factor):
     """It cancels in the sum of all injections."""
-    over_time = SpaceTimeNoise(np.eye(4), factor * CYCLE, np.ones((4, 4), dtype=bool), 4)
+    over_time = SpatioTemporalNoise(np.eye(4), factor * CYCLE, np.ones((4, 4), dtype=bool), 4)
     for noise in (over_time, StepNoise(factor * CYCLE, sp.csr_array(np.ones((4, 4), dtype=bool)), 4, 4)):
         one = decentralized("pairs", RING, Cyclic(2, 2), noise)
-        assert all(math.isinf(loss.sensitivity_squared) for loss in victim_losses(one, trust.SecLDP()))
+        assert all(math.isinf(loss.sensitivity_squared) for loss in sensitivity_by_victim(one, trust.SecLDP()))
         with pytest.raises(InvalidInput, match="infinite loss under trust model 'eavesdropper'"):
             calibrate(one, trust=trust.SecLDP(), adjacency="zero-out", clip_norm=1.0, mu=1.0)
 
@@ -106,10 +106,12 @@ def test_pairwise_noise_of_any_size_protects_nothing(factor):
 @pytest.mark.parametrize("pair", [1.0, 1e6, 1e10, 1e13, 1e14, 1e15, 1e16, 1e30, 1e59])
 def test_pairwise_noise_never_hides_how_little_is_private(pair):
     """A record moves the mean of the injections by 1 / 4, whose noise is private alone, of std 1 / 2: 1 / 4 a step."""
-    one = algorithms.decor(RING, Cyclic(2, 2), sigma_local=1.0, sigma_pair=pair)
-    for loss in victim_losses(one, trust.SecLDP()):
+    one = algorithms.decor(RING, Cyclic(2, 2), sigma_ldp=1.0, sigma_cor=pair)
+    for loss in sensitivity_by_victim(one, trust.SecLDP()):
         assert loss.sensitivity_squared >= 0.5 * (1 - 1e-12)
-        assert loss.fixed.lower <= 0.5 * (1 + 1e-12) + 1 / pair**2  # infinite is a bound here, not the value
+        assert (
+            loss.non_adaptive_sensitivity.lower <= 0.5 * (1 + 1e-12) + 1 / pair**2
+        )  # infinite is a bound here, not the value
 
 
 @pytest.mark.parametrize("beyond", [10 * LARGEST, 1e154, 1e300])
@@ -118,15 +120,15 @@ def test_arrays_whose_squares_leave_the_floats_are_refused(beyond):
     for make in (
         lambda: LocalNoise(C * beyond, 4),
         lambda: LocalNoise(C / beyond, 4),
-        lambda: SpaceTimeNoise(C / beyond, np.eye(4), everybody, 4),
-        lambda: SpaceTimeNoise(np.stack([C, C, C, C / beyond]), np.eye(4), everybody, 4),
+        lambda: SpatioTemporalNoise(C / beyond, np.eye(4), everybody, 4),
+        lambda: SpatioTemporalNoise(np.stack([C, C, C, C / beyond]), np.eye(4), everybody, 4),
         lambda: JointNoise(np.eye(16) / beyond, 4, 4),
     ):
         with pytest.raises(InvalidInput, match="encoder must have a diagonal of at least 1e-60 and entries of at most"):
             make()
     for make in (
         lambda: StepNoise(np.eye(4) * beyond, sp.csr_array(everybody), 4, 4),
-        lambda: SpaceTimeNoise(C, np.eye(4) * beyond, everybody, 4),
+        lambda: SpatioTemporalNoise(C, np.eye(4) * beyond, everybody, 4),
     ):
         with pytest.raises(InvalidInput, match="factor must hold finite numbers, 0 or of size 1e-60 to 1e\\+60"):
             make()
@@ -144,7 +146,7 @@ def test_a_view_that_float64_cannot_square_has_no_finite_loss(scale):
 
 def test_a_singular_shared_encoder_is_named_as_the_reason():
     C = np.eye(128) + 3 * np.eye(128, k=-1)  # more steps than are inverted exactly
-    for noise in (LocalNoise(C, 2), SpaceTimeNoise(C, np.eye(2), np.eye(2, dtype=bool), 2)):
+    for noise in (LocalNoise(C, 2), SpatioTemporalNoise(C, np.eye(2), np.eye(2, dtype=bool), 2)):
         one = decentralized("singular", Dynamics(gossip.metropolis_hastings("path:n=2")), Cyclic(2, 64), noise)
         with pytest.raises(InvalidInput, match="its encoder is singular to working precision"):
             calibrate(one, trust=trust.SecLDP(), adjacency="zero-out", clip_norm=1.0, mu=1.0)
@@ -178,9 +180,9 @@ def test_pairwise_noise_of_many_sizes_is_no_private_noise(pairs, private):
     F[:, len(pairs) :] = private * np.eye(n)
     holders = np.ones((F.shape[1], n), dtype=bool)
     dynamics = Dynamics(gossip.metropolis_hastings(f"path:n={n}"))
-    for noise in (StepNoise(F, sp.csr_array(holders), 2, n), SpaceTimeNoise(np.eye(2), F, holders, n)):
+    for noise in (StepNoise(F, sp.csr_array(holders), 2, n), SpatioTemporalNoise(np.eye(2), F, holders, n)):
         one = decentralized("pairs", dynamics, Cyclic(1, 2), noise)
-        for loss in victim_losses(one, trust.SecLDP()):
+        for loss in sensitivity_by_victim(one, trust.SecLDP()):
             least = math.inf if private == 0 else 1 / (n * private**2)
             assert loss.sensitivity_squared >= least * (1 - 1e-9)
 
@@ -190,7 +192,7 @@ def test_pairwise_noise_of_many_sizes_is_no_private_noise(pairs, private):
 def test_noise_that_cancels_leaves_no_residue_to_count(graph, rate):
     """Zip-DL's noise cancels in the average; what rounding leaves of it, 1e-17, hides nothing."""
     one = algorithms.zip_dl(Dynamics(gossip.metropolis_hastings(graph), rate), Single(3))
-    losses = victim_losses(one, trust.ReleasedOnly(), release="average")
+    losses = sensitivity_by_victim(one, trust.ReleasedOnly(), release="average")
     assert all(math.isinf(loss.sensitivity_squared) for loss in losses)
 
 
@@ -214,9 +216,9 @@ def test_released_models_that_nearly_agree_are_bounded_on_both_sides(exponent):
     e = 2.0**-exponent
     W = np.array([[0.5, 0.5, 0], [0.5, 0.5 - e, e], [0, e, 1 - e]])
     one = algorithms.dp_dsgd(Dynamics(gossip.from_array(W), 0.5), EveryStep(1))
-    for loss in victim_losses(one, trust.ReleasedOnly(), release="all"):
-        assert loss.fixed.lower <= 1 <= loss.fixed.squared
-        assert not loss.fixed.exact or loss.fixed.squared <= 1 + 1e-5
+    for loss in sensitivity_by_victim(one, trust.ReleasedOnly(), release="all"):
+        assert loss.non_adaptive_sensitivity.lower <= 1 <= loss.non_adaptive_sensitivity.squared
+        assert not loss.non_adaptive_sensitivity.exact or loss.non_adaptive_sensitivity.squared <= 1 + 1e-5
 
 
 def test_faint_noise_that_is_taken_for_none_gives_a_bound_and_no_value():
@@ -228,5 +230,5 @@ def test_faint_noise_that_is_taken_for_none_gives_a_bound_and_no_value():
     F[:, 4:] = 0.01 * np.eye(n)
     noise = StepNoise(F, sp.csr_array(np.ones((9, n), dtype=bool)), 1, n)
     one = decentralized("pairs", Dynamics(gossip.metropolis_hastings("path:n=5")), Cyclic(1, 1), noise)
-    for loss in victim_losses(one, trust.SecLDP()):
-        assert loss.fixed.lower <= 2e3 * (1 + 1e-6) <= loss.fixed.squared
+    for loss in sensitivity_by_victim(one, trust.SecLDP()):
+        assert loss.non_adaptive_sensitivity.lower <= 2e3 * (1 + 1e-6) <= loss.non_adaptive_sensitivity.squared

@@ -20,11 +20,11 @@ from mfdl.algorithms import from_maps
 from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput
 from mfdl.noise import StepNoise
-from mfdl.privacy import exact_arithmetic, victim_loss
+from mfdl.privacy import exact_arithmetic, victim_sensitivity
 from mfdl.privacy.adaptive import is_adaptive
 from mfdl.privacy.forms import INJECTIONS, view_grams
 from mfdl.privacy.gram_sensitivity import sensitivities
-from mfdl.privacy.victim_loss import victim_losses
+from mfdl.privacy.victim_sensitivity import sensitivity_by_victim
 from mfdl.testing import oracles
 from mfdl.testing.strategies import user_algorithms
 from mfdl.trust import TrustModel
@@ -36,7 +36,7 @@ HALF = gossip.from_array(np.full((2, 2), 0.5))
 
 
 def loss_of(algorithm, model, victim, **options):
-    (loss,) = victim_losses(algorithm, model, victims=[victim], **options)
+    (loss,) = sensitivity_by_victim(algorithm, model, victims=[victim], **options)
     return loss
 
 
@@ -131,7 +131,7 @@ def test_rows_that_nearly_agree_show_their_difference(last_bits, weight, more_st
 
 
 def test_a_message_that_is_seen_though_never_sent_counts_in_every_number():
-    """Shift reduction must not drop it: the adaptive number is never below the one for fixed gradients."""
+    """Shift reduction must not drop it: the adaptive number is never below the one for non-adaptive gradients."""
     apart = gossip.from_array([[0.5, 0.5, 0], [0.5, 0.5, 0], [0, 0, 1]])
     one = algorithms.dp_dsgd(Dynamics(apart, 0.5), EveryStep(2))
     one = dataclasses.replace(one, transmitted=np.array([True, True, False]))
@@ -149,7 +149,7 @@ def test_no_trust_model_is_above_ldp(one, data):
     local = loss_of(one, trust.LDP(), victim).sensitivity_squared
     others = tuple(u for u in range(one.num_nodes) if u != victim)
     for model in (trust.FullCollusion(), trust.SecLDP(), trust.SecLDP(others), trust.ReleasedOnly()):
-        loss = loss_of(one, model, victim).fixed
+        loss = loss_of(one, model, victim).non_adaptive_sensitivity
         lower = loss.lower if math.isfinite(loss.lower) or loss.exact else 0.0  # infinite as a bound says nothing
         assert lower <= local * (1 + 1e-9)
 
@@ -174,7 +174,7 @@ def test_a_subclass_that_looks_at_the_victim_is_asked_for_each():
             return dataclasses.replace(own, known_noise=np.full_like(own.known_noise, victim == 2))
 
     one = algorithms.dp_dsgd(Dynamics(THIRDS), EveryStep(2))
-    found = [loss.sensitivity_squared for loss in victim_losses(one, Insider())]
+    found = [loss.sensitivity_squared for loss in sensitivity_by_victim(one, Insider())]
     assert found[:2] == pytest.approx([2, 2])
     assert found[2] == math.inf
 
@@ -256,9 +256,11 @@ def test_injections_seen_bound_every_view(one, data):
     N = one.noise.matmat(np.eye(one.noise.shape[1])) * ~parts.ravel()
     (gram,) = view_grams(View(np.eye(len(N)), N, num_nodes=one.num_nodes), [victim])
     (bound,) = sensitivities([gram], one.participation, nodes=[victim], method="certified")
-    assert loss.fixed.lower <= bound.squared * (1 + 1e-9) or not math.isfinite(loss.fixed.lower)
+    assert loss.non_adaptive_sensitivity.lower <= bound.squared * (1 + 1e-9) or not math.isfinite(
+        loss.non_adaptive_sensitivity.lower
+    )
     assert loss.adaptive_sensitivity_squared <= bound.squared * (1 + 1e-6)  # rounding of cancelled entries included
-    assert loss.adaptive_by in (*victim_loss.ADAPTIVE_BY, INJECTIONS)
+    assert loss.adaptive_by in (*victim_sensitivity.ADAPTIVE_BY, INJECTIONS)
 
 
 def test_noise_that_enters_elsewhere_is_not_bounded_so():

@@ -18,7 +18,7 @@ from mfdl.algorithms.dsgd import decentralized
 from mfdl.dynamics import Dynamics
 from mfdl.errors import UnsupportedMechanism
 from mfdl.factorization.encoders import Dense
-from mfdl.noise import JointNoise, SpaceTimeNoise
+from mfdl.noise import JointNoise, SpatioTemporalNoise
 from mfdl.participation import Cyclic, EveryStep
 from mfdl.privacy.forms import view_gram, view_grams
 from mfdl.privacy.forms.separable import encoder_gram, inverse_factor
@@ -50,7 +50,7 @@ def noises(draw, num_nodes, kinds=KINDS, max_steps=3, *, columns=None):
     more = draw(st.lists(st.booleans(), min_size=n * m, max_size=n * m))
     held = (F.T != 0) | np.array(more).reshape(m, n)
     C = np.stack([draw(integer_encoders(size=T, largest=3)) for _ in range(1 if kind == "shared" else m)])
-    return SpaceTimeNoise(C[0] if kind == "shared" else C, F, held, n)
+    return SpatioTemporalNoise(C[0] if kind == "shared" else C, F, held, n)
 
 
 def algorithm_with(noise, gossip_matrix=None, **dynamics):
@@ -193,8 +193,8 @@ def test_columns_known_in_some_steps_only():
     C, F = np.array([[1.0, 0.0], [-0.5, 2.0]]), rng.integers(-3, 4, (2, 4)).astype(float)
     known = np.array([[True, False, False, False], [False, False, True, False]])
     for noise in (
-        SpaceTimeNoise(C, F, np.ones((4, 2), dtype=bool), 2),
-        SpaceTimeNoise(np.stack([C, 2 * C, np.eye(2), C.T * np.eye(2)]), F, np.ones((4, 2), dtype=bool), 2),
+        SpatioTemporalNoise(C, F, np.ones((4, 2), dtype=bool), 2),
+        SpatioTemporalNoise(np.stack([C, 2 * C, np.eye(2), C.T * np.eye(2)]), F, np.ones((4, 2), dtype=bool), 2),
     ):
         model = trust.TrustModel.from_masks(seen=np.ones(2, dtype=bool), known_noise=known, release="none")
         gram = view_gram(algorithm_with(noise), model, 0)
@@ -206,7 +206,7 @@ def test_columns_known_in_some_steps_only():
 def test_a_view_without_a_form_that_is_too_large_is_refused():
     T, n = 150, 80
     F = np.ones((n, n + 1))
-    noise = SpaceTimeNoise(np.stack([np.eye(T)] * (n + 1)), F, np.ones((n + 1, n), dtype=bool), n)
+    noise = SpatioTemporalNoise(np.stack([np.eye(T)] * (n + 1)), F, np.ones((n + 1, n), dtype=bool), n)
     with pytest.raises(UnsupportedMechanism, match="no structured form"):
         view_gram(algorithm_with(noise), trust.SecLDP(), 0)
 
@@ -267,7 +267,7 @@ def test_an_inverse_that_is_off_is_paid_for_column_by_column(monkeypatch):
 
 def of_one_step(scales, F):
     """T = 1 and C_k = scales[k], held by all."""
-    return SpaceTimeNoise(np.reshape(scales, (-1, 1, 1)), F, np.ones(F.T.shape, dtype=bool), len(F))
+    return SpatioTemporalNoise(np.reshape(scales, (-1, 1, 1)), F, np.ones(F.T.shape, dtype=bool), len(F))
 
 
 def weighted(inverse_factor, scales):
@@ -288,8 +288,8 @@ def test_the_noise_injected_may_protect_less_than_its_encoder_says(kind):
     C = np.array([[1.0, 0, 0, 0], [-0.5, 2, 0, 0], [0.25, 1, 0.5, 0], [1, -1, 0.5, 1]])
     everybody, F = np.ones((n, n), dtype=bool), np.array([[1.0, 0.5], [-0.5, 1.0]])
     noise = {
-        "shared": SpaceTimeNoise(C[:2, :2], F, everybody, n),
-        "per column": SpaceTimeNoise(np.stack([C[:2, :2], C[2:, 2:]]), F, everybody, n),
+        "shared": SpatioTemporalNoise(C[:2, :2], F, everybody, n),
+        "per column": SpatioTemporalNoise(np.stack([C[:2, :2], C[2:, 2:]]), F, everybody, n),
         "joint": JointNoise(C, T, n),
     }[kind]
     noise.inverse.setflags(write=True)  # which nobody does by mistake
@@ -303,8 +303,8 @@ def test_the_noise_injected_may_protect_less_than_its_encoder_says(kind):
 def test_errors_of_one_encoder_hold_both_roundings():
     """The errors of a time (x) space Gram are at least those of either half."""
     C, F = np.array([[1.0, 0.0], [0.3, 0.7]]), np.array([[1.0, 0.1], [0.1, 0.01001]])
-    gram = view_gram(algorithm_with(SpaceTimeNoise(C, F, np.ones((2, 2), dtype=bool), 2)), trust.SecLDP(), 0)
-    noise = SpaceTimeNoise(C, F, np.ones((2, 2), dtype=bool), 2)
+    gram = view_gram(algorithm_with(SpatioTemporalNoise(C, F, np.ones((2, 2), dtype=bool), 2)), trust.SecLDP(), 0)
+    noise = SpatioTemporalNoise(C, F, np.ones((2, 2), dtype=bool), 2)
     half, price = encoder_gram(noise.encoder), gram.values[0, 0] / (C.T @ C)[0, 0]
     assert (gram.errors >= price * half.errors).all()
     truth = sum(row[0] ** 2 for row in inverse(rational(F)))  # [(F F^T)^-1]_00
@@ -312,6 +312,8 @@ def test_errors_of_one_encoder_hold_both_roundings():
     assert gram.errors[0, 0] >= float(off) * (C.T @ C)[0, 0]
     assert gram.inflation == half.inflation > 1
     cancelling = np.array([[1.0, 0.0, 0.0], [1.0, 1.0, 0.0], [1.0, -1.0, 1.0]])  # columns 0 and 1 are orthogonal
-    gram = view_gram(algorithm_with(SpaceTimeNoise(cancelling, np.eye(2), np.eye(2, dtype=bool), 2)), trust.LDP(), 0)
+    gram = view_gram(
+        algorithm_with(SpatioTemporalNoise(cancelling, np.eye(2), np.eye(2, dtype=bool), 2)), trust.LDP(), 0
+    )
     assert gram.values[0, 1] == 0
     assert gram.errors[0, 1] >= encoder_gram(Dense(cancelling)).errors[0, 1] > 0

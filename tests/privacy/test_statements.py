@@ -21,7 +21,7 @@ from mfdl.noise import NoiseOperator, StepNoise
 from mfdl.privacy.curves import Gaussian
 from mfdl.privacy.losses import PrivacyLosses
 from mfdl.privacy.questions import Fingerprint, Question
-from mfdl.privacy.victim_loss import victim_losses
+from mfdl.privacy.victim_sensitivity import sensitivity_by_victim
 from mfdl.testing.strategies import linear_algorithms, trust_models
 from mfdl.trust import TrustModel
 
@@ -44,7 +44,7 @@ def test_patterns_that_read_alike_are_not_alike():
         dataclasses.replace(made, algorithm=many)
     with pytest.raises(InvalidInput, match="for another"):
         dataclasses.replace(made, guarantee=mfdl.with_noise(many, **GIVEN, noise_std=made.noise_std).guarantee)
-    losses = victim_losses(few, trust.LDP(), participation=explicit([0]))
+    losses = sensitivity_by_victim(few, trust.LDP(), participation=explicit([0]))
     with pytest.raises(InvalidInput, match="for another participation"):
         stated(few, losses, participation=explicit([0, 1, 2]))
 
@@ -121,13 +121,13 @@ def test_constants_of_single_steps_are_stated_by_the_smallest():
     )
     assert "Lipschitz with constant 0.5" in repr(pairs)
     both = (*all_one.of_victims[:2], *all_half.of_victims[2:])
-    assert PrivacyLosses.of_victim_losses(algorithm, question, both).rests_on == 0.5
+    assert PrivacyLosses.of_victim_sensitivities(algorithm, question, both).rests_on == 0.5
 
 
 def test_a_mechanism_needs_the_guarantee_of_everybody_for_adaptive_gradients():
     one = algorithms.dp_dsgd(DYN, EveryStep(4))
     made = mfdl.with_noise(one, trust=trust.PNDP([0]), adjacency="zero-out", clip_norm=1.0, noise_std=1.0)
-    losses = victim_losses(one, trust.PNDP([0]))
+    losses = sensitivity_by_victim(one, trust.PNDP([0]))
     for adaptive in (True, False):
         last = stated(one, losses, model=trust.PNDP([0]), adaptive=adaptive)[-1]
         with pytest.raises(InvalidInput, match="needs the adaptive guarantee of every node"):
@@ -199,7 +199,7 @@ def test_what_is_released_to_any_victim_s_attacker_is_stated():
             return (trust.SecLDP() if victim == 0 else trust.Central()).knowledge(algorithm, victim)
 
     one = algorithms.dp_dsgd(DYN, EveryStep(2))
-    assert {loss.release for loss in victim_losses(one, Mixed())} == {"not applicable", "all"}
+    assert {loss.release for loss in sensitivity_by_victim(one, Mixed())} == {"not applicable", "all"}
     made = mfdl.account(one, trust=Mixed(), adjacency="zero-out", clip_norm=1.0, noise_std=1.0)
     assert made.release == "all"
 
@@ -213,7 +213,7 @@ def stated(algorithm, losses, *, model=GIVEN["trust"], **options):
 
 def test_losses_of_another_question_are_refused():
     one = algorithms.dp_dsgd(DYN, EveryStep(4))
-    losses = victim_losses(one, trust.PNDP([0]), release="none")
+    losses = sensitivity_by_victim(one, trust.PNDP([0]), release="none")
     assert len(stated(one, losses, model=trust.PNDP([0]))) == 3
     for changes, word in (
         ({"model": trust.PNDP([1])}, "trust model"),
@@ -227,8 +227,11 @@ def test_losses_of_another_question_are_refused():
     other = algorithms.anti_pgd(DYN, EveryStep(4))
     with pytest.raises(InvalidInput, match="for another algorithm"):
         stated(other, losses, model=trust.PNDP([0]))
-    for edited in (dataclasses.replace(losses[0]), dataclasses.replace(losses[0], trained=losses[-1].fixed)):
-        with pytest.raises(InvalidInput, match="victim_losses"):
+    for edited in (
+        dataclasses.replace(losses[0]),
+        dataclasses.replace(losses[0], adaptive_sensitivity=losses[-1].non_adaptive_sensitivity),
+    ):
+        with pytest.raises(InvalidInput, match="sensitivity_by_victim"):
             stated(one, [edited], model=trust.PNDP([0]))
 
 
@@ -248,7 +251,7 @@ def test_losses_stay_with_their_question_and_speak_of_whom_they_are():
     with pytest.raises(InvalidInput, match="another algorithm"):
         dataclasses.replace(everybody, algorithm=algorithms.anti_pgd(DYN, each))
     with pytest.raises(InvalidInput, match="at least one victim"):
-        PrivacyLosses.of_victim_losses(one, question, ())
+        PrivacyLosses.of_victim_sensitivities(one, question, ())
 
 
 # ---- files -----------------------------------------------------------------------------------------------------------
@@ -365,7 +368,7 @@ def test_a_number_that_is_infinite_names_the_victim():
 
 
 def test_shift_reduction_is_named():
-    (loss,) = victim_losses(HIDDEN, trust.PNDP([0]), victims=[2], lipschitz=0.5, release="none")
+    (loss,) = sensitivity_by_victim(HIDDEN, trust.PNDP([0]), victims=[2], lipschitz=0.5, release="none")
     assert "this is what shift reduction gives" in loss.explanation()
     assert "A smaller constant gives a smaller one" in loss.explanation()
 
@@ -373,14 +376,14 @@ def test_shift_reduction_is_named():
 def test_the_worst_of_several_attackers_is_explained():
     C = np.tril(np.random.default_rng(0).normal(size=(4, 4)), -1) + np.eye(4)
     one = algorithms.mf_dsgd(Dynamics(gossip.metropolis_hastings("path:n=3"), 0.5), EveryStep(4), C)
-    for loss in victim_losses(one, trust.AnyReceiver(), method="certified"):
+    for loss in sensitivity_by_victim(one, trust.AnyReceiver(), method="certified"):
         assert bool(loss.explanation()) == (loss.adaptive_bound != "exact")
 
 
 def test_every_loss_that_is_no_exact_number_is_explained():
     for one in (HIDDEN, TRACKING, FOUR_ROUNDS, algorithms.zip_dl(DYN, EveryStep(2))):
         for model in (trust.LDP(), trust.PNDP([0]), trust.SecLDP((1,)), trust.Central(), trust.ReleasedOnly()):
-            for loss in victim_losses(one, model):
+            for loss in sensitivity_by_victim(one, model):
                 exact = loss.adaptive_bound == "exact" and math.isfinite(loss.adaptive_sensitivity_squared)
                 assert bool(loss.explanation()) != exact
                 fixed = loss.explanation(adaptive=False)

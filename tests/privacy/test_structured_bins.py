@@ -1,4 +1,4 @@
-"""What secret bins see of encoders with structure: never below the dense M, equal where no signs are lost, at any T."""
+"""What balls-in-bins sees of structured encoders: never below the dense M, equal where no signs are lost, at any T."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from mfdl.noise.stream import NoiseStream
 from mfdl.participation import Cyclic, EveryStep, MinSeparation, OncePerEpoch, Single
 from mfdl.privacy.forms.separable import encoder_gram
 from mfdl.privacy.gram_sensitivity import sensitivity_of_gram
-from mfdl.privacy.victim_loss import victim_losses
+from mfdl.privacy.victim_sensitivity import sensitivity_by_victim
 from mfdl.testing import participations
 from mfdl.testing.oracles import largest_over_patterns, largest_signed_sum
 from mfdl.testing.strategies import ALL_SCHEMES
@@ -72,11 +72,14 @@ def test_losses_are_those_of_the_same_encoder_written_out(case, data):
     encoder, scheme = case
     model = data.draw(st.sampled_from([trust.LDP(), trust.PNDP([0]), trust.SecLDP(), trust.Central()]))
     by_structure, by_array = (
-        victim_losses(algorithms.mf_dsgd(RING, scheme, C), model, unit="record")
+        sensitivity_by_victim(algorithms.mf_dsgd(RING, scheme, C), model, unit="record")
         for C in (encoder, np.tril(encoder.dense()))
     )
     for one, other in zip(by_structure, by_array, strict=True):
-        for mine, its in ((one.fixed, other.fixed), (one.trained, other.trained)):
+        for mine, its in (
+            (one.non_adaptive_sensitivity, other.non_adaptive_sensitivity),
+            (one.adaptive_sensitivity, other.adaptive_sensitivity),
+        ):
             if math.isinf(its.squared) or math.isinf(mine.squared):
                 assert mine.squared == its.squared
             else:
@@ -92,9 +95,9 @@ def test_noise_on_many_nodes_weighs_the_encoder(kind):
     holders[4, :2] = True
     made = []
     for C in (encoder, np.tril(encoder.dense())):
-        noise = mfdl.noise.SpaceTimeNoise(C, F, holders, 4)
+        noise = mfdl.noise.SpatioTemporalNoise(C, F, holders, 4)
         algorithm = decentralized("mine", RING, scheme, noise)
-        made.append([loss.sensitivity_squared for loss in victim_losses(algorithm, trust.SecLDP())])
+        made.append([loss.sensitivity_squared for loss in sensitivity_by_victim(algorithm, trust.SecLDP())])
     assert_allclose(*made, rtol=1e-6)
 
 
@@ -134,17 +137,17 @@ def test_what_takes_an_array_over_too_many_steps_is_refused(monkeypatch):
     algorithm = algorithms.mf_dsgd(RING, EveryStep(12), inverse)
     with pytest.raises(UnsupportedMechanism, match="array of T x T, which is limited to 8 steps, got 12"):
         algorithm.noise.written  # noqa: B018
-    assert victim_losses(algorithm, trust.LDP())[0].sensitivity_squared > 12
+    assert sensitivity_by_victim(algorithm, trust.LDP())[0].sensitivity_squared > 12
     with pytest.raises(UnsupportedMechanism, match=r"limited to 8 steps, got 12.*under LDP"):
-        victim_losses(algorithm, trust.PNDP([0]))
+        sensitivity_by_victim(algorithm, trust.PNDP([0]))
 
 
 def test_an_encoder_that_float64_cannot_undo_is_no_guarantee():
     """C = 1 + 3 S has an inverse of size 3^T: rounding of the noise outgrows the base noise."""
     algorithm = algorithms.mf_dsgd(RING, EveryStep(60), Toeplitz([1.0, 3.0], 60))
-    loss = victim_losses(algorithm, trust.LDP())[0]
+    loss = sensitivity_by_victim(algorithm, trust.LDP())[0]
     assert loss.sensitivity_squared == math.inf
-    assert "singular to working precision" in loss.fixed.why
+    assert "singular to working precision" in loss.non_adaptive_sensitivity.why
 
 
 class Units:
@@ -172,11 +175,18 @@ def test_buffers_that_cancel_are_no_less_than_the_noise_that_is_streamed(size, a
 def test_no_view_takes_the_array_of_an_encoder_for_noise_that_rounding_has_changed(model):
     """Buffers of 4e12 that cancel: what is streamed is not C^-1 Z, whoever sees how much of it."""
     encoder = Buffered([4e12, -4e12 * (1 - 1e-12)], [1.0, 1.0], 16)
-    losses = victim_losses(algorithms.mf_dsgd(RING, Single(16), encoder), model, unit="record")
-    seen = [loss for loss in losses if loss.fixed.squared > 0]
+    losses = sensitivity_by_victim(algorithms.mf_dsgd(RING, Single(16), encoder), model, unit="record")
+    seen = [loss for loss in losses if loss.non_adaptive_sensitivity.squared > 0]
     assert seen
-    assert all(math.isinf(loss.fixed.squared) and math.isinf(loss.trained.squared) for loss in seen)
-    assert all("singular to working precision" in loss.fixed.why or "knows" in loss.fixed.why for loss in seen)
+    assert all(
+        math.isinf(loss.non_adaptive_sensitivity.squared) and math.isinf(loss.adaptive_sensitivity.squared)
+        for loss in seen
+    )
+    assert all(
+        "singular to working precision" in loss.non_adaptive_sensitivity.why
+        or "knows" in loss.non_adaptive_sensitivity.why
+        for loss in seen
+    )
 
 
 def test_shift_reduction_allows_for_rounding_of_the_noise():
@@ -185,7 +195,9 @@ def test_shift_reduction_allows_for_rounding_of_the_noise():
     def loss(size):
         encoder = Buffered([size, -size + 0.1], [0.5, 0.5], 8)
         algorithm = algorithms.mf_dsgd(RING, Single(8), encoder)
-        return victim_losses(algorithm, trust.PNDP([0]), lipschitz=1.0, victims=[2])[0].trained.squared
+        return sensitivity_by_victim(algorithm, trust.PNDP([0]), lipschitz=1.0, victims=[2])[
+            0
+        ].adaptive_sensitivity.squared
 
     small, large = loss(1.0), loss(1e11)
     assert small * 1.001 < large < small * 2

@@ -21,7 +21,7 @@ from mfdl.participation import EveryStep
 from mfdl.privacy.forms import dense_form, range_and_null_space, view_grams
 from mfdl.privacy.forms.range_and_null_space import NullSpaceForm, RangeForm
 from mfdl.privacy.gram_sensitivity import sensitivity_of_gram
-from mfdl.privacy.victim_loss import victim_losses
+from mfdl.privacy.victim_sensitivity import sensitivity_by_victim
 from mfdl.testing.oracles import (
     append_known_noise,
     clear_rank,
@@ -198,11 +198,11 @@ def test_directions_fainter_than_rounding_are_not_forgotten(n, rounds):
     assert exact == [[1]]
     found = view_grams(trust.PNDP([0]).view(one, 1, release="none"), range(1, n))[far - 1]
     assert found.inflation * (found.matrix[0, 0] + found.entry_error[0, 0]) >= 1
-    loss = victim_losses(one, trust.PNDP([0]), release="none")[far - 1]
+    loss = sensitivity_by_victim(one, trust.PNDP([0]), release="none")[far - 1]
     assert 1 <= loss.sensitivity_squared <= 1 + 1e-9
     # too early for the news to have arrived, nothing is learnt, and nothing made up
     early = algorithms.muffliato(Dynamics(path(n)), EveryStep(1), gossip_rounds=n // 2)
-    assert victim_losses(early, trust.PNDP([0]), release="none")[far - 1].sensitivity_squared == 0
+    assert sensitivity_by_victim(early, trust.PNDP([0]), release="none")[far - 1].sensitivity_squared == 0
 
 
 def test_a_bare_view_of_undecided_rank_is_infinite_where_it_is_too_large_for_rational_arithmetic(monkeypatch):
@@ -227,9 +227,9 @@ def test_a_bare_view_of_undecided_rank_is_infinite_where_it_is_too_large_for_rat
 def test_pairwise_noise_alone_on_a_ring_of_five_protects_nothing(edges):
     """pinv says (1 - 1/5) / ... = 0.4 a step; the sum of all messages has no noise."""
     dynamics, T = Dynamics(MH("ring:n=5")), 2
-    one = algorithms.decor(dynamics, EveryStep(T), sigma_local=0.0, sigma_pair=1.0, orientation=edges)
+    one = algorithms.decor(dynamics, EveryStep(T), sigma_ldp=0.0, sigma_cor=1.0, orientation=edges)
     for model in (trust.SecLDP(), trust.LDP(), trust.SecLDP((0,)), trust.FullCollusion(), trust.Coalitions(1)):
-        for loss in victim_losses(one, model):
+        for loss in sensitivity_by_victim(one, model):
             assert loss.sensitivity_squared == loss.adaptive_sensitivity_squared == math.inf
     F = pairwise_factor([(0, 1), (0, 4), (1, 2), (2, 3), (3, 4)], 5, 0.0, 1.0)
     X, leaks = pinv_gram(np.eye(5)[:, :1], F)
@@ -243,8 +243,8 @@ def test_the_loss_grows_without_bound_as_the_noise_loses_rank():
     dynamics = Dynamics(MH("ring:n=5"))
     before = 0.0
     for local in 10.0 ** -np.arange(1, 17):
-        one = algorithms.decor(dynamics, EveryStep(1), sigma_local=local, sigma_pair=1.0)
-        loss = victim_losses(one, trust.SecLDP())[0].sensitivity_squared
+        one = algorithms.decor(dynamics, EveryStep(1), sigma_ldp=local, sigma_cor=1.0)
+        loss = sensitivity_by_victim(one, trust.SecLDP())[0].sensitivity_squared
         eigenvalues = 2 - 2 * np.cos(2 * np.pi * np.arange(5) / 5)
         truth = float(np.mean(1 / (local**2 + eigenvalues)))
         assert loss >= truth * (1 - 1e-9)
@@ -286,7 +286,7 @@ def test_released_models_undo_zip_dl(model, release):
     if release == "average" or model.name != "pndp":
         assert user_level(model, one, 2, release) == math.inf
     stated = "all" if model.name == "ldp" else release  # private noise in an average is not separate: it counts as all
-    assert victim_losses(one, model, release=release)[1].release == (stated or "all")
+    assert sensitivity_by_victim(one, model, release=release)[1].release == (stated or "all")
 
 
 def test_zip_dl_pairs_on_a_ring():
@@ -302,7 +302,7 @@ def test_zip_dl_pairs_on_a_ring():
 
 
 def test_decor_on_a_ring_of_eight():
-    one = algorithms.decor(Dynamics(MH("ring:n=8")), EveryStep(3), sigma_local=0.5, sigma_pair=2.0)
+    one = algorithms.decor(Dynamics(MH("ring:n=8")), EveryStep(3), sigma_ldp=0.5, sigma_cor=2.0)
     seen = [user_level(trust.SecLDP((0,)), one, u) for u in (1, 2, 3, 4)]
     assert_allclose(seen, [2.84, 2.41, 2.19, 2.12], atol=5e-3)
     heard = [user_level(trust.PNDP([0]), one, u) for u in (1, 2, 3, 4)]
@@ -312,15 +312,15 @@ def test_decor_on_a_ring_of_eight():
 @pytest.mark.parametrize("graph", ["ring:n=6", "star:n=5", "complete:n=4", "path:n=5"])
 @pytest.mark.parametrize("q", [0, 1, 2])
 def test_decor_is_its_published_accountant(graph, q):
-    T, noise = 3, {"sigma_local": 0.7, "sigma_pair": 1.9}
+    T, noise = 3, {"sigma_ldp": 0.7, "sigma_cor": 1.9}
     one = algorithms.decor(Dynamics(MH(graph)), EveryStep(T), **noise)
-    worst = max(loss.sensitivity_squared for loss in victim_losses(one, trust.Coalitions(q)))
+    worst = max(loss.sensitivity_squared for loss in sensitivity_by_victim(one, trust.Coalitions(q)))
     # slope = mu^2 / 2 with record shift 2 C
     paper = papers.decor_accountant(graph, num_colluders=q, num_steps=T, **noise).value
     assert worst == pytest.approx(paper / 2, rel=1e-10)
     inside = tuple(range(q))
     victims = papers.decor_victims(graph, [f"#{i}" for i in inside], num_steps=T, **noise).value
-    losses = {v.victim: v for v in victim_losses(one, trust.SecLDP(inside), victims=range(one.num_nodes))}
+    losses = {v.victim: v for v in sensitivity_by_victim(one, trust.SecLDP(inside), victims=range(one.num_nodes))}
     assert_allclose([losses[u].sensitivity_squared for u in range(one.num_nodes)], victims / 2, rtol=1e-10)
     assert all(loss.adaptive for loss in losses.values())
 
@@ -331,7 +331,7 @@ def test_appended_rows_for_known_noise_are_zeroed_columns(attackers, release):
     """DECOR under PNDP, with the attackers' own noise and secrets as rows of their own."""
     W, T, n = MH("ring:n=5"), 2, 5
     edges = [(0, 1), (0, 4), (1, 2), (2, 3), (3, 4)]
-    one = algorithms.decor(Dynamics(W), EveryStep(T), sigma_local=0.5, sigma_pair=2.0)
+    one = algorithms.decor(Dynamics(W), EveryStep(T), sigma_ldp=0.5, sigma_cor=2.0)
     messages, final = gossip_messages(W, T)
     rows = [messages[received(W, T, attackers).ravel()]]
     if release != "none":
@@ -376,7 +376,7 @@ def test_noise_of_very_unequal_steps_falls_back_to_the_dense_form():
     view = trust.PNDP([0]).view(one, 1, release="none")
     found = view_grams(view, [1])[0]
     assert (found.form, infinite(found)) == ("dense form", False)
-    loss = victim_losses(one, trust.PNDP([0]), release="none")
+    loss = sensitivity_by_victim(one, trust.PNDP([0]), release="none")
     assert all(x.sensitivity_squared <= x.adaptive_sensitivity_squared for x in loss)
 
 

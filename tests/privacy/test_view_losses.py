@@ -59,7 +59,10 @@ def test_no_loss_is_below_the_rational_truth(case, scheme):
     A, B, n = case
     leaks, X = exact_leaks(rational(A), rational(B)), exact_view_gram(rational(A), rational(B))
     for loss in view_losses(View(A, B, num_nodes=n), scheme):
-        found, patterns = loss.fixed, [[t * n + loss.victim for t in pattern] for pattern in scheme.patterns()]
+        found, patterns = (
+            loss.non_adaptive_sensitivity,
+            [[t * n + loss.victim for t in pattern] for pattern in scheme.patterns()],
+        )
         if any(leaks[column] for pattern in patterns for column in pattern):
             assert found.squared == math.inf
             assert found.why
@@ -79,7 +82,7 @@ def test_a_leak_in_one_step_leaves_the_other_its_number():
     schemes = (EveryStep(2), Explicit([[0]], 2), Explicit([[1]], 2))
     (both,), (first,), (second,) = (view_losses(view, scheme) for scheme in schemes)
     assert both.sensitivity_squared == first.sensitivity_squared == math.inf
-    assert "step 0 shows without noise" in both.fixed.why
+    assert "step 0 shows without noise" in both.non_adaptive_sensitivity.why
     assert second.bound == "exact"
     assert second.sensitivity_squared == pytest.approx(2.0**120, rel=1e-6)
 
@@ -122,7 +125,9 @@ def test_products_of_an_operator_are_not_taken_for_exact(faint, off):
     (loss,) = view_losses(
         View(np.eye(2)[:, :1], aslinearoperator(computed) @ aslinearoperator(np.eye(2))), EveryStep(1)
     )
-    assert Fraction(loss.sensitivity_squared) >= 1 / Fraction(faint) ** 2 >= Fraction(loss.fixed.lower)
+    assert (
+        Fraction(loss.sensitivity_squared) >= 1 / Fraction(faint) ** 2 >= Fraction(loss.non_adaptive_sensitivity.lower)
+    )
 
 
 def test_a_combination_that_is_redundant_up_to_rounding_in_an_operator_may_be_a_leak():
@@ -133,7 +138,7 @@ def test_a_combination_that_is_redundant_up_to_rounding_in_an_operator_may_be_a_
     for matrices_or_products in ((A, B), products):
         first, _ = view_losses(View(*matrices_or_products, num_nodes=2), EveryStep(2))
         assert first.sensitivity_squared == math.inf
-    assert (first.bound, bool(first.fixed.why)) == ("upper", True)
+    assert (first.bound, bool(first.non_adaptive_sensitivity.why)) == ("upper", True)
 
 
 # ---- against builders -----------------------------------------------------------------------------------------------
@@ -144,13 +149,13 @@ def test_a_combination_that_is_redundant_up_to_rounding_in_an_operator_may_be_a_
 def test_written_out_as_matrices_a_view_loses_what_its_builder_says(case):
     view = View(case.A, case.B, num_nodes=case.algorithm.num_nodes, known_gradients=case.known_gradients)
     scheme = case.algorithm.participation
-    own = {loss.victim: loss for loss in mfdl.victim_losses(case.algorithm, case.model, release=case.release)}
+    own = {loss.victim: loss for loss in mfdl.sensitivity_by_victim(case.algorithm, case.model, release=case.release)}
     shared = sorted(set(own) & {*range(case.algorithm.num_nodes)})
     for loss in view_losses(view, scheme, shared):
         if loss.bound == own[loss.victim].bound == "exact":
             assert loss.sensitivity_squared == pytest.approx(own[loss.victim].sensitivity_squared, rel=3e-6)
         else:
-            assert loss.sensitivity_squared >= own[loss.victim].fixed.lower * (1 - 1e-6)
+            assert loss.sensitivity_squared >= own[loss.victim].non_adaptive_sensitivity.lower * (1 - 1e-6)
 
 
 RING = gossip.metropolis_hastings("ring:n=5")  # weights 1/3
@@ -159,7 +164,7 @@ T = 2
 
 
 def same(algorithm, model, view):
-    own = {loss.victim: loss for loss in mfdl.victim_losses(algorithm, model, release="none")}
+    own = {loss.victim: loss for loss in mfdl.sensitivity_by_victim(algorithm, model, release="none")}
     losses = view_losses(view, algorithm.participation)
     assert {loss.victim for loss in losses} == set(own)
     for loss in losses:
@@ -170,7 +175,7 @@ def same(algorithm, model, view):
 def test_decor_by_hand():
     W_T, _ = gossip_messages(RING, T)
     noise = np.kron(np.eye(T), pairwise_factor(EDGES, 5, 0.5, 2.0))
-    one = algorithms.decor(mfdl.Dynamics(RING), EveryStep(T), sigma_local=0.5, sigma_pair=2.0)
+    one = algorithms.decor(mfdl.Dynamics(RING), EveryStep(T), sigma_ldp=0.5, sigma_cor=2.0)
     same(one, trust.SecLDP(), View(W_T, W_T @ noise, num_nodes=5))
     held = np.tile([u == 0 for u in range(5)] + [0 in edge for edge in EDGES], T)
     known = np.arange(5) == 0
@@ -299,7 +304,7 @@ def test_the_average_of_all_messages_is_not_proven_adaptive():
     (loss, *_) = view_losses(View(views[0], views[0], num_nodes=4), EveryStep(2))
     assert not loss.adaptive
     assert loss.adaptive_sensitivity_squared == math.inf
-    assert "do not say at which models" in loss.trained.why
+    assert "do not say at which models" in loss.adaptive_sensitivity.why
     assert loss.sensitivity_squared == pytest.approx(0.5)
 
 
@@ -313,7 +318,7 @@ def test_victims_and_participation_by_node():
     assert [round(loss.sensitivity_squared, 6) for loss in view_losses(view, by_node)] == [2.0, 1.0]
     asked = view_losses(view, by_node, [2, 0])
     assert [(loss.victim, loss.sensitivity_squared < math.inf) for loss in asked] == [(0, False), (2, True)]
-    assert "knows the gradient" in asked[0].fixed.why
+    assert "knows the gradient" in asked[0].non_adaptive_sensitivity.why
     partly = View(np.eye(6), np.eye(6), num_nodes=3, known_gradients=np.array([[False] * 3, [True, False, False]]))
     assert [loss.sensitivity_squared for loss in view_losses(partly, Explicit([[0]], 2))] == pytest.approx([1.0] * 3)
     assert view_losses(partly, EveryStep(2))[0].sensitivity_squared == math.inf
@@ -343,7 +348,7 @@ def test_the_content_hash_is_of_all_that_a_view_says():
 
 def test_the_view_of_a_trust_model_is_a_view():
     one = algorithms.dp_dsgd(mfdl.Dynamics(RING), Cyclic(2, 2))
-    own = mfdl.victim_losses(one, trust.PNDP([0]), release="none")
+    own = mfdl.sensitivity_by_victim(one, trust.PNDP([0]), release="none")
     view = trust.PNDP([0]).view(one, 1, release="none")
     assert view.content_hash != trust.PNDP([1]).view(one, 0, release="none").content_hash
     losses = view_losses(view, one.participation)

@@ -7,12 +7,12 @@ import networkx as nx
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
+from mfdl.privacy.victim_sensitivity import sensitivity_by_victim
 
 import mfdl
 from mfdl.participation import EveryStep
 from mfdl.pictures.drawings import MAX_LABELLED
 from mfdl.pictures.style import write_figure
-from mfdl.privacy.victim_loss import victim_losses
 from mfdl.runs import privacy_plots as pictures
 from mfdl.runs.pairwise_losses import pairwise_losses, pairwise_matrix
 from mfdl.trust import PNDP
@@ -131,7 +131,7 @@ class TestPairwise:
         assert (list(by_attacker), len(calls)) == ([2, 0], 2)
         for v, losses in by_attacker.items():
             assert list(losses) == [u for u in range(4) if u != v]
-            alone = victim_losses(algorithm, PNDP([v]), release="none")
+            alone = sensitivity_by_victim(algorithm, PNDP([v]), release="none")
             assert list(losses.values()) == [loss.sensitivity_squared for loss in alone]
 
     @pytest.mark.parametrize("backend", ["threading", pytest.param("loky", marks=pytest.mark.slow)])
@@ -152,7 +152,7 @@ class TestPairwise:
         assert mu[1, 0] > mu[2, 0] > mu[3, 0] > 0
 
     def test_no_noise_is_infinite(self, algorithm):
-        (loss,) = victim_losses(algorithm, PNDP([0]), victims=[1])
+        (loss,) = sensitivity_by_victim(algorithm, PNDP([0]), victims=[1])
         assert loss.mu(record_shift=1.0, noise_std=0.0) == np.inf
 
     def test_jobs(self, algorithm):

@@ -226,7 +226,7 @@ def test_a_file_is_the_config_of_python(tmp_path):
         ("seeds = 2", "seeds = 2.5", 10, "seeds: must be an integer, got 2.5"),
         ("seeds = 2", "seeds = 0", 10, "seeds: seeds must be an integer >= 1"),
         ("lr = [", "lr = [0, ", 9, "lr: learning_rate must be"),
-        ("mafalda", "mafald", 2, "mechanisms: unknown mechanism 'mafald'; did you mean 'mafalda'? Known: adapted"),
+        ("mafalda", "mafald", 2, "mechanisms: unknown mechanism 'mafald'; did you mean 'mafalda'? Known: anti-pgd"),
         ('["none", ', '["corn", ', 2, "mechanisms: mechanism 'corn' is meant for eavesdropper"),
         ("epochs = 2", 'trust = "eavesdroper"', 4, "trust: unknown trust model 'eavesdroper'; did you mean"),
         ("epochs = 2", 'trust = ["ldp", "coalitions"]', 4, "trust: trust model coalitions needs coalition_size"),

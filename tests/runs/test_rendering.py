@@ -22,7 +22,7 @@ def result_of(mechanisms, seeds=(0, 1), diverged=()):
         "participation": {"scheme": "cyclic", "epochs": 2, "period": 5}, "mu": 2.0, "seeds": list(seeds),
         "noise": "seeded", "guarantee": "Trust model ldp; under replace-one adjacency.",
         "mechanisms": [{"mechanism": m} for m in mechanisms],
-        "runs": [{"mechanism": m, "seed": s, "final_loss": f} for (m, s), f in finals.items()],
+        "runs": [{"mechanism": m, "seed": s, "final_test_loss": f} for (m, s), f in finals.items()],
     }  # fmt: skip
 
 
@@ -70,7 +70,7 @@ def test_title_claims_no_more_than_every_seed_shows():
     names = ["none", "dp-dsgd", "mafalda"]
     result = result_of(names)
     assert any("dp-dsgd ends with the lowest test loss" in t for t in texts(plot_comparison(result, steps_of(names))))
-    result["runs"][2]["final_loss"] = 9.0  # seed 0 of dp-dsgd now ends above mafalda
+    result["runs"][2]["final_test_loss"] = 9.0  # seed 0 of dp-dsgd now ends above mafalda
     assert any("no mechanism is ahead in every seed" in t for t in texts(plot_comparison(result, steps_of(names))))
 
 

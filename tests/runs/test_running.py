@@ -62,13 +62,13 @@ def test_a_cell_is_what_compare_trains(finished, tmp_path):
     records, _ = finished
     config = dataclasses.replace(SMALL, mechanisms=("mafalda", "dp-dsgd"), seeds=2, mu=0.5)
     compared = run_comparison(config, tmp_path / "c", progress=False)
-    losses = {(run["mechanism"], run["seed"]): run["final_loss"] for run in compared["runs"]}
-    assert losses == {(r["mechanism"], r["seed"]): r["final_loss"] for r in records if r["mu"] < 1}
+    losses = {(run["mechanism"], run["seed"]): run["final_test_loss"] for run in compared["runs"]}
+    assert losses == {(r["mechanism"], r["seed"]): r["final_test_loss"] for r in records if r["mu"] < 1}
     for row in rows(record for record in records if record["mu"] < 1):
         (same,) = (other for other in compared["mechanisms"] if other["mechanism"] == row["mechanism"])
-        assert row["final_loss_mean"] == pytest.approx(same["final_loss_mean"])
-        assert row["final_loss_std"] == pytest.approx(same["final_loss_std"])
-        assert (row["seeds"], row["diverged"], row["final_loss_count"]) == ([0, 1], 0, 2)
+        assert row["final_test_loss_mean"] == pytest.approx(same["final_test_loss_mean"])
+        assert row["final_test_loss_std"] == pytest.approx(same["final_test_loss_std"])
+        assert (row["seeds"], row["diverged"], row["final_test_loss_count"]) == ([0, 1], 0, 2)
     for record in records[:1]:
         (same,) = (other for other in compared["mechanisms"] if other["mechanism"] == record["mechanism"])
         for name in ("guarantee", "noise_std", "injected_noise_std", "epsilon", "objective"):

@@ -93,7 +93,7 @@ def test_rates_are_chosen_on_other_seeds_and_the_table_holds_the_best_alone(tmp_
         seeds.add(cell.seed)
         best = 0.3 if cell.mechanism == "none" else 0.1
         answer = work(asked, **how)
-        answer.record["final_loss"] = abs(cell.config.learning_rate - best) + 0.01 * (cell.seed % 3)
+        answer.record["final_test_loss"] = abs(cell.config.learning_rate - best) + 0.01 * (cell.seed % 3)
         return answer
 
     monkeypatch.setattr(running, "work", made_up)

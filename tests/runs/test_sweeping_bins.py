@@ -1,4 +1,4 @@
-"""Public and secret batches in one sweep: the same epsilon, mu null, one page of both."""
+"""Public batches and balls-in-bins in one sweep: the same epsilon, mu null, one page of both."""
 
 import json
 
@@ -36,7 +36,7 @@ def test_both_participations_are_held_to_one_epsilon_and_the_answer_says_what_wa
     assert secret["mu"] is None
     assert 0.99 * EPSILON < secret["epsilon"] <= EPSILON
     assert answer["converted"] == [{"mu": 0.8, "epsilon": EPSILON, "delta": 1e-5}]
-    assert rows["none", "balls-in-bins"]["final_loss_mean"] != rows["none", "cyclic"]["final_loss_mean"]
+    assert rows["none", "balls-in-bins"]["final_test_loss_mean"] != rows["none", "cyclic"]["final_test_loss_mean"]
     records = Store.load(folder).records()
     assert {json.dumps(record["mu"]) for record in records} == {"null", "0.8", '"inf"'}
     for record in records:
@@ -59,11 +59,11 @@ def test_the_page_and_the_table_bear_that_there_is_no_mu(swept, capsys):
     folder, _ = swept
     assert main(["report", str(folder)]) == 0
     page = (folder / "report.html").read_text()
-    for part in ("participation balls-in-bins", "participation cyclic", f"ε = {EPSILON:g}", "secret bins"):
+    for part in ("participation balls-in-bins", "participation cyclic", f"ε = {EPSILON:g}", "balls-in-bins"):
         assert part in page
     assert main(["sweep", "--status", str(folder)]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert "Secret batches have no mu" in said
+    assert "Balls-in-bins has no mu" in said
 
 
 def test_a_budget_that_secret_batches_cannot_have_is_refused_before_any_work():

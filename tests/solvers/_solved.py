@@ -42,5 +42,7 @@ def assert_feasible(problem, solved):
     if problem.num_classes == problem.size:
         assert_array_equal(np.diagonal(X), 1.0)
         assert solved.sensitivity == 1.0
-    assert_allclose(problem.loss(C.T @ C), solved.loss, rtol=1e-6)  # C^T C rounds X where X is nearly singular
-    assert solved.lower_bound <= solved.loss < np.inf
+    assert_allclose(
+        problem.objective(C.T @ C), solved.objective, rtol=1e-6
+    )  # C^T C rounds X where X is nearly singular
+    assert solved.lower_bound <= solved.objective < np.inf

@@ -36,8 +36,8 @@ def assert_valid(problem, solved):
     assert (np.diagonal(C) > 0).all()
     assert_allclose(C.T @ C, solved.gram, atol=1e-12)
     assert_allclose(solved.sensitivity, 1, rtol=1e-12)
-    assert_allclose(problem.loss(solved.gram), solved.loss, rtol=1e-12)
-    assert solved.lower_bound <= solved.loss
+    assert_allclose(problem.objective(solved.gram), solved.objective, rtol=1e-12)
+    assert solved.lower_bound <= solved.objective
 
 
 @examples(6)
@@ -46,17 +46,17 @@ def test_agrees_with_the_dense_solver_within_the_certificates(problem):
     dense, auto = solve(problem, Stopping(1e-5)), autodiff.solve(problem, stopping=Stopping(1e-4), device="cpu")
     assert_valid(problem, auto)
     assert dense.status == auto.status == "optimal"
-    assert auto.loss >= dense.lower_bound
-    assert dense.loss >= auto.lower_bound
-    assert_allclose(auto.loss, dense.loss, rtol=2e-4)
+    assert auto.objective >= dense.lower_bound
+    assert dense.objective >= auto.lower_bound
+    assert_allclose(auto.objective, dense.objective, rtol=2e-4)
 
 
 def test_agrees_on_a_graph(problem, best):
     auto = autodiff.solve(problem, stopping=Stopping(1e-5), device="cpu")
     assert auto.status == "optimal"
     assert_valid(problem, auto)
-    assert best.lower_bound <= auto.loss <= best.loss * (1 + 2e-5)
-    assert auto.lower_bound <= best.loss
+    assert best.lower_bound <= auto.objective <= best.objective * (1 + 2e-5)
+    assert auto.lower_bound <= best.objective
     within = problem.same_class & ~np.eye(SIZE, dtype=bool)
     assert_allclose(auto.gram[within], 0, atol=1e-15)
     family = lower_triangular(problem)  # it starts where the dense solver does
@@ -71,18 +71,18 @@ def test_banded_keeps_its_bands(problem, best, bands):
     # re-encoded from X: the causal encoder is unique, so the bands come back up to rounding
     assert_allclose(np.tril(solved.encoder, -bands), 0, atol=1e-12)
     assert solved.status in ("stationary", "optimal")
-    assert solved.loss >= best.lower_bound
-    assert solved.lower_bound <= best.loss
+    assert solved.objective >= best.lower_bound
+    assert solved.lower_bound <= best.objective
 
 
 def test_more_bands_cost_less(problem):
-    losses = [autodiff.solve(problem, banded(SIZE, bands), device="cpu").loss for bands in (1, 2, 4)]
-    assert losses == sorted(losses, reverse=True)
+    objectives = [autodiff.solve(problem, banded(SIZE, bands), device="cpu").objective for bands in (1, 2, 4)]
+    assert objectives == sorted(objectives, reverse=True)
     # up to the period, bands stay within the classes' zeros; the identity is one band
-    assert losses[0] <= problem.loss(np.eye(SIZE))
+    assert objectives[0] <= problem.objective(np.eye(SIZE))
     # one band, diagonal X: class by class (sum sqrt H_tt)^2
     roots = np.sqrt(np.diagonal(problem.error_gram))
-    assert_allclose(losses[0], (np.bincount(problem.classes, weights=roots) ** 2).sum(), rtol=1e-5)
+    assert_allclose(objectives[0], (np.bincount(problem.classes, weights=roots) ** 2).sum(), rtol=1e-5)
 
 
 @pytest.mark.parametrize("bands", [None, 1, 3, 50])
@@ -95,8 +95,8 @@ def test_toeplitz_stays_toeplitz(problem, best, bands):
         if bands is not None and lag >= bands:
             assert_allclose(diagonal, 0, atol=1e-12)
     assert solved.status in ("stationary", "optimal")
-    assert solved.loss >= best.lower_bound
-    assert solved.loss <= problem.loss(np.eye(SIZE)) * (1 + 1e-12)
+    assert solved.objective >= best.lower_bound
+    assert solved.objective <= problem.objective(np.eye(SIZE)) * (1 + 1e-12)
     if bands == 1:
         assert (solved.status, solved.iterations) == ("stationary", 0)
         assert_allclose(solved.encoder, np.eye(SIZE) / np.sqrt(2), rtol=1e-14)
@@ -120,30 +120,30 @@ def test_a_users_callable_reaches_a_stationary_point(problem, best):
     solved = autodiff.solve(problem, two_parameters(), device="cpu")
     assert solved.status == "stationary"
     assert_valid(problem, solved)
-    assert best.loss < solved.loss
+    assert best.objective < solved.objective
 
-    def loss(a, b):
+    def objective(a, b):
         C = two_parameters().encoder(torch.tensor([a, b], dtype=torch.float64)).numpy()
-        return problem.loss(C.T @ C)
+        return problem.objective(C.T @ C)
 
-    grid = min(loss(a, b) for a in np.linspace(0, 0.95, 39) for b in np.linspace(-0.2, 0.2, 21))
-    assert solved.loss <= grid * (1 + 1e-3)
+    grid = min(objective(a, b) for a in np.linspace(0, 0.95, 39) for b in np.linspace(-0.2, 0.2, 21))
+    assert solved.objective <= grid * (1 + 1e-3)
 
 
 def test_a_penalty_is_obeyed_and_not_reported(problem, best):
     free = autodiff.solve(problem, device="cpu")
-    weight = float(100 * best.loss)
+    weight = float(100 * best.objective)
     solved = autodiff.solve(problem, penalty=lambda C: weight * (torch.tril(C, -1) ** 2).sum(), device="cpu")
     assert solved.status == "stationary"
     assert_valid(problem, solved)
     assert np.abs(np.tril(solved.encoder, -1)).max() < 0.2 * np.abs(np.tril(free.encoder, -1)).max()
-    assert solved.loss > free.loss * 1.01
+    assert solved.objective > free.objective * 1.01
 
 
 def test_a_penalised_run_does_not_claim_the_optimum(problem, best):
     solved = autodiff.solve(problem, penalty=lambda C: 0.0 * C.sum(), device="cpu")
     assert solved.status == "stationary"
-    assert_allclose(solved.loss, best.loss, rtol=1e-4)
+    assert_allclose(solved.objective, best.objective, rtol=1e-4)
     # nor an end: a start within tolerance says nothing about the penalised objective
     early = autodiff.solve(
         problem, penalty=lambda C: 1e3 * (torch.tril(C, -1) ** 2).sum(), stopping=Stopping(1e3, 1), device="cpu"
@@ -160,8 +160,8 @@ def test_a_stopped_run_says_so(problem, best, family):
     stopped = autodiff.solve(problem, family, stopping=Stopping(max_iterations=1), device="cpu")
     assert stopped.status == "stopped"
     assert_valid(problem, stopped)
-    assert stopped.lower_bound <= best.loss
-    assert stopped.loss >= best.lower_bound
+    assert stopped.lower_bound <= best.objective
+    assert stopped.objective >= best.lower_bound
     with pytest.raises(NotConverged, match="after 1 iterations"):
         stopped.require_converged(1e-4)
 

@@ -1,4 +1,4 @@
-"""Encoders for balls-in-bins: their constraints, their loss, and that the lower bound is a bound."""
+"""Encoders for balls-in-bins: their constraints, their objective, and that the lower bound is a bound."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def by_definition(C, bins):
     return sum(np.outer(row, row) for row in v)
 
 
-def loss_of(C, H):
+def objective_of(C, H):
     inverse = np.linalg.inv(C)
     return float(np.trace(inverse.T @ H @ inverse))
 
@@ -51,9 +51,9 @@ def test_no_encoder_of_any_signs_is_below_the_bound_and_the_answer_is_what_it_sa
     assert (solved.bin_gram * (1 + 1e-12) >= M).all()
     assert_allclose(solved.bin_gram, M, rtol=1e-12)
     assert_allclose(np.diagonal(M).max(), 1.0, rtol=1e-12)
-    assert_allclose(solved.loss, loss_of(C, H), rtol=1e-9)
+    assert_allclose(solved.objective, objective_of(C, H), rtol=1e-9)
     assert solved.correlation <= 1.15 * correlation + 1e-12
-    assert solved.lower_bound <= solved.loss * (1 + 1e-9)
+    assert solved.lower_bound <= solved.objective * (1 + 1e-9)
     rng = np.random.default_rng(seed)
     for _ in range(20):  # around the answer, and far from it
         other = C + rng.choice([1e-3, 0.1, 1.0]) * np.tril(rng.standard_normal((T, T))) * np.diagonal(C).mean()
@@ -62,7 +62,7 @@ def test_no_encoder_of_any_signs_is_below_the_bound_and_the_answer_is_what_it_sa
         caps = np.where(np.eye(bins, dtype=bool), 1.0, max(solved.correlation, 1e-100))
         scale = (N / caps).max()
         if np.isfinite(scale):
-            assert loss_of(other, H) * scale >= solved.lower_bound * (1 - 1e-9)
+            assert objective_of(other, H) * scale >= solved.lower_bound * (1 - 1e-9)
 
 
 @pytest.mark.parametrize("bins", [2, 3])
@@ -80,17 +80,17 @@ def test_the_bound_is_nearly_the_optimum_of_the_relaxation(bins, correlation):
     cost = cp.Minimize(sum(cp.matrix_frac(L[:, i], X) for i in range(6)))
     optimum = cp.Problem(cost, sums).solve(solver="CLARABEL")
     assert 0.97 * optimum <= solved.lower_bound <= optimum * (1 + 1e-6)
-    assert solved.loss <= 1.1 * optimum
+    assert solved.objective <= 1.1 * optimum
 
 
 def test_bins_that_must_not_meet_have_a_closed_form():
     posed = problem(12, 3)
     solved = solve(posed, 0.0)
     roots = np.sqrt(np.diagonal(posed.error_gram))
-    assert_allclose(solved.loss, sum(roots[posed.classes == r].sum() ** 2 for r in range(3)), rtol=1e-12)
+    assert_allclose(solved.objective, sum(roots[posed.classes == r].sum() ** 2 for r in range(3)), rtol=1e-12)
     assert solved.gap < 1e-9
     alone = problem(7, 1)
-    assert_allclose(solve(alone, 0.4).loss, np.sqrt(np.diagonal(alone.error_gram)).sum() ** 2, rtol=1e-9)
+    assert_allclose(solve(alone, 0.4).objective, np.sqrt(np.diagonal(alone.error_gram)).sum() ** 2, rtol=1e-9)
 
 
 def test_bins_that_may_meet_freely_cost_no_more_than_classes_of_a_public_map_bound():
@@ -98,17 +98,17 @@ def test_bins_that_may_meet_freely_cost_no_more_than_classes_of_a_public_map_bou
     posed = problem(12, 4)
     solved = solve(posed, 1.0, LOOSE)
     X = solved.encoder.T @ solved.encoder
-    assert solved.loss >= lower_bound(posed, X) * (1 - 1e-9)
-    less = [solve(posed, c, LOOSE).loss for c in (0.0, 0.1, 0.3, 1.0)]
+    assert solved.objective >= lower_bound(posed, X) * (1 - 1e-9)
+    less = [solve(posed, c, LOOSE).objective for c in (0.0, 0.1, 0.3, 1.0)]
     assert less == sorted(less, reverse=True)
 
 
 def test_an_error_gram_of_low_rank_and_any_scale():
     posed = problem(12, 3, rank=4)
     solved = solve(posed, 0.2, LOOSE)
-    assert 0 < solved.lower_bound <= solved.loss < np.inf
+    assert 0 < solved.lower_bound <= solved.objective < np.inf
     huge = solve(FactorizationProblem(np.ldexp(posed.error_gram, 600), posed.classes), 0.2, LOOSE)
-    assert_allclose(huge.loss / solved.loss, 2.0**600, rtol=1e-12)
+    assert_allclose(huge.objective / solved.objective, 2.0**600, rtol=1e-12)
 
 
 def test_a_correlation_out_of_range_is_refused():

@@ -78,18 +78,18 @@ def test_what_is_found_is_what_it_says_and_no_encoder_is_below_the_bound(form, c
     C = found.encoder.dense()
     assert (C >= 0).all()
     inverse = np.linalg.inv(C)
-    assert_allclose(found.loss, np.trace(inverse.T @ H @ inverse), rtol=1e-9)
+    assert_allclose(found.objective, np.trace(inverse.T @ H @ inverse), rtol=1e-9)
     assert_allclose(found.bin_gram, np.array(by_definition(C, num_bins), dtype=float), rtol=1e-12)
     assert_allclose(found.bin_gram.diagonal().max(), 1.0, rtol=1e-12)
     assert 0.5 * correlation < found.correlation <= 1.05 * correlation
     best = solve(FactorizationProblem(H, np.arange(T) % num_bins), found.correlation, Stopping(1e-5, 2000))
-    assert found.lower_bound <= best.loss
-    assert best.lower_bound <= found.loss <= 1.25 * best.loss
+    assert found.lower_bound <= best.objective
+    assert best.lower_bound <= found.objective <= 1.25 * best.objective
     alone = solve_form(cost, num_bins, 0.0, form)
     assert alone.correlation == 0
-    assert alone.loss > found.loss
+    assert alone.objective > found.objective
     again = solve_form(cost, num_bins, correlation, form, bandwidth=4, start=found)
-    assert_allclose(again.loss, found.loss, rtol=0.02)
+    assert_allclose(again.objective, found.objective, rtol=0.02)
 
 
 @pytest.mark.slow
@@ -100,8 +100,8 @@ def test_a_band_as_wide_as_the_bins_is_as_good_as_any_encoder_and_bands_are_bett
     dense = solve(FactorizationProblem(H, np.arange(T) % num_bins), correlation)
     of_bands = solve_form(cost, num_bins, correlation, "banded")
     alike = solve_form(cost, num_bins, correlation, "toeplitz")
-    assert of_bands.loss < 1.03 * dense.loss
-    assert of_bands.loss < alike.loss < 1.15 * dense.loss
+    assert of_bands.objective < 1.03 * dense.objective
+    assert of_bands.objective < alike.objective < 1.15 * dense.objective
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Shared seeds against coalitions: every constraint holds, bounds hold, and losses match semidefinite programs."""
+"""Shared seeds against coalitions: every constraint holds, bounds hold, and objectives match semidefinite programs."""
 
 from __future__ import annotations
 
@@ -100,9 +100,9 @@ def test_every_coalition_is_withstood_and_the_gap_is_reached(problem, tolerance)
     for group, part in zip(problem.groups, solved.parts, strict=True):
         R[np.ix_(group, group)] += part
     assert_allclose(solved.covariance, R, atol=1e-14 * R.max())
-    assert_allclose(solved.loss, np.trace(problem.error_gram @ R), rtol=1e-6)  # singular H: entries of R up to 1e6
+    assert_allclose(solved.objective, np.trace(problem.error_gram @ R), rtol=1e-6)  # singular H: entries of R up to 1e6
     if problem.private:
-        assert solved.loss <= np.trace(problem.error_gram) * (1 + 1e-12)
+        assert solved.objective <= np.trace(problem.error_gram) * (1 + 1e-12)
     else:
         assert solved.private_variance == 0
 
@@ -119,7 +119,7 @@ def test_the_loss_is_that_of_the_semidefinite_program(problem):
         reject()  # the reference gave no accurate solution; Hypothesis fails the test if that is frequent
     solved = solve(problem, Stopping(1e-4))
     # 1e-6: what two interior-point programs agree to
-    assert optimum * (1 - 1e-6) <= solved.loss <= optimum * (1 + 1e-4 + 1e-6)
+    assert optimum * (1 - 1e-6) <= solved.objective <= optimum * (1 + 1e-4 + 1e-6)
     assert solved.lower_bound <= optimum * (1 + 1e-6)
 
 
@@ -130,8 +130,8 @@ def test_the_conic_method_agrees_and_certifies_itself(problem):
     conic, newton = solve(problem, method="conic"), solve(problem)
     assert conic.status == newton.status == "optimal"
     assert largest_left_side(problem, conic) <= 1
-    assert newton.lower_bound <= conic.loss * (1 + 1e-12)
-    assert conic.lower_bound <= newton.loss * (1 + 1e-12)
+    assert newton.lower_bound <= conic.objective * (1 + 1e-12)
+    assert conic.lower_bound <= newton.objective * (1 + 1e-12)
 
 
 @examples(80)
@@ -146,9 +146,9 @@ def test_no_weights_and_vectors_give_a_bound_above_a_feasible_loss(data, problem
     Y = Y.reshape(J, problem.size) + 2.0 * np.eye(problem.size)[node_of]
     solved = solve(problem, Stopping(1e-6))
     for vectors in (Y, np.eye(problem.size)[node_of]):
-        assert lower_bound(problem, lam, vectors, block_of, node_of) <= solved.loss * (1 + 1e-12)
+        assert lower_bound(problem, lam, vectors, block_of, node_of) <= solved.objective * (1 + 1e-12)
     s, parts, _ = feasible(problem, *data.draw(noises(problem)))
-    assert solved.lower_bound <= problem.loss(s, parts) * (1 + 1e-12)
+    assert solved.lower_bound <= problem.objective(s, parts) * (1 + 1e-12)
 
 
 def test_the_bound_needs_every_group_and_the_private_noise():
@@ -163,8 +163,8 @@ def test_the_bound_needs_every_group_and_the_private_noise():
     expensive = CoalitionProblem(np.array([[1.0, -0.9], [-0.9, 1.0]]), groups, 0)
     solved = solve(expensive, Stopping(1e-6))
     # y = e_i, lam = 1: allowed by tr H = 2, but S = I exceeds H along (1, 1) unless it is scaled to 0.1
-    assert lower_bound(expensive, np.ones(2), Y, *where) <= solved.loss
-    assert solved.loss < 1.5
+    assert lower_bound(expensive, np.ones(2), Y, *where) <= solved.objective
+    assert solved.objective < 1.5
 
 
 @examples(80)
@@ -247,12 +247,12 @@ def test_one_group_of_all_nodes_against_an_outsider_is_the_plain_problem(data, s
     plain = mfdl_solvers.solve(FactorizationProblem(H, np.arange(size)), Stopping(1e-6))
     for private in (True, False):
         solved = solve(CoalitionProblem(H, (tuple(range(size)),), 0, private=private), Stopping(1e-6))
-        assert plain.lower_bound <= solved.loss * (1 + 1e-12)
-        assert solved.lower_bound <= plain.loss * (1 + 1e-12)
+        assert plain.lower_bound <= solved.objective * (1 + 1e-12)
+        assert solved.lower_bound <= plain.objective * (1 + 1e-12)
 
 
 @pytest.mark.parametrize(
-    ("groups", "q", "loss"),
+    ("groups", "q", "objective"),
     [
         (((0, 1, 3), (2, 4, 5)), 0, 1.246),  # disjoint groups hide from an outsider
         (((0, 1, 3), (2, 4, 5)), 1, 1.5),  # a member knows its group's seed: LDP
@@ -260,10 +260,10 @@ def test_one_group_of_all_nodes_against_an_outsider_is_the_plain_problem(data, s
         (tuple(PRISM.edges), 1, 1.295),
     ],
 )
-def test_six_nodes_of_the_prism(groups, q, loss):
+def test_six_nodes_of_the_prism(groups, q, objective):
     solved = solve(CoalitionProblem(error_gram(PRISM), groups, q), Stopping(1e-5))
     assert solved.status == "optimal"
-    assert_allclose(solved.loss, loss, atol=5e-4)  # three decimals known
+    assert_allclose(solved.objective, objective, atol=5e-4)  # three decimals known
 
 
 @examples(40)
@@ -277,15 +277,15 @@ def test_disjoint_groups_and_all_but_one_colluding_are_ldp(data, size):
     if any(len(group) > 1 for group in disjoint):
         cases += [(disjoint, q) for q in range(1, size)]
     else:  # a seed of one node is as good as private noise, and no better
-        assert_allclose(solve(CoalitionProblem(H, disjoint, 0, private=False)).loss, np.trace(H), rtol=1e-3)
+        assert_allclose(solve(CoalitionProblem(H, disjoint, 0, private=False)).objective, np.trace(H), rtol=1e-3)
     for groups, q in cases:
         solved = solve(CoalitionProblem(H, groups, q))
         assert solved.private_variance == 1
         assert solved.status == "optimal"
-        assert_allclose([solved.loss, solved.lower_bound], np.trace(H), rtol=1e-12)
+        assert_allclose([solved.objective, solved.lower_bound], np.trace(H), rtol=1e-12)
         assert "shared seeds cannot help" in solved.notes[0]
     nobody = solve(CoalitionProblem(H, (), 0))
-    assert (nobody.loss, nobody.private_variance, nobody.parts) == (pytest.approx(np.trace(H)), 1.0, ())
+    assert (nobody.objective, nobody.private_variance, nobody.parts) == (pytest.approx(np.trace(H)), 1.0, ())
     assert nobody.worst == ((), 0, 1.0)
 
 
@@ -295,10 +295,10 @@ def test_more_colluders_cost_more_and_more_seeds_never_do(data, size):
     H, groups = data.draw(error_grams(size)), data.draw(group_lists(size))
     results = [solve(CoalitionProblem(H, groups, q)) for q in range(min(3, size))]
     for fewer, more in itertools.pairwise(results):
-        assert fewer.lower_bound <= more.loss * (1 + 1e-12)
+        assert fewer.lower_bound <= more.objective * (1 + 1e-12)
     extra = solve(CoalitionProblem(H, (*groups, *data.draw(group_lists(size))), 0))
-    assert extra.lower_bound <= results[0].loss * (1 + 1e-12)
-    assert extra.loss <= results[0].loss * (1 + 1e-3)
+    assert extra.lower_bound <= results[0].objective * (1 + 1e-12)
+    assert extra.objective <= results[0].objective * (1 + 1e-3)
 
 
 @pytest.mark.parametrize("tolerance", [1e-3, 1e-5])
@@ -310,7 +310,7 @@ def test_complete_graph_reaches_the_infimum_that_is_not_attained(q, tolerance):
     assert solved.status == "optimal"
     infimum = 1 / (5 - q)
     assert solved.lower_bound <= infimum * (1 + 1e-12)
-    assert infimum <= solved.loss <= infimum * (1 + tolerance)
+    assert infimum <= solved.objective <= infimum * (1 + tolerance)
     assert "error_gram is singular" in solved.notes[0]
     assert f"the largest eigenvalue of R is {np.linalg.eigvalsh(solved.covariance)[-1]:.3g}" in solved.notes[0]
 
@@ -349,7 +349,7 @@ def test_twenty_nodes_with_a_seed_per_edge(q):
     solved = solve(problem)
     assert solved.status == "optimal"
     assert solved.iterations <= 30
-    assert solved.loss < np.trace(problem.error_gram)
+    assert solved.objective < np.trace(problem.error_gram)
     assert max(problem.inverse_diagonal_upper_bounds(solved.private_variance, solved.parts).max(), 0) <= 1
     coalition, node, value = solved.worst
     M = solved.private_variance * np.eye(20)
@@ -367,7 +367,7 @@ def test_a_stopped_search_is_still_feasible_and_bounded():
         solved = solve(problem, Stopping(1e-3, iterations))
         assert (solved.status, solved.iterations) == ("stopped", iterations)
         assert largest_left_side(problem, solved) <= 1
-        assert solved.lower_bound <= optimum.loss <= solved.loss * (1 + 1e-6)
+        assert solved.lower_bound <= optimum.objective <= solved.objective * (1 + 1e-6)
         assert solved.gap > 1e-3
 
 
@@ -384,8 +384,8 @@ def test_scales_with_the_error_gram_and_ignores_the_order_of_nodes(problem, fact
         private=problem.private,
     )
     again = solve(moved)
-    assert again.lower_bound <= factor * solved.loss * (1 + 1e-9)
-    assert factor * solved.lower_bound <= again.loss * (1 + 1e-9)
+    assert again.lower_bound <= factor * solved.objective * (1 + 1e-9)
+    assert factor * solved.lower_bound <= again.objective * (1 + 1e-9)
 
 
 @pytest.mark.parametrize(

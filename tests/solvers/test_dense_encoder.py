@@ -58,7 +58,7 @@ def test_optimal_against_the_semidefinite_program(problem):
         raise
     accuracy = 2e-6 if regular else 1e-5  # the accuracy of the program
     # for a singular H both approach an infimum: ours from above by at most its gap
-    assert reference * (1 - accuracy) <= solved.loss <= reference * (1 + accuracy + solved.gap)
+    assert reference * (1 - accuracy) <= solved.objective <= reference * (1 + accuracy + solved.gap)
     assert solved.lower_bound <= reference * (1 + accuracy)
 
 
@@ -71,7 +71,7 @@ def test_order_and_units_do_not_matter(problem, data, factor):
     tolerance = 1e-9 if problem.num_classes == problem.size else 1e-6
     here, other = solve(problem, Stopping(tolerance)), solve(moved, Stopping(tolerance))
     assert here.status == other.status == "optimal"
-    assert_allclose(other.loss, factor * here.loss, rtol=2 * tolerance)
+    assert_allclose(other.objective, factor * here.objective, rtol=2 * tolerance)
     # X to the root of the gap, and H's kernel
     assert_allclose(other.gram, here.gram[np.ix_(order, order)], atol=30 * tolerance**0.5)
 
@@ -82,7 +82,7 @@ def test_one_class_has_a_closed_form(problem):
     # X is diagonal: min sum H_tt / x_t over sum x_t = 1 is (sum sqrt H_tt)^2
     user_level = FactorizationProblem(problem.error_gram, np.zeros(problem.size, dtype=int))
     solved = solve(user_level, Stopping(1e-8))
-    assert_allclose(solved.loss, np.sqrt(np.diagonal(problem.error_gram)).sum() ** 2, rtol=1e-7)
+    assert_allclose(solved.objective, np.sqrt(np.diagonal(problem.error_gram)).sum() ** 2, rtol=1e-7)
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_rank_one_and_a_little_reaches_the_tolerance(B, labels):
     H = np.outer(B, B) + 0.01 * np.eye(5)
     solved = solve(FactorizationProblem(H, np.array(labels)), Stopping(1e-7))
     assert solved.status == "optimal"
-    assert_allclose(solved.loss, optimal_loss_reference(FactorizationProblem(H, np.array(labels))), rtol=2e-6)
+    assert_allclose(solved.objective, optimal_loss_reference(FactorizationProblem(H, np.array(labels))), rtol=2e-6)
 
 
 @pytest.mark.parametrize("tolerance", [1e-4, 1e-6])
@@ -117,7 +117,7 @@ def test_low_rank_gram_with_classes_comes_within_the_tolerance(classes, toleranc
 def test_one_index(label):
     solved = solve(FactorizationProblem(np.array([[3.0]]), np.array([label])), Stopping(1e-12))
     assert_array_equal(solved.encoder, [[1.0]])
-    assert solved.loss == pytest.approx(3.0, rel=1e-14)
+    assert solved.objective == pytest.approx(3.0, rel=1e-14)
     assert (solved.status, solved.iterations, solved.notes) == ("optimal", 0, ())
 
 
@@ -149,7 +149,7 @@ def test_singular_averaging_comes_within_the_tolerance(graph, class_size):
             assert "error_gram is singular to working precision" in note
             assert "was solved instead" in note
             assert np.linalg.eigvalsh(solved.gram)[0] < 1e-2  # much noise where it costs nothing
-    assert np.linalg.norm(problem.root, "nuc") ** 2 / problem.num_classes <= solved.loss * (1 + 1e-9)
+    assert np.linalg.norm(problem.root, "nuc") ** 2 / problem.num_classes <= solved.objective * (1 + 1e-9)
 
 
 def test_steps_that_cost_nothing_are_certified_too():
@@ -164,7 +164,7 @@ def test_a_gram_that_is_indefinite_by_rounding_keeps_loss_above_the_bound():
     Q = np.linalg.qr(np.random.default_rng(0).standard_normal((6, 6)))[0]
     H = Q @ np.diag([-9e-10, 1e-3, 0.1, 0.3, 0.5, 1.0]) @ Q.T  # within what the problem accepts
     solved = solve(FactorizationProblem((H + H.T) / 2, np.arange(6)), Stopping(1e-9))
-    assert solved.lower_bound <= solved.loss
+    assert solved.lower_bound <= solved.objective
     assert solved.notes
 
 
@@ -189,8 +189,10 @@ def test_a_stopped_run_says_so_and_its_numbers_stay_valid(alone, limit):
     assert caught.value.factorization is stopped
     done = solve(problem, Stopping(1e-6))
     assert done.status == "optimal"
-    assert stopped.lower_bound <= done.loss <= stopped.loss
-    assert done.lower_bound <= stopped.loss <= problem.loss(np.diag(1.0 / problem.class_sizes[problem.classes]))
+    assert stopped.lower_bound <= done.objective <= stopped.objective
+    assert (
+        done.lower_bound <= stopped.objective <= problem.objective(np.diag(1.0 / problem.class_sizes[problem.classes]))
+    )
 
 
 def test_a_tolerance_below_rounding_ends_and_is_not_called_optimal():
@@ -209,8 +211,10 @@ def test_an_error_in_the_gram_costs_the_bound_its_square():
     rng = np.random.default_rng(0)
     wrong = rng.standard_normal(solved.gram.shape)
     wrong = np.where(problem.same_class, 0.0, wrong + wrong.T) * np.linalg.eigvalsh(solved.gram)[0] / 20
-    losses = [1 - lower_bound(problem, solved.gram + size * wrong) / solved.loss for size in (1e-1, 1e-2)]
-    assert 0 < losses[1] < losses[0] / 30  # a tenth of the error; without the raised diagonal a tenth of the loss
+    objectives = [1 - lower_bound(problem, solved.gram + size * wrong) / solved.objective for size in (1e-1, 1e-2)]
+    assert (
+        0 < objectives[1] < objectives[0] / 30
+    )  # a tenth of the error; without the raised diagonal a tenth of the objective
 
 
 # Start

@@ -33,31 +33,31 @@ from mfdl_solvers.kronecker_encoder import joint_lower_bound
 def test_loss_and_sensitivity_are_those_of_the_dense_product(problem):
     solved = kronecker_encoder.solve(problem)
     X = product_gram(solved)
-    assert_allclose(solved.loss, dense_loss(problem, X), rtol=1e-5)  # X^-1 of a singular H has entries of 1e5
+    assert_allclose(solved.objective, dense_loss(problem, X), rtol=1e-5)  # X^-1 of a singular H has entries of 1e5
     assert_allclose(solved.sensitivity, 1.0, rtol=1e-12)
     C = np.kron(solved.time.encoder, solved.space.encoder)
     assert_array_equal(np.triu(C, 1), 0)
     assert_allclose(C.T @ C, X, atol=1e-12)
-    assert 0 < solved.lower_bound <= solved.loss
+    assert 0 < solved.lower_bound <= solved.objective
 
 
 @examples(40)
 @given(problem=mode_problems(ridges=(1.0,), zero_modes=False), data=st.data())
 def test_no_product_is_better(problem, data):
-    # by the geodesic convexity of the loss; alternation could otherwise end anywhere
+    # by the geodesic convexity of the objective; alternation could otherwise end anywhere
     solved = kronecker_encoder.solve(problem, Stopping(1e-6))
     assert solved.status in ("optimal", "stationary")
     for _ in range(5):
         C_t, C_s = data.draw(encoders(size=problem.num_steps)), data.draw(encoders(size=problem.num_nodes))
         other = np.kron(C_t.T @ C_t, C_s.T @ C_s)
-        assert solved.loss <= dense_loss(problem, other) * (1 + 1e-5)
+        assert solved.objective <= dense_loss(problem, other) * (1 + 1e-5)
     # and near by: geodesic steps from the optimum, in both factors at once
     seed = np.random.default_rng(data.draw(st.integers(0, 99)))
     for size in (1e-1, 1e-2):
         moved = [C + size * np.tril(seed.standard_normal(C.shape)) for C in (solved.time.encoder, solved.space.encoder)]
         other = np.kron(*[C.T @ C for C in moved])
         if np.linalg.matrix_rank(other) == len(other):
-            assert solved.loss <= dense_loss(problem, other) * (1 + 1e-5)
+            assert solved.objective <= dense_loss(problem, other) * (1 + 1e-5)
 
 
 # The lower bound on every form
@@ -73,7 +73,7 @@ def test_the_joint_bound_is_below_the_loss_of_every_encoder(problem, data):
     assert bound > 0
     assert bound <= dense_loss(problem, X)
     assert bound <= dense_loss(problem, product_gram(kronecker_encoder.solve(problem))) * (1 + 1e-5)
-    assert bound <= solve(dense_problem(problem)).loss
+    assert bound <= solve(dense_problem(problem)).objective
 
 
 @examples(15)
@@ -82,7 +82,7 @@ def test_the_joint_bound_is_below_the_semidefinite_program(problem):
     solved = kronecker_encoder.solve(problem)
     optimum = optimal_loss_reference(dense_problem(problem), restricted=False)
     assert solved.lower_bound <= optimum * (1 + 1e-6)  # the program's own accuracy
-    assert solved.loss >= optimum * (1 - 1e-6)
+    assert solved.objective >= optimum * (1 - 1e-6)
 
 
 @pytest.mark.parametrize("sizes", [{"max_nodes": 1, "max_steps": 5}, {"max_nodes": 5, "max_steps": 1}])
@@ -92,7 +92,7 @@ def test_one_node_or_one_step_leaves_one_half(sizes, data):
     problem = data.draw(mode_problems(**sizes, ridges=(1.0, 1e-2), zero_modes=False))
     solved = kronecker_encoder.solve(problem)
     assert solved.status == "optimal"
-    assert_allclose(solved.loss, solve(dense_problem(problem)).loss, rtol=2e-4)
+    assert_allclose(solved.objective, solve(dense_problem(problem)).objective, rtol=2e-4)
 
 
 @pytest.mark.parametrize(
@@ -106,9 +106,9 @@ def test_the_bound_is_that_of_the_half_where_the_dual_of_its_own_solution_is_wor
     """The half is certified by a dual that its solution does not show: X^-1 H X^-1 proves 1e-3 and 1e-4 less."""
     problem = ModeProblem(np.array([gram], dtype=float), np.eye(1), np.array(classes))
     solved = kronecker_encoder.solve(problem)
-    assert lower_bound(dense_problem(problem), solved.time.gram) < solved.loss * (1 - 1e-4)
+    assert lower_bound(dense_problem(problem), solved.time.gram) < solved.objective * (1 - 1e-4)
     assert solved.status == "optimal"
-    assert solved.lower_bound <= solve(dense_problem(problem), Stopping(1e-9)).loss
+    assert solved.lower_bound <= solve(dense_problem(problem), Stopping(1e-9)).objective
 
 
 @pytest.mark.parametrize("factor", [1e-200, 1.0, 1e200])
@@ -126,7 +126,7 @@ def test_the_average_of_the_models_counts_alone():
     grams[0] = np.tri(T).T @ np.tri(T)
     solved = kronecker_encoder.solve(ModeProblem(grams, U, np.arange(T)))
     assert solved.status == "optimal"
-    assert_allclose(solved.loss, solve(FactorizationProblem(grams[0], np.arange(T))).loss / n, rtol=2e-4)
+    assert_allclose(solved.objective, solve(FactorizationProblem(grams[0], np.arange(T))).objective / n, rtol=2e-4)
     assert solved.notes
     assert solved.notes[0].startswith("over nodes: ")
 
@@ -134,9 +134,9 @@ def test_the_average_of_the_models_counts_alone():
 def test_florentine_as_a_product():
     solved = kronecker_encoder.solve(graph_problem(*FLORENTINE), Stopping(1e-6))
     assert solved.status == "stationary"
-    assert_allclose(solved.loss, 1192.3079, rtol=1e-5)
+    assert_allclose(solved.objective, 1192.3079, rtol=1e-5)
     assert 1078.6 <= solved.lower_bound <= 1085.528  # the joint optimum
-    assert solved.gap == solved.loss / solved.lower_bound - 1
+    assert solved.gap == solved.objective / solved.lower_bound - 1
 
 
 def test_a_limit_of_rounds_is_said():
@@ -148,7 +148,7 @@ def test_a_limit_of_rounds_is_said():
         solved.require_converged(1e-4)
     settled = kronecker_encoder.solve(problem)
     assert settled.require_converged(1e-4) is settled
-    assert settled.loss <= solved.loss
+    assert settled.objective <= solved.objective
 
 
 # Bad input
@@ -209,7 +209,7 @@ def test_loss_is_that_of_the_gram_by_loops(problem):
     solved = joint_encoder.solve_dense(dense_gram(problem), problem.classes, problem.num_nodes)
     assert solved.status == "optimal"
     assert solved.gap <= 1e-4
-    assert_allclose(solved.loss, dense_loss(problem, solved.gram), rtol=1e-9)
+    assert_allclose(solved.objective, dense_loss(problem, solved.gram), rtol=1e-9)
     assert_array_equal(np.triu(solved.encoder, 1), 0)
     assert_allclose(solved.encoder.T @ solved.encoder, solved.gram, atol=1e-12)
 
@@ -218,7 +218,7 @@ def test_loss_is_that_of_the_gram_by_loops(problem):
 @given(problem=mode_problems(max_nodes=2, max_steps=3, ridges=(1.0,), zero_modes=False))
 def test_agrees_with_the_semidefinite_program(problem):
     solved = joint_encoder.solve_dense(dense_gram(problem), problem.classes, problem.num_nodes)
-    assert_allclose(solved.loss, optimal_loss_reference(dense_problem(problem)), rtol=2e-4)
+    assert_allclose(solved.objective, optimal_loss_reference(dense_problem(problem)), rtol=2e-4)
 
 
 @pytest.mark.slow
@@ -227,7 +227,7 @@ def test_florentine_dense():
     solved = joint_encoder.solve_dense(dense_gram(problem), problem.classes, problem.num_nodes)
     assert solved.gap <= 1e-4
     assert solved.lower_bound <= 1085.5275 * (1 + 1e-6)
-    assert_allclose(solved.loss, 1085.5275, rtol=1.1e-4)
+    assert_allclose(solved.objective, 1085.5275, rtol=1.1e-4)
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ from mfdl_solvers import (
 def test_loss_and_sensitivity_are_those_of_the_dense_gram(problem):
     solved = per_mode_encoder.solve(problem)
     X = per_mode_gram(solved)
-    assert_allclose(solved.loss, exact_loss(problem, solved.grams, solved.basis), rtol=1e-9)
+    assert_allclose(solved.objective, exact_loss(problem, solved.grams, solved.basis), rtol=1e-9)
     assert_allclose(solved.sensitivity**2, largest_class_sum(problem, X), rtol=1e-9)
     assert_allclose(solved.sensitivity, 1.0, rtol=1e-9)
     assert_array_equal(np.triu(solved.encoders, 1), 0)
@@ -57,9 +57,9 @@ def test_between_the_product_and_the_best_of_any_form(problem):
     solved = per_mode_encoder.solve(problem, start=product)
     joint = solve(dense_problem(problem))
     assert solved.kronecker is product
-    assert solved.loss <= product.loss * (1 + 1e-7)  # the same blocks, in another basis
-    assert solved.loss >= joint.lower_bound
-    assert product.lower_bound <= solved.lower_bound <= joint.loss
+    assert solved.objective <= product.objective * (1 + 1e-7)  # the same blocks, in another basis
+    assert solved.objective >= joint.lower_bound
+    assert product.lower_bound <= solved.lower_bound <= joint.objective
     assert solved.status != "optimal" or solved.gap <= 1e-4
 
 
@@ -81,9 +81,9 @@ def test_the_best_of_its_form_by_a_semidefinite_program(problem):
             constraints.append(sum(block[t, t] for t in members) <= 1)
             constraints += [block[s, t] == 0 for s in members for t in members if s < t]
     optimum = float(cp.Problem(cp.Minimize(cost), constraints).solve(solver=cp.CLARABEL))
-    assert solved.loss >= optimum * (1 - 1e-5)
+    assert solved.objective >= optimum * (1 - 1e-5)
     # what `tolerance` promises, and twice that for searches that end at a decrease instead of a certificate
-    assert solved.loss <= optimum * (1 + 2 * max(1e-4, 0.02 * solved.kronecker.gap) + 1e-5)
+    assert solved.objective <= optimum * (1 + 2 * max(1e-4, 0.02 * solved.kronecker.gap) + 1e-5)
 
 
 @pytest.mark.parametrize(
@@ -102,20 +102,20 @@ def test_exact_where_every_node_looks_alike(graph, num_steps, period):
     assert solved.status == "optimal"
     assert solved.gap <= 1e-4
     joint = joint_encoder.solve_dense(dense_gram(problem), problem.classes, problem.num_nodes)
-    assert solved.loss >= joint.lower_bound
-    assert_allclose(solved.loss, joint.loss, rtol=2e-4)
+    assert solved.objective >= joint.lower_bound
+    assert_allclose(solved.objective, joint.objective, rtol=2e-4)
 
 
 def test_a_ring_of_eight_needs_blocks_whose_class_sums_differ():
     solved = per_mode_encoder.solve(graph_problem("ring:n=8", 8, 4), Stopping(1e-5))
     assert solved.status == "optimal"
-    assert_allclose(solved.loss, 45.0623, rtol=1e-5)  # 45.857 with blocks solved one by one
+    assert_allclose(solved.objective, 45.0623, rtol=1e-5)  # 45.857 with blocks solved one by one
 
 
 def test_florentine():
     solved = per_mode_encoder.solve(graph_problem(*FLORENTINE))
     assert solved.status == "stationary"
-    assert 1122.5 <= solved.loss <= 1123.5  # 1192.3 by a product; the optimum of any form is 1085.53
+    assert 1122.5 <= solved.objective <= 1123.5  # 1192.3 by a product; the optimum of any form is 1085.53
     assert solved.lower_bound <= 1085.528
     assert solved.require_converged(1e-4) is solved
 
@@ -123,7 +123,7 @@ def test_florentine():
 def test_free_modes_are_said():
     problem = ModeProblem(np.array([np.eye(2), np.zeros((2, 2))]), np.eye(2), np.arange(2))
     solved = per_mode_encoder.solve(problem)
-    assert_allclose(solved.loss, 2.0, rtol=1e-4)  # only the first node's noise counts
+    assert_allclose(solved.objective, 2.0, rtol=1e-4)  # only the first node's noise counts
     assert any("singular" in note for note in solved.notes)
     regular = ModeProblem(np.array([np.eye(2), 2 * np.eye(2)]), np.eye(2), np.arange(2))
     assert per_mode_encoder.solve(regular).notes == ()
@@ -135,7 +135,7 @@ def test_a_limit_of_rounds_is_said():
     assert solved.status == "stopped"
     with pytest.raises(NotConverged, match="stopped at gap"):
         solved.require_converged(1e-4)
-    assert solved.loss >= solved.lower_bound
+    assert solved.objective >= solved.lower_bound
 
 
 # What any blocks cost
@@ -149,7 +149,7 @@ def test_blocks_of_any_sign_are_charged_in_full(problem, data):
     grams = np.stack([root.T @ root for root in C])
     X = sum(np.kron(X_k, np.outer(f, f)) for X_k, f in zip(grams, blocks.basis.T, strict=True))
     assert_allclose(blocks.class_sums(grams).max(), largest_class_sum(problem, X), rtol=1e-9)
-    assert_allclose(blocks.block_losses(grams).sum(), np.trace(np.linalg.inv(X) @ dense_gram(problem)), rtol=1e-6)
+    assert_allclose(blocks.block_objectives(grams).sum(), np.trace(np.linalg.inv(X) @ dense_gram(problem)), rtol=1e-6)
 
 
 def test_the_basis_is_that_of_the_modes_where_their_costs_coincide():
@@ -160,7 +160,7 @@ def test_the_basis_is_that_of_the_modes_where_their_costs_coincide():
     problem = ModeProblem(grams, U, np.arange(2))
     solved = per_mode_encoder.solve(problem)
     assert_allclose(solved.basis, U, atol=1e-12)
-    assert solved.loss < solved.kronecker.loss * 0.99
+    assert solved.objective < solved.kronecker.objective * 0.99
 
 
 # The scales

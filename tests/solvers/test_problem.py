@@ -1,4 +1,4 @@
-"""The problem refuses what cannot be posed; the lower bound is below every loss and tight at the optimum."""
+"""The problem refuses what cannot be posed; the lower bound is below every objective and tight at the optimum."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_plain_cholesky_has_the_other_orientation_and_other_column_norms():
     assert np.abs(plain.T @ plain - X).max() > 0.5
 
 
-# Sensitivity and loss
+# Sensitivity and objective
 
 
 @examples(60)
@@ -81,14 +81,14 @@ def test_loss_is_its_formula_and_does_not_depend_on_scale(problem, data):
     C = data.draw(encoders(size=problem.size))
     X = C.T @ C
     expected = problem.sensitivity_squared(X) * np.trace(problem.error_gram @ np.linalg.inv(X))
-    assert_allclose(problem.loss(X), expected, rtol=1e-9)
-    assert_allclose(problem.loss(7 * X), problem.loss(X), rtol=1e-12)
+    assert_allclose(problem.objective(X), expected, rtol=1e-9)
+    assert_allclose(problem.objective(7 * X), problem.objective(X), rtol=1e-12)
 
 
 @pytest.mark.parametrize("X", [np.zeros((2, 2)), np.ones((2, 2)), -np.eye(2), [[1.0, 2.0], [2.0, 1.0]]])
 def test_a_gram_that_is_not_positive_definite_costs_anything_and_proves_nothing(X):
     problem = FactorizationProblem(np.eye(2), np.arange(2))
-    assert problem.loss(np.asarray(X)) == np.inf
+    assert problem.objective(np.asarray(X)) == np.inf
     assert lower_bound(problem, np.asarray(X)) == 0.0
 
 
@@ -140,7 +140,7 @@ def test_bad_problems_are_refused(H, classes, message):
 
 
 def factorization(**changes):
-    values = {"loss": 1.2, "lower_bound": 1.0, "status": "stopped", "iterations": 3, "seconds": 0.0}
+    values = {"objective": 1.2, "lower_bound": 1.0, "status": "stopped", "iterations": 3, "seconds": 0.0}
     return Factorization(encoder=np.eye(2), gram=np.eye(2), **(values | changes))
 
 
@@ -159,7 +159,7 @@ def test_stopped_raises_with_the_way_out_and_the_factorization():
     with pytest.raises(NotConverged, match=r"gap 0\.2 > tolerance 0\.0001 after 3 iterations; raise max_") as caught:
         stopped.require_converged(1e-4)
     assert caught.value.factorization is stopped
-    assert "its loss and lower bound are valid" in str(caught.value)
+    assert "its objective and lower bound are valid" in str(caught.value)
 
 
 @pytest.mark.parametrize("status", ["optimal", "stationary", "fixed"])
@@ -170,10 +170,10 @@ def test_other_statuses_pass(status):
 
 def test_the_loss_is_that_of_a_gram_of_the_size_of_the_problem():
     problem = FactorizationProblem(np.eye(3), np.zeros(3, dtype=int))
-    assert problem.loss(np.eye(3)) == 9.0
+    assert problem.objective(np.eye(3)) == 9.0
     for wrong in (np.eye(2), np.ones(3), np.ones((3, 1))):
         with pytest.raises(ProblemError, match=r"gram must be X = C\^T C of shape \(3, 3\)"):
-            problem.loss(wrong)
+            problem.objective(wrong)
 
 
 def unit_gram(problem, C):
@@ -187,7 +187,7 @@ def test_never_above_the_loss_of_any_encoder_whatever_the_dual_is_made_from(prob
     X, other = (data.draw(encoders(size=problem.size)) for _ in range(2))
     dual_from = problem.error_gram + ridge * np.eye(problem.size) if ridge else None
     bound = lower_bound(problem, unit_gram(problem, X), dual_from=dual_from)
-    assert 0 <= bound <= min(problem.loss(unit_gram(problem, C)) for C in (X, other))
+    assert 0 <= bound <= min(problem.objective(unit_gram(problem, C)) for C in (X, other))
 
 
 @examples(40)
@@ -212,23 +212,23 @@ def test_tight_at_the_optimum(problem):
     solved = solve(problem, Stopping(1e-7))
     assert solved.status == "optimal"
     # at least as tight as what the solver reports, from its own point
-    assert lower_bound(problem, solved.gram) >= solved.loss * (1 - 1e-4)
+    assert lower_bound(problem, solved.gram) >= solved.objective * (1 - 1e-4)
 
 
 def test_by_hand_for_two_indices():
-    # H = I, X = I, two classes: V = I, w = 2, trace norm 2, bound 2 = loss; one class: w = 1, bound 4 at X = I / 2
+    # H = I, X = I, two classes: V = I, w = 2, trace norm 2, bound 2 = objective; one class: w = 1, bound 4 at X = I / 2
     apart = FactorizationProblem(np.eye(2), np.array([0, 1]))
     assert_allclose(lower_bound(apart, np.eye(2)), 2.0)
     together = FactorizationProblem(np.eye(2), np.array([0, 0]))
     assert_allclose(lower_bound(together, np.eye(2) / 2), 4.0)
-    assert_allclose(together.loss(np.eye(2) / 2), 4.0)
+    assert_allclose(together.objective(np.eye(2) / 2), 4.0)
 
 
 def test_a_bad_gram_still_gives_a_valid_bound():
     rng = np.random.default_rng(0)
     B = rng.standard_normal((6, 6))
     problem = FactorizationProblem(B.T @ B, np.arange(6) % 2)
-    optimum = solve(problem, Stopping(1e-8)).loss
+    optimum = solve(problem, Stopping(1e-8)).objective
     for exponent in range(0, 13, 3):
         Q = np.linalg.qr(rng.standard_normal((6, 6)))[0]
         X = Q @ np.diag(np.logspace(-exponent, 0, 6)) @ Q.T

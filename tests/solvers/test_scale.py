@@ -49,9 +49,9 @@ def of_modes(problem, k):
 def assert_moved(solved, here, k):
     """The answer `here` for a Gram 2^k times as large."""
     assert (solved.status, solved.iterations) == (here.status, here.iterations)
-    assert solved.loss == math.ldexp(here.loss, k)
+    assert solved.objective == math.ldexp(here.objective, k)
     assert solved.lower_bound == math.ldexp(here.lower_bound, k)
-    assert 0 < solved.lower_bound <= solved.loss * (1 + 1e-12) < math.inf
+    assert 0 < solved.lower_bound <= solved.objective * (1 + 1e-12) < math.inf
     assert abs(solved.gap - here.gap) <= 1e-15
 
 
@@ -103,7 +103,7 @@ def test_the_same_factorization_at_any_scale(problem, k):
     here, solved = dense_encoder.solve(far_problem.normalised), dense_encoder.solve(far_problem)
     assert_array_equal(solved.gram, here.gram)
     assert_moved(solved, here, far_problem.exponent)
-    assert far_problem.loss(here.gram) == solved.loss
+    assert far_problem.objective(here.gram) == solved.objective
 
 
 @examples(8)
@@ -118,7 +118,7 @@ def test_the_same_noise_over_time_and_nodes_at_any_scale(problem, k):
         assert_moved(solved, here, far_problem.exponent)
     begun = per_mode_encoder.solve(far_problem, start=product)
     assert begun.kronecker is product
-    assert begun.loss <= product.loss * (1 + 1e-12)
+    assert begun.objective <= product.objective * (1 + 1e-12)
 
 
 @pytest.mark.parametrize("k", [-900, 900])
@@ -132,9 +132,9 @@ def test_the_same_shared_seeds_at_any_scale(k, private):
     assert_array_equal(solved.covariance, here.covariance)
     assert_moved(solved, here, far.exponent)
     assert solved.status == "optimal"
-    assert solved.loss == far.loss(solved.private_variance, solved.parts)
+    assert solved.objective == far.objective(solved.private_variance, solved.parts)
     assert outsider_bound(far) == math.ldexp(outsider_bound(far.normalised), far.exponent) > 0
-    assert abs(solved.loss - math.ldexp(coalitions.solve(near).loss, k)) <= 2e-3 * solved.loss
+    assert abs(solved.objective - math.ldexp(coalitions.solve(near).objective, k)) <= 2e-3 * solved.objective
 
 
 @pytest.mark.parametrize("k", [-900, 900])
@@ -146,7 +146,7 @@ def test_the_same_encoder_by_automatic_differentiation(k):
     assert_array_equal(solved.gram, autodiff.solve(far_problem.normalised).gram)
 
     def penalty(unit):
-        return lambda C: (C[1, 0] ** 2) * unit * unit  # in units of the loss
+        return lambda C: (C[1, 0] ** 2) * unit * unit  # in units of the objective
 
     family = autodiff.lower_triangular(problem)
     plain = autodiff.solve(far_problem.normalised, family, penalty=penalty(2.0))
@@ -164,12 +164,12 @@ def test_bounds_are_finite_below_the_loss_and_do_not_depend_on_the_scale_of_thei
     far_problem, weights = of_gram(problem, k), np.arange(1.0, problem.size + 1)
     X = np.eye(problem.size) / problem.size
     bound = lower_bound(far_problem, scaled(X, x))
-    assert 0 < bound <= far_problem.loss(X) < math.inf
+    assert 0 < bound <= far_problem.objective(X) < math.inf
     assert (
         bound == lower_bound(far_problem, X) == math.ldexp(lower_bound(far_problem.normalised, X), far_problem.exponent)
     )
     root = scaled(far_problem.normalised.root, far_problem.exponent // 2)
-    assert 0 < weights_bound(far_problem, weights, root=root) <= far_problem.loss(X) * (1 + 1e-12)
+    assert 0 < weights_bound(far_problem, weights, root=root) <= far_problem.objective(X) * (1 + 1e-12)
     assert lower_bound(far_problem, X, dual_from=far_problem.error_gram, root=root) >= bound
     assert_array_equal(far_problem.root, root)
 
@@ -204,7 +204,7 @@ def test_shared_seeds_just_below_the_end_of_the_range():
     problem = CoalitionProblem(2.8e307 * H, ((0, 1), (1, 2), (0, 2)), 1)
     solved = coalitions.solve(problem)  # the square of ||H^1/2||_* is beyond
     assert solved.status == "optimal"
-    assert 0 < solved.lower_bound <= solved.loss <= problem.local_loss < math.inf
+    assert 0 < solved.lower_bound <= solved.objective <= problem.local_loss < math.inf
 
 
 def test_what_is_no_number_proves_nothing():
@@ -219,22 +219,22 @@ def test_what_is_no_number_proves_nothing():
 
 
 ONE_CLASS = np.zeros(3, dtype=int)
-LARGE = 5e307 * np.eye(3)  # best loss 9 * 5e307
+LARGE = 5e307 * np.eye(3)  # best objective 9 * 5e307
 
 
 @pytest.mark.parametrize(
     "refused",
     [
         lambda: dense_encoder.solve(FactorizationProblem(LARGE, ONE_CLASS)),
-        lambda: FactorizationProblem(LARGE, ONE_CLASS).loss(np.eye(3)),
+        lambda: FactorizationProblem(LARGE, ONE_CLASS).objective(np.eye(3)),
         lambda: FactorizationProblem(2 * LARGE, ONE_CLASS),  # the trace is
         lambda: ModeProblem(1e308 * np.array([np.eye(1), np.eye(1)]), np.eye(2), np.arange(1)),
         lambda: kronecker_encoder.solve(ModeProblem(LARGE[None], np.eye(1), ONE_CLASS)),
-        lambda: CoalitionProblem(LARGE, ((0, 1, 2),), 0).loss(2.0, [np.eye(3)]),
+        lambda: CoalitionProblem(LARGE, ((0, 1, 2),), 0).objective(2.0, [np.eye(3)]),
     ],
 )
 def test_a_loss_beyond_float64_is_refused(refused):
-    with pytest.raises(ProblemError, match="the loss of error_gram is beyond float64"):
+    with pytest.raises(ProblemError, match="the objective of error_gram is beyond float64"):
         refused()
 
 
@@ -253,4 +253,4 @@ def test_notes_say_at_which_scale_they_were_measured():
     solved = dense_encoder.solve(singular)
     assert solved.notes[-1] == "what is said of the error Gram was measured on it times 2^-600"
     assert solved.shifted(0) is solved
-    assert dataclasses.replace(solved, notes=()).shifted(2).loss == 4 * solved.loss
+    assert dataclasses.replace(solved, notes=()).shifted(2).objective == 4 * solved.objective

@@ -54,7 +54,7 @@ def costs(draw, size, by_age=False):
     return ModeCost(lam, m, w, rates=rates, shrink=shrink, momentum=beta), H
 
 
-def loss(H, C):
+def objective(H, C):
     N = np.linalg.inv(C)
     return float(np.trace(H @ N @ N.T))
 
@@ -64,8 +64,8 @@ def loss(H, C):
 def test_the_cost_of_any_strategy_is_that_of_the_dense_gram(data):
     encoder, C = data.draw(encoders(7))
     cost, H = data.draw(costs(len(C)))
-    assert cost.of_columns(encoder) == pytest.approx(loss(H, C), rel=1e-9)
-    assert forms.loss(cost, encoder) == pytest.approx(loss(H, C), rel=1e-8)
+    assert cost.of_columns(encoder) == pytest.approx(objective(H, C), rel=1e-9)
+    assert forms.objective(cost, encoder) == pytest.approx(objective(H, C), rel=1e-8)
     for lam in cost.eigenvalues:
         assert np.isfinite(cost.inverse_bands(lam)).all()
 
@@ -77,7 +77,7 @@ def test_the_cost_of_a_toeplitz_strategy_and_its_gradient(data):
     cost, H = data.draw(costs(len(C), by_age=True))
     d = encoder.inverse_series
     value, gradient = cost.of_series(d)
-    assert value == pytest.approx(loss(H, C), rel=1e-9)
+    assert value == pytest.approx(objective(H, C), rel=1e-9)
     for j, unit in enumerate(np.eye(len(d))):  # quadratic: central differences of any size are exact
         assert gradient[j] == pytest.approx((cost.of_series(d + unit)[0] - cost.of_series(d - unit)[0]) / 2, rel=1e-7)
 
@@ -130,7 +130,7 @@ def test_found_strategies_lie_between_the_optimum_and_where_they_began(count, ga
     R = [np.linalg.inv(_dense(UNIFORM.inverse_bands(lam))) for lam in UNIFORM.eigenvalues]
     H = sum(m * r.T @ r for m, r in zip(UNIFORM.weights, R, strict=True))
     best = 0.0 if at_least else solve(FactorizationProblem(H, np.arange(48) % gap), Stopping(1e-3)).lower_bound
-    losses = {}
+    objectives = {}
     for name, found in {
         "banded": best_toeplitz(UNIFORM, uses),
         "narrow": best_toeplitz(UNIFORM, uses, bandwidth=3),
@@ -139,12 +139,12 @@ def test_found_strategies_lie_between_the_optimum_and_where_they_began(count, ga
         "two": best_inverse(UNIFORM, uses, bandwidth=2),
     }.items():
         assert squared(uses, found.encoder).exact or at_least
-        losses[name] = value(UNIFORM, uses, found.encoder)
-        assert losses[name] >= max(best, lower_bound(UNIFORM, uses, Identity(UNIFORM.size))) * (1 - 1e-9)
-    assert losses["banded"] <= losses["narrow"] * (1 + 1e-6)
-    assert losses["inverse"] <= losses["two"] * (1 + 1e-6)
+        objectives[name] = value(UNIFORM, uses, found.encoder)
+        assert objectives[name] >= max(best, lower_bound(UNIFORM, uses, Identity(UNIFORM.size))) * (1 - 1e-9)
+    assert objectives["banded"] <= objectives["narrow"] * (1 + 1e-6)
+    assert objectives["inverse"] <= objectives["two"] * (1 + 1e-6)
     if not at_least:
-        assert losses["banded"] <= 1.25 * best
+        assert objectives["banded"] <= 1.25 * best
 
 
 def test_no_near_toeplitz_strategy_is_better():
@@ -176,8 +176,8 @@ def test_knots_of_long_series_lose_little():
     few = best_toeplitz(cost, uses, max_iterations=60).encoder
     blt = best_buffered(cost, uses, buffers=5, max_iterations=120).encoder
     assert few.bandwidth == T
-    losses = [squared(uses, each).upper * cost.of_series(each.inverse_series)[0] for each in (few, blt)]
-    assert losses[0] <= losses[1] * 1.001
+    objectives = [squared(uses, each).upper * cost.of_series(each.inverse_series)[0] for each in (few, blt)]
+    assert objectives[0] <= objectives[1] * 1.001
 
 
 @pytest.mark.parametrize(
@@ -223,7 +223,7 @@ def test_a_banded_inverse_at_unit_sensitivity_and_its_gradient(data, epochs, per
     def by_hand(columns):
         C = np.linalg.inv(sum(np.diag(columns[: T - j, j], -j) for j in range(columns.shape[1])))
         sigma = np.array([np.linalg.norm(C[:, classes == r].sum(axis=1)) for r in range(period)])[classes]
-        return loss(H, C / sigma)
+        return objective(H, C / sigma)
 
     diagonals = gram_diagonals(cost, encoder.bandwidth)
     value, gradient = at_unit_sensitivity(diagonals, columns, period)
@@ -241,7 +241,7 @@ def test_the_cost_of_a_banded_strategy_and_its_gradient(data):
     encoder, C = data.draw(banded(data.draw(st.integers(1, 9))))
     cost, H = data.draw(costs(len(C)))
     value, gradient = of_bands(cost, encoder.rows)
-    assert value == pytest.approx(loss(H, C), rel=1e-8)
+    assert value == pytest.approx(objective(H, C), rel=1e-8)
     N = np.linalg.inv(C)
     exact = -2 * N.T @ H @ N @ N.T
     for j in range(encoder.bandwidth):

@@ -125,7 +125,7 @@ def test_floats_are_the_fractions_that_they_are():
 
 
 def test_the_path_with_and_without_a_reaction():
-    """mu^2 = X = 0.1 for fixed gradients: (1/3)^2 / (1 + (1/3)^2)."""
+    """mu^2 = X = 0.1 for non-adaptive gradients: (1/3)^2 / (1 + (1/3)^2)."""
     fixed = math.sqrt((1 / 9) / (1 + 1 / 9))
     assert fixed**2 == pytest.approx(0.1)
     assert exact_delta(fixed, 0.0) == pytest.approx(0.1256, abs=5e-5)

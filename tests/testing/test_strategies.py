@@ -17,9 +17,9 @@ from numpy.testing import assert_allclose
 import mfdl
 from mfdl import Cyclic, Dynamics, InvalidInput, gossip
 from mfdl.algorithms.registry import MECHANISMS
-from mfdl.noise import IndependentNoise, JointNoise, LocalNoise, SpaceTimeNoise, StepNoise
+from mfdl.noise import IndependentNoise, JointNoise, LocalNoise, SpatioTemporalNoise, StepNoise
 from mfdl.privacy.gaussian import ADJACENCIES
-from mfdl.privacy.victim_loss import victim_losses
+from mfdl.privacy.victim_sensitivity import sensitivity_by_victim
 from mfdl.testing import describe
 from mfdl.testing import strategies as drawn
 from mfdl.testing.oracles import (
@@ -218,7 +218,7 @@ def test_algorithms_are_built_by_name_within_their_sizes(name, data):
     if name in (*drawn.SHARED_NAMES, "zip-dl"):
         kind = StepNoise
     if name in drawn.JOINT_NAMES:
-        kind = JointNoise if name == "space-time" else SpaceTimeNoise
+        kind = JointNoise if name == "joint" else SpatioTemporalNoise
     assert name == "none" or isinstance(one.noise, kind)
     if name in ("zip-dl", *drawn.JOINT_NAMES, *drawn.FORM_NAMES):
         assert one.dynamics.gossip.is_symmetric
@@ -270,7 +270,7 @@ def test_trust_models_leave_a_victim_and_have_a_view(data):
 def test_a_number_of_nodes_is_enough_unless_masks_are_wanted(n, data):
     model = data.draw(trust_models(n))
     one = mfdl.algorithms.dp_dsgd(Dynamics(gossip.uniform(nx.path_graph(n))), record)
-    assert all(math.isfinite(loss.fixed.squared) for loss in victim_losses(one, model))
+    assert all(math.isfinite(loss.non_adaptive_sensitivity.squared) for loss in sensitivity_by_victim(one, model))
 
 
 ZIP = mfdl.algorithms.zip_dl(Dynamics(gossip.metropolis_hastings("complete:n=2")), Cyclic(1, 1))
@@ -327,8 +327,8 @@ def test_factorizations_carry_the_loss_of_their_encoder_and_a_true_bound(case):
     reach = max(np.abs(X * same)[posed.classes == c].sum() for c in set(posed.classes))
     assert reach <= 1 + 1e-9  # rounding of sums of at most nine products
     # condition numbers of H and X stay below 1e4: about 1e-11 relative
-    assert_allclose(found.loss, reach * np.trace(posed.error_gram @ np.linalg.inv(X)), rtol=1e-9)
-    assert found.lower_bound <= found.loss * (1 + 1e-9)
+    assert_allclose(found.objective, reach * np.trace(posed.error_gram @ np.linalg.inv(X)), rtol=1e-9)
+    assert found.lower_bound <= found.objective * (1 + 1e-9)
     assert found.status in ("optimal", "fixed")
     assert found.status == "fixed" or found.gap <= 1e-4
 

@@ -6,13 +6,13 @@ import torch
 from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from mfdl.privacy.victim_sensitivity import sensitivity_by_victim
 from numpy.testing import assert_allclose, assert_array_equal
 from small_tasks import classes, slow_means, slow_sums
 
 import mfdl
 from mfdl import Cyclic, Dynamics, EveryStep, InvalidInput, algorithms, gossip, replay, trust
 from mfdl.dynamics import schedule
-from mfdl.privacy.victim_loss import victim_losses
 from mfdl.runs.comparing import Plan, trained
 from mfdl.runs.comparison_config import ComparisonConfig
 from mfdl.testing.oracles import elliptope_reference, of_node, pinv_gram
@@ -70,7 +70,7 @@ def test_its_privacy_is_that_of_the_view_written_out(W, clips):
         theta = W.dense() @ A[t]
     one = algorithms.dp_dsgd(Dynamics(W, eta * c), EveryStep(T))
     for model in (trust.LDP(), trust.PNDP([0])):
-        for loss in victim_losses(one, model, release="none"):
+        for loss in sensitivity_by_victim(one, model, release="none"):
             seen = np.flatnonzero(W.dense()[0]) if model.name == "pndp" else np.arange(n)
             if model.name == "pndp" and loss.victim == 0:
                 continue

@@ -160,7 +160,7 @@ def test_divisors_are_the_expected_sizes_whatever_is_drawn():
 
 
 def test_a_run_that_stops_goes_on_with_the_same_batches(tmp_path):
-    mechanism, task = made(build=algorithms.decor, sigma_local=1.0, sigma_pair=2.0), task_of()
+    mechanism, task = made(build=algorithms.decor, sigma_ldp=1.0, sigma_cor=2.0), task_of()
     whole = run_of(mechanism, task)
     run_of(mechanism, task, checkpoint_folder=tmp_path, stop_after=5)
     rest = run_of(mechanism, task, checkpoint_folder=tmp_path)

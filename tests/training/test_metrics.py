@@ -114,7 +114,7 @@ def test_final_means_are_over_the_steps_asked_for():
     for name, values in seed.measured.items():
         assert_allclose(seed.final(name), values[-final_steps(6) :].mean(), rtol=1e-14)
         assert_allclose(seed.final(name, 4), values[2:].mean(), rtol=1e-14)
-    assert seed.final("loss", 4) != seed.final_loss == seed.final()
+    assert seed.final("loss", 4) != seed.final_test_loss == seed.final()
     assert replay(MECHANISM, regression(), seeds=[0]).seeds[0].final("average_loss") is None
     for wrong in ({"metric": "los"}, {"last_steps": 0}):
         with pytest.raises(InvalidInput, match=next(iter(wrong))):

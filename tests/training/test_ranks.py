@@ -30,7 +30,7 @@ EXACT = 1e-12  # of models and messages of size 1, in float64, over 8 steps
 GRAPH = mfdl.graphs.load("erdos-renyi:n=12,p=0.3,seed=1")
 DYNAMICS = mfdl.Dynamics(mfdl.gossip.metropolis_hastings(GRAPH), 0.1)
 CYCLIC, BINS = mfdl.Cyclic(epochs=2, period=4), mfdl.BallsInBins(epochs=2, bins=4)
-EAVESDROPPER = ("decor", "corn", "time-space")
+EAVESDROPPER = ("decor", "corn", "kronecker")
 TASK = mfdl.tasks.digits(GRAPH, partition=mfdl.tasks.partition.Dirichlet(1.0))
 CPU = torch.device("cpu")
 
@@ -46,7 +46,7 @@ def mechanisms():
     for name in ("mafalda", "bsr", "gradient-tracking", *EAVESDROPPER):
         built = mfdl.algorithms.build(name, DYNAMICS, CYCLIC)
         yield calibrated(built, "eavesdropper" if name in EAVESDROPPER else "ldp")
-    average = mfdl.Released("average:3", rounds_of_gossip=2)
+    average = mfdl.ReleasedModel("average:3", rounds_of_gossip=2)
     yield calibrated(mfdl.algorithms.dp_dsgd(DYNAMICS, CYCLIC).releasing(average))
     yield calibrated(mfdl.algorithms.dp_dsgd(DYNAMICS, BINS), epsilon=2.0, delta=1e-5)
 
@@ -212,7 +212,7 @@ def test_compare_with_ranks_says_what_it_says_without(tmp_path, capsys):
     for name in ("one", "two"):
         assert results[name].keys() == results["alone"].keys()
         assert results[name]["config_hash"] == results["alone"]["config_hash"]
-        got, wanted = (results[at]["mechanisms"][0]["final_loss_mean"] for at in (name, "alone"))
+        got, wanted = (results[at]["mechanisms"][0]["final_test_loss_mean"] for at in (name, "alone"))
         assert got == pytest.approx(wanted, rel=1e-4)  # float32
         assert not (tmp_path / name / "checkpoints").exists()
 

@@ -26,7 +26,7 @@ FORWARD = {"dtype": torch.float64, "metrics": ["train_loss"], "progress": False}
 def every_mechanism():
     """Those of the other file, and noise that is one matrix over steps and nodes."""
     yield from mechanisms()
-    yield calibrated(mfdl.algorithms.build("space-time", DYNAMICS, CYCLIC), "eavesdropper")
+    yield calibrated(mfdl.algorithms.build("joint", DYNAMICS, CYCLIC), "eavesdropper")
 
 
 def trained(mechanism, folder=None, **how):

@@ -46,7 +46,7 @@ def mechanism(name="mf-shared", W=STAR, participation=PART, mu=1.0, clip_norm=1.
     one = build_algorithm(name, Dynamics(W, learning_rate), participation)
     if name == "none":
         return without_noise(one, **LDP, clip_norm=clip_norm, unit=unit)
-    how = LDP | {"trust": trust.SecLDP()} if name == "space-time" else LDP
+    how = LDP | {"trust": trust.SecLDP()} if name == "joint" else LDP
     return calibrate(one, **how, clip_norm=clip_norm, mu=mu, unit=unit)
 
 
@@ -103,7 +103,7 @@ def witnessed(monkeypatch):
 @pytest.mark.parametrize(
     ("name", "unit", "period"),
     [
-        *((name, "record", None) for name in ("dp-dsgd", "mf-per-node", "space-time")),
+        *((name, "record", None) for name in ("dp-dsgd", "mf-per-node", "joint")),
         ("mf-per-node", "user", 2),
         *(pytest.param(name, unit, None, marks=pytest.mark.slow) for name in ("none", "mf-shared") for unit in UNITS),
     ],
@@ -261,7 +261,7 @@ def test_stop_at_step_zero(tmp_path):
     run = train(mechanism(), TASK, seeds=[0], stop_after=0, checkpoint_folder=tmp_path).seeds[0]
     assert_array_equal(run.models, TASK.instance(0, 2).initial_parameters.double().numpy())
     assert (run.finished_steps, run.loss.shape) == (0, (0, NODES))
-    assert run.final_loss is run.final_accuracy is run.messages is None
+    assert run.final_test_loss is run.final_accuracy is run.messages is None
 
 
 OTHERS = [

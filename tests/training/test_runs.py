@@ -43,9 +43,9 @@ def same(run, other):
                 assert type(again) is type(value), name
 
 
-@pytest.mark.parametrize("name", ["bsr", "mafalda-l", "decor", "space-time", "corn", "gradient-tracking"])
+@pytest.mark.parametrize("name", ["bsr", "mafalda-l", "decor", "joint", "corn", "gradient-tracking"])
 def test_a_loaded_mechanism_replays_bit_for_bit(tmp_path, name):
-    parameters = {"decor": {"sigma_local": 1.0, "sigma_pair": 2.0}, "corn": {"coalition_size": 0}}.get(name, {})
+    parameters = {"decor": {"sigma_ldp": 1.0, "sigma_cor": 2.0}, "corn": {"coalition_size": 0}}.get(name, {})
     saved = mechanism(name, **parameters)
     saved.save(tmp_path / "m")
     how = {"task": regression(), "seeds": [3], "keep_messages": True, "dtype": torch.float64}
@@ -159,12 +159,12 @@ def test_divergence_is_recorded_and_shown(mu, tmp_path):
     for stop in (2, None, None):  # at last read back, no step left to run
         run = replay(made, TASK, seeds=[0, 1], stop_after=stop, checkpoint_folder=tmp_path)
         assert run.diverged_seeds == [0, 1]
-        assert run.final_losses == [None, None]
+        assert run.final_test_losses == [None, None]
     assert not np.isfinite(run.seeds[0].loss).all()
     assert run.seeds[0].finished_steps == 6
     healthy = replay(dp_dsgd_mechanism(), TASK, seeds=[0])
     assert healthy.diverged_seeds == []
-    assert np.isfinite(healthy.final_losses).all()
+    assert np.isfinite(healthy.final_test_losses).all()
 
 
 def test_the_final_loss_is_the_mean_over_nodes_and_the_last_quarter_of_a_short_run():
@@ -173,11 +173,11 @@ def test_the_final_loss_is_the_mean_over_nodes_and_the_last_quarter_of_a_short_r
     assert run.steps.tolist() == [*range(4, 61, 4), 62]
     late = run.steps >= 48
     assert [final_steps(T) for T in (62, 200, 320)] == [16, 50, 50]  # the last 16 steps are 47 to 62
-    assert_allclose(run.final_loss, run.loss[late].mean(), rtol=1e-14)
+    assert_allclose(run.final_test_loss, run.loss[late].mean(), rtol=1e-14)
     assert_allclose(run.final_accuracy, run.accuracy[late].mean(), rtol=1e-14)
-    assert run.final_loss != pytest.approx(run.loss.mean(), rel=1e-6)
+    assert run.final_test_loss != pytest.approx(run.loss.mean(), rel=1e-6)
     early = dataclasses.replace(run, steps=run.steps[:1], loss=run.loss[:1])  # evaluated after 4 of 62 steps
-    assert early.final_loss is None
+    assert early.final_test_loss is None
 
 
 def test_evaluations_change_no_model_and_are_rows_of_a_table():
@@ -211,7 +211,7 @@ def test_what_is_released_is_the_mean_of_the_models_however_often_a_run_stops(mo
     assert_allclose(seed.models, mean if further is None else further @ mean, rtol=1e-6, atol=1e-7)
     again = TASK.instance(0, 2).evaluate(torch.as_tensor(seed.models, dtype=torch.float32))
     assert_array_equal(seed.released["loss"], again.loss.double().numpy())
-    assert seed.final_loss == seed.released["loss"].mean() != seed.last("loss")
+    assert seed.final_test_loss == seed.released["loss"].mean() != seed.last("loss")
     assert seed.final("loss", 1) == seed.last("loss", 1) == seed.loss[-1].mean()
     for stop in stops:
         run = replay(made, TASK, seeds=[0], stop_after=stop, checkpoint_folder=tmp_path)
@@ -226,4 +226,4 @@ def test_the_last_models_are_not_told_twice():
     made = calibrate(one, trust=trust.LDP(), adjacency="zero-out", clip_norm=1.0, mu=1.0)
     (seed,) = replay(made, TASK, seeds=[0]).seeds
     assert seed.released == {}
-    assert seed.final_loss == seed.last("loss")
+    assert seed.final_test_loss == seed.last("loss")

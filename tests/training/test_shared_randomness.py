@@ -187,7 +187,7 @@ def test_keys_are_shown_by_public_names_only():
 
 def test_a_run_leaves_no_secret_in_results_checkpoints_messages_or_logs(tmp_path, caplog, capfd):
     dynamics = Dynamics(gossip.metropolis_hastings("ring:n=4"), 0.1)
-    one = algorithms.decor(dynamics, Cyclic(epochs=2, period=2), sigma_local=1.0, sigma_pair=2.0)
+    one = algorithms.decor(dynamics, Cyclic(epochs=2, period=2), sigma_ldp=1.0, sigma_cor=2.0)
     made = calibrate(one, trust=trust.LDP(), adjacency="zero-out", clip_norm=1.0, mu=1.0)
     task = regression(16, build=lambda: torch.nn.Linear(3, 1))
     root = NoiseKey.from_entropy()

@@ -68,7 +68,7 @@ def shared_noises(draw):
             dynamics, part, roots @ roots.transpose(0, 2, 1), groups=[sorted(g) for g in groups]
         )
         return one.noise, None
-    return algorithms.decor(dynamics, part, sigma_local=0.3, sigma_pair=2.1).noise, None
+    return algorithms.decor(dynamics, part, sigma_ldp=0.3, sigma_cor=2.1).noise, None
 
 
 @examples(60)
@@ -100,7 +100,7 @@ def test_a_users_noise_asks_for_the_secrets_it_uses():
 
 def test_a_whole_deployment_that_agreed_on_its_keys():
     """No root anywhere: each node has its identity and what came over the wire; pairwise noise cancels."""
-    one = algorithms.decor(Dynamics(STAR), Cyclic(1, 3), sigma_local=0.5, sigma_pair=2.0)
+    one = algorithms.decor(Dynamics(STAR), Cyclic(1, 3), sigma_ldp=0.5, sigma_cor=2.0)
     views = agree([NodeIdentity.generate() for _ in range(4)], columns_by_holders(one.noise), run_id="run 1")
     own = [held.key_of({u}) for u, held in enumerate(views)]
     secrets = {s: held.key_of(s) for u, held in enumerate(views) for s in columns_by_holders(one.noise) if u in s}
@@ -209,7 +209,7 @@ def whole(pieces, t):
 
 @examples(60)
 @given(
-    kind=st.sampled_from(["independent", "shared", "time-space", *STRUCTURED]),
+    kind=st.sampled_from(["independent", "shared", "kronecker", *STRUCTURED]),
     dim=st.integers(1, 9),
     size=st.integers(1, 5),
     order=st.lists(st.integers(0, 6), min_size=1, max_size=6),
@@ -289,15 +289,15 @@ def epsilon(loss):
 
 
 def reused_covariance(steps, L):
-    """sigma_local^2 I + sigma_pair^2 (11^T over time) (x) L."""
+    """sigma_ldp^2 I + sigma_cor^2 (11^T over time) (x) L."""
     return LOCAL**2 * np.eye(steps * len(L)) + PAIR**2 * np.kron(np.ones((steps, steps)), L)
 
 
 @pytest.mark.parametrize("steps", [2, 4, 6])
 def test_reused_pairwise_noise_protects_no_alternating_difference(steps):
-    """By trying all signs of one record's gradient: the worst loss is steps / sigma_local^2, as without pairs at all.
+    """By trying all signs of one record's gradient: the worst loss is steps / sigma_ldp^2, as without pairs at all.
 
-    It is no larger either: the reused covariance is at least sigma_local^2 I, so its inverse at most 1 / sigma_local^2.
+    It is no larger either: the reused covariance is at least sigma_ldp^2 I, so its inverse at most 1 / sigma_ldp^2.
     """
     L = node_covariances.laplacian(RING).toarray()
     gram = np.linalg.inv(reused_covariance(steps, L))[::16, ::16]  # rows of node 0; all nodes of a ring are alike
@@ -322,8 +322,8 @@ def test_the_published_setting_claims_10_46_and_has_37_99():
 
 
 def test_in_samples_reuse_takes_pairwise_noise_out_of_differences_over_time():
-    """Variance of noise_0 - noise_1 at a node: 2 (sigma_local^2 + 2 sigma_pair^2) fresh, 2 sigma_local^2 reused."""
-    one = algorithms.decor(Dynamics(gossip.metropolis_hastings(RING)), PART, sigma_local=LOCAL, sigma_pair=PAIR)
+    """Variance of noise_0 - noise_1 at a node: 2 (sigma_ldp^2 + 2 sigma_cor^2) fresh, 2 sigma_ldp^2 reused."""
+    one = algorithms.decor(Dynamics(gossip.metropolis_hastings(RING)), PART, sigma_ldp=LOCAL, sigma_cor=PAIR)
     private = StepNoise(LOCAL * np.eye(16), np.eye(16, dtype=bool), T, 16)
     incidence = node_covariances.incidence(RING)
     pairs = StepNoise(PAIR * incidence, (incidence.T != 0).tocsr(), T, 16)

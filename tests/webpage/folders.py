@@ -37,7 +37,7 @@ RECORD = {
     "delta": 1e-6, "adjacency": "zero-out", "unit": "record", "clip_norm": 1.0, "graph": "florentine", "task": "digits",
     "lr": 0.5, "error_weights": None, "graph_hash": "g", "gossip": "metropolis-hastings", "gossip_hash": "h",
     "nodes": 15, "task_hash": "t", "steps": 6, "guarantee": "A sentence.", "noise_std": 1.0,
-    "injected_noise_std": 1.0, "untrained_loss": 2.3, "chance_loss": 2.3, "objective": 1.0, "final_loss": 1.0,
+    "injected_noise_std": 1.0, "untrained_loss": 2.3, "chance_loss": 2.3, "objective": 1.0, "final_test_loss": 1.0,
     "final_accuracy": None, "diverged": False, "seed": 0,
 }  # fmt: skip
 
@@ -55,7 +55,7 @@ def made_up(folder, records, failures=(), config=None, **told):
         record["mechanism"] = f"file:{record['label']}"
         asked = {"mechanisms": [record["mechanism"]], "mu": record["mu"], "lr": record["lr"], "graph": record["graph"]}
         record["config"] = {"seeds": 1, "first_seed": record["seed"], "trust": record["trust"], **asked}
-        last = np.nan if record["final_loss"] is None else record["final_loss"]
+        last = np.nan if record["final_test_loss"] is None else record["final_test_loss"]
         buffer = io.BytesIO()
         pq.write_table(pa.table({"step": [3, 3, 6, 6], "loss": [2.0, 2.2, last, last]}), buffer)
         store.add(name, record, buffer.getvalue())

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 import mfdl
 from mfdl.commands import main
 from mfdl.errors import InvalidInput
+from mfdl.metrics import result_key
 from mfdl.pictures.drawings import IN_CELLS
 from mfdl.pictures.looks import series_looks
 from mfdl.runs import Store
@@ -51,7 +52,7 @@ def best(records):
     for r in records:
         groups.setdefault((r["mechanism"], r["trust"], float(r["mu"])), {}).setdefault(r["lr"], []).append(r)
     return {
-        key: min(by_rate.values(), key=lambda runs: statistics.mean(r["final_loss"] for r in runs))
+        key: min(by_rate.values(), key=lambda runs: statistics.mean(r["final_test_loss"] for r in runs))
         for key, by_rate in groups.items()
     }
 
@@ -62,7 +63,7 @@ def test_the_table_and_the_trade_off_show_the_numbers_of_the_store(page, best):
     for row in rows:
         runs = best[row["mechanism"], row["trust"], *row["mu"]]
         for name in ("loss", "accuracy"):
-            values = [r[f"final_{name}"] for r in runs]
+            values = [r[result_key("final", name)] for r in runs]
             assert row[name] == pytest.approx([statistics.mean(values), statistics.stdev(values)], rel=1e-12, abs=1e-12)
         assert float(row["loss text"].partition(" ")[0]) == pytest.approx(row["loss"][0], rel=1e-3)
         assert (row["rate"], row["noise"]) == ([runs[0]["lr"]], [runs[0]["noise_std"]])
@@ -80,7 +81,7 @@ def test_all_rates_are_in_the_csv(page, records):
     rows = list(csv.DictReader(io.StringIO(unquote(link[1]["href"].partition(",")[2]))))
     losses = {}
     for r in records:
-        losses.setdefault((r["mechanism"], float(r["mu"]), r["lr"]), []).append(r["final_loss"])
+        losses.setdefault((r["mechanism"], float(r["mu"]), r["lr"]), []).append(r["final_test_loss"])
     got = {(row["mechanism"], float(row["mu"]), float(row["lr"])): float(row["loss"]) for row in rows}
     assert got == pytest.approx({key: statistics.mean(values) for key, values in losses.items()}, rel=1e-12)
 
@@ -237,10 +238,10 @@ def test_names_are_text_and_nothing_else(tmp_path_factory, name, other):
 
 
 def test_diverged_runs_are_said_and_not_averaged(tmp_path):
-    gone = {"final_loss": None, "diverged": True}
-    changes = [{"label": "calm", "seed": s, "final_loss": 1.0 + s} for s in (0, 1)]
+    gone = {"final_test_loss": None, "diverged": True}
+    changes = [{"label": "calm", "seed": s, "final_test_loss": 1.0 + s} for s in (0, 1)]
     changes += [{"label": "wild", "seed": s, "lr": 0.1, **gone} for s in (0, 1)]  # a worse rate
-    changes += [{"label": "wild", "seed": 0, **gone}, {"label": "wild", "seed": 1, "final_loss": 0.1}]
+    changes += [{"label": "wild", "seed": 0, **gone}, {"label": "wild", "seed": 1, "final_test_loss": 0.1}]
     path = written(made_up(tmp_path, changes))
     rows = {row["mechanism"]: row for row in Page(path).rows()}
     assert rows["calm"]["loss"] == pytest.approx([1.5, math.sqrt(0.5)])
@@ -250,7 +251,7 @@ def test_diverged_runs_are_said_and_not_averaged(tmp_path):
 
 
 def test_few_series_are_shown_first(tmp_path):
-    changes = [{"label": f"m{i}", "mu": mu, "final_loss": 2.0 - 0.1 * i} for i in range(9) for mu in (1.0, 2.0)]
+    changes = [{"label": f"m{i}", "mu": mu, "final_test_loss": 2.0 - 0.1 * i} for i in range(9) for mu in (1.0, 2.0)]
     boxes = Page(written(made_up(tmp_path, changes))).all("input", type="checkbox")
     assert {e[1]["value"] for e in boxes} == {str(i) for i in range(9)}
     assert {e[1]["value"] for e in boxes if "checked" in e[1]} == {"5", "6", "7", "8"}  # the lowest losses
@@ -270,7 +271,14 @@ def test_the_seeds_on_which_rates_were_chosen_are_said(tmp_path, rates, chosen, 
 @given(st.lists(st.lists(st.integers(0, 5), min_size=2, max_size=2), min_size=2, max_size=4))
 def test_who_is_ahead_is_ahead_in_every_seed(losses):
     records = [
-        {**RECORD, "config": {}, "mechanism": f"m{i}", "label": f"m{i}", "seed": s, "final_loss": float(of_seed[s])}
+        {
+            **RECORD,
+            "config": {},
+            "mechanism": f"m{i}",
+            "label": f"m{i}",
+            "seed": s,
+            "final_test_loss": float(of_seed[s]),
+        }
         for i, of_seed in enumerate(losses)
         for s in (0, 1)
     ]
@@ -295,7 +303,9 @@ def test_a_comparison_has_a_page_too(finished_comparisons, tmp_path, part):
     for row in rows:
         numbers = stated[row["mechanism"], *row["mu"], *row["rate"]]
         for name in ("loss", "train_loss"):
-            assert row[name] == pytest.approx([numbers[f"final_{name}_mean"], numbers[f"final_{name}_std"]])
+            assert row[name] == pytest.approx(
+                [numbers[f"{result_key('final', name)}_{kind}"] for kind in ("mean", "std")]
+            )
         assert row["words text"] == f"in words{numbers['guarantee']}"
     assert not [e for e in page.all("p") if e[2].startswith("Not shown")]
 

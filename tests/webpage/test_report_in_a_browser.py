@@ -101,7 +101,7 @@ EVIL = '"><script>document.title = "run"</script><img src="https://example.org/x
 def test_words_of_drawings_stay_inside_and_apart_whatever_the_names(opened, folder, tmp_path, named):
     path = folder / "report.html"
     if named == "evil":
-        changes = [{"label": f"{EVIL}{i}", "final_loss": 1.0 + 1e-3 * i} for i in range(9)]
+        changes = [{"label": f"{EVIL}{i}", "final_test_loss": 1.0 + 1e-3 * i} for i in range(9)]
         made_up(tmp_path, [{**change, **dict.fromkeys(("trust", "graph", "guarantee"), EVIL)} for change in changes])
         path = write_page(ReportConfig(), tmp_path, progress=False)
     page = opened(path, 390)

@@ -53,12 +53,12 @@ def of_three_bins(draw: st.DrawFn) -> FloatArray:
     return np.array(lengths)[:, None] * np.column_stack([np.cos(np.radians(angles)), np.sin(np.radians(angles))])
 
 
-@published_claim("secret-bins-public", bins=st.just(2))
+@published_claim("balls-in-bins-public", bins=st.just(2))
 def public(bins: int, sigma: float) -> tuple[float, float]:
     return of_two_bins(np.eye(bins) / sigma**2, 0.0, "kept"), gaussian.delta_from_mu(1 / sigma, 0.0)
 
 
-@published_claim("secret-bins-equal-sizes", other=st.sampled_from([0.0, 1.0, -1.0]))
+@published_claim("balls-in-bins-equal-sizes", other=st.sampled_from([0.0, 1.0, -1.0]))
 def equal_sizes(other: float, sigma: float) -> tuple[float, float]:
     """The other record's gradient is known; it lies in the bin that is left."""
     grid = np.linspace(-8, 8, 321) * sigma
@@ -74,27 +74,27 @@ def equal_sizes(other: float, sigma: float) -> tuple[float, float]:
     return max(of_two_bins(np.eye(2) / sigma**2, 1.5, way) for way in ("kept", "lost")), true
 
 
-@published_claim("secret-bins-signs", encoder=encoders(2))
+@published_claim("balls-in-bins-signs", encoder=encoders(2))
 def signs(encoder: FloatArray) -> tuple[float, float]:
     claimed = float(np.square(encoder.sum(axis=1)).sum())
     return claimed, max(float(np.square(encoder @ g).sum()) for g in itertools.product((1, -1), repeat=2))
 
 
-@published_claim("secret-bins-doubled-shift", gram=grams(), sigma=st.sampled_from([1.0, 0.5]))
+@published_claim("balls-in-bins-doubled-shift", gram=grams(), sigma=st.sampled_from([1.0, 0.5]))
 def doubled_shift(gram: FloatArray, sigma: float) -> tuple[float, float]:
     M = gram / sigma**2
     return max(of_two_bins(4 * M, 0.0, way) for way in ("kept", "lost")), of_two_bins(M, 0.0, "replaced")
 
 
 @published_claim(
-    "secret-bins-monotone", examples=60, gram=grams(), raised=grams(), epsilon=st.sampled_from([0.0, 0.5, 1.5])
+    "balls-in-bins-monotone", examples=60, gram=grams(), raised=grams(), epsilon=st.sampled_from([0.0, 0.5, 1.5])
 )
 def monotone(gram: FloatArray, raised: FloatArray, epsilon: float, way: str) -> tuple[float, float]:
     assume((raised >= gram).all())
     return of_two_bins(raised, epsilon, way), of_two_bins(gram, epsilon, way)
 
 
-@published_claim("secret-bins-stride", examples=60, means=of_three_bins(), epsilon=st.sampled_from([0.0, 0.5, 1.5]))
+@published_claim("balls-in-bins-stride", examples=60, means=of_three_bins(), epsilon=st.sampled_from([0.0, 0.5, 1.5]))
 def stride(means: FloatArray, epsilon: float, way: str) -> tuple[float, float]:
     """A = {0, 1}, so that shifts are {0, 1}, {1, 2} and {2, 0}."""
     pairs = [of_means(np.roll(means, -shift, axis=0)[:2], epsilon, way) for shift in range(3)]
@@ -114,14 +114,16 @@ def _by_bins(X: FloatArray) -> FloatArray:
     return np.array([[X[np.ix_(bins == r, bins == q)].sum() for q in range(2)] for r in range(2)])
 
 
-@published_claim("secret-bins-theorem", examples=60, encoder=encoders(4))
+@published_claim("balls-in-bins-theorem", examples=60, encoder=encoders(4))
 def theorem(encoder: FloatArray, sigma: float, way: str) -> tuple[FloatArray, FloatArray]:
     """k = 2, b = 2; a record is replaced in the first three steps."""
     encoder = encoder[:3, :3] if way == "replaced" else encoder
     return _against(_by_bins(np.abs(encoder).T @ np.abs(encoder)), encoder, sigma, way)
 
 
-@published_claim("secret-bins-absolute-gram", examples=100, encoder=encoders(4), way=st.sampled_from(["kept", "lost"]))
+@published_claim(
+    "balls-in-bins-absolute-gram", examples=100, encoder=encoders(4), way=st.sampled_from(["kept", "lost"])
+)
 def absolute_gram(encoder: FloatArray, sigma: float, way: str) -> tuple[FloatArray, FloatArray]:
     """k = 2, b = 2, where E^T |C^T C| E has no negative eigenvalue."""
     return _against(_by_bins(np.abs(encoder.T @ encoder)), encoder, sigma, way)

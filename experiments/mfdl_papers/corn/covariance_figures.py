@@ -1,7 +1,7 @@
 """CorN-DSGD, Figures 1 and 2: the noise left after one averaging, tr(W R W^T), on random graphs of 20 nodes.
 
 Figure 1, against budget, density and size: three covariances at one price max_i [R^-1]_ii <= r. They are independent
-noise (LDP), sigma_pair^2 I + sigma_cor^2 L at its best ratio (pairwise), and the best covariance of all (CorN),
+noise (LDP), sigma_cor^2 I + sigma_cor^2 L at its best ratio (pairwise), and the best covariance of all (CorN),
 certified.
 
 Figure 2, against the number of seeds (problem (10)): m seeds, each held by one of m disjoint groups of about n / m
@@ -80,8 +80,8 @@ def traces(n: int, p: float, seed: int) -> dict[str, float]:
     """tr(W R W^T) at r = 1 of the three covariances on one draw, and CorN's certified "gap"."""
     on = dynamics(p, seed, n)
     best, pairwise = optimal_covariance(on, tolerance=TOLERANCE), optimal_pairwise(on)
-    assert best.independent_loss is not None
-    return {"LDP": best.independent_loss, "pairwise": pairwise.loss, "CorN": best.loss, "gap": best.gap}
+    assert best.independent_objective is not None
+    return {"LDP": best.independent_objective, "pairwise": pairwise.objective, "CorN": best.objective, "gap": best.gap}
 
 
 def in_order(of_draw: Traces) -> bool:
@@ -259,8 +259,8 @@ def run_seed_groups(figure: PublishedFigure, scale: RunScale) -> Reproduction:
                     cases.append((name, i, solved(on, groups_of(m, s), q)))
                     report(1)
             for name, i, optimum in cases:
-                assert optimum.independent_loss is not None
-                lines[name][i, s] = optimum.loss / optimum.independent_loss
+                assert optimum.independent_objective is not None
+                lines[name][i, s] = optimum.objective / optimum.independent_objective
                 gaps[name] = max(gaps[name], optimum.gap)
     verdicts = judged_seed_groups(lines, counts)
     shown_lines = {**lines, "LDP": np.ones((len(counts), len(draws)))}

@@ -162,8 +162,8 @@ def run(figure: PublishedFigure, scale: RunScale) -> Reproduction:
             of_point["graph"] = functools.partial(graph_name, p)
             of_point["learning_rate"] = experiment.rate(name, epsilon)
             configs[epsilon, p, name] = seeded(seeds, **of_point, **common)
-    final_losses = losses(figure, scale, configs, last_steps=LAST_STEPS)
-    by_point = {(e, p): {name: final_losses[e, p, name] for name in MECHANISMS} for e, p in points}
+    final_test_losses = losses(figure, scale, configs, last_steps=LAST_STEPS)
+    by_point = {(e, p): {name: final_test_losses[e, p, name] for name in MECHANISMS} for e, p in points}
     panels, verdicts = _panels(by_point, experiment.y_label), judged(by_point)
     caption = (
         f"{NODES} nodes, Erdős-Rényi, {experiment.task}, T = {common['epochs'] * period}, C = {CLIP_NORM}, "

@@ -48,13 +48,11 @@ def example_level(inverse: float) -> float:
 
 
 def curves(local: float, ratios: Sequence[float], q: int, epsilon: Epsilon) -> dict[str, np.ndarray]:
-    """By graph the exact epsilon at each sigma_pair / sigma_local, Theorem 1, "LDP" and "CDP"; (ratios,)."""
+    """By graph the exact epsilon at each sigma_cor / sigma_ldp, Theorem 1, "LDP" and "CDP"; (ratios,)."""
     lines: dict[str, np.ndarray] = {}
     for bound, name in ((decor_accountant, "{}"), (decor_theorem, "{}, Theorem 1")):
         for graph, spec in GRAPHS.items():
-            slopes = [
-                bound(spec, sigma_local=local, sigma_pair=ratio * local, num_colluders=q).value for ratio in ratios
-            ]
+            slopes = [bound(spec, sigma_ldp=local, sigma_cor=ratio * local, num_colluders=q).value for ratio in ratios]
             lines[name.format(graph)] = np.array([epsilon(float(slope) / 2) for slope in slopes])
     lines["LDP"] = np.full(len(ratios), epsilon(1 / local**2))
     lines["CDP"] = np.full(len(ratios), epsilon(1 / ((NODES - q) * local**2)))
@@ -127,7 +125,7 @@ def run(figure: PublishedFigure, scale: RunScale) -> Reproduction:
     panels = [
         Panel(
             "an eavesdropper (q = 0)" if q == 0 else "any one curious node (q = 1)",
-            "sigma_pair / sigma_local",
+            "sigma_cor / sigma_ldp",
             f"{'example' if example else 'user'}-level epsilon",
             list(ratios),
             {name: values[:, None] for name, values in lines.items()},
@@ -143,10 +141,10 @@ def run(figure: PublishedFigure, scale: RunScale) -> Reproduction:
         else "user level, replace-one"
     )
     caption = (
-        f"{NODES} nodes, {level}, T = {STEPS}, C = 1, delta = {DELTA:g}, sigma_local = {local:g}. Full lines: "
+        f"{NODES} nodes, {level}, T = {STEPS}, C = 1, delta = {DELTA:g}, sigma_ldp = {local:g}. Full lines: "
         "Algorithms 2 and 3; dashed in the same colour: Theorem 1; LDP: all secrets known; CDP: all noise averaged."
     )
-    of_run = {"steps": STEPS, "delta": DELTA, "clip_norm": 1.0, "sigma_local": local, "graphs": GRAPHS}
+    of_run = {"steps": STEPS, "delta": DELTA, "clip_norm": 1.0, "sigma_ldp": local, "graphs": GRAPHS}
     return of_panels(
         figure,
         scale,

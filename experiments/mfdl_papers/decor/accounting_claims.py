@@ -44,14 +44,14 @@ published_claim = statements(
 @published_claim("decor-theorem-6")
 def connectivity_bounds_the_slope(graph: nx.Graph, colluders: int, local: int, pair: int) -> tuple[float, float]:
     assume(colluders < len(graph))
-    bound = decor_theorem(graph, sigma_local=local, sigma_pair=pair, num_colluders=colluders)
+    bound = decor_theorem(graph, sigma_ldp=local, sigma_cor=pair, num_colluders=colluders)
     return float(bound.value), worst_slope(graph, local, pair, colluders)
 
 
 @published_claim("decor-composition", graph=connected_graphs(2, 4), num_steps=st.integers(1, 3))
 def steps_add_up(graph: nx.Graph, num_steps: int, local: int, pair: int) -> tuple[float, float]:
     n = len(graph)
-    one_step = decor_accountant(graph, sigma_local=local, sigma_pair=pair)
+    one_step = decor_accountant(graph, sigma_ldp=local, sigma_cor=pair)
     messages, _ = gossip_messages(gossip.metropolis_hastings(graph), num_steps)
     noise = fresh(factor(graph, local, pair), num_steps)
     truth = 2 * losses(messages, messages @ noise, range(n), n).max()
@@ -61,7 +61,7 @@ def steps_add_up(graph: nx.Graph, num_steps: int, local: int, pair: int) -> tupl
 @published_claim("decor-algorithm-3")
 def accountant_is_the_view(graph: nx.Graph, colluders: int, local: int, pair: int) -> tuple[float, float]:
     assume(colluders < len(graph))
-    accountant = decor_accountant(graph, sigma_local=local, sigma_pair=pair, num_colluders=colluders)
+    accountant = decor_accountant(graph, sigma_ldp=local, sigma_cor=pair, num_colluders=colluders)
     worst = worst_slope(graph, local, pair, colluders)
     return 0.0, abs(float(accountant.value) - worst) / worst
 
@@ -135,7 +135,7 @@ def noise_reuse_is_free(graph: nx.Graph, num_steps: int, local: int, pair: int) 
     n, T = len(graph), num_steps
     F = factor(graph, local, pair)
     noise = np.hstack([fresh(F[:, :n], T), np.tile(F[:, n:], (T, 1))])
-    one_step = decor_accountant(graph, sigma_local=local, sigma_pair=pair)
+    one_step = decor_accountant(graph, sigma_ldp=local, sigma_cor=pair)
     return T * float(one_step.value), 2 * float(losses(np.eye(T * n), noise, range(n), n).max())
 
 

@@ -68,8 +68,8 @@ class DecorRate(NamedTuple):
 def decor_theorem_2(
     gossip: GossipMatrix,
     *,
-    sigma_local: float,
-    sigma_pair: float,
+    sigma_ldp: float,
+    sigma_cor: float,
     num_steps: int,
     dimension: int,
     **objective: float,
@@ -89,7 +89,7 @@ def decor_theorem_2(
     Only the first term is of order 1 / T, and pairwise noise is not in it: it cancels in the average.
 
     Args:
-        sigma_local, sigma_pair: standard deviations of the injected noise, as in `spatial.decor_covariance`.
+        sigma_ldp, sigma_cor: standard deviations of the injected noise, as in `spatial.decor_covariance`.
         num_steps: T >= 1. dimension: d >= 1. objective: keywords of `Objective`; pl_constant is needed.
 
     Raises: InvalidInput: a number out of range, W not doubly stochastic, or no mixing (p = 0).
@@ -99,7 +99,7 @@ def decor_theorem_2(
     p, f = positive_mixing(gossip), Objective(**objective)
     n, T = gossip.num_nodes, check.integer_at_least(1, num_steps=num_steps)
     d = check.integer_at_least(1, dimension=dimension)
-    local = check.non_negative(sigma_local=sigma_local) ** 2
+    local = check.non_negative(sigma_ldp=sigma_ldp) ** 2
     c, L, mu = f.constant(p, n), f.smoothness, f.convex_enough()
     drift = L**2 * math.log(T) / (mu**3 * p * T**2)
     deviation = float(np.linalg.norm(gossip.dense() - 1.0 / n)) ** 2
@@ -108,7 +108,7 @@ def decor_theorem_2(
         initial_loss=(c * L / (mu * p * T)) ** 2 * f.initial_loss,
         initial_disagreement=c * L**3 * f.initial_disagreement / (mu * p * T) ** 2,
         gradient_disagreement=drift * (1 - p) * (f.gradient_divergence / p + f.gradient_variance),
-        pairwise_disagreement=drift * d * pairwise_error(gossip, sigma_pair) / (2 * n),
+        pairwise_disagreement=drift * d * pairwise_error(gossip, sigma_cor) / (2 * n),
         local_disagreement=drift * deviation * d * local,
     )
 
@@ -116,8 +116,8 @@ def decor_theorem_2(
 def decor_theorem_2_non_convex(
     gossip: GossipMatrix,
     *,
-    sigma_local: float,
-    sigma_pair: float,
+    sigma_ldp: float,
+    sigma_cor: float,
     num_steps: int,
     dimension: int,
     **objective: float,
@@ -145,11 +145,11 @@ def decor_theorem_2_non_convex(
     """
     p, f = positive_mixing(gossip), Objective(**objective)
     n, T, L = gossip.num_nodes, check.integer_at_least(1, num_steps=num_steps), f.smoothness
-    added = added_disagreement(gossip, p, f, sigma_local, sigma_pair, dimension)
-    eta = decor_step_size(gossip, T, sigma_local=sigma_local, dimension=dimension, **objective)
+    added = added_disagreement(gossip, p, f, sigma_ldp, sigma_cor, dimension)
+    eta = decor_step_size(gossip, T, sigma_ldp=sigma_ldp, dimension=dimension, **objective)
     by_gradients, by_pairs, by_nodes = (14.4 * eta**2 * L**2 * part / p for part in added)
     return DecorBound(
-        average_noise=3.2 * eta * L * (f.gradient_variance + dimension * sigma_local**2) / n,
+        average_noise=3.2 * eta * L * (f.gradient_variance + dimension * sigma_ldp**2) / n,
         initial_loss=6.4 * f.initial_loss / (eta * T),
         initial_disagreement=14.4 * L**2 * f.initial_disagreement / (p * T),
         gradient_disagreement=by_gradients,
@@ -181,7 +181,7 @@ def decor_step_sizes(gossip: GossipMatrix, num_steps: int, **objective: float) -
 
 
 def decor_step_size(
-    gossip: GossipMatrix, num_steps: int, *, sigma_local: float, dimension: int, **objective: float
+    gossip: GossipMatrix, num_steps: int, *, sigma_ldp: float, dimension: int, **objective: float
 ) -> float:
     """eta = min(p / (c L), sqrt(2 n f_0 / (L T (s*^2 + d s_local^2)))), the one step size of the non-convex part.
 
@@ -190,7 +190,7 @@ def decor_step_size(
     T, d = check.integer_at_least(1, num_steps=num_steps), check.integer_at_least(1, dimension=dimension)
     p, f = positive_mixing(gossip), dataclasses.replace(Objective(**objective), pl_constant=0.0)
     largest = p / (f.constant(p, gossip.num_nodes) * f.smoothness)
-    variance = f.gradient_variance + d * check.non_negative(sigma_local=sigma_local) ** 2
+    variance = f.gradient_variance + d * check.non_negative(sigma_ldp=sigma_ldp) ** 2
     start = check.positive(initial_loss=f.initial_loss)
     if variance == 0:
         return largest
@@ -223,7 +223,7 @@ def decor_rate(
     Source: arXiv:2405.01031, Corollaries 3 and 12, first rate; the range of epsilon is that of `decor_corollary`.
     """
     budget: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "num_colluders": num_colluders}
-    local = decor_corollary(graph, **budget, clip_norm=clip_norm, num_steps=num_steps).sigma_local
+    local = decor_corollary(graph, **budget, clip_norm=clip_norm, num_steps=num_steps).sigma_ldp
     f, d = Objective(**objective), check.integer_at_least(1, dimension=dimension)
     scale = f.smoothness / (f.convex_enough() ** 2 * graphs.load(graph).number_of_nodes() * num_steps)
     return DecorRate(scale * d * local**2, scale * f.gradient_variance)
@@ -249,7 +249,7 @@ def decor_rate_non_convex(
     Source: arXiv:2405.01031, Corollaries 3 and 12, second rate.
     """
     budget: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "num_colluders": num_colluders}
-    local = decor_corollary(graph, **budget, clip_norm=clip_norm, num_steps=num_steps).sigma_local
+    local = decor_corollary(graph, **budget, clip_norm=clip_norm, num_steps=num_steps).sigma_ldp
     f, d = Objective(**objective), check.integer_at_least(1, dimension=dimension)
     start = check.positive(initial_loss=f.initial_loss)
     scale = f.smoothness * start / (graphs.load(graph).number_of_nodes() * num_steps)

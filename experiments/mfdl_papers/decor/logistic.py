@@ -16,7 +16,7 @@ from ..figures.published_figures import PublishedFigure, RunScale
 from ..figures.reproduction import Reproduction, Table
 from ..figures.trained_panels import losses, of_panels, spread
 from ..figures.verdicts import Verdict, everywhere
-from .tradeoff import COUPLES, GRAPHS, BudgetCurves, judged, runs, seeds_of
+from .tradeoff import GRAPHS, PAIRS, BudgetCurves, judged, runs, seeds_of
 
 EPSILONS, QUICK_EPSILONS = (3.0, 5.0, 7.0, 10.0, 15.0, 20.0, 25.0, 30.0, 40.0), (10.0,)
 LEAST_LOSS = 0.3236  # of the paper's code, which is taken off
@@ -71,10 +71,10 @@ def excess(values: np.ndarray) -> np.ndarray:
 def run(figure: PublishedFigure, scale: RunScale) -> Reproduction:
     """Figure 1 (b)."""
     epsilons, seeds = scale.pick(QUICK_EPSILONS, EPSILONS), seeds_of(scale, 3, 4)
-    couples = scale.pick(COUPLES[:1], COUPLES)
-    points = runs(epsilons, seeds, lambda g, m, e: settings(PASSES, published(g, m, e), scale), couples)
-    final_losses = losses(figure, scale, points, last_steps=LAST_STEPS, column=METRIC)
-    curves = BudgetCurves.of(epsilons, {point: excess(values) for point, values in final_losses.items()})
+    pairs = scale.pick(PAIRS[:1], PAIRS)
+    points = runs(epsilons, seeds, lambda g, m, e: settings(PASSES, published(g, m, e), scale), pairs)
+    final_test_losses = losses(figure, scale, points, last_steps=LAST_STEPS, column=METRIC)
+    curves = BudgetCurves.of(epsilons, {point: excess(values) for point, values in final_test_losses.items()})
     verdicts = judged(curves)
     caption = (
         f"16 nodes, user level, T = {PERIOD * PASSES}, weight decay 1e-5, rates eta / (1 + t / 5000), published rates "
@@ -82,7 +82,7 @@ def run(figure: PublishedFigure, scale: RunScale) -> Reproduction:
         "eavesdropper; CDP: a server's average only. Train loss of the average model above "
         f"{LEAST_LOSS}, {len(seeds)} seeds, mean and range."
     )
-    of_run = {"epsilons": list(epsilons), "seeds": list(seeds), "couples": list(couples), "steps": PERIOD * PASSES}
+    of_run = {"epsilons": list(epsilons), "seeds": list(seeds), "pairs": list(pairs), "steps": PERIOD * PASSES}
     return of_panels(
         figure,
         scale,
@@ -114,16 +114,16 @@ def run_grid(figure: PublishedFigure, scale: RunScale) -> Reproduction:
     """The grid of Appendix D.2."""
     epsilons, seeds = scale.pick(GRID_EPSILON, GRID_EPSILONS), seeds_of(scale, 2, 4)
     graphs = scale.pick(("ring",), tuple(GRAPHS))
-    passes, couple = scale.pick(QUICK_PASSES, PASSES), COUPLES[0]
+    passes, pair = scale.pick(QUICK_PASSES, PASSES), PAIRS[0]
     configs_of: dict[tuple[str, str, float, Choice], list[ComparisonConfig]] = {}
     for choice in ((rate, clip) for rate in RATES for clip in CLIPS):
         same = settings(passes, choice, scale)
-        points = runs(epsilons, seeds, functools.partial(_same, same), (couple,))
+        points = runs(epsilons, seeds, functools.partial(_same, same), (pair,))
         configs_of |= {(*point, choice): configs for point, configs in points.items() if point[0] in graphs}
     raw = losses(figure, scale, configs_of, last_steps=LAST_STEPS, column=METRIC)
     grids: dict[Line, dict[Choice, np.ndarray]] = {}
     for (graph, line, epsilon, choice), values in raw.items():
-        grids.setdefault((graph, "DECOR" if line == couple else line, epsilon), {})[choice] = excess(values)
+        grids.setdefault((graph, "DECOR" if line == pair else line, epsilon), {})[choice] = excess(values)
     verdicts = judged_grid(grids)
     tables = [_grid_table(line, grid) for line, grid in grids.items()]
     panels = [
@@ -143,7 +143,7 @@ def run_grid(figure: PublishedFigure, scale: RunScale) -> Reproduction:
     ]
     caption = (
         f"16 nodes, user level, T = {PERIOD * passes}, eta / (1 + t / 5000), delta = 1e-5, replace-one, exact budgets; "
-        "DECOR with the couple of small sigma_local. Train loss of the average model above "
+        "DECOR with the pair of small sigma_ldp. Train loss of the average model above "
         f"{LEAST_LOSS}, {len(seeds)} seeds, mean and range."
     )
     of_run = {"epsilons": list(epsilons), "seeds": list(seeds), "steps": PERIOD * passes}

@@ -35,7 +35,7 @@ EPSILONS = {0.83: 0.001, 2.39: 0.01, 4.35: 0.1, 7.51: 1.0}
 """Budgets, with what the paper's figure calls them: an accountant of one step, without T or delta."""
 QUICK_EPSILONS = (0.83,)
 NODES, DELTA, BATCH, STEPS, QUICK_STEPS, EVALUATIONS = 16, 1e-5, 64, 1000, 200, 10
-AVERAGED = 100.0  # sigma_pair / sigma_local on the complete graph, from which on only the average of all noise is left
+AVERAGED = 100.0  # sigma_cor / sigma_ldp on the complete graph, from which on only the average of all noise is left
 CLAIMED_GAP, CLOSE = 0.10, 0.01
 LINES = ("LDP", "DECOR", "CDP")
 CLAIMS = (
@@ -90,7 +90,7 @@ def train(wanted: MnistRun) -> dict[str, Any]:
         "DECOR": math.sqrt(pair_ratios(PairwisePrice(graph, 0), POSITIONS[:1])[0]),
     }[wanted.line]
     mechanism = calibrate(
-        algorithms.decor(dynamics, sampling, sigma_local=1.0, sigma_pair=pair),
+        algorithms.decor(dynamics, sampling, sigma_ldp=1.0, sigma_cor=pair),
         trust=LDP() if wanted.line == "LDP" else SecLDP(),
         adjacency="zero-out",
         clip_norm=clip,

@@ -75,7 +75,7 @@ def decor_descent(
     loss: float,
     gradient_squared: float,
     disagreement: float,
-    sigma_local: float = 0.0,
+    sigma_ldp: float = 0.0,
     dimension: int = 1,
     **objective: float,
 ) -> float:
@@ -92,7 +92,7 @@ def decor_descent(
 
     Args:
         learning_rate: eta, > 0 and at most 1 / L. loss: f(x), above any constant. gradient_squared: g >= 0.
-        disagreement: Xi >= 0. sigma_local: standard deviation. dimension: d >= 1. objective: keywords of `Objective`.
+        disagreement: Xi >= 0. sigma_ldp: standard deviation. dimension: d >= 1. objective: keywords of `Objective`.
 
     Raises: InvalidInput: a number out of range, or W not doubly stochastic.
     Source: arXiv:2405.01031, Lemma 7, with constants proved here.
@@ -103,7 +103,7 @@ def decor_descent(
     if eta > (1 + 1e-12) / L:
         raise InvalidInput(f"learning_rate must be at most 1 / smoothness = {1 / L:g} for this lemma, got {eta:g}.")
     g, Xi = check.non_negative(gradient_squared=gradient_squared), check.non_negative(disagreement=disagreement)
-    local = check.integer_at_least(1, dimension=dimension) * check.non_negative(sigma_local=sigma_local) ** 2
+    local = check.integer_at_least(1, dimension=dimension) * check.non_negative(sigma_ldp=sigma_ldp) ** 2
     growth = 2 * eta * L * f.growth_of_variance / n
     progress = eta / 2 * (1 - growth) * g - eta * L**2 / 2 * (1 + growth) * Xi
     return loss - progress + L * eta**2 / (2 * n) * (f.gradient_variance + local)
@@ -115,8 +115,8 @@ def decor_disagreement(
     learning_rate: float,
     gradient_squared: float,
     disagreement: float,
-    sigma_local: float = 0.0,
-    sigma_pair: float = 0.0,
+    sigma_ldp: float = 0.0,
+    sigma_cor: float = 0.0,
     dimension: int = 1,
     **objective: float,
 ) -> float:
@@ -134,7 +134,7 @@ def decor_disagreement(
     (L^2 Xi + zeta*^2 + P g). Sampling adds (1 - p) eta^2 (s*^2 + 2 M g + 2 M L^2 Xi) and the noise its own variance,
     both independent of Y.
 
-    Args: as in `decor_descent`; sigma_pair: standard deviation of pairwise noise; learning_rate: any eta > 0.
+    Args: as in `decor_descent`; sigma_cor: standard deviation of pairwise noise; learning_rate: any eta > 0.
     Raises: InvalidInput: a number out of range, W not doubly stochastic, or no mixing (p = 0).
     Source: arXiv:2405.01031, Lemma 9, with its contraction mended: fact `decor-lemma-9-contraction`.
     """
@@ -144,7 +144,7 @@ def decor_disagreement(
     L, M, P = f.smoothness, f.growth_of_variance, f.growth_of_divergence
     factor = 2 * (1 - p) * eta**2 / p
     shrunk = (1 - 2 * p / 3 + factor * (3 + p * M) * L**2) * Xi + factor * (3 * P + p * M) * g
-    return shrunk + eta**2 * sum(added_disagreement(gossip, p, f, sigma_local, sigma_pair, dimension))
+    return shrunk + eta**2 * sum(added_disagreement(gossip, p, f, sigma_ldp, sigma_cor, dimension))
 
 
 def positive_mixing(gossip: GossipMatrix) -> float:
@@ -158,11 +158,11 @@ def positive_mixing(gossip: GossipMatrix) -> float:
 
 
 def added_disagreement(
-    gossip: GossipMatrix, p: float, f: Objective, sigma_local: float, sigma_pair: float, dimension: int
+    gossip: GossipMatrix, p: float, f: Objective, sigma_ldp: float, sigma_cor: float, dimension: int
 ) -> tuple[float, float, float]:
     """What a step of rate 1 adds to Xi whatever the models are: by gradients, by pairwise, by local noise."""
     n, d = gossip.num_nodes, check.integer_at_least(1, dimension=dimension)
-    local = check.non_negative(sigma_local=sigma_local) ** 2
+    local = check.non_negative(sigma_ldp=sigma_ldp) ** 2
     deviation = float(np.linalg.norm(gossip.dense() - 1.0 / n)) ** 2
     gradients = (1 - p) * (6 * f.gradient_divergence / p + f.gradient_variance)
-    return gradients, d * pairwise_error(gossip, sigma_pair) / n, deviation * d * local / n
+    return gradients, d * pairwise_error(gossip, sigma_cor) / n, deviation * d * local / n

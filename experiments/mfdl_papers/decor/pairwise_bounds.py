@@ -25,8 +25,8 @@ from ..published import PublishedBound
 class DecorNoise(NamedTuple):
     """Standard deviations of `decor_corollary`, and the epsilon they are certified for."""
 
-    sigma_local: float
-    sigma_pair: float
+    sigma_ldp: float
+    sigma_cor: float
     bound: PublishedBound
 
 
@@ -36,8 +36,8 @@ class _PairwiseNoise:
 
     graph: graphs.Source
     _: dataclasses.KW_ONLY
-    sigma_local: float
-    sigma_pair: float
+    sigma_ldp: float
+    sigma_cor: float
     num_colluders: int = 0
     clip_norm: float = 1.0
     num_steps: int = 1
@@ -45,8 +45,8 @@ class _PairwiseNoise:
     def levels(self) -> tuple[float, float, float]:
         """s_local^2, s_pair^2, and 2 C^2 T, the slope of one unit of [R^-1]_ii."""
         variances = (
-            check.positive(sigma_local=self.sigma_local) ** 2,
-            check.non_negative(sigma_pair=self.sigma_pair) ** 2,
+            check.positive(sigma_ldp=self.sigma_ldp) ** 2,
+            check.non_negative(sigma_cor=self.sigma_cor) ** 2,
         )
         T = check.integer_at_least(1, num_steps=self.num_steps)
         return *variances, 2 * check.positive(clip_norm=self.clip_norm) ** 2 * T
@@ -71,7 +71,7 @@ def decor_theorem(noise: _PairwiseNoise) -> PublishedBound:
 
     Args:
         graph: anything `graphs.load` reads.
-        sigma_local, sigma_pair: standard deviations, > 0 and >= 0, see `spatial.decor_covariance`.
+        sigma_ldp, sigma_cor: standard deviations, > 0 and >= 0, see `spatial.decor_covariance`.
         num_colluders: q, 0 <= q < n. clip_norm: C. num_steps: T.
 
     Raises: InvalidInput: an argument is out of range, or more than 20,000 coalitions.
@@ -113,8 +113,8 @@ def decor_victims(
     graph: graphs.Source,
     colluders: Sequence[Hashable] = (),
     *,
-    sigma_local: float,
-    sigma_pair: float,
+    sigma_ldp: float,
+    sigma_cor: float,
     clip_norm: float = 1.0,
     num_steps: int = 1,
 ) -> PublishedBound:
@@ -129,7 +129,7 @@ def decor_victims(
     Cost: O(n^3), whatever the number of colluders.
     """
     G = graphs.load(graph)
-    noise = _PairwiseNoise(G, sigma_local=sigma_local, sigma_pair=sigma_pair, clip_norm=clip_norm, num_steps=num_steps)
+    noise = _PairwiseNoise(G, sigma_ldp=sigma_ldp, sigma_cor=sigma_cor, clip_norm=clip_norm, num_steps=num_steps)
     gone = {graphs.index_of(G, label) for label in colluders}
     honest = np.array([i for i in range(G.number_of_nodes()) if i not in gone], dtype=np.int64)
     if not len(honest):

@@ -1,4 +1,4 @@
-"""DECOR, Figure 1: graphs, couples of noise, curves over budgets and claims of its three panels; and panel (a).
+"""DECOR, Figure 1: graphs, pairs of noise, curves over budgets and claims of its three panels; and panel (a).
 
 Panel (a) is least squares at user level on three graphs, LDP, CDP and DECOR at equal budgets.
 """
@@ -26,14 +26,14 @@ from ..figures.verdicts import Verdict, everywhere, measured
 
 GRAPHS = {"ring": "ring:n=16", "torus": "torus:n=16", "complete": "complete:n=16"}
 GRAPH_COLOURS = dict(zip(GRAPHS, ("#cc79a7", "#0072b2", "#009e73"), strict=True))
-COUPLES = ("small", "middle", "large")  # sigma_local, at POSITIONS
+PAIRS = ("small", "middle", "large")  # sigma_ldp, at POSITIONS
 TRUST = {"dp-dsgd": "ldp", "cdp": "central", "decor": "eavesdropper"}
 CLOSE = 2.0
 """Up to this factor two losses are called close; the paper gives no number."""
 
 Options = Callable[[str, str, float], Mapping[str, Any]]
 """(graph, mechanism, epsilon) -> the other options of a run."""
-Point = tuple[str, str, float]  # graph, line or couple, epsilon
+Point = tuple[str, str, float]  # graph, line or pair, epsilon
 
 # panel (a)
 EPSILONS, QUICK_EPSILONS = (1.0, 3.0, 5.0, 7.0, 10.0, 15.0, 20.0, 25.0, 30.0, 40.0), (3.0, 10.0, 40.0)
@@ -52,12 +52,12 @@ SETTINGS: Mapping[str, Any] = {
 
 
 def runs(
-    epsilons: Sequence[float], seeds: Sequence[int], options: Options, couples: Sequence[str] = COUPLES
+    epsilons: Sequence[float], seeds: Sequence[int], options: Options, pairs: Sequence[str] = PAIRS
 ) -> dict[Point, list[ComparisonConfig]]:
     """The runs of every point; those of CDP, which averages completely on any graph, are the same on all graphs."""
     points: dict[Point, list[ComparisonConfig]] = {}
     for graph, spec in GRAPHS.items():
-        chosen = dict(zip(COUPLES, pair_ratios(PairwisePrice(graphs.load(spec), 0), POSITIONS), strict=True))
+        chosen = dict(zip(PAIRS, pair_ratios(PairwisePrice(graphs.load(spec), 0), POSITIONS), strict=True))
         for epsilon in epsilons:
 
             def cells(mechanism: str, settings: Sequence[str] = (), at: float = epsilon, on: str = graph) -> list[Any]:
@@ -72,9 +72,9 @@ def runs(
 
             points[graph, "LDP", epsilon] = cells("dp-dsgd")
             points[graph, "CDP", epsilon] = cells("cdp")
-            for name in couples:
+            for name in pairs:
                 pair = math.sqrt(chosen[name])
-                noise = ("decor.sigma_local=1", f"decor.sigma_pair={pair!r}")
+                noise = ("decor.sigma_ldp=1", f"decor.sigma_cor={pair!r}")
                 points[graph, name, epsilon] = cells("decor", noise)
     return points
 
@@ -85,7 +85,7 @@ class BudgetCurves:
 
     Attributes:
         epsilons: the budgets. lines: by graph and name ("LDP", "CDP", "DECOR"), shape (budgets, seeds).
-        chosen: by graph the couple that DECOR is drawn with, budget by budget.
+        chosen: by graph the pair that DECOR is drawn with, budget by budget.
     """
 
     epsilons: Sequence[float]
@@ -93,14 +93,14 @@ class BudgetCurves:
     chosen: Mapping[str, Sequence[str]]
 
     @classmethod
-    def of(cls, epsilons: Sequence[float], final_losses: Mapping[Point, np.ndarray]) -> BudgetCurves:
-        """DECOR with the couple of the smallest mean, as the paper tunes it, on the seeds that are shown."""
+    def of(cls, epsilons: Sequence[float], final_test_losses: Mapping[Point, np.ndarray]) -> BudgetCurves:
+        """DECOR with the pair of the smallest mean, as the paper tunes it, on the seeds that are shown."""
         lines, chosen = {}, {}
-        for graph in dict.fromkeys(point[0] for point in final_losses):
-            couples = [name for name in COUPLES if (graph, name, epsilons[0]) in final_losses]
-            best = [lowest({name: final_losses[graph, name, e] for name in couples}) for e in epsilons]
-            decor = np.stack([final_losses[graph, name, e] for name, e in zip(best, epsilons, strict=True)])
-            others = {name: np.stack([final_losses[graph, name, e] for e in epsilons]) for name in ("LDP", "CDP")}
+        for graph in dict.fromkeys(point[0] for point in final_test_losses):
+            pairs = [name for name in PAIRS if (graph, name, epsilons[0]) in final_test_losses]
+            best = [lowest({name: final_test_losses[graph, name, e] for name in pairs}) for e in epsilons]
+            decor = np.stack([final_test_losses[graph, name, e] for name, e in zip(best, epsilons, strict=True)])
+            others = {name: np.stack([final_test_losses[graph, name, e] for e in epsilons]) for name in ("LDP", "CDP")}
             lines[graph], chosen[graph] = {**others, "DECOR": decor}, best
         return cls(epsilons, lines, chosen)
 
@@ -128,8 +128,8 @@ class BudgetCurves:
         ]
 
     def tables(self) -> list[Table]:
-        """Mean and standard deviation over seeds, with the couple that was chosen."""
-        columns = ("epsilon", "LDP", "DECOR", "CDP", "LDP / DECOR", "DECOR / CDP", "couple")
+        """Mean and standard deviation over seeds, with the pair that was chosen."""
+        columns = ("epsilon", "LDP", "DECOR", "CDP", "LDP / DECOR", "DECOR / CDP", "pair")
         up, down = self.factors("LDP", "DECOR"), self.factors("DECOR", "CDP")
         rows = {
             graph: [
@@ -149,7 +149,7 @@ class BudgetCurves:
     def numbers(self) -> dict[str, Any]:
         """JSON-ready."""
         chosen = {graph: list(names) for graph, names in self.chosen.items()}
-        return {"panels": [numbers_of(panel) for panel in self.panels("")], "chosen couples": chosen}
+        return {"panels": [numbers_of(panel) for panel in self.panels("")], "chosen pairs": chosen}
 
 
 def judged(curves: BudgetCurves) -> list[Verdict]:
@@ -189,7 +189,7 @@ def run_least_squares(figure: PublishedFigure, scale: RunScale) -> Reproduction:
     caption = (
         f"16 nodes, user level, T = {STEPS}, C = 1, rate 1.668e-3, delta = 1e-5, replace-one, budgets spent exactly. "
         "LDP: anyone who sees all messages; DECOR: an eavesdropper; CDP: a server's average only: three trust models. "
-        f"DECOR with the best of three couples. Mean and range of {len(seeds)} seeds, last {LAST_STEPS} steps."
+        f"DECOR with the best of three pairs. Mean and range of {len(seeds)} seeds, last {LAST_STEPS} steps."
     )
     of_run = {**SETTINGS, "epsilons": list(epsilons), "seeds": list(seeds)}
     return of_panels(

@@ -232,7 +232,7 @@ def lemma_7(gossip_matrix: GossipMatrix, seed: int, rate: float) -> tuple[float,
     assume(p > 1e-6)
     eta = rate * min(1 / L, n / (4 * L * M) if M else math.inf)
     at = {"loss": case.loss(x), "gradient_squared": float(case.gradient(x)) ** 2, "disagreement": case.models.var()}
-    bound = one_step.decor_descent(gossip_matrix, learning_rate=eta, **at, sigma_local=case.local, **known)
+    bound = one_step.decor_descent(gossip_matrix, learning_rate=eta, **at, sigma_ldp=case.local, **known)
     weakened = at["loss"] - eta / 4 * at["gradient_squared"] + 0.75 * eta * L**2 * at["disagreement"]
     weakened += L * eta**2 / (2 * n) * (case.variance + case.local**2)
     mean, covariance = case.after(gossip_matrix, eta)
@@ -252,7 +252,7 @@ def lemma_9(gossip_matrix: GossipMatrix, seed: int, rate: float, share: float) -
         "gradient_squared": float(case.gradient(case.models.mean())) ** 2,
         "disagreement": case.models.var(),
     }
-    noise: dict[str, Any] = {"sigma_local": case.local, "sigma_pair": case.pair}
+    noise: dict[str, Any] = {"sigma_ldp": case.local, "sigma_cor": case.pair}
     bound = one_step.decor_disagreement(gossip_matrix, learning_rate=eta, **at, **noise, **known)
     without = one_step.decor_disagreement(
         gossip_matrix, learning_rate=eta, **{**at, "disagreement": 0.0}, **noise, **known
@@ -285,10 +285,10 @@ def theorem_2_non_convex(gossip_matrix: GossipMatrix, seed: int, num_steps: int)
     assume(case.curvature > 0 and p > 1e-6)
     start = float(case.gradient(case.models.mean()))
     known = {**case.known(), "initial_loss": start**2 / (2 * case.curvature), "initial_disagreement": case.models.var()}
-    noise: dict[str, Any] = {"sigma_local": case.local, "dimension": 1}
+    noise: dict[str, Any] = {"sigma_ldp": case.local, "dimension": 1}
     assume(start)
     bound = convergence.decor_theorem_2_non_convex(
-        gossip_matrix, **noise, sigma_pair=case.pair, num_steps=num_steps, **known
+        gossip_matrix, **noise, sigma_cor=case.pair, num_steps=num_steps, **known
     )
     eta = convergence.decor_step_size(gossip_matrix, num_steps, **noise, **known)
     W, covariance, squares = gossip_matrix.dense(), np.zeros((len(case.models),) * 2), 0.0
@@ -315,7 +315,7 @@ def corollary_12_rates(
     n = len(graph)
     assume(n - colluders >= 2 and nx.node_connectivity(graph) > colluders)
     budget: dict[str, Any] = {"epsilon": epsilon, "delta": 1e-5, "num_colluders": colluders, "num_steps": num_steps}
-    noise = decor_corollary(graph, **budget).sigma_local
+    noise = decor_corollary(graph, **budget).sigma_ldp
     common = 32 * dimension * -math.log(1e-5) / (n * (n - colluders) * epsilon**2)
     claimed = np.array([common * 2 / 0.5**2, common * 2 * 3])
     known: dict[str, Any] = {"smoothness": 2.0, "pl_constant": 0.5, "initial_loss": 3.0}

@@ -3,13 +3,13 @@
 User level (every node's whole data in each of T = 10 steps), DP-D-SGD with unit noise, one attacker (node 0), uniform
 gossip, no model released. For each graph and distance from the attacker, sens^2 of a node (the Rényi loss of order 2):
 
-- ours, exact: the largest loss over all gradients fixed in advance;
+- ours, exact: the largest loss over all non-adaptive gradients;
 - ours, sum |X|: the closed form behind the published figure, which can exceed the LDP value T (in the table only);
 - baseline as coded: weights not squared, the attacker among its own neighbours;
 - baseline, squared: the weights squared, as in the public code of its own paper;
 - LDP: T.
 
-Ours is a bound for gradients fixed in advance: for training the number of this attacker is the LDP value, or shift
+Ours is a bound for non-adaptive gradients: for training the number of this attacker is the LDP value, or shift
 reduction given a Lipschitz constant (`mfdl account --lipschitz`). Both baselines are heuristic for repeated
 participation.
 """
@@ -31,7 +31,7 @@ from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput
 from mfdl.participation import EveryStep
 from mfdl.privacy.forms import view_grams
-from mfdl.privacy.victim_loss import victim_losses
+from mfdl.privacy.victim_sensitivity import sensitivity_by_victim
 from mfdl.runs.privacy_plots import CODED, COLOURS, FIXED, LOCAL, MARKERS, SQUARED, Curve, by_distance, draw_by_distance
 from mfdl.trust import PNDP
 
@@ -103,7 +103,7 @@ def of_graph(graph: nx.Graph) -> tuple[list[Curve], np.ndarray]:
     matrix = gossip.uniform(graph)
     algorithm = algorithms.dp_dsgd(Dynamics(matrix), EveryStep(STEPS))
     trust = PNDP([ATTACKER])
-    losses = victim_losses(algorithm, trust, release="none")
+    losses = sensitivity_by_victim(algorithm, trust, release="none")
     victims = [loss.victim for loss in losses]
     labels = graphs.labels(graph)
     hops = nx.single_source_shortest_path_length(graph, labels[0])
@@ -196,7 +196,7 @@ def draw(curves: Mapping[str, Sequence[Curve]]) -> Picture:
         axes.set_title(name, loc="left", fontsize=10.5, color="#222222")
     for axes in grid.ravel()[len(curves) :]:
         axes.set_visible(False)
-    title = "For fixed gradients, what one attacker learns falls with distance and never exceeds LDP"
+    title = "For non-adaptive gradients, what one attacker learns falls with distance and never exceeds LDP"
     picture.text(0.03, 1 - 0.32 / height, title, fontsize=14, fontweight="bold", color="#222222", va="center")
     handles: list[Any] = []
     for kind, label in NAMES.items():
@@ -206,7 +206,7 @@ def draw(curves: Mapping[str, Sequence[Curve]]) -> Picture:
     picture.legend(handles=handles, ncols=4, frameon=False, fontsize=9.5, **where)
     caption = (
         "User level, T = 10 steps, DP-D-SGD with unit noise, attacker node 0, uniform gossip, no model released; "
-        "gradients fixed in advance. Lines: mean over\nthe nodes at a distance; bars: smallest to largest. "
+        "non-adaptive gradients. Lines: mean over\nthe nodes at a distance; bars: smallest to largest. "
         "The baseline as coded does not square its weights; both baselines are heuristic for repeated participation."
     )
     picture.text(0.03, 0.42 / height, caption, fontsize=7.8, color="#6b6b6b", va="center", linespacing=1.4)

@@ -146,7 +146,7 @@ class Results:
     def final(self, point: TrainedPoint) -> np.ndarray:
         """Test loss, mean over nodes and the last 50 steps, shape (seeds,); inf where a run diverged."""
         records = [self._record(cell) for cell in self.cells[point]]
-        return np.array([math.inf if record["diverged"] else record["final_loss"] for record in records])
+        return np.array([math.inf if record["diverged"] else record["final_test_loss"] for record in records])
 
     def over_time(self, point: TrainedPoint) -> tuple[np.ndarray, np.ndarray]:
         """The evaluated steps and the test loss there, mean over nodes, shapes (steps,), (steps, seeds)."""

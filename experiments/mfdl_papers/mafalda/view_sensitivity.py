@@ -30,7 +30,7 @@ def sum_abs_gram(gram: Any) -> PublishedBound:
     Claims: mu per unit record shift and noise std, for the steps of one record. X is the block of the view Gram
         A^T (B B^T)^+ A on those steps.
     Errata: `mafalda-equation-8-square`, `mafalda-figure-2-tighter`, `mafalda-theorem-7-adaptive`.
-    Validity: "bound" for gradients fixed in advance; exact when X >= 0.
+    Validity: "bound" for non-adaptive gradients; exact when X >= 0.
 
     Args:
         gram: X, symmetric, shape (k, k), or one per victim, shape (victims, k, k); no victim may leak.

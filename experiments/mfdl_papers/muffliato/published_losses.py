@@ -51,7 +51,7 @@ def muffliato_squared(pairs: _Pairs) -> PublishedBound:
         `every_step`, then every s counts once and the minimum is with 1).
     Errata: `muffliato-several-gossip-rounds`, `muffliato-several-participations`: a message that holds the noise of one
         injection only has exactly this loss, but losses of messages that share noise do not add.
-    Validity: "bound" for K = 1, one participation and fixed gradients; else "heuristic".
+    Validity: "bound" for K = 1, one participation and non-adaptive gradients; else "heuristic".
         Proof of that case: subtract from each message of a neighbour w what earlier seen messages contribute.
         What is left is u's gradient carried along paths through unseen nodes, weight 0 <= a' <= (W^s)_wu, plus
         w's fresh noise of that step, of variance 1 and independent of the rest. So sens^2 <= sum a'^2, and
@@ -83,7 +83,7 @@ def muffliato_as_coded(pairs: _Pairs) -> PublishedBound:
     Claims: sens^2 as in `muffliato_squared`.
     Errata: `muffliato-as-coded`, `muffliato-as-coded-several-rounds`: not squaring makes it at least
         `muffliato_squared`, so much that a comparison with it says little.
-    Validity: "bound" for K = 1, one participation and fixed gradients, as it is above `muffliato_squared`; else
+    Validity: "bound" for K = 1, one participation and non-adaptive gradients, as it is above `muffliato_squared`; else
         "heuristic".
 
     Args, Raises, Cost: those of `muffliato_squared`.

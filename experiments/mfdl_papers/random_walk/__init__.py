@@ -131,7 +131,7 @@ def walk_known(
     recursion of privacy losses.
 
     Source: this library, in place of the composition of [PNF].
-    Claims: epsilon at delta, for gradients fixed in advance.
+    Claims: epsilon at delta, for non-adaptive gradients.
     Validity: "bound ...".
 
     Args:

@@ -19,6 +19,7 @@ import networkx as nx
 import numpy as np
 from hypothesis import assume
 from hypothesis import strategies as st
+from mfdl.privacy.victim_sensitivity import sensitivity_by_victim
 from numpy.typing import NDArray
 from scipy.special import ndtr
 
@@ -26,7 +27,6 @@ from mfdl import algorithms, gossip, trust
 from mfdl.check import FloatArray
 from mfdl.dynamics import Dynamics
 from mfdl.participation import EveryStep
-from mfdl.privacy.victim_loss import victim_losses
 from mfdl.testing.oracles.dense_views import clear_rank, of_node, pinv_gram
 from mfdl.testing.oracles.sensitivity_oracle import largest_signed_sum
 from mfdl.testing.strategies.graphs import connected_graphs, gossip_matrices
@@ -274,7 +274,7 @@ def user_adaptive(neighbour: int, first: list[int], second: list[int], noise: in
     """
     W = np.eye(2) + (np.ones((2, 2)) - 2 * np.eye(2)) / neighbour
     algorithm = algorithms.zip_dl(Dynamics(gossip.from_array(W)), EveryStep(2))
-    (loss,) = victim_losses(algorithm, trust.SecLDP(), release="none", unit="user", victims=[0])
+    (loss,) = sensitivity_by_victim(algorithm, trust.SecLDP(), release="none", unit="user", victims=[0])
     claimed = math.sqrt(loss.adaptive_sensitivity_squared) / noise
     waves = wave_of([v / 2 for v in first]), wave_of([v / 2 for v in second])
     return total_variation(claimed), two_step_total_variation(1 / neighbour, (0.5, -0.5), waves, float(noise))

@@ -32,7 +32,7 @@ from ..forms.node_recursions import recursions
 
 
 def is_adaptive(view: View, participation: Participation | None = None, *, unit: str = "record") -> bool:
-    """Whether the number of a view for gradients fixed in advance holds for adaptive ones too.
+    """Whether the number of a view for non-adaptive gradients holds for adaptive ones too.
 
     Args: participation, unit: what the number is for; by default it is to hold for any.
 

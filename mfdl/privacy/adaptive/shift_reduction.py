@@ -210,7 +210,7 @@ def shift_problem(view: View, lipschitz: float | Sequence[float]) -> ShiftProble
     if knowledge.combination is not None:
         raise UnsupportedMechanism("shift reduction covers seen messages, not seen averages of them.")
     noise = algorithm.noise.causal
-    if noise is None or not noise.local or not is_plain_gossip(algorithm, absences=True):
+    if noise is None or not noise.local or not is_plain_gossip(algorithm, node_dropout=True):
         raise UnsupportedMechanism(
             f"shift reduction covers plain gossip with node-local noise; {algorithm.name!r} has another recursion or "
             f"noise ({algorithm.noise.kind}), for which it is not proved."

@@ -153,7 +153,7 @@ class BallsInBinsGaussian(LossCurve):
 
     @property
     def fits(self) -> bool:
-        """Whether there is noise enough, and not too much, for laws of secret bins in float64."""
+        """Whether there is noise enough, and not too much, for laws of balls-in-bins in float64."""
         return self._hulls[0].fits
 
     @property
@@ -274,7 +274,7 @@ class Hull:
 
     @property
     def fits(self) -> bool:
-        """Whether there is noise enough, and not too much, for laws of secret bins in float64."""
+        """Whether there is noise enough, and not too much, for laws of balls-in-bins in float64."""
         return least_noise(self.adjacency) <= self.noise_multiplier <= WEAKEST
 
     @property
@@ -297,7 +297,7 @@ class Hull:
 
 
 def least_noise(adjacency: str) -> float:
-    """Noise multiplier from which laws of secret bins fit floating point."""
+    """Noise multiplier from which laws of balls-in-bins fit floating point."""
     return 1 / STRONGEST[adjacency == "replace-one"]
 
 

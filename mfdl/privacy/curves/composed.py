@@ -52,9 +52,9 @@ class LossCurve(PrivacyCurve):
 
 @dataclasses.dataclass(frozen=True)
 class Composed(PrivacyCurve):
-    """Runs with secret bins, drawn anew for each, and runs with public batches, all of one adjacency.
+    """Runs with balls-in-bins, drawn anew for each, and runs with public batches, all of one adjacency.
 
-    Attributes: curves: those of the runs, certified, at least one with secret bins.
+    Attributes: curves: those of the runs, certified, at least one with balls-in-bins.
 
     >>> from mfdl.privacy.curves import BallsInBinsGaussian
     >>> run = BallsInBinsGaussian(2.0, 4, ((4, 0.2),), "zero-out")
@@ -84,7 +84,7 @@ class Composed(PrivacyCurve):
 
     @property
     def secret(self) -> tuple[LossCurve, ...]:
-        """Those with secret bins."""
+        """Those with balls-in-bins."""
         return tuple(curve for curve in self.curves if isinstance(curve, LossCurve))
 
     @property
@@ -104,7 +104,7 @@ class Composed(PrivacyCurve):
 
     @property
     def noise_multiplier(self) -> float:
-        """The least one of runs with secret bins."""
+        """The least one of runs with balls-in-bins."""
         return min(curve.noise_multiplier for curve in self.secret)
 
     @property
@@ -157,12 +157,12 @@ class Composed(PrivacyCurve):
         count = f"{len(self.secret)} runs" if len(self.secret) > 1 else "1 run"
         each = ", ".join(rounded_up(run.epsilon(delta), 4) for run in self.secret)
         return (
-            f"composed of {count} with secret bins, drawn anew for each (epsilon {each}){public}, by their "
+            f"composed of {count} with balls-in-bins, drawn anew for each (epsilon {each}){public}, by their "
             f"privacy loss distributions; with public bins {rounded_up(self.public_epsilon(delta), 4)}"
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """The runs with secret bins, and mu of those with public batches."""
+        """The runs with balls-in-bins, and mu of those with public batches."""
         return {
             "runs": [run.to_dict() for run in self.secret],
             "public": [json_value(run.mu) for run in self.public],

@@ -1,4 +1,4 @@
-"""Hockey sticks of secret bins by importance sampling: confidence bounds from above, at any epsilon.
+"""Hockey sticks of balls-in-bins by importance sampling: confidence bounds from above, at any epsilon.
 
 The pair of M (docs/balls_in_bins_theorem.md), noise of std 1: Q draws z from N(0, I), L_r = exp(<m_r, z> - |m_r|^2 /
 2), S their average over bins, S' that of exp(-<m_r, z> - |m_r|^2 / 2). A direction is the mean under Q of (a -

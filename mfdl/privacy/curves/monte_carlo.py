@@ -1,4 +1,4 @@
-"""What secret bins lose, by samples: confidence bounds beside the certified ones, closer where correlations differ.
+"""The privacy loss of balls-in-bins by samples: confidence bounds, closer than the certified ones for unequal bins.
 
 In: M whole, not its largest entries alone, and a number of samples. Out: epsilon at delta and delta at epsilon that
 hold except with a stated probability over the samples; the certified bound stands where it is smaller. One direction
@@ -38,7 +38,7 @@ LARGEST_EPSILON = 100.0
 
 @dataclasses.dataclass(frozen=True)
 class MonteCarlo:
-    """How secret bins are accounted by samples.
+    """How balls-in-bins are accounted by samples.
 
     Attributes:
         samples: in each direction; a hundredth of a second for each 10^4 and 16 bins.

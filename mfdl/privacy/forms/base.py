@@ -171,10 +171,10 @@ def remembered(view: AlgorithmView, name: str, compute: Callable[[AlgorithmView]
     return fact
 
 
-def is_plain_gossip(algorithm: LinearAlgorithm, *, absences: bool = False) -> bool:
+def is_plain_gossip(algorithm: LinearAlgorithm, *, node_dropout: bool = False) -> bool:
     """Whether m = s + Q (g + e) with Q diagonal and negative (m = s in further gossip rounds), s' = K m, models = s.
 
-    Forms for hidden messages assume it. With `absences` entries of Q may be zero: those of nodes that are away.
+    Forms for hidden messages assume it. With `node_dropout` entries of Q may be zero: those of nodes that are away.
     """
     eye = sp.eye_array(algorithm.num_nodes, format="csr")
 
@@ -191,11 +191,11 @@ def is_plain_gossip(algorithm: LinearAlgorithm, *, absences: bool = False) -> bo
         if not is_identity(kind.message_from_state) or kind.state_from_message is None:
             return False
         if Q is None:
-            if number in of_steps and not absences:
+            if number in of_steps and not node_dropout:
                 return False
             continue
         entering = Q.diagonal()
-        if Q.nnz != np.count_nonzero(entering) or (entering > 0).any() or not (absences or entering.all()):
+        if Q.nnz != np.count_nonzero(entering) or (entering > 0).any() or not (node_dropout or entering.all()):
             return False
     return True
 

@@ -37,7 +37,7 @@ SHARED_NAMES = ("decor", "spatial", "corn", "corn-pairwise")
 
 """Noise of one step correlated over the nodes, from secrets that several nodes hold."""
 
-JOINT_NAMES = ("time-space", "adapted", "space-time")
+JOINT_NAMES = ("kronecker", "per-mode", "joint")
 
 """Noise correlated over steps and nodes at once, from a secret that all nodes hold."""
 
@@ -142,8 +142,8 @@ def _parameters(draw: st.DrawFn, name: str, participation: Cyclic, n: int, *, on
     if name == "decor":
         local = draw(st.sampled_from([1.0, 0.5, 0.0]))
         return {
-            "sigma_local": local,
-            "sigma_pair": draw(st.sampled_from([1.0, 2.0] if local == 0 else [1.0, 2.0, 0.0])),
+            "sigma_ldp": local,
+            "sigma_cor": draw(st.sampled_from([1.0, 2.0] if local == 0 else [1.0, 2.0, 0.0])),
         }
     if name == "spatial":
         return _spatial(draw, n)

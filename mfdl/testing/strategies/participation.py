@@ -113,7 +113,7 @@ def gradient_differences(
 
 @st.composite
 def linear_systems(draw: st.DrawFn, *, max_nodes: int = 4, max_steps: int = 4) -> LinearSystem:
-    """Schedules, divisors, gossip rounds, absences, local encoders with entries of any sign, known noise, any masks."""
+    """Schedules, divisors, gossip rounds, dropout, local encoders with entries of any sign, known noise, any masks."""
     n = draw(st.integers(1, max_nodes))
     T = draw(st.integers(1, max_steps))
     step_of_round: list[int] = []

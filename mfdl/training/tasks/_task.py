@@ -53,7 +53,7 @@ class Task:
             it holds). None: no claim, and guarantees that rest on one are refused.
         public_constants: in words, what of features, targets or the first model was computed from the records and is
             declared public ("mean and standard deviation of each feature"), or "none"; no guarantee covers it. None:
-            not declared, and runs with secret batches are refused.
+            not declared, and runs with secret sampling are refused.
 
     Raises:
         InvalidInput: arrays that are empty, not finite or do not fit together; a loss that is no scalar.

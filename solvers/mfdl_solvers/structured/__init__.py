@@ -4,7 +4,7 @@ from .balls_in_bins_search import BinEncoder, solve_form
 from .banded_search import best_banded, best_banded_inverse
 from .bound import lower_bound
 from .cost import ModeCost
-from .forms import FORMS, Form, StructuredFactorization, best, best_encoder, evaluate, loss
+from .forms import FORMS, Form, StructuredFactorization, best, best_encoder, evaluate, objective
 from .toeplitz_search import best_buffered, best_inverse, best_toeplitz, stationary_series
 
 __all__ = [
@@ -21,8 +21,8 @@ __all__ = [
     "best_inverse",
     "best_toeplitz",
     "evaluate",
-    "loss",
     "lower_bound",
+    "objective",
     "solve_form",
     "stationary_series",
 ]

@@ -27,7 +27,7 @@ from ..problem import STATIONARY, Array, Certified, ProblemError
 from .banded_search import of_bands, rows_of
 from .bound import lower_bound
 from .cost import ModeCost, gram_diagonals
-from .forms import loss as loss_of
+from .forms import objective as objective_of
 from .toeplitz_search import log_loss, spread
 
 FORMS = ("toeplitz", "banded")
@@ -46,7 +46,7 @@ class BinEncoder(Certified):
 
     Attributes:
         encoder: C; bin_gram: M, shape (b, b), rounded up, its largest diagonal entry 1 up to rounding.
-        loss: tr(H C^-1 C^-T); lower_bound: no causal C of any shape and signs with M_rr <= 1 has less.
+        objective: tr(H C^-1 C^-T); lower_bound: no causal C of any shape and signs with M_rr <= 1 has less.
     """
 
     encoder: Encoder
@@ -102,12 +102,12 @@ def solve_form(
     assert M is not None
     scale = float(M.diagonal().max())
     encoder, M = encoder.scaled(scale**-0.5), M / scale
-    loss = loss_of(cost, encoder)
+    objective = objective_of(cost, encoder)
     return BinEncoder(
         encoder=encoder,
         bin_gram=M,
-        loss=loss,
-        lower_bound=min(loss, lower_bound(cost, Periodic(T, T // num_bins, num_bins), encoder)),
+        objective=objective,
+        lower_bound=min(objective, lower_bound(cost, Periodic(T, T // num_bins, num_bins), encoder)),
         status=STATIONARY,
         iterations=iterations,
         seconds=time.perf_counter() - began,

@@ -1,4 +1,4 @@
-"""One door to all forms of structured encoders: the best of a form, or a given one, with loss, bound and gap."""
+"""One door to all forms of structured encoders: the best of a form, or a given one, with objective, bound and gap."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ class StructuredFactorization(Certified):
 
     Attributes:
         encoder: C, of sensitivity at most `sensitivity`.
-        loss: sensitivity^2 tr(H C^-1 C^-T), per unit noise variance and coordinate.
-        lower_bound: no C of any shape has a smaller loss.
+        objective: sensitivity^2 tr(H C^-1 C^-T), per unit noise variance and coordinate.
+        lower_bound: no C of any shape has a smaller objective.
         sensitivity: an upper bound, 1 up to rounding; sensitivity_exact: none is smaller.
     """
 
@@ -111,7 +111,7 @@ def evaluate(
     return _certified(cost, patterns, SearchedEncoder(encoder, 0), squared, FIXED, time.perf_counter())
 
 
-def loss(cost: ModeCost, encoder: Encoder) -> float:
+def objective(cost: ModeCost, encoder: Encoder) -> float:
     """tr(H C^-1 C^-T).
 
     Raises: ProblemError: neither C nor C^-1 banded or Toeplitz, or Toeplitz at rates that change, at more than
@@ -126,8 +126,8 @@ def loss(cost: ModeCost, encoder: Encoder) -> float:
         return of_noising(gram_diagonals(cost, columns.shape[1]), columns)[0]
     if cost.size > MAX_COLUMNS:
         raise ProblemError(
-            f"the loss of a {type(encoder).__name__} encoder is computed column by column up to {MAX_COLUMNS} steps, "
-            f"got {cost.size}; use rates that do not change, or a Banded one."
+            f"the objective of a {type(encoder).__name__} encoder is computed column by column up to {MAX_COLUMNS} "
+            f"steps, got {cost.size}; use rates that do not change, or a Banded one."
         )
     return cost.of_columns(encoder)
 
@@ -143,13 +143,13 @@ def _certified(
         )
     scaled = searched.encoder.scaled(size**-0.5)
     after, exact = squared(scaled)
-    total = after * loss(cost, scaled)
+    total = after * objective(cost, scaled)
     bound = lower_bound(cost, patterns, scaled)
-    notes = () if exact else ("the sensitivity is an upper bound: the true loss may be smaller",)
+    notes = () if exact else ("the sensitivity is an upper bound: the true objective may be smaller",)
     assert relative_gap(total, bound) > -1e-6
     return StructuredFactorization(
         encoder=scaled,
-        loss=total,
+        objective=total,
         lower_bound=min(bound, total),
         status=status,
         iterations=searched.iterations,

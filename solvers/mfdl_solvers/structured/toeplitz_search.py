@@ -186,7 +186,7 @@ def _moved_from_zero(series: Array) -> Array:
     return np.where(np.abs(series) < least, least, series)
 
 
-SETTLED, WITHIN = 1e-8, 10  # a search ends once the logarithm of the loss fell by less in so many iterations
+SETTLED, WITHIN = 1e-8, 10  # a search ends once the logarithm of the objective fell by less in so many iterations
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -1,8 +1,8 @@
-"""DECOR, Appendix D.1: the search of couples (sigma_local, sigma_pair) for a budget, and whether they keep it.
+"""DECOR, Appendix D.1: the search of pairs (sigma_ldp, sigma_cor) for a budget, and whether they keep it.
 
-The published search, as its code runs it: 50 places of sigma_local between CDP's and LDP's noise, for each sigma_pair
+The published search, as its code runs it: 50 places of sigma_ldp between CDP's and LDP's noise, for each sigma_cor
 on a grid of 1 to 1000, taken as soon as the loss of a step is above its budget by less than 1e-4. Ours
-(`decor_couples`) gives for each place the least sigma_pair that keeps the budget, by the exact accountant.
+(`decor_deviations`) gives for each place the least sigma_cor that keeps the budget, by the exact accountant.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from mfdl import gossip, graphs, node_covariances
-from mfdl.decor_search import decor_couples
+from mfdl.decor_search import decor_deviations
 from mfdl.dynamics import Dynamics
 from mfdl.participation import EveryStep
 from mfdl.pictures.line_charts import Panel
@@ -30,9 +30,9 @@ NODES, STEPS, DELTA = 16, 3500, 1e-5
 PLACES, PAIRS, SLACK = 50, np.linspace(1, 1000, 1000), 1e-4
 POSITIONS = (0.02, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 3 / 4)
 STORED = {"ring": (1.27, 3.59, 6.11, 8.14, 10.46, 15.70, 20.45, 25.72, 30.29, 40.20)}
-"""Epsilons of the couples behind the published Figure 1 (a), by the paper's own conversion, for `EPSILONS`."""
-Couple = tuple[float, float]
-Found = Mapping[tuple[str, float], list[tuple[Couple, float]]]
+"""Epsilons of the pairs behind the published Figure 1 (a), by the paper's own conversion, for `EPSILONS`."""
+Deviations = tuple[float, float]
+SearchResults = Mapping[tuple[str, float], list[tuple[Deviations, float]]]
 
 
 def step_budget(epsilon: float) -> float:
@@ -47,8 +47,8 @@ def converted(slope: float) -> float:
     return total + 2 * math.sqrt(-total * math.log(DELTA))
 
 
-def published_search(spec: str, epsilon: float) -> list[tuple[Couple, float]]:
-    """Couples in order of sigma_local, with the epsilon that they have by the paper's own conversion; C = 1."""
+def published_search(spec: str, epsilon: float) -> list[tuple[Deviations, float]]:
+    """Pairs in order of sigma_ldp, with the epsilon that they have by the paper's own conversion; C = 1."""
     eigenvalues, vectors = np.linalg.eigh(node_covariances.laplacian(graphs.load(spec)).toarray())
     squares, budget = vectors**2, step_budget(epsilon)
 
@@ -70,10 +70,10 @@ def published_search(spec: str, epsilon: float) -> list[tuple[Couple, float]]:
     return pairs_in_order
 
 
-def own_search(spec: str, epsilon: float) -> list[tuple[Couple, float]]:
-    """The library's couples, with the exact epsilon that they are certified for."""
+def own_search(spec: str, epsilon: float) -> list[tuple[Deviations, float]]:
+    """The library's pairs, with the exact epsilon that they are certified for."""
     dynamics = Dynamics(gossip.metropolis_hastings(spec))
-    couples = decor_couples(
+    pairs = decor_deviations(
         dynamics,
         EveryStep(STEPS),
         adjacency="replace-one",
@@ -82,33 +82,33 @@ def own_search(spec: str, epsilon: float) -> list[tuple[Couple, float]]:
         delta=DELTA,
         positions=POSITIONS,
     )
-    return [((c.sigma_local, c.sigma_pair), c.mechanism.guarantee.epsilon(DELTA)) for c in couples]
+    return [((c.sigma_ldp, c.sigma_cor), c.mechanism.guarantee.epsilon(DELTA)) for c in pairs]
 
 
-def judged(published: Found, exact: Found) -> list[Verdict]:
-    """Whether the couples of either search keep their budgets, and whether pairwise noise buys private noise."""
+def judged(published: SearchResults, exact: SearchResults) -> list[Verdict]:
+    """Whether the pairs of either search keep their budgets, and whether pairwise noise buys private noise."""
     every = [e / target for (_, target), some in published.items() for _, e in some]
     every += [e / target for stored in STORED.values() for target, e in zip(EPSILONS, stored, strict=True)]
     within_budget = everywhere({i: ratio <= 1 for i, ratio in enumerate(every)})
-    excess = f"{sum(ratio > 1 for ratio in every)} of {len(every)} couples exceed their budget, "
+    excess = f"{sum(ratio > 1 for ratio in every)} of {len(every)} pairs exceed their budget, "
     excess += f"by up to {max(every) - 1:.1%}"
-    search = Verdict("every couple of the search keeps its budget", within_budget, excess, value=max(every))
+    search = Verdict("every pair of the search keeps its budget", within_budget, excess, value=max(every))
     ours = [e / target for (_, target), some in exact.items() for _, e in some]
     words = f"{sum(ratio > 1 + 1e-9 for ratio in ours)} of {len(ours)} exceed it; the least spends {min(ours):.4%}"
     exact_within_budget = everywhere({i: ratio <= 1 + 1e-9 for i, ratio in enumerate(ours)})
     less = [
-        (couple[0] / gaussian_ldp(target), couple[1] / gaussian_ldp(target))
+        (pair[0] / gaussian_ldp(target), pair[1] / gaussian_ldp(target))
         for (graph, target), some in exact.items()
-        for couple, _ in some[:1]
+        for pair, _ in some[:1]
     ]
     gain = Verdict(
-        "sigma_local can be anywhere down to CDP's, 1 / sqrt(n) of LDP's",
+        "sigma_ldp can be anywhere down to CDP's, 1 / sqrt(n) of LDP's",
         everywhere({i: local <= 1.1 * (1 / 4 + POSITIONS[0] * 3 / 4) for i, (local, _) in enumerate(less)}),
-        f"{min(a for a, _ in less):.3f} to {max(a for a, _ in less):.3f} of LDP's, at sigma_pair "
+        f"{min(a for a, _ in less):.3f} to {max(a for a, _ in less):.3f} of LDP's, at sigma_cor "
         f"{min(b for _, b in less):.3g} to {max(b for _, b in less):.3g} times LDP's noise",
         value=min(a for a, _ in less),
     )
-    return [search, Verdict("every couple of ours keeps its budget", exact_within_budget, words, value=max(ours)), gain]
+    return [search, Verdict("every pair of ours keeps its budget", exact_within_budget, words, value=max(ours)), gain]
 
 
 def gaussian_ldp(epsilon: float) -> float:
@@ -117,23 +117,23 @@ def gaussian_ldp(epsilon: float) -> float:
 
 
 def run(figure: PublishedFigure, scale: RunScale) -> Reproduction:
-    """Searches, and draws couples relative to LDP's noise."""
+    """Searches, and draws pairs relative to LDP's noise."""
     epsilons = scale.pick(QUICK_EPSILONS, EPSILONS)
     published = {(graph, e): published_search(spec, e) for graph, spec in GRAPHS.items() for e in epsilons}
     exact = {(graph, e): own_search(spec, e) for graph, spec in GRAPHS.items() for e in epsilons}
     verdicts = judged(published, exact)
     middle_epsilon = epsilons[len(epsilons) // 2]
-    lines = {graph: [couple for couple, _ in exact[graph, middle_epsilon]] for graph in GRAPHS}
+    lines = {graph: [pair for pair, _ in exact[graph, middle_epsilon]] for graph in GRAPHS}
     panel = Panel(
-        f"couples for epsilon = {middle_epsilon:g}",
-        "sigma_local from CDP's noise (0) to LDP's (1)",
-        "sigma_pair over LDP's noise",
+        f"pairs for epsilon = {middle_epsilon:g}",
+        "sigma_ldp from CDP's noise (0) to LDP's (1)",
+        "sigma_cor over LDP's noise",
         list(POSITIONS),
         {graph: np.array([[pair / gaussian_ldp(middle_epsilon)] for _, pair in some]) for graph, some in lines.items()},
         colours=GRAPH_COLOURS,
     )
     budgets = Panel(
-        "the first couple of the published search",
+        "the first pair of the published search",
         "budget epsilon",
         "epsilon it has, over the budget",
         list(epsilons),
@@ -160,7 +160,7 @@ def run(figure: PublishedFigure, scale: RunScale) -> Reproduction:
     columns = ("graph", "epsilon", "small", "middle", "large", "published, first: epsilon")
     caption = (
         f"{NODES} nodes, user level, T = {STEPS}, C = 1, delta = {DELTA:g}, replace-one, an eavesdropper. Left: the "
-        "least sigma_pair that keeps the budget exactly, the same picture for every budget. Right: the search as its "
+        "least sigma_cor that keeps the budget exactly, the same picture for every budget. Right: the search as its "
         "code runs it, judged by the paper's own conversion."
     )
     of_run = {
@@ -176,15 +176,15 @@ def run(figure: PublishedFigure, scale: RunScale) -> Reproduction:
         verdicts,
         [panel, budgets],
         (f"DECOR, Appendix D.1: of the published search {verdicts[0].finding}", caption),
-        tables=[Table("couples (sigma_local, sigma_pair)", columns, rows)],
+        tables=[Table("pairs (sigma_ldp, sigma_cor)", columns, rows)],
         settings=of_run,
         numbers={"panels": [numbers_of(panel), numbers_of(budgets)]},
     )
 
 
-def _three(some: list[tuple[Couple, float]]) -> list[tuple[Couple, float]]:
+def _three(some: list[tuple[Deviations, float]]) -> list[tuple[Deviations, float]]:
     return [some[0], some[len(some) // 2], some[-1]]
 
 
-def _first(some: list[tuple[Couple, float]]) -> str:
+def _first(some: list[tuple[Deviations, float]]) -> str:
     return f"{some[0][1]:.4g}" if some else "none found"

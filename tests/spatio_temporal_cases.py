@@ -3,14 +3,14 @@
 import itertools
 
 import numpy as np
+from mfdl.privacy.victim_sensitivity import sensitivity_by_victim
 
 from mfdl import gossip, trust
 from mfdl.dynamics import Dynamics
-from mfdl.factorization import optimal_adapted, optimal_space_time, optimal_time_space
+from mfdl.factorization import optimal_joint, optimal_kronecker, optimal_per_mode
 from mfdl.participation import Cyclic
-from mfdl.privacy.victim_loss import victim_losses
 
-KINDS = {"time-space": optimal_time_space, "adapted": optimal_adapted, "space-time": optimal_space_time}
+KINDS = {"kronecker": optimal_kronecker, "per-mode": optimal_per_mode, "joint": optimal_joint}
 OUTSIDER = trust.SecLDP()
 PATH = Dynamics(gossip.metropolis_hastings("path:n=4"))
 RING = Dynamics(gossip.metropolis_hastings("ring:n=5"))
@@ -24,7 +24,7 @@ def half_lazy(graph) -> gossip.GossipMatrix:
 
 
 def worst_loss(algorithm, model=OUTSIDER):
-    return max(loss.adaptive_sensitivity_squared for loss in victim_losses(algorithm, model))
+    return max(loss.adaptive_sensitivity_squared for loss in sensitivity_by_victim(algorithm, model))
 
 
 def sensitivities_squared(X, scheme, n):

@@ -1,10 +1,10 @@
-"""Losses of all victims under a trust model: for gradients fixed in advance, and for adaptive ones.
+"""Losses of all victims under a trust model: for non-adaptive gradients, and for adaptive ones.
 
 Every victim gets two numbers. `sensitivity_squared` is that of the linear view, for gradients that are functions of the
 data alone. `adaptive_sensitivity_squared` holds for training: the same number where `adaptive` shows that it may;
 otherwise the loss to the same attackers with every message seen (and the same models released), or, given a Lipschitz
 constant L, shift reduction if that is smaller. (With L < 1 it can be smaller than the first number: local maps that
-contract are a promise which gradients fixed in advance do not keep.) No exact or certified number exceeds the
+contract are a promise which non-adaptive gradients do not keep.) No exact or certified number exceeds the
 all-messages value, since that view contains this one.
 """
 
@@ -59,11 +59,12 @@ _RULES = {
 
 
 @dataclasses.dataclass(frozen=True)
-class VictimLoss:
+class VictimSensitivity:
     """What one victim loses, per unit record shift and unit noise: two sensitivities, and what they are about.
 
     Attributes:
-        fixed: for gradients fixed in advance; trained: for gradients chosen adaptively. Either may be infinite.
+        non_adaptive_sensitivity: for non-adaptive gradients; adaptive_sensitivity: for gradients chosen adaptively.
+            Either may be infinite.
         adaptive: whether the first already holds for adaptive gradients.
         adaptive_by: where the second comes from, one of ADAPTIVE_BY.
         attacker: who attains the first number; release: which final models the view holds.
@@ -74,8 +75,8 @@ class VictimLoss:
 
     __repr__ = short_repr
 
-    fixed: Sensitivity
-    trained: Sensitivity
+    non_adaptive_sensitivity: Sensitivity
+    adaptive_sensitivity: Sensitivity
     adaptive: bool
     adaptive_by: str
     attacker: str
@@ -87,36 +88,36 @@ class VictimLoss:
     @property
     def victim(self) -> int:
         """Node index."""
-        return self.fixed.node
+        return self.non_adaptive_sensitivity.node
 
     @property
     def sensitivity_squared(self) -> float:
-        """For gradients fixed in advance; may be inf."""
-        return self.fixed.squared
+        """For non-adaptive gradients; may be inf."""
+        return self.non_adaptive_sensitivity.squared
 
     @property
     def adaptive_sensitivity_squared(self) -> float:
         """For gradients chosen adaptively; may be inf."""
-        return self.trained.squared
+        return self.adaptive_sensitivity.squared
 
     @property
     def bound(self) -> str:
         """ "exact" or "upper", of `sensitivity_squared`."""
-        return self.fixed.bound
+        return self.non_adaptive_sensitivity.bound
 
     @property
     def adaptive_bound(self) -> str:
         """ "exact" or "upper", of `adaptive_sensitivity_squared`."""
-        return self.trained.bound
+        return self.adaptive_sensitivity.bound
 
     @property
     def adaptive_why(self) -> str:
         """What makes the second number infinite, if not the first."""
-        return "" if self.adaptive else self.trained.why
+        return "" if self.adaptive else self.adaptive_sensitivity.why
 
     def number(self, *, adaptive: bool = True) -> Sensitivity:
-        """The number that holds for training, or that for gradients fixed in advance."""
-        return self.trained if check.flag(adaptive=adaptive) else self.fixed
+        """The number that holds for training, or that for non-adaptive gradients."""
+        return self.adaptive_sensitivity if check.flag(adaptive=adaptive) else self.non_adaptive_sensitivity
 
     def mu(self, *, record_shift: float, noise_std: float, adaptive: bool = True) -> float:
         """The Gaussian DP parameter, rounded up; inf without noise."""
@@ -158,21 +159,21 @@ class VictimLoss:
         """
         number = self.number(adaptive=adaptive)
         if math.isinf(number.squared):
-            reason = (adaptive and self.adaptive_why) or self.fixed.why or "no rule covers this view"
+            reason = (adaptive and self.adaptive_why) or self.non_adaptive_sensitivity.why or "no rule covers this view"
             return f"No finite number: {reason}{victim and f' ({victim})'}."
         if number.bound == "exact":
             return ""
         if not adaptive or self.adaptive:
-            return f"Upper bound: {self.fixed.why}." if self.fixed.why else ""
+            return f"Upper bound: {self.non_adaptive_sensitivity.why}." if self.non_adaptive_sensitivity.why else ""
         non_adaptive = ""
         if self.sensitivity_squared < number.squared:
             share = math.sqrt(self.sensitivity_squared / number.squared)
-            non_adaptive = f"; for gradients fixed in advance mu is {share:.3g} times that"
+            non_adaptive = f"; for non-adaptive gradients mu is {share:.3g} times that"
         rule = _RULES.get(self.adaptive_by) or self.adaptive_why or "bounds do not meet"
         return f"Upper bound: {' '.join(rule.split())}{non_adaptive}."
 
 
-def victim_losses(
+def sensitivity_by_victim(
     algorithm: LinearAlgorithm,
     trust: TrustModel,
     *,
@@ -183,7 +184,7 @@ def victim_losses(
     lipschitz: float | Sequence[float] | None = None,
     unit: str = "record",
     progress: Progress = "auto",
-) -> list[VictimLoss]:
+) -> list[VictimSensitivity]:
     """The losses of the given victims (default: all nodes that do not attack), in node order.
 
     Args:
@@ -209,7 +210,7 @@ def victim_losses(
     require_known("unit", unit, UNITS)
     require_known("method", method, METHODS)
     request = _Asked(algorithm, scheme, release, method, lipschitz, unit)
-    worst: dict[int, VictimLoss] = {}
+    worst: dict[int, VictimSensitivity] = {}
     report = reporter(progress, words=0)
     sets: Iterable[tuple[TrustModel, list[int]]] = (
         (model, [u for u in honest if wanted is None or u in wanted]) for model, honest in trust.members(algorithm)
@@ -226,7 +227,7 @@ def victim_losses(
     for u in sorted((wanted or set()) - set(worst)):
         released = model.view(algorithm, u, release=release).release
         infinite = Sensitivity(math.inf, True, (), u, 0.0, math.inf, "the victim is one of the attackers")
-        worst[u] = VictimLoss(infinite, infinite, True, THE_VIEW, trust.attacker, released, unit)
+        worst[u] = VictimSensitivity(infinite, infinite, True, THE_VIEW, trust.attacker, released, unit)
     if not worst:
         raise InvalidInput(f"no victim is left: {trust.attacker} leave nobody whose loss could be asked for.")
     question = Fingerprint.of(algorithm, trust, scheme, "", unit)
@@ -247,13 +248,13 @@ def asked_participation(algorithm: LinearAlgorithm, participation: Participation
     return scheme
 
 
-def _worse(a: VictimLoss, b: VictimLoss) -> VictimLoss:
+def _worse(a: VictimSensitivity, b: VictimSensitivity) -> VictimSensitivity:
     """The pointwise worst of two attacking sets, which names the most that either is shown."""
     first = max(a, b, key=lambda loss: loss.sensitivity_squared)
     second = max(a, b, key=lambda loss: loss.adaptive_sensitivity_squared)
     return dataclasses.replace(
         first,
-        trained=second.trained,
+        adaptive_sensitivity=second.adaptive_sensitivity,
         adaptive_by=second.adaptive_by,
         adaptive=a.adaptive and b.adaptive,
         release=max(a.release, b.release, key=MOST_SHOWN.index),
@@ -270,7 +271,7 @@ def _capped(s: Sensitivity, ceiling: Sensitivity) -> Sensitivity:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Asked:
-    """What is asked of every view: the arguments of `victim_losses`."""
+    """What is asked of every view: the arguments of `sensitivity_by_victim`."""
 
     algorithm: LinearAlgorithm
     scheme: Participation
@@ -279,29 +280,29 @@ class _Asked:
     lipschitz: float | Sequence[float] | None
     unit: str
 
-    def against(self, model: TrustModel, victims: list[int]) -> list[VictimLoss]:
+    def against(self, model: TrustModel, victims: list[int]) -> list[VictimSensitivity]:
         view = model.view(self.algorithm, victims[0], release=self.release)
-        trained = fixed = self.sensitivities(view_grams(view, victims), victims)
-        adaptive = is_adaptive(view, self.scheme, unit=self.unit)
+        adaptive = non_adaptive = self.sensitivities(view_grams(view, victims), victims)
+        holds = is_adaptive(view, self.scheme, unit=self.unit)
         rules, rests_on = [THE_VIEW] * len(victims), None
-        if not adaptive or not view.knowledge.sees_all(self.algorithm):
+        if not holds or not view.knowledge.sees_all(self.algorithm):
             ceiling = self.all_messages(view, victims)
-            trained = fixed = [_capped(s, c) for s, c in zip(fixed, ceiling, strict=True)]
-        if not adaptive:  # of this view only an upper bound
+            adaptive = non_adaptive = [_capped(s, c) for s, c in zip(non_adaptive, ceiling, strict=True)]
+        if not holds:  # of this view only an upper bound
             rules = [INJECTIONS if c.form == INJECTIONS else ALL_MESSAGES for c in ceiling]
-            trained = [
+            adaptive = [
                 dataclasses.replace(s, squared=c.squared, exact=False, lower=0.0, form=rule, why=c.why)
-                for s, c, rule in zip(fixed, ceiling, rules, strict=True)
+                for s, c, rule in zip(non_adaptive, ceiling, rules, strict=True)
             ]
-        if not adaptive and self.lipschitz is not None:
+        if not holds and self.lipschitz is not None:
             rests_on = float(np.min(self.lipschitz))  # which promises every step's own constant
             for i, x in enumerate(self.shift_reduction(view, victims)):
-                if x < trained[i].squared:
-                    trained[i] = dataclasses.replace(trained[i], squared=x, exact=False, form=SHIFT_REDUCTION, why="")
+                if x < adaptive[i].squared:
+                    adaptive[i] = dataclasses.replace(adaptive[i], squared=x, exact=False, form=SHIFT_REDUCTION, why="")
                     rules[i] = SHIFT_REDUCTION
         return [
-            VictimLoss(s, t, adaptive, rule, model.attacker, view.release, self.unit, on)
-            for s, t, rule in zip(fixed, trained, rules, strict=True)
+            VictimSensitivity(s, t, holds, rule, model.attacker, view.release, self.unit, on)
+            for s, t, rule in zip(non_adaptive, adaptive, rules, strict=True)
             for on in (rests_on if rule == SHIFT_REDUCTION else None,)
         ]
 
@@ -379,11 +380,11 @@ class _Asked:
         return self.of_victims(victims, shifts)
 
 
-def worst_loss(losses: Sequence[VictimLoss]) -> VictimLoss:
+def worst_loss(losses: Sequence[VictimSensitivity]) -> VictimSensitivity:
     """The one with the largest adaptive number."""
-    return max(losses, key=attrgetter("trained.squared"))
+    return max(losses, key=attrgetter("adaptive_sensitivity.squared"))
 
 
-def worst_adaptive(losses: Sequence[VictimLoss]) -> Sensitivity:
+def worst_adaptive(losses: Sequence[VictimSensitivity]) -> Sensitivity:
     """The largest adaptive number as a Sensitivity: what calibration and training use."""
-    return worst_loss(losses).trained
+    return worst_loss(losses).adaptive_sensitivity

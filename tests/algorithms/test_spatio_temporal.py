@@ -9,19 +9,19 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from mfdl import algorithms, gossip, trust
-from mfdl.algorithms import adapted, noise_error, registry, space_time, space_time_noise, time_space
+from mfdl.algorithms import joint, kronecker, noise_error, per_mode, registry, spatio_temporal_noise
 from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput
-from mfdl.factorization import NotConverged, optimal_adapted, optimal_space_time, optimal_time_space
-from mfdl.noise import JointNoise, SpaceTimeNoise
+from mfdl.factorization import NotConverged, optimal_joint, optimal_kronecker, optimal_per_mode
+from mfdl.noise import JointNoise, SpatioTemporalNoise
 from mfdl.objective import ErrorWeights
 from mfdl.participation import Cyclic
-from mfdl.privacy.victim_loss import victim_losses
+from mfdl.privacy.victim_sensitivity import sensitivity_by_victim
 
 PATH = Dynamics(gossip.metropolis_hastings("path:n=4"), 0.5)
 SCHEME = Cyclic(2, 2)
-BUILDERS = {"time-space": time_space, "adapted": adapted, "space-time": space_time}
-SOLVERS = {"time-space": optimal_time_space, "adapted": optimal_adapted, "space-time": optimal_space_time}
+BUILDERS = {"kronecker": kronecker, "per-mode": per_mode, "joint": joint}
+SOLVERS = {"kronecker": optimal_kronecker, "per-mode": optimal_per_mode, "joint": optimal_joint}
 MARK = "last:2:0.1"
 
 
@@ -32,7 +32,7 @@ def test_every_name_builds_and_runs_under_its_own_trust_models(name):
     assert one.name == registry.check_name(name) == name
     assert (one.num_steps, one.num_nodes) == (4, 4)
     for model in registry.MECHANISMS[name].models[:1]:
-        losses = victim_losses(one, trust.named(model), release=registry.MECHANISMS[name].release)
+        losses = sensitivity_by_victim(one, trust.named(model), release=registry.MECHANISMS[name].release)
         assert all(0 < loss.sensitivity_squared < np.inf for loss in losses)
 
 
@@ -46,67 +46,65 @@ def test_error_weights_are_for_those_that_optimise(name):
     plain, marked = (algorithms.build(text, PATH, SCHEME) for text in (name, f"{name}@{MARK}"))
     if name == "decor":  # without weights it builds a given ratio
         plain = registry.build_tuned(name, PATH, SCHEME)
-        with pytest.raises(
-            InvalidInput, match=r"chooses sigma_local, sigma_pair .*itself, got sigma_pair; leave that out"
-        ):
-            algorithms.build(f"{name}@{MARK}", PATH, SCHEME, sigma_pair=2.0)
+        with pytest.raises(InvalidInput, match=r"chooses sigma_ldp, sigma_cor .*itself, got sigma_cor; leave that out"):
+            algorithms.build(f"{name}@{MARK}", PATH, SCHEME, sigma_cor=2.0)
     assert marked.name == f"{name}@{MARK}"
     costs = [
         noise_error(one, weights=weights).value
-        * max(loss.sensitivity_squared for loss in victim_losses(one, trust.SecLDP()))
+        * max(loss.sensitivity_squared for loss in sensitivity_by_victim(one, trust.SecLDP()))
         for one in (plain, marked)
     ]
     assert costs[1] < costs[0] * 0.999
 
 
 @pytest.mark.parametrize("kind", BUILDERS)
-@pytest.mark.parametrize("options", [{}, {"weights": ErrorWeights.parse(MARK), "objective": "message"}])
+@pytest.mark.parametrize("options", [{}, {"weights": ErrorWeights.parse(MARK), "counted_models": "message"}])
 def test_a_builder_is_its_factorization_and_the_noise_of_it(kind, options):
     one, solved = BUILDERS[kind](PATH, SCHEME, **options), SOLVERS[kind](PATH, SCHEME, **options)
     assert one.name == one.factorization.kind == kind
-    assert_allclose(one.factorization.loss, solved.loss, rtol=2e-3)
-    assert_allclose(noise_error(one, **options).value, one.factorization.loss, rtol=1e-8)
-    assert isinstance(one.noise, JointNoise if kind == "space-time" else SpaceTimeNoise)
+    assert_allclose(one.factorization.objective, solved.objective, rtol=2e-3)
+    assert_allclose(noise_error(one, **options).value, one.factorization.objective, rtol=1e-8)
+    assert isinstance(one.noise, JointNoise if kind == "joint" else SpatioTemporalNoise)
     held = one.noise.holders().toarray()
-    private = one.factorization.space.private_variance if kind == "time-space" else 0.0
+    private = one.factorization.space.private_variance if kind == "kronecker" else 0.0
     assert held[-4:].all()  # the columns of the one seed
     assert_array_equal(held[:4], np.eye(4, dtype=bool) if private else np.ones((4, 4), dtype=bool))
-    assert space_time_noise(PATH, SCHEME, solved, name="mine").name == "mine"
+    assert spatio_temporal_noise(PATH, SCHEME, solved, name="mine").name == "mine"
 
 
 def test_directions_and_encoders_belong_together():
-    """The noise of `adapted` is sum_k E_k E_k^T (x) g_k g_k^T: other pairs of the same parts cost more."""
-    solved = optimal_adapted(PATH, SCHEME)
-    loss = noise_error(space_time_noise(PATH, SCHEME, solved)).value
+    """The noise of `per_mode` is sum_k E_k E_k^T (x) g_k g_k^T: other pairs of the same parts cost more."""
+    solved = optimal_per_mode(PATH, SCHEME)
+    loss = noise_error(spatio_temporal_noise(PATH, SCHEME, solved)).value
     for other in (
         dataclasses.replace(solved, encoder=solved.encoder[::-1].copy()),
         dataclasses.replace(solved, directions=solved.directions[:, ::-1].copy()),
         dataclasses.replace(solved, directions=solved.directions.T.copy()),
     ):
-        one = space_time_noise(PATH, SCHEME, other)
-        worst = max(loss.sensitivity_squared for loss in victim_losses(one, trust.SecLDP()))
+        one = spatio_temporal_noise(PATH, SCHEME, other)
+        worst = max(loss.sensitivity_squared for loss in sensitivity_by_victim(one, trust.SecLDP()))
         assert noise_error(one).value * worst > loss * 1.05
 
 
 def test_groups_reach_the_noise():
     triples = [[0, 1, 2], [1, 2, 3], [0, 2, 3], [0, 1, 3]]
-    one = time_space(PATH, SCHEME, groups=triples, coalition_size=1)
+    one = kronecker(PATH, SCHEME, groups=triples, coalition_size=1)
     holders = {tuple(np.flatnonzero(row)) for row in one.noise.holders().toarray()}
     assert {(u,) for u in range(4)} <= holders
     assert holders - {(u,) for u in range(4)} <= {tuple(sorted(group)) for group in triples}
     assert one.factorization.coalition_size == 1
     tuned = registry.build_tuned(
-        "time-space", Dynamics(gossip.metropolis_hastings("ring:n=4")), SCHEME, coalition_size=1
+        "kronecker", Dynamics(gossip.metropolis_hastings("ring:n=4")), SCHEME, coalition_size=1
     )
     assert tuned.factorization.coalition_size == 1
-    by_name = algorithms.build("time-space", PATH, SCHEME, coalition_size=1)
-    assert max(loss.sensitivity_squared for loss in victim_losses(by_name, trust.Coalitions(1))) <= 1 + 1e-6
+    by_name = algorithms.build("kronecker", PATH, SCHEME, coalition_size=1)
+    assert max(loss.sensitivity_squared for loss in sensitivity_by_victim(by_name, trust.Coalitions(1))) <= 1 + 1e-6
 
 
 def test_a_kind_that_is_none_is_refused():
-    solved = optimal_time_space(PATH, SCHEME)
-    for change in ({"kind": "other"}, {"kind": "adapted"}, {"space": None}, {"directions": np.eye(4)}):
-        with pytest.raises(InvalidInput, match="is one of time-space, adapted, space-time"):
+    solved = optimal_kronecker(PATH, SCHEME)
+    for change in ({"kind": "other"}, {"kind": "per-mode"}, {"space": None}, {"directions": np.eye(4)}):
+        with pytest.raises(InvalidInput, match="is one of kronecker, per-mode, joint"):
             dataclasses.replace(solved, **change)
     with pytest.raises(NotConverged):
         dataclasses.replace(solved, status="stopped").require_converged(1e-4)

@@ -12,8 +12,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import mfdl
 from mfdl import gossip
-from mfdl.algorithms import with_absences
-from mfdl.algorithms.dropout import REPAIRS
+from mfdl.algorithms import with_dropout
+from mfdl.algorithms.dropout import RECOVERIES
 from mfdl.errors import InvalidInput
 from mfdl.noise import ScheduledNoise
 from mfdl.testing.oracles import pinv_gram
@@ -21,17 +21,17 @@ from mfdl.testing.strategies import gossip_matrices
 from mfdl.training.shared_randomness import HolderKeys, base_columns
 
 CASES = st.tuples(gossip_matrices(kinds=("symmetric",), min_nodes=2, max_nodes=4), st.integers(1, 3), st.integers(1, 2))
-NAMES = st.sampled_from(["dp-dsgd", "mafalda", "decor", "corn", "time-space"])
+NAMES = st.sampled_from(["dp-dsgd", "mafalda", "decor", "corn", "kronecker"])
 SEEDS = st.integers(0, 2**32 - 1)
 
 
 def absent(W, name, there, participation, **how):
     whole = mfdl.algorithms.build(name, mfdl.Dynamics(W, 0.5), participation)
-    left = mfdl.algorithms.dp_dsgd(mfdl.Dynamics(gossip.absences(W, there), 0.5), participation)
-    return whole.noise, with_absences(dataclasses.replace(left, name=name, noise=whole.noise), there, **how)
+    left = mfdl.algorithms.dp_dsgd(mfdl.Dynamics(gossip.node_dropout(W, there), 0.5), participation)
+    return whole.noise, with_dropout(dataclasses.replace(left, name=name, noise=whole.noise), there, **how)
 
 
-def planned(noise, there, repair):
+def planned(noise, there, recovery):
     """N entry by entry, from what each node adds of each correlated column of each step."""
     (T, n), m = there.shape, noise.columns_per_step
     E, F = np.stack([noise.inverse_of(k) for k in range(m)]), noise.mixing.toarray()
@@ -41,27 +41,27 @@ def planned(noise, there, repair):
         absentees = [u for u in range(n) if not there[t, u]]
         if not there[t, i]:
             later = [r for r in range(t, T) if there[r, i]]
-            if repair == "catch-up" and later:
+            if recovery == "catch-up" and later:
                 adds[later[0], i, t, k] += F[i, k]
-        elif repair == "leave-out":
+        elif recovery == "drop":
             adds[t, i, t, k] += 0 if any(F[u, k] for u in absentees) else F[i, k]
         else:
             adds[t, i, t, k] += F[i, k]
-            if repair == "stand-in" and held[k, i]:
+            if recovery == "substitute" and held[k, i]:
                 others = [v for v in range(n) if there[t, v] and held[k, v]]
                 adds[t, i, t, k] += sum(F[u, k] for u in absentees) / len(others)
     return np.einsum("tirk,krs->tisk", adds, E).reshape(T * n, T * m)
 
 
 @examples(60)
-@given(CASES, NAMES, st.sampled_from(REPAIRS), st.floats(0, 0.7), SEEDS)
-def test_each_repair_adds_what_it_says_by_those_who_hold_it(case, name, repair, rate, seed):
+@given(CASES, NAMES, st.sampled_from(RECOVERIES), st.floats(0, 0.7), SEEDS)
+def test_each_repair_adds_what_it_says_by_those_who_hold_it(case, name, recovery, rate, seed):
     W, period, epochs = case
     participation = mfdl.Cyclic(epochs=epochs, period=period)
-    there = gossip.drawn_presence(W.num_nodes, participation.num_steps, rate, seed)
-    noise, run = absent(W, name, there, participation, repair=repair)
+    there = gossip.sampled_presence(W.num_nodes, participation.num_steps, rate, seed)
+    noise, run = absent(W, name, there, participation, recovery=recovery)
     N, rng = run.noise.to_dense(), np.random.default_rng(seed)
-    wanted = planned(noise.causal, there, repair)
+    wanted = planned(noise.causal, there, recovery)
     assert_allclose(N, wanted, atol=1e-12)
     assert_allclose(run.noise.variances().ravel(), (wanted**2).sum(1), atol=1e-10)
     X = rng.standard_normal((len(N), 2))
@@ -73,13 +73,13 @@ def test_each_repair_adds_what_it_says_by_those_who_hold_it(case, name, repair, 
 
 
 @examples(30)
-@given(CASES, NAMES, st.sampled_from(REPAIRS), st.floats(0, 0.7), SEEDS)
-def test_nodes_add_the_rows_of_the_plan_each_from_its_own_secrets(case, name, repair, rate, seed):
+@given(CASES, NAMES, st.sampled_from(RECOVERIES), st.floats(0, 0.7), SEEDS)
+def test_nodes_add_the_rows_of_the_plan_each_from_its_own_secrets(case, name, recovery, rate, seed):
     W, period, epochs = case
     participation, key = mfdl.Cyclic(epochs=epochs, period=period), mfdl.NoiseKey.from_seed(1)
     T, n = participation.num_steps, W.num_nodes
-    there = gossip.drawn_presence(n, T, rate, seed)
-    _, run = absent(W, name, there, participation, repair=repair)
+    there = gossip.sampled_presence(n, T, rate, seed)
+    _, run = absent(W, name, there, participation, recovery=recovery)
     every = np.arange(run.noise.columns_per_step)
     Z = base_columns(run.noise, HolderKeys.simulated(key), every).block(np.arange(T), 3).reshape(-1, 3)
     wanted = 2.0 * (run.noise.to_dense() @ Z).reshape(T, n, 3)
@@ -92,18 +92,18 @@ def test_nodes_add_the_rows_of_the_plan_each_from_its_own_secrets(case, name, re
 
 
 @examples(30)
-@given(CASES, NAMES, st.sampled_from(REPAIRS), st.floats(0, 0.7), SEEDS)
-def test_losses_are_those_of_the_messages_that_are_sent(case, name, repair, rate, seed):
+@given(CASES, NAMES, st.sampled_from(RECOVERIES), st.floats(0, 0.7), SEEDS)
+def test_losses_are_those_of_the_messages_that_are_sent(case, name, recovery, rate, seed):
     W, period, epochs = case
     participation = mfdl.Cyclic(epochs=epochs, period=period)
     T, n = participation.num_steps, W.num_nodes
-    there = gossip.drawn_presence(n, T, rate, seed)
-    noise, run = absent(W, name, there, participation, repair=repair)
-    losses = mfdl.victim_losses(run, mfdl.trust.named("eavesdropper"))
+    there = gossip.sampled_presence(n, T, rate, seed)
+    noise, run = absent(W, name, there, participation, recovery=recovery)
+    losses = mfdl.sensitivity_by_victim(run, mfdl.trust.named("eavesdropper"))
     sent = there.ravel()
     injected = (run.messages_from_injected_noise @ np.eye(T * n))[sent]
     A = (run.messages_from_gradients @ np.eye(T * n))[sent]
-    B = injected @ planned(noise.causal, there, repair)
+    B = injected @ planned(noise.causal, there, recovery)
     for loss in losses:
         gram, leaks = pinv_gram(A[:, loss.victim :: n], B)
         assert not leaks.any()
@@ -123,10 +123,10 @@ def test_leaving_out_loses_at_most_what_a_coalition_as_large_as_the_missing_take
     for up in there:
         up[rng.choice(n, min(missing, n - 1), replace=False)] = False
     for name in ("decor", "corn"):
-        _, run = absent(W, name, there, participation, repair="leave-out")
+        _, run = absent(W, name, there, participation, recovery="drop")
         with_all = mfdl.algorithms.build(name, mfdl.Dynamics(W, 0.5), participation)
-        bound = max(x.sensitivity_squared for x in mfdl.victim_losses(with_all, mfdl.trust.Coalitions(missing)))
-        lost = max(x.sensitivity_squared for x in mfdl.victim_losses(run, mfdl.trust.named("eavesdropper")))
+        bound = max(x.sensitivity_squared for x in mfdl.sensitivity_by_victim(with_all, mfdl.trust.Coalitions(missing)))
+        lost = max(x.sensitivity_squared for x in mfdl.sensitivity_by_victim(run, mfdl.trust.named("eavesdropper")))
         assert lost <= bound * (1 + 1e-9)
 
 
@@ -134,10 +134,10 @@ def test_colluders_add_to_the_nodes_that_are_away():
     W, participation, there = gossip.metropolis_hastings("ring:n=5"), mfdl.EveryStep(1), np.ones((1, 5), dtype=bool)
     there[0, 0] = False
     whole = mfdl.algorithms.build("decor", mfdl.Dynamics(W, 0.5), participation)
-    _, run = absent(W, "decor", there, participation, repair="leave-out")
+    _, run = absent(W, "decor", there, participation, recovery="drop")
 
     def worst(algorithm, model):
-        return max(loss.sensitivity_squared for loss in mfdl.victim_losses(algorithm, model))
+        return max(loss.sensitivity_squared for loss in mfdl.sensitivity_by_victim(algorithm, model))
 
     lost, one, two = worst(run, mfdl.trust.SecLDP([2])), *(worst(whole, mfdl.trust.Coalitions(q)) for q in (1, 2))
     assert one < 0.7 < lost <= two * (1 + 1e-9)
@@ -150,9 +150,11 @@ def test_the_worst_set_of_missing_nodes_is_the_worst_coalition():
     for away in itertools.combinations(range(4), 2):
         there = np.ones((1, 4), dtype=bool)
         there[0, away] = False
-        _, run = absent(W, "decor", there, participation, repair="leave-out")
-        lost.append(max(x.sensitivity_squared for x in mfdl.victim_losses(run, mfdl.trust.named("eavesdropper"))))
-    bound = max(x.sensitivity_squared for x in mfdl.victim_losses(whole, mfdl.trust.Coalitions(2)))
+        _, run = absent(W, "decor", there, participation, recovery="drop")
+        lost.append(
+            max(x.sensitivity_squared for x in mfdl.sensitivity_by_victim(run, mfdl.trust.named("eavesdropper")))
+        )
+    bound = max(x.sensitivity_squared for x in mfdl.sensitivity_by_victim(whole, mfdl.trust.Coalitions(2)))
     assert max(lost) == pytest.approx(bound, rel=1e-9)
     assert min(lost) < 0.9 * bound
 
@@ -162,26 +164,26 @@ def test_what_cancels_with_everybody_there_cancels_again():
     W, participation = gossip.metropolis_hastings("ring:n=5"), mfdl.Cyclic(epochs=1, period=4)
     there = gossip.churn(W, 4, {1: [(1, 3)], 4: [(2, 3)]})
     plans = {}
-    for repair in REPAIRS:
-        noise, run = absent(W, "decor", there, participation, repair=repair)
+    for recovery in RECOVERIES:
+        noise, run = absent(W, "decor", there, participation, recovery=recovery)
         pairs = np.tile(np.asarray(noise.holders().sum(axis=1)).ravel() > 1, 4)
-        plans[repair] = run.noise.to_dense()[:, pairs].reshape(4, 5, -1)
-    assert_array_equal(plans["leave-out"], plans["stand-in"])
-    assert_allclose(plans["leave-out"].sum(axis=1), 0, atol=1e-12)
+        plans[recovery] = run.noise.to_dense()[:, pairs].reshape(4, 5, -1)
+    assert_array_equal(plans["drop"], plans["substitute"])
+    assert_allclose(plans["drop"].sum(axis=1), 0, atol=1e-12)
     assert_allclose(plans["catch-up"].sum(axis=(0, 1)), 0, atol=1e-12)  # over all steps, as both came back
     assert np.abs(plans["catch-up"].sum(axis=1)).max() > 0.1
 
 
 def test_a_repaired_run_is_saved_and_read_back(tmp_path):
     W, participation = gossip.metropolis_hastings("ring:n=4"), mfdl.Cyclic(epochs=1, period=3)
-    _, run = absent(W, "decor", gossip.churn(W, 3, {1: [(1, 2)]}), participation, repair="stand-in")
+    _, run = absent(W, "decor", gossip.churn(W, 3, {1: [(1, 2)]}), participation, recovery="substitute")
     trust = {"trust": mfdl.trust.named("eavesdropper"), "adjacency": "zero-out", "clip_norm": 1.0}
     mechanism = mfdl.calibrate(run, **trust, mu=1.0)
-    assert mechanism.algorithm.name == "decor with absences, stand-in"
-    mechanism.save(tmp_path / "repaired.mfdl")
-    read = type(mechanism).load(tmp_path / "repaired.mfdl", trust=trust["trust"])
+    assert mechanism.algorithm.name == "decor with dropout, substitute"
+    mechanism.save(tmp_path / "recovered.mfdl")
+    read = type(mechanism).load(tmp_path / "recovered.mfdl", trust=trust["trust"])
     assert read.algorithm.content_hash == run.content_hash
-    other = absent(W, "decor", gossip.churn(W, 3, {1: [(1, 2)]}), participation, repair="catch-up")[1]
+    other = absent(W, "decor", gossip.churn(W, 3, {1: [(1, 2)]}), participation, recovery="catch-up")[1]
     assert other.content_hash != run.content_hash
 
 
@@ -190,9 +192,9 @@ def test_what_does_not_fit_is_refused():
     there = gossip.churn(W, 3, {1: [(1, 2)]})
     two = {"num_steps": 2, "num_nodes": 2}
     for call, words in (
-        (lambda: absent(W, "decor", there, participation, repair="leaveout"), "repair"),
+        (lambda: absent(W, "decor", there, participation, recovery="dropp"), "recovery"),
         (
-            lambda: absent(W, "bisr", there, participation, repair="catch-up"),
+            lambda: absent(W, "bisr", there, participation, recovery="catch-up"),
             "encoders written out",
         ),
         (lambda: ScheduledNoise(None, np.eye(4)[::-1], np.eye(2), **two), "must be causal"),

@@ -6,10 +6,10 @@ import dataclasses
 
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-from space_time_cases import KINDS, PATH, RING, SCHEME, worst_loss
+from spatio_temporal_cases import KINDS, PATH, RING, SCHEME, worst_loss
 
 from mfdl import algorithms, factorization, gossip
-from mfdl.algorithms import space_time_noise
+from mfdl.algorithms import spatio_temporal_noise
 from mfdl.algorithms.registry import LOCAL, SHARED, models_of
 from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput
@@ -18,7 +18,7 @@ from mfdl.participation import Cyclic, EveryStep
 
 @pytest.fixture
 def written(tmp_path):
-    def write(kind="time-space", groups=None, coalition_size=0):
+    def write(kind="kronecker", groups=None, coalition_size=0):
         options = {"groups": groups, "coalition_size": coalition_size} if groups else {}
         found = KINDS[kind](PATH, SCHEME, **options)
         path = tmp_path / f"{kind}.npz"
@@ -30,25 +30,25 @@ def written(tmp_path):
 
 @pytest.mark.parametrize(
     ("kind", "groups", "q"),
-    [*((kind, None, 0) for kind in KINDS), ("time-space", [[0, 1, 2], [1, 2, 3], [0, 3]], 1)],
+    [*((kind, None, 0) for kind in KINDS), ("kronecker", [[0, 1, 2], [1, 2, 3], [0, 3]], 1)],
 )
 def test_files_keep_everything(written, kind, groups, q):
     found, path = written(kind, groups, q)
     kept = factorization.load(path).factorization
-    numbers = "num_steps num_nodes loss lower_bound independent_loss iterations sensitivity coalition_size seconds gap"
-    for name in [*numbers.split(), "kind", "status", "participation", "gossip_hash", "notes"]:
+    sizes = "num_steps num_nodes objective lower_bound independent_objective iterations sensitivity coalition_size"
+    for name in [*sizes.split(), "seconds", "gap", "kind", "status", "participation", "gossip_hash", "notes"]:
         assert getattr(kept, name) == getattr(found, name)
     assert_array_equal(kept.encoder, found.encoder)
-    assert (kept.space is None, kept.directions is None) == (kind != "time-space", kind != "adapted")
-    made = space_time_noise(PATH, SCHEME, found)
+    assert (kept.space is None, kept.directions is None) == (kind != "kronecker", kind != "per-mode")
+    made = spatio_temporal_noise(PATH, SCHEME, found)
     again = algorithms.build(f"file:{path}", PATH, SCHEME)
     assert again.name == f"file:{path}"
     assert again.noise.content() == made.noise.content()
     assert_array_equal(again.noise.holders().toarray(), made.noise.holders().toarray())
-    assert again.factorization.loss == found.loss
+    assert again.factorization.objective == found.objective
     private = groups is not None  # these seeds cannot help, so that each node holds its own noise
     assert models_of(again.name, again) == (LOCAL if private else SHARED)
-    if kind == "time-space":
+    if kind == "kronecker":
         assert (kept.space.groups, kept.space.private_variance) == (found.space.groups, found.space.private_variance)
         assert_array_equal(kept.space.covariance, found.space.covariance)
 
