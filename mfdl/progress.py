@@ -149,7 +149,7 @@ class OnScreen(Silent):
                     widest = max(widest, gap)
                     way = math.log(widest / tolerance)
                     row.done = 1.0 if way == 0 else min(max(math.log(widest / gap) / way, row.done), 1.0)
-                row.status_text = f"{iterations} iterations, gap {gap:.2g} to {tolerance:.2g}"
+                row.status_text = f"{iterations} iterations, gap at most {gap:.2g}, tolerance {tolerance:.2g}"
 
             yield report
 

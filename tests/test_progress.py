@@ -184,7 +184,7 @@ def test_a_search_fills_with_the_logarithm_of_its_gap(rows):
         ]:
             report(iterations, gap)
             assert row.done == pytest.approx(share)
-    assert row.amount() == "40 iterations, gap 1e-05 to 0.0001"
+    assert row.amount() == "40 iterations, gap at most 1e-05, tolerance 0.0001"
 
 
 def test_the_row_of_a_notebook_is_text_that_is_redrawn(monkeypatch):

@@ -35,6 +35,6 @@ for axes, mechanism in zip(figure.subplots(1, 4), mechanisms, strict=True):
     axes.set_yticks([])
 
 # %%
-# MAFALDA-SGD has the least error of all encoders that nodes share, and says how far that is certain:
+# MAFALDA-SGD has the least error of all encoders that nodes share, up to a certified gap:
 
-print(f"gap to any encoder: {mechanisms[-1].algorithm.factorization.gap:.1e}")
+print(mechanisms[-1].algorithm.factorization.distance)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from ..errors import InvalidInput, unknown_name
 from ..runs import options
 from ..runs.options import OnGraph, Option, require_steps
+from ..runs.output import rounded_up
 from . import terminal
 from .command import Answer, command
 
@@ -220,9 +221,8 @@ def factorize(config: FactorizeConfig, out: Path | None) -> Answer:
     variance of the noise in all models together per unit of noise and coordinate. Over nodes (corn, corn-pairwise,
     decor) it is tr(W R W^T), R the covariance of one step, at [R^-1]_ii <= 1 for every node unless --max-inverse-
     diagonal says otherwise; there are no epochs. For balls-in-bins (--participation balls-in-bins --epsilon E) it is
-    tr(H X^-1) with max M_rr = 1, and the root error is its root times the noise that meets the target. Where a
-    mechanism is not the best of its kind the gap says what a better one would save. Exits with 3 when the solver
-    stopped before the tolerance.
+    tr(H X^-1) with max M_rr = 1, and the root error is its root times the noise that meets the target. The
+    objective is at most the gap above the optimum. Exits with 3 when the solver stopped before the tolerance.
     """
     from .factorize_jobs import run_factorize
 
@@ -240,7 +240,7 @@ def _show(answer: dict[str, Any], out: Path | None) -> None:
         "counted_models": answer["counted_models"],
         "objective": _number(answer["objective"]) + _bar(answer),
         "lower bound": _number(answer["lower_bound"]),
-        "gap": "inf" if isinstance(answer["gap"], str | None) else f"{answer['gap']:.2e}",
+        "gap": _percent(answer["gap"]) or "inf",
         "status": answer["status"],
         "iterations": f"{answer['iterations']:,}",
         "seconds": f"{answer['seconds']:.2f}",
@@ -288,14 +288,17 @@ def _bar(answer: dict[str, Any]) -> str:
     return f" +- {answer['objective_error']:.2g} (95 %)" if "objective_error" in answer else ""
 
 
+def _percent(gap: float | str | None) -> str:
+    """A certified gap: an upper bound, rounded up; empty where it is not finite."""
+    return f"at most {rounded_up(100 * max(gap, 0.0))} %" if isinstance(gap, float) else ""
+
+
 def _sentence(answer: dict[str, Any]) -> str:
-    gap = answer["gap"]
-    if not isinstance(gap, float):
+    if not (at_most := _percent(answer["gap"])):
         return "No finite gap is certified."
-    share = f"{100 * max(gap, 0.0) / (1 + max(gap, 0.0)):.2g} %"
-    noun = answer.get("bound_over", "encoder, of any shape,")
-    estimated = "objective_error" in answer
-    certified = f"No {noun} can save more than {share} of this objective (certified{' of the estimate' * estimated})."
+    best = answer.get("bound_over", "encoder of any shape")
+    scope = "certified for the estimate" if "objective_error" in answer else "certified"
+    certified = f"The objective is {at_most} above that of the best {best} ({scope})."
     if answer["status"] == FactorizeConfig.STOPPED:
         return f"Stopped before the tolerance; raise --max-iterations or --tolerance. {certified}"
     return certified

@@ -285,7 +285,7 @@ class Job:
     def _judged_shared(self, encoder: FloatArray) -> tuple[Factorization, FloatArray]:
         posed, best = self._best_shared()
         fixed = factorization.evaluate(posed, encoder, lower_bound=best.lower_bound)
-        loose = f"the lower bound is valid but loose: its solver stopped at gap {best.gap:.2g}"
+        loose = f"the lower bound is valid but loose: its solver stopped {best.distance}"
         notes = (*best.notes, loose) if best.status == self.config.STOPPED else best.notes
         return dataclasses.replace(fixed, notes=notes), posed.error_gram
 

@@ -90,7 +90,7 @@ def factorize_long(
     Args:
         dynamics, participation: what trains, and who takes part when.
         weights, counted_models: which models count; default all alike, after averaging ("message": before).
-        max_iterations: of the search. There is no tolerance: the gap says what another encoder may save at most.
+        max_iterations: of the search. There is no tolerance: the objective is at most the gap above the optimum.
         measure: of one step's averaging, where it is not that of `NoiseObjective.spectral_measure`.
         bandwidth: diagonals of C or of its inverse; default as many as uses of a record are apart, and at most 32 of a
             form that is not "toeplitz".

@@ -60,7 +60,7 @@ class NodeFactorizations:
 
     @property
     def gap(self) -> float:
-        """objective / lower_bound - 1."""
+        """objective / lower_bound - 1: the objective is at most this far above the optimum."""
         return relative_gap(self.objective, self.lower_bound)
 
     @property

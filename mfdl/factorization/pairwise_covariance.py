@@ -74,7 +74,7 @@ def optimal_pairwise(
         sigma_ldp=math.sqrt(local),
         sigma_cor=math.sqrt(pair),
         independent_objective=plain / r,
-        bound_over="covariance over nodes, against an outsider," if q else "covariance over nodes",
+        bound_over="covariance over nodes, against an outsider" if q else "covariance over nodes",
         gossip_hash=dynamics.gossip.content_hash,
         horizon=horizon,
     )

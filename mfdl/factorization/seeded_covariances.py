@@ -214,7 +214,7 @@ def covariance_for_gram(
             iterations=solved.iterations,
             seconds=solved.seconds,
             notes=notes,
-            bound_over=f"private noise with these {len(chosen)} seed groups, against {opponents},",
+            bound_over=f"private noise with these {len(chosen)} seed groups, against {opponents}",
             gossip_hash=gossip.content_hash,
             independent_objective=float(np.trace(H)) / r,
         )

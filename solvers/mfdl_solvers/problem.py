@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import dataclasses
 import html
+import math
 from collections.abc import Callable
+from decimal import ROUND_CEILING, Context
 from functools import cached_property
 from typing import Any, Self
 
@@ -36,9 +38,9 @@ class NotConverged(RuntimeError):
 
     def __init__(self, factorization: Certified, tolerance: float) -> None:
         super().__init__(
-            f"factorization stopped at gap {factorization.gap:.3g} > tolerance {tolerance:g} after "
-            f"{factorization.iterations} iterations; raise max_iterations or the tolerance, or use it as "
-            "it is: the exception's `factorization` holds it, and its objective and lower bound are valid."
+            f"factorization stopped after {factorization.iterations} iterations, {factorization.distance}, before it "
+            f"reached the tolerance {tolerance:g}; raise max_iterations or the tolerance, or use it as it is: the "
+            "exception's `factorization` holds it, and its objective and lower bound are valid."
         )
         self.factorization: Any = factorization
 
@@ -245,7 +247,7 @@ class Certified:
     Attributes:
         objective, lower_bound: defined by each class; certified in float64, see `certificate`.
         status: "optimal" (gap within tolerance), "stopped" (not), "stationary" (the best of its form as far as the
-            solver can tell; the gap says what another may save at most) or "fixed" (nothing was optimised).
+            solver can tell; it is at most the gap above the optimum over all forms) or "fixed" (nothing was optimised).
         iterations: of all solvers; seconds: of all.
         notes: what the reader must know, e.g. that H was regularised.
     """
@@ -260,19 +262,19 @@ class Certified:
     def __repr__(self) -> str:
         notes = f"; {'; '.join(self.notes)}" if self.notes else ""
         return (
-            f"{type(self).__name__}, {self.status}: objective {self.objective:.6g}, certified to be at most "
-            f"{100 * self.gap:.2g} % above the smallest, which is at least {self.lower_bound:.6g}; "
+            f"{type(self).__name__}, {self.status}: objective {self.objective:.6g}, {self.distance} "
+            f"(certified: no objective is below {self.lower_bound:.6g}); "
             f"{self.iterations} iterations, {self.seconds:.3g} s{notes}"
         )
 
     def _repr_html_(self) -> str:
-        """For notebooks: the same as a table, with how much any other may save at most."""
+        """For notebooks: the same as a table."""
         fields = {
             "status": self.status,
             "objective": f"{self.objective:.6g}",
             "lower bound (certified)": f"{self.lower_bound:.6g}",
-            "gap": f"at most {100 * self.gap:.2g} %",
-            "found in": f"{self.iterations} iterations, {self.seconds:.3g} s",
+            "distance": self.distance,
+            "solved in": f"{self.iterations} iterations, {self.seconds:.3g} s",
             **({"notes": "; ".join(self.notes)} if self.notes else {}),
         }
         rows = "".join(f"<tr><th>{name}</th><td>{html.escape(text)}</td></tr>" for name, text in fields.items())
@@ -280,8 +282,16 @@ class Certified:
 
     @property
     def gap(self) -> float:
-        """objective / lower_bound - 1, >= 0 up to rounding: what any other C may save at most; inf without a bound."""
+        """objective / lower_bound - 1, >= 0 up to rounding; inf without a bound.
+
+        The objective is at most this far above the optimum, relative to the optimum; it is often closer.
+        """
         return relative_gap(self.objective, self.lower_bound)
+
+    @property
+    def distance(self) -> str:
+        """The gap in words."""
+        return distance_to_optimum(self.gap)
 
     def shifted(self, k: int) -> Self:
         """The same for an error Gram 2^k times as large: objective and bound times 2^k, rounded to the safe side.
@@ -311,6 +321,18 @@ def objective_in_range(objective: float, k: int) -> float:
             f"the objective of error_gram is beyond float64, it would be {objective:.3g} * 2^{k}; take smaller error "
             "weights: a common factor of all of them only scales the objective."
         ) from None
+
+
+def distance_to_optimum(gap: float) -> str:
+    """A certified relative gap in words: percent with three digits, rounded up.
+
+    >>> distance_to_optimum(0.18401), distance_to_optimum(-1e-16)
+    ('at most 18.5 % above the optimum', 'at most 0 % above the optimum')
+    """
+    if not math.isfinite(gap):
+        return "at no certified distance from the optimum"
+    percent = Context(prec=3, rounding=ROUND_CEILING).create_decimal(100 * max(gap, 0.0))
+    return f"at most {float(percent):.3g} % above the optimum"
 
 
 def relative_gap(objective: float, lower_bound: float) -> float:

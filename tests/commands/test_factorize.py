@@ -211,11 +211,27 @@ def test_seed_groups_over_time_and_nodes_as_a_mechanism(capsys, tmp_path):
 @pytest.mark.parametrize(
     ("asked", "texts"),
     [
-        (["--mechanism", "bsr", *SMALL], ["lower bound", "can save more than"]),
-        (["--mechanism", "corn", *RING, "--groups", "g.json"], ["these 2 seed groups, against an outsider, can save"]),
-        (["--mechanism", "corn", *RING], ["No covariance over nodes can save"]),
-        (["--mechanism", "decor", *RING, "--coalition", "1"], ["against an outsider, can save"]),
-        (["--mechanism", "decor", *RING], ["pairwise std", "private std", "an outsider", "No covariance over nodes"]),
+        (
+            ["--mechanism", "bsr", *SMALL],
+            [
+                "lower bound",
+                "gap │ at most 11.11 %",
+                "at most 11.11 % above that of the best encoder of any shape (certified)",
+            ],
+        ),
+        (
+            ["--mechanism", "corn", *RING, "--groups", "g.json"],
+            ["at most", "above that of the best private noise with these 2 seed groups, against an outsider (cert"],
+        ),
+        (["--mechanism", "corn", *RING], ["above that of the best covariance over nodes (certified)"]),
+        (
+            ["--mechanism", "decor", *RING, "--coalition", "1"],
+            ["best covariance over nodes, against an outsider (certified)"],
+        ),
+        (
+            ["--mechanism", "decor", *RING],
+            ["pairwise std", "private std", "an outsider", "the best covariance over nodes"],
+        ),
     ],
 )
 def test_the_table_and_what_the_certificate_ranges_over(asked, texts, capsys, tmp_path, monkeypatch):
