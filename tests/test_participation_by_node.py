@@ -15,7 +15,6 @@ from archives import edited
 from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
-from mfdl.privacy.victim_sensitivity import sensitivity_by_victim
 
 from mfdl import algorithms, archive, gossip, trust
 from mfdl.dynamics import Dynamics
@@ -31,6 +30,7 @@ from mfdl.participation import (
     Single,
 )
 from mfdl.privacy.gram_sensitivity import worst_sensitivity
+from mfdl.privacy.victim_sensitivity import sensitivity_by_victim
 from mfdl.testing import brute_force_sensitivity
 from mfdl.testing.tasks import linear_task
 from mfdl.training import tasks

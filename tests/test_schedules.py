@@ -8,7 +8,6 @@ import torch
 from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
-from mfdl.privacy.victim_sensitivity import sensitivity_by_victim
 from numpy.testing import assert_allclose
 
 from mfdl import algorithms, gossip, trust
@@ -20,6 +19,7 @@ from mfdl.commands.audit import AuditConfig
 from mfdl.dynamics import Dynamics, schedule
 from mfdl.errors import InvalidInput
 from mfdl.participation import Cyclic, EveryStep
+from mfdl.privacy.victim_sensitivity import sensitivity_by_victim
 from mfdl.runs.comparing import Plan, trained
 from mfdl.runs.comparison_config import ComparisonConfig
 from mfdl.testing.oracles import largest_signed_sum, of_node, pinv_gram

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import numpy as np
 from _measure import peak_megabytes, report, seconds
-from mfdl.privacy.victim_sensitivity import sensitivity_by_victim
 
 import mfdl
+from mfdl.privacy.victim_sensitivity import sensitivity_by_victim
 
 
 def stacked(W: np.ndarray, attacker: int, num_steps: int) -> tuple[np.ndarray, np.ndarray]:

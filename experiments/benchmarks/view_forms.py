@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import numpy as np
 from _measure import report, seconds, slope
-from mfdl.privacy.victim_sensitivity import sensitivity_by_victim
 
 import mfdl
 from mfdl.privacy.forms.hidden_modes import HiddenModes
 from mfdl.privacy.forms.range_and_null_space import NullSpace, Range
+from mfdl.privacy.victim_sensitivity import sensitivity_by_victim
 
 
 def one_attacker(num_steps: int) -> None:

@@ -9,7 +9,6 @@ import torch
 from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
-from mfdl.privacy.victim_sensitivity import sensitivity_by_victim
 from numpy.testing import assert_allclose
 
 import mfdl
@@ -21,6 +20,7 @@ from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.noise import LocalNoise
 from mfdl.participation import Cyclic, EveryStep, Single
+from mfdl.privacy.victim_sensitivity import sensitivity_by_victim
 from mfdl.testing.strategies import gossip_matrices, gossip_sequences
 from mfdl.training.executor import Executor
 

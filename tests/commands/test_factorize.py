@@ -215,8 +215,8 @@ def test_seed_groups_over_time_and_nodes_as_a_mechanism(capsys, tmp_path):
             ["--mechanism", "bsr", *SMALL],
             [
                 "lower bound",
-                "gap │ at most 11.11 %",
-                "at most 11.11 % above that of the best encoder of any shape (certified)",
+                "gap │ at most 9.325 %",
+                "at most 9.325 % above that of the best encoder of any shape (certified)",
             ],
         ),
         (

@@ -14,7 +14,6 @@ import pytest
 from effort import EFFORT
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from mfdl.privacy.victim_sensitivity import sensitivity_by_victim
 
 import mfdl
 from mfdl.audit import audit
@@ -22,6 +21,7 @@ from mfdl.errors import InvalidInput
 from mfdl.factorization import optimal_covariance
 from mfdl.objective import ErrorWeights
 from mfdl.participation import Cyclic, Explicit
+from mfdl.privacy.victim_sensitivity import sensitivity_by_victim
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 

@@ -6,13 +6,13 @@ import torch
 from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
-from mfdl.privacy.victim_sensitivity import sensitivity_by_victim
 from numpy.testing import assert_allclose, assert_array_equal
 from small_tasks import classes, slow_means, slow_sums
 
 import mfdl
 from mfdl import Cyclic, Dynamics, EveryStep, InvalidInput, algorithms, gossip, replay, trust
 from mfdl.dynamics import schedule
+from mfdl.privacy.victim_sensitivity import sensitivity_by_victim
 from mfdl.runs.comparing import Plan, trained
 from mfdl.runs.comparison_config import ComparisonConfig
 from mfdl.testing.oracles import elliptope_reference, of_node, pinv_gram

@@ -19,7 +19,6 @@ import networkx as nx
 import numpy as np
 from hypothesis import assume
 from hypothesis import strategies as st
-from mfdl.privacy.victim_sensitivity import sensitivity_by_victim
 from numpy.typing import NDArray
 from scipy.special import ndtr
 
@@ -27,6 +26,7 @@ from mfdl import algorithms, gossip, trust
 from mfdl.check import FloatArray
 from mfdl.dynamics import Dynamics
 from mfdl.participation import EveryStep
+from mfdl.privacy.victim_sensitivity import sensitivity_by_victim
 from mfdl.testing.oracles.dense_views import clear_rank, of_node, pinv_gram
 from mfdl.testing.oracles.sensitivity_oracle import largest_signed_sum
 from mfdl.testing.strategies.graphs import connected_graphs, gossip_matrices
