@@ -1,19 +1,38 @@
 """The columns of runs: one table of what results.json, steps.parquet, the records of a sweep and the page hold.
 
-In: `COLUMNS`, a line for each. Out: the schema of the steps, the fields of a finished run, what no guarantee covers,
-what a table or a page shows. A new column is a line here and the value where it is computed.
+In: `COLUMNS`, a line for each. Out: the schema of the steps, the fields of a finished run, what runs that differ in
+their seeds come to, what no guarantee covers, what a table or a page shows. A new column is a line here and the value
+where it is computed.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 SETTING, MECHANISM, RUN, STEP = "setting", "mechanism", "run", "step"
+Aggregate = Callable[[str, Sequence[Any]], dict[str, Any]]
+
+
+def mean_std_count(name: str, values: Sequence[Any]) -> dict[str, Any]:
+    """Mean and sample deviation of the numbers among the values, and how many they are; None of none, 0 of one."""
+    numbers = [value for value in values if isinstance(value, float)]
+    mean = statistics.fmean(numbers) if numbers else None
+    std = statistics.stdev(numbers) if len(numbers) > 1 else 0.0 if numbers else None
+    return {f"{name}_mean": mean, f"{name}_std": std, f"{name}_count": len(numbers)}
+
+
+def _every(name: str, values: Sequence[Any]) -> dict[str, Any]:
+    return {f"{name}s": list(values)}
+
+
+def _total(name: str, values: Sequence[Any]) -> dict[str, Any]:
+    return {name: sum(values)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,6 +45,7 @@ class Column:
         places: where it stands besides: "steps" (a column of steps.parquet), "run" (a field of each finished run),
             "rows" (beside a group of cells of a sweep), "key" (which mechanism a run is of), "page" (provenance).
         kind: in steps.parquet, as pyarrow calls it; types: in results.json.
+        aggregate: of a value of runs, its name and one value for each seed to the columns of their group.
         private: covered by the guarantee, as `training.covered` explains; else computed from data without noise.
     """
 
@@ -35,20 +55,21 @@ class Column:
     description: str
     kind: str = "double"
     types: Any = object
+    aggregate: Aggregate = mean_std_count
     private: bool = True
 
 
 COLUMNS = (
     Column("mechanism", MECHANISM, ("steps", "run", "rows", "key"), "its name, with error weights", "string", str),
-    Column("seed", RUN, ("steps", "run"), "of data split, first model, batch order and noise", "int64", int),
+    Column("seed", RUN, ("steps", "run"), "of data split, first model, batch order and noise", "int64", int, _every),
     Column("step", STEP, ("steps",), "steps done", "int64"),
     Column("node", STEP, ("steps",), "label", "string"),
     Column("loss", STEP, ("steps",), "test loss of the node", private=False),
     Column("accuracy", STEP, ("steps",), "test accuracy of the node", private=False),
     Column("final_test_loss", RUN, ("run",), "test loss at the end", types=float | None, private=False),
     Column("final_accuracy", RUN, ("run",), "test accuracy at the end", types=float | None, private=False),
-    Column("diverged", RUN, ("run",), "whether a number became infinite", types=bool, private=False),
-    Column("seconds", RUN, ("run",), "of training", types=float, private=False),
+    Column("diverged", RUN, ("run",), "whether a number became infinite", types=bool, aggregate=_total, private=False),
+    Column("seconds", RUN, ("run",), "of training", types=float, aggregate=_total, private=False),
     Column("node_steps_per_second", RUN, ("run",), "speed", private=False),
     Column("label", MECHANISM, (), "the name in tables and pictures"),
     Column("trust", MECHANISM, ("steps", "rows"), "trust model of the guarantee", "string"),
@@ -85,6 +106,15 @@ def names(place: str = "", level: str = "") -> tuple[str, ...]:
         for column in COLUMNS
         if (not place or place in column.places) and (not level or column.level == level)
     )
+
+
+def aggregated(runs: Sequence[Mapping[str, Any]], over: Iterable[str]) -> dict[str, Any]:
+    """What columns of runs that differ in their seeds come to, in order; a metric is aggregated as a loss is."""
+    aggregates = {column.name: column.aggregate for column in COLUMNS}
+    columns: dict[str, Any] = {}
+    for name in over:
+        columns |= aggregates.get(name, mean_std_count)(name, [run.get(name) for run in runs])
+    return columns
 
 
 def schema_of(metrics: Iterable[str] = ()) -> pa.Schema:

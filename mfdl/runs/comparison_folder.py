@@ -28,7 +28,7 @@ from ..pictures.style import write_figure
 from ..training.covered import left_out, statement
 from ..training.learned import Ended, Judged
 from ..training.run import is_private
-from .columns import NOT_PRIVATE, is_finished, schema_of
+from .columns import NOT_PRIVATE, aggregated, is_finished, schema_of
 from .output import circumstances, json_number, objective_fields, require_folder, require_writable
 from .rendering import plot_comparison
 
@@ -39,11 +39,6 @@ if TYPE_CHECKING:
 
 RESULTS, STEPS, PNG, SVG = NAMES = ("results.json", "steps.parquet", "compare.png", "compare.svg")
 Key = tuple[str, int]  # mechanism, seed
-
-
-def _spread(values: list[float]) -> float:
-    """The standard deviation of the sample; one seed has no spread."""
-    return float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
 
 
 class Folder:
@@ -218,16 +213,11 @@ class Folder:
         mechanism = self.mechanisms[name]
         guarantee = mechanism.guarantee
         runs = self._runs_of(name)
-        losses, accuracies = [run["final_test_loss"] for run in runs], [run["final_accuracy"] for run in runs]
-        usable, judged = bool(runs) and None not in losses, self._judged()
-        more: dict[str, float | None] = {}
-        for measured in self.plan.config.measured_besides:
-            values = [run[measured] for run in runs]
-            measurable = usable and None not in values
-            more[f"{measured}_mean"] = float(np.mean(values)) if measurable else None
-            more[f"{measured}_std"] = _spread(values) if measurable else None
+        measured = ("final_test_loss", "final_accuracy", *self.plan.config.measured_besides)
+        over = aggregated(runs, (*measured, "seconds"))
+        whole = [name for name in measured if over[f"{name}_count"] == over["final_test_loss_count"] == len(runs)]
+        judged, seconds = self._judged(), over["seconds"]
         (ended,) = (each for each in judged.ended if each.name == name)
-        seconds = sum(run["seconds"] for run in runs)
         steps = len(runs) * self.plan.dynamics.num_nodes * self.plan.participation.num_steps
         return {
             "mechanism": name,
@@ -237,11 +227,11 @@ class Folder:
             "noise_std": mechanism.noise_std,  # nu, what `mfdl account --noise-std` takes
             "injected_noise_std": mechanism.injected_noise_std,
             **objective_fields(mechanism),
-            "final_test_loss_mean": float(np.mean(losses)) if usable else None,
-            "final_test_loss_std": _spread(losses) if usable else None,
-            "final_accuracy_mean": float(np.mean(accuracies)) if usable and None not in accuracies else None,
-            "final_accuracy_std": _spread(accuracies) if usable and None not in accuracies else None,
-            **more,
+            **{
+                f"{name}_{kind}": over[f"{name}_{kind}"] if name in whole else None
+                for name in measured
+                for kind in ("mean", "std")
+            },
             "mu": json_number(guarantee.mu),
             "epsilon": json_number(guarantee.epsilon(self.plan.config.delta)),
             "beats_untrained": ended.beats(judged.untrained),

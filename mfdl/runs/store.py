@@ -16,7 +16,6 @@ import dataclasses
 import io
 import json
 import os
-import statistics
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -200,19 +199,9 @@ def rows(records: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     for record in records:
         options = {name: value for name, value in record["config"].items() if name != "first_seed"}
         groups.setdefault(json.dumps(options, sort_keys=True), []).append(record)
-    return [
-        {**{name: group[0].get(name) for name in columns.names("rows")}, **_over_seeds(group)}
-        for group in groups.values()
-    ]
-
-
-def _over_seeds(group: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    finals = dict.fromkeys(name for record in group for name in record if name.startswith("final_"))
-    over: dict[str, Any] = {"seeds": [record["seed"] for record in group]}
-    over["diverged"] = sum(record["diverged"] for record in group)
-    for name in finals:
-        values = [record[name] for record in group if isinstance(record.get(name), float)]
-        over[f"{name}_mean"] = statistics.fmean(values) if values else None
-        over[f"{name}_std"] = statistics.stdev(values) if len(values) > 1 else 0.0 if values else None
-        over[f"{name}_count"] = len(values)
-    return over
+    table = []
+    for group in groups.values():
+        finals = dict.fromkeys(name for record in group for name in record if name.startswith("final_"))
+        same = {name: group[0].get(name) for name in columns.names("rows")}
+        table.append(same | columns.aggregated(group, ("seed", "diverged", *finals)))
+    return table
