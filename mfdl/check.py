@@ -37,7 +37,7 @@ WANTED = {  # by the name of a class: its objects in words with an example, and 
     "Encoder": ("an encoder with structure, e.g. mfdl.factorization.encoders.Toeplitz", ""),
     "FactorizationProblem": ("a FactorizationProblem, e.g. mfdl.factorization.problem(dynamics, participation)", ""),
     "GossipMatrix": ("one gossip matrix, e.g. mfdl.gossip.metropolis_hastings(graph)", ""),
-    "Graph": ("a networkx graph", "one of a name is mfdl.graphs.load(name)"),
+    "Graph": ("a networkx graph or the name of one, e.g. 'ring:n=16'", "mfdl.graphs.names() lists the names"),
     "LinearAlgorithm": (
         "a LinearAlgorithm, e.g. mfdl.algorithms.dp_dsgd(dynamics, participation)",
         "build a name with mfdl.algorithms.build(name, dynamics, participation), take a Mechanism's as .algorithm",

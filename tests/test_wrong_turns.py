@@ -283,7 +283,6 @@ REFUSED = {
     ),
     "a partition by number": (lambda: task(partition=3), ["got int", "Fixed(owners)"]),
     "gossip for a task's graph": (lambda: mfdl.tasks.digits(W), ["got GossipMatrix", "give its num_nodes"]),
-    "a name for a task's graph": (lambda: mfdl.tasks.digits("florentine"), ["'florentine'", "mfdl.graphs.load(name)"]),
     # Datasets
     "a loader": (lambda: task(train=DataLoader(PAIRS), test=PAIRS), ["train", "DataLoader", "give loader.dataset"]),
     "an endless Dataset": (lambda: task(train=Endless(), test=PAIRS), ["IterableDataset Endless", "list(dataset)"]),

@@ -15,7 +15,7 @@ import os
 import re
 from collections.abc import Hashable
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import networkx as nx
 import numpy as np
@@ -133,6 +133,11 @@ def _read(source: Source, data_home: str | os.PathLike[str] | None) -> nx.Graph:
     return read_edge_list(Path(source), GRAPHS)
 
 
+def of_name(graph: Any) -> Any:
+    """The graph that a name or a path stands for; every other value as it is, for the caller to check."""
+    return load_sparse(graph) if isinstance(graph, str | os.PathLike) else graph
+
+
 def names() -> dict[str, str]:
     """The named graphs, each with one line that shows its parameters.
 
@@ -142,29 +147,31 @@ def names() -> dict[str, str]:
     return {name: f"{entry.form} -- {entry.help}" for name, entry in GRAPHS.items()}
 
 
-def labels(G: nx.Graph | SparseGraph) -> tuple[Hashable, ...]:
+def labels(G: Source) -> tuple[Hashable, ...]:
     """Node labels in index order.
 
-    >>> labels(nx.Graph([(2, 0), (0, 1)]))
-    (0, 1, 2)
+    >>> labels(nx.Graph([(2, 0), (0, 1)])), labels("ring:n=3")
+    ((0, 1, 2), (0, 1, 2))
     """
+    G = of_name(G)
     if isinstance(G, SparseGraph):
         return G.labels
     check.instance(nx.Graph, G=G)
     return tuple(in_label_order(G.nodes))
 
 
-def index_of(G: nx.Graph | SparseGraph, label: Hashable) -> int:
+def index_of(G: Source, label: Hashable) -> int:
     """Index of the node with this label, with this text as its label, or named by index as `#0`.
 
     >>> G = load("florentine")
-    >>> index_of(G, "Medici"), index_of(G, "#2"), index_of(load("ring:n=4"), "3")
+    >>> index_of(G, "Medici"), index_of(G, "#2"), index_of("ring:n=4", "3")
     (1, 2, 3)
 
     Raises:
         InvalidInput: no such node; the message names the nearest label.
     Cost: O(nodes).
     """
+    G = of_name(G)
     ordered = labels(G)
     for index, known in enumerate(ordered):
         if known == label:
@@ -183,10 +190,10 @@ def index_of(G: nx.Graph | SparseGraph, label: Hashable) -> int:
     )
 
 
-def adjacency(G: nx.Graph | SparseGraph) -> csr_array:
+def adjacency(G: Source) -> csr_array:
     """0/1 adjacency matrix in label order, shape (n, n), float64, without diagonal.
 
-    >>> adjacency(load("path:n=3")).toarray()
+    >>> adjacency("path:n=3").toarray()
     array([[0., 1., 0.],
            [1., 0., 1.],
            [0., 1., 0.]])
@@ -194,20 +201,22 @@ def adjacency(G: nx.Graph | SparseGraph) -> csr_array:
     return csr_array(_sparse(G).links, dtype=np.float64)
 
 
-def content_hash(G: nx.Graph | SparseGraph) -> str:
+def content_hash(G: Source) -> str:
     """16 hex digits of the SHA-256 of labels and edges; names, attributes and edge order do not count.
 
-    >>> content_hash(load("ring:n=3")) == content_hash(load("complete:n=3"))
+    >>> content_hash("ring:n=3") == content_hash("complete:n=3")
     True
     """
+    G = of_name(G)
     return matrices.content_hash(repr(labels(G)), _sparse(G).edges)
 
 
-def require_connected(G: nx.Graph | SparseGraph) -> None:
+def require_connected(G: Source) -> None:
     """Refuses a graph that is not connected (or empty): information cannot reach every node.
 
-    >>> require_connected(load("ring:n=4"))
+    >>> require_connected("ring:n=4")
     """
+    G = of_name(G)
     if (n := len(labels(G))) == 0:
         raise InvalidInput(f"graph {_name_of(G)!r} has no nodes; give a graph with at least one.")
     graph = _sparse(G)
@@ -224,7 +233,8 @@ def _name_of(G: nx.Graph | SparseGraph) -> str:
     return G.name if isinstance(G, SparseGraph) else name_of(G)
 
 
-def _sparse(G: nx.Graph | SparseGraph) -> SparseGraph:
+def _sparse(G: Source) -> SparseGraph:
+    G = of_name(G)
     if isinstance(G, SparseGraph):
         return G
     check.instance(nx.Graph, G=G)

@@ -286,7 +286,7 @@ CLASSES = {
         ({"features": np.array(["a"] * 40)}, "features must be a numeric array"),
         ({"num_nodes": 41}, "got 40 train records for 41 nodes; use a smaller graph"),
         ({"num_nodes": 0}, "must be an integer >= 1, got 0"),
-        ({"num_nodes": "ring"}, "must be an integer >= 1, got 'ring'"),
+        ({"num_nodes": "ring"}, "graph ring needs the parameter 'n'"),
         ({"kind": "ranking"}, "kind must be 'classification' or 'regression', got 'ranking'"),
         (CLASSES | {"targets": np.zeros(40)}, "targets must be integer classes .* got 40 of float64"),
         (

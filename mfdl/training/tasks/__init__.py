@@ -53,7 +53,7 @@ def load(name: str, graph: Any, data_home: str | os.PathLike[str] | None = None,
     Args:
         name: one of `names()`, perhaps with parameters of its function, "mnist:split=pool,fraction=0.2"; numbers and
             words only.
-        graph: a networkx graph, or the number of nodes.
+        graph: a networkx graph, the name of one, or the number of nodes.
         data_home: where downloaded data are cached; ignored by tasks that download nothing.
         params: further parameters of the task's function, such as partition="dirichlet:alpha=10" of a9a, digits and
             MNIST.

@@ -90,7 +90,7 @@ def a9a(
     the constant loss log 2 and no gradient.
 
     Args:
-        graph_or_num_nodes: a networkx graph, or the number of nodes.
+        graph_or_num_nodes: a networkx graph, the name of one, or the number of nodes.
         data_home: where the data are cached; None for the usual place.
         split: "libsvm" (a9a for training, 32,561 records; a9a.t for testing, 16,281) or "pool" (both together, a fifth
             held back the same one in all runs, as arXiv:2501.14644v2 does).
@@ -133,7 +133,7 @@ def digits(
     Pixels are divided by 16, their largest possible value.
 
     Args:
-        graph_or_num_nodes: a networkx graph, or the number of nodes.
+        graph_or_num_nodes: a networkx graph, the name of one, or the number of nodes.
         model: "softmax" (64-10 linear, from zero, 650 parameters, convex) or "mlp" (64-32-10 with ReLU,
             torch's default initial values, 2,410 parameters).
         test_fraction: share of the records held back, the same ones in all runs (`seeds.split_rows`).
@@ -174,7 +174,7 @@ def housing(
     losses of weak mechanisms vary strongly between seeds. The names housing-mlp and housing-linear clip at 5.
 
     Args:
-        graph_or_num_nodes: a networkx graph, or the number of nodes.
+        graph_or_num_nodes: a networkx graph, the name of one, or the number of nodes.
         data_home: where the data are cached; None for the usual place.
         partition: who holds which train record; not a Dirichlet partition, which needs classes.
         model: "mlp" (8-64-1 with ReLU, 641 parameters, squared error) or "linear" (9 parameters from zero, Huber's loss
@@ -212,7 +212,7 @@ def mnist(
     10,000 test images alone, 5/6 of them (8,333) for training; their accuracies are not comparable.
 
     Args:
-        graph_or_num_nodes: a networkx graph, or the number of nodes.
+        graph_or_num_nodes: a networkx graph, the name of one, or the number of nodes.
         data_home: where the data are cached; None for the usual place.
         model: "linear" (784-10, from zero, 7,850 parameters, convex) or "mlp" (784-128-10 with ReLU, torch's default
             initial values, 101,770 parameters).

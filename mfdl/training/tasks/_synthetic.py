@@ -46,7 +46,7 @@ def least_squares(
     with learning rate 1.668e-3 and 3,500 steps).
 
     Args:
-        graph_or_num_nodes: a networkx graph, or the number of nodes (16 in the experiment).
+        graph_or_num_nodes: a networkx graph, the name of one, or the number of nodes (16 in the experiment).
         dimension: d, of x.
         data_seed: seed of all b_i.
         start: the first model of every node: "ones", as in the experiment, "zero", "optimum" or d numbers.
@@ -72,7 +72,8 @@ def rotated_quadratics(graph_or_num_nodes: Any, start: str | ArrayLike = "optimu
     record is used in every step: use period 1.
 
     Args:
-        graph_or_num_nodes: a networkx graph, or the number of nodes (20 in the experiment: x* = (2.85, 15.08)).
+        graph_or_num_nodes: a networkx graph, the name of one, or the number of nodes (20 in the experiment:
+            x* = (2.85, 15.08)).
         start: the first model of every node: "optimum", "zero", "ones" or two numbers. Far from x* small clipping norms
             decide everything: with clip_norm 0.1 and steps 0.01 / sqrt(t), t = 1, ..., 5000, gradients move a model by
             at most 0.14, so that from 0 the loss stays near 601 without any noise. From x* it measures the noise. From
@@ -212,7 +213,7 @@ def logistic(
     scores, cross entropy: convex, and the true model is among those it can be.
 
     Args:
-        graph_or_num_nodes: a networkx graph, or the number of nodes.
+        graph_or_num_nodes: a networkx graph, the name of one, or the number of nodes.
         dimension, train_records, test_records: d and how many records, drawn once for all runs.
         decay: of the eigenvalues of the features' covariance, >= 0; 0 is isotropic.
         margin: how far apart the classes are, >= 0; 0 leaves nothing to learn.

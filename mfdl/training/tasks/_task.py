@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from ... import check
 from ...errors import InvalidInput
-from ...graphs import SparseGraph
+from ...graphs import SparseGraph, of_name
 from ...matrices import read_only
 from ...spec import Entry, Registry
 from . import code_fingerprint, modules, records, seeds
@@ -266,7 +266,7 @@ def from_module(
 
     Args:
         name: in results.
-        graph_or_num_nodes: a networkx graph, or the number of nodes.
+        graph_or_num_nodes: a networkx graph, the name of one, or the number of nodes.
         kind, build_module, loss, lipschitz, public_constants: those of `Task`. A module that is already there, with its
             parameters as the public first model, is `functools.partial(copy.deepcopy, module)`.
         train, test: records, each a Dataset of (features, target) such as a TensorDataset, a torchvision data set or a
@@ -291,16 +291,16 @@ def from_module(
 
 
 def node_count(graph_or_num_nodes: Any) -> int:
-    """The number of nodes of a graph, or the number itself."""
-    if isinstance(graph_or_num_nodes, SparseGraph):
-        return graph_or_num_nodes.num_nodes
-    count = getattr(graph_or_num_nodes, "number_of_nodes", None)
-    given = count() if callable(count) else graph_or_num_nodes
-    if hasattr(given, "num_nodes") or isinstance(given, str):
-        way_out = "mfdl.graphs.load(name) makes a graph" if isinstance(given, str) else "give its num_nodes"
+    """The number of nodes of a graph, of the graph of a name, or the number itself."""
+    graph = of_name(graph_or_num_nodes)
+    if isinstance(graph, SparseGraph):
+        return graph.num_nodes
+    count = getattr(graph, "number_of_nodes", None)
+    given = count() if callable(count) else graph
+    if hasattr(given, "num_nodes"):
         raise InvalidInput(
-            "graph_or_num_nodes must be a networkx graph, or as the number of nodes must be an integer >= 1, got "
-            f"{check.brief(given)}; {way_out}."
+            "graph_or_num_nodes must be a networkx graph or the name of one, e.g. 'ring:n=16', or as the number of "
+            f"nodes must be an integer >= 1, got {check.brief(given)}; give its num_nodes."
         )
     return check.integer_at_least(1, graph_or_num_nodes=given)
 
