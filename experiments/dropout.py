@@ -31,7 +31,7 @@ TRUST = {"dp-dsgd": "ldp", "mafalda": "ldp"} | dict.fromkeys(("decor", "corn", "
 RECOVERIES: dict[str, tuple[str | None, ...]] = {
     "dp-dsgd": (None,),
     "mafalda": (None, "catch-up"),
-    "decor": (None, "drop", "catch-up"),  # one partner stands in by leaving out
+    "decor": (None, "drop", "catch-up"),  # an edge has two ends, so substitute is drop
     "corn": (None, "drop", "substitute", "catch-up"),
     "kronecker": (None, "drop", "substitute", "catch-up"),
 }
@@ -54,8 +54,8 @@ def noise_left(algorithm: LinearAlgorithm) -> float:
     return total / rows
 
 
-def absent(name: str, present: np.ndarray, participation: mfdl.Cyclic, recovery: str | None) -> LinearAlgorithm:
-    """The mechanism as it runs under a pattern, its noise made for the whole network."""
+def under_dropout(name: str, present: np.ndarray, participation: mfdl.Cyclic, recovery: str | None) -> LinearAlgorithm:
+    """The mechanism as it runs under a pattern, its noise that of the algorithm without dropout."""
     W = mfdl.gossip.metropolis_hastings(GRAPH)
     whole = mfdl.algorithms.build(name, mfdl.Dynamics(W, 0.5), participation)
     left = mfdl.algorithms.dp_dsgd(mfdl.Dynamics(mfdl.gossip.node_dropout(W, present), 0.5), participation)
@@ -68,8 +68,8 @@ def options_of(name: str) -> dict[str, object]:
 
 
 @functools.cache
-def everybody_there(name: str) -> float:
-    """The noise that is mu = 1 with everybody there."""
+def without_dropout(name: str) -> float:
+    """The noise that is mu = 1 without dropout."""
     W = mfdl.gossip.metropolis_hastings(GRAPH)
     whole = mfdl.algorithms.build(name, mfdl.Dynamics(W, 0.5), PARTICIPATION)
     return mfdl.calibrate(whole, **options_of(name), mu=1.0).noise_std
@@ -78,9 +78,9 @@ def everybody_there(name: str) -> float:
 def row(name: str, recovery: str | None, rate: float, seed: int, trains: bool) -> dict[str, object]:
     """One mechanism under one pattern."""
     T, n = PARTICIPATION.num_steps, mfdl.graphs.load(GRAPH).number_of_nodes()
-    run = absent(name, mfdl.gossip.sampled_presence(n, T, rate, seed), PARTICIPATION, recovery)
+    run = under_dropout(name, mfdl.gossip.sampled_presence(n, T, rate, seed), PARTICIPATION, recovery)
     mechanism = mfdl.calibrate(run, **options_of(name), mu=1.0)
-    measured = {"mu": mechanism.noise_std / everybody_there(name), "noise": noise_left(run) * mechanism.noise_std**2}
+    measured = {"mu": mechanism.noise_std / without_dropout(name), "noise": noise_left(run) * mechanism.noise_std**2}
     if trains:
         trained = mfdl.replay(mechanism, mfdl.tasks.digits(n), seeds=[seed])
         measured["loss"] = trained.seeds[0].final("loss")
@@ -100,13 +100,13 @@ def worst_by_coalitions(name: str) -> dict[int, float]:
 
 
 def worst_by_enumeration(name: str, recovery: str | None, missing: int) -> float:
-    """The largest mu of one step over all sets of missing nodes, in units of that with everybody there."""
+    """The largest mu of one step over all sets of missing nodes, in units of that without dropout."""
     step, n = mfdl.EveryStep(1), mfdl.graphs.load(GRAPH).number_of_nodes()
     losses = []
-    for away in [(), *itertools.combinations(range(n), missing)]:
+    for offline in [(), *itertools.combinations(range(n), missing)]:
         present = np.ones((1, n), dtype=bool)
-        present[0, list(away)] = False
-        run = absent(name, present, step, recovery)
+        present[0, list(offline)] = False
+        run = under_dropout(name, present, step, recovery)
         losses.append(
             max(x.sensitivity_squared for x in mfdl.sensitivity_by_victim(run, mfdl.trust.named("eavesdropper")))
         )

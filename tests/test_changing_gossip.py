@@ -1,4 +1,4 @@
-"""Gossip that changes from round to round, and nodes that are away: what runs, what it loses, which noise it uses."""
+"""Gossip that changes from round to round, and dropout of nodes: rounds, privacy losses and the noise that is used."""
 
 import dataclasses
 
@@ -68,13 +68,13 @@ def test_drawn_peers_are_others_and_as_many_as_asked(n, data, seed):
 @given(gossip_matrices(), st.floats(0, 0.9), SEEDS)
 def test_what_is_away_exchanges_nothing_and_what_is_there_keeps_its_weights(W, rate, seed):
     n, whole = W.num_nodes, W.dense()
-    there = gossip.sampled_presence(n, 3, rate, seed)
+    online = gossip.sampled_presence(n, 3, rate, seed)
     links = gossip.link_dropout(W, 3, rate, seed)
-    for r, left in enumerate(dense(gossip.node_dropout(W, there), 3)):
-        both = np.outer(there[r], there[r]) & ~np.eye(n, dtype=bool)
+    for r, left in enumerate(dense(gossip.node_dropout(W, online), 3)):
+        both = np.outer(online[r], online[r]) & ~np.eye(n, dtype=bool)
         assert_allclose(left[both], whole[both])
-        away = ~both & ~np.eye(n, dtype=bool)
-        assert_array_equal(left[away], 0)
+        dropped = ~both & ~np.eye(n, dtype=bool)
+        assert_array_equal(left[dropped], 0)
     for left in dense(links, 3):
         off = ~np.eye(n, dtype=bool)
         kept = left[off] != 0
@@ -86,10 +86,10 @@ def test_what_is_away_exchanges_nothing_and_what_is_there_keeps_its_weights(W, r
         assert links.is_symmetric
 
 
-def absent(W, name, there, participation):
+def under_dropout(W, name, online, participation):
     whole = mfdl.algorithms.build(name, mfdl.Dynamics(W, 0.5), participation)
-    left = mfdl.algorithms.dp_dsgd(mfdl.Dynamics(gossip.node_dropout(W, there), 0.5), participation)
-    return with_dropout(dataclasses.replace(left, name=name, noise=whole.noise), there)
+    left = mfdl.algorithms.dp_dsgd(mfdl.Dynamics(gossip.node_dropout(W, online), 0.5), participation)
+    return with_dropout(dataclasses.replace(left, name=name, noise=whole.noise), online)
 
 
 CASES = st.tuples(gossip_matrices(kinds=("symmetric",), min_nodes=2, max_nodes=4), st.integers(1, 3), st.integers(1, 2))
@@ -101,21 +101,21 @@ def test_the_run_is_the_loop_in_which_nodes_miss_steps(case, name, rate, seed):
     W, period, epochs = case
     participation, rng = mfdl.Cyclic(epochs=epochs, period=period), np.random.default_rng(seed)
     T, n = participation.num_steps, W.num_nodes
-    there = gossip.sampled_presence(n, T, rate, seed)
-    algorithm = absent(W, name, there, participation)
+    online = gossip.sampled_presence(n, T, rate, seed)
+    algorithm = under_dropout(W, name, online, participation)
     executor = Executor(algorithm, dtype=torch.float64)
     injected = rng.standard_normal((2, T, n, 1))
     state = executor.initial_state(torch.zeros(n, 1, dtype=torch.float64))
     x = np.zeros((n, 1))
     for t in range(T):
         messages, state = executor.step(t, state, *map(torch.tensor, injected[:, t]))
-        moved = x - 0.5 * there[t][:, None] * injected[:, t].sum(0)
+        moved = x - 0.5 * online[t][:, None] * injected[:, t].sum(0)
         x = moved.copy()
-        for u in np.flatnonzero(there[t]):
-            x[u] = sum((W.dense()[u, v] * (moved[v] if there[t][v] else moved[u]) for v in range(n)), np.zeros(1))
-        assert_allclose(messages.numpy()[there[t]], moved[there[t]], atol=1e-12)
+        for u in np.flatnonzero(online[t]):
+            x[u] = sum((W.dense()[u, v] * (moved[v] if online[t][v] else moved[u]) for v in range(n)), np.zeros(1))
+        assert_allclose(messages.numpy()[online[t]], moved[online[t]], atol=1e-12)
         assert_allclose(executor.models(state).numpy(), x, atol=1e-12)
-    assert_array_equal(np.broadcast_to(algorithm.sent, (T, n)), there)
+    assert_array_equal(np.broadcast_to(algorithm.sent, (T, n)), online)
 
 
 @examples(60)
@@ -124,12 +124,12 @@ def test_losses_are_those_of_the_messages_that_are_sent(case, name, rate, seed):
     W, period, epochs = case
     participation = mfdl.Cyclic(epochs=epochs, period=period)
     T, n = participation.num_steps, W.num_nodes
-    there = gossip.sampled_presence(n, T, rate, seed)
-    algorithm = absent(W, name, there, participation)
+    online = gossip.sampled_presence(n, T, rate, seed)
+    algorithm = under_dropout(W, name, online, participation)
     seen = mfdl.trust.named("eavesdropper")
     losses = mfdl.sensitivity_by_victim(algorithm, seen)
     whole = mfdl.sensitivity_by_victim(mfdl.algorithms.build(name, mfdl.Dynamics(W, 0.5), participation), seen)
-    sent = there.ravel()
+    sent = online.ravel()
     A = (algorithm.messages_from_gradients @ np.eye(T * n))[sent]
     B = (algorithm.messages_from_noise @ np.eye(algorithm.noise.shape[1]))[sent]
     for loss, with_all in zip(losses, whole, strict=True):
@@ -140,20 +140,20 @@ def test_losses_are_those_of_the_messages_that_are_sent(case, name, rate, seed):
         assert loss.sensitivity_squared == pytest.approx(least, rel=1e-5, abs=1e-9)
 
 
-@pytest.mark.parametrize(("away", "grows"), [({}, False), ({0: [(2, 3)]}, True)])
-def test_where_messages_are_hidden_an_absence_may_cost_the_absent_node(away, grows):
+@pytest.mark.parametrize(("offline", "grows"), [({}, False), ({0: [(2, 3)]}, True)])
+def test_where_messages_are_hidden_dropout_may_cost_the_offline_node(offline, grows):
     """Noise that it does not add covers nothing: the number of docs/changing_networks.md."""
     W, participation = gossip.metropolis_hastings("path:n=3"), mfdl.Cyclic(epochs=1, period=4)
-    algorithm = absent(W, "dp-dsgd", gossip.churn(W, 4, away), participation)
+    algorithm = under_dropout(W, "dp-dsgd", gossip.churn(W, 4, offline=offline), participation)
     loss = mfdl.sensitivity_by_victim(algorithm, mfdl.trust.ReleasedOnly())[0]
     assert loss.sensitivity_squared == pytest.approx(0.4455 if grows else 0.3724, abs=1e-4)
 
 
-def test_where_a_message_sums_steps_an_absence_may_cost_the_absent_node_though_all_is_seen():
+def test_where_a_message_sums_steps_dropout_may_cost_the_offline_node_though_all_is_seen():
     """Node 0 misses step 0, so its one message is that of step 1 alone, under half the noise."""
-    W, there = gossip.metropolis_hastings("path:n=2"), np.array([[False, True], [True, True]])
+    W, online = gossip.metropolis_hastings("path:n=2"), np.array([[False, True], [True, True]])
     whole = mfdl.algorithms.local_steps(mfdl.Dynamics(W, 0.5), mfdl.Single(2), steps=2)
-    for algorithm, wanted in ((whole, (0.5, 0.5)), (with_dropout(whole, there), (1.0, 0.5))):
+    for algorithm, wanted in ((whole, (0.5, 0.5)), (with_dropout(whole, online), (1.0, 0.5))):
         losses = mfdl.sensitivity_by_victim(algorithm, mfdl.trust.LDP())
         assert [loss.sensitivity_squared for loss in losses] == pytest.approx(wanted, rel=1e-9)
         assert [loss.adaptive_sensitivity_squared for loss in losses] == pytest.approx((1.0, 1.0), rel=1e-9)
@@ -162,9 +162,9 @@ def test_where_a_message_sums_steps_an_absence_may_cost_the_absent_node_though_a
 @pytest.mark.parametrize("mu", [0.5, 8.0, {0: 1.0, 1: 8.0}])
 def test_a_run_that_shows_nobody_is_calibrated(mu):
     """Node 0 alone takes the step and it attacks: the loss of node 1 is the least that float64 knows above 0."""
-    W, there = gossip.metropolis_hastings("path:n=2"), np.array([[True, False]])
-    dynamics = mfdl.Dynamics(gossip.node_dropout(W, there), 0.5)
-    algorithm = with_dropout(mfdl.algorithms.dp_dsgd(dynamics, mfdl.EveryStep(1)), there)
+    W, online = gossip.metropolis_hastings("path:n=2"), np.array([[True, False]])
+    dynamics = mfdl.Dynamics(gossip.node_dropout(W, online), 0.5)
+    algorithm = with_dropout(mfdl.algorithms.dp_dsgd(dynamics, mfdl.EveryStep(1)), online)
     mechanism = mfdl.calibrate(algorithm, trust=mfdl.trust.PNDP([0]), **HOW, mu=mu)
     assert mechanism.noise_std < 1e-300
     assert mechanism.guarantee.mu <= 8
@@ -181,11 +181,11 @@ def test_equal_rounds_are_one_matrix():
     assert noise == pytest.approx([noise[0]] * 3, rel=1e-9)
 
 
-def test_who_comes_back_uses_the_noise_of_the_steps_to_come_and_nobody_that_of_steps_missed():
-    """Noise of a step is that of the run in which everybody is there, whatever was missed: none is used twice."""
+def test_a_returning_node_uses_the_noise_of_later_steps_and_no_node_that_of_missed_steps():
+    """Noise of a step is that of the run without dropout, whatever steps were missed: none is used twice."""
     W, participation = gossip.metropolis_hastings("ring:n=4"), mfdl.Cyclic(epochs=1, period=6)
-    there = gossip.churn(W, 6, {2: [(1, 4)]})
-    algorithm, key = absent(W, "decor", there, participation), NoiseKey.from_seed(0)
+    online = gossip.churn(W, 6, {2: [(1, 4)]})
+    algorithm, key = under_dropout(W, "decor", online, participation), NoiseKey.from_seed(0)
     streams = [mfdl.noise_stream(noise, 1.0, key, 3) for noise in (algorithm.noise, algorithm.noise)]
     rows = [[stream.step(t) for t in steps] for stream, steps in zip(streams, (range(6), (0, 4, 5)), strict=True)]
     for t, row in zip((0, 4, 5), rows[1], strict=True):
@@ -197,12 +197,12 @@ def test_who_comes_back_uses_the_noise_of_the_steps_to_come_and_nobody_that_of_s
 
 def test_what_does_not_fit_is_refused():
     W, participation = gossip.metropolis_hastings("ring:n=4"), mfdl.Cyclic(epochs=1, period=3)
-    whole, there = mfdl.algorithms.dp_dsgd(mfdl.Dynamics(W, 0.1), participation), np.ones((3, 4), dtype=bool)
-    there[1, 2] = False
+    whole, online = mfdl.algorithms.dp_dsgd(mfdl.Dynamics(W, 0.1), participation), np.ones((3, 4), dtype=bool)
+    online[1, 2] = False
     for call, words in (
-        (lambda: with_dropout(whole, there), "enters models of other nodes"),
-        (lambda: with_dropout(whole, there[:2]), "one row for each of 3 steps, got 2"),
-        (lambda: with_dropout(whole, there.astype(int)), "must be a bool array"),
+        (lambda: with_dropout(whole, online), "enters models of other nodes"),
+        (lambda: with_dropout(whole, online[:2]), "one row for each of 3 steps, got 2"),
+        (lambda: with_dropout(whole, online.astype(int)), "must be a bool array"),
         (lambda: gossip.sampled_presence(4, 3, 1.0, 0), r"rate must lie in \[0, 1\), got 1"),
         (lambda: gossip.churn(W, 3, {9: [(0, 1)]}), "node 9, which is none"),
         (lambda: gossip.churn(W, 3, {1: [(2, 4)]}), r"got \(2, 4\) for node 1"),
@@ -215,9 +215,9 @@ def test_what_does_not_fit_is_refused():
 
 def test_an_average_of_messages_is_of_those_that_are_sent():
     """Node 1 misses the second step: W m of the first, less node 0's noise of the second, is seen beside the sum."""
-    W, there = gossip.from_array(np.array([[0.75, 0.25], [0.25, 0.75]])), np.array([[True, True], [True, False]])
-    dynamics, participation = mfdl.Dynamics(gossip.node_dropout(W, there), 1.0), mfdl.Explicit([[0]], 2)
-    algorithm = with_dropout(mfdl.algorithms.dp_dsgd(dynamics, participation), there)
+    W, online = gossip.from_array(np.array([[0.75, 0.25], [0.25, 0.75]])), np.array([[True, True], [True, False]])
+    dynamics, participation = mfdl.Dynamics(gossip.node_dropout(W, online), 1.0), mfdl.Explicit([[0]], 2)
+    algorithm = with_dropout(mfdl.algorithms.dp_dsgd(dynamics, participation), online)
     loss = mfdl.sensitivity_by_victim(algorithm, mfdl.trust.Central(), release="none")[0]
     rows = np.array([[1.0, 1.0, 0.0], [0.75, 0.25, -1.0]])  # <- noise of nodes 0 and 1, then of node 0
     wanted = rows[:, 0] @ np.linalg.inv(rows @ rows.T) @ rows[:, 0]

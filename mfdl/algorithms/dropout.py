@@ -48,7 +48,7 @@ def with_dropout(algorithm: LinearAlgorithm, present: ArrayLike, *, recovery: st
         "catch-up" once, when the node comes back.
     Guarantees: where noise enters with gradients, and the messages that are seen show every injected sum of
         `algorithm`, no loss without recovery is above that of `algorithm`; nor, of noise fresh in each step that is
-        left out where up to q nodes are away, against c of the nodes together, above that of `algorithm` under
+        dropped where up to q nodes are offline, against c of the nodes together, above that of `algorithm` under
         `trust.Coalitions(q + c)`. Where messages are hidden, or are sums of several steps (`local_steps`), it may be,
         as noise of steps missed covers nothing: account for what comes back.
     Raises: InvalidInput: another shape, slots that are no nodes, an offline node whose messages others use, an unknown

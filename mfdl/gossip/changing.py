@@ -111,7 +111,7 @@ def link_dropout(gossip: Gossip, rounds: int, rate: float, seed: int) -> GossipS
         both = up + up.T
         return np.asarray(both[entries.row, entries.col] % 2)
 
-    return _thinned(gossip, rounds, link_mask, f"links down {rate:g}")
+    return _thinned(gossip, rounds, link_mask, f"link dropout {rate:g}")
 
 
 def node_dropout(gossip: Gossip, present: ArrayLike) -> GossipSequence:
@@ -137,32 +137,32 @@ def sampled_presence(num_nodes: int, rounds: int, rate: float, seed: int) -> Pre
     return np.asarray(_generator(seed).random(shape) >= checked_share(rate))
 
 
-def churn(gossip: Gossip, rounds: int, away: Mapping[Hashable, Sequence[tuple[int, int]]]) -> Present:
+def churn(gossip: Gossip, rounds: int, offline: Mapping[Hashable, Sequence[tuple[int, int]]]) -> Present:
     """Nodes that leave and come back: bool (rounds, n), for `node_dropout`.
 
     >>> from mfdl.gossip import uniform
     >>> churn(uniform("ring:n=3"), 4, {1: [(1, 3)]})[:, 1]
     array([ True, False, False,  True])
 
-    Args: away: for a node, the rounds [start, stop) in which it is offline.
+    Args: offline: for each node that drops out, the rounds [start, stop) in which it is offline.
     Raises: InvalidInput: an unknown node, or an interval outside the rounds.
     """
     check.instance(Gossip, gossip=gossip)
     online = np.ones((check.integer_at_least(1, rounds=rounds), gossip.num_nodes), dtype=bool)
     place = {label: node for node, label in enumerate(gossip.labels)}
-    for label, spans in check.mapping("rounds (start, stop) by node", away=away).items():
+    for label, spans in check.mapping("rounds (start, stop) by node", offline=offline).items():
         if label not in place:
             raise InvalidInput(
-                f"away names node {label!r}, which is none of the graph; its first is {gossip.labels[0]!r}."
+                f"offline names node {label!r}, which is not in the graph; its first node is {gossip.labels[0]!r}."
             )
-        for span in check.listed("rounds (start, stop)", away=spans):
-            if len(pair := check.listed("a start and a stop", away=span)) != 2:
-                raise InvalidInput(f"away must hold rounds (start, stop), got {pair!r} for node {label!r}.")
-            start, stop = (check.integer_at_least(0, away=number) for number in pair)
+        for span in check.listed("rounds (start, stop)", offline=spans):
+            if len(pair := check.listed("a start and a stop", offline=span)) != 2:
+                raise InvalidInput(f"offline must hold rounds (start, stop), got {pair!r} for node {label!r}.")
+            start, stop = (check.integer_at_least(0, offline=number) for number in pair)
             if not 0 <= start < stop <= len(online):
                 raise InvalidInput(
-                    f"away must hold rounds (start, stop) with 0 <= start < stop <= {len(online)}, got {(start, stop)} "
-                    f"for node {label!r}."
+                    f"offline must hold rounds (start, stop) with 0 <= start < stop <= {len(online)}, got "
+                    f"{(start, stop)} for node {label!r}."
                 )
             online[start:stop, place[label]] = False
     return online
@@ -212,9 +212,9 @@ def _thinned(
     for round_ in range(check.integer_at_least(1, rounds=rounds)):
         W = gossip.at(round_).weights
         entries = W.tocoo()
-        away = np.where(entries.row == entries.col, 0.0, entries.data * (1 - link_mask(W, round_)))
-        lost = np.bincount(entries.row, away, minlength=W.shape[0])
-        remaining = csr_array((entries.data - away, (entries.row, entries.col)), shape=W.shape)
+        dropped = np.where(entries.row == entries.col, 0.0, entries.data * (1 - link_mask(W, round_)))
+        lost = np.bincount(entries.row, dropped, minlength=W.shape[0])
+        remaining = csr_array((entries.data - dropped, (entries.row, entries.col)), shape=W.shape)
         matrices.append(GossipMatrix(remaining + diags_array(lost), gossip.labels, name))
     return GossipSequence(tuple(matrices), False, name)
 
@@ -226,7 +226,7 @@ def _generator(seed: int) -> np.random.Generator:
 def checked_share(rate: float) -> float:
     rate = check.non_negative(rate=rate)
     if rate >= 1:
-        raise InvalidInput(f"rate must lie in [0, 1), got {rate:g}: somebody must be there.")
+        raise InvalidInput(f"rate must lie in [0, 1), got {rate:g}: at rate 1 no node or link is left.")
     return rate
 
 

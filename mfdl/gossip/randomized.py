@@ -80,17 +80,17 @@ class RandomGossip:
         name, num_nodes: for reports; n.
         draw: (rounds, seed) to a sample; public, as in `gossip.random_matchings`.
         moments: None where no closed form is known; expectations are then averaged over samples.
-        away: whether nodes may drop out.
+        node_dropout: whether nodes may drop out.
     """
 
     name: str
     num_nodes: int
     draw: Callable[[int, int], Drawn]
     moments: Moments | None
-    away: bool = False
+    node_dropout: bool = False
 
     def __repr__(self) -> str:
-        return f"<{self.name} on {self.num_nodes} nodes, drawn anew in each round>"
+        return f"<{self.name} on {self.num_nodes} nodes, sampled independently in each round>"
 
 
 def links(gossip: GossipMatrix, rate: float) -> RandomGossip:
@@ -104,7 +104,7 @@ def links(gossip: GossipMatrix, rate: float) -> RandomGossip:
     edges, up = _Links.of(gossip), 1 - changing.checked_share(rate)
     moments = edges.moments(up, same=up * (1 - up), meeting=0.0)
     draw = functools.partial(_sequence, lambda rounds, seed: changing.link_dropout(gossip, rounds, rate, seed))
-    return RandomGossip(f"links down {rate:g}", gossip.num_nodes, draw, moments)
+    return RandomGossip(f"link dropout {rate:g}", gossip.num_nodes, draw, moments)
 
 
 def nodes(gossip: GossipMatrix, rate: float) -> RandomGossip:
@@ -119,7 +119,7 @@ def nodes(gossip: GossipMatrix, rate: float) -> RandomGossip:
         online = changing.sampled_presence(gossip.num_nodes, rounds, rate, seed)
         return Drawn(changing.node_dropout(gossip, online), online)
 
-    return RandomGossip(f"nodes away {rate:g}", gossip.num_nodes, draw, moments, away=True)
+    return RandomGossip(f"node dropout {rate:g}", gossip.num_nodes, draw, moments, node_dropout=True)
 
 
 def pairs(graph: graphs.Source) -> RandomGossip:

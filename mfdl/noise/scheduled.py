@@ -3,7 +3,7 @@
     N = S (I (x) I_columns) blockdiag(E_k),   N[(t, i), (s, k)] = sum_r S[(t, i), (r, k)] E_k[r, s].
 
 Columns are as those of a `CausalNoise`, each correlated over time by its encoder; S adds up columns of steps r <= t. A
-`CausalNoise` has S = I (x) F. Who is away, and what others do about it, makes other S (`algorithms.with_dropout`).
+`CausalNoise` has S = I (x) F. Dropout of nodes and its recovery change S (`algorithms.with_dropout`).
 """
 
 from __future__ import annotations

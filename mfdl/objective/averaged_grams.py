@@ -35,9 +35,9 @@ def averaged(counted: CountedModels, random: RandomGossip, probes: Probes | None
     check.instance(RandomGossip, random=random)
     if random.num_nodes != dynamics.num_nodes:
         raise InvalidInput(f"random must have the {dynamics.num_nodes} nodes of dynamics, got {random.num_nodes}.")
-    if random.away and dynamics.gossip_rounds > 1:
+    if random.node_dropout and dynamics.gossip_rounds > 1:
         raise InvalidInput(
-            f"nodes that may be away average once a step, got gossip_rounds={dynamics.gossip_rounds}; take 1."
+            f"node dropout needs one gossip round in each step, got gossip_rounds={dynamics.gossip_rounds}; take 1."
         )
     if random.moments is not None and counted.released is None:
         steps = _MeanSteps.of(random.moments, dynamics.gossip_rounds, counted.num_steps)

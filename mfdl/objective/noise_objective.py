@@ -149,8 +149,7 @@ class NoiseObjective(CountedModels):
         Args: probes: of a Gram that is averaged over draws, how many; default 8, of seed 0.
         Returns: E[H], shape (T, T), exact up to rounding, where `random.moments` are known and models count step by
             step; else an `EstimatedGram` whose probes are draws: each has mean E[H].
-        Raises: InvalidInput: another number of nodes, or nodes that may be away with more than one round of gossip in a
-            step.
+        Raises: InvalidInput: another number of nodes, or node dropout with more than one round of gossip in a step.
         Cost: T (n^3 + the cost of E[W^T X W]) + n T^2 time and n^2 + n T memory for symmetric E[W]; T^2 n^3 time and
             T n^2 memory for another one; that of `over_steps` for each draw.
 

@@ -277,7 +277,7 @@ def _all_but(victim: int, algorithm: LinearAlgorithm) -> SecLDP:
 class Central(TrustModel):
     """Only the average of the messages of each round is seen: of all of them, whatever their kind, weighed alike.
 
-    Those of nodes that are away in a round are left out of it: what is not sent hides nothing.
+    Nodes that are offline in a round send nothing, so their messages do not enter the average.
     """
 
     name = "central"

@@ -122,7 +122,7 @@ class Knowledge:
 def combined(algorithm: LinearAlgorithm) -> Mask:
     """Which messages of a round a combination is of, bool (rounds, messages): those sent in it, and those never sent.
 
-    What is sent in other rounds alone, as by a node that is away in this one, reaches nobody who could add it.
+    A message that is sent in other rounds only, as by a node that is offline in this one, is not combined.
     """
     sent = algorithm.sent
     if algorithm.transmitted.ndim == 1:  # the same in every round

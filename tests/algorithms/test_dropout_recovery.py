@@ -1,4 +1,4 @@
-"""What is done about noise that absent nodes do not add: the plan, what it leaves in the models, and what it loses."""
+"""Recovery of the noise that offline nodes do not add: the plan, the noise left in the models, and the privacy loss."""
 
 import dataclasses
 import itertools
@@ -25,31 +25,31 @@ NAMES = st.sampled_from(["dp-dsgd", "mafalda", "decor", "corn", "kronecker"])
 SEEDS = st.integers(0, 2**32 - 1)
 
 
-def absent(W, name, there, participation, **how):
+def under_dropout(W, name, online, participation, **how):
     whole = mfdl.algorithms.build(name, mfdl.Dynamics(W, 0.5), participation)
-    left = mfdl.algorithms.dp_dsgd(mfdl.Dynamics(gossip.node_dropout(W, there), 0.5), participation)
-    return whole.noise, with_dropout(dataclasses.replace(left, name=name, noise=whole.noise), there, **how)
+    left = mfdl.algorithms.dp_dsgd(mfdl.Dynamics(gossip.node_dropout(W, online), 0.5), participation)
+    return whole.noise, with_dropout(dataclasses.replace(left, name=name, noise=whole.noise), online, **how)
 
 
-def planned(noise, there, recovery):
+def planned(noise, online, recovery):
     """N entry by entry, from what each node adds of each correlated column of each step."""
-    (T, n), m = there.shape, noise.columns_per_step
+    (T, n), m = online.shape, noise.columns_per_step
     E, F = np.stack([noise.inverse_of(k) for k in range(m)]), noise.mixing.toarray()
     held = noise.holders().toarray()
     adds = np.zeros((T, n, T, m))  # of node i at step t, of the column k that is correlated, of step r
     for t, i, k in np.ndindex(T, n, m):
-        absentees = [u for u in range(n) if not there[t, u]]
-        if not there[t, i]:
-            later = [r for r in range(t, T) if there[r, i]]
+        offline = [u for u in range(n) if not online[t, u]]
+        if not online[t, i]:
+            later = [r for r in range(t, T) if online[r, i]]
             if recovery == "catch-up" and later:
                 adds[later[0], i, t, k] += F[i, k]
         elif recovery == "drop":
-            adds[t, i, t, k] += 0 if any(F[u, k] for u in absentees) else F[i, k]
+            adds[t, i, t, k] += 0 if any(F[u, k] for u in offline) else F[i, k]
         else:
             adds[t, i, t, k] += F[i, k]
             if recovery == "substitute" and held[k, i]:
-                others = [v for v in range(n) if there[t, v] and held[k, v]]
-                adds[t, i, t, k] += sum(F[u, k] for u in absentees) / len(others)
+                others = [v for v in range(n) if online[t, v] and held[k, v]]
+                adds[t, i, t, k] += sum(F[u, k] for u in offline) / len(others)
     return np.einsum("tirk,krs->tisk", adds, E).reshape(T * n, T * m)
 
 
@@ -58,10 +58,10 @@ def planned(noise, there, recovery):
 def test_each_repair_adds_what_it_says_by_those_who_hold_it(case, name, recovery, rate, seed):
     W, period, epochs = case
     participation = mfdl.Cyclic(epochs=epochs, period=period)
-    there = gossip.sampled_presence(W.num_nodes, participation.num_steps, rate, seed)
-    noise, run = absent(W, name, there, participation, recovery=recovery)
+    online = gossip.sampled_presence(W.num_nodes, participation.num_steps, rate, seed)
+    noise, run = under_dropout(W, name, online, participation, recovery=recovery)
     N, rng = run.noise.to_dense(), np.random.default_rng(seed)
-    wanted = planned(noise.causal, there, recovery)
+    wanted = planned(noise.causal, online, recovery)
     assert_allclose(N, wanted, atol=1e-12)
     assert_allclose(run.noise.variances().ravel(), (wanted**2).sum(1), atol=1e-10)
     X = rng.standard_normal((len(N), 2))
@@ -78,8 +78,8 @@ def test_nodes_add_the_rows_of_the_plan_each_from_its_own_secrets(case, name, re
     W, period, epochs = case
     participation, key = mfdl.Cyclic(epochs=epochs, period=period), mfdl.NoiseKey.from_seed(1)
     T, n = participation.num_steps, W.num_nodes
-    there = gossip.sampled_presence(n, T, rate, seed)
-    _, run = absent(W, name, there, participation, recovery=recovery)
+    online = gossip.sampled_presence(n, T, rate, seed)
+    _, run = under_dropout(W, name, online, participation, recovery=recovery)
     every = np.arange(run.noise.columns_per_step)
     Z = base_columns(run.noise, HolderKeys.simulated(key), every).block(np.arange(T), 3).reshape(-1, 3)
     wanted = 2.0 * (run.noise.to_dense() @ Z).reshape(T, n, 3)
@@ -97,13 +97,13 @@ def test_losses_are_those_of_the_messages_that_are_sent(case, name, recovery, ra
     W, period, epochs = case
     participation = mfdl.Cyclic(epochs=epochs, period=period)
     T, n = participation.num_steps, W.num_nodes
-    there = gossip.sampled_presence(n, T, rate, seed)
-    noise, run = absent(W, name, there, participation, recovery=recovery)
+    online = gossip.sampled_presence(n, T, rate, seed)
+    noise, run = under_dropout(W, name, online, participation, recovery=recovery)
     losses = mfdl.sensitivity_by_victim(run, mfdl.trust.named("eavesdropper"))
-    sent = there.ravel()
+    sent = online.ravel()
     injected = (run.messages_from_injected_noise @ np.eye(T * n))[sent]
     A = (run.messages_from_gradients @ np.eye(T * n))[sent]
-    B = injected @ planned(noise.causal, there, recovery)
+    B = injected @ planned(noise.causal, online, recovery)
     for loss in losses:
         gram, leaks = pinv_gram(A[:, loss.victim :: n], B)
         assert not leaks.any()
@@ -116,25 +116,25 @@ def test_losses_are_those_of_the_messages_that_are_sent(case, name, recovery, ra
 @examples(20)
 @given(gossip_matrices(kinds=("symmetric",), min_nodes=3, max_nodes=4), st.integers(1, 2), SEEDS)
 def test_leaving_out_loses_at_most_what_a_coalition_as_large_as_the_missing_takes(W, missing, seed):
-    """Of noise fresh in each step: another set may be away in each, and the columns of those are gone or known."""
+    """Of noise fresh in each step: the offline set may change in each step, and its columns are dropped or known."""
     n, participation = W.num_nodes, mfdl.Cyclic(epochs=1, period=2)
     rng = np.random.default_rng(seed)
-    there = np.ones((2, n), dtype=bool)
-    for up in there:
+    online = np.ones((2, n), dtype=bool)
+    for up in online:
         up[rng.choice(n, min(missing, n - 1), replace=False)] = False
     for name in ("decor", "corn"):
-        _, run = absent(W, name, there, participation, recovery="drop")
+        _, run = under_dropout(W, name, online, participation, recovery="drop")
         with_all = mfdl.algorithms.build(name, mfdl.Dynamics(W, 0.5), participation)
         bound = max(x.sensitivity_squared for x in mfdl.sensitivity_by_victim(with_all, mfdl.trust.Coalitions(missing)))
         lost = max(x.sensitivity_squared for x in mfdl.sensitivity_by_victim(run, mfdl.trust.named("eavesdropper")))
         assert lost <= bound * (1 + 1e-9)
 
 
-def test_colluders_add_to_the_nodes_that_are_away():
-    W, participation, there = gossip.metropolis_hastings("ring:n=5"), mfdl.EveryStep(1), np.ones((1, 5), dtype=bool)
-    there[0, 0] = False
+def test_colluders_and_offline_nodes_add_up():
+    W, participation, online = gossip.metropolis_hastings("ring:n=5"), mfdl.EveryStep(1), np.ones((1, 5), dtype=bool)
+    online[0, 0] = False
     whole = mfdl.algorithms.build("decor", mfdl.Dynamics(W, 0.5), participation)
-    _, run = absent(W, "decor", there, participation, recovery="drop")
+    _, run = under_dropout(W, "decor", online, participation, recovery="drop")
 
     def worst(algorithm, model):
         return max(loss.sensitivity_squared for loss in mfdl.sensitivity_by_victim(algorithm, model))
@@ -147,10 +147,10 @@ def test_the_worst_set_of_missing_nodes_is_the_worst_coalition():
     W, participation = gossip.metropolis_hastings("ring:n=4"), mfdl.EveryStep(1)
     whole = mfdl.algorithms.build("decor", mfdl.Dynamics(W, 0.5), participation)
     lost = []
-    for away in itertools.combinations(range(4), 2):
-        there = np.ones((1, 4), dtype=bool)
-        there[0, away] = False
-        _, run = absent(W, "decor", there, participation, recovery="drop")
+    for offline in itertools.combinations(range(4), 2):
+        online = np.ones((1, 4), dtype=bool)
+        online[0, offline] = False
+        _, run = under_dropout(W, "decor", online, participation, recovery="drop")
         lost.append(
             max(x.sensitivity_squared for x in mfdl.sensitivity_by_victim(run, mfdl.trust.named("eavesdropper")))
         )
@@ -159,13 +159,13 @@ def test_the_worst_set_of_missing_nodes_is_the_worst_coalition():
     assert min(lost) < 0.9 * bound
 
 
-def test_what_cancels_with_everybody_there_cancels_again():
-    """DECOR: in each step, those who are there add pairwise noise that sums to zero, left out or stood in for alike."""
+def test_noise_that_cancels_without_dropout_cancels_after_recovery():
+    """DECOR: in each step, the online nodes add pairwise noise that sums to zero, whether dropped or substituted."""
     W, participation = gossip.metropolis_hastings("ring:n=5"), mfdl.Cyclic(epochs=1, period=4)
-    there = gossip.churn(W, 4, {1: [(1, 3)], 4: [(2, 3)]})
+    online = gossip.churn(W, 4, {1: [(1, 3)], 4: [(2, 3)]})
     plans = {}
     for recovery in RECOVERIES:
-        noise, run = absent(W, "decor", there, participation, recovery=recovery)
+        noise, run = under_dropout(W, "decor", online, participation, recovery=recovery)
         pairs = np.tile(np.asarray(noise.holders().sum(axis=1)).ravel() > 1, 4)
         plans[recovery] = run.noise.to_dense()[:, pairs].reshape(4, 5, -1)
     assert_array_equal(plans["drop"], plans["substitute"])
@@ -176,25 +176,25 @@ def test_what_cancels_with_everybody_there_cancels_again():
 
 def test_a_repaired_run_is_saved_and_read_back(tmp_path):
     W, participation = gossip.metropolis_hastings("ring:n=4"), mfdl.Cyclic(epochs=1, period=3)
-    _, run = absent(W, "decor", gossip.churn(W, 3, {1: [(1, 2)]}), participation, recovery="substitute")
+    _, run = under_dropout(W, "decor", gossip.churn(W, 3, {1: [(1, 2)]}), participation, recovery="substitute")
     trust = {"trust": mfdl.trust.named("eavesdropper"), "adjacency": "zero-out", "clip_norm": 1.0}
     mechanism = mfdl.calibrate(run, **trust, mu=1.0)
     assert mechanism.algorithm.name == "decor with dropout, substitute"
     mechanism.save(tmp_path / "recovered.mfdl")
     read = type(mechanism).load(tmp_path / "recovered.mfdl", trust=trust["trust"])
     assert read.algorithm.content_hash == run.content_hash
-    other = absent(W, "decor", gossip.churn(W, 3, {1: [(1, 2)]}), participation, recovery="catch-up")[1]
+    other = under_dropout(W, "decor", gossip.churn(W, 3, {1: [(1, 2)]}), participation, recovery="catch-up")[1]
     assert other.content_hash != run.content_hash
 
 
 def test_what_does_not_fit_is_refused():
     W, participation = gossip.metropolis_hastings("ring:n=4"), mfdl.Cyclic(epochs=1, period=3)
-    there = gossip.churn(W, 3, {1: [(1, 2)]})
+    online = gossip.churn(W, 3, {1: [(1, 2)]})
     two = {"num_steps": 2, "num_nodes": 2}
     for call, words in (
-        (lambda: absent(W, "decor", there, participation, recovery="dropp"), "recovery"),
+        (lambda: under_dropout(W, "decor", online, participation, recovery="dropp"), "recovery"),
         (
-            lambda: absent(W, "bisr", there, participation, recovery="catch-up"),
+            lambda: under_dropout(W, "bisr", online, participation, recovery="catch-up"),
             "encoders written out",
         ),
         (lambda: ScheduledNoise(None, np.eye(4)[::-1], np.eye(2), **two), "must be causal"),

@@ -162,7 +162,7 @@ def test_the_average_is_that_over_all_sequences_of_outcomes(case, settings, coun
     random, outcomes = case
     outcomes = [outcome for outcome in outcomes if outcome[0] > 0]
     n, T = random.num_nodes, 3 if len(outcomes) <= 8 else 2
-    K = 2 if twice and not random.away and len(outcomes) <= 3 else 1
+    K = 2 if twice and not random.node_dropout and len(outcomes) <= 3 else 1
     if "learning_rate" in settings:
         settings = settings | {"learning_rate": settings["learning_rate"][:T]}
     dynamics = mfdl.Dynamics(gossip.from_array(np.eye(n)), gossip_rounds=K, **settings)

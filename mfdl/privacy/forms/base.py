@@ -174,7 +174,7 @@ def remembered(view: AlgorithmView, name: str, compute: Callable[[AlgorithmView]
 def is_plain_gossip(algorithm: LinearAlgorithm, *, node_dropout: bool = False) -> bool:
     """Whether m = s + Q (g + e) with Q diagonal and negative (m = s in further gossip rounds), s' = K m, models = s.
 
-    Forms for hidden messages assume it. With `node_dropout` entries of Q may be zero: those of nodes that are away.
+    Forms for hidden messages assume it. With `node_dropout` entries of Q may be zero: those of offline nodes.
     """
     eye = sp.eye_array(algorithm.num_nodes, format="csr")
 
@@ -201,7 +201,7 @@ def is_plain_gossip(algorithm: LinearAlgorithm, *, node_dropout: bool = False) -
 
 
 def gradients_enter(algorithm: LinearAlgorithm) -> NDArray[np.bool_]:
-    """Which gradients a message or state takes in at all, bool (T, n): not those of nodes that are away in a step."""
+    """Which gradients enter a message or state, bool (T, n): not those of nodes that are offline in a step."""
     of_kind = np.zeros((len(algorithm.kinds), algorithm.num_nodes), dtype=bool)
     for number, kind in enumerate(algorithm.kinds):
         for entering in (kind.message_from_gradient, kind.state_from_gradient):

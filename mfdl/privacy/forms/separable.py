@@ -22,7 +22,7 @@ With G F = I + E, F^-1 - G = -E F^-1, so |g - G e_u|_k <= ||E_k|| ||g|| and ||g|
 Where noise enters exactly where gradients do, messages and models are functions of the injected sums and of public
 start models, so by data processing nobody who knows no more gradients and noise learns more. And every gradient is
 taken at a function of earlier sums, so the bound holds for gradients chosen adaptively. Gradients that enter nothing,
-those of nodes that are away, may be taken for zero: their rows and columns of X are left out.
+those of offline nodes, may be taken for zero: their rows and columns of X are left out.
 """
 
 from __future__ import annotations
