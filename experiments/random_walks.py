@@ -32,8 +32,8 @@ def given_the_walk(W: mfdl.gossip.GossipMatrix, seed: int) -> dict[str, list[flo
     question = {"trust": mfdl.trust.PNDP([0]), "release": "none", "lipschitz": 1.0, "victims": VICTIMS}
     losses = mfdl.sensitivity_by_victim(algorithm, **question, progress=False)
     mus = {
-        "fixed": [loss.sensitivity_squared**0.5 for loss in losses],
-        "training": [loss.adaptive_sensitivity_squared**0.5 for loss in losses],
+        "non-adaptive": [loss.sensitivity_squared**0.5 for loss in losses],
+        "adaptive": [loss.adaptive_sensitivity_squared**0.5 for loss in losses],
         "all seen": np.sqrt(np.bincount(walk[:-1], minlength=32)[VICTIMS]),
     }
     return {name: [epsilon_from_mu(float(mu), DELTA) if mu else 0.0 for mu in of] for name, of in mus.items()}
@@ -65,7 +65,8 @@ def main() -> None:
     atomic_write_json(arguments.out / "random_walks.json", {"walks": walks, "over the draw": drawn})
     for k in range(len(VICTIMS)):
         cells = [f"{drawn[name][k]:.2f}" for name in ("as coded", "with t", "one visit", "walk known")]
-        of_walks = {name: np.array([walk[name][k] for walk in walks]) for name in ("fixed", "training", "all seen")}
+        columns = ("non-adaptive", "adaptive", "all seen")
+        of_walks = {name: np.array([walk[name][k] for walk in walks]) for name in columns}
         cells += [f"{values.mean():.2f} ± {values.std():.2f}" for values in of_walks.values()]
         print(f"| {k + 1} | " + " | ".join(cells) + " |")
 

@@ -204,7 +204,7 @@ def test_what_does_not_fit_is_refused():
         (lambda: with_dropout(whole, online[:2]), "one row for each of 3 steps, got 2"),
         (lambda: with_dropout(whole, online.astype(int)), "must be a bool array"),
         (lambda: gossip.sampled_presence(4, 3, 1.0, 0), r"rate must lie in \[0, 1\), got 1"),
-        (lambda: gossip.churn(W, 3, {9: [(0, 1)]}), "node 9, which is none"),
+        (lambda: gossip.churn(W, 3, {9: [(0, 1)]}), "node 9, which is not in the graph"),
         (lambda: gossip.churn(W, 3, {1: [(2, 4)]}), r"got \(2, 4\) for node 1"),
         (lambda: gossip.peer_sampling(3, 2, 3, 0), "peers must be below the number of nodes, 3"),
         (lambda: gossip.random_pairs("ring:n=4", 2, -1), "seed"),

@@ -15,7 +15,7 @@ from mfdl.privacy.gaussian import mu_from_epsilon
 
 Quantity = Literal["sensitivity_squared", "mu", "renyi slope", "epsilon"]
 
-FIXED = "for non-adaptive gradients"
+NON_ADAPTIVE = "for non-adaptive gradients"
 
 
 @dataclass(frozen=True, eq=False)

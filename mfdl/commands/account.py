@@ -117,8 +117,8 @@ WORST_SHOWN = 10
 def account(config: AccountConfig, out: Path | None) -> Answer:
     """What an attacker learns of every node: one mechanism, one graph, one trust model.
 
-    Two numbers per victim: mu for non-adaptive gradients, and mu_adaptive, which holds for training. Balls-in-bins
-    (--participation balls-in-bins) have no mu, and one epsilon, which holds for training.
+    Two numbers per victim: mu for non-adaptive gradients, and mu_adaptive for adaptive gradients, as in training. Under
+    --participation balls-in-bins there is no mu, and epsilon holds for adaptive gradients.
     """
     from .account_losses import run_account
 

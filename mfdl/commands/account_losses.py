@@ -162,7 +162,7 @@ class Account:
 
     @property
     def adaptive(self) -> bool:
-        """Whether all numbers for non-adaptive gradients hold for training."""
+        """Whether all numbers for non-adaptive gradients hold for adaptive gradients."""
         return all(loss.adaptive for loss in self.everything)
 
     def worst(self, *, adaptive: bool) -> tuple[Nodes, VictimSensitivity]:

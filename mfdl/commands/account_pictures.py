@@ -47,7 +47,11 @@ def _write_of_bins(account: BinsAccount, folder: Path) -> None:
     at = np.array([hops.get(u, 0) for u in account.epsilons], dtype=np.intp)
     measure = f"ε at δ = {answer['delta']:g}"
     curve = pictures.Curve(
-        pictures.FIXED, "balls-in-bins", "also for training", at, np.array(list(account.epsilons.values()))
+        pictures.NON_ADAPTIVE,
+        "balls-in-bins",
+        "also for adaptive gradients",
+        at,
+        np.array(list(account.epsilons.values())),
     )
     title = f"What {who} learns of each node" if who else f"What each node loses under trust model {answer['trust']}"
     words: dict[str, Any] = {"title": title, "caption": str(account.guarantee).replace("\n", "; "), "measure": measure}
@@ -96,13 +100,15 @@ class Pictures:
         placed = bool(next(iter(self.losses)))
         pairs = [(self.hops[nodes].get(loss.victim, 0), loss) for nodes in self.losses for loss in self.losses[nodes]]
         hops = np.array([hop for hop, _ in pairs], dtype=np.intp)
-        fixed, adaptive = (np.array([self.mu(loss, kind) ** 2 for _, loss in pairs]) for kind in (False, True))
+        non_adaptive, adaptive = (np.array([self.mu(loss, kind) ** 2 for _, loss in pairs]) for kind in (False, True))
         by = sorted({loss.adaptive_by for _, loss in pairs})
         if self.answer["adaptive"]:
-            curves = [pictures.Curve(pictures.FIXED, "ours", "also for training (adaptive)", hops, fixed)]
+            curves = [pictures.Curve(pictures.NON_ADAPTIVE, "ours", "also for adaptive gradients", hops, non_adaptive)]
         else:
             curves = [
-                pictures.Curve(pictures.FIXED, "ours, fixed", "non-adaptive gradients", hops, fixed),
+                pictures.Curve(
+                    pictures.NON_ADAPTIVE, "ours, non-adaptive", "gradients independent of outputs", hops, non_adaptive
+                ),
                 pictures.Curve(pictures.ADAPTIVE, "ours, adaptive", f"training; by {', '.join(by)}", hops, adaptive),
             ]
         curves += self._published_curves() if placed else []
@@ -112,7 +118,7 @@ class Pictures:
         details: dict[str, Any] = {"caption": self._caption(), "local": local * self.unit}
         if not placed:
             return pictures.plot_by_victim(curves, title=self._unplaced(), **details)
-        return pictures.plot_by_distance(curves, title=self._finding(hops, fixed), **details)
+        return pictures.plot_by_distance(curves, title=self._finding(hops, non_adaptive), **details)
 
     def coloured_graph(self) -> Any:
         """graph: colours are mu for non-adaptive gradients; of all attackers the one that learns most in sum."""
@@ -170,13 +176,13 @@ class Pictures:
         if not falling:
             return f"What {self._attacker()} learns of a node, by distance"
         first, last = groups[0], groups[-1]
-        fixed = "" if self.answer["adaptive"] else " (non-adaptive gradients)"
+        kind = "" if self.answer["adaptive"] else " (non-adaptive gradients)"
         two_digits = float(f"{first.mean / last.mean:.2g}")
         if two_digits >= 1e6:
             ratio = f"over $10^{{{math.floor(math.log10(two_digits))}}}$-fold"
         else:
             ratio = f"{two_digits:,.0f}-fold" if two_digits >= 10 else f"{two_digits:g}-fold"
-        return f"What {self._attacker()} learns{fixed} falls {ratio} from distance {first.distance} to {last.distance}"
+        return f"What {self._attacker()} learns{kind} falls {ratio} from distance {first.distance} to {last.distance}"
 
     def _setting(self) -> str:
         answer = self.answer
@@ -186,8 +192,8 @@ class Pictures:
             f"{self.algorithm.participation.describe()}; trust {answer['trust']}, noise std {answer['noise_std']:.4g}, "
             f"{answer['unit']} level, {answer['adjacency']} with clipping norm {answer['clip_norm']:g}, "
             f"released models: {answer['release']}; "
-            f"{'upper bounds' if self.account.config.bound == 'certified' else 'exact values'}. Largest loss in "
-            f"training: mu = {mu}, epsilon = {epsilon} "
+            f"{'upper bounds' if self.account.config.bound == 'certified' else 'exact values'}. Largest "
+            f"adaptive privacy loss: mu = {mu}, epsilon = {epsilon} "
             f"at delta = {answer['delta']:g}."
         )
 
@@ -196,7 +202,7 @@ class Pictures:
         if next(iter(self.losses)):
             words += " Lines are means, bars reach from the smallest to the largest."
         if not self.answer["adaptive"]:
-            words += " Fixed: gradients that do not react to messages; training needs the adaptive number."
+            words += " Training needs the adaptive privacy loss, because its gradients react to earlier messages."
         if self._published:
             words += " Published bounds are drawn as stated, with what is known of their validity."
         return words

@@ -86,5 +86,5 @@ def distances(algorithm: LinearAlgorithm, nodes: Sequence[int]) -> dict[int, int
 def metric_in_words(metric: str, noise_std: float, delta: float, *, adaptive: bool) -> str:
     """What the numbers of a picture of losses are."""
     at = "per unit noise" if noise_std == 1 else f"at noise {noise_std:.4g}"
-    fixed = "" if adaptive else ", non-adaptive gradients"
-    return f"{'μ' if metric == 'mu' else f'ε at δ = {delta:g}'} {at}{fixed}"
+    kind = "" if adaptive else ", non-adaptive gradients"
+    return f"{'μ' if metric == 'mu' else f'ε at δ = {delta:g}'} {at}{kind}"

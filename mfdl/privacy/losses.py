@@ -132,7 +132,7 @@ class PrivacyLosses(LossTable):
 
     @property
     def worst(self) -> Sensitivity:
-        """The largest number for training."""
+        """The largest adaptive number."""
         return self.exposures.together.adaptive_sensitivity
 
     @property
@@ -231,7 +231,7 @@ class PrivacyLosses(LossTable):
         raise InvalidInput(
             f"{name!r} has infinite loss under trust model {self.question.trust.name!r} for "
             f"{self._worst_victim(worst)}, whatever the noise: "
-            f"{why or 'no number holds for training'}; choose another trust model or mechanism."
+            f"{why or 'no number holds for adaptive gradients'}; choose another trust model or mechanism."
         )
 
     def _require_everybody(self) -> None:

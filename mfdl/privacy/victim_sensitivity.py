@@ -1,10 +1,10 @@
 """Losses of all victims under a trust model: for non-adaptive gradients, and for adaptive ones.
 
 Every victim gets two numbers. `sensitivity_squared` is that of the linear view, for gradients that are functions of the
-data alone. `adaptive_sensitivity_squared` holds for training: the same number where `adaptive` shows that it may;
-otherwise the loss to the same attackers with every message seen (and the same models released), or, given a Lipschitz
-constant L, shift reduction if that is smaller. (With L < 1 it can be smaller than the first number: local maps that
-contract are a promise which non-adaptive gradients do not keep.) No exact or certified number exceeds the
+data alone. `adaptive_sensitivity_squared` holds for adaptive gradients, as in training: the same number if `adaptive`;
+otherwise the privacy loss to the same attackers if they see every message (and the same released models), or, given a
+Lipschitz constant L, shift reduction if that is smaller. (With L < 1 it can be smaller than the first number, because
+non-adaptive gradients need not come from contractive local maps.) No exact or certified number exceeds the
 all-messages value, since that view contains this one.
 """
 
@@ -116,7 +116,7 @@ class VictimSensitivity:
         return "" if self.adaptive else self.adaptive_sensitivity.why
 
     def number(self, *, adaptive: bool = True) -> Sensitivity:
-        """The number that holds for training, or that for non-adaptive gradients."""
+        """The number for adaptive gradients, or for non-adaptive ones."""
         return self.adaptive_sensitivity if check.flag(adaptive=adaptive) else self.non_adaptive_sensitivity
 
     def mu(self, *, record_shift: float, noise_std: float, adaptive: bool = True) -> float:
@@ -351,9 +351,7 @@ class _Asked:
         if recursions(unreleased) is None:
             return "even with every message seen, some gradient depends on noise that is not"
         if not more.unreleased:
-            cause = (
-                "messages that are never sent enter the models, and no number for training covers released models then"
-            )
+            cause = "messages that are never sent enter the models, and no adaptive number covers released models then"
         else:
             cause = (
                 "messages that are never sent enter the models, so a node's model depends on its own earlier gradients "

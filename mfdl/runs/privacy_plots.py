@@ -46,9 +46,9 @@ if TYPE_CHECKING:
 
 
 SQUARED_MU = "μ²  (Rényi loss of order 2)"
-FIXED, ADAPTIVE, SQUARED, CODED, LOCAL = "fixed", "adaptive", "squared", "coded", "local"
-COLOURS = {FIXED: "#009e73", ADAPTIVE: "#0072b2", SQUARED: "#e69f00", CODED: "#d55e00", LOCAL: "#4d4d4d"}
-MARKERS = {FIXED: "o", ADAPTIVE: "s", SQUARED: "^", CODED: "D"}
+NON_ADAPTIVE, ADAPTIVE, SQUARED, CODED, LOCAL = "non-adaptive", "adaptive", "squared", "coded", "local"
+COLOURS = {NON_ADAPTIVE: "#009e73", ADAPTIVE: "#0072b2", SQUARED: "#e69f00", CODED: "#d55e00", LOCAL: "#4d4d4d"}
+MARKERS = {NON_ADAPTIVE: "o", ADAPTIVE: "s", SQUARED: "^", CODED: "D"}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -56,7 +56,7 @@ class Curve:
     """One line of a loss-by-distance picture.
 
     Attributes:
-        kind: decides colour and marker: "fixed", "adaptive", "squared" or "coded".
+        kind: decides colour and marker: "non-adaptive", "adaptive", "squared" or "coded".
         name: printed beside the line; words: printed below the name, what it holds for.
         distances: hops from the attacker, one per victim; losses: one per victim, may be inf.
     """
@@ -171,7 +171,7 @@ def draw_by_distance(
     axes.set_ylabel(measure, fontsize=9, color=QUIET)
     quiet(axes, grid="y")
     plain_decades(axes.yaxis, axes.get_ylim())
-    unseen = sum(int((~np.isfinite(curve.losses)).sum()) for curve in curves if curve.kind == FIXED)
+    unseen = sum(int((~np.isfinite(curve.losses)).sum()) for curve in curves if curve.kind == NON_ADAPTIVE)
     if unseen and ends:
         words = f"{unseen} infinite losses are not drawn"
         axes.text(0.015, 0.02, words, transform=axes.transAxes, fontsize=8, color=INK)
@@ -187,7 +187,7 @@ def _one_curve(axes: Axes, curve: Curve, groups: Sequence[AtDistance], apart: fl
     axes.vlines(x, low, high, color=colour, linewidth=4.5, alpha=0.32, zorder=2)
     marker: dict[str, Any] = {"markersize": 5.5, "markeredgecolor": "white", "markeredgewidth": 0.8}
     marker["marker"] = None if len(groups) > 25 else MARKERS[curve.kind]
-    mean, front = [g.mean for g in groups], 4 if curve.kind == FIXED else 3
+    mean, front = [g.mean for g in groups], 4 if curve.kind == NON_ADAPTIVE else 3
     axes.plot(x, mean, color=colour, linewidth=1.9, zorder=front, **marker)
     return End(mean[-1], curve.name, curve.words, colour, float(x[-1]))
 

@@ -33,7 +33,7 @@ FIRST = 4  # series of a panel that are shown before anything is chosen
 POINTS = 160  # of a line over time
 ROW = 60  # entries of a row of a matrix over time that are drawn
 ALONE = Look("last row", POSITIVE, marker="o")  # of a line without others
-KINDS = {"adaptive": "in training", "fixed": "non-adaptive gradients"}
+KINDS = {"adaptive": "adaptive gradients", "non_adaptive": "non-adaptive gradients"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -186,7 +186,7 @@ def by_hops(panel: TrustPanel, mechanisms: Sequence[MechanismDetails], looks: Lo
                 mu, hops = getattr(each.losses, kind), each.built.hops
                 lines.append(_line_by_hops(looks[each.group.label], hops, mu))
                 infinite += int(np.isinf(mu[hops > 0]).sum())
-        title = f"{words[:1].upper()}{words[1:]}: trained under {panel.trust}"
+        title = f"{words[:1].upper()}{words[1:]}; mechanisms trained under {panel.trust}"
         ticks = [(hops, f"{hops:g}", "") for hops in sorted({float(hops) for line in lines for hops in line.x})]
         if ticks:
             chart = LineChart("hops from the attacker", "μ that one node learns", lines, (), ticks)
@@ -212,11 +212,11 @@ def pair_figures(mechanism: MechanismDetails) -> tuple[list[Drawing], list[str]]
     if mechanism.losses is None or mechanism.built is None:
         return [], []
     drawings, sentences, losses = [], [], mechanism.losses
-    same = np.array_equal(losses.fixed, losses.adaptive)
+    same = np.array_equal(losses.non_adaptive, losses.adaptive)
     for kind, words in list(KINDS.items())[: 1 if same else 2]:
         mu = getattr(losses, kind)
         known = mu[np.isfinite(mu)]
-        title = "μ in training and for non-adaptive gradients" if same else f"μ, {words}"
+        title = "μ for adaptive and non-adaptive gradients" if same else f"μ, {words}"
         if known.size and np.ptp(known) <= ROUNDING * known.max():
             sentences.append(f"{title}: {rounded_up(float(known.max()))} for every pair.")
         else:

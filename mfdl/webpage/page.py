@@ -162,7 +162,7 @@ def _ordered(panel: TrustPanel) -> list[float]:
 
 
 def _pair_table(mechanism: MechanismDetails) -> list[tuple[str, list[tuple[str, str]]]]:
-    """Losses in training by victim, each as number and text; empty beyond what anybody reads."""
+    """Adaptive privacy losses by victim, each as number and text; empty if there are too many nodes to read them."""
     if mechanism.losses is None or mechanism.built is None or mechanism.built.num_nodes > MAX_LABELLED:
         return []
     rows = zip(mechanism.built.labels, mechanism.losses.adaptive, strict=True)

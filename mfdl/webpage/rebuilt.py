@@ -54,10 +54,10 @@ class NoiseCorrelation:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PairLosses:
-    """mu[u, v], what a single curious node v learns of victim u: in training, and for non-adaptive gradients."""
+    """mu[u, v], what a single curious node v learns of victim u, for adaptive and non-adaptive gradients."""
 
     adaptive: FloatArray
-    fixed: FloatArray
+    non_adaptive: FloatArray
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -234,7 +234,7 @@ TWICE = NoiseObjective(mfdl.Dynamics(RING, gossip_rounds=2), 2)
     ("call", "message"),
     [
         (lambda: ON_RING.averaged(randomized.peers(5, 2)), "the 4 nodes of dynamics"),
-        (lambda: TWICE.averaged(randomized.nodes(RING, 0.1)), "average once a step, got gossip_rounds=2"),
+        (lambda: TWICE.averaged(randomized.nodes(RING, 0.1)), "one gossip round in each step, got gossip_rounds=2"),
         (lambda: randomized.links(RING, 1.0), r"rate must lie in \[0, 1\), got 1"),
         (lambda: randomized.peers(3, 3), "count must be below the number of nodes, 3"),
         (lambda: ON_RING.averaged(RING), "random must be"),

@@ -373,7 +373,7 @@ def test_users_get_a_number_and_records_a_reason(model):
         assert not loss.adaptive
         assert loss.sensitivity_squared <= 18 * (1 + 1e-6) < loss.adaptive_sensitivity_squared == math.inf
     if hidden:
-        with pytest.raises(InvalidInput, match=r"no number for training covers released models.*is release='none'"):
+        with pytest.raises(InvalidInput, match=r"no adaptive number covers released models.*is release='none'"):
             calibrate(user, unit="user", **common)
         with pytest.raises(InvalidInput, match=r"is unit='user' with EveryStep\(3\) and release='none'"):
             calibrate(record, **common)

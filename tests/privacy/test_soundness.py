@@ -1,6 +1,6 @@
-"""Numbers that were once too low, each in its smallest case, and a short hunt for more of them.
+"""Numbers that were once too low, each in its smallest case, and a few cases of the soundness campaign.
 
-The hunt (`experiments/soundness.py`) holds every number against an exact rational oracle; here are a few of its cases.
+The campaign (`experiments/soundness.py`) compares every number with an exact rational oracle.
 """
 
 import dataclasses
@@ -308,7 +308,7 @@ def test_rows_that_differ_in_their_last_bits_are_decided_exactly(seed):
         assert ((stated - errors) / gram.inflation <= X).all()
 
 
-# ---- a few cases of the hunt -----------------------------------------------------------------------------------------
+# ---- a few cases of the soundness campaign ---------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")

@@ -28,7 +28,7 @@ def texts(figure):
 
 def curve(losses, distances=None):
     hops = np.arange(1, len(losses) + 1) if distances is None else np.array(distances)
-    return pictures.Curve("fixed", "ours", "words below", hops, np.array(losses, dtype=float))
+    return pictures.Curve("non-adaptive", "ours", "words below", hops, np.array(losses, dtype=float))
 
 
 def plotted(losses, distances=None, plot=pictures.plot_by_distance, **more):

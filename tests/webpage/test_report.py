@@ -140,7 +140,7 @@ def test_losses_of_pairs_are_the_accountants(built):
             noise_std=built.mechanism.noise_std, progress=False,
         )  # of the worst victim  # fmt: skip
         assert got.adaptive[u, v] <= stated.mu * (1 + 1e-9)
-        assert got.fixed[u, v] <= got.adaptive[u, v] * (1 + 1e-9)
+        assert got.non_adaptive[u, v] <= got.adaptive[u, v] * (1 + 1e-9)
         assert got.adaptive[:, v][np.arange(4) != v].max() == pytest.approx(stated.mu)
 
 

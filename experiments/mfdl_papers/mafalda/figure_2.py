@@ -32,7 +32,17 @@ from mfdl.errors import InvalidInput
 from mfdl.participation import EveryStep
 from mfdl.privacy.forms import view_grams
 from mfdl.privacy.victim_sensitivity import sensitivity_by_victim
-from mfdl.runs.privacy_plots import CODED, COLOURS, FIXED, LOCAL, MARKERS, SQUARED, Curve, by_distance, draw_by_distance
+from mfdl.runs.privacy_plots import (
+    CODED,
+    COLOURS,
+    LOCAL,
+    MARKERS,
+    NON_ADAPTIVE,
+    SQUARED,
+    Curve,
+    by_distance,
+    draw_by_distance,
+)
 from mfdl.trust import PNDP
 
 from ..figures.published_figures import PublishedFigure, RunScale
@@ -49,7 +59,7 @@ GRAPHS = {
     "Erdős-Rényi, 100 nodes, p = 0.2": "erdos-renyi:n=100,p=0.2,seed=0",
     "ego-Facebook, 148 nodes": "ego-facebook",
 }
-NAMES = {FIXED: "ours, exact", CODED: "baseline as coded", SQUARED: "baseline, squared", LOCAL: "LDP"}
+NAMES = {NON_ADAPTIVE: "ours, exact", CODED: "baseline as coded", SQUARED: "baseline, squared", LOCAL: "LDP"}
 ABOUT_ONE_ORDER = math.sqrt(10)  # what rounds to one order of magnitude and not to none
 TWO_ORDERS = 100.0
 
@@ -114,7 +124,7 @@ def of_graph(graph: nx.Graph) -> tuple[list[Curve], np.ndarray]:
     squared = np.asarray(muffliato_squared(matrix, ATTACKER, num_steps=STEPS, transposed=True).value)[victims]
     grams = view_grams(trust.view(algorithm, release="none"), victims)
     closed_form = np.array([float(sum_abs_gram(gram.matrix).mu) ** 2 for gram in grams])
-    values = {FIXED: exact, SQUARED: squared, CODED: coded}
+    values = {NON_ADAPTIVE: exact, SQUARED: squared, CODED: coded}
     return [Curve(kind, NAMES[kind], "", distances, value) for kind, value in values.items()], closed_form
 
 

@@ -18,7 +18,7 @@ from mfdl.errors import InvalidInput
 from mfdl.privacy.exact_arithmetic import MAX_ENTRIES, independent_rows, meant, range_of
 
 from ..facts import errata
-from ..published import FIXED, PublishedBound
+from ..published import NON_ADAPTIVE, PublishedBound
 
 SMALLEST_PIVOT = 1e-9  # of a row's norm: what is left of it after earlier rows has then seven digits
 
@@ -42,7 +42,7 @@ def sum_abs_gram(gram: Any) -> PublishedBound:
         "mu",
         "[MF] arXiv:2510.17480, Theorem 7 (8), with the square root",
         errata("mafalda-equation-8-square", "mafalda-figure-2-tighter", "mafalda-theorem-7-adaptive"),
-        f"bound {FIXED}; exact where X >= 0",
+        f"bound {NON_ADAPTIVE}; exact where X >= 0",
     )
 
 

@@ -20,7 +20,7 @@ from mfdl.gossip import Gossip, GossipMatrix
 from mfdl.spec import takes_fields_of
 
 from ..facts import errata
-from ..published import FIXED, PublishedBound, node_index
+from ..published import NON_ADAPTIVE, PublishedBound, node_index
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -94,7 +94,7 @@ def muffliato_as_coded(pairs: _Pairs) -> PublishedBound:
 
 def _bound(pairs: _Pairs, source: str, *facts: str, as_coded: bool = False) -> PublishedBound:
     value = _sums(pairs, as_coded)
-    validity = f"bound {FIXED}, one participation, one gossip round"
+    validity = f"bound {NON_ADAPTIVE}, one participation, one gossip round"
     if pairs.gossip_rounds > 1:
         validity = "heuristic for K > 1"
     elif pairs.transposed or pairs.every_step:

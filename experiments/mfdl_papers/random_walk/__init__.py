@@ -25,7 +25,7 @@ from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.gossip import Gossip
 
 from ..facts import errata
-from ..published import FIXED, PublishedBound, node_index
+from ..published import NON_ADAPTIVE, PublishedBound, node_index
 
 POINTS = 2**13
 """Of the grid of losses, to which they are rounded up: fewer give another upper bound."""
@@ -153,7 +153,7 @@ def walk_known(
         if u != v:
             before, between = (_visits_until(W, u, v, of, num_steps) for of in (first, W[v]))
             value[u] = smallest_epsilon(lambda reach: _over_walks(reach, before, between, sigma), delta)  # noqa: B023
-    validity = f"bound {FIXED}, the walk drawn independently of data"
+    validity = f"bound {NON_ADAPTIVE}, the walk drawn independently of data"
     return PublishedBound(value, "epsilon", "this library", "", validity)
 
 
