@@ -135,7 +135,7 @@ def scheduled(draw, T, n):
     C = draw(st.none() | encoders(size=T))
     F, adds = whole(draw, -2, 2, n, columns), whole(draw, 0, 1, T, n, columns)
     dense = by_definition(C, F, T).reshape(T, n, T, columns) * adds[:, :, None]
-    S = sp.block_diag(list(F * adds), format="csr")
+    S = sp.block_diag([sp.csr_array(block) for block in F * adds], format="csr")
     return ScheduledNoise(C, S, F.T != 0, num_steps=T, num_nodes=n), dense.reshape(T * n, T * columns)
 
 

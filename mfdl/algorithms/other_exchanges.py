@@ -218,4 +218,5 @@ def _links(gossip: GossipMatrix) -> tuple[NDArray[np.intp], NDArray[np.intp], Fl
 def _cancelling(sender: NDArray[np.intp], weight: FloatArray) -> sp.csr_array:
     """Z <- Y, csr (messages, messages): I - 1 w^T / (d w) for the messages of each sender."""
     weights = (weight[sender == node] for node in np.unique(sender))
-    return sp.csr_array(sp.block_diag([np.eye(w.size) - np.outer(1.0 / (w.size * w), w) for w in weights]))
+    blocks = [sp.csr_array(np.eye(w.size) - np.outer(1.0 / (w.size * w), w)) for w in weights]
+    return sp.csr_array(sp.block_diag(blocks))

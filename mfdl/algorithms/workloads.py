@@ -236,7 +236,7 @@ class Workload:
             C = causal.written.array
             return _kronecker(sp.eye_array(T) if C is None else C, back, "C_t", "F^+")
         K = _commutation(T, causal.columns_per_step)
-        each = sp.block_diag([causal.encoder_of(k) for k in range(causal.columns_per_step)], format="csr")
+        each = sp.block_diag([sp.csr_array(causal.encoder_of(k)) for k in range(causal.columns_per_step)], format="csr")
         product = K @ aslinearoperator(each) @ K.T
         formula = "K diag(C_k) K^T" + ("" if causal.factor is None else " (I (x) F^+)")
         return Matrix(product @ Kronecker(sp.eye_array(T), back), formula, *blocks)

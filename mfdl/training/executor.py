@@ -56,8 +56,11 @@ class _TorchMap:
             csr = sp.csr_array(matrix, copy=True)
             csr.sum_duplicates()  # torch needs sorted column indices
             self.kind = "matrix"
-            with warnings.catch_warnings():  # torch calls csr beta; only the product with a dense matrix is used
+            with (
+                warnings.catch_warnings()
+            ):  # csr is beta, only its product with a dense matrix is used; invariants are checked
                 warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta", UserWarning)
+                warnings.filterwarnings("ignore", "Sparse invariant checks are implicitly disabled", UserWarning)
                 rows, columns = (torch.tensor(part, dtype=torch.int64) for part in (csr.indptr, csr.indices))
                 values = torch.tensor(csr.data, dtype=dtype)
                 self.data = torch.sparse_csr_tensor(

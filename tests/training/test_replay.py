@@ -472,10 +472,10 @@ def test_the_messages_kept_are_the_operators_on_what_happened(name, witnessed):
     run = train(made, TASK, seeds=[1], keep_messages=True, dtype=torch.float64).seeds[0]
     instance = witnessed["instances"][0]
     assert instance.public_batch_sizes.tolist() == [4, 4, 4, 4]  # 7 or 8 records, two batches
-    one = made.algorithm.with_divisors(instance.public_batch_sizes.numpy())
-    G = torch.cat(witnessed["gradients"]).numpy()
+    one = made.algorithm.with_divisors(instance.public_batch_sizes.cpu().numpy())
+    G = torch.cat(witnessed["gradients"]).cpu().numpy()
     E = np.concatenate(witnessed["noise"])
-    start = np.tile(instance.initial_parameters[0].numpy(), (NODES, 1))  # equal rows: averaging keeps them
+    start = np.tile(instance.initial_parameters[0].cpu().numpy(), (NODES, 1))  # equal rows: averaging keeps them
     wanted = one.messages_from_gradients @ G + one.messages_from_injected_noise @ E
     assert run.messages.shape == (6, NODES, instance.dimension)
     assert_allclose(run.messages, wanted.reshape(run.messages.shape) + start, rtol=1e-10, atol=1e-10)

@@ -183,7 +183,7 @@ def test_the_final_loss_is_the_mean_over_nodes_and_the_last_quarter_of_a_short_r
 def test_evaluations_change_no_model_and_are_rows_of_a_table():
     models = []
     for every, steps in ((None, [2, 4, 6]), (1, [1, 2, 3, 4, 5, 6]), (4, [4, 6]), (100, [6])):
-        run = replay(dp_dsgd_mechanism(), TASK, seeds=[0], eval_every=every)
+        run = replay(dp_dsgd_mechanism(), TASK, seeds=[0], eval_every=every, device="cpu")
         (seed,) = run.seeds
         models.append(seed.models)
         assert_array_equal(models[-1], models[0])
@@ -205,7 +205,9 @@ def test_what_is_released_is_the_mean_of_the_models_however_often_a_run_stops(mo
     one = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("star:n=4"), 0.1), Cyclic(3, 2)).releasing(model)
     made = calibrate(one, trust=trust.LDP(), adjacency="zero-out", clip_norm=1.0, mu=1.0)
     seen = []
-    (seed,) = replay(made, TASK, seeds=[0], eval_every=1, on_evaluation=lambda told: seen.append(told.models)).seeds
+    (seed,) = replay(
+        made, TASK, seeds=[0], eval_every=1, on_evaluation=lambda told: seen.append(told.models), device="cpu"
+    ).seeds
     mean = np.tensordot(one.released.of_steps(6), np.stack(seen), 1)
     further = one.released_by_gossip
     assert_allclose(seed.models, mean if further is None else further @ mean, rtol=1e-6, atol=1e-7)
@@ -214,7 +216,7 @@ def test_what_is_released_is_the_mean_of_the_models_however_often_a_run_stops(mo
     assert seed.final_test_loss == seed.released["loss"].mean() != seed.last("loss")
     assert seed.final("loss", 1) == seed.last("loss", 1) == seed.loss[-1].mean()
     for stop in stops:
-        run = replay(made, TASK, seeds=[0], stop_after=stop, checkpoint_folder=tmp_path)
+        run = replay(made, TASK, seeds=[0], stop_after=stop, checkpoint_folder=tmp_path, device="cpu")
         assert bool(run.seeds[0].released) == (stop in (6, None))
     assert_array_equal(run.seeds[0].models, seed.models)
     assert_array_equal(run.seeds[0].released["loss"], seed.released["loss"])
