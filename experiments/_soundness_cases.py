@@ -292,9 +292,9 @@ def drawn_trust(
         alone = holders.sum(axis=1) == 1
         return kind, trust.LDP(), [Knows(sent, frozenset(), columns(~(alone & holders[:, victim])), "")]
     if kind == "eavesdropper":
-        return kind, trust.SecLDP(), [Knows(sent, frozenset(), frozenset(), "")]
+        return kind, trust.Eavesdropper(), [Knows(sent, frozenset(), frozenset(), "")]
     if kind == "colluding":
-        return kind, trust.SecLDP(tuple(others)), [colluding(others)]
+        return kind, trust.named("colluding", colluders=others), [colluding(others)]
     if kind == "full-collusion":
         return kind, trust.FullCollusion(), [colluding(everybody)]
     if kind == "coalitions":

@@ -21,7 +21,7 @@ from .mechanism import Mechanism, require_unit
 from .noise_scale import calibrate, with_noise
 from .participation import Participation
 from .privacy import gaussian
-from .trust import Coalitions, SecLDP, TrustModel
+from .trust import Coalitions, Colluding, Eavesdropper, TrustModel
 
 BUDGETS = ("gdp", "renyi", "corollary")
 GRID = 16
@@ -56,7 +56,7 @@ def decor_deviations(
     """Pairs at several sigma_ldp, each with the least sigma_cor that meets the target.
 
     Args:
-        trust: SecLDP() (an eavesdropper, the default), SecLDP(colluders), or Coalitions(q); Coalitions(1) is every
+        trust: Eavesdropper() (the default), Colluding(colluders), or Coalitions(q); Coalitions(1) is every
             single node.
         epsilon with delta, or mu: the target of Gaussian DP.
         participation: public, or PoissonSampling(rate, steps): example level, by the theorem of docs/sampling.md.
@@ -73,7 +73,7 @@ def decor_deviations(
     """
     check.instance(Dynamics, dynamics=dynamics)
     check.instance(Participation, participation=participation)
-    model = trust or SecLDP()
+    model = trust or Eavesdropper()
     check.instance(TrustModel, trust=model)
     q = _coalition_size(model)
     require_known("budget", budget, BUDGETS)
@@ -171,13 +171,15 @@ def pair_ratios(price: PairwisePrice, positions: Sequence[float] = POSITIONS) ->
 
 
 def _coalition_size(trust: TrustModel) -> int:
-    if isinstance(trust, SecLDP):
+    if isinstance(trust, Eavesdropper):
+        return 0
+    if isinstance(trust, Colluding):
         return len(trust.colluders)
     if isinstance(trust, Coalitions):
         return trust.size
     raise InvalidInput(
         f"DECOR hides secrets from an eavesdropper or from colluders that do not hold them; trust model {trust.name!r} "
-        "is neither: use SecLDP() or Coalitions(q)."
+        "is neither: use Eavesdropper() or Coalitions(q)."
     )
 
 

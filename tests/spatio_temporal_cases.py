@@ -11,7 +11,7 @@ from mfdl.participation import Cyclic
 from mfdl.privacy.victim_sensitivity import sensitivity_by_victim
 
 KINDS = {"kronecker": optimal_kronecker, "per-mode": optimal_per_mode, "joint": optimal_joint}
-OUTSIDER = trust.SecLDP()
+OUTSIDER = trust.Eavesdropper()
 PATH = Dynamics(gossip.metropolis_hastings("path:n=4"))
 RING = Dynamics(gossip.metropolis_hastings("ring:n=5"))
 SCHEME = Cyclic(2, 3)

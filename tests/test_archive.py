@@ -23,7 +23,7 @@ from mfdl.training import checkpoint
 from mfdl.training.run import SeedRun
 
 RING = Dynamics(gossip.metropolis_hastings("ring:n=4"), 0.5)
-ASKED = {"trust": mfdl.trust.SecLDP(), "adjacency": "zero-out", "clip_norm": 0.7, "noise_std": 2.0}
+ASKED = {"trust": mfdl.trust.Eavesdropper(), "adjacency": "zero-out", "clip_norm": 0.7, "noise_std": 2.0}
 MECHANISM = mfdl.with_noise(algorithms.bsr(RING, Cyclic(2, 3), bandwidth=2), **ASKED)
 OF_BINS = mfdl.with_noise(algorithms.dp_dsgd(RING, BallsInBins(2, 3)), **ASKED)
 

@@ -31,7 +31,7 @@ USER = {"adjacency": "replace-one", "clip_norm": 1.0, "unit": "user"}
 def test_no_pair_exceeds_its_target(graph, epsilon, q, budget, positions):
     """Against the accountant of arXiv:2405.01031 (its own formula) and exact conversion, not against the search."""
     T, delta = 7, 1e-5
-    model = trust.Coalitions(q) if q else trust.SecLDP()
+    model = trust.Coalitions(q) if q else trust.Eavesdropper()
     found = decor_deviations(
         Dynamics(MH(graph)), EveryStep(T), trust=model, epsilon=epsilon, delta=delta, budget=budget,
         positions=positions, **USER,
@@ -59,7 +59,7 @@ def test_the_corollary_is_valid_and_loose(graph, epsilon):
     assert pair.mechanism.guarantee.epsilon(1e-5) < (0.84 if epsilon < 11.5 else 1.0) * epsilon
     again = account(
         algorithms.decor(Dynamics(MH(graph)), EveryStep(100), sigma_ldp=pair.sigma_ldp, sigma_cor=pair.sigma_cor),
-        trust=trust.SecLDP(),
+        trust=trust.Eavesdropper(),
         noise_std=1.0,
         **USER,
     )
@@ -93,7 +93,7 @@ def test_renyi_spends_less_than_gdp():
 def test_colluders_are_named_or_counted():
     dynamics = Dynamics(MH("ring:n=5"))
     common = {"mu": 1.0, "positions": (0.3,), **USER}
-    (named,) = decor_deviations(dynamics, EveryStep(4), trust=trust.SecLDP((0,)), **common)
+    (named,) = decor_deviations(dynamics, EveryStep(4), trust=trust.Colluding((0,)), **common)
     (any_one,) = decor_deviations(dynamics, EveryStep(4), trust=trust.Coalitions(1), **common)
     assert_allclose(named.sigma_ldp, any_one.sigma_ldp, rtol=1e-9)  # all nodes of a ring are alike
     assert named.mechanism.guarantee.trust == "colluding"

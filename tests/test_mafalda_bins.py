@@ -229,7 +229,7 @@ def test_an_encoder_with_structure_is_found_kept_accounted_and_trained(capsys, t
 
 # ---- over nodes too --------------------------------------------------------------------------------------------------
 
-OUTSIDER = {"trust": mfdl.trust.SecLDP(), "clip_norm": 1.0, **TARGET}
+OUTSIDER = {"trust": mfdl.trust.Eavesdropper(), "clip_norm": 1.0, **TARGET}
 
 
 @pytest.mark.slow

@@ -166,7 +166,7 @@ def test_each_victim_is_accounted_under_its_own_participation(kinds, seed):
 
 @pytest.mark.parametrize(
     ("model", "lipschitz"),
-    [(trust.PNDP([0]), None), (trust.PNDP([0]), 0.9), (trust.PNDP([0]), 1.0), (trust.SecLDP(()), None)],
+    [(trust.PNDP([0]), None), (trust.PNDP([0]), 0.9), (trust.PNDP([0]), 1.0), (trust.Eavesdropper(), None)],
 )
 def test_a_victim_loses_what_it_loses_where_all_nodes_have_its_participation(model, lipschitz):
     mixed = algorithms.dp_dsgd(RING, MIXED)

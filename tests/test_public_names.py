@@ -83,8 +83,8 @@ NAMES = {
         PatternSet PoissonSampling Sampled Single
     """,
     "mfdl.trust": """
-        AnyReceiver Central Coalitions FullCollusion LDP MODELS Neighbourhood PNDP ReleasedOnly SecLDP SecureSum
-        TrustModel named neighbourhood nodes_of
+        AnyReceiver Central Coalitions Colluding Eavesdropper FullCollusion LDP MODELS Neighbourhood PNDP ReleasedOnly
+        SecureSum TrustModel named neighbourhood nodes_of
     """,
     "mfdl_papers": """
         DecorBound DecorNoise DecorRate Fact Objective Paper PublishedBound Quantity ReducedView accumulated_error

@@ -75,7 +75,7 @@ def test_a_factorization_for_the_average_has_less_noise_in_it_and_never_less_tha
 
 
 @pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("seen_by", [trust.LDP(), trust.SecLDP(), trust.Coalitions(1)])
+@pytest.mark.parametrize("seen_by", [trust.LDP(), trust.Eavesdropper(), trust.Coalitions(1)])
 def test_where_every_message_is_seen_what_is_released_costs_nothing(model, seen_by):
     one = built("mafalda")
     usual = sensitivity_by_victim(one, seen_by)
@@ -129,9 +129,11 @@ def test_models_that_no_message_shows_are_a_release_even_where_every_message_is_
     one = algorithms.build(
         "local-steps", Dynamics(RING), Cyclic(4, 1), steps=2
     )  # the last model follows, others do not
-    assert {loss.release for loss in sensitivity_by_victim(one, trust.SecLDP(), victims=[0])} == {"not applicable"}
+    assert {loss.release for loss in sensitivity_by_victim(one, trust.Eavesdropper(), victims=[0])} == {
+        "not applicable"
+    }
     assert {
-        loss.release for loss in sensitivity_by_victim(one.releasing("average:2"), trust.SecLDP(), victims=[0])
+        loss.release for loss in sensitivity_by_victim(one.releasing("average:2"), trust.Eavesdropper(), victims=[0])
     } == {"all"}
     with pytest.raises(InvalidInput, match="release must be average or all"):
-        sensitivity_by_victim(one.releasing("average:2"), trust.SecLDP(), victims=[0], release="none")
+        sensitivity_by_victim(one.releasing("average:2"), trust.Eavesdropper(), victims=[0], release="none")

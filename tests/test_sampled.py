@@ -76,7 +76,7 @@ def test_one_step_is_dominated_in_the_full_space_of_messages():
     R = np.array([[1.0, -0.6], [-0.6, 1.3]])
     dynamics = Dynamics(gossip.metropolis_hastings("complete:n=2"), 0.1)
     algorithm = algorithms.spatial_covariance(dynamics, PoissonSampling(0.3, 1), R)
-    stated = mfdl.account(algorithm, trust=trust.SecLDP(), **ASKED, noise_std=1.0)
+    stated = mfdl.account(algorithm, trust=trust.Eavesdropper(), **ASKED, noise_std=1.0)
     grid = np.linspace(-9, 9, 901)
     at = np.stack(np.meshgrid(grid, grid, indexing="ij"), -1)
 
@@ -125,7 +125,7 @@ def test_calibrated_noise_meets_its_target_and_the_guarantee_says_everything():
 
 @pytest.mark.parametrize("build", [algorithms.dp_dsgd, algorithms.decor])
 def test_without_noise_nothing_is_guaranteed(build):
-    stated = mfdl.account(build(*on("ring:n=4")), trust=trust.SecLDP(), **ASKED, noise_std=0.0)
+    stated = mfdl.account(build(*on("ring:n=4")), trust=trust.Eavesdropper(), **ASKED, noise_std=0.0)
     assert stated.epsilon(1e-5) == math.inf
     assert stated.delta(50.0) == 1.0
     assert "no finite guarantee" in stated.sentence()
@@ -139,9 +139,9 @@ def test_noise_that_cancels_or_is_known_hides_nothing():
     n = 4
     L = n * np.eye(n) - np.ones((n, n))
     cancels = algorithms.spatial_covariance(*on("complete:n=4"), L)
-    assert mfdl.account(cancels, trust=trust.SecLDP(), **ASKED, noise_std=1.0).epsilon(1e-5) == math.inf
+    assert mfdl.account(cancels, trust=trust.Eavesdropper(), **ASKED, noise_std=1.0).epsilon(1e-5) == math.inf
     shared = algorithms.spatial_covariance(*on("complete:n=4"), np.eye(n))
-    assert mfdl.account(shared, trust=trust.SecLDP(), **ASKED, noise_std=1.0).epsilon(1e-5) < math.inf
+    assert mfdl.account(shared, trust=trust.Eavesdropper(), **ASKED, noise_std=1.0).epsilon(1e-5) < math.inf
     assert mfdl.account(shared, trust=trust.LDP(), **ASKED, noise_std=1.0).epsilon(1e-5) == math.inf
     with pytest.raises(InvalidInput, match="infinite loss"):
         mfdl.calibrate(shared, trust=trust.LDP(), **ASKED, epsilon=1.0, delta=1e-5)
@@ -208,7 +208,7 @@ def test_public_schemes_and_secret_ones_have_an_accountant_each():
 def test_a_guarantee_is_that_of_its_question():
     """Edited, of another algorithm, trust model or noise: no mechanism takes it."""
     algorithm = algorithms.decor(*on("ring:n=4"), sigma_ldp=1.0, sigma_cor=1.0)
-    made = mfdl.with_noise(algorithm, trust=trust.SecLDP(), **ASKED, noise_std=2.0)
+    made = mfdl.with_noise(algorithm, trust=trust.Eavesdropper(), **ASKED, noise_std=2.0)
     better = PoissonGaussian(made.guarantee.noise_multiplier / 2, 0.01, 4, "zero-out")
     edited = dataclasses.replace(made.guarantee, curve=better)
     assert not edited.fingerprint
@@ -313,7 +313,7 @@ def test_noise_correlated_in_time_is_accounted_by_the_absolute_values_of_its_enc
     assert stated.epsilon(1e-5) <= public.epsilon(1e-5) * (1 + 1e-6)
 
 
-@pytest.mark.parametrize("known", [trust.LDP(), trust.SecLDP(), trust.PNDP([0]), trust.Central()])
+@pytest.mark.parametrize("known", [trust.LDP(), trust.Eavesdropper(), trust.PNDP([0]), trust.Central()])
 def test_hidden_messages_count_as_seen(known):
     stated = mfdl.account(algorithms.dp_dsgd(*on_ring()), **{**ASKED_OF_BINS, "trust": known}, noise_std=2.0)
     seen = mfdl.account(algorithms.dp_dsgd(*on_ring()), **ASKED_OF_BINS, noise_std=2.0)
@@ -325,7 +325,7 @@ def test_hidden_messages_count_as_seen(known):
 def test_noise_over_nodes_counts_by_its_covariance():
     algorithm = algorithms.decor(*on_ring(), sigma_ldp=1.0, sigma_cor=2.0)
     cyclic = algorithms.decor(*on_ring(Cyclic(3, 4)), sigma_ldp=1.0, sigma_cor=2.0)
-    for model in (trust.SecLDP(), trust.LDP()):
+    for model in (trust.Eavesdropper(), trust.LDP()):
         stated = mfdl.account(algorithm, **{**ASKED_OF_BINS, "trust": model}, noise_std=1.0)
         public = mfdl.account(cyclic, **{**ASKED_OF_BINS, "trust": model}, noise_std=1.0)
         assert stated.sensitivity == pytest.approx(public.sensitivity, rel=1e-6)
@@ -353,7 +353,7 @@ def test_what_the_theorem_does_not_cover_is_refused_by_name():
     factor = np.array([[1.0, 0.0, 0.5], [0.5, 1.0, 0.0], [0.0, 0.0, 1.0]])
     partly = dataclasses.replace(algorithm, noise=SpatioTemporalNoise(encoders[1:], factor, held, 3))
     with pytest.raises(UnsupportedMechanism, match="know a part"):
-        mfdl.account(partly, **{**ASKED_OF_BINS, "trust": trust.SecLDP((2,))}, noise_std=1.0)
+        mfdl.account(partly, **{**ASKED_OF_BINS, "trust": trust.Colluding((2,))}, noise_std=1.0)
     joint = dataclasses.replace(algorithm, noise=JointNoise(np.eye(36), 12, 3))
     assert mfdl.account(joint, **ASKED_OF_BINS, noise_std=1.0).epsilon(1e-5) == math.inf
 

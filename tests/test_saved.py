@@ -41,8 +41,8 @@ from mfdl.testing.tasks import linear_task
 RING = Dynamics(gossip.metropolis_hastings("ring:n=4"), 0.5)
 TRUSTS = {
     "ldp": trust.LDP(),
-    "eavesdropper": trust.SecLDP(),
-    "colluding": trust.SecLDP((1, 2)),
+    "eavesdropper": trust.Eavesdropper(),
+    "colluding": trust.Colluding((1, 2)),
     "pndp": trust.PNDP([2]),
     "any-receiver": trust.AnyReceiver(),
     "coalitions": trust.Coalitions(1),
@@ -70,7 +70,7 @@ def assert_same(algorithm, again):
     base = np.eye(algorithm.noise.shape[1])
     assert np.array_equal(again.messages_from_gradients @ gradients, algorithm.messages_from_gradients @ gradients)
     assert np.array_equal(again.messages_from_noise @ base, algorithm.messages_from_noise @ base)
-    for model in (trust.LDP(), trust.SecLDP()):
+    for model in (trust.LDP(), trust.Eavesdropper()):
         before, after = (mfdl.sensitivity_by_victim(one, model, method="certified") for one in (algorithm, again))
         assert [loss.non_adaptive_sensitivity for loss in after] == [loss.non_adaptive_sensitivity for loss in before]
         assert [loss.adaptive_sensitivity for loss in after] == [loss.adaptive_sensitivity for loss in before]
@@ -94,7 +94,7 @@ def test_each_mechanism_keeps_its_guarantee(tmp_path, name):
     parameters = {"coalition_size": 1} if name == "corn" else {}
     algorithm = build_algorithm(name, RING, Cyclic(2, 2), **parameters)
     asked = {"adjacency": "zero-out", "clip_norm": 1.0}
-    saved = mfdl.with_noise(algorithm, noise_std=2.0, trust=trust.SecLDP(), **asked)
+    saved = mfdl.with_noise(algorithm, noise_std=2.0, trust=trust.Eavesdropper(), **asked)
     saved.save(tmp_path / name)
     loaded = Mechanism.load(tmp_path / name)
     assert loaded.guarantee == saved.guarantee
@@ -214,7 +214,7 @@ class OwnGossip(gossip.GossipMatrix):
 )
 def test_code_of_the_users_own_is_refused_in_words(tmp_path, change, said):
     one = algorithms.dp_dsgd(RING, EveryStep(2))
-    mechanism = calibrated(dataclasses.replace(one, **change(one)), trust.SecLDP(), mu=1.0)
+    mechanism = calibrated(dataclasses.replace(one, **change(one)), trust.Eavesdropper(), mu=1.0)
     with pytest.raises(InvalidInput, match=said):
         mechanism.save(tmp_path / "m")
     assert not list(tmp_path.iterdir())
@@ -268,7 +268,7 @@ def restated(change):
         (restated(lambda stated: stated.update(sensitivity="1")), "sensitivity must be"),
         (restated(lambda stated: stated.update(fingerprint="", seal="")), "its guarantee was edited"),
         (lambda h, a: h["content"].update(content_hash="0" * 16), "0000 was saved"),
-        (lambda h, a: h["content"].update(trust={"is": "SecLDP", "fields": {}}), "another trust model"),
+        (lambda h, a: h["content"].update(trust={"is": "Eavesdropper", "fields": {}}), "another trust model"),
         (lambda h, a: h["content"].update(trust={"is": "Nobody", "fields": {}}), "does not hold a mechanism"),
         (lambda h, a: h["content"].pop("algorithm"), "does not hold a mechanism"),
         (lambda h, a: h["content"]["algorithm"]["fields"].update(name="mine"), "its algorithm has content hash"),
@@ -333,11 +333,11 @@ def test_a_forged_trust_model_is_found_by_who_names_their_own(tmp_path):
     path = tmp_path / "m"
     algorithm = algorithms.decor(RING, EveryStep(2), sigma_ldp=1.0, sigma_cor=2.0)
     asked = {"adjacency": "zero-out", "clip_norm": 1.0, "noise_std": 1.0}
-    mfdl.with_noise(algorithm, trust=trust.SecLDP(), **asked).save(path)
+    mfdl.with_noise(algorithm, trust=trust.Eavesdropper(), **asked).save(path)
     assert Mechanism.load(path).guarantee.trust == "eavesdropper"
     with pytest.raises(InvalidInput, match="another trust model") as refused:
         Mechanism.load(path, trust=trust.LDP())
-    for model in (trust.SecLDP(), trust.LDP()):
+    for model in (trust.Eavesdropper(), trust.LDP()):
         assert f"{model.name!r}, against {model.attacker}" in str(refused.value)
     assert "anew" not in str(refused.value)
     assert not re.search("[0-9a-f]{16}", str(refused.value))
@@ -365,7 +365,7 @@ MADE = {
     "samples": lambda: with_noise(ENCODED, **ASKED, method=FEW),
     "poisson": lambda: with_noise(
         algorithms.decor(RING_OF_THREE, PoissonSampling(0.5, 4), sigma_ldp=1.0, sigma_cor=1.0),
-        **{**ASKED, "trust": trust.SecLDP((1,)), "adjacency": "replace-one"},
+        **{**ASKED, "trust": trust.Colluding((1,)), "adjacency": "replace-one"},
     ),
 }
 

@@ -30,8 +30,8 @@ SCHEME, NODES = Cyclic(2, 2), 4
 TRIPLES = [[0, 1, 2], [1, 2, 3], [0, 2, 3], [0, 1, 3]]
 MODELS = {
     "local": trust.LDP(),
-    "eavesdropper": trust.SecLDP(),
-    "colluding": trust.SecLDP([1]),
+    "eavesdropper": trust.Eavesdropper(),
+    "colluding": trust.Colluding([1]),
     "coalitions": trust.Coalitions(2),
 }
 FALLING = [1.0, 0.3, 0.1, 0.03]
@@ -135,7 +135,7 @@ def test_a_mechanism_made_for_a_schedule_is_the_best_under_it():
         made = algorithms.build(name, dynamics, SCHEME)
         constant = algorithms.build(name, Dynamics(PATH), SCHEME)
         moved = decentralized(name, dynamics, SCHEME, constant.noise)
-        worst = [max(first for first, _ in losses(one, trust.SecLDP())) for one in (made, moved)]
+        worst = [max(first for first, _ in losses(one, trust.Eavesdropper())) for one in (made, moved)]
         assert_allclose(worst, 1.0, rtol=1e-6)
         assert noise_error(made).value < 0.7 * noise_error(moved).value
 

@@ -122,11 +122,11 @@ def test_who_holds_the_only_seed_sees_through_all_but_the_private_noise():
     shared_only = algorithms.spatial_covariance(FLORENTINE, EveryStep(3), solved.covariance)
     mended = algorithms.spatial_noise(FLORENTINE, EveryStep(3), solved, name="corn")
     common = {"adjacency": "replace-one", "clip_norm": 1.0, "mu": 1.0}
-    outside = [calibrate(one, trust=trust.SecLDP(), **common).noise_std for one in (shared_only, mended)]
+    outside = [calibrate(one, trust=trust.Eavesdropper(), **common).noise_std for one in (shared_only, mended)]
     assert_allclose(outside[0], outside[1], rtol=1e-6)
     with pytest.raises(InvalidInput, match="infinite loss under trust model 'colluding'"):
-        calibrate(shared_only, trust=trust.SecLDP((3,)), **common)
-    inside = calibrate(mended, trust=trust.SecLDP((3,)), **common).noise_std
+        calibrate(shared_only, trust=trust.Colluding((3,)), **common)
+    inside = calibrate(mended, trust=trust.Colluding((3,)), **common).noise_std
     assert_allclose(inside, outside[1] / math.sqrt(solved.private_variance), rtol=1e-6)
 
 

@@ -174,14 +174,14 @@ def test_a_registered_function_is_there_by_name(monkeypatch):
     def insiders(attackers=(), radius: int = 2):
         """Some nodes, or an outsider."""
         assert radius == 2
-        return trust.PNDP(attackers) if attackers else trust.SecLDP()
+        return trust.PNDP(attackers) if attackers else trust.Eavesdropper()
 
     named = Named(graphs.load("path:n=3"), attackers="1,0")
     named.require_used(["insiders"])
     assert named.model("insiders") == trust.PNDP(("0", "1"))
     outsider = Named(graphs.load("path:n=3"))
     outsider.require_used(["insiders"])
-    assert outsider.model("insiders") == trust.SecLDP()
+    assert outsider.model("insiders") == trust.Eavesdropper()
     with pytest.raises(InvalidInput, match="belongs to trust model pndp or secure-sum or insiders, not to ldp"):
         named.require_used(["ldp"])
     with pytest.raises(InvalidInput, match="--all-attackers belongs to trust model pndp, not to insiders"):

@@ -193,8 +193,14 @@ REFUSED = {
     ),
     "a view of a name": (lambda: LDP.view(A, victim="0"), ["victim must be an integer >= 0", "got '0'"]),
     "a view of no node": (lambda: LDP.view(A, victim=4), ["victim must be a node index below 4", "got 4"]),
-    "colluders as text": (lambda: mfdl.trust.SecLDP("0"), ["colluders must be a list of nodes", "got '0'"]),
-    "one colluder": (lambda: mfdl.trust.SecLDP(0), ["colluders must be a list of nodes, e.g. [0]", "got 0"]),
+    "colluders as text": (
+        lambda: mfdl.trust.Colluding("0"),
+        ["colluders must be a list of at least one node", "got '0'"],
+    ),
+    "one colluder": (
+        lambda: mfdl.trust.Colluding(0),
+        ["colluders must be a list of", "e.g. [0]", "got 0"],
+    ),
     "a typo of a release": (
         lambda: mfdl.trust.TrustModel.from_masks(seen=np.ones(4, dtype=bool), release="nothing"),
         ["release must be one of none, average, all", "got 'nothing'"],
@@ -563,7 +569,7 @@ WORKS = {
     "numpy's integers": lambda: mfdl.Cyclic(np.int64(2), np.int32(3)) == P,
     "a rate that is a tensor": lambda: mfdl.Dynamics(W, torch.tensor(0.5)).learning_rate == 0.5,
     "nodes in an array": lambda: mfdl.trust.PNDP(np.array([0])) == mfdl.trust.PNDP([0]),
-    "colluders in a list": lambda: mfdl.trust.SecLDP([0]) == mfdl.trust.SecLDP((0,)),
+    "colluders in a list": lambda: mfdl.trust.Colluding([0]) == mfdl.trust.Colluding((0,)),
     "an encoder that is a tensor": lambda: same(
         mfdl.algorithms.mf_dsgd(D, P, torch.eye(6)), mfdl.algorithms.mf_dsgd(D, P, np.eye(6))
     ),

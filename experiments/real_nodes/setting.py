@@ -16,11 +16,11 @@ from mfdl import PrivateNode
 from mfdl.mechanism import Mechanism
 from mfdl.training import tasks
 from mfdl.training.shared_randomness import HolderKeys, Holders, columns_by_holders
-from mfdl.trust import LDP, SecLDP, TrustModel
+from mfdl.trust import LDP, Eavesdropper, TrustModel
 
 NODES, PERIOD, RATE = 4, 8, 0.5
 GRAPH = f"ring:n={NODES}"
-TRUST: dict[str, TrustModel] = {"mafalda": LDP(), "decor": SecLDP(), "corn": SecLDP()}
+TRUST: dict[str, TrustModel] = {"mafalda": LDP(), "decor": Eavesdropper(), "corn": Eavesdropper()}
 SPLIT_SEED = 0  # of records over nodes and steps: public
 
 

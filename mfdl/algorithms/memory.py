@@ -1,8 +1,8 @@
 """D-SGD with memory: nodes that track gradients, correct their averages, or use messages that are late or forwarded.
 
-All add noise where gradients enter, so whoever sees everything has the injected sums g + e and no more: under LDP and
-SecLDP the privacy of a noise is that of plain D-SGD, and with messages hidden that bounds it. Below, i = g + e is the
-injected sum of a step, W its averaging matrix and eta its learning rate.
+All add noise where gradients enter, so an attacker that sees all messages learns the injected sums g + e and no more:
+under LDP and against an eavesdropper the privacy of a noise is that of plain D-SGD, which is an upper bound where
+messages are hidden. Below, i = g + e is the injected sum of a step, W its averaging matrix and eta its learning rate.
 """
 
 from __future__ import annotations

@@ -281,7 +281,7 @@ def _over_both(algorithm: LinearAlgorithm, trust: TrustModel, seen: TrustModel) 
             raise UnsupportedMechanism(
                 f"balls-in-bins is accounted for noise of {algorithm.name!r}, which correlates time and nodes "
                 f"together, where attackers know none of it, and under trust model {trust.name!r} {trust.attacker} "
-                "know a part; take one encoder for all nodes (kronecker, mafalda), trust.SecLDP(), or a public "
+                "know a part; take one encoder for all nodes (kronecker, mafalda), trust.Eavesdropper(), or a public "
                 "participation."
             )
         for u in victims:

@@ -356,5 +356,5 @@ def _require_injected_sums(mechanism: Mechanism) -> None:
         raise UnsupportedMechanism(
             f"this guarantee, under trust model {guarantee.trust!r}, holds for the linear algorithm {algorithm.name!r} "
             "alone and not for what another optimizer or loop makes of the gradients; calibrate under one who sees all "
-            "messages (mfdl.trust.LDP(), SecLDP()) with noise on the gradients, or train by mfdl.replay."
+            "messages (mfdl.trust.LDP(), Eavesdropper()) with noise on the gradients, or train by mfdl.replay."
         )

@@ -3,15 +3,27 @@
 A trust model says which messages an attacker sees (or which linear map of them), which gradient columns it knows
 and which parts of the base noise it knows. What is left is a `View` (A, B). The table below is the whole privacy model
 of the library, by the names that `named` and the command line take: pndp is `PNDP(attackers)` or `AnyReceiver`, the
-worst of PNDP over every single attacker; eavesdropper and colluding are `SecLDP`. Where messages are hidden, the view
-also contains the released models (`release`). `neighbourhood` bounds PNDP of one victim in a graph of any size. A
-model of your own is `TrustModel.from_masks`, or a bare `View(A, B)`. Nodes are indices 0..n-1, or labels as strings.
+worst of PNDP over every single attacker; eavesdropper and colluding are SecLDP of DECOR, against an outsider and
+against nodes. Where messages are hidden, the view also contains the released models (`release`). `neighbourhood`
+bounds PNDP of one victim in a graph of any size. A model of your own is `TrustModel.from_masks`, or a bare
+`View(A, B)`. Nodes are indices 0..n-1, or labels as strings.
 """
 
 from __future__ import annotations
 
 from .base import MODELS, TrustModel, named, nodes_of, table
-from .models import LDP, PNDP, AnyReceiver, Central, Coalitions, FullCollusion, ReleasedOnly, SecLDP, SecureSum
+from .models import (
+    LDP,
+    PNDP,
+    AnyReceiver,
+    Central,
+    Coalitions,
+    Colluding,
+    Eavesdropper,
+    FullCollusion,
+    ReleasedOnly,
+    SecureSum,
+)
 from .near import Neighbourhood, neighbourhood
 
 __all__ = [
@@ -21,10 +33,11 @@ __all__ = [
     "AnyReceiver",
     "Central",
     "Coalitions",
+    "Colluding",
+    "Eavesdropper",
     "FullCollusion",
     "Neighbourhood",
     "ReleasedOnly",
-    "SecLDP",
     "SecureSum",
     "TrustModel",
     "named",

@@ -334,7 +334,7 @@ def named(name: str, **parameters: Any) -> TrustModel:
     """The trust model of a name in MODELS, with the nodes or the size that it needs.
 
     >>> named("colluding", colluders=[0, 2])
-    SecLDP(colluders=(0, 2))
+    Colluding(colluders=(0, 2))
 
     Args: parameters: of that model, None for those not given. attackers: of pndp; None: any one node. colluders: of
         colluding. coalition_size: of coalitions.

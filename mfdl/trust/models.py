@@ -159,25 +159,34 @@ def pndp(attackers: Sequence[int | str] | None = None) -> TrustModel:
     return AnyReceiver() if attackers is None else PNDP(attackers)
 
 
+@MODELS.register(attacker="an outsider on every link", seen="all", gradients_known="none", noise_known="none")
 @shipped
 @dataclasses.dataclass(frozen=True)
-class SecLDP(TrustModel):
-    """All messages are seen; secrets are known only if a colluder holds them. No colluders: an eavesdropper."""
+class Eavesdropper(TrustModel):
+    """An outsider sees all messages and knows no secret: SecLDP of DECOR."""
 
-    colluders: tuple[int | str, ...] = ()
+    name = "eavesdropper"
+    attacker = "an eavesdropper who sees all messages and no secret"
+    same_for_all_victims = True
+
+    def knowledge(self, algorithm: LinearAlgorithm, victim: int) -> Knowledge:
+        return _of_colluders(algorithm, (), _all_seen(algorithm))
+
+
+@shipped
+@dataclasses.dataclass(frozen=True)
+class Colluding(TrustModel):
+    """Some nodes see all messages and know the secrets that any of them holds: SecLDP of DECOR with colluders."""
+
+    colluders: tuple[int | str, ...]
+    name = "colluding"
     same_for_all_victims = True
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "colluders", _listed(0, colluders=self.colluders))
-
-    @property
-    def name(self) -> str:  # type: ignore[override]
-        return "colluding" if self.colluders else "eavesdropper"
+        object.__setattr__(self, "colluders", _listed(1, colluders=self.colluders))
 
     @property
     def attacker(self) -> str:
-        if not self.colluders:
-            return "an eavesdropper who sees all messages and no secret"
         return f"{_together(self.colluders)}, with all messages seen"
 
     def attackers(self, algorithm: LinearAlgorithm) -> tuple[int, ...]:
@@ -187,12 +196,6 @@ class SecLDP(TrustModel):
         return _of_colluders(algorithm, self.attackers(algorithm), _all_seen(algorithm))
 
 
-@MODELS.register(attacker="an outsider on every link", seen="all", gradients_known="none", noise_known="none")
-def eavesdropper() -> TrustModel:
-    """SecLDP without colluders."""
-    return SecLDP()
-
-
 @MODELS.register(
     attacker="some nodes together, who see all messages",
     seen="all",
@@ -200,8 +203,9 @@ def eavesdropper() -> TrustModel:
     noise_known="whatever any of them holds",
 )
 def colluding(colluders: Sequence[int | str]) -> TrustModel:
-    """SecLDP of these colluders."""
-    return SecLDP(_listed(0, colluders=colluders))
+    """These colluders; without any, an eavesdropper."""
+    nodes = _listed(0, colluders=colluders)
+    return Colluding(nodes) if nodes else Eavesdropper()
 
 
 @shipped
@@ -229,10 +233,10 @@ class Coalitions(TrustModel):
         if math.comb(n, self.size) > MAX_COALITIONS:
             raise UnsupportedMechanism(
                 f"{math.comb(n, self.size)} coalitions of size {self.size} exceed {MAX_COALITIONS}; name the "
-                "coalitions with SecLDP(colluders=...), or use FullCollusion(), which bounds them all."
+                "coalitions with Colluding(nodes), or use FullCollusion(), which bounds them all."
             )
         for nodes in itertools.combinations(range(n), self.size):
-            yield SecLDP(nodes), tuple(u for u in range(n) if u not in nodes)
+            yield colluding(nodes), tuple(u for u in range(n) if u not in nodes)
 
     def knowledge(self, algorithm: LinearAlgorithm, victim: int) -> Knowledge:
         raise UnsupportedMechanism("a set of coalitions has no single view; iterate over members(algorithm).")
@@ -241,7 +245,7 @@ class Coalitions(TrustModel):
 @MODELS.register(
     attacker="any q nodes together, who see all messages",
     seen="all",
-    gradients_known="as SecLDP, for every set of q nodes without the victim",
+    gradients_known="as for colluding, for every set of q nodes without the victim",
     noise_known="the same",
 )
 def coalitions(coalition_size: int) -> TrustModel:
@@ -267,8 +271,8 @@ class FullCollusion(TrustModel):
         return _all_but(victim, algorithm).knowledge(algorithm, victim)
 
 
-def _all_but(victim: int, algorithm: LinearAlgorithm) -> SecLDP:
-    return SecLDP(tuple(u for u in range(algorithm.num_nodes) if u != victim))
+def _all_but(victim: int, algorithm: LinearAlgorithm) -> TrustModel:
+    return colluding(tuple(u for u in range(algorithm.num_nodes) if u != victim))
 
 
 @MODELS.register(seen="the average of the messages of each round", gradients_known="none", noise_known="none")

@@ -139,7 +139,7 @@ def test_colluders_and_offline_nodes_add_up():
     def worst(algorithm, model):
         return max(loss.sensitivity_squared for loss in mfdl.sensitivity_by_victim(algorithm, model))
 
-    lost, one, two = worst(run, mfdl.trust.SecLDP([2])), *(worst(whole, mfdl.trust.Coalitions(q)) for q in (1, 2))
+    lost, one, two = worst(run, mfdl.trust.Colluding([2])), *(worst(whole, mfdl.trust.Coalitions(q)) for q in (1, 2))
     assert one < 0.7 < lost <= two * (1 + 1e-9)
 
 

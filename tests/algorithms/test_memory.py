@@ -157,7 +157,7 @@ def test_mu_of_independent_noise_is_root_k(name, scheme, adjacency):
     algorithm = algorithms.build(name, Dynamics(STAR, 0.5), scheme)
     k = max(len(pattern) for pattern in scheme.patterns())
     shift = C * (2 if adjacency == "replace-one" else 1)
-    for model in (trust.LDP(), trust.SecLDP()):
+    for model in (trust.LDP(), trust.Eavesdropper()):
         mechanism = mfdl.with_noise(algorithm, trust=model, adjacency=adjacency, clip_norm=C, noise_std=nu)
         assert mechanism.guarantee.adaptive
         # rounding up included
@@ -168,7 +168,7 @@ def test_mu_of_independent_noise_is_root_k(name, scheme, adjacency):
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("model", [trust.SecLDP((1,)), trust.PNDP((0,)), trust.PNDP((3,)), trust.FullCollusion()])
+@pytest.mark.parametrize("model", [trust.Colluding((1,)), trust.PNDP((0,)), trust.PNDP((3,)), trust.FullCollusion()])
 def test_every_attacker_gets_a_finite_adaptive_number(name, model):
     algorithm = algorithms.build(name, Dynamics(STAR, 0.5), EveryStep(4))
     for loss in sensitivity_by_victim(algorithm, model):

@@ -112,7 +112,7 @@ def test_noise_made_for_one_step_says_so_in_a_run_of_several(name, tmp_path):
     factorization.save(path, built(name, 3).factorization, header={})
     assert note.removeprefix(name) in registry.shortsighted(registry.build(f"file:{path}", DYN, Cyclic(1, 3)))
     mechanism = mfdl.with_noise(
-        built(name, 3), noise_std=0.1, trust=mfdl.trust.SecLDP(), adjacency="zero-out", clip_norm=1.0
+        built(name, 3), noise_std=0.1, trust=mfdl.trust.Eavesdropper(), adjacency="zero-out", clip_norm=1.0
     )
     task = mfdl.tasks.digits(4)
     assert note in mfdl.replay(mechanism, task, seeds=[0]).judged.advice
@@ -133,7 +133,7 @@ def test_python_says_so_as_the_command_line_does(capsys):
     assert "eavesdropper, coalitions, colluding" in note
     assert note in str(said)
     assert note in mfdl.account(corn, trust=mfdl.trust.LDP(), noise_std=1.0, **how).why
-    assert mfdl.account(corn, trust=mfdl.trust.SecLDP(), noise_std=1.0, **how).why == ""
+    assert mfdl.account(corn, trust=mfdl.trust.Eavesdropper(), noise_std=1.0, **how).why == ""
     assert (
         main(["account", "--graph", "star:n=4", "--mechanism", "corn", "--epochs", "1", "--period", "2", "--json"]) == 0
     )

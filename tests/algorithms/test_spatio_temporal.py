@@ -51,7 +51,7 @@ def test_error_weights_are_for_those_that_optimise(name):
     assert marked.name == f"{name}@{MARK}"
     costs = [
         noise_error(one, weights=weights).value
-        * max(loss.sensitivity_squared for loss in sensitivity_by_victim(one, trust.SecLDP()))
+        * max(loss.sensitivity_squared for loss in sensitivity_by_victim(one, trust.Eavesdropper()))
         for one in (plain, marked)
     ]
     assert costs[1] < costs[0] * 0.999
@@ -82,7 +82,7 @@ def test_directions_and_encoders_belong_together():
         dataclasses.replace(solved, directions=solved.directions.T.copy()),
     ):
         one = spatio_temporal_noise(PATH, SCHEME, other)
-        worst = max(loss.sensitivity_squared for loss in sensitivity_by_victim(one, trust.SecLDP()))
+        worst = max(loss.sensitivity_squared for loss in sensitivity_by_victim(one, trust.Eavesdropper()))
         assert noise_error(one).value * worst > loss * 1.05
 
 

@@ -19,7 +19,7 @@ from mfdl.gossip import GossipMatrix, metropolis_hastings
 from mfdl.noise_scale import account, calibrate, with_noise
 from mfdl.participation import BallsInBins, Cyclic, EveryStep, OncePerEpoch, ParticipationByNode, Single
 from mfdl.privacy import gaussian
-from mfdl.trust import LDP, PNDP, Coalitions, ReleasedOnly, SecLDP, TrustModel, named
+from mfdl.trust import LDP, PNDP, Coalitions, Eavesdropper, ReleasedOnly, TrustModel, named
 
 DYNAMICS, PAIR = (Dynamics(metropolis_hastings(graph), 0.5) for graph in ("path:n=4", "path:n=2"))
 ALONE = Dynamics(GossipMatrix(np.eye(3), range(3)), 0.5)  # no node receives anything
@@ -173,7 +173,9 @@ def test_the_bounds_and_tests_of_draws_of_balls_in_bins_are_together_wrong_as_ra
 
 def test_the_bounds_of_a_matrix_are_together_wrong_as_rarely_as_the_level_says(failures):
     names = {name: build(name) for name in ("dp-dsgd", "none")}
-    audit_matrix(names, {"ldp": LDP(), "secldp": SecLDP()}, adjacency="zero-out", clip_norm=1.0, mu=1.0, trials=400)
+    audit_matrix(
+        names, {"ldp": LDP(), "secldp": Eavesdropper()}, adjacency="zero-out", clip_norm=1.0, mu=1.0, trials=400
+    )
     spent = sum(failures["gaussian"] + failures["counted"])
     assert 0.04 * 2 / 4 < spent <= 0.05 * 2 / 4 * (1 + 1e-12)  # two cells of four claim nothing
 
@@ -215,7 +217,7 @@ def test_a_finite_guarantee_where_loss_is_infinite_is_refuted():
 
 
 def test_a_guarantee_under_another_trust_model_is_accounted_anew():
-    result = audited(restated(with_noise(build(), trust=LDP(), **SETTINGS), 0.3), SecLDP())
+    result = audited(restated(with_noise(build(), trust=LDP(), **SETTINGS), 0.3), Eavesdropper())
     assert not result.violated
     assert result.mu_claimed == pytest.approx(math.sqrt(2))
     assert "accounted anew, as the guarantee is about anyone who sees all messages" in result.notes[0]

@@ -17,7 +17,7 @@ from mfdl.noise_scale import with_noise
 from mfdl.participation import Cyclic, EveryStep, OncePerEpoch, Single
 from mfdl.privacy import gaussian
 from mfdl.training.shared_randomness import HolderKeys, base_columns
-from mfdl.trust import LDP, PNDP, Central, ReleasedOnly, SecLDP
+from mfdl.trust import LDP, PNDP, Central, Eavesdropper, ReleasedOnly
 
 DYNAMICS = Dynamics(gossip.metropolis_hastings("path:n=4"), 0.5)
 SCHEME = Cyclic(epochs=2, period=3)
@@ -184,7 +184,7 @@ def matrix_of(injected):
     return lambda algorithm: training(Rewired, algorithm, injected(algorithm))
 
 
-LOCAL, EAVESDROPPER = LDP(), SecLDP()
+LOCAL, EAVESDROPPER = LDP(), Eavesdropper()
 ALONE, ALWAYS = Single(8), EveryStep(6)
 PLANTED = {  # algorithm, trust model, system; the loss is 1.3 times the claim or more
     "noise halved": (build("dp-dsgd"), LOCAL, stream_of(halved)),

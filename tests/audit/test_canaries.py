@@ -18,14 +18,14 @@ from mfdl.gossip import metropolis_hastings
 from mfdl.participation import Cyclic, EveryStep, Explicit, MinSeparation, OncePerEpoch
 from mfdl.training.keys import NoiseKey
 from mfdl.training.shared_randomness import HolderKeys, base_columns
-from mfdl.trust import LDP, PNDP, Central, ReleasedOnly, SecLDP
+from mfdl.trust import LDP, PNDP, Central, Colluding, Eavesdropper, ReleasedOnly
 
 DYNAMICS = Dynamics(metropolis_hastings("path:n=4"), 0.5)
 VIEWS = {
     "local": ("mafalda", LDP()),
     "edges known": ("decor", LDP()),
-    "eavesdropper": ("decor", SecLDP()),
-    "colluders": ("corn", SecLDP([1])),
+    "eavesdropper": ("decor", Eavesdropper()),
+    "colluders": ("corn", Colluding([1])),
     "hidden messages": ("anti-pgd", PNDP([3])),
     "average": ("bsr", Central()),
     "released": ("dp-dsgd", ReleasedOnly()),

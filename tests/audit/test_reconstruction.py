@@ -187,7 +187,7 @@ class TestRecovery:
         algorithm = on("path:n=3", 3, build, learning_rate=0.5)
         start = np.arange(6.0).reshape(3, 2)
         sent, final = self.transcript(algorithm, np.zeros((3, 3, 2)), start)
-        solved = reconstruct(algorithm, trust.SecLDP(), noise_std=1.0)
+        solved = reconstruct(algorithm, trust.Eavesdropper(), noise_std=1.0)
         assert np.abs(solved.observations(sent, start_models=start, final_models=final)).max() < 1e-12
 
     @examples(25)

@@ -181,7 +181,7 @@ def test_groups_from_a_file_and_the_covariance_as_a_mechanism(capsys, tmp_path):
     groups = ["--groups", str(tmp_path / "g.json"), "--out", str(kept), "--tolerance", "1e-3"]
     assert answer_of(capsys, "--mechanism", "corn", *ring, *groups)["groups"] == 2
     part = mfdl.Cyclic(epochs=1, period=2)
-    independent, correlated = objectives(["dp-dsgd", f"file:{kept}"], ring[1], part, mfdl.trust.SecLDP())
+    independent, correlated = objectives(["dp-dsgd", f"file:{kept}"], ring[1], part, mfdl.trust.Eavesdropper())
     assert correlated < independent
     for arguments, text in (  # it is not put to the test of encoders, nor used on another graph
         (["factorize", "--mechanism", f"file:{kept}", *ring], "holds noise correlated over nodes"),

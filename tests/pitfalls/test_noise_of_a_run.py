@@ -25,7 +25,7 @@ from mfdl.training.streams import node_noise, noise_stream
 
 MADE = calibrate(
     algorithms.decor(Dynamics(gossip.metropolis_hastings("path:n=3"), 0.1), Cyclic(2, 1)),
-    trust=trust.SecLDP(),
+    trust=trust.Eavesdropper(),
     adjacency="zero-out",
     clip_norm=0.5,
     mu=1.0,
@@ -110,7 +110,7 @@ def test_the_number_of_threads_changes_no_bit_of_the_noise(injected):
 NODES = 4
 EVERY_STEP_MECHANISM = calibrate(
     algorithms.decor(Dynamics(gossip.metropolis_hastings("ring:n=4"), 0.1), Cyclic(2, 2)),
-    trust=trust.SecLDP(),
+    trust=trust.Eavesdropper(),
     adjacency="zero-out",
     clip_norm=1.0,
     mu=1.0,

@@ -104,7 +104,7 @@ def test_who_sees_more_by_name_never_loses_less(one, data):
         st.sampled_from(
             [
                 ((trust.PNDP(attackers[:1]), release), (trust.PNDP(attackers), release)),
-                *(((m, release), (trust.SecLDP(), None)) for m in (trust.Central(), trust.ReleasedOnly())),
+                *(((m, release), (trust.Eavesdropper(), None)) for m in (trust.Central(), trust.ReleasedOnly())),
                 *(((model, a), (model, b)) for a, b in itertools.pairwise(releases)),
             ]
         )
@@ -127,7 +127,7 @@ def test_pndp_is_never_above_ldp(one, attacker, data):
 def test_levels_of_secldp(one, data):
     """Eavesdropper <= colluding <= coalitions of that size <= full collusion, per victim."""
     inside = tuple(sorted(data.draw(st.sets(st.integers(0, one.num_nodes - 1), min_size=1, max_size=2))))
-    outside, colluding = squared(one, trust.SecLDP()), squared(one, trust.SecLDP(inside))
+    outside, colluding = squared(one, trust.Eavesdropper()), squared(one, trust.Colluding(inside))
     coalitions, full = squared(one, trust.Coalitions(len(inside))), squared(one, trust.FullCollusion())
     never_below(colluding, outside)
     never_below(coalitions, colluding)
@@ -154,10 +154,10 @@ def test_secldp_with_every_secret_leaked_is_ldp(one, local):
     shared = np.asarray(one.noise.holders().sum(axis=1)).ravel() > 1
     leaked = TrustModel.from_masks(seen=np.ones(one.num_nodes, dtype=bool), known_noise=shared, release="none")
     alone = algorithms.decor(one.dynamics, EveryStep(T), sigma_ldp=local, sigma_cor=0.0)
-    for found in (squared(one, leaked), squared(one, trust.LDP()), squared(alone, trust.SecLDP())):
+    for found in (squared(one, leaked), squared(one, trust.LDP()), squared(alone, trust.Eavesdropper())):
         assert_allclose(list(found.values()), T / local**2, rtol=1e-9)
     assert_allclose(list(squared(one, trust.FullCollusion()).values()), T / local**2, rtol=1e-9)
-    never_below(squared(one, trust.LDP()), squared(one, trust.SecLDP()))
+    never_below(squared(one, trust.LDP()), squared(one, trust.Eavesdropper()))
 
 
 # ---- more steps, less noise ----------------------------------------------------------------------------------------
@@ -169,7 +169,7 @@ def test_more_steps_never_less_loss(kind, T, data):
     """The first T steps of a longer run are the shorter run (no model released: those differ)."""
     W = data.draw(gossip_matrices(min_nodes=2, max_nodes=5, kinds=("symmetric", "uniform", "general")))
     short, long = build(kind, W, T), build(kind, W, T + 1)
-    for model in (trust.PNDP([0]), trust.SecLDP(), trust.LDP(), trust.Central()):
+    for model in (trust.PNDP([0]), trust.Eavesdropper(), trust.LDP(), trust.Central()):
         if clear(short, model, "none") and clear(long, model, "none"):
             never_below(squared(long, model, release="none"), squared(short, model, release="none"))
 
@@ -177,7 +177,7 @@ def test_more_steps_never_less_loss(kind, T, data):
 @FEW
 @given(one=small_algorithms(kinds=("decor",)), data=st.data())
 def test_less_noise_never_less_loss(one, data):
-    model = data.draw(st.sampled_from([trust.PNDP([0]), trust.SecLDP(), trust.SecLDP((0,)), trust.LDP()]))
+    model = data.draw(st.sampled_from([trust.PNDP([0]), trust.Eavesdropper(), trust.Colluding((0,)), trust.LDP()]))
     low, high = ({name: data.draw(st.sampled_from(values)) for name, values in SIGMAS} for _ in range(2))
     low = {name: min(low[name], high[name]) for name in low}
     less, more = (algorithms.decor(one.dynamics, one.participation, **sigmas) for sigmas in (low, high))
@@ -237,7 +237,7 @@ def test_a_joint_release_is_never_below_its_marginals(case, data):
 @FEW
 @given(one=small_algorithms(), data=st.data())
 def test_exact_is_never_above_certified(one, data):
-    model = data.draw(st.sampled_from([trust.LDP(), trust.PNDP([0]), trust.SecLDP((0,)), trust.Coalitions(1)]))
+    model = data.draw(st.sampled_from([trust.LDP(), trust.PNDP([0]), trust.Colluding((0,)), trust.Coalitions(1)]))
     scheme = data.draw(st.sampled_from([EveryStep(one.num_steps), Single(one.num_steps)]))
     exact = squared(one, model, scheme=scheme)
     certified = squared(one, model, scheme=scheme, method="certified")
@@ -319,7 +319,7 @@ def test_victims_that_are_asked_for():
     with pytest.raises(InvalidInput, match="no victim is left"):
         sensitivity_by_victim(RING, trust.PNDP(range(6)))
     with pytest.raises(InvalidInput, match="no victim is left"):
-        account(RING, trust=trust.SecLDP(tuple(range(6))), adjacency="zero-out", clip_norm=1.0, noise_std=1.0)
+        account(RING, trust=trust.Colluding(tuple(range(6))), adjacency="zero-out", clip_norm=1.0, noise_std=1.0)
     both = {
         loss.victim: loss.sensitivity_squared for loss in sensitivity_by_victim(RING, trust.PNDP([0]), victims=[0, 1])
     }
@@ -351,7 +351,7 @@ def test_a_guarantee_says_what_it_covers():
 
 def test_coalitions_take_the_worst_of_both_numbers():
     one = algorithms.decor(Dynamics(MH("path:n=4")), EveryStep(2), sigma_ldp=0.5, sigma_cor=2.0)
-    singles = [squared(one, trust.SecLDP((i,))) for i in range(4)]
+    singles = [squared(one, trust.Colluding((i,))) for i in range(4)]
     worst = squared(one, trust.Coalitions(1))
     for u in range(4):
         assert worst[u] == max(found[u] for found in singles if u in found)
@@ -359,7 +359,7 @@ def test_coalitions_take_the_worst_of_both_numbers():
 
 def test_infinite_loss_is_a_value():
     one = algorithms.dsgd(Dynamics(MH("ring:n=4")), EveryStep(2))
-    for model in (trust.LDP(), trust.PNDP([0]), trust.SecLDP(), trust.Central(), trust.FullCollusion()):
+    for model in (trust.LDP(), trust.PNDP([0]), trust.Eavesdropper(), trust.Central(), trust.FullCollusion()):
         for loss in sensitivity_by_victim(one, model):
             assert loss.sensitivity_squared == loss.adaptive_sensitivity_squared == math.inf
             assert loss.non_adaptive_sensitivity.why
@@ -406,7 +406,7 @@ def views_of_zip_dl(draw):
         trust.PNDP([0]),
         trust.Central(),
         trust.ReleasedOnly(),
-        trust.SecLDP(),
+        trust.Eavesdropper(),
         TrustModel.from_masks(seen=masks[0], known_noise=masks[1] & masks[0]),
         TrustModel.from_masks(seen=masks[0] | one.transmitted),
     ]

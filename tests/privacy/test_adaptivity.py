@@ -40,7 +40,7 @@ BUILDERS = {
     "spatial": lambda d, p: algorithms.spatial_covariance(d, p),
     "zip-dl, own": lambda d, p: algorithms.zip_dl(d, p, self_messages=True),
 }
-ALL_SEEN = [trust.LDP(), trust.SecLDP(), trust.SecLDP((0,)), trust.FullCollusion()]
+ALL_SEEN = [trust.LDP(), trust.Eavesdropper(), trust.Colluding((0,)), trust.FullCollusion()]
 
 
 # ---- the row-space test --------------------------------------------------------------------------------------------

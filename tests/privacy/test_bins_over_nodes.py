@@ -34,7 +34,7 @@ def stated(noise, epochs, bins, model=None, **asked):
     W = gossip.metropolis_hastings(f"complete:n={noise.num_nodes}" if noise.num_nodes > 2 else "path:n=2")
     algorithm = algorithms.dp_dsgd(Dynamics(W, 0.5), BallsInBins(epochs, bins))
     how = {"adjacency": "zero-out", "clip_norm": 1.0, "noise_std": 1.0, **asked}
-    return mfdl.account(dataclasses.replace(algorithm, noise=noise), trust=model or trust.SecLDP(), **how)
+    return mfdl.account(dataclasses.replace(algorithm, noise=noise), trust=model or trust.Eavesdropper(), **how)
 
 
 def blocks_of(noise):

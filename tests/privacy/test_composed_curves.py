@@ -140,7 +140,7 @@ def test_what_does_not_compose_is_refused():
     with pytest.raises(InvalidInput, match="same clip_norm"):
         stated().compose_with(stated(clip_norm=2.0))
     with pytest.raises(InvalidInput, match="same trust"):
-        stated().compose_with(stated(trust=trust.SecLDP()))
+        stated().compose_with(stated(trust=trust.Eavesdropper()))
     with pytest.raises(InvalidInput, match="other must be"):
         stated().compose_with(3)
     for curves in ((), (Gaussian(1.0, "zero-out"),), (Composed((stated().curve,)),)):

@@ -168,6 +168,6 @@ def test_noise_of_several_columns_and_joint_noise_use_exact_numbers_too():
         SpatioTemporalNoise(np.stack([small, small]), factor, held, 2),
         JointNoise(np.kron(small, np.eye(2)), 2, 2),
     ):
-        (loss,) = sensitivity_by_victim(dataclasses.replace(plain, noise=noise), trust.SecLDP(), victims=[0])
+        (loss,) = sensitivity_by_victim(dataclasses.replace(plain, noise=noise), trust.Eavesdropper(), victims=[0])
         assert math.isfinite(loss.non_adaptive_sensitivity.squared)
         assert loss.non_adaptive_sensitivity.bound == "exact"

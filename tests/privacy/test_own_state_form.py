@@ -68,7 +68,7 @@ def zip_views(draw, max_nodes=5, seen_too=True, known_too=True):
     if model == "ldp":
         return one, trust.LDP()
     if model == "colluding":
-        return one, trust.SecLDP(inside)
+        return one, trust.named("colluding", colluders=inside)
     rng = np.random.default_rng(draw(st.integers(0, 999)))
     known = (rng.random((T, one.noise.columns_per_step)) < 0.2) & known_too
     seen = np.tile(one.transmitted, (T, 1)) | ((rng.random((T, one.messages_per_round)) < 0.2) & seen_too)
@@ -116,7 +116,7 @@ def test_the_stated_errors_bound_the_true_ones(case):
         noise=StepNoise(one.noise.factor, one.noise.holders(), T, n),
     )  # fmt: skip
     if model.name == "custom":
-        model = trust.SecLDP()
+        model = trust.Eavesdropper()
     view = model.view(one, 0, release="none")
     A, B = exact_view(exact_run(one), view.knowledge.seen, np.flatnonzero(view.knowledge.known_noise))
     for u, gram in zip(range(n), by_form(view, range(n)), strict=True):
@@ -216,7 +216,7 @@ def test_neglected_noise_is_paid_for(sign, monkeypatch):
         first, second = np.flatnonzero(one.transmitted & (one.message_sender == a))
         F[np.flatnonzero(~one.transmitted)[a]] = -F[first] + sign * 1e-6 * F[second]
     one = dataclasses.replace(one, noise=StepNoise(sp.csr_array(F), one.noise.holders(), T, n))
-    view = trust.SecLDP().view(one, 0, release="none")
+    view = trust.Eavesdropper().view(one, 0, release="none")
     off = 0.0
     for u, gram in enumerate(by_form(view, range(n))):
         X, _ = pinv_gram(of_node(view.dense_gradients_by_time(), u, n), view.dense_noise())
@@ -272,7 +272,7 @@ def test_refusals():
     """Every condition of the claim, one at a time."""
     one = algorithms.zip_dl(Dynamics(MH("path:n=3")), EveryStep(3))
     n, S = 3, one.messages_per_round
-    model = trust.SecLDP()
+    model = trust.Eavesdropper()
 
     def covered(algorithm=one, release="none", trusted=model):
         return recursions(trusted.view(algorithm, 0, release=release)) is not None
@@ -353,7 +353,7 @@ def test_no_bound_from_all_messages_with_released_models(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "model", [trust.PNDP([0]), trust.AnyReceiver(), trust.LDP(), trust.SecLDP(), trust.SecLDP((0,))]
+    "model", [trust.PNDP([0]), trust.AnyReceiver(), trust.LDP(), trust.Eavesdropper(), trust.Colluding((0,))]
 )
 @pytest.mark.slow
 def test_users_get_a_number_and_records_a_reason(model):
@@ -446,7 +446,7 @@ def test_no_gradient_of_a_user_breaks_the_guarantee(name, T):
     """Data that turn the sign of the user's gradient, adversarial ones of all others: mu = 1, replace-one, C = 1/2."""
     one = algorithms.zip_dl(Dynamics(MH("ring:n=4")), EveryStep(T))
     made = calibrate(
-        one, trust=trust.SecLDP(), adjacency="replace-one", clip_norm=0.5, mu=1.0, release="none", unit="user"
+        one, trust=trust.Eavesdropper(), adjacency="replace-one", clip_norm=0.5, mu=1.0, release="none", unit="user"
     )
     assert made.noise_std == pytest.approx({2: math.sqrt(30), 3: math.sqrt(84)}[T], rel=1e-6)
     shape = STEP_BACK[name]
@@ -467,7 +467,7 @@ def test_with_one_step_per_record_the_claim_is_false():
     """
     W, nu = np.full((2, 2), 0.5), 4.0
     one = algorithms.zip_dl(Dynamics(gossip.from_array(W)), Cyclic(1, 2))
-    (gram, _) = view_grams(trust.SecLDP().view(one, 0, release="none"), [0, 1])
+    (gram, _) = view_grams(trust.Eavesdropper().view(one, 0, release="none"), [0, 1])
     assert_allclose(gram.matrix, [[4, 2], [2, 2]], rtol=1e-12)
     wave = STEP_BACK["square wave"]
     worlds = [lambda t, x, g=first: wave(t, x) if t else np.full_like(x, g) for first in (1.0, 0.0)]
@@ -475,6 +475,6 @@ def test_with_one_step_per_record_the_claim_is_false():
     assert found - 10 * error > total_variation(2 / nu)
     # with equal or opposite signs of (1, +-2): energy 20 or 4, half of the time each
     assert found == pytest.approx((total_variation(math.sqrt(20) / nu) + total_variation(2 / nu)) / 2, abs=0.03)
-    assert [x.adaptive_sensitivity_squared for x in sensitivity_by_victim(one, trust.SecLDP(), release="none")] == [
-        math.inf
-    ] * 2
+    assert [
+        x.adaptive_sensitivity_squared for x in sensitivity_by_victim(one, trust.Eavesdropper(), release="none")
+    ] == [math.inf] * 2

@@ -98,16 +98,16 @@ def test_pairwise_noise_of_any_size_protects_nothing(factor):
     over_time = SpatioTemporalNoise(np.eye(4), factor * CYCLE, np.ones((4, 4), dtype=bool), 4)
     for noise in (over_time, StepNoise(factor * CYCLE, sp.csr_array(np.ones((4, 4), dtype=bool)), 4, 4)):
         one = decentralized("pairs", RING, Cyclic(2, 2), noise)
-        assert all(math.isinf(loss.sensitivity_squared) for loss in sensitivity_by_victim(one, trust.SecLDP()))
+        assert all(math.isinf(loss.sensitivity_squared) for loss in sensitivity_by_victim(one, trust.Eavesdropper()))
         with pytest.raises(InvalidInput, match="infinite loss under trust model 'eavesdropper'"):
-            calibrate(one, trust=trust.SecLDP(), adjacency="zero-out", clip_norm=1.0, mu=1.0)
+            calibrate(one, trust=trust.Eavesdropper(), adjacency="zero-out", clip_norm=1.0, mu=1.0)
 
 
 @pytest.mark.parametrize("pair", [1.0, 1e6, 1e10, 1e13, 1e14, 1e15, 1e16, 1e30, 1e59])
 def test_pairwise_noise_never_hides_how_little_is_private(pair):
     """A record moves the mean of the injections by 1 / 4, whose noise is private alone, of std 1 / 2: 1 / 4 a step."""
     one = algorithms.decor(RING, Cyclic(2, 2), sigma_ldp=1.0, sigma_cor=pair)
-    for loss in sensitivity_by_victim(one, trust.SecLDP()):
+    for loss in sensitivity_by_victim(one, trust.Eavesdropper()):
         assert loss.sensitivity_squared >= 0.5 * (1 - 1e-12)
         assert (
             loss.non_adaptive_sensitivity.lower <= 0.5 * (1 + 1e-12) + 1 / pair**2
@@ -149,7 +149,7 @@ def test_a_singular_shared_encoder_is_named_as_the_reason():
     for noise in (LocalNoise(C, 2), SpatioTemporalNoise(C, np.eye(2), np.eye(2, dtype=bool), 2)):
         one = decentralized("singular", Dynamics(gossip.metropolis_hastings("path:n=2")), Cyclic(2, 64), noise)
         with pytest.raises(InvalidInput, match="its encoder is singular to working precision"):
-            calibrate(one, trust=trust.SecLDP(), adjacency="zero-out", clip_norm=1.0, mu=1.0)
+            calibrate(one, trust=trust.Eavesdropper(), adjacency="zero-out", clip_norm=1.0, mu=1.0)
 
 
 # ---- found by search, with the smallest case -------------------------------------------------------------------------
@@ -182,7 +182,7 @@ def test_pairwise_noise_of_many_sizes_is_no_private_noise(pairs, private):
     dynamics = Dynamics(gossip.metropolis_hastings(f"path:n={n}"))
     for noise in (StepNoise(F, sp.csr_array(holders), 2, n), SpatioTemporalNoise(np.eye(2), F, holders, n)):
         one = decentralized("pairs", dynamics, Cyclic(1, 2), noise)
-        for loss in sensitivity_by_victim(one, trust.SecLDP()):
+        for loss in sensitivity_by_victim(one, trust.Eavesdropper()):
             least = math.inf if private == 0 else 1 / (n * private**2)
             assert loss.sensitivity_squared >= least * (1 - 1e-9)
 
@@ -230,5 +230,5 @@ def test_faint_noise_that_is_taken_for_none_gives_a_bound_and_no_value():
     F[:, 4:] = 0.01 * np.eye(n)
     noise = StepNoise(F, sp.csr_array(np.ones((9, n), dtype=bool)), 1, n)
     one = decentralized("pairs", Dynamics(gossip.metropolis_hastings("path:n=5")), Cyclic(1, 1), noise)
-    for loss in sensitivity_by_victim(one, trust.SecLDP()):
+    for loss in sensitivity_by_victim(one, trust.Eavesdropper()):
         assert loss.non_adaptive_sensitivity.lower <= 2e3 * (1 + 1e-6) <= loss.non_adaptive_sensitivity.squared

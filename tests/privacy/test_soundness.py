@@ -122,7 +122,7 @@ def test_rows_that_nearly_agree_show_their_difference(last_bits, weight, more_st
     maps = {"P": np.zeros((2, size)), "Q": Q, "K": np.eye(size, 2), "F": np.diag([0.0, 0, 1])[:size, :size]}
     noise = StepNoise(np.diag([1.0, 1e-3]), np.eye(2, dtype=bool), 1, 2)
     one = from_maps(maps, Single(1), noise=noise, message_sender=[0, 1])
-    loss = loss_of(one, trust.SecLDP(), 1, release="none")
+    loss = loss_of(one, trust.Eavesdropper(), 1, release="none")
     least = 1e6 if last_bits > 2.0**-50 else weight**2 / (1 + 1e-6 * weight**2)  # of both messages, or of one
     assert loss.sensitivity_squared >= least * (1 - 1e-6)
 
@@ -148,7 +148,12 @@ def test_no_trust_model_is_above_ldp(one, data):
     victim = data.draw(st.integers(0, one.num_nodes - 1))
     local = loss_of(one, trust.LDP(), victim).sensitivity_squared
     others = tuple(u for u in range(one.num_nodes) if u != victim)
-    for model in (trust.FullCollusion(), trust.SecLDP(), trust.SecLDP(others), trust.ReleasedOnly()):
+    for model in (
+        trust.FullCollusion(),
+        trust.Eavesdropper(),
+        trust.named("colluding", colluders=others),
+        trust.ReleasedOnly(),
+    ):
         loss = loss_of(one, model, victim).non_adaptive_sensitivity
         lower = loss.lower if math.isfinite(loss.lower) or loss.exact else 0.0  # infinite as a bound says nothing
         assert lower <= local * (1 + 1e-9)
@@ -168,7 +173,7 @@ def test_released_models_that_mix_private_noise_are_no_shelter(release, mixing):
 
 
 def test_a_subclass_that_looks_at_the_victim_is_asked_for_each():
-    class Insider(trust.SecLDP):
+    class Insider(trust.Eavesdropper):
         def knowledge(self, algorithm, victim):
             own = super().knowledge(algorithm, victim)
             return dataclasses.replace(own, known_noise=np.full_like(own.known_noise, victim == 2))
@@ -280,9 +285,9 @@ def test_batch_sizes_that_change_the_guarantee_are_accounted_not_assumed():
     assert not apart.divisors_cancel
     assert together.divisors_cancel
     sizes = [1.0, 50.0]
-    plain, divided = (loss_of(one, trust.SecLDP(), 0) for one in (together, together.with_divisors(sizes)))
+    plain, divided = (loss_of(one, trust.Eavesdropper(), 0) for one in (together, together.with_divisors(sizes)))
     assert divided.sensitivity_squared == pytest.approx(plain.sensitivity_squared)
-    plain, divided = (loss_of(one, trust.SecLDP(), 0) for one in (apart, apart.with_divisors(sizes)))
+    plain, divided = (loss_of(one, trust.Eavesdropper(), 0) for one in (apart, apart.with_divisors(sizes)))
     assert divided.sensitivity_squared == pytest.approx(2500 * plain.sensitivity_squared)
 
 

@@ -98,7 +98,8 @@ def seen_by_all(draw, kinds=KINDS):
         known = np.tile(noise.holders().toarray().sum(axis=1) != 1, (noise.num_steps, 1))
         return noise, trust.LDP(), known, range(n)
     inside = draw(st.sets(st.integers(0, n - 1), max_size=n - 1)) if who == "colluding" else set()
-    return noise, trust.SecLDP(sorted(inside)), held_by(noise, inside), [u for u in range(n) if u not in inside]
+    model = trust.named("colluding", colluders=sorted(inside))
+    return noise, model, held_by(noise, inside), [u for u in range(n) if u not in inside]
 
 
 @examples(150)
@@ -144,7 +145,7 @@ def test_the_gossip_drops_out(data, momentum, kinds):
         buffer = momentum ** np.subtract.outer(np.arange(noise.num_steps), np.arange(noise.num_steps)).clip(0)
         A = A @ np.kron(np.tril(buffer), np.eye(n))
     for u in range(n):
-        gram = view_gram(one, trust.SecLDP(), u)
+        gram = view_gram(one, trust.Eavesdropper(), u)
         X, outside = pinv_gram(of_node(A, u, n), A @ noise.to_dense())
         assert gram.leaks.any() == outside.any()
         if not outside.any():
@@ -208,7 +209,7 @@ def test_a_view_without_a_form_that_is_too_large_is_refused():
     F = np.ones((n, n + 1))
     noise = SpatioTemporalNoise(np.stack([np.eye(T)] * (n + 1)), F, np.ones((n + 1, n), dtype=bool), n)
     with pytest.raises(UnsupportedMechanism, match="no structured form"):
-        view_gram(algorithm_with(noise), trust.SecLDP(), 0)
+        view_gram(algorithm_with(noise), trust.Eavesdropper(), 0)
 
 
 # ---- rounding goes to the safe side ---------------------------------------------------------------------------------
@@ -248,7 +249,7 @@ def test_a_strong_encoder_on_a_weak_column_is_not_under_reported():
         F = np.random.default_rng(seed).standard_normal((4, 4))
         F -= np.outer(F @ off_axis, off_axis)
         F[-1] = F[0] + 1e-6 * off_axis
-        gram = view_gram(algorithm_with(of_one_step(scales, F)), trust.SecLDP(), 0)
+        gram = view_gram(algorithm_with(of_one_step(scales, F)), trust.Eavesdropper(), 0)
         assert gram.form == "all messages seen"
         assert upper_end(gram) >= weighted(inverse(rational(F)), scales)
 
@@ -258,7 +259,7 @@ def test_an_inverse_that_is_off_is_paid_for_column_by_column(monkeypatch):
     d, scales = 2.0**-10, [1.0, 2.0**20]
     F = np.array([[1.0, 0.0], [d, 1.0]])
     monkeypatch.setattr(np.linalg, "inv", lambda matrix: np.eye(len(matrix)))
-    gram = view_gram(algorithm_with(of_one_step(scales, F)), trust.SecLDP(), 0)
+    gram = view_gram(algorithm_with(of_one_step(scales, F)), trust.Eavesdropper(), 0)
     truth = weighted(inverse(rational(F)), scales)
     assert truth == 1 + 2**20
     assert gram.values == pytest.approx(1)
@@ -296,14 +297,14 @@ def test_the_noise_injected_may_protect_less_than_its_encoder_says(kind):
     noise.inverse[...] *= 1 - 2.0**-10 * np.random.default_rng(0).random(noise.inverse.shape)
     for u in range(n):
         truth = exact_view_gram(rational(of_node(np.eye(T * n), u, n)), rational(noise.to_dense()))
-        gram = view_gram(algorithm_with(noise), trust.SecLDP(), u)
+        gram = view_gram(algorithm_with(noise), trust.Eavesdropper(), u)
         assert all(truth[t][t] <= upper_end(gram, t) <= Fraction(1.02) * truth[t][t] for t in range(T))
 
 
 def test_errors_of_one_encoder_hold_both_roundings():
     """The errors of a time (x) space Gram are at least those of either half."""
     C, F = np.array([[1.0, 0.0], [0.3, 0.7]]), np.array([[1.0, 0.1], [0.1, 0.01001]])
-    gram = view_gram(algorithm_with(SpatioTemporalNoise(C, F, np.ones((2, 2), dtype=bool), 2)), trust.SecLDP(), 0)
+    gram = view_gram(algorithm_with(SpatioTemporalNoise(C, F, np.ones((2, 2), dtype=bool), 2)), trust.Eavesdropper(), 0)
     noise = SpatioTemporalNoise(C, F, np.ones((2, 2), dtype=bool), 2)
     half, price = encoder_gram(noise.encoder), gram.values[0, 0] / (C.T @ C)[0, 0]
     assert (gram.errors >= price * half.errors).all()

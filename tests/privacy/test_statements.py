@@ -196,7 +196,7 @@ def test_what_is_released_to_any_victim_s_attacker_is_stated():
             return "whoever"
 
         def knowledge(self, algorithm, victim):
-            return (trust.SecLDP() if victim == 0 else trust.Central()).knowledge(algorithm, victim)
+            return (trust.Eavesdropper() if victim == 0 else trust.Central()).knowledge(algorithm, victim)
 
     one = algorithms.dp_dsgd(DYN, EveryStep(2))
     assert {loss.release for loss in sensitivity_by_victim(one, Mixed())} == {"not applicable", "all"}
@@ -341,7 +341,7 @@ FOUR_ROUNDS = algorithms.muffliato(DYN, EveryStep(2), gossip_rounds=4)
         (HIDDEN, trust.PNDP([0]), "the same attackers with every message seen", "lipschitz=L can give a smaller one"),
         (TRACKING, trust.PNDP([0]), "every message seen|every injected sum", "exact|lipschitz"),
         (algorithms.build("none", DYN, EveryStep(2)), trust.LDP(), "No finite number: ", "no noise"),
-        (algorithms.zip_dl(DYN, EveryStep(2)), trust.SecLDP(), "No finite number: ", ""),
+        (algorithms.zip_dl(DYN, EveryStep(2)), trust.Eavesdropper(), "No finite number: ", ""),
     ],
 )
 def test_a_number_says_which_rule_gave_it(one, model, rule, way_out):
@@ -382,7 +382,7 @@ def test_the_worst_of_several_attackers_is_explained():
 
 def test_every_loss_that_is_no_exact_number_is_explained():
     for one in (HIDDEN, TRACKING, FOUR_ROUNDS, algorithms.zip_dl(DYN, EveryStep(2))):
-        for model in (trust.LDP(), trust.PNDP([0]), trust.SecLDP((1,)), trust.Central(), trust.ReleasedOnly()):
+        for model in (trust.LDP(), trust.PNDP([0]), trust.Colluding((1,)), trust.Central(), trust.ReleasedOnly()):
             for loss in sensitivity_by_victim(one, model):
                 exact = loss.adaptive_bound == "exact" and math.isfinite(loss.adaptive_sensitivity_squared)
                 assert bool(loss.explanation()) != exact

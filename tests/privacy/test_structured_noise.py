@@ -70,7 +70,7 @@ def test_bounds_by_structure_never_fall_below_the_truth(case, written):
 def test_losses_are_those_of_the_same_encoder_written_out(case, data):
     """Under every trust model: the views of an encoder with structure are those of its array."""
     encoder, scheme = case
-    model = data.draw(st.sampled_from([trust.LDP(), trust.PNDP([0]), trust.SecLDP(), trust.Central()]))
+    model = data.draw(st.sampled_from([trust.LDP(), trust.PNDP([0]), trust.Eavesdropper(), trust.Central()]))
     by_structure, by_array = (
         sensitivity_by_victim(algorithms.mf_dsgd(RING, scheme, C), model, unit="record")
         for C in (encoder, np.tril(encoder.dense()))
@@ -97,7 +97,7 @@ def test_noise_on_many_nodes_weighs_the_encoder(kind):
     for C in (encoder, np.tril(encoder.dense())):
         noise = mfdl.noise.SpatioTemporalNoise(C, F, holders, 4)
         algorithm = decentralized("mine", RING, scheme, noise)
-        made.append([loss.sensitivity_squared for loss in sensitivity_by_victim(algorithm, trust.SecLDP())])
+        made.append([loss.sensitivity_squared for loss in sensitivity_by_victim(algorithm, trust.Eavesdropper())])
     assert_allclose(*made, rtol=1e-6)
 
 
@@ -171,7 +171,7 @@ def test_buffers_that_cancel_are_no_less_than_the_noise_that_is_streamed(size, a
     assert (size > 1) or reported.squared < true * (1 + Fraction(1, 10**9))
 
 
-@pytest.mark.parametrize("model", [trust.PNDP([0]), trust.Central(), trust.SecLDP()])
+@pytest.mark.parametrize("model", [trust.PNDP([0]), trust.Central(), trust.Eavesdropper()])
 def test_no_view_takes_the_array_of_an_encoder_for_noise_that_rounding_has_changed(model):
     """Buffers of 4e12 that cancel: what is streamed is not C^-1 Z, whoever sees how much of it."""
     encoder = Buffered([4e12, -4e12 * (1 - 1e-12)], [1.0, 1.0], 16)

@@ -19,7 +19,7 @@ CLIP = {"adjacency": "zero-out", "clip_norm": 1.0}
 PATH = Dynamics(gossip.from_array(np.array([[0.75, 0.25, 0.0], [0.25, 0.5, 0.25], [0.0, 0.25, 0.75]])), 1.0)
 MODELS = {
     "ldp": trust.LDP(),
-    "eavesdropper": trust.SecLDP(),
+    "eavesdropper": trust.Eavesdropper(),
     "pndp": trust.PNDP([0]),
     "central": trust.Central(),
 }

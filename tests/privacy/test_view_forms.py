@@ -228,7 +228,7 @@ def test_pairwise_noise_alone_on_a_ring_of_five_protects_nothing(edges):
     """pinv says (1 - 1/5) / ... = 0.4 a step; the sum of all messages has no noise."""
     dynamics, T = Dynamics(MH("ring:n=5")), 2
     one = algorithms.decor(dynamics, EveryStep(T), sigma_ldp=0.0, sigma_cor=1.0, orientation=edges)
-    for model in (trust.SecLDP(), trust.LDP(), trust.SecLDP((0,)), trust.FullCollusion(), trust.Coalitions(1)):
+    for model in (trust.Eavesdropper(), trust.LDP(), trust.Colluding((0,)), trust.FullCollusion(), trust.Coalitions(1)):
         for loss in sensitivity_by_victim(one, model):
             assert loss.sensitivity_squared == loss.adaptive_sensitivity_squared == math.inf
     F = pairwise_factor([(0, 1), (0, 4), (1, 2), (2, 3), (3, 4)], 5, 0.0, 1.0)
@@ -244,7 +244,7 @@ def test_the_loss_grows_without_bound_as_the_noise_loses_rank():
     before = 0.0
     for local in 10.0 ** -np.arange(1, 17):
         one = algorithms.decor(dynamics, EveryStep(1), sigma_ldp=local, sigma_cor=1.0)
-        loss = sensitivity_by_victim(one, trust.SecLDP())[0].sensitivity_squared
+        loss = sensitivity_by_victim(one, trust.Eavesdropper())[0].sensitivity_squared
         eigenvalues = 2 - 2 * np.cos(2 * np.pi * np.arange(5) / 5)
         truth = float(np.mean(1 / (local**2 + eigenvalues)))
         assert loss >= truth * (1 - 1e-9)
@@ -279,7 +279,7 @@ def test_zip_dl_under_ldp(T, value):
 
 
 @pytest.mark.parametrize("release", [None, "all", "average"])
-@pytest.mark.parametrize("model", [trust.LDP(), trust.SecLDP(), trust.PNDP([0])])
+@pytest.mark.parametrize("model", [trust.LDP(), trust.Eavesdropper(), trust.PNDP([0])])
 def test_released_models_undo_zip_dl(model, release):
     """With the messages a sends, its released model is its own half step plus known terms; averages have no noise."""
     one = algorithms.zip_dl(RING6, EveryStep(2))
@@ -303,7 +303,7 @@ def test_zip_dl_pairs_on_a_ring():
 
 def test_decor_on_a_ring_of_eight():
     one = algorithms.decor(Dynamics(MH("ring:n=8")), EveryStep(3), sigma_ldp=0.5, sigma_cor=2.0)
-    seen = [user_level(trust.SecLDP((0,)), one, u) for u in (1, 2, 3, 4)]
+    seen = [user_level(trust.Colluding((0,)), one, u) for u in (1, 2, 3, 4)]
     assert_allclose(seen, [2.84, 2.41, 2.19, 2.12], atol=5e-3)
     heard = [user_level(trust.PNDP([0]), one, u) for u in (1, 2, 3, 4)]
     assert_allclose(heard, [1.04, 0.083, 0.0025, 0.0], atol=5e-3)
@@ -320,7 +320,8 @@ def test_decor_is_its_published_accountant(graph, q):
     assert worst == pytest.approx(paper / 2, rel=1e-10)
     inside = tuple(range(q))
     victims = papers.decor_victims(graph, [f"#{i}" for i in inside], num_steps=T, **noise).value
-    losses = {v.victim: v for v in sensitivity_by_victim(one, trust.SecLDP(inside), victims=range(one.num_nodes))}
+    model = trust.named("colluding", colluders=inside)
+    losses = {v.victim: v for v in sensitivity_by_victim(one, model, victims=range(one.num_nodes))}
     assert_allclose([losses[u].sensitivity_squared for u in range(one.num_nodes)], victims / 2, rtol=1e-10)
     assert all(loss.adaptive for loss in losses.values())
 

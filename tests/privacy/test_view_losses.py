@@ -176,11 +176,11 @@ def test_decor_by_hand():
     W_T, _ = gossip_messages(RING, T)
     noise = np.kron(np.eye(T), pairwise_factor(EDGES, 5, 0.5, 2.0))
     one = algorithms.decor(mfdl.Dynamics(RING), EveryStep(T), sigma_ldp=0.5, sigma_cor=2.0)
-    same(one, trust.SecLDP(), View(W_T, W_T @ noise, num_nodes=5))
+    same(one, trust.Eavesdropper(), View(W_T, W_T @ noise, num_nodes=5))
     held = np.tile([u == 0 for u in range(5)] + [0 in edge for edge in EDGES], T)
     known = np.arange(5) == 0
     colluder = View(W_T, W_T @ noise, num_nodes=5, known_gradients=known, known_noise=held)
-    same(one, trust.SecLDP((0,)), colluder)
+    same(one, trust.Colluding((0,)), colluder)
 
 
 @pytest.mark.parametrize("rounds", [1, 3])
@@ -212,7 +212,7 @@ def test_zip_dl_by_hand():
     messages = np.block(blocks)
     A, B = -messages @ np.kron(np.eye(T), to_messages), -messages @ np.kron(np.eye(T), spread)
     sent = np.tile([a != b for a, b in pairs], T)
-    same(one, trust.SecLDP(), View(as_fractions(A[sent]), as_fractions(B[sent]), num_nodes=3))
+    same(one, trust.Eavesdropper(), View(as_fractions(A[sent]), as_fractions(B[sent]), num_nodes=3))
 
 
 # ---- adaptive gradients ---------------------------------------------------------------------------------------------

@@ -109,7 +109,7 @@ def test_the_page_has_a_row_for_every_strategy():
             lambda D: np.abs(D).sum() == 2,
             "[[1], [0], [1], [0]]",
         ),
-        (trust_models(3, kinds=["colluding"]), lambda m: len(m.colluders) > 1, "SecLDP(colluders=[0, 1])"),
+        (trust_models(3, kinds=["colluding"]), lambda m: len(m.colluders) > 1, "Colluding(colluders=[0, 1])"),
         (
             linear_algorithms(["decor"], varying=False),
             lambda one: one.num_nodes > 1 and one.noise.columns_per_step > 1,

@@ -32,7 +32,9 @@ def task_of(sizes=4 * NODES, dim=2, seed=0):
 def made(rate=RATE, steps=STEPS, noise_std=2.0, clip=1.0, build=algorithms.dp_dsgd, adjacency="zero-out", **options):
     dynamics = Dynamics(gossip.metropolis_hastings("ring:n=3"), 0.5)
     algorithm = build(dynamics, PoissonSampling(rate, steps), **options)
-    return mfdl.with_noise(algorithm, trust=trust.SecLDP(), adjacency=adjacency, clip_norm=clip, noise_std=noise_std)
+    return mfdl.with_noise(
+        algorithm, trust=trust.Eavesdropper(), adjacency=adjacency, clip_norm=clip, noise_std=noise_std
+    )
 
 
 def batches(key=0, rate=RATE, sizes=60):

@@ -42,7 +42,7 @@ def nodes_of(made, task, key, row, *, optimizer=None, **options):
     [
         ("mafalda", "record", 0.0, mfdl.trust.LDP()),
         ("dp-dsgd", "user", 0.0, mfdl.trust.LDP()),
-        ("decor", "user", 0.0, mfdl.trust.SecLDP()),
+        ("decor", "user", 0.0, mfdl.trust.Eavesdropper()),
         ("mafalda", "record", 0.9, mfdl.trust.LDP()),
     ],
 )
@@ -280,7 +280,7 @@ def test_what_is_refused_at_the_first_step_has_changed_nothing():
 
 
 def test_a_node_needs_only_the_secrets_it_holds():
-    made = mechanism("decor", mfdl.trust.SecLDP(), unit="user")
+    made = mechanism("decor", mfdl.trust.Eavesdropper(), unit="user")
     module = nn.Linear(3, 1)
     keys = HolderKeys.given({(0,): mfdl.NoiseKey.from_seed(1), (0, 1): mfdl.NoiseKey.from_seed(2)})
     with pytest.raises(mfdl.InvalidInput, match=r"the secret of \{0, 3\} is missing"):

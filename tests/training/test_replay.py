@@ -46,7 +46,7 @@ def mechanism(name="mf-shared", W=STAR, participation=PART, mu=1.0, clip_norm=1.
     one = build_algorithm(name, Dynamics(W, learning_rate), participation)
     if name == "none":
         return without_noise(one, **LDP, clip_norm=clip_norm, unit=unit)
-    how = LDP | {"trust": trust.SecLDP()} if name == "joint" else LDP
+    how = LDP | {"trust": trust.Eavesdropper()} if name == "joint" else LDP
     return calibrate(one, **how, clip_norm=clip_norm, mu=mu, unit=unit)
 
 

@@ -25,7 +25,7 @@ def mechanism(name="bsr", model=None, **parameters):
     dynamics = Dynamics(gossip.metropolis_hastings("ring:n=4"), 0.1)
     algorithm = algorithms.build(name, dynamics, Cyclic(2, 3), **parameters)
     asked = {"adjacency": "zero-out", "clip_norm": 0.5, "noise_std": 1.0}
-    return mfdl.with_noise(algorithm, trust=model or trust.SecLDP(), **asked)
+    return mfdl.with_noise(algorithm, trust=model or trust.Eavesdropper(), **asked)
 
 
 def same(run, other):

@@ -294,7 +294,7 @@ def test_divisors_that_a_guarantee_does_not_cover_are_refused():
     maps = {name: m for name, m in vars(base.rounds[0]).items() if m is not None}
     maps["message_from_noise"] = sp.csr_array(-0.1 * np.roll(np.eye(5), 1, axis=0))  # a node's noise in its neighbour's
     apart = algorithms.from_maps(maps, Cyclic(2, 3), dynamics, message_sender=range(5))
-    for uncovered, model in ((base, trust.PNDP([0])), (apart, trust.SecLDP())):
+    for uncovered, model in ((base, trust.PNDP([0])), (apart, trust.Eavesdropper())):
         why = r"depends on public batch sizes.*with_divisors\(task.public_batch_sizes"
         with pytest.raises(InvalidInput, match=why):
             replay(calibrate(uncovered, trust=model, **common), task, seeds=[0])

@@ -23,7 +23,7 @@ from mfdl.pictures.line_charts import Panel
 from mfdl.progress import reporter
 from mfdl.training import tasks
 from mfdl.training.replay import replay
-from mfdl.trust import LDP, SecLDP
+from mfdl.trust import LDP, Eavesdropper
 
 from ..figures.published_figures import PublishedFigure, RunScale
 from ..figures.reproduction import Reproduction
@@ -91,7 +91,7 @@ def train(wanted: MnistRun) -> dict[str, Any]:
     }[wanted.line]
     mechanism = calibrate(
         algorithms.decor(dynamics, sampling, sigma_ldp=1.0, sigma_cor=pair),
-        trust=LDP() if wanted.line == "LDP" else SecLDP(),
+        trust=LDP() if wanted.line == "LDP" else Eavesdropper(),
         adjacency="zero-out",
         clip_norm=clip,
         epsilon=wanted.epsilon,

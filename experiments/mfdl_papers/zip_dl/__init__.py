@@ -274,7 +274,7 @@ def user_adaptive(neighbour: int, first: list[int], second: list[int], noise: in
     """
     W = np.eye(2) + (np.ones((2, 2)) - 2 * np.eye(2)) / neighbour
     algorithm = algorithms.zip_dl(Dynamics(gossip.from_array(W)), EveryStep(2))
-    (loss,) = sensitivity_by_victim(algorithm, trust.SecLDP(), release="none", unit="user", victims=[0])
+    (loss,) = sensitivity_by_victim(algorithm, trust.Eavesdropper(), release="none", unit="user", victims=[0])
     claimed = math.sqrt(loss.adaptive_sensitivity_squared) / noise
     waves = wave_of([v / 2 for v in first]), wave_of([v / 2 for v in second])
     return total_variation(claimed), two_step_total_variation(1 / neighbour, (0.5, -0.5), waves, float(noise))

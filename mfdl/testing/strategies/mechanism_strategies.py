@@ -58,7 +58,7 @@ def trust_models(
     kind = draw(st.sampled_from(some_of(fitting, fitting if kinds is None else kinds, why=why)))
     if kind in ("pndp", "colluding"):
         nodes = sorted(draw(st.sets(st.integers(0, n - 1), min_size=1, max_size=n - 1)))
-        return trust.PNDP(nodes) if kind == "pndp" else trust.SecLDP(tuple(nodes))
+        return trust.PNDP(nodes) if kind == "pndp" else trust.Colluding(tuple(nodes))
     if kind == "coalitions":
         return trust.Coalitions(draw(st.integers(0, n - 1)))
     if kind == "any-receiver":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -222,8 +222,13 @@ def _sight(draw: st.DrawFn, kind: str, W: Gossip, T: int, R: int) -> _Sight:
         known[:, inside] = True
         if kind == "pndp":
             return _Sight(trust.PNDP(inside), received(W, R, inside), inside, known, known)
-        return _Sight(trust.SecLDP(tuple(inside)), every, inside, known, known)
-    named = {"ldp": trust.LDP, "eavesdropper": trust.SecLDP, "central": trust.Central, "released": trust.ReleasedOnly}
+        return _Sight(trust.Colluding(tuple(inside)), every, inside, known, known)
+    named: dict[str, Callable[[], trust.TrustModel]] = {
+        "ldp": trust.LDP,
+        "eavesdropper": trust.Eavesdropper,
+        "central": trust.Central,
+        "released": trust.ReleasedOnly,
+    }
     if kind in named:
         return _Sight(named[kind](), ~every if kind == "released" else every, [], nothing, nothing)
     seen = np.array(draw(lists_of(st.booleans(), R * n))).reshape(R, n)
