@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from _fault_judge import Outcome, command
+from _fault_judge import Outcome, command, content_of
 from _fault_values import BASE, GRAPHS, NUMBERS, OPTIONS, array, dumped, json_value, place, spoilt
 
 import mfdl
@@ -245,8 +245,8 @@ def compare_folder(random: Random, folder: Path) -> Callable[[], Outcome]:
     arguments = ["compare", *BASE["compare"], "--out", "out"]
     out = folder / "out"
     finished = _finished_comparison()
-    out.mkdir()
     for name, content in finished.items():
+        (out / name).parent.mkdir(parents=True, exist_ok=True)
         (out / name).write_bytes(content)
     for _ in range(random.choice((1, 2))):
         target = out / random.choice(list(finished))
@@ -272,4 +272,4 @@ def _finished_comparison() -> dict[str, bytes]:
     with tempfile.TemporaryDirectory() as folder:
         done = command(["compare", *BASE["compare"], "--out", folder])
         assert done.kind == "accepted", done.detail
-        return {path.name: path.read_bytes() for path in Path(folder).iterdir()}
+        return content_of(Path(folder))

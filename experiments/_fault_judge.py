@@ -149,7 +149,7 @@ def whole(name: str, content: bytes) -> bool:
             return content.endswith(b"IEND\xaeB`\x82")
         elif suffix == ".svg":
             return content.rstrip().endswith(b"</svg>")
-        elif suffix == ".csv":
+        elif suffix in (".csv", ".jsonl"):
             return content.endswith(b"\n")
         elif suffix == ".parquet":
             import pyarrow.parquet as pq

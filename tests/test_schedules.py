@@ -20,8 +20,9 @@ from mfdl.dynamics import Dynamics, schedule
 from mfdl.errors import InvalidInput
 from mfdl.participation import Cyclic, EveryStep
 from mfdl.privacy.victim_sensitivity import sensitivity_by_victim
-from mfdl.runs.comparing import Plan, trained
 from mfdl.runs.comparison_config import ComparisonConfig
+from mfdl.runs.running import trained
+from mfdl.runs.shared import Plan
 from mfdl.testing.oracles import largest_signed_sum, of_node, pinv_gram
 from mfdl.testing.strategies import gossip_matrices
 

@@ -31,19 +31,14 @@ def compare(
     Ctrl-C keeps what is finished; the same command then goes on from there.
     """
     try:
-        if several:
-            from ..runs.comparing_several import run_several
-
-            result = run_several(config, several, out, resume=resume, overwrite=overwrite)
-            return result, lambda: _show_several(result, out), 0
         from ..runs.comparing import run_comparison
 
-        result = run_comparison(config, out, resume=resume, overwrite=overwrite)
+        result = run_comparison(config, out, several=several, resume=resume, overwrite=overwrite)
     except KeyboardInterrupt:
         message = f"Finished runs are kept in {out}; the same command goes on from there."
         terminal.messages().print(message, markup=False)
         raise
-    return result, lambda: _show(result, out / "compare.png"), 0
+    return result, lambda: _show_several(result, out) if several else _show(result, out / "compare.png"), 0
 
 
 def _show(result: dict[str, Any], picture: Path) -> None:

@@ -13,7 +13,7 @@ from .. import __version__
 from ..algorithms import registry
 from ..errors import InvalidInput
 from .comparison_config import ComparisonConfig
-from .shared import WITHOUT_NOISE, Shared, built
+from .shared import WITHOUT_NOISE, Shared
 
 OF_ATTACKERS = ("attackers", "colluders", "coalition_size", "release")
 
@@ -89,7 +89,7 @@ class Cell:
             "task": shared.task(self.config).content_hash,
         }
         if self.mechanism.startswith(registry.FILE_PREFIX):
-            content["file"] = built(self.config, self.mechanism, gossip).content_hash
+            content["file"] = shared.file_hash(self.config)
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
 

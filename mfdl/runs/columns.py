@@ -44,7 +44,7 @@ class Column:
         level: of what it is the same: all runs of a setting, the runs of a mechanism, a run, or a step of a node.
         places: where it stands besides: "steps" (a column of steps.parquet), "run" (a field of each finished run),
             "rows" (beside a group of cells of a sweep), "key" (which mechanism a run is of), "page" (provenance).
-        kind: in steps.parquet, as pyarrow calls it; types: in results.json.
+        kind: in steps.parquet, as pyarrow calls it; types: in a record, where they are checked.
         aggregate: of a value of runs, its name and one value for each seed to the columns of their group.
         private: covered by the guarantee, as `training.covered` explains; else computed from data without noise.
     """
@@ -69,7 +69,7 @@ COLUMNS = (
     Column("final_test_loss", RUN, ("run",), "test loss at the end", types=float | None, private=False),
     Column("final_accuracy", RUN, ("run",), "test accuracy at the end", types=float | None, private=False),
     Column("diverged", RUN, ("run",), "whether a number became infinite", types=bool, aggregate=_total, private=False),
-    Column("seconds", RUN, ("run",), "of training", types=float, aggregate=_total, private=False),
+    Column("seconds", RUN, ("run",), "of training", aggregate=_total, private=False),
     Column("node_steps_per_second", RUN, ("run",), "speed", private=False),
     Column("label", MECHANISM, (), "the name in tables and pictures"),
     Column("trust", MECHANISM, ("steps", "rows"), "trust model of the guarantee", "string"),
@@ -125,9 +125,7 @@ def schema_of(metrics: Iterable[str] = ()) -> pa.Schema:
     return pa.schema([*fields, *((name, pa.float64()) for name in metrics)])
 
 
-def is_finished(run: Any, besides: Iterable[str] = ()) -> bool:
-    """Whether an entry of results.json is a run as this version writes it; besides: what was measured besides."""
-    types = {column.name: column.types for column in COLUMNS if "run" in column.places}
-    types |= dict.fromkeys(besides, float | None)
-    alike = isinstance(run, dict) and run.keys() == types.keys()
-    return alike and all(isinstance(run[name], kind) for name, kind in types.items())
+def is_of_run(record: Any) -> bool:
+    """Whether this is the record of a run, as this version writes it."""
+    of_run = [column for column in COLUMNS if "run" in column.places]
+    return isinstance(record, dict) and all(isinstance(record.get(column.name), column.types) for column in of_run)

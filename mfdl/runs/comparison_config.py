@@ -297,16 +297,6 @@ class ComparisonConfig(Protects, OnGraph):
             return final
         return (*final, *(metrics.result_key("last", name) for name in ("loss", "accuracy", *self.metrics)))
 
-    @property
-    def runs(self) -> list[tuple[str, int]]:
-        """Mechanism and seed of every run, in order."""
-        return [(name, seed) for name in self.mechanisms for seed in self.seed_list]
-
-    @property
-    def total_steps(self) -> int:
-        """Steps over all mechanisms and seeds: the length of a progress bar."""
-        return self.epochs * self.period * len(self.runs)
-
     def deciding_options(self) -> dict[str, Any]:
         """The options without those that say where numbers are computed."""
         return {name: value for name, value in self.options().items() if name not in self.deciding("nothing")}

@@ -1,6 +1,7 @@
-"""The folder of a comparison: which runs it holds, and writing them so that it is readable at any moment.
+"""The folder of a comparison: its finished runs are cells in a store, and all other files are derived from them.
 
-    results.json     what `run_comparison` returns, rewritten after every finished run (`complete`: all are there)
+    runs/            the store (`mfdl.runs.store`) of the finished runs
+    results.json     what `run_comparison` returns, written after every finished run (`complete`: all are there)
     steps.parquet    every evaluated step of every node and seed, with what it was run with
     compare.png/svg  the picture
 
@@ -10,14 +11,13 @@ goes on from the runs it has.
 
 from __future__ import annotations
 
-import io
+import hashlib
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from .. import files
 from ..algorithms.registry import shortsighted
@@ -26,73 +26,90 @@ from ..mechanism import Mechanism
 from ..metrics import result_key
 from ..pictures.style import write_figure
 from ..training.covered import left_out, statement
-from ..training.learned import Ended, Judged
+from ..training.learned import Baseline, Ended, Judged
 from ..training.run import is_private
-from .columns import NOT_PRIVATE, aggregated, is_finished, schema_of
-from .output import circumstances, json_number, objective_fields, require_folder, require_writable
+from .columns import NOT_PRIVATE, aggregated, names, schema_of
+from .grid import cells_of
+from .output import circumstances, json_number, objective_fields, parquet, require_folder, require_writable
 from .rendering import plot_comparison
+from .store import Store
 
 if TYPE_CHECKING:
     from ..privacy.guarantee import Guarantee
-    from .comparing import Plan
+    from .cells import Cell
+    from .shared import Plan
 
 
+RUNS = "runs"
 RESULTS, STEPS, PNG, SVG = NAMES = ("results.json", "steps.parquet", "compare.png", "compare.svg")
 Key = tuple[str, int]  # mechanism, seed
 
 
-class Folder:
-    """The finished runs that it holds, and the mechanisms they are of."""
+def identity_of(cells: Iterable[Cell]) -> str:
+    """16 hex digits of all that decides the numbers; where and with how many workers does not count."""
+    return hashlib.sha256("".join(cell.hash for cell in cells).encode()).hexdigest()[:16]
 
-    def __init__(self, folder: Path, plan: Plan, *, resume: bool, overwrite: bool) -> None:
-        self.folder, self.plan, self.identity, self.metrics = folder, plan, plan.identity, plan.config.metrics
+
+def earlier_result(folder: Path, identity: str, *, overwrite: bool) -> dict[str, Any] | None:
+    """results.json of a folder if it is of this very comparison, else None.
+
+    Raises: InvalidInput: the folder holds files of another one, or cannot be written.
+    """
+    require_folder(folder)
+    for name in NAMES:
+        require_writable(folder / name)
+    try:
+        content = json.loads((folder / RESULTS).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        content = None
+    if isinstance(content, dict) and content.get("config_hash") == identity:
+        return content
+    existing = [name for name in NAMES if (folder / name).exists()]
+    if existing and not overwrite:
+        raise InvalidInput(
+            f"{folder} holds {existing[0]} of another comparison; choose another folder, or replace it with "
+            "overwrite=True (command line: --overwrite)."
+        )
+    return None
+
+
+def write_steps(folder: Path, steps: pa.Table) -> None:
+    """Writes steps.parquet."""
+    files.atomic_write_bytes(folder / STEPS, parquet(steps))
+
+
+def _baseline(name: str, baseline: Baseline | None, suffix: str = "") -> dict[str, Any]:
+    """What training is held against."""
+    loss, accuracy = (None, None) if baseline is None else (baseline.loss, baseline.accuracy)
+    return {f"{name}_loss{suffix}": loss, f"{name}_accuracy{suffix}": accuracy}
+
+
+class Folder:
+    """The files of one comparison, derived from its cells in a store.
+
+    Attributes: cells: by mechanism and seed, in order; records, tables: of those that are finished.
+    """
+
+    def __init__(self, folder: Path, plan: Plan, store: Store, *, resume: bool, overwrite: bool) -> None:
+        self.folder, self.plan, self.store, self.resume = folder, plan, store, resume
+        self.cells = {(cell.mechanism, cell.seed): cell for cell in cells_of(plan.config, plan.shared)}
+        self.identity, self.metrics = identity_of(self.cells.values()), plan.config.metrics
         self.schema = schema_of(self.metrics)
-        require_folder(folder)
-        for name in NAMES:
-            require_writable(folder / name)
         self.records: dict[Key, dict[str, Any]] = {}
         self.tables: dict[Key, pa.Table] = {}
         self.mechanisms: dict[str, Mechanism] = {}
-        earlier = self._earlier_result()
+        earlier = earlier_result(folder, self.identity, overwrite=overwrite)
+        self._is_new = earlier is None
         self._drawn = earlier is not None and resume and earlier.get("complete") is True
-        if earlier is None:
-            existing = [name for name in NAMES if (folder / name).exists()]
-            if existing and not overwrite:
-                raise InvalidInput(
-                    f"{folder} holds {existing[0]} of another comparison; choose another folder, or replace it with "
-                    "overwrite=True (command line: --overwrite)."
-                )
-        elif resume:
-            self._take_over(earlier)
-
-    def _earlier_result(self) -> dict[str, Any] | None:
-        """results.json if it is of this very config, else None."""
-        try:
-            content = json.loads((self.folder / RESULTS).read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError):
-            return None
-        return content if isinstance(content, dict) and content.get("config_hash") == self.identity else None
-
-    def _take_over(self, earlier: dict[str, Any]) -> None:
-        try:
-            table = pq.read_table(io.BytesIO((self.folder / STEPS).read_bytes())).cast(self.schema)
-        except (OSError, ValueError, pa.ArrowException):  # ValueError: other columns
-            return  # without its steps a run is not finished
-        names, seeds = np.asarray(table["mechanism"]), np.asarray(table["seed"])
-        runs = earlier.get("runs")
-        for record in runs if isinstance(runs, list) else []:
-            if not is_finished(record, self.plan.config.measured_besides):
-                continue
-            key = (record["mechanism"], record["seed"])
-            rows = table.filter(pa.array((names == key[0]) & (seeds == key[1])))
-            if rows.num_rows:
-                self.records[key], self.tables[key] = record, rows
 
     def begin(self, mechanisms: dict[str, Mechanism]) -> None:
         """Takes the folder: from here on it holds this comparison and nothing of an earlier one."""
         self.mechanisms = mechanisms
-        # first of all, so that a full disk leaves the earlier comparison; from then on nothing of it counts
-        files.atomic_write_json(self.folder / RESULTS, self.result(complete=False))
+        if self._is_new:  # first of all, so that a full disk leaves the earlier comparison; then nothing of it counts
+            files.atomic_write_json(self.folder / RESULTS, self.result(complete=False))
+        if not self.resume:
+            self.store.discard(self.cells.values())
+        self._take(self.cells.values())
         # also what stayed of an earlier one because a process was killed right here
         stale = [STEPS] * (not self.records) + [PNG, SVG] * (not self._drawn)
         gone = [self.folder / name for name in stale]
@@ -103,34 +120,58 @@ class Folder:
                 path.unlink(missing_ok=True)
             except OSError as error:
                 raise InvalidInput(f"cannot remove {path}: {error.strerror}; choose another folder.") from error
+        self._write()
 
-    def add(self, key: Key, record: dict[str, Any], table: pa.Table) -> None:
-        """Records one finished run; the steps first, so that results.json never names a run without them."""
-        self.records[key], self.tables[key] = record, table
-        self._write_steps()
-        files.atomic_write_json(self.folder / RESULTS, self.result(complete=False))
+    def add(self, cell: Cell) -> None:
+        """Takes up a run that the store holds now."""
+        self._take([cell])
+        self._write()
 
     def finish(self) -> dict[str, Any]:
         """Draws the picture and marks the result complete, last of all."""
         result = self.result(complete=True)
-        steps = self._write_steps()
-        write_figure(self.folder, Path(PNG).stem, plot_comparison(result, steps))
+        write_figure(self.folder, Path(PNG).stem, plot_comparison(result, self.steps))
         files.atomic_write_json(self.folder / RESULTS, result)
         return result
 
-    def _ordered(self) -> list[Key]:
-        return [key for key in self.plan.config.runs if key in self.records]
+    @property
+    def steps(self) -> pa.Table:
+        """Of the finished runs, in order."""
+        return pa.concat_tables([self.tables[key] for key in self._ordered()])
 
-    def _write_steps(self) -> pa.Table:
-        table = pa.concat_tables([self.schema.empty_table(), *(self.tables[key] for key in self._ordered())])
-        buffer = io.BytesIO()
-        pq.write_table(table, buffer, compression="zstd")
-        files.atomic_write_bytes(self.folder / STEPS, buffer.getvalue())
-        return table
+    def _take(self, cells: Iterable[Cell]) -> None:
+        """What the store holds of these cells."""
+        timings = {str(timing.get("cell")): timing for timing in self.store.timings()}
+        fields = (*names("run"), *self.plan.config.measured_besides)
+        for cell in cells:
+            if (record := self.store.record(cell)) is None:
+                continue
+            try:
+                steps = self.store.steps(cell).cast(self.schema)
+            except (InvalidInput, ValueError, pa.ArrowException):  # damaged: without its steps a run is not finished
+                self.store.discard([cell])
+                continue
+            timing, key = timings.get(cell.hash, {}), (cell.mechanism, cell.seed)
+            seconds = timing.get("training_seconds")
+            values = {**record, **timing, **dict(zip(("mechanism", "seed"), key, strict=True))}
+            values["seconds"] = seconds if isinstance(seconds, float) else 0.0
+            self.records[key] = {name: values.get(name) for name in fields}
+            place, trust = self.schema.get_field_index("trust"), self.mechanisms[cell.mechanism].guarantee.trust
+            # that of a cell of "none" says nothing of this comparison
+            self.tables[key] = steps.set_column(place, "trust", pa.array([trust] * steps.num_rows, pa.string()))
+
+    def _write(self) -> None:
+        """The steps first, so that results.json never names a run without them."""
+        if self.records:
+            write_steps(self.folder, self.steps)
+        files.atomic_write_json(self.folder / RESULTS, self.result(complete=False))
+
+    def _ordered(self) -> list[Key]:
+        return [key for key in self.cells if key in self.records]
 
     def result(self, *, complete: bool) -> dict[str, Any]:
         """Everything known so far."""
-        plan, config = self.plan, self.plan.config
+        plan, config, judged = self.plan, self.plan.config, self._judged()
         return {
             **circumstances(config, plan.graph, plan.gossip),
             **config.values("unit", "trust", "adjacency", "clip_norm", "learning_rate", "momentum", "weight_decay"),
@@ -150,8 +191,11 @@ class Folder:
                 *(key for name in self.metrics for key in (name, result_key("final", name))),
                 *(name for name in config.measured_besides if name.startswith("last_")),
             ],
-            **self._worth(),
-            "mechanisms": [self._summary(name) for name in config.mechanisms],
+            "finding": judged.finding,
+            "advice": judged.advice,
+            **_baseline("untrained", judged.untrained, "_mean"),
+            **_baseline("chance", judged.chance),
+            "mechanisms": [self._summary(ended, judged) for ended in judged.ended],
             "runs": [self.records[key] for key in self._ordered()],
             "complete": complete,
             "config": {**config.options(), "out": str(self.folder)},
@@ -165,21 +209,10 @@ class Folder:
         for name in plan.config.mechanisms:
             runs = self._runs_of(name)
             losses, accuracies = [run["final_test_loss"] for run in runs], [run["final_accuracy"] for run in runs]
-            private = is_private(self.mechanisms[name])
-            diverged = sum(run["diverged"] for run in runs)
-            remark = shortsighted(self.mechanisms[name].algorithm)
-            ended.append(Ended(name, private, losses, accuracies, diverged, remark))
+            diverged, mechanism = sum(run["diverged"] for run in runs), self.mechanisms[name]
+            remark = shortsighted(mechanism.algorithm)
+            ended.append(Ended(name, is_private(mechanism), losses, accuracies, diverged, remark))
         return Judged(ended, plan.untrained, plan.chance)
-
-    def _worth(self) -> dict[str, Any]:
-        """What training is held against, and whether it was worth it."""
-        judged = self._judged()
-        worth: dict[str, Any] = {"finding": judged.finding, "advice": judged.advice}
-        for name, baseline in (("untrained", judged.untrained), ("chance", judged.chance)):
-            mean = "_mean" if name == "untrained" else ""
-            worth[f"{name}_loss{mean}"] = None if baseline is None else baseline.loss
-            worth[f"{name}_accuracy{mean}"] = None if baseline is None else baseline.accuracy
-        return worth
 
     def _runs_of(self, name: str) -> list[dict[str, Any]]:
         return [self.records[key] for key in self._ordered() if key[0] == name]
@@ -209,15 +242,13 @@ class Folder:
         """Whether mechanisms with noise are held to different trust models."""
         return len({(m.guarantee.trust, m.guarantee.attacker, m.guarantee.release) for m in self._private()}) > 1
 
-    def _summary(self, name: str) -> dict[str, Any]:
-        mechanism = self.mechanisms[name]
-        guarantee = mechanism.guarantee
-        runs = self._runs_of(name)
+    def _summary(self, ended: Ended, judged: Judged) -> dict[str, Any]:
+        name, mechanism = ended.name, self.mechanisms[ended.name]
+        guarantee, runs = mechanism.guarantee, self._runs_of(name)
         measured = ("final_test_loss", "final_accuracy", *self.plan.config.measured_besides)
         over = aggregated(runs, (*measured, "seconds"))
         whole = [name for name in measured if over[f"{name}_count"] == over["final_test_loss_count"] == len(runs)]
-        judged, seconds = self._judged(), over["seconds"]
-        (ended,) = (each for each in judged.ended if each.name == name)
+        seconds = over["seconds"]
         steps = len(runs) * self.plan.dynamics.num_nodes * self.plan.participation.num_steps
         return {
             "mechanism": name,

@@ -45,3 +45,15 @@ def _at_seed(config: ComparisonConfig, seed: int) -> ComparisonConfig:
     copied = copy.copy(config)
     object.__setattr__(copied, "first_seed", seed)
     return copied
+
+
+def alone(config: ComparisonConfig, name: str) -> dict[str, Any]:
+    """The fields in which the config of a cell differs from one of several mechanisms and seeds."""
+    settings = tuple(text for text in config.settings if text.startswith(f"{name}."))
+    return {"mechanisms": (name,), "settings": settings, "error_weights": (), "seeds": 1}
+
+
+def cells_of(config: ComparisonConfig, shared: Shared) -> list[Cell]:
+    """The runs of a comparison: every mechanism with every seed, the seed fastest."""
+    mechanisms = Grid(config, {"name": config.mechanisms}, lambda chosen: alone(config, chosen["name"]))
+    return mechanisms.cells(config.seed_list, shared)

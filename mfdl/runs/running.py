@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import io
+import functools
 import os
 import platform
 import time
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
+import pyarrow as pa
 
 from .. import files
 from ..algorithms import registry
@@ -20,12 +20,16 @@ from ..engines import Engine
 from ..errors import InvalidInput
 from ..factorization.solutions import Solutions
 from ..mechanism import Mechanism
-from ..progress import Progress, reporter
+from ..metrics import metric_of
+from ..progress import Advance, Progress, reporter
+from ..training import tasks
+from ..training.replay import replay
 from ..training.run import Run
 from .cells import Cell
-from .comparing import Plan, record_of, trained
-from .output import json_number
-from .shared import Shared, shared_by
+from .columns import schema_of
+from .comparison_config import ComparisonConfig
+from .output import json_number, objective_fields, parquet
+from .shared import Plan, Shared, shared_by
 from .store import FACTORIZATIONS, Store
 
 
@@ -57,23 +61,52 @@ def run_cells(
     with files.held_alone(folder.folder), screen.bar("sweeping", sum(cell.num_steps for cell in cells)) as report:
         report(0, "looking at what is finished")
         folder.begin(cells, header)
-        missing = [cell for cell in cells if not folder.is_finished(cell.hash)]
-        if len(missing) < len(cells):
-            report(sum(cell.num_steps for cell in cells) - sum(cell.num_steps for cell in missing), "finished earlier")
-        call = time.time_ns(), os.getpid()  # tells workers when what they keep is of an earlier call
-        sent = [CellJob(cell, cell.hash, call, folder.folder.absolute()) for cell in in_good_order(missing)]
-        reported = 0
-
-        def tell(steps: int) -> None:  # of the one cell that is run in this process
-            nonlocal reported
-            reported += steps
-            report(steps)
-
-        for place, answer in engine.run(work, sent, here={"shared": shared, "progress": tell}):
-            answer.keep(folder)
-            report(sent[place].cell.num_steps - reported, described(sent[place].cell))
-            reported = 0
+        for _ in run_missing(cells, folder, engine, report, shared):
+            pass
     return [record for record in map(folder.record, cells) if record is not None]
+
+
+def run_missing(
+    cells: Sequence[Cell],
+    store: Store,
+    engine: Engine,
+    report: Advance,
+    shared: Shared,
+    *,
+    mechanisms: Mapping[Cell, Mechanism] | None = None,
+    checkpoints: Path | None = None,
+    strict: bool = False,
+) -> Iterator[Cell]:
+    """Each cell that the store lacks, once it was run and is kept there.
+
+    Args:
+        report: called with steps just finished, and what is being done.
+        shared: of the cells that run in this process.
+        mechanisms: those of cells, calibrated; others are made where their cell runs.
+        checkpoints: a folder from which a run that was stopped goes on; None: it begins again.
+        strict: what goes wrong in a cell is raised, instead of kept as its failure.
+    """
+    missing = [cell for cell in cells if not store.is_finished(cell)]
+    if len(missing) < len(cells):
+        report(sum(cell.num_steps for cell in cells) - sum(cell.num_steps for cell in missing), "finished earlier")
+    call, place = (time.time_ns(), os.getpid()), store.folder.absolute()
+    sent = [
+        CellJob(cell, cell.hash, call, place, (mechanisms or {}).get(cell), checkpoints, strict)
+        for cell in in_good_order(missing)
+    ]
+    reported = 0
+
+    def tell(cell: Cell, steps: int) -> None:  # of the one cell that is run in this process
+        nonlocal reported
+        reported += steps
+        report(steps, described(cell))
+
+    for number, answer in engine.run(work, sent, here={"shared": shared, "progress": tell}):
+        answer.keep(store)
+        cell = sent[number].cell
+        yield cell
+        report(cell.num_steps - reported, described(cell))
+        reported = 0
 
 
 def in_good_order(cells: Sequence[Cell]) -> list[Cell]:
@@ -100,13 +133,19 @@ def described(cell: Cell) -> str:
 class CellJob:
     """One cell on its way to a worker.
 
-    Attributes: cell, hash: what and its name here; call: which call of `run_cells`; store: the folder of the store.
+    Attributes:
+        cell, hash: what and its name here.
+        call: which call, so that a worker knows when what it has made is of an earlier one.
+        store: the folder of the store; mechanism, checkpoints, strict: as for `run_missing`.
     """
 
     cell: Cell
     hash: str
     call: tuple[int, int]
     store: Path
+    mechanism: Mechanism | None = None
+    checkpoints: Path | None = None
+    strict: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,16 +159,12 @@ class Answer:
     timing: dict[str, Any]
 
     def keep(self, store: Store) -> None:
-        """Into the store."""
+        """Into the store; the timing first, so that no finished cell is without."""
+        store.add_timing(self.timing)
         if self.record is not None:
             store.add(self.cell, self.record, self.steps)
         elif self.failure is not None:
             store.add_failure(self.cell, self.failure)
-        store.add_timing(self.timing)
-
-
-def _nothing(steps: int) -> None:
-    pass
 
 
 _of_call: dict[tuple[int, int], Shared] = {}
@@ -143,14 +178,17 @@ def _shared_here(job: CellJob) -> Shared:
     return _of_call[job.call]
 
 
-def work(job: CellJob, *, shared: Shared | None = None, progress: Callable[[int], None] | None = None) -> Answer:
-    """Runs one cell; whatever goes wrong is an answer too."""
+def work(job: CellJob, *, shared: Shared | None = None, progress: Callable[[Cell, int], None] | None = None) -> Answer:
+    """Runs one cell; whatever goes wrong is an answer too, unless the job is strict."""
     began, record, steps, failure = time.perf_counter(), None, b"", None
     timing: dict[str, Any] = {"cell": job.hash, "host": platform.node()}
+    tell = None if progress is None else functools.partial(progress, job.cell)
     try:
-        record, steps, more = _trained(job, shared or _shared_here(job), progress or _nothing)
+        record, steps, more = _trained(job, shared or _shared_here(job), tell)
         timing |= more
     except Exception as error:
+        if job.strict:
+            raise
         cell = job.cell
         failure = {"cell": job.hash, "mechanism": cell.mechanism, "config": cell.options}
         failure |= {"error": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()}
@@ -168,24 +206,79 @@ def _trained(
             "install the same version and make the same files reachable."
         )
     cell = job.cell
-    plan, accounted = Plan(cell.config, shared), shared.accounted(cell.config, cell.mechanism)
-    mechanism = accounted.mechanism(cell.config.target)
-    run = trained(mechanism, plan.task, cell.seed, cell.config, progress)
-    numbers, table = record_of(run, cell.mechanism, mechanism, cell.config)
-    timing = {"training_seconds": numbers.pop("seconds"), "node_steps_per_second": numbers.pop("node_steps_per_second")}
-    buffer = io.BytesIO()
-    pq.write_table(table, buffer, compression="zstd")
-    return {**_circumstances(cell, plan, mechanism, run), **accounted.objective, **numbers}, buffer.getvalue(), timing
+    if progress is not None:
+        progress(0)
+    plan, mechanism = Plan(cell.config, shared), job.mechanism
+    if mechanism is None:
+        accounted = shared.accounted(cell.config, cell.mechanism)
+        mechanism, objective = accounted.mechanism(cell.config.target), accounted.objective
+    else:
+        objective = objective_fields(mechanism)
+    checkpoints = None if job.checkpoints is None else job.checkpoints / job.hash
+    run = trained(mechanism, plan.task, cell.seed, cell.config, progress, checkpoints)
+    timing = {
+        "training_seconds": run.seeds[0].training_seconds,
+        "node_steps_per_second": json_number(run.node_steps_per_second),
+    }
+    record = _record(cell, plan, mechanism, run) | objective
+    return record, parquet(_steps(run, mechanism, cell.config)), timing
 
 
-def _circumstances(cell: Cell, plan: Plan, mechanism: Mechanism, run: Run) -> dict[str, Any]:
-    """All of a record that is said before the run, and what its loss is held against."""
+def trained(
+    mechanism: Mechanism,
+    task: tasks.Task,
+    seed: int,
+    config: ComparisonConfig,
+    progress: Callable[[int], None] | None = None,
+    checkpoints: Path | None = None,
+) -> Run:
+    """One seed of a mechanism, as a config says; checkpoints: their folder."""
+    return replay(
+        mechanism,
+        task,
+        seeds=[seed],
+        eval_every=config.eval_every or config.period,
+        metrics=config.metrics,
+        clip_schedule=config.clips,
+        period=config.period if config.unit == "user" else None,
+        device=config.device,
+        checkpoint_folder=checkpoints,
+        progress=progress,
+    )
+
+
+def _steps(run: Run, mechanism: Mechanism, config: ComparisonConfig) -> pa.Table:
+    """Every evaluated step, with what it was run with."""
+    (name,), guarantee = config.mechanisms, mechanism.guarantee
+    same = {
+        "mechanism": name,
+        "trust": guarantee.trust,
+        "mu": guarantee.mu,
+        "epsilon": guarantee.epsilon(config.delta),
+        "delta": config.delta,
+        "task": run.task_name,
+        "graph": config.graph,
+        "lr": config.learning_rate,
+    }
+    return pa.Table.from_pylist([{**row, **same} for row in run.rows()], schema=schema_of(config.metrics))
+
+
+def _record(cell: Cell, plan: Plan, mechanism: Mechanism, run: Run) -> dict[str, Any]:
+    """How the one seed of a run ended, under which guarantee, and what its loss is held against."""
     config, guarantee = cell.config, mechanism.guarantee
     _, weights = registry.split(cell.mechanism)
     (seed,) = run.seeds
+    ended = {  # of the released model, or of the last ones
+        name: (seed.final if name.startswith("final_") else seed.last)(metric_of(name))
+        for name in ("final_test_loss", "final_accuracy", *config.measured_besides)
+    }
     return {
+        **{name: json_number(value) for name, value in ended.items()},
+        "seed": seed.seed,
+        "diverged": seed.diverged,
         "cell": cell.hash,
         "config": cell.options,
+        "mechanism": cell.mechanism,
         "label": cell.mechanism,
         "trust": guarantee.trust,
         "attacker": guarantee.attacker,

@@ -1,5 +1,7 @@
 """What runs of one process share, each made once: graph, gossip matrix, task, and an algorithm with its losses.
 
+A `Plan` is a config with what it needs of these: all that can be refused was refused.
+
 The sensitivity of an algorithm does not know the budget, so one accounting serves all budgets, and neither it nor the
 algorithm knows the seed of the training. A `Shared` is for one call: files that change later are read anew by the next.
 """
@@ -10,15 +12,20 @@ import dataclasses
 import functools
 from typing import TYPE_CHECKING, Any, cast
 
-from .. import graphs, trust
+from .. import check, graphs, trust
 from ..algorithms import LinearAlgorithm, registry
+from ..dynamics import Dynamics
 from ..errors import UnsupportedMechanism
 from ..factorization.solutions import Solutions, keeping
 from ..mechanism import Mechanism
+from ..metrics import require_measured
+from ..participation import Cyclic
+from ..privacy import gaussian
 from ..privacy.losses import PrivacyLosses
 from ..privacy.questions import Question
 from ..privacy.sampled_exposures import noise_of_bins
-from ..training import tasks
+from ..training import learned, tasks
+from ..training.learned import Baseline, mean_baseline
 from .options import OnGraph
 from .output import objective_fields
 
@@ -48,6 +55,9 @@ class Shared:
         self._graph_hash = functools.lru_cache(KEPT_DATA)(lambda place: graphs.content_hash(self.network(place)[0]))
         self._task = functools.lru_cache(KEPT_DATA)(self._load_task)
         self._fed = functools.lru_cache(KEPT_DATA)(_require_fed)
+        self._file_hash = functools.lru_cache(KEPT_DATA)(
+            lambda config: built(config, config.mechanisms[0], self.network(config)[1]).content_hash
+        )
         self._accounted = functools.lru_cache(KEPT_LOSSES)(self._account)
 
     def network(self, config: OnGraph) -> tuple[SparseGraph, GossipMatrix]:
@@ -80,6 +90,10 @@ class Shared:
         """
         settings = tuple(text for text in config.settings if text.startswith(f"{name}."))
         return self._accounted(shared_by(dataclasses.replace(config, mechanisms=(name,), settings=settings)))
+
+    def file_hash(self, config: ComparisonConfig) -> str:
+        """The content hash of the one mechanism of a config, which is that of a file."""
+        return self._file_hash(shared_by(config))
 
     def _account(self, config: ComparisonConfig) -> Accounted:
         (name,) = config.mechanisms
@@ -120,6 +134,50 @@ class Accounted:
         """`Mechanism.objective` as results state it, which no budget changes."""
         losses = self.losses
         return objective_fields(self._mechanism(losses.guarantee(0.0)))
+
+
+class Plan:
+    """A config with its graph, gossip matrix and task loaded: all that can be refused was refused.
+
+    Args: shared: what other plans of this call have made already.
+    """
+
+    def __init__(self, config: ComparisonConfig, shared: Shared | None = None) -> None:
+        self.config, self.shared = config, shared or Shared()
+        self.graph, self.gossip = self.shared.network(config)
+        self.dynamics = config.dynamics(self.gossip)
+        self.participation = config.scheme()
+        check.device(device=config.device)
+        self.task = self.shared.task(config)
+        require_measured(config.metrics, self.task.kind, self.task.name)
+        self.shared.require_fed(config)
+        files_of = [name for name in config.mechanisms if name.startswith(registry.FILE_PREFIX)]
+        self.from_files = {name: built(config, name, self.gossip) for name in files_of}
+        probe = registry.build("dp-dsgd", Dynamics(self.gossip), Cyclic(epochs=1, period=1))
+        for name in config.mechanisms:  # refuses nodes that are not there, or coalitions of everybody
+            model, _ = trust_of(config, name, self.from_files.get(name))
+            next(iter(model.members(probe)))
+        self.mu: float | None = config.target_mu_or_default
+        self.epsilon: float | None = config.epsilon
+        if self.mu is not None:  # else batches are secret
+            if self.epsilon is None:
+                self.epsilon = gaussian.epsilon_from_mu(self.mu, config.delta)
+            else:
+                self.mu = gaussian.mu_from_epsilon(self.epsilon, config.delta)
+
+    def mechanism(self, name: str) -> Mechanism:
+        """The calibrated mechanism of a name."""
+        return self.shared.accounted(self.config, name).mechanism(self.config.target)
+
+    @functools.cached_property
+    def untrained(self) -> Baseline | None:
+        """The first models, tested: mean over the seeds."""
+        return mean_baseline(learned.untrained(self.task, seed) for seed in self.config.seed_list)
+
+    @functools.cached_property
+    def chance(self) -> Baseline | None:
+        """A guess that looks at no record, tested."""
+        return learned.chance(self.task)
 
 
 def shared_by(config: ComparisonConfig) -> ComparisonConfig:

@@ -1,4 +1,4 @@
-"""The folder of a sweep: one JSON file and one Parquet file a cell, whole at any moment, the same bytes every time.
+"""The folder of a sweep, or `runs/` of a comparison: a JSON and a Parquet file a cell, whole and always the same bytes.
 
     sweep.json              the config of the sweep, the cells in order, the versions
     cells/HASH.json         one finished cell
@@ -94,14 +94,15 @@ class Store:
         """The cells of the sweep, in order."""
         return [str(name) for name in self.sweep()["cells"]]
 
-    def is_finished(self, cell: str) -> bool:
-        """Whether the cell of a hash needs no run."""
-        return all((self.folder / CELLS / f"{cell}.{kind}").is_file() for kind in ("json", "parquet"))
+    def is_finished(self, cell: str | Cell) -> bool:
+        """Whether a cell, or that of a hash, needs no run."""
+        return self.record(cell) is not None
 
     def record(self, cell: str | Cell) -> dict[str, Any] | None:
-        """What a finished cell came to; None while it is not finished."""
+        """What a finished cell came to; None while it is not finished, or where its file is damaged."""
         name = cell.hash if isinstance(cell, Cell) else cell
-        return _read_json(self.folder / CELLS / f"{name}.json") if self.is_finished(name) else None
+        record = _read_json(self.folder / CELLS / f"{name}.json")
+        return record if columns.is_of_run(record) and (self.folder / CELLS / f"{name}.parquet").is_file() else None
 
     def records(self) -> list[dict[str, Any]]:
         """Of the finished cells, in the order of the sweep."""
@@ -145,12 +146,12 @@ class Store:
 
     def begin(self, cells: Sequence[Cell], header: dict[str, Any] | None = None) -> None:
         """Writes sweep.json: with `header` the sweep is these cells, and without they come after those it has."""
-        earlier = self.sweep()
         hashes = [cell.hash for cell in cells]
         if header is None:
-            header, hashes = earlier, [*earlier["cells"], *hashes]
+            header = self.sweep()
+            hashes = [*header["cells"], *hashes]
         content = {**header, "cells": list(dict.fromkeys(hashes)), "versions": versions()}
-        if content != earlier or not (self.folder / SWEEP).exists():
+        if content != _read_json(self.folder / SWEEP):
             files.atomic_write_json(self.folder / SWEEP, content)
         for path in self.folder.glob("**/.*.tmp"):  # what killed runs left: a folder is written by one at a time
             path.unlink(missing_ok=True)
@@ -161,6 +162,11 @@ class Store:
         files.atomic_write_json(self.folder / CELLS / f"{cell}.json", record)
         (self.folder / FAILED / f"{cell}.json").unlink(missing_ok=True)
 
+    def discard(self, cells: Iterable[Cell]) -> None:
+        """Forgets that these cells are finished."""
+        for cell in cells:
+            (self.folder / CELLS / f"{cell.hash}.json").unlink(missing_ok=True)
+
     def add_failure(self, cell: str, failure: dict[str, Any]) -> None:
         """Keeps what went wrong with a cell."""
         files.atomic_write_json(self.folder / FAILED / f"{cell}.json", failure)
@@ -168,9 +174,12 @@ class Store:
     def add_timing(self, timing: dict[str, Any]) -> None:
         """Appends a line."""
         path = self.folder / TIMINGS
-        torn = path.exists() and not path.read_bytes().endswith(b"\n")
-        with path.open("a", encoding="utf-8") as file:
-            file.write("\n" * torn + json.dumps(timing, sort_keys=True) + "\n")
+        try:
+            torn = path.exists() and not path.read_bytes().endswith(b"\n")
+            with path.open("a", encoding="utf-8") as file:
+                file.write("\n" * torn + json.dumps(timing, sort_keys=True) + "\n")
+        except OSError as error:
+            raise InvalidInput(f"cannot write {path}: {error.strerror}; remove it, or choose another folder.") from None
 
 
 def _parsed(text: str) -> dict[str, Any] | None:

@@ -14,7 +14,7 @@ from ..privacy import gaussian
 from ..trust.base import models_by_parameter
 from .cells import Cell
 from .comparison_config import ComparisonConfig
-from .grid import Grid
+from .grid import Grid, alone
 from .options import BINS
 from .shared import Shared
 from .sweep_file import SweepFile
@@ -142,8 +142,7 @@ class SweepConfig:
             return None
         if registry.is_of_balls_in_bins(name) and values["participation"] != BINS:
             return None  # it comes with balls-in-bins
-        settings = tuple(text for text in self.common.settings if text.startswith(f"{name}."))
-        single: dict[str, Any] = {"mechanisms": (name,), "settings": settings, "error_weights": (), "seeds": 1}
+        single = alone(self.common, name)
         return _budgeted({**values, **self._of_trust(trust), **single, "delta": self.common.delta})
 
     def _of_trust(self, trust: str) -> dict[str, Any]:

@@ -17,12 +17,12 @@ import pytest
 import mfdl
 from mfdl.algorithms import registry
 from mfdl.commands import main
-from mfdl.runs import comparing as comparison
+from mfdl.runs import output, running
 from mfdl.runs.columns import schema_of
 from mfdl.runs.comparing import run_comparison
 from mfdl.runs.comparison_config import ComparisonConfig
 
-FILES = {"results.json", "steps.parquet", "compare.png", "compare.svg"}
+FILES = {"results.json", "steps.parquet", "compare.png", "compare.svg", "runs"}
 KEYS = {
     "graph", "nodes", "steps", "participation", "trust", "adjacency", "clip_norm", "learning_rate", "mu", "epsilon",
     "delta", "seeds", "mechanisms", "graph_hash", "gossip", "gossip_hash", "task", "guarantee", "noise", "runs",
@@ -47,6 +47,10 @@ def compare(out, *arguments):
     with contextlib.redirect_stdout(said):
         assert main(["compare", *SMALL, "--out", str(out), "--json", *arguments]) == 0
     return json.loads(said.getvalue())
+
+
+def content(folder):
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def strict_json(path):
@@ -224,16 +228,18 @@ def runs(monkeypatch, blank_pictures):
     """The runs that were done, (mechanism, seed); none of them trains."""
     done = []
 
-    def made_up(name, mechanism, task, seed, config, progress, kept):
+    def made_up(job, shared, progress):
+        name, seed, config = job.cell.mechanism, job.cell.seed, job.cell.config
         done.append((name, seed))
         if progress is not None:
             progress(config.epochs * config.period)
         loss, facts = seed + len(name) + 0.5, {"mechanism": name, "seed": seed}
-        record = {**facts, "final_test_loss": loss, "final_accuracy": None, "diverged": False, "seconds": 1.0}
+        record = {**facts, "final_test_loss": loss, "final_accuracy": None, "diverged": False}
         rows = [{**facts, "step": 8, "node": "0", "loss": loss, "accuracy": None}]
-        return {**record, "node_steps_per_second": 1.0}, pa.Table.from_pylist(rows, schema=schema_of())
+        steps = output.parquet(pa.Table.from_pylist(rows, schema=schema_of()))
+        return record, steps, {"training_seconds": 1.0, "node_steps_per_second": 1.0}
 
-    monkeypatch.setattr(comparison, "_one_run", made_up)
+    monkeypatch.setattr(running, "_trained", made_up)
     return done
 
 
@@ -262,7 +268,7 @@ def test_interrupted_comparison_is_readable_and_goes_on(tmp_path, runs):
     steps = []
     resumed = run_comparison(CONFIG, tmp_path, progress=lambda n, doing: steps.append(n))
     assert runs == [("none", 1), ("dp-dsgd", 0), ("dp-dsgd", 1)]
-    assert sum(steps) == CONFIG.total_steps
+    assert sum(steps) == 2 * 2 * 8
     fresh = run_comparison(CONFIG, tmp_path / "fresh")
     resumed["config"]["out"] = fresh["config"]["out"]
     assert without_times(resumed) == without_times(fresh)
@@ -278,7 +284,7 @@ def test_interrupt_exits_130(tmp_path, capsys, monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(comparison, "_one_run", interrupted)
+    monkeypatch.setattr(running, "_trained", interrupted)
     assert main(["compare", *SMALL, "--out", str(tmp_path)]) == 130
     assert "goes on from there" in " ".join(capsys.readouterr().err.split())
     assert strict_json(tmp_path / "results.json")["complete"] is False
@@ -287,10 +293,10 @@ def test_interrupt_exits_130(tmp_path, capsys, monkeypatch):
 @pytest.mark.usefixtures("blank_pictures")
 def test_another_config_is_refused_unless_overwrite(tmp_path, capsys, runs):
     compare(tmp_path)
-    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    before = content(tmp_path)
     assert main(["compare", *SMALL, "--lr", "0.1", "--out", str(tmp_path)]) == 2
     assert "--overwrite" in capsys.readouterr().err
-    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+    assert content(tmp_path) == before
     assert compare(tmp_path, "--lr", "0.1", "--overwrite")["learning_rate"] == 0.1
     (tmp_path / "results.json").write_text('{"config_hash": ')  # torn: it counts as another comparison
     assert main(["compare", *SMALL, "--out", str(tmp_path)]) == 2
@@ -303,7 +309,7 @@ def check_workers(folder):
     jobs = dataclasses.replace(CONFIG, jobs=2)
     together = run_comparison(jobs, folder / "b", progress=lambda n, doing: steps.append(n))
     assert alone["config_hash"] == together["config_hash"]
-    assert sum(steps) == CONFIG.total_steps
+    assert sum(steps) == 2 * 2 * 8
     assert [run["seed"] for run in together["runs"]] == [0, 1, 0, 1]
     losses = ([run["final_test_loss"] for run in result["runs"]] for result in (alone, together))
     np.testing.assert_allclose(*losses, rtol=1e-6)

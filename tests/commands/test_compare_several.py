@@ -12,7 +12,6 @@ from test_compare import CONFIG, MECHANISM_KEYS, RUN_KEYS, without_times
 import mfdl
 from mfdl.commands import main
 from mfdl.runs.comparing import run_comparison
-from mfdl.runs.comparing_several import run_several
 
 TRAIN_LOSS = {"final_train_loss_mean", "final_train_loss_std"}  # of the rows; of a run "final_train_loss"
 
@@ -86,7 +85,7 @@ def test_refusals(finished, capsys):
         assert main(["compare", *COMPARED, "--out", folder, *more]) == 2
         assert message in " ".join(capsys.readouterr().err.split())
     with pytest.raises(mfdl.InvalidInput, match="one privacy target"):
-        run_several(dataclasses.replace(CONFIG, mu=1.0), {"epsilon": [1.0, 2.0]}, folder)
+        run_comparison(dataclasses.replace(CONFIG, mu=1.0), folder, several={"epsilon": [1.0, 2.0]})
 
 
 @pytest.mark.usefixtures("blank_pictures")

@@ -1,6 +1,7 @@
 """Folders of `mfdl compare` that something else wrote to, or that a process left in the middle of taking them over."""
 
 import json
+import shutil
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -22,18 +23,18 @@ pytestmark = pytest.mark.usefixtures("blank_pictures")  # those of `finished` ar
 def finished(tmp_path_factory):
     folder = tmp_path_factory.mktemp("finished")
     assert main([*ARGUMENTS[:-1], str(folder)]) == 0
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
+    return folder
+
+
+def content(folder):
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 @pytest.fixture
 def out(tmp_path, monkeypatch, finished):
     """A copy of the finished folder."""
     monkeypatch.chdir(tmp_path)
-    folder = tmp_path / "out"
-    folder.mkdir()
-    for name, content in finished.items():
-        (folder / name).write_bytes(content)
-    return folder
+    return shutil.copytree(finished, tmp_path / "out")
 
 
 def test_results_nested_deeper_than_python_reads(out, capsys):
@@ -62,20 +63,20 @@ def test_a_folder_in_the_place_of_a_file_is_refused_before_anything_is_touched(n
     (out / name).unlink()
     (out / name).mkdir()
     (out / comparison_folder.RESULTS).write_text('{"config_hash": "of another"}')
-    before = {path.name: path.read_bytes() for path in out.iterdir() if path.is_file()}
+    before = content(out)
     assert main([*ARGUMENTS, "--overwrite"]) == 2
     assert f"cannot write out/{name}: it is a folder" in capsys.readouterr().err
-    assert {path.name: path.read_bytes() for path in out.iterdir() if path.is_file()} == before
+    assert content(out) == before
 
 
 @pytest.mark.skipif(files.fcntl is None, reason="no locks of this kind")
 def test_a_folder_takes_one_comparison_at_a_time(out, capsys):
     """Two would remove each other's files and finished runs."""
-    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    before = content(out)
     with files.held_alone(out):
         assert main(ARGUMENTS) == 2
     assert "mfdl: out is in use by another run; wait for its end" in capsys.readouterr().err
-    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+    assert content(out) == before
     assert main(ARGUMENTS) == 0
 
 
@@ -96,10 +97,10 @@ def test_a_kill_while_the_folder_is_taken_leaves_no_picture_of_the_earlier_one(o
     assert json.loads((out / comparison_folder.RESULTS).read_text())["runs"] == []
     assert (out / comparison_folder.PNG).exists()
     with monkeypatch.context() as patch:
-        patch.setattr(comparing, "_runs", killed)
+        patch.setattr(comparing, "run_missing", killed)
         with pytest.raises(Killed):
             main(ARGUMENTS)
-    assert [path.name for path in out.iterdir()] == [comparison_folder.RESULTS]
+    assert {path.name for path in out.iterdir()} == {"runs", "results.json", "steps.parquet"}  # of its finished runs
 
 
 def test_steps_without_what_they_were_run_with_are_made_again(out):

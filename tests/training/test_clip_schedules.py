@@ -13,8 +13,9 @@ import mfdl
 from mfdl import Cyclic, Dynamics, EveryStep, InvalidInput, algorithms, gossip, replay, trust
 from mfdl.dynamics import schedule
 from mfdl.privacy.victim_sensitivity import sensitivity_by_victim
-from mfdl.runs.comparing import Plan, trained
 from mfdl.runs.comparison_config import ComparisonConfig
+from mfdl.runs.running import trained
+from mfdl.runs.shared import Plan
 from mfdl.testing.oracles import elliptope_reference, of_node, pinv_gram
 from mfdl.testing.strategies import gossip_matrices
 from mfdl.training import replay as replay_module
