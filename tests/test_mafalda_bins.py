@@ -85,7 +85,7 @@ def test_its_noise_is_certified_and_at_most_that_of_encoders_for_public_batches(
 @pytest.mark.parametrize(
     ("scheme", "more", "error", "message"),
     [
-        (Cyclic(2, 3), {"noise_std": NOISE}, UnsupportedMechanism, "made for balls-in-bins"),
+        (Cyclic(2, 3), {"noise_std": NOISE}, UnsupportedMechanism, "is for balls-in-bins"),
         (BINS, {}, InvalidInput, "made for a target"),
     ],
 )
@@ -133,12 +133,12 @@ def test_factorize_account_and_file_have_one_encoder(capsys, tmp_path):
         (["factorize", *ASKED], "--delta 1e-05 is for --participation balls-in-bins"),
         (["factorize", *SECRET[:-2]], "give --epsilon"),
         (["factorize", *ASKED[:6], "--mechanism", "mafalda-bins"], "add --participation balls-in-bins"),
-        (["factorize", *SECRET, "--mechanism", "bsr"], "not by bsr"),
+        (["factorize", *SECRET, "--mechanism", "bsr"], "got bsr"),
         (["factorize", *SECRET, "--tolerance", "1e-3"], "--tolerance does not apply to mafalda-bins"),
         (["factorize", *SECRET, "--solver", "buffered"], "--solver buffered does not apply to mafalda-bins"),
         (["factorize", *SECRET, "--bandwidth", "2"], "--bandwidth and --buffers are for --solver"),
         (["account", *SECRET[:-2], "--noise-std", "1", "--mechanism", "mafalda-bins"], "made for a target"),
-        (["account", *ASKED, "--epsilon", "2", "--mechanism", "mafalda-bins"], "made for balls-in-bins"),
+        (["account", *ASKED, "--epsilon", "2", "--mechanism", "mafalda-bins"], "is for balls-in-bins"),
         (["compare", *ASKED, "--epsilon", "2", "--mechanisms", "mafalda-bins"], "--participation balls-in-bins"),
     ],
 )
@@ -158,7 +158,7 @@ SWEPT = {
 def test_a_sweep_of_both_participations_has_it_where_batches_are_secret():
     cells = [(cell.mechanism, cell.config.participation) for cell in SweepConfig(**SWEPT).cells()]
     assert cells == [("dp-dsgd", "cyclic"), ("dp-dsgd", "balls-in-bins"), ("mafalda-bins", "balls-in-bins")]
-    with pytest.raises(InvalidInput, match="made for balls-in-bins"):
+    with pytest.raises(InvalidInput, match="is for balls-in-bins"):
         SweepConfig(**SWEPT | {"participation": "cyclic"})
 
 
@@ -250,7 +250,7 @@ def test_with_seeds_shared_by_nodes_its_loss_is_that_of_the_noise_and_public_bat
     assert solved.noise_std * noise_error(made, weights=counted).value ** 0.5 == pytest.approx(
         solved.root_error, rel=1e-9
     )
-    with pytest.raises(UnsupportedMechanism, match="kronecker-bins is made for balls-in-bins"):
+    with pytest.raises(UnsupportedMechanism, match="kronecker-bins is for balls-in-bins"):
         kronecker_bins(DYNAMICS, Cyclic(2, 3), noise_std=hull)
     with pytest.raises(UnsupportedMechanism, match="form 'banded'; use dense"):
         factorize_balls_in_bins(DYNAMICS, 2, 3, hull, factor=space, form="banded")

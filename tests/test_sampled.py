@@ -107,7 +107,7 @@ def test_calibrated_noise_meets_its_target_and_the_guarantee_says_everything():
         "zero-out",
         "Poisson sampling (rate=0.1, 4 steps)",
         "secret",
-        "gradients: adaptive or not",
+        "gradients: adaptive or non-adaptive",
         "epsilon: ",
     ):
         assert said in words
@@ -289,7 +289,7 @@ def test_calibrated_noise_meets_its_target_with_less_than_public_bins_need():
         "balls-in-bins (epochs=3, bins=4)",
         "secret",
         "epsilon: 1.5",
-        "gradients: adaptive or not",
+        "gradients: adaptive or non-adaptive",
         "with public bins",
     ):
         assert said in words

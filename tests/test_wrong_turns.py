@@ -442,7 +442,7 @@ REFUSED = {
         lambda: mfdl.NoiseObjective(D, 3).fresh_noise([1.0]),
         ["factor", "2 dimensions"],
     ),
-    "no value of an option": (lambda: mfdl.runs.SweepConfig(epochs=None), ["epochs has a value", "leave it out"]),
+    "no value of an option": (lambda: mfdl.runs.SweepConfig(epochs=None), ["epochs must not be None", "leave it out"]),
     "correlations of no pairs": (
         lambda: mfdl.privacy.BallsInBinsGaussian(1.0, 3, 0.5, "zero-out"),
         ["correlations must be pairs", "got 0.5"],

@@ -81,15 +81,14 @@ def solved_by(
 
 
 def require_bins(name: str, participation: Participation, otherwise: str) -> PatternSet:
-    """The patterns of which each record draws one, for a mechanism that is made for balls-in-bins.
+    """The patterns of which each record draws one, for a mechanism that is for balls-in-bins.
 
     Raises: UnsupportedMechanism: another participation.
     """
     if participation.num_bins is not None:
         return participation.public.patterns_of_record()
     raise UnsupportedMechanism(
-        f"{name} is made for balls-in-bins, BallsInBins(epochs, bins), got {participation.describe()}; take "
-        f"{otherwise}."
+        f"{name} is for balls-in-bins, BallsInBins(epochs, bins), got {participation.describe()}; take {otherwise}."
     )
 
 

@@ -50,7 +50,7 @@ def entry_of(name: str) -> MechanismEntry | None:
 
 
 def is_of_balls_in_bins(name: str) -> bool:
-    """Whether a mechanism is made for balls-in-bins alone and for a target."""
+    """Whether a mechanism is for balls-in-bins alone and for a target."""
     return split(name)[0] in OF_BALLS_IN_BINS
 
 

@@ -147,7 +147,7 @@ def audit_matrix(
             the claim must fall. It counts as no violation.
         options: `adjacency`, `clip_norm`, `noise_std`, `unit`, `trials`, `delta` and `seed` of `audit`.
 
-    A pair under which nothing finite is claimed, or that the mechanism does not define, is a cell without an audit.
+    A pair without a finite claim, or that the mechanism does not define, is a cell without an audit.
     Raises: InvalidInput: no cell is left, or an argument of `audit` is refused (too few trials, for one).
     """
     if missing := {"adjacency", "clip_norm"} - options.keys():

@@ -238,7 +238,7 @@ class AuditedClaims:
         audited = [u for u in claims if u in exposed and claims[u].finite]
         if not audited:
             return AuditedClaims({}, notes, _why_nothing(settings))
-        return AuditedClaims(claims, notes).of_victims(audited, "nothing finite is claimed")
+        return AuditedClaims(claims, notes).of_victims(audited, "no finite privacy loss is claimed")
 
     def of_victims(self, victims: Collection[int], why: str) -> AuditedClaims:
         """Those of some victims; a note names the others and says why."""

@@ -43,7 +43,7 @@ def audit(settings: AuditSettings) -> AuditResult:
     Guarantees: a claim that holds is refuted with probability at most 1 - level, whatever the statistic learned
         (`gaussian`: if the system's noise is normal; `binomial`: always).
     Raises:
-        InvalidInput: nothing finite is claimed, nothing of the record is seen, too few trials (and how many are
+        InvalidInput: no finite privacy loss is claimed, nothing of the record is seen, too few trials (and how many are
             needed), a view too large for dense matrices, a transcript without messages that the view sees.
     Cost: n + 5 canaries of 4 trials runs each; cubic in the rows of the view.
     """

@@ -121,7 +121,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if error.filename is not None or error.errno not in _OF_A_STREAM:
             raise
         _drop_the_answer()
-        return _refuse(f"cannot write the answer to standard output: {error.strerror}; send it elsewhere.", 2)
+        return _refuse(f"cannot write the answer to standard output: {error.strerror}; redirect it.", 2)
     except InvalidInput as error:
         return _refuse(str(error), 2)
     except _USAGE_ERROR as error:

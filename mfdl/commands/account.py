@@ -30,8 +30,11 @@ class AccountConfig(TakesPart, OnGraph):
     attackers: options.Attackers = None
     colluders: options.Colluders = None
     coalition_size: options.CoalitionSize = None
-    all_attackers: Annotated[bool, Option("pndp: every node attacks in turn, alone.")] = False
-    victims: Annotated[str | None, Option("Whose loss; default: all that do not attack.", metavar="A,B")] = None
+    all_attackers: Annotated[bool, Option("pndp: each node attacks alone, in turn.")] = False
+    victims: Annotated[
+        str | None,
+        Option("Nodes whose privacy loss is computed; default: all nodes that do not attack.", metavar="A,B"),
+    ] = None
     noise_std: Annotated[
         float | None, Option("nu, the standard deviation of the base noise Z; default 1.", rule="non_negative")
     ] = None
@@ -44,15 +47,21 @@ class AccountConfig(TakesPart, OnGraph):
     ] = None
     budgets: Annotated[
         Path | None,
-        Option('Instead of --mu, a budget for each node: a JSON file {"LABEL": mu, ...}; each scales its noise by it.'),
+        Option(
+            'Instead of --mu: a JSON file {"LABEL": mu, ...} with the budget of each node, which scales '
+            "the noise of that node."
+        ),
     ] = None
     calibrate_under: Annotated[
-        str | None, Option("Trust model in which the target is met; default --trust.", metavar="TRUST")
+        str | None, Option("Trust model under which the target is met; default --trust.", metavar="TRUST")
     ] = None
     delta: options.Delta = 1e-6
     lipschitz: Annotated[
         float | None,
-        Option("L of the maps x -> x - learning rate * gradient(x): smaller adaptive losses.", rule="non_negative"),
+        Option(
+            "Lipschitz constant of the maps x -> x - learning rate * gradient(x); it gives smaller adaptive losses.",
+            rule="non_negative",
+        ),
     ] = None
     release: options.Release = None
     bound: Annotated[
@@ -78,13 +87,16 @@ class AccountConfig(TakesPart, OnGraph):
             )
         if self.calibrate_under is not None and self.target is None and self.budgets is None:
             raise InvalidInput(
-                "--calibrate-under says where a target is met; give --mu, --epsilon or --budgets, or leave it out."
+                "--calibrate-under is the trust model under which a target is met; give --mu, --epsilon or "
+                "--budgets, or leave it out."
             )
         if self.budgets is not None and (self.all_attackers or self.has_bins):
-            which, way_out = ("--all-attackers", "name them with --attackers")
+            which, way_out = ("--all-attackers", "name the attackers with --attackers")
             if self.has_bins:
                 which, way_out = ("balls-in-bins", "give --epsilon, or a public participation")
-            raise InvalidInput(f"--budgets are a mu for each node and one attacking set, not for {which}; {way_out}.")
+            raise InvalidInput(
+                f"--budgets needs one set of attackers and a mu for each node, which {which} does not have; {way_out}."
+            )
         if self.unit == "user" and self.lipschitz is not None:
             raise InvalidInput("--lipschitz belongs to per-record clipping, i.e. to --unit record; leave it out.")
 
@@ -115,7 +127,7 @@ WORST_SHOWN = 10
 
 @command(AccountConfig, "Folder for results.json and pictures.")
 def account(config: AccountConfig, out: Path | None) -> Answer:
-    """What an attacker learns of every node: one mechanism, one graph, one trust model.
+    """Compute the privacy loss of every node for one mechanism, graph and trust model.
 
     Two numbers per victim: mu for non-adaptive gradients, and mu_adaptive for adaptive gradients, as in training. Under
     --participation balls-in-bins there is no mu, and epsilon holds for adaptive gradients.

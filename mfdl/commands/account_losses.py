@@ -40,9 +40,9 @@ if TYPE_CHECKING:
 
 
 RESULTS = "results.json"
-FIXED_ONLY = (
-    "Plain numbers (mu, epsilon) hold for non-adaptive gradients only: gradients of training react to messages "
-    "that this attacker does not see. For training use the adaptive numbers."
+NON_ADAPTIVE_ONLY = (
+    "mu and epsilon hold for non-adaptive gradients only: gradients in training react to "
+    "messages that this attacker does not see. For training use mu_adaptive and epsilon_adaptive."
 )
 
 Nodes = tuple[int, ...]
@@ -101,7 +101,7 @@ def _losses(
         }
         each = pairwise_losses(algorithm, lambda v: models[(v,)], **accounting)
         if not any(each.values()):
-            raise InvalidInput("no victim is left: every node that was asked for attacks.")
+            raise InvalidInput("no victim is left: every node that was named is an attacker.")
         return models, {(v,): losses for v, losses in each.items()}
     model = named.model(config.trust)
     with threadpool_limits(config.jobs):
@@ -246,10 +246,10 @@ class Account:
         leaks = dict.fromkeys(loss.non_adaptive_sensitivity.why for loss in infinite if loss.victim not in inside)
         notes += [f"Infinite loss: {why}." for why in list(leaks)[:3] if why]
         if self.noise_std == 0:
-            notes.append("noise_std is 0: no number is finite where the view depends on the record at all.")
+            notes.append("noise_std is 0: the privacy loss is infinite wherever the view depends on the record.")
         if not self.adaptive:
             by = sorted({loss.adaptive_by for loss in self.everything} - {"the view"})
-            notes.append(f"{FIXED_ONLY} They come from: {', '.join(by)}.")
+            notes.append(f"{NON_ADAPTIVE_ONLY} Method of these numbers: {', '.join(by)}.")
         return notes
 
 
@@ -259,8 +259,8 @@ _mu = functools.cache(gaussian.mu_from_noise_std)
 
 BY = "the bins' pair"
 WITHOUT_MU = (
-    "Balls-in-bins has epsilon at delta and no mu: mu and sensitivities are null. Every message counts as seen, and "
-    "gradients may be adaptive."
+    "Balls-in-bins has no mu: mu and sensitivities are null, and epsilon is at delta. The "
+    "attacker is assumed to see every message, and gradients may be adaptive."
 )
 
 
@@ -324,7 +324,7 @@ class BinsAccount:
         among = [self.named.labels[u] for u in self.epsilons if u not in self.losses]
         notes = [f"{label} is one of the attackers: its loss is infinite." for label in among]
         if self.guarantee.noise_std == 0:
-            notes.append("noise_std is 0: no number is finite where the view depends on the record at all.")
+            notes.append("noise_std is 0: the privacy loss is infinite wherever the view depends on the record.")
         return [*notes, WITHOUT_MU]
 
 

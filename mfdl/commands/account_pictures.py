@@ -53,7 +53,11 @@ def _write_of_bins(account: BinsAccount, folder: Path) -> None:
         at,
         np.array(list(account.epsilons.values())),
     )
-    title = f"What {who} learns of each node" if who else f"What each node loses under trust model {answer['trust']}"
+    title = (
+        f"Privacy loss of each node to {who}"
+        if who
+        else f"Privacy loss of each node under trust model {answer['trust']}"
+    )
     words: dict[str, Any] = {"title": title, "caption": str(account.guarantee).replace("\n", "; "), "measure": measure}
     plot = pictures.plot_by_distance if who else pictures.plot_by_victim
     write_figure(folder, "account", plot([curve], **words))
@@ -127,20 +131,20 @@ class Pictures:
             of[nodes] = np.full(self.algorithm.num_nodes, math.nan)
             of[nodes][[loss.victim for loss in losses]] = [self.mu(loss, False) for loss in losses]
         nodes = max(of, key=lambda key: of[key][np.isfinite(of[key])].sum())
-        choice = ", who learns most in sum," if self.many else ""
+        choice = " (the attacker with the largest total)" if self.many else ""
         kind = "" if self.answer["adaptive"] else " Colours are for non-adaptive gradients."
-        title = f"What {self._attacker(nodes)}{choice} learns of each node" if nodes else self._unplaced()
+        title = f"Privacy loss of each node to {self._attacker(nodes)}{choice}" if nodes else self._unplaced()
         caption = f"{self._setting()}{kind}"
         return pictures.plot_graph(self.account.graph.networkx(), of[nodes], nodes, title=title, caption=caption)
 
     def heat_map(self, mu: FloatArray) -> Any:
         """pairwise: mu of every victim against every attacker."""
         kind = "" if self.answer["adaptive"] else " For non-adaptive gradients."
-        title = f"Who learns what of whom: {self.answer['mechanism']} on {self.answer['graph']}"
+        title = f"Privacy loss of each node to each attacker: {self.answer['mechanism']} on {self.answer['graph']}"
         return pictures.plot_pairwise(mu, self.labels, title=title, caption=f"{self._setting()}{kind}")
 
     def _unplaced(self) -> str:
-        return f"What each node loses under trust model {self.answer['trust']}"
+        return f"Privacy loss of each node under trust model {self.answer['trust']}"
 
     # ---- their parts -------------------------------------------------------------------------------------
 
@@ -174,7 +178,7 @@ class Pictures:
         groups = [g for g in pictures.by_distance(hops, losses) if g.distance > 0 and 0 < g.mean < math.inf]
         falling = len(groups) > 1 and all(a.mean > b.mean for a, b in itertools.pairwise(groups))
         if not falling:
-            return f"What {self._attacker()} learns of a node, by distance"
+            return f"Privacy loss to {self._attacker()} by distance"
         first, last = groups[0], groups[-1]
         kind = "" if self.answer["adaptive"] else " (non-adaptive gradients)"
         two_digits = float(f"{first.mean / last.mean:.2g}")
@@ -182,7 +186,10 @@ class Pictures:
             ratio = f"over $10^{{{math.floor(math.log10(two_digits))}}}$-fold"
         else:
             ratio = f"{two_digits:,.0f}-fold" if two_digits >= 10 else f"{two_digits:g}-fold"
-        return f"What {self._attacker()} learns{kind} falls {ratio} from distance {first.distance} to {last.distance}"
+        return (
+            f"The privacy loss to {self._attacker()}{kind} falls {ratio} from distance {first.distance} "
+            f"to {last.distance}"
+        )
 
     def _setting(self) -> str:
         answer = self.answer
@@ -200,9 +207,9 @@ class Pictures:
     def _caption(self) -> str:
         words = self._setting()
         if next(iter(self.losses)):
-            words += " Lines are means, bars reach from the smallest to the largest."
+            words += " Lines are means; bars span the smallest to the largest value."
         if not self.answer["adaptive"]:
             words += " Training needs the adaptive privacy loss, because its gradients react to earlier messages."
         if self._published:
-            words += " Published bounds are drawn as stated, with what is known of their validity."
+            words += " Published bounds are drawn as published; their labels state where they are valid."
         return words

@@ -51,13 +51,16 @@ class AttackConfig(Protects, OnGraph):
     command: ClassVar[str] = "attack"
 
     mechanism: Annotated[
-        str, Option("Shown beside no noise: one of `mfdl mechanisms`; d-sgd: none of them.", metavar="NAME")
+        str,
+        Option("Mechanism beside D-SGD without noise: one of `mfdl mechanisms`; d-sgd: no mechanism.", metavar="NAME"),
     ] = "dp-dsgd"
     settings: options.Settings = ()
-    trust: Annotated[str, Option(f"One of {', '.join(TRUSTS)}: those with one attacker.", metavar="NAME")] = "pndp"
+    trust: Annotated[
+        str, Option(f"One of {', '.join(TRUSTS)}: the trust models with one attacker.", metavar="NAME")
+    ] = "pndp"
     attackers: options.Attackers = None
     colluders: options.Colluders = None
-    steps: Annotated[int, Option("T, gradient steps.", least=1)] = 10
+    steps: Annotated[int, Option("T, the number of gradient steps.", least=1)] = 10
     gradients: Annotated[
         str,
         Option(
@@ -81,7 +84,7 @@ class AttackConfig(Protects, OnGraph):
         require_one_of("trust model", self.trust, trust.MODELS)
         if self.trust not in TRUSTS:
             raise InvalidInput(
-                f"--trust {self.trust} ranges over many attackers, and an attack has one; use one of "
+                f"--trust {self.trust} has several possible attackers, but an attack needs one; use one of "
                 f"{', '.join(TRUSTS)}."
             )
         registry.check_name(self.name)
@@ -251,9 +254,10 @@ def _write(out: Path, answer: dict[str, Any], graph: Any) -> None:
 
 @command(AttackConfig, "Folder for results.json and the picture.")
 def attack(config: AttackConfig, out: Path | None) -> Answer:
-    """Whose gradients an attacker solves for: once without noise, once under a mechanism.
+    """Reconstruct gradients from what an attacker sees: once without noise, once under a mechanism.
 
-    Exposed gradients are read off; an error is the standard deviation of the best unbiased estimate, in clipping norms.
+    Exposed gradients are reconstructed exactly; an error is the standard deviation of the best unbiased estimate, in
+    clipping norms.
     """
     answer = run_attack(config, out)
     return answer, lambda: _show(answer, out), 0

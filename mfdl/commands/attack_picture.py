@@ -24,9 +24,9 @@ WIDTH, HEAD = 7.4, 5.6  # inches of a panel
 COLOURS = {"attacker": "#000000", "exposed": "#d5002f", "partly": "#e69f00", "hidden": "#009e73"}
 MEANINGS = {
     "attacker": "attacker",
-    "exposed": "exposed: every gradient solved for",
-    "partly": "in part: some gradients, a combination, or a guess within a clipping norm",
-    "hidden": "safe: no guess from messages within a clipping norm",
+    "exposed": "exposed: every gradient is reconstructed",
+    "partly": "in part: some gradients or a combination, or an estimate within a clipping norm",
+    "hidden": "safe: no estimate from messages within a clipping norm",
 }
 
 

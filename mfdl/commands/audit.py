@@ -34,25 +34,28 @@ class AuditConfig(TakesPart, OnGraph):
 
     mechanism: Annotated[tuple[str, ...], Option("One of `mfdl mechanisms`; may be repeated.", metavar="NAME")] = ()
     trust: Annotated[tuple[str, ...], Option("One of `mfdl trust list`; may be repeated.", metavar="NAME")] = ()
-    matrix: Annotated[bool, Option("Every mechanism and trust model that is not narrowed down.")] = False
+    matrix: Annotated[
+        bool, Option("Audit every mechanism and every trust model; --mechanism and --trust restrict them.")
+    ] = False
     graph: options.Graph = "ring:n=5"
     attackers: options.Attackers = None
     colluders: options.Colluders = None
     coalition_size: Annotated[int | None, Option("coalitions: how many nodes collude; default 1.", metavar="Q")] = None
     epochs: Annotated[int, Option("How often each record takes part.", ("--k", "--epochs"), least=1)] = 2
     period: Annotated[int, Option("Steps per epoch; the run has k b steps.", ("--b", "--period"), least=1)] = 2
-    noise_std: Annotated[float | None, Option("nu, the noise of every cell.")] = None
-    mu: Annotated[float | None, Option("The claim of every cell, from which its noise follows; default 1.")] = None
+    noise_std: Annotated[float | None, Option("nu, the standard deviation of the base noise in every cell.")] = None
+    mu: Annotated[float | None, Option("The mu that every cell claims; it sets the noise. Default 1.")] = None
     epsilon: Annotated[
-        float | None, Option("The claim of every cell at --delta, from which its noise follows.", rule="positive")
+        float | None, Option("The epsilon at --delta that every cell claims; it sets the noise.", rule="positive")
     ] = None
     planted: Annotated[
-        bool, Option("Balls-in-bins: beside each mechanism a row whose attacker knows the bins, which must be refuted.")
+        bool,
+        Option("Balls-in-bins: add for each mechanism a row whose attacker knows the bins; the audit must refute it."),
     ] = False
     delta: options.Delta = 1e-6
-    trials: Annotated[int, Option("Runs that measure, per canary and input.")] = 4000
-    level: Annotated[float, Option("Of all bounds of all cells together.")] = 0.95
-    seed: Annotated[int, Option("Of the noise; one seed gives one result.")] = 0
+    trials: Annotated[int, Option("Measured runs per canary and input.")] = 4000
+    level: Annotated[float, Option("Confidence level of all bounds of all cells together.")] = 0.95
+    seed: Annotated[int, Option("Seed of the noise; it determines the result.")] = 0
 
     def __post_init__(self, typed: Collection[str]) -> None:
         super().__post_init__(typed)
@@ -61,13 +64,13 @@ class AuditConfig(TakesPart, OnGraph):
         for name in self.mechanisms:
             registry.check_name(name)
         if [self.noise_std, self.mu, self.epsilon].count(None) < 2:
-            raise InvalidInput("give at most one of --noise-std and --mu and --epsilon.")
+            raise InvalidInput("give at most one of --noise-std, --mu and --epsilon.")
         if self.has_bins and self.noise_std is None and self.epsilon is None:
-            raise InvalidInput(
-                f"--participation {options.BINS} has no mu that noise could follow; give --epsilon or --noise-std."
-            )
+            raise InvalidInput(f"--participation {options.BINS} has no mu; give --epsilon or --noise-std.")
         if self.planted and not self.has_bins:
-            raise InvalidInput(f"--planted: bins are public in a row of their own; add --participation {options.BINS}.")
+            raise InvalidInput(
+                f"--planted adds rows with public bins and needs balls-in-bins; add --participation {options.BINS}."
+            )
 
     @property
     def mechanisms(self) -> tuple[str, ...]:
@@ -87,7 +90,7 @@ def run_audit(
 ) -> tuple[AuditMatrix, dict[str, Any]]:
     """The cells, and all of it JSON-ready; out: a folder for audit.json, audit.csv and audit.png.
 
-    Raises: InvalidInput: nothing finite is claimed, nodes that are not there, or a folder that cannot be written.
+    Raises: InvalidInput: no finite claim, unknown nodes, or a folder that cannot be written.
     """
     from ..runs.output import require_folder, versions
 
@@ -97,7 +100,7 @@ def run_audit(
     matrix = _audited(config, reporter(progress))
     if all(cell.result is None for cell in matrix.cells):
         why = matrix.cells[0].why
-        raise InvalidInput(f"nothing finite is claimed: {why}; choose another --trust or --mechanism.")
+        raise InvalidInput(f"no finite privacy loss is claimed: {why}; choose another --trust or --mechanism.")
     made_with: dict[str, Any] = {"graph": config.graph, "versions": versions(), "config": config.options()}
     made_with["seconds"] = time.perf_counter() - began
     if out is not None:
@@ -126,9 +129,9 @@ def _audited(config: AuditConfig, progress: Silent) -> AuditMatrix:
 
 @command(AuditConfig, "Folder for audit.json, audit.csv and audit.png.")
 def audit(config: AuditConfig, out: Path | None) -> Answer:
-    """Run neighbouring inputs many times and compare what they show with the claimed mu, or epsilon of balls-in-bins.
+    """Run neighbouring inputs many times and test the claimed mu, or the claimed epsilon of balls-in-bins.
 
-    The exit code is 0 when no claim is refuted, and every planted bug is; 1 otherwise.
+    The exit code is 0 if no claim and every planted bug is refuted; 1 otherwise.
     """
     matrix, answer = run_audit(config, out)
     return answer, lambda: _show(matrix, out), int(bool(matrix.violations or matrix.unseen))
@@ -156,7 +159,9 @@ def _show(matrix: AuditMatrix, out: Path | None) -> None:
     terminal.say(f"{cell.mechanism} under {cell.trust}: {note}." for cell, r in results for note in r.notes)
     drawn = [(cell, r.draws) for cell, r in results if r.draws is not None and r not in in_full]
     terminal.say(f"{cell.mechanism} under {cell.trust}: {draws.sentence()}" for cell, draws in drawn)
-    terminal.say(f"{cell.mechanism} under {cell.trust} is a planted bug that was not seen." for cell in matrix.unseen)
+    terminal.say(
+        f"{cell.mechanism} under {cell.trust} is a planted bug that the audit did not detect." for cell in matrix.unseen
+    )
     if refuted := sum(cell.planted != "" and result.violated for cell, result in results):
         terminal.say([f"{refuted} planted bug{'s are' if refuted > 1 else ' is'} refuted, as expected."])
     count = len(matrix.violations)

@@ -19,23 +19,21 @@ def compare(
     config: ComparisonConfig,
     out: Path,
     several: dict[str, list[float]],
-    resume: Annotated[
-        bool, typer.Option("--resume/--no-resume", help="Keep the finished runs that the folder holds.")
-    ] = True,
+    resume: Annotated[bool, typer.Option("--resume/--no-resume", help="Reuse the finished runs in the folder.")] = True,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace a comparison with other options in the folder.")
     ] = False,
 ) -> Answer:
     """Train with each mechanism at the same privacy guarantee; write results.json, steps.parquet and a picture.
 
-    Ctrl-C keeps what is finished; the same command then goes on from there.
+    Ctrl-C keeps the finished runs; the same command resumes.
     """
     try:
         from ..runs.comparing import run_comparison
 
         result = run_comparison(config, out, several=several, resume=resume, overwrite=overwrite)
     except KeyboardInterrupt:
-        message = f"Finished runs are kept in {out}; the same command goes on from there."
+        message = f"Finished runs are stored in {out}; run the same command to resume."
         terminal.messages().print(message, markup=False)
         raise
     return result, lambda: _show_several(result, out) if several else _show(result, out / "compare.png"), 0
@@ -78,7 +76,7 @@ def _show(result: dict[str, Any], picture: Path) -> None:
     terminal.say([f"{result['finding']}."] * bool(result["finding"]) + result["advice"])
     without = any(row["mechanism"] == "none" for row in result["mechanisms"])
     terminal.say([result["guarantee"], *["none trains without noise: it has no guarantee."] * without])
-    terminal.say(["Noise is drawn from the seeds: whoever knows them can subtract it."])
+    terminal.say(["The noise is generated from the seeds: anyone who knows them can subtract it."])
     terminal.answers().print(f"Picture: {picture}", highlight=False, markup=False, soft_wrap=True)
 
 

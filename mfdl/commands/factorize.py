@@ -65,18 +65,18 @@ class FactorizeConfig(OnGraph):
     participation: options.Batches = "cyclic"
     epsilon: Annotated[
         float | None,
-        Option("Balls-in-bins: the encoder is best at the noise that meets this at --delta.", rule="positive"),
+        Option("Balls-in-bins: the target epsilon at --delta for which the encoder is optimised.", rule="positive"),
     ] = None
     delta: options.Delta = 1e-6
     adjacency: options.Adjacency = "replace-one"
-    counted_models: Annotated[str, Option("Which models count: post-average, or message (before averaging).")] = (
+    counted_models: Annotated[str, Option("Models in the objective: post-average, or message (before averaging).")] = (
         "post-average"
     )
     error_weights: Annotated[
         str | None,
         Option(
-            "Which models count: all, last:M, last:M:FLOOR, exponential:H, released (what --release-model says), or "
-            "any of these with /average.",
+            "Weights of the models in the objective: all, last:M, last:M:FLOOR, exponential:H, released "
+            "(the models of --release-model), or any of these with /average.",
             metavar="STEPS[/TARGET]",
         ),
     ] = None
@@ -84,7 +84,7 @@ class FactorizeConfig(OnGraph):
     momentum: options.Momentum = 0.0
     weight_decay: options.WeightDecay = 0.0
     lr: Annotated[
-        float, Option("Learning rate: counts with weight decay; the objective is in units of its square.")
+        float, Option("Learning rate; it matters with weight decay, and the objective is in units of its square.")
     ] = 1.0
     tolerance: Annotated[
         float | None, Option("Certified relative gap to reach; default 1e-4, for per-mode and seed groups 1e-3.")
@@ -98,23 +98,28 @@ class FactorizeConfig(OnGraph):
     ] = "dense"
     bandwidth: Annotated[
         int | None,
-        Option("Of a form with diagonals: how many; default the period, at most 32 if not toeplitz.", least=1),
+        Option(
+            "Number of diagonals, for the forms that have diagonals; default: the period (at most 32, "
+            "except for toeplitz).",
+            least=1,
+        ),
     ] = None
     buffers: Annotated[int, Option("buffered: exponentials.", least=1)] = 6
     max_iterations: Annotated[int, Option("Iterations after which to stop.", least=1)] = 5000
     coalition: Annotated[
-        int, Option("corn, decor, kronecker: any Q nodes pool all they know; 0: none.", metavar="Q")
+        int,
+        Option("corn, decor, kronecker: protect against any Q colluding nodes; 0: against an outsider.", metavar="Q"),
     ] = 0
     groups: Annotated[
         Path | None,
         Option(
-            "corn, kronecker: who shares a seed, a JSON list of lists of node labels; default all nodes, or with "
-            "--coalition both ends of every edge.",
+            "corn, kronecker: groups of nodes that share a seed, a JSON list of lists of node labels; "
+            "default: all nodes, or with --coalition the two ends of every edge.",
             metavar="FILE.json",
         ),
     ] = None
     max_inverse_diagonal: Annotated[float, Option("Noise over nodes: the bound on [R^-1]_ii.", metavar="R")] = 1.0
-    horizon: Annotated[int, Option("Noise over nodes: steps whose models count.", metavar="STEPS")] = 1
+    horizon: Annotated[int, Option("Noise over nodes: number of steps in the objective.", metavar="STEPS")] = 1
     probes: Annotated[
         int, Option("Random probes of the error Gram of graphs too large for its exact form.", least=2)
     ] = 8
@@ -149,13 +154,13 @@ class FactorizeConfig(OnGraph):
         if self.participation == options.BINS:
             if self.mechanism not in ("mafalda", SECRET):
                 raise InvalidInput(
-                    f"--participation {options.BINS} is factorized for by {SECRET} (or mafalda, which stands for it "
-                    f"there), not by {self.mechanism}; leave one of them out."
+                    f"--participation {options.BINS} needs --mechanism {SECRET} (or mafalda, which means the same "
+                    f"there), got {self.mechanism}; leave one of them out."
                 )
             if self.epsilon is None:
                 raise InvalidInput(
-                    f"--participation {options.BINS} has no sensitivity: which encoder is best depends on the target; "
-                    "give --epsilon, met at --delta."
+                    f"--participation {options.BINS} has no sensitivity, so the best encoder depends on the "
+                    "target; give --epsilon, met at --delta."
                 )
             from ..privacy import gaussian
 
@@ -164,13 +169,13 @@ class FactorizeConfig(OnGraph):
             return
         if self.mechanism == SECRET:
             raise InvalidInput(
-                f"{SECRET} is made for balls-in-bins; add --participation {options.BINS} --epsilon E, or take mafalda."
+                f"{SECRET} is for balls-in-bins; add --participation {options.BINS} --epsilon E, or use mafalda."
             )
         for name in ("epsilon", "delta", "adjacency"):
             if name in typed or getattr(self, name) != getattr(type(self), name):
                 raise InvalidInput(
-                    f"--{name} {getattr(self, name)} is for --participation {options.BINS}: an encoder for public "
-                    "batches is best at every target; leave it out."
+                    f"--{name} {getattr(self, name)} is for --participation {options.BINS}: the best encoder for "
+                    "public batches does not depend on the target; leave it out."
                 )
 
     @property
@@ -191,7 +196,7 @@ class FactorizeConfig(OnGraph):
             raise InvalidInput(f"--solver {self.solver} searches an encoder for all nodes; use it with mafalda.")
         elif self.tolerance is not None:
             raise InvalidInput(
-                f"--tolerance is for other solvers; the gap of the best {self.solver} one is what it is."
+                f"--tolerance is for other solvers: the gap of the best {self.solver} encoder cannot be chosen."
             )
 
     @property
@@ -213,14 +218,14 @@ class FactorizeConfig(OnGraph):
 STOPPED_EXIT_CODE = 3
 
 
-@command(FactorizeConfig, "Keep the result; file:FILE names it later.", metavar="FILE")
+@command(FactorizeConfig, "File of the result; file:FILE is then a mechanism.", metavar="FILE")
 def factorize(config: FactorizeConfig, out: Path | None) -> Answer:
     """Factorize the error of decentralized learning: objective, certified lower bound, gap.
 
     Over time (mafalda, d-mf, ...) and over time and nodes (kronecker, ...) objective is sensitivity^2 tr(H X^-1), the
     variance of the noise in all models together per unit of noise and coordinate. Over nodes (corn, corn-pairwise,
-    decor) it is tr(W R W^T), R the covariance of one step, at [R^-1]_ii <= 1 for every node unless --max-inverse-
-    diagonal says otherwise; there are no epochs. For balls-in-bins (--participation balls-in-bins --epsilon E) it is
+    decor) it is tr(W R W^T), R the covariance of one step, at [R^-1]_ii <= 1 for every node, or the bound of
+    --max-inverse-diagonal; there are no epochs. For balls-in-bins (--participation balls-in-bins --epsilon E) it is
     tr(H X^-1) with max M_rr = 1, and the root error is its root times the noise that meets the target. The
     objective is at most the gap above the optimum. Exits with 3 when the solver stopped before the tolerance.
     """
@@ -250,7 +255,7 @@ def _show(answer: dict[str, Any], out: Path | None) -> None:
     terminal.say([table, _sentence(answer), *(f"Note: {note}" for note in answer["notes"])])
     if out is not None:
         kind = "Covariance" if answer["steps"] is None else "Noise" if "independent_objective" in answer else "Encoder"
-        terminal.say([f"{kind} kept in {out}; use it as the mechanism file:{out}."])
+        terminal.say([f"{kind} written to {out}; use it as the mechanism file:{out}."])
 
 
 def _shape(answer: dict[str, Any]) -> dict[str, str]:
@@ -259,7 +264,7 @@ def _shape(answer: dict[str, Any]) -> dict[str, str]:
     if answer["steps"] is not None:
         rows["steps"] = f"{answer['steps']:,} ({answer['epochs']} epochs of {answer['period']})"
     if answer["error_weights"] is not None:
-        rows["models that count"] = answer["error_weights"]
+        rows["error weights"] = answer["error_weights"]
     if "root_error" in answer:
         rows["balls-in-bins"] = f"{answer['period']}, correlated at most {answer['correlation']:.3g}"
         rows["target"] = f"epsilon = {answer['epsilon']:g} at delta = {answer['delta']:g}, {answer['adjacency']}"

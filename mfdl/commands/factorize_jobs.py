@@ -109,7 +109,7 @@ def _facts_of_bins(config: FactorizeConfig, solved: BallsInBinsFactorization) ->
         **{name: getattr(solved, name) for name in OF_BINS},
         "correlation": solved.best.correlation,
         "tried": tried,
-        "bound_over": f"{solved.best.bound_over}, at the same noise,",
+        "bound_over": f"{solved.best.bound_over}, at the same noise",
     }
 
 
@@ -139,7 +139,7 @@ def _facts(config: FactorizeConfig, solved: Certified) -> dict[str, Any]:
             "groups": 1 if solved.space is None else len(solved.space.groups),
             "private_std": 0.0 if solved.space is None else math.sqrt(solved.space.private_variance),
             "independent_objective": solved.independent_objective,
-            "bound_over": "noise over time and nodes, against an outsider,",
+            "bound_over": "noise over time and nodes, against an outsider",
         }
     return facts
 
@@ -260,8 +260,8 @@ class Job:
         noise = build(mechanism, self.dynamics, self.participation).noise.causal
         if noise is None or noise.fresh or noise.factor is not None:
             raise InvalidInput(
-                f"{mechanism} holds noise correlated over nodes, whose objective and bound are in the file; factorize "
-                "puts encoders to the test. Use it as a mechanism of `mfdl compare` or `mfdl account`."
+                f"{mechanism} holds noise correlated over nodes, with its objective and bound; factorize "
+                "evaluates encoders over time. Use it as a mechanism of `mfdl compare` or `mfdl account`."
             )
         C = np.asarray(noise.written.array)
         return self._judged_shared(C) if noise.shared else self._judged_per_node(C)
@@ -273,7 +273,7 @@ class Job:
             return self._judged_shared(solved.encoder)
         except factorization.NotConverged as error:  # still a valid encoder, and its objective is what it is
             fixed, gram = self._judged_shared(error.factorization.encoder)
-            note = "the prefix-sum encoder itself stopped before the tolerance"
+            note = "the solver of the prefix-sum encoder stopped before the tolerance"
             return dataclasses.replace(fixed, status=self.config.STOPPED, notes=(*fixed.notes, note)), gram
 
     def _best_shared(self) -> tuple[FactorizationProblem, Factorization]:

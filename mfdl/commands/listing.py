@@ -23,9 +23,9 @@ trust = typer.Typer(
 
 def mechanisms(
     mechanism: Annotated[
-        str | None, typer.Option("--mechanism", metavar="A,B,...", help="These alone; default: all.")
+        str | None, typer.Option("--mechanism", metavar="A,B,...", help="Mechanisms to list; default: all.")
     ] = None,
-    cite: Annotated[bool, typer.Option("--cite", help="BibTeX of the papers that they come from.")] = False,
+    cite: Annotated[bool, typer.Option("--cite", help="Print BibTeX of the papers of these mechanisms.")] = False,
     as_json: terminal.Json = False,
 ) -> None:
     """List the mechanisms with their parameters (`--set key=value`), intended trust model, source and erratum."""
@@ -59,7 +59,7 @@ def _list(rows: list[dict[str, Any]]) -> None:
         terminal.explain(
             f"{row['name']}: {row['summary']}", {k: v for k, v in lines.items() if v not in ("", "-", "none")}
         )
-    terminal.say(["file:FILE: an encoder or a covariance kept by `mfdl factorize --out FILE`."])
+    terminal.say(["file:FILE: an encoder or a covariance written by `mfdl factorize --out FILE`."])
 
 
 def _cite(rows: list[dict[str, Any]], as_json: bool) -> None:

@@ -12,7 +12,7 @@ from . import terminal
 from .command import Answer, command
 
 
-@command(ReportConfig, "The page; default report.html in the folder.", metavar="FILE")
+@command(ReportConfig, "File of the page; default report.html in the folder.", metavar="FILE")
 def report(
     config: ReportConfig,
     out: Path | None,

@@ -16,14 +16,17 @@ OUT = Path("results/sweep")
 
 def sweep(
     config: Annotated[
-        Path | None, typer.Argument(metavar="CONFIG.toml", help="Options of `mfdl compare`, several as lists.")
+        Path | None,
+        typer.Argument(
+            metavar="CONFIG.toml", help="TOML file with options of `mfdl compare`; a list gives several values."
+        ),
     ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", metavar="DIR", help="Folder of the sweep; default results/sweep.")
     ] = None,
     jobs: Annotated[
         int | None,
-        typer.Option("--jobs", min=1, help="Runs at a time; default: one per core."),
+        typer.Option("--jobs", min=1, help="Parallel runs; default: one per core."),
     ] = None,
     engine: Annotated[
         str | None,
@@ -36,14 +39,15 @@ def sweep(
         ),
     ] = None,
     status: Annotated[
-        Path | None, typer.Option("--status", metavar="DIR", help="Only say how far the sweep in a folder is.")
+        Path | None,
+        typer.Option("--status", metavar="DIR", help="Show the progress of the sweep in a folder and exit."),
     ] = None,
     as_json: terminal.Json = False,
 ) -> int:
     """Train every cell of a grid (mechanism, trust model, budget, rate, error weights, graph, task, seed), each once.
 
-    Killed or stopped, the same command goes on from the finished cells. Exit code 1: some cells failed; --status says
-    why, and the same command tries them again.
+    After an interruption the same command resumes. Exit code 1: some cells failed; --status shows why, and the same
+    command retries them.
     """
     from ..runs import Engine, Store, SweepConfig
     from ..runs import sweep as run
@@ -51,7 +55,7 @@ def sweep(
     from ..runs.sweeping import answer
 
     if (config is None) == (status is None):
-        raise InvalidInput("give one of CONFIG.toml, to run a sweep, and --status DIR, to look at one.")
+        raise InvalidInput("give either CONFIG.toml, to run a sweep, or --status DIR, to show its progress.")
     if status is not None:
         result = answer(Store.load(status))
         _tell(result, as_json, seen=True)
@@ -65,7 +69,7 @@ def sweep(
     try:
         result = run(sweep_config, out=folder, engine=Engine(name, jobs or usual, address))
     except KeyboardInterrupt:
-        message = f"Finished cells are kept in {folder}; the same command goes on from there."
+        message = f"Finished cells are stored in {folder}; run the same command to resume."
         terminal.messages().print(message, markup=False)
         raise
     _tell(result, as_json)
@@ -81,10 +85,10 @@ def _tell(result: dict[str, Any], as_json: bool, *, seen: bool = False) -> None:
     for failure in result["failures"]:
         terminal.say([f"failed: {failure['mechanism']} ({failure['cell']}): {failure['error']}"])
     if result["failures"]:
-        terminal.say([f"Tracebacks: {Path(result['out']) / 'failed'}; the next `mfdl sweep` tries these cells again."])
+        terminal.say([f"Tracebacks: {Path(result['out']) / 'failed'}; the next `mfdl sweep` retries these cells."])
     for budget in result["converted"]:
         target = f"epsilon = {rounded_up(budget['epsilon'])} at delta = {budget['delta']:g}"
-        terminal.say([f"Balls-in-bins has no mu; the budget is {target}, what mu = {budget['mu']:g} gives."])
+        terminal.say([f"Balls-in-bins has no mu; the budget is {target}, the epsilon of mu = {budget['mu']:g}."])
     if result["rows"] and not seen:
         terminal.say([terminal.grid(result["rows"])])
     if not seen:

@@ -41,7 +41,7 @@ def as_one_json_value(answer: Any) -> None:
 
 
 def say(lines: Iterable[str | Table], folder: Path | None = None) -> None:
-    """A table and sentences below it; kept: the folder that holds the files.
+    """A table, sentences below it, and the folder of the files.
 
     Names of nodes and graphs up to `NAME_WIDTH` stay on one line, and numbers fold first.
     """
@@ -51,7 +51,7 @@ def say(lines: Iterable[str | Table], folder: Path | None = None) -> None:
                 column.no_wrap = max((len(str(cell)) for cell in column.cells), default=0) <= NAME_WIDTH
         answers().print(line, highlight=False, markup=False)
     if folder is not None:
-        answers().print(f"Kept in {folder}.", highlight=False, markup=False, soft_wrap=True)
+        answers().print(f"Written to {folder}.", highlight=False, markup=False, soft_wrap=True)
 
 
 def explain(head: str, lines: Mapping[str, str]) -> None:

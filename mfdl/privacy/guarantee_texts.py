@@ -46,7 +46,7 @@ def epsilon_at(guarantee: Guarantee) -> str:
 
 
 def fields(guarantee: Guarantee) -> list[tuple[str, str]]:
-    """Everything that a guarantee says, by name."""
+    """All conditions and numbers of a guarantee, by name."""
     g = guarantee
     epsilon = f"{rounded_up(g.epsilon(g.stated_delta), 4)} at delta = {g.stated_delta:g}"
     pairs = [
@@ -56,12 +56,12 @@ def fields(guarantee: Guarantee) -> list[tuple[str, str]]:
         ("adjacency", g.adjacency),
         ("clipping", f"norm {g.clip_norm:g}" + (f" ({g.unit} shift {g.record_shift:g})" if g.mu is not None else "")),
         ("noise", _noise(g)),
-        ("participation", g.participation if g.mu is not None else f"{g.participation}, by draws that stay secret"),
+        ("participation", g.participation if g.mu is not None else f"{g.participation}, sampled in secret"),
         ("released models", _RELEASED.get(g.release, "")),
         ("mu", "" if g.mu is None else rounded_up(g.mu, 6) if g.finite else "inf: no finite guarantee"),
         ("epsilon", epsilon if g.finite or g.mu is not None else "inf: no finite guarantee"),
         ("bound", _bound(g)),
-        ("gradients", "adaptive or not" if g.adaptive else "non-adaptive only (fixed before training)"),
+        ("gradients", "adaptive or non-adaptive" if g.adaptive else "non-adaptive only"),
         ("mu by node", _by_node(g)),
         ("runs", f"{g.composed} runs with independent noise" if g.composed > 1 and g.mu is not None else ""),
         ("assumptions", "; ".join(g.notes)),
@@ -78,7 +78,7 @@ def text(guarantee: Guarantee) -> str:
 
 
 def sentence(guarantee: Guarantee) -> str:
-    """Who is protected from whom and by how much, in at most `LONGEST_SENTENCE` words; `fields` has all conditions.
+    """The privacy loss, victim and attacker in at most `LONGEST_SENTENCE` words; `fields` has all conditions.
 
     Names of attackers and schemes that would make it longer are left out.
     """
@@ -102,7 +102,7 @@ def sentence(guarantee: Guarantee) -> str:
 
 
 def figure(guarantee: Guarantee) -> Figure | None:
-    """epsilon against delta; None where nothing is guaranteed, or nothing is lost."""
+    """epsilon against delta; None if mu is 0, infinite or undefined."""
     from matplotlib.figure import Figure  # only where a picture is wanted
 
     mu = guarantee.mu
@@ -153,7 +153,7 @@ def _bound(g: Guarantee) -> str:
 
 
 class Statement(Protocol):
-    """What this file asks of a `Guarantee`."""
+    """The part of `Guarantee` that this file uses."""
 
     __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
 
@@ -223,7 +223,7 @@ def constructor_arguments(kind: type[Statement], data: Any) -> dict[str, Any]:
 
 
 def require_derived(guarantee: Statement, data: Mapping[str, Any]) -> None:
-    """Refuses numbers beside the curve that are not the curve's, as of a file that was edited by hand."""
+    """Refuses numbers that do not follow from the curve, as in a file that was edited by hand."""
     for name, value in derived_numbers(guarantee).items():
         if data[name] != value:
             raise InvalidInput(

@@ -164,7 +164,7 @@ def _merged(
     return {
         **results[0],
         **{name: list(dict.fromkeys(each[name] for each in results)) for name in ("mu", "epsilon", "learning_rate")},
-        "guarantee": "Each mechanism is held to its own budget, which its guarantee states.",
+        "guarantee": "Each mechanism meets its own budget, which its guarantee states.",
         "finding": None,
         "advice": list(dict.fromkeys(text for result in results for text in result["advice"])),
         "mechanisms": rows,

@@ -80,7 +80,8 @@ class ComparisonConfig(Protects, OnGraph):
     delta: options.Delta = 1e-6
     trust: Annotated[str, Option("Trust model of the ranking: a name of `mfdl trust list`.", metavar="NAME")] = "ldp"
     attackers: Annotated[
-        tuple[str, ...] | None, Option("pndp: who attacks; default any one node.", metavar="A,B", listed=True)
+        tuple[str, ...] | None,
+        Option("pndp: the attacking nodes; default: any single node.", metavar="A,B", listed=True),
     ] = None
     colluders: Annotated[
         tuple[str, ...] | None, Option("colluding: nodes that share their secrets.", metavar="A,B", listed=True)
@@ -88,20 +89,20 @@ class ComparisonConfig(Protects, OnGraph):
     coalition_size: options.CoalitionSize = None
     release: options.Release = None
     release_model: options.ReleaseModel = "last"
-    across_trust_models: Annotated[bool, Option("Let in mechanisms meant for another trust model, each labelled.")] = (
-        False
-    )
+    across_trust_models: Annotated[
+        bool, Option("Also mechanisms meant for other trust models, each labelled with its own.")
+    ] = False
     settings: Annotated[
         tuple[str, ...],
         Option("A parameter of a mechanism, e.g. muffliato.gossip_rounds=4.", ("--set",), metavar="NAME.KEY=VALUE"),
     ] = ()
-    partition: Annotated[str | None, Option("Who holds which record: uniform, or dirichlet:alpha=10.")] = None
+    partition: Annotated[str | None, Option("Records of each node: uniform, or dirichlet:alpha=10.")] = None
     error_weights: Annotated[
         tuple[str, ...],
         Option(
-            "Which models count for mechanisms that optimise: all, last:M, last:M:FLOOR, exponential:H, released (what "
-            "--release-model says), or any of these with /average; may be repeated, then each mechanism is there once "
-            "for each.",
+            "Weights of the models in the objective of optimised mechanisms: all, last:M, last:M:FLOOR, "
+            "exponential:H, released (the models of --release-model), or any of these with /average; if "
+            "repeated, each mechanism is trained once for each.",
             metavar="STEPS[/TARGET]",
         ),
     ] = ()
@@ -110,7 +111,7 @@ class ComparisonConfig(Protects, OnGraph):
     clip_schedule: Annotated[
         str | None,
         Option(
-            "How the clipping norm falls from its first step on, and noise in proportion: a rule as for --lr-schedule.",
+            "Schedule of the clipping norm, which scales the noise in proportion: a rule as for --lr-schedule.",
             metavar="RULE",
         ),
     ] = None
@@ -124,8 +125,8 @@ class ComparisonConfig(Protects, OnGraph):
     metrics: Annotated[
         tuple[str, ...],
         Option(
-            "Measured besides test loss and accuracy of each node: train_loss, average_loss, average_accuracy, "
-            "average_train_loss (of the average model).",
+            "Further metrics besides the test loss and accuracy of each node: train_loss, average_loss, "
+            "average_accuracy, average_train_loss (of the average model).",
             metavar="A,B",
             listed=True,
             decides="run",
@@ -136,8 +137,8 @@ class ComparisonConfig(Protects, OnGraph):
     ranks: Annotated[
         int | None,
         Option(
-            "Processes that share the nodes of each run, this one among them; a run that is stopped then goes on "
-            "from its last epoch.",
+            "Number of processes that share the nodes of each run, including this one; an interrupted "
+            "run then resumes from its last epoch.",
             least=1,
             decides="nothing",
         ),
@@ -161,8 +162,9 @@ class ComparisonConfig(Protects, OnGraph):
         ReleasedModel(self.release_model).of_steps(self.epochs * self.period)
         if self.clip_schedule is not None and (self.momentum or self.weight_decay):
             raise InvalidInput(
-                f"--clip-schedule {self.clip_schedule} scales what enters a step, which momentum ({self.momentum:g}) "
-                f"and weight decay ({self.weight_decay:g}) mix with other scales; leave them out, or the schedule."
+                f"--clip-schedule {self.clip_schedule} scales the input of each step, but momentum "
+                f"({self.momentum:g}) and weight decay ({self.weight_decay:g}) mix steps of different scales; "
+                "leave them or the schedule out."
             )
         self.trust_model()
         options.require_for_bins(self)
@@ -170,22 +172,20 @@ class ComparisonConfig(Protects, OnGraph):
             raise InvalidInput("--unit user needs every record in every step, and balls-in-bins is for --unit record.")
         if self.adjacency == "add-remove":
             raise InvalidInput(
-                "--adjacency add-remove cannot be trained: split, record-to-step map and batch sizes follow the number "
-                "of records; use zero-out or replace-one."
+                "--adjacency add-remove cannot be trained: split, record-to-step map and batch sizes depend "
+                "on the number of records; use zero-out or replace-one."
             )
         if self.mu is not None and self.epsilon is not None:
             raise InvalidInput("give one privacy target: --mu, or --epsilon with --delta, not both.")
         if self.has_bins and self.epsilon is None and set(self.mechanisms) - {"none"}:
-            raise InvalidInput(f"--participation {options.BINS} has no mu to aim at; give --epsilon, met at --delta.")
+            raise InvalidInput(f"--participation {options.BINS} has no mu; give --epsilon, met at --delta.")
         if not self.mechanisms:
             raise InvalidInput("mechanisms must name at least one mechanism, e.g. none,dp-dsgd,mafalda.")
         object.__setattr__(self, "mechanisms", tuple(map(self._with_release, self.mechanisms)))
         for name in self.mechanisms:
             registry.check_name(name)
             if registry.is_of_balls_in_bins(name) and not self.has_bins:
-                raise InvalidInput(
-                    f"{name} is made for balls-in-bins; add --participation {options.BINS}, or leave it out."
-                )
+                raise InvalidInput(f"{name} is for balls-in-bins; add --participation {options.BINS}, or leave it out.")
         object.__setattr__(self, "mechanisms", self._with_weights())
         for text in self.settings:
             owner, dot, _ = text.partition(".")

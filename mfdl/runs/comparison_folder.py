@@ -224,7 +224,7 @@ class Folder:
     def _guarantee(self) -> str:
         """The sentence of the weakest guarantee among the mechanisms with noise; it holds for each of them."""
         if self._across():
-            return "Each mechanism is held to its own trust model, named beside it: their losses are no ranking."
+            return "Each mechanism is accounted under its own trust model, named beside it: do not rank them by loss."
         every = self._private() or list(self.mechanisms.values())
         return self._statement(
             max(every, key=lambda each: (self._lost(each.guarantee), each.guarantee.bound == "upper"))

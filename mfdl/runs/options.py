@@ -34,9 +34,11 @@ BINS = "balls-in-bins"  # as BallsInBins.scheme, which a test holds
 ONLY_PUBLIC = {
     "mu": "has no mu; give --epsilon, which is met at --delta",
     "noise_multiplier": "has no sensitivity to scale by; give --noise-std, or --epsilon",
-    "lipschitz": "counts hidden messages as seen, where no such constant helps; leave it out",
-    "release": "counts every message as seen, and released models with them; leave it out",
-    "all_attackers": "counts every message as seen, whoever attacks; name some with --attackers",
+    "lipschitz": "assumes that every message is seen, so a Lipschitz constant has no effect; leave it out",
+    "release": "assumes that every message and every released model is seen; leave it out",
+    "all_attackers": (
+        "assumes that every message is seen, so every attacker learns the same; name attackers with --attackers"
+    ),
 }
 """Options that balls-in-bins does not take, and why."""
 MAX_STEPS = 10**6
@@ -98,8 +100,8 @@ WeightDecay = Annotated[float, Option("Weight decay, outside of clipping.")]
 LearningRateSchedule = Annotated[
     str | None,
     Option(
-        "How the learning rate falls from its first step on, t = 0: constant (default), inverse-time:T0 (times 1 / (1 "
-        "+ t / T0)), or inverse-sqrt (times 1 / sqrt(t + 1)).",
+        "Schedule of the learning rate from step t = 0 on: constant (default), inverse-time:T0 "
+        "(factor 1 / (1 + t / T0)), or inverse-sqrt (factor 1 / sqrt(t + 1)).",
         metavar="RULE",
     ),
 ]
@@ -123,8 +125,9 @@ Release = Annotated[
 ReleaseModel = Annotated[
     str,
     Option(
-        "What of each node's models is evaluated and published: last, average:M (the mean of its last M models), or "
-        "exponential:M (of all, weights halved every M steps back); with +G after G more rounds of gossip.",
+        "Released model of each node, which is evaluated and published: last, average:M (mean of its "
+        "last M models), or exponential:M (of all, weights halved every M steps back); +G adds G "
+        "more rounds of gossip.",
         metavar="MODEL",
     ),
 ]
@@ -132,7 +135,7 @@ Adjacency = Annotated[str, Option("replace-one, zero-out or add-remove.")]
 Batches = Annotated[
     str,
     Option(
-        "cyclic (public batches), or balls-in-bins (secret ones: each record draws one of b bins once).",
+        "cyclic (public batches), or balls-in-bins (secret batches: each record samples one of b bins).",
         metavar="NAME",
         among=("cyclic", BINS),
     ),
@@ -164,7 +167,7 @@ class Config:
                     raise InvalidInput(f"{name} must be a list of texts, got {value!r}.")
                 object.__setattr__(self, name, tuple(texts))
             if value is None and types.NoneType not in typing.get_args(kind):
-                raise InvalidInput(f"{name} has a value, got None; leave it out for the default.")
+                raise InvalidInput(f"{name} must not be None; leave it out for the default.")
             option.require(name, value)
 
     @classmethod
@@ -277,8 +280,8 @@ class Protects(Config):
     unit: Annotated[
         str,
         Option(
-            "Whose data are protected: record, where each record's gradient is clipped, or user, all data of a "
-            "node, where its mean gradient is clipped.",
+            "Unit of protection: record (each record's gradient is clipped), or user (all data of a "
+            "node; its mean gradient is clipped).",
             metavar="UNIT",
             among=("record", "user"),
         ),
@@ -310,8 +313,9 @@ class TakesPart(Protects):
     participation: Annotated[
         str,
         Option(
-            "cyclic, once-per-epoch, every-step (what --unit user needs), single, min-separation (at most k uses, at "
-            "least b steps apart), or balls-in-bins (each record secretly draws one of b bins once).",
+            "cyclic, once-per-epoch, every-step (needed by --unit user), single, min-separation (at most "
+            "k uses, at least b steps apart), or balls-in-bins (secret batches: each record samples one "
+            "of b bins).",
             metavar="NAME",
         ),
     ] = "cyclic"

@@ -159,7 +159,7 @@ class PairwiseLosses(LossTable):
         values = np.array(
             [[math.inf if u == v and v in attacking else of.get((u, v), math.nan) for v in labels] for u in labels]
         )
-        title = f"{self.algorithm.name}: who learns what of whom" + self._all_equal(values, adaptive=adaptive)
+        title = f"{self.algorithm.name}: privacy loss to each attacker" + self._all_equal(values, adaptive=adaptive)
         return Cells(values, labels, labels, title)
 
     def _all_equal(self, values: FloatArray, *, adaptive: bool) -> str:

@@ -130,7 +130,7 @@ def plot_by_victim(
     ]
     drawn = plot_by_distance(ranked, title=title, caption=caption, local=local, measure=measure, ax=ax)
     axes = drawn.axes[0] if ax is None else ax
-    axes.set_xlabel("victims, the one that loses most first", fontsize=9, color=QUIET)
+    axes.set_xlabel("victims, largest privacy loss first", fontsize=9, color=QUIET)
     return drawn
 
 

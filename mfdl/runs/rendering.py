@@ -56,7 +56,7 @@ def plot_comparison(result: dict[str, Any], table: Any, ax: Axes | None = None, 
     )
     caption = " ".join([caption, *result.get("advice", ()), result["guarantee"].replace("\n", "; ")])
     if "none" in labels and len(labels) > 1:
-        caption += " The guarantee is that of each mechanism but none, which adds no noise and has no guarantee."
+        caption += " The guarantee holds for every mechanism but none, which adds no noise."
     start = result.get("untrained_loss_mean") if metric == "loss" else None
     levels = {} if start is None or start <= AT_BEST else {"untrained": start}
     if ax is not None:

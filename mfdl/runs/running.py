@@ -59,7 +59,7 @@ def run_cells(
     cells = list(dict.fromkeys(cell.with_shared(shared) for cell in cells))
     screen, engine = reporter(progress, words=2), engine or Engine()
     with files.held_alone(folder.folder), screen.bar("sweeping", sum(cell.num_steps for cell in cells)) as report:
-        report(0, "looking at what is finished")
+        report(0, "checking finished cells")
         folder.begin(cells, header)
         for _ in run_missing(cells, folder, engine, report, shared):
             pass
@@ -202,8 +202,8 @@ def _trained(
     """The record, the steps as a Parquet file, and what the timings say besides."""
     if job.cell.with_shared(shared).hash != job.hash:
         raise InvalidInput(
-            f"cell {job.hash} is another one on {platform.node()}: graph, task or version of mfdl differ there; "
-            "install the same version and make the same files reachable."
+            f"cell {job.hash} differs on {platform.node()}: its graph, task or version of mfdl is another "
+            "one there; install the same version and make the same files reachable."
         )
     cell = job.cell
     if progress is not None:

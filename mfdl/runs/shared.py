@@ -229,8 +229,8 @@ def trust_of(config: ComparisonConfig, name: str, algorithm: LinearAlgorithm | N
         return config.trust_model(), config.release
     if not config.across_trust_models:
         raise UnsupportedMechanism(
-            f"this ranking is under trust model {config.trust}, where {name!r} does not protect as it is meant to; "
-            f"it is meant for {', '.join(meant)}: choose --trust, leave it out, or compare across trust models "
+            f"this ranking is under trust model {config.trust}, but {name!r} is meant for "
+            f"{', '.join(meant)}: choose --trust, leave it out, or compare across trust models "
             "(--across-trust-models), where each mechanism is labelled with its own."
         )
     return trust.named(meant[0]), None if entry is None else entry.release

@@ -65,8 +65,8 @@ class SweepConfig:
                 ComparisonConfig(**_budgeted(changed | self._of_trust(changed.get("trust", trusts[0]))))
         if self.common.ranks is not None:
             raise InvalidInput(
-                f"ranks shares the nodes of one run among processes, got {self.common.ranks}, and a sweep trains its "
-                "runs side by side; leave it out, or use mfdl compare."
+                f"ranks shares the nodes of one run among processes, got {self.common.ranks}, but a sweep "
+                "trains several runs in parallel; leave it out, or use mfdl compare."
             )
         for trust, mechanism in itertools.product(trusts, self.common.mechanisms):
             self._is_left_out(mechanism, trust, trusts)

@@ -59,8 +59,9 @@ class Tuning:
         both = sorted(set(seeds) & set(self.rounds()[-1]))
         if both:
             raise InvalidInput(
-                f"seed {both[0]} would choose rates and stand in the tables; tuning takes seeds from first_seed="
-                f"{self.first_seed} on, the tables {len(seeds)} from {min(seeds)} on: move one of them."
+                f"seed {both[0]} would be used for tuning and for the tables; tuning takes seeds from "
+                f"first_seed={self.first_seed} on, the tables {len(seeds)} from {min(seeds)} on: change one "
+                "of them."
             )
 
     def rounds(self) -> list[list[int]]:

@@ -24,8 +24,8 @@ class ReportConfig(Config):
     largest: Annotated[
         int,
         Option(
-            "Nodes times steps up to which losses against each single node are computed (a minute a mechanism at the "
-            "default; kept for the next call); 0 leaves them out.",
+            "Largest number of nodes times steps for which the privacy losses between all pairs of nodes "
+            "are computed (at the default a minute per mechanism, once); 0: never.",
             least=0,
         ),
     ] = 5000

@@ -1,6 +1,6 @@
 """The figures of a page: trade-off, loss over time, loss against rate, losses between nodes, correlated noise.
 
-In: groups of runs, and mechanisms built again. Out: drawings of `mfdl.pictures` with the words around them.
+In: groups of runs, and rebuilt mechanisms. Out: drawings of `mfdl.pictures` with the words around them.
 """
 
 from __future__ import annotations
@@ -189,7 +189,7 @@ def by_hops(panel: TrustPanel, mechanisms: Sequence[MechanismDetails], looks: Lo
         title = f"{words[:1].upper()}{words[1:]}; mechanisms trained under {panel.trust}"
         ticks = [(hops, f"{hops:g}", "") for hops in sorted({float(hops) for line in lines for hops in line.x})]
         if ticks:
-            chart = LineChart("hops from the attacker", "μ that one node learns", lines, (), ticks)
+            chart = LineChart("hops from the attacker", "μ to one attacking node", lines, (), ticks)
             unseen = f"{infinite} infinite losses are not drawn." if infinite else ""
             drawings.append(Drawing.of(chart.figure(), title, f"mu by distance. {title}", looks.values(), words=unseen))
     return drawings
@@ -234,9 +234,9 @@ def noise_figures(mechanism: MechanismDetails) -> list[Drawing]:
     if noise.over_time is not None:
         kind = "C⁻¹" if noise.is_inverse else "Correlation of injected noise"
         title = f"{kind} over time" + (f" at node {noise.node}" if noise.node else "")
-        axes = ("step the base noise is drawn in", "step it is added in") if noise.is_inverse else ("step", "step")
+        axes = ("step of the base noise", "step in which it is added") if noise.is_inverse else ("step", "step")
         picture = square_map(noise.over_time, [], axes, norm=signed_scale(noise.over_time))
-        words = "Bright cells are positive, dark ones negative, drawn by the root of their size."
+        words = "Bright cells are positive, dark cells negative; colours scale with the square root of the magnitude."
         drawings.append(Drawing.of(picture, title, f"{name}: {title}", words=words, classes="map"))
         drawings.append(_last_row(name, noise.over_time, is_inverse=noise.is_inverse))
     if noise.over_nodes is not None:
@@ -245,8 +245,8 @@ def noise_figures(mechanism: MechanismDetails) -> list[Drawing]:
         drawn, total = drawn_pairs(noise.over_nodes)
         between = noise.over_nodes[~diagonal]
         words = (
-            f"Between nodes in the last step, {len(drawn):,} of {total:,} correlated pairs, the strongest: wide lines "
-            f"are strong, dashed lines are negative. Correlations from {plain(float(between.min()))} to "
+            f"The {len(drawn):,} strongest of {total:,} correlated pairs in the last step. Wide lines: "
+            f"strong; dashed lines: negative. Correlations range from {plain(float(between.min()))} to "
             f"{plain(float(between.max()))}."
         )
         spoken = f"{name}: correlation between nodes"
@@ -262,6 +262,6 @@ def _last_row(name: str, matrix: FloatArray, *, is_inverse: bool) -> Drawing:
     values = matrix[-1, ::-1][:ROW]
     tips = [f"{i} steps before: {plain(float(value))}" for i, value in enumerate(values)]
     line = Line(ALONE, np.arange(values.size, dtype=np.float64), values, values, values, tips=tips)
-    title = "What the last step adds of earlier noise" if is_inverse else "Correlation with the last step"
+    title = "Weights of earlier noise in the last step" if is_inverse else "Correlation with the last step"
     chart = LineChart("steps before the last one", "", [line], y_log=False)
     return Drawing.of(chart.figure(), title, f"{name}: {title}")

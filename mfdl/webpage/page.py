@@ -193,7 +193,7 @@ def _tables(runs: ComparableRuns) -> list[tuple[str, list[dict[str, Any]]]]:
         for panel in runs.panels
     ]
     if runs.noiseless:
-        tables.append(("Without noise, without a guarantee", runs.noiseless))
+        tables.append(("Without noise: no guarantee", runs.noiseless))
     return [(words, [group.row(runs.metrics) for group in groups]) for words, groups in tables]
 
 

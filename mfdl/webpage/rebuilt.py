@@ -116,10 +116,10 @@ def rebuilt(record: Record, shared: Shared) -> Rebuilt:
         )
         mechanism = shared.accounted(config, record["mechanism"]).mechanism(config.target)
     except (InvalidInput, RuntimeError, TypeError) as error:
-        raise LeftOut(f"the mechanism could not be built again: {error}") from None
+        raise LeftOut(f"the mechanism could not be rebuilt: {error}") from None
     if not math.isclose(mechanism.noise_std, record["noise_std"], rel_tol=SAME_NOISE):
         raise LeftOut(
-            f"this version builds it with noise std {mechanism.noise_std:.6g}, the run had {record['noise_std']:.6g}"
+            f"this version calibrates noise std {mechanism.noise_std:.6g}, but the run used {record['noise_std']:.6g}"
         )
     return Rebuilt(record, mechanism, shared.network(config)[0].networkx())
 
@@ -205,7 +205,10 @@ def _is_entry(entry: Any, n: int) -> bool:
 def _computed(built: Rebuilt) -> dict[str, Any]:
     record, mechanism = built.record, built.mechanism
     if mechanism.sampling is not None:
-        raise LeftOut("secret sampling has no mu, and every message counts as seen: all nodes learn alike")
+        raise LeftOut(
+            "secret sampling has no mu, and the attacker is assumed to see every message: the privacy "
+            "loss is the same to all nodes"
+        )
     release = mechanism.guarantee.release
     protected = {name: record[name] for name in ("adjacency", "clip_norm", "unit")}
     protected["release"] = release if release != "not applicable" else None
@@ -267,8 +270,8 @@ def _details(group: RunGroup, store: LossStore, largest: int, shared: Shared) ->
         size = built.num_nodes * built.num_steps
         if size > largest:
             raise LeftOut(
-                f"{built.num_nodes:,} nodes x {built.num_steps:,} steps are more than {largest:,}; `mfdl report "
-                f"--largest {size}` takes the time, or `mfdl account --trust pndp` computes for one attacker"
+                f"{built.num_nodes:,} nodes x {built.num_steps:,} steps are more than {largest:,}; use `mfdl "
+                f"report --largest {size}`, or `mfdl account --trust pndp` for one attacker"
             )
         result = dataclasses.replace(result, losses=store.pairwise(built))
     except LeftOut as reason:

@@ -30,7 +30,7 @@ class Source:
         steps: from a record to its evaluated steps, one row per step and node.
         failures: of runs that stopped with an error: what it says, and where it happened.
         missing: runs that are neither finished nor failed.
-        config: what was asked; versions: of what computed it.
+        config: the configuration; versions: of the packages that computed it.
         tuned: rates were chosen on other seeds.
         files: what lies beside the page: words and path.
     """
@@ -62,9 +62,7 @@ def read(folder: Path) -> Source:
         )
     if not source.records:
         failed = f"; {len(source.failures)} failed" if source.failures else ""
-        raise InvalidInput(
-            f"no run in {folder} is finished{failed}: run the {source.kind} again, it goes on from here."
-        )
+        raise InvalidInput(f"no run in {folder} is finished{failed}: run the {source.kind} again to resume.")
     return source
 
 
@@ -75,7 +73,7 @@ def _sweep(folder: Path) -> Source:
     def steps(record: Record) -> pa.Table:
         return store.steps(record["cell"])
 
-    lies = [("what was asked", SWEEP), ("one JSON and one Parquet file per run", f"{CELLS}/")]
+    lies = [("the configuration", SWEEP), ("one JSON and one Parquet file per run", f"{CELLS}/")]
     missing, config = len(status.missing), header["config"] or {}
     tuned = bool(header.get("chosen"))
     return Source(

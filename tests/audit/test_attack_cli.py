@@ -157,7 +157,7 @@ def test_other_trust_models(capsys, trust):
         (["--graph", "ring:n=4"], "needs --attackers A,B"),
         (["--graph", "ring:n=4", "--attackers", "9"], "node '9' is not in graph"),
         (["--graph", "ring:n=4", "--attackers", "0", "--trust", "ldp"], "--attackers belongs to trust model pndp"),
-        (["--trust", "coalitions"], "ranges over many attackers"),
+        (["--trust", "coalitions"], "has several possible attackers"),
         (["--trust", "pndpp"], "did you mean 'pndp'"),
         (["--attackers", "Medici", "--steps", "0"], "steps must be an integer >= 1"),
         (["--attackers", "Medici", "--mu", "0"], "mu must be a finite number > 0"),

@@ -70,11 +70,11 @@ def test_trust_models_are_named_as_for_account(capsys):
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        (["--mechanism", "none"], "nothing finite is claimed"),
+        (["--mechanism", "none"], "no finite privacy loss is claimed"),
         (UNSEEN, "nothing of the record is seen"),
         (["--mechanism", "mafaldo"], "mafalda"),
         (["--trust", "lpd"], "ldp"),
-        (["--mu", "1", "--noise-std", "1"], "at most one of --noise-std and --mu"),
+        (["--mu", "1", "--noise-std", "1"], "at most one of --noise-std, --mu"),
         (["--trials", "20"], "trials must be at least"),
         (["--unit", "user"], "every-step"),
         (["--participation", "balls-in-bins"], "give --epsilon or --noise-std"),

@@ -30,7 +30,11 @@ def test_epsilon_is_met_and_mu_is_null_under_the_keys_of_any_account(capsys):
     assert set(answer) == set(public)
     assert answer["worst_mu"] is answer["worst_mu_adaptive"] is None
     assert answer["participation"] == {"scheme": "balls-in-bins", "epochs": 2, "bins": 3}
-    for part in ("balls-in-bins (epochs=2, bins=3)", "epsilon: 1.5 at delta = 1e-05", "gradients: adaptive or not"):
+    for part in (
+        "balls-in-bins (epochs=2, bins=3)",
+        "epsilon: 1.5 at delta = 1e-05",
+        "gradients: adaptive or non-adaptive",
+    ):
         assert part in answer["guarantee"]
     for row, other in zip(answer["victims"], public["victims"], strict=True):
         assert set(row) == set(other)

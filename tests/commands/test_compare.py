@@ -166,7 +166,7 @@ def test_across_trust_models_every_mechanism_is_labelled(tmp_path, capsys):
     assert "no ranking" in result["guarantee"]
     for row in result["mechanisms"][1:]:
         assert f"trust model: {row['trust']}" in row["guarantee"]
-        assert "gradients: adaptive or not" in row["guarantee"]
+        assert "gradients: adaptive or non-adaptive" in row["guarantee"]
 
 
 @pytest.mark.usefixtures("blank_pictures")
@@ -286,7 +286,7 @@ def test_interrupt_exits_130(tmp_path, capsys, monkeypatch):
 
     monkeypatch.setattr(running, "_trained", interrupted)
     assert main(["compare", *SMALL, "--out", str(tmp_path)]) == 130
-    assert "goes on from there" in " ".join(capsys.readouterr().err.split())
+    assert "run the same command to resume" in " ".join(capsys.readouterr().err.split())
     assert strict_json(tmp_path / "results.json")["complete"] is False
 
 
@@ -374,7 +374,7 @@ CORN = ["--mechanisms", "dp-dsgd,corn", "--trust"]
         (["--set", "corn.x=1"], "NAME.KEY=VALUE"),
         (["--mechanisms", "muffliato", "--set", "muffliato.rounds=4"], "gossip_rounds"),
         (["--mechanisms", "muffliato", "--set", "muffliato.gossip_rounds=many"], "must be an integer"),
-        ([*CORN, "ldp"], "where 'corn' does not protect as it is meant to; it is meant for eavesdropper"),
+        ([*CORN, "ldp"], "but 'corn' is meant for eavesdropper"),
         (["--mechanisms", "dp-dsgd,decor"], "meant for eavesdropper"),
         (["--mechanisms", "dp-dsgd,cdp"], "meant for central"),
         (["--mechanisms", "dp-dsgd,zip-dl"], "(--across-trust-models)"),

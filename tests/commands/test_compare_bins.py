@@ -65,7 +65,7 @@ def test_several_budgets_are_told_apart_by_epsilon(capsys, tmp_path):
     ("arguments", "message"),
     [
         (["--mu", "1"], "--mu 1.0: --participation balls-in-bins has no mu; give --epsilon"),
-        ([], "no mu to aim at; give --epsilon"),
+        ([], "no mu; give --epsilon"),
         (["--epsilon", "1", "--unit", "user"], "--unit user"),
         (["--epsilon", "1", "--trust", "pndp", "--release", "all"], "--release all"),
         (["--epsilon", "1", "--mechanisms", "zip-dl", "--across-trust-models"], "take dp_dsgd, decor or corn"),

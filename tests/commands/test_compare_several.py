@@ -93,7 +93,7 @@ def test_the_table_shows_all(finished, capsys):
     assert main(["compare", *COMPARED, *BUDGETS, "--out", str(finished[1])]) == 0
     said = capsys.readouterr().out
     assert said.count("dp-dsgd") == 4
-    assert "held to its own budget" in said
+    assert "meets its own budget" in said
 
 
 @pytest.mark.usefixtures("blank_pictures")

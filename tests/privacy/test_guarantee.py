@@ -124,7 +124,7 @@ def test_what_is_printed_are_all_fields():
             "mu: 0.719",
             "epsilon: 3.37 at delta = 1e-06",
             "bound: exact (numerical slack 1.0e-09 included)",
-            "gradients: adaptive or not",
+            "gradients: adaptive or non-adaptive",
             "assumptions: the graph is public",
         ]
     )

@@ -238,7 +238,12 @@ def test_a_file_is_the_config_of_python(tmp_path):
         ),
         ("[tuning]\nseeds = 3", "[tuning]\nseed = 3", 12, "seed: unknown key; did you mean 'seeds'?"),
         ("[tuning]\nseeds = 3", "[tuning]\nshare = 2", 12, "share: share must be"),
-        ("[tuning]\nseeds = 3", "[tuning]\nfirst-seed = 1", 12, "first-seed: seed 1 would choose rates and stand in"),
+        (
+            "[tuning]\nseeds = 3",
+            "[tuning]\nfirst-seed = 1",
+            12,
+            "first-seed: seed 1 would be used for tuning and for the tables",
+        ),
         ("[tuning]", "[tunning]", 11, "tunning: unknown table; known: sweep, tuning"),
     ],
 )
@@ -268,7 +273,7 @@ def test_refusals_in_python():
         SweepConfig(lr=1.0)
     with pytest.raises(mfdl.InvalidInput, match="learning_rate must be"):
         SweepConfig(learning_rate=[0.1, -1.0])
-    with pytest.raises(mfdl.InvalidInput, match="seed 3 would choose rates"):
+    with pytest.raises(mfdl.InvalidInput, match="seed 3 would be used for tuning"):
         SweepConfig(seeds=4, tuning=Tuning(first_seed=3))
     with pytest.raises(mfdl.InvalidInput, match="lower --first-seed"):
         Tuning(first_seed=2**63 - 4, seeds=5)

@@ -167,7 +167,7 @@ def test_failed_cells_are_told_and_make_exit_code_one(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "give one of CONFIG.toml, to run a sweep, and --status DIR"),
+        ([], "give either CONFIG.toml, to run a sweep, or --status DIR"),
         (["none.toml"], "cannot read none.toml: No such file"),
         (["--status", "nowhere"], "nowhere holds no sweep"),
         (["s.toml", "--engine", "dusk"], "did you mean 'dask'"),

@@ -150,5 +150,5 @@ def test_a_comparison_scales_rates_and_clips_alike():
     assert_array_equal(trained(made, plan.task, 0, config).seeds[0].models, by_hand.models)
     assert ComparisonConfig(clip_schedule="constant").clips is None
     for wrong in ({"momentum": 0.5}, {"weight_decay": 0.1}):
-        with pytest.raises(InvalidInput, match="--clip-schedule inverse-sqrt scales what enters a step"):
+        with pytest.raises(InvalidInput, match="--clip-schedule inverse-sqrt scales the input of each step"):
             ComparisonConfig(clip_schedule="inverse-sqrt", **wrong)

@@ -28,7 +28,10 @@ from mfdl.webpage import ReportConfig, figures, rebuilt
 from mfdl.webpage.page import write_page
 from mfdl.webpage.run_groups import TrustPanel, grouped, leader
 
-CHOSEN_BEFORE, CHOSEN_HERE = "Learning rates were chosen on other seeds than these.", "chosen on these very seeds"
+CHOSEN_BEFORE, CHOSEN_HERE = (
+    "Learning rates were chosen on other seeds.",
+    "learning rates by mean test loss on the same seeds",
+)
 
 
 def written(folder, out=None, **config):
@@ -119,7 +122,7 @@ def test_drawings_have_the_colours_of_the_page(folder, page):
 def test_provenance_and_failures_are_told(page, records):
     text = " ".join(e[2] for e in page.all("body"))
     hashes = [records[0][name] for name in ("graph_hash", "gossip_hash", "task_hash")]
-    for words in (*hashes, mfdl.__version__, "seeds 0, 1", "does not protect as it is meant to"):
+    for words in (*hashes, mfdl.__version__, "seeds 0, 1", "is meant for"):
         assert words in text
     assert "Traceback (most recent call last)" in text
 
@@ -196,8 +199,8 @@ def test_correlations_are_those_of_the_dense_operator(built):
 
 def test_what_cannot_be_built_again_is_left_out_with_the_reason(records):
     for change, reason in (
-        ({"noise_std": records[1]["noise_std"] * 1.01}, "this version builds it with noise std"),
-        ({"mechanism": "file:gone.npz"}, "could not be built again"),
+        ({"noise_std": records[1]["noise_std"] * 1.01}, "this version calibrates noise std"),
+        ({"mechanism": "file:gone.npz"}, "could not be rebuilt"),
     ):
         with pytest.raises(rebuilt.LeftOut, match=reason):
             rebuilt.rebuilt({**records[1], **change}, Shared())
