@@ -44,8 +44,8 @@ class Cell:
         object.__setattr__(self, "config", _canonical(self.config))
 
     def __getstate__(self) -> dict[str, Any]:
-        """Sent to a worker: the config and the name."""
-        return {**self.__dict__, "shared": None}
+        """Sent to a worker: the config alone, so that the hash there is that of the graph and the task there."""
+        return {"config": self.config, "shared": None}
 
     @property
     def mechanism(self) -> str:

@@ -2,8 +2,10 @@
 
 import dataclasses
 import json
+import pickle
 
 import joblib
+import numpy as np
 import pytest
 
 import mfdl
@@ -110,8 +112,13 @@ def test_worker_processes_give_the_same_bytes(name, finished, tmp_path):
 
 def test_what_a_worker_has_of_other_content_is_refused_not_mixed(tmp_path):
     """A cell whose files are others at the worker."""
-    asked = running.CellJob(cell(), "0" * 16, (0, 0), tmp_path)
-    answer = running.work(asked)
+    weights, rings = tmp_path / "W.csv", mfdl.gossip.metropolis_hastings("ring:n=4").dense()
+    np.savetxt(weights, rings, delimiter=",", fmt="%.17g")
+    named = cell(gossip=str(weights))
+    sent = pickle.dumps(running.CellJob(named, named.hash, (0, 0), tmp_path))
+    assert running.work(pickle.loads(sent)).failure is None
+    np.savetxt(weights, (rings + np.eye(4)) / 2, delimiter=",", fmt="%.17g")
+    answer = running.work(dataclasses.replace(pickle.loads(sent), call=(1, 1)))
     assert answer.record is None
     assert "differs on" in answer.failure["error"]
 
