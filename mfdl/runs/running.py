@@ -208,7 +208,8 @@ def _trained(
     cell = job.cell
     if progress is not None:
         progress(0)
-    plan, mechanism = Plan(cell.config, shared), job.mechanism
+    mechanism = job.mechanism
+    plan = Plan(cell.config, shared, checked=mechanism is not None)
     if mechanism is None:
         accounted = shared.accounted(cell.config, cell.mechanism)
         mechanism, objective = accounted.mechanism(cell.config.target), accounted.objective

@@ -139,24 +139,17 @@ class Accounted:
 class Plan:
     """A config with its graph, gossip matrix and task loaded: all that can be refused was refused.
 
-    Args: shared: what other plans of this call have made already.
+    Args: shared: what other plans of this call have made already; checked: one of them refused nothing of this config.
     """
 
-    def __init__(self, config: ComparisonConfig, shared: Shared | None = None) -> None:
+    def __init__(self, config: ComparisonConfig, shared: Shared | None = None, *, checked: bool = False) -> None:
         self.config, self.shared = config, shared or Shared()
         self.graph, self.gossip = self.shared.network(config)
         self.dynamics = config.dynamics(self.gossip)
         self.participation = config.scheme()
-        check.device(device=config.device)
         self.task = self.shared.task(config)
-        require_measured(config.metrics, self.task.kind, self.task.name)
-        self.shared.require_fed(config)
-        files_of = [name for name in config.mechanisms if name.startswith(registry.FILE_PREFIX)]
-        self.from_files = {name: built(config, name, self.gossip) for name in files_of}
-        probe = registry.build("dp-dsgd", Dynamics(self.gossip), Cyclic(epochs=1, period=1))
-        for name in config.mechanisms:  # refuses nodes that are not there, or coalitions of everybody
-            model, _ = trust_of(config, name, self.from_files.get(name))
-            next(iter(model.members(probe)))
+        if not checked:
+            self._check()
         self.mu: float | None = config.target_mu_or_default
         self.epsilon: float | None = config.epsilon
         if self.mu is not None:  # else batches are secret
@@ -164,6 +157,17 @@ class Plan:
                 self.epsilon = gaussian.epsilon_from_mu(self.mu, config.delta)
             else:
                 self.mu = gaussian.mu_from_epsilon(self.epsilon, config.delta)
+
+    def _check(self) -> None:
+        config = self.config
+        check.device(device=config.device)
+        require_measured(config.metrics, self.task.kind, self.task.name)
+        self.shared.require_fed(config)
+        probe = registry.build("dp-dsgd", Dynamics(self.gossip), Cyclic(epochs=1, period=1))
+        for name in config.mechanisms:  # refuses nodes that are not there, or coalitions of everybody
+            from_file = built(config, name, self.gossip) if name.startswith(registry.FILE_PREFIX) else None
+            model, _ = trust_of(config, name, from_file)
+            next(iter(model.members(probe)))
 
     def mechanism(self, name: str) -> Mechanism:
         """The calibrated mechanism of a name."""
