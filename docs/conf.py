@@ -64,6 +64,7 @@ autodoc_class_signature = "mixed"
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
 napoleon_use_ivar = True
+napoleon_use_param = False  # arguments that share a sentence stay together
 napoleon_attr_annotations = False
 napoleon_custom_sections = ["Guarantees", "Cost", "Source", "Claims", "Errata", "Laws", "Memory", "Validity"]
 python_maximum_signature_line_length = 88

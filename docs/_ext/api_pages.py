@@ -51,7 +51,7 @@ packages below it load when they are first used.
 
 """
 KINDS = ("Classes", "Functions")
-described: dict[str, str] = {}  # short name -> full name of what has a page, for links in docstrings
+described: dict[str, object] = {}  # full name -> what has a page under it, for links in docstrings
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
@@ -92,7 +92,7 @@ def _page(package: str, first: dict[int, str]) -> str:
             constants.append(f"- ``{name}``: {reprlib.repr(value)}" if _is_plain(value) else f"- ``{name}``")
         elif first.setdefault(id(value), full) == full:
             tables[kind].append(name)
-            described.setdefault(name, full)
+            described[full] = value
         else:
             elsewhere.append(f"- :py:obj:`{first[id(value)]}`")
     lines = [package, "=" * len(package), "", f".. automodule:: {package}", "   :no-index:", ""]

@@ -182,7 +182,8 @@ def mafalda_bins(
 
     Args:
         participation: `BallsInBins`.
-        noise_std, weights: as `factorization.factorize_balls_in_bins`; `mfdl.privacy.noise_of_bins` says it.
+        noise_std: a function from M, shape (bins, bins), to a noise level; `mfdl.privacy.noise_of_bins(...)` makes it.
+        weights: which models count in the error; default all alike.
     Raises: UnsupportedMechanism: another participation; InvalidInput: no encoder meets the target.
     Cost: that of `factorize_balls_in_bins`.
     Source: docs/balls_in_bins_theorem.md.

@@ -110,7 +110,7 @@ class BallsInBins(Sampled):
 
     @property
     def public(self) -> Cyclic:
-        """The same map from records to steps where everybody knows it: what an encoder is made for."""
+        """The same participation with public bins (`Cyclic`). Encoders are optimised for it."""
         return Cyclic(epochs=self.epochs, period=self.bins)
 
     @property

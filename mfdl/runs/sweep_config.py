@@ -75,7 +75,7 @@ class SweepConfig:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], **changed: Any) -> SweepConfig:
-        """The config in a TOML file: top-level keys, those of its table `sweep`, and its table `tuning`.
+        """The config in a TOML file: top-level keys, those of its table `[sweep]`, and its table `[tuning]`.
 
         Args: changed: fields that win over the file.
         Raises: InvalidInput: a file that cannot be read, an unknown key, or a value that is refused, with its line.

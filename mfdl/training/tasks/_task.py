@@ -267,10 +267,10 @@ def from_module(
     Args:
         name: in results.
         graph_or_num_nodes: a networkx graph, the name of one, or the number of nodes.
-        kind, build_module, loss, lipschitz, public_constants: those of `Task`. A module that is already there, with its
-            parameters as the public first model, is `functools.partial(copy.deepcopy, module)`.
-        train, test: records, each a Dataset of (features, target) such as a TensorDataset, a torchvision data set or a
-            part of `random_split`; read once, item by item. Or instead of them
+        kind, build_module, loss, lipschitz, public_constants: as in `Task`. For a module that exists, whose parameters
+            are the public first model, build_module is `functools.partial(copy.deepcopy, module)`.
+        train, test: Datasets of (features, target), such as a TensorDataset, a torchvision data set or a part of
+            `random_split`; read once, item by item. Alternatively give the next four.
         features, targets, test_features, test_targets: arrays, tensors or tables of pandas, one row per record.
         partition: who holds which train record, or its text such as "dirichlet:alpha=10", see `partition.parse`.
 
