@@ -261,10 +261,12 @@ class Mechanism(Calibrated):
 
     @property
     def objective(self) -> float:
-        """sensitivity^2 * noise in the models after averaging, per unit nu^2: what `factorize` calls loss.
+        """How much noise the guarantee leaves in the models after averaging; the smaller of two mechanisms is better.
 
-        With secret sampling the sensitivity is that of public ones: which noise the same multiplier takes. 0 without
-        noise. Of large graphs estimated, as `objective_error` says.
+        With public batches sensitivity^2 times the noise in the models for unit nu, which `factorize` minimises: it
+        depends on no budget, and the variance is (record_shift / mu)^2 times as large. With secret sampling, where no
+        such scaling exists, (nu / clip_norm)^2 times the same noise: compare it at one epsilon and delta. Both are for
+        a first learning rate of 1, and 0 without noise. Of large graphs estimated, as `objective_error` says.
         """
         return self._objective.value
 
@@ -277,7 +279,24 @@ class Mechanism(Calibrated):
     def _objective(self) -> Estimate:
         if self.algorithm.noise.is_zero:
             return Estimate(0.0, 0.0)
-        return noise_error(self.algorithm).scaled(self.guarantee.sensitivity**2)
+        scale = self.guarantee.sensitivity if self.sampling is None else self.noise_std / self.clip_norm
+        return self._noise_error.scaled(scale**2)
+
+    @functools.cached_property
+    def _noise_error(self) -> Estimate:
+        return noise_error(self.algorithm)
+
+    @property
+    def model_variance(self) -> float:
+        """Variance of the noise in the models after averaging, per coordinate, summed over steps and nodes.
+
+        nu^2 times the first learning rate squared times the noise for unit nu and rate 1. Mechanisms with one guarantee
+        are compared by it whatever their participation. Estimated for large graphs.
+        """
+        if self.algorithm.noise.is_zero or self.noise_std == 0:
+            return 0.0
+        rate = float(self.algorithm.dynamics.learning_rates(self.algorithm.num_steps)[0])
+        return (self.noise_std * rate) ** 2 * self._noise_error.value
 
     @property
     def injected_noise_std(self) -> float:

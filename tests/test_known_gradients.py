@@ -101,7 +101,8 @@ def test_noise_over_both_hides_nothing_of_a_gradient_that_is_known(name):
 def test_attackers_that_know_their_own_gradients_are_no_victims():
     algorithm = algorithm_of("joint", SCHEMES["bins"])
     of_first = np.array([True, False, False])
-    model = TrustModel.from_masks(seen=np.ones(N, bool), known_gradients=of_first, attackers=[0])
+    nothing = np.zeros(algorithm.holders.shape[0], bool)
+    model = TrustModel.from_masks(seen=np.ones(N, bool), known_gradients=of_first, known_noise=nothing, attackers=[0])
     assert 0 < epsilon_of(algorithm, model) <= epsilon_of(algorithm, trust.Eavesdropper()) < math.inf
     (loss,) = sensitivity_by_victim(dataclasses.replace(algorithm, participation=Cyclic(2, 2)), model, victims=[0])
     assert loss.adaptive_sensitivity_squared == math.inf

@@ -14,6 +14,7 @@ from numpy.testing import assert_allclose
 
 import mfdl
 from mfdl import algorithms, factorization, gossip, trust
+from mfdl.algorithms import noise_error
 from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput
 from mfdl.noise_scale import account, calibrate, without_noise
@@ -402,3 +403,28 @@ def test_two_mechanisms_share_a_hash_only_when_they_are_one():
                 again = calibrate(one, trust=LDP, adjacency="zero-out", clip_norm=clip_norm, mu=mu)
                 assert again.content_hash == made.content_hash
     assert mfdl.calibrate is calibrate
+
+
+def test_the_objective_ranks_mechanisms_under_balls_in_bins_as_their_noise_does():
+    """Per unit sensitivity the encoder for public bins would seem best, though it needs the most noise."""
+    dynamics = Dynamics(gossip.metropolis_hastings("ring:n=8"), 0.1)
+    how = {"trust": trust.LDP(), "adjacency": "zero-out", "clip_norm": 1.0, "epsilon": 2.0, "delta": 1e-5}
+    bins = mfdl.BallsInBins(3, 8)
+    public = algorithms.mafalda(dynamics, bins.public)
+    made = [
+        mfdl.calibrate_named("mafalda-bins", dynamics, bins, **how),
+        calibrate(algorithms.dp_dsgd(dynamics, bins), **how),
+        calibrate(dataclasses.replace(public, participation=bins), **how),
+    ]
+    roots = [m.noise_std * noise_error(m.algorithm).value ** 0.5 for m in made]
+    assert_allclose(roots, [29.05, 37.53, 38.13], atol=0.02)
+    assert_allclose([m.objective for m in made], np.square(roots), rtol=1e-9)
+    assert_allclose([m.model_variance for m in made], 0.01 * np.square(roots), rtol=1e-9)
+
+
+def test_the_variance_in_the_models_is_the_objective_at_a_budget():
+    one = calibrate(algorithms.mafalda(DYN, PART), **CIRCUMSTANCES, mu=0.5)
+    rate = float(np.max(DYN.learning_rate))
+    wanted = one.objective * (one.guarantee.record_shift / 0.5) ** 2 * rate**2
+    assert_allclose(one.model_variance, wanted, rtol=1e-9)
+    assert without_noise(algorithms.dsgd(DYN, PART), **CIRCUMSTANCES).model_variance == 0

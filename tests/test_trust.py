@@ -646,3 +646,21 @@ def test_a_view_counts_the_rows_that_it_makes(release):
         knowledge = Knowledge.of(six, seen=seen, combination=combination)
         view = View.of(six, knowledge, release=release, attacker="somebody")
         assert view.num_rows == view.gradients.shape[0] == view.noise.shape[0] > 0
+
+
+@pytest.mark.parametrize("one", [DECOR, DP], ids=["decor", "dp-dsgd"])
+@pytest.mark.parametrize("node", [0, 1])
+def test_masks_with_attackers_know_the_noise_that_they_hold(one, node):
+    """As PNDP does; a mask of known noise that is given counts as it is."""
+    received = [trust.PNDP([node]).knowledge(one, 3).seen[0]]
+    own = np.arange(4) == node
+    model = FROM_MASKS(seen=received[0], known_gradients=own, attackers=[node])
+    for mine, pndp in zip(
+        sensitivity_by_victim(one, model), sensitivity_by_victim(one, trust.PNDP([node])), strict=True
+    ):
+        assert mine.victim == pndp.victim
+        assert mine.sensitivity_squared == pytest.approx(pndp.sensitivity_squared, rel=1e-9)
+    nothing = np.zeros(one.holders.shape[0], bool)
+    less = FROM_MASKS(seen=received[0], known_gradients=own, known_noise=nothing, attackers=[node])
+    assert not less.knowledge(one, 3).known_noise.any()
+    assert model.knowledge(one, 3).known_noise.any()

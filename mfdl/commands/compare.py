@@ -103,6 +103,10 @@ def _footnotes(result: dict[str, Any]) -> list[str]:
     estimated = any("objective_error" in row for row in result["mechanisms"])
     return [
         f"Final test loss and accuracy: mean over the nodes{means if released is None else f' of {released}'}.",
-        "objective: noise left in the models, per unit mu and record shift; it goes with (record shift / mu)^2"
+        (
+            "objective: noise left in the models at this epsilon and delta, per unit clipping norm and learning rate"
+            if result["mu"] is None
+            else "objective: noise left in the models, per unit mu and record shift; it goes with (record shift / mu)^2"
+        )
         + ("; estimated, with a 95 % interval." if estimated else "."),
     ]

@@ -125,7 +125,8 @@ class BallsInBins(Sampled):
 
     def refusal(self) -> UnsupportedMechanism:
         return UnsupportedMechanism(
-            f"{self.describe()} have no public patterns and no mu: what they guarantee is epsilon at delta, from "
-            "mfdl.account or mfdl.calibrate(..., epsilon=, delta=); factorize for Cyclic(epochs, bins), whose encoders "
-            "serve here too."
+            f"{self.describe()} has no public patterns and no mu: its guarantee is epsilon at delta, from mfdl.account "
+            "or mfdl.calibrate(..., epsilon=, delta=). The encoder made for it is mafalda-bins, by "
+            "mfdl.calibrate_named; one for Cyclic(epochs, bins) can be used too, and may leave more noise than "
+            "independent noise does."
         )

@@ -41,6 +41,12 @@ NOT_PROVEN = (
 )
 
 
+GIVEN_NOT_PROVEN = (
+    "some of the given models is not a combination of rows seen before its gradient, so nothing proves the number for "
+    "adaptive gradients; give the rows that show it, or account the algorithm under a trust model"
+)
+
+
 class Exposures(abc.ABC):
     """What one question finds exposed."""
 
@@ -197,7 +203,11 @@ class ViewExposures(PublicExposures):
 
     @property
     def why(self) -> str:
-        return "" if self.adaptive else f"{NOT_PROVEN[0].upper()}{NOT_PROVEN[1:]}."
+        if self.adaptive:
+            return ""
+        given = any(loss.adaptive_sensitivity.why == GIVEN_NOT_PROVEN for loss in self.losses)
+        why = GIVEN_NOT_PROVEN if given else NOT_PROVEN
+        return f"{why[0].upper()}{why[1:]}."
 
     def require(self, algorithm: Any, question: Question) -> None:
         if not self.losses:
@@ -311,7 +321,7 @@ def view_losses(
     return [
         VictimSensitivity(
             fixed[u],
-            fixed[u] if adaptive or math.isinf(fixed[u].squared) else _unproven(fixed[u]),
+            fixed[u] if adaptive or math.isinf(fixed[u].squared) else _unproven(fixed[u], view),
             adaptive,
             THE_VIEW,
             view.attacker,
@@ -322,8 +332,12 @@ def view_losses(
     ]
 
 
-def _unproven(fixed: Sensitivity) -> Sensitivity:
-    return Sensitivity(math.inf, False, fixed.pattern, fixed.node, 0.0, 0.0, NOT_PROVEN, fixed.form)
+def _unproven(fixed: Sensitivity, view: View) -> Sensitivity:
+    return Sensitivity(math.inf, False, fixed.pattern, fixed.node, 0.0, 0.0, _not_proven(view), fixed.form)
+
+
+def _not_proven(view: View) -> str:
+    return NOT_PROVEN if getattr(view, "models", None) is None else GIVEN_NOT_PROVEN
 
 
 def _victims(view: View, victims: Sequence[int] | None) -> list[int]:

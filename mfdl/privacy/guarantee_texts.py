@@ -131,11 +131,12 @@ def _by_node(g: Guarantee) -> str:
 
 
 def _protected(g: Guarantee) -> str:
+    victim = f"node {g.victim}" if g.victim.isdecimal() else g.victim
     if g.unit == "record":
-        return f"a record of {g.victim}"
+        return f"a record of {victim}"
     # "all data of every node" alone could be read as those of all nodes together
     single = ", each node by itself" if g.victim == EVERY_NODE else ""
-    return f"all data of {g.victim} (user level{single})"
+    return f"all data of {victim} (user level{single})"
 
 
 def _noise(g: Guarantee) -> str:

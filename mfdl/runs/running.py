@@ -212,7 +212,8 @@ def _trained(
     plan = Plan(cell.config, shared, checked=mechanism is not None)
     if mechanism is None:
         accounted = shared.accounted(cell.config, cell.mechanism)
-        mechanism, objective = accounted.mechanism(cell.config.target), accounted.objective
+        mechanism = accounted.mechanism(cell.config.target)
+        objective = accounted.objective if mechanism.sampling is None else objective_fields(mechanism)
     else:
         objective = objective_fields(mechanism)
     checkpoints = None if job.checkpoints is None else job.checkpoints / job.hash

@@ -131,7 +131,7 @@ class Accounted:
 
     @functools.cached_property
     def objective(self) -> dict[str, float | str | None]:
-        """`Mechanism.objective` as results state it, which no budget changes."""
+        """`Mechanism.objective` as results state it, which no budget changes with public batches."""
         losses = self.losses
         return objective_fields(self._mechanism(losses.guarantee(0.0)))
 

@@ -50,7 +50,8 @@ def replay(config: ReplayConfig) -> Run:
     Raises:
         InvalidInput: node counts differ, a checkpoint of another run, an unseeded resume without its key, a period
             that the guarantee does not cover, seeded noise of a run to publish, a folder that another run uses.
-        UnsupportedMechanism: at record level, participation other than cyclic or every step.
+        UnsupportedMechanism: at record level, a participation that says no batches: other than cyclic, every step,
+            Poisson sampling or balls-in-bins.
     """
     runs, folder = [], config.checkpoint_folder
     seeds: Iterable[int | None] = (None,) if config.seeds is None else config.seeds

@@ -178,8 +178,9 @@ class TrustModel(abc.ABC):
                 round, seen in every round. A message that is not sent in a round is left out of them there, unless it
                 never is. Besides them, `seen` must be of every round alike.
             known_gradients: bool (T, n) or (n,) for every step; default none.
-            known_noise: bool (T, parts per step) or (parts per step,); default none.
-            attackers: nodes that are left out as victims; default none.
+            known_noise: bool (T, parts per step) or (parts per step,); default the noise whose secret an attacker
+                holds, none without attackers.
+            attackers: nodes that attack together, and are left out as victims; default none, an outsider.
             release: which final models are published besides, "none", "average" or "all", unless the caller of `view`
                 says otherwise.
 
@@ -217,6 +218,12 @@ def nodes_of(algorithm: LinearAlgorithm, nodes: Sequence[int | str]) -> tuple[in
     return tuple(sorted(set(indices)))
 
 
+def held_by(algorithm: LinearAlgorithm, nodes: Sequence[int]) -> Mask:
+    """(parts,): held by at least one of the nodes."""
+    holding = algorithm.holders[:, list(nodes)].sum(axis=1) > 0
+    return np.asarray(holding).ravel()
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Masks(TrustModel):
     __repr__ = short_repr
@@ -242,7 +249,10 @@ class _Masks(TrustModel):
             return rule(algorithm, victim) if _takes_victim(rule) else rule(algorithm)
 
         names = ("seen", "known_gradients", "known_noise")
-        masks = Knowledge.of(algorithm, **{name: mask(getattr(self, name)) for name in names})
+        given = {name: mask(getattr(self, name)) for name in names}
+        if given["known_noise"] is None and self.attacking:
+            given["known_noise"] = held_by(algorithm, self.attackers(algorithm))
+        masks = Knowledge.of(algorithm, **given)
         return masks if self.combinations is None else _combining(masks, mask(self.combinations))
 
 

@@ -15,7 +15,7 @@ from .. import check
 from ..algorithms import LinearAlgorithm
 from ..algorithms.round import map_digest
 from ..errors import InvalidInput, UnsupportedMechanism
-from .base import MODELS, Mask, TrustModel, nodes_of, shipped
+from .base import MODELS, Mask, TrustModel, held_by, nodes_of, shipped
 from .view import Knowledge
 
 MAX_COALITIONS = 20_000
@@ -41,12 +41,6 @@ def _all_seen(algorithm: LinearAlgorithm) -> Mask:
     return algorithm.sent
 
 
-def _held_by(algorithm: LinearAlgorithm, nodes: Sequence[int]) -> Mask:
-    """(parts,): held by at least one of the nodes."""
-    holding = algorithm.holders[:, list(nodes)].sum(axis=1) > 0
-    return np.asarray(holding).ravel()
-
-
 def _held_alone(algorithm: LinearAlgorithm, by: int | None = None) -> Mask:
     """(parts,): held by one node and no other; by a given one, if any."""
     holders = sp.csr_array(algorithm.holders)
@@ -70,7 +64,7 @@ def _of_colluders(algorithm: LinearAlgorithm, nodes: Sequence[int], seen: Mask) 
         algorithm,
         seen=seen,
         known_gradients=np.isin(np.arange(algorithm.num_nodes), nodes),
-        known_noise=_held_by(algorithm, nodes),
+        known_noise=held_by(algorithm, nodes),
     )
 
 

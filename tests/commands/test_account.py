@@ -126,7 +126,7 @@ class TestUnit:
         asked = [*PATH, "--unit", "user", "--noise-std", "2"]
         user, record = account(capsys, *asked, "--out", str(tmp_path)), account(capsys, *PATH, "--noise-std", "2")
         assert (user["unit"], user["config"]["unit"]) == ("user", "user")
-        assert "all data of 1 (user level)" in user["guarantee"]
+        assert "all data of node 1 (user level)" in user["guarantee"]
         assert "on clipped mean gradients" in user["guarantee"]
         assert user["victims"] == record["victims"]
         lines = re.findall("<!-- (.*?) -->", (tmp_path / "account.svg").read_text())  # the texts, as they are wrapped
