@@ -55,8 +55,8 @@ def noise_error(
         return counted.noise_error(noise, algorithm.divisors, probes)
     if n > MAX_DENSE:
         raise UnsupportedMechanism(
-            f"the error of {algorithm.name!r} on {n:,} nodes is not covered: beyond {MAX_DENSE:,} nodes it is told of "
-            "plain gossip with noise on gradients."
+            f"the error of {algorithm.name} on {n} nodes is not covered: beyond {MAX_DENSE:,} nodes it is "
+            "computed for plain gossip with noise on gradients only."
         )
     if not noise.fresh:
         raise UnsupportedMechanism(
