@@ -319,7 +319,7 @@ def test_hidden_messages_count_as_seen(known):
     seen = mfdl.account(algorithms.dp_dsgd(*on_ring()), **ASKED_OF_BINS, noise_std=2.0)
     assert stated.epsilon(1e-5) == seen.epsilon(1e-5)
     hides = known.hides_messages(algorithms.dp_dsgd(*on_ring()))
-    assert ("count as seen" in stated.why) == hides
+    assert ("assumed to be seen" in stated.why) == hides
 
 
 def test_noise_over_nodes_counts_by_its_covariance():

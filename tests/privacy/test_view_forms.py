@@ -215,7 +215,7 @@ def test_a_bare_view_of_undecided_rank_is_infinite_where_it_is_too_large_for_rat
     monkeypatch.setattr(dense_form, "MAX_RATIONAL_ROWS", 0)
     found = view_grams(view, [31])[0]
     assert found.inflation == math.inf
-    assert "cannot be determined in float64" in found.why
+    assert "cannot be told in float64" in found.why
     loss = sensitivity_of_gram(found, EveryStep(1))
     assert (loss.squared, loss.exact, loss.lower) == (math.inf, False, 0.0)
 
