@@ -34,6 +34,7 @@ WANTED = {  # by the name of a class: its objects in words with an example, and 
             "mfdl.gossip.from_array(W), over one for each step with mfdl.gossip.sequence([...])"
         ),
     ),
+    "Curvature": ("a Curvature or its text such as 'power:1:100'", "eigenvalues go to mfdl.objective.Curvature([...])"),
     "Encoder": ("an encoder with structure, e.g. mfdl.factorization.encoders.Toeplitz", ""),
     "FactorizationProblem": ("a FactorizationProblem, e.g. mfdl.factorization.problem(dynamics, participation)", ""),
     "GossipMatrix": ("one gossip matrix, e.g. mfdl.gossip.metropolis_hastings(graph)", ""),

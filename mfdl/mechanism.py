@@ -18,11 +18,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from numpy.typing import ArrayLike
+
 from . import archive, check
 from .algorithms import LinearAlgorithm, noise_error
 from .display import Shown
-from .errors import InvalidInput
-from .objective import Estimate
+from .errors import InvalidInput, UnsupportedMechanism
+from .objective import ErrorWeights, Estimate, ExcessLoss, NoiseObjective
 from .privacy.curves import PrivacyCurve
 from .privacy.guarantee import Guarantee
 from .privacy.guarantee_texts import EVERY_NODE
@@ -277,14 +279,25 @@ class Mechanism(Calibrated):
 
     @functools.cached_property
     def _objective(self) -> Estimate:
+        return self._of_noise(self._noise_error)
+
+    def _of_noise(self, error: Estimate) -> Estimate:
+        """Times the squared noise of a multiplier of 1, which says nothing where there is no noise."""
         if self.algorithm.noise.is_zero:
-            return Estimate(0.0, 0.0)
+            return error
         scale = self.guarantee.sensitivity if self.sampling is None else self.noise_std / self.clip_norm
-        return self._noise_error.scaled(scale**2)
+        return error.scaled(scale**2)
 
     @functools.cached_property
     def _noise_error(self) -> Estimate:
         return noise_error(self.algorithm)
+
+    def objective_for(self, weights: ErrorWeights) -> Estimate:
+        """`objective` with other error weights, and with the curvature of the loss if they have one.
+
+        Raises: InvalidInput, UnsupportedMechanism: as `algorithms.noise_error`.
+        """
+        return self._of_noise(noise_error(self.algorithm, weights=weights))
 
     @property
     def model_variance(self) -> float:
@@ -297,6 +310,27 @@ class Mechanism(Calibrated):
             return 0.0
         rate = float(self.algorithm.dynamics.learning_rates(self.algorithm.num_steps)[0])
         return (self.noise_std * rate) ** 2 * self._noise_error.value
+
+    def excess_loss(self, weights: ErrorWeights, divisors: ArrayLike | None = None) -> ExcessLoss:
+        """The loss that the noise is predicted to add, in the published model and on the way.
+
+        Args:
+            weights: the published model as step weights ("released:average:48") and the curvature of the loss.
+            divisors: records in the batch of each node, shape (n,); default those of the algorithm, else 1.
+        Raises: InvalidInput: weights without a curvature. UnsupportedMechanism: a recursion that is not plain gossip
+            with noise on gradients; as `NoiseObjective.excess_loss`.
+        Cost: that of `NoiseObjective.excess_loss`.
+        """
+        algorithm = self.algorithm
+        if not algorithm.is_plain:
+            raise UnsupportedMechanism(
+                f"an excess loss is predicted of plain gossip with noise on gradients, and {algorithm.name!r} has "
+                "another recursion."
+            )
+        counted = NoiseObjective(algorithm.dynamics, algorithm.num_steps, weights)
+        return counted.excess_loss(
+            algorithm.noise, self.noise_std, algorithm.divisors if divisors is None else divisors
+        )
 
     @property
     def injected_noise_std(self) -> float:

@@ -14,7 +14,7 @@ from mfdl.dynamics import SCHEDULES
 from mfdl.errors import InvalidInput
 from mfdl.gossip.builders import MATRICES
 from mfdl.graphs.named import GRAPHS
-from mfdl.objective.counted_models import STEP_WEIGHTS
+from mfdl.objective.error_weights import STEP_WEIGHTS
 from mfdl.participation import BallsInBins, Cyclic, EveryStep, MinSeparation, OncePerEpoch, Single
 from mfdl.participation.schemes import SCHEMES
 from mfdl.runs.named_nodes import Named

@@ -14,7 +14,7 @@ from .. import check
 from ..check import FloatArray
 from ..errors import UnsupportedMechanism
 from ..objective import ErrorWeights, Estimate, NoiseObjective, Probes
-from ..objective.counted_models import ALL_MODELS
+from ..objective.error_weights import ALL_MODELS
 from ..objective.spectra import MAX_DENSE
 from .linear_algorithm import LinearAlgorithm
 from .round import Round
@@ -42,7 +42,7 @@ def noise_error(
     Returns: of error 0 up to 5000 nodes, and beyond where `NoiseObjective.noise_error` is exact.
     Raises: InvalidInput: as `NoiseObjective`. UnsupportedMechanism: as `NoiseObjective.noise_error`; noise correlated
         in time, or more than 5000 nodes, in a recursion that is not plain gossip; messages of one with a target over
-        nodes.
+        nodes; a curvature of the loss there.
     Cost: that of `NoiseObjective.noise_error`; from the maps, per round about (state) nnz(maps) time and (state)^2
         memory.
     """
@@ -53,6 +53,15 @@ def noise_error(
         return Estimate(0.0, 0.0)
     if algorithm.is_plain:
         return counted.noise_error(noise, algorithm.divisors, probes)
+    if weights.curvature is not None:
+        raise UnsupportedMechanism(
+            f"curvature is covered of plain gossip with noise on gradients, and {algorithm.name!r} has another "
+            "recursion; leave it out of the error weights."
+        )
+    (_, first), *others = kinds = counted.kinds
+    if others:
+        costs = [noise_error(algorithm, weights=kind.weights).scaled(factor) for factor, kind in kinds]
+        return Estimate(sum(cost.value for cost in costs), sum(cost.error for cost in costs))
     if n > MAX_DENSE:
         raise UnsupportedMechanism(
             f"the error of {algorithm.name} on {n} nodes is not covered: beyond {MAX_DENSE:,} nodes it is "
@@ -65,6 +74,7 @@ def noise_error(
         )
     if noise.causal is None:
         raise UnsupportedMechanism(f"the error of noise {noise.kind} is not covered.")
+    counted = first
     total = (_by_recursion if counted.released is None else _of_released)(algorithm, noise.causal.mixing, counted)
     rate = 1.0 if algorithm.noise_on_messages else float(algorithm.dynamics.learning_rates(algorithm.num_steps)[0])
     return Estimate(total / rate**2, 0.0)

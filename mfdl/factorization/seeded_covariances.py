@@ -278,9 +278,10 @@ def one_seed_from(
 
 
 def node_gram(dynamics: Dynamics, horizon: int, counted_models: str, weights: ErrorWeights | None) -> FloatArray:
-    """H over nodes; one step has one step size, which only scales it."""
+    """H over nodes; of one step in units of the first step size."""
     check.integer_at_least(1, horizon=horizon)
-    one_rate = dataclasses.replace(dynamics, learning_rate=1.0) if horizon == 1 else dynamics
+    first = float(np.ravel(dynamics.learning_rate)[0])
+    one_rate = dataclasses.replace(dynamics, learning_rate=first) if horizon == 1 else dynamics
     return NoiseObjective(
         one_rate, horizon, ErrorWeights() if weights is None else weights, counted_models
     ).over_nodes()

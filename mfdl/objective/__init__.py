@@ -1,6 +1,6 @@
 """How much noise is left in the models that count: `NoiseObjective`, `ErrorWeights`, and what their answers are.
 
-In: `Dynamics`, a number of steps, `ErrorWeights`. Out: methods of one object,
+In: `Dynamics`, a number of steps, `ErrorWeights`, perhaps with the `Curvature` of the loss. Out: methods of one object,
 
 - `over_steps`, T x T, for noise correlated in time at each node (`over_steps_of_nodes`: one for each node);
 - `over_nodes`, n x n, for noise fresh in each step but correlated across nodes;
@@ -8,19 +8,23 @@ In: `Dynamics`, a number of steps, `ErrorWeights`. Out: methods of one object,
 - `spectral_measure` and `mode_cost`: the same over steps without an array, of constant symmetric gossip;
 - `averaged`, over gossip that is drawn anew in each round; `estimated` and `fresh_noise`, for graphs of any size by
   random probes, with error bars;
-- `noise_error`, the value itself for a noise operator.
+- `noise_error`, the value itself for a noise operator; `excess_loss`, what it adds to a loss with that curvature.
 """
 
-from .counted_models import COUNTED_MODELS, ErrorWeights
+from .counted_models import COUNTED_MODELS
+from .curvature import Curvature
+from .error_weights import ErrorWeights
 from .estimated_grams import Estimate, EstimatedGram, Probes
-from .noise_objective import NoiseObjective
+from .noise_objective import ExcessLoss, NoiseObjective
 from .spectra import SpectralMeasure
 
 __all__ = [
     "COUNTED_MODELS",
+    "Curvature",
     "ErrorWeights",
     "Estimate",
     "EstimatedGram",
+    "ExcessLoss",
     "NoiseObjective",
     "Probes",
     "SpectralMeasure",

@@ -9,7 +9,6 @@ E[W^T . W]. Injections of nodes that are offline enter nothing, as `algorithms.w
 from __future__ import annotations
 
 import dataclasses
-import functools
 
 import numpy as np
 
@@ -17,7 +16,7 @@ from mfdl_solvers.arithmetic import blas_threads
 
 from .. import check
 from ..check import FloatArray
-from ..errors import InvalidInput
+from ..errors import InvalidInput, UnsupportedMechanism
 from ..gossip import RandomGossip
 from ..gossip.randomized import Moments
 from .counted_models import CountedModels, finite_gram
@@ -39,11 +38,16 @@ def averaged(counted: CountedModels, random: RandomGossip, probes: Probes | None
         raise InvalidInput(
             f"node dropout needs one gossip round in each step, got gossip_rounds={dynamics.gossip_rounds}; take 1."
         )
+    if len(counted.kinds) > 1:
+        raise UnsupportedMechanism(
+            "gossip that is drawn anew is covered with released models or models on the way, not both at once; leave "
+            "out one of them."
+        )
     if random.moments is not None and counted.released is None:
         steps = _MeanSteps.of(random.moments, dynamics.gossip_rounds, counted.num_steps)
         if steps is not None:
             with blas_threads(dynamics.num_nodes):
-                return finite_gram(functools.partial(_closed_form, counted, steps))
+                return finite_gram(lambda: counted.over_directions(lambda each: _closed_form(each, steps)))
     return _of_draws(counted, random, checked_probes(probes))
 
 

@@ -1,20 +1,18 @@
-"""Which models the error counts (`ErrorWeights`), and how injected noise propagates into them.
+"""Which models the error counts, and how injected noise propagates into them: `CountedModels`.
 
-The counted variance is sum_r w_r theta_r^T Q theta_r over the models theta_r after step r. w_r is the weight of a step;
-Q over nodes says whether every node's model counts, some nodes' models, or their average. Noise in models that do not
-count costs nothing, so mechanisms that know the weights put it there. If released models count, the variance is
-(sum_r a_r theta_r)^T Q (sum_r a_r theta_r), a the weights of a `ReleasedModel`.
-
-`NoiseObjective` is `CountedModels` with public methods; the modules that compute Gram matrices take it.
+Noise in models that do not count costs nothing, so mechanisms that know the weights put it there. The variance is a sum
+over the kinds of weights (`ErrorWeights.kinds`) and over the directions of the curvature; each term is `CountedModels`
+too, of one kind, along one direction. `NoiseObjective` is `CountedModels` with public methods; the modules that compute
+Gram matrices take it, and sum over the terms.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-from collections.abc import Callable, Iterator, Sequence
+import functools
+from collections.abc import Callable, Iterator
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import scipy.sparse as sp
@@ -24,194 +22,10 @@ from ..check import FloatArray
 from ..display import short_repr
 from ..dynamics import Dynamics
 from ..dynamics.responses import Averaging, Entries, cost_to_go, effects, responses
-from ..errors import InvalidInput, require_known, unknown_name
-from ..released import ReleasedModel, StepWeights
-from ..spec import Entry, Registry
-
-NODES, AVERAGE = "nodes", "average"
-
-STEP_WEIGHTS: Registry[Entry] = Registry("step_weights", by_position=True)
-"""Functions to the weights w_r, or a_r of released models, by name."""
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class ErrorWeights:
-    """Weights of steps and the target over nodes.
-
-    Attributes:
-        step_weights: "all" (alike), "last" or "last:M" or "last:M:FLOOR" (1 on the last M steps, FLOOR before, default
-            1 and 0), "exponential:H" (halved every H steps back from the end), or one weight >= 0 per step, shape (T,).
-            "released:MODEL": the released models alone, MODEL as `ReleasedModel` reads it, as in "released:average:48".
-        target: "nodes" (every node's model alike), "average" (their average, counted n times to be comparable), or one
-            weight >= 0 per node, shape (n,), such as a 0/1 mask of the nodes whose models are used.
-
-    Raises: InvalidInput: unknown names, numbers that are negative, not finite or all zero.
-
-    >>> ErrorWeights("last:2:0.1").of_steps(4)
-    array([0.1, 0.1, 1. , 1. ])
-    >>> ErrorWeights("exponential:1").of_steps(3)
-    array([0.25, 0.5 , 1.  ])
-    """
-
-    __repr__ = short_repr
-
-    step_weights: str | Sequence[float] | FloatArray = "all"
-    target: str | Sequence[float] | FloatArray = NODES
-
-    def __post_init__(self) -> None:
-        if isinstance(self.step_weights, str):
-            STEP_WEIGHTS.make(self.step_weights)
-        else:
-            object.__setattr__(self, "step_weights", _non_negative("step_weights", self.step_weights))
-        if isinstance(self.target, str):
-            if self.target not in (NODES, AVERAGE):
-                raise unknown_name("target", self.target, (NODES, AVERAGE))
-        else:
-            object.__setattr__(self, "target", _non_negative("target", self.target))
-
-    @property
-    def released(self) -> ReleasedModel | None:
-        """What is released, where that is what counts."""
-        if not isinstance(self.step_weights, str):
-            return None
-        entry, arguments = STEP_WEIGHTS.read(self.step_weights)
-        return ReleasedModel(**arguments) if entry.build is released_models else None
-
-    @property
-    def uniform_target(self) -> bool:
-        """Every node's model counts alike."""
-        return isinstance(self.target, str) and self.target == NODES
-
-    @property
-    def of_average(self) -> bool:
-        """The average of the models counts."""
-        return isinstance(self.target, str) and self.target == AVERAGE
-
-    def of_steps(self, num_steps: int) -> FloatArray:
-        """w_r for the model after step r, shape (num_steps,), an own array; a_r of what is released.
-
-        Raises: InvalidInput: weights for another number of steps, or more last steps than there are.
-        """
-        num_steps = check.integer_at_least(1, num_steps=num_steps)
-        if not isinstance(self.step_weights, str):
-            if len(self.step_weights) != num_steps:
-                raise InvalidInput(
-                    f"step_weights must hold one weight for each of {num_steps} steps, got {len(self.step_weights)}."
-                )
-            return np.array(self.step_weights)
-        weights: StepWeights = STEP_WEIGHTS.make(self.step_weights)
-        return weights(num_steps)
-
-    def of_nodes(self, num_nodes: int) -> FloatArray | None:
-        """The diagonal of Q, shape (n,); None for the average, whose Q = 1 1^T / n is not diagonal."""
-        if isinstance(self.target, str):
-            return np.ones(num_nodes) if self.target == NODES else None
-        if len(self.target) != num_nodes:
-            raise InvalidInput(
-                f"target must hold one weight for each of {num_nodes} nodes, got {len(self.target)}; a list of nodes "
-                "is a mask, 1 for those that count."
-            )
-        return np.array(self.target)
-
-    def node_factor(self, num_nodes: int) -> sp.csr_array:
-        """F with F^T F = Q, csr (rows, n): what is counted of the models of one step."""
-        of_nodes = self.of_nodes(num_nodes)
-        if of_nodes is None:
-            return sp.csr_array(np.full((1, num_nodes), num_nodes**-0.5))
-        counted = np.flatnonzero(of_nodes)
-        shape = (counted.size, num_nodes)
-        return sp.csr_array((np.sqrt(of_nodes[counted]), (np.arange(counted.size), counted)), shape=shape)
-
-    def describe(self) -> str:
-        """Both in words short enough for a legend."""
-        steps = self.step_weights if isinstance(self.step_weights, str) else f"given:{_short_hash(self.step_weights)}"
-        if isinstance(self.target, str):
-            return steps if self.target == NODES else f"{steps}/{self.target}"
-        return f"{steps}/nodes:{_short_hash(self.target)}"
-
-    @classmethod
-    def parse(cls, text: str) -> ErrorWeights:
-        """From "STEPS" or "STEPS/TARGET", as the command line writes them.
-
-        >>> ErrorWeights.parse("last:3/average").describe()
-        'last:3/average'
-        """
-        steps, _, target = check.text("'last:3/average'", text=text).partition("/")
-        return cls(steps.strip(), target.strip() or NODES)
-
-    @classmethod
-    def for_training(cls, num_steps: int, evaluated_steps: int, *, floor: float = 0.01) -> ErrorWeights:
-        """Weights for a run whose models are used (deployed, evaluated, averaged) in its last steps only.
-
-        The floor keeps the error Gram regular and the models on their way usable: gradients are taken at them.
-
-        Args: num_steps: T; evaluated_steps: how many of the last models are used; floor: weight of earlier ones.
-
-        >>> ErrorWeights.for_training(320, 48).step_weights
-        'last:48:0.01'
-        """
-        check.integer_at_least(1, num_steps=num_steps)
-        check.integer_at_least(1, evaluated_steps=evaluated_steps)
-        if evaluated_steps > num_steps:
-            raise InvalidInput(f"evaluated_steps must be at most num_steps={num_steps}, got {evaluated_steps}.")
-        return cls(f"last:{evaluated_steps}:{check.non_negative(floor=floor):g}")
-
-
-@STEP_WEIGHTS.register(name="all")
-def all_steps() -> StepWeights:
-    """All steps alike."""
-    return np.ones
-
-
-@STEP_WEIGHTS.register(example="last:48:0.01")
-def last(steps: float = 1, floor: float = 0.0) -> StepWeights:
-    """1 on the last steps, the floor before."""
-    if not np.isfinite(steps) or steps < 1 or steps != int(steps) or not (np.isfinite(floor) and floor >= 0):
-        raise InvalidInput(
-            f"step_weights last counts a whole number of steps >= 1, with a floor >= 0, got {steps:g} and {floor:g}."
-        )
-
-    def of_steps(num_steps: int) -> FloatArray:
-        if steps > num_steps:
-            raise InvalidInput(f"step_weights last:{steps:g} counts the last {steps:g} of {num_steps} steps.")
-        return np.where(np.arange(num_steps) >= num_steps - int(steps), 1.0, floor)
-
-    return of_steps
-
-
-@STEP_WEIGHTS.register(example="exponential:10")
-def exponential(half_life: float) -> StepWeights:
-    """Halved every so many steps back from the end."""
-    half_life = check.positive(half_life=half_life)
-
-    def of_steps(num_steps: int) -> FloatArray:
-        with np.errstate(over="ignore"):  # a half-life next to zero: earlier steps count nothing
-            return np.asarray(0.5 ** (np.arange(num_steps)[::-1] / half_life))
-
-    return of_steps
-
-
-@STEP_WEIGHTS.register(name="released", example="released:average:48")
-def released_models(model: str) -> StepWeights:
-    """What is released, and nothing else."""
-    return ReleasedModel(model).of_steps
-
-
-ALL_MODELS = ErrorWeights()
-"""All steps and nodes alike: the default."""
-
-
-def _non_negative(name: str, values: Any) -> FloatArray:
-    array = check.finite_array(1, **{name: values})
-    if array.size == 0 or (array < 0).any() or not array.any():
-        raise InvalidInput(f"{name} must be numbers >= 0, not all zero, got {values!r}.")
-    array.setflags(write=False)
-    return array
-
-
-def _short_hash(values: Any) -> str:
-    return hashlib.sha256(np.ascontiguousarray(values, dtype=np.float64).tobytes()).hexdigest()[:8]
-
+from ..errors import InvalidInput, require_known
+from ..released import ReleasedModel
+from .curvature import Curvature, CurvedDynamics
+from .error_weights import ALL_MODELS, ErrorWeights
 
 COUNTED_MODELS = ("post-average", "message")
 """The models after the averaging of a step count, or the messages before it."""
@@ -236,14 +50,52 @@ class CountedModels:
                 f"weights must be ErrorWeights, got {self.weights!r}; make them with ErrorWeights(step_weights, "
                 "target), or ErrorWeights.parse(text) from what the command line takes."
             )
-        if self.released is not None and not self.after_averaging:
+        if (self.released is not None or self.weights.on_the_way) and not self.after_averaging:
             raise InvalidInput(
-                f"error weights {self.weights.describe()} count released models, which are taken after averaging; use "
-                f"objective post-average, got {self.counted_models!r}."
+                f"error weights {self.weights.describe()} count models that are released, or at which gradients are "
+                f"taken; both are taken after averaging: use objective post-average, got {self.counted_models!r}."
             )
         object.__setattr__(self, "num_steps", check.integer_at_least(1, num_steps=self.num_steps))
         self.weights.of_nodes(self.dynamics.num_nodes)
         _ = self.rates, self.step_weights  # refused here where they are of another length
+        if self.curvature is not None:
+            self.curvature.require_stable(self.dynamics)
+
+    # ---- terms of a sum ----------------------------------------------------------------------------------------------
+
+    @property
+    def curvature(self) -> Curvature | None:
+        """Of the loss; None: every direction alike, and nothing is taken back."""
+        assert not isinstance(self.weights.curvature, str)  # parsed where it was given
+        return self.weights.curvature
+
+    @property
+    def kinds(self) -> tuple[tuple[float, Self], ...]:
+        """(factor, counted) of step by step or released models: their sum counts."""
+        kinds = self.weights.kinds(self.num_steps)
+        if len(kinds) == 1:
+            return ((1.0, self),)
+        return tuple((factor, dataclasses.replace(self, weights=weights)) for factor, weights in kinds)
+
+    @cached_property
+    def directions(self) -> tuple[tuple[float, CountedModels], ...]:
+        """(w_j, counted along direction j) of the curvature, compressed; itself alone without one."""
+        if self.curvature is None:
+            return ((1.0, self),)
+        few, weights = self.curvature.compressed(self.num_steps), dataclasses.replace(self.weights, curvature=None)
+        return tuple(
+            (w, dataclasses.replace(self, weights=weights, dynamics=CurvedDynamics.along(self.dynamics, eigenvalue)))
+            for w, eigenvalue in few.pairs
+            if w
+        )
+
+    def over_directions(self, form: Callable[[CountedModels], FloatArray]) -> FloatArray:
+        """The sum of w_j form(counted along direction j)."""
+        (first, direction), *others = self.directions
+        total = form(direction) if first == 1.0 else first * form(direction)
+        for weight, direction in others:
+            total = total + weight * form(direction)
+        return total
 
     # ---- which models count ------------------------------------------------------------------------------------------
 
@@ -301,7 +153,8 @@ class CountedModels:
     def shift_invariant(self) -> bool:
         """The effect of an injection depends, but for its own rate, on its age alone."""
         constant_rate = bool((self.rates == 1.0).all())
-        return self.dynamics.gossip.is_constant and (constant_rate or self.dynamics.is_plain)
+        alike = self.dynamics.is_plain and self.curvature is None
+        return self.dynamics.gossip.is_constant and (constant_rate or alike)
 
     # ---- what injections do to them ----------------------------------------------------------------------------------
 
@@ -354,6 +207,19 @@ class CountedModels:
             H[steps, steps + lag] = running
             H[steps + lag, steps] = running
         return H if (self.rates == 1.0).all() else H * np.outer(self.rates, self.rates)
+
+
+def over_kinds(form: Callable[..., FloatArray]) -> Callable[..., FloatArray]:
+    """A form of `CountedModels` of one kind as one of any: the sum over the kinds."""
+
+    @functools.wraps(form)
+    def total(counted: CountedModels, *args: Any) -> FloatArray:
+        (_, first), *others = kinds = counted.kinds
+        if not others:
+            return form(first, *args)
+        return functools.reduce(np.add, (factor * form(kind, *args) for factor, kind in kinds))
+
+    return total
 
 
 def finite_gram(compute: Callable[[], FloatArray]) -> FloatArray:

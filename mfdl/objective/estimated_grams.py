@@ -28,7 +28,8 @@ from ..check import FloatArray
 from ..dynamics.responses import ByModes, ByNodes
 from ..errors import UnsupportedMechanism
 from .counted_models import CountedModels, finite_gram
-from .spectra import SpectralMeasure, nodes_needed, quadrature
+from .quadrature import nodes_needed, quadrature
+from .spectra import SpectralMeasure
 from .time_grams import in_reach, of_measure, over_steps
 
 ACCURACY = 1e-12
@@ -171,11 +172,17 @@ class EstimatedGram:
 
 def exact_or_estimated(counted: CountedModels, probes: Probes | None) -> FloatArray | EstimatedGram:
     """See `NoiseObjective.exact_or_estimated`."""
-    return over_steps(counted) if in_reach(counted, EXACT_WORK) else estimated(counted, probes)
+    in_time = all(in_reach(kind, EXACT_WORK) for _, kind in counted.kinds)
+    return over_steps(counted) if in_time else estimated(counted, probes)
 
 
 def estimated(counted: CountedModels, probes: Probes | None) -> EstimatedGram:
     """See `NoiseObjective.estimated`."""
+    if len(counted.kinds) > 1:
+        raise UnsupportedMechanism(
+            "the error Gram of a graph this large is estimated for released models or models on the way, not both at "
+            "once; leave out one of them."
+        )
     probes, gossip, factor = checked_probes(probes), counted.dynamics.gossip, counted.node_factor
     if gossip.is_constant and gossip.at(0).is_symmetric:
         return _by_measures(counted, probes)
@@ -185,7 +192,7 @@ def estimated(counted: CountedModels, probes: Probes | None) -> EstimatedGram:
             f"the error Gram of gossip that is not symmetric is estimated where {MIN_COUNTED} nodes or more count, "
             f"got {few}; take metropolis-hastings gossip."
         )
-    of_probes = np.stack(list(_by_responses(counted, probes)))
+    of_probes = counted.over_directions(lambda each: np.stack(list(_by_responses(each, probes))))
     return EstimatedGram(of_probes.mean(axis=0), of_probes)
 
 
@@ -252,7 +259,8 @@ def _fresh_cost(counted: CountedModels, measure: SpectralMeasure) -> float:
 
 def _fresh_costs(counted: CountedModels, measure: SpectralMeasure) -> FloatArray:
     """f(lam): what unit noise in a mode, fresh in each step, costs."""
-    return counted.fresh_costs(ByModes(measure.eigenvalues), np.ones_like(measure.eigenvalues))
+    averaging, alike = ByModes(measure.eigenvalues), np.ones_like(measure.eigenvalues)
+    return counted.over_directions(lambda each: each.fresh_costs(averaging, alike))
 
 
 # ---- other gossip: responses to probes -------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -35,9 +36,20 @@ from ..noise.encoder_arguments import MAX_DENSE_STEPS
 from ..noise.joint import MAX_JOINT_SIZE
 from . import averaged_grams, estimated_grams, spectra, time_grams
 from .counted_models import CountedModels
+from .error_weights import ErrorWeights
 from .estimated_grams import Estimate, EstimatedGram, Probes, exact_or_estimated, fresh_noise, same_size
 from .spectra import MAX_DENSE, SpectralMeasure, mode_cost
 from .time_grams import by_modes, over_both, over_nodes, over_steps, over_steps_of_nodes
+
+
+class ExcessLoss(NamedTuple):
+    """Predicted excess loss of the noise, mean over the nodes that count.
+
+    Attributes: published: in the published model; on_the_way: mean over the models at which gradients are taken.
+    """
+
+    published: Estimate
+    on_the_way: Estimate
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -48,6 +60,11 @@ class NoiseObjective(CountedModels):
     after averaging or of the messages before it; or tr(R^T Q R) of the released sum R = sum_r a_r theta_r. They are
     stated for a first learning rate of 1: the variance is eta_0^2 nu^2 times the value, per coordinate.
 
+    With a curvature in the weights the methods sum over its directions j, sum_j w_j H(1 - eta_t lambda_j), eta_t the
+    rates of `dynamics` themselves: eta_0^2 nu^2 times the value is an excess loss, summed over the nodes that count.
+    Costs are then those stated times the directions, at most about sqrt(40 T), but for `mode_cost`, which sums over the
+    products of both spectra.
+
     Attributes:
         dynamics: gossip, constant or not, any number of rounds a step, step sizes, momentum, decay.
         num_steps: T >= 1.
@@ -55,8 +72,8 @@ class NoiseObjective(CountedModels):
         counted_models: "post-average" (models after averaging) or "message" (before).
 
     Raises: InvalidInput: num_steps < 1, an unknown counted_models, a schedule or weights of another length, released
-        models with counted_models "message"; methods: an error beyond float64, a sequence of gossip that ends too
-        early.
+        models or those on the way with counted_models "message", a curvature under which training diverges; methods: an
+        error beyond float64, a sequence of gossip that ends too early. UnsupportedMechanism: curvature with momentum.
 
     >>> from mfdl import Dynamics, gossip
     >>> NoiseObjective(Dynamics(gossip.metropolis_hastings("path:n=2")), 3).over_nodes()
@@ -137,7 +154,7 @@ class NoiseObjective(CountedModels):
         """H over steps as an operator, a sum of scalar recursions: no array of T x T.
 
         Args: measure: of one step's averaging; default `spectral_measure`.
-        Raises: UnsupportedMechanism: as `spectral_measure`; released models.
+        Raises: UnsupportedMechanism: as `spectral_measure`; released models; a curvature with a schedule of rates.
         """
         return spectra.mode_cost(self, measure)
 
@@ -211,11 +228,60 @@ class NoiseObjective(CountedModels):
         """
         return noise_error(self, noise, divisors, probes)
 
+    def excess_loss(
+        self,
+        noise: NoiseOperator,
+        noise_std: float,
+        divisors: ArrayLike | None = None,
+        probes: Probes | None = None,
+    ) -> ExcessLoss:
+        """The loss that noise is predicted to add, by the curvature of the weights: published and on the way.
+
+        That of a quadratic loss, mean over the nodes that count; with another loss it is the first term in the noise,
+        without what clipping and the learning of slow directions add.
+
+        Args:
+            noise, divisors, probes: as for `noise_error`; divisors: records in the batch of a node, so that gradients
+                are means.
+            noise_std: nu of the base noise, per gradient sum.
+        Returns: in the published model: what the step weights count, released or not, at a total weight of 1; on the
+            way: mean over the T models at which gradients are taken, the first one without noise. `on_the_way` of the
+            weights plays no part.
+        Raises: InvalidInput: weights without a curvature, a negative noise_std; as `noise_error`.
+        Cost: twice that of `noise_error`.
+
+        >>> from mfdl import Dynamics, ErrorWeights, gossip
+        >>> from mfdl.noise import IndependentNoise
+        >>> two = Dynamics(gossip.metropolis_hastings("path:n=2"), learning_rate=0.5)
+        >>> weights = ErrorWeights("released:average:4", curvature="power:1:10")
+        >>> loss = NoiseObjective(two, 8, weights).excess_loss(IndependentNoise(8, 2), noise_std=0.1)
+        >>> round(loss.published.value, 5), round(loss.on_the_way.value, 5)
+        (0.00387, 0.00339)
+        """
+        nu, T = check.non_negative(noise_std=noise_std), self.num_steps
+        if self.curvature is None:
+            raise InvalidInput(
+                "an excess loss needs a curvature of the loss: weights=ErrorWeights(..., curvature='power:1:100')."
+            )
+        scale = (nu * float(self.dynamics.learning_rates(T)[0])) ** 2 / (self.weights.mass or self.dynamics.num_nodes)
+
+        def of(weights: ErrorWeights) -> Estimate:
+            counted = dataclasses.replace(self, weights=weights)
+            return noise_error(counted, noise, divisors, probes).scaled(scale)
+
+        way = Estimate(0.0, 0.0) if T == 1 else of(self.weights.of_gradients(T))
+        return ExcessLoss(of(self.weights.of_published(T)), way)
+
 
 def noise_error(
     counted: CountedModels, noise: NoiseOperator, divisors: ArrayLike | None, probes: Probes | None
 ) -> Estimate:
     """See `NoiseObjective.noise_error`."""
+    (_, first), *others = kinds = counted.kinds
+    if others:
+        costs = [noise_error(kind, noise, divisors, probes).scaled(factor) for factor, kind in kinds]
+        return Estimate(sum(cost.value for cost in costs), sum(cost.error for cost in costs))
+    counted = first
     check.instance(NoiseOperator, noise=noise)
     T, n = counted.num_steps, counted.dynamics.num_nodes
     if (noise.num_steps, noise.num_nodes, noise.slots_per_step) != (T, n, n):

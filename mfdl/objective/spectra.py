@@ -8,8 +8,6 @@ Lanczos finds such a measure, and that of large W, from products with W.
 from __future__ import annotations
 
 import dataclasses
-import math
-from collections.abc import Callable
 
 import numpy as np
 import scipy.linalg
@@ -22,14 +20,14 @@ from .. import check
 from ..check import FloatArray
 from ..dynamics.responses import ByModes, Entries
 from ..errors import InvalidInput, UnsupportedMechanism
-from .counted_models import CountedModels, ErrorWeights
+from .counted_models import CountedModels
+from .error_weights import ErrorWeights
+from .quadrature import ROUNDING, nodes_needed, quadrature
 
 MAX_DENSE = 5000
 """Nodes up to which eigenvectors are computed: minutes, and three arrays of 200 MB."""
 MAX_MEASURE_RATIO = 1e6  # the closed form cancels: relative error about 1e-16 of max D / min D
-ROUNDING = 1e-16  # accuracy of moments at which a measure is made smaller, relative to its mass
 GRID = 13  # decimals by which equal eigenvalues are told from others
-SMALLEST = 1e-13  # of a direction that is new, relative; below it is rounding
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -210,54 +208,22 @@ def mode_cost(counted: CountedModels, measure: SpectralMeasure | None = None) ->
     measure = spectral_measure(counted) if measure is None else measure
     check.instance(SpectralMeasure, measure=measure)
     known, dynamics = measure.reduced(2 * counted.num_steps), counted.dynamics
-    lam = known.eigenvalues
-    return ModeCost(
-        lam,
-        known.weights * lam**2 if counted.after_averaging else known.weights,
-        counted.step_weights,
-        rates=counted.rates,
-        shrink=dynamics.shrink_factors(counted.num_steps),
-        momentum=dynamics.momentum,
-    )
+    lam, shrink = known.eigenvalues, dynamics.shrink_factors(counted.num_steps)
+    weights = known.weights * lam**2 if counted.after_averaging else known.weights
+    if counted.curvature is not None:
+        product = _with_directions(counted, SpectralMeasure(lam, weights)).reduced(2 * counted.num_steps)
+        lam, weights, shrink = product.eigenvalues, product.weights, np.ones_like(shrink)
+    return ModeCost(lam, weights, counted.step_weights, rates=counted.rates, shrink=shrink, momentum=dynamics.momentum)
 
 
-def nodes_needed(degree: int, accuracy: float) -> int:
-    """K such that K nodes integrate every x^j, j <= degree, on [-1, 1] within `accuracy` of the mass.
-
-    K nodes are exact up to degree k = 2 K - 1, and x^degree is within 2 exp(-k^2 / (2 degree)) of a polynomial of
-    degree k (the tail of a sum of `degree` signs, its Chebyshev coefficients); the nodes err by twice that.
-    """
-    reached = math.sqrt(2 * max(degree, 1) * math.log(4 / accuracy))
-    return min(math.ceil((reached + 1) / 2), degree // 2 + 1)
-
-
-def quadrature(
-    times: Callable[[FloatArray], FloatArray], starts: FloatArray, num_nodes: int
-) -> list[tuple[FloatArray, FloatArray]]:
-    """(nodes, weights) of each start z: sum_i weights_i p(nodes_i) = z^T p(A) z up to degree 2 num_nodes - 1.
-
-    Args: times: A X; starts: shape (n, starts), overwritten.
-    Cost: num_nodes products with (n, starts), and a few arrays of that shape. No vector is kept: rounding makes copies
-        of nodes, which share the weight.
-    """
-    masses = np.einsum("ij,ij->j", starts, starts)
-    safe = np.where(masses > 0, masses, 1.0)
-    current, previous = starts, np.zeros_like(starts)
-    current /= np.sqrt(safe)
-    diagonal, beside = np.zeros((num_nodes, masses.size)), np.zeros((num_nodes, masses.size))
-    for k in range(num_nodes):
-        following = times(current)
-        diagonal[k] = np.einsum("ij,ij->j", current, following)
-        following -= current * diagonal[k]
-        previous *= beside[k - 1]
-        following -= previous
-        size = np.sqrt(np.einsum("ij,ij->j", following, following))
-        beside[k] = np.where(size > SMALLEST, size, 0.0)
-        following *= np.where(size > SMALLEST, 1 / np.maximum(size, SMALLEST), 0.0)
-        previous, current = current, following
-    return [_gauss(diagonal[:, j], beside[:-1, j], masses[j]) for j in range(masses.size)]
-
-
-def _gauss(diagonal: FloatArray, beside: FloatArray, mass: float) -> tuple[FloatArray, FloatArray]:
-    nodes, vectors = scipy.linalg.eigh_tridiagonal(diagonal, beside)
-    return np.clip(nodes, -1.0, 1.0), mass * vectors[0] ** 2
+def _with_directions(counted: CountedModels, measure: SpectralMeasure) -> SpectralMeasure:
+    """Of mode k and direction j at a constant rate: lam_k (1 - eta lambda_j), decay included, weighted by both."""
+    if (counted.rates != 1.0).any():
+        raise UnsupportedMechanism(
+            "forms with structure take a curvature at a constant learning rate, got a schedule; leave out one of them, "
+            "or take a dense encoder."
+        )
+    pairs = [(weight, float(each.dynamics.shrink_factors(counted.num_steps)[0])) for weight, each in counted.directions]
+    factors, contraction = np.array(pairs).T
+    products = np.multiply.outer(contraction, measure.eigenvalues).ravel()
+    return SpectralMeasure(products, np.multiply.outer(factors, measure.weights).ravel())

@@ -15,7 +15,9 @@ per-node form H_u takes the columns of node u, and sum_u H_u = H.
 Where released models count, H is made of products e_s^T e_t, e_s the effect of a unit injection of step s on
 F sum_r a_r theta_{r+1}: one backward recursion gives them.
 
-Cost: reversible W (D W symmetric for some positive D; every symmetric and every uniform one) with
+A curvature sums this over its directions, each with a shrink factor of its own; the averaging has one decomposition.
+
+Cost, times the directions: reversible W (D W symmetric for some positive D; every symmetric and every uniform one) with
 max D / min D up to MAX_MEASURE_RATIO n^3 + n T^2 time, n^2 + T^2 memory, and T^3 with unequal step weights;
 a schedule together with momentum or decay n T^3; general W n T (nnz(W) + n T) time;
 time-varying W n T^2 (nnz(W) + n T).
@@ -38,13 +40,14 @@ from ..dynamics.responses import Averaging, ByModes, ByNodes, Entries
 from ..errors import UnsupportedMechanism
 from ..gossip.changing import presence
 from ..noise.joint import require_joint_size
-from .counted_models import CountedModels, finite_gram
+from .counted_models import CountedModels, finite_gram, over_kinds
 from .spectra import MAX_DENSE, Modes, SpectralMeasure, known_measure
 
 BLOCK_BYTES = 128 * 2**20  # working memory for blocks of columns of W^a, and for effects on released models
 MAX_WORK = 5e12  # operations of the form over nodes: about half an hour
 
 
+@over_kinds
 def over_steps(counted: CountedModels, present: ArrayLike | None = None) -> FloatArray:
     """See `NoiseObjective.over_steps`."""
     dynamics, T = counted.dynamics, counted.num_steps
@@ -66,8 +69,7 @@ def over_steps(counted: CountedModels, present: ArrayLike | None = None) -> Floa
             return finite_gram(lambda: _of_released(counted))
         modes = Modes.of(counted) if dynamics.num_nodes <= MAX_DENSE else None
         if modes is not None:
-            gram = functools.partial(_gram, counted, modes.averaging, modes.entries, modes.coupling)
-            return finite_gram(lambda: counted.over_ages(gram()))
+            return finite_gram(lambda: _over_ages(counted, modes.averaging, modes.entries, modes.coupling))
         return finite_gram(lambda: _by_nodes(counted, np.arange(dynamics.num_nodes)))
 
 
@@ -80,7 +82,7 @@ def in_reach(counted: CountedModels, work: float) -> bool:
             return True
         if W.is_symmetric and (counted.weights.of_average or W.closed_spectrum is not None):
             return True
-    by_nodes = n * T * (gossip.at(0).weights.nnz + n * T)
+    by_nodes = n * T * (gossip.at(0).weights.nnz + n * T) * len(counted.directions)
     return by_nodes * (1 if counted.shift_invariant or counted.released is not None else T) <= work
 
 
@@ -88,25 +90,45 @@ def of_measure(counted: CountedModels, measure: SpectralMeasure) -> FloatArray:
     """H of the counted models under gossip with this measure."""
     few = measure.reduced(2 * counted.num_steps)
     if counted.released is not None:
-        e = effects_by_modes(counted, few.eigenvalues) * np.sqrt(few.weights)
-        return finite_gram(lambda: e @ e.T)
+
+        def of_released(direction: CountedModels) -> FloatArray:
+            e = effects_by_modes(direction, few.eigenvalues) * np.sqrt(few.weights)
+            return e @ e.T
+
+        return finite_gram(lambda: counted.over_directions(of_released))
     modes = ByModes(few.eigenvalues)
     entries = np.arange(modes.size), np.zeros(modes.size, dtype=np.intp)
     with blas_threads(max(modes.size, counted.num_steps)):
-        return finite_gram(lambda: counted.over_ages(_gram(counted, modes, entries, few.weights)))
+        return finite_gram(lambda: _over_ages(counted, modes, entries, few.weights))
 
 
 def over_steps_of_nodes(counted: CountedModels) -> Iterator[FloatArray]:
     """See `NoiseObjective.over_steps_of_nodes`."""
-    if counted.released is not None:
-        effects_at = counted.all_effects(ByNodes(counted.dynamics), counted.form).swapaxes(0, 1)
+    (_, first), *others = kinds = counted.kinds
+    if others:
+        grams = [(factor * H for H in over_steps_of_nodes(kind)) for factor, kind in kinds]
+        return (functools.reduce(np.add, of_node) for of_node in zip(*grams, strict=True))
+    if first.released is None:
+        nodes = (np.array([node]) for node in range(first.dynamics.num_nodes))
+        return (finite_gram(functools.partial(_by_nodes, first, node)) for node in nodes)
+    averaging = ByNodes(first.dynamics)
+    if first.curvature is None:
+        effects_at = first.all_effects(averaging, first.form).swapaxes(0, 1)
         return (finite_gram(functools.partial(np.matmul, e, e.T)) for e in effects_at)
-    nodes = (np.array([node]) for node in range(counted.dynamics.num_nodes))
-    return (finite_gram(functools.partial(_by_nodes, counted, node)) for node in nodes)
+
+    def of_all(direction: CountedModels) -> FloatArray:  # n T^2 numbers, in place of the effects of every direction
+        effects_at = direction.all_effects(averaging, first.form).swapaxes(0, 1)
+        return effects_at @ effects_at.swapaxes(1, 2)
+
+    return iter(finite_gram(lambda: first.over_directions(of_all)))
 
 
 def by_modes(counted: CountedModels) -> tuple[FloatArray, FloatArray]:
     """See `NoiseObjective.by_modes`."""
+    (_, counted), *others = kinds = counted.kinds
+    if others:
+        (U, *_), grams = zip(*(by_modes(kind) for _, kind in kinds), strict=True)  # of one matrix: the same vectors
+        return U, functools.reduce(np.add, (factor * H for (factor, _), H in zip(kinds, grams, strict=True)))
     gossip = counted.dynamics.gossip
     modes = Modes.of(counted) if gossip.is_constant and gossip.at(0).is_symmetric else None
     if modes is None or not modes.symmetric:
@@ -128,14 +150,17 @@ def by_modes(counted: CountedModels) -> tuple[FloatArray, FloatArray]:
         if (np.minimum(target, 1 - target) > 1e-9).any():
             raise UnsupportedMechanism("the average of the models is not a mode of this gossip.")
         target = np.round(target)
-    if counted.released is not None:
-        e = effects_by_modes(counted, modes.lam) * np.sqrt(target)
-        return modes.vectors, finite_gram(lambda: np.einsum("sk,tk->kst", e, e))
-    return modes.vectors, finite_gram(lambda: _of_each_mode(modes, target))
+
+    def of_direction(direction: CountedModels) -> FloatArray:
+        if direction.released is None:
+            return _of_each_mode(direction, modes, target)
+        e = effects_by_modes(direction, modes.lam) * np.sqrt(target)
+        return np.asarray(np.einsum("sk,tk->kst", e, e))
+
+    return modes.vectors, finite_gram(lambda: counted.over_directions(of_direction))
 
 
-def _of_each_mode(modes: Modes, target: FloatArray) -> FloatArray:
-    counted = modes.counted
+def _of_each_mode(counted: CountedModels, modes: Modes, target: FloatArray) -> FloatArray:
     T, n = counted.num_steps, modes.lam.size
     grams = np.zeros((n, T, T))
     root = np.sqrt(counted.step_weights)
@@ -153,8 +178,15 @@ def _by_nodes(counted: CountedModels, nodes: np.ndarray) -> FloatArray:
     averaging = ByNodes(counted.dynamics)
     width = max(1, BLOCK_BYTES // (16 * counted.dynamics.num_nodes * counted.num_steps))
     blocks = (nodes[start : start + width] for start in range(0, nodes.size, width))
-    grams = (_gram(counted, averaging, (block, np.arange(block.size))) for block in blocks)
-    return counted.over_ages(functools.reduce(np.add, grams))
+    grams = (_over_ages(counted, averaging, (block, np.arange(block.size))) for block in blocks)
+    return functools.reduce(np.add, grams)
+
+
+def _over_ages(
+    counted: CountedModels, averaging: Averaging, entries: Entries, coupling: FloatArray | None = None
+) -> FloatArray:
+    """H from `_gram`, the sum over the directions of the curvature."""
+    return counted.over_directions(lambda each: each.over_ages(_gram(each, averaging, entries, coupling)))
 
 
 def _gram(
@@ -196,18 +228,22 @@ def effects_by_modes(counted: CountedModels, eigenvalues: FloatArray) -> FloatAr
 def _of_released(counted: CountedModels) -> FloatArray:
     """By modes where there are any, else over nodes in blocks of rows of the form."""
     modes = Modes.of(counted)
-    if modes is not None:
-        e = effects_by_modes(counted, modes.lam)
-        H = e @ (e.T if modes.coupling is None else modes.coupling @ e.T)
-        return np.asarray((H + H.T) / 2)
     T, averaging, form = counted.num_steps, ByNodes(counted.dynamics), counted.form
-    width = max(1, BLOCK_BYTES // (8 * T * counted.dynamics.num_nodes))
-    starts = range(0, form.shape[1], width)
-    blocks = (counted.all_effects(averaging, form[:, at : at + width]).reshape(T, -1) for at in starts)
-    H = functools.reduce(np.add, (e @ e.T for e in blocks))
+
+    def of_direction(direction: CountedModels) -> FloatArray:
+        if modes is not None:
+            e = effects_by_modes(direction, modes.lam)
+            return np.asarray(e @ (e.T if modes.coupling is None else modes.coupling @ e.T))
+        width = max(1, BLOCK_BYTES // (8 * T * direction.dynamics.num_nodes))
+        starts = range(0, form.shape[1], width)
+        blocks = (direction.all_effects(averaging, form[:, at : at + width]).reshape(T, -1) for at in starts)
+        return functools.reduce(np.add, (e @ e.T for e in blocks))
+
+    H = counted.over_directions(of_direction)
     return np.asarray((H + H.T) / 2)
 
 
+@over_kinds
 def over_nodes(counted: CountedModels) -> FloatArray:
     """See `NoiseObjective.over_nodes`."""
     gossip, n = counted.dynamics.gossip, counted.dynamics.num_nodes
@@ -224,32 +260,40 @@ def _by_modes(counted: CountedModels) -> FloatArray:
     """U f(lam) U^T, f(lam) the cost of an injection in each mode."""
     modes = Modes.of(counted)
     assert modes is not None
-    costs = counted.fresh_costs(modes.averaging, np.ones_like(modes.lam))
+    costs = counted.over_directions(lambda each: each.fresh_costs(modes.averaging, np.ones_like(modes.lam)))
     H: FloatArray = (modes.vectors * costs) @ modes.vectors.T
     return (H + H.T) / 2
 
 
 def _node_gram(counted: CountedModels) -> FloatArray:
     F = sp.eye_array(counted.dynamics.num_nodes) if counted.node_factor is None else counted.node_factor
-    H = counted.fresh_costs(ByNodes(counted.dynamics), sp.csr_array(F.T @ F))
+    averaging, Q = ByNodes(counted.dynamics), sp.csr_array(F.T @ F)
+    H = counted.over_directions(lambda each: each.fresh_costs(averaging, Q))
     return (H + H.T) / 2
 
 
 def _node_gram_of_released(counted: CountedModels) -> FloatArray:
     """The steps summed one by one."""
-    steps = counted.effects(ByNodes(counted.dynamics), counted.form)
-    H = functools.reduce(np.add, (e @ e.T for _, e in steps))
+    averaging, form = ByNodes(counted.dynamics), counted.form
+    H = counted.over_directions(
+        lambda each: functools.reduce(np.add, (e @ e.T for _, e in each.effects(averaging, form)))
+    )
     return np.asarray((H + H.T) / 2)
 
 
+@over_kinds
 def over_both(counted: CountedModels) -> FloatArray:
     """See `NoiseObjective.over_both`."""
     n, T = counted.dynamics.num_nodes, counted.num_steps
     require_joint_size(T, n, "use per-mode or kronecker, which scale")
-    if counted.released is not None:
-        e = counted.all_effects(ByNodes(counted.dynamics), counted.form).reshape(T * n, -1)
-        return finite_gram(lambda: e @ e.T)
-    return finite_gram(lambda: _sum_of_steps(counted))
+    averaging, form = ByNodes(counted.dynamics), counted.form
+
+    def of_released(direction: CountedModels) -> FloatArray:
+        e = direction.all_effects(averaging, form).reshape(T * n, -1)
+        return e @ e.T
+
+    of_direction = _sum_of_steps if counted.released is None else of_released
+    return finite_gram(lambda: counted.over_directions(of_direction))
 
 
 def _sum_of_steps(counted: CountedModels) -> FloatArray:

@@ -17,7 +17,7 @@ from mfdl import NoiseObjective, gossip
 from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.gossip import GossipMatrix
-from mfdl.objective import COUNTED_MODELS, ErrorWeights, spectra, time_grams
+from mfdl.objective import COUNTED_MODELS, Curvature, ErrorWeights, spectra, time_grams
 from mfdl.testing import dense_error_gram, gossip_matrices, gossip_sequences
 
 OBJECTIVE = st.sampled_from(COUNTED_MODELS)
@@ -42,13 +42,24 @@ def objectives(draw, *, modes=False):
     rate = draw(st.sampled_from([1.0, 0.5, None]))
     if rate is None:
         rate = draw(st.lists(st.sampled_from([1.0, 0.5, 0.25]), min_size=T, max_size=T))
-    dynamics = Dynamics(W, rate, gossip_rounds=K, momentum=draw(SMALL), weight_decay=draw(SMALL))
+    curvature = draw(st.one_of(st.none(), curvatures()))
+    momentum = draw(SMALL) if curvature is None else 0.0
+    dynamics = Dynamics(W, rate, gossip_rounds=K, momentum=momentum, weight_decay=draw(SMALL))
     counted_models = draw(OBJECTIVE)
     steps = draw(step_weights(T, gossips=0 if counted_models == "message" else 3 if W.is_constant or W.repeat else 1))
     target = draw(st.sampled_from(["nodes", "average"] if modes else ["nodes", "average", None]))
     if target is None:
         target = draw(st.lists(st.integers(0, 2), min_size=W.num_nodes, max_size=W.num_nodes).filter(any))
-    return NoiseObjective(dynamics, T, ErrorWeights(steps, target), counted_models)
+    way = 0.0 if counted_models == "message" else draw(st.sampled_from([0.0, 0.0, 0.5, 2.0]))
+    return NoiseObjective(dynamics, T, ErrorWeights(steps, target, way, curvature), counted_models)
+
+
+def curvatures():
+    """Up to four directions, some of them alike or flat, with the usual weights or others; stable at rates up to 1."""
+    pairs = st.lists(st.tuples(st.sampled_from([0.0, 0.25, 1.0]), st.integers(0, 2)), min_size=1, max_size=4)
+    usable = pairs.filter(lambda drawn: any(lam for lam, _ in drawn) and any(w for _, w in drawn))
+    return st.builds(lambda drawn, usual: Curvature(*zip(*drawn, strict=True)) if not usual else Curvature(
+        [lam for lam, _ in drawn]), usable, st.booleans())  # fmt: skip
 
 
 @st.composite
@@ -63,10 +74,19 @@ def step_weights(draw, T, gossips):
 
 
 def dense_oracle(counted):
-    """H over steps x nodes, one unit injection at a time, counting entry by entry; in units of eta_0^2."""
+    """H over steps x nodes, one unit injection at a time, counting entry by entry; in units of eta_0^2.
+
+    The loss pulls each direction by its gradient lambda theta, and every direction is counted on its own.
+    """
+    curvature = counted.weights.curvature
+    pairs = [(1.0, 0.0)] if curvature is None else zip(curvature.weights, curvature.eigenvalues, strict=True)
+    return sum(cost * dense_direction(counted, pull) for cost, pull in pairs)
+
+
+def dense_direction(counted, pull):
     dynamics, T, weights = counted.dynamics, counted.num_steps, counted.weights
     n, K = dynamics.num_nodes, dynamics.gossip_rounds
-    rates, w = dynamics.learning_rates(T), weights.of_steps(T)
+    rates, w = dynamics.learning_rates(T), ErrorWeights(weights.step_weights).of_steps(T)
     diagonal = weights.of_nodes(n)
     Q = np.full((n, n), 1 / n) if diagonal is None else np.diag(diagonal)
     seen = np.zeros((T, n, T * n))
@@ -77,17 +97,19 @@ def dense_oracle(counted):
                 v = dynamics.momentum * v
                 if r == s:
                     v[u] += 1.0
-                message = (1 - rates[r] * dynamics.weight_decay) * theta - rates[r] * v
+                message = theta - rates[r] * (dynamics.weight_decay * theta + pull * theta + v)
                 theta = message
                 for j in range(K):
                     theta = dynamics.gossip.at(r * K + j).dense() @ theta
                 seen[r, :, s * n + u] = theta if counted.counted_models == "post-average" else message
+    where_gradients_are_taken = [np.zeros((n, T * n)), *seen[:-1]]
+    way = weights.on_the_way * np.mean([models.T @ Q @ models for models in where_gradients_are_taken], axis=0)
     if weights.released is not None:
         after = sum(w[r] * seen[r] for r in range(T))
         for j in range(weights.released.rounds_of_gossip):
             after = dynamics.gossip.at(T * K + j).dense() @ after
-        return after.T @ Q @ after / rates[0] ** 2
-    return sum(w[r] * seen[r].T @ Q @ seen[r] for r in range(T)) / rates[0] ** 2
+        return (after.T @ Q @ after + way) / rates[0] ** 2
+    return (sum(w[r] * seen[r].T @ Q @ seen[r] for r in range(T)) + way) / rates[0] ** 2
 
 
 TWO = gossip.sequence([gossip.uniform("path:n=3"), gossip.from_array(np.eye(3)[[1, 2, 0]])])
