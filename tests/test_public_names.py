@@ -73,7 +73,7 @@ NAMES = {
         StepNoise StreamState ZeroNoise
     """,
     "mfdl.objective": """
-        ErrorWeights Estimate EstimatedGram NoiseObjective COUNTED_MODELS Probes SpectralMeasure
+        Curvature ErrorWeights Estimate EstimatedGram ExcessLoss NoiseObjective COUNTED_MODELS Probes SpectralMeasure
     """,
     "mfdl.operators": """
         Kronecker OutputRecursion RecursionMaps Selection StateRecursion StructuredOperator WeightedStates

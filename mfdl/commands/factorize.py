@@ -76,15 +76,18 @@ class FactorizeConfig(OnGraph):
         str | None,
         Option(
             "Weights of the models in the objective: all, last:M, last:M:FLOOR, exponential:H, released "
-            "(the models of --release-model), or any of these with /average.",
-            metavar="STEPS[/TARGET]",
+            "(the models of --release-model), or any of these with /average; /on-the-way=A adds A times the mean "
+            "over the models at which gradients are taken.",
+            metavar="STEPS[/TARGET][/on-the-way=A]",
         ),
     ] = None
     release_model: options.ReleaseModel = "last"
+    curvature: options.Curvature = None
     momentum: options.Momentum = 0.0
     weight_decay: options.WeightDecay = 0.0
     lr: Annotated[
-        float, Option("Learning rate; it matters with weight decay, and the objective is in units of its square.")
+        float,
+        Option("Learning rate; it matters with weight decay or curvature. The objective is in units of its square."),
     ] = 1.0
     tolerance: Annotated[
         float | None, Option("Certified relative gap to reach; default 1e-4, for per-mode and seed groups 1e-3.")
@@ -207,7 +210,11 @@ class FactorizeConfig(OnGraph):
         text = self.error_weights
         if text is None and self.release_model != "last":
             text = "released"
-        return None if text is None else ErrorWeights.parse(options.weights_of_release(text, self.release_model))
+        if text is None and self.curvature is None:
+            return None
+        return ErrorWeights.parse(
+            options.weights_in_full("all" if text is None else text, self.release_model, self.curvature)
+        )
 
     @property
     def over_time(self) -> bool:

@@ -10,6 +10,7 @@ The spectrum is public: declared, or from public or unlabelled features. `CURVAT
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import warnings
 from collections.abc import Sequence
@@ -199,6 +200,16 @@ def power(exponent: float, dimension: int = 100, largest: float = 1.0) -> FloatA
 @CURVATURES.register(example="features:FILE.npy:0.25")
 def features(file: str, factor: float = 1.0) -> FloatArray:
     """Of public features, one record a row: eigenvalues of their second moment times a factor (logistic: 0.25)."""
+    try:
+        stamp = Path(file).stat().st_mtime_ns
+    except OSError:
+        stamp = 0  # refused where it is read
+    return np.array(_of_records(file, factor, stamp))
+
+
+@functools.lru_cache(maxsize=8)
+def _of_records(file: str, factor: float, stamp: int) -> FloatArray:
+    """Once for each content of a file: names of mechanisms are parsed often."""
     return np.asarray(Curvature.of_features(_array(file, 2), factor).eigenvalues)
 
 

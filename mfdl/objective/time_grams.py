@@ -106,8 +106,9 @@ def over_steps_of_nodes(counted: CountedModels) -> Iterator[FloatArray]:
     """See `NoiseObjective.over_steps_of_nodes`."""
     (_, first), *others = kinds = counted.kinds
     if others:
-        grams = [(factor * H for H in over_steps_of_nodes(kind)) for factor, kind in kinds]
-        return (functools.reduce(np.add, of_node) for of_node in zip(*grams, strict=True))
+        factors = [factor for factor, _ in kinds]
+        by_node = zip(*(over_steps_of_nodes(kind) for _, kind in kinds), strict=True)
+        return (np.tensordot(factors, grams, 1) for grams in by_node)
     if first.released is None:
         nodes = (np.array([node]) for node in range(first.dynamics.num_nodes))
         return (finite_gram(functools.partial(_by_nodes, first, node)) for node in nodes)
@@ -273,12 +274,23 @@ def _node_gram(counted: CountedModels) -> FloatArray:
 
 
 def _node_gram_of_released(counted: CountedModels) -> FloatArray:
-    """The steps summed one by one."""
-    averaging, form = ByNodes(counted.dynamics), counted.form
-    H = counted.over_directions(
-        lambda each: functools.reduce(np.add, (e @ e.T for _, e in each.effects(averaging, form)))
-    )
+    """By modes of symmetric gossip, U (sum_s f_s f_s^T * U^T Q U) U^T entrywise; else the steps one by one."""
+    modes, n = Modes.of(counted), counted.dynamics.num_nodes
+    with blas_threads(n):
+        if modes is not None and modes.symmetric:
+            f = counted.over_directions(lambda each: _square(effects_by_modes(each, modes.lam).T))
+            counts = counted.of_nodes(modes.vectors)
+            H = modes.vectors @ (f * (counts.T @ counts)) @ modes.vectors.T
+        else:
+            averaging, form = ByNodes(counted.dynamics), counted.form
+            H = counted.over_directions(
+                lambda each: functools.reduce(np.add, (_square(e) for _, e in each.effects(averaging, form)))
+            )
     return np.asarray((H + H.T) / 2)
+
+
+def _square(rows: FloatArray) -> FloatArray:
+    return np.asarray(rows @ rows.T)
 
 
 @over_kinds

@@ -101,7 +101,7 @@ def _canonical(config: ComparisonConfig) -> ComparisonConfig:
             changed[name] = float(value)
     if config.epsilon is None and config.mu is None:
         changed["mu"] = config.target_mu_or_default
-    changed |= {"error_weights": (), "settings": tuple(sorted(config.settings))}
+    changed |= {"error_weights": (), "curvature": None, "settings": tuple(sorted(config.settings))}
     if config.mechanisms == (WITHOUT_NOISE,):
         default = {field.name: field.default for field in dataclasses.fields(ComparisonConfig)}
         changed |= {name: default[name] for name in ("mu", "epsilon", "trust", "across_trust_models", *OF_ATTACKERS)}

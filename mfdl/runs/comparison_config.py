@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ..check import FloatArray
     from ..dynamics import Dynamics
     from ..gossip import Gossip
+    from ..objective import ErrorWeights
     from ..participation import Participation
     from ..trust import TrustModel
 
@@ -101,11 +102,13 @@ class ComparisonConfig(Protects, OnGraph):
         tuple[str, ...],
         Option(
             "Weights of the models in the objective of optimised mechanisms: all, last:M, last:M:FLOOR, "
-            "exponential:H, released (the models of --release-model), or any of these with /average; if "
-            "repeated, each mechanism is trained once for each.",
-            metavar="STEPS[/TARGET]",
+            "exponential:H, released (the models of --release-model), or any of these with /average; "
+            "/on-the-way=A adds A times the mean over the models at which gradients are taken. If repeated, each "
+            "mechanism is trained once for each.",
+            metavar="STEPS[/TARGET][/on-the-way=A]",
         ),
     ] = ()
+    curvature: options.Curvature = None
     learning_rate: Annotated[float, Option("Learning rate.", ("--lr",), rule="positive")] = 0.5
     lr_schedule: options.LearningRateSchedule = None
     clip_schedule: Annotated[
@@ -204,27 +207,47 @@ class ComparisonConfig(Protects, OnGraph):
         from ..algorithms.registry import WEIGHTS_MARK
 
         base, mark, weights = name.partition(WEIGHTS_MARK)
-        return f"{base}{mark}{options.weights_of_release(weights, self.release_model)}" if mark else name
+        return f"{base}{mark}{self._in_full(weights)}" if mark else name
+
+    def _in_full(self, weights: str) -> str:
+        return options.weights_in_full(weights, self.release_model, self.curvature)
 
     def _with_weights(self) -> tuple[str, ...]:
         """The mechanisms, those that optimise once for each of the error weights; again applied, it changes nothing."""
         from ..algorithms import registry
         from ..objective import ErrorWeights
 
-        every = [options.weights_of_release(text, self.release_model) for text in self.error_weights]
+        texts = self.error_weights or (("all",) if self.curvature is not None else ())
+        every = list(map(self._in_full, texts))
         for text in every:
-            ErrorWeights.parse(text).of_steps(self.epochs * self.period)
+            self._require_weights(ErrorWeights.parse(text))
         expanded: list[str] = []
         for name in self.mechanisms:
             base, weights = registry.split(name)
             if weights is not None:
-                weights.of_steps(self.epochs * self.period)
+                self._require_weights(weights)
             entry = registry.entry_of(name)
-            if entry is None or not entry.weighted or weights is not None or not self.error_weights:
+            if entry is None or not entry.weighted or weights is not None or not every:
                 expanded.append(name)
             else:
                 expanded += [f"{base}{registry.WEIGHTS_MARK}{text}" for text in every]
         return tuple(expanded)
+
+    def _require_weights(self, weights: ErrorWeights) -> None:
+        """Refuses weights of other steps, and a curvature that the run does not have or does not survive."""
+        from ..gossip import from_array
+        from ..objective import NoiseObjective
+
+        weights.of_steps(self.epochs * self.period)
+        if weights.curvature is None:
+            return
+        if self.clip_schedule is not None:
+            raise InvalidInput(
+                f"--clip-schedule {self.clip_schedule} scales gradients, and with them the curvature of the loss; "
+                "leave out one of them."
+            )
+        one_node = dataclasses.replace(weights, target="nodes")
+        NoiseObjective(self.dynamics(from_array([[1.0]])), self.epochs * self.period, one_node)
 
     def dynamics(self, gossip: Gossip) -> Dynamics:
         """Momentum, decay and step sizes of what is clipped to clip_norm, on a gossip matrix."""
@@ -313,6 +336,7 @@ class ComparisonConfig(Protects, OnGraph):
             "metrics",
             "lr_schedule",
             "clip_schedule",
+            "curvature",
             "ranks",
         ):  # files without them stay as they were
             if not values[name]:

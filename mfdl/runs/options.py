@@ -131,6 +131,14 @@ ReleaseModel = Annotated[
         metavar="MODEL",
     ),
 ]
+Curvature = Annotated[
+    str | None,
+    Option(
+        "Curvature of the loss in the objective of optimised mechanisms: power:EXPONENT[:DIMENSION[:LARGEST]], "
+        "features:FILE[:FACTOR] (public records in rows; logistic loss: 0.25), or a FILE of eigenvalues (.npy, .csv).",
+        metavar="SPECTRUM",
+    ),
+]
 Adjacency = Annotated[str, Option("replace-one, zero-out or add-remove.")]
 Batches = Annotated[
     str,
@@ -364,10 +372,11 @@ def require_for_bins(config: Config) -> None:
             raise InvalidInput(f"--{name.replace('_', '-')}{given}: --participation {BINS} {why}.")
 
 
-def weights_of_release(text: str, release_model: str) -> str:
-    """Error weights as `ErrorWeights.parse` takes them: "released" stands for the released model of the options."""
-    steps, slash, target = text.partition("/")
-    return f"released:{release_model}{slash}{target}" if steps.strip() == "released" else text
+def weights_in_full(text: str, release_model: str, curvature: str | None) -> str:
+    """As `ErrorWeights.parse` takes them: "released" is the released model of the options, their curvature is added."""
+    steps, slash, rest = text.partition("/")
+    text = f"released:{release_model}{slash}{rest}" if steps.strip() == "released" else text
+    return text if curvature is None or "/curvature=" in text else f"{text}/curvature={curvature}"
 
 
 # ---- what several commands check ------------------------------------------------------------------------------------
