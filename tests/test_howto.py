@@ -42,6 +42,7 @@ THEORY = [
         "spatial_noise",
         "testing_oracles",
         "testing_strategies",
+        "time_and_nodes",
     )
 ]
 LONG = {

@@ -120,6 +120,7 @@ BELONGS = {  # to a trust model or mechanism that is not the first one's
     "coalition_size": ({"trust": "coalitions", "coalition_size": 1}, 2),
     "settings": ({"mechanisms": ("bsr",)}, ("bsr.bandwidth=2",)),
     "error_weights": ({}, ("last:2:0.1",)),
+    "curvature": ({}, "power:1:20"),
     "epsilon": ({"mu": None}, 3.0),
     "participation": ({"mu": None, "epsilon": 3.0}, "balls-in-bins"),
 }
