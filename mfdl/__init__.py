@@ -60,6 +60,7 @@ _EXPORTS = {
     "graphs": "=mfdl.graphs",
     "noise_stream": "mfdl.training.streams",
     "pairwise": "mfdl.runs.pairwise_losses",
+    "plan": "mfdl.planning.planner",
     "partition": "=mfdl.training.tasks.partition",
     "privacy": "=mfdl.privacy",
     "replay": "mfdl.training.replay",
@@ -113,6 +114,7 @@ if TYPE_CHECKING:
         PoissonSampling,
         Single,
     )
+    from .planning.planner import plan
     from .privacy.gram_sensitivity import general_sensitivity
     from .privacy.guarantee import Guarantee
     from .privacy.losses import PrivacyLosses

@@ -1,5 +1,6 @@
-"""The command line: `mfdl account`, `attack`, `audit`, `factorize`, `compare`, `sweep`, `report`, `mechanisms`,
-`trust`, `data`, and the commands of other packages (`mfdl.extensions`): `claims` and `reproduce` of `mfdl_papers`.
+"""The command line: `mfdl account`, `attack`, `audit`, `factorize`, `plan`, `compare`, `sweep`, `report`,
+`mechanisms`, `trust`, `data`, and the commands of other packages (`mfdl.extensions`): `claims` and `reproduce` of
+`mfdl_papers`.
 
 In: flags and files. Out: a table or one JSON value on stdout, everything else on stderr, and an exit code: 0 done,
 1 a claim's verdict is not the one on record, an audit refutes a claim or cells of a sweep failed, 2 bad input (one line
@@ -25,7 +26,7 @@ from typer.core import TyperGroup
 from .. import __version__, extensions
 from ..errors import InvalidInput, RankLost, UnusualSetting, unknown_name
 from ..runs.option_files import spelled
-from . import account, attack, audit, compare, data_files, factorize, listing, report, sweep
+from . import account, attack, audit, compare, data_files, factorize, listing, plan, report, sweep
 
 __all__ = ["app", "main"]
 
@@ -71,8 +72,8 @@ app = _typer(
     help="Differentially private decentralized learning as matrix factorization.",
 )
 for run in (
-    account.account, attack.attack, audit.audit, factorize.factorize, compare.compare, sweep.sweep, report.report,
-    listing.mechanisms,
+    account.account, attack.attack, audit.audit, factorize.factorize, plan.plan, compare.compare, sweep.sweep,
+    report.report, listing.mechanisms,
 ):  # fmt: skip
     app.command()(run)
 app.add_typer(listing.trust, name="trust")

@@ -1,0 +1,191 @@
+"""`mfdl plan`: designs of a run for a graph, records a node and a budget, without data and without training."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, ClassVar
+
+from ..errors import InvalidInput
+from ..runs import options
+from ..runs.options import OnGraph, Option
+from ..runs.output import circumstances, require_folder
+from . import terminal
+from .command import Answer, command
+
+if TYPE_CHECKING:
+    from ..planning import RunPlan
+    from ..trust import TrustModel
+
+SHOWN = 12
+"""Designs in the table besides the Pareto-optimal ones: the best."""
+
+
+@dataclasses.dataclass(frozen=True)
+class PlanConfig(OnGraph):
+    """A budget, records a node, and the values that designs combine.
+
+    Raises: InvalidInput: a value out of range, an unknown name, no budget or two.
+    """
+
+    command: ClassVar[str] = "plan"
+
+    records: Annotated[int | None, Option("N: how many records each node holds.", least=1)] = None
+    epsilon: Annotated[
+        float | None, Option("Budget of every design, at --delta.", instead_of=("mu",), rule="positive")
+    ] = None
+    delta: options.Delta = 1e-6
+    mu: Annotated[
+        float | None,
+        Option("Budget instead of --epsilon; public batches only.", instead_of=("epsilon",), rule="positive"),
+    ] = None
+    trust: Annotated[str, Option("Trust model: a name of `mfdl trust list`.", metavar="NAME")] = "ldp"
+    attackers: Annotated[
+        tuple[str, ...] | None, Option("pndp: who attacks; default any one node.", metavar="A,B", listed=True)
+    ] = None
+    colluders: Annotated[
+        tuple[str, ...] | None, Option("colluding: nodes that share their secrets.", metavar="A,B", listed=True)
+    ] = None
+    coalition_size: options.CoalitionSize = None
+    release: options.Release = None
+    adjacency: options.Adjacency = "replace-one"
+    clip_norm: Annotated[float, Option("Clipping norm of one record's gradient.", rule="positive")] = 1.0
+    gradients_per_record: Annotated[
+        int | None, Option("Largest number of gradient evaluations a record.", metavar="K", least=1)
+    ] = None
+    messages: Annotated[
+        int | None, Option("Largest number of messages that a node sends, on average.", metavar="M", least=1)
+    ] = None
+    mechanisms: Annotated[
+        tuple[str, ...],
+        Option("Names of `mfdl mechanisms`, and file:FILE.", metavar="A,B,...", listed=True),
+    ] = ("dp-dsgd", "mafalda")
+    batches: Annotated[
+        tuple[str, ...], Option("b: batches an epoch; 1 are full batches.", metavar="A,B,...", listed=True)
+    ] = ("1", "4", "16")
+    epochs: Annotated[
+        tuple[str, ...], Option("k: how often each record takes part.", metavar="A,B,...", listed=True)
+    ] = ("10", "20", "40", "160")
+    gossip_rounds: Annotated[
+        tuple[str, ...], Option("Gossip rounds after each step.", metavar="A,B,...", listed=True)
+    ] = ("1", "5", "20")
+    participations: Annotated[
+        tuple[str, ...],
+        Option(
+            "cyclic (public batches), balls-in-bins (secret ones), or both; default both with --epsilon, where "
+            "encoders for public batches are not combined with secret ones.",
+            metavar="A,B",
+            listed=True,
+        ),
+    ] = ()
+    release_models: Annotated[
+        tuple[str, ...],
+        Option(
+            "What is published: last, average:M, exponential:M, or average:P% (mean of the last P % of the models).",
+            metavar="A,B,...",
+            listed=True,
+        ),
+    ] = ("last", "average:50%")
+    max_steps: Annotated[int, Option("Designs with more steps are left out.", metavar="T", least=1)] = 160
+    curvature: Annotated[
+        str | None,
+        Option(
+            "Eigenvalues of the loss curvature, declared publicly: power:P (j^-P), power:P,scale=S, or a file of "
+            "numbers. With it, the excess loss is predicted.",
+            metavar="SPEC|FILE",
+        ),
+    ] = None
+    dimension: Annotated[int | None, Option("Directions of a curvature power:P.", metavar="D", least=1)] = None
+    start_distance: Annotated[
+        float, Option("Distance from the first models to the optimum along each direction.", rule="positive")
+    ] = 1.0
+    learning_time: Annotated[
+        float, Option("Sum of the learning rates at which noise is compared without a curvature.", rule="positive")
+    ] = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.records is None:
+            raise InvalidInput("give --records N, how many records each node holds: noise falls as 1 / N.")
+        if (self.epsilon is None) == (self.mu is None):
+            raise InvalidInput("give one budget: --epsilon with --delta, or --mu.")
+        for name in ("batches", "epochs", "gossip_rounds"):
+            self.numbers(name)
+
+    def numbers(self, name: str) -> tuple[int, ...]:
+        """The whole numbers of an option that takes several."""
+        texts = getattr(self, name)
+        if not texts or not all(text.isdecimal() and 0 < int(text) <= options.MAX_STEPS for text in texts):
+            raise InvalidInput(
+                f"--{name.replace('_', '-')} must be whole numbers from 1 to {options.MAX_STEPS:,} as 1,4,16, got "
+                f"{','.join(texts)!r}."
+            )
+        return tuple(map(int, texts))
+
+    def trust_model(self) -> TrustModel:
+        """The trust model of the budget."""
+        from .. import trust
+
+        return trust.named(
+            self.trust, attackers=self.attackers, colluders=self.colluders, coalition_size=self.coalition_size
+        )
+
+
+@command(PlanConfig, "Folder for plan.json and the picture.")
+def plan(config: PlanConfig, out: Path | None) -> Answer:
+    """Designs of a run at one budget: batches, epochs, gossip rounds, mechanism. No data, no training.
+
+    Each design is calibrated; noise, cost and, with --curvature, the excess loss are predicted.
+    """
+    from .. import planning
+
+    if out is not None:
+        require_folder(out)
+    graph, gossip = config.sparse_network()
+    same = config.values(
+        "adjacency", "epsilon", "mu", "release", "clip_norm", "mechanisms", "release_models", "max_steps",
+        "gradients_per_record", "messages", "curvature", "dimension", "start_distance", "learning_time",
+    )  # fmt: skip
+    assert config.records is not None
+    result = planning.plan(
+        gossip,
+        config.records,
+        delta=None if config.epsilon is None else config.delta,
+        trust=config.trust_model(),
+        batches=config.numbers("batches"),
+        epochs=config.numbers("epochs"),
+        gossip_rounds=config.numbers("gossip_rounds"),
+        participations=config.participations or None,
+        **same,
+    )
+    around = circumstances(config, graph, gossip)
+    if out is not None:
+        result.save(out, **around)
+    return {**around, **result.to_dict()}, lambda: _show(result, config, out), 0
+
+
+def _show(result: RunPlan, config: PlanConfig, out: Path | None) -> None:
+    from ..planning.run_plan import NOT_COUNTED
+
+    front = set(map(id, result.pareto))
+    chosen = [each for i, each in enumerate(result.designs) if i < SHOWN or id(each) in front]
+    numbers = [*["loss"] * result.has_curvature, "noise", "on way", "evals", "sent"]
+    table = terminal.table(("design", *numbers), right=numbers)
+    table.box, table.pad_edge, table.collapse_padding = None, False, True
+    for each in chosen:
+        loss = [] if each.excess is None else [f"{each.excess.total:.3g}"]
+        stds = [f"{each.published_noise_std:.2g}", f"{each.noise_on_the_way_std:.2g}"]
+        cost = [f"{each.gradient_evaluations}", f"{each.messages:,.0f}"]
+        table.add_row(f"{'*' if id(each) in front else ' '} {each.design.name}", *loss, *stds, *cost)
+    at = "the best rate of a grid" if result.has_curvature else f"a sum of learning rates of {config.learning_time:g}"
+    noise = (
+        "noise: in the published model of a node, standard deviation per coordinate; on way: in the models at which "
+        f"gradients are taken; both at {at}. evals: gradient evaluations a record. sent: messages a node."
+    )
+    legend = [
+        f"{len(chosen)} of {len(result.designs)} designs, {config.records} records a node on {config.graph}.",
+        *["loss: predicted excess loss."] * result.has_curvature,
+        noise,
+        f"*: no cheaper design has a {'loss' if result.has_curvature else 'noise'} at most 1 % above.",
+    ]
+    terminal.say([table, *legend, result.guarantee, NOT_COUNTED], out)

@@ -1,0 +1,40 @@
+"""Designs of a run for a graph, a number of records and a privacy budget, without data and without training.
+
+    plan = mfdl.plan("torus:rows=10,cols=10", records=80, epsilon=1.0, delta=1e-5, adjacency="zero-out",
+                     curvature="power:1", dimension=20)
+    plan.best.design.name
+
+A `Design` says how a run goes: batches, epochs, gossip rounds, mechanism, who takes part when, which model is released.
+`plan` calibrates each design to the budget and predicts noise, cost, and with a curvature the excess loss.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+_EXPORTS = {
+    "Design": "mfdl.planning.design",
+    "PlannedDesign": "mfdl.planning.run_plan",
+    "RunPlan": "mfdl.planning.run_plan",
+    "plan": "mfdl.planning.planner",
+}
+
+__all__ = ["Design", "PlannedDesign", "RunPlan", "plan"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _EXPORTS:
+        from ..extensions import submodule
+
+        return submodule(__name__, name)
+    globals()[name] = value = getattr(importlib.import_module(_EXPORTS[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
+if TYPE_CHECKING:
+    from .design import Design
+    from .planner import plan
+    from .run_plan import PlannedDesign, RunPlan

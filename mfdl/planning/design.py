@@ -1,0 +1,197 @@
+"""A design of a run by a short name, such as "dp-dsgd,b=1,k=160,rounds=5,average:80", and grids of designs.
+
+In: texts and lists of values. Out: `Design`, which names the options of a comparison and the participation scheme.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from .. import check
+from ..algorithms import registry
+from ..errors import InvalidInput, require_known
+from ..participation import BallsInBins, Cyclic, Participation
+from ..released import ReleasedModel
+from ..spec import parse
+
+CYCLIC, BINS = "cyclic", "balls-in-bins"
+PARTICIPATIONS = (CYCLIC, BINS)
+BINS_MARK = "bins"
+NUMBERS = {"b": "batches", "k": "epochs", "rounds": "gossip_rounds"}
+"""The numbers of a name, and the fields that they give."""
+FORM = "MECHANISM,b=B,k=K[,bins][,rounds=R][,MODEL]"
+
+
+@dataclasses.dataclass(frozen=True)
+class Design:
+    """How a run goes, but for its learning rate.
+
+    Attributes:
+        mechanism: a name of `mfdl mechanisms`, with error weights or without.
+        batches: b >= 1, steps an epoch; 1: full batches, every record in every step.
+        epochs: k >= 1, how often each record takes part; the run has T = k b steps.
+        gossip_rounds: averaging rounds after each step, >= 1.
+        participation: "cyclic" (public batches) or "balls-in-bins" (secret ones, at least two of them).
+        release_model: what is published, as `ReleasedModel` reads it.
+
+    Raises: InvalidInput: a value out of range, or an unknown name.
+
+    >>> design = Design.parse("dp-dsgd,b=16,k=10,bins,rounds=5,average:80")
+    >>> design.num_steps, design.participation, design.name
+    (160, 'balls-in-bins', 'dp-dsgd,b=16,k=10,bins,rounds=5,average:80')
+    """
+
+    mechanism: str
+    batches: int
+    epochs: int
+    gossip_rounds: int = 1
+    participation: str = CYCLIC
+    release_model: str = "last"
+
+    def __post_init__(self) -> None:
+        for name in NUMBERS.values():
+            object.__setattr__(self, name, check.integer_at_least(1, **{name: getattr(self, name)}))
+        registry.check_name(self.mechanism)
+        require_known("participation", self.participation, PARTICIPATIONS)
+        released = ReleasedModel(self.release_model)
+        released.of_steps(self.num_steps)
+        object.__setattr__(self, "release_model", released.describe())
+        if self.mechanism == "none":
+            raise InvalidInput("a design has noise, and mechanism none has no privacy; take dp-dsgd, mafalda, ...")
+        if registry.is_of_balls_in_bins(self.mechanism) and not self.has_bins:
+            raise InvalidInput(f"{self.mechanism} is made for balls-in-bins; write {self.mechanism},b=B,k=K,bins.")
+        if self.has_bins and self.batches == 1:
+            raise InvalidInput("balls-in-bins needs at least two bins, got b=1; leave out bins: one batch holds all.")
+
+    @property
+    def num_steps(self) -> int:
+        """T = k b."""
+        return self.epochs * self.batches
+
+    @property
+    def has_bins(self) -> bool:
+        """Whether batches are secret."""
+        return self.participation == BINS
+
+    @property
+    def label(self) -> str:
+        """Mechanism and kind of batches: one line of a picture."""
+        return f"{self.mechanism},{BINS_MARK}" if self.has_bins else self.mechanism
+
+    @property
+    def name(self) -> str:
+        """The text that `parse` reads; one round of gossip and the last model are left out."""
+        parts = [self.mechanism, f"b={self.batches}", f"k={self.epochs}"]
+        parts += [BINS_MARK] * self.has_bins
+        parts += [f"rounds={self.gossip_rounds}"] * (self.gossip_rounds > 1)
+        parts += [self.release_model] * (self.release_model != "last")
+        return ",".join(parts)
+
+    def __str__(self) -> str:
+        return self.name
+
+    @classmethod
+    def parse(cls, text: str) -> Design:
+        """From its name, in any order behind the mechanism. Raises: InvalidInput: another text."""
+        check.text(f"'{FORM}'", design=text)
+        mechanism, *parts = (part.strip() for part in text.split(","))
+        given: dict[str, Any] = {}
+        value: int | str
+        for part in parts:
+            key, equals, number = (piece.strip() for piece in part.partition("="))
+            if equals:
+                require_known("number of a design", key, NUMBERS)
+                if not number.isdecimal() or len(number) > 9:
+                    raise InvalidInput(f"{key} of design {text!r} must be a whole number, got {number!r}.")
+                field, value = NUMBERS[key], int(number)
+            elif part in (BINS_MARK, *PARTICIPATIONS):
+                field, value = "participation", CYCLIC if part == CYCLIC else BINS
+            else:
+                field, value = "release_model", part
+            if field in given:
+                raise InvalidInput(f"design {text!r} gives {part!r} after another {field.replace('_', ' ')}.")
+            given[field] = value
+        if missing := [key for key in ("b", "k") if NUMBERS[key] not in given]:
+            raise InvalidInput(f"design {text!r} needs {missing[0]}=NUMBER; its form is {FORM}.")
+        return cls(mechanism, **given)
+
+    def scheme(self) -> Participation:
+        """Which steps one record joins."""
+        if self.has_bins:
+            return BallsInBins(epochs=self.epochs, bins=self.batches)
+        return Cyclic(epochs=self.epochs, period=self.batches)
+
+    def options(self) -> dict[str, Any]:
+        """The fields of a `ComparisonConfig` that train this design."""
+        return {
+            "mechanisms": (self.mechanism,),
+            "epochs": self.epochs,
+            "period": self.batches,
+            "participation": self.participation,
+            "gossip_rounds": self.gossip_rounds,
+            "release_model": self.release_model,
+        }
+
+
+@dataclasses.dataclass(frozen=True)
+class DesignGrid:
+    """All combinations of values.
+
+    Attributes: release_models: with "average:50%" for the mean of the last half of the models; others as in `Design`.
+    """
+
+    mechanisms: Sequence[str]
+    batches: Sequence[int]
+    epochs: Sequence[int]
+    gossip_rounds: Sequence[int]
+    participations: Sequence[str]
+    release_models: Sequence[str]
+    max_steps: int
+
+    def __iter__(self) -> Iterator[Design]:
+        """Designs of at most `max_steps` steps, each once.
+
+        With both kinds of batches, encoders that are optimised for public batches are not combined with secret ones.
+        """
+        for name in self.participations:
+            require_known("participation", name, PARTICIPATIONS)
+        seen: set[Design] = set()
+        every = (self.mechanisms, self.participations, self.batches, self.epochs, self.gossip_rounds)
+        for mechanism, participation, b, k, rounds in itertools.product(*every):
+            if self._combined(mechanism, participation, b) and b * k <= self.max_steps:
+                for model in self.release_models:
+                    design = Design(mechanism, b, k, rounds, participation, of_share(model, b * k))
+                    if design not in seen:
+                        seen.add(design)
+                        yield design
+
+    def _combined(self, mechanism: str, participation: str, batches: int) -> bool:
+        entry = registry.entry_of(registry.check_name(mechanism))
+        if participation == CYCLIC:
+            return not registry.is_of_balls_in_bins(mechanism)
+        for_public = entry is not None and entry.weighted and not registry.is_of_balls_in_bins(mechanism)
+        return batches > 1 and not (for_public and CYCLIC in self.participations)
+
+
+def of_share(model: str, num_steps: int) -> str:
+    """A released model for a number of steps: "average:50%" is the mean of the last half of them.
+
+    >>> of_share("average:50%", 160), of_share("average:50%+3", 5), of_share("last", 5)
+    ('average:80', 'average:3+3', 'last')
+
+    Raises: InvalidInput: a share outside (0, 100].
+    """
+    body, plus, rounds = model.partition("+")
+    if not body.endswith("%"):
+        return model
+    name, arguments = parse(body).name, body.partition(":")[2]
+    try:
+        share = float(arguments.removesuffix("%"))
+    except ValueError:
+        share = 0.0
+    if not 0 < share <= 100:
+        raise InvalidInput(f"released model {model!r} must be NAME:P% with 0 < P <= 100, as average:50%.")
+    return f"{name}:{max(1, int(num_steps * share / 100 + 0.5))}{plus}{rounds}"

@@ -1,0 +1,251 @@
+"""`plan`: every design calibrated to one budget, its noise and cost, and with a curvature its predicted excess loss.
+
+In: a graph, records a node, a budget and lists of values. Out: a `RunPlan`. Nothing is trained and no data are read.
+
+If every message is seen, gossip rounds and released averages are post-processing, so one calibration serves all designs
+of a mechanism whose noise does not depend on them. If messages are hidden, each design is accounted as it is built.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from .. import check, graphs
+from .. import gossip as gossip_matrices
+from ..algorithms import LinearAlgorithm, registry
+from ..algorithms.dsgd import receivers
+from ..check import FloatArray
+from ..dynamics import Dynamics
+from ..errors import InvalidInput, UnsupportedMechanism
+from ..gossip import GossipMatrix
+from ..participation import Cyclic
+from ..privacy.guarantee import DELTA, Guarantee
+from ..privacy.losses import PrivacyLosses
+from ..privacy.questions import Question, Target
+from ..privacy.sampled_exposures import noise_of_bins
+from ..progress import Progress, reporter
+from ..released import ReleasedModel
+from ..trust import LDP, MODELS, TrustModel
+from .declared_curvature import eigenvalues
+from .design import BINS, CYCLIC, Design, DesignGrid
+from .prediction import RATES, ExcessLoss, NoiseGain, age_gram, predicted_loss
+from .run_plan import PlannedDesign, RunPlan
+
+MECHANISMS = ("dp-dsgd", "mafalda")
+BATCHES, EPOCHS, GOSSIP_ROUNDS = (1, 4, 16), (10, 20, 40, 160), (1, 5, 20)
+RELEASE_MODELS = ("last", "average:50%")
+MAX_STEPS = 160
+LEARNING_TIME = 1.0
+
+
+def plan(
+    graph: graphs.Source | GossipMatrix,
+    records: int,
+    *,
+    adjacency: str,
+    epsilon: float | None = None,
+    delta: float | None = None,
+    mu: float | None = None,
+    trust: TrustModel | None = None,
+    release: str | None = None,
+    clip_norm: float = 1.0,
+    gossip: str = "metropolis-hastings",
+    designs: Sequence[Design | str] | None = None,
+    mechanisms: Sequence[str] = MECHANISMS,
+    batches: Sequence[int] = BATCHES,
+    epochs: Sequence[int] = EPOCHS,
+    gossip_rounds: Sequence[int] = GOSSIP_ROUNDS,
+    participations: Sequence[str] | None = None,
+    release_models: Sequence[str] = RELEASE_MODELS,
+    max_steps: int = MAX_STEPS,
+    gradients_per_record: int | None = None,
+    messages: int | None = None,
+    curvature: str | Sequence[float] | FloatArray | None = None,
+    dimension: int | None = None,
+    start_distance: float = 1.0,
+    learning_time: float = LEARNING_TIME,
+    progress: Progress = "auto",
+) -> RunPlan:
+    """Designs of a run at one privacy budget, sorted by predicted excess loss, without data and without training.
+
+    >>> import mfdl
+    >>> budget = {"adjacency": "zero-out", "epsilon": 1.0, "delta": 1e-5}
+    >>> names = ["dp-dsgd,b=1,k=16,rounds=5", "dp-dsgd,b=4,k=4", "mafalda,b=4,k=4"]
+    >>> designs = mfdl.plan("ring:n=4", 100, designs=names, curvature="power:1", dimension=10, **budget)
+    >>> designs.best.design.name
+    'dp-dsgd,b=1,k=16,rounds=5'
+
+    Args:
+        graph: a name, a graph, or a gossip matrix; records: N of each node.
+        adjacency: "zero-out" or "replace-one"; epsilon at delta, or mu: the budget of every design.
+        trust: default `trust.LDP()`; release: as for `account`; clip_norm: of one record's gradient.
+        gossip: name of the matrix built on `graph`, if that is not one itself.
+        designs: designs or their names, instead of the grid of mechanisms, batches, epochs, gossip_rounds,
+            participations ("cyclic", and "balls-in-bins" if epsilon is given) and release_models ("average:50%": the
+            mean of the last half of the models).
+        max_steps: designs with more are left out, as are those above `gradients_per_record` (gradient evaluations) or
+            `messages` (that a node sends, on average over the nodes).
+        curvature: of the loss: "power:P" (eigenvalues j^-P for j = 1..dimension, "power:P,scale=S" times S), a file of
+            eigenvalues, or the eigenvalues. A public declaration: from public or unlabelled features, never from
+            private data.
+        start_distance: of the first models from the optimum, along each direction of the curvature.
+        learning_time: sum of the learning rates at which designs are compared if there is no curvature.
+
+    Returns: each design with its guarantee, noise and cost.
+    Raises: InvalidInput: a value out of range, or no design left. UnsupportedMechanism: a mechanism that is not meant
+        for the trust model, or whose noise is not alike and independent at all nodes; secret batches with a mu.
+    Cost: one calibration for each mechanism, (k, b) and participation, T^3 for each encoder and released model.
+    """
+    Target(mu, epsilon, delta, "tightest")  # refuses what is none before any work
+    records = check.integer_at_least(1, records=records)
+    check.positive(clip_norm=clip_norm)
+    check.positive(start_distance=start_distance)
+    check.positive(learning_time=learning_time)
+    matrix = graph if isinstance(graph, GossipMatrix) else gossip_matrices.load(gossip, graph)
+    spectrum = None if curvature is None else eigenvalues(curvature, dimension)
+    if curvature is None and dimension is not None:
+        raise InvalidInput(f"dimension={dimension} belongs to a curvature such as power:1; give one, or leave it out.")
+    if designs is None:
+        kinds = participations or ((CYCLIC,) if epsilon is None else (CYCLIC, BINS))
+        grid = DesignGrid(mechanisms, batches, epochs, gossip_rounds, kinds, release_models, max_steps)
+        every = list(grid)
+    else:
+        every = [Design.parse(design) if isinstance(design, str) else design for design in designs]
+    if epsilon is None and any(design.has_bins for design in every):
+        raise InvalidInput("balls-in-bins has no mu; give epsilon with delta, or participations=['cyclic'].")
+    degree = receivers(matrix.weights).nnz / matrix.num_nodes
+    chosen = [
+        design
+        for design in every
+        if design.batches <= records
+        and design.epochs <= (gradients_per_record or design.epochs)
+        and _messages(design, degree) <= (messages or np.inf)
+    ]
+    if not chosen:
+        raise InvalidInput(
+            f"no design is left of {len(every)}: at most {max_steps} steps, {records} records a node, "
+            f"{gradients_per_record or 'any number of'} gradient evaluations a record and "
+            f"{messages or 'any number of'} messages a node; raise one of these, or give fewer batches, epochs or "
+            "gossip rounds."
+        )
+    target = {"mu": mu, "epsilon": epsilon, "delta": delta}
+    question = Question(LDP() if trust is None else trust, adjacency, clip_norm, None, release, "record")
+    longest = max(design.num_steps for design in chosen)
+    designer = _Planner(matrix, records, question, target, spectrum, start_distance, learning_time, longest)
+    with reporter(progress, words=2).bar("planning", len(chosen)) as report:
+        planned = []
+        for design in chosen:
+            report(0, design.name)
+            planned.append(designer.planned(design, _messages(design, degree)))
+            report(1, design.name)
+    ordered = sorted(planned, key=lambda each: each.costs)
+    return RunPlan(tuple(ordered), records, DELTA if delta is None else delta)
+
+
+def _messages(design: Design, degree: float) -> float:
+    """That a node sends, on average."""
+    rounds = design.num_steps * design.gossip_rounds + ReleasedModel(design.release_model).rounds_of_gossip
+    return rounds * degree
+
+
+class _Planner:
+    """Calibrations and noise gains, each computed once."""
+
+    def __init__(
+        self,
+        gossip: GossipMatrix,
+        records: int,
+        question: Question,
+        target: dict[str, Any],
+        spectrum: FloatArray | None,
+        start_distance: float,
+        learning_time: float,
+        num_steps: int,
+    ) -> None:
+        self.gossip, self.records, self.question, self.target = gossip, records, question, target
+        self.spectrum, self.start_distance, self.learning_time = spectrum, start_distance, learning_time
+        self._calibrated = functools.cache(self._calibrate)
+        self._gain = functools.cache(self._computed_gain)
+        self._age_gram = functools.cache(lambda rounds, further: age_gram(gossip, rounds, num_steps, further))
+
+    def planned(self, design: Design, messages: float) -> PlannedDesign:
+        """One design with its numbers."""
+        _, guarantee = self._calibrated(self._accounted_as(design))
+        gain = self._gain(design)
+        step_noise_std = guarantee.noise_std * design.batches / self.records
+        excess, time = None, self.learning_time
+        if self.spectrum is not None:
+            excess = self._best(gain, step_noise_std)
+            time = excess.learning_rate * design.num_steps
+        scale = time / design.num_steps * step_noise_std
+        published, on_the_way = scale * gain.published_std(), scale * gain.on_the_way_std()
+        cost = (design.epochs, messages)
+        return PlannedDesign(design, guarantee, step_noise_std, time, published, on_the_way, *cost, excess)
+
+    def _best(self, gain: NoiseGain, step_noise_std: float) -> ExcessLoss:
+        assert self.spectrum is not None
+        rates = RATES / self.spectrum.max()
+        every = predicted_loss(gain, self.spectrum, rates, step_noise_std, self.start_distance)
+        return min(every, key=lambda loss: loss.total)
+
+    def _accounted_as(self, design: Design) -> Design:
+        """The design whose guarantee is also this one's: with one round and the last model where they cannot matter."""
+        entry = registry.entry_of(design.mechanism)
+        if self._hides_messages and not design.has_bins:
+            return design
+        same_noise = entry is not None and not entry.weighted
+        rounds = 1 if same_noise else design.gossip_rounds
+        return dataclasses.replace(design, release_model="last", gossip_rounds=rounds)
+
+    @functools.cached_property
+    def _hides_messages(self) -> bool:
+        algorithm = registry.build("dp-dsgd", Dynamics(self.gossip, 1.0, gossip_rounds=2), Cyclic(epochs=1, period=2))
+        return self.question.trust.hides_messages(algorithm)
+
+    def _calibrate(self, design: Design) -> tuple[LinearAlgorithm, Guarantee]:
+        trust, adjacency = self.question.trust, self.question.adjacency
+        noise_std = None
+        if registry.is_of_balls_in_bins(design.mechanism):
+            budget = {name: self.target[name] for name in ("epsilon", "delta")}
+            noise_std = noise_of_bins(bins=design.batches, adjacency=adjacency, **budget)
+        dynamics = Dynamics(self.gossip, 1.0, gossip_rounds=design.gossip_rounds)
+        algorithm = registry.build_tuned(design.mechanism, dynamics, design.scheme(), noise_std=noise_std)
+        meant = registry.models_of(design.mechanism, algorithm)
+        if trust.name in MODELS and meant and trust.name not in meant:
+            raise UnsupportedMechanism(
+                f"{design.mechanism!r} does not protect as it is meant to under trust model {trust.name}; it is meant "
+                f"for {', '.join(meant)}: choose one of these trust models, or leave the mechanism out."
+            )
+        self._require_covered(algorithm)
+        if design.release_model != "last":
+            algorithm = algorithm.releasing(design.release_model)
+        if not design.has_bins and not (algorithm.divisors_cancel and not trust.hides_messages(algorithm)):
+            algorithm = algorithm.with_divisors(np.full(self.gossip.num_nodes, self.records / design.batches))
+        guarantee = PrivacyLosses.of(algorithm, self.question, progress=False).calibrate(**self.target)
+        return algorithm, guarantee
+
+    def _require_covered(self, algorithm: LinearAlgorithm) -> None:
+        noise = algorithm.noise.causal
+        same_gossip = algorithm.dynamics.gossip.content_hash == self.gossip.content_hash
+        alike = noise is not None and noise.local and noise.shared and np.ptp(noise.node_scales) == 0
+        if not (algorithm.is_plain and same_gossip and alike):
+            raise UnsupportedMechanism(
+                f"the noise of {algorithm.name!r} is not predicted: plans cover plain gossip with noise that is "
+                "independent between nodes and has one encoder for all of them, as of dp-dsgd, mafalda, banded, "
+                "toeplitz, blt, bsr and d-mf; compare trains any mechanism."
+            )
+
+    def _computed_gain(self, design: Design) -> NoiseGain:
+        algorithm, _ = self._calibrated(self._accounted_as(design))
+        noise = algorithm.noise.causal
+        assert noise is not None
+        noising = None if noise.fresh and noise.node_scales[0] == 1 else noise.inverse_of(0) * noise.node_scales[0]
+        released, T = ReleasedModel(design.release_model), design.num_steps
+        further = released.rounds_of_gossip
+        ages, published = (self._age_gram(design.gossip_rounds, rounds)[:T, :T] for rounds in (0, further))
+        return NoiseGain.of(released, noising, ages, published)

@@ -1,0 +1,68 @@
+"""`mfdl plan`: the table at 80 columns, JSON, the folder, refusals."""
+
+import json
+
+import pytest
+
+import mfdl
+from mfdl.commands import main
+
+SMALL = [
+    *("plan", "--graph", "ring:n=4", "--records", "50", "--batches", "1,16", "--epochs", "2,10", "--adjacency"),
+    *("zero-out", "--delta", "1e-5"),
+]
+
+
+@pytest.fixture(autouse=True)
+def narrow(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+
+
+def test_the_table_marks_the_front_and_names_the_guarantee(capsys, tmp_path):
+    given = ["--mu", "1", "--curvature", "power:1", "--dimension", "3", "--out", str(tmp_path)]
+    assert main([*SMALL, *given]) == 0
+    said = capsys.readouterr().out
+    assert max(map(len, said.splitlines())) <= 80
+    assert "* dp-dsgd,b=1,k=10" in said
+    assert "  dp-dsgd,b=1,k=10,rounds=20,average:5 " in said
+    for words in ("trust model ldp", "zero-out", "cyclic participation", "cost privacy that is not counted", "Kept in"):
+        assert words in " ".join(said.split())
+    assert {path.name for path in tmp_path.iterdir()} == {"plan.json", "plan.png", "plan.svg"}
+
+
+def test_json_is_what_python_gives_and_the_folder_holds(capsys, tmp_path):
+    out = tmp_path / "plan"
+    assert main([*SMALL, "--epsilon", "1", "--mechanisms", "dp-dsgd", "--json", "--out", str(out)]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer == json.loads((out / "plan.json").read_text())
+    same = {"adjacency": "zero-out", "epsilon": 1.0, "delta": 1e-5, "mechanisms": ["dp-dsgd"]}
+    plan = mfdl.plan("ring:n=4", 50, batches=[1, 16], epochs=[2, 10], **same)
+    assert answer["designs"] == plan.rows
+    assert answer["best"] == plan.best.design.name
+    assert all(row["epsilon"] <= 1 + 1e-9 for row in answer["designs"])
+
+
+def test_secret_batches_and_releases_of_averages_have_names_that_are_read_back(capsys):
+    assert main([*SMALL, "--epsilon", "1", "--mechanisms", "dp-dsgd", "--json"]) == 0
+    for row in json.loads(capsys.readouterr().out)["designs"]:
+        design = mfdl.planning.Design.parse(row["design"])
+        assert (design.participation, design.release_model) == (row["participation"], row["release_model"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["plan", "--mu", "1"], "give --records N"),
+        (SMALL, "give one budget"),
+        ([*SMALL, "--mu", "1", "--epsilon", "2"], "give one budget"),
+        ([*SMALL, "--mu", "1", "--batches", "1,x"], "--batches must be whole numbers"),
+        ([*SMALL, "--mu", "1", "--gossip-rounds", "0"], "--gossip-rounds must be whole numbers"),
+        ([*SMALL, "--mu", "1", "--mechanisms", "mafald"], "did you mean 'mafalda'"),
+        ([*SMALL, "--mu", "1", "--trust", "pndq"], "unknown trust model"),
+        ([*SMALL, "--mu", "1", "--messages", "1"], "no design is left"),
+    ],
+)
+def test_bad_input_is_one_line_that_says_what_to_change(arguments, words, capsys):
+    assert main(arguments) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert words in line

@@ -1,0 +1,91 @@
+"""The predicted noise and loss against the recursion itself, step by step."""
+
+import itertools
+
+import numpy as np
+import pytest
+from effort import examples
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose
+
+from mfdl import ReleasedModel, gossip
+from mfdl.planning.prediction import NoiseGain, age_gram, distinct, predicted_loss
+from mfdl.testing.strategies import encoders, gossip_matrices
+
+
+def gain_of(W, rounds, T, released, noising):
+    ages, published = (age_gram(W, rounds, T, further) for further in (0, released.rounds_of_gossip))
+    return NoiseGain.of(released, noising, ages, published)
+
+
+def simulated(W, rounds, T, released, noising, rate, curvature, start):
+    """(bias, variance in the published models, variance on the way): mean over nodes, per unit of noise."""
+    n, N = W.num_nodes, np.eye(T) if noising is None else noising
+    step = np.linalg.matrix_power(W.dense(), rounds)
+    models, bias = np.zeros((n, T * n)), np.full(n, start)
+    published, published_bias, on_the_way = np.zeros((n, T * n)), np.zeros(n), 0.0
+    for t, weight in enumerate(released.of_steps(T)):
+        on_the_way += np.square(models).sum() / (n * T)
+        models = step @ ((1 - rate * curvature) * models - rate * np.kron(N[t], np.eye(n)))
+        bias = step @ ((1 - rate * curvature) * bias)
+        published, published_bias = published + weight * models, published_bias + weight * bias
+    further = np.linalg.matrix_power(W.dense(), released.rounds_of_gossip)
+    return np.square(further @ published_bias).mean(), np.square(further @ published).sum() / n, on_the_way
+
+
+@examples(60)
+@given(
+    W=gossip_matrices(max_nodes=4),
+    C=st.none() | encoders(5),
+    rounds=st.integers(1, 3),
+    model=st.sampled_from(["last", "last+2", "average:1", "exponential:2"]),
+    rate=st.sampled_from([0.1, 0.5, 1.0]),
+)
+def test_the_predicted_loss_is_that_of_the_recursion(W, C, rounds, model, rate):
+    noising = None if C is None else np.linalg.inv(C)
+    T, released = 4 if C is None else len(C), ReleasedModel(model)
+    curvature, scale, start = np.array([1.0, 0.25, 0.25]), 0.3, 1.5
+    gain = gain_of(W, rounds, T, released, noising)
+    (loss,) = predicted_loss(gain, curvature, np.array([rate]), scale, start)
+    expected = np.zeros(3)
+    for value in curvature:
+        parts = np.array(simulated(W, rounds, T, released, noising, rate, value, start))
+        expected += value / 2 * parts * [1, scale**2, scale**2]
+    assert_allclose([loss.bias, loss.published, loss.on_the_way], expected, rtol=1e-9, atol=1e-12)
+    assert loss.total == pytest.approx(expected.sum())
+
+
+@examples(40)
+@given(W=gossip_matrices(max_nodes=5), T=st.integers(1, 6), rate=st.sampled_from([0.0, 0.3]))
+def test_more_gossip_rounds_never_raise_independent_noise_in_the_last_models(W, T, rate):
+    if not W.is_symmetric:
+        return
+    stds = [gain_of(W, rounds, T, ReleasedModel(), None).published_std(1 - rate) for rounds in (1, 2, 3, 5)]
+    assert all(more <= fewer * (1 + 1e-9) for fewer, more in itertools.pairwise(stds))
+
+
+def test_more_rounds_can_raise_the_noise_of_an_average_if_gossip_has_a_negative_mode():
+    """What docs/plan.md says of averages: two rounds turn a mode that changes its sign into one that does not."""
+    W = gossip.from_array([[0.05, 0.95], [0.95, 0.05]])
+    one, two = (gain_of(W, rounds, 20, ReleasedModel("average:20"), None).published_std() for rounds in (1, 2))
+    assert two > one
+
+
+def test_fewer_steps_are_the_leading_block_of_the_gram_over_ages():
+    W = gossip.metropolis_hastings("path:n=3")
+    assert_allclose(age_gram(W, 2, 6)[:4, :4], age_gram(W, 2, 4), rtol=1e-12)
+
+
+def test_neighbouring_eigenvalues_are_averaged_only_if_there_are_many():
+    spectrum = np.arange(1, 5001.0) ** -1.0
+    values, counts = distinct(spectrum)
+    assert values.size <= 256
+    assert counts.sum() == 5000
+    assert values @ counts == pytest.approx(spectrum.sum())
+    gain = gain_of(gossip.metropolis_hastings("ring:n=3"), 1, 8, ReleasedModel(), None)
+    (merged,) = predicted_loss(gain, spectrum, np.array([1.0]), 0.1, 1.0)
+    parts = [
+        predicted_loss(gain, spectrum[i : i + 200], np.array([1.0]), 0.1, 1.0)[0].total for i in range(0, 5000, 200)
+    ]
+    assert merged.total == pytest.approx(sum(parts), rel=1e-3)

@@ -1,0 +1,211 @@
+"""`mfdl.plan`: names of designs, closed forms, shared calibrations, budgets of cost, and refusals."""
+
+import dataclasses
+import json
+import math
+
+import numpy as np
+import pytest
+from effort import examples
+from hypothesis import given
+from hypothesis import strategies as st
+
+import mfdl
+from mfdl import InvalidInput, UnsupportedMechanism, trust
+from mfdl.planning import Design
+from mfdl.planning.declared_curvature import eigenvalues
+from mfdl.planning.run_plan import pareto_optimal
+
+RING = "ring:n=4"
+SMALL = {"adjacency": "zero-out", "batches": [1, 2], "epochs": [2, 4], "gossip_rounds": [1, 3], "max_steps": 8}
+NAMES = (
+    "dp-dsgd,b=1,k=160",
+    "dp-dsgd,b=1,k=160,rounds=5,average:80",
+    "mafalda@last:2,b=4,k=2,bins,average:3+2",
+    "mafalda-bins,b=4,k=2,bins,rounds=2",
+)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_name_of_a_design_is_read_back(name):
+    design = Design.parse(name)
+    assert design.name == str(design) == name
+    assert dataclasses.replace(design) == design
+
+
+@examples(40)
+@given(
+    b=st.integers(1, 20),
+    k=st.integers(1, 20),
+    rounds=st.integers(1, 9),
+    model=st.sampled_from(["last", "average:1", "exponential:2+1"]),
+    bins=st.booleans(),
+)
+def test_every_design_is_read_back(b, k, rounds, model, bins):
+    design = Design("dp-dsgd", b, k, rounds, "balls-in-bins" if bins and b > 1 else "cyclic", model)
+    assert Design.parse(design.name) == design
+    assert design.scheme().num_steps == b * k
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("dp-dsgd", "needs b=NUMBER"),
+        ("dp-dsgd,b=2", "needs k=NUMBER"),
+        ("dp-dsg,b=1,k=2", "did you mean 'dp-dsgd'"),
+        ("dp-dsgd,b=x,k=2", "b of design .* must be a whole number, got 'x'"),
+        ("dp-dsgd,b=0,k=2", "batches must be an integer >= 1"),
+        ("dp-dsgd,b=1,k=2,round=3", "unknown number of a design 'round'; did you mean 'rounds'"),
+        ("dp-dsgd,b=1,k=2,b=3", "gives 'b=3' after another batches"),
+        ("dp-dsgd,b=1,k=2,bins", "at least two bins"),
+        ("dp-dsgd,b=1,k=2,average:3", "averages the last 3 of 2 models"),
+        ("dp-dsgd,b=1,k=2,avrage:2", "did you mean 'average'"),
+        ("mafalda-bins,b=2,k=2", "made for balls-in-bins"),
+        ("none,b=1,k=2", "mechanism none has no privacy"),
+    ],
+)
+def test_other_texts_are_refused_as_designs(text, words):
+    with pytest.raises(InvalidInput, match=words):
+        Design.parse(text)
+
+
+@examples(20)
+@given(
+    b=st.sampled_from([1, 2, 5]), k=st.integers(1, 6), mu=st.sampled_from([0.2, 1.0]), clip=st.sampled_from([1.0, 2.0])
+)
+def test_independent_noise_of_an_averaged_step_has_a_closed_form(b, k, mu, clip):
+    design = Design("dp-dsgd", b, k)
+    plan = mfdl.plan(RING, 50, adjacency="zero-out", mu=mu, clip_norm=clip, designs=[design])
+    T = design.num_steps
+    assert plan.best.step_noise_std == pytest.approx(clip * math.sqrt(T * b) / (mu * 50))
+
+
+def test_a_shared_calibration_is_that_of_each_design_as_it_is_built():
+    plan = mfdl.plan(RING, 50, epsilon=1.0, delta=1e-5, mechanisms=["dp-dsgd", "bsr", "mafalda"], **SMALL)
+    for planned in plan.designs[::5]:
+        design = planned.design
+        dynamics = mfdl.Dynamics(mfdl.gossip.metropolis_hastings(RING), 0.3, gossip_rounds=design.gossip_rounds)
+        algorithm = mfdl.algorithms.build(design.mechanism, dynamics, design.scheme()).releasing(design.release_model)
+        target = {"epsilon": 1.0, "delta": 1e-5, "adjacency": "zero-out", "clip_norm": 1.0}
+        mechanism = mfdl.calibrate(algorithm, trust=trust.LDP(), **target)
+        assert planned.guarantee.noise_std == pytest.approx(mechanism.guarantee.noise_std, rel=1e-6)
+        variance = (
+            mfdl.algorithms.noise_error(algorithm, weights=mfdl.ErrorWeights(f"released:{design.release_model}")).value
+            / 4
+        )
+        rate = planned.learning_time / design.num_steps
+        assert planned.published_noise_std == pytest.approx(rate * planned.step_noise_std * math.sqrt(variance))
+
+
+def test_hidden_messages_are_accounted_for_each_design_as_it_is_built():
+    design = Design("muffliato", 2, 2, 2, release_model="average:2")
+    plan = mfdl.plan(RING, 10, adjacency="zero-out", mu=1.0, trust=trust.named("pndp"), designs=[design])
+    dynamics = mfdl.Dynamics(mfdl.gossip.metropolis_hastings(RING), 1.0, gossip_rounds=2)
+    algorithm = (
+        mfdl.algorithms.muffliato(dynamics, design.scheme()).releasing("average:2").with_divisors(np.full(4, 5.0))
+    )
+    mechanism = mfdl.calibrate(algorithm, trust=trust.PNDP(None), adjacency="zero-out", clip_norm=1.0, mu=1.0)
+    assert plan.best.guarantee.noise_std == pytest.approx(mechanism.guarantee.noise_std)
+    assert plan.best.guarantee.trust == "pndp"
+
+
+def test_rows_are_sorted_and_the_front_is_marked():
+    plan = mfdl.plan(RING, 50, mu=1.0, curvature="power:1", dimension=3, **SMALL)
+    losses = [row["predicted_excess_loss"] for row in plan.rows]
+    assert losses == sorted(losses)
+    assert plan.best.design.name == plan.rows[0]["design"]
+    front = [row for row in plan.rows if row["pareto"]]
+    for row in plan.rows:
+        parts = [row["loss_of_bias"], row["loss_of_published_noise"], row["loss_of_noise_on_the_way"]]
+        assert row["predicted_excess_loss"] == pytest.approx(sum(parts))
+        assert any(
+            other["predicted_excess_loss"] <= 1.01 * row["predicted_excess_loss"]
+            and other["gradient_evaluations"] <= row["gradient_evaluations"]
+            and other["messages"] <= row["messages"]
+            for other in front
+        )
+    assert list(plan.to_pandas()["design"]) == [row["design"] for row in plan.rows]
+    assert plan.plot().axes
+
+
+def test_without_a_curvature_designs_are_compared_at_one_learning_time():
+    plan, double = (mfdl.plan(RING, 50, mu=1.0, learning_time=time, **SMALL) for time in (1.0, 2.0))
+    assert plan.best.excess is None
+    assert [row["design"] for row in plan.rows] == [row["design"] for row in double.rows]
+    assert double.best.published_noise_std == pytest.approx(2 * plan.best.published_noise_std)
+
+
+def test_what_is_dearer_than_the_budgets_of_cost_is_left_out():
+    plan = mfdl.plan(RING, 50, mu=1.0, gradients_per_record=2, messages=12, **SMALL)
+    assert {row["gradient_evaluations"] for row in plan.rows} == {2}
+    assert max(row["messages"] for row in plan.rows) <= 12
+    assert plan.best.messages == 2 * plan.best.design.num_steps * plan.best.design.gossip_rounds  # two neighbours
+
+
+def test_encoders_for_public_batches_are_not_combined_with_secret_ones_unless_these_alone_are_wanted():
+    both = mfdl.plan(RING, 50, epsilon=1.0, delta=1e-5, **SMALL)
+    assert {planned.design.label for planned in both.designs} == {"dp-dsgd", "dp-dsgd,bins", "mafalda"}
+    secret = mfdl.planning.design.DesignGrid(["mafalda"], [2], [2], [1], ["balls-in-bins"], ["last"], 8)
+    assert [design.label for design in secret] == ["mafalda,bins"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "error", "words"),
+    [
+        ({"records": 0}, InvalidInput, "records must be an integer >= 1"),
+        ({"mu": None}, InvalidInput, "exactly one target"),
+        ({"epsilon": 1.0, "delta": 1e-5}, InvalidInput, "exactly one target"),
+        ({"participations": ["balls-in-bins"]}, InvalidInput, "balls-in-bins has no mu"),
+        ({"participations": ["bins"]}, InvalidInput, "unknown participation"),
+        ({"mechanisms": ["decor"]}, UnsupportedMechanism, "does not protect as it is meant to under trust model ldp"),
+        ({"mechanisms": ["mafalda-l"]}, UnsupportedMechanism, "is not predicted"),
+        ({"gradients_per_record": 1}, InvalidInput, "no design is left of 32"),
+        ({"records": 1, "batches": [2]}, InvalidInput, "no design is left"),
+        ({"dimension": 3}, InvalidInput, "belongs to a curvature"),
+        ({"curvature": "power:1"}, InvalidInput, "needs dimension"),
+        ({"curvature": "power:-1", "dimension": 3}, InvalidInput, "P >= 0 and S > 0"),
+        ({"curvature": "power:1,size=2", "dimension": 3}, InvalidInput, "P >= 0 and S > 0"),
+        ({"curvature": "no_such_file"}, InvalidInput, "cannot read curvature 'no_such_file'"),
+        ({"curvature": [0.0, 0.0]}, InvalidInput, "some of them > 0"),
+        ({"curvature": [1.0, -1.0]}, InvalidInput, "must be >= 0"),
+        ({"curvature": [1.0], "dimension": 2}, InvalidInput, "leave dimension out"),
+        ({"start_distance": 0.0}, InvalidInput, "start_distance must be"),
+        ({"learning_time": -1.0}, InvalidInput, "learning_time must be"),
+        ({"release_models": ["average:0%"]}, InvalidInput, "0 < P <= 100"),
+    ],
+)
+def test_what_is_refused(changed, error, words):
+    given = {"graph": RING, "records": 50, "mu": 1.0, **SMALL, **changed}
+    with pytest.raises(error, match=words):
+        mfdl.plan(**given)
+
+
+def test_eigenvalues_are_read_from_files(tmp_path):
+    (tmp_path / "values.txt").write_text("1, 0.5\n0.25\n")
+    np.save(tmp_path / "values.npy", [1.0, 0.5, 0.25])
+    for name in ("values.txt", "values.npy"):
+        assert list(eigenvalues(str(tmp_path / name))) == [1.0, 0.5, 0.25]
+    assert eigenvalues("power:2,scale=3", 2) == pytest.approx([3.0, 0.75])
+    (tmp_path / "words.txt").write_text("one two")
+    with pytest.raises(InvalidInput, match="something else than numbers"):
+        eigenvalues(str(tmp_path / "words.txt"))
+
+
+@given(st.lists(st.tuples(*[st.integers(1, 4).map(float)] * 3), min_size=1, max_size=12))
+def test_every_point_is_beaten_by_the_front_or_on_it(costs):
+    front = [costs[i] for i in pareto_optimal(costs)]
+    for cost in costs:
+        assert any(all(a <= b for a, b in zip(point, cost, strict=True)) for point in front)
+    for point in front:
+        assert not any(all(a <= b for a, b in zip(c, point, strict=True)) and c != point for c in costs)
+
+
+def test_the_folder_holds_the_rows_and_the_picture(tmp_path):
+    plan = mfdl.plan(RING, 50, mu=1.0, **SMALL)
+    written = plan.save(tmp_path / "plan", graph=RING)
+    assert {path.name for path in written} == {"plan.json", "plan.png", "plan.svg"}
+    content = json.loads((tmp_path / "plan" / "plan.json").read_text())
+    assert content["designs"] == plan.rows
+    assert content["graph"] == RING
+    assert "trust model ldp, zero-out" in content["guarantee"]
+    assert "cyclic participation" in content["guarantee"]
