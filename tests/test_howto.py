@@ -33,6 +33,7 @@ THEORY = [
     f"{name}.md"
     for name in (
         "changing_networks",
+        "plan",
         "privacy",
         "random_walks",
         "released",
@@ -47,7 +48,14 @@ THEORY = [
 ]
 LONG = {
     *(f"howto_{name}.md" for name in ("algorithm", "claims", "encoder", "large_graphs", "long_runs", "results")),
-    *("howto_training_loop.md", "howto_trust_model.md", "howto_views.md", "balls_in_bins.md", "testing_strategies.md"),
+    *(
+        "howto_training_loop.md",
+        "howto_trust_model.md",
+        "howto_views.md",
+        "balls_in_bins.md",
+        "plan.md",
+        "testing_strategies.md",
+    ),
 }  # a second or more each
 PAGES_WITH_CODE = [*HOWTO, *THEORY, "workloads.md"]
 

@@ -15,7 +15,7 @@ NAMES = {
         PoissonSampling PrivacyLosses PrivateNode Question ReleasedModel Round Run Single TrustModel
         UnsupportedMechanism View account algorithms audit calibrate_named
         calibrate data decor_deviations factorization general_sensitivity gossip graphs noise_stream pairwise
-        partition privacy replay runs
+        partition plan privacy replay runs
         sweep tasks testing trust sensitivity_by_victim with_noise without_noise
     """,
     "mfdl.algorithms": """

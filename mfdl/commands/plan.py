@@ -41,7 +41,8 @@ class PlanConfig(OnGraph):
     ] = None
     trust: Annotated[str, Option("Trust model: a name of `mfdl trust list`.", metavar="NAME")] = "ldp"
     attackers: Annotated[
-        tuple[str, ...] | None, Option("pndp: who attacks; default any one node.", metavar="A,B", listed=True)
+        tuple[str, ...] | None,
+        Option("pndp: the attacking nodes; default: any single node.", metavar="A,B", listed=True),
     ] = None
     colluders: Annotated[
         tuple[str, ...] | None, Option("colluding: nodes that share their secrets.", metavar="A,B", listed=True)
@@ -72,8 +73,8 @@ class PlanConfig(OnGraph):
     participations: Annotated[
         tuple[str, ...],
         Option(
-            "cyclic (public batches), balls-in-bins (secret ones), or both; default both with --epsilon, where "
-            "encoders for public batches are not combined with secret ones.",
+            "cyclic (public batches), balls-in-bins (secret batches), or both; default: both with --epsilon, without "
+            "secret batches for encoders that are optimised for public ones.",
             metavar="A,B",
             listed=True,
         ),

@@ -30,6 +30,8 @@ class ComparisonConfig(Protects, OnGraph):
     Attributes: as their options; besides,
         mu: target of Gaussian DP; or epsilon at delta; neither means mu = 2. With mu, delta only says where
             the equivalent epsilon is reported. Balls-in-bins has no mu and needs epsilon.
+        gossip_rounds: averaging rounds after each step.
+        design: a name of `mfdl.planning.Design`, replaced by the options that it stands for.
         participation: "balls-in-bins": every record draws its bin secretly; "cyclic": with public ones.
         adjacency, clip_norm, momentum, weight_decay: of all mechanisms.
         unit: at "user" each node takes part in every step.
@@ -118,6 +120,15 @@ class ComparisonConfig(Protects, OnGraph):
             metavar="RULE",
         ),
     ] = None
+    gossip_rounds: Annotated[int, Option("Gossip rounds after each step.", least=1)] = 1
+    design: Annotated[
+        str | None,
+        Option(
+            "A design of `mfdl plan`, such as dp-dsgd,b=1,k=160,rounds=5,average:80, instead of --mechanism, --epochs, "
+            "--period, --participation, --gossip-rounds and --release-model.",
+            metavar="NAME",
+        ),
+    ] = None
     momentum: options.Momentum = 0.0
     weight_decay: options.WeightDecay = 0.0
     seeds: Annotated[int, Option("Number of seeds.", least=1, decides="run")] = 3
@@ -149,6 +160,7 @@ class ComparisonConfig(Protects, OnGraph):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self._expand_design()
         if self.ranks is not None and self.jobs > 1:
             raise InvalidInput(
                 f"--ranks {self.ranks} shares the nodes of one run, --jobs {self.jobs} trains several at a time; give "
@@ -201,6 +213,19 @@ class ComparisonConfig(Protects, OnGraph):
         twice = [name for name in self.mechanisms if self.mechanisms.count(name) > 1]
         if twice:
             raise InvalidInput(f"mechanisms must be distinct, got {twice[0]!r} twice.")
+
+    def _expand_design(self) -> None:
+        """Replaces a design by the options that it stands for."""
+        from ..planning.design import Design
+
+        if self.design is None:
+            return
+        for name, value in Design.parse(self.design).options().items():
+            _, option, default = self.fields()[name]
+            if getattr(self, name) not in (default, value):
+                raise InvalidInput(f"--design {self.design} sets {option.flags[0]}; give one of the two.")
+            object.__setattr__(self, name, value)
+        object.__setattr__(self, "design", None)
 
     def _with_release(self, name: str) -> str:
         """The name of a mechanism whose error weights are those of the released model, in full."""
@@ -255,7 +280,8 @@ class ComparisonConfig(Protects, OnGraph):
 
         T = self.epochs * self.period
         rates = options.stepping(self.lr_schedule, self.learning_rate, T) * options.stepping(self.clip_schedule, 1.0, T)
-        return Dynamics(gossip, rates, momentum=self.momentum, weight_decay=self.weight_decay)
+        more = self.values("momentum", "weight_decay", "gossip_rounds")
+        return Dynamics(gossip, rates, **more)
 
     @property
     def clips(self) -> FloatArray | None:
@@ -338,10 +364,11 @@ class ComparisonConfig(Protects, OnGraph):
             "clip_schedule",
             "curvature",
             "ranks",
+            "design",
         ):  # files without them stay as they were
             if not values[name]:
                 del values[name]
-        for name, usual in (("release_model", "last"), ("participation", "cyclic")):
+        for name, usual in (("release_model", "last"), ("participation", "cyclic"), ("gossip_rounds", 1)):
             if values[name] == usual:
                 del values[name]
         return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}

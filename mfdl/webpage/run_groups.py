@@ -24,7 +24,11 @@ OF_THE_SERIES = {
     "release", "across_trust_models", "error_weights", "set", "seeds", "first_seed", "jobs", "device", "data_home",
     "out", "metrics",
 }  # fmt: skip
-DEFAULTS = {"participation": "cyclic", "release_model": "last"}  # of options that no file holds where they are these
+DEFAULTS = {
+    "participation": "cyclic",
+    "release_model": "last",
+    "gossip_rounds": 1,
+}  # of options that no file holds where they are these
 HASHES = ("graph_hash", "gossip_hash", "task_hash")
 
 

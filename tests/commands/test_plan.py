@@ -1,11 +1,13 @@
 """`mfdl plan`: the table at 80 columns, JSON, the folder, refusals."""
 
+import dataclasses
 import json
 
 import pytest
 
 import mfdl
 from mfdl.commands import main
+from mfdl.runs.comparison_config import ComparisonConfig
 
 SMALL = [
     *("plan", "--graph", "ring:n=4", "--records", "50", "--batches", "1,16", "--epochs", "2,10", "--adjacency"),
@@ -22,10 +24,16 @@ def test_the_table_marks_the_front_and_names_the_guarantee(capsys, tmp_path):
     given = ["--mu", "1", "--curvature", "power:1", "--dimension", "3", "--out", str(tmp_path)]
     assert main([*SMALL, *given]) == 0
     said = capsys.readouterr().out
-    assert max(map(len, said.splitlines())) <= 80
+    assert max(map(len, said.splitlines()[:-1])) <= 80  # the last line is a path
     assert "* dp-dsgd,b=1,k=10" in said
     assert "  dp-dsgd,b=1,k=10,rounds=20,average:5 " in said
-    for words in ("trust model ldp", "zero-out", "cyclic participation", "cost privacy that is not counted", "Kept in"):
+    for words in (
+        "trust model ldp",
+        "zero-out",
+        "cyclic participation",
+        "cost privacy that is not counted",
+        "Written to",
+    ):
         assert words in " ".join(said.split())
     assert {path.name for path in tmp_path.iterdir()} == {"plan.json", "plan.png", "plan.svg"}
 
@@ -66,3 +74,35 @@ def test_bad_input_is_one_line_that_says_what_to_change(arguments, words, capsys
     assert main(arguments) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert words in line
+
+
+def test_a_design_is_trained_by_the_options_that_it_stands_for(tmp_path, capsys):
+    name = "dp-dsgd,b=2,k=3,rounds=2,average:4"
+    config = ComparisonConfig(design=name, graph="ring:n=4", mu=1.0)
+    assert config == ComparisonConfig(
+        mechanisms=("dp-dsgd",),
+        period=2,
+        epochs=3,
+        gossip_rounds=2,
+        release_model="average:4",
+        graph="ring:n=4",
+        mu=1.0,
+    )
+    given = ["compare", "--design", name, "--graph", "ring:n=4", "--task", "logistic:train_records=80,test_records=20"]
+    assert main([*given, "--mu", "1", "--seeds", "1", "--out", str(tmp_path), "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert (result["steps"], result["config"]["gossip_rounds"]) == (6, 2)
+    (row,) = result["mechanisms"]
+    budget = {"mu": 1.0, "adjacency": "replace-one"}
+    (planned,) = mfdl.plan("ring:n=4", 20, designs=[name], **budget).designs
+    assert row["noise_std"] == pytest.approx(planned.guarantee.noise_std)
+    assert ComparisonConfig.load(tmp_path / "results.json") == dataclasses.replace(
+        config, task="logistic:train_records=80,test_records=20", seeds=1
+    )
+
+
+def test_options_that_contradict_a_design_are_refused(capsys):
+    given = ["compare", "--design", "dp-dsgd,b=2,k=3", "--graph", "ring:n=4"]
+    for option in (["--epochs", "4"], ["--mechanism", "mafalda"], ["--gossip-rounds", "2"]):
+        assert main([*given, *option]) == 2
+        assert f"sets {option[0]}; give one of the two" in capsys.readouterr().err

@@ -104,7 +104,7 @@ def test_hidden_messages_are_accounted_for_each_design_as_it_is_built():
     algorithm = (
         mfdl.algorithms.muffliato(dynamics, design.scheme()).releasing("average:2").with_divisors(np.full(4, 5.0))
     )
-    mechanism = mfdl.calibrate(algorithm, trust=trust.PNDP(None), adjacency="zero-out", clip_norm=1.0, mu=1.0)
+    mechanism = mfdl.calibrate(algorithm, trust=trust.named("pndp"), adjacency="zero-out", clip_norm=1.0, mu=1.0)
     assert plan.best.guarantee.noise_std == pytest.approx(mechanism.guarantee.noise_std)
     assert plan.best.guarantee.trust == "pndp"
 

@@ -122,6 +122,7 @@ BELONGS = {  # to a trust model or mechanism that is not the first one's
     "error_weights": ({}, ("last:2:0.1",)),
     "curvature": ({}, "power:1:20"),
     "epsilon": ({"mu": None}, 3.0),
+    "design": ({"mechanisms": ("dp-dsgd",), "epochs": 20, "period": 16}, "dp-dsgd,b=2,k=3"),
     "participation": ({"mu": None, "epsilon": 3.0}, "balls-in-bins"),
 }
 
