@@ -58,8 +58,8 @@ NAMES = {
         Cell Engine Store SweepConfig Tuning rows run_cells sweep
     """,
     "mfdl.tasks": """
-        Evaluation Task TaskInstance a9a digits from_module housing least_squares load logistic mnist names
-        partition quadratic rotated_quadratics
+        Evaluation Preconditioner Task TaskInstance a9a digits from_module housing least_squares load logistic mnist
+        names partition quadratic rotated_quadratics
     """,
     "mfdl.data": """
         DataFile ENVIRONMENT_VARIABLE FileStatus HOUSING REGISTRY a9a california_housing expand fetch home mnist

@@ -41,6 +41,7 @@ class ComparisonConfig(Protects, OnGraph):
         clip_schedule: how clip_norm goes on: step t clips to clip_norm c_t and adds c_t times the noise, which costs
             as much privacy as ever (`ReplayConfig.clip_schedule`); not with momentum or weight decay.
         partition: as `tasks.partition.parse` reads it; default the task's own.
+        precondition: as `Task.preconditioned` reads it: the features are mapped before training; default as they are.
         settings: a mechanism with any is built with these instead of tuned.
         mechanisms: distinct registry names, with error weights or without; "none" trains without noise.
         release_model: what is evaluated and published (`mfdl.released`); results hold `last_test_loss` of the last
@@ -127,6 +128,14 @@ class ComparisonConfig(Protects, OnGraph):
             "A design of `mfdl plan`, such as dp-dsgd,b=1,k=160,rounds=5,average:80, instead of --mechanism, --epochs, "
             "--period, --participation, --gossip-rounds and --release-model.",
             metavar="NAME",
+        ),
+    ] = None
+    precondition: Annotated[
+        str | None,
+        Option(
+            "A public linear map of the features before clipping: power:EXPONENT[:DECAY] for feature variances "
+            "j^-DECAY, file:FILE with one scale a feature or a matrix, public-features:EXPONENT:FILE.",
+            metavar="MAP",
         ),
     ] = None
     momentum: options.Momentum = 0.0
@@ -363,6 +372,7 @@ class ComparisonConfig(Protects, OnGraph):
             "lr_schedule",
             "clip_schedule",
             "curvature",
+            "precondition",
             "ranks",
             "design",
         ):  # files without them stay as they were

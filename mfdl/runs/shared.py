@@ -70,11 +70,12 @@ class Shared:
 
     def task(self, config: ComparisonConfig) -> Task:
         """The task on the nodes of the graph."""
-        return self._task(_place(config), config.task, config.partition)
+        return self._task(_place(config), config.task, config.partition, config.precondition)
 
-    def _load_task(self, place: OnGraph, name: str, partition: str | None) -> Task:
+    def _load_task(self, place: OnGraph, name: str, partition: str | None, precondition: str | None) -> Task:
         chosen = {} if partition is None else {"partition": partition}
-        return tasks.load(name, self.network(place)[0], place.data_home, **chosen)
+        task = tasks.load(name, self.network(place)[0], place.data_home, **chosen)
+        return task if precondition is None else task.preconditioned(precondition)
 
     def require_fed(self, config: ComparisonConfig) -> None:
         """Refuses nodes with fewer records than batches."""

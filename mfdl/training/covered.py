@@ -113,8 +113,14 @@ def clip_schedule(given: object, mechanism: Mechanism) -> FloatArray:
 
 
 def left_out(mechanism: Mechanism, task: Task) -> str:
-    """What of the preparation of a task no guarantee of secret sampling covers; empty where batches are public."""
-    return "" if mechanism.sampling is None else task.public_constants or ""
+    """What of the preparation of a task no guarantee covers: what the task declares of its records.
+
+    Constants of features and the first model are named under secret sampling, where the theorem asks for them.
+    """
+    constants = "" if mechanism.sampling is None else task.public_constants or ""
+    if not task.from_records:
+        return constants
+    return task.from_records if constants in ("", "none") else f"{constants}; {task.from_records}"
 
 
 def statement(mechanism: Mechanism, declared: str, delta: float | None = None) -> str:

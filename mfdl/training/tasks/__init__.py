@@ -15,9 +15,11 @@ from ._data_sets import a9a, digits, housing, mnist
 from ._synthetic import least_squares, logistic, quadratic, rotated_quadratics
 from ._task import TASKS, Task, from_module
 from .instance import Evaluation, TaskInstance
+from .preconditioner import Preconditioner
 
 __all__ = [
     "Evaluation",
+    "Preconditioner",
     "Task",
     "TaskInstance",
     "a9a",

@@ -24,8 +24,10 @@ from ...matrices import read_only
 from ...spec import Entry, Registry
 from . import code_fingerprint, modules, records, seeds
 from . import partition as partitions
+from . import preconditioner as preconditioners
 from .instance import TaskInstance
 from .partition import Period, periods_of_nodes, record_index
+from .preconditioner import Preconditioner
 
 Kind = Literal["classification", "regression"]
 TASKS: Registry[Entry] = Registry("task", supplied=("graph_or_num_nodes", "data_home"))
@@ -54,6 +56,8 @@ class Task:
         public_constants: in words, what of features, targets or the first model was computed from the records and is
             declared public ("mean and standard deviation of each feature"), or "none"; no guarantee covers it. None:
             not declared, and runs with secret sampling are refused.
+        from_records: in words, what else was computed from the private records and is declared public, as by
+            `preconditioned`; every guarantee of a run says that it does not cover it.
 
     Raises:
         InvalidInput: arrays that are empty, not finite or do not fit together; a loss that is no scalar.
@@ -72,6 +76,7 @@ class Task:
     lipschitz: float | None = None
     partition: partitions.Partition = dataclasses.field(default_factory=partitions.Uniform)
     public_constants: str | None = None
+    from_records: str = ""
 
     def __post_init__(self) -> None:
         if not isinstance(self.kind, str) or self.kind not in ("classification", "regression"):
@@ -145,6 +150,41 @@ class Task:
             digest.update(repr((array.shape, array.dtype.str)).encode())
             digest.update(np.ascontiguousarray(array).tobytes())
         return digest.hexdigest()
+
+    def preconditioned(self, preconditioner: Preconditioner | str, *, from_records: str = "") -> Task:
+        """The same task on features M (x - c): a change of variables before clipping, which costs no privacy.
+
+        Args:
+            preconditioner: from public numbers, or its text, "power:0.5", "file:FILE", "public-features:0.5:FILE".
+            from_records: why a preconditioner that was computed from train records of this task is public; it stands
+                beside every guarantee as not covered. Without it such a preconditioner is refused.
+        Returns: a task of another name and content hash, without a claim about Lipschitz constants: those of the maps
+            in the new variables are others. Trained weights of the first layer are read by `Preconditioner.weights`.
+        Raises: InvalidInput: features that are not real vectors, another number of features, a preconditioner of
+            private records.
+        """
+        if self.features.ndim != 2 or not np.issubdtype(self.features.dtype, np.floating):
+            raise InvalidInput(
+                f"a preconditioner maps real feature vectors, and the records of task {self.name!r} have shape "
+                f"{self.features.shape[1:]} and type {self.features.dtype}; give it the features as rows of numbers."
+            )
+        chosen = preconditioners.parse(preconditioner, self.features.shape[1])
+        own = chosen.records & preconditioners.digests_of(self.features) if chosen.records else ()
+        if own and not from_records.strip():
+            raise InvalidInput(
+                f"{len(own)} of the {len(chosen.records)} records behind this preconditioner are train records of task "
+                f"{self.name!r}, which are private: training would publish a function of them without noise. Take "
+                "public or unlabelled records, or a declared spectrum, or say in from_records why these are public."
+            )
+        words = f"preconditioner of train records ({from_records.strip()})" if own else ""
+        return dataclasses.replace(
+            self,
+            name=f"{self.name}, preconditioned by {chosen.source}",
+            features=chosen(self.features),
+            test_features=chosen(self.test_features),
+            lipschitz=None,
+            from_records="; ".join(filter(None, [self.from_records, words])),
+        )
 
     @property
     def batch_sizes_depend_on_seed(self) -> bool:

@@ -1,0 +1,224 @@
+"""Preconditioners: a public linear change of the features before clipping, which costs no privacy.
+
+Gradient descent learns direction j at the rate eta lambda_j, so directions of little variance are not reached in the
+steps that noise allows. Features x -> M (x - c) with M near lambda^(-1/2) make all directions alike. A model with first
+weights V on the new features is the model with weights V M on the old ones: training is gradient descent preconditioned
+by M^2, with gradients clipped after M. M and c are functions of public numbers, so every sensitivity stands.
+
+In: a declared spectrum, public features, or M itself. Out: a `Preconditioner`, which maps arrays and tensors;
+`Task.preconditioned` applies it, and in a loop of your own `node.step(preconditioner(features), targets)`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+
+from ... import check
+from ...check import FloatArray
+from ...display import short_repr
+from ...errors import InvalidInput
+from ...matrices import read_only
+from ...spec import Entry, Registry
+
+PRECONDITIONERS: Registry[Entry] = Registry("preconditioner", supplied=("num_features",), by_position=True)
+"""Preconditioners that a text can name."""
+LARGEST_RATIO = 1e6
+"""Largest singular value of M over the smallest: beyond it float32 features lose a direction to rounding."""
+RIDGE = 1e-3
+"""Share of the mean eigenvalue that is added to every eigenvalue of public features."""
+Features = TypeVar("Features", NDArray[Any], torch.Tensor)
+
+__all__ = ["Preconditioner", "parse"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Preconditioner:
+    """The map x -> M (x - c) of feature vectors.
+
+    Attributes:
+        scales: M, the diagonal of shape (d,), or a matrix of shape (d, d), regular.
+        center: c, shape (d,); default 0.
+        source: what M and c were computed from, in words; it is part of the name of the task.
+        records: digests of the records that M was computed from, if any, so that a task can refuse its own.
+
+    Raises: InvalidInput: other shapes, numbers that are not finite, M singular or with singular values further apart
+        than LARGEST_RATIO.
+
+    >>> Preconditioner([1.0, 2.0])(np.array([[3.0, 4.0]]))
+    array([[3., 8.]])
+    """
+
+    __repr__ = short_repr
+
+    scales: ArrayLike
+    center: ArrayLike | None = None
+    source: str = "declared"
+    records: frozenset[bytes] = dataclasses.field(default=frozenset(), repr=False)
+
+    def __post_init__(self) -> None:
+        M = np.asarray(self.scales)
+        M = check.finite_array(1 if M.ndim < 2 else 2, scales=M)
+        d = len(M)
+        if d == 0 or M.shape not in ((d,), (d, d)):
+            raise InvalidInput(f"scales must have shape (d,) or (d, d) with d >= 1, got {M.shape}.")
+        sizes = np.abs(M) if M.ndim == 1 else np.linalg.svd(M, compute_uv=False)
+        if not sizes.max() <= LARGEST_RATIO * sizes.min():
+            raise InvalidInput(
+                f"scales must have singular values within a factor of {LARGEST_RATIO:g}, got {sizes.min():.3g} to "
+                f"{sizes.max():.3g}; take a smaller exponent, or add a ridge to the spectrum."
+            )
+        c = np.zeros(d) if self.center is None else check.finite_array(1, center=self.center)
+        if c.shape != (d,):
+            raise InvalidInput(f"center must have shape ({d},), got {c.shape}.")
+        if not isinstance(self.source, str) or not self.source.strip():
+            raise InvalidInput(f"source must say in words what scales were computed from, got {self.source!r}.")
+        object.__setattr__(self, "scales", read_only(M))
+        object.__setattr__(self, "center", read_only(c))
+
+    @classmethod
+    def of_spectrum(cls, eigenvalues: ArrayLike, exponent: float = 0.5) -> Preconditioner:
+        """M = diag(lambda^-exponent) of a declared spectrum of the features, by coordinate.
+
+        Args: eigenvalues: lambda > 0, shape (d,), the second moment of each coordinate. exponent: 0.5 makes all
+            directions alike, 0.25 goes half of the way.
+
+        >>> Preconditioner.of_spectrum([1.0, 0.25]).scales
+        array([1., 2.])
+        """
+        spectrum = check.finite_array(1, eigenvalues=eigenvalues)
+        if not (spectrum > 0).all():
+            raise InvalidInput("eigenvalues must be > 0; add a ridge to those that are 0.")
+        power = check.non_negative(exponent=exponent)
+        return cls(spectrum**-power, source=f"a declared spectrum, exponent {power:g}")
+
+    @classmethod
+    def of_public_features(
+        cls, features: ArrayLike, exponent: float = 0.5, *, public: str, diagonal: bool = False, center: bool = False
+    ) -> Preconditioner:
+        """M = (S + ridge)^-exponent, S the second moment of public or unlabelled features, in any basis.
+
+        Args:
+            features: public records, shape (N, d). They are published by training; no guarantee covers them.
+            exponent: as in `of_spectrum`.
+            public: which records these are and why they are public, in words.
+            diagonal: each coordinate by itself; default the whole matrix.
+            center: subtract the mean of the public features first.
+        Raises: InvalidInput: features that are not finite or all 0, `public` empty.
+
+        >>> P = Preconditioner.of_public_features(np.diag([3.0, 1.0]), public="two published records")
+        >>> (P.scales @ np.diag([4.5, 0.5]) @ P.scales.T).round(2) + 0.0
+        array([[1., 0.],
+               [0., 1.]])
+        """
+        X, power = check.finite_array(2, features=features), check.non_negative(exponent=exponent)
+        if not isinstance(public, str) or not public.strip():
+            raise InvalidInput(f"public must say which records these are and why they are public, got {public!r}.")
+        c = X.mean(axis=0) if check.flag(center=center) else np.zeros(X.shape[1])
+        S = (X - c).T @ (X - c) / len(X)
+        if not (mean := float(np.trace(S)) / len(S)) > 0:
+            raise InvalidInput("features must have variance, got public features that are all alike.")
+        if check.flag(diagonal=diagonal):
+            scales = (np.diag(S) + RIDGE * mean) ** -power
+        else:
+            values, vectors = np.linalg.eigh(S)
+            scales = (vectors * (np.maximum(values, 0) + RIDGE * mean) ** -power) @ vectors.T
+        return cls(scales, c, f"public features ({public.strip()}), exponent {power:g}", digests_of(X))
+
+    @property
+    def num_features(self) -> int:
+        """d."""
+        return len(np.asarray(self.scales))
+
+    def __call__(self, features: Features) -> Features:
+        """M (x - c) of each row, in the type and on the device of the features, shape (..., d).
+
+        Raises: InvalidInput: features that are not real vectors of d entries.
+        """
+        if features.ndim < 1 or features.shape[-1] != self.num_features:
+            raise InvalidInput(
+                f"features must be vectors of {self.num_features} entries, got shape {tuple(features.shape)}."
+            )
+        if isinstance(features, torch.Tensor):
+            if not features.is_floating_point():
+                raise InvalidInput(f"features must be of a real floating-point type, got {features.dtype}.")
+            mapped = torch.as_tensor(self._mapped(features.detach().double().cpu().numpy()))
+            return mapped.to(device=features.device, dtype=features.dtype)
+        if not np.issubdtype(features.dtype, np.floating):
+            raise InvalidInput(f"features must be of a real floating-point type, got {features.dtype}.")
+        return self._mapped(features.astype(np.float64)).astype(features.dtype)
+
+    def weights(self, weights: ArrayLike) -> FloatArray:
+        """V M: the weights on the features as they were, of weights V on preconditioned ones, shape (..., d)."""
+        V, M = np.asarray(weights, dtype=np.float64), np.asarray(self.scales)
+        return V * M if M.ndim == 1 else V @ M
+
+    def _mapped(self, x: FloatArray) -> FloatArray:
+        M, centered = np.asarray(self.scales), x - np.asarray(self.center)
+        return centered * M if M.ndim == 1 else centered @ M.T
+
+
+def digests_of(records: ArrayLike) -> frozenset[bytes]:
+    """A digest of each record as float32."""
+    rows = np.ascontiguousarray(np.asarray(records, dtype=np.float32) + 0.0)  # -0 and 0 are alike
+    return frozenset(hashlib.blake2b(row.tobytes(), digest_size=12).digest() for row in rows)
+
+
+@PRECONDITIONERS.register(example="power:0.5")
+def power(exponent: float, decay: float = 1.0, *, num_features: int) -> Preconditioner:
+    """By a declared spectrum lambda_j = j^-decay of the features j = 1, ..., d: scales lambda_j^-exponent."""
+    return Preconditioner.of_spectrum(np.arange(1, num_features + 1) ** -check.non_negative(decay=decay), exponent)
+
+
+@PRECONDITIONERS.register(name="file", example="file:scales.csv")
+def of_file(path: str) -> Preconditioner:
+    """Scales, one a feature, or a matrix, from a file of numbers: .npy, or text with commas or spaces."""
+    return Preconditioner(numbers_of(path), source=f"scales of {Path(path).name}")
+
+
+@PRECONDITIONERS.register(name="public-features", example="public-features:0.5:public.csv")
+def of_features_file(exponent: float, path: str) -> Preconditioner:
+    """By the second moment of public records in a file, one a row: .npy, or text with commas or spaces."""
+    return Preconditioner.of_public_features(numbers_of(path), exponent, public=f"those of {Path(path).name}")
+
+
+def numbers_of(path: str) -> FloatArray:
+    """The array in a file. Raises: InvalidInput: a file that cannot be read, or one of other things than numbers."""
+    try:
+        if path.endswith(".npy"):
+            return np.asarray(np.load(path, allow_pickle=False), dtype=np.float64)
+        text = Path(path).read_text(encoding="utf-8")
+        return np.loadtxt(text.replace(",", " ").splitlines(), dtype=np.float64)
+    except (OSError, ValueError) as error:
+        raise InvalidInput(f"{path!r} must be a file of numbers, .npy or text: {error}.") from None
+
+
+def parse(spec: Preconditioner | str, num_features: int) -> Preconditioner:
+    """The preconditioner that a text names, for features of so many entries; a `Preconditioner` as it is.
+
+    >>> parse("power:0.5", 4).scales.round(3)
+    array([1.   , 1.414, 1.732, 2.   ])
+
+    Raises: InvalidInput: another text, a file that cannot be read, another number of features.
+    """
+    chosen: Preconditioner = (
+        spec
+        if isinstance(spec, Preconditioner)
+        else PRECONDITIONERS.make(
+            check.text("'power:0.5'", precondition=spec),
+            num_features=check.integer_at_least(1, num_features=num_features),
+        )
+    )
+    if chosen.num_features != num_features:
+        raise InvalidInput(f"the preconditioner is for {chosen.num_features} features, and there are {num_features}.")
+    return chosen
