@@ -7,6 +7,7 @@ from typing import Any
 
 from docutils import nodes
 from docutils.statemachine import StringList
+from source_links import linked_tests
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
@@ -26,7 +27,7 @@ class Claims(SphinxDirective):
     def run(self) -> list[nodes.Node]:
         for path in Path(mfdl_papers.__file__).parent.glob("*/facts.toml"):
             self.env.note_dependency(str(path))
-        lines = claims_tables({claim.id: claim.examples for claim in published_claims()}).splitlines()
+        lines = linked_tests(claims_tables({claim.id: claim.examples for claim in published_claims()})).splitlines()
         node = nodes.Element()
         self.state.nested_parse(StringList(lines, source="claims"), self.content_offset, node, match_titles=True)
         return node.children

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from api_pages import described
+from source_links import linked_pages
 from sphinx.application import Sphinx
 
 SECTIONS = (
@@ -171,7 +172,8 @@ def inline(text: str, link: Target) -> str:
     parts = re.split(r"(`+)(.+?)\1", text)
     out = []
     for i in range(0, len(parts), 3):
-        out.append(ADDRESS.sub(r"``\g<0>``", re.sub(r"([\\*|`@]|_(?=\W|$))", r"\\\1", parts[i])))
+        text = ADDRESS.sub(r"``\g<0>``", re.sub(r"([\\*|`@]|_(?=\W|$))", r"\\\1", parts[i]))
+        out.append(linked_pages(text))
         if i + 2 < len(parts):
             out.append(_code(parts[i + 2], link) + ("\\ " if parts[i + 3][:1].isalnum() else ""))
     return "".join(out)
@@ -179,6 +181,8 @@ def inline(text: str, link: Target) -> str:
 
 def _code(text: str, link: Target) -> str:
     """A link where the name is that of a page, else literally."""
+    if (linked := linked_pages(text)) != text:
+        return linked
     label = text.removesuffix("()")
     page = link(label) if label.replace(".", "_").isidentifier() else None
     return f":py:obj:`{text} <{page}>`" if page else f"``{text}``"
