@@ -184,7 +184,7 @@ def _code(text: str, link: Target) -> str:
     if (linked := linked_pages(text)) != text:
         return linked
     label = text.removesuffix("()")
-    page = link(label) if label.replace(".", "_").isidentifier() else None
+    page = link(label) if all(part.isidentifier() for part in label.split(".")) else None
     return f":py:obj:`{text} <{page}>`" if page else f"``{text}``"
 
 

@@ -74,7 +74,9 @@ def test_arguments_that_share_a_sentence_stay_together():
 def test_addresses_stay_text():
     from docutils.core import publish_doctree
 
-    text = process("function", 'A `name`, "NAME@WEIGHTS", at tcp://host:8786, see https://arxiv.org/abs/2510.17480.')
+    text = process(
+        "function", 'A `.npy` file or `name`, "NAME@WEIGHTS", at tcp://host:8786, see https://arxiv.org/abs/2510.17480.'
+    )
     tree = publish_doctree(text)
     assert [each["refuri"] for each in tree.findall() if each.tagname == "reference"] == [
         "https://arxiv.org/abs/2510.17480"
