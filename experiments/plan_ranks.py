@@ -20,7 +20,7 @@ from mfdl.planning import Design
 
 GRAPH, DIMENSION, NODES, RECORDS = "torus:rows=4,cols=4", 20, 16, 200
 BUDGET = {"epsilon": 0.726, "delta": 1e-5, "adjacency": "zero-out"}
-CURVATURE, START_DISTANCE = "power:1,scale=0.2", 1.5
+CURVATURE, START_DISTANCE = f"power:1:{DIMENSION}:0.2", 1.5
 FACTORS = (0.125, 0.25, 0.5, 1.0, 2.0)
 DESIGNS = (
     "dp-dsgd,b=1,k=160,rounds=5,average:80",
@@ -59,7 +59,6 @@ def main() -> None:
         RECORDS,
         designs=DESIGNS,
         curvature=CURVATURE,
-        dimension=DIMENSION,
         start_distance=START_DISTANCE,
         **BUDGET,
     )

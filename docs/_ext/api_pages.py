@@ -26,6 +26,7 @@ PACKAGES = (  # in the order of the reference; what else `mfdl` names follows
     "mfdl.noise",
     "mfdl.factorization",
     "mfdl.objective",
+    "mfdl.planning",
     "mfdl.training.private_node",
     "mfdl.tasks",
     "mfdl.partition",

@@ -59,7 +59,7 @@ class PlanConfig(OnGraph):
     ] = None
     mechanisms: Annotated[
         tuple[str, ...],
-        Option("Names of `mfdl mechanisms`, and file:FILE.", metavar="A,B,...", listed=True),
+        Option("Names of `mfdl mechanisms`, and file:FILE.", ("--mechanism",), metavar="A,B,...", listed=True),
     ] = ("dp-dsgd", "mafalda")
     batches: Annotated[
         tuple[str, ...], Option("b: batches an epoch; 1 are full batches.", metavar="A,B,...", listed=True)
@@ -91,12 +91,12 @@ class PlanConfig(OnGraph):
     curvature: Annotated[
         str | None,
         Option(
-            "Eigenvalues of the loss curvature, declared publicly: power:P (j^-P), power:P,scale=S, or a file of "
-            "numbers. With it, the excess loss is predicted.",
-            metavar="SPEC|FILE",
+            "Public curvature of the loss, with which the excess loss is predicted: "
+            "power:EXPONENT[:DIMENSION[:LARGEST]], features:FILE[:FACTOR] (public records in rows), or a FILE of "
+            "eigenvalues (.npy, .csv).",
+            metavar="SPECTRUM",
         ),
     ] = None
-    dimension: Annotated[int | None, Option("Directions of a curvature power:P.", metavar="D", least=1)] = None
     start_distance: Annotated[
         float, Option("Distance from the first models to the optimum along each direction.", rule="positive")
     ] = 1.0
@@ -145,7 +145,7 @@ def plan(config: PlanConfig, out: Path | None) -> Answer:
     graph, gossip = config.sparse_network()
     same = config.values(
         "adjacency", "epsilon", "mu", "release", "clip_norm", "mechanisms", "release_models", "max_steps",
-        "gradients_per_record", "messages", "curvature", "dimension", "start_distance", "learning_time",
+        "gradients_per_record", "messages", "curvature", "start_distance", "learning_time",
     )  # fmt: skip
     assert config.records is not None
     result = planning.plan(

@@ -258,6 +258,16 @@ def released_models(model: str) -> StepWeights:
     return ReleasedModel(model).of_steps
 
 
+def released_in_full(text: str, release_model: str) -> str:
+    """The text of error weights in which "released" alone is this released model.
+
+    >>> released_in_full("released/average", "average:48"), released_in_full("all", "last")
+    ('released:average:48/average', 'all')
+    """
+    steps, slash, rest = text.partition("/")
+    return f"released:{release_model}{slash}{rest}" if steps.strip() == "released" else text
+
+
 def way_weights(num_steps: int) -> FloatArray:
     """1 / T for the models at which the gradients of steps 1, 2, ... are taken: all but the last, shape (T,)."""
     weights = np.full(num_steps, 1 / num_steps)

@@ -1,7 +1,7 @@
 """Designs of a run for a graph, a number of records and a privacy budget, without data and without training.
 
     plan = mfdl.plan("torus:rows=10,cols=10", records=80, epsilon=1.0, delta=1e-5, adjacency="zero-out",
-                     curvature="power:1", dimension=20)
+                     curvature="power:1:20")
     plan.best.design.name
 
 A `Design` says how a run goes: batches, epochs, gossip rounds, mechanism, who takes part when, which model is released.

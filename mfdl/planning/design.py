@@ -13,6 +13,7 @@ from typing import Any
 from .. import check
 from ..algorithms import registry
 from ..errors import InvalidInput, require_known
+from ..objective.error_weights import released_in_full
 from ..participation import BallsInBins, Cyclic, Participation
 from ..released import ReleasedModel
 from ..spec import parse
@@ -30,7 +31,8 @@ class Design:
     """How a run goes, but for its learning rate.
 
     Attributes:
-        mechanism: a name of `mfdl mechanisms`, with error weights or without.
+        mechanism: a name of `mfdl mechanisms`, with error weights or without; those of "@released" count what is
+            published.
         batches: b >= 1, steps an epoch; 1: full batches, every record in every step.
         epochs: k >= 1, how often each record takes part; the run has T = k b steps.
         gossip_rounds: averaging rounds after each step, >= 1.
@@ -54,6 +56,10 @@ class Design:
     def __post_init__(self) -> None:
         for name in NUMBERS.values():
             object.__setattr__(self, name, check.integer_at_least(1, **{name: getattr(self, name)}))
+        base, mark, weights = check.text("'mafalda'", mechanism=self.mechanism).partition(registry.WEIGHTS_MARK)
+        if mark and not base.startswith(registry.FILE_PREFIX):
+            weights = released_in_full(weights, self.release_model)
+            object.__setattr__(self, "mechanism", f"{base}{mark}{weights}")
         registry.check_name(self.mechanism)
         require_known("participation", self.participation, PARTICIPATIONS)
         released = ReleasedModel(self.release_model)

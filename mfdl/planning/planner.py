@@ -19,10 +19,10 @@ from .. import check, graphs
 from .. import gossip as gossip_matrices
 from ..algorithms import LinearAlgorithm, registry
 from ..algorithms.dsgd import receivers
-from ..check import FloatArray
 from ..dynamics import Dynamics
 from ..errors import InvalidInput, UnsupportedMechanism
 from ..gossip import GossipMatrix
+from ..objective import Curvature
 from ..participation import Cyclic
 from ..privacy.guarantee import DELTA, Guarantee
 from ..privacy.losses import PrivacyLosses
@@ -31,9 +31,8 @@ from ..privacy.sampled_exposures import noise_of_bins
 from ..progress import Progress, reporter
 from ..released import ReleasedModel
 from ..trust import LDP, MODELS, TrustModel
-from .declared_curvature import eigenvalues
 from .design import BINS, CYCLIC, Design, DesignGrid
-from .prediction import RATES, ExcessLoss, NoiseGain, age_gram, predicted_loss
+from .prediction import RATES, NoiseGain, PredictedLoss, age_gram, predicted_loss
 from .run_plan import PlannedDesign, RunPlan
 
 MECHANISMS = ("dp-dsgd", "mafalda")
@@ -65,8 +64,7 @@ def plan(
     max_steps: int = MAX_STEPS,
     gradients_per_record: int | None = None,
     messages: int | None = None,
-    curvature: str | Sequence[float] | FloatArray | None = None,
-    dimension: int | None = None,
+    curvature: Curvature | str | None = None,
     start_distance: float = 1.0,
     learning_time: float = LEARNING_TIME,
     progress: Progress = "auto",
@@ -76,7 +74,7 @@ def plan(
     >>> import mfdl
     >>> budget = {"adjacency": "zero-out", "epsilon": 1.0, "delta": 1e-5}
     >>> names = ["dp-dsgd,b=1,k=16,rounds=5", "dp-dsgd,b=4,k=4", "mafalda,b=4,k=4"]
-    >>> designs = mfdl.plan("ring:n=4", 100, designs=names, curvature="power:1", dimension=10, **budget)
+    >>> designs = mfdl.plan("ring:n=4", 100, designs=names, curvature="power:1:10", **budget)
     >>> designs.best.design.name
     'dp-dsgd,b=1,k=16,rounds=5'
 
@@ -90,9 +88,8 @@ def plan(
             mean of the last half of the models).
         max_steps: designs with more are left out, as are those above `gradients_per_record` (gradient evaluations) or
             `messages` (that a node sends, on average over the nodes).
-        curvature: of the loss: "power:P" (eigenvalues j^-P for j = 1..dimension, "power:P,scale=S" times S), a file of
-            eigenvalues, or the eigenvalues. A public declaration: from public or unlabelled features, never from
-            private data.
+        curvature: of the loss, a `Curvature` or its text, such as "power:1:20". Public: declared, or of public or
+            unlabelled features, never of private data.
         start_distance: of the first models from the optimum, along each direction of the curvature.
         learning_time: sum of the learning rates at which designs are compared if there is no curvature.
 
@@ -107,9 +104,9 @@ def plan(
     check.positive(start_distance=start_distance)
     check.positive(learning_time=learning_time)
     matrix = graph if isinstance(graph, GossipMatrix) else gossip_matrices.load(gossip, graph)
-    spectrum = None if curvature is None else eigenvalues(curvature, dimension)
-    if curvature is None and dimension is not None:
-        raise InvalidInput(f"dimension={dimension} belongs to a curvature such as power:1; give one, or leave it out.")
+    if curvature is not None:
+        curvature = Curvature.parse(curvature) if isinstance(curvature, str) else curvature
+        check.instance(Curvature, curvature=curvature)
     if designs is None:
         kinds = participations or ((CYCLIC,) if epsilon is None else (CYCLIC, BINS))
         grid = DesignGrid(mechanisms, batches, epochs, gossip_rounds, kinds, release_models, max_steps)
@@ -136,7 +133,7 @@ def plan(
     target = {"mu": mu, "epsilon": epsilon, "delta": delta}
     question = Question(LDP() if trust is None else trust, adjacency, clip_norm, None, release, "record")
     longest = max(design.num_steps for design in chosen)
-    designer = _Planner(matrix, records, question, target, spectrum, start_distance, learning_time, longest)
+    designer = _Planner(matrix, records, question, target, curvature, start_distance, learning_time, longest)
     with reporter(progress, words=2).bar("planning", len(chosen)) as report:
         planned = []
         for design in chosen:
@@ -162,13 +159,13 @@ class _Planner:
         records: int,
         question: Question,
         target: dict[str, Any],
-        spectrum: FloatArray | None,
+        curvature: Curvature | None,
         start_distance: float,
         learning_time: float,
         num_steps: int,
     ) -> None:
         self.gossip, self.records, self.question, self.target = gossip, records, question, target
-        self.spectrum, self.start_distance, self.learning_time = spectrum, start_distance, learning_time
+        self.curvature, self.start_distance, self.learning_time = curvature, start_distance, learning_time
         self._calibrated = functools.cache(self._calibrate)
         self._gain = functools.cache(self._computed_gain)
         self._age_gram = functools.cache(lambda rounds, further: age_gram(gossip, rounds, num_steps, further))
@@ -179,7 +176,7 @@ class _Planner:
         gain = self._gain(design)
         step_noise_std = guarantee.noise_std * design.batches / self.records
         excess, time = None, self.learning_time
-        if self.spectrum is not None:
+        if self.curvature is not None:
             excess = self._best(gain, step_noise_std)
             time = excess.learning_rate * design.num_steps
         scale = time / design.num_steps * step_noise_std
@@ -187,10 +184,10 @@ class _Planner:
         cost = (design.epochs, messages)
         return PlannedDesign(design, guarantee, step_noise_std, time, published, on_the_way, *cost, excess)
 
-    def _best(self, gain: NoiseGain, step_noise_std: float) -> ExcessLoss:
-        assert self.spectrum is not None
-        rates = RATES / self.spectrum.max()
-        every = predicted_loss(gain, self.spectrum, rates, step_noise_std, self.start_distance)
+    def _best(self, gain: NoiseGain, step_noise_std: float) -> PredictedLoss:
+        assert self.curvature is not None
+        rates = RATES / self.curvature.largest
+        every = predicted_loss(gain, self.curvature, rates, step_noise_std, self.start_distance)
         return min(every, key=lambda loss: loss.total)
 
     def _accounted_as(self, design: Design) -> Design:
@@ -209,6 +206,7 @@ class _Planner:
 
     def _calibrate(self, design: Design) -> tuple[LinearAlgorithm, Guarantee]:
         trust, adjacency = self.question.trust, self.question.adjacency
+        self._require_no_rate(design.mechanism)
         noise_std = None
         if registry.is_of_balls_in_bins(design.mechanism):
             budget = {name: self.target[name] for name in ("epsilon", "delta")}
@@ -228,6 +226,15 @@ class _Planner:
             algorithm = algorithm.with_divisors(np.full(self.gossip.num_nodes, self.records / design.batches))
         guarantee = PrivacyLosses.of(algorithm, self.question, progress=False).calibrate(**self.target)
         return algorithm, guarantee
+
+    @staticmethod
+    def _require_no_rate(name: str) -> None:
+        _, weights = registry.split(name)
+        if weights is not None and weights.curvature is not None:
+            raise UnsupportedMechanism(
+                f"{name!r} depends on the learning rate, which a plan chooses; leave the curvature of its weights out, "
+                "and optimise for it in factorize or compare."
+            )
 
     def _require_covered(self, algorithm: LinearAlgorithm) -> None:
         noise = algorithm.noise.causal

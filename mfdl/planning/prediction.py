@@ -24,12 +24,10 @@ import numpy as np
 from ..check import FloatArray
 from ..dynamics import Dynamics
 from ..gossip import Gossip
-from ..objective import ErrorWeights, NoiseObjective
+from ..objective import Curvature, ErrorWeights, NoiseObjective
 from ..released import ReleasedModel
 
-DISTINCT = 256
-"""Curvatures that are followed one by one; of more, neighbours are averaged."""
-RATES = 2.0 ** np.arange(-12, 0.5, 0.5)
+RATES: FloatArray = 2.0 ** np.arange(-12, 0.5, 0.5)
 """Learning rates in units of 1 / (largest curvature), the stable ones up to no overshooting."""
 
 
@@ -81,7 +79,7 @@ class NoiseGain:
 
 
 @dataclasses.dataclass(frozen=True)
-class ExcessLoss:
+class PredictedLoss:
     """Predicted excess loss over the optimum at one learning rate.
 
     Attributes: bias: of what is not learned yet; published: of noise in the published model; on_the_way: of noise in
@@ -100,41 +98,24 @@ class ExcessLoss:
 
 
 def predicted_loss(
-    gain: NoiseGain, curvature: FloatArray, rates: FloatArray, step_noise_std: float, start_distance: float
-) -> list[ExcessLoss]:
-    """For each learning rate: sum_j lambda_j / 2 times squared bias and variance along direction j.
+    gain: NoiseGain, curvature: Curvature, rates: FloatArray, step_noise_std: float, start_distance: float
+) -> list[PredictedLoss]:
+    """For each learning rate: the sum over directions of w_j times squared bias and variance.
 
-    Args: curvature: lambda_j > 0, shape (d,); rates: eta; step_noise_std: s; start_distance: from the first models to
-        the optimum along each direction, alike at all nodes.
-    Cost: T x (rates) x (distinct curvatures).
+    Args: rates: eta, at most 2 / (largest eigenvalue); step_noise_std: s; start_distance: from the first models to the
+        optimum along each direction, alike at all nodes.
+    Cost: T x (rates) x (directions of the compressed curvature).
     """
-    values, counts = distinct(curvature)
-    costs = values * counts / 2
-    contraction = 1 - np.outer(rates, values)
-    with np.errstate(over="ignore", invalid="ignore"):
-        left = contraction * _value(gain.weights, contraction)
-        bias = start_distance**2 * left**2 @ costs
-        scale = (rates * step_noise_std) ** 2
-        published = scale * (_value(gain.published, contraction) @ costs)
-        on_the_way = scale * (_value(gain.on_the_way, contraction) @ costs)
-    numbers = np.nan_to_num(np.stack([bias, published, on_the_way]), nan=np.inf)
-    return [ExcessLoss(float(rate), *map(float, column)) for rate, column in zip(rates, numbers.T, strict=True)]
-
-
-def distinct(curvature: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Distinct values > 0 and how often each occurs; of more than `DISTINCT`, means of neighbours.
-
-    >>> distinct(np.array([1.0, 0.5, 0.5, 0.0]))
-    (array([0.5, 1. ]), array([2., 1.]))
-    """
-    values, counts = np.unique(curvature[curvature > 0], return_counts=True)
-    if values.size <= DISTINCT:
-        return values, counts.astype(float)
-    edges = np.geomspace(values[0], values[-1], DISTINCT + 1)[1:-1]
-    place = np.searchsorted(edges, values)
-    number = np.bincount(place, counts, DISTINCT)
-    mean = np.bincount(place, counts * values, DISTINCT) / np.maximum(number, 1)
-    return mean[number > 0], number[number > 0].astype(float)
+    few = curvature.compressed(len(gain.weights))  # all three are polynomials in lambda of degree at most 2 T
+    costs = np.asarray(few.weights)
+    contraction = 1 - np.outer(rates, few.eigenvalues)
+    left = contraction * _value(gain.weights, contraction)
+    bias = start_distance**2 * left**2 @ costs
+    scale = (rates * step_noise_std) ** 2
+    published = scale * (_value(gain.published, contraction) @ costs)
+    on_the_way = scale * (_value(gain.on_the_way, contraction) @ costs)
+    numbers = np.stack([rates, bias, published, on_the_way])
+    return [PredictedLoss(*map(float, column)) for column in numbers.T]
 
 
 def age_gram(gossip: Gossip, rounds: int, num_steps: int, further: int = 0) -> FloatArray:

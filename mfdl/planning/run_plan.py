@@ -18,7 +18,7 @@ from .. import files
 from ..display import Shown, data_frame, rounded_up
 from ..privacy.guarantee import Guarantee
 from .design import Design
-from .prediction import ExcessLoss
+from .prediction import PredictedLoss
 
 if TYPE_CHECKING:
     import pandas
@@ -52,7 +52,7 @@ class PlannedDesign:
     noise_on_the_way_std: float
     gradient_evaluations: int
     messages: float
-    excess: ExcessLoss | None
+    excess: PredictedLoss | None
 
     @property
     def loss(self) -> float:

@@ -374,8 +374,9 @@ def require_for_bins(config: Config) -> None:
 
 def weights_in_full(text: str, release_model: str, curvature: str | None) -> str:
     """As `ErrorWeights.parse` takes them: "released" is the released model of the options, their curvature is added."""
-    steps, slash, rest = text.partition("/")
-    text = f"released:{release_model}{slash}{rest}" if steps.strip() == "released" else text
+    from ..objective.error_weights import released_in_full
+
+    text = released_in_full(text, release_model)
     return text if curvature is None or "/curvature=" in text else f"{text}/curvature={curvature}"
 
 

@@ -21,7 +21,7 @@ def narrow(monkeypatch):
 
 
 def test_the_table_marks_the_front_and_names_the_guarantee(capsys, tmp_path):
-    given = ["--mu", "1", "--curvature", "power:1", "--dimension", "3", "--out", str(tmp_path)]
+    given = ["--mu", "1", "--curvature", "power:1:3", "--out", str(tmp_path)]
     assert main([*SMALL, *given]) == 0
     said = capsys.readouterr().out
     assert max(map(len, said.splitlines()[:-1])) <= 80  # the last line is a path

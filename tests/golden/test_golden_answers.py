@@ -12,7 +12,6 @@ import mfdl
 SMALL = ("--graph", "path:n=3", "--epochs", "2", "--period", "2")
 BINS = ("--participation", "balls-in-bins", "--epsilon", "4", "--adjacency", "zero-out")
 TRAINED = ("--mechanism", "dp-dsgd", "--lr", "0.1", "--seeds", "1")
-CURVED = ("--curvature", "power:1", "--dimension", "2")
 CALLS = {
     "account": ("account", *SMALL, "--mechanism", "dp-dsgd", "--trust", "pndp", "--attackers", "0"),
     "account, balls-in-bins": ("account", *SMALL, "--mechanism", "dp-dsgd", *BINS),
@@ -29,7 +28,13 @@ CALLS = {
     "factorize, over time and nodes": ("factorize", *SMALL, "--mechanism", "kronecker"),
     "mechanisms": ("mechanisms",),
     "mechanisms, cited": ("mechanisms", "--cite"),
-    "plan": ("plan", *SMALL[:2], *("--records", "9", "--mu", "1", "--batches", "1", "--epochs", "2"), *CURVED),
+    "plan": (
+        "plan",
+        *SMALL[:2],
+        *("--records", "9", "--mu", "1", "--batches", "1", "--epochs", "2"),
+        "--curvature",
+        "power:1",
+    ),
     "report": ("report", "compared"),
     "reproduce": ("reproduce", "whisper-tables", "--quick", "--out", "reproduced"),
     "reproduce, listed": ("reproduce", "--list"),

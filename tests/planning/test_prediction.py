@@ -9,8 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
-from mfdl import ReleasedModel, gossip
-from mfdl.planning.prediction import NoiseGain, age_gram, distinct, predicted_loss
+from mfdl import Dynamics, ErrorWeights, NoiseObjective, ReleasedModel, gossip
+from mfdl.noise import IndependentNoise, LocalNoise
+from mfdl.objective import Curvature
+from mfdl.planning.prediction import NoiseGain, age_gram, predicted_loss
 from mfdl.testing.strategies import encoders, gossip_matrices
 
 
@@ -45,11 +47,11 @@ def simulated(W, rounds, T, released, noising, rate, curvature, start):
 def test_the_predicted_loss_is_that_of_the_recursion(W, C, rounds, model, rate):
     noising = None if C is None else np.linalg.inv(C)
     T, released = 4 if C is None else len(C), ReleasedModel(model)
-    curvature, scale, start = np.array([1.0, 0.25, 0.25]), 0.3, 1.5
+    values, scale, start = [1.0, 0.25, 0.25], 0.3, 1.5
     gain = gain_of(W, rounds, T, released, noising)
-    (loss,) = predicted_loss(gain, curvature, np.array([rate]), scale, start)
+    (loss,) = predicted_loss(gain, Curvature(values), np.array([rate]), scale, start)
     expected = np.zeros(3)
-    for value in curvature:
+    for value in values:
         parts = np.array(simulated(W, rounds, T, released, noising, rate, value, start))
         expected += value / 2 * parts * [1, scale**2, scale**2]
     assert_allclose([loss.bias, loss.published, loss.on_the_way], expected, rtol=1e-9, atol=1e-12)
@@ -77,15 +79,26 @@ def test_fewer_steps_are_the_leading_block_of_the_gram_over_ages():
     assert_allclose(age_gram(W, 2, 6)[:4, :4], age_gram(W, 2, 4), rtol=1e-12)
 
 
-def test_neighbouring_eigenvalues_are_averaged_only_if_there_are_many():
-    spectrum = np.arange(1, 5001.0) ** -1.0
-    values, counts = distinct(spectrum)
-    assert values.size <= 256
-    assert counts.sum() == 5000
-    assert values @ counts == pytest.approx(spectrum.sum())
-    gain = gain_of(gossip.metropolis_hastings("ring:n=3"), 1, 8, ReleasedModel(), None)
-    (merged,) = predicted_loss(gain, spectrum, np.array([1.0]), 0.1, 1.0)
+def test_a_long_spectrum_is_compressed_without_changing_the_prediction():
+    spectrum, rates = Curvature.parse("power:1:5000"), np.array([0.1, 1.0])
+    gain = gain_of(gossip.metropolis_hastings("ring:n=3"), 1, 8, ReleasedModel("average:3"), None)
+    whole = predicted_loss(gain, spectrum, rates, 0.1, 1.0)
     parts = [
-        predicted_loss(gain, spectrum[i : i + 200], np.array([1.0]), 0.1, 1.0)[0].total for i in range(0, 5000, 200)
+        predicted_loss(gain, Curvature(np.asarray(spectrum.eigenvalues)[i : i + 10]), rates, 0.1, 1.0)
+        for i in range(0, 5000, 10)
     ]
-    assert merged.total == pytest.approx(sum(parts), rel=1e-3)
+    for r, loss in enumerate(whole):
+        for name in ("bias", "published", "on_the_way"):
+            assert getattr(loss, name) == pytest.approx(sum(getattr(part[r], name) for part in parts), rel=1e-9)
+
+
+@pytest.mark.parametrize("model", ["last", "average:3"])
+@pytest.mark.parametrize("C", [None, np.tri(6)])
+def test_noise_costs_what_the_objective_says(C, model):
+    W, curvature = gossip.metropolis_hastings("path:n=3"), Curvature.parse("power:1:4")
+    gain = gain_of(W, 2, 6, ReleasedModel(model), None if C is None else np.linalg.inv(C))
+    (loss,) = predicted_loss(gain, curvature, np.array([0.5]), 0.2, 1.0)
+    noise = IndependentNoise(6, 3) if C is None else LocalNoise(C, 3)
+    weights = ErrorWeights(f"released:{model}", curvature=curvature)
+    expected = NoiseObjective(Dynamics(W, 0.5, gossip_rounds=2), 6, weights).excess_loss(noise, 0.2)
+    assert_allclose([loss.published, loss.on_the_way], [expected.published.value, expected.on_the_way.value])

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 import mfdl
 from mfdl import InvalidInput, UnsupportedMechanism, trust
 from mfdl.planning import Design
-from mfdl.planning.declared_curvature import eigenvalues
 from mfdl.planning.run_plan import pareto_optimal
 
 RING = "ring:n=4"
@@ -110,7 +109,7 @@ def test_hidden_messages_are_accounted_for_each_design_as_it_is_built():
 
 
 def test_rows_are_sorted_and_the_front_is_marked():
-    plan = mfdl.plan(RING, 50, mu=1.0, curvature="power:1", dimension=3, **SMALL)
+    plan = mfdl.plan(RING, 50, mu=1.0, curvature="power:1:3", **SMALL)
     losses = [row["predicted_excess_loss"] for row in plan.rows]
     assert losses == sorted(losses)
     assert plan.best.design.name == plan.rows[0]["design"]
@@ -161,14 +160,9 @@ def test_encoders_for_public_batches_are_not_combined_with_secret_ones_unless_th
         ({"mechanisms": ["mafalda-l"]}, UnsupportedMechanism, "is not predicted"),
         ({"gradients_per_record": 1}, InvalidInput, "no design is left of 32"),
         ({"records": 1, "batches": [2]}, InvalidInput, "no design is left"),
-        ({"dimension": 3}, InvalidInput, "belongs to a curvature"),
-        ({"curvature": "power:1"}, InvalidInput, "needs dimension"),
-        ({"curvature": "power:-1", "dimension": 3}, InvalidInput, "P >= 0 and S > 0"),
-        ({"curvature": "power:1,size=2", "dimension": 3}, InvalidInput, "P >= 0 and S > 0"),
-        ({"curvature": "no_such_file"}, InvalidInput, "cannot read curvature 'no_such_file'"),
-        ({"curvature": [0.0, 0.0]}, InvalidInput, "some of them > 0"),
-        ({"curvature": [1.0, -1.0]}, InvalidInput, "must be >= 0"),
-        ({"curvature": [1.0], "dimension": 2}, InvalidInput, "leave dimension out"),
+        ({"curvature": "powr:1"}, InvalidInput, "unknown curvature 'powr'; did you mean 'power'"),
+        ({"curvature": [1.0]}, InvalidInput, "curvature must be"),
+        ({"mechanisms": ["mafalda@all/curvature=power:1"]}, UnsupportedMechanism, "depends on the learning rate"),
         ({"start_distance": 0.0}, InvalidInput, "start_distance must be"),
         ({"learning_time": -1.0}, InvalidInput, "learning_time must be"),
         ({"release_models": ["average:0%"]}, InvalidInput, "0 < P <= 100"),
@@ -180,15 +174,10 @@ def test_what_is_refused(changed, error, words):
         mfdl.plan(**given)
 
 
-def test_eigenvalues_are_read_from_files(tmp_path):
-    (tmp_path / "values.txt").write_text("1, 0.5\n0.25\n")
-    np.save(tmp_path / "values.npy", [1.0, 0.5, 0.25])
-    for name in ("values.txt", "values.npy"):
-        assert list(eigenvalues(str(tmp_path / name))) == [1.0, 0.5, 0.25]
-    assert eigenvalues("power:2,scale=3", 2) == pytest.approx([3.0, 0.75])
-    (tmp_path / "words.txt").write_text("one two")
-    with pytest.raises(InvalidInput, match="something else than numbers"):
-        eigenvalues(str(tmp_path / "words.txt"))
+def test_released_weights_are_those_of_the_model_that_is_published():
+    design = Design("mafalda@released", 2, 2, release_model="average:3")
+    assert design.mechanism == "mafalda@released:average:3"
+    assert Design.parse(design.name) == design
 
 
 @given(st.lists(st.tuples(*[st.integers(1, 4).map(float)] * 3), min_size=1, max_size=12))
