@@ -105,6 +105,7 @@ def test_hidden_messages_are_accounted_for_each_design_as_it_is_built():
     )
     mechanism = mfdl.calibrate(algorithm, trust=trust.named("pndp"), adjacency="zero-out", clip_norm=1.0, mu=1.0)
     assert plan.best.guarantee.noise_std == pytest.approx(mechanism.guarantee.noise_std)
+    assert plan.best.guarantee.fingerprint == mechanism.guarantee.fingerprint  # with its rounds and its released model
     assert plan.best.guarantee.trust == "pndp"
 
 
