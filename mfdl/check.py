@@ -37,6 +37,7 @@ WANTED = {  # by the name of a class: its objects in words with an example, and 
     "Curvature": ("a Curvature or its text such as 'power:1:100'", "eigenvalues go to mfdl.objective.Curvature([...])"),
     "Encoder": ("an encoder with structure, e.g. mfdl.factorization.encoders.Toeplitz", ""),
     "FactorizationProblem": ("a FactorizationProblem, e.g. mfdl.factorization.problem(dynamics, participation)", ""),
+    "MaximumProblem": ("a MaximumProblem", "it is mfdl.factorization.maximum_problem(...)"),
     "GossipMatrix": ("one gossip matrix, e.g. mfdl.gossip.metropolis_hastings(graph)", ""),
     "Graph": ("a networkx graph or the name of one, e.g. 'ring:n=16'", "mfdl.graphs.names() lists the names"),
     "LinearAlgorithm": (

@@ -30,7 +30,8 @@ NAMES = {
         audit audit_matrix reconstruct
     """,
     "mfdl.factorization": """
-        PER_MODE_TOLERANCE CORRELATIONS COVARIANCE_SOLVERS ClassFactorizations EstimatedFactorization
+        PER_MODE_TOLERANCE CORRELATIONS COVARIANCE_SOLVERS ClassFactorizations EstimatedFactorization MEASURES
+        MaximumProblem maximum_problem
         EstimatedProblem FORMS Factorization FactorizationProblem NodeFactorizations NotConverged
         PREFIX_SUM_TOLERANCE PairwisePrice SOLVERS SavedFactorization BallsInBinsFactorization
         SpatioTemporalFactorization SpatialFactorization StructuredFactorization causal_encoder checked_groups

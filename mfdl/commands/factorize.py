@@ -35,6 +35,7 @@ IGNORED = (  # by which mechanisms (none: all over time) which fields, and why
     (BOTH, "max_inverse_diagonal", "its scale is unit sensitivity"),
     (BOTH, "horizon", "its steps are epochs x period"),
     (BOTH, "solver device", "it has one solver, on the CPU"),
+    ((*PER_NODE, SECRET, *SPATIAL, *BOTH), "measure", "its objective is a sum"),
     ((*PER_NODE, SECRET, *SPATIAL, *BOTH), "probes probe_seed", "its error Gram is never estimated"),
     (BOTH[1:], "coalition groups", "it has one seed for all; for groups use kronecker"),
 )
@@ -83,6 +84,14 @@ class FactorizeConfig(OnGraph):
     ] = None
     release_model: options.ReleaseModel = "last"
     curvature: options.Curvature = None
+    measure: Annotated[
+        str,
+        Option(
+            "Of the errors of the models after each step: their sum, or the maximum.",
+            metavar="NAME",
+            among=("sum", "maximum"),
+        ),
+    ] = "sum"
     momentum: options.Momentum = 0.0
     weight_decay: options.WeightDecay = 0.0
     lr: Annotated[
@@ -197,6 +206,8 @@ class FactorizeConfig(OnGraph):
                 raise InvalidInput(f"--bandwidth and --buffers are for --solver {', '.join(FORMS)}; leave them out.")
         elif self.mechanism not in ("mafalda", SECRET):
             raise InvalidInput(f"--solver {self.solver} searches an encoder for all nodes; use it with mafalda.")
+        elif self.measure != "sum":
+            raise InvalidInput(f"--measure {self.measure} is for --solver dense; leave one of them out.")
         elif self.tolerance is not None:
             raise InvalidInput(
                 f"--tolerance is for other solvers: the gap of the best {self.solver} encoder cannot be chosen."
@@ -230,7 +241,8 @@ def factorize(config: FactorizeConfig, out: Path | None) -> Answer:
     """Factorize the error of decentralized learning: objective, certified lower bound, gap.
 
     Over time (mafalda, d-mf, ...) and over time and nodes (kronecker, ...) objective is sensitivity^2 tr(H X^-1), the
-    variance of the noise in all models together per unit of noise and coordinate. Over nodes (corn, corn-pairwise,
+    variance of the noise in all models together per unit of noise and coordinate; with --measure maximum, in the
+    models after the worst step. Over nodes (corn, corn-pairwise,
     decor) it is tr(W R W^T), R the covariance of one step, at [R^-1]_ii <= 1 for every node, or the bound of
     --max-inverse-diagonal; there are no epochs. For balls-in-bins (--participation balls-in-bins --epsilon E) it is
     tr(H X^-1) with max M_rr = 1, and the root error is its root times the noise that meets the target. The
@@ -272,6 +284,8 @@ def _shape(answer: dict[str, Any]) -> dict[str, str]:
         rows["steps"] = f"{answer['steps']:,} ({answer['epochs']} epochs of {answer['period']})"
     if answer["error_weights"] is not None:
         rows["error weights"] = answer["error_weights"]
+    if "measure" in answer:
+        rows["measure"] = f"{answer['measure']} of the errors of the steps"
     if "root_error" in answer:
         rows["balls-in-bins"] = f"{answer['period']}, correlated at most {answer['correlation']:.3g}"
         rows["target"] = f"epsilon = {answer['epsilon']:g} at delta = {answer['delta']:g}, {answer['adjacency']}"

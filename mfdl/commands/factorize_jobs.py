@@ -25,6 +25,7 @@ from ..factorization import (
     EstimatedFactorization,
     Factorization,
     FactorizationProblem,
+    MaximumProblem,
     NodeFactorizations,
     SpatialFactorization,
     SpatioTemporalFactorization,
@@ -67,6 +68,7 @@ def run_factorize(
     weights = job.counted["weights"]
     shared = {
         **config.values("mechanism", "graph", "counted_models", "momentum", "weight_decay", "lr"),
+        **({} if config.measure == "sum" else config.values("measure")),
         "error_weights": None if weights is None else weights.describe(),
         "graph_hash": graphs.content_hash(graph),
         "gossip": gossip.name,
@@ -245,7 +247,7 @@ class Job:
         solve = factorization.optimal_per_mode if per_mode else factorization.optimal_joint
         return solve(self.dynamics, scheme, **common)
 
-    def _over_time(self, mechanism: str) -> tuple[Factorization | NodeFactorizations, FloatArray]:
+    def _over_time(self, mechanism: str) -> tuple[Factorization | NodeFactorizations, FloatArray | None]:
         check.positive(tolerance=self.limits["tolerance"])
         require_one_of("counted_models", self.config.counted_models, COUNTED_MODELS)
         require_one_of("solver", self.config.solver, factorization.SOLVERS)
@@ -253,7 +255,7 @@ class Job:
             return self._best_per_node(by_class=mechanism == "mafalda-classes")
         if mechanism == "mafalda":
             posed, best = self._best_shared()
-            return best, posed.error_gram
+            return best, _gram_of(posed)
         if mechanism == "d-mf":
             return self._prefix_sums()
         # bsr and file:FILE are built without optimising anything; a file is checked against nodes and steps
@@ -266,7 +268,7 @@ class Job:
         C = np.asarray(noise.written.array)
         return self._judged_shared(C) if noise.shared else self._judged_per_node(C)
 
-    def _prefix_sums(self) -> tuple[Factorization, FloatArray]:
+    def _prefix_sums(self) -> tuple[Factorization, FloatArray | None]:
         limits = {**self.limits, "tolerance": min(self.limits["tolerance"], factorization.PREFIX_SUM_TOLERANCE)}
         try:
             solved = factorization.prefix_sum_encoder(self.participation, progress=self.progress, **limits)
@@ -276,18 +278,22 @@ class Job:
             note = "the solver of the prefix-sum encoder stopped before the tolerance"
             return dataclasses.replace(fixed, status=self.config.STOPPED, notes=(*fixed.notes, note)), gram
 
-    def _best_shared(self) -> tuple[FactorizationProblem, Factorization]:
-        probes = Probes(self.config.probes, self.config.probe_seed)
-        posed = factorization.problem(self.dynamics, self.participation, probes=probes, **self.counted)
+    def _best_shared(self) -> tuple[FactorizationProblem | MaximumProblem, Factorization]:
+        posed: FactorizationProblem | MaximumProblem
+        if self.config.measure == "maximum":
+            posed = factorization.maximum_problem(self.dynamics, self.participation, **self.counted)
+        else:
+            probes = Probes(self.config.probes, self.config.probe_seed)
+            posed = factorization.problem(self.dynamics, self.participation, probes=probes, **self.counted)
         options = {"solver": self.config.solver, "device": self.config.device, "progress": self.progress, **self.limits}
         return posed, factorization.solve_problem(posed, **options)
 
-    def _judged_shared(self, encoder: FloatArray) -> tuple[Factorization, FloatArray]:
+    def _judged_shared(self, encoder: FloatArray) -> tuple[Factorization, FloatArray | None]:
         posed, best = self._best_shared()
         fixed = factorization.evaluate(posed, encoder, lower_bound=best.lower_bound)
         loose = f"the lower bound is valid but loose: its solver stopped {best.distance}"
         notes = (*best.notes, loose) if best.status == self.config.STOPPED else best.notes
-        return dataclasses.replace(fixed, notes=notes), posed.error_gram
+        return dataclasses.replace(fixed, notes=notes), _gram_of(posed)
 
     def _best_per_node(self, *, by_class: bool = False) -> tuple[NodeFactorizations, FloatArray]:
         if self.config.solver != "dense":
@@ -302,3 +308,8 @@ class Job:
         best, grams = self._best_per_node()
         bounds = [node.lower_bound for node in best.nodes]
         return factorization.evaluate_nodes(grams, self.participation, encoders, lower_bounds=bounds), grams
+
+
+def _gram_of(posed: FactorizationProblem | MaximumProblem) -> FloatArray | None:
+    """H; None for the largest error, which has one for each step."""
+    return posed.error_gram if isinstance(posed, FactorizationProblem) else None

@@ -6,7 +6,7 @@ structure, for many steps; `balls_in_bins_encoders`), `node_covariances` correla
 both at once. `saved_factorization` keeps any of them with the header that says what it was made for.
 """
 
-from mfdl_solvers import Factorization, FactorizationProblem, NotConverged, causal_encoder
+from mfdl_solvers import Factorization, FactorizationProblem, MaximumProblem, NotConverged, causal_encoder
 
 from .balls_in_bins_encoders import CORRELATIONS, BallsInBinsFactorization, factorize_balls_in_bins
 from .groups import checked_groups, edge_groups, read_groups
@@ -30,12 +30,14 @@ from .spatio_temporal import (
     optimal_per_mode,
 )
 from .temporal import (
+    MEASURES,
     PREFIX_SUM_TOLERANCE,
     SOLVERS,
     EstimatedFactorization,
     EstimatedProblem,
     evaluate,
     factorize,
+    maximum_problem,
     prefix_sum_encoder,
     prefix_sum_gram,
     problem,
@@ -47,6 +49,7 @@ __all__ = [
     "CORRELATIONS",
     "COVARIANCE_SOLVERS",
     "FORMS",
+    "MEASURES",
     "PER_MODE_TOLERANCE",
     "PREFIX_SUM_TOLERANCE",
     "SOLVERS",
@@ -56,6 +59,7 @@ __all__ = [
     "EstimatedProblem",
     "Factorization",
     "FactorizationProblem",
+    "MaximumProblem",
     "NodeFactorizations",
     "NotConverged",
     "PairwisePrice",
@@ -77,6 +81,7 @@ __all__ = [
     "factorize_long",
     "factorize_nodes",
     "load",
+    "maximum_problem",
     "optimal_covariance",
     "optimal_joint",
     "optimal_kronecker",

@@ -1,7 +1,8 @@
 """Noise correlated over time: from dynamics, error weights and participation to a certified encoder.
 
-`factorize` poses the problem min tr(H X^-1) at unit sensitivity and solves it; `evaluate` puts a given encoder
-to the same H, so that its gap says what a better one would save. An encoder for each node: `nodes`.
+`factorize` poses the problem min tr(H X^-1) at unit sensitivity, or that of the largest error of a step (measure
+"maximum"), and solves it; `evaluate` puts a given encoder to the same errors, so that its gap says what a better one
+would save. An encoder for each node: `nodes`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 
 import mfdl_solvers
-from mfdl_solvers import Factorization, FactorizationProblem
+from mfdl_solvers import Factorization, FactorizationProblem, MaximumProblem, maximum_encoder
 from mfdl_solvers.problem import FIXED
 
 from .. import check
@@ -31,6 +32,8 @@ from .encoders import square_root_series
 from .setting import USUAL_TOLERANCE, Setting, checked_stopping, solver_refusals
 
 SOLVERS = ("dense", "autodiff")
+SUM, MAXIMUM = MEASURES = ("sum", "maximum")
+"""Of the errors of the models after each step."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -97,6 +100,25 @@ def problem(
 
 
 @refusing({})
+@solver_refusals()
+def maximum_problem(
+    dynamics: Dynamics,
+    participation: Participation,
+    *,
+    weights: ErrorWeights | None = None,
+    counted_models: str = "post-average",
+) -> MaximumProblem:
+    """The problem of one shared local encoder whose objective is the largest error of a step, not the sum.
+
+    Args: as for `problem`; an error is w_r times the variance in the counted models after step r, over nodes together.
+    Raises: as `problem`; InvalidInput: released models, of which there is one; UnsupportedMechanism: T above 512.
+    Cost: that of `NoiseObjective.over_each_step`, T^3 numbers.
+    """
+    setting = Setting(dynamics, participation, weights=weights, counted_models=counted_models)
+    return MaximumProblem(setting.noise_objective.over_each_step(), setting.classes())
+
+
+@refusing({})
 def factorize(
     dynamics: Dynamics,
     participation: Participation,
@@ -110,26 +132,36 @@ def factorize(
     allow_stopped: bool = False,
     probes: Probes | None = None,
     averaged_over: RandomGossip | None = None,
+    measure: str = SUM,
 ) -> Factorization:
     """The best local encoder C of MAFALDA-SGD, shared by all nodes, with its certificate.
 
     Args:
         dynamics, participation, weights, counted_models, probes, averaged_over: as for `problem`.
+        measure: "sum" of the errors of the steps, or "maximum", their largest (MaxSE; `maximum_problem`).
         tolerance: certified relative gap to reach, > 0; default 1e-4. max_iterations: of the solver.
         progress: True, False, "auto" (see `mfdl.progress`), or a function: called with the iterations so far and the
             certified gap, by the solvers that certify on their way.
         solver: "dense" (the dual; L-BFGS on X for a singular H) or "autodiff" (torch, same optimum).
         allow_stopped: return a factorization that did not reach the tolerance instead of raising.
 
-    Returns: Factorization; objective = sensitivity^2 tr(H X^-1), H for learning rate 1.
+    Returns: Factorization; objective = sensitivity^2 tr(H X^-1), H for learning rate 1; of measure "maximum" the
+        largest sensitivity^2 w_r tr(H_r X^-1), over the nodes that count together.
     Raises: NotConverged; UnsupportedMechanism: patterns not disjoint; InvalidInput: bad tolerance or names, an
         objective beyond float64.
-    Cost: O(T^3) per iteration, about a hundred iterations at tolerance 1e-4.
+    Cost: O(T^3) per iteration, about a hundred iterations at tolerance 1e-4; T^3 numbers for measure "maximum".
     Source: arXiv:2510.17480, Lemma 10 and Algorithm 2, with the exact Gram and a certificate.
     """
     ends = checked_stopping(USUAL_TOLERANCE if tolerance is None else tolerance, max_iterations)
     counted: dict[str, Any] = {"weights": weights, "counted_models": counted_models}
-    posed = problem(dynamics, participation, probes=probes, averaged_over=averaged_over, **counted)
+    require_known("measure", measure, MEASURES)
+    posed: FactorizationProblem | MaximumProblem
+    if measure == SUM:
+        posed = problem(dynamics, participation, probes=probes, averaged_over=averaged_over, **counted)
+    elif probes is None and averaged_over is None:
+        posed = maximum_problem(dynamics, participation, **counted)
+    else:
+        raise InvalidInput("measure 'maximum' takes neither probes nor averaged_over: H must be known; leave them out.")
     options: dict[str, Any] = {"solver": solver, "progress": progress}
     solved = solve_problem(posed, tolerance=ends.tolerance, max_iterations=ends.max_iterations, **options)
     return solved if allow_stopped else solved.require_converged(ends.tolerance)
@@ -137,7 +169,7 @@ def factorize(
 
 @solver_refusals()
 def solve_problem(
-    posed: FactorizationProblem,
+    posed: FactorizationProblem | MaximumProblem,
     *,
     solver: str = "dense",
     tolerance: float = 1e-4,
@@ -151,14 +183,18 @@ def solve_problem(
     `start` is a Gram matrix for the dense solver, `device` the torch device of the autodiff one; `progress` is True,
     False, "auto" (see `mfdl.progress`), or a function: called with the iterations so far and the certified gap.
     """
-    check.instance(FactorizationProblem, posed=posed)
+    check.instance(FactorizationProblem, MaximumProblem, posed=posed)
     stopping = checked_stopping(tolerance, max_iterations)
     require_known("solver", solver, SOLVERS)
+    if isinstance(posed, MaximumProblem) and (solver != "dense" or start is not None):
+        raise InvalidInput("the largest error is minimised by solver='dense', which starts by itself; leave out start.")
     if solver == "autodiff" and start is not None:
         raise InvalidInput("start is for solver='dense'; the autodiff solver starts from its parametrisation's own.")
     with reporter(progress).search(f"factorizing {posed.size} steps", stopping.tolerance) as report:
         stopping = dataclasses.replace(stopping, report=report)
-        if solver == "dense":
+        if isinstance(posed, MaximumProblem):
+            solved = solutions.solved(maximum_encoder.solve, posed, stopping=stopping)
+        elif solver == "dense":
             solved = solutions.solved(mfdl_solvers.solve, posed, stopping=stopping, start=start)
         else:
             from mfdl_solvers import autodiff  # brings torch
@@ -168,13 +204,13 @@ def solve_problem(
 
 
 @solver_refusals()
-def evaluate(posed: FactorizationProblem, encoder: FloatArray, *, lower_bound: float) -> Factorization:
+def evaluate(posed: FactorizationProblem | MaximumProblem, encoder: FloatArray, *, lower_bound: float) -> Factorization:
     """A given encoder at the problem's H: status "fixed", objective at unit sensitivity, the given lower bound.
 
     The encoder is scaled to sensitivity 1. `lower_bound` is that of the best encoder (solve the problem once).
     Raises: InvalidInput: an encoder of another size or zero, an objective beyond float64.
     """
-    check.instance(FactorizationProblem, posed=posed)
+    check.instance(FactorizationProblem, MaximumProblem, posed=posed)
     began = time.perf_counter()
     C = check.square_array(encoder=encoder)
     if C.shape[0] != posed.size:
@@ -197,7 +233,7 @@ def evaluate(posed: FactorizationProblem, encoder: FloatArray, *, lower_bound: f
     return _with_error(posed, fixed)
 
 
-def _with_error(posed: FactorizationProblem, solved: Factorization) -> Factorization:
+def _with_error(posed: FactorizationProblem | MaximumProblem, solved: Factorization) -> Factorization:
     return posed.with_objective_error(solved) if isinstance(posed, EstimatedProblem) else solved
 
 

@@ -95,6 +95,16 @@ class NoiseObjective(CountedModels):
         """
         return time_grams.over_steps(self, present)
 
+    def over_each_step(self) -> FloatArray:
+        """w_r H_r of each step r whose models count, shape (counted steps, T, T); their sum is `over_steps`.
+
+        tr(H_r N N^T) is the variance in the models after step r alone, of which encoders may minimise the largest.
+
+        Raises: InvalidInput: released models. UnsupportedMechanism: T above 512; as `over_steps`.
+        Cost: T^3 numbers; T^2 times the modes of the gossip for each step, n T^3 nnz(W) where it has none.
+        """
+        return time_grams.over_each_step(self)
+
     def over_steps_of_nodes(self) -> Iterator[FloatArray]:
         """H_u of the noise of node u, for u = 0..n-1, one at a time, each shape (T, T); their sum is `over_steps`.
 

@@ -37,7 +37,7 @@ from mfdl_solvers.arithmetic import blas_threads
 
 from ..check import FloatArray
 from ..dynamics.responses import Averaging, ByModes, ByNodes, Entries
-from ..errors import UnsupportedMechanism
+from ..errors import InvalidInput, UnsupportedMechanism
 from ..gossip.changing import presence
 from ..noise.joint import require_joint_size
 from .counted_models import CountedModels, finite_gram, over_kinds
@@ -124,6 +124,64 @@ def over_steps_of_nodes(counted: CountedModels) -> Iterator[FloatArray]:
     return iter(finite_gram(lambda: first.over_directions(of_all)))
 
 
+MAX_STEPS_ALONE = 512  # T^3 numbers are 1 GB
+
+
+def over_each_step(counted: CountedModels) -> FloatArray:
+    """See `NoiseObjective.over_each_step`."""
+    dynamics, T = counted.dynamics, counted.num_steps
+    if counted.released is not None:
+        raise InvalidInput(
+            f"error weights {counted.weights.describe()} count one released model, so there is no largest error among "
+            "steps; take step weights such as all or last:M."
+        )
+    if T > MAX_STEPS_ALONE:
+        raise UnsupportedMechanism(
+            f"the error Gram of each step alone takes T^3 numbers and is for {MAX_STEPS_ALONE} steps at most, got {T}; "
+            "take the sum of the errors."
+        )
+    measure, n = known_measure(counted), dynamics.num_nodes
+    modes = Modes.of(counted) if measure is None and n <= MAX_DENSE else None
+    averaging: Averaging
+    coupling: FloatArray | None
+    if measure is not None:
+        few = measure.reduced(2 * T)
+        averaging, coupling = ByModes(few.eigenvalues), few.weights
+    elif modes is not None:
+        averaging, coupling = modes.averaging, modes.coupling
+    elif in_reach(counted, MAX_WORK):
+        blocks = (np.array([node]) for node in range(n))
+        by_node = ByNodes(dynamics)
+        return finite_gram(
+            lambda: functools.reduce(
+                np.add, (_of_each_step(counted, by_node, (node, np.zeros(1, np.intp))) for node in blocks)
+            )
+        )
+    else:
+        raise UnsupportedMechanism(f"the error Grams of {n:,} nodes are not covered for this gossip; take fewer nodes.")
+    entries = np.arange(averaging.size), np.zeros(averaging.size, dtype=np.intp)
+    with blas_threads(max(averaging.size, T)):
+        return finite_gram(lambda: _of_each_step(counted, averaging, entries, coupling))
+
+
+def _of_each_step(
+    counted: CountedModels, averaging: Averaging, entries: Entries, coupling: FloatArray | None = None
+) -> FloatArray:
+    """w_r H_r of each step that counts, shape (steps, T, T), summed over the directions of the curvature."""
+    T, steps = counted.num_steps, np.flatnonzero(counted.step_weights)
+    place = {int(r): at for at, r in enumerate(steps)}
+
+    def of_direction(direction: CountedModels) -> FloatArray:
+        grams = np.zeros((steps.size, T, T))
+        for r, y in enumerate(direction.responses(averaging, entries)):
+            if r in place:
+                rows = _rows(direction, y, coupling)
+                grams[place[r], : r + 1, : r + 1] = direction.step_weights[r] * _coupled(rows, coupling)
+        return grams
+
+    return counted.over_directions(of_direction)
+
+
 def by_modes(counted: CountedModels) -> tuple[FloatArray, FloatArray]:
     """See `NoiseObjective.by_modes`."""
     (_, counted), *others = kinds = counted.kinds
@@ -200,25 +258,32 @@ def _gram(
     T, by_age, ages = counted.num_steps, counted.shift_invariant, np.empty((0, 0))
     total = np.zeros((T, T))
 
-    def gram(rows: FloatArray) -> FloatArray:
-        if coupling is None:
-            return rows @ rows.T
-        return rows @ (coupling @ rows.T if coupling.ndim == 2 else coupling[:, None] * rows.T)
-
     for r, y in enumerate(counted.responses(averaging, entries, by_age=by_age)):
         weight = counted.step_weights[r]
         if not (weight or by_age):
             continue
-        models = counted.of_nodes(y) if coupling is None else y
-        rows = models.transpose(1, 0, 2).reshape(models.shape[1], -1)  # one per injection
+        rows = _rows(counted, y, coupling)
         if by_age:
             ages = ages if r else np.empty((T, rows.size))
             ages[r] = rows
         else:
-            total[: r + 1, : r + 1] += weight * gram(rows)
+            total[: r + 1, : r + 1] += weight * _coupled(rows, coupling)
     if by_age:
-        total = gram(ages)
+        total = _coupled(ages, coupling)
     return (total + total.T) / 2
+
+
+def _rows(counted: CountedModels, responses: FloatArray, coupling: FloatArray | None) -> FloatArray:
+    """What counts of the responses of a step, one row per injection."""
+    models = counted.of_nodes(responses) if coupling is None else responses
+    return models.transpose(1, 0, 2).reshape(models.shape[1], -1)
+
+
+def _coupled(rows: FloatArray, coupling: FloatArray | None) -> FloatArray:
+    """rows M rows^T, M the coupling, or its diagonal, or I."""
+    if coupling is None:
+        return rows @ rows.T
+    return np.asarray(rows @ (coupling @ rows.T if coupling.ndim == 2 else coupling[:, None] * rows.T))
 
 
 def effects_by_modes(counted: CountedModels, eigenvalues: FloatArray) -> FloatArray:

@@ -8,6 +8,7 @@ from .coalition_problem import CoalitionProblem, InfeasibleCoalition
 from .dense_encoder import solve
 from .joint_encoder import ModeProblem
 from .kronecker_encoder import KroneckerFactorization
+from .maximum_encoder import MaximumProblem
 from .per_mode_encoder import PerModeFactorization
 from .problem import Factorization, FactorizationProblem, NotConverged, ProblemError, Stopping, causal_encoder
 
@@ -17,6 +18,7 @@ __all__ = [
     "FactorizationProblem",
     "InfeasibleCoalition",
     "KroneckerFactorization",
+    "MaximumProblem",
     "ModeProblem",
     "NotConverged",
     "PerModeFactorization",
