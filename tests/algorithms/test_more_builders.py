@@ -247,6 +247,7 @@ PARAMETERS = {
     "blt": {"buffers": "int"},
     "band-inv": {"bandwidth": "int"},
     "kronecker": {"coalition_size": "int"},
+    "mafalda": {"measure": "str"},
     "muffliato": {"gossip_rounds": "int"},
     "delayed-dsgd": {"delay": "int"},
     "two-hop-dsgd": {"share": "float"},
