@@ -19,10 +19,11 @@ from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput
 from mfdl.noise import StepNoise
 from mfdl.participation import Cyclic, EveryStep
+from mfdl.privacy import exact_arithmetic
 from mfdl.privacy.adaptive import is_adaptive
+from mfdl.privacy.forms import dense_form, view_grams
 from mfdl.privacy.forms import known_states as own_state_form
 from mfdl.privacy.forms import node_recursions as recursions_form
-from mfdl.privacy.forms import view_grams
 from mfdl.privacy.forms.known_states import own_state_grams
 from mfdl.privacy.forms.node_recursions import recursions
 from mfdl.privacy.victim_sensitivity import sensitivity_by_victim
@@ -478,3 +479,28 @@ def test_with_one_step_per_record_the_claim_is_false():
     assert [
         x.adaptive_sensitivity_squared for x in sensitivity_by_victim(one, trust.Eavesdropper(), release="none")
     ] == [math.inf] * 2
+
+
+@pytest.mark.parametrize("too_large_for_exact_ranks", [False, True])
+@pytest.mark.parametrize("faint", [1.0, 2.0**-10])
+def test_noise_that_is_a_rounded_product_makes_no_row_redundant(faint, too_large_for_exact_ranks, monkeypatch):
+    """M N rounds both messages to one row; their true difference is noise that cancels most of the noise of both."""
+    M = sp.csr_array([[2.0**25, 2.0], [2.0**25, 2.0 + 2.0**-19]])
+    noise = StepNoise([[3 * 2.0**35, -1.0], [faint, -0.5]], np.ones((2, 2), bool), 3, 2)
+    start = algorithms.dp_dsgd(Dynamics(MH("path:n=2")), EveryStep(3))
+    maps = {
+        "message_from_state": sp.csr_array([[2.0**-40, 0.5]] * 2),
+        "state_from_message": sp.csr_array([[0.125, 0.0], [0.5, 0.0]]),
+    }
+    rounds = [dataclasses.replace(r, message_from_gradient=M, message_from_noise=M, **maps) for r in start.rounds]
+    one = dataclasses.replace(start, rounds=tuple(rounds), noise=noise)
+    model = TrustModel.from_masks(seen=np.ones((3, 2), bool), release="none")
+    assert recursions(model.view(one, 0)) is not None
+    if too_large_for_exact_ranks:
+        monkeypatch.setattr(exact_arithmetic, "MAX_ENTRIES", 0)
+        monkeypatch.setattr(dense_form, "MAX_ENTRIES", 0)
+    A, B = exact_view(exact_run(one), np.ones((3, 2), bool), [])
+    truth = float(sum(np.abs(to_float(exact_view_gram([row[0::2] for row in A], B))).ravel()))
+    (loss,) = sensitivity_by_victim(one, model, victims=[0], unit="user")
+    assert truth * (1 - 1e-9) <= loss.sensitivity_squared < math.inf
+    assert loss.bound == "upper" or loss.sensitivity_squared == pytest.approx(truth, rel=1e-6)

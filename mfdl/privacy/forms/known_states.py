@@ -102,12 +102,15 @@ class _Seen:
 def own_state_grams(view: AlgorithmView, states: Recursions, victims: Sequence[int]) -> list[ViewGram] | None:
     """X_u of each victim in a view with these recursions; equal ones are one object.
 
-    None: noise at rounding level was neglected at a node whose messages lack any other (then nothing bounds it).
+    None: noise at rounding level was neglected at a node whose messages lack any other (then nothing bounds it), or the
+    noise of messages is a rounded product whose rows depend on each other or nearly so.
     Guarantees: the true X is at most inflation times (values + errors), see `ViewGram`; a victim whose gradient shows
         without noise has a leak at that step.
     Cost: O(T^2) per victim with numbers of its own, O(T n) and one singular value decomposition per block besides.
     """
-    of_kind = [_seen_of(kind) for kind in states.kinds]
+    of_kind = [seen for kind in states.kinds if (seen := _seen_of(kind)) is not None]
+    if len(of_kind) < len(states.kinds):
+        return None
     of_step = [of_kind[number] for number in states.kind_of_step]
     values, errors, leaks = (
         np.stack([getattr(seen, name) for seen in of_step]) for name in ("values", "errors", "leaks")
@@ -152,14 +155,18 @@ def _alike(numbers: FloatArray, leaks: NDArray[np.bool_], victims: Sequence[int]
     return list(groups.values())
 
 
-def _seen_of(kind: RoundKind) -> _Seen:
+def _seen_of(kind: RoundKind) -> _Seen | None:
+    """What a round shows; None where rounding of the noise itself may have hidden what rows have in common."""
     n = kind.retained.size
     out = _Seen(np.zeros((3, n)), np.zeros((3, n)), np.zeros((2, n), dtype=bool), {})
     for rows, columns in kind.blocks:
         p, q = kind.from_state[rows].toarray(), kind.from_gradient[rows].toarray()
         nodes = np.flatnonzero(p.any(axis=0) | q.any(axis=0))
         A, B = np.hstack([p[:, nodes], q[:, nodes]]), kind.noise[rows][:, columns].toarray()
-        white = whiten(A, B)
+        off = kind.noise_error[rows][:, columns].toarray()
+        white = whiten(A, B, rounding=(np.zeros_like(A), off) if off.any() else None)
+        if off.any() and (white.undecided.any() or len(white.whitened) < np.count_nonzero(B.any(axis=1))):
+            return None
         k = len(nodes)
         open_ = white.leaks | white.undecided | (not ranks_agree(A, B, len(white.whitened), white.leaks))
         for i, j in enumerate(nodes):

@@ -36,12 +36,14 @@ behind.
 In: a view. Out: the recursions, or None where the claim does not apply; their Grams are in `known_states`. Y is found
 by least squares and any Y makes the identity above exact, so rounding shows in r and in the products alone: r at
 rounding level is noise of lower blocks of B, B = B_0 (I + N) with B_0 block diagonal, and (B B^T)^+ grows at most by
-(1 - ||N||)^-2. Off-diagonal entries of D and E must be zero term by term.
+(1 - ||N||)^-2. Off-diagonal entries of D and E must be zero term by term. R_T F is a product too: where it is rounded,
+rows that look dependent may differ by noise that cancels the noise of others, and no Gram follows.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from fractions import Fraction
 
 import numpy as np
 import scipy.sparse as sp
@@ -55,6 +57,7 @@ from ...trust.view import AlgorithmView
 from .base import SMALLEST_WEIGHT, remembered, smallest_weight
 
 MAX_BLOCK_WORK = 1e11  # rows^2 * columns of noise that hangs together in one round: a few seconds
+MAX_EXACT_TERMS = 100_000  # of a product that is computed again in fractions: about a tenth of a second
 
 Index = NDArray[np.intp]
 
@@ -85,6 +88,7 @@ class RoundKind:
         retained, added: D_jj and E_jj, shape (n,); retained_error, added_error: bounds on their rounding errors.
         unseen: norm of row j of r, the noise at rounding level that is neglected, shape (n,).
         rows: the messages seen; from_state, from_gradient, noise: P_T, Q_T and R_T F.
+        noise_error: bounds on the rounding errors of `noise`; without entries where the product is exact.
         blocks: (rows, columns) of `noise` that hang together; a row without noise is a block of its own.
     """
 
@@ -97,6 +101,7 @@ class RoundKind:
     from_state: sp.csr_array
     from_gradient: sp.csr_array
     noise: sp.csr_array
+    noise_error: sp.csr_array
     blocks: list[tuple[Index, Index]]
 
 
@@ -182,7 +187,9 @@ def _round_kind(
     assert algorithm.noise.causal is not None
     F = algorithm.noise.causal.mixing
     P = _or_zero(kind.message_from_state, (S, n))
-    R = sp.csr_array(_or_zero(kind.message_from_noise, (S, F.shape[0])) @ F[:, np.flatnonzero(~known)])
+    from_noise, F = _or_zero(kind.message_from_noise, (S, F.shape[0])), sp.csr_array(F[:, np.flatnonzero(~known)])
+    R = sp.csr_array(from_noise @ F)
+    noise_error = _product_error(from_noise, F)
     R.eliminate_zeros()
     rows, hidden = np.flatnonzero(seen), np.flatnonzero(~seen)
     K = _or_zero(kind.state_from_message, (n, S))[:, hidden]
@@ -215,8 +222,37 @@ def _round_kind(
         from_state=P[rows],
         from_gradient=unit[rows],
         noise=R[rows],
+        noise_error=noise_error[rows],
         blocks=blocks,
     )
+
+
+def _product_error(left: sp.csr_array, right: sp.csr_array) -> sp.csr_array:
+    """Entrywise bounds on the rounding of left @ right; without entries where every product and sum is exact.
+
+    Exact are sums of entries times powers of two, one a row, and what exact fractions show, for products of moderate
+    size.
+    """
+    terms = np.diff(left.indptr)
+    if terms.max(initial=0) <= 1 and (np.frexp(np.abs(left.data))[0] == 0.5).all():
+        return sp.csr_array((left.shape[0], right.shape[1]))
+    sizes = sp.csr_array(abs(left) @ abs(right))
+    if sizes.nnz * int(terms.max(initial=1)) <= MAX_EXACT_TERMS and _is_exact_product(left, right):
+        return sp.csr_array(sizes.shape)
+    return sp.csr_array(sizes * (2 * (int(terms.max(initial=1)) + 1) * UNIT))
+
+
+def _is_exact_product(left: sp.csr_array, right: sp.csr_array) -> bool:
+    """Whether left @ right in float64 is the product of the floats as fractions."""
+    product, exact = sp.csr_array(left @ right), [dict[int, Fraction]() for _ in range(left.shape[0])]
+    for i, row in enumerate(exact):
+        for at in range(left.indptr[i], left.indptr[i + 1]):
+            factor, k = Fraction(float(left.data[at])), left.indices[at]
+            for j in range(right.indptr[k], right.indptr[k + 1]):
+                column = int(right.indices[j])
+                row[column] = row.get(column, Fraction(0)) + factor * Fraction(float(right.data[j]))
+    dense = product.toarray()
+    return all(Fraction(float(dense[i, j])) == value for i, row in enumerate(exact) for j, value in row.items())
 
 
 def _or_zero(matrix: sp.csr_array | None, shape: tuple[int, int]) -> sp.csr_array:
