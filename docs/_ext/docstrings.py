@@ -142,7 +142,7 @@ def _write(block: list[str], out: list[str], section: int, link: Target) -> int:
             out += [*([""] if at else []), line]
             section = indent
         elif head:
-            while end < len(block) and len(block[end]) - len(block[end].lstrip()) > indent:
+            while end < len(block) and not HEAD.fullmatch(block[end]) and _goes_on(block[end], indent):
                 end += 1
             text = " ".join([head[3], *(part.strip() for part in block[at + 1 : end])])
             out += ["", f"{head[1]}**{head[2]}:** {inline(text, link)}", ""]
@@ -154,6 +154,11 @@ def _write(block: list[str], out: list[str], section: int, link: Target) -> int:
             out.append(_text(line, link))
         at = end
     return section
+
+
+def _goes_on(line: str, indent: int) -> bool:
+    """Whether a line belongs to the sentence of a section that began at this indentation."""
+    return len(line) - len(line.lstrip()) >= indent and not line.lstrip().startswith(("|", ">>>"))
 
 
 def _continues_item(out: list[str]) -> bool:

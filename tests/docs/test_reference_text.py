@@ -71,6 +71,14 @@ def test_arguments_that_share_a_sentence_stay_together():
     assert "**first, second** -- numbers." in text
 
 
+def test_a_section_in_one_line_may_go_on_in_the_next():
+    text = process("function", "Loads.", "", "Source: a paper, Theorem 5; the rest of", "another.", "Cost: none.", "")
+    assert [line for line in text.splitlines() if line][1:] == [
+        "**Source:** a paper, Theorem 5; the rest of another.",
+        "**Cost:** none.",
+    ]
+
+
 def test_addresses_stay_text():
     from docutils.core import publish_doctree
 
