@@ -213,15 +213,28 @@ TINY = Dynamics(gossip.metropolis_hastings("path:n=3"), 0.8)
 BOTH = ErrorWeights("released:average:2", on_the_way=0.3, curvature=SPECTRUM)
 
 
-@pytest.mark.parametrize("weights", [CURVED, BOTH])
-def test_bound_program_and_objective_in_order(weights):
-    part = Cyclic(2, 3)
-    solved = factorization.factorize(TINY, part, weights=weights)
-    posed = factorization.problem(TINY, part, weights=weights)
-    program = optimal_loss_reference(posed)
+@examples(60)
+@given(
+    W=gossip_matrices(max_nodes=4, kinds=("symmetric", "uniform", "general")),
+    classes=st.sampled_from([(1, 3), (2, 2), (3, 2)]),
+    rate=st.sampled_from([0.3, 1.0, 1.6]),
+    steps=st.sampled_from(["all", "released:average:2", "exponential:1"]),
+    eigenvalues=st.lists(st.sampled_from([0.1, 0.5, 1.2]), min_size=1, max_size=3),
+)
+def test_bound_program_and_objective_in_order(W, classes, rate, steps, eigenvalues):
+    dynamics, part = Dynamics(W, rate), Cyclic(*classes)
+    weights = ErrorWeights(steps, on_the_way=0.5, curvature=Curvature(eigenvalues))
+    solved = factorization.factorize(dynamics, part, weights=weights)
+    program = optimal_loss_reference(factorization.problem(dynamics, part, weights=weights))
     assert solved.lower_bound <= program * (1 + 1e-5)
     assert program <= solved.objective * (1 + 1e-5)
     assert solved.gap < 2e-4
+
+
+@pytest.mark.parametrize("weights", [CURVED, BOTH])
+def test_the_objective_is_the_noise_of_the_recursion(weights):
+    part = Cyclic(2, 3)
+    solved = factorization.factorize(TINY, part, weights=weights)
     inverse = np.linalg.inv(solved.encoder)
     noise = algorithms.mf_dsgd(TINY, part, solved.encoder).noise
     assert_allclose(NoiseObjective(TINY, 6, weights).noise_error(noise).value, solved.objective, rtol=1e-4)
