@@ -189,4 +189,9 @@ def _show(result: RunPlan, config: PlanConfig, out: Path | None) -> None:
         noise,
         f"*: no cheaper design has a {'loss' if result.has_curvature else 'noise'} at most 1 % above.",
     ]
+    if result.left_out:
+        legend.append(
+            f"Left out: {len(result.left_out)} designs whose factorization stopped before its tolerance, such as "
+            f"{result.left_out[0]}."
+        )
     terminal.say([table, *legend, result.guarantee, NOT_COUNTED], out)

@@ -175,10 +175,13 @@ class DesignGrid:
                         yield design
 
     def _combined(self, mechanism: str, participation: str, batches: int) -> bool:
-        entry = registry.entry_of(registry.check_name(mechanism))
+        base = (
+            mechanism if mechanism.startswith(registry.FILE_PREFIX) else mechanism.partition(registry.WEIGHTS_MARK)[0]
+        )
+        entry, for_bins = registry.entry_of(registry.check_name(base)), registry.is_of_balls_in_bins(base)
         if participation == CYCLIC:
-            return not registry.is_of_balls_in_bins(mechanism)
-        for_public = entry is not None and entry.weighted and not registry.is_of_balls_in_bins(mechanism)
+            return not for_bins
+        for_public = entry is not None and entry.weighted and not for_bins
         return batches > 1 and not (for_public and CYCLIC in self.participations)
 
 

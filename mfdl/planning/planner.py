@@ -21,6 +21,7 @@ from ..algorithms import LinearAlgorithm, registry
 from ..algorithms.dsgd import receivers
 from ..dynamics import Dynamics
 from ..errors import InvalidInput, UnsupportedMechanism
+from ..factorization import NotConverged
 from ..gossip import GossipMatrix
 from ..objective import Curvature
 from ..participation import Cyclic
@@ -93,9 +94,11 @@ def plan(
         start_distance: of the first models from the optimum, along each direction of the curvature.
         learning_time: sum of the learning rates at which designs are compared if there is no curvature.
 
-    Returns: each design with its guarantee, noise and cost.
+    Returns: each design with its guarantee, noise and cost; without designs whose factorization stops before its
+        tolerance, which `RunPlan.left_out` names.
     Raises: InvalidInput: a value out of range, or no design left. UnsupportedMechanism: a mechanism that is not meant
         for the trust model, or whose noise is not alike and independent at all nodes; secret batches with a mu.
+        NotConverged: every factorization stops before its tolerance.
     Cost: one calibration for each mechanism, (k, b) and participation, T^3 for each encoder and released model.
     """
     Target(mu, epsilon, delta, "tightest")  # refuses what is none before any work
@@ -135,13 +138,18 @@ def plan(
     longest = max(design.num_steps for design in chosen)
     designer = _Planner(matrix, records, question, target, curvature, start_distance, learning_time, longest)
     with reporter(progress, words=2).bar("planning", len(chosen)) as report:
-        planned = []
+        planned, left_out = [], []
         for design in chosen:
             report(0, design.name)
-            planned.append(designer.planned(design, _messages(design, degree)))
+            try:
+                planned.append(designer.planned(design, _messages(design, degree)))
+            except NotConverged as error:
+                left_out.append(design.name)
+                if len(left_out) == len(chosen):
+                    raise error
             report(1, design.name)
     ordered = sorted(planned, key=lambda each: each.costs)
-    return RunPlan(tuple(ordered), records, DELTA if delta is None else delta)
+    return RunPlan(tuple(ordered), records, DELTA if delta is None else delta, tuple(left_out))
 
 
 def _messages(design: Design, degree: float) -> float:
@@ -167,12 +175,20 @@ class _Planner:
         self.gossip, self.records, self.question, self.target = gossip, records, question, target
         self.curvature, self.start_distance, self.learning_time = curvature, start_distance, learning_time
         self._calibrated = functools.cache(self._calibrate)
+        self._stopped: dict[Design, NotConverged] = {}
         self._gain = functools.cache(self._computed_gain)
         self._age_gram = functools.cache(lambda rounds, further: age_gram(gossip, rounds, num_steps, further))
 
     def planned(self, design: Design, messages: float) -> PlannedDesign:
         """One design with its numbers."""
-        _, guarantee = self._calibrated(self._accounted_as(design))
+        accounted = self._accounted_as(design)
+        if accounted in self._stopped:
+            raise self._stopped[accounted]
+        try:
+            _, guarantee = self._calibrated(accounted)
+        except NotConverged as error:
+            self._stopped[accounted] = error
+            raise
         gain = self._gain(design)
         step_noise_std = guarantee.noise_std * design.batches / self.records
         excess, time = None, self.learning_time

@@ -97,11 +97,13 @@ class RunPlan(Shown):
     Attributes:
         designs: sorted by loss.
         records: of each node; delta: at which epsilon is given.
+        left_out: names of designs whose factorization stopped before its tolerance.
     """
 
     designs: tuple[PlannedDesign, ...]
     records: int
     delta: float
+    left_out: tuple[str, ...] = ()
 
     @property
     def best(self) -> PlannedDesign:
@@ -152,6 +154,7 @@ class RunPlan(Shown):
             "best": self.best.design.name,
             "guarantee": self.guarantee,
             "caution": NOT_COUNTED,
+            "left_out": list(self.left_out),
             "designs": self.rows,
         }
 

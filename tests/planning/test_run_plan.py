@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,8 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mfdl
-from mfdl import InvalidInput, UnsupportedMechanism, trust
+from mfdl import InvalidInput, NotConverged, UnsupportedMechanism, trust
+from mfdl.algorithms import registry
 from mfdl.planning import Design
+from mfdl.planning.design import DesignGrid
 from mfdl.planning.run_plan import pareto_optimal
 
 RING = "ring:n=4"
@@ -145,7 +148,7 @@ def test_what_is_dearer_than_the_budgets_of_cost_is_left_out():
 def test_encoders_for_public_batches_are_not_combined_with_secret_ones_unless_these_alone_are_wanted():
     both = mfdl.plan(RING, 50, epsilon=1.0, delta=1e-5, **SMALL)
     assert {planned.design.label for planned in both.designs} == {"dp-dsgd", "dp-dsgd,bins", "mafalda"}
-    secret = mfdl.planning.design.DesignGrid(["mafalda"], [2], [2], [1], ["balls-in-bins"], ["last"], 8)
+    secret = DesignGrid(["mafalda"], [2], [2], [1], ["balls-in-bins"], ["last"], 8)
     assert [design.label for design in secret] == ["mafalda,bins"]
 
 
@@ -179,6 +182,8 @@ def test_released_weights_are_those_of_the_model_that_is_published():
     design = Design("mafalda@released", 2, 2, release_model="average:3")
     assert design.mechanism == "mafalda@released:average:3"
     assert Design.parse(design.name) == design
+    grid = DesignGrid(["mafalda@released"], [2], [4], [1], ["cyclic"], ["last", "average:50%"], 8)
+    assert [each.mechanism for each in grid] == ["mafalda@released:last", "mafalda@released:average:4"]
 
 
 @given(st.lists(st.tuples(*[st.integers(1, 4).map(float)] * 3), min_size=1, max_size=12))
@@ -188,6 +193,24 @@ def test_every_point_is_beaten_by_the_front_or_on_it(costs):
         assert any(all(a <= b for a, b in zip(point, cost, strict=True)) for point in front)
     for point in front:
         assert not any(all(a <= b for a, b in zip(c, point, strict=True)) and c != point for c in costs)
+
+
+def test_designs_whose_encoder_is_not_solved_are_left_out_and_named(monkeypatch):
+    build, solved = registry.build_tuned, []
+
+    def stops(name, *given, **named):
+        if name == "mafalda":
+            solved.append(name)
+            raise NotConverged(SimpleNamespace(iterations=1, distance="far above the optimum"), 1e-4)
+        return build(name, *given, **named)
+
+    monkeypatch.setattr(registry, "build_tuned", stops)
+    names = ["dp-dsgd,b=1,k=2", "mafalda,b=1,k=2", "mafalda,b=1,k=2,average:2"]
+    plan = mfdl.plan(RING, 50, adjacency="zero-out", mu=1.0, designs=names)
+    assert ([planned.design.name for planned in plan.designs], plan.left_out) == (names[:1], tuple(names[1:]))
+    assert solved == ["mafalda"]  # once for both
+    with pytest.raises(NotConverged):
+        mfdl.plan(RING, 50, adjacency="zero-out", mu=1.0, designs=names[1:])
 
 
 def test_the_folder_holds_the_rows_and_the_picture(tmp_path):
