@@ -107,8 +107,8 @@ class RunPlan(Shown):
 
     @property
     def best(self) -> PlannedDesign:
-        """The design of least loss."""
-        return self.designs[0]
+        """The Pareto-optimal design of least loss; a dearer one may have up to a few times `RESOLUTION` less."""
+        return self.pareto[0]
 
     @cached_property
     def pareto(self) -> tuple[PlannedDesign, ...]:
@@ -134,7 +134,9 @@ class RunPlan(Shown):
         epsilon = max(guarantee.epsilon(self.delta) for guarantee in every)
         mus = [guarantee.mu for guarantee in every]
         mu = "" if None in mus else f", mu = {rounded_up(max(m for m in mus if m is not None), 6)}"
-        schemes = sorted({guarantee.participation.partition(" (")[0] for guarantee in every})
+        schemes = sorted(
+            {guarantee.participation.partition(" (")[0].removesuffix(" participation") for guarantee in every}
+        )
         gradients = "adaptive" if all(guarantee.adaptive for guarantee in every) else "non-adaptive"
         return (
             f"Each design is calibrated to epsilon <= {rounded_up(epsilon, 4)} at delta = {self.delta:g}{mu}: trust "

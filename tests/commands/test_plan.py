@@ -30,7 +30,7 @@ def test_the_table_marks_the_front_and_names_the_guarantee(capsys, tmp_path):
     for words in (
         "trust model ldp",
         "zero-out",
-        "cyclic participation",
+        "participation cyclic",
         "cost privacy that is not counted",
         "Written to",
     ):
