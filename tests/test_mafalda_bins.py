@@ -86,7 +86,7 @@ def test_its_noise_is_certified_and_at_most_that_of_encoders_for_public_batches(
     ("scheme", "more", "error", "message"),
     [
         (Cyclic(2, 3), {"noise_std": NOISE}, UnsupportedMechanism, "is for balls-in-bins"),
-        (BINS, {}, InvalidInput, "made for a target"),
+        (BINS, {}, InvalidInput, "optimised for a target"),
     ],
 )
 def test_without_secret_batches_or_a_target_it_is_refused(scheme, more, error, message):
@@ -137,7 +137,7 @@ def test_factorize_account_and_file_have_one_encoder(capsys, tmp_path):
         (["factorize", *SECRET, "--tolerance", "1e-3"], "--tolerance does not apply to mafalda-bins"),
         (["factorize", *SECRET, "--solver", "buffered"], "--solver buffered does not apply to mafalda-bins"),
         (["factorize", *SECRET, "--bandwidth", "2"], "--bandwidth and --buffers are for --solver"),
-        (["account", *SECRET[:-2], "--noise-std", "1", "--mechanism", "mafalda-bins"], "made for a target"),
+        (["account", *SECRET[:-2], "--noise-std", "1", "--mechanism", "mafalda-bins"], "optimised for a target"),
         (["account", *ASKED, "--epsilon", "2", "--mechanism", "mafalda-bins"], "is for balls-in-bins"),
         (["compare", *ASKED, "--epsilon", "2", "--mechanisms", "mafalda-bins"], "--participation balls-in-bins"),
     ],

@@ -289,11 +289,11 @@ def test_a_lipschitz_claim_does_not_reach_user_level():
         lambda: calibrate(one, **how, mu=1.0, lipschitz=1.0, unit="user"),
         lambda: account(one, **how, noise_std=1.0, lipschitz=0.0, unit="user"),
     ):
-        with pytest.raises(InvalidInput, match=r"cannot rest on lipschitz=.*leave lipschitz out"):
+        with pytest.raises(InvalidInput, match=r"does not take lipschitz=.*leave lipschitz out"):
             attempt()
     resting = calibrate(one, **how, mu=1.0, lipschitz=1.0)
     assert resting.lipschitz == 1.0
-    with pytest.raises(InvalidInput, match=r"cannot rest on lipschitz=1\.0"):
+    with pytest.raises(InvalidInput, match=r"does not take lipschitz=1\.0"):
         dataclasses.replace(resting, guarantee=dataclasses.replace(resting.guarantee, unit="user"))
     losses = sensitivity_by_victim(one, how["trust"], release="none", lipschitz=1.0)
     stated = {"trust": how["trust"], "adjacency": "zero-out", "clip_norm": 1.0, "noise_std": 1.0}

@@ -503,7 +503,10 @@ def test_who_sees_every_message_sees_all_combinations():
         ({"combinations": np.ones((1, 3))}, "a column for each of 4 messages"),
         ({"combinations": np.ones(4)}, "combinations must have 2 dimensions"),
         ({"combinations": [[np.inf, 0, 0, 0]]}, "combinations must be finite"),
-        ({"combinations": np.ones((1, 4)), "seen": np.eye(2, 4, dtype=bool)}, "seen must be of every round alike"),
+        (
+            {"combinations": np.ones((1, 4)), "seen": np.eye(2, 4, dtype=bool)},
+            "seen must be the same mask in every round",
+        ),
     ],
 )
 def test_combinations_that_do_not_fit(given, text):

@@ -59,8 +59,9 @@ def with_dropout(algorithm: LinearAlgorithm, present: ArrayLike, *, recovery: st
     online = presence(present, algorithm.num_nodes, algorithm.num_steps)
     if algorithm.noise.slots_per_step != algorithm.num_nodes:
         raise InvalidInput(
-            f"dropout needs noise with one slot for each node, and {algorithm.name!r} has "
-            f"{algorithm.noise.slots_per_step} for {algorithm.num_nodes} nodes; take noise that enters with gradients."
+            f"dropout needs noise with one slot for each node, but {algorithm.name} has "
+            f"{algorithm.noise.slots_per_step} for {algorithm.num_nodes} nodes; take noise that enters "
+            "with gradients."
         )
     noise = algorithm.noise if recovery is None else recovered(algorithm.noise, online, recovery)
     rounds, steps = [], np.maximum.accumulate(np.array(algorithm.step_of_round))
@@ -102,8 +103,8 @@ def recovered(noise: NoiseOperator, online: Present, recovery: str) -> NoiseOper
     causal = noise.causal
     if causal is None or not causal.in_blocks:
         raise InvalidInput(
-            f"recovery={recovery!r} plans who adds which column of the noise and is for a CausalNoise with encoders "
-            f"written out, got {type(noise).__name__}; leave recovery out."
+            f"recovery={recovery!r} needs a CausalNoise with explicit encoders, got "
+            f"{type(noise).__name__}; leave recovery out."
         )
     if causal.is_zero:
         return noise

@@ -244,7 +244,7 @@ def _sizes(maps: Maps | Round, noise: NoiseOperator | None, dynamics: Dynamics |
     ways_out = {"nodes": "a gradient map (Q or J), dynamics or noise", "state": either, "messages": either}
     for space, way_out in ways_out.items():
         if space not in sizes:
-            raise InvalidInput(f"the number of {space} cannot be told from the maps; give {way_out}.")
+            raise InvalidInput(f"the number of {space} cannot be inferred from the maps; give {way_out}.")
     return sizes["nodes"], sizes["state"], sizes["messages"]
 
 
@@ -259,8 +259,8 @@ def _senders(rounds: Sequence[Round], M: sp.csr_array, messages: int) -> NDArray
         sender[alone] = nodes.indices[nodes.indptr[alone]]
     if (sender < 0).any():
         raise InvalidInput(
-            f"the sender of message {int(np.argmax(sender < 0))} cannot be told: it holds gradients or models of none "
-            "or several nodes; give message_sender."
+            f"the sender of message {int(np.argmax(sender < 0))} cannot be inferred: it holds gradients "
+            "or models of none or several nodes; give message_sender."
         )
     return sender
 

@@ -144,7 +144,7 @@ def two_hop_dsgd(
     Source: this library, for messages that reach an attacker by two ways.
     """
     if not dynamics.gossip.is_constant:
-        raise UnsupportedMechanism("two-hop-dsgd covers constant gossip: who forwards what is fixed.")
+        raise UnsupportedMechanism("two-hop-dsgd covers constant gossip only: the forwarding pattern is fixed.")
     share = check.non_negative(share=share)
     if share > 1:
         raise InvalidInput(f"share must lie in [0, 1], got {share:g}.")

@@ -64,8 +64,8 @@ def noise_error(
         return Estimate(sum(cost.value for cost in costs), sum(cost.error for cost in costs))
     if n > MAX_DENSE:
         raise UnsupportedMechanism(
-            f"the error of {algorithm.name!r} on {n:,} nodes is not covered: beyond {MAX_DENSE:,} nodes it is told of "
-            "plain gossip with noise on gradients."
+            f"the error of {algorithm.name} on {n} nodes is not covered: beyond {MAX_DENSE:,} nodes it is "
+            "computed for plain gossip with noise on gradients only."
         )
     if not noise.fresh:
         raise UnsupportedMechanism(

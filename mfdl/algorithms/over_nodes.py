@@ -150,7 +150,7 @@ def spatial_noise(
         )
     if solved.gossip_hash not in ("", dynamics.gossip.content_hash):
         raise InvalidInput(
-            "the covariance was made for another gossip matrix, so what is certified of it does not hold here; "
+            "the covariance was made for another gossip matrix, so its certificate does not hold here; "
             "factorize again, or give its array to spatial_covariance."
         )
     if solved.sigma_ldp is not None and solved.sigma_cor is not None:  # both ends add the very same number
@@ -254,8 +254,7 @@ def spatio_temporal_noise(
         )
     if solved.gossip_hash not in ("", dynamics.gossip.content_hash):
         raise InvalidInput(
-            "the noise was made for another gossip matrix, so what is certified of it does not hold here; factorize "
-            "again."
+            "the noise was made for another gossip matrix, so its certificate does not hold here; factorize again."
         )
     if solved.participation != participation.to_dict():
         raise InvalidInput(

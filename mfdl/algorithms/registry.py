@@ -148,8 +148,8 @@ def misplaced(algorithm: LinearAlgorithm, trust: str) -> str:
     if trust not in ALONE or not shares_noise(algorithm):
         return ""
     return (
-        f"Under {trust} noise that nodes share counts as known, so that only what the victim alone holds protects it: "
-        f"noise shared between nodes is meant for {', '.join(SHARED)}."
+        f"Under {trust} noise shared between nodes is assumed to be known, so only noise that the "
+        f"victim alone holds protects it: shared noise is meant for {', '.join(SHARED)}."
     )
 
 
@@ -160,8 +160,9 @@ def shortsighted(algorithm: LinearAlgorithm) -> str:
     if not one_step or T == 1:
         return ""
     return (
-        f"{algorithm.name} has the least noise in the models after one step, as published, and this run has {T}: its "
-        f"noise is made for all of them by error weights all, or by horizon={T}."
+        f"{algorithm.name} minimises the noise in the models after one step, as published, but this "
+        f"run has {T:,} steps: error weights all, or horizon={T}, minimise the noise in the models of "
+        "all steps."
     )
 
 
@@ -199,8 +200,8 @@ def _drawn_secretly(public: LinearAlgorithm, participation: Participation) -> Li
 def _made_for_target(name: str, dynamics: Dynamics, participation: Participation, **parameters: Any) -> LinearAlgorithm:
     if parameters.get("noise_std") is None:
         raise InvalidInput(
-            f"{name} is made for a target under balls-in-bins: give --participation balls-in-bins with --epsilon (in "
-            "Python noise_std=mfdl.privacy.noise_of_bins(...)), or take mafalda."
+            f"{name} is optimised for a target under balls-in-bins: give --participation balls-in-bins "
+            "with --epsilon (in Python noise_std=mfdl.privacy.noise_of_bins(...)), or take mafalda."
         )
     entry = entry_of(name)
     assert entry is not None

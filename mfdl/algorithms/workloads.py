@@ -204,7 +204,7 @@ class Workload:
         beside = [(k.state_from_state, k.state_from_gradient, k.state_from_noise) for k in algorithm.kinds]
         if any(part is not None and (M @ part).nnz for parts in beside for part in parts):
             raise UnsupportedMechanism(
-                f"models of {algorithm.name!r} are made of more than the messages of their round; use "
+                f"models of {algorithm.name} depend on more than the messages of their round; use "
                 "models_from_gradients() and models_from_noise() of the algorithm."
             )
         averages = [None if k.state_from_message is None else M @ k.state_from_message for k in algorithm.kinds]

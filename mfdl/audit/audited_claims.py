@@ -271,7 +271,7 @@ def _guaranteed(
     about = (guarantee.trust, guarantee.attacker, guarantee.release, guarantee.adaptive)
     if about != (trust.name, trust.attacker, settings.losses.of_victims[0].release, True):
         model = guarantee.trust if guarantee.adaptive else f"{guarantee.trust}, for non-adaptive gradients"
-        why = f"the claim audited is accounted anew, as the guarantee is about {guarantee.attacker} ({model})"
+        why = f"the audited claim is recomputed, because the guarantee is for {guarantee.attacker} ({model})"
         return {}, (f"{why}, released models: {guarantee.release}",)
     each = dict(guarantee.victims)
     covered = {

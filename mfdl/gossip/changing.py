@@ -269,8 +269,9 @@ def checked_walk(walk: ArrayLike, transition: Gossip, num_steps: int) -> Walk:
     nodes = np.array(check.as_array(walk=walk))
     if nodes.shape != (num_steps + 1,) or nodes.dtype.kind not in "iu":
         raise InvalidInput(
-            f"walk must hold {num_steps + 1} node indices, who holds the token in each of {num_steps} steps and who "
-            f"gets it after the last, got {nodes.dtype} of shape {nodes.shape}; gossip.sampled_walk makes one."
+            f"walk must hold {num_steps + 1} node indices, the node with the token in each of {num_steps} "
+            f"steps and after the last one, got {nodes.dtype} of shape {nodes.shape}; gossip.sampled_walk "
+            "returns such a walk."
         )
     labels = transition.labels
     if not ((nodes >= 0) & (nodes < len(labels))).all():

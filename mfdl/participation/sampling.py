@@ -35,9 +35,9 @@ class Sampled(Participation):
     def refusal(self) -> UnsupportedMechanism:
         """What everything that needs public patterns says."""
         return UnsupportedMechanism(
-            f"{self.describe()} has no public patterns, and sampling amplifies only what is proven: noise that is "
-            "fresh in every step, with every message seen; account for it with mfdl.account or "
-            "mfdl.calibrate, or take a public scheme such as Cyclic(epochs, period)."
+            f"{self.describe()} has no public patterns. Amplification by sampling is proven only for "
+            "noise that is fresh in every step, with every message seen; account for it with "
+            "mfdl.account or mfdl.calibrate, or take a public scheme such as Cyclic(epochs, period)."
         )
 
 

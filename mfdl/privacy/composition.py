@@ -50,8 +50,9 @@ def _require_composable(this: Guarantee, other: Guarantee, bins: str) -> None:
     require_known("bins", bins, ("fresh", "shared"))
     if bins == "shared":
         raise UnsupportedMechanism(
-            "runs that share their bins do not compose: a bin guessed from one is known in the other; "
-            "draw anew (a key for each run), or account for one run of all steps, whose M is the sum of theirs."
+            "runs that share their bins do not compose, because each run reveals bins of the other; "
+            "sample new bins (one key per run), or account for one run of all steps, whose M is the sum "
+            "of both."
         )
     for which, guarantee in (("this", this), ("the other", other)):
         if not guarantee.adaptive:

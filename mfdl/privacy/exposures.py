@@ -154,7 +154,9 @@ def require_same(losses: Sequence[VictimSensitivity], algorithm: LinearAlgorithm
     wanted = Fingerprint.of(algorithm, q.trust, q.participation_in(algorithm), q.release or "", q.unit)
     for loss in {(loss.fingerprint, loss.unit, loss.release): loss for loss in losses}.values():  # one of each
         if loss.fingerprint is None:
-            raise InvalidInput("losses must be those of sensitivity_by_victim, which says what they were computed for.")
+            raise InvalidInput(
+                "losses must come from sensitivity_by_victim, which records what they were computed for."
+            )
         subject = "the losses were computed"
         if loss.unit != q.unit:
             subject += f" for unit {loss.unit!r}, not {q.unit!r}:"
@@ -249,8 +251,9 @@ def _require_as_given(view: View, question: Question) -> None:
     trust = question.trust
     if not (isinstance(trust, AsGiven) and trust.of_view.content_hash == view.content_hash):
         raise InvalidInput(
-            f"a View has what it shows for a trust model, and not {getattr(trust, 'name', trust)!r}; use "
-            "mfdl.account(view, participation=...), or give the algorithm whose trust model that is."
+            "a View already fixes what the attacker sees, so it takes no trust model, got "
+            f"{getattr(trust, 'name', trust)}; use mfdl.account(view, participation=...), or give the "
+            "algorithm."
         )
 
 
@@ -263,8 +266,8 @@ def question_of(view: View, trust: TrustModel | None, *fields: Any) -> Question:
         )
     if trust is not None:
         raise InvalidInput(
-            f"trust must be left out with a View, got {trust.name!r}: A and B say what is seen, known_gradients and "
-            "known_noise what is known."
+            f"trust must be left out with a View, got {trust.name}: A and B define what is seen, "
+            "known_gradients and known_noise what is known."
         )
     return Question(AsGiven(view), *fields)
 

@@ -160,8 +160,9 @@ def _why_upper(gram: ViewGram, bound: PatternBound) -> str:
     """What makes a finite number an upper bound, and what would give a better one."""
     if gram.upper and gram.form == INJECTIONS:
         return (
-            "ranks of this view cannot be told in float64, or it is too large, so every injected sum (gradient plus "
-            "noise) counts as seen; fewer steps or nodes, or noise of one size, would give its own number"
+            "the rank of this view cannot be determined in float64, or the view is too large, so every "
+            "injected sum (gradient plus noise) is assumed to be seen; fewer steps or nodes, or noise of "
+            "one size, would give the number of the view itself"
         )
     if gram.upper:
         return f"bounded by a view that shows more ({gram.form}); a smaller problem would give its own number"
@@ -171,8 +172,8 @@ def _why_upper(gram: ViewGram, bound: PatternBound) -> str:
             "encoder would make it exact"
         )
     return (
-        "bounds over gradients and participation patterns do not meet; method='exact', or a participation of fewer "
-        "patterns, may give a smaller one"
+        "the upper and lower bounds over gradients and participation patterns differ; "
+        "method='exact', or a participation with fewer patterns, may give a smaller number"
     )
 
 

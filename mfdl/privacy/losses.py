@@ -242,8 +242,8 @@ class PrivacyLosses(LossTable):
                 break
         if missing := everybody - victims:
             raise InvalidInput(
-                f"what is stated of every node needs the losses of all of them, and node {min(missing)} was not asked "
-                "about; leave victims out, or state single victims with by_victim."
+                f"a guarantee for every node needs the losses of all nodes, but node {min(missing)} is "
+                "missing; leave victims out, or state single victims with by_victim."
             )
 
     def _worst_victim(self, worst: VictimSensitivity) -> str:
@@ -343,7 +343,7 @@ class PrivacyLosses(LossTable):
         return rows
 
     def _cells(self, rows: list[dict[str, Any]], metric: str, *, adaptive: bool) -> Cells:
-        title = f"{self.algorithm.name}: what each node loses"
+        title = f"{self.algorithm.name}: privacy loss of each node"
         return Cells([[row[metric]] for row in rows], [row["victim"] for row in rows], [rows[0]["attacker"]], title)
 
 

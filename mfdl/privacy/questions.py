@@ -172,8 +172,8 @@ def require_unit(unit: str, participation: Participation, *, lipschitz: float | 
         )
     if lipschitz is not None:
         raise InvalidInput(
-            f"unit 'user' cannot rest on lipschitz={lipschitz!r}: the constant is one of local maps with per-record "
-            "clipping, and a clipped mean gradient is another map; leave lipschitz out."
+            f"unit 'user' does not take lipschitz={lipschitz}: the constant is for local maps with "
+            "per-record clipping, not for clipped mean gradients; leave lipschitz out."
         )
 
 
@@ -247,8 +247,8 @@ def fingerprint_of_both(this: Stated, other: Stated) -> str:
     if not (this.fingerprint and other.fingerprint):
         if this.trust in UNNAMED:
             raise InvalidInput(
-                "guarantees of unnamed trust models cannot be composed: two of them may see different things; "
-                "name them, TrustModel.from_masks(..., name=...), and give one name to one model."
+                "guarantees of unnamed trust models cannot be composed, because the views may differ; name "
+                "them, TrustModel.from_masks(..., name=...), and give one name to one model."
             )
         return ""
     mine, theirs = Fingerprint.parse(this.fingerprint), Fingerprint.parse(other.fingerprint)
@@ -316,8 +316,8 @@ def scaled_to_budgets(algorithm: LinearAlgorithm, budgets: FloatArray) -> Linear
         return algorithm
     if algorithm.noise_on_messages or algorithm.noise.slots_per_step != algorithm.num_nodes:
         raise UnsupportedMechanism(
-            f"budgets per node scale what a node adds to its gradient, and {algorithm.name!r} adds noise to messages; "
-            "give one mu for all nodes, or take a mechanism with noise on gradients."
+            f"budgets per node scale the noise on each node's gradient, but {algorithm.name} adds noise "
+            "to messages; give one mu for all nodes, or take a mechanism with noise on gradients."
         )
     copy = dataclasses.replace(algorithm, noise=algorithm.noise.scaled(budgets.max() / budgets))
     return copy.known_plain() if algorithm.is_plain else copy

@@ -183,7 +183,7 @@ class BinsExposures(SampledExposures):
     def _pair(self, group: Exposed, sensitivity: float, why: str) -> tuple[float, str, str, PrivacyCurve]:
         q, bins = self.question, cast("BallsInBins", self.scheme).bins
         if q.trust.hides_messages(self.algorithm):
-            why = " ".join(filter(None, (why, "Messages that the attacker does not see count as seen.")))
+            why = " ".join(filter(None, (why, "Every message is assumed to be seen.")))
         gram = bin_gram.time_gram(self.algorithm, sorted(group), bins)
         certified = BallsInBinsGaussian(1.0, bins, correlations(gram), q.adjacency)
         unit = certified if self.samples is None else MonteCarloCurve(certified, normalized(gram), self.samples)
@@ -293,7 +293,7 @@ def _over_both(algorithm: LinearAlgorithm, trust: TrustModel, seen: TrustModel) 
 
 def _of_somebody(exposed: Exposed, trust: TrustModel) -> Exposed:
     if not exposed:
-        raise InvalidInput(f"no victim is left: {trust.attacker} leave nobody whose loss could be asked for.")
+        raise InvalidInput(f"no victim is left: every node is an attacker ({trust.attacker}).")
     return exposed
 
 

@@ -48,13 +48,13 @@ Of = TypeVar("Of")
 MOST_SHOWN = ("not applicable", "none", "average", "all")
 ADAPTIVE_BY = (THE_VIEW, SHIFT_REDUCTION, ALL_MESSAGES, INJECTIONS)
 _RULES = {
-    ALL_MESSAGES: """gradients depend on noise that this attacker does not see, so the number is that of the same
-        attackers with every message seen. For plain gossip whose local maps have a public Lipschitz constant,
-        lipschitz=L can give a smaller one by shift reduction""",
-    INJECTIONS: """even with every message seen, gradients depend on noise that is not, so every injected sum (gradient
-        plus noise) counts as seen. Messages that determine these sums would make it exact""",
-    SHIFT_REDUCTION: """messages are hidden and gradients chosen adaptively, so this is what shift reduction gives for
-        the Lipschitz constant given. A smaller constant gives a smaller one""",
+    ALL_MESSAGES: """gradients depend on noise that this attacker does not see, so the number is the one for the
+        same attackers if they see every message. For plain gossip whose local maps have a public Lipschitz constant,
+        lipschitz=L can give a smaller number by shift reduction""",
+    INJECTIONS: """even if every message is seen, gradients depend on unseen noise, so every injected sum (gradient
+        plus noise) is assumed to be seen. The number is exact if the messages determine these sums""",
+    SHIFT_REDUCTION: """messages are hidden and gradients are adaptive, so the number comes from shift reduction with
+        the given Lipschitz constant. A smaller constant gives a smaller number""",
 }
 
 
@@ -229,7 +229,7 @@ def sensitivity_by_victim(
         infinite = Sensitivity(math.inf, True, (), u, 0.0, math.inf, "the victim is one of the attackers")
         worst[u] = VictimSensitivity(infinite, infinite, True, THE_VIEW, trust.attacker, released, unit)
     if not worst:
-        raise InvalidInput(f"no victim is left: {trust.attacker} leave nobody whose loss could be asked for.")
+        raise InvalidInput(f"no victim is left: every node is an attacker ({trust.attacker}).")
     question = Fingerprint.of(algorithm, trust, scheme, "", unit)
     losses = [worst[u] for u in sorted(worst)]
     of_release = {name: dataclasses.replace(question, release=name) for name in {loss.release for loss in losses}}
@@ -340,7 +340,7 @@ class _Asked:
             why = (
                 self.why_not_adaptive(more)
                 if covers
-                else "what it shows is no function of the messages that are sent, so those do not bound it"
+                else "the view is not a function of the sent messages, so they do not bound it"
             )
             grams = [ViewGram.silent(self.algorithm.num_steps, why)] * len(victims)
         return self.sensitivities(grams, victims)
@@ -354,8 +354,9 @@ class _Asked:
             cause = "messages that are never sent enter the models, and no adaptive number covers released models then"
         else:
             cause = (
-                "messages that are never sent enter the models, so a node's model depends on its own earlier gradients "
-                "even for one who sees all that are sent, and a record moves the gradients of the node's other records"
+                "messages that are never sent enter the models, so a node's model depends on its own earlier "
+                "gradients even for an attacker that sees all sent messages, and a record moves the "
+                "gradients of the node's other records"
             )
         covered = self.unit == "user" and self.scheme.in_every_step
         needed = [] if covered else [f"unit='user' with EveryStep({self.scheme.num_steps})"]

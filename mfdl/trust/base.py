@@ -263,8 +263,8 @@ def _combining(masks: Knowledge, given: Any) -> Knowledge:
         raise InvalidInput(f"combinations must have a column for each of {messages} messages, got shape {rows.shape}.")
     if (masks.seen != masks.seen[:1]).any():
         raise InvalidInput(
-            "seen must be of every round alike beside combinations, got a mask that changes; leave one of them out, or "
-            "give the view as matrices, mfdl.View(A, B)."
+            "with combinations, seen must be the same mask in every round, got a mask that changes; "
+            "leave one of them out, or give the view as matrices, mfdl.View(A, B)."
         )
     single = sp.csr_array(sp.eye_array(messages, format="csr")[np.flatnonzero(masks.seen[0])])
     combination = sp.csr_array(sp.vstack([rows, single]))

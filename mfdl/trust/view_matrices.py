@@ -158,8 +158,8 @@ class GivenModels:
 def _row_steps(row_steps: ArrayLike | None, A: Any, axis: TimeNodeAxis) -> NDArray[np.intp]:
     if row_steps is None:
         raise InvalidInput(
-            f"row_steps must say beside models for each of the {A.shape[0]} rows after which step's gradients it is "
-            f"seen; rows seen at the end count as {axis.num_steps - 1}."
+            f"with models, row_steps must give for each of the {A.shape[0]} rows the step after whose "
+            f"gradients it is seen; rows seen at the end have step {axis.num_steps - 1}."
         )
     steps = check.as_array(row_steps=row_steps)
     if (

@@ -195,7 +195,7 @@ def test_what_does_not_fit_is_refused():
         (lambda: under_dropout(W, "decor", online, participation, recovery="dropp"), "recovery"),
         (
             lambda: under_dropout(W, "bisr", online, participation, recovery="catch-up"),
-            "encoders written out",
+            "explicit encoders",
         ),
         (lambda: ScheduledNoise(None, np.eye(4)[::-1], np.eye(2), **two), "must be causal"),
         (lambda: ScheduledNoise(None, np.kron(np.eye(2), np.ones((2, 2))), np.eye(2), **two), "noise that it holds"),

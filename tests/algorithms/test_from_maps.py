@@ -139,12 +139,12 @@ def test_an_error_names_the_step_and_the_letter():
     ("maps", "options", "message"),
     [
         ({"P": ONE, "Q": ONE, "X": ONE}, {}, "unknown map 'X'"),
-        ({"P": ONE}, {}, r"number of nodes cannot be told from the maps; give a gradient map \(Q or J\)"),
-        ({"J": ONE}, {}, r"number of messages cannot be told from the maps; give P"),
+        ({"P": ONE}, {}, r"number of nodes cannot be inferred from the maps; give a gradient map \(Q or J\)"),
+        ({"J": ONE}, {}, r"number of messages cannot be inferred from the maps; give P"),
         (
             {"P": np.ones((1, 3)), "Q": np.ones((1, 3))},
             {},
-            "sender of message 0 cannot be told: .*; give message_sender",
+            "sender of message 0 cannot be inferred: .*; give message_sender",
         ),
         ({"P": ONE, "Q": np.eye(2)}, {}, "message_from_gradient must have shape"),
         ({"P": ONE, "Q": ONE, "K": W}, {"noise": IndependentNoise(3, 3)}, "noise must cover 2 steps x 3 nodes"),

@@ -105,7 +105,7 @@ def test_noise_made_for_one_step_says_so_in_a_run_of_several(name, tmp_path):
         return registry.build_tuned(name, DYN, Cyclic(1, steps), **parameters)
 
     note = registry.shortsighted(built(name, 3))
-    assert f"{name} has the least noise in the models after one step, as published, and this run has 3" in note
+    assert f"{name} minimises the noise in the models after one step, as published, but this run has 3 steps" in note
     assert registry.shortsighted(built(name, 1)) == ""
     assert registry.shortsighted(built(f"{name}@all", 3)) == ""
     path = tmp_path / "noise.npz"
@@ -129,7 +129,7 @@ def test_python_says_so_as_the_command_line_does(capsys):
     corn = algorithms.corn(DYN, Cyclic(1, 2))
     said = mfdl.calibrate(corn, trust=mfdl.trust.LDP(), mu=1.0, **how).guarantee
     note = registry.misplaced(corn, "ldp")
-    assert "noise that nodes share counts as known" in note
+    assert "noise shared between nodes is assumed to be known" in note
     assert "eavesdropper, coalitions, colluding" in note
     assert note in str(said)
     assert note in mfdl.account(corn, trust=mfdl.trust.LDP(), noise_std=1.0, **how).why

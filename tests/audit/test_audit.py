@@ -220,7 +220,7 @@ def test_a_guarantee_under_another_trust_model_is_accounted_anew():
     result = audited(restated(with_noise(build(), trust=LDP(), **SETTINGS), 0.3), Eavesdropper())
     assert not result.violated
     assert result.mu_claimed == pytest.approx(math.sqrt(2))
-    assert "accounted anew, as the guarantee is about anyone who sees all messages" in result.notes[0]
+    assert "recomputed, because the guarantee is for anyone who sees all messages" in result.notes[0]
 
 
 def test_a_guarantee_that_rests_on_a_lipschitz_constant_is_accounted_anew():

@@ -222,8 +222,10 @@ def test_the_pages_say_what_is_not_covered():
         "Noise is made of floating-point numbers.",
         "not hardened against attacks on low-order bits, nor against timing",
         "the sum of B clipped gradients is rounded in the model's type",
-        "An attacker who knows the seed can subtract the noise",
-        "not covered, nor is choosing hyper-parameters by them",
+        "Seeds, losses and the choice of hyper-parameters: [sharp edges](sharp_edges.md#seeds).",
     ):
         assert said in text
+    edges = " ".join((PAGE.parent / "sharp_edges.md").read_text().split())
+    assert "An attacker who knows the seed can repeat the noise and subtract it." in edges
+    assert "hyper-parameters" in edges
     assert "floating-point Gaussian noise is not hardened" in " ".join(keys.__doc__.split())

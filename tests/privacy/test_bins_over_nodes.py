@@ -77,7 +77,7 @@ def test_what_counts_of_the_noise_is_its_definition(kind, n, epochs, bins, seed)
     assert rho == pytest.approx(apart / largest, rel=1e-8)
     hidden = stated(noise, epochs, bins, trust.ReleasedOnly())
     assert hidden.sensitivity == guarantee.sensitivity
-    assert "count as seen" in hidden.why
+    assert "assumed to be seen" in hidden.why
 
 
 def true_delta(shifts, std, epsilon):

@@ -133,7 +133,7 @@ def test_a_run_with_public_batches_is_composed_by_its_mu():
 
 
 def test_what_does_not_compose_is_refused():
-    with pytest.raises(UnsupportedMechanism, match=r"share their bins do not compose.*the sum of theirs"):
+    with pytest.raises(UnsupportedMechanism, match=r"share their bins do not compose.*the sum of both"):
         stated().compose_with(stated(), bins="shared")
     with pytest.raises(InvalidInput, match="same adjacency"):
         stated().compose_with(stated(adjacency="replace-one"))

@@ -36,7 +36,7 @@ def test_matrices_have_no_trust_model_by_name():
         trust.LDP(),
         AsGiven(View(np.eye(4), 2 * np.eye(4), num_nodes=2)),
     ):
-        with pytest.raises(InvalidInput, match="a View has what it shows for a trust model"):
+        with pytest.raises(InvalidInput, match="a View already fixes what the attacker sees"):
             PrivacyLosses.of(view, Question(model, **CLIP, participation=EveryStep(2)))
 
 

@@ -278,7 +278,7 @@ def test_models_and_times_decide_what_is_adaptive():
     ("models", "row_steps", "text"),
     [
         (np.zeros((4, 4)), None, "models must be two matrices"),
-        ((np.zeros((4, 4)), np.zeros((4, 4))), None, "row_steps must say"),
+        ((np.zeros((4, 4)), np.zeros((4, 4))), None, "with models, row_steps must give"),
         ((np.zeros((4, 4)), np.zeros((4, 3))), [0, 0, 1, 1], r"models\[1\] must have shape"),
         ((np.zeros((2, 4)), np.zeros((4, 4))), [0, 0, 1, 1], r"models\[0\] must have shape"),
         ((np.eye(4), np.zeros((4, 4))), [0, 0, 1, 1], "gradients of earlier steps alone"),
