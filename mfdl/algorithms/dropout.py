@@ -92,7 +92,7 @@ def recovered(noise: NoiseOperator, online: Present, recovery: str) -> NoiseOper
 
     Args:
         noise: a `CausalNoise` with one slot for each node; there: bool (T, n).
-        recovery: "drop" (drop): no node adds a column that an offline node would add as well. "substitute"
+        recovery: "drop": no node adds a column that an offline node would add as well. "substitute"
             (substitute): the online holders of a column add the part of the offline ones, in equal shares. "catch-up":
             a node that comes back adds the noise of its missed steps besides that of the step. The first two need to
             know which nodes are offline before noise is added.

@@ -207,7 +207,7 @@ def corn_pairwise(
     horizon: int | None = None,
     weights: ErrorWeights | None = None,
 ) -> LinearAlgorithm:
-    """The pairwise-constrained CorN-DSGD: sigma_cor^2 I + sigma_cor^2 L at the best ratio, against an outsider.
+    """The pairwise-constrained CorN-DSGD: sigma_ldp^2 I + sigma_cor^2 L at the best ratio, against an outsider.
 
     Source: arXiv:2501.14644v2, the baseline of its problem (9); the noises of all edges independent, also of edges that
         share a node, which its condition on disjoint edges leaves open.

@@ -83,7 +83,7 @@ def push_sum(graph: graphs.Source | nx.DiGraph | Sequence[graphs.Source | nx.DiG
     labels, shares = _shares(listed)
     if not strongly_connected(csr_array(sum(shares))):
         raise InvalidInput(
-            ("push-sum needs a directed path from every node to every other, but the graph is not strongly connected")
+            "push-sum needs a directed path from every node to every other, but the graph is not strongly connected"
             + (", nor are all of them together" if len(shares) > 1 else "")
             + "; add edges back, or keep its largest strongly connected component."
         )

@@ -275,12 +275,12 @@ class NoiseObjective(CountedModels):
             )
         scale = (nu * float(self.dynamics.learning_rates(T)[0])) ** 2 / (self.weights.mass or self.dynamics.num_nodes)
 
-        def of(weights: ErrorWeights) -> Estimate:
+        def error(weights: ErrorWeights) -> Estimate:
             counted = dataclasses.replace(self, weights=weights)
             return noise_error(counted, noise, divisors, probes).scaled(scale)
 
-        way = Estimate(0.0, 0.0) if T == 1 else of(self.weights.of_gradients(T))
-        return ExcessLoss(of(self.weights.of_published(T)), way)
+        way = Estimate(0.0, 0.0) if T == 1 else error(self.weights.of_gradients(T))
+        return ExcessLoss(error(self.weights.of_published(T)), way)
 
 
 def noise_error(

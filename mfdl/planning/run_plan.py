@@ -138,10 +138,12 @@ class RunPlan(Shown):
             {guarantee.participation.partition(" (")[0].removesuffix(" participation") for guarantee in every}
         )
         gradients = "adaptive" if all(guarantee.adaptive for guarantee in every) else "non-adaptive"
+        released = sorted({guarantee.release for guarantee in every} - {"not applicable"})
         return (
-            f"Each design is calibrated to epsilon <= {rounded_up(epsilon, 4)} at delta = {self.delta:g}{mu}: trust "
-            f"model {first.trust}, {first.adjacency}, clipping at {first.clip_norm:g}, participation "
-            f"{' or '.join(schemes)}, {gradients} gradients."
+            f"Each design is calibrated to epsilon <= {rounded_up(epsilon, 4)} at delta = {self.delta:g}{mu}, for a "
+            f"record of every node, against {first.attacker} (trust model {first.trust}), {first.adjacency}, clipping "
+            f"at {first.clip_norm:g}, participation {' or '.join(schemes)}{', bins sampled in secret' * (None in mus)}"
+            f"{', released models: ' + ' or '.join(released) if released else ''}, {gradients} gradients."
         )
 
     def to_pandas(self) -> pandas.DataFrame:

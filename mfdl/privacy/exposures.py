@@ -145,7 +145,7 @@ def public_exposures(
         unit=q.unit,
         progress=progress,
     )
-    return PublicExposures(tuple(losses))
+    return PublicExposures(tuple(sorted(losses, key=lambda loss: loss.victim)))
 
 
 def require_same(losses: Sequence[VictimSensitivity], algorithm: LinearAlgorithm, question: Question) -> None:

@@ -185,7 +185,7 @@ def sensitivity_by_victim(
     unit: str = "record",
     progress: Progress = "auto",
 ) -> list[VictimSensitivity]:
-    """The losses of the given victims (default: all nodes that do not attack), in node order.
+    """The losses of the given victims in their order; default all nodes that do not attack, in node order.
 
     Args:
         participation: default the algorithm's own; each victim's number is for its own one, `of_node(victim)`.
@@ -202,7 +202,8 @@ def sensitivity_by_victim(
     scheme.require_nodes(algorithm.num_nodes)
     if victims is not None and not isinstance(victims, Iterable):
         raise InvalidInput(f"victims must be a list of node indices, or None for all, got {check.brief(victims)}.")
-    wanted = None if victims is None else {check.integer_at_least(0, victim=u) for u in victims}
+    order = None if victims is None else [check.integer_at_least(0, victim=u) for u in victims]
+    wanted = None if order is None else set(order)
     if wanted and max(wanted) >= algorithm.num_nodes:
         raise InvalidInput(f"victim must be a node index below {algorithm.num_nodes}, got {max(wanted)}.")
     if lipschitz is not None:
@@ -231,7 +232,7 @@ def sensitivity_by_victim(
     if not worst:
         raise InvalidInput(f"no victim is left: every node is an attacker ({trust.attacker}).")
     question = Fingerprint.of(algorithm, trust, scheme, "", unit)
-    losses = [worst[u] for u in sorted(worst)]
+    losses = [worst[u] for u in (sorted(worst) if order is None else dict.fromkeys(order))]
     of_release = {name: dataclasses.replace(question, release=name) for name in {loss.release for loss in losses}}
     return [loss.answering(of_release[loss.release]) for loss in losses]
 

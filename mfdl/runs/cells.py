@@ -12,6 +12,7 @@ from typing import Any
 from .. import __version__
 from ..algorithms import registry
 from ..errors import InvalidInput
+from ..objective import Curvature
 from .comparison_config import ComparisonConfig
 from .shared import WITHOUT_NOISE, Shared
 
@@ -75,13 +76,13 @@ class Cell:
 
     @functools.cached_property
     def hash(self) -> str:
-        """16 hex digits of the options, of graph, gossip matrix and task by their content, and of the version of mfdl.
+        """16 hex digits: options, version, and the content of graph, gossip matrix, task and curvature.
 
         Raises: InvalidInput: a graph, matrix or task that cannot be loaded.
         """
         shared = self.shared or Shared()
         _, gossip = shared.network(self.config)
-        content = {
+        content: dict[str, Any] = {
             "options": self.options,
             "mfdl": __version__,
             "graph": shared.graph_hash(self.config),
@@ -90,6 +91,10 @@ class Cell:
         }
         if self.mechanism.startswith(registry.FILE_PREFIX):
             content["file"] = shared.file_hash(self.config)
+        else:
+            weights = registry.split(self.mechanism)[1]
+            if weights is not None and weights.curvature is not None:  # perhaps of a file
+                content["curvature"] = typing.cast(Curvature, weights.curvature).pairs
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
 

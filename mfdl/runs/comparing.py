@@ -118,7 +118,11 @@ def _compared(part: Folder, every: Sequence[Cell], checkpoints: Path, report: Ad
             strict=True,
         ):
             part.add(cell)
-    shutil.rmtree(checkpoints, ignore_errors=True)
+    if keeps:
+        for cell in part.cells.values():
+            shutil.rmtree(checkpoints / cell.hash, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            checkpoints.rmdir()  # only if nothing else is there
     return part.finish()
 
 

@@ -56,9 +56,8 @@ class _TorchMap:
             csr = sp.csr_array(matrix, copy=True)
             csr.sum_duplicates()  # torch needs sorted column indices
             self.kind = "matrix"
-            with (
-                warnings.catch_warnings()
-            ):  # csr is beta, only its product with a dense matrix is used; invariants are checked
+            # csr is beta, only its product with a dense matrix is used; its invariants are checked
+            with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta", UserWarning)
                 warnings.filterwarnings("ignore", "Sparse invariant checks are implicitly disabled", UserWarning)
                 rows, columns = (torch.tensor(part, dtype=torch.int64) for part in (csr.indptr, csr.indices))

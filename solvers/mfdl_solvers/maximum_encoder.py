@@ -110,10 +110,10 @@ class MaximumProblem:
             return np.full(len(self.error_grams), np.inf)
         inverse = scipy.linalg.solve_triangular(factor, np.eye(self.size), lower=True)
         with np.errstate(over="ignore", invalid="ignore"):
-            found = self.sensitivity_squared(gram) * np.tensordot(self.error_grams, inverse.T @ inverse, 2)
-        if not np.isfinite(found).all():
+            value = self.sensitivity_squared(gram) * np.tensordot(self.error_grams, inverse.T @ inverse, 2)
+        if not np.isfinite(value).all():
             raise ProblemError("the objective of error_grams is beyond float64; take smaller error weights.")
-        return np.asarray(found)
+        return np.asarray(value)
 
     def objective(self, gram: Array) -> float:
         """The largest of the errors."""

@@ -11,6 +11,7 @@ from mfdl import files
 from mfdl.commands import main
 from mfdl.runs import comparing, comparison_folder
 from mfdl.runs.columns import schema_of
+from mfdl.runs.comparison_config import ComparisonConfig
 
 ARGUMENTS = [
     "compare", "--graph", "ring:n=4", "--epochs", "1", "--period", "2", "--seeds", "1", "--mechanisms", "dp-dsgd",
@@ -112,3 +113,12 @@ def test_steps_without_what_they_were_run_with_are_made_again(out):
     assert main(ARGUMENTS) == 0
     assert pq.read_table(out / comparison_folder.STEPS).equals(whole)
     assert whole["graph"].unique().to_pylist() == ["ring:n=4"]
+
+
+def test_a_folder_called_checkpoints_of_somebody_else_stays(tmp_path):
+    mine = tmp_path / "checkpoints" / "mine" / "model.bin"
+    mine.parent.mkdir(parents=True)
+    mine.write_bytes(b"kept")
+    asked = {"graph": "ring:n=3", "task": "least-squares", "epochs": 1, "period": 1, "seeds": 1}
+    comparing.run_comparison(ComparisonConfig(**asked, mechanisms=("none",)), tmp_path)
+    assert mine.read_bytes() == b"kept"

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import tracemalloc
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -504,3 +505,51 @@ def test_noise_that_is_a_rounded_product_makes_no_row_redundant(faint, too_large
     (loss,) = sensitivity_by_victim(one, model, victims=[0], unit="user")
     assert truth * (1 - 1e-9) <= loss.sensitivity_squared < math.inf
     assert loss.bound == "upper" or loss.sensitivity_squared == pytest.approx(truth, rel=1e-6)
+
+
+X_NOISE, FACTOR = 0.23604808973743452, 0.1031660342307158
+"""Two floats whose product is rounded."""
+
+
+def moved(maps, noise, n):
+    """A user's algorithm of three steps with these maps."""
+    start = algorithms.dp_dsgd(Dynamics(MH(f"path:n={n}")), EveryStep(3))
+    sparse = {name: sp.csr_array(matrix) for name, matrix in maps.items()}
+    rounds = tuple(dataclasses.replace(r, **sparse) for r in start.rounds)
+    holders = np.ones((n, np.shape(noise)[1]), bool)
+    return dataclasses.replace(start, rounds=rounds, noise=StepNoise(noise, holders.T, 3, n))
+
+
+def test_noise_that_cancels_up_to_rounding_alone_reveals_what_it_shares():
+    """Message 0 carries the rounding of y x - fl(y x) times z, which is not 0, and with it the noise z of message 1."""
+    one = moved(
+        {
+            "message_from_noise": [[FACTOR, -1.0], [1.0, 0.0]], "message_from_gradient": [[0.0, 0.0], [1.0, 0.0]],
+            "message_from_state": [[0.0, 0.0], [1.0, 0.0]], "state_from_message": [[0.0, 0.5], [0.0, 0.5]],
+        },
+        [[X_NOISE, 0.0], [FACTOR * X_NOISE, 0.0]], 2,
+    )  # fmt: skip
+    assert Fraction(FACTOR) * Fraction(X_NOISE) != Fraction(FACTOR * X_NOISE)
+    model = TrustModel.from_masks(seen=np.ones((3, 2), bool), release="none")
+    (loss,) = sensitivity_by_victim(one, model, victims=[0], unit="user")
+    assert loss.sensitivity_squared == math.inf
+
+
+def test_hidden_noise_that_cancels_up_to_rounding_alone_counts_in_later_messages():
+    """What a hidden message leaves of the noise z in a state is tiny, and meets noise that is tinier."""
+    faint = 2.0**-64
+    one = moved(
+        {
+            "message_from_noise": [[0, 0, faint], [FACTOR, -1.0, 0], [1.0, 0, 0]],
+            "message_from_gradient": [[0.0, 0, 0], [0, 0, 0], [0, 0, 1.0]],
+            "message_from_state": [[1.0, 0, 0], [0, 0, 0], [0, 0, 0]],
+            "state_from_message": [[0, 1.0, 0], [0, 0, 0.5], [0, 0, 0.5]],
+        },
+        [[X_NOISE, 0.0], [FACTOR * X_NOISE, 0.0], [0.0, 1.0]], 3,
+    )  # fmt: skip
+    left = Fraction(FACTOR) * Fraction(X_NOISE) - Fraction(FACTOR * X_NOISE)
+    known = 1 + left**2 / Fraction(faint) ** 2  # of the noise of steps 0 and 1, seen again a step later
+    truth = float((2 * known + 1) / Fraction(X_NOISE) ** 2)
+    model = TrustModel.from_masks(seen=np.array([[True, False, True]] * 3), release="none")
+    (loss,) = sensitivity_by_victim(one, model, victims=[2], unit="user")
+    assert loss.sensitivity_squared >= truth * (1 - 1e-9)

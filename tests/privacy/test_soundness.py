@@ -359,3 +359,9 @@ def test_a_few_cases_of_statements_on_runs(words, statements_of_runs):
     found = campaign.compare(alone, name, range(CASES[words]), seed=20)
     assert found.cases >= CASES[words] / 2
     assert not found.disagreements, found.smallest
+
+
+def test_victims_come_back_in_the_order_in_which_they_were_given():
+    one = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("path:n=4")), EveryStep(2))
+    assert [loss.victim for loss in sensitivity_by_victim(one, trust.PNDP([0]), victims=[3, 1, 3])] == [3, 1]
+    assert [loss.victim for loss in sensitivity_by_victim(one, trust.PNDP([0]))] == [1, 2, 3]

@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import json
 
+import numpy as np
 import pytest
 from effort import examples
 from hypothesis import given
@@ -279,3 +280,16 @@ def test_refusals_in_python():
         SweepConfig(seeds=4, tuning=Tuning(first_seed=3))
     with pytest.raises(mfdl.InvalidInput, match="lower --first-seed"):
         Tuning(first_seed=2**63 - 4, seeds=5)
+
+
+def test_a_cell_is_named_by_the_content_of_its_curvature(tmp_path):
+    """A file of eigenvalues that changes makes another cell, though its path is the same."""
+    path, cells = tmp_path / "spectrum.npy", []
+    for eigenvalues in ([1.0, 0.5], [1.0, 0.25]):
+        np.save(path, eigenvalues)
+        config = ComparisonConfig(
+            graph="ring:n=3", mechanisms=("mafalda",), curvature=str(path), seeds=1, epochs=1, period=2
+        )
+        cells.append(Cell(dataclasses.replace(config, mechanisms=config.mechanisms)))
+    assert cells[0].options == cells[1].options
+    assert cells[0].hash != cells[1].hash

@@ -161,3 +161,13 @@ def test_a_comparison_of_preconditioned_features(tmp_path):
     assert run.final_test_losses[0] == pytest.approx(mapped["runs"][0]["final_test_loss"], rel=1e-6)
     with pytest.raises(InvalidInput, match="did you mean 'power'"):
         run_comparison(ComparisonConfig(**asked, precondition="powr:0.5"), tmp_path / "wrong")
+
+
+def test_records_are_private_however_they_were_mapped_and_what_is_declared_is_stated():
+    own = Preconditioner.of_public_features(TASK.features[:5], public="a mistake")
+    mapped = TASK.preconditioned("power:0.25")
+    with pytest.raises(InvalidInput, match="5 of the 5 records"):
+        mapped.preconditioned(own)
+    by_hand = Preconditioner(1 / TASK.features.std(axis=0), source="standard deviations")
+    stated = TASK.preconditioned(by_hand, from_records="standard deviations of train records")
+    assert stated.from_records == "preconditioner of train records (standard deviations of train records)"

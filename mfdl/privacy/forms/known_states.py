@@ -165,7 +165,8 @@ def _seen_of(kind: RoundKind) -> _Seen | None:
         A, B = np.hstack([p[:, nodes], q[:, nodes]]), kind.noise[rows][:, columns].toarray()
         off = kind.noise_error[rows][:, columns].toarray()
         white = whiten(A, B, rounding=(np.zeros_like(A), off) if off.any() else None)
-        if off.any() and (white.undecided.any() or len(white.whitened) < np.count_nonzero(B.any(axis=1))):
+        noisy = B.any(axis=1) | off.any(axis=1)
+        if off.any() and (white.undecided.any() or len(white.whitened) < np.count_nonzero(noisy)):
             return None
         k = len(nodes)
         open_ = white.leaks | white.undecided | (not ranks_agree(A, B, len(white.whitened), white.leaks))

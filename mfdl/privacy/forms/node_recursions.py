@@ -193,7 +193,7 @@ def _round_kind(
     R.eliminate_zeros()
     rows, hidden = np.flatnonzero(seen), np.flatnonzero(~seen)
     K = _or_zero(kind.state_from_message, (n, S))[:, hidden]
-    blocks = _blocks(R[rows])
+    blocks = _blocks(sp.csr_array(abs(R[rows]) + noise_error[rows]))  # what rounds to zero hangs together too
     if any(float(len(r)) ** 2 * len(c) > MAX_BLOCK_WORK for r, c in blocks):
         return None
     wanted = sp.csr_array(K @ R[hidden])
@@ -203,6 +203,7 @@ def _round_kind(
     rounding = 2 * terms * UNIT
     remainder = abs(wanted - Y @ R[rows]).toarray()
     size = (abs(K) @ abs(R[hidden]) + abs(Y) @ abs(R[rows])).toarray()
+    of_products = sp.csr_array(abs(K) @ noise_error[hidden] + abs(Y) @ noise_error[rows])
     largest = max((max(len(r), len(c)) for r, c in blocks), default=1)
     if (remainder > ROUNDING * largest * size).any():
         return None
@@ -217,7 +218,7 @@ def _round_kind(
         retained_error=diagonals[1],
         added=diagonals[2],
         added_error=diagonals[3],
-        unseen=np.linalg.norm(remainder + rounding * size, axis=1),
+        unseen=np.linalg.norm(remainder + rounding * size + of_products.toarray(), axis=1),
         rows=rows,
         from_state=P[rows],
         from_gradient=unit[rows],
@@ -245,14 +246,17 @@ def _product_error(left: sp.csr_array, right: sp.csr_array) -> sp.csr_array:
 def _is_exact_product(left: sp.csr_array, right: sp.csr_array) -> bool:
     """Whether left @ right in float64 is the product of the floats as fractions."""
     product, exact = sp.csr_array(left @ right), [dict[int, Fraction]() for _ in range(left.shape[0])]
+    computed = {
+        (int(i), int(j)): float(value)
+        for i, j, value in zip(*product.nonzero(), product[product.nonzero()], strict=True)
+    }
     for i, row in enumerate(exact):
         for at in range(left.indptr[i], left.indptr[i + 1]):
             factor, k = Fraction(float(left.data[at])), left.indices[at]
             for j in range(right.indptr[k], right.indptr[k + 1]):
                 column = int(right.indices[j])
                 row[column] = row.get(column, Fraction(0)) + factor * Fraction(float(right.data[j]))
-    dense = product.toarray()
-    return all(Fraction(float(dense[i, j])) == value for i, row in enumerate(exact) for j, value in row.items())
+    return all(Fraction(computed.get((i, j), 0.0)) == value for i, row in enumerate(exact) for j, value in row.items())
 
 
 def _or_zero(matrix: sp.csr_array | None, shape: tuple[int, int]) -> sp.csr_array:

@@ -58,6 +58,7 @@ class Task:
             not declared, and runs with secret sampling are refused.
         from_records: in words, what else was computed from the private records and is declared public, as by
             `preconditioned`; every guarantee of a run says that it does not cover it.
+        earlier_records: digests of the train records before they were preconditioned.
 
     Raises:
         InvalidInput: arrays that are empty, not finite or do not fit together; a loss that is no scalar.
@@ -77,6 +78,7 @@ class Task:
     partition: partitions.Partition = dataclasses.field(default_factory=partitions.Uniform)
     public_constants: str | None = None
     from_records: str = ""
+    earlier_records: frozenset[bytes] = frozenset()
 
     def __post_init__(self) -> None:
         if not isinstance(self.kind, str) or self.kind not in ("classification", "regression"):
@@ -157,7 +159,8 @@ class Task:
         Args:
             preconditioner: from public numbers, or its text, "power:0.5", "file:FILE", "public-features:0.5:FILE".
             from_records: why a preconditioner that was computed from train records of this task is public; it stands
-                beside every guarantee as not covered. Without it such a preconditioner is refused.
+                beside every guarantee as not covered. Without it such a preconditioner is refused, if these records
+                are recognised: unchanged ones are, rounded or rescaled ones are yours to declare.
         Returns: a task of another name and content hash, without a claim about Lipschitz constants: those of the maps
             in the new variables are others. Trained weights of the first layer are read by `Preconditioner.weights`.
         Raises: InvalidInput: features that are not real vectors, another number of features, a preconditioner of
@@ -169,20 +172,22 @@ class Task:
                 f"{self.features.shape[1:]} and type {self.features.dtype}; give it the features as rows of numbers."
             )
         chosen = preconditioners.parse(preconditioner, self.features.shape[1])
-        own = chosen.records & preconditioners.digests_of(self.features) if chosen.records else ()
-        if own and not from_records.strip():
+        train = self.earlier_records | preconditioners.digests_of(self.features)
+        private = chosen.records & train
+        if private and not from_records.strip():
             raise InvalidInput(
-                f"{len(own)} of the {len(chosen.records)} records behind this preconditioner are train records of task "
-                f"{self.name!r}, which are private: training would publish a function of them without noise. Take "
+                f"{len(private)} of the {len(chosen.records)} records behind this preconditioner are train records of "
+                f"task {self.name!r}, which are private: training would publish a function of them without noise. Take "
                 "public or unlabelled records, or a declared spectrum, or say in from_records why these are public."
             )
-        words = f"preconditioner of train records ({from_records.strip()})" if own else ""
+        words = f"preconditioner of train records ({from_records.strip()})" if from_records.strip() else ""
         return dataclasses.replace(
             self,
             name=f"{self.name}, preconditioned by {chosen.source}",
             features=chosen(self.features),
             test_features=chosen(self.test_features),
             lipschitz=None,
+            earlier_records=train,
             from_records="; ".join(filter(None, [self.from_records, words])),
         )
 
