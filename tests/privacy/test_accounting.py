@@ -310,7 +310,7 @@ def test_every_victim_has_two_numbers():
 def test_victims_that_are_asked_for():
     calls = []
     few = sensitivity_by_victim(RING, trust.Coalitions(1), victims=[4, 2, 4], progress=lambda: calls.append(1))
-    assert [loss.victim for loss in few] == [2, 4]
+    assert [loss.victim for loss in few] == [4, 2]
     assert len(calls) == 6
     with pytest.raises(InvalidInput, match=r"below 6, got 99"):
         sensitivity_by_victim(RING, trust.PNDP([0]), victims=[99])
