@@ -94,7 +94,7 @@ def test_a_planted_bug_that_is_not_seen_is_no_violation_but_is_reported(monkeypa
     bug = ["--b", "4", "--trials", "1000", "--adjacency", "zero-out", "--noise-std", "0.9", "--planted"]
     assert main([*COMMAND, *bug]) == 1
     out = " ".join(capsys.readouterr().out.split())
-    assert "dp-dsgd (bins are public) under ldp is a planted bug that was not seen." in out
+    assert "dp-dsgd (bins are public) under ldp is a planted bug that the audit did not detect." in out
     assert "No claim is refuted." in out
 
 

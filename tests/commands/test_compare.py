@@ -163,7 +163,7 @@ def test_across_trust_models_every_mechanism_is_labelled(tmp_path, capsys):
     assert [row["label"] for row in result["mechanisms"]] == labels
     assert all(label in shown for label in (labels[1], labels[3]))  # long ones are folded
     assert result["across_trust_models"]
-    assert "no ranking" in result["guarantee"]
+    assert "do not rank them by loss" in result["guarantee"]
     for row in result["mechanisms"][1:]:
         assert f"trust model: {row['trust']}" in row["guarantee"]
         assert "gradients: adaptive or non-adaptive" in row["guarantee"]

@@ -248,7 +248,7 @@ def test_an_answer_sent_to_a_full_disk():
         )
     assert done.returncode == 2
     assert done.stderr.decode() == (
-        "mfdl: cannot write the answer to standard output: No space left on device; send it elsewhere.\n"
+        "mfdl: cannot write the answer to standard output: No space left on device; redirect it.\n"
     )
 
 
