@@ -112,7 +112,8 @@ def test_what_cancels_leaves_rounding_which_the_number_holds(power, third):
 @pytest.mark.parametrize("last_bits", [2.0**-51, 2.0**-46, 1.4e-13, 1e-9])
 @pytest.mark.parametrize("weight", [3.0, 1 / 3])
 @pytest.mark.parametrize("more_state", [False, True])
-def test_rows_that_nearly_agree_show_their_difference(last_bits, weight, more_state):
+@pytest.mark.parametrize("faint", [1e-3, 2.0**-10])  # products of the second are exact
+def test_rows_that_nearly_agree_show_their_difference(last_bits, weight, more_state, faint):
     """Two messages of nearly the same sum: their difference is g + e of node 1, whose noise is faint.
 
     A difference in the last bit of 1 / 3 is rounding. Nothing else may be taken for it.
@@ -120,10 +121,10 @@ def test_rows_that_nearly_agree_show_their_difference(last_bits, weight, more_st
     Q = np.array([[1.0, weight], [1.0, weight + last_bits * (3 if weight == 3 else 1)]])
     size = 3 if more_state else 2
     maps = {"P": np.zeros((2, size)), "Q": Q, "K": np.eye(size, 2), "F": np.diag([0.0, 0, 1])[:size, :size]}
-    noise = StepNoise(np.diag([1.0, 1e-3]), np.eye(2, dtype=bool), 1, 2)
+    noise = StepNoise(np.diag([1.0, faint]), np.eye(2, dtype=bool), 1, 2)
     one = from_maps(maps, Single(1), noise=noise, message_sender=[0, 1])
     loss = loss_of(one, trust.Eavesdropper(), 1, release="none")
-    least = 1e6 if last_bits > 2.0**-50 else weight**2 / (1 + 1e-6 * weight**2)  # of both messages, or of one
+    least = faint**-2 if last_bits > 2.0**-50 else weight**2 / (1 + (faint * weight) ** 2)  # of both, or of one
     assert loss.sensitivity_squared >= least * (1 - 1e-6)
 
 
