@@ -220,5 +220,5 @@ def test_the_folder_holds_the_rows_and_the_picture(tmp_path):
     content = json.loads((tmp_path / "plan" / "plan.json").read_text())
     assert content["designs"] == plan.rows
     assert content["graph"] == RING
-    assert "trust model ldp, zero-out" in content["guarantee"]
+    assert "trust model ldp), zero-out" in content["guarantee"]
     assert "participation cyclic, adaptive" in content["guarantee"]
