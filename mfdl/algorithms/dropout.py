@@ -31,9 +31,9 @@ def with_dropout(algorithm: LinearAlgorithm, present: ArrayLike, *, recovery: st
 
     >>> import mfdl
     >>> W = mfdl.gossip.metropolis_hastings("ring:n=4")
-    >>> there = mfdl.gossip.sampled_presence(num_nodes=4, rounds=6, rate=0.2, seed=0)
-    >>> dynamics = mfdl.Dynamics(mfdl.gossip.node_dropout(W, there), 0.1)
-    >>> with_dropout(mfdl.algorithms.dp_dsgd(dynamics, mfdl.Cyclic(epochs=2, period=3)), there).name
+    >>> present = mfdl.gossip.sampled_presence(num_nodes=4, rounds=6, rate=0.2, seed=0)
+    >>> dynamics = mfdl.Dynamics(mfdl.gossip.node_dropout(W, present), 0.1)
+    >>> with_dropout(mfdl.algorithms.dp_dsgd(dynamics, mfdl.Cyclic(epochs=2, period=3)), present).name
     'dp-dsgd with dropout'
 
     Args:

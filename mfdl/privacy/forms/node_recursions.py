@@ -235,12 +235,14 @@ def _product_error(left: sp.csr_array, right: sp.csr_array) -> sp.csr_array:
     size.
     """
     terms = np.diff(left.indptr)
-    if terms.max(initial=0) <= 1 and (np.frexp(np.abs(left.data))[0] == 0.5).all():
+    smallest = np.abs(left.data).min(initial=1.0) * np.abs(right.data[right.data != 0]).min(initial=1.0)
+    underflows = smallest < np.finfo(np.float64).tiny  # subnormal numbers are rounded by powers of two as well
+    if terms.max(initial=0) <= 1 and (np.frexp(np.abs(left.data))[0] == 0.5).all() and not underflows:
         return sp.csr_array((left.shape[0], right.shape[1]))
-    sizes = sp.csr_array(abs(left) @ abs(right))
-    if sizes.nnz * int(terms.max(initial=1)) <= MAX_EXACT_TERMS and _is_exact_product(left, right):
-        return sp.csr_array(sizes.shape)
-    return sp.csr_array(sizes * (2 * (int(terms.max(initial=1)) + 1) * UNIT))
+    products = sp.csr_array(abs(left) @ abs(right))
+    if products.nnz * int(terms.max(initial=1)) <= MAX_EXACT_TERMS and _is_exact_product(left, right):
+        return sp.csr_array(products.shape)
+    return sp.csr_array(products * (2 * (int(terms.max(initial=1)) + 1) * UNIT))
 
 
 def _is_exact_product(left: sp.csr_array, right: sp.csr_array) -> bool:
