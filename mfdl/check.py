@@ -11,7 +11,7 @@ import operator
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -303,3 +303,24 @@ def trained_in(**named: Any) -> None:
 
     if not isinstance(value, torch.dtype) or value not in (torch.float32, torch.float64):
         raise InvalidInput(f"{name} must be torch.float32 or torch.float64, got {value!r}.")
+
+
+def numbers_in_file(path: str, *, what: str, ndim: Literal[1, 2] | None = None) -> FloatArray:
+    """The finite numbers in a .npy file, or in a text with one row a line, apart by commas or spaces.
+
+    Args: what: the file holds, for the message; ndim: of the array; default as the file has it.
+    Raises: InvalidInput: a file that cannot be read, or one of other things than numbers.
+    """
+    try:
+        if path.lower().endswith(".npy"):
+            array = np.load(path, allow_pickle=False)
+        else:
+            text = Path(path).read_text(encoding="utf-8")
+            array = np.loadtxt(text.replace(",", " ").splitlines(), ndmin=ndim or 0)
+    except (OSError, ValueError, EOFError) as error:
+        cause = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise InvalidInput(
+            f"{what} file {path!r} cannot be read: {cause}; give a .npy file, or a text of numbers apart by commas or "
+            "spaces."
+        ) from None
+    return finite_array(array.ndim if ndim is None else ndim, **{f"{what} file {Path(path).name}": array})

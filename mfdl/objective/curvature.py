@@ -15,7 +15,7 @@ import hashlib
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -84,7 +84,7 @@ class Curvature:
         if parse(spec).name in CURVATURES:
             eigenvalues = CURVATURES.make(spec)
         elif spec.lower().endswith(FILES):
-            eigenvalues = _array(spec, 1)
+            eigenvalues = check.numbers_in_file(spec, what="curvature", ndim=1)
         else:
             known = unknown_name("curvature", parse(spec).name, CURVATURES)
             raise InvalidInput(f"{known} Eigenvalues of your own come from a .npy or .csv file.")
@@ -210,20 +210,4 @@ def features(file: str, factor: float = 1.0) -> FloatArray:
 @functools.lru_cache(maxsize=8)
 def _of_records(file: str, factor: float, stamp: int) -> FloatArray:
     """Once for each content of a file: names of mechanisms are parsed often."""
-    return np.asarray(Curvature.of_features(_array(file, 2), factor).eigenvalues)
-
-
-def _array(file: str, ndim: Literal[1, 2]) -> FloatArray:
-    """The numbers in a .npy or .csv file; raises InvalidInput."""
-    path = Path(file)
-    try:
-        if path.suffix.lower() == ".npy":
-            array = np.load(path, allow_pickle=False)
-        elif path.suffix.lower() == ".csv":
-            array = np.loadtxt(path, delimiter=",", ndmin=ndim)
-        else:
-            raise ValueError("its name must end in .npy or .csv")
-    except (OSError, ValueError, EOFError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise InvalidInput(f"curvature file {str(path)!r} cannot be read: {reason}.") from None
-    return check.finite_array(ndim, **{f"curvature file {path.name}": array})
+    return np.asarray(Curvature.of_features(check.numbers_in_file(file, what="curvature", ndim=2), factor).eigenvalues)

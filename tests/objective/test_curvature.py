@@ -76,7 +76,7 @@ def test_spectra_from_files(tmp_path, suffix):
         (lambda: Curvature.parse("power:1:0"), "dimension must be an integer >= 1"),
         (lambda: Curvature.parse("power:1:9999999"), "dimension must be at most 1,000,000"),
         (lambda: Curvature.parse("nowhere.npy"), "cannot be read"),
-        (lambda: Curvature.parse("features:nowhere.txt"), "must end in .npy or .csv"),
+        (lambda: Curvature.parse("features:nowhere.txt"), "give a .npy file, or a text of numbers"),
         (lambda: Curvature.of_features(np.zeros((0, 3))), "at least one record"),
         (lambda: Curvature.of_features([[1.0]], factor=0), "factor must be"),
         (lambda: ErrorWeights(curvature=[1.0]), "curvature must be"),

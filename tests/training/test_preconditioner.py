@@ -136,7 +136,7 @@ def test_texts_and_files(tmp_path):
         (lambda: TASK.preconditioned("power"), "is written power:EXPONENT"),
         (lambda: TASK.preconditioned(3), "must be a text such as 'power:0.5'"),
         (lambda: TASK.preconditioned(Preconditioner([1.0, 2.0])), "for 2 features, and there are 4"),
-        (lambda: TASK.preconditioned("file:no-such-file"), "must be a file of numbers"),
+        (lambda: TASK.preconditioned("file:no-such-file"), "preconditioner file .* cannot be read"),
         (lambda: mfdl.tasks.least_squares(3).preconditioned("power:0.5"), "maps real feature vectors"),
     ],
 )

@@ -183,24 +183,15 @@ def power(exponent: float, decay: float = 1.0, *, num_features: int) -> Precondi
 @PRECONDITIONERS.register(name="file", example="file:scales.csv")
 def of_file(path: str) -> Preconditioner:
     """Scales, one a feature, or a matrix, from a file of numbers: .npy, or text with commas or spaces."""
-    return Preconditioner(numbers_of(path), source=f"scales of {Path(path).name}")
+    return Preconditioner(check.numbers_in_file(path, what="preconditioner"), source=f"scales of {Path(path).name}")
 
 
 @PRECONDITIONERS.register(name="public-features", example="public-features:0.5:public.csv")
 def of_features_file(exponent: float, path: str) -> Preconditioner:
     """By the second moment of public records in a file, one a row: .npy, or text with commas or spaces."""
-    return Preconditioner.of_public_features(numbers_of(path), exponent, public=f"those of {Path(path).name}")
-
-
-def numbers_of(path: str) -> FloatArray:
-    """The array in a file. Raises: InvalidInput: a file that cannot be read, or one of other things than numbers."""
-    try:
-        if path.endswith(".npy"):
-            return np.asarray(np.load(path, allow_pickle=False), dtype=np.float64)
-        text = Path(path).read_text(encoding="utf-8")
-        return np.loadtxt(text.replace(",", " ").splitlines(), dtype=np.float64)
-    except (OSError, ValueError) as error:
-        raise InvalidInput(f"{path!r} must be a file of numbers, .npy or text: {error}.") from None
+    return Preconditioner.of_public_features(
+        check.numbers_in_file(path, what="preconditioner"), exponent, public=f"those of {Path(path).name}"
+    )
 
 
 def parse(spec: Preconditioner | str, num_features: int) -> Preconditioner:
