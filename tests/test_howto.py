@@ -41,6 +41,7 @@ THEORY = [
         "balls_in_bins",
         "shared_randomness",
         "spatial_noise",
+        "step_rules",
         "testing_oracles",
         "testing_strategies",
         "time_and_nodes",

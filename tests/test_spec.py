@@ -19,10 +19,12 @@ from mfdl.participation import BallsInBins, Cyclic, EveryStep, MinSeparation, On
 from mfdl.participation.schemes import SCHEMES
 from mfdl.runs.named_nodes import Named
 from mfdl.spec import TYPES, Registry, kebab_case, parse
+from mfdl.training.step_rules import STEP_RULES
 from mfdl.training.tasks import TASKS, partition
 
 REGISTRIES = [
-    *(GRAPHS, MATRICES, SCHEDULES, STEP_WEIGHTS, released.MODELS, TASKS, partition.PARTITIONS, trust.MODELS),
+    *(GRAPHS, MATRICES, SCHEDULES, STEP_WEIGHTS, STEP_RULES),
+    *(released.MODELS, TASKS, partition.PARTITIONS, trust.MODELS),
     *(MECHANISMS, OF_BALLS_IN_BINS, SCHEMES),
 ]
 ENTRIES = [pytest.param(registry, name, id=f"{registry.kind} {name}") for registry in REGISTRIES for name in registry]

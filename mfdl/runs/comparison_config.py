@@ -42,6 +42,7 @@ class ComparisonConfig(Protects, OnGraph):
             as much privacy as ever (`ReplayConfig.clip_schedule`); not with momentum or weight decay.
         partition: as `tasks.partition.parse` reads it; default the task's own.
         precondition: as `Task.preconditioned` reads it: the features are mapped before training; default as they are.
+        step_rule: as `replay` reads it, of all mechanisms; refused where messages are hidden.
         settings: a mechanism with any is built with these instead of tuned.
         mechanisms: distinct registry names, with error weights or without; "none" trains without noise.
         release_model: what is evaluated and published (`mfdl.released`); results hold `last_test_loss` of the last
@@ -138,6 +139,15 @@ class ComparisonConfig(Protects, OnGraph):
             metavar="MAP",
         ),
     ] = None
+    step_rule: Annotated[
+        str | None,
+        Option(
+            "What nodes make of privatised gradients, at no cost in privacy where all messages are seen: normalised, "
+            "nesterov:BETA, rms[:EXPONENT:DECAY:FLOOR], or messages[:EXPONENT:DECAY:FLOOR] (before clipping).",
+            metavar="RULE",
+            decides="run",
+        ),
+    ] = None
     momentum: options.Momentum = 0.0
     weight_decay: options.WeightDecay = 0.0
     seeds: Annotated[int, Option("Number of seeds.", least=1, decides="run")] = 3
@@ -190,6 +200,10 @@ class ComparisonConfig(Protects, OnGraph):
                 f"({self.momentum:g}) and weight decay ({self.weight_decay:g}) mix steps of different scales; "
                 "leave them or the schedule out."
             )
+        if self.step_rule is not None:
+            from ..training import step_rules
+
+            object.__setattr__(self, "step_rule", str(step_rules.parse(self.step_rule)))
         self.trust_model()
         options.require_for_bins(self)
         if self.has_bins and self.unit == "user":
@@ -373,6 +387,7 @@ class ComparisonConfig(Protects, OnGraph):
             "clip_schedule",
             "curvature",
             "precondition",
+            "step_rule",
             "ranks",
             "design",
         ):  # files without them stay as they were

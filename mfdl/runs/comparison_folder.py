@@ -236,7 +236,8 @@ class Folder:
 
     def _statement(self, mechanism: Mechanism) -> str:
         """What `Run.statement` says of its runs, with epsilon at the delta of this comparison."""
-        return statement(mechanism, left_out(mechanism, self.plan.task), self.plan.config.delta)
+        config = self.plan.config
+        return statement(mechanism, left_out(mechanism, self.plan.task), config.delta, config.step_rule or "")
 
     def _across(self) -> bool:
         """Whether mechanisms with noise are held to different trust models."""

@@ -242,6 +242,7 @@ def trained(
         eval_every=config.eval_every or config.period,
         metrics=config.metrics,
         clip_schedule=config.clips,
+        step_rule=config.step_rule,
         period=config.period if config.unit == "user" else None,
         device=config.device,
         checkpoint_folder=checkpoints,

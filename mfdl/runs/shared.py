@@ -169,6 +169,11 @@ class Plan:
             from_file = built(config, name, self.gossip) if name.startswith(registry.FILE_PREFIX) else None
             model, _ = trust_of(config, name, from_file)
             next(iter(model.members(probe)))
+            if config.step_rule is not None and model.hides_messages(probe):
+                raise UnsupportedMechanism(
+                    f"step rule {config.step_rule} costs no privacy where all messages are seen, and trust model "
+                    f"{model.name} hides some; choose --trust ldp or eavesdropper, or leave --step-rule out."
+                )
 
     def mechanism(self, name: str) -> Mechanism:
         """The calibrated mechanism of a name."""

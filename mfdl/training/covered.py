@@ -123,14 +123,33 @@ def left_out(mechanism: Mechanism, task: Task) -> str:
     return task.from_records if constants in ("", "none") else f"{constants}; {task.from_records}"
 
 
-def statement(mechanism: Mechanism, declared: str, delta: float | None = None) -> str:
-    """The guarantee of a run as fields, one a line, and what it leaves out.
+def statement(mechanism: Mechanism, declared: str, delta: float | None = None, step_rule: str = "") -> str:
+    """The guarantee of a run as fields, one a line, its step rule, and what it leaves out.
 
     Args: declared: of `left_out`; delta: of the printed epsilon; default that of the guarantee.
     """
     guarantee = mechanism.guarantee
-    fields = str(guarantee if delta is None else guarantee.at_delta(delta))
-    return fields if declared in ("", "none") else f"{fields}\nnot covered, declared public: {declared}"
+    lines = [str(guarantee if delta is None else guarantee.at_delta(delta))]
+    if step_rule:
+        lines.append(f"step rule: {step_rule}, a function of privatised gradients")
+    if declared not in ("", "none"):
+        lines.append(f"not covered, declared public: {declared}")
+    return "\n".join(lines)
+
+
+def require_injected_sums(mechanism: Mechanism, what: str, way: str) -> None:
+    """Refuses a guarantee that holds for less than every function of the injected sums.
+
+    Args: what: is made of them, in words; way: what to do instead.
+    """
+    guarantee, algorithm = mechanism.guarantee, mechanism.algorithm
+    seen = guarantee.release == "not applicable" and algorithm.divisors_cancel
+    if mechanism.lipschitz is not None or not guarantee.adaptive or not seen:
+        raise UnsupportedMechanism(
+            f"this guarantee, under trust model {guarantee.trust!r}, holds for the linear algorithm {algorithm.name!r} "
+            f"alone and not for {what}; calibrate under one who sees all messages (mfdl.trust.LDP(), Eavesdropper()) "
+            f"with noise on the gradients, or {way}."
+        )
 
 
 def require_covered(mechanism: Mechanism, task: Task) -> None:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 
 import numpy as np
@@ -145,10 +145,16 @@ class Executor:
         return self._model(self.share.size("nodes"), state).to(self.dtype)
 
     def step(
-        self, t: int, state: torch.Tensor, gradients: torch.Tensor, noise: torch.Tensor
+        self,
+        t: int,
+        state: torch.Tensor,
+        gradients: torch.Tensor,
+        noise: torch.Tensor,
+        rule: Callable[[torch.Tensor], torch.Tensor] | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """(messages of all rounds of step t, state after them) from gradient sums (n, dim) and noise (slots, dim).
 
+        Args: rule: from privatised sums to what enters in their place, where noise enters with gradients.
         Raises: InvalidInput: t is not a step of the algorithm, whose guarantee ends with the last one.
         """
         if not 0 <= t < len(self.rounds_of_step):
@@ -159,7 +165,8 @@ class Executor:
         sent, num_messages = [], self.share.size("messages")
         gradients, noise = gradients.double(), noise.double()
         if self.noise_on_gradients:
-            entering = {"noise": (gradients + noise).to(self.state_dtype)}
+            privatised = gradients + noise
+            entering = {"noise": (privatised if rule is None else rule(privatised)).to(self.state_dtype)}
         else:
             entering = {"gradient": gradients, "noise": noise}
         for kind in self.rounds_of_step[t]:

@@ -25,6 +25,7 @@ from .. import check
 from ..check import FloatArray
 from ..errors import InvalidInput, UnsupportedMechanism
 from ..mechanism import Mechanism
+from . import covered
 from .clipping import clipped_rows
 from .keys import GENERATOR, NoiseKey
 from .shared_randomness import HolderKeys, columns_by_holders
@@ -340,7 +341,7 @@ def _require_same_parameters(optimizer: torch.optim.Optimizer, module: torch.nn.
 def _require_injected_sums(mechanism: Mechanism) -> None:
     """Refuses a guarantee that holds for less than every function of the injected sums."""
     mechanism.require_unchanged()
-    guarantee, algorithm = mechanism.guarantee, mechanism.algorithm
+    guarantee = mechanism.guarantee
     if mechanism.sampling is not None:
         raise UnsupportedMechanism(
             f"this guarantee counts on batches that are drawn secretly, by {guarantee.participation}, and here "
@@ -352,9 +353,6 @@ def _require_injected_sums(mechanism: Mechanism) -> None:
             "under add-remove adjacency the number of records is not public, but steps and divisors may follow it; use "
             "zero-out or replace-one."
         )
-    if mechanism.lipschitz is not None or guarantee.release != "not applicable" or not algorithm.divisors_cancel:
-        raise UnsupportedMechanism(
-            f"this guarantee, under trust model {guarantee.trust!r}, holds for the linear algorithm {algorithm.name!r} "
-            "alone and not for what another optimizer or loop makes of the gradients; calibrate under one who sees all "
-            "messages (mfdl.trust.LDP(), Eavesdropper()) with noise on the gradients, or train by mfdl.replay."
-        )
+    covered.require_injected_sums(
+        mechanism, "what another optimizer or loop makes of the gradients", "train by mfdl.replay"
+    )

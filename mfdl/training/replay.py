@@ -33,11 +33,15 @@ from .executor import Executor, Releasing, one_thread
 from .keys import GENERATOR, NoiseKey
 from .replay_config import EvaluatedStep, ReplayConfig
 from .run import Run, SeedRun
+from .step_rules import PublicFacts
 from .streams import noise_stream
 from .tasks import TaskInstance
 
 NOT_COVERED = ("diverged", "task_hash")
 """Metadata of a checkpoint that follow from the data without noise; a guess of all data can be checked by the hash."""
+
+RULE = "step rule, "
+"""Before the names of what a step rule remembers, in a checkpoint."""
 
 SINGLE_THREAD_WORK = 2**22  # gradient entries per step below which a second torch thread costs more than it brings
 
@@ -65,7 +69,8 @@ def replay(config: ReplayConfig) -> Run:
     guess = learned.chance(config.task)
     known = {} if guess is None else {"chance_loss": guess.loss, "chance_accuracy": guess.accuracy}
     declared = covered.left_out(config.mechanism, config.task)
-    return Run(config.mechanism, config.task.name, tuple(runs), **known, public_constants=declared)
+    rule = "" if config.rule is None else str(config.rule)
+    return Run(config.mechanism, config.task.name, tuple(runs), **known, public_constants=declared, step_rule=rule)
 
 
 def fed(config: ReplayConfig) -> Iterator[tuple[TaskInstance, Iterator[TaskInstance]]]:
@@ -132,7 +137,8 @@ class _SeedReplay:
             plan = (*plan, "nonce", self.nonce)
         self.clips = None if config.clip_schedule is None else np.asarray(config.clip_schedule)
         clips = {} if self.clips is None else {"clips": hashlib.sha256(self.clips.tobytes()).hexdigest()[:16]}
-        plan = (*plan, *clips, *clips.values())
+        rule = {} if config.rule is None else {"step_rule": str(config.rule)}
+        plan = (*plan, *clips, *clips.values(), *rule, *rule.values())
         content = mechanism.content_hash, task.content_hash
         self.key = root.derive("replay", *content, self.split_seed, str(dtype), *plan)
         sampling = mechanism.sampling
@@ -146,6 +152,7 @@ class _SeedReplay:
             "seed": seed,
             "dtype": str(dtype),
             **clips,
+            **rule,
             "generator": GENERATOR,  # another rule is other noise: such a run cannot go on
         }
         self.metrics = tuple(config.metrics)
@@ -155,6 +162,11 @@ class _SeedReplay:
         self.diverged, self.begun = False, saved is not None
         self.start, self.state = 0, self.executor.initial_state(self.instance.initial_parameters)
         self.releasing = Releasing(self.executor, self.instance.dimension)
+        self.rule, self.rule_state = config.rule, dict[str, torch.Tensor]()
+        if self.rule is not None:
+            self.facts = PublicFacts(self.algorithm, mechanism.noise_std, self.share, self.device)
+            zeros = torch.zeros(self.instance.initial_parameters.shape, dtype=torch.float64, device=self.device)
+            self.rule_state = dict(self.rule.first_state(zeros))
         if saved is not None:
             self._restore(saved)
 
@@ -178,6 +190,8 @@ class _SeedReplay:
         self.state = self.share.of_rank("state", state)
         if self.releasing.total is not None:
             self.releasing.total = self.share.of_rank("nodes", saved.models["released"].to(self.device))
+        for name in self.rule_state:
+            self.rule_state[name] = self.share.of_rank("nodes", saved.models[f"{RULE}{name}"].to(self.device))
         for name in self.evaluated.keys() & saved.models.keys():
             self.evaluated[name] = list(saved.models[name].numpy())
         self.diverged = bool(saved.metadata["diverged"])
@@ -192,6 +206,7 @@ class _SeedReplay:
         wanted = {"state": state, "evaluated_steps": evaluated[:1], "loss": table}
         if self.releasing.total is not None:
             wanted["released"] = n, self.instance.dimension
+        wanted |= {f"{RULE}{name}": (n, *kept.shape[1:]) for name, kept in self.rule_state.items()}
         wanted |= {name: table if metrics.is_of_nodes(name) else evaluated for name in self.metrics}
         if "accuracy" in shapes:
             wanted["accuracy"] = table
@@ -208,6 +223,8 @@ class _SeedReplay:
         tensors = {"state": self.share.gathered("state", self.state).cpu().contiguous()}
         if self.releasing.total is not None:
             tensors["released"] = self.share.gathered("nodes", self.releasing.total).cpu()
+        for name, kept in self.rule_state.items():
+            tensors[f"{RULE}{name}"] = self.share.gathered("nodes", kept).cpu()
         if not self.group.leads:
             return
         tensors |= {name: torch.as_tensor(table) for name, table in self._tables().items() if table is not None}
@@ -278,11 +295,19 @@ class _SeedReplay:
         """The clipped gradients that noise is added to."""
         models, mechanism = self.executor.models(self.state), self.mechanism
         batch = self.batch(step)
+        scales = None if self.rule is None else self.rule.scales(step, self.rule_state)
         if self.clips is None:
-            return batch.clipped_gradients(models, step, mechanism.clip_norm, mechanism.unit)
+            return batch.clipped_gradients(models, step, mechanism.clip_norm, mechanism.unit, scales)
         scale = float(self.clips[step])  # what is divided by it in float64 rounds up by less than is left here
         clip_norm = mechanism.clip_norm * scale * (1 - 2.0**-50)
-        return batch.clipped_gradients(models, step, clip_norm, mechanism.unit).double() / scale
+        return batch.clipped_gradients(models, step, clip_norm, mechanism.unit, scales).double() / scale
+
+    def _directions(self, step: int, privatised: torch.Tensor) -> torch.Tensor:
+        """What enters the algorithm in the place of privatised gradients: by the step rule, which sees nothing else."""
+        assert self.rule is not None
+        directions, state = self.rule.step(step, privatised, self.rule_state, self.facts)
+        self.rule_state = dict(state)
+        return directions
 
     def run(self, advance: Advance) -> SeedRun:
         """Steps from where the run stands to the last one."""
@@ -307,7 +332,8 @@ class _SeedReplay:
             began = time.perf_counter()
             gradients = self._gradients(t)
             injected = torch.tensor(stream.step(t), dtype=torch.float64, device=self.device)
-            messages, self.state = self.executor.step(t, self.state, gradients, injected)
+            rule = None if self.rule is None else functools.partial(self._directions, t)
+            messages, self.state = self.executor.step(t, self.state, gradients, injected, rule)
             self.releasing.after(t, self.state)
             seconds += time.perf_counter() - began
             if self.config.keep_messages:

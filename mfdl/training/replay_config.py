@@ -23,8 +23,9 @@ from ..mechanism import Mechanism
 from ..metrics import NotPrivate
 from ..noise_scale import CalibratedView
 from ..progress import Progress, reporter
-from . import covered
+from . import covered, step_rules
 from .keys import NoiseKey, require_key
+from .step_rules import StepRule
 from .tasks import Task
 from .tasks.partition import Period
 
@@ -80,6 +81,9 @@ class ReplayConfig:
             c_t, so that their norm is the one that the guarantee assumes. With learning rates eta_t c_t in the
             mechanism's dynamics, this is a step eta_t with clipping norm c_t clip_norm and noise in proportion to it.
             Where the guarantee rests on a Lipschitz constant, only 1 in every step: other local maps are not covered.
+        step_rule: a `StepRule`, or its text, such as "rms:0.5": what nodes make of their privatised gradients, and
+            scales before clipping from messages already seen. It costs no privacy where all messages are seen
+            (`mfdl.training.step_rules`), and is refused elsewhere.
         stop_after: stop after this step (a checkpoint is written); a later call with the same arguments goes on. Where
             the guarantee is for hidden messages, it covers the final models and none of a run that was stopped.
         checkpoint_folder: where to keep checkpoints, one subfolder per seed; without it nothing is written.
@@ -102,6 +106,7 @@ class ReplayConfig:
     eval_every: int | None = None
     metrics: Iterable[str] = ()
     clip_schedule: Sequence[float] | FloatArray | None = None
+    step_rule: StepRule | str | None = None
     stop_after: int | None = None
     checkpoint_folder: str | os.PathLike[str] | None = None
     keep_messages: bool = False
@@ -135,6 +140,9 @@ class ReplayConfig:
         if self.clip_schedule is not None:
             clips = covered.clip_schedule(self.clip_schedule, mechanism)
             object.__setattr__(self, "clip_schedule", clips)
+        if self.step_rule is not None:
+            object.__setattr__(self, "step_rule", step_rules.parse(self.step_rule))
+            covered.require_injected_sums(mechanism, f"step rule {self.step_rule}", "leave the step rule out")
         self._require_publishable()
         for seed in seeds or ():  # every refusal before any run; sizes that a drawn split decides are checked with it
             covered.divisors(mechanism, task, self.fed_every, seed)
@@ -169,6 +177,11 @@ class ReplayConfig:
     def fed_every(self) -> Period:
         """Steps after which the same records are fed again, at each node if they differ."""
         return covered.fed_every(self.mechanism, self.period)
+
+    @property
+    def rule(self) -> StepRule | None:
+        """The step rule."""
+        return None if self.step_rule is None else step_rules.parse(self.step_rule)
 
     @property
     def last(self) -> int:

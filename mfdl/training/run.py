@@ -148,6 +148,7 @@ class Run(Shown):
         chance_loss, chance_accuracy: test metrics of a guess that looks at no record (`learned.chance`); None
             where there is none.
         public_constants: those of the task, where the mechanism's batches are secret.
+        step_rule: what nodes made of their privatised gradients, in words; empty: nothing.
     """
 
     mechanism: Mechanism
@@ -156,13 +157,14 @@ class Run(Shown):
     chance_loss: NotPrivate[float | None] = None
     chance_accuracy: NotPrivate[float | None] = None
     public_constants: str = ""
+    step_rule: str = ""
 
     def statement(self, delta: float | None = None) -> str:
         """The guarantee of this run as fields, one a line: that of its mechanism, and what of the task it leaves out.
 
         Args: delta: of the printed epsilon; default that of the guarantee.
         """
-        return statement(self.mechanism, self.public_constants, delta)
+        return statement(self.mechanism, self.public_constants, delta, self.step_rule)
 
     def _sentence(self) -> str:
         steps, seeds = self.seeds[0].finished_steps, len(self.seeds)
@@ -189,7 +191,8 @@ class Run(Shown):
 
     def _rows(self) -> list[tuple[str, str]]:
         rows = [("task", self.task_name), ("outcome", self.outcome), *self.mechanism._rows()]
-        return [*rows, *([("declared public", self.public_constants)] if self.public_constants else [])]
+        more = [("step rule", self.step_rule), ("declared public", self.public_constants)]
+        return [*rows, *((name, text) for name, text in more if text)]
 
     def _figure(self) -> Figure | None:
         return self.plot() if all(seed.steps.size for seed in self.seeds) else None

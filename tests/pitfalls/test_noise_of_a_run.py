@@ -40,9 +40,9 @@ def injected(monkeypatch):
     seen = []
     make = replay_module.Executor.step
 
-    def keep(self, t, state, gradients, noise):
+    def keep(self, t, state, gradients, noise, rule):
         seen.append(noise.cpu().numpy())
-        return make(self, t, state, gradients, noise)
+        return make(self, t, state, gradients, noise, rule)
 
     monkeypatch.setattr(replay_module.Executor, "step", keep)
     return seen

@@ -89,9 +89,9 @@ def test_its_privacy_is_that_of_the_view_written_out(W, clips):
 def test_what_noise_is_added_to_is_never_longer_than_the_guarantee_says(clips, dtype, monkeypatch):
     norms = []
 
-    def step(executor, t, state, gradients, noise):
+    def step(executor, t, state, gradients, noise, rule):
         norms.append(gradients.double().norm(dim=1))
-        return executed(executor, t, state, gradients, noise)
+        return executed(executor, t, state, gradients, noise, rule)
 
     executed = replay_module.Executor.step
     monkeypatch.setattr(replay_module.Executor, "step", step)

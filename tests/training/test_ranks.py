@@ -113,6 +113,9 @@ def test_two_ranks_train_what_one_process_trains():
             assert group.sent_bytes > before
             with distributed.apart():
                 assert_same(with_ranks, trained(mechanism))
+        ruled = trained(mechanism, step_rule="messages:0.25")
+        with distributed.apart():
+            assert_same(ruled, trained(mechanism, step_rule="messages:0.25"))
         with pytest.raises(InvalidInput, match="seeds"):
             mfdl.replay(mechanism, TASK, seeds=[])
         assert_same(trained(mechanism), with_ranks)  # what is refused ends no group

@@ -76,8 +76,8 @@ def witnessed(monkeypatch):
         seen["instances"].append(instance(self, *args, **kwargs))
         return seen["instances"][-1]
 
-    def keep_sums(self, models, step, clip_norm):
-        seen["gradients"].append(sums(self, models, step, clip_norm))
+    def keep_sums(self, models, step, clip_norm, scales):
+        seen["gradients"].append(sums(self, models, step, clip_norm, scales))
         return seen["gradients"][-1]
 
     def keep_stream(*args, **slots):

@@ -122,28 +122,34 @@ class TaskInstance:
     def _record_clipping(self) -> RecordClipping:
         return RecordClipping.of(self.model, self.test_features[0], self.test_targets[0])
 
-    def clipped_gradients(self, models: torch.Tensor, step: int, clip_norm: float, unit: str) -> torch.Tensor:
+    def clipped_gradients(
+        self, models: torch.Tensor, step: int, clip_norm: float, unit: str, scales: torch.Tensor | None = None
+    ) -> torch.Tensor:
         """The gradients that a mechanism adds noise to, by its unit of privacy, (n, d).
 
         Args:
             models, step: as for `clipped_gradient_sums`.
             clip_norm: bound on the norm of one record's gradient, or with unit "user" of a node's mean gradient.
             unit: "record": `clipped_gradient_sums`; "user": `clipped_gradient_means`.
+            scales: public factors of every coordinate of a gradient before it is clipped, shape (n, d); default 1.
 
         Raises:
             InvalidInput: an unknown unit; models of another shape, dtype or device; a bad step or clip_norm.
         """
         require_known("unit", str(unit), UNITS)
+        scales = None if scales is None else scales.to(models)
         if unit == "user":
-            return self.clipped_gradient_means(models, step, clip_norm)
-        return self.clipped_gradient_sums(models, step, clip_norm)
+            return self.clipped_gradient_means(models, step, clip_norm, scales)
+        return self.clipped_gradient_sums(models, step, clip_norm, scales)
 
     @torch.no_grad()
-    def clipped_gradient_means(self, models: torch.Tensor, step: int, clip_norm: float) -> torch.Tensor:
+    def clipped_gradient_means(
+        self, models: torch.Tensor, step: int, clip_norm: float, scales: torch.Tensor | None = None
+    ) -> torch.Tensor:
         """Mean gradients of all nodes at one step, each clipped as a whole: user level.
 
         Args:
-            models, step: as for `clipped_gradient_sums`.
+            models, step, scales: as for `clipped_gradients`.
             clip_norm: bound on the norm of a node's mean gradient; its records are not clipped one by one.
 
         Returns:
@@ -168,13 +174,14 @@ class TaskInstance:
                 batch = self._batches_of_class[step % self.period] = node_batch(features, targets, mask, models.dtype)
             pieces = gradients(models, *batch[:-1])
             means = torch.cat([piece.reshape(len(piece), -1) for piece in pieces], dim=1)
-            return clipping.clipped_rows(means, batch[-1], clip_norm)
+            return clipping.clipped_rows(means if scales is None else scales * means, batch[-1], clip_norm)
 
         def of_part(nodes: slice, slots: slice) -> list[torch.Tensor]:
             *batch, _ = node_batch(features[nodes], targets[nodes], mask[nodes], models.dtype, slots)
             return list(gradients(models[nodes], *batch))
 
-        return clipping.clipped_rows(_summed(of_part, models, num_slots, slot_bytes), mask.any(1), clip_norm)
+        means = _summed(of_part, models, num_slots, slot_bytes)
+        return clipping.clipped_rows(means if scales is None else scales * means, mask.any(1), clip_norm)
 
     @functools.cached_property
     def _batches_of_class(self) -> dict[int, tuple[torch.Tensor, ...]]:
@@ -182,13 +189,16 @@ class TaskInstance:
         return {}
 
     @torch.no_grad()
-    def clipped_gradient_sums(self, models: torch.Tensor, step: int, clip_norm: float) -> torch.Tensor:
+    def clipped_gradient_sums(
+        self, models: torch.Tensor, step: int, clip_norm: float, scales: torch.Tensor | None = None
+    ) -> torch.Tensor:
         """Sums of clipped per-record gradients of all nodes at one step.
 
         Args:
             models: (n, d), the model at which each node takes its gradients.
             step: t >= 0; the records of class t mod period take part.
             clip_norm: bound on the norm of one record's gradient.
+            scales: as for `clipped_gradients`; with them no weight is factored.
 
         Returns:
             (n, d), a sum and not a mean: divide by `public_batch_sizes`, never by the number of present
@@ -205,21 +215,29 @@ class TaskInstance:
         batch = self._batches(models, step)
         alike = self._alike(batch[2].shape[1])
         if len(alike) == 1:
-            return self._record_sums(models, *batch, clip_norm)
+            return self._record_sums(models, *batch, clip_norm, scales)
         out = torch.empty_like(models)
         for nodes, width in alike:
             features, targets, mask = (part[nodes, :width] for part in batch)
-            out[nodes] = self._record_sums(models[nodes], features, targets, mask, clip_norm)
+            of_these = None if scales is None else scales[nodes]
+            out[nodes] = self._record_sums(models[nodes], features, targets, mask, clip_norm, of_these)
         return out
 
     def _record_sums(
-        self, models: torch.Tensor, features: torch.Tensor, targets: torch.Tensor, mask: torch.Tensor, clip_norm: float
+        self,
+        models: torch.Tensor,
+        features: torch.Tensor,
+        targets: torch.Tensor,
+        mask: torch.Tensor,
+        clip_norm: float,
+        scales: torch.Tensor | None,
     ) -> torch.Tensor:
-        record_bytes = self._record_clipping.record_size(self.activations, mask.shape[1]) * models.element_size()
+        way = self._record_clipping if scales is None else dataclasses.replace(self._record_clipping, layers={})
+        record_bytes = way.record_size(self.activations, mask.shape[1]) * models.element_size()
 
         def of_part(nodes: slice, slots: slice) -> list[torch.Tensor]:
-            part = (nodes, slots)
-            return self._record_clipping.sums(models[nodes], features[part], targets[part], mask[part], clip_norm)
+            part, of_nodes = (nodes, slots), None if scales is None else scales[nodes]
+            return way.sums(models[nodes], features[part], targets[part], mask[part], clip_norm, of_nodes)
 
         return _summed(of_part, models, mask.shape[1], record_bytes)
 

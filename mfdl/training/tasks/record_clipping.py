@@ -216,14 +216,20 @@ class RecordClipping:
         targets: torch.Tensor,
         mask: torch.Tensor,
         clip_norm: float,
+        scales: torch.Tensor | None = None,
     ) -> list[torch.Tensor]:
         """Sums (n, *shape), one per parameter, of clipped gradients: rows (n, d), features (n, B, ...), mask (n, B).
+
+        Args: scales: public factors of the gradients before clipping, (n, d), where no weight is factored.
 
         Guarantees: those of `clipping.clipped_sums`, or of `clipping.ghost_clipped_sums` where weights are factored.
         Raises: UnsupportedMechanism: the module does not use its weights as it did when it was inspected.
         """
         if not self.layers:
             gradients = self.model.per_record_gradients(rows, features, targets)
+            if scales is not None:
+                of_parameter = self.model.unflatten(scales)
+                gradients = {name: gradient * of_parameter[name].unsqueeze(1) for name, gradient in gradients.items()}
             return clipping.clipped_sums(list(gradients.values()), mask, clip_norm)
         plain, factors = self._gradients(rows, features, targets)
         sums, weight_sums = clipping.ghost_clipped_sums(list(plain.values()), list(factors.values()), mask, clip_norm)

@@ -1,0 +1,309 @@
+"""Step rules: everything sent is a function of the privatised gradients; what they do; where they are refused."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from effort import examples
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
+from small_tasks import classes, module_at, regression
+
+import mfdl
+from mfdl import Cyclic, Dynamics, EveryStep, InvalidInput, UnsupportedMechanism, algorithms, gossip, replay, trust
+from mfdl.runs.comparing import run_comparison
+from mfdl.runs.comparison_config import ComparisonConfig
+from mfdl.runs.shared import Plan
+from mfdl.training import replay as replay_module
+from mfdl.training import step_rules
+from mfdl.training.distributed.group import Group
+from mfdl.training.distributed.share import Share
+from mfdl.training.executor import Executor
+from mfdl.training.step_rules import Messages, PublicFacts, StepRule
+from mfdl.training.tasks import Preconditioner, TaskInstance
+
+RING, CPU = gossip.metropolis_hastings("ring:n=4"), torch.device("cpu")
+TEXTS = ("normalised", "nesterov:0.9", "rms:0.5:0.5", "messages:0.25:0.5")
+
+
+def mechanism(name="mafalda", part=None, unit="record", noise_std=0.3, clip_norm=0.5, **more):
+    part = part or (EveryStep(4) if unit == "user" else Cyclic(2, 2))
+    algorithm = algorithms.build(name, Dynamics(RING, 0.3, **more), part)
+    target = {"trust": trust.LDP(), "adjacency": "zero-out", "clip_norm": clip_norm, "unit": unit}
+    if mfdl.BallsInBins in type(part).__mro__:
+        return mfdl.calibrate(algorithm, **target, epsilon=4.0, delta=1e-5)
+    return mfdl.with_noise(algorithm, **target, noise_std=noise_std)
+
+
+class Transcript:
+    """What the accountant's attacker has: the privatised sums of every step; and the scales that were used."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.privatised: list[torch.Tensor] = []
+        self.scales: list[torch.Tensor | None] = []
+        executed, clipped = Executor.step, TaskInstance.clipped_gradients
+
+        def step(executor, t, state, gradients, noise, rule=None):
+            self.privatised.append(gradients.double() + noise.double())
+            return executed(executor, t, state, gradients, noise, rule)
+
+        def gradients(instance, models, step, clip_norm, unit, scales=None):
+            self.scales.append(scales)
+            return clipped(instance, models, step, clip_norm, unit, scales)
+
+        patch.setattr(Executor, "step", step)
+        patch.setattr(TaskInstance, "clipped_gradients", gradients)
+
+
+def recomputed(made, rule, start, divisors, privatised):
+    """(messages, scales) of a run, from privatised sums and public numbers alone."""
+    algorithm = made.algorithm.with_divisors(divisors)
+    executor = Executor(algorithm, dtype=torch.float64)
+    facts, state = PublicFacts(algorithm, made.noise_std, executor.share, CPU), executor.initial_state(start)
+    kept, messages, scales, none = rule.first_state(torch.zeros_like(start)), [], [], torch.zeros_like(start)
+    for t, sums in enumerate(privatised):
+        scales.append(rule.scales(t, kept))
+        directions, kept = rule.step(t, sums, kept, facts)
+        sent, state = executor.step(t, state, directions, none)
+        messages.append(sent.numpy())
+    return np.stack(messages), scales
+
+
+@examples(30)
+@given(
+    text=st.sampled_from(TEXTS),
+    unit=st.sampled_from(["record", "user"]),
+    name=st.sampled_from(["dp-dsgd", "mafalda"]),
+    momentum=st.sampled_from([0.0, 0.9]),
+    rounds=st.integers(1, 2),
+    seed=st.integers(0, 100),
+)
+def test_messages_and_scales_are_functions_of_the_privatised_gradients(text, unit, name, momentum, rounds, seed):
+    made = mechanism(name, unit=unit, momentum=momentum, gossip_rounds=rounds)
+    rule, task = step_rules.parse(text), classes(20)
+    with pytest.MonkeyPatch.context() as patch:
+        transcript = Transcript(patch)
+        run = replay(made, task, seeds=[seed], step_rule=text, keep_messages=True, dtype=torch.float64).seeds[0]
+    instance = task.instance(seed, 1 if unit == "user" else 2, dtype=torch.float64)
+    divisors = np.ones(4) if unit == "user" else instance.public_batch_sizes.numpy()
+    messages, scales = recomputed(made, rule, instance.initial_parameters, divisors, transcript.privatised)
+    assert_array_equal(run.messages, messages)
+    for used, public in zip(transcript.scales, scales, strict=True):
+        assert (used is None) == (public is None)
+        if used is not None:
+            assert_array_equal(used, public)
+
+
+@dataclasses.dataclass(frozen=True)
+class Unchanged(StepRule):
+    """The privatised sums themselves."""
+
+    def step(self, t, sums, state, facts):
+        return sums, state
+
+
+@dataclasses.dataclass(frozen=True)
+class Chosen(Messages):
+    """Scales that do not depend on anything."""
+
+    values: tuple[float, ...] = ()
+
+    def factors(self, state):
+        return torch.tensor(self.values, dtype=torch.float64).expand_as(state["moments"])
+
+
+def test_a_rule_that_changes_nothing_is_the_plain_run_bit_for_bit(monkeypatch):
+    injected = np.random.default_rng(0).standard_normal((4, 4, 12))
+
+    class Stream:
+        def step(self, t):
+            return injected[t]
+
+    monkeypatch.setattr(replay_module, "noise_stream", lambda *_, slots: Stream())
+    for unit in ("record", "user"):
+        made = mechanism(unit=unit)
+        plain, ruled = (replay(made, classes(19), seeds=[2], step_rule=rule).seeds[0] for rule in (None, Unchanged()))
+        assert_array_equal(plain.models, ruled.models)
+        assert plain.key_id != ruled.key_id
+
+
+@pytest.mark.parametrize("clip_norm", [0.05, 1e6])
+def test_scales_chosen_once_are_a_preconditioner_of_the_features(clip_norm):
+    task, M = classes(24, num_classes=2), np.array([1.0, 2.0, 0.5])
+    scales = np.append(np.tile(M, 2), [1.0, 1.0])  # weights, then the bias of each class
+    made = mechanism("dp-dsgd", noise_std=0.0, clip_norm=clip_norm)
+    ruled = replay(made, task, seeds=[0], step_rule=Chosen(values=tuple(scales)), dtype=torch.float64).seeds[0]
+    start = task.instance(0, 2, dtype=torch.float64).initial_parameters[0]
+
+    def divided() -> torch.nn.Module:
+        return module_at(task, start / torch.tensor(scales)).float()  # the same first function of the features
+
+    mapped = dataclasses.replace(task.preconditioned(Preconditioner(M)), build_module=divided)
+    trained = replay(made, mapped, seeds=[0], dtype=torch.float64).seeds[0].models
+    assert_allclose(ruled.models, trained * scales, atol=1e-5)  # features are stored in float32
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("unit", ["record", "user"])
+def test_what_noise_is_added_to_is_never_longer_than_clip_norm(unit, dtype, monkeypatch):
+    norms = []
+
+    def step(executor, t, state, gradients, noise, rule=None):
+        norms.append(gradients.double().norm(dim=1).max())
+        return executed(executor, t, state, gradients, noise, rule)
+
+    executed = Executor.step
+    monkeypatch.setattr(Executor, "step", step)
+    task, made = classes(8), mechanism(unit=unit, clip_norm=0.05)  # one record a node and step
+    for seed in range(3):
+        replay(made, task, seeds=[seed], step_rule=Chosen(values=(7.0, 1.0, 90.0) * 4), dtype=dtype)
+    assert 0.05 * (1 - 1e-5) < max(norms) <= 0.05
+
+
+def test_a_scaled_record_counts_as_one_in_large_layers_too():
+    """No weight is factored under scales: the clipped sum is that of the scaled gradients, one by one."""
+
+    def build():
+        return torch.nn.Sequential(torch.nn.Linear(3, 900), torch.nn.ReLU(), torch.nn.Linear(900, 1))
+
+    instance = regression(12, build=build).instance(0, 1, dtype=torch.float64)
+    models = instance.initial_parameters
+    scales = torch.linspace(0.5, 3, models.shape[1], dtype=torch.float64).expand_as(models)
+    got = instance.clipped_gradients(models, 0, 0.7, "record", scales)
+    for u in range(4):
+        total = torch.zeros(models.shape[1], dtype=torch.float64)
+        for slot in range(instance.mask.shape[2]):
+            if instance.mask[u, 0, slot]:
+                alone = dataclasses.replace(instance, mask=torch.zeros_like(instance.mask))
+                alone.mask[u, 0, slot] = True
+                gradient = scales[u] * alone.clipped_gradients(models, 0, 1e9, "record")[u]
+                total += gradient * min(1.0, 0.7 / float(gradient.norm()))
+        assert_allclose(got[u], total, rtol=1e-5, atol=1e-9)
+
+
+def facts_of(noise_std=0.0, name="dp-dsgd", divisors=(1.0, 2.0, 3.0, 4.0)):
+    algorithm = algorithms.build(name, Dynamics(RING, 0.3), Cyclic(2, 2)).with_divisors(divisors)
+    return PublicFacts(algorithm, noise_std, Share(algorithm, Group(), CPU), CPU), algorithm
+
+
+def test_normalised_steps_have_length_one_and_nesterov_is_that_of_torch():
+    facts, _ = facts_of()
+    sums = torch.randn(4, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    sums[3] = 0
+    directions, _ = step_rules.parse("normalised").step(0, sums, {}, facts)
+    assert_allclose((directions / facts.divisors).norm(dim=1), [1, 1, 1, 0], rtol=1e-12)
+    rule, parameter = step_rules.parse("nesterov:0.7"), torch.nn.Parameter(torch.zeros(4, 5, dtype=torch.float64))
+    optimizer = torch.optim.SGD([parameter], lr=0.1, momentum=0.7, nesterov=True)
+    ours, state = torch.zeros(4, 5, dtype=torch.float64), rule.first_state(torch.zeros(4, 5, dtype=torch.float64))
+    for t in range(3):
+        parameter.grad = sums * (t + 1)
+        optimizer.step()
+        directions, state = rule.step(t, sums * (t + 1), state, facts)
+        ours -= 0.1 * directions
+    assert_allclose(ours, parameter.detach(), rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("dp-dsgd", "rms:0.5:0"), ("dp-dsgd", "messages:0.5:0"), ("mafalda", "rms:0.5:0")]
+)
+def test_what_noise_adds_to_second_moments_is_taken_off(name, text):
+    """Unbiased: by the mean over many coordinates, alike, within six standard errors."""
+    facts, algorithm = facts_of(2.0, name)
+    dimension, gradient = 40_000, 0.5
+    stream = mfdl.noise_stream(algorithm.noise, 2.0, mfdl.NoiseKey.from_seed(1), dimension)
+    rule = step_rules.parse(text)
+    state = {"moments": torch.zeros(4, dimension, dtype=torch.float64)}
+    for t in range(4):
+        scales = rule.factors(state) if isinstance(rule, Messages) else 1.0
+        noise = torch.tensor(stream.step(t), dtype=torch.float64)
+        _, state = rule.step(t, gradient * scales * facts.divisors + noise, state, facts)
+        error = state["moments"].std(dim=1) / dimension**0.5
+        assert (abs(state["moments"].mean(dim=1) - gradient**2) < 6 * error).all()
+
+
+def test_factors_are_within_their_bounds_and_one_where_nothing_was_learned():
+    rule = step_rules.parse("rms:0.5:0.9:0.04")
+    assert_array_equal(rule.factors(rule.first_state(torch.zeros(2, 3))), np.ones((2, 3)))
+    factors = rule.factors({"moments": torch.tensor([[4.0, 1.0, -5.0]], dtype=torch.float64)})
+    assert_allclose(factors, [[1.0, (0.29 / 1.04) ** -0.5, (0.04 / 1.04) ** -0.5]])
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_a_run_goes_on_from_its_checkpoint_under_the_same_rule_alone(text, tmp_path):
+    how = {"mechanism": mechanism(), "task": classes(), "seeds": [0]}
+    replay(**how, step_rule=text, stop_after=3, checkpoint_folder=tmp_path)
+    for other in (None, "nesterov:0.8"):
+        with pytest.raises(InvalidInput, match="the checkpoint"):
+            replay(**how, step_rule=other, checkpoint_folder=tmp_path)
+    whole = replay(**how, step_rule=text)
+    resumed = replay(**how, step_rule=text, checkpoint_folder=tmp_path)
+    assert_array_equal(whole.seeds[0].models, resumed.seeds[0].models)
+
+
+def test_the_guarantee_is_that_of_the_mechanism_and_names_the_rule(tmp_path):
+    made = mechanism()
+    run = replay(made, classes(), seeds=[0], step_rule="rms")
+    assert run.mechanism.guarantee == made.guarantee
+    line = "step rule: rms:0.5:0.9:0.05, a function of privatised gradients"
+    assert run.statement() == f"{made.guarantee}\n{line}"
+    assert mfdl.Run.load(run.save(tmp_path / "run.mfdl")).statement() == run.statement()
+    assert ("step rule", "rms:0.5:0.9:0.05") in run._rows()
+
+
+@pytest.mark.parametrize("hidden", [{}, {"lipschitz": 1.0}])
+@pytest.mark.parametrize("model", [trust.PNDP([0]), trust.ReleasedOnly()])
+def test_it_is_refused_where_messages_are_hidden(model, hidden):
+    algorithm = algorithms.dp_dsgd(Dynamics(RING, 0.3), EveryStep(4)).with_divisors(np.full(4, 15.0))
+    made = mfdl.calibrate(algorithm, mu=1.0, adjacency="zero-out", clip_norm=1.0, trust=model, **hidden)
+    with pytest.raises(UnsupportedMechanism, match="alone and not for step rule normalised; calibrate under one who"):
+        replay(made, classes(lipschitz=1.0), seeds=[0], step_rule="normalised")
+
+
+def test_it_is_refused_where_noise_is_on_messages():
+    algorithm = algorithms.build("zip-dl", Dynamics(RING, 0.3), Cyclic(2, 2))
+    made = mfdl.with_noise(algorithm, noise_std=1.0, adjacency="zero-out", clip_norm=1.0, trust=trust.LDP())
+    with pytest.raises(UnsupportedMechanism, match="with noise on the gradients, or leave the step rule out"):
+        replay(made, classes(), seeds=[0], step_rule="normalised")
+
+
+def test_secret_batches_take_a_rule():
+    made = mechanism("dp-dsgd", mfdl.BallsInBins(epochs=2, bins=2))
+    run = replay(made, classes(public_constants="none"), seeds=[0], step_rule="messages")
+    assert not run.seeds[0].diverged
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("adam", "step rule"),
+        ("nesterov:1", "beta must lie in"),
+        ("rms:0", "exponent must be"),
+        ("rms:0.5:1", "decay must lie in"),
+        ("messages:0.5:0.5:0", "floor must be"),
+        (3, "step_rule must be"),
+    ],
+)
+def test_what_is_no_rule_is_refused(text, words):
+    with pytest.raises(InvalidInput, match=words):
+        replay(mechanism(), classes(), seeds=[0], step_rule=text)
+
+
+def test_a_comparison_takes_a_rule(tmp_path):
+    asked = {"graph": "ring:n=4", "epochs": 2, "period": 2, "mechanisms": ("none", "mafalda"), "seeds": 1, "mu": 5.0}
+    config = ComparisonConfig(**asked, step_rule="rms:0.5:0.5")
+    assert config.options()["step_rule"] == "rms:0.5:0.5:0.05"
+    assert "step_rule" not in ComparisonConfig(**asked).options()
+    ruled, plain = (run_comparison(c, tmp_path / str(i)) for i, c in enumerate((config, ComparisonConfig(**asked))))
+    for with_rule, without in zip(ruled["mechanisms"], plain["mechanisms"], strict=True):
+        assert with_rule["final_test_loss_mean"] != without["final_test_loss_mean"]
+        assert with_rule["noise_std"] == without["noise_std"]
+        assert "step rule: rms:0.5:0.5:0.05" in with_rule["guarantee"]
+    hidden = ComparisonConfig(**asked, step_rule="normalised", trust="pndp")
+    with pytest.raises(UnsupportedMechanism, match="step rule normalised costs no privacy where all messages are seen"):
+        Plan(hidden)
+    with pytest.raises(InvalidInput, match="step rule"):
+        ComparisonConfig(step_rule="adam")
