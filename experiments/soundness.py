@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import _soundness_bins
 import _soundness_encoders
+import _soundness_patterns
 import _soundness_training  # noqa: F401  registers its statements
 from _campaign import run
 
-STATEMENTS = _soundness_encoders.STATEMENTS | _soundness_bins.STATEMENTS
+STATEMENTS = _soundness_encoders.STATEMENTS | _soundness_bins.STATEMENTS | _soundness_patterns.STATEMENTS
 
 if __name__ == "__main__":
     raise SystemExit(run(STATEMENTS, __doc__.splitlines()[0], cases=25_000))

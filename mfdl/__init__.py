@@ -21,6 +21,7 @@ __version__ = "0.1.0"
 _EXPORTS = {
     "BallsInBins": "mfdl.participation",
     "Cyclic": "mfdl.participation",
+    "CyclicPoisson": "mfdl.participation",
     "Dynamics": "mfdl.dynamics",
     "ErrorWeights": "mfdl.objective",
     "EveryStep": "mfdl.participation",
@@ -30,6 +31,7 @@ _EXPORTS = {
     "LinearAlgorithm": "mfdl.algorithms",
     "Mechanism": "mfdl.mechanism",
     "MinSeparation": "mfdl.participation",
+    "MinSeparationSampling": "mfdl.participation",
     "NoiseKey": "mfdl.training.keys",
     "NoiseObjective": "mfdl.objective",
     "NotConverged": "mfdl.factorization",
@@ -40,6 +42,7 @@ _EXPORTS = {
     "PrivacyLosses": "mfdl.privacy.losses",
     "PrivateNode": "mfdl.training.private_node",
     "Question": "mfdl.privacy.questions",
+    "RandomAllocation": "mfdl.participation",
     "ReleasedModel": "mfdl.released",
     "Round": "mfdl.algorithms",
     "Run": "mfdl.training.run",
@@ -106,12 +109,15 @@ if TYPE_CHECKING:
     from .participation import (
         BallsInBins,
         Cyclic,
+        CyclicPoisson,
         EveryStep,
         Explicit,
         MinSeparation,
+        MinSeparationSampling,
         OncePerEpoch,
         ParticipationByNode,
         PoissonSampling,
+        RandomAllocation,
         Single,
     )
     from .planning.planner import plan

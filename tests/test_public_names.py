@@ -10,9 +10,10 @@ import mfdl
 
 NAMES = {
     "mfdl": """
-        BallsInBins Cyclic Dynamics ErrorWeights EveryStep Explicit Guarantee InvalidInput LinearAlgorithm Mechanism
-        MinSeparation NoiseKey NoiseObjective NotConverged OncePerEpoch PairwiseLosses ParticipationByNode
-        PoissonSampling PrivacyLosses PrivateNode Question ReleasedModel Round Run Single TrustModel
+        BallsInBins Cyclic CyclicPoisson Dynamics ErrorWeights EveryStep Explicit Guarantee InvalidInput LinearAlgorithm
+        Mechanism MinSeparation MinSeparationSampling NoiseKey NoiseObjective NotConverged OncePerEpoch PairwiseLosses
+        ParticipationByNode PoissonSampling PrivacyLosses PrivateNode Question RandomAllocation ReleasedModel Round Run
+        Single TrustModel
         UnsupportedMechanism View account algorithms audit calibrate_named
         calibrate data decor_deviations factorization general_sensitivity gossip graphs noise_stream pairwise
         partition plan privacy replay runs
@@ -52,8 +53,8 @@ NAMES = {
     """,
     "mfdl.privacy": """
         ACCOUNTANTS BallsInBinsGaussian Composed Exposures Gaussian Guarantee MonteCarlo MonteCarloCurve PoissonGaussian
-        PrivacyCurve PrivacyLosses Question Sensitivity Target UNITS ViewGram noise_of_bins view_gram view_losses
-        worst_sensitivity
+        PrivacyCurve PrivacyLosses ProductGaussian Question Sensitivity Target UNITS ViewGram noise_of_bins view_gram
+        view_losses worst_sensitivity
     """,
     "mfdl.runs": """
         Cell Engine Store SweepConfig Tuning rows run_cells sweep
@@ -80,8 +81,8 @@ NAMES = {
         Kronecker OutputRecursion RecursionMaps Selection StateRecursion StructuredOperator WeightedStates
     """,
     "mfdl.participation": """
-        BallsInBins Cyclic EveryStep Explicit MinSeparation OncePerEpoch Participation ParticipationByNode Pattern
-        PatternSet PoissonSampling Sampled Single
+        BallsInBins Cyclic CyclicPoisson EveryStep Explicit MinSeparation MinSeparationSampling OncePerEpoch
+        Participation ParticipationByNode Pattern PatternSet PoissonSampling RandomAllocation Sampled Single
     """,
     "mfdl.trust": """
         AnyReceiver Central Coalitions Colluding Eavesdropper FullCollusion LDP MODELS Neighbourhood PNDP ReleasedOnly

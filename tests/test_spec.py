@@ -15,7 +15,17 @@ from mfdl.errors import InvalidInput
 from mfdl.gossip.builders import MATRICES
 from mfdl.graphs.named import GRAPHS
 from mfdl.objective.error_weights import STEP_WEIGHTS
-from mfdl.participation import BallsInBins, Cyclic, EveryStep, MinSeparation, OncePerEpoch, Single
+from mfdl.participation import (
+    BallsInBins,
+    Cyclic,
+    CyclicPoisson,
+    EveryStep,
+    MinSeparation,
+    MinSeparationSampling,
+    OncePerEpoch,
+    RandomAllocation,
+    Single,
+)
 from mfdl.participation.schemes import SCHEMES
 from mfdl.runs.named_nodes import Named
 from mfdl.spec import TYPES, Registry, kebab_case, parse
@@ -147,8 +157,10 @@ def test_a_name_is_given_once():
 
 
 def test_schemes_of_a_run():
-    run = {"epochs": 3, "period": 4, "steps": 12}
-    wanted = [Cyclic(3, 4), Single(12), EveryStep(12), OncePerEpoch(3, 4), MinSeparation(12, 3, 4), BallsInBins(3, 4)]
+    run = {"epochs": 3, "period": 4, "steps": 12, "rate": 0.1}
+    public = [Cyclic(3, 4), Single(12), EveryStep(12), OncePerEpoch(3, 4), MinSeparation(12, 3, 4)]
+    secret = [BallsInBins(3, 4), CyclicPoisson(3, 4, 0.1), RandomAllocation(3, 4), MinSeparationSampling(12, 4, 0.1)]
+    wanted = [*public, *secret]
     assert [entry.of_run(**run) for entry in SCHEMES.values()] == wanted
     assert [entry.build.scheme for entry in SCHEMES.values()] == list(SCHEMES)
 

@@ -3,7 +3,14 @@
 from mfdl_solvers.pattern_sets import Pattern, PatternSet
 
 from .by_node import ParticipationByNode
-from .sampling import BallsInBins, PoissonSampling, Sampled
+from .sampling import (
+    BallsInBins,
+    CyclicPoisson,
+    MinSeparationSampling,
+    PoissonSampling,
+    RandomAllocation,
+    Sampled,
+)
 from .schemes import (
     Cyclic,
     EveryStep,
@@ -17,15 +24,18 @@ from .schemes import (
 __all__ = [
     "BallsInBins",
     "Cyclic",
+    "CyclicPoisson",
     "EveryStep",
     "Explicit",
     "MinSeparation",
+    "MinSeparationSampling",
     "OncePerEpoch",
     "Participation",
     "ParticipationByNode",
     "Pattern",
     "PatternSet",
     "PoissonSampling",
+    "RandomAllocation",
     "Sampled",
     "Single",
 ]

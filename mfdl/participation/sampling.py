@@ -14,7 +14,7 @@ from mfdl_solvers.pattern_sets import PatternSet
 from .. import check
 from ..errors import UnsupportedMechanism
 from ..storable import storable
-from .schemes import SCHEMES, Cyclic, Participation
+from .schemes import SCHEMES, Cyclic, MinSeparation, OncePerEpoch, Participation
 
 
 class Sampled(Participation):
@@ -35,10 +35,13 @@ class Sampled(Participation):
     def refusal(self) -> UnsupportedMechanism:
         """What everything that needs public patterns says."""
         return UnsupportedMechanism(
-            f"{self.describe()} has no public patterns. Amplification by sampling is proven only for "
-            "noise that is fresh in every step, with every message seen; account for it with "
-            "mfdl.account or mfdl.calibrate, or take a public scheme such as Cyclic(epochs, period)."
+            f"{self.describe()} has no public patterns and no mu: its guarantee is epsilon at delta, from mfdl.account "
+            f"or mfdl.calibrate(..., epsilon=, delta=){self.limits}. Encoders are optimised for a public scheme such "
+            "as Cyclic(epochs, period)."
         )
+
+    limits = ""
+    """What of the guarantee ends where noise is correlated in time, for `refusal`."""
 
 
 @storable
@@ -57,6 +60,7 @@ class PoissonSampling(Sampled):
     rate: float
     steps: int
     scheme = "poisson"
+    limits = ", for noise that is fresh in every step and with every message seen"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "rate", check.open_unit(rate=self.rate))
@@ -130,3 +134,146 @@ class BallsInBins(Sampled):
             "mfdl.calibrate_named; one for Cyclic(epochs, bins) can be used too, and may leave more noise than "
             "independent noise does."
         )
+
+
+@storable
+@SCHEMES.register()
+@dataclasses.dataclass(frozen=True)
+class CyclicPoisson(Sampled):
+    """Each record has one step of every epoch, as in `Cyclic`, and joins it with probability `rate`, secretly.
+
+    Draws are independent over records and steps. Record r of a node has the steps t = r mod period: that is public.
+    Where columns of the encoder that are `period` apart do not overlap (at most `period` bands) the privacy loss is
+    that of Poisson sampling over as many steps as epochs (Choquette-Choo et al., arXiv:2306.08153).
+
+    Attributes: epochs: k >= 1; period: b >= 1, steps per epoch; rate: q in (0, 1).
+
+    >>> CyclicPoisson(epochs=20, period=16, rate=0.5).describe()
+    'cyclic Poisson sampling (epochs=20, period=16, rate=0.5)'
+    """
+
+    epochs: int
+    period: int
+    rate: float
+    scheme = "cyclic-poisson"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "epochs", check.integer_at_least(1, epochs=self.epochs))
+        object.__setattr__(self, "period", check.integer_at_least(1, period=self.period))
+        object.__setattr__(self, "rate", check.open_unit(rate=self.rate))
+
+    @property
+    def num_steps(self) -> int:
+        return self.epochs * self.period
+
+    @property
+    def public(self) -> Cyclic:
+        """The same participation with rate 1. Encoders are optimised for it."""
+        return Cyclic(epochs=self.epochs, period=self.period)
+
+    @property
+    def expected_rate(self) -> float:
+        return self.rate / self.period
+
+    def describe(self) -> str:
+        return f"cyclic Poisson sampling (epochs={self.epochs}, period={self.period}, rate={self.rate:g})"
+
+    def to_dict(self) -> dict[str, object]:
+        return {"scheme": self.scheme, "epochs": self.epochs, "period": self.period, "rate": self.rate}
+
+
+@storable
+@SCHEMES.register()
+@dataclasses.dataclass(frozen=True)
+class RandomAllocation(Sampled):
+    """Each record joins one uniform step of each epoch, by secret draws, independent over records and epochs.
+
+    It is balls-in-bins with bins drawn anew for each epoch. With `per_epoch=False` a record joins `epochs` of all
+    steps, uniformly without replacement (arXiv:2502.08202; balanced iteration subsampling in arXiv:2605.07072).
+
+    Attributes: epochs: k >= 1, how often each record takes part; period: b >= 1, steps per epoch; per_epoch: see above.
+
+    >>> RandomAllocation(epochs=20, period=16).describe()
+    'random allocation (epochs=20, period=16)'
+    """
+
+    epochs: int
+    period: int
+    per_epoch: bool = True
+    scheme = "random-allocation"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "epochs", check.integer_at_least(1, epochs=self.epochs))
+        object.__setattr__(self, "period", check.integer_at_least(1, period=self.period))
+        check.instance(bool, per_epoch=self.per_epoch)
+
+    @property
+    def num_steps(self) -> int:
+        return self.epochs * self.period
+
+    @property
+    def public(self) -> Participation:
+        """The same participation with public patterns."""
+        if self.per_epoch:
+            return OncePerEpoch(epochs=self.epochs, period=self.period)
+        return MinSeparation(steps=self.num_steps, max_participations=self.epochs, separation=1)
+
+    @property
+    def expected_rate(self) -> float:
+        return 1 / self.period
+
+    def describe(self) -> str:
+        if self.per_epoch:
+            return f"random allocation (epochs={self.epochs}, period={self.period})"
+        return f"random allocation ({self.epochs} of {self.num_steps} steps)"
+
+    def to_dict(self) -> dict[str, object]:
+        return {"scheme": self.scheme, "epochs": self.epochs, "period": self.period, "per_epoch": self.per_epoch}
+
+
+@storable
+@SCHEMES.register(called={"separation": "period"})
+@dataclasses.dataclass(frozen=True)
+class MinSeparationSampling(Sampled):
+    """Each record joins a step with probability `rate` unless it joined in the last `separation` - 1 steps, secretly.
+
+    Draws are independent over records. At the start a record waits w steps, w = 1, .., separation - 1 with probability
+    rate / (1 + (separation - 1) rate) each, else 0, so that the expected batch size is the same in every step. It is
+    b-min-sep subsampling with a warm start (Dong and Ganesh, arXiv:2602.09338, Algorithm 2).
+
+    Attributes: steps: T >= 1; separation: b >= 1, the smallest difference of two steps; rate: p in (0, 1).
+
+    >>> MinSeparationSampling(steps=320, separation=16, rate=0.2).expected_rate
+    0.05
+    """
+
+    steps: int
+    separation: int
+    rate: float
+    scheme = "min-separation-sampling"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "steps", check.integer_at_least(1, steps=self.steps))
+        object.__setattr__(self, "separation", check.integer_at_least(1, separation=self.separation))
+        object.__setattr__(self, "rate", check.open_unit(rate=self.rate))
+
+    @property
+    def num_steps(self) -> int:
+        return self.steps
+
+    @property
+    def public(self) -> MinSeparation:
+        """The same participation with public patterns."""
+        return MinSeparation(
+            steps=self.steps, max_participations=-(-self.steps // self.separation), separation=self.separation
+        )
+
+    @property
+    def expected_rate(self) -> float:
+        return self.rate / (1 + (self.separation - 1) * self.rate)
+
+    def describe(self) -> str:
+        return f"minimum separation sampling ({self.steps} steps, separation={self.separation}, rate={self.rate:g})"
+
+    def to_dict(self) -> dict[str, object]:
+        return {"scheme": self.scheme, "steps": self.steps, "separation": self.separation, "rate": self.rate}

@@ -40,9 +40,10 @@ class SchemeEntry(Entry):
         """What it needs of epochs, period and steps; the rest follows."""
         return {self.called.get(name, name) for name, parameter in self.signature.items() if parameter.required}
 
-    def of_run(self, **run: int) -> Any:
-        """The participation of a run. Args: run: epochs k, period b and steps T."""
-        return self(**{name: run[self.called.get(name, name)] for name in self.signature})
+    def of_run(self, **run: Any) -> Any:
+        """The participation of a run. Args: run: epochs k, period b, steps T, rate of records that are sampled."""
+        names = {name: self.called.get(name, name) for name in self.signature}
+        return self(**{name: run[called] for name, called in names.items() if called in run})
 
 
 SCHEMES: Registry[SchemeEntry] = Registry("participation", SchemeEntry)

@@ -1,6 +1,15 @@
 """From views to privacy numbers: view Grams, sensitivity, Gaussian accounting, guarantees."""
 
-from .curves import BallsInBinsGaussian, Composed, Gaussian, MonteCarlo, MonteCarloCurve, PoissonGaussian, PrivacyCurve
+from .curves import (
+    BallsInBinsGaussian,
+    Composed,
+    Gaussian,
+    MonteCarlo,
+    MonteCarloCurve,
+    PoissonGaussian,
+    PrivacyCurve,
+    ProductGaussian,
+)
 from .exposures import Exposures, view_losses
 from .forms import ViewGram, view_gram
 from .gram_sensitivity import Sensitivity, worst_sensitivity
@@ -22,6 +31,7 @@ __all__ = [
     "PoissonGaussian",
     "PrivacyCurve",
     "PrivacyLosses",
+    "ProductGaussian",
     "Question",
     "Sensitivity",
     "Target",

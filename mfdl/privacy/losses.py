@@ -18,7 +18,14 @@ from ..algorithms import LinearAlgorithm
 from ..algorithms.registry import misplaced
 from ..display import rounded_up
 from ..errors import InvalidInput
-from ..participation import BallsInBins, Participation, PoissonSampling
+from ..participation import (
+    BallsInBins,
+    CyclicPoisson,
+    MinSeparationSampling,
+    Participation,
+    PoissonSampling,
+    RandomAllocation,
+)
 from ..progress import Progress
 from ..trust.view import View
 from . import gaussian, questions
@@ -29,7 +36,14 @@ from .guarantee import DELTA, Guarantee, lipschitz_notes
 from .guarantee_texts import EVERY_NODE
 from .loss_tables import Cells, LossTable, distances
 from .questions import Question, Target, require_noise
-from .sampled_exposures import bins_exposures, poisson_exposures
+from .sampled_exposures import (
+    BinsExposures,
+    CyclicPoissonExposures,
+    MinSeparationExposures,
+    RandomAllocationExposures,
+    poisson_exposures,
+    secret_accountant,
+)
 from .victim_sensitivity import VictimSensitivity
 
 if TYPE_CHECKING:
@@ -40,7 +54,10 @@ SHOWN_VICTIMS = 20  # in a notebook
 ACCOUNTANTS: dict[type, Accountant] = {
     Participation: public_exposures,
     PoissonSampling: poisson_exposures,
-    BallsInBins: bins_exposures,
+    BallsInBins: secret_accountant(BinsExposures, samples=True),
+    CyclicPoisson: secret_accountant(CyclicPoissonExposures),
+    RandomAllocation: secret_accountant(RandomAllocationExposures),
+    MinSeparationSampling: secret_accountant(MinSeparationExposures),
 }
 """By participation; a class that is not named has the accountant of its nearest base."""
 

@@ -1,9 +1,9 @@
-"""What is exposed where batches are secret: the accountant of Poisson sampling and of balls-in-bins.
+"""What is exposed where batches are secret: the accountants of Poisson sampling, balls-in-bins and other patterns.
 
-docs/sampling.md and docs/balls_in_bins_theorem.md have the theorems; their conditions are the refusals here. What is
-seen may be anything that follows from the privatised gradients of all steps, if noise enters where gradients do. Under
-Poisson sampling noise must be fresh in each step, and hidden messages are refused; under balls-in-bins hidden messages
-count as seen, and noise may be correlated over time.
+docs/sampling.md, docs/sampling_theorem.md and docs/balls_in_bins_theorem.md have the theorems; their conditions are the
+refusals here. What is seen may be anything that follows from the privatised gradients of all steps, if noise enters
+where gradients do. Under Poisson sampling noise must be fresh in each step, and hidden messages are refused; otherwise
+hidden messages count as seen, and noise may be correlated over time.
 """
 
 from __future__ import annotations
@@ -21,10 +21,17 @@ from .. import check
 from ..algorithms import LinearAlgorithm
 from ..check import FloatArray
 from ..errors import InvalidInput, UnsupportedMechanism
-from ..participation.sampling import BallsInBins, PoissonSampling, Sampled
+from ..participation.sampling import (
+    BallsInBins,
+    CyclicPoisson,
+    MinSeparationSampling,
+    PoissonSampling,
+    RandomAllocation,
+    Sampled,
+)
 from ..progress import Progress
 from ..trust import TrustModel
-from . import bin_gram, gaussian
+from . import bin_gram, gaussian, pattern_bounds
 from .curves import (
     UP,
     BallsInBinsGaussian,
@@ -32,10 +39,12 @@ from .curves import (
     MonteCarloCurve,
     PoissonGaussian,
     PrivacyCurve,
+    ProductGaussian,
     correlations,
     normalized,
 )
 from .curves.base import raised
+from .curves.composed import LossCurve
 from .exposures import Exposures
 from .forms import injection_bound, known_gradient
 from .gram_sensitivity import Sensitivity
@@ -44,7 +53,7 @@ from .questions import Fingerprint, Question, Target
 from .victim_sensitivity import VictimSensitivity
 
 RELEASE = "not applicable"
-BY_BINS, BY_SAMPLING = "the bins' pair", "the sampled pair"
+BY_BINS, BY_SAMPLING, BY_PATTERNS = "the bins' pair", "the sampled pair", "the patterns' pair"
 METHODS = ("exact", "certified", "monte-carlo")
 """The last one of balls-in-bins alone; "exact" means the certified bound, as for public patterns."""
 
@@ -123,6 +132,11 @@ class SampledExposures(Exposures, abc.ABC):
     def _pair(self, group: Exposed, sensitivity: float, why: str) -> tuple[float, str, str, PrivacyCurve]:
         """Of victims with this sensitivity over nodes: that over time too, why, the rule, and the curve per unit."""
 
+    def _assuming(self, why: str) -> str:
+        """With what is assumed of hidden messages."""
+        hidden = self.question.trust.hides_messages(self.algorithm)
+        return " ".join(filter(None, (why, "Every message is assumed to be seen." * hidden)))
+
     def _losses(self, group: Exposed) -> dict[int, VictimSensitivity]:
         """Of victims that are accounted together, by the worst of them."""
         squared, why = max(group.values(), key=lambda exposed: exposed[0])
@@ -182,12 +196,74 @@ class BinsExposures(SampledExposures):
 
     def _pair(self, group: Exposed, sensitivity: float, why: str) -> tuple[float, str, str, PrivacyCurve]:
         q, bins = self.question, cast("BallsInBins", self.scheme).bins
-        if q.trust.hides_messages(self.algorithm):
-            why = " ".join(filter(None, (why, "Every message is assumed to be seen.")))
+        why = self._assuming(why)
         gram = bin_gram.time_gram(self.algorithm, sorted(group), bins)
         certified = BallsInBinsGaussian(1.0, bins, correlations(gram), q.adjacency)
         unit = certified if self.samples is None else MonteCarloCurve(certified, normalized(gram), self.samples)
         return sensitivity * (math.sqrt(float(gram.diagonal().max())) * UP), why, BY_BINS, unit
+
+
+class PatternExposures(SampledExposures):
+    """Of secret patterns: the product that dominates their pair, for the encoders of these victims."""
+
+    @abc.abstractmethod
+    def _bound(self, N: FloatArray | None) -> pattern_bounds.PatternBound:
+        """The product for |C|^T |C|, None where noise is fresh."""
+
+    @abc.abstractmethod
+    def _draw(self, multiplier: float, count: int) -> tuple[LossCurve, int]:
+        """The curve of so many draws at a noise multiplier, and how often it counts."""
+
+    def _pair(self, group: Exposed, sensitivity: float, why: str) -> tuple[float, str, str, PrivacyCurve]:
+        N = pattern_bounds.step_gram(self.algorithm, sorted(group))
+        bound = self._bound(N)
+        drawn = [self._draw(*unit) for unit in pattern_bounds.units(bound.draws, bound.largest)]
+        parts, counts = zip(*drawn, strict=True)
+        shared, public = (math.sqrt(squared / bound.largest) * UP for squared in (bound.common, bound.public))
+        unit = self._simplified(N, ProductGaussian(1.0, shared, parts, counts, public, self.question.adjacency))
+        over_time = 1.0 if N is None else math.sqrt(bound.largest) * UP
+        return sensitivity * over_time, self._assuming(why), BY_PATTERNS, unit
+
+    def _simplified(self, N: FloatArray | None, curve: ProductGaussian) -> PrivacyCurve:
+        """The curve, or a tighter one that says the same."""
+        return curve
+
+
+class CyclicPoissonExposures(PatternExposures):
+    """Of cyclic Poisson sampling."""
+
+    def _bound(self, N: FloatArray | None) -> pattern_bounds.PatternBound:
+        return pattern_bounds.of_cyclic_poisson(N, cast("CyclicPoisson", self.scheme))
+
+    def _draw(self, multiplier: float, count: int) -> tuple[LossCurve, int]:
+        rate = cast("CyclicPoisson", self.scheme).rate
+        return PoissonGaussian(multiplier, rate, count, self.question.adjacency), 1
+
+    def _simplified(self, N: FloatArray | None, curve: ProductGaussian) -> PrivacyCurve:
+        """With noise that is fresh it is Poisson sampling of as many steps as epochs."""
+        return curve if N is not None else curve.parts[0].at(1.0)
+
+
+class RandomAllocationExposures(PatternExposures):
+    """Of random allocation."""
+
+    def _bound(self, N: FloatArray | None) -> pattern_bounds.PatternBound:
+        return pattern_bounds.of_random_allocation(N, cast("RandomAllocation", self.scheme))
+
+    def _draw(self, multiplier: float, count: int) -> tuple[LossCurve, int]:
+        places = cast("RandomAllocation", self.scheme).period
+        return BallsInBinsGaussian(multiplier, places, ((places, 0.0),), self.question.adjacency), count
+
+
+class MinSeparationExposures(PatternExposures):
+    """Of minimum separation sampling."""
+
+    def _bound(self, N: FloatArray | None) -> pattern_bounds.PatternBound:
+        return pattern_bounds.of_min_separation(N, cast("MinSeparationSampling", self.scheme))
+
+    def _draw(self, multiplier: float, count: int) -> tuple[LossCurve, int]:
+        rate = cast("MinSeparationSampling", self.scheme).rate
+        return PoissonGaussian(multiplier, rate, count, self.question.adjacency), 1
 
 
 def poisson_exposures(
@@ -207,28 +283,38 @@ def poisson_exposures(
     return PoissonExposures(*_arguments(algorithm, question, exposed, victims), None)
 
 
-def bins_exposures(
-    algorithm: LinearAlgorithm, question: Question, *, victims: Sequence[int] | None = None, progress: Progress = "auto"
-) -> SampledExposures:
-    """The accountant of balls-in-bins; messages that the attacker does not see count as seen.
+def secret_accountant(exposures: type[SampledExposures], *, samples: bool = False) -> Callable[..., SampledExposures]:
+    """The accountant of a scheme with secret patterns; messages that the attacker does not see count as seen.
 
-    Raises:
+    Args: exposures: made of what is exposed; samples: whether numbers by Monte Carlo can be had.
+
+    The accountant raises:
         InvalidInput: an argument out of range.
         UnsupportedMechanism: where amplification is not proven: an option that only public patterns have; noise added
             elsewhere than gradients; noise that correlates time and nodes together and is known in part, or has no
             encoder over both.
-    Cost: as `poisson_exposures`, and O(T^3) for an encoder.
-    Source: docs/balls_in_bins_theorem.md.
+    Its cost: as `poisson_exposures`, and O(T^3) for an encoder.
+    Source: docs/balls_in_bins_theorem.md, docs/sampling_theorem.md.
     """
-    _require_usual(algorithm, question, METHODS)
-    trust, method = question.trust, question.method
-    seen = trust.all_messages() if trust.hides_messages(algorithm) else trust
-    if not bin_gram.is_product(algorithm.noise) and bin_gram.is_block_causal(algorithm.noise):
-        exposed = _over_both(algorithm, trust, seen)
-    else:
-        exposed = _over_nodes(_fresh(algorithm), trust, seen)
-    samples = MonteCarlo() if method == "monte-carlo" else method if isinstance(method, MonteCarlo) else None
-    return BinsExposures(*_arguments(algorithm, question, exposed, victims), samples)
+
+    def account(
+        algorithm: LinearAlgorithm,
+        question: Question,
+        *,
+        victims: Sequence[int] | None = None,
+        progress: Progress = "auto",
+    ) -> SampledExposures:
+        _require_usual(algorithm, question, METHODS if samples else METHODS[:2])
+        trust, method = question.trust, question.method
+        seen = trust.all_messages() if trust.hides_messages(algorithm) else trust
+        if not bin_gram.is_product(algorithm.noise) and bin_gram.is_block_causal(algorithm.noise):
+            exposed = _over_both(algorithm, trust, seen)
+        else:
+            exposed = _over_nodes(_fresh(algorithm), trust, seen)
+        drawn = MonteCarlo() if method == "monte-carlo" else method if isinstance(method, MonteCarlo) else None
+        return exposures(*_arguments(algorithm, question, exposed, victims), drawn)
+
+    return account
 
 
 def _arguments(
@@ -279,9 +365,9 @@ def _over_both(algorithm: LinearAlgorithm, trust: TrustModel, seen: TrustModel) 
         known = against.knowledge.known_noise
         if known.any() and not known.all():
             raise UnsupportedMechanism(
-                f"balls-in-bins is accounted for noise of {algorithm.name!r}, which correlates time and nodes "
-                f"together, where attackers know none of it, and under trust model {trust.name!r} {trust.attacker} "
-                "know a part; take one encoder for all nodes (kronecker, mafalda), trust.Eavesdropper(), or a public "
+                f"{algorithm.participation.describe()} is accounted for noise of {algorithm.name!r}, which correlates "
+                f"time and nodes together, where attackers know none of it, and under trust model {trust.name!r} "
+                f"{trust.attacker} know a part; take one encoder for all nodes (kronecker, mafalda), trust.Eavesdropper(), or a public "
                 "participation."
             )
         for u in victims:

@@ -1,4 +1,4 @@
-"""Batches under secret sampling, drawn as they are accounted: by Poisson sampling in each step, or by one bin a run.
+"""Batches under secret sampling, drawn as they are accounted: one class of batches for each scheme.
 
 In: an instance that holds all records of each node in one class (period 1), and a key. Out: the batch of each step, as
 an instance of the records drawn, so that clipping, sums and models are the code of every other run. A draw is a 64-bit
@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+from collections.abc import Callable
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,7 +23,14 @@ from numpy.typing import NDArray
 
 from .. import check
 from ..errors import InvalidInput
-from ..participation.sampling import Sampled
+from ..participation.sampling import (
+    BallsInBins,
+    CyclicPoisson,
+    MinSeparationSampling,
+    PoissonSampling,
+    RandomAllocation,
+    Sampled,
+)
 from .keys import NoiseKey, require_key, words
 from .tasks import TaskInstance
 
@@ -80,10 +89,25 @@ class PoissonBatches(DrawnBatches):
 
     def __init__(self, instance: TaskInstance, key: NoiseKey, rate: float) -> None:
         super().__init__(instance, key)
-        self._below = np.uint64(int(Fraction(check.open_unit(rate=rate)) * 2**64))
+        self._below = below(check.open_unit(rate=rate))
 
     def drawn(self, step: int) -> NDArray[np.bool_]:
         return np.asarray((self._words(step) < self._below) & self._held)
+
+
+class CyclicPoissonBatches(PoissonBatches):
+    """The record at place i of a node has the steps t = i mod b, and joins each of them by a draw of its own.
+
+    Args: period: b; rate: q; instance, key: as above.
+    """
+
+    def __init__(self, instance: TaskInstance, key: NoiseKey, rate: float, period: int) -> None:
+        super().__init__(instance, key, rate)
+        self._group = np.arange(self._held.shape[1]) % period
+        self._period = period
+
+    def drawn(self, step: int) -> NDArray[np.bool_]:
+        return np.asarray(super().drawn(step) & (self._group == step % self._period))
 
 
 class BinBatches(DrawnBatches):
@@ -104,6 +128,77 @@ class BinBatches(DrawnBatches):
         return np.asarray((self.bins == step % self._count) & self._held)
 
 
+class AllocationBatches(DrawnBatches):
+    """Every record draws one step of each epoch, anew for each.
+
+    Args: period: b, steps per epoch; instance, key: as above.
+    """
+
+    domain = "allocation"
+
+    def __init__(self, instance: TaskInstance, key: NoiseKey, period: int) -> None:
+        super().__init__(instance, key)
+        self._period = period
+
+    def drawn(self, step: int) -> NDArray[np.bool_]:
+        epoch, place = divmod(step, self._period)
+        return np.asarray((bins_of(self._words(epoch), self._period) == place) & self._held)
+
+
+class SubsetBatches(DrawnBatches):
+    """Every record draws k of T steps, uniformly without replacement, by Floyd's algorithm.
+
+    Args: uses: k; steps: T; instance, key: as above.
+    """
+
+    domain = "subset"
+
+    def __init__(self, instance: TaskInstance, key: NoiseKey, uses: int, steps: int) -> None:
+        super().__init__(instance, key)
+        self._steps = np.full((uses, *self._held.shape), -1)
+        for i, last in enumerate(range(steps - uses, steps)):
+            drawn = bins_of(self._words(i), last + 1)
+            self._steps[i] = np.where((self._steps[:i] == drawn).any(axis=0), last, drawn)
+
+    def drawn(self, step: int) -> NDArray[np.bool_]:
+        return np.asarray((self._steps == step).any(axis=0) & self._held)
+
+
+class SeparatedBatches(DrawnBatches):
+    """Every record that has not joined in the last b - 1 steps joins by a draw of its own.
+
+    Args: separation: b; rate: p; instance, key: as above. Cost: a step that does not follow the last one replays all.
+    """
+
+    domain = "separated"
+
+    def __init__(self, instance: TaskInstance, key: NoiseKey, rate: float, separation: int) -> None:
+        super().__init__(instance, key)
+        self._separation, self._below = separation, below(check.open_unit(rate=rate))
+        p = Fraction(rate)
+        share = p / (1 + (separation - 1) * p)  # of each wait from 1 to b - 1, at the start
+        ends = np.array([below(wait * share) for wait in range(1, separation)], dtype=np.uint64)
+        self._wait = ends.size - np.searchsorted(ends, self._words(0), side="right")
+        self._begin()
+
+    def _begin(self) -> None:
+        self._next, self._free, self._joined = 0, self._wait.copy(), self._held & False
+
+    def drawn(self, step: int) -> NDArray[np.bool_]:
+        if step < self._next - 1:
+            self._begin()
+        for t in range(self._next, step + 1):  # words 0 are those of the waits
+            self._joined = (self._free <= t) & (self._words(t + 1) < self._below)
+            self._free = np.where(self._joined, t + self._separation, self._free)
+            self._next = t + 1
+        return np.asarray(self._joined & self._held)
+
+
+def below(rate: float | Fraction) -> np.uint64:
+    """The 64-bit word below which others are with a probability that is at most the rate, and less by below 2^-64."""
+    return np.uint64(int(Fraction(rate) * 2**64))
+
+
 def bins_of(drawn: NDArray[np.uint64], count: int) -> NDArray[np.int64]:
     """The bins below `count` of 64-bit words: floor(word count / 2^64), in two halves."""
     high, low = np.divmod(drawn, np.uint64(2**32))
@@ -111,8 +206,24 @@ def bins_of(drawn: NDArray[np.uint64], count: int) -> NDArray[np.int64]:
     return ((high * b + (low * b >> np.uint64(32))) >> np.uint64(32)).astype(np.int64)
 
 
+def _allocated(scheme: RandomAllocation, instance: TaskInstance, key: NoiseKey) -> DrawnBatches:
+    if scheme.per_epoch:
+        return AllocationBatches(instance, key, scheme.period)
+    return SubsetBatches(instance, key, scheme.epochs, scheme.num_steps)
+
+
+BATCHES: dict[type, Callable[[Any, TaskInstance, NoiseKey], DrawnBatches]] = {
+    PoissonSampling: lambda scheme, instance, key: PoissonBatches(instance, key, scheme.rate),
+    BallsInBins: lambda scheme, instance, key: BinBatches(instance, key, scheme.bins),
+    CyclicPoisson: lambda scheme, instance, key: CyclicPoissonBatches(instance, key, scheme.rate, scheme.period),
+    RandomAllocation: _allocated,
+    MinSeparationSampling: lambda scheme, instance, key: SeparatedBatches(
+        instance, key, scheme.rate, scheme.separation
+    ),
+}
+"""By scheme; a class that is not named has the batches of its nearest base."""
+
+
 def batches_of(scheme: Sampled, instance: TaskInstance, key: NoiseKey) -> DrawnBatches:
     """The batches that a secret scheme draws."""
-    if scheme.num_bins is not None:
-        return BinBatches(instance, key, scheme.num_bins)
-    return PoissonBatches(instance, key, scheme.expected_rate)
+    return next(BATCHES[base] for base in type(scheme).__mro__ if base in BATCHES)(scheme, instance, key)

@@ -17,7 +17,7 @@ from mfdl.privacy import bin_gram, gaussian
 from mfdl.privacy.curves import BallsInBinsGaussian, correlations, importance, random_allocation
 from mfdl.privacy.curves.balls_in_bins import MOST_TIGHT, WEAKEST
 from mfdl.testing.oracles import curve_oracles as oracle
-from mfdl.testing.oracles.curve_oracles import attacked
+from mfdl.testing.oracles.curve_oracles import attacked, bins_of_steps
 
 EPSILONS = np.array([0.0, 0.3, 1.0, 2.0])
 ADJACENCIES = ["zero-out", "replace-one"]
@@ -274,7 +274,7 @@ def require_above_attacks(case):
         C, bins = C[:3, :3], bins if 3 % bins == 0 else 1
     M = gram_of(C, bins)
     epsilons = np.array([0.0, 0.5, 1.5])
-    true = attacked(C, bins, sigma, epsilons, way, 12 if len(C) < 3 else 6)
+    true = attacked(C, bins_of_steps(len(C), bins), sigma, epsilons, way, 12 if len(C) < 3 else 6)
     adjacency = "replace-one" if way == "replaced" else "zero-out"
     stated = BallsInBinsGaussian(sigma / math.sqrt(M.diagonal().max()), bins, correlations(M), adjacency)
     pair = importance.Pair.of(M / sigma**2)
@@ -305,7 +305,7 @@ def test_attacks_come_near_the_bound_where_the_encoder_is_positive(way):
     """So the attackers above are no straw men."""
     C, epsilons = np.array([[1.0, 0.0], [0.5, 1.0]]), np.array([0.0, 0.5])
     for bins in (1, 2):
-        true = attacked(C, bins, 1.0, epsilons, way, 40)
+        true = attacked(C, bins_of_steps(len(C), bins), 1.0, epsilons, way, 40)
         pair = importance.Pair.of(gram_of(C, bins))
         mixture = pair.mixture(way, 0.3, 20000, 1e-6, np.random.default_rng(0))
         means = [pair.draws(way, mixture, 60000, np.random.default_rng(1)).moments(e)[0] for e in epsilons]

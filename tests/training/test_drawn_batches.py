@@ -12,10 +12,21 @@ from hypothesis import strategies as st
 from small_tasks import classes, some_models
 
 import mfdl
-from mfdl import Dynamics, PoissonSampling, algorithms, gossip, trust
+from mfdl import (
+    BallsInBins,
+    CyclicPoisson,
+    Dynamics,
+    MinSeparationSampling,
+    PoissonSampling,
+    RandomAllocation,
+    algorithms,
+    gossip,
+    trust,
+)
 from mfdl.errors import InvalidInput, UnsupportedMechanism
+from mfdl.testing.oracles.pattern_laws import pattern_laws
 from mfdl.testing.tasks import linear_task
-from mfdl.training.drawn_batches import BinBatches, PoissonBatches
+from mfdl.training.drawn_batches import BinBatches, PoissonBatches, batches_of
 from mfdl.training.keys import NoiseKey, normals, words
 from mfdl.training.replay import replay
 from mfdl.training.tasks import instance as instances
@@ -229,3 +240,49 @@ def test_batches_that_are_drawn_are_sorted_by_what_is_public(uneven):
         assert [nodes.tolist() for nodes, _ in alike] == [
             nodes.tolist() for nodes, _ in dataclasses.replace(instance)._alike(drawn.mask.shape[2])
         ]
+
+
+SCHEMES = [
+    PoissonSampling(0.3, 4),
+    BallsInBins(2, 3),
+    CyclicPoisson(3, 2, 0.4),
+    RandomAllocation(2, 3),
+    RandomAllocation(3, 2, per_epoch=False),
+    MinSeparationSampling(5, 3, 0.4),
+]
+
+
+@pytest.mark.parametrize("scheme", SCHEMES, ids=lambda scheme: scheme.describe())
+def test_records_draw_the_patterns_that_were_accounted(scheme):
+    """Frequencies of whole patterns, by group, and of equal patterns of neighbouring records: five deviations."""
+    sampler = batches_of(scheme, task_of(3000).instance(0, 1), NoiseKey.from_seed(1))
+    joined = np.stack([sampler.drawn(t) for t in range(scheme.num_steps)], axis=-1)  # (nodes, records, steps)
+    laws = pattern_laws(scheme)
+    for group, law in enumerate(laws):
+        patterns = joined[:, group :: len(laws)].reshape(-1, scheme.num_steps)
+        codes = patterns @ (1 << np.arange(scheme.num_steps))
+        wanted = {sum(1 << s for s in steps): probability for probability, steps in law}
+        assert set(codes.tolist()) <= set(wanted)
+        for code, probability in wanted.items():
+            off = abs((codes == code).mean() - probability)
+            assert off <= 5 * math.sqrt(probability * (1 - probability) / codes.size) + 1e-12
+        alike, same = (codes[:-1] == codes[1:]).mean(), sum(p * p for p in wanted.values())
+        assert abs(alike - same) <= 6 * math.sqrt(same / codes.size)
+    assert joined.mean() == pytest.approx(scheme.expected_rate, rel=0.1)
+    again = batches_of(scheme, task_of(3000).instance(0, 1), NoiseKey.from_seed(1))
+    last = scheme.num_steps - 1
+    assert (again.drawn(last) == joined[..., last]).all()  # in any order
+    assert (again.drawn(0) == joined[..., 0]).all()
+    other = batches_of(scheme, task_of(3000).instance(0, 1), NoiseKey.from_seed(2))
+    assert any((other.drawn(t) != joined[..., t]).any() for t in range(scheme.num_steps))
+
+
+@pytest.mark.parametrize("scheme", SCHEMES[2:], ids=lambda scheme: scheme.describe())
+def test_a_run_trains_and_states_its_guarantee(scheme):
+    algorithm = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("ring:n=3"), 0.1), scheme)
+    mechanism = mfdl.calibrate(
+        algorithm, trust=trust.LDP(), adjacency="zero-out", clip_norm=1.0, epsilon=2.0, delta=1e-5
+    )
+    run = replay(mechanism, task_of(30), seeds=[0], progress=False)
+    assert "diverged" not in run.outcome
+    assert scheme.describe() in run.statement()

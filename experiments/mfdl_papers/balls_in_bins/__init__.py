@@ -16,7 +16,7 @@ from scipy.stats import norm
 
 from mfdl.check import FloatArray
 from mfdl.privacy import gaussian
-from mfdl.testing.oracles.curve_oracles import attacked, of_means, of_two_bins
+from mfdl.testing.oracles.curve_oracles import attacked, bins_of_steps, of_means, of_two_bins
 
 from ..paper_claims import statements
 
@@ -104,7 +104,7 @@ def stride(means: FloatArray, epsilon: float, way: str) -> tuple[float, float]:
 def _against(M: FloatArray, encoder: FloatArray, sigma: float, way: str) -> tuple[FloatArray, FloatArray]:
     assume(float(np.linalg.eigvalsh(M)[0]) >= 0)
     epsilons = (0.0, 0.5, 1.5)
-    true = attacked(encoder, 2, sigma, epsilons, way, 4)
+    true = attacked(encoder, bins_of_steps(len(encoder), 2), sigma, epsilons, way, 4)
     return np.array([of_two_bins(M / sigma**2, epsilon, way) for epsilon in epsilons]), true
 
 

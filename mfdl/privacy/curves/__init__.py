@@ -1,7 +1,8 @@
 """Privacy curves, one theorem a file: epsilon at delta, delta at epsilon, composition, and the least noise.
 
 Public batches: `Gaussian`. Poisson sampling: `PoissonGaussian`. Balls-in-bins: `BallsInBinsGaussian`, certified, and
-`MonteCarloCurve`, by the samples of a `MonteCarlo`. Several runs: `Composed`, or `Gaussian` if all batches are public.
+`MonteCarloCurve`, by the samples of a `MonteCarlo`. Other secret patterns: `ProductGaussian`. Several runs: `Composed`,
+or `Gaussian` if all batches are public.
 
 A curve is stored as JSON by its kind and its fields; curves within curves likewise.
 """
@@ -19,6 +20,7 @@ from .composed import Composed
 from .gaussian_dp import Gaussian
 from .monte_carlo import MonteCarlo, MonteCarloCurve, normalized
 from .poisson_gaussian import PoissonGaussian
+from .product import ProductGaussian
 
 __all__ = [
     "UP",
@@ -29,6 +31,7 @@ __all__ = [
     "MonteCarloCurve",
     "PoissonGaussian",
     "PrivacyCurve",
+    "ProductGaussian",
     "correlations",
     "curve_from_dict",
     "curve_to_dict",
@@ -48,6 +51,7 @@ KINDS: dict[str, type] = {
     "monte-carlo": MonteCarloCurve,
     "samples": MonteCarlo,
     "composed": Composed,
+    "product": ProductGaussian,
 }
 """What a file may hold; a further curve is one more line here."""
 

@@ -45,6 +45,11 @@ class LossCurve(PrivacyCurve):
     def interval(self) -> float:
         """Discretization of its privacy losses."""
 
+    @property
+    def slack(self) -> float:
+        """Of delta: what floating point may do to its privacy loss distribution when it is composed."""
+        return SLACK
+
     @abc.abstractmethod
     def losses(self, delta: float, interval: float | None = None) -> PrivacyLossDistribution:
         """Its privacy loss distribution, for answers at this delta; `interval` may be another discretization."""
@@ -121,7 +126,7 @@ class Composed(PrivacyCurve):
 
     def epsilon(self, delta: float) -> float:
         """An epsilon at this delta in (0, 1), never below the true one; inf without noise."""
-        public, slack = self.public_epsilon(delta), SLACK * self.runs
+        public, slack = self.public_epsilon(delta), self._slack
         if math.isinf(public) or delta <= 2 * slack or not self._fits:
             return public
         return min(public, epsilon_of(_composed(self, delta), delta - slack))
@@ -131,7 +136,7 @@ class Composed(PrivacyCurve):
         public = self.public_delta(epsilon)
         if not self._fits or math.isinf(self.other_mu):
             return public
-        return min(public, delta_of(_composed(self, FINEST), epsilon) + SLACK * self.runs)
+        return min(public, delta_of(_composed(self, FINEST), epsilon) + self._slack)
 
     def at(self, noise_multiplier: float) -> NoReturn:
         """Refused: each run has a noise of its own."""
@@ -172,6 +177,10 @@ class Composed(PrivacyCurve):
     @property
     def _fits(self) -> bool:
         return all(run.fits for run in self.secret)
+
+    @property
+    def _slack(self) -> float:
+        return sum(run.slack for run in self.secret) + SLACK * sum(run.runs for run in self.public)
 
     @property
     def _interval(self) -> float:

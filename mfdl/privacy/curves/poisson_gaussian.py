@@ -25,7 +25,7 @@ from ...display import rounded_up
 from ...errors import UnsupportedMechanism, require_known
 from .. import gaussian
 from .base import UP, Pass, PrivacyCurve, least_multiplier, public_mu
-from .composed import delta_of, epsilon_of
+from .composed import LossCurve, delta_of, epsilon_of
 
 if TYPE_CHECKING:
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
@@ -36,6 +36,8 @@ GRID, COARSE = 2**14, 2**12
 ERROR = 1e-12
 """Of one step: how far rounding may move the computed delta, per `LOSSES` of range (docs/sampling.md, Rounding)."""
 LOSSES = 50.0
+FITS = 0.05, 1e6
+"""Noise multipliers of parts of a product: beyond, batches count as public."""
 PRECISION = 1e-4
 """Relative: how far calibrated noise may lie above the least that is certified."""
 ORDERS = np.array([*range(2, 33), *range(36, 65, 4), 80, 128, 256])
@@ -44,7 +46,7 @@ NEIGHBOURS = {"zero-out": "REPLACE_SPECIAL", "add-remove": "ADD_OR_REMOVE_ONE", 
 
 
 @dataclasses.dataclass(frozen=True)
-class PoissonGaussian(PrivacyCurve):
+class PoissonGaussian(LossCurve):
     """T steps of the Gaussian mechanism, each record in each step with probability q, composed adaptively.
 
     Attributes:
@@ -129,6 +131,24 @@ class PoissonGaussian(PrivacyCurve):
         """What stands beside epsilon in words: what Renyi accounting gives."""
         return f"Renyi accounting gives {rounded_up(self.renyi_epsilon(delta), 4)}"
 
+    # ---- as a part of a product -----------------------------------------------------------------------------------
+
+    @property
+    def fits(self) -> bool:
+        """Whether floating point holds its privacy loss distribution: away from the ends of what it can."""
+        return FITS[0] <= self.noise_multiplier <= FITS[1]
+
+    @property
+    def interval(self) -> float:
+        """Discretization of the losses of one step: a small part of their standard deviation, where affordable."""
+        spread = self.rate * math.sqrt(math.expm1(min(self.noise_multiplier**-2, 3.0)))
+        whole = _range(self)
+        return min(whole / COARSE, max(whole / GRID, spread / 30))
+
+    def losses(self, delta: float, interval: float | None = None) -> PrivacyLossDistribution:
+        """The privacy loss distribution of all steps, at any delta; see `ProductGaussian`."""
+        return _on_grid(self, interval or self.interval)
+
     # ---- each of them --------------------------------------------------------------------------------------------
 
     def loss_epsilon(self, delta: float, grid: int = GRID) -> float:
@@ -186,21 +206,26 @@ def _least(curve: PoissonGaussian, epsilon: float, delta: float, by: str) -> flo
 @functools.lru_cache(maxsize=32)
 def _losses(curve: PoissonGaussian, grid: int) -> PrivacyLossDistribution | None:
     """Of all steps; None where dp-accounting cannot make it: then the other bounds stand."""
+    try:
+        return _on_grid(curve, _range(curve) / grid)
+    except (ValueError, ArithmeticError):
+        return None
+
+
+def _on_grid(curve: PoissonGaussian, interval: float) -> PrivacyLossDistribution:
+    """Of all steps. Raises: ValueError, ArithmeticError: dp-accounting cannot make it."""
     import dp_accounting  # a second
     from dp_accounting.pld import privacy_loss_distribution
 
-    try:
-        with np.errstate(all="ignore"):
-            single = privacy_loss_distribution.from_gaussian_mechanism(
-                curve.noise_multiplier,
-                sampling_prob=curve.rate,
-                neighboring_relation=dp_accounting.NeighboringRelation[NEIGHBOURS[curve.adjacency]],
-                value_discretization_interval=_range(curve) / grid,
-                pessimistic_estimate=True,
-            )
-            return single.self_compose(curve.steps)
-    except (ValueError, ArithmeticError):
-        return None
+    with np.errstate(all="ignore"):
+        single = privacy_loss_distribution.from_gaussian_mechanism(
+            curve.noise_multiplier,
+            sampling_prob=curve.rate,
+            neighboring_relation=dp_accounting.NeighboringRelation[NEIGHBOURS[curve.adjacency]],
+            value_discretization_interval=interval,
+            pessimistic_estimate=True,
+        )
+        return single.self_compose(curve.steps)
 
 
 def _range(curve: PoissonGaussian) -> float:

@@ -197,26 +197,44 @@ def of_two_bins(M: FloatArray, epsilon: float, way: str, points: int = 401) -> f
     return of_means(root, epsilon, way, points)
 
 
-def of_means(means: FloatArray, epsilon: float, way: str, points: int = 401) -> float:
-    """The hockey stick of the pair of means m_r, shape (bins, 2), noise of std 1, on a grid of the plane."""
+def of_means(
+    means: FloatArray, epsilon: float, way: str, points: int = 401, probabilities: FloatArray | None = None
+) -> float:
+    """The hockey stick of the pair of means m_r, shape (bins, 2), noise of std 1, on a grid of the plane.
+
+    Args: probabilities: of the means, shape (bins,); default equal.
+    """
+    drawn = np.full(len(means), 1 / len(means)) if probabilities is None else probabilities
     grid = np.linspace(-9, 9, points)
     x, y = np.meshgrid(grid, grid, indexing="ij")
     normal = np.exp(-(grid**2) / 2) / math.sqrt(2 * math.pi) * (grid[1] - grid[0])
     shifts, half = [row[0] * x + row[1] * y for row in means], np.square(means).sum(axis=1) / 2
-    S = sum(np.exp(s - h) for s, h in zip(shifts, half, strict=True)) / len(means)
-    other = sum(np.exp(-s - h) for s, h in zip(shifts, half, strict=True)) / len(means)
+    S = sum(p * np.exp(s - h) for p, s, h in zip(drawn, shifts, half, strict=True))
+    other = sum(p * np.exp(-s - h) for p, s, h in zip(drawn, shifts, half, strict=True))
     a, b = {"kept": (S, 1.0), "lost": (1.0, S), "replaced": (S, other)}[way]
     return float(normal @ np.clip(a - math.exp(epsilon) * b, 0, None) @ normal)
 
 
-def attacked(C: FloatArray, bins: int, sigma: float, epsilons: Sequence[float], way: str, cells: int) -> FloatArray:
+Pattern = tuple[float, Sequence[int]]
+"""A set of steps with its probability."""
+
+
+def bins_of_steps(steps: int, bins: int) -> list[Pattern]:
+    """The patterns of balls-in-bins."""
+    return [(1 / bins, range(r, steps, bins)) for r in range(bins)]
+
+
+def attacked(
+    C: FloatArray, patterns: Sequence[Pattern], sigma: float, epsilons: Sequence[float], way: str, cells: int
+) -> FloatArray:
     """Hockey sticks of the best policies that choose gradients in {-1, 0, 1} from what was seen: never above the sup.
 
     The attacker sees of each step in which of some cells its noise lies, and then the likelihood ratio of cells: no
     more than the transcript shows. By dynamic programming over all gradients and all cells: a step averages over its
     cells, then takes the best gradient. With a record replaced, gradients of both worlds are chosen.
 
-    Cost: (3 cells)^T numbers, of a replaced record (9 cells)^T.
+    Args: patterns: the steps that a record joins, drawn secretly.
+    Cost: (3 cells)^T numbers, of a replaced record (9 cells)^T, for each pattern.
     """
     T, twice = len(C), way == "replaced"
     edges = np.concatenate([[-np.inf], np.linspace(-2.5, 2.5, cells - 1), [np.inf]])
@@ -231,15 +249,18 @@ def attacked(C: FloatArray, bins: int, sigma: float, epsilons: Sequence[float], 
 
     def ratio(world: int) -> FloatArray:
         total = np.zeros((1,) * (2 * T))
-        for r in range(bins):
-            product = np.ones((1,) * (2 * T))
+        for probability, steps in patterns:
+            product = np.full((1,) * (2 * T), probability)
             for t in range(T):
-                gradients = (C[t, s] * axes(choices[:, world], s, 0) for s in range(r, t + 1, bins))
+                joined = [s for s in steps if s <= t and C[t, s]]
+                if not joined:
+                    continue
+                gradients = (C[t, s] * axes(choices[:, world], s, 0) for s in joined)
                 shift = sum(gradients, start=np.zeros((1,) * (2 * T))) / sigma
                 inside = ndtr(axes(edges[1:], t, 1) - shift) - ndtr(axes(edges[:-1], t, 1) - shift)
                 product = product * inside / axes(weights, t, 1)
             total = total + product
-        return np.broadcast_to(total / bins, (number, cells) * T)
+        return np.broadcast_to(total, (number, cells) * T)
 
     S = ratio(0)
     other = ratio(1) if twice else np.ones(1)

@@ -1,0 +1,191 @@
+"""Privacy loss of secret patterns whose pair is a product: a Gaussian that all patterns share, and independent draws.
+
+In: a noise multiplier, the sensitivity that all patterns share, and curves of the draws: Poisson sampling of one step,
+or random allocation of one shift to one of b places, each once or several times. Out: epsilon at delta and delta at
+epsilon. docs/sampling_theorem.md proves that the pair of a scheme is dominated by such a product; which product comes
+from `mfdl.privacy.pattern_bounds`. Privacy loss distributions compose, one direction after the other.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ... import check
+from ...display import rounded_up
+from ...errors import InvalidInput, require_known
+from .. import gaussian
+from .base import UP, Pass, PrivacyCurve, least_multiplier, public_mu
+from .composed import FINEST, Composed, LossCurve, delta_of, epsilon_of, gaussian_losses
+from .gaussian_dp import require_same_adjacency
+
+if TYPE_CHECKING:
+    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
+
+PRECISION = 1e-3
+"""Relative: how far calibrated noise may lie above the least that is certified."""
+MOST_POINTS = 2.0**21
+"""Of the privacy losses of one part, so that a composition fits into memory."""
+LEAST_DELTA = 1e-14
+"""For which parts are asked to resolve their tails."""
+FAINTEST = 1e-9
+"""Shared sensitivity over the noise that the grid of losses can hold; what is below counts as it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ProductGaussian(LossCurve):
+    """Steps of Gaussian noise, of which a record joins a secret pattern: a bound that is a product of simple pairs.
+
+    Attributes:
+        noise_multiplier: s >= 0, std of the noise over (clipping norm * sensitivity of one step).
+        common: sensitivity of the Gaussian that all patterns share, in units of that of one step.
+        parts: curves of the draws, each with its noise multiplier at s = 1.
+        counts: how often each of them is drawn.
+        public_sensitivity: of a record whose pattern is known, in the same units.
+        adjacency: "zero-out", "add-remove" or "replace-one".
+
+    >>> from mfdl.privacy.curves import PoissonGaussian
+    >>> step = PoissonGaussian(1.0, rate=0.05, steps=20, adjacency="zero-out")
+    >>> curve = ProductGaussian(1.0, 0.0, (step,), (1,), 20**0.5, "zero-out")
+    >>> round(curve.epsilon(1e-5), 2), round(step.epsilon(1e-5), 2), curve.at(0.0).epsilon(1e-5)
+    (1.81, 1.81, inf)
+    """
+
+    noise_multiplier: float
+    common: float
+    parts: tuple[LossCurve, ...]
+    counts: tuple[int, ...]
+    public_sensitivity: float
+    adjacency: str
+
+    mu = None
+    method = "certified"
+    noise_on = "the sum of clipped gradients, in the sensitivity of a record that joins one step"
+
+    def __post_init__(self) -> None:
+        require_known("adjacency", str(self.adjacency), gaussian.ADJACENCIES)
+        parts = tuple(check.listed("privacy curves", parts=self.parts))
+        counts = tuple(check.integer_at_least(1, count=count) for count in check.listed("counts", counts=self.counts))
+        if not parts or len(parts) != len(counts) or not all(isinstance(part, LossCurve) for part in parts):
+            raise InvalidInput("parts must be curves of one draw, at least one, with as many counts.")
+        require_same_adjacency(*parts, self)
+        checked: dict[str, Any] = {
+            "noise_multiplier": check.non_negative(noise_multiplier=self.noise_multiplier),
+            "common": check.non_negative(common=self.common),
+            "public_sensitivity": check.positive(public_sensitivity=self.public_sensitivity),
+            "parts": parts,
+            "counts": counts,
+        }
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)
+
+    # ---- numbers -----------------------------------------------------------------------------------------
+
+    @property
+    def public_mu(self) -> float:
+        """Of a record whose pattern is known."""
+        return public_mu(self.adjacency, self.noise_multiplier) * self.public_sensitivity * UP
+
+    def epsilon(self, delta: float) -> float:
+        """An epsilon at this delta in (0, 1), never below the true one; inf without noise.
+
+        Cost: seconds the first time, under replace-one with random allocation up to a minute.
+        """
+        delta, public = check.open_unit(delta=delta), self.public_epsilon(delta)
+        if not self.fits or delta <= 2 * self.slack:
+            return public
+        return min(public, epsilon_of(self.losses(delta), delta - self.slack))
+
+    def delta(self, epsilon: float) -> float:
+        """A delta at this epsilon >= 0, never below the true one; 1 without noise."""
+        epsilon = check.non_negative(epsilon=epsilon)
+        public = self.public_delta(epsilon)
+        return min(public, delta_of(self.losses(FINEST), epsilon) + self.slack) if self.fits else public
+
+    def at(self, noise_multiplier: float) -> ProductGaussian:
+        """The same patterns at another noise multiplier."""
+        return dataclasses.replace(self, noise_multiplier=noise_multiplier)
+
+    def least_multiplier(self, epsilon: float, delta: float, by: str = "tightest") -> float:
+        """The least noise multiplier, to `PRECISION`, at which (epsilon, delta) is certified: never less.
+
+        Raises: InvalidInput: epsilon not > 0, delta outside (0, 1), another `by`.
+        Cost: some ten times that of `epsilon`.
+        """
+        epsilon, delta = check.positive(epsilon=epsilon), check.open_unit(delta=delta)
+        require_known("by", by, ("tightest",))
+        return _least(self.at(1.0), epsilon, delta)
+
+    # ---- composition -----------------------------------------------------------------------------------------
+
+    def certified_runs(self) -> tuple[PrivacyCurve, ...]:
+        """Itself."""
+        return (self,)
+
+    def composed_with(self, other: PrivacyCurve) -> PrivacyCurve:
+        """Their privacy loss distributions compose, one direction after the other; patterns must be drawn anew."""
+        return Composed((self, *other.certified_runs()))
+
+    @property
+    def fits(self) -> bool:
+        """Whether floating point holds the privacy loss distributions of all parts."""
+        return self.noise_multiplier > 0 and all(part.fits for part in self._scaled)
+
+    @property
+    def slack(self) -> float:
+        """Of delta: what floating point may do to all parts."""
+        own = LossCurve.slack.__get__(self)
+        return float(sum(count * part.slack for part, count in zip(self._scaled, self.counts, strict=True)) + own)
+
+    @property
+    def interval(self) -> float:
+        """The finest discretization of its parts, unless losses of all of them would not fit into memory."""
+        finest = min(part.interval for part in self._scaled)
+        reach = self.public_mu * (self.public_mu + 20)
+        return max(finest, 2.0 ** math.ceil(math.log2(reach / MOST_POINTS)))
+
+    def losses(self, delta: float, interval: float | None = None) -> PrivacyLossDistribution:
+        """Its privacy loss distribution, for answers at this delta; `interval` may be another discretization."""
+        return _composed(self, delta, interval or self.interval)
+
+    @property
+    def _scaled(self) -> tuple[LossCurve, ...]:
+        return tuple(part.at(part.noise_multiplier * self.noise_multiplier / UP) for part in self.parts)
+
+    # ---- words and files -----------------------------------------------------------------------------------
+
+    def remark(self, delta: float) -> str:
+        """What stands beside epsilon in words: what the same noise gives where the pattern of a record is known."""
+        return f"an upper bound; with public batches epsilon is {rounded_up(self.public_epsilon(delta), 4)}"
+
+
+@functools.lru_cache(maxsize=64)
+def _composed(curve: ProductGaussian, delta: float, interval: float) -> PrivacyLossDistribution:
+    """Of all parts, in both directions."""
+    least = max(delta / (10 * sum(curve.counts)), LEAST_DELTA)  # what tails of all parts add up to counts
+    parts = [
+        part.losses(least, interval).self_compose(count)
+        for part, count in zip(curve._scaled, curve.counts, strict=True)
+    ]
+    if curve.common:
+        shift = gaussian.record_shift(curve.adjacency, 1.0) * curve.common / curve.noise_multiplier
+        parts.append(gaussian_losses(max(shift * UP, FAINTEST), interval))
+    return functools.reduce(lambda a, b: a.compose(b), parts)
+
+
+@functools.lru_cache(maxsize=64)
+def _least(curve: ProductGaussian, epsilon: float, delta: float) -> float:
+    def excess(multiplier: float, coarse: int) -> float:
+        """log of the epsilon that is certified over the target."""
+        tried, bound = curve.at(multiplier), math.inf
+        if tried.fits and delta > 2 * tried.slack:
+            with np.errstate(all="ignore"):
+                bound = epsilon_of(tried.losses(delta, coarse * tried.interval), delta - tried.slack)
+        return math.log(max(min(bound, tried.public_epsilon(delta)), 1e-12) / epsilon)
+
+    public = curve.public_mu / gaussian.mu_from_epsilon(epsilon, delta) * UP
+    return least_multiplier(excess, public, (Pass(4, 1.5, 0.02), Pass(1, 1.02, PRECISION)))
