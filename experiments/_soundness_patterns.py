@@ -56,10 +56,10 @@ def drawn_encoder(rng: np.random.Generator, steps: int, period: int) -> np.ndarr
 
 
 def accounted(scheme: Sampled, C: np.ndarray, noise_std: float, adjacency: str) -> mfdl.Guarantee:
-    """By the library, of three nodes that each add noise of this encoder."""
-    dynamics = mfdl.Dynamics(mfdl.gossip.metropolis_hastings("ring:n=3"), 0.1)
+    """By the library, of two nodes that each add noise of this encoder."""
+    dynamics = mfdl.Dynamics(mfdl.gossip.metropolis_hastings("path:n=2"), 0.1)
     algorithm = mfdl.algorithms.dp_dsgd(dynamics, scheme)
-    algorithm = dataclasses.replace(algorithm, noise=LocalNoise(C, num_nodes=3))
+    algorithm = dataclasses.replace(algorithm, noise=LocalNoise(C, num_nodes=2))
     trust = mfdl.trust.LDP()
     return mfdl.account(algorithm, trust=trust, adjacency=adjacency, clip_norm=1.0, noise_std=noise_std)
 

@@ -367,8 +367,8 @@ def _over_both(algorithm: LinearAlgorithm, trust: TrustModel, seen: TrustModel) 
             raise UnsupportedMechanism(
                 f"{algorithm.participation.describe()} is accounted for noise of {algorithm.name!r}, which correlates "
                 f"time and nodes together, where attackers know none of it, and under trust model {trust.name!r} "
-                f"{trust.attacker} know a part; take one encoder for all nodes (kronecker, mafalda), trust.Eavesdropper(), or a public "
-                "participation."
+                f"{trust.attacker} know a part; take one encoder for all nodes (kronecker, mafalda), "
+                "trust.Eavesdropper(), or a public participation."
             )
         for u in victims:
             why = known_gradient(against, u) or ("all noise is known" if known.all() else "")

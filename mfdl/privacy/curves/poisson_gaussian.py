@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
 
-GRID, COARSE = 2**14, 2**12
+GRID, COARSE, COARSEST = 2**14, 2**12, 2**10
 """Grid points over the privacy losses of one step; fewer are another upper bound, larger and sooner."""
 ERROR = 1e-12
 """Of one step: how far rounding may move the computed delta, per `LOSSES` of range (docs/sampling.md, Rounding)."""
@@ -143,7 +143,7 @@ class PoissonGaussian(LossCurve):
         """Discretization of the losses of one step: a small part of their standard deviation, where affordable."""
         spread = self.rate * math.sqrt(math.expm1(min(self.noise_multiplier**-2, 3.0)))
         whole = _range(self)
-        return min(whole / COARSE, max(whole / GRID, spread / 30))
+        return min(whole / COARSEST, max(whole / GRID, spread / 30))
 
     def losses(self, delta: float, interval: float | None = None) -> PrivacyLossDistribution:
         """The privacy loss distribution of all steps, at any delta; see `ProductGaussian`."""
