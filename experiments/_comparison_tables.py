@@ -1,4 +1,4 @@
-"""Results over all scenes: a table for each trust model, one of all scenes, and losses by rate; Markdown and JSON.
+"""Results over all scenes: tables by trust model, by task, by scene and by rate; Markdown, CSV and JSON.
 
 In: the answers of `_protocol.compared`. Out: lines of tables, files.
 """
@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 from _protocol import RESULT
-from _scenes import MEASURES, NO_NOISE, REFERENCE
+from _scenes import MEASURES, NO_NOISE, REFERENCE, ROWS
 
 from mfdl import files
 from mfdl.runs.output import versions
@@ -55,9 +55,10 @@ def losses_of(answer: Answer, place: Place) -> Array | None:
     return None
 
 
-def without_noise(answer: Answer) -> Array:
-    """Of the model, last or released, that is better without noise at the chosen rates."""
-    every = [losses for measure in MEASURES if (losses := losses_of(answer, (NO_NOISE, measure))) is not None]
+def without_noise(answer: Answer, labels: Sequence[str] = (NO_NOISE,)) -> Array:
+    """Of the row and model, last or released, that is best without noise at the chosen rates."""
+    places = [(label, measure) for label in labels for measure in MEASURES]
+    every = [losses for place in places if (losses := losses_of(answer, place)) is not None]
     return min(every, key=lambda losses: float(losses.mean()))
 
 
@@ -66,7 +67,8 @@ def paired(answer: Answer, place: Place) -> Losses | None:
     loss, reference = losses_of(answer, place), losses_of(answer, (REFERENCE, "last"))
     if not answer["counts"] or loss is None or reference is None:
         return None
-    return {"loss": loss, "reference": reference, "none": without_noise(answer)}
+    best = without_noise(answer, [label for label in ROWS if label.startswith(NO_NOISE)])
+    return {"loss": loss, "reference": reference, "none": without_noise(answer), "best": best}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,7 +121,7 @@ def lines(results: Sequence[Answer], ranking: str) -> list[Line]:
 
 def _fixed(place: Place) -> bool:
     """Rows that are no question: no noise, and the reference itself."""
-    return place[0] == NO_NOISE or place == (REFERENCE, "last")
+    return place[0].startswith(NO_NOISE) or place == (REFERENCE, "last")
 
 
 def pooled(results: Sequence[Answer]) -> str:
@@ -131,7 +133,7 @@ def pooled(results: Sequence[Answer]) -> str:
         for ranking, words in RANKINGS.items():
             body = [
                 (
-                    *(line.place[0], line.place[1], "-" if line.place[0] == NO_NOISE else line.batches),
+                    *(line.place[0], line.place[1], "-" if line.place[0].startswith(NO_NOISE) else line.batches),
                     f"{line.ratio.middle:.3f} [{line.ratio.low:.3f}, {line.ratio.high:.3f}]",
                     f"{line.share.middle:.0%} [{line.share.low:.0%}, {line.share.high:.0%}]",
                     "" if _fixed(line.place) else f"{line.better}, {line.worse}",
@@ -142,6 +144,36 @@ def pooled(results: Sequence[Answer]) -> str:
             if body:
                 parts.append(f"**{words}; {kind}**\n\n{markdown(header, body)}\n")
     return "".join(parts)
+
+
+def by_task(results: Sequence[Answer], ranking: str) -> tuple[Sequence[str], list[Sequence[str]]]:
+    """Header and rows: of every row its cost, and for each task the share of the gap, mean over its scenes.
+
+    In brackets the interval; then the share of the gap to the best row without noise, which may have the same design.
+    """
+    counting = [answer for answer in results if answer["counts"]]
+    rows = {(row["label"], row["measure"]): row for answer in counting for row in answer["rows"]}
+    order = {label: k for k, label in enumerate(ROWS)}
+    tasks = list(dict.fromkeys(answer["task"] for answer in counting))
+    body = []
+    for place in sorted(rows, key=lambda place: (order.get(place[0], len(order)), place[1])):
+        row = rows[place]
+        if ranking not in row["rankings"]:
+            continue
+        cells = []
+        for task in tasks:
+            every = [losses for a in counting if a["task"] == task and (losses := paired(a, place)) is not None]
+            cells.append(_shares(every) if every else "")
+        costs = (str(row.get("gradient_evaluations", "")), str(row.get("exchanges", "")))
+        batches = "-" if place[0].startswith(NO_NOISE) else row["batches"]
+        body.append([place[0], place[1], batches, *costs, *cells])
+    return ("row", "model", "batches", "evaluations", "exchanges", *tasks), body
+
+
+def _shares(every: Sequence[Losses]) -> str:
+    mean = over_scenes(share, every)
+    best = float(np.mean([share({**losses, "none": losses["best"]}) for losses in every]))
+    return f"{mean.middle:.0%} [{mean.low:.0%}, {mean.high:.0%}]; {best:.0%}"
 
 
 def by_scene(results: Sequence[Answer]) -> str:
@@ -185,7 +217,14 @@ def markdown(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 def write(out: Path) -> str:
     """tables.md and results.json of all scenes in a folder; the tables."""
     results = answers(out)
-    parts = [pooled(results), by_scene(results)]
+    parts = [pooled(results)]
+    for kind in dict.fromkeys(map(group, results)):
+        some = [answer for answer in results if group(answer) == kind]
+        for ranking, words in RANKINGS.items():
+            if lines(some, ranking):
+                header, body = by_task(some, ranking)
+                parts.append(f"**By task: {words}; {kind}**\n\n{markdown(header, body)}")
+    parts.append(by_scene(results))
     for answer in results:
         if answer["counts"]:
             places = dict.fromkeys((row["label"], row["measure"]) for row in answer["rows"] if row["label"] != NO_NOISE)

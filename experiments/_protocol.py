@@ -23,7 +23,7 @@ from mfdl.runs.tuning import halved, ordered
 RATES = (0.01, 0.0215, 0.0464, 0.1, 0.215, 0.464, 1.0)
 FACTOR = 100 ** (1 / 6)
 TUNING = Tuning(seeds=5, first_seed=10_000, first_round=2, share=3 / 7, at_least=3, by="rank")
-TEST_SEEDS = tuple(range(100, 120))
+TEST_SEEDS = tuple(range(600, 620))
 COUNTS_FROM = 1.2
 EXTENSIONS = 4
 RESULT = "result.json"
@@ -40,6 +40,7 @@ class Plan:
     tuning: Tuning = TUNING
     seeds: tuple[int, ...] = TEST_SEEDS
     counts_from: float = COUNTS_FROM
+    device: str | None = None
 
 
 class Trial:
@@ -58,7 +59,7 @@ class Trial:
         """One run."""
         key = label, rate, seed
         if key not in self._cells:
-            self._cells[key] = Cell(self.scene.config(ROWS[label], self.epsilon, rate, seed))
+            self._cells[key] = Cell(self.scene.config(ROWS[label], self.epsilon, rate, seed, self.plan.device))
         return self._cells[key]
 
     def run(self, wanted: Iterable[tuple[str, float]], seeds: Sequence[int]) -> None:
@@ -82,8 +83,8 @@ class Trial:
         return {key: self.losses(*key, seeds) for key in keys}
 
     def choose(self, labels: Sequence[str]) -> None:
-        """The rate of each of these rows, for the last model and for the released one."""
-        places = {f"{label}, {measure}": (label, measure) for label in labels for measure in MEASURES}
+        """The rate of each of these rows, for each of its measures apart."""
+        places = {f"{label}, {measure}": (label, measure) for label in labels for measure in ROWS[label].measures}
         groups = {name: [(*place, rate) for rate in self.plan.rates] for name, place in places.items()}
         best = halved(groups, self.plan.tuning, self._tried)
         grids = {name: list(self.plan.rates) for name in groups}
@@ -124,6 +125,7 @@ class Trial:
 
     def _row(self, label: str, measure: str, rate: float) -> dict[str, Any]:
         row, tested = ROWS[label], (label, rate, self.plan.seeds[0]) in self._records
+        design = self.scene.design(row)
         losses = self.losses(label, measure, rate, self.plan.seeds).tolist() if tested else []
         record = self._records[label, rate, self.plan.tuning.first_seed]
         guarantee = {name: record.get(name) for name in ("mu", "epsilon", "delta", "adjacency", "trust", "guarantee")}
@@ -132,6 +134,11 @@ class Trial:
             "measure": measure,
             "batches": row.batches,
             "rankings": row.rankings,
+            "design": design.name,
+            "preconditioned": row.preconditioned,
+            "clip_norm": row.clip_norm,
+            "gradient_evaluations": design.epochs,
+            "exchanges": design.num_steps * design.gossip_rounds,
             "lr": rate,
             "losses": [None if math.isnan(loss) else loss for loss in losses],
             **guarantee,
@@ -144,7 +151,7 @@ class Trial:
         means = [
             (label, measure, rate, float(self.losses(label, measure, rate, seeds).mean()))
             for label, rate in tried
-            for measure in MEASURES
+            for measure in ROWS[label].measures
         ]
         return [
             {"label": label, "measure": measure, "lr": rate, "loss": None if math.isnan(loss) else loss}
@@ -178,7 +185,7 @@ def compared(
         files.atomic_write_json(store.folder / RESULT, answer)
         return answer
 
-    labels = [row.label for row in rows]
+    labels = [row.label for row in rows if scene.has(row)]
     first = [label for label in (NO_NOISE, INDEPENDENT) if label in labels]
     for epsilon in scene.epsilons:
         trial = Trial(scene, epsilon, store, engine, plan)
@@ -187,14 +194,11 @@ def compared(
         if trial.cost >= plan.counts_from:
             break
     if trial.cost >= plan.counts_from:
-        for label in labels:
-            if label not in first:
-                trial.choose([label])
-            trial.test([label])
-            summary(trial)
-            rates = {measure: trial.chosen[label, measure] for measure in MEASURES}
-            means = {m: float(trial.losses(label, m, rate, plan.seeds).mean()) for m, rate in rates.items()}
-            say(f"{scene.name}: {label}: rates {rates}, losses {means}")
+        trial.choose([label for label in labels if label not in first])
+        trial.test(labels)
+        for (label, measure), rate in trial.chosen.items():
+            loss = float(trial.losses(label, measure, rate, plan.seeds).mean())
+            say(f"{scene.name}: {label}, {measure}: rate {rate:g}, loss {loss:.4f}")
     return summary(trial)
 
 

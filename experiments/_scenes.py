@@ -1,54 +1,89 @@
-"""Scenes (task, graph, partition) and rows (a mechanism, its batches) of the comparison, as cells of a sweep."""
+"""Scenes (task, graph, partition) and rows (a design of the run, its public geometry) of the comparison."""
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from dataclasses import dataclass
 from typing import Any
 
+from mfdl.planning import Design
 from mfdl.runs.comparison_config import ComparisonConfig
 
-EPOCHS, PERIOD, AVERAGE = 10, 16, 48
 DELTA = 1e-5
-CLIP_NORM, ADJACENCY = 1.0, "zero-out"
+ADJACENCY = "zero-out"
 PUBLIC, SECRET = "public", "secret"
 MEASURES = {"last": "last_test_loss", "released": "final_test_loss"}
 """Which model is evaluated, and its key in a record: one run gives both."""
+PRECONDITION = {"logistic": "power:0.5"}
+"""Of each task whose features have a spectrum that is public: rows that need one are left out elsewhere."""
+BATCHES = "b=16,k=10,average:48"
+"""Ten epochs of 16 steps and the mean of the last 30 % of the models, as the published comparisons train."""
+FULL, LONG = "b=1,k=160,average:80", "b=1,k=640,average:320"
+"""Full batches in as many steps, and four times as many; the mean of the last half."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """One mechanism, with public batches or balls-in-bins.
+    """One design.
 
     Attributes:
-        mechanism: its name, with the models that it is made for where these are not all.
+        design: as `mfdl.planning.Design.parse` reads it.
+        measures: which of its models are tuned and tested.
         rankings: trust models whose table it stands in; the first is the one it is held to.
+        preconditioned: with the public preconditioner of the task; clip_norm: of the gradient of one record.
     """
 
     label: str
-    mechanism: str
-    batches: str = PUBLIC
+    design: str
+    measures: tuple[str, ...] = ("released",)
     rankings: tuple[str, ...] = ("ldp", "eavesdropper")
+    preconditioned: bool = False
+    clip_norm: float = 1.0
+
+    @property
+    def batches(self) -> str:
+        """Whether an attacker knows which steps a record joins."""
+        return SECRET if Design.parse(self.design).has_bins else PUBLIC
 
 
+BOTH, OUTSIDE = tuple(MEASURES), ("eavesdropper",)
 NO_NOISE, INDEPENDENT, REFERENCE = "no noise", "DP-D-SGD", "MAFALDA"
 SECRET_INDEPENDENT, SECRET_BINS = "DP-D-SGD with balls-in-bins", "encoder for balls-in-bins"
 SECRET_AVERAGE = "encoder for balls-in-bins and the average"
+NO_NOISE_FULL = "no noise; full batches; 5 rounds"
+FULL_BATCHES, SEVERAL_ROUNDS = "full batches", "full batches; 5 rounds"
+GEOMETRY = "full batches; 5 rounds; preconditioned"
 ROWS = {
     row.label: row
     for row in (
-        Row(NO_NOISE, "none"),
-        Row(INDEPENDENT, "dp-dsgd"),
-        Row(REFERENCE, "mafalda"),
-        Row("banded", "banded"),
-        Row(SECRET_INDEPENDENT, "dp-dsgd", SECRET),
-        Row(SECRET_BINS, "mafalda-bins", SECRET),
-        Row(SECRET_AVERAGE, "mafalda-bins@released", SECRET),
-        Row("CorN", "corn", rankings=("eavesdropper",)),
-        Row("DECOR", "decor", rankings=("eavesdropper",)),
-        Row("time x space", "kronecker", rankings=("eavesdropper",)),
-        Row("CorN with balls-in-bins", "corn@released", SECRET, rankings=("eavesdropper",)),
-        Row("time x space with balls-in-bins", "kronecker-bins", SECRET, rankings=("eavesdropper",)),
+        Row(NO_NOISE, f"none,{BATCHES}", BOTH),
+        Row(NO_NOISE_FULL, f"none,{FULL},rounds=5"),
+        Row(f"{NO_NOISE_FULL}; preconditioned", f"none,{FULL},rounds=5", preconditioned=True),
+        Row(INDEPENDENT, f"dp-dsgd,{BATCHES}", BOTH),
+        Row(REFERENCE, f"mafalda,{BATCHES}", BOTH),
+        Row("MAFALDA; preconditioned", f"mafalda,{BATCHES}", preconditioned=True),
+        Row("banded", f"banded,{BATCHES}", BOTH),
+        Row(SECRET_INDEPENDENT, f"dp-dsgd,bins,{BATCHES}"),
+        Row("DP-D-SGD with balls-in-bins; preconditioned", f"dp-dsgd,bins,{BATCHES}", preconditioned=True),
+        Row(SECRET_BINS, f"mafalda-bins,bins,{BATCHES}", BOTH),
+        Row(SECRET_AVERAGE, f"mafalda-bins@released,bins,{BATCHES}", BOTH),
+        Row(FULL_BATCHES, f"dp-dsgd,{FULL}"),
+        Row(SEVERAL_ROUNDS, f"dp-dsgd,{FULL},rounds=5"),
+        Row("full batches; 20 rounds", f"dp-dsgd,{FULL},rounds=20"),
+        Row("full batches; 5 rounds; clipped at 0.5", f"dp-dsgd,{FULL},rounds=5", clip_norm=0.5),
+        Row("full batches; 5 rounds; clipped at 4", f"dp-dsgd,{FULL},rounds=5", clip_norm=4.0),
+        Row("640 full batches; 5 rounds", f"dp-dsgd,{LONG},rounds=5"),
+        Row(GEOMETRY, f"dp-dsgd,{FULL},rounds=5", preconditioned=True),
+        Row("full batches; 20 rounds; preconditioned", f"dp-dsgd,{FULL},rounds=20", preconditioned=True),
+        Row(f"{GEOMETRY}; clipped at 0.5", f"dp-dsgd,{FULL},rounds=5", preconditioned=True, clip_norm=0.5),
+        Row("640 full batches; 5 rounds; preconditioned", f"dp-dsgd,{LONG},rounds=5", preconditioned=True),
+        Row("CorN", f"corn,{BATCHES}", BOTH, OUTSIDE),
+        Row("DECOR", f"decor,{BATCHES}", BOTH, OUTSIDE),
+        Row("kronecker", f"kronecker,{BATCHES}", BOTH, OUTSIDE),
+        Row("CorN with balls-in-bins", f"corn@released,bins,{BATCHES}", BOTH, OUTSIDE),
+        Row("kronecker with balls-in-bins", f"kronecker-bins,bins,{BATCHES}", BOTH, OUTSIDE),
+        Row("CorN; full batches", f"corn,{FULL}", rankings=OUTSIDE),
     )
 }
 
@@ -57,7 +92,7 @@ ROWS = {
 class Scene:
     """Where rows are compared.
 
-    Attributes: epsilons: tried in this order until noise costs enough.
+    Attributes: epsilons: tried in this order until noise costs enough; short: six steps a run, for a check.
     """
 
     name: str
@@ -65,32 +100,47 @@ class Scene:
     graph: str
     partition: str = "uniform"
     epsilons: tuple[float, ...] = (0.726, 0.331)
-    epochs: int = EPOCHS
-    period: int = PERIOD
-    average: int = AVERAGE
+    short: bool = False
 
-    def config(self, row: Row, epsilon: float, rate: float, seed: int) -> ComparisonConfig:
+    def design(self, row: Row) -> Design:
+        """Of a row here."""
+        design = Design.parse(row.design)
+        if not self.short:
+            return design
+        few = {"batches": min(design.batches, 3), "epochs": 2 if design.batches > 1 else 6}
+        mechanism = row.design.partition(",")[0]  # whose weights are those of the released model again
+        return dataclasses.replace(design, **few, mechanism=mechanism, release_model="average:2")
+
+    def has(self, row: Row) -> bool:
+        """Whether the row can be run: its preconditioner is public."""
+        return not row.preconditioned or self.task in PRECONDITION
+
+    def config(self, row: Row, epsilon: float, rate: float, seed: int, device: str | None = None) -> ComparisonConfig:
         """One run, evaluated once, at its end."""
-        shared: dict[str, Any] = {"epochs": self.epochs, "period": self.period, "graph": self.graph, "task": self.task}
-        shared |= {"eval_every": self.epochs * self.period, "release_model": f"average:{self.average}"}
-        if row.batches == SECRET:
-            shared["participation"] = "balls-in-bins"
-        shared |= {"adjacency": ADJACENCY, "clip_norm": CLIP_NORM, "delta": DELTA, "partition": self.partition}
+        design = self.design(row)
         return ComparisonConfig(
-            **shared,
-            mechanisms=(row.mechanism,),
+            **design.options(),
+            graph=self.graph,
+            task=self.task,
+            partition=self.partition,
+            precondition=PRECONDITION[self.task] if row.preconditioned else None,
+            eval_every=design.num_steps,
+            adjacency=ADJACENCY,
+            clip_norm=row.clip_norm,
             epsilon=epsilon,
+            delta=DELTA,
             trust=row.rankings[0],
             learning_rate=rate,
             seeds=1,
             first_seed=seed,
+            device=device,
         )
 
 
 GRAPHS = {"ego": "ego-facebook", "er": "erdos-renyi:n=100,p=0.1,seed=0", "torus": "torus:n=100"}
 TASKS = ("housing-linear", "logistic", "a9a", "housing-mlp", "mnist")
-SKEWED = f"dirichlet:alpha=1,min_records={PERIOD}"
-QUICK = Scene("quick", "digits", "ring:n=4", epochs=2, period=3, average=2)
+SKEWED = "dirichlet:alpha=1,min_records=16"
+QUICK = Scene("quick", "digits", "ring:n=4", short=True)
 
 
 def scene(name: str) -> Scene:

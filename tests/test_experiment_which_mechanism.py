@@ -112,7 +112,9 @@ def test_scenes_of_one_budget_or_skewed():
 @pytest.mark.parametrize("row", scenes.ROWS.values(), ids=lambda row: row.label)
 def test_every_row_is_a_mechanism_held_to_a_trust_model_that_it_is_meant_for(row):
     assert set(row.rankings) <= set(tables.RANKINGS)
-    config = scenes.QUICK.config(row, 0.726, 0.1, 7)
+    place = scenes.QUICK if scenes.QUICK.has(row) else scenes.scene("logistic/torus")
+    config = place.config(row, 0.726, 0.1, 7)
+    assert (config.precondition is not None) == row.preconditioned
     entry = registry.entry_of(*config.mechanisms)
     assert not entry.models or row.rankings[0] in entry.models
     assert "," not in row.label  # --rows splits there
@@ -184,6 +186,7 @@ def answer(name, losses, epsilon=0.726, counts=True, partition="uniform"):
     rows = [
         {"label": label, "measure": measure, "losses": list(values), "lr": 0.1}
         | {"batches": scenes.ROWS[label].batches, "rankings": list(scenes.ROWS[label].rankings)}
+        | {"gradient_evaluations": 10, "exchanges": 160, "preconditioned": False}
         for (label, measure), values in losses.items()
     ]
     rates = [{"label": r["label"], "measure": r["measure"], "lr": 0.1, "loss": 1.0} for r in rows]
@@ -254,22 +257,30 @@ def test_a_diverged_run_makes_its_row_infinitely_bad():
     assert line.share.middle == -math.inf
 
 
-def test_the_picture_names_what_it_shows():
+def test_the_picture_has_a_panel_for_each_scene_that_counts():
     figure = picture.draw([some(), some(epsilon=1.993), some(counts=False)])
     (legend,) = figure.legends
-    assert [text.get_text() for text in legend.get_texts()] == [
-        "no noise, released",
-        "MAFALDA, last",
-        "MAFALDA, released",
-    ]
-    assert [tick.get_text() for tick in figure.axes[0].get_yticklabels()] == [
-        "logistic/ego, ε 1.993",
-        "logistic/ego, ε 0.726",
-    ]
-    assert len(figure.axes) == 3
-    assert len(picture.draw([some()]).axes) == 2  # one budget is no curve
+    assert {"no noise", "MAFALDA, last model", "160 evaluations a record"} <= {t.get_text() for t in legend.get_texts()}
+    titles = [axes.get_title(loc="left") for axes in figure.axes]
+    assert titles == ["logistic/ego, ε 0.726", "logistic/ego, ε 1.993"]
     with pytest.raises(ValueError, match="no scene counts"):
         picture.draw([some(counts=False)])
+
+
+def test_a_column_for_each_task_has_shares_of_both_gaps_and_the_costs():
+    header, body = tables.by_task([some(), some()], "ldp")
+    assert list(header[5:]) == ["logistic"]
+    by_place = {(label, measure): cells for label, measure, *cells in body}
+    assert ("CorN", "last") not in by_place
+    _, evaluations, exchanges, shares = by_place["MAFALDA", "released"]
+    assert (evaluations, exchanges) == ("10", "160")
+    assert shares.startswith("6")
+    better = some()
+    fuller = next(row for row in better["rows"] if row["label"] == "no noise") | {"label": scenes.NO_NOISE_FULL}
+    better["rows"].append(fuller | {"losses": [loss / 2 for loss in fuller["losses"]]})
+    _, body = tables.by_task([better], "ldp")
+    reference, best = next(cells[-1] for cells in body if cells[:2] == ["MAFALDA", "released"]).split(";")
+    assert float(best.strip("% ")) < float(reference.partition("%")[0])
 
 
 # ---- the whole -------------------------------------------------------------------------------------------------------

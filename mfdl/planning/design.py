@@ -65,8 +65,6 @@ class Design:
         released = ReleasedModel(self.release_model)
         released.of_steps(self.num_steps)
         object.__setattr__(self, "release_model", released.describe())
-        if self.mechanism == "none":
-            raise InvalidInput("a design has noise, and mechanism none has no privacy; take dp-dsgd, mafalda, ...")
         if registry.is_of_balls_in_bins(self.mechanism) and not self.has_bins:
             raise InvalidInput(f"{self.mechanism} is made for balls-in-bins; write {self.mechanism},b=B,k=K,bins.")
         if self.has_bins and self.batches == 1:

@@ -116,6 +116,8 @@ def plan(
         every = list(grid)
     else:
         every = [Design.parse(design) if isinstance(design, str) else design for design in designs]
+    if any(design.mechanism == "none" for design in every):
+        raise InvalidInput("a plan needs noise, and mechanism none has no privacy; take dp-dsgd, mafalda, ...")
     if epsilon is None and any(design.has_bins for design in every):
         raise InvalidInput("balls-in-bins has no mu; give epsilon with delta, or participations=['cyclic'].")
     degree = receivers(matrix.weights).nnz / matrix.num_nodes

@@ -63,12 +63,16 @@ def test_every_design_is_read_back(b, k, rounds, model, bins):
         ("dp-dsgd,b=1,k=2,average:3", "averages the last 3 of 2 models"),
         ("dp-dsgd,b=1,k=2,avrage:2", "did you mean 'average'"),
         ("mafalda-bins,b=2,k=2", "made for balls-in-bins"),
-        ("none,b=1,k=2", "mechanism none has no privacy"),
     ],
 )
 def test_other_texts_are_refused_as_designs(text, words):
     with pytest.raises(InvalidInput, match=words):
         Design.parse(text)
+
+
+def test_a_plan_refuses_to_run_without_noise():
+    with pytest.raises(InvalidInput, match="mechanism none has no privacy"):
+        mfdl.plan(RING, 50, adjacency="zero-out", mu=1.0, designs=["none,b=1,k=2"])
 
 
 @examples(20)
