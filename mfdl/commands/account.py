@@ -90,10 +90,10 @@ class AccountConfig(TakesPart, OnGraph):
                 "--calibrate-under is the trust model under which a target is met; give --mu, --epsilon or "
                 "--budgets, or leave it out."
             )
-        if self.budgets is not None and (self.all_attackers or self.has_bins):
+        if self.budgets is not None and (self.all_attackers or self.has_secret_batches):
             which, way_out = ("--all-attackers", "name the attackers with --attackers")
-            if self.has_bins:
-                which, way_out = ("balls-in-bins", "give --epsilon, or a public participation")
+            if self.has_secret_batches:
+                which, way_out = (self.participation, "give --epsilon, or a public participation")
             raise InvalidInput(
                 f"--budgets needs one set of attackers and a mu for each node, which {which} does not have; {way_out}."
             )
@@ -129,8 +129,8 @@ WORST_SHOWN = 10
 def account(config: AccountConfig, out: Path | None) -> Answer:
     """Compute the privacy loss of every node for one mechanism, graph and trust model.
 
-    Two numbers per victim: mu for non-adaptive gradients, and mu_adaptive for adaptive gradients, as in training. Under
-    --participation balls-in-bins there is no mu, and epsilon holds for adaptive gradients.
+    Two numbers per victim: mu for non-adaptive gradients, and mu_adaptive for adaptive gradients, as in training. With
+    secret batches there is no mu, and epsilon holds for adaptive gradients.
     """
     from .account_losses import run_account
 

@@ -1,8 +1,8 @@
 """What `mfdl account` answers: losses of every victim, for one attacking set or for every node as the attacker.
 
-In: an `AccountConfig`. Out: an `Account`, or with balls-in-bins a `BinsAccount`, whose answer is JSON-ready, and in a
-folder results.json and pictures. Balls-in-bins has epsilon at delta of every victim and no mu: epsilon for non-adaptive
-gradients is that for training, and mu and sensitivities are null.
+In: an `AccountConfig`. Out: an `Account`, or with secret batches a `SecretAccount`, whose answer is JSON-ready, and in
+a folder results.json and pictures. Secret batches have epsilon at delta of every victim and no mu: epsilon for
+non-adaptive gradients is that for training, and mu and sensitivities are null.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ Nodes = tuple[int, ...]
 
 def run_account(
     config: AccountConfig, out: str | os.PathLike[str] | None = None, *, progress: Progress = "auto"
-) -> Account | BinsAccount:
+) -> Account | SecretAccount:
     """What every victim loses; out: a folder for results.json and pictures.
 
     Raises: InvalidInput: nodes that are not there, or a folder that cannot be written, before any work.
@@ -70,10 +70,10 @@ def run_account(
     each = None if config.budgets is None else named.budgets(config.budgets)
     if each is not None:
         algorithm = questions.scaled_to_budgets(algorithm, questions.budgets_by_node(algorithm, each))
-    account: Account | BinsAccount
-    if config.has_bins:
-        with screen.status("accounting for balls-in-bins"):
-            account = bins_account(config, graph, named, algorithm, victims)
+    account: Account | SecretAccount
+    if config.has_secret_batches:
+        with screen.status(f"accounting for {config.participation}"):
+            account = secret_account(config, graph, named, algorithm, victims)
     else:
         models, losses = _losses(config, algorithm, named, victims, screen)
         account = Account(config, graph, named, algorithm, models, losses, victims, each)
@@ -257,18 +257,17 @@ _epsilon = functools.cache(gaussian.epsilon_from_mu)  # of many victims that los
 _mu = functools.cache(gaussian.mu_from_noise_std)
 
 
-BY = "the bins' pair"
 WITHOUT_MU = (
-    "Balls-in-bins has no mu: mu and sensitivities are null, and epsilon is at delta. The "
+    "Secret batches have no mu: mu and sensitivities are null, and epsilon is at delta. The "
     "attacker is assumed to see every message, and gradients may be adaptive."
 )
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class BinsAccount:
+class SecretAccount:
     """A question with its answer.
 
-    Attributes: guarantee: that of every node; losses: by victim; victims: None for all.
+    Attributes: guarantee: that of every node; losses: by victim; rule: that they follow from; victims: None for all.
     """
 
     config: AccountConfig
@@ -278,6 +277,7 @@ class BinsAccount:
     attackers: tuple[int, ...]
     guarantee: Guarantee
     losses: Mapping[int, PrivacyCurve]
+    rule: str
     victims: Sequence[int] | None
 
     @functools.cached_property
@@ -315,7 +315,7 @@ class BinsAccount:
                 **dict.fromkeys(without),
                 **dict.fromkeys(("epsilon", "epsilon_adaptive"), json_number(epsilon)),
                 **dict.fromkeys(("bound", "adaptive_bound"), "upper"),
-                "adaptive_by": BY,
+                "adaptive_by": self.rule,
             }
             for u, epsilon in self.epsilons.items()
         ]
@@ -328,9 +328,9 @@ class BinsAccount:
         return [*notes, WITHOUT_MU]
 
 
-def bins_account(
+def secret_account(
     config: AccountConfig, graph: SparseGraph, named: Named, algorithm: LinearAlgorithm, victims: Sequence[int] | None
-) -> BinsAccount:
+) -> SecretAccount:
     """Accounts for every victim, at the noise or for the target of the config.
 
     Raises: UnsupportedMechanism: where the theorem does not reach (`privacy.sampled_exposures`).
@@ -347,7 +347,8 @@ def bins_account(
         noise_std = PrivacyLosses.of(algorithm, question).calibrate(**config.target).noise_std
     guarantee = losses.guarantee(noise_std).at_delta(config.delta)
     attackers = model.attackers(algorithm)
-    return BinsAccount(config, graph, named, algorithm, attackers, guarantee, losses.curves(noise_std), victims)
+    curves, rule = losses.curves(noise_std), losses.of_victims[0].adaptive_by
+    return SecretAccount(config, graph, named, algorithm, attackers, guarantee, curves, rule, victims)
 
 
 def made_for(config: AccountConfig) -> dict[str, Any]:

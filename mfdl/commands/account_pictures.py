@@ -24,21 +24,21 @@ from ..runs.pairwise_losses import pairwise_matrix
 from ..trust import LDP
 
 if TYPE_CHECKING:
-    from .account_losses import Account, BinsAccount, Nodes
+    from .account_losses import Account, Nodes, SecretAccount
 
 
 NPZ = "pairwise.npz"
 PAIRWISE = (NPZ, "pairwise.png", "pairwise.svg")
 
 
-def write_pictures(account: Account | BinsAccount, folder: Path) -> None:
+def write_pictures(account: Account | SecretAccount, folder: Path) -> None:
     """All pictures of an account into a folder."""
     from .account_losses import Account
 
-    Pictures(account).write(folder) if isinstance(account, Account) else _write_of_bins(account, folder)
+    Pictures(account).write(folder) if isinstance(account, Account) else _write_of_secret_batches(account, folder)
 
 
-def _write_of_bins(account: BinsAccount, folder: Path) -> None:
+def _write_of_secret_batches(account: SecretAccount, folder: Path) -> None:
     """Loss by distance or by victim, and the coloured graph: by epsilon, as there is no mu."""
     answer, who = account.answer, ", ".join(account.named.labels[v] for v in account.attackers)
     hops = account.named.distances(account.attackers)
@@ -48,7 +48,7 @@ def _write_of_bins(account: BinsAccount, folder: Path) -> None:
     measure = f"ε at δ = {answer['delta']:g}"
     curve = pictures.Curve(
         pictures.NON_ADAPTIVE,
-        "balls-in-bins",
+        account.config.participation,
         "also for adaptive gradients",
         at,
         np.array(list(account.epsilons.values())),

@@ -65,9 +65,9 @@ class AuditConfig(TakesPart, OnGraph):
             registry.check_name(name)
         if [self.noise_std, self.mu, self.epsilon].count(None) < 2:
             raise InvalidInput("give at most one of --noise-std, --mu and --epsilon.")
-        if self.has_bins and self.noise_std is None and self.epsilon is None:
-            raise InvalidInput(f"--participation {options.BINS} has no mu; give --epsilon or --noise-std.")
-        if self.planted and not self.has_bins:
+        if self.has_secret_batches and self.noise_std is None and self.epsilon is None:
+            raise InvalidInput(f"--participation {self.participation} has no mu; give --epsilon or --noise-std.")
+        if self.planted and self.participation != options.BINS:
             raise InvalidInput(
                 f"--planted adds rows with public bins and needs balls-in-bins; add --participation {options.BINS}."
             )

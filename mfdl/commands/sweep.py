@@ -88,7 +88,7 @@ def _tell(result: dict[str, Any], as_json: bool, *, seen: bool = False) -> None:
         terminal.say([f"Tracebacks: {Path(result['out']) / 'failed'}; the next `mfdl sweep` retries these cells."])
     for budget in result["converted"]:
         target = f"epsilon = {rounded_up(budget['epsilon'])} at delta = {budget['delta']:g}"
-        terminal.say([f"Balls-in-bins has no mu; the budget is {target}, the epsilon of mu = {budget['mu']:g}."])
+        terminal.say([f"Secret batches have no mu; the budget is {target}, the epsilon of mu = {budget['mu']:g}."])
     if result["rows"] and not seen:
         terminal.say([terminal.grid(result["rows"])])
     if not seen:

@@ -160,7 +160,7 @@ def _merged(
     rows: list[dict[str, Any]] = []
     runs: list[dict[str, Any]] = []
     for plan, result in zip(plans, results, strict=True):
-        budget = ("mu", "lr", *["epsilon"] * plan.config.has_bins)  # without mu, epsilon says at which budget
+        budget = ("mu", "lr", *["epsilon"] * plan.config.has_secret_batches)  # without mu, epsilon says at which budget
         of_mechanism = {row["mechanism"]: {**row, "lr": plan.config.learning_rate} for row in result["mechanisms"]}
         rows += of_mechanism.values()
         runs += [{**run, **{name: of_mechanism[run["mechanism"]][name] for name in budget}} for run in result["runs"]]

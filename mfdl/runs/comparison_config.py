@@ -70,6 +70,7 @@ class ComparisonConfig(Protects, OnGraph):
     epochs: options.Epochs = 20
     period: options.Period = 16
     participation: options.Batches = "cyclic"
+    sampling_rate: options.SamplingRate = None
     mu: Annotated[
         float | None,
         Option(
@@ -205,9 +206,11 @@ class ComparisonConfig(Protects, OnGraph):
 
             object.__setattr__(self, "step_rule", str(step_rules.parse(self.step_rule)))
         self.trust_model()
-        options.require_for_bins(self)
-        if self.has_bins and self.unit == "user":
-            raise InvalidInput("--unit user needs every record in every step, and balls-in-bins is for --unit record.")
+        options.require_for_secret_batches(self)
+        if self.has_secret_batches and self.unit == "user":
+            raise InvalidInput(
+                f"--unit user needs every record in every step, and {self.participation} is for --unit record."
+            )
         if self.adjacency == "add-remove":
             raise InvalidInput(
                 "--adjacency add-remove cannot be trained: split, record-to-step map and batch sizes depend "
@@ -215,14 +218,14 @@ class ComparisonConfig(Protects, OnGraph):
             )
         if self.mu is not None and self.epsilon is not None:
             raise InvalidInput("give one privacy target: --mu, or --epsilon with --delta, not both.")
-        if self.has_bins and self.epsilon is None and set(self.mechanisms) - {"none"}:
-            raise InvalidInput(f"--participation {options.BINS} has no mu; give --epsilon, met at --delta.")
+        if self.has_secret_batches and self.epsilon is None and set(self.mechanisms) - {"none"}:
+            raise InvalidInput(f"--participation {self.participation} has no mu; give --epsilon, met at --delta.")
         if not self.mechanisms:
             raise InvalidInput("mechanisms must name at least one mechanism, e.g. none,dp-dsgd,mafalda.")
         object.__setattr__(self, "mechanisms", tuple(map(self._with_release, self.mechanisms)))
         for name in self.mechanisms:
             registry.check_name(name)
-            if registry.is_of_balls_in_bins(name) and not self.has_bins:
+            if registry.is_of_balls_in_bins(name) and self.participation != options.BINS:
                 raise InvalidInput(f"{name} is for balls-in-bins; add --participation {options.BINS}, or leave it out.")
         object.__setattr__(self, "mechanisms", self._with_weights())
         for text in self.settings:
@@ -315,14 +318,14 @@ class ComparisonConfig(Protects, OnGraph):
         return None if isinstance(clips, float) else clips
 
     @property
-    def has_bins(self) -> bool:
-        """Whether batches are secret."""
-        return self.participation == options.BINS
+    def has_secret_batches(self) -> bool:
+        """Whether nobody knows which steps a record joins."""
+        return self.participation in options.SECRET
 
     @property
     def target_mu_or_default(self) -> float | None:
         """The given mu, or the default one; None where batches are secret."""
-        return None if self.has_bins else DEFAULT_MU if self.mu is None else self.mu
+        return None if self.has_secret_batches else DEFAULT_MU if self.mu is None else self.mu
 
     @property
     def target(self) -> dict[str, Any]:
@@ -332,14 +335,16 @@ class ComparisonConfig(Protects, OnGraph):
         return {"mu": self.target_mu_or_default}
 
     def scheme(self) -> Participation:
-        """(epochs, period)-cyclic, balls-in-bins with as many bins, or every step at user level."""
-        from ..participation import BallsInBins, Cyclic, EveryStep
+        """That of the options, with epochs * period steps; every step at user level."""
+        from ..participation import EveryStep
+        from ..participation.schemes import SCHEMES
 
+        steps = self.epochs * self.period
         if self.unit == "user":
-            return EveryStep(self.epochs * self.period)
-        if self.has_bins:
-            return BallsInBins(epochs=self.epochs, bins=self.period)
-        return Cyclic(epochs=self.epochs, period=self.period)
+            return EveryStep(steps)
+        run = self.values("epochs", "period") | {"steps": steps, "rate": self.sampling_rate}
+        scheme: Participation = SCHEMES.entry(self.participation).of_run(**run)
+        return scheme
 
     def parameters(self, name: str) -> dict[str, Any]:
         """The settings of one mechanism, as its builder takes them."""
@@ -390,6 +395,7 @@ class ComparisonConfig(Protects, OnGraph):
             "step_rule",
             "ranks",
             "design",
+            "sampling_rate",
         ):  # files without them stay as they were
             if not values[name]:
                 del values[name]

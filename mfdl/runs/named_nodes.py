@@ -50,7 +50,7 @@ def participation_of(config: TakesPart, typed: Collection[str]) -> Participation
             )
     elif "steps" not in entry.takes:
         Cyclic(epochs=epochs, period=period, steps=config.steps)  # refuses steps that do not fit
-    scheme: Participation = entry.of_run(epochs=epochs, period=period, steps=T)
+    scheme: Participation = entry.of_run(epochs=epochs, period=period, steps=T, rate=config.sampling_rate)
     if config.unit == "user" and not scheme.in_every_step:
         raise InvalidInput(
             f"--unit user needs --participation every-step, as a user's data take part in every step, got "

@@ -31,6 +31,9 @@ OF_THE_CALLER: dict[str, Any] = {"out": str, "resume": bool}
 """Keys that may stand in a file, and belong to the command, not to its config, and what kind of value they have."""
 RELEASES = ("none", "average", "all")
 BINS = "balls-in-bins"  # as BallsInBins.scheme, which a test holds
+SECRET = (BINS, "cyclic-poisson", "random-allocation", "min-separation-sampling")
+"""Participations with secret batches, as `mfdl.participation.sampling` registers them, which a test holds."""
+SAMPLED_AT_A_RATE = ("cyclic-poisson", "min-separation-sampling")
 ONLY_PUBLIC = {
     "mu": "has no mu; give --epsilon, which is met at --delta",
     "noise_multiplier": "has no sensitivity to scale by; give --noise-std, or --epsilon",
@@ -40,7 +43,7 @@ ONLY_PUBLIC = {
         "assumes that every message is seen, so every attacker learns the same; name attackers with --attackers"
     ),
 }
-"""Options that balls-in-bins does not take, and why."""
+"""Options that participations with secret batches do not take, and why."""
 MAX_STEPS = 10**6
 """Of a run: beyond it a typing error would exhaust the machine before anything could be said."""
 MAX_SEEDS = 10**5
@@ -143,9 +146,18 @@ Adjacency = Annotated[str, Option("replace-one, zero-out or add-remove.")]
 Batches = Annotated[
     str,
     Option(
-        "cyclic (public batches), or balls-in-bins (secret batches: each record samples one of b bins).",
+        "cyclic (public batches), or with secret batches: balls-in-bins (each record draws one of b bins), "
+        "random-allocation (one step of each epoch), cyclic-poisson (its step of each epoch, at a rate) or "
+        "min-separation-sampling (each step at a rate, at least b steps apart).",
         metavar="NAME",
-        among=("cyclic", BINS),
+        among=("cyclic", *SECRET),
+    ),
+]
+SamplingRate = Annotated[
+    float | None,
+    Option(
+        "cyclic-poisson, min-separation-sampling: probability that a record joins a step that it can join.",
+        rule="open_unit",
     ),
 ]
 Jobs = Annotated[int | None, Option("Worker processes; default: one per core.", least=1)]
@@ -322,24 +334,26 @@ class TakesPart(Protects):
         str,
         Option(
             "cyclic, once-per-epoch, every-step (needed by --unit user), single, min-separation (at most "
-            "k uses, at least b steps apart), or balls-in-bins (secret batches: each record samples one "
-            "of b bins).",
+            "k uses, at least b steps apart); with secret batches: balls-in-bins (each record draws one of b "
+            "bins), random-allocation (one step of each epoch), cyclic-poisson (its step of each epoch, at a "
+            "rate) or min-separation-sampling (each step at a rate, at least b steps apart).",
             metavar="NAME",
         ),
     ] = "cyclic"
+    sampling_rate: SamplingRate = None
     steps: Annotated[int | None, Option("T; default k b.")] = None
     lr_schedule: LearningRateSchedule = None
     typed: dataclasses.InitVar[Collection[str]] = ()
 
     def __post_init__(self, typed: Collection[str]) -> None:
         super().__post_init__()
+        require_for_secret_batches(self)
         stepping(self.lr_schedule, 1.0, self.scheme(typed).num_steps)
-        require_for_bins(self)
 
     @property
-    def has_bins(self) -> bool:
-        """Whether batches are secret."""
-        return self.participation == BINS
+    def has_secret_batches(self) -> bool:
+        """Whether nobody knows which steps a record joins."""
+        return self.participation in SECRET
 
     def scheme(self, typed: Collection[str] = ()) -> Participation:
         """The participation that the options name, at the unit of privacy that they name."""
@@ -361,15 +375,22 @@ def stepping(rule: str | None, first_rate: float, num_steps: int) -> float | Flo
     return first_rate if rule is None else schedule(rule, first_rate, num_steps)
 
 
-def require_for_bins(config: Config) -> None:
-    """Refuses, where batches are secret, options that only public ones have."""
-    if getattr(config, "participation", None) != BINS:
+def require_for_secret_batches(config: Config) -> None:
+    """Refuses, where batches are secret, options that only public ones have; and a rate without or against its need."""
+    name, rate = getattr(config, "participation", None), getattr(config, "sampling_rate", None)
+    if (rate is None) == (name in SAMPLED_AT_A_RATE):
+        raise InvalidInput(
+            f"--participation {name} needs --sampling-rate, from 0 to 1."
+            if rate is None
+            else f"--sampling-rate {rate:g} is for --participation {' or '.join(SAMPLED_AT_A_RATE)}; leave it out."
+        )
+    if name not in SECRET:
         return
-    for name, why in ONLY_PUBLIC.items():
-        value = getattr(config, name, None)
+    for option, why in ONLY_PUBLIC.items():
+        value = getattr(config, option, None)
         if value not in (None, False):
             given = "" if value is True else f" {value}"
-            raise InvalidInput(f"--{name.replace('_', '-')}{given}: --participation {BINS} {why}.")
+            raise InvalidInput(f"--{option.replace('_', '-')}{given}: --participation {name} {why}.")
 
 
 def weights_in_full(text: str, release_model: str, curvature: str | None) -> str:

@@ -81,7 +81,7 @@ class Shared:
         """Refuses nodes with fewer records than batches."""
         task = self.task(config)
         for seed in config.seed_list[: None if task.batch_sizes_depend_on_seed else 1]:
-            period = 1 if config.has_bins else config.period  # a bin may be empty
+            period = 1 if config.has_secret_batches else config.period  # a bin may be empty
             self._fed(task, seed if task.batch_sizes_depend_on_seed else 0, period)
 
     def accounted(self, config: ComparisonConfig, name: str) -> Accounted:
@@ -103,12 +103,12 @@ class Shared:
         model, release = trust_of(config, name, algorithm)
         if (
             config.unit == "record"
-            and not config.has_bins
+            and not config.has_secret_batches
             and not (algorithm.divisors_cancel and not model.hides_messages(algorithm))
         ):
             # divisors do not cancel in views that mix nodes; sizes that follow the seed are refused there
             algorithm = algorithm.with_divisors(self.task(config).public_batch_sizes(config.period))
-        release = None if name == WITHOUT_NOISE or config.has_bins else release
+        release = None if name == WITHOUT_NOISE or config.has_secret_batches else release
         question = Question(model, config.adjacency, config.clip_norm, None, release, config.unit)
         return Accounted(name, PrivacyLosses.of(algorithm, question))
 
@@ -192,7 +192,7 @@ class Plan:
 
 def shared_by(config: ComparisonConfig) -> ComparisonConfig:
     """Equal for configs of one mechanism that share its algorithm and its losses."""
-    target: dict[str, Any] = {"epsilon": 1.0} if config.has_bins else {}
+    target: dict[str, Any] = {"epsilon": 1.0} if config.has_secret_batches else {}
     if any(map(registry.is_of_balls_in_bins, config.mechanisms)):
         target = config.values("epsilon", "delta")
     same = {**config.deciding("run"), **config.deciding("nothing"), "data_home": config.data_home}
@@ -219,7 +219,7 @@ def built(config: ComparisonConfig, name: str, gossip: GossipMatrix) -> LinearAl
     else:
         size = config.coalition_size or len(config.colluders or ())
         noise_std = None
-        if registry.is_of_balls_in_bins(name) and config.has_bins:
+        if registry.is_of_balls_in_bins(name):
             noise_std = noise_of_bins(bins=config.period, adjacency=config.adjacency, **config.target)
         algorithm = registry.build_tuned(name, dynamics, config.scheme(), coalition_size=size, noise_std=noise_std)
     return algorithm if config.release_model == "last" else algorithm.releasing(config.release_model)

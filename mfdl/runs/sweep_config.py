@@ -15,7 +15,7 @@ from ..trust.base import models_by_parameter
 from .cells import Cell
 from .comparison_config import ComparisonConfig
 from .grid import Grid, alone
-from .options import BINS
+from .options import BINS, SECRET
 from .shared import Shared
 from .sweep_file import SweepFile
 from .tuning import Tuning
@@ -108,7 +108,7 @@ class SweepConfig:
     @property
     def converted(self) -> list[dict[str, float]]:
         """What each mu comes to where batches are secret: epsilon at delta of Gaussian DP; else empty."""
-        if BINS not in self.lists.get("participation", (self.common.participation,)):
+        if not set(SECRET) & set(self.lists.get("participation", (self.common.participation,))):
             return []
         delta = self.common.delta
         return [
@@ -165,9 +165,9 @@ class SweepConfig:
 
 
 def _budgeted(options: dict[str, Any]) -> dict[str, Any]:
-    """The options, a budget mu of balls-in-bins as the epsilon that it gives at delta."""
+    """The options, a budget mu of secret batches as the epsilon that it gives at delta."""
     mu, delta = options.get("mu"), options.get("delta", ComparisonConfig.delta)
-    if options.get("participation") != BINS or mu is None:
+    if options.get("participation") not in SECRET or mu is None:
         return options
     ComparisonConfig(mu=mu, epsilon=options.get("epsilon"), delta=delta)  # refuses either, and both targets
     return options | {"mu": None, "epsilon": gaussian.epsilon_from_mu(mu, delta)}

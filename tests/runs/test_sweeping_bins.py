@@ -63,7 +63,7 @@ def test_the_page_and_the_table_bear_that_there_is_no_mu(swept, capsys):
         assert part in page
     assert main(["sweep", "--status", str(folder)]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert "Balls-in-bins has no mu" in said
+    assert "Secret batches have no mu" in said
 
 
 def test_a_budget_that_secret_batches_cannot_have_is_refused_before_any_work():
