@@ -26,7 +26,7 @@ from mfdl.algorithms.checks import used_by_others
 from mfdl.check import FloatArray
 from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput
-from mfdl.noise import IndependentNoise, LocalNoise, NoiseOperator, StepNoise
+from mfdl.noise import CausalNoise, IndependentNoise, JointNoise, LocalNoise, NoiseOperator, StepNoise
 from mfdl.participation import (
     Cyclic,
     EveryStep,
@@ -53,8 +53,20 @@ class Question:
     release: str | None
     unit: str
     participation: Participation
-    victim: int
+    victim: int | tuple[int, ...]
     views: list[Knows]
+    same_steps: bool = False
+
+    @property
+    def owners(self) -> tuple[int, ...]:
+        """The nodes that hold the record: one, or several."""
+        return self.victim if isinstance(self.victim, tuple) else (self.victim,)
+
+    def patterns(self) -> list[tuple[tuple[int, int], ...]]:
+        """Pairs (step, owner) in which the record takes part: of each owner by itself, or the same steps."""
+        of_owners = [[(tuple(map(int, p)), u) for p in self.participation.of_node(u).patterns()] for u in self.owners]
+        chosen = zip(*of_owners, strict=True) if self.same_steps else itertools.product(*of_owners)
+        return [tuple((t, u) for pattern, u in each for t in pattern) for each in chosen]
 
     @property
     def label(self) -> str:
@@ -95,12 +107,16 @@ class Knows:
 # ---- draws ---------------------------------------------------------------------------------------------------------
 
 
-def drawn_question(rng: np.random.Generator, *, wide: bool) -> Question:
-    """wide: entries, rates, divisors and noise of very unequal size."""
+def drawn_question(rng: np.random.Generator, *, wide: bool, several: bool = False) -> Question:
+    """wide: entries, rates, divisors and noise of very unequal size; several: nodes hold the record."""
     participation, T = drawn_participation(rng)
     victims_only = rng.random() < 0.5
     algorithm = drawn_user_algorithm(rng, T, wide) if victims_only else drawn_mechanism(rng, T, wide)
     n = algorithm.num_nodes
+    if several and n == 1:
+        raise Excluded("a single node")
+    if several and rng.random() < 0.3 and not algorithm.noise_on_messages and algorithm.noise.slots_per_step == n:
+        algorithm = dataclasses.replace(algorithm, noise=drawn_noise_over_nodes(rng, T, n, wide))
     if rng.random() < 0.15 and participation.num_steps == T:
         others = [drawn_participation(rng, T)[0] for _ in range(n)]
         participation = ParticipationByNode(others)
@@ -109,14 +125,19 @@ def drawn_question(rng: np.random.Generator, *, wide: bool) -> Question:
         algorithm = algorithm.with_divisors(sizes)
     every = all(isinstance(p, EveryStep) for p in participation.distinct())
     unit = "user" if every and rng.random() < 0.3 else "record"
-    victim = int(rng.integers(n))
-    kind, model, views = drawn_trust(rng, algorithm, victim)
+    victim: int | tuple[int, ...] = int(rng.integers(n))
+    same_steps = False
+    if several:
+        unit, victim = "record", tuple(sorted(rng.permutation(n)[: rng.integers(2, n + 1)].tolist()))
+        alike = all(participation.of_node(u) == participation.of_node(victim[0]) for u in victim)
+        same_steps = alike and bool(rng.random() < 0.25)
+    kind, model, views = drawn_trust(rng, algorithm, victim if isinstance(victim, tuple) else (victim,))
     release = None if rng.random() < 0.3 else str(rng.choice(["none", "average", "all"]))
     published = "all" if release is None else release
     if kind == "masks" and release is None:
         published = model.default_release
     views = [dataclasses.replace(view, release=published) for view in views]
-    return Question(algorithm, model, kind, release, unit, participation, victim, views)
+    return Question(algorithm, model, kind, release, unit, participation, victim, views, same_steps)
 
 
 def drawn_participation(rng: np.random.Generator, T: int | None = None) -> tuple[Participation, int]:
@@ -202,6 +223,19 @@ def drawn_encoder(rng: np.random.Generator, T: int, wide: bool, nodes: int | Non
     return encoder() if nodes is None else np.stack([encoder() for _ in range(nodes)])
 
 
+def drawn_noise_over_nodes(rng: np.random.Generator, T: int, n: int, wide: bool) -> NoiseOperator:
+    """Correlated over nodes: fresh, by one encoder (a product with time) or one a column; or joint over both."""
+    draw = rng.random()
+    if draw < 0.15:
+        size = T * n
+        return JointNoise(np.tril(drawn_entries(rng, (size, size), False), -1) + np.eye(size), T, n)
+    columns = n + int(rng.integers(0, 2)) if draw < 0.7 else n
+    encoder = None if draw < 0.4 else drawn_encoder(rng, T, wide, None if draw < 0.7 else columns)
+    holders = rng.random((columns, n)) < 0.7
+    factor = np.eye(n, columns) * holders.T + drawn_entries(rng, (n, columns), wide) * holders.T
+    return CausalNoise(encoder, factor, holders, num_steps=T, num_nodes=n)
+
+
 def drawn_user_algorithm(rng: np.random.Generator, T: int, wide: bool) -> LinearAlgorithm:
     n = int(rng.integers(1, 4))
     state, messages = n + int(rng.integers(0, 3)), int(rng.integers(1, n + 2))
@@ -252,7 +286,7 @@ def drawn_user_algorithm(rng: np.random.Generator, T: int, wide: bool) -> Linear
 
 
 def drawn_trust(
-    rng: np.random.Generator, algorithm: LinearAlgorithm, victim: int
+    rng: np.random.Generator, algorithm: LinearAlgorithm, owners: tuple[int, ...]
 ) -> tuple[str, trust.TrustModel, list[Knows]]:
     n, T, R, S = algorithm.num_nodes, algorithm.num_steps, len(algorithm.rounds), algorithm.messages_per_round
     sent = np.array(algorithm.sent)
@@ -272,7 +306,7 @@ def drawn_trust(
         got = np.array([matrix[:, nodes].any(axis=1) for matrix in receivers])
         return Knows(got & sent, of(nodes), columns(holders[:, nodes].any(axis=1)), "")
 
-    everybody = [u for u in range(n) if u != victim]
+    everybody = [u for u in range(n) if u not in owners]
     others = [u for u in everybody if rng.random() < 0.5]
     kinds = [
         "ldp",
@@ -285,12 +319,12 @@ def drawn_trust(
         "masks",
         "coalitions",
     ]
-    if n > 1:
+    if everybody:
         kinds += ["pndp", "pndp", "any-receiver"]
     kind = str(rng.choice(kinds))
     if kind == "ldp":
         alone = holders.sum(axis=1) == 1
-        return kind, trust.LDP(), [Knows(sent, frozenset(), columns(~(alone & holders[:, victim])), "")]
+        return kind, trust.LDP(), [Knows(sent, frozenset(), columns(~(alone & holders[:, owners].any(axis=1))), "")]
     if kind == "eavesdropper":
         return kind, trust.Eavesdropper(), [Knows(sent, frozenset(), frozenset(), "")]
     if kind == "colluding":
@@ -299,7 +333,8 @@ def drawn_trust(
         return kind, trust.FullCollusion(), [colluding(everybody)]
     if kind == "coalitions":
         q = int(rng.integers(0, n))
-        return kind, trust.Coalitions(q), [colluding(list(c)) for c in itertools.combinations(everybody, q)]
+        size = min(q, len(everybody))
+        return kind, trust.Coalitions(q), [colluding(list(c)) for c in itertools.combinations(everybody, size)]
     if kind == "central":
         return kind, trust.Central(), [Knows(sent, frozenset(), frozenset(), "", average=True)]
     if kind == "released":
@@ -331,20 +366,20 @@ def least_loss(question: Question, reactions: FloatArray | None = None) -> Fract
     Args: reactions: gradients that react to the models, (T, n); None: fixed in advance.
     """
     run = oracles.exact_run(question.algorithm, reactions)
-    patterns = [tuple(int(t) for t in p) for p in question.participation.of_node(question.victim).patterns()]
-    return max(_loss_of_view(question, run, view, patterns, reactions) for view in question.views)
+    patterns = question.patterns()
+    losses = [_loss_of_view(question, run, view, patterns, reactions) for view in question.views]
+    return max(losses, default=Fraction(0))  # every node may be an owner, and nobody an attacker
 
 
 def _loss_of_view(
     question: Question,
     run: oracles.ExactRun,
     view: Knows,
-    patterns: list[tuple[int, ...]],
+    patterns: list[tuple[tuple[int, int], ...]],
     reactions: FloatArray | None,
 ) -> Fraction | float:
-    algorithm, u = question.algorithm, question.victim
-    n = algorithm.num_nodes
-    if any(t * n + u in view.gradients for pattern in patterns for t in pattern):
+    algorithm, n = question.algorithm, question.algorithm.num_nodes
+    if any(t * n + u in view.gradients for pattern in patterns for t, u in pattern):
         return math.inf
     messages = algorithm.messages_per_round
     average = [[Fraction(float(1.0 / messages))] * messages] if view.average else None
@@ -358,10 +393,13 @@ def _loss_of_view(
             B = [*B, [x if keep else Fraction(0) for x, keep in zip(row[run.num_gradients :], hidden, strict=True)]]
     if not A:
         return Fraction(0)
-    of_victim = [[row[t * n + u] for t in range(algorithm.num_steps)] for row in A]
-    without_noise = [any(row[t] for row in of_victim) for t in range(algorithm.num_steps)]
+    pairs = [(t, u) for u in question.owners for t in range(algorithm.num_steps)]
+    place = {pair: i for i, pair in enumerate(pairs)}
+    of_victim = [[row[t * n + u] for t, u in pairs] for row in A]
+    without_noise = [any(row[i] for row in of_victim) for i in range(len(pairs))]
     leaks = oracles.exact_leaks(of_victim, B) if B[0] else without_noise
-    if any(leaks[t] for pattern in patterns for t in pattern):
+    joint = [[place[pair] for pair in pattern] for pattern in patterns]
+    if any(leaks[i] for pattern in joint for i in pattern):
         return math.inf
-    X = oracles.exact_view_gram(of_victim, B) if B[0] else [[Fraction(0)] * algorithm.num_steps] * algorithm.num_steps
-    return max(oracles.largest_signed_sum([[X[s][t] for t in pattern] for s in pattern]) for pattern in patterns)
+    X = oracles.exact_view_gram(of_victim, B) if B[0] else [[Fraction(0)] * len(pairs)] * len(pairs)
+    return max(oracles.largest_signed_sum([[X[i][j] for j in pattern] for i in pattern]) for pattern in joint)

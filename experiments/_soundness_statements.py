@@ -17,6 +17,7 @@ from mfdl.check import FloatArray
 from mfdl.errors import UnsupportedMechanism
 from mfdl.privacy import exact_arithmetic
 from mfdl.privacy.forms import dense_form
+from mfdl.privacy.owners import Owners
 from mfdl.privacy.victim_sensitivity import VictimSensitivity, sensitivity_by_victim
 from mfdl.training.executor import Executor
 
@@ -44,7 +45,8 @@ def account_of(question: Question, *, lipschitz: float | None = None) -> VictimS
             release=question.release,
             unit=question.unit,
             lipschitz=lipschitz,
-            method="certified" if question.victim % 2 else "exact",
+            method="certified" if sum(question.owners) % 2 else "exact",
+            owners=Owners(same_steps=question.same_steps),
         )
     except UnsupportedMechanism as error:
         raise Excluded(f"refused: {str(error)[:60]}") from None

@@ -79,11 +79,11 @@ def drawn_training(rng: np.random.Generator, L: float) -> tuple[Mechanism, list[
     epochs, period = [(2, 1), (3, 1), (1, 2), (2, 2), (3, 2)][rng.integers(5)]
     scheme = Cyclic(epochs, period)
     algorithm = algorithms.dp_dsgd(Dynamics(W, 2.0 ** int(rng.integers(-2, 1))), scheme)
-    kind, model, views = drawn_trust(rng, algorithm, 0)
+    kind, model, views = drawn_trust(rng, algorithm, (0,))
     for _ in range(9 if rng.random() < 0.8 else 0):  # most of all models that hide something
         if kind in ("released", "pndp"):
             break
-        kind, model, views = drawn_trust(rng, algorithm, 0)
+        kind, model, views = drawn_trust(rng, algorithm, (0,))
     attackers = model.attackers(algorithm) if kind not in ("any-receiver", "coalitions") else ()
     if kind in ("masks", "any-receiver", "coalitions") or 0 in attackers:
         raise Excluded(f"views that depend on the victim: {kind}")

@@ -39,6 +39,7 @@ _EXPORTS = {
     "PairwiseLosses": "mfdl.runs.pairwise_losses",
     "ParticipationByNode": "mfdl.participation",
     "PoissonSampling": "mfdl.participation",
+    "Owners": "mfdl.privacy.owners",
     "PrivacyLosses": "mfdl.privacy.losses",
     "PrivateNode": "mfdl.training.private_node",
     "Question": "mfdl.privacy.questions",
@@ -124,6 +125,7 @@ if TYPE_CHECKING:
     from .privacy.gram_sensitivity import general_sensitivity
     from .privacy.guarantee import Guarantee
     from .privacy.losses import PrivacyLosses
+    from .privacy.owners import Owners
     from .privacy.questions import Question
     from .privacy.victim_sensitivity import sensitivity_by_victim
     from .released import ReleasedModel

@@ -124,7 +124,7 @@ class Mechanism(Calibrated):
         if self.algorithm.participation.secret:
             require_noise_with_gradients(self.algorithm)
         accounted = Fingerprint.parse(self.guarantee.fingerprint)
-        scheme = participation_hash(self.algorithm.participation)
+        scheme = participation_hash(self.algorithm.participation, self.guarantee.owners)
         actual = dataclasses.replace(accounted, algorithm=self.algorithm.content_hash, participation=scheme)
         accounted.require(actual, subject="the guarantee is")
 
@@ -239,7 +239,8 @@ class Mechanism(Calibrated):
         samples, tries = getattr(old.curve, "sampling", None), getattr(old.curve, "trial", 0)
         methods = (samples,) if samples else ("exact",) if old.bound == "exact" else ("certified", "exact")
         for method in methods:
-            question = Question(trust, old.adjacency, self.clip_norm, None, release, self.unit, method, self.lipschitz)
+            about = (trust, old.adjacency, self.clip_norm, None, release, self.unit, method, self.lipschitz, old.owners)
+            question = Question(*about)
             losses = PrivacyLosses.of(self.algorithm, question)
             new = losses.guarantee(self.noise_std, each=bool(old.victims), tries=tries)
             new = new.at_delta(old.stated_delta)

@@ -80,6 +80,7 @@ def account(
     method: str | MonteCarlo = "exact",
     lipschitz: float | None = None,
     unit: str = "record",
+    owners: Any = 1,
     progress: Progress = "auto",
 ) -> Guarantee:
     """The guarantee of a given noise for the worst victim, for adaptive gradients.
@@ -101,6 +102,8 @@ def account(
         lipschitz: L of the local gradient maps, for shift reduction where the view alone is not adaptive; with
             unit "record" only.
         unit: "record", or "user" for all data of a node, which needs participation in every step.
+        owners: which nodes may hold one and the same record: a number (any so many), groups such as [(0, 3)], or
+            `Owners`. Default 1: no record is held twice. Attackers that hold the record are not counted.
         progress: as for `sensitivity_by_victim`.
 
     Returns: Guarantee; it is infinite without noise, and where the attacker knows what hides a node: `Guarantee.why`
@@ -112,7 +115,8 @@ def account(
         its claim for adaptive gradients replaced by the row-space test and shift reduction. Secret sampling:
         docs/sampling.md, docs/balls_in_bins_theorem.md.
     """
-    question = _question(algorithm, trust, adjacency, clip_norm, participation, release, unit, method, lipschitz)
+    about = (adjacency, clip_norm, participation, release, unit, method, lipschitz, owners)
+    question = _question(algorithm, trust, *about)
     require_noise(noise_std, noise_multiplier)  # before any work
     losses = PrivacyLosses.of(algorithm, question, progress=progress)
     return losses.guarantee(losses.noise_std(noise_std=noise_std, noise_multiplier=noise_multiplier))
@@ -147,6 +151,7 @@ def calibrate(
     method: str | MonteCarlo = "exact",
     lipschitz: float | None = None,
     unit: str = "record",
+    owners: Any = 1,
     by: str = "tightest",
     progress: Progress = "auto",
 ) -> Mechanism | CalibratedView:
@@ -174,7 +179,8 @@ def calibrate(
             "participation is given beside a View alone: the noise of a mechanism is for the algorithm's own; build "
             "the algorithm with it, or read the guarantee of a noise by mfdl.account(participation=)."
         )
-    question = _question(algorithm, trust, adjacency, clip_norm, participation, release, unit, method, lipschitz)
+    about = (adjacency, clip_norm, participation, release, unit, method, lipschitz, owners)
+    question = _question(algorithm, trust, *about)
     if isinstance(mu, Mapping):
         check.instance(LinearAlgorithm, algorithm=algorithm)
         if epsilon is not None:
@@ -238,6 +244,7 @@ def with_noise(
     release: str | None = None,
     method: str | MonteCarlo = "exact",
     unit: str = "record",
+    owners: Any = 1,
     progress: Progress = "auto",
 ) -> Mechanism:
     """The algorithm with a given nu, on sums of clipped gradients (user level: clipped means), and what it guarantees.
@@ -245,7 +252,8 @@ def with_noise(
     Args: as for `account`. Raises: InvalidInput: an argument out of range, or a unit that cannot be protected.
     """
     check.non_negative(noise_std=noise_std)  # before any work
-    question = Question(trust, adjacency, clip_norm, release=release, unit=unit, method=method)
+    about = {"release": release, "unit": unit, "method": method, "owners": owners}
+    question = Question(trust, adjacency, clip_norm, **about)
     losses = PrivacyLosses.of(algorithm, question, progress=progress)
     return Mechanism(algorithm, losses.guarantee(noise_std), trust)
 

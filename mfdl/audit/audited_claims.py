@@ -230,11 +230,12 @@ class AuditedClaims:
         if settings.claimed_mu is not None:
             mu = check.positive(claimed_mu=settings.claimed_mu)
             curve = Gaussian(mu, circumstances.adjacency, "upper")
-            return AuditedClaims({loss.victim: claim(curve) for loss in losses.of_victims})
-        accounted = losses.curves(circumstances.noise_std)
+            return AuditedClaims({loss.node: claim(curve) for loss in losses.of_victims})
+        curves = losses.curves(circumstances.noise_std)
+        accounted = {loss.node: curves[loss.victim] for loss in losses.of_victims}
         guaranteed, notes = _guaranteed(settings, accounted)
         claims = {u: claim(curve, guaranteed.get(u, curve)) for u, curve in accounted.items()}
-        exposed = {loss.victim for loss in losses.of_victims if loss.adaptive_sensitivity_squared > 0}
+        exposed = {loss.node for loss in losses.of_victims if loss.adaptive_sensitivity_squared > 0}
         audited = [u for u in claims if u in exposed and claims[u].finite]
         if not audited:
             return AuditedClaims({}, notes, _why_nothing(settings))
@@ -268,6 +269,8 @@ def _guaranteed(
         why = f"the claim audited does not rest on lipschitz={mechanism.lipschitz:g}, the mechanism's own does"
         return {}, (why,)
     guarantee, labels = mechanism.guarantee, settings.algorithm.labels
+    if guarantee.owners.shared:
+        return {}, ("the claim audited is for records of one node, the mechanism's own for records of several",)
     about = (guarantee.trust, guarantee.attacker, guarantee.release, guarantee.adaptive)
     if about != (trust.name, trust.attacker, settings.losses.of_victims[0].release, True):
         model = guarantee.trust if guarantee.adaptive else f"{guarantee.trust}, for non-adaptive gradients"

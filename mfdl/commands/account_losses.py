@@ -138,7 +138,7 @@ class Account:
             who["victims"] = self.rows(self.attackers)
         return {
             **_circumstances(config, self.graph, algorithm),
-            "release": max(self.everything, key=lambda loss: loss.victim not in self.attackers).release,
+            "release": max(self.everything, key=lambda loss: loss.node not in self.attackers).release,
             "adaptive": self.adaptive,
             **who,
             "noise_std": self.noise_std,
@@ -215,8 +215,8 @@ class Account:
             mu, adaptive = self.mu(loss, False), self.mu(loss, True)
             rows.append(
                 {
-                    "victim": self.named.labels[loss.victim],
-                    "distance": hops.get(loss.victim),
+                    "victim": self.named.labels[loss.node],
+                    "distance": hops.get(loss.node),
                     "sensitivity_squared": json_number(loss.sensitivity_squared),
                     "adaptive_sensitivity_squared": json_number(loss.adaptive_sensitivity_squared),
                     "mu": json_number(mu),
@@ -243,7 +243,7 @@ class Account:
         among = [self.named.labels[u] for u in sorted(set(self.victims or []) & inside)]
         notes = [f"{label} is one of the attackers: its loss is infinite." for label in among]
         infinite = [loss for loss in self.everything if math.isinf(loss.sensitivity_squared)]
-        leaks = dict.fromkeys(loss.non_adaptive_sensitivity.why for loss in infinite if loss.victim not in inside)
+        leaks = dict.fromkeys(loss.non_adaptive_sensitivity.why for loss in infinite if loss.node not in inside)
         notes += [f"Infinite loss: {why}." for why in list(leaks)[:3] if why]
         if self.noise_std == 0:
             notes.append("noise_std is 0: the privacy loss is infinite wherever the view depends on the record.")
@@ -347,7 +347,8 @@ def secret_account(
         noise_std = PrivacyLosses.of(algorithm, question).calibrate(**config.target).noise_std
     guarantee = losses.guarantee(noise_std).at_delta(config.delta)
     attackers = model.attackers(algorithm)
-    curves, rule = losses.curves(noise_std), losses.of_victims[0].adaptive_by
+    curves = {u: curve for u, curve in losses.curves(noise_std).items() if isinstance(u, int)}
+    rule = losses.of_victims[0].adaptive_by
     return SecretAccount(config, graph, named, algorithm, attackers, guarantee, curves, rule, victims)
 
 

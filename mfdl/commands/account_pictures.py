@@ -102,7 +102,7 @@ class Pictures:
     def by_distance(self) -> Any:
         """account: loss by distance, or by victim where attackers have no place in the graph."""
         placed = bool(next(iter(self.losses)))
-        pairs = [(self.hops[nodes].get(loss.victim, 0), loss) for nodes in self.losses for loss in self.losses[nodes]]
+        pairs = [(self.hops[nodes].get(loss.node, 0), loss) for nodes in self.losses for loss in self.losses[nodes]]
         hops = np.array([hop for hop, _ in pairs], dtype=np.intp)
         non_adaptive, adaptive = (np.array([self.mu(loss, kind) ** 2 for _, loss in pairs]) for kind in (False, True))
         by = sorted({loss.adaptive_by for _, loss in pairs})
@@ -129,7 +129,7 @@ class Pictures:
         of: dict[Nodes, FloatArray] = {}
         for nodes, losses in self.losses.items():
             of[nodes] = np.full(self.algorithm.num_nodes, math.nan)
-            of[nodes][[loss.victim for loss in losses]] = [self.mu(loss, False) for loss in losses]
+            of[nodes][[loss.node for loss in losses]] = [self.mu(loss, False) for loss in losses]
         nodes = max(of, key=lambda key: of[key][np.isfinite(of[key])].sum())
         choice = " (the attacker with the largest total)" if self.many else ""
         kind = "" if self.answer["adaptive"] else " Colours are for non-adaptive gradients."
@@ -158,10 +158,10 @@ class Pictures:
         curves = []
         for kind, bound in zip(itertools.cycle((pictures.SQUARED, pictures.CODED)), self._published, strict=False):
             pairs = [
-                (self.hops[nodes][loss.victim], bound.squared[nodes][loss.victim])
+                (self.hops[nodes][loss.node], bound.squared[nodes][loss.node])
                 for nodes, losses in self.losses.items()
                 for loss in losses
-                if loss.victim not in nodes
+                if loss.node not in nodes
             ]
             hops, drawn = np.array([hop for hop, _ in pairs], dtype=np.intp), np.array([value for _, value in pairs])
             curves.append(pictures.Curve(kind, bound.name, bound.validity, hops, drawn * self.unit))

@@ -11,7 +11,7 @@ from .guarantee import Guarantee
 from .guarantee_texts import EVERY_NODE, Victims
 from .questions import fingerprint_of_both
 
-SAME = ("trust", "adjacency", "clip_norm", "unit", "victim", "attacker")
+SAME = ("trust", "adjacency", "clip_norm", "unit", "victim", "attacker", "owners")
 """Fields in which both runs must agree."""
 
 
@@ -38,6 +38,7 @@ def composed(this: Guarantee, other: Guarantee, *, bins: str) -> Guarantee:
         lipschitz=min((x for x in (this.lipschitz, other.lipschitz) if x is not None), default=None),
         unit=this.unit,
         victims=_composed_victims(this, other),
+        owners=this.owners,
         stated_delta=this.stated_delta,
         **_conditions_of_both(this, other),
     )

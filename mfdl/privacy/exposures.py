@@ -30,8 +30,10 @@ from ..trust import TrustModel
 from ..trust.view import AlgorithmView, Knowledge, View
 from . import gaussian
 from .adaptive import is_adaptive
-from .forms import view_grams
-from .gram_sensitivity import Sensitivity, sensitivities
+from .forms import joint_grams, view_grams
+from .gram_sensitivity import Sensitivity
+from .joint_sensitivity import nodes_and_groups, victim_sensitivities
+from .owners import Owners, Victim, checked_victim, in_order, nodes_of, require_nodes, require_one_owner
 from .questions import UNITS, Fingerprint, Question, participation_hash, require_unit
 from .victim_sensitivity import MOST_SHOWN, THE_VIEW, VictimSensitivity, sensitivity_by_victim, worst_loss
 
@@ -63,7 +65,7 @@ class Exposures(abc.ABC):
     @property
     @abc.abstractmethod
     def nodes(self) -> set[int]:
-        """The victims."""
+        """The victims, and every owner of a record that is one."""
 
     @property
     def adaptive(self) -> bool:
@@ -107,7 +109,7 @@ class PublicExposures(Exposures):
 
     @property
     def nodes(self) -> set[int]:
-        return {loss.victim for loss in self.losses}
+        return {u for loss in self.losses for u in nodes_of(loss.victim)}
 
     def require(self, algorithm: LinearAlgorithm, question: Question) -> None:
         if not self.losses:
@@ -125,7 +127,11 @@ class PublicExposures(Exposures):
 
 
 def public_exposures(
-    algorithm: LinearAlgorithm, question: Question, *, victims: Sequence[int] | None = None, progress: Progress = "auto"
+    algorithm: LinearAlgorithm,
+    question: Question,
+    *,
+    victims: Sequence[Victim] | None = None,
+    progress: Progress = "auto",
 ) -> PublicExposures:
     """The accountant of public patterns; see `victim_sensitivity.sensitivity_by_victim`.
 
@@ -143,15 +149,17 @@ def public_exposures(
         method=str(q.method),
         lipschitz=q.lipschitz,
         unit=q.unit,
+        owners=q.owners,
         progress=progress,
     )
-    return PublicExposures(tuple(sorted(losses, key=lambda loss: loss.victim)))
+    by_victim = {loss.victim: loss for loss in losses}
+    return PublicExposures(tuple(by_victim[victim] for victim in in_order(by_victim)))
 
 
 def require_same(losses: Sequence[VictimSensitivity], algorithm: LinearAlgorithm, question: Question) -> None:
     """Raises InvalidInput where losses were computed for another question; any release, if the question names none."""
     q = question
-    wanted = Fingerprint.of(algorithm, q.trust, q.participation_in(algorithm), q.release or "", q.unit)
+    wanted = Fingerprint.of(algorithm, q.trust, q.participation_in(algorithm), q.release or "", q.unit, q.owners)
     for loss in {(loss.fingerprint, loss.unit, loss.release): loss for loss in losses}.values():  # one of each
         if loss.fingerprint is None:
             raise InvalidInput(
@@ -224,7 +232,7 @@ class ViewExposures(PublicExposures):
 
 
 def view_exposures(
-    view: View, question: Question, *, victims: Sequence[int] | None = None, progress: Progress = "auto"
+    view: View, question: Question, *, victims: Sequence[Victim] | None = None, progress: Progress = "auto"
 ) -> ViewExposures:
     """The accountant of matrices; see `view_losses`.
 
@@ -239,7 +247,7 @@ def view_exposures(
     gaussian.record_shift(q.adjacency, q.clip_norm)  # refuses either
     scheme.require_public()
     require_unit(q.unit, scheme)
-    losses = view_losses(view, scheme, victims, str(q.method), unit=q.unit)
+    losses = view_losses(view, scheme, victims, str(q.method), unit=q.unit, owners=q.owners)
     fingerprint = fingerprint_of(view, q)
     return ViewExposures(
         tuple(loss.answering(dataclasses.replace(fingerprint, release=loss.release)) for loss in losses)
@@ -275,26 +283,28 @@ def question_of(view: View, trust: TrustModel | None, *fields: Any) -> Question:
 def fingerprint_of(view: Any, question: Question) -> Fingerprint:
     """Of one question about a bare view."""
     given = cast("View", view)
-    scheme = participation_hash(question.scheme(given))
+    scheme = participation_hash(question.scheme(given), question.owners)
     return Fingerprint(given.content_hash, given.content_hash, scheme, given.release, question.unit)
 
 
 def view_losses(
     view: View,
     participation: Participation,
-    victims: Sequence[int] | None = None,
+    victims: Sequence[Victim] | None = None,
     method: str = "exact",
     *,
     unit: str = "record",
+    owners: Any = 1,
 ) -> list[VictimSensitivity]:
     """What each node loses in a view, in node order.
 
     Args:
         view: `mfdl.View(A, B, num_nodes=n)`, or that of a trust model.
         participation: over the steps of the view; each node's number is for `of_node(victim)`.
-        victims: node indices; default all but those all of whose gradients are marked as known, who attack.
+        victims: node indices, or groups of owners of one record, such as (0, 3); default all nodes but those all of
+            whose gradients are marked as known, who attack, and the groups of `owners`.
         method: "exact" or "certified", as of `mfdl.sensitivity_by_victim`.
-        unit: "record" or "user".
+        unit: "record" or "user"; owners: as for `sensitivity_by_victim`.
 
     Guarantees: no number is below the truth for the matrices given; infinite where a noiseless combination shows a
         gradient of a step in which the node takes part, or the attacker knows one. The number for adaptive gradients is
@@ -315,11 +325,19 @@ def view_losses(
     scheme.require_nodes(n)
     require_known("method", method, METHODS)
     require_known("unit", unit, UNITS)
-    grams = dict(zip(chosen := _victims(view, victims), view_grams(view, chosen), strict=True))
-    fixed: dict[int, Sensitivity] = {}
-    for shared, nodes in scheme.shared_by(chosen):
-        answers = sensitivities([grams[u] for u in nodes], shared, nodes=nodes, method=method)
-        fixed |= zip(nodes, answers, strict=True)
+    owners = Owners.of(owners)
+    chosen = _victims(view, victims, owners)
+    nodes, groups = nodes_and_groups(chosen)
+    require_one_owner(unit, groups)
+    numbers = victim_sensitivities(
+        view_grams(view, nodes),
+        joint_grams(view, groups),
+        chosen,
+        scheme,
+        same_steps=owners.same_steps,
+        method=method,
+    )
+    fixed = dict(zip(chosen, numbers, strict=True))
     adaptive = is_adaptive(view, scheme, unit=unit)
     return [
         VictimSensitivity(
@@ -343,15 +361,16 @@ def _not_proven(view: View) -> str:
     return NOT_PROVEN if getattr(view, "models", None) is None else GIVEN_NOT_PROVEN
 
 
-def _victims(view: View, victims: Sequence[int] | None) -> list[int]:
+def _victims(view: View, victims: Sequence[Victim] | None, owners: Owners) -> list[Victim]:
     n = view.axis.num_nodes
+    chosen: list[Victim]
     if victims is None:
-        chosen = np.flatnonzero(~view.marked_gradients.all(axis=0)).tolist()
+        honest = np.flatnonzero(~view.marked_gradients.all(axis=0)).tolist()
+        chosen = [*honest, *owners.among(honest, n)]
     else:
-        listed = check.listed("node indices, or None for all", victims=victims)
-        chosen = sorted({check.integer_at_least(0, victim=u) for u in listed})
+        chosen = in_order(map(checked_victim, check.listed("node indices, or None for all", victims=victims)))
     if not chosen:
         raise InvalidInput("no victim is left: all gradients of every node are marked as known, or victims is empty.")
-    if chosen[-1] >= n:
-        raise InvalidInput(f"victim must be a node index below {n}, got {chosen[-1]}.")
+    for victim in chosen:
+        require_nodes(victim, n)
     return chosen

@@ -51,6 +51,7 @@ from .forms import INJECTIONS, ViewGram, view_grams
 from .forms import dense_form as rational_form
 from .forms.base import Structured
 from .forms.whitening import RANK_SAFETY
+from .owners import Victim
 
 EXACT = 1e-6  # relative: noise whose inverse rounds by more has an upper bound, not a value
 LARGEST = check.LARGEST
@@ -67,8 +68,8 @@ class Sensitivity:
     Attributes:
         squared: sens^2, never below the truth; may be inf.
         exact: True if `squared` is the true value up to `tolerance`, False if it is only an upper bound.
-        pattern: the steps that attain `lower`.
-        node: index of the node that holds the record.
+        pattern: the steps that attain `lower`; of several owners pairs, i T + t for step t of the i-th.
+        node: index of the node that holds the record, or of all nodes that do.
         tolerance: relative slack of `squared` over `lower`, where exact.
         lower: attained by some gradients, never above the truth.
         why: what leaks, if the value is infinite; where it is an upper bound, what makes it one.
@@ -80,7 +81,7 @@ class Sensitivity:
     squared: float
     exact: bool
     pattern: tuple[int, ...]
-    node: int
+    node: Victim
     tolerance: float
     lower: float = 0.0
     why: str = ""
@@ -98,11 +99,15 @@ class Sensitivity:
 
 
 def sensitivities(
-    grams: Sequence[ViewGram], participation: Participation, *, nodes: Sequence[int], method: str = "exact"
+    grams: Sequence[ViewGram],
+    participation: Participation,
+    *,
+    nodes: Sequence[Victim],
+    method: str = "exact",
 ) -> list[Sensitivity]:
     """One Sensitivity per Gram.
 
-    Args: grams: of the victims `nodes`; method: "exact" or "certified", see `patterns.bounds`.
+    Args: grams: of the victims `nodes`, or groups of owners; method: "exact" or "certified", see `patterns.bounds`.
 
     Guarantees: never below the true value; infinite where a record can take part in a step that leaks.
     Raises: InvalidInput: a participation with another number of steps.

@@ -27,6 +27,7 @@ from ..trust.view import RELEASES
 from . import gaussian, guarantee_texts
 from .curves import PrivacyCurve
 from .guarantee_texts import Victims
+from .owners import Owners
 from .questions import UNITS, Fingerprint, short_hash
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ class Guarantee(Shown):
         lipschitz: the constant of the local maps that the number rests on, which `notes` then name; or None.
         unit: "record", or "user": all data of the victim; one of `UNITS`.
         victims: where each node has a budget of its own, the label and curve of each victim; `curve` is the worst.
+        owners: which nodes may hold one and the same record; attackers that hold it are not counted.
         why: where it is an upper bound or infinite, which rule gave it and what would give a better number; where noise
             that nodes share counts as known, that it does.
         fingerprint: of what was accounted (`Fingerprint.text`); empty for a statement of the caller's own.
@@ -102,6 +104,7 @@ class Guarantee(Shown):
     fingerprint: str = ""
     seal: str = ""
     victims: Victims = ()
+    owners: Owners = dataclasses.field(default_factory=Owners)
     source: str = dataclasses.field(default="", compare=False)
     stated_delta: float = dataclasses.field(default=DELTA, compare=False)
 
@@ -109,6 +112,7 @@ class Guarantee(Shown):
 
     def __post_init__(self) -> None:
         check.instance(PrivacyCurve, curve=self.curve)
+        check.instance(Owners, owners=self.owners)
         checked: dict[str, Any] = {
             "sensitivity": check.non_negative_or_inf(sensitivity=self.sensitivity),
             "noise_std": check.non_negative(noise_std=self.noise_std),

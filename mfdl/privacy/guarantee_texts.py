@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from .. import check
 from ..display import rounded_up
 from ..errors import InvalidInput
+from ..participation.joint_participation import in_steps
 from .curves import PrivacyCurve, curve_from_dict, curve_to_dict
+from .owners import Owners, nodes_in_words
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -53,6 +55,7 @@ def fields(guarantee: Guarantee) -> list[tuple[str, str]]:
         ("trust model", g.trust),
         ("attacker", g.attacker),
         ("protects", _protected(g)),
+        ("owners", _owners(g)),
         ("adjacency", g.adjacency),
         ("clipping", f"norm {g.clip_norm:g}" + (f" ({g.unit} shift {g.record_shift:g})" if g.mu is not None else "")),
         ("noise", _noise(g)),
@@ -132,11 +135,24 @@ def _by_node(g: Guarantee) -> str:
 
 def _protected(g: Guarantee) -> str:
     victim = f"node {g.victim}" if g.victim.isdecimal() else g.victim
+    if g.owners.shared and g.victim == EVERY_NODE:
+        return f"a record of {victim}, also held by {g.owners.describe()}"
+    if g.owners.shared:
+        return f"a record held by nodes {g.victim}"
     if g.unit == "record":
         return f"a record of {victim}"
     # "all data of every node" alone could be read as those of all nodes together
     single = ", each node by itself" if g.victim == EVERY_NODE else ""
     return f"all data of {victim} (user level{single})"
+
+
+def _owners(g: Guarantee) -> str:
+    """Which nodes may hold one record; empty where it is one."""
+    if not g.owners.shared:
+        return ""
+    groups = "; ".join(map(nodes_in_words, g.owners.groups)) or g.owners.describe()
+    indices = " (indices)" if g.owners.groups else ""
+    return f"{groups}{indices} may hold the same record, {in_steps(g.owners.same_steps)}; attackers hold none"
 
 
 def _noise(g: Guarantee) -> str:
@@ -163,6 +179,8 @@ class Statement(Protocol):
     @property
     def notes(self) -> tuple[str, ...]: ...
     @property
+    def owners(self) -> Owners: ...
+    @property
     def stated_delta(self) -> float: ...
     def epsilon(self, delta: float) -> float: ...
 
@@ -173,7 +191,8 @@ def field_values(guarantee: Statement) -> dict[str, Any]:
     each = [[label, curve_to_dict(curve)] for label, curve in given.pop("victims")]
     curve = curve_to_dict(given.pop("curve"))
     floats = {name: _number(given[name]) for name in _FLOATS}
-    return {"format": FORMAT, "curve": curve, **given, **floats, "notes": list(guarantee.notes), "victims": each}
+    lists = {"notes": list(guarantee.notes), "victims": each, "owners": guarantee.owners.to_dict()}
+    return {"format": FORMAT, "curve": curve, **given, **floats, **lists}
 
 
 def derived_numbers(guarantee: Statement) -> dict[str, Any]:
@@ -218,6 +237,7 @@ def constructor_arguments(kind: type[Statement], data: Any) -> dict[str, Any]:
         "curve": curve_from_dict(given["curve"]),
         "victims": _victims(given["victims"]),
         "notes": tuple(given["notes"]),
+        "owners": Owners.from_dict(given["owners"]),
         **{name: math.inf if given[name] == "inf" else given[name] for name in _FLOATS},
     }
     return {**given, **read}

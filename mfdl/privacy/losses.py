@@ -35,6 +35,7 @@ from .gram_sensitivity import Sensitivity
 from .guarantee import DELTA, Guarantee, lipschitz_notes
 from .guarantee_texts import EVERY_NODE
 from .loss_tables import Cells, LossTable, distances
+from .owners import Owners, Victim, name_of, nodes_of, require_unshared
 from .questions import Question, Target, require_noise
 from .sampled_exposures import (
     BinsExposures,
@@ -90,11 +91,13 @@ class PrivacyLosses(LossTable):
         algorithm: LinearAlgorithm | View,
         question: Question,
         *,
-        victims: Sequence[int] | None = None,
+        victims: Sequence[Victim] | None = None,
         progress: Progress = "auto",
     ) -> PrivacyLosses:
         """Computes them, by the accountant of the algorithm's participation (`ACCOUNTANTS`).
 
+        Args: victims: nodes, or groups such as (0, 3) for a record that nodes 0 and 3 both hold; default all nodes that
+            do not attack, and the groups of `question.owners`.
         Raises: InvalidInput: an argument out of range, a unit that cannot be protected, what the accountant refuses.
         """
         return cls(algorithm, question, exposures(algorithm, question, victims=victims, progress=progress))
@@ -157,8 +160,8 @@ class PrivacyLosses(LossTable):
         """The least Lipschitz constant if any victim is covered by shift reduction: the worst of them need not be."""
         return self.exposures.together.lipschitz
 
-    def curves(self, noise_std: float, *, adaptive: bool = True, tries: int = 0) -> dict[int, PrivacyCurve]:
-        """The privacy curve of each victim at a noise, by node index."""
+    def curves(self, noise_std: float, *, adaptive: bool = True, tries: int = 0) -> dict[Victim, PrivacyCurve]:
+        """The privacy curve of each victim at a noise, by node index or by owners."""
         check.non_negative(noise_std=noise_std)
         curve = functools.cache(lambda loss: loss.curve(self.question, noise_std, adaptive=adaptive, tries=tries))
         return {loss.victim: curve(loss) for loss in self.of_victims}
@@ -183,7 +186,7 @@ class PrivacyLosses(LossTable):
         labels = self.algorithm.labels
         if EVERY_NODE in map(str, labels):
             raise InvalidInput(f"no node may be called {EVERY_NODE!r}, which guarantees say of all; relabel it.")
-        return [self._of(loss, str(labels[loss.victim]), noise_std, adaptive=adaptive) for loss in self.of_victims]
+        return [self._of(loss, name_of(loss.victim, labels), noise_std, adaptive=adaptive) for loss in self.of_victims]
 
     def calibrate(
         self,
@@ -206,8 +209,7 @@ class PrivacyLosses(LossTable):
         worst, each = self.exposures.together, isinstance(mu, Mapping)
         if isinstance(mu, Mapping):
             budget = questions.budgets_by_node(cast("LinearAlgorithm", self.algorithm), mu)
-            of_nodes = [Target(mu=each_mu) for each_mu in budget.tolist()]
-            pairs = [(loss, of_nodes[loss.victim]) for loss in self.of_victims]
+            pairs = [(loss, Target(mu=float(budget[list(nodes_of(loss.victim))].min()))) for loss in self.of_victims]
         else:
             pairs = [(worst, Target(mu, epsilon, delta, by))]
         self._require_everybody()
@@ -264,6 +266,8 @@ class PrivacyLosses(LossTable):
             )
 
     def _worst_victim(self, worst: VictimSensitivity) -> str:
+        if isinstance(worst.victim, tuple):
+            return f"a record that nodes {name_of(worst.victim, self.algorithm.labels)} hold, the worst victim"
         return f"node {self.algorithm.labels[worst.victim]!r}, the worst victim"
 
     def _of(
@@ -277,7 +281,7 @@ class PrivacyLosses(LossTable):
         tries: int = 0,
     ) -> Guarantee:
         """The guarantee of one victim, by its label, or of every node by the loss of all together."""
-        q, everybody, scheme = self.question, victim is None, self.question.scheme(self.algorithm)
+        q, everybody = self.question, victim is None
         assert loss.fingerprint is not None
         worst = self._worst_victim(loss) if everybody else ""
         reasons = (
@@ -291,7 +295,7 @@ class PrivacyLosses(LossTable):
             curve=loss.curve(q, noise_std, adaptive=adaptive, tries=tries),
             trust=q.trust.name,
             clip_norm=q.clip_norm,
-            participation=(scheme if everybody else scheme.of_node(loss.victim)).describe(),
+            participation=self._participation(loss, everybody=everybody),
             victim=EVERY_NODE if victim is None else victim,
             attacker=q.trust.attacker,
             adaptive=adaptive or loss.adaptive,
@@ -302,12 +306,28 @@ class PrivacyLosses(LossTable):
             notes=() if self._trained is None else release_notes(self._trained, loss.release),
             lipschitz=loss.lipschitz,
             unit=q.unit,
-            victims=tuple((str(labels[u]), curve) for u, curve in curves().items()) if each else (),
+            victims=tuple((name_of(victim, labels), curve) for victim, curve in curves().items()) if each else (),
+            owners=self._owners(loss, everybody=everybody),
             why=" ".join(filter(None, reasons)),
         ).sealed(
             dataclasses.replace(loss.fingerprint, release=loss.release).text,
             by_victim=(lambda: by_label(labels, curves())) if everybody else None,
         )
+
+    def _owners(self, loss: VictimSensitivity, *, everybody: bool) -> Owners:
+        """Who may hold the records that a guarantee is for: all that are asked about, or the one victim's."""
+        if everybody:
+            return self.question.owners
+        same_steps = self.question.owners.same_steps
+        return Owners([loss.victim], same_steps=same_steps) if isinstance(loss.victim, tuple) else Owners()
+
+    def _participation(self, loss: VictimSensitivity, *, everybody: bool) -> str:
+        """In words."""
+        scheme = self.question.scheme(self.algorithm)
+        if everybody:
+            return scheme.describe()
+        parts = (scheme.of_node(u).describe() for u in nodes_of(loss.victim))
+        return "; ".join(dict.fromkeys(parts))
 
     # ---- tables and pictures -------------------------------------------------------------------------------
 
@@ -316,7 +336,7 @@ class PrivacyLosses(LossTable):
         labels = self.algorithm.labels
         return [
             {
-                "victim": str(labels[loss.victim]),
+                "victim": name_of(loss.victim, labels),
                 "sensitivity_squared": loss.sensitivity_squared,
                 "bound": loss.bound,
                 "adaptive_sensitivity_squared": loss.adaptive_sensitivity_squared,
@@ -346,8 +366,8 @@ class PrivacyLosses(LossTable):
             rows.append(
                 {
                     "attacker": attacker,
-                    "victim": str(labels[loss.victim]),
-                    "distance": hops.get(loss.victim),
+                    "victim": name_of(loss.victim, labels),
+                    "distance": min((hops[u] for u in nodes_of(loss.victim) if u in hops), default=None),
                     "mu": curve.mu,
                     "epsilon": epsilon(curve),
                     "delta": delta,
@@ -364,9 +384,9 @@ class PrivacyLosses(LossTable):
         return Cells([[row[metric]] for row in rows], [row["victim"] for row in rows], [rows[0]["attacker"]], title)
 
 
-def by_label(labels: Sequence[Hashable], curves: Mapping[int, PrivacyCurve]) -> dict[str, PrivacyCurve]:
+def by_label(labels: Sequence[Hashable], curves: Mapping[Victim, PrivacyCurve]) -> dict[str, PrivacyCurve]:
     """Curves by the text of a label. Raises: InvalidInput: two victims whose labels read alike."""
-    named = {str(labels[u]): curve for u, curve in curves.items()}
+    named = {name_of(victim, labels): curve for victim, curve in curves.items()}
     if len(named) < len(curves):
         raise InvalidInput("labels of two nodes read alike, such as 1 and '1'; relabel them, or use losses.curves.")
     return named
@@ -383,7 +403,7 @@ class Accountant(Protocol):
     """From a question about an algorithm to what it finds exposed."""
 
     def __call__(
-        self, algorithm: LinearAlgorithm, question: Question, *, victims: Sequence[int] | None, progress: Progress
+        self, algorithm: LinearAlgorithm, question: Question, *, victims: Sequence[Any] | None, progress: Progress
     ) -> Exposures:
         """Args: victims: node indices, None for all that do not attack; progress: as `mfdl.progress`."""
 
@@ -392,7 +412,7 @@ def exposures(
     algorithm: LinearAlgorithm | View,
     question: Question,
     *,
-    victims: Sequence[int] | None = None,
+    victims: Sequence[Victim] | None = None,
     progress: Progress = "auto",
 ) -> Exposures:
     """What a question finds exposed, by the accountant of the algorithm's participation, or by that of matrices.
@@ -403,5 +423,7 @@ def exposures(
     if isinstance(algorithm, View):
         return view_exposures(algorithm, question, victims=victims, progress=progress)
     check.instance(LinearAlgorithm, algorithm=algorithm)
+    if algorithm.participation.secret:
+        require_unshared(question.owners, victims, algorithm.participation.describe())
     accountant = next(ACCOUNTANTS[kind] for kind in type(algorithm.participation).__mro__ if kind in ACCOUNTANTS)
     return accountant(algorithm, question, victims=victims, progress=progress)

@@ -31,6 +31,7 @@ from ..participation import Participation
 from ..trust import TrustModel
 from ..trust.view import View
 from . import gaussian
+from .owners import Owners
 
 if TYPE_CHECKING:
     from .curves import MonteCarlo, PrivacyCurve
@@ -61,6 +62,8 @@ class Question:
         method: "exact" or "certified" (fast upper bound); with balls-in-bins also "monte-carlo" or a `MonteCarlo`.
         lipschitz: L of the local gradient maps, for shift reduction where the view alone is not adaptive; with
             unit "record" only.
+        owners: which nodes may hold one and the same record: a number, groups such as [(0, 3)], or `Owners`. Default 1:
+            no record is held twice. Public patterns and unit "record" only.
     """
 
     trust: TrustModel
@@ -71,6 +74,10 @@ class Question:
     unit: str = "record"
     method: str | MonteCarlo = "exact"
     lipschitz: float | None = None
+    owners: Owners = dataclasses.field(default_factory=Owners)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "owners", Owners.of(self.owners))
 
     @property
     def record_shift(self) -> float:
@@ -193,10 +200,16 @@ class Fingerprint:
 
     @classmethod
     def of(
-        cls, algorithm: LinearAlgorithm, trust: TrustModel, participation: Participation, release: str, unit: str
+        cls,
+        algorithm: LinearAlgorithm,
+        trust: TrustModel,
+        participation: Participation,
+        release: str,
+        unit: str,
+        owners: Owners | None = None,
     ) -> Fingerprint:
         """Of one question about an algorithm. Cost: no n x n work for shipped trust models."""
-        scheme = participation_hash(participation)
+        scheme = participation_hash(participation, owners)
         return cls(algorithm.content_hash, trust.fingerprint(algorithm), scheme, release, unit)
 
     @classmethod
@@ -264,9 +277,12 @@ def fingerprint_of_both(this: Stated, other: Stated) -> str:
     ).text
 
 
-def participation_hash(participation: Participation) -> str:
-    """16 hex digits of scheme and parameters; of all patterns where they were listed."""
-    return short_hash(json.dumps(participation.to_dict(), sort_keys=True))
+def participation_hash(participation: Participation, owners: Owners | None = None) -> str:
+    """16 hex digits of scheme and parameters, of all patterns where they were listed; and of owners, if several."""
+    scheme = json.dumps(participation.to_dict(), sort_keys=True)
+    if owners is None or not owners.shared:
+        return short_hash(scheme)
+    return short_hash(scheme, json.dumps(owners.to_dict()))
 
 
 def short_hash(*parts: str | bytes) -> str:

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -23,6 +24,7 @@ from .. import check
 from ..algorithms import LinearAlgorithm
 from ..display import short_repr
 from ..errors import InvalidInput, require_known
+from ..floats import UNIT
 from ..participation import Participation
 from ..progress import Progress, reporter
 from ..sensitivity.patterns import MAX_ENUMERATED, METHODS
@@ -31,9 +33,20 @@ from ..trust.view import AlgorithmView, View
 from . import gaussian
 from .adaptive import is_adaptive, shift_reduction
 from .adaptive.shift_reduction import lipschitz_factors, shift_problem
-from .forms import INJECTIONS, ViewGram, injection_bound, view_grams
+from .forms import (
+    INJECTIONS,
+    Blocks,
+    Group,
+    ViewGram,
+    injection_bound,
+    joint_grams,
+    joint_injection_bounds,
+    view_grams,
+)
 from .forms.node_recursions import recursions
-from .gram_sensitivity import Sensitivity, sensitivities
+from .gram_sensitivity import Sensitivity
+from .joint_sensitivity import added, nodes_and_groups, victim_sensitivities
+from .owners import Owners, Victim, checked_victim, in_order, nodes_of, require_nodes, require_one_owner, within
 from .questions import UNITS, Fingerprint
 
 if TYPE_CHECKING:
@@ -44,7 +57,6 @@ if TYPE_CHECKING:
 THE_VIEW = "the view"
 SHIFT_REDUCTION = "shift reduction"
 ALL_MESSAGES = "all messages seen"
-Of = TypeVar("Of")
 MOST_SHOWN = ("not applicable", "none", "average", "all")
 ADAPTIVE_BY = (THE_VIEW, SHIFT_REDUCTION, ALL_MESSAGES, INJECTIONS)
 _RULES = {
@@ -86,9 +98,15 @@ class VictimSensitivity:
     fingerprint: Fingerprint | None = dataclasses.field(default=None, init=False)
 
     @property
-    def victim(self) -> int:
-        """Node index."""
+    def victim(self) -> Victim:
+        """Node index, or those of the owners of one record."""
         return self.non_adaptive_sensitivity.node
+
+    @property
+    def node(self) -> int:
+        """The victim, of records that one node holds."""
+        assert isinstance(self.victim, int)
+        return self.victim
 
     @property
     def sensitivity_squared(self) -> float:
@@ -177,44 +195,52 @@ def sensitivity_by_victim(
     algorithm: LinearAlgorithm,
     trust: TrustModel,
     *,
-    victims: Sequence[int] | None = None,
+    victims: Sequence[Victim] | None = None,
     participation: Participation | None = None,
     release: str | None = None,
     method: str = "exact",
     lipschitz: float | Sequence[float] | None = None,
     unit: str = "record",
+    owners: Any = 1,
     progress: Progress = "auto",
 ) -> list[VictimSensitivity]:
     """The losses of the given victims in their order; default all nodes that do not attack, in node order.
 
     Args:
+        victims: nodes; a group such as (0, 3) stands for a record that nodes 0 and 3 both hold.
         participation: default the algorithm's own; each victim's number is for its own one, `of_node(victim)`.
         release: see `TrustModel.view`.
         method: "exact" (upper and lower bound meet within 1e-6) or "certified" (fast upper bound).
         lipschitz: L for shift reduction; None: the all-messages value stands in where the view is not adaptive.
         unit: "record" or "user", the unit of privacy; some views have an adaptive number for users alone.
+        owners: which nodes may hold one record, as for `Owners`: by default its groups are victims besides the nodes.
         progress: True, False, "auto" (see `mfdl.progress`), or a function: called after each attacking set.
 
     A victim that is asked for and attacks has infinite loss. Over several attacking sets (coalitions) the worst counts.
+    For a group these are the sets without an owner; if every set has one, the losses of the owners are added up.
     """
+    owners = Owners.of(owners)
     check.instance(TrustModel, trust=trust)
     scheme = asked_participation(algorithm, participation)
     scheme.require_nodes(algorithm.num_nodes)
     if victims is not None and not isinstance(victims, Iterable):
         raise InvalidInput(f"victims must be a list of node indices, or None for all, got {check.brief(victims)}.")
-    order = None if victims is None else [check.integer_at_least(0, victim=u) for u in victims]
-    wanted = None if order is None else set(order)
-    if wanted and max(wanted) >= algorithm.num_nodes:
-        raise InvalidInput(f"victim must be a node index below {algorithm.num_nodes}, got {max(wanted)}.")
+    order = None if victims is None else list(dict.fromkeys(map(checked_victim, victims)))
+    for victim in order or ():
+        require_nodes(victim, algorithm.num_nodes)
     if lipschitz is not None:
         lipschitz_factors(lipschitz, algorithm.num_steps)
     require_known("unit", unit, UNITS)
     require_known("method", method, METHODS)
-    request = _Asked(algorithm, scheme, release, method, lipschitz, unit)
-    worst: dict[int, VictimSensitivity] = {}
+    groups = _groups(algorithm, trust, owners) if order is None else [v for v in order if isinstance(v, tuple)]
+    require_one_owner(unit, groups)
+    wanted = None if order is None else {u for victim in order for u in nodes_of(victim)}
+    request = _Asked(algorithm, scheme, release, method, lipschitz, unit, owners.same_steps)
+    worst: dict[Victim, VictimSensitivity] = {}
     report = reporter(progress, words=0)
-    sets: Iterable[tuple[TrustModel, list[int]]] = (
-        (model, [u for u in honest if wanted is None or u in wanted]) for model, honest in trust.members(algorithm)
+    sets: Iterable[tuple[TrustModel, list[Victim]]] = (
+        (model, [*(u for u in honest if wanted is None or u in wanted), *within(groups, honest)])
+        for model, honest in trust.members(algorithm)
     )
     total = None
     if report.counts:
@@ -225,14 +251,15 @@ def sensitivity_by_victim(
             for u, loss in zip(chosen, request.against(model, chosen), strict=True) if chosen else ():
                 worst[u] = _worse(worst[u], loss) if u in worst else loss
             advance(len(chosen))
-    for u in sorted((wanted or set()) - set(worst)):
+    for u in sorted((wanted or {u for group in groups for u in group}) - set(worst)):
         released = model.view(algorithm, u, release=release).release
         infinite = Sensitivity(math.inf, True, (), u, 0.0, math.inf, "the victim is one of the attackers")
         worst[u] = VictimSensitivity(infinite, infinite, True, THE_VIEW, trust.attacker, released, unit)
+    worst |= {group: _of_owners(group, worst) for group in groups if group not in worst}
     if not worst:
         raise InvalidInput(f"no victim is left: every node is an attacker ({trust.attacker}).")
-    question = Fingerprint.of(algorithm, trust, scheme, "", unit)
-    losses = [worst[u] for u in (sorted(worst) if order is None else dict.fromkeys(order))]
+    question = Fingerprint.of(algorithm, trust, scheme, "", unit, owners)
+    losses = [worst[u] for u in (in_order(worst) if order is None else order)]
     of_release = {name: dataclasses.replace(question, release=name) for name in {loss.release for loss in losses}}
     return [loss.answering(of_release[loss.release]) for loss in losses]
 
@@ -263,6 +290,25 @@ def _worse(a: VictimSensitivity, b: VictimSensitivity) -> VictimSensitivity:
     )
 
 
+def _groups(algorithm: LinearAlgorithm, trust: TrustModel, owners: Owners) -> list[Group]:
+    """Those that may hold one record; any q nodes are of those that do not attack."""
+    honest: set[int] = set()
+    if owners.most > 1:
+        honest = honest.union(*(of_member for _, of_member in trust.members(algorithm)))
+    return owners.among(sorted(honest), algorithm.num_nodes)
+
+
+def _of_owners(group: Group, alone: Mapping[Victim, VictimSensitivity]) -> VictimSensitivity:
+    """What several nodes' record loses at most where no view is of attackers without an owner: the owners' losses."""
+    losses = [alone[u] for u in group]
+    both = functools.reduce(_worse, losses)
+    fixed, adaptive = (
+        added(group, {u: loss.number(adaptive=adaptive) for u, loss in zip(group, losses, strict=True)})
+        for adaptive in (False, True)
+    )
+    return dataclasses.replace(both, non_adaptive_sensitivity=fixed, adaptive_sensitivity=adaptive)
+
+
 def _capped(s: Sensitivity, ceiling: Sensitivity) -> Sensitivity:
     """An upper bound never above that of the view that sees more."""
     if s.squared <= ceiling.squared or math.isinf(s.squared):
@@ -280,10 +326,11 @@ class _Asked:
     method: str
     lipschitz: float | Sequence[float] | None
     unit: str
+    same_steps: bool = False
 
-    def against(self, model: TrustModel, victims: list[int]) -> list[VictimSensitivity]:
-        view = model.view(self.algorithm, victims[0], release=self.release)
-        adaptive = non_adaptive = self.sensitivities(view_grams(view, victims), victims)
+    def against(self, model: TrustModel, victims: list[Victim]) -> list[VictimSensitivity]:
+        view = model.view(self.algorithm, nodes_of(victims[0])[0], release=self.release)
+        adaptive = non_adaptive = self.of_view(view, victims)
         holds = is_adaptive(view, self.scheme, unit=self.unit)
         rules, rests_on = [THE_VIEW] * len(victims), None
         if not holds or not view.knowledge.sees_all(self.algorithm):
@@ -307,23 +354,16 @@ class _Asked:
             for on in (rests_on if rule == SHIFT_REDUCTION else None,)
         ]
 
-    def of_victims(
-        self, victims: Sequence[int], compute: Callable[[list[int], Participation], Iterable[Of]]
-    ) -> list[Of]:
-        """What is computed of victims together, each under the participation of its own records."""
-        by_victim: dict[int, Of] = {}
-        for participation, nodes in self.scheme.shared_by(victims):
-            by_victim |= zip(nodes, compute(nodes, participation), strict=True)
-        return [by_victim[u] for u in victims]
+    def of_view(self, view: View, victims: Sequence[Victim]) -> list[Sensitivity]:
+        nodes, groups = nodes_and_groups(victims)
+        return self.sensitivities(view_grams(view, nodes), joint_grams(view, groups), victims)
 
-    def sensitivities(self, grams: Sequence[ViewGram], victims: Sequence[int]) -> list[Sensitivity]:
-        of = dict(zip(victims, grams, strict=True))
-        return self.of_victims(
-            victims,
-            lambda nodes, scheme: sensitivities([of[u] for u in nodes], scheme, nodes=nodes, method=self.method),
-        )
+    def sensitivities(
+        self, grams: Sequence[ViewGram], joint: Mapping[Group, ViewGram | Blocks], victims: Sequence[Victim]
+    ) -> list[Sensitivity]:
+        return victim_sensitivities(grams, joint, victims, self.scheme, same_steps=self.same_steps, method=self.method)
 
-    def all_messages(self, view: AlgorithmView, victims: list[int]) -> list[Sensitivity]:
+    def all_messages(self, view: AlgorithmView, victims: list[Victim]) -> list[Sensitivity]:
         """The losses to the same attackers with every message seen, and with the models released that `view` holds.
 
         Where that is no number for adaptive gradients: with every injected sum seen, if noise enters where gradients
@@ -335,16 +375,17 @@ class _Asked:
         more = View.of(self.algorithm, known, release=release, attacker=view.attacker)
         covers = known.covers(view.knowledge)
         if covers and is_adaptive(more, self.scheme, unit=self.unit):
-            return self.sensitivities(view_grams(more, victims), victims)
-        grams = injection_bound(view, victims)
+            return self.of_view(more, victims)
+        nodes, groups = nodes_and_groups(victims)
+        grams, joint = injection_bound(view, nodes), joint_injection_bounds(view, groups)
         if grams is None:
             why = (
                 self.why_not_adaptive(more)
                 if covers
                 else "the view is not a function of the sent messages, so they do not bound it"
             )
-            grams = [ViewGram.silent(self.algorithm.num_steps, why)] * len(victims)
-        return self.sensitivities(grams, victims)
+            grams = [ViewGram.silent(self.algorithm.num_steps, why)] * len(nodes)
+        return self.sensitivities(grams, joint, victims)
 
     def why_not_adaptive(self, more: AlgorithmView) -> str:
         """What stands in the way with all messages seen, and the way out if there is one."""
@@ -363,8 +404,10 @@ class _Asked:
         needed = [] if covered else [f"unit='user' with EveryStep({self.scheme.num_steps})"]
         return f"{cause}; what can be accounted is {' and '.join([*needed, 'release=' + repr('none')])}"
 
-    def shift_reduction(self, view: View, victims: list[int]) -> list[float]:
+    def shift_reduction(self, view: View, victims: list[Victim]) -> list[float]:
+        """Of several owners (sum_u sens_u)^2."""
         assert self.lipschitz is not None
+        nodes, _ = nodes_and_groups(victims)
         problem = shift_problem(view, self.lipschitz)
 
         def shifts(nodes: list[int], participation: Participation) -> list[float]:
@@ -377,7 +420,11 @@ class _Asked:
             # a gradient that the attacker knows and the record moves is seen as it is, whatever the models
             return np.where(view.known_gradients[np.ix_(moved, nodes)].any(axis=0), math.inf, squared).tolist()
 
-        return self.of_victims(victims, shifts)
+        roots: dict[int, float] = {}
+        for participation, alike in self.scheme.shared_by(nodes):
+            roots |= zip(alike, np.sqrt(shifts(alike, participation)).tolist(), strict=True)
+        squared = [(sum(roots[u] for u in nodes_of(victim)), len(nodes_of(victim))) for victim in victims]
+        return [root**2 * (1 + 4 * count * UNIT) for root, count in squared]
 
 
 def worst_loss(losses: Sequence[VictimSensitivity]) -> VictimSensitivity:

@@ -104,7 +104,7 @@ def pairwise_matrix(
     for attacker, its_losses in losses.items():
         matrix[attacker, attacker] = math.inf
         for loss in its_losses:
-            matrix[loss.victim, attacker] = value(loss)
+            matrix[loss.node, attacker] = value(loss)
     return matrix
 
 
@@ -130,7 +130,7 @@ class PairwiseLosses(LossTable):
         """(attacker, victim), the pair with the largest number."""
         pairs = ((v, loss) for v, losses in self.of_attackers.items() for loss in losses.of_victims)
         attacker, loss = max(pairs, key=lambda pair: pair[1].number(adaptive=adaptive).squared)
-        return attacker, loss.victim
+        return attacker, loss.node
 
     def rows(self, noise_std: float = 1.0, *, delta: float = DELTA, adaptive: bool = True) -> list[dict[str, Any]]:
         """One row for each attacker and victim, see `PrivacyLosses.rows`."""
@@ -173,7 +173,7 @@ class PairwiseLosses(LossTable):
     def _sentence(self) -> str:
         attacker, victim = self.worst()
         labels, question = self.algorithm.dynamics.gossip.labels, self.of_attackers[attacker].question
-        (worst,) = (loss for loss in self.of_attackers[attacker].of_victims if loss.victim == victim)
+        (worst,) = (loss for loss in self.of_attackers[attacker].of_victims if loss.node == victim)
         mu = worst.adaptive_sensitivity.value * question.record_shift
         constants = (losses.rests_on for losses in self.of_attackers.values())
         rests_on = min((constant for constant in constants if constant is not None), default=None)

@@ -4,11 +4,12 @@ import dataclasses
 import math
 
 import numpy as np
+import scipy.linalg
 from effort import examples
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from mfdl.privacy.forms import FORMS, LAST, view_grams
+from mfdl.privacy.forms import FORMS, LAST, Blocks, ViewGram, view_grams
 from mfdl.testing.oracles import exact_leaks, exact_view_gram, of_node, rational, to_float
 from mfdl.testing.strategies import view_cases
 from mfdl.trust.view import AlgorithmView
@@ -22,6 +23,19 @@ def view_of(case):
 
 def forms_of(view):
     return [form for kind in (*FORMS, *LAST) if (form := kind.of(view)) is not None]
+
+
+def whole(joint):
+    """Blocks as one Gram: of owners that share no noise."""
+    if not isinstance(joint, Blocks):
+        return joint
+    return ViewGram(
+        scipy.linalg.block_diag(*(part.matrix for part in joint.parts)),
+        scipy.linalg.block_diag(*(part.entry_error for part in joint.parts)),
+        max(part.inflation for part in joint.parts),
+        np.concatenate([part.leaks for part in joint.parts]),
+        upper=any(part.upper for part in joint.parts),
+    )
 
 
 def infinite(gram):
@@ -107,3 +121,25 @@ def test_victims_asked_together_or_alone_and_in_any_order(case):
         if not infinite(gram) and alone.form == gram.form:
             scale = max(1.0, float(np.abs(gram.matrix).max()))
             assert (np.abs(alone.matrix - gram.matrix) <= 1e-6 * scale).all()
+
+
+@examples(80)
+@given(case=st.one_of(view_cases(exact=True), view_cases(exact=True, max_nodes=5, **HIDDEN)), data=st.data())
+def test_the_joint_gram_of_owners_is_the_exact_one_cross_blocks_included(case, data):
+    assume(len(case.honest) > 1)
+    n, T, B = case.algorithm.num_nodes, case.algorithm.num_steps, rational(case.B)
+    group = tuple(sorted(data.draw(st.permutations(case.honest))[: data.draw(st.integers(2, 3))]))
+    columns = [t * n + u for u in group for t in range(T)]
+    A = rational(case.A[:, columns])
+    leaks = np.array(exact_leaks(A, B) if A else [False] * len(columns))
+    exact = to_float(exact_view_gram(A, B)) if A else np.zeros((len(columns),) * 2)
+    for form in forms_of(view_of(case)):
+        (joint,) = form.joint_grams([group])
+        if joint is None:
+            continue
+        gram = whole(joint)
+        assert (gram.leaks | math.isinf(gram.inflation))[leaks].all()
+        if not leaks.any() and not infinite(gram):
+            assert_within(gram, exact)
+        if infinite(gram) and not leaks.any():
+            assert gram.upper

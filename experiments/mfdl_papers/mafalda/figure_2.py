@@ -114,7 +114,7 @@ def of_graph(graph: nx.Graph) -> tuple[list[Curve], np.ndarray]:
     algorithm = algorithms.dp_dsgd(Dynamics(matrix), EveryStep(STEPS))
     trust = PNDP([ATTACKER])
     losses = sensitivity_by_victim(algorithm, trust, release="none")
-    victims = [loss.victim for loss in losses]
+    victims = [loss.node for loss in losses]
     labels = graphs.labels(graph)
     hops = nx.single_source_shortest_path_length(graph, labels[0])
     distances = np.array([hops[labels[u]] for u in victims])

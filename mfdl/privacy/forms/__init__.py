@@ -32,7 +32,7 @@ from ...errors import UnsupportedMechanism
 from ...matrices import once
 from ...trust import TrustModel
 from ...trust.view import AlgorithmView, View
-from .base import ViewForm, ViewGram
+from .base import Blocks, Group, ViewForm, ViewGram
 from .dense_form import DenseForm, Fractions
 from .hidden_modes import HiddenModes
 from .known_states import Combination, OwnStates, OwnStatesOfAll
@@ -49,9 +49,13 @@ __all__ = [
     "FORMS",
     "INJECTIONS",
     "LAST",
+    "Blocks",
+    "Group",
     "ViewForm",
     "ViewGram",
     "injection_bound",
+    "joint_grams",
+    "joint_injection_bounds",
     "known_gradient",
     "view_gram",
     "view_grams",
@@ -88,6 +92,47 @@ def view_grams(view: View, victims: Sequence[int]) -> list[ViewGram]:
             f"{columns} matrix, which is too large; use fewer steps, release='none', or a model that sees all messages."
         )
     return _with_known_gradients(view, victims, grams_by_victim, "dense form")
+
+
+def joint_grams(view: View, groups: Sequence[Group]) -> dict[Group, ViewGram | Blocks]:
+    """X_S of the owners S of one record, in one view, by the first form that has it; without groups that none has."""
+    grams: dict[Group, ViewGram | Blocks] = {}
+    undecided = list(dict.fromkeys(groups))
+    with blas_threads(view.num_rows):
+        for form in _forms(view, [u for group in undecided for u in group]) if undecided else ():
+            grams |= _joint_of_form(view, form, undecided)
+            undecided = [group for group in undecided if group not in grams]
+            if not undecided:
+                break
+    return grams
+
+
+def joint_injection_bounds(view: View, groups: Sequence[Group]) -> dict[Group, ViewGram | Blocks]:
+    """`injection_bound` of the owners of one record together."""
+    form = Injections.of(view) if groups else None
+    return {} if form is None else _joint_of_form(view, form, groups)
+
+
+def _joint_of_form(view: View, form: ViewForm, groups: Sequence[Group]) -> dict[Group, ViewGram | Blocks]:
+    """What one form has, as streamed, with a leak wherever the attacker knows a gradient of an owner."""
+    grams: dict[Group, ViewGram | Blocks] = {}
+    for group, joint in zip(groups, form.joint_grams(groups), strict=True):
+        parts = joint.parts if isinstance(joint, Blocks) else () if joint is None else (joint,)
+        streamed = [gram for gram in as_streamed(view, form, parts) if gram is not None]
+        if isinstance(joint, Blocks):
+            alone = zip(group, streamed, strict=True)
+            grams[group] = Blocks(tuple(_with_known(view, (u,), gram) for u, gram in alone))
+        elif joint is not None:
+            grams[group] = _with_known(view, group, streamed[0])
+    return grams
+
+
+def _with_known(view: View, group: Group, gram: ViewGram) -> ViewGram:
+    known = np.concatenate([view.known_gradients[:, u] for u in group])
+    if not known.any():
+        return gram
+    why = next(filter(None, (known_gradient(view, u) for u in group)))
+    return dataclasses.replace(gram, leaks=gram.leaks | known, why=why)
 
 
 def _forms(view: View, victims: Sequence[int]) -> Iterator[ViewForm]:

@@ -37,6 +37,8 @@ AS_THEY_ARE = (
 )
 KNOWN_NOISE = "the attacker knows its noise"
 SMALLEST_WEIGHT = 1e-6  # with smaller weights a true remainder could pass for rounding
+Group = tuple[int, ...]
+"""The nodes that hold one record, several and distinct."""
 Fact = TypeVar("Fact")
 REMEMBERED = 8  # facts of an algorithm: of the masks that one question is about
 
@@ -129,6 +131,15 @@ class ViewGram:
         return np.diag(self.errors) if self.is_diagonal else self.errors
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class Blocks:
+    """X_S of owners that share no noise: block diagonal. Attributes: parts: X_u of each owner."""
+
+    __repr__ = short_repr
+
+    parts: tuple[ViewGram, ...]
+
+
 class ViewForm(abc.ABC):
     """One way to X_u, for the views that it covers."""
 
@@ -144,6 +155,13 @@ class ViewForm(abc.ABC):
     @abc.abstractmethod
     def grams(self, victims: Sequence[int]) -> list[ViewGram | None]:
         """X_u of each victim, None where float64 leaves it undecided; equal Grams are one object."""
+
+    def joint_grams(self, groups: Sequence[Group]) -> list[ViewGram | Blocks | None]:
+        """X_S = A_S^T (B B^T)^+ A_S of the owners S of one record; None where it is undecided, or has no rule here.
+
+        Rows and columns are owner after owner, each in time order.
+        """
+        return [None] * len(groups)
 
 
 def leak_in_words(step: int, combination: FloatArray, names: Mapping[int, str] | Sequence[str]) -> str:

@@ -31,7 +31,7 @@ from ...check import FloatArray
 from ...floats import UNIT
 from ...trust.view import AlgorithmView, Knowledge, View
 from ..exact_arithmetic import MAX_ENTRIES, exact_range, independent_rows, meant_entries, range_of
-from .base import AS_THEY_ARE, ViewForm, ViewGram, leak_in_words
+from .base import AS_THEY_ARE, Blocks, Group, ViewForm, ViewGram, leak_in_words
 from .whitening import SPREAD, WhitenedColumns, spread, whiten
 
 MAX_DENSE_WORK = 1e12  # rows^2 * columns of B, about a minute of singular value decomposition
@@ -78,7 +78,15 @@ class DenseForm(ViewForm):
         return self.work + self.view.noise.shape[0] ** 2.0 * self.view.axis.num_steps * len(victims)
 
     def grams(self, victims: Sequence[int]) -> list[ViewGram | None]:
-        view, T, nodes = self.view, self.view.axis.num_steps, np.asarray(victims, dtype=np.intp)
+        return self._of_groups([(u,) for u in victims])
+
+    def joint_grams(self, groups: Sequence[Group]) -> list[ViewGram | Blocks | None]:
+        return list(self._of_groups(groups))
+
+    def _of_groups(self, groups: Sequence[Group]) -> list[ViewGram | None]:
+        """Whitened once, whatever groups the nodes are in."""
+        victims = list(dict.fromkeys(u for group in groups for u in group))
+        view, nodes = self.view, np.asarray(victims, dtype=np.intp)
         A, B, rounding = view.dense_gradients(nodes), view.dense_noise(), view.noise_rounding()
         B, residue = _without_residue(B, rounding)
         white = whiten(A, B, given_noise=self.given, rounding=(view.gradient_rounding(nodes), rounding))
@@ -86,8 +94,8 @@ class DenseForm(ViewForm):
         white = self._with_exact_ranks(white, A, B, victims)
         undecided = white.undecided | (residue & ~white.leaks)
         out: list[ViewGram | None] = []
-        for i in range(len(victims)):
-            columns = slice(i * T, (i + 1) * T)
+        for group in groups:
+            columns = columns_of(group, victims, view.axis.num_steps)
             Y, leaks, doubt = white.whitened[:, columns], white.leaks[columns], undecided[columns]
             if doubt.any() and (self.is_small or not leaks.any()):
                 out.append(None)
@@ -174,12 +182,18 @@ def _first_leak(view: View, noiseless: FloatArray, leaks: NDArray[np.bool_], in_
     """In words; empty where nothing leaks. Args: in_float64: which leaks rounding does not explain."""
     if not leaks.any():
         return ""
-    step = int(np.argmax(leaks))
+    column = int(np.argmax(leaks))
+    step = column % view.axis.num_steps
     if view.entries_given and not (leaks & in_float64).any():
         return f"the gradient of step {step} shows without noise in a combination of what is seen, {AS_THEY_ARE}"
-    combination = noiseless[:, step]
+    combination = noiseless[:, column]
     largest = np.argsort(-np.abs(combination))[:4]
     return leak_in_words(step, combination, {int(i): view.row_name(int(i)) for i in largest})
+
+
+def columns_of(group: Group, nodes: Sequence[int], num_steps: int) -> NDArray[np.intp]:
+    """Where the columns of a group are among those of some nodes, node after node, each in time order."""
+    return np.concatenate([nodes.index(u) * num_steps + np.arange(num_steps, dtype=np.intp) for u in group])
 
 
 class Fractions(ViewForm):
@@ -204,14 +218,21 @@ class Fractions(ViewForm):
         return 1e4 * rows**2 * (rows + columns + self.view.axis.num_steps * len(victims))
 
     def grams(self, victims: Sequence[int]) -> list[ViewGram | None]:
-        T = self.view.axis.num_steps
+        return self._of_groups([(u,) for u in victims])
+
+    def joint_grams(self, groups: Sequence[Group]) -> list[ViewGram | Blocks | None]:
+        return list(self._of_groups(groups))
+
+    def _of_groups(self, groups: Sequence[Group]) -> list[ViewGram | None]:
+        T, victims = self.view.axis.num_steps, list(dict.fromkeys(u for group in groups for u in group))
         A, B = self.view.entries(np.asarray(victims, dtype=np.intp))
         _, leaks = range_of(B, A)
         rows = independent_rows(B)
         grams: list[ViewGram | None] = []
-        for signal, shows in zip(np.split(A[rows], len(victims), axis=1), leaks.reshape(-1, T), strict=True):
-            X = rounded(gram_of_rows(signal, B[rows]))
-            step = int(np.argmax(shows))
+        for group in groups:
+            columns = columns_of(group, victims, T)
+            X, shows = rounded(gram_of_rows(A[np.ix_(rows, columns)], B[rows])), leaks[columns]
+            step = int(np.argmax(shows)) % T
             why = f"{leak_in_words(step, np.zeros(len(B)), [])}, {AS_THEY_ARE}" if shows.any() else ""
             grams.append(None if X is None else ViewGram(*X, leaks=shows, why=why, form="rational arithmetic"))
         return grams

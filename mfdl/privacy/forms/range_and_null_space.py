@@ -40,8 +40,9 @@ import scipy.sparse as sp
 from ...check import FloatArray
 from ...errors import UnsupportedMechanism
 from ...floats import EPS
+from ...noise import CausalNoise
 from ...trust.view import View
-from .base import ViewForm, ViewGram
+from .base import Blocks, Group, ViewForm, ViewGram
 from .partly_seen import PartlySeen
 
 CHUNK_BYTES = 256 * 2**20
@@ -75,21 +76,38 @@ class Range(ViewForm):
             return part.view_grams(
                 nodes, np.zeros((chosen.size, T, T)), np.zeros((chosen.size, T)), form="nothing seen"
             )
-        try:
-            released = None if part.released is None else (part.released, part.released_steps)
-            form = RangeForm(part.weights[0], part.rows, part.unknown, part.scale, part.noise.inverse, released)
-        except UnsupportedMechanism:  # not positive definite in float64
+        form = _factored(part)
+        if form is None:
             return [None] * len(nodes)
-        relative = form.relative_error()
-        if relative >= MAX_RELATIVE_ERROR or form.undecided:
-            return [None] * len(nodes)
-        grams = form.grams(chosen)  # errors of a positive semidefinite X are bounded by its diagonal
+        relative, grams = (
+            form.relative_error(),
+            form.grams(chosen),
+        )  # errors of a positive semidefinite X are bounded by its diagonal
         sizes = np.clip(np.diagonal(grams, axis1=1, axis2=2), 0.0, None)
         return part.view_grams(nodes, grams, np.sqrt(relative / (1 - relative) * sizes), form="range form")
+
+    def joint_grams(self, groups: Sequence[Group]) -> list[ViewGram | Blocks | None]:
+        """X_S where no noise of an owner is known."""
+        part = self.part
+        form = None if _shows_nothing(part) else _factored(part)
+        return [
+            None if form is None or not part.unknown[list(group)].all() else form.joint_gram(group, part.noise)
+            for group in groups
+        ]
 
 
 def _shows_nothing(part: PartlySeen) -> bool:
     return part.rows.size == 0 and part.released is None
+
+
+def _factored(part: PartlySeen) -> RangeForm | None:
+    """None where it is not positive definite in float64, or nearly."""
+    try:
+        released = None if part.released is None else (part.released, part.released_steps)
+        form = RangeForm(part.weights[0], part.rows, part.unknown, part.scale, part.noise.inverse, released)
+    except UnsupportedMechanism:
+        return None
+    return None if form.relative_error() >= MAX_RELATIVE_ERROR or form.undecided else form
 
 
 class RangeForm:
@@ -239,33 +257,48 @@ class RangeForm:
         T, r = self.num_steps, self.rows.size
         out = np.empty((len(nodes), T, T))
         width = max(1, CHUNK_BYTES // (8 * T * T * max(r, 1)))
+        for start in range(0, len(nodes), width):
+            for i, whitened in enumerate(self._whitened(nodes[start : start + width])):
+                out[start + i] = sum(part.T @ part for part in whitened)
+        return out
+
+    def joint_gram(self, group: Group, noise: CausalNoise) -> ViewGram:
+        """X_S, whose errors its diagonal bounds as that of X_u does."""
+        parts = zip(*self._whitened(np.asarray(group, dtype=np.intp)), strict=True)
+        stacked = [np.hstack(of_owners) for of_owners in parts]
+        scale = np.repeat(1 / noise.node_scales[list(group)], self.num_steps)
+        X = sum(Y.T @ Y for Y in stacked) * np.outer(scale, scale)
+        relative = self.relative_error() + 8 * EPS
+        sizes = np.sqrt(relative / (1 - relative) * np.clip(np.diagonal(X), 0.0, None))
+        return ViewGram((X + X.T) / 2, np.outer(sizes, sizes), form="range form")
+
+    def _whitened(self, chunk: np.ndarray) -> list[list[FloatArray]]:
+        """Of each node the arrays whose Grams add up to X_u: of messages, and of released models besides."""
+        T, r, k = self.num_steps, self.rows.size, len(chunk)
         steps = max(1, BLOCK_ROWS // max(r, 1))
         bounds = [(start, min(start + steps, T)) for start in range(0, T, steps)]
-        for start in range(0, len(nodes), width):
-            chunk = nodes[start : start + width]
-            k = len(chunk)
-            Y = np.zeros((T * r, T * k))  # columns (step, node of the chunk)
-            for s in range(T):
-                block = self.powers[: T - s][:, :, chunk] * self.scale[s, chunk]
-                Y[s * r :, s * k : (s + 1) * k] = block.reshape((T - s) * r, k)
-            for first, last in bounds if r else ():
-                here, active = slice(first * r, last * r), last * k
-                for before, after in bounds:
-                    if before >= first:
-                        break
-                    span = slice(before * r, after * r)
-                    Y[here, : after * k] -= self.factor[here, span] @ Y[span, : after * k]
-                Y[here, :active] = scipy.linalg.solve_triangular(
-                    self.factor[here, here], Y[here, :active], lower=True, check_finite=False
-                )
-            for i in range(k):
-                of_victim = np.ascontiguousarray(Y[:, i::k])
-                out[start + i] = of_victim.T @ of_victim
-                if self.released is not None:
-                    E, V, whitening = self.released
-                    added = whitening.T @ ((E[:, :, chunk[i]] * self.scale[:, chunk[i], None]).T - V.T @ of_victim)
-                    out[start + i] += added.T @ added
-        return out
+        Y = np.zeros((T * r, T * k))  # columns (step, node of the chunk)
+        for s in range(T):
+            block = self.powers[: T - s][:, :, chunk] * self.scale[s, chunk]
+            Y[s * r :, s * k : (s + 1) * k] = block.reshape((T - s) * r, k)
+        for first, last in bounds if r else ():
+            here, active = slice(first * r, last * r), last * k
+            for before, after in bounds:
+                if before >= first:
+                    break
+                span = slice(before * r, after * r)
+                Y[here, : after * k] -= self.factor[here, span] @ Y[span, : after * k]
+            Y[here, :active] = scipy.linalg.solve_triangular(
+                self.factor[here, here], Y[here, :active], lower=True, check_finite=False
+            )
+        whitened = []
+        for i, node in enumerate(chunk):
+            of_victim = np.ascontiguousarray(Y[:, i::k])
+            whitened.append([of_victim])
+            if self.released is not None:
+                E, V, whitening = self.released
+                whitened[-1].append(whitening.T @ ((E[:, :, node] * self.scale[:, node, None]).T - V.T @ of_victim))
+        return whitened
 
     def relative_error(self) -> float:
         """First-order bound on the relative rounding error of X: size * eps * condition number, of either part."""

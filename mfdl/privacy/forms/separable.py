@@ -41,12 +41,12 @@ from mfdl_solvers.encoders import Encoder, inflation_of, inverse_defect
 from ...check import FloatArray
 from ...floats import UNIT, sum_rounding
 from ...noise import CausalNoise, JointNoise, NoiseOperator
-from ...noise.encoder_arguments import written_out
+from ...noise.encoder_arguments import MAX_DENSE_STEPS, written_out
 from ...trust.view import AlgorithmView, View
 from ..exact_arithmetic import gram_of_noise
-from .base import KNOWN_NOISE, Structured, ViewForm, ViewGram, gradients_enter
+from .base import KNOWN_NOISE, Blocks, Group, Structured, ViewForm, ViewGram, gradients_enter
 from .dense_form import DenseForm
-from .noise_of_nodes import node_noise
+from .noise_of_nodes import joint_node_noise, node_noise
 
 SINGULAR = "its encoder is singular to working precision"
 UNPROVEN = f"{SINGULAR}, so that infinity is only an upper bound; an encoder of better condition has a finite one"
@@ -98,7 +98,7 @@ class Separable(ViewForm):
         if self.known.all() and not noise.local:
             return [ViewGram.silent(T, "there is no noise that the attacker does not know")] * len(victims)
         if noise.joint is not None:
-            return list(_joint(noise.joint, victims))
+            return list(_joint(noise.joint, [(u,) for u in victims]))
         causal = noise.causal
         assert causal is not None
         if _own_column(causal):
@@ -107,8 +107,23 @@ class Separable(ViewForm):
             return list(self._fresh(causal, victims))
         if causal.shared:
             return list(_one_encoder(causal, self.known[0], victims))
-        per_column = _one_encoder_per_column(causal, victims)
+        per_column = _one_encoder_per_column(causal, [(u,) for u in victims])
         return [None] * len(victims) if per_column is None else list(per_column)
+
+    def joint_grams(self, groups: Sequence[Group]) -> list[ViewGram | Blocks | None]:
+        """Blocks where each node has columns of its own; else the Gram of the owners' rows of the noise."""
+        noise, causal = self.noise, self.noise.causal
+        if noise.is_zero or self.known.all() or (causal is not None and _own_column(causal)):
+            nodes = list(dict.fromkeys(u for group in groups for u in group))
+            of = dict(zip(nodes, self.grams(nodes), strict=True))
+            return [Blocks(tuple(g for u in group if (g := of[u]) is not None)) for group in groups]
+        if noise.joint is not None:
+            return list(_joint(noise.joint, groups))
+        assert causal is not None
+        if causal.fresh or causal.shared:
+            return list(_products(causal, self.known, groups))
+        per_column = _one_encoder_per_column(causal, groups)
+        return [None] * len(groups) if per_column is None else list(per_column)
 
     def _own_columns(self, noise: CausalNoise, victims: Sequence[int]) -> list[ViewGram]:
         """Each node injects a column of its own."""
@@ -176,14 +191,14 @@ def gram_of_column(noise: CausalNoise, column: int) -> ViewGram:
     return _of_parts(noise.encoder_of(column), noise.inverse_of(column), [slice(None)])[0]
 
 
-def _of_parts(C: FloatArray, N: FloatArray, parts: Sequence[slice]) -> list[ViewGram]:
+def _of_parts(C: FloatArray, N: FloatArray, parts: Sequence[slice | NDArray[np.intp]]) -> list[ViewGram]:
     """The same for some columns each; from N alone where C is not its inverse up to a small factor."""
     inflation = inflation_of(inverse_defect(C, N))
     known = gram_of_noise(N) if inflation > 1 + WELL_CONDITIONED else None
     if known is None:
         return [_of_columns(C[:, part], inflation) for part in parts]
     X, errors = known
-    return [ViewGram(X[part, part], errors[part, part]) for part in parts]
+    return [ViewGram(X[part][:, part], errors[part][:, part]) for part in parts]
 
 
 def _of_columns(C: FloatArray, inflation: float) -> ViewGram:
@@ -200,8 +215,10 @@ def injected_inflation(noise: CausalNoise) -> float:
     return made_by_steps * noise.written.inflation
 
 
-def _joint(noise: JointNoise, victims: Sequence[int]) -> list[ViewGram]:
-    return _of_parts(noise.encoder.array, noise.inverse, [slice(u, None, noise.num_nodes) for u in victims])
+def _joint(noise: JointNoise, groups: Sequence[Group]) -> list[ViewGram]:
+    columns = [np.arange(noise.num_steps, dtype=np.intp) * noise.num_nodes + u for u in range(noise.num_nodes)]
+    parts = [np.concatenate([columns[u] for u in group]) for group in groups]
+    return _of_parts(noise.encoder.array, noise.inverse, parts)
 
 
 def _one_encoder(noise: CausalNoise, known: Known, victims: Sequence[int]) -> list[ViewGram | None]:
@@ -227,13 +244,52 @@ def _one_encoder(noise: CausalNoise, known: Known, victims: Sequence[int]) -> li
     return [None if u else of(*each) for each, u in zip(numbers, left.undecided, strict=True)]
 
 
+def _products(noise: CausalNoise, known: Known, groups: Sequence[Group]) -> list[ViewGram | None]:
+    """X_t (x) [(F' F'^T)^+]_SS, X_t = I where noise is fresh: then F' may differ from step to step."""
+    nodes, T = list(dict.fromkeys(u for group in groups for u in group)), noise.num_steps
+    distinct, of_step = np.unique(known, axis=0, return_inverse=True)
+    parts = [part for mask in distinct if (part := joint_node_noise(noise.mixing, mask, nodes)) is not None]
+    if len(parts) < len(distinct) or (not noise.fresh and T * max(map(len, groups)) > MAX_DENSE_STEPS):
+        return [None] * len(groups)
+    over_time = None if noise.fresh else encoder_gram(noise.encoder)
+    inflation = 1.0 if over_time is None else over_time.inflation
+    singular = math.isinf(inflation)
+
+    def gram(group: Group) -> ViewGram:
+        at = [nodes.index(u) for u in group]
+        open_ = np.stack([part.open[at] for part in parts])[of_step.ravel()].T.ravel() | singular
+        M, off = (np.stack([getattr(part, name)[np.ix_(at, at)] for part in parts]) for name in ("inverse", "errors"))
+        off = off + 4 * UNIT * (np.abs(M) + off)
+        if over_time is None:
+            X, errors = (_of_steps(entries[of_step.ravel()]) for entries in (M, off))
+        else:
+            size = np.abs(over_time.matrix) + over_time.entry_error
+            X = np.kron(M[0], over_time.matrix)
+            errors = np.kron(np.abs(M[0]), over_time.entry_error) + np.kron(off[0], size)
+        upper = singular or any(part.upper[at].any() for part in parts)
+        why = (UNPROVEN if singular else CANCELS) * bool(open_.any())
+        tolerance = max(part.tolerance for part in parts)
+        return ViewGram(X, errors, inflation, open_, why, tolerance=tolerance, upper=upper)
+
+    return [gram(group) for group in groups]
+
+
+def _of_steps(entries: FloatArray) -> FloatArray:
+    """Arrays of owners for each step, shape (T, s, s), as one of owners and steps that joins no two steps."""
+    T, owners, _ = entries.shape
+    joint, steps = np.zeros((owners, T, owners, T)), np.arange(T)
+    joint[:, steps, :, steps] = entries
+    return joint.reshape(owners * T, owners * T)
+
+
 def _invertible(noise: CausalNoise, known: Known) -> bool:
     """Whether the factor is square with nothing known, and no doubt that it can be inverted."""
     F = noise.mixing
     return not known.any() and F.shape[0] == F.shape[1] and inverse_factor(F.toarray()) is not None
 
 
-def _one_encoder_per_column(noise: CausalNoise, victims: Sequence[int]) -> list[ViewGram] | None:
+def _one_encoder_per_column(noise: CausalNoise, groups: Sequence[Group]) -> list[ViewGram] | None:
+    """sum_k g_k g_k^T (x) C_k^T C_k, g_k the entries of the owners."""
     inverse = inverse_factor(noise.mixing.toarray())
     if inverse is None:
         return None
@@ -245,14 +301,25 @@ def _one_encoder_per_column(noise: CausalNoise, victims: Sequence[int]) -> list[
     why = "" if math.isfinite(inflation) else UNPROVEN
     rounding = (len(G) + 4) * UNIT  # of a sum of that many products of three
     mixed = []
-    for u in victims:
-        g = np.abs(G[:, u])
-        off = defect * float(np.linalg.norm(g))
-        slack = (2 * g + off) * off + rounding * g**2  # of g_k^2
-        X = np.tensordot(g**2, values, 1)
-        wrong = np.tensordot(g**2, errors, 1) + (1 + rounding) * np.tensordot(slack, sizes, 1)
-        mixed.append(ViewGram(X, wrong, inflation, why=why))
+    for group in groups:
+        g = G[:, group]
+        off = defect[:, None] * np.linalg.norm(g, axis=0)
+        weights, size, slack = _pairs(g, g), _pairs(np.abs(g), np.abs(g)), _pairs(np.abs(g), off)
+        slack = slack + slack.transpose(0, 2, 1) + _pairs(off, off) + rounding * size  # of the weights
+        wrong = _mixed(size, errors) + (1 + rounding) * _mixed(slack, sizes)
+        mixed.append(ViewGram(_mixed(weights, values), wrong, inflation, why=why))
     return mixed
+
+
+def _pairs(a: FloatArray, b: FloatArray) -> FloatArray:
+    """a_k b_k^T of each row, shape (rows, owners, owners)."""
+    return np.asarray(a[:, :, None] * b[:, None, :])
+
+
+def _mixed(weights: FloatArray, grams: FloatArray) -> FloatArray:
+    """sum_k weights_k (x) grams_k, owners first."""
+    X = np.tensordot(weights, grams, (0, 0)).transpose(0, 2, 1, 3)
+    return np.asarray(X.reshape(X.shape[0] * X.shape[1], -1))
 
 
 def inverse_factor(F: FloatArray) -> tuple[FloatArray, FloatArray] | None:
@@ -286,6 +353,14 @@ class Injections(ViewForm):
 
     def cost(self, victims: Sequence[int]) -> float:
         return self.form.cost(victims)
+
+    def joint_grams(self, groups: Sequence[Group]) -> list[ViewGram | Blocks | None]:
+        def bound(group: Group, gram: ViewGram | Blocks | None) -> ViewGram | Blocks | None:
+            if isinstance(gram, Blocks):
+                return Blocks(tuple(self._bound(x, self.enters[:, u]) for u, x in zip(group, gram.parts, strict=True)))
+            return None if gram is None else self._bound(gram, np.concatenate([self.enters[:, u] for u in group]))
+
+        return [bound(*pair) for pair in zip(groups, self.form.joint_grams(groups), strict=True)]
 
     def grams(self, victims: Sequence[int]) -> list[ViewGram | None]:
         of_form = self.form.grams(victims)

@@ -65,7 +65,7 @@ class WhitenedColumns:
     undecided: np.ndarray
     assumed: bool
 
-    def gram_error(self, columns: slice = slice(None)) -> FloatArray:
+    def gram_error(self, columns: slice | NDArray[np.intp] = slice(None)) -> FloatArray:
         """Bound on the rounding error of Y^T Y, entrywise, for some of the columns, to second order.
 
         With B off by E, ||E|| <= c eps sigma_1, X is off by y_s^T E' z_t + z_s^T E' y_t, z = B^T+ A: at most

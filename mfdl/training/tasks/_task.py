@@ -21,6 +21,7 @@ from ... import check
 from ...errors import InvalidInput
 from ...graphs import SparseGraph, of_name
 from ...matrices import read_only
+from ...privacy.owners import Owners
 from ...spec import Entry, Registry
 from . import code_fingerprint, modules, records, seeds
 from . import partition as partitions
@@ -59,6 +60,8 @@ class Task:
         from_records: in words, what else was computed from the private records and is declared public, as by
             `preconditioned`; every guarantee of a run says that it does not cover it.
         earlier_records: digests of the train records before they were preconditioned.
+        record_owners: which nodes may hold one and the same record, as a number, groups of nodes or `mfdl.Owners`: your
+            claim. Default 1: no record, nor a copy of one, is held by two nodes. A guarantee for fewer is refused.
 
     Raises:
         InvalidInput: arrays that are empty, not finite or do not fit together; a loss that is no scalar.
@@ -79,6 +82,7 @@ class Task:
     public_constants: str | None = None
     from_records: str = ""
     earlier_records: frozenset[bytes] = frozenset()
+    record_owners: Owners = dataclasses.field(default_factory=Owners)
 
     def __post_init__(self) -> None:
         if not isinstance(self.kind, str) or self.kind not in ("classification", "regression"):
@@ -94,6 +98,7 @@ class Task:
                 f"'none', got {constants!r}."
             )
         num_nodes = check.integer_at_least(1, num_nodes=self.num_nodes)
+        object.__setattr__(self, "record_owners", _owners(self.record_owners, num_nodes))
         arrays = {
             "features": records.features(features=self.features),
             "test_features": records.features(test_features=self.test_features),
@@ -297,6 +302,7 @@ def from_module(
     partition: partitions.Partition | str = "uniform",
     lipschitz: float | None = None,
     public_constants: str | None = None,
+    record_owners: Any = 1,
 ) -> Task:
     """The task of a user's own module, per-record loss and records.
 
@@ -312,8 +318,8 @@ def from_module(
     Args:
         name: in results.
         graph_or_num_nodes: a networkx graph, the name of one, or the number of nodes.
-        kind, build_module, loss, lipschitz, public_constants: as in `Task`. For a module that exists, whose parameters
-            are the public first model, build_module is `functools.partial(copy.deepcopy, module)`.
+        kind, build_module, loss, lipschitz, public_constants, record_owners: as in `Task`. For a module that exists,
+            whose parameters are the public first model, build_module is `functools.partial(copy.deepcopy, module)`.
         train, test: Datasets of (features, target), such as a TensorDataset, a torchvision data set or a part of
             `random_split`; read once, item by item. Alternatively give the next four.
         features, targets, test_features, test_targets: arrays, tensors or tables of pandas, one row per record.
@@ -332,7 +338,18 @@ def from_module(
         lipschitz=lipschitz,
         partition=partitions.parse(partition),
         public_constants=public_constants,
+        record_owners=record_owners,
     )
+
+
+def _owners(given: Any, num_nodes: int) -> Owners:
+    """Raises: InvalidInput: nodes that do not exist, or the same steps, which the executor's order does not keep."""
+    owners = Owners.of(given)
+    if owners.same_steps:
+        raise InvalidInput("record_owners must be without same_steps: each node orders its records by itself.")
+    if owners.most > num_nodes or any(group[-1] >= num_nodes for group in owners.groups):
+        raise InvalidInput(f"record_owners must be of the {num_nodes} nodes of the task, got {owners.describe()}.")
+    return owners
 
 
 def node_count(graph_or_num_nodes: Any) -> int:

@@ -1,0 +1,152 @@
+"""Sensitivity of records that several nodes hold: exact from X_S, or the sum over the owners.
+
+X_S is that of `forms.joint_grams`, its patterns those of `participation.joint_participation`. Where the owners share no
+noise it is block diagonal, and squared sensitivities add up. Where no form has it, sens_S <= sum_u sens_u
+(`privacy.owners`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+
+from ..floats import UNIT
+from ..participation import Participation
+from ..participation.joint_participation import JointParticipation
+from .forms import Blocks, Group, ViewGram
+from .gram_sensitivity import Sensitivity, sensitivities
+from .owners import Victim, nodes_of
+
+ADDED = "sum over the owners"
+WHY_ADDED = (
+    "the losses to each owner's copy are added up, since this view has no form for the owners together; fewer steps or "
+    "nodes may have one"
+)
+
+
+def nodes_and_groups(victims: Sequence[Victim]) -> tuple[list[int], list[Group]]:
+    """Every node among victims and owners, ascending; and the groups."""
+    groups = [victim for victim in victims if isinstance(victim, tuple)]
+    return sorted({u for victim in victims for u in nodes_of(victim)}), groups
+
+
+def victim_sensitivities(
+    grams: Sequence[ViewGram],
+    joint: Mapping[Group, ViewGram | Blocks],
+    victims: Sequence[Victim],
+    scheme: Participation,
+    *,
+    same_steps: bool,
+    method: str,
+) -> list[Sensitivity]:
+    """One Sensitivity for each victim, each node under its own participation.
+
+    Args: grams: of the nodes of `nodes_and_groups`, in their order; joint, and the others: as of `joint_sensitivities`.
+    """
+    nodes, groups = nodes_and_groups(victims)
+    of, alone = dict(zip(nodes, grams, strict=True)), dict[int, Sensitivity]()
+    for shared, alike in scheme.shared_by(nodes):
+        values = sensitivities([of[u] for u in alike], shared, nodes=alike, method=method)
+        alone |= zip(alike, values, strict=True)
+    together = joint_sensitivities(groups, joint, alone, scheme, same_steps=same_steps, method=method)
+    by_group = dict(zip(groups, together, strict=True))
+    return [by_group[victim] if isinstance(victim, tuple) else alone[victim] for victim in victims]
+
+
+def joint_sensitivities(
+    groups: Sequence[Group],
+    grams: Mapping[Group, ViewGram | Blocks],
+    alone: Mapping[int, Sensitivity],
+    scheme: Participation,
+    *,
+    same_steps: bool,
+    method: str,
+) -> list[Sensitivity]:
+    """One Sensitivity for each group of owners; patterns are of pairs, i T + t for step t of the i-th owner.
+
+    Args: grams: of those groups that a form covers; alone: of every owner; same_steps, method: as of `Owners`, and of
+        `sensitivity_by_victim`.
+
+    Guarantees: never below the true value for the joint patterns; a step that leaks at one owner makes it infinite.
+    """
+    joint: dict[Group, Sensitivity] = _of_blocks(groups, grams, scheme, same_steps, method)
+    together = [(group, gram) for group in groups if isinstance(gram := grams.get(group), ViewGram)]
+    batches: list[tuple[JointParticipation, list[tuple[Group, ViewGram]]]] = []
+    for pair in together:
+        participation = JointParticipation.of(scheme, pair[0], same_steps=same_steps)
+        members = next((of for seen, of in batches if seen == participation), None)
+        if members is None:
+            batches.append((participation, members := []))
+        members.append(pair)
+    for participation, members in batches:
+        nodes = [group for group, _ in members]
+        values = sensitivities([gram for _, gram in members], participation, nodes=nodes, method=method)
+        joint |= zip(nodes, values, strict=True)
+    return [_least(joint.get(group), added(group, alone)) for group in groups]
+
+
+def added(group: Group, alone: Mapping[int, Sensitivity]) -> Sensitivity:
+    """The bound (sum_u sens_u)^2, attained where an owner's own number is infinite."""
+    parts = [alone[u] for u in group]
+    place = max(range(len(parts)), key=lambda i: (parts[i].lower, parts[i].squared))
+    squared = sum(part.value for part in parts) ** 2 * (1 + 4 * len(parts) * UNIT)
+    known = math.isinf(squared) and math.isinf(parts[place].lower)
+    leaks = next((part.why for part in parts if math.isinf(part.squared)), "")
+    why = (leaks or parts[place].why) if math.isinf(squared) else WHY_ADDED
+    return dataclasses.replace(
+        parts[place], squared=squared, exact=known, pattern=(), node=group, tolerance=0.0, why=why, form=ADDED
+    )
+
+
+def _least(joint: Sensitivity | None, bound: Sensitivity) -> Sensitivity:
+    """The joint number, unless it is an upper bound above the other one."""
+    if joint is None or joint.exact or joint.squared <= bound.squared:
+        return bound if joint is None else joint
+    return dataclasses.replace(bound, lower=joint.lower, pattern=joint.pattern)
+
+
+def _of_blocks(
+    groups: Sequence[Group],
+    grams: Mapping[Group, ViewGram | Blocks],
+    scheme: Participation,
+    same_steps: bool,
+    method: str,
+) -> dict[Group, Sensitivity]:
+    """Squared sensitivities of owners that share no noise add up, each over patterns of its own."""
+    blocks = {group: gram.parts for group in groups if isinstance(gram := grams.get(group), Blocks)}
+    parts = {(u, id(X)): X for group, of in blocks.items() for u, X in zip(group, of, strict=True)}
+    numbers: dict[tuple[int, int], Sensitivity] = {}
+    for shared, nodes in scheme.shared_by(sorted({u for u, _ in parts})):
+        chosen = [key for key in parts if key[0] in set(nodes)]
+        values = sensitivities([parts[key] for key in chosen], shared, nodes=[u for u, _ in chosen], method=method)
+        numbers |= zip(chosen, values, strict=True)
+    return {
+        group: _sum(group, [numbers[u, id(X)] for u, X in zip(group, of, strict=True)], of, scheme, same_steps)
+        for group, of in blocks.items()
+    }
+
+
+def _sum(
+    group: Group, values: Sequence[Sensitivity], of: Sequence[ViewGram], scheme: Participation, same_steps: bool
+) -> Sensitivity:
+    T = scheme.num_steps
+    patterns = [value.pattern for value in values]
+    if same_steps:
+        JointParticipation.of(scheme, group, same_steps=True)  # refuses what has no common steps
+    attained = not same_steps or all(X is of[0] for X in of) or all(p == patterns[0] for p in patterns)
+    squared = sum(value.squared for value in values) * (1 + 2 * len(values) * UNIT)
+    lower = sum(v.lower for v in values) * (1 - 2 * len(values) * UNIT) if attained else max(v.lower for v in values)
+    infinite = [value for value in values if math.isinf(value.squared)]
+    exact = any(v.exact for v in infinite) if infinite else attained and all(value.exact for value in values)
+    why = next((value.why for value in infinite or values if value.why), "")
+    return Sensitivity(
+        squared,
+        exact,
+        tuple(t + i * T for i, pattern in enumerate(patterns) for t in pattern) if attained else (),
+        group,
+        max(squared / lower - 1, 0.0) if 0 < lower < math.inf else 0.0,
+        lower,
+        why or ("" if exact or infinite else "the owners need not be worst in the same steps"),
+        values[0].form,
+    )

@@ -1,0 +1,232 @@
+"""Records that several nodes hold: joint sensitivities against enumerated joint patterns, and what guarantees say."""
+
+import dataclasses
+import itertools
+import math
+
+import numpy as np
+import pytest
+from effort import examples
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from small_tasks import regression
+
+import mfdl
+from mfdl import Owners, Question, algorithms, gossip, trust
+from mfdl.errors import InvalidInput, UnsupportedMechanism
+from mfdl.noise import CausalNoise, JointNoise
+from mfdl.participation import Cyclic, EveryStep, Explicit, MinSeparation, OncePerEpoch, ParticipationByNode
+from mfdl.privacy.joint_sensitivity import ADDED
+from mfdl.testing.oracles import dense_noising, largest_over_patterns
+
+RING = mfdl.Dynamics(gossip.metropolis_hastings("ring:n=4"), 0.5)
+PLAIN = algorithms.dp_dsgd(RING, Cyclic(2, 2))
+HOW = {"adjacency": "zero-out", "clip_norm": 1.0}
+SOLVER = 2e-6  # relative accuracy of the reference solver
+
+
+def joint_patterns(scheme, owners, *, same_steps):
+    """Sets of pairs (place of the owner, step), listed anew."""
+    of_owners = [[tuple(pattern.tolist()) for pattern in scheme.of_node(u).patterns()] for u in owners]
+    chosen = zip(*of_owners, strict=True) if same_steps else itertools.product(*of_owners)
+    T = scheme.num_steps
+    return [tuple(i * T + t for i, steps in enumerate(each) for t in steps) for each in chosen]
+
+
+def over_nodes(draw, T, n):
+    """Noise local to nodes, over nodes, over time and nodes; all injections seen."""
+    rng = np.random.default_rng(draw(st.integers(0, 9999)))
+    C = np.tril(rng.integers(-2, 3, (T, T)) / 2, -1) + np.eye(T)
+    factor = np.eye(n) + rng.integers(-1, 2, (n, n)) / 4
+    kind = draw(st.sampled_from(["local", "fresh", "kronecker", "per column", "joint"]))
+    everybody = np.ones((n, n), dtype=bool)
+    if kind == "joint":
+        return JointNoise(np.tril(rng.integers(-1, 2, (T * n, T * n)) / 2, -1) + np.eye(T * n), T, n)
+    if kind == "local":
+        return CausalNoise(C, num_steps=T, num_nodes=n)
+    encoder = {"fresh": None, "kronecker": C, "per column": np.stack([C * (1 + k) for k in range(n)])}[kind]
+    return CausalNoise(encoder, factor, everybody, num_steps=T, num_nodes=n)
+
+
+@st.composite
+def owned(draw):
+    """(algorithm, owners, same_steps, X_S of one who sees every injection, from dense matrices)."""
+    T, n = draw(st.sampled_from([2, 3])), 3
+    schemes = [EveryStep(T), Cyclic(1, T), MinSeparation(T, 2, 2), OncePerEpoch(1, T), Explicit([[0], [T - 1]], T)]
+    same_steps = draw(st.booleans())
+    of_nodes = [draw(st.sampled_from(schemes)) for _ in range(1 if same_steps else n)]
+    scheme = of_nodes[0] if same_steps else ParticipationByNode(of_nodes)
+    dynamics = mfdl.Dynamics(gossip.metropolis_hastings("path:n=3"), 1.0)
+    plain = algorithms.dp_dsgd(dynamics, EveryStep(T))
+    algorithm = dataclasses.replace(plain, noise=over_nodes(draw, T, n))
+    owners = draw(st.sampled_from([(0, 1), (0, 2), (1, 2), (0, 1, 2)]))
+    N = dense_noising(algorithm)
+    assume(np.linalg.svd(N, compute_uv=False)[-1] > 1e-3)
+    inverse = np.linalg.inv(N @ N.T)
+    columns = [t * n + u for u in owners for t in range(T)]
+    return algorithm, scheme, owners, same_steps, inverse[np.ix_(columns, columns)]
+
+
+@examples(60)
+@given(case=owned())
+def test_the_joint_sensitivity_is_the_maximum_over_joint_patterns(case):
+    algorithm, scheme, owners, same_steps, X = case
+    truth = largest_over_patterns(X, joint_patterns(scheme, owners, same_steps=same_steps))
+    (loss,) = mfdl.sensitivity_by_victim(
+        algorithm,
+        trust.Eavesdropper(),
+        victims=[owners],
+        participation=scheme,
+        owners=Owners(same_steps=same_steps),
+    )
+    assert loss.adaptive
+    assert loss.sensitivity_squared >= truth * (1 - SOLVER)
+    lower = loss.non_adaptive_sensitivity.lower
+    assert lower <= truth * (1 + SOLVER)
+    if loss.bound == "exact":
+        assert loss.sensitivity_squared == pytest.approx(truth, rel=SOLVER)
+    else:
+        assert same_steps  # owners without common noise, worst in different steps
+
+
+@examples(30)
+@given(case=owned())
+def test_a_joint_record_loses_at_least_what_each_copy_does_and_at_most_their_sum(case):
+    algorithm, scheme, owners, same_steps, _ = case
+    ask = {"participation": scheme, "owners": Owners(same_steps=same_steps)}
+    *alone, joint = mfdl.sensitivity_by_victim(algorithm, trust.Eavesdropper(), victims=[*owners, owners], **ask)
+    roots = [math.sqrt(loss.sensitivity_squared) for loss in alone]
+    assert max(roots) * (1 - SOLVER) <= math.sqrt(joint.sensitivity_squared) <= sum(roots) * (1 + SOLVER)
+
+
+def test_without_common_noise_squares_add_and_copies_in_the_same_steps_lose_no_more():
+    of = {
+        same: mfdl.sensitivity_by_victim(PLAIN, trust.LDP(), victims=[0, (0, 1, 3)], owners=Owners(same_steps=same))
+        for same in (False, True)
+    }
+    for alone, joint in of.values():
+        assert joint.sensitivity_squared == pytest.approx(3 * alone.sensitivity_squared)
+        assert joint.bound == "exact"
+    differing = ParticipationByNode([Explicit([[0, 1], [2, 3]], 4), EveryStep(4), EveryStep(4), EveryStep(4)])
+    ask = {"victims": [(0, 1)], "owners": Owners(same_steps=True)}
+    with pytest.raises(InvalidInput, match=r"same_steps needs one participation of all owners .* nodes 0, 1"):
+        mfdl.sensitivity_by_victim(PLAIN, trust.LDP(), participation=differing, **ask)
+
+
+def test_hidden_messages_have_a_joint_number_below_the_sum_and_an_owner_that_attacks_knows_the_record():
+    alone, other, joint, attacks = mfdl.sensitivity_by_victim(
+        PLAIN, trust.PNDP([1]), victims=[0, 3, (3, 0), (0, 1)], release="none"
+    )
+    assert joint.victim == (0, 3)
+    assert joint.bound == "exact"
+    added = (math.sqrt(alone.sensitivity_squared) + math.sqrt(other.sensitivity_squared)) ** 2
+    assert alone.sensitivity_squared < joint.sensitivity_squared < added
+    assert math.isinf(attacks.sensitivity_squared)
+    assert "one of the attackers" in attacks.explanation()
+
+
+def test_where_every_attacking_set_has_an_owner_the_losses_of_the_owners_are_added():
+    three = algorithms.dp_dsgd(mfdl.Dynamics(gossip.metropolis_hastings("path:n=3")), EveryStep(2))
+    alone, joint = mfdl.sensitivity_by_victim(three, trust.FullCollusion(), victims=[0, (0, 1)])
+    assert joint.sensitivity_squared == pytest.approx(4 * alone.sensitivity_squared)
+    assert joint.bound == "upper"
+    assert joint.non_adaptive_sensitivity.form == ADDED
+    assert "added up" in joint.explanation()
+
+
+def test_shift_reduction_adds_the_owners():
+    ask = {"victims": [0, 3, (0, 3)], "release": "none", "lipschitz": 0.5}
+    alone, other, joint = mfdl.sensitivity_by_victim(PLAIN, trust.PNDP([1]), **ask)
+    roots = math.sqrt(alone.adaptive_sensitivity_squared) + math.sqrt(other.adaptive_sensitivity_squared)
+    assert joint.adaptive_sensitivity_squared <= roots**2 * (1 + 1e-9)
+    assert joint.adaptive_sensitivity_squared >= alone.adaptive_sensitivity_squared
+
+
+def test_a_bare_view_has_joint_numbers():
+    A, B = np.array([[1.0, 0.5], [0.0, 1.0]]), np.array([[1.0, 0.25], [0.25, 1.0]])
+    (loss,) = mfdl.privacy.view_losses(mfdl.View(A, B, num_nodes=2), EveryStep(1), [(0, 1)])
+    X = A.T @ np.linalg.inv(B @ B.T) @ A
+    assert loss.sensitivity_squared == pytest.approx(X.trace() + 2 * abs(X[0, 1]))
+    everybody = mfdl.account(mfdl.View(A, B, num_nodes=2), participation=EveryStep(1), noise_std=1.0, owners=2, **HOW)
+    assert everybody.mu == pytest.approx(math.sqrt(loss.sensitivity_squared))
+
+
+# ---- what is said and refused ----------------------------------------------------------------------------------------
+
+
+def test_a_guarantee_names_the_owners_and_keeps_them_in_files(tmp_path):
+    mechanism = mfdl.calibrate(PLAIN, trust=trust.LDP(), mu=1.0, owners=2, **HOW)
+    guarantee = mechanism.guarantee
+    assert guarantee.noise_std == pytest.approx(2.0)
+    assert dict(guarantee.fields())["owners"].startswith("any 2 nodes may hold the same record, each owner")
+    assert "a record of every node, also held by any 2 nodes" in guarantee.sentence()
+    assert mfdl.Guarantee.from_dict(guarantee.to_dict()) == guarantee
+    mechanism.save(tmp_path / "owned.mfdl")
+    assert mfdl.Mechanism.load(tmp_path / "owned.mfdl").guarantee == guarantee
+    losses = mfdl.PrivacyLosses.of(PLAIN, Question(trust.LDP(), "zero-out", 1.0), victims=[(0, 3), 2])
+    of_node, of_group = losses.by_victim(1.0)
+    assert (of_node.victim, of_node.owners) == ("2", Owners())
+    assert (of_group.victim, of_group.owners) == ("0 and 3", Owners([(0, 3)]))
+    assert "for a record held by nodes 0 and 3" in of_group.sentence()
+    assert [row["victim"] for row in losses.table()] == ["2", "0 and 3"]
+    with pytest.raises(InvalidInput, match="same owners"):
+        guarantee.compose_with(mfdl.account(PLAIN, trust=trust.LDP(), noise_std=1.0, **HOW))
+
+
+def test_named_groups_count_beside_the_nodes():
+    one, two, pair = (
+        mfdl.account(PLAIN, trust=trust.LDP(), noise_std=1.0, owners=owners, **HOW) for owners in (1, 2, [(0, 3)])
+    )
+    assert one.mu < two.mu == pair.mu
+    assert set(pair.by_victim()) == {"0", "1", "2", "3", "0 and 3"}
+
+
+@pytest.mark.parametrize(
+    ("accounted", "declared", "covered"),
+    [
+        (1, 1, True),
+        (1, 2, False),
+        (2, 2, True),
+        (2, [(0, 3)], True),
+        (2, [(0, 1, 2)], False),
+        ([(0, 1, 2)], [(0, 2)], True),
+        ([(0, 1)], 2, False),
+        (Owners(2, same_steps=True), 2, False),
+        (Owners(2, same_steps=True), 1, True),
+    ],
+)
+def test_training_refuses_records_of_more_owners_than_accounted(accounted, declared, covered):
+    mechanism = mfdl.calibrate(PLAIN, trust=trust.LDP(), mu=1.0, owners=accounted, **HOW)
+    task = regression(record_owners=declared)
+    if covered:
+        mfdl.replay(mechanism, task, seeds=[0])
+    else:
+        with pytest.raises(InvalidInput, match=r"may be held by .* calibrate with owners="):
+            mfdl.replay(mechanism, task, seeds=[0])
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"owners": 0}, "owners must be"),
+        ({"owners": 5}, "at most the 4 nodes"),
+        ({"owners": [(0, 0)]}, "two or more distinct"),
+        ({"owners": [(0, 9)]}, "node index below 4"),
+        ({"owners": []}, r"groups of nodes such as \[\(0, 3\)\]"),
+        ({"owners": 2, "unit": "user", "participation": EveryStep(4)}, "takes no owners"),
+    ],
+)
+def test_owners_that_make_no_sense_are_refused(given, why):
+    with pytest.raises(InvalidInput, match=why):
+        mfdl.account(PLAIN, trust=trust.LDP(), noise_std=1.0, **given, **HOW)
+
+
+def test_secret_batches_and_too_many_groups_are_refused():
+    bins = algorithms.dp_dsgd(RING, mfdl.BallsInBins(epochs=2, bins=2))
+    with pytest.raises(UnsupportedMechanism, match="public batches alone"):
+        mfdl.account(bins, trust=trust.LDP(), noise_std=1.0, owners=2, **HOW)
+    with pytest.raises(UnsupportedMechanism, match="public batches alone"):
+        mfdl.PrivacyLosses.of(bins, Question(trust.LDP(), "zero-out", 1.0), victims=[(0, 1)])
+    large = algorithms.dp_dsgd(mfdl.Dynamics(gossip.metropolis_hastings("ring:n=200")), EveryStep(1))
+    with pytest.raises(UnsupportedMechanism, match=r"19900 groups .* name the groups"):
+        mfdl.account(large, trust=trust.LDP(), noise_std=1.0, owners=2, **HOW)
