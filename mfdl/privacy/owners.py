@@ -20,7 +20,6 @@ from typing import Any
 from .. import check
 from ..display import short_repr
 from ..errors import InvalidInput, UnsupportedMechanism
-from ..storable import storable
 
 Victim = int | tuple[int, ...]
 """A node, or the nodes that hold one record."""
@@ -29,7 +28,6 @@ NAMED = 2
 """Groups that a sentence names."""
 
 
-@storable
 @dataclasses.dataclass(frozen=True, init=False)
 class Owners:
     """Which nodes may hold one and the same record; every node may hold records of its own besides.
@@ -120,12 +118,7 @@ class Owners:
         """The inverse. Raises: InvalidInput: other values."""
         if not isinstance(data, dict) or set(data) != {"most", "groups", "same_steps"}:
             raise InvalidInput(f"owners must have the fields most, groups and same_steps, got {check.brief(data)}.")
-        return cls.from_stored(**data)
-
-    @classmethod
-    def from_stored(cls, most: int, groups: Sequence[Sequence[int]], same_steps: bool) -> Owners:
-        """See `storable`."""
-        return cls(groups if groups else most, same_steps=same_steps)
+        return cls(data["groups"] or data["most"], same_steps=data["same_steps"])
 
 
 def checked_victim(given: Any) -> Victim:
