@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from _campaign import Case
+from _campaign import Case, Excluded
 from _soundness_cases import drawn_question, least_loss
 from _soundness_statements import ROUNDING, Statement, account_of, drawn_reactions, judged
 
@@ -38,6 +38,8 @@ def reacting(rng: np.random.Generator) -> Case:
 def at_least_of_each(rng: np.random.Generator) -> Case:
     """A record of several owners loses at least what each of its copies loses, where both numbers are exact."""
     question = drawn_question(rng, wide=False, several=True)
+    if question.kind in ("any-receiver", "coalitions"):
+        raise Excluded("attackers of one copy may hold another")
     joint = account_of(question).non_adaptive_sensitivity
     options = {"victims": list(question.owners), "participation": question.participation, "release": question.release}
     alone = sensitivity_by_victim(question.algorithm, question.model, **options)
