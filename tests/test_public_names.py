@@ -12,8 +12,8 @@ NAMES = {
     "mfdl": """
         BallsInBins Cyclic CyclicPoisson Dynamics ErrorWeights EveryStep Explicit Guarantee InvalidInput LinearAlgorithm
         Mechanism MinSeparation MinSeparationSampling NoiseKey NoiseObjective NotConverged OncePerEpoch Owners
-        PairwiseLosses ParticipationByNode PoissonSampling PrivacyLosses PrivateNode Question RandomAllocation ReleasedModel
-        Round Run Single TrustModel
+        PairwiseLosses ParticipationByNode PoissonSampling PrivacyLosses PrivateNode Question RandomAllocation
+        ReleasedModel Round Run Single TrustModel
         UnsupportedMechanism View account algorithms audit calibrate_named
         calibrate data decor_deviations factorization general_sensitivity gossip graphs noise_stream pairwise
         partition plan privacy replay runs
