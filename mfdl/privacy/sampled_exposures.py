@@ -40,6 +40,7 @@ from .curves import (
     PoissonGaussian,
     PrivacyCurve,
     ProductGaussian,
+    chain_above,
     correlations,
     normalized,
 )
@@ -198,7 +199,7 @@ class BinsExposures(SampledExposures):
         q, bins = self.question, cast("BallsInBins", self.scheme).bins
         why = self._assuming(why)
         gram = bin_gram.time_gram(self.algorithm, sorted(group), bins)
-        certified = BallsInBinsGaussian(1.0, bins, correlations(gram), q.adjacency)
+        certified = BallsInBinsGaussian(1.0, bins, correlations(gram), q.adjacency, chain_above(gram))
         unit = certified if self.samples is None else MonteCarloCurve(certified, normalized(gram), self.samples)
         return sensitivity * (math.sqrt(float(gram.diagonal().max())) * UP), why, BY_BINS, unit
 

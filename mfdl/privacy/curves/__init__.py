@@ -16,6 +16,8 @@ from typing import Any
 from ...errors import InvalidInput
 from .balls_in_bins import BallsInBinsGaussian, correlations
 from .base import UP, PrivacyCurve
+from .bin_chain import BinChain
+from .chain_fit import chain_above
 from .composed import Composed
 from .gaussian_dp import Gaussian
 from .monte_carlo import MonteCarlo, MonteCarloCurve, normalized
@@ -25,6 +27,7 @@ from .product import ProductGaussian
 __all__ = [
     "UP",
     "BallsInBinsGaussian",
+    "BinChain",
     "Composed",
     "Gaussian",
     "MonteCarlo",
@@ -32,6 +35,7 @@ __all__ = [
     "PoissonGaussian",
     "PrivacyCurve",
     "ProductGaussian",
+    "chain_above",
     "correlations",
     "curve_from_dict",
     "curve_to_dict",
@@ -48,6 +52,7 @@ KINDS: dict[str, type] = {
     "gaussian": Gaussian,
     "poisson": PoissonGaussian,
     "balls-in-bins": BallsInBinsGaussian,
+    "chain": BinChain,
     "monte-carlo": MonteCarloCurve,
     "samples": MonteCarlo,
     "composed": Composed,

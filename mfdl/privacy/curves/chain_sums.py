@@ -1,0 +1,255 @@
+"""Law of the sum of likelihood ratios of balls-in-bins whose logs are a Gauss-Markov chain, larger in convex order.
+
+In: M' = f f^T + K + diag(own) over the variance of the noise (`bin_chain`), a direction. Out: atoms of S, or of
+S - e^epsilon S', whose hockey sticks are never below the true ones.
+
+The log of L_r is f_r z + X_r + y_r less half its variance, y_r of variance own_r > 0 independent over bins, z and the
+chain X too. The law of partial sums is carried over the bins with (z, X_r) as its state.
+
+States are sums over lattices instead of integrals. Given all logs and the other states, the density is a Gaussian in
+the state that is replaced, of variance w^2. By Poisson summation its sum over a lattice of step h is the integral times
+a number from 1 - eta to 1 + eta, eta = 2 sum_j exp(-2 (pi j w / h)^2), wherever its centre lies. So the integral of any
+function >= 0 of the logs is at most the sum over 1 - eta. States are replaced one after the other: z with the chain
+integrated out, w^-2 = 1 + f^T (K + diag(own))^-1 f; then X_1, X_2, .. given the state before and the logs from there
+on, the later chain integrated out (information filter). What lies beyond the ends of the lattices adds at most what S
+has there, or for "lost" its probability, both sums of normal tails, as S is largest where one of its L_r is.
+
+L_r and its partial sums enter linearly, so spreads that preserve the mean onto grids raise the answer, as those of
+random allocation do (`random_allocation`); log L_r is spread so that e^x keeps its mean, under "replaced" e^-x, in
+which W = e^x - e^epsilon e^-x is convex. Sums have positive terms only.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import scipy.special
+
+from ...check import FloatArray
+from .random_allocation import between
+
+if TYPE_CHECKING:
+    from .bin_chain import BinChain
+
+REACH = 7.5
+"""Standard deviations up to which a state is resolved, beyond its mean under P above, under Q below."""
+MEANS = 1e-10
+"""Relative: what floating point may do to the mean of an atom, in all sums together."""
+
+BIAS = 1e-12
+"""Of a cell: far more than what floating point does to where a number lies in it; to the side that loses more."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Resolution:
+    """How fine the grids are.
+
+    Attributes:
+        lattice: step of a lattice of states over w.
+        logs: step of the grids of log L_r and of y_r, over the root of its largest variance.
+        sums: points of the grids of sums.
+    """
+
+    lattice: float
+    logs: float
+    sums: int
+
+
+COARSE, FINE = Resolution(1.6, 0.25, 160), Resolution(1.4, 0.15, 288)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class SumLaw:
+    """S, or S - e^epsilon S'.
+
+    Attributes:
+        values, mass: atoms; the mass is not one.
+        cut: what they lack, at most, of the mean of S, for "lost" of the probability.
+    """
+
+    values: FloatArray
+    mass: FloatArray
+    cut: float
+
+
+# ---- the law of the sum ----------------------------------------------------------------------------------------------
+
+
+@functools.lru_cache(maxsize=64)
+def sum_law(chain: BinChain, way: str, epsilon: float, points: Resolution) -> SumLaw:
+    """Of the sum over all bins, noise of std 1; epsilon counts for "replaced" only.
+
+    Cost: bins * (states of z) * (states of X) * (states of X + 2 sums) * sums multiplications.
+    """
+    walk = _Walk(chain, way, math.exp(epsilon) if way == "replaced" else 0.0, points)
+    for r in range(walk.bins):
+        walk.move(r)
+        walk.add(r)
+    mass = walk.mass.sum(axis=0) * walk.inflation
+    return SumLaw(walk.grid, mass, walk.cut * walk.inflation)
+
+
+class _Walk:
+    """The law of (z, X_r, partial sum): `mass`, shape (states of z * states of X_r, sums)."""
+
+    def __init__(self, chain: BinChain, way: str, weight: float, points: Resolution) -> None:
+        self.way, self.weight, self.points = way, weight, points
+        self.f, self.u, self.own = (np.array(x) for x in (chain.shared, chain.spread, chain.own))
+        self.bins = self.f.size
+        links = np.concatenate([[0.0], chain.links])
+        self.alpha = links * self.u / np.roll(self.u, 1)
+        self.innovation = self.u * np.sqrt((1 - links) * (1 + links))
+        self.K = chain.covariance
+        self.gram = self.K + np.outer(self.f, self.f) + np.diag(self.own)
+        self.lost, self.root = way == "lost", math.sqrt(float(self.gram.diagonal().max()))
+        self.top = self.bins * (1.0 if self.lost else math.exp(self.root**2 / 2 + (REACH + 1) * self.root))
+        self.inflation, self.cut = 1.0, 2 * self.bins * float(scipy.special.ndtr(-REACH))  # that of exp(y_r)
+        self.x, self.grid = np.zeros(1), np.zeros(1)
+        self.z = self._lattice(1.0, self.f, self._width_of_shared())
+        law = np.exp(-(self.z**2) / 2) / math.sqrt(2 * math.pi) * (self.z[1] - self.z[0])
+        self.mass = law[:, None]
+        self.widths = self._widths()
+
+    # ---- states ------------------------------------------------------------------------------------------
+
+    def _width_of_shared(self) -> float:
+        """w of z: given all logs, the chain integrated out."""
+        return 1 / math.sqrt(1 + float(self.f @ np.linalg.solve(self.K + np.diag(self.own), self.f)))
+
+    def _widths(self) -> FloatArray:
+        """w of X_r given X_{r-1}, z and the logs from r on, the later chain integrated out."""
+        known = 1 / self.own  # information of the logs from r on
+        for r in range(self.bins - 2, -1, -1):
+            a, q = self.alpha[r + 1], self.innovation[r + 1] ** 2
+            known[r] += a * a / (q + 1 / known[r + 1])
+        return np.asarray(1 / np.sqrt(known + self.innovation**-2.0))
+
+    def _lattice(self, std: float, means: FloatArray, width: float) -> FloatArray:
+        """Points of a state of this std, whose means under P, bin by bin, are given; what is beyond is added."""
+        step = self.points.lattice * width
+        low, high = -REACH * std, REACH * std + float(means.max())
+        count = max(2, math.ceil((high - low) / step) + 1)
+        ripple = 2 * sum(math.exp(-2 * (math.pi * j * width / step) ** 2) for j in range(1, 8))
+        self.inflation *= (1 + 1e-9) / (1 - ripple)
+        tilts = np.zeros(1) if self.lost else means
+        self.cut += float((scipy.special.ndtr((tilts - high) / std) + scipy.special.ndtr((low - tilts) / std)).sum())
+        return np.asarray(low + step * np.arange(count), dtype=np.float64)
+
+    def move(self, r: int) -> None:
+        """From X_{r-1} to X_r."""
+        std = float(self.innovation[r])
+        nodes = self._lattice(float(self.u[r]), self.K[r], float(self.widths[r]))
+        off = (nodes[None, :] - self.alpha[r] * self.x[:, None]) / std
+        law = np.exp(-(off**2) / 2) * ((nodes[1] - nodes[0]) / std / math.sqrt(2 * math.pi))
+        mass = self.mass.reshape(self.z.size, self.x.size, self.grid.size)
+        self.mass, self.x = np.matmul(law.T, mass).reshape(-1, self.grid.size), nodes
+
+    # ---- sums --------------------------------------------------------------------------------------------
+
+    def add(self, r: int) -> None:
+        """L_r: its log on an even grid, by spreads that preserve the mean, and the sum on its next grid."""
+        logs = (self.f[r] * self.z[:, None] + self.x).ravel()
+        step, std, first = self.points.logs * self.root, math.sqrt(self.own[r]), float(logs.min())
+        at = np.floor((logs - first) / step).astype(int)
+        sign = -1.0 if self.way == "replaced" else 1.0  # of the exponential that keeps its mean
+        right = np.expm1(sign * (logs - first - at * step)) / math.expm1(sign * step)
+        right = np.clip(right + (-BIAS if self.lost else BIAS), 0.0, 1.0)
+        offsets = np.arange(-math.ceil(REACH * std / step), math.ceil((REACH + std) * std / step) + 2)
+        nodes = first + step * np.arange(offsets[0], int(at.max()) + 2 + offsets[-1])
+        half = (self.f[r] ** 2 + self.u[r] ** 2 + self.own[r]) / 2
+        values, grid = self._values(nodes, half), self._grid(r)
+        sums = _Sums.of(self.grid, values, grid, MEANS / 64 if self.way == "replaced" else 0.0)
+        moved = np.zeros((self.mass.shape[0], grid.size))
+        order = np.argsort(at, kind="stable")
+        cells = np.split(order, np.searchsorted(at[order], np.arange(1, int(at.max()) + 2)))
+        for k, here in enumerate(cells):
+            before = cells[k - 1] if k else order[:0]
+            rows = np.concatenate([here, before])
+            if rows.size:
+                part = self.mass[rows] * np.concatenate([1 - right[here], right[before]])[:, None]
+                columns = slice(k, k + offsets.size)
+                law = self._own_law(
+                    values[columns], np.asarray(offsets * step, dtype=np.float64), std, first + k * step, half
+                )
+                kernel, excess = sums.kernel(columns, law)
+                moved[rows] += part @ kernel
+                self.cut += 0.0 if self.lost else float((part @ excess).sum())
+        self.mass, self.grid = moved, grid
+
+    def _values(self, logs: FloatArray, half: float) -> FloatArray:
+        """L of a log, or L - weight L'."""
+        return np.asarray(np.exp(logs - half) - (self.weight * np.exp(-logs - half) if self.weight else 0.0))
+
+    def _own_law(self, values: FloatArray, y: FloatArray, std: float, log: float, half: float) -> FloatArray:
+        """y_r of this std on a grid, the mean of values at log + y preserved."""
+        edges, own = np.concatenate([[-np.inf], y, [np.inf]]) / std, std * std / 2
+        cells = between(edges, 0.0)
+        moment = math.exp(log - half + own) * between(edges, std)
+        if self.weight:
+            moment -= self.weight * math.exp(-log - half + own) * between(edges, -std)
+        inner = cells[1:-1]
+        right = (moment[1:-1] - values[:-1] * inner) / np.diff(values)
+        right = np.clip(right + (-BIAS if self.lost else BIAS) * inner, 0.0, inner)
+        law = np.zeros(y.size)
+        law[1:] += right
+        law[:-1] += inner - right
+        law[0] += cells[0]
+        law[-1] += cells[-1]
+        return law
+
+    def _grid(self, r: int) -> FloatArray:
+        """Of the sum up to bin r: even near its mean, then even in its logarithm."""
+        so_far, count = np.minimum(self.gram[: r + 1, : r + 1], 50.0), self.points.sums
+        std, mean, bottom = math.sqrt(float(np.expm1(so_far).sum())), float(r + 1), 0.0
+        if self.lost:  # what is beyond the top is never below what is asked for
+            even = np.linspace(max(0.0, mean - 8 * std), min(mean + 5 * std, self.top), 2 * count // 3)
+            least = -self.root * (self.root / 2 + 4)
+            logs = np.exp(np.linspace(least, math.log(self.top), count - even.size))
+            return np.unique(np.concatenate([[0.0], even, logs]))
+        scale = std / 2
+        if self.way == "replaced":
+            alike = math.sqrt(self.weight) * math.exp(-(self.root**2) / 2)  # L where it is weight L'
+            bottom, mean, scale = -self.weight * self.top, 0.0, min(scale * math.sqrt(1 + self.weight), alike)
+        ends = math.asinh((bottom - mean) / scale), math.asinh((self.top - mean) / scale)
+        grid = mean + scale * np.sinh(np.linspace(*ends, count))
+        grid[0], grid[-1] = bottom, self.top
+        return grid
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Sums:
+    """Sums of numbers on a grid with single values, spread on the next grid.
+
+    Attributes:
+        at, right: the cell of each sum, and the part of its mass that goes to the right end, shape (grid, values).
+        excess: by how much a sum beyond the top is moved.
+        size: points of the next grid.
+    """
+
+    at: np.ndarray[Any, np.dtype[np.int64]]
+    right: FloatArray
+    excess: FloatArray
+    size: int
+
+    @staticmethod
+    def of(before: FloatArray, values: FloatArray, grid: FloatArray, raised: float) -> _Sums:
+        """Args: raised: relative, by how much sums are raised."""
+        sums = before[:, None] + values
+        if raised:
+            sums += raised * (np.abs(before)[:, None] + np.abs(values))
+        excess = np.maximum(sums - grid[-1], 0.0)
+        sums = np.clip(sums, grid[0], grid[-1])
+        at = np.clip(np.searchsorted(grid, sums.ravel(), side="right").reshape(sums.shape) - 1, 0, grid.size - 2)
+        right = np.clip((sums - grid[at]) / (grid[at + 1] - grid[at]), 0.0, 1.0)
+        return _Sums(at + grid.size * np.arange(before.size)[:, None], right, excess, grid.size)
+
+    def kernel(self, columns: slice, law: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Of values with this law, shape (grid, next grid), and the mean excess, shape (grid,)."""
+        at, right = self.at[:, columns].ravel(), self.right[:, columns] * law
+        size = len(self.at) * self.size
+        kernel = np.bincount(at, (law - right).ravel(), size) + np.bincount(at + 1, right.ravel(), size)
+        return np.asarray(kernel.reshape(-1, self.size), dtype=np.float64), self.excess[:, columns] @ law

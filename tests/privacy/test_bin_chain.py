@@ -1,0 +1,131 @@
+"""Chains above M: never below quadrature, samples and M itself, and close to Monte Carlo where correlation decays."""
+
+import dataclasses
+import json
+import math
+
+import numpy as np
+import pytest
+from effort import examples
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mfdl.errors import InvalidInput
+from mfdl.privacy.curves import (
+    BallsInBinsGaussian,
+    BinChain,
+    chain_above,
+    correlations,
+    curve_from_dict,
+    curve_to_dict,
+    importance,
+)
+from mfdl.privacy.curves.chain_sums import COARSE, FINE
+from mfdl.testing.oracles.curve_oracles import of_two_bins
+
+WAYS = ["kept", "lost", "replaced"]
+
+
+def encoder_gram(steps, bins, decay):
+    """M of an encoder with coefficients (j + 1)^-decay."""
+    C = np.zeros((steps, steps))
+    for j in range(steps):
+        C += (j + 1.0) ** -decay * np.eye(steps, k=-j)
+    V = C.reshape(steps, -1, bins).sum(axis=1)
+    return V.T @ V
+
+
+@st.composite
+def chains(draw, least=2, most=5):
+    bins, rng = draw(st.integers(least, most)), np.random.default_rng(draw(st.integers(0, 10**6)))
+    own = rng.choice([0.01, 0.05, 0.3], bins) * rng.uniform(0.5, 1, bins)
+    shared = rng.uniform(0, 0.8, bins) * rng.choice([0, 1])
+    return BinChain(
+        tuple(shared), tuple(rng.uniform(0.1, 0.9, bins)), tuple(rng.uniform(0.01, 0.99, bins - 1)), tuple(own)
+    )
+
+
+def sampled(M, way, epsilon, count, seed):
+    """Mean and standard error of the hockey stick."""
+    pair, rng = importance.Pair.of(M), np.random.default_rng(seed)
+    moments = pair.draws(way, pair.mixture(way, epsilon, count, 1e-3, rng), count, rng).moments(epsilon)
+    return moments[0], math.sqrt(max(moments[1] - moments[0] ** 2, 0.0) / count)
+
+
+@examples(60)
+@given(
+    chain=chains(2, 6), multiplier=st.floats(0.4, 4), epsilon=st.floats(0, 3), way=st.sampled_from(WAYS),
+    points=st.sampled_from([COARSE, FINE]),
+)  # fmt: skip
+def test_a_chain_loses_no_less_than_quadrature_and_samples_say(chain, multiplier, epsilon, way, points):
+    """Of two bins by quadrature, of more by samples, to five standard errors; and not much more."""
+    stated, M = chain.hockey_stick(multiplier, way, epsilon, points), chain.gram / multiplier**2
+    if chain.bins == 2:
+        true, error = of_two_bins(M, epsilon, way, 801), 0.0
+        assert stated >= true * (1 - 5e-3)
+    else:
+        true, error = sampled(M, way, epsilon, 20000, 1)
+        assert stated >= true - 5 * error
+    if true > 1e-6:
+        assert stated <= (true + 5 * error) * 1.6 + 1e-9
+
+
+@examples(40)
+@given(
+    bins=st.integers(2, 12), epochs=st.integers(1, 4), decay=st.floats(0.2, 2), seed=st.integers(0, 1000),
+    random=st.booleans(),
+)  # fmt: skip
+def test_a_chain_is_above_its_matrix_in_every_entry(bins, epochs, decay, seed, random):
+    M = encoder_gram(bins * epochs, bins, decay)
+    if random:
+        rng = np.random.default_rng(seed)
+        V = np.abs(np.tril(rng.normal(size=(bins, bins)))) ** rng.uniform(0.5, 3)
+        M = V.T @ V + 1e-3 * np.eye(bins)
+    chain = chain_above(M)
+    if chain is not None:
+        assert (chain.gram >= M / M.diagonal().max()).all()
+
+
+def test_no_chain_is_sought_where_the_hull_is_as_close():
+    for bins, rho in ((16, 0.0), (16, 0.3), (1, 0.0), (64, 0.5)):
+        assert chain_above(np.eye(bins) * (1 - rho) + rho) is None
+    assert chain_above(encoder_gram(64, 64, 0.5)) is None  # too many bins
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("adjacency", ["zero-out", "replace-one"])
+@pytest.mark.parametrize("multiplier", [0.4, 1.2, 3.0])
+def test_of_decaying_correlation_epsilon_is_within_two_percent_of_samples(multiplier, adjacency):
+    M = encoder_gram(64, 16, 0.5)
+    M /= M.diagonal().max()
+    stated = BallsInBinsGaussian(multiplier, 16, correlations(M), adjacency, chain_above(M)).epsilon(1e-5)
+    worst = []
+    for way in ("replaced",) if adjacency == "replace-one" else ("kept", "lost"):
+        mean, error = sampled(M / multiplier**2, way, stated / 1.02, 2**17, 3)
+        worst.append(mean - 3 * error)
+        above, error = sampled(M / multiplier**2, way, stated, 2**17, 4)
+        assert above - 4 * error <= 1e-5
+    assert max(worst) > 1e-5
+
+
+def test_a_curve_takes_the_chain_where_it_is_less_and_calibrates_by_it():
+    M = encoder_gram(24, 6, 0.6)
+    chain = chain_above(M)
+    hull = BallsInBinsGaussian(1.0, 6, correlations(M), "zero-out")
+    curve = dataclasses.replace(hull, chain=chain)
+    assert curve.epsilon(1e-5) < hull.epsilon(1e-5) * 0.99
+    assert curve.delta(1.0) < hull.delta(1.0)
+    least = curve.least_multiplier(1.0, 1e-5)
+    assert least < hull.least_multiplier(1.0, 1e-5) * 0.99
+    assert curve.at(least).epsilon(1e-5) <= 1.0 < curve.at(least * 0.99).epsilon(1e-5)
+    again = curve_from_dict(json.loads(json.dumps(curve_to_dict(curve))))
+    assert again == curve
+
+
+def test_numbers_out_of_range_are_refused():
+    good = BinChain((0.1, 0.1), (0.5, 0.5), (0.5,), (0.2, 0.2))
+    for field, wrong in (("links", (1.5,)), ("links", ()), ("own", (0.0, 0.1)), ("shared", (-0.1, 0.1))):
+        with pytest.raises(InvalidInput, match=field):
+            dataclasses.replace(good, **{field: wrong})
+    with pytest.raises(InvalidInput, match="chain"):
+        BallsInBinsGaussian(1.0, 3, ((3, 0.1),), "zero-out", good)
