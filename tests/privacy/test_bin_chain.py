@@ -70,6 +70,15 @@ def test_a_chain_loses_no_less_than_quadrature_and_samples_say(chain, multiplier
         assert stated <= (true + 5 * error) * 1.6 + 1e-9
 
 
+@pytest.mark.parametrize("way", WAYS)
+def test_the_lattice_is_as_fine_as_the_logs_of_narrow_bins_need(way):
+    """Each bin has little of its own, so its log tells its state, and a lattice of the chain's steps misses it."""
+    chain = BinChain((0.3, 0.0), (0.9, 0.9), (0.1,), (0.01, 0.02))
+    for epsilon in np.linspace(0.0, 3.0, 13):
+        true = of_two_bins(chain.gram, float(epsilon), way, 801)
+        assert true * (1 - 5e-3) - 1e-9 <= chain.hockey_stick(1.0, way, float(epsilon), FINE) <= true * 1.1 + 1e-6
+
+
 @examples(40)
 @given(
     bins=st.integers(2, 12), epochs=st.integers(1, 4), decay=st.floats(0.2, 2), seed=st.integers(0, 1000),
