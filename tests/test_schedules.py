@@ -20,11 +20,12 @@ from mfdl.dynamics import Dynamics, schedule
 from mfdl.errors import InvalidInput
 from mfdl.participation import Cyclic, EveryStep
 from mfdl.privacy.victim_sensitivity import sensitivity_by_victim
+from mfdl.runs.cell_jobs import replay_config
 from mfdl.runs.comparison_config import ComparisonConfig
-from mfdl.runs.running import trained
 from mfdl.runs.shared import Plan
 from mfdl.testing.oracles import largest_signed_sum, of_node, pinv_gram
 from mfdl.testing.strategies import gossip_matrices
+from mfdl.training.replay import replays
 
 PATH = gossip.metropolis_hastings("path:n=4")
 SCHEME, NODES = Cyclic(2, 2), 4
@@ -183,7 +184,7 @@ def test_a_comparison_trains_with_the_schedule_it_names(tmp_path):
         learning_rate=0.6, lr_schedule="inverse-time:2", eval_every=1,
     )  # fmt: skip
     plan = Plan(config)
-    run = trained(plan.mechanism("none"), plan.task, 0, config)
+    (run,) = replays([replay_config(plan.mechanism("none"), plan.task, 0, config)], lambda *_: None)
     instance = plan.task.instance(0, 3)
     models = instance.initial_parameters
     W = torch.tensor(plan.gossip.dense(), dtype=models.dtype)

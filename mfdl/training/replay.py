@@ -1,9 +1,9 @@
 """replay: train with a mechanism on a task, all nodes at once, and evaluate.
 
 The algorithm that was accounted is the one that runs: its maps by `Executor`, its noise by `noise_stream`. The unit of
-privacy is the mechanism's: "record" adds noise to sums of clipped per-record gradients, "user" to clipped means. What a
-run needs to go on after a stop is its state, the step and the noise key; the key is derived from the seed, or
-given by the caller, and never written. What the guarantee does not cover is refused (`covered`).
+privacy is the mechanism's: "record" adds noise to sums of clipped per-record gradients, "user" to clipped means. What
+the guarantee does not cover is refused (`covered`). One seed is a `SeedReplay`; runs that differ in little train
+together (`batched_runs`).
 """
 
 from __future__ import annotations
@@ -11,39 +11,20 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import hashlib
-import os
-import secrets
-import time
-from collections.abc import Iterable, Iterator
+import itertools
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-import torch
-
-from .. import check, files, metrics
-from ..errors import InvalidInput
+from .. import files
 from ..progress import Advance, reporter
 from ..spec import takes_fields_of
-from . import checkpoint, covered, learned
+from . import batched_runs, covered, learned
 from .distributed import Group, current
-from .drawn_batches import batches_of
-from .executor import Executor, Releasing, one_thread
-from .keys import GENERATOR, NoiseKey
+from .keys import NoiseKey
 from .replay_config import EvaluatedStep, ReplayConfig
 from .run import Run, SeedRun
-from .step_rules import PublicFacts
-from .streams import noise_stream
+from .seed_replay import SeedReplay
 from .tasks import TaskInstance
-
-NOT_COVERED = ("diverged", "task_hash")
-"""Metadata of a checkpoint that follow from the data without noise; a guess of all data can be checked by the hash."""
-
-RULE = "step rule, "
-"""Before the names of what a step rule remembers, in a checkpoint."""
-
-SINGLE_THREAD_WORK = 2**22  # gradient entries per step below which a second torch thread costs more than it brings
 
 
 @takes_fields_of(ReplayConfig)
@@ -57,26 +38,50 @@ def replay(config: ReplayConfig) -> Run:
         UnsupportedMechanism: at record level, a participation that says no batches: other than cyclic, every step,
             Poisson sampling or balls-in-bins.
     """
-    runs, folder = [], config.checkpoint_folder
-    seeds: Iterable[int | None] = (None,) if config.seeds is None else config.seeds
     doing = f"{config.mechanism.algorithm.name} on {config.task.name}"
-    with reporter(config.progress).bar(doing, len(tuple(seeds)) * config.last) as advance:
-        for seed in seeds:
-            root = _root(config, seed)
-            place = None if folder is None else Path(folder) / f"seed-{seed}"
-            with contextlib.nullcontext() if place is None else files.held_alone(place):
-                runs.append(_trained(config, seed, root, place, advance))
-    guess = learned.chance(config.task)
-    known = {} if guess is None else {"chance_loss": guess.loss, "chance_accuracy": guess.accuracy}
-    declared = covered.left_out(config.mechanism, config.task)
-    rule = "" if config.rule is None else str(config.rule)
-    return Run(config.mechanism, config.task.name, tuple(runs), **known, public_constants=declared, step_rule=rule)
+    with reporter(config.progress).bar(doing, len(_seeds(config)) * config.last) as advance:
+        return replays([config], advance)[0]
+
+
+def replays(configs: Sequence[ReplayConfig], advance: Advance) -> list[Run]:
+    """`replay` of each config; runs that may train together do (`batched_runs`). `advance` is told of steps."""
+    wanted = [(config, seed) for config in configs for seed in _seeds(config)]
+    finished: dict[int, SeedRun] = {}
+    for place, (config, seed) in enumerate(wanted):
+        if batched_runs.shared_by(config) is None:
+            finished[place] = _alone(config, seed, advance)
+    together = [place for place in range(len(wanted)) if place not in finished]
+    chosen = [(*wanted[place], _root(*wanted[place])) for place in together]
+    finished |= zip(together, batched_runs.trained(chosen, advance), strict=True)
+    seed_runs, runs = (finished[place] for place in range(len(wanted))), []
+    guesses = functools.cache(learned.chance)
+    for config in configs:
+        guess = guesses(config.task)
+        known = {} if guess is None else {"chance_loss": guess.loss, "chance_accuracy": guess.accuracy}
+        declared = covered.left_out(config.mechanism, config.task)
+        own = tuple(itertools.islice(seed_runs, len(_seeds(config))))
+        rule = "" if config.rule is None else str(config.rule)
+        runs.append(
+            Run(config.mechanism, config.task.name, own, **known, public_constants=declared, step_rule=rule)
+        )
+    return runs
+
+
+def _seeds(config: ReplayConfig) -> tuple[int | None, ...]:
+    return (None,) if config.seeds is None else tuple(config.seeds)
+
+
+def _alone(config: ReplayConfig, seed: int | None, advance: Advance) -> SeedRun:
+    """One seed, with its checkpoint."""
+    folder = None if config.checkpoint_folder is None else Path(config.checkpoint_folder) / f"seed-{seed}"
+    with contextlib.nullcontext() if folder is None else files.held_alone(folder):
+        return _trained(config, seed, _root(config, seed), folder, advance)
 
 
 def fed(config: ReplayConfig) -> Iterator[tuple[TaskInstance, Iterator[TaskInstance]]]:
     """For each seed all records of the run, and those that it feeds in each step; nothing is trained or written."""
-    for seed in (None,) if config.seeds is None else config.seeds:
-        run = _SeedReplay(config, seed, _root(config, seed), None, Group())
+    for seed in _seeds(config):
+        run = SeedReplay(config, seed, _root(config, seed), None, Group())
         yield run.instance, map(run.batch, range(config.last))
 
 
@@ -91,280 +96,16 @@ def _trained(config: ReplayConfig, seed: int | None, root: NoiseKey, folder: Pat
     """One seed, by this process or by all ranks of its group."""
     group = current()
     if group.size == 1:
-        return _SeedReplay(config, seed, root, folder, group).run(advance)
+        return SeedReplay(config, seed, root, folder, group).run(advance)
     followed = dataclasses.replace(config, progress=False)
     if config.on_evaluation is not None:  # models are gathered for it on every rank, and the leader alone calls it
         object.__setattr__(followed, "on_evaluation", _untold)
     with group.doing(functools.partial(_followed, followed, seed, root, folder)):
-        return _SeedReplay(config, seed, root, folder, group).run(advance)
+        return SeedReplay(config, seed, root, folder, group).run(advance)
 
 
 def _followed(config: ReplayConfig, seed: int | None, root: NoiseKey, folder: Path | None, group: Group) -> None:
-    _SeedReplay(config, seed, root, folder, group).run(lambda *_: None)
+    SeedReplay(config, seed, root, folder, group).run(lambda *_: None)
 
 
 def _untold(_: EvaluatedStep) -> None: ...
-
-
-class _SeedReplay:
-    """One seed, or one rank's share of it: builds the instance, resumes if there is a checkpoint, and steps."""
-
-    def __init__(
-        self, config: ReplayConfig, seed: int | None, root: NoiseKey, folder: Path | None, group: Group
-    ) -> None:
-        mechanism, task = config.mechanism, config.task
-        self.config, self.mechanism, self.seed, self.folder, self.device = config, mechanism, seed, folder, config.where
-        self.group = group
-        saved = group.same(self._saved)
-        # a secret key may serve several runs: each draws its own nonce; runs of a seed are meant to repeat
-        self.split_seed, self.nonce = group.same(
-            lambda: (secrets.randbits(32) if seed is None else seed, "" if root.seeded else secrets.token_hex(16))
-        )
-        if saved is not None:
-            self.split_seed = check.integer_at_least(0, split_seed=saved.metadata.get("split_seed", self.split_seed))
-            self.nonce = str(saved.metadata.get("nonce", ""))
-        fed_every, dtype = config.fed_every, config.dtype
-        divisors = covered.divisors(mechanism, task, fed_every, self.split_seed)
-        self.algorithm = mechanism.algorithm.with_divisors(divisors)
-        self.executor = Executor(self.algorithm, dtype=dtype, device=self.device, group=group)
-        self.share = self.executor.share
-        instance = task.instance(self.split_seed, fed_every, dtype=dtype, device=self.device)
-        self.instance = instance.of_nodes(self.share.nodes)
-        # one key per mechanism, task, split and batch plan, so that no two of them ever share noise, not even under one
-        # seed; at record level the mechanism's hash holds the period
-        plan: tuple[str | int, ...] = () if mechanism.unit == "record" else ("period", covered.longest(fed_every))
-        if self.nonce:
-            plan = (*plan, "nonce", self.nonce)
-        self.clips = None if config.clip_schedule is None else np.asarray(config.clip_schedule)
-        clips = {} if self.clips is None else {"clips": hashlib.sha256(self.clips.tobytes()).hexdigest()[:16]}
-        rule = {} if config.rule is None else {"step_rule": str(config.rule)}
-        plan = (*plan, *clips, *clips.values(), *rule, *rule.values())
-        content = mechanism.content_hash, task.content_hash
-        self.key = root.derive("replay", *content, self.split_seed, str(dtype), *plan)
-        sampling = mechanism.sampling
-        self.batches = None if sampling is None else batches_of(sampling, self.instance, self.key)
-        self.identity = {
-            "unit": mechanism.unit,
-            "mechanism_hash": mechanism.content_hash,
-            "task_hash": task.content_hash,
-            "period": fed_every,
-            "key_id": self.key.key_id,
-            "seed": seed,
-            "dtype": str(dtype),
-            **clips,
-            **rule,
-            "generator": GENERATOR,  # another rule is other noise: such a run cannot go on
-        }
-        self.metrics = tuple(config.metrics)
-        table_names = ("evaluated_steps", "loss", "accuracy", *self.metrics)
-        self.evaluated: dict[str, list[Any]] = {name: [] for name in table_names}
-        self.messages: list[np.ndarray] = []
-        self.diverged, self.begun = False, saved is not None
-        self.start, self.state = 0, self.executor.initial_state(self.instance.initial_parameters)
-        self.releasing = Releasing(self.executor, self.instance.dimension)
-        self.rule, self.rule_state = config.rule, dict[str, torch.Tensor]()
-        if self.rule is not None:
-            self.facts = PublicFacts(self.algorithm, mechanism.noise_std, self.share, self.device)
-            zeros = torch.zeros(self.instance.initial_parameters.shape, dtype=torch.float64, device=self.device)
-            self.rule_state = dict(self.rule.first_state(zeros))
-        if saved is not None:
-            self._restore(saved)
-
-    def _saved(self) -> checkpoint.Checkpoint | None:
-        """The checkpoint in the folder, if it can go on."""
-        if self.folder is None or not os.path.lexists(self.folder / checkpoint.FILE):
-            return None
-        saved = checkpoint.load(self.folder)
-        if self.seed is None and self.config.key is None:
-            raise InvalidInput(
-                f"{self.folder} holds an unseeded run, whose noise key was never written; pass key=... to go on, or "
-                "choose another folder."
-            )
-        return saved
-
-    def _restore(self, saved: checkpoint.Checkpoint) -> None:
-        checkpoint.require_match({"metrics": [], **saved.metadata}, **self.identity, metrics=self.metrics)
-        self._require_shape_of_a_run(saved)
-        self.start = saved.step
-        state = saved.models["state"].to(device=self.device, dtype=self.executor.state_dtype)
-        self.state = self.share.of_rank("state", state)
-        if self.releasing.total is not None:
-            self.releasing.total = self.share.of_rank("nodes", saved.models["released"].to(self.device))
-        for name in self.rule_state:
-            self.rule_state[name] = self.share.of_rank("nodes", saved.models[f"{RULE}{name}"].to(self.device))
-        for name in self.evaluated.keys() & saved.models.keys():
-            self.evaluated[name] = list(saved.models[name].numpy())
-        self.diverged = bool(saved.metadata["diverged"])
-        if self.folder is not None and self.group.leads:
-            checkpoint.remove_leftovers(self.folder)  # of a run that was killed; a finished one saves no more
-
-    def _require_shape_of_a_run(self, saved: checkpoint.Checkpoint) -> None:
-        """Refuses a whole checkpoint that this code would not have written for this run."""
-        shapes = {name: tuple(tensor.shape) for name, tensor in saved.models.items()}
-        evaluated, T, n = shapes.get("evaluated_steps", ()), self.algorithm.num_steps, self.algorithm.num_nodes
-        state, table = (self.algorithm.sizes["state"], self.instance.dimension), (*evaluated, n)
-        wanted = {"state": state, "evaluated_steps": evaluated[:1], "loss": table}
-        if self.releasing.total is not None:
-            wanted["released"] = n, self.instance.dimension
-        wanted |= {f"{RULE}{name}": (n, *kept.shape[1:]) for name, kept in self.rule_state.items()}
-        wanted |= {name: table if metrics.is_of_nodes(name) else evaluated for name in self.metrics}
-        if "accuracy" in shapes:
-            wanted["accuracy"] = table
-        whole = "evaluated_steps" in shapes and not saved.models["evaluated_steps"].is_floating_point()
-        if shapes != wanted or not whole or saved.step > T or "diverged" not in saved.metadata:
-            raise InvalidInput(
-                f"{self.folder} holds a checkpoint after step {saved.step} with tensors {shapes}, none of a run of {T} "
-                f"steps and state {state}; start the run anew in another folder."
-            )
-
-    def _save(self, step: int) -> None:
-        if self.folder is None:
-            return
-        tensors = {"state": self.share.gathered("state", self.state).cpu().contiguous()}
-        if self.releasing.total is not None:
-            tensors["released"] = self.share.gathered("nodes", self.releasing.total).cpu()
-        for name, kept in self.rule_state.items():
-            tensors[f"{RULE}{name}"] = self.share.gathered("nodes", kept).cpu()
-        if not self.group.leads:
-            return
-        tensors |= {name: torch.as_tensor(table) for name, table in self._tables().items() if table is not None}
-        metadata = {
-            **self.identity,
-            "diverged": self.diverged,
-            "split_seed": self.split_seed,
-            "nonce": self.nonce,
-            **({"metrics": self.metrics} if self.metrics else {}),
-            "seeded_noise": self.key.seeded,  # whoever reads `seed` can compute the noise
-        }
-        checkpoint.save(self.folder, step=step, models=tensors, metadata=metadata, private=[*tensors, *NOT_COVERED])
-
-    def _evaluate(self, step: int) -> None:
-        self.evaluated["evaluated_steps"].append(step)
-        for name, values in self._measured(self.executor.models(self.state)).items():
-            self.evaluated[name].append(values)
-
-    def _measured(self, models: torch.Tensor) -> dict[str, np.ndarray]:
-        """Metrics of all nodes by name, from the models of this rank's; a run of numbers that are none has diverged."""
-        averaged = not all(map(metrics.is_of_nodes, self.metrics))
-        average = self.share.mean(models) if averaged else None
-        result = self.instance.evaluate(models, self.metrics, average)
-        measured = {"loss": result.loss, "accuracy": result.accuracy, **result.metrics}
-        self.diverged |= self.share.any(not bool(torch.isfinite(result.loss).all() and torch.isfinite(models).all()))
-        return {
-            name: (self.share.gathered("nodes", x) if metrics.is_of_nodes(name) else x).double().cpu().numpy()
-            for name, x in measured.items()
-            if x is not None
-        }
-
-    def _released(self) -> tuple[torch.Tensor, dict[str, Any]]:
-        """(what is released at the end, its metrics where it is something else than the last models)."""
-        models = self.releasing.models(self.state)
-        return models, {} if self.releasing.total is None else self._measured(models)
-
-    def _evaluated_step(self, step: int) -> EvaluatedStep:
-        """The last evaluation, in copies of the arrays."""
-        losses, accuracies = self.evaluated["loss"], self.evaluated["accuracy"]
-        loss, accuracy = losses[-1].copy(), accuracies[-1].copy() if accuracies else None
-        models = np.array(self._all_models(self.executor.models(self.state)))
-        more = {name: np.array(self.evaluated[name][-1]) for name in self.metrics}
-        return EvaluatedStep(step, self.seed, loss, accuracy, models, self.diverged, more)
-
-    def _all_messages(self, messages: torch.Tensor) -> np.ndarray:
-        """Of all rounds of a step and all senders, from those of this rank's."""
-        of_rounds = messages.double().reshape(-1, self.share.size("messages"), messages.shape[1]).transpose(0, 1)
-        return self.share.gathered("messages", of_rounds).transpose(0, 1).flatten(0, 1).cpu().numpy()
-
-    def _all_models(self, models: torch.Tensor) -> np.ndarray:
-        return self.share.gathered("nodes", models).double().cpu().numpy()
-
-    def _tables(self) -> dict[str, Any]:
-        """Evaluated steps, and one row of metrics per evaluation; None for a metric that was never measured."""
-        tables = {name: np.array(rows, dtype=np.float64) for name, rows in self.evaluated.items()}
-        steps = np.array(self.evaluated["evaluated_steps"], dtype=np.int64)
-        for name in tables.keys() - {"evaluated_steps", "accuracy"}:
-            if metrics.is_of_nodes(name):
-                tables[name] = tables[name].reshape(steps.size, self.algorithm.num_nodes)
-        accuracy = tables["accuracy"] if self.evaluated["accuracy"] else None
-        return {**tables, "evaluated_steps": steps, "accuracy": accuracy}
-
-    def batch(self, step: int) -> TaskInstance:
-        """The records that a step is fed: all of its class, or those that were drawn."""
-        return self.instance if self.batches is None else self.batches.of_step(step)
-
-    def _gradients(self, step: int) -> torch.Tensor:
-        """The clipped gradients that noise is added to."""
-        models, mechanism = self.executor.models(self.state), self.mechanism
-        batch = self.batch(step)
-        scales = None if self.rule is None else self.rule.scales(step, self.rule_state)
-        if self.clips is None:
-            return batch.clipped_gradients(models, step, mechanism.clip_norm, mechanism.unit, scales)
-        scale = float(self.clips[step])  # what is divided by it in float64 rounds up by less than is left here
-        clip_norm = mechanism.clip_norm * scale * (1 - 2.0**-50)
-        return batch.clipped_gradients(models, step, clip_norm, mechanism.unit, scales).double() / scale
-
-    def _directions(self, step: int, privatised: torch.Tensor) -> torch.Tensor:
-        """What enters the algorithm in the place of privatised gradients: by the step rule, which sees nothing else."""
-        assert self.rule is not None
-        directions, state = self.rule.step(step, privatised, self.rule_state, self.facts)
-        self.rule_state = dict(state)
-        return directions
-
-    def run(self, advance: Advance) -> SeedRun:
-        """Steps from where the run stands to the last one."""
-        self.group.under_way = True
-        slots = int(self.instance.public_batch_sizes.sum())
-        small = self.device.type == "cpu" and slots * self.instance.dimension < SINGLE_THREAD_WORK
-        with one_thread() if small else contextlib.nullcontext():
-            return self._run(advance)
-
-    def _run(self, advance: Advance) -> SeedRun:
-        last, on_evaluation = self.config.last, self.config.on_evaluation
-        every = self.config.eval_every or covered.epoch(self.mechanism, self.config.fed_every)
-        T = self.algorithm.num_steps
-        noise, nu, slots = self.algorithm.noise, self.mechanism.noise_std, self.share.slots
-        stream = noise_stream(noise, nu, self.key, self.instance.dimension, slots=slots)
-        seconds = 0.0
-        if not self.begun and last > 0:
-            self._save(0)  # a nonce lost with the process would send the first steps again under other noise
-        if self.start:
-            advance(self.start)
-        for t in range(self.start, last):
-            began = time.perf_counter()
-            gradients = self._gradients(t)
-            injected = torch.tensor(stream.step(t), dtype=torch.float64, device=self.device)
-            rule = None if self.rule is None else functools.partial(self._directions, t)
-            messages, self.state = self.executor.step(t, self.state, gradients, injected, rule)
-            self.releasing.after(t, self.state)
-            seconds += time.perf_counter() - began
-            if self.config.keep_messages:
-                self.messages.append(self._all_messages(messages))
-            done = t + 1
-            if done % every == 0 or done == T:
-                self._evaluate(done)
-                self._save(done)
-                if on_evaluation is not None:
-                    on_evaluation(self._evaluated_step(done))
-            advance()
-        finished = max(last, self.start)
-        if finished < T:
-            self._save(finished)
-        models, released = self._released() if finished == T else (self.executor.models(self.state), {})
-        tables = self._tables()
-        start = learned.untrained(self.config.task, self.split_seed)
-        return SeedRun(
-            seed=self.seed,
-            steps=tables["evaluated_steps"],
-            loss=tables["loss"],
-            accuracy=tables["accuracy"],
-            models=self._all_models(models),
-            diverged=self.diverged,
-            finished_steps=finished,
-            training_seconds=seconds,
-            key_id=self.key.key_id,
-            messages=np.stack(self.messages) if self.messages else None,
-            seeded_noise=self.key.seeded,
-            untrained_loss=start.loss,
-            untrained_accuracy=start.accuracy,
-            metrics={name: tables[name] for name in self.metrics},
-            released=released,
-        )

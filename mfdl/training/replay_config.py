@@ -192,4 +192,9 @@ class ReplayConfig:
     @property
     def where(self) -> torch.device:
         """The device of models and gradients."""
-        return torch.device(self.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        return device_of(self.device)
+
+
+def device_of(given: str | torch.device | None) -> torch.device:
+    """The device that is given; default CUDA when there is one, else the CPU."""
+    return torch.device(given or ("cuda" if torch.cuda.is_available() else "cpu"))

@@ -285,25 +285,26 @@ class TaskInstance:
         self._check_models(models)
         wanted, more = metrics.requested(measured), dict[str, torch.Tensor]()
         metrics.require_measured(wanted, self.task.kind, self.task.name)
-        evaluation = self._tested(models)
+        evaluation = self.test(models)
         if average is None:
             average = models.mean(0, keepdim=True, dtype=torch.float64).to(models.dtype)
         if "train_loss" in wanted:
-            more["train_loss"] = self._train_losses(models)
+            more["train_loss"] = self.train_losses(models)
         if {"average_loss", "average_accuracy"} & set(wanted):
-            of_average = self._tested(average)
+            of_average = self.test(average)
             more["average_loss"] = of_average.loss[0]
             if of_average.accuracy is not None:
                 more["average_accuracy"] = of_average.accuracy[0]
         if "average_train_loss" in wanted:
-            more["average_train_loss"] = self._train_losses(average)[0]
+            more["average_train_loss"] = self.train_losses(average)[0]
         return dataclasses.replace(evaluation, metrics={name: more[name] for name in wanted})
 
-    def _tested(self, rows: torch.Tensor) -> Evaluation:
+    def test(self, rows: torch.Tensor) -> Evaluation:
+        """Loss and accuracy of models (rows, d) on all test records."""
         classes = self.task.kind == "classification"
         return tested(self.model, rows, self.test_features, self.test_targets, classes, self.activations)
 
-    def _train_losses(self, rows: torch.Tensor) -> torch.Tensor:
+    def train_losses(self, rows: torch.Tensor) -> torch.Tensor:
         """Mean loss of models (rows, d) over all train records that take part, of all nodes."""
         total = torch.zeros(len(rows), dtype=torch.float64, device=rows.device)
         whole = self if self.whole is None else self.whole

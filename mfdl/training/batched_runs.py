@@ -1,0 +1,236 @@
+"""Runs that differ in seeds, noise and learning rate, trained together.
+
+In: runs of one task whose algorithms are the same but for constants on what enters (`input_scales`). Out: the `SeedRun`
+of each, equal to that of the run alone up to rounding, and with the very same noise. An executor acts on every column
+alike, so R runs are R blocks of columns of one state: gradients of all nodes of all runs are taken in one call, noise
+streams stand side by side, and the inputs of each run are multiplied by its constants. A small step costs calls and not
+arithmetic, so R of them cost little more than one.
+
+A run that diverges leaves the others alone: no map mixes columns, and no gradient mixes nodes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Hashable, Iterator, Sequence
+
+import numpy as np
+import torch
+
+from .. import metrics
+from ..algorithms.input_scales import InputScales, input_scales
+from ..noise.stream import KEEP_BYTES
+from ..progress import Advance
+from .distributed import Group, current
+from .executor import Releasing
+from .keys import NoiseKey
+from .replay_config import ReplayConfig, device_of
+from .run import SeedRun
+from .seed_replay import SeedReplay, few_threads
+from .tasks import TaskInstance, stacked
+
+MOST_RUNS = {"cpu": 8, "cuda": 64}
+"""Runs at a time, by type of device."""
+RECORD_BYTES = {"cpu": 2**28, "cuda": 2**31}
+"""Of their records, all together."""
+NOISE_BYTES = 2**31
+"""Of base noise that their streams keep, all together."""
+
+Wanted = tuple[ReplayConfig, int | None, NoiseKey]
+"""A run by its config, its seed and the key of which its own is derived."""
+
+
+def shared_by(config: ReplayConfig) -> tuple[Hashable, ...] | None:
+    """What runs that train together have in common; None for a run that trains alone.
+
+    Alone: with checkpoints, kept messages, a function called at evaluations, a step rule, or several ranks.
+    """
+    alone = config.checkpoint_folder is not None or config.keep_messages or config.on_evaluation is not None
+    if alone or config.rule is not None or current().size > 1:
+        return None
+    mechanism, sampling = config.mechanism, config.mechanism.sampling
+    clips = None if config.clip_schedule is None else np.asarray(config.clip_schedule).tobytes()
+    scheme = None if sampling is None else (type(sampling), sampling.num_bins)
+    how = mechanism.unit, mechanism.clip_norm, scheme, clips, config.fed_every, config.last, config.eval_every
+    return config.task, mechanism.algorithm.num_steps, *how, tuple(config.metrics), config.dtype, config.where
+
+
+def most_on(device: str | torch.device | None) -> int:
+    """`MOST_RUNS` on a device, by default that of `ReplayConfig`."""
+    return MOST_RUNS["cpu" if device_of(device).type == "cpu" else "cuda"]
+
+
+def trained(wanted: Sequence[Wanted], advance: Advance) -> list[SeedRun]:
+    """The run of each, in their order."""
+    finished: dict[int, SeedRun] = {}
+    groups: dict[Hashable, list[int]] = {}
+    for place, (config, _, _) in enumerate(wanted):
+        groups.setdefault(shared_by(config), []).append(place)
+    for places in groups.values():
+        for batch in _batches(wanted, places):
+            _train(batch, advance, finished)
+    return [finished[place] for place in range(len(wanted))]
+
+
+def _batches(wanted: Sequence[Wanted], places: Sequence[int]) -> Iterator[list[tuple[int, SeedReplay]]]:
+    """Runs by their places, as many at a time as memory has room for."""
+    batch: list[tuple[int, SeedReplay]] = []
+    for place in places:
+        like = batch[-1][1] if batch else None
+        run = SeedReplay(*wanted[place], None, Group(), like)
+        batch.append((place, run))
+        if len(batch) >= _most(run):
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+def _most(run: SeedReplay) -> int:
+    """How many runs like this one there is room for."""
+    kind = "cpu" if run.device.type == "cpu" else "cuda"
+    noise = run.algorithm.noise
+    kept = 1 if noise.fresh else min(KEEP_BYTES, 8 * noise.num_steps * noise.columns_per_step * run.instance.dimension)
+    room = RECORD_BYTES[kind] // max(1, run.instance.features.nbytes), NOISE_BYTES // max(1, kept)
+    return max(1, min(MOST_RUNS[kind], *room))
+
+
+def _train(batch: list[tuple[int, SeedReplay]], advance: Advance, finished: dict[int, SeedRun]) -> None:
+    """Those together that share their maps, after the first of them."""
+    while batch:
+        (_, first), *_ = batch
+        scales = {place: _scales(run, first) for place, run in batch}
+        together = [(place, run) for place, run in batch if scales[place] is not None]
+        batch = [(place, run) for place, run in batch if scales[place] is None]
+        if len(together) == 1:
+            ((place, run),) = together
+            finished[place] = run.run(advance)
+            continue
+        constants = [found for place, _ in together if (found := scales[place]) is not None]
+        results = BatchedRuns([run for _, run in together], constants).run(advance)
+        finished |= zip((place for place, _ in together), results, strict=True)
+
+
+def _scales(run: SeedReplay, first: SeedReplay) -> InputScales | None:
+    """How the inputs of a run enter the maps of the first one; None where they do not, or where modules differ."""
+    fits = run is first or stacked.fit_together(run.instance, first.instance)
+    return input_scales(run.algorithm, first.algorithm) if fits else None
+
+
+class BatchedRuns:
+    """Several runs with one executor, that of the first one.
+
+    Args: runs: R of them, with what `shared_by` names in common; scales: of the inputs of each.
+    """
+
+    def __init__(self, runs: Sequence[SeedReplay], scales: Sequence[InputScales]) -> None:
+        self.runs, self.first, self.executor = runs, runs[0], runs[0].executor
+        self._dimension, device = self.first.instance.dimension, self.first.device
+        factors = [np.stack([getattr(x, name) for x in scales], axis=1) for name in ("gradient", "noise")]
+        self._scales: tuple[torch.Tensor, torch.Tensor] | None = None
+        if any((factor != 1).any() for factor in factors):
+            wide = (np.repeat(factor, self._dimension, axis=1) for factor in factors)
+            gradient, noise = (torch.tensor(factor, dtype=torch.float64, device=device) for factor in wide)
+            self._scales = gradient, noise
+        self._instances = [run.instance for run in runs]
+        self._start = torch.cat([instance.initial_parameters for instance in self._instances])
+        self._stacks: dict[int, TaskInstance] = {}
+        if self.first.batches is None:
+            self._stacks[0] = stacked.stacked(self._instances)
+            self._instances = stacked.without_copies(self._instances, self._stacks[0])
+            for run, instance in zip(runs, self._instances, strict=True):
+                run.instance = instance
+        self._evaluated: list[tuple[int, dict[str, torch.Tensor]]] = []
+
+    def run(self, advance: Advance) -> list[SeedRun]:
+        """All steps of all runs."""
+        with few_threads(self._instances):
+            return self._run(advance)
+
+    def _run(self, advance: Advance) -> list[SeedRun]:
+        runs, first, executor, seconds = self.runs, self.first, self.executor, 0.0
+        last, every, T = first.config.last, first.evaluated_every, first.algorithm.num_steps
+        streams = [run.stream() for run in runs]
+        state = executor.initial_state(self._columns(self._start))
+        releasing = Releasing(executor, len(runs) * self._dimension)
+        for t in range(last):
+            began = time.perf_counter()
+            gradients = first.clipped(self._batch(t), self._rows(executor.models(state)), t)
+            noise = torch.from_numpy(np.concatenate([stream.step(t) for stream in streams], axis=1))
+            state = self._stepped(t, state, self._columns(gradients).double(), noise.to(first.device))
+            releasing.after(t, state)
+            seconds += time.perf_counter() - began
+            if (t + 1) % every == 0 or t + 1 == T:
+                self._evaluated.append((t + 1, self._measured(self._rows(executor.models(state)))))
+            advance(len(runs))
+        released: dict[str, torch.Tensor] = {}
+        models = self._rows(executor.models(state))
+        if last == T and releasing.total is not None:
+            models = self._rows(releasing.models(state))
+            released = self._measured(models)
+        return self._results(models, released, last, seconds / len(runs))
+
+    def _stepped(self, t: int, state: torch.Tensor, gradients: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
+        """The state after a step; where noise enters with gradients, their sum is scaled, and what follows is its."""
+        if self._scales is None:
+            return self.executor.step(t, state, gradients, noise)[1]
+        of_gradients, of_noise = self._scales
+        if self.executor.noise_on_gradients:
+            return self.executor.step(t, state, gradients, noise, of_gradients.mul)[1]
+        return self.executor.step(t, state, gradients * of_gradients, noise * of_noise)[1]
+
+    def _rows(self, columns: torch.Tensor) -> torch.Tensor:
+        """(n, R d), run by run of columns, as (R n, d)."""
+        return columns.unflatten(1, (len(self.runs), -1)).transpose(0, 1).flatten(0, 1)
+
+    def _columns(self, rows: torch.Tensor) -> torch.Tensor:
+        """The inverse."""
+        return rows.unflatten(0, (len(self.runs), -1)).transpose(0, 1).flatten(1)
+
+    def _batch(self, step: int) -> TaskInstance:
+        """The records of all runs in a step: all of its class, or what each run draws; bins come again."""
+        if self.first.batches is None:
+            return self._stacks[0]
+        sampling = self.first.mechanism.sampling
+        bins = None if sampling is None else sampling.num_bins
+        if bins is None:
+            return stacked.stacked([run.batch(step) for run in self.runs])
+        if step % bins not in self._stacks:
+            self._stacks[step % bins] = stacked.stacked([run.batch(step) for run in self.runs])
+        return self._stacks[step % bins]
+
+    def _measured(self, models: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Metrics of all runs, shape (R, n), or (R,) for those of average models, and which runs are finite.
+
+        They stay on the device until the end, so that no step waits for them.
+        """
+        result = stacked.evaluate(self._instances, models, self.first.metrics)
+        measured = {"loss": result.loss, "accuracy": result.accuracy, **result.metrics}
+        finite = torch.isfinite(result.loss) & torch.isfinite(models).all(1)
+        R = len(self.runs)
+        of_runs = {
+            name: values.unflatten(0, (R, -1)) if metrics.is_of_nodes(name) else values
+            for name, values in measured.items()
+            if values is not None
+        }
+        return of_runs | {"finite": finite.unflatten(0, (R, -1)).all(1)}
+
+    def _results(
+        self, models: torch.Tensor, released: dict[str, torch.Tensor], finished_steps: int, seconds: float
+    ) -> list[SeedRun]:
+        """What each run measured; `seconds` are its share of the training."""
+        tables = [(step, _on_cpu(table)) for step, table in self._evaluated]
+        at_end, of_runs = _on_cpu(released), models.unflatten(0, (len(self.runs), -1)).double().cpu().numpy()
+        results = []
+        for place, run in enumerate(self.runs):
+            for step, table in tables:
+                run.record(step, {name: values[place] for name, values in table.items() if name != "finite"})
+            finite = [table["finite"][place] for table in (*(table for _, table in tables), at_end) if table]
+            run.diverged = not all(finite)
+            own = {name: values[place] for name, values in at_end.items() if name != "finite"}
+            results.append(run.result(of_runs[place], own, finished_steps, seconds))
+        return results
+
+
+def _on_cpu(tensors: dict[str, torch.Tensor]) -> dict[str, np.ndarray]:
+    return {name: values.double().cpu().numpy() for name, values in tensors.items()}
