@@ -16,8 +16,7 @@ from mfdl.noise_scale import calibrate
 from mfdl.participation import Cyclic
 from mfdl.privacy.gaussian import epsilon_from_mu
 from mfdl.testing.tasks import linear_task
-from mfdl.training import keys, tasks
-from mfdl.training import replay as replay_module
+from mfdl.training import keys, seed_replay, tasks
 from mfdl.training.keys import NoiseKey
 from mfdl.training.replay import replay
 from mfdl.training.shared_randomness import HolderKeys
@@ -38,13 +37,13 @@ KEY = NoiseKey.from_entropy()
 def injected(monkeypatch):
     """Every step's noise as the executor was given it, on the CPU."""
     seen = []
-    make = replay_module.Executor.step
+    make = seed_replay.Executor.step
 
     def keep(self, t, state, gradients, noise, rule):
         seen.append(noise.cpu().numpy())
         return make(self, t, state, gradients, noise, rule)
 
-    monkeypatch.setattr(replay_module.Executor, "step", keep)
+    monkeypatch.setattr(seed_replay.Executor, "step", keep)
     return seen
 
 
@@ -58,10 +57,8 @@ def expected(run_key, t):
 def run_key(monkeypatch):
     """The key of the last run, as its stream was given it."""
     seen = []
-    make = replay_module.noise_stream
-    monkeypatch.setattr(
-        replay_module, "noise_stream", lambda n, s, key, d, slots: seen.append(key) or make(n, s, key, d)
-    )
+    make = seed_replay.noise_stream
+    monkeypatch.setattr(seed_replay, "noise_stream", lambda n, s, key, d, slots: seen.append(key) or make(n, s, key, d))
     return seen
 
 

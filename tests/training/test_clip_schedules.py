@@ -13,12 +13,13 @@ import mfdl
 from mfdl import Cyclic, Dynamics, EveryStep, InvalidInput, algorithms, gossip, replay, trust
 from mfdl.dynamics import schedule
 from mfdl.privacy.victim_sensitivity import sensitivity_by_victim
+from mfdl.runs.cell_jobs import replay_config
 from mfdl.runs.comparison_config import ComparisonConfig
-from mfdl.runs.running import trained
 from mfdl.runs.shared import Plan
 from mfdl.testing.oracles import elliptope_reference, of_node, pinv_gram
 from mfdl.testing.strategies import gossip_matrices
-from mfdl.training import replay as replay_module
+from mfdl.training import seed_replay
+from mfdl.training.replay import replays
 
 RING, CLIP = gossip.metropolis_hastings("ring:n=4"), 0.05  # small: almost every gradient is clipped
 clip_schedules = st.lists(st.sampled_from([1.0, 0.3, 0.1, 1e-3, 7.0]), min_size=4, max_size=4)
@@ -45,7 +46,7 @@ def test_a_run_is_the_recursion_with_its_clipping_norms_and_noise_written_out(cl
             return injected[t]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(replay_module, "noise_stream", lambda *_, slots: Stream())
+        patch.setattr(seed_replay, "noise_stream", lambda *_, slots: Stream())
         run = replay(mechanism(eta * c, unit), task, seeds=[seed], period=2, clip_schedule=clips, dtype=torch.float64)
     instance = task.instance(seed, 2, dtype=torch.float64)
     theta, W = instance.initial_parameters, torch.tensor(RING.dense())
@@ -93,9 +94,10 @@ def test_what_noise_is_added_to_is_never_longer_than_the_guarantee_says(clips, d
         norms.append(gradients.double().norm(dim=1))
         return executed(executor, t, state, gradients, noise, rule)
 
-    executed = replay_module.Executor.step
-    monkeypatch.setattr(replay_module.Executor, "step", step)
-    replay(mechanism(0.1, "user", 0.0), classes(), seeds=range(3), clip_schedule=clips, dtype=dtype)
+    executed = seed_replay.Executor.step
+    monkeypatch.setattr(seed_replay.Executor, "step", step)
+    for seed in range(3):
+        replay(mechanism(0.1, "user", 0.0), classes(), seeds=[seed], clip_schedule=clips, dtype=dtype)
     assert CLIP * (1 - 1e-5) < max(map(max, norms)) <= CLIP
 
 
@@ -147,7 +149,8 @@ def test_a_comparison_scales_rates_and_clips_alike():
     made = plan.mechanism("dp-dsgd")
     assert made.noise_std == plain.mechanism("dp-dsgd").noise_std  # no privacy is lost or won
     by_hand = replay(made, plan.task, seeds=[0], clip_schedule=config.clips).seeds[0]
-    assert_array_equal(trained(made, plan.task, 0, config).seeds[0].models, by_hand.models)
+    (run,) = replays([replay_config(made, plan.task, 0, config)], lambda *_: None)
+    assert_array_equal(run.seeds[0].models, by_hand.models)
     assert ComparisonConfig(clip_schedule="constant").clips is None
     for wrong in ({"momentum": 0.5}, {"weight_decay": 0.1}):
         with pytest.raises(InvalidInput, match="--clip-schedule inverse-sqrt scales the input of each step"):

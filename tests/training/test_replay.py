@@ -23,7 +23,7 @@ from mfdl.participation import Cyclic, EveryStep, Explicit, OncePerEpoch, Single
 from mfdl.privacy.questions import UNITS
 from mfdl.testing.strategies import NAMES, build_algorithm
 from mfdl.testing.tasks import still_task
-from mfdl.training import checkpoint, replay
+from mfdl.training import checkpoint, seed_replay
 from mfdl.training.keys import NoiseKey
 from mfdl.training.replay import replay as train
 from mfdl.training.replay_config import EvaluatedStep
@@ -70,7 +70,7 @@ def assert_same(first, second):
 def witnessed(monkeypatch):
     """What happened in every run: instances, gradients by step, injected noise by step."""
     seen = {"instances": [], "gradients": [], "noise": []}
-    instance, sums, make = Task.instance, TaskInstance.clipped_gradient_sums, replay.noise_stream
+    instance, sums, make = Task.instance, TaskInstance.clipped_gradient_sums, seed_replay.noise_stream
 
     def keep_instance(self, *args, **kwargs):
         seen["instances"].append(instance(self, *args, **kwargs))
@@ -93,7 +93,7 @@ def witnessed(monkeypatch):
 
     monkeypatch.setattr(Task, "instance", keep_instance)
     monkeypatch.setattr(TaskInstance, "clipped_gradient_sums", keep_sums)
-    monkeypatch.setattr(replay, "noise_stream", keep_stream)
+    monkeypatch.setattr(seed_replay, "noise_stream", keep_stream)
     return seen
 
 
@@ -291,7 +291,7 @@ def test_a_checkpoint_of_something_else_is_refused(tmp_path, monkeypatch):
         with pytest.raises(InvalidInput, match=f"the checkpoint's {field} is"):
             begun(**(how | other))
         assert checkpoint.load(tmp_path / "seed-0").step == 3  # left as it was
-    monkeypatch.setattr(replay, "GENERATOR", "another/1")
+    monkeypatch.setattr(seed_replay, "GENERATOR", "another/1")
     with pytest.raises(InvalidInput, match=r"the checkpoint's generator is '.*', expected 'another/1'"):
         begun(**how)
     checkpoint.save(tmp_path / "seed-0", step=1, models={"state": torch.zeros(2)}, metadata={})
