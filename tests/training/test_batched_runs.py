@@ -33,7 +33,7 @@ SCHEMES = {
 }
 """Schemes of six steps."""
 NAMES = ("none", "dp-dsgd", "mafalda", "corn", "muffliato", "gradient-tracking", "two-hop-dsgd", "zip-dl")
-NAMES_OF = {"bins": ("dp-dsgd", "mafalda", "none"), "by node": ("dp-dsgd", "none")}
+NAMES_OF = {"cyclic": NAMES[:-1], "bins": ("dp-dsgd", "mafalda", "none"), "by node": ("dp-dsgd", "none")}
 TASKS = {
     "network": functools.cache(lambda: regression(36, public_constants="none")),
     "classes": functools.cache(lambda: classes(41, partition="dirichlet:alpha=1")),
