@@ -50,7 +50,7 @@ def shared_by(config: ReplayConfig) -> tuple[Hashable, ...] | None:
         return None
     mechanism, sampling = config.mechanism, config.mechanism.sampling
     clips = None if config.clip_schedule is None else np.asarray(config.clip_schedule).tobytes()
-    scheme = None if sampling is None else (type(sampling), sampling.num_bins)
+    scheme = None if sampling is None else (type(sampling), sampling.num_bins, sampling.expected_rate)
     how = mechanism.unit, mechanism.clip_norm, scheme, clips, config.fed_every, config.last, config.eval_every
     return config.task, mechanism.algorithm.num_steps, *how, tuple(config.metrics), config.dtype, config.where
 

@@ -61,9 +61,7 @@ def replays(configs: Sequence[ReplayConfig], advance: Advance) -> list[Run]:
         declared = covered.left_out(config.mechanism, config.task)
         own = tuple(itertools.islice(seed_runs, len(_seeds(config))))
         rule = "" if config.rule is None else str(config.rule)
-        runs.append(
-            Run(config.mechanism, config.task.name, own, **known, public_constants=declared, step_rule=rule)
-        )
+        runs.append(Run(config.mechanism, config.task.name, own, **known, public_constants=declared, step_rule=rule))
     return runs
 
 
