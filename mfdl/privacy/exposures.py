@@ -331,7 +331,7 @@ def view_losses(
     require_one_owner(unit, groups)
     numbers = victim_sensitivities(
         view_grams(view, nodes),
-        joint_grams(view, groups),
+        functools.partial(joint_grams, view),
         chosen,
         scheme,
         same_steps=owners.same_steps,

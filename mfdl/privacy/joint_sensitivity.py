@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from ..floats import UNIT
 from ..participation import Participation
@@ -19,6 +19,10 @@ from .gram_sensitivity import Sensitivity, sensitivities
 from .owners import Victim, nodes_of
 
 ADDED = "sum over the owners"
+MOST_ENTRIES = 2**26
+"""Of joint Grams at a time: half a gigabyte, and as much for their errors."""
+JointGrams = Callable[[Sequence[Group]], Mapping[Group, ViewGram | Blocks]]
+"""From groups of owners to X_S of those that some form covers."""
 WHY_ADDED = (
     "the losses to each owner's copy are added up, since this view has no form for the owners together; fewer steps or "
     "nodes may have one"
@@ -33,7 +37,7 @@ def nodes_and_groups(victims: Sequence[Victim]) -> tuple[list[int], list[Group]]
 
 def victim_sensitivities(
     grams: Sequence[ViewGram],
-    joint: Mapping[Group, ViewGram | Blocks],
+    joint: JointGrams,
     victims: Sequence[Victim],
     scheme: Participation,
     *,
@@ -42,15 +46,21 @@ def victim_sensitivities(
 ) -> list[Sensitivity]:
     """One Sensitivity for each victim, each node under its own participation.
 
-    Args: grams: of the nodes of `nodes_and_groups`, in their order; joint, and the others: as of `joint_sensitivities`.
+    Args: grams: of the nodes of `nodes_and_groups`, in their order; joint: makes those of some groups, of as many at a
+        time as memory holds; others: as of `joint_sensitivities`.
     """
     nodes, groups = nodes_and_groups(victims)
     of, alone = dict(zip(nodes, grams, strict=True)), dict[int, Sensitivity]()
     for shared, alike in scheme.shared_by(nodes):
         values = sensitivities([of[u] for u in alike], shared, nodes=alike, method=method)
         alone |= zip(alike, values, strict=True)
-    together = joint_sensitivities(groups, joint, alone, scheme, same_steps=same_steps, method=method)
-    by_group = dict(zip(groups, together, strict=True))
+    by_group: dict[Group, Sensitivity] = {}
+    largest = (scheme.num_steps * max(map(len, groups), default=1)) ** 2
+    at_once = max(1, MOST_ENTRIES // largest)
+    for first in range(0, len(groups), at_once):
+        part = groups[first : first + at_once]
+        together = joint_sensitivities(part, joint(part), alone, scheme, same_steps=same_steps, method=method)
+        by_group |= zip(part, together, strict=True)
     return [by_group[victim] if isinstance(victim, tuple) else alone[victim] for victim in victims]
 
 
@@ -70,7 +80,7 @@ def joint_sensitivities(
 
     Guarantees: never below the true value for the joint patterns; a step that leaks at one owner makes it infinite.
     """
-    joint: dict[Group, Sensitivity] = _of_blocks(groups, grams, scheme, same_steps, method)
+    joint: dict[Group, Sensitivity] = _of_blocks(groups, grams, alone, scheme, same_steps, method)
     together = [(group, gram) for group in groups if isinstance(gram := grams.get(group), ViewGram)]
     batches: list[tuple[JointParticipation, list[tuple[Group, ViewGram]]]] = []
     for pair in together:
@@ -109,20 +119,27 @@ def _least(joint: Sensitivity | None, bound: Sensitivity) -> Sensitivity:
 def _of_blocks(
     groups: Sequence[Group],
     grams: Mapping[Group, ViewGram | Blocks],
+    alone: Mapping[int, Sensitivity],
     scheme: Participation,
     same_steps: bool,
     method: str,
 ) -> dict[Group, Sensitivity]:
-    """Squared sensitivities of owners that share no noise add up, each over patterns of its own."""
+    """Squared sensitivities of owners that share no noise add up, each over patterns of its own.
+
+    They are those of the owners alone, unless X_S is bounded by the blocks of a view that shows more.
+    """
     blocks = {group: gram.parts for group in groups if isinstance(gram := grams.get(group), Blocks)}
-    parts = {(u, id(X)): X for group, of in blocks.items() for u, X in zip(group, of, strict=True)}
+    bounds = [(group, of) for group, of in blocks.items() if any(X.upper for X in of)]
+    parts = {(u, id(X)): X for group, of in bounds for u, X in zip(group, of, strict=True)}
     numbers: dict[tuple[int, int], Sensitivity] = {}
     for shared, nodes in scheme.shared_by(sorted({u for u, _ in parts})):
         chosen = [key for key in parts if key[0] in set(nodes)]
         values = sensitivities([parts[key] for key in chosen], shared, nodes=[u for u, _ in chosen], method=method)
         numbers |= zip(chosen, values, strict=True)
     return {
-        group: _sum(group, [numbers[u, id(X)] for u, X in zip(group, of, strict=True)], of, scheme, same_steps)
+        group: _sum(
+            group, [numbers.get((u, id(X)), alone[u]) for u, X in zip(group, of, strict=True)], of, scheme, same_steps
+        )
         for group, of in blocks.items()
     }
 

@@ -35,7 +35,6 @@ from .adaptive import is_adaptive, shift_reduction
 from .adaptive.shift_reduction import lipschitz_factors, shift_problem
 from .forms import (
     INJECTIONS,
-    Blocks,
     Group,
     ViewGram,
     injection_bound,
@@ -45,7 +44,7 @@ from .forms import (
 )
 from .forms.node_recursions import recursions
 from .gram_sensitivity import Sensitivity
-from .joint_sensitivity import added, nodes_and_groups, victim_sensitivities
+from .joint_sensitivity import JointGrams, added, nodes_and_groups, victim_sensitivities
 from .owners import Owners, Victim, checked_victim, in_order, nodes_of, require_nodes, require_one_owner, within
 from .questions import UNITS, Fingerprint
 
@@ -355,11 +354,11 @@ class _Asked:
         ]
 
     def of_view(self, view: View, victims: Sequence[Victim]) -> list[Sensitivity]:
-        nodes, groups = nodes_and_groups(victims)
-        return self.sensitivities(view_grams(view, nodes), joint_grams(view, groups), victims)
+        nodes, _ = nodes_and_groups(victims)
+        return self.sensitivities(view_grams(view, nodes), functools.partial(joint_grams, view), victims)
 
     def sensitivities(
-        self, grams: Sequence[ViewGram], joint: Mapping[Group, ViewGram | Blocks], victims: Sequence[Victim]
+        self, grams: Sequence[ViewGram], joint: JointGrams, victims: Sequence[Victim]
     ) -> list[Sensitivity]:
         return victim_sensitivities(grams, joint, victims, self.scheme, same_steps=self.same_steps, method=self.method)
 
@@ -376,8 +375,8 @@ class _Asked:
         covers = known.covers(view.knowledge)
         if covers and is_adaptive(more, self.scheme, unit=self.unit):
             return self.of_view(more, victims)
-        nodes, groups = nodes_and_groups(victims)
-        grams, joint = injection_bound(view, nodes), joint_injection_bounds(view, groups)
+        nodes, _ = nodes_and_groups(victims)
+        grams, joint = injection_bound(view, nodes), functools.partial(joint_injection_bounds, view)
         if grams is None:
             why = (
                 self.why_not_adaptive(more)
