@@ -39,15 +39,17 @@ class PatternBound:
         common: g^2, what all patterns share.
         draws: pairs (d, how many draws have it), d > 0.
         public: of a record whose pattern is known, an upper bound.
+        places: of which a draw of random allocation takes one.
     """
 
     largest: float
     common: float
     draws: tuple[tuple[float, int], ...]
     public: float
+    places: int = 1
 
     @staticmethod
-    def of(N: FloatArray | None, common: float, draws: FloatArray, public: float) -> PatternBound:
+    def of(N: FloatArray | None, common: float, draws: FloatArray, public: float, places: int = 1) -> PatternBound:
         """Args: N: None where noise is fresh; draws: d of each draw."""
         largest = 1.0 if N is None else float(N.diagonal().max()) * UP
         top = max(float(draws.max(initial=0.0)), FAINTEST * largest)
@@ -55,7 +57,12 @@ class PatternBound:
         ends = (*LEVELS, 0.0)
         counts = [int(((share > low) & (share <= high)).sum()) for high, low in itertools.pairwise(ends)]
         levels = tuple((top * high * UP, count) for high, count in zip(LEVELS, counts, strict=True) if count)
-        return PatternBound(largest, common * UP, levels, public * UP)
+        return PatternBound(largest, common * UP, levels, public * UP, places)
+
+    @property
+    def faint(self) -> float:
+        """Squared sensitivity of the Gaussian that the product is close to where noise is large."""
+        return self.common + sum(d * count for d, count in self.draws) / self.places
 
 
 def step_gram(algorithm: LinearAlgorithm, victims: list[int]) -> FloatArray | None:
@@ -81,21 +88,31 @@ def of_cyclic_poisson(N: FloatArray | None, scheme: CyclicPoisson) -> PatternBou
 
 
 def of_random_allocation(N: FloatArray | None, scheme: RandomAllocation) -> PatternBound:
-    """A draw is one of b steps: those of an epoch, or of a part of a random partition of all steps."""
+    """A draw is one of b steps: those of an epoch, or of a part of a random partition of all steps.
+
+    Of an epoch, the remainder of the step modulo a divisor of b may be public: steps of one remainder overlap less, but
+    there are fewer of them. The divisor that is best where noise is large is taken.
+    """
     k, b = scheme.epochs, scheme.period
     if N is None:
-        return PatternBound.of(None, 0.0, np.ones(k), float(k))
+        return PatternBound.of(None, 0.0, np.ones(k), float(k), b)
     diagonal, apart = N.diagonal(), N * ~np.eye(len(N), dtype=bool)
     if not scheme.per_epoch:
         largest = -np.sort(-apart, axis=1)[:, :k]  # of k steps, one of which may be i itself
         other, same = largest.sum(axis=1).max(), (diagonal + largest[:, : k - 1].sum(axis=1)).max()
-        return PatternBound.of(N, float(k * other), np.full(k, max(0.0, same - other)), float(k * same))
-    rows = apart.reshape(k * b, k, b).max(axis=2)  # of the worst step of each epoch
-    own = np.repeat(np.arange(k), b)
-    others = rows.sum(axis=1) - rows[np.arange(k * b), own]
-    different = rows.sum(axis=1).reshape(k, b).max(axis=1)
+        return PatternBound.of(N, float(k * other), np.full(k, max(0.0, same - other)), float(k * same), b)
+    rows, own = apart.reshape(k * b, k, b).max(axis=2), np.arange(k * b) // b
+    others = rows.sum(axis=1) - rows[np.arange(k * b), own]  # of the worst step of each other epoch
     same = (diagonal + others).reshape(k, b).max(axis=1)
-    return PatternBound.of(N, float(different.sum()), np.maximum(0.0, same - different), float(same.sum()))
+    blocks = apart.reshape(k, b, k, b)[np.arange(k), :, np.arange(k)]  # (k, b, b)
+
+    def known_modulo(step: int) -> PatternBound:
+        inside = np.where(np.subtract.outer(np.arange(b), np.arange(b)) % step == 0, blocks, 0.0).max(axis=2)
+        different = (inside + others.reshape(k, b)).max(axis=1)
+        draws = np.maximum(0.0, same - different)
+        return PatternBound.of(N, float(different.sum()), draws, float(same.sum()), b // step)
+
+    return min((known_modulo(step) for step in range(1, b + 1) if b % step == 0), key=lambda bound: bound.faint)
 
 
 def of_min_separation(N: FloatArray | None, scheme: MinSeparationSampling) -> PatternBound:

@@ -212,13 +212,13 @@ class PatternExposures(SampledExposures):
         """The product for |C|^T |C|, None where noise is fresh."""
 
     @abc.abstractmethod
-    def _draw(self, multiplier: float, count: int) -> tuple[LossCurve, int]:
+    def _draw(self, multiplier: float, count: int, places: int) -> tuple[LossCurve, int]:
         """The curve of so many draws at a noise multiplier, and how often it counts."""
 
     def _pair(self, group: Exposed, sensitivity: float, why: str) -> tuple[float, str, str, PrivacyCurve]:
         N = pattern_bounds.step_gram(self.algorithm, sorted(group))
         bound = self._bound(N)
-        drawn = [self._draw(*unit) for unit in pattern_bounds.units(bound.draws, bound.largest)]
+        drawn = [self._draw(*unit, bound.places) for unit in pattern_bounds.units(bound.draws, bound.largest)]
         parts, counts = zip(*drawn, strict=True)
         shared, public = (math.sqrt(squared / bound.largest) * UP for squared in (bound.common, bound.public))
         unit = self._simplified(N, ProductGaussian(1.0, shared, parts, counts, public, self.question.adjacency))
@@ -236,7 +236,7 @@ class CyclicPoissonExposures(PatternExposures):
     def _bound(self, N: FloatArray | None) -> pattern_bounds.PatternBound:
         return pattern_bounds.of_cyclic_poisson(N, cast("CyclicPoisson", self.scheme))
 
-    def _draw(self, multiplier: float, count: int) -> tuple[LossCurve, int]:
+    def _draw(self, multiplier: float, count: int, places: int) -> tuple[LossCurve, int]:
         rate = cast("CyclicPoisson", self.scheme).rate
         return PoissonGaussian(multiplier, rate, count, self.question.adjacency), 1
 
@@ -251,8 +251,7 @@ class RandomAllocationExposures(PatternExposures):
     def _bound(self, N: FloatArray | None) -> pattern_bounds.PatternBound:
         return pattern_bounds.of_random_allocation(N, cast("RandomAllocation", self.scheme))
 
-    def _draw(self, multiplier: float, count: int) -> tuple[LossCurve, int]:
-        places = cast("RandomAllocation", self.scheme).period
+    def _draw(self, multiplier: float, count: int, places: int) -> tuple[LossCurve, int]:
         return BallsInBinsGaussian(multiplier, places, ((places, 0.0),), self.question.adjacency), count
 
 
@@ -262,7 +261,7 @@ class MinSeparationExposures(PatternExposures):
     def _bound(self, N: FloatArray | None) -> pattern_bounds.PatternBound:
         return pattern_bounds.of_min_separation(N, cast("MinSeparationSampling", self.scheme))
 
-    def _draw(self, multiplier: float, count: int) -> tuple[LossCurve, int]:
+    def _draw(self, multiplier: float, count: int, places: int) -> tuple[LossCurve, int]:
         rate = cast("MinSeparationSampling", self.scheme).rate
         return PoissonGaussian(multiplier, rate, count, self.question.adjacency), 1
 
