@@ -177,8 +177,8 @@ def train_with_journal(name: str, folder: Path | None, journal: Path, result: Pa
                 log.write(f"draw {_digest(words)} {index} {t} {tensor} {_digest(row)}\n")
         return drawn
 
-    def step_logged(self: Any, t: int, state: Any, gradients: Any, noise: Any) -> Any:
-        messages, following = step(self, t, state, gradients, noise)
+    def step_logged(self: Any, t: int, state: Any, gradients: Any, noise: Any, rule: Any) -> Any:
+        messages, following = step(self, t, state, gradients, noise, rule)
         log.write(f"sent {t} {_digest(gradients)} {_digest(noise)} {_digest(messages)}\n")
         if t == dies_at:
             os.kill(os.getpid(), signal.SIGKILL)
