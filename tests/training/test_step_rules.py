@@ -18,8 +18,7 @@ from mfdl import Cyclic, Dynamics, EveryStep, InvalidInput, UnsupportedMechanism
 from mfdl.runs.comparing import run_comparison
 from mfdl.runs.comparison_config import ComparisonConfig
 from mfdl.runs.shared import Plan
-from mfdl.training import replay as replay_module
-from mfdl.training import step_rules
+from mfdl.training import seed_replay, step_rules
 from mfdl.training.distributed.group import Group
 from mfdl.training.distributed.share import Share
 from mfdl.training.executor import Executor
@@ -123,7 +122,7 @@ def test_a_rule_that_changes_nothing_is_the_plain_run_bit_for_bit(monkeypatch):
         def step(self, t):
             return injected[t]
 
-    monkeypatch.setattr(replay_module, "noise_stream", lambda *_, slots: Stream())
+    monkeypatch.setattr(seed_replay, "noise_stream", lambda *_, slots: Stream())
     for unit in ("record", "user"):
         made = mechanism(unit=unit)
         plain, ruled = (replay(made, classes(19), seeds=[2], step_rule=rule).seeds[0] for rule in (None, Unchanged()))
