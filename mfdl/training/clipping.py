@@ -184,7 +184,7 @@ def norm_bounds(plain: Sequence[torch.Tensor], factors: Sequence[Factors]) -> to
         ||a_p|| and sqrt(O) 2^-480 to each ||b_p||, so 2^-27 T^2 grows by 2^-987 times the same. Underflowing w_p move
         an entry by 2^-1022 and meet ||a_p|| < 2^512, as squares beyond give no finite bound: the last term.
     """
-    squares = torch.zeros((), dtype=torch.float64)
+    squares = torch.zeros((), dtype=torch.float64, device=(plain or factors[0])[0].device)
     if plain:
         squares = gradient_norms(plain).square()
     for inputs, backprops in factors:
@@ -194,7 +194,7 @@ def norm_bounds(plain: Sequence[torch.Tensor], factors: Sequence[Factors]) -> to
         if inputs.shape[3] > 1:
             a, b = inputs.double(), backprops.double()
             exact = ((a @ a.mT) * (b @ b.mT)).sum((-2, -1))
-        squares = squares.to(inputs.device) + (exact + CANCELLATION * triangle).sum(-1)
+        squares = squares + (exact + CANCELLATION * triangle).sum(-1)
     return squares.sqrt()
 
 

@@ -12,7 +12,6 @@ other, and divisors are public (`covered.divisors`).
 from __future__ import annotations
 
 import abc
-import dataclasses
 from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
@@ -70,8 +69,7 @@ class DrawnBatches(abc.ABC):
         full, device = self._instance, self._instance.mask.device
         at = torch.arange(len(joined), device=device)[:, None], 0, torch.tensor(chosen, device=device)
         present = torch.tensor(mask, device=device)
-        return dataclasses.replace(
-            full,
+        return full.with_records(
             features=full.features[at].unsqueeze(1),
             targets=full.targets[at].unsqueeze(1),
             mask=present.unsqueeze(1),

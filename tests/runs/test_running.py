@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import mfdl
-from mfdl.runs import Cell, Engine, Store, rows, run_cells, running
+from mfdl.runs import Cell, Engine, Store, cell_jobs, rows, run_cells, running
 from mfdl.runs.comparing import run_comparison
 from mfdl.runs.comparison_config import ComparisonConfig
 
@@ -134,3 +134,71 @@ def test_json_is_plain(finished):
 
     for path in finished[1].rglob("*.json"):
         json.loads(path.read_text(), parse_constant=refuse)
+
+
+# ---- cells that are trained together ---------------------------------------------------------------------------------
+
+
+def batch():
+    """Two rates, three seeds: one job."""
+    return [
+        cell(first_seed=seed, learning_rate=rate, metrics=("average_loss",)) for rate in (0.2, 0.5) for seed in range(3)
+    ]
+
+
+def test_cells_of_a_batch_are_those_of_single_runs(tmp_path, monkeypatch):
+    (part,) = running.batches(batch())
+    assert list(part) == batch()
+    together = run_cells(batch(), tmp_path / "together", progress=False)
+    monkeypatch.setattr(running.batched_runs, "most_on", lambda device: 1)
+    assert len(running.batches(batch())) == len(batch())
+    alone = run_cells(batch(), tmp_path / "alone", progress=False)
+    for one, other in zip(together, alone, strict=True):
+        numbers = {name for name in one if name.endswith(("loss", "accuracy"))}
+        assert [one[name] for name in numbers] == pytest.approx([other[name] for name in numbers], rel=1e-5)
+        assert all(one[name] == other[name] for name in one.keys() - numbers)
+
+
+def test_what_is_missing_of_a_batch_gets_the_same_bytes(tmp_path):
+    run_cells(batch(), tmp_path, progress=False)
+    before, steps = content(tmp_path), []
+    (tmp_path / "cells" / f"{batch()[1].hash}.json").unlink()
+    run_cells(batch(), tmp_path, progress=lambda n, doing: steps.append(n))
+    assert content(tmp_path) == before
+    assert sum(steps) == 6 * len(batch())
+
+
+def test_a_batch_that_fails_is_trained_in_parts(tmp_path, monkeypatch):
+    trained, sizes = cell_jobs.replays, []
+
+    def failing(configs, advance):
+        sizes.append(len(configs))
+        if any(tuple(config.seeds) == (2,) for config in configs):
+            raise MemoryError("too much")
+        return trained(configs, advance)
+
+    monkeypatch.setattr(cell_jobs, "replays", failing)
+    records = run_cells(batch(), tmp_path, progress=False)
+    assert [record["seed"] for record in records] == [0, 1, 0, 1]
+    assert sizes[0] == len(batch())
+    failed = {failure["cell"] for failure in Store.load(tmp_path).failures()}
+    assert failed == {each.hash for each in batch() if each.seed == 2}
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_a_caller_who_stops_is_not_taken_for_a_failure_of_a_batch(strict, tmp_path, monkeypatch):
+    starts, trained = [], cell_jobs.replays
+    monkeypatch.setattr(cell_jobs, "replays", lambda *given: starts.append(1) or trained(*given))
+
+    def stop(cell, steps):
+        if steps:
+            raise RuntimeError("stop")
+
+    (part,) = running.batches(batch())
+    job = running.CellJob(part, tuple(c.hash for c in part), (True,) * 6, (0, 0), tmp_path, (None,) * 6, None, strict)
+    if strict:
+        with pytest.raises(RuntimeError, match="stop"):
+            running.work(job, progress=stop)
+    else:
+        assert all("stop" in answer.failure["error"] for answer in running.work(job, progress=stop))
+    assert len(starts) == 1

@@ -251,8 +251,8 @@ def test_large_weights_are_factored_and_small_models_keep_the_plain_way():
         instance = regression(8, 2, build=build, **shapes).instance(0, 1)
         return {name: layer.positions for name, layer in instance._record_clipping.layers.items()}
 
-    assert layers(functools.partial(wide, hidden=120)) == {}  # saves 14,159 entries
-    assert layers(functools.partial(wide, hidden=150)) == {"0.weight": 1, "2.weight": 1}  # the last one gains nothing
+    assert layers(functools.partial(wide, hidden=16)) == {}  # saves 251 entries
+    assert layers(functools.partial(wide, hidden=17)) == {"0.weight": 1, "2.weight": 1}  # the last one gains nothing
     images = {"features": np.ones((8, 1, 12, 12)), "test_features": np.ones((11, 1, 12, 12))}
 
     def network():

@@ -113,6 +113,12 @@ class TaskInstance:
         parts: dict[str, Any] = {name: getattr(self, name)[at] for name in names}
         return dataclasses.replace(self, **parts, node_periods=periods, whole=self, nodes=nodes)
 
+    def with_records(self, **parts: Any) -> TaskInstance:
+        """The same model on other records; how its gradients are clipped is found out once."""
+        other = dataclasses.replace(self, **parts)
+        vars(other)["_record_clipping"] = self._record_clipping
+        return other
+
     @property
     def dimension(self) -> int:
         """d, the number of trainable parameters."""

@@ -27,8 +27,8 @@ from ...errors import UnsupportedMechanism
 from .. import clipping
 from .modules import Parameters, PerRecordModel, output_of
 
-FACTORED_FROM = 2**14
-"""Entries of a record's gradient that factors must save; below, the plain way costs no more and keeps its numbers."""
+FACTORED_FROM = 2**8
+"""Entries of a record's gradient that factors must save; below, the plain way costs no more."""
 DERIVATIVES = ("grad", "backward", "_make_dual")
 """What torch calls when a forward pass takes derivatives, by which weights act outside of the values of their calls."""
 

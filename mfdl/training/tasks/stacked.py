@@ -41,7 +41,7 @@ def stacked(instances: Sequence[TaskInstance]) -> TaskInstance:
     for name in ("public_batch_sizes", "initial_parameters"):
         together[name] = torch.cat([getattr(instance, name) for instance in instances])
     periods = [instance.node_periods for instance in instances if instance.node_periods is not None]
-    return dataclasses.replace(first, **together, node_periods=sum(periods, ()) or None)
+    return first.with_records(**together, node_periods=sum(periods, ()) or None)
 
 
 def _joined(parts: Sequence[torch.Tensor], slots: int) -> torch.Tensor:
@@ -60,7 +60,7 @@ def without_copies(instances: Sequence[TaskInstance], stack: TaskInstance) -> li
         at = slice(run * n, (run + 1) * n), slice(None), slice(instance.mask.shape[2])
         own: dict[str, Any] = {name: getattr(stack, name)[at] for name in BY_NODE}
         own |= {"test_features": first.test_features, "test_targets": first.test_targets}
-        views.append(dataclasses.replace(instance, **own))
+        views.append(instance.with_records(**own))
     return views
 
 
