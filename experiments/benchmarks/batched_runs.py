@@ -18,7 +18,7 @@ from mfdl.training.replay import replays
 from mfdl.training.replay_config import ReplayConfig
 from mfdl.training.run import SeedRun
 
-TASKS = {"digits": 11, "logistic": 16, "housing-linear": 16}
+TASKS = {"digits": 11, "logistic": 16}
 """Steps of an epoch: small batches, as in a sweep."""
 RATES = (0.2, 0.4)
 STEPS = 160
