@@ -12,7 +12,7 @@ from mfdl.commands import main
 from mfdl.decor_search import decor_deviations
 from mfdl.errors import InvalidInput
 from mfdl_papers.decor import accountant, deviation_pairs, logistic, mnist, tradeoff
-from mfdl_papers.figures import RunScale, named, paired_verdicts
+from mfdl_papers.figures import RunScale, named, paired_effects
 
 SEEDS = np.array([1.0, 1.1, 0.95])
 
@@ -27,8 +27,8 @@ def curves(ldp, decor, cdp, graphs=("ring",)):
     ("given", "verdicts"),
     [
         (curves([100, 30], [5, 2], [4, 1.5]), ["confirmed", "confirmed", "confirmed"]),
-        (curves([10, 3], [5, 2], [4, 0.5]), ["confirmed", "direction only", "direction only"]),
-        (curves([10, 3], [5, 4], [4, 0.5]), ["direction only", "direction only", "direction only"]),
+        (curves([10, 3], [5, 2], [4, 0.5]), ["confirmed", "direction only", "refuted"]),
+        (curves([10, 3], [5, 4], [4, 0.5]), ["refuted", "direction only", "refuted"]),
         (curves([10, 3], [20, 4], [4, 0.5]), ["refuted", "refuted", "refuted"]),
     ],
 )
@@ -97,7 +97,7 @@ GOOD = ([8, 4, 1.02], [7, 3, 1.01], [6, 2, 1.0])
         (
             made_up(*GOOD[::-1], theorem=0.5),
             made_up(*GOOD),
-            ["confirmed", "direction only", "direction only", "direction only"],
+            ["confirmed", "refuted", "refuted", "refuted"],
         ),
         (
             made_up(*[[1, 2, 8]] * 3, theorem=0.5),
@@ -167,13 +167,15 @@ def grid_of(best, loss):
     ("ldp", "decor", "loss", "verdicts"),
     [
         ((0.01, 0.01), (0.005, 0.1), 0.1, ["confirmed", "confirmed"]),
-        ((0.05, 0.01), (0.005, 0.1), 0.1, ["direction only", "confirmed"]),
+        ((0.05, 0.01), (0.005, 0.1), 0.1, ["refuted", "confirmed"]),
         ((0.05, 0.01), (0.1, 0.1), 2.0, ["refuted", "refuted"]),
     ],
 )
 def test_verdicts_of_the_grid(ldp, decor, loss, verdicts):
-    final_test_losses = {("ring", "LDP", 10.0): grid_of(ldp, 1.0), ("ring", "DECOR", 10.0): grid_of(decor, loss)}
+    final_test_losses = {("ring", "LDP", 10.0): grid_of(ldp, 0.2), ("ring", "DECOR", 10.0): grid_of(decor, loss / 5)}
     assert [part.verdict for part in logistic.judged_grid(final_test_losses)] == verdicts
+    shorter = logistic.judged_grid(final_test_losses, "a fifth of the steps")[0]
+    assert (shorter.verdict, "a fifth of the steps" in shorter.remark) == ("not settled", True)
 
 
 def test_the_least_loss_is_taken_off_and_nothing_is_below_it():
@@ -183,7 +185,7 @@ def test_the_least_loss_is_taken_off_and_nothing_is_below_it():
 def test_grid_of_few_steps(tmp_path, monkeypatch):
     """Every run is a cell with its rate, its clipping norm and the train loss of the average model."""
     monkeypatch.setattr(logistic, "QUICK_PASSES", 1)
-    monkeypatch.setattr(logistic, "RATES", (0.05,))
+    monkeypatch.setattr(logistic, "RATES", (0.005, 0.01))
     monkeypatch.setattr(logistic, "CLIPS", (0.01, 0.1))
     monkeypatch.setattr(logistic, "seeds_of", lambda scale, quick, full: range(1, 2))
     seen = {}
@@ -194,9 +196,9 @@ def test_grid_of_few_steps(tmp_path, monkeypatch):
 
     monkeypatch.setattr(logistic, "losses", losses)
     done = logistic.run_grid(named("decor-d2"), RunScale(quick=True, out=tmp_path))
-    assert len(seen) == 2 * 3
-    (config,) = seen["ring", "LDP", 10.0, (0.05, 0.1)]
-    assert (config.learning_rate, config.clip_norm, config.metrics) == (0.05, 0.1, ("average_train_loss",))
+    assert len(seen) == 4 * 3
+    (config,) = seen["ring", "LDP", 10.0, (0.01, 0.1)]
+    assert (config.learning_rate, config.clip_norm, config.metrics) == (0.01, 0.1, ("average_train_loss",))
     assert (config.lr_schedule, config.epochs * config.period) == ("inverse-time:5000", 32)
     assert len(done.verdicts) == 2
     assert len(done.tables) == 3
@@ -218,7 +220,7 @@ def accuracies(ldp, decor, cdp):
         (
             accuracies([0.85, 0.9], [0.8, 0.9], [0.9, 0.9]),
             accuracies([0.85, 0.9], [0.9, 0.8], [0.9, 0.9]),
-            ["direction only"] * 2,
+            ["direction only", "refuted"],
         ),
         (
             accuracies([0.95, 0.9], [0.8, 0.8], [0.9, 0.9]),
@@ -258,7 +260,7 @@ def test_runs_of_mnist_are_kept_and_shared(tmp_path, monkeypatch):
     done = mnist.run(*arguments)
     assert len(tried) == 7
     assert len(set(tried)) == 6
-    assert [part.verdict for part in done.verdicts] == ["confirmed", "confirmed"]
+    assert [part.verdict for part in done.verdicts] == ["not settled", "not settled"]  # one seed
     stored = json.loads((tmp_path / "decor-1c" / "runs" / "CDP-complete-0.83-1-200.json").read_text())
     assert stored["accuracy"] == 0.9
 
@@ -272,7 +274,7 @@ def test_the_pair_of_a_run_is_the_best_of_its_mean():
     final_test_losses |= {("ring", name, 3.0): 5 * SEEDS_OF_DATA for name in ("LDP", "CDP")}
     curves = tradeoff.BudgetCurves.of((3.0,), final_test_losses)
     assert curves.chosen == {"ring": ["middle"]}
-    assert paired_verdicts.of_means(curves.lines["ring"]["DECOR"][0], SEEDS_OF_DATA) == pytest.approx(1.0)
+    assert paired_effects.of_means(curves.lines["ring"]["DECOR"][0], SEEDS_OF_DATA) == pytest.approx(1.0)
 
 
 def test_without_the_training_images_figure_1c_says_so(tmp_path, monkeypatch):

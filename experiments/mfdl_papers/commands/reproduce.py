@@ -20,7 +20,13 @@ if TYPE_CHECKING:
     from ..figures import Reproduction
 
 ALL = "all"
-COLOURS = {"confirmed": "green", "direction only": "yellow", "refuted": "red", "not run": "dim"}
+COLOURS = {
+    "confirmed": "green",
+    "direction only": "yellow",
+    "not settled": "magenta",
+    "refuted": "red",
+    "not run": "dim",
+}
 
 ENGINES = ("joblib", "dask")
 

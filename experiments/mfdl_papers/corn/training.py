@@ -15,12 +15,13 @@ import numpy as np
 
 from mfdl.pictures.line_charts import Panel
 from mfdl.training import tasks
+from mfdl.training.learned import chance
 
-from ..figures.paired_verdicts import mean_log_ratio, of_means, ordered, tied
+from ..figures.paired_effects import TIE, below, clear, guess_of, log_ratios, of_means, tied, unsupported
 from ..figures.published_figures import PublishedFigure, RunScale
 from ..figures.reproduction import Reproduction
 from ..figures.trained_panels import losses, of_panels, seeded
-from ..figures.verdicts import Verdict, everywhere
+from ..figures.verdicts import Effect, Verdict
 from .covariance_figures import CLIP_NORM, DELTA, DENSITY, EPSILON, EPSILONS, NODES, STEPS, draws_of, graph_name
 
 DENSITIES = (0.2, 0.4, 0.5, 0.6, 0.8, 1.0)  # of panel (b); 0.5 at EPSILON is a point of panel (a) too
@@ -38,20 +39,30 @@ class Experiment:
     """One of the three tasks.
 
     Attributes:
-        steps: T. batch: records of a node in a step; None: all it has.
+        steps: T, in quick and in full mode. batch: records of a node in a step; None: all it has.
         rate: (line, epsilon) -> the published learning rate. options: what else differs.
         y_label: the metric. seeds: in quick and in full mode.
         quick: points of quick mode.
+        accuracy: whether test accuracy is measured; its error, 1 - accuracy, is judged as a loss.
     """
 
     task: str
-    steps: int
+    steps: tuple[int, int]
     y_label: str
     rate: Callable[[str, float], float]
     seeds: tuple[int, int]
     quick: Sequence[Point]
     batch: int | None = None
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    accuracy: bool = False
+
+    def guess(self, scale: RunScale) -> float | None:
+        """Loss (or error) of a guess; None where the first model is the best one."""
+        task = tasks.load(self.task, NODES, scale.data_home)
+        if not self.accuracy:
+            return guess_of(task)
+        share = getattr(chance(task), "accuracy", None)
+        return None if share is None else 1 - float(share)
 
     def period(self, scale: RunScale) -> int:
         """Steps of one pass over a node's records."""
@@ -74,7 +85,7 @@ def a9a_rate(name: str, epsilon: float) -> float:
 EXPERIMENTS = {
     "corn-3": Experiment(
         task="rotated-quadratics",
-        steps=STEPS,
+        steps=(STEPS, STEPS),
         y_label="mean f(x) - f*",
         rate=lambda name, epsilon: 0.01,
         seeds=(3, 10),
@@ -83,7 +94,7 @@ EXPERIMENTS = {
     ),
     "corn-4": Experiment(
         task="a9a:split=pool",
-        steps=STEPS,
+        steps=(STEPS, STEPS),
         y_label="test loss",
         rate=a9a_rate,
         seeds=(3, 10),
@@ -93,47 +104,66 @@ EXPERIMENTS = {
     ),
     "corn-5": Experiment(
         task="mnist:split=pool,fraction=0.2",
-        steps=1000,
-        y_label="test loss",
+        steps=(500, STEPS),
+        y_label="test accuracy",
         rate=lambda name, epsilon: 0.1,
-        seeds=(3, 9),
+        seeds=(3, 10),
         quick=((10.0, 0.2), (10.0, 1.0)),
         batch=128,
         options={"partition": "dirichlet:alpha=10"},
+        accuracy=True,
     ),
 }
 
 
-def judged(by_point: Mapping[Point, Mapping[str, np.ndarray]]) -> list[Verdict]:
+def judged(by_point: Mapping[Point, Mapping[str, np.ndarray]], guess: float | None = None) -> list[Verdict]:
     """CorN best everywhere; the margin over pairwise noise largest on sparse graphs; a tie on the complete one."""
+    verdicts = [_best(by_point, guess), _margin(by_point, guess)]
+    return [*verdicts, _tie(by_point[EPSILON, 1.0], guess)] if (EPSILON, 1.0) in by_point else verdicts
+
+
+def _best(by_point: Mapping[Point, Mapping[str, np.ndarray]], guess: float | None) -> Verdict:
     pairs = {
-        (point, name): (lines["CorN"], lines[name]) for point, lines in by_point.items() for name in ("pairwise", "LDP")
+        f"{name}, epsilon {e:g}, p = {p:g}": (lines["CorN"], lines[name])
+        for (e, p), lines in by_point.items()
+        for name in ("pairwise", "LDP")
     }
-    means = {point: mean_log_ratio(lines["CorN"], lines["pairwise"]) for point, lines in by_point.items()}
-    below = sum(of_means(a, b) < 1 for a, b in pairs.values())
-    sure = sum(mean + half <= 0 and mean < 0 for mean, half in means.values())
+    effects = below(pairs, guess=guess)
+    lower = sum(of_means(a, b) < 1 for a, b in pairs.values())
     factors = [of_means(lines["LDP"], lines["CorN"]) for lines in by_point.values()]
-    comparison = (
-        f"its mean is lower in {below} of {len(pairs)} comparisons, below pairwise beyond the seeds at {sure} of "
-    )
-    comparison += f"{len(by_point)} points; LDP / CorN {min(factors):.3g} to {max(factors):.3g}"
-    best = Verdict("CorN is best at every budget and density", ordered(pairs), comparison)
+    comparison = f"its mean is lower in {lower} of {len(pairs)} comparisons, beyond the joint 95 % intervals in "
+    comparison += f"{clear(effects)}; LDP / CorN {min(factors):.3g} to {max(factors):.3g}"
+    return Verdict("CorN is best at every budget and density", effects, comparison)
+
+
+def _margin(by_point: Mapping[Point, Mapping[str, np.ndarray]], guess: float | None) -> Verdict:
+    """The margin is log(pairwise / CorN) of a seed; every sparse graph beside every other, paired by seed."""
     claim = f"its margin over pairwise noise is largest for p <= {SPARSE:g}"
-    gains = {p: float(np.exp(-means[e, p][0])) for e, p in by_point if e == EPSILON}
-    words = "pairwise / CorN " + ", ".join(f"{gain:.3g} at p = {p:g}" for p, gain in sorted(gains.items()))
-    sparse, dense = ([gain for p, gain in gains.items() if (p <= SPARSE) == side] for side in (True, False))
-    if sparse and dense:
-        holds = everywhere({gain: gain > max(dense) and gain > 1 for gain in sparse})
-        margin = Verdict(claim, holds, words, value=max(sparse))
-    else:
-        margin = Verdict.not_run(claim, "no densities on both sides")
-    if (EPSILON, 1.0) not in by_point:
-        return [best, margin]
-    complete = by_point[EPSILON, 1.0]
-    mean, half = means[EPSILON, 1.0]
-    tie = f"pairwise / CorN {np.exp(-mean):.3g}, 95 % interval {np.exp(-mean - half):.3g} to {np.exp(-mean + half):.3g}"
-    verdict = tied(complete["CorN"], complete["pairwise"])
-    return [best, margin, Verdict("it ties pairwise noise at p = 1", verdict, tie, value=float(np.exp(-mean)))]
+    pairs = {p: (lines["pairwise"], lines["CorN"]) for (e, p), lines in by_point.items() if e == EPSILON}
+    margins = {p: log_ratios(*pair) for p, pair in pairs.items()}
+    reasons = {p: unsupported(*pair, guess) for p, pair in pairs.items()}
+    with np.errstate(invalid="ignore"):
+        effects = [
+            Effect.sampled(f"p = {p:g} beside {q:g}", margins[p] - margins[q], unsupported=reasons[p] or reasons[q])
+            for p in margins
+            for q in margins
+            if p <= SPARSE < q
+        ]
+    if not effects:
+        return Verdict.not_run(claim, "no densities on both sides")
+    words = "pairwise / CorN " + ", ".join(f"{np.exp(np.mean(margins[p])):.3g} at p = {p:g}" for p in sorted(margins))
+    sparse = [float(np.exp(np.mean(values))) for p, values in margins.items() if p <= SPARSE]
+    return Verdict(claim, effects, words, value=max(sparse))
+
+
+def _tie(lines: Mapping[str, np.ndarray], guess: float | None) -> Verdict:
+    pair = lines["CorN"], lines["pairwise"]
+    above, under = tied("p = 1", *pair, guess=guess)
+    verdict = Verdict("it ties pairwise noise at p = 1 (within a factor of 2)", [above, under], "")
+    low, high = (np.exp(end - TIE) for end in above.interval(verdict.level))
+    ratio = float(np.exp(np.mean(log_ratios(*pair[::-1]))))
+    words = f"pairwise / CorN {ratio:.3g}, 95 % interval {low:.3g} to {high:.3g}"
+    return dataclasses.replace(verdict, finding=words, value=ratio)
 
 
 def run(figure: PublishedFigure, scale: RunScale) -> Reproduction:
@@ -149,7 +179,7 @@ def run(figure: PublishedFigure, scale: RunScale) -> Reproduction:
         "delta": DELTA,
         "clip_norm": CLIP_NORM,
         "period": period,
-        "epochs": experiment.steps // period,
+        "epochs": scale.pick(*experiment.steps) // period,
         "eval_every": 20 if period == 1 else 50,
         "data_home": scale.data_home,
         **experiment.options,
@@ -162,13 +192,16 @@ def run(figure: PublishedFigure, scale: RunScale) -> Reproduction:
             of_point["graph"] = functools.partial(graph_name, p)
             of_point["learning_rate"] = experiment.rate(name, epsilon)
             configs[epsilon, p, name] = seeded(seeds, **of_point, **common)
-    final_test_losses = losses(figure, scale, configs, last_steps=LAST_STEPS)
-    by_point = {(e, p): {name: final_test_losses[e, p, name] for name in MECHANISMS} for e, p in points}
-    panels, verdicts = _panels(by_point, experiment.y_label), judged(by_point)
+    column = "accuracy" if experiment.accuracy else "loss"
+    measured = losses(figure, scale, configs, last_steps=LAST_STEPS, column=column)
+    by_point = {(e, p): {name: measured[e, p, name] for name in MECHANISMS} for e, p in points}
+    panels = _panels(by_point, experiment.y_label, logarithmic=not experiment.accuracy)
+    as_losses = {at: {name: 1 - v if experiment.accuracy else v for name, v in by_point[at].items()} for at in points}
+    verdicts = judged(as_losses, experiment.guess(scale))
     caption = (
         f"{NODES} nodes, Erdős-Rényi, {experiment.task}, T = {common['epochs'] * period}, C = {CLIP_NORM}, "
         f"delta = {DELTA:g}, user level, replace-one, exact budgets. LDP: anyone who sees all messages; "
-        f"pairwise and CorN: an eavesdropper. A draw of the graph for each of {len(seeds)} seeds, mean and range; loss "
+        f"pairwise and CorN: an eavesdropper. A draw of the graph for each of {len(seeds)} seeds, mean and range "
         f"over the last {LAST_STEPS} steps."
     )
     of_run = {**common, "data_home": None, "seeds": list(seeds)}
@@ -182,7 +215,9 @@ def run(figure: PublishedFigure, scale: RunScale) -> Reproduction:
     )
 
 
-def _panels(by_point: Mapping[Point, Mapping[str, np.ndarray]], y_label: str) -> list[Panel]:
+def _panels(
+    by_point: Mapping[Point, Mapping[str, np.ndarray]], y_label: str, *, logarithmic: bool = True
+) -> list[Panel]:
     """Against the budget, and against the density, where there is more than one point."""
     panels = []
     for title, x_label, place, fixed in (
@@ -192,5 +227,6 @@ def _panels(by_point: Mapping[Point, Mapping[str, np.ndarray]], y_label: str) ->
         points = sorted(point for point in by_point if point[1 - place] == fixed)
         if len(points) > 1:
             lines = {name: np.stack([by_point[point][name] for point in points]) for name in MECHANISMS}
-            panels.append(Panel(title, x_label, y_label, [point[place] for point in points], lines, log_x=place == 0))
+            x = [point[place] for point in points]
+            panels.append(Panel(title, x_label, y_label, x, lines, log_x=place == 0, log_y=logarithmic))
     return panels

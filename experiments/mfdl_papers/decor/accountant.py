@@ -7,6 +7,7 @@ with the pairwise noise; how fast is up to the graph.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -17,7 +18,7 @@ from mfdl.privacy import gaussian
 from ..figures.published_figures import PublishedFigure, RunScale
 from ..figures.reproduction import Reproduction
 from ..figures.trained_panels import of_panels
-from ..figures.verdicts import Verdict, everywhere
+from ..figures.verdicts import Effect, Verdict
 from .pairwise_bounds import decor_accountant, decor_theorem
 from .tradeoff import GRAPH_COLOURS, GRAPHS
 
@@ -27,6 +28,7 @@ EXAMPLE_LOCAL, BATCH, RECORDS = 5 / 1000, 64, 3750  # C = 1, of the mean over a 
 RATIOS = tuple(10.0 ** np.arange(-1, 3.01, 0.25))
 QUICK_RATIOS = (0.1, 1.0, 10.0, 100.0, 1000.0)
 CURIOUS = (0, 1)
+ROUNDING = 1e-9
 FLOOR = 1.05
 """Up to this factor of the noise-averaged epsilon a curve has reached it."""
 
@@ -61,55 +63,57 @@ def curves(local: float, ratios: Sequence[float], q: int, epsilon: Epsilon) -> d
 
 def judged(by_q: Mapping[int, Mapping[str, np.ndarray]]) -> list[Verdict]:
     """The floor, the order of the graphs, the bound of the theorem, the price of curiosity."""
-    ends = {(q, graph): lines[graph][-1] / lines["CDP"][-1] for q, lines in by_q.items() for graph in GRAPHS}
-    falls = {
-        (q, graph): bool((np.diff(lines[graph]) <= 1e-9 * lines["LDP"][0]).all()) and ends[q, graph] <= FLOOR
-        for q, lines in by_q.items()
-        for graph in GRAPHS
-    }
-    starts = [lines["LDP"][0] / lines["CDP"][0] for lines in by_q.values()]
-    floor = Verdict(
+    return [_floor(by_q), _order(by_q), _theorem(by_q), _curious(by_q)]
+
+
+def _at_most(at: str, lower: np.ndarray, upper: np.ndarray) -> Effect:
+    """Of "one curve is nowhere above another", by the least logarithm of their ratio."""
+    return Effect.exact(at, float(np.min(np.log(upper) - np.log(lower))) + ROUNDING)
+
+
+def _floor(by_q: Mapping[int, Mapping[str, np.ndarray]]) -> Verdict:
+    effects, ends = [], []
+    for q, lines in by_q.items():
+        for graph in GRAPHS:
+            end = float(lines[graph][-1] / lines["CDP"][-1])
+            effects.append(_at_most(f"q = {q}, {graph}: falls", lines[graph][1:], lines[graph][:-1]))
+            effects.append(Effect.exact(f"q = {q}, {graph}: end", math.log(FLOOR / end)))
+            ends.append(end)
+    start = max(lines["LDP"][0] / lines["CDP"][0] for lines in by_q.values())
+    return Verdict(
         "on every connected graph pairwise noise lowers epsilon to that of CDP",
-        everywhere(falls),
-        f"from {max(starts):.3g} times CDP's (LDP) to {max(ends.values()):.4g} times at most",
-        value=max(ends.values()),
+        effects,
+        f"from {start:.3g} times CDP's (LDP) to {max(ends):.4g} times at most",
+        value=max(ends),
     )
-    order = {
-        (q, i): a <= b * (1 + 1e-9)
+
+
+def _order(by_q: Mapping[int, Mapping[str, np.ndarray]]) -> Verdict:
+    effects = [
+        _at_most(f"q = {q}: {denser}, {sparser}", lines[denser], lines[sparser])
         for q, lines in by_q.items()
         for denser, sparser in (("complete", "torus"), ("torus", "ring"))
-        for i, (a, b) in enumerate(zip(lines[denser], lines[sparser], strict=True))
-    }
+    ]
     middle = {graph: by_q[0][graph][len(by_q[0][graph]) // 2] for graph in GRAPHS}
-    graphs = Verdict(
-        "the better connected the graph, the less pairwise noise it takes",
-        everywhere(order),
-        "epsilon half way: " + ", ".join(f"{graph} {value:.3g}" for graph, value in middle.items()),
-    )
-    ratios = {
-        (q, graph): float(np.max(lines[f"{graph}, Theorem 1"] / lines[graph]))
-        for q, lines in by_q.items()
-        for graph in GRAPHS
-    }
-    bounds = {
-        key: bool((by_q[key[0]][f"{key[1]}, Theorem 1"] >= by_q[key[0]][key[1]] * (1 - 1e-9)).all()) for key in ratios
-    }
-    theorem = Verdict(
+    words = "epsilon half way: " + ", ".join(f"{graph} {value:.3g}" for graph, value in middle.items())
+    return Verdict("the better connected the graph, the less pairwise noise it takes", effects, words)
+
+
+def _theorem(by_q: Mapping[int, Mapping[str, np.ndarray]]) -> Verdict:
+    points = [(q, graph, lines[f"{graph}, Theorem 1"], lines[graph]) for q, lines in by_q.items() for graph in GRAPHS]
+    highest = max(float(np.max(bound / exact)) for _, _, bound, exact in points)
+    return Verdict(
         "Theorem 1 (6 with colluders) is never below the accountant",
-        everywhere(bounds),
-        f"up to {max(ratios.values()):.3g} times its epsilon",
-        value=max(ratios.values()),
+        [_at_most(f"q = {q}, {graph}", exact, bound) for q, graph, bound, exact in points],
+        f"up to {highest:.3g} times its epsilon",
+        value=highest,
     )
-    costs = {
-        (graph, i): b >= a
-        for graph in GRAPHS
-        for i, (a, b) in enumerate(zip(by_q[0][graph], by_q[1][graph], strict=True))
-    }
+
+
+def _curious(by_q: Mapping[int, Mapping[str, np.ndarray]]) -> Verdict:
     worst = max(float(np.max(by_q[1][graph] / by_q[0][graph])) for graph in GRAPHS)
-    curious = Verdict(
-        "a curious node learns no less than an eavesdropper", everywhere(costs), f"up to {worst:.3g} times", worst
-    )
-    return [floor, graphs, theorem, curious]
+    effects = [_at_most(graph, by_q[0][graph], by_q[1][graph]) for graph in GRAPHS]
+    return Verdict("a curious node learns no less than an eavesdropper", effects, f"up to {worst:.3g} times", worst)
 
 
 def run(figure: PublishedFigure, scale: RunScale) -> Reproduction:

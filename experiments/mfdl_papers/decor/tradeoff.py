@@ -17,12 +17,13 @@ from mfdl.decor_search import POSITIONS, pair_ratios
 from mfdl.factorization import PairwisePrice
 from mfdl.pictures.line_charts import Panel
 from mfdl.runs.comparison_config import ComparisonConfig
+from mfdl.training import tasks
 
-from ..figures.paired_verdicts import lowest, of_means, ordered
+from ..figures.paired_effects import below, clear, deviation, guess_of, lowest, of_means, unsupported
 from ..figures.published_figures import PublishedFigure, RunScale
 from ..figures.reproduction import Reproduction, Table
 from ..figures.trained_panels import losses, numbers_of, of_panels, seeded, spread
-from ..figures.verdicts import Verdict, everywhere, measured
+from ..figures.verdicts import Effect, Verdict
 
 GRAPHS = {"ring": "ring:n=16", "torus": "torus:n=16", "complete": "complete:n=16"}
 GRAPH_COLOURS = dict(zip(GRAPHS, ("#cc79a7", "#0072b2", "#009e73"), strict=True))
@@ -152,26 +153,37 @@ class BudgetCurves:
         return {"panels": [numbers_of(panel) for panel in self.panels("")], "chosen pairs": chosen}
 
 
-def judged(curves: BudgetCurves) -> list[Verdict]:
+def judged(curves: BudgetCurves, guess: float | None = None) -> list[Verdict]:
     """Below LDP everywhere; about ten times, by the geometric mean over points; close to CDP."""
     pairs = curves.pairs("DECOR", "LDP")
     factors = [v for some in curves.factors("LDP", "DECOR").values() for v in some]
-    ratio_range = f"LDP / DECOR from {min(factors):.3g} to {max(factors):.3g} over {len(factors)} points"
-    below = Verdict("DECOR is below LDP on every graph and at every budget", ordered(pairs), ratio_range)
-    logs = np.mean([np.log10(ldp) - np.log10(decor) for decor, ldp in pairs.values()], axis=0)
-    verdict, mean, deviation = measured(logs, 1.0)
-    ten = Verdict(
+    effects = below(pairs, guess=guess)
+    ratio_range = f"LDP / DECOR from {min(factors):.3g} to {max(factors):.3g} over {len(factors)} points, "
+    ratio_range += f"beyond the joint 95 % intervals at {clear(effects)}"
+    claim = "DECOR is below LDP on every graph and at every budget"
+    return [Verdict(claim, effects, ratio_range), _ten_times(pairs, guess), _close(curves, guess)]
+
+
+def _ten_times(pairs: Mapping[str, tuple[np.ndarray, np.ndarray]], guess: float | None) -> Verdict:
+    """The mean over the points at which a line learned, seed by seed."""
+    usable = {at: pair for at, pair in pairs.items() if not unsupported(*pair, guess)}
+    reason = "" if usable else unsupported(*next(iter(pairs.values())), guess)
+    logs = np.mean([np.log10(ldp) - np.log10(decor) for decor, ldp in (usable or pairs).values()], axis=0)
+    mean, spread_of = float(10 ** logs.mean()), deviation(logs)
+    return Verdict(
         "by about ten times",
-        verdict,
-        f"{10**mean:.3g} times in the geometric mean over points",
-        value=10**mean,
-        spread=None if deviation is None else 10**mean * math.log(10) * deviation,
+        [Effect.sampled(f"geometric mean over {len(usable)} points", logs, 1.0, unsupported=reason)],
+        f"{mean:.3g} times in the geometric mean over {len(usable)} points",
+        value=mean,
+        spread=None if spread_of is None else mean * math.log(10) * spread_of,
     )
+
+
+def _close(curves: BudgetCurves, guess: float | None) -> Verdict:
     ratios = curves.factors("DECOR", "CDP")
-    close = everywhere({(g, i): v <= CLOSE for g, some in ratios.items() for i, v in enumerate(some)})
     words = ", ".join(f"{graph} {min(some):.3g} to {max(some):.3g}" for graph, some in ratios.items())
-    near = Verdict(f"and close to CDP (within a factor of {CLOSE:g})", close, f"DECOR / CDP: {words}")
-    return [below, ten, near]
+    effects = below(curves.pairs("DECOR", "CDP"), guess=guess, factor=CLOSE)
+    return Verdict(f"and close to CDP (within a factor of {CLOSE:g})", effects, f"DECOR / CDP: {words}")
 
 
 def seeds_of(scale: RunScale, quick: int, full: int) -> range:
@@ -184,7 +196,7 @@ def run_least_squares(figure: PublishedFigure, scale: RunScale) -> Reproduction:
     epsilons, seeds = scale.pick(QUICK_EPSILONS, EPSILONS), seeds_of(scale, 3, 5)
     points = runs(epsilons, seeds, lambda graph, mechanism, epsilon: SETTINGS)
     curves = BudgetCurves.of(epsilons, losses(figure, scale, points, last_steps=LAST_STEPS))
-    verdicts = judged(curves)
+    verdicts = judged(curves, guess_of(tasks.load(SETTINGS["task"], "ring:n=16")))
     title = f"DECOR, Figure 1 (a), least squares: {verdicts[0].finding}"
     caption = (
         f"16 nodes, user level, T = {STEPS}, C = 1, rate 1.668e-3, delta = 1e-5, replace-one, budgets spent exactly. "

@@ -11,12 +11,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from mfdl.errors import require_known
+from mfdl.errors import InvalidInput, require_known
 from mfdl.progress import Progress
 
 from ..facts import table_of
 
 if TYPE_CHECKING:
+    import networkx as nx
+
     from .reproduction import Reproduction
 
 
@@ -49,6 +51,18 @@ class RunScale:
     data_home: Path | None = None
     graph_files: Mapping[str, Path] = dataclasses.field(default_factory=dict)
     progress: Progress = "auto"
+
+    def brought_graph(self, name: str) -> nx.Graph:
+        """The largest component of a graph of `graph_files`.
+
+        Raises: InvalidInput: no file was given for it, or the file cannot be read.
+        """
+        from mfdl import graphs
+
+        if name not in self.graph_files:
+            raise InvalidInput(f"its graph cannot be fetched; give its edges with --{name} FILE.")
+        graph: nx.Graph = graphs.load(self.graph_files[name], largest_component=True)
+        return graph
 
     def pick(self, quick: T, full: T) -> T:
         """The first in quick mode, else the second."""

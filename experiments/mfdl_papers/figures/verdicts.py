@@ -1,120 +1,216 @@
-"""From numbers to a verdict: the rules that hold in quick and in full mode alike.
+"""From numbers to a verdict: one rule for every claim, in quick and in full mode alike.
 
-- `measured`: a claimed size, measured once per seed. confirmed: the mean lies on the claimed side of no effect by more
-  than its 95 % interval, and that interval reaches what is claimed; direction only: the mean is on the claimed side;
-  else refuted.
-- `everywhere`: a claim of every point (graph, budget, distance). confirmed: it holds at all of them; direction only: at
-  no less than half of them; else refuted.
-- A claim of several parts is confirmed if all of them are and refuted if one is (`overall`).
+A claim is about an effect at each of its points (graph, budget, step). An `Effect` is positive on the claimed side, and
+`claimed` is its least claimed size (0: only a direction is claimed). It has an interval [low, high]: of seeds or draws
+the Student t interval of the mean; of a number without randomness the number and its error. The intervals of a claim
+hold jointly at 95 %: with n sampled points each is taken at 1 - 0.05 / n (Bonferroni). One seed has no interval.
+
+|                                       | reaches the claimed size | excludes it    |
+| ------------------------------------- | ------------------------ | -------------- |
+| the interval excludes no effect       | confirmed                | direction only |
+| it does not                           | not settled              | refuted        |
+
+low > 0 excludes no effect; high >= claimed reaches the claimed size (high > 0 where only a direction is claimed). The
+mean of a confirmed size is at least half of the claimed one. With probability 95 % or more (normal differences,
+independent seeds) no confirmed claim has an effect <= 0 and no refuted one an effect of the claimed size.
+
+A claim of every point: refuted if one point is, else not settled if one is not, else direction only if one is. A claim
+of some point: the best word of its points. A comparison of runs that learned nothing supports no verdict: not settled.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from mfdl.errors import InvalidInput, require_known
 
-if TYPE_CHECKING:
-    import numpy as np
+CONFIRMED, DIRECTION, UNSETTLED, REFUTED = "confirmed", "direction only", "not settled", "refuted"
+NOT_RUN = "not run"
+VERDICTS = (CONFIRMED, DIRECTION, UNSETTLED, REFUTED, NOT_RUN)
+WORST_FIRST = (REFUTED, UNSETTLED, DIRECTION, CONFIRMED)
+BEST_FIRST = (CONFIRMED, DIRECTION, UNSETTLED, REFUTED)
+LEVEL = 0.95  # of all intervals of a claim together
+QUANTIFIERS = ("every", "some")
 
-CONFIRMED, DIRECTION, REFUTED, NOT_RUN = "confirmed", "direction only", "refuted", "not run"
-VERDICTS = (CONFIRMED, DIRECTION, REFUTED, NOT_RUN)
-LEVEL = 0.95  # of the intervals
+
+@dataclasses.dataclass(frozen=True)
+class Effect:
+    """The effect of a claim at one point, positive on the claimed side.
+
+    Attributes:
+        at: the point, in words.
+        values: one per seed or draw; exactly one where `error` is given. inf: the other side diverged.
+        claimed: the least effect that is claimed, >= 0; 0: a direction.
+        error: of a number without randomness, its largest error (0: exact); None: `values` are a sample.
+        unsupported: why this point supports no verdict; empty where it does.
+
+    Raises: InvalidInput: no value, several without randomness, or a negative claim or error.
+    """
+
+    at: str
+    values: Sequence[float]
+    claimed: float = 0.0
+    error: float | None = None
+    unsupported: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "values", tuple(map(float, self.values)))
+        if not self.values or (self.error is not None and len(self.values) > 1):
+            raise InvalidInput(
+                f"an effect has a value for each seed, or one with its error; got {len(self.values)} at {self.at!r}."
+            )
+        if not self.claimed >= 0 or not (self.error is None or self.error >= 0):
+            raise InvalidInput(f"claimed effect and error must be >= 0, got {self.claimed} and {self.error}.")
+
+    @classmethod
+    def sampled(cls, at: Any, values: Iterable[float], claimed: float = 0.0, *, unsupported: str = "") -> Effect:
+        """Of one value per seed or draw."""
+        return cls(str(at), tuple(values), claimed, unsupported=unsupported)
+
+    @classmethod
+    def exact(cls, at: Any, value: float, claimed: float = 0.0, *, error: float = 0.0) -> Effect:
+        """Of a number without randomness."""
+        return cls(str(at), (value,), claimed, error)
+
+    @property
+    def mean(self) -> float:
+        """Of the values; nan where they are infinite on both sides."""
+        return sum(self.values) / len(self.values)
+
+    def interval(self, level: float = LEVEL) -> tuple[float, float]:
+        """[low, high]; everything where one seed, or infinite values beside finite ones, give none.
+
+        >>> Effect.exact("here", 2.0, error=0.5).interval(), Effect("here", [1.0]).interval()
+        ((1.5, 2.5), (-inf, inf))
+        """
+        if self.error is not None:
+            return self.values[0] - self.error, self.values[0] + self.error
+        values, count = self.values, len(self.values)
+        if count > 1 and math.isinf(values[0]) and len(set(values)) == 1:
+            return values[0], values[0]
+        if count == 1 or not all(map(math.isfinite, values)):
+            return -math.inf, math.inf
+        from scipy import special
+
+        half = float(special.stdtrit(count - 1, (1 + level) / 2)) * statistics.stdev(values) / math.sqrt(count)
+        return self.mean - half, self.mean + half
+
+    def word(self, level: float = LEVEL) -> str:
+        """The verdict on this point.
+
+        >>> [Effect("", values, 0.31).word() for values in ([0.3, 0.32, 0.35], [0.1, 0.12, 0.11], [0.9, -0.8, 0.85])]
+        ['confirmed', 'direction only', 'not settled']
+        """
+        low, high = self.interval(level)
+        if self.unsupported or math.isnan(low):
+            return UNSETTLED
+        reaches = high > 0 if self.claimed == 0 else high >= self.claimed
+        if low > 0:
+            return CONFIRMED if reaches else DIRECTION
+        return UNSETTLED if reaches else REFUTED
+
+    def result(self, level: float = LEVEL) -> dict[str, Any]:
+        """JSON-ready, with the interval at a level; infinities are the text "inf"."""
+        from mfdl.runs.output import json_number
+
+        low, high = map(json_number, self.interval(level))
+        fields = {**dataclasses.asdict(self), "values": [json_number(value) for value in self.values]}
+        return {**fields, "low": low, "high": high}
+
+    @classmethod
+    def of_result(cls, fields: Mapping[str, Any]) -> Effect:
+        """From `result`."""
+        values = [math.nan if value is None else float(value) for value in fields["values"]]
+        return cls(fields["at"], values, *(fields[name] for name in ("claimed", "error", "unsupported")))
 
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-    """One claim of a figure, judged.
+    """One claim of a figure, judged by its effects.
 
     Attributes:
         claim: what the paper says.
-        verdict: one of `VERDICTS`.
+        effects: one per point; empty: nothing was run.
         finding: our numbers in words, or why nothing was run.
-        value: the number that the rule read; None where there is none.
+        value: the number that the finding is about; None where there is none.
         spread: standard deviation of `value` over seeds or draws; None where there is one value only.
+        quantifier: whether the claim is of "every" point or of "some" point.
     """
 
     claim: str
-    verdict: str
+    effects: Sequence[Effect]
     finding: str
     value: float | None = None
     spread: float | None = None
+    quantifier: str = "every"
 
     def __post_init__(self) -> None:
-        require_known("verdict", self.verdict, VERDICTS)
+        require_known("quantifier", self.quantifier, QUANTIFIERS)
 
     @classmethod
     def not_run(cls, claim: str, reason: str) -> Verdict:
         """A claim that could not be tried, and why."""
-        return cls(claim, NOT_RUN, reason)
+        return cls(claim, (), reason)
+
+    @property
+    def level(self) -> float:
+        """Of the interval of each sampled effect."""
+        return joint_level(self.effects)
+
+    @property
+    def words(self) -> list[str]:
+        """The verdicts on the points."""
+        return [effect.word(self.level) for effect in self.effects]
+
+    @property
+    def verdict(self) -> str:
+        """One of `VERDICTS`."""
+        return worst(self.words) if self.quantifier == "every" else worst(self.words, BEST_FIRST)
+
+    @property
+    def remark(self) -> str:
+        """How many points support no verdict, by reason; empty if all do."""
+        reasons = [effect.unsupported for effect in self.effects if effect.unsupported]
+        counted = (f"{reasons.count(text)} of {len(self.effects)}: {text}" for text in dict.fromkeys(reasons))
+        return f"points without a verdict, {'; '.join(counted)}" if reasons else ""
 
     def result(self) -> dict[str, Any]:
-        """JSON-ready; infinities are the text "inf"."""
+        """JSON-ready; `of_result` reads it."""
         from mfdl.runs.output import json_number
 
         numbers = {name: json_number(getattr(self, name)) for name in ("value", "spread")}
-        return {"claim": self.claim, "verdict": self.verdict, "said": self.finding, **numbers}
+        words = {"claim": self.claim, "verdict": self.verdict, "finding": self.finding, "remark": self.remark}
+        effects = [effect.result(self.level) for effect in self.effects]
+        return {**words, **numbers, "quantifier": self.quantifier, "effects": effects}
+
+    @classmethod
+    def of_result(cls, fields: Mapping[str, Any]) -> Verdict:
+        """From `result`, the verdict computed anew from the effects."""
+        effects = [Effect.of_result(effect) for effect in fields["effects"]]
+        value, spread = (None if fields[name] is None else float(fields[name]) for name in ("value", "spread"))
+        return cls(fields["claim"], effects, fields["finding"], value, spread, fields["quantifier"])
 
 
-def measured(values: np.ndarray, claimed: float, *, none: float = 0.0) -> tuple[str, float, float | None]:
-    """The verdict on a claimed size of an effect, with mean and standard deviation of the values.
+def joint_level(effects: Iterable[Effect]) -> float:
+    """The level of each interval at which all of them hold together at `LEVEL` (Bonferroni)."""
+    sampled = sum(effect.error is None and not effect.unsupported for effect in effects)
+    return 1 - (1 - LEVEL) / max(1, sampled)
 
-    Args:
-        values: one per seed, shape (seeds,); a value that is not finite says that there was no such effect.
-        claimed: what the paper gives; none: what no effect would be. The claimed side is that of `claimed`.
 
-    >>> import numpy as np
-    >>> measured(np.array([0.30, 0.32, 0.35]), 0.31)[0], measured(np.array([0.10, 0.12, 0.11]), 0.31)[0]
-    ('confirmed', 'direction only')
+def worst(words: Iterable[str], order: Sequence[str] = WORST_FIRST) -> str:
+    """The first of `order` that occurs; "not run" where nothing was.
 
-    Raises: InvalidInput: no value, or a claim of no effect.
+    >>> worst(["confirmed", "not settled", "not run"]), worst([])
+    ('not settled', 'not run')
     """
-    import numpy as np
-
-    if len(values) == 0 or claimed == none:
-        raise InvalidInput(f"a verdict needs values and a claimed effect, got {len(values)} values and {claimed}.")
-    if not np.isfinite(values).all():
-        return REFUTED, math.nan, None
-    mean = float(np.mean(values))
-    spread = float(np.std(values, ddof=1)) if len(values) > 1 else None
-    half = _half_interval(spread, len(values))
-    side = math.copysign(1.0, claimed - none)
-    if side * (mean - none) > half and side * (claimed - mean) <= half:
-        return CONFIRMED, mean, spread
-    return (DIRECTION if side * (mean - none) > 0 else REFUTED), mean, spread
-
-
-def _half_interval(spread: float | None, count: int) -> float:
-    """Half the Student t interval of a mean; none for one value, which has to reach the claim by itself."""
-    if spread is None:
-        return 0.0
-    from scipy import stats
-
-    return float(stats.t.ppf((1 + LEVEL) / 2, count - 1)) * spread / math.sqrt(count)
-
-
-def everywhere(holds: Mapping[Any, bool]) -> str:
-    """The verdict on a claim of every point.
-
-    >>> everywhere({"ring": True, "torus": True}), everywhere({"ring": True, "torus": False, "complete": False})
-    ('confirmed', 'refuted')
-
-    Raises: InvalidInput: no point.
-    """
-    if not holds:
-        raise InvalidInput("a verdict needs at least one point.")
-    true = sum(map(bool, holds.values()))
-    return CONFIRMED if true == len(holds) else DIRECTION if 2 * true >= len(holds) else REFUTED
+    given = set(words)
+    return next((word for word in order if word in given), NOT_RUN)
 
 
 def overall(verdicts: Iterable[Verdict]) -> str:
-    """The verdict on all that a figure claims: the worst of what was run.
-
-    >>> overall([Verdict("a", "confirmed", ""), Verdict("b", "refuted", ""), Verdict.not_run("c", "no data")])
-    'refuted'
-    """
-    given = {part.verdict for part in verdicts}
-    return next((verdict for verdict in (REFUTED, DIRECTION, CONFIRMED) if verdict in given), NOT_RUN)
+    """The verdict on all that a figure claims: the worst of what was run."""
+    return worst(part.verdict for part in verdicts)

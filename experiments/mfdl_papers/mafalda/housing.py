@@ -20,7 +20,9 @@ from mfdl import graphs
 from mfdl.errors import InvalidInput
 from mfdl.runs import Cell, Store, run_cells
 from mfdl.runs.comparison_config import ComparisonConfig
+from mfdl.training import tasks
 
+from ..figures.paired_effects import guess_of
 from ..figures.published_figures import RunScale
 from ..figures.trained_panels import engine, require_finished
 
@@ -95,6 +97,11 @@ def settings(seeds: Sequence[int]) -> dict[str, Any]:
     return {**{name: options[name] for name in names}, "seeds": list(seeds)}
 
 
+def guess(scale: RunScale) -> float | None:
+    """Test loss of the best constant prediction, the mean target of the train records: 1.304."""
+    return guess_of(tasks.load("housing", 1, scale.data_home))
+
+
 def budgets_of(scale: RunScale) -> tuple[float, ...]:
     """The seven of the paper; in quick mode three, between which the claimed test loss lies."""
     return scale.pick((0.5, 1.0, 2.0), BUDGETS)
@@ -106,14 +113,15 @@ def places(scale: RunScale, *names: str) -> tuple[list[Place], dict[str, str]]:
     missing: dict[str, str] = {}
     for name in names:
         of_file = name not in NAMED
-        graph = NAMED.get(name) or str(scale.graph_files.get(name.lower(), ""))
         try:
-            if not graph:
-                raise InvalidInput(f"its graph cannot be fetched; give its edges with --{name.lower()} FILE.")
-            graphs.load(graph, largest_component=of_file, data_home=scale.data_home)
+            if of_file:
+                scale.brought_graph(name.lower())
+            else:
+                graphs.load(NAMED[name], data_home=scale.data_home)
         except InvalidInput as error:
             missing[name] = f"{name}: {error}"
         else:
+            graph = str(scale.graph_files[name.lower()]) if of_file else NAMED[name]
             available += [Place(name, graph, period, of_file) for period in scale.pick(*PERIODS)]
     return available, missing
 

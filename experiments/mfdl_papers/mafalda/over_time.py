@@ -10,18 +10,20 @@ import numpy as np
 
 from mfdl.pictures.line_charts import Panel
 
-from ..figures.paired_verdicts import clear, jackknifed, ordered
+from ..figures.paired_effects import below, clear, deviation, jackknifed, unsupported
 from ..figures.published_figures import PublishedFigure, RunScale
 from ..figures.reproduction import Reproduction, Table
 from ..figures.trained_panels import of_panels, spread
-from ..figures.verdicts import Verdict, everywhere, measured
+from ..figures.verdicts import Effect, Verdict
 from . import housing
 from .housing import COLOURS, NAMES, OURS, WITHOUT_NOISE, Place, TrainedPoint
 
 RIVALS = ("dp-dsgd", "anti-pgd")
 CLAIMED_REDUCTION, CLAIMED_ANTI_PGD = 0.31, 6.0
 LEFT_MU, FIGURE_5_MU = 1.0, {"Ego": 0.5, "PeerTube": 1.0, "Misskey": 1.0}
-SHOWN = (0.5, 6.0)  # test loss; the targets are standardised, so that the best constant has 1
+SHOWN = (0.5, 6.0)  # test loss
+Budgets = Mapping[float, Mapping[str, np.ndarray]]
+"""By mu the final test losses of each mechanism, shape (seeds,)."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,11 +47,11 @@ def left(figure: PublishedFigure, scale: RunScale) -> Reproduction:
     """Figure 3, left: Ego at mu = 1, and how far below DP-D-SGD it ends at every budget of the right-hand side."""
     available, missing = housing.places(scale, "Ego")
     curves = _trained(scale, dict.fromkeys(available, LEFT_MU))
-    verdicts, rows = [], []
+    verdicts, rows, guess = [], [], housing.guess(scale)
     for panel in curves:
-        reductions = _reductions(scale, panel.place)
-        verdicts += judge_sizes(panel.place.title, panel.finals, reductions)
-        rows += [(panel.place.title, f"{mu:g}", f"{100 * share:.1f}") for mu, share in reductions.items()]
+        where, budgets = panel.place.title, _at_every_budget(scale, panel.place)
+        verdicts += [judge_reduction(where, budgets, guess), judge_anti_pgd(where, panel.finals["anti-pgd"])]
+        rows += [(where, f"{mu:g}", f"{100 * _reduction_of(finals):.1f}") for mu, finals in budgets.items()]
     title = "Ego: test loss over the steps at one guarantee"
     done = _reproduction(figure, scale, curves, verdicts, list(missing.values()), title)
     every = Table("below DP-D-SGD over the last 50 steps", ("where", "mu", "% lower"), rows)
@@ -61,12 +63,15 @@ def reduction(ours: np.ndarray, baseline: np.ndarray) -> float:
     return float(1 - ours.mean() / baseline.mean())
 
 
-def _reductions(scale: RunScale, place: Place) -> dict[float, float]:
-    """MAFALDA's below DP-D-SGD over the last 50 steps, by budget."""
+def _reduction_of(finals: Mapping[str, np.ndarray]) -> float:
+    return reduction(finals[OURS], finals["dp-dsgd"])
+
+
+def _at_every_budget(scale: RunScale, place: Place) -> dict[float, dict[str, np.ndarray]]:
     points = housing.points(place, ("dp-dsgd", OURS), housing.budgets_of(scale))
     results = housing.trained(scale, points, housing.seeds_of(scale))
     return {
-        mu: reduction(results.final(TrainedPoint(place, OURS, mu)), results.final(TrainedPoint(place, "dp-dsgd", mu)))
+        mu: {name: results.final(TrainedPoint(place, name, mu)) for name in ("dp-dsgd", OURS)}
         for mu in housing.budgets_of(scale)
     }
 
@@ -75,51 +80,52 @@ def figure_5(figure: PublishedFigure, scale: RunScale) -> Reproduction:
     """Figure 5: Ego at mu = 0.5, PeerTube (and Misskey) at mu = 1."""
     available, missing = housing.places(scale, *FIGURE_5_MU)
     curves = _trained(scale, {place: FIGURE_5_MU[place.name] for place in available})
-    verdicts = [judge_lowest(panel.place.title, panel.losses) for panel in curves]
+    guess = housing.guess(scale)
+    verdicts = [judge_lowest(panel.place.title, panel.losses, guess) for panel in curves]
     if "PeerTube" in missing:
         verdicts.append(Verdict.not_run("lowest test loss on PeerTube at mu = 1", missing["PeerTube"]))
     title = "Test loss over the steps at one guarantee"
     return _reproduction(figure, scale, curves, verdicts, list(missing.values()), title)
 
 
-def judge_sizes(
-    where: str, finals: Mapping[str, np.ndarray], others: Mapping[float, float] | None = None
-) -> list[Verdict]:
-    """31 % below DP-D-SGD over the last 50 steps, mean against mean (+- standard error); Anti-PGD above 6.
-
-    Args: finals: at the budget of the panel, by mechanism; others: the reduction by budget, reported as well.
-    """
-    values = jackknifed(reduction, finals[OURS], finals["dp-dsgd"])
-    verdict, _, deviation = measured(values, CLAIMED_REDUCTION)
-    value = reduction(finals[OURS], finals["dp-dsgd"])
-    about = "" if deviation is None else f" +- {100 * deviation / math.sqrt(len(values)):.0f}"
-    finding = f"{100 * value:.1f}{about} % lower ({spread(finals[OURS])} against {spread(finals['dp-dsgd'])})"
-    if others:
-        finding += f"; by budget: {', '.join(f'mu {mu:g}: {100 * share:.0f} %' for mu, share in others.items())}"
-    anti = finals["anti-pgd"]
-    above = everywhere(dict(enumerate(anti > CLAIMED_ANTI_PGD)))
-    return [
-        Verdict(
-            f"31 % lower test loss than DP-D-SGD over the last 50 steps ({where})", verdict, finding, value, deviation
-        ),
-        Verdict(
-            f"Anti-PGD ends above a test loss of 6 ({where})", above, f"ends at {spread(anti)}", float(anti.mean())
-        ),
-    ]
+def judge_reduction(where: str, budgets: Budgets, guess: float | None = None) -> Verdict:
+    """31 % below DP-D-SGD over the last 50 steps, mean against mean, at some budget: the text names none."""
+    effects, words = [], []
+    for mu, finals in budgets.items():
+        pair = finals[OURS], finals["dp-dsgd"]
+        values = jackknifed(reduction, *pair)
+        effects.append(Effect.sampled(f"mu = {mu:g}", values, CLAIMED_REDUCTION, unsupported=unsupported(*pair, guess)))
+        spread_of = deviation(values)
+        about = "" if spread_of is None else f" +- {100 * spread_of / math.sqrt(len(values)):.0f}"
+        words.append(f"{100 * _reduction_of(finals):.0f}{about} at mu = {mu:g}")
+    claim = f"31 % lower test loss than DP-D-SGD over the last 50 steps, at some budget ({where})"
+    finding = f"% lower (+- standard error): {', '.join(words)}"
+    return Verdict(claim, effects, finding, max(map(_reduction_of, budgets.values())), quantifier="some")
 
 
-def judge_lowest(where: str, losses: Mapping[str, np.ndarray]) -> Verdict:
+def judge_anti_pgd(where: str, finals: np.ndarray) -> Verdict:
+    """Anti-PGD above 6: the logarithm of its test loss over 6, by seed."""
+    with np.errstate(divide="ignore"):
+        effects = [Effect.sampled(where, np.log(finals / CLAIMED_ANTI_PGD))]
+    claim = f"Anti-PGD ends above a test loss of 6 ({where})"
+    return Verdict(claim, effects, f"ends at {spread(finals)}", float(finals.mean()), deviation(finals))
+
+
+def judge_lowest(where: str, losses: Mapping[str, np.ndarray], guess: float | None = None) -> Verdict:
     """Below both rivals at every evaluated step of the second half, paired by seed."""
     half = len(losses[OURS]) // 2
     points = {
-        (rival, i): (losses[OURS][i], losses[rival][i]) for rival in RIVALS for i in range(half, len(losses[OURS]))
+        f"{NAMES[rival]}, evaluation {i}": (losses[OURS][i], losses[rival][i])
+        for rival in RIVALS
+        for i in range(half, len(losses[OURS]))
     }
+    effects = below(points, guess=guess)
     end = 1 - losses[OURS][-1].mean() / losses["dp-dsgd"][-1].mean()
-    below = sum(bool(ours.mean() < rival.mean()) for ours, rival in points.values())
-    finding = f"lower mean at {below} of {len(points)} points, beyond the spread of seeds at {clear(points)}; "
+    lower = sum(bool(ours.mean() < rival.mean()) for ours, rival in points.values())
+    finding = f"lower mean at {lower} of {len(points)} points, beyond the joint 95 % intervals at {clear(effects)}; "
     finding += f"{100 * end:.1f} % below DP-D-SGD at the last step"
     claim = f"lowest test loss with noise over the second half of the steps ({where})"
-    return Verdict(claim, ordered(points), finding, float(end))
+    return Verdict(claim, effects, finding, float(end))
 
 
 def _trained(scale: RunScale, budgets: Mapping[Place, float]) -> list[LossCurves]:

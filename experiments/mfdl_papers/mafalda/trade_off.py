@@ -10,18 +10,19 @@ import numpy as np
 
 from mfdl.pictures.line_charts import Panel
 
-from ..figures.paired_verdicts import clear, jackknifed, ordered
+from ..figures.paired_effects import below, clear, deviation, jackknifed
 from ..figures.published_figures import PublishedFigure, RunScale
 from ..figures.reproduction import Reproduction, Table
 from ..figures.trained_panels import of_panels, spread
-from ..figures.verdicts import CONFIRMED, DIRECTION, Verdict, measured
+from ..figures.verdicts import Effect, Verdict
 from . import housing
 from .housing import BASELINES, COLOURS, NAMES, OURS, WITHOUT_NOISE, Place
 
 LEVEL, CLAIMED_SHARE = 0.75, 0.5
-CONSTANT = 1.0  # test loss of the best constant prediction
+REACHED = 1.0
+"""Test loss at which the share is read where no run comes to `LEVEL`; a constant prediction has 1.304."""
 GRAPHS_OF_FIGURE_4 = ("Florentine", "Ego", "PeerTube", "Misskey")
-SHOWN = (0.5, 4.0)  # test loss; the targets are standardised, so that the best constant has 1
+SHOWN = (0.5, 4.0)  # test loss
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,11 +40,11 @@ def right(figure: PublishedFigure, scale: RunScale) -> Reproduction:
     available, missing = housing.places(scale, "Ego")
     rivals = BASELINES[:2]
     panels = _trained(scale, available, rivals)
-    verdicts = []
+    verdicts, guess = [], housing.guess(scale)
     for panel in panels:
         where = panel.place.title
         verdicts.append(judge_share(where, panel.epsilons, panel.finals))
-        verdicts.append(judge_best(where, panel.mus, panel.finals, rivals))
+        verdicts.append(judge_best(where, panel.mus, panel.finals, rivals, guess))
     title = "Ego: final test loss against the budget"
     return _reproduction(figure, scale, panels, verdicts, list(missing.values()), title)
 
@@ -52,7 +53,8 @@ def figure_4(figure: PublishedFigure, scale: RunScale) -> Reproduction:
     """Figure 4: Florentine, Ego, PeerTube (and Misskey), beside all baselines."""
     available, missing = housing.places(scale, *GRAPHS_OF_FIGURE_4)
     panels = _trained(scale, available, BASELINES)
-    verdicts = [judge_best(panel.place.title, panel.mus, panel.finals, BASELINES) for panel in panels]
+    guess = housing.guess(scale)
+    verdicts = [judge_best(panel.place.title, panel.mus, panel.finals, BASELINES, guess) for panel in panels]
     if "PeerTube" in missing:
         verdicts.append(Verdict.not_run("lowest test loss at every budget (PeerTube)", missing["PeerTube"]))
     title = "Final test loss against the budget, graph by graph"
@@ -62,10 +64,10 @@ def figure_4(figure: PublishedFigure, scale: RunScale) -> Reproduction:
 def judge_share(where: str, epsilons: Sequence[float], finals: Mapping[str, np.ndarray]) -> Verdict:
     """Half the epsilon of DP-D-SGD at a test loss of 0.75, read off mean curves (+- standard error).
 
-    Where runs without noise do not come there themselves, it is read at 1, and is a direction at most.
+    Where runs without noise do not come there themselves, it is read at 1, which supports no verdict on 0.75.
     """
     least = float(finals[WITHOUT_NOISE].mean(axis=1).min())
-    level = LEVEL if least < LEVEL else CONSTANT
+    level = LEVEL if least < LEVEL else REACHED
 
     def epsilon(losses: np.ndarray) -> float:
         return epsilon_at(level, epsilons, losses.mean(axis=1))
@@ -75,16 +77,18 @@ def judge_share(where: str, epsilons: Sequence[float], finals: Mapping[str, np.n
         return epsilon(ours) / min(epsilon(baseline), max(epsilons))
 
     ours, baseline = finals[OURS], finals["dp-dsgd"]
-    values = jackknifed(share, ours, baseline)
-    (verdict, _, deviation), value = measured(values, CLAIMED_SHARE, none=1.0), share(ours, baseline)
-    about = "" if deviation is None else f" +- {deviation / math.sqrt(len(values)):.2f}"
+    values, value = jackknifed(share, ours, baseline), share(ours, baseline)
+    error = deviation(values)
+    about = "" if error is None else f" +- {error / math.sqrt(len(values)):.2f}"
     finding = f"{value:.2f}{about} of it (epsilon {epsilon(ours):.3g} against {epsilon(baseline):.3g})"
     if not math.isfinite(value):
         finding = f"MAFALDA does not come there up to epsilon = {max(epsilons):.3g}"
+    out_of_reach = ""
     if level != LEVEL:
-        verdict = DIRECTION if verdict == CONFIRMED else verdict
-        finding = f"at a test loss of {level:g} {finding}; without noise ours ends at {least:.2f}, nobody reaches 0.75"
-    return Verdict(f"half the epsilon of DP-D-SGD at a test loss of 0.75 ({where})", verdict, finding, value, deviation)
+        finding = f"at a test loss of {level:g} {finding}"
+        out_of_reach = f"runs without noise end at {least:.2f}: no run comes to a test loss of 0.75"
+    effect = Effect.sampled(f"test loss {level:g}", 1 - values, 1 - CLAIMED_SHARE, unsupported=out_of_reach)
+    return Verdict(f"half the epsilon of DP-D-SGD at a test loss of 0.75 ({where})", [effect], finding, value, error)
 
 
 def epsilon_at(level: float, epsilons: Sequence[float], losses: np.ndarray) -> float:
@@ -105,18 +109,26 @@ def epsilon_at(level: float, epsilons: Sequence[float], losses: np.ndarray) -> f
     return float(epsilons[i - 1] * (epsilons[i] / epsilons[i - 1]) ** share)
 
 
-def judge_best(where: str, mus: Sequence[float], finals: Mapping[str, np.ndarray], rivals: Sequence[str]) -> Verdict:
+def judge_best(
+    where: str,
+    mus: Sequence[float],
+    finals: Mapping[str, np.ndarray],
+    rivals: Sequence[str],
+    guess: float | None = None,
+) -> Verdict:
     """Below every rival at every budget, paired by seed."""
-    points = {(mu, rival): (finals[OURS][i], finals[rival][i]) for rival in rivals for i, mu in enumerate(mus)}
-    below = {key: bool(ours.mean() < rival.mean()) for key, (ours, rival) in points.items()}
-    lost = [f"{NAMES[rival]} at mu = {mu:g}" for (mu, rival), won in below.items() if not won]
-    finding = (
-        f"lower mean at {sum(below.values())} of {len(below)} points, beyond the spread of seeds at {clear(points)}"
-    )
+    points = {
+        f"{NAMES[rival]} at mu = {mu:g}": (finals[OURS][i], finals[rival][i])
+        for rival in rivals
+        for i, mu in enumerate(mus)
+    }
+    effects = below(points, guess=guess)
+    lost = [at for at, (ours, rival) in points.items() if not ours.mean() < rival.mean()]
+    won = len(points) - len(lost)
+    finding = f"lower mean at {won} of {len(points)} points, beyond the joint 95 % intervals at {clear(effects)}"
     finding += f", not below {', '.join(lost)}" if lost else ""
     also = ", also than D-MF's" if "d-mf" in rivals else ""
-    share = sum(below.values()) / len(below)
-    return Verdict(f"lowest test loss at every budget{also} ({where})", ordered(points), finding, share)
+    return Verdict(f"lowest test loss at every budget{also} ({where})", effects, finding, won / len(points))
 
 
 def _trained(scale: RunScale, places: Sequence[Place], rivals: Sequence[str]) -> list[TradeOff]:

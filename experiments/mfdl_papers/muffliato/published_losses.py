@@ -78,7 +78,7 @@ def muffliato_as_coded(pairs: _Pairs) -> PublishedBound:
 
         min(T, sum_s (T - floor(s / K)) sum_{w in N(v) and w = v} (W^s)_wu / ||(W^s)_w||^2)
 
-    Source: public code of [MF] arXiv:2510.17480, where it stands for a corrected [CEBM22]; in no document.
+    Source: public code of [MF] arXiv:2510.17480, which cites a corrected theorem 11 of [CEBM22]; in no document.
         That code reads the weights transposed and has K = 1: `transposed=True` is its exact index.
     Claims: sens^2 as in `muffliato_squared`.
     Errata: `muffliato-as-coded`, `muffliato-as-coded-several-rounds`: not squaring makes it at least

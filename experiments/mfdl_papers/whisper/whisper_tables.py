@@ -27,7 +27,7 @@ from ..corn.covariance_figures import (
 from ..figures.published_figures import PublishedFigure, RunScale
 from ..figures.reproduction import Reproduction, Table
 from ..figures.trained_panels import spread
-from ..figures.verdicts import Verdict, everywhere, measured
+from ..figures.verdicts import CONFIRMED, Effect, Verdict, worst
 from . import whisper_theorem
 
 DENSITIES = (0.2, 0.4, 0.5, 0.6, 0.8, 1.0)
@@ -54,24 +54,33 @@ def judged(says: Mapping[float, tuple[float, float]], by_p: Mapping[float, Seque
     ratios = {epsilon: first / epsilon for epsilon, (first, _) in says.items()}
     bound = Verdict(
         "(8) bounds epsilon",
-        everywhere({e: ratio >= 1 for e, ratio in ratios.items()}),
+        [Effect.exact(f"epsilon {e:g}", math.log(ratio) + 1e-9) for e, ratio in ratios.items()],
         f"it says {min(ratios.values()):.3g} to {max(ratios.values()):.3g} of the exact epsilon",
         value=min(ratios.values()),
     )
     L = -math.log(DELTA)
-    inside = {e: e < L for e in says}
-    words = f"{sum(inside.values())} of {len(inside)} budgets; L = {L:.3g}"
-    condition = Verdict("its experiments keep its condition epsilon < log(1/delta)", everywhere(inside), words)
-    order = {(p, i): in_order(of_draw) for p, some in by_p.items() for i, of_draw in enumerate(some)}
-    cancels = "it cancels more noise than pairwise correlation"
-    cancelled = Verdict(cancels, everywhere(order), f"on {sum(order.values())} of {len(order)} draws")
+    inside = [Effect.exact(f"epsilon {e:g}", L - e) for e in says]
+    words = f"{sum(e < L for e in says)} of {len(says)} budgets; L = {L:.3g}"
+    condition = Verdict("its experiments keep its condition epsilon < log(1/delta)", inside, words)
+    return [bound, condition, _cancelled(by_p), _narrows(by_p)]
+
+
+def _cancelled(by_p: Mapping[float, Sequence[Traces]]) -> Verdict:
+    order = [in_order(f"p = {p:g}, draw {i}", of_draw) for p, some in by_p.items() for i, of_draw in enumerate(some)]
+    kept = sum(worst(effect.word() for effect in effects) == CONFIRMED for effects in order)
+    claim = "it cancels more noise than pairwise correlation"
+    return Verdict(claim, [effect for effects in order for effect in effects], f"on {kept} of {len(order)} draws")
+
+
+def _narrows(by_p: Mapping[float, Sequence[Traces]]) -> Verdict:
     closed = {p: shares(some) for p, some in by_p.items()}
-    reached = {p: measured(values, HALF)[0] == "confirmed" for p, values in closed.items()}
-    closed_shares = ", ".join(f"{values.mean():.2f} at p = {p:g}" for p, values in closed.items())
-    means = np.array([values.mean() for values in closed.values()])
-    gap = "it substantially narrows the gap between LDP and CDP (closes half of it)"
-    narrows = Verdict(gap, everywhere(reached), f"closes {closed_shares}", value=float(means.mean()))
-    return [bound, condition, cancelled, narrows]
+    means = ", ".join(f"{values.mean():.2f} at p = {p:g}" for p, values in closed.items())
+    return Verdict(
+        "it substantially narrows the gap between LDP and CDP (closes half of it)",
+        [Effect.sampled(f"p = {p:g}", values, HALF) for p, values in closed.items()],
+        f"closes {means}",
+        value=float(np.mean([values.mean() for values in closed.values()])),
+    )
 
 
 def run(figure: PublishedFigure, scale: RunScale) -> Reproduction:
