@@ -37,6 +37,8 @@ _MODULES = {
     "decor.pairwise_bounds": """
         DecorNoise decor_accountant decor_corollary decor_theorem decor_victims
     """,
+    "decor.rate_comparison": "central_rate local_rate muffliato_rate",
+    "decor.subsampled_renyi": "sampled_epsilon sampled_renyi",
     "facts": "Fact Paper all_facts errata fact",
     "mafalda.view_sensitivity": "ReducedView greedy_rows reduce_view sum_abs_gram sum_abs_gram_as_printed",
     "muffliato.published_losses": "muffliato_as_coded muffliato_squared",

@@ -20,10 +20,10 @@ from mfdl_papers.figures import (
 )
 from mfdl_papers.figures.verdicts import Effect
 
-LISTED = {"name", "paper", "figure", "claim", "quick_minutes", "full_cost", "data"}
+LISTED = {"name", "paper", "figure", "claim", "quick_minutes", "full_minutes", "full_cost", "data"}
 ANSWERED = {
     "name", "paper", "figure", "claim", "value", "verdict", "quick", "claims", "deviations", "missing", "seconds",
-    "full_cost", "tables", "settings", "numbers", "versions",
+    "full_cost", "tables", "settings", "numbers", "versions", "command", "date", "machine",
 }  # fmt: skip
 
 
@@ -47,7 +47,7 @@ def broken(figure, scale):
 @pytest.fixture
 def figures(monkeypatch):
     """Three made-up figures in place of the published ones."""
-    of = "P", "Figure 1", "It holds", 0.1, "takes a second"
+    of = "P", "Figure 1", "It holds", 0.1, 1 / 60
     invented = [
         PublishedFigure(name, *of, f"figures.verdicts:{name}", deviations=("other data",))
         for name in ("half", "lacking", "broken")
@@ -55,7 +55,7 @@ def figures(monkeypatch):
     for run in (half, lacking, broken):
         monkeypatch.setattr(verdicts, run.__name__, run, raising=False)
     registry = {figure.name: figure for figure in invented}
-    for module in ("published_figures", "reproduction"):
+    for module in ("published_figures", "reproduction", "result_page"):
         monkeypatch.setattr(f"mfdl_papers.figures.{module}.FIGURES", registry)
     monkeypatch.setattr("mfdl_papers.figures.FIGURES", registry)
     return registry
@@ -91,7 +91,7 @@ def test_one_figure_as_json_as_words_and_in_its_file(figures, tmp_path, capsys):
     assert json.loads((tmp_path / "half.json").read_text("utf-8")) == answer
     assert main(["reproduce", "half", "--quick", "--out", str(tmp_path)]) == 0
     output = " ".join(capsys.readouterr().out.split())
-    for text in ("(quick): refuted", "Deviation: other data", "Missing: a graph: no file", "takes a second"):
+    for text in ("(quick): refuted", "Deviation: other data", "Missing: a graph: no file", "takes 1 s"):
         assert text in output
     assert (tmp_path / "half-quick.json").exists()
 
@@ -102,6 +102,7 @@ def test_all_goes_on_past_missing_data_and_errors_and_keeps_the_traceback(figure
     assert [row["verdict"] for row in rows] == ["refuted", "not run", "not run"]
     assert rows[1]["missing"] == ["no file; bring it."]
     assert "ZeroDivisionError: of ours" in rows[2]["value"]
+    assert "no file; bring it." in (tmp_path / "reproduced.html").read_text("utf-8")
     assert "in broken" in (tmp_path / "broken.error.txt").read_text("utf-8")
     assert json.loads((tmp_path / "reproduced.json").read_text("utf-8")) == rows
     del figures["broken"]
@@ -112,8 +113,8 @@ def test_all_goes_on_past_missing_data_and_errors_and_keeps_the_traceback(figure
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "needs the name of a figure, or all"),
-        (["mafalda-2", "--list"], "needs the name of a figure, or all"),
+        ([], "needs the name of a figure, or all, or --list"),
+        (["mafalda-2", "--list"], "needs the name of a figure, or all, or --list"),
         (["mafalda2"], "did you mean 'mafalda-2'?"),
         (["mafalda-2", "--engine", "spark"], "unknown engine 'spark'"),
         (["mafalda-2", "--jobs", "0"], "jobs must be"),

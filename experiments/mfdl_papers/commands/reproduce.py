@@ -81,17 +81,22 @@ def reproduce(
     listed: Annotated[
         bool, typer.Option("--list", help="Show the figures, what they cost and what they need.")
     ] = False,
+    page: Annotated[
+        bool,
+        typer.Option("--page", help="Write the page and the tables of the results in the folder, and run nothing."),
+    ] = False,
 ) -> Answer:
     """Reproduce a published figure: the paper's claim, our value with spread, a verdict, deviations and cost.
 
     What was trained is kept in the folder: the same command goes on where it was stopped.
     """
-    if listed == (name is not None):
+    if (name is not None) + listed + page != 1:
         raise InvalidInput(
-            "mfdl reproduce needs the name of a figure, or all; `mfdl reproduce --list` shows the names."
+            "mfdl reproduce needs the name of a figure, or all, or --list, or --page; `mfdl reproduce --list` shows "
+            "the names."
         )
-    if listed:
-        return _list()
+    if listed or page:
+        return _list() if listed else _page(out)
     return _all(config.scale(out)) if name == ALL else _reproduce_figure(str(name), config.scale(out))
 
 
@@ -113,6 +118,17 @@ def _list() -> Answer:
     return rows, show, 0
 
 
+def _page(folder: Path) -> Answer:
+    from ..figures.result_page import stored_results, write_result_page, write_tables
+
+    results = stored_results(folder)
+    if not results:
+        raise InvalidInput(f"{folder} holds no result of a figure; run `mfdl reproduce all --out {folder}` first.")
+    paths = [write_result_page(results, folder), *write_tables(results, folder)]
+    rows = [{"name": name, "verdict": result["verdict"]} for name, result in results.items()]
+    return rows, lambda: terminal.say([f"Written to {path}." for path in paths]), 0
+
+
 def _reproduce_figure(name: str, scale: RunScale) -> Answer:
     from ..figures import reproduce
 
@@ -121,13 +137,15 @@ def _reproduce_figure(name: str, scale: RunScale) -> Answer:
 
 
 def _all(scale: RunScale) -> Answer:
-    """Every figure; the exit code is 1 where one could not be run for an error of ours."""
+    """Every figure, and their page after each; the exit code is 1 where one failed for an error of ours."""
     from ..figures import reproduce_all
+    from ..figures.result_page import write_result_page
 
-    every = []
+    every: list[Reproduction] = []
     for done in reproduce_all(scale):
         terminal.messages().print(f"{done.figure.name}: {done.verdict}, {done.seconds:.0f} s", markup=False)
         every.append(done)
+        write_result_page({other.figure.name: other.result() for other in every}, scale.out)
     rows = [done.result() for done in every]
     stem = "reproduced" + scale.pick("-quick", "")
     files.atomic_write_json(scale.out / f"{stem}.json", rows)

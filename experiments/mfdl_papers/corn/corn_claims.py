@@ -299,6 +299,20 @@ def order_of_errors(graph: nx.Graph, ratio: float) -> Any:
     return [_price(np.eye(n) + ratio * laplacian, H), np.trace(H)], [optimum, optimum]
 
 
+@claim_of_covariances("corn-complete-graph", covariance=covariances(min_nodes=2, max_nodes=5))
+def complete_graph(covariance: FloatArray) -> Any:
+    """The best a I + b L has the eigenvalue 1^T R 1 / n on the average and the mean of the rest on all else."""
+    n = len(covariance)
+    W, average = np.full((n, n), 1 / n), np.full((n, n), 1 / n)
+    mean = covariance.sum() / n
+    pairwise = mean * average + (np.trace(covariance) - mean) / (n - 1) * (np.eye(n) - average)
+    both = [
+        [np.linalg.inv(R).diagonal().max(), np.trace(W @ R @ W.T), -np.trace(W @ R @ W.T)]
+        for R in (covariance, pairwise)
+    ]
+    return both[0], both[1]
+
+
 @claim_of_covariances("corn-pairwise-gain", graph=connected_graphs(2, 5))
 def pairwise_gain(graph: nx.Graph) -> Any:
     W, n = gossip.uniform(graph).dense(), len(graph)

@@ -104,8 +104,11 @@ def judged(published: SearchResults, exact: SearchResults) -> list[Verdict]:
 
 
 def _within(ratios: Sequence[tuple[str, float]]) -> list[Effect]:
-    """Of "the epsilon spent is at most the budget", by their ratio."""
-    return [Effect.exact(at, 1 + 2 * ROUNDING - ratio) for at, ratio in ratios]
+    """Of "the epsilon spent is at most the budget", by the largest ratio at each graph and budget."""
+    largest: dict[str, float] = {}
+    for at, ratio in ratios:
+        largest[at] = max(ratio, largest.get(at, 0.0))
+    return [Effect.exact(at, 1 + 2 * ROUNDING - ratio) for at, ratio in largest.items()]
 
 
 def _reach(exact: SearchResults) -> Verdict:

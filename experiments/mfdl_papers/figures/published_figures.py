@@ -76,7 +76,8 @@ class PublishedFigure:
     Attributes:
         name: of `mfdl reproduce`; paper, figure: where it is published.
         claim: of the paper about this figure.
-        quick_minutes: of `--quick` on two cores; full_cost: of the full run, in words.
+        quick_minutes, full_minutes: wall time of `--quick` and of the full run on two cores, rounded.
+        cost_note: what else there is to say about the cost.
         code: module of `mfdl_papers` and its function of (figure, scale), as "mafalda.figure_2:run".
         data: required beside this package: names of `mfdl data list`, and files that the user brings.
         deviations: where our settings are not the published ones, each with its reason.
@@ -87,8 +88,9 @@ class PublishedFigure:
     figure: str
     claim: str
     quick_minutes: float
-    full_cost: str
+    full_minutes: float
     code: str
+    cost_note: str = ""
     data: tuple[str, ...] = ()
     deviations: tuple[str, ...] = ()
 
@@ -101,10 +103,26 @@ class PublishedFigure:
         done: Reproduction = getattr(importlib.import_module(f"mfdl_papers.{module}"), function)(self, scale)
         return done
 
+    @property
+    def full_cost(self) -> str:
+        """Of the full run, in words."""
+        return f"takes {minutes(self.full_minutes)}" + (f"; {self.cost_note}" if self.cost_note else "")
+
     def listed(self) -> dict[str, Any]:
         """One row of `mfdl reproduce --list --json`."""
-        names = ("name", "paper", "figure", "claim", "quick_minutes", "full_cost")
+        names = ("name", "paper", "figure", "claim", "quick_minutes", "full_minutes", "full_cost")
         return {**{name: getattr(self, name) for name in names}, "data": list(self.data)}
+
+
+def minutes(number: float) -> str:
+    """In words.
+
+    >>> minutes(0.2), minutes(3), minutes(90)
+    ('12 s', '3 min', '1.5 h')
+    """
+    if number < 1:
+        return f"{60 * number:.0f} s"
+    return f"{number:g} min" if number < 60 else f"{number / 60:.2g} h"
 
 
 def _of(paper: str) -> Iterator[PublishedFigure]:

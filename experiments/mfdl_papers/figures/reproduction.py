@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
+import os
+import platform
 import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
@@ -69,6 +72,12 @@ class Reproduction:
         return self.figure.name + self.scale.pick("-quick", "")
 
     @property
+    def command(self) -> str:
+        """That runs it; files of the user by their names."""
+        brought = "".join(f" --{name} {Path(path).name}" for name, path in self.scale.graph_files.items())
+        return f"mfdl reproduce {self.figure.name}{self.scale.pick(' --quick', '')}{brought}"
+
+    @property
     def findings(self) -> str:
         """Our values, in words, part by part."""
         return "; ".join(part.finding for part in self.verdicts)
@@ -84,6 +93,9 @@ class Reproduction:
             "claims": [part.result() for part in self.verdicts],
             "deviations": list(figure.deviations),
             "missing": list(self.missing),
+            "command": self.command,
+            "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+            "machine": machine(),
             "seconds": round(self.seconds, 1),
             "full_cost": figure.full_cost,
             "tables": [table.result() for table in self.tables],
@@ -99,6 +111,11 @@ class Reproduction:
         folder = self.scale.out
         drawn = [] if self.picture is None else write_figure(folder, self.stem, self.picture)
         return [files.atomic_write_json(folder / f"{self.stem}.json", self.result()), *drawn]
+
+
+def machine() -> str:
+    """Architecture and number of cores."""
+    return f"{platform.machine()}, {os.cpu_count()} cores"
 
 
 def reproduce(name: str, scale: RunScale | None = None) -> Reproduction:

@@ -1,0 +1,123 @@
+"""DECOR's price of privacy beside lower bounds and Muffliato: how the excess loss falls with the number of nodes.
+
+All are up to constants and logarithms, for d coordinates, n nodes and a budget epsilon, as DECOR's text compares them:
+
+- central: d / (n^2 epsilon^2), the lower bound with a trusted server;
+- local: d / (n epsilon^2), the lower bound where everything that leaves a node is private by itself;
+- Muffliato: d k_max / (sqrt(p) n^2 epsilon^2), k_max the largest degree and p of `mixing_parameter`;
+- DECOR: the privacy term of `decor_rate`, which has its constants.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from mfdl import check, gossip, graphs
+from mfdl.gossip import mixing_parameter
+from mfdl.pictures.line_charts import Panel
+
+from ..figures.published_figures import PublishedFigure, RunScale
+from ..figures.reproduction import Reproduction
+from ..figures.trained_panels import numbers_of, of_panels
+from ..figures.verdicts import Effect, Verdict
+from .convergence import decor_rate
+
+SIZES, FAMILIES = (16, 36, 64, 100), ("ring", "torus", "complete")
+EPSILON, DELTA, DIMENSION = 1.0, 1e-5, 10
+ROUNDING = 1e-9
+Rates = Mapping[str, np.ndarray]
+"""By line one number per size."""
+
+
+def central_rate(num_nodes: int, *, epsilon: float, dimension: int) -> float:
+    """d / (n^2 epsilon^2), up to constants: no central algorithm has less excess loss (strongly convex losses).
+
+    Args: num_nodes: n >= 1; epsilon > 0; dimension: d >= 1.
+    Raises: InvalidInput: a number out of range.
+    Source: arXiv:2405.01031, after Corollary 3.
+    """
+    return local_rate(num_nodes, epsilon=epsilon, dimension=dimension) / num_nodes
+
+
+def local_rate(num_nodes: int, *, epsilon: float, dimension: int) -> float:
+    """d / (n epsilon^2), up to constants: that of local differential privacy. Args, Raises, Source: `central_rate`."""
+    n, d = check.integer_at_least(1, num_nodes=num_nodes), check.integer_at_least(1, dimension=dimension)
+    return d / (n * check.positive(epsilon=epsilon) ** 2)
+
+
+def muffliato_rate(graph: graphs.Source, *, epsilon: float, dimension: int) -> float:
+    """d k_max / (sqrt(p) n^2 epsilon^2), up to constants, as DECOR gives Muffliato's; Metropolis-Hastings weights.
+
+    Args: as in `central_rate`. Raises: InvalidInput: a number out of range, or a graph that does not mix.
+    Source: arXiv:2405.01031, after Corollary 3, of arXiv:2206.05091.
+    """
+    G = graphs.load(graph)
+    degree = max(degree for _, degree in G.degree)
+    p = mixing_parameter(gossip.metropolis_hastings(G))
+    return central_rate(len(G), epsilon=epsilon, dimension=dimension) * degree / math.sqrt(check.positive(mixing=p))
+
+
+def rates(family: str) -> dict[str, np.ndarray]:
+    """The four lines over `SIZES`."""
+    common: dict[str, Any] = {"epsilon": EPSILON, "dimension": DIMENSION}
+    specs = [f"{family}:n={n}" for n in SIZES]
+    decor = [
+        decor_rate(spec, delta=DELTA, num_steps=1, smoothness=1.0, pl_constant=1.0, **common).privacy for spec in specs
+    ]
+    return {
+        "local": np.array([local_rate(n, **common) for n in SIZES]),
+        "Muffliato": np.array([muffliato_rate(spec, **common) for spec in specs]),
+        "DECOR": np.array(decor),
+        "central": np.array([central_rate(n, **common) for n in SIZES]),
+    }
+
+
+def judged(lines: Mapping[str, Rates]) -> list[Verdict]:
+    """DECOR falls as the central bound does on every graph; Muffliato's is above it by a factor that grows."""
+    ratios = {family: some["DECOR"] / some["central"] for family, some in lines.items()}
+    parallel = [Effect.exact(family, ROUNDING - float(np.ptp(np.log(ratio)))) for family, ratio in ratios.items()]
+    constant = float(np.mean([ratio.mean() for ratio in ratios.values()]))
+    words = f"DECOR / central is {constant:.4g} (32 log(1/delta)) at every graph and size"
+    above = {family: some["Muffliato"] / some["central"] for family, some in lines.items()}
+    factors = ", ".join(f"{family} {factor[0]:.3g} to {factor[-1]:.3g}" for family, factor in above.items())
+    grows = [
+        Effect.exact(f"{family}, n = {n}", float(np.log(factor[i + 1] / factor[i])))
+        for family, factor in above.items()
+        for i, n in enumerate(SIZES[1:])
+    ]
+    return [
+        Verdict(
+            "the price of DECOR falls as 1 / n^2, as the central lower bound, on every connected graph", parallel, words
+        ),
+        Verdict("Muffliato's is above the central bound by k_max / sqrt(p), which grows with n", grows, factors),
+    ]
+
+
+def run(figure: PublishedFigure, scale: RunScale) -> Reproduction:
+    """The four lines on ring, torus and complete graph."""
+    lines = {family: rates(family) for family in FAMILIES}
+    panels = [
+        Panel(
+            family, "nodes n", "excess loss, up to constants", SIZES, {name: v[:, None] for name, v in some.items()},
+            log_x=True, dashed=("local", "central"),
+        )
+        for family, some in lines.items()
+    ]  # fmt: skip
+    caption = (
+        f"d = {DIMENSION}, epsilon = {EPSILON:g}, smoothness and PL constant 1; DECOR with its constants at "
+        f"delta = {DELTA:g}, the others without. Metropolis-Hastings weights."
+    )
+    verdicts = judged(lines)
+    return of_panels(
+        figure,
+        scale,
+        verdicts,
+        panels,
+        ("DECOR and the central lower bound fall as 1 / n^2", caption),
+        settings={"epsilon": EPSILON, "delta": DELTA, "dimension": DIMENSION, "sizes": list(SIZES)},
+        numbers={"panels": [numbers_of(panel) for panel in panels]},
+    )
