@@ -22,10 +22,10 @@ from ..figures.published_figures import PublishedFigure, RunScale
 from ..figures.reproduction import Reproduction
 from ..figures.trained_panels import losses, of_panels, seeded
 from ..figures.verdicts import Effect, Verdict
-from .covariance_figures import CLIP_NORM, DELTA, DENSITY, EPSILON, EPSILONS, NODES, STEPS, draws_of, graph_name
+from .covariance_figures import CLIP_NORM, DELTA, DENSITY, EPSILON, EPSILONS, NODES, SPARSE, STEPS, draws_of, graph_name
 
 DENSITIES = (0.2, 0.4, 0.5, 0.6, 0.8, 1.0)  # of panel (b); 0.5 at EPSILON is a point of panel (a) too
-LAST_STEPS, SPARSE = 199, 0.4
+LAST_STEPS = 199
 MECHANISMS = {
     "LDP": ("dp-dsgd", "ldp"),
     "pairwise": ("corn-pairwise", "eavesdropper"),
