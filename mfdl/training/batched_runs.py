@@ -29,8 +29,8 @@ from .run import SeedRun
 from .seed_replay import SeedReplay, few_threads
 from .tasks import TaskInstance, stacked
 
-MOST_RUNS = {"cpu": 8, "cuda": 64}
-"""Runs at a time, by type of device."""
+MOST_RUNS = {"cpu": 4, "cuda": 64}
+"""Runs at a time, by type of device; on a CPU eight gain no more than four, and leave less for other processes."""
 RECORD_BYTES = {"cpu": 2**28, "cuda": 2**31}
 """Of their records, all together."""
 NOISE_BYTES = 2**31

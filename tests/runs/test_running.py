@@ -140,10 +140,9 @@ def test_json_is_plain(finished):
 
 
 def batch():
-    """Two rates, three seeds: one job."""
-    return [
-        cell(first_seed=seed, learning_rate=rate, metrics=("average_loss",)) for rate in (0.2, 0.5) for seed in range(3)
-    ]
+    """Two rates and two seeds: one job."""
+    rates, seeds = (0.2, 0.5), (0, 1)
+    return [cell(first_seed=s, learning_rate=rate, metrics=("average_loss",)) for rate in rates for s in seeds]
 
 
 def test_cells_of_a_batch_are_those_of_single_runs(tmp_path, monkeypatch):
@@ -173,16 +172,16 @@ def test_a_batch_that_fails_is_trained_in_parts(tmp_path, monkeypatch):
 
     def failing(configs, advance):
         sizes.append(len(configs))
-        if any(tuple(config.seeds) == (2,) for config in configs):
+        if any(tuple(config.seeds) == (1,) for config in configs):
             raise MemoryError("too much")
         return trained(configs, advance)
 
     monkeypatch.setattr(cell_jobs, "replays", failing)
     records = run_cells(batch(), tmp_path, progress=False)
-    assert [record["seed"] for record in records] == [0, 1, 0, 1]
+    assert [record["seed"] for record in records] == [0, 0]
     assert sizes[0] == len(batch())
     failed = {failure["cell"] for failure in Store.load(tmp_path).failures()}
-    assert failed == {each.hash for each in batch() if each.seed == 2}
+    assert failed == {each.hash for each in batch() if each.seed == 1}
 
 
 @pytest.mark.parametrize("strict", [True, False])
@@ -195,7 +194,7 @@ def test_a_caller_who_stops_is_not_taken_for_a_failure_of_a_batch(strict, tmp_pa
             raise RuntimeError("stop")
 
     (part,) = running.batches(batch())
-    job = running.CellJob(part, tuple(c.hash for c in part), (True,) * 6, (0, 0), tmp_path, (None,) * 6, None, strict)
+    job = running.CellJob(part, tuple(c.hash for c in part), (True,) * 4, (0, 0), tmp_path, (None,) * 4, None, strict)
     if strict:
         with pytest.raises(RuntimeError, match="stop"):
             running.work(job, progress=stop)

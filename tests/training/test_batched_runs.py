@@ -42,8 +42,8 @@ TASKS = {
 
 
 @functools.cache
-def mechanism(name, scheme, rate, unit="record", momentum=0.0, gossip_rounds=1):
-    dynamics = Dynamics(RING, rate, momentum=momentum, gossip_rounds=gossip_rounds)
+def mechanism(name, scheme, rate, unit="record", momentum=0.0, gossip_rounds=1, decay=0.0):
+    dynamics = Dynamics(RING, rate, momentum=momentum, gossip_rounds=gossip_rounds, weight_decay=decay)
     chosen = build_algorithm(name, dynamics, SCHEMES[scheme])
     if name == "none":
         return without_noise(chosen, trust=trust.LDP(), adjacency="zero-out", clip_norm=0.7, unit=unit)
@@ -78,13 +78,13 @@ def configs(draw):
     names = draw(st.lists(st.sampled_from(NAMES_OF.get(scheme, NAMES)), min_size=1, max_size=2))
     unit = "user" if scheme == "every" else "record"
     task = TASKS[draw(st.sampled_from(sorted(TASKS) if unit == "user" else ["linear", "network"]))]()
-    momentum, rounds = draw(st.sampled_from([0.0, 0.0, 0.5])), draw(st.sampled_from([1, 2]))
+    momentum, rounds, decay = (draw(st.sampled_from(each)) for each in ([0.0, 0.0, 0.5], [1, 2], [0.0, 0.0, 0.1]))
     metrics = draw(st.sampled_from([(), ("average_loss",), ("train_loss", "average_train_loss")]))
     chosen = []
     for rate in draw(st.lists(st.sampled_from([0.1, 0.25, 0.7]), min_size=1, max_size=2, unique=True)):
         for name in names:
             plain = name in ("none", "dp-dsgd")
-            made = mechanism(name, scheme, rate, unit, momentum if plain else 0.0, rounds if plain else 1)
+            made = mechanism(name, scheme, rate, unit, *((momentum, rounds, decay) if plain else ()))
             seeds = draw(st.lists(st.integers(0, 20), min_size=1, max_size=3))
             chosen.append(ReplayConfig(made, task, seeds=seeds, metrics=metrics, dtype=torch.float64, device="cpu"))
     return chosen
@@ -156,8 +156,10 @@ def test_only_constants_on_inputs_are_scaled():
     scales = input_scales(divided, plain)
     assert_array_equal(scales.gradient, [2.0, 1.0, 0.5, 0.25])
     assert_array_equal(scales.noise, scales.gradient)
-    moving = [mechanism("dp-dsgd", "cyclic", rate, momentum=0.5).algorithm for rate in (0.25, 0.5)]
-    assert input_scales(*moving) is None
+    for more in ({"momentum": 0.5}, {"decay": 0.1}):
+        moving = [mechanism("dp-dsgd", "cyclic", rate, **more).algorithm for rate in (0.25, 0.5)]
+        assert input_scales(*moving) is None
+        assert_array_equal(input_scales(moving[0], moving[0]).gradient, 1.0)
     assert input_scales(moving[0], plain) is None
     assert input_scales(plain.releasing("average:2"), plain) is None
     assert input_scales(mechanism("dp-dsgd", "cyclic", 0.25, gossip_rounds=2).algorithm, plain) is None
