@@ -104,7 +104,7 @@ def run_missing(
             if cell in wanted:
                 answer.keep(store)
                 yield cell
-        tell(job.cells[0], job.steps)
+                tell(job.cells[0], cell.num_steps)  # as far as it was not told while it was trained
 
 
 def batches(cells: Sequence[Cell], most: int | None = None) -> list[tuple[Cell, ...]]:
