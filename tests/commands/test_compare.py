@@ -17,7 +17,7 @@ import pytest
 import mfdl
 from mfdl.algorithms import registry
 from mfdl.commands import main
-from mfdl.runs import output, running
+from mfdl.runs import cell_jobs, output, running
 from mfdl.runs.columns import schema_of
 from mfdl.runs.comparing import run_comparison
 from mfdl.runs.comparison_config import ComparisonConfig
@@ -228,18 +228,21 @@ def runs(monkeypatch, blank_pictures):
     """The runs that were done, (mechanism, seed); none of them trains."""
     done = []
 
-    def made_up(job, shared, progress):
-        name, seed, config = job.cell.mechanism, job.cell.seed, job.cell.config
-        done.append((name, seed))
-        if progress is not None:
-            progress(config.epochs * config.period)
-        loss, facts = seed + len(name) + 0.5, {"mechanism": name, "seed": seed}
-        record = {**facts, "final_test_loss": loss, "final_accuracy": None, "diverged": False}
+    def made_up(job, *, shared=None, progress=None):
+        return [record(*which) for which in zip(job.cells, job.hashes, job.wanted, strict=True)]
+
+    def record(cell, name, wanted):
+        facts = {"mechanism": cell.mechanism, "seed": cell.seed}
+        if wanted:
+            done.append((cell.mechanism, cell.seed))
+        loss = cell.seed + len(cell.mechanism) + 0.5
+        ended = {**facts, "final_test_loss": loss, "final_accuracy": None, "diverged": False}
         rows = [{**facts, "step": 8, "node": "0", "loss": loss, "accuracy": None}]
         steps = output.parquet(pa.Table.from_pylist(rows, schema=schema_of()))
-        return record, steps, {"training_seconds": 1.0, "node_steps_per_second": 1.0}
+        timing = {"cell": name, "seconds": 1.0, "training_seconds": 1.0, "node_steps_per_second": 1.0}
+        return cell_jobs.Answer(name, ended, steps, None, timing)
 
-    monkeypatch.setattr(running, "_trained", made_up)
+    monkeypatch.setattr(running, "work", made_up)
     return done
 
 
@@ -258,7 +261,7 @@ class StopAfter:
 @pytest.mark.slow
 def test_interrupted_comparison_is_readable_and_goes_on(tmp_path, runs):
     with pytest.raises(KeyboardInterrupt):
-        run_comparison(CONFIG, tmp_path, progress=StopAfter(1))
+        run_comparison(CONFIG, tmp_path, progress=StopAfter(0))
     stopped = strict_json(tmp_path / "results.json")
     assert stopped["complete"] is False
     assert [(run["mechanism"], run["seed"]) for run in stopped["runs"]] == [("none", 0)]
@@ -281,10 +284,10 @@ def test_interrupted_comparison_is_readable_and_goes_on(tmp_path, runs):
 
 
 def test_interrupt_exits_130(tmp_path, capsys, monkeypatch):
-    def interrupted(*_):
+    def interrupted(*_, **how):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(running, "_trained", interrupted)
+    monkeypatch.setattr(running, "work", interrupted)
     assert main(["compare", *SMALL, "--out", str(tmp_path)]) == 130
     assert "run the same command to resume" in " ".join(capsys.readouterr().err.split())
     assert strict_json(tmp_path / "results.json")["complete"] is False
