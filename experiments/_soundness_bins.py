@@ -13,7 +13,7 @@ import numpy as np
 from _campaign import Case, Excluded, Statement, shortfall
 
 from mfdl.privacy import gaussian
-from mfdl.privacy.curves import BallsInBinsGaussian, correlations
+from mfdl.privacy.curves import BallsInBinsGaussian, chain_above, correlations
 from mfdl.privacy.curves.balls_in_bins import MOST_TIGHT
 from mfdl.testing.oracles import curve_oracles as oracle
 from mfdl.testing.oracles.curve_oracles import of_two_bins
@@ -91,7 +91,7 @@ def of_two(rng: np.random.Generator) -> Case:
     c = float(rng.choice([0.0, 1e-6, rng.uniform(0, 1), 1.0])) * math.sqrt(d[1])
     M, multiplier = np.array([[d[0], c], [c, d[1]]]), math.exp(rng.uniform(math.log(0.5), math.log(5)))
     adjacency, epsilon = str(rng.choice(["zero-out", "replace-one"])), float(rng.choice([0.0, rng.uniform(0, 3)]))
-    bins = BallsInBinsGaussian(multiplier, 2, correlations(M), adjacency)
+    bins = BallsInBinsGaussian(multiplier, 2, correlations(M), adjacency, chain_above(M))
     directions = ("replaced",) if adjacency == "replace-one" else ("kept", "lost")
     true = max(of_two_bins(M / multiplier**2, epsilon, way, 801) for way in directions)
     text = f"M {M.tolist()}, multiplier {multiplier!r}, {adjacency}, epsilon {epsilon!r}"
