@@ -7,11 +7,11 @@ its gradient evaluations a record, marked by what it needs: nothing, secret batc
 from __future__ import annotations
 
 import math
-from _statistics import over_scenes
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from _comparison_tables import Answer, Place, losses_of, titled, without_noise
+from _paired_statistics import over_scenes
 from _scenes import NO_NOISE, REFERENCE, SECRET
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator

@@ -8,12 +8,12 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from _statistics import Array, Estimate, Losses, holm, log_ratio, over_scenes, share, signed_rank
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from _paired_statistics import Array, Estimate, Losses, holm, log_ratio, over_scenes, share, signed_rank
 from _protocol import RESULT
 from _scenes import MEASURES, NO_NOISE, REFERENCE, ROWS
 

@@ -1,9 +1,9 @@
 """Statistics of the comparison: intervals that hold what they say, Holm against its definition, shares and ratios."""
 
-import _statistics as statistics
 import itertools
 import math
 
+import _paired_statistics as statistics
 import numpy as np
 import pytest
 from effort import examples
