@@ -5,7 +5,9 @@ In: the answers of `_protocol.compared`. Out: lines of tables, files.
 
 from __future__ import annotations
 
+import csv
 import dataclasses
+import io
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -176,20 +178,24 @@ def _shares(every: Sequence[Losses]) -> str:
     return f"{mean.middle:.0%} [{mean.low:.0%}, {mean.high:.0%}]; {best:.0%}"
 
 
-def by_scene(results: Sequence[Answer]) -> str:
-    """A column for each scene that has its test: what noise costs, and of each row its mean loss and share."""
+def scene_cells(results: Sequence[Answer]) -> tuple[Sequence[str], list[Sequence[str]]]:
+    """Header and rows: a column for each scene that has its test; what noise costs, mean losses and shares."""
     tested = [answer for answer in results if paired(answer, (REFERENCE, "last")) is not None]
     places = dict.fromkeys((row["label"], row["measure"]) for answer in tested for row in answer["rows"])
-    body = [["noise costs DP-D-SGD", *(f"{answer['cost_of_noise'] - 1:.0%}" for answer in tested)]]
+    body: list[Sequence[str]] = [["noise costs DP-D-SGD", *(f"{answer['cost_of_noise'] - 1:.0%}" for answer in tested)]]
     for place in places:
         every = [paired(answer, place) for answer in tested]
         cells = [
             "" if losses is None else f"{losses['loss'].mean():.3f} ({float(share(losses)):.0%})" for losses in every
         ]
         body.append([", ".join(place), *cells])
-    header = ("loss (share)", *map(titled, tested))
+    return ("loss (share)", *map(titled, tested)), body
+
+
+def by_scene(results: Sequence[Answer]) -> str:
+    """The table of `scene_cells`, and the names of scenes that do not count."""
     out = [answer["name"] for answer in results if not answer["counts"]]
-    return markdown(header, body) + (f"\nDo not count: {', '.join(out)}.\n" if out else "")
+    return markdown(*scene_cells(results)) + (f"\nDo not count: {', '.join(out)}.\n" if out else "")
 
 
 def by_rate(answer: Answer, places: Iterable[Place]) -> str:
@@ -208,6 +214,13 @@ def by_rate(answer: Answer, places: Iterable[Place]) -> str:
     return markdown((titled(answer), *(f"{rate:g}" for rate in rates)), body)
 
 
+def as_csv(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """A table of comma-separated values."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([header, *rows])
+    return text.getvalue()
+
+
 def markdown(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     """A table of Markdown."""
     every = [header, ["---"] * len(header), *rows]
@@ -215,7 +228,7 @@ def markdown(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 
 
 def write(out: Path) -> str:
-    """tables.md and results.json of all scenes in a folder; the tables."""
+    """tables.md, results.json and a CSV file for each table of tasks and for the scenes, of a folder; the tables."""
     results = answers(out)
     parts = [pooled(results)]
     for kind in dict.fromkeys(map(group, results)):
@@ -224,6 +237,8 @@ def write(out: Path) -> str:
             if lines(some, ranking):
                 header, body = by_task(some, ranking)
                 parts.append(f"**By task: {words}; {kind}**\n\n{markdown(header, body)}")
+                name = f"tasks-{ranking}-{kind}".replace(",", "").replace(" ", "-")
+                files.atomic_write_text(out / f"{name}.csv", as_csv(header, body))
     parts.append(by_scene(results))
     for answer in results:
         if answer["counts"]:
@@ -231,5 +246,6 @@ def write(out: Path) -> str:
             parts.append(by_rate(answer, places))
     text = "\n".join(parts)
     files.atomic_write_text(out / "tables.md", text)
+    files.atomic_write_text(out / "scenes.csv", as_csv(*scene_cells(results)))
     files.atomic_write_json(out / "results.json", {"versions": versions(), "scenes": results})
     return text

@@ -53,7 +53,7 @@ SECRET_INDEPENDENT, SECRET_BINS = "DP-D-SGD with balls-in-bins", "encoder for ba
 SECRET_AVERAGE = "encoder for balls-in-bins and the average"
 NO_NOISE_FULL = "no noise; full batches; 5 rounds"
 FULL_BATCHES, SEVERAL_ROUNDS = "full batches", "full batches; 5 rounds"
-GEOMETRY = "full batches; 5 rounds; preconditioned"
+GEOMETRY, MIXED = (f"full batches; {rounds} rounds; preconditioned" for rounds in (5, 20))
 ROWS = {
     row.label: row
     for row in (
@@ -73,10 +73,13 @@ ROWS = {
         Row("full batches; 20 rounds", f"dp-dsgd,{FULL},rounds=20"),
         Row("full batches; 5 rounds; clipped at 0.5", f"dp-dsgd,{FULL},rounds=5", clip_norm=0.5),
         Row("full batches; 5 rounds; clipped at 4", f"dp-dsgd,{FULL},rounds=5", clip_norm=4.0),
+        Row("full batches; 20 rounds; clipped at 0.5", f"dp-dsgd,{FULL},rounds=20", clip_norm=0.5),
+        Row("full batches; 20 rounds; clipped at 4", f"dp-dsgd,{FULL},rounds=20", clip_norm=4.0),
         Row("640 full batches; 5 rounds", f"dp-dsgd,{LONG},rounds=5"),
         Row(GEOMETRY, f"dp-dsgd,{FULL},rounds=5", preconditioned=True),
-        Row("full batches; 20 rounds; preconditioned", f"dp-dsgd,{FULL},rounds=20", preconditioned=True),
+        Row(MIXED, f"dp-dsgd,{FULL},rounds=20", preconditioned=True),
         Row(f"{GEOMETRY}; clipped at 0.5", f"dp-dsgd,{FULL},rounds=5", preconditioned=True, clip_norm=0.5),
+        Row(f"{MIXED}; clipped at 0.5", f"dp-dsgd,{FULL},rounds=20", preconditioned=True, clip_norm=0.5),
         Row("640 full batches; 5 rounds; preconditioned", f"dp-dsgd,{LONG},rounds=5", preconditioned=True),
         Row("CorN", f"corn,{BATCHES}", BOTH, OUTSIDE),
         Row("DECOR", f"decor,{BATCHES}", BOTH, OUTSIDE),

@@ -41,7 +41,7 @@ from pathlib import Path
 
 from _comparison_picture import draw
 from _comparison_tables import answers, write
-from _protocol import Plan, compared
+from _protocol import TEST_SEEDS, Plan, compared
 from _scenes import QUICK, ROWS, scene
 
 from mfdl.pictures.style import write_figure
@@ -63,6 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rows", default=",".join(label for label, row in ROWS.items() if "ldp" in row.rankings))
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--device", help="torch device, e.g. cpu or cuda; default: CUDA when there is one")
+    parser.add_argument("--first-seed", type=int, default=TEST_SEEDS[0], help="of the 20 seeds of the test")
     parser.add_argument("--report", action="store_true", help="write tables and picture of what is there, run nothing")
     parser.add_argument("--quick", action="store_true", help="a ring of four nodes, a check that everything works")
     options = parser.parse_args(arguments)
@@ -74,7 +75,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ValueError as error:
         parser.error(str(error))
     rows = [ROWS[label] for label in options.rows.split(",")]
-    plan = dataclasses.replace(QUICK_PLAN if options.quick else Plan(), device=options.device)
+    seeds = tuple(range(options.first_seed, options.first_seed + len(TEST_SEEDS)))
+    plan = dataclasses.replace(QUICK_PLAN if options.quick else Plan(seeds=seeds), device=options.device)
     engine = Engine(jobs=options.jobs)
     for place in scenes if not options.report else ():
         compared(place, rows, options.out, engine, plan, lambda text: print(text, flush=True))
