@@ -1,7 +1,8 @@
 """The picture of the comparison: test loss against cost, a panel for each scene.
 
 In: the answers of `_protocol.compared`. Out: one figure. A row stands at its exchanges with all neighbours, coloured by
-its gradient evaluations a record, marked by what it needs: nothing, secret batches, or a public preconditioner.
+its gradient evaluations a record, marked by what it needs: nothing, secret batches, or a public preconditioner. Rows
+that clip at another norm than 1 are in the tables alone.
 """
 
 from __future__ import annotations
@@ -54,6 +55,8 @@ def _panel(axes: Axes, answer: Answer) -> None:
         losses = losses_of(answer, place)
         if row["label"].startswith(NO_NOISE) or RANKING not in row["rankings"] or losses is None:
             continue
+        if row["clip_norm"] != 1:
+            continue
         mean = over_scenes(lambda each: each["loss"].mean(axis=-1), [{"loss": losses}])
         error = [[mean.middle - mean.low], [mean.high - mean.middle]]
         colour, last = COLOURS.get(row["gradient_evaluations"], OTHER), row["measure"] == "last"
@@ -71,6 +74,7 @@ def _panel(axes: Axes, answer: Answer) -> None:
     ticks = sorted({row["exchanges"] for row in answer["rows"]})
     axes.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
     axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_xlim(ticks[0] / 1.4, ticks[-1] * 1.4)
     quiet(axes, grid="y")
     axes.set_title(titled(answer, "ε"), loc="left", fontsize=9.5, color=INK)
     axes.set_xlabel("exchanges with all neighbours", fontsize=8.5, color=INK)

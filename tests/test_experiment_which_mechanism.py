@@ -186,7 +186,7 @@ def answer(name, losses, epsilon=0.726, counts=True, partition="uniform"):
     rows = [
         {"label": label, "measure": measure, "losses": list(values), "lr": 0.1}
         | {"batches": scenes.ROWS[label].batches, "rankings": list(scenes.ROWS[label].rankings)}
-        | {"gradient_evaluations": 10, "exchanges": 160, "preconditioned": False}
+        | {"gradient_evaluations": 10, "exchanges": 160, "preconditioned": False, "clip_norm": 1.0}
         for (label, measure), values in losses.items()
     ]
     rates = [{"label": r["label"], "measure": r["measure"], "lr": 0.1, "loss": 1.0} for r in rows]
