@@ -17,13 +17,13 @@ import argparse
 import math
 import os
 import sys
-from _statistics import log_ratio, over_scenes, share
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from _paired_statistics import log_ratio, over_scenes, share
 from _protocol import wider
 
 from mfdl.planning import Design

@@ -125,6 +125,7 @@ BELONGS = {  # to a trust model or mechanism that is not the first one's
     "epsilon": ({"mu": None}, 3.0),
     "design": ({"mechanisms": ("dp-dsgd",), "epochs": 20, "period": 16}, "dp-dsgd,b=2,k=3"),
     "participation": ({"mu": None, "epsilon": 3.0}, "balls-in-bins"),
+    "sampling_rate": ({"mu": None, "epsilon": 3.0, "participation": "cyclic-poisson", "sampling_rate": 0.5}, 0.25),
 }
 
 

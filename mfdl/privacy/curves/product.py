@@ -52,7 +52,7 @@ class ProductGaussian(LossCurve):
     >>> step = PoissonGaussian(1.0, rate=0.05, steps=20, adjacency="zero-out")
     >>> curve = ProductGaussian(1.0, 0.0, (step,), (1,), 20**0.5, "zero-out")
     >>> round(curve.epsilon(1e-5), 2), round(step.epsilon(1e-5), 2), curve.at(0.0).epsilon(1e-5)
-    (1.81, 1.81, inf)
+    (1.98, 1.98, inf)
     """
 
     noise_multiplier: float
