@@ -77,7 +77,7 @@ def test_figures_on_two_points(tmp_path, capsys, monkeypatch):
         answers[name] = json.loads(capsys.readouterr().out)
         assert (tmp_path / f"{name}-quick.png").stat().st_size > 10_000
     of_parts = [part["verdict"] for part in answers["corn-1"]["claims"]]
-    assert of_parts == ["confirmed", "not settled", "refuted", "refuted"]  # one draw, ten nodes
+    assert of_parts == ["confirmed", "not run", "refuted", "refuted"]  # one draw, ten nodes, no p <= 0.4
     assert [part["verdict"] for part in answers["corn-2"]["claims"]] == ["confirmed"]
     assert answers["corn-1"]["numbers"]["limits"]["40"]["(9b)"] is None
 
