@@ -221,7 +221,8 @@ def test_an_encoder_with_structure_is_found_kept_accounted_and_trained(capsys, t
     assert (found["form"], found["memory"], found["mechanism"]) == (form, 1, "mafalda-bins")
     assert "however its bins are correlated" in found["bound_over"]
     kept = answer(capsys, "account", *SECRET, "--mechanism", f"file:{file}")
-    assert kept["noise_std"] == pytest.approx(found["noise_std"], rel=1e-6)
+    # the search certifies by the cheap bound, accounting by the tightest
+    assert 0.9 * found["noise_std"] <= kept["noise_std"] <= (1 + 1e-6) * found["noise_std"]
     training = ["--seeds", "1", "--lr", "0.1", "--out", str(tmp_path / "compared")]
     (row,) = answer(capsys, "compare", *SECRET, *training, "--mechanisms", f"file:{file}")["mechanisms"]
     assert row["epsilon"] <= 2
