@@ -1,6 +1,6 @@
 """Runs of one mechanism that differ in seed and learning rate: together, and one after another.
 
-CPU seconds of one thread; on a machine with CUDA also wall seconds there, with as many runs as are trained together.
+Reports CPU seconds of one thread and, if CUDA is available, wall seconds on CUDA, for one batch of runs.
 """
 
 from __future__ import annotations

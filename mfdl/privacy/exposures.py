@@ -32,7 +32,7 @@ from . import gaussian
 from .adaptive import is_adaptive
 from .forms import joint_grams, view_grams
 from .gram_sensitivity import Sensitivity
-from .joint_sensitivity import nodes_and_groups, victim_sensitivities
+from .joint_sensitivity import JointConditions, nodes_and_groups, victim_sensitivities
 from .owners import Owners, Victim, checked_victim, in_order, nodes_of, require_nodes, require_one_owner
 from .questions import UNITS, Fingerprint, Question, participation_hash, require_unit
 from .victim_sensitivity import MOST_SHOWN, THE_VIEW, VictimSensitivity, sensitivity_by_victim, worst_loss
@@ -333,9 +333,7 @@ def view_losses(
         view_grams(view, nodes),
         functools.partial(joint_grams, view),
         chosen,
-        scheme,
-        same_steps=owners.same_steps,
-        method=method,
+        JointConditions(scheme, owners.same_steps, method),
     )
     fixed = dict(zip(chosen, numbers, strict=True))
     adaptive = is_adaptive(view, scheme, unit=unit)

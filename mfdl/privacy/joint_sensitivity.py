@@ -29,6 +29,18 @@ WHY_ADDED = (
 )
 
 
+@dataclasses.dataclass(frozen=True)
+class JointConditions:
+    """Under which a record of several owners is accounted.
+
+    Attributes: scheme: of the algorithm; same_steps: of `Owners`; method: "exact" or "certified".
+    """
+
+    scheme: Participation
+    same_steps: bool
+    method: str
+
+
 def nodes_and_groups(victims: Sequence[Victim]) -> tuple[list[int], list[Group]]:
     """Every node among victims and owners, ascending; and the groups."""
     groups = [victim for victim in victims if isinstance(victim, tuple)]
@@ -39,27 +51,24 @@ def victim_sensitivities(
     grams: Sequence[ViewGram],
     joint: JointGrams,
     victims: Sequence[Victim],
-    scheme: Participation,
-    *,
-    same_steps: bool,
-    method: str,
+    conditions: JointConditions,
 ) -> list[Sensitivity]:
     """One Sensitivity for each victim, each node under its own participation.
 
     Args: grams: of the nodes of `nodes_and_groups`, in their order; joint: makes those of some groups, of as many at a
-        time as memory holds; others: as of `joint_sensitivities`.
+        time as memory holds.
     """
     nodes, groups = nodes_and_groups(victims)
     of, alone = dict(zip(nodes, grams, strict=True)), dict[int, Sensitivity]()
-    for shared, alike in scheme.shared_by(nodes):
-        values = sensitivities([of[u] for u in alike], shared, nodes=alike, method=method)
+    for shared, alike in conditions.scheme.shared_by(nodes):
+        values = sensitivities([of[u] for u in alike], shared, nodes=alike, method=conditions.method)
         alone |= zip(alike, values, strict=True)
     by_group: dict[Group, Sensitivity] = {}
-    largest = (scheme.num_steps * max(map(len, groups), default=1)) ** 2
+    largest = (conditions.scheme.num_steps * max(map(len, groups), default=1)) ** 2
     at_once = max(1, MOST_ENTRIES // largest)
     for first in range(0, len(groups), at_once):
         part = groups[first : first + at_once]
-        together = joint_sensitivities(part, joint(part), alone, scheme, same_steps=same_steps, method=method)
+        together = joint_sensitivities(part, joint(part), alone, conditions)
         by_group |= zip(part, together, strict=True)
     return [by_group[victim] if isinstance(victim, tuple) else alone[victim] for victim in victims]
 
@@ -68,30 +77,26 @@ def joint_sensitivities(
     groups: Sequence[Group],
     grams: Mapping[Group, ViewGram | Blocks],
     alone: Mapping[int, Sensitivity],
-    scheme: Participation,
-    *,
-    same_steps: bool,
-    method: str,
+    conditions: JointConditions,
 ) -> list[Sensitivity]:
     """One Sensitivity for each group of owners; patterns are of pairs, i T + t for step t of the i-th owner.
 
-    Args: grams: of those groups that a form covers; alone: of every owner; same_steps, method: as of `Owners`, and of
-        `sensitivity_by_victim`.
+    Args: grams: of those groups that a form covers; alone: of every owner.
 
     Guarantees: never below the true value for the joint patterns; a step that leaks at one owner makes it infinite.
     """
-    joint: dict[Group, Sensitivity] = _of_blocks(groups, grams, alone, scheme, same_steps, method)
+    joint: dict[Group, Sensitivity] = _of_blocks(groups, grams, alone, conditions)
     together = [(group, gram) for group in groups if isinstance(gram := grams.get(group), ViewGram)]
     batches: list[tuple[JointParticipation, list[tuple[Group, ViewGram]]]] = []
     for pair in together:
-        participation = JointParticipation.of(scheme, pair[0], same_steps=same_steps)
+        participation = JointParticipation.of(conditions.scheme, pair[0], same_steps=conditions.same_steps)
         members = next((of for seen, of in batches if seen == participation), None)
         if members is None:
             batches.append((participation, members := []))
         members.append(pair)
     for participation, members in batches:
         nodes = [group for group, _ in members]
-        values = sensitivities([gram for _, gram in members], participation, nodes=nodes, method=method)
+        values = sensitivities([gram for _, gram in members], participation, nodes=nodes, method=conditions.method)
         joint |= zip(nodes, values, strict=True)
     return [_least(joint.get(group), added(group, alone)) for group in groups]
 
@@ -120,9 +125,7 @@ def _of_blocks(
     groups: Sequence[Group],
     grams: Mapping[Group, ViewGram | Blocks],
     alone: Mapping[int, Sensitivity],
-    scheme: Participation,
-    same_steps: bool,
-    method: str,
+    conditions: JointConditions,
 ) -> dict[Group, Sensitivity]:
     """Squared sensitivities of owners that share no noise add up, each over patterns of its own.
 
@@ -132,25 +135,24 @@ def _of_blocks(
     bounds = [(group, of) for group, of in blocks.items() if any(X.upper for X in of)]
     parts = {(u, id(X)): X for group, of in bounds for u, X in zip(group, of, strict=True)}
     numbers: dict[tuple[int, int], Sensitivity] = {}
-    for shared, nodes in scheme.shared_by(sorted({u for u, _ in parts})):
+    for shared, nodes in conditions.scheme.shared_by(sorted({u for u, _ in parts})):
         chosen = [key for key in parts if key[0] in set(nodes)]
-        values = sensitivities([parts[key] for key in chosen], shared, nodes=[u for u, _ in chosen], method=method)
+        of_nodes = [u for u, _ in chosen]
+        values = sensitivities([parts[key] for key in chosen], shared, nodes=of_nodes, method=conditions.method)
         numbers |= zip(chosen, values, strict=True)
     return {
-        group: _sum(
-            group, [numbers.get((u, id(X)), alone[u]) for u, X in zip(group, of, strict=True)], of, scheme, same_steps
-        )
+        group: _sum(group, [numbers.get((u, id(X)), alone[u]) for u, X in zip(group, of, strict=True)], of, conditions)
         for group, of in blocks.items()
     }
 
 
 def _sum(
-    group: Group, values: Sequence[Sensitivity], of: Sequence[ViewGram], scheme: Participation, same_steps: bool
+    group: Group, values: Sequence[Sensitivity], of: Sequence[ViewGram], conditions: JointConditions
 ) -> Sensitivity:
-    T = scheme.num_steps
+    T, same_steps = conditions.scheme.num_steps, conditions.same_steps
     patterns = [value.pattern for value in values]
     if same_steps:
-        JointParticipation.of(scheme, group, same_steps=True)  # refuses what has no common steps
+        JointParticipation.of(conditions.scheme, group, same_steps=True)  # refuses what has no common steps
     attained = not same_steps or all(X is of[0] for X in of) or all(p == patterns[0] for p in patterns)
     squared = sum(value.squared for value in values) * (1 + 2 * len(values) * UNIT)
     lower = sum(v.lower for v in values) * (1 - 2 * len(values) * UNIT) if attained else max(v.lower for v in values)

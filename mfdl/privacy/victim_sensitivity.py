@@ -44,7 +44,7 @@ from .forms import (
 )
 from .forms.node_recursions import recursions
 from .gram_sensitivity import Sensitivity
-from .joint_sensitivity import JointGrams, added, nodes_and_groups, victim_sensitivities
+from .joint_sensitivity import JointConditions, JointGrams, added, nodes_and_groups, victim_sensitivities
 from .owners import Owners, Victim, checked_victim, in_order, nodes_of, require_nodes, require_one_owner, within
 from .questions import UNITS, Fingerprint
 
@@ -360,7 +360,7 @@ class _Asked:
     def sensitivities(
         self, grams: Sequence[ViewGram], joint: JointGrams, victims: Sequence[Victim]
     ) -> list[Sensitivity]:
-        return victim_sensitivities(grams, joint, victims, self.scheme, same_steps=self.same_steps, method=self.method)
+        return victim_sensitivities(grams, joint, victims, JointConditions(self.scheme, self.same_steps, self.method))
 
     def all_messages(self, view: AlgorithmView, victims: list[Victim]) -> list[Sensitivity]:
         """The losses to the same attackers with every message seen, and with the models released that `view` holds.

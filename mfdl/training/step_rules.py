@@ -3,14 +3,9 @@
 In: the privatised gradients of all nodes, step by step, and public facts. Out: the directions that enter the algorithm
 in their place, and scales of the next gradients before clipping. A rule holds no gradient without noise.
 
-Why a rule is free. Let y_t = g_t + e_t be the clipped gradients and the injected noise of all nodes. The guarantee of a
-mechanism whose messages show all y_t is the guarantee of the stream y (`LinearAlgorithm.divisors_cancel`), and it holds
-for gradients chosen by what was seen before: g_t may be any function of the data and of y_0, ..., y_{t-1} in which each
-record has a part of norm at most C. Under a rule the directions, so the messages and models, are functions of y and of
-public numbers; the scales of step t are functions of y_0, ..., y_{t-1} and act before clipping. So g_t is one of these
-functions, and all that anybody sees is post-processing of y. Noise that attackers know and gradients of their own are
-part of the guarantee as before. Where messages are hidden, or noise enters where gradients do not, there is no such
-stream, and `covered.require_injected_sums` refuses.
+A rule costs no privacy where the guarantee covers the stream of privatised gradients, chosen adaptively: directions and
+scales are post-processing of it (docs/step_rules.md has the proof). `covered.require_injected_sums` refuses the rest:
+hidden messages, and noise that enters elsewhere than gradients.
 """
 
 from __future__ import annotations

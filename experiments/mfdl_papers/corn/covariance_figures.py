@@ -100,13 +100,13 @@ def in_order(at: str, of_draw: Traces) -> list[Effect]:
 def judged_covariances(by_draw: Mapping[Draw, Traces], largest: int) -> list[Verdict]:
     """The order on every draw; where pairwise noise is furthest above CorN; sizes that were solved; the budget."""
     order = {draw: in_order("n = {}, p = {}, draw {}".format(*draw), of_draw) for draw, of_draw in by_draw.items()}
-    kept = sum(worst(effect.word() for effect in effects) == CONFIRMED for effects in order.values())
+    confirmed = sum(worst(effect.word() for effect in effects) == CONFIRMED for effects in order.values())
     return [
         Verdict(
             "CorN <= pairwise <= LDP",
             [effect for effects in order.values() for effect in effects],
-            f"on {kept} of {len(order)} draws",
-            value=kept / len(order),
+            f"on {confirmed} of {len(order)} draws",
+            value=confirmed / len(order),
         ),
         _sparse(by_draw),
         _scales(by_draw, largest),

@@ -164,7 +164,7 @@ def run(figure: PublishedFigure, scale: RunScale) -> Reproduction:
 
 
 def _published_accountant(lines: Mapping[str, np.ndarray], ratios: Sequence[float]) -> Table:
-    """Ours beside the accountant of the paper, q = 0: replace-one, a record moves the mean over a batch by 2 C / 64."""
+    """Epsilon by this library and by the paper's accountant, q = 0, replace-one: sensitivity 2 C / 64."""
     rows = []
     for graph, spec in GRAPHS.items():
         for ratio, ours in zip(ratios, lines[graph], strict=True):

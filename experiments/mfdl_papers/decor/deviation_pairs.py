@@ -99,8 +99,8 @@ def judged(published: SearchResults, exact: SearchResults) -> list[Verdict]:
     spent = [ratio for _, ratio in ours]
     words = f"{sum(ratio > 1 + ROUNDING for ratio in spent)} of {len(spent)} exceed it; "
     words += f"the least spends {min(spent):.4%}"
-    kept = Verdict("every pair of ours keeps its budget", _within(ours), words, value=max(spent))
-    return [search, kept, _reach(exact)]
+    exact_pairs = Verdict("every pair of ours keeps its budget", _within(ours), words, value=max(spent))
+    return [search, exact_pairs, _reach(exact)]
 
 
 def _within(ratios: Sequence[tuple[str, float]]) -> list[Effect]:

@@ -30,7 +30,7 @@ def sampled_renyi(slope: float, *, order: int, rate: float, num_steps: int = 1) 
         slope: s >= 0; without sampling the divergence of every order j is at most j s, for one record replaced.
         order: a >= 2. rate: g in (0, 1], records of a batch over those it is drawn from. num_steps: T >= 1.
 
-    Guarantee: adaptive composition; replace-one, batches of fixed size, drawn anew in every step.
+    Guarantee: adaptive composition; replace-one, batches of fixed size, sampled independently in each step.
     Raises: InvalidInput: a number out of range.
     Source: arXiv:1808.00087, Theorem 9, with no pure-DP bound on the mechanism.
     """

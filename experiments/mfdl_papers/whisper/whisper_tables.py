@@ -67,9 +67,9 @@ def judged(says: Mapping[float, tuple[float, float]], by_p: Mapping[float, Seque
 
 def _cancelled(by_p: Mapping[float, Sequence[Traces]]) -> Verdict:
     order = [in_order(f"p = {p:g}, draw {i}", of_draw) for p, some in by_p.items() for i, of_draw in enumerate(some)]
-    kept = sum(worst(effect.word() for effect in effects) == CONFIRMED for effects in order)
+    confirmed = sum(worst(effect.word() for effect in effects) == CONFIRMED for effects in order)
     claim = "it cancels more noise than pairwise correlation"
-    return Verdict(claim, [effect for effects in order for effect in effects], f"on {kept} of {len(order)} draws")
+    return Verdict(claim, [effect for effects in order for effect in effects], f"on {confirmed} of {len(order)} draws")
 
 
 def _narrows(by_p: Mapping[float, Sequence[Traces]]) -> Verdict:

@@ -23,10 +23,10 @@ from ...check import FloatArray
 from ...display import rounded_up
 from ...errors import InvalidInput, require_known
 from .. import gaussian
-from .base import UP, PrivacyCurve, public_mu
+from .base import UP, public_mu
 from .bin_chain import BinChain
 from .bin_hull import LEAST_DELTA, WEAKEST, Hull, least_noise
-from .composed import Composed, LossCurve, tail_of
+from .composed import LossCurve, tail_of
 
 if TYPE_CHECKING:
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
@@ -139,14 +139,6 @@ class BallsInBinsGaussian(LossCurve):
         return least
 
     # ---- composition -----------------------------------------------------------------------------------------
-
-    def certified_runs(self) -> tuple[PrivacyCurve, ...]:
-        """Itself."""
-        return (self,)
-
-    def composed_with(self, other: PrivacyCurve) -> PrivacyCurve:
-        """Their privacy loss distributions compose, one direction after the other; bins must be drawn anew."""
-        return Composed((self, *other.certified_runs()))
 
     @property
     def fits(self) -> bool:

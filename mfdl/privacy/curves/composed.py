@@ -54,6 +54,14 @@ class LossCurve(PrivacyCurve):
     def losses(self, delta: float, interval: float | None = None) -> PrivacyLossDistribution:
         """Its privacy loss distribution, for answers at this delta; `interval` may be another discretization."""
 
+    def certified_runs(self) -> tuple[PrivacyCurve, ...]:
+        """Itself."""
+        return (self,)
+
+    def composed_with(self, other: PrivacyCurve) -> PrivacyCurve:
+        """Their privacy loss distributions compose, one direction after the other; batches must be drawn anew."""
+        return Composed((self, *other.certified_runs()))
+
 
 @dataclasses.dataclass(frozen=True)
 class Composed(PrivacyCurve):

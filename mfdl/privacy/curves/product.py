@@ -19,8 +19,8 @@ from ... import check
 from ...display import rounded_up
 from ...errors import InvalidInput, require_known
 from .. import gaussian
-from .base import UP, Pass, PrivacyCurve, least_multiplier, public_mu
-from .composed import FINEST, Composed, LossCurve, delta_of, epsilon_of, gaussian_losses
+from .base import UP, Pass, least_multiplier, public_mu
+from .composed import FINEST, LossCurve, delta_of, epsilon_of, gaussian_losses
 from .gaussian_dp import require_same_adjacency
 
 if TYPE_CHECKING:
@@ -121,14 +121,6 @@ class ProductGaussian(LossCurve):
         return _least(self.at(1.0), epsilon, delta)
 
     # ---- composition -----------------------------------------------------------------------------------------
-
-    def certified_runs(self) -> tuple[PrivacyCurve, ...]:
-        """Itself."""
-        return (self,)
-
-    def composed_with(self, other: PrivacyCurve) -> PrivacyCurve:
-        """Their privacy loss distributions compose, one direction after the other; patterns must be drawn anew."""
-        return Composed((self, *other.certified_runs()))
 
     @property
     def fits(self) -> bool:
