@@ -35,6 +35,15 @@ class AccountConfig(TakesPart, OnGraph):
         str | None,
         Option("Nodes whose privacy loss is computed; default: all nodes that do not attack.", metavar="A,B"),
     ] = None
+    owners: Annotated[
+        str | None,
+        Option(
+            "Nodes that may hold the same record: any Q nodes, or groups A+B,C+D of labels; each group is a victim "
+            "besides the nodes.",
+            metavar="Q|A+B",
+        ),
+    ] = None
+    same_steps: Annotated[bool, Option("The owners of a record use it in the same steps (shared batches).")] = False
     noise_std: Annotated[
         float | None, Option("nu, the standard deviation of the base noise Z; default 1.", rule="non_negative")
     ] = None
@@ -97,8 +106,23 @@ class AccountConfig(TakesPart, OnGraph):
             raise InvalidInput(
                 f"--budgets needs one set of attackers and a mu for each node, which {which} does not have; {way_out}."
             )
+        self._check_owners()
         if self.unit == "user" and self.lipschitz is not None:
             raise InvalidInput("--lipschitz belongs to per-record clipping, i.e. to --unit record; leave it out.")
+
+    def _check_owners(self) -> None:
+        """Raises: InvalidInput: options that records of several owners do not have."""
+        if self.owners is None:
+            if self.same_steps:
+                raise InvalidInput("--same-steps says how several owners use a record; give --owners, or leave it out.")
+            return
+        excluded = {"--victims": self.victims, "--all-attackers": self.all_attackers, "--budgets": self.budgets}
+        given = [name for name, value in excluded.items() if value]
+        if given:
+            raise InvalidInput(
+                f"--owners computes every node and every group of owners for one set of attackers; leave out "
+                f"{' and '.join(given)}."
+            )
 
     def parameters(self) -> dict[str, Any]:
         """The settings, as the builder takes them; covariances are made against the coalitions that attack."""

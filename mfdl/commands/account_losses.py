@@ -25,6 +25,7 @@ from ..privacy import gaussian, questions
 from ..privacy.curves import PrivacyCurve
 from ..privacy.guarantee import Guarantee
 from ..privacy.losses import PrivacyLosses
+from ..privacy.owners import Owners, name_of
 from ..privacy.questions import Question
 from ..privacy.sampled_exposures import noise_of_bins
 from ..privacy.victim_sensitivity import VictimSensitivity, sensitivity_by_victim, worst_adaptive
@@ -103,9 +104,11 @@ def _losses(
         if not any(each.values()):
             raise InvalidInput("no victim is left: every node that was named is an attacker.")
         return models, {(v,): losses for v, losses in each.items()}
-    model = named.model(config.trust)
+    model, owners = named.model(config.trust), named.owners(config.owners, same_steps=config.same_steps)
     with threadpool_limits(config.jobs):
-        losses = sensitivity_by_victim(algorithm, model, victims=victims, progress=progress, **config.accounting)
+        losses = sensitivity_by_victim(
+            algorithm, model, victims=victims, owners=owners, progress=progress, **config.accounting
+        )
     nodes = model.attackers(algorithm)
     return {nodes: model}, {nodes: losses}
 
@@ -138,7 +141,7 @@ class Account:
             who["victims"] = self.rows(self.attackers)
         return {
             **_circumstances(config, self.graph, algorithm),
-            "release": max(self.everything, key=lambda loss: loss.node not in self.attackers).release,
+            "release": max(self.everything, key=lambda loss: loss.victim not in self.attackers).release,
             "adaptive": self.adaptive,
             **who,
             "noise_std": self.noise_std,
@@ -149,6 +152,11 @@ class Account:
             "worst_epsilon": json_number(self._worst_epsilon(adaptive=False)),
             "worst_epsilon_adaptive": json_number(self._worst_epsilon(adaptive=True)),
         }
+
+    @property
+    def owners(self) -> Owners:
+        """Which nodes may hold one record."""
+        return self.named.owners(self.config.owners, same_steps=self.config.same_steps)
 
     @property
     def attackers(self) -> Nodes:
@@ -192,7 +200,7 @@ class Account:
         worst = self.worst(adaptive=True)[0]
         same = under in (None, config.trust)
         model = self.models[worst] if same else self.named.model(str(under))  # under which the worst loss arises
-        question = Question(model, **config.protected | config.accounting)
+        question = Question(model, owners=self.owners, **config.protected | config.accounting)
         if same and self.victims is None:
             losses = PrivacyLosses.of_victim_sensitivities(self.algorithm, question, self.losses[worst])
         else:  # noise is for all victims, whoever is asked about
@@ -215,8 +223,8 @@ class Account:
             mu, adaptive = self.mu(loss, False), self.mu(loss, True)
             rows.append(
                 {
-                    "victim": self.named.labels[loss.node],
-                    "distance": hops.get(loss.node),
+                    "victim": name_of(loss.victim, self.named.labels),
+                    "distance": self.named.distance(loss.victim, hops),
                     "sensitivity_squared": json_number(loss.sensitivity_squared),
                     "adaptive_sensitivity_squared": json_number(loss.adaptive_sensitivity_squared),
                     "mu": json_number(mu),
@@ -233,7 +241,7 @@ class Account:
     def _sentence(self) -> str:
         """The guarantee of the worst victim, for adaptive gradients."""
         nodes, loss = self.worst(adaptive=True)
-        question = Question(self.models[nodes], **self.config.protected)
+        question = Question(self.models[nodes], owners=self.owners, **self.config.protected)
         losses = PrivacyLosses.of_victim_sensitivities(self.algorithm, question, [loss])
         (guarantee,) = losses.by_victim(self.noise_std)
         return str(guarantee.at_delta(self.config.delta))
@@ -243,7 +251,7 @@ class Account:
         among = [self.named.labels[u] for u in sorted(set(self.victims or []) & inside)]
         notes = [f"{label} is one of the attackers: its loss is infinite." for label in among]
         infinite = [loss for loss in self.everything if math.isinf(loss.sensitivity_squared)]
-        leaks = dict.fromkeys(loss.non_adaptive_sensitivity.why for loss in infinite if loss.node not in inside)
+        leaks = dict.fromkeys(loss.non_adaptive_sensitivity.why for loss in infinite if loss.victim not in inside)
         notes += [f"Infinite loss: {why}." for why in list(leaks)[:3] if why]
         if self.noise_std == 0:
             notes.append("noise_std is 0: the privacy loss is infinite wherever the view depends on the record.")
@@ -336,7 +344,8 @@ def secret_account(
     Raises: UnsupportedMechanism: where the theorem does not reach (`privacy.sampled_exposures`).
     """
     model = named.model(config.trust)
-    losses = PrivacyLosses.of(algorithm, Question(model, **config.values("adjacency", "clip_norm")))
+    owners = named.owners(config.owners, same_steps=config.same_steps)
+    losses = PrivacyLosses.of(algorithm, Question(model, owners=owners, **config.values("adjacency", "clip_norm")))
     if config.target is None:
         given = 1.0 if config.noise_std is None else config.noise_std
         noise_std = 0.0 if algorithm.noise.is_zero else given

@@ -71,7 +71,10 @@ class Pictures:
 
     def __init__(self, account: Account) -> None:
         self.account, self.answer, self.algorithm = account, account.answer, account.algorithm
-        self.losses, self.mu, self.labels = account.losses, account.mu, account.named.labels
+        self.mu, self.labels = account.mu, account.named.labels
+        self.losses = {  # pictures are of records that one node holds
+            nodes: [loss for loss in losses if isinstance(loss.victim, int)] for nodes, losses in account.losses.items()
+        }
         self.hops = {nodes: account.named.distances(nodes) for nodes in self.losses}
         shift = gaussian.record_shift(account.config.adjacency, account.config.clip_norm)
         self.unit = (shift / account.noise_std) ** 2 if account.noise_std > 0 else math.inf

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ from ..errors import InvalidInput
 from ..graphs import SparseGraph
 from ..participation import Cyclic, Participation
 from ..participation.schemes import SCHEMES
+from ..privacy.owners import Owners, Victim, nodes_of
 from ..spec import Parameter
 from ..trust import TrustModel
 from .option_files import split
@@ -84,6 +85,22 @@ class Named:
         if not labels:
             raise InvalidInput(f"--{option} must name at least one node, got {text!r}.")
         return tuple(sorted({graphs.index_of(self.graph, label) for label in labels}))
+
+    def owners(self, text: str | None, *, same_steps: bool) -> Owners:
+        """Which nodes may hold one record, of Q or A+B,C+D; None: one node.
+
+        Raises: InvalidInput: neither a number nor groups of two or more labels.
+        """
+        if text is None:
+            return Owners()
+        groups = split(text)
+        if len(groups) == 1 and groups[0].isdecimal():
+            return Owners(int(groups[0]), same_steps=same_steps)
+        members = [[label.strip() for label in group.split("+")] for group in groups]
+        if not groups or any(len(group) < 2 or not all(group) for group in members):
+            raise InvalidInput(f"--owners must be a number Q or groups of labels A+B,C+D, got {text!r}.")
+        indices = [tuple(graphs.index_of(self.graph, label) for label in group) for group in members]
+        return Owners(indices, same_steps=same_steps)
 
     def budgets(self, path: Path) -> dict[Any, float]:
         """mu by the label of each node, from a JSON file of labels as texts.
@@ -154,6 +171,11 @@ class Named:
         links = graphs.adjacency(self.graph)
         hops = scipy.sparse.csgraph.dijkstra(links, unweighted=True, indices=list(attackers), min_only=True)
         return {int(u): int(hops[u]) for u in np.flatnonzero(np.isfinite(hops))}
+
+    @staticmethod
+    def distance(victim: Victim, hops: Mapping[int, int]) -> int | None:
+        """Of a node, or of the nearest owner of a record; None where none is connected to an attacker."""
+        return min((hops[u] for u in nodes_of(victim) if u in hops), default=None)
 
 
 def options_of(parameter: Parameter) -> tuple[str, ...]:

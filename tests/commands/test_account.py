@@ -211,6 +211,26 @@ def test_a_victim_that_attacks_is_infinite_and_said_so(capsys):
     assert "0 is one of the attackers: its loss is infinite." in answer["notes"]
 
 
+@pytest.mark.parametrize("same_steps", [False, True])
+@pytest.mark.parametrize("given", ["2", "1+2,3+1"])
+def test_owners_of_one_record_are_victims(given, same_steps, capsys, tmp_path):
+    options = ["--owners", given, *["--same-steps"] * same_steps, "--epsilon", "2", "--out", str(tmp_path)]
+    answer = account(capsys, *PATH, *options)
+    algorithm = mfdl.algorithms.dp_dsgd(
+        mfdl.Dynamics(mfdl.gossip.metropolis_hastings(mfdl.graphs.load("path:n=4"))), EveryStep(4)
+    )
+    owners = mfdl.Owners(2 if given == "2" else [(1, 2), (1, 3)], same_steps=same_steps)
+    losses = sensitivity_by_victim(algorithm, mfdl.trust.PNDP([0]), release="none", owners=owners)
+    groups = {"2": ["1 and 2", "1 and 3", "2 and 3"], "1+2,3+1": ["1 and 2", "1 and 3"]}[given]
+    assert [row["victim"] for row in answer["victims"]] == ["1", "2", "3", *groups]
+    assert [row["distance"] for row in answer["victims"]][3:5] == [1, 1]
+    for row, loss in zip(answer["victims"], losses, strict=True):
+        assert row["adaptive_sensitivity_squared"] == pytest.approx(loss.adaptive_sensitivity_squared)
+    assert answer["worst_epsilon_adaptive"] == max(row["epsilon_adaptive"] for row in answer["victims"]) <= 2
+    assert "may hold the same record" in answer["guarantee"]
+    assert (tmp_path / "graph.png").exists()
+
+
 FLORENTINE = ["--trust", "pndp", "--attackers", "Acciaiuoli"]
 
 
@@ -253,6 +273,11 @@ FLORENTINE = ["--trust", "pndp", "--attackers", "Acciaiuoli"]
         (["--unit", "users"], "unknown unit 'users'; did you mean 'user'"),
         (["--unit", "user"], "--unit user needs --participation every-step"),
         ([*PATH, "--unit", "user", "--lipschitz", "1"], "--lipschitz belongs to per-record clipping"),
+        (["--same-steps"], "give --owners"),
+        (["--owners", "2", "--victims", "Medici"], "leave out --victims"),
+        (["--owners", "Medici"], "must be a number Q or groups of labels A+B,C+D, got 'Medici'"),
+        (["--owners", "Medici+Medicci"], "did you mean 'Medici'?"),
+        (["--owners", "2", "--participation", "balls-in-bins", "--epsilon", "1"], "several owners"),
         (["--out", __file__], "it is a file; give a folder"),
     ],
 )
