@@ -94,8 +94,8 @@ NAMES = {
         corn_theorem
         decor_accountant decor_constant decor_corollary decor_descent decor_disagreement decor_rate
         decor_rate_non_convex decor_step_size decor_step_sizes decor_theorem decor_theorem_2
-        decor_theorem_2_non_convex decor_victims errata fact greedy_rows heterogeneity hitting_times
-        inverse_diagonal_limit local_rate muffliato_as_coded muffliato_rate muffliato_squared
+        decor_theorem_2_non_convex decor_victims errata fact flow_theorem greedy_rows heterogeneity hitting_times
+        inverse_diagonal_limit largest_theta local_rate muffliato_as_coded muffliato_rate muffliato_squared
         one_step_error pairwise_error
         pn_f_dp published_claims reduce_view sampled_epsilon sampled_renyi sum_abs_gram sum_abs_gram_as_printed
         walk_known whisper_theorem

@@ -10,6 +10,7 @@ Bounds exist to be compared with; for a guarantee use the accounting of `mfdl`. 
 
 - [CEBM22] 2206.05091, Muffliato, pairwise loss by distance in the graph.
 - [DECOR] 2405.01031, noise that cancels between neighbours.
+- 2006.07218 (Sabater et al.), the same noise by flows along edges, for comparison.
 - [CorN] 2501.14644v2 and [Whisper] 2501.14644v1, noise with a covariance R over nodes.
 - [PNF] 2510.19934, a token on a random walk.
 - [MF] 2510.17480, decentralized learning as a matrix factorization.
@@ -33,6 +34,7 @@ _MODULES = {
         DecorBound DecorRate decor_constant decor_rate decor_rate_non_convex decor_step_size decor_step_sizes
         decor_theorem_2 decor_theorem_2_non_convex
     """,
+    "decor.flow_bound": "flow_theorem largest_theta",
     "decor.one_step": "Objective decor_descent decor_disagreement",
     "decor.pairwise_bounds": """
         DecorNoise decor_accountant decor_corollary decor_theorem decor_victims

@@ -2,11 +2,13 @@
 
 import math
 
+import networkx as nx
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import mfdl
 import mfdl_papers as papers
 from mfdl.errors import InvalidInput
 from mfdl_papers.decor import rate_comparison
@@ -73,3 +75,21 @@ def test_verdicts_on_rates():
     lines["ring"]["DECOR"] = lines["ring"]["local"]
     lines["ring"]["Muffliato"] = lines["ring"]["central"]
     assert [part.verdict for part in rate_comparison.judged(lines)] == ["refuted", "refuted"]
+
+
+@pytest.mark.parametrize("spec", ["path:n=4", "star:n=5", "complete:n=4"])
+def test_the_flow_is_of_least_energy(spec):
+    graph = mfdl.graphs.load(spec)
+    K, n = nx.incidence_matrix(graph, oriented=True).toarray(), len(graph)
+    flows = [np.linalg.lstsq(K, np.eye(n)[i] - 1 / n, rcond=None)[0] for i in range(n)]
+    expected = 2 * max(1 / (n * 4) + t @ t / 9 for t in flows)
+    assert papers.flow_theorem(graph, sigma_ldp=2.0, sigma_cor=3.0).value == pytest.approx(expected)
+
+
+def test_a_flow_needs_noise_on_its_edges():
+    assert papers.flow_theorem("ring:n=4", sigma_ldp=1.0, sigma_cor=0.0).value == math.inf
+    alone = papers.flow_theorem("star:n=4", sigma_ldp=2.0, sigma_cor=3.0, num_colluders=1)
+    assert alone.value == pytest.approx(2 / 4)  # without the centre each node hides by its own noise alone
+    for wrong in ({"epsilon": 0.0, "delta": 0.1}, {"epsilon": 1.0, "delta": 1.0}):
+        with pytest.raises(InvalidInput):
+            papers.largest_theta(**wrong)

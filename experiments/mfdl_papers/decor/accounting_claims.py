@@ -26,6 +26,7 @@ from mfdl.testing.oracles.dense_views import gossip_messages, pairwise_factor, p
 from mfdl.testing.strategies.graphs import connected_graphs
 
 from ..paper_claims import losses, statements
+from .flow_bound import flow_theorem, largest_theta
 from .pairwise_bounds import decor_accountant, decor_theorem
 
 QUARTERS = st.integers(1, 8).map(lambda k: k / 4)  # below and above 1, where squares change sides
@@ -46,6 +47,19 @@ def connectivity_bounds_the_slope(graph: nx.Graph, colluders: int, local: int, p
     assume(colluders < len(graph))
     bound = decor_theorem(graph, sigma_ldp=local, sigma_cor=pair, num_colluders=colluders)
     return float(bound.value), worst_slope(graph, local, pair, colluders)
+
+
+@published_claim("decor-sabater-theorem-1")
+def flow_bounds_the_slope(graph: nx.Graph, colluders: int, local: int, pair: int) -> tuple[float, float]:
+    assume(colluders < len(graph))
+    bound = flow_theorem(graph, sigma_ldp=local, sigma_cor=pair, num_colluders=colluders)
+    return float(bound.value), worst_slope(graph, local, pair, colluders)
+
+
+@published_claim("decor-sabater-theta", epsilon_over_log=TWENTIETHS)
+def largest_theta_gives_delta(epsilon_over_log: float, delta: float) -> tuple[float, float]:
+    epsilon = -epsilon_over_log * math.log(delta)
+    return math.log(delta), exact_log_delta(math.sqrt(largest_theta(epsilon, delta)), epsilon)
 
 
 @published_claim("decor-composition", graph=connected_graphs(2, 4), num_steps=st.integers(1, 3))

@@ -31,7 +31,7 @@ class DecorNoise(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class _PairwiseNoise:
+class PairwiseNoise:
     """The arguments of `decor_theorem`, which documents them, and of `decor_accountant`."""
 
     graph: graphs.Source
@@ -58,8 +58,8 @@ class _PairwiseNoise:
         return np.asarray(scale * np.linalg.inv(R).diagonal(axis1=1, axis2=2), dtype=np.float64)
 
 
-@takes_fields_of(_PairwiseNoise)
-def decor_theorem(noise: _PairwiseNoise) -> PublishedBound:
+@takes_fields_of(PairwiseNoise)
+def decor_theorem(noise: PairwiseNoise) -> PublishedBound:
     """Upper bound on the Rényi slope of pairwise noise, from the algebraic connectivity a_q.
 
         2 C^2 T [1 / (m s_local^2) + (1 - 1/m) / (s_local^2 + a_q s_pair^2)],  m = n - q
@@ -91,8 +91,8 @@ def decor_theorem(noise: _PairwiseNoise) -> PublishedBound:
     )
 
 
-@takes_fields_of(_PairwiseNoise)
-def decor_accountant(noise: _PairwiseNoise) -> PublishedBound:
+@takes_fields_of(PairwiseNoise)
+def decor_accountant(noise: PairwiseNoise) -> PublishedBound:
     """The Rényi slope of pairwise noise for the worst victim and the worst q colluders, exactly.
 
         2 C^2 T max over |I| = q and i not in I of [(s_local^2 I + s_pair^2 L_{G without I})^-1]_ii
@@ -129,7 +129,7 @@ def decor_victims(
     Cost: O(n^3), whatever the number of colluders.
     """
     G = graphs.load(graph)
-    noise = _PairwiseNoise(G, sigma_ldp=sigma_ldp, sigma_cor=sigma_cor, clip_norm=clip_norm, num_steps=num_steps)
+    noise = PairwiseNoise(G, sigma_ldp=sigma_ldp, sigma_cor=sigma_cor, clip_norm=clip_norm, num_steps=num_steps)
     gone = {graphs.index_of(G, label) for label in colluders}
     honest = np.array([i for i in range(G.number_of_nodes()) if i not in gone], dtype=np.int64)
     if not len(honest):

@@ -6,6 +6,9 @@ All are up to constants and logarithms, for d coordinates, n nodes and a budget 
 - local: d / (n epsilon^2), the lower bound where everything that leaves a node is private by itself;
 - Muffliato: d k_max / (sqrt(p) n^2 epsilon^2), k_max the largest degree and p of `mixing_parameter`;
 - DECOR: the privacy term of `decor_rate`, which has its constants.
+
+Beside them, for noise that cancels along edges, the bounds of DECOR (Theorem 1) and of Sabater et al. (`flow_bound`),
+over the exact loss.
 """
 
 from __future__ import annotations
@@ -25,10 +28,15 @@ from ..figures.reproduction import Reproduction
 from ..figures.trained_panels import numbers_of, of_panels
 from ..figures.verdicts import Effect, Verdict
 from .convergence import decor_rate
+from .flow_bound import flow_theorem
+from .pairwise_bounds import decor_accountant, decor_theorem
 
 SIZES, FAMILIES = (16, 36, 64, 100), ("ring", "torus", "complete")
 EPSILON, DELTA, DIMENSION = 1.0, 1e-5, 10
 ROUNDING = 1e-9
+BOUNDS = {"DECOR, Theorem 1": decor_theorem, "Sabater et al., Theorem 1": flow_theorem}
+PAIRS = tuple(float(x) for x in np.geomspace(0.1, 100, 13))
+"""sigma_cor over sigma_ldp where the bounds are compared, on the smallest graphs."""
 Rates = Mapping[str, np.ndarray]
 """By line one number per size."""
 
@@ -76,6 +84,30 @@ def rates(family: str) -> dict[str, np.ndarray]:
     }
 
 
+def bounds_over_exact(family: str) -> dict[str, np.ndarray]:
+    """Each bound over the exact slope, at every pairwise noise."""
+    graph = f"{family}:n={SIZES[0]}"
+    slopes = {
+        name: np.array([float(bound(graph, sigma_ldp=1.0, sigma_cor=pair).value) for pair in PAIRS])
+        for name, bound in (BOUNDS | {"exact": decor_accountant}).items()
+    }
+    return {name: slopes[name] / slopes["exact"] for name in BOUNDS}
+
+
+def judged_bounds(ratios: Mapping[str, Rates]) -> Verdict:
+    """The exact loss is below both bounds; which of the two is lower depends on the noise."""
+    effects = [
+        Effect.exact(f"{family}, {name}", float(ratio.min()) - 1 + ROUNDING)
+        for family, some in ratios.items()
+        for name, ratio in some.items()
+    ]
+    ours, theirs = (np.array([some[name] for some in ratios.values()]) for name in BOUNDS)
+    words = f"Theorem 1 of DECOR is up to {ours.max():.3g} times the exact loss and the lower of the two at "
+    words += f"{int((ours < theirs - ROUNDING).sum())} of {ours.size} points; that of Sabater et al. is the lower at "
+    words += f"{int((theirs < ours - ROUNDING).sum())}, down to {float((theirs / ours).min()):.3g} of DECOR's"
+    return Verdict("both bounds on noise that cancels along edges are above the exact loss", effects, words)
+
+
 def judged(lines: Mapping[str, Rates]) -> list[Verdict]:
     """DECOR falls as the central bound does on every graph; Muffliato's is above it by a factor that grows."""
     ratios = {family: some["DECOR"] / some["central"] for family, some in lines.items()}
@@ -107,11 +139,19 @@ def run(figure: PublishedFigure, scale: RunScale) -> Reproduction:
         )
         for family, some in lines.items()
     ]  # fmt: skip
+    ratios = {family: bounds_over_exact(family) for family in FAMILIES}
+    panels += [
+        Panel(
+            f"{family}, n = {SIZES[0]}", "sigma_cor / sigma_ldp", "bound / exact loss", PAIRS,
+            {name: v[:, None] for name, v in some.items()}, log_x=True,
+        )
+        for family, some in ratios.items()
+    ]  # fmt: skip
     caption = (
         f"d = {DIMENSION}, epsilon = {EPSILON:g}, smoothness and PL constant 1; DECOR with its constants at "
         f"delta = {DELTA:g}, the others without. Metropolis-Hastings weights."
     )
-    verdicts = judged(lines)
+    verdicts = [*judged(lines), judged_bounds(ratios)]
     return of_panels(
         figure,
         scale,
