@@ -122,7 +122,7 @@ def minutes(number: float) -> str:
     """
     if number < 1:
         return f"{60 * number:.0f} s"
-    return f"{number:g} min" if number < 60 else f"{number / 60:.2g} h"
+    return f"{number:.3g} min" if number < 60 else f"{number / 60:.2g} h"
 
 
 def _of(paper: str) -> Iterator[PublishedFigure]:
