@@ -37,7 +37,8 @@ NAMES = {
         PREFIX_SUM_TOLERANCE PairwisePrice SOLVERS SavedFactorization BallsInBinsFactorization
         SpatioTemporalFactorization SpatialFactorization StructuredFactorization causal_encoder checked_groups
         default_tolerance degree_labels edge_groups evaluate evaluate_long evaluate_nodes factorize
-        factorize_balls_in_bins factorize_classes factorize_long factorize_nodes load optimal_per_mode
+        factorize_balls_in_bins factorize_classes factorize_long factorize_nodes from_jax_privacy from_opake load
+        optimal_per_mode
         optimal_covariance optimal_pairwise optimal_joint optimal_kronecker prefix_sum_encoder prefix_sum_gram problem
         read_groups save solve_problem square_root_encoder
     """,

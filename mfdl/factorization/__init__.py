@@ -3,7 +3,8 @@
 `temporal` correlates a node's noise over the steps (an encoder C; `nodes`: one for each of them; `long_runs`: with
 structure, for many steps; `balls_in_bins_encoders`), `node_covariances` correlates the noise of one step over the nodes
 (a covariance R, made from the seeds of `groups`; `pairwise_covariance`: alike on every edge), `spatio_temporal` over
-both at once. `saved_factorization` keeps any of them with the header that says what it was made for.
+both at once. `saved_factorization` keeps any of them with the header that says what it was made for. `peer_encoders`
+reads those of other libraries.
 """
 
 from mfdl_solvers import Factorization, FactorizationProblem, MaximumProblem, NotConverged, causal_encoder
@@ -20,6 +21,7 @@ from .nodes import (
     factorize_nodes,
 )
 from .pairwise_covariance import PairwisePrice, optimal_pairwise
+from .peer_encoders import from_jax_privacy, from_opake
 from .saved_factorization import SavedFactorization, load, save
 from .seeded_covariances import COVARIANCE_SOLVERS, SpatialFactorization, default_tolerance, optimal_covariance
 from .spatio_temporal import (
@@ -80,6 +82,8 @@ __all__ = [
     "factorize_classes",
     "factorize_long",
     "factorize_nodes",
+    "from_jax_privacy",
+    "from_opake",
     "load",
     "maximum_problem",
     "optimal_covariance",
