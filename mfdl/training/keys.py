@@ -5,9 +5,9 @@ normals that depend on nothing but (key, node, step), so that a run can stop, re
 blocks without a noise value used twice or skipped. Which key makes which noise is in `shared_randomness`,
 how normals become correlated noise in `streams`.
 
-The normals are float64 ziggurat draws from Philox4x64-10. Philox is a statistical generator with a 128-bit
-key, hashed from the 256-bit secret, so 128 bits is the strength of the noise; it is not a cipher, and
-floating-point Gaussian noise is not hardened against attacks on its low bits.
+A secret key makes its noise with a cipher (`chacha`), so that it can be subtracted by nobody who has not the key. A
+key of a seed makes it with a statistical generator (`philox`), for experiments that are repeated. Both are float64
+numbers made on the CPU; what their rounding shows is on the page "What a guarantee says".
 """
 
 from __future__ import annotations
@@ -21,19 +21,17 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .. import check, matrices
+from .. import check
+from ..check import FloatArray
 from ..errors import InvalidInput
-from . import short_rows
+from .chacha import ChaChaColumns
+from .column_generator import SHARDS, TENSORS, ColumnGenerator
+from .philox import PhiloxColumns
+from .prf import prf
 
 SECRET_BYTES = 32
-GENERATOR = "philox4x64-10/ziggurat/holder-keys/2"
-"""Name of the rule (key, node, step) -> normals. Stored with runs: another rule is another noise."""
-
-_COUNTER_DOMAIN = 1  # low half of the second counter word: the version of the rule named by GENERATOR
-_TENSOR_SHIFT = 32  # its high half: the tensor
-_SHARD_SHIFT = 40  # first counter word at which the blocks of a shard begin: far above those that any row takes
-SHARDS = 2 ** (64 - _SHARD_SHIFT)
-"""Shards of a row at most."""
+FEWEST_BYTE_VALUES = 12
+"""Distinct bytes of a secret at least: 32 bytes of an operating system have fewer with probability below 2^-80."""
 
 
 class NoiseKey:
@@ -53,7 +51,10 @@ class NoiseKey:
     seeded: bool
 
     def __init__(self, secret: bytes, *, seeded: bool = False) -> None:
-        """Takes a secret kept by the user; `from_entropy` makes a new one."""
+        """Takes a secret kept by the user; `from_entropy` makes a new one.
+
+        Args: secret: 32 bytes from `secrets.token_bytes` or `reveal_secret`, never a password or a padded number.
+        """
         require_bytes("use NoiseKey.from_entropy() for a new key", secret=secret)
         object.__setattr__(self, "_secret", secret)
         object.__setattr__(self, "seeded", bool(seeded))
@@ -71,7 +72,7 @@ class NoiseKey:
         NoiseKey(key_id='...', seeded=True)
         """
         number = check.integer_at_least(0, seed=seed)
-        return cls(_prf(b"mfdl/noise-key/1", "seed", number), seeded=True)
+        return cls(prf(b"mfdl/noise-key/1", "seed", number), seeded=True)
 
     def derive(self, *context: str | int | bytes) -> NoiseKey:
         """The key of a context, e.g. `key.derive("pair", 3, 7)`; independent of the keys of all others.
@@ -84,7 +85,12 @@ class NoiseKey:
         """
         if not context:
             raise InvalidInput("derive needs at least one context, got none; name the use, e.g. derive('noise').")
-        return NoiseKey(_prf(self._secret, "derive", *context), seeded=self.seeded)
+        return NoiseKey(prf(self._secret, "derive", *context), seeded=self.seeded)
+
+    @property
+    def generator(self) -> type[ColumnGenerator]:
+        """What makes the noise of the key: a cipher, or for a key of a seed Philox."""
+        return PhiloxColumns if self.seeded else ChaChaColumns
 
     @property
     def key_id(self) -> str:
@@ -92,10 +98,10 @@ class NoiseKey:
 
         It reveals nothing about an entropy key; with a seeded one, a guess of the seed can be checked.
         """
-        return _prf(self._secret, "key-id")[:16].hex()
+        return prf(self._secret, "key-id")[:16].hex()
 
     def reveal_secret(self) -> bytes:
-        """The secret itself, for a vault: `NoiseKey(secret)` needs it to resume a run in another process."""
+        """The secret itself, for a vault: `NoiseKey(secret, seeded=key.seeded)` resumes a run elsewhere."""
         return self._secret
 
     def __setattr__(self, name: str, value: Any) -> NoReturn:
@@ -132,10 +138,8 @@ def normals_block(
 ) -> NDArray[np.float64]:
     """Standard normals of several steps, shape (len(steps), len(nodes), dim).
 
-    The stream of (key, node, step) is Philox4x64 with a 128-bit key hashed from `key` and the 256-bit counter
-    with words, lowest first, (block, domain + 2^32 tensor, node, step), block = 1, 2, ... (of `ColumnNormals` of a
-    shard 2^40 shard + 1, ...); each block gives 4 words of 64 bits. Always made on the CPU, so that every device sees
-    the same noise.
+    Always made on the CPU, so that every device sees the same noise, by the generator of the key: `PhiloxColumns` or
+    `ChaChaColumns` say how, and why no two (key, node, step, tensor) share random bits.
 
     Args:
         key: the secret.
@@ -146,13 +150,9 @@ def normals_block(
 
     Guarantees:
         A pure function of (key, node, step, tensor): the order and the grouping of calls do not matter.
-        Under one key, no two (node, step, tensor) share a counter: they have counter words of their own, and
-        block carries into them only after 2^64 - 1 blocks, about 2^66 words of 64 bits,
-        while a normal takes 1.02 words on average and a row that long does not fit any memory. Philox is a
-        bijection of the counter, so different counters give different blocks.
     Raises:
         InvalidInput: key is not a NoiseKey, an index is not an integer in range, or dim < 1.
-    Cost: about 1 microsecond per (node, step) and 10 ns per normal; of many short rows less (`short_rows`).
+    Cost: that of the generator.
     """
     require_key(key=key)
     node_words = _counter_words(nodes=nodes)
@@ -165,78 +165,60 @@ def words(key: NoiseKey, step: int, node: int, count: int) -> NDArray[np.uint64]
     The counter is that of `normals_block`, so a key serves normals or words, never both: derive one for each.
     """
     require_key(key=key)
-    at = [check.integer_at_least(0, **{name: value}) for name, value in (("node", node), ("step", step))]
-    counter = np.array([0, _COUNTER_DOMAIN, *at], dtype=np.uint64)
-    drawn = np.random.Philox(key=_philox_key(key), counter=counter).random_raw(check.integer_at_least(0, count=count))
-    return np.asarray(drawn, dtype=np.uint64)
+    node, step = check.integer_at_least(0, node=node), check.integer_at_least(0, step=step)
+    drawn = key.generator([key._secret], np.array([node], dtype=np.uint64), 0)
+    return drawn.words(step, check.integer_at_least(0, count=count))[0]
 
 
 class ColumnNormals:
     """Standard normals of fixed columns, each with a key and an index of its own: keys are hashed once.
 
-    Column c at step t is `normals(keys[c], t, [indices[c]], dim)[0]`. What is kept, the Philox keys, makes the
-    normals: as secret as the keys.
+    Column c at step t is `normals(keys[c], t, [indices[c]], dim)[0]`. What is kept makes the normals: as secret as the
+    keys.
 
     Args: keys, indices: one key and one index in [0, 2^64) per column; shard: which part of long rows, below SHARDS.
-        Shard 0 is what rows that are not cut begin with; the others are blocks 2^40 shard + 1, ..., which no row that
-        fits a memory reaches.
+        Shard 0 is what rows that are not cut begin with; the others have counters of their own.
     """
 
-    __slots__ = ("_indices", "_shard", "_words")
+    __slots__ = ("_count", "_parts")
 
     def __init__(self, keys: Sequence[NoiseKey], indices: ArrayLike, *, shard: int = 0) -> None:
-        self._shard = check.integer_at_least(0, shard=shard)
+        shard = check.integer_at_least(0, shard=shard)
         if shard >= SHARDS:
             raise InvalidInput(f"shard must be below {SHARDS}, got {shard}; take larger shards.")
-        self._indices = _counter_words(indices=indices)
-        if len(keys) != self._indices.size:
-            raise InvalidInput(f"keys and indices must be equally many, got {len(keys)} and {self._indices.size}.")
-        self._words = np.array([*map(matrices.once(_philox_key), keys)], dtype=np.uint64).reshape(-1, 2)
+        places = _counter_words(indices=indices)
+        self._count = places.size
+        if len(keys) != self._count:
+            raise InvalidInput(f"keys and indices must be equally many, got {len(keys)} and {self._count}.")
+        columns: dict[type[ColumnGenerator], list[int]] = {}
+        for column, key in enumerate(keys):
+            require_key(key=key)
+            columns.setdefault(key.generator, []).append(column)
+        self._parts = [
+            (np.array(of, dtype=np.intp), generator([keys[c]._secret for c in of], places[of], shard))
+            for generator, of in columns.items()
+        ]
 
     def __len__(self) -> int:
-        return self._indices.size
+        return self._count
 
-    def step(self, step: int, dim: int, *, tensor: int = 0) -> NDArray[np.float64]:
+    def step(self, step: int, dim: int, *, tensor: int = 0) -> FloatArray:
         """Normals of one step, shape (columns, dim)."""
         return self.block([step], dim, tensor=tensor)[0]
 
-    def block(self, steps: ArrayLike, dim: int, *, tensor: int = 0) -> NDArray[np.float64]:
+    def block(self, steps: ArrayLike, dim: int, *, tensor: int = 0) -> FloatArray:
         """Normals of several steps, shape (len(steps), columns, dim)."""
         step_words = _counter_words(steps=steps)
         dim = check.integer_at_least(1, dim=dim)
         tensor = check.integer_at_least(0, tensor=tensor)
-        if tensor >= 2**_TENSOR_SHIFT:
-            raise InvalidInput(f"tensor must be an integer in [0, 2^{_TENSOR_SHIFT}), got {tensor}.")
-
-        block, domain = np.uint64(self._shard << _SHARD_SHIFT), np.uint64(_COUNTER_DOMAIN + (tensor << _TENSOR_SHIFT))
-        out = np.empty((step_words.size, len(self), dim))
-        rows, count = out.reshape(-1, dim), len(self)
-        left: NDArray[np.intp] = np.arange(len(rows))
-        if dim <= short_rows.LONGEST and len(rows) >= short_rows.FEWEST:
-            columns, of_step = np.tile(np.arange(count), step_words.size), np.repeat(step_words, count)
-            left = short_rows.fill(rows, self._words[columns], (block, domain, self._indices[columns], of_step))
-        self._draw(rows, left, step_words, (block, domain))
+        if tensor >= TENSORS:
+            raise InvalidInput(f"tensor must be an integer in [0, 2^32), got {tensor}.")
+        if len(self._parts) == 1:
+            return self._parts[0][1].block(step_words, dim, tensor)
+        out = np.empty((step_words.size, self._count, dim))
+        for columns, generator in self._parts:
+            out[:, columns] = generator.block(step_words, dim, tensor)
         return out
-
-    def _draw(
-        self, rows: NDArray[np.float64], which: NDArray[np.intp], steps: NDArray[np.uint64], low: tuple[np.uint64, ...]
-    ) -> None:
-        """Draws some of all (step, column) rows, one after another; `low` are the lower counter words."""
-        philox = np.random.Philox(key=0)  # local, so threads do not share it
-        draw = np.random.Generator(philox).standard_normal
-        counter = np.array([*low, 0, 0], dtype=np.uint64)
-        # Setting the state costs 0.6 microseconds, a new Philox and Generator 6. The state of an unused Philox
-        # holds no word left over from an earlier block, so setting it also empties the buffer.
-        state: Any = philox.state
-        state["state"] = words = {"counter": counter, "key": None}
-        step, column = np.divmod(which, max(1, len(self)))
-        for row, key, index, t in zip(
-            which.tolist(), self._words[column], self._indices[column], steps[step], strict=True
-        ):
-            counter[2], counter[3] = index, t
-            words["key"] = key
-            philox.state = state
-            draw(out=rows[row])
 
 
 def require_key(**named: object) -> None:
@@ -246,17 +228,31 @@ def require_key(**named: object) -> None:
         raise InvalidInput(f"{name} must be a NoiseKey, got {type(key).__name__}; use NoiseKey.from_entropy().")
 
 
+def require_secure(way_out: str, **named: NoiseKey) -> None:
+    """Refuses, without showing it, a key whose noise others can compute: of a seed, or of a secret that is not random.
+
+    Of a user's secret only few distinct bytes show that it is not random; it is trusted otherwise.
+    """
+    name, key = check.name_and_value(named)
+    assert isinstance(key, NoiseKey)
+    if not key.generator.secure:
+        raise InvalidInput(
+            f"{name} must be secret where anything is published, and must not come from a seed: others can guess that "
+            f"and subtract the noise, which {key.generator.name} makes, no cipher; {way_out}."
+        )
+    if len({*key._secret}) < FEWEST_BYTE_VALUES:
+        raise InvalidInput(
+            f"{name} must have a secret of 32 random bytes where anything is published, got {len({*key._secret})} "
+            f"distinct bytes, which others can guess; {way_out}."
+        )
+
+
 def require_bytes(way_out: str, **named: object) -> None:
     """Refuses, without showing it, what is no secret or key of 32 bytes."""
     name, value = check.name_and_value(named)
     if not isinstance(value, bytes) or len(value) != SECRET_BYTES:
         got = f"{len(value)} bytes" if isinstance(value, bytes) else type(value).__name__
         raise InvalidInput(f"{name} must be {SECRET_BYTES} bytes, got {got}; {way_out}.")
-
-
-def _philox_key(key: NoiseKey) -> NDArray[np.uint64]:
-    require_key(key=key)
-    return np.frombuffer(_prf(key._secret, "philox")[:16], dtype="<u8")
 
 
 def _counter_words(**named: Any) -> NDArray[np.uint64]:
@@ -272,33 +268,3 @@ def _counter_words(**named: Any) -> NDArray[np.uint64]:
     if array.dtype.kind == "i" and array.min() < 0:
         raise InvalidInput(f"{name} must be integers in [0, 2^64), got {array.min()}.")
     return array.astype(np.uint64)
-
-
-def _prf(secret: bytes, *parts: str | int | bytes) -> bytes:
-    """HMAC-SHA256 of the parts; the first part names the purpose, so purposes never meet."""
-    return hmac.digest(secret, encode_context(parts), "sha256")
-
-
-def _utf8(text: str) -> bytes:
-    try:
-        return text.encode("utf-8")
-    except UnicodeEncodeError:  # a lone surrogate, as JSON files may hold one
-        raise InvalidInput(f"a key context must be text that UTF-8 can encode, got {text!a}.") from None
-
-
-def encode_context(parts: Sequence[str | int | bytes]) -> bytes:
-    """An injective encoding of a context: each part as its type, its length in 8 bytes, its bytes."""
-    encoded = []
-    for part in parts:
-        if isinstance(part, str):
-            tag, data = b"s", _utf8(part)
-        elif isinstance(part, bytes):
-            tag, data = b"b", part
-        else:
-            try:
-                number = check.index(part)
-            except TypeError:
-                raise InvalidInput(f"a key context must be str, int or bytes, got {type(part).__name__}.") from None
-            tag, data = b"i", number.to_bytes((number.bit_length() + 8) // 8, "big", signed=True)
-        encoded.append(tag + len(data).to_bytes(8, "big") + data)
-    return b"".join(encoded)

@@ -27,13 +27,15 @@ from ..errors import InvalidInput, UnsupportedMechanism
 from ..mechanism import Mechanism
 from . import covered
 from .clipping import clipped_rows
-from .keys import GENERATOR, NoiseKey
+from .keys import NoiseKey, require_secure
 from .shared_randomness import HolderKeys, columns_by_holders
 from .streams import node_stream
 from .tasks.modules import PROBE_RECORDS, Loss, PerRecordModel, checked_model
 from .tasks.record_clipping import RecordClipping
 
 __all__ = ["PrivateNode", "shaped_like"]
+
+SIMULATION = "publish=False in a simulation of which nothing is published"
 
 
 def __dir__() -> list[str]:
@@ -94,12 +96,14 @@ class PrivateNode:
         loss: (output of one record, target of one record) -> scalar.
         batch_size: the public constant that sums are divided by, never a count of the records at hand; default what
             the mechanism was calibrated with. At user level the mean is taken inside the clip, and it must be 1.
+        publish: False only if nothing of the run leaves this machine, as in a simulation that is to be repeated. Keys
+            of seeds are refused otherwise.
 
     Guarantees: what leaves the node as a function of parameters after `step` (and of messages received) is covered by
         `mechanism.guarantee`, if each record takes part in the steps that its participation allows (`step(records=)`
         checks that) and nothing else of the data leaves: no loss, no gradient norm, no record count.
     Raises:
-        InvalidInput: an argument that does not fit, or a needed secret that is missing.
+        InvalidInput: an argument that does not fit, a needed secret that is missing, or a key that can be guessed.
         UnsupportedMechanism: a guarantee for one linear algorithm (messages hidden, noise elsewhere than gradients),
             or for a number of records that is secret (add-remove).
     Cost: per step, per-record gradients (records x parameters; less for large layers, see `RecordClipping`), and the
@@ -116,12 +120,14 @@ class PrivateNode:
         keys: NoiseKey | HolderKeys,
         loss: Loss,
         batch_size: float | None = None,
+        publish: bool = True,
     ) -> None:
         _require_types(optimizer=optimizer, module=module, mechanism=mechanism)
         _require_same_parameters(optimizer, module)
         _require_injected_sums(mechanism)
+        node_keys: list[NoiseKey] = []  # that others must not guess
         if isinstance(keys, NoiseKey):
-            keys = HolderKeys.simulated(keys)
+            node_keys, keys = [keys], HolderKeys.simulated(keys)
         if not isinstance(keys, HolderKeys):
             raise InvalidInput(
                 f"keys must be HolderKeys.given(...) of this node, or a NoiseKey of a simulation, got {keys!r}."
@@ -142,8 +148,12 @@ class PrivateNode:
         optimizer.register_step_pre_hook(lambda *_: _require_stepping(node_reference()))
         self._seen: dict[int, list[int]] = {}
         holder_sets = sorted(sorted(holders) for holders in columns_by_holders(algorithm.noise) if node in holders)
-        names = [keys.of_node(node).key_of(holders).key_id for holders in holder_sets]
+        of_sets = [keys.of_node(node).key_of(holders) for holders in holder_sets]
+        for key in [*node_keys, *of_sets] if publish else []:
+            require_secure(f"use NoiseKey.from_entropy(), or {SIMULATION}", keys=key)
+        names = [key.key_id for key in of_sets]
         self.key_id = hashlib.sha256(repr((holder_sets, names)).encode()).hexdigest()[:32]
+        self._generators = sorted({key.generator.name for key in of_sets})
 
     @property
     def module(self) -> torch.nn.Module:
@@ -273,7 +283,7 @@ class PrivateNode:
             "key_id": self.key_id,
             "dimension": self.model.dimension,
             "divisor": self.divisor,
-            "generator": GENERATOR,
+            "generator": ", ".join(self._generators),
         }
 
     def __repr__(self) -> str:

@@ -24,7 +24,7 @@ from ..metrics import NotPrivate
 from ..noise_scale import CalibratedView
 from ..progress import Progress, reporter
 from . import covered, step_rules
-from .keys import NoiseKey, require_key
+from .keys import NoiseKey, require_key, require_secure
 from .step_rules import StepRule
 from .tasks import Task
 from .tasks.partition import Period
@@ -67,8 +67,8 @@ class ReplayConfig:
         seeds: decide data split, start model and batch order, shared by all mechanisms of one seed, and the noise
             key. None: one run, everything drawn by the operating system.
         key: noise key, instead of the one derived from the seed. A seeded key makes a run reproducible, so
-            anyone who knows the seed can subtract the noise: publish only models of unseeded runs. An unseeded key may
-            serve many runs: each draws a nonce, kept in its checkpoint, and no two of them share noise.
+            anyone who knows the seed can subtract the noise: publish only models of unseeded runs, whose noise a cipher
+            makes. An unseeded key may serve many runs: each draws a nonce, kept in its checkpoint, and no two of them share noise.
         period: at user level, over how many steps a node spreads its records, in the same cyclic order every time;
             default 1, all of them at every step. The guarantee covers any: all data of a user may change. At record
             level it follows from the participation, and another one is refused.
@@ -94,7 +94,8 @@ class ReplayConfig:
             finished.
         on_evaluation: called with an `EvaluatedStep` after each evaluation of this call, once its checkpoint is
             written; what it returns is not looked at, what it raises ends the run, and a later call goes on from there.
-        publish: True if models or messages of these runs will be published: noise that a seed decides is refused.
+        publish: True if models or messages of these runs will be published: noise that a seed decides, which no cipher
+            makes, is refused, and so is a key whose secret is not random.
     """
 
     mechanism: Mechanism
@@ -162,11 +163,9 @@ class ReplayConfig:
     def _require_publishable(self) -> None:
         key, seeds, publish = self.key, self.seeds, self.publish
         last, T = self.last, self.mechanism.algorithm.num_steps
-        if publish and (key.seeded if key is not None else seeds is not None):
-            raise InvalidInput(
-                "a run to publish must not take its noise from a seed, which others can guess and subtract the noise; "
-                "pass key=NoiseKey.from_entropy(), which may stand beside seeds, or leave seeds out."
-            )
+        if publish and (key is not None or seeds is not None):
+            way_out = "pass key=NoiseKey.from_entropy(), which may stand beside seeds, or leave seeds out"
+            require_secure(way_out, key=NoiseKey.from_seed(0) if key is None else key)
         if publish and last < T and self.mechanism.guarantee.release in ("average", "all"):
             raise InvalidInput(
                 f"a run stopped after step {last} of {T} has no models to publish: this guarantee covers hidden "

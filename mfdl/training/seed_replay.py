@@ -31,7 +31,7 @@ from .distributed import Group
 from .distributed.share import Share
 from .drawn_batches import batches_of
 from .executor import Executor, Releasing, one_thread
-from .keys import GENERATOR, NoiseKey
+from .keys import NoiseKey
 from .replay_config import EvaluatedStep, ReplayConfig
 from .run import SeedRun
 from .step_rules import PublicFacts
@@ -104,7 +104,7 @@ class SeedReplay:
             "dtype": str(dtype),
             **clips,
             **rule,
-            "generator": GENERATOR,  # another rule is other noise: such a run cannot go on
+            "generator": self.key.generator.name,  # another rule is other noise: such a run cannot go on
         }
         self.metrics = tuple(config.metrics)
         table_names = ("evaluated_steps", "loss", "accuracy", *self.metrics)

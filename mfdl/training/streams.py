@@ -17,7 +17,8 @@ from .. import check
 from ..check import FloatArray
 from ..errors import InvalidInput
 from ..noise import NoiseOperator, NoiseStream
-from .keys import SHARDS, NoiseKey
+from .column_generator import SHARDS
+from .keys import NoiseKey
 from .shared_randomness import HolderKeys, base_columns
 
 SHARD = 2**22

@@ -165,7 +165,7 @@ def test_the_key_of_an_unseeded_run_does_not_follow_the_generators_a_program_see
     ],
 )
 def test_seeded_noise_is_refused_in_a_run_to_publish(arguments, tmp_path):
-    with pytest.raises(InvalidInput, match=r"must not take its noise from a seed.*NoiseKey\.from_entropy\(\)"):
+    with pytest.raises(InvalidInput, match=r"must not come from a seed.*NoiseKey\.from_entropy\(\)"):
         replay(EVERY_STEP_MECHANISM, LINEAR_TASK, publish=True, checkpoint_folder=tmp_path / "new", **arguments)
     assert not (tmp_path / "new").exists()
     assert all(one.seeded_noise for one in replay(EVERY_STEP_MECHANISM, LINEAR_TASK, stop_after=1, **arguments).seeds)

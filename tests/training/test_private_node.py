@@ -32,7 +32,7 @@ def nodes_of(made, task, key, row, *, optimizer=None, **options):
     optimizer = optimizer or (lambda parameters: torch.optim.SGD(parameters, lr=RATE))
     modules = [module_at(task, row) for _ in range(NODES)]
     return [
-        PrivateNode(optimizer(m.parameters()), m, made, node=u, keys=key, loss=squared, **options)
+        PrivateNode(optimizer(m.parameters()), m, made, node=u, keys=key, loss=squared, publish=False, **options)
         for u, m in enumerate(modules)
     ]
 
@@ -138,6 +138,7 @@ def test_a_resumed_node_goes_on_where_the_saved_one_stood_and_never_back(one_nod
         keys=mfdl.NoiseKey.from_seed(0),
         loss=squared,
         batch_size=2,
+        publish=False,
     )
     for t in range(3):
         node.step(*batch(data, t), records=[2 * (t % 2), 2 * (t % 2) + 1])
@@ -191,7 +192,7 @@ def test_noise_much_larger_than_a_gradient_is_rounded_only_together_with_it():
     nn.init.zeros_(module.weight)
     sgd = torch.optim.SGD(module.parameters(), lr=1.0)
     gradient = 0.01 * torch.randn(1, 1000, generator=torch.Generator().manual_seed(0))  # of norm 0.3: not clipped
-    node = PrivateNode(sgd, module, made, node=0, keys=key, loss=lambda output, target: output.sum())
+    node = PrivateNode(sgd, module, made, node=0, keys=key, loss=lambda output, target: output.sum(), publish=False)
     node.step(gradient, torch.zeros(1))
     noise = mfdl.noise_stream(made.algorithm.noise, made.noise_std, key, 1000, slots=[0]).step(0)
     assert torch.equal(module.weight.detach(), -(gradient.double() + torch.tensor(noise)).float())
@@ -218,6 +219,8 @@ def refusals():
         ),
         "no such node": ({"node": 9}, mfdl.InvalidInput, "node"),
         "no keys": ({"keys": 3}, mfdl.InvalidInput, "keys must be HolderKeys"),
+        "a seed": ({"keys": mfdl.NoiseKey.from_seed(0)}, mfdl.InvalidInput, "no cipher; use NoiseKey.from_entropy"),
+        "a password": ({"keys": mfdl.NoiseKey(b"password".ljust(32))}, mfdl.InvalidInput, "8 distinct bytes.*publish=F"),
         "batch size 0": ({"batch_size": 0}, mfdl.InvalidInput, "batch_size must be"),
         "user level divided": (
             {"made": mechanism("dp-dsgd", unit="user"), "batch_size": 2},
@@ -233,7 +236,7 @@ def test_what_no_guarantee_covers_is_refused_before_any_step(case):
     made = changes.pop("made", None) or mechanism()
     module = nn.Linear(3, 1)
     optimizer = changes.pop("optimizer", lambda p: torch.optim.SGD(p, lr=1.0))(module.parameters())
-    given = {"node": 0, "keys": mfdl.NoiseKey.from_seed(0), "loss": squared} | changes
+    given = {"node": 0, "keys": mfdl.NoiseKey.from_entropy(), "loss": squared} | changes
     with pytest.raises(error, match=words):
         PrivateNode(optimizer, module, made, **given)
 
@@ -253,7 +256,7 @@ def test_layers_that_mix_records_are_refused_at_the_first_step_even_for_one_reco
             module,
             mechanism(),
             node=0,
-            keys=mfdl.NoiseKey.from_seed(0),
+            keys=mfdl.NoiseKey.from_entropy(),
             loss=squared,
         )
         with pytest.raises(mfdl.UnsupportedMechanism, match="mixes the records"):
@@ -272,7 +275,7 @@ def test_what_is_refused_at_the_first_step_has_changed_nothing():
 
     module = Tokens()
     before = module.embedding.weight.detach().clone()
-    optimizer, key = torch.optim.SGD(module.parameters(), lr=1.0), mfdl.NoiseKey.from_seed(0)
+    optimizer, key = torch.optim.SGD(module.parameters(), lr=1.0), mfdl.NoiseKey.from_entropy()
     node = PrivateNode(optimizer, module, mechanism(), node=0, keys=key, loss=squared)
     with pytest.raises(mfdl.UnsupportedMechanism):
         node.step(torch.tensor([[3]]), torch.zeros(1))

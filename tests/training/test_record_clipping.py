@@ -354,6 +354,7 @@ def test_a_node_of_a_loop_of_ones_own_clips_as_the_executor_does(factored):
         keys=mfdl.NoiseKey.from_seed(0),
         loss=squared,
         batch_size=1,
+        publish=False,
     )
     node.step(instance.features[1, 0], instance.targets[1, 0])
     assert node._record_clipping.layers

@@ -12,7 +12,7 @@ import scipy.sparse as sp
 from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
-from noises import STRUCTURED, OwnNoise, cases, example, structured_encoder
+from noises import STRUCTURED, OwnNoise, cases, example, philox_key, structured_encoder
 from numpy.testing import assert_allclose, assert_array_equal
 
 from mfdl import algorithms, gossip, node_covariances
@@ -24,7 +24,8 @@ from mfdl.noise import stream as streams
 from mfdl.participation import Cyclic
 from mfdl.testing.strategies import gossip_matrices, random_encoder
 from mfdl.training.key_agreement import NodeIdentity, agree
-from mfdl.training.keys import SHARDS, ColumnNormals, NoiseKey, normals
+from mfdl.training.column_generator import SHARDS
+from mfdl.training.keys import ColumnNormals, NoiseKey, normals
 from mfdl.training.shared_randomness import HolderKeys, columns_by_holders
 from mfdl.training.streams import ShardedNoise, node_noise, node_stream, noise_stream
 
@@ -250,7 +251,8 @@ def test_blocks_of_shards_are_far_apart():
     """The words of the documented counter: shard s of (key, index, step) begins after block 2^40 s."""
     for shard in (0, 1, SHARDS - 1):
         made = ColumnNormals([KEY], [3], shard=shard).block([7], 5)[0, 0]
-        philox = np.random.Philox(key=ColumnNormals([KEY], [3])._words[0], counter=[shard << 40, 1, 3, 7])
+        hashed = np.frombuffer(philox_key(KEY.reveal_secret()), dtype="<u8")
+        philox = np.random.Philox(key=hashed, counter=[shard << 40, 1, 3, 7])
         assert_array_equal(made, np.random.Generator(philox).standard_normal(5))
     with pytest.raises(InvalidInput, match=f"shard must be below {SHARDS}, got {SHARDS}"):
         ColumnNormals([KEY], [0], shard=SHARDS)

@@ -1,0 +1,281 @@
+"""Noise of secret keys: the cipher against RFC 8439, the transform against mpmath, and no keystream twice.
+
+Statistics are of a fixed key, so they pass or fail once and for all; thresholds say how rare a failure would be of
+another key.
+"""
+
+import itertools
+import math
+import struct
+
+import mpmath
+import numpy as np
+import pytest
+import scipy.stats
+import torch
+from effort import examples
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
+from small_tasks import module_at, regression, squared
+
+import mfdl
+from mfdl.errors import InvalidInput
+from mfdl.training import chacha
+from mfdl.training.chacha import ChaChaColumns, keystream
+from mfdl.training.column_generator import SHARDS
+from mfdl.training.keys import ColumnNormals, NoiseKey, normals, normals_block, words
+
+KEY = NoiseKey(bytes(range(32)))
+WORD = st.integers(0, 2**64 - 1)
+
+
+# ---- the cipher -----------------------------------------------------------------------------------------------------
+
+
+def quarter(state, a, b, c, d):
+    for left, right, mixed, turn in ((a, b, d, 16), (c, d, b, 12), (a, b, d, 8), (c, d, b, 7)):
+        state[left] = (state[left] + state[right]) % 2**32
+        state[mixed] ^= state[left]
+        state[mixed] = (state[mixed] << turn | state[mixed] >> 32 - turn) % 2**32
+
+
+def block_of_rfc(key, counter, nonce):
+    """RFC 8439, section 2.3, word by word."""
+    start = [*struct.unpack("<4I", b"expand 32-byte k"), *struct.unpack("<8I", key), counter]
+    start += struct.unpack("<3I", nonce)
+    state = [*start]
+    for _ in range(10):
+        for column in range(4):
+            quarter(state, column, column + 4, column + 8, column + 12)
+        for column in range(4):
+            quarter(state, column, 4 + (column + 1) % 4, 8 + (column + 2) % 4, 12 + (column + 3) % 4)
+    return struct.pack("<16I", *((x + y) % 2**32 for x, y in zip(start, state, strict=True)))
+
+
+def keystream_bytes(key, step, shard, count):
+    out = np.empty(count, dtype="<u8")
+    keystream(key, step, shard, out)
+    return out.tobytes()
+
+
+ZERO_BLOCKS = (  # RFC 8439, appendix A.1, test vectors 1 and 2
+    "76b8e0ada0f13d90405d6ae55386bd28bdd219b8a08ded1aa836efcc8b770dc7da41597c5157488d7724e03fb8d84a376a43b8f41518a11cc3"
+    "87b669b2ee65869f07e7be5551387a98ba977c732d080dcb0f29a048e3656912c6533e32ee7aed29b721769ce64e43d57133b074d839d531ed"
+    "1f28510afb45ace10a1f4b794d6f"
+)
+SUNSCREEN = (  # section 2.4.2, nonce 00 00 00 00 00 00 00 4a 00 00 00 00, from block 1
+    "224f51f3401bd9e12fde276fb8631ded8c131f823d2c06e27e4fcaec9ef3cf788a3b0aa372600a92b57974cded2b9334794cba40c63e34cdea"
+    "212c4cf07d41b769a6749f3f630f4122cafe28ec4dc47e26d4346d70b98c73f3e9c53ac40c5945398b6eda1a832c89c167eacd901d7e2bf363"
+)
+
+
+def test_vectors_of_rfc_8439():
+    assert keystream_bytes(bytes(32), 0, 0, 16).hex() == ZERO_BLOCKS
+    sunscreen = keystream_bytes(bytes(range(32)), 0x4A << 56, 0, 24)[64:]
+    assert sunscreen.hex().startswith(SUNSCREEN)
+    assert block_of_rfc(bytes(range(32)), 1, bytes([0] * 7 + [0x4A] + [0] * 4)) == sunscreen[:64]
+
+
+@examples(40)
+@given(key=st.binary(min_size=32, max_size=32), step=WORD, shard=st.integers(0, SHARDS - 1), count=st.integers(1, 20))
+def test_the_keystream_is_that_of_the_documented_nonce(key, step, shard, count):
+    nonce = step.to_bytes(8, "little") + shard.to_bytes(4, "little")
+    blocks = b"".join(block_of_rfc(key, counter, nonce) for counter in range(3))
+    assert keystream_bytes(key, step, shard, count) == blocks[: 8 * count]
+
+
+# ---- from words to normals ------------------------------------------------------------------------------------------
+
+
+def normal_of(word):
+    """+-Phi^-1((m + 1/2) 2^-64) in 60 digits, by Newton's method on erfc."""
+    with mpmath.workdps(60):
+        p = (mpmath.mpf(word >> 1) + mpmath.mpf(1) / 2) / mpmath.mpf(2) ** 64
+        start = -mpmath.sqrt(-2 * mpmath.log(2 * p)) if p < 0.1 else mpmath.sqrt(2 * mpmath.pi) * (p - mpmath.mpf(1) / 2)
+        x = mpmath.findroot(lambda x: mpmath.log(mpmath.ncdf(x)) - mpmath.log(p), start)
+        return -x if word & 1 else x
+
+
+def transformed(drawn):
+    out = np.array(drawn, dtype="<u8")
+    chacha._become_normals(out)
+    return out.view(np.float64)
+
+
+@examples(60)
+@given(st.lists(WORD | st.integers(0, 64).map(lambda bits: 2**bits - 1), min_size=1, max_size=5))
+def test_each_word_becomes_the_normal_of_its_probability(drawn):
+    for word, normal in zip(drawn, transformed(drawn), strict=True):
+        assert abs(float(normal_of(word)) - normal) <= 4e-16 * max(1.0, abs(normal))
+
+
+def test_the_ends_and_the_middle():
+    lowest, mirrored, middle = transformed([0, 1, 2**64 - 2])
+    assert lowest == -mirrored == pytest.approx(-9.08, abs=0.15)
+    assert abs(middle) <= 1e-16
+
+
+@examples(60)
+@given(WORD.filter(lambda word: word < 2**64 - 2))
+def test_normals_rise_with_their_words(word):
+    below, above = transformed([word & ~1, (word & ~1) + 2])
+    assert below <= above <= 0
+
+
+# ---- rows -----------------------------------------------------------------------------------------------------------
+
+
+@examples(60)
+@given(
+    columns=st.lists(st.tuples(st.integers(0, 3), WORD, st.booleans()), min_size=1, max_size=5),
+    steps=st.lists(WORD, min_size=1, max_size=3),
+    dim=st.integers(1, 20),
+    tensor=st.integers(0, 2**32 - 1),
+    shard=st.integers(0, SHARDS - 1),
+)
+def test_a_row_is_the_same_in_any_block_and_beside_keys_of_seeds(columns, steps, dim, tensor, shard):
+    keys = [NoiseKey.from_seed(i) if seeded else KEY.derive(i) for i, _, seeded in columns]
+    indices = np.array([index for _, index, _ in columns], dtype=np.uint64)
+    block = ColumnNormals(keys, indices, shard=shard).block(np.array(steps, dtype=np.uint64), dim, tensor=tensor)
+    for rows, step in zip(block, steps, strict=True):
+        for row, key, index in zip(rows, keys, indices, strict=True):
+            alone = ColumnNormals([key], [index], shard=shard).step(step, 24, tensor=tensor)
+            assert_array_equal(row, alone[0, :dim])
+
+
+@pytest.mark.parametrize("piece", [1, 7, 64])
+def test_pieces_do_not_change_a_row(piece, monkeypatch):
+    whole = normals_block(KEY, range(3), range(2), 200)
+    monkeypatch.setattr(chacha, "_PIECE", piece)
+    monkeypatch.setattr(chacha, "_ZEROS", memoryview(bytes(8 * piece)))
+    assert_array_equal(normals_block(KEY, range(3), range(2), 200), whole)
+
+
+def test_words_are_those_that_normals_are_made_of():
+    drawn = words(KEY, 5, 3, 40)
+    assert drawn.dtype == np.uint64
+    assert_array_equal(transformed(drawn), normals(KEY, 5, [3], 40)[0])
+    assert_array_equal(words(KEY, 5, 3, 9), drawn[:9])
+
+
+def test_a_row_beyond_the_block_counter_is_refused():
+    with pytest.raises(InvalidInput, match=f"at most {2**35} coordinates, got {2**35 + 1}; make it in shards"):
+        ChaChaColumns([bytes(32)], np.array([0], dtype=np.uint64), 0).words(0, 2**35 + 1)
+
+
+# ---- no keystream twice ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def streams(monkeypatch):
+    """(key, step, shard) of every keystream."""
+    seen = []
+    monkeypatch.setattr(chacha, "keystream", lambda *at: (seen.append(at[:3]), keystream(*at)))
+    return seen
+
+
+def test_all_that_names_a_row_separates_it(streams):
+    for secret, index, tensor, shard in itertools.product((KEY, KEY.derive("other")), (0, 1), (0, 1), (0, 1)):
+        ColumnNormals([secret], [index], shard=shard).block([0, 1], 3, tensor=tensor)
+    assert len(set(streams)) == len(streams) == 32
+    assert len({key for key, *_ in streams}) == 8
+
+
+def node(key, steps=()):
+    """A node of fresh noise that has taken some steps."""
+    task = regression(num_records=16, num_nodes=4)
+    data = task.instance(0, 2)
+    algorithm = mfdl.algorithms.dp_dsgd(mfdl.Dynamics(mfdl.gossip.metropolis_hastings("ring:n=4")), mfdl.Cyclic(3, 2))
+    made = mfdl.calibrate(algorithm, trust=mfdl.trust.LDP(), adjacency="zero-out", clip_norm=0.5, mu=2.0)
+    module = module_at(task, data.initial_parameters[0])
+    sgd = torch.optim.SGD(module.parameters(), lr=0.1)
+    private_node = mfdl.PrivateNode(sgd, module, made, node=1, keys=key, loss=squared, batch_size=2)
+
+    def step_to(last):
+        for t in range(private_node.steps_taken, last):
+            private_node.step(data.features[1, t % 2], data.targets[1, t % 2])
+
+    return private_node, step_to
+
+
+def test_a_resumed_node_goes_on_with_its_counter(streams):
+    key = NoiseKey.from_entropy()
+    first, step_to = node(key)
+    step_to(3)
+    before, saved = [*streams], first.state_dict()
+    assert saved["generator"] == ChaChaColumns.name
+    again, step_on = node(key)
+    again.load_state_dict(saved)
+    streams.clear()
+    step_on(6)
+    assert [step for _, step, _ in before] == [0, 1, 2]
+    assert [step for _, step, _ in streams] == [3, 4, 5]
+    assert len({key for key, *_ in before + streams}) == 1
+    with pytest.raises(InvalidInput, match="the noise of the steps between would be used twice"):
+        again.load_state_dict(saved)
+
+
+def test_a_resumed_run_goes_on_with_its_counter_and_another_run_has_other_keys(streams, tmp_path):
+    task = regression(16, build=lambda: torch.nn.Linear(3, 1))
+    made = node(KEY)[0].mechanism
+    key = NoiseKey.from_entropy()
+    mfdl.replay(made, task, key=key, checkpoint_folder=tmp_path, stop_after=2, publish=True)
+    before = {*streams}
+    streams.clear()
+    mfdl.replay(made, task, key=key, checkpoint_folder=tmp_path, publish=True)
+    after = {*streams}
+    assert {step for _, step, _ in before} == {0, 1}
+    assert {step for _, step, _ in after} == {2, 3, 4, 5}
+    assert {stream_key for stream_key, *_ in before} == {stream_key for stream_key, *_ in after}
+    streams.clear()
+    mfdl.replay(made, task, key=key, publish=True)
+    assert not {stream_key for stream_key, *_ in streams} & {stream_key for stream_key, *_ in after}
+
+
+def test_a_run_of_a_seed_uses_no_cipher_and_an_unseeded_run_nothing_else(streams, tmp_path):
+    task, made = regression(16, build=lambda: torch.nn.Linear(3, 1)), node(KEY)[0].mechanism
+    mfdl.replay(made, task, seeds=[0], stop_after=1)
+    assert streams == []
+    run = mfdl.replay(made, task, stop_after=1, checkpoint_folder=tmp_path, publish=True)
+    assert len(streams) == 4
+    (saved,) = (mfdl.training.checkpoint.load(folder) for folder in tmp_path.iterdir())
+    assert saved.metadata["generator"] == ChaChaColumns.name
+    assert saved.metadata["key_id"] == run.seeds[0].key_id
+
+
+# ---- statistics of a fixed key --------------------------------------------------------------------------------------
+
+SIZE = 200_000
+
+
+def test_bytes_and_bits_are_uniform():
+    drawn = words(KEY, 0, 0, SIZE)
+    counts = np.bincount(drawn.view(np.uint8), minlength=256)
+    assert 1e-6 < scipy.stats.chisquare(counts).pvalue < 1 - 1e-6
+    ones = (drawn[:, None] >> np.arange(64, dtype=np.uint64)).astype(np.int64) & 1
+    assert np.abs(ones.mean(axis=0) - 0.5).max() < 5.5 * 0.5 / math.sqrt(SIZE)  # 64 bits, 64 * 3.8e-8
+
+
+def test_normals_have_the_normal_distribution():
+    z = normals(KEY, 1, [0], SIZE)[0]
+    for power, mean, variance in ((1, 0, 1), (2, 1, 2), (3, 0, 15), (4, 3, 96)):
+        assert abs((z**power).mean() - mean) < 5 * math.sqrt(variance / SIZE), power
+    assert scipy.stats.kstest(z, "norm").pvalue > 1e-6
+    far = 2 * scipy.stats.norm.sf(4.0)
+    assert abs((np.abs(z) > 4).sum() - SIZE * far) < 5 * math.sqrt(SIZE * far)
+
+
+def test_rows_of_other_keys_columns_steps_tensors_and_shards_are_uncorrelated():
+    size = 20_000
+    streams = [
+        ColumnNormals([key], [index], shard=shard).step(step, size, tensor=tensor)[0]
+        for key in (KEY, KEY.derive("other"))
+        for index, step, tensor, shard in itertools.product((0, 1), repeat=4)
+    ]
+    correlation = np.corrcoef(streams) - np.eye(len(streams))
+    # 496 pairs, each N(0, 1/size): 5.5 standard deviations have false-alarm rate 496 * 3.8e-8 = 1.9e-5
+    assert np.abs(correlation).max() < 5.5 / math.sqrt(size)
+    one = streams[0]
+    for lag in (1, 2, 8, 16):  # a block of the cipher is eight words
+        assert abs((one[lag:] * one[:-lag]).mean()) < 5 / math.sqrt(size)
