@@ -87,7 +87,7 @@ def keystream(key: bytes, step: int, shard: int, out: Words) -> None:
 
     nonce = bytes(4) + step.to_bytes(8, "little") + shard.to_bytes(4, "little")  # the first 4 bytes are the counter
     encryptor = Cipher(algorithms.ChaCha20(key, nonce), mode=None).encryptor()
-    raw = memoryview(out).cast("B")
+    raw = out.view(np.uint8).data
     for start in range(0, len(raw), len(_ZEROS)):
         piece = raw[start : start + len(_ZEROS)]
         encryptor.update_into(_ZEROS[: len(piece)], piece)

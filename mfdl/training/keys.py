@@ -7,7 +7,7 @@ how normals become correlated noise in `streams`.
 
 A secret key makes its noise with a cipher (`chacha`), so that it can be subtracted by nobody who has not the key. A
 key of a seed makes it with a statistical generator (`philox`), for experiments that are repeated. Both are float64
-numbers made on the CPU; what their rounding shows is on the page "What a guarantee says".
+numbers made on the CPU; floating-point Gaussian noise is not hardened against attacks on its low bits.
 """
 
 from __future__ import annotations

@@ -143,10 +143,6 @@ class PrivateNode:
                 "out, and calibrate without divisors."
             )
         self.steps_taken = 0
-        self._checked = self._stepping = False
-        node_reference = weakref.ref(self)  # a node that is gone holds its optimizer no more
-        optimizer.register_step_pre_hook(lambda *_: _require_stepping(node_reference()))
-        self._seen: dict[int, list[int]] = {}
         holder_sets = sorted(sorted(holders) for holders in columns_by_holders(algorithm.noise) if node in holders)
         of_sets = [keys.of_node(node).key_of(holders) for holders in holder_sets]
         for key in [*node_keys, *of_sets] if publish else []:
@@ -154,6 +150,10 @@ class PrivateNode:
         names = [key.key_id for key in of_sets]
         self.key_id = hashlib.sha256(repr((holder_sets, names)).encode()).hexdigest()[:32]
         self._generators = sorted({key.generator.name for key in of_sets})
+        self._checked = self._stepping = False
+        node_reference = weakref.ref(self)  # a node that is gone holds its optimizer no more
+        optimizer.register_step_pre_hook(lambda *_: _require_stepping(node_reference()))
+        self._seen: dict[int, list[int]] = {}
 
     @property
     def module(self) -> torch.nn.Module:

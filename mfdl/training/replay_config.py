@@ -68,7 +68,8 @@ class ReplayConfig:
             key. None: one run, everything drawn by the operating system.
         key: noise key, instead of the one derived from the seed. A seeded key makes a run reproducible, so
             anyone who knows the seed can subtract the noise: publish only models of unseeded runs, whose noise a cipher
-            makes. An unseeded key may serve many runs: each draws a nonce, kept in its checkpoint, and no two of them share noise.
+            makes. An unseeded key may serve many runs: each draws a nonce, kept in its checkpoint, and no two of them
+            share noise.
         period: at user level, over how many steps a node spreads its records, in the same cyclic order every time;
             default 1, all of them at every step. The guarantee covers any: all data of a user may change. At record
             level it follows from the participation, and another one is refused.

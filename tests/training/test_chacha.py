@@ -92,7 +92,9 @@ def normal_of(word):
     """+-Phi^-1((m + 1/2) 2^-64) in 60 digits, by Newton's method on erfc."""
     with mpmath.workdps(60):
         p = (mpmath.mpf(word >> 1) + mpmath.mpf(1) / 2) / mpmath.mpf(2) ** 64
-        start = -mpmath.sqrt(-2 * mpmath.log(2 * p)) if p < 0.1 else mpmath.sqrt(2 * mpmath.pi) * (p - mpmath.mpf(1) / 2)
+        start = (
+            -mpmath.sqrt(-2 * mpmath.log(2 * p)) if p < 0.1 else mpmath.sqrt(2 * mpmath.pi) * (p - mpmath.mpf(1) / 2)
+        )
         x = mpmath.findroot(lambda x: mpmath.log(mpmath.ncdf(x)) - mpmath.log(p), start)
         return -x if word & 1 else x
 

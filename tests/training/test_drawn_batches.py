@@ -190,7 +190,7 @@ def test_what_is_not_covered_is_refused_before_any_run():
         replay(made(adjacency="add-remove"), task, seeds=[0])
     with pytest.raises(InvalidInput, match="period must be left out"):
         replay(made(), task, seeds=[0], period=2)
-    with pytest.raises(InvalidInput, match="must not take its noise from a seed"):
+    with pytest.raises(InvalidInput, match="must not come from a seed"):
         replay(made(), task, seeds=[0], publish=True)
     run = replay(made(), task, seeds=[0], progress=False)
     assert "epsilon = " in str(run)

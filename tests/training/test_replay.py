@@ -25,6 +25,7 @@ from mfdl.testing.strategies import NAMES, build_algorithm
 from mfdl.testing.tasks import still_task
 from mfdl.training import checkpoint, seed_replay
 from mfdl.training.keys import NoiseKey
+from mfdl.training.philox import PhiloxColumns
 from mfdl.training.replay import replay as train
 from mfdl.training.replay_config import EvaluatedStep
 from mfdl.training.tasks import Task, TaskInstance
@@ -291,7 +292,7 @@ def test_a_checkpoint_of_something_else_is_refused(tmp_path, monkeypatch):
         with pytest.raises(InvalidInput, match=f"the checkpoint's {field} is"):
             begun(**(how | other))
         assert checkpoint.load(tmp_path / "seed-0").step == 3  # left as it was
-    monkeypatch.setattr(seed_replay, "GENERATOR", "another/1")
+    monkeypatch.setattr(PhiloxColumns, "name", "another/1")
     with pytest.raises(InvalidInput, match=r"the checkpoint's generator is '.*', expected 'another/1'"):
         begun(**how)
     checkpoint.save(tmp_path / "seed-0", step=1, models={"state": torch.zeros(2)}, metadata={})
