@@ -151,10 +151,6 @@ def whole(name: str, content: bytes) -> bool:
             return content.rstrip().endswith(b"</svg>")
         elif suffix in (".csv", ".jsonl"):
             return content.endswith(b"\n")
-        elif suffix == ".parquet":
-            import pyarrow.parquet as pq
-
-            pq.read_table(io.BytesIO(content))
         elif suffix == ".tmp":
             return False
         else:

@@ -303,8 +303,8 @@ def _compare(folder: Path, random: Random, k: int, counts: dict[str, int]) -> No
         raise Fault(f"finished runs were trained again: {again}")
     if _timeless(ours) != _timeless(theirs):
         raise Fault("results.json differs from the undisturbed one")
-    if (out / "steps.parquet").read_bytes() != (calm / "steps.parquet").read_bytes():
-        raise Fault("steps.parquet differs from the undisturbed one")
+    if (out / "steps.mfdl").read_bytes() != (calm / "steps.mfdl").read_bytes():
+        raise Fault("steps.mfdl differs from the undisturbed one")
     if {path.name for path in out.rglob("*")} != {path.name for path in calm.rglob("*")}:
         raise Fault(f"litter: {sorted(path.name for path in out.rglob('*'))}")
 
@@ -365,7 +365,7 @@ def _sweep(folder: Path, random: Random, k: int, counts: dict[str, int]) -> None
 
     def after() -> None:
         for path in out.rglob("*.*") if out.exists() else ():
-            if path.suffix in (".json", ".parquet") and not whole(path.name, path.read_bytes()):
+            if path.suffix in (".json", ".mfdl") and not whole(path.name, path.read_bytes()):
                 raise Fault(f"{path.name} is a part of a file")
         if failed := sorted((out / "failed").glob("*.json")):  # tried again by right, but nothing here may fail
             raise Fault(f"a cell failed: {json.loads(failed[0].read_text())['error']}")

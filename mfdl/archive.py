@@ -47,6 +47,7 @@ KINDS = {
     "run": Kind("Run.load", "give a file written by Run.save"),
     "factorization": Kind("mfdl.factorization.load", "write one with `mfdl factorize ... --out FILE`"),
     "checkpoint": Kind("mfdl.replay", "give the folder of another checkpoint, or start the run anew"),
+    "steps": Kind("mfdl.runs.load_steps", "run the comparison or the sweep again"),
     "solution": Kind("mfdl sweep", "delete it: it is solved again"),
 }
 

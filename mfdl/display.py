@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from decimal import ROUND_CEILING, Context, Decimal
 from typing import TYPE_CHECKING, Any
 
-from .errors import InvalidInput
+from . import extras
 
 if TYPE_CHECKING:
     import pandas
@@ -139,13 +139,8 @@ def _image(figure: Figure | None) -> str:
 def data_frame(rows: Iterable[Mapping[str, Any]], columns: Sequence[str]) -> pandas.DataFrame:
     """One line a row, under these columns, also without any row.
 
-    Raises: InvalidInput: pandas is not installed.
+    Raises: MissingExtra: pandas is not installed.
     """
-    try:
-        import pandas
-    except ImportError:
-        raise InvalidInput(
-            "a data frame needs pandas, which is not installed: pip install pandas (or pip install 'mfdl[tables]'); "
-            "rows() gives the same as plain dictionaries."
-        ) from None
-    return pandas.DataFrame(list(rows), columns=list(columns))
+    installed = extras.imported("pandas", "a data frame", "take rows(), which gives plain dictionaries")
+    frame: pandas.DataFrame = installed.DataFrame(list(rows), columns=list(columns))
+    return frame

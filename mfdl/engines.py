@@ -17,6 +17,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+from . import extras
 from .errors import InvalidInput, require_known
 
 NAMES = ("joblib", "dask")
@@ -39,7 +40,7 @@ class Engine:
         scheduler: address of a running Dask scheduler, such as tcp://host:8786; None: a cluster of `jobs` workers on
             this machine, for the time of a call.
 
-    Raises: InvalidInput: an unknown name, a scheduler of joblib, or Dask where it is not installed.
+    Raises: InvalidInput: an unknown name, a scheduler of joblib, or Dask where it is not installed (MissingExtra).
     """
 
     name: str = "joblib"
@@ -53,10 +54,7 @@ class Engine:
         if self.scheduler is not None and self.name != "dask":
             raise InvalidInput(f"a scheduler ({self.scheduler}) belongs to engine dask, not to {self.name}.")
         if self.name == "dask":
-            try:
-                import distributed  # noqa: F401
-            except ImportError:
-                raise InvalidInput("engine dask needs the package distributed: pip install 'mfdl[dask]'.") from None
+            extras.imported("distributed", "engine dask", "use the engine joblib")
 
     @property
     def workers(self) -> int:

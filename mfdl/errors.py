@@ -18,6 +18,10 @@ class UnsupportedMechanism(InvalidInput):
     """A mechanism, participation or trust model that is not covered: refused, never guessed."""
 
 
+class MissingExtra(InvalidInput, ImportError):
+    """A package of an extra is not installed; the message says which command installs it."""
+
+
 class UnusualSetting(UserWarning):
     """Settings that are allowed, and accounted for as they are, but rarely meant; the message says what to change."""
 

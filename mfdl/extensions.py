@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from .errors import InvalidInput
+from .errors import InvalidInput, MissingExtra
 
 if TYPE_CHECKING:
     from .check import FloatArray
@@ -62,13 +62,15 @@ def names(group: str) -> list[str]:
 def load(group: str, name: str) -> Any:
     """The object of an entry.
 
-    Raises: InvalidInput: its package cannot be imported.
+    Raises: InvalidInput: its package cannot be imported. MissingExtra: a package that it needs is not installed.
     """
     from importlib import metadata
 
     (entry, *_) = metadata.entry_points(group=group, name=name)
     try:
         return entry.load()
+    except MissingExtra:
+        raise
     except (ImportError, AttributeError) as error:
         raise InvalidInput(
             f"{name!r} of {group} is {entry.value}, which cannot be imported ({error}): install the package that "

@@ -31,6 +31,15 @@ def made_once(tmp_path_factory, name, make):
     return folder
 
 
+def step_frame(path):
+    """The evaluated steps of a file in long format, as a data frame."""
+    import pandas
+
+    from mfdl.runs import load_steps
+
+    return pandas.concat([run.to_pandas() for run in load_steps(path)], ignore_index=True)
+
+
 @pytest.fixture(scope="session")
 def finished_comparisons(tmp_path_factory):
     """Folder of `mfdl compare`: "none" and dp-dsgd at two budgets and two rates, each pair in a folder below."""

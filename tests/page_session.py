@@ -23,8 +23,8 @@ FLAGS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
 CONTEXT = multiprocessing.get_context("forkserver" if sys.platform != "win32" else "spawn")
 PRELOADED = [  # what mfdl imports for most pages; names that are missing are skipped
     "numpy", "scipy.fft", "scipy.linalg", "scipy.sparse.csgraph", "scipy.stats", "torch._dynamo", "dp_accounting",
-    "flint", "joblib", "matplotlib.figure", "networkx", "pandas", "pyarrow.dataset", "pyarrow.parquet", "rich.console",
-    "sklearn.datasets", "sklearn.model_selection",
+    "flint", "joblib", "matplotlib.figure", "networkx", "pandas", "rich.console", "sklearn.datasets",
+    "sklearn.model_selection",
 ]  # fmt: skip
 SECONDS = 1200  # ends what hangs
 

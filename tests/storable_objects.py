@@ -7,6 +7,7 @@ from mfdl import Cyclic, Dynamics, algorithms, factorization, gossip, noise, par
 from mfdl.factorization.encoders import Banded, Buffered, Inverse, Toeplitz
 from mfdl.privacy.gram_sensitivity import Sensitivity
 from mfdl.released import ReleasedModel
+from mfdl.runs import RunSteps
 from mfdl.training.run import SeedRun
 from mfdl_solvers.balls_in_bins_encoder import BinFactorization
 from mfdl_solvers.coalitions import CoalitionFactorization
@@ -99,5 +100,6 @@ SAMPLES = {
     "Buffered": lambda: Buffered(scales=[0.5], decays=[0.25], size=4),
     "Inverse": lambda: Inverse(Toeplitz([1.0, 0.5], 4)),
     "Sensitivity": lambda: Sensitivity(2.0, True, (0, 2), 1, 1e-9, lower=1.5, why="why", form="local"),
+    "RunSteps": lambda: RunSteps({"mu": np.inf, "seed": 1}, np.arange(2), ("a", "b"), {"loss": np.ones((2, 2))}),
     "SeedRun": lambda: SeedRun(None, np.arange(2), np.ones((2, 3)), None, np.ones((3, 1)), False, 4, 0.5, "ab"),
 }

@@ -58,7 +58,7 @@ NAMES = {
         view_losses worst_sensitivity
     """,
     "mfdl.runs": """
-        Cell Engine Store SweepConfig Tuning rows run_cells sweep
+        Cell Engine RunSteps Store SweepConfig Tuning load_steps rows run_cells sweep
     """,
     "mfdl.tasks": """
         Evaluation Preconditioner Task TaskInstance a9a digits from_module housing least_squares load logistic mnist

@@ -1,6 +1,7 @@
 """Results as data frames and heat maps: every number is that of the objects, and the names are those promised."""
 
 import math
+import re
 import sys
 
 import networkx as nx
@@ -106,7 +107,7 @@ def test_the_rate_of_a_schedule_is_that_of_the_step():
 def test_without_pandas_the_way_out_is_named(no_pandas):
     losses = PrivacyLosses.of(algorithms.dp_dsgd(RING, EveryStep(2)), Question(trust.LDP(), **ASKED))
     for table in (trained().to_pandas, losses.to_pandas):
-        with pytest.raises(InvalidInput, match="pip install pandas"):
+        with pytest.raises(InvalidInput, match=re.escape("pip install 'mfdl[tables]'")):
             table()
 
 

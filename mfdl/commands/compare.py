@@ -24,7 +24,7 @@ def compare(
         bool, typer.Option("--overwrite", help="Replace a comparison with other options in the folder.")
     ] = False,
 ) -> Answer:
-    """Train with each mechanism at the same privacy guarantee; write results.json, steps.parquet and a picture.
+    """Train with each mechanism at the same privacy guarantee; write results.json, steps.mfdl and a picture.
 
     Ctrl-C keeps the finished runs; the same command resumes.
     """

@@ -22,7 +22,7 @@ from mfdl_solvers import Factorization, FactorizationProblem
 from mfdl_solvers.arithmetic import EPS
 from mfdl_solvers.problem import OPTIMAL, STOPPED, Certified, Stopping, objective_in_range
 
-from .. import check, node_covariances
+from .. import check, extras, node_covariances
 from ..check import FloatArray
 from ..dynamics import Dynamics
 from ..errors import InvalidInput, require_known
@@ -123,7 +123,7 @@ def optimal_covariance(
         horizon: number of steps whose models count; 1 is the published one-step criterion tr(W R W^T).
         weights: how much each of them counts; default alike.
         tolerance: certified relative gap to reach; default `default_tolerance`.
-        method: with groups, "newton" or "conic" (cvxpy).
+        method: with groups, "newton" or "conic" (cvxpy, of the extra `testing`).
         progress: True, False or "auto" (see `mfdl.progress`).
 
     Returns: SpatialFactorization; look at its status.
@@ -137,6 +137,8 @@ def optimal_covariance(
     seeds = Seeds(groups, coalition_size, private, max_inverse_diagonal).checked(dynamics.num_nodes)
     wanted = checked_stopping(seeds.default_tolerance if tolerance is None else tolerance, max_iterations)
     require_known("method", method, COVARIANCE_SOLVERS)
+    if method == "conic":
+        extras.imported("cvxpy", "the conic solver", "use method newton")
     gram = node_gram(dynamics, horizon, counted_models, weights)
     with reporter(progress).status(f"factorizing {dynamics.num_nodes} nodes"):
         best = covariance_for_gram(gram, dynamics.gossip, seeds, wanted, method=method)

@@ -35,7 +35,7 @@ from .style import (
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import NDArray
 
 HALO = [withStroke(linewidth=2.2, foreground="white")]  # words stay readable over lines
 FINAL_LOG_RATIO = 50.0  # `style.LOG_RATIO` of the final losses, whose lengths from zero say more while they are visible
@@ -91,13 +91,6 @@ class Curves:
         values = np.array([loss for step, loss in pairs if np.array_equal(step, self.steps[0])])
         words = ", ".join(part for part in (self.look.note, "diverged" if self.diverged else "") if part)
         return Line.of_repetitions(dataclasses.replace(self.look, name=self.short), self.steps[0], values, words)
-
-
-def mean_over_nodes(steps: ArrayLike, values: ArrayLike) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """The distinct steps and the mean of the values at each; steps, values: of one node at one step."""
-    distinct, places = np.unique(np.asarray(steps), return_inverse=True)
-    totals = np.bincount(places, weights=np.asarray(values, dtype=np.float64), minlength=distinct.size)
-    return distinct.astype(np.int64), totals / np.maximum(np.bincount(places, minlength=distinct.size), 1)
 
 
 def draw_curves(

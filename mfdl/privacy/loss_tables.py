@@ -46,7 +46,7 @@ class LossTable(Shown):
         """What the heat map of these rows shows."""
 
     def to_pandas(self, noise_std: float = 1.0, *, delta: float = DELTA, adaptive: bool = True) -> pandas.DataFrame:
-        """`rows` as a data frame with the columns LOSS_COLUMNS. Raises: InvalidInput: pandas is not installed."""
+        """`rows` as a data frame with the columns LOSS_COLUMNS. Raises: MissingExtra: pandas is not installed."""
         return data_frame(self.rows(noise_std, delta=delta, adaptive=adaptive), LOSS_COLUMNS)
 
     def heatmap(

@@ -15,15 +15,17 @@ from typing import TYPE_CHECKING, Any
 _EXPORTS = {
     "Cell": "mfdl.runs.cells",
     "Engine": "mfdl.engines",
+    "RunSteps": "mfdl.runs.run_steps",
     "Store": "mfdl.runs.store",
     "SweepConfig": "mfdl.runs.sweep_config",
     "Tuning": "mfdl.runs.tuning",
+    "load_steps": "mfdl.runs.run_steps",
     "rows": "mfdl.runs.store",
     "run_cells": "mfdl.runs.running",
     "sweep": "mfdl.runs.sweeping",
 }
 
-__all__ = ["Cell", "Engine", "Store", "SweepConfig", "Tuning", "rows", "run_cells", "sweep"]
+__all__ = ["Cell", "Engine", "RunSteps", "Store", "SweepConfig", "Tuning", "load_steps", "rows", "run_cells", "sweep"]
 
 
 def __getattr__(name: str) -> Any:
@@ -42,6 +44,7 @@ def __dir__() -> list[str]:
 if TYPE_CHECKING:
     from ..engines import Engine
     from .cells import Cell
+    from .run_steps import RunSteps, load_steps
     from .running import run_cells
     from .store import Store, rows
     from .sweep_config import SweepConfig

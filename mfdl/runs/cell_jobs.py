@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
+import numpy as np
 
 from ..algorithms import registry
 from ..errors import InvalidInput
@@ -27,9 +27,9 @@ from ..training.replay import replays
 from ..training.replay_config import ReplayConfig
 from ..training.run import Run
 from .cells import Cell
-from .columns import schema_of
 from .comparison_config import ComparisonConfig
-from .output import json_number, objective_fields, parquet
+from .output import json_number, objective_fields
+from .run_steps import RunSteps
 from .shared import Plan, Shared
 from .store import FACTORIZATIONS, Store
 
@@ -62,18 +62,18 @@ class CellJob:
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """What came of a cell: a record with its steps (a Parquet file), or a failure."""
+    """The result of a cell: a record with its steps, or a failure."""
 
     cell: str
     record: dict[str, Any] | None
-    steps: bytes
+    steps: RunSteps | None
     failure: dict[str, Any] | None
     timing: dict[str, Any]
 
     def keep(self, store: Store) -> None:
         """Into the store; the timing first, so that no finished cell is without."""
         store.add_timing(self.timing)
-        if self.record is not None:
+        if self.record is not None and self.steps is not None:
             store.add(self.cell, self.record, self.steps)
         elif self.failure is not None:
             store.add_failure(self.cell, self.failure)
@@ -184,26 +184,26 @@ def _trained(
 def _answer(
     job: CellJob, number: int, prepared: PreparedCell | None, outcome: Outcome | None, seconds: float
 ) -> Answer:
-    """The record, the steps as a Parquet file, and what the timings say besides; or the failure."""
+    """The record, the steps, and what the timings say besides; or the failure."""
     cell, name = job.cells[number], job.hashes[number]
     timing: dict[str, Any] = {"cell": name, "host": platform.node()}
     try:
         if isinstance(outcome, Exception):
             raise outcome
         if prepared is None or outcome is None:  # finished earlier, and nothing beside it was trained
-            return Answer(name, None, b"", None, timing)
+            return Answer(name, None, None, None, timing)
         timing |= {
             "training_seconds": outcome.seeds[0].training_seconds,
             "node_steps_per_second": json_number(outcome.node_steps_per_second),
         }
         record = _record(cell, prepared.plan, prepared.mechanism, outcome) | prepared.objective
-        steps = parquet(_steps(outcome, prepared.mechanism, cell.config))
+        steps = _steps(outcome, prepared.mechanism, cell.config)
     except Exception as error:
         if job.strict:
             raise
         failure = {"cell": name, "mechanism": cell.mechanism, "config": cell.options}
         failure |= {"error": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()}
-        return Answer(name, None, b"", failure, timing | {"seconds": seconds})
+        return Answer(name, None, None, failure, timing | {"seconds": seconds})
     return Answer(name, record, steps, None, timing | {"seconds": seconds})
 
 
@@ -226,11 +226,12 @@ def replay_config(
     )
 
 
-def _steps(run: Run, mechanism: Mechanism, config: ComparisonConfig) -> pa.Table:
-    """Every evaluated step, with what it was run with."""
-    (name,), guarantee = config.mechanisms, mechanism.guarantee
-    same = {
+def _steps(run: Run, mechanism: Mechanism, config: ComparisonConfig) -> RunSteps:
+    """Every evaluated step of the one seed of a run, with the conditions of the run."""
+    (name,), (seed,), guarantee = config.mechanisms, run.seeds, mechanism.guarantee
+    conditions = {
         "mechanism": name,
+        "seed": seed.seed,
         "trust": guarantee.trust,
         "mu": guarantee.mu,
         "epsilon": guarantee.epsilon(config.delta),
@@ -239,7 +240,9 @@ def _steps(run: Run, mechanism: Mechanism, config: ComparisonConfig) -> pa.Table
         "graph": config.graph,
         "lr": config.learning_rate,
     }
-    return pa.Table.from_pylist([{**row, **same} for row in run.rows()], schema=schema_of(config.metrics))
+    nodes = tuple(str(label) for label in mechanism.algorithm.dynamics.gossip.labels)
+    values = {name: np.asarray(measured, dtype=np.float64) for name, measured in seed.measured.items()}
+    return RunSteps(conditions, np.asarray(seed.steps, dtype=np.int64), nodes, values)
 
 
 def _record(cell: Cell, plan: Plan, mechanism: Mechanism, run: Run) -> dict[str, Any]:

@@ -1,6 +1,6 @@
-"""The columns of runs: one table of what results.json, steps.parquet, the records of a sweep and the page hold.
+"""The columns of runs: one table of what results.json, steps.mfdl, the records of a sweep and the page hold.
 
-In: `COLUMNS`, a line for each. Out: the schema of the steps, the fields of a finished run, what runs that differ in
+In: `COLUMNS`, a line for each. Out: the columns of the steps, the fields of a finished run, what runs that differ in
 their seeds come to, what no guarantee covers, what a table or a page shows. A new column is a line here and the value
 where it is computed.
 """
@@ -10,10 +10,7 @@ from __future__ import annotations
 import dataclasses
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from typing import Any
 
 SETTING, MECHANISM, RUN, STEP = "setting", "mechanism", "run", "step"
 Aggregate = Callable[[str, Sequence[Any]], dict[str, Any]]
@@ -42,9 +39,9 @@ class Column:
     Attributes:
         name: in every file.
         level: of what it is the same: all runs of a setting, the runs of a mechanism, a run, or a step of a node.
-        places: where it stands besides: "steps" (a column of steps.parquet), "run" (a field of each finished run),
+        places: where it stands besides: "steps" (a column of steps.mfdl), "run" (a field of each finished run),
             "rows" (beside a group of cells of a sweep), "key" (which mechanism a run is of), "page" (provenance).
-        kind: in steps.parquet, as pyarrow calls it; types: in a record, where they are checked.
+        types: in a record, where they are checked.
         aggregate: of a value of runs, its name and one value for each seed to the columns of their group.
         private: covered by the guarantee, as `training.covered` explains; else computed from data without noise.
     """
@@ -53,17 +50,16 @@ class Column:
     level: str
     places: tuple[str, ...]
     description: str
-    kind: str = "double"
     types: Any = object
     aggregate: Aggregate = mean_std_count
     private: bool = True
 
 
 COLUMNS = (
-    Column("mechanism", MECHANISM, ("steps", "run", "rows", "key"), "its name, with error weights", "string", str),
-    Column("seed", RUN, ("steps", "run"), "of data split, first model, batch order and noise", "int64", int, _every),
-    Column("step", STEP, ("steps",), "steps done", "int64"),
-    Column("node", STEP, ("steps",), "label", "string"),
+    Column("mechanism", MECHANISM, ("steps", "run", "rows", "key"), "its name, with error weights", str),
+    Column("seed", RUN, ("steps", "run"), "of data split, first model, batch order and noise", int, _every),
+    Column("step", STEP, ("steps",), "steps done"),
+    Column("node", STEP, ("steps",), "label"),
     Column("loss", STEP, ("steps",), "test loss of the node", private=False),
     Column("accuracy", STEP, ("steps",), "test accuracy of the node", private=False),
     Column("final_test_loss", RUN, ("run",), "test loss at the end", types=float | None, private=False),
@@ -72,7 +68,7 @@ COLUMNS = (
     Column("seconds", RUN, ("run",), "of training", aggregate=_total, private=False),
     Column("node_steps_per_second", RUN, ("run",), "speed", private=False),
     Column("label", MECHANISM, (), "the name in tables and pictures"),
-    Column("trust", MECHANISM, ("steps", "rows"), "trust model of the guarantee", "string"),
+    Column("trust", MECHANISM, ("steps", "rows"), "trust model of the guarantee"),
     Column("mu", MECHANISM, ("steps", "rows", "key"), "privacy loss; none where the curve is not Gaussian"),
     Column("epsilon", MECHANISM, ("steps", "rows", "key"), "privacy loss at delta"),
     Column("guarantee", MECHANISM, (), "in words"),
@@ -82,9 +78,9 @@ COLUMNS = (
     Column("delta", SETTING, ("steps",), "of epsilon"),
     Column("lr", RUN, ("steps", "rows", "key"), "learning rate of the first step"),
     Column("error_weights", RUN, ("rows",), "weights of the models in the objective"),
-    Column("graph", SETTING, ("steps", "rows", "page"), "its name", "string"),
+    Column("graph", SETTING, ("steps", "rows", "page"), "its name"),
     Column("graph_hash", SETTING, ("page",), "of its content"),
-    Column("task", SETTING, ("steps", "rows", "page"), "its name", "string"),
+    Column("task", SETTING, ("steps", "rows", "page"), "its name"),
     Column("task_hash", RUN, ("page",), "of its content"),
     Column("gossip", SETTING, ("page",), "name of the gossip matrix"),
     Column("gossip_hash", SETTING, ("page",), "of its content"),
@@ -96,7 +92,7 @@ COLUMNS = (
 )
 
 NOT_PRIVATE = tuple(column.name for column in COLUMNS if not column.private)
-"""What of steps.parquet and of the runs in results.json no guarantee covers, as `training.covered` explains."""
+"""What of steps.mfdl and of the runs in results.json no guarantee covers, as `training.covered` explains."""
 
 
 def names(place: str = "", level: str = "") -> tuple[str, ...]:
@@ -115,14 +111,6 @@ def aggregated(runs: Sequence[Mapping[str, Any]], over: Iterable[str]) -> dict[s
     for name in over:
         columns |= aggregates.get(name, mean_std_count)(name, [run.get(name) for run in runs])
     return columns
-
-
-def schema_of(metrics: Iterable[str] = ()) -> pa.Schema:
-    """The columns of steps.parquet, those of metrics at the end."""
-    import pyarrow as pa
-
-    fields = [(column.name, pa.type_for_alias(column.kind)) for column in COLUMNS if "steps" in column.places]
-    return pa.schema([*fields, *((name, pa.float64()) for name in metrics)])
 
 
 def is_of_run(record: Any) -> bool:

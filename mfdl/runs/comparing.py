@@ -4,7 +4,7 @@ In: a `ComparisonConfig` and a folder. Out: the result as one JSON-ready dict, a
 mechanisms of one seed share data split, initial model and batch order. At several budgets or rates the folder holds
 
     runs/                           all finished runs
-    results.json, steps.parquet     of all, with mu and lr beside each mechanism and run
+    results.json, steps.mfdl        of all, with mu and lr beside each mechanism and run
     mu-1.0-lr-0.5/                  the comparison at these, without runs/
 """
 
@@ -18,8 +18,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-
 from .. import files
 from ..engines import Engine
 from ..errors import InvalidInput
@@ -29,9 +27,10 @@ from ..training import distributed
 from ..training.distributed import Group, current
 from .cells import Cell
 from .comparison_config import ComparisonConfig
-from .comparison_folder import RESULTS, RUNS, Folder, earlier_result, write_steps
+from .comparison_folder import RESULTS, RUNS, STEPS, Folder, earlier_result
 from .grid import Grid
 from .output import require_folder
+from .run_steps import save_steps
 from .running import run_missing
 from .shared import WITHOUT_NOISE, Plan, Shared
 from .store import Store
@@ -70,6 +69,8 @@ def run_comparison(
         NotConverged: a mechanism's factorization stopped before its tolerance.
     """
     several, folder, shared = several or {}, Path(out), Shared()
+    if (config.ranks or 1) > 1:
+        distributed.require_packages()
     for name, values in several.items():
         if len(set(values)) < len(values):
             raise InvalidInput(f"{name} must hold distinct values, got {', '.join(f'{value:g}' for value in values)}.")
@@ -90,7 +91,7 @@ def run_comparison(
             return results[0]
         result = _merged(config, several, plans, results) | {"config_hash": identity}
         result["config"] = {**result["config"], "out": str(folder)}
-        write_steps(folder, pa.concat_tables([part.steps for part in parts]))
+        save_steps(folder / STEPS, [steps for part in parts for steps in part.steps])
         files.atomic_write_json(folder / RESULTS, result)
     return result
 

@@ -48,7 +48,7 @@ class ComparisonConfig(Protects, OnGraph):
         release_model: what is evaluated and published (`mfdl.released`); results hold `last_test_loss` of the last
             models besides, where it is something else.
         error_weights: each mechanism that optimises, and names no weights itself, is there once for each of these.
-        metrics: what is measured besides loss and accuracy (`mfdl.metrics`): columns of steps.parquet, and `final_NAME`
+        metrics: what is measured besides loss and accuracy (`mfdl.metrics`): columns of steps.mfdl, and `final_NAME`
             of results, which are there only then.
 
     Raises: InvalidInput: a value out of range, an unknown mechanism, or two targets.

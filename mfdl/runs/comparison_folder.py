@@ -2,7 +2,7 @@
 
     runs/            the store (`mfdl.runs.store`) of the finished runs
     results.json     what `run_comparison` returns, written after every finished run (`complete`: all are there)
-    steps.parquet    every evaluated step of every node and seed, with what it was run with
+    steps.mfdl       every evaluated step of every node and seed, with the conditions of its run (`load_steps`)
     compare.png/svg  the picture
 
 Each file is the old one or the new one, whole, at any moment, so that a comparison that was stopped is readable and
@@ -11,13 +11,12 @@ goes on from the runs it has.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import pyarrow as pa
 
 from .. import files
 from ..algorithms.registry import shortsighted
@@ -28,10 +27,11 @@ from ..pictures.style import write_figure
 from ..training.covered import left_out, statement
 from ..training.learned import Baseline, Ended, Judged
 from ..training.run import is_private
-from .columns import NOT_PRIVATE, aggregated, names, schema_of
+from .columns import NOT_PRIVATE, aggregated, names
 from .grid import cells_of
-from .output import circumstances, json_number, objective_fields, parquet, require_folder, require_writable
+from .output import circumstances, json_number, objective_fields, require_folder, require_writable
 from .rendering import plot_comparison
+from .run_steps import RunSteps, save_steps
 from .store import Store
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 RUNS = "runs"
-RESULTS, STEPS, PNG, SVG = NAMES = ("results.json", "steps.parquet", "compare.png", "compare.svg")
+RESULTS, STEPS, PNG, SVG = NAMES = ("results.json", "steps.mfdl", "compare.png", "compare.svg")
 Key = tuple[str, int]  # mechanism, seed
 
 
@@ -73,11 +73,6 @@ def earlier_result(folder: Path, identity: str, *, overwrite: bool) -> dict[str,
     return None
 
 
-def write_steps(folder: Path, steps: pa.Table) -> None:
-    """Writes steps.parquet."""
-    files.atomic_write_bytes(folder / STEPS, parquet(steps))
-
-
 def _baseline(name: str, baseline: Baseline | None, suffix: str = "") -> dict[str, Any]:
     """What training is held against."""
     loss, accuracy = (None, None) if baseline is None else (baseline.loss, baseline.accuracy)
@@ -87,16 +82,15 @@ def _baseline(name: str, baseline: Baseline | None, suffix: str = "") -> dict[st
 class Folder:
     """The files of one comparison, derived from its cells in a store.
 
-    Attributes: cells: by mechanism and seed, in order; records, tables: of those that are finished.
+    Attributes: cells: by mechanism and seed, in order; records, steps_of_run: of those that are finished.
     """
 
     def __init__(self, folder: Path, plan: Plan, store: Store, *, resume: bool, overwrite: bool) -> None:
         self.folder, self.plan, self.store, self.resume = folder, plan, store, resume
         self.cells = {(cell.mechanism, cell.seed): cell for cell in cells_of(plan.config, plan.shared)}
         self.identity, self.metrics = identity_of(self.cells.values()), plan.config.metrics
-        self.schema = schema_of(self.metrics)
         self.records: dict[Key, dict[str, Any]] = {}
-        self.tables: dict[Key, pa.Table] = {}
+        self.steps_of_run: dict[Key, RunSteps] = {}
         self.mechanisms: dict[str, Mechanism] = {}
         earlier = earlier_result(folder, self.identity, overwrite=overwrite)
         self._is_new = earlier is None
@@ -135,9 +129,9 @@ class Folder:
         return result
 
     @property
-    def steps(self) -> pa.Table:
+    def steps(self) -> list[RunSteps]:
         """Of the finished runs, in order."""
-        return pa.concat_tables([self.tables[key] for key in self._ordered()])
+        return [self.steps_of_run[key] for key in self._ordered()]
 
     def _take(self, cells: Iterable[Cell]) -> None:
         """What the store holds of these cells."""
@@ -147,8 +141,10 @@ class Folder:
             if (record := self.store.record(cell)) is None:
                 continue
             try:
-                steps = self.store.steps(cell).cast(self.schema)
-            except (InvalidInput, ValueError, pa.ArrowException):  # damaged: without its steps a run is not finished
+                steps = self.store.steps(cell)
+            except InvalidInput:  # damaged
+                steps = None
+            if steps is None or not steps.has_columns(self.metrics):  # without its steps a run is not finished
                 self.store.discard([cell])
                 continue
             timing, key = timings.get(cell.hash, {}), (cell.mechanism, cell.seed)
@@ -156,14 +152,14 @@ class Folder:
             values = {**record, **timing, **dict(zip(("mechanism", "seed"), key, strict=True))}
             values["seconds"] = seconds if isinstance(seconds, float) else 0.0
             self.records[key] = {name: values.get(name) for name in fields}
-            place, trust = self.schema.get_field_index("trust"), self.mechanisms[cell.mechanism].guarantee.trust
-            # that of a cell of "none" says nothing of this comparison
-            self.tables[key] = steps.set_column(place, "trust", pa.array([trust] * steps.num_rows, pa.string()))
+            trust = self.mechanisms[cell.mechanism].guarantee.trust  # that of a cell of "none" may be another
+            conditions = {**steps.conditions, "trust": trust}
+            self.steps_of_run[key] = dataclasses.replace(steps, conditions=conditions)
 
     def _write(self) -> None:
         """The steps first, so that results.json never names a run without them."""
         if self.records:
-            write_steps(self.folder, self.steps)
+            save_steps(self.folder / STEPS, self.steps)
         files.atomic_write_json(self.folder / RESULTS, self.result(complete=False))
 
     def _ordered(self) -> list[Key]:

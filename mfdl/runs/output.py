@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import io
 import math
 import os
 import platform
@@ -16,7 +15,6 @@ from ..errors import InvalidInput
 
 if TYPE_CHECKING:
     import networkx as nx
-    import pyarrow as pa
 
     from ..gossip import Gossip
     from ..graphs import SparseGraph
@@ -73,15 +71,6 @@ def json_number(number: float | None) -> float | str | None:
     if math.isinf(number):
         return "inf" if number > 0 else "-inf"
     return float(number)
-
-
-def parquet(table: pa.Table) -> bytes:
-    """The table as a Parquet file, the same bytes every time."""
-    import pyarrow.parquet as pq
-
-    buffer = io.BytesIO()
-    pq.write_table(table, buffer, compression="zstd")
-    return buffer.getvalue()
 
 
 def rounded_up(value: float | str) -> str:

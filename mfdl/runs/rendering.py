@@ -6,14 +6,12 @@ caller to say. The picture of runs, `plot_runs`, is in `training.run_curves`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from ..errors import InvalidInput, require_known
 from ..metrics import WORDS, result_key
-from ..pictures.curves import Curves, draw_curves, draw_over_steps, mean_over_nodes
+from ..pictures.curves import Curves, draw_curves, draw_over_steps
 from ..pictures.looks import looks_of
 from ..training.learned import AT_BEST
 from ..training.run import final_steps
@@ -21,15 +19,18 @@ from .output import largest_epsilon, mu_rounded_up, rounded_up
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from numpy.typing import NDArray
+
+    from .run_steps import RunSteps
 
 
-def plot_comparison(result: dict[str, Any], table: Any, ax: Axes | None = None, *, metric: str = "loss") -> Any:
+def plot_comparison(
+    result: dict[str, Any], runs: Iterable[RunSteps], ax: Axes | None = None, *, metric: str = "loss"
+) -> Any:
     """The picture of a comparison, a Figure of its own, or the axes given with the curves over steps in them.
 
     Args:
         result: as `compare.run_comparison` returns it.
-        table: pyarrow table with the columns mechanism, seed, step, node, loss, and accuracy where that is wanted.
+        runs: the evaluated steps of each run.
         ax: axes to draw in and to return; metric: "loss", "accuracy", or one asked for.
     """
     require_known("metric", metric, WORDS)
@@ -39,13 +40,12 @@ def plot_comparison(result: dict[str, Any], table: Any, ax: Axes | None = None, 
     if any(key not in run for run in result["runs"]):
         raise InvalidInput(f"this comparison did not measure {metric!r}; compare with metrics={metric} (--metrics).")
     finals = {(run["mechanism"], run["seed"]): run[key] for run in result["runs"]}
-    columns = {name: np.asarray(table[name]) for name in ("mechanism", "seed", "step")}
-    columns["value"] = np.asarray(table[metric], dtype=np.float64)
+    by_key = {(run.conditions["mechanism"], run.conditions["seed"]): run for run in runs}
     curves = []
     for name, look in zip(labels, looks_of(labels), strict=True):
         seeds = [seed for mechanism, seed in finals if mechanism == name]
-        pairs = [_mean_over_nodes(columns, name, seed) for seed in seeds]
-        steps, losses = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+        steps = [by_key[name, seed].steps for seed in seeds]
+        losses = [by_key[name, seed].mean_over_nodes(metric) for seed in seeds]
         ended = [finals[name, seed] for seed in seeds]
         curves.append(Curves(labels[name], look, steps, losses, ended, beside.get(name)))
     participation = result["participation"]
@@ -68,13 +68,6 @@ def plot_comparison(result: dict[str, Any], table: Any, ax: Axes | None = None, 
     )
     last = final_steps(participation["epochs"] * participation["period"])
     return draw_curves(curves, title, caption, len(result["seeds"]), last, levels=levels, metric=metric)
-
-
-def _mean_over_nodes(
-    columns: dict[str, NDArray[Any]], name: str, seed: int
-) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    rows = (columns["mechanism"] == name) & (columns["seed"] == seed)
-    return mean_over_nodes(columns["step"][rows], columns["value"][rows])
 
 
 def _falling(result: dict[str, Any]) -> str:

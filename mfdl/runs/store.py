@@ -1,8 +1,8 @@
-"""The folder of a sweep, or `runs/` of a comparison: a JSON and a Parquet file a cell, whole and always the same bytes.
+"""The folder of a sweep, or `runs/` of a comparison: two files a cell, whole and always the same bytes.
 
     sweep.json              the config of the sweep, the cells in order, the versions
     cells/HASH.json         one finished cell
-    cells/HASH.parquet      its evaluated steps, node by node
+    cells/HASH.mfdl         its evaluated steps, node by node
     failed/HASH.json        a cell that failed: its error in words and the traceback; the next call tries it again
     factorizations/         solved problems by their content
     timings.jsonl           seconds of every cell, and where: the only file that differs from one run to the next
@@ -13,21 +13,19 @@ A cell is finished once its JSON file is there, which is written last.
 from __future__ import annotations
 
 import dataclasses
-import io
 import json
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from .. import check, files
+from ..archive import SUFFIX
 from ..errors import InvalidInput
 from . import columns
 from .cells import Cell
 from .output import require_folder, versions
+from .run_steps import RunSteps, load_steps, save_steps
 
 SWEEP, CELLS, FAILED, FACTORIZATIONS, TIMINGS = "sweep.json", "cells", "failed", "factorizations", "timings.jsonl"
 NOT_PRIVATE = ("final_", "last_", "diverged", "loss", "accuracy")
@@ -102,24 +100,23 @@ class Store:
         """What a finished cell came to; None while it is not finished, or where its file is damaged."""
         name = cell.hash if isinstance(cell, Cell) else cell
         record = _read_json(self.folder / CELLS / f"{name}.json")
-        return record if columns.is_of_run(record) and (self.folder / CELLS / f"{name}.parquet").is_file() else None
+        return record if columns.is_of_run(record) and self._steps_of(name).is_file() else None
 
     def records(self) -> list[dict[str, Any]]:
         """Of the finished cells, in the order of the sweep."""
         every = (self.record(name) for name in self.hashes)
         return [record for record in every if record is not None]
 
-    def steps(self, cell: str | Cell) -> pa.Table:
-        """The evaluated steps of a finished cell, a row for each step and node.
+    def steps(self, cell: str | Cell) -> RunSteps:
+        """The evaluated steps of a finished cell.
 
         Raises: InvalidInput: a cell that is not finished, or a damaged file.
         """
-        name = cell.hash if isinstance(cell, Cell) else cell
-        path = self.folder / CELLS / f"{name}.parquet"
-        try:
-            return pq.read_table(io.BytesIO(path.read_bytes()))
-        except (OSError, pa.ArrowException) as error:
-            raise InvalidInput(f"cannot read {path}: {error}; run the sweep again.") from None
+        (steps,) = load_steps(self._steps_of(cell.hash if isinstance(cell, Cell) else cell))
+        return steps
+
+    def _steps_of(self, cell: str) -> Path:
+        return self.folder / CELLS / f"{cell}{SUFFIX}"
 
     def failures(self) -> list[dict[str, Any]]:
         """Of the cells that failed: cell, mechanism, config, error, traceback; in the order of the sweep."""
@@ -156,9 +153,9 @@ class Store:
         for path in self.folder.glob("**/.*.tmp"):  # what killed runs left: a folder is written by one at a time
             path.unlink(missing_ok=True)
 
-    def add(self, cell: str, record: dict[str, Any], steps: bytes) -> None:
+    def add(self, cell: str, record: dict[str, Any], steps: RunSteps) -> None:
         """Keeps a finished cell."""
-        files.atomic_write_bytes(self.folder / CELLS / f"{cell}.parquet", steps)
+        save_steps(self._steps_of(cell), [steps])
         files.atomic_write_json(self.folder / CELLS / f"{cell}.json", record)
         (self.folder / FAILED / f"{cell}.json").unlink(missing_ok=True)
 

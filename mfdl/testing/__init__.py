@@ -5,17 +5,13 @@
 - `mfdl.testing.claims`: `@claim` states a bound, `check_claim` searches for the case that breaks it;
 - `mfdl.testing.tasks`: tasks whose gradients are known, to compare what a run sends (import it by name).
 
-Needs the packages of the `testing` extra: hypothesis, mpmath and python-flint.
+Needs the packages of the extra `testing`; without them the import raises MissingExtra, which is an ImportError.
 """
 
-try:
-    import flint as _flint  # noqa: F401
-    import hypothesis as _hypothesis  # noqa: F401
-    import mpmath as _mpmath  # noqa: F401
-except ImportError as error:
-    raise ImportError(
-        f"mfdl.testing needs {error.name}, which is not installed; install it with pip install 'mfdl[testing]'."
-    ) from error
+from .. import extras
+
+for _package in ("hypothesis", "mpmath"):
+    extras.imported(_package, "mfdl.testing")
 
 from . import claims, oracles, strategies
 from .claims import *  # noqa: F403

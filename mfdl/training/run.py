@@ -247,7 +247,7 @@ class Run(Shown):
         communication graph, `gossip` and `gossip_hash` those of its weights, `config_hash` is the mechanism's content
         hash. Loss, accuracy and metrics are `NotPrivate`. Frames of several runs go together by `pandas.concat`.
 
-        Raises: InvalidInput: pandas is not installed.
+        Raises: MissingExtra: pandas is not installed.
         """
         mechanism, guarantee = self.mechanism, self.mechanism.guarantee
         dynamics = mechanism.algorithm.dynamics

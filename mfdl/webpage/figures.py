@@ -10,13 +10,12 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
-from markupsafe import Markup
 from matplotlib import figure as matplotlib_figure
 
 from ..check import FloatArray
 from ..display import ROUNDING
 from ..metrics import WORDS
-from ..pictures.curves import Curves, calm_range, mean_over_nodes
+from ..pictures.curves import Curves, calm_range
 from ..pictures.drawings import correlated_graph, drawn_pairs, signed_scale, signed_text, square_map
 from ..pictures.line_charts import Level, Line, LineChart
 from ..pictures.looks import Look
@@ -41,7 +40,7 @@ class Drawing:
     """A picture with words above and below it. classes: of CSS."""
 
     title: str
-    svg: Markup
+    svg: str
     words: str = ""
     classes: str = ""
 
@@ -50,7 +49,7 @@ class Drawing:
         cls, picture: matplotlib_figure.Figure, title: str, spoken: str, looks: Iterable[Look] = (), **words: str
     ) -> Drawing:
         """A figure of matplotlib; spoken: what a screen reader says."""
-        return cls(title, Markup(themed_svg(picture, spoken, looks)), **words)
+        return cls(title, themed_svg(picture, spoken, looks), **words)
 
 
 def words_of(metric: str) -> str:
@@ -141,10 +140,9 @@ def _tip(group: RunGroup, metric: str) -> str:
 
 
 def _curves(group: RunGroup, look: Look, source: Source) -> Curves:
-    tables = [source.steps(record) for record in group.records]
-    each = [mean_over_nodes(table["step"], table["loss"].to_numpy(zero_copy_only=False)) for table in tables]
+    runs = [source.steps(record) for record in group.records]
     finals = [record["final_test_loss"] for record in group.records]
-    return Curves(group.label, look, [steps for steps, _ in each], [losses for _, losses in each], finals)
+    return Curves(group.label, look, [run.steps for run in runs], [run.mean_over_nodes() for run in runs], finals)
 
 
 def _thinned(curves: Curves, highest: float) -> Line:

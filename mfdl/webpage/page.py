@@ -12,10 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import jinja2
-from markupsafe import Markup
-
-from .. import __version__, files
+from .. import __version__, extras, files
 from ..metrics import is_accuracy
 from ..pictures.drawings import MAX_LABELLED
 from ..pictures.line_charts import swatch
@@ -40,7 +37,8 @@ def write_page(config: ReportConfig, folder: Path, out: Path | None = None, *, p
 
     Args: folder: of `mfdl sweep` or `mfdl compare`; out: the page, default report.html in it.
     Returns: the page.
-    Raises: InvalidInput: a folder without finished runs, or a place that cannot be written.
+    Raises: InvalidInput: a folder without finished runs, or a place that cannot be written. MissingExtra: jinja2 is
+        not installed.
     """
     read, page = source.read(folder), folder / PAGE if out is None else out
     require_writable(page)
@@ -61,6 +59,7 @@ def _json(path: Path) -> Any:
 
 def render(read: source.Source, store: LossStore, largest: int, out: Path, progress: Silent) -> str:
     """The HTML."""
+    jinja2 = extras.imported("jinja2", "a report")
     looks = series_looks(record["label"] for record in read.records)
     every = comparable(read.records)
     sections = [_section(i, runs, looks, read, store, largest, progress) for i, runs in enumerate(every)]
@@ -73,7 +72,7 @@ def render(read: source.Source, store: LossStore, largest: int, out: Path, progr
         + ("" if len(every) < 4 else " and others"),
         read=read,
         sections=sections,
-        swatches={name: Markup(themed_svg(swatch(look), "", [look])) for name, look in looks.items()},
+        swatches={name: themed_svg(swatch(look), "", [look]) for name, look in looks.items()},
         themes={ground: _colours(looks, ground) for ground in (LIGHT, DARK)},
         indices=range(len(looks)),
         kinds=range(max(len(section["metrics"]) for section in sections)),

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import io
 import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from ..errors import InvalidInput
 from ..runs import columns
 from ..runs.comparison_folder import RESULTS, STEPS
+from ..runs.run_steps import RunSteps, load_steps
 from ..runs.store import CELLS, SWEEP, Store
 
 Record = dict[str, Any]
@@ -27,7 +23,7 @@ class Source:
 
     Attributes:
         records: one per finished run, as the JSON of a cell has it.
-        steps: from a record to its evaluated steps, one row per step and node.
+        steps: from a record to its evaluated steps.
         failures: of runs that stopped with an error: what it says, and where it happened.
         missing: runs that are neither finished nor failed.
         config: the configuration; versions: of the packages that computed it.
@@ -38,7 +34,7 @@ class Source:
     folder: Path
     kind: str
     records: list[Record]
-    steps: Callable[[Record], pa.Table]
+    steps: Callable[[Record], RunSteps]
     failures: list[dict[str, Any]]
     missing: int
     config: dict[str, Any]
@@ -70,10 +66,10 @@ def _sweep(folder: Path) -> Source:
     store = Store.load(folder)
     header, status = store.sweep(), store.status()
 
-    def steps(record: Record) -> pa.Table:
+    def steps(record: Record) -> RunSteps:
         return store.steps(record["cell"])
 
-    lies = [("the configuration", SWEEP), ("one JSON and one Parquet file per run", f"{CELLS}/")]
+    lies = [("the configuration", SWEEP), ("two files per run: its results, its evaluated steps", f"{CELLS}/")]
     missing, config = len(status.missing), header["config"] or {}
     tuned = bool(header.get("chosen"))
     return Source(
@@ -82,7 +78,7 @@ def _sweep(folder: Path) -> Source:
 
 
 def _comparison(folder: Path) -> Source:
-    """results.json and steps.parquet of `mfdl compare`, its runs as cells of a sweep."""
+    """results.json and steps.mfdl of `mfdl compare`, its runs as cells of a sweep."""
     result = _json(folder / RESULTS)
     try:
         same = {name: result[name] for name in columns.names(level="setting")} | {"lr": result.get("learning_rate")}
@@ -104,17 +100,19 @@ def _comparison(folder: Path) -> Source:
             records.append({**same, **of_mechanism, **finished, "config": {**result["config"], **options}})
         missing = len(result["seeds"]) * len(result["mechanisms"]) - len(records)
         config, versions = result["config"], result["versions"]
-        table: Any = pq.read_table(io.BytesIO((folder / STEPS).read_bytes())) if records else None
-    except (KeyError, TypeError, ValueError, StopIteration, OSError, pa.ArrowException) as error:
+        every = load_steps(folder / STEPS) if records else []
+    except (KeyError, TypeError, ValueError, StopIteration) as error:
         raise InvalidInput(
             f"{folder} is no comparison of this version ({error!r}); run `mfdl compare` again."
         ) from None
 
-    def steps(record: Record) -> pa.Table:
+    def steps(record: Record) -> RunSteps:
         budget = "epsilon" if record["mu"] is None else "mu"
         of_run = {name: record[name] for name in ("mechanism", "seed", "lr")} | {budget: float(record[budget])}
-        mask = np.all([np.asarray(table[name]) == value for name, value in of_run.items()], axis=0)
-        return table.filter(pa.array(mask))
+        run = next((run for run in every if of_run.items() <= run.conditions.items()), None)
+        if run is None:
+            raise InvalidInput(f"{folder / STEPS} lacks a run of {RESULTS}; run `mfdl compare` again.")
+        return run
 
     lies = [("all results", RESULTS), ("every evaluated step", STEPS)]
     return Source(folder, "comparison", records, steps, [], missing, config, versions, lies)

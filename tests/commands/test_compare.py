@@ -10,19 +10,18 @@ import re
 
 import joblib
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
+from finished_runs import step_frame
 
 import mfdl
 from mfdl.algorithms import registry
 from mfdl.commands import main
-from mfdl.runs import cell_jobs, output, running
-from mfdl.runs.columns import schema_of
+from mfdl.runs import RunSteps, cell_jobs, load_steps, running
 from mfdl.runs.comparing import run_comparison
 from mfdl.runs.comparison_config import ComparisonConfig
+from mfdl.runs.run_steps import CONDITIONS
 
-FILES = {"results.json", "steps.parquet", "compare.png", "compare.svg", "runs"}
+FILES = {"results.json", "steps.mfdl", "compare.png", "compare.svg", "runs"}
 KEYS = {
     "graph", "nodes", "steps", "participation", "trust", "adjacency", "clip_norm", "learning_rate", "mu", "epsilon",
     "delta", "seeds", "mechanisms", "graph_hash", "gossip", "gossip_hash", "task", "guarantee", "noise", "runs",
@@ -102,12 +101,12 @@ class TestFinished:
         assert mafalda["noise_std"] > 0
 
     def test_steps_hold_every_evaluation_node_and_seed(self, finished):
-        table = pq.read_table(finished[1] / "steps.parquet")
-        assert table.column_names == [
+        table = step_frame(finished[1] / "steps.mfdl")
+        assert list(table.columns) == [
             "mechanism", "seed", "step", "node", "loss", "accuracy", "trust", "mu", "epsilon", "delta", "lr", "graph",
             "task",
         ]  # fmt: skip
-        rows = [(r["mechanism"], r["seed"], r["step"], r["node"]) for r in table.to_pylist()]
+        rows = [(r["mechanism"], r["seed"], r["step"], r["node"]) for r in table.to_dict("records")]
         wanted = [(m, s, t, str(u)) for m in ("none", "mafalda") for s in (5, 6) for t in (3, 6, 8) for u in range(4)]
         assert sorted(rows) == sorted(wanted)
 
@@ -121,7 +120,7 @@ class TestFinished:
         run = mfdl.replay(mechanism, mfdl.tasks.load("digits", graph), seeds=[6], eval_every=3)
         (entry,) = [r for r in result["runs"] if (r["mechanism"], r["seed"]) == ("mafalda", 6)]
         assert entry["final_test_loss"] == pytest.approx(run.final_test_losses[0])
-        table = pq.read_table(folder / "steps.parquet").to_pylist()
+        table = step_frame(folder / "steps.mfdl").to_dict("records")
         same = {"trust": "ldp", "mu": mechanism.guarantee.mu, "epsilon": mechanism.guarantee.epsilon(1e-6)}
         same |= {"delta": 1e-6, "lr": 0.25, "graph": "ring:n=4", "task": "digits"}
         rows = [row for row in table if (row["mechanism"], row["seed"]) == ("mafalda", 6)]
@@ -237,8 +236,7 @@ def runs(monkeypatch, blank_pictures):
             done.append((cell.mechanism, cell.seed))
         loss = cell.seed + len(cell.mechanism) + 0.5
         ended = {**facts, "final_test_loss": loss, "final_accuracy": None, "diverged": False}
-        rows = [{**facts, "step": 8, "node": "0", "loss": loss, "accuracy": None}]
-        steps = output.parquet(pa.Table.from_pylist(rows, schema=schema_of()))
+        steps = RunSteps({**dict.fromkeys(CONDITIONS), **facts}, np.array([8]), ("0",), {"loss": np.array([[loss]])})
         timing = {"cell": name, "seconds": 1.0, "training_seconds": 1.0, "node_steps_per_second": 1.0}
         return cell_jobs.Answer(name, ended, steps, None, timing)
 
@@ -265,7 +263,7 @@ def test_interrupted_comparison_is_readable_and_goes_on(tmp_path, runs):
     stopped = strict_json(tmp_path / "results.json")
     assert stopped["complete"] is False
     assert [(run["mechanism"], run["seed"]) for run in stopped["runs"]] == [("none", 0)]
-    assert set(pq.read_table(tmp_path / "steps.parquet")["seed"].to_pylist()) == {0}
+    assert {run.conditions["seed"] for run in load_steps(tmp_path / "steps.mfdl")} == {0}
     assert stopped["mechanisms"][1]["final_test_loss_mean"] is None
     runs.clear()
     steps = []

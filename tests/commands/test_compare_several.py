@@ -4,9 +4,8 @@ import dataclasses
 import json
 import shutil
 
-import pyarrow.parquet as pq
 import pytest
-from finished_runs import BUDGETS, COMPARED
+from finished_runs import BUDGETS, COMPARED, step_frame
 from test_compare import CONFIG, MECHANISM_KEYS, RUN_KEYS, without_times
 
 import mfdl
@@ -41,9 +40,9 @@ def test_each_mechanism_has_its_budget_and_rate(finished, tmp_path):
     (same,) = without_times(alone["mechanisms"])
     kept = {"beats_untrained": same["beats_untrained"], "beats_chance": same["beats_chance"], "lr": 0.3}
     assert without_times(result["mechanisms"][-1]) == same | kept
-    steps = pq.read_table(folder / "steps.parquet")
-    assert set(zip(steps["mu"].to_pylist(), steps["lr"].to_pylist(), strict=True)) >= {(0.5, 0.1), (2.0, 0.3)}
-    assert steps.num_rows == 6 * 2 * 2 * 4  # comparisons, seeds, evaluations, nodes
+    steps = step_frame(folder / "steps.mfdl")
+    assert set(zip(steps["mu"], steps["lr"], strict=True)) >= {(0.5, 0.1), (2.0, 0.3)}
+    assert len(steps) == 6 * 2 * 2 * 4  # comparisons, seeds, evaluations, nodes
 
 
 @pytest.mark.slow

@@ -1,17 +1,16 @@
 """Folders of `mfdl compare` that something else wrote to, or that a process left in the middle of taking them over."""
 
+import dataclasses
 import json
 import shutil
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from mfdl import files
 from mfdl.commands import main
 from mfdl.runs import comparing, comparison_folder
-from mfdl.runs.columns import schema_of
 from mfdl.runs.comparison_config import ComparisonConfig
+from mfdl.runs.run_steps import load_steps, save_steps
 
 ARGUMENTS = [
     "compare", "--graph", "ring:n=4", "--epochs", "1", "--period", "2", "--seeds", "1", "--mechanisms", "dp-dsgd",
@@ -46,17 +45,20 @@ def test_results_nested_deeper_than_python_reads(out, capsys):
 
 
 def test_steps_of_other_columns_are_not_those_of_finished_runs(out):
-    pq.write_table(pa.table({"a": [1]}), out / comparison_folder.STEPS)
+    whole = content(out)
+    (cell,) = (out / "runs" / "cells").glob("*.mfdl")
+    (run,) = load_steps(cell)
+    save_steps(cell, [dataclasses.replace(run, values={"loss": run.values["loss"], "other": run.values["loss"]})])
     assert main(ARGUMENTS) == 0
-    assert pq.read_table(out / comparison_folder.STEPS).schema.equals(schema_of())
+    assert content(out)[str(cell.relative_to(out))] == whole[str(cell.relative_to(out))]
 
 
 def test_a_run_without_its_steps_is_not_finished(out):
-    whole = pq.read_table(out / comparison_folder.STEPS)
-    pq.write_table(whole.slice(0, 0), out / comparison_folder.STEPS)
+    whole = (out / comparison_folder.STEPS).read_bytes()
+    save_steps(out / comparison_folder.STEPS, [])
     assert main(ARGUMENTS) == 0
-    assert pq.read_table(out / comparison_folder.STEPS).equals(whole)
-    assert whole.num_rows > 0
+    assert (out / comparison_folder.STEPS).read_bytes() == whole
+    assert len(load_steps(out / comparison_folder.STEPS)[0]) > 0
 
 
 @pytest.mark.parametrize("name", [comparison_folder.STEPS, comparison_folder.PNG, comparison_folder.SVG])
@@ -101,18 +103,18 @@ def test_a_kill_while_the_folder_is_taken_leaves_no_picture_of_the_earlier_one(o
         patch.setattr(comparing, "run_missing", killed)
         with pytest.raises(Killed):
             main(ARGUMENTS)
-    assert {path.name for path in out.iterdir()} == {"runs", "results.json", "steps.parquet"}  # of its finished runs
+    assert {path.name for path in out.iterdir()} == {"runs", "results.json", "steps.mfdl"}  # of its finished runs
 
 
 def test_steps_without_what_they_were_run_with_are_made_again(out):
-    """A table of fewer columns is of another version."""
-    whole = pq.read_table(out / comparison_folder.STEPS)
-    pq.write_table(
-        whole.select(["mechanism", "seed", "step", "node", "loss", "accuracy"]), out / comparison_folder.STEPS
-    )
+    """Steps of fewer conditions are of another version."""
+    whole = (out / comparison_folder.STEPS).read_bytes()
+    (cell,) = (out / "runs" / "cells").glob("*.mfdl")
+    (run,) = load_steps(cell)
+    save_steps(cell, [dataclasses.replace(run, conditions={"mechanism": run.conditions["mechanism"], "seed": 0})])
     assert main(ARGUMENTS) == 0
-    assert pq.read_table(out / comparison_folder.STEPS).equals(whole)
-    assert whole["graph"].unique().to_pylist() == ["ring:n=4"]
+    assert (out / comparison_folder.STEPS).read_bytes() == whole
+    assert load_steps(out / comparison_folder.STEPS)[0].conditions["graph"] == "ring:n=4"
 
 
 def test_a_folder_called_checkpoints_of_somebody_else_stays(tmp_path):

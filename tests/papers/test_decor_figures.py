@@ -73,7 +73,7 @@ def test_figure_1a_of_few_steps_is_written_and_trained_once(tmp_path, capsys, ti
     assert len(answer["claims"]) == 3
     assert set(answer["numbers"]["chosen pairs"]) == {"ring", "complete"}
     cells = {path: path.read_bytes() for path in (tmp_path / "decor-1a" / "store" / "cells").iterdir()}
-    assert len(cells) == 2 * (2 * 4 + 1)  # json and parquet; CDP is shared by the graphs
+    assert len(cells) == 2 * (2 * 4 + 1)  # record and steps; CDP is shared by the graphs
     monkeypatch.setattr("mfdl.runs.running.work", None)
     assert main(arguments) == 0
     again = json.loads(capsys.readouterr().out)

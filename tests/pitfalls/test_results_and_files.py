@@ -6,7 +6,6 @@ import stat
 
 import networkx as nx
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 import torch
 
@@ -16,6 +15,7 @@ from mfdl.errors import InvalidInput
 from mfdl.metrics import METRICS, not_private_fields
 from mfdl.noise_scale import with_noise
 from mfdl.participation import Cyclic
+from mfdl.runs import load_steps
 from mfdl.runs.columns import NOT_PRIVATE
 from mfdl.runs.comparing import run_comparison
 from mfdl.runs.comparison_config import ComparisonConfig
@@ -59,7 +59,7 @@ def test_results_list_everything_they_hold_that_is_not_covered(tmp_path, metrics
     run_comparison(config, tmp_path)
     result = json.loads((tmp_path / "results.json").read_text())
     (run,) = result["runs"]
-    columns = set(pq.read_table(tmp_path / "steps.parquet").column_names)
+    columns = set(load_steps(tmp_path / "steps.mfdl")[0].columns())
     labels = {"mechanism", "seed", "step", "node"}
     columns -= {"trust", "mu", "epsilon", "delta", "lr", "graph", "task"}  # what it was run with
     not_private = {*NOT_PRIVATE, *metrics, *(f"final_{name}" for name in metrics)}

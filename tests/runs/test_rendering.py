@@ -5,12 +5,12 @@ import sys
 
 import matplotlib.figure
 import numpy as np
-import pyarrow as pa
 import pytest
 
 import mfdl
 from mfdl.pictures.curves import Curves, calm_range
 from mfdl.pictures.looks import KNOWN, looks_of
+from mfdl.runs import RunSteps
 from mfdl.runs.rendering import plot_comparison
 from mfdl.training.run_curves import plot_runs
 
@@ -27,14 +27,14 @@ def result_of(mechanisms, seeds=(0, 1), diverged=()):
 
 
 def steps_of(mechanisms, seeds=(0, 1), diverged=()):
-    rows = [
-        {
-            "mechanism": m, "seed": s, "step": t, "node": str(u),
-            "loss": float("inf") if m in diverged and t > 5 else 1.0 + i + 0.1 * s + 1 / t + u,
-        }
-        for i, m in enumerate(mechanisms) for s in seeds for t in (5, 10) for u in range(3)
-    ]  # fmt: skip
-    return pa.Table.from_pylist(rows)
+    runs = []
+    for i, m in enumerate(mechanisms):
+        for s in seeds:
+            losses = np.array([[1.0 + i + 0.1 * s + 1 / t + u for u in range(3)] for t in (5, 10)])
+            if m in diverged:
+                losses[1] = np.inf
+            runs.append(RunSteps({"mechanism": m, "seed": s}, np.array([5, 10]), ("0", "1", "2"), {"loss": losses}))
+    return runs
 
 
 def texts(figure):
@@ -96,11 +96,10 @@ def test_a_diverging_run_does_not_squeeze_the_others_flat():
 
 @pytest.mark.parametrize("last", [None, 500.0])
 def test_logarithmic_only_when_ranges_demand_it(last):
-    table = steps_of(["none", "mafalda"])
+    runs = steps_of(["none", "mafalda"])
     if last is not None:
-        losses = [*table["loss"].to_pylist()[:-1], last]
-        table = table.set_column(table.column_names.index("loss"), "loss", pa.array(losses))
-    scale = plot_comparison(result_of(["none", "mafalda"]), table).axes[0].get_yscale()
+        runs[-1].values["loss"][-1, -1] = last
+    scale = plot_comparison(result_of(["none", "mafalda"]), runs).axes[0].get_yscale()
     assert scale == ("linear" if last is None else "log")
 
 

@@ -1,10 +1,10 @@
 """Metrics on request: what they are, where they are kept, and that asking changes nothing else."""
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 import torch
 from effort import examples
+from finished_runs import step_frame
 from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.figure import Figure
@@ -14,7 +14,7 @@ from small_tasks import classes, module_at, regression, some_models
 import mfdl
 from mfdl import Cyclic, Dynamics, InvalidInput, algorithms, gossip, replay, trust
 from mfdl.metrics import METRICS, requested
-from mfdl.runs import comparison_folder
+from mfdl.runs import comparison_folder, load_steps
 from mfdl.runs.comparing import run_comparison
 from mfdl.runs.comparison_config import ComparisonConfig
 from mfdl.runs.rendering import plot_comparison
@@ -172,14 +172,14 @@ def test_a_comparison_keeps_what_was_asked_and_goes_on(tmp_path):
     assert set(result["not_private"]) - set(plain["not_private"]) == names | {f"final_{name}" for name in names}
     assert "metrics" not in plain["config"]
     assert ComparisonConfig.load(tmp_path / "more" / "results.json").metrics == ("train_loss", "average_loss")
-    tables = [pq.read_table(tmp_path / folder / comparison_folder.STEPS) for folder in ("plain", "more")]
-    assert tables[1].schema.names == [*tables[0].schema.names, "train_loss", "average_loss"]
-    assert tables[1].select(tables[0].schema.names).equals(tables[0])
-    ended = result["runs"][0]
-    rows = tables[1].to_pandas().query("mechanism == 'none' and seed == 0 and step > 6")
+    tables = [step_frame(tmp_path / folder / comparison_folder.STEPS) for folder in ("plain", "more")]
+    assert list(tables[1].columns) == [*tables[0].columns, "average_loss", "train_loss"]
+    assert tables[1][tables[0].columns].equals(tables[0])
+    ended, runs = result["runs"][0], load_steps(tmp_path / "more" / comparison_folder.STEPS)
+    rows = tables[1].query("mechanism == 'none' and seed == 0 and step > 6")
     assert_allclose(ended["final_train_loss"], rows["train_loss"].mean(), rtol=1e-12)
     assert_allclose(ended["final_average_loss"], rows["average_loss"].mean(), rtol=1e-12)
-    assert isinstance(plot_comparison(result, tables[1], metric="average_loss"), Figure)
+    assert isinstance(plot_comparison(result, runs, metric="average_loss"), Figure)
     with pytest.raises(InvalidInput, match="did not measure"):
         plot_comparison(plain, tables[0], metric="average_loss")
     seen = []

@@ -2,14 +2,11 @@
 
 import dataclasses
 import html.parser
-import io
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from mfdl import files
-from mfdl.runs import Cell, Store, run_cells
+from mfdl.runs import Cell, RunSteps, Store, run_cells
 from mfdl.runs.comparison_config import ComparisonConfig
 
 SMALL = ComparisonConfig(graph="path:n=4", epochs=2, period=3, seeds=1, task="digits", learning_rate=0.5)
@@ -56,9 +53,8 @@ def made_up(folder, records, failures=(), config=None, **told):
         asked = {"mechanisms": [record["mechanism"]], "mu": record["mu"], "lr": record["lr"], "graph": record["graph"]}
         record["config"] = {"seeds": 1, "first_seed": record["seed"], "trust": record["trust"], **asked}
         last = np.nan if record["final_test_loss"] is None else record["final_test_loss"]
-        buffer = io.BytesIO()
-        pq.write_table(pa.table({"step": [3, 3, 6, 6], "loss": [2.0, 2.2, last, last]}), buffer)
-        store.add(name, record, buffer.getvalue())
+        losses = np.array([[2.0, 2.2], [last, last]])
+        store.add(name, record, RunSteps({}, np.array([3, 6]), ("0", "1"), {"loss": losses}))
     versions = {"mfdl": "0.1.0"}
     files.atomic_write_json(
         folder / "sweep.json", {"cells": names, "config": config or {}, "versions": versions, **told}

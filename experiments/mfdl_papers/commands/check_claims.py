@@ -7,10 +7,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from mfdl import files
+from mfdl import extras, files
 from mfdl.commands import terminal
 from mfdl.commands.command import Answer, command
-from mfdl.errors import InvalidInput
 from mfdl.progress import Progress, reporter
 from mfdl.runs.options import Config, Jobs, Option, require_one_of
 
@@ -28,7 +27,7 @@ COLOURS = {"holds": "green", "refuted": "red", "untested": "yellow"}
 class ClaimsConfig(Config):
     """Which statements of the papers are tried, and on how many cases.
 
-    Raises: InvalidInput: a number out of range, an unknown claim, or the packages of the `testing` extra are missing.
+    Raises: InvalidInput: a number out of range, an unknown claim. MissingExtra: hypothesis is not installed.
     """
 
     command: ClassVar[str] = "claims"
@@ -82,10 +81,9 @@ def claims(config: ClaimsConfig, out: Path | None) -> Answer:
 
 
 def _known() -> dict[str, Claim]:
-    try:
-        from ..paper_claims import published_claims
-    except ImportError as error:
-        raise InvalidInput(str(error)) from None
+    extras.imported("hypothesis", "mfdl claims")
+    from ..paper_claims import published_claims
+
     return {claim.id: claim for claim in published_claims()}
 
 

@@ -62,9 +62,8 @@ def _late(store: Store, cell: Cell, last_steps: int, column: str) -> float:
     record = store.record(cell)
     assert record is not None
     steps = store.steps(cell)
-    at, values = (steps[name].to_numpy() for name in ("step", column))
-    late = at > cell.num_steps - last_steps
-    return float("nan") if record["diverged"] else float(np.asarray(values[late], dtype=np.float64).mean())
+    late = steps.steps > cell.num_steps - last_steps
+    return float("nan") if record["diverged"] else float(steps.mean_over_nodes(column)[late].mean())
 
 
 def seeded(seeds: Sequence[int], **options: Any) -> list[ComparisonConfig]:

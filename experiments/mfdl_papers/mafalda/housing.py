@@ -160,11 +160,9 @@ class Results:
         """The evaluated steps and the test loss there, mean over nodes, shapes (steps,), (steps, seeds)."""
         columns = []
         for cell in self.cells[point]:
-            table = self.store.steps(cell)
-            step, loss = (table[name].to_numpy() for name in ("step", "loss"))
-            steps = np.unique(step)
-            columns.append([float(loss[step == at].mean()) for at in steps])
-        return steps, np.where(np.isfinite(columns), columns, math.inf).T
+            run = self.store.steps(cell)
+            columns.append(run.mean_over_nodes())
+        return run.steps, np.where(np.isfinite(columns), columns, math.inf).T
 
     def guarantee(self, point: TrainedPoint) -> tuple[float, float]:
         """mu and epsilon of the runs, the largest over seeds."""

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from ... import extras
 from ...check import FloatArray
 from ...factorization import FactorizationProblem
 
@@ -23,7 +24,7 @@ def optimal_value(objective: Any, constraints: list[Any], *, inaccurate: bool = 
 
     Raises: RuntimeError: the solver ends otherwise; inaccurate solutions count only with `inaccurate`.
     """
-    import cvxpy as cp  # a second, which `import mfdl.testing` need not take
+    cp = extras.imported("cvxpy", "this oracle")  # a second, which `import mfdl.testing` need not take
 
     program = cp.Problem(objective, constraints)
     with warnings.catch_warnings():  # the status says it
@@ -45,7 +46,7 @@ def optimal_loss_reference(problem: FactorizationProblem, *, restricted: bool = 
 
     Returns: the optimal value, accurate to about 1e-6 of itself when H is well conditioned.
     """
-    import cvxpy as cp
+    cp = extras.imported("cvxpy", "this oracle")
 
     T = problem.size
     scale = float(np.trace(problem.error_gram))
@@ -106,7 +107,7 @@ def coalition_loss_reference(
     Returns: the optimal value, accurate to about 1e-6 of itself; inf when there is no such noise.
     Raises: RuntimeError: the solver reports an inaccurate solution, as it may for nearly singular H.
     """
-    import cvxpy as cp
+    cp = extras.imported("cvxpy", "this oracle")
 
     n = len(error_gram)
     scale = float(np.trace(error_gram))

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ... import extras
 from ...check import FloatArray
 from ...participation import Participation
 from .optimal_losses import optimal_value
@@ -48,7 +49,7 @@ def vector_sensitivity_lower_bound(
 
 def elliptope_reference(gram: FloatArray) -> float:
     """max <X, U> over U >= 0, diag U = 1, by cvxpy (CLARABEL): accurate to about 1e-7 of the trace of |X|."""
-    import cvxpy as cp
+    cp = extras.imported("cvxpy", "this oracle")
 
     scale = float(np.abs(gram).max())
     if scale == 0:

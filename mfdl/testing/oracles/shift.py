@@ -14,9 +14,11 @@ import math
 import warnings
 from collections.abc import Sequence
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 
+from ... import extras
 from ...check import FloatArray
 from ...privacy.adaptive.shift_problem import ShiftProblem
 
@@ -38,12 +40,12 @@ def cost_matrices(problem: ShiftProblem) -> list[FloatArray]:
 
 def quadratic_program_value(problem: ShiftProblem, victim: int, pattern: Sequence[int]) -> float:
     """The optimum by a general interior-point solver; inf if the constraints contradict each other, nan if it fails."""
-    import cvxpy as cp  # here, not above: half of what `import mfdl.testing` would cost
+    cp = extras.imported("cvxpy", "this oracle")  # here, not above: half of what `import mfdl.testing` would cost
 
     R, n = problem.num_rounds, problem.num_nodes
     r = cp.Variable((R, n), nonneg=True)
     a = cp.Variable((R, n), nonneg=True)
-    s: list[cp.Expression] = [cp.Constant(np.zeros(n))]
+    s: list[Any] = [cp.Constant(np.zeros(n))]
     constraints = []
     for k in range(R):
         t = int(problem.step_of_round[k])
@@ -62,7 +64,7 @@ def quadratic_program_value(problem: ShiftProblem, victim: int, pattern: Sequenc
                 constraints.append(a[k, j] == 0)
     for k in range(R + 1):
         constraints += [s[k][j] == 0 for j in range(n) if problem.pinned[k, j]]
-    total: cp.Expression = cp.Constant(0.0)
+    total: Any = cp.Constant(0.0)
     active = [(t, k) for k, t in enumerate(problem.step_of_round) if t >= 0 and problem.rates[t] > 0]
     if active:
         steps, rounds = [t for t, _ in active], [k for _, k in active]

@@ -8,6 +8,6 @@ that of its nodes from the run's key, shared secrets included.
 """
 
 from ...errors import RankLost
-from .group import Group, apart, current, joined, leading, ranks
+from .group import Group, apart, current, joined, leading, ranks, require_packages
 
-__all__ = ["Group", "RankLost", "apart", "current", "joined", "leading", "ranks"]
+__all__ = ["Group", "RankLost", "apart", "current", "joined", "leading", "ranks", "require_packages"]

@@ -20,11 +20,10 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-import cloudpickle
 import torch
 import torch.distributed as dist
 
-from ... import check
+from ... import check, extras
 from ...errors import InvalidInput, RankLost
 
 Made = TypeVar("Made")
@@ -32,6 +31,7 @@ SERVE = "--serve"
 PATIENCE = timedelta(minutes=30)
 """How long a rank waits for another one that is alive: longer than any step, evaluation or data set takes."""
 
+SHARED_RUN = "a run shared by several processes"
 MOMENT = 2.0
 """Seconds for a lost process to be gone, so that it can be named."""
 
@@ -91,6 +91,7 @@ class Group:
         """The leader's value on every rank; an error of the leader is raised on every rank."""
         if self.size == 1:
             return make()
+        cloudpickle = extras.imported("cloudpickle", SHARED_RUN)
         package: list[bytes | None] = [None]
         if self.leads:
             try:
@@ -160,6 +161,12 @@ class Group:
 _current: ContextVar[Group | None] = ContextVar("mfdl ranks", default=None)
 
 
+def require_packages() -> None:
+    """Refuses several ranks before any work. Raises: MissingExtra: a package that they need is not installed."""
+    for package in ("cloudpickle", "pymetis"):
+        extras.imported(package, SHARED_RUN, "train in one process, without ranks")
+
+
 def current() -> Group:
     """The group that shares training in this context; by default this process alone."""
     return _current.get() or Group()
@@ -170,8 +177,8 @@ def ranks(count: int) -> Iterator[Group]:
     """Starts count - 1 processes on this machine; inside, `replay` shares its nodes among them and this process.
 
     Args: count: R >= 1; each rank gets an equal share of the CPU threads.
-    Raises: InvalidInput: a count below 1, a group inside a group, or inside a script of torchrun. RankLost, inside: a
-        rank ended.
+    Raises: InvalidInput: a count below 1, a group inside a group, or inside a script of torchrun. MissingExtra:
+        cloudpickle or pymetis is not installed. RankLost, inside: a rank ended.
     """
     count = check.integer_at_least(1, ranks=count)
     if count == 1:
@@ -181,6 +188,7 @@ def ranks(count: int) -> Iterator[Group]:
     if _current.get() is not None or dist.is_initialized():
         raise InvalidInput("this process belongs to a group of ranks already; leave that one before starting another.")
     _refuse_torchrun(count)
+    require_packages()
     threads, each = torch.get_num_threads(), max(1, torch.get_num_threads() // count)
     with tempfile.TemporaryDirectory(prefix="mfdl-ranks-") as place, contextlib.ExitStack() as ending:
         store, started = Path(place) / "store", []
@@ -246,6 +254,7 @@ def leading(group: Group) -> Iterator[Group]:
 
 def joined(rank: int, size: int, store: Any = None) -> Group:
     """Enters the process group, by a store or as torchrun says: NCCL where every rank of this machine has a GPU."""
+    require_packages()
     on_machine = int(os.environ.get("LOCAL_WORLD_SIZE", size))
     on_gpu = torch.cuda.is_available() and torch.cuda.device_count() >= on_machine
     place = torch.device("cuda", int(os.environ.get("LOCAL_RANK", rank))) if on_gpu else torch.device("cpu")

@@ -1,0 +1,106 @@
+"""What works with the required packages alone, and the refusal of what needs a package of an extra."""
+
+import tomllib
+from pathlib import Path
+
+import pytest
+from page_session import blocks, run_page
+
+from mfdl.errors import InvalidInput, MissingExtra
+from mfdl.extras import EXTRAS, imported
+
+ROOT = Path(__file__).parents[1]
+OPTIONAL = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+OF_USERS = ("testing", "tables", "report", "ranks", "dask")
+PACKAGES = {line.partition(">=")[0]: extra for extra in OF_USERS for line in OPTIONAL[extra]}
+REQUIRED_ONLY = f"import sys\nsys.modules.update(dict.fromkeys({sorted({*PACKAGES} - {'pytest'})}))\n"
+"""First lines of a session in which no package of an extra can be imported."""
+
+WITHOUT_EXTRAS = """
+import contextlib, io, pathlib
+import mfdl
+from mfdl.commands import main
+from mfdl.runs import load_steps
+
+def answer(*arguments):
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()) as errors:
+        status = main([*arguments])
+    return status, errors.getvalue()
+
+options = ["compare", "--graph", "ring:n=4", "--epochs", "1", "--period", "2", "--seeds", "1"]
+status, _ = answer(*options, "--mechanisms", "none,mafalda", "--out", "out")
+(_, run) = load_steps("out/steps.mfdl")
+
+def refusal(call, *arguments, **options):
+    try:
+        call(*arguments, **options)
+    except ImportError as error:
+        return str(error)
+
+dynamics = mfdl.Dynamics(mfdl.gossip.metropolis_hastings("ring:n=4"), 0.5)
+graph_noise = mfdl.factorization.optimal_covariance
+
+def use_ranks():
+    with mfdl.training.distributed.ranks(2):
+        pass
+
+def use_testing():
+    import mfdl.testing
+
+refusals = {
+    "tables": [refusal(run.to_pandas)],
+    "report": [answer("report", "out")[1]],
+    "ranks": [answer(*options, "--ranks", "2", "--out", "other")[1], refusal(use_ranks)],
+    "dask": [refusal(mfdl.runs.Engine, "dask")],
+    "testing": [
+        answer("claims")[1], refusal(use_testing),
+        refusal(graph_noise, dynamics, groups=[[0, 1], [2, 3]], method="conic"),
+    ],
+}
+"""
+REFUSED = """
+assert status == 0 and pathlib.Path("out/compare.png").stat().st_size > 10_000
+assert len(run) == 4 and run.columns()["loss"].min() > 0
+assert not pathlib.Path("other").exists()
+for extra, texts in refusals.items():
+    for text in texts:
+        assert f"which is not installed: pip install 'mfdl[{extra}]'" in str(text), (extra, text)
+"""
+
+
+def test_every_package_of_an_extra_is_refused_by_its_extra():
+    runs_tests_or_writes_tables = {"pytest", "pyarrow"}  # imported by pandas, not by mfdl
+    assert {package: PACKAGES.get(package) for package in EXTRAS} == EXTRAS
+    assert set(PACKAGES) - set(EXTRAS) == runs_tests_or_writes_tables
+    assert OPTIONAL["test"][0] == f"mfdl[{','.join(OF_USERS)}]"  # the tests have them all
+
+
+def test_a_refusal_is_an_import_error_and_names_the_command(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "jinja2", None)
+    with pytest.raises(MissingExtra) as refused:
+        imported("jinja2", "a report", "read results.json")
+    assert str(refused.value) == (
+        "a report needs jinja2, which is not installed: pip install 'mfdl[report]', or read results.json."
+    )
+    assert isinstance(refused.value, InvalidInput)
+    assert isinstance(refused.value, ImportError)
+
+
+def test_a_package_that_is_damaged_is_not_called_missing(tmp_path, monkeypatch):
+    (tmp_path / "pymetis.py").write_text("import no_such_package_of_pymetis")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(__import__("sys").modules, "pymetis", raising=False)
+    with pytest.raises(ModuleNotFoundError, match="no_such_package_of_pymetis"):
+        imported("pymetis", "a partition")
+
+
+def test_a_comparison_runs_with_the_required_packages_alone(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run_page([("python", REQUIRED_ONLY + WITHOUT_EXTRAS)], "a session without extras", REFUSED)
+
+
+@pytest.mark.slow
+def test_the_first_block_of_the_readme_runs_with_the_required_packages_alone(tmp_path, monkeypatch):
+    ((kind, block),) = blocks((ROOT / "README.md").read_text(encoding="utf-8"))
+    monkeypatch.chdir(tmp_path)
+    run_page([(kind, REQUIRED_ONLY), (kind, block)], "README.md", "assert run.seeds[0].final_accuracy > 0.6")
