@@ -23,6 +23,7 @@ NAMES = (
     "trust_model",
     "claims",
     "audit",
+    "epsilon",
     "attack",
     "sweep",
     "budgets",

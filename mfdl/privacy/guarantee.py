@@ -33,6 +33,8 @@ from .questions import UNITS, Fingerprint, short_hash
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from .dp_events import AccountedEvent
+
 DELTA = 1e-6  # at which words give epsilon, where no target named another
 STATED = "as stated in the file, not computed anew"
 EDITED = "as edited, not computed"
@@ -252,6 +254,34 @@ class Guarantee(Shown):
                 "divergence; ask for epsilon(delta)."
             )
         return gaussian.renyi_epsilon(self.mu, order)
+
+    def advantage(self) -> float:
+        """The largest difference of the true and the false positive rate of an attacker: delta at epsilon = 0.
+
+        The attacker decides which of two adjacent data sets was used: whether the record took part, or under
+        replace-one which of two records did. For mu it is 2 Phi(mu / 2) - 1, rounded up.
+        """
+        return self.delta(0.0)
+
+    def true_positive_rate(self, false_positive_rate: float) -> float:
+        """The largest true positive rate of that attacker at a false positive rate in (0, 1), rounded up.
+
+        For mu it is Phi(Phi^-1(false positive rate) + mu). Cost: some thirty times that of `delta`.
+        """
+        return self.curve.true_positive_rate(false_positive_rate)
+
+    def dp_event(self, *, public_batches: bool = False) -> AccountedEvent:
+        """The guarantee as an event of dp-accounting, which its accountants compose with others.
+
+        Args: public_batches: of secret sampling: the same noise with public batches, an upper bound for any scheme.
+        Returns: the event, and the conditions of the guarantee, which no event carries. With mu it is a Gaussian event
+            with noise multiplier 1 / mu, rounded down; with Poisson sampling, T sampled ones.
+        Raises: UnsupportedMechanism: a number for non-adaptive gradients; secret sampling of another kind, or Poisson
+            sampling under replace-one, without `public_batches`.
+        """
+        from .dp_events import event_of
+
+        return event_of(self.curve, str(self), adaptive=self.adaptive, public_batches=public_batches)
 
     def by_victim(self) -> dict[str, PrivacyCurve]:
         """The privacy curve of each victim by label; only that of `victim` where none was computed or it was edited.

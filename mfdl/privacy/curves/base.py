@@ -20,7 +20,11 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from ... import check
+from ...errors import UnsupportedMechanism
 from .. import gaussian
+
+if TYPE_CHECKING:
+    from dp_accounting import DpEvent
 
 UP = 1 + 2.0**-40
 """Factor for numbers that are rounded up before they are used: far more than their own roundoff."""
@@ -90,6 +94,23 @@ class PrivacyCurve(abc.ABC):
     @abc.abstractmethod
     def delta(self, epsilon: float) -> float:
         """A delta at this epsilon >= 0, never below the true one; 1 without noise."""
+
+    def true_positive_rate(self, false_positive_rate: float) -> float:
+        """The largest true positive rate of an attacker at a false positive rate in (0, 1), rounded up.
+
+        It is 1 without noise. Cost: some thirty times that of `delta`.
+        """
+        from .trade_off import true_positive_rate
+
+        rate = check.open_unit(false_positive_rate=false_positive_rate)
+        return true_positive_rate(self.delta, rate)
+
+    def dp_event(self) -> DpEvent:
+        """The curve as an event of dp-accounting; see `Guarantee.dp_event`."""
+        raise UnsupportedMechanism(
+            f"no event of dp-accounting has the curve of a {type(self).__name__}; compose guarantees with "
+            "compose_with, or take the same noise with public batches, an upper bound: dp_event(public_batches=True)."
+        )
 
     def public_epsilon(self, delta: float) -> float:
         """epsilon of the same noise with public batches: secrecy never costs."""

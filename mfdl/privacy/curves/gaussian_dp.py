@@ -5,11 +5,15 @@ from __future__ import annotations
 import dataclasses
 import math
 from fractions import Fraction
+from typing import TYPE_CHECKING
 
 from ... import check
 from ...errors import InvalidInput, require_known
 from .. import gaussian
 from .base import PrivacyCurve, raised
+
+if TYPE_CHECKING:
+    from dp_accounting import DpEvent
 
 BOUNDS = ("exact", "upper")
 
@@ -67,6 +71,15 @@ class Gaussian(PrivacyCurve):
     def delta(self, epsilon: float) -> float:
         """Smallest delta at this epsilon, rounded up; see `gaussian.delta_from_mu`."""
         return gaussian.delta_from_mu(self.mu, epsilon)
+
+    def dp_event(self) -> DpEvent:
+        """A Gaussian event with noise multiplier 1 / mu, rounded down; none where nothing is lost, or everything."""
+        import dp_accounting
+
+        multiplier = dataclasses.replace(self, adjacency="zero-out").noise_multiplier
+        if math.isinf(multiplier):
+            return dp_accounting.NoOpDpEvent()
+        return dp_accounting.GaussianDpEvent(multiplier) if multiplier else dp_accounting.NonPrivateDpEvent()
 
     def at(self, noise_multiplier: float) -> Gaussian:
         """mu at another noise multiplier, rounded up."""

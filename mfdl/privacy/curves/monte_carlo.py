@@ -117,6 +117,10 @@ class MonteCarloCurve(PrivacyCurve):
             return certified
         return min(certified, max(self._upper(way, epsilon, epsilon) for way in self._ways))
 
+    def true_positive_rate(self, false_positive_rate: float) -> float:
+        """What is certified: samples bound one delta that is asked for, not the least of many."""
+        return self.certified.true_positive_rate(false_positive_rate)
+
     def at(self, noise_multiplier: float) -> MonteCarloCurve:
         """The same samples at another noise multiplier."""
         return dataclasses.replace(self, certified=self.certified.at(noise_multiplier))

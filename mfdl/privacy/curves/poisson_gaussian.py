@@ -28,6 +28,7 @@ from .base import UP, Pass, PrivacyCurve, least_multiplier, public_mu
 from .composed import LossCurve, delta_of, epsilon_of
 
 if TYPE_CHECKING:
+    from dp_accounting import DpEvent
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
 
@@ -115,6 +116,20 @@ class PoissonGaussian(LossCurve):
         epsilon, delta = check.positive(epsilon=epsilon), check.open_unit(delta=delta)
         require_known("by", by, ("tightest", "renyi"))
         return _least(self.at(1.0), epsilon, delta, by)
+
+    def dp_event(self) -> DpEvent:
+        """T Poisson-sampled Gaussian events.
+
+        Raises: UnsupportedMechanism: replace-one, for which an accountant's default relation would lose too little.
+        """
+        import dp_accounting
+
+        if self.adjacency == "replace-one":
+            super().dp_event()
+        if not self.noise_multiplier:
+            return dp_accounting.NonPrivateDpEvent()
+        step = dp_accounting.PoissonSampledDpEvent(self.rate, dp_accounting.GaussianDpEvent(self.noise_multiplier))
+        return dp_accounting.SelfComposedDpEvent(step, self.steps)
 
     def certified_runs(self) -> NoReturn:
         """Refused: they compose as one run of all steps."""
