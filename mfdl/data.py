@@ -25,7 +25,7 @@ from typing import Literal, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from . import check, files
+from . import check, femnist_file, files
 from .check import FloatArray
 from .errors import InvalidInput, require_known, unknown_name
 from .files import reason, sha256
@@ -33,6 +33,7 @@ from .progress import SILENT, reporter
 
 __all__ = [
     "ENVIRONMENT_VARIABLE",
+    "FEMNIST",
     "HOUSING",
     "REGISTRY",
     "DataFile",
@@ -40,6 +41,7 @@ __all__ = [
     "a9a",
     "california_housing",
     "expand",
+    "femnist",
     "fetch",
     "home",
     "mnist",
@@ -68,7 +70,7 @@ class DataFile:
         urls: places to download it from, tried in this order.
         sha256: checksum of the file itself, of the member when it comes out of an archive.
         description: one line for `mfdl data list`.
-        size: bytes of the file itself.
+        size: bytes of the file itself; 0: not known.
         archive_member: path inside the tar archive at `urls`, or None for a plain download.
     """
 
@@ -141,16 +143,28 @@ REGISTRY: dict[str, DataFile] = {
     )
 }
 
-# scikit-learn downloads this one, checks the archive's checksum and stores its own pickle of the arrays,
-# whose bytes depend on its version: there is no published checksum of this file to compare with.
-HOUSING = "sklearn/cal_housing_py3.pkz"
-_HOUSING = DataFile(
-    HOUSING,
-    ("https://ndownloader.figshare.com/files/5976036",),
-    "",
-    "California housing, 20,640 records, 8 features (fetched by scikit-learn)",
-    366871,
-)
+# Other libraries download these, check them and write files whose bytes depend on the library's version: there are no
+# published checksums of them to compare with.
+HOUSING, FEMNIST = "sklearn/cal_housing_py3.pkz", "femnist/train.parquet"
+_OF_LIBRARIES = {
+    file.relative_path: file
+    for file in (
+        DataFile(
+            HOUSING,
+            ("https://ndownloader.figshare.com/files/5976036",),
+            "",
+            "California housing, 20,640 records, 8 features (fetched by scikit-learn)",
+            366871,
+        ),
+        DataFile(
+            FEMNIST,
+            (f"https://huggingface.co/datasets/{femnist_file.SOURCE}",),
+            "",
+            "FEMNIST, about 814,000 characters by writer (fetched by flwr-datasets, the extra femnist)",
+            0,
+        ),
+    )
+}
 
 
 def home(data_home: Folder = None) -> Path:
@@ -174,7 +188,7 @@ def names() -> tuple[str, ...]:
     >>> "facebook/414.edges" in names()
     True
     """
-    return (*REGISTRY, HOUSING)
+    return (*REGISTRY, *_OF_LIBRARIES)
 
 
 def expand(wanted: Iterable[str]) -> tuple[str, ...]:
@@ -216,6 +230,8 @@ def fetch(name: str, data_home: Folder = None) -> Path:
     if name == HOUSING:
         california_housing(data_home)
         return folder / HOUSING
+    if name == FEMNIST:
+        return _femnist_path(folder)
     file = REGISTRY[name]
     path = folder / file.relative_path
     if not path.exists():
@@ -273,7 +289,7 @@ def status(data_home: Folder = None) -> list[FileStatus]:
     """
     folder = home(data_home)
     rows = []
-    for file in (*REGISTRY.values(), _HOUSING):
+    for file in (*REGISTRY.values(), *_OF_LIBRARIES.values()):
         path = folder / file.relative_path
         present = path.is_file()
         verified = sha256(path) == file.sha256 if present and file.sha256 else None
@@ -319,10 +335,42 @@ def california_housing(
                 f"again, or choose another folder with {ENVIRONMENT_VARIABLE} or --data-home."
             ) from error
         raise InvalidInput(
-            f"could not fetch {HOUSING} ({_HOUSING.urls[0]}: {reason(error)}); "
+            f"could not fetch {HOUSING} ({_OF_LIBRARIES[HOUSING].urls[0]}: {reason(error)}); "
             + _way_out("scikit-learn's cached file", path, HOUSING)
         ) from error
     return features, targets, tuple(bunch.feature_names)
+
+
+def femnist(
+    num_writers: int, data_home: Folder = None
+) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]:
+    """The records of the first writers of FEMNIST, as Flower Datasets publishes it.
+
+    Returns:
+        Images of shape (N, 28, 28), uint8; characters 0 to 61 of shape (N,), digits before capital and small letters;
+        the writer of each record, 0 to num_writers - 1, shape (N,).
+
+    Raises:
+        InvalidInput: the file is absent and cannot be fetched (which needs the extra femnist), cannot be read, or has
+            fewer writers.
+    """
+    return femnist_file.read(_femnist_path(home(data_home)), num_writers)
+
+
+def _femnist_path(folder: Path) -> Path:
+    """Of the file, fetched first if it is not there."""
+    path = folder / FEMNIST
+    if not path.is_file():
+        try:
+            with files.temporary_beside(path) as arrived, reporter().status(f"fetching {FEMNIST}"):
+                femnist_file.download(arrived, f"put the Parquet file of its training split at {path}")
+                os.replace(arrived, path)
+        except (files.NotDelivered, OSError) as failed:
+            raise InvalidInput(
+                f"could not fetch {FEMNIST} ({_OF_LIBRARIES[FEMNIST].urls[0]}: {failed}); "
+                + _way_out("the Parquet file of its training split", path, FEMNIST)
+            ) from failed
+    return path
 
 
 A9A_FEATURES = 123

@@ -11,10 +11,12 @@ EXTRAS = {
     "cloudpickle": "ranks",
     "cvxpy": "testing",
     "distributed": "dask",
+    "flwr_datasets": "femnist",
     "hypothesis": "testing",
     "jinja2": "report",
     "mpmath": "testing",
     "pandas": "tables",
+    "pyarrow": "tables",
     "pymetis": "ranks",
 }
 """From a package to the extra of mfdl that installs it."""

@@ -152,10 +152,11 @@ def test_named_schedules_are_the_published_formulas(first, scale, num_steps):
         "constant": [first for _ in range(num_steps)],
         f"inverse-time:{scale}": [first * scale / (scale + t) for t in range(num_steps)],
         "inverse-sqrt": [first * (t + 1) ** -0.5 for t in range(num_steps)],
+        f"step-decay:{int(scale + 1)}:0.1": [first] * int(scale + 1) + [0.1 * first] * num_steps,
     }
     for rule, wanted in by_hand.items():
         rates = Dynamics(PATH, schedule(rule, first, num_steps)).learning_rates(num_steps)
-        assert_allclose(rates, wanted, rtol=1e-12)
+        assert_allclose(rates, wanted[:num_steps], rtol=1e-12)
         assert rates[0] == first
 
 
@@ -168,6 +169,9 @@ def test_named_schedules_are_the_published_formulas(first, scale, num_steps):
         ("inverse-time:soon", "learning rate schedule inverse-time: T0 must be a number, got 'soon'"),
         ("inverse-sqrt:2", "is written inverse-sqrt, got"),
         ("constant:1", "is written constant, got"),
+        ("step-decay:80", "is written step-decay:T0:FACTOR"),
+        ("step-decay:0:0.1", "T0 must be an integer >= 1, got 0"),
+        ("step-decay:80:0", "factor must be a finite number > 0, got 0.0"),
     ],
 )
 def test_schedules_that_mean_nothing_are_refused_by_every_command(rule, said):

@@ -31,7 +31,7 @@ def list_files(data_home: DataHome = None, as_json: terminal.Json = False) -> No
     table = terminal.table(("file", "state", "size", "description"), title=f"Data folder {folder}", right=("size",))
     for row in rows:
         state = STATES[row.verified] if row.present else "absent"
-        table.add_row(row.name, state, f"{row.size:,}", row.description)
+        table.add_row(row.name, state, f"{row.size:,}" if row.size else "", row.description)
     terminal.answers().print(table)
 
 

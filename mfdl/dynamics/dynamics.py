@@ -239,13 +239,14 @@ def schedule(rule: str, first_rate: float, num_steps: int) -> float | FloatArray
 
     Args:
         rule: with t = 0 at the first step "constant", first_rate; "inverse-time:T0", first_rate / (1 + t / T0), T0 > 0
-            steps; "inverse-sqrt", first_rate / sqrt(t + 1).
+            steps; "inverse-sqrt", first_rate / sqrt(t + 1); "step-decay:T0:F", first_rate for t < T0, then F times it,
+            0 < F, T0 >= 1.
         num_steps: T.
 
     Returns: one number for "constant", else shape (T,).
-    Raises: InvalidInput: another rule, or T0 no number > 0.
+    Raises: InvalidInput: another rule, or T0 or F out of range.
     Source: eta / (1 + t / 5000) the a9a experiment of arXiv:2405.01031's code; eta_1 / sqrt(t), t = 1, ..., T, the
-        quadratic one of arXiv:2501.14644v2.
+        quadratic one of arXiv:2501.14644v2; the step decay FEMNIST in the code of arXiv:2510.17480.
     """
     first_rate, num_steps = check.positive(first_rate=first_rate), check.integer_at_least(1, num_steps=num_steps)
     rates: float | FloatArray = SCHEDULES.make(str(rule), first_rate=first_rate, num_steps=num_steps)
@@ -269,3 +270,10 @@ def inverse_time(first_rate: float, num_steps: int, T0: float) -> FloatArray:
 def inverse_sqrt(first_rate: float, num_steps: int) -> FloatArray:
     """The first rate over sqrt(t + 1)."""
     return np.asarray(first_rate / np.sqrt(np.arange(num_steps) + 1.0))
+
+
+@SCHEDULES.register(example="step-decay:80:0.1")
+def step_decay(first_rate: float, num_steps: int, T0: int, factor: float) -> FloatArray:
+    """The first rate for T0 steps, then `factor` times it."""
+    start, factor = check.integer_at_least(1, T0=T0), check.positive(factor=factor)
+    return np.where(np.arange(num_steps) < start, first_rate, factor * first_rate)

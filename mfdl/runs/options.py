@@ -104,7 +104,7 @@ LearningRateSchedule = Annotated[
     str | None,
     Option(
         "Schedule of the learning rate from step t = 0 on: constant (default), inverse-time:T0 "
-        "(factor 1 / (1 + t / T0)), or inverse-sqrt (factor 1 / sqrt(t + 1)).",
+        "(factor 1 / (1 + t / T0)), inverse-sqrt (factor 1 / sqrt(t + 1)), or step-decay:T0:F (factor F from T0 on).",
         metavar="RULE",
     ),
 ]

@@ -3,14 +3,17 @@
 import dataclasses
 import json
 import math
+import sys
 
 import numpy as np
 import pytest
+from writers_of_digits import put_femnist
 
+import mfdl
 from mfdl.commands import main
 from mfdl.runs import Cell
 from mfdl_papers.figures import RunScale
-from mfdl_papers.mafalda import figure_2, housing, over_time, trade_off
+from mfdl_papers.mafalda import femnist, figure_2, housing, over_time, trade_off
 
 SEEDS = np.array([0.0, 0.01, -0.01])  # around a loss
 EPSILONS = [1.0, 4.0, 16.0]
@@ -199,6 +202,60 @@ def test_a_cluster_gives_the_same_figure(tmp_path, capsys, small_runs, monkeypat
         assert main(["reproduce", "mafalda-5", "--quick", "--json", *out]) == 0
         answers.append(json.loads(capsys.readouterr().out))
     assert answers[0] | {"seconds": 0} == answers[1] | {"seconds": 0}
+
+
+@pytest.fixture
+def three_nodes(monkeypatch):
+    """FEMNIST on three nodes, two steps an epoch, two seeds."""
+    monkeypatch.setattr(housing, "seeds_of", lambda scale: [1, 2])
+    monkeypatch.setattr(housing, "PERIODS", ((2,), (2, 3)))
+    monkeypatch.setattr(housing, "NAMED", {"Florentine": "path:n=3"})
+
+
+@pytest.mark.slow
+def test_femnist_from_its_file_to_the_picture(tmp_path, capsys, three_nodes):
+    arguments = ["reproduce", "mafalda-femnist", "--quick", "--json", "--jobs", "1", "--out", str(tmp_path / "out")]
+    assert main([*arguments, "--data-home", str(put_femnist(tmp_path))]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    (claim,) = answer["claims"]
+    assert claim["claim"] == "lowest test error at every budget, also than D-MF's (Florentine, b = 2)"
+    assert [effect["at"] for effect in claim["effects"]] == [
+        f"{it} at mu = 1" for it in ("DP-D-SGD", "Anti-PGD", "D-MF")
+    ]
+    assert answer["settings"]["lr"] == {"Florentine": 5.0, "Ego": 2.0}
+    assert (answer["settings"]["task"], answer["settings"]["epochs"]) == ("femnist:writers=2", 2)
+    (panel,) = answer["numbers"]["panels"]
+    assert set(panel["lines"]) == set(housing.NAMES.values())
+    assert all(0 <= accuracy <= 1 for line in panel["lines"].values() for accuracy in line[0])
+    assert {path.suffix for path in (tmp_path / "out").iterdir()} == {"", ".json", ".png", ".svg"}
+
+
+def test_femnist_without_its_file_or_its_writers_is_not_run(tmp_path, capsys, three_nodes, monkeypatch):
+    monkeypatch.setitem(sys.modules, "flwr_datasets", None)
+    arguments = ["reproduce", "mafalda-femnist", "--quick", "--json", "--jobs", "1", "--out", str(tmp_path / "out")]
+    arguments += ["--data-home", str(tmp_path)]
+    assert main(arguments) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["verdict"] == "not run"
+    assert "pip install 'mfdl[femnist]'" in answer["missing"][0]
+    put_femnist(tmp_path, num_writers=4)
+    assert main(arguments) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["verdict"] == "not run"
+    assert "has records of 4 writers, and 6 are needed" in answer["missing"][0]
+
+
+def test_the_settings_of_femnist_are_those_of_the_code(monkeypatch):
+    """experiments_femnist.sh and decentralized_simulation.py: rates, epochs of 16 steps, decay after step 80."""
+    full = RunScale()
+    for name, rate in (("Florentine", 5.0), ("Ego", 2.0)):
+        place = housing.Place(name, "florentine", 16, training=femnist.training_on(name, full))
+        config = housing.TrainedPoint(place, "mafalda", 0.5).config(421)
+        rates = config.dynamics(mfdl.gossip.metropolis_hastings("path:n=2")).learning_rates(320)
+        assert set(rates[:81]) == {rate}
+        assert rates[81:] == pytest.approx(rate / 10)
+        assert (config.task, config.epochs * config.period, config.clip_norm) == ("femnist", 320, 1.0)
+    assert housing.TrainedPoint(housing.Place("Ego", "ring:n=3", 16), "mafalda", 1.0).config(1).lr_schedule is None
 
 
 def at(distance, exact, coded, squared=10.0, graph="made up, 5 nodes"):

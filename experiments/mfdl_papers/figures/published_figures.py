@@ -117,12 +117,14 @@ class PublishedFigure:
 def minutes(number: float) -> str:
     """In words.
 
-    >>> minutes(0.2), minutes(3), minutes(90)
-    ('12 s', '3 min', '1.5 h')
+    >>> minutes(0.2), minutes(3), minutes(90), minutes(10_000)
+    ('12 s', '3 min', '1.5 h', '6.9 days')
     """
     if number < 1:
         return f"{60 * number:.0f} s"
-    return f"{number:.3g} min" if number < 60 else f"{number / 60:.2g} h"
+    if number < 60:
+        return f"{number:.3g} min"
+    return f"{number / 60:.2g} h" if number < 6000 else f"{number / 1440:.2g} days"
 
 
 def _of(paper: str) -> Iterator[PublishedFigure]:

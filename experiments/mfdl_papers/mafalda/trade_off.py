@@ -27,7 +27,7 @@ SHOWN = (0.5, 4.0)  # test loss
 
 @dataclasses.dataclass(frozen=True)
 class TradeOff:
-    """One panel: by mechanism final test losses of shape (budgets, seeds), inf where a run diverged."""
+    """One panel: by mechanism final test losses or errors of shape (budgets, seeds), inf where a run diverged."""
 
     place: Place
     mus: Sequence[float]
@@ -39,7 +39,7 @@ def right(figure: PublishedFigure, scale: RunScale) -> Reproduction:
     """Figure 3, right: Ego."""
     available, missing = housing.places(scale, "Ego")
     rivals = BASELINES[:2]
-    panels = _trained(scale, available, rivals)
+    panels = trade_offs(scale, available, rivals, housing.budgets_of(scale))
     verdicts, guess = [], housing.guess(scale)
     for panel in panels:
         where = panel.place.title
@@ -52,7 +52,7 @@ def right(figure: PublishedFigure, scale: RunScale) -> Reproduction:
 def figure_4(figure: PublishedFigure, scale: RunScale) -> Reproduction:
     """Figure 4: Florentine, Ego, PeerTube (and Misskey), beside all baselines."""
     available, missing = housing.places(scale, *GRAPHS_OF_FIGURE_4)
-    panels = _trained(scale, available, BASELINES)
+    panels = trade_offs(scale, available, BASELINES, housing.budgets_of(scale))
     guess = housing.guess(scale)
     verdicts = [judge_best(panel.place.title, panel.mus, panel.finals, BASELINES, guess) for panel in panels]
     if "PeerTube" in missing:
@@ -115,6 +115,7 @@ def judge_best(
     finals: Mapping[str, np.ndarray],
     rivals: Sequence[str],
     guess: float | None = None,
+    measure: str = "test loss",
 ) -> Verdict:
     """Below every rival at every budget, paired by seed."""
     points = {
@@ -128,11 +129,12 @@ def judge_best(
     finding = f"lower mean at {won} of {len(points)} points, beyond the joint 95 % intervals at {clear(effects)}"
     finding += f", not below {', '.join(lost)}" if lost else ""
     also = ", also than D-MF's" if "d-mf" in rivals else ""
-    return Verdict(f"lowest test loss at every budget{also} ({where})", effects, finding, won / len(points))
+    return Verdict(f"lowest {measure} at every budget{also} ({where})", effects, finding, won / len(points))
 
 
-def _trained(scale: RunScale, places: Sequence[Place], rivals: Sequence[str]) -> list[TradeOff]:
-    mechanisms, mus = (WITHOUT_NOISE, *rivals, OURS), housing.budgets_of(scale)
+def trade_offs(scale: RunScale, places: Sequence[Place], rivals: Sequence[str], mus: Sequence[float]) -> list[TradeOff]:
+    """One for each place: trained without noise, with each rival and with MAFALDA, at every budget."""
+    mechanisms = (WITHOUT_NOISE, *rivals, OURS)
     points = {place: housing.points(place, mechanisms, mus) for place in places}
     results = housing.trained(scale, [point for some in points.values() for point in some], housing.seeds_of(scale))
     panels = []
@@ -181,13 +183,13 @@ def panel_of(of: TradeOff) -> Panel:
     )  # fmt: skip
 
 
-def table_of(of: TradeOff) -> Table:
+def table_of(of: TradeOff, measure: str = "test loss") -> Table:
     """A row for each budget."""
     rows = [
         (f"{mu:g}", f"{epsilon:.3g}", *(spread(finals[i]) for finals in of.finals.values()))
         for i, (mu, epsilon) in enumerate(zip(of.mus, of.epsilons, strict=True))
     ]
-    return Table(f"final test loss, {of.place.title}", ("mu", "epsilon", *(NAMES[name] for name in of.finals)), rows)
+    return Table(f"final {measure}, {of.place.title}", ("mu", "epsilon", *(NAMES[name] for name in of.finals)), rows)
 
 
 def caption(seeds: int) -> str:

@@ -1,8 +1,8 @@
 """Learning tasks: records on nodes, a torch module and a per-record loss.
 
 >>> names()  # doctest: +NORMALIZE_WHITESPACE
-['a9a', 'digits', 'digits-mlp', 'housing', 'housing-linear', 'housing-mlp', 'least-squares', 'logistic', 'mnist',
- 'mnist-mlp', 'rotated-quadratics']
+['a9a', 'digits', 'digits-mlp', 'femnist', 'housing', 'housing-linear', 'housing-mlp', 'least-squares', 'logistic',
+ 'mnist', 'mnist-mlp', 'rotated-quadratics']
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 from typing import Any
 
 from . import partition
-from ._data_sets import a9a, digits, housing, mnist
+from ._data_sets import a9a, digits, femnist, housing, mnist
 from ._synthetic import least_squares, logistic, quadratic, rotated_quadratics
 from ._task import TASKS, Task, from_module
 from .instance import Evaluation, TaskInstance
@@ -24,6 +24,7 @@ __all__ = [
     "TaskInstance",
     "a9a",
     "digits",
+    "femnist",
     "from_module",
     "housing",
     "least_squares",
