@@ -222,7 +222,7 @@ def test_progress_is_drawn_on_a_terminal_only(server, register, tmp_path, monkey
 
 
 def test_the_registry_is_well_formed():
-    assert set(data.names()) == set(data.REGISTRY) | {data.HOUSING}
+    assert set(data.names()) == set(data.REGISTRY) | {data.HOUSING, data.FEMNIST}
     for name, file in data.REGISTRY.items():
         assert name == file.relative_path
         assert not Path(name).is_absolute()
@@ -295,9 +295,9 @@ def test_a_damaged_housing_file_is_refused_without_download(tmp_path):
 )
 def test_status_tells_absent_verified_and_wrong(register, tmp_path, there, present, verified):
     register(there=there)
-    first, *_, last = data.status(tmp_path)
+    first, *_, housing, femnist = data.status(tmp_path)
     assert first == ("toy/file", present, verified, len(CONTENT), "a toy")
-    assert last[:3] == (data.HOUSING, False, None)
+    assert [row[:3] for row in (housing, femnist)] == [(name, False, None) for name in (data.HOUSING, data.FEMNIST)]
 
 
 def test_the_command_lists_and_fetches(server, register, tmp_path):

@@ -431,6 +431,7 @@ def test_registry(housing_stub):
         "a9a",
         "digits",
         "digits-mlp",
+        "femnist",
         "housing",
         "housing-linear",
         "housing-mlp",
