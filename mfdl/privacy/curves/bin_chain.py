@@ -1,4 +1,4 @@
-"""Balls-in-bins with correlation that decays along the bins: epsilon, delta and the least noise, never below.
+"""Balls-in-bins with correlation that decays, or ends, along the bins: epsilon, delta and the least noise, never below.
 
 In: a `BinChain` M' >= M in every entry (`chain_fit.chain_above` finds one), a noise multiplier, an adjacency. Out:
 hockey sticks of the pair of M', from the law of the sum of its likelihood ratios (`chain_sums`), on coarse grids where
@@ -22,19 +22,25 @@ from .chain_sums import COARSE, FINE, MEANS, Resolution, sum_law
 
 PRECISION = 2e-3
 """Relative: how far calibrated noise may lie above the least that is certified."""
+BETWEEN = ("links", "carried")
+"""What a chain has for each bin but the first."""
 CLOSE = {False: 1e-7, True: 2e-3}
 """Relative: the same of epsilon, of a record that is left out or replaced, whose every epsilon has a law of its own."""
 
 
 @dataclasses.dataclass(frozen=True)
 class BinChain:
-    """M' over max M_rr: f f^T + K + diag(own), K the covariance of a Gauss-Markov chain over the bins.
+    """M' over max M_rr: f f^T + T K T^T + diag(own), K the covariance of a Gauss-Markov chain over the bins.
+
+    T = I with `carried` below its diagonal: bin r is correlated with the state of its own bin and of the one before.
+    Without links, M' is then that of a moving average, whose correlation ends at neighbours.
 
     Attributes:
         shared: f_r >= 0, shape (b,).
         spread: std of the chain at each bin, > 0, shape (b,).
         links: correlation of the chain at neighbours, in (0, 1), shape (b - 1,).
         own: variance of each bin alone, > 0, shape (b,).
+        carried: what each bin but the first takes of the state before its own, >= 0, shape (b - 1,); default nothing.
 
     Raises: InvalidInput: an entry out of range, or other shapes.
     """
@@ -43,11 +49,15 @@ class BinChain:
     spread: tuple[float, ...]
     links: tuple[float, ...]
     own: tuple[float, ...]
+    carried: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
-        for name, least in (("shared", 0.0), ("spread", 1e-6), ("links", 1e-6), ("own", 1e-6)):
+        if not len(self.carried):
+            object.__setattr__(self, "carried", (0.0,) * (len(self.shared) - 1))
+        limits = {"shared": 0.0, "spread": 1e-6, "links": 1e-6, "own": 1e-6, "carried": 0.0}
+        for name, least in limits.items():
             values = check.finite_array(1, **{name: getattr(self, name)})
-            size, most = len(self.shared) - (name == "links"), 0.9999 if name == "links" else 10.0
+            size, most = len(self.shared) - (name in BETWEEN), 0.9999 if name == "links" else 10.0
             if values.size != size or size < 1 or not ((values >= least) & (values <= most)).all():
                 raise InvalidInput(
                     f"{name} must be {size} numbers from {least:g} to {most:g}, got {check.brief(values)}."
@@ -60,6 +70,11 @@ class BinChain:
         return len(self.shared)
 
     @functools.cached_property
+    def mixing(self) -> FloatArray:
+        """T, shape (b, b)."""
+        return np.asarray(np.eye(self.bins) + np.diag(self.carried, -1))
+
+    @functools.cached_property
     def covariance(self) -> FloatArray:
         """K, shape (b, b)."""
         u = np.array(self.spread)
@@ -69,7 +84,8 @@ class BinChain:
     @property
     def gram(self) -> FloatArray:
         """M', shape (b, b)."""
-        return np.asarray(np.outer(self.shared, self.shared) + self.covariance + np.diag(self.own))
+        T = self.mixing
+        return np.asarray(np.outer(self.shared, self.shared) + T @ self.covariance @ T.T + np.diag(self.own))
 
     # ---- numbers -----------------------------------------------------------------------------------------
 
@@ -140,7 +156,7 @@ class BinChain:
 @functools.lru_cache(maxsize=64)
 def _times(chain: BinChain, factor: float) -> BinChain:
     scaled, root = object.__new__(BinChain), math.sqrt(factor)
-    for name, by in (("shared", root), ("spread", root), ("links", 1.0), ("own", factor)):
+    for name, by in (("shared", root), ("spread", root), ("links", 1.0), ("own", factor), ("carried", 1.0)):
         object.__setattr__(scaled, name, tuple(x * by for x in getattr(chain, name)))
     return scaled
 

@@ -1,8 +1,9 @@
 """A Gauss-Markov chain above M: the matrix that stands in for M in the certified numbers of balls-in-bins.
 
-In: M. Out: f f^T + K + diag(own), K_rq = u_r u_q c_r .. c_{q-1}, at least M in every entry, with little above it: the
-sum of the entries off the diagonal is least, by sequential quadratic programming. Whatever the search finds is raised
-until it is at least M, so nothing rests on its convergence.
+In: M. Out: f f^T + T K T^T + diag(own), K_rq = u_r u_q c_r .. c_{q-1}, at least M in every entry, with little above it:
+the sum of the entries off the diagonal is least, by sequential quadratic programming. T is the identity, or where that
+is not close carries states to the next bin, as for encoders of two bands, whose correlation ends at neighbours.
+Whatever the search finds is raised until it is at least M, so nothing rests on its convergence.
 """
 
 from __future__ import annotations
@@ -20,8 +21,17 @@ MOST_BINS = 32
 """Up to which a chain is sought: the search costs the fourth power of bins, the law bins times its states."""
 WORTH = 0.01
 """Relative: by how much the mean of M is to be below that of the hull for a chain to be sought."""
-LEAST_OWN = 0.01
-"""Of the largest M_rr: variance that each bin has alone, which sets the step of the chain's lattice."""
+LEAST_OWN = {False: 0.01, True: 0.06}
+"""Of the largest M_rr: variance that each bin has alone, which sets the step of the chain's lattice; if states are
+carried, a law costs the square of the lattice."""
+CLOSE = 0.03
+"""Relative excess of the sum of entries up to which a chain that carries nothing is taken."""
+GAIN = 0.25
+"""Part of the excess that carried states must remove: their law costs some ten times as much."""
+PLAIN_LINK, END_LINK, SLIGHTLY = None, 0.02, 0.01
+"""Links to start from, without and with carried states; what is carried below the last counts as nothing."""
+FAINT = 1e-6
+"""Weight of the shared part below which a bin has none of it: without any, a law has one state of z."""
 MARGIN = 1e-7
 """What entries are to be above M, for rounding of the search."""
 
@@ -43,77 +53,116 @@ def chain_above(M: FloatArray) -> BinChain | None:
 @functools.lru_cache(maxsize=64)
 def _fitted(rows: tuple[tuple[float, ...], ...]) -> BinChain | None:
     M = np.array(rows)
-    search = _Search(M)
-    found = scipy.optimize.minimize(
-        search.sum, search.start(), jac=search.slope, method="SLSQP", bounds=search.bounds(),
-        constraints={"type": "ineq", "fun": search.above, "jac": search.slopes}, options={"maxiter": 200, "ftol": 1e-7},
-    )  # fmt: skip
-    chain = search.chain(found.x)
+    plain = _Search(M, carries=False)
+    best = plain.best(plain.start(PLAIN_LINK))
+    if plain.excess(best) > CLOSE:
+        wider = _Search(M, carries=True)
+        starts = [wider.start(END_LINK), np.concatenate([best, np.full(len(M) - 1, SLIGHTLY)])]
+        found = min((wider.best(start) for start in starts), key=wider.excess)
+        if wider.excess(found) < (1 - GAIN) * plain.excess(best):
+            plain, best = wider, found
+    chain = plain.chain(best)
     ratio = float((M / chain.gram).max())
+    if not np.isfinite(ratio):
+        return None
     raised = chain.times(max(1.0, ratio) * UP)
-    return BinChain(raised.shared, raised.spread, raised.links, raised.own) if np.isfinite(ratio) else None
+    return BinChain(raised.shared, raised.spread, raised.links, raised.own, raised.carried)
 
 
 class _Search:
-    """Numbers (f, u, c) of a chain, and how its entries change with them."""
+    """Numbers (f, u, c) of a chain, with t of what is carried (f, u, c, t), and how its entries change with them."""
 
-    def __init__(self, M: FloatArray) -> None:
-        self.M, self.bins = M, len(M)
+    def __init__(self, M: FloatArray, *, carries: bool) -> None:
+        self.M, self.bins, self.carries, self.least_own = M, len(M), carries, LEAST_OWN[carries]
         self.rows, self.columns = np.triu_indices(self.bins, 1)
         self.off = ~np.eye(self.bins, dtype=bool)
 
-    def start(self) -> FloatArray:
-        """The least entry is common; neighbours correlate as in M on average."""
+    def best(self, start: FloatArray) -> FloatArray:
+        """The least sum of entries, above M."""
+        found = scipy.optimize.minimize(
+            self.sum, start, jac=self.slope, method="SLSQP", bounds=self.bounds(),
+            constraints={"type": "ineq", "fun": self.above, "jac": self.slopes},
+            options={"maxiter": 200, "ftol": 1e-7},
+        )  # fmt: skip
+        return np.asarray(found.x)
+
+    def excess(self, x: FloatArray) -> float:
+        """How far the sum of all entries is above that of M, relative; of a chain that is raised to be above M."""
+        raised = self.chain(x).gram
+        return float(raised.sum() * max(1.0, float((self.M / raised).max())) / self.M.sum()) - 1
+
+    def start(self, link: float | None) -> FloatArray:
+        """The least entry is common; neighbours correlate as in M on average, at a given link if bins carry states."""
         d, least = self.M.diagonal(), float(self.M[self.off].min())
         shared = np.sqrt(max(least, 0.02) * d)
-        near = np.mean(np.diagonal(self.M, 1)) - least
-        far = (np.mean(np.diagonal(self.M, 2)) if self.bins > 2 else 0.0) - least
-        link = float(np.clip(far / near, 0.05, 0.95)) if near > 0 else 0.5
-        return np.concatenate([shared, 0.9 * np.sqrt(np.maximum(d - shared**2, 0.01)), np.full(self.bins - 1, link)])
+        near = float(np.mean(np.diagonal(self.M, 1))) - least
+        if link is None:
+            far = (float(np.mean(np.diagonal(self.M, 2))) if self.bins > 2 else 0.0) - least
+            link = float(np.clip(far / near, 0.05, 0.95)) if near > 0 else 0.5
+        left = np.sqrt(np.maximum(d - shared**2, 0.01))
+        links = np.full(self.bins - 1, link)
+        if not self.carries:
+            return np.concatenate([shared, 0.9 * left, links])
+        carried = np.full(self.bins - 1, float(np.clip(near / 0.7, 0.05, 0.8)))
+        return np.concatenate([shared, 0.8 * left, links, carried])
 
     def bounds(self) -> list[tuple[float, float]]:
         """Of each number."""
-        return [(0.0, 3.0)] * self.bins + [(0.02, 3.0)] * self.bins + [(1e-3, 0.999)] * (self.bins - 1)
+        b = self.bins
+        carried = [(0.0, 3.0)] * (b - 1) * self.carries
+        return [(0.0, 3.0)] * b + [(0.02, 3.0)] * b + [(1e-3, 0.999)] * (b - 1) + carried
 
-    def parts(self, x: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
-        """f, u, c and K."""
-        f, u, c = np.split(x, [self.bins, 2 * self.bins])
+    def parts(self, x: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray, FloatArray]:
+        """f, u, c, T and K."""
+        b = self.bins
+        f, u, c, t = np.split(x, [b, 2 * b, 3 * b - 1])
         logs = np.concatenate([[0.0], np.cumsum(np.log(np.maximum(c, 1e-6)))])
-        return f, u, c, np.outer(u, u) * np.exp(-np.abs(logs[:, None] - logs))
+        T = np.eye(b) + (np.diag(t, -1) if t.size else 0.0)
+        return f, u, c, T, np.outer(u, u) * np.exp(-np.abs(logs[:, None] - logs))
+
+    def entries(self, x: FloatArray) -> FloatArray:
+        """f f^T + T K T^T."""
+        f, _, _, T, K = self.parts(x)
+        return np.asarray(np.outer(f, f) + T @ K @ T.T)
 
     def sum(self, x: FloatArray) -> float:
         """Of the entries above the diagonal."""
-        f, _, _, K = self.parts(x)
-        return float((np.outer(f, f) + K)[self.rows, self.columns].sum())
-
-    def slope(self, x: FloatArray) -> FloatArray:
-        """Of the sum."""
-        f, u, c, K = self.parts(x)
-        upper = np.triu(K, 1)
-        across = np.array([upper[: j + 1, j + 1 :].sum() for j in range(self.bins - 1)])
-        return np.concatenate([f.sum() - f, (K * self.off).sum(axis=1) / u, across / c])
+        return float(self.entries(x)[self.rows, self.columns].sum())
 
     def above(self, x: FloatArray) -> FloatArray:
         """Entries less M, then what is left of the diagonal: >= 0."""
-        f, _, _, K = self.parts(x)
-        X = np.outer(f, f) + K
+        X = self.entries(x)
         off = (X - self.M)[self.rows, self.columns] - MARGIN
-        return np.concatenate([off, self.M.diagonal() - X.diagonal() - LEAST_OWN])
+        return np.concatenate([off, self.M.diagonal() - X.diagonal() - self.least_own])
+
+    def moved(self, x: FloatArray) -> FloatArray:
+        """Derivatives of the entries by each number, shape (numbers, b, b)."""
+        f, u, c, T, K = self.parts(x)
+        unit, KT = np.eye(self.bins), K @ T.T
+        halves = [
+            unit[:, :, None] * f,
+            T.T[:, :, None] * (KT / u[:, None])[:, None, :],
+            *([unit[1:, :, None] * KT[:-1, None, :]] if self.carries else []),
+        ]
+        both = [half + half.transpose(0, 2, 1) for half in halves]
+        at, links = np.arange(self.bins), np.arange(self.bins - 1)[:, None, None]
+        low, high = np.minimum(at[:, None], at), np.maximum(at[:, None], at)
+        across = T @ (K * ((low <= links) & (links < high)) / c[:, None, None]) @ T.T
+        return np.concatenate([*both[:2], across, *both[2:]])
+
+    def slope(self, x: FloatArray) -> FloatArray:
+        """Of the sum."""
+        return np.asarray(self.moved(x)[:, self.rows, self.columns].sum(axis=1))
 
     def slopes(self, x: FloatArray) -> FloatArray:
-        """Of each of those."""
-        f, u, c, K = self.parts(x)
-        r, q, b, count = self.rows, self.columns, self.bins, self.rows.size
-        at, bins, links = np.arange(count), np.arange(b), np.arange(b - 1)
-        J = np.zeros((count + b, x.size))
-        J[at, r], J[at, q] = f[q], f[r]
-        J[at, b + r], J[at, b + q] = K[r, q] / u[r], K[r, q] / u[q]
-        J[:count, 2 * b :] = K[r, q][:, None] * ((r[:, None] <= links) & (links < q[:, None])) / c
-        J[count + bins, bins], J[count + bins, b + bins] = -2 * f, -2 * u
-        return J
+        """Of what is to be >= 0."""
+        moved, at = self.moved(x), np.arange(self.bins)
+        return np.concatenate([moved[:, self.rows, self.columns].T, -moved[:, at, at].T])
 
     def chain(self, x: FloatArray) -> BinChain:
         """The chain of these numbers; what is left of the diagonal is each bin's own."""
-        f, u, c, _ = self.parts(np.clip(x, *np.array(self.bounds()).T))
-        own = np.maximum(self.M.diagonal() - f**2 - u**2, LEAST_OWN)
-        return BinChain(tuple(f), tuple(u), tuple(c), tuple(own))
+        inside = np.clip(x, *np.array(self.bounds()).T)
+        f, u, c, T, K = self.parts(inside)
+        own = np.maximum(self.M.diagonal() - (np.outer(f, f) + T @ K @ T.T).diagonal(), self.least_own)
+        t = np.diag(T, -1) * (np.diag(T, -1) > SLIGHTLY)
+        return BinChain(tuple(f * (f > FAINT)), tuple(u), tuple(c), tuple(own), tuple(t))

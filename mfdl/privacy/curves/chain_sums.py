@@ -1,18 +1,19 @@
 """Law of the sum of likelihood ratios of balls-in-bins whose logs are a Gauss-Markov chain, larger in convex order.
 
-In: M' = f f^T + K + diag(own) over the variance of the noise (`bin_chain`), a direction. Out: atoms of S, or of
+In: M' = f f^T + T K T^T + diag(own) over the variance of the noise (`bin_chain`), a direction. Out: atoms of S, or of
 S - e^epsilon S', whose hockey sticks are never below the true ones.
 
-The log of L_r is f_r z + X_r + y_r less half its variance, y_r of variance own_r > 0 independent over bins, z and the
-chain X too. The law of partial sums is carried over the bins with (z, X_r) as its state.
+The log of L_r is f_r z + X_r + t_r X_{r-1} + y_r less half its variance, y_r of variance own_r > 0 independent over
+bins, z and the chain X too. The law of partial sums is carried over the bins with (z, X_r) as its state.
 
 States are sums over lattices instead of integrals. Given all logs and the other states, the density is a Gaussian in
 the state that is replaced, of variance w^2. By Poisson summation its sum over a lattice of step h is the integral times
 a number from 1 - eta to 1 + eta, eta = 2 sum_j exp(-2 (pi j w / h)^2), wherever its centre lies. So the integral of any
 function >= 0 of the logs is at most the sum over 1 - eta. States are replaced one after the other: z with the chain
-integrated out, w^-2 = 1 + f^T (K + diag(own))^-1 f; then X_1, X_2, .. given the state before and the logs from there
-on, the later chain integrated out (information filter). What lies beyond the ends of the lattices adds at most what S
-has there, or for "lost" its probability, both sums of normal tails, as S is largest where one of its L_r is.
+integrated out, w^-2 = 1 + f^T (T K T^T + diag(own))^-1 f; then X_1, X_2, .. given the state before and the logs from
+there on, the later chain integrated out: w^2 is the first entry of the inverse of the information of X_r, .., X_b. What
+lies beyond the ends of the lattices adds at most what S has there, or for "lost" its probability, both sums of normal
+tails, as S is largest where one of its L_r is.
 
 L_r and its partial sums enter linearly, so spreads that preserve the mean onto grids raise the answer, as those of
 random allocation do (`random_allocation`); log L_r is spread so that e^x keeps its mean, under "replaced" e^-x, in
@@ -83,7 +84,8 @@ class SumLaw:
 def sum_law(chain: BinChain, way: str, epsilon: float, points: Resolution) -> SumLaw:
     """Of the sum over all bins, noise of std 1; epsilon counts for "replaced" only.
 
-    Cost: bins * (states of z) * (states of X) * (states of X + 2 sums) * sums multiplications.
+    Cost: bins * (states of z) * (states of X) * (states of X + 2 sums) * sums multiplications; where states are
+        carried, bins * (states of z) * (states of X)^2 * 2 sums^2.
     """
     walk = _Walk(chain, way, math.exp(epsilon) if way == "replaced" else 0.0, points)
     for r in range(walk.bins):
@@ -99,34 +101,37 @@ class _Walk:
     def __init__(self, chain: BinChain, way: str, weight: float, points: Resolution) -> None:
         self.way, self.weight, self.points = way, weight, points
         self.f, self.u, self.own = (np.array(x) for x in (chain.shared, chain.spread, chain.own))
+        self.carried = np.concatenate([[0.0], chain.carried])
         self.bins = self.f.size
         links = np.concatenate([[0.0], chain.links])
         self.alpha = links * self.u / np.roll(self.u, 1)
         self.innovation = self.u * np.sqrt((1 - links) * (1 + links))
-        self.K = chain.covariance
-        self.gram = self.K + np.outer(self.f, self.f) + np.diag(self.own)
+        self.K, self.T, self.gram = chain.covariance, chain.mixing, chain.gram
         self.lost, self.root = way == "lost", math.sqrt(float(self.gram.diagonal().max()))
         self.top = self.bins * (1.0 if self.lost else math.exp(self.root**2 / 2 + (REACH + 1) * self.root))
         self.inflation, self.cut = 1.0, 2 * self.bins * float(scipy.special.ndtr(-REACH))  # that of exp(y_r)
         self.x, self.grid = np.zeros(1), np.zeros(1)
-        self.z = self._lattice(1.0, self.f, self._width_of_shared())
-        law = np.exp(-(self.z**2) / 2) / math.sqrt(2 * math.pi) * (self.z[1] - self.z[0])
+        self.z, law = np.zeros(1), np.ones(1)
+        if self.f.any():
+            self.z = self._lattice(1.0, self.f, self._width_of_shared())
+            law = np.exp(-(self.z**2) / 2) / math.sqrt(2 * math.pi) * (self.z[1] - self.z[0])
         self.mass = law[:, None]
         self.widths = self._widths()
+        self.logs = np.zeros(0)
 
     # ---- states ------------------------------------------------------------------------------------------
 
     def _width_of_shared(self) -> float:
         """w of z: given all logs, the chain integrated out."""
-        return 1 / math.sqrt(1 + float(self.f @ np.linalg.solve(self.K + np.diag(self.own), self.f)))
+        return 1 / math.sqrt(
+            1 + float(self.f @ np.linalg.solve(self.T @ self.K @ self.T.T + np.diag(self.own), self.f))
+        )
 
     def _widths(self) -> FloatArray:
         """w of X_r given X_{r-1}, z and the logs from r on, the later chain integrated out."""
-        known = 1 / self.own  # information of the logs from r on
-        for r in range(self.bins - 2, -1, -1):
-            a, q = self.alpha[r + 1], self.innovation[r + 1] ** 2
-            known[r] += a * a / (q + 1 / known[r + 1])
-        return np.asarray(1 / np.sqrt(known + self.innovation**-2.0))
+        steps = np.eye(self.bins) - np.diag(self.alpha[1:], -1)  # innovations of X
+        information = steps.T @ np.diag(self.innovation**-2.0) @ steps + self.T.T @ np.diag(1 / self.own) @ self.T
+        return np.array([math.sqrt(np.linalg.inv(information[r:, r:])[0, 0]) for r in range(self.bins)])
 
     def _lattice(self, std: float, means: FloatArray, width: float) -> FloatArray:
         """Points of a state of this std, whose means under P, bin by bin, are given; what is beyond is added."""
@@ -140,19 +145,25 @@ class _Walk:
         return np.asarray(low + step * np.arange(count), dtype=np.float64)
 
     def move(self, r: int) -> None:
-        """From X_{r-1} to X_r."""
-        std = float(self.innovation[r])
-        nodes = self._lattice(float(self.u[r]), self.K[r], float(self.widths[r]))
-        off = (nodes[None, :] - self.alpha[r] * self.x[:, None]) / std
+        """From X_{r-1} to X_r: `mass` has a row for each z and X_r, and for each X_{r-1} if the log of L_r takes it."""
+        std, z, before = float(self.innovation[r]), self.z, self.x
+        nodes = self._lattice(float(self.u[r]), (self.K @ self.T.T)[r], float(self.widths[r]))
+        off = (nodes[None, :] - self.alpha[r] * before[:, None]) / std
         law = np.exp(-(off**2) / 2) * ((nodes[1] - nodes[0]) / std / math.sqrt(2 * math.pi))
-        mass = self.mass.reshape(self.z.size, self.x.size, self.grid.size)
-        self.mass, self.x = np.matmul(law.T, mass).reshape(-1, self.grid.size), nodes
+        mass = self.mass.reshape(z.size, before.size, self.grid.size)
+        logs, carried = self.f[r] * z[:, None] + nodes, float(self.carried[r])
+        if carried:
+            logs = logs[:, None, :] + carried * before[:, None]
+            mass = mass[:, :, None, :] * law[:, :, None]
+        else:
+            mass = np.matmul(law.T, mass)
+        self.logs, self.mass, self.x = logs.ravel(), mass.reshape(-1, self.grid.size), nodes
 
     # ---- sums --------------------------------------------------------------------------------------------
 
     def add(self, r: int) -> None:
         """L_r: its log on an even grid, by spreads that preserve the mean, and the sum on its next grid."""
-        logs = (self.f[r] * self.z[:, None] + self.x).ravel()
+        logs = self.logs
         step, std, first = self.points.logs * self.root, math.sqrt(self.own[r]), float(logs.min())
         at = np.floor((logs - first) / step).astype(int)
         sign = -1.0 if self.way == "replaced" else 1.0  # of the exponential that keeps its mean
@@ -160,7 +171,7 @@ class _Walk:
         right = np.clip(right + (-BIAS if self.lost else BIAS), 0.0, 1.0)
         offsets = np.arange(-math.ceil(REACH * std / step), math.ceil((REACH + std) * std / step) + 2)
         nodes = first + step * np.arange(offsets[0], int(at.max()) + 2 + offsets[-1])
-        half = (self.f[r] ** 2 + self.u[r] ** 2 + self.own[r]) / 2
+        half = self.gram[r, r] / 2
         values, grid = self._values(nodes, half), self._grid(r)
         sums = _Sums.of(self.grid, values, grid, MEANS / 64 if self.way == "replaced" else 0.0)
         moved = np.zeros((self.mass.shape[0], grid.size))
@@ -178,7 +189,8 @@ class _Walk:
                 kernel, excess = sums.kernel(columns, law)
                 moved[rows] += part @ kernel
                 self.cut += 0.0 if self.lost else float((part @ excess).sum())
-        self.mass, self.grid = moved, grid
+        self.mass = moved.reshape(self.z.size, -1, self.x.size, grid.size).sum(axis=1).reshape(-1, grid.size)
+        self.grid = grid
 
     def _values(self, logs: FloatArray, half: float) -> FloatArray:
         """L of a log, or L - weight L'."""
