@@ -5,12 +5,15 @@ import importlib.util
 import os
 import subprocess
 import sys
-import tarfile
 import tomllib
 import zipfile
 from pathlib import Path
 
 import pytest
+import yaml
+from installed_wheel import unpacked_source, wheel_of
+
+import mfdl
 
 ROOT = Path(__file__).parents[1]
 PAPERS = ROOT / "experiments" / "mfdl_papers"
@@ -35,12 +38,11 @@ def paper_files(folder):
 
 
 def wheel_contents(folder):
-    """The wheel of this tree, unpacked."""
-    if importlib.util.find_spec("hatchling") is None:
-        pytest.skip("needs the build backend, `pip install hatchling`")
-    build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
-    subprocess.run([*build, "--wheel-dir", folder, ROOT], check=True)
-    (wheel,) = folder.glob("*.whl")
+    """The wheel that the source distribution of this tree builds, unpacked."""
+    pytest.importorskip("hatchling", reason="needs the build backend, `pip install hatchling`")
+    source = unpacked_source(folder)
+    assert paper_files(source / "experiments" / "mfdl_papers") == paper_files(PAPERS)
+    wheel = wheel_of(source, folder)
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(folder / "site")
     site = folder / "site"
@@ -79,17 +81,6 @@ def test_entry_points_of_this_installation_are_those_of_the_project(group):
         installed[name].load()
 
 
-@pytest.mark.slow
-def test_the_source_distribution_holds_the_papers(tmp_path):
-    pytest.importorskip("hatchling", reason="needs the build backend, `pip install hatchling`")
-    subprocess.run([sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", tmp_path], cwd=ROOT, check=True)
-    (source,) = tmp_path.glob("*.tar.gz")
-    with tarfile.open(source) as archive:
-        archive.extractall(tmp_path, filter="data")
-    (unpacked,) = (path for path in tmp_path.iterdir() if path.is_dir())
-    assert paper_files(unpacked / "experiments" / "mfdl_papers") == paper_files(PAPERS)
-
-
 def test_what_the_extras_ask_for_is_pinned():
     """Else `make` takes whatever is newest, beside versions that were tried together."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -100,3 +91,21 @@ def test_what_the_extras_ask_for_is_pinned():
     }
     missing = {line.partition(">=")[0].lower() for line in asked} - pinned
     assert not missing, f"no version in constraints.txt of {', '.join(sorted(missing))}"
+
+
+def test_the_citation_file_is_valid_and_that_of_the_project():
+    """The required keys of format 1.2.0 (https://citation-file-format.github.io), no key that it does not know."""
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert {"authors", "cff-version", "message", "title"} <= set(citation)
+    assert set(citation) <= {
+        "abstract", "authors", "cff-version", "commit", "contact", "date-released", "doi", "identifiers", "keywords",
+        "license", "license-url", "message", "preferred-citation", "references", "repository", "repository-artifact",
+        "repository-code", "title", "type", "url", "version",
+    }  # fmt: skip
+    assert (citation["cff-version"], citation["type"]) == ("1.2.0", "software")
+    same = ("version", "license", "keywords", "authors")
+    assert {name: citation[name] for name in same} == {name: project[name] for name in same}
+    assert citation["repository-code"] == project["urls"]["Source"]
+    assert citation["title"] == f"{project['name']}: {project['description'][0].lower()}{project['description'][1:]}"
+    assert citation["version"] == mfdl.__version__
