@@ -1,6 +1,7 @@
 """The one table of what the papers state: each statement, whether it holds, and what is true instead.
 
-In: `PAPER/facts.toml`, one table per fact. Out: `all_facts`, by id, and `claims_tables` for the page of claims.
+In: `PAPER/facts.toml`, one table per fact. Out: `all_facts`, by id, and `claims_tables` for the page of claims,
+`corrections` of one paper.
 Claims, published bounds and tests take their words from here; whether they are right is decided by the searches of
 `mfdl.testing.claims` and by the tests that a fact names.
 """
@@ -19,6 +20,7 @@ from mfdl.runs.option_files import read_toml
 
 PAPERS = ("mafalda", "decor", "corn", "whisper", "muffliato", "zip_dl", "random_walk", "gdp", "balls_in_bins")
 KINDS = ("privacy", "utility", "notation", "reproduction")
+COLUMNS_OF_CORRECTIONS = ("in what respect", "item", "printed or coded", "what is true", "shown by")
 COLUMNS = ("claim", "item", "printed or coded", "verdict", "what is true", "tests")
 
 
@@ -116,6 +118,23 @@ def claims_tables(cases: Mapping[str, int]) -> str:
         lines += [*(_row(row, cases.get(row.id, 0)) for row in rows), ""]
     unused = [f"- {paper.arxiv}: {paper.not_used}." for paper in papers if paper.not_used]
     return "\n".join([*lines, "## Not used here", "", *unused, ""])
+
+
+def corrections(paper: str) -> str:
+    """What one paper, or its public code, has wrong otherwise than in notation, as one table in Markdown.
+
+    Raises: InvalidInput: a paper without facts.
+    """
+    rows = [row for row in all_facts().values() if row.paper.name == paper]
+    if not rows:
+        raise unknown_name("paper", paper, {row.paper.name for row in all_facts().values()})
+    wrong = [row for row in rows if not row.holds and row.kind != "notation"]
+    lines = [markdown_row(*COLUMNS_OF_CORRECTIONS), markdown_row(*["---"] * len(COLUMNS_OF_CORRECTIONS))]
+    for row in sorted(wrong, key=lambda row: KINDS.index(row.kind)):
+        claim = [f"`mfdl claims --only {row.id}`"] if row.is_claim else []
+        shown = ", ".join([*claim, *(f"`{name}`" for name in row.tests)])
+        lines.append(markdown_row(row.kind, row.item, row.states, row.true, shown))
+    return "\n".join(lines)
 
 
 def _row(row: Fact, cases: int) -> str:

@@ -16,7 +16,7 @@ from mfdl.commands import main
 from mfdl.errors import InvalidInput
 from mfdl.testing import check_claim
 from mfdl_papers import all_facts, citations, errata, fact, published_claims
-from mfdl_papers.facts import claims_tables
+from mfdl_papers.facts import KINDS, claims_tables, corrections, markdown_row
 
 ROOT = Path(__file__).parents[2]
 CLAIMS = {claim.id: claim for claim in published_claims()}
@@ -65,6 +65,25 @@ def test_the_page_of_claims_has_every_fact_its_verdict_and_its_tests():
 
 def cells_of(line: str) -> list[str]:
     return [cell.strip().replace(r"\|", "|") for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
+
+
+@pytest.mark.parametrize("paper", sorted({fact.paper.name for fact in all_facts().values()}))
+def test_the_corrections_of_a_paper_are_its_wrong_facts_with_what_shows_them(paper):
+    table = corrections(paper)
+    wrong = [row for row in all_facts().values() if row.paper.name == paper and not row.holds]
+    rows = [row for row in wrong if row.kind != "notation"]
+    lines = table.splitlines()[2:]
+    assert len(lines) == len(rows)
+    for row in rows:
+        (line,) = (line for line in lines if markdown_row(row.kind, row.item, row.states)[:-2] in line)
+        assert all(name in line for name in (row.tests or [f"--only {row.id}"]))
+    order = [KINDS.index(line.split("|")[1].strip()) for line in lines]
+    assert order == sorted(order)
+
+
+def test_corrections_of_an_unknown_paper_are_refused():
+    with pytest.raises(InvalidInput, match="unknown paper 'MAFALD'; did you mean 'MAFALDA'"):
+        corrections("MAFALD")
 
 
 def test_unknown_facts_are_refused_and_errata_are_sentences():
