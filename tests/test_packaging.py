@@ -3,6 +3,7 @@
 import importlib.metadata
 import importlib.util
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -89,7 +90,8 @@ def test_what_the_extras_ask_for_is_pinned():
     pinned = {
         line.partition("==")[0].lower().replace("_", "-") for line in (ROOT / "constraints.txt").read_text().split()
     }
-    missing = {line.partition(">=")[0].lower() for line in asked} - pinned
+    missing = {re.split(r"[\[>]", line)[0].lower() for line in asked} - pinned
+    missing -= {"flwr-datasets"}  # needs an older rich: an environment of its own
     assert not missing, f"no version in constraints.txt of {', '.join(sorted(missing))}"
 
 
