@@ -27,6 +27,7 @@ NAMES = (
     "attack",
     "sweep",
     "budgets",
+    "check_budget",
     "views",
 )
 HOWTO = [f"howto_{name}.md" for name in (*NAMES, "progress", "graph", "large_graphs")]
