@@ -27,8 +27,8 @@ NAMES = {
         two_hop_dsgd with_dropout zip_dl
     """,
     "mfdl.audit": """
-        AuditCell AuditMatrix AuditResult AuditSettings AuditedSystem CanaryResult Reconstruction Training Transcript
-        audit audit_matrix reconstruct
+        AuditCell AuditMatrix AuditResult AuditSettings AuditedSystem CanaryRecords CanaryResult OneRunResult
+        OneRunSettings OneRunSystem Reconstruction Training Transcript audit audit_matrix audit_one_run reconstruct
     """,
     "mfdl.factorization": """
         PER_MODE_TOLERANCE CORRELATIONS COVARIANCE_SOLVERS ClassFactorizations EstimatedFactorization MEASURES

@@ -362,7 +362,7 @@ def test_a_run_stays_below_its_claim_and_is_not_far_from_it(decor, undisturbed):
     found = findings(decor, undisturbed)
     assert not found.violated
     assert 0.7 * found.mu_claimed < found.mu_shown
-    assert "not refuted" in found.sentence()
+    assert "not refuted" in str(found)
 
 
 def test_what_is_left_of_the_messages_is_the_noise_that_the_nodes_made(decor, undisturbed):
@@ -389,7 +389,7 @@ def test_a_planted_bug_is_found(tmp_path, name, plant):
     found = findings(setting, tmp_path)
     assert found.violated
     assert found.mu_shown > (1.1 if plant == "shared-once" else 1e3) * found.mu_claimed
-    assert "REFUTED" in found.sentence()
+    assert "REFUTED" in str(found)
 
 
 @pytest.mark.parametrize("name", ["corn", pytest.param("mafalda", marks=pytest.mark.slow)])

@@ -9,25 +9,19 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import dataclasses
-import json
-import re
-import secrets
 import sys
 from pathlib import Path
-from typing import Any
 
 import torch
 
 import mfdl
-from mfdl import files
 from mfdl.progress import reporter
 
 from . import auditing
 from .folder import NodeFolder
 from .frames import Refused
-from .launching import PLANTED, Launch, node_folder, run_node
-from .setting import NODES, TRUST, Setting
+from .launching import PLANTED, Launch, node_and_step, node_folder, run_node
+from .setting import NODES, TRUST, begun
 
 
 def main() -> int:
@@ -47,66 +41,36 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--mechanism", choices=sorted(TRUST), default="decor")
     parser.add_argument("--steps", type=int, default=32, help="a multiple of 8")
     parser.add_argument("--out", type=Path, required=True, help="folder of the run: one folder a node")
-    parser.add_argument("--kill", metavar="NODE@STEP", help="SIGKILL to a node after a step; all go on by themselves")
+    parser.add_argument(
+        "--kill",
+        type=node_and_step,
+        metavar="NODE@STEP",
+        help="SIGKILL to a node after a step; all go on",
+    )
     parser.add_argument("--plant", choices=["nothing", *PLANTED], default="nothing", help="a bug for the audit to find")
     parser.add_argument("--node", type=int, choices=range(NODES), help="be this node of a run that was begun")
-    arguments = parser.parse_args()
-    if arguments.kill is not None and not re.fullmatch(rf"[0-{NODES - 1}]@[0-9]+", arguments.kill):
-        parser.error(f"--kill must be a node and a step, e.g. 2@13, got {arguments.kill!r}")
-    return arguments
-
-
-def _setting(out: Path, wanted: dict[str, Any] | None) -> Setting:
-    """The setting of a run that was begun, or of a new one with a nonce of its own."""
-    place = out / "run.json"
-    if not place.exists():
-        if wanted is None:
-            raise mfdl.InvalidInput(f"{place} is missing: no run was begun here; leave out --node.")
-        setting = Setting(**wanted, nonce=secrets.token_hex(16))
-        files.atomic_write_json(place, dataclasses.asdict(setting))
-    setting = Setting(**json.loads(place.read_text()))
-    for name, value in (wanted or {}).items():
-        if getattr(setting, name) != value:
-            raise mfdl.InvalidInput(
-                f"{out} holds a run with {name} {getattr(setting, name)!r}, asked for {value!r}; take another folder."
-            )
-    return setting
+    return parser.parse_args()
 
 
 def _node(arguments: argparse.Namespace) -> int:
-    setting = _setting(arguments.out, None)
+    setting = begun(arguments.out)
     accuracy = asyncio.run(run_node(setting, arguments.node, arguments.out, arguments.plant))
     print(f"accuracy {accuracy:.4f}", flush=True)
     return 0
 
 
 def _all(arguments: argparse.Namespace) -> int:
-    setting = _setting(arguments.out, {"mechanism_name": arguments.mechanism, "steps": arguments.steps})
-    kill = None
-    if arguments.kill is not None:
-        node, step = map(int, arguments.kill.split("@"))
-        kill = node, step
+    setting = begun(arguments.out, {"mechanism_name": arguments.mechanism, "steps": arguments.steps})
     print(setting.mechanism)
     with reporter("auto").bar(f"{arguments.mechanism} on {NODES} processes", NODES * setting.steps) as advance:
-        launch = Launch(arguments.out, arguments.plant, kill, advance)
+        launch = Launch(arguments.out, arguments.plant, arguments.kill, advance)
         starts = asyncio.run(launch.run())
     folders = [NodeFolder(node_folder(arguments.out, node), setting.run_id) for node in range(NODES)]
-    messages = auditing.recorded(setting, folders)
-    findings = auditing.audited(setting, messages)
-    difference = auditing.difference_from_executor(setting, messages, auditing.all_keys(setting, folders))
-    findings = dataclasses.replace(findings, difference=difference)
-    report = {
-        **dataclasses.asdict(findings),
-        "violated": findings.violated,
-        "starts": starts,
-        "run_id": setting.run_id.hex(),
-    }
-    files.atomic_write_json(arguments.out / "audit.json", report)
+    findings = auditing.written(setting, folders, arguments.out / "audit.json", starts=starts)
     for word in sorted(launch.words):
         print(word)
     print(f"{NODES * setting.steps * setting.gossip_rounds} messages recorded, processes started {starts} time(s)")
-    print(f"largest difference from the executor with the same keys and data: {difference:.1e} of the largest number")
-    print(findings.sentence())
+    print(findings)
     return int(findings.violated)
 
 

@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import safetensors.torch
 import torch
 from numpy.typing import NDArray
 
+from mfdl import files
 from mfdl.audit import bounds, canaries, reconstruct
 from mfdl.privacy import gaussian
 from mfdl.training.executor import Executor
@@ -56,13 +58,27 @@ class Findings:
     def violated(self) -> bool:
         return self.mu_shown > self.mu_claimed
 
-    def sentence(self) -> str:
-        """In words."""
+    def __str__(self) -> str:
+        """In words, one finding a line."""
         verdict = "REFUTED" if self.violated else "not refuted"
-        return (
+        claim = (
             f"claim {verdict}: mu = {self.mu_claimed:.4g} claimed, at least {self.mu_shown:.4g} shown "
             f"(node {self.victim}, {self.canary}; {1 - FAILURE:.0%} confidence)"
         )
+        if self.difference is None:
+            return claim
+        where = "largest difference from the executor with the same keys and data"
+        return f"{where}: {self.difference:.1e} of the largest number\n{claim}"
+
+
+def written(setting: Setting, folders: Sequence[NodeFolder], place: Path, **more: object) -> Findings:
+    """Audits the messages in the folders of all nodes, and writes what they show with `more` fields as JSON."""
+    messages = recorded(setting, folders)
+    difference = difference_from_executor(setting, messages, all_keys(setting, folders))
+    findings = dataclasses.replace(audited(setting, messages), difference=difference)
+    more = {**more, "violated": findings.violated, "run_id": setting.run_id.hex()}
+    files.atomic_write_json(place, {**dataclasses.asdict(findings), **more})
+    return findings
 
 
 def recorded(setting: Setting, folders: Sequence[NodeFolder]) -> Array:

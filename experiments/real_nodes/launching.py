@@ -6,9 +6,11 @@ are bugs for the audit to find, which a node of a launch may have.
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import dataclasses
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable
@@ -68,6 +70,14 @@ class _Once:
 
 
 PLANTED = {"silent": silent, "shared-once": shared_once}
+
+
+def node_and_step(text: str) -> tuple[int, int]:
+    """The value of --kill. Raises: argparse.ArgumentTypeError: anything else than a node and a step."""
+    if not re.fullmatch(rf"[0-{NODES - 1}]@[0-9]+", text):
+        raise argparse.ArgumentTypeError(f"must be a node and a step, e.g. 2@13, got {text!r}")
+    node, step = map(int, text.split("@"))
+    return node, step
 
 
 def node_folder(out: Path, node: int) -> Path:

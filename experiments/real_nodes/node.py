@@ -11,17 +11,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 from collections.abc import Awaitable, Callable
 
 import mfdl
 from mfdl import PrivateNode
 from mfdl.training.key_agreement import open_group_key, pair_key, seal_group_key
-from mfdl.training.keys import SECRET_BYTES, NoiseKey
+from mfdl.training.keys import NoiseKey
 from mfdl.training.shared_randomness import HolderKeys, Holders
 
 from .folder import NodeFolder
-from .frames import DONE, GROUP_KEY, HELLO, MESSAGE, ROOM, Channel, Refused, packed, require_fields, unpacked
+from .frames import DONE, GROUP_KEY, HELLO, MESSAGE, ROOM, Channel, Refused, packed, unpacked
+from .hello import Hello
 from .setting import Setting
 
 PATIENCE = 60.0  # seconds without a word after which a peer counts as gone
@@ -130,8 +130,7 @@ class Node:
                 await asyncio.sleep(0.05)
 
     async def _say_hello(self, channel: Channel) -> None:
-        hello = {"public": self.identity.public_bytes.hex(), "lacks": self._lacks}
-        await channel.send(HELLO, json.dumps(hello).encode())
+        await channel.send(HELLO, Hello(self.identity.public_bytes, self._lacks).encoded())
 
     async def _hear_hello(self, channel: Channel) -> None:
         body = await channel.receive(HELLO)
@@ -147,23 +146,11 @@ class Node:
         if peer not in self.setting.peers(self.node) or peer in self.channels:
             why = "is connected already" if peer in self.channels else "is no peer of this node"
             raise Refused(f"a hello says that it is from node {peer}, which {why}.")
-        try:
-            hello = require_fields(json.loads(body), {"public": str, "lacks": int}, f"node {peer}")
-            public = bytes.fromhex(hello["public"])
-        except ValueError:
-            raise Refused(
-                f"node {peer} sent a malformed hello: it is no JSON, or its key is not hexadecimal."
-            ) from None
-        if len(public) != SECRET_BYTES:
-            raise Refused(f"node {peer} sent a malformed hello: its key has {len(public)} bytes, not {SECRET_BYTES}.")
-        if peer in self.setting.heard(self.node) and abs(hello["lacks"] - self._lacks) > 1:
-            raise Refused(
-                f"node {peer} lacks step {hello['lacks']} and this node step {self._lacks}: neighbours are never "
-                "further apart than one step, so one of them has an older checkpoint than it has sent from; give it "
-                "the newest."
-            )
-        self.folder.require_pinned(peer, public)
-        self._publics[peer], self._needs[peer], self.channels[peer] = public, hello["lacks"], channel
+        hello = Hello.of(body, peer)
+        if peer in self.setting.heard(self.node):
+            hello.require_near(peer, self._lacks)
+        self.folder.require_pinned(peer, hello.public)
+        self._publics[peer], self._needs[peer], self.channels[peer] = hello.public, hello.lacks, channel
 
     # ---- secrets -----------------------------------------------------------------------------------------------------
 

@@ -8,11 +8,16 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
+import json
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 import torch
 
 import mfdl
-from mfdl import PrivateNode
+from mfdl import PrivateNode, files
 from mfdl.mechanism import Mechanism
 from mfdl.training import tasks
 from mfdl.training.shared_randomness import HolderKeys, Holders, columns_by_holders
@@ -109,3 +114,23 @@ class Setting:
         present = data.mask[node, of_epoch]
         records = data.record_index[node, of_epoch][present].tolist()
         return data.features[node, of_epoch][present], data.targets[node, of_epoch][present], records
+
+
+def begun(out: Path, wanted: Mapping[str, Any] | None = None) -> Setting:
+    """The setting of the run in a folder; with `wanted`, fields of `Setting`, a new one with a nonce of its own.
+
+    Raises: mfdl.InvalidInput: no run was begun there, or one with other fields.
+    """
+    place = out / "run.json"
+    if not place.exists():
+        if wanted is None:
+            raise mfdl.InvalidInput(f"{place} is missing: no run was begun here; start the run as a whole first.")
+        setting = Setting(**wanted, nonce=secrets.token_hex(16))
+        files.atomic_write_json(place, dataclasses.asdict(setting))
+    setting = Setting(**json.loads(place.read_text()))
+    for name, value in (wanted or {}).items():
+        if getattr(setting, name) != value:
+            raise mfdl.InvalidInput(
+                f"{out} holds a run with {name} {getattr(setting, name)!r}, asked for {value!r}; take another folder."
+            )
+    return setting

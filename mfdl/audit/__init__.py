@@ -4,7 +4,8 @@ from .audit_cells import AuditCell, AuditMatrix, audit_matrix
 from .audit_results import AuditResult, CanaryResult
 from .audited_claims import AuditSettings
 from .auditing import audit
-from .observation import AuditedSystem, Training, Transcript
+from .observation import AuditedSystem, CanaryRecords, OneRunSystem, Training, Transcript
+from .one_run import OneRunResult, OneRunSettings, audit_one_run
 from .reconstruction import Reconstruction, reconstruct
 
 __all__ = [
@@ -13,12 +14,17 @@ __all__ = [
     "AuditResult",
     "AuditSettings",
     "AuditedSystem",
+    "CanaryRecords",
     "CanaryResult",
+    "OneRunResult",
+    "OneRunSettings",
+    "OneRunSystem",
     "Reconstruction",
     "Training",
     "Transcript",
     "audit",
     "audit_matrix",
+    "audit_one_run",
     "reconstruct",
 ]
 

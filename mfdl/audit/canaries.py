@@ -152,12 +152,7 @@ def candidates(
     victim that loses most also: a single step, alternating signs, a canary spread over coordinates, and the worst one
     while all other gradients react to models. A victim of whom no attacker sees a row, or who attacks, has none.
     """
-    scheme = algorithm.participation
-
-    def strongest(white: FloatArray, victim: int) -> tuple[FloatArray, float]:
-        return best_signs(white.T @ white, scheme.of_node(victim))
-
-    worst = _worst_of_each("worst gradients", algorithm, trust, victims, strongest, release=release)
+    worst = worst_of_each(algorithm, trust, victims, release=release)
     if not worst:
         return []
     top = _heaviest(worst)
@@ -174,6 +169,31 @@ def candidates(
     if algorithm.num_steps > 1:
         more.append(_reacting(top, unit))
     return [*(canary for _, canary in worst.values()), *more]
+
+
+def worst_of_each(
+    algorithm: LinearAlgorithm, trust: TrustModel, victims: Sequence[int], *, release: str | None
+) -> dict[int, tuple[float, Canary]]:
+    """Of every victim of whom something is seen: its squared loss, and the canary that shows it."""
+
+    def strongest(white: FloatArray, victim: int) -> tuple[FloatArray, float]:
+        return best_signs(white.T @ white, algorithm.participation.of_node(victim))
+
+    return _worst_of_each("worst gradients", algorithm, trust, victims, strongest, release=release)
+
+
+def heaviest(canary: Canary, count: int) -> list[Canary]:
+    """The same canary on up to `count` patterns of steps, those that show most first, each with its best signs."""
+    white = canary.view.whitener() @ canary.view.columns_of(canary.victim)
+    gram, scheme, tried = white.T @ white, canary.view.algorithm.participation.of_node(canary.victim), []
+    for patterns in _blocks(tried_patterns(gram, scheme)):
+        signs, values = signs_of(gram[patterns[:, :, None], patterns[:, None, :]])
+        for number in np.argsort(-values)[:count]:
+            full = np.zeros(len(gram))
+            full[patterns[number]] = signs[number]
+            tried.append((float(values[number]), full))
+    tried.sort(key=lambda pair: -pair[0])
+    return [dataclasses.replace(canary, signs=signs) for _, signs in tried[:count]]
 
 
 def bin_candidates(

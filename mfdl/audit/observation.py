@@ -20,6 +20,7 @@ and I - c F M has an inverse since models come before gradients.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
@@ -65,6 +66,26 @@ class Transcript:
     models: FloatArray
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class CanaryRecords:
+    """Records of one node in one run.
+
+    Attributes:
+        victim: node index.
+        sizes: signed norm of the raw gradient of each record at each step, shape (T, m); zero where it does not take
+            part.
+        directions: orthonormal rows over the d >= m coordinates of the model, shape (m, d).
+    """
+
+    victim: int
+    sizes: FloatArray
+    directions: FloatArray
+
+    def gradients(self, step: int) -> FloatArray:
+        """Raw gradients of a step, (m, d)."""
+        return np.asarray(self.sizes[step][:, None] * self.directions)
+
+
 class AuditedSystem(Protocol):
     """Anything that can be audited.
 
@@ -80,6 +101,17 @@ class AuditedSystem(Protocol):
                 where it does not take part. All other records of node u together add feedback[t, u] times the node's
                 model to the sum of step t.
             key: the secrets of this run are `HolderKeys.simulated(key)`.
+        """
+        ...
+
+
+class OneRunSystem(Protocol):
+    """Anything that can be audited in a single run."""
+
+    def run_once(self, records: CanaryRecords, *, key: NoiseKey) -> Transcript:
+        """Trains once from models zero, in d dimensions, on these records, to be clipped, and no others.
+
+        Args: key: the secrets of the run are `HolderKeys.simulated(key)`.
         """
         ...
 
@@ -102,7 +134,7 @@ class Training:
         return noise_stream(self.algorithm.noise, self.noise_std, key, dim)
 
     def clip(self, gradients: torch.Tensor) -> torch.Tensor:
-        """Clipped gradients of one record at every node, (n, COORDINATES)."""
+        """Clipped gradients, one record a row: of every node, (n, COORDINATES), or of one node, (m, d)."""
         present = torch.ones(gradients.shape[0], 1, dtype=torch.bool)
         return clipped_sums([gradients.unsqueeze(1)], present, self.clip_norm)[0]
 
@@ -112,7 +144,28 @@ class Training:
             return self._run(canary, feedback, trials, key)
 
     def _run(self, canary: FloatArray, feedback: FloatArray, trials: int, key: NoiseKey) -> Transcript:
-        n, dim = self.algorithm.num_nodes, trials * COORDINATES
+        def gradients(t: int, models: torch.Tensor) -> torch.Tensor:
+            clipped = self.clip(torch.tensor(canary[t], dtype=torch.float64))
+            return clipped.repeat(1, trials) + torch.tensor(feedback[t], dtype=torch.float64)[:, None] * models
+
+        return self._transcript(gradients, trials * COORDINATES, key)
+
+    def run_once(self, records: CanaryRecords, *, key: NoiseKey) -> Transcript:
+        """See `OneRunSystem.run_once`."""
+
+        def gradients(t: int, models: torch.Tensor) -> torch.Tensor:
+            summed = torch.zeros_like(models)
+            summed[records.victim] = self.clip(torch.tensor(records.gradients(t))).sum(0)
+            return summed
+
+        with one_thread():
+            return self._transcript(gradients, records.directions.shape[1], key)
+
+    def _transcript(
+        self, gradients: Callable[[int, torch.Tensor], torch.Tensor], dim: int, key: NoiseKey
+    ) -> Transcript:
+        """A run whose clipped sums, (n, dim), are a function of step and models."""
+        n = self.algorithm.num_nodes
         executor = Executor(self.algorithm, dtype=torch.float64)
         stream = self.stream(key, dim, 0)
         state = executor.initial_state(torch.zeros(n, dim, dtype=torch.float64))
@@ -120,10 +173,8 @@ class Training:
         for t in range(self.algorithm.num_steps):
             if t in self.resume_at:
                 executor, stream = Executor(self.algorithm, dtype=torch.float64), self.stream(key, dim, t)
-            clipped = self.clip(torch.tensor(canary[t], dtype=torch.float64))
-            background = torch.tensor(feedback[t], dtype=torch.float64)[:, None] * executor.models(state)
             noise = torch.tensor(stream.step(t), dtype=torch.float64)
-            messages, state = executor.step(t, state, clipped.repeat(1, trials) + background, noise)
+            messages, state = executor.step(t, state, gradients(t, executor.models(state)), noise)
             sent.append(messages.numpy())
             releasing.after(t, state)
         return Transcript(np.concatenate(sent), releasing.models(state).numpy())

@@ -1,0 +1,202 @@
+"""audit_one_run: lower bounds on a pairwise privacy loss from a single run with many canaries.
+
+In: the settings of an audit, one victim, and a system that runs once with m canaries of that victim, each included by a
+fair coin. Out: from one attacker's transcript, lower bounds on mu and epsilon beside the claim.
+
+Canaries are different records of one node. Each takes part in one pattern of steps that its participation allows, with
+a gradient of its own direction, so that the attacker's rows along that direction tell of it alone. The guess is the
+sign of the claimed Gaussian's likelihood ratio; the surest ones are counted (`guesses`). Where noise is normal and
+independent over directions, means and variances of the ratios bound mu more sharply (`bounds.gaussian_mu`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, cast
+
+import numpy as np
+from scipy import fft
+
+from .. import check
+from ..check import FloatArray
+from ..display import rounded_up, short_repr
+from ..errors import InvalidInput, UnsupportedMechanism
+from ..privacy import gaussian
+from ..spec import takes_fields_of
+from ..training.keys import NoiseKey
+from . import bounds
+from .audit_results import AuditCircumstances, plain
+from .audited_claims import AuditedClaim, AuditedClaims, AuditSettings
+from .canaries import OVERSHOOT, Canary, heaviest, worst_of_each
+from .guesses import Guesses, best_number_of_guesses
+from .observation import CanaryRecords, OneRunSystem, Training
+
+LEAST_CANARIES, MOST_CANARIES = 50, 4096  # a dense basis of as many directions: 128 MiB
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class OneRunSettings(AuditSettings):
+    """The arguments of `audit_one_run`: those of `audit`, with two meant for one run.
+
+    Attributes:
+        trials: canaries of the run, 50 to 4096, each with a coin of its own.
+        patterns: of steps, the most revealing ones, which the canaries take in turn.
+        victim: None: the one of the largest finite claim.
+    """
+
+    trials: int = 1000
+    patterns: int = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check.integer_at_least(1, patterns=self.patterns)
+        if not LEAST_CANARIES <= check.integer_at_least(1, trials=self.trials) <= MOST_CANARIES:
+            raise InvalidInput(
+                f"trials must be from {LEAST_CANARIES} to {MOST_CANARIES} canaries of one run, got {self.trials}; "
+                "audit(...) takes more trials, over several runs."
+            )
+        if self.num_bins is not None:
+            raise UnsupportedMechanism(
+                "audit_one_run guesses records of public batches, and here they are drawn secretly; use audit(...)."
+            )
+        if self.circumstances.unit == "user":
+            raise UnsupportedMechanism("a node is one user, and one run needs many canaries; use audit(...).")
+        if not hasattr(self.system or Training, "run_once"):
+            raise InvalidInput("system must have run_once(records, *, key) for an audit of one run; see Training.")
+
+
+@dataclasses.dataclass(frozen=True)
+class OneRunResult(AuditCircumstances):
+    """What one run shows of one victim, beside the claim; `trials` are its canaries.
+
+    Attributes:
+        victim: node index; attacker: in words; patterns: the steps of the canaries, which take them in turn.
+        guesses, right: how many canaries were guessed, and how many of these rightly.
+        mu_claimed, epsilon_claimed: of the victim, the latter at delta.
+        mu_guesses, epsilon_guesses: lower bounds whatever the distribution of the noise.
+        mu_gaussian: lower bound if noise is normal and independent over directions.
+        notes: what was left out, in words.
+    """
+
+    __repr__ = short_repr
+
+    victim: int
+    attacker: str
+    patterns: tuple[tuple[int, ...], ...]
+    guesses: int
+    right: int
+    mu_claimed: float
+    epsilon_claimed: float
+    mu_guesses: float
+    epsilon_guesses: float
+    mu_gaussian: float
+    notes: tuple[str, ...] = ()
+
+    @property
+    def mu_audited(self) -> float:
+        """The larger of the bounds on mu, >= 0."""
+        return max(self.mu_guesses, self.mu_gaussian)
+
+    @property
+    def violated(self) -> bool:
+        """Whether the claim is refuted."""
+        return self.mu_audited > self.mu_claimed
+
+    def sentence(self) -> str:
+        """The outcome, in one sentence."""
+        verdict = "REFUTED" if self.violated else "not refuted"
+        return (
+            f"{self.mechanism} under {self.trust} ({self.adjacency}): the claim mu = {rounded_up(self.mu_claimed, 4)} "
+            f"for node {self.victim} is {verdict}; at level {self.level:g}, one run with {self.trials} canaries shows "
+            f"mu >= {self.mu_guesses:.4g} by {self.right} of {self.guesses} guesses, and mu >= {self.mu_gaussian:.4g} "
+            "if its noise is normal."
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, infinities as texts."""
+        return plain(**dataclasses.asdict(self), mu_audited=self.mu_audited, violated=self.violated)
+
+
+@takes_fields_of(OneRunSettings)
+def audit_one_run(settings: OneRunSettings) -> OneRunResult:
+    """Bounds the privacy loss of one node to one attacker from a single run; arguments: `OneRunSettings`.
+
+    >>> from mfdl import algorithms, dynamics, gossip, participation, trust
+    >>> ring = dynamics.Dynamics(gossip.metropolis_hastings("ring:n=4"))
+    >>> fresh = algorithms.dp_dsgd(ring, participation.Cyclic(epochs=2, period=2))
+    >>> scales = {"adjacency": "replace-one", "clip_norm": 1.0, "noise_std": 2.0}
+    >>> result = audit_one_run(fresh, trust=trust.PNDP([1]), victim=0, **scales)
+    >>> result.violated, result.mu_gaussian > 0.8 * result.mu_claimed, result.mu_guesses > 0.4 * result.mu_claimed
+    (False, True, True)
+
+    Guarantees: a claim that holds is refuted with probability at most 1 - level over coins and noise. `mu_guesses` and
+        `epsilon_guesses` need no more than that the claim covers every record of the victim; `mu_gaussian` needs noise
+        that is normal and independent over directions.
+    Raises:
+        InvalidInput: no finite privacy loss is claimed, nothing of the victim is seen, or a view too large.
+        UnsupportedMechanism: secret batches, or user level.
+    Cost: one run in as many dimensions as canaries, m^2 T for their gradients; cubic in the rows of the view.
+    """
+    canary, claim, notes = _chosen(settings)
+    circumstances, mu = settings.circumstances, float(claim.mu or 0.0)
+    classes = heaviest(canary, settings.patterns)
+    coins, ratios = _ratios(settings, classes)
+    share = (1 - circumstances.level) / (1 + len(classes))  # one for the guesses, one for each pattern's samples
+    count = best_number_of_guesses(settings.trials, 2 * mu, share)  # which shows best that the loss is twice the claim
+    surest = np.argsort(-np.abs(ratios), kind="stable")[:count]
+    guesses = Guesses(settings.trials, count, int(((ratios > 0) == (coins > 0))[surest].sum()))
+    samples = [(ratios[number :: len(classes)], coins[number :: len(classes)]) for number in range(len(classes))]
+    return OneRunResult(
+        **vars(circumstances),
+        victim=canary.victim,
+        attacker=canary.attacker,
+        patterns=tuple(tuple(np.flatnonzero(each.signs).tolist()) for each in classes),
+        guesses=guesses.guesses,
+        right=guesses.right,
+        mu_claimed=mu,
+        epsilon_claimed=claim.epsilon(circumstances.delta),
+        mu_guesses=guesses.mu(share),
+        epsilon_guesses=guesses.epsilon(circumstances.delta, share),
+        mu_gaussian=max(bounds.gaussian_mu(z[on < 0], z[on > 0], failure=share) for z, on in samples),
+        notes=notes,
+    )
+
+
+def _chosen(settings: OneRunSettings) -> tuple[Canary, AuditedClaim, tuple[str, ...]]:
+    """The canary of the victim that is audited, its claim, and what is not audited."""
+    claims = AuditedClaims.of(settings)
+    finite = {u: claim for u, claim in claims.by_victim.items() if claim.mu}
+    worst = worst_of_each(settings.algorithm, settings.trust, list(finite), release=settings.released)
+    if not worst:
+        raise InvalidInput(
+            f"{settings.algorithm.name} claims nothing that an audit could refute under {settings.trust.name}: "
+            f"{claims.why or 'nothing of the record is seen'}; choose another victim, trust model, release or noise."
+        )
+    victim = max(worst, key=lambda u: finite[u].mu or 0.0)
+    return worst[victim][1], finite[victim], claims.notes
+
+
+def _ratios(settings: OneRunSettings, classes: list[Canary]) -> tuple[FloatArray, FloatArray]:
+    """Coins +-1 of the canaries, and log likelihood ratios of the claimed noise, both (m,)."""
+    circumstances, m = settings.circumstances, settings.trials
+    victim, view = classes[0].victim, classes[0].view
+    key = NoiseKey.from_seed(circumstances.seed).derive("audit", "one run")
+    entropy = int.from_bytes(key.derive("coins").reveal_secret(), "big")
+    coins = np.random.default_rng(entropy).choice([-1.0, 1.0], m)
+    replaced = circumstances.adjacency == "replace-one"
+    present = coins if replaced else (coins + 1) / 2
+    signs = np.array([classes[i % len(classes)].signs for i in range(m)]).T
+    # directions of a cosine basis: all but the first are orthogonal to noise that coordinates share
+    directions = np.asarray(fft.dct(np.eye(m), norm="ortho", axis=0))
+    size = OVERSHOOT * circumstances.clip_norm
+    trained = Training(settings.algorithm, noise_std=circumstances.noise_std, clip_norm=circumstances.clip_norm)
+    system = cast(OneRunSystem, settings.system or trained)
+    secret = key.derive("noise")
+    transcript = system.run_once(CanaryRecords(victim, size * signs * present, directions), key=secret)
+    rows = view.rows(transcript, secret, circumstances.noise_std) @ directions.T
+    P = view.whitener()
+    white = P @ view.columns_of(victim) @ signs  # signal of each canary in units of the noise, (rank, m)
+    shift = gaussian.record_shift(circumstances.adjacency, circumstances.clip_norm)
+    scale = shift / circumstances.noise_std
+    ratios = scale * (white * (P @ rows)).sum(0) / circumstances.noise_std
+    return coins, ratios if replaced else ratios - (scale**2) / 2 * (white**2).sum(0)
