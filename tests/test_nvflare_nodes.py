@@ -168,7 +168,7 @@ def test_groups_beyond_pairs_are_refused(nvflare_nodes, tmp_path):
 @pytest.mark.slow
 def test_the_simulator_trains_is_killed_goes_on_and_is_audited(nvflare_nodes, tmp_path):
     command = ["-m", "experiments.nvflare_nodes", "--mechanism", "decor", "--steps", "8", "--out", str(tmp_path)]
-    done = process(*command, "--kill", "2@5", "--patience", "15", timeout=900)
+    done = process(*command, "--kill", "2@5", "--patience", "5", timeout=900)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "epsilon: 8 at delta = 1e-05" in done.stdout
     findings = json.loads((tmp_path / "audit.json").read_text())

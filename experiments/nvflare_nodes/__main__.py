@@ -25,7 +25,7 @@ try:
     from .simulation import Simulation
     from .site import FINAL
 except ModuleNotFoundError as error:
-    if error.name != "nvflare":
+    if (error.name or "").partition(".")[0] != "nvflare":
         raise
     sys.exit("refused: experiments.nvflare_nodes needs NVFlare: pip install 'mfdl[nvflare]'.")
 
