@@ -59,7 +59,7 @@ class Guesses:
 
     Attributes: canaries: m, each with a fair coin of its own; guesses: r, fixed before the run; right: of the guesses.
 
-    >>> round(Guesses(canaries=1000, guesses=250, right=206).mu(0.05), 2)  # of a truth of 1, at 95 %
+    >>> round(Guesses(canaries=1000, guesses=250, right=214).mu(0.05), 2)  # of a truth of 1, at 95 %
     0.59
     """
 
