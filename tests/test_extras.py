@@ -1,5 +1,6 @@
 """What works with the required packages alone, and the refusal of what needs a package of an extra."""
 
+import sys
 import tomllib
 from pathlib import Path
 
@@ -8,6 +9,7 @@ from page_session import blocks, run_page
 
 from mfdl.errors import InvalidInput, MissingExtra
 from mfdl.extras import EXTRAS, imported
+from mfdl.training import distributed
 
 ROOT = Path(__file__).parents[1]
 OPTIONAL = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
@@ -76,7 +78,7 @@ def test_every_package_of_an_extra_is_refused_by_its_extra():
 
 
 def test_a_refusal_is_an_import_error_and_names_the_command(monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "jinja2", None)
+    monkeypatch.setitem(sys.modules, "jinja2", None)
     with pytest.raises(MissingExtra) as refused:
         imported("jinja2", "a report", "read results.json")
     assert str(refused.value) == (
@@ -89,9 +91,16 @@ def test_a_refusal_is_an_import_error_and_names_the_command(monkeypatch):
 def test_a_package_that_is_damaged_is_not_called_missing(tmp_path, monkeypatch):
     (tmp_path / "pymetis.py").write_text("import no_such_package_of_pymetis")
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(__import__("sys").modules, "pymetis", raising=False)
+    monkeypatch.delitem(sys.modules, "pymetis", raising=False)
     with pytest.raises(ModuleNotFoundError, match="no_such_package_of_pymetis"):
         imported("pymetis", "a partition")
+
+
+@pytest.mark.parametrize("package", ["cloudpickle", "pymetis"])
+def test_each_package_of_several_ranks_is_required_before_any_of_them_starts(package, monkeypatch):
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(MissingExtra, match=f"needs {package}, which is not installed"), distributed.ranks(2):
+        pytest.fail("a group without its packages")
 
 
 def test_a_comparison_runs_with_the_required_packages_alone(tmp_path, monkeypatch):
