@@ -18,7 +18,7 @@ from typing import Any
 
 import mfdl
 
-PACKAGES = ("numpy", "scipy", "torch", "cvxpy", "clarabel", "jax", "jax-privacy")
+PACKAGES = ("numpy", "scipy", "torch", "cvxpy", "clarabel", "jax", "jax-privacy", "cryptography")
 """Whose versions a row states, where they are installed."""
 
 

@@ -42,7 +42,7 @@ class ChaChaColumns(ColumnGenerator):
         (step, shard) share a nonce; a row that would exceed the block counter is refused. So no keystream is used
         twice, and whoever tells the words from uniform ones without the secret has broken HMAC-SHA256 or ChaCha20.
     Raises: InvalidInput: rows longer than LONGEST.
-    Cost: about 3 microseconds per row, and 1.5 times the time of Philox per normal (docs/benchmarks.md).
+    Cost: about 3 microseconds per row, and up to 1.4 times the time of Philox per normal of long rows (docs/benchmarks.md).
     """
 
     name, secure = "chacha20/inverse-cdf/holder-keys/1", True
