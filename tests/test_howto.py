@@ -35,6 +35,7 @@ THEORY = [
     f"{name}.md"
     for name in (
         "changing_networks",
+        "floating_point",
         "plan",
         "privacy",
         "random_walks",

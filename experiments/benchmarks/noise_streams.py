@@ -21,9 +21,11 @@ import mfdl
 from mfdl.factorization.encoders import Banded, square_root_series
 from mfdl.noise import CausalNoise, IndependentNoise
 from mfdl.training.keys import ColumnNormals, NoiseKey
+from mfdl.training.rounded_normals import RoundedNormals
 
 KEY, SIZES, DIM, BANDS = NoiseKey.from_seed(0), (128, 256, 512), 10_000, 16
 SECRET = NoiseKey(bytes(range(32)))
+LONG = 400_000
 ROWS = ((10_000, 10), (1_000, 1_000), (100, 79_510), (2, 4_000_000))  # nodes, coordinates
 
 
@@ -65,6 +67,12 @@ def generators() -> None:
 
         on_device = 1e9 * seconds(copied)["median"] / (nodes * dim)
         report("generators, to the device", nodes=nodes, coordinates=dim, generator=name, nanoseconds=on_device)
+    whole, floats = RoundedNormals(SECRET), ColumnNormals([SECRET], [0])
+    for exponent in (18, 28, 32):
+        times = [
+            seconds(work)["cpu"] for work in (partial(whole.row, 1, LONG, 2.0**exponent), partial(floats.step, 1, LONG))
+        ]
+        report("rounded normals", log2_scale=exponent, coordinates=LONG, ratio=times[0] / times[1])
     if device is None:
         leave_out("generators, to the device", "no CUDA device; with one, the copy of each row is timed")
 

@@ -6,7 +6,7 @@ sentence, a JSON file. How mu is found is in the other files of this folder; con
 Whose data are protected is the unit. "record": each record's gradient is clipped, and noise is added to their sum.
 "user": the node's mean gradient is clipped, so it is all of the node's data that move it by one record shift. Clipping
 records and claiming the user would be wrong by the batch size: a user moves a sum of m clipped gradients by m shifts.
-mu is about real-number noise: no guarantee here covers attacks on the low-order bits of floats.
+mu is about real-number noise: attacks on the low-order bits of floats are covered by `PrivateNode(grid=...)` alone.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ class ChaChaColumns(ColumnGenerator):
         (step, shard) share a nonce; a row that would exceed the block counter is refused. So no keystream is used
         twice, and whoever tells the words from uniform ones without the secret has broken HMAC-SHA256 or ChaCha20.
     Raises: InvalidInput: rows longer than LONGEST.
-    Cost: about 3 microseconds per row, and up to 1.4 times the time of Philox per normal of long rows (docs/benchmarks.md).
+    Cost: about 4 microseconds per row, and up to 1.4 times the time of Philox per normal of long rows.
     """
 
     name, secure = "chacha20/inverse-cdf/holder-keys/1", True
@@ -81,12 +81,13 @@ class ChaChaColumns(ColumnGenerator):
         return self._keys[tensor]
 
 
-def keystream(key: bytes, step: int, shard: int, out: Words) -> None:
-    """Fills `out`, a contiguous row of little-endian words, with ChaCha20 keystream from block 0."""
+def keystream(key: bytes, step: int, shard: int, out: Words, *, first_block: int = 0) -> None:
+    """Fills `out`, a contiguous row of little-endian words, with ChaCha20 keystream from a block."""
     from cryptography.hazmat.primitives.ciphers import Cipher, algorithms  # keeps `import mfdl` light
 
-    nonce = bytes(4) + step.to_bytes(8, "little") + shard.to_bytes(4, "little")  # the first 4 bytes are the counter
-    encryptor = Cipher(algorithms.ChaCha20(key, nonce), mode=None).encryptor()
+    nonce = step.to_bytes(8, "little") + shard.to_bytes(4, "little")
+    counted = first_block.to_bytes(4, "little") + nonce
+    encryptor = Cipher(algorithms.ChaCha20(key, counted), mode=None).encryptor()
     raw = out.view(np.uint8).data
     for start in range(0, len(raw), len(_ZEROS)):
         piece = raw[start : start + len(_ZEROS)]

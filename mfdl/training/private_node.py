@@ -27,6 +27,7 @@ from ..errors import InvalidInput, UnsupportedMechanism
 from ..mechanism import Mechanism
 from . import covered
 from .clipping import clipped_rows
+from .grid_sums import GridSums
 from .keys import NoiseKey, require_secure
 from .shared_randomness import HolderKeys, columns_by_holders
 from .streams import node_stream
@@ -96,6 +97,8 @@ class PrivateNode:
         loss: (output of one record, target of one record) -> scalar.
         batch_size: the public constant that sums are divided by, never a count of the records at hand; default what
             the mechanism was calibrated with. At user level the mean is taken inside the clip, and it must be 1.
+        grid: a step h, a power of two, e.g. 2^-18 of the clipping norm: contributions and noise are whole numbers, so
+            that low-order bits tell nothing (`grid_sums`); for noise of each node alone. None: float64 noise.
         publish: False only if nothing of the run leaves this machine, as in a simulation that is to be repeated. Keys
             of seeds are refused otherwise.
 
@@ -105,7 +108,7 @@ class PrivateNode:
     Raises:
         InvalidInput: an argument that does not fit, a needed secret that is missing, or a key that can be guessed.
         UnsupportedMechanism: a guarantee for one linear algorithm (messages hidden, noise elsewhere than gradients),
-            or for a number of records that is secret (add-remove).
+            or for a number of records that is secret (add-remove); a grid with noise that nodes share.
     Cost: per step, per-record gradients (records x parameters; less for large layers, see `RecordClipping`), and the
         noise of `node_stream`.
     """
@@ -120,6 +123,7 @@ class PrivateNode:
         keys: NoiseKey | HolderKeys,
         loss: Loss,
         batch_size: float | None = None,
+        grid: float | None = None,
         publish: bool = True,
     ) -> None:
         _require_types(optimizer=optimizer, module=module, mechanism=mechanism)
@@ -135,6 +139,7 @@ class PrivateNode:
         algorithm, user = mechanism.algorithm, mechanism.unit == "user"
         self.optimizer, self.mechanism, self.model = optimizer, mechanism, PerRecordModel(module, loss)
         self._stream = node_stream(algorithm.noise, node, keys, mechanism.noise_std, self.model.dimension)
+        self.grid = None if grid is None else GridSums(mechanism, node, keys, grid)
         self.node = int(node)
         self.divisor = float(algorithm.divisors[node] if batch_size is None else check.positive(batch_size=batch_size))
         if user and self.divisor != 1:
@@ -159,6 +164,19 @@ class PrivateNode:
     def module(self) -> torch.nn.Module:
         """What trains; its parameters after a step may be sent."""
         return self.model.module
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What the guarantee assumes of this node's noise, besides keys that stay secret; timing is never covered."""
+        numbers = (
+            ["noise is of real numbers: low-order bits of float64 numbers may tell more, which grid= excludes"]
+            if self.grid is None
+            else [
+                "torch takes the gradient of a record without the values of the others of its batch",
+                "scipy.special.ndtri errs by at most 2^-46 max(1, |z|)",
+            ]
+        )
+        return f"random bits of {', '.join(self._generators)} cannot be told from uniform ones", *numbers
 
     @property
     def num_steps(self) -> int:
@@ -192,12 +210,10 @@ class PrivateNode:
             self._record_clipping = dataclasses.replace(way, model=self.model)
             self._checked = True
         joined = self._joined(t, records)
-        row = self.model.initial_row()[None]
         trained = {name: p for name, p in self.module.named_parameters() if p.requires_grad}
-        noise = _pieces(self._stream.step(t)[0], trained)
-        clipped = self._clipped(row, features, targets)
-        for name, parameter in trained.items():  # noise first, and rounded with what it hides: see training.executor
-            parameter.grad = ((clipped[name].double() + noise[name]) / self.divisor).to(parameter.dtype)
+        privatised = self._privatised(t, features, targets, trained)
+        for name, parameter in trained.items():
+            parameter.grad = (privatised[name] / self.divisor).to(parameter.dtype)
         self._seen.update(joined)
         self.steps_taken = t + 1  # before the optimizer, whose failure must not let the noise be used again
         self._stepping = True
@@ -207,15 +223,34 @@ class PrivateNode:
             self._stepping = False
         self.optimizer.zero_grad(set_to_none=True)
 
+    def _privatised(
+        self, t: int, features: torch.Tensor, targets: torch.Tensor, trained: Mapping[str, torch.Tensor]
+    ) -> dict[str, torch.Tensor]:
+        """Clipped sums plus noise by parameter, float64: noise first, rounded with what it hides (`executor`)."""
+        row = self.model.initial_row()[None]
+        if self.grid is not None:
+            return _pieces(self.grid.privatised(t, self._contributions(row, features, targets)), trained)
+        noise, clipped = _pieces(self._stream.step(t)[0], trained), self._clipped(row, features, targets)
+        return {name: clipped[name].double() + noise[name] for name in trained}
+
+    def _contributions(self, row: torch.Tensor, features: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """Each record's clipped gradient, shape (B, d), or the clipped mean at user level, (1, d)."""
+        if not len(features):
+            return torch.zeros((0, row.shape[1]), dtype=row.dtype)
+        gradients = self.model.per_record_gradients(row, features[None], targets[None])
+        rows = torch.cat([gradient[0].reshape(len(features), -1) for gradient in gradients.values()], dim=1)
+        if self.mechanism.unit == "user":
+            rows = rows.mean(0, keepdim=True)
+        present = torch.ones(len(rows), dtype=torch.bool, device=rows.device)
+        return clipped_rows(rows, present, self.mechanism.clip_norm)
+
     def _clipped(self, row: torch.Tensor, features: torch.Tensor, targets: torch.Tensor) -> dict[str, torch.Tensor]:
         """The clipped sum of a batch, or the clipped mean at user level, by parameter."""
         if not len(features):
             return {name: row.new_zeros(shape) for name, shape in self.model.shapes.items()}
         clip_norm, device = self.mechanism.clip_norm, row.device
         if self.mechanism.unit == "user":
-            gradients = self.model.per_record_gradients(row, features[None], targets[None])
-            mean = torch.cat([gradient.mean(1).flatten(1) for gradient in gradients.values()], dim=1)
-            clipped = clipped_rows(mean, torch.ones(1, dtype=torch.bool, device=device), clip_norm)
+            clipped = self._contributions(row, features, targets)
             return {name: part[0] for name, part in self.model.unflatten(clipped).items()}
         mask = torch.ones((1, len(features)), dtype=torch.bool, device=device)
         sums = self._record_clipping.sums(row, features[None], targets[None], mask, clip_norm)
@@ -246,8 +281,10 @@ class PrivateNode:
         Save it, with the module, after `step` and before anything is sent: a node that sends and then forgets the
         step would send other numbers under the same noise, and their difference is free of it.
         """
+        released = None if self.grid is None else self.grid.released
         return {
             **self._identity(),
+            **({} if released is None else {"released": [*map(torch.tensor, released)]}),
             "steps_taken": self.steps_taken,
             "records": {record: list(steps) for record, steps in self._seen.items()},
             "optimizer": self.optimizer.state_dict(),
@@ -264,7 +301,8 @@ class PrivateNode:
                     f"this state is of another run: {name} is {state.get(name)!r}, here {expected!r}; load it into a "
                     "node made as the saved one was."
                 )
-        if missing := {"steps_taken", "records", "optimizer"} - state.keys():
+        history = {"released"} if self.grid is not None and self.grid.released is not None else set()
+        if missing := ({"steps_taken", "records", "optimizer"} | history) - state.keys():
             raise InvalidInput(f"this state lacks {sorted(missing)}; load what PrivateNode.state_dict gave, whole.")
         step = check.integer_at_least(0, steps_taken=state["steps_taken"])
         if step < self.steps_taken or step > self.num_steps:
@@ -272,6 +310,12 @@ class PrivateNode:
                 f"this node has taken {self.steps_taken} of {self.num_steps} steps and cannot go to step {step}: the "
                 "noise of the steps between would be used twice. Make new keys for a new run."
             )
+        if self.grid is not None and history:
+            if len(state["released"]) != step:
+                raise InvalidInput(
+                    f"released must be of {step} steps, got {len(state['released'])}; load a whole state."
+                )
+            self.grid.resume([y.numpy() for y in state["released"]])
         self.optimizer.load_state_dict(state["optimizer"])
         self._seen = {int(record): list(steps) for record, steps in state["records"].items()}
         self.steps_taken = step
@@ -283,6 +327,7 @@ class PrivateNode:
             "key_id": self.key_id,
             "dimension": self.model.dimension,
             "divisor": self.divisor,
+            "grid": None if self.grid is None else self.grid.step,
             "generator": ", ".join(self._generators),
         }
 

@@ -196,14 +196,15 @@ PAGE = Path(__file__).parents[2] / "docs" / "privacy.md"
 GRID = 2.0**-53
 
 
-def test_the_last_bits_of_one_message_tell_two_gradients_apart():
+@pytest.mark.parametrize("key", [NoiseKey.from_seed(0), NoiseKey(bytes(range(32)))])
+def test_the_last_bits_of_one_message_tell_two_gradients_apart(key):
     """g + z at mu = 1, clipping norm 1: an event that is certain not to happen under g = 1 and likely under g = 0.
 
     Where |1 + z| < 1/4, z lies in (-5/4, -3/4), so z and, by Sterbenz, 1 + z are multiples of 2^-53. Under g = 0 the
     message is z itself, whose spacing below 1/4 is 2^-55 or finer. No finite epsilon allows both at delta < 0.1.
     """
     noise = IndependentNoise(num_steps=1, num_nodes=1)
-    z = noise_stream(noise, 1.0, NoiseKey.from_seed(0), 4000).step(0)
+    z = noise_stream(noise, 1.0, key, 4000).step(0)
     small = {g: (g + z)[np.abs(g + z) < 0.25] for g in (0.0, 1.0)}
     finer = {g: float(np.sum(np.mod(o, GRID) != 0)) / z.size for g, o in small.items()}
     assert min(len(o) for o in small.values()) > 400
