@@ -12,8 +12,9 @@ from writers_of_digits import put_femnist
 import mfdl
 from mfdl.commands import main
 from mfdl.runs import Cell
+from mfdl.runs.shared import Plan
 from mfdl_papers.figures import RunScale
-from mfdl_papers.mafalda import femnist, figure_2, housing, over_time, trade_off
+from mfdl_papers.mafalda import femnist, figure_2, graph_sizes, housing, over_time, trade_off
 
 SEEDS = np.array([0.0, 0.01, -0.01])  # around a loss
 EPSILONS = [1.0, 4.0, 16.0]
@@ -106,6 +107,42 @@ def test_the_lowest_at_every_budget_and_every_late_step():
     assert over_time.judge_lowest("here", {**curves, "mafalda": 2 * high}).verdict == "refuted"
 
 
+PAIR = graph_sizes.GraphPair(housing.Place("Small", "path:n=2", 2), housing.Place("Large", "path:n=5", 2), (60.0, 6.0))
+
+
+@pytest.mark.parametrize(
+    ("same_noise", "verdict"), [(1.5, "confirmed"), (0.9, "refuted"), (1.001, "not settled"), (5.0, "confirmed")]
+)
+def test_smaller_graphs_gain_by_larger_batches_only(same_noise, verdict):
+    finals = {"smaller": [*around(0.7, 0.6)], "same noise": [*around(same_noise, same_noise)]}
+    finals["larger"] = [1 + SEEDS[::-1] / 2] * 2
+    first, second = graph_sizes.judge(PAIR, [1.0, 2.0], finals, guess=1.304)
+    assert (first.verdict, second.verdict) == ("confirmed", verdict)
+    assert first.claim.endswith("(Small beside Large, b = 2)")
+    assert "at budgets 10 times smaller" in second.finding
+    swapped = finals | {"smaller": finals["larger"], "larger": finals["smaller"]}
+    assert graph_sizes.judge(PAIR, [1.0, 2.0], swapped)[0].verdict == "refuted"
+
+
+def test_the_noise_of_the_larger_graph_is_that_of_its_mean_gradients(monkeypatch):
+    """Digits on 2 and 5 nodes: what calibration adds to a sum, over the public batch size, is the same on both."""
+    monkeypatch.setattr(housing, "NAMED", {"Small": "complete:n=2", "Large": "complete:n=5"})
+    monkeypatch.setattr(housing, "PERIODS", ((3,), (3, 4)))
+    digits = housing.TrainedTask("digits", epochs=2)
+    places = [dataclasses.replace(place, training=digits) for place in housing.places(RunScale(), "Large", "Small")[0]]
+    found = graph_sizes.pairs(RunScale(), places)
+    assert [(pair.smaller.name, pair.larger.name, pair.smaller.period) for pair in found] == [
+        ("Small", "Large", 3), ("Small", "Large", 4),
+    ]  # fmt: skip
+    for pair in found:
+        noise = []
+        for place, mu in ((pair.smaller, pair.budget(2.0)), (pair.larger, 2.0)):
+            plan = Plan(housing.TrainedPoint(place, "dp-dsgd", mu).config(1))
+            noise.append(plan.mechanism("dp-dsgd").noise_std / plan.task.public_batch_sizes(place.period).max())
+        assert noise[0] == pytest.approx(noise[1], rel=1e-9)
+        assert pair.budget(2.0) < 2.0
+
+
 def test_the_published_settings():
     """Section 5 of the paper, and b = 16 of its code."""
     full, quick = RunScale(), RunScale(quick=True)
@@ -147,7 +184,7 @@ def test_graphs_that_the_user_brings_are_run_and_others_said_to_be_missing(tmp_p
     assert main([*arguments, "--peertube", str(edges)]) == 0
     answer = json.loads(capsys.readouterr().out)
     claims = {part["claim"].rpartition("(")[2]: part["verdict"] for part in answer["claims"]}
-    assert set(claims) == {"Florentine, b = 2)", "PeerTube, b = 2)"}
+    assert set(claims) == {"Florentine, b = 2)", "PeerTube, b = 2)", "Florentine beside PeerTube, b = 2)"}
     assert set(claims.values()) == {"not settled"}  # one seed
     assert [text.partition(":")[0] for text in answer["missing"]] == ["Ego", "Misskey"]
     assert "give its edges with --misskey FILE" in answer["missing"][1]
@@ -159,6 +196,7 @@ def test_graphs_that_the_user_brings_are_run_and_others_said_to_be_missing(tmp_p
     again = json.loads(capsys.readouterr().out)
     assert {part["claim"]: part["verdict"] for part in again["claims"]} == {
         next(part["claim"] for part in answer["claims"] if "Florentine" in part["claim"]): claims["Florentine, b = 2)"],
+        "; ".join(graph_sizes.CLAIMS): "not run",
         "lowest test loss at every budget (PeerTube)": "not run",
     }
     assert {path: path.stat().st_mtime_ns for path in store.iterdir()} == before

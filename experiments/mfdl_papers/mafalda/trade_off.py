@@ -15,7 +15,7 @@ from ..figures.published_figures import PublishedFigure, RunScale
 from ..figures.reproduction import Reproduction, Table
 from ..figures.trained_panels import of_panels, spread
 from ..figures.verdicts import Effect, Verdict
-from . import housing
+from . import graph_sizes, housing
 from .housing import BASELINES, COLOURS, NAMES, OURS, WITHOUT_NOISE, Place
 
 LEVEL, CLAIMED_SHARE = 0.75, 0.5
@@ -55,6 +55,7 @@ def figure_4(figure: PublishedFigure, scale: RunScale) -> Reproduction:
     panels = trade_offs(scale, available, BASELINES, housing.budgets_of(scale))
     guess = housing.guess(scale)
     verdicts = [judge_best(panel.place.title, panel.mus, panel.finals, BASELINES, guess) for panel in panels]
+    verdicts += graph_sizes.judged(scale, available, housing.budgets_of(scale), guess)
     if "PeerTube" in missing:
         verdicts.append(Verdict.not_run("lowest test loss at every budget (PeerTube)", missing["PeerTube"]))
     title = "Final test loss against the budget, graph by graph"
