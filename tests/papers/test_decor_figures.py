@@ -1,5 +1,6 @@
 """DECOR's figures: verdicts on made-up numbers, published choices, runs that are stored."""
 
+import functools
 import json
 from types import SimpleNamespace
 
@@ -11,7 +12,7 @@ from mfdl import algorithms
 from mfdl.commands import main
 from mfdl.decor_search import decor_deviations
 from mfdl.errors import InvalidInput
-from mfdl_papers.decor import accountant, deviation_pairs, logistic, mnist, tradeoff
+from mfdl_papers.decor import accountant, deviation_pairs, logistic, mnist, tradeoff, tuned_rates
 from mfdl_papers.figures import RunScale, named, paired_effects
 
 SEEDS = np.array([1.0, 1.1, 0.95])
@@ -43,7 +44,7 @@ def test_the_factor_is_the_geometric_mean_over_points():
 
 def test_pairs_of_the_figure_are_those_of_the_search():
     """One ratio for every budget: the search at another budget, and what the cell of the figure is calibrated to."""
-    points = tradeoff.runs((10.0,), [1], lambda graph, mechanism, epsilon: tradeoff.SETTINGS)
+    points = tradeoff.runs((10.0,), [1], functools.partial(tuned_rates.at_rate, 1.0))
     assert len(points) == 3 * 5
     assert points["ring", "CDP", 10.0] == points["torus", "CDP", 10.0]
     graph = mfdl.graphs.load("torus:n=16")
@@ -59,10 +60,12 @@ def test_pairs_of_the_figure_are_those_of_the_search():
 
 @pytest.fixture
 def tiny(monkeypatch):
-    monkeypatch.setattr(tradeoff, "SETTINGS", {**tradeoff.SETTINGS, "epochs": 20, "eval_every": 5})
-    monkeypatch.setattr(tradeoff, "QUICK_EPSILONS", (10.0,))
-    monkeypatch.setattr(tradeoff, "seeds_of", lambda scale, quick, full: range(1, 2))
-    monkeypatch.setattr(tradeoff, "GRAPHS", {"ring": "ring:n=16", "complete": "complete:n=16"})
+    monkeypatch.setattr(tuned_rates, "SETTINGS", {**tuned_rates.SETTINGS, "epochs": 20, "eval_every": 5})
+    monkeypatch.setattr(tuned_rates, "QUICK_EPSILONS", (10.0,))
+    monkeypatch.setattr(tuned_rates, "QUICK_FACTORS", (0.5, 1.0))
+    monkeypatch.setattr(tuned_rates, "seeds_of", lambda scale, quick, full: range(1, 2))
+    for module in (tradeoff, tuned_rates):
+        monkeypatch.setattr(module, "GRAPHS", {"ring": "ring:n=16", "complete": "complete:n=16"})
 
 
 @pytest.mark.slow
@@ -73,12 +76,41 @@ def test_figure_1a_of_few_steps_is_written_and_trained_once(tmp_path, capsys, ti
     assert len(answer["claims"]) == 3
     assert set(answer["numbers"]["chosen pairs"]) == {"ring", "complete"}
     cells = {path: path.read_bytes() for path in (tmp_path / "decor-1a" / "store" / "cells").iterdir()}
-    assert len(cells) == 2 * (2 * 4 + 1)  # record and steps; CDP is shared by the graphs
+    assert len(cells) == 2 * (2 * (2 * 4 + 1) + 5)  # record and steps, at two rates and then the best; one CDP
     monkeypatch.setattr("mfdl.runs.running.work", None)
     assert main(arguments) == 0
     again = json.loads(capsys.readouterr().out)
     assert {**again, "seconds": 0} == {**answer, "seconds": 0}
     assert {path: path.read_bytes() for path in cells} == cells
+
+
+def test_each_line_is_shown_at_the_rate_and_pair_that_is_best_on_other_seeds(tmp_path, monkeypatch):
+    """Losses that are least at another rate and pair for each line, and the other way round on the seeds shown."""
+    best_factors = {"dp-dsgd": 0.25, "cdp": 1.0, "decor": 0.5}
+    calls = []
+
+    def losses(figure, scale, points, *, last_steps):
+        calls.append({config.first_seed for configs in points.values() for config in configs})
+        return {key: np.array([loss(config, len(calls)) for config in configs]) for key, configs in points.items()}
+
+    def loss(config, call):
+        is_best = np.isclose(config.learning_rate, best_factors[config.mechanisms[0]] * 1.668e-3)
+        is_best &= config.settings in middle_pairs
+        return float(is_best) if call == 2 else 2.0 - is_best
+
+    figure, scale = named("decor-1a"), RunScale(quick=True, out=tmp_path)
+    points = tradeoff.runs((3.0,), [1], functools.partial(tuned_rates.at_rate, 1.0))
+    middle_pairs = {(), *(points[graph, "middle", 3.0][0].settings for graph in tradeoff.GRAPHS)}
+    monkeypatch.setattr(tuned_rates, "losses", losses)
+    monkeypatch.setattr(tuned_rates, "QUICK_EPSILONS", (3.0,))
+    done = tuned_rates.run(figure, scale)
+    assert calls == [{101}, {1, 2, 3}]
+    assert set(tuned_rates.TUNING_SEEDS).isdisjoint(range(1, 6))
+    assert done.numbers["chosen rates"]["ring"]["LDP"] == pytest.approx([0.25 * 1.668e-3])
+    assert done.numbers["chosen pairs"] == dict.fromkeys(tradeoff.GRAPHS, ["middle"])
+    for panel in done.numbers["panels"]:
+        assert panel["lines"] == {name: [[1.0] * 3] for name in ("LDP", "DECOR", "CDP")}
+    assert done.tables[-1].rows[0] == ("3", *["0.25*", "0.5", "1*"] * 3)
 
 
 def made_up(ring, torus, complete, theorem=2.0):

@@ -1,7 +1,4 @@
-"""DECOR, Figure 1: graphs, pairs of noise, curves over budgets and claims of its three panels; and panel (a).
-
-Panel (a) is least squares at user level on three graphs, LDP, CDP and DECOR at equal budgets.
-"""
+"""DECOR, Figure 1: graphs, pairs of noise, curves over budgets and claims of panels (a) and (b)."""
 
 from __future__ import annotations
 
@@ -17,12 +14,11 @@ from mfdl.decor_search import POSITIONS, pair_ratios
 from mfdl.factorization import PairwisePrice
 from mfdl.pictures.line_charts import Panel
 from mfdl.runs.comparison_config import ComparisonConfig
-from mfdl.training import tasks
 
-from ..figures.paired_effects import below, clear, deviation, guess_of, lowest, of_means, unsupported
-from ..figures.published_figures import PublishedFigure, RunScale
-from ..figures.reproduction import Reproduction, Table
-from ..figures.trained_panels import losses, numbers_of, of_panels, seeded, spread
+from ..figures.paired_effects import below, clear, deviation, lowest, of_means, unsupported
+from ..figures.published_figures import RunScale
+from ..figures.reproduction import Table
+from ..figures.trained_panels import numbers_of, seeded, spread
 from ..figures.verdicts import Effect, Verdict
 
 GRAPHS = {"ring": "ring:n=16", "torus": "torus:n=16", "complete": "complete:n=16"}
@@ -35,21 +31,6 @@ CLOSE = 2.0
 Options = Callable[[str, str, float], Mapping[str, Any]]
 """(graph, mechanism, epsilon) -> the other options of a run."""
 Point = tuple[str, str, float]  # graph, line or pair, epsilon
-
-# panel (a)
-EPSILONS, QUICK_EPSILONS = (1.0, 3.0, 5.0, 7.0, 10.0, 15.0, 20.0, 25.0, 30.0, 40.0), (3.0, 10.0, 40.0)
-STEPS, LAST_STEPS = 3500, 199
-SETTINGS: Mapping[str, Any] = {
-    "task": "least-squares",
-    "unit": "user",
-    "adjacency": "replace-one",
-    "delta": 1e-5,
-    "clip_norm": 1.0,
-    "learning_rate": 1.668e-3,
-    "period": 1,
-    "epochs": STEPS,
-    "eval_every": 20,
-}
 
 
 def runs(
@@ -189,28 +170,3 @@ def _close(curves: BudgetCurves, guess: float | None) -> Verdict:
 def seeds_of(scale: RunScale, quick: int, full: int) -> range:
     """Seeds from 1, as the published runs have them."""
     return range(1, 1 + scale.pick(quick, full))
-
-
-def run_least_squares(figure: PublishedFigure, scale: RunScale) -> Reproduction:
-    """Trains the missing runs and judges them."""
-    epsilons, seeds = scale.pick(QUICK_EPSILONS, EPSILONS), seeds_of(scale, 3, 5)
-    points = runs(epsilons, seeds, lambda graph, mechanism, epsilon: SETTINGS)
-    curves = BudgetCurves.of(epsilons, losses(figure, scale, points, last_steps=LAST_STEPS))
-    verdicts = judged(curves, guess_of(tasks.load(SETTINGS["task"], "ring:n=16")))
-    title = f"DECOR, Figure 1 (a), least squares: {verdicts[0].finding}"
-    caption = (
-        f"16 nodes, user level, T = {STEPS}, C = 1, rate 1.668e-3, delta = 1e-5, replace-one, budgets spent exactly. "
-        "LDP: anyone who sees all messages; DECOR: an eavesdropper; CDP: a server's average only: three trust models. "
-        f"DECOR with the best of three pairs. Mean and range of {len(seeds)} seeds, last {LAST_STEPS} steps."
-    )
-    of_run = {**SETTINGS, "epsilons": list(epsilons), "seeds": list(seeds)}
-    return of_panels(
-        figure,
-        scale,
-        verdicts,
-        curves.panels("mean ||x - x*||²"),
-        (title, caption),
-        tables=curves.tables(),
-        settings=of_run,
-        numbers=curves.numbers(),
-    )
