@@ -107,7 +107,7 @@ def test_each_line_is_shown_at_the_rate_and_pair_that_is_best_on_other_seeds(tmp
     assert calls == [{101}, {1, 2, 3}]
     assert set(tuned_rates.TUNING_SEEDS).isdisjoint(range(1, 6))
     assert done.numbers["chosen rates"]["ring"]["LDP"] == pytest.approx([0.25 * 1.668e-3])
-    assert done.numbers["chosen pairs"] == dict.fromkeys(tradeoff.GRAPHS, ["middle"])
+    assert done.numbers["chosen pairs"] == {graph: ["middle"] for graph in tradeoff.GRAPHS}
     for panel in done.numbers["panels"]:
         assert panel["lines"] == {name: [[1.0] * 3] for name in ("LDP", "DECOR", "CDP")}
     assert done.tables[-1].rows[0] == ("3", *["0.25*", "0.5", "1*"] * 3)
