@@ -7,8 +7,8 @@ integer only where its error bound leaves no doubt, and otherwise more random bi
 The absolute value of z has the tail probability P = 0.0b_1 b_2 ... in binary, b_1 to b_63 of the word that `chacha`
 takes for the coordinate, the 512 that follow of a ChaCha20 block of the coordinate alone.
 
-Assumption: `scipy.special.ndtri` errs by at most 2^-46 max(1, |z|) (measured: 2^-51), IEEE 754 arithmetic for the rest.
-Doubtful integers are decided in decimals, whose errors are bounded here.
+Assumptions: `scipy.special.ndtri` errs by at most 2^-46 max(1, |z|) (measured: 2^-50.1 at 45,000 tails), and sums and
+products are those of IEEE 754. Doubtful integers are decided in decimals, whose errors are bounded here.
 """
 
 from __future__ import annotations

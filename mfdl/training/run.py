@@ -66,6 +66,7 @@ class SeedRun:
         training_seconds: training alone, evaluation excluded.
         key_id: public name of the noise key.
         messages: of every step, shape (steps, messages, d), if `keep_messages`.
+        generator: the name of what made the noise: of a cipher, or for a seed of Philox.
         seeded_noise: anyone who guesses the seed can subtract the noise: for research, never to be published.
         untrained_loss, untrained_accuracy: of the first model, before any step; None if unknown, or for regression.
         metrics: the requested ones by name (`mfdl.metrics`): of each node, shape (E, n); of the average model, (E,).
@@ -86,6 +87,7 @@ class SeedRun:
     key_id: str
     messages: NDArray[np.float64] | None = None
     seeded_noise: bool = True
+    generator: str = ""
     untrained_loss: NotPrivate[float | None] = None
     untrained_accuracy: NotPrivate[float | None] = None
     metrics: NotPrivate[Mapping[str, NDArray[np.float64]]] = dataclasses.field(default_factory=dict)

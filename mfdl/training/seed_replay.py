@@ -344,6 +344,7 @@ class SeedReplay:
             key_id=self.key.key_id,
             messages=np.stack(self.messages) if self.messages else None,
             seeded_noise=self.key.seeded,
+            generator=self.key.generator.name,
             untrained_loss=start.loss,
             untrained_accuracy=start.accuracy,
             metrics={name: tables[name] for name in self.metrics},

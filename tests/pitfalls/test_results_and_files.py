@@ -27,7 +27,14 @@ from mfdl.training.tasks import Evaluation
 from mfdl.trust import LDP
 
 COVERED = {"models", "messages"}  # as far as the guarantee says who sees which
-PUBLIC = {"seed", "steps", "finished_steps", "key_id", "seeded_noise"}  # settings and names, no function of data
+PUBLIC = {
+    "seed",
+    "steps",
+    "finished_steps",
+    "key_id",
+    "seeded_noise",
+    "generator",
+}  # settings and names, no function of data
 
 
 def test_every_field_of_a_run_is_private_public_or_marked():

@@ -245,6 +245,18 @@ def test_what_no_guarantee_covers_is_refused_before_any_step(case):
         PrivateNode(optimizer, module, made, **given)
 
 
+def test_a_seeded_key_that_was_agreed_on_is_refused():
+    made = mechanism("decor", mfdl.trust.Eavesdropper(), unit="user")
+    own = {(0,): mfdl.NoiseKey.from_entropy(), (0, 3): mfdl.NoiseKey.from_entropy()}
+    keys = HolderKeys.given(own | {(0, 1): mfdl.NoiseKey.from_seed(2)})
+    module = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(module.parameters(), lr=1.0)
+    with pytest.raises(mfdl.InvalidInput, match="must not come from a seed"):
+        PrivateNode(optimizer, module, made, node=0, keys=keys, loss=squared)
+    node = PrivateNode(optimizer, module, made, node=0, keys=keys, loss=squared, publish=False)
+    assert all(name in node.state_dict()["generator"] for name in ("chacha20", "philox"))
+
+
 def test_layers_that_mix_records_are_refused_at_the_first_step_even_for_one_record():
     class Centred(nn.Module):
         def __init__(self):

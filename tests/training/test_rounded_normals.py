@@ -43,7 +43,7 @@ def test_integers_are_the_nearest_to_real_normals(bits, scale):
 
 
 @examples(40)
-@given(edge=st.integers(0, 2**20), scale=st.floats(15, 30).map(lambda exponent: 2.0**exponent), beyond=st.booleans())
+@given(edge=st.integers(0, 2**18), scale=st.floats(15, 30).map(lambda exponent: 2.0**exponent), beyond=st.booleans())
 def test_bits_that_end_next_to_an_edge_are_decided_by_the_last_of_them(edge, scale, beyond):
     with mpmath.workdps(200):
         tail = mpmath.ncdf(-(mpmath.mpf(edge) + mpmath.mpf(1) / 2) / mpmath.mpf(scale)) * mpmath.mpf(2) ** 576
