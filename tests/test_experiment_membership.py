@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
+import mfdl
+
 
 def seen_with(distance, draws, seed=0):
     """Scores of records that are N(0, 1), moved by `distance` where the record is in its slot, and the coins."""
@@ -57,19 +59,19 @@ def test_a_draw_holds_one_record_of_each_slot():
 
 @pytest.mark.slow
 def test_a_small_run_stays_below_its_bounds_and_resumes(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(
-        experiment, "MECHANISMS", {name: experiment.MECHANISMS[name] for name in ("dp-dsgd", "mafalda")}
-    )
-    command = ["--out", str(tmp_path), "--draws", "20", "--epsilons", "4"]
+    short = {"dp-dsgd": ("dp-dsgd", mfdl.Cyclic(8, experiment.PERIOD), mfdl.trust.LDP())}
+    monkeypatch.setattr(experiment, "MECHANISMS", short)
+    experiment.mechanism.cache_clear()
+    command = ["--out", str(tmp_path), "--draws", "22", "--epsilons", "4"]
     assert experiment.main(command) == 0
     table = capsys.readouterr().out
-    first, *private = json.loads((tmp_path / "results.json").read_text())
+    first, private = json.loads((tmp_path / "results.json").read_text())
     assert first["mechanism"] == "no noise"
-    assert first["reached"]["advantage"]["low"] > 0.5
-    for row in private:
-        assert row["reached"]["advantage"]["low"] <= row["bound"]["advantage"] < 0.4
-        assert row["reached"]["hits"]["low"] <= row["bound"]["hits"]
+    assert first["reached"]["advantage"]["low"] > 0.3
+    assert private["reached"]["advantage"]["low"] <= private["bound"]["advantage"] < 0.4
+    assert private["reached"]["hits"]["low"] <= private["bound"]["hits"]
     assert (tmp_path / "membership.png").exists()
     monkeypatch.setattr(experiment, "trained", None)  # what is there is not trained again
     assert experiment.main(command) == 0
     assert capsys.readouterr().out == table
+    experiment.mechanism.cache_clear()

@@ -114,8 +114,10 @@ def best_number_of_guesses(canaries: int, mu: float, failure: float) -> int:
     Of the likelihood ratios of two normal distributions at distance mu, those are guessed that are furthest from 1.
     """
     counts = [canaries >> shift for shift in range(canaries.bit_length()) if canaries >> shift >= 8] or [canaries]
-    shown = {r: Guesses(canaries, r, math.floor(r * chance_of_right(r / canaries, mu))).mu(failure) for r in counts}
-    return max(counts, key=lambda r: shown[r])
+    lower_bounds = {
+        r: Guesses(canaries, r, math.floor(r * chance_of_right(r / canaries, mu))).mu(failure) for r in counts
+    }
+    return max(counts, key=lambda r: lower_bounds[r])
 
 
 def chance_of_right(share: float, mu: float) -> float:
