@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import mfdl
+
 FOLDER = Path(__file__).parents[1] / "experiments" / "benchmarks"
 
 
@@ -62,3 +64,20 @@ def test_a_missing_peer_is_named_with_what_installs_it(script, capsys, monkeypat
     assert "jax_privacy is not installed in /no/such/python" in missing["left_out"]
     assert "pip install" in missing["left_out"]
     assert alone["interpreter"] is None
+
+
+def test_without_opake_the_comparison_says_that_nothing_was_measured(script, capsys, monkeypatch):
+    monkeypatch.setattr(script("opake_peers"), "INTERPRETER", "")
+    script("opake_peers").main([])
+    assert "MFDL_BENCH_OPAKE" in json.loads(capsys.readouterr().out)["left_out"]
+
+
+def test_objectives_beside_opake_are_those_of_the_solvers(script):
+    """Prefix sums at unit sensitivity, here by dense arithmetic."""
+    peers = script("opake_peers")
+    factorized = mfdl.factorization.factorize_long(
+        peers.ONE_NODE, peers.CYCLIC, form="toeplitz", bandwidth=peers.GAP, max_iterations=3
+    )
+    total, largest = peers.squared_error(factorized.encoder)
+    assert total == pytest.approx(factorized.objective, rel=1e-6)
+    assert largest <= total <= peers.STEPS * largest
