@@ -3,7 +3,6 @@
 import csv
 import io
 import json
-import math
 from pathlib import Path
 
 import pytest
@@ -38,11 +37,13 @@ def test_every_stored_verdict_follows_from_its_stored_effects(path):
 
 @pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.stem)
 def test_costs_of_the_list_are_those_measured(path):
-    """Within a factor of four: machines differ, and are shared."""
+    """Within a factor of four: machines differ, and are shared. Runs that another figure has trained cost nothing."""
     result = json.loads(path.read_text(encoding="utf-8"))
     figure = named(result["name"])
     listed = figure.quick_minutes if result["quick"] else figure.full_minutes
-    assert abs(math.log(60 * listed / result["seconds"])) <= math.log(4)
+    factor = 60 * listed / result["seconds"]
+    assert factor >= 1 / 4
+    assert factor <= 4 or figure.cost_note.startswith("nothing after")
 
 
 def test_tables_of_the_docs_are_those_of_the_stored_results(tmp_path):
