@@ -34,8 +34,8 @@ def test_no_weights_leave_less_noise_than_the_bound(graph, seed):
     assert weights.gossip.is_symmetric
     assert weights.objective == pytest.approx(np.trace(W @ R @ W.T))
     for other in [start, *(random_weights(graph, rng) for _ in range(20))]:
-        assert np.trace(other @ R @ other.T) >= weights.lower_bound - 1e-9 * np.trace(R)
-    assert weights.lower_bound <= weights.objective * (1 + 1e-12)
+        assert np.trace(other @ R @ other.T) >= weights.lower_bound
+    assert weights.lower_bound <= weights.objective
     assert weights.objective - weights.lower_bound <= 1e-3 * np.trace(R)
 
 
