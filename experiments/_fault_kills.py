@@ -41,6 +41,8 @@ import mfdl
 from mfdl import factorization, files
 from mfdl.runs import Store
 from mfdl.training import checkpoint, executor, keys, replay
+from mfdl.training.chacha import ChaChaColumns
+from mfdl.training.philox import PhiloxColumns
 
 MECHANISMS = ("dp-dsgd", "mafalda", "mafalda-l", "anti-pgd")
 SECRET = bytes(range(32))  # of an entropy key that the user keeps: the checkpoint cannot hold it
@@ -168,14 +170,23 @@ def _digest(array: Any) -> str:
 def train_with_journal(name: str, folder: Path | None, journal: Path, result: Path, dies_at: int | None = None) -> None:
     """One training process, killed by itself once step `dies_at` is sent; patches this process, so it is for forks."""
     log = journal.open("a", buffering=1)  # a line is one write: a kill cuts none in two
-    block, step = keys.ColumnNormals.block, executor.Executor.step
+    step = executor.Executor.step
 
-    def block_logged(self: Any, steps: Any, dim: int, *, tensor: int = 0) -> Any:
-        drawn = block(self, steps, dim, tensor=tensor)
-        for t, rows in zip(np.asarray(steps).tolist(), drawn, strict=True):
-            for words, index, row in zip(self._words, self._indices.tolist(), rows, strict=True):
-                log.write(f"draw {_digest(words)} {index} {t} {tensor} {_digest(row)}\n")
-        return drawn
+    def log_draws_of(generator: Any) -> None:
+        start, block = generator.__init__, generator.block
+
+        def started(self: Any, secrets: Any, indices: Any, shard: int) -> None:
+            start(self, secrets, indices, shard)
+            self.columns = [*zip(map(hashlib.sha256, secrets), indices.tolist(), strict=True)]
+
+        def block_logged(self: Any, steps: Any, dim: int, tensor: int) -> Any:
+            drawn = block(self, steps, dim, tensor)
+            for t, rows in zip(np.asarray(steps).tolist(), drawn, strict=True):
+                for (secret, index), row in zip(self.columns, rows, strict=True):
+                    log.write(f"draw {secret.hexdigest()[:16]} {index} {t} {tensor} {_digest(row)}\n")
+            return drawn
+
+        generator.__init__, generator.block = started, block_logged
 
     def step_logged(self: Any, t: int, state: Any, gradients: Any, noise: Any, rule: Any) -> Any:
         messages, following = step(self, t, state, gradients, noise, rule)
@@ -185,7 +196,9 @@ def train_with_journal(name: str, folder: Path | None, journal: Path, result: Pa
         time.sleep(STEP_SECONDS)
         return messages, following
 
-    keys.ColumnNormals.block, executor.Executor.step = block_logged, step_logged  # type: ignore[method-assign,assignment]
+    log_draws_of(PhiloxColumns)
+    log_draws_of(ChaChaColumns)
+    executor.Executor.step = step_logged  # type: ignore[method-assign]
     mechanism, task = small_training(name)
     log.write("begin\n")
     run = replay.replay(mechanism, task, seeds=[0], key=keys.NoiseKey(SECRET), checkpoint_folder=folder)

@@ -123,9 +123,12 @@ def gaussian_mu(without: FloatArray, with_canary: FloatArray, *, failure: float)
     difference of the means is off by more than its normal bound. Then, with s the larger bound and N trials each,
     mu >= (b - a) / s - z sqrt(2 / N).
 
-    Guarantees: for independent normal samples, above the true mu with probability at most `failure`.
+    Guarantees: for independent normal samples, above the true mu with probability at most `failure`; 0 for a sample
+        of fewer than two.
     """
     trials, share = min(without.size, with_canary.size), failure / 3
+    if trials < 2:
+        return 0.0
     difference = float(with_canary.mean() - without.mean())
     spread = max(std_upper_bound(without, share), std_upper_bound(with_canary, share))
     if difference <= 0:

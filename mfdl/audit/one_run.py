@@ -31,6 +31,7 @@ from .canaries import OVERSHOOT, Canary, heaviest, worst_of_each
 from .guesses import Guesses, best_number_of_guesses
 from .observation import CanaryRecords, OneRunSystem, Training
 
+LEAST_OF_A_PATTERN = 10
 LEAST_CANARIES, MOST_CANARIES = 50, 4096  # a dense basis of as many directions: 128 MiB
 
 
@@ -54,6 +55,11 @@ class OneRunSettings(AuditSettings):
             raise InvalidInput(
                 f"trials must be from {LEAST_CANARIES} to {MOST_CANARIES} canaries of one run, got {self.trials}; "
                 "audit(...) takes more trials, over several runs."
+            )
+        if self.trials < LEAST_OF_A_PATTERN * self.patterns:
+            raise InvalidInput(
+                f"patterns must be at most a {LEAST_OF_A_PATTERN}th of the trials, got {self.patterns} patterns for "
+                f"{self.trials} canaries: each pattern takes a share of the level."
             )
         if self.num_bins is not None:
             raise UnsupportedMechanism(

@@ -112,8 +112,13 @@ class Store:
 
         Raises: InvalidInput: a cell that is not finished, or a damaged file.
         """
-        (steps,) = load_steps(self._steps_of(cell.hash if isinstance(cell, Cell) else cell))
-        return steps
+        name = cell.hash if isinstance(cell, Cell) else cell
+        path, record = self._steps_of(name), self.record(name)
+        stored = load_steps(path)
+        wanted = {key: record[key] for key in ("mechanism", "seed")} if record else {}
+        if len(stored) != 1 or any(stored[0].conditions.get(key) != value for key, value in wanted.items()):
+            raise InvalidInput(f"{path} must hold the steps of one run, {wanted}, got others; run the cell again.")
+        return stored[0]
 
     def _steps_of(self, cell: str) -> Path:
         return self.folder / CELLS / f"{cell}{SUFFIX}"

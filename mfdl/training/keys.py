@@ -43,14 +43,17 @@ class NoiseKey:
     Attributes:
         seeded: True when the key, or the key it was derived from, came from a user's seed. Such a run can be
             repeated by anybody who guesses the seed: for research only, never for a release.
+        byte_values: distinct bytes of the secret, or of the secret it was derived from: few of a secret that is not
+            random.
     """
 
-    __slots__ = ("_secret", "seeded")
+    __slots__ = ("_secret", "byte_values", "seeded")
 
     _secret: bytes
     seeded: bool
+    byte_values: int
 
-    def __init__(self, secret: bytes, *, seeded: bool = False) -> None:
+    def __init__(self, secret: bytes, *, seeded: bool = False, byte_values: int = SECRET_BYTES) -> None:
         """Takes a secret kept by the user; `from_entropy` makes a new one.
 
         Args: secret: 32 bytes from `secrets.token_bytes` or `reveal_secret`, never a password or a padded number.
@@ -58,6 +61,7 @@ class NoiseKey:
         require_bytes("use NoiseKey.from_entropy() for a new key", secret=secret)
         object.__setattr__(self, "_secret", secret)
         object.__setattr__(self, "seeded", bool(seeded))
+        object.__setattr__(self, "byte_values", min(len({*secret}), byte_values))
 
     @classmethod
     def from_entropy(cls) -> NoiseKey:
@@ -85,7 +89,7 @@ class NoiseKey:
         """
         if not context:
             raise InvalidInput("derive needs at least one context, got none; name the use, e.g. derive('noise').")
-        return NoiseKey(prf(self._secret, "derive", *context), seeded=self.seeded)
+        return NoiseKey(prf(self._secret, "derive", *context), seeded=self.seeded, byte_values=self.byte_values)
 
     @property
     def generator(self) -> type[ColumnGenerator]:
@@ -122,7 +126,7 @@ class NoiseKey:
         return hash(self.key_id)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return functools.partial(NoiseKey, seeded=self.seeded), (self._secret,)
+        return functools.partial(NoiseKey, seeded=self.seeded, byte_values=self.byte_values), (self._secret,)
 
 
 def normals(key: NoiseKey, step: int, nodes: ArrayLike, dim: int, *, tensor: int = 0) -> NDArray[np.float64]:
@@ -240,9 +244,9 @@ def require_secure(way_out: str, **named: NoiseKey) -> None:
             f"{name} must be secret where anything is published, and must not come from a seed: others can guess that "
             f"and subtract the noise, which {key.generator.name} makes, no cipher; {way_out}."
         )
-    if len({*key._secret}) < FEWEST_BYTE_VALUES:
+    if key.byte_values < FEWEST_BYTE_VALUES:
         raise InvalidInput(
-            f"{name} must have a secret of 32 random bytes where anything is published, got {len({*key._secret})} "
+            f"{name} must have a secret of 32 random bytes where anything is published, got {key.byte_values} "
             f"distinct bytes, which others can guess; {way_out}."
         )
 

@@ -29,6 +29,7 @@ from . import covered
 from .clipping import clipped_rows
 from .grid_sums import GridSums
 from .keys import NoiseKey, require_secure
+from .rounded_normals import RoundedNormals
 from .shared_randomness import HolderKeys, columns_by_holders
 from .streams import node_stream
 from .tasks.modules import PROBE_RECORDS, Loss, PerRecordModel, checked_model
@@ -129,9 +130,8 @@ class PrivateNode:
         _require_types(optimizer=optimizer, module=module, mechanism=mechanism)
         _require_same_parameters(optimizer, module)
         _require_injected_sums(mechanism)
-        node_keys: list[NoiseKey] = []  # that others must not guess
         if isinstance(keys, NoiseKey):
-            node_keys, keys = [keys], HolderKeys.simulated(keys)
+            keys = HolderKeys.simulated(keys)
         if not isinstance(keys, HolderKeys):
             raise InvalidInput(
                 f"keys must be HolderKeys.given(...) of this node, or a NoiseKey of a simulation, got {keys!r}."
@@ -150,11 +150,12 @@ class PrivateNode:
         self.steps_taken = 0
         holder_sets = sorted(sorted(holders) for holders in columns_by_holders(algorithm.noise) if node in holders)
         of_sets = [keys.of_node(node).key_of(holders) for holders in holder_sets]
-        for key in [*node_keys, *of_sets] if publish else []:
+        for key in of_sets if check.flag(publish=publish) else []:
             require_secure(f"use NoiseKey.from_entropy(), or {SIMULATION}", keys=key)
         names = [key.key_id for key in of_sets]
         self.key_id = hashlib.sha256(repr((holder_sets, names)).encode()).hexdigest()[:32]
-        self._generators = sorted({key.generator.name for key in of_sets})
+        generators = {key.generator.name for key in of_sets} if self.grid is None else {RoundedNormals.name}
+        self._generators = sorted(generators)
         self._checked = self._stepping = False
         node_reference = weakref.ref(self)  # a node that is gone holds its optimizer no more
         optimizer.register_step_pre_hook(lambda *_: _require_stepping(node_reference()))

@@ -162,7 +162,7 @@ class ReplayConfig:
             check.integer_at_least(1, eval_every=self.eval_every)
 
     def _require_publishable(self) -> None:
-        key, seeds, publish = self.key, self.seeds, self.publish
+        key, seeds, publish = self.key, self.seeds, check.flag(publish=self.publish)
         last, T = self.last, self.mechanism.algorithm.num_steps
         if publish and (key is not None or seeds is not None):
             way_out = "pass key=NoiseKey.from_entropy(), which may stand beside seeds, or leave seeds out"

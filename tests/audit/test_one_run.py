@@ -227,8 +227,9 @@ def test_the_victim_of_the_largest_claim_is_audited_and_one_seed_gives_one_resul
 def test_what_one_run_cannot_audit_is_refused():
     with pytest.raises(InvalidInput, match="trials must be from 50 to 4096 canaries"):
         audited(build("dp-dsgd"), trials=10)
-    with pytest.raises(InvalidInput, match="patterns must"):
-        audited(build("dp-dsgd"), patterns=0)
+    for wrong in (0, 30):
+        with pytest.raises(InvalidInput, match="patterns must"):
+            audited(build("dp-dsgd"), patterns=wrong, trials=200)
     with pytest.raises(UnsupportedMechanism, match="drawn secretly"):
         audited(build("dp-dsgd", mfdl.BallsInBins(2, 2)))
     with pytest.raises(UnsupportedMechanism, match="a node is one user"):

@@ -49,6 +49,11 @@ def test_never_below_the_test_that_thresholds_the_likelihood_of_sampled_steps(ra
     assert curve.true_positive_rate(rate) >= attained * (1 - 1e-9)
 
 
+def test_the_least_false_positive_rates_do_not_overflow():
+    assert Gaussian(math.inf, "zero-out").true_positive_rate(1e-320) == 1.0
+    assert Gaussian(100.0, "zero-out").true_positive_rate(5e-324) <= 1.0
+
+
 @pytest.mark.parametrize(
     "curve", [Gaussian(1.3, "replace-one"), SAMPLED, BINS, Composed((BINS, Gaussian(0.5, "zero-out")))]
 )

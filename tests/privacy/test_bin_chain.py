@@ -20,7 +20,7 @@ from mfdl.privacy.curves import (
     curve_to_dict,
     importance,
 )
-from mfdl.privacy.curves.chain_sums import COARSE, FINE
+from mfdl.privacy.curves.chain_sums import COARSE, FINE, _Walk
 from mfdl.testing.oracles.curve_oracles import of_two_bins
 
 WAYS = ["kept", "lost", "replaced"]
@@ -187,3 +187,16 @@ def test_numbers_out_of_range_are_refused():
             dataclasses.replace(good, **{field: wrong})
     with pytest.raises(InvalidInput, match="chain"):
         BallsInBinsGaussian(1.0, 3, ((3, 0.1),), "zero-out", good)
+
+
+def test_sums_over_lattices_are_never_below_integrals():
+    """Of Gaussians of the widths that lattices are made for, wherever they lie; what is beyond is in the tail."""
+    walk = _Walk(BinChain((0.3, 0.2), (0.8, 0.6), (0.4,), (0.05, 0.1), (0.5,)), "kept", 0.0, COARSE)
+    before, width = walk.inflation, walk.widths[0]
+    lattice = walk._lattice(0.8, np.zeros(1), width)
+    step, raised = lattice[1] - lattice[0], walk.inflation / before
+    sums = [np.exp(-(((lattice - centre) / width) ** 2) / 2).sum() * step for centre in np.linspace(0, step, 41)]
+    integral = width * math.sqrt(2 * math.pi)
+    assert min(sums) < integral
+    assert min(sums) * raised >= integral * (1 - 1e-12)
+    assert max(sums) <= integral * walk.most_ripple * (1 + 1e-12)

@@ -225,6 +225,17 @@ def refusals():
             mfdl.InvalidInput,
             "8 distinct bytes.*publish=",
         ),
+        "a password, in keys of a simulation": (
+            {"keys": HolderKeys.simulated(mfdl.NoiseKey(b"password".ljust(32)))},
+            mfdl.InvalidInput,
+            "8 distinct bytes",
+        ),
+        "a key made of a password": (
+            {"keys": mfdl.NoiseKey(b"password".ljust(32)).derive("node")},
+            mfdl.InvalidInput,
+            "8 distinct bytes",
+        ),
+        "publish is no flag": ({"publish": None}, mfdl.InvalidInput, "publish must be"),
         "batch size 0": ({"batch_size": 0}, mfdl.InvalidInput, "batch_size must be"),
         "user level divided": (
             {"made": mechanism("dp-dsgd", unit="user"), "batch_size": 2},

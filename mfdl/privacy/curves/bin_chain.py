@@ -87,6 +87,12 @@ class BinChain:
         T = self.mixing
         return np.asarray(np.outer(self.shared, self.shared) + T @ self.covariance @ T.T + np.diag(self.own))
 
+    def short_of(self, M: FloatArray) -> float:
+        """The least factor >= 1 that raises M' above M in every entry; inf where an entry of M' is zero below M."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratios = np.where(M > 0, M / self.gram, 0.0)
+        return max(1.0, float(ratios.max()))
+
     # ---- numbers -----------------------------------------------------------------------------------------
 
     def delta(self, noise_multiplier: float, adjacency: str, epsilon: float) -> float:

@@ -14,6 +14,7 @@ import numpy as np
 import scipy.optimize
 
 from ...check import FloatArray
+from ...errors import InvalidInput
 from .base import UP
 from .bin_chain import BinChain
 
@@ -58,15 +59,15 @@ def _fitted(rows: tuple[tuple[float, ...], ...]) -> BinChain | None:
     if plain.excess(best) > CLOSE:
         wider = _Search(M, carries=True)
         starts = [wider.start(END_LINK), np.concatenate([best, np.full(len(M) - 1, SLIGHTLY)])]
-        found = min((wider.best(start) for start in starts), key=wider.excess)
-        if wider.excess(found) < (1 - GAIN) * plain.excess(best):
-            plain, best = wider, found
+        carried = min((wider.best(start) for start in starts), key=wider.excess)
+        if wider.excess(carried) < (1 - GAIN) * plain.excess(best):
+            plain, best = wider, carried
     chain = plain.chain(best)
-    ratio = float((M / chain.gram).max())
-    if not np.isfinite(ratio):
+    raised = chain.times(chain.short_of(M) * UP)
+    try:
+        return BinChain(raised.shared, raised.spread, raised.links, raised.own, raised.carried)
+    except InvalidInput:  # a search that ended far below M; hull and strides are left
         return None
-    raised = chain.times(max(1.0, ratio) * UP)
-    return BinChain(raised.shared, raised.spread, raised.links, raised.own, raised.carried)
 
 
 class _Search:
@@ -79,17 +80,17 @@ class _Search:
 
     def best(self, start: FloatArray) -> FloatArray:
         """The least sum of entries, above M."""
-        found = scipy.optimize.minimize(
+        solution = scipy.optimize.minimize(
             self.sum, start, jac=self.slope, method="SLSQP", bounds=self.bounds(),
             constraints={"type": "ineq", "fun": self.above, "jac": self.slopes},
             options={"maxiter": 200, "ftol": 1e-7},
         )  # fmt: skip
-        return np.asarray(found.x)
+        return np.asarray(solution.x)
 
     def excess(self, x: FloatArray) -> float:
         """How far the sum of all entries is above that of M, relative; of a chain that is raised to be above M."""
-        raised = self.chain(x).gram
-        return float(raised.sum() * max(1.0, float((self.M / raised).max())) / self.M.sum()) - 1
+        chain = self.chain(x)
+        return float(chain.gram.sum() * chain.short_of(self.M) / self.M.sum()) - 1
 
     def start(self, link: float | None) -> FloatArray:
         """The least entry is common; neighbours correlate as in M on average, at a given link if bins carry states."""

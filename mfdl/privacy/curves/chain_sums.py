@@ -13,7 +13,8 @@ function >= 0 of the logs is at most the sum over 1 - eta. States are replaced o
 integrated out, w^-2 = 1 + f^T (T K T^T + diag(own))^-1 f; then X_1, X_2, .. given the state before and the logs from
 there on, the later chain integrated out: w^2 is the first entry of the inverse of the information of X_r, .., X_b. What
 lies beyond the ends of the lattices adds at most what S has there, or for "lost" its probability, both sums of normal
-tails, as S is largest where one of its L_r is.
+tails, as S is largest where one of its L_r is; the tails are sums over the lattices of other states too, so at most
+1 + eta of them times their integrals.
 
 L_r and its partial sums enter linearly, so spreads that preserve the mean onto grids raise the answer, as those of
 random allocation do (`random_allocation`); log L_r is spread so that e^x keeps its mean, under "replaced" e^-x, in
@@ -92,7 +93,7 @@ def sum_law(chain: BinChain, way: str, epsilon: float, points: Resolution) -> Su
         walk.move(r)
         walk.add(r)
     mass = walk.mass.sum(axis=0) * walk.inflation
-    return SumLaw(walk.grid, mass, walk.cut * walk.inflation)
+    return SumLaw(walk.grid, mass, walk.cut * walk.inflation * walk.most_ripple)
 
 
 class _Walk:
@@ -109,7 +110,8 @@ class _Walk:
         self.K, self.T, self.gram = chain.covariance, chain.mixing, chain.gram
         self.lost, self.root = way == "lost", math.sqrt(float(self.gram.diagonal().max()))
         self.top = self.bins * (1.0 if self.lost else math.exp(self.root**2 / 2 + (REACH + 1) * self.root))
-        self.inflation, self.cut = 1.0, 2 * self.bins * float(scipy.special.ndtr(-REACH))  # that of exp(y_r)
+        self.inflation = self.most_ripple = 1.0
+        self.cut = 2 * self.bins * float(scipy.special.ndtr(-REACH))  # that of exp(y_r)
         self.x, self.grid = np.zeros(1), np.zeros(1)
         self.z, law = np.zeros(1), np.ones(1)
         if self.f.any():
@@ -140,6 +142,7 @@ class _Walk:
         count = max(2, math.ceil((high - low) / step) + 1)
         ripple = 2 * sum(math.exp(-2 * (math.pi * j * width / step) ** 2) for j in range(1, 8))
         self.inflation *= (1 + 1e-9) / (1 - ripple)
+        self.most_ripple *= 1 + ripple
         tilts = np.zeros(1) if self.lost else means
         self.cut += float((scipy.special.ndtr((tilts - high) / std) + scipy.special.ndtr((low - tilts) / std)).sum())
         return np.asarray(low + step * np.arange(count), dtype=np.float64)

@@ -18,6 +18,8 @@ from .base import UP
 PRECISION = 1e-4
 """Of epsilon in the search; the rate is flat there, so it is off by far less."""
 
+FARTHEST = 700.0
+"""Epsilon up to which e^epsilon is a float."""
 RANGE = [2.0**k for k in range(-3, 10)]
 """Of epsilon, where a rate below 1 is looked for: e^-512 is the last that tells 1 from it."""
 
@@ -37,7 +39,7 @@ def true_positive_rate(delta: Callable[[float], float], false_positive_rate: flo
     def large(epsilon: float) -> float:
         return math.exp(-epsilon) * (a + delta(epsilon)) - math.expm1(-epsilon)
 
-    best = min(_least(small, -math.log(a)), next(filter(lambda rate: rate < 1, map(large, RANGE)), 1.0))
+    best = min(_least(small, min(-math.log(a), FARTHEST)), next(filter(lambda rate: rate < 1, map(large, RANGE)), 1.0))
     if best < 1:  # large(epsilon) >= 1 - e^-epsilon (1 - a), which is above it beyond
         best = min(best, _least(large, math.log((1 - a) / (1 - best))))
     return min(1.0, UP * best)
