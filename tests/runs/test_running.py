@@ -3,12 +3,14 @@
 import dataclasses
 import json
 import pickle
+import shutil
 
 import joblib
 import numpy as np
 import pytest
 
 import mfdl
+from mfdl.errors import InvalidInput
 from mfdl.runs import Cell, Engine, Store, cell_jobs, rows, run_cells, running
 from mfdl.runs.comparing import run_comparison
 from mfdl.runs.comparison_config import ComparisonConfig
@@ -201,3 +203,12 @@ def test_a_caller_who_stops_is_not_taken_for_a_failure_of_a_batch(strict, tmp_pa
     else:
         assert all("stop" in answer.failure["error"] for answer in running.work(job, progress=stop))
     assert len(starts) == 1
+
+
+def test_the_steps_of_another_cell_are_not_taken(finished, tmp_path):
+    _, folder = finished
+    shutil.copytree(folder, tmp_path / "copy")
+    store, (first, second) = Store.load(tmp_path / "copy"), grid()[:2]
+    shutil.copyfile(store._steps_of(second.hash), store._steps_of(first.hash))
+    with pytest.raises(InvalidInput, match="steps of one run"):
+        store.steps(first)

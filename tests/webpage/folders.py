@@ -54,7 +54,8 @@ def made_up(folder, records, failures=(), config=None, **told):
         record["config"] = {"seeds": 1, "first_seed": record["seed"], "trust": record["trust"], **asked}
         last = np.nan if record["final_test_loss"] is None else record["final_test_loss"]
         losses = np.array([[2.0, 2.2], [last, last]])
-        store.add(name, record, RunSteps({}, np.array([3, 6]), ("0", "1"), {"loss": losses}))
+        of_run = {"mechanism": record["mechanism"], "seed": record["seed"]}
+        store.add(name, record, RunSteps(of_run, np.array([3, 6]), ("0", "1"), {"loss": losses}))
     versions = {"mfdl": "0.1.0"}
     files.atomic_write_json(
         folder / "sweep.json", {"cells": names, "config": config or {}, "versions": versions, **told}
