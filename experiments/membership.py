@@ -84,15 +84,15 @@ def linear() -> torch.nn.Module:
 def task(draw: int) -> tasks.Task:
     """The data of one draw."""
     features, targets = records()
-    held = np.arange(SLOTS) + SLOTS * coins(draw)
+    members = np.arange(SLOTS) + SLOTS * coins(draw)
     return tasks.from_module(
         "membership",
         NODES,
         kind="classification",
         build_module=linear,
         loss=torch.nn.functional.cross_entropy,
-        features=features[held].astype(np.float32),
-        targets=targets[held],
+        features=features[members].astype(np.float32),
+        targets=targets[members],
         test_features=features[2 * SLOTS :].astype(np.float32),
         test_targets=targets[2 * SLOTS :],
         public_constants="none",
@@ -147,12 +147,12 @@ def _of_others(values: Array) -> Array:
     return values.sum(0, keepdims=True) - values
 
 
-def attacked(seen: Array, held: NDArray[np.int64]) -> Array:
+def attacked(seen: Array, coins_of_draws: NDArray[np.int64]) -> Array:
     """Log likelihood ratio for the record that was in the slot, shape (draws, SEEDS, SLOTS): > 0 is a right guess.
 
-    Args: seen: `trained` of all draws, (draws, SEEDS, 2 SLOTS); held: their coins, (draws, SLOTS).
+    Args: seen: `trained` of all draws, (draws, SEEDS, 2 SLOTS); coins_of_draws: (draws, SLOTS).
     """
-    present = np.concatenate([held == 0, held == 1], axis=1)[:, None, :]  # (draws, 1, 2 SLOTS)
+    present = np.concatenate([coins_of_draws == 0, coins_of_draws == 1], axis=1)[:, None, :]  # (draws, 1, 2 SLOTS)
     means, spread, count = {}, np.zeros((len(seen), 1, seen.shape[2])), 0.0
     for inside in (True, False):
         weights = np.broadcast_to(present == inside, seen.shape).astype(float)
@@ -165,7 +165,7 @@ def attacked(seen: Array, held: NDArray[np.int64]) -> Array:
     variance = np.maximum(spread / count, 1e-12)
     ratios = (means[True] - means[False]) * (seen - (means[True] + means[False]) / 2) / variance
     first, second = np.split(ratios, 2, axis=2)
-    return np.asarray(np.where(held[:, None, :] == 0, first - second, second - first))
+    return np.asarray(np.where(coins_of_draws[:, None, :] == 0, first - second, second - first))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -214,7 +214,7 @@ def cells(epsilons: Sequence[float]) -> list[tuple[str, float]]:
 
 def rows(out: Path, draws: int, epsilons: Sequence[float]) -> list[dict[str, Any]]:
     """One row a point; trains what is missing."""
-    held, points = np.array([coins(draw) for draw in range(draws)]), cells(epsilons)
+    coins_of_draws, points = np.array([coins(draw) for draw in range(draws)]), cells(epsilons)
     answer = []
     with reporter("auto").bar("membership inference", len(points) * draws) as advance:
         for name, epsilon in points:
@@ -222,7 +222,7 @@ def rows(out: Path, draws: int, epsilons: Sequence[float]) -> list[dict[str, Any
             for draw in range(draws):
                 seen.append(stored(out, name, epsilon, draw))
                 advance()
-            ratios = attacked(np.array(seen), held)
+            ratios = attacked(np.array(seen), coins_of_draws)
             reached = {measure: dataclasses.asdict(success(ratios, measure)) for measure in MEASURES}
             limits = bounds(mechanism(name, epsilon).guarantee.curve)
             answer.append({"mechanism": name, "epsilon": str(epsilon), "reached": reached, "bound": limits})

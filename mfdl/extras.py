@@ -15,6 +15,7 @@ EXTRAS = {
     "hypothesis": "testing",
     "jinja2": "report",
     "mpmath": "testing",
+    "nvflare": "nvflare",
     "pandas": "tables",
     "pyarrow": "tables",
     "pymetis": "ranks",

@@ -29,10 +29,13 @@ def process(*command, timeout=60, **more):
 
 
 @pytest.mark.slow
-def test_without_nvflare_the_refusal_names_the_extra():
-    code = "import sys; sys.modules['nvflare'] = None\nimport experiments.nvflare_nodes.__main__"
-    done = process("-c", code)
-    assert done.stderr.strip() == "refused: experiments.nvflare_nodes needs NVFlare: pip install 'mfdl[nvflare]'."
+def test_without_nvflare_the_refusal_names_the_extra(tmp_path):
+    code = "import sys; sys.modules['nvflare'] = None\n"
+    code += "from experiments.nvflare_nodes.__main__ import main; sys.exit(main())"
+    done = process("-c", code, "--out", str(tmp_path / "run"))
+    words = "refused: experiments.nvflare_nodes needs nvflare, which is not installed: pip install 'mfdl[nvflare]'."
+    assert done.stdout.strip() == words
+    assert not (tmp_path / "run").exists()
     assert done.returncode == 1
 
 

@@ -14,30 +14,16 @@ from pathlib import Path
 import safetensors.torch
 import torch
 
-import mfdl
 from experiments.real_nodes import auditing
 from experiments.real_nodes.folder import NodeFolder
-from experiments.real_nodes.frames import Refused
-from experiments.real_nodes.launching import node_and_step, node_folder
+from experiments.real_nodes.launching import node_and_step, node_folder, refusals_in_words
 from experiments.real_nodes.setting import NODES, Setting, begun
-
-try:
-    from .simulation import Simulation
-    from .site import FINAL
-except ModuleNotFoundError as error:
-    if (error.name or "").partition(".")[0] != "nvflare":
-        raise
-    sys.exit("refused: experiments.nvflare_nodes needs NVFlare: pip install 'mfdl[nvflare]'.")
+from mfdl import extras
 
 
 def main() -> int:
     arguments = _arguments()
-    torch.set_num_threads(1)
-    try:
-        return _run(arguments)
-    except (Refused, mfdl.InvalidInput) as error:
-        print(f"refused: {error}", flush=True)
-        return 1
+    return refusals_in_words(lambda: _run(arguments))
 
 
 def _arguments() -> argparse.Namespace:
@@ -55,6 +41,9 @@ def _arguments() -> argparse.Namespace:
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    extras.imported("nvflare", "experiments.nvflare_nodes")
+    from .simulation import Simulation  # imports NVFlare
+
     setting = begun(arguments.out, {"mechanism_name": arguments.mechanism, "steps": arguments.steps})
     print(setting.mechanism.guarantee, flush=True)
     starts = Simulation(setting, arguments.out, arguments.kill, arguments.patience).run()
@@ -69,6 +58,8 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def _accuracy(setting: Setting, out: Path, node: int) -> float:
     """Of the final model of a node, on test records."""
+    from .site import FINAL
+
     model = safetensors.torch.load_file(node_folder(out, node) / FINAL)
     row = torch.cat([model[name].reshape(-1) for name in setting.data.model.shapes])
     return float(setting.data.evaluate(row[None].expand(NODES, -1)).accuracy[0])

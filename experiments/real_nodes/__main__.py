@@ -12,26 +12,17 @@ import asyncio
 import sys
 from pathlib import Path
 
-import torch
-
-import mfdl
 from mfdl.progress import reporter
 
 from . import auditing
 from .folder import NodeFolder
-from .frames import Refused
-from .launching import PLANTED, Launch, node_and_step, node_folder, run_node
+from .launching import PLANTED, Launch, node_and_step, node_folder, refusals_in_words, run_node
 from .setting import NODES, TRUST, begun
 
 
 def main() -> int:
     arguments = _arguments()
-    torch.set_num_threads(1)
-    try:
-        return _node(arguments) if arguments.node is not None else _all(arguments)
-    except (Refused, mfdl.InvalidInput) as error:
-        print(f"refused: {error}", flush=True)
-        return 1
+    return refusals_in_words(lambda: _node(arguments) if arguments.node is not None else _all(arguments))
 
 
 def _arguments() -> argparse.Namespace:

@@ -18,10 +18,12 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from mfdl import PrivateNode, files
 from mfdl.check import FloatArray
+from mfdl.errors import InvalidInput
 from mfdl.noise import NoiseOperator, NoiseStream
 from mfdl.training.keys import ColumnNormals
 from mfdl.training.shared_randomness import HolderKeys, base_columns, columns_by_holders
@@ -34,6 +36,16 @@ from .setting import NODES, Setting
 ROOT = Path(__file__).parents[2]
 STARTS = 3  # of all processes, the first one included
 CULPRIT = 1  # the node with the bug, where it is one node's
+
+
+def refusals_in_words(run: Callable[[], int]) -> int:
+    """The exit status of a command on one thread; a refusal is printed, and 1."""
+    torch.set_num_threads(1)
+    try:
+        return run()
+    except (Refused, InvalidInput) as error:
+        print(f"refused: {error}", flush=True)
+        return 1
 
 
 def silent(node: PrivateNode, keys: HolderKeys) -> None:

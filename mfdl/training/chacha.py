@@ -97,8 +97,13 @@ def keystream(key: bytes, step: int, shard: int, out: Words, *, first_block: int
 def _become_normals(words: Words) -> None:
     """Replaces uniform words, in place, by the bits of the normals that they stand for."""
     sign = words << np.uint64(63)
+    ndtri(tail_probabilities(words), out=words.view(np.float64))
+    words ^= sign
+
+
+def tail_probabilities(words: Words) -> FloatArray:
+    """P(Z > |z|) of the normals z that uniform words stand for, in (0, 1/2]."""
     tail = (words >> np.uint64(1)).astype(np.float64)
     tail += 0.5
     tail *= 2.0**-64
-    ndtri(tail, out=words.view(np.float64))
-    words ^= sign
+    return tail

@@ -103,15 +103,15 @@ def judged(published: Pairs, ours: Pairs) -> list[Verdict]:
         f"epsilon by label, library (Poisson, zero-out) to paper's accountant (replace-one): {words}",
         value=min(low / label for (_, label), (low, _) in spent.items()),
     )
-    own = {at: [example_level(inverse) / at[1] for _, inverse in _ends(some)] for at, some in ours.items()}
+    shares_spent = {at: [example_level(inverse) / at[1] for _, inverse in _ends(some)] for at, some in ours.items()}
     exact = Verdict(
         "every pair of ours keeps its budget, inside the box",
         [
             Effect.exact(f"{graph}, {budget:g}", 1 + 1e-6 - max(ratios, default=np.inf))
-            for (graph, budget), ratios in own.items()
+            for (graph, budget), ratios in shares_spent.items()
         ],
         f"of {sum(map(len, ours.values()))} pairs the largest part spent is "
-        f"{max(max(ratios, default=np.nan) for ratios in own.values()):.6f}",
+        f"{max(max(ratios, default=np.nan) for ratios in shares_spent.values()):.6f}",
     )
     return [keeps, exact]
 

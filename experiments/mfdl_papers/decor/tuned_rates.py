@@ -86,13 +86,13 @@ def best(tuned: Mapping[tuple[Point, float], np.ndarray]) -> dict[Point, Choice]
 
 
 def run(figure: PublishedFigure, scale: RunScale) -> Reproduction:
-    """Tunes on seeds of its own, trains the missing runs and judges them."""
+    """Tunes rates on `TUNING_SEEDS`, trains the missing runs and judges them."""
     epsilons, seeds = scale.pick(QUICK_EPSILONS, EPSILONS), seeds_of(scale, 3, 5)
     factors, tuning_seeds = scale.pick(QUICK_FACTORS, FACTORS), scale.pick(QUICK_TUNING_SEEDS, TUNING_SEEDS)
     chosen = best(losses(figure, scale, grid(epsilons, tuning_seeds, factors), last_steps=LAST_STEPS))
     every = runs(epsilons, seeds, functools.partial(at_chosen_rate, chosen))
-    shown = {(graph, line, e): every[graph, choice.name, e] for (graph, line, e), choice in chosen.items()}
-    final_test_losses = losses(figure, scale, shown, last_steps=LAST_STEPS)
+    cells_at_best_rate = {(graph, line, e): every[graph, choice.name, e] for (graph, line, e), choice in chosen.items()}
+    final_test_losses = losses(figure, scale, cells_at_best_rate, last_steps=LAST_STEPS)
     lines = {
         graph: {line: np.stack([final_test_losses[graph, line, e] for e in epsilons]) for line in LINES}
         for graph in GRAPHS
