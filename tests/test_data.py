@@ -77,7 +77,7 @@ def register(monkeypatch, tmp_path):
 
     def replace(*urls: str, member: str | None = None, there: bytes | None = None) -> Path:
         file = DataFile("toy/file", urls or (NOWHERE,), SHA256, "a toy", len(CONTENT), archive_member=member)
-        monkeypatch.setattr(data, "REGISTRY", {"toy/file": file})
+        monkeypatch.setattr(data.registered_files, "REGISTRY", {"toy/file": file})
         path = tmp_path / "toy" / "file"
         if there is not None:
             path.parent.mkdir()
@@ -325,7 +325,7 @@ def test_the_command_lists_and_fetches(server, register, tmp_path):
 def test_the_command_reports_failures_after_trying_every_file(server, monkeypatch, tmp_path):
     names = ("toy/bad", "toy/file")
     files = {name: DataFile(name, (server.url + name[3:],), SHA256, "a toy", len(CONTENT)) for name in names}
-    monkeypatch.setattr(data, "REGISTRY", files)
+    monkeypatch.setattr(data.registered_files, "REGISTRY", files)
     result = CliRunner().invoke(app, ["fetch", "toy", "--data-home", str(tmp_path), "--json"])
     assert isinstance(result.exception, InvalidInput)
     assert "could not fetch toy/bad" in str(result.exception)

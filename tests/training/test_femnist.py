@@ -10,8 +10,9 @@ import torch
 from small_tasks import slow_sums, some_models
 from writers_of_digits import digits_of_writers, png, put_femnist, table_of
 
-from mfdl import data, femnist_file
+from mfdl import data
 from mfdl.commands import main
+from mfdl.data import femnist_file
 from mfdl.errors import InvalidInput, MissingExtra
 from mfdl.training import tasks
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from sklearn.model_selection import train_test_split
 
 from ... import check, data
+from ...data.published_arrays import A9A_FEATURES
 from ...errors import InvalidInput, require_known
 from . import partition as partitions
 from ._task import TASKS, Kind, Task, from_module, node_count
@@ -124,7 +125,7 @@ class _Logistic(torch.nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.x = torch.nn.Parameter(torch.zeros(data.A9A_FEATURES))
+        self.x = torch.nn.Parameter(torch.zeros(A9A_FEATURES))
 
     def forward(self, records: torch.Tensor) -> torch.Tensor:
         score = records @ self.x

@@ -1,6 +1,6 @@
 """FEMNIST as Flower Datasets publishes it: one Parquet file in the data folder, fetched with the extra `femnist`.
 
-In: the path of the file. Out: images, characters and writers. `data` says where the file lies and when it is fetched.
+In: the path of the file. Out: images, characters and writers. `library_files` says where it lies and fetches it.
 The file has a row for each image and the columns `image` (a PNG of 28 x 28 grey pixels, as `bytes` of a struct),
 `character` (0 to 61: digits, capital and small letters) and `writer_id`. Flower's library reports its use to Flower
 unless FLWR_TELEMETRY_ENABLED=0 is set.
@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from . import check
-from .errors import InvalidInput
-from .extras import imported
-from .files import NotDelivered, reason
+from .. import check
+from ..errors import InvalidInput
+from ..extras import imported
+from ..files import NotDelivered, reason
 
 SOURCE = "flwrlabs/femnist"
 """The data set on huggingface.co."""

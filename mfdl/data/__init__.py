@@ -1,0 +1,35 @@
+"""Public data files: fetched once, checked, kept in one folder.
+
+In: the name of a file, or of a data set. Out: a verified path, or the arrays of a data set as published. The modules
+that use them interpret them: `graphs` reads the ego network, the training tasks split and scale the rest. pooch and
+scikit-learn are imported inside functions: this package must stay cheap to import because `graphs` needs it.
+"""
+
+from .data_folder import ENVIRONMENT_VARIABLE, home
+from .library_files import FEMNIST, HOUSING, california_housing, femnist
+from .published_arrays import a9a, mnist, mnist_files, read_idx
+from .registered_files import REGISTRY, DataFile, FileStatus, expand, fetch, names, status
+
+__all__ = [
+    "ENVIRONMENT_VARIABLE",
+    "FEMNIST",
+    "HOUSING",
+    "REGISTRY",
+    "DataFile",
+    "FileStatus",
+    "a9a",
+    "california_housing",
+    "expand",
+    "femnist",
+    "fetch",
+    "home",
+    "mnist",
+    "mnist_files",
+    "names",
+    "read_idx",
+    "status",
+]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
