@@ -3,12 +3,13 @@
 In: the path of the file. Out: images, characters and writers. `library_files` says where it lies and fetches it.
 The file has a row for each image and the columns `image` (a PNG of 28 x 28 grey pixels, as `bytes` of a struct),
 `character` (0 to 61: digits, capital and small letters) and `writer_id`. Flower's library reports its use to Flower
-unless FLWR_TELEMETRY_ENABLED=0 is set.
+unless FLWR_TELEMETRY_ENABLED=0 is set when it is imported; `download` sets it if it is not set.
 """
 
 from __future__ import annotations
 
 import io
+import os
 import zlib
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,8 @@ from ..files import NotDelivered, reason
 
 SOURCE = "flwrlabs/femnist"
 """The data set on huggingface.co."""
+TELEMETRY = "FLWR_TELEMETRY_ENABLED"
+"""Environment variable that flwr_datasets 0.5 reads at import: it sends telemetry to Flower if the value is "1"."""
 
 CHARACTERS, PIXELS = 62, (28, 28)
 COLUMNS = ("image", "character", "writer_id")
@@ -32,8 +35,10 @@ def download(target: Path, alternative: str) -> None:
     """Writes all rows to a Parquet file.
 
     Args: alternative: what else can be done, in words.
+    Telemetry of Flower Datasets is off, unless the program has imported flwr_datasets before or sets TELEMETRY itself.
     Raises: MissingExtra: flwr-datasets is not installed; NotDelivered: it fails.
     """
+    os.environ.setdefault(TELEMETRY, "0")
     flower = imported("flwr_datasets", f"fetching {SOURCE}", alternative)
     try:
         flower.FederatedDataset(dataset=SOURCE, partitioners={}, shuffle=False).load_split("train").to_parquet(

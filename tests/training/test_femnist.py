@@ -10,7 +10,7 @@ import torch
 from small_tasks import slow_sums, some_models
 from writers_of_digits import digits_of_writers, png, put_femnist, table_of
 
-from mfdl import data
+from mfdl import data, files
 from mfdl.commands import main
 from mfdl.data import femnist_file
 from mfdl.errors import InvalidInput, MissingExtra
@@ -57,6 +57,23 @@ def test_the_command_fetches_and_lists_it(flower, tmp_path, capsys):
     assert main(["data", "fetch", "femnist", "--data-home", str(tmp_path)]) == 0
     assert main(["data", "list", "--data-home", str(tmp_path)]) == 0
     assert "femnist/train.parquet" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("before", "during"), [(None, "0"), ("1", "1")])
+def test_flower_is_imported_with_its_telemetry_off_unless_the_user_turned_it_on(tmp_path, monkeypatch, before, during):
+    """A stand-in that reads the variable as flwr_datasets/common/telemetry.py of version 0.5 does, at import."""
+    monkeypatch.setenv(femnist_file.TELEMETRY, str(before))  # so that the end of the test restores it
+    if before is None:
+        monkeypatch.delenv(femnist_file.TELEMETRY)
+    package = tmp_path / "flwr_datasets.py"
+    package.write_text('import os\nENABLED = os.getenv("FLWR_TELEMETRY_ENABLED", "1")\n')
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(sys.modules, "flwr_datasets", None)
+    del sys.modules["flwr_datasets"]
+    with pytest.raises(files.NotDelivered, match="FederatedDataset"):
+        femnist_file.download(tmp_path / "train.parquet", "")
+    stand_in = sys.modules["flwr_datasets"]
+    assert stand_in.ENABLED == during
 
 
 @pytest.mark.parametrize("error", [ConnectionError("no route\nto the host"), ValueError("another version")])
