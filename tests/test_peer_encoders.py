@@ -248,6 +248,8 @@ def test_searched_coefficients_come_as_an_array_and_the_identity_has_none():
         ({**BISR, "momentum": float("inf")}, {}, r"strategy.momentum must be finite"),
         ({**BISR, "inv_coefficients": [1.0, float("nan")]}, {}, "strategy.inv_coefficients must be finite"),
         ({**BISR, "bandwidth": 2, "inv_coefficients": [0.0, 1.0]}, {}, "begin with a number > 0"),
+        ({**BISR, "bandwidth": 2, "inv_coefficients": [1.0, -0.5, 0.1]}, {}, "as many as bandwidth=2, got 3"),
+        ({**BISR, "bandwidth": 3, "inv_coefficients": [1.0, -0.5]}, {}, "as many as bandwidth=3, got 2"),
         ({**BISR, "lr_schedule": [0.1]}, {}, "lr_schedule must be None"),
         ({"type": "LambdaCgdStrategy", "lambda_": float("inf")}, {}, "must be finite"),
         ({"type": "BltStrategy", "max_buffers": 3}, {}, "leaves them to a search"),

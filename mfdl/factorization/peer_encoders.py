@@ -118,7 +118,8 @@ def from_opake(strategy: Any, *, num_steps: int, coefficients: Any = None) -> En
     Returns: `Identity`, `Toeplitz`, or `Inverse` of a `Toeplitz` or, with normalized columns, of a `Banded` encoder.
     Guarantees: C as its recipe defines it, computed here in float64.
     Raises: InvalidInput: an unknown class or field, a number in the state that is infinite or undefined, a state for
-        another number of steps, coefficients that are missing or not those of a causal C with a positive diagonal.
+        another number of steps, coefficients that are missing or not those of a causal C with a positive diagonal, or
+        inverse coefficients of another number than the bandwidth of the state.
     Source: opake 0.16.1; arXiv:2405.13763 (BSR), arXiv:2505.12128 (BISR), arXiv:2601.22334 (lambda-CGD).
 
     >>> state = {"type": "LambdaCgdStrategy", "lambda_": 0.5, "normalized": False}
@@ -164,6 +165,11 @@ def _banded_inverse(state: Fields, T: int) -> Encoder:
         series = _product_series(width, 1.0, check.non_negative(momentum=state.get("momentum", 0.0)), inverse=True)
     else:
         series = check.finite_array(1, inv_coefficients=given)
+        if series.size != width:
+            raise InvalidInput(
+                f"inv_coefficients must be as many as bandwidth={width}, got {series.size}; give both as the strategy "
+                "has them."
+            )
     return _of_noising(series[:T], T, state)
 
 
