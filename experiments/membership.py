@@ -11,7 +11,8 @@ The bounds are `advantage` and `true_positive_rate` of the guarantee, for all at
 
     python experiments/membership.py [--out results/membership] [--draws 32] [--epsilons 1,4,16,64,256]
 
-Each draw of each mechanism is a file in OUT/scores: the same command resumes where it was stopped.
+Each draw of each mechanism is a file in OUT/scores, named by the hash of mechanism, data, number of seeds and version:
+the same command resumes where it was stopped, and with other settings trains anew.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from mfdl.mechanism import Mechanism
 from mfdl.pictures.style import write_figure
 from mfdl.privacy import gaussian
 from mfdl.privacy.curves import Gaussian, PrivacyCurve
+from mfdl.privacy.questions import short_hash
 from mfdl.progress import reporter
 from mfdl.training import tasks
 
@@ -131,9 +133,16 @@ def trained(name: str, epsilon: float, draw: int) -> Array:
     return np.array([np.mean([confidences(module, row) for row in each.models], axis=0) for each in run.seeds])
 
 
+def identity(name: str, epsilon: float, draw: int) -> str:
+    """Hash of what decides the numbers of `trained`."""
+    content = mechanism(name, epsilon).content_hash, task(draw).content_hash
+    return short_hash(*content, str(SEEDS), mfdl.__version__)
+
+
 def stored(out: Path, name: str, epsilon: float, draw: int) -> Array:
-    """`trained`, from its file if there is one."""
-    place = out / "scores" / f"{name.replace(', ', '-').replace(' ', '-')}-{epsilon:g}" / f"{draw:04d}.json"
+    """`trained`, from its file if there is one of the same `identity`."""
+    folder = out / "scores" / f"{name.replace(', ', '-').replace(' ', '-')}-{epsilon:g}"
+    place = folder / f"{draw:04d}-{identity(name, epsilon, draw)}.json"
     if not place.exists():
         files.atomic_write_json(place, [list(row) for row in trained(name, epsilon, draw)])
     return np.array(json.loads(place.read_text()))

@@ -47,6 +47,29 @@ def test_coins_are_fair():
     assert np.abs(held.mean(axis=0) - 0.5).max() < 0.12
 
 
+def test_scores_are_read_only_under_the_settings_that_they_were_computed_with(tmp_path, monkeypatch):
+    small = {"dp-dsgd": ("dp-dsgd", mfdl.Cyclic(2, experiment.PERIOD), mfdl.trust.LDP())}
+    monkeypatch.setattr(experiment, "MECHANISMS", small)
+    calls = []
+    monkeypatch.setattr(experiment, "trained", lambda *arguments: (calls.append(arguments), np.ones((2, 3)))[1])
+
+    def trainings(epsilon=4.0, draw=0, **changed):
+        experiment.mechanism.cache_clear()
+        calls.clear()
+        with monkeypatch.context() as patch:
+            for name, value in changed.items():
+                patch.setattr(experiment, name, value)
+            assert np.array_equal(experiment.stored(tmp_path, "dp-dsgd", epsilon, draw), np.ones((2, 3)))
+        experiment.mechanism.cache_clear()
+        return len(calls)
+
+    longer = {"dp-dsgd": ("dp-dsgd", mfdl.Cyclic(3, experiment.PERIOD), mfdl.trust.LDP())}
+    for changed in ({}, {"RATE": 2.0}, {"DELTA": 1e-6}, {"SEEDS": 5}, {"SLOTS": 16}, {"MECHANISMS": longer}):
+        assert (trainings(**changed), trainings(**changed)) == (1, 0), changed
+    # written alike in the name of the folder
+    assert (trainings(epsilon=4.0000001), trainings(epsilon=4.0000001), trainings()) == (1, 0, 0)
+
+
 @pytest.mark.slow
 def test_a_draw_holds_one_record_of_each_slot():
     features, targets = experiment.records()
