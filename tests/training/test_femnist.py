@@ -66,14 +66,14 @@ def test_flower_is_imported_with_its_telemetry_off_unless_the_user_turned_it_on(
     if before is None:
         monkeypatch.delenv(femnist_file.TELEMETRY)
     package = tmp_path / "flwr_datasets.py"
-    package.write_text('import os\nENABLED = os.getenv("FLWR_TELEMETRY_ENABLED", "1")\n')
+    package.write_text('import os\nenabled = os.getenv("FLWR_TELEMETRY_ENABLED", "1")\n')
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setitem(sys.modules, "flwr_datasets", None)
     del sys.modules["flwr_datasets"]
     with pytest.raises(files.NotDelivered, match="FederatedDataset"):
         femnist_file.download(tmp_path / "train.parquet", "")
     stand_in = sys.modules["flwr_datasets"]
-    assert stand_in.ENABLED == during
+    assert stand_in.enabled == during
 
 
 @pytest.mark.parametrize("error", [ConnectionError("no route\nto the host"), ValueError("another version")])
