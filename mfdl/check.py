@@ -134,6 +134,15 @@ def text(example: str, **named: Any) -> str:
     return value
 
 
+def texts(**named: Any) -> tuple[str, ...]:
+    """A tuple of texts. Raises: InvalidInput: anything else."""
+    name, given = name_and_value(named)
+    items = listed("texts", **named)
+    if not all(isinstance(text, str) for text in items):
+        raise InvalidInput(f"{name} must be a list of texts, got {given!r}.")
+    return tuple(items)
+
+
 def path(**named: Any) -> Path:
     """A path, given as text or as a path."""
     name, value = name_and_value(named)

@@ -8,8 +8,9 @@ from typing import Any
 from ..errors import InvalidInput, UnsupportedMechanism, require_known
 from . import gaussian
 from .guarantee import Guarantee
-from .guarantee_texts import EVERY_NODE, Victims
+from .guarantee_texts import EVERY_NODE
 from .questions import fingerprint_of_both
+from .victim_curves import Victims
 
 SAME = ("trust", "adjacency", "clip_norm", "unit", "victim", "attacker", "owners")
 """Fields in which both runs must agree."""

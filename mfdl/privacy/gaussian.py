@@ -300,6 +300,18 @@ def mu_from_noise_std(sensitivity: float, record_shift: float, noise_std: float)
 # ---- rounding and checks ---------------------------------------------------------------------------------
 
 
+def noise_multiplier(noise_std: float, clip_norm: float, sensitivity: float) -> float:
+    """noise_std / (clip_norm * sensitivity), rounded down; 0 where the sensitivity is infinite.
+
+    >>> noise_multiplier(3.0, 1.0, 1.5), noise_multiplier(3.0, 1.0, float("inf"))
+    (1.9999999999999996, 0.0)
+    """
+    mu = mu_from_noise_std(sensitivity, check.positive(clip_norm=clip_norm), noise_std)
+    if mu == 0:
+        raise InvalidInput("sensitivity must be > 0: a node's own injected sum always shows its gradient.")
+    return 0.0 if math.isinf(mu) else math.nextafter(math.nextafter(1 / mu, 0.0), 0.0)
+
+
 def _next_up(number: float, steps: int = 1) -> float:
     for _ in range(steps):
         number = math.nextafter(number, math.inf)

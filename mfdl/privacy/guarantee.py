@@ -26,9 +26,9 @@ from ..files import atomic_write_text
 from ..trust.view import RELEASES
 from . import gaussian, guarantee_texts
 from .curves import PrivacyCurve
-from .guarantee_texts import Victims
 from .owners import Owners
-from .questions import UNITS, Fingerprint, short_hash
+from .questions import UNITS, Fingerprint, lipschitz_notes, short_hash
+from .victim_curves import ROUNDING, Victims, checked_victims
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -38,12 +38,10 @@ if TYPE_CHECKING:
 DELTA = 1e-6  # at which words give epsilon, where no target named another
 STATED = "as stated in the file, not computed anew"
 EDITED = "as edited, not computed"
-LIPSCHITZ_NOTE = "assuming that the local maps x - eta g(x) are Lipschitz with constant"
 
 _TEXTS = ("trust", "participation", "victim", "attacker")
 SEALING = ("seal", "fingerprint")
 _CHOICES = {"release": RELEASES, "unit": UNITS}
-ROUNDING = 1e-12  # relative: a caller may have multiplied in another order
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -121,7 +119,7 @@ class Guarantee(Shown):
             "tolerance": check.non_negative(tolerance=self.tolerance),
             "stated_delta": check.open_unit(stated_delta=self.stated_delta),
             "clip_norm": check.positive(clip_norm=self.clip_norm),
-            "notes": texts(notes=self.notes),
+            "notes": check.texts(notes=self.notes),
         }
         for name in _TEXTS:
             value = getattr(self, name)
@@ -136,7 +134,7 @@ class Guarantee(Shown):
             checked["lipschitz"] = check.non_negative(lipschitz=self.lipschitz)
             checked["notes"] = tuple(dict.fromkeys([*checked["notes"], *lipschitz_notes(self.lipschitz)]))
         self._set(**checked)
-        self._set(victims=_of_victims(self.victims, self.curve))
+        self._set(victims=checked_victims(self.victims, self.curve))
         self._require_noise()
         for name in ("why", "fingerprint", "seal", "source"):
             if not isinstance(getattr(self, name), str):
@@ -149,7 +147,7 @@ class Guarantee(Shown):
     def _require_noise(self) -> None:
         """Refuses a curve of less loss than sensitivity, clipping and noise give."""
         if self.mu is None:
-            most = noise_multiplier(self.noise_std, self.clip_norm, self.sensitivity)
+            most = gaussian.noise_multiplier(self.noise_std, self.clip_norm, self.sensitivity)
             if self.noise_multiplier > most:
                 raise InvalidInput(
                     f"the curve's noise multiplier must be at most noise_std / (clip_norm * sensitivity) = {most!r}, "
@@ -397,48 +395,6 @@ class Guarantee(Shown):
             raise InvalidInput(f"{str(path)!r}: {error}") from None
 
 
-def noise_multiplier(noise_std: float, clip_norm: float, sensitivity: float) -> float:
-    """noise_std / (clip_norm * sensitivity), rounded down; 0 where the sensitivity is infinite.
-
-    >>> noise_multiplier(3.0, 1.0, 1.5), noise_multiplier(3.0, 1.0, float("inf"))
-    (1.9999999999999996, 0.0)
-    """
-    mu = gaussian.mu_from_noise_std(sensitivity, check.positive(clip_norm=clip_norm), noise_std)
-    if mu == 0:
-        raise InvalidInput("sensitivity must be > 0: a node's own injected sum always shows its gradient.")
-    return 0.0 if math.isinf(mu) else math.nextafter(math.nextafter(1 / mu, 0.0), 0.0)
-
-
-def lipschitz_notes(lipschitz: float | None) -> tuple[str, ...]:
-    """What a guarantee says of a constant that it rests on."""
-    return () if lipschitz is None else (f"{LIPSCHITZ_NOTE} {float(lipschitz)!r}",)
-
-
-def texts(**named: Any) -> tuple[str, ...]:
-    """A tuple of texts. Raises: InvalidInput: anything else."""
-    name, given = check.name_and_value(named)
-    items = check.listed("texts", **named)
-    if not all(isinstance(text, str) for text in items):
-        raise InvalidInput(f"{name} must be a list of texts, got {given!r}.")
-    return tuple(items)
-
-
 def edited(source: str) -> str:
     """Where a statement comes from that is no longer the one that was computed."""
     return "; ".join(dict.fromkeys([*filter(None, source.split("; ")), EDITED]))
-
-
-def _of_victims(given: Any, worst: PrivacyCurve) -> Victims:
-    """Pairs (label, curve). Raises: InvalidInput: others, a label twice, one above that of everybody."""
-    try:
-        pairs = tuple((label, curve) for label, curve in given)
-    except (TypeError, ValueError):
-        raise InvalidInput(f"victims must be pairs of a label and its curve, got {check.brief(given)}.") from None
-    labels = {label for label, _ in pairs if isinstance(label, str)}
-    if len(labels) != len(pairs):
-        raise InvalidInput("victims must name each victim once, by a text.")
-    for _, curve in pairs:
-        check.instance(PrivacyCurve, victims=curve)
-        if worst.mu is None or curve.mu is None or not curve.mu <= worst.mu * (1 + ROUNDING):
-            raise InvalidInput(f"victims must have Gaussian curves with mu from 0 to {worst.mu!r}, the largest.")
-    return pairs

@@ -14,12 +14,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from .. import check
 from ..display import rounded_up
 from ..errors import InvalidInput
 from ..participation.joint_participation import in_steps
 from .curves import PrivacyCurve, curve_from_dict, curve_to_dict
 from .owners import Owners, nodes_in_words
+from .victim_curves import mu_in_words, victims_from_json, victims_to_json
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -32,10 +32,7 @@ LONGEST_SENTENCE = 40
 """Words in `sentence`."""
 _CLIPPED = {"record": "the sum of clipped gradients", "user": "clipped mean gradients"}
 _RELEASED = {"none": "no model", "average": "the average of the final models", "all": "all final models"}
-NAMED = 5
-"""Nodes of one budget that a field names; `Guarantee.victims` has them all."""
 FORMAT = 1
-Victims = tuple[tuple[str, PrivacyCurve], ...]
 _FLOATS = ("clip_norm", "noise_std", "sensitivity", "tolerance")
 _DERIVED = ("mu", "adjacency", "bound", "composed", "record_shift", "noise_multiplier")
 """What JSON gives beside the curve that it follows from, with the curve's method."""
@@ -65,7 +62,7 @@ def fields(guarantee: Guarantee) -> list[tuple[str, str]]:
         ("epsilon", epsilon if g.finite or g.mu is not None else "inf: no finite guarantee"),
         ("bound", _bound(g)),
         ("gradients", "adaptive or non-adaptive" if g.adaptive else "non-adaptive only"),
-        ("mu by node", _by_node(g)),
+        ("mu by node", mu_in_words(g.victims)),
         ("runs", f"{g.composed} runs with independent noise" if g.composed > 1 and g.mu is not None else ""),
         ("assumptions", "; ".join(g.notes)),
         ("remark", g.curve.remark(g.stated_delta) if g.finite else ""),
@@ -118,19 +115,6 @@ def figure(guarantee: Guarantee) -> Figure | None:
     ax.axvline(guarantee.stated_delta, linestyle=":", color="grey")
     ax.set(xlabel="δ", ylabel="ε", title=f"μ = {rounded_up(mu, 6)}: {epsilon_at(guarantee)}")
     return drawn
-
-
-def _by_node(g: Guarantee) -> str:
-    """The mu of each victim, those of one budget together."""
-    labels_of: dict[str, list[str]] = {}
-    for label, curve in g.victims:
-        labels_of.setdefault(rounded_up(curve.mu, 6) if curve.mu is not None else "?", []).append(label)
-    budgets = []
-    for budget, labels in sorted(labels_of.items(), key=lambda pair: float(pair[0])):
-        more = f" and {len(labels) - NAMED} more" if len(labels) > NAMED else ""
-        budgets.append(f"{budget} for {'node' if len(labels) == 1 else 'nodes'} {', '.join(labels[:NAMED])}{more}")
-    more = f"; and {len(budgets) - NAMED} further budgets" if len(budgets) > NAMED else ""
-    return "; ".join(budgets[:NAMED]) + more
 
 
 def _protected(g: Guarantee) -> str:
@@ -188,7 +172,7 @@ class Statement(Protocol):
 def field_values(guarantee: Statement) -> dict[str, Any]:
     """The fields that are compared, as JSON values, without what follows from them."""
     given = {field.name: getattr(guarantee, field.name) for field in dataclasses.fields(guarantee) if field.compare}
-    each = [[label, curve_to_dict(curve)] for label, curve in given.pop("victims")]
+    each = victims_to_json(given.pop("victims"))
     curve = curve_to_dict(given.pop("curve"))
     floats = {name: _number(given[name]) for name in _FLOATS}
     lists = {"notes": list(guarantee.notes), "victims": each, "owners": guarantee.owners.to_dict()}
@@ -235,7 +219,7 @@ def constructor_arguments(kind: type[Statement], data: Any) -> dict[str, Any]:
             raise InvalidInput(f"{name} must be a list, got {given[name]!r}.")
     read = {
         "curve": curve_from_dict(given["curve"]),
-        "victims": _victims(given["victims"]),
+        "victims": victims_from_json(given["victims"]),
         "notes": tuple(given["notes"]),
         "owners": Owners.from_dict(given["owners"]),
         **{name: math.inf if given[name] == "inf" else given[name] for name in _FLOATS},
@@ -264,10 +248,3 @@ def of_file(path: Path) -> Any:
 
 def _number(value: Any) -> Any:
     return "inf" if value == math.inf else value
-
-
-def _victims(given: Any) -> Victims:
-    try:
-        return tuple((label, curve_from_dict(curve)) for label, curve in given)
-    except (TypeError, ValueError):
-        raise InvalidInput(f"victims must be pairs of a label and its curve, got {check.brief(given)}.") from None

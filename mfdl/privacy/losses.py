@@ -32,11 +32,11 @@ from . import gaussian, questions
 from .curves import PrivacyCurve
 from .exposures import Exposures, PublicExposures, public_exposures, require_same, view_exposures
 from .gram_sensitivity import Sensitivity
-from .guarantee import DELTA, Guarantee, lipschitz_notes
+from .guarantee import DELTA, Guarantee
 from .guarantee_texts import EVERY_NODE
 from .loss_tables import Cells, LossTable, distances
 from .owners import Owners, Victim, name_of, nodes_of, require_unshared
-from .questions import Question, Target, require_noise
+from .questions import Question, Target, lipschitz_notes, require_noise
 from .sampled_exposures import (
     BinsExposures,
     CyclicPoissonExposures,

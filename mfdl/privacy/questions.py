@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 UNITS = ("record", "user")
 BOUNDS = ("tightest", "renyi")
 SEPARATOR = "."
+LIPSCHITZ_NOTE = "assuming that the local maps x - eta g(x) are Lipschitz with constant"
 UNNAMED = ("custom", "matrices")
 """Trust models that one word stands for, whatever they show."""
 MAX_RATIO = 1e6
@@ -182,6 +183,11 @@ def require_unit(unit: str, participation: Participation, *, lipschitz: float | 
             f"unit 'user' does not take lipschitz={lipschitz}: the constant is for local maps with "
             "per-record clipping, not for clipped mean gradients; leave lipschitz out."
         )
+
+
+def lipschitz_notes(lipschitz: float | None) -> tuple[str, ...]:
+    """What a guarantee says of a constant that it rests on."""
+    return () if lipschitz is None else (f"{LIPSCHITZ_NOTE} {float(lipschitz)!r}",)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -49,7 +49,6 @@ from .curves.composed import LossCurve
 from .exposures import Exposures
 from .forms import injection_bound, known_gradient
 from .gram_sensitivity import Sensitivity
-from .guarantee import noise_multiplier
 from .questions import Fingerprint, Question, Target
 from .victim_sensitivity import VictimSensitivity
 
@@ -81,7 +80,7 @@ class SampledLoss(VictimSensitivity):
         return self.std_per_multiplier
 
     def curve(self, question: Question, noise_std: float, *, adaptive: bool = True, tries: int = 0) -> PrivacyCurve:
-        curve = self.unit_curve.at(noise_multiplier(noise_std, question.clip_norm, self.std_per_multiplier))
+        curve = self.unit_curve.at(gaussian.noise_multiplier(noise_std, question.clip_norm, self.std_per_multiplier))
         for _ in range(tries):
             curve = curve.retried()
         return curve
@@ -91,7 +90,7 @@ class SampledLoss(VictimSensitivity):
         assert target.delta is not None
         least = self.unit_curve.least_multiplier(target.epsilon, target.delta, by=target.by)
         std = gaussian.noise_std(least, self.std_per_multiplier, float(question.clip_norm))
-        return raised(std, lambda s: noise_multiplier(s, question.clip_norm, self.std_per_multiplier) < least)
+        return raised(std, lambda s: gaussian.noise_multiplier(s, question.clip_norm, self.std_per_multiplier) < least)
 
     def explanation(self, *, adaptive: bool = True, victim: str = "") -> str:
         return self.adaptive_sensitivity.why

@@ -23,10 +23,10 @@ from ..display import rounded_up
 from ..errors import InvalidInput, require_known
 from ..participation import Participation
 from ..privacy import gaussian
-from ..privacy.guarantee import DELTA, lipschitz_notes
+from ..privacy.guarantee import DELTA
 from ..privacy.loss_tables import LOSS_METRICS, Cells, LossTable
 from ..privacy.losses import PrivacyLosses
-from ..privacy.questions import Question, require_unit
+from ..privacy.questions import Question, lipschitz_notes, require_unit
 from ..privacy.victim_sensitivity import VictimSensitivity, sensitivity_by_victim
 from ..progress import Progress, reporter
 from ..trust import PNDP, TrustModel

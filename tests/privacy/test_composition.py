@@ -9,12 +9,12 @@ import math
 import pytest
 
 import mfdl
-from mfdl import BallsInBins, Cyclic, Dynamics, PoissonSampling, algorithms, gossip, trust
+from mfdl import BallsInBins, Cyclic, Dynamics, PoissonSampling, algorithms, check, gossip, trust
 from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.noise_scale import account
-from mfdl.privacy.guarantee import EDITED, LIPSCHITZ_NOTE, STATED, Guarantee, texts
+from mfdl.privacy.guarantee import EDITED, STATED, Guarantee
 from mfdl.privacy.losses import PrivacyLosses
-from mfdl.privacy.questions import Question
+from mfdl.privacy.questions import LIPSCHITZ_NOTE, Question
 
 STAR = Dynamics(gossip.metropolis_hastings("star:n=4"), 0.5)
 ASKED = {"trust": trust.ReleasedOnly(), "adjacency": "zero-out", "clip_norm": 1.0}
@@ -183,7 +183,7 @@ def test_a_statement_shows_release_runs_and_conditions_wherever_it_shows_itself(
 
 
 def test_notes_given_by_a_generator_are_kept_and_others_refused():
-    assert texts(notes=(note for note in ["assumes L = 1"])) == ("assumes L = 1",)
+    assert check.texts(notes=(note for note in ["assumes L = 1"])) == ("assumes L = 1",)
     for wrong in (None, "one text", [1]):
         with pytest.raises(InvalidInput, match="notes must be"):
-            texts(notes=wrong)
+            check.texts(notes=wrong)
