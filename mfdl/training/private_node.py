@@ -29,6 +29,7 @@ from . import covered
 from .clipping import clipped_rows
 from .grid_sums import GridSums
 from .keys import NoiseKey, require_secure
+from .record_steps import RecordSteps
 from .rounded_normals import RoundedNormals
 from .shared_randomness import HolderKeys, columns_by_holders
 from .streams import node_stream
@@ -159,7 +160,8 @@ class PrivateNode:
         self._checked = self._stepping = False
         node_reference = weakref.ref(self)  # a node that is gone holds its optimizer no more
         optimizer.register_step_pre_hook(lambda *_: _require_stepping(node_reference()))
-        self._seen: dict[int, list[int]] = {}
+        # at user level all data of the node may take part in any step
+        self._record_steps = RecordSteps(None if user else algorithm.participation.of_node(self.node))
 
     @property
     def module(self) -> torch.nn.Module:
@@ -210,12 +212,12 @@ class PrivateNode:
             way = RecordClipping.of(checked, features[0], targets[0])
             self._record_clipping = dataclasses.replace(way, model=self.model)
             self._checked = True
-        joined = self._joined(t, records)
+        joined = self._record_steps.with_batch(t, records)
         trained = {name: p for name, p in self.module.named_parameters() if p.requires_grad}
         privatised = self._privatised(t, features, targets, trained)
         for name, parameter in trained.items():
             parameter.grad = (privatised[name] / self.divisor).to(parameter.dtype)
-        self._seen.update(joined)
+        self._record_steps.add(joined)
         self.steps_taken = t + 1  # before the optimizer, whose failure must not let the noise be used again
         self._stepping = True
         try:
@@ -257,25 +259,6 @@ class PrivateNode:
         sums = self._record_clipping.sums(row, features[None], targets[None], mask, clip_norm)
         return {name: total[0] for name, total in zip(self.model.shapes, sums, strict=True)}
 
-    def _joined(self, t: int, records: Sequence[int] | None) -> dict[int, list[int]]:
-        """The steps of each record of a batch with this one, or a refusal of the first that may not take part."""
-        if records is None or self.mechanism.unit == "user":  # all data of the node may take part at any step
-            return {}
-        participation = self.mechanism.algorithm.participation.of_node(self.node)
-        joined: dict[int, list[int]] = {}
-        for record in (check.integer_at_least(0, record=record) for record in records):
-            if record in joined:
-                raise InvalidInput(
-                    f"record {record} stands twice in the batch of step {t}; a guarantee counts it once."
-                )
-            joined[record] = [*self._seen.get(record, []), t]
-            if not participation.allows(joined[record]):
-                raise InvalidInput(
-                    f"record {record} would take part in steps {joined[record]}, and {participation.describe()} does "
-                    "not allow that; feed each record when its participation says, or calibrate for another one."
-                )
-        return joined
-
     def state_dict(self) -> dict[str, Any]:
         """What a resumed node needs beside its module and its keys: step, optimizer, identity; no secret.
 
@@ -287,7 +270,7 @@ class PrivateNode:
             **self._identity(),
             **({} if released is None else {"released": [*map(torch.tensor, released)]}),
             "steps_taken": self.steps_taken,
-            "records": {record: list(steps) for record, steps in self._seen.items()},
+            "records": self._record_steps.to_dict(),
             "optimizer": self.optimizer.state_dict(),
         }
 
@@ -318,7 +301,7 @@ class PrivateNode:
                 )
             self.grid.resume([y.numpy() for y in state["released"]])
         self.optimizer.load_state_dict(state["optimizer"])
-        self._seen = {int(record): list(steps) for record, steps in state["records"].items()}
+        self._record_steps.load(state["records"])
         self.steps_taken = step
 
     def _identity(self) -> dict[str, Any]:
