@@ -31,7 +31,7 @@ from ..participation.sampling import (
 )
 from ..progress import Progress
 from ..trust import TrustModel
-from . import bin_gram, gaussian, pattern_bounds
+from . import bin_gram, gaussian, product_bounds
 from .curves import (
     UP,
     BallsInBinsGaussian,
@@ -207,7 +207,7 @@ class PatternExposures(SampledExposures):
     """Of secret patterns: the product that dominates their pair, for the encoders of these victims."""
 
     @abc.abstractmethod
-    def _bound(self, N: FloatArray | None) -> pattern_bounds.PatternBound:
+    def _bound(self, N: FloatArray | None) -> product_bounds.ProductBound:
         """The product for |C|^T |C|, None where noise is fresh."""
 
     @abc.abstractmethod
@@ -215,9 +215,9 @@ class PatternExposures(SampledExposures):
         """The curve of so many draws at a noise multiplier, and how often it counts."""
 
     def _pair(self, group: Exposed, sensitivity: float, why: str) -> tuple[float, str, str, PrivacyCurve]:
-        N = pattern_bounds.step_gram(self.algorithm, sorted(group))
+        N = product_bounds.step_gram(self.algorithm, sorted(group))
         bound = self._bound(N)
-        drawn = [self._draw(*unit, bound.places) for unit in pattern_bounds.units(bound.draws, bound.largest)]
+        drawn = [self._draw(*unit, bound.places) for unit in product_bounds.units(bound.draws, bound.largest)]
         parts, counts = zip(*drawn, strict=True)
         shared, public = (math.sqrt(squared / bound.largest) * UP for squared in (bound.common, bound.public))
         unit = self._simplified(N, ProductGaussian(1.0, shared, parts, counts, public, self.question.adjacency))
@@ -232,8 +232,8 @@ class PatternExposures(SampledExposures):
 class CyclicPoissonExposures(PatternExposures):
     """Of cyclic Poisson sampling."""
 
-    def _bound(self, N: FloatArray | None) -> pattern_bounds.PatternBound:
-        return pattern_bounds.of_cyclic_poisson(N, cast("CyclicPoisson", self.scheme))
+    def _bound(self, N: FloatArray | None) -> product_bounds.ProductBound:
+        return product_bounds.of_cyclic_poisson(N, cast("CyclicPoisson", self.scheme))
 
     def _draw(self, multiplier: float, count: int, places: int) -> tuple[LossCurve, int]:
         rate = cast("CyclicPoisson", self.scheme).rate
@@ -247,8 +247,8 @@ class CyclicPoissonExposures(PatternExposures):
 class RandomAllocationExposures(PatternExposures):
     """Of random allocation."""
 
-    def _bound(self, N: FloatArray | None) -> pattern_bounds.PatternBound:
-        return pattern_bounds.of_random_allocation(N, cast("RandomAllocation", self.scheme))
+    def _bound(self, N: FloatArray | None) -> product_bounds.ProductBound:
+        return product_bounds.of_random_allocation(N, cast("RandomAllocation", self.scheme))
 
     def _draw(self, multiplier: float, count: int, places: int) -> tuple[LossCurve, int]:
         return BallsInBinsGaussian(multiplier, places, ((places, 0.0),), self.question.adjacency), count
@@ -257,8 +257,8 @@ class RandomAllocationExposures(PatternExposures):
 class MinSeparationExposures(PatternExposures):
     """Of minimum separation sampling."""
 
-    def _bound(self, N: FloatArray | None) -> pattern_bounds.PatternBound:
-        return pattern_bounds.of_min_separation(N, cast("MinSeparationSampling", self.scheme))
+    def _bound(self, N: FloatArray | None) -> product_bounds.ProductBound:
+        return product_bounds.of_min_separation(N, cast("MinSeparationSampling", self.scheme))
 
     def _draw(self, multiplier: float, count: int, places: int) -> tuple[LossCurve, int]:
         rate = cast("MinSeparationSampling", self.scheme).rate

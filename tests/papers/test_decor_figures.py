@@ -12,7 +12,7 @@ from mfdl import algorithms
 from mfdl.commands import main
 from mfdl.decor_search import decor_deviations
 from mfdl.errors import InvalidInput
-from mfdl_papers.decor import accountant, deviation_pairs, logistic, mnist, tradeoff, tuned_rates
+from mfdl_papers.decor import accountant, budget_curves, deviation_pairs, logistic, mnist, tuned_rates
 from mfdl_papers.figures import RunScale, named, paired_effects
 
 SEEDS = np.array([1.0, 1.1, 0.95])
@@ -21,7 +21,9 @@ SEEDS = np.array([1.0, 1.1, 0.95])
 def curves(ldp, decor, cdp, graphs=("ring",)):
     lines = {"LDP": ldp, "DECOR": decor, "CDP": cdp}
     lines = {name: np.outer(values, SEEDS) * (1 + 1e-3 * i) for i, (name, values) in enumerate(lines.items())}
-    return tradeoff.BudgetCurves((3.0, 10.0), dict.fromkeys(graphs, lines), {graph: ["small"] * 2 for graph in graphs})
+    return budget_curves.BudgetCurves(
+        (3.0, 10.0), dict.fromkeys(graphs, lines), {graph: ["small"] * 2 for graph in graphs}
+    )
 
 
 @pytest.mark.parametrize(
@@ -34,24 +36,24 @@ def curves(ldp, decor, cdp, graphs=("ring",)):
     ],
 )
 def test_verdicts_of_figure_1(given, verdicts):
-    assert [part.verdict for part in tradeoff.judged(given)] == verdicts
+    assert [part.verdict for part in budget_curves.judged(given)] == verdicts
 
 
 def test_the_factor_is_the_geometric_mean_over_points():
-    _, ten, _ = tradeoff.judged(curves([100, 40], [10, 1], [1, 1]))
+    _, ten, _ = budget_curves.judged(curves([100, 40], [10, 1], [1, 1]))
     assert ten.value == pytest.approx(20, rel=2e-3)
 
 
 def test_pairs_of_the_figure_are_those_of_the_search():
     """One ratio for every budget: the search at another budget, and what the cell of the figure is calibrated to."""
-    points = tradeoff.runs((10.0,), [1], functools.partial(tuned_rates.at_rate, 1.0))
+    points = budget_curves.runs((10.0,), [1], functools.partial(tuned_rates.at_rate, 1.0))
     assert len(points) == 3 * 5
     assert points["ring", "CDP", 10.0] == points["torus", "CDP", 10.0]
     graph = mfdl.graphs.load("torus:n=16")
     dynamics = mfdl.Dynamics(mfdl.gossip.metropolis_hastings(graph))
     given = {"epsilon": 3.0, "delta": 1e-5, "adjacency": "replace-one", "clip_norm": 1.0}
     pairs = decor_deviations(dynamics, mfdl.EveryStep(50), **given)
-    for name, pair in zip(tradeoff.PAIRS, pairs, strict=True):
+    for name, pair in zip(budget_curves.PAIRS, pairs, strict=True):
         (config,) = points["torus", name, 10.0]
         built = algorithms.decor(dynamics, mfdl.EveryStep(50), **config.parameters("decor"))
         mechanism = mfdl.calibrate(built, trust=mfdl.trust.Eavesdropper(), unit="user", **given)
@@ -64,7 +66,7 @@ def tiny(monkeypatch):
     monkeypatch.setattr(tuned_rates, "QUICK_EPSILONS", (10.0,))
     monkeypatch.setattr(tuned_rates, "QUICK_FACTORS", (0.5, 1.0))
     monkeypatch.setattr(tuned_rates, "seeds_of", lambda scale, quick, full: range(1, 2))
-    for module in (tradeoff, tuned_rates):
+    for module in (budget_curves, tuned_rates):
         monkeypatch.setattr(module, "GRAPHS", {"ring": "ring:n=16", "complete": "complete:n=16"})
 
 
@@ -99,22 +101,22 @@ def test_each_line_is_shown_at_the_rate_and_pair_that_is_best_on_other_seeds(tmp
         return float(is_best) if call == 2 else 2.0 - is_best
 
     figure, scale = named("decor-1a"), RunScale(quick=True, out=tmp_path)
-    points = tradeoff.runs((3.0,), [1], functools.partial(tuned_rates.at_rate, 1.0))
-    middle_pairs = {(), *(points[graph, "middle", 3.0][0].settings for graph in tradeoff.GRAPHS)}
+    points = budget_curves.runs((3.0,), [1], functools.partial(tuned_rates.at_rate, 1.0))
+    middle_pairs = {(), *(points[graph, "middle", 3.0][0].settings for graph in budget_curves.GRAPHS)}
     monkeypatch.setattr(tuned_rates, "losses", losses)
     monkeypatch.setattr(tuned_rates, "QUICK_EPSILONS", (3.0,))
     done = tuned_rates.run(figure, scale)
     assert calls == [{101}, {1, 2, 3}]
     assert set(tuned_rates.TUNING_SEEDS).isdisjoint(range(1, 6))
     assert done.numbers["chosen rates"]["ring"]["LDP"] == pytest.approx([0.25 * 1.668e-3])
-    assert done.numbers["chosen pairs"] == {graph: ["middle"] for graph in tradeoff.GRAPHS}
+    assert done.numbers["chosen pairs"] == {graph: ["middle"] for graph in budget_curves.GRAPHS}
     for panel in done.numbers["panels"]:
         assert panel["lines"] == {name: [[1.0] * 3] for name in ("LDP", "DECOR", "CDP")}
     assert done.tables[-1].rows[0] == ("3", *["0.25*", "0.5", "1*"] * 3)
 
 
 def made_up(ring, torus, complete, theorem=2.0):
-    lines = dict(zip(tradeoff.GRAPHS, map(np.array, (ring, torus, complete)), strict=True))
+    lines = dict(zip(budget_curves.GRAPHS, map(np.array, (ring, torus, complete)), strict=True))
     lines |= {f"{graph}, Theorem 1": theorem * values for graph, values in lines.items()}
     return lines | {"LDP": np.full(3, 8.0), "CDP": np.ones(3)}
 
@@ -304,7 +306,7 @@ def test_the_pair_of_a_run_is_the_best_of_its_mean():
         ("ring", "large", 3.0): 3 * SEEDS_OF_DATA,
     }
     final_test_losses |= {("ring", name, 3.0): 5 * SEEDS_OF_DATA for name in ("LDP", "CDP")}
-    curves = tradeoff.BudgetCurves.of((3.0,), final_test_losses)
+    curves = budget_curves.BudgetCurves.of((3.0,), final_test_losses)
     assert curves.chosen == {"ring": ["middle"]}
     assert paired_effects.of_means(curves.lines["ring"]["DECOR"][0], SEEDS_OF_DATA) == pytest.approx(1.0)
 

@@ -14,7 +14,7 @@ from mfdl.commands import main
 from mfdl.runs import Cell
 from mfdl.runs.shared import Plan
 from mfdl_papers.figures import RunScale
-from mfdl_papers.mafalda import femnist, figure_2, graph_sizes, housing, over_time, trade_off
+from mfdl_papers.mafalda import budget_panels, femnist, figure_2, graph_sizes, housing, over_time
 
 SEEDS = np.array([0.0, 0.01, -0.01])  # around a loss
 EPSILONS = [1.0, 4.0, 16.0]
@@ -59,7 +59,7 @@ def test_anti_pgd_above_6(anti, verdict):
 
 def share_of(ours, baseline, without_noise=None):
     finals = {"none": around(0.3, 0.3, 0.3) if without_noise is None else without_noise}
-    return trade_off.judge_share("here", EPSILONS, finals | {"mafalda": ours, "dp-dsgd": baseline})
+    return budget_panels.judge_share("here", EPSILONS, finals | {"mafalda": ours, "dp-dsgd": baseline})
 
 
 @pytest.mark.parametrize(
@@ -98,10 +98,10 @@ def test_the_lowest_at_every_budget_and_every_late_step():
     mixed = np.concatenate([around(0.9), high[1:]])
     rivals = ("dp-dsgd", "d-mf")
     for d_mf, verdict in ((high, "confirmed"), (mixed, "refuted"), (low / 2, "refuted")):
-        judged = trade_off.judge_best("here", [1, 2, 5], {"mafalda": low, "dp-dsgd": high, "d-mf": d_mf}, rivals)
+        judged = budget_panels.judge_best("here", [1, 2, 5], {"mafalda": low, "dp-dsgd": high, "d-mf": d_mf}, rivals)
         assert judged.verdict == verdict
     assert "not below D-MF at mu = 1, D-MF at mu = 2" in judged.finding
-    assert trade_off.judge_best("h", [1, 2, 5], {"mafalda": high, "d-mf": low}, ("d-mf",)).verdict == "refuted"
+    assert budget_panels.judge_best("h", [1, 2, 5], {"mafalda": high, "d-mf": low}, ("d-mf",)).verdict == "refuted"
     curves = {"mafalda": low, "dp-dsgd": mixed, "anti-pgd": high}
     assert over_time.judge_lowest("here", curves).verdict == "confirmed"  # the first step does not count
     assert over_time.judge_lowest("here", {**curves, "mafalda": 2 * high}).verdict == "refuted"

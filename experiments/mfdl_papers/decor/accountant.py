@@ -21,9 +21,9 @@ from ..figures.published_figures import PublishedFigure, RunScale
 from ..figures.reproduction import Reproduction, Table
 from ..figures.trained_panels import of_panels
 from ..figures.verdicts import Effect, Verdict
+from .budget_curves import GRAPH_COLOURS, GRAPHS
 from .pairwise_bounds import decor_accountant, decor_theorem
 from .subsampled_renyi import sampled_epsilon
-from .tradeoff import GRAPH_COLOURS, GRAPHS
 
 NODES, STEPS, DELTA = 16, 1000, 1e-5
 SIGMA_LOCAL = 50.0  # C = 1: epsilon = 5.7 if all noise is averaged

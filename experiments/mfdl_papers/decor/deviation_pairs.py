@@ -23,7 +23,7 @@ from ..figures.published_figures import PublishedFigure, RunScale
 from ..figures.reproduction import Reproduction, Table
 from ..figures.trained_panels import numbers_of, of_panels
 from ..figures.verdicts import Effect, Verdict
-from .tradeoff import GRAPH_COLOURS, GRAPHS
+from .budget_curves import GRAPH_COLOURS, GRAPHS
 
 EPSILONS, QUICK_EPSILONS = (1.0, 3.0, 5.0, 7.0, 10.0, 15.0, 20.0, 25.0, 30.0, 40.0), (3.0, 10.0, 40.0)
 NODES, STEPS, DELTA = 16, 3500, 1e-5

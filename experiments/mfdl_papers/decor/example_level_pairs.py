@@ -23,9 +23,9 @@ from ..figures.reproduction import Reproduction, Table
 from ..figures.trained_panels import numbers_of, of_panels
 from ..figures.verdicts import Effect, Verdict
 from .accountant import BATCH, DELTA, NODES, RECORDS, STEPS, example_level
+from .budget_curves import GRAPH_COLOURS, GRAPHS
 from .mnist import EPSILONS
 from .subsampled_renyi import sampled_epsilon, sampled_renyi
-from .tradeoff import GRAPH_COLOURS, GRAPHS
 
 LOCAL, PAIR = (1 / 1000, 1 / 20), (1 / 2000, 1 / 10)
 """The box of sigma_ldp and sigma_cor, at C = 1."""

@@ -18,7 +18,7 @@ from ..figures.published_figures import PublishedFigure, RunScale
 from ..figures.reproduction import Reproduction, Table
 from ..figures.trained_panels import losses, of_panels, spread
 from ..figures.verdicts import Verdict
-from .tradeoff import GRAPHS, PAIRS, BudgetCurves, judged, runs, seeds_of
+from .budget_curves import GRAPHS, PAIRS, BudgetCurves, judged, runs, seeds_of
 
 EPSILONS, QUICK_EPSILONS = (3.0, 5.0, 7.0, 10.0, 15.0, 20.0, 25.0, 30.0, 40.0), (10.0,)
 LEAST_LOSS = 0.3236  # of the paper's code, which is taken off

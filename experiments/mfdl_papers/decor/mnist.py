@@ -30,7 +30,7 @@ from ..figures.published_figures import PublishedFigure, RunScale
 from ..figures.reproduction import Reproduction
 from ..figures.trained_panels import engine, of_panels
 from ..figures.verdicts import Effect, Verdict
-from .tradeoff import GRAPHS, seeds_of
+from .budget_curves import GRAPHS, seeds_of
 
 EPSILONS = {0.83: 0.001, 2.39: 0.01, 4.35: 0.1, 7.51: 1.0}
 """Budgets, with what the paper's figure calls them: an accountant of one step, without T or delta."""

@@ -20,7 +20,7 @@ from ..figures.paired_effects import guess_of, lowest
 from ..figures.published_figures import PublishedFigure, RunScale
 from ..figures.reproduction import Reproduction, Table
 from ..figures.trained_panels import losses, of_panels
-from .tradeoff import GRAPHS, PAIRS, BudgetCurves, Point, judged, runs, seeds_of
+from .budget_curves import GRAPHS, PAIRS, BudgetCurves, Point, judged, runs, seeds_of
 
 EPSILONS, QUICK_EPSILONS = (1.0, 3.0, 5.0, 7.0, 10.0, 15.0, 20.0, 25.0, 30.0, 40.0), (3.0, 10.0, 40.0)
 STEPS, LAST_STEPS = 3500, 199
@@ -52,7 +52,7 @@ class Choice:
 
 
 def at_rate(factor: float, graph: str, mechanism: str, epsilon: float) -> Mapping[str, Any]:
-    """The options of a run, as `tradeoff.runs` takes them."""
+    """The options of a run, as `budget_curves.runs` takes them."""
     return {**SETTINGS, "learning_rate": RATE * factor}
 
 

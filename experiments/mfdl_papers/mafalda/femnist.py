@@ -22,8 +22,8 @@ from ..figures.reproduction import Reproduction
 from ..figures.trained_panels import of_panels
 from ..figures.verdicts import Verdict
 from . import housing
+from .budget_panels import BudgetPanel, budget_panels, judge_best, table_of
 from .housing import BASELINES, COLOURS, NAMES, WITHOUT_NOISE, Place, TrainedTask
-from .trade_off import TradeOff, judge_best, table_of, trade_offs
 
 RATES = {"Florentine": 5.0, "Ego": 2.0}
 DECAY = "step-decay:81:0.1"
@@ -71,7 +71,7 @@ def run(figure: PublishedFigure, scale: RunScale) -> Reproduction:
         return Reproduction(figure, scale, [Verdict.not_run(figure.claim, str(error))], missing=[str(error)])
     guesses, missing = places(scale)
     budgets = scale.pick(QUICK_BUDGETS, housing.BUDGETS)
-    panels = trade_offs(scale, list(guesses), BASELINES, budgets)
+    panels = budget_panels(scale, list(guesses), BASELINES, budgets)
     verdicts = [
         judge_best(panel.place.title, panel.mus, panel.finals, BASELINES, guesses[panel.place], "test error")
         for panel in panels
@@ -93,7 +93,7 @@ def run(figure: PublishedFigure, scale: RunScale) -> Reproduction:
     )
 
 
-def panel_of(of: TradeOff) -> Panel:
+def panel_of(of: BudgetPanel) -> Panel:
     """Accuracies over epsilon; a run that diverged has none."""
     lines = {NAMES[name]: np.where(np.isfinite(errors), 1 - errors, 0.0) for name, errors in of.finals.items()}
     x = [float(f"{epsilon:.3g}") for epsilon in of.epsilons]

@@ -3,7 +3,7 @@
 In: a noise multiplier, the sensitivity that all patterns share, and curves of the draws: Poisson sampling of one step,
 or random allocation of one shift to one of b places, each once or several times. Out: epsilon at delta and delta at
 epsilon. docs/sampling_theorem.md proves that the pair of a scheme is dominated by such a product; which product comes
-from `mfdl.privacy.pattern_bounds`. Privacy loss distributions compose, one direction after the other.
+from `mfdl.privacy.product_bounds`. Privacy loss distributions compose, one direction after the other.
 """
 
 from __future__ import annotations

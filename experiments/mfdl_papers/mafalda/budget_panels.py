@@ -26,7 +26,7 @@ SHOWN = (0.5, 4.0)  # test loss
 
 
 @dataclasses.dataclass(frozen=True)
-class TradeOff:
+class BudgetPanel:
     """One panel: by mechanism final test losses or errors of shape (budgets, seeds), inf where a run diverged."""
 
     place: Place
@@ -39,7 +39,7 @@ def right(figure: PublishedFigure, scale: RunScale) -> Reproduction:
     """Figure 3, right: Ego."""
     available, missing = housing.places(scale, "Ego")
     rivals = BASELINES[:2]
-    panels = trade_offs(scale, available, rivals, housing.budgets_of(scale))
+    panels = budget_panels(scale, available, rivals, housing.budgets_of(scale))
     verdicts, guess = [], housing.guess(scale)
     for panel in panels:
         where = panel.place.title
@@ -52,7 +52,7 @@ def right(figure: PublishedFigure, scale: RunScale) -> Reproduction:
 def figure_4(figure: PublishedFigure, scale: RunScale) -> Reproduction:
     """Figure 4: Florentine, Ego, PeerTube (and Misskey), beside all baselines."""
     available, missing = housing.places(scale, *GRAPHS_OF_FIGURE_4)
-    panels = trade_offs(scale, available, BASELINES, housing.budgets_of(scale))
+    panels = budget_panels(scale, available, BASELINES, housing.budgets_of(scale))
     guess = housing.guess(scale)
     verdicts = [judge_best(panel.place.title, panel.mus, panel.finals, BASELINES, guess) for panel in panels]
     verdicts += graph_sizes.judged(scale, available, housing.budgets_of(scale), guess)
@@ -133,7 +133,9 @@ def judge_best(
     return Verdict(f"lowest {measure} at every budget{also} ({where})", effects, finding, won / len(points))
 
 
-def trade_offs(scale: RunScale, places: Sequence[Place], rivals: Sequence[str], mus: Sequence[float]) -> list[TradeOff]:
+def budget_panels(
+    scale: RunScale, places: Sequence[Place], rivals: Sequence[str], mus: Sequence[float]
+) -> list[BudgetPanel]:
     """One for each place: trained without noise, with each rival and with MAFALDA, at every budget."""
     mechanisms = (WITHOUT_NOISE, *rivals, OURS)
     points = {place: housing.points(place, mechanisms, mus) for place in places}
@@ -145,19 +147,19 @@ def trade_offs(scale: RunScale, places: Sequence[Place], rivals: Sequence[str], 
         }
         finals[WITHOUT_NOISE] = np.repeat(finals[WITHOUT_NOISE], len(mus), axis=0)
         epsilons = [results.guarantee(point)[1] for point in some if point.mechanism == OURS]
-        panels.append(TradeOff(place, mus, epsilons, finals))
+        panels.append(BudgetPanel(place, mus, epsilons, finals))
     return panels
 
 
 def _reproduction(
     figure: PublishedFigure,
     scale: RunScale,
-    trade_offs: Sequence[TradeOff],
+    by_place: Sequence[BudgetPanel],
     verdicts: Sequence[Verdict],
     missing: list[str],
     title: str,
 ) -> Reproduction:
-    panels, seeds = [panel_of(curves) for curves in trade_offs], housing.seeds_of(scale)
+    panels, seeds = [panel_of(curves) for curves in by_place], housing.seeds_of(scale)
     of_run = housing.settings(seeds) | {"budgets": list(housing.budgets_of(scale))}
     return of_panels(
         figure,
@@ -165,13 +167,13 @@ def _reproduction(
         verdicts,
         panels,
         (title, caption(len(seeds))),
-        tables=[table_of(curve) for curve in trade_offs],
+        tables=[table_of(curve) for curve in by_place],
         settings=of_run,
         missing=missing,
     )
 
 
-def panel_of(of: TradeOff) -> Panel:
+def panel_of(of: BudgetPanel) -> Panel:
     """Lines over epsilon; a mechanism that nowhere comes into the picture is not drawn."""
     lines = {}
     for mechanism, finals in of.finals.items():
@@ -184,7 +186,7 @@ def panel_of(of: TradeOff) -> Panel:
     )  # fmt: skip
 
 
-def table_of(of: TradeOff, measure: str = "test loss") -> Table:
+def table_of(of: BudgetPanel, measure: str = "test loss") -> Table:
     """A row for each budget."""
     rows = [
         (f"{mu:g}", f"{epsilon:.3g}", *(spread(finals[i]) for finals in of.finals.values()))

@@ -31,7 +31,7 @@ FAINTEST = 1e-9
 
 
 @dataclasses.dataclass(frozen=True)
-class PatternBound:
+class ProductBound:
     """Squared sensitivities of the product that dominates a scheme, per unit clipping norm and noise of std 1.
 
     Attributes:
@@ -49,7 +49,7 @@ class PatternBound:
     places: int = 1
 
     @staticmethod
-    def of(N: FloatArray | None, common: float, draws: FloatArray, public: float, places: int = 1) -> PatternBound:
+    def of(N: FloatArray | None, common: float, draws: FloatArray, public: float, places: int = 1) -> ProductBound:
         """Args: N: None where noise is fresh; draws: d of each draw."""
         largest = 1.0 if N is None else float(N.diagonal().max()) * UP
         top = max(float(draws.max(initial=0.0)), FAINTEST * largest)
@@ -57,7 +57,7 @@ class PatternBound:
         ends = (*LEVELS, 0.0)
         counts = [int(((share > low) & (share <= high)).sum()) for high, low in itertools.pairwise(ends)]
         levels = tuple((top * high * UP, count) for high, count in zip(LEVELS, counts, strict=True) if count)
-        return PatternBound(largest, common * UP, levels, public * UP, places)
+        return ProductBound(largest, common * UP, levels, public * UP, places)
 
     @property
     def faint(self) -> float:
@@ -76,18 +76,18 @@ def step_gram(algorithm: LinearAlgorithm, victims: list[int]) -> FloatArray | No
     return bin_gram.time_gram(algorithm, victims, algorithm.num_steps)
 
 
-def of_cyclic_poisson(N: FloatArray | None, scheme: CyclicPoisson) -> PatternBound:
+def of_cyclic_poisson(N: FloatArray | None, scheme: CyclicPoisson) -> ProductBound:
     """A draw is a step of the record's group; the worst group counts. g^2 is 0 where columns b apart are disjoint."""
     k, b = scheme.epochs, scheme.period
     if N is None:
-        return PatternBound.of(None, 0.0, np.ones(k), float(k))
+        return ProductBound.of(None, 0.0, np.ones(k), float(k))
     groups = N.reshape(k, b, k, b).transpose(1, 3, 0, 2)[np.arange(b), np.arange(b)]  # (b, k, k)
     diagonals = np.sort(np.diagonal(groups, axis1=1, axis2=2), axis=1).max(axis=0)
     apart = groups * ~np.eye(k, dtype=bool)
-    return PatternBound.of(N, float(apart.sum(axis=(1, 2)).max()), diagonals, float(groups.sum(axis=(1, 2)).max()))
+    return ProductBound.of(N, float(apart.sum(axis=(1, 2)).max()), diagonals, float(groups.sum(axis=(1, 2)).max()))
 
 
-def of_random_allocation(N: FloatArray | None, scheme: RandomAllocation) -> PatternBound:
+def of_random_allocation(N: FloatArray | None, scheme: RandomAllocation) -> ProductBound:
     """A draw is one of b steps: those of an epoch, or of a part of a random partition of all steps.
 
     Of an epoch, the remainder of the step modulo a divisor of b may be public: steps of one remainder overlap less, but
@@ -95,39 +95,39 @@ def of_random_allocation(N: FloatArray | None, scheme: RandomAllocation) -> Patt
     """
     k, b = scheme.epochs, scheme.period
     if N is None:
-        return PatternBound.of(None, 0.0, np.ones(k), float(k), b)
+        return ProductBound.of(None, 0.0, np.ones(k), float(k), b)
     diagonal, apart = N.diagonal(), N * ~np.eye(len(N), dtype=bool)
     if not scheme.per_epoch:
         largest = -np.sort(-apart, axis=1)[:, :k]  # of k steps, one of which may be i itself
         other, same = largest.sum(axis=1).max(), (diagonal + largest[:, : k - 1].sum(axis=1)).max()
-        return PatternBound.of(N, float(k * other), np.full(k, max(0.0, same - other)), float(k * same), b)
+        return ProductBound.of(N, float(k * other), np.full(k, max(0.0, same - other)), float(k * same), b)
     rows, own = apart.reshape(k * b, k, b).max(axis=2), np.arange(k * b) // b
     others = rows.sum(axis=1) - rows[np.arange(k * b), own]  # of the worst step of each other epoch
     same = (diagonal + others).reshape(k, b).max(axis=1)
     blocks = apart.reshape(k, b, k, b)[np.arange(k), :, np.arange(k)]  # (k, b, b)
 
-    def known_modulo(step: int) -> PatternBound:
+    def known_modulo(step: int) -> ProductBound:
         inside = np.where(np.subtract.outer(np.arange(b), np.arange(b)) % step == 0, blocks, 0.0).max(axis=2)
         different = (inside + others.reshape(k, b)).max(axis=1)
         draws = np.maximum(0.0, same - different)
-        return PatternBound.of(N, float(different.sum()), draws, float(same.sum()), b // step)
+        return ProductBound.of(N, float(different.sum()), draws, float(same.sum()), b // step)
 
     return min((known_modulo(step) for step in range(1, b + 1) if b % step == 0), key=lambda bound: bound.faint)
 
 
-def of_min_separation(N: FloatArray | None, scheme: MinSeparationSampling) -> PatternBound:
+def of_min_separation(N: FloatArray | None, scheme: MinSeparationSampling) -> ProductBound:
     """A draw is a step: the pattern is what minimum separation leaves of a Poisson sample of all steps."""
     T, b = scheme.steps, scheme.separation
     uses = -(-T // b)
     if N is None:
-        return PatternBound.of(None, 0.0, np.ones(T), float(uses))
+        return ProductBound.of(None, 0.0, np.ones(T), float(uses))
     different = np.array([_windows(N[i, i + 1 :], b) + _windows(N[i, :i][::-1], b) for i in range(T)])
     further = [_windows(N[i, i + b :], b) + _windows(N[i, : max(0, i - b + 1)][::-1], b) for i in range(T)]
     same = N.diagonal() + further
     blocks = np.arange(0, T, b)  # a pattern has at most one step of each
     most = np.maximum.reduceat(different, blocks)
     draws = np.maximum(0.0, same - np.repeat(most, b)[:T])
-    return PatternBound.of(N, float(most.sum()), draws, float(np.maximum.reduceat(same, blocks).sum()))
+    return ProductBound.of(N, float(most.sum()), draws, float(np.maximum.reduceat(same, blocks).sum()))
 
 
 def _windows(row: FloatArray, width: int) -> float:
