@@ -23,7 +23,7 @@ from mfdl import (
 )
 from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.noise import LocalNoise
-from mfdl.privacy import pattern_bounds
+from mfdl.privacy import product_bounds
 from mfdl.privacy.curves import BallsInBinsGaussian, Gaussian, PoissonGaussian, ProductGaussian
 from mfdl.testing.oracles.curve_oracles import attacked
 from mfdl.testing.oracles.pattern_laws import pattern_laws
@@ -64,9 +64,9 @@ def cases(draw, most):
 
 
 BOUNDS = {
-    CyclicPoisson: pattern_bounds.of_cyclic_poisson,
-    RandomAllocation: pattern_bounds.of_random_allocation,
-    MinSeparationSampling: pattern_bounds.of_min_separation,
+    CyclicPoisson: product_bounds.of_cyclic_poisson,
+    RandomAllocation: product_bounds.of_random_allocation,
+    MinSeparationSampling: product_bounds.of_min_separation,
 }
 
 
