@@ -40,17 +40,28 @@ class Plan:
     tuning: Tuning = TUNING
     seeds: tuple[int, ...] = TEST_SEEDS
     counts_from: float = COUNTS_FROM
+    extensions: int = EXTENSIONS
     device: str | None = None
 
 
 class Trial:
     """A scene at one budget.
 
+    Args: engine: None: nothing is run, and runs that are not stored count as failed; rows: by label.
     Attributes: chosen: the rate of each (label, measure).
     """
 
-    def __init__(self, scene: Scene, epsilon: float, store: Store, engine: Engine, plan: Plan) -> None:
+    def __init__(
+        self,
+        scene: Scene,
+        epsilon: float,
+        store: Store,
+        engine: Engine | None,
+        plan: Plan,
+        rows: Mapping[str, Row] = ROWS,
+    ) -> None:
         self.scene, self.epsilon, self.store, self.engine, self.plan = scene, epsilon, store, engine, plan
+        self.rows = rows
         self.chosen: dict[tuple[str, str], float] = {}
         self._cells: dict[tuple[str, float, int], Cell] = {}
         self._records: dict[tuple[str, float, int], dict[str, Any]] = {}
@@ -59,7 +70,7 @@ class Trial:
         """One run."""
         key = label, rate, seed
         if key not in self._cells:
-            self._cells[key] = Cell(self.scene.config(ROWS[label], self.epsilon, rate, seed, self.plan.device))
+            self._cells[key] = Cell(self.scene.config(self.rows[label], self.epsilon, rate, seed, self.plan.device))
         return self._cells[key]
 
     def run(self, wanted: Iterable[tuple[str, float]], seeds: Sequence[int]) -> None:
@@ -68,7 +79,8 @@ class Trial:
         missing = [key for key in keys if key not in self._records]
         if not missing:
             return
-        run_cells([self.cell(*key) for key in missing], self.store, self.engine)
+        if self.engine is not None:
+            run_cells([self.cell(*key) for key in missing], self.store, self.engine)
         for key in missing:
             record = self.store.record(self.cell(*key))
             self._records[key] = {} if record is None else record
@@ -84,11 +96,11 @@ class Trial:
 
     def choose(self, labels: Sequence[str]) -> None:
         """The rate of each of these rows, for each of its measures apart."""
-        places = {f"{label}, {measure}": (label, measure) for label in labels for measure in ROWS[label].measures}
-        groups = {name: [(*place, rate) for rate in self.plan.rates] for name, place in places.items()}
+        places = {f"{label}, {measure}": (label, measure) for label in labels for measure in self.rows[label].measures}
+        grids = {name: list(self.rows[label].rates or self.plan.rates) for name, (label, _) in places.items()}
+        groups = {name: [(*places[name], rate) for rate in grid] for name, grid in grids.items()}
         best = halved(groups, self.plan.tuning, self._tried)
-        grids = {name: list(self.plan.rates) for name in groups}
-        for _ in range(EXTENSIONS):
+        for _ in range(self.plan.extensions):
             beyond = {name: wider(grids[name], key[2]) for name, key in best.items()}
             rivals = {name: (best[name], (*places[name], rate)) for name, rate in beyond.items() if rate is not None}
             losses = self._tried([key for pair in rivals.values() for key in pair], self.plan.tuning.rounds()[-1])
@@ -124,7 +136,7 @@ class Trial:
         }
 
     def _row(self, label: str, measure: str, rate: float) -> dict[str, Any]:
-        row, tested = ROWS[label], (label, rate, self.plan.seeds[0]) in self._records
+        row, tested = self.rows[label], (label, rate, self.plan.seeds[0]) in self._records
         design = self.scene.design(row)
         losses = self.losses(label, measure, rate, self.plan.seeds).tolist() if tested else []
         record = self._records[label, rate, self.plan.tuning.first_seed]
@@ -151,7 +163,7 @@ class Trial:
         means = [
             (label, measure, rate, float(self.losses(label, measure, rate, seeds).mean()))
             for label, rate in tried
-            for measure in ROWS[label].measures
+            for measure in self.rows[label].measures
         ]
         return [
             {"label": label, "measure": measure, "lr": rate, "loss": None if math.isnan(loss) else loss}

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from mfdl.planning import Design
@@ -32,6 +33,8 @@ class Row:
         measures: which of its models are tuned and tested.
         rankings: trust models whose table it stands in; the first is the one it is held to.
         preconditioned: with the public preconditioner of the task; clip_norm: of the gradient of one record.
+        options: of the run, beside those of its design.
+        rates: that tuning starts with; none: those of the plan.
     """
 
     label: str
@@ -40,6 +43,8 @@ class Row:
     rankings: tuple[str, ...] = ("ldp", "eavesdropper")
     preconditioned: bool = False
     clip_norm: float = 1.0
+    options: Mapping[str, Any] = field(default_factory=dict)
+    rates: tuple[float, ...] = ()
 
     @property
     def batches(self) -> str:
@@ -95,13 +100,14 @@ ROWS = {
 class Scene:
     """Where rows are compared.
 
-    Attributes: epsilons: tried in this order until noise costs enough; short: six steps a run, for a check.
+    Attributes: partition: None: that of the task; epsilons: tried in this order until noise costs enough; short: six
+        steps a run, for a check.
     """
 
     name: str
     task: str
     graph: str
-    partition: str = "uniform"
+    partition: str | None = "uniform"
     epsilons: tuple[float, ...] = (0.726, 0.331)
     short: bool = False
 
@@ -123,6 +129,7 @@ class Scene:
         design = self.design(row)
         return ComparisonConfig(
             **design.options(),
+            **row.options,
             graph=self.graph,
             task=self.task,
             partition=self.partition,
