@@ -6,9 +6,10 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from mnist_files import register_mnist
 
 import mfdl
-from mfdl import algorithms
+from mfdl import algorithms, data
 from mfdl.commands import main
 from mfdl.decor_search import decor_deviations
 from mfdl.errors import InvalidInput
@@ -317,3 +318,26 @@ def test_without_the_training_images_figure_1c_says_so(tmp_path, monkeypatch):
     done = mnist.run(named("decor-1c"), RunScale(quick=True, jobs=1, out=tmp_path))
     assert [part.verdict for part in done.verdicts] == ["not run", "not run"]
     assert "60,000 training images" in done.missing[0]
+
+
+@pytest.mark.slow
+def test_figure_1c_is_trained_on_files_of_the_format_of_mnist(tmp_path, capsys, monkeypatch):
+    """Images of our own, 2,048 for training: each line is calibrated, trained and stored with its guarantee."""
+    rng = np.random.default_rng(0)
+    put = register_mnist(
+        monkeypatch, tmp_path, rng.integers(0, 256, (2112, 28, 28)).astype(np.uint8), np.arange(2112) % 10, 2048
+    )
+    home = put(*data.mnist_files("train"), *data.mnist_files("test"))
+    monkeypatch.setattr(mnist, "QUICK_STEPS", 2)
+    options = ["--quick", "--json", "--jobs", "1", "--data-home", str(home), "--out", str(tmp_path / "out")]
+    assert main(["reproduce", "decor-1c", *options]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert [part["verdict"] for part in answer["claims"]] == ["not settled"] * 2  # one seed
+    assert answer["settings"]["task"] == "mnist-mlp"
+    runs = {path.name.partition("-")[0]: json.loads(path.read_text()) for path in tmp_path.glob("out/decor-1c/runs/*")}
+    assert set(runs) == {"LDP", "DECOR", "CDP"}
+    for line, run in runs.items():
+        assert 0 <= run["accuracy"] <= 1
+        assert f"trust model: {'ldp' if line == 'LDP' else 'eavesdropper'}" in run["guarantee"]
+        assert "epsilon: 0.83 at delta = 1e-05" in run["guarantee"]
+    assert runs["CDP"]["noise_std"] < runs["DECOR"]["noise_std"] < runs["LDP"]["noise_std"]

@@ -6,7 +6,6 @@ import hashlib
 import math
 import os
 import pickle
-import struct
 import tempfile
 from pathlib import Path
 
@@ -16,17 +15,13 @@ import torch
 from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from mnist_files import idx, register_mnist
 
 from mfdl import data
 from mfdl.errors import InvalidInput
 from mfdl.training import tasks
 
 torch.set_num_threads(1)  # workers of the test run share the cores
-
-
-def idx(array, kind=8) -> bytes:
-    header = bytes([0, 0, kind, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape)
-    return gzip.compress(header + array.astype(np.uint8).tobytes(), mtime=0)
 
 
 # IDX files
@@ -75,24 +70,7 @@ LABELS = np.arange(110) % 10
 @pytest.fixture
 def small(monkeypatch, tmp_path):
     """Registers 80 training and 30 test images; the function puts the files of some parts into the data folder."""
-    contents = {}
-    for part, rows in (("train", slice(0, 80)), ("test", slice(80, 110))):
-        for name, array in zip(data.mnist_files(part), (IMAGES[rows], LABELS[rows]), strict=True):
-            contents[name] = idx(array)
-    for name, content in contents.items():
-        file = dataclasses.replace(
-            data.REGISTRY[name], urls=("http://127.0.0.1:9/x",), sha256=hashlib.sha256(content).hexdigest()
-        )
-        monkeypatch.setitem(data.REGISTRY, name, file)
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    (tmp_path / "mnist").mkdir()
-
-    def put(*names):
-        for name in names:
-            (tmp_path / name).write_bytes(contents[name])
-        return tmp_path
-
-    return put
+    return register_mnist(monkeypatch, tmp_path, IMAGES, LABELS, num_train=80)
 
 
 TRAIN, TEST = data.mnist_files("train"), data.mnist_files("test")
