@@ -5,8 +5,8 @@ replace-one adjacency. Four nodes on a ring train softmax regression on the slot
 anew for each of DRAWS data sets; on each, four seeds train together (`mfdl.replay`). A seed fixes data split and first
 model, which the attacker knows; noise is that of the run. The attacker reads the final models of all nodes and decides
 for each slot, by the likelihood ratio of the losses of both records under normal distributions that it fits to shadow
-runs, which are all runs of other draws (LiRA, arXiv:2112.03570). Advantage: rate of true minus rate of false positives
-where the ratio exceeds 1; hits: rate of true positives at 1 % of false ones. Intervals: bootstrap over draws, 95 %.
+runs, which are all runs of other draws (LiRA, arXiv:2112.03570). Advantage: true minus false positive rate where the
+ratio exceeds 1; TPR: true positive rate at a false positive rate of 1 %. Intervals: bootstrap over draws, 95 %.
 The bounds are `advantage` and `true_positive_rate` of the guarantee, for all attacks on all messages.
 
     python experiments/membership.py [--out results/membership] [--draws 32] [--epsilons 1,4,16,64,256]
@@ -191,13 +191,13 @@ def advantage(ratios: Array) -> float:
     return float((ratios > 0).mean() - (ratios < 0).mean())
 
 
-def hits(ratios: Array) -> float:
-    """Rate of true positives at the threshold that FALSE_POSITIVES of all false ones exceed."""
+def true_positive_rate(ratios: Array) -> float:
+    """At the threshold with a false positive rate of FALSE_POSITIVES."""
     threshold = np.quantile(-ratios, 1 - FALSE_POSITIVES, method="higher")
     return float((ratios > threshold).mean())
 
 
-MEASURES = {"advantage": advantage, "hits": hits}
+MEASURES = {"advantage": advantage, "tpr": true_positive_rate}
 
 
 def success(ratios: Array, measure: str) -> Success:
@@ -210,7 +210,7 @@ def success(ratios: Array, measure: str) -> Success:
 
 def bounds(curve: PrivacyCurve) -> dict[str, float]:
     """What no attack exceeds."""
-    return {"advantage": curve.delta(0.0), "hits": curve.true_positive_rate(FALSE_POSITIVES)}
+    return {"advantage": curve.delta(0.0), "tpr": curve.true_positive_rate(FALSE_POSITIVES)}
 
 
 # ---- the results -----------------------------------------------------------------------------------------------------
@@ -241,7 +241,7 @@ def rows(out: Path, draws: int, epsilons: Sequence[float]) -> list[dict[str, Any
 def drawn(answer: Sequence[dict[str, Any]]) -> Figure:
     """Both measures over epsilon, with their bounds."""
     figure = Figure(figsize=(9.0, 3.8), layout="constrained")
-    titles = {"advantage": "advantage", "hits": f"hits at {FALSE_POSITIVES:.0%} false alarms"}
+    titles = {"advantage": "advantage", "tpr": f"TPR at {FALSE_POSITIVES:.0%} FPR"}
     private = [row for row in answer if row["mechanism"] != NO_NOISE]
     epsilons = sorted({float(row["epsilon"]) for row in private})
     grid = np.geomspace(epsilons[0], epsilons[-1], 60)
@@ -259,13 +259,14 @@ def drawn(answer: Sequence[dict[str, Any]]) -> Figure:
         axes.axhline(without, color="gray", linestyle="--", linewidth=1, label="without noise")
         axes.set(xscale="log", xlabel=f"epsilon at delta = {DELTA:g}", title=titles[measure], ylim=(-0.05, 1.05))
         axes.set_xticks(epsilons, [f"{e:g}" for e in epsilons])
-    axes.legend(frameon=False, fontsize=8)
+    handles = axes.get_legend_handles_labels()
+    figure.legend(*handles, loc="outside lower center", ncols=7, frameon=False, fontsize=8)
     return figure
 
 
 def table(answer: Sequence[dict[str, Any]]) -> str:
     """Markdown."""
-    lines = ["| mechanism | epsilon | advantage | at most | hits at 1 % | at most |", "| --- " * 6 + "|"]
+    lines = ["| mechanism | epsilon | advantage | at most | TPR at 1 % FPR | at most |", "| --- " * 6 + "|"]
     for row in answer:
         numbers = []
         for measure in MEASURES:

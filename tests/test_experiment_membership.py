@@ -26,7 +26,7 @@ def test_the_attack_reaches_what_is_possible_for_known_normal_scores(distance):
     mu = distance * np.sqrt(2)  # both records of a slot tell
     assert experiment.advantage(ratios) == pytest.approx(2 * stats.norm.cdf(mu / 2) - 1, abs=0.03)
     expected = stats.norm.cdf(stats.norm.ppf(experiment.FALSE_POSITIVES) + mu)
-    assert experiment.hits(ratios) == pytest.approx(expected, abs=0.05)
+    assert experiment.true_positive_rate(ratios) == pytest.approx(expected, abs=0.05)
 
 
 def test_where_scores_tell_nothing_the_attack_has_no_advantage():
@@ -92,7 +92,7 @@ def test_a_small_run_stays_below_its_bounds_and_resumes(tmp_path, monkeypatch, c
     assert first["mechanism"] == "no noise"
     assert first["reached"]["advantage"]["low"] > 0.3
     assert private["reached"]["advantage"]["low"] <= private["bound"]["advantage"] < 0.4
-    assert private["reached"]["hits"]["low"] <= private["bound"]["hits"]
+    assert private["reached"]["tpr"]["low"] <= private["bound"]["tpr"]
     assert (tmp_path / "membership.png").exists()
     monkeypatch.setattr(experiment, "trained", None)  # what is there is not trained again
     assert experiment.main(command) == 0
