@@ -1,9 +1,8 @@
-"""States known up to the nodes' own gradients: against dense matrices, exact rationals, refusals, and an attack."""
+"""States known up to the nodes' own gradients: against dense matrices and exact rationals, and refusals."""
 
 import dataclasses
 import math
 import tracemalloc
-from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -12,7 +11,6 @@ from effort import examples
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
-from scipy.stats import norm
 
 from mfdl import algorithms, calibrate, gossip, trust
 from mfdl.algorithms import checks
@@ -20,11 +18,10 @@ from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput
 from mfdl.noise import StepNoise
 from mfdl.participation import Cyclic, EveryStep
-from mfdl.privacy import exact_arithmetic
 from mfdl.privacy.adaptive import is_adaptive
-from mfdl.privacy.forms import dense_form, view_grams
 from mfdl.privacy.forms import known_states as own_state_form
 from mfdl.privacy.forms import node_recursions as recursions_form
+from mfdl.privacy.forms import view_grams
 from mfdl.privacy.forms.known_states import own_state_grams
 from mfdl.privacy.forms.node_recursions import recursions
 from mfdl.privacy.victim_sensitivity import sensitivity_by_victim
@@ -379,177 +376,3 @@ def test_users_get_a_number_and_records_a_reason(model):
             calibrate(user, unit="user", **common)
         with pytest.raises(InvalidInput, match=r"is unit='user' with EveryStep\(3\) and release='none'"):
             calibrate(record, **common)
-
-
-# ---- an attack on the claim ----------------------------------------------------------------------------------------
-
-
-def total_variation(mu):
-    return 2 * norm.cdf(mu / 2) - 1
-
-
-def zip_runs(W, T, worlds, gradients, nu, runs, seed):
-    """log p(view in world 0) - log p(view in world 1) of runs in world 0, all sent messages seen, learning rate 1.
-
-    Written out from arXiv:2403.11795, Algorithm 1. `worlds` are two functions (step, own model) -> gradient of node 0,
-    `gradients` the one of all other nodes. The attacker knows all three, and follows both hypotheses on its own: by
-    sum_v W_va Z_{a->v} = 0 it replaces the message a -> a, which it does not see.
-    """
-    rng, n = np.random.default_rng(seed), len(W)
-    around = [np.flatnonzero(W[:, a]) for a in range(n)]
-    x, believed = np.zeros((runs, n)), [np.zeros((runs, n)) for _ in worlds]
-    ratio = np.zeros(runs)
-
-    def steps(t, models, own):
-        g = gradients(t, models)
-        g[:, 0] = own(t, models[:, 0])
-        return models - g
-
-    for t in range(T):
-        half = steps(t, x, worlds[0])
-        guess = [steps(t, models, own) for models, own in zip(believed, worlds, strict=True)]
-        after = np.zeros((runs, n))
-        moved = [h.copy() for h in guess]
-        for a in range(n):
-            w = W[around[a], a]
-            F = np.eye(len(w)) - np.outer(1 / (len(w) * w), w)
-            messages = half[:, [a]] + nu * rng.standard_normal((runs, len(w))) @ F.T
-            after[:, around[a]] += messages * W[around[a], a]
-            sent = around[a] != a
-            precision = np.linalg.inv(nu**2 * (F @ F.T)[np.ix_(sent, sent)])
-            for sign, h, m in zip((1, -1), guess, moved, strict=True):
-                off = messages[:, sent] - h[:, [a]]
-                ratio -= sign * np.einsum("ri,ij,rj->r", off, precision, off) / 2
-                m[:, a] -= messages[:, sent] @ w[sent]
-                m[:, around[a][sent]] += messages[:, sent] * W[around[a], a][sent]
-        x, believed = after, moved
-        assert_allclose(believed[0], x, atol=1e-8 * nu)  # the right hypothesis finds every model
-    return ratio
-
-
-def attack(ratio):
-    """(estimated total variation, its standard error) from log likelihood ratios in world 0."""
-    kept = np.clip(1 - np.exp(-ratio), 0, None)
-    return kept.mean(), kept.std() / math.sqrt(len(kept))
-
-
-RUNS = 20_000
-STEP_BACK = {
-    "constant": lambda t, x: np.ones_like(x),
-    "sign of the model": lambda t, x: np.sign(x),
-    "square wave": lambda t, x: np.sign(np.sin(math.pi * x)),
-    "steep": lambda t, x: np.clip(5 * x, -1, 1),
-}
-
-
-@pytest.mark.parametrize("name", STEP_BACK)
-@pytest.mark.parametrize("T", [2, 3])
-def test_no_gradient_of_a_user_breaks_the_guarantee(name, T):
-    """Data that turn the sign of the user's gradient, adversarial ones of all others: mu = 1, replace-one, C = 1/2."""
-    one = algorithms.zip_dl(Dynamics(MH("ring:n=4")), EveryStep(T))
-    made = calibrate(
-        one, trust=trust.Eavesdropper(), adjacency="replace-one", clip_norm=0.5, mu=1.0, release="none", unit="user"
-    )
-    assert made.noise_std == pytest.approx({2: math.sqrt(30), 3: math.sqrt(84)}[T], rel=1e-6)
-    shape = STEP_BACK[name]
-    worlds = [lambda t, x, s=sign: s * shape(t, x) / 2 if t else np.full_like(x, s / 2) for sign in (1, -1)]
-    ratio = zip_runs(MH("ring:n=4").dense(), T, worlds, lambda t, x: np.sign(x) / 2, made.noise_std, RUNS, seed=T)
-    assert np.exp(-ratio).mean() == pytest.approx(1, abs=0.06)  # a likelihood ratio
-    found, error = attack(ratio)
-    assert found <= total_variation(1.0) + 4 * error
-    if name == "constant":
-        assert found >= total_variation(1.0) - 4 * error
-
-
-def test_with_one_step_per_record_the_claim_is_false():
-    """Two nodes, two steps, two records of node 0. The first takes part in step 0 or not; the second in step 1.
-
-    X = [[4, 2], [2, 2]], so a record in step 0 alone would weigh 4, mu = 1/2 at nu = 4. But given the messages, the
-    model of step 1 is one lower with the first record than without, and that turns the sign of the second's gradient.
-    """
-    W, nu = np.full((2, 2), 0.5), 4.0
-    one = algorithms.zip_dl(Dynamics(gossip.from_array(W)), Cyclic(1, 2))
-    (gram, _) = view_grams(trust.Eavesdropper().view(one, 0, release="none"), [0, 1])
-    assert_allclose(gram.matrix, [[4, 2], [2, 2]], rtol=1e-12)
-    wave = STEP_BACK["square wave"]
-    worlds = [lambda t, x, g=first: wave(t, x) if t else np.full_like(x, g) for first in (1.0, 0.0)]
-    found, error = attack(zip_runs(W, 2, worlds, lambda t, x: np.zeros_like(x), nu, RUNS, seed=0))
-    assert found - 10 * error > total_variation(2 / nu)
-    # with equal or opposite signs of (1, +-2): energy 20 or 4, half of the time each
-    assert found == pytest.approx((total_variation(math.sqrt(20) / nu) + total_variation(2 / nu)) / 2, abs=0.03)
-    assert [
-        x.adaptive_sensitivity_squared for x in sensitivity_by_victim(one, trust.Eavesdropper(), release="none")
-    ] == [math.inf] * 2
-
-
-@pytest.mark.parametrize("too_large_for_exact_ranks", [False, True])
-@pytest.mark.parametrize("faint", [1.0, 2.0**-10])
-def test_noise_that_is_a_rounded_product_makes_no_row_redundant(faint, too_large_for_exact_ranks, monkeypatch):
-    """M N rounds both messages to one row; their true difference is noise that cancels most of the noise of both."""
-    M = sp.csr_array([[2.0**25, 2.0], [2.0**25, 2.0 + 2.0**-19]])
-    noise = StepNoise([[3 * 2.0**35, -1.0], [faint, -0.5]], np.ones((2, 2), bool), 3, 2)
-    start = algorithms.dp_dsgd(Dynamics(MH("path:n=2")), EveryStep(3))
-    maps = {
-        "message_from_state": sp.csr_array([[2.0**-40, 0.5]] * 2),
-        "state_from_message": sp.csr_array([[0.125, 0.0], [0.5, 0.0]]),
-    }
-    rounds = [dataclasses.replace(r, message_from_gradient=M, message_from_noise=M, **maps) for r in start.rounds]
-    one = dataclasses.replace(start, rounds=tuple(rounds), noise=noise)
-    model = TrustModel.from_masks(seen=np.ones((3, 2), bool), release="none")
-    assert recursions(model.view(one, 0)) is not None
-    if too_large_for_exact_ranks:
-        monkeypatch.setattr(exact_arithmetic, "MAX_ENTRIES", 0)
-        monkeypatch.setattr(dense_form, "MAX_ENTRIES", 0)
-    A, B = exact_view(exact_run(one), np.ones((3, 2), bool), [])
-    truth = float(sum(np.abs(to_float(exact_view_gram([row[0::2] for row in A], B))).ravel()))
-    (loss,) = sensitivity_by_victim(one, model, victims=[0], unit="user")
-    assert truth * (1 - 1e-9) <= loss.sensitivity_squared < math.inf
-    assert loss.bound == "upper" or loss.sensitivity_squared == pytest.approx(truth, rel=1e-6)
-
-
-X_NOISE, FACTOR = 0.23604808973743452, 0.1031660342307158
-"""Two floats whose product is rounded."""
-
-
-def moved(maps, noise, n):
-    """A user's algorithm of three steps with these maps."""
-    start = algorithms.dp_dsgd(Dynamics(MH(f"path:n={n}")), EveryStep(3))
-    sparse = {name: sp.csr_array(matrix) for name, matrix in maps.items()}
-    rounds = tuple(dataclasses.replace(r, **sparse) for r in start.rounds)
-    holders = np.ones((n, np.shape(noise)[1]), bool)
-    return dataclasses.replace(start, rounds=rounds, noise=StepNoise(noise, holders.T, 3, n))
-
-
-def test_noise_that_cancels_up_to_rounding_alone_reveals_what_it_shares():
-    """Message 0 carries the rounding of y x - fl(y x) times z, which is not 0, and with it the noise z of message 1."""
-    one = moved(
-        {
-            "message_from_noise": [[FACTOR, -1.0], [1.0, 0.0]], "message_from_gradient": [[0.0, 0.0], [1.0, 0.0]],
-            "message_from_state": [[0.0, 0.0], [1.0, 0.0]], "state_from_message": [[0.0, 0.5], [0.0, 0.5]],
-        },
-        [[X_NOISE, 0.0], [FACTOR * X_NOISE, 0.0]], 2,
-    )  # fmt: skip
-    assert Fraction(FACTOR) * Fraction(X_NOISE) != Fraction(FACTOR * X_NOISE)
-    model = TrustModel.from_masks(seen=np.ones((3, 2), bool), release="none")
-    (loss,) = sensitivity_by_victim(one, model, victims=[0], unit="user")
-    assert loss.sensitivity_squared == math.inf
-
-
-def test_hidden_noise_that_cancels_up_to_rounding_alone_counts_in_later_messages():
-    """What a hidden message leaves of the noise z in a state is tiny, and meets noise that is tinier."""
-    faint = 2.0**-64
-    one = moved(
-        {
-            "message_from_noise": [[0, 0, faint], [FACTOR, -1.0, 0], [1.0, 0, 0]],
-            "message_from_gradient": [[0.0, 0, 0], [0, 0, 0], [0, 0, 1.0]],
-            "message_from_state": [[1.0, 0, 0], [0, 0, 0], [0, 0, 0]],
-            "state_from_message": [[0, 1.0, 0], [0, 0, 0.5], [0, 0, 0.5]],
-        },
-        [[X_NOISE, 0.0], [FACTOR * X_NOISE, 0.0], [0.0, 1.0]], 3,
-    )  # fmt: skip
-    left = Fraction(FACTOR) * Fraction(X_NOISE) - Fraction(FACTOR * X_NOISE)
-    known = 1 + left**2 / Fraction(faint) ** 2  # of the noise of steps 0 and 1, seen again a step later
-    truth = float((2 * known + 1) / Fraction(X_NOISE) ** 2)
-    model = TrustModel.from_masks(seen=np.array([[True, False, True]] * 3), release="none")
-    (loss,) = sensitivity_by_victim(one, model, victims=[2], unit="user")
-    assert loss.sensitivity_squared >= truth * (1 - 1e-9)

@@ -1,0 +1,168 @@
+"""Models that see linear combinations of messages, secure sums among them, against exact fractions."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from effort import examples
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose
+from path_algorithms import DP, MH, PATH, ZIP
+
+from mfdl import algorithms, archive, gossip, trust
+from mfdl.dynamics import Dynamics
+from mfdl.errors import InvalidInput, UnsupportedMechanism
+from mfdl.participation import EveryStep
+from mfdl.privacy.victim_sensitivity import sensitivity_by_victim
+from mfdl.testing.oracles import (
+    exact_leaks,
+    exact_run,
+    exact_view,
+    exact_view_gram,
+    largest_signed_sum,
+)
+from mfdl.testing.strategies.graphs import dyadic_gossip
+from mfdl.trust import TrustModel
+
+FROM_MASKS = TrustModel.from_masks
+
+
+# ---- combinations of messages ----------------------------------------------------------------------------------------
+
+
+def exactly(one, rows, known_noise, release):
+    """(A, B) of combinations, over the rationals."""
+    sent = np.broadcast_to(one.transmitted, (len(one.rounds), one.messages_per_round))
+    fractions = [[Fraction(x) for x in row] for row in rows.tolist()]
+    return exact_view(exact_run(one), sent, known_noise, release=release, combination=fractions)
+
+
+@examples(60)
+@given(data=st.data(), release=st.sampled_from(["none", "average", "all"]))
+def test_losses_to_who_sees_combinations_are_never_below_the_rational_ones(data, release):
+    W = data.draw(dyadic_gossip(max_nodes=4))
+    build = data.draw(st.sampled_from([algorithms.dp_dsgd, algorithms.anti_pgd, algorithms.muffliato]))
+    one, n = build(Dynamics(W), EveryStep(2)), W.num_nodes
+    entries = data.draw(st.lists(st.integers(-2, 2), min_size=2 * n, max_size=2 * n))
+    rows, seen = np.reshape(entries, (2, n)), np.array(data.draw(st.lists(st.booleans(), min_size=n, max_size=n)))
+    known = np.array(data.draw(st.lists(st.booleans(), min_size=n, max_size=n)))
+    make = data.draw(st.sampled_from([np.asarray, sp.csr_array, lambda x: lambda algorithm: x]))
+    model = FROM_MASKS(seen=seen, combinations=make(rows.astype(float)), known_noise=known, release=release)
+    every = np.vstack([rows, np.eye(n)[seen]])
+    A, B = exactly(one, every, np.flatnonzero(np.tile(known, 2)).tolist(), release)
+    leaks, X = exact_leaks(A, B), exact_view_gram(A, B)
+    for loss in sensitivity_by_victim(one, model):
+        own = [loss.victim, n + loss.victim]
+        if any(leaks[column] for column in own):
+            assert loss.sensitivity_squared == math.inf
+            continue
+        exact = largest_signed_sum([[X[s][t] for t in own] for s in own])
+        assert Fraction(loss.sensitivity_squared) >= exact * (1 - Fraction(1, 10**9))
+        if loss.bound == "exact":
+            assert loss.sensitivity_squared <= float(exact) * (1 + 2e-6) + 1e-12
+        assert loss.adaptive_sensitivity_squared >= float(exact) * (1 - 1e-9)
+
+
+def test_unit_rows_are_messages_and_their_mean_is_the_central_model():
+    for release in ("none", "all"):
+        for rows, other in (
+            (np.eye(4)[[1, 3]], FROM_MASKS(seen=np.array([False, True, False, True]), release=release)),
+            (np.ones((1, 4)), trust.Central()),
+        ):
+            model = FROM_MASKS(combinations=rows, release=release)
+            pairs = zip(
+                sensitivity_by_victim(DP, model), sensitivity_by_victim(DP, other, release=release), strict=True
+            )
+            for loss, expected in pairs:
+                assert loss.sensitivity_squared == pytest.approx(expected.sensitivity_squared, rel=1e-6)
+
+
+def test_who_sees_every_message_sees_all_combinations():
+    summed = FROM_MASKS(combinations=np.ones((1, 4)), release="none")
+    assert trust.Eavesdropper().sees_at_least(summed, DP)
+    assert not summed.sees_at_least(trust.Eavesdropper(), DP)
+    assert not FROM_MASKS(seen=np.array([True, True, True, False]), release="none").sees_at_least(summed, DP)
+    two = FROM_MASKS(combinations=np.array([[1.0, 1, 0, 0]]), release="none")
+    assert FROM_MASKS(seen=np.array([True, True, False, False]), release="none").sees_at_least(two, DP)
+    assert not summed.sees_at_least(two, DP)
+    assert summed.fingerprint(DP) != two.fingerprint(DP)
+    by_victim = FROM_MASKS(combinations=lambda algorithm, victim: np.eye(4)[[victim]], release="none")
+    assert [loss.sensitivity_squared for loss in sensitivity_by_victim(DP, by_victim)] != [0.0] * 4
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"combinations": np.ones((1, 3))}, "a column for each of 4 messages"),
+        ({"combinations": np.ones(4)}, "combinations must have 2 dimensions"),
+        ({"combinations": [[np.inf, 0, 0, 0]]}, "combinations must be finite"),
+        (
+            {"combinations": np.ones((1, 4)), "seen": np.eye(2, 4, dtype=bool)},
+            "seen must be the same mask in every round",
+        ),
+    ],
+)
+def test_combinations_that_do_not_fit(given, text):
+    with pytest.raises(InvalidInput, match=text):
+        sensitivity_by_victim(DP, FROM_MASKS(**given))
+
+
+# ---- secure sums ----------------------------------------------------------------------------------------------------
+
+
+def test_sums_are_those_of_the_receivers():
+    """Path 0 - 1 - 2 - 3 with Metropolis weights: 1/3 each inside, from and to the ends too."""
+    third = 1 / 3
+    all_sums = trust.SecureSum().knowledge(DP, 0).combination.toarray()
+    assert_allclose(all_sums, third * np.array([[0, 1, 0, 0], [1, 0, 1, 0], [0, 1, 0, 1], [0, 0, 1, 0]]))
+    of_one = trust.SecureSum([1]).knowledge(DP, 0)
+    assert_allclose(of_one.combination.toarray(), all_sums[[1]])
+    assert of_one.known_gradients[0].tolist() == of_one.known_noise[0].tolist() == [False, True, False, False]
+    messages = trust.SecureSum([0]).knowledge(ZIP, 1).combination.toarray()  # 00 01, 10 11 12, 21 22
+    assert np.flatnonzero(messages[0]).tolist() == [2]
+
+
+@examples(40)
+@given(W=dyadic_gossip(max_nodes=4), attacked=st.booleans(), steps=st.integers(1, 2))
+def test_a_secure_sum_shows_no_more_than_the_neighbourhood_and_no_less_than_the_rational_truth(W, attacked, steps):
+    one, n = algorithms.dp_dsgd(Dynamics(W), EveryStep(steps)), W.num_nodes
+    model = trust.SecureSum([0] if attacked else [])
+    summed = {loss.victim: loss for loss in sensitivity_by_victim(one, model, release="none")}
+    sums = model.knowledge(one, 1).combination.toarray()
+    known = [t * n for t in range(steps)] if attacked else []
+    A, B = exactly(one, sums, known, "none")
+    leaks, X = exact_leaks(A, B), exact_view_gram(A, B)
+    for u, loss in summed.items():
+        own = [t * n + u for t in range(steps)]
+        if any(leaks[column] for column in own):
+            assert loss.sensitivity_squared == math.inf
+            continue
+        exact = float(largest_signed_sum([[X[s][t] for t in own] for s in own]))
+        assert exact * (1 - 1e-9) <= loss.sensitivity_squared <= exact * (1 + 2e-6) + 1e-12
+        assert loss.adaptive_sensitivity_squared >= exact * (1 - 1e-9)
+    plain = trust.PNDP([0]) if attacked else trust.Eavesdropper()
+    for loss in sensitivity_by_victim(one, plain, release="none"):
+        assert summed[loss.victim].sensitivity_squared <= loss.sensitivity_squared * (1 + 1e-6)
+
+
+def test_secure_sums_need_the_same_messages_in_every_round():
+    for one in (
+        algorithms.gradient_tracking(PATH, EveryStep(2)),
+        algorithms.delayed_dsgd(PATH, EveryStep(2)),
+        algorithms.dp_dsgd(Dynamics(gossip.sequence([MH("path:n=4"), MH("ring:n=4")])), EveryStep(2)),
+    ):
+        with pytest.raises(UnsupportedMechanism, match="secure-sum is for algorithms whose nodes receive the same"):
+            trust.SecureSum().view(one, 0)
+
+
+def test_a_secure_sum_by_name_and_saved():
+    assert trust.named("secure-sum") == trust.SecureSum()
+    assert trust.named("secure-sum", attackers=[1]) == trust.SecureSum([1])
+    assert archive.copied(trust.SecureSum([1, "b"]), "trust") == trust.SecureSum([1, "b"])
+    assert trust.SecureSum([0]).attackers(DP) == (0,)
+    assert [loss.victim for loss in sensitivity_by_victim(DP, trust.SecureSum([0]))] == [1, 2, 3]

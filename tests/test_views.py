@@ -1,0 +1,184 @@
+"""Views from arrays, sparse matrices and operators: what is known in them, their rows, and their A, B and C."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from effort import examples
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose
+from path_algorithms import DP, MH, PATH
+from scipy.sparse.linalg import aslinearoperator
+
+import mfdl
+from mfdl import algorithms, general_sensitivity, trust
+from mfdl.dynamics import Dynamics
+from mfdl.errors import InvalidInput, UnsupportedMechanism
+from mfdl.participation import EveryStep, Explicit
+from mfdl.privacy.forms import view_grams
+from mfdl.privacy.gram_sensitivity import sensitivities
+from mfdl.privacy.victim_sensitivity import sensitivity_by_victim
+from mfdl.testing.strategies import integer_views
+from mfdl.trust.view import Knowledge, View
+
+# ---- bare views ---------------------------------------------------------------------------------------------------
+
+
+@examples(40)
+@given(case=integer_views())
+def test_arrays_sparse_matrices_and_operators_are_one_view(case):
+    A, B = case
+    kinds = [np.asarray, sp.csr_array, sp.coo_array, aslinearoperator, lambda M: M.astype(int).tolist()]
+    found = [view_grams(View(make(A), make(B)), [0])[0] for make in kinds]
+    for gram in found[1:]:
+        assert_allclose(gram.matrix, found[0].matrix, rtol=1e-10, atol=1e-12)
+        assert (gram.leaks == found[0].leaks).all()
+
+
+@pytest.mark.parametrize(
+    ("A", "B", "options", "text"),
+    [
+        (np.eye(2), np.eye(3), {}, "same number of rows"),
+        (np.eye(2), np.eye(2), {"num_nodes": 3}, "steps \\* num_nodes=3"),
+        (np.eye(2), np.eye(2), {"num_nodes": 0}, "num_nodes"),
+        (np.array([[np.nan]]), np.eye(1), {}, "finite"),
+        (np.eye(1), np.array([[np.inf]]), {}, "finite"),
+        (np.eye(1), sp.csr_array([[np.inf]]), {}, "finite"),
+        (np.ones(3), np.ones(3), {}, "gradients"),
+        (np.eye(2), np.eye(2), {"known_gradients": np.ones(3, dtype=bool)}, "known_gradients must be a boolean mask"),
+        (np.eye(2), np.eye(2), {"known_combinations": np.ones((1, 3))}, "must have 2 columns"),
+        (np.zeros((2, 0)), np.eye(2), {}, "columns"),
+    ],
+)
+def test_a_view_that_does_not_fit(A, B, options, text):
+    with pytest.raises(InvalidInput, match=text):
+        View(A, B, **options)
+
+
+# ---- known combinations (Lemma 11 and its side condition) ------------------------------------------------------------
+
+
+def losses(view, victims, scheme):
+    return [s.squared for s in sensitivities(view_grams(view, victims), scheme, nodes=victims)]
+
+
+def test_known_combinations_touch_or_leave_alone():
+    """Three nodes, two steps; K G = g_0(0) + g_1(0) is known."""
+    rng = np.random.default_rng(0)
+    A = rng.standard_normal((6, 6))
+    B = A + 0.1 * rng.standard_normal((6, 6))
+    K = np.zeros((1, 6))
+    K[0, [0, 1]] = 1.0
+    plain = losses(View(A, B, num_nodes=3), [0, 1, 2], EveryStep(2))
+    for make in (np.asarray, sp.csr_array, aslinearoperator):
+        known = losses(View(A, B, num_nodes=3, known_combinations=make(K)), [0, 1, 2], EveryStep(2))
+        assert known[:2] == [math.inf, math.inf]  # a record that moves K G is not covered by the reduction
+        assert known[2] == plain[2]
+    # a record that takes part in step 1 only does not move K G
+    later = losses(View(A, B, num_nodes=3, known_combinations=K), [0, 1, 2], Explicit([[1]], 2))
+    assert later == losses(View(A, B, num_nodes=3), [0, 1, 2], Explicit([[1]], 2))
+    nothing = View(A, B, num_nodes=3, known_combinations=np.zeros((2, 6)))
+    assert losses(nothing, [0, 1, 2], EveryStep(2)) == plain
+
+
+def test_an_attacker_that_is_the_victim_is_infinite_not_zero():
+    """The reduction of Lemma 11 would report 0 for it."""
+    view = trust.PNDP([1]).view(DP, 0)
+    assert losses(view, [0, 1], EveryStep(2))[1] == math.inf
+    asked = {x.victim: x for x in sensitivity_by_victim(DP, trust.PNDP([1]), victims=[0, 1])}
+    assert asked[1].sensitivity_squared == asked[1].adaptive_sensitivity_squared == math.inf
+    assert "one of the attackers" in asked[1].non_adaptive_sensitivity.why
+    assert asked[0].sensitivity_squared < math.inf
+
+
+@examples(30)
+@given(seed=st.integers(0, 999), node=st.integers(0, 2))
+def test_known_gradients_of_others_change_nothing(seed, node):
+    rng = np.random.default_rng(seed)
+    A, B = rng.standard_normal((2, 4, 6))
+    known = np.zeros((2, 3), dtype=bool)
+    known[:, node] = True
+    others = [u for u in range(3) if u != node]
+    assert losses(View(A, B, num_nodes=3, known_gradients=known), others, EveryStep(2)) == losses(
+        View(A, B, num_nodes=3), others, EveryStep(2)
+    )
+
+
+def test_the_same_attackers_with_every_message_seen_see_no_less():
+    for model in (trust.PNDP([0]), trust.AnyReceiver(), trust.Coalitions(2), trust.Central()):
+        seen, own = (
+            {loss.victim: loss for loss in sensitivity_by_victim(DP, m)} for m in (model.all_messages(), model)
+        )
+        assert seen.keys() == own.keys()
+        assert all(seen[u].sensitivity_squared >= own[u].sensitivity_squared * (1 - 1e-9) for u in own)
+        assert all(loss.adaptive for loss in seen.values())
+
+
+# ---- A, B and C of a view -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model", [trust.Eavesdropper(), trust.Colluding((2,)), trust.PNDP([0]), trust.PNDP([0, 3])])
+@pytest.mark.parametrize("build", [algorithms.dp_dsgd, algorithms.anti_pgd, algorithms.decor, algorithms.muffliato])
+def test_a_view_shows_its_factorization(build, model):
+    """Theorem 5: A = B C without the columns that are known, and X_u = C_u^T B^+ B C_u; so the numbers agree."""
+    one = build(PATH, EveryStep(2))
+    view = model.view(one, 1, release="none")
+    A, B, C = (matrix.dense() for matrix in (view.A, view.B, view.C))
+    assert_allclose(B @ C, A, atol=1e-12)
+    assert not A[:, view.known_gradients.ravel()].any()
+    assert not B[:, view.knowledge.known_noise.ravel()].any()
+    unknown = ~view.known_gradients.ravel()
+    assert_allclose(A[:, unknown], view.dense_gradients_by_time()[:, unknown])
+    worst = max(loss.sensitivity_squared for loss in sensitivity_by_victim(one, model, release="none"))
+    assert general_sensitivity(C, B, EveryStep(2), num_nodes=4).squared == pytest.approx(worst, rel=1e-6)
+
+
+def test_node_local_noise_has_its_encoder_without_the_attacker():
+    encoder = np.array([[1.0, 0.0], [0.5, 1.0]])
+    one = algorithms.mf_dsgd(PATH, EveryStep(2), encoder)
+    C = trust.PNDP([0]).view(one, 1, release="none").C
+    expected = np.kron(encoder, np.diag([0.0, 1, 1, 1]))
+    assert_allclose(C.dense(), expected, atol=1e-12)
+    assert C.blocks[1] == (4, 4)
+    assert_allclose(trust.Eavesdropper().view(one, 1).C.dense(), one.workload().C.dense())
+
+
+def test_no_encoder_where_a_gradient_shows_without_noise():
+    own = algorithms.zip_dl(Dynamics(MH("path:n=3")), EveryStep(2), self_messages=True)
+    with pytest.raises(UnsupportedMechanism, match=r"no C gives A = B C here.*without noise, so the loss"):
+        trust.Eavesdropper().view(own, 1).C  # noqa: B018
+    with pytest.raises(UnsupportedMechanism, match="no C gives"):
+        View(np.eye(2), np.zeros((2, 0))).C  # noqa: B018
+    bare = View([[1, 2], [2, 4]], [[1, 0], [2, 0]], num_nodes=2, known_gradients=[False, True])
+    assert bare.C.dense().tolist() == [[1, 0], [0, 0]]
+
+
+# ---- sizes -----------------------------------------------------------------------------------------------------------
+
+
+def algorithm(nodes):
+    ring = mfdl.gossip.metropolis_hastings(f"ring:n={nodes}")
+    return mfdl.algorithms.dp_dsgd(mfdl.Dynamics(ring), mfdl.Cyclic(epochs=2, period=2))
+
+
+def test_all_messages_of_many_nodes_are_accounted_without_their_view():
+    view = mfdl.trust.LDP().view(algorithm(2000))
+    grams = view_grams(view, range(2000))
+    assert len(set(map(id, grams))) == 1
+    assert not {"gradients", "noise"} & vars(view).keys()
+    masks = (view.knowledge.seen, view.knowledge.known_gradients, view.knowledge.known_noise)
+    assert [mask.strides[0] for mask in masks] == [0, 0, 0]  # the same at all times, kept once
+
+
+@pytest.mark.parametrize("release", ["none", "average", "all"])
+def test_a_view_counts_the_rows_that_it_makes(release):
+    rng, six = np.random.default_rng(0), algorithm(6)
+    for combination in (None, six.rounds[0].message_from_state[:2]):
+        seen = rng.random((len(six.rounds), six.messages_per_round)) < 0.5
+        knowledge = Knowledge.of(six, seen=seen, combination=combination)
+        view = View.of(six, knowledge, release=release, attacker="somebody")
+        assert view.num_rows == view.gradients.shape[0] == view.noise.shape[0] > 0
