@@ -262,11 +262,19 @@ def test_searched_coefficients_come_as_an_array_and_the_identity_has_none():
             "noise_multiplier must be finite",
         ),
         ({"type": "MfGaussian", "noise_multiplier": 1.0, "strategy": BISR, "n_steps": 5}, {}, "that of the state, 5"),
+        ({"type": "MfGaussian", "strategy": BISR, "n_steps": np.ones(2)}, {}, "n_steps must be an integer"),
+        ({"type": "MfGaussian", "strategy": np.ones(2), "n_steps": 3}, {}, 'class under "type"'),
+        ({"type": "BallsInBins", "inner": {}}, {}, "unknown opake strategy 'None'"),
     ],
 )
 def test_states_of_opake_that_are_refused(state, more, refusal):
     with pytest.raises(mfdl.InvalidInput, match=refusal):
         from_opake(state, num_steps=3, **more)
+
+
+def test_a_bandwidth_beyond_the_steps_is_that_of_the_steps():
+    wide, all_steps = (from_opake({**BISR, "bandwidth": width}, num_steps=T) for width in (2**63, T))
+    assert (wide.dense() == all_steps.dense()).all()
 
 
 OPAKE = "MFDL_BENCH_OPAKE"

@@ -128,10 +128,11 @@ def from_opake(strategy: Any, *, num_steps: int, coefficients: Any = None) -> En
     """
     T = check.integer_at_least(1, num_steps=num_steps)
     state = _state(strategy)
-    while inner := state.get("inner", state.get("strategy")):
+    while (inner := state.get("inner", state.get("strategy"))) is not None:
         _require_finite({**state, "inner": None, "strategy": None})
-        if state.get("n_steps") not in (None, T):
-            raise InvalidInput(f"num_steps must be that of the state, {state['n_steps']}, got {T}.")
+        steps = state.get("n_steps")
+        if steps is not None and check.integer_at_least(1, n_steps=steps) != T:
+            raise InvalidInput(f"num_steps must be that of the state, {steps}, got {T}.")
         state = _state(inner)
     _require_finite(state)
     kind = str(state.get("type"))
@@ -162,7 +163,7 @@ def _banded_inverse(state: Fields, T: int) -> Encoder:
     given = state.get("inv_coefficients")
     width = check.integer_at_least(1, bandwidth=state.get("bandwidth"))
     if given is None:
-        series = _product_series(width, 1.0, check.non_negative(momentum=state.get("momentum", 0.0)), inverse=True)
+        series = _product_series(min(width, T), 1.0, check.non_negative(momentum=state.get("momentum", 0.0)), inverse=True)
     else:
         series = check.finite_array(1, inv_coefficients=given)
         if series.size != width:
