@@ -163,7 +163,8 @@ def _banded_inverse(state: Fields, T: int) -> Encoder:
     given = state.get("inv_coefficients")
     width = check.integer_at_least(1, bandwidth=state.get("bandwidth"))
     if given is None:
-        series = _product_series(min(width, T), 1.0, check.non_negative(momentum=state.get("momentum", 0.0)), inverse=True)
+        momentum = check.non_negative(momentum=state.get("momentum", 0.0))
+        series = _product_series(min(width, T), 1.0, momentum, inverse=True)
     else:
         series = check.finite_array(1, inv_coefficients=given)
         if series.size != width:
