@@ -40,8 +40,8 @@ class OwnNoise(NoiseOperator):
         super().__init__(self.dense.shape)
 
     def holders(self):
-        own = np.eye(self.num_nodes, dtype=bool)
-        return sp.csr_array(own | np.roll(own, 1, axis=1))
+        identity = np.eye(self.num_nodes, dtype=bool)
+        return sp.csr_array(identity | np.roll(identity, 1, axis=1))
 
     def _matmat(self, X):
         return self.dense @ X
@@ -80,8 +80,8 @@ def structured_encoder(kind, numbers, T):
     """An encoder with structure of a kind from enough numbers; diagonals of at least 1."""
     width = min(T, 3)
     if kind in ("toeplitz", "inverse"):
-        made = Toeplitz([1.0 + abs(numbers[0]), *numbers[1:width]], T)
-        return made if kind == "toeplitz" else Inverse(made)
+        toeplitz = Toeplitz([1.0 + abs(numbers[0]), *numbers[1:width]], T)
+        return toeplitz if kind == "toeplitz" else Inverse(toeplitz)
     if kind == "buffered":
         return Buffered(numbers[:2], np.clip(numbers[2:4], -1, 1), T, 1.0 + abs(numbers[4]))
     bands = np.tril(np.ones((T, width))) * np.resize(numbers, (T, width))
@@ -174,11 +174,11 @@ def philox_key(secret):
 def base_noise(noise, key, dim, tensor=0):
     """Z one (step, column) at a time: the j-th column of a holder set is stream j of that set's key."""
     columns, seen = [], {}
-    for held in noise.holders().toarray():
-        holders = tuple(int(u) for u in np.flatnonzero(held))
+    for column_holders in noise.holders().toarray():
+        holders = tuple(int(u) for u in np.flatnonzero(column_holders))
         columns.append((key.derive("holders", *holders), seen.setdefault(holders, 0)))
         seen[holders] += 1
-    rows = [normals(own, t, [j], dim, tensor=tensor) for t in range(noise.num_steps) for own, j in columns]
+    rows = [normals(column, t, [j], dim, tensor=tensor) for t in range(noise.num_steps) for column, j in columns]
     return np.concatenate(rows) if rows else np.zeros((0, dim))
 
 

@@ -67,26 +67,26 @@ def _sent(sender: Any, folder: str, path: list[str], work: Callable[..., str], a
     sys.path[:] = path
     before = sorted(name for name in sys.modules if name.split(".")[0] == "mfdl")
     try:
-        said = f"not fresh: {before}" if before else work(*arguments)
+        reply = f"not fresh: {before}" if before else work(*arguments)
     except BaseException:
-        said = traceback.format_exc()
-    sender.send(said)
+        reply = traceback.format_exc()
+    sender.send(reply)
     sender.close()
 
 
 def _session(code: list[tuple[str, str]], name: str, checks: str) -> str:
     names: dict[str, Any] = {"__name__": "__main__"}
-    said: list[str] = []
+    replies: list[str] = []
     for kind, block in code:
         if kind == "python":
             with contextlib.redirect_stdout(names.setdefault("printed", io.StringIO())):
                 exec(compile(block, name, "exec"), names)
             continue
         test = doctest.DocTestParser().get_doctest(block, names, name, name, 0)
-        doctest.DocTestRunner(optionflags=FLAGS, verbose=False).run(test, out=said.append, clear_globs=False)
+        doctest.DocTestRunner(optionflags=FLAGS, verbose=False).run(test, out=replies.append, clear_globs=False)
         names.update(test.globs)
     exec(compile(checks, f"checks of {name}", "exec"), names)
-    return "".join(said)
+    return "".join(replies)
 
 
 def dotted_names(text: str) -> set[str]:

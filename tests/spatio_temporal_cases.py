@@ -29,9 +29,9 @@ def worst_loss(algorithm, model=OUTSIDER):
 
 def sensitivities_squared(X, scheme, n):
     """For each node bounds (from below, from above) on the worst sum over a pattern of X[s, t] <g_s, g_t>, |g| <= 1."""
-    found = []
+    collected = []
     for u in range(n):
         blocks = [X[u::n, u::n][np.ix_(steps, steps)] for steps in scheme.patterns()]
         attained = [s @ B @ s for B in blocks for s in map(np.array, itertools.product([-1, 1], repeat=len(B)))]
-        found.append((max(attained), max(np.abs(B).sum() for B in blocks)))
-    return np.array(found)
+        collected.append((max(attained), max(np.abs(B).sum() for B in blocks)))
+    return np.array(collected)

@@ -243,7 +243,7 @@ class AnyData:
 
 
 @pytest.mark.parametrize(
-    ("value", "said"),
+    ("value", "message"),
     [
         (Unmarked(2, 3), "holds no Unmarked; list its patterns with mfdl.Explicit"),
         (AnyData(), "holds no AnyData; replace it by plain values"),
@@ -255,8 +255,8 @@ class AnyData:
         (np.array([object()]), "is no array of real numbers"),
     ],
 )
-def test_what_is_code_or_no_number_is_not_written(tmp_path, value, said):
-    with pytest.raises(InvalidInput, match=said):
+def test_what_is_code_or_no_number_is_not_written(tmp_path, value, message):
+    with pytest.raises(InvalidInput, match=message):
         archive.write(tmp_path / "a", "run", {"value": value})
     assert not list(tmp_path.iterdir())
 

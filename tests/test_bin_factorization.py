@@ -20,35 +20,47 @@ def hull(M):
 
 @pytest.mark.parametrize("weights", [ErrorWeights(), ErrorWeights("released:average:6")])
 def test_the_kept_encoder_is_the_least_error_of_those_tried_and_costs_what_it_says(weights):
-    found = factorize_balls_in_bins(RING, 3, 4, hull, weights=weights, correlations=(0.3, 0.0, 0.1), progress=False)
-    assert [asked for asked, _, _ in found.tried] == [0.0, 0.1, 0.3]
-    errors = [std * solved.objective**0.5 for _, std, solved in found.tried]
-    assert_allclose(found.root_error, min(errors), rtol=1e-12)
+    factorization = factorize_balls_in_bins(
+        RING, 3, 4, hull, weights=weights, correlations=(0.3, 0.0, 0.1), progress=False
+    )
+    assert [correlation for correlation, _, _ in factorization.tried] == [0.0, 0.1, 0.3]
+    errors = [std * solved.objective**0.5 for _, std, solved in factorization.tried]
+    assert_allclose(factorization.root_error, min(errors), rtol=1e-12)
     assert len(set(errors)) == 3
-    one = algorithms.mf_dsgd(RING, Cyclic(3, 4), found.encoder)
-    assert_allclose(found.noise_std * noise_error(one, weights=weights).value ** 0.5, found.root_error, rtol=1e-9)
-    for _, _, solved in found.tried:
+    algorithm = algorithms.mf_dsgd(RING, Cyclic(3, 4), factorization.encoder)
+    assert_allclose(
+        factorization.noise_std * noise_error(algorithm, weights=weights).value ** 0.5,
+        factorization.root_error,
+        rtol=1e-9,
+    )
+    for _, _, solved in factorization.tried:
         assert 0 < solved.lower_bound <= solved.objective * (1 + 1e-9) < 1.3 * solved.lower_bound
 
 
 def test_a_problem_is_solved_once_where_answers_are_kept(tmp_path):
-    asked = {"correlations": (0.2,), "progress": False}
+    options = {"correlations": (0.2,), "progress": False}
     with keeping(Solutions(tmp_path)):
-        first = factorize_balls_in_bins(RING, 2, 3, hull, **asked)
+        first = factorize_balls_in_bins(RING, 2, 3, hull, **options)
     with keeping(Solutions(tmp_path)):
-        again = factorize_balls_in_bins(RING, 2, 3, hull, **asked)
+        again = factorize_balls_in_bins(RING, 2, 3, hull, **options)
     assert again.encoder.tolist() == first.encoder.tolist()
     assert again.best.seconds == 0.0
 
 
 @pytest.mark.parametrize("form", ["toeplitz", pytest.param("banded", marks=pytest.mark.slow)])
 def test_a_form_with_structure_costs_what_it_says_and_no_more_than_independent_noise(form):
-    found = factorize_balls_in_bins(RING, 3, 4, hull, form=form, bandwidth=3, correlations=(0.0, 0.1), progress=False)
-    assert found.error_gram is None
-    assert found.encoder is found.best.encoder
-    one = algorithms.mf_dsgd(RING, Cyclic(3, 4), found.encoder)
-    assert_allclose(found.noise_std * noise_error(one).value ** 0.5, found.root_error, rtol=1e-9)
-    assert found.root_error_bound <= found.root_error <= found.tried[0][1] * found.tried[0][2].objective ** 0.5
+    factorization = factorize_balls_in_bins(
+        RING, 3, 4, hull, form=form, bandwidth=3, correlations=(0.0, 0.1), progress=False
+    )
+    assert factorization.error_gram is None
+    assert factorization.encoder is factorization.best.encoder
+    algorithm = algorithms.mf_dsgd(RING, Cyclic(3, 4), factorization.encoder)
+    assert_allclose(factorization.noise_std * noise_error(algorithm).value ** 0.5, factorization.root_error, rtol=1e-9)
+    assert (
+        factorization.root_error_bound
+        <= factorization.root_error
+        <= factorization.tried[0][1] * factorization.tried[0][2].objective ** 0.5
+    )
 
 
 def test_what_means_nothing_is_refused():

@@ -77,8 +77,8 @@ def test_what_is_away_exchanges_nothing_and_what_is_there_keeps_its_weights(W, r
         assert_array_equal(left[dropped], 0)
     for left in dense(links, 3):
         off = ~np.eye(n, dtype=bool)
-        kept = left[off] != 0
-        assert_allclose(left[off][kept], whole[off][kept])
+        nonzero = left[off] != 0
+        assert_allclose(left[off][nonzero], whole[off][nonzero])
         pairs = (left != 0) | (whole == 0)
         if W.is_symmetric:
             assert_array_equal(pairs, pairs.T)

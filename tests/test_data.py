@@ -75,13 +75,13 @@ def server(monkeypatch):
 def register(monkeypatch, tmp_path):
     """Replaces the registry by one file, `toy/file`, which may be there already."""
 
-    def replace(*urls: str, member: str | None = None, there: bytes | None = None) -> Path:
+    def replace(*urls: str, member: str | None = None, content: bytes | None = None) -> Path:
         file = DataFile("toy/file", urls or (NOWHERE,), SHA256, "a toy", len(CONTENT), archive_member=member)
         monkeypatch.setattr(data.registered_files, "REGISTRY", {"toy/file": file})
         path = tmp_path / "toy" / "file"
-        if there is not None:
+        if content is not None:
             path.parent.mkdir()
-            path.write_bytes(there)
+            path.write_bytes(content)
         return path
 
     return replace
@@ -165,7 +165,7 @@ def test_a_server_that_is_down_is_one_clear_error(register, tmp_path, monkeypatc
 
 
 def test_a_file_with_another_content_is_refused_and_kept(register, tmp_path):
-    path = register(there=b"mine")
+    path = register(content=b"mine")
     got = hashlib.sha256(b"mine").hexdigest()
     with pytest.raises(InvalidInput, match=rf"toy/file is not the published.*{SHA256}, got {got}; delete it"):
         data.fetch("toy/file", tmp_path)
@@ -173,7 +173,7 @@ def test_a_file_with_another_content_is_refused_and_kept(register, tmp_path):
 
 
 def test_a_read_only_folder_serves_what_it_holds(register, tmp_path, monkeypatch):
-    path = register(there=CONTENT)
+    path = register(content=CONTENT)
 
     def refuse(*args, **kwargs):
         raise PermissionError("read-only")
@@ -291,10 +291,10 @@ def test_a_damaged_housing_file_is_refused_without_download(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("there", "present", "verified"), [(None, False, None), (CONTENT, True, True), (b"mine", True, False)]
+    ("content", "present", "verified"), [(None, False, None), (CONTENT, True, True), (b"mine", True, False)]
 )
-def test_status_tells_absent_verified_and_wrong(register, tmp_path, there, present, verified):
-    register(there=there)
+def test_status_tells_absent_verified_and_wrong(register, tmp_path, content, present, verified):
+    register(content=content)
     first, *_, housing, femnist = data.status(tmp_path)
     assert first == ("toy/file", present, verified, len(CONTENT), "a toy")
     assert [row[:3] for row in (housing, femnist)] == [(name, False, None) for name in (data.HOUSING, data.FEMNIST)]

@@ -32,11 +32,11 @@ def test_no_pair_exceeds_its_target(graph, epsilon, q, budget, positions):
     """Against the accountant of arXiv:2405.01031 (its own formula) and exact conversion, not against the search."""
     T, delta = 7, 1e-5
     model = trust.Coalitions(q) if q else trust.Eavesdropper()
-    found = decor_deviations(
+    deviations = decor_deviations(
         Dynamics(MH(graph)), EveryStep(T), trust=model, epsilon=epsilon, delta=delta, budget=budget,
         positions=positions, **USER,
     )  # fmt: skip
-    for pair in found:
+    for pair in deviations:
         slope = decor_accountant(
             MH(graph).graph(), sigma_ldp=pair.sigma_ldp, sigma_cor=pair.sigma_cor, num_colluders=q,
             num_steps=T,
@@ -46,7 +46,7 @@ def test_no_pair_exceeds_its_target(graph, epsilon, q, budget, positions):
         assert pair.mechanism.guarantee.epsilon(delta) <= epsilon
         assert pair.mechanism.guarantee.unit == "user"
     if budget == "gdp":  # the least noise: nothing is left on the table
-        assert_allclose([c.mechanism.guarantee.epsilon(delta) for c in found], epsilon, rtol=1e-6)
+        assert_allclose([c.mechanism.guarantee.epsilon(delta) for c in deviations], epsilon, rtol=1e-6)
 
 
 @pytest.mark.parametrize("graph", ["ring:n=16", "torus:n=16", "complete:n=16"])
@@ -68,12 +68,12 @@ def test_the_corollary_is_valid_and_loose(graph, epsilon):
 
 def test_the_pairs_span_the_interval_of_the_paper():
     """Ring of 16, T = 3500, epsilon = 10: standard deviations between LDP / sqrt(n) and LDP, pairwise noise falling."""
-    found = decor_deviations(Dynamics(MH("ring:n=16")), EveryStep(3500), epsilon=10.0, delta=1e-5, **USER)
+    deviations = decor_deviations(Dynamics(MH("ring:n=16")), EveryStep(3500), epsilon=10.0, delta=1e-5, **USER)
     ldp = 2 * math.sqrt(3500) / gaussian.mu_from_epsilon(10.0, 1e-5)
-    local = [one.sigma_ldp for one in found]
+    local = [setting.sigma_ldp for setting in deviations]
     assert_allclose(local[-1], ldp, rtol=1e-9)
     assert ldp / 4 < local[0] < local[1] < local[2]
-    pair = [one.sigma_cor for one in found]
+    pair = [setting.sigma_cor for setting in deviations]
     assert pair[0] > pair[1] > pair[2] == 0
     # a published pair for this target, 22.97 and 94 with 10.46 by its own Renyi accountant
     slope = float(decor_accountant("ring:n=16", sigma_ldp=22.97, sigma_cor=94.0, num_steps=3500).value)
@@ -122,8 +122,8 @@ def test_bad_input_is_refused(more, text):
 def test_user_level_needs_every_step():
     with pytest.raises(InvalidInput, match="every step"):
         decor_deviations(Dynamics(MH("ring:n=5")), Cyclic(2, 2), mu=1.0, **USER)
-    (one,) = decor_deviations(
+    (deviations,) = decor_deviations(
         Dynamics(MH("ring:n=5")), Cyclic(2, 2), mu=1.0, adjacency="zero-out", clip_norm=1.0, unit="record",
         positions=(1.0,),
     )  # fmt: skip
-    assert_allclose(one.sigma_ldp, math.sqrt(2), rtol=1e-9)  # two uses of a record
+    assert_allclose(deviations.sigma_ldp, math.sqrt(2), rtol=1e-9)  # two uses of a record

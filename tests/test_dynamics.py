@@ -103,21 +103,21 @@ def scheduled(draw):
     dynamics, part = Dynamics(W, rates, gossip_rounds=K), Cyclic(1, T)
     encoders = np.stack([np.eye(T)] * n)
     if draw(st.booleans()):
-        one = algorithms.dp_dsgd(dynamics, part)
+        algorithm = algorithms.dp_dsgd(dynamics, part)
     else:
         encoders = random_encoder(np.random.default_rng(draw(st.integers(0, 99))), T, n)
-        one = algorithms.mf_dsgd(dynamics, part, encoders)
+        algorithm = algorithms.mf_dsgd(dynamics, part, encoders)
     sent, final = gossip_messages(W, T, gossip_rounds=K)  # at rate 1; column (s, u) belongs to step s
-    return one, encoders, sent * np.repeat(rates, n), final * np.repeat(rates, n)
+    return algorithm, encoders, sent * np.repeat(rates, n), final * np.repeat(rates, n)
 
 
 @examples(40)
 @given(case=scheduled(), seed=st.integers(0, 99))
 def test_the_executor_takes_the_steps_of_the_schedule(case, seed):
-    one, _, sent, final = case
-    T, n = one.num_steps, one.num_nodes
+    algorithm, _, sent, final = case
+    T, n = algorithm.num_steps, algorithm.num_nodes
     G, E = np.random.default_rng(seed).standard_normal((2, T, n, 2))
-    executor = Executor(one, dtype=torch.float64)
+    executor = Executor(algorithm, dtype=torch.float64)
     state, messages = executor.initial_state(torch.zeros(n, 2, dtype=torch.float64)), []
     for t in range(T):
         out, state = executor.step(t, state, torch.from_numpy(G[t]), torch.from_numpy(E[t]))
@@ -130,28 +130,30 @@ def test_the_executor_takes_the_steps_of_the_schedule(case, seed):
 @examples(100)
 @given(case=scheduled(), release=st.sampled_from(["none", "all"]))
 def test_a_schedule_scales_the_columns_of_a_view_that_hides_messages(case, release):
-    one, encoders, sent, final = case
-    n, attacker = one.num_nodes, 0
-    seen = received(one.dynamics.gossip, len(one.rounds), [attacker]).ravel()
+    algorithm, encoders, sent, final = case
+    n, attacker = algorithm.num_nodes, 0
+    seen = received(algorithm.dynamics.gossip, len(algorithm.rounds), [attacker]).ravel()
     A = np.concatenate([sent[seen], final]) if release == "all" else sent[seen]
     B = A @ local_noising(encoders)
     B[:, attacker::n] = 0.0
     if not clear_rank(B, low=1e-13, high=1e-4):
         return
     victims = range(1, n)
-    for u, found in zip(victims, view_grams(trust.PNDP([attacker]).view(one, release=release), victims), strict=True):
+    for u, gram in zip(
+        victims, view_grams(trust.PNDP([attacker]).view(algorithm, release=release), victims), strict=True
+    ):
         X, outside = pinv_gram(of_node(A, u, n), B)
-        assert_array_equal(found.leaks, outside)
-        if found.leaks.any() or np.isinf(found.inflation):
+        assert_array_equal(gram.leaks, outside)
+        if gram.leaks.any() or np.isinf(gram.inflation):
             continue
         size = np.abs(X).max(initial=1e-3)
         # never under-reported, in the positive semidefinite order and beyond the oracle's own rounding
-        excess = np.linalg.eigvalsh(X - found.inflation * found.matrix)[-1]
-        assert excess <= found.inflation * np.abs(found.entry_error).sum(axis=1).max() + 1e-9 * size
-        if not found.upper:
+        excess = np.linalg.eigvalsh(X - gram.inflation * gram.matrix)[-1]
+        assert excess <= gram.inflation * np.abs(gram.entry_error).sum(axis=1).max() + 1e-9 * size
+        if not gram.upper:
             # released models: their share is reported a little high, by what rounding may hide at rates 200 apart
             closeness = 1e-5 if release == "none" else 1e-2
-            assert_allclose(found.matrix, X, rtol=closeness, atol=closeness * size)
+            assert_allclose(gram.matrix, X, rtol=closeness, atol=closeness * size)
 
 
 @examples(60)

@@ -44,10 +44,10 @@ def mixed(num_nodes: int, *schemes) -> ParticipationByNode:
     return ParticipationByNode([schemes[u % len(schemes)] for u in range(num_nodes)])
 
 
-def class_grams(dynamics, found, steps, **kwargs):
+def class_grams(dynamics, factorization, steps, **kwargs):
     """H of each class, summed by hand."""
     grams = list(NoiseObjective(dynamics, steps, **kwargs).over_steps_of_nodes())
-    return [sum(grams[u] for u in np.flatnonzero(found.labels == c)) for c in range(len(found.nodes))]
+    return [sum(grams[u] for u in np.flatnonzero(factorization.labels == c)) for c in range(len(factorization.nodes))]
 
 
 # ---- classes ---------------------------------------------------------------------------------------------
@@ -66,14 +66,14 @@ def test_the_default_classes_are_the_nodes_of_one_degree_in_every_round(graphs):
 
 
 def test_nodes_of_a_class_share_an_encoder_and_nodes_of_two_participations_none():
-    found = factorize_classes(STAR, mixed(5, Cyclic(2, 4), Cyclic(4, 2)))
+    factorization = factorize_classes(STAR, mixed(5, Cyclic(2, 4), Cyclic(4, 2)))
     centre_first = [0 if d > 1 else 1 + u % 2 for u, (_, d) in enumerate(STAR.gossip.graph().degree())]
-    assert len(found.nodes) == 3
+    assert len(factorization.nodes) == 3
     for u in range(5):
         for v in range(5):
             alike = centre_first[u] == centre_first[v]
-            assert (found.labels[u] == found.labels[v]) == alike
-            assert np.array_equal(found.encoder[u], found.encoder[v]) == alike
+            assert (factorization.labels[u] == factorization.labels[v]) == alike
+            assert np.array_equal(factorization.encoder[u], factorization.encoder[v]) == alike
     given = factorize_classes(STAR, mixed(5, Cyclic(2, 4), Cyclic(4, 2)), labels=[7, 7, 7, 7, -1])
     assert given.labels.tolist() == [given.labels[0], given.labels[1]] * 2 + [given.labels[4]]
     assert len(set(given.labels.tolist())) == len(given.nodes) == 3
@@ -89,44 +89,45 @@ def test_finer_classes_never_cost_more(graph, scheme, weights, data):
     n = dynamics.num_nodes
     coarse = data.draw(st.lists(st.integers(0, 1), min_size=n, max_size=n))
     fine = [2 * c + data.draw(st.integers(0, 1)) for c in coarse]
-    one, some, more, each = (
+    algorithm, some, more, each = (
         mafalda(dynamics, scheme, weights=weights).factorization,
         mafalda_classes(dynamics, scheme, labels=coarse, weights=weights).factorization,
         mafalda_classes(dynamics, scheme, labels=fine, weights=weights).factorization,
         mafalda_l(dynamics, scheme, weights=weights).factorization,
     )
-    for cheaper, dearer in ((each, more), (more, some), (some, one)):
+    for cheaper, dearer in ((each, more), (more, some), (some, algorithm)):
         assert cheaper.objective <= dearer.objective * (1 + TOLERANCE)
         assert cheaper.lower_bound <= dearer.objective  # fewer encoders have a smaller choice
-    for found in (some, more, each):
-        assert found.lower_bound <= found.objective <= found.lower_bound * (1 + TOLERANCE)
+    for factorization in (some, more, each):
+        assert factorization.lower_bound <= factorization.objective <= factorization.lower_bound * (1 + TOLERANCE)
 
 
 def test_degree_classes_lie_between_one_encoder_and_one_for_each_node():
     scheme = Cyclic(4, 8)
-    one, some, each = (build(FLORENTINE, scheme) for build in (mafalda, mafalda_classes, mafalda_l))
-    losses = [a.factorization.objective for a in (one, some, each)]
+    shared, some, each = (build(FLORENTINE, scheme) for build in (mafalda, mafalda_classes, mafalda_l))
+    losses = [a.factorization.objective for a in (shared, some, each)]
     saved = (losses[0] - losses[1]) / (losses[0] - losses[2])  # 0.76: most of the gain, by 5 problems instead of 15
     assert 0.7 < saved < 0.85
     assert len(some.factorization.nodes) == 5
 
 
 def test_loss_bound_and_status_are_those_of_the_classes_together():
-    found = factorize_classes(FLORENTINE, Cyclic(2, 4))
-    assert isinstance(found, NodeFactorizations)
-    grams = class_grams(FLORENTINE, found, 8)
+    factorization = factorize_classes(FLORENTINE, Cyclic(2, 4))
+    assert isinstance(factorization, NodeFactorizations)
+    grams = class_grams(FLORENTINE, factorization, 8)
     by_hand = sum(
-        np.trace(H @ np.linalg.inv(one.encoder.T @ one.encoder)) for H, one in zip(grams, found.nodes, strict=True)
+        np.trace(H @ np.linalg.inv(of_class.encoder.T @ of_class.encoder))
+        for H, of_class in zip(grams, factorization.nodes, strict=True)
     )
-    assert_allclose(found.objective, by_hand, rtol=1e-9)
+    assert_allclose(factorization.objective, by_hand, rtol=1e-9)
     alone = [
         solve_problem(dataclasses.replace(problem(FLORENTINE, Cyclic(2, 4)), error_gram=H), tolerance=1e-6).objective
         for H in grams
     ]
-    assert_allclose(found.objective, sum(alone), rtol=2 * TOLERANCE)
-    assert found.lower_bound <= sum(alone) * (1 + 1e-9)
-    assert found.status == "optimal"
-    assert found.iterations == sum(one.iterations for one in found.nodes)
+    assert_allclose(factorization.objective, sum(alone), rtol=2 * TOLERANCE)
+    assert factorization.lower_bound <= sum(alone) * (1 + 1e-9)
+    assert factorization.status == "optimal"
+    assert factorization.iterations == sum(of_class.iterations for of_class in factorization.nodes)
 
 
 @pytest.mark.parametrize("weights", WEIGHTS)
@@ -134,10 +135,10 @@ def test_loss_bound_and_status_are_those_of_the_classes_together():
 def test_the_loss_is_the_error_of_the_algorithm_it_makes(weights, counted_models):
     scheme = mixed(5, Cyclic(2, 4), Cyclic(4, 2), Cyclic(2, 4))
     for build in (mafalda_classes, mafalda_l):
-        one = build(STAR, scheme, weights=weights, counted_models=counted_models)
+        algorithm = build(STAR, scheme, weights=weights, counted_models=counted_models)
         assert_allclose(
-            noise_error(one, weights=weights, counted_models=counted_models).value,
-            one.factorization.objective,
+            noise_error(algorithm, weights=weights, counted_models=counted_models).value,
+            algorithm.factorization.objective,
             rtol=1e-9,
         )
 
@@ -163,18 +164,20 @@ def test_one_class_is_one_shared_encoder_and_classes_of_one_node_are_mafalda_l()
 def test_every_node_has_unit_sensitivity_under_its_own_participation(build, graph, schemes):
     dynamics = Dynamics(gossip.uniform(graph))
     scheme = mixed(dynamics.num_nodes, *schemes)
-    one = build(dynamics, scheme)
-    found = sensitivity_by_victim(one, trust.LDP())
-    assert len(found) == dynamics.num_nodes
-    for loss in found:
-        own = scheme.of_node(loss.victim)
+    algorithm = build(dynamics, scheme)
+    losses = sensitivity_by_victim(algorithm, trust.LDP())
+    assert len(losses) == dynamics.num_nodes
+    for loss in losses:
+        participation = scheme.of_node(loss.victim)
         # within a pattern the Gram is diagonal, so the signs of brute force attain the maximum over vectors
-        assert_allclose(brute_force_sensitivity(one.factorization.encoder[loss.victim], own), 1.0, rtol=1e-9)
+        assert_allclose(
+            brute_force_sensitivity(algorithm.factorization.encoder[loss.victim], participation), 1.0, rtol=1e-9
+        )
         assert loss.bound == "exact"
         assert 1 - 1e-9 <= loss.sensitivity_squared <= 1 + 1e-6
-    made = calibrate(one, trust=trust.LDP(), adjacency="zero-out", clip_norm=1.0, mu=1.0)
-    assert 1.0 <= made.noise_std <= 1 + 1e-6
-    assert_allclose(made.objective, one.factorization.objective, rtol=1e-6)
+    calibrated = calibrate(algorithm, trust=trust.LDP(), adjacency="zero-out", clip_norm=1.0, mu=1.0)
+    assert 1.0 <= calibrated.noise_std <= 1 + 1e-6
+    assert_allclose(calibrated.objective, algorithm.factorization.objective, rtol=1e-6)
 
 
 def test_less_participation_is_cheaper_for_the_node_that_has_it():
@@ -195,13 +198,21 @@ def test_noise_that_no_counted_model_meets_is_independent_and_free(factorize):
     dynamics = Dynamics(gossip.uniform("ring:n=7"))
     kwargs = {} if factorize is factorize_nodes else {"labels": range(7)}
     weights = ErrorWeights("all", np.eye(7)[0])
-    found = factorize(dynamics, Cyclic(2, 1), weights=weights, **kwargs)
-    assert [one.objective == 0 for one in found.nodes] == [False, False, False, True, True, False, False]
-    assert_allclose(found.encoder[3], np.eye(2) / 2**0.5)
-    assert found.status == "optimal"
-    assert found.gap <= TOLERANCE
-    assert any("reaches no counted model" in note for note in found.notes)
-    for C in found.encoder:
+    factorization = factorize(dynamics, Cyclic(2, 1), weights=weights, **kwargs)
+    assert [of_node.objective == 0 for of_node in factorization.nodes] == [
+        False,
+        False,
+        False,
+        True,
+        True,
+        False,
+        False,
+    ]
+    assert_allclose(factorization.encoder[3], np.eye(2) / 2**0.5)
+    assert factorization.status == "optimal"
+    assert factorization.gap <= TOLERANCE
+    assert any("reaches no counted model" in note for note in factorization.notes)
+    for C in factorization.encoder:
         assert_allclose(brute_force_sensitivity(C, Cyclic(2, 1)), 1.0, rtol=1e-9)
 
 
@@ -253,10 +264,12 @@ def test_a_class_that_stops_early_says_so():
 def test_given_encoders_are_judged_under_each_nodes_own_participation(dynamics, scheme, weights):
     best = factorize_nodes(dynamics, scheme, weights=weights)
     grams = np.stack(list(NoiseObjective(dynamics, scheme.num_steps, weights=weights).over_steps_of_nodes()))
-    bounds = [one.lower_bound for one in best.nodes]
+    bounds = [of_node.lower_bound for of_node in best.nodes]
     again = evaluate_nodes(grams, scheme, 3 * best.encoder, lower_bounds=bounds)
-    assert_allclose([one.objective for one in again.nodes], [one.objective for one in best.nodes], rtol=1e-9)
-    assert_allclose([one.sensitivity for one in again.nodes], 1.0, rtol=1e-9)
+    assert_allclose(
+        [of_node.objective for of_node in again.nodes], [of_node.objective for of_node in best.nodes], rtol=1e-9
+    )
+    assert_allclose([of_node.sensitivity for of_node in again.nodes], 1.0, rtol=1e-9)
     if (
         not weights.uniform_target
     ):  # two rounds do not reach node 0 from node 3: what no counted model meets costs nothing

@@ -13,11 +13,11 @@ import mfdl
 def seen_with(distance, draws, seed=0):
     """Scores of records that are N(0, 1), moved by `distance` where the record is in its slot, and the coins."""
     rng = np.random.default_rng(seed)
-    held = np.array([experiment.coins(draw) for draw in range(draws)])
-    present = np.concatenate([held == 0, held == 1], axis=1)[:, None, :]
+    coins = np.array([experiment.coins(draw) for draw in range(draws)])
+    present = np.concatenate([coins == 0, coins == 1], axis=1)[:, None, :]
     own_scale = rng.uniform(0.5, 2.0, present.shape[2])  # records differ
     noise = rng.standard_normal((draws, experiment.SEEDS, present.shape[2]))
-    return own_scale * (distance * present + noise), held
+    return own_scale * (distance * present + noise), coins
 
 
 @pytest.mark.parametrize("distance", [0.5, 1.0, 2.0])
@@ -42,9 +42,9 @@ def test_too_few_draws_are_refused():
 
 
 def test_coins_are_fair():
-    held = np.array([experiment.coins(draw) for draw in range(400)])
-    assert abs(held.mean() - 0.5) < 0.02
-    assert np.abs(held.mean(axis=0) - 0.5).max() < 0.12
+    coins = np.array([experiment.coins(draw) for draw in range(400)])
+    assert abs(coins.mean() - 0.5) < 0.02
+    assert np.abs(coins.mean(axis=0) - 0.5).max() < 0.12
 
 
 def test_scores_are_read_only_under_the_settings_that_they_were_computed_with(tmp_path, monkeypatch):

@@ -44,11 +44,11 @@ def test_problem_is_the_error_gram_with_the_classes_of_the_participation():
 
 
 def test_reference_optimum_of_florentine():
-    found = factorize(FLORENTINE, Cyclic(4, 16), tolerance=1e-6)
-    assert found.status == "optimal"
-    assert_allclose(found.objective, 3200.406114662085, rtol=2e-6)
-    assert found.objective >= 3200.405970916417 * (1 - 1e-12)
-    assert found.lower_bound <= 3200.406114662085
+    factorization = factorize(FLORENTINE, Cyclic(4, 16), tolerance=1e-6)
+    assert factorization.status == "optimal"
+    assert_allclose(factorization.objective, 3200.406114662085, rtol=2e-6)
+    assert factorization.objective >= 3200.405970916417 * (1 - 1e-12)
+    assert factorization.lower_bound <= 3200.406114662085
 
 
 @pytest.mark.parametrize(
@@ -90,15 +90,15 @@ TURNS = Dynamics(gossip.sequence([gossip.uniform("star:n=4"), gossip.metropolis_
 )
 @pytest.mark.parametrize("solver", ["dense", "autodiff"])
 def test_every_disjoint_scheme_and_solver(dynamics, part, solver):
-    found = factorize(dynamics, part, solver=solver)
-    assert found.status == "optimal"
-    assert found.gap <= 1e-4
-    assert_array_equal(np.triu(found.encoder, 1), 0)
-    assert_allclose(np.bincount(part.classes(), weights=(found.encoder**2).sum(axis=0)), 1, rtol=1e-10)
-    assert_allclose(found.objective, problem(dynamics, part).objective(found.gram))
+    factorization = factorize(dynamics, part, solver=solver)
+    assert factorization.status == "optimal"
+    assert factorization.gap <= 1e-4
+    assert_array_equal(np.triu(factorization.encoder, 1), 0)
+    assert_allclose(np.bincount(part.classes(), weights=(factorization.encoder**2).sum(axis=0)), 1, rtol=1e-10)
+    assert_allclose(factorization.objective, problem(dynamics, part).objective(factorization.gram))
     if part.num_steps == 1:
-        assert_array_equal(found.encoder, [[1.0]])
-        assert_allclose(found.objective, NoiseObjective(SMALL, 1).over_steps()[0, 0])
+        assert_array_equal(factorization.encoder, [[1.0]])
+        assert_allclose(factorization.objective, NoiseObjective(SMALL, 1).over_steps()[0, 0])
 
 
 def test_not_converged_is_raised_unless_allowed():
@@ -166,24 +166,24 @@ def test_evaluate_refuses_what_is_no_encoder(encoder, message):
 
 def test_node_problems_add_up():
     part, calls = Cyclic(2, 3), []
-    found = factorize_nodes(FLORENTINE, part, progress=lambda: calls.append(1))
-    assert len(calls) == len(found.nodes) == 15
-    assert found.encoder.shape == (15, 6, 6)
+    solution = factorize_nodes(FLORENTINE, part, progress=lambda: calls.append(1))
+    assert len(calls) == len(solution.nodes) == 15
+    assert solution.encoder.shape == (15, 6, 6)
     grams = list(NoiseObjective(FLORENTINE, 6).over_steps_of_nodes())
-    for H, one in zip(grams, found.nodes, strict=True):
+    for H, of_node in zip(grams, solution.nodes, strict=True):
         alone = FactorizationProblem(H, part.classes())
-        assert_allclose(one.objective, alone.objective(one.gram), rtol=1e-12)
-        assert_allclose(one.objective, factorization.solve_problem(alone).objective, rtol=2e-4)
-    assert_allclose(found.objective, sum(one.objective for one in found.nodes))
-    assert_allclose(found.lower_bound, sum(one.lower_bound for one in found.nodes))
-    assert found.iterations == sum(one.iterations for one in found.nodes)
-    assert found.status == "optimal"
-    assert 0 <= found.gap <= 1e-4
-    assert_allclose(found.sensitivity, 1, rtol=1e-12)
+        assert_allclose(of_node.objective, alone.objective(of_node.gram), rtol=1e-12)
+        assert_allclose(of_node.objective, factorization.solve_problem(alone).objective, rtol=2e-4)
+    assert_allclose(solution.objective, sum(of_node.objective for of_node in solution.nodes))
+    assert_allclose(solution.lower_bound, sum(of_node.lower_bound for of_node in solution.nodes))
+    assert solution.iterations == sum(of_node.iterations for of_node in solution.nodes)
+    assert solution.status == "optimal"
+    assert 0 <= solution.gap <= 1e-4
+    assert_allclose(solution.sensitivity, 1, rtol=1e-12)
     # a shared encoder is one choice of n encoders
-    assert found.lower_bound <= factorize(FLORENTINE, part).objective
+    assert solution.lower_bound <= factorize(FLORENTINE, part).objective
     alike = factorize_nodes(Dynamics(gossip.uniform("complete:n=5")), Cyclic(2, 2))
-    assert len({id(one) for one in alike.nodes}) == 1
+    assert len({id(of_node) for of_node in alike.nodes}) == 1
 
 
 # Encoders that are not optimised for the graph
@@ -208,14 +208,14 @@ def test_square_root_squares_to_the_prefix_sum(T):
 
 def test_prefix_sum_encoder_is_optimal_for_prefix_sums():
     for part in (Single(8), Cyclic(2, 4), EveryStep(8)):
-        found = prefix_sum_encoder(part)
-        assert found.status == "optimal"
+        encoder = prefix_sum_encoder(part)
+        assert encoder.status == "optimal"
         A = prefix_sum(8)
-        response = A @ np.linalg.inv(found.encoder)
-        assert_allclose(found.objective, np.linalg.norm(response) ** 2, rtol=1e-8)
+        response = A @ np.linalg.inv(encoder.encoder)
+        assert_allclose(encoder.objective, np.linalg.norm(response) ** 2, rtol=1e-8)
         root = square_root_encoder(8)
         posed = FactorizationProblem(A.T @ A, part.classes())
-        assert found.objective <= posed.objective(root.T @ root) * (1 + 1e-4)
+        assert encoder.objective <= posed.objective(root.T @ root) * (1 + 1e-4)
 
 
 # Files
@@ -267,11 +267,11 @@ def test_encoders_that_are_none_are_refused(tmp_path, change, message):
 @pytest.mark.parametrize("weight", [1e-300, 1e155, 1e300])
 def test_a_common_factor_of_the_weights_only_scales_the_loss(solver, weight):
     part, weights = Cyclic(2, 2), ErrorWeights([weight] * 4)
-    plain, found = factorize(SMALL, part, solver=solver), factorize(SMALL, part, weights=weights, solver=solver)
-    assert found.status == "optimal"
-    assert 0 < found.lower_bound <= found.objective <= found.lower_bound * (1 + 1e-4)
-    assert_allclose(found.objective / weight, plain.objective, rtol=1e-3)
-    judged = evaluate(problem(SMALL, part, weights=weights), plain.encoder, lower_bound=found.lower_bound)
+    plain, factorization = factorize(SMALL, part, solver=solver), factorize(SMALL, part, weights=weights, solver=solver)
+    assert factorization.status == "optimal"
+    assert 0 < factorization.lower_bound <= factorization.objective <= factorization.lower_bound * (1 + 1e-4)
+    assert_allclose(factorization.objective / weight, plain.objective, rtol=1e-3)
+    judged = evaluate(problem(SMALL, part, weights=weights), plain.encoder, lower_bound=factorization.lower_bound)
     assert_allclose(judged.objective / weight, plain.objective, rtol=1e-9)
 
 
@@ -285,11 +285,11 @@ def test_an_unoptimised_encoder_is_not_called_optimal_under_large_weights():
 
 def test_nodes_whose_noise_costs_next_to_nothing():
     alone = Dynamics(gossip.from_array(np.eye(3)))
-    found = factorize_nodes(alone, Cyclic(2, 2), weights=ErrorWeights("all", [1, 1e-200, 1e-320]))
-    assert found.status == "optimal"
-    first, second, third = (node.objective for node in found.nodes)
+    factorization = factorize_nodes(alone, Cyclic(2, 2), weights=ErrorWeights("all", [1, 1e-200, 1e-320]))
+    assert factorization.status == "optimal"
+    first, second, third = (node.objective for node in factorization.nodes)
     assert_allclose([second * 1e200, third * 1e300 * 1e20], first, rtol=1e-3)  # 1e-320 has three digits
-    assert all(0 < node.lower_bound <= node.objective for node in found.nodes)
+    assert all(0 < node.lower_bound <= node.objective for node in factorization.nodes)
 
 
 def test_nodes_whose_losses_only_together_are_beyond_float64():

@@ -197,25 +197,25 @@ def test_groups_in_any_order_load_as_the_same_covariance(tmp_path_factory, data)
     folder = tmp_path_factory.mktemp("groups")
     over_nodes = factorization.load(write(folder / "R.npz", space)).factorization
     over_both = factorization.load(write(folder / "both.npz", both)).factorization.space
-    for kept in (over_nodes, over_both):
-        np.testing.assert_allclose(kept.covariance, wanted, rtol=0, atol=1e-12 * np.abs(wanted).max())
-        F, held = (array.toarray() for array in kept.factor())
+    for loaded in (over_nodes, over_both):
+        np.testing.assert_allclose(loaded.covariance, wanted, rtol=0, atol=1e-12 * np.abs(wanted).max())
+        F, holders = (array.toarray() for array in loaded.factor())
         np.testing.assert_allclose(F @ F.T, wanted, rtol=0, atol=1e-9 * np.abs(wanted).max())
-        assert not F[~held.T].any()
-        assert kept.groups == groups
+        assert not F[~holders.T].any()
+        assert loaded.groups == groups
 
 
 @pytest.mark.parametrize("kind", SOLVED)
 def test_what_the_solvers_write_loads_finished_or_not(tmp_path, kind):
-    kept = factorization.load(write(tmp_path / "a.npz", SOLVED[kind])).factorization
-    assert (kept.objective, kept.lower_bound) == (SOLVED[kind].objective, SOLVED[kind].lower_bound)
+    loaded = factorization.load(write(tmp_path / "a.npz", SOLVED[kind])).factorization
+    assert (loaded.objective, loaded.lower_bound) == (SOLVED[kind].objective, SOLVED[kind].lower_bound)
     if kind == "nodes":
-        assert_array_equal(kept.encoder, SOLVED[kind].encoder)
+        assert_array_equal(loaded.encoder, SOLVED[kind].encoder)
         return
     for status in ("optimal", "stationary", "stopped", "fixed"):
         unfinished = dataclasses.replace(SOLVED[kind], status=status, lower_bound=0.0)
-        kept = factorization.load(write(tmp_path / "a.npz", unfinished)).factorization
-        assert (kept.status, kept.objective, kept.gap) == (status, SOLVED[kind].objective, math.inf)
+        loaded = factorization.load(write(tmp_path / "a.npz", unfinished)).factorization
+        assert (loaded.status, loaded.objective, loaded.gap) == (status, SOLVED[kind].objective, math.inf)
     rounded = dataclasses.replace(SOLVED[kind], lower_bound=SOLVED[kind].objective * (1 + 1e-9))
     assert factorization.load(write(tmp_path / "a.npz", rounded)).factorization.gap < 0
 

@@ -284,7 +284,7 @@ def test_the_hash_is_of_the_content_not_of_the_name(W, data):
 
 
 @pytest.mark.parametrize(
-    ("W", "said"),
+    ("W", "message"),
     [
         (
             gossip.metropolis_hastings("ring:n=4"),
@@ -311,8 +311,8 @@ def test_the_hash_is_of_the_content_not_of_the_name(W, data):
         (gossip.from_array([[1.0]]), "'given' on 1 node with 1 weight: symmetric, doubly stochastic, connected"),
     ],
 )
-def test_the_description_is_one_true_sentence(W, said):
-    assert W.describe() == f"gossip matrix {said}"
+def test_the_description_is_one_true_sentence(W, message):
+    assert W.describe() == f"gossip matrix {message}"
 
 
 # Given matrices and files

@@ -291,9 +291,9 @@ def test_loading_twice_changes_nothing():
     ("edges", "labels"), [([(8, 9), (5, 1), (1, 7), (4, 2)], (1, 5, 7)), (["zy", "ab"], ("z", "y"))]
 )
 def test_largest_component_is_kept_in_order_and_the_first_wins_a_tie(edges, labels):
-    kept = graphs.load(nx.Graph(edges), largest_component=True)
-    assert graphs.labels(kept) == tuple(kept) == labels
-    assert kept.number_of_edges() == len(labels) - 1
+    component = graphs.load(nx.Graph(edges), largest_component=True)
+    assert graphs.labels(component) == tuple(component) == labels
+    assert component.number_of_edges() == len(labels) - 1
 
 
 def test_a_disconnected_graph_loads_but_is_refused_where_connection_is_needed():

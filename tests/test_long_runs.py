@@ -59,10 +59,10 @@ def test_the_cost_by_modes_is_that_of_the_error_gram(
     setting = Setting(dynamics, Cyclic(2, 4), **counted)
     rows = np.where(np.arange(3) <= np.arange(T)[:, None], [1.5, -0.4, 0.2], 0.0)
     encoder = Banded(rows) if banded else Inverse(Toeplitz([1.0, -0.6], T))
-    found = evaluate_long(setting, encoder)
-    assert found.objective == pytest.approx(dense_loss(dynamics, T, found.encoder, **counted), rel=1e-8)
-    assert found.sensitivity == pytest.approx(1.0, rel=1e-9)
-    assert found.status == "fixed"
+    factorization = evaluate_long(setting, encoder)
+    assert factorization.objective == pytest.approx(dense_loss(dynamics, T, factorization.encoder, **counted), rel=1e-8)
+    assert factorization.sensitivity == pytest.approx(1.0, rel=1e-9)
+    assert factorization.status == "fixed"
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -72,19 +72,19 @@ def test_forms_cost_what_the_dense_gram_says_and_are_bounded_by_the_dense_optimu
         with pytest.raises(InvalidInput, match="use form 'inverse'"):
             factorize_long(PLAIN, participation, form=form, progress=False)
         return
-    found = factorize_long(PLAIN, participation, form=form, max_iterations=60, progress=False)
-    assert found.status == "stationary"
-    assert found.objective == pytest.approx(dense_loss(PLAIN, 32, found.encoder), rel=1e-8)
-    assert found.lower_bound <= found.objective
+    factorization = factorize_long(PLAIN, participation, form=form, max_iterations=60, progress=False)
+    assert factorization.status == "stationary"
+    assert factorization.objective == pytest.approx(dense_loss(PLAIN, 32, factorization.encoder), rel=1e-8)
+    assert factorization.lower_bound <= factorization.objective
     patterns = list(participation.patterns())
-    X = found.encoder.dense()
+    X = factorization.encoder.dense()
     X = X.T @ X
     assert max(np.abs(X[np.ix_(p, p)]).sum() for p in patterns) <= 1 + 1e-9
     if not isinstance(participation, MinSeparation):
         best = factorize(PLAIN, participation, progress=False)
-        assert found.objective >= best.lower_bound * (1 - 1e-9)
-        assert found.lower_bound <= best.objective * (1 + 1e-9)
-        assert found.gap <= 0.5
+        assert factorization.objective >= best.lower_bound * (1 - 1e-9)
+        assert factorization.lower_bound <= best.objective * (1 + 1e-9)
+        assert factorization.gap <= 0.5
 
 
 def test_an_encoder_that_float64_cannot_undo_is_refused():
@@ -107,8 +107,8 @@ def test_a_banded_inverse_is_the_better_the_more_it_is_free_and_accounted_exactl
         factorize_long(PLAIN, part, form=form, bandwidth=3, progress=False) for form in ("inverse", "banded-inverse")
     )
     assert free.objective < 0.97 * alike.objective
-    one = mfdl.algorithms.mf_dsgd(PLAIN, part, free.encoder)
-    mechanism = mfdl.calibrate(one, trust=mfdl.trust.LDP(), adjacency="zero-out", clip_norm=1.0, mu=1.0)
+    algorithm = mfdl.algorithms.mf_dsgd(PLAIN, part, free.encoder)
+    mechanism = mfdl.calibrate(algorithm, trust=mfdl.trust.LDP(), adjacency="zero-out", clip_norm=1.0, mu=1.0)
     assert (mechanism.guarantee.bound, mechanism.objective) == ("exact", pytest.approx(free.objective, rel=1e-9))
     with pytest.raises(InvalidInput, match="steps x bandwidth x period"):
         factorize_long(PLAIN, Cyclic(1, 50_000), form="banded-inverse", progress=False)
@@ -116,9 +116,9 @@ def test_a_banded_inverse_is_the_better_the_more_it_is_free_and_accounted_exactl
 
 def test_schedules_are_for_banded_ones():
     falling = Dynamics(RING, 1 / np.arange(1, 33))
-    found = factorize_long(falling, Cyclic(4, 8), form="banded", progress=False)
-    assert found.objective == pytest.approx(dense_loss(falling, 32, found.encoder), rel=1e-8)
-    assert found.gap < 0.1
+    factorization = factorize_long(falling, Cyclic(4, 8), form="banded", progress=False)
+    assert factorization.objective == pytest.approx(dense_loss(falling, 32, factorization.encoder), rel=1e-8)
+    assert factorization.gap < 0.1
     inverse = factorize_long(falling, Cyclic(4, 8), form="banded-inverse", max_iterations=50, progress=False)
     assert inverse.objective == pytest.approx(dense_loss(falling, 32, inverse.encoder), rel=1e-8)
     with pytest.raises(InvalidInput, match="use form 'banded'"):
@@ -139,14 +139,20 @@ def test_schedules_are_for_banded_ones():
 )
 def test_by_name_it_is_the_best_of_its_form_for_the_weights_that_are_named(name, form, setting):
     part, weights = Cyclic(4, 8), ErrorWeights.parse("last:3:0.01")
-    found = factorize_long(PLAIN, part, form=form, weights=weights, progress=False, **setting)
-    one = mfdl.algorithms.build(f"{name}@last:3:0.01", PLAIN, part, **setting)
-    assert (one.name, one.noise.causal.encoder.memory) == (f"{name}@last:3:0.01", found.encoder.memory)
+    factorization = factorize_long(PLAIN, part, form=form, weights=weights, progress=False, **setting)
+    algorithm = mfdl.algorithms.build(f"{name}@last:3:0.01", PLAIN, part, **setting)
+    assert (algorithm.name, algorithm.noise.causal.encoder.memory) == (
+        f"{name}@last:3:0.01",
+        factorization.encoder.memory,
+    )
     plain = mfdl.algorithms.build(name, PLAIN, part, **setting)
-    mechanism = mfdl.calibrate(one, trust=mfdl.trust.LDP(), adjacency="zero-out", clip_norm=1.0, mu=1.0)
-    per_unit = mechanism.guarantee.sensitivity**2 * noise_error(one, weights=weights).value
-    assert per_unit == pytest.approx(found.objective, rel=1e-9)
-    assert found.objective < evaluate_long(Setting(PLAIN, part, weights=weights), plain.noise.causal.encoder).objective
+    mechanism = mfdl.calibrate(algorithm, trust=mfdl.trust.LDP(), adjacency="zero-out", clip_norm=1.0, mu=1.0)
+    per_unit = mechanism.guarantee.sensitivity**2 * noise_error(algorithm, weights=weights).value
+    assert per_unit == pytest.approx(factorization.objective, rel=1e-9)
+    assert (
+        factorization.objective
+        < evaluate_long(Setting(PLAIN, part, weights=weights), plain.noise.causal.encoder).objective
+    )
 
 
 def test_a_form_by_name_knows_its_own_parameters_alone():
@@ -205,12 +211,16 @@ def test_a_file_holds_the_structure_and_is_a_mechanism_for_its_participation(for
     config = command.FactorizeConfig(graph="ring:n=6", epochs=4, period=8, solver=form, max_iterations=9)
     answer = run_factorize(config, path, progress=False)
     saved = mfdl.factorization.load(path)
-    found = saved.factorization
-    assert (found.objective, found.lower_bound, saved.error_gram) == (answer["objective"], answer["lower_bound"], None)
-    one = mfdl.algorithms.build(f"file:{path}", PLAIN, Cyclic(4, 8))
-    assert not one.noise.causal.in_blocks
-    mechanism = mfdl.calibrate(one, trust=mfdl.trust.LDP(), adjacency="zero-out", clip_norm=1.0, mu=1.0)
-    assert mechanism.objective == pytest.approx(found.objective, rel=1e-9)
+    factorization = saved.factorization
+    assert (factorization.objective, factorization.lower_bound, saved.error_gram) == (
+        answer["objective"],
+        answer["lower_bound"],
+        None,
+    )
+    algorithm = mfdl.algorithms.build(f"file:{path}", PLAIN, Cyclic(4, 8))
+    assert not algorithm.noise.causal.in_blocks
+    mechanism = mfdl.calibrate(algorithm, trust=mfdl.trust.LDP(), adjacency="zero-out", clip_norm=1.0, mu=1.0)
+    assert mechanism.objective == pytest.approx(factorization.objective, rel=1e-9)
     with pytest.raises(InvalidInput, match="was made for"):
         mfdl.algorithms.build(f"file:{path}", PLAIN, Cyclic(8, 4))
 
@@ -224,9 +234,9 @@ def test_a_file_holds_the_structure_and_is_a_mechanism_for_its_participation(for
     ],
 )
 def test_a_file_whose_encoder_is_none_is_refused(encoder, says, tmp_path):
-    found = factorize_long(PLAIN, Cyclic(2, 4), progress=False)
+    factorization = factorize_long(PLAIN, Cyclic(2, 4), progress=False)
     path = tmp_path / "long.npz"
-    mfdl.factorization.save(path, found, header={})
+    mfdl.factorization.save(path, factorization, header={})
     edited(path, lambda header, _: header["content"]["factorization"]["fields"].update(encoder=encoder))
     with pytest.raises(InvalidInput, match=says):
         mfdl.factorization.load(path)

@@ -42,12 +42,12 @@ def hull(M):
 @pytest.mark.slow
 def test_the_name_is_the_factorization_for_what_counts(weights):
     counted = None if weights is None else mfdl.ErrorWeights.parse(weights)
-    made = mafalda_bins(DYNAMICS, BINS, noise_std=hull, weights=counted, progress=False)
+    algorithm = mafalda_bins(DYNAMICS, BINS, noise_std=hull, weights=counted, progress=False)
     solved = factorize_balls_in_bins(DYNAMICS, 2, 3, hull, weights=counted, progress=False)
-    assert np.array_equal(made.noise.encoder.array, solved.encoder)
+    assert np.array_equal(algorithm.noise.encoder.array, solved.encoder)
     named = registry.build("mafalda-bins" + (f"@{weights}" if weights else ""), DYNAMICS, BINS, noise_std=hull)
-    assert np.array_equal(named.noise.encoder.array, made.noise.encoder.array)
-    assert (made.participation, made.name) == (BINS, "mafalda-bins")
+    assert np.array_equal(named.noise.encoder.array, algorithm.noise.encoder.array)
+    assert (algorithm.participation, algorithm.name) == (BINS, "mafalda-bins")
 
 
 @pytest.mark.slow
@@ -70,14 +70,14 @@ def test_calibrated_by_name_needs_bins_and_one_target():
 
 @pytest.mark.slow
 def test_its_noise_is_certified_and_at_most_that_of_encoders_for_public_batches():
-    made = mafalda_bins(DYNAMICS, BINS, noise_std=NOISE, progress=False)
+    built = mafalda_bins(DYNAMICS, BINS, noise_std=NOISE, progress=False)
     solved = factorize_balls_in_bins(DYNAMICS, 2, 3, NOISE, progress=False)
-    mechanism = calibrated(made)
+    mechanism = calibrated(built)
     assert 1.99 < mechanism.guarantee.epsilon(1e-5) <= 2
     assert mechanism.noise_std == pytest.approx(solved.noise_std, rel=1e-6)
     assert 0.9 * solved.root_error < solved.root_error_bound <= solved.root_error
     errors = {}
-    for algorithm in (made, *(registry.build(name, DYNAMICS, BINS) for name in ("dp-dsgd", "mafalda"))):
+    for algorithm in (built, *(registry.build(name, DYNAMICS, BINS) for name in ("dp-dsgd", "mafalda"))):
         errors[algorithm.name] = calibrated(algorithm).noise_std * noise_error(algorithm).value ** 0.5
     assert errors["mafalda-bins"] <= min(errors.values()) * (1 + 1e-4)
 
@@ -106,21 +106,25 @@ def test_a_target_that_is_none_is_refused(wrong):
 @pytest.mark.slow
 def test_factorize_account_and_file_have_one_encoder(capsys, tmp_path):
     file = tmp_path / "encoder.npz"
-    found = answer(capsys, "factorize", *SECRET, "--out", str(file))
+    printed = answer(capsys, "factorize", *SECRET, "--out", str(file))
     solved = factorize_balls_in_bins(DYNAMICS, 2, 3, NOISE, progress=False)
     for name in ("noise_std", "root_error", "root_error_bound"):
-        assert found[name] == pytest.approx(getattr(solved, name), rel=1e-9)
-    assert (found["mechanism"], found["participation"], found["sensitivity"]) == ("mafalda-bins", "balls-in-bins", None)
-    assert found["gap"] == pytest.approx((found["root_error"] / found["root_error_bound"]) ** 2 - 1)
-    assert "correlated no more than" in found["bound_over"]
-    assert min(each["noise_std"] ** 2 * each["objective"] for each in found["tried"]) == pytest.approx(
-        found["root_error"] ** 2
+        assert printed[name] == pytest.approx(getattr(solved, name), rel=1e-9)
+    assert (printed["mechanism"], printed["participation"], printed["sensitivity"]) == (
+        "mafalda-bins",
+        "balls-in-bins",
+        None,
+    )
+    assert printed["gap"] == pytest.approx((printed["root_error"] / printed["root_error_bound"]) ** 2 - 1)
+    assert "correlated no more than" in printed["bound_over"]
+    assert min(each["noise_std"] ** 2 * each["objective"] for each in printed["tried"]) == pytest.approx(
+        printed["root_error"] ** 2
     )
     named = answer(capsys, "account", *SECRET, "--mechanism", "mafalda-bins")
-    kept = answer(capsys, "account", *SECRET, "--mechanism", f"file:{file}")
-    assert named["noise_std"] == kept["noise_std"] == pytest.approx(found["noise_std"], rel=1e-6)
+    from_file = answer(capsys, "account", *SECRET, "--mechanism", f"file:{file}")
+    assert named["noise_std"] == from_file["noise_std"] == pytest.approx(printed["noise_std"], rel=1e-6)
     public = answer(capsys, "account", *ASKED, "--epsilon", "2", "--mechanism", f"file:{file}")
-    assert public["noise_std"] > kept["noise_std"]
+    assert public["noise_std"] > from_file["noise_std"]
     assert mfdl.factorization.load(file).header["participation"] == BINS
     assert main(["factorize", *SECRET]) == 0
     assert "correlated no more than this one's" in " ".join(capsys.readouterr().out.split())
@@ -144,9 +148,9 @@ def test_factorize_account_and_file_have_one_encoder(capsys, tmp_path):
 )
 def test_what_has_no_meaning_is_refused_in_one_line(arguments, message, capsys):
     assert main(arguments) == 2
-    said = capsys.readouterr().err
-    assert message in said
-    assert said.count("\n") == 1
+    output = capsys.readouterr().err
+    assert message in output
+    assert output.count("\n") == 1
 
 
 SWEPT = {
@@ -174,13 +178,18 @@ def test_what_runs_share_knows_the_budget_where_the_encoder_is_made_for_it():
 
 @pytest.mark.slow
 def test_a_sweep_over_budgets_makes_an_encoder_for_each(tmp_path):
-    asked = {**SWEPT, "mechanisms": ("mafalda-bins",), "mu": [0.8, 1.6]}
-    done = sweep(out=tmp_path, progress=False, **asked)
+    options = {**SWEPT, "mechanisms": ("mafalda-bins",), "mu": [0.8, 1.6]}
+    done = sweep(out=tmp_path, progress=False, **options)
     assert (done["finished"], done["failed"]) == (2, 0)
     records = Store.load(tmp_path).records()
     assert {record["mu"] for record in records} == {None}
-    dynamics, how = mfdl.Dynamics(mfdl.gossip.metropolis_hastings("ring:n=3")), {"delta": 1e-5, "adjacency": "zero-out"}
-    targets = [mfdl.privacy.noise_of_bins(epsilon=epsilon_from_mu(mu, 1e-5), bins=2, **how) for mu in asked["mu"]]
+    dynamics, arguments = (
+        mfdl.Dynamics(mfdl.gossip.metropolis_hastings("ring:n=3")),
+        {"delta": 1e-5, "adjacency": "zero-out"},
+    )
+    targets = [
+        mfdl.privacy.noise_of_bins(epsilon=epsilon_from_mu(mu, 1e-5), bins=2, **arguments) for mu in options["mu"]
+    ]
     solved = [factorize_balls_in_bins(dynamics, 2, 2, target, progress=False) for target in targets]
     expected = sorted(each.noise_std for each in solved)
     assert sorted(record["noise_std"] for record in records) == pytest.approx(expected, rel=1e-4)
@@ -188,17 +197,19 @@ def test_a_sweep_over_budgets_makes_an_encoder_for_each(tmp_path):
 
 @pytest.mark.slow
 def test_made_for_the_released_average_it_is_the_same_in_factorize_compare_and_sweep(capsys, tmp_path):
-    asked = ["--error-weights", "released", "--release-model", "average:2"]
+    options = ["--error-weights", "released", "--release-model", "average:2"]
     weights = mfdl.ErrorWeights("released:average:2")
     solved = factorize_balls_in_bins(DYNAMICS, 2, 3, NOISE, weights=weights, progress=False)
-    found = answer(capsys, "factorize", *SECRET, *asked, "--mechanism", "mafalda-bins")
-    assert found["error_weights"] == "released:average:2"
-    assert found["root_error"] == pytest.approx(solved.root_error, rel=1e-9)
+    printed = answer(capsys, "factorize", *SECRET, *options, "--mechanism", "mafalda-bins")
+    assert printed["error_weights"] == "released:average:2"
+    assert printed["root_error"] == pytest.approx(solved.root_error, rel=1e-9)
     for other in ({}, {"weights": mfdl.ErrorWeights("last:2")}):
-        made = mafalda_bins(DYNAMICS, BINS, noise_std=NOISE, progress=False, **other)
-        assert calibrated(made).noise_std ** 2 * noise_error(made, weights=weights).value > solved.root_error**2
+        algorithm = mafalda_bins(DYNAMICS, BINS, noise_std=NOISE, progress=False, **other)
+        assert (
+            calibrated(algorithm).noise_std ** 2 * noise_error(algorithm, weights=weights).value > solved.root_error**2
+        )
     training = ["--seeds", "1", "--lr", "0.1", "--out", str(tmp_path / "compared")]
-    compared = answer(capsys, "compare", *SECRET, *asked, *training, "--mechanisms", "mafalda-bins")
+    compared = answer(capsys, "compare", *SECRET, *options, *training, "--mechanisms", "mafalda-bins")
     (row,) = compared["mechanisms"]
     assert row["label"] == "mafalda-bins@released:average:2"
     cell = {"graph": "path:n=3", "epochs": 2, "period": 3, "seeds": 1, "learning_rate": 0.1, **TARGET}
@@ -217,12 +228,12 @@ def test_made_for_the_released_average_it_is_the_same_in_factorize_compare_and_s
 @pytest.mark.parametrize("form", ["toeplitz", "banded"])
 def test_an_encoder_with_structure_is_found_kept_accounted_and_trained(capsys, tmp_path, form):
     file = tmp_path / "encoder.npz"
-    found = answer(capsys, "factorize", *SECRET, "--solver", form, "--bandwidth", "2", "--out", str(file))
-    assert (found["form"], found["memory"], found["mechanism"]) == (form, 1, "mafalda-bins")
-    assert "however its bins are correlated" in found["bound_over"]
-    kept = answer(capsys, "account", *SECRET, "--mechanism", f"file:{file}")
+    printed = answer(capsys, "factorize", *SECRET, "--solver", form, "--bandwidth", "2", "--out", str(file))
+    assert (printed["form"], printed["memory"], printed["mechanism"]) == (form, 1, "mafalda-bins")
+    assert "however its bins are correlated" in printed["bound_over"]
+    from_file = answer(capsys, "account", *SECRET, "--mechanism", f"file:{file}")
     # the search certifies by the cheap bound, accounting by the tightest
-    assert 0.9 * found["noise_std"] <= kept["noise_std"] <= (1 + 1e-6) * found["noise_std"]
+    assert 0.9 * printed["noise_std"] <= from_file["noise_std"] <= (1 + 1e-6) * printed["noise_std"]
     training = ["--seeds", "1", "--lr", "0.1", "--out", str(tmp_path / "compared")]
     (row,) = answer(capsys, "compare", *SECRET, *training, "--mechanisms", f"file:{file}")["mechanisms"]
     assert row["epsilon"] <= 2
@@ -242,13 +253,13 @@ def test_with_seeds_shared_by_nodes_its_loss_is_that_of_the_noise_and_public_bat
         return hull(M)
 
     counted = mfdl.ErrorWeights("released:average:2")
-    made = kronecker_bins(DYNAMICS, BINS, noise_std=noise_std, weights=counted, progress=False)
+    algorithm = kronecker_bins(DYNAMICS, BINS, noise_std=noise_std, weights=counted, progress=False)
     space = mfdl.factorization.optimal_covariance(DYNAMICS, horizon=6, weights=counted).factor()[0]
-    assert np.array_equal(made.noise.causal.mixing.toarray(), space.toarray())
+    assert np.array_equal(algorithm.noise.causal.mixing.toarray(), space.toarray())
     solved = factorize_balls_in_bins(DYNAMICS, 2, 3, hull, weights=counted, factor=space, progress=False)
-    assert np.array_equal(made.noise.encoder.array, solved.encoder)
+    assert np.array_equal(algorithm.noise.encoder.array, solved.encoder)
     assert len(seen) == len(solved.tried)
-    assert solved.noise_std * noise_error(made, weights=counted).value ** 0.5 == pytest.approx(
+    assert solved.noise_std * noise_error(algorithm, weights=counted).value ** 0.5 == pytest.approx(
         solved.root_error, rel=1e-9
     )
     with pytest.raises(UnsupportedMechanism, match="kronecker-bins is for balls-in-bins"):
@@ -262,11 +273,11 @@ def test_an_outsider_is_held_off_by_less_noise_than_without_seeds(capsys, tmp_pa
     counted = mfdl.ErrorWeights("released:average:2")
     errors = {}
     for build in (kronecker_bins, mafalda_bins):
-        made = build(DYNAMICS, BINS, noise_std=NOISE, weights=counted, progress=False)
-        mechanism = mfdl.calibrate(made, **OUTSIDER)
+        algorithm = build(DYNAMICS, BINS, noise_std=NOISE, weights=counted, progress=False)
+        mechanism = mfdl.calibrate(algorithm, **OUTSIDER)
         assert 1.99 < mechanism.guarantee.epsilon(1e-5) <= 2
-        errors[build] = mechanism.noise_std * noise_error(made, weights=counted).value ** 0.5
+        errors[build] = mechanism.noise_std * noise_error(algorithm, weights=counted).value ** 0.5
     assert errors[kronecker_bins] < errors[mafalda_bins]
-    asked = ["--seeds", "1", "--lr", "0.1", "--mechanisms", "kronecker-bins", "--out", str(tmp_path)]
-    (row,) = answer(capsys, "compare", *SECRET, *asked, "--trust", "eavesdropper")["mechanisms"]
+    options = ["--seeds", "1", "--lr", "0.1", "--mechanisms", "kronecker-bins", "--out", str(tmp_path)]
+    (row,) = answer(capsys, "compare", *SECRET, *options, "--trust", "eavesdropper")["mechanisms"]
     assert 1.99 < row["epsilon"] <= 2

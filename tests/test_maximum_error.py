@@ -39,10 +39,10 @@ def test_each_step_is_counted_alone(W, T, momentum, target, counted_models, curv
         if by_nodes:
             patch.setattr(spectra, "MAX_MEASURE_RATIO", 0.0)
         grams = NoiseObjective(dynamics, T, ErrorWeights(w, target, curvature=curvature), counted_models)
-        found = grams.over_each_step()
+        by_step = grams.over_each_step()
     alone = [ErrorWeights(row, target, curvature=curvature) for row in np.diag(w.astype(float))[w > 0]]
     expected = [NoiseObjective(dynamics, T, weights, counted_models).over_steps() for weights in alone]
-    assert_allclose(found, expected, rtol=1e-8, atol=1e-10)
+    assert_allclose(by_step, expected, rtol=1e-8, atol=1e-10)
 
 
 @pytest.mark.parametrize("weights", [ErrorWeights(), ErrorWeights("last:4:0.1", curvature="power:1:20")])

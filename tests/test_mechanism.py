@@ -44,11 +44,11 @@ def test_the_adjacencies_are_the_three():
 @pytest.mark.parametrize("clip_norm", [1.0, 0.25, 3.0])
 def test_mu_in_closed_form_under_every_adjacency(adjacency, clip_norm):
     def mu(algorithm, nu, **more):
-        found = account(algorithm, trust=LDP, adjacency=adjacency, clip_norm=clip_norm, noise_std=nu, **more)
-        assert found.record_shift == SHIFT[adjacency] * clip_norm
+        guarantee = account(algorithm, trust=LDP, adjacency=adjacency, clip_norm=clip_norm, noise_std=nu, **more)
+        assert guarantee.record_shift == SHIFT[adjacency] * clip_norm
         # Every other reading of the same guarantee is that of mu.
-        assert_allclose(found.renyi_epsilon(3.0), 3 * found.mu**2 / 2, rtol=1e-12)
-        return found.mu
+        assert_allclose(guarantee.renyi_epsilon(3.0), 3 * guarantee.mu**2 / 2, rtol=1e-12)
+        return guarantee.mu
 
     unit = SHIFT[adjacency] * clip_norm
     independent = algorithms.dp_dsgd(DYN, PART)
@@ -63,15 +63,15 @@ def test_mu_in_closed_form_under_every_adjacency(adjacency, clip_norm):
 @pytest.mark.parametrize("name", NOISY)
 @pytest.mark.parametrize("adjacency", ADJACENCIES)
 def test_the_noise_multiplier_is_one_over_mu_under_every_adjacency(name, adjacency):
-    one = build_algorithm(name, DYN, PART)
-    found = account(one, trust=LDP, adjacency=adjacency, clip_norm=0.7, noise_multiplier=2.5)
-    assert_allclose(found.mu, 0.4, rtol=1e-14)
-    sens = worst_sensitivity(one, LDP).value
-    assert_allclose(found.noise_std, 2.5 * sens * SHIFT[adjacency] * 0.7, rtol=1e-14)
-    again = account(one, trust=LDP, adjacency=adjacency, clip_norm=0.7, noise_std=found.noise_std)
-    assert again == found
-    calibrated = calibrate(one, trust=LDP, adjacency=adjacency, clip_norm=0.7, mu=0.4)
-    assert_allclose(calibrated.noise_std, found.noise_std, rtol=1e-14)
+    algorithm = build_algorithm(name, DYN, PART)
+    guarantee = account(algorithm, trust=LDP, adjacency=adjacency, clip_norm=0.7, noise_multiplier=2.5)
+    assert_allclose(guarantee.mu, 0.4, rtol=1e-14)
+    sens = worst_sensitivity(algorithm, LDP).value
+    assert_allclose(guarantee.noise_std, 2.5 * sens * SHIFT[adjacency] * 0.7, rtol=1e-14)
+    again = account(algorithm, trust=LDP, adjacency=adjacency, clip_norm=0.7, noise_std=guarantee.noise_std)
+    assert again == guarantee
+    calibrated = calibrate(algorithm, trust=LDP, adjacency=adjacency, clip_norm=0.7, mu=0.4)
+    assert_allclose(calibrated.noise_std, guarantee.noise_std, rtol=1e-14)
 
 
 def test_replace_one_needs_twice_the_noise():
@@ -96,20 +96,20 @@ def test_the_noise_of_anti_pgd_holds_its_sensitivity():
 
 @examples(80)
 @given(
-    one=linear_algorithms(names=("dp-dsgd", "anti-pgd", "bsr", "mf-shared", "mf-per-node")),
+    algorithm=linear_algorithms(names=("dp-dsgd", "anti-pgd", "bsr", "mf-shared", "mf-per-node")),
     adjacency=st.sampled_from(ADJACENCIES),
     clip_norm=st.floats(1e-6, 1e6),
     mu=st.floats(1e-6, 100),
 )
-def test_mu_never_above_its_target(one, adjacency, clip_norm, mu):
-    found = calibrate(one, trust=LDP, adjacency=adjacency, clip_norm=clip_norm, mu=mu)
-    assert found.guarantee.mu <= mu
+def test_mu_never_above_its_target(algorithm, adjacency, clip_norm, mu):
+    calibrated = calibrate(algorithm, trust=LDP, adjacency=adjacency, clip_norm=clip_norm, mu=mu)
+    assert calibrated.guarantee.mu <= mu
     # In exact arithmetic as well: mu nu >= sens * shift.
     shift = Fraction(clip_norm) * (2 if adjacency == "replace-one" else 1)
-    assert Fraction(mu) * Fraction(found.noise_std) >= Fraction(found.guarantee.sensitivity) * shift
-    assert found.guarantee.mu >= mu * (1 - 1e-14)  # and the least noise that does it
-    accounted = account(one, trust=LDP, adjacency=adjacency, clip_norm=clip_norm, noise_std=found.noise_std)
-    assert accounted == found.guarantee
+    assert Fraction(mu) * Fraction(calibrated.noise_std) >= Fraction(calibrated.guarantee.sensitivity) * shift
+    assert calibrated.guarantee.mu >= mu * (1 - 1e-14)  # and the least noise that does it
+    accounted = account(algorithm, trust=LDP, adjacency=adjacency, clip_norm=clip_norm, noise_std=calibrated.noise_std)
+    assert accounted == calibrated.guarantee
 
 
 @examples(60)
@@ -122,19 +122,19 @@ def test_mu_never_above_its_target(one, adjacency, clip_norm, mu):
 @example(adjacency="zero-out", log_epsilon=0.4205341568094587, log_delta=-572.98828125)
 def test_epsilon_never_above_its_target(adjacency, log_epsilon, log_delta):
     epsilon, delta = math.exp(log_epsilon), math.exp(log_delta)
-    one = algorithms.anti_pgd(DYN, PART)
-    found = calibrate(one, trust=LDP, adjacency=adjacency, clip_norm=1.3, epsilon=epsilon, delta=delta)
-    assert found.guarantee.delta(epsilon) <= delta
-    assert found.guarantee.epsilon(delta) <= epsilon
-    assert found.guarantee.epsilon(delta) >= epsilon * (1 - 1e-6)
+    algorithm = algorithms.anti_pgd(DYN, PART)
+    calibrated = calibrate(algorithm, trust=LDP, adjacency=adjacency, clip_norm=1.3, epsilon=epsilon, delta=delta)
+    assert calibrated.guarantee.delta(epsilon) <= delta
+    assert calibrated.guarantee.epsilon(delta) <= epsilon
+    assert calibrated.guarantee.epsilon(delta) >= epsilon * (1 - 1e-6)
 
 
 @examples(60)
 @given(stds=st.lists(st.floats(1e-12, 1e12), min_size=2, max_size=2), delta=st.sampled_from([1e-12, 1e-6, 1e-3]))
 def test_more_noise_is_never_less_privacy(stds, delta):
     low, high = sorted(stds)
-    one = algorithms.anti_pgd(DYN, PART)
-    more, less = (account(one, **CIRCUMSTANCES, noise_std=std) for std in (high, low))
+    algorithm = algorithms.anti_pgd(DYN, PART)
+    more, less = (account(algorithm, **CIRCUMSTANCES, noise_std=std) for std in (high, low))
     assert more.mu <= less.mu
     assert more.epsilon(delta) <= less.epsilon(delta)
     assert more.delta(1.0) <= less.delta(1.0)
@@ -144,12 +144,12 @@ def test_more_noise_is_never_less_privacy(stds, delta):
 
 
 def test_without_noise_nothing_is_guaranteed():
-    for one in (algorithms.dsgd(DYN, PART), algorithms.dp_dsgd(DYN, PART)):
-        found = without_noise(one, **CIRCUMSTANCES)
-        assert found.guarantee.mu == math.inf
-        assert found.noise_std == 0
-        assert found.injected_noise_std == 0
-        assert "no finite guarantee" in found.guarantee.sentence()
+    for algorithm in (algorithms.dsgd(DYN, PART), algorithms.dp_dsgd(DYN, PART)):
+        calibrated = without_noise(algorithm, **CIRCUMSTANCES)
+        assert calibrated.guarantee.mu == math.inf
+        assert calibrated.noise_std == 0
+        assert calibrated.injected_noise_std == 0
+        assert "no finite guarantee" in calibrated.guarantee.sentence()
     assert without_noise(algorithms.dsgd(DYN, PART), **CIRCUMSTANCES).objective == 0
     assert account(algorithms.dp_dsgd(DYN, PART), **CIRCUMSTANCES, noise_multiplier=0).mu == math.inf
     # Noise that the mechanism does not add protects nobody.
@@ -161,16 +161,16 @@ def test_without_noise_nothing_is_guaranteed():
 
 @pytest.mark.parametrize("name", NOISY)
 def test_the_guarantee_states_its_circumstances(name):
-    one = build_algorithm(name, DYN, PART)
-    found = calibrate(one, trust=LDP, adjacency="replace-one", clip_norm=0.5, mu=1.5)
-    says = found.guarantee
+    algorithm = build_algorithm(name, DYN, PART)
+    calibrated = calibrate(algorithm, trust=LDP, adjacency="replace-one", clip_norm=0.5, mu=1.5)
+    says = calibrated.guarantee
     assert (says.trust, says.adjacency, says.clip_norm, says.record_shift) == ("ldp", "replace-one", 0.5, 1.0)
     assert says.participation == "cyclic participation (epochs=3, period=2)"
     assert says.victim == "every node"
     assert says.attacker == LDP.attacker
     assert says.attacker.startswith("anyone who sees all messages")
     assert says.adaptive
-    assert says.noise_std == found.noise_std
+    assert says.noise_std == calibrated.noise_std
     assert says.composed == 1
     assert 0 <= says.tolerance < 1e-10
     nonnegative_gram = not name.startswith("mf-")  # the random encoders have entries of both signs
@@ -179,23 +179,23 @@ def test_the_guarantee_states_its_circumstances(name):
 
 def test_only_a_bound_that_is_attained_is_called_exact():
     gram = np.array([[1, -0.5, -0.5], [-0.5, 1, -0.5], [-0.5, -0.5, 1]]) + 0.1 * np.eye(3)  # no signs make it >= 0
-    for one in (
+    for algorithm in (
         algorithms.mf_dsgd(DYN, EveryStep(3), factorization.causal_encoder(gram)),
         algorithms.dp_dsgd(DYN, EveryStep(3)),
     ):
-        found = calibrate(one, **CIRCUMSTANCES, mu=1.0)
-        certified = mfdl.PrivacyLosses.of(one, mfdl.Question(CIRCUMSTANCES["trust"], "zero-out", 1.0)).worst
-        assert found.guarantee.bound == certified.bound
-    assert found.guarantee.bound == "exact"
+        calibrated = calibrate(algorithm, **CIRCUMSTANCES, mu=1.0)
+        certified = mfdl.PrivacyLosses.of(algorithm, mfdl.Question(CIRCUMSTANCES["trust"], "zero-out", 1.0)).worst
+        assert calibrated.guarantee.bound == certified.bound
+    assert calibrated.guarantee.bound == "exact"
 
 
 def test_another_participation_is_accounted_and_named():
-    one = algorithms.anti_pgd(DYN, PART)
-    found = account(one, **CIRCUMSTANCES, noise_std=1.0, participation=EveryStep(6))
-    assert found.participation == EveryStep(6).describe()
-    assert_allclose(found.mu, math.sqrt(91), rtol=1e-12)
+    algorithm = algorithms.anti_pgd(DYN, PART)
+    guarantee = account(algorithm, **CIRCUMSTANCES, noise_std=1.0, participation=EveryStep(6))
+    assert guarantee.participation == EveryStep(6).describe()
+    assert_allclose(guarantee.mu, math.sqrt(91), rtol=1e-12)
     with pytest.raises(InvalidInput, match="participation must have the mechanism's 6 steps, got 4"):
-        account(one, **CIRCUMSTANCES, noise_std=1.0, participation=Cyclic(2, 2))
+        account(algorithm, **CIRCUMSTANCES, noise_std=1.0, participation=Cyclic(2, 2))
 
 
 # ---- units of privacy ---------------------------------------------------------------------------------------
@@ -207,8 +207,8 @@ def test_another_participation_is_accounted_and_named():
 def test_user_level_mu_of_local_and_of_central_noise(sigma, num_steps, clip_norm):
     """Replace-one: 2 C sqrt(T) / sigma where messages are seen, a factor sqrt(n) less where their average is."""
     every, circumstances = EveryStep(num_steps), {"adjacency": "replace-one", "clip_norm": clip_norm, "unit": "user"}
-    one = algorithms.dp_dsgd(DYN, every)
-    local = account(one, trust=LDP, noise_std=sigma, **circumstances)
+    algorithm = algorithms.dp_dsgd(DYN, every)
+    local = account(algorithm, trust=LDP, noise_std=sigma, **circumstances)
     assert_allclose(local.mu, 2 * clip_norm * math.sqrt(num_steps) / sigma, rtol=1e-12)
     assert (local.unit, local.record_shift) == ("user", 2 * clip_norm)
     for n in (2, 5):
@@ -218,26 +218,28 @@ def test_user_level_mu_of_local_and_of_central_noise(sigma, num_steps, clip_norm
         assert_allclose(central.mu, (2 * clip_norm / n) * math.sqrt(num_steps) / (sigma / math.sqrt(n)), rtol=1e-9)
         # Rényi slope per step of the released average: 2 C^2 / (n sigma^2).
         assert_allclose(central.renyi_epsilon(3.0), 3 * num_steps * 2 * clip_norm**2 / (n * sigma**2), rtol=1e-9)
-        found = calibrate(averaging, trust=trust.Central(), mu=local.mu, **circumstances)
-        assert_allclose(found.noise_std, sigma / math.sqrt(n), rtol=1e-9)
+        calibrated = calibrate(averaging, trust=trust.Central(), mu=local.mu, **circumstances)
+        assert_allclose(calibrated.noise_std, sigma / math.sqrt(n), rtol=1e-9)
 
 
 def test_the_unit_is_stated_everywhere_and_changes_no_number():
-    one = algorithms.anti_pgd(DYN, EveryStep(6))
-    record = calibrate(one, **CIRCUMSTANCES, mu=1.0)
-    user = calibrate(one, **CIRCUMSTANCES, mu=1.0, unit="user")
+    algorithm = algorithms.anti_pgd(DYN, EveryStep(6))
+    record = calibrate(algorithm, **CIRCUMSTANCES, mu=1.0)
+    user = calibrate(algorithm, **CIRCUMSTANCES, mu=1.0, unit="user")
     assert (record.unit, user.unit) == ("record", "user")
     assert (record.guarantee.unit, user.guarantee.unit) == ("record", "user")
     other = {"unit", "fingerprint", "seal"}
-    fields = [{k: v for k, v in made.guarantee.to_dict().items() if k not in other} for made in (user, record)]
+    fields = [
+        {k: v for k, v in calibrated.guarantee.to_dict().items() if k not in other} for calibrated in (user, record)
+    ]
     assert fields[0] == fields[1]
-    assert without_noise(one, **CIRCUMSTANCES, unit="user").unit == "user"
-    stated = {"trust": LDP, "adjacency": "zero-out", "clip_norm": 1.0, "noise_std": 2.0}
+    assert without_noise(algorithm, **CIRCUMSTANCES, unit="user").unit == "user"
+    options = {"trust": LDP, "adjacency": "zero-out", "clip_norm": 1.0, "noise_std": 2.0}
     for unit in ("user", "record"):
-        losses = sensitivity_by_victim(one, LDP, unit=unit)
-        assert {g.unit for g in guarantees(one, losses, **stated, unit=unit)} == {unit}
-        assert account(one, **CIRCUMSTANCES, noise_std=1.0, unit=unit).unit == unit
-    assert {g.unit for g in guarantees(one, losses, **stated)} == {"record"}
+        losses = sensitivity_by_victim(algorithm, LDP, unit=unit)
+        assert {g.unit for g in guarantees(algorithm, losses, **options, unit=unit)} == {unit}
+        assert account(algorithm, **CIRCUMSTANCES, noise_std=1.0, unit=unit).unit == unit
+    assert {g.unit for g in guarantees(algorithm, losses, **options)} == {"record"}
     assert record.content_hash != user.content_hash  # so they never share noise
     with pytest.raises(InvalidInput, match="compose only for the same unit, got 'record' and 'user'"):
         record.guarantee.compose_with(user.guarantee)
@@ -245,22 +247,22 @@ def test_the_unit_is_stated_everywhere_and_changes_no_number():
 
 @pytest.mark.parametrize("participation", [Cyclic(2, 3), OncePerEpoch(2, 3), Single(6), MinSeparation(6, 3, 2)])
 def test_user_level_needs_every_step(participation):
-    one = algorithms.dp_dsgd(DYN, participation)
-    how = {**CIRCUMSTANCES, "unit": "user"}
+    algorithm = algorithms.dp_dsgd(DYN, participation)
+    options = {**CIRCUMSTANCES, "unit": "user"}
     message = r"a user's data take part in every step; build the algorithm with EveryStep\(6\)"
     for attempt in (
-        lambda: calibrate(one, **how, mu=1.0),
-        lambda: account(one, **how, noise_std=1.0),
-        lambda: account(algorithms.dp_dsgd(DYN, EveryStep(6)), **how, noise_std=1.0, participation=participation),
-        lambda: without_noise(one, **how),
-        lambda: guarantees(one, sensitivity_by_victim(one, LDP), **how, noise_std=1.0),
+        lambda: calibrate(algorithm, **options, mu=1.0),
+        lambda: account(algorithm, **options, noise_std=1.0),
+        lambda: account(algorithms.dp_dsgd(DYN, EveryStep(6)), **options, noise_std=1.0, participation=participation),
+        lambda: without_noise(algorithm, **options),
+        lambda: guarantees(algorithm, sensitivity_by_victim(algorithm, LDP), **options, noise_std=1.0),
     ):
         with pytest.raises(InvalidInput, match=message):
             attempt()
-    made = calibrate(one, **CIRCUMSTANCES, mu=1.0)
+    calibrated = calibrate(algorithm, **CIRCUMSTANCES, mu=1.0)
     with pytest.raises(InvalidInput, match=message):  # nor by changing what is stated
-        dataclasses.replace(made, guarantee=dataclasses.replace(made.guarantee, unit="user"))
-    again = account(one, **how, noise_std=1.0, participation=EveryStep(6))
+        dataclasses.replace(calibrated, guarantee=dataclasses.replace(calibrated.guarantee, unit="user"))
+    again = account(algorithm, **options, noise_std=1.0, participation=EveryStep(6))
     assert_allclose(again.mu, math.sqrt(6), rtol=1e-12)
 
 
@@ -268,8 +270,8 @@ def test_user_level_needs_every_step(participation):
     "participation", [EveryStep(4), Cyclic(4, 1), OncePerEpoch(4, 1), MinSeparation(4, 4, 1), Explicit([range(4)], 4)]
 )
 def test_every_step_is_a_set_of_steps_and_no_name(participation):
-    found = calibrate(algorithms.dp_dsgd(DYN, participation), **CIRCUMSTANCES, mu=1.0, unit="user")
-    assert_allclose(found.noise_std, 2.0, rtol=1e-12)  # sqrt(T), zero-out
+    calibrated = calibrate(algorithms.dp_dsgd(DYN, participation), **CIRCUMSTANCES, mu=1.0, unit="user")
+    assert_allclose(calibrated.noise_std, 2.0, rtol=1e-12)  # sqrt(T), zero-out
 
 
 @examples(100)
@@ -283,26 +285,26 @@ def test_in_every_step_is_read_from_the_patterns(patterns, steps):
 
 
 def test_a_lipschitz_claim_does_not_reach_user_level():
-    one = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("path:n=4"), 0.3), EveryStep(3))
-    how = {"trust": trust.PNDP([0]), "adjacency": "zero-out", "clip_norm": 1.0, "release": "none"}
+    algorithm = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("path:n=4"), 0.3), EveryStep(3))
+    options = {"trust": trust.PNDP([0]), "adjacency": "zero-out", "clip_norm": 1.0, "release": "none"}
     for attempt in (
-        lambda: calibrate(one, **how, mu=1.0, lipschitz=1.0, unit="user"),
-        lambda: account(one, **how, noise_std=1.0, lipschitz=0.0, unit="user"),
+        lambda: calibrate(algorithm, **options, mu=1.0, lipschitz=1.0, unit="user"),
+        lambda: account(algorithm, **options, noise_std=1.0, lipschitz=0.0, unit="user"),
     ):
         with pytest.raises(InvalidInput, match=r"does not take lipschitz=.*leave lipschitz out"):
             attempt()
-    resting = calibrate(one, **how, mu=1.0, lipschitz=1.0)
+    resting = calibrate(algorithm, **options, mu=1.0, lipschitz=1.0)
     assert resting.lipschitz == 1.0
     with pytest.raises(InvalidInput, match=r"does not take lipschitz=1\.0"):
         dataclasses.replace(resting, guarantee=dataclasses.replace(resting.guarantee, unit="user"))
-    losses = sensitivity_by_victim(one, how["trust"], release="none", lipschitz=1.0)
-    stated = {"trust": how["trust"], "adjacency": "zero-out", "clip_norm": 1.0, "noise_std": 1.0}
+    losses = sensitivity_by_victim(algorithm, options["trust"], release="none", lipschitz=1.0)
+    conditions = {"trust": options["trust"], "adjacency": "zero-out", "clip_norm": 1.0, "noise_std": 1.0}
     with pytest.raises(InvalidInput, match="computed for unit 'record', not 'user'"):
-        guarantees(one, losses, **stated, unit="user")
-    for_users = sensitivity_by_victim(one, how["trust"], release="none", lipschitz=1.0, unit="user")
+        guarantees(algorithm, losses, **conditions, unit="user")
+    for_users = sensitivity_by_victim(algorithm, options["trust"], release="none", lipschitz=1.0, unit="user")
     with pytest.raises(InvalidInput, match="cannot rest on shift reduction"):
-        guarantees(one, for_users, **stated, unit="user")
-    assert len(guarantees(one, losses, **stated)) == 3
+        guarantees(algorithm, for_users, **conditions, unit="user")
+    assert len(guarantees(algorithm, losses, **conditions)) == 3
 
 
 def test_unknown_units_are_refused():
@@ -375,56 +377,56 @@ def test_adjacency_trust_and_clipping_have_no_default(missing):
 
 @pytest.mark.parametrize("name", ["mafalda", "mafalda-l"])
 def test_the_objective_is_the_loss_of_its_factorization(name):
-    one = build_algorithm(name, DYN, PART)
-    found = calibrate(one, **CIRCUMSTANCES, mu=1.0)
-    assert_allclose(found.objective, one.factorization.objective, rtol=1e-9)
-    assert found.objective >= one.factorization.lower_bound
+    algorithm = build_algorithm(name, DYN, PART)
+    calibrated = calibrate(algorithm, **CIRCUMSTANCES, mu=1.0)
+    assert_allclose(calibrated.objective, algorithm.factorization.objective, rtol=1e-9)
+    assert calibrated.objective >= algorithm.factorization.lower_bound
 
 
 @pytest.mark.parametrize("name", ["d-mf", "bsr", "anti-pgd"])
 def test_a_given_encoder_has_the_loss_that_evaluate_finds(name):
-    one = build_algorithm(name, DYN, PART)
+    algorithm = build_algorithm(name, DYN, PART)
     posed = factorization.problem(DYN, PART)
-    wanted = factorization.evaluate(posed, one.noise.encoder.dense(), lower_bound=1.0).objective
-    assert_allclose(calibrate(one, **CIRCUMSTANCES, mu=1.0).objective, wanted, rtol=1e-9)
+    wanted = factorization.evaluate(posed, algorithm.noise.encoder.dense(), lower_bound=1.0).objective
+    assert_allclose(calibrate(algorithm, **CIRCUMSTANCES, mu=1.0).objective, wanted, rtol=1e-9)
     identity = calibrate(algorithms.dp_dsgd(DYN, PART), **CIRCUMSTANCES, mu=1.0).objective
     assert_allclose(identity, 3 * np.trace(NoiseObjective(DYN, 6).over_steps()), rtol=1e-12)
 
 
 def test_two_mechanisms_share_a_hash_only_when_they_are_one():
     C = random_encoder(np.random.default_rng(0), 6)
-    found = {}
-    for name, one in {"dp": algorithms.dp_dsgd(DYN, PART), "mf": algorithms.mf_dsgd(DYN, PART, C)}.items():
+    name_by_hash = {}
+    for name, algorithm in {"dp": algorithms.dp_dsgd(DYN, PART), "mf": algorithms.mf_dsgd(DYN, PART, C)}.items():
         for clip_norm in (1.0, 2.0):
             for mu in (1.0, 2.0):
-                made = calibrate(one, trust=LDP, adjacency="zero-out", clip_norm=clip_norm, mu=mu)
-                assert made.content_hash not in found
-                found[made.content_hash] = (name, clip_norm, mu)
-                again = calibrate(one, trust=LDP, adjacency="zero-out", clip_norm=clip_norm, mu=mu)
-                assert again.content_hash == made.content_hash
+                calibrated = calibrate(algorithm, trust=LDP, adjacency="zero-out", clip_norm=clip_norm, mu=mu)
+                assert calibrated.content_hash not in name_by_hash
+                name_by_hash[calibrated.content_hash] = (name, clip_norm, mu)
+                again = calibrate(algorithm, trust=LDP, adjacency="zero-out", clip_norm=clip_norm, mu=mu)
+                assert again.content_hash == calibrated.content_hash
     assert mfdl.calibrate is calibrate
 
 
 def test_the_objective_ranks_mechanisms_under_balls_in_bins_as_their_noise_does():
     """Per unit sensitivity the encoder for public bins would seem best, though mafalda-bins needs less noise."""
     dynamics = Dynamics(gossip.metropolis_hastings("ring:n=8"), 0.1)
-    how = {"trust": trust.LDP(), "adjacency": "zero-out", "clip_norm": 1.0, "epsilon": 2.0, "delta": 1e-5}
+    options = {"trust": trust.LDP(), "adjacency": "zero-out", "clip_norm": 1.0, "epsilon": 2.0, "delta": 1e-5}
     bins = mfdl.BallsInBins(3, 8)
     public = algorithms.mafalda(dynamics, bins.public)
-    made = [
-        mfdl.calibrate_named("mafalda-bins", dynamics, bins, **how),
-        calibrate(algorithms.dp_dsgd(dynamics, bins), **how),
-        calibrate(dataclasses.replace(public, participation=bins), **how),
+    mechanisms = [
+        mfdl.calibrate_named("mafalda-bins", dynamics, bins, **options),
+        calibrate(algorithms.dp_dsgd(dynamics, bins), **options),
+        calibrate(dataclasses.replace(public, participation=bins), **options),
     ]
-    roots = [m.noise_std * noise_error(m.algorithm).value ** 0.5 for m in made]
+    roots = [m.noise_std * noise_error(m.algorithm).value ** 0.5 for m in mechanisms]
     assert_allclose(roots, [29.05, 37.53, 33.91], atol=0.02)
-    assert_allclose([m.objective for m in made], np.square(roots), rtol=1e-9)
-    assert_allclose([m.model_variance for m in made], 0.01 * np.square(roots), rtol=1e-9)
+    assert_allclose([m.objective for m in mechanisms], np.square(roots), rtol=1e-9)
+    assert_allclose([m.model_variance for m in mechanisms], 0.01 * np.square(roots), rtol=1e-9)
 
 
 def test_the_variance_in_the_models_is_the_objective_at_a_budget():
-    one = calibrate(algorithms.mafalda(DYN, PART), **CIRCUMSTANCES, mu=0.5)
+    mechanism = calibrate(algorithms.mafalda(DYN, PART), **CIRCUMSTANCES, mu=0.5)
     rate = float(np.max(DYN.learning_rate))
-    wanted = one.objective * (one.guarantee.record_shift / 0.5) ** 2 * rate**2
-    assert_allclose(one.model_variance, wanted, rtol=1e-9)
+    wanted = mechanism.objective * (mechanism.guarantee.record_shift / 0.5) ** 2 * rate**2
+    assert_allclose(mechanism.model_variance, wanted, rtol=1e-9)
     assert without_noise(algorithms.dsgd(DYN, PART), **CIRCUMSTANCES).model_variance == 0

@@ -35,11 +35,11 @@ FROM_MASKS = TrustModel.from_masks
 # ---- combinations of messages ----------------------------------------------------------------------------------------
 
 
-def exactly(one, rows, known_noise, release):
+def exactly(algorithm, rows, known_noise, release):
     """(A, B) of combinations, over the rationals."""
-    sent = np.broadcast_to(one.transmitted, (len(one.rounds), one.messages_per_round))
+    sent = np.broadcast_to(algorithm.transmitted, (len(algorithm.rounds), algorithm.messages_per_round))
     fractions = [[Fraction(x) for x in row] for row in rows.tolist()]
-    return exact_view(exact_run(one), sent, known_noise, release=release, combination=fractions)
+    return exact_view(exact_run(algorithm), sent, known_noise, release=release, combination=fractions)
 
 
 @examples(60)
@@ -47,21 +47,21 @@ def exactly(one, rows, known_noise, release):
 def test_losses_to_who_sees_combinations_are_never_below_the_rational_ones(data, release):
     W = data.draw(dyadic_gossip(max_nodes=4))
     build = data.draw(st.sampled_from([algorithms.dp_dsgd, algorithms.anti_pgd, algorithms.muffliato]))
-    one, n = build(Dynamics(W), EveryStep(2)), W.num_nodes
+    built, n = build(Dynamics(W), EveryStep(2)), W.num_nodes
     entries = data.draw(st.lists(st.integers(-2, 2), min_size=2 * n, max_size=2 * n))
     rows, seen = np.reshape(entries, (2, n)), np.array(data.draw(st.lists(st.booleans(), min_size=n, max_size=n)))
     known = np.array(data.draw(st.lists(st.booleans(), min_size=n, max_size=n)))
     make = data.draw(st.sampled_from([np.asarray, sp.csr_array, lambda x: lambda algorithm: x]))
     model = FROM_MASKS(seen=seen, combinations=make(rows.astype(float)), known_noise=known, release=release)
     every = np.vstack([rows, np.eye(n)[seen]])
-    A, B = exactly(one, every, np.flatnonzero(np.tile(known, 2)).tolist(), release)
+    A, B = exactly(built, every, np.flatnonzero(np.tile(known, 2)).tolist(), release)
     leaks, X = exact_leaks(A, B), exact_view_gram(A, B)
-    for loss in sensitivity_by_victim(one, model):
-        own = [loss.victim, n + loss.victim]
-        if any(leaks[column] for column in own):
+    for loss in sensitivity_by_victim(built, model):
+        columns = [loss.victim, n + loss.victim]
+        if any(leaks[column] for column in columns):
             assert loss.sensitivity_squared == math.inf
             continue
-        exact = largest_signed_sum([[X[s][t] for t in own] for s in own])
+        exact = largest_signed_sum([[X[s][t] for t in columns] for s in columns])
         assert Fraction(loss.sensitivity_squared) >= exact * (1 - Fraction(1, 10**9))
         if loss.bound == "exact":
             assert loss.sensitivity_squared <= float(exact) * (1 + 2e-6) + 1e-12
@@ -130,34 +130,34 @@ def test_sums_are_those_of_the_receivers():
 @examples(40)
 @given(W=dyadic_gossip(max_nodes=4), attacked=st.booleans(), steps=st.integers(1, 2))
 def test_a_secure_sum_shows_no_more_than_the_neighbourhood_and_no_less_than_the_rational_truth(W, attacked, steps):
-    one, n = algorithms.dp_dsgd(Dynamics(W), EveryStep(steps)), W.num_nodes
+    algorithm, n = algorithms.dp_dsgd(Dynamics(W), EveryStep(steps)), W.num_nodes
     model = trust.SecureSum([0] if attacked else [])
-    summed = {loss.victim: loss for loss in sensitivity_by_victim(one, model, release="none")}
-    sums = model.knowledge(one, 1).combination.toarray()
+    summed = {loss.victim: loss for loss in sensitivity_by_victim(algorithm, model, release="none")}
+    sums = model.knowledge(algorithm, 1).combination.toarray()
     known = [t * n for t in range(steps)] if attacked else []
-    A, B = exactly(one, sums, known, "none")
+    A, B = exactly(algorithm, sums, known, "none")
     leaks, X = exact_leaks(A, B), exact_view_gram(A, B)
     for u, loss in summed.items():
-        own = [t * n + u for t in range(steps)]
-        if any(leaks[column] for column in own):
+        columns = [t * n + u for t in range(steps)]
+        if any(leaks[column] for column in columns):
             assert loss.sensitivity_squared == math.inf
             continue
-        exact = float(largest_signed_sum([[X[s][t] for t in own] for s in own]))
+        exact = float(largest_signed_sum([[X[s][t] for t in columns] for s in columns]))
         assert exact * (1 - 1e-9) <= loss.sensitivity_squared <= exact * (1 + 2e-6) + 1e-12
         assert loss.adaptive_sensitivity_squared >= exact * (1 - 1e-9)
     plain = trust.PNDP([0]) if attacked else trust.Eavesdropper()
-    for loss in sensitivity_by_victim(one, plain, release="none"):
+    for loss in sensitivity_by_victim(algorithm, plain, release="none"):
         assert summed[loss.victim].sensitivity_squared <= loss.sensitivity_squared * (1 + 1e-6)
 
 
 def test_secure_sums_need_the_same_messages_in_every_round():
-    for one in (
+    for algorithm in (
         algorithms.gradient_tracking(PATH, EveryStep(2)),
         algorithms.delayed_dsgd(PATH, EveryStep(2)),
         algorithms.dp_dsgd(Dynamics(gossip.sequence([MH("path:n=4"), MH("ring:n=4")])), EveryStep(2)),
     ):
         with pytest.raises(UnsupportedMechanism, match="secure-sum is for algorithms whose nodes receive the same"):
-            trust.SecureSum().view(one, 0)
+            trust.SecureSum().view(algorithm, 0)
 
 
 def test_a_secure_sum_by_name_and_saved():

@@ -44,10 +44,10 @@ def test_a_neighbourhood_loses_what_the_graph_loses_to_one_who_is_told_more(W, d
     whole, inside = built(W), loss(built(near.gossip), near.trust, near.victim, release)
     seen, attacks = np.ones(W.num_nodes, dtype=bool), np.arange(W.num_nodes) == attacker
     seen[near.nodes[near.hidden]] = False
-    told = TrustModel.from_masks(
+    informed = TrustModel.from_masks(
         seen=seen, known_gradients=attacks, known_noise=attacks, attackers=[attacker], release=release
     )
-    same, pndp = (loss(whole, model, victim, release) for model in (told, trust.PNDP([attacker])))
+    same, pndp = (loss(whole, model, victim, release) for model in (informed, trust.PNDP([attacker])))
     assume(np.isfinite(same.sensitivity_squared))
     assert inside.sensitivity_squared == pytest.approx(same.sensitivity_squared, rel=1e-6)
     assert inside.adaptive_sensitivity_squared >= same.adaptive_sensitivity_squared * (1 - 1e-6)
@@ -56,16 +56,16 @@ def test_a_neighbourhood_loses_what_the_graph_loses_to_one_who_is_told_more(W, d
 
 def test_a_victim_among_a_hundred_thousand_comes_closer_with_the_radius():
     ring = gossip.metropolis_hastings("ring:n=100000")
-    found = []
+    collected = []
     for radius in (0, 1, 4, 7):
         near = neighbourhood(ring, 50, [46], radius=radius)
         built = algorithms.dp_dsgd(Dynamics(near.gossip), Cyclic(epochs=4, period=2))
-        found.append(loss(built, near.trust, near.victim, "none").sensitivity_squared)
+        collected.append(loss(built, near.trust, near.victim, "none").sensitivity_squared)
     small = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("ring:n=40")), Cyclic(epochs=4, period=2))
     exact = loss(small, trust.PNDP([6]), 10, "none").sensitivity_squared
-    assert found == sorted(found, reverse=True)
-    assert found[0] > 2 * found[-1]
-    assert exact * (1 - 1e-9) <= found[-1] <= 1.05 * exact
+    assert collected == sorted(collected, reverse=True)
+    assert collected[0] > 2 * collected[-1]
+    assert exact * (1 - 1e-9) <= collected[-1] <= 1.05 * exact
 
 
 def test_refusals():

@@ -86,11 +86,11 @@ def test_what_the_extras_ask_for_is_pinned():
     """Else `make` takes whatever is newest, beside versions that were tried together."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = [line for extra in project["optional-dependencies"].values() for line in extra]
-    asked = [line for line in [*project["dependencies"], *extras] if not line.startswith("mfdl[")]
+    requirements = [line for line in [*project["dependencies"], *extras] if not line.startswith("mfdl[")]
     pinned = {
         line.partition("==")[0].lower().replace("_", "-") for line in (ROOT / "constraints.txt").read_text().split()
     }
-    missing = {re.split(r"[\[>]", line)[0].lower() for line in asked} - pinned
+    missing = {re.split(r"[\[>]", line)[0].lower() for line in requirements} - pinned
     missing -= {"flwr-datasets"}  # needs an older rich: an environment of its own
     assert not missing, f"no version in constraints.txt of {', '.join(sorted(missing))}"
 

@@ -55,8 +55,8 @@ def encoder_of(seed: int, num_nodes: int = 4, steps: int = STEPS) -> np.ndarray:
     return np.tril(rng.normal(size=(num_nodes, steps, steps))) + 3 * np.eye(steps)
 
 
-def patterns(one):
-    return [pattern.tolist() for pattern in one.patterns()]
+def patterns(scheme):
+    return [pattern.tolist() for pattern in scheme.patterns()]
 
 
 # ---- what it says ----------------------------------------------------------------------------------------
@@ -68,7 +68,7 @@ def test_each_node_has_the_participation_it_was_given(scheme):
     assert [scheme.of_node(u) for u in nodes] == list(scheme.participations)
     gathered = scheme.shared_by(list(nodes))
     assert sorted(u for _, members in gathered for u in members) == list(nodes)
-    assert all(scheme.participations[u] == own for own, members in gathered for u in members)
+    assert all(scheme.participations[u] == participation for participation, members in gathered for u in members)
     assert len(gathered) == len(set(scheme.participations)) == len(scheme.distinct())
 
 
@@ -94,13 +94,13 @@ def test_what_is_asked_of_all_nodes_has_an_answer_only_where_they_agree(scheme):
             scheme.patterns()
         with pytest.raises(UnsupportedMechanism, match="no patterns of them all"):
             _ = scheme.num_patterns
-    everything = [patterns(one) == [list(range(STEPS))] for one in scheme.participations]
+    everything = [patterns(participation) == [list(range(STEPS))] for participation in scheme.participations]
     assert scheme.in_every_step == all(everything)
 
 
 @given(scheme=by_node)
 def test_one_partition_of_the_steps_is_one_that_every_node_has(scheme):
-    parts = [sorted(patterns(one)) for one in scheme.participations]
+    parts = [sorted(patterns(participation)) for participation in scheme.participations]
     partitions = all(sorted(itertools.chain(*part)) == list(range(STEPS)) for part in parts)
     if partitions and all(part == parts[0] for part in parts):
         labels = scheme.classes()
@@ -111,11 +111,11 @@ def test_one_partition_of_the_steps_is_one_that_every_node_has(scheme):
 
 
 def test_a_participation_of_all_nodes_is_that_of_each():
-    one = Cyclic(2, 3)
-    assert one.of_node(7) is one
-    assert one.distinct() == (one,)
-    assert one.shared_by([3, 1]) == [(one, [3, 1])]
-    assert one.num_nodes is None
+    shared = Cyclic(2, 3)
+    assert shared.of_node(7) is shared
+    assert shared.distinct() == (shared,)
+    assert shared.shared_by([3, 1]) == [(shared, [3, 1])]
+    assert shared.num_nodes is None
 
 
 @pytest.mark.parametrize(
@@ -154,14 +154,14 @@ def test_numbers_of_no_participation_are_refused(tmp_path, of_node):
 @given(kinds=st.lists(st.sampled_from(KINDS), min_size=4, max_size=4), seed=st.integers(0, 10**6))
 def test_each_victim_is_accounted_under_its_own_participation(kinds, seed):
     C = np.abs(encoder_of(seed))  # then the signs of brute force attain the maximum over vectors
-    one = algorithms.mf_dsgd(RING, ParticipationByNode(kinds), C)
-    found = sensitivity_by_victim(one, trust.LDP())
-    for u, loss in enumerate(found):
+    algorithm = algorithms.mf_dsgd(RING, ParticipationByNode(kinds), C)
+    losses = sensitivity_by_victim(algorithm, trust.LDP())
+    for u, loss in enumerate(losses):
         truth = brute_force_sensitivity(C[u], kinds[u]) ** 2
         assert truth * (1 - 1e-9) <= loss.sensitivity_squared <= truth * (1 + 2e-6)
         assert loss.adaptive_sensitivity_squared == loss.sensitivity_squared
-    worst = account(one, noise_std=1.0, **LDP)
-    assert worst.mu == pytest.approx(max(math.sqrt(loss.sensitivity_squared) for loss in found), rel=1e-12)
+    worst = account(algorithm, noise_std=1.0, **LDP)
+    assert worst.mu == pytest.approx(max(math.sqrt(loss.sensitivity_squared) for loss in losses), rel=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -180,14 +180,14 @@ def test_a_victim_loses_what_it_loses_where_all_nodes_have_its_participation(mod
 
 
 def test_the_guarantee_names_every_node_and_that_of_a_victim_its_own_participation():
-    one = algorithms.dp_dsgd(RING, MIXED)
-    made = calibrate(one, mu=1.0, **LDP)
-    assert made.guarantee.participation == MIXED.describe()
-    assert "(epochs=2, period=3) at nodes 0, 2 and cyclic" in str(made.guarantee)
-    each = guarantees(one, sensitivity_by_victim(one, trust.LDP()), noise_std=made.noise_std, **LDP)
+    algorithm = algorithms.dp_dsgd(RING, MIXED)
+    calibrated = calibrate(algorithm, mu=1.0, **LDP)
+    assert calibrated.guarantee.participation == MIXED.describe()
+    assert "(epochs=2, period=3) at nodes 0, 2 and cyclic" in str(calibrated.guarantee)
+    each = guarantees(algorithm, sensitivity_by_victim(algorithm, trust.LDP()), noise_std=calibrated.noise_std, **LDP)
     assert [g.participation for g in each] == [MIXED.of_node(u).describe() for u in range(4)]
     np.testing.assert_allclose([g.mu for g in each], np.sqrt([2 / 3, 1, 2 / 3, 1 / 3]), rtol=1e-6)
-    assert made.guarantee.mu <= 1.0
+    assert calibrated.guarantee.mu <= 1.0
 
 
 def test_calibration_follows_the_worst_victim():
@@ -197,9 +197,9 @@ def test_calibration_follows_the_worst_victim():
 
 
 def test_user_level_asks_for_every_step_at_every_node():
-    one = algorithms.dp_dsgd(RING, ParticipationByNode([EveryStep(STEPS)] * 3 + [Cyclic(2, 3)]))
+    algorithm = algorithms.dp_dsgd(RING, ParticipationByNode([EveryStep(STEPS)] * 3 + [Cyclic(2, 3)]))
     with pytest.raises(InvalidInput, match="unit 'user' needs participation in every step"):
-        calibrate(one, mu=1.0, unit="user", **LDP)
+        calibrate(algorithm, mu=1.0, unit="user", **LDP)
     alike = algorithms.dp_dsgd(RING, ParticipationByNode([EveryStep(STEPS)] * 3 + [Cyclic(6, 1)]))
     assert calibrate(alike, mu=1.0, unit="user", **LDP).noise_std == pytest.approx(math.sqrt(6))
 
@@ -210,13 +210,13 @@ def test_the_hash_tells_assignments_apart():
 
 
 def test_refusals_without_a_node():
-    one, other = algorithms.dp_dsgd(RING, MIXED), ParticipationByNode([Cyclic(2, 3)] * 5)
+    algorithm, other = algorithms.dp_dsgd(RING, MIXED), ParticipationByNode([Cyclic(2, 3)] * 5)
     for ask in (
         lambda: algorithms.dp_dsgd(RING, other),
         lambda: algorithms.d_mf(RING, other),
-        lambda: sensitivity_by_victim(one, trust.LDP(), participation=other),
-        lambda: account(one, noise_std=1.0, participation=other, **LDP),
-        lambda: worst_sensitivity(one, trust.LDP(), other),
+        lambda: sensitivity_by_victim(algorithm, trust.LDP(), participation=other),
+        lambda: account(algorithm, noise_std=1.0, participation=other, **LDP),
+        lambda: worst_sensitivity(algorithm, trust.LDP(), other),
     ):
         with pytest.raises(InvalidInput, match="given for 5 nodes, but there are 4"):
             ask()
@@ -254,8 +254,8 @@ def test_a_record_takes_part_in_the_steps_of_a_pattern_of_its_node(unit):
         seen[place[0]].add(tuple(np.flatnonzero(moved[:, place[0]]).tolist()))
     for u, b in enumerate(PERIODS):
         assert seen[u] == {tuple(range(r, STEPS, b)) for r in range(b)}
-    held = sorted(instance.record_index[instance.record_index >= 0].tolist())
-    assert held == list(range(29))  # every record once
+    records = sorted(instance.record_index[instance.record_index >= 0].tolist())
+    assert records == list(range(29))  # every record once
 
 
 def test_the_public_batch_sizes_follow_each_nodes_own_period():
@@ -280,27 +280,27 @@ def test_periods_that_do_not_fit(periods, message):
 def test_training_feeds_each_record_as_often_as_its_node_has_epochs(tmp_path):
     """Without noise and gossip a model ends at minus rate / m_u times k_u times the sum of the node's records."""
     alone = Dynamics(gossip.from_array(np.eye(4)), 0.5)
-    made = without_noise(algorithms.dp_dsgd(alone, MIXED), **{**LDP, "clip_norm": 10.0})
+    calibrated = without_noise(algorithms.dp_dsgd(alone, MIXED), **{**LDP, "clip_norm": 10.0})
     task = dot_task(32)
-    (one,) = replay(made, task, seeds=[3], dtype=torch.float64, device="cpu").seeds
+    (seed_run,) = replay(calibrated, task, seeds=[3], dtype=torch.float64, device="cpu").seeds
     owners, features = task.owners(3), task.features.astype(np.float64)
     sums = np.stack([features[owners == u].sum(axis=0) for u in range(4)])
     epochs, sizes = np.array([2, 3, 2, 1]), np.array([3, 4, 3, 2])
-    np.testing.assert_allclose(one.models, -0.5 * (epochs / sizes)[:, None] * sums, rtol=1e-9)
-    assert one.steps.tolist() == [STEPS]  # the longest epoch ends once
-    kept = {"seeds": [3], "dtype": torch.float64, "device": "cpu", "checkpoint_folder": tmp_path}
-    replay(made, task, stop_after=4, **kept)
-    (resumed,) = replay(made, task, **kept).seeds
-    np.testing.assert_array_equal(resumed.models, one.models)
+    np.testing.assert_allclose(seed_run.models, -0.5 * (epochs / sizes)[:, None] * sums, rtol=1e-9)
+    assert seed_run.steps.tolist() == [STEPS]  # the longest epoch ends once
+    options = {"seeds": [3], "dtype": torch.float64, "device": "cpu", "checkpoint_folder": tmp_path}
+    replay(calibrated, task, stop_after=4, **options)
+    (resumed,) = replay(calibrated, task, **options).seeds
+    np.testing.assert_array_equal(resumed.models, seed_run.models)
 
 
 def test_training_refuses_a_node_whose_participation_it_does_not_implement():
     scheme = ParticipationByNode([Cyclic(2, 3), Cyclic(2, 3), OncePerEpoch(2, 3), Cyclic(2, 3)])
-    made = calibrate(algorithms.dp_dsgd(RING, scheme), mu=1.0, **LDP)
+    calibrated = calibrate(algorithms.dp_dsgd(RING, scheme), mu=1.0, **LDP)
     with pytest.raises(UnsupportedMechanism, match=r"participation once per epoch in any order .* at node 2"):
-        replay(made, dot_task(32), seeds=[0])
+        replay(calibrated, dot_task(32), seeds=[0])
     alike = ParticipationByNode([Cyclic(2, 3)] * 4)
-    made = calibrate(algorithms.dp_dsgd(RING, alike), mu=1.0, **LDP)
+    calibrated = calibrate(algorithms.dp_dsgd(RING, alike), mu=1.0, **LDP)
     with pytest.raises(InvalidInput, match="period must be 3"):
-        replay(made, dot_task(32), seeds=[0], period=2)
-    assert replay(made, dot_task(32), seeds=[0], device="cpu").seeds[0].steps.tolist() == [3, 6]
+        replay(calibrated, dot_task(32), seeds=[0], period=2)
+    assert replay(calibrated, dot_task(32), seeds=[0], device="cpu").seeds[0].steps.tolist() == [3, 6]

@@ -132,8 +132,8 @@ def test_buffers_beside_jax_privacy_there_and_back(peer):
     np.testing.assert_allclose(encoder.dense(), blt.materialize(T), atol=1e-12)
     noising = blt.inverse_as_streaming_matrix().materialize(T)
     np.testing.assert_allclose(encoder.solve(np.eye(T)), noising, atol=1e-10)
-    stated = float(peer.buffered_toeplitz.sensitivity_squared(blt, T)) ** 0.5
-    assert sensitivity(encoder, separated(T, 1)) == pytest.approx(stated, rel=1e-9)
+    sensitivity_of_peer = float(peer.buffered_toeplitz.sensitivity_squared(blt, T)) ** 0.5
+    assert sensitivity(encoder, separated(T, 1)) == pytest.approx(sensitivity_of_peer, rel=1e-9)
     back = peer.buffered_toeplitz.BufferedToeplitz.build(buf_decay=encoder.decays, output_scale=encoder.scales)
     np.testing.assert_allclose(back.materialize(T), encoder.dense(), atol=1e-12)
 
@@ -148,9 +148,9 @@ def test_coefficients_bands_and_arrays_beside_jax_privacy(peer):
         (columns, peer.banded.minsep_sensitivity_squared(columns, 8, 3) ** 0.5, separated(8, 3)),
         (matrix, peer.sensitivity.fixed_epoch_sensitivity(matrix, 3), mfdl.Cyclic(3, 8)),
     ]
-    for strategy, stated, participation in cases:
+    for strategy, sensitivity_of_peer, participation in cases:
         encoder = from_jax_privacy(strategy, num_steps=T)
-        assert sensitivity(encoder, participation) == pytest.approx(float(stated), rel=1e-6)
+        assert sensitivity(encoder, participation) == pytest.approx(float(sensitivity_of_peer), rel=1e-6)
     np.testing.assert_allclose(from_jax_privacy(columns, num_steps=T).dense(), matrix, atol=1e-12)
     noising = peer.toeplitz.inverse_as_streaming_matrix(coefficients, column_normalize_for_n=T).materialize(T)
     encoder = from_jax_privacy(coefficients, num_steps=T, column_normalized=True)
@@ -175,14 +175,14 @@ BESIDE_OPAKE = [
 ]
 
 
-@pytest.mark.parametrize(("state", "separation", "uses", "stated", "relation"), BESIDE_OPAKE)
-def test_sensitivities_beside_those_that_opake_states(state, separation, uses, stated, relation):
+@pytest.mark.parametrize(("state", "separation", "uses", "sensitivity_of_peer", "relation"), BESIDE_OPAKE)
+def test_sensitivities_beside_those_that_opake_states(state, separation, uses, sensitivity_of_peer, relation):
     encoder = from_opake(state, num_steps=T)
     ours, C = sensitivity(encoder, separated(separation, uses)), encoder.dense()
     if relation == "equal":
-        assert ours == pytest.approx(stated, rel=1e-9)
+        assert ours == pytest.approx(sensitivity_of_peer, rel=1e-9)
     else:
-        assert ours < 0.99 * stated if relation == "below" else ours > 1.01 * stated
+        assert ours < 0.99 * sensitivity_of_peer if relation == "below" else ours > 1.01 * sensitivity_of_peer
     worst = max(np.linalg.norm(np.abs(C)[:, steps].sum(axis=1)) for steps in separated(separation, uses).patterns())
     attained = max(np.linalg.norm(C[:, steps].sum(axis=1)) for steps in separated(separation, uses).patterns())
     assert attained * (1 - 1e-9) <= ours <= worst * (1 + 1e-9)
@@ -300,7 +300,7 @@ def test_recorded_numbers_are_those_of_opake():
     done = subprocess.run(
         [os.environ[OPAKE], "-c", SCRIPT], input=lines, capture_output=True, text=True, check=True, env=alone
     )
-    for line, (state, *_, stated, _) in zip(done.stdout.splitlines(), BESIDE_OPAKE, strict=True):
+    for line, (state, *_, recorded, _) in zip(done.stdout.splitlines(), BESIDE_OPAKE, strict=True):
         saved, computed = json.loads(line)
-        assert computed == pytest.approx(stated, rel=1e-12)
+        assert computed == pytest.approx(recorded, rel=1e-12)
         assert (from_opake(saved, num_steps=T).dense() == from_opake(state, num_steps=T).dense()).all()

@@ -40,20 +40,20 @@ def outside(monkeypatch):
 @pytest.fixture
 def terminal(outside, monkeypatch):
     """To redirect stderr to, which pytest sets anew for every test: a place that somebody looks at; rows at once."""
-    made = Terminal()
+    opened = Terminal()
     monkeypatch.setattr(progress, "SHOWN_AFTER", 0.0)
     monkeypatch.setattr(progress, "PER_SECOND", 100)
     monkeypatch.setenv("TERM", "xterm")
-    return made
+    return opened
 
 
 @pytest.fixture
 def rows(monkeypatch):
     """Rows that would be drawn, whatever looks."""
-    made = []
-    monkeypatch.setattr(progress.SCREEN, "add", made.append)
+    drawn = []
+    monkeypatch.setattr(progress.SCREEN, "add", drawn.append)
     monkeypatch.setattr(progress.SCREEN, "remove", lambda row: None)
-    return made
+    return drawn
 
 
 # ---- who is told ------------------------------------------------------------------------------------------
@@ -76,11 +76,11 @@ def test_by_default_nothing_is_shown_where_nobody_looks(outside, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("said", "kind"),
+    ("message", "kind"),
     [("", OnScreen), ("auto", OnScreen), ("0", Silent), ("off", Silent), ("1", OnScreen), ("ON", OnScreen)],
 )
-def test_the_environment_decides_for_auto_alone(terminal, monkeypatch, said, kind):
-    monkeypatch.setenv(progress.ENVIRONMENT_VARIABLE, said)
+def test_the_environment_decides_for_auto_alone(terminal, monkeypatch, message, kind):
+    monkeypatch.setenv(progress.ENVIRONMENT_VARIABLE, message)
     with redirect_stderr(terminal):
         assert type(reporter()) is kind
         assert type(reporter("auto")) is kind
@@ -99,14 +99,14 @@ def test_what_cannot_be_meant_is_refused(terminal, monkeypatch):
 @pytest.mark.parametrize("words", [0, 1, 2])
 def test_a_function_is_called_with_as_many_words_as_it_was_promised(words):
     calls = []
-    told = reporter(lambda *said: calls.append(said), words=words)
-    with told.bar("work", 3) as advance:
+    report = reporter(lambda *texts: calls.append(texts), words=words)
+    with report.bar("work", 3) as advance:
         advance()
         advance(2, "more work")
-    assert calls == [said[:words] for said in [(1, "work"), (2, "more work")]]
-    assert isinstance(told, Callback)
-    assert told.within() is SILENT
-    assert reporter(told) is told
+    assert calls == [texts[:words] for texts in [(1, "work"), (2, "more work")]]
+    assert isinstance(report, Callback)
+    assert report.within() is SILENT
+    assert reporter(report) is report
 
 
 def wait_for(drawn):
@@ -195,7 +195,7 @@ def test_the_row_of_a_notebook_is_text_that_is_redrawn(monkeypatch):
         def update(self, data, raw):
             shows.append(data["text/plain"])
 
-    monkeypatch.setattr(display, "display", lambda data, **how: shows.append(data["text/plain"]) or Handle())
+    monkeypatch.setattr(display, "display", lambda data, **options: shows.append(data["text/plain"]) or Handle())
     drawn, row = progress._InNotebook(), Row("work", 4)
     for _ in range(2):
         row.advance()
@@ -223,18 +223,18 @@ def test_a_command_in_no_terminal_writes_its_answer_alone():
 # ---- who tells --------------------------------------------------------------------------------------------
 
 
-def replayed(**how):
-    made = mfdl.calibrate(FRESH, trust=trust.LDP(), mu=1.0, **CLAIM, progress=False)
-    return mfdl.replay(made, still_task(4, np.ones((8, 1)), 2), seeds=[0, 1], **how)
+def replayed(**options):
+    calibrated = mfdl.calibrate(FRESH, trust=trust.LDP(), mu=1.0, **CLAIM, progress=False)
+    return mfdl.replay(calibrated, still_task(4, np.ones((8, 1)), 2), seeds=[0, 1], **options)
 
 
-def audited(**how):
-    return audit.audit(FRESH, trust=trust.LDP(), noise_std=1.0, trials=400, level=0.5, **CLAIM, **how)
+def audited(**options):
+    return audit.audit(FRESH, trust=trust.LDP(), noise_std=1.0, trials=400, level=0.5, **CLAIM, **options)
 
 
-def matrix(**how):
-    told = CLAIM | {"mu": 1.0, "trials": 400, "level": 0.5}
-    return audit.audit_matrix({"dp-dsgd": FRESH}, {"ldp": trust.LDP()}, **told, **how)
+def matrix(**options):
+    settings = CLAIM | {"mu": 1.0, "trials": 400, "level": 0.5}
+    return audit.audit_matrix({"dp-dsgd": FRESH}, {"ldp": trust.LDP()}, **settings, **options)
 
 
 WORK = {
@@ -290,13 +290,13 @@ def test_long_work_shows_itself_and_is_silenced_by_one_word(name, rows):
 
 @pytest.mark.parametrize("solver", ["dense", "autodiff"])
 def test_a_factorization_tells_iterations_and_a_gap_that_ends_at_its_own(solver):
-    told = []
+    reported = []
     dynamics = mfdl.Dynamics(gossip.metropolis_hastings("path:n=5"))
-    found = factorization.factorize(
-        dynamics, mfdl.Cyclic(3, 4), solver=solver, progress=lambda *said: told.append(said)
+    solution = factorization.factorize(
+        dynamics, mfdl.Cyclic(3, 4), solver=solver, progress=lambda *words: reported.append(words)
     )
-    iterations, gaps = zip(*told, strict=True)
+    iterations, gaps = zip(*reported, strict=True)
     assert list(iterations) == sorted(set(iterations))
-    assert iterations[-1] <= found.iterations
-    assert gaps[-1] == pytest.approx(found.gap, abs=1e-4)
+    assert iterations[-1] <= solution.iterations
+    assert gaps[-1] == pytest.approx(solution.gap, abs=1e-4)
     assert min(gaps) >= -1e-12

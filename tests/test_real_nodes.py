@@ -202,9 +202,9 @@ def seeded_secrets(setting, root, seed=0):
     for u in range(NODES):
         drawn = {name: hashlib.sha256(f"{seed} {u} {name}".encode()).hexdigest() for name in ("private", "own")}
         (root / str(u)).mkdir(parents=True)
-        kept = {"run_id": setting.run_id.hex(), **drawn, "groups": {"0,1,2,3": hashlib.sha256(b"0").hexdigest()}}
+        content = {"run_id": setting.run_id.hex(), **drawn, "groups": {"0,1,2,3": hashlib.sha256(b"0").hexdigest()}}
         path = root / str(u) / "secrets.json"
-        path.write_text(json.dumps(kept))
+        path.write_text(json.dumps(content))
         path.chmod(0o600)
 
 
@@ -284,8 +284,8 @@ def test_secrets_of_one_run_make_no_noise_in_another(decor, undisturbed, tmp_pat
 
 def test_secrets_are_in_no_file_but_their_own(undisturbed):
     for u in range(NODES):
-        kept = json.loads((undisturbed / str(u) / "secrets.json").read_text())
-        wanted = [bytes.fromhex(kept[name]) for name in ("private", "own")]
+        secrets = json.loads((undisturbed / str(u) / "secrets.json").read_text())
+        wanted = [bytes.fromhex(secrets[name]) for name in ("private", "own")]
         for path in (undisturbed / str(u)).rglob("*"):
             if path.is_file() and path.name != "secrets.json":
                 data = path.read_bytes()
@@ -293,13 +293,13 @@ def test_secrets_are_in_no_file_but_their_own(undisturbed):
 
 
 def test_drawn_secrets_are_for_their_owner_alone_and_differ_from_node_to_node(decor, tmp_path):
-    made = [NodeFolder(tmp_path / str(u), decor.run_id) for u in range(NODES)]
-    for folder in made:
+    folders = [NodeFolder(tmp_path / str(u), decor.run_id) for u in range(NODES)]
+    for folder in folders:
         folder.group_key(frozenset(range(NODES)))
         assert (folder.path / "secrets.json").stat().st_mode & 0o077 == 0
-    keys = [key for f in made for key in (f.own_key, f.group_key(frozenset(range(NODES))))]
+    keys = [key for f in folders for key in (f.own_key, f.group_key(frozenset(range(NODES))))]
     assert len({key.key_id for key in keys}) == len(keys)
-    assert len({folder.identity.fingerprint for folder in made}) == NODES
+    assert len({folder.identity.fingerprint for folder in folders}) == NODES
     again = NodeFolder(tmp_path / "0", decor.run_id)
     assert (again.own_key, again.group_key(frozenset(range(NODES)))) == tuple(keys[:2])
 
@@ -359,10 +359,10 @@ def findings(setting, root):
 
 
 def test_a_run_stays_below_its_claim_and_is_not_far_from_it(decor, undisturbed):
-    found = findings(decor, undisturbed)
-    assert not found.violated
-    assert 0.7 * found.mu_claimed < found.mu_shown
-    assert "not refuted" in str(found)
+    problems = findings(decor, undisturbed)
+    assert not problems.violated
+    assert 0.7 * problems.mu_claimed < problems.mu_shown
+    assert "not refuted" in str(problems)
 
 
 def test_what_is_left_of_the_messages_is_the_noise_that_the_nodes_made(decor, undisturbed):
@@ -386,10 +386,10 @@ def test_a_planted_bug_is_found(tmp_path, name, plant):
     setting = Setting(name, 16, nonce="planted")
     seeded_secrets(setting, tmp_path)
     assert run(setting, tmp_path, plant=launching.PLANTED[plant]) == []
-    found = findings(setting, tmp_path)
-    assert found.violated
-    assert found.mu_shown > (1.1 if plant == "shared-once" else 1e3) * found.mu_claimed
-    assert "REFUTED" in str(found)
+    problems = findings(setting, tmp_path)
+    assert problems.violated
+    assert problems.mu_shown > (1.1 if plant == "shared-once" else 1e3) * problems.mu_claimed
+    assert "REFUTED" in str(problems)
 
 
 @pytest.mark.parametrize("name", ["corn", pytest.param("mafalda", marks=pytest.mark.slow)])
@@ -416,11 +416,11 @@ def test_four_processes_train_are_killed_go_on_and_are_audited(tmp_path, name):
         timeout=900,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    found = json.loads((tmp_path / "audit.json").read_text())
-    assert found["starts"] == 2
-    assert not found["violated"]
-    assert found["difference"] < 1e-5
-    assert found["mu_shown"] > 0.7 * found["mu_claimed"]
+    loaded = json.loads((tmp_path / "audit.json").read_text())
+    assert loaded["starts"] == 2
+    assert not loaded["violated"]
+    assert loaded["difference"] < 1e-5
+    assert loaded["mu_shown"] > 0.7 * loaded["mu_claimed"]
     assert "processes started 2 time(s)" in done.stdout
 
 

@@ -42,7 +42,7 @@ def test_no_public_object_prints_a_page(objects):
 
 
 def test_what_counts_is_in_the_sentence(objects):
-    said = {type(x).__name__: repr(x) for x in objects}
+    repr_by_class = {type(x).__name__: repr(x) for x in objects}
     for part in (
         "mafalda on 40 nodes, 80 steps",
         "epsilon = 3 at delta = 1e-05",
@@ -50,11 +50,11 @@ def test_what_counts_is_in_the_sentence(objects):
         "clipping norm 1",
         "(ldp)",
     ):
-        assert part in said["Mechanism"]
-        assert part in said["Run"] or part == "mafalda on 40 nodes, 80 steps"
-    assert "8 of 80 steps" in said["Run"]
-    assert "standard deviation over seeds" in said["Run"]
-    assert "% above the optimum (certified: no objective is below" in said["Factorization"]
+        assert part in repr_by_class["Mechanism"]
+        assert part in repr_by_class["Run"] or part == "mafalda on 40 nodes, 80 steps"
+    assert "8 of 80 steps" in repr_by_class["Run"]
+    assert "standard deviation over seeds" in repr_by_class["Run"]
+    assert "% above the optimum (certified: no objective is below" in repr_by_class["Factorization"]
 
 
 def test_notebooks_get_a_table_and_a_picture(objects):

@@ -34,17 +34,17 @@ def on(graph, participation=SAMPLING, **options):
 
 def exact_worst(graph, colluders, local, pair):
     """max over honest i of [(local^2 I + pair^2 L)^-1]_ii on the graph without the colluders, as a Fraction."""
-    kept = [v for v in range(len(graph)) if v not in colluders]
+    honest = [v for v in range(len(graph)) if v not in colluders]
     labels = sorted(graph)
     edges = {frozenset((labels.index(a), labels.index(b))) for a, b in graph.edges}
-    R = [[Fraction(0)] * len(kept) for _ in kept]
-    for i, u in enumerate(kept):
+    R = [[Fraction(0)] * len(honest) for _ in honest]
+    for i, u in enumerate(honest):
         R[i][i] += Fraction(local) ** 2
-        for j, v in enumerate(kept):
+        for j, v in enumerate(honest):
             if frozenset((u, v)) in edges and u != v:
                 R[i][i] += Fraction(pair) ** 2
                 R[i][j] -= Fraction(pair) ** 2
-    return max(inverse(R)[i][i] for i in range(len(kept)))
+    return max(inverse(R)[i][i] for i in range(len(honest)))
 
 
 @examples(40)
@@ -62,13 +62,13 @@ def test_the_multiplier_is_that_of_the_exact_covariance(graph, q, local, pair, c
     plain.add_nodes_from(range(n))
     plain.add_edges_from((ordered[a], ordered[b]) for a, b in graph.edges)
     worst = max(exact_worst(plain, set(c), local, pair) for c in itertools.combinations(range(n), min(q, n - 1)))
-    stated = mfdl.account(
+    guarantee = mfdl.account(
         algorithm, trust=trust.Coalitions(min(q, n - 1)), adjacency=adjacency, clip_norm=clip, noise_std=nu
     )
-    squared = Fraction(stated.noise_multiplier) ** 2 * Fraction(clip) ** 2 * worst
+    squared = Fraction(guarantee.noise_multiplier) ** 2 * Fraction(clip) ** 2 * worst
     assert squared <= Fraction(nu) ** 2  # never more noise than there is
     assert float(squared) >= nu**2 * (1 - 1e-9)
-    assert stated.curve == PoissonGaussian(stated.noise_multiplier, 0.1, 4, adjacency)
+    assert guarantee.curve == PoissonGaussian(guarantee.noise_multiplier, 0.1, 4, adjacency)
 
 
 def test_one_step_is_dominated_in_the_full_space_of_messages():
@@ -76,7 +76,7 @@ def test_one_step_is_dominated_in_the_full_space_of_messages():
     R = np.array([[1.0, -0.6], [-0.6, 1.3]])
     dynamics = Dynamics(gossip.metropolis_hastings("complete:n=2"), 0.1)
     algorithm = algorithms.spatial_covariance(dynamics, PoissonSampling(0.3, 1), R)
-    stated = mfdl.account(algorithm, trust=trust.Eavesdropper(), **ASKED, noise_std=1.0)
+    guarantee = mfdl.account(algorithm, trust=trust.Eavesdropper(), **ASKED, noise_std=1.0)
     grid = np.linspace(-9, 9, 901)
     at = np.stack(np.meshgrid(grid, grid, indexing="ij"), -1)
 
@@ -90,19 +90,19 @@ def test_one_step_is_dominated_in_the_full_space_of_messages():
     area = (grid[1] - grid[0]) ** 2
     for epsilon in (0.0, 0.2, 1.0):
         true = max(float(np.clip(a - math.exp(epsilon) * b, 0, None).sum() * area) for a, b in ((p, r), (r, p)))
-        assert true * (1 - 1e-4) <= stated.delta(epsilon) <= true * 1.01 + 1e-9
+        assert true * (1 - 1e-4) <= guarantee.delta(epsilon) <= true * 1.01 + 1e-9
 
 
 def test_calibrated_noise_meets_its_target_and_the_guarantee_says_everything():
     algorithm = algorithms.decor(*on("ring:n=5"), sigma_ldp=1.0, sigma_cor=2.0)
-    made = mfdl.calibrate(algorithm, trust=trust.Coalitions(1), **ASKED, epsilon=1.5, delta=1e-4)
-    stated = made.guarantee
-    assert stated.epsilon(1e-4) <= 1.5
-    assert stated.stated_delta == 1e-4
-    less = mfdl.account(algorithm, trust=trust.Coalitions(1), **ASKED, noise_std=made.noise_std * 0.999)
+    calibrated = mfdl.calibrate(algorithm, trust=trust.Coalitions(1), **ASKED, epsilon=1.5, delta=1e-4)
+    guarantee = calibrated.guarantee
+    assert guarantee.epsilon(1e-4) <= 1.5
+    assert guarantee.stated_delta == 1e-4
+    less = mfdl.account(algorithm, trust=trust.Coalitions(1), **ASKED, noise_std=calibrated.noise_std * 0.999)
     assert less.epsilon(1e-4) > 1.5
-    words = str(stated)
-    for said in (
+    words = str(guarantee)
+    for phrase in (
         "coalitions",
         "zero-out",
         "Poisson sampling (rate=0.1, 4 steps)",
@@ -110,28 +110,28 @@ def test_calibrated_noise_meets_its_target_and_the_guarantee_says_everything():
         "gradients: adaptive or non-adaptive",
         "epsilon: ",
     ):
-        assert said in words
-    told = json.loads(json.dumps(stated.to_dict()))
-    curve = told["curve"]
+        assert phrase in words
+    content = json.loads(json.dumps(guarantee.to_dict()))
+    curve = content["curve"]
     assert (curve["kind"], curve["rate"], curve["steps"]) == ("poisson", 0.1, 4)
-    assert (told["mu"], told["unit"], told["adaptive"]) == (None, "record", True)
-    assert str(made).startswith("Mechanism decor on 5 nodes, 4 steps: epsilon = ")
-    assert stated.mu is None
+    assert (content["mu"], content["unit"], content["adaptive"]) == (None, "record", True)
+    assert str(calibrated).startswith("Mechanism decor on 5 nodes, 4 steps: epsilon = ")
+    assert guarantee.mu is None
     with pytest.raises(UnsupportedMechanism, match="is not Gaussian"):
-        stated.renyi_epsilon(2.0)
+        guarantee.renyi_epsilon(2.0)
     with pytest.raises(UnsupportedMechanism, match="do not compose"):
-        stated.compose_with(stated)
+        guarantee.compose_with(guarantee)
 
 
 @pytest.mark.parametrize("build", [algorithms.dp_dsgd, algorithms.decor])
 def test_without_noise_nothing_is_guaranteed(build):
-    stated = mfdl.account(build(*on("ring:n=4")), trust=trust.Eavesdropper(), **ASKED, noise_std=0.0)
-    assert stated.epsilon(1e-5) == math.inf
-    assert stated.delta(50.0) == 1.0
-    assert "no finite guarantee" in stated.sentence()
-    made = mfdl.with_noise(algorithms.dsgd(*on("ring:n=4")), trust=trust.LDP(), **ASKED, noise_std=1.0)
-    assert made.guarantee.epsilon(1e-5) == math.inf
-    assert json.loads(json.dumps(made.guarantee.to_dict()))["epsilon"] == "inf"
+    guarantee = mfdl.account(build(*on("ring:n=4")), trust=trust.Eavesdropper(), **ASKED, noise_std=0.0)
+    assert guarantee.epsilon(1e-5) == math.inf
+    assert guarantee.delta(50.0) == 1.0
+    assert "no finite guarantee" in guarantee.sentence()
+    calibrated = mfdl.with_noise(algorithms.dsgd(*on("ring:n=4")), trust=trust.LDP(), **ASKED, noise_std=1.0)
+    assert calibrated.guarantee.epsilon(1e-5) == math.inf
+    assert json.loads(json.dumps(calibrated.guarantee.to_dict()))["epsilon"] == "inf"
 
 
 def test_noise_that_cancels_or_is_known_hides_nothing():
@@ -162,9 +162,9 @@ def test_noise_correlated_in_time_is_refused_even_where_it_happens_not_to_be():
     dynamics, sampling = on("ring:n=4")
     plain = algorithms.dp_dsgd(dynamics, sampling)
     encoded = dataclasses.replace(plain, noise=LocalNoise(np.eye(4), num_nodes=4))
-    for one in (encoded, algorithms.anti_pgd(dynamics, sampling)):
+    for algorithm in (encoded, algorithms.anti_pgd(dynamics, sampling)):
         with pytest.raises(UnsupportedMechanism, match="correlated over time"):
-            mfdl.account(one, trust=trust.LDP(), **ASKED, noise_std=1.0)
+            mfdl.account(algorithm, trust=trust.LDP(), **ASKED, noise_std=1.0)
 
 
 def test_noise_that_divisors_leave_alone_is_refused_though_it_enters_by_the_maps_of_gradients():
@@ -172,10 +172,10 @@ def test_noise_that_divisors_leave_alone_is_refused_though_it_enters_by_the_maps
     plain = algorithms.dp_dsgd(*on("ring:n=4"))
     on_messages = dataclasses.replace(plain, noise_on_messages=True)
     assert on_messages.noise_enters_with_gradients
-    made = mfdl.with_noise(plain, trust=trust.LDP(), **ASKED, noise_std=1.0)
+    calibrated = mfdl.with_noise(plain, trust=trust.LDP(), **ASKED, noise_std=1.0)
     for ask in (
         lambda: mfdl.account(on_messages, trust=trust.LDP(), **ASKED, noise_std=1.0),
-        lambda: dataclasses.replace(made, algorithm=on_messages),
+        lambda: dataclasses.replace(calibrated, algorithm=on_messages),
     ):
         with pytest.raises(UnsupportedMechanism, match="adds it elsewhere"):
             ask()
@@ -185,7 +185,7 @@ def test_public_schemes_and_secret_ones_have_an_accountant_each():
     public = algorithms.dp_dsgd(*on("ring:n=4", Cyclic(2, 2)))
     assert mfdl.account(public, trust=trust.LDP(), **ASKED, noise_std=1.0).mu > 0
     secret = algorithms.dp_dsgd(*on("ring:n=4"))
-    how = {"trust": trust.LDP(), **ASKED}
+    options = {"trust": trust.LDP(), **ASKED}
     for ask in (
         lambda: mfdl.sensitivity_by_victim(secret, trust.LDP()),
         lambda: mfdl.factorization.problem(*on("ring:n=4")),
@@ -196,11 +196,11 @@ def test_public_schemes_and_secret_ones_have_an_accountant_each():
     ):
         with pytest.raises(UnsupportedMechanism, match="has no public patterns"):
             ask()
-    assert mfdl.account(secret, **how, noise_std=1.0).mu is None
+    assert mfdl.account(secret, **options, noise_std=1.0).mu is None
     with pytest.raises(UnsupportedMechanism, match="have no mu; give epsilon and delta"):
-        mfdl.calibrate(secret, **how, mu=1.0)
+        mfdl.calibrate(secret, **options, mu=1.0)
     with pytest.raises(UnsupportedMechanism, match="leave out unit, got 'user'"):
-        mfdl.calibrate(secret, **how, epsilon=1.0, delta=1e-5, unit="user")
+        mfdl.calibrate(secret, **options, epsilon=1.0, delta=1e-5, unit="user")
     with pytest.raises(InvalidInput, match="must be public"):
         ParticipationByNode([SAMPLING, EveryStep(4)])
 
@@ -208,19 +208,19 @@ def test_public_schemes_and_secret_ones_have_an_accountant_each():
 def test_a_guarantee_is_that_of_its_question():
     """Edited, of another algorithm, trust model or noise: no mechanism takes it."""
     algorithm = algorithms.decor(*on("ring:n=4"), sigma_ldp=1.0, sigma_cor=1.0)
-    made = mfdl.with_noise(algorithm, trust=trust.Eavesdropper(), **ASKED, noise_std=2.0)
-    better = PoissonGaussian(made.guarantee.noise_multiplier / 2, 0.01, 4, "zero-out")
-    edited = dataclasses.replace(made.guarantee, curve=better)
+    calibrated = mfdl.with_noise(algorithm, trust=trust.Eavesdropper(), **ASKED, noise_std=2.0)
+    better = PoissonGaussian(calibrated.guarantee.noise_multiplier / 2, 0.01, 4, "zero-out")
+    edited = dataclasses.replace(calibrated.guarantee, curve=better)
     assert not edited.fingerprint
     with pytest.raises(InvalidInput, match="edited by hand"):
-        dataclasses.replace(made, guarantee=edited)
+        dataclasses.replace(calibrated, guarantee=edited)
     with pytest.raises(InvalidInput, match="at most noise_std"):
-        dataclasses.replace(made.guarantee, curve=PoissonGaussian(1e3, 0.1, 4, "zero-out"))
+        dataclasses.replace(calibrated.guarantee, curve=PoissonGaussian(1e3, 0.1, 4, "zero-out"))
     other = algorithms.decor(*on("ring:n=4", PoissonSampling(0.2, 4)), sigma_ldp=1.0, sigma_cor=1.0)
     with pytest.raises(InvalidInput, match="another algorithm"):
-        dataclasses.replace(made, algorithm=other)
+        dataclasses.replace(calibrated, algorithm=other)
     with pytest.raises(InvalidInput, match="another trust model"):
-        dataclasses.replace(made, trust=trust.LDP())
+        dataclasses.replace(calibrated, trust=trust.LDP())
     assert other.content_hash != algorithm.content_hash
 
 
@@ -236,24 +236,24 @@ def test_pairs_of_decor_meet_an_example_level_target_and_no_more():
         assert pairs[-1].sigma_cor == 0
         for pair in pairs:
             again = algorithms.decor(dynamics, sampling, sigma_ldp=pair.sigma_ldp, sigma_cor=pair.sigma_cor)
-            stated = mfdl.account(again, trust=trust.Coalitions(1), **ASKED, noise_std=1.0)
-            assert stated.epsilon(1e-4) <= 1.5 * (1 + 1e-9)
+            guarantee = mfdl.account(again, trust=trust.Coalitions(1), **ASKED, noise_std=1.0)
+            assert guarantee.epsilon(1e-4) <= 1.5 * (1 + 1e-9)
             assert pair.mechanism.guarantee.epsilon(1e-4) <= 1.5
             if budget == "renyi":
                 assert pair.mechanism.guarantee.curve.renyi_epsilon(1e-4) <= 1.5
             else:
-                assert stated.epsilon(1e-4) >= 1.5 * (1 - 1e-3)
+                assert guarantee.epsilon(1e-4) >= 1.5 * (1 - 1e-3)
     for wrong in ({"unit": "user"}, {"budget": "corollary"}, {"epsilon": None, "delta": None, "mu": 1.0}):
         with pytest.raises(InvalidInput):
             mfdl.decor_deviations(dynamics, sampling, **ASKED, **{"unit": "record", **target, **wrong})
 
 
 def test_a_node_of_ones_own_does_not_take_a_sampled_mechanism():
-    made = mfdl.with_noise(algorithms.dp_dsgd(*on("ring:n=4")), trust=trust.LDP(), **ASKED, noise_std=1.0)
+    calibrated = mfdl.with_noise(algorithms.dp_dsgd(*on("ring:n=4")), trust=trust.LDP(), **ASKED, noise_std=1.0)
     module = torch.nn.Linear(2, 1)
     with pytest.raises(UnsupportedMechanism, match="counts on batches that are drawn secretly, by Poisson"):
         mfdl.training.private_node.PrivateNode(
-            torch.optim.SGD(module.parameters(), lr=0.1), module, made, node=0, keys=mfdl.NoiseKey.from_seed(0),
+            torch.optim.SGD(module.parameters(), lr=0.1), module, calibrated, node=0, keys=mfdl.NoiseKey.from_seed(0),
             loss=torch.nn.functional.mse_loss,
         )  # fmt: skip
 
@@ -277,58 +277,58 @@ def task_of(sizes=24, dim=2):
 
 
 def test_calibrated_noise_meets_its_target_with_less_than_public_bins_need():
-    made = mfdl.calibrate(algorithms.dp_dsgd(*on_ring()), **ASKED_OF_BINS, epsilon=1.5, delta=1e-5)
-    stated = made.guarantee
-    assert stated.epsilon(1e-5) <= 1.5
-    less = mfdl.account(algorithms.dp_dsgd(*on_ring()), **ASKED_OF_BINS, noise_std=made.noise_std * 0.999)
+    calibrated = mfdl.calibrate(algorithms.dp_dsgd(*on_ring()), **ASKED_OF_BINS, epsilon=1.5, delta=1e-5)
+    guarantee = calibrated.guarantee
+    assert guarantee.epsilon(1e-5) <= 1.5
+    less = mfdl.account(algorithms.dp_dsgd(*on_ring()), **ASKED_OF_BINS, noise_std=calibrated.noise_std * 0.999)
     assert less.epsilon(1e-5) > 1.5
     public = mfdl.calibrate(algorithms.dp_dsgd(*on_ring(Cyclic(3, 4))), **ASKED_OF_BINS, epsilon=1.5, delta=1e-5)
-    assert made.noise_std < 0.8 * public.noise_std
-    words = str(stated)
-    for said in (
+    assert calibrated.noise_std < 0.8 * public.noise_std
+    words = str(guarantee)
+    for phrase in (
         "balls-in-bins (epochs=3, bins=4)",
         "secret",
         "epsilon: 1.5",
         "gradients: adaptive or non-adaptive",
         "with public bins",
     ):
-        assert said in words
-    told = json.loads(json.dumps(stated.to_dict()))
-    assert (told["curve"]["bins"], told["adaptive"], told["bound"]) == (4, True, "upper")
+        assert phrase in words
+    content = json.loads(json.dumps(guarantee.to_dict()))
+    assert (content["curve"]["bins"], content["adaptive"], content["bound"]) == (4, True, "upper")
     assert archive.copied(BINS, "participation") == BINS
-    assert stated.mu is None
+    assert guarantee.mu is None
 
 
 def test_noise_correlated_in_time_is_accounted_by_the_absolute_values_of_its_encoder():
     algorithm = encoded()
-    stated = mfdl.account(algorithm, **ASKED_OF_BINS, noise_std=2.0)
+    guarantee = mfdl.account(algorithm, **ASKED_OF_BINS, noise_std=2.0)
     C = np.abs(algorithm.noise.causal.encoder_of(0))
     M = sum(C[:, e * 4 : e * 4 + 4] for e in range(3))
     M = M.T @ M
-    assert stated.sensitivity == pytest.approx(math.sqrt(M.diagonal().max()), rel=1e-9)
-    assert stated.sensitivity >= math.sqrt(M.diagonal().max())
+    assert guarantee.sensitivity == pytest.approx(math.sqrt(M.diagonal().max()), rel=1e-9)
+    assert guarantee.sensitivity >= math.sqrt(M.diagonal().max())
     off = M[~np.eye(4, dtype=bool)].max() / M.diagonal().max()
-    assert stated.curve.correlations[0] == (4, pytest.approx(off))
+    assert guarantee.curve.correlations[0] == (4, pytest.approx(off))
     public = mfdl.account(dataclasses.replace(algorithm, participation=Cyclic(3, 4)), **ASKED_OF_BINS, noise_std=2.0)
-    assert stated.epsilon(1e-5) <= public.epsilon(1e-5) * (1 + 1e-6)
+    assert guarantee.epsilon(1e-5) <= public.epsilon(1e-5) * (1 + 1e-6)
 
 
 @pytest.mark.parametrize("known", [trust.LDP(), trust.Eavesdropper(), trust.PNDP([0]), trust.Central()])
 def test_hidden_messages_count_as_seen(known):
-    stated = mfdl.account(algorithms.dp_dsgd(*on_ring()), **{**ASKED_OF_BINS, "trust": known}, noise_std=2.0)
+    guarantee = mfdl.account(algorithms.dp_dsgd(*on_ring()), **{**ASKED_OF_BINS, "trust": known}, noise_std=2.0)
     seen = mfdl.account(algorithms.dp_dsgd(*on_ring()), **ASKED_OF_BINS, noise_std=2.0)
-    assert stated.epsilon(1e-5) == seen.epsilon(1e-5)
+    assert guarantee.epsilon(1e-5) == seen.epsilon(1e-5)
     hides = known.hides_messages(algorithms.dp_dsgd(*on_ring()))
-    assert ("assumed to be seen" in stated.why) == hides
+    assert ("assumed to be seen" in guarantee.why) == hides
 
 
 def test_noise_over_nodes_counts_by_its_covariance():
     algorithm = algorithms.decor(*on_ring(), sigma_ldp=1.0, sigma_cor=2.0)
     cyclic = algorithms.decor(*on_ring(Cyclic(3, 4)), sigma_ldp=1.0, sigma_cor=2.0)
     for model in (trust.Eavesdropper(), trust.LDP()):
-        stated = mfdl.account(algorithm, **{**ASKED_OF_BINS, "trust": model}, noise_std=1.0)
+        guarantee = mfdl.account(algorithm, **{**ASKED_OF_BINS, "trust": model}, noise_std=1.0)
         public = mfdl.account(cyclic, **{**ASKED_OF_BINS, "trust": model}, noise_std=1.0)
-        assert stated.sensitivity == pytest.approx(public.sensitivity, rel=1e-6)
+        assert guarantee.sensitivity == pytest.approx(public.sensitivity, rel=1e-6)
 
 
 def test_what_the_theorem_does_not_cover_is_refused_by_name():
@@ -349,9 +349,9 @@ def test_what_the_theorem_does_not_cover_is_refused_by_name():
     columns = dataclasses.replace(algorithm, noise=SpatioTemporalNoise(encoders, more, more.T != 0, 3))
     with pytest.raises(UnsupportedMechanism, match="time and nodes together by columns"):
         mfdl.account(columns, **ASKED_OF_BINS, noise_std=1.0)
-    held = np.array([[True, True, False], [True, True, True], [True, True, True]])
+    holders = np.array([[True, True, False], [True, True, True], [True, True, True]])
     factor = np.array([[1.0, 0.0, 0.5], [0.5, 1.0, 0.0], [0.0, 0.0, 1.0]])
-    partly = dataclasses.replace(algorithm, noise=SpatioTemporalNoise(encoders[1:], factor, held, 3))
+    partly = dataclasses.replace(algorithm, noise=SpatioTemporalNoise(encoders[1:], factor, holders, 3))
     with pytest.raises(UnsupportedMechanism, match="know a part"):
         mfdl.account(partly, **{**ASKED_OF_BINS, "trust": trust.Colluding((2,))}, noise_std=1.0)
     joint = dataclasses.replace(algorithm, noise=JointNoise(np.eye(36), 12, 3))
@@ -359,8 +359,8 @@ def test_what_the_theorem_does_not_cover_is_refused_by_name():
 
 
 def test_bins_without_noise_guarantee_nothing():
-    made = mfdl.without_noise(algorithms.dp_dsgd(*on_ring()), **ASKED_OF_BINS)
-    assert made.guarantee.epsilon(1e-5) == math.inf
+    calibrated = mfdl.without_noise(algorithms.dp_dsgd(*on_ring()), **ASKED_OF_BINS)
+    assert calibrated.guarantee.epsilon(1e-5) == math.inf
     assert (
         mfdl.with_noise(algorithms.dsgd(*on_ring()), **ASKED_OF_BINS, noise_std=1.0).guarantee.epsilon(1e-5) == math.inf
     )
@@ -386,47 +386,47 @@ def test_bins_are_uniform_independent_and_of_their_key():
 
 def test_a_run_feeds_each_record_its_bin_and_divides_by_a_constant(tmp_path):
     """Without noise injected sums are those of the bins over the public size; a stop and a resume change nothing."""
-    made, task = (
+    calibrated, task = (
         mfdl.with_noise(algorithms.dp_dsgd(*on_ring()), **{**ASKED_OF_BINS, "clip_norm": 100.0}, noise_std=0.0),
         task_of(14),
     )
-    kept = []
+    batches = []
     plain = BinBatches.of_step
     options = {"seeds": [5], "keep_messages": True, "dtype": torch.float64, "progress": False}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(BinBatches, "of_step", lambda self, t: (kept.append(self.drawn(t)), plain(self, t))[1])
-        run = mfdl.replay(made, task, **options)
+        patch.setattr(BinBatches, "of_step", lambda self, t: (batches.append(self.drawn(t)), plain(self, t))[1])
+        run = mfdl.replay(calibrated, task, **options)
     index = task.instance(5, 1).record_index[:, 0].numpy()
     rows = np.where(index[..., None] >= 0, task.features[index], 0.0)
-    wanted = np.einsum("tnb,nbd->tnd", np.array(kept, dtype=float), rows) / (task.public_batch_sizes(1) / 4)[:, None]
+    wanted = np.einsum("tnb,nbd->tnd", np.array(batches, dtype=float), rows) / (task.public_batch_sizes(1) / 4)[:, None]
     models, W = np.zeros((3, 2)), np.full((3, 3), 1 / 3)
     for message, expected in zip(run.seeds[0].messages, wanted, strict=True):
         np.testing.assert_allclose((models - message) / 0.5, expected, rtol=1e-6, atol=1e-9)
         models = W @ message
-    mfdl.replay(made, task, checkpoint_folder=tmp_path, stop_after=5, **options)
-    rest = mfdl.replay(made, task, checkpoint_folder=tmp_path, **options)
+    mfdl.replay(calibrated, task, checkpoint_folder=tmp_path, stop_after=5, **options)
+    rest = mfdl.replay(calibrated, task, checkpoint_folder=tmp_path, **options)
     np.testing.assert_array_equal(rest.seeds[0].models, run.seeds[0].models)
     with pytest.raises(InvalidInput, match="period must be left out"):
-        mfdl.replay(made, task, seeds=[0], period=4)
+        mfdl.replay(calibrated, task, seeds=[0], period=4)
 
 
 def test_what_a_task_computed_from_its_records_is_declared_and_said():
-    made, task = mfdl.with_noise(algorithms.dp_dsgd(*on_ring()), **ASKED_OF_BINS, noise_std=2.0), task_of()
+    calibrated, task = mfdl.with_noise(algorithms.dp_dsgd(*on_ring()), **ASKED_OF_BINS, noise_std=2.0), task_of()
     silent = dataclasses.replace(task, public_constants=None)
     with pytest.raises(UnsupportedMechanism, match="must declare what was computed from its records"):
-        mfdl.replay(made, silent, seeds=[0])
+        mfdl.replay(calibrated, silent, seeds=[0])
     scaled = dataclasses.replace(task, public_constants="the largest feature")
-    run = mfdl.replay(made, scaled, seeds=[0], progress=False)
+    run = mfdl.replay(calibrated, scaled, seeds=[0], progress=False)
     assert run.statement().endswith("\nnot covered, declared public: the largest feature")
-    assert run.statement(1e-3).startswith(str(dataclasses.replace(made.guarantee, stated_delta=1e-3)))
-    assert mfdl.replay(made, task, seeds=[0], progress=False).statement() == str(made.guarantee)
+    assert run.statement(1e-3).startswith(str(dataclasses.replace(calibrated.guarantee, stated_delta=1e-3)))
+    assert mfdl.replay(calibrated, task, seeds=[0], progress=False).statement() == str(calibrated.guarantee)
     with pytest.raises(InvalidInput, match="public_constants must say in words"):
         dataclasses.replace(task, public_constants=" ")
 
 
 def test_an_empty_bin_sends_its_noise():
-    made = mfdl.with_noise(algorithms.dp_dsgd(*on_ring(BallsInBins(1, 200))), **ASKED_OF_BINS, noise_std=3.0)
-    run = mfdl.replay(made, task_of(3, dim=5), seeds=[0], keep_messages=True, progress=False, eval_every=200)
+    calibrated = mfdl.with_noise(algorithms.dp_dsgd(*on_ring(BallsInBins(1, 200))), **ASKED_OF_BINS, noise_std=3.0)
+    run = mfdl.replay(calibrated, task_of(3, dim=5), seeds=[0], keep_messages=True, progress=False, eval_every=200)
     sent = run.seeds[0].messages
     assert sent.shape == (200, 3, 5)
     assert (np.abs(sent).max(axis=2) > 0).all()
@@ -434,6 +434,6 @@ def test_an_empty_bin_sends_its_noise():
 
 def test_other_schemes_are_not_amplified():
     """A guarantee of balls-in-bins is not taken for an algorithm whose bins are public."""
-    made = mfdl.with_noise(algorithms.dp_dsgd(*on_ring()), **ASKED_OF_BINS, noise_std=2.0)
+    calibrated = mfdl.with_noise(algorithms.dp_dsgd(*on_ring()), **ASKED_OF_BINS, noise_std=2.0)
     with pytest.raises((InvalidInput, UnsupportedMechanism)):
-        dataclasses.replace(made, algorithm=algorithms.dp_dsgd(*on_ring(Cyclic(3, 4))))
+        dataclasses.replace(calibrated, algorithm=algorithms.dp_dsgd(*on_ring(Cyclic(3, 4))))

@@ -54,8 +54,8 @@ TRUSTS = {
 
 def calibrated(algorithm=None, model=None, **target):
     algorithm = algorithms.bsr(RING, Cyclic(2, 3), bandwidth=2) if algorithm is None else algorithm
-    asked = {"trust": model or trust.LDP(), "adjacency": "replace-one", "clip_norm": 0.7}
-    return mfdl.calibrate(algorithm, **asked, **(target or {"epsilon": 3.0, "delta": 1e-5}))
+    options = {"trust": model or trust.LDP(), "adjacency": "replace-one", "clip_norm": 0.7}
+    return mfdl.calibrate(algorithm, **options, **(target or {"epsilon": 3.0, "delta": 1e-5}))
 
 
 # ---- algorithms --------------------------------------------------------------------------------------------------
@@ -71,7 +71,7 @@ def assert_same(algorithm, again):
     assert np.array_equal(again.messages_from_gradients @ gradients, algorithm.messages_from_gradients @ gradients)
     assert np.array_equal(again.messages_from_noise @ base, algorithm.messages_from_noise @ base)
     for model in (trust.LDP(), trust.Eavesdropper()):
-        before, after = (mfdl.sensitivity_by_victim(one, model, method="certified") for one in (algorithm, again))
+        before, after = (mfdl.sensitivity_by_victim(loaded, model, method="certified") for loaded in (algorithm, again))
         assert [loss.non_adaptive_sensitivity for loss in after] == [loss.non_adaptive_sensitivity for loss in before]
         assert [loss.adaptive_sensitivity for loss in after] == [loss.adaptive_sensitivity for loss in before]
         assert [loss.fingerprint for loss in after] == [loss.fingerprint for loss in before]
@@ -93,8 +93,8 @@ def test_algorithms_of_a_user_come_back_as_they_were(algorithm):
 def test_each_mechanism_keeps_its_guarantee(tmp_path, name):
     parameters = {"coalition_size": 1} if name == "corn" else {}
     algorithm = build_algorithm(name, RING, Cyclic(2, 2), **parameters)
-    asked = {"adjacency": "zero-out", "clip_norm": 1.0}
-    saved = mfdl.with_noise(algorithm, noise_std=2.0, trust=trust.Eavesdropper(), **asked)
+    options = {"adjacency": "zero-out", "clip_norm": 1.0}
+    saved = mfdl.with_noise(algorithm, noise_std=2.0, trust=trust.Eavesdropper(), **options)
     saved.save(tmp_path / name)
     loaded = Mechanism.load(tmp_path / name)
     assert loaded.guarantee == saved.guarantee
@@ -106,8 +106,8 @@ def test_each_mechanism_keeps_its_guarantee(tmp_path, name):
 
 def test_labels_schedules_sequences_and_divisors(tmp_path):
     W = np.array([[0.5, 0.5], [0.25, 0.75]])
-    one, other = (gossip.from_array(matrix, labels=("Ann", np.int64(7))) for matrix in (W, W[::-1, ::-1]))
-    dynamics = Dynamics(gossip.sequence([one, other]), learning_rate=[0.5, 0.25, 0.125])
+    first, other = (gossip.from_array(matrix, labels=("Ann", np.int64(7))) for matrix in (W, W[::-1, ::-1]))
+    dynamics = Dynamics(gossip.sequence([first, other]), learning_rate=[0.5, 0.25, 0.125])
     algorithm = algorithms.dp_dsgd(dynamics, EveryStep(3)).with_divisors([2.0, 3.0])
     saved = calibrated(algorithm, trust.PNDP(["Ann"]), mu=1.0)
     saved.save(tmp_path / "m")
@@ -130,8 +130,8 @@ def test_exactly_the_path_given_is_written_and_nothing_else(tmp_path, name):
 
 
 def test_a_target_keeps_its_delta_and_a_user_keeps_the_unit(tmp_path):
-    asked = {"trust": trust.LDP(), "adjacency": "add-remove", "clip_norm": 1.0, "epsilon": 2.0, "delta": 1e-3}
-    saved = mfdl.calibrate(algorithms.dp_dsgd(RING, EveryStep(3)), unit="user", **asked)
+    options = {"trust": trust.LDP(), "adjacency": "add-remove", "clip_norm": 1.0, "epsilon": 2.0, "delta": 1e-3}
+    saved = mfdl.calibrate(algorithms.dp_dsgd(RING, EveryStep(3)), unit="user", **options)
     saved.save(tmp_path / "m")
     loaded = Mechanism.load(tmp_path / "m")
     assert (loaded.unit, loaded.guarantee.stated_delta) == ("user", 1e-3)
@@ -140,8 +140,8 @@ def test_a_target_keeps_its_delta_and_a_user_keeps_the_unit(tmp_path):
 
 @pytest.mark.parametrize("name", TRUSTS)
 def test_trust_models_that_are_shipped_are_accounted_anew(tmp_path, name):
-    asked = {"adjacency": "zero-out", "clip_norm": 1.0}
-    saved = mfdl.with_noise(algorithms.dp_dsgd(RING, Cyclic(2, 2)), noise_std=1.0, trust=TRUSTS[name], **asked)
+    options = {"adjacency": "zero-out", "clip_norm": 1.0}
+    saved = mfdl.with_noise(algorithms.dp_dsgd(RING, Cyclic(2, 2)), noise_std=1.0, trust=TRUSTS[name], **options)
     saved.save(tmp_path / "m")
     loaded = Mechanism.load(tmp_path / "m")
     assert loaded.guarantee == saved.guarantee
@@ -150,15 +150,15 @@ def test_trust_models_that_are_shipped_are_accounted_anew(tmp_path, name):
 
 
 def test_masks_of_a_user_are_code_so_the_guarantee_is_as_stated_until_they_are_given(tmp_path):
-    own = TrustModel.from_masks(seen=lambda algorithm: algorithm.sent, name="all seen")
-    saved = calibrated(model=own, mu=1.0)
+    masked = TrustModel.from_masks(seen=lambda algorithm: algorithm.sent, name="all seen")
+    saved = calibrated(model=masked, mu=1.0)
     saved.save(tmp_path / "m")
     loaded = Mechanism.load(tmp_path / "m")
     assert loaded.trust is None
     assert loaded.guarantee.source == STATED
     assert STATED in repr(loaded)
     assert STATED in str(loaded.guarantee)
-    known = Mechanism.load(tmp_path / "m", trust=own)
+    known = Mechanism.load(tmp_path / "m", trust=masked)
     assert known.guarantee == saved.guarantee
     assert known.guarantee.source == ""
     again = tmp_path / "again"
@@ -194,28 +194,28 @@ class OwnGossip(gossip.GossipMatrix):
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (
-            lambda one: {"noise": OwnNoise(one.num_steps, one.num_nodes)},
+            lambda algorithm: {"noise": OwnNoise(algorithm.num_steps, algorithm.num_nodes)},
             "noise of the algorithm cannot be saved.*OwnNoise.*CausalNoise",
         ),
         (
-            lambda one: {"participation": OwnScheme(one.num_steps)},
+            lambda algorithm: {"participation": OwnScheme(algorithm.num_steps)},
             "participation of .* cannot be saved.*OwnScheme.*Explicit",
         ),
-        (lambda one: {"dynamics": Dynamics(OwnGossip(sp.eye_array(4), range(4)))}, "gossip.*holds no OwnGossip"),
+        (lambda algorithm: {"dynamics": Dynamics(OwnGossip(sp.eye_array(4), range(4)))}, "gossip.*holds no OwnGossip"),
         (
-            lambda one: {"dynamics": Dynamics(gossip.from_array(np.eye(4), labels=[*"abc", frozenset()]))},
+            lambda algorithm: {"dynamics": Dynamics(gossip.from_array(np.eye(4), labels=[*"abc", frozenset()]))},
             "gossip.*holds no frozenset",
         ),
     ],
     ids=["noise", "participation", "gossip", "labels"],
 )
-def test_code_of_the_users_own_is_refused_in_words(tmp_path, change, said):
-    one = algorithms.dp_dsgd(RING, EveryStep(2))
-    mechanism = calibrated(dataclasses.replace(one, **change(one)), trust.Eavesdropper(), mu=1.0)
-    with pytest.raises(InvalidInput, match=said):
+def test_code_of_the_users_own_is_refused_in_words(tmp_path, change, message):
+    algorithm = algorithms.dp_dsgd(RING, EveryStep(2))
+    mechanism = calibrated(dataclasses.replace(algorithm, **change(algorithm)), trust.Eavesdropper(), mu=1.0)
+    with pytest.raises(InvalidInput, match=message):
         mechanism.save(tmp_path / "m")
     assert not list(tmp_path.iterdir())
 
@@ -225,7 +225,7 @@ def _guarantee(path):
 
 
 @pytest.mark.parametrize(
-    ("write", "said"),
+    ("write", "message"),
     [
         (lambda path: None, "cannot read.*Mechanism.save"),
         (lambda path: path.mkdir(), "cannot read"),
@@ -237,9 +237,9 @@ def _guarantee(path):
     ],
     ids=["missing", "folder", "empty", "noise", "brackets", "guarantee", "other-safetensors"],
 )
-def test_other_files_are_refused(tmp_path, write, said):
+def test_other_files_are_refused(tmp_path, write, message):
     write(tmp_path / "m")
-    with pytest.raises(InvalidInput, match=said):
+    with pytest.raises(InvalidInput, match=message):
         Mechanism.load(tmp_path / "m")
 
 
@@ -247,26 +247,26 @@ def restated(change):
     """An edit of the guarantee in a file, by a function of its JSON form."""
 
     def edit(header, arrays):
-        stated = archive.Unpacker(arrays)(header["content"]["guarantee"])
-        change(stated)
-        header["content"]["guarantee"] = archive.Packer()(stated, "guarantee")
+        guarantee = archive.Unpacker(arrays)(header["content"]["guarantee"])
+        change(guarantee)
+        header["content"]["guarantee"] = archive.Packer()(guarantee, "guarantee")
 
     return edit
 
 
 @pytest.mark.parametrize("anew", [True, False])
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (lambda h, a: h.update(format=3), "format 3, this version reads format 2; a newer mfdl wrote it"),
         (lambda h, a: h.update(kind="run"), "holds a run, not a mechanism; read it with Run.load"),
-        (restated(lambda stated: stated.update(clip_norm=9.0)), "its guarantee was edited|must be"),
-        (restated(lambda stated: stated["curve"].update(mu=1e-3)), "mu must be at least"),
-        (restated(lambda stated: stated["curve"].update(mu=9e9)), "its guarantee was edited|mu must be"),
-        (restated(lambda stated: stated.update(noise_std=9.0)), "its guarantee was edited|must be"),
-        (restated(lambda stated: stated.update(sensitivity=1e-9)), "its guarantee was edited|must be"),
-        (restated(lambda stated: stated.update(sensitivity="1")), "sensitivity must be"),
-        (restated(lambda stated: stated.update(fingerprint="", seal="")), "its guarantee was edited"),
+        (restated(lambda fields: fields.update(clip_norm=9.0)), "its guarantee was edited|must be"),
+        (restated(lambda fields: fields["curve"].update(mu=1e-3)), "mu must be at least"),
+        (restated(lambda fields: fields["curve"].update(mu=9e9)), "its guarantee was edited|mu must be"),
+        (restated(lambda fields: fields.update(noise_std=9.0)), "its guarantee was edited|must be"),
+        (restated(lambda fields: fields.update(sensitivity=1e-9)), "its guarantee was edited|must be"),
+        (restated(lambda fields: fields.update(sensitivity="1")), "sensitivity must be"),
+        (restated(lambda fields: fields.update(fingerprint="", seal="")), "its guarantee was edited"),
         (lambda h, a: h["content"].update(content_hash="0" * 16), "0000 was saved"),
         (lambda h, a: h["content"].update(trust={"is": "Eavesdropper", "fields": {}}), "another trust model"),
         (lambda h, a: h["content"].update(trust={"is": "Nobody", "fields": {}}), "does not hold a mechanism"),
@@ -285,11 +285,11 @@ def restated(change):
         "no-trust", "no-algorithm", "name", "participation", "arrays", "class", "no-arrays",
     ],
 )  # fmt: skip
-def test_an_edited_file_is_refused_even_with_a_checksum_that_fits(tmp_path, change, said, anew):
+def test_an_edited_file_is_refused_even_with_a_checksum_that_fits(tmp_path, change, message, anew):
     path = tmp_path / "m"
     calibrated().save(path)
     edited(path, change)
-    with pytest.raises(InvalidInput, match=said):
+    with pytest.raises(InvalidInput, match=message):
         Mechanism.load(path, anew=anew)
 
 
@@ -297,10 +297,12 @@ def lowered(factor):
     """Sensitivity and mu times a factor, sealed as the accountant seals."""
 
     def change(content):
-        stated = privacy.Guarantee.from_dict(content)
-        value = float(np.nextafter(stated.sensitivity * factor, np.inf))
-        curve = dataclasses.replace(stated.curve, mu=stated.mu * factor * (1 + 1e-9))
-        content |= dataclasses.replace(stated, curve=curve, sensitivity=value).sealed(stated.fingerprint).to_dict()
+        guarantee = privacy.Guarantee.from_dict(content)
+        value = float(np.nextafter(guarantee.sensitivity * factor, np.inf))
+        curve = dataclasses.replace(guarantee.curve, mu=guarantee.mu * factor * (1 + 1e-9))
+        content |= (
+            dataclasses.replace(guarantee, curve=curve, sensitivity=value).sealed(guarantee.fingerprint).to_dict()
+        )
 
     return restated(change)
 
@@ -332,8 +334,8 @@ def test_a_number_changed_within_rounding_or_upwards_is_replaced_by_the_true_one
 def test_a_forged_trust_model_is_found_by_who_names_their_own(tmp_path):
     path = tmp_path / "m"
     algorithm = algorithms.decor(RING, EveryStep(2), sigma_ldp=1.0, sigma_cor=2.0)
-    asked = {"adjacency": "zero-out", "clip_norm": 1.0, "noise_std": 1.0}
-    mfdl.with_noise(algorithm, trust=trust.Eavesdropper(), **asked).save(path)
+    options = {"adjacency": "zero-out", "clip_norm": 1.0, "noise_std": 1.0}
+    mfdl.with_noise(algorithm, trust=trust.Eavesdropper(), **options).save(path)
     assert Mechanism.load(path).guarantee.trust == "eavesdropper"
     with pytest.raises(InvalidInput, match="another trust model") as refused:
         Mechanism.load(path, trust=trust.LDP())
@@ -348,9 +350,9 @@ def test_words_that_were_edited_and_sealed_are_not_kept(tmp_path):
     calibrated().save(path)
 
     def change(content):
-        stated = privacy.Guarantee.from_dict(content)
-        other = dataclasses.replace(stated, attacker="everybody in the world", trust="everything")
-        content |= other.sealed(stated.fingerprint).to_dict()
+        guarantee = privacy.Guarantee.from_dict(content)
+        other = dataclasses.replace(guarantee, attacker="everybody in the world", trust="everything")
+        content |= other.sealed(guarantee.fingerprint).to_dict()
 
     edited(path, restated(change))
     assert "everybody in the world" not in repr(Mechanism.load(path))
@@ -385,38 +387,40 @@ def forged(path, *, seal=True, algorithm_hash=None, **changes):
 
 @pytest.mark.parametrize("kind", list(MADE))
 def test_what_comes_back_is_what_was_accounted(kind, tmp_path):
-    made = MADE[kind]()
-    again = Mechanism.load(made.save(tmp_path / "made"))
-    assert again.content_hash == made.content_hash
-    assert again.guarantee == made.guarantee
-    assert again.guarantee.seal == made.guarantee.seal
-    assert str(again.guarantee) == str(made.guarantee)
+    mechanism = MADE[kind]()
+    again = Mechanism.load(mechanism.save(tmp_path / "made"))
+    assert again.content_hash == mechanism.content_hash
+    assert again.guarantee == mechanism.guarantee
+    assert again.guarantee.seal == mechanism.guarantee.seal
+    assert str(again.guarantee) == str(mechanism.guarantee)
     assert "as stated in the file" not in str(again.guarantee)
     as_written = Mechanism.load(tmp_path / "made", anew=False)
-    assert as_written.guarantee == made.guarantee
+    assert as_written.guarantee == mechanism.guarantee
     assert "as stated in the file" in str(as_written.guarantee)
 
 
 def test_a_file_that_promises_more_is_refused(tmp_path):
-    made = MADE["bins"]()
+    mechanism = MADE["bins"]()
     path = tmp_path / "made"
-    guarantee = made.guarantee
+    guarantee = mechanism.guarantee
     smaller, larger = guarantee.sensitivity / 2, guarantee.noise_std * 2
     with pytest.raises(InvalidInput, match="was edited"):
-        Mechanism.load(forged(made.save(path), seal=False, sensitivity=smaller))
+        Mechanism.load(forged(mechanism.save(path), seal=False, sensitivity=smaller))
     better = dataclasses.replace(guarantee.curve, noise_multiplier=2 * guarantee.noise_multiplier)
     with pytest.raises(InvalidInput, match="states epsilon at delta = 1e-06"):
-        Mechanism.load(forged(made.save(path), curve=better, sensitivity=smaller))
+        Mechanism.load(forged(mechanism.save(path), curve=better, sensitivity=smaller))
     with pytest.raises(InvalidInput, match="content hash"):
-        Mechanism.load(forged(made.save(path), noise_std=larger))
+        Mechanism.load(forged(mechanism.save(path), noise_std=larger))
     other = dataclasses.replace(guarantee.curve, adjacency="replace-one")
-    assert Mechanism.load(forged(made.save(path), curve=other)).guarantee.adjacency == "replace-one"  # another question
+    assert (
+        Mechanism.load(forged(mechanism.save(path), curve=other)).guarantee.adjacency == "replace-one"
+    )  # another question
     with pytest.raises(InvalidInput):
-        Mechanism.load(forged(made.save(path), algorithm_hash="0" * 16))
+        Mechanism.load(forged(mechanism.save(path), algorithm_hash="0" * 16))
     worse = dataclasses.replace(guarantee.curve, noise_multiplier=guarantee.noise_multiplier / 8)
-    weaker = Mechanism.load(forged(made.save(path), curve=worse))
+    weaker = Mechanism.load(forged(mechanism.save(path), curve=worse))
     assert weaker.guarantee.epsilon(1e-6) == guarantee.epsilon(1e-6)
-    data = bytearray(made.save(path).read_bytes())
+    data = bytearray(mechanism.save(path).read_bytes())
     data[-9] ^= 1
     path.write_bytes(bytes(data))
     with pytest.raises(InvalidInput):
@@ -424,9 +428,9 @@ def test_a_file_that_promises_more_is_refused(tmp_path):
 
 
 def test_a_run_with_secret_batches_comes_back(tmp_path):
-    made = MADE["bins"]()
+    mechanism = MADE["bins"]()
     scaled = dataclasses.replace(linear_task(3, np.ones((12, 2))), public_constants="the mean")
-    run = replay(made, scaled, seeds=[0], progress=False)
+    run = replay(mechanism, scaled, seeds=[0], progress=False)
     again = type(run).load(run.save(tmp_path / "run"))
     np.testing.assert_array_equal(again.seeds[0].models, run.seeds[0].models)
     assert again.statement() == run.statement()

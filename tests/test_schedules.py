@@ -55,10 +55,10 @@ def under(name, **dynamics):
     return decentralized(name, Dynamics(PATH, **dynamics), SCHEME, NOISES[name])
 
 
-def losses(one, model, **options):
+def losses(algorithm, model, **options):
     return [
         (loss.sensitivity_squared, loss.adaptive_sensitivity_squared)
-        for loss in sensitivity_by_victim(one, model, **options)
+        for loss in sensitivity_by_victim(algorithm, model, **options)
     ]
 
 
@@ -99,9 +99,9 @@ def test_the_accountant_is_a_view_written_out(W, rates, momentum, decay):
         rows[r] = (1 - rates[r] * decay) * theta - rates[r] * buffer
         theta = W.dense() @ rows[r]
     A = rows.reshape(T * n, T * n)
-    one = algorithms.anti_pgd(Dynamics(W, rates, momentum=momentum, weight_decay=decay), SCHEME)
-    N = np.kron(np.linalg.inv(one.noise.encoder_of(0)), np.eye(n))
-    for loss in sensitivity_by_victim(one, trust.LDP()):
+    algorithm = algorithms.anti_pgd(Dynamics(W, rates, momentum=momentum, weight_decay=decay), SCHEME)
+    N = np.kron(np.linalg.inv(algorithm.noise.encoder_of(0)), np.eye(n))
+    for loss in sensitivity_by_victim(algorithm, trust.LDP()):
         X, outside = pinv_gram(of_node(A, loss.victim, n), A @ N)
         assert not outside.any()
         by_hand = max(largest_signed_sum(X[p][:, p]) for p in SCHEME.patterns())
@@ -113,8 +113,8 @@ def test_the_accountant_is_a_view_written_out(W, rates, momentum, decay):
 
 
 def pairwise(rates, release):
-    one = algorithms.dp_dsgd(Dynamics(PATH, rates), SCHEME)
-    return sensitivity_by_victim(one, trust.PNDP([0]), victims=[2], release=release)[0]
+    algorithm = algorithms.dp_dsgd(Dynamics(PATH, rates), SCHEME)
+    return sensitivity_by_victim(algorithm, trust.PNDP([0]), victims=[2], release=release)[0]
 
 
 def test_a_falling_schedule_costs_more_where_messages_are_hidden():
@@ -134,12 +134,12 @@ def test_a_mechanism_made_for_a_schedule_is_the_best_under_it():
     """Privacy does not depend on the schedule, the best correlation does."""
     dynamics = Dynamics(PATH, FALLING)
     for name in ("mafalda", "kronecker", "per-mode", "joint"):
-        made = algorithms.build(name, dynamics, SCHEME)
+        algorithm = algorithms.build(name, dynamics, SCHEME)
         constant = algorithms.build(name, Dynamics(PATH), SCHEME)
         moved = decentralized(name, dynamics, SCHEME, constant.noise)
-        worst = [max(first for first, _ in losses(one, trust.Eavesdropper())) for one in (made, moved)]
+        worst = [max(first for first, _ in losses(mechanism, trust.Eavesdropper())) for mechanism in (algorithm, moved)]
         assert_allclose(worst, 1.0, rtol=1e-6)
-        assert noise_error(made).value < 0.7 * noise_error(moved).value
+        assert noise_error(algorithm).value < 0.7 * noise_error(moved).value
 
 
 # ---- by name ---------------------------------------------------------------------------------------------
@@ -161,7 +161,7 @@ def test_named_schedules_are_the_published_formulas(first, scale, num_steps):
 
 
 @pytest.mark.parametrize(
-    ("rule", "said"),
+    ("rule", "message"),
     [
         ("inverse", "unknown learning rate schedule 'inverse'; did you mean 'inverse-"),
         ("inverse-time", "is written inverse-time:T0"),
@@ -174,11 +174,11 @@ def test_named_schedules_are_the_published_formulas(first, scale, num_steps):
         ("step-decay:80:0", "factor must be a finite number > 0, got 0.0"),
     ],
 )
-def test_schedules_that_mean_nothing_are_refused_by_every_command(rule, said):
-    with pytest.raises(InvalidInput, match=said):
+def test_schedules_that_mean_nothing_are_refused_by_every_command(rule, message):
+    with pytest.raises(InvalidInput, match=message):
         schedule(rule, 0.1, 5)
     for config in (ComparisonConfig, AccountConfig, AuditConfig):
-        with pytest.raises(InvalidInput, match=said):
+        with pytest.raises(InvalidInput, match=message):
             config(lr_schedule=rule)
 
 
@@ -202,12 +202,14 @@ def test_a_comparison_trains_with_the_schedule_it_names(tmp_path):
 
 
 def test_an_account_is_of_the_schedule_it_names():
-    asked = {"graph": "path:n=4", "trust": "pndp", "attackers": "0", "participation": "every-step", "steps": 4}
+    options = {"graph": "path:n=4", "trust": "pndp", "attackers": "0", "participation": "every-step", "steps": 4}
     for rule, rates in ((None, 1.0), ("inverse-time:0.05", 1 / (1 + np.arange(4) / 0.05))):
-        config = AccountConfig(**asked, release="none", lr_schedule=rule)
+        config = AccountConfig(**options, release="none", lr_schedule=rule)
         account = run_account(config, progress=False)
         dynamics = Dynamics(gossip.metropolis_hastings("path:n=4"), rates)
-        one = algorithms.dp_dsgd(dynamics, EveryStep(4))
-        wanted = [loss.sensitivity_squared for loss in sensitivity_by_victim(one, trust.PNDP([0]), release="none")]
-        told = [victim["sensitivity_squared"] for victim in account.answer["victims"]]
-        assert_allclose(sorted(told), sorted(wanted, key=float)[-len(told) :], rtol=1e-9)
+        algorithm = algorithms.dp_dsgd(dynamics, EveryStep(4))
+        wanted = [
+            loss.sensitivity_squared for loss in sensitivity_by_victim(algorithm, trust.PNDP([0]), release="none")
+        ]
+        squared = [victim["sensitivity_squared"] for victim in account.answer["victims"]]
+        assert_allclose(sorted(squared), sorted(wanted, key=float)[-len(squared) :], rtol=1e-9)

@@ -48,11 +48,11 @@ def test_a_seed_decides_the_examples_and_the_run_says_which(tmp_path):
     """Whatever the order of sets, in a worker of xdist or without."""
     of_seed = {}
     for seed in (None, "5"):
-        of_seed[seed], said = drawn(tmp_path, "1", seed=seed)
+        of_seed[seed], announced = drawn(tmp_path, "1", seed=seed)
         again, said_again = drawn(tmp_path, "2", "-n", "1", seed=seed)
         assert of_seed[seed] == again
         assert of_seed[seed].count("\n") > 5
-        for text in (said, said_again):
+        for text in (announced, said_again):
             assert ("MFDL_SEED=5" in text) == (seed is not None)
     of_seed["6"], _ = drawn(tmp_path, "1", seed="6")
     assert len(set(of_seed.values())) == 3

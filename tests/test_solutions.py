@@ -99,18 +99,20 @@ SEEDS_OF_EDGES = [(0, 1), (1, 2), (2, 3)]
 def test_an_unfinished_encoder_is_feasible_and_brackets_the_optimum(iterations, solver):
     with pytest.raises(NotConverged, match=r"at most .* % above the .* tolerance 1e-14; raise max_iter") as caught:
         factorize(DYN, PART, solver=solver, tolerance=1e-14, max_iterations=iterations)
-    found, posed = caught.value.factorization, problem(DYN, PART)
-    assert found.status == "stopped"
-    assert found.objective.__class__ is float
-    assert found.encoder.dtype == np.float64
-    assert posed.sensitivity_squared(found.encoder.T @ found.encoder) <= 1 + 1e-12
+    factorization, posed = caught.value.factorization, problem(DYN, PART)
+    assert factorization.status == "stopped"
+    assert factorization.objective.__class__ is float
+    assert factorization.encoder.dtype == np.float64
+    assert posed.sensitivity_squared(factorization.encoder.T @ factorization.encoder) <= 1 + 1e-12
     assert_allclose(
-        np.trace(posed.error_gram @ np.linalg.inv(found.encoder.T @ found.encoder)), found.objective, rtol=1e-9
+        np.trace(posed.error_gram @ np.linalg.inv(factorization.encoder.T @ factorization.encoder)),
+        factorization.objective,
+        rtol=1e-9,
     )
     best = optimal_loss_reference(posed)
-    assert found.lower_bound <= best * (1 + 1e-6)
-    assert found.objective >= best * (1 - 1e-6)
-    assert found.gap == found.objective / found.lower_bound - 1 > 1e-14
+    assert factorization.lower_bound <= best * (1 + 1e-6)
+    assert factorization.objective >= best * (1 - 1e-6)
+    assert factorization.gap == factorization.objective / factorization.lower_bound - 1 > 1e-14
 
 
 @pytest.mark.parametrize(
@@ -127,6 +129,6 @@ def test_an_unfinished_encoder_is_feasible_and_brackets_the_optimum(iterations, 
 def test_every_door_to_a_solver_raises_when_it_did_not_finish(solve):
     with pytest.raises(NotConverged, match="its objective and lower bound are valid") as caught:
         solve()
-    found = caught.value.factorization
-    assert found.status == "stopped"
-    assert 0 < found.lower_bound <= found.objective < np.inf
+    factorization = caught.value.factorization
+    assert factorization.status == "stopped"
+    assert 0 < factorization.lower_bound <= factorization.objective < np.inf

@@ -46,15 +46,15 @@ def test_algebraic_connectivity_is_the_minimum_over_all_deletions_rounded_down(g
         with pytest.raises(InvalidInput, match="below the number of nodes"):
             algebraic_connectivity_after_deletion(graph, q)
         return
-    found = algebraic_connectivity_after_deletion(graph, q)
+    connectivity = algebraic_connectivity_after_deletion(graph, q)
     if n - q == 1:
-        assert found == math.inf
+        assert connectivity == math.inf
         return
     true = min(
         np.linalg.eigvalsh(nx.laplacian_matrix(graph.subgraph(set(graph) - set(out))).toarray())[1]
         for out in itertools.combinations(graph, q)
     )
-    assert max(0.0, true) - 1e-12 <= found <= max(0.0, true) + 1e-14
+    assert max(0.0, true) - 1e-12 <= connectivity <= max(0.0, true) + 1e-14
 
 
 def test_a_cut_vertex_leaves_no_connectivity():
@@ -79,9 +79,9 @@ def test_the_honest_part_conditions_on_what_colluders_know_of_their_own_noise():
     R = decor_covariance(laplacian("ring:n=6"), 0.5, 2.0)
     H, I = [1, 2, 3, 5], [0, 4]
     schur = R[np.ix_(H, H)] - R[np.ix_(H, I)] @ np.linalg.inv(R[np.ix_(I, I)]) @ R[np.ix_(I, H)]
-    found = inverse_diagonal_by_node(R, H)
-    assert_allclose(found, np.linalg.inv(schur).diagonal(), rtol=1e-12)
-    assert (found > np.linalg.inv(R[np.ix_(H, H)]).diagonal() + 0.01).all()
+    inverse_diagonal = inverse_diagonal_by_node(R, H)
+    assert_allclose(inverse_diagonal, np.linalg.inv(schur).diagonal(), rtol=1e-12)
+    assert (inverse_diagonal > np.linalg.inv(R[np.ix_(H, H)]).diagonal() + 0.01).all()
     # with known seeds taken out, colluders are uncorrelated and may even be left without noise
     left = R.copy()
     left[I, :] = left[:, I] = 0.0

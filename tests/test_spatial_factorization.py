@@ -75,9 +75,9 @@ def test_the_best_pairwise_noise_against_a_dense_grid(graph, q):
         R = np.eye(n) + x * L
         worst = 0.0
         for coalition in list(itertools.combinations(range(n), q)):
-            kept = [i for i in range(n) if i not in coalition]
-            inside = np.array([[L[i, j] if i != j else -L[i, kept].sum() + L[i, i] for j in kept] for i in kept])
-            worst = max(worst, np.linalg.inv(np.eye(len(kept)) + x * inside).diagonal().max())
+            honest = [i for i in range(n) if i not in coalition]
+            inside = np.array([[L[i, j] if i != j else -L[i, honest].sum() + L[i, i] for j in honest] for i in honest])
+            worst = max(worst, np.linalg.inv(np.eye(len(honest)) + x * inside).diagonal().max())
         assert_allclose(price(x), worst, rtol=1e-6)
         assert price(x) >= worst * (1 - 1e-12)
         assert solved.objective <= worst * np.trace(W @ R @ W.T) * (1 + 1e-6)
@@ -107,11 +107,11 @@ def test_groups_withstand_every_coalition_and_are_never_worse_than_decor(graph, 
 
 def test_one_seed_by_either_door_and_by_the_conic_solver():
     dynamics = Dynamics(MH("path:n=4"))
-    one = optimal_covariance(dynamics, tolerance=1e-6)
+    single_seed = optimal_covariance(dynamics, tolerance=1e-6)
     grouped = optimal_covariance(dynamics, groups=[[0, 1, 2, 3]], tolerance=1e-5)
     conic = optimal_covariance(dynamics, groups=[[0, 1, 2, 3]], tolerance=1e-4, method="conic")
-    assert_allclose(grouped.objective, one.objective, rtol=2e-5)
-    assert_allclose(conic.objective, one.objective, rtol=2e-4)
+    assert_allclose(grouped.objective, single_seed.objective, rtol=2e-5)
+    assert_allclose(conic.objective, single_seed.objective, rtol=2e-4)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -141,7 +141,10 @@ def test_who_holds_the_only_seed_sees_through_all_but_the_private_noise():
     shared_only = algorithms.spatial_covariance(FLORENTINE, EveryStep(3), solved.covariance)
     mended = algorithms.spatial_noise(FLORENTINE, EveryStep(3), solved, name="corn")
     common = {"adjacency": "replace-one", "clip_norm": 1.0, "mu": 1.0}
-    outside = [calibrate(one, trust=trust.Eavesdropper(), **common).noise_std for one in (shared_only, mended)]
+    outside = [
+        calibrate(factorization, trust=trust.Eavesdropper(), **common).noise_std
+        for factorization in (shared_only, mended)
+    ]
     assert_allclose(outside[0], outside[1], rtol=1e-6)
     with pytest.raises(InvalidInput, match="infinite loss under trust model 'colluding'"):
         calibrate(shared_only, trust=trust.Colluding((3,)), **common)
@@ -174,17 +177,17 @@ def test_files_keep_everything(tmp_path, q):
     solved = optimal_covariance(Dynamics(MH("ring:n=5")), coalition_size=q)
     factorization.save(tmp_path / "R.npz", solved, header={"graph": "ring:n=5"})
     saved = factorization.load(tmp_path / "R.npz")
-    kept = saved.factorization
+    loaded = saved.factorization
     assert saved.header == {"graph": "ring:n=5"}
-    assert_allclose(kept.covariance, solved.covariance, rtol=0, atol=0)
-    assert (kept.groups, kept.objective, kept.status, kept.coalition_size) == (
+    assert_allclose(loaded.covariance, solved.covariance, rtol=0, atol=0)
+    assert (loaded.groups, loaded.objective, loaded.status, loaded.coalition_size) == (
         solved.groups, solved.objective, solved.status, q,
     )  # fmt: skip
     name = f"file:{tmp_path / 'R.npz'}"
-    one = algorithms.build(name, Dynamics(MH("ring:n=5")), EveryStep(2))
-    F = one.noise.factor.toarray()
+    algorithm = algorithms.build(name, Dynamics(MH("ring:n=5")), EveryStep(2))
+    F = algorithm.noise.factor.toarray()
     assert_allclose(F @ F.T, solved.covariance, atol=1e-9 * np.abs(solved.covariance).max())
-    assert algorithms.registry.models_of(name, one)[0] == "eavesdropper"
+    assert algorithms.registry.models_of(name, algorithm)[0] == "eavesdropper"
     with pytest.raises(InvalidInput, match="made for 5 nodes"):
         algorithms.build(name, Dynamics(MH("ring:n=6")), EveryStep(2))
 
@@ -201,9 +204,9 @@ def test_a_covariance_belongs_to_its_gossip_matrix_and_its_groups():
 @pytest.mark.parametrize("graph", ["path:n=4", "star:n=5", "florentine"])
 def test_where_no_seed_helps_private_noise_is_all(graph):
     """A leaf shares its only seed with its neighbour, so against single nodes it needs the noise of LDP."""
-    one = algorithms.corn(Dynamics(MH(graph)), EveryStep(2), coalition_size=1)
-    assert_allclose(one.noise.factor.toarray(), np.eye(one.num_nodes), rtol=1e-9)
-    assert "cannot help" in one.factorization.notes[0]
+    algorithm = algorithms.corn(Dynamics(MH(graph)), EveryStep(2), coalition_size=1)
+    assert_allclose(algorithm.noise.factor.toarray(), np.eye(algorithm.num_nodes), rtol=1e-9)
+    assert "cannot help" in algorithm.factorization.notes[0]
 
 
 @pytest.mark.parametrize(

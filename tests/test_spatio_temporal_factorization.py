@@ -58,14 +58,16 @@ def cost(algorithm, counted):
     return noise_error(algorithm, **counted).value * worst_loss(algorithm)
 
 
-def covariance(found):
+def covariance(factorization):
     """Of the injected noise, (T n, T n) time-major, from the arrays of a factorization as its docstring has them."""
-    if found.kind == "kronecker":
-        return np.kron(np.linalg.inv(found.encoder.T @ found.encoder), found.space.covariance)
-    if found.kind == "joint":
-        return np.linalg.inv(found.encoder.T @ found.encoder)
-    grams = [C.T @ C for C in found.encoder]
-    return sum(np.kron(np.linalg.inv(X), np.outer(g, g)) for X, g in zip(grams, found.directions.T, strict=True))
+    if factorization.kind == "kronecker":
+        return np.kron(np.linalg.inv(factorization.encoder.T @ factorization.encoder), factorization.space.covariance)
+    if factorization.kind == "joint":
+        return np.linalg.inv(factorization.encoder.T @ factorization.encoder)
+    grams = [C.T @ C for C in factorization.encoder]
+    return sum(
+        np.kron(np.linalg.inv(X), np.outer(g, g)) for X, g in zip(grams, factorization.directions.T, strict=True)
+    )
 
 
 def counted_rows(dynamics, T, weights=ErrorWeights(), counted_models="post-average"):  # noqa: B008
@@ -94,24 +96,32 @@ def test_a_richer_form_never_costs_more(case):
     spatial = optimal_covariance(dynamics, horizon=T, **counted)
     encoder = algorithms.mafalda(dynamics, scheme, **counted)
     independent = algorithms.dp_dsgd(dynamics, scheme)
-    found = {kind: solve(dynamics, scheme, max_iterations=500, **counted) for kind, solve in KINDS.items()}
-    made = {kind: spatio_temporal_noise(dynamics, scheme, one) for kind, one in found.items()}
+    factorization = {kind: solve(dynamics, scheme, max_iterations=500, **counted) for kind, solve in KINDS.items()}
+    algorithms_by_kind = {
+        kind: spatio_temporal_noise(dynamics, scheme, solution) for kind, solution in factorization.items()
+    }
     over_nodes = algorithms.spatial_noise(dynamics, scheme, spatial, name="over nodes")
-    chain = [independent, encoder, made["kronecker"], made["per-mode"], made["joint"]]
+    chain = [
+        independent,
+        encoder,
+        algorithms_by_kind["kronecker"],
+        algorithms_by_kind["per-mode"],
+        algorithms_by_kind["joint"],
+    ]
     for richer, poorer in itertools.pairwise([*chain[::-1]]):
         assert cost(richer, counted) <= cost(poorer, counted) * (1 + 2 * TOLERANCE), (richer.name, poorer.name)
-    assert cost(made["kronecker"], counted) <= cost(over_nodes, counted) * (1 + 2 * TOLERANCE)
+    assert cost(algorithms_by_kind["kronecker"], counted) <= cost(over_nodes, counted) * (1 + 2 * TOLERANCE)
     assert cost(over_nodes, counted) <= cost(independent, counted) * (1 + 2 * TOLERANCE)
-    for one in found.values():
-        assert_allclose(one.independent_objective, cost(independent, counted), rtol=1e-9)
-        assert one.lower_bound <= found["joint"].objective * (1 + 1e-9)
-        assert one.gap >= -1e-9
-    assert found["joint"].status == "optimal"
-    assert found["joint"].gap <= TOLERANCE
+    for solution in factorization.values():
+        assert_allclose(solution.independent_objective, cost(independent, counted), rtol=1e-9)
+        assert solution.lower_bound <= factorization["joint"].objective * (1 + 1e-9)
+        assert solution.gap >= -1e-9
+    assert factorization["joint"].status == "optimal"
+    assert factorization["joint"].gap <= TOLERANCE
     # an attained loss bounds no other bound from below: those of the halves are bounds over less
-    assert found["joint"].lower_bound <= min(encoder.factorization.objective, scheme.epochs * spatial.objective) * (
-        1 + 1e-9
-    )
+    assert factorization["joint"].lower_bound <= min(
+        encoder.factorization.objective, scheme.epochs * spatial.objective
+    ) * (1 + 1e-9)
 
 
 EVERYTHING = (
@@ -130,24 +140,24 @@ def test_loss_and_sensitivity_are_those_of_the_arrays(kind, case):
     """By matrices of (T n)^2, and by the library's own two ways from the algorithm."""
     dynamics, scheme, counted = case
     T, n = scheme.num_steps, dynamics.num_nodes
-    found = KINDS[kind](dynamics, scheme, max_iterations=500, **counted)
-    one = spatio_temporal_noise(dynamics, scheme, found)
-    Sigma = covariance(found)
-    N = one.noise.to_dense()
+    curve = KINDS[kind](dynamics, scheme, max_iterations=500, **counted)
+    algorithm = spatio_temporal_noise(dynamics, scheme, curve)
+    Sigma = covariance(curve)
+    N = algorithm.noise.to_dense()
     assert_allclose(N @ N.T, Sigma, rtol=1e-8, atol=1e-9 * np.abs(Sigma).max())
     M = counted_rows(dynamics, T, **counted)
-    assert_allclose(found.sensitivity**2 * np.sum(M * (M @ Sigma)), found.objective, rtol=1e-8)
-    assert_allclose(noise_error(one, **counted).value * found.sensitivity**2, found.objective, rtol=1e-8)
+    assert_allclose(curve.sensitivity**2 * np.sum(M * (M @ Sigma)), curve.objective, rtol=1e-8)
+    assert_allclose(noise_error(algorithm, **counted).value * curve.sensitivity**2, curve.objective, rtol=1e-8)
     least, most = sensitivities_squared(np.linalg.inv(Sigma), scheme, n).T
     # per-mode may keep in-class entries of mixed signs, as small as its tolerance: no gradients reach their sum
     assert_allclose(least.max(), 1.0, rtol=PER_MODE_TOLERANCE if kind == "per-mode" else 1e-7)
-    assert most.max() <= found.sensitivity**2 * (1 + 1e-7)
-    losses = sensitivity_by_victim(one, OUTSIDER)
+    assert most.max() <= curve.sensitivity**2 * (1 + 1e-7)
+    losses = sensitivity_by_victim(algorithm, OUTSIDER)
     for u, loss in enumerate(losses):
         assert least[u] * (1 - 1e-8) <= loss.sensitivity_squared <= most[u] * (1 + 1e-6)
         assert loss.adaptive
     assert 1 - 1e-9 <= max(loss.sensitivity_squared for loss in losses) <= 1 + 1e-6
-    assert found.sensitivity <= 1 + 1e-8
+    assert curve.sensitivity <= 1 + 1e-8
 
 
 def test_figures_on_a_path():
@@ -156,25 +166,27 @@ def test_figures_on_a_path():
     independent = 2 * noise_error(algorithms.dp_dsgd(dynamics, SCHEME)).value
     over_time = algorithms.mafalda(dynamics, SCHEME).factorization.objective
     over_nodes = 2 * optimal_covariance(dynamics, horizon=6).objective
-    found = {kind: solve(dynamics, SCHEME) for kind, solve in KINDS.items()}
-    losses = [over_nodes, over_time, *(one.objective for one in found.values())]
+    factorization = {kind: solve(dynamics, SCHEME) for kind, solve in KINDS.items()}
+    losses = [over_nodes, over_time, *(solution.objective for solution in factorization.values())]
     # the best directions of `per_mode` are found up to several tolerances
     assert_allclose(losses, [39.4077, 38.7339, 27.7911, 26.6297, 26.4577], rtol=2e-3)
     assert independent > over_nodes * 1.4
-    assert [one.status for one in found.values()] == ["stationary", "stationary", "optimal"]
-    assert_allclose([one.gap for one in found.values()], [0.054, 0.010, 0.0], atol=2e-3)
+    assert [solution.status for solution in factorization.values()] == ["stationary", "stationary", "optimal"]
+    assert_allclose([solution.gap for solution in factorization.values()], [0.054, 0.010, 0.0], atol=2e-3)
 
 
 def test_the_average_of_the_models_counts():
     """Only the eigenvector of ones is counted: noise that cancels in the average is free, and bounds stay valid."""
     weights = ErrorWeights("all", "average")
-    found = {k: solve(RING, SCHEME, weights=weights, max_iterations=300) for k, solve in KINDS.items()}
-    for one in found.values():
-        assert any("singular" in note for note in one.notes)
-        assert one.lower_bound <= found["joint"].objective * (1 + 1e-9)
-        made = spatio_temporal_noise(RING, SCHEME, one)
-        assert_allclose(noise_error(made, weights=weights).value, one.objective, rtol=1e-6)
-        assert 1 - 1e-6 <= worst_loss(made) <= 1 + 1e-2  # free noise of 1e6 leaves that much to rounding, and it counts
+    factorization = {k: solve(RING, SCHEME, weights=weights, max_iterations=300) for k, solve in KINDS.items()}
+    for solution in factorization.values():
+        assert any("singular" in note for note in solution.notes)
+        assert solution.lower_bound <= factorization["joint"].objective * (1 + 1e-9)
+        algorithm = spatio_temporal_noise(RING, SCHEME, solution)
+        assert_allclose(noise_error(algorithm, weights=weights).value, solution.objective, rtol=1e-6)
+        assert (
+            1 - 1e-6 <= worst_loss(algorithm) <= 1 + 1e-2
+        )  # free noise of 1e6 leaves that much to rounding, and it counts
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -185,16 +197,16 @@ def test_smallest_cases(kind, graph, scheme):
     """One step; one record for every step; one node, where all forms are one encoder."""
     W = gossip.from_array(np.eye(1)) if graph is None else half_lazy(graph)
     dynamics = Dynamics(W)
-    found = KINDS[kind](dynamics, scheme)
-    one = spatio_temporal_noise(dynamics, scheme, found)
-    assert_allclose(worst_loss(one), 1.0, rtol=1e-7)
-    assert_allclose(noise_error(one).value, found.objective, rtol=1e-8)
+    curve = KINDS[kind](dynamics, scheme)
+    algorithm = spatio_temporal_noise(dynamics, scheme, curve)
+    assert_allclose(worst_loss(algorithm), 1.0, rtol=1e-7)
+    assert_allclose(noise_error(algorithm).value, curve.objective, rtol=1e-8)
     if graph is None:
         assert_allclose(
-            found.objective, algorithms.mafalda(dynamics, scheme).factorization.objective, rtol=2 * TOLERANCE
+            curve.objective, algorithms.mafalda(dynamics, scheme).factorization.objective, rtol=2 * TOLERANCE
         )
     if scheme.num_steps == 1:
-        assert_allclose(found.objective, optimal_covariance(dynamics).objective, rtol=2 * TOLERANCE)
+        assert_allclose(curve.objective, optimal_covariance(dynamics).objective, rtol=2 * TOLERANCE)
 
 
 # ---- refusals --------------------------------------------------------------------------------------------
@@ -210,10 +222,10 @@ def test_gossip_without_modes_is_refused_and_the_joint_form_takes_it(kind):
     with pytest.raises(UnsupportedMechanism, match=r"couples the modes.*use target 'nodes' or 'average'"):
         KINDS[kind](PATH, SCHEME, weights=some)
     for dynamics, weights in ((Dynamics(star), ErrorWeights()), (PATH, some)):
-        found = optimal_joint(dynamics, Cyclic(2, 2), weights=weights)
-        one = spatio_temporal_noise(dynamics, Cyclic(2, 2), found)
-        assert_allclose(noise_error(one, weights=weights).value, found.objective, rtol=1e-6)
-        assert found.lower_bound <= found.objective < found.independent_objective
+        factorization = optimal_joint(dynamics, Cyclic(2, 2), weights=weights)
+        algorithm = spatio_temporal_noise(dynamics, Cyclic(2, 2), factorization)
+        assert_allclose(noise_error(algorithm, weights=weights).value, factorization.objective, rtol=1e-6)
+        assert factorization.lower_bound <= factorization.objective < factorization.independent_objective
 
 
 @pytest.mark.parametrize(
@@ -222,14 +234,16 @@ def test_gossip_without_modes_is_refused_and_the_joint_form_takes_it(kind):
 )
 @pytest.mark.parametrize("weight", [1e-300, 1e155, 1e300])
 def test_a_common_factor_of_the_weights_only_scales_the_loss(kind, options, weight):
-    plain, found = (KINDS[kind](PATH, Cyclic(2, 2), weights=w, **options) for w in (None, ErrorWeights([weight] * 4)))
-    assert found.status == plain.status
-    halves = [(found.space, plain.space)] if options else []
-    for scaled, once in [(found, plain), *halves]:
+    plain, weighted = (
+        KINDS[kind](PATH, Cyclic(2, 2), weights=w, **options) for w in (None, ErrorWeights([weight] * 4))
+    )
+    assert weighted.status == plain.status
+    halves = [(weighted.space, plain.space)] if options else []
+    for scaled, once in [(weighted, plain), *halves]:
         for name in ("objective", "lower_bound", "independent_objective"):
             assert_allclose(getattr(scaled, name) / weight, getattr(once, name), rtol=2e-3)
-    assert 0 < found.lower_bound <= found.objective <= found.independent_objective < math.inf
-    assert_allclose(found.gap, plain.gap, atol=1e-3)
+    assert 0 < weighted.lower_bound <= weighted.objective <= weighted.independent_objective < math.inf
+    assert_allclose(weighted.gap, plain.gap, atol=1e-3)
 
 
 @pytest.mark.parametrize("weight", [1e-300, 1e306])
@@ -242,10 +256,10 @@ def test_noise_over_nodes_alone_under_weights_of_any_size(graph, weight):
         (optimal_pairwise, {}),
     ):
         plain = solve(dynamics, horizon=2, **options)
-        found = solve(dynamics, horizon=2, weights=ErrorWeights([weight] * 2), **options)
-        assert_allclose(found.objective / weight, plain.objective, rtol=2e-3)
-        assert_allclose(found.independent_objective / weight, plain.independent_objective, rtol=1e-9)
-        assert 0 < found.lower_bound <= found.objective
+        factorization = solve(dynamics, horizon=2, weights=ErrorWeights([weight] * 2), **options)
+        assert_allclose(factorization.objective / weight, plain.objective, rtol=2e-3)
+        assert_allclose(factorization.independent_objective / weight, plain.independent_objective, rtol=1e-9)
+        assert 0 < factorization.lower_bound <= factorization.objective
         with pytest.raises(InvalidInput, match="beyond float64"):
             solve(dynamics, horizon=2, weights=ErrorWeights([1e300] * 2), max_inverse_diagonal=1e-10, **options)
 
@@ -255,9 +269,9 @@ def test_pairwise_noise_just_below_the_end_of_the_range():
     hub = [1, 0, 0, 0, 0, 0]
     plain = optimal_pairwise(star, horizon=2, weights=ErrorWeights("all", hub), counted_models="message")
     weight = 8e307 / plain.independent_objective  # tr(H L) is beyond float64
-    found = optimal_pairwise(star, horizon=2, weights=ErrorWeights([weight] * 2, hub), counted_models="message")
-    assert_allclose([found.sigma_ldp, found.sigma_cor], [plain.sigma_ldp, plain.sigma_cor], rtol=1e-4)
-    assert_allclose(found.objective / weight, plain.objective, rtol=1e-6)
+    factorization = optimal_pairwise(star, horizon=2, weights=ErrorWeights([weight] * 2, hub), counted_models="message")
+    assert_allclose([factorization.sigma_ldp, factorization.sigma_cor], [plain.sigma_ldp, plain.sigma_cor], rtol=1e-4)
+    assert_allclose(factorization.objective / weight, plain.objective, rtol=1e-6)
 
 
 def test_per_mode_is_no_worse_than_kronecker_up_to_its_own_tolerance():
@@ -325,6 +339,6 @@ def test_a_solution_that_stopped_says_so(kind):
     with pytest.raises(NotConverged):
         stopped.require_converged(1e-9)
     assert stopped.lower_bound <= optimal_joint(PATH, SCHEME).objective * (1 + 1e-9)
-    one = spatio_temporal_noise(PATH, SCHEME, stopped)  # and what it says of itself is true
-    assert_allclose(noise_error(one).value * stopped.sensitivity**2, stopped.objective, rtol=1e-8)
-    assert_allclose(worst_loss(one), stopped.sensitivity**2, rtol=1e-6)
+    algorithm = spatio_temporal_noise(PATH, SCHEME, stopped)  # and what it says of itself is true
+    assert_allclose(noise_error(algorithm).value * stopped.sensitivity**2, stopped.objective, rtol=1e-8)
+    assert_allclose(worst_loss(algorithm), stopped.sensitivity**2, rtol=1e-6)

@@ -20,10 +20,10 @@ from mfdl.participation import Cyclic, EveryStep
 def written(tmp_path):
     def write(kind="kronecker", groups=None, coalition_size=0):
         options = {"groups": groups, "coalition_size": coalition_size} if groups else {}
-        found = KINDS[kind](PATH, SCHEME, **options)
+        curve = KINDS[kind](PATH, SCHEME, **options)
         path = tmp_path / f"{kind}.npz"
-        factorization.save(path, found, header={"graph": "path:n=4"})
-        return found, path
+        factorization.save(path, curve, header={"graph": "path:n=4"})
+        return curve, path
 
     return write
 
@@ -33,24 +33,27 @@ def written(tmp_path):
     [*((kind, None, 0) for kind in KINDS), ("kronecker", [[0, 1, 2], [1, 2, 3], [0, 3]], 1)],
 )
 def test_files_keep_everything(written, kind, groups, q):
-    found, path = written(kind, groups, q)
-    kept = factorization.load(path).factorization
+    solution, path = written(kind, groups, q)
+    loaded = factorization.load(path).factorization
     sizes = "num_steps num_nodes objective lower_bound independent_objective iterations sensitivity coalition_size"
     for name in [*sizes.split(), "seconds", "gap", "kind", "status", "participation", "gossip_hash", "notes"]:
-        assert getattr(kept, name) == getattr(found, name)
-    assert_array_equal(kept.encoder, found.encoder)
-    assert (kept.space is None, kept.directions is None) == (kind != "kronecker", kind != "per-mode")
-    made = spatio_temporal_noise(PATH, SCHEME, found)
+        assert getattr(loaded, name) == getattr(solution, name)
+    assert_array_equal(loaded.encoder, solution.encoder)
+    assert (loaded.space is None, loaded.directions is None) == (kind != "kronecker", kind != "per-mode")
+    algorithm = spatio_temporal_noise(PATH, SCHEME, solution)
     again = algorithms.build(f"file:{path}", PATH, SCHEME)
     assert again.name == f"file:{path}"
-    assert again.noise.content() == made.noise.content()
-    assert_array_equal(again.noise.holders().toarray(), made.noise.holders().toarray())
-    assert again.factorization.objective == found.objective
+    assert again.noise.content() == algorithm.noise.content()
+    assert_array_equal(again.noise.holders().toarray(), algorithm.noise.holders().toarray())
+    assert again.factorization.objective == solution.objective
     private = groups is not None  # these seeds cannot help, so that each node holds its own noise
     assert models_of(again.name, again) == (LOCAL if private else SHARED)
     if kind == "kronecker":
-        assert (kept.space.groups, kept.space.private_variance) == (found.space.groups, found.space.private_variance)
-        assert_array_equal(kept.space.covariance, found.space.covariance)
+        assert (loaded.space.groups, loaded.space.private_variance) == (
+            solution.space.groups,
+            solution.space.private_variance,
+        )
+        assert_array_equal(loaded.space.covariance, solution.space.covariance)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -69,6 +72,6 @@ def test_a_file_belongs_to_its_nodes_gossip_and_participation(written, kind):
 
 def test_privacy_is_accounted_from_the_arrays_and_not_from_the_header(written):
     """Whoever makes an encoder in a file twice as weak finds four times the loss, whatever the header claims."""
-    found, path = written()
-    factorization.save(path, dataclasses.replace(found, encoder=2 * found.encoder), header={})
+    solution, path = written()
+    factorization.save(path, dataclasses.replace(solution, encoder=2 * solution.encoder), header={})
     assert_allclose(worst_loss(algorithms.build(f"file:{path}", PATH, SCHEME)), 4.0, rtol=1e-6)

@@ -33,9 +33,9 @@ RING = Dynamics(gossip.metropolis_hastings("ring:n=4"), 0.5)
 ASKED = {"adjacency": "replace-one", "clip_norm": 0.5}
 
 
-def trained(task=regression, dynamics=RING, **how):
+def trained(task=regression, dynamics=RING, **options):
     mechanism = mfdl.with_noise(algorithms.dp_dsgd(dynamics, Cyclic(2, 2)), noise_std=1.0, trust=trust.LDP(), **ASKED)
-    return replay(mechanism, task(), seeds=[0, 5], **how)
+    return replay(mechanism, task(), seeds=[0, 5], **options)
 
 
 @pytest.fixture
@@ -49,14 +49,14 @@ def no_pandas(monkeypatch):
 @pytest.mark.parametrize("task", [regression, classes])
 def test_a_run_in_long_format_says_everything_in_each_row(task):
     run = trained(task, eval_every=1)
-    frame, stated = run.to_pandas(), run.mechanism.guarantee
+    frame, guarantee = run.to_pandas(), run.mechanism.guarantee
     assert tuple(frame.columns) == RUN_COLUMNS
     assert len(frame) == 2 * run.seeds[0].steps.size * 4
     same = {
         "mechanism": "dp-dsgd",
         "trust": "ldp",
-        "mu": stated.mu,
-        "epsilon": stated.epsilon(1e-6),
+        "mu": guarantee.mu,
+        "epsilon": guarantee.epsilon(1e-6),
         "delta": 1e-6,
         "lr": 0.5,
         "graph": "ring:n=4",
@@ -135,7 +135,7 @@ def test_every_node_against_every_attacker_as_a_table(florentine, pairs, adaptiv
         assert row.distance == hops[row.attacker][row.victim]
         assert row.epsilon == mfdl.privacy.gaussian.epsilon_from_mu(row.mu, 1e-5)
     attacker = frame[frame["attacker"] == "Medici"].set_index("victim")
-    asked = {"release": "none", "noise_std": 2.0, **ASKED}
+    options = {"release": "none", "noise_std": 2.0, **ASKED}
     for loss in mfdl.sensitivity_by_victim(florentine, trust.PNDP(["Medici"]), release="none"):
         row = attacker.loc[florentine.dynamics.gossip.labels[loss.victim]]
         assert row["mu"] == loss.mu(record_shift=1.0, noise_std=2.0, adaptive=adaptive)
@@ -143,7 +143,7 @@ def test_every_node_against_every_attacker_as_a_table(florentine, pairs, adaptiv
         assert row["bound"] == (loss.adaptive_bound if adaptive else loss.bound)
         assert row["trust"] == "pndp"
     if adaptive:
-        assert attacker["mu"].max() == mfdl.account(florentine, trust=trust.PNDP(["Medici"]), **asked).mu
+        assert attacker["mu"].max() == mfdl.account(florentine, trust=trust.PNDP(["Medici"]), **options).mu
 
 
 def test_the_matrix_and_its_worst_pair(pairs):
@@ -180,7 +180,7 @@ def test_losses_of_one_question_have_one_attacker(florentine):
 
 def test_distances_follow_links_of_any_round():
     W = [[[1, 0, 0], [0, 0.5, 0.5], [0, 0.5, 0.5]], [[0.5, 0.5, 0], [0.5, 0.5, 0], [0, 0, 1]]]
-    sequence = gossip.sequence([gossip.from_array(np.array(one)) for one in W])
+    sequence = gossip.sequence([gossip.from_array(np.array(matrix)) for matrix in W])
     losses = mfdl.pairwise(algorithms.dp_dsgd(Dynamics(sequence), EveryStep(2)), release="none", **ASKED)
     distance = {(row["attacker"], row["victim"]): row["distance"] for row in losses.rows()}
     assert distance["0", "1"] == 1
@@ -194,7 +194,7 @@ def test_distances_follow_links_of_any_round():
 
 
 @pytest.mark.parametrize(
-    ("asked", "said"),
+    ("options", "message"),
     [
         ({"adjacency": "neighbours"}, "adjacency"),
         ({"clip_norm": 0.0}, "clip_norm"),
@@ -206,9 +206,9 @@ def test_distances_follow_links_of_any_round():
     ],
     ids=["adjacency", "clip", "attackers", "nobody", "itself", "unit", "jobs"],
 )
-def test_what_is_asked_of_pairs_is_checked(asked, said):
-    with pytest.raises(InvalidInput, match=said):
-        mfdl.pairwise(algorithms.dp_dsgd(RING, Cyclic(2, 2)), **{**ASKED, **asked})
+def test_what_is_asked_of_pairs_is_checked(options, message):
+    with pytest.raises(InvalidInput, match=message):
+        mfdl.pairwise(algorithms.dp_dsgd(RING, Cyclic(2, 2)), **{**ASKED, **options})
 
 
 # ---- heat maps ---------------------------------------------------------------------------------------------------
@@ -219,16 +219,16 @@ def cells(axes):
 
 
 def test_heat_maps_draw_into_axes_and_return_them(florentine, pairs):
-    own = pairs.heatmap(noise_std=2.0)
-    assert isinstance(own, Axes)
-    assert isinstance(own.figure, Figure)
+    axes_of_its_own = pairs.heatmap(noise_std=2.0)
+    assert isinstance(axes_of_its_own, Axes)
+    assert isinstance(axes_of_its_own.figure, Figure)
     given = Figure().subplots()
     assert pairs.heatmap(given, metric="epsilon", noise_std=2.0) is given
     assert len(cells(given)) == 15 * 15
     assert (given.get_xlabel(), given.get_ylabel()) == ("attacker", "victim")
     assert [tick.get_text() for tick in given.get_yticklabels()] == list(florentine.dynamics.gossip.labels)
-    one = PrivacyLosses.of(florentine, Question(trust.PNDP(["Pazzi"]), release="none", **ASKED))
-    assert len(cells(one.heatmap(adaptive=False))) == 14
+    losses = PrivacyLosses.of(florentine, Question(trust.PNDP(["Pazzi"]), release="none", **ASKED))
+    assert len(cells(losses.heatmap(adaptive=False))) == 14
     with pytest.raises(InvalidInput, match="metric"):
         pairs.heatmap(metric="loss")
 
@@ -247,14 +247,14 @@ def test_cells_carry_numbers_up_to_twenty_nodes(size):
 def test_a_number_in_a_cell_is_never_below_the_value():
     rng = np.random.default_rng(0)
     for value in 10.0 ** rng.uniform(-12, 9, 2000):
-        shown = float(cell_text(float(value)))
-        assert value * (1 - 1e-8) <= shown <= value * 2
+        printed = float(cell_text(float(value)))
+        assert value * (1 - 1e-8) <= printed <= value * 2
 
 
 @pytest.mark.slow
 def test_notebooks_show_table_and_heat_map(florentine, pairs):
-    one = PrivacyLosses.of(florentine, Question(trust.PNDP(["Pazzi"]), release="none", **ASKED))
-    for losses in (pairs, one):
+    privacy_losses = PrivacyLosses.of(florentine, Question(trust.PNDP(["Pazzi"]), release="none", **ASKED))
+    for losses in (pairs, privacy_losses):
         assert len(repr(losses)) < 1500
         assert "<table>" in losses._repr_html_()
         assert "<img" in losses._repr_html_()

@@ -24,9 +24,9 @@ from mfdl.trust import TrustModel
 FROM_MASKS = TrustModel.from_masks
 
 
-def masks(model, one, victim=0):
+def masks(model, algorithm, victim=0):
     """seen, known gradients, known noise as 0/1 rows of one step, the same in every step."""
-    k = model.knowledge(one, victim)
+    k = model.knowledge(algorithm, victim)
     for mask in (k.seen, k.known_gradients, k.known_noise):
         assert (mask == mask[0]).all()
     return tuple("".join(str(int(x)) for x in mask[0]) for mask in (k.seen, k.known_gradients, k.known_noise))
@@ -57,17 +57,17 @@ def test_zip_dl_masks_list_single_messages():
     assert masks(trust.Eavesdropper(), ZIP)[0] == "0110110"
     assert masks(trust.PNDP([1]), ZIP) == ("0100010", "010", "0011100")
     assert masks(trust.PNDP([0]), ZIP) == ("0010000", "100", "1100000")
-    own = algorithms.zip_dl(Dynamics(MH("path:n=3")), EveryStep(2), self_messages=True)
-    assert masks(trust.PNDP([1]), own)[0] == "0101010"
-    assert masks(trust.LDP(), own)[0] == "1111111"
+    with_own = algorithms.zip_dl(Dynamics(MH("path:n=3")), EveryStep(2), self_messages=True)
+    assert masks(trust.PNDP([1]), with_own)[0] == "0101010"
+    assert masks(trust.LDP(), with_own)[0] == "1111111"
 
 
 def test_a_seed_that_everybody_holds_protects_from_outsiders_only():
-    one = algorithms.spatial_covariance(PATH, EveryStep(2), np.diag([2.0, 1, 0, 0]), groups=[[0, 1]])
-    assert masks(trust.Eavesdropper(), one)[2] == "00"
-    assert masks(trust.LDP(), one)[2] == "11"
-    assert masks(trust.PNDP([0]), one)[2] == "11"
-    assert masks(trust.PNDP([3]), one)[2] == "00"
+    algorithm = algorithms.spatial_covariance(PATH, EveryStep(2), np.diag([2.0, 1, 0, 0]), groups=[[0, 1]])
+    assert masks(trust.Eavesdropper(), algorithm)[2] == "00"
+    assert masks(trust.LDP(), algorithm)[2] == "11"
+    assert masks(trust.PNDP([0]), algorithm)[2] == "11"
+    assert masks(trust.PNDP([3]), algorithm)[2] == "00"
     alone = algorithms.spatial_covariance(PATH, EveryStep(2), np.diag([0.0, 0, 1, 0]), groups=[[2]])
     assert masks(trust.LDP(), alone)[2] == "0"
     with pytest.raises(InvalidInput, match="must be zero outside the group"):
@@ -86,8 +86,8 @@ def test_receivers_follow_gossip_in_time():
 
 def test_one_way_links_are_one_way():
     W = gossip.from_array(np.array([[0.5, 0.5, 0.0], [0.0, 0.5, 0.5], [0.5, 0.0, 0.5]]))  # 0 hears 1 hears 2 hears 0
-    one = algorithms.dp_dsgd(Dynamics(W), EveryStep(1))
-    assert [masks(trust.PNDP([a]), one)[0] for a in range(3)] == ["010", "001", "100"]
+    algorithm = algorithms.dp_dsgd(Dynamics(W), EveryStep(1))
+    assert [masks(trust.PNDP([a]), algorithm)[0] for a in range(3)] == ["010", "001", "100"]
 
 
 def test_central_sees_the_average_of_each_round():
@@ -142,9 +142,13 @@ def test_not_applicable_is_no_way_to_hide_released_models():
 
 
 def test_nodes_by_index_label_and_number():
-    one = algorithms.dp_dsgd(Dynamics(MH("florentine")), EveryStep(1))
-    assert trust.nodes_of(one, ["Medici", "#0", 2, "Medici"]) == (0, 1, 2)
-    assert masks(trust.PNDP(["Medici"]), one) == masks(trust.PNDP([1]), one) == masks(trust.PNDP(["#1"]), one)
+    algorithm = algorithms.dp_dsgd(Dynamics(MH("florentine")), EveryStep(1))
+    assert trust.nodes_of(algorithm, ["Medici", "#0", 2, "Medici"]) == (0, 1, 2)
+    assert (
+        masks(trust.PNDP(["Medici"]), algorithm)
+        == masks(trust.PNDP([1]), algorithm)
+        == masks(trust.PNDP(["#1"]), algorithm)
+    )
     relabelled = nx.relabel_nodes(nx.path_graph(3), {0: 10, 1: 20, 2: 0})
     numbers = algorithms.dp_dsgd(Dynamics(MH(relabelled)), EveryStep(1))
     labels = list(numbers.dynamics.gossip.labels)
@@ -152,7 +156,7 @@ def test_nodes_by_index_label_and_number():
     assert trust.nodes_of(numbers, [0]) == (0,)  # a number an index
     for bad in (["Nobody"], ["#15"], [15], [-1], ["#-1"], ["#"], ["#²"], [1.5]):
         with pytest.raises(InvalidInput, match=r"node|index"):
-            trust.nodes_of(one, bad)
+            trust.nodes_of(algorithm, bad)
 
 
 @pytest.mark.parametrize("bad", [[], "Medici", ()])
@@ -203,7 +207,7 @@ def test_coalitions_refuse():
 
 def test_masks_of_all_shapes():
     tapped = np.array([False, True, True, False])
-    for given_mask in (tapped, np.tile(tapped, (2, 1)), tapped.tolist(), lambda one: tapped):
+    for given_mask in (tapped, np.tile(tapped, (2, 1)), tapped.tolist(), lambda algorithm: tapped):
         assert masks(FROM_MASKS(seen=given_mask), DP) == ("0110", "0000", "0000")
     model = FROM_MASKS(known_gradients=tapped, known_noise=np.eye(2, 4, dtype=bool))
     knowledge = model.knowledge(DP, 0)
@@ -222,18 +226,20 @@ def test_masks_of_the_wrong_shape_or_type(name, bad):
 
 
 def test_masks_may_depend_on_the_victim():
-    def others(one, victim):
-        return np.arange(one.num_nodes) != victim
+    def others(algorithm, victim):
+        return np.arange(algorithm.num_nodes) != victim
 
-    model = FROM_MASKS(seen=lambda one: np.ones(4, dtype=bool), known_gradients=others, known_noise=others, name="all")
+    model = FROM_MASKS(
+        seen=lambda algorithm: np.ones(4, dtype=bool), known_gradients=others, known_noise=others, name="all"
+    )
     members = list(model.members(DECOR_LOCAL))
     assert [victims for _, victims in members] == [(0,), (1,), (2,), (3,)]
     for (member, (victim,)), (other, _) in zip(members, trust.FullCollusion().members(DECOR_LOCAL), strict=True):
         assert member.name == "all"
         assert masks(member, DECOR_LOCAL, victim) == masks(other, DECOR_LOCAL)
-    own = sensitivity_by_victim(DECOR_LOCAL, model)
+    by_victim = sensitivity_by_victim(DECOR_LOCAL, model)
     full = sensitivity_by_victim(DECOR_LOCAL, trust.FullCollusion())
-    assert_allclose([x.sensitivity_squared for x in own], [x.sensitivity_squared for x in full], rtol=1e-12)
+    assert_allclose([x.sensitivity_squared for x in by_victim], [x.sensitivity_squared for x in full], rtol=1e-12)
 
 
 DECOR_LOCAL = algorithms.decor(PATH, EveryStep(2), sigma_cor=0.0)
@@ -242,11 +248,11 @@ DECOR_LOCAL = algorithms.decor(PATH, EveryStep(2), sigma_cor=0.0)
 def test_a_default_argument_is_no_victim():
     """`lambda one, taps=taps: ...` is how masks are bound in loops."""
     for wanted in (1, 3):
-        model = FROM_MASKS(seen=lambda one, taps=wanted: np.arange(4) == taps)
+        model = FROM_MASKS(seen=lambda algorithm, taps=wanted: np.arange(4) == taps)
         ((member, victims),) = model.members(DP)
         assert victims == (0, 1, 2, 3)
         assert member.knowledge(DP, 0).seen[0].argmax() == wanted
-    named = FROM_MASKS(seen=lambda one, victim=0: np.arange(4) == victim)
+    named = FROM_MASKS(seen=lambda algorithm, victim=0: np.arange(4) == victim)
     assert [m.knowledge(DP, u).seen[0].argmax() for m, (u,) in named.members(DP)] == [0, 1, 2, 3]
 
 
@@ -277,19 +283,19 @@ def test_released_models_count_in_comparisons():
     assert trust.LDP().sees_at_least(trust.ReleasedOnly(), DP)
 
 
-@pytest.mark.parametrize("one", [DECOR, DP], ids=["decor", "dp-dsgd"])
+@pytest.mark.parametrize("algorithm", [DECOR, DP], ids=["decor", "dp-dsgd"])
 @pytest.mark.parametrize("node", [0, 1])
-def test_masks_with_attackers_know_the_noise_that_they_hold(one, node):
+def test_masks_with_attackers_know_the_noise_that_they_hold(algorithm, node):
     """As PNDP does; a mask of known noise that is given counts as it is."""
-    received = [trust.PNDP([node]).knowledge(one, 3).seen[0]]
-    own = np.arange(4) == node
-    model = FROM_MASKS(seen=received[0], known_gradients=own, attackers=[node])
+    received = [trust.PNDP([node]).knowledge(algorithm, 3).seen[0]]
+    of_attacker = np.arange(4) == node
+    model = FROM_MASKS(seen=received[0], known_gradients=of_attacker, attackers=[node])
     for mine, pndp in zip(
-        sensitivity_by_victim(one, model), sensitivity_by_victim(one, trust.PNDP([node])), strict=True
+        sensitivity_by_victim(algorithm, model), sensitivity_by_victim(algorithm, trust.PNDP([node])), strict=True
     ):
         assert mine.victim == pndp.victim
         assert mine.sensitivity_squared == pytest.approx(pndp.sensitivity_squared, rel=1e-9)
-    nothing = np.zeros(one.holders.shape[0], bool)
-    less = FROM_MASKS(seen=received[0], known_gradients=own, known_noise=nothing, attackers=[node])
-    assert not less.knowledge(one, 3).known_noise.any()
-    assert model.knowledge(one, 3).known_noise.any()
+    nothing = np.zeros(algorithm.holders.shape[0], bool)
+    less = FROM_MASKS(seen=received[0], known_gradients=of_attacker, known_noise=nothing, attackers=[node])
+    assert not less.knowledge(algorithm, 3).known_noise.any()
+    assert model.knowledge(algorithm, 3).known_noise.any()

@@ -33,10 +33,10 @@ from mfdl.trust.view import Knowledge, View
 def test_arrays_sparse_matrices_and_operators_are_one_view(case):
     A, B = case
     kinds = [np.asarray, sp.csr_array, sp.coo_array, aslinearoperator, lambda M: M.astype(int).tolist()]
-    found = [view_grams(View(make(A), make(B)), [0])[0] for make in kinds]
-    for gram in found[1:]:
-        assert_allclose(gram.matrix, found[0].matrix, rtol=1e-10, atol=1e-12)
-        assert (gram.leaks == found[0].leaks).all()
+    grams = [view_grams(View(make(A), make(B)), [0])[0] for make in kinds]
+    for gram in grams[1:]:
+        assert_allclose(gram.matrix, grams[0].matrix, rtol=1e-10, atol=1e-12)
+        assert (gram.leaks == grams[0].leaks).all()
 
 
 @pytest.mark.parametrize(
@@ -89,10 +89,10 @@ def test_an_attacker_that_is_the_victim_is_infinite_not_zero():
     """The reduction of Lemma 11 would report 0 for it."""
     view = trust.PNDP([1]).view(DP, 0)
     assert losses(view, [0, 1], EveryStep(2))[1] == math.inf
-    asked = {x.victim: x for x in sensitivity_by_victim(DP, trust.PNDP([1]), victims=[0, 1])}
-    assert asked[1].sensitivity_squared == asked[1].adaptive_sensitivity_squared == math.inf
-    assert "one of the attackers" in asked[1].non_adaptive_sensitivity.why
-    assert asked[0].sensitivity_squared < math.inf
+    options = {x.victim: x for x in sensitivity_by_victim(DP, trust.PNDP([1]), victims=[0, 1])}
+    assert options[1].sensitivity_squared == options[1].adaptive_sensitivity_squared == math.inf
+    assert "one of the attackers" in options[1].non_adaptive_sensitivity.why
+    assert options[0].sensitivity_squared < math.inf
 
 
 @examples(30)
@@ -110,11 +110,11 @@ def test_known_gradients_of_others_change_nothing(seed, node):
 
 def test_the_same_attackers_with_every_message_seen_see_no_less():
     for model in (trust.PNDP([0]), trust.AnyReceiver(), trust.Coalitions(2), trust.Central()):
-        seen, own = (
+        seen, received = (
             {loss.victim: loss for loss in sensitivity_by_victim(DP, m)} for m in (model.all_messages(), model)
         )
-        assert seen.keys() == own.keys()
-        assert all(seen[u].sensitivity_squared >= own[u].sensitivity_squared * (1 - 1e-9) for u in own)
+        assert seen.keys() == received.keys()
+        assert all(seen[u].sensitivity_squared >= received[u].sensitivity_squared * (1 - 1e-9) for u in received)
         assert all(loss.adaptive for loss in seen.values())
 
 
@@ -125,32 +125,32 @@ def test_the_same_attackers_with_every_message_seen_see_no_less():
 @pytest.mark.parametrize("build", [algorithms.dp_dsgd, algorithms.anti_pgd, algorithms.decor, algorithms.muffliato])
 def test_a_view_shows_its_factorization(build, model):
     """Theorem 5: A = B C without the columns that are known, and X_u = C_u^T B^+ B C_u; so the numbers agree."""
-    one = build(PATH, EveryStep(2))
-    view = model.view(one, 1, release="none")
+    algorithm = build(PATH, EveryStep(2))
+    view = model.view(algorithm, 1, release="none")
     A, B, C = (matrix.dense() for matrix in (view.A, view.B, view.C))
     assert_allclose(B @ C, A, atol=1e-12)
     assert not A[:, view.known_gradients.ravel()].any()
     assert not B[:, view.knowledge.known_noise.ravel()].any()
     unknown = ~view.known_gradients.ravel()
     assert_allclose(A[:, unknown], view.dense_gradients_by_time()[:, unknown])
-    worst = max(loss.sensitivity_squared for loss in sensitivity_by_victim(one, model, release="none"))
+    worst = max(loss.sensitivity_squared for loss in sensitivity_by_victim(algorithm, model, release="none"))
     assert general_sensitivity(C, B, EveryStep(2), num_nodes=4).squared == pytest.approx(worst, rel=1e-6)
 
 
 def test_node_local_noise_has_its_encoder_without_the_attacker():
     encoder = np.array([[1.0, 0.0], [0.5, 1.0]])
-    one = algorithms.mf_dsgd(PATH, EveryStep(2), encoder)
-    C = trust.PNDP([0]).view(one, 1, release="none").C
+    algorithm = algorithms.mf_dsgd(PATH, EveryStep(2), encoder)
+    C = trust.PNDP([0]).view(algorithm, 1, release="none").C
     expected = np.kron(encoder, np.diag([0.0, 1, 1, 1]))
     assert_allclose(C.dense(), expected, atol=1e-12)
     assert C.blocks[1] == (4, 4)
-    assert_allclose(trust.Eavesdropper().view(one, 1).C.dense(), one.workload().C.dense())
+    assert_allclose(trust.Eavesdropper().view(algorithm, 1).C.dense(), algorithm.workload().C.dense())
 
 
 def test_no_encoder_where_a_gradient_shows_without_noise():
-    own = algorithms.zip_dl(Dynamics(MH("path:n=3")), EveryStep(2), self_messages=True)
+    with_own = algorithms.zip_dl(Dynamics(MH("path:n=3")), EveryStep(2), self_messages=True)
     with pytest.raises(UnsupportedMechanism, match=r"no C gives A = B C here.*without noise, so the loss"):
-        trust.Eavesdropper().view(own, 1).C  # noqa: B018
+        trust.Eavesdropper().view(with_own, 1).C  # noqa: B018
     with pytest.raises(UnsupportedMechanism, match="no C gives"):
         View(np.eye(2), np.zeros((2, 0))).C  # noqa: B018
     bare = View([[1, 2], [2, 4]], [[1, 0], [2, 0]], num_nodes=2, known_gradients=[False, True])

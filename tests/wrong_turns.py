@@ -45,8 +45,8 @@ def task(num_nodes=4, **changes):
 TASK = task()
 
 
-def same(one, other) -> bool:
-    return one.content_hash == other.content_hash
+def same(first, other) -> bool:
+    return first.content_hash == other.content_hash
 
 
 def require_refused(call, words, error=InvalidInput):

@@ -198,9 +198,9 @@ def test_dense_maps_are_taken_and_are_the_same_algorithm():
 
 def test_what_was_accounted_cannot_be_written():
     mechanism = mfdl.calibrate(base, trust=mfdl.trust.LDP(), adjacency="zero-out", clip_norm=1.0, mu=1.0)
-    own = StepNoise(np.eye(N), np.eye(N, dtype=bool), T, N)
+    noise = StepNoise(np.eye(N), np.eye(N, dtype=bool), T, N)
     arrays = [m.data for m in mechanism.algorithm.rounds[0].maps()]
-    arrays += [base.divisors, base.message_sender, base.transmitted, base.model_from_state.data, own.factor.data]
+    arrays += [base.divisors, base.message_sender, base.transmitted, base.model_from_state.data, noise.factor.data]
     arrays += [base.rounds[0].receivers.data, base.kind_of_round]
     for array in arrays:
         with pytest.raises(ValueError, match="read-only"):
@@ -211,10 +211,10 @@ def test_what_was_accounted_cannot_be_written():
 
 def test_a_caller_keeps_the_arrays_that_were_given():
     given = ONE.copy()
-    made = Round(message_from_state=given, message_from_gradient=given)
+    round_ = Round(message_from_state=given, message_from_gradient=given)
     given[0, 0] = 7.0
-    assert made.message_from_state.toarray()[0, 0] == 1.0
-    assert made.message_from_state is made.message_from_gradient  # one map, checked and kept once
+    assert round_.message_from_state.toarray()[0, 0] == 1.0
+    assert round_.message_from_state is round_.message_from_gradient  # one map, checked and kept once
 
 
 def test_the_zero_map_has_one_form():
@@ -224,7 +224,7 @@ def test_the_zero_map_has_one_form():
 def test_transmitted_may_differ_between_rounds():
     mask = np.array([[True, True, False], [False, False, True]])
     alone = round_of(state_from_message=ONE, receivers=None)  # nobody uses a message of another
-    own = changed(rounds=[alone] * T, transmitted=mask)
-    assert (own.sent == mask).all()
+    algorithm = changed(rounds=[alone] * T, transmitted=mask)
+    assert (algorithm.sent == mask).all()
     assert changed(rounds=[alone] * T, transmitted=np.stack([mask[0]] * T)).transmitted.shape == (N,)
-    assert isinstance(own, LinearAlgorithm)
+    assert isinstance(algorithm, LinearAlgorithm)

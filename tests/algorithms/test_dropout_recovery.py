@@ -25,17 +25,17 @@ NAMES = st.sampled_from(["dp-dsgd", "mafalda", "decor", "corn", "kronecker"])
 SEEDS = st.integers(0, 2**32 - 1)
 
 
-def under_dropout(W, name, online, participation, **how):
+def under_dropout(W, name, online, participation, **options):
     whole = mfdl.algorithms.build(name, mfdl.Dynamics(W, 0.5), participation)
     left = mfdl.algorithms.dp_dsgd(mfdl.Dynamics(gossip.node_dropout(W, online), 0.5), participation)
-    return whole.noise, with_dropout(dataclasses.replace(left, name=name, noise=whole.noise), online, **how)
+    return whole.noise, with_dropout(dataclasses.replace(left, name=name, noise=whole.noise), online, **options)
 
 
 def planned(noise, online, recovery):
     """N entry by entry, from what each node adds of each correlated column of each step."""
     (T, n), m = online.shape, noise.columns_per_step
     E, F = np.stack([noise.inverse_of(k) for k in range(m)]), noise.mixing.toarray()
-    held = noise.holders().toarray()
+    holders = noise.holders().toarray()
     adds = np.zeros((T, n, T, m))  # of node i at step t, of the column k that is correlated, of step r
     for t, i, k in np.ndindex(T, n, m):
         offline = [u for u in range(n) if not online[t, u]]
@@ -47,8 +47,8 @@ def planned(noise, online, recovery):
             adds[t, i, t, k] += 0 if any(F[u, k] for u in offline) else F[i, k]
         else:
             adds[t, i, t, k] += F[i, k]
-            if recovery == "substitute" and held[k, i]:
-                others = [v for v in range(n) if online[t, v] and held[k, v]]
+            if recovery == "substitute" and holders[k, i]:
+                others = [v for v in range(n) if online[t, v] and holders[k, v]]
                 adds[t, i, t, k] += sum(F[u, k] for u in offline) / len(others)
     return np.einsum("tirk,krs->tisk", adds, E).reshape(T * n, T * m)
 
@@ -87,8 +87,8 @@ def test_nodes_add_the_rows_of_the_plan_each_from_its_own_secrets(case, name, re
     for t in reversed(range(T)):
         assert_allclose(stream.step(t), wanted[t], atol=1e-9)
         for u in range(n):
-            own = mfdl.noise_stream(run.noise, 2.0, HolderKeys.simulated(key).of_node(u), 3, slots=[u])
-            assert_allclose(own.step(t), wanted[t, [u]], atol=1e-9)
+            node_stream_ = mfdl.noise_stream(run.noise, 2.0, HolderKeys.simulated(key).of_node(u), 3, slots=[u])
+            assert_allclose(node_stream_.step(t), wanted[t, [u]], atol=1e-9)
 
 
 @examples(30)
@@ -139,8 +139,8 @@ def test_colluders_and_offline_nodes_add_up():
     def worst(algorithm, model):
         return max(loss.sensitivity_squared for loss in mfdl.sensitivity_by_victim(algorithm, model))
 
-    lost, one, two = worst(run, mfdl.trust.Colluding([2])), *(worst(whole, mfdl.trust.Coalitions(q)) for q in (1, 2))
-    assert one < 0.7 < lost <= two * (1 + 1e-9)
+    lost, single, two = worst(run, mfdl.trust.Colluding([2])), *(worst(whole, mfdl.trust.Coalitions(q)) for q in (1, 2))
+    assert single < 0.7 < lost <= two * (1 + 1e-9)
 
 
 def test_the_worst_set_of_missing_nodes_is_the_worst_coalition():

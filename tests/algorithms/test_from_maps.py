@@ -23,18 +23,18 @@ ONE = np.eye(3)
 
 def test_dp_dsgd_from_its_arrays_is_dp_dsgd():
     dynamics = Dynamics(PATH, 0.5)
-    own = from_maps({"P": ONE, "Q": -0.5 * ONE, "K": W}, Cyclic(2, 2), dynamics, name="dp-dsgd")
-    assert own.content_hash == algorithms.dp_dsgd(dynamics, Cyclic(2, 2)).content_hash
+    mapped = from_maps({"P": ONE, "Q": -0.5 * ONE, "K": W}, Cyclic(2, 2), dynamics, name="dp-dsgd")
+    assert mapped.content_hash == algorithms.dp_dsgd(dynamics, Cyclic(2, 2)).content_hash
 
 
 @examples(30)
 @given(dyadic_gossip())
 def test_who_hears_whom_is_inferred(matrix):
     w, n = matrix.weights.toarray(), matrix.num_nodes
-    own = from_maps({"P": np.eye(n), "Q": -np.eye(n), "K": w}, EveryStep(2))
-    assert (own.rounds[0].receivers.toarray() == (w.T != 0) & ~np.eye(n, dtype=bool)).all()
-    assert ((own.dynamics.gossip.at(0).weights.toarray() != 0) == ((w != 0) | np.eye(n, dtype=bool))).all()
-    assert own.message_sender.tolist() == list(range(n))
+    mapped = from_maps({"P": np.eye(n), "Q": -np.eye(n), "K": w}, EveryStep(2))
+    assert (mapped.rounds[0].receivers.toarray() == (w.T != 0) & ~np.eye(n, dtype=bool)).all()
+    assert ((mapped.dynamics.gossip.at(0).weights.toarray() != 0) == ((w != 0) | np.eye(n, dtype=bool))).all()
+    assert mapped.message_sender.tolist() == list(range(n))
 
 
 def test_a_message_that_is_used_later_is_received_when_it_is_sent():
@@ -45,9 +45,11 @@ def test_a_message_that_is_used_later_is_received_when_it_is_sent():
         "K": [[1, 0], [0, 1], [0, 1]],
         "F": [[0, 0, 0.5], [0, 0, 0], [0, 0, 0]],
     }
-    own = from_maps(waits, EveryStep(3))
-    assert own.rounds[0].receivers.toarray().tolist() == [[False, False], [True, False]]
-    assert all(one.receivers.nnz == 1 for one in own.rounds)  # also in the last round, where nobody waits any more
+    mapped = from_maps(waits, EveryStep(3))
+    assert mapped.rounds[0].receivers.toarray().tolist() == [[False, False], [True, False]]
+    assert all(
+        exchange.receivers.nnz == 1 for exchange in mapped.rounds
+    )  # also in the last round, where nobody waits any more
 
 
 def test_noise_enters_where_gradients_do_unless_it_is_said():
@@ -61,8 +63,8 @@ def test_noise_enters_where_gradients_do_unless_it_is_said():
 
 def test_a_message_may_take_slots_that_stay_without_noise():
     silent = StepNoise(sp.csr_array((6, 3)), sp.csr_array(np.ones((3, 3), dtype=bool)), 2, 3)
-    own = from_maps({"P": ONE, "Q": ONE, "K": W, "R": np.ones((3, 6))}, EveryStep(2), noise=silent)
-    assert own.rounds[0].message_from_noise.nnz == 18
+    mapped = from_maps({"P": ONE, "Q": ONE, "K": W, "R": np.ones((3, 6))}, EveryStep(2), noise=silent)
+    assert mapped.rounds[0].message_from_noise.nnz == 18
 
 
 def test_nobody_has_to_send_anything():
@@ -87,20 +89,20 @@ def test_long_names_sparse_maps_and_steps_by_function():
 
 def test_a_list_of_maps_is_a_step_and_its_gossip_rounds():
     first = {"P": ONE, "Q": -ONE, "K": W}
-    own = from_maps([first, {"P": ONE, "K": W}], EveryStep(2), name="muffliato")
-    assert own.step_of_round == (0, -1, 1, -1)
+    mapped = from_maps([first, {"P": ONE, "K": W}], EveryStep(2), name="muffliato")
+    assert mapped.step_of_round == (0, -1, 1, -1)
     reference = algorithms.muffliato(Dynamics(PATH), EveryStep(2), gossip_rounds=2)
     for ours, theirs in zip(
-        sensitivity_by_victim(own, trust.LDP()), sensitivity_by_victim(reference, trust.LDP()), strict=True
+        sensitivity_by_victim(mapped, trust.LDP()), sensitivity_by_victim(reference, trust.LDP()), strict=True
     ):
         assert ours.sensitivity_squared == theirs.sensitivity_squared
 
 
 def test_noise_of_ones_own():
     encoder = np.array([[1.0, 0], [0.5, 1.0]])
-    own = from_maps({"P": ONE, "Q": -ONE, "K": W}, EveryStep(2), Dynamics(PATH), noise=LocalNoise(encoder, 3))
+    mapped = from_maps({"P": ONE, "Q": -ONE, "K": W}, EveryStep(2), Dynamics(PATH), noise=LocalNoise(encoder, 3))
     reference = algorithms.mf_dsgd(Dynamics(PATH), EveryStep(2), encoder)
-    (ours, *_), (theirs, *_) = (sensitivity_by_victim(one, trust.LDP()) for one in (own, reference))
+    (ours, *_), (theirs, *_) = (sensitivity_by_victim(algorithm, trust.LDP()) for algorithm in (mapped, reference))
     assert ours.sensitivity_squared == theirs.sensitivity_squared
 
 
@@ -177,8 +179,8 @@ def test_noise_on_messages_is_calibrated_and_replayed(unit):
     task = linear_task(3, np.random.default_rng(0).uniform(size=(12, 2)))
     if unit == "record":
         algorithm = algorithm.with_divisors(task.public_batch_sizes(2))
-    how = {"trust": trust.LDP(), "adjacency": "zero-out", "clip_norm": 1.0, "unit": unit}
-    mechanism = mfdl.calibrate(algorithm, **how, mu=2.0)
+    options = {"trust": trust.LDP(), "adjacency": "zero-out", "clip_norm": 1.0, "unit": unit}
+    mechanism = mfdl.calibrate(algorithm, **options, mu=2.0)
     run = mfdl.replay(mechanism, task, seeds=[0], progress=False)
     assert run.seeds[0].finished_steps == 4
 

@@ -33,19 +33,22 @@ def shifted(averaged, T, n):
     return np.concatenate([np.zeros((n, averaged.shape[1])), averaged[: (T - 1) * n]])
 
 
-def check_operators(one):
-    T, n, eta = one.num_steps, one.num_nodes, one.dynamics.learning_rate
-    W_T, averaged = dense_gossip_workload(one.dynamics.gossip, T), dense_averaged_workload(one.dynamics.gossip, T)
-    N = dense_noising(one)
-    D = np.diag(np.tile(1 / one.divisors, T))
+def check_operators(algorithm):
+    T, n, eta = algorithm.num_steps, algorithm.num_nodes, algorithm.dynamics.learning_rate
+    W_T, averaged = (
+        dense_gossip_workload(algorithm.dynamics.gossip, T),
+        dense_averaged_workload(algorithm.dynamics.gossip, T),
+    )
+    N = dense_noising(algorithm)
+    D = np.diag(np.tile(1 / algorithm.divisors, T))
     expected = {
-        one.messages_from_gradients: -eta * W_T @ D,
-        one.messages_from_injected_noise: -eta * W_T @ D,
-        one.messages_from_noise: -eta * W_T @ D @ N,
-        one.models_from_gradients(): -eta * shifted(averaged, T, n) @ D,
-        one.models_from_gradients(final=True): -eta * averaged[-n:] @ D,
-        one.models_from_noise(): -eta * shifted(averaged, T, n) @ D @ N,
-        one.models_from_noise(final=True): -eta * averaged[-n:] @ D @ N,
+        algorithm.messages_from_gradients: -eta * W_T @ D,
+        algorithm.messages_from_injected_noise: -eta * W_T @ D,
+        algorithm.messages_from_noise: -eta * W_T @ D @ N,
+        algorithm.models_from_gradients(): -eta * shifted(averaged, T, n) @ D,
+        algorithm.models_from_gradients(final=True): -eta * averaged[-n:] @ D,
+        algorithm.models_from_noise(): -eta * shifted(averaged, T, n) @ D @ N,
+        algorithm.models_from_noise(final=True): -eta * averaged[-n:] @ D @ N,
     }
     rng = np.random.default_rng(0)
     for operator, dense in expected.items():
@@ -61,17 +64,17 @@ def check_operators(one):
 @pytest.mark.parametrize("W", [CONSTANT, VARYING], ids=["constant", "varying"])
 @pytest.mark.parametrize("name", NAMES)
 def test_operators_are_those_of_the_definition(name, W):
-    one = algorithm(name, W)
-    check_operators(one)
-    check_operators(one.with_divisors([1, 2, 3, 5]))
+    built = algorithm(name, W)
+    check_operators(built)
+    check_operators(built.with_divisors([1, 2, 3, 5]))
 
 
 @examples(60)
-@given(one=linear_algorithms(), data=st.data())
-def test_operators_on_any_gossip(one, data):
-    check_operators(one)
-    sizes = data.draw(st.lists(st.integers(1, 9), min_size=one.num_nodes, max_size=one.num_nodes))
-    check_operators(one.with_divisors(sizes))
+@given(algorithm=linear_algorithms(), data=st.data())
+def test_operators_on_any_gossip(algorithm, data):
+    check_operators(algorithm)
+    sizes = data.draw(st.lists(st.integers(1, 9), min_size=algorithm.num_nodes, max_size=algorithm.num_nodes))
+    check_operators(algorithm.with_divisors(sizes))
 
 
 def test_the_noise_of_each_builder_is_the_one_of_its_paper():
@@ -95,18 +98,18 @@ def test_the_noise_of_each_builder_is_the_one_of_its_paper():
 
 
 def test_divisors_replace_each_other_and_scale_gradients_and_noise_alike():
-    one = algorithm("mf-per-node", VARYING)
+    built = algorithm("mf-per-node", VARYING)
     m = np.array([1.0, 2.0, 4.0, 8.0])
-    once, twice = one.with_divisors(m), one.with_divisors([3, 3, 3, 3]).with_divisors(m)
+    once, twice = built.with_divisors(m), built.with_divisors([3, 3, 3, 3]).with_divisors(m)
     assert_allclose(once.messages_from_noise @ np.eye(24), twice.messages_from_noise @ np.eye(24), rtol=1e-14)
     assert_allclose(twice.divisors, m)
-    assert one.divisors.tolist() == [1, 1, 1, 1]
+    assert built.divisors.tolist() == [1, 1, 1, 1]
     assert_allclose(
         once.messages_from_gradients.to_dense(),
-        one.messages_from_gradients.to_dense() / np.tile(m, 6),
+        built.messages_from_gradients.to_dense() / np.tile(m, 6),
         rtol=1e-14,
     )
-    assert len(once.kinds) == len(one.kinds) == 2
+    assert len(once.kinds) == len(built.kinds) == 2
 
 
 # ---- content hash -----------------------------------------------------------------------------------------
@@ -147,15 +150,17 @@ def variants():
 
 
 def test_the_content_hash_differs_whenever_anything_that_matters_does():
-    found = {}
-    for what, one in variants():
-        assert one.content_hash not in found, f"{what!r} has the hash of {found.get(one.content_hash)!r}"
-        found[one.content_hash] = what
+    name_by_hash = {}
+    for name, algorithm in variants():
+        assert algorithm.content_hash not in name_by_hash, (
+            f"{name!r} has the hash of {name_by_hash.get(algorithm.content_hash)!r}"
+        )
+        name_by_hash[algorithm.content_hash] = name
 
 
 def test_the_content_hash_follows_from_content_alone():
-    again = {what: one.content_hash for what, one in variants()}
-    assert again == {what: one.content_hash for what, one in variants()}
+    again = {name: algorithm.content_hash for name, algorithm in variants()}
+    assert again == {name: algorithm.content_hash for name, algorithm in variants()}
     C = random_encoder(np.random.default_rng(0), 6)
     copies = gossip.sequence([gossip.from_array(STAR.dense()) for _ in range(3)])  # equal, not identical
     varying = algorithms.mf_dsgd(Dynamics(copies, 0.3), PART, C)

@@ -59,14 +59,14 @@ def test_gradient_tracking_is_its_equations(run, momentum):
     W, rates, i = run
     T, n = i.shape
     algorithm = gradient_tracking(Dynamics(W, rates, momentum=momentum), EveryStep(T))
-    theta, v, mixed, found, sent = np.zeros(n), np.zeros(n), np.zeros(n), [np.zeros(n)], []
+    theta, v, mixed, sums, sent = np.zeros(n), np.zeros(n), np.zeros(n), [np.zeros(n)], []
     for t in range(T):
         before, v = v, momentum * v + i[t]
         y = mixed + v - before
         sent.append(np.concatenate([theta - rates[t] * y, y]))
         theta, mixed = W.at(t).weights @ (theta - rates[t] * y), W.at(t).weights @ y
-        found.append(theta)
-    assert_allclose(models_of(algorithm, i), found, atol=1e-12)
+        sums.append(theta)
+    assert_allclose(models_of(algorithm, i), sums, atol=1e-12)
     assert_allclose(messages_of(algorithm, i), sent, atol=1e-12)
     if W.is_doubly_stochastic:  # the average of y is that of v: what makes it tracking
         assert_allclose(y.mean(), v.mean(), atol=1e-12)
@@ -77,12 +77,12 @@ def test_gradient_tracking_is_its_equations(run, momentum):
 def test_exact_diffusion_is_its_equations(run):
     W, rates, i = run
     T, n = i.shape
-    theta, psi, found = np.zeros(n), np.zeros(n), [np.zeros(n)]
+    theta, psi, sums = np.zeros(n), np.zeros(n), [np.zeros(n)]
     for t in range(T):
         new = theta - rates[t] * i[t]
         theta, psi = (np.eye(n) + W.at(t).weights) / 2 @ (new + theta - psi), new
-        found.append(theta)
-    assert_allclose(models_of(exact_diffusion(Dynamics(W, rates), EveryStep(T)), i), found, atol=1e-12)
+        sums.append(theta)
+    assert_allclose(models_of(exact_diffusion(Dynamics(W, rates), EveryStep(T)), i), sums, atol=1e-12)
 
 
 @few
@@ -90,15 +90,15 @@ def test_exact_diffusion_is_its_equations(run):
 def test_delayed_messages_are_used_late(run, delay):
     W, rates, i = run
     T, n = i.shape
-    theta, m, found = np.zeros(n), {}, [np.zeros(n)]
+    theta, m, sums = np.zeros(n), {}, [np.zeros(n)]
     for t in range(T):
         m[t] = theta - rates[t] * i[t]
         w = W.at(t).weights.toarray()
-        own = np.diag(np.diag(w))
-        theta = own @ m[t] + (w - own) @ m.get(t - delay, np.zeros(n))
-        found.append(theta)
+        diagonal = np.diag(np.diag(w))
+        theta = diagonal @ m[t] + (w - diagonal) @ m.get(t - delay, np.zeros(n))
+        sums.append(theta)
     algorithm = delayed_dsgd(Dynamics(W, rates), EveryStep(T), delay=delay)
-    assert_allclose(models_of(algorithm, i), found, atol=1e-12)
+    assert_allclose(models_of(algorithm, i), sums, atol=1e-12)
     assert_allclose(messages_of(algorithm, i), [m[t] for t in range(T)], atol=1e-12)
 
 
@@ -107,7 +107,7 @@ def test_delayed_messages_are_used_late(run, delay):
 def test_forwarded_messages_are_used_once(run, share):
     W, rates, i = run
     T, n = i.shape
-    theta, last, found = np.zeros(n), np.zeros(n), [np.zeros(n)]
+    theta, last, sums = np.zeros(n), np.zeros(n), [np.zeros(n)]
     w = W.at(0).weights.toarray()
     algorithm = two_hop_dsgd(Dynamics(W, rates), EveryStep(T), share=share)
     sent = messages_of(algorithm, i)
@@ -117,8 +117,8 @@ def test_forwarded_messages_are_used_once(run, share):
         links = [(u, v) for u in range(n) for v in range(n) if u != v and w[u, v]]
         assert sorted(sent[t, n:]) == pytest.approx(sorted(last[x] for _, x in links), abs=1e-12)
         theta, last = (1 - share) * w @ m + share * w @ w @ last, m
-        found.append(theta)
-    assert_allclose(models_of(algorithm, i), found, atol=1e-12)
+        sums.append(theta)
+    assert_allclose(models_of(algorithm, i), sums, atol=1e-12)
 
 
 @few
@@ -126,7 +126,7 @@ def test_forwarded_messages_are_used_once(run, share):
 def test_local_steps_gossip_when_it_is_due(run, steps):
     W, rates, i = run
     T, n = i.shape
-    theta, turn, found = np.zeros(n), 0, [np.zeros(n)]
+    theta, turn, sums = np.zeros(n), 0, [np.zeros(n)]
     algorithm = local_steps(Dynamics(W, rates), EveryStep(T), steps=steps)
     for t in range(T):
         theta = theta - rates[t] * i[t]
@@ -134,8 +134,8 @@ def test_local_steps_gossip_when_it_is_due(run, steps):
         assert algorithm.sent[t].all() == algorithm.sent[t].any() == due
         if due:
             theta, turn = W.at(turn).weights @ theta, turn + 1
-        found.append(theta)
-    assert_allclose(models_of(algorithm, i), found, atol=1e-12)
+        sums.append(theta)
+    assert_allclose(models_of(algorithm, i), sums, atol=1e-12)
 
 
 def test_start_models_average_like_models():
@@ -184,7 +184,7 @@ def test_noise_correlated_in_time_is_that_of_plain_gossip(name):
     noise = LocalNoise(encoder, 4)
     tracked = MECHANISMS[name].build(Dynamics(STAR), scheme, noise=noise)
     plain = algorithms.mf_dsgd(Dynamics(STAR), scheme, encoder)
-    (loss, *_), (reference, *_) = (sensitivity_by_victim(one, trust.LDP()) for one in (tracked, plain))
+    (loss, *_), (reference, *_) = (sensitivity_by_victim(algorithm, trust.LDP()) for algorithm in (tracked, plain))
     if name == "local-steps":
         assert loss.adaptive_sensitivity_squared <= reference.sensitivity_squared * (1 + 1e-9)
     else:
@@ -205,9 +205,9 @@ def test_they_train_and_report_their_guarantee():
 def test_an_audit_comes_within_15_percent_from_below(name):
     algorithm = algorithms.build(name, Dynamics(STAR, 0.5), EveryStep(4))
     mechanism = mfdl.with_noise(algorithm, trust=trust.LDP(), adjacency="zero-out", clip_norm=1.0, noise_std=1.0)
-    found = audit(mechanism, trust=trust.LDP(), trials=20_000, seed=0)
-    assert not found.violated
-    assert 0.85 * mechanism.guarantee.mu <= found.mu_audited <= mechanism.guarantee.mu
+    audited = audit(mechanism, trust=trust.LDP(), trials=20_000, seed=0)
+    assert not audited.violated
+    assert 0.85 * mechanism.guarantee.mu <= audited.mu_audited <= mechanism.guarantee.mu
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -34,7 +34,7 @@ def dense(operator):
 @pytest.mark.parametrize(("T", "K"), [(1, 1), (3, 1), (1, 3), (3, 2), (2, 4)])
 def test_muffliato_is_the_formula(W, T, K):
     """A = B = W_KT (I_T (x) [I; 0]); models where gradients are taken follow K rounds after the last gradient."""
-    one = algorithms.muffliato(Dynamics(W, 0.5), EveryStep(T), gossip_rounds=K)
+    algorithm = algorithms.muffliato(Dynamics(W, 0.5), EveryStep(T), gossip_rounds=K)
     n = W.num_nodes
     messages, final = gossip_messages(W, T, gossip_rounds=K, rate=0.5)
     if W is RING:  # the formula itself, once more
@@ -43,15 +43,15 @@ def test_muffliato_is_the_formula(W, T, K):
         W_KT = np.block([[P[r - s] if r >= s else np.zeros((n, n)) for s in range(R)] for r in range(R)])
         first = np.vstack([np.eye(n), np.zeros(((K - 1) * n, n))])
         assert_allclose(-0.5 * W_KT @ np.kron(np.eye(T), first), messages, **CLOSE)
-    assert_allclose(dense(one.messages_from_gradients), messages, **CLOSE)
-    assert_allclose(dense(one.messages_from_noise), messages, **CLOSE)
-    assert_allclose(dense(one.models_from_gradients(final=True)), final, **CLOSE)
+    assert_allclose(dense(algorithm.messages_from_gradients), messages, **CLOSE)
+    assert_allclose(dense(algorithm.messages_from_noise), messages, **CLOSE)
+    assert_allclose(dense(algorithm.models_from_gradients(final=True)), final, **CLOSE)
     before = np.zeros((T, n, T * n))
     for t in range(1, T):
         before[t] = W.at(t * K - 1).dense() @ messages[(t * K - 1) * n : t * K * n]
-    assert_allclose(dense(one.models_from_gradients()), before.reshape(T * n, T * n), **CLOSE)
-    assert_allclose(dense(one.models_from_noise()), before.reshape(T * n, T * n), **CLOSE)
-    assert one.step_of_round == tuple(r // K if r % K == 0 else -1 for r in range(K * T))
+    assert_allclose(dense(algorithm.models_from_gradients()), before.reshape(T * n, T * n), **CLOSE)
+    assert_allclose(dense(algorithm.models_from_noise()), before.reshape(T * n, T * n), **CLOSE)
+    assert algorithm.step_of_round == tuple(r // K if r % K == 0 else -1 for r in range(K * T))
     if K == 1:
         plain = algorithms.dp_dsgd(Dynamics(W, 0.5), EveryStep(T))
         assert_allclose(dense(plain.messages_from_noise), messages, **CLOSE)
@@ -88,15 +88,15 @@ def test_decor_covariance(W, local, pair, seed):
         L[np.ix_([i, j], [i, j])] += [[1, -1], [-1, 1]]
     R = local**2 * np.eye(n) + pair**2 * L
     for orientation in (None, signs):
-        one = algorithms.decor(dynamics, EveryStep(T), sigma_ldp=local, sigma_cor=pair, orientation=orientation)
-        N = dense(one.noise)
+        algorithm = algorithms.decor(dynamics, EveryStep(T), sigma_ldp=local, sigma_cor=pair, orientation=orientation)
+        N = dense(algorithm.noise)
         assert_allclose(N @ N.T, np.kron(np.eye(T), R), **CLOSE)
-        assert_allclose(one.noise.variances(), np.tile(np.diagonal(R), (T, 1)), **CLOSE)
-        held = one.noise.holders().toarray()
+        assert_allclose(algorithm.noise.variances(), np.tile(np.diagonal(R), (T, 1)), **CLOSE)
+        holders = algorithm.noise.holders().toarray()
         # a column moves the injections of exactly the nodes that hold it
-        assert (held == (one.noise.factor.toarray().T != 0)).all()
-        assert (local > 0) * n + (pair > 0) * len(edges) == len(held)
-        assert sorted(held.sum(axis=1)) == [1] * (n * (local > 0)) + [2] * (len(edges) * (pair > 0))
+        assert (holders == (algorithm.noise.factor.toarray().T != 0)).all()
+        assert (local > 0) * n + (pair > 0) * len(edges) == len(holders)
+        assert sorted(holders.sum(axis=1)) == [1] * (n * (local > 0)) + [2] * (len(edges) * (pair > 0))
 
 
 @pytest.mark.parametrize("bad", [{"sigma_ldp": -1.0}, {"sigma_cor": float("nan")}, {"orientation": [1, 1]}])
@@ -114,18 +114,18 @@ def test_spatial_covariance_reproduces_its_matrix(n, rank, seed):
     F = np.random.default_rng(seed).integers(-2, 3, (n, rank)).astype(float)
     F[0, 0] = 1.0
     R = F @ F.T
-    one = algorithms.spatial_covariance(Dynamics(MH(f"complete:n={n}")), EveryStep(2), R)
-    N = dense(one.noise)
+    algorithm = algorithms.spatial_covariance(Dynamics(MH(f"complete:n={n}")), EveryStep(2), R)
+    N = dense(algorithm.noise)
     assert_allclose(N @ N.T, np.kron(np.eye(2), R), atol=1e-10 * np.abs(R).max())
-    assert one.noise.holders().toarray().all()  # one seed, all nodes
+    assert algorithm.noise.holders().toarray().all()  # one seed, all nodes
 
 
 def test_groups_hold_the_seed():
     pair, alone = np.diag([1.0, 2.0, 0.0, 0.0]), np.diag([0.0, 0.0, 0.0, 4.0])
     pair[0, 1] = pair[1, 0] = 0.5
-    one = algorithms.spatial_covariance(Dynamics(STAR), EveryStep(2), [pair, alone], groups=[[0, 1], [3]])
-    assert one.noise.holders().toarray().tolist() == [[True, True, False, False]] * 2 + [[False] * 3 + [True]]
-    F = one.noise.factor.toarray()
+    algorithm = algorithms.spatial_covariance(Dynamics(STAR), EveryStep(2), [pair, alone], groups=[[0, 1], [3]])
+    assert algorithm.noise.holders().toarray().tolist() == [[True, True, False, False]] * 2 + [[False] * 3 + [True]]
+    F = algorithm.noise.factor.toarray()
     assert_allclose(F @ F.T, pair + alone, atol=1e-12)
     with pytest.raises(InvalidInput, match="must be zero outside the group"):
         algorithms.spatial_covariance(Dynamics(STAR), EveryStep(2), [pair, pair], groups=[[0, 1], [3]])
@@ -156,32 +156,32 @@ def test_a_bad_covariance_is_refused(R, text):
 @given(W=gossip_matrices(min_nodes=2, max_nodes=5, kinds=("symmetric",)), sigma=st.sampled_from([1.0, 0.5]))
 def test_zip_dl_noise_by_its_formula(W, sigma):
     """arXiv:2403.11795, Algorithm 1: variances, cancellation for the sender, nothing shared between senders."""
-    one = algorithms.zip_dl(Dynamics(W, 0.5), EveryStep(2), sigma=sigma)
+    algorithm = algorithms.zip_dl(Dynamics(W, 0.5), EveryStep(2), sigma=sigma)
     dense_W, n = W.dense(), W.num_nodes
     around = [np.flatnonzero((dense_W[:, a] != 0) | (np.arange(n) == a)) for a in range(n)]
     pairs = [(a, int(v)) for a in range(n) for v in around[a]]
-    assert one.message_sender.tolist() == [a for a, _ in pairs]
-    F = one.noise.factor.toarray()
+    assert algorithm.message_sender.tolist() == [a for a, _ in pairs]
+    F = algorithm.noise.factor.toarray()
     for row, (a, v) in enumerate(pairs):
         d, w = len(around[a]), dense_W[v, a]
         others = sum(dense_W[j, a] ** 2 for j in around[a] if j != v)
         expected = sigma**2 * ((1 - 1 / d) ** 2 + others / (d * w) ** 2)
-        assert one.noise.variances()[1, row] == pytest.approx(expected, rel=1e-10)
+        assert algorithm.noise.variances()[1, row] == pytest.approx(expected, rel=1e-10)
         assert not F[row, [other != a for other, _ in pairs]].any()
     weighted = np.array([dense_W[v, a] for a, v in pairs])
     assert_allclose(weighted @ F, 0, atol=1e-12)
     senders = np.array([a for a, _ in pairs])
-    assert (one.noise.holders().toarray() == (senders[:, None] == np.arange(n))).all()
+    assert (algorithm.noise.holders().toarray() == (senders[:, None] == np.arange(n))).all()
     # so the average of the models never sees the noise, and moves as without any
     average = np.full((1, n), 1 / n)
-    assert_allclose(average @ dense(one.models_from_noise(final=True)), 0, atol=1e-12)
+    assert_allclose(average @ dense(algorithm.models_from_noise(final=True)), 0, atol=1e-12)
     _, final = gossip_messages(W, 2, rate=0.5)
-    assert_allclose(dense(one.models_from_gradients(final=True)), final, **CLOSE)
-    assert one.transmitted.tolist() == [a != v for a, v in pairs]
+    assert_allclose(dense(algorithm.models_from_gradients(final=True)), final, **CLOSE)
+    assert algorithm.transmitted.tolist() == [a != v for a, v in pairs]
     heard = algorithms.zip_dl(Dynamics(W), EveryStep(2), self_messages=True)
     assert heard.transmitted.all()
     for row, (a, v) in enumerate(pairs):
-        assert one.rounds[0].receivers.toarray()[row].tolist() == [u == v != a for u in range(n)]
+        assert algorithm.rounds[0].receivers.toarray()[row].tolist() == [u == v != a for u in range(n)]
         assert heard.rounds[0].receivers.toarray()[row].tolist() == [u == v for u in range(n)]
 
 
@@ -202,11 +202,11 @@ def test_zip_dl_refusals(dynamics, options, kind, message):
 
 
 def test_batch_sizes_divide_gradients_but_not_message_noise():
-    one = algorithms.zip_dl(Dynamics(STAR), EveryStep(2))
-    divided = one.with_divisors([1, 2, 4, 8])
-    assert_allclose(dense(divided.messages_from_noise), dense(one.messages_from_noise), **CLOSE)
+    algorithm = algorithms.zip_dl(Dynamics(STAR), EveryStep(2))
+    divided = algorithm.with_divisors([1, 2, 4, 8])
+    assert_allclose(dense(divided.messages_from_noise), dense(algorithm.messages_from_noise), **CLOSE)
     scale = np.tile([1, 1 / 2, 1 / 4, 1 / 8], 2)
-    assert_allclose(dense(divided.messages_from_gradients), dense(one.messages_from_gradients) * scale, **CLOSE)
+    assert_allclose(dense(divided.messages_from_gradients), dense(algorithm.messages_from_gradients) * scale, **CLOSE)
 
 
 # ---- by name --------------------------------------------------------------------------------------------------------

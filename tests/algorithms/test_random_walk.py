@@ -66,12 +66,12 @@ def test_the_run_is_one_model_that_walks(case, seed):
     injected = rng.standard_normal((2, T, n, 1))
     state = executor.initial_state(torch.zeros(n, 1, dtype=torch.float64))
     token, last = 0.0, np.zeros((n, 1))
-    for t, (here, there) in enumerate(itertools.pairwise(walk)):
+    for t, (here, after) in enumerate(itertools.pairwise(walk)):
         messages, state = executor.step(t, state, *map(torch.tensor, injected[:, t]))
         token = token - rates[t] * injected[:, t, here].sum()
-        last[here] = last[there] = token
+        last[here] = last[after] = token
         assert messages[here].item() == pytest.approx(token, abs=1e-12)
-        assert_array_equal(np.flatnonzero(algorithm.sent[t]), [here] if here != there or to_all * (t == T - 1) else [])
+        assert_array_equal(np.flatnonzero(algorithm.sent[t]), [here] if here != after or to_all * (t == T - 1) else [])
         if to_all and t == T - 1:
             last[:] = token
         assert_allclose(executor.models(state).numpy(), last, atol=1e-12)
@@ -144,8 +144,8 @@ def test_a_token_is_calibrated_and_trained():
     walk = gossip.sampled_walk(RING, T, seed=3)
     algorithm = random_walk(mfdl.Dynamics(RING, 0.5), mfdl.EveryStep(T), walk=walk)
     visits = np.bincount(walk[:-1], minlength=4)
-    asked = {"adjacency": "zero-out", "clip_norm": 1.0, "mu": 1.0}
-    mechanism = mfdl.calibrate(algorithm, trust=trust.named("eavesdropper"), **asked)
+    options = {"adjacency": "zero-out", "clip_norm": 1.0, "mu": 1.0}
+    mechanism = mfdl.calibrate(algorithm, trust=trust.named("eavesdropper"), **options)
     assert mechanism.noise_std == pytest.approx(np.sqrt(visits.max()), rel=1e-6)  # each visit under its own noise
     run = mfdl.replay(mechanism, mfdl.tasks.least_squares(graph, dimension=2), seeds=[0])
     assert np.isfinite(run.final_test_losses).all()

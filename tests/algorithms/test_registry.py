@@ -41,10 +41,10 @@ def test_an_unknown_name_is_refused_with_the_nearest():
 @pytest.mark.parametrize("nodes", [False, True])
 def test_a_file_gives_its_encoder(saved, nodes):
     path = saved({"participation": PART}, nodes)
-    one = algorithms.build(f"file:{path}", DYN, PART)
+    algorithm = algorithms.build(f"file:{path}", DYN, PART)
     wanted = algorithms.build("mafalda-l" if nodes else "mafalda", DYN, PART)
-    assert_array_equal(one.noise.encoder.array, wanted.noise.encoder.array)
-    assert one.name == f"file:{path}"
+    assert_array_equal(algorithm.noise.encoder.array, wanted.noise.encoder.array)
+    assert algorithm.name == f"file:{path}"
 
 
 def test_a_file_for_another_participation_or_number_of_nodes_is_refused(saved):
@@ -63,16 +63,16 @@ def test_an_encoder_per_node_belongs_to_its_gossip_and_a_shared_one_goes_anywher
     """Node 1 of a path is no leaf: encoders made for it would go to a leaf of the star."""
     path = gossip.metropolis_hastings("path:n=4")
     header = {"participation": PART, "gossip_hash": DYN.gossip.content_hash}
-    own = saved(header, nodes=True)
-    assert algorithms.build(f"file:{own}", DYN, PART).noise.encoder.array.shape == (4, 6, 6)
+    by_node = saved(header, nodes=True)
+    assert algorithms.build(f"file:{by_node}", DYN, PART).noise.encoder.array.shape == (4, 6, 6)
     with pytest.raises(InvalidInput, match=r"encoder for each node of another gossip matrix.*factorize again"):
-        algorithms.build(f"file:{own}", Dynamics(path), PART)
+        algorithms.build(f"file:{by_node}", Dynamics(path), PART)
     shared = saved(header)
     encoder = algorithms.build(f"file:{shared}", DYN, PART).noise.encoder.array
     for other in (path, gossip.metropolis_hastings("ring:n=7")):
-        one = algorithms.build(f"file:{shared}", Dynamics(other), PART)
-        assert_array_equal(one.noise.encoder.array, encoder)
-        assert one.factorization is None  # the loss in the file is not claimed of this graph
+        algorithm = algorithms.build(f"file:{shared}", Dynamics(other), PART)
+        assert_array_equal(algorithm.noise.encoder.array, encoder)
+        assert algorithm.factorization is None  # the loss in the file is not claimed of this graph
 
 
 def test_a_file_that_is_none_is_refused(tmp_path):
@@ -90,12 +90,14 @@ def test_a_file_that_is_none_is_refused(tmp_path):
 def test_shared_noise_is_told_by_its_holders_as_the_table_tells_it(name):
     """One rule for mechanisms by name, files and algorithms of one's own."""
     parameters = {"decor": {"sigma_ldp": 1.0, "sigma_cor": 2.0}}.get(name, {})
-    one = algorithms.build(name, Dynamics(gossip.metropolis_hastings("star:n=4"), 0.3), Cyclic(1, 2), **parameters)
-    shared = registry.shares_noise(one)
+    algorithm = algorithms.build(
+        name, Dynamics(gossip.metropolis_hastings("star:n=4"), 0.3), Cyclic(1, 2), **parameters
+    )
+    shared = registry.shares_noise(algorithm)
     assert shared == (registry.MECHANISMS[name].models[:1] == ("eavesdropper",))
     for trust_model in registry.ALONE:
-        assert bool(registry.misplaced(one, trust_model)) == shared
-    assert registry.misplaced(one, "eavesdropper") == ""
+        assert bool(registry.misplaced(algorithm, trust_model)) == shared
+    assert registry.misplaced(algorithm, "eavesdropper") == ""
 
 
 @pytest.mark.parametrize("name", [name for name, entry in MECHANISMS.items() if entry.takes("horizon")])
@@ -120,20 +122,20 @@ def test_noise_made_for_one_step_says_so_in_a_run_of_several(name, tmp_path):
         graph="star:n=4", epochs=1, period=3, seeds=1, trust="eavesdropper", mechanisms=(name, f"{name}@all")
     )
     advice = run_comparison(config, tmp_path / "compared", progress=False)["advice"]
-    assert [note == one for one in advice if "one step" in one] == [True]
+    assert [note == warning for warning in advice if "one step" in warning] == [True]
 
 
 def test_python_says_so_as_the_command_line_does(capsys):
     """`calibrate` and `account` note it, `mfdl account` says the same words, a ranking refuses."""
-    how = {"adjacency": "zero-out", "clip_norm": 1.0}
+    options = {"adjacency": "zero-out", "clip_norm": 1.0}
     corn = algorithms.corn(DYN, Cyclic(1, 2))
-    said = mfdl.calibrate(corn, trust=mfdl.trust.LDP(), mu=1.0, **how).guarantee
+    guarantee = mfdl.calibrate(corn, trust=mfdl.trust.LDP(), mu=1.0, **options).guarantee
     note = registry.misplaced(corn, "ldp")
     assert "noise shared between nodes is assumed to be known" in note
     assert "eavesdropper, coalitions, colluding" in note
-    assert note in str(said)
-    assert note in mfdl.account(corn, trust=mfdl.trust.LDP(), noise_std=1.0, **how).why
-    assert mfdl.account(corn, trust=mfdl.trust.Eavesdropper(), noise_std=1.0, **how).why == ""
+    assert note in str(guarantee)
+    assert note in mfdl.account(corn, trust=mfdl.trust.LDP(), noise_std=1.0, **options).why
+    assert mfdl.account(corn, trust=mfdl.trust.Eavesdropper(), noise_std=1.0, **options).why == ""
     assert (
         main(["account", "--graph", "star:n=4", "--mechanism", "corn", "--epochs", "1", "--period", "2", "--json"]) == 0
     )

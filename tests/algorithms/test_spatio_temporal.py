@@ -28,11 +28,11 @@ MARK = "last:2:0.1"
 @pytest.mark.parametrize("name", registry.MECHANISMS)
 def test_every_name_builds_and_runs_under_its_own_trust_models(name):
     given = {"muffliato": {"gossip_rounds": 2}, "bsr": {"bandwidth": 2}}.get(name, {})
-    one = algorithms.build(name, PATH, SCHEME, **given)
-    assert one.name == registry.check_name(name) == name
-    assert (one.num_steps, one.num_nodes) == (4, 4)
+    algorithm = algorithms.build(name, PATH, SCHEME, **given)
+    assert algorithm.name == registry.check_name(name) == name
+    assert (algorithm.num_steps, algorithm.num_nodes) == (4, 4)
     for model in registry.MECHANISMS[name].models[:1]:
-        losses = sensitivity_by_victim(one, trust.named(model), release=registry.MECHANISMS[name].release)
+        losses = sensitivity_by_victim(algorithm, trust.named(model), release=registry.MECHANISMS[name].release)
         assert all(0 < loss.sensitivity_squared < np.inf for loss in losses)
 
 
@@ -50,9 +50,9 @@ def test_error_weights_are_for_those_that_optimise(name):
             algorithms.build(f"{name}@{MARK}", PATH, SCHEME, sigma_cor=2.0)
     assert marked.name == f"{name}@{MARK}"
     costs = [
-        noise_error(one, weights=weights).value
-        * max(loss.sensitivity_squared for loss in sensitivity_by_victim(one, trust.Eavesdropper()))
-        for one in (plain, marked)
+        noise_error(algorithm, weights=weights).value
+        * max(loss.sensitivity_squared for loss in sensitivity_by_victim(algorithm, trust.Eavesdropper()))
+        for algorithm in (plain, marked)
     ]
     assert costs[1] < costs[0] * 0.999
 
@@ -60,15 +60,15 @@ def test_error_weights_are_for_those_that_optimise(name):
 @pytest.mark.parametrize("kind", BUILDERS)
 @pytest.mark.parametrize("options", [{}, {"weights": ErrorWeights.parse(MARK), "counted_models": "message"}])
 def test_a_builder_is_its_factorization_and_the_noise_of_it(kind, options):
-    one, solved = BUILDERS[kind](PATH, SCHEME, **options), SOLVERS[kind](PATH, SCHEME, **options)
-    assert one.name == one.factorization.kind == kind
-    assert_allclose(one.factorization.objective, solved.objective, rtol=2e-3)
-    assert_allclose(noise_error(one, **options).value, one.factorization.objective, rtol=1e-8)
-    assert isinstance(one.noise, JointNoise if kind == "joint" else SpatioTemporalNoise)
-    held = one.noise.holders().toarray()
-    private = one.factorization.space.private_variance if kind == "kronecker" else 0.0
-    assert held[-4:].all()  # the columns of the one seed
-    assert_array_equal(held[:4], np.eye(4, dtype=bool) if private else np.ones((4, 4), dtype=bool))
+    algorithm, solved = BUILDERS[kind](PATH, SCHEME, **options), SOLVERS[kind](PATH, SCHEME, **options)
+    assert algorithm.name == algorithm.factorization.kind == kind
+    assert_allclose(algorithm.factorization.objective, solved.objective, rtol=2e-3)
+    assert_allclose(noise_error(algorithm, **options).value, algorithm.factorization.objective, rtol=1e-8)
+    assert isinstance(algorithm.noise, JointNoise if kind == "joint" else SpatioTemporalNoise)
+    holders = algorithm.noise.holders().toarray()
+    private = algorithm.factorization.space.private_variance if kind == "kronecker" else 0.0
+    assert holders[-4:].all()  # the columns of the one seed
+    assert_array_equal(holders[:4], np.eye(4, dtype=bool) if private else np.ones((4, 4), dtype=bool))
     assert spatio_temporal_noise(PATH, SCHEME, solved, name="mine").name == "mine"
 
 
@@ -81,18 +81,18 @@ def test_directions_and_encoders_belong_together():
         dataclasses.replace(solved, directions=solved.directions[:, ::-1].copy()),
         dataclasses.replace(solved, directions=solved.directions.T.copy()),
     ):
-        one = spatio_temporal_noise(PATH, SCHEME, other)
-        worst = max(loss.sensitivity_squared for loss in sensitivity_by_victim(one, trust.Eavesdropper()))
-        assert noise_error(one).value * worst > loss * 1.05
+        algorithm = spatio_temporal_noise(PATH, SCHEME, other)
+        worst = max(loss.sensitivity_squared for loss in sensitivity_by_victim(algorithm, trust.Eavesdropper()))
+        assert noise_error(algorithm).value * worst > loss * 1.05
 
 
 def test_groups_reach_the_noise():
     triples = [[0, 1, 2], [1, 2, 3], [0, 2, 3], [0, 1, 3]]
-    one = kronecker(PATH, SCHEME, groups=triples, coalition_size=1)
-    holders = {tuple(np.flatnonzero(row)) for row in one.noise.holders().toarray()}
+    algorithm = kronecker(PATH, SCHEME, groups=triples, coalition_size=1)
+    holders = {tuple(np.flatnonzero(row)) for row in algorithm.noise.holders().toarray()}
     assert {(u,) for u in range(4)} <= holders
     assert holders - {(u,) for u in range(4)} <= {tuple(sorted(group)) for group in triples}
-    assert one.factorization.coalition_size == 1
+    assert algorithm.factorization.coalition_size == 1
     tuned = registry.build_tuned(
         "kronecker", Dynamics(gossip.metropolis_hastings("ring:n=4")), SCHEME, coalition_size=1
     )

@@ -23,15 +23,15 @@ def looked_at(algorithm, rows):
     run = exact_run(algorithm)
     if rows == "models":
         return [row for models in [*run.models[1:], run.final] for row in models], run.num_gradients
-    shown = zip(run.messages, algorithm.sent, strict=True)
-    return [row for sent, mask in shown for row, kept in zip(sent, mask, strict=True) if kept], run.num_gradients
+    seen = zip(run.messages, algorithm.sent, strict=True)
+    return [row for sent, mask in seen for row, visible in zip(sent, mask, strict=True) if visible], run.num_gradients
 
 
 def check(algorithm, rows):
     """A and B are what the recursion says, and the other matrices make them; None where models are more than that."""
     workload, (exact, split) = algorithm.workload(rows), looked_at(algorithm, rows)
     beside = [
-        getattr(kind, f"state_from_{what}") for kind in algorithm.kinds for what in ("state", "gradient", "noise")
+        getattr(kind, f"state_from_{term}") for kind in algorithm.kinds for term in ("state", "gradient", "noise")
     ]
     if rows == "models" and any(part is not None and (algorithm.model_from_state @ part).nnz for part in beside):
         with pytest.raises(UnsupportedMechanism, match="more than the messages of their round; use models_from_gradie"):
@@ -46,9 +46,9 @@ def check(algorithm, rows):
         assert tuple(map(sum, matrix.blocks)) == matrix.shape
         y = np.arange(matrix.shape[0], dtype=float)
         assert_allclose(matrix.rmatvec(y), matrix.dense().T @ y, **CLOSE)
-    made = (workload.S @ workload.W_T @ workload.Q).matmat(np.eye(split))
+    product = (workload.S @ workload.W_T @ workload.Q).matmat(np.eye(split))
     if all(kind.state_from_gradient is None for kind in algorithm.kinds):
-        assert_allclose(made, A, **CLOSE)
+        assert_allclose(product, A, **CLOSE)
     else:
         assert workload.A.formula.endswith("(messages <- G)")
     return workload, exact
@@ -134,8 +134,8 @@ def test_what_is_refused():
     assert_allclose((large.B @ large.C).matvec(np.ones(4160)), large.A.matvec(np.ones(4160)))
 
 
-@pytest.mark.parametrize(("build", "shown"), [(algorithms.dp_dsgd, "A B C W_T"), (algorithms.dsgd, "A B W_T")])
-def test_the_picture_shows_blocks_of_time(build, shown):
+@pytest.mark.parametrize(("build", "drawn"), [(algorithms.dp_dsgd, "A B C W_T"), (algorithms.dsgd, "A B W_T")])
+def test_the_picture_shows_blocks_of_time(build, drawn):
     figure = build(PATH, EveryStep(3)).workload().plot()
-    assert [ax.get_title().split(" =")[0] for ax in figure.axes] == shown.split()
+    assert [ax.get_title().split(" =")[0] for ax in figure.axes] == drawn.split()
     assert len(figure.axes[0].lines) == 4  # two between three blocks, each way

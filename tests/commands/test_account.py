@@ -48,8 +48,8 @@ class TestAnswer:
     @pytest.mark.parametrize("bound", ["exact", "certified"])
     @pytest.mark.parametrize("lipschitz", [None, 1.0])
     def test_rows_are_the_losses_of_the_library(self, bound, lipschitz, capsys):
-        how = [] if lipschitz is None else ["--lipschitz", str(lipschitz)]
-        answer = account(capsys, *PATH, "--bound", bound, *how, "--noise-std", "3", "--clip-norm", "2")
+        arguments = [] if lipschitz is None else ["--lipschitz", str(lipschitz)]
+        answer = account(capsys, *PATH, "--bound", bound, *arguments, "--noise-std", "3", "--clip-norm", "2")
         algorithm = mfdl.algorithms.dp_dsgd(
             mfdl.Dynamics(mfdl.gossip.metropolis_hastings(mfdl.graphs.load("path:n=4"))), EveryStep(4)
         )
@@ -113,25 +113,25 @@ class TestAnswer:
 
     def test_a_covariance_is_made_against_the_coalitions_asked_about(self, capsys):
         """On a ring of 8 the covariance for an outsider loses more to single nodes than one made for them."""
-        asked = ["--graph", "ring:n=8", "--mechanism", "corn", "--trust", "coalitions", "--coalition-size", "1"]
-        asked += ["--epochs", "2", "--period", "1"]
-        made, other = (account(capsys, *asked, *more) for more in ([], ["--set", "coalition_size=0"]))
-        losses = [max(row["sensitivity_squared"] for row in answer["victims"]) for answer in (made, other)]
+        requested = ["--graph", "ring:n=8", "--mechanism", "corn", "--trust", "coalitions", "--coalition-size", "1"]
+        requested += ["--epochs", "2", "--period", "1"]
+        answers, other = (account(capsys, *requested, *more) for more in ([], ["--set", "coalition_size=0"]))
+        losses = [max(row["sensitivity_squared"] for row in answer["victims"]) for answer in (answers, other)]
         assert losses[0] <= 2 * (1 + 1e-9) < losses[1]
 
 
 class TestUnit:
     def test_a_user(self, capsys, tmp_path):
         """Whose data it is decides what is clipped, not the number; table, picture and config say it."""
-        asked = [*PATH, "--unit", "user", "--noise-std", "2"]
-        user, record = account(capsys, *asked, "--out", str(tmp_path)), account(capsys, *PATH, "--noise-std", "2")
+        options = [*PATH, "--unit", "user", "--noise-std", "2"]
+        user, record = account(capsys, *options, "--out", str(tmp_path)), account(capsys, *PATH, "--noise-std", "2")
         assert (user["unit"], user["config"]["unit"]) == ("user", "user")
         assert "all data of node 1 (user level)" in user["guarantee"]
         assert "on clipped mean gradients" in user["guarantee"]
         assert user["victims"] == record["victims"]
         lines = re.findall("<!-- (.*?) -->", (tmp_path / "account.svg").read_text())  # the texts, as they are wrapped
         assert "noise std 2, user level, replace-one with clipping norm 1" in " ".join(lines)
-        assert main(["account", *asked]) == 0
+        assert main(["account", *options]) == 0
         assert "user level" in " ".join(capsys.readouterr().out.split())
 
     def test_calibrated_for_a_user(self, capsys):
@@ -147,18 +147,18 @@ class TestBudgets:
         assert answer["noise_std"] == pytest.approx(2 * np.sqrt(2) / 2)
 
     @pytest.mark.parametrize(
-        ("content", "said"),
+        ("content", "message"),
         [("[1, 2]", "must hold one object"), ("{", "not JSON"), ('{"0": 1}', "budget > 0"), ('{"x": 1}', "x")],
     )
-    def test_files_of_something_else_are_refused(self, content, said, capsys, tmp_path):
+    def test_files_of_something_else_are_refused(self, content, message, capsys, tmp_path):
         (tmp_path / "mu.json").write_text(content)
         assert main(["account", *SMALL, "--budgets", str(tmp_path / "mu.json")]) == 2
-        assert said in " ".join(capsys.readouterr().err.split())
+        assert message in " ".join(capsys.readouterr().err.split())
 
 
 class TestNoise:
     @pytest.mark.parametrize(
-        "asked",
+        "options",
         [
             [],
             ["--calibrate-under", "ldp"],
@@ -168,20 +168,20 @@ class TestNoise:
             ["--trust", "pndp", "--all-attackers", "--jobs", "1", "--calibrate-under", "pndp"],
         ],
     )
-    def test_mu_is_met_and_not_exceeded(self, asked, capsys):
-        assert 0.69 < account(capsys, *SMALL, "--mu", "0.7", *asked)["worst_mu_adaptive"] <= 0.7 * (1 + 1e-9)
+    def test_mu_is_met_and_not_exceeded(self, options, capsys):
+        assert 0.69 < account(capsys, *SMALL, "--mu", "0.7", *options)["worst_mu_adaptive"] <= 0.7 * (1 + 1e-9)
 
     @pytest.mark.parametrize(
-        ("asked", "under"),
+        ("options", "under"),
         [
             ([*SMALL, *PNDP], ["ldp"]),
             ([*DECOR, "--trust", "eavesdropper"], ["colluding", "--colluders", "0"]),
         ],
     )
-    def test_calibrated_under_another_model(self, asked, under, capsys):
-        there = account(capsys, *asked[: asked.index("--trust")], "--trust", *under, "--mu", "0.7")["noise_std"]
-        answer = account(capsys, *asked, "--mu", "0.7", "--calibrate-under", *under)
-        assert answer["noise_std"] == there
+    def test_calibrated_under_another_model(self, options, under, capsys):
+        noised = account(capsys, *options[: options.index("--trust")], "--trust", *under, "--mu", "0.7")["noise_std"]
+        answer = account(capsys, *options, "--mu", "0.7", "--calibrate-under", *under)
+        assert answer["noise_std"] == noised
         assert answer["worst_mu"] < 0.7
 
     def test_multiplier(self, capsys):
@@ -190,14 +190,14 @@ class TestNoise:
         assert answer["noise_std"] == pytest.approx(2 * np.sqrt(2) * 2)
 
     @pytest.mark.parametrize(
-        "asked", [["--noise-std", "0"], ["--mechanism", "none"], ["--mechanism", "none", "--noise-std", "2"]]
+        "options", [["--noise-std", "0"], ["--mechanism", "none"], ["--mechanism", "none", "--noise-std", "2"]]
     )
-    def test_no_noise_is_infinite_and_no_error(self, asked, capsys, tmp_path):
-        answer = account(capsys, *SMALL, *asked, "--out", str(tmp_path))
+    def test_no_noise_is_infinite_and_no_error(self, options, capsys, tmp_path):
+        answer = account(capsys, *SMALL, *options, "--out", str(tmp_path))
         assert answer["noise_std"] == 0.0
         for row in answer["victims"]:
             assert row["mu"] == row["epsilon"] == row["mu_adaptive"] == row["epsilon_adaptive"] == "inf"
-            assert row["sensitivity_squared"] == ("inf" if "none" in asked else pytest.approx(2))
+            assert row["sensitivity_squared"] == ("inf" if "none" in options else pytest.approx(2))
         assert any("noise_std is 0" in note for note in answer["notes"])
         assert "no finite guarantee" in answer["guarantee"]
         assert (tmp_path / "account.png").stat().st_size > 5000
@@ -283,20 +283,20 @@ FLORENTINE = ["--trust", "pndp", "--attackers", "Acciaiuoli"]
 )
 def test_refused_in_one_line(arguments, message, capsys):
     assert main(["account", *arguments]) == 2
-    said = capsys.readouterr()
-    assert message in said.err
-    assert (said.out, said.err.count("\n")) == ("", 1)
+    output = capsys.readouterr()
+    assert message in output.err
+    assert (output.out, output.err.count("\n")) == ("", 1)
 
 
 def test_table_and_sentences(capsys):
     """Numbers are rounded up, and an upper bound says so: the adaptive one is sqrt(10) = 3.16228."""
     user = ["--participation", "every-step", "--steps", "10", "--gossip", "uniform", "--adjacency", "zero-out"]
     assert main(["account", *FLORENTINE, *user, "--release", "none"]) == 0
-    shown = " ".join(capsys.readouterr().out.split())
+    output = " ".join(capsys.readouterr().out.split())
     for part in ("Medici", "mu by distance", "protects: a record of Medici", "non-adaptive gradients only"):
-        assert part in shown
-    assert "│ <= 3.163 │" in shown
-    assert "│ 3.066 │" in shown  # sqrt(9.3986) = 3.06571
+        assert part in output
+    assert "│ <= 3.163 │" in output
+    assert "│ 3.066 │" in output  # sqrt(9.3986) = 3.06571
 
 
 class TestFiles:

@@ -49,10 +49,10 @@ def test_every_victim_has_the_number_of_its_own_encoder(capsys):
     answer = account(capsys, *ASKED, "--noise-std", "2", "--mechanism", "mafalda-l", "--victims", "0,1")
     dynamics = mfdl.Dynamics(mfdl.gossip.metropolis_hastings("path:n=3"))
     causal = registry.build("mafalda-l", dynamics, BINS).noise.causal
-    how = {"trust": trust.LDP(), "adjacency": "zero-out", "clip_norm": 1.0, "noise_std": 2.0}
+    options = {"trust": trust.LDP(), "adjacency": "zero-out", "clip_norm": 1.0, "noise_std": 2.0}
     for u, row in enumerate(answer["victims"]):
         alone = mf_dsgd(dynamics, BINS, causal.encoder_of(u))
-        assert row["epsilon"] == pytest.approx(mfdl.account(alone, **how).epsilon(1e-5), rel=1e-9)
+        assert row["epsilon"] == pytest.approx(mfdl.account(alone, **options).epsilon(1e-5), rel=1e-9)
     first, second = (row["epsilon"] for row in answer["victims"])
     assert abs(first - second) > 1e-3 * first
     assert answer["worst_epsilon"] == max(first, second)
@@ -76,11 +76,11 @@ def test_a_victim_that_attacks_and_no_noise_are_infinite_and_pictures_are_drawn(
 
 def test_the_table_has_no_column_of_mu(capsys):
     assert main(["account", *SMALL, *ASKED, "--noise-std", "2", "--trust", "pndp", "--attackers", "0"]) == 0
-    shown = " ".join(capsys.readouterr().out.split())
-    assert "epsilon by distance" in shown
-    assert "mu by distance" not in shown
-    assert "│ mu" not in shown
-    assert "no mu" in shown
+    output = " ".join(capsys.readouterr().out.split())
+    assert "epsilon by distance" in output
+    assert "mu by distance" not in output
+    assert "│ mu" not in output
+    assert "no mu" in output
 
 
 @pytest.mark.parametrize(
@@ -101,6 +101,6 @@ def test_the_table_has_no_column_of_mu(capsys):
 )
 def test_what_has_no_meaning_there_is_refused_in_one_line(arguments, message, capsys):
     assert main(["account", *SMALL, *ASKED, *arguments]) == 2
-    said = capsys.readouterr()
-    assert message in said.err
-    assert (said.out, said.err.count("\n")) == ("", 1)
+    output = capsys.readouterr()
+    assert message in output.err
+    assert (output.out, output.err.count("\n")) == ("", 1)

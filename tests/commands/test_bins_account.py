@@ -13,8 +13,8 @@ BINS = BallsInBins(epochs=2, bins=3)
 
 
 def test_balls_in_bins_are_k_epochs_of_b_bins():
-    asked = AccountConfig(participation="balls-in-bins", epochs=2, period=3)
-    assert (asked.scheme(), asked.scheme().public) == (BINS, Cyclic(epochs=2, period=3))
+    config = AccountConfig(participation="balls-in-bins", epochs=2, period=3)
+    assert (config.scheme(), config.scheme().public) == (BINS, Cyclic(epochs=2, period=3))
     with pytest.raises(InvalidInput, match="steps must be epochs"):
         AccountConfig(participation="balls-in-bins", epochs=2, period=3, steps=5)
     with pytest.raises(InvalidInput, match="balls-in-bins"):

@@ -42,10 +42,10 @@ CONFIG = ComparisonConfig(graph="ring:n=4", epochs=2, period=4, seeds=2, mechani
 
 
 def compare(out, *arguments):
-    said = io.StringIO()
-    with contextlib.redirect_stdout(said):
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output):
         assert main(["compare", *SMALL, "--out", str(out), "--json", *arguments]) == 0
-    return json.loads(said.getvalue())
+    return json.loads(output.getvalue())
 
 
 def content(folder):
@@ -69,8 +69,8 @@ def without_times(result):
 def finished(tmp_path_factory):
     """Seeds 5 and 6, evaluated every three steps: the result and its folder."""
     folder = tmp_path_factory.mktemp("finished") / "deep" / "c"
-    asked = ["--lr", "0.25", "--adjacency", "zero-out", "--eval-every", "3", "--first-seed", "5"]
-    return compare(folder, *asked), folder
+    options = ["--lr", "0.25", "--adjacency", "zero-out", "--eval-every", "3", "--first-seed", "5"]
+    return compare(folder, *options), folder
 
 
 class TestFinished:
@@ -130,8 +130,8 @@ class TestFinished:
         for name in ("noise_std", "injected_noise_std", "objective"):
             assert entry[name] == pytest.approx(getattr(mechanism, name), rel=1e-9)
         assert entry["injected_noise_std"] > 1.01 * entry["noise_std"]  # correlated noise: the two differ
-        asked = ["--mechanism", "mafalda", "--noise-std", repr(entry["noise_std"]), "--adjacency", "zero-out"]
-        assert main(["account", *SMALL[:6], *asked, "--json"]) == 0
+        options = ["--mechanism", "mafalda", "--noise-std", repr(entry["noise_std"]), "--adjacency", "zero-out"]
+        assert main(["account", *SMALL[:6], *options, "--json"]) == 0
         assert json.loads(capsys.readouterr().out)["worst_mu_adaptive"] == pytest.approx(2.0, rel=1e-6)
 
     @pytest.mark.usefixtures("blank_pictures")
@@ -155,12 +155,12 @@ class TestFinished:
 @pytest.mark.slow
 def test_across_trust_models_every_mechanism_is_labelled(tmp_path, capsys):
     names = "none,dp-dsgd,decor,cdp,muffliato,zip-dl"
-    asked = ["--mechanisms", names, "--across-trust-models", "--seeds", "1", "--unit", "user", "--out", str(tmp_path)]
-    assert main(["compare", *SMALL, *asked]) == 0
-    shown, result = capsys.readouterr().out, strict_json(tmp_path / "results.json")
+    options = ["--mechanisms", names, "--across-trust-models", "--seeds", "1", "--unit", "user", "--out", str(tmp_path)]
+    assert main(["compare", *SMALL, *options]) == 0
+    output, result = capsys.readouterr().out, strict_json(tmp_path / "results.json")
     labels = ["none", "dp-dsgd [ldp]", "decor [eavesdropper]", "cdp [central]", "muffliato [ldp]", "zip-dl [pndp]"]
     assert [row["label"] for row in result["mechanisms"]] == labels
-    assert all(label in shown for label in (labels[1], labels[3]))  # long ones are folded
+    assert all(label in output for label in (labels[1], labels[3]))  # long ones are folded
     assert result["across_trust_models"]
     assert "do not rank them by loss" in result["guarantee"]
     for row in result["mechanisms"][1:]:
@@ -188,8 +188,8 @@ def test_a_ranking_under_another_model(tmp_path, more, unit):
 @pytest.mark.usefixtures("blank_pictures")
 def test_settings_reach_their_mechanism(tmp_path):
     """Four averaging rounds a step leave less noise in the models than one."""
-    asked = ["--mechanisms", "dp-dsgd,muffliato", "--seeds", "1", "--set", "muffliato.gossip_rounds=4"]
-    result = compare(tmp_path, *asked)
+    options = ["--mechanisms", "dp-dsgd,muffliato", "--seeds", "1", "--set", "muffliato.gossip_rounds=4"]
+    result = compare(tmp_path, *options)
     plain, averaged = (row["objective"] for row in result["mechanisms"])
     assert averaged < plain
     assert result["config"]["set"] == ["muffliato.gossip_rounds=4"]
@@ -209,12 +209,12 @@ def test_file_mechanism_and_table(tmp_path, capsys):
     capsys.readouterr()
     chosen = ["--mechanisms", f"file:{file},mafalda", "--seeds", "1"]
     assert main(["compare", *SMALL, *chosen, "--out", str(tmp_path / "c")]) == 0
-    shown = capsys.readouterr().out
+    output = capsys.readouterr().out
     for part in ("digits on ring:n=4: 4 nodes, 8 steps", "noise std", "trust model: ldp", "compare.png"):
-        assert part in shown
-    assert re.search(r"┃ +injected ┃.*\n.*┃ +noise std ┃", shown)
+        assert part in output
+    assert re.search(r"┃ +injected ┃.*\n.*┃ +noise std ┃", output)
     first, second = strict_json(tmp_path / "c" / "results.json")["mechanisms"]
-    assert f"{first['injected_noise_std']:.3g}" in shown
+    assert f"{first['injected_noise_std']:.3g}" in output
     assert first["mechanism"] == f"file:{file}"
     assert first["objective"] == pytest.approx(second["objective"])
 
@@ -282,7 +282,7 @@ def test_interrupted_comparison_is_readable_and_goes_on(tmp_path, runs):
 
 
 def test_interrupt_exits_130(tmp_path, capsys, monkeypatch):
-    def interrupted(*_, **how):
+    def interrupted(*_, **options):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(running, "work", interrupted)
@@ -401,9 +401,9 @@ def test_refused_in_one_line_before_any_work(arguments, message, tmp_path, capsy
     (tmp_path / "g.csv").write_text("1,2\n3,4\n")
     np.savetxt(tmp_path / "w.csv", np.full((4, 4), 0.3), delimiter=",")
     assert main(["compare", *SMALL, "--out", "c", "--json", *arguments]) == 2
-    said = capsys.readouterr()
-    assert message in said.err
-    assert (said.out, said.err.count("\n")) == ("", 1), said.err
+    output = capsys.readouterr()
+    assert message in output.err
+    assert (output.out, output.err.count("\n")) == ("", 1), output.err
     assert {path.name for path in tmp_path.iterdir()} == {"g.csv", "w.csv"}
 
 
@@ -444,8 +444,8 @@ def test_a_value_of_another_kind_is_named_and_a_name_in_another_case_is_recognis
 @pytest.mark.filterwarnings("default::mfdl.errors.UnusualSetting")
 def test_a_warning_is_one_line(tmp_path, capsys):
     np.savetxt(tmp_path / "w.csv", np.eye(4), delimiter=",")
-    asked = ["--graph", "ring:n=4", "--gossip", str(tmp_path / "w.csv"), "--epochs", "2", "--period", "2"]
-    assert main(["account", *asked, "--json"]) == 0
+    options = ["--graph", "ring:n=4", "--gossip", str(tmp_path / "w.csv"), "--epochs", "2", "--period", "2"]
+    assert main(["account", *options, "--json"]) == 0
     warned = capsys.readouterr().err
     assert warned.startswith("mfdl: warning: gossip 'w.csv'")
     assert (warned.count("\n"), "never average" in warned) == (1, True)
@@ -454,18 +454,18 @@ def test_a_warning_is_one_line(tmp_path, capsys):
 @pytest.mark.usefixtures("blank_pictures")
 def test_the_table_says_what_its_numbers_are(tmp_path, capsys):
     """One epsilon in the title and in the sentence; over what the loss is averaged; what the objective is per."""
-    asked = ["--mechanisms", "dp-dsgd", "--seeds", "1", "--mu", "0.5", "--out", str(tmp_path)]
-    assert main(["compare", *SMALL, *asked]) == 0
-    shown = " ".join(capsys.readouterr().out.split())
-    assert len(set(re.findall(r"epsilon = ([0-9.]+)", shown))) == 1
-    assert "over the evaluations of the last 2 of 8 steps." in shown
-    assert "objective: noise left in the models, per unit mu and record shift" in shown
+    options = ["--mechanisms", "dp-dsgd", "--seeds", "1", "--mu", "0.5", "--out", str(tmp_path)]
+    assert main(["compare", *SMALL, *options]) == 0
+    output = " ".join(capsys.readouterr().out.split())
+    assert len(set(re.findall(r"epsilon = ([0-9.]+)", output))) == 1
+    assert "over the evaluations of the last 2 of 8 steps." in output
+    assert "objective: noise left in the models, per unit mu and record shift" in output
 
 
 @pytest.mark.slow
 def test_what_is_released_is_ranked_and_the_last_models_stand_beside_it(tmp_path):
-    asked = ["--release-model", "average:4", "--error-weights", "released", "--metrics", "average_loss"]
-    result = compare(tmp_path, *asked)
+    options = ["--release-model", "average:4", "--error-weights", "released", "--metrics", "average_loss"]
+    result = compare(tmp_path, *options)
     assert [row["mechanism"] for row in result["mechanisms"]] == ["none", "mafalda@released:average:4"]
     for row in result["mechanisms"]:
         runs = [run for run in result["runs"] if run["mechanism"] == row["mechanism"]]
@@ -474,15 +474,15 @@ def test_what_is_released_is_ranked_and_the_last_models_stand_beside_it(tmp_path
             assert row[f"last_{name}_mean"] != row[f"final_{name}_mean"]
     assert {"last_test_loss", "last_accuracy", "last_average_loss"} <= set(result["not_private"])
     assert result["config"]["release-model" if "release-model" in result["config"] else "release_model"] == "average:4"
-    again = compare(tmp_path, *asked)
+    again = compare(tmp_path, *options)
     assert again["runs"] == result["runs"]
     usual = ComparisonConfig.load(tmp_path / "results.json")
     assert usual.release_model == "average:4"
 
 
 def test_a_released_model_is_refused_where_messages_are_hidden_and_no_model_is_published(tmp_path, capsys):
-    asked = ["--trust", "pndp", "--release", "none", "--release-model", "average:4", "--mechanisms", "dp-dsgd"]
-    assert main(["compare", *SMALL, "--out", str(tmp_path / "out"), *asked]) == 2
+    options = ["--trust", "pndp", "--release", "none", "--release-model", "average:4", "--mechanisms", "dp-dsgd"]
+    assert main(["compare", *SMALL, "--out", str(tmp_path / "out"), *options]) == 2
     assert "release must be average or all where messages are hidden" in " ".join(capsys.readouterr().err.split())
     assert main(["compare", *SMALL, "--out", str(tmp_path / "out"), "--release-model", "average:9"]) == 2
     assert "averages the last 9 of 8 models" in " ".join(capsys.readouterr().err.split())

@@ -20,8 +20,8 @@ def compare(capsys, *arguments):
 @pytest.mark.slow
 def test_the_released_model_of_secret_batches_at_one_epsilon(capsys, tmp_path, monkeypatch):
     monkeypatch.setattr(comparison_folder, "left_out", lambda mechanism, task: "the mean")
-    asked = ["--epsilon", "2", "--mechanisms", "none,mafalda", "--release-model", "average:2"]
-    result = compare(capsys, *BINS, *asked, "--out", str(tmp_path))
+    options = ["--epsilon", "2", "--mechanisms", "none,mafalda", "--release-model", "average:2"]
+    result = compare(capsys, *BINS, *options, "--out", str(tmp_path))
     assert (result["mu"], result["epsilon"], result["config"]["mu"]) == (None, 2.0, None)
     assert result["participation"] == {"scheme": "balls-in-bins", "epochs": 2, "bins": 2, "period": 2}
     none, *private = result["mechanisms"]
@@ -36,14 +36,14 @@ def test_the_released_model_of_secret_batches_at_one_epsilon(capsys, tmp_path, m
     assert "epsilon: 2 at delta" in result["guarantee"] or "epsilon: 1.99" in result["guarantee"]
     assert result["guarantee"].endswith("\nnot covered, declared public: the mean")
     assert step_frame(tmp_path / "steps.mfdl")["mu"].isna().all()
-    again = compare(capsys, *BINS, *asked, "--out", str(tmp_path))  # nothing is run anew
+    again = compare(capsys, *BINS, *options, "--out", str(tmp_path))  # nothing is run anew
     assert again["runs"] == result["runs"]
-    assert main(["compare", *BINS, *asked, "--out", str(tmp_path)]) == 0
-    said = " ".join(capsys.readouterr().out.split())
-    assert "balls-in-bins" in said
-    assert "loss and accuracy: mean over the nodes of average:2." in said
-    assert "mu =" not in said
-    assert "objective" in said
+    assert main(["compare", *BINS, *options, "--out", str(tmp_path)]) == 0
+    output = " ".join(capsys.readouterr().out.split())
+    assert "balls-in-bins" in output
+    assert "loss and accuracy: mean over the nodes of average:2." in output
+    assert "mu =" not in output
+    assert "objective" in output
     assert main(["report", str(tmp_path)]) == 0
     assert "ε = 2" in (tmp_path / "report.html").read_text()
 
@@ -73,6 +73,8 @@ def test_several_budgets_are_told_apart_by_epsilon(capsys, tmp_path):
 )
 def test_what_has_no_meaning_there_is_refused_in_one_line(arguments, message, capsys, tmp_path):
     assert main(["compare", *BINS, *arguments, "--out", str(tmp_path / "none")]) == 2
-    said = capsys.readouterr()
-    assert message in said.err.replace("unknown", "did you mean") if message == "did you mean" else message in said.err
-    assert said.err.count("\n") == 1
+    output = capsys.readouterr()
+    assert (
+        message in output.err.replace("unknown", "did you mean") if message == "did you mean" else message in output.err
+    )
+    assert output.err.count("\n") == 1

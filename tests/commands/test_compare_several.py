@@ -28,18 +28,18 @@ def finished(finished_comparisons, tmp_path_factory):
 @pytest.mark.slow
 def test_each_mechanism_has_its_budget_and_rate(finished, tmp_path):
     result, folder = finished
-    asked = [(row["mechanism"], row["mu"], row["lr"]) for row in result["mechanisms"]]
+    requested = [(row["mechanism"], row["mu"], row["lr"]) for row in result["mechanisms"]]
     none = [("none", "inf", rate) for rate in (0.1, 0.3)]
     private = [("dp-dsgd", mu, rate) for mu in (0.5, 2.0) for rate in (0.1, 0.3)]
-    assert asked == [none[0], private[0], none[1], private[1], *private[2:]]  # "none" once for every rate
+    assert requested == [none[0], private[0], none[1], private[1], *private[2:]]  # "none" once for every rate
     assert (result["mu"], result["learning_rate"], result["complete"]) == ([0.5, 2.0], [0.1, 0.3], True)
     assert all(set(row) == MECHANISM_KEYS | TRAIN_LOSS | {"lr"} for row in result["mechanisms"])
     assert all(set(run) == RUN_KEYS | {"final_train_loss", "mu", "lr"} for run in result["runs"])
-    asked = {"mechanisms": ("dp-dsgd",), "mu": 2.0, "learning_rate": 0.3, "metrics": ("train_loss",)}
-    alone = run_comparison(dataclasses.replace(CONFIG, **asked), tmp_path / "a")
+    requested = {"mechanisms": ("dp-dsgd",), "mu": 2.0, "learning_rate": 0.3, "metrics": ("train_loss",)}
+    alone = run_comparison(dataclasses.replace(CONFIG, **requested), tmp_path / "a")
     (same,) = without_times(alone["mechanisms"])
-    kept = {"beats_untrained": same["beats_untrained"], "beats_chance": same["beats_chance"], "lr": 0.3}
-    assert without_times(result["mechanisms"][-1]) == same | kept
+    flags = {"beats_untrained": same["beats_untrained"], "beats_chance": same["beats_chance"], "lr": 0.3}
+    assert without_times(result["mechanisms"][-1]) == same | flags
     steps = step_frame(folder / "steps.mfdl")
     assert set(zip(steps["mu"], steps["lr"], strict=True)) >= {(0.5, 0.1), (2.0, 0.3)}
     assert len(steps) == 6 * 2 * 2 * 4  # comparisons, seeds, evaluations, nodes
@@ -65,8 +65,8 @@ def test_a_file_of_a_comparison_and_of_a_sweep_refuse_the_same_numbers(written, 
     file = tmp_path / "c.toml"
     file.write_text(f"mu = {written}")
     refusals = []
-    for asked in (["compare", "--config", str(file)], ["sweep", str(file)]):
-        assert main([*asked, "--out", str(tmp_path / "out")]) == 2
+    for arguments in (["compare", "--config", str(file)], ["sweep", str(file)]):
+        assert main([*arguments, "--out", str(tmp_path / "out")]) == 2
         refusals.append(capsys.readouterr().err)
     assert all("must be a number, got" in refusal for refusal in refusals), refusals
     assert ["without quotes" in refusal for refusal in refusals] == [written != "true"] * 2
@@ -90,15 +90,15 @@ def test_refusals(finished, capsys):
 @pytest.mark.usefixtures("blank_pictures")
 def test_the_table_shows_all(finished, capsys):
     assert main(["compare", *COMPARED, *BUDGETS, "--out", str(finished[1])]) == 0
-    said = capsys.readouterr().out
-    assert said.count("dp-dsgd") == 4
-    assert "meets its own budget" in said
+    output = capsys.readouterr().out
+    assert output.count("dp-dsgd") == 4
+    assert "meets its own budget" in output
 
 
 @pytest.mark.usefixtures("blank_pictures")
 def test_one_of_each_is_a_comparison_as_ever(tmp_path, capsys):
-    one = ["--mu", "2", "--lr", "0.3", "--seeds", "1", "--mechanisms", "dp-dsgd"]
-    assert main(["compare", *COMPARED, *one, "--out", str(tmp_path), "--json"]) == 0
+    single = ["--mu", "2", "--lr", "0.3", "--seeds", "1", "--mechanisms", "dp-dsgd"]
+    assert main(["compare", *COMPARED, *single, "--out", str(tmp_path), "--json"]) == 0
     result = json.loads(capsys.readouterr().out)
     assert (result["mu"], result["learning_rate"]) == (2.0, 0.3)
     assert set(result["mechanisms"][0]) == MECHANISM_KEYS | TRAIN_LOSS

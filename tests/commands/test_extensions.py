@@ -69,10 +69,10 @@ def test_without_other_packages_there_are_ours(installed, capsys):
 
 def test_without_a_bibliography_citing_says_what_to_install(installed, capsys):
     assert main(["mechanisms", "--mechanism", "corn", "--cite"]) == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert "--cite needs the bibliography of mfdl_papers" in said.err
-    assert "pip install mfdl" in said.err
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert "--cite needs the bibliography of mfdl_papers" in output.err
+    assert "pip install mfdl" in output.err
 
 
 @pytest.mark.parametrize("value", ["no_such_package.commands:run", f"{__name__}:no_such_function"])

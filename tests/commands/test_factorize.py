@@ -109,12 +109,12 @@ def test_stopped_exits_3_with_the_json(mechanism, capsys):
 def test_out_file_and_file_mechanism(mechanism, tmp_path, capsys):
     file = tmp_path / "deep" / "enc.npz"
     answer = factorize(capsys, "--mechanism", mechanism, "--out", str(file))
-    kept = mfdl.factorization.load(file)
-    assert (kept.factorization.objective, kept.factorization.lower_bound) == (
+    loaded = mfdl.factorization.load(file)
+    assert (loaded.factorization.objective, loaded.factorization.lower_bound) == (
         answer["objective"],
         answer["lower_bound"],
     )
-    assert kept.encoder.shape == kept.error_gram.shape
+    assert loaded.encoder.shape == loaded.error_gram.shape
     graph = mfdl.graphs.load("path:n=4")
     expected = {
         "graph_hash": mfdl.graphs.content_hash(graph),
@@ -123,8 +123,8 @@ def test_out_file_and_file_mechanism(mechanism, tmp_path, capsys):
         "learning_rate": "constant, 1; H and objective are in units of its square",
         "node_labels": ["0", "1", "2", "3"],
     }
-    assert {name: kept.header[name] for name in expected} == expected
-    assert {"mfdl", "numpy", "scipy", "torch", "python"} <= set(kept.header["versions"])
+    assert {name: loaded.header[name] for name in expected} == expected
+    assert {"mfdl", "numpy", "scipy", "torch", "python"} <= set(loaded.header["versions"])
     again = factorize(capsys, "--mechanism", f"file:{file}")
     assert again["status"] == "fixed"
     assert again["objective"] == pytest.approx(answer["objective"])
@@ -170,23 +170,25 @@ def test_noise_over_time_and_nodes(capsys):
 
 def objectives(names, ring, part, trust):
     dynamics = mfdl.Dynamics(mfdl.gossip.metropolis_hastings(ring))
-    how = {"trust": trust, "adjacency": "replace-one", "clip_norm": 1.0, "mu": 2.0}
+    options = {"trust": trust, "adjacency": "replace-one", "clip_norm": 1.0, "mu": 2.0}
     build = mfdl.algorithms.registry.build
-    return [mfdl.calibrate(build(name, dynamics, part), **how).objective for name in names]
+    return [mfdl.calibrate(build(name, dynamics, part), **options).objective for name in names]
 
 
 def test_groups_from_a_file_and_the_covariance_as_a_mechanism(capsys, tmp_path):
     (tmp_path / "g.json").write_text(json.dumps([[0, 1, 2], [3, 4]]))
-    kept, ring = tmp_path / "R.npz", ["--graph", "ring:n=5"]
-    groups = ["--groups", str(tmp_path / "g.json"), "--out", str(kept), "--tolerance", "1e-3"]
+    covariance_file, ring = tmp_path / "R.npz", ["--graph", "ring:n=5"]
+    groups = ["--groups", str(tmp_path / "g.json"), "--out", str(covariance_file), "--tolerance", "1e-3"]
     assert answer_of(capsys, "--mechanism", "corn", *ring, *groups)["groups"] == 2
     part = mfdl.Cyclic(epochs=1, period=2)
-    independent, correlated = objectives(["dp-dsgd", f"file:{kept}"], ring[1], part, mfdl.trust.Eavesdropper())
+    independent, correlated = objectives(
+        ["dp-dsgd", f"file:{covariance_file}"], ring[1], part, mfdl.trust.Eavesdropper()
+    )
     assert correlated < independent
     for arguments, text in (  # it is not put to the test of encoders, nor used on another graph
-        (["factorize", "--mechanism", f"file:{kept}", *ring], "holds noise correlated over nodes"),
+        (["factorize", "--mechanism", f"file:{covariance_file}", *ring], "holds noise correlated over nodes"),
         (
-            ["compare", "--graph", "star:n=5", "--mechanisms", f"file:{kept}", "--trust", "eavesdropper"],
+            ["compare", "--graph", "star:n=5", "--mechanisms", f"file:{covariance_file}", "--trust", "eavesdropper"],
             "another gossip",
         ),
     ):
@@ -197,19 +199,19 @@ def test_groups_from_a_file_and_the_covariance_as_a_mechanism(capsys, tmp_path):
 def test_seed_groups_over_time_and_nodes_as_a_mechanism(capsys, tmp_path):
     """A seed for every pair of nodes, against any one insider, on a ring of six: better than no seed at all."""
     (tmp_path / "g.json").write_text(json.dumps([[i, j] for i in range(6) for j in range(i)]))
-    small, kept = [*RING, "--epochs", "2", "--period", "2"], tmp_path / "both.npz"
-    asked = [*small, "--mechanism", "kronecker", "--coalition", "1", "--tolerance", "1e-3"]
-    answer = answer_of(capsys, *asked, "--groups", str(tmp_path / "g.json"), "--out", str(kept))
+    small, saved = [*RING, "--epochs", "2", "--period", "2"], tmp_path / "both.npz"
+    options = [*small, "--mechanism", "kronecker", "--coalition", "1", "--tolerance", "1e-3"]
+    answer = answer_of(capsys, *options, "--groups", str(tmp_path / "g.json"), "--out", str(saved))
     alone = answer_of(capsys, *small, "--mechanism", "mafalda")
     assert (answer["coalition"], answer["groups"]) == (1, 15)
     assert answer["objective"] < 0.95 * alone["objective"]
     part = mfdl.Cyclic(epochs=2, period=2)
-    without, shared = objectives(["mafalda", f"file:{kept}"], RING[1], part, mfdl.trust.Coalitions(1))
+    without, shared = objectives(["mafalda", f"file:{saved}"], RING[1], part, mfdl.trust.Coalitions(1))
     assert shared == pytest.approx(without * answer["objective"] / alone["objective"], rel=1e-3)
 
 
 @pytest.mark.parametrize(
-    ("asked", "texts"),
+    ("options", "texts"),
     [
         (
             ["--mechanism", "bsr", *SMALL],
@@ -234,12 +236,12 @@ def test_seed_groups_over_time_and_nodes_as_a_mechanism(capsys, tmp_path):
         ),
     ],
 )
-def test_the_table_and_what_the_certificate_ranges_over(asked, texts, capsys, tmp_path, monkeypatch):
+def test_the_table_and_what_the_certificate_ranges_over(options, texts, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "g.json").write_text("[[0, 1], [1, 2]]")
-    assert main(["factorize", *asked]) == 0
-    shown = " ".join(capsys.readouterr().out.split())
-    assert all(text in shown for text in texts)
+    assert main(["factorize", *options]) == 0
+    output = " ".join(capsys.readouterr().out.split())
+    assert all(text in output for text in texts)
 
 
 # ---- refusals --------------------------------------------------------------------------------------------------------
@@ -292,9 +294,9 @@ def test_refused_in_one_line_before_any_work(arguments, message, tmp_path, capsy
     np.save(tmp_path / "w.npy", np.eye(4) + 0.25 * np.eye(4, k=1) * (np.arange(4) == 2)[:, None])
     before = sorted(tmp_path.rglob("*"))
     assert main(["factorize", *arguments, "--json"]) == 2
-    said = capsys.readouterr()
-    assert message in said.err
-    assert (said.out, said.err.count("\n")) == ("", 1), said.err
+    output = capsys.readouterr()
+    assert message in output.err
+    assert (output.out, output.err.count("\n")) == ("", 1), output.err
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -326,8 +328,8 @@ def test_a_typed_default_is_answered_without_a_riddle(capsys):
 
 def test_the_largest_component_of_a_graph_in_parts(tmp_path, capsys):
     (tmp_path / "g.csv").write_text("1,2\n3,4\n4,5\n")
-    asked = ["--graph", str(tmp_path / "g.csv"), "--largest-component", "--epochs", "2", "--period", "2"]
-    assert answer_of(capsys, *asked)["nodes"] == 3
+    options = ["--graph", str(tmp_path / "g.csv"), "--largest-component", "--epochs", "2", "--period", "2"]
+    assert answer_of(capsys, *options)["nodes"] == 3
 
 
 def test_noise_is_made_for_what_is_released(capsys):

@@ -28,10 +28,10 @@ def run_python(code):
 
 
 def test_help_brings_none_of_the_heavy_libraries():
-    asked = [["--help"], ["--version"], *([name, "--help"] for name in CONFIGS)]
+    arguments = [["--help"], ["--version"], *([name, "--help"] for name in CONFIGS)]
     code = (
         "import sys\nfrom mfdl.commands import main\n"
-        f"codes = [main(arguments) for arguments in {asked!r}]\n"
+        f"codes = [main(arguments) for arguments in {arguments!r}]\n"
         f"print([name for name in {HEAVY!r} if name in sys.modules], max(codes))"
     )
     done = run_python(code)
@@ -42,8 +42,8 @@ def test_version_and_help(capsys):
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"mfdl {mfdl.__version__}\n"
     assert main([]) == 0
-    shown = capsys.readouterr().out
-    assert all(name in shown for name in [*CONFIGS, "claims", "data", "mechanisms", "trust"])
+    output = capsys.readouterr().out
+    assert all(name in output for name in [*CONFIGS, "claims", "data", "mechanisms", "trust"])
 
 
 @pytest.mark.parametrize(
@@ -68,22 +68,22 @@ def test_console_script_runs_in_a_process_of_its_own(start):
 )
 def test_wrong_names_are_one_line_with_the_nearest(arguments, message, capsys):
     assert main(arguments) == 2
-    said = capsys.readouterr()
-    assert message in said.err
-    assert (said.out, said.err.count("\n")) == ("", 1)
+    output = capsys.readouterr()
+    assert message in output.err
+    assert (output.out, output.err.count("\n")) == ("", 1)
 
 
 @pytest.mark.parametrize("name", ["account", "attack", "audit", "factorize", "compare"])
 def test_mechanism_and_mechanisms_are_one_option(name, tmp_path, capsys):
     """Typed and in files, and help shows one of them."""
     (tmp_path / "o.toml").write_text('mechanisms = ["nothing"]')
-    for asked in (["--mechanism", "nothing"], ["--mechanisms", "nothing"], ["--config", str(tmp_path / "o.toml")]):
-        assert main([name, *asked]) == 2
+    for arguments in (["--mechanism", "nothing"], ["--mechanisms", "nothing"], ["--config", str(tmp_path / "o.toml")]):
+        assert main([name, *arguments]) == 2
         assert "unknown mechanism 'nothing'" in capsys.readouterr().err
     assert main([name, "--help"]) == 0
-    shown = capsys.readouterr().out
-    assert "--mechanism " in shown
-    assert "--mechanisms" not in shown
+    output = capsys.readouterr().out
+    assert "--mechanism " in output
+    assert "--mechanisms" not in output
 
 
 # ---- a config is its options ---------------------------------------------------------------------------------------
@@ -107,8 +107,8 @@ def test_the_options_are_the_fields(name):
     for field, (_, option, default) in fields.items():
         assert list(option.flags) == options[field].opts
         assert option.help == options[field].help
-        shown = ",".join(default) if isinstance(default, tuple) and default else default or None
-        assert (options[field].default or None) == shown
+        printed = ",".join(default) if isinstance(default, tuple) and default else default or None
+        assert (options[field].default or None) == printed
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -155,8 +155,8 @@ class TestConfigFiles:
 
     def test_every_step_reads_back_what_it_wrote(self, tmp_path, capsys):
         """Epochs and period are in the file, too, and say nothing there."""
-        asked = ["--participation", "every-step", "--steps", "3"]
-        assert main(["account", "--graph", "ring:n=4", *asked, "--out", str(tmp_path)]) == 0
+        options = ["--participation", "every-step", "--steps", "3"]
+        assert main(["account", "--graph", "ring:n=4", *options, "--out", str(tmp_path)]) == 0
         capsys.readouterr()
         assert main(["account", "--config", str(tmp_path / "results.json"), "--json"]) == 0
         assert json.loads(capsys.readouterr().out)["steps"] == 3

@@ -24,11 +24,11 @@ def test_mechanisms_as_json_are_the_registry(capsys):
 
 def test_mechanisms_as_a_table(capsys):
     assert main(["mechanisms"]) == 0
-    said = capsys.readouterr()
-    assert said.err == ""
+    output = capsys.readouterr()
+    assert output.err == ""
     for name in EVERY:
-        assert name in said.out
-    assert "file:FILE" in said.out
+        assert name in output.out
+    assert "file:FILE" in output.out
 
 
 def test_help_of_the_module_has_a_row_for_every_trust_model():
@@ -40,10 +40,10 @@ def test_help_of_the_module_has_a_row_for_every_trust_model():
 
 
 def test_trust_says_where_messages_are_hidden():
-    one = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("path:n=4")), EveryStep(1))
+    algorithm = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("path:n=4")), EveryStep(1))
     needed = {"colluding": {"colluders": [0]}, "coalitions": {"coalition_size": 1}}
     for name, entry in MODELS.items():
-        assert entry.hides_messages == trust.named(name, **needed.get(name, {})).hides_messages(one), name
+        assert entry.hides_messages == trust.named(name, **needed.get(name, {})).hides_messages(algorithm), name
 
 
 def test_trust_list(capsys):
@@ -59,8 +59,8 @@ def test_trust_list(capsys):
         "secure-sum": ["--attackers A,B"],
     }
     assert main(["trust", "list"]) == 0
-    shown = capsys.readouterr().out
-    assert all(name in shown for name in MODELS)
+    output = capsys.readouterr().out
+    assert all(name in output for name in MODELS)
 
 
 def test_trust_explain(capsys):
@@ -69,7 +69,7 @@ def test_trust_explain(capsys):
         words = json.loads(capsys.readouterr().out)
         assert (words["name"], words["attacker"]) == (name, entry.observer)
         assert main(["trust", "explain", name]) == 0
-        shown = capsys.readouterr().out
-        assert all(part in shown for part in (words["attacker"], words["seen"], *words["options"]))
+        output = capsys.readouterr().out
+        assert all(part in output for part in (words["attacker"], words["seen"], *words["options"]))
     assert main(["trust", "explain", "eavesdroper"]) == 2
     assert "unknown trust model 'eavesdroper'; did you mean 'eavesdropper'?" in capsys.readouterr().err

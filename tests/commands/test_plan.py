@@ -23,10 +23,10 @@ def narrow(monkeypatch):
 def test_the_table_marks_the_front_and_names_the_guarantee(capsys, tmp_path):
     given = ["--mu", "1", "--curvature", "power:1:3", "--out", str(tmp_path)]
     assert main([*SMALL, *given]) == 0
-    said = capsys.readouterr().out
-    assert max(map(len, said.splitlines()[:-1])) <= 80  # the last line is a path
-    assert "* dp-dsgd,b=1,k=10" in said
-    assert "  dp-dsgd,b=1,k=10,rounds=20,average:5 " in said
+    output = capsys.readouterr().out
+    assert max(map(len, output.splitlines()[:-1])) <= 80  # the last line is a path
+    assert "* dp-dsgd,b=1,k=10" in output
+    assert "  dp-dsgd,b=1,k=10,rounds=20,average:5 " in output
     for words in (
         "trust model ldp",
         "zero-out",
@@ -34,7 +34,7 @@ def test_the_table_marks_the_front_and_names_the_guarantee(capsys, tmp_path):
         "cost privacy that is not counted",
         "Written to",
     ):
-        assert words in " ".join(said.split())
+        assert words in " ".join(output.split())
     assert {path.name for path in tmp_path.iterdir()} == {"plan.json", "plan.png", "plan.svg"}
 
 

@@ -32,7 +32,7 @@ def test_account_meets_epsilon_of_every_victim(name, rate):
 
 
 @pytest.mark.parametrize(
-    ("asked", "words"),
+    ("options", "words"),
     [
         ({"participation": "cyclic-poisson"}, "needs --sampling-rate"),
         ({"participation": "cyclic", "sampling_rate": 0.5}, "leave it out"),
@@ -40,6 +40,6 @@ def test_account_meets_epsilon_of_every_victim(name, rate):
         ({"participation": "random-allocation", "all_attackers": True, "trust": "pndp"}, "random-allocation assumes"),
     ],
 )
-def test_what_does_not_fit_is_refused(asked, words):
+def test_what_does_not_fit_is_refused(options, words):
     with pytest.raises(InvalidInput, match=words):
-        AccountConfig(mechanism="dp-dsgd", **{"trust": "ldp", **SMALL, **asked})
+        AccountConfig(mechanism="dp-dsgd", **{"trust": "ldp", **SMALL, **options})

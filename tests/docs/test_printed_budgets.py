@@ -25,21 +25,21 @@ def epsilon(sensitivity, noise_std, releases=1):
     return brentq(excess, 0, 500, xtol=1e-10)
 
 
-def is_rounded_up(shown, value, above=0.0):
+def is_rounded_up(printed, value, above=0.0):
     """Whether a number of three digits is the next one above a value, or of an upper bound so much above it."""
-    return value <= float(shown) <= value + above + 0.001
+    return value <= float(printed) <= value + above + 0.001
 
 
 @pytest.mark.parametrize("rounds", [1, 10, 100])
 @pytest.mark.parametrize(("adjacency", "sensitivity"), [("zero-out", 1), ("replace-one", 2)])
 def test_noise_for_each_message(adjacency, sensitivity, rounds):
-    (shown,) = re.findall(rf"^{adjacency} +{rounds} rounds  epsilon ([\d.]+)$", PAGE, re.MULTILINE)
-    assert is_rounded_up(shown, epsilon(sensitivity, CLASSICAL, rounds))
+    (printed,) = re.findall(rf"^{adjacency} +{rounds} rounds  epsilon ([\d.]+)$", PAGE, re.MULTILINE)
+    assert is_rounded_up(printed, epsilon(sensitivity, CLASSICAL, rounds))
 
 
 def test_a_whole_algorithm_has_the_same_numbers():
-    shown = re.findall(r"^[\w-]+ +epsilon ([\d.]+), exact$", PAGE, re.MULTILINE)
-    assert all(is_rounded_up(x, epsilon(shift, CLASSICAL, 100)) for x, shift in zip(shown, (1, 2), strict=True))
+    printed = re.findall(r"^[\w-]+ +epsilon ([\d.]+), exact$", PAGE, re.MULTILINE)
+    assert all(is_rounded_up(x, epsilon(shift, CLASSICAL, 100)) for x, shift in zip(printed, (1, 2), strict=True))
 
 
 def renyi(distance):

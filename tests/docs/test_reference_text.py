@@ -49,14 +49,14 @@ def test_a_name_links_to_what_the_documented_object_means_by_it(label, name, ful
     assert link(label, name) == full
 
 
-def process(what, *lines):
+def process(kind, *lines):
     """As the pages have it, with napoleon between the two."""
     from sphinx.ext.napoleon import Config, GoogleDocstring
 
     text = list(lines)
-    docstrings._process(None, what, "mfdl.Mechanism", mfdl.Mechanism, None, text)
-    text = GoogleDocstring(text, Config(napoleon_use_param=False), what=what, name="mfdl.Mechanism").lines()
-    docstrings._with_colons(None, what, "mfdl.Mechanism", mfdl.Mechanism, None, text)
+    docstrings._process(None, kind, "mfdl.Mechanism", mfdl.Mechanism, None, text)
+    text = GoogleDocstring(text, Config(napoleon_use_param=False), what=kind, name="mfdl.Mechanism").lines()
+    docstrings._with_colons(None, kind, "mfdl.Mechanism", mfdl.Mechanism, None, text)
     return "\n".join(text).strip()
 
 

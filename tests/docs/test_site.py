@@ -43,15 +43,15 @@ class Page(html.parser.HTMLParser):
         self.feed(path.read_text(encoding="utf-8"))
 
     def handle_starttag(self, tag, attrs):
-        found = dict(attrs)
-        self.anchors.update(found[name] for name in ("id", "name") if found.get(name))
-        if tag == "a" and found.get("href"):
-            self.links.append(found["href"])
+        attributes = dict(attrs)
+        self.anchors.update(attributes[name] for name in ("id", "name") if attributes.get(name))
+        if tag == "a" and attributes.get("href"):
+            self.links.append(attributes["href"])
         if tag == "img":
-            self.pictures.append(found)
-        if tag == "link" and found.get("rel") not in ("stylesheet", "preload", "modulepreload", "icon"):
+            self.pictures.append(attributes)
+        if tag == "link" and attributes.get("rel") not in ("stylesheet", "preload", "modulepreload", "icon"):
             return
-        self.loads += [value for name, value in found.items() if (tag, name) in LOADS and value]
+        self.loads += [value for name, value in attributes.items() if (tag, name) in LOADS and value]
 
 
 @pytest.fixture(scope="module")
@@ -60,8 +60,8 @@ def site():
 
 
 def test_no_page_loads_anything_from_elsewhere(site):
-    asked = {url for page in site.values() for url in page.loads if urlparse(url).netloc}
-    assert not asked
+    options = {url for page in site.values() for url in page.loads if urlparse(url).netloc}
+    assert not options
 
 
 def test_every_link_within_the_site_leads_somewhere(site):
@@ -107,9 +107,9 @@ def test_the_gallery_has_its_pictures(site):
 @pytest.mark.parametrize("width", [390, 1400])
 def test_pages_fit_the_screen_and_ask_for_nothing(browser, width, scheme):
     context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
-    asked, errors = [], []
+    requested, errors = [], []
     page = context.new_page()
-    page.on("request", lambda request: asked.append(request.url))
+    page.on("request", lambda request: requested.append(request.url))
     page.on("pageerror", lambda error: errors.append(str(error)))
     for name in PAGES:
         page.goto((SITE / f"{name}.html").as_uri())
@@ -117,6 +117,6 @@ def test_pages_fit_the_screen_and_ask_for_nothing(browser, width, scheme):
         wide = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
         assert wide <= 0, f"{name} is {wide} pixels wider than a screen of {width}"
         assert page.evaluate("document.documentElement.dataset.theme") == scheme
-    assert [url for url in asked if not url.startswith(("file:", "data:"))] == []
+    assert [url for url in requested if not url.startswith(("file:", "data:"))] == []
     assert errors == []
     context.close()

@@ -121,6 +121,6 @@ def test_a_folder_called_checkpoints_of_somebody_else_stays(tmp_path):
     mine = tmp_path / "checkpoints" / "mine" / "model.bin"
     mine.parent.mkdir(parents=True)
     mine.write_bytes(b"kept")
-    asked = {"graph": "ring:n=3", "task": "least-squares", "epochs": 1, "period": 1, "seeds": 1}
-    comparing.run_comparison(ComparisonConfig(**asked, mechanisms=("none",)), tmp_path)
+    options = {"graph": "ring:n=3", "task": "least-squares", "epochs": 1, "period": 1, "seeds": 1}
+    comparing.run_comparison(ComparisonConfig(**options, mechanisms=("none",)), tmp_path)
     assert mine.read_bytes() == b"kept"

@@ -171,11 +171,11 @@ def test_an_encoder_whose_inverse_overflows_has_no_claim():
     C = np.eye(8)
     C[np.arange(1, 8), np.arange(7)], C[-1, -1] = 1e55, 1e-55
     algorithm = mfdl.algorithms.mf_dsgd(RING, Cyclic(epochs=1, period=8), C)
-    assert all(math.isinf(one.sensitivity_squared) for one in sensitivity_by_victim(algorithm, mfdl.trust.LDP()))
+    assert all(math.isinf(loss.sensitivity_squared) for loss in sensitivity_by_victim(algorithm, mfdl.trust.LDP()))
 
 
 def test_extreme_noise_has_its_limits_in_a_reconstruction():
-    found = mfdl.audit.reconstruct(PLAIN, mfdl.trust.LDP(), noise_std=1e-150, clip_norm=1e150)
-    assert not found.hidden.any()
-    found = mfdl.audit.reconstruct(PLAIN, mfdl.trust.LDP(), noise_std=1e150, clip_norm=1e-150)
-    assert found.posterior_ratio.min() == 1
+    reconstruction = mfdl.audit.reconstruct(PLAIN, mfdl.trust.LDP(), noise_std=1e-150, clip_norm=1e150)
+    assert not reconstruction.hidden.any()
+    reconstruction = mfdl.audit.reconstruct(PLAIN, mfdl.trust.LDP(), noise_std=1e150, clip_norm=1e-150)
+    assert reconstruction.posterior_ratio.min() == 1

@@ -130,7 +130,7 @@ def test_full_at_every_moment(name, tmp_path, monkeypatch):
     save, load = WRITERS[name]
     save(tmp_path, 1)
     for fail_at in range(1, 50):
-        before, held = content(tmp_path), load(tmp_path)
+        before, loaded = content(tmp_path), load(tmp_path)
         with monkeypatch.context() as patch:
             full = Full(patch, fail_at)
             try:
@@ -142,7 +142,7 @@ def test_full_at_every_moment(name, tmp_path, monkeypatch):
         if refused:
             assert f"cannot write {tmp_path}" in refused
             assert "No space left on device" in refused
-            assert load(tmp_path) == held == 1
+            assert load(tmp_path) == loaded == 1
             assert before.items() <= content(tmp_path).items()
         else:
             assert load(tmp_path) == 2
@@ -189,9 +189,9 @@ def test_commands_say_it_in_one_line(arguments, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     with small_files(0):
         code = main(arguments)
-    said = capsys.readouterr().err.strip().splitlines()[-1]
+    output = capsys.readouterr().err.strip().splitlines()[-1]
     assert code == 2
-    assert said.startswith("mfdl: cannot write new")
+    assert output.startswith("mfdl: cannot write new")
     assert content(tmp_path) == {}
 
 
@@ -266,8 +266,8 @@ def test_a_few_kills(runs, kills, tmp_path):
         [sys.executable, str(COMMAND), *arguments], capture_output=True, text=True, timeout=600, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    told = json.loads(report.read_text())
-    assert told["faults"] == []
-    assert told["training"] == len({k for k in range(runs) if k not in (1, 3, 6)})
-    assert told["kills"] >= kills
-    assert told["sweep"] == 1
+    content = json.loads(report.read_text())
+    assert content["faults"] == []
+    assert content["training"] == len({k for k in range(runs) if k not in (1, 3, 6)})
+    assert content["kills"] >= kills
+    assert content["sweep"] == 1

@@ -33,15 +33,15 @@ def trained(folder, name="mafalda-l", key=None, **more):
 @pytest.fixture
 def secrets(monkeypatch):
     """Every secret of the process: given, drawn and derived ones, and the keys of the generator."""
-    found = {SECRET}
+    secrets_seen = {SECRET}
     init = NoiseKey.__init__
 
-    def kept(self, secret, **how):
-        init(self, secret, **how)
-        found.update((secret, philox_key(secret)))
+    def kept(self, secret, **options):
+        init(self, secret, **options)
+        secrets_seen.update((secret, philox_key(secret)))
 
     monkeypatch.setattr(NoiseKey, "__init__", kept)
-    return found
+    return secrets_seen
 
 
 def spellings(secret):

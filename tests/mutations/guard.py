@@ -35,8 +35,8 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     if call.when != "call" or call.excinfo is None or call.excinfo.errisinstance(pytest.skip.Exception):
         return
     kind = "cannot_run" if call.excinfo.errisinstance(CANNOT_RUN) else "failed"
-    said = (str(call.excinfo.value).strip() or "no message").splitlines()[0]
-    _reported[kind].append(f"{item.nodeid}: {call.excinfo.typename}: {said}")
+    message = (str(call.excinfo.value).strip() or "no message").splitlines()[0]
+    _reported[kind].append(f"{item.nodeid}: {call.excinfo.typename}: {message}")
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -115,8 +115,8 @@ def run_tests(folder: Path, tests: Iterable[str], *, stop_at_first: bool = True,
     """Runs tests of a copy on the copy; `part` tells runs at the same time apart."""
     report = folder / f"report{part}.json"
     report.unlink(missing_ok=True)
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "HYPOTHESIS"))}
-    env = kept | {
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "HYPOTHESIS"))}
+    env = environment | {
         # before the editable install
         "PYTHONPATH": os.pathsep.join(str(folder / part) for part in ("", "solvers", "experiments", "tests")),
         "PYTHONDONTWRITEBYTECODE": "1" if stop_at_first else "",  # compiled once, by the run without mutations
@@ -133,14 +133,14 @@ def run_tests(folder: Path, tests: Iterable[str], *, stop_at_first: bool = True,
         done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=LIMIT_SECONDS)
     except subprocess.TimeoutExpired:
         return Outcome(False, (), f"no end within {LIMIT_SECONDS} seconds")
-    said = (done.stdout + done.stderr).strip().splitlines()
+    output = (done.stdout + done.stderr).strip().splitlines()
     if not report.exists():
-        return Outcome(False, (), f"the library cannot be imported: {said[-1] if said else 'no output'}")
+        return Outcome(False, (), f"the library cannot be imported: {output[-1] if output else 'no output'}")
     reported = json.loads(report.read_text(encoding="utf-8"))
     failed = tuple(reported["failed"])
     trouble = [*reported["elsewhere"], *reported["cannot_run"]]
     if done.returncode not in (0, 1) or (done.returncode == 1) != bool(failed):
-        trouble.append(f"pytest ended with status {done.returncode}: {said[-1] if said else 'no output'}")
+        trouble.append(f"pytest ended with status {done.returncode}: {output[-1] if output else 'no output'}")
     return Outcome(done.returncode == 0 and not trouble, failed, "; ".join(trouble))
 
 

@@ -32,9 +32,9 @@ def test_products_and_what_is_read_off_them(case, width, seed):
         (noise.absolute_rmatmat, Y, np.abs(dense).T @ Y),
     ):
         before = given_.copy()
-        made = product(given_)
-        assert_allclose(made, wanted, **CLOSE)
-        made *= 0
+        result = product(given_)
+        assert_allclose(result, wanted, **CLOSE)
+        result *= 0
         assert_array_equal(given_, before)  # neither changed nor shared
     for c in range(width):
         assert_allclose(noise @ X[:, c], dense @ X[:, c], **CLOSE)
@@ -92,14 +92,14 @@ def test_scaled_noise_is_that_noise_times_a_number_at_each_slot(case, data):
         with pytest.raises(UnsupportedMechanism, match="cannot be given another scale"):
             noise.scaled(slots)
         return
-    made = noise.scaled(slots)
-    assert_allclose(made.to_dense(), np.tile(slots, noise.num_steps)[:, None] * dense, **CLOSE)
-    assert_array_equal(made.holders().toarray(), noise.holders().toarray())
+    scaled = noise.scaled(slots)
+    assert_allclose(scaled.to_dense(), np.tile(slots, noise.num_steps)[:, None] * dense, **CLOSE)
+    assert_array_equal(scaled.holders().toarray(), noise.holders().toarray())
     if noise.local:
-        assert made.local
-        assert_array_equal(made.node_scales, noise.node_scales * slots)
-    if made.content() == noise.content():
-        assert_array_equal(made.to_dense(), noise.to_dense())
+        assert scaled.local
+        assert_array_equal(scaled.node_scales, noise.node_scales * slots)
+    if scaled.content() == noise.content():
+        assert_array_equal(scaled.to_dense(), noise.to_dense())
 
 
 def test_a_structure_cannot_have_products_of_its_own():
@@ -147,21 +147,21 @@ def test_names_are_one_class_and_answer_for_themselves(kind):
     named, general, answers = NAMED[kind]
     assert named.content() == general.content()
     assert_array_equal(named.to_dense(), general.to_dense())
-    for one in (named, general):
-        assert one.kind == kind
-        assert (one.fresh, one.local) == answers
-        assert one.is_zero == (kind == "ZeroNoise")
-        assert one.causal is one
-        assert one.joint is None
-        assert one.shared
+    for noise in (named, general):
+        assert noise.kind == kind
+        assert (noise.fresh, noise.local) == answers
+        assert noise.is_zero == (kind == "ZeroNoise")
+        assert noise.causal is noise
+        assert noise.joint is None
+        assert noise.shared
 
 
 def test_other_noises_answer_too():
-    joint, own = JointNoise(np.eye(4), 2, 2), OwnNoise(2, 2)
-    assert (joint.joint, own.joint, joint.kind, own.kind) == (joint, None, "JointNoise", "OwnNoise")
+    joint, local = JointNoise(np.eye(4), 2, 2), OwnNoise(2, 2)
+    assert (joint.joint, local.joint, joint.kind, local.kind) == (joint, None, "JointNoise", "OwnNoise")
     assert joint.holders().toarray().all()
-    for one in (joint, own):
-        assert (one.causal, one.fresh, one.local, one.is_zero) == (None, False, False, False)
+    for noise in (joint, local):
+        assert (noise.causal, noise.fresh, noise.local, noise.is_zero) == (None, False, False, False)
 
 
 def test_parts_of_columns():
@@ -171,9 +171,9 @@ def test_parts_of_columns():
     assert_allclose(alike.to_dense(), LocalNoise(C, 2).to_dense())
     assert_allclose(JointNoise(np.kron(C, np.eye(2)), 2, 2).to_dense(), alike.to_dense())
     assert_allclose(SpatioTemporalNoise(C, OWN, OWN, 2).to_dense(), alike.to_dense())
-    for one in (alike, LocalNoise(C, 2)):
-        assert_array_equal(one.encoder_of(1), C)
-        assert_allclose(one.inverse_of(1), np.linalg.inv(C))
+    for noise in (alike, LocalNoise(C, 2)):
+        assert_array_equal(noise.encoder_of(1), C)
+        assert_allclose(noise.inverse_of(1), np.linalg.inv(C))
     assert_array_equal(without.encoder_of(0), np.eye(2))
     assert_array_equal(without.inverse_of(0), np.eye(2))
     assert (without.encoder.array, without.inverse, without.factor) == (None, None, None)
@@ -189,18 +189,18 @@ def test_own_noise_may_have_any_holders_without_a_factor():
 
 
 def test_content_tells_encoder_factor_and_holders_apart():
-    held = np.eye(3, dtype=bool)
-    made = [
+    holders = np.eye(3, dtype=bool)
+    noises = [
         *(named for named, _, _ in NAMED.values()),
-        *(LocalNoise(2 * np.eye(2), 3), IndependentNoise(3, 2), StepNoise(2 * np.eye(3), held, 2, 3)),
-        *(SpatioTemporalNoise(scale * np.eye(2), np.eye(3), held, 3) for scale in (1, 2)),
-        SpatioTemporalNoise(np.eye(2), 2 * np.eye(3), held, 3),
+        *(LocalNoise(2 * np.eye(2), 3), IndependentNoise(3, 2), StepNoise(2 * np.eye(3), holders, 2, 3)),
+        *(SpatioTemporalNoise(scale * np.eye(2), np.eye(3), holders, 3) for scale in (1, 2)),
+        SpatioTemporalNoise(np.eye(2), 2 * np.eye(3), holders, 3),
         SpatioTemporalNoise(np.eye(2), np.eye(3), np.ones((3, 3), dtype=bool), 3),
-        SpatioTemporalNoise(np.stack([np.eye(2)] * 3), np.eye(3), held, 3),
+        SpatioTemporalNoise(np.stack([np.eye(2)] * 3), np.eye(3), holders, 3),
         *(JointNoise(scale * np.eye(6), 2, 3) for scale in (1, 2)),
         *(OwnNoise(2, n) for n in (2, 3)),
     ]
-    assert len({(one.kind, one.shape, one.content()) for one in made}) == len(made)
+    assert len({(noise.kind, noise.shape, noise.content()) for noise in noises}) == len(noises)
 
 
 def test_entries_given_twice_add_up():
@@ -213,11 +213,11 @@ def test_entries_given_twice_add_up():
 
 def test_encoders_are_own_read_only_copies():
     encoder = np.eye(2)
-    made = [LocalNoise(encoder, 1), SpatioTemporalNoise(encoder, OWN, OWN, 2), JointNoise(encoder, 2, 1)]
+    noises = [LocalNoise(encoder, 1), SpatioTemporalNoise(encoder, OWN, OWN, 2), JointNoise(encoder, 2, 1)]
     encoder[1, 0] = 5
-    for one in made:
-        assert one.encoder.array[1, 0] == 0
-        for array in (one.encoder.array, one.inverse):
+    for noise in noises:
+        assert noise.encoder.array[1, 0] == 0
+        for array in (noise.encoder.array, noise.inverse):
             with pytest.raises(ValueError, match="read-only"):
                 array[0, 0] = 2
 

@@ -41,10 +41,10 @@ def test_however_it_is_cut_into_blocks_and_asked_for_it_is_nu_n_z(case, dim, ten
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(stream, "BLOCK_STEPS", block_steps)
         patch.setattr(stream, "KEEP_BYTES", 2**30 if keep else 0)
-        made = noise_stream(noise, nu, KEY, dim, tensor, slots)
+        noise_rows = noise_stream(noise, nu, KEY, dim, tensor, slots)
         for t in data.draw(st.lists(st.integers(0, T - 1), min_size=1, max_size=2 * T)):
             # inverses of at most 18 steps, entries below 1.5^18 = 1500
-            assert_allclose(made.step(t), wanted[t], rtol=1e-9, atol=1e-8)
+            assert_allclose(noise_rows.step(t), wanted[t], rtol=1e-9, atol=1e-8)
 
 
 @pytest.mark.parametrize("kind", NOISY)
@@ -92,13 +92,13 @@ class Views(NoiseOperator):
 def test_a_noise_of_ones_own_may_return_views_of_what_it_is_given():
     """Base noise that is kept would else be scaled again each time: 0.1 Z, and 0.01 Z when asked for once more."""
     noise = Views(70, 2)
-    made, wanted = noise_stream(noise, 0.1, KEY, 3), 0.1 * base_noise(noise, KEY, 3).reshape(70, 2, 3)
+    stream, wanted = noise_stream(noise, 0.1, KEY, 3), 0.1 * base_noise(noise, KEY, 3).reshape(70, 2, 3)
     for t in (0, 40, 0, 69, 3):
-        assert_array_equal(made.step(t), wanted[t])
+        assert_array_equal(stream.step(t), wanted[t])
     assert noise.nothing == 0
 
 
-def counted(noise, dim, asked):
+def counted(noise, dim, options):
     """A stream that lists the steps for which base noise is made."""
 
     def base_of(columns):
@@ -106,7 +106,7 @@ def counted(noise, dim, asked):
 
         class Counted:
             def block(self, steps, dim, *, tensor=0):
-                asked.append((steps[0], len(steps), len(columns)))
+                options.append((steps[0], len(steps), len(columns)))
                 return base.block(steps, dim, tensor=tensor)
 
         return Counted()
@@ -119,36 +119,36 @@ def test_base_noise_is_kept_when_it_fits(monkeypatch):
     used = noise.columns_per_step - 1
     for bytes_, wanted in ((8 * 40 * used * 4, [0, 32]), (8 * 40 * used * 4 - 1, [0, 0, 32])):
         monkeypatch.setattr(stream, "KEEP_BYTES", bytes_)
-        asked = []
-        all_steps(counted(noise, 4, asked))
-        assert [start for start, _, _ in asked] == wanted
-        assert {columns for _, _, columns in asked} == {used}
+        requested = []
+        all_steps(counted(noise, 4, requested))
+        assert [start for start, _, _ in requested] == wanted
+        assert {columns for _, _, columns in requested} == {used}
 
 
 def test_fresh_noise_keeps_no_noise_and_makes_no_step_but_its_own():
     """Memory of a stream does not grow with the steps: nothing it holds has T or more than a step in its size."""
-    asked, noise = [], StepNoise(np.tri(5), np.ones((5, 4), dtype=bool), 50, 4)
-    all_steps(counted(noise, 3, asked))
-    assert asked == [(t, 1, 5) for t in range(50)]
+    requested, noise = [], StepNoise(np.tri(5), np.ones((5, 4), dtype=bool), 50, 4)
+    all_steps(counted(noise, 3, requested))
+    assert requested == [(t, 1, 5) for t in range(50)]
     longer = StepNoise(np.tri(5), np.ones((5, 4), dtype=bool), 5000, 4)
     short, long = noise_stream(noise, NU, KEY, 30), noise_stream(longer, NU, KEY, 30)
     for t in (*np.random.default_rng(0).permutation(50), 49, 0):
         assert_array_equal(short.step(int(t)), long.step(int(t)))
-    sizes = [len(pickle.dumps(vars(one))) for one in (short, long)]
+    sizes = [len(pickle.dumps(vars(stream))) for stream in (short, long)]
     assert abs(sizes[0] - sizes[1]) < 40
     assert sizes[0] < 8 * 30 * 50
 
 
 def test_keys_that_were_agreed_on_and_columns_that_nobody_adds():
     F, holders = np.array([[1.0, 2.0, 0.0], [0.0, -2.0, 0.0]]), np.array([[1, 0], [1, 1], [0, 1]], dtype=bool)
-    own, shared = NoiseKey.from_seed(1), NoiseKey.from_seed(2)
-    keys = HolderKeys.given({(0,): own, (1, 0): shared})
+    private_key, shared = NoiseKey.from_seed(1), NoiseKey.from_seed(2)
+    keys = HolderKeys.given({(0,): private_key, (1, 0): shared})
     for noise in (StepNoise(F, holders, 3, 2), SpatioTemporalNoise(np.tri(3), F, holders, 2)):
-        z, v = normals(own, 0, [0], 4)[0], normals(shared, 0, [0], 4)[0]
-        made = noise_stream(noise, NU, keys, 4)  # the secret of {1} is not needed
-        assert_allclose(made.step(0), NU * np.stack([z + 2 * v, -2 * v]), rtol=1e-14)
+        z, v = normals(private_key, 0, [0], 4)[0], normals(shared, 0, [0], 4)[0]
+        stream = noise_stream(noise, NU, keys, 4)  # the secret of {1} is not needed
+        assert_allclose(stream.step(0), NU * np.stack([z + 2 * v, -2 * v]), rtol=1e-14)
         with pytest.raises(InvalidInput, match=r"the secret of \{0, 1\} is missing"):
-            noise_stream(noise, NU, HolderKeys.given({(0,): own}), 4)
+            noise_stream(noise, NU, HolderKeys.given({(0,): private_key}), 4)
     silent = SpatioTemporalNoise(np.tri(3), np.zeros((2, 1)), np.ones((1, 2), dtype=bool), 2)
     for noise, nu in ((silent, NU), (StepNoise(F, holders, 3, 2), 0.0)):
         assert_array_equal(all_steps(noise_stream(noise, nu, HolderKeys.given({}), 5)), np.zeros((3, 2, 5)))
@@ -191,18 +191,18 @@ def test_the_covariance_of_the_noise_is_the_claimed_one_entrywise(kind):
     emitted = all_steps(noise_stream(noise, NU, KEY, D)).reshape(-1, D)
     wanted = NU**2 * claimed(noise, lambda C: np.linalg.inv(C.T @ C))
     allowed = allowance(wanted, D, wanted.size)
-    found = emitted @ emitted.T / D
-    assert (np.abs(found - wanted) <= allowed).all()
+    covariance = emitted @ emitted.T / D
+    assert (np.abs(covariance - wanted) <= allowed).all()
     if not noise.fresh and kind not in ("own", "scheduled"):  # the other orientation is far outside
         wrong = NU**2 * claimed(noise, lambda C: np.linalg.inv(C @ C.T))
-        assert (np.abs(found - wrong) > 2 * allowed).any()
+        assert (np.abs(covariance - wrong) > 2 * allowed).any()
 
 
 def test_coordinates_are_independent():
     """Between coordinates instead of within: T n samples of each; false-alarm rate 1e-9."""
     emitted = all_steps(noise_stream(IndependentNoise(200, 20), 1.0, KEY, 6)).reshape(-1, 6)
-    found = emitted.T @ emitted / len(emitted)
-    assert (np.abs(found - np.eye(6)) <= allowance(np.eye(6), len(emitted), 36)).all()
+    covariance = emitted.T @ emitted / len(emitted)
+    assert (np.abs(covariance - np.eye(6)) <= allowance(np.eye(6), len(emitted), 36)).all()
 
 
 # ---- reuse and the end ------------------------------------------------------------------------------------
@@ -213,18 +213,18 @@ def test_no_two_keys_tensors_nodes_or_steps_share_noise(kind):
     """Each number alone: doubles of that precision collide by chance with probability below 1e-6."""
     noise, child = example(kind, 9, 3), KEY.derive("b", 1)
     keys = [KEY, NoiseKey.from_seed(8), KEY.derive("a"), child, KEY.derive("b", "1")]
-    made = [noise_stream(noise, 1.0, key, 40) for key in keys] + [noise_stream(noise, 1.0, KEY, 40, 1)]
-    values = np.abs(np.concatenate([all_steps(one).ravel() for one in made]))  # a sign flip is reuse as well
+    stream = [noise_stream(noise, 1.0, key, 40) for key in keys] + [noise_stream(noise, 1.0, KEY, 40, 1)]
+    values = np.abs(np.concatenate([all_steps(rows).ravel() for rows in stream]))  # a sign flip is reuse as well
     assert len(np.unique(values)) == values.size == 6 * 9 * 3 * 40
     again = noise_stream(noise, 1.0, NoiseKey.from_seed(7).derive("b", 1), 40)
-    assert_array_equal(all_steps(again), all_steps(made[3]))
+    assert_array_equal(all_steps(again), all_steps(stream[3]))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_step_beyond_the_mechanism_is_an_error(kind):
     noise = example(kind, 6)
-    made = noise_stream(noise, NU, KEY, 2)
-    assert made.step(5).shape == (noise.slots_per_step, 2)
+    stream = noise_stream(noise, NU, KEY, 2)
+    assert stream.step(5).shape == (noise.slots_per_step, 2)
     for t in (6, 7, 32, 10**6, -1):
         with pytest.raises(InvalidInput, match=rf"step must lie in \[0, 6\), got {t}.*calibrated for 6 steps"):
-            made.step(t)
+            stream.step(t)

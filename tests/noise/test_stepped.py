@@ -72,13 +72,13 @@ def test_a_state_of_another_stream_is_refused(kind):
         "fewer coordinates": noise_stream(noise, 1.0, KEY, 2),
         "one column": noise_stream(noise, 1.0, KEY, 3, slots=[0]),
     }
-    for one in streams.values():
+    for other_stream in streams.values():
         with pytest.raises(InvalidInput, match="state must be of a stream"):
-            one.resume(state)
-    own, foreign = (noise_stream(noise, 1.0, KEY, 3, slots=[node]) for node in (0, 1))
-    own.step(4)
+            other_stream.resume(state)
+    first, foreign = (noise_stream(noise, 1.0, KEY, 3, slots=[node]) for node in (0, 1))
+    first.step(4)
     with pytest.raises(InvalidInput, match="of the same encoder, keys, columns and tensor"):
-        foreign.resume(own.state())
+        foreign.resume(first.state())
     with pytest.raises(InvalidInput, match="state must be of a stream"):
         given_.resume(StreamState(10, state.rows, state.mark))
     with pytest.raises(InvalidInput, match=r"state must be what NoiseStream\.state"):
@@ -87,13 +87,13 @@ def test_a_state_of_another_stream_is_refused(kind):
     plain.resume(plain.state())  # nothing is kept, nothing to go on from
 
 
-def asked_of(noise, dim, asked):
+def asked_of(noise, dim, options):
     def base_of(columns):
         base = base_columns(noise, HolderKeys.simulated(KEY), columns)
 
         class Counted:
             def block(self, steps, dim, *, tensor=0):
-                asked.append(int(steps[0]))
+                options.append(int(steps[0]))
                 return base.block(steps, dim, tensor=tensor)
 
         return Counted()
@@ -107,15 +107,15 @@ def test_each_way_to_a_row_takes_the_steps_it_is_made_of(monkeypatch):
         LocalNoise(Buffered([0.5], [0.5], 50), 1),
     )
     for noise, wanted in ((inverse, [38, 39, 40, 41, 8, 9, 10]), (buffered, [*range(42), *range(11)])):
-        asked = []
-        made = asked_of(noise, 4, asked)
+        requested = []
+        products = asked_of(noise, 4, requested)
         for t in (40, 41, 10):
-            made.step(t)
-        assert asked == wanted
+            products.step(t)
+        assert requested == wanted
     monkeypatch.setattr(stream, "KEEP_BYTES", 0)
-    asked = []
-    asked_of(inverse, 4, asked).step(40)
-    assert asked == [40, 39, 38]
+    requested = []
+    asked_of(inverse, 4, requested).step(40)
+    assert requested == [40, 39, 38]
 
 
 @pytest.mark.parametrize("T", [60, 240])
@@ -131,11 +131,11 @@ def test_memory_is_that_of_the_structure(T, monkeypatch):
         "buffered": (Buffered([0.5], [0.5], T), 1 + 7),
         "kept fresh": (Inverse(Banded(bands)), 7),  # made again from counters
     }
-    for what, (encoder, rows) in most.items():
-        made = noise_stream(LocalNoise(encoder, 1), 1.0, KEY, dim)
+    for name, (encoder, rows) in most.items():
+        noise_rows = noise_stream(LocalNoise(encoder, 1), 1.0, KEY, dim)
         tracemalloc.start()
         for t in (0, 1, 30, 31):
-            made.step(t)
+            noise_rows.step(t)
         _, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
-        assert peak < rows * row + 8 * T * T, what
+        assert peak < rows * row + 8 * T * T, name

@@ -140,16 +140,16 @@ def simulated(dynamics, noising, curvature, published):
     T=st.integers(1, 5),
     seed=st.integers(0, 99),
     rate=st.sampled_from([0.5, 1.9, None]),
-    own=st.booleans(),
+    node_noise=st.booleans(),
     model=st.sampled_from(["last", "average:1", "exponential:2"]),
 )
-def test_excess_loss_is_that_of_the_recursion(W, T, seed, rate, own, model):
+def test_excess_loss_is_that_of_the_recursion(W, T, seed, rate, node_noise, model):
     rng, n = np.random.default_rng(seed), W.num_nodes
     rates = rng.uniform(0.1, 1.9, T) if rate is None else rate
     dynamics = Dynamics(W, rates)
-    C = random_encoder(rng, T, n if own else None)
+    C = random_encoder(rng, T, n if node_noise else None)
     algorithm = algorithms.mf_dsgd(dynamics, Cyclic(1, T), C)
-    inverses = np.linalg.inv(C) if own else np.repeat(np.linalg.inv(C)[None], n, axis=0)
+    inverses = np.linalg.inv(C) if node_noise else np.repeat(np.linalg.inv(C)[None], n, axis=0)
     divisors = rng.uniform(1, 3, n)
     noising = np.einsum("uts,uv->tusv", inverses, np.diag(0.3 / divisors)).reshape(T, n, T * n)
     weights = ErrorWeights(f"released:{model}", on_the_way=0.5, curvature=SPECTRUM)
@@ -163,8 +163,8 @@ def test_excess_loss_is_that_of_the_recursion(W, T, seed, rate, own, model):
 
 def test_one_direction_is_weight_decay():
     curved, decayed = Dynamics(RING, 0.5), Dynamics(RING, 0.5, weight_decay=0.4)
-    one = ErrorWeights("last:3", curvature=Curvature([0.4], [2.0]))
-    pairs = NoiseObjective(curved, 6, one), NoiseObjective(decayed, 6, ErrorWeights("last:3"))
+    single_direction = ErrorWeights("last:3", curvature=Curvature([0.4], [2.0]))
+    pairs = NoiseObjective(curved, 6, single_direction), NoiseObjective(decayed, 6, ErrorWeights("last:3"))
     noise = SpatioTemporalNoise(random_encoder(np.random.default_rng(1), 6), np.tri(5) * 0.5, np.ones((5, 5), bool), 5)
     random = gossip.randomized.links(RING, 0.3)
     for value in (

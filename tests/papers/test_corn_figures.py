@@ -178,10 +178,10 @@ def test_the_printed_bound_says_far_too_little_and_the_second_version_too_much()
 @pytest.mark.parametrize(("quick", "steps", "seeds", "points"), [(False, 5000, 10, 4), (True, 500, 3, 2)])
 def test_figure_5_is_of_accuracy_over_all_its_steps_and_seeds(tmp_path, monkeypatch, quick, steps, seeds, points):
     """11,200 train records of 20 nodes, about 128 in a step; the error 1 - accuracy is judged as a loss."""
-    asked = {}
+    options = {}
 
     def losses(figure, scale, configs, *, last_steps, column):
-        asked.update(configs=configs, last_steps=last_steps, column=column)
+        options.update(configs=configs, last_steps=last_steps, column=column)
         accuracy = {"LDP": 0.3, "pairwise": 0.4, "CorN": 0.5}
         return {key: accuracy[key[2]] + 0.001 * np.arange(len(some)) for key, some in configs.items()}
 
@@ -195,8 +195,8 @@ def test_figure_5_is_of_accuracy_over_all_its_steps_and_seeds(tmp_path, monkeypa
     monkeypatch.setattr(training, "DENSITIES", (0.2, 0.5, 1.0))
     monkeypatch.setattr(training, "graph_name", lambda p, seed: f"ring:n={round(20 * p) + 4}")
     done = training.run(named("corn-5"), RunScale(quick=quick, out=tmp_path))
-    assert (asked["column"], asked["last_steps"], len(asked["configs"])) == ("accuracy", 199, 3 * points)
-    for configs in asked["configs"].values():
+    assert (options["column"], options["last_steps"], len(options["configs"])) == ("accuracy", 199, 3 * points)
+    for configs in options["configs"].values():
         assert [config.first_seed for config in configs] == list(range(seeds))
         assert {(config.epochs * config.period, config.period) for config in configs} == {(steps, 4)}
         assert {config.learning_rate for config in configs} == {0.1}

@@ -50,8 +50,8 @@ def test_epsilon_is_no_lower_than_that_of_another_implementation(multiplier, rat
 
 
 def test_steps_add_up_and_numbers_out_of_range_are_refused():
-    one, ten = (papers.sampled_renyi(0.1, order=4, rate=0.05, num_steps=t) for t in (1, 10))
-    assert ten == pytest.approx(10 * one)
+    single_step, ten = (papers.sampled_renyi(0.1, order=4, rate=0.05, num_steps=t) for t in (1, 10))
+    assert ten == pytest.approx(10 * single_step)
     assert papers.sampled_renyi(0.0, order=2, rate=0.5) == 0.0
     for wrong in ({"order": 1, "rate": 0.5}, {"order": 2, "rate": 1.5}, {"order": 2, "rate": 0.0}):
         with pytest.raises(InvalidInput):

@@ -130,11 +130,11 @@ def test_the_noise_of_the_larger_graph_is_that_of_its_mean_gradients(monkeypatch
     monkeypatch.setattr(housing, "PERIODS", ((3,), (3, 4)))
     digits = housing.TrainedTask("digits", epochs=2)
     places = [dataclasses.replace(place, training=digits) for place in housing.places(RunScale(), "Large", "Small")[0]]
-    found = graph_sizes.pairs(RunScale(), places)
-    assert [(pair.smaller.name, pair.larger.name, pair.smaller.period) for pair in found] == [
+    pairs = graph_sizes.pairs(RunScale(), places)
+    assert [(pair.smaller.name, pair.larger.name, pair.smaller.period) for pair in pairs] == [
         ("Small", "Large", 3), ("Small", "Large", 4),
     ]  # fmt: skip
-    for pair in found:
+    for pair in pairs:
         noise = []
         for place, mu in ((pair.smaller, pair.budget(2.0)), (pair.larger, 2.0)):
             plan = Plan(housing.TrainedPoint(place, "dp-dsgd", mu).config(1))

@@ -129,11 +129,11 @@ def test_claims_of_every_and_of_some_point():
 
 
 def test_more_points_widen_the_intervals_of_samples_only():
-    one = Effect.sampled("a", [0.9, 1.0, 1.1])
-    alone, beside = Verdict("", [one], ""), Verdict("", [one] * 5, "")
+    single = Effect.sampled("a", [0.9, 1.0, 1.1])
+    alone, beside = Verdict("", [single], ""), Verdict("", [single] * 5, "")
     assert (alone.level, beside.level) == pytest.approx((0.95, 0.99))
-    assert Verdict("", [one, Effect.exact("b", 1.0)], "").level == alone.level
-    assert one.interval(beside.level)[0] < one.interval(alone.level)[0]
+    assert Verdict("", [single, Effect.exact("b", 1.0)], "").level == alone.level
+    assert single.interval(beside.level)[0] < single.interval(alone.level)[0]
 
 
 def test_runs_that_learned_nothing_support_no_verdict_and_say_so():

@@ -155,12 +155,12 @@ def line(look, middle):
 @pytest.mark.parametrize("name", SERIES)
 def test_tips_are_at_their_points(name):
     chart = LineChart("x", "y", [line(SERIES[name], [5.0, np.nan, 7.0, 6.0])], [Level("level", 6.5)], y_log=False)
-    found = tips(themed(chart.figure()))
-    assert found.keys() == {"level: 6.5", f"{name} 0", f"{name} 2", f"{name} 3"}  # nothing at nan
-    (x0, y0), (x2, y2), (x3, y3) = (found[f"{name} {i}"] for i in (0, 2, 3))
+    tips_of_chart = tips(themed(chart.figure()))
+    assert tips_of_chart.keys() == {"level: 6.5", f"{name} 0", f"{name} 2", f"{name} 3"}  # nothing at nan
+    (x0, y0), (x2, y2), (x3, y3) = (tips_of_chart[f"{name} {i}"] for i in (0, 2, 3))
     assert x2 - x0 == pytest.approx(2 * (x3 - x2), abs=0.5)
     assert y0 - y2 == pytest.approx(2 * (y0 - y3), abs=0.5)
-    assert y2 < found["level: 6.5"][1] < y3 < y0  # 7 is above 6.5 above 6 above 5
+    assert y2 < tips_of_chart["level: 6.5"][1] < y3 < y0  # 7 is above 6.5 above 6 above 5
 
 
 def test_lines_are_means_with_their_range_where_all_repetitions_are_finite():
@@ -232,11 +232,13 @@ def test_numbers_can_be_read_on_their_cells():
 def test_a_graph_says_its_correlations_and_deviations():
     correlation = np.array([[1.0, -0.5, 0.0], [-0.5, 1.0, 0.25], [0.0, 0.25, 1.0]])
     root = themed(correlated_graph(nx.path_graph(3), range(3), correlation, np.array([1.0, 2.0, 0.5])))
-    said = {p.find("title").text: p.attrib.get("style", "") for p in root.iter("path") if p.find("title") is not None}
+    style_by_title = {
+        p.find("title").text: p.attrib.get("style", "") for p in root.iter("path") if p.find("title") is not None
+    }
     weak, strong = "2 and 1: correlation 0.25", f"1 and 0: correlation {MINUS}0.5"
-    assert list(said) == [weak, strong, "0: std 1", "1: std 2", "2: std 0.5"]
-    width = {pair: float(re.search(r"stroke-width:([\d.]+)", said[pair]).group(1)) for pair in (weak, strong)}
+    assert list(style_by_title) == [weak, strong, "0: std 1", "1: std 2", "2: std 0.5"]
+    width = {pair: float(re.search(r"stroke-width:([\d.]+)", style_by_title[pair]).group(1)) for pair in (weak, strong)}
     assert width[strong] > 1.5 * width[weak]
     assert {"".join(group.itertext()) for group in root.iter("g") if group.attrib["class"] == "halo"} == set("012")
-    assert ["dasharray" in said[pair] for pair in (weak, strong)] == [False, True]
-    assert ["var(--plus)" in said[weak], "var(--minus)" in said[strong]] == [True, True]
+    assert ["dasharray" in style_by_title[pair] for pair in (weak, strong)] == [False, True]
+    assert ["var(--plus)" in style_by_title[weak], "var(--minus)" in style_by_title[strong]] == [True, True]

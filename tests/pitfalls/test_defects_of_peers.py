@@ -65,9 +65,9 @@ def test_ranks_with_one_key_draw_for_their_nodes_what_one_process_draws(scheme):
     whole, ranks = drawn(scheme), [np.array([0, 2]), np.array([1, 3])]
     for nodes in ranks:
         np.testing.assert_array_equal(drawn(scheme, nodes), whole[:, nodes])
-    for one in range(NODES):
-        for other in range(one):
-            assert (whole[:, one] != whole[:, other]).any()  # no two nodes share their draws
+    for node in range(NODES):
+        for other in range(node):
+            assert (whole[:, node] != whole[:, other]).any()  # no two nodes share their draws
 
 
 @pytest.mark.parametrize("scheme", SCHEMES, ids=lambda scheme: scheme.describe())
@@ -141,7 +141,7 @@ def numbers_in(data, path=()):
     """Paths to all numbers of a JSON object that are no integers."""
     if isinstance(data, dict | list):
         items = data.items() if isinstance(data, dict) else enumerate(data)
-        return [found for key, value in items for found in numbers_in(value, (*path, key))]
+        return [number for key, value in items for number in numbers_in(value, (*path, key))]
     return [path] if isinstance(data, float) else []
 
 

@@ -62,8 +62,8 @@ def run_key(monkeypatch):
     return seen
 
 
-def check(injected, run_key, **how):
-    replay(MADE, TASK, seeds=[0], key=KEY, **how)
+def check(injected, run_key, **options):
+    replay(MADE, TASK, seeds=[0], key=KEY, **options)
     assert len(injected) == 2
     for t, given in enumerate(injected):
         assert_array_equal(given, expected(run_key[-1], t))  # in float64 whatever the models are: rounded after the sum
@@ -133,12 +133,12 @@ def test_a_default_key_takes_at_least_128_bits_from_the_operating_system(monkeyp
 
 def test_all_bytes_of_the_entropy_reach_the_key(monkeypatch):
     base = bytes(range(32))
-    found = set()
+    keys = set()
     for i in range(32):
         other = base[:i] + bytes([base[i] ^ 1]) + base[i + 1 :]
         monkeypatch.setattr(secrets, "token_bytes", lambda size, other=other: other[:size])
-        found.add(NoiseKey.from_entropy().derive("noise").key_id)
-    assert len(found) == 32
+        keys.add(NoiseKey.from_entropy().derive("noise").key_id)
+    assert len(keys) == 32
 
 
 def test_the_key_of_an_unseeded_run_does_not_follow_the_generators_a_program_seeds(monkeypatch):
@@ -168,7 +168,9 @@ def test_seeded_noise_is_refused_in_a_run_to_publish(arguments, tmp_path):
     with pytest.raises(InvalidInput, match=r"must not come from a seed.*NoiseKey\.from_entropy\(\)"):
         replay(EVERY_STEP_MECHANISM, LINEAR_TASK, publish=True, checkpoint_folder=tmp_path / "new", **arguments)
     assert not (tmp_path / "new").exists()
-    assert all(one.seeded_noise for one in replay(EVERY_STEP_MECHANISM, LINEAR_TASK, stop_after=1, **arguments).seeds)
+    assert all(
+        seed_run.seeded_noise for seed_run in replay(EVERY_STEP_MECHANISM, LINEAR_TASK, stop_after=1, **arguments).seeds
+    )
 
 
 @pytest.mark.parametrize(
@@ -176,19 +178,19 @@ def test_seeded_noise_is_refused_in_a_run_to_publish(arguments, tmp_path):
 )
 def test_secret_noise_may_be_published_also_beside_seeds_of_the_data(arguments):
     run = replay(EVERY_STEP_MECHANISM, LINEAR_TASK, publish=True, stop_after=1, **arguments)
-    assert not any(one.seeded_noise for one in run.seeds)
+    assert not any(seed_run.seeded_noise for seed_run in run.seeds)
 
 
 @pytest.mark.parametrize("release", ["average", "all"])
 def test_models_of_a_stopped_run_are_not_covered_by_a_guarantee_for_the_final_ones(release):
     """Under hidden messages: a steep last rate makes the final models say little of what earlier ones show."""
-    one = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("ring:n=4"), 0.1), Cyclic(2, 2))
+    algorithm = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("ring:n=4"), 0.1), Cyclic(2, 2))
     common = {"adjacency": "zero-out", "clip_norm": 1.0, "mu": 1.0}
-    hidden = calibrate(one, trust=trust.ReleasedOnly(), release=release, **common)
+    hidden = calibrate(algorithm, trust=trust.ReleasedOnly(), release=release, **common)
     with pytest.raises(InvalidInput, match="a run stopped after step 1 of 4 has no models to publish"):
         replay(hidden, LINEAR_TASK, publish=True, stop_after=1)
     assert replay(hidden, LINEAR_TASK, publish=True, stop_after=4).seeds[0].finished_steps == 4
-    seen = calibrate(one, trust=trust.LDP(), **common)
+    seen = calibrate(algorithm, trust=trust.LDP(), **common)
     assert replay(seen, LINEAR_TASK, publish=True, stop_after=1).seeds[0].finished_steps == 1
 
 
@@ -216,13 +218,13 @@ def test_the_last_bits_of_one_message_tell_two_gradients_apart(key):
 def test_the_pages_say_what_is_not_covered():
     """Said where a guarantee is explained and where noise is made; sums at record level have their own numbers."""
     text = " ".join(PAGE.read_text().split("## What it does not say")[1].split())
-    for said in (
+    for sentence in (
         "Noise is made of floating-point numbers.",
         "not hardened against attacks on low-order bits, nor against timing",
         "the sum of B clipped gradients is rounded in the model's type",
         "Seeds, losses and the choice of hyper-parameters: [sharp edges](sharp_edges.md#seeds).",
     ):
-        assert said in text
+        assert sentence in text
     edges = " ".join((PAGE.parent / "sharp_edges.md").read_text().split())
     assert "An attacker who knows the seed can repeat the noise and subtract it." in edges
     assert "Learning rates, clipping thresholds, error weights, early stopping" in edges

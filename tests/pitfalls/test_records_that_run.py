@@ -30,17 +30,17 @@ def dot_task(num_records: int) -> Task:
 
 
 def made_for(participation, unit="record"):
-    one = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("ring:n=3"), 0.1), participation)
-    return calibrate(one, trust=trust.LDP(), adjacency="zero-out", clip_norm=1.0, mu=1.0, unit=unit)
+    algorithm = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("ring:n=3"), 0.1), participation)
+    return calibrate(algorithm, trust=trust.LDP(), adjacency="zero-out", clip_norm=1.0, mu=1.0, unit=unit)
 
 
-def instance_of(made, task, seed):
+def instance_of(mechanism, task, seed):
     """The instance that a run of this mechanism builds."""
     built = []
     with pytest.MonkeyPatch.context() as patch:
         plain = Task.instance
         patch.setattr(Task, "instance", lambda self, *a, **k: built.append(plain(self, *a, **k)) or built[-1])
-        replay(made, task, seeds=[seed], stop_after=0)
+        replay(mechanism, task, seeds=[seed], stop_after=0)
     return built[0]
 
 
@@ -73,10 +73,10 @@ def test_a_record_takes_part_in_the_steps_of_one_accounted_pattern(epochs, perio
     missing = instance.mask.clone()
     missing[places[0]] = False
     for place in places:
-        found = steps_of(instance, place, participation.num_steps)
-        assert found in patterns
+        steps = steps_of(instance, place, participation.num_steps)
+        assert steps in patterns
         if place != places[0]:
-            assert steps_of(instance, place, participation.num_steps, missing) == found
+            assert steps_of(instance, place, participation.num_steps, missing) == steps
 
 
 def test_every_step_feeds_every_record_at_every_step():
@@ -98,9 +98,9 @@ def test_reshuffled_epochs_are_another_scheme_with_a_larger_loss():
     assert worth == {(0, 2): 2.5, (1, 3): 2.25, (0, 3): 2.25, (1, 2): 3.5}
     assert noise_scale.account(fixed, **common, noise_std=1.0).mu ** 2 == pytest.approx(2.5)
     assert noise_scale.account(shuffled, **common, noise_std=1.0).mu ** 2 == pytest.approx(3.5)
-    made = calibrate(shuffled, **common, mu=1.0)
+    calibrated = calibrate(shuffled, **common, mu=1.0)
     with pytest.raises(UnsupportedMechanism, match="Reshuffled or sampled batches are other schemes"):
-        replay(made, dot_task(8), seeds=[0])
+        replay(calibrated, dot_task(8), seeds=[0])
 
 
 ENTRANCES = [
@@ -127,21 +127,21 @@ def test_a_rate_amplifies_nothing_that_is_not_proven(build):
 
 def test_a_rate_in_a_public_accountant_is_refused():
     dynamics = Dynamics(gossip.metropolis_hastings("ring:n=3"), 0.1)
-    one = algorithms.dp_dsgd(dynamics, PoissonSampling(0.1, 10))
+    algorithm = algorithms.dp_dsgd(dynamics, PoissonSampling(0.1, 10))
     with pytest.raises(UnsupportedMechanism, match="have no mu; give epsilon and delta"):
-        calibrate(one, trust=trust.LDP(), adjacency="zero-out", clip_norm=1.0, mu=1.0)
+        calibrate(algorithm, trust=trust.LDP(), adjacency="zero-out", clip_norm=1.0, mu=1.0)
 
 
 def test_the_guarantee_does_not_follow_the_number_of_records():
     """Four times the records, the same noise: the period is the mechanism's, and the executor's follows it."""
-    made = made_for(Cyclic(2, 3))
-    few, many = (instance_of(made, dot_task(NODES * size), 0) for size in (3, 12))
+    calibrated = made_for(Cyclic(2, 3))
+    few, many = (instance_of(calibrated, dot_task(NODES * size), 0) for size in (3, 12))
     assert few.period == many.period == 3
     for instance in (few, many):
         place = tuple(torch.nonzero(instance.mask)[0].tolist())
-        assert len(steps_of(instance, place, 6)) == made.algorithm.participation.epochs
+        assert len(steps_of(instance, place, 6)) == calibrated.algorithm.participation.epochs
     with pytest.raises(InvalidInput, match="at least period=3 records"):  # not a shorter epoch instead
-        instance_of(made, dot_task(NODES * 3 - 1), 0)
+        instance_of(calibrated, dot_task(NODES * 3 - 1), 0)
 
 
 torch.set_num_threads(1)
@@ -154,8 +154,8 @@ def task_with_records_per_node(per_node: int) -> Task:
 
 def messages(participation, per_node, monkeypatch, *, change, unit="record"):
     """What is sent, (T, n, 2), with the same noise every time; `change` edits features and mask in place."""
-    one = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("ring:n=3"), ETA), participation)
-    made = calibrate(one, trust=trust.LDP(), adjacency="zero-out", clip_norm=CLIP, mu=1.0, unit=unit)
+    algorithm = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("ring:n=3"), ETA), participation)
+    calibrated = calibrate(algorithm, trust=trust.LDP(), adjacency="zero-out", clip_norm=CLIP, mu=1.0, unit=unit)
     plain = Task.instance
 
     def changed(self, *args, **kwargs):
@@ -167,7 +167,7 @@ def messages(participation, per_node, monkeypatch, *, change, unit="record"):
     with monkeypatch.context() as patch:
         patch.setattr(Task, "instance", changed)
         return (
-            replay(made, task_with_records_per_node(per_node), seeds=[0], keep_messages=True, dtype=torch.float64)
+            replay(calibrated, task_with_records_per_node(per_node), seeds=[0], keep_messages=True, dtype=torch.float64)
             .seeds[0]
             .messages
         )
@@ -211,8 +211,8 @@ def test_a_node_without_records_sends_its_noise_all_the_same(unit, monkeypatch):
 
     sent = messages(participation, 4, monkeypatch, change=empty, unit=unit)
     np.testing.assert_array_equal(sent, messages(participation, 4, monkeypatch, change=zero, unit=unit))
-    one = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("ring:n=3"), ETA), participation)
-    W = one.dynamics.gossip.dense()
+    algorithm = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("ring:n=3"), ETA), participation)
+    W = algorithm.dynamics.gossip.dense()
     injected = np.concatenate([sent[:1], sent[1:] - np.einsum("uv,tvd->tud", W, sent[:-1])])
     assert (np.abs(injected[:, 1]) > 1e-3).all()  # noise of std ETA CLIP / m or so; zero would be 1e-16
 

@@ -117,16 +117,16 @@ def test_a_comparison_does_not_go_on_with_other_weights_in_the_same_file(tmp_pat
 def test_a_run_does_not_go_on_under_weights_of_the_same_name(tmp_path):
     """And shares no noise with it: the hash of the mechanism is part of the noise key."""
     task, key = tasks.least_squares(4, dimension=2), NoiseKey.from_seed(0)
-    made = {}
+    mechanisms = {}
     for name, weights in (("ring", RING), ("lazy", LAZY)):
         W = gossip.from_array(weights, name="mine")
-        one = algorithms.dp_dsgd(Dynamics(W, 0.1), Cyclic(2, 1))
-        made[name] = with_noise(one, noise_std=1.0, trust=LDP(), adjacency="zero-out", clip_norm=1.0)
-    assert made["ring"].content_hash != made["lazy"].content_hash
-    ring = replay(made["ring"], task, seeds=[0], key=key, stop_after=1, checkpoint_folder=tmp_path)
+        algorithm = algorithms.dp_dsgd(Dynamics(W, 0.1), Cyclic(2, 1))
+        mechanisms[name] = with_noise(algorithm, noise_std=1.0, trust=LDP(), adjacency="zero-out", clip_norm=1.0)
+    assert mechanisms["ring"].content_hash != mechanisms["lazy"].content_hash
+    ring = replay(mechanisms["ring"], task, seeds=[0], key=key, stop_after=1, checkpoint_folder=tmp_path)
     with pytest.raises(InvalidInput, match="the checkpoint's mechanism_hash is"):
-        replay(made["lazy"], task, seeds=[0], key=key, checkpoint_folder=tmp_path)
-    lazy = replay(made["lazy"], task, seeds=[0], key=key, stop_after=1)
+        replay(mechanisms["lazy"], task, seeds=[0], key=key, checkpoint_folder=tmp_path)
+    lazy = replay(mechanisms["lazy"], task, seeds=[0], key=key, stop_after=1)
     assert lazy.seeds[0].key_id != ring.seeds[0].key_id
 
 

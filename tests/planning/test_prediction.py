@@ -70,8 +70,8 @@ def test_more_gossip_rounds_never_raise_independent_noise_in_the_last_models(W, 
 def test_more_rounds_can_raise_the_noise_of_an_average_if_gossip_has_a_negative_mode():
     """What docs/plan.md says of averages: two rounds turn a mode that changes its sign into one that does not."""
     W = gossip.from_array([[0.05, 0.95], [0.95, 0.05]])
-    one, two = (gain_of(W, rounds, 20, ReleasedModel("average:20"), None).published_std() for rounds in (1, 2))
-    assert two > one
+    single_round, two = (gain_of(W, rounds, 20, ReleasedModel("average:20"), None).published_std() for rounds in (1, 2))
+    assert two > single_round
 
 
 def test_fewer_steps_are_the_leading_block_of_the_gram_over_ages():

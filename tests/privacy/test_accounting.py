@@ -31,10 +31,12 @@ SLACK = 1 + 3e-6  # upper bounds that count as exact are up to 1e-6 above the va
 FEW = examples(25)
 
 
-def squared(one, model, *, victims=None, release=None, scheme=None, method="exact"):
+def squared(algorithm, model, *, victims=None, release=None, scheme=None, method="exact"):
     """Node -> sensitivity squared."""
-    found = sensitivity_by_victim(one, model, victims=victims, participation=scheme, release=release, method=method)
-    return {loss.victim: loss.sensitivity_squared for loss in found}
+    losses = sensitivity_by_victim(
+        algorithm, model, victims=victims, participation=scheme, release=release, method=method
+    )
+    return {loss.victim: loss.sensitivity_squared for loss in losses}
 
 
 def never_below(larger, smaller):
@@ -63,20 +65,20 @@ def build(kind, W, T):
     return algorithms.dp_dsgd(dynamics, scheme)
 
 
-def clear(one, model, release=None):
+def clear(algorithm, model, release=None):
     """Whether float64 can tell the rank of the view's noise: the laws below are about exact values."""
-    ((member, victims),) = model.members(one)
-    return not victims or clear_rank(member.view(one, victims[0], release=release).dense_noise())
+    ((member, victims),) = model.members(algorithm)
+    return not victims or clear_rank(member.view(algorithm, victims[0], release=release).dense_noise())
 
 
 # ---- more seen, more known -----------------------------------------------------------------------------------------
 
 
 @FEW
-@given(one=small_algorithms(), data=st.data())
-def test_more_seen_and_more_known_never_less_loss(one, data):
-    R, n, T = len(one.rounds), one.num_nodes, one.num_steps
-    shapes = {"seen": (R, n), "known_noise": (T, one.noise.columns_per_step)}
+@given(algorithm=small_algorithms(), data=st.data())
+def test_more_seen_and_more_known_never_less_loss(algorithm, data):
+    R, n, T = len(algorithm.rounds), algorithm.num_nodes, algorithm.num_steps
+    shapes = {"seen": (R, n), "known_noise": (T, algorithm.noise.columns_per_step)}
     few, many = {}, {}
     for name, shape in shapes.items():
         size = int(np.prod(shape))
@@ -87,18 +89,20 @@ def test_more_seen_and_more_known_never_less_loss(one, data):
         TrustModel.from_masks(**rules, release=("none", "average", "all")[level])
         for rules, level in zip((few, many), releases, strict=True)
     )
-    assume(clear(one, small) and clear(one, large))
-    assert large.sees_at_least(small, one)
-    never_below(squared(one, large), squared(one, small))
+    assume(clear(algorithm, small) and clear(algorithm, large))
+    assert large.sees_at_least(small, algorithm)
+    never_below(squared(algorithm, large), squared(algorithm, small))
 
 
 @FEW
-@given(one=small_algorithms(), data=st.data())
-def test_who_sees_more_by_name_never_loses_less(one, data):
+@given(algorithm=small_algorithms(), data=st.data())
+def test_who_sees_more_by_name_never_loses_less(algorithm, data):
     """More attackers, all messages for an average or none, more models released."""
     releases = ("none", "average", "all")
     release = data.draw(st.sampled_from(releases))
-    attackers = data.draw(st.permutations(range(one.num_nodes)))[: data.draw(st.integers(1, one.num_nodes - 1))]
+    attackers = data.draw(st.permutations(range(algorithm.num_nodes)))[
+        : data.draw(st.integers(1, algorithm.num_nodes - 1))
+    ]
     model = data.draw(st.sampled_from([trust.PNDP([0]), trust.Central(), trust.ReleasedOnly()]))
     less, more = data.draw(
         st.sampled_from(
@@ -109,55 +113,55 @@ def test_who_sees_more_by_name_never_loses_less(one, data):
             ]
         )
     )
-    assume(clear(one, *less) and clear(one, *more))
-    never_below(squared(one, more[0], release=more[1]), squared(one, less[0], release=less[1]))
+    assume(clear(algorithm, *less) and clear(algorithm, *more))
+    never_below(squared(algorithm, more[0], release=more[1]), squared(algorithm, less[0], release=less[1]))
 
 
 @FEW
-@given(one=small_algorithms(kinds=("dp", "anti", "mixed", "rounds")), attacker=st.integers(0, 1), data=st.data())
-def test_pndp_is_never_above_ldp(one, attacker, data):
+@given(algorithm=small_algorithms(kinds=("dp", "anti", "mixed", "rounds")), attacker=st.integers(0, 1), data=st.data())
+def test_pndp_is_never_above_ldp(algorithm, attacker, data):
     """Per victim, with released models or without; and sum |X| of the paper does exceed it."""
     release = data.draw(st.sampled_from(["none", "average", "all"]))
-    never_below(squared(one, trust.LDP()), squared(one, trust.PNDP([attacker]), release=release))
-    never_below(squared(one, trust.LDP()), squared(one, trust.Central(), release=release))
+    never_below(squared(algorithm, trust.LDP()), squared(algorithm, trust.PNDP([attacker]), release=release))
+    never_below(squared(algorithm, trust.LDP()), squared(algorithm, trust.Central(), release=release))
 
 
 @FEW
-@given(one=small_algorithms(min_nodes=3), data=st.data())
-def test_levels_of_secldp(one, data):
+@given(algorithm=small_algorithms(min_nodes=3), data=st.data())
+def test_levels_of_secldp(algorithm, data):
     """Eavesdropper <= colluding <= coalitions of that size <= full collusion, per victim."""
-    inside = tuple(sorted(data.draw(st.sets(st.integers(0, one.num_nodes - 1), min_size=1, max_size=2))))
-    outside, colluding = squared(one, trust.Eavesdropper()), squared(one, trust.Colluding(inside))
-    coalitions, full = squared(one, trust.Coalitions(len(inside))), squared(one, trust.FullCollusion())
+    inside = tuple(sorted(data.draw(st.sets(st.integers(0, algorithm.num_nodes - 1), min_size=1, max_size=2))))
+    outside, colluding = squared(algorithm, trust.Eavesdropper()), squared(algorithm, trust.Colluding(inside))
+    coalitions, full = squared(algorithm, trust.Coalitions(len(inside))), squared(algorithm, trust.FullCollusion())
     never_below(colluding, outside)
     never_below(coalitions, colluding)
     never_below(full, coalitions)
-    never_below(squared(one, trust.Coalitions(1)), squared(one, trust.Coalitions(0)))
-    assert_allclose(list(squared(one, trust.Coalitions(0)).values()), list(outside.values()), rtol=1e-12)
-    largest = squared(one, trust.Coalitions(one.num_nodes - 1))
+    never_below(squared(algorithm, trust.Coalitions(1)), squared(algorithm, trust.Coalitions(0)))
+    assert_allclose(list(squared(algorithm, trust.Coalitions(0)).values()), list(outside.values()), rtol=1e-12)
+    largest = squared(algorithm, trust.Coalitions(algorithm.num_nodes - 1))
     assert_allclose([largest[u] for u in full], list(full.values()), rtol=1e-9)
 
 
 @FEW
-@given(one=small_algorithms(kinds=("dp", "anti", "mixed", "rounds")))
-def test_full_collusion_is_ldp_for_local_noise(one):
-    ldp, full = squared(one, trust.LDP()), squared(one, trust.FullCollusion())
+@given(algorithm=small_algorithms(kinds=("dp", "anti", "mixed", "rounds")))
+def test_full_collusion_is_ldp_for_local_noise(algorithm):
+    ldp, full = squared(algorithm, trust.LDP()), squared(algorithm, trust.FullCollusion())
     assert_allclose(list(full.values()), list(ldp.values()), rtol=1e-9)
 
 
 @FEW
-@given(one=small_algorithms(kinds=("decor",)), local=st.sampled_from([0.5, 1.0, 3.0]))
-def test_secldp_with_every_secret_leaked_is_ldp(one, local):
+@given(algorithm=small_algorithms(kinds=("decor",)), local=st.sampled_from([0.5, 1.0, 3.0]))
+def test_secldp_with_every_secret_leaked_is_ldp(algorithm, local):
     """And equals the loss without any shared noise, 1 / sigma_ldp^2 a step."""
-    T = one.num_steps
-    one = algorithms.decor(one.dynamics, EveryStep(T), sigma_ldp=local, sigma_cor=2.0)
-    shared = np.asarray(one.noise.holders().sum(axis=1)).ravel() > 1
-    leaked = TrustModel.from_masks(seen=np.ones(one.num_nodes, dtype=bool), known_noise=shared, release="none")
-    alone = algorithms.decor(one.dynamics, EveryStep(T), sigma_ldp=local, sigma_cor=0.0)
-    for found in (squared(one, leaked), squared(one, trust.LDP()), squared(alone, trust.Eavesdropper())):
-        assert_allclose(list(found.values()), T / local**2, rtol=1e-9)
-    assert_allclose(list(squared(one, trust.FullCollusion()).values()), T / local**2, rtol=1e-9)
-    never_below(squared(one, trust.LDP()), squared(one, trust.Eavesdropper()))
+    T = algorithm.num_steps
+    algorithm = algorithms.decor(algorithm.dynamics, EveryStep(T), sigma_ldp=local, sigma_cor=2.0)
+    shared = np.asarray(algorithm.noise.holders().sum(axis=1)).ravel() > 1
+    leaked = TrustModel.from_masks(seen=np.ones(algorithm.num_nodes, dtype=bool), known_noise=shared, release="none")
+    alone = algorithms.decor(algorithm.dynamics, EveryStep(T), sigma_ldp=local, sigma_cor=0.0)
+    for losses in (squared(algorithm, leaked), squared(algorithm, trust.LDP()), squared(alone, trust.Eavesdropper())):
+        assert_allclose(list(losses.values()), T / local**2, rtol=1e-9)
+    assert_allclose(list(squared(algorithm, trust.FullCollusion()).values()), T / local**2, rtol=1e-9)
+    never_below(squared(algorithm, trust.LDP()), squared(algorithm, trust.Eavesdropper()))
 
 
 # ---- more steps, less noise ----------------------------------------------------------------------------------------
@@ -175,12 +179,12 @@ def test_more_steps_never_less_loss(kind, T, data):
 
 
 @FEW
-@given(one=small_algorithms(kinds=("decor",)), data=st.data())
-def test_less_noise_never_less_loss(one, data):
+@given(algorithm=small_algorithms(kinds=("decor",)), data=st.data())
+def test_less_noise_never_less_loss(algorithm, data):
     model = data.draw(st.sampled_from([trust.PNDP([0]), trust.Eavesdropper(), trust.Colluding((0,)), trust.LDP()]))
     low, high = ({name: data.draw(st.sampled_from(values)) for name, values in SIGMAS} for _ in range(2))
     low = {name: min(low[name], high[name]) for name in low}
-    less, more = (algorithms.decor(one.dynamics, one.participation, **sigmas) for sigmas in (low, high))
+    less, more = (algorithms.decor(algorithm.dynamics, algorithm.participation, **sigmas) for sigmas in (low, high))
     assume(clear(less, model) and clear(more, model))
     never_below(squared(less, model), squared(more, model))
 
@@ -189,10 +193,10 @@ SIGMAS = (("sigma_ldp", [0.25, 0.5, 1.0]), ("sigma_cor", [0.0, 0.5, 2.0]))
 
 
 @FEW
-@given(one=small_algorithms(T=4), attacker=st.integers(0, 1))
-def test_more_participation_never_less_loss(one, attacker):
+@given(algorithm=small_algorithms(T=4), attacker=st.integers(0, 1))
+def test_more_participation_never_less_loss(algorithm, attacker):
     model = trust.PNDP([attacker])
-    once, twice, always = (squared(one, model, scheme=s) for s in (Single(4), Cyclic(2, 2), EveryStep(4)))
+    once, twice, always = (squared(algorithm, model, scheme=s) for s in (Single(4), Cyclic(2, 2), EveryStep(4)))
     never_below(twice, once)
     never_below(always, twice)
 
@@ -202,8 +206,8 @@ def test_more_participation_never_less_loss(one, attacker):
 
 def value(A, B):
     T = A.shape[1]
-    (found,) = sensitivities(view_grams(View(A, B), [0]), EveryStep(T), nodes=[0])
-    return found.squared
+    (sensitivity,) = sensitivities(view_grams(View(A, B), [0]), EveryStep(T), nodes=[0])
+    return sensitivity.squared
 
 
 @examples(100)
@@ -235,12 +239,12 @@ def test_a_joint_release_is_never_below_its_marginals(case, data):
 
 
 @FEW
-@given(one=small_algorithms(), data=st.data())
-def test_exact_is_never_above_certified(one, data):
+@given(algorithm=small_algorithms(), data=st.data())
+def test_exact_is_never_above_certified(algorithm, data):
     model = data.draw(st.sampled_from([trust.LDP(), trust.PNDP([0]), trust.Colluding((0,)), trust.Coalitions(1)]))
-    scheme = data.draw(st.sampled_from([EveryStep(one.num_steps), Single(one.num_steps)]))
-    exact = squared(one, model, scheme=scheme)
-    certified = squared(one, model, scheme=scheme, method="certified")
+    scheme = data.draw(st.sampled_from([EveryStep(algorithm.num_steps), Single(algorithm.num_steps)]))
+    exact = squared(algorithm, model, scheme=scheme)
+    certified = squared(algorithm, model, scheme=scheme, method="certified")
     never_below(certified, exact)
 
 
@@ -284,10 +288,10 @@ def test_sum_of_magnitudes_says_more_than_ldp(florentine):
     (gram,) = view_grams(trust.PNDP([0]).view(florentine, 1, release="none"), [1])
     assert np.abs(gram.matrix).sum() == pytest.approx(10.910953, rel=1e-6)
     certified = squared(florentine, trust.PNDP([0]), release="none", method="certified")
-    assert all(FLORENTINE[u] * (1 - 2e-6) <= found <= 10 * (1 + 1e-12) for u, found in certified.items())
+    assert all(FLORENTINE[u] * (1 - 2e-6) <= loss <= 10 * (1 + 1e-12) for u, loss in certified.items())
     for release, expected in (("average", 1.15), ("all", 7.7)):  # independent computation: one victim, 0.033 without
         released = squared(florentine, trust.PNDP([0]), release=release)
-        assert all(FLORENTINE[u] * (1 - 2e-6) <= found <= 10 * (1 + 1e-12) for u, found in released.items())
+        assert all(FLORENTINE[u] * (1 - 2e-6) <= loss <= 10 * (1 + 1e-12) for u, loss in released.items())
         assert min(released.values()) < expected < max(released.values())
 
 
@@ -335,35 +339,35 @@ def test_a_guarantee_says_what_it_covers():
     losses = sensitivity_by_victim(RING, trust.PNDP([0]), release="none")
     common = {"trust": trust.PNDP([0]), "adjacency": "replace-one", "clip_norm": 1.0, "noise_std": 2.0}
     plain, training = (guarantees(RING, losses, adaptive=adaptive, **common) for adaptive in (False, True))
-    for loss, fixed, held in zip(losses, plain, training, strict=True):
-        assert (fixed.adaptive, held.adaptive) == (False, True)
+    for loss, fixed, adaptive_loss in zip(losses, plain, training, strict=True):
+        assert (fixed.adaptive, adaptive_loss.adaptive) == (False, True)
         assert fixed.mu == pytest.approx(math.sqrt(loss.sensitivity_squared), rel=1e-9)  # 2 C / nu = 1
-        assert held.mu == pytest.approx(math.sqrt(loss.adaptive_sensitivity_squared), rel=1e-9)
-        assert fixed.victim == held.victim == str(loss.victim)
+        assert adaptive_loss.mu == pytest.approx(math.sqrt(loss.adaptive_sensitivity_squared), rel=1e-9)
+        assert fixed.victim == adaptive_loss.victim == str(loss.victim)
         assert fixed.release == "none"
-        assert (fixed.bound, held.bound) == ("exact", "upper")
-        assert fixed.mu < held.mu
+        assert (fixed.bound, adaptive_loss.bound) == ("exact", "upper")
+        assert fixed.mu < adaptive_loss.mu
     assert "non-adaptive only" in str(plain[0])
     ldp = sensitivity_by_victim(RING, trust.LDP())
-    for one in guarantees(RING, ldp, adaptive=False, **(common | {"trust": trust.LDP()})):
-        assert (one.adaptive, one.bound) == (True, "exact")  # it holds for both
+    for guarantee in guarantees(RING, ldp, adaptive=False, **(common | {"trust": trust.LDP()})):
+        assert (guarantee.adaptive, guarantee.bound) == (True, "exact")  # it holds for both
 
 
 def test_coalitions_take_the_worst_of_both_numbers():
-    one = algorithms.decor(Dynamics(MH("path:n=4")), EveryStep(2), sigma_ldp=0.5, sigma_cor=2.0)
-    singles = [squared(one, trust.Colluding((i,))) for i in range(4)]
-    worst = squared(one, trust.Coalitions(1))
+    algorithm = algorithms.decor(Dynamics(MH("path:n=4")), EveryStep(2), sigma_ldp=0.5, sigma_cor=2.0)
+    singles = [squared(algorithm, trust.Colluding((i,))) for i in range(4)]
+    worst = squared(algorithm, trust.Coalitions(1))
     for u in range(4):
-        assert worst[u] == max(found[u] for found in singles if u in found)
+        assert worst[u] == max(losses[u] for losses in singles if u in losses)
 
 
 def test_infinite_loss_is_a_value():
-    one = algorithms.dsgd(Dynamics(MH("ring:n=4")), EveryStep(2))
+    algorithm = algorithms.dsgd(Dynamics(MH("ring:n=4")), EveryStep(2))
     for model in (trust.LDP(), trust.PNDP([0]), trust.Eavesdropper(), trust.Central(), trust.FullCollusion()):
-        for loss in sensitivity_by_victim(one, model):
+        for loss in sensitivity_by_victim(algorithm, model):
             assert loss.sensitivity_squared == loss.adaptive_sensitivity_squared == math.inf
             assert loss.non_adaptive_sensitivity.why
-    guarantee = account(one, trust=trust.LDP(), adjacency="zero-out", clip_norm=1.0, noise_std=1.0)
+    guarantee = account(algorithm, trust=trust.LDP(), adjacency="zero-out", clip_norm=1.0, noise_std=1.0)
     assert guarantee.mu == math.inf
     assert dataclasses.replace(guarantee, adaptive=False).mu == math.inf
 
@@ -372,11 +376,14 @@ def test_infinite_loss_is_a_value():
 
 
 def test_a_model_that_hides_messages_holds_the_released_models_unless_told():
-    one = algorithms.dp_dsgd(Dynamics(MH("path:n=5")), EveryStep(1))
+    algorithm = algorithms.dp_dsgd(Dynamics(MH("path:n=5")), EveryStep(1))
     seen = np.arange(5) == 1
-    asked = trust.TrustModel.from_masks(seen=seen, release="not applicable")
+    model_of_masks = trust.TrustModel.from_masks(seen=seen, release="not applicable")
     default = trust.TrustModel.from_masks(seen=seen)
-    values = [[loss.sensitivity_squared for loss in sensitivity_by_victim(one, model)] for model in (asked, default)]
+    values = [
+        [loss.sensitivity_squared for loss in sensitivity_by_victim(algorithm, model)]
+        for model in (model_of_masks, default)
+    ]
     assert_allclose(values[0], values[1])
     assert min(values[0]) > 0
 
@@ -384,8 +391,8 @@ def test_a_model_that_hides_messages_holds_the_released_models_unless_told():
 def test_a_weight_at_rounding_level_is_no_reason_to_drop_a_released_model():
     """The final model of node 2 holds its own gradient and noise alone, both scaled by 1e-13: the loss is 1, not 0."""
     W = np.array([[0.5, 0.5, 0], [0.5, 0.5, 0], [0, 1 - 1e-13, 1e-13]])
-    one = algorithms.dp_dsgd(Dynamics(gossip.from_array(W)), EveryStep(1))
-    (loss,) = sensitivity_by_victim(one, trust.PNDP([0]), victims=[2])
+    algorithm = algorithms.dp_dsgd(Dynamics(gossip.from_array(W)), EveryStep(1))
+    (loss,) = sensitivity_by_victim(algorithm, trust.PNDP([0]), victims=[2])
     assert loss.sensitivity_squared >= 1
     assert loss.adaptive_sensitivity_squared >= 1
 
@@ -399,8 +406,8 @@ def views_of_zip_dl(draw):
     W = draw(gossip_matrices(min_nodes=2, max_nodes=4, kinds=("symmetric",)))
     assume((W.weights.diagonal() > 0).all())
     T = draw(st.integers(1, 3))
-    one = algorithms.zip_dl(Dynamics(W), EveryStep(T), self_messages=draw(st.booleans()))
-    size = one.messages_per_round
+    algorithm = algorithms.zip_dl(Dynamics(W), EveryStep(T), self_messages=draw(st.booleans()))
+    size = algorithm.messages_per_round
     masks = [np.array(draw(st.lists(st.booleans(), min_size=size, max_size=size))) for _ in range(2)]
     models = [
         trust.PNDP([0]),
@@ -408,22 +415,22 @@ def views_of_zip_dl(draw):
         trust.ReleasedOnly(),
         trust.Eavesdropper(),
         TrustModel.from_masks(seen=masks[0], known_noise=masks[1] & masks[0]),
-        TrustModel.from_masks(seen=masks[0] | one.transmitted),
+        TrustModel.from_masks(seen=masks[0] | algorithm.transmitted),
     ]
-    return one, draw(st.sampled_from(models)), draw(st.sampled_from(["none", "average", "all"]))
+    return algorithm, draw(st.sampled_from(models)), draw(st.sampled_from(["none", "average", "all"]))
 
 
 @examples(80)
 @given(case=views_of_zip_dl())
 def test_no_number_for_training_is_below_gradients_that_do_not_adapt(case):
     """The value that some signs attain in the dense view, free for non-adaptive gradients, bounds both below."""
-    one, model, release = case
-    for loss in sensitivity_by_victim(one, model, release=release):
-        view = model.view(one, loss.victim, release=release)
-        A, B = of_node(view.dense_gradients_by_time(), loss.victim, one.num_nodes), view.dense_noise()
+    algorithm, model, release = case
+    for loss in sensitivity_by_victim(algorithm, model, release=release):
+        view = model.view(algorithm, loss.victim, release=release)
+        A, B = of_node(view.dense_gradients_by_time(), loss.victim, algorithm.num_nodes), view.dense_noise()
         assume(clear_rank(B))
         X, leaks = pinv_gram(A, B)
-        signs = [np.array(s) for s in itertools.product((1.0, -1.0), repeat=one.num_steps)]
+        signs = [np.array(s) for s in itertools.product((1.0, -1.0), repeat=algorithm.num_steps)]
         attained = math.inf if leaks.any() else max(float(s @ X @ s) for s in signs)
         assert loss.sensitivity_squared * SLACK >= attained * (1 - 1e-9)
         assert loss.adaptive_sensitivity_squared * SLACK >= attained * (1 - 1e-9)
@@ -431,26 +438,28 @@ def test_no_number_for_training_is_below_gradients_that_do_not_adapt(case):
 
 def test_messages_never_sent_are_no_part_of_all_messages():
     """An average that holds them can show what all messages that are sent do not."""
-    one = algorithms.zip_dl(Dynamics(MH("ring:n=6")), EveryStep(2))
+    algorithm = algorithms.zip_dl(Dynamics(MH("ring:n=6")), EveryStep(2))
     for model in (trust.Central(), TrustModel.from_masks(seen=np.arange(18) < 3)):
-        for loss in sensitivity_by_victim(one, model, release="none", victims=[0]):
+        for loss in sensitivity_by_victim(algorithm, model, release="none", victims=[0]):
             assert loss.sensitivity_squared > 1e20  # what noise is left is rounding
             assert loss.adaptive_sensitivity_squared == math.inf
     hidden = TrustModel.from_masks(seen=np.arange(18) < 1)  # 0 -> 0 alone, with noise, and nothing of the rest
-    (loss,) = sensitivity_by_victim(one, hidden, release="none", victims=[0])
+    (loss,) = sensitivity_by_victim(algorithm, hidden, release="none", victims=[0])
     assert loss.sensitivity_squared < math.inf == loss.adaptive_sensitivity_squared
     assert "messages that are never sent" in loss.adaptive_why
-    (sent,) = sensitivity_by_victim(one, trust.PNDP([1]), release="none", victims=[0], unit="user")
+    (sent,) = sensitivity_by_victim(algorithm, trust.PNDP([1]), release="none", victims=[0], unit="user")
     assert sent.adaptive_sensitivity_squared == pytest.approx(30)
     assert (sent.adaptive_by, sent.adaptive_bound, sent.adaptive_why) == ("all messages seen", "upper", "")
 
 
 @pytest.mark.parametrize("release", ["none", "average", "all"])
 def test_where_all_messages_give_the_models_releasing_them_changes_nothing(release):
-    for one in (RING, algorithms.decor(Dynamics(MH("path:n=4")), EveryStep(2), sigma_ldp=0.5, sigma_cor=2.0)):
-        found = sensitivity_by_victim(one, trust.PNDP([0]), release=release)
-        default = sensitivity_by_victim(one, trust.PNDP([0]))
-        assert_allclose(*[[x.adaptive_sensitivity_squared for x in losses] for losses in (found, default)], rtol=1e-12)
+    for algorithm in (RING, algorithms.decor(Dynamics(MH("path:n=4")), EveryStep(2), sigma_ldp=0.5, sigma_cor=2.0)):
+        sensitivities = sensitivity_by_victim(algorithm, trust.PNDP([0]), release=release)
+        default = sensitivity_by_victim(algorithm, trust.PNDP([0]))
+        assert_allclose(
+            *[[x.adaptive_sensitivity_squared for x in losses] for losses in (sensitivities, default)], rtol=1e-12
+        )
 
 
 def test_the_worst_of_several_attacking_sets_names_the_most_that_any_is_shown():
@@ -468,13 +477,13 @@ def test_the_worst_of_several_attacking_sets_names_the_most_that_any_is_shown():
 
     graph = nx.complete_graph(4)
     graph.remove_edge(2, 3)
-    made = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings(graph), 1.0), Cyclic(1, 2))
-    by_pair = {pair: sensitivity_by_victim(made, trust.PNDP(pair))[0].release for pair in [(0, 1), (2, 3)]}
+    built = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings(graph), 1.0), Cyclic(1, 2))
+    by_pair = {pair: sensitivity_by_victim(built, trust.PNDP(pair))[0].release for pair in [(0, 1), (2, 3)]}
     assert by_pair == {(0, 1): "not applicable", (2, 3): "all"}
-    assert [loss.release for loss in sensitivity_by_victim(made, Pairs())] == [
+    assert [loss.release for loss in sensitivity_by_victim(built, Pairs())] == [
         "all",
         "all",
         "not applicable",
         "not applicable",
     ]
-    assert account(made, trust=Pairs(), adjacency="zero-out", clip_norm=1.0, noise_std=1.0).release == "all"
+    assert account(built, trust=Pairs(), adjacency="zero-out", clip_norm=1.0, noise_std=1.0).release == "all"

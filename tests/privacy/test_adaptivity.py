@@ -49,26 +49,26 @@ ALL_SEEN = [trust.LDP(), trust.Eavesdropper(), trust.Colluding((0,)), trust.Full
 @pytest.mark.parametrize("model", ALL_SEEN, ids=lambda m: m.name)
 @pytest.mark.parametrize("name", BUILDERS)
 def test_all_messages_seen_is_adaptive(name, model):
-    one = BUILDERS[name](Dynamics(MH("star:n=4")), SCHEME)
-    assert is_adaptive(model.view(one, 1))
-    assert is_adaptive(model.view(one.with_divisors([1, 2, 3, 4]), 1))
+    algorithm = BUILDERS[name](Dynamics(MH("star:n=4")), SCHEME)
+    assert is_adaptive(model.view(algorithm, 1))
+    assert is_adaptive(model.view(algorithm.with_divisors([1, 2, 3, 4]), 1))
 
 
 @pytest.mark.parametrize("model", ALL_SEEN, ids=lambda m: m.name)
 def test_unsent_messages_of_zip_dl_are_adaptive_for_users_only(model):
-    one = algorithms.zip_dl(Dynamics(MH("path:n=4")), SCHEME)
+    algorithm = algorithms.zip_dl(Dynamics(MH("path:n=4")), SCHEME)
     for release in ("none", "average", "all"):
-        view = model.view(one, 1, release=release)
+        view = model.view(algorithm, 1, release=release)
         for scheme in (None, Cyclic(1, 3), Single(3), Explicit([[0, 1], [2]], 3)):
             assert not is_adaptive(view, scheme, unit="user")
         for scheme in (SCHEME, Cyclic(3, 1)):
             assert is_adaptive(view, scheme, unit="user") == (release == "none")
             assert not is_adaptive(view, scheme)  # a record moves the gradients of others
-    for loss in sensitivity_by_victim(one, model, release="none", unit="user"):
+    for loss in sensitivity_by_victim(algorithm, model, release="none", unit="user"):
         assert loss.adaptive
         assert loss.adaptive_sensitivity_squared == loss.sensitivity_squared < math.inf
     for scheme, unit in ((Cyclic(1, 3), "user"), (SCHEME, "record"), (Cyclic(3, 1), "record")):
-        for loss in sensitivity_by_victim(one, model, participation=scheme, release="none", unit=unit):
+        for loss in sensitivity_by_victim(algorithm, model, participation=scheme, release="none", unit=unit):
             assert not loss.adaptive
             assert loss.adaptive_sensitivity_squared == math.inf
     first = algorithms.zip_dl(Dynamics(MH("path:n=4")), EveryStep(1))  # gradients at public models only
@@ -108,8 +108,8 @@ def test_central_is_adaptive_only_for_exact_averaging():
 
 
 def test_a_bare_view_of_several_steps_is_not_adaptive_without_its_models():
-    one = BUILDERS["dp-dsgd"](Dynamics(MH("path:n=3")), SCHEME)
-    view = trust.LDP().view(one, 0)
+    algorithm = BUILDERS["dp-dsgd"](Dynamics(MH("path:n=3")), SCHEME)
+    view = trust.LDP().view(algorithm, 0)
     assert is_adaptive(view)
     assert not is_adaptive(View(view.gradients, view.noise, num_nodes=3))
     assert not is_adaptive(View(np.eye(2), np.eye(2)))
@@ -120,26 +120,30 @@ def test_one_step_and_gradients_that_are_known():
     short = algorithms.dp_dsgd(Dynamics(MH("path:n=4")), EveryStep(1))
     for model in (trust.PNDP([0]), trust.Central(), trust.ReleasedOnly()):
         assert is_adaptive(model.view(short, 1))
-    one = algorithms.dp_dsgd(Dynamics(MH("path:n=3")), SCHEME)
+    algorithm = algorithms.dp_dsgd(Dynamics(MH("path:n=3")), SCHEME)
     # 2 hears 1 only; 1's gradients are known, 0's model is averaged with the hidden message of 0
     hidden = TrustModel.from_masks(seen=np.array([False, True, True]), known_gradients=np.array([False, True, True]))
-    assert not is_adaptive(hidden.view(one, 0))
+    assert not is_adaptive(hidden.view(algorithm, 0))
     heard = TrustModel.from_masks(seen=np.array([True, True, False]), known_gradients=np.array([False, True, True]))
     # the model of 0 is made of what was seen, but the known gradient of 1 shows its model, which holds 2's message
-    assert not is_adaptive(heard.view(one, 0))
-    assert is_adaptive(TrustModel.from_masks(seen=np.ones(3, dtype=bool)).view(one, 0))
+    assert not is_adaptive(heard.view(algorithm, 0))
+    assert is_adaptive(TrustModel.from_masks(seen=np.ones(3, dtype=bool)).view(algorithm, 0))
 
 
 @examples(60)
 @given(case=view_cases(exact=True, max_nodes=4, max_steps=3))
 def test_the_row_space_test_is_exact(case):
     """Rational ranks of dyadic matrices; known columns count as unit rows."""
-    one, n = case.algorithm, case.algorithm.num_nodes
+    algorithm, n = case.algorithm, case.algorithm.num_nodes
     assume(not (case.model.name == "central" and n == 3))  # 1 / 3 is rounded
-    T, K = one.num_steps, len(one.rounds) // one.num_steps
-    W, free = one.dynamics.gossip.at(0).dense(), ~case.known_gradients.ravel()
+    T, K = algorithm.num_steps, len(algorithm.rounds) // algorithm.num_steps
+    W, free = algorithm.dynamics.gossip.at(0).dense(), ~case.known_gradients.ravel()
     messages, _ = gossip_messages(
-        one.dynamics.gossip, T, gossip_rounds=K, rate=one.dynamics.learning_rate, divisors=one.divisors.tolist()
+        algorithm.dynamics.gossip,
+        T,
+        gossip_rounds=K,
+        rate=algorithm.dynamics.learning_rate,
+        divisors=algorithm.divisors.tolist(),
     )
     unknown = np.ones(case.noising.shape[1])
     unknown[list(case.known_noise)] = 0
@@ -149,7 +153,7 @@ def test_the_row_space_test_is_exact(case):
         models = W @ messages[(t * K - 1) * n : t * K * n]
         rows = np.hstack([models[:, free], (models @ case.noising) * unknown])
         expected &= rows_span(view[case.round_of_row < t * K], rows)
-    assert is_adaptive(case.model.view(one, case.honest[0], release=case.release)) == expected
+    assert is_adaptive(case.model.view(algorithm, case.honest[0], release=case.release)) == expected
 
 
 def test_maps_count_as_they_are():
@@ -165,9 +169,9 @@ def test_maps_count_as_they_are():
 
 def test_a_large_view_that_is_not_obviously_adaptive_is_not(monkeypatch):
     """Two gossip rounds on two nodes that average fully: the first message seen gives the model, by ranks alone."""
-    one = algorithms.muffliato(Dynamics(gossip.from_array(np.full((2, 2), 0.5))), SCHEME, gossip_rounds=2)
+    algorithm = algorithms.muffliato(Dynamics(gossip.from_array(np.full((2, 2), 0.5))), SCHEME, gossip_rounds=2)
     second = np.tile([[False, False], [True, False]], (SCHEME.num_steps, 1))
-    view = TrustModel.from_masks(seen=second).view(one, 0, release="none")
+    view = TrustModel.from_masks(seen=second).view(algorithm, 0, release="none")
     assert not view.flow.models
     assert is_adaptive(view)
     monkeypatch.setattr(exact_arithmetic, "MAX_ENTRIES", 10)
@@ -178,12 +182,12 @@ def test_a_large_view_that_is_not_obviously_adaptive_is_not(monkeypatch):
 def test_public_divisors_do_not_pass_for_rounding(spread, monkeypatch):
     """Node 2 is never heard; that its batches are large makes what it adds to the model of 1 small, not known."""
     monkeypatch.setattr(checks, "MAX_DIVISOR_RATIO", np.inf)  # refused at the boundary otherwise
-    one = algorithms.dp_dsgd(Dynamics(MH("path:n=3")), SCHEME)
+    algorithm = algorithms.dp_dsgd(Dynamics(MH("path:n=3")), SCHEME)
     model = TrustModel.from_masks(seen=np.array([True, True, False]), release="none")
     for divisors in ([1, 1, spread], [1 / spread, 1, 1]):
-        assert not is_adaptive(model.view(one.with_divisors(divisors), 0))
+        assert not is_adaptive(model.view(algorithm.with_divisors(divisors), 0))
     at_large = TrustModel.from_masks(seen=np.array([True, True, True]), release="none")
-    assert is_adaptive(at_large.view(one.with_divisors([1, 1, spread]), 0))  # sparsity needs no numbers
+    assert is_adaptive(at_large.view(algorithm.with_divisors([1, 1, spread]), 0))  # sparsity needs no numbers
 
 
 def test_few_seen_rows_do_not_make_a_large_model_operator():
@@ -306,16 +310,16 @@ def test_calibration_uses_the_adaptive_number(lipschitz):
         RING, losses, adaptive=False, noise_std=mechanism.noise_std,
         **{key: common[key] for key in ("trust", "adjacency", "clip_norm")},
     )  # fmt: skip
-    assert [one.adaptive for one in fixed] == [x.adaptive for x in losses]
+    assert [guarantee.adaptive for guarantee in fixed] == [x.adaptive for x in losses]
     assert "gradients: non-adaptive only" in str(fixed[0])
 
 
 def test_zip_dl_cannot_be_calibrated_for_records_or_with_released_models():
     user, record = (algorithms.zip_dl(Dynamics(MH("ring:n=6")), scheme) for scheme in (SCHEME, Cyclic(1, 3)))
     for model in (trust.LDP(), trust.PNDP([0])):
-        for one, release in ((record, "none"), (user, "all"), (record, None)):
+        for algorithm, release in ((record, "none"), (user, "all"), (record, None)):
             with pytest.raises(InvalidInput, match="infinite loss under trust model"):
-                calibrate(one, trust=model, adjacency="zero-out", clip_norm=1.0, mu=1.0, release=release)
+                calibrate(algorithm, trust=model, adjacency="zero-out", clip_norm=1.0, mu=1.0, release=release)
 
 
 # ---- what shift reduction refuses ----------------------------------------------------------------------------------
@@ -337,10 +341,10 @@ def test_zip_dl_cannot_be_calibrated_for_records_or_with_released_models():
     ],
 )
 def test_shift_reduction_refuses_what_is_not_proved(name, model, text):
-    one = BUILDERS[name](Dynamics(MH("path:n=4")), SCHEME)
+    algorithm = BUILDERS[name](Dynamics(MH("path:n=4")), SCHEME)
     with pytest.raises(UnsupportedMechanism, match=text):
-        sensitivity_by_victim(one, model, lipschitz=1.0)
-    assert sensitivity_by_victim(one, model)  # without a constant there is the all-messages value
+        sensitivity_by_victim(algorithm, model, lipschitz=1.0)
+    assert sensitivity_by_victim(algorithm, model)  # without a constant there is the all-messages value
 
 
 @pytest.mark.parametrize("model", [ATTACK, trust.LDP()], ids=["hidden", "seen"])
@@ -353,24 +357,24 @@ def test_bad_constants_are_refused(bad, model):
 
 def test_a_known_gradient_of_the_victim_is_no_matter_of_models():
     """It was finite by shift reduction: the record of node 0 moves a gradient that the attacker knows."""
-    one = algorithms.dp_dsgd(Dynamics(MH("path:n=2")), SCHEME)
+    algorithm = algorithms.dp_dsgd(Dynamics(MH("path:n=2")), SCHEME)
     known = np.zeros((3, 2), dtype=bool)
     known[1, 0] = True
     model = TrustModel.from_masks(known_gradients=known)
     for scheme, value in ((EveryStep(3), math.inf), (Explicit([[0], [1]], 3), math.inf), (Explicit([[0]], 3), 1.0)):
         for L in (None, 0.5, 1.0):
-            losses = sensitivity_by_victim(one, model, participation=scheme, release="none", lipschitz=L)
+            losses = sensitivity_by_victim(algorithm, model, participation=scheme, release="none", lipschitz=L)
             assert losses[0].adaptive_sensitivity_squared <= value * (1 + 1e-9)
             assert math.isinf(losses[0].adaptive_sensitivity_squared) == math.isinf(value)
             assert losses[1].adaptive_sensitivity_squared < math.inf
 
 
 def test_more_patterns_than_can_be_listed_are_bounded_by_their_union(monkeypatch):
-    one = algorithms.dp_dsgd(Dynamics(MH("path:n=4")), EveryStep(6))
+    algorithm = algorithms.dp_dsgd(Dynamics(MH("path:n=4")), EveryStep(6))
     scheme = OncePerEpoch(epochs=2, period=3)
-    listed = sensitivity_by_victim(one, trust.PNDP([0]), participation=scheme, release="none", lipschitz=1.0)
+    listed = sensitivity_by_victim(algorithm, trust.PNDP([0]), participation=scheme, release="none", lipschitz=1.0)
     monkeypatch.setattr(victim_sensitivity, "MAX_ENUMERATED", 8)
-    bounded = sensitivity_by_victim(one, trust.PNDP([0]), participation=scheme, release="none", lipschitz=1.0)
+    bounded = sensitivity_by_victim(algorithm, trust.PNDP([0]), participation=scheme, release="none", lipschitz=1.0)
     for exact, upper in zip(listed, bounded, strict=True):
         assert exact.adaptive_sensitivity_squared <= upper.adaptive_sensitivity_squared * (1 + 1e-9) <= 2 + 1e-6
     long = algorithms.dp_dsgd(Dynamics(MH("path:n=3")), EveryStep(60))

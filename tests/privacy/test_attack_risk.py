@@ -31,9 +31,9 @@ def quantile(p):
 def test_a_gaussian_curve_has_the_rates_of_the_likelihood_ratio_test(mu, rate):
     with mpmath.workdps(40):
         exact = normal(quantile(rate) + mpmath.mpf(mu))
-        stated = Gaussian(mu, "zero-out").true_positive_rate(rate)
-        assert stated >= exact
-        assert stated <= min(1.0, exact * (1 + 1e-6) + 1e-9)
+        claimed = Gaussian(mu, "zero-out").true_positive_rate(rate)
+        assert claimed >= exact
+        assert claimed <= min(1.0, exact * (1 + 1e-6) + 1e-9)
 
 
 @pytest.mark.slow

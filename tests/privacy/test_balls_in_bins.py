@@ -72,11 +72,11 @@ def hockey_sticks(M, sigma, epsilons, adjacency):
 @pytest.mark.parametrize(("c", "sigma"), [(0.0, 0.9), (0.3, 1.3), (0.8, 2.0)])
 def test_two_equal_bins_are_what_quadrature_says(adjacency, c, sigma):
     M = np.array([[1.0, c], [c, 1.0]])
-    stated = bound(M, sigma, adjacency)
+    curve = bound(M, sigma, adjacency)
     for epsilon, true in zip(EPSILONS, hockey_sticks(M, sigma, EPSILONS, adjacency), strict=True):
-        assert true * (1 - 1e-6) <= stated.delta(epsilon) <= true * 1.02 + 1e-7
+        assert true * (1 - 1e-6) <= curve.delta(epsilon) <= true * 1.02 + 1e-7
     if adjacency == "replace-one":  # exactly Gaussian
-        assert stated.epsilon(1e-4) == pytest.approx(
+        assert curve.epsilon(1e-4) == pytest.approx(
             gaussian.epsilon_from_mu(math.sqrt(2 * (1 + c)) / sigma, 1e-4), rel=5e-3
         )
 
@@ -90,9 +90,9 @@ def test_two_equal_bins_are_what_quadrature_says(adjacency, c, sigma):
 def test_any_two_bins_lose_at_most_what_is_stated(d, rho, sigma, adjacency):
     c = rho * math.sqrt(d[0] * d[1])
     M = np.array([[d[0], c], [c, d[1]]])
-    stated = bound(M, sigma, adjacency)
+    curve = bound(M, sigma, adjacency)
     for epsilon, true in zip((0.0, 1.0), hockey_sticks(M, sigma, (0.0, 1.0), adjacency), strict=True):
-        assert stated.delta(epsilon) >= true * (1 - 1e-6)
+        assert curve.delta(epsilon) >= true * (1 - 1e-6)
 
 
 def sampled_deltas(M, sigma, epsilons, adjacency, count, seed):
@@ -128,11 +128,11 @@ def test_the_certificate_is_above_monte_carlo(data, bins, epochs, sigma, adjacen
     C = np.tril(rng.normal(size=(T, T)) * 0.5 ** np.arange(T)[::-1]) + np.eye(T)
     M = gram_of(C, bins)
     sigma *= math.sqrt(np.diag(M).max())
-    stated = bound(M, sigma, adjacency)
+    curve = bound(M, sigma, adjacency)
     for epsilon, (mean, error) in zip(
         (0.0, 0.5), sampled_deltas(M, sigma, (0.0, 0.5), adjacency, 20000, 1), strict=True
     ):
-        assert stated.delta(epsilon) >= mean - 5 * error
+        assert curve.delta(epsilon) >= mean - 5 * error
 
 
 def test_signs_do_not_help_the_encoder():
@@ -147,8 +147,8 @@ def test_signs_do_not_help_the_encoder():
     (4.269, 20.0, 0.0, 1.9939), (2.041, 1.6, 0.62, 1.987), (6.856, 20.0, 0.0, 0.718),
 ])  # fmt: skip
 def test_figures_of_sixteen_bins(sigma, d, rho, epsilon):
-    stated = BallsInBinsGaussian(sigma / math.sqrt(d), 16, ((16, rho),), "zero-out")
-    assert epsilon * 0.995 <= stated.epsilon(1e-5) <= epsilon * 1.003
+    curve = BallsInBinsGaussian(sigma / math.sqrt(d), 16, ((16, rho),), "zero-out")
+    assert epsilon * 0.995 <= curve.epsilon(1e-5) <= epsilon * 1.003
 
 
 TABLE = {
@@ -192,38 +192,38 @@ def test_correlations_hold_for_every_shift_of_their_bins(bins, seed):
     M[np.diag_indices(bins)] = rng.uniform(1, 2, bins)
     top = M.diagonal().max()
 
-    def worst(stride, kept):
-        A = np.arange(kept) * stride
+    def worst(stride, count):
+        A = np.arange(count) * stride
         return max(
             (M[(a + tau) % bins, (b + tau) % bins] for tau in range(bins) for a, b in itertools.combinations(A, 2)),
             default=0.0,
         )
 
-    for kept, rho in correlations(M):
-        strides = [s for s in range(1, bins + 1) if len(set(np.arange(kept) * s % bins)) == kept]
-        assert min(worst(s, kept) for s in strides) <= rho * top
+    for count, rho in correlations(M):
+        strides = [s for s in range(1, bins + 1) if len(set(np.arange(count) * s % bins)) == count]
+        assert min(worst(s, count) for s in strides) <= rho * top
 
 
 @examples(40)
 @given(shift=st.floats(0.05, 1.5), bins=st.integers(2, 8), tail=st.sampled_from([1e-7, 1e-9]))
 def test_allocation_loses_no_more_than_public_bins_and_less_with_more_bins(shift, bins, tail):
     """Of several bins: one is public, and its law 36 % above at shift 1.5, epsilon 2; the accountant takes the less."""
-    kept = random_allocation.kept_curve(shift, bins, EPSILONS, tail)
+    curve = random_allocation.kept_curve(shift, bins, EPSILONS, tail)
     public = np.array([gaussian.delta_from_mu(shift, e) for e in EPSILONS])
-    assert (kept <= public * 1.1 + 1e-5).all()
+    assert (curve <= public * 1.1 + 1e-5).all()
     fewer = random_allocation.kept_curve(shift, bins // 2, EPSILONS, tail)
-    assert (kept <= fewer * 1.1 + 1e-5).all()
+    assert (curve <= fewer * 1.1 + 1e-5).all()
 
 
 @pytest.mark.parametrize("adjacency", ADJACENCIES)
 @pytest.mark.parametrize("rho", [0.0, 1e-9, 0.3])
 def test_next_to_no_noise_is_accounted_as_public_bins(adjacency, rho):
     for multiplier in (1e-9, 0.028, 0.03):
-        stated = BallsInBinsGaussian(multiplier, 2, ((2, rho),), adjacency)
-        assert stated.epsilon(1e-5) == stated.public_epsilon(1e-5) < math.inf
-        assert 0 < stated.delta(1.0) <= 1
+        curve = BallsInBinsGaussian(multiplier, 2, ((2, rho),), adjacency)
+        assert curve.epsilon(1e-5) == curve.public_epsilon(1e-5) < math.inf
+        assert 0 < curve.delta(1.0) <= 1
         with pytest.raises(InvalidInput, match="noise_multiplier"):
-            stated.losses(1e-5)
+            curve.losses(1e-5)
     assert BallsInBinsGaussian(1.0, 2, ((2, rho),), adjacency).least_multiplier(2000.0, 1e-5) < 0.05
 
 
@@ -276,15 +276,15 @@ def require_above_attacks(case):
     epsilons = np.array([0.0, 0.5, 1.5])
     true = attacked(C, bins_of_steps(len(C), bins), sigma, epsilons, way, 12 if len(C) < 3 else 6)
     adjacency = "replace-one" if way == "replaced" else "zero-out"
-    stated = BallsInBinsGaussian(sigma / math.sqrt(M.diagonal().max()), bins, correlations(M), adjacency)
+    curve = BallsInBinsGaussian(sigma / math.sqrt(M.diagonal().max()), bins, correlations(M), adjacency)
     pair = importance.Pair.of(M / sigma**2)
     mixture = pair.mixture(way, 0.5, 20000, 1e-6, np.random.default_rng(0))
     draws = pair.draws(way, mixture, 20000, np.random.default_rng(1))
     for epsilon, attack in zip(epsilons, true, strict=True):
         mean, second = draws.moments(epsilon)
         assert draws.upper(epsilon, pair.range_of(way, mixture, epsilon), 1e-6) >= attack
-        assert stated.delta(epsilon) >= attack
-        assert stated.delta(epsilon) >= mean - 5 * math.sqrt(second / 20000)
+        assert curve.delta(epsilon) >= attack
+        assert curve.delta(epsilon) >= mean - 5 * math.sqrt(second / 20000)
 
 
 @examples(40)
@@ -323,15 +323,15 @@ def uncorrelated(multiplier, bins, adjacency):
 def require_close(multiplier, bins, delta, adjacency, points=300):
     """The true delta at the epsilon stated is at most delta, and above it at an epsilon 2 % below."""
     accountant = uncorrelated(multiplier, bins, adjacency)
-    stated = accountant.epsilon(delta)
+    claimed = accountant.epsilon(delta)
     assert accountant.tight(delta) == (bins <= MOST_TIGHT)
     directions = ("replaced",) if adjacency == "replace-one" else ("kept", "lost")
 
     def true(epsilon):
         return max(oracle.allocation_delta(1 / multiplier, bins, epsilon, way, points) for way in directions)
 
-    assert true(stated) <= delta * (1 + 1e-9)
-    if (less := (stated - 1e-3) / CLOSE) > 0:
+    assert true(claimed) <= delta * (1 + 1e-9)
+    if (less := (claimed - 1e-3) / CLOSE) > 0:
         assert true(less) > delta
 
 
@@ -372,9 +372,9 @@ def test_extreme_numbers(multiplier, bins, delta, adjacency):
 def test_numbers_of_many_bins_are_upper_bounds_of_no_stated_precision(multiplier, bins, delta):
     """The atoms of a law are too few for them: the first states 0.0993, where the oracle has 0.0882."""
     accountant = uncorrelated(multiplier, bins, "zero-out")
-    stated = accountant.epsilon(delta)
+    claimed = accountant.epsilon(delta)
     assert not accountant.tight(delta)
-    assert max(oracle.allocation_delta(1 / multiplier, bins, stated, way, 300) for way in ("kept", "lost")) <= delta
+    assert max(oracle.allocation_delta(1 / multiplier, bins, claimed, way, 300) for way in ("kept", "lost")) <= delta
 
 
 @pytest.mark.parametrize(("rho", "multiplier"), [(0.05, 0.5), (0.3, 0.3), (0.3, 0.668)])
@@ -397,9 +397,9 @@ def test_each_delta_is_at_least_the_true_one(shift, bins, epsilon, adjacency):
         pairs = [("replaced", random_allocation.replaced_deltas(shift, bins, epsilons)[0])]
     else:
         pairs = list(zip(("kept", "lost"), random_allocation.kept_deltas(shift, bins, epsilons)[:, 0], strict=True))
-    for way, stated in pairs:
-        assert stated >= oracle.allocation_delta(shift, bins, epsilon, way, 300) * (1 - 1e-12)
-    both = max(stated for _, stated in pairs)
+    for way, claimed in pairs:
+        assert claimed >= oracle.allocation_delta(shift, bins, epsilon, way, 300) * (1 - 1e-12)
+    both = max(claimed for _, claimed in pairs)
     assert both <= uncorrelated(1 / shift, bins, adjacency).delta(epsilon) * 1.5 + 1e-9 or bins == 1
 
 

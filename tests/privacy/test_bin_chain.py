@@ -38,14 +38,14 @@ def encoder_gram(steps, bins, decay):
 @st.composite
 def chains(draw, least=2, most=5):
     bins, rng = draw(st.integers(least, most)), np.random.default_rng(draw(st.integers(0, 10**6)))
-    own = rng.choice([0.01, 0.05, 0.3], bins) * rng.uniform(0.5, 1, bins)
+    weights = rng.choice([0.01, 0.05, 0.3], bins) * rng.uniform(0.5, 1, bins)
     shared = rng.uniform(0, 0.8, bins) * rng.choice([0, 1])
     carried = rng.uniform(0, 1.5, bins - 1) * rng.choice([0, 1], bins - 1) * rng.choice([0, 1])
     return BinChain(
         tuple(shared),
         tuple(rng.uniform(0.1, 0.9, bins)),
         tuple(rng.uniform(0.01, 0.99, bins - 1)),
-        tuple(own),
+        tuple(weights),
         tuple(carried),
     )
 
@@ -64,15 +64,15 @@ def sampled(M, way, epsilon, count, seed):
 )  # fmt: skip
 def test_a_chain_loses_no_less_than_quadrature_and_samples_say(chain, multiplier, epsilon, way, points):
     """Of two bins by quadrature, of more by samples, to five standard errors; and not much more."""
-    stated, M = chain.hockey_stick(multiplier, way, epsilon, points), chain.gram / multiplier**2
+    claimed, M = chain.hockey_stick(multiplier, way, epsilon, points), chain.gram / multiplier**2
     if chain.bins == 2:
         true, error = of_two_bins(M, epsilon, way, 801), 0.0
-        assert stated >= true * (1 - 5e-3)
+        assert claimed >= true * (1 - 5e-3)
     else:
         true, error = sampled(M, way, epsilon, 20000, 1)
-        assert stated >= true - 5 * error
+        assert claimed >= true - 5 * error
     if true > 1e-6:
-        assert stated <= (true + 5 * error) * (1.6 if points is FINE else 3.0) + 1e-9
+        assert claimed <= (true + 5 * error) * (1.6 if points is FINE else 3.0) + 1e-9
 
 
 def neighbours(bins, rho, *, cyclic=False):
@@ -105,11 +105,11 @@ def test_of_two_bands_a_chain_loses_no_less_than_quadrature(way):
 @pytest.mark.parametrize("way", ["kept", "lost"])
 def test_of_two_bands_epsilon_is_within_two_percent_of_samples(way):
     M = neighbours(10, 0.4)
-    stated = chain_above(M).epsilon(1.5, "zero-out", 1e-5, 3.0)
-    mean, error = sampled(M / 1.5**2, way, stated, 2**17, 4)
+    claimed = chain_above(M).epsilon(1.5, "zero-out", 1e-5, 3.0)
+    mean, error = sampled(M / 1.5**2, way, claimed, 2**17, 4)
     assert mean - 4 * error <= 1e-5
     if way == "kept":  # the worse direction
-        mean, error = sampled(M / 1.5**2, way, stated / 1.02, 2**17, 3)
+        mean, error = sampled(M / 1.5**2, way, claimed / 1.02, 2**17, 3)
         assert mean - 3 * error > 1e-5
 
 
@@ -150,12 +150,12 @@ def test_no_chain_is_sought_where_the_hull_is_as_close():
 def test_of_decaying_correlation_epsilon_is_within_two_percent_of_samples(multiplier, adjacency):
     M = encoder_gram(64, 16, 0.5)
     M /= M.diagonal().max()
-    stated = BallsInBinsGaussian(multiplier, 16, correlations(M), adjacency, chain_above(M)).epsilon(1e-5)
+    curve = BallsInBinsGaussian(multiplier, 16, correlations(M), adjacency, chain_above(M)).epsilon(1e-5)
     worst = []
     for way in ("replaced",) if adjacency == "replace-one" else ("kept", "lost"):
-        mean, error = sampled(M / multiplier**2, way, stated / 1.02, 2**17, 3)
+        mean, error = sampled(M / multiplier**2, way, curve / 1.02, 2**17, 3)
         worst.append(mean - 3 * error)
-        above, error = sampled(M / multiplier**2, way, stated, 2**17, 4)
+        above, error = sampled(M / multiplier**2, way, curve, 2**17, 4)
         assert above - 4 * error <= 1e-5
     assert max(worst) > 1e-5
 

@@ -30,11 +30,11 @@ def drawn(kind, n, T, seed):
     return SpatioTemporalNoise(C, F, np.ones((n, n), dtype=bool), n)
 
 
-def stated(noise, epochs, bins, model=None, **asked):
+def stated(noise, epochs, bins, model=None, **options):
     W = gossip.metropolis_hastings(f"complete:n={noise.num_nodes}" if noise.num_nodes > 2 else "path:n=2")
     algorithm = algorithms.dp_dsgd(Dynamics(W, 0.5), BallsInBins(epochs, bins))
-    how = {"adjacency": "zero-out", "clip_norm": 1.0, "noise_std": 1.0, **asked}
-    return mfdl.account(dataclasses.replace(algorithm, noise=noise), trust=model or trust.Eavesdropper(), **how)
+    arguments = {"adjacency": "zero-out", "clip_norm": 1.0, "noise_std": 1.0, **options}
+    return mfdl.account(dataclasses.replace(algorithm, noise=noise), trust=model or trust.Eavesdropper(), **arguments)
 
 
 def blocks_of(noise):
@@ -71,8 +71,8 @@ def test_what_counts_of_the_noise_is_its_definition(kind, n, epochs, bins, seed)
     largest, apart = brute_force(noise, bins)
     assert guarantee.sensitivity >= math.sqrt(largest) * (1 - 1e-12)
     assert guarantee.sensitivity == pytest.approx(math.sqrt(largest), rel=1e-8)
-    kept, rho = guarantee.curve.correlations[0]
-    assert kept == bins
+    correlation, rho = guarantee.curve.correlations[0]
+    assert correlation == bins
     assert rho * guarantee.sensitivity**2 >= apart * (1 - 1e-9)
     assert rho == pytest.approx(apart / largest, rel=1e-8)
     hidden = stated(noise, epochs, bins, trust.ReleasedOnly())
@@ -113,7 +113,7 @@ def test_no_gradients_lose_more_than_is_certified(kind, seed):
 def test_equal_encoders_for_all_columns_are_one_encoder():
     shared = drawn("kronecker", 3, 6, 0)
     alike = SpatioTemporalNoise(np.stack([shared.encoder.array] * 3), shared.factor, np.ones((3, 3), dtype=bool), 3)
-    one, other = (stated(noise, 2, 3) for noise in (shared, alike))
-    assert other.sensitivity == pytest.approx(one.sensitivity, rel=1e-9)
-    assert other.epsilon(1e-5) == pytest.approx(one.epsilon(1e-5), rel=1e-6)
+    shared_curve, other = (stated(noise, 2, 3) for noise in (shared, alike))
+    assert other.sensitivity == pytest.approx(shared_curve.sensitivity, rel=1e-9)
+    assert other.epsilon(1e-5) == pytest.approx(shared_curve.epsilon(1e-5), rel=1e-6)
     assert stated(alike, 2, 3, trust.LDP()).epsilon(1e-5) == math.inf

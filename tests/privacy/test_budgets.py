@@ -28,12 +28,12 @@ WISHED = {0: 0.25, 1: 1.0, 2: 0.5, 3: 1.0}
 BUDGETS = st.sampled_from([0.125, 0.3, 0.5, 1.0, 2.0])
 
 
-def ring(build=algorithms.dp_dsgd, epochs=2, period=3, **how):
-    return build(RING, Cyclic(epochs, period), **how)
+def ring(build=algorithms.dp_dsgd, epochs=2, period=3, **options):
+    return build(RING, Cyclic(epochs, period), **options)
 
 
-def calibrated(algorithm, mu=WISHED, model=None, **how):
-    return mfdl.calibrate(algorithm, trust=model or trust.LDP(), mu=mu, **{**ASKED, **how})
+def calibrated(algorithm, mu=WISHED, model=None, **options):
+    return mfdl.calibrate(algorithm, trust=model or trust.LDP(), mu=mu, **{**ASKED, **options})
 
 
 def dense_squared(mechanism, model, victim):
@@ -43,8 +43,8 @@ def dense_squared(mechanism, model, victim):
     known = view.knowledge.known_noise.ravel()
     N = algorithm.noise.to_dense() * ~known
     X = np.linalg.pinv(N @ N.T, rcond=1e-11, hermitian=True)
-    own = np.arange(algorithm.num_steps) * algorithm.num_nodes + victim
-    X, largest = X[np.ix_(own, own)], 0.0
+    columns = np.arange(algorithm.num_steps) * algorithm.num_nodes + victim
+    X, largest = X[np.ix_(columns, columns)], 0.0
     for steps in algorithm.participation.patterns():
         part = X[np.ix_(steps, steps)]
         for signs in np.ndindex(*(2,) * len(steps)):
@@ -94,8 +94,8 @@ def test_hidden_messages_are_accounted_with_the_noise_that_each_node_adds(data):
         assume("infinite loss" not in str(error))
         raise
     anew = mfdl.PrivacyLosses.of(mechanism.algorithm, mfdl.Question(model, **ASKED)).by_victim(mechanism.noise_std)
-    assert dict(mechanism.guarantee.victims) == {stated.victim: stated.curve for stated in anew}
-    reached = [stated.mu / mu[label] for stated in anew for label in mu if str(label) == stated.victim]
+    assert dict(mechanism.guarantee.victims) == {guarantee.victim: guarantee.curve for guarantee in anew}
+    reached = [guarantee.mu / mu[label] for guarantee in anew for label in mu if str(label) == guarantee.victim]
     assert max(reached) <= 1
     assert max(reached) == pytest.approx(1.0, rel=1e-9)
 
@@ -158,23 +158,23 @@ def curve(mu):
 
 def test_a_guarantee_says_what_each_node_has_in_words_files_and_compositions(tmp_path):
     mechanism = calibrated(ring())
-    stated = mechanism.guarantee
-    assert dict(stated.fields())["mu by node"] == "0.25 for node 0; 0.5 for node 2; 1 for nodes 1, 3"
-    stated.save(tmp_path / "guarantee.json")
+    guarantee = mechanism.guarantee
+    assert dict(guarantee.fields())["mu by node"] == "0.25 for node 0; 0.5 for node 2; 1 for nodes 1, 3"
+    guarantee.save(tmp_path / "guarantee.json")
     read = Guarantee.load(tmp_path / "guarantee.json")
-    assert (read, read.seal) == (stated, stated.seal)
-    better = dataclasses.replace(stated, victims=(("0", curve(0.1)), *stated.victims[1:]))
+    assert (read, read.seal) == (guarantee, guarantee.seal)
+    better = dataclasses.replace(guarantee, victims=(("0", curve(0.1)), *guarantee.victims[1:]))
     assert not better.seal
-    twice = stated.compose_with(stated).by_victim()
+    twice = guarantee.compose_with(guarantee).by_victim()
     assert twice["0"].mu == pytest.approx(0.25 * math.sqrt(2))
-    with_all = stated.compose_with(calibrated(ring(), 1.0).guarantee).by_victim()
+    with_all = guarantee.compose_with(calibrated(ring(), 1.0).guarantee).by_victim()
     assert with_all["0"].mu == pytest.approx(math.hypot(0.25, 1.0))
     again = mechanism.load(mechanism.save(tmp_path / "mechanism.npz"))
-    assert again.guarantee.victims == stated.victims
+    assert again.guarantee.victims == guarantee.victims
     small = curve(0.1)
     for wrong in ((("0", curve(2.0)),), (("0", small), ("0", small)), ((0, small),), "0.2", (("0", 0.1),)):
         with pytest.raises(InvalidInput, match="victims"):
-            dataclasses.replace(stated, victims=wrong)
+            dataclasses.replace(guarantee, victims=wrong)
 
 
 def test_a_run_adds_the_noise_of_the_budgets():
@@ -188,7 +188,7 @@ def test_a_run_adds_the_noise_of_the_budgets():
 
 
 @pytest.mark.parametrize(
-    ("mu", "said"),
+    ("mu", "message"),
     [
         ({0: 1.0, 1: 1.0}, "budget > 0 for every node, and has none for 2, 3 of 4"),
         ({**WISHED, "x": 1.0}, "names 'x', which is no node"),
@@ -197,8 +197,8 @@ def test_a_run_adds_the_noise_of_the_budgets():
         ({**WISHED, 2: 1e-9}, "within a factor"),
     ],
 )
-def test_budgets_that_are_none_are_refused(mu, said):
-    with pytest.raises(InvalidInput, match=said):
+def test_budgets_that_are_none_are_refused(mu, message):
+    with pytest.raises(InvalidInput, match=message):
         calibrated(ring(), mu)
 
 

@@ -32,21 +32,21 @@ def server_algorithms(draw):
     dynamics = Dynamics(matrix, learning_rate=draw(st.sampled_from([1.0, 0.3])))
     part = EveryStep(T)
     if draw(st.booleans()):
-        one = algorithms.cdp(dynamics, part)
+        algorithm = algorithms.cdp(dynamics, part)
     else:
         F = np.array(draw(st.lists(st.integers(-2, 2), min_size=n * n, max_size=n * n))).reshape(n, n)
-        one = algorithms.spatial_covariance(dynamics, part, F @ F.T + np.eye(n), private_variance=0.5)
-    return one.with_divisors(draw(st.lists(st.sampled_from([1.0, 2.0, 7.0]), min_size=n, max_size=n)))
+        algorithm = algorithms.spatial_covariance(dynamics, part, F @ F.T + np.eye(n), private_variance=0.5)
+    return algorithm.with_divisors(draw(st.lists(st.sampled_from([1.0, 2.0, 7.0]), min_size=n, max_size=n)))
 
 
 @examples(60)
-@given(one=server_algorithms(), release=st.sampled_from(["none", "average", "all"]))
-def test_equals_the_dense_form(one, release):
-    view = trust.Central().view(one, 0, release=release)
+@given(algorithm=server_algorithms(), release=st.sampled_from(["none", "average", "all"]))
+def test_equals_the_dense_form(algorithm, release):
+    view = trust.Central().view(algorithm, 0, release=release)
     assert is_adaptive(view)
-    for u, gram in enumerate(Combination.of(view).grams(range(one.num_nodes))):
+    for u, gram in enumerate(Combination.of(view).grams(range(algorithm.num_nodes))):
         assert not gram.leaks.any()
-        X, _ = pinv_gram(of_node(view.dense_gradients_by_time(), u, one.num_nodes), view.dense_noise())
+        X, _ = pinv_gram(of_node(view.dense_gradients_by_time(), u, algorithm.num_nodes), view.dense_noise())
         assert_allclose(gram.matrix, X, rtol=1e-9, atol=1e-9 * X.max())
         assert (gram.errors < 1e-10 * X.max()).all()
 
@@ -54,10 +54,10 @@ def test_equals_the_dense_form(one, release):
 def test_the_server_baseline_needs_the_root_of_n_less_noise():
     """mu = record_shift sqrt(T) / (sqrt(n) nu) at user level, adaptively, and in a second for T = 5000."""
     many = algorithms.cdp(Dynamics(gossip.metropolis_hastings("ring:n=16")), EveryStep(5000))
-    made = calibrate(many, trust=trust.Central(), adjacency="replace-one", clip_norm=0.5, mu=2.0)
-    assert_allclose(made.noise_std, 5000**0.5 / 2 / 4, rtol=1e-9)
-    assert made.guarantee.adaptive
-    assert made.guarantee.mu <= 2.0
+    calibrated = calibrate(many, trust=trust.Central(), adjacency="replace-one", clip_norm=0.5, mu=2.0)
+    assert_allclose(calibrated.noise_std, 5000**0.5 / 2 / 4, rtol=1e-9)
+    assert calibrated.guarantee.adaptive
+    assert calibrated.guarantee.mu <= 2.0
 
 
 @examples(15)
@@ -65,12 +65,12 @@ def test_the_server_baseline_needs_the_root_of_n_less_noise():
 def test_a_topology_shows_in_its_averages_as_little_but_hides_to_what_gradients_react(W, T):
     """Against the definition: X = (L_u)^T (L L^T)^-1 L_u of the averages of all messages, written out."""
     n, dynamics = W.num_nodes, Dynamics(W, 0.3)
-    one = algorithms.build("cdp", dynamics, EveryStep(T), average="topology")
-    assert one.content_hash == algorithms.dp_dsgd(dynamics, EveryStep(T)).named("cdp").content_hash
+    algorithm = algorithms.build("cdp", dynamics, EveryStep(T), average="topology")
+    assert algorithm.content_hash == algorithms.dp_dsgd(dynamics, EveryStep(T)).named("cdp").content_hash
     W_powers = [np.linalg.matrix_power(W.dense(), k) for k in range(T)]
     messages = np.block([[W_powers[t - s] if s <= t else np.zeros((n, n)) for s in range(T)] for t in range(T)])
     rows = np.kron(np.eye(T), np.full((1, n), 1 / n)) @ messages
-    for loss in sensitivity_by_victim(one, trust.Central(), release="none", unit="user"):
+    for loss in sensitivity_by_victim(algorithm, trust.Central(), release="none", unit="user"):
         X, outside = pinv_gram(of_node(rows, loss.victim, n), rows)
         assert not outside.any()
         assert_allclose(X, np.eye(T) / n, atol=1e-8)
@@ -89,16 +89,16 @@ def test_the_average_that_cdp_shows_is_one_of_two():
 
 def test_noise_that_cancels_in_the_average_leaks():
     L = np.array([[1.0, -1], [-1, 1]])
-    one = algorithms.spatial_covariance(Dynamics(gossip.from_array(np.full((2, 2), 0.5))), EveryStep(2), L)
-    found = view_gram(one, trust.Central(), 0)
-    assert found.leaks.all()
-    assert "no noise" in found.why
+    algorithm = algorithms.spatial_covariance(Dynamics(gossip.from_array(np.full((2, 2), 0.5))), EveryStep(2), L)
+    grams = view_gram(algorithm, trust.Central(), 0)
+    assert grams.leaks.all()
+    assert "no noise" in grams.why
 
 
 def test_other_averages_are_not_of_this_form():
     """The average of ring messages is not what its nodes hold: the dense form decides, and it is not adaptive."""
-    one = algorithms.dp_dsgd(Dynamics(RING), EveryStep(3))
-    view = trust.Central().view(one, 0)
+    algorithm = algorithms.dp_dsgd(Dynamics(RING), EveryStep(3))
+    view = trust.Central().view(algorithm, 0)
     assert Combination.of(view) is None
     assert not is_adaptive(view)
     local = algorithms.anti_pgd(Dynamics(gossip.from_array(np.full((4, 4), 0.25))), Cyclic(1, 3))
@@ -119,10 +119,10 @@ def test_one_ulp_is_no_multiple():
 
 @pytest.mark.parametrize("known", [[True, False, False], [True, True, True]])
 def test_known_noise_is_no_noise(known):
-    one = algorithms.cdp(Dynamics(gossip.metropolis_hastings("path:n=3")), EveryStep(2))
-    hidden = trust.Central().view(one, 1)
+    algorithm = algorithms.cdp(Dynamics(gossip.metropolis_hastings("path:n=3")), EveryStep(2))
+    hidden = trust.Central().view(algorithm, 1)
     knowledge = dataclasses.replace(hidden.knowledge, known_noise=np.tile(known, (2, 1)))
-    view = AlgorithmView(one, knowledge, release=hidden.release, attacker=hidden.attacker)
+    view = AlgorithmView(algorithm, knowledge, release=hidden.release, attacker=hidden.attacker)
     for gram in Combination.of(view).grams(range(3)):
         if all(known):
             assert gram.leaks.all()

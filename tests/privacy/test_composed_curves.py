@@ -93,8 +93,8 @@ def stated(noise_std=3.0, **other):
     graph = mfdl.graphs.load("ring:n=4")
     dynamics = mfdl.Dynamics(mfdl.gossip.metropolis_hastings(graph), 0.1)
     algorithm = mfdl.algorithms.dp_dsgd(dynamics, mfdl.BallsInBins(epochs=1, bins=2))
-    asked = {"trust": trust.LDP(), "adjacency": "zero-out", "clip_norm": 1.0} | other
-    return mfdl.account(algorithm, **asked, noise_std=noise_std)
+    options = {"trust": trust.LDP(), "adjacency": "zero-out", "clip_norm": 1.0} | other
+    return mfdl.account(algorithm, **options, noise_std=noise_std)
 
 
 def test_guarantees_compose_and_say_of_what():
@@ -104,13 +104,13 @@ def test_guarantees_compose_and_say_of_what():
     assert both.epsilon(1e-5) > second.epsilon(1e-5)
     assert both.fingerprint
     assert (both.noise_std, both.composed, both.bound) == (2.0, 2, "upper")
-    for said in (
+    for phrase in (
         "composed of 2 runs with balls-in-bins, drawn anew",
         "balls-in-bins (epochs=1, bins=2), then balls-in-bins",
     ):
-        assert said in str(both)
-    told = json.loads(json.dumps(both.to_dict()))
-    assert (told["composed"], told["noise_multiplier"], told["epsilon"]) == (
+        assert phrase in str(both)
+    content = json.loads(json.dumps(both.to_dict()))
+    assert (content["composed"], content["noise_multiplier"], content["epsilon"]) == (
         2, both.noise_multiplier, both.epsilon(both.stated_delta)
     )  # fmt: skip
     three = both.compose_with(first)

@@ -42,8 +42,8 @@ def fixed():
     """For non-adaptive gradients; of every node, as if somebody had written it."""
     algorithm = algorithms.dp_dsgd(STAR, Cyclic(2, 2))
     losses = PrivacyLosses.of(algorithm, Question(**ASKED))
-    stated = losses.by_victim(6.0, adaptive=False)[1]
-    return dataclasses.replace(stated, victim="every node")
+    guarantee = losses.by_victim(6.0, adaptive=False)[1]
+    return dataclasses.replace(guarantee, victim="every node")
 
 
 def average():
@@ -90,14 +90,14 @@ def refused(first_kind, second_kind):
     return None
 
 
-def words_of(stated):
+def words_of(guarantee):
     """Whatever it says of itself."""
-    return [str(stated), stated._repr_html_()]
+    return [str(guarantee), guarantee._repr_html_()]
 
 
-def conditions_of(stated):
+def conditions_of(guarantee):
     """Conditions and origins, one by one."""
-    return {*stated.notes, *filter(None, stated.source.split("; "))}
+    return {*guarantee.notes, *filter(None, guarantee.source.split("; "))}
 
 
 def some_quickly():
@@ -135,14 +135,14 @@ def test_a_composed_guarantee_rests_on_all_that_its_parts_rest_on(first_kind, se
 
 @pytest.mark.parametrize("name", GUARANTEES)
 def test_what_is_written_says_every_condition(name):
-    stated = guarantee_of(name)
-    written = json.loads(json.dumps(stated.to_dict(), allow_nan=False))
-    assert tuple(written["notes"]) == stated.notes
-    assert written["adaptive"] == stated.adaptive
+    guarantee = guarantee_of(name)
+    written = json.loads(json.dumps(guarantee.to_dict(), allow_nan=False))
+    assert tuple(written["notes"]) == guarantee.notes
+    assert written["adaptive"] == guarantee.adaptive
     again = Guarantee.from_dict(written)
-    assert again == stated
+    assert again == guarantee
     assert again.source in (STATED, EDITED)
-    assert written["composed"] == stated.composed
+    assert written["composed"] == guarantee.composed
 
 
 def test_the_constant_is_there_to_be_lost():
@@ -173,8 +173,8 @@ def test_a_note_is_part_of_what_is_sealed():
 def test_a_statement_shows_release_runs_and_conditions_wherever_it_shows_itself():
     """Also in few words and in a notebook's table: a number without its conditions is another statement."""
     for name in ("public, Lipschitz", "public, average released"):
-        stated = guarantee_of(name)
-        for words in words_of(stated):
+        guarantee = guarantee_of(name)
+        for words in words_of(guarantee):
             assert LIPSCHITZ in words
             assert "the average of the final models" in words or "all final models" in words
     twice = guarantee_of("public, twice")

@@ -37,21 +37,21 @@ def test_the_noise_multiplier_is_one_over_mu_rounded_down(mu):
 @pytest.mark.parametrize("adjacency", ["zero-out", "add-remove", "replace-one"])
 @pytest.mark.parametrize("relation", ["ADD_OR_REMOVE_ONE", "REPLACE_SPECIAL", "REPLACE_ONE"])
 def test_an_accountant_gives_at_least_the_epsilon_of_the_guarantee(adjacency, relation):
-    stated = guarantee(mfdl.Cyclic(2, 4), adjacency)
-    event = stated.dp_event().event
-    assert epsilon(event, relation) >= stated.epsilon(DELTA)
+    accounted = guarantee(mfdl.Cyclic(2, 4), adjacency)
+    event = accounted.dp_event().event
+    assert epsilon(event, relation) >= accounted.epsilon(DELTA)
     if relation != "REPLACE_ONE":
-        assert epsilon(event, relation) == pytest.approx(stated.epsilon(DELTA), rel=1e-3)
-        twice = stated.compose_with(stated).epsilon(DELTA)
+        assert epsilon(event, relation) == pytest.approx(accounted.epsilon(DELTA), rel=1e-3)
+        twice = accounted.compose_with(accounted).epsilon(DELTA)
         assert epsilon(dp_accounting.SelfComposedDpEvent(event, 2), relation) == pytest.approx(twice, rel=1e-3)
 
 
 @pytest.mark.parametrize("adjacency", ["zero-out", "add-remove"])
 def test_poisson_sampled_steps_are_sampled_events(adjacency):
-    stated = guarantee(mfdl.PoissonSampling(0.1, 20), adjacency)
-    event = stated.dp_event().event
+    accounted = guarantee(mfdl.PoissonSampling(0.1, 20), adjacency)
+    event = accounted.dp_event().event
     assert event.count == 20
-    assert epsilon(event) == pytest.approx(stated.epsilon(DELTA), rel=1e-2)
+    assert epsilon(event) == pytest.approx(accounted.epsilon(DELTA), rel=1e-2)
 
 
 @pytest.mark.parametrize(
@@ -59,11 +59,11 @@ def test_poisson_sampled_steps_are_sampled_events(adjacency):
     [(mfdl.PoissonSampling(0.1, 20), "replace-one"), (mfdl.BallsInBins(2, 4), "zero-out")],
 )
 def test_other_sampling_is_refused_and_bounded_by_public_batches(participation, adjacency):
-    stated = guarantee(participation, adjacency)
+    accounted = guarantee(participation, adjacency)
     with pytest.raises(mfdl.UnsupportedMechanism, match="public_batches=True"):
-        stated.dp_event()
-    bound = stated.dp_event(public_batches=True)
-    assert epsilon(bound.event) >= stated.epsilon(DELTA)
+        accounted.dp_event()
+    bound = accounted.dp_event(public_batches=True)
+    assert epsilon(bound.event) >= accounted.epsilon(DELTA)
     assert "an upper bound: the event is that of the same noise with public batches" in bound.conditions
 
 
@@ -74,8 +74,8 @@ def test_no_noise_is_no_privacy_and_no_loss_is_no_event():
 
 
 def test_the_conditions_that_no_event_carries_stand_beside_it():
-    stated = guarantee(mfdl.Cyclic(2, 4), "replace-one")
-    event = stated.dp_event()
+    accounted = guarantee(mfdl.Cyclic(2, 4), "replace-one")
+    event = accounted.dp_event()
     for condition in ("trust model: ldp", "adjacency: replace-one", "every node", "ADD_OR_REMOVE_ONE"):
         assert condition in event.conditions
     assert str(event).startswith("GaussianDpEvent(noise_multiplier=0.7071067")
@@ -85,6 +85,6 @@ def test_a_number_for_gradients_that_do_not_react_composes_with_nothing():
     algorithm = mfdl.algorithms.dp_dsgd(DYNAMICS, mfdl.Cyclic(2, 4))
     question = mfdl.Question(mfdl.trust.PNDP([0]), adjacency="zero-out", clip_norm=1.0)
     losses = mfdl.PrivacyLosses.of(algorithm, question)
-    stated = next(each for each in losses.by_victim(2.0, adaptive=False) if not each.adaptive)
+    guarantee = next(each for each in losses.by_victim(2.0, adaptive=False) if not each.adaptive)
     with pytest.raises(mfdl.UnsupportedMechanism, match="composed adaptively"):
-        stated.dp_event()
+        guarantee.dp_event()

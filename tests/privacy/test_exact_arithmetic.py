@@ -43,8 +43,8 @@ def matrices(draw):
 @given(matrices())
 def test_rank_and_range_are_those_over_the_rationals(case):
     B, A = case
-    found, outside = range_of(B, A)
-    assert found == oracles.rank(oracles.rational(B))
+    rank, outside = range_of(B, A)
+    assert rank == oracles.rank(oracles.rational(B))
     assert outside.tolist() == oracles.exact_leaks(oracles.rational(A), oracles.rational(B))
 
 
@@ -52,8 +52,8 @@ def test_a_prime_that_divides_is_outvoted(monkeypatch):
     """Modulo 3 this matrix has rank 1: the other prime tells, and a doubtful column counts as a leak."""
     B = np.array([[1.0, 1.0], [1.0, 4.0]])
     monkeypatch.setattr(exact_arithmetic, "PRIMES", (3, PRIMES[0]))
-    found, outside = range_of(B, np.eye(2))
-    assert found == 2
+    rank, outside = range_of(B, np.eye(2))
+    assert rank == 2
     assert outside.all()
     monkeypatch.setattr(exact_arithmetic, "PRIMES", (3, 5))  # [3, 1] is in the range of [0, 1] modulo 3 only
     assert range_of(np.array([[0.0], [1.0]]), np.array([[3.0], [1.0]]))[1].all()
@@ -160,12 +160,12 @@ def test_messages_of_a_path_under_an_encoder_near_singular_have_a_bound_at_most(
 def test_noise_of_several_columns_and_joint_noise_use_exact_numbers_too():
     small = np.array([[1e-17, 0], [1, 1]])
     factor = np.array([[1.0, 0.5], [0.0, 1.0]])
-    held = np.ones((2, 2), dtype=bool)
+    holders = np.ones((2, 2), dtype=bool)
     plain = algorithms.dp_dsgd(Dynamics(HALF, 0.5), EveryStep(2))
     for noise in (
         LocalNoise(np.stack([small, small]), 2),
-        SpatioTemporalNoise(small, factor, held, 2),
-        SpatioTemporalNoise(np.stack([small, small]), factor, held, 2),
+        SpatioTemporalNoise(small, factor, holders, 2),
+        SpatioTemporalNoise(np.stack([small, small]), factor, holders, 2),
         JointNoise(np.kron(small, np.eye(2)), 2, 2),
     ):
         (loss,) = sensitivity_by_victim(dataclasses.replace(plain, noise=noise), trust.Eavesdropper(), victims=[0])

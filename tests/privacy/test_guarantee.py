@@ -183,9 +183,9 @@ def test_long_names_push_no_condition_out_of_the_sentence():
 
 @given(st.floats(1e-6, 1e6))
 def test_no_smaller_mu_is_printed(mu):
-    shown = float(dict(make(mu=mu, sensitivity=0.0).fields())["mu"])
+    printed = float(dict(make(mu=mu, sensitivity=0.0).fields())["mu"])
     # six digits, rounded up: at most one unit of the sixth, and none for what rounding adds
-    assert mu * (1 - 1.001e-12) <= shown <= mu * (1 + 1.1e-5)
+    assert mu * (1 - 1.001e-12) <= printed <= mu * (1 + 1.1e-5)
 
 
 @given(st.decimals(1, 10, places=5), st.integers(-6, 6), st.floats(0, 9e-13), st.sampled_from([3, 4, 6]))
@@ -198,9 +198,9 @@ def test_rounding_in_float64_costs_no_digit(digits, power, more, few):
     assert float(rounded_up(value * (1 + 1e-10), 6)) > value * (1 + 1e-10)
     with decimal.localcontext(prec=3):  # digits that the caller computes with decide nothing
         assert float(rounded_up(value * (1 + 1e-10), 6)) > value * (1 + 1e-10)
-    stated = make(mu=value * (1 + more), sensitivity=0.0)
-    assert dict(stated.fields())["mu"] == rounded_up(value, 6)
-    for words in (stated.sentence(), repr(stated)):
+    guarantee = make(mu=value * (1 + more), sensitivity=0.0)
+    assert dict(guarantee.fields())["mu"] == rounded_up(value, 6)
+    for words in (guarantee.sentence(), repr(guarantee)):
         assert float(words.split("mu = ")[1].split(" ")[0]) == value
 
 

@@ -91,9 +91,9 @@ def test_stated_errors_of_modes_bound_the_true_ones_over_the_rationals():
     """The first of 12 nodes on a path attacks; over the rationals."""
     n, T = 12, 5
     W = np.eye(n) - nx.laplacian_matrix(nx.path_graph(n)).toarray() / 4
-    one = algorithms.dp_dsgd(Dynamics(gossip.from_array(W), learning_rate=0.5), EveryStep(T))
-    view = trust.PNDP([0]).view(one, 1, release="none")
-    A, B = exact_view(exact_run(one), view.knowledge.seen, np.flatnonzero(view.knowledge.known_noise))
+    algorithm = algorithms.dp_dsgd(Dynamics(gossip.from_array(W), learning_rate=0.5), EveryStep(T))
+    view = trust.PNDP([0]).view(algorithm, 1, release="none")
+    A, B = exact_view(exact_run(algorithm), view.knowledge.seen, np.flatnonzero(view.knowledge.known_noise))
     form = HiddenModes.of(view)
     for u, gram in zip([1, 2, 7], form.grams([1, 2, 7]), strict=True):
         exact = to_float(exact_view_gram([row[u::n] for row in A], B))
@@ -104,8 +104,8 @@ def test_stated_errors_of_modes_bound_the_true_ones_over_the_rationals():
 def exact_released(run, model):
     """The run with what it releases in the place of the final models."""
     after, weights = [*run.models[1:], run.final], ReleasedModel(model).of_steps(len(run.models))
-    shown = sum(np.array(rows, dtype=object) * Fraction(float(a)) for rows, a in zip(after, weights, strict=True))
-    return dataclasses.replace(run, final=shown.tolist())
+    released = sum(np.array(rows, dtype=object) * Fraction(float(a)) for rows, a in zip(after, weights, strict=True))
+    return dataclasses.replace(run, final=released.tolist())
 
 
 @examples(60)
@@ -132,14 +132,14 @@ def test_released_models_and_noise_alike_at_all_ages_over_the_rationals(
     W = np.eye(n) - (np.diag(neighbours.sum(axis=1)) - neighbours) / 8
     C = scipy.linalg.toeplitz(np.r_[2.0, rng.integers(-4, 9, T - 1) / 8], np.zeros(T)) if correlated else np.eye(T)
     dynamics, steps = Dynamics(gossip.from_array(W), learning_rate=0.5), EveryStep(T)
-    one = algorithms.mf_dsgd(dynamics, steps, C) if correlated else algorithms.dp_dsgd(dynamics, steps)
-    one = one.releasing(model if release != "none" else "last")
-    view = trust.PNDP(range(attackers)).view(one, n - 1, release=release)
+    algorithm = algorithms.mf_dsgd(dynamics, steps, C) if correlated else algorithms.dp_dsgd(dynamics, steps)
+    algorithm = algorithm.releasing(model if release != "none" else "last")
+    view = trust.PNDP(range(attackers)).view(algorithm, n - 1, release=release)
     form, victims = HiddenModes.of(view), list(range(attackers, n))
     assume(form is not None)
     grams = form.grams(victims)
     assume(None not in grams)
-    run = exact_released(exact_run(one), model if release != "none" else "last")
+    run = exact_released(exact_run(algorithm), model if release != "none" else "last")
     known = np.flatnonzero(view.knowledge.known_noise)
     A, B = exact_view(run, view.knowledge.seen, known, release=release)
     for u, gram in zip(victims, grams, strict=True):
@@ -154,10 +154,12 @@ def test_released_models_and_noise_alike_at_all_ages_over_the_rationals(
 def test_the_last_model_of_every_node_shows_what_hid_behind_messages():
     """One step on a path of three: the far end's message is hidden from 0; its model is 3/4 of it, 1/4 of 1's."""
     W = np.array([[3, 1, 0], [1, 2, 1], [0, 1, 3]]) / 4
-    one = algorithms.dp_dsgd(Dynamics(gossip.from_array(W)), EveryStep(1))
-    shown = {r: HiddenModes.of(trust.PNDP([0]).view(one, 2, release=r)).grams([2])[0] for r in ("none", "all")}
-    assert shown["none"].matrix == pytest.approx(0.0, abs=1e-12)
-    assert shown["all"].matrix == pytest.approx(1.0)
+    algorithm = algorithms.dp_dsgd(Dynamics(gossip.from_array(W)), EveryStep(1))
+    gram_by_release = {
+        r: HiddenModes.of(trust.PNDP([0]).view(algorithm, 2, release=r)).grams([2])[0] for r in ("none", "all")
+    }
+    assert gram_by_release["none"].matrix == pytest.approx(0.0, abs=1e-12)
+    assert gram_by_release["all"].matrix == pytest.approx(1.0)
 
 
 def test_modes_want_one_symmetric_gossip_matrix_and_one_step_size():
@@ -170,10 +172,12 @@ def test_modes_want_one_symmetric_gossip_matrix_and_one_step_size():
         "encoder": algorithms.mf_dsgd(Dynamics(RING), steps, np.tri(4) + np.diag([0, 0, 0, 1.0])),
         "gossip": algorithms.dp_dsgd(Dynamics(gossip.sequence([RING, MH("path:n=6"), RING, RING])), steps),
     }
-    modes = {name: HiddenModes.of(trust.PNDP([1]).view(one, 2, release="none")) for name, one in others.items()}
+    modes = {
+        name: HiddenModes.of(trust.PNDP([1]).view(algorithm, 2, release="none")) for name, algorithm in others.items()
+    }
     assert not any(modes.values()), modes
-    for one in (covered, algorithms.bsr(Dynamics(RING), steps), algorithms.bisr(Dynamics(RING), steps)):
-        assert all(HiddenModes.of(trust.PNDP([1]).view(one, 2, release=r)) is not None for r in ("none", "all"))
+    for algorithm in (covered, algorithms.bsr(Dynamics(RING), steps), algorithms.bisr(Dynamics(RING), steps)):
+        assert all(HiddenModes.of(trust.PNDP([1]).view(algorithm, 2, release=r)) is not None for r in ("none", "all"))
 
 
 @pytest.mark.slow
@@ -185,9 +189,9 @@ def test_modes_want_one_symmetric_gossip_matrix_and_one_step_size():
 @pytest.mark.parametrize("name", ["dp_dsgd", "bsr"])
 def test_the_form_that_is_asked_first_is_not_much_slower_than_any_other(graph, attacker, T, release, name):
     """The costs that forms state are what decides, and they are about speed: measured here as ratios of CPU time."""
-    one = getattr(algorithms, name)(Dynamics(MH(graph)), EveryStep(T))
-    victims = [u for u in range(one.num_nodes) if u != attacker]
-    view = trust.PNDP([attacker]).view(one, victims[0], release=release)
+    algorithm = getattr(algorithms, name)(Dynamics(MH(graph)), EveryStep(T))
+    victims = [u for u in range(algorithm.num_nodes) if u != attacker]
+    view = trust.PNDP([attacker]).view(algorithm, victims[0], release=release)
     forms = [form for kind in (HiddenModes, NullSpace, Range) if (form := kind.of(view)) is not None]
     assert len(forms) >= 2
     first = min(forms, key=lambda form: form.cost(victims))
@@ -209,8 +213,8 @@ def test_the_form_that_is_asked_first_is_not_much_slower_than_any_other(graph, a
 @pytest.mark.parametrize("name", ["dp_dsgd", "bsr"])
 def test_few_messages_are_whitened_and_many_taken_by_modes(graph, T, first, release, name):
     """By stated costs, at two sizes where they are far apart: one of 60 nodes is heard, and a third of them."""
-    one = getattr(algorithms, name)(Dynamics(MH(graph)), EveryStep(T))
-    view = trust.PNDP([0]).view(one, 1, release=release)
-    victims = list(range(1, one.num_nodes))
+    algorithm = getattr(algorithms, name)(Dynamics(MH(graph)), EveryStep(T))
+    view = trust.PNDP([0]).view(algorithm, 1, release=release)
+    victims = list(range(1, algorithm.num_nodes))
     forms = [form for kind in FORMS if (form := kind.of(view)) is not None]
     assert isinstance(min(forms, key=lambda form: form.cost(victims)), first)

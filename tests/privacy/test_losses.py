@@ -26,13 +26,13 @@ def test_every_statement_is_of_the_same_losses(data, adjacency, noise_std):
     algorithm = data.draw(linear_algorithms(max_epochs=2, max_period=2))
     model = data.draw(trust_models(algorithm))
     release = data.draw(st.sampled_from([None, "none", "average", "all"]))  # more than a view need hold
-    how = {"trust": model, "adjacency": adjacency, "clip_norm": 0.7, "release": release}
-    losses = PrivacyLosses.of(algorithm, Question(**how))
-    stated = losses.guarantee(noise_std)
-    assert stated == account(algorithm, noise_std=noise_std, **how)
+    options = {"trust": model, "adjacency": adjacency, "clip_norm": 0.7, "release": release}
+    losses = PrivacyLosses.of(algorithm, Question(**options))
+    guarantee = losses.guarantee(noise_std)
+    assert guarantee == account(algorithm, noise_std=noise_std, **options)
     each = losses.by_victim(noise_std)
-    assert each == guarantees(algorithm, losses.of_victims, noise_std=noise_std, **(how | {"release": None}))
-    assert stated.mu == max(g.mu for g in each)
+    assert each == guarantees(algorithm, losses.of_victims, noise_std=noise_std, **(options | {"release": None}))
+    assert guarantee.mu == max(g.mu for g in each)
     shift = losses.question.record_shift
     assert [g.mu for g in each] == [x.mu(record_shift=shift, noise_std=noise_std) for x in losses.of_victims]
     rows = losses.table()
@@ -41,7 +41,7 @@ def test_every_statement_is_of_the_same_losses(data, adjacency, noise_std):
     ]
     assert all(row["adaptive_sensitivity_squared"] <= losses.worst.squared for row in rows)
     if 0 < losses.worst.squared < math.inf:
-        mechanism = calibrate(algorithm, mu=1.0, **how)
+        mechanism = calibrate(algorithm, mu=1.0, **options)
         assert mechanism.guarantee == losses.calibrate(mu=1.0)
         assert mechanism.guarantee.mu <= 1.0
         assert mechanism.guarantee.sensitivity == losses.worst.value

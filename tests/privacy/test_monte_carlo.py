@@ -29,10 +29,10 @@ WAYS = {"kept": "zero-out", "lost": "zero-out", "replaced": "replace-one"}
 DECAYING = np.array([[0.8 ** min(abs(i - j), 5 - abs(i - j)) for i in range(5)] for j in range(5)])
 
 
-def by_samples(M, sigma, adjacency, how=FEW):
+def by_samples(M, sigma, adjacency, options=FEW):
     M = np.asarray(M, float)
     multiplier = sigma / math.sqrt(M.diagonal().max())
-    return MonteCarloCurve(BallsInBinsGaussian(multiplier, len(M), correlations(M), adjacency), normalized(M), how)
+    return MonteCarloCurve(BallsInBinsGaussian(multiplier, len(M), correlations(M), adjacency), normalized(M), options)
 
 
 @examples(60)
@@ -67,9 +67,9 @@ def test_no_point_is_beyond_the_range(data, bins, epsilon, way):
         x[:100] = x[:100].mean(axis=1, keepdims=True)  # where Jensen is an equality
         a, b = pair._sides(way, x)
         gain = a - math.exp(epsilon) * b
-        there = gain > 0  # elsewhere X is 0, and the density may be too faint for float64
+        positive = gain > 0  # elsewhere X is 0, and the density may be too faint for float64
         with np.errstate(over="ignore"):
-            X = gain[there] / pair.density(x[there], part)
+            X = gain[positive] / pair.density(x[positive], part)
         assert X.max(initial=0.0) <= math.exp(pair.log_range(way, part, epsilon)) * (1 + 1e-9)
 
 
@@ -85,21 +85,21 @@ def test_the_bound_falls_in_epsilon_and_fails_no_more_often_than_stated():
     for seed in range(400):
         below += pair.draws("kept", mixture, 300, np.random.default_rng(100 + seed)).upper(1.0, range_, 0.5) < true
     assert below <= 200
-    stated = by_samples(DECAYING, 1.3, "zero-out")
-    deltas = [stated.delta(epsilon) for epsilon in (0.5, 1.0, 1.5, 2.0)]
+    curve = by_samples(DECAYING, 1.3, "zero-out")
+    deltas = [curve.delta(epsilon) for epsilon in (0.5, 1.0, 1.5, 2.0)]
     assert deltas == sorted(deltas, reverse=True)
 
 
 @pytest.mark.parametrize("adjacency", ["zero-out", pytest.param("replace-one", marks=pytest.mark.slow)])
 def test_an_epsilon_is_where_the_bound_at_fresh_samples_meets_delta(adjacency):
-    stated = by_samples(DECAYING, 1.5, adjacency)
-    epsilon = stated.epsilon(1e-4)
-    assert epsilon <= stated.certified.epsilon(1e-4)
+    curve = by_samples(DECAYING, 1.5, adjacency)
+    epsilon = curve.epsilon(1e-4)
+    assert epsilon <= curve.certified.epsilon(1e-4)
     assert epsilon == by_samples(DECAYING, 1.5, adjacency).epsilon(1e-4)
     other = by_samples(DECAYING, 1.5, adjacency, dataclasses.replace(FEW, seed=1)).epsilon(1e-4)
     assert other != epsilon
     assert other == pytest.approx(epsilon, rel=0.1)
-    assert stated.retried().epsilon(1e-4) != epsilon
+    assert curve.retried().epsilon(1e-4) != epsilon
 
 
 @examples(60)
@@ -126,11 +126,11 @@ def test_what_is_stated_is_by_samples_that_nothing_was_chosen_by(monkeypatch):
     watch("draws")
     first = by_samples(DECAYING, 1.4, "zero-out", MonteCarlo(samples=2**12, seed=11))
     before = set()
-    for stated in (first, first.retried()):
-        stated.searched(1.0, 1e-3)
+    for curve in (first, first.retried()):
+        curve.searched(1.0, 1e-3)
         before |= {key for _, key in used}
         used.clear()
-        stated.delta(1.0)
+        curve.delta(1.0)
         before |= {key for name, key in used if name == "mixture"}
         drawn = {key for name, key in used if name == "draws"}
         assert drawn
@@ -171,9 +171,9 @@ def test_what_float64_cannot_hold_is_refused_or_infinite_never_nan(entries, size
 
 
 def test_what_samples_say_is_never_above_what_is_certified():
-    stated = by_samples(np.eye(4), 0.9, "zero-out", MonteCarlo(samples=2**12))
-    assert stated.epsilon(1e-6) == stated.certified.epsilon(1e-6)
-    nothing = stated.at(0.0)
+    curve = by_samples(np.eye(4), 0.9, "zero-out", MonteCarlo(samples=2**12))
+    assert curve.epsilon(1e-6) == curve.certified.epsilon(1e-6)
+    nothing = curve.at(0.0)
     assert (nothing.epsilon(1e-5), nothing.delta(2.0)) == (math.inf, 1.0)
 
 
@@ -192,30 +192,30 @@ def encoded():
 
 
 def test_what_is_found_by_samples_says_so():
-    how = MonteCarlo(samples=2**13, failure=1e-3, seed=5)
-    made = mfdl.with_noise(encoded(), **ASKED, noise_std=3.0, method=how)
-    assert made.guarantee.bound == "monte-carlo"
-    for said in ("Monte Carlo", "8192 samples", "seed 5", "probability at most 0.001", "certified is"):
-        assert said in str(made.guarantee)
-    told = json.loads(json.dumps(made.guarantee.to_dict()))
-    assert told["method"] == "monte-carlo"
-    assert told["curve"]["sampling"] == {"kind": "samples", "samples": 8192, "failure": 1e-3, "seed": 5}
+    options = MonteCarlo(samples=2**13, failure=1e-3, seed=5)
+    calibrated = mfdl.with_noise(encoded(), **ASKED, noise_std=3.0, method=options)
+    assert calibrated.guarantee.bound == "monte-carlo"
+    for phrase in ("Monte Carlo", "8192 samples", "seed 5", "probability at most 0.001", "certified is"):
+        assert phrase in str(calibrated.guarantee)
+    content = json.loads(json.dumps(calibrated.guarantee.to_dict()))
+    assert content["method"] == "monte-carlo"
+    assert content["curve"]["sampling"] == {"kind": "samples", "samples": 8192, "failure": 1e-3, "seed": 5}
     silent = mfdl.with_noise(encoded(), **ASKED, noise_std=3.0).guarantee
     assert silent.bound == "upper"
     assert "Monte Carlo" not in str(silent)
-    assert made.guarantee.epsilon(1e-5) <= silent.epsilon(1e-5)
+    assert calibrated.guarantee.epsilon(1e-5) <= silent.epsilon(1e-5)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("adjacency", ["zero-out", "replace-one"])
 def test_a_mechanism_is_calibrated_by_samples(adjacency):
-    asked = {**ASKED, "adjacency": adjacency, "epsilon": 2.0, "delta": 1e-4}
-    sure = mfdl.calibrate(encoded(), **asked)
-    made = mfdl.calibrate(encoded(), **asked, method=MonteCarlo(samples=2**17, failure=1e-3, seed=5))
-    assert made.noise_std <= sure.noise_std  # equal where the certified curve is the tighter one
-    assert 1.9 < made.guarantee.epsilon(1e-4) <= 2.0
-    again = mfdl.calibrate(encoded(), **asked, method=MonteCarlo(samples=2**17, failure=1e-3, seed=5))
-    assert (again.noise_std, again.guarantee.curve.trial) == (made.noise_std, made.guarantee.curve.trial)
+    options = {**ASKED, "adjacency": adjacency, "epsilon": 2.0, "delta": 1e-4}
+    sure = mfdl.calibrate(encoded(), **options)
+    calibrated = mfdl.calibrate(encoded(), **options, method=MonteCarlo(samples=2**17, failure=1e-3, seed=5))
+    assert calibrated.noise_std <= sure.noise_std  # equal where the certified curve is the tighter one
+    assert 1.9 < calibrated.guarantee.epsilon(1e-4) <= 2.0
+    again = mfdl.calibrate(encoded(), **options, method=MonteCarlo(samples=2**17, failure=1e-3, seed=5))
+    assert (again.noise_std, again.guarantee.curve.trial) == (calibrated.noise_std, calibrated.guarantee.curve.trial)
 
 
 def test_samples_are_for_secret_bins():
@@ -242,8 +242,8 @@ def test_the_figures_of_neighbouring_bins(epsilon, hull, stride, samples):
     assert BallsInBinsGaussian(1.0, 16, pairs[:1], "zero-out").least_multiplier(epsilon, 1e-5) == pytest.approx(
         hull, rel=0.01
     )
-    found = by_samples(M, 1.0, "zero-out", MonteCarlo(samples=2**22)).least_multiplier(epsilon, 1e-5)
-    assert samples * 0.995 <= found <= samples * 1.02
+    multiplier = by_samples(M, 1.0, "zero-out", MonteCarlo(samples=2**22)).least_multiplier(epsilon, 1e-5)
+    assert samples * 0.995 <= multiplier <= samples * 1.02
 
 
 @pytest.mark.slow
@@ -251,10 +251,10 @@ def test_without_correlation_bins_are_the_random_allocation_of_others():
     """Their bounds from below and from above hold what is certified here, to a thousandth."""
     pld = pytest.importorskip("PLD_accounting", reason="PLD-accounting is not installed")
     for sigma, bins, delta in ((4.269 / math.sqrt(20), 16, 1e-5), (0.8, 8, 1e-5)):
-        stated = BallsInBinsGaussian(sigma, bins, ((bins, 0.0),), "add-remove").epsilon(delta)
+        curve = BallsInBinsGaussian(sigma, bins, ((bins, 0.0),), "add-remove").epsilon(delta)
         theirs = pld.gaussian_allocation_epsilon_range(delta=delta, sigma=sigma, num_steps=bins, epsilon_accuracy=0.01)
         low, high = sorted(theirs)
-        assert low <= stated <= high * (1 + 1e-3)
+        assert low <= curve <= high * (1 + 1e-3)
 
 
 @pytest.mark.slow
@@ -267,13 +267,13 @@ def test_certified_is_above_many_samples_of_more_bins(adjacency, seed):
     C = np.tril(rng.normal(size=(T, T)) * rng.uniform(0.3, 0.95) ** np.arange(T)[::-1]) + np.eye(T)
     V = np.abs(C).reshape(T, -1, bins).sum(axis=1)
     M = V.T @ V
-    stated = by_samples(M, math.sqrt(M.diagonal().max()) * rng.uniform(0.8, 2.5), adjacency)
+    curve = by_samples(M, math.sqrt(M.diagonal().max()) * rng.uniform(0.8, 2.5), adjacency)
     for epsilon in (0.0, 0.5, 1.5, 3.0):
-        bound = stated.certified.delta(epsilon)
+        bound = curve.certified.delta(epsilon)
         if bound < 1e-9:
             continue
-        pair = importance.Pair.of(np.array(stated.gram) / stated.noise_multiplier**2)
-        for way in stated._ways:
+        pair = importance.Pair.of(np.array(curve.gram) / curve.noise_multiplier**2)
+        for way in curve._ways:
             mixture = pair.mixture(way, epsilon, 2**20, 1e-6, np.random.default_rng(7))
             mean, second = pair.draws(way, mixture, 2**20, np.random.default_rng(8)).moments(epsilon)
             assert bound >= mean - 6 * math.sqrt(second / 2**20)
@@ -281,10 +281,10 @@ def test_certified_is_above_many_samples_of_more_bins(adjacency, seed):
 
 @pytest.mark.slow
 def test_one_bin_is_a_gaussian():
-    stated = by_samples(np.eye(1), 1.0, "zero-out", MonteCarlo(samples=2**20))
+    curve = by_samples(np.eye(1), 1.0, "zero-out", MonteCarlo(samples=2**20))
     pair = importance.Pair.of(np.eye(1))
     for way in ("kept", "lost"):
         mixture = pair.mixture(way, 2.0, 2**20, 1e-6, np.random.default_rng(0))
         mean, second = pair.draws(way, mixture, 2**20, np.random.default_rng(1)).moments(2.0)
         assert mean == pytest.approx(gaussian.delta_from_mu(1.0, 2.0), abs=6 * math.sqrt(second / 2**20))
-    assert stated.epsilon(1e-5) == pytest.approx(gaussian.epsilon_from_mu(1.0, 1e-5), rel=1e-9)
+    assert curve.epsilon(1e-5) == pytest.approx(gaussian.epsilon_from_mu(1.0, 1e-5), rel=1e-9)

@@ -24,8 +24,8 @@ from mfdl.privacy.victim_sensitivity import sensitivity_by_victim
 from mfdl.testing import connected_graphs, gossip_matrices
 
 
-def pairwise(graph, own, pair):
-    return sp.csr_array(sp.hstack([sp.diags_array(own), pair * node_covariances.incidence(graph)]))
+def pairwise(graph, local, pair):
+    return sp.csr_array(sp.hstack([sp.diags_array(local), pair * node_covariances.incidence(graph)]))
 
 
 @st.composite
@@ -35,22 +35,22 @@ def factors(draw):
     blocks = []
     for graph in parts:
         n = graph.number_of_nodes()
-        own = draw(st.lists(st.sampled_from([0.5, 1.0, 3.0, 0.0]), min_size=n, max_size=n))
-        blocks.append(pairwise(graph, np.array(own), draw(st.sampled_from([0.25, 1.0, 10.0]))))
+        local = draw(st.lists(st.sampled_from([0.5, 1.0, 3.0, 0.0]), min_size=n, max_size=n))
+        blocks.append(pairwise(graph, np.array(local), draw(st.sampled_from([0.25, 1.0, 10.0]))))
     return sp.csr_array(sp.block_diag(blocks))
 
 
 def test_noise_of_sizes_far_apart_has_ends_around_the_truth():
     """A system for the coefficients is singular here; any coefficients are a certificate. By Schur complements."""
-    own, pairs = (
+    local, pairs = (
         np.array([0.008191426185143454, 1.6839003889407265e-05, 0.00429649632556976]),
         (1.9359782984572276, 0.0023355723519906104),
     )
     F = np.zeros((3, 5))
-    F[:, :3], F[0, 3:] = np.diag(own), pairs
+    F[:, :3], F[0, 3:] = np.diag(local), pairs
     F[1, 3], F[2, 4] = -pairs[0], -pairs[1]
     left = enclosed(sp.csr_array(F), np.arange(3))
-    squares = [Fraction(value) ** 2 for value in (*own, *pairs)]
+    squares = [Fraction(value) ** 2 for value in (*local, *pairs)]
     true = 1 / (squares[0] + sum(p * o / (p + o) for o, p in zip(squares[1:3], squares[3:], strict=True)))
     assert not left.undecided[0]
     assert Fraction(left.inverse[0]) + Fraction(left.errors[0]) >= true
@@ -61,10 +61,12 @@ def test_noise_shared_at_a_size_next_to_nothing_is_shared(monkeypatch):
     """Products of the entries underflow: the parts are those of the pattern."""
     monkeypatch.setattr(noise_of_nodes, "DENSE_ROWS", 1)
     F = sp.csr_array(np.array([[1e-5, 1.0, 0.0], [1e-320, 0.0, 1.0]]))
-    asked = []
-    monkeypatch.setattr(noise_of_nodes, "enclosed", lambda F, victims: asked.append(F.shape) or enclosed(F, victims))
+    requested = []
+    monkeypatch.setattr(
+        noise_of_nodes, "enclosed", lambda F, victims: requested.append(F.shape) or enclosed(F, victims)
+    )
     node_noise(F, np.zeros(3, dtype=bool), np.arange(2))
-    assert asked == [(2, 3)]
+    assert requested == [(2, 3)]
 
 
 @examples(150)
@@ -75,15 +77,15 @@ def test_parts_and_ends_hold_what_the_whole_matrix_says(data, F, rows):
     whole = node_noise(F, known, victims)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(noise_of_nodes, "DENSE_ROWS", rows)
-        found = node_noise(F, known, victims)
-    told = ~found.undecided
-    assert_array_equal(found.open[told], whole.open[told])
-    finite = told & ~whole.open
-    most, least = found.inverse + found.errors, found.inverse - found.errors
+        parts = node_noise(F, known, victims)
+    decided = ~parts.undecided
+    assert_array_equal(parts.open[decided], whole.open[decided])
+    finite = decided & ~whole.open
+    most, least = parts.inverse + parts.errors, parts.inverse - parts.errors
     assert (most[finite] >= whole.inverse[finite] * (1 - 1e-9)).all()
-    exact = finite & ~found.upper
+    exact = finite & ~parts.upper
     assert (least[exact] <= whole.inverse[exact] * (1 + 1e-9)).all()
-    assert (found.errors[exact] <= 1e-6 * found.inverse[exact]).all()
+    assert (parts.errors[exact] <= 1e-6 * parts.inverse[exact]).all()
 
 
 def test_a_part_without_noise_of_its_own_at_some_node_is_not_told():
@@ -122,10 +124,10 @@ def test_decor_is_accounted_in_parts_as_by_the_whole_matrix(trust, monkeypatch):
     model = mfdl.trust.named(trust)
     whole = sensitivity_by_victim(algorithm, model)
     monkeypatch.setattr(noise_of_nodes, "DENSE_ROWS", 5)
-    for found, wanted in zip(sensitivity_by_victim(algorithm, model), whole, strict=True):
-        assert found.bound == wanted.bound == "exact"
-        assert_allclose(found.sensitivity_squared, wanted.sensitivity_squared, rtol=1e-8)
-        assert found.sensitivity_squared >= wanted.sensitivity_squared * (1 - 1e-9)
+    for in_parts, wanted in zip(sensitivity_by_victim(algorithm, model), whole, strict=True):
+        assert in_parts.bound == wanted.bound == "exact"
+        assert_allclose(in_parts.sensitivity_squared, wanted.sensitivity_squared, rtol=1e-8)
+        assert in_parts.sensitivity_squared >= wanted.sensitivity_squared * (1 - 1e-9)
     silent = decor(Dynamics(gossip.metropolis_hastings("ring:n=30")), Cyclic(2, 2), sigma_ldp=0.0)
     assert np.isinf([loss.sensitivity_squared for loss in sensitivity_by_victim(silent, model)]).all()
 

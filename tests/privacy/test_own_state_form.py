@@ -37,9 +37,9 @@ def by_form(view, victims):
     """The Grams of the form itself; it must cover the view."""
     states = recursions(view)
     assert states is not None
-    found = own_state_grams(view, states, victims)
-    assert found is not None
-    return found
+    grams = own_state_grams(view, states, victims)
+    assert grams is not None
+    return grams
 
 
 @st.composite
@@ -52,26 +52,26 @@ def zip_views(draw, max_nodes=5, seen_too=True, known_too=True):
     assume((W.weights.diagonal() > 0).all())
     n, T = W.num_nodes, draw(st.integers(1, 4))
     rates = draw(st.lists(st.sampled_from([1.0, 0.5, 0.03]), min_size=T, max_size=T))
-    one = algorithms.zip_dl(
+    algorithm = algorithms.zip_dl(
         Dynamics(W, rates), EveryStep(T), sigma=draw(st.sampled_from([1.0, 0.2])), self_messages=draw(st.booleans())
     )
-    one = one.with_divisors(draw(st.lists(st.sampled_from([1.0, 7.0, 100.0]), min_size=n, max_size=n)))
+    algorithm = algorithm.with_divisors(draw(st.lists(st.sampled_from([1.0, 7.0, 100.0]), min_size=n, max_size=n)))
     decay = draw(st.sampled_from([1.0, 0.5, -0.75]))
-    decayed = [dataclasses.replace(r, message_from_state=decay * r.message_from_state) for r in one.rounds]
-    one = dataclasses.replace(one, rounds=tuple(decayed))
-    if draw(st.booleans()) and not one.transmitted.all():
-        plain = StepNoise(sp.csr_array(np.diag(1.0 * one.transmitted)), one.noise.holders(), T, n)
-        one = dataclasses.replace(one, noise=plain)
+    decayed = [dataclasses.replace(r, message_from_state=decay * r.message_from_state) for r in algorithm.rounds]
+    algorithm = dataclasses.replace(algorithm, rounds=tuple(decayed))
+    if draw(st.booleans()) and not algorithm.transmitted.all():
+        plain = StepNoise(sp.csr_array(np.diag(1.0 * algorithm.transmitted)), algorithm.noise.holders(), T, n)
+        algorithm = dataclasses.replace(algorithm, noise=plain)
     inside = tuple(sorted(draw(st.sets(st.integers(0, n - 1), max_size=n - 1))))
     model = draw(st.sampled_from(["ldp", "colluding", "masks"]))
     if model == "ldp":
-        return one, trust.LDP()
+        return algorithm, trust.LDP()
     if model == "colluding":
-        return one, trust.named("colluding", colluders=inside)
+        return algorithm, trust.named("colluding", colluders=inside)
     rng = np.random.default_rng(draw(st.integers(0, 999)))
-    known = (rng.random((T, one.noise.columns_per_step)) < 0.2) & known_too
-    seen = np.tile(one.transmitted, (T, 1)) | ((rng.random((T, one.messages_per_round)) < 0.2) & seen_too)
-    return one, TrustModel.from_masks(seen=seen, known_noise=known, release="none")
+    known = (rng.random((T, algorithm.noise.columns_per_step)) < 0.2) & known_too
+    seen = np.tile(algorithm.transmitted, (T, 1)) | ((rng.random((T, algorithm.messages_per_round)) < 0.2) & seen_too)
+    return algorithm, TrustModel.from_masks(seen=seen, known_noise=known, release="none")
 
 
 # ---- the Gram ------------------------------------------------------------------------------------------------------
@@ -80,17 +80,17 @@ def zip_views(draw, max_nodes=5, seen_too=True, known_too=True):
 @examples(50)
 @given(case=zip_views(max_nodes=4))
 def test_equals_the_dense_form_with_its_leaks(case):
-    one, model = case
-    n, T = one.num_nodes, one.num_steps
-    view = model.view(one, 0, release="none")
+    algorithm, model = case
+    n, T = algorithm.num_nodes, algorithm.num_steps
+    view = model.view(algorithm, 0, release="none")
     A, B = view.dense_gradients_by_time(), view.dense_noise()
     assume(clear_rank(B))
     states = recursions(view)
-    found = None if states is None else own_state_grams(view, states, range(n))
-    if found is None:  # noise known at some steps can leave a node's messages with less than its hidden one has
+    grams = None if states is None else own_state_grams(view, states, range(n))
+    if grams is None:  # noise known at some steps can leave a node's messages with less than its hidden one has
         assert model.name == "custom"
         return
-    for u, gram in enumerate(found):
+    for u, gram in enumerate(grams):
         X, _ = pinv_gram(of_node(A, u, n), B)
         size = np.abs(of_node(A, u, n)).max()
         _, leaks = pinv_gram(of_node(A, u, n) / size, B)
@@ -107,17 +107,17 @@ def test_equals_the_dense_form_with_its_leaks(case):
 @given(case=zip_views(max_nodes=3, seen_too=False, known_too=False))
 def test_the_stated_errors_bound_the_true_ones(case):
     """Rationals of the very floats in the maps, whose noise cancels up to rounding only."""
-    one, model = case
-    T, n = min(one.num_steps, 3), one.num_nodes
-    one = dataclasses.replace(
-        one, rounds=one.rounds[:T], step_of_round=tuple(range(T)), participation=EveryStep(T),
-        dynamics=dataclasses.replace(one.dynamics, learning_rate=one.dynamics.learning_rate[:T]),
-        noise=StepNoise(one.noise.factor, one.noise.holders(), T, n),
+    algorithm, model = case
+    T, n = min(algorithm.num_steps, 3), algorithm.num_nodes
+    algorithm = dataclasses.replace(
+        algorithm, rounds=algorithm.rounds[:T], step_of_round=tuple(range(T)), participation=EveryStep(T),
+        dynamics=dataclasses.replace(algorithm.dynamics, learning_rate=algorithm.dynamics.learning_rate[:T]),
+        noise=StepNoise(algorithm.noise.factor, algorithm.noise.holders(), T, n),
     )  # fmt: skip
     if model.name == "custom":
         model = trust.Eavesdropper()
-    view = model.view(one, 0, release="none")
-    A, B = exact_view(exact_run(one), view.knowledge.seen, np.flatnonzero(view.knowledge.known_noise))
+    view = model.view(algorithm, 0, release="none")
+    A, B = exact_view(exact_run(algorithm), view.knowledge.seen, np.flatnonzero(view.knowledge.known_noise))
     for u, gram in zip(range(n), by_form(view, range(n)), strict=True):
         if gram.leaks.any():
             continue
@@ -131,31 +131,33 @@ def test_the_stated_errors_bound_the_true_ones(case):
 @given(case=zip_views(max_nodes=4), kind=st.sampled_from(["zip", "decor", "dp"]), data=st.data())
 def test_states_are_what_is_known_and_own_gradients(case, kind, data):
     """The claim behind adaptivity, on dense matrices: any messages may be hidden; where it is made, it is true."""
-    one, model = case
-    T, n = one.num_steps, one.num_nodes
+    algorithm, model = case
+    T, n = algorithm.num_steps, algorithm.num_nodes
     if kind == "zip":
-        view = model.view(one, 0, release="none")
+        view = model.view(algorithm, 0, release="none")
     else:
         build = {"decor": lambda d, p: algorithms.decor(d, p, sigma_ldp=0.0), "dp": algorithms.dp_dsgd}[kind]
-        one = build(one.dynamics, EveryStep(T))
-        known = data.draw(st.lists(st.booleans(), min_size=(c := one.noise.columns_per_step), max_size=c))
+        algorithm = build(algorithm.dynamics, EveryStep(T))
+        known = data.draw(st.lists(st.booleans(), min_size=(c := algorithm.noise.columns_per_step), max_size=c))
         seen = data.draw(st.lists(st.booleans(), min_size=n, max_size=n))
-        view = TrustModel.from_masks(seen=np.array(seen), known_noise=np.array(known)).view(one, 0, release="none")
+        view = TrustModel.from_masks(seen=np.array(seen), known_noise=np.array(known)).view(
+            algorithm, 0, release="none"
+        )
     if recursions(view) is None:
         assert kind != "zip" or model.name == "custom"
         return
     assert is_adaptive(view, EveryStep(T), unit="user")
     rows = np.hstack([view.dense_gradients_by_time(), view.dense_noise()])
     hidden = ~view.knowledge.known_noise.ravel()
-    states = np.hstack([dense(one.models_from_gradients()), dense(one.models_from_noise()) * hidden])
+    states = np.hstack([dense(algorithm.models_from_gradients()), dense(algorithm.models_from_noise()) * hidden])
     round_of_row = np.argwhere(view.knowledge.seen)[:, 0]
     for t in range(1, T):
         for j in range(n):
             others = np.ones(rows.shape[1], dtype=bool)
             others[j : T * n : n] = False
             earlier, wanted = rows[round_of_row < t][:, others], states[t * n + j, others]
-            found, *_ = np.linalg.lstsq(earlier.T, wanted, rcond=1e-11)
-            assert_allclose(earlier.T @ found, wanted, atol=1e-8 * max(1.0, np.abs(wanted).max(initial=0)))
+            combination, *_ = np.linalg.lstsq(earlier.T, wanted, rcond=1e-11)
+            assert_allclose(earlier.T @ combination, wanted, atol=1e-8 * max(1.0, np.abs(wanted).max(initial=0)))
 
 
 def dense(operator):
@@ -165,18 +167,18 @@ def dense(operator):
 def test_many_steps_of_twenty_nodes():
     """T x T Grams by one pass over the steps, nothing of steps x nodes; the sum is 6 times that of the squares."""
     T, n = 500, 20
-    one = algorithms.zip_dl(Dynamics(MH(f"ring:n={n}")), EveryStep(T))
+    algorithm = algorithms.zip_dl(Dynamics(MH(f"ring:n={n}")), EveryStep(T))
     tracemalloc.start()
-    found = calibrate(
-        one, trust=trust.PNDP([0]), adjacency="replace-one", clip_norm=0.5, mu=2.0, release="none", unit="user"
+    calibrated = calibrate(
+        algorithm, trust=trust.PNDP([0]), adjacency="replace-one", clip_norm=0.5, mu=2.0, release="none", unit="user"
     )
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert found.guarantee.sensitivity**2 == pytest.approx(T * (T + 1) * (2 * T + 1), rel=2e-6)
-    assert found.guarantee.sensitivity**2 >= T * (T + 1) * (2 * T + 1)
-    assert found.noise_std == pytest.approx(found.guarantee.sensitivity / 2, rel=1e-12)
-    assert found.guarantee.adaptive
-    assert (found.guarantee.release, found.guarantee.unit) == ("none", "user")
+    assert calibrated.guarantee.sensitivity**2 == pytest.approx(T * (T + 1) * (2 * T + 1), rel=2e-6)
+    assert calibrated.guarantee.sensitivity**2 >= T * (T + 1) * (2 * T + 1)
+    assert calibrated.noise_std == pytest.approx(calibrated.guarantee.sensitivity / 2, rel=1e-12)
+    assert calibrated.guarantee.adaptive
+    assert (calibrated.guarantee.release, calibrated.guarantee.unit) == ("none", "user")
     assert peak < 100 * 2**20  # the dense form would hold a 1000 x 30,000 array, 240 MB
 
 
@@ -184,19 +186,19 @@ def test_equal_victims_share_a_gram_and_others_do_not():
     """All nodes of a ring, whose numbers differ in the last bits only; and the errors cover what sharing changes."""
     T = 5
     for spec, distinct in (("ring:n=9", 1), ("star:n=9", 2), ("path:n=6", 2)):
-        one = algorithms.zip_dl(Dynamics(MH(spec)), EveryStep(T))
-        view = trust.LDP().view(one, 0, release="none")
-        n = one.num_nodes
-        found = by_form(view, range(n))
-        assert len({id(gram) for gram in found}) == distinct
-        for u, gram in enumerate(found):
+        algorithm = algorithms.zip_dl(Dynamics(MH(spec)), EveryStep(T))
+        view = trust.LDP().view(algorithm, 0, release="none")
+        n = algorithm.num_nodes
+        grams = by_form(view, range(n))
+        assert len({id(gram) for gram in grams}) == distinct
+        for u, gram in enumerate(grams):
             (alone,) = by_form(view, [u])
             assert (np.abs(gram.values - alone.values) <= gram.errors).all()
 
 
 def test_victims_that_nearly_agree_are_covered_by_what_they_share():
-    one = algorithms.zip_dl(Dynamics(MH("path:n=2")), EveryStep(3)).with_divisors([1, 1 - 1e-12])
-    view = trust.LDP().view(one, 0, release="none")
+    algorithm = algorithms.zip_dl(Dynamics(MH("path:n=2")), EveryStep(3)).with_divisors([1, 1 - 1e-12])
+    view = trust.LDP().view(algorithm, 0, release="none")
     shared, same = by_form(view, [0, 1])
     (alone,) = by_form(view, [1])
     assert shared is same
@@ -209,13 +211,13 @@ def test_neglected_noise_is_paid_for(sign, monkeypatch):
     """A hidden message holds 1e-6 of a second seen one's noise, which a coarse idea of rounding leaves out of Y."""
     monkeypatch.setattr(recursions_form, "ROUNDING", 1e-5)
     T, n = 3, 3
-    one = algorithms.zip_dl(Dynamics(MH("complete:n=3")), EveryStep(T))
-    F = one.noise.factor.toarray()
+    algorithm = algorithms.zip_dl(Dynamics(MH("complete:n=3")), EveryStep(T))
+    F = algorithm.noise.factor.toarray()
     for a in range(n):
-        first, second = np.flatnonzero(one.transmitted & (one.message_sender == a))
-        F[np.flatnonzero(~one.transmitted)[a]] = -F[first] + sign * 1e-6 * F[second]
-    one = dataclasses.replace(one, noise=StepNoise(sp.csr_array(F), one.noise.holders(), T, n))
-    view = trust.Eavesdropper().view(one, 0, release="none")
+        first, second = np.flatnonzero(algorithm.transmitted & (algorithm.message_sender == a))
+        F[np.flatnonzero(~algorithm.transmitted)[a]] = -F[first] + sign * 1e-6 * F[second]
+    algorithm = dataclasses.replace(algorithm, noise=StepNoise(sp.csr_array(F), algorithm.noise.holders(), T, n))
+    view = trust.Eavesdropper().view(algorithm, 0, release="none")
     off = 0.0
     for u, gram in enumerate(by_form(view, range(n))):
         X, _ = pinv_gram(of_node(view.dense_gradients_by_time(), u, n), view.dense_noise())
@@ -228,9 +230,11 @@ def test_neglected_noise_is_paid_for(sign, monkeypatch):
 def test_gradients_of_very_unequal_scale_are_no_rounding(monkeypatch):
     """A public divisor of 1e14 scales what a node's gradients show, not whether they do."""
     monkeypatch.setattr(checks, "MAX_DIVISOR_RATIO", np.inf)  # refused at the boundary otherwise
-    one = algorithms.zip_dl(Dynamics(MH("path:n=3")), EveryStep(2), self_messages=True).with_divisors([1, 1e14, 1e14])
-    found = by_form(trust.LDP().view(one, 0), range(3))
-    assert all(gram.leaks.all() for gram in found)
+    algorithm = algorithms.zip_dl(Dynamics(MH("path:n=3")), EveryStep(2), self_messages=True).with_divisors(
+        [1, 1e14, 1e14]
+    )
+    grams = by_form(trust.LDP().view(algorithm, 0), range(3))
+    assert all(gram.leaks.all() for gram in grams)
     hidden = algorithms.zip_dl(Dynamics(MH("path:n=3")), EveryStep(2))
     plain = by_form(trust.LDP().view(hidden, 0, release="none"), range(3))
     scaled = by_form(trust.LDP().view(hidden.with_divisors([1, 1e14, 1e14]), 0, release="none"), range(3))
@@ -243,8 +247,8 @@ def test_gradients_of_very_unequal_scale_are_no_rounding(monkeypatch):
 
 
 def test_leaks_are_named():
-    one = algorithms.zip_dl(Dynamics(MH("path:n=3")), EveryStep(2), self_messages=True)
-    end, middle, _ = view_grams(trust.LDP().view(one, 0), range(3))
+    algorithm = algorithms.zip_dl(Dynamics(MH("path:n=3")), EveryStep(2), self_messages=True)
+    end, middle, _ = view_grams(trust.LDP().view(algorithm, 0), range(3))
     for gram in (end, middle):
         assert (gram.form, gram.leaks.all()) == ("own-state form", True)
     words = "the gradient of step 0 shows without noise in"
@@ -254,29 +258,29 @@ def test_leaks_are_named():
 
 def test_a_state_seen_without_noise_shows_the_gradients_before():
     """Noise on what is sent alone, and known at step 1: the model then shows what step 0 added; step 2 is hidden."""
-    one = algorithms.zip_dl(Dynamics(MH("path:n=2")), EveryStep(3))
-    plain = StepNoise(sp.csr_array(np.diag(1.0 * one.transmitted)), one.noise.holders(), 3, 2)
-    one = dataclasses.replace(one, noise=plain)
-    known = np.outer([False, True, False], one.message_sender == 0)
-    view = TrustModel.from_masks(seen=one.transmitted, known_noise=known).view(one, 0, release="none")
+    algorithm = algorithms.zip_dl(Dynamics(MH("path:n=2")), EveryStep(3))
+    plain = StepNoise(sp.csr_array(np.diag(1.0 * algorithm.transmitted)), algorithm.noise.holders(), 3, 2)
+    algorithm = dataclasses.replace(algorithm, noise=plain)
+    known = np.outer([False, True, False], algorithm.message_sender == 0)
+    view = TrustModel.from_masks(seen=algorithm.transmitted, known_noise=known).view(algorithm, 0, release="none")
     _, leaks = pinv_gram(of_node(view.dense_gradients_by_time(), 0, 2), view.dense_noise())
-    found = view_grams(view, [0, 1])
-    assert found[0].form == "own-state form"
-    assert found[0].leaks.tolist() == leaks.tolist() == [True, True, False]
-    assert found[0].why == "the gradient of step 0 shows without noise in +1 message of 0 in round 1"
-    assert not found[1].leaks.any()
+    grams = view_grams(view, [0, 1])
+    assert grams[0].form == "own-state form"
+    assert grams[0].leaks.tolist() == leaks.tolist() == [True, True, False]
+    assert grams[0].why == "the gradient of step 0 shows without noise in +1 message of 0 in round 1"
+    assert not grams[1].leaks.any()
 
 
 def test_refusals():
     """Every condition of the claim, one at a time."""
-    one = algorithms.zip_dl(Dynamics(MH("path:n=3")), EveryStep(3))
-    n, S = 3, one.messages_per_round
+    built = algorithms.zip_dl(Dynamics(MH("path:n=3")), EveryStep(3))
+    n, S = 3, built.messages_per_round
     model = trust.Eavesdropper()
 
-    def covered(algorithm=one, release="none", trusted=model):
+    def covered(algorithm=built, release="none", trusted=model):
         return recursions(trusted.view(algorithm, 0, release=release)) is not None
 
-    def with_round(base=one, **maps):
+    def with_round(base=built, **maps):
         return dataclasses.replace(
             base, rounds=(base.rounds[0], dataclasses.replace(base.rounds[0], **maps), *base.rounds[2:])
         )
@@ -286,8 +290,8 @@ def test_refusals():
     assert not covered(release="average")
     assert not covered(trusted=trust.PNDP([0]))
     assert not covered(trusted=trust.Central())
-    assert not covered(dataclasses.replace(one, model_from_state=sp.csr_array(2.0 * sp.eye_array(n))))
-    deaf = dataclasses.replace(one, rounds=tuple(dataclasses.replace(r, receivers=None) for r in one.rounds))
+    assert not covered(dataclasses.replace(built, model_from_state=sp.csr_array(2.0 * sp.eye_array(n))))
+    deaf = dataclasses.replace(built, rounds=tuple(dataclasses.replace(r, receivers=None) for r in built.rounds))
     with pytest.raises(InvalidInput, match="enters models of other nodes than its sender 0, but is not sent"):
         dataclasses.replace(deaf, model_from_state=sp.csr_array(np.ones((n, n)) / n))
     for maps in (
@@ -296,24 +300,24 @@ def test_refusals():
         {"state_from_noise": sp.csr_array(np.eye(n, S))},
     ):
         assert not covered(with_round(**maps))
-    silent = int(np.flatnonzero(~one.transmitted)[1])
-    factor, holders = sp.lil_array((S, S + 1)), sp.vstack([one.noise.holders(), one.noise.holders()[[silent]]])
-    factor[:, :S] = one.noise.factor
+    silent = int(np.flatnonzero(~built.transmitted)[1])
+    factor, holders = sp.lil_array((S, S + 1)), sp.vstack([built.noise.holders(), built.noise.holders()[[silent]]])
+    factor[:, :S] = built.noise.factor
     for size in (0.0, 1e-11):  # noise of what is never sent that is in nothing that is
         factor[silent, S] = size
         more = StepNoise(sp.csr_array(factor), sp.csr_array(holders), 3, n)
-        assert covered(dataclasses.replace(one, noise=more)) == (size == 0)
-    weights = one.rounds[0].state_from_message.tolil()
+        assert covered(dataclasses.replace(built, noise=more)) == (size == 0)
+    weights = built.rounds[0].state_from_message.tolil()
     for size in (1e-5, 1e-7):  # the second is too small to tell
         weights[0, 0] = size
         assert covered(with_round(state_from_message=sp.csr_array(weights))) == (size == 1e-5)
-    mixed = one.rounds[0].message_from_gradient.tolil()  # a hidden message that holds what is another node's
+    mixed = built.rounds[0].message_from_gradient.tolil()  # a hidden message that holds what is another node's
     mixed[silent, 0] = 0.5
     assert not covered(with_round(deaf, message_from_gradient=sp.csr_array(mixed)))
     for other in (
-        algorithms.muffliato(one.dynamics, EveryStep(3), gossip_rounds=2),
-        algorithms.anti_pgd(one.dynamics, EveryStep(3)),  # noise that is not fresh
-        algorithms.dsgd(one.dynamics, EveryStep(3)),
+        algorithms.muffliato(built.dynamics, EveryStep(3), gossip_rounds=2),
+        algorithms.anti_pgd(built.dynamics, EveryStep(3)),  # noise that is not fresh
+        algorithms.dsgd(built.dynamics, EveryStep(3)),
     ):
         assert not covered(other)
 
@@ -322,11 +326,11 @@ def test_refusals():
 @given(case=zip_views(max_nodes=4), attacker=st.integers(0, 1))
 def test_hidden_messages_are_bounded_by_all_of_them(case, attacker):
     """Where the dense form would be slow; its own number is never above."""
-    one, _ = case
-    assume(not one.transmitted.all())
-    view = trust.PNDP([attacker]).view(one, release="none")
+    algorithm, _ = case
+    assume(not algorithm.transmitted.all())
+    view = trust.PNDP([attacker]).view(algorithm, release="none")
     assume(clear_rank(view.dense_noise()))
-    victims = [u for u in range(one.num_nodes) if u != attacker]
+    victims = [u for u in range(algorithm.num_nodes) if u != attacker]
     exact = view_grams(view, victims)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(own_state_form, "MAX_WORK_BESIDE_A_BOUND", 0.0)
@@ -342,10 +346,10 @@ def test_hidden_messages_are_bounded_by_all_of_them(case, attacker):
 
 def test_no_bound_from_all_messages_with_released_models(monkeypatch):
     monkeypatch.setattr(own_state_form, "MAX_WORK_BESIDE_A_BOUND", 0.0)
-    one = algorithms.zip_dl(RING6, EveryStep(2))
+    algorithm = algorithms.zip_dl(RING6, EveryStep(2))
     for release in ("all", "average"):
-        assert {g.form for g in view_grams(trust.PNDP([0]).view(one, release=release), [1, 2])} == {"dense form"}
-    assert {g.form for g in view_grams(trust.PNDP([0]).view(one, release="none"), [1, 2])} != {"dense form"}
+        assert {g.form for g in view_grams(trust.PNDP([0]).view(algorithm, release=release), [1, 2])} == {"dense form"}
+    assert {g.form for g in view_grams(trust.PNDP([0]).view(algorithm, release="none"), [1, 2])} != {"dense form"}
 
 
 # ---- numbers for training ------------------------------------------------------------------------------------------
@@ -358,11 +362,11 @@ def test_no_bound_from_all_messages_with_released_models(monkeypatch):
 def test_users_get_a_number_and_records_a_reason(model):
     common = {"trust": model, "adjacency": "zero-out", "clip_norm": 1.0, "mu": 1.0}
     user = algorithms.zip_dl(RING6, EveryStep(3))
-    found = calibrate(user, release="none", unit="user", **common)
-    assert found.noise_std == pytest.approx(math.sqrt(84), rel=1e-6)
-    assert found.guarantee.mu <= 1
+    calibrated = calibrate(user, release="none", unit="user", **common)
+    assert calibrated.noise_std == pytest.approx(math.sqrt(84), rel=1e-6)
+    assert calibrated.guarantee.mu <= 1
     hidden = isinstance(model, trust.PNDP | trust.AnyReceiver)
-    assert found.guarantee.bound == ("upper" if hidden else "exact")
+    assert calibrated.guarantee.bound == ("upper" if hidden else "exact")
     record = algorithms.zip_dl(RING6, Cyclic(1, 3))
     with pytest.raises(
         InvalidInput, match=r"own earlier gradients.*is unit='user' with EveryStep\(3\) and release='none'"

@@ -174,10 +174,10 @@ def test_a_guarantee_names_the_owners_and_keeps_them_in_files(tmp_path):
 
 
 def test_named_groups_count_beside_the_nodes():
-    one, two, pair = (
+    single_owner, two, pair = (
         mfdl.account(PLAIN, trust=trust.LDP(), noise_std=1.0, owners=owners, **HOW) for owners in (1, 2, [(0, 3)])
     )
-    assert one.mu < two.mu == pair.mu
+    assert single_owner.mu < two.mu == pair.mu
     assert set(pair.by_victim()) == {"0", "1", "2", "3", "0 and 3"}
 
 

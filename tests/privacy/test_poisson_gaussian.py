@@ -89,9 +89,9 @@ def test_the_oracle_of_one_step_is_the_integral_of_its_densities(s, q, adjacency
 @given(s=MULTIPLIERS, q=RATES, adjacency=ADJACENCIES, epsilon=st.floats(0, 3))
 def test_one_step_is_the_integral_of_its_densities(s, q, adjacency, epsilon):
     true = max(float(one_step(s, q, pair, epsilon)) for pair in NEIGHBOURS[adjacency])
-    found = PoissonGaussian(s, q, 1, adjacency).delta(epsilon)
-    assert found >= true * (1 - 1e-9) - 1e-15
-    assert found <= true * 1.02 + 2e-9
+    curve = PoissonGaussian(s, q, 1, adjacency).delta(epsilon)
+    assert curve >= true * (1 - 1e-9) - 1e-15
+    assert curve <= true * 1.02 + 2e-9
 
 
 @examples(40)
@@ -119,9 +119,9 @@ def test_no_gradients_in_the_plane_lose_more_than_the_pair(s, q, epsilon, replac
 def test_steps_compose_as_products_of_densities(s, q, adjacency, epsilon, steps):
     """The first steps in cells of a grid, which loses no more than the steps; the last in closed form after each."""
     true = composed(s, q, adjacency, epsilon, steps, points={2: 9601, 3: 601}[steps])
-    found = PoissonGaussian(s, q, steps, adjacency).delta(epsilon)
-    assert found >= true * (1 - 1e-9) - 1e-14
-    assert found <= true * 1.05 + 1e-7
+    curve = PoissonGaussian(s, q, steps, adjacency).delta(epsilon)
+    assert curve >= true * (1 - 1e-9) - 1e-14
+    assert curve <= true * 1.05 + 1e-7
 
 
 def composed(s, q, adjacency, epsilon, steps, points):
@@ -139,8 +139,8 @@ def composed(s, q, adjacency, epsilon, steps, points):
 
 def test_three_steps_that_a_grid_of_densities_gets_wrong():
     """By midpoints, 151 a step: 0.000469."""
-    found = PoissonGaussian(0.5, 1 / 64, 3, "zero-out").delta(2.0)
-    assert composed(0.5, 1 / 64, "zero-out", 2.0, 3, points=1201) <= found <= 0.00046642
+    curve = PoissonGaussian(0.5, 1 / 64, 3, "zero-out").delta(2.0)
+    assert composed(0.5, 1 / 64, "zero-out", 2.0, 3, points=1201) <= curve <= 0.00046642
 
 
 @examples(30)
@@ -184,21 +184,21 @@ def test_many_steps_lie_close_above_a_lower_bound(adjacency, s, q, steps):
         composed = functools.reduce(np.convolve, [mass] * steps)
         losses = (np.arange(composed.size) + start * steps) * width
         true = max(true, float(composed @ np.clip(-np.expm1(epsilon - losses), 0, None)))
-    found = PoissonGaussian(s, q, steps, adjacency).delta(epsilon)
-    assert true <= found <= true * 1.3
+    curve = PoissonGaussian(s, q, steps, adjacency).delta(epsilon)
+    assert true <= curve <= true * 1.3
 
 
 @examples(40)
 @given(s=MULTIPLIERS, q=RATES, adjacency=ADJACENCIES, order=st.integers(2, 6))
 def test_renyi_divergences_bound_the_integrals(s, q, adjacency, order):
     """Both directions; exact where a record vanishes."""
-    orders, found = PoissonGaussian(s, q, 3, adjacency).renyi()
+    orders, curve = PoissonGaussian(s, q, 3, adjacency).renyi()
     values, grid = [], np.linspace(-1 - 9 * s * order, 1 + 9 * s * order, 20001)
     for pair in NEIGHBOURS[adjacency]:
         p, r = (log_density(grid, m, q, s) for m in pair)
         total = special.logsumexp(order * p + (1 - order) * r) + math.log(grid[1] - grid[0])
         values.append(3 * total / (order - 1))
-    (bound,) = found[orders == order]
+    (bound,) = curve[orders == order]
     assert bound >= max(values) * (1 - 1e-6) - 1e-9
     if adjacency != "replace-one":
         assert bound == pytest.approx(max(values), rel=1e-4, abs=1e-8)
@@ -241,8 +241,8 @@ def test_more_noise_and_fewer_draws_lose_less(s, q, steps, adjacency, more, chan
 
 @pytest.mark.parametrize(("adjacency", "shift"), [("zero-out", 1.0), ("add-remove", 1.0), ("replace-one", 2.0)])
 def test_at_rate_one_it_is_the_gaussian_with_the_factor_two_of_replace_one(adjacency, shift):
-    found = PoissonGaussian(1.5, 1 - 1e-9, 4, adjacency).epsilon(1e-5)
-    assert found == pytest.approx(gaussian.epsilon_from_mu(shift * 2 / 1.5, 1e-5), rel=1e-4)
+    curve = PoissonGaussian(1.5, 1 - 1e-9, 4, adjacency).epsilon(1e-5)
+    assert curve == pytest.approx(gaussian.epsilon_from_mu(shift * 2 / 1.5, 1e-5), rel=1e-4)
 
 
 def test_no_noise_loses_everything():
@@ -284,9 +284,9 @@ def test_composition_by_fourier_transforms_is_as_exact_as_the_slack_says(seed, s
     """dp-accounting's convolution against integers: weights of 2^-20 have exact powers."""
     weights = np.random.default_rng(seed).multinomial(2**20, np.ones(size) / size)
     exact = functools.reduce(np.convolve, [np.array([int(w) for w in weights], dtype=object)] * steps)
-    start, found = common.self_convolve(weights / 2**20, steps)
+    start, convolved = common.self_convolve(weights / 2**20, steps)
     true = np.array([float(x / 2 ** (20 * steps)) for x in exact])
-    error = np.abs(np.asarray(found)[: true.size] - true).sum()  # no delta is further off than all of it
+    error = np.abs(np.asarray(convolved)[: true.size] - true).sum()  # no delta is further off than all of it
     assert start == 0
     assert error <= poisson_gaussian.ERROR * steps / 10
 

@@ -34,15 +34,15 @@ def test_noise_that_is_a_rounded_product_makes_no_row_redundant(faint, too_large
         "state_from_message": sp.csr_array([[0.125, 0.0], [0.5, 0.0]]),
     }
     rounds = [dataclasses.replace(r, message_from_gradient=M, message_from_noise=M, **maps) for r in start.rounds]
-    one = dataclasses.replace(start, rounds=tuple(rounds), noise=noise)
+    algorithm = dataclasses.replace(start, rounds=tuple(rounds), noise=noise)
     model = TrustModel.from_masks(seen=np.ones((3, 2), bool), release="none")
-    assert recursions(model.view(one, 0)) is not None
+    assert recursions(model.view(algorithm, 0)) is not None
     if too_large_for_exact_ranks:
         monkeypatch.setattr(exact_arithmetic, "MAX_ENTRIES", 0)
         monkeypatch.setattr(dense_form, "MAX_ENTRIES", 0)
-    A, B = exact_view(exact_run(one), np.ones((3, 2), bool), [])
+    A, B = exact_view(exact_run(algorithm), np.ones((3, 2), bool), [])
     truth = float(sum(np.abs(to_float(exact_view_gram([row[0::2] for row in A], B))).ravel()))
-    (loss,) = sensitivity_by_victim(one, model, victims=[0], unit="user")
+    (loss,) = sensitivity_by_victim(algorithm, model, victims=[0], unit="user")
     assert truth * (1 - 1e-9) <= loss.sensitivity_squared < math.inf
     assert loss.bound == "upper" or loss.sensitivity_squared == pytest.approx(truth, rel=1e-6)
 
@@ -62,7 +62,7 @@ def moved(maps, noise, n):
 
 def test_noise_that_cancels_up_to_rounding_alone_reveals_what_it_shares():
     """Message 0 carries the rounding of y x - fl(y x) times z, which is not 0, and with it the noise z of message 1."""
-    one = moved(
+    algorithm = moved(
         {
             "message_from_noise": [[FACTOR, -1.0], [1.0, 0.0]], "message_from_gradient": [[0.0, 0.0], [1.0, 0.0]],
             "message_from_state": [[0.0, 0.0], [1.0, 0.0]], "state_from_message": [[0.0, 0.5], [0.0, 0.5]],
@@ -71,14 +71,14 @@ def test_noise_that_cancels_up_to_rounding_alone_reveals_what_it_shares():
     )  # fmt: skip
     assert Fraction(FACTOR) * Fraction(X_NOISE) != Fraction(FACTOR * X_NOISE)
     model = TrustModel.from_masks(seen=np.ones((3, 2), bool), release="none")
-    (loss,) = sensitivity_by_victim(one, model, victims=[0], unit="user")
+    (loss,) = sensitivity_by_victim(algorithm, model, victims=[0], unit="user")
     assert loss.sensitivity_squared == math.inf
 
 
 def test_hidden_noise_that_cancels_up_to_rounding_alone_counts_in_later_messages():
     """What a hidden message leaves of the noise z in a state is tiny, and meets noise that is tinier."""
     faint = 2.0**-64
-    one = moved(
+    algorithm = moved(
         {
             "message_from_noise": [[0, 0, faint], [FACTOR, -1.0, 0], [1.0, 0, 0]],
             "message_from_gradient": [[0.0, 0, 0], [0, 0, 0], [0, 0, 1.0]],
@@ -91,5 +91,5 @@ def test_hidden_noise_that_cancels_up_to_rounding_alone_counts_in_later_messages
     known = 1 + left**2 / Fraction(faint) ** 2  # of the noise of steps 0 and 1, seen again a step later
     truth = float((2 * known + 1) / Fraction(X_NOISE) ** 2)
     model = TrustModel.from_masks(seen=np.array([[True, False, True]] * 3), release="none")
-    (loss,) = sensitivity_by_victim(one, model, victims=[2], unit="user")
+    (loss,) = sensitivity_by_victim(algorithm, model, victims=[2], unit="user")
     assert loss.sensitivity_squared >= truth * (1 - 1e-9)

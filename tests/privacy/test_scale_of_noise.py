@@ -56,11 +56,11 @@ def louder(noise, factor):
 @given(data=st.data(), exponent=st.sampled_from([-120, -100, -40, -10, 1, 10, 30, 45, 55, 100, 120]))
 def test_every_loss_follows_the_scale_of_the_noise(data, exponent):
     names = (*CHEAP_NAMES, "muffliato", "cdp", *SHARED_NAMES, *JOINT_NAMES, "zip-dl")
-    one = data.draw(linear_algorithms(names, max_epochs=2, max_period=2))
-    model = data.draw(trust_models(one))
+    algorithm = data.draw(linear_algorithms(names, max_epochs=2, max_period=2))
+    model = data.draw(trust_models(algorithm))
     factor = 2.0**exponent
-    other = dataclasses.replace(one, noise=louder(one.noise, factor))
-    for plain, scaled in zip(sensitivity_by_victim(one, model), sensitivity_by_victim(other, model), strict=True):
+    other = dataclasses.replace(algorithm, noise=louder(algorithm.noise, factor))
+    for plain, scaled in zip(sensitivity_by_victim(algorithm, model), sensitivity_by_victim(other, model), strict=True):
         # `plain` is an upper bound too: its own slack is what the scaled one may lack
         assert scaled.sensitivity_squared * factor**2 >= plain.non_adaptive_sensitivity.lower * (1 - 1e-9)
         if math.isinf(plain.sensitivity_squared) and plain.bound == "exact":
@@ -83,8 +83,8 @@ def test_rows_of_any_scale_hide_no_leak(view, data):
     if leaks.any():
         return
     truth = exact_view_gram(*exact)
-    found = np.diagonal(white.whitened.T @ white.whitened + white.gram_error())
-    for t, value in enumerate(found):
+    diagonal = np.diagonal(white.whitened.T @ white.whitened + white.gram_error())
+    for t, value in enumerate(diagonal):
         if not (white.leaks | white.undecided)[t]:
             assert Fraction(float(value)) >= truth[t][t] * (1 - Fraction(1, 10**9))
 
@@ -97,17 +97,19 @@ def test_pairwise_noise_of_any_size_protects_nothing(factor):
     """It cancels in the sum of all injections."""
     over_time = SpatioTemporalNoise(np.eye(4), factor * CYCLE, np.ones((4, 4), dtype=bool), 4)
     for noise in (over_time, StepNoise(factor * CYCLE, sp.csr_array(np.ones((4, 4), dtype=bool)), 4, 4)):
-        one = decentralized("pairs", RING, Cyclic(2, 2), noise)
-        assert all(math.isinf(loss.sensitivity_squared) for loss in sensitivity_by_victim(one, trust.Eavesdropper()))
+        algorithm = decentralized("pairs", RING, Cyclic(2, 2), noise)
+        assert all(
+            math.isinf(loss.sensitivity_squared) for loss in sensitivity_by_victim(algorithm, trust.Eavesdropper())
+        )
         with pytest.raises(InvalidInput, match="infinite loss under trust model 'eavesdropper'"):
-            calibrate(one, trust=trust.Eavesdropper(), adjacency="zero-out", clip_norm=1.0, mu=1.0)
+            calibrate(algorithm, trust=trust.Eavesdropper(), adjacency="zero-out", clip_norm=1.0, mu=1.0)
 
 
 @pytest.mark.parametrize("pair", [1.0, 1e6, 1e10, 1e13, 1e14, 1e15, 1e16, 1e30, 1e59])
 def test_pairwise_noise_never_hides_how_little_is_private(pair):
     """A record moves the mean of the injections by 1 / 4, whose noise is private alone, of std 1 / 2: 1 / 4 a step."""
-    one = algorithms.decor(RING, Cyclic(2, 2), sigma_ldp=1.0, sigma_cor=pair)
-    for loss in sensitivity_by_victim(one, trust.Eavesdropper()):
+    algorithm = algorithms.decor(RING, Cyclic(2, 2), sigma_ldp=1.0, sigma_cor=pair)
+    for loss in sensitivity_by_victim(algorithm, trust.Eavesdropper()):
         assert loss.sensitivity_squared >= 0.5 * (1 - 1e-12)
         assert (
             loss.non_adaptive_sensitivity.lower <= 0.5 * (1 + 1e-12) + 1 / pair**2
@@ -137,8 +139,8 @@ def test_arrays_whose_squares_leave_the_floats_are_refused(beyond):
 @pytest.mark.parametrize("scale", [1e-200, 1e-170, 1e-150, 1.0, 1e150, 1e170])
 def test_a_view_that_float64_cannot_square_has_no_finite_loss(scale):
     """Gradients of that size beside unit noise: squared sensitivity scale^2, and never 0."""
-    found = view_grams(View(scale * np.eye(2), np.eye(2), num_nodes=1), [0])[0]
-    loss = sensitivity_of_gram(found, EveryStep(2))
+    grams = view_grams(View(scale * np.eye(2), np.eye(2), num_nodes=1), [0])[0]
+    loss = sensitivity_of_gram(grams, EveryStep(2))
     square = scale * scale
     assert loss.squared >= square if 0 < square < math.inf else math.isinf(loss.squared)
     assert loss.squared > 0
@@ -147,17 +149,17 @@ def test_a_view_that_float64_cannot_square_has_no_finite_loss(scale):
 def test_a_singular_shared_encoder_is_named_as_the_reason():
     C = np.eye(128) + 3 * np.eye(128, k=-1)  # more steps than are inverted exactly
     for noise in (LocalNoise(C, 2), SpatioTemporalNoise(C, np.eye(2), np.eye(2, dtype=bool), 2)):
-        one = decentralized("singular", Dynamics(gossip.metropolis_hastings("path:n=2")), Cyclic(2, 64), noise)
+        algorithm = decentralized("singular", Dynamics(gossip.metropolis_hastings("path:n=2")), Cyclic(2, 64), noise)
         with pytest.raises(InvalidInput, match="its encoder is singular to working precision"):
-            calibrate(one, trust=trust.Eavesdropper(), adjacency="zero-out", clip_norm=1.0, mu=1.0)
+            calibrate(algorithm, trust=trust.Eavesdropper(), adjacency="zero-out", clip_norm=1.0, mu=1.0)
 
 
 # ---- found by search, with the smallest case -------------------------------------------------------------------------
 
 
-def decided(A, B, **how):
+def decided(A, B, **options):
     """Which columns get a finite number from `whiten`, and what it bounds X by."""
-    white = whiten(np.asarray(A, dtype=float), np.asarray(B, dtype=float), **how)
+    white = whiten(np.asarray(A, dtype=float), np.asarray(B, dtype=float), **options)
     most = np.diagonal(white.whitened.T @ white.whitened + white.gram_error())
     return ~(white.leaks | white.undecided), most
 
@@ -181,8 +183,8 @@ def test_pairwise_noise_of_many_sizes_is_no_private_noise(pairs, private):
     holders = np.ones((F.shape[1], n), dtype=bool)
     dynamics = Dynamics(gossip.metropolis_hastings(f"path:n={n}"))
     for noise in (StepNoise(F, sp.csr_array(holders), 2, n), SpatioTemporalNoise(np.eye(2), F, holders, n)):
-        one = decentralized("pairs", dynamics, Cyclic(1, 2), noise)
-        for loss in sensitivity_by_victim(one, trust.Eavesdropper()):
+        algorithm = decentralized("pairs", dynamics, Cyclic(1, 2), noise)
+        for loss in sensitivity_by_victim(algorithm, trust.Eavesdropper()):
             least = math.inf if private == 0 else 1 / (n * private**2)
             assert loss.sensitivity_squared >= least * (1 - 1e-9)
 
@@ -191,8 +193,8 @@ def test_pairwise_noise_of_many_sizes_is_no_private_noise(pairs, private):
 @pytest.mark.parametrize("graph", ["path:n=4", "florentine"])
 def test_noise_that_cancels_leaves_no_residue_to_count(graph, rate):
     """Zip-DL's noise cancels in the average; what rounding leaves of it, 1e-17, hides nothing."""
-    one = algorithms.zip_dl(Dynamics(gossip.metropolis_hastings(graph), rate), Single(3))
-    losses = sensitivity_by_victim(one, trust.ReleasedOnly(), release="average")
+    algorithm = algorithms.zip_dl(Dynamics(gossip.metropolis_hastings(graph), rate), Single(3))
+    losses = sensitivity_by_victim(algorithm, trust.ReleasedOnly(), release="average")
     assert all(math.isinf(loss.sensitivity_squared) for loss in losses)
 
 
@@ -215,8 +217,8 @@ def test_released_models_that_nearly_agree_are_bounded_on_both_sides(exponent):
     """Two of three rows differ by 2^-exponent: X = 1 exactly, for W is invertible."""
     e = 2.0**-exponent
     W = np.array([[0.5, 0.5, 0], [0.5, 0.5 - e, e], [0, e, 1 - e]])
-    one = algorithms.dp_dsgd(Dynamics(gossip.from_array(W), 0.5), EveryStep(1))
-    for loss in sensitivity_by_victim(one, trust.ReleasedOnly(), release="all"):
+    algorithm = algorithms.dp_dsgd(Dynamics(gossip.from_array(W), 0.5), EveryStep(1))
+    for loss in sensitivity_by_victim(algorithm, trust.ReleasedOnly(), release="all"):
         assert loss.non_adaptive_sensitivity.lower <= 1 <= loss.non_adaptive_sensitivity.squared
         assert not loss.non_adaptive_sensitivity.exact or loss.non_adaptive_sensitivity.squared <= 1 + 1e-5
 
@@ -229,6 +231,6 @@ def test_faint_noise_that_is_taken_for_none_gives_a_bound_and_no_value():
         F[k, k], F[k + 1, k] = size, -size
     F[:, 4:] = 0.01 * np.eye(n)
     noise = StepNoise(F, sp.csr_array(np.ones((9, n), dtype=bool)), 1, n)
-    one = decentralized("pairs", Dynamics(gossip.metropolis_hastings("path:n=5")), Cyclic(1, 1), noise)
-    for loss in sensitivity_by_victim(one, trust.Eavesdropper()):
+    algorithm = decentralized("pairs", Dynamics(gossip.metropolis_hastings("path:n=5")), Cyclic(1, 1), noise)
+    for loss in sensitivity_by_victim(algorithm, trust.Eavesdropper()):
         assert loss.non_adaptive_sensitivity.lower <= 2e3 * (1 + 1e-6) <= loss.non_adaptive_sensitivity.squared

@@ -78,23 +78,25 @@ def cases(draw, max_steps=7):
 def test_never_below_the_true_value_and_exact_when_it_says_so(case):
     C, part = case
     X = C.T @ C
-    found = sensitivity(C, part)
+    squared_sensitivity = sensitivity(C, part)
     truth = brute_force_squared(X, part)
     # The oracle itself rounds, at most at 1e-13 relative for T <= 7.
-    assert found.squared >= truth * (1 - 1e-13)
+    assert squared_sensitivity.squared >= truth * (1 - 1e-13)
     reached = ascended_squared(X, part)
-    assert found.squared >= reached * (1 - 1e-13)
-    assert found.value**2 >= found.squared * (1 - 1e-15)
-    steps = np.ix_(found.pattern, found.pattern)
-    assert tuple(found.pattern) in {tuple(p.tolist()) for p in part.patterns()}
-    assert found.squared <= np.abs(X[steps]).sum() * (1 + 1e-12)
-    assert found.squared <= len(found.pattern) * np.linalg.eigvalsh(X[steps])[-1] * (1 + 1e-12)
-    if found.exact:  # ascent stops within 1e-4 of the maximum over vectors
-        assert found.squared <= max(truth, reached) * (1 + 1e-4)
-        assert found.tolerance < 1e-4
+    assert squared_sensitivity.squared >= reached * (1 - 1e-13)
+    assert squared_sensitivity.value**2 >= squared_sensitivity.squared * (1 - 1e-15)
+    steps = np.ix_(squared_sensitivity.pattern, squared_sensitivity.pattern)
+    assert tuple(squared_sensitivity.pattern) in {tuple(p.tolist()) for p in part.patterns()}
+    assert squared_sensitivity.squared <= np.abs(X[steps]).sum() * (1 + 1e-12)
+    assert squared_sensitivity.squared <= len(squared_sensitivity.pattern) * np.linalg.eigvalsh(X[steps])[-1] * (
+        1 + 1e-12
+    )
+    if squared_sensitivity.exact:  # ascent stops within 1e-4 of the maximum over vectors
+        assert squared_sensitivity.squared <= max(truth, reached) * (1 + 1e-4)
+        assert squared_sensitivity.tolerance < 1e-4
     if (X >= 0).all():
-        assert found.exact
-        assert_allclose(found.squared, truth, rtol=1e-12)
+        assert squared_sensitivity.exact
+        assert_allclose(squared_sensitivity.squared, truth, rtol=1e-12)
 
 
 @examples(100)
@@ -104,9 +106,9 @@ def test_exact_when_the_gram_is_non_negative_up_to_signs(case, data):
     T = len(C)
     signs = np.array(data.draw(st.lists(st.sampled_from([-1.0, 1.0]), min_size=T, max_size=T)))
     X = np.abs(C).T @ np.abs(C) * np.outer(signs, signs)
-    found = sensitivity_of_gram(exact_gram(X), part)
-    assert found.exact
-    assert_allclose(found.squared, brute_force_squared(X, part), rtol=1e-12)
+    sensitivity = sensitivity_of_gram(exact_gram(X), part)
+    assert sensitivity.exact
+    assert_allclose(sensitivity.squared, brute_force_squared(X, part), rtol=1e-12)
 
 
 REAL_ENCODERS = st.builds(
@@ -121,13 +123,13 @@ REAL_ENCODERS = st.builds(
 @example(encoder=np.array([[1.0, 0.0], [3.0, 1.0]]), data=None)
 def test_the_float_bound_is_never_below_the_exact_rational_value(encoder, data):
     part = EveryStep(2) if data is None else data.draw(participations(num_steps=len(encoder)))
-    one = algorithms.mf_dsgd(DYN, part, encoder)
-    found = worst_sensitivity(one, LDP)
+    algorithm = algorithms.mf_dsgd(DYN, part, encoder)
+    sensitivity = worst_sensitivity(algorithm, LDP)
     # Of the encoder as written, and of the noise really injected, whose C^-1 is rounded to floats.
-    assert Fraction(found.squared) >= exact_squared(rational(encoder), part)
-    injected = exact_squared(inverse(rational(one.noise.inverse)), part)
-    assert Fraction(found.squared) >= injected
-    assert Fraction(found.value) ** 2 >= injected
+    assert Fraction(sensitivity.squared) >= exact_squared(rational(encoder), part)
+    injected = exact_squared(inverse(rational(algorithm.noise.inverse)), part)
+    assert Fraction(sensitivity.squared) >= injected
+    assert Fraction(sensitivity.value) ** 2 >= injected
 
 
 @pytest.mark.parametrize("growth", [3, 10, 1e3, 1e6, -10])
@@ -136,10 +138,10 @@ def test_an_ill_conditioned_encoder_has_the_loss_of_the_noise_it_makes(T, growth
     """1 on the diagonal, `growth` below: C^-1 has entries growth^(T-1), beyond what floats resolve."""
     C = np.eye(T) + growth * (np.eye(T, k=-1) + np.eye(T, k=-2))
     part = Cyclic(2, T // 2)
-    one = algorithms.mf_dsgd(DYN, part, C)
-    found = worst_sensitivity(one, LDP)
-    truth = exact_squared(inverse(rational(one.noise.inverse)), part)
-    assert truth <= Fraction(found.squared) <= truth * (1 + Fraction(1, 10**5))
+    algorithm = algorithms.mf_dsgd(DYN, part, C)
+    sensitivity = worst_sensitivity(algorithm, LDP)
+    truth = exact_squared(inverse(rational(algorithm.noise.inverse)), part)
+    assert truth <= Fraction(sensitivity.squared) <= truth * (1 + Fraction(1, 10**5))
 
 
 @pytest.mark.parametrize("growth", [100, 700, 1000])
@@ -151,9 +153,9 @@ def test_the_noise_injected_may_protect_less_than_its_encoder_says(growth):
     part = Cyclic(2, 3)
     for seed in range(40):
         C = np.eye(6) + growth * np.tril(np.random.default_rng(seed).uniform(-1, 1, (6, 6)), -1)
-        one = algorithms.mf_dsgd(DYN, part, C)
-        injected = exact_squared(inverse(rational(one.noise.inverse)), part)
-        assert Fraction(worst_sensitivity(one, LDP).squared) >= injected
+        algorithm = algorithms.mf_dsgd(DYN, part, C)
+        injected = exact_squared(inverse(rational(algorithm.noise.inverse)), part)
+        assert Fraction(worst_sensitivity(algorithm, LDP).squared) >= injected
         if injected > exact_squared(rational(C), part) * (1 + Fraction(1, 10**11)):
             return
     pytest.fail("no encoder whose injected noise protects less; the test shows nothing")
@@ -162,9 +164,9 @@ def test_the_noise_injected_may_protect_less_than_its_encoder_says(growth):
 def test_the_eigenvalue_bound_is_used_where_it_is_smaller():
     """Three vectors at 120 degrees: rows of |X| sum to 2, lambda_max is 1.5; the truth in R^2 is 4.5."""
     X = np.array([[1, -0.5, -0.5], [-0.5, 1, -0.5], [-0.5, -0.5, 1]])
-    found = sensitivity_of_gram(exact_gram(X), EveryStep(3))
-    assert_allclose(found.squared, 4.5, rtol=1e-13)
-    assert found.squared >= 4.5
+    sensitivity = sensitivity_of_gram(exact_gram(X), EveryStep(3))
+    assert_allclose(sensitivity.squared, 4.5, rtol=1e-13)
+    assert sensitivity.squared >= 4.5
     assert_allclose(ascended_squared(X, EveryStep(3)), 4.5, rtol=1e-9)
     assert_allclose(brute_force_squared(X, EveryStep(3)), 4.0)  # scalar gradients miss it
 
@@ -176,11 +178,11 @@ def test_vector_gradients_may_exceed_every_sign_pattern_but_never_the_bound(seed
     V = rng.standard_normal((k, rng.integers(2, k + 1)))
     X = V @ V.T
     part = EveryStep(k)
-    found = sensitivity_of_gram(exact_gram(X), part)
+    sensitivity = sensitivity_of_gram(exact_gram(X), part)
     reached = ascended_squared(X, part)
-    assert found.squared >= reached * (1 - 1e-13)
+    assert sensitivity.squared >= reached * (1 - 1e-13)
     directions = np.linalg.qr(rng.standard_normal((k, k)))[0]  # orthogonal contributions
-    assert found.squared >= np.sum(X * (directions @ directions.T)) * (1 - 1e-13)
+    assert sensitivity.squared >= np.sum(X * (directions @ directions.T)) * (1 - 1e-13)
 
 
 # ---- closed forms -----------------------------------------------------------------------------------------
@@ -205,36 +207,36 @@ def test_closed_forms(k, b):
 def test_a_band_no_wider_than_the_period_has_no_cross_terms(k, b):
     C = square_root_encoder(k * b, b)
     column = np.sum((C**2).sum(axis=0)[0::b])  # squared column norms of the first pattern, none cut off but the last
-    found = sensitivity(C, Cyclic(k, b))
-    assert_allclose(found.squared, max(np.sum((C**2).sum(axis=0)[r::b]) for r in range(b)), rtol=1e-13)
-    assert_allclose(found.squared, column, rtol=1e-13)
-    assert found.exact
+    squared_sensitivity = sensitivity(C, Cyclic(k, b))
+    assert_allclose(squared_sensitivity.squared, max(np.sum((C**2).sum(axis=0)[r::b]) for r in range(b)), rtol=1e-13)
+    assert_allclose(squared_sensitivity.squared, column, rtol=1e-13)
+    assert squared_sensitivity.exact
     wider = square_root_encoder(k * b, b + 1)
     assert sensitivity(wider, Cyclic(k, b)).squared > np.sum((wider**2).sum(axis=0)[0::b]) * 1.01
 
 
 def test_the_worst_node_decides():
     C_u = np.stack([np.eye(4), 3 * np.eye(4), 2 * np.eye(4)])
-    found = sensitivity(C_u, Cyclic(2, 2))
-    assert found.node == 1
-    assert_allclose(found.squared, 18, rtol=1e-13)
+    squared_sensitivity = sensitivity(C_u, Cyclic(2, 2))
+    assert squared_sensitivity.node == 1
+    assert_allclose(squared_sensitivity.squared, 18, rtol=1e-13)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_sensitivity_of_every_builder(name):
     part = Cyclic(2, 3)
-    one = build_algorithm(name, DYN, part)
-    found = worst_sensitivity(one, LDP)
+    algorithm = build_algorithm(name, DYN, part)
+    sensitivity = worst_sensitivity(algorithm, LDP)
     if name == "none":
-        assert found.squared == math.inf
-        assert found.value == math.inf
+        assert sensitivity.squared == math.inf
+        assert sensitivity.value == math.inf
         return
-    grams = [view_gram(one, LDP, u).matrix for u in range(3)]
+    grams = [view_gram(algorithm, LDP, u).matrix for u in range(3)]
     truth = max(brute_force_squared(X, part) for X in grams)
-    assert_allclose(found.squared, truth, rtol=1e-12)
-    assert found.exact
+    assert_allclose(sensitivity.squared, truth, rtol=1e-12)
+    assert sensitivity.exact
     if name in ("d-mf", "mafalda", "mafalda-l"):
-        assert_allclose(found.squared, 1, rtol=1e-9)
+        assert_allclose(sensitivity.squared, 1, rtol=1e-9)
 
 
 @pytest.mark.parametrize("other", [Cyclic(1, 3), Cyclic(4, 3), Single(5), EveryStep(7)])
@@ -247,10 +249,14 @@ def test_a_participation_of_another_length_is_refused(other):
 def test_the_tolerance_covers_what_was_added():
     C = np.eye(72) + 1.4 * np.eye(72, k=-1)  # more steps than are computed in intervals
     noise = LocalNoise(C, 3)
-    found = sensitivity(C, Cyclic(2, 36))
+    squared_sensitivity = sensitivity(C, Cyclic(2, 36))
     plain = np.abs(C.T @ C)[::36, ::36].sum()
     assert np.linalg.cond(noise.encoder.array) > 1e9
-    assert found.squared > plain
-    assert_allclose(found.squared, found.lower * (1 + found.tolerance), rtol=1e-12)
-    assert found.lower < plain * (1 - found.tolerance / 4)  # what the rounding of C^-1 may take away is left out
-    assert not found.exact  # and is more than an exact value may lack
+    assert squared_sensitivity.squared > plain
+    assert_allclose(
+        squared_sensitivity.squared, squared_sensitivity.lower * (1 + squared_sensitivity.tolerance), rtol=1e-12
+    )
+    assert squared_sensitivity.lower < plain * (
+        1 - squared_sensitivity.tolerance / 4
+    )  # what the rounding of C^-1 may take away is left out
+    assert not squared_sensitivity.exact  # and is more than an exact value may lack

@@ -67,11 +67,11 @@ class TestReferenceValues:
     def test_florentine_from_above(self, lipschitz):
         bound = solve(florentine(lipschitz), range(1, 15), [range(10)], tolerance=1e-8)
         assert bound.converged
-        found = bound.sensitivity_squared[:, 0]
+        squared = bound.sensitivity_squared[:, 0]
         for victim in (1, 5, 14):
             reference = quadratic_program_value(florentine(lipschitz), victim, range(10))
-            assert found[victim - 1] == pytest.approx(reference, rel=REFERENCE_ACCURACY)
-        assert (bound.lower_estimate[:, 0] <= found).all()
+            assert squared[victim - 1] == pytest.approx(reference, rel=REFERENCE_ACCURACY)
+        assert (bound.lower_estimate[:, 0] <= squared).all()
 
     def test_the_attackers_pins_hold_by_themselves(self):
         free = florentine(1.0, pinned=np.zeros((11, 15), dtype=bool))
@@ -92,11 +92,11 @@ class TestAgainstTheTrueLoss:
         system, victim, pattern = case
         truth, leak = system.true_loss(victim, pattern)
         assume(leak < 1e-8 or leak > 1e-5)
-        found = value(system.problem, victim, pattern, tolerance=1e-5, iterations=2000)
+        computed = value(system.problem, victim, pattern, tolerance=1e-5, iterations=2000)
         if leak > 1e-5:
-            assert found == math.inf
+            assert computed == math.inf
         else:
-            assert found >= truth * (1 - 1e-8) - 1e-12
+            assert computed >= truth * (1 - 1e-8) - 1e-12
 
     @pytest.mark.parametrize("lipschitz", [0.0, 1.0, 3.0])
     def test_attained_by_a_linear_gradient_on_the_path(self, lipschitz):
@@ -124,13 +124,13 @@ class TestTheProgram:
         oracle = quadratic_program_value(system.problem, victim, pattern)
         assume(not math.isnan(oracle))
         bound = solve(system.problem, [victim], [pattern], tolerance=1e-5)
-        found, lower = bound.sensitivity_squared[0, 0], bound.lower_estimate[0, 0]
+        squared, lower = bound.sensitivity_squared[0, 0], bound.lower_estimate[0, 0]
         if math.isinf(oracle):
-            assert found == math.inf
+            assert squared == math.inf
             return
         assert bound.converged
-        assert found <= oracle * (1 + 1e-4) + 1e-7
-        assert found >= oracle * (1 - 1e-6) - 1e-7
+        assert squared <= oracle * (1 + 1e-4) + 1e-7
+        assert squared >= oracle * (1 - 1e-6) - 1e-7
         assert lower <= oracle * (1 + 1e-6) + 1e-7
 
     @examples(100)
@@ -167,8 +167,8 @@ class TestTheProgram:
         apart = solve(problem, [3, 9, 14], patterns, tolerance=1e-7)
         assert together.sensitivity_squared.shape == (3, 3)
         assert_allclose(together.sensitivity_squared, apart.sensitivity_squared, rtol=1e-6)
-        one = value(problem, 9, [1, 4, 7], tolerance=1e-7)
-        assert together.sensitivity_squared[1, 2] == pytest.approx(one, rel=1e-6)
+        at_victim = value(problem, 9, [1, 4, 7], tolerance=1e-7)
+        assert together.sensitivity_squared[1, 2] == pytest.approx(at_victim, rel=1e-6)
 
     def test_sparse_and_dense_products_agree(self, monkeypatch):
         dense = solve(florentine(1.0), [2, 5], [range(10)]).sensitivity_squared
@@ -183,16 +183,16 @@ class TestLaws:
         st.integers(0, 2**32 - 1),
         st.sampled_from(["seen", "pinned", "lipschitz", "noisy"]),
     )
-    def test_more_seen_more_released_larger_lipschitz_less_noise_never_smaller(self, case, seed, what):
+    def test_more_seen_more_released_larger_lipschitz_less_noise_never_smaller(self, case, seed, change):
         system, victim, pattern = case
         before = system.problem
-        if what == "lipschitz":
+        if change == "lipschitz":
             changed = before.lipschitz + np.random.default_rng(seed).random(before.num_steps)
-        elif what == "noisy":
+        elif change == "noisy":
             changed = ~spread(~before.noisy, seed, 0.3)
         else:
-            changed = spread(getattr(before, what), seed, 0.3)
-        after = dataclasses.replace(before, **{what: changed})
+            changed = spread(getattr(before, change), seed, 0.3)
+        after = dataclasses.replace(before, **{change: changed})
         smaller, larger = (value(p, victim, pattern, tolerance=1e-5) for p in (before, after))
         assert larger >= smaller * (1 - 2e-5)
 
@@ -240,10 +240,10 @@ class TestRefusals:
     def test_a_source_without_noise_that_is_seen_is_infinite(self):
         problem = florentine(1.0)
         silent = dataclasses.replace(problem, noisy=np.zeros(15, dtype=bool))
-        found = solve(silent, [1, 2], [[0]])
-        assert np.isinf(found.sensitivity_squared[0, 0])
-        assert np.isinf(found.lower_estimate[0, 0])
-        assert found.converged
+        factorization = solve(silent, [1, 2], [[0]])
+        assert np.isinf(factorization.sensitivity_squared[0, 0])
+        assert np.isinf(factorization.lower_estimate[0, 0])
+        assert factorization.converged
         assert cost_upper_bound(silent, 1, [0], np.zeros((10, 15))) == math.inf
 
     def test_zeros_travel_back_through_gossip_rounds_to_the_source(self):

@@ -48,9 +48,9 @@ def noises(draw, num_nodes, kinds=KINDS, max_steps=3, *, columns=None):
     m = columns or draw(st.integers(1, n + 2))
     F = np.array(draw(st.lists(st.integers(-2, 2), min_size=n * m, max_size=n * m)), dtype=float).reshape(n, m)
     more = draw(st.lists(st.booleans(), min_size=n * m, max_size=n * m))
-    held = (F.T != 0) | np.array(more).reshape(m, n)
+    holders = (F.T != 0) | np.array(more).reshape(m, n)
     C = np.stack([draw(integer_encoders(size=T, largest=3)) for _ in range(1 if kind == "shared" else m)])
-    return SpatioTemporalNoise(C[0] if kind == "shared" else C, F, held, n)
+    return SpatioTemporalNoise(C[0] if kind == "shared" else C, F, holders, n)
 
 
 def algorithm_with(noise, gossip_matrix=None, **dynamics):
@@ -84,8 +84,8 @@ def has_residue(noise):
 
 
 def held_by(noise, nodes):
-    held = noise.holders().toarray()[:, list(nodes)].any(axis=1)
-    return np.tile(held, (noise.num_steps, 1))
+    known = noise.holders().toarray()[:, list(nodes)].any(axis=1)
+    return np.tile(known, (noise.num_steps, 1))
 
 
 @st.composite
@@ -107,25 +107,25 @@ def seen_by_all(draw, kinds=KINDS):
 def test_all_messages_seen_over_the_rationals(case):
     """Grams within their stated errors of the exact ones, leaks exactly the leaks, sensitivities never below."""
     noise, model, known, victims = case
-    one = algorithm_with(noise)
-    view, scheme = model.view(one, victims[0]), EveryStep(noise.num_steps)
+    algorithm = algorithm_with(noise)
+    view, scheme = model.view(algorithm, victims[0]), EveryStep(noise.num_steps)
     grams = view_grams(view, list(victims))
-    for u, gram, found in zip(victims, grams, sensitivities(grams, scheme, nodes=victims), strict=True):
+    for u, gram, sensitivity in zip(victims, grams, sensitivities(grams, scheme, nodes=victims), strict=True):
         exact, leaks = exact_answer(noise, known, u)
         if any(leaks):
-            assert math.isinf(found.squared)
+            assert math.isinf(sensitivity.squared)
             assert gram.why
             assert_array_equal(gram.leaks | math.isinf(gram.inflation), leaks if gram.form == "dense form" else True)
             continue
         if math.isinf(gram.inflation) and has_residue(
             noise
         ):  # which may be a faint share of a column, as far as is known
-            assert math.isinf(found.squared)
-            assert not found.exact
+            assert math.isinf(sensitivity.squared)
+            assert not sensitivity.exact
             continue
         assert not gram.leaks.any()
         assert gram.inflation < 1 + 1e-9
-        assert Fraction(found.squared) >= largest_signed_sum(exact)
+        assert Fraction(sensitivity.squared) >= largest_signed_sum(exact)
         assert_allclose(gram.matrix, to_float(exact), rtol=1e-7, atol=1e-9)
         slack = float(gram.inflation - 1) * np.abs(gram.matrix).max()
         assert (np.abs(gram.matrix - to_float(exact)) <= gram.entry_error * (1 + 1e-9) + slack + 1e-15).all()
@@ -138,14 +138,14 @@ def test_the_gossip_drops_out(data, momentum, kinds):
     W = data.draw(gossip_matrices(max_nodes=3))
     n = W.num_nodes
     noise = data.draw(noises(n, (kinds,), max_steps=2))
-    one = algorithm_with(noise, W, learning_rate=0.5, momentum=momentum)
+    algorithm = algorithm_with(noise, W, learning_rate=0.5, momentum=momentum)
     square = kinds == "joint" or noise.factor.shape[0] == noise.factor.shape[1]
     A, _ = gossip_messages(W, noise.num_steps, rate=0.5)
     if momentum:  # the injection of step s enters the step t >= s with momentum^(t - s)
         buffer = momentum ** np.subtract.outer(np.arange(noise.num_steps), np.arange(noise.num_steps)).clip(0)
         A = A @ np.kron(np.tril(buffer), np.eye(n))
     for u in range(n):
-        gram = view_gram(one, trust.Eavesdropper(), u)
+        gram = view_gram(algorithm, trust.Eavesdropper(), u)
         X, outside = pinv_gram(of_node(A, u, n), A @ noise.to_dense())
         assert gram.leaks.any() == outside.any()
         if not outside.any():
@@ -165,7 +165,7 @@ def test_hidden_messages_go_through_the_dense_form(data, released):
     W = data.draw(gossip_matrices(max_nodes=3, min_nodes=2))
     n = W.num_nodes
     noise = data.draw(noises(n, max_steps=2))
-    T, one = noise.num_steps, algorithm_with(noise, W, learning_rate=0.5)
+    T, algorithm = noise.num_steps, algorithm_with(noise, W, learning_rate=0.5)
     messages, final = gossip_messages(W, T, rate=0.5)
     last = {"none": np.zeros((0, T * n)), "all": final, "average": final.mean(axis=0, keepdims=True)}[released]
     N = noise.to_dense()
@@ -177,7 +177,7 @@ def test_hidden_messages_go_through_the_dense_form(data, released):
         A = np.vstack([A, last])
         seen = np.where(np.abs(A @ B) > 1e-14 * (np.abs(A) @ np.abs(B)), A @ B, 0.0)  # noise that cancels is none
         X, outside = pinv_gram(of_node(A, victim, n), seen)
-        gram = view_grams(model.view(one, victim, release=released), [victim])[0]
+        gram = view_grams(model.view(algorithm, victim, release=released), [victim])[0]
         leaks = gram.leaks | math.isinf(gram.inflation)
         if model.name == "pndp" and gram.form != "dense form":
             assert gram.form == "all messages seen"  # the attacker receives all there is

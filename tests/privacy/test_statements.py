@@ -39,11 +39,13 @@ def explicit(*patterns):
 def test_patterns_that_read_alike_are_not_alike():
     """Three uses cost sqrt(3) times one: both are "explicit" to who reads only the scheme."""
     few, many = (algorithms.mf_dsgd(DYN, scheme, np.eye(4)) for scheme in (explicit([0]), explicit([0, 1, 2])))
-    made = mfdl.calibrate(few, **GIVEN, mu=1.0)
+    calibrated = mfdl.calibrate(few, **GIVEN, mu=1.0)
     with pytest.raises(InvalidInput, match="for another"):
-        dataclasses.replace(made, algorithm=many)
+        dataclasses.replace(calibrated, algorithm=many)
     with pytest.raises(InvalidInput, match="for another"):
-        dataclasses.replace(made, guarantee=mfdl.with_noise(many, **GIVEN, noise_std=made.noise_std).guarantee)
+        dataclasses.replace(
+            calibrated, guarantee=mfdl.with_noise(many, **GIVEN, noise_std=calibrated.noise_std).guarantee
+        )
     losses = sensitivity_by_victim(few, trust.LDP(), participation=explicit([0]))
     with pytest.raises(InvalidInput, match="for another participation"):
         stated(few, losses, participation=explicit([0, 1, 2]))
@@ -52,7 +54,7 @@ def test_patterns_that_read_alike_are_not_alike():
 def test_a_guarantee_of_another_algorithm_is_refused():
     small = algorithms.dp_dsgd(DYN, EveryStep(4))
     large = dataclasses.replace(small, noise=StepNoise(0.1 * np.eye(4), np.eye(4, dtype=bool), 4, 4))
-    mine, other = (mfdl.with_noise(one, **GIVEN, noise_std=1.0) for one in (small, large))
+    mine, other = (mfdl.with_noise(algorithm, **GIVEN, noise_std=1.0) for algorithm in (small, large))
     assert other.guarantee.mu == pytest.approx(10 * mine.guarantee.mu)
     with pytest.raises(InvalidInput, match="the guarantee is for another algorithm"):
         dataclasses.replace(other, guarantee=mine.guarantee)
@@ -68,41 +70,41 @@ def test_a_guarantee_of_another_algorithm_is_refused():
     ],
 )
 def test_an_edited_guarantee_is_no_mechanism_s(change):
-    made = mfdl.with_noise(algorithms.dp_dsgd(DYN, EveryStep(4)), **GIVEN, noise_std=1.0)
-    edited = dataclasses.replace(made.guarantee, **change)
+    calibrated = mfdl.with_noise(algorithms.dp_dsgd(DYN, EveryStep(4)), **GIVEN, noise_std=1.0)
+    edited = dataclasses.replace(calibrated.guarantee, **change)
     assert not edited.fingerprint
     assert "as edited, not computed" in edited.source
     with pytest.raises(InvalidInput, match="written or edited by hand"):
-        dataclasses.replace(made, guarantee=edited)
+        dataclasses.replace(calibrated, guarantee=edited)
 
 
 def test_two_runs_are_no_mechanism():
-    made = mfdl.with_noise(algorithms.dp_dsgd(DYN, EveryStep(4)), **GIVEN, noise_std=1.0)
+    calibrated = mfdl.with_noise(algorithms.dp_dsgd(DYN, EveryStep(4)), **GIVEN, noise_std=1.0)
     with pytest.raises(InvalidInput, match="for another"):
-        dataclasses.replace(made, guarantee=made.guarantee.compose_with(made.guarantee))
+        dataclasses.replace(calibrated, guarantee=calibrated.guarantee.compose_with(calibrated.guarantee))
 
 
 def test_an_algorithm_changed_under_a_mechanism_is_noticed_before_it_runs():
-    made = mfdl.with_noise(algorithms.dp_dsgd(DYN, EveryStep(4)), **GIVEN, noise_std=1.0)
-    data = made.algorithm.rounds[0].message_from_gradient.data
+    calibrated = mfdl.with_noise(algorithms.dp_dsgd(DYN, EveryStep(4)), **GIVEN, noise_std=1.0)
+    data = calibrated.algorithm.rounds[0].message_from_gradient.data
     data.flags.writeable = True  # by force
     data[...] = 5.0
     with pytest.raises(InvalidInput, match="another algorithm"):
-        mfdl.replay(made, mfdl.tasks.least_squares(4), seeds=[0], period=1)
+        mfdl.replay(calibrated, mfdl.tasks.least_squares(4), seeds=[0], period=1)
 
 
 def test_a_mechanism_rests_on_the_constant_that_was_accounted():
     algorithm = algorithms.dp_dsgd(DYN, EveryStep(6))
-    made = mfdl.calibrate(
+    calibrated = mfdl.calibrate(
         algorithm, trust=trust.ReleasedOnly(), adjacency="zero-out", clip_norm=1.0, mu=1.0, lipschitz=1.0
     )
-    assert made.lipschitz == 1.0
-    assert "Lipschitz with constant 1.0" in str(made.guarantee)
-    assert any("Lipschitz with constant 1.0" in note for note in made.guarantee.notes)
+    assert calibrated.lipschitz == 1.0
+    assert "Lipschitz with constant 1.0" in str(calibrated.guarantee)
+    assert any("Lipschitz with constant 1.0" in note for note in calibrated.guarantee.notes)
     for other in (None, 50.0):
-        edited = dataclasses.replace(made.guarantee, lipschitz=other)
+        edited = dataclasses.replace(calibrated.guarantee, lipschitz=other)
         with pytest.raises(InvalidInput, match="written or edited by hand"):
-            dataclasses.replace(made, guarantee=edited)
+            dataclasses.replace(calibrated, guarantee=edited)
 
 
 def test_constants_of_single_steps_are_stated_by_the_smallest():
@@ -125,13 +127,13 @@ def test_constants_of_single_steps_are_stated_by_the_smallest():
 
 
 def test_a_mechanism_needs_the_guarantee_of_everybody_for_adaptive_gradients():
-    one = algorithms.dp_dsgd(DYN, EveryStep(4))
-    made = mfdl.with_noise(one, trust=trust.PNDP([0]), adjacency="zero-out", clip_norm=1.0, noise_std=1.0)
-    losses = sensitivity_by_victim(one, trust.PNDP([0]))
+    algorithm = algorithms.dp_dsgd(DYN, EveryStep(4))
+    calibrated = mfdl.with_noise(algorithm, trust=trust.PNDP([0]), adjacency="zero-out", clip_norm=1.0, noise_std=1.0)
+    losses = sensitivity_by_victim(algorithm, trust.PNDP([0]))
     for adaptive in (True, False):
-        last = stated(one, losses, model=trust.PNDP([0]), adaptive=adaptive)[-1]
+        last = stated(algorithm, losses, model=trust.PNDP([0]), adaptive=adaptive)[-1]
         with pytest.raises(InvalidInput, match="needs the adaptive guarantee of every node"):
-            dataclasses.replace(made, guarantee=last)
+            dataclasses.replace(calibrated, guarantee=last)
 
 
 def with_mu(content, mu):
@@ -142,11 +144,11 @@ def with_mu(content, mu):
 
 
 def test_a_seal_cannot_be_left_out():
-    made = mfdl.with_noise(algorithms.dp_dsgd(DYN, EveryStep(4)), **GIVEN, noise_std=1.0)
-    bare = dataclasses.replace(made.guarantee, curve=Gaussian(0.01, "zero-out"), sensitivity=0.01, seal="")
+    calibrated = mfdl.with_noise(algorithms.dp_dsgd(DYN, EveryStep(4)), **GIVEN, noise_std=1.0)
+    bare = dataclasses.replace(calibrated.guarantee, curve=Gaussian(0.01, "zero-out"), sensitivity=0.01, seal="")
     assert not bare.fingerprint
     assert not bare.compose_with(bare).fingerprint
-    edited = with_mu(made.guarantee.to_dict() | {"seal": ""}, 3.0)
+    edited = with_mu(calibrated.guarantee.to_dict() | {"seal": ""}, 3.0)
     assert not Guarantee.from_dict(edited).fingerprint
 
 
@@ -177,14 +179,14 @@ def test_noise_of_ones_own_is_known_by_its_entries():
 
 def test_maps_on_somebody_s_array_are_copied():
     data = np.ones(4)
-    shown = data[:]
-    shown.flags.writeable = False
-    given_map = sp.csr_array((shown, np.arange(4), np.arange(5)), shape=(4, 4))
+    view = data[:]
+    view.flags.writeable = False
+    given_map = sp.csr_array((view, np.arange(4), np.arange(5)), shape=(4, 4))
     for part in (given_map.data, given_map.indices, given_map.indptr):
         part.flags.writeable = False
-    made = algorithms.Round(message_from_state=given_map)
+    algorithm = algorithms.Round(message_from_state=given_map)
     data[:] = 99.0
-    assert (made.message_from_state.toarray() == np.eye(4)).all()
+    assert (algorithm.message_from_state.toarray() == np.eye(4)).all()
 
 
 def test_what_is_released_to_any_victim_s_attacker_is_stated():
@@ -198,10 +200,10 @@ def test_what_is_released_to_any_victim_s_attacker_is_stated():
         def knowledge(self, algorithm, victim):
             return (trust.Eavesdropper() if victim == 0 else trust.Central()).knowledge(algorithm, victim)
 
-    one = algorithms.dp_dsgd(DYN, EveryStep(2))
-    assert {loss.release for loss in sensitivity_by_victim(one, Mixed())} == {"not applicable", "all"}
-    made = mfdl.account(one, trust=Mixed(), adjacency="zero-out", clip_norm=1.0, noise_std=1.0)
-    assert made.release == "all"
+    built = algorithms.dp_dsgd(DYN, EveryStep(2))
+    assert {loss.release for loss in sensitivity_by_victim(built, Mixed())} == {"not applicable", "all"}
+    guarantee = mfdl.account(built, trust=Mixed(), adjacency="zero-out", clip_norm=1.0, noise_std=1.0)
+    assert guarantee.release == "all"
 
 
 # ---- losses ----------------------------------------------------------------------------------------------------------
@@ -212,9 +214,9 @@ def stated(algorithm, losses, *, model=GIVEN["trust"], **options):
 
 
 def test_losses_of_another_question_are_refused():
-    one = algorithms.dp_dsgd(DYN, EveryStep(4))
-    losses = sensitivity_by_victim(one, trust.PNDP([0]), release="none")
-    assert len(stated(one, losses, model=trust.PNDP([0]))) == 3
+    algorithm = algorithms.dp_dsgd(DYN, EveryStep(4))
+    losses = sensitivity_by_victim(algorithm, trust.PNDP([0]), release="none")
+    assert len(stated(algorithm, losses, model=trust.PNDP([0]))) == 3
     for changes, word in (
         ({"model": trust.PNDP([1])}, "trust model"),
         ({"model": trust.LDP()}, "trust model"),
@@ -223,7 +225,7 @@ def test_losses_of_another_question_are_refused():
         ({"unit": "user"}, "unit"),
     ):
         with pytest.raises(InvalidInput, match=word):
-            stated(one, losses, **({"model": trust.PNDP([0])} | changes))
+            stated(algorithm, losses, **({"model": trust.PNDP([0])} | changes))
     other = algorithms.anti_pgd(DYN, EveryStep(4))
     with pytest.raises(InvalidInput, match="for another algorithm"):
         stated(other, losses, model=trust.PNDP([0]))
@@ -232,15 +234,15 @@ def test_losses_of_another_question_are_refused():
         dataclasses.replace(losses[0], adaptive_sensitivity=losses[-1].non_adaptive_sensitivity),
     ):
         with pytest.raises(InvalidInput, match="sensitivity_by_victim"):
-            stated(one, [edited], model=trust.PNDP([0]))
+            stated(algorithm, [edited], model=trust.PNDP([0]))
 
 
 def test_losses_stay_with_their_question_and_speak_of_whom_they_are():
     """A part of the victims is never stated as every node, and no other question is put on losses."""
     each = mfdl.ParticipationByNode([Single(4)] * 3 + [EveryStep(4)])
-    one = algorithms.dp_dsgd(DYN, each)
+    algorithm = algorithms.dp_dsgd(DYN, each)
     question = Question(trust.LDP(), "zero-out", 1.0)
-    some, everybody = PrivacyLosses.of(one, question, victims=[0]), PrivacyLosses.of(one, question)
+    some, everybody = PrivacyLosses.of(algorithm, question, victims=[0]), PrivacyLosses.of(algorithm, question)
     for call in (lambda: some.guarantee(1.0), lambda: some.calibrate(mu=1.0)):
         with pytest.raises(InvalidInput, match="node 1 is missing"):
             call()
@@ -251,18 +253,18 @@ def test_losses_stay_with_their_question_and_speak_of_whom_they_are():
     with pytest.raises(InvalidInput, match="another algorithm"):
         dataclasses.replace(everybody, algorithm=algorithms.anti_pgd(DYN, each))
     with pytest.raises(InvalidInput, match="at least one victim"):
-        PrivacyLosses.of_victim_sensitivities(one, question, ())
+        PrivacyLosses.of_victim_sensitivities(algorithm, question, ())
 
 
 # ---- files -----------------------------------------------------------------------------------------------------------
 
 
 def test_a_file_is_what_it_claims_and_says_so(tmp_path):
-    made = mfdl.with_noise(algorithms.dp_dsgd(DYN, EveryStep(4)), **GIVEN, noise_std=1.0)
+    calibrated = mfdl.with_noise(algorithms.dp_dsgd(DYN, EveryStep(4)), **GIVEN, noise_std=1.0)
     path = tmp_path / "guarantee.json"
-    made.guarantee.save(path)
+    calibrated.guarantee.save(path)
     read = Guarantee.load(path)
-    assert read == made.guarantee
+    assert read == calibrated.guarantee
     assert "as stated in the file" in read.source
     content = json.loads(path.read_text())
     path.write_text(json.dumps(with_mu(content, 2.5)))
@@ -280,11 +282,12 @@ def test_a_file_is_what_it_claims_and_says_so(tmp_path):
 def test_an_index_and_a_label_are_two_attackers():
     """Nodes labelled "1", "0": the index 0 and the label "0" are two nodes, though both read "node 0"."""
     graph = nx.relabel_nodes(nx.path_graph(3), {0: "1", 1: "0", 2: "2"})
-    one = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings(graph)), EveryStep(2))
-    labels = list(one.dynamics.gossip.labels)
+    algorithm = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings(graph)), EveryStep(2))
+    labels = list(algorithm.dynamics.gossip.labels)
     index, label = trust.PNDP([labels.index("1")]), trust.PNDP(["0"])
     first, second = (
-        mfdl.account(one, trust=model, adjacency="zero-out", clip_norm=1.0, noise_std=1.0) for model in (index, label)
+        mfdl.account(algorithm, trust=model, adjacency="zero-out", clip_norm=1.0, noise_std=1.0)
+        for model in (index, label)
     )
     second = dataclasses.replace(second, attacker=first.attacker).sealed(second.fingerprint)
     with pytest.raises(InvalidInput, match="stands for others"):
@@ -294,23 +297,24 @@ def test_an_index_and_a_label_are_two_attackers():
 
 @examples(40)
 @given(linear_algorithms(["dp-dsgd", "decor", "muffliato"], max_epochs=1, max_period=2, max_nodes=3), st.data())
-def test_trust_models_share_a_fingerprint_only_if_they_show_the_same(one, data):
-    first, second = data.draw(trust_models(one)), data.draw(trust_models(one))
-    if first.fingerprint(one) == second.fingerprint(one):
-        for victim in range(one.num_nodes):
-            if victim in first.attackers(one):
+def test_trust_models_share_a_fingerprint_only_if_they_show_the_same(masked, data):
+    first, second = data.draw(trust_models(masked)), data.draw(trust_models(masked))
+    if first.fingerprint(masked) == second.fingerprint(masked):
+        for victim in range(masked.num_nodes):
+            if victim in first.attackers(masked):
                 continue
             a, b = (
-                [m.knowledge(one, victim).digest() for m, who in model.members(one) if victim in who]
+                [m.knowledge(masked, victim).digest() for m, who in model.members(masked) if victim in who]
                 for model in (first, second)
             )
             assert a == b
 
 
 def test_custom_masks_are_known_by_their_bytes():
-    one = algorithms.dp_dsgd(DYN, EveryStep(2))
+    algorithm = algorithms.dp_dsgd(DYN, EveryStep(2))
     of = [
-        TrustModel.from_masks(seen=lambda a, v, k=k: np.arange(4) >= k, name="taps").fingerprint(one) for k in (0, 1, 1)
+        TrustModel.from_masks(seen=lambda a, v, k=k: np.arange(4) >= k, name="taps").fingerprint(algorithm)
+        for k in (0, 1, 1)
     ]
     assert of[0] != of[1] == of[2]
 
@@ -335,7 +339,7 @@ FOUR_ROUNDS = algorithms.muffliato(DYN, EveryStep(2), gossip_rounds=4)
 
 
 @pytest.mark.parametrize(
-    ("one", "model", "rule", "way_out"),
+    ("algorithm", "model", "rule", "way_out"),
     [
         (HIDDEN, trust.LDP(), "", ""),
         (
@@ -349,25 +353,25 @@ FOUR_ROUNDS = algorithms.muffliato(DYN, EveryStep(2), gossip_rounds=4)
         (algorithms.zip_dl(DYN, EveryStep(2)), trust.Eavesdropper(), "No finite number: ", ""),
     ],
 )
-def test_a_number_says_which_rule_gave_it(one, model, rule, way_out):
-    stated = mfdl.account(one, trust=model, adjacency="zero-out", clip_norm=1.0, noise_std=1.0)
-    assert bool(stated.why) == (stated.bound == "upper" or stated.mu == math.inf)
-    assert all(any(text in stated.why for text in words.split("|")) for words in (rule, way_out))
-    assert str(stated).endswith(stated.why)
+def test_a_number_says_which_rule_gave_it(algorithm, model, rule, way_out):
+    guarantee = mfdl.account(algorithm, trust=model, adjacency="zero-out", clip_norm=1.0, noise_std=1.0)
+    assert bool(guarantee.why) == (guarantee.bound == "upper" or guarantee.mu == math.inf)
+    assert all(any(text in guarantee.why for text in words.split("|")) for words in (rule, way_out))
+    assert str(guarantee).endswith(guarantee.why)
 
 
 def test_a_number_that_is_infinite_names_the_victim():
     labelled = Dynamics(gossip.metropolis_hastings("florentine"))
-    one = algorithms.dp_dsgd(labelled, EveryStep(2))
+    algorithm = algorithms.dp_dsgd(labelled, EveryStep(2))
     medici = labelled.gossip.labels.index("Medici")
     model = trust.TrustModel.from_masks(seen=None, known_noise=np.arange(15) == medici, name="thief")
     question = mfdl.Question(model, "zero-out", 1.0)
-    losses = mfdl.PrivacyLosses.of(one, question)
+    losses = mfdl.PrivacyLosses.of(algorithm, question)
     assert "(node 'Medici', the worst victim)." in losses.guarantee(noise_std=1.0).why
     with pytest.raises(InvalidInput, match="for node 'Medici', the worst victim, whatever the noise"):
         losses.calibrate(mu=1.0)
-    each = {stated.victim: stated for stated in losses.by_victim(noise_std=1.0)}
-    assert [name for name, stated in each.items() if stated.mu == math.inf] == ["Medici"]
+    each = {guarantee.victim: guarantee for guarantee in losses.by_victim(noise_std=1.0)}
+    assert [name for name, guarantee in each.items() if guarantee.mu == math.inf] == ["Medici"]
     assert each["Medici"].why.startswith("No finite number: ")
     assert "worst" not in each["Medici"].why
 
@@ -380,15 +384,15 @@ def test_shift_reduction_is_named():
 
 def test_the_worst_of_several_attackers_is_explained():
     C = np.tril(np.random.default_rng(0).normal(size=(4, 4)), -1) + np.eye(4)
-    one = algorithms.mf_dsgd(Dynamics(gossip.metropolis_hastings("path:n=3"), 0.5), EveryStep(4), C)
-    for loss in sensitivity_by_victim(one, trust.AnyReceiver(), method="certified"):
+    algorithm = algorithms.mf_dsgd(Dynamics(gossip.metropolis_hastings("path:n=3"), 0.5), EveryStep(4), C)
+    for loss in sensitivity_by_victim(algorithm, trust.AnyReceiver(), method="certified"):
         assert bool(loss.explanation()) == (loss.adaptive_bound != "exact")
 
 
 def test_every_loss_that_is_no_exact_number_is_explained():
-    for one in (HIDDEN, TRACKING, FOUR_ROUNDS, algorithms.zip_dl(DYN, EveryStep(2))):
+    for algorithm in (HIDDEN, TRACKING, FOUR_ROUNDS, algorithms.zip_dl(DYN, EveryStep(2))):
         for model in (trust.LDP(), trust.PNDP([0]), trust.Colluding((1,)), trust.Central(), trust.ReleasedOnly()):
-            for loss in sensitivity_by_victim(one, model):
+            for loss in sensitivity_by_victim(algorithm, model):
                 exact = loss.adaptive_bound == "exact" and math.isfinite(loss.adaptive_sensitivity_squared)
                 assert bool(loss.explanation()) != exact
                 fixed = loss.explanation(adaptive=False)

@@ -55,14 +55,14 @@ def test_bounds_by_structure_never_fall_below_the_truth(case, written):
     X = C.T @ C
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(structured, "IMPROVED", 10**9 if written else 0)
-        found = structured_bound(encoder, scheme)
+        bounded = structured_bound(encoder, scheme)
     signed = max(largest_signed_sum(X[np.ix_(p, p)]) for p in patterns)
-    assert found.upper >= signed * (1 - 1e-12)
+    assert bounded.upper >= signed * (1 - 1e-12)
     vectors = largest_over_patterns(X, patterns)
-    assert found.upper >= vectors * (1 - SOLVER)
-    assert found.lower <= vectors * (1 + SOLVER)
-    if found.exact or (written and scheme.num_patterns < 1000):
-        assert_allclose(found.upper, vectors, rtol=2 * SOLVER)
+    assert bounded.upper >= vectors * (1 - SOLVER)
+    assert bounded.lower <= vectors * (1 + SOLVER)
+    if bounded.exact or (written and scheme.num_patterns < 1000):
+        assert_allclose(bounded.upper, vectors, rtol=2 * SOLVER)
 
 
 @examples(60)
@@ -75,16 +75,16 @@ def test_losses_are_those_of_the_same_encoder_written_out(case, data):
         sensitivity_by_victim(algorithms.mf_dsgd(RING, scheme, C), model, unit="record")
         for C in (encoder, np.tril(encoder.dense()))
     )
-    for one, other in zip(by_structure, by_array, strict=True):
+    for loss, other in zip(by_structure, by_array, strict=True):
         for mine, its in (
-            (one.non_adaptive_sensitivity, other.non_adaptive_sensitivity),
-            (one.adaptive_sensitivity, other.adaptive_sensitivity),
+            (loss.non_adaptive_sensitivity, other.non_adaptive_sensitivity),
+            (loss.adaptive_sensitivity, other.adaptive_sensitivity),
         ):
             if math.isinf(its.squared) or math.isinf(mine.squared):
                 assert mine.squared == its.squared
             else:
                 assert_allclose(mine.squared, its.squared, rtol=1e-5)
-        assert one.adaptive == other.adaptive
+        assert loss.adaptive == other.adaptive
 
 
 @pytest.mark.parametrize("kind", STRUCTURED)
@@ -93,12 +93,12 @@ def test_noise_on_many_nodes_weighs_the_encoder(kind):
     scheme, encoder = Cyclic(3, 4), structured_encoder(kind, np.linspace(-1, 1, 8), 12)
     F, holders = np.hstack([np.eye(4), [[1.0], [-1.0], [0.0], [0.0]]]), np.eye(5, 4, dtype=bool)
     holders[4, :2] = True
-    made = []
+    built = []
     for C in (encoder, np.tril(encoder.dense())):
         noise = mfdl.noise.SpatioTemporalNoise(C, F, holders, 4)
         algorithm = decentralized("mine", RING, scheme, noise)
-        made.append([loss.sensitivity_squared for loss in sensitivity_by_victim(algorithm, trust.Eavesdropper())])
-    assert_allclose(*made, rtol=1e-6)
+        built.append([loss.sensitivity_squared for loss in sensitivity_by_victim(algorithm, trust.Eavesdropper())])
+    assert_allclose(*built, rtol=1e-6)
 
 
 def long_encoders():
@@ -116,14 +116,14 @@ def long_encoders():
 def test_many_steps_are_accounted_for_without_an_array_of_t_by_t(kind):
     encoder = long_encoders()[kind]
     algorithm = algorithms.mf_dsgd(RING, Cyclic(MANY // 100, 100), encoder)
-    made = mfdl.calibrate(algorithm, trust=trust.LDP(), adjacency="zero-out", clip_norm=1.0, mu=1.0)
+    calibrated = mfdl.calibrate(algorithm, trust=trust.LDP(), adjacency="zero-out", clip_norm=1.0, mu=1.0)
     first = np.zeros(MANY)
     first[::100] = 1.0
     later = np.roll(first, 50)
     norms = [float((encoder.times(g) ** 2).sum()) for g in (first, later)]  # entries are >= 0: attained
-    assert made.noise_std**2 >= max(norms) * (1 - 1e-9)
-    assert_allclose(made.noise_std**2, max(norms), rtol=1e-3)
-    assert made.guarantee.bound == "exact"
+    assert calibrated.noise_std**2 >= max(norms) * (1 - 1e-9)
+    assert_allclose(calibrated.noise_std**2, max(norms), rtol=1e-3)
+    assert calibrated.guarantee.bound == "exact"
 
 
 def test_what_takes_an_array_over_too_many_steps_is_refused(monkeypatch):
@@ -218,18 +218,18 @@ def test_noise_whose_variance_is_no_number_is_no_guarantee(tiny):
 @pytest.mark.parametrize("kind", STRUCTURED)
 def test_files_and_hashes_hold_the_structure(kind, tmp_path):
     encoder = structured_encoder(kind, np.linspace(-1, 0.5, 8), 6)
-    made = mfdl.calibrate(
+    calibrated = mfdl.calibrate(
         algorithms.mf_dsgd(RING, Cyclic(2, 3), encoder),
         trust=trust.LDP(),
         adjacency="zero-out",
         clip_norm=1.0,
         mu=1.0,
     )
-    made.save(tmp_path / "made.mfdl")
+    calibrated.save(tmp_path / "made.mfdl")
     again = mfdl.Mechanism.load(tmp_path / "made.mfdl")
-    assert again.algorithm.content_hash == made.algorithm.content_hash
+    assert again.algorithm.content_hash == calibrated.algorithm.content_hash
     assert type(again.algorithm.noise.causal.encoder) is type(encoder)
-    assert again.noise_std == made.noise_std
+    assert again.noise_std == calibrated.noise_std
     other = structured_encoder(kind, np.linspace(-1, 0.75, 8), 6)
     assert LocalNoise(other, 4).content() != LocalNoise(encoder, 4).content()
 

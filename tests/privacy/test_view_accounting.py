@@ -87,11 +87,11 @@ def test_a_combination_without_noise_is_infinite_and_cannot_be_calibrated():
 
 def test_what_a_view_lacks_is_refused_with_the_way_out():
     view = matrices(algorithms.dp_dsgd(PATH, EveryStep(2)), MODELS["pndp"])
-    made = mfdl.calibrate(view, participation=EveryStep(2), mu=1.0, **CLIP)
+    calibrated = mfdl.calibrate(view, participation=EveryStep(2), mu=1.0, **CLIP)
     with pytest.raises(InvalidInput, match="build the algorithm, e"):
-        mfdl.replay(made, linear_task(3, np.ones((6, 1))), seeds=[0])
+        mfdl.replay(calibrated, linear_task(3, np.ones((6, 1))), seeds=[0])
     with pytest.raises(InvalidInput, match=r"for another algorithm"):
-        mfdl.Mechanism(algorithms.dp_dsgd(PATH, EveryStep(2)), made.guarantee)
+        mfdl.Mechanism(algorithms.dp_dsgd(PATH, EveryStep(2)), calibrated.guarantee)
     for options, message in (
         ({}, "participation must be given beside a View"),
         ({"participation": EveryStep(2), "trust": trust.LDP()}, "trust must be left out with a View"),
@@ -104,7 +104,7 @@ def test_what_a_view_lacks_is_refused_with_the_way_out():
     with pytest.raises(UnsupportedMechanism, match="no public patterns"):
         mfdl.account(view, participation=mfdl.BallsInBins(1, 2), noise_std=1.0, **CLIP)
     with pytest.raises(InvalidInput, match="only adaptive guarantees compose"):
-        made.guarantee.compose_with(made.guarantee)
+        calibrated.guarantee.compose_with(calibrated.guarantee)
     with pytest.raises(InvalidInput, match="participation is given beside a View alone"):
         mfdl.calibrate(
             algorithms.dp_dsgd(PATH, EveryStep(2)), trust=trust.LDP(), participation=EveryStep(2), mu=1.0, **CLIP

@@ -55,20 +55,20 @@ def check_against_pinv(case):
     view = case.model.view(case.algorithm, case.honest[0], release=case.release)
     assert_allclose(view.dense_gradients_by_time(), case.A, atol=1e-12)
     assert_allclose(view.dense_noise(), case.B, atol=1e-12)
-    for u, found in zip(case.honest, view_grams(view, case.honest), strict=True):
+    for u, gram in zip(case.honest, view_grams(view, case.honest), strict=True):
         X, leaks = pinv_gram(of_node(case.A, u, n), case.B)
         leaks = leaks | case.known_gradients[:, u]
-        if math.isinf(found.inflation):
-            assert leaks.any() or found.upper
+        if math.isinf(gram.inflation):
+            assert leaks.any() or gram.upper
             continue
-        assert (found.leaks == leaks).all()
+        assert (gram.leaks == leaks).all()
         if not leaks.any():
             # B has no singular value between 1e-13 and 1e-5 of its largest, so the oracle is right to about 1e-6
             scale = max(1.0, float(np.abs(X).max(initial=0.0)))
-            if found.upper:
-                assert np.linalg.eigvalsh(found.matrix - X)[0] >= -1e-6 * scale
+            if gram.upper:
+                assert np.linalg.eigvalsh(gram.matrix - X)[0] >= -1e-6 * scale
             else:
-                assert_allclose(found.matrix, X, atol=1e-6 * scale)
+                assert_allclose(gram.matrix, X, atol=1e-6 * scale)
 
 
 @examples(180)
@@ -150,8 +150,8 @@ def test_range_form_of_noise_correlated_in_time_is_the_dense_definition(rates, o
 
 @pytest.mark.parametrize("block", [1, 3, 512])
 def test_blocks_of_steps_change_nothing(block, monkeypatch):
-    one = algorithms.dp_dsgd(Dynamics(MH("ring:n=7")), EveryStep(6))
-    view = trust.PNDP([0]).view(one, 1, release="all")
+    algorithm = algorithms.dp_dsgd(Dynamics(MH("ring:n=7")), EveryStep(6))
+    view = trust.PNDP([0]).view(algorithm, 1, release="all")
     before = view_grams(view, [1, 3])
     monkeypatch.setattr(range_and_null_space, "BLOCK_ROWS", block)
     monkeypatch.setattr(range_and_null_space, "CHUNK_BYTES", 8 * 36 * 2)
@@ -168,12 +168,12 @@ def test_blocks_of_steps_change_nothing(block, monkeypatch):
 def test_leaks_on_integer_views_are_those_of_exact_ranks(case):
     A, B = case
     exact = exact_leaks(rational(A), rational(B))
-    found = view_grams(View(A, B), [0])[0]
-    assert found.leaks.tolist() == exact  # never a finite number for a leak, never infinity without one
+    grams = view_grams(View(A, B), [0])[0]
+    assert grams.leaks.tolist() == exact  # never a finite number for a leak, never infinity without one
     if not any(exact):
         X = to_float(exact_view_gram(rational(A), rational(B)))
-        assert_bounded(found, X)
-        assert_allclose(found.matrix, X, rtol=1e-8, atol=1e-8)
+        assert_bounded(grams, X)
+        assert_allclose(grams.matrix, X, rtol=1e-8, atol=1e-8)
 
 
 def assert_bounded(gram, exact):
@@ -190,15 +190,15 @@ def path(n):
 @pytest.mark.parametrize(("n", "rounds"), [(6, 6), (12, 12), (16, 20), (24, 24), (24, 36), (32, 32)])
 def test_directions_fainter_than_rounding_are_not_forgotten(n, rounds):
     """After n rounds the end of a path knows every injection: X = 1, though singular values fall below 1e-16."""
-    one = algorithms.muffliato(Dynamics(path(n)), EveryStep(1), gossip_rounds=rounds)
+    algorithm = algorithms.muffliato(Dynamics(path(n)), EveryStep(1), gossip_rounds=rounds)
     far = n - 1
     messages, _ = gossip_messages(path(n), 1, gossip_rounds=rounds)
     seen = messages[received(path(n), rounds, [0]).ravel()]
     exact = exact_view_gram(rational(seen[:, [far]]), rational(without_noise(seen, {0})))
     assert exact == [[1]]
-    found = view_grams(trust.PNDP([0]).view(one, 1, release="none"), range(1, n))[far - 1]
-    assert found.inflation * (found.matrix[0, 0] + found.entry_error[0, 0]) >= 1
-    loss = sensitivity_by_victim(one, trust.PNDP([0]), release="none")[far - 1]
+    grams = view_grams(trust.PNDP([0]).view(algorithm, 1, release="none"), range(1, n))[far - 1]
+    assert grams.inflation * (grams.matrix[0, 0] + grams.entry_error[0, 0]) >= 1
+    loss = sensitivity_by_victim(algorithm, trust.PNDP([0]), release="none")[far - 1]
     assert 1 <= loss.sensitivity_squared <= 1 + 1e-9
     # too early for the news to have arrived, nothing is learnt, and nothing made up
     early = algorithms.muffliato(Dynamics(path(n)), EveryStep(1), gossip_rounds=n // 2)
@@ -213,10 +213,10 @@ def test_a_bare_view_of_undecided_rank_is_infinite_where_it_is_too_large_for_rat
     assert exact.form == "rational arithmetic"
     assert (exact.matrix, exact.leaks.any()) == (1, False)
     monkeypatch.setattr(dense_form, "MAX_RATIONAL_ROWS", 0)
-    found = view_grams(view, [31])[0]
-    assert found.inflation == math.inf
-    assert "cannot be told in float64" in found.why
-    loss = sensitivity_of_gram(found, EveryStep(1))
+    grams = view_grams(view, [31])[0]
+    assert grams.inflation == math.inf
+    assert "cannot be told in float64" in grams.why
+    loss = sensitivity_of_gram(grams, EveryStep(1))
     assert (loss.squared, loss.exact, loss.lower) == (math.inf, False, 0.0)
 
 
@@ -227,9 +227,9 @@ def test_a_bare_view_of_undecided_rank_is_infinite_where_it_is_too_large_for_rat
 def test_pairwise_noise_alone_on_a_ring_of_five_protects_nothing(edges):
     """pinv says (1 - 1/5) / ... = 0.4 a step; the sum of all messages has no noise."""
     dynamics, T = Dynamics(MH("ring:n=5")), 2
-    one = algorithms.decor(dynamics, EveryStep(T), sigma_ldp=0.0, sigma_cor=1.0, orientation=edges)
+    algorithm = algorithms.decor(dynamics, EveryStep(T), sigma_ldp=0.0, sigma_cor=1.0, orientation=edges)
     for model in (trust.Eavesdropper(), trust.LDP(), trust.Colluding((0,)), trust.FullCollusion(), trust.Coalitions(1)):
-        for loss in sensitivity_by_victim(one, model):
+        for loss in sensitivity_by_victim(algorithm, model):
             assert loss.sensitivity_squared == loss.adaptive_sensitivity_squared == math.inf
     F = pairwise_factor([(0, 1), (0, 4), (1, 2), (2, 3), (3, 4)], 5, 0.0, 1.0)
     X, leaks = pinv_gram(np.eye(5)[:, :1], F)
@@ -243,8 +243,8 @@ def test_the_loss_grows_without_bound_as_the_noise_loses_rank():
     dynamics = Dynamics(MH("ring:n=5"))
     before = 0.0
     for local in 10.0 ** -np.arange(1, 17):
-        one = algorithms.decor(dynamics, EveryStep(1), sigma_ldp=local, sigma_cor=1.0)
-        loss = sensitivity_by_victim(one, trust.Eavesdropper())[0].sensitivity_squared
+        algorithm = algorithms.decor(dynamics, EveryStep(1), sigma_ldp=local, sigma_cor=1.0)
+        loss = sensitivity_by_victim(algorithm, trust.Eavesdropper())[0].sensitivity_squared
         eigenvalues = 2 - 2 * np.cos(2 * np.pi * np.arange(5) / 5)
         truth = float(np.mean(1 / (local**2 + eigenvalues)))
         assert loss >= truth * (1 - 1e-9)
@@ -265,47 +265,49 @@ def test_noise_near_the_tolerance_is_never_overestimated(faint):
 # ---- Zip-DL (arXiv:2403.11795, Algorithm 1) --------------------------------------------------------------------------
 
 
-def user_level(model, one, victim, release="none"):
-    found = view_grams(model.view(one, victim, release=release), [victim])[0]
-    return math.inf if infinite(found) else float(np.abs(found.matrix).sum())
+def user_level(model, algorithm, victim, release="none"):
+    grams = view_grams(model.view(algorithm, victim, release=release), [victim])[0]
+    return math.inf if infinite(grams) else float(np.abs(grams.matrix).sum())
 
 
 @pytest.mark.parametrize(("T", "value"), [(1, 6), (2, 30), (3, 84), (4, 180)])
 def test_zip_dl_under_ldp(T, value):
     for victim in (0, 3):
         assert user_level(trust.LDP(), algorithms.zip_dl(RING6, EveryStep(T)), victim) == pytest.approx(value)
-        own = algorithms.zip_dl(RING6, EveryStep(T), self_messages=True)
-        assert user_level(trust.LDP(), own, victim) == math.inf
+        with_own = algorithms.zip_dl(RING6, EveryStep(T), self_messages=True)
+        assert user_level(trust.LDP(), with_own, victim) == math.inf
 
 
 @pytest.mark.parametrize("release", [None, "all", "average"])
 @pytest.mark.parametrize("model", [trust.LDP(), trust.Eavesdropper(), trust.PNDP([0])])
 def test_released_models_undo_zip_dl(model, release):
     """With the messages a sends, its released model is its own half step plus known terms; averages have no noise."""
-    one = algorithms.zip_dl(RING6, EveryStep(2))
+    algorithm = algorithms.zip_dl(RING6, EveryStep(2))
     if release == "average" or model.name != "pndp":
-        assert user_level(model, one, 2, release) == math.inf
-    stated = "all" if model.name == "ldp" else release  # private noise in an average is not separate: it counts as all
-    assert sensitivity_by_victim(one, model, release=release)[1].release == (stated or "all")
+        assert user_level(model, algorithm, 2, release) == math.inf
+    expected = (
+        "all" if model.name == "ldp" else release
+    )  # private noise in an average is not separate: it counts as all
+    assert sensitivity_by_victim(algorithm, model, release=release)[1].release == (expected or "all")
 
 
 def test_zip_dl_pairs_on_a_ring():
-    one = algorithms.zip_dl(RING6, EveryStep(3))
-    found = [user_level(trust.PNDP([0]), one, u) for u in range(1, 6)]
-    assert_allclose(found, [8.517, 0.575, 0.0303, 0.575, 8.517], rtol=1e-3)
+    algorithm = algorithms.zip_dl(RING6, EveryStep(3))
+    losses = [user_level(trust.PNDP([0]), algorithm, u) for u in range(1, 6)]
+    assert_allclose(losses, [8.517, 0.575, 0.0303, 0.575, 8.517], rtol=1e-3)
     assert user_level(trust.PNDP([0]), algorithms.zip_dl(RING6, EveryStep(1)), 1) == pytest.approx(1.5)
     heard = algorithms.zip_dl(RING6, EveryStep(3), self_messages=True)
-    assert_allclose([user_level(trust.PNDP([0]), heard, u) for u in range(1, 6)], found, rtol=1e-9)  # it knew that
+    assert_allclose([user_level(trust.PNDP([0]), heard, u) for u in range(1, 6)], losses, rtol=1e-9)  # it knew that
 
 
 # ---- DECOR (its Algorithms 2 and 3) ------------------------------------------------------------------------------
 
 
 def test_decor_on_a_ring_of_eight():
-    one = algorithms.decor(Dynamics(MH("ring:n=8")), EveryStep(3), sigma_ldp=0.5, sigma_cor=2.0)
-    seen = [user_level(trust.Colluding((0,)), one, u) for u in (1, 2, 3, 4)]
+    algorithm = algorithms.decor(Dynamics(MH("ring:n=8")), EveryStep(3), sigma_ldp=0.5, sigma_cor=2.0)
+    seen = [user_level(trust.Colluding((0,)), algorithm, u) for u in (1, 2, 3, 4)]
     assert_allclose(seen, [2.84, 2.41, 2.19, 2.12], atol=5e-3)
-    heard = [user_level(trust.PNDP([0]), one, u) for u in (1, 2, 3, 4)]
+    heard = [user_level(trust.PNDP([0]), algorithm, u) for u in (1, 2, 3, 4)]
     assert_allclose(heard, [1.04, 0.083, 0.0025, 0.0], atol=5e-3)
 
 
@@ -313,16 +315,16 @@ def test_decor_on_a_ring_of_eight():
 @pytest.mark.parametrize("q", [0, 1, 2])
 def test_decor_is_its_published_accountant(graph, q):
     T, noise = 3, {"sigma_ldp": 0.7, "sigma_cor": 1.9}
-    one = algorithms.decor(Dynamics(MH(graph)), EveryStep(T), **noise)
-    worst = max(loss.sensitivity_squared for loss in sensitivity_by_victim(one, trust.Coalitions(q)))
+    algorithm = algorithms.decor(Dynamics(MH(graph)), EveryStep(T), **noise)
+    worst = max(loss.sensitivity_squared for loss in sensitivity_by_victim(algorithm, trust.Coalitions(q)))
     # slope = mu^2 / 2 with record shift 2 C
     paper = papers.decor_accountant(graph, num_colluders=q, num_steps=T, **noise).value
     assert worst == pytest.approx(paper / 2, rel=1e-10)
     inside = tuple(range(q))
     victims = papers.decor_victims(graph, [f"#{i}" for i in inside], num_steps=T, **noise).value
     model = trust.named("colluding", colluders=inside)
-    losses = {v.victim: v for v in sensitivity_by_victim(one, model, victims=range(one.num_nodes))}
-    assert_allclose([losses[u].sensitivity_squared for u in range(one.num_nodes)], victims / 2, rtol=1e-10)
+    losses = {v.victim: v for v in sensitivity_by_victim(algorithm, model, victims=range(algorithm.num_nodes))}
+    assert_allclose([losses[u].sensitivity_squared for u in range(algorithm.num_nodes)], victims / 2, rtol=1e-10)
     assert all(loss.adaptive for loss in losses.values())
 
 
@@ -332,7 +334,7 @@ def test_appended_rows_for_known_noise_are_zeroed_columns(attackers, release):
     """DECOR under PNDP, with the attackers' own noise and secrets as rows of their own."""
     W, T, n = MH("ring:n=5"), 2, 5
     edges = [(0, 1), (0, 4), (1, 2), (2, 3), (3, 4)]
-    one = algorithms.decor(Dynamics(W), EveryStep(T), sigma_ldp=0.5, sigma_cor=2.0)
+    algorithm = algorithms.decor(Dynamics(W), EveryStep(T), sigma_ldp=0.5, sigma_cor=2.0)
     messages, final = gossip_messages(W, T)
     rows = [messages[received(W, T, attackers).ravel()]]
     if release != "none":
@@ -342,8 +344,8 @@ def test_appended_rows_for_known_noise_are_zeroed_columns(attackers, release):
     holders = [{i} for i in range(n)] + [set(edge) for edge in edges]
     known = {t * len(holders) + c for t in range(T) for c, who in enumerate(holders) if who & set(attackers)}
     honest = [u for u in range(n) if u not in attackers]
-    found = view_grams(trust.PNDP(attackers).view(one, honest[0], release=release), honest)
-    for u, gram in zip(honest, found, strict=True):
+    grams = view_grams(trust.PNDP(attackers).view(algorithm, honest[0], release=release), honest)
+    for u, gram in zip(honest, grams, strict=True):
         appended, _ = pinv_gram(*append_known_noise(of_node(A, u, n), B, known))
         zeroed, _ = pinv_gram(of_node(A, u, n), without_noise(B, known))
         assert_allclose(appended, zeroed, atol=1e-9)
@@ -357,15 +359,15 @@ def test_forms_for_hidden_messages_are_used_for_plain_gossip_only():
     """Half of the state is forgotten before it is sent (weight decay, say): no structured form may ignore that."""
     base = algorithms.dp_dsgd(Dynamics(MH("path:n=3")), EveryStep(3))
     half = dataclasses.replace(base.rounds[0], message_from_state=sp.csr_array(0.5 * np.eye(3)))
-    one = dataclasses.replace(base, rounds=(half,) * 3)
+    algorithm = dataclasses.replace(base, rounds=(half,) * 3)
     W = MH("path:n=3").dense()
     rows = np.zeros((3, 3, 3, 3))
     for s in range(3):
         for t in range(s, 3):
             rows[t, :, s] = np.linalg.matrix_power(0.5 * W, t - s)
     A = rows.reshape(9, 9)[[1, 4, 7]]  # the end of a path hears the middle
-    found = view_grams(trust.PNDP([0]).view(one, 1, release="none"), [1, 2])
-    for u, gram in zip((1, 2), found, strict=True):
+    grams = view_grams(trust.PNDP([0]).view(algorithm, 1, release="none"), [1, 2])
+    for u, gram in zip((1, 2), grams, strict=True):
         X, _ = pinv_gram(of_node(A, u, 3), without_noise(A, {0, 3, 6}))
         assert_allclose(gram.matrix, X, atol=1e-10)
 
@@ -373,19 +375,19 @@ def test_forms_for_hidden_messages_are_used_for_plain_gossip_only():
 def test_noise_of_very_unequal_steps_falls_back_to_the_dense_form():
     C = np.diag([1.0, 1e-9, 1.0])
     C[2, 1] = 0.3
-    one = algorithms.mf_dsgd(RING6, EveryStep(3), C)
-    view = trust.PNDP([0]).view(one, 1, release="none")
-    found = view_grams(view, [1])[0]
-    assert (found.form, infinite(found)) == ("dense form", False)
-    loss = sensitivity_by_victim(one, trust.PNDP([0]), release="none")
+    algorithm = algorithms.mf_dsgd(RING6, EveryStep(3), C)
+    view = trust.PNDP([0]).view(algorithm, 1, release="none")
+    grams = view_grams(view, [1])[0]
+    assert (grams.form, infinite(grams)) == ("dense form", False)
+    loss = sensitivity_by_victim(algorithm, trust.PNDP([0]), release="none")
     assert all(x.sensitivity_squared <= x.adaptive_sensitivity_squared for x in loss)
 
 
 def test_zero_rows_and_no_rows():
     assert view_grams(View(np.zeros((2, 3)), np.zeros((2, 1))), [0])[0].matrix.tolist() == np.zeros((3, 3)).tolist()
-    one = algorithms.dp_dsgd(RING6, EveryStep(2))
-    found = view_grams(trust.TrustModel.from_masks().view(one, 0, release="none"), [0, 1])
-    assert all(not gram.matrix.any() and not infinite(gram) for gram in found)
+    algorithm = algorithms.dp_dsgd(RING6, EveryStep(2))
+    grams = view_grams(trust.TrustModel.from_masks().view(algorithm, 0, release="none"), [0, 1])
+    assert all(not gram.matrix.any() and not infinite(gram) for gram in grams)
     no_noise = algorithms.dsgd(RING6, EveryStep(2))
     assert infinite(view_grams(trust.PNDP([0]).view(no_noise, 1), [1])[0])
     far = view_grams(trust.PNDP([0]).view(no_noise, 1, release="none"), [3])[0]
@@ -399,14 +401,14 @@ def test_errors_of_structured_forms_bound_the_true_ones(graph):
     encoder = [[1.0, 0.0, 0.0], [0.5, 0.5, 0.0], [-1.0, 0.5, 2.0]]
     both = algorithms.dp_dsgd(Dynamics(W), EveryStep(3)), algorithms.mf_dsgd(Dynamics(W), EveryStep(3), encoder)
     forms, off = set(), 0
-    for one, attackers in itertools.product(both, ([0], [1], [1, 4], [1, 3, 5, 7])):
-        view = trust.PNDP(attackers).view(one, release="none")
-        A, B = exact_view(exact_run(one), view.knowledge.seen, np.flatnonzero(view.knowledge.known_noise))
+    for algorithm, attackers in itertools.product(both, ([0], [1], [1, 4], [1, 3, 5, 7])):
+        view = trust.PNDP(attackers).view(algorithm, release="none")
+        A, B = exact_view(exact_run(algorithm), view.knowledge.seen, np.flatnonzero(view.knowledge.known_noise))
         honest = [u for u in range(8) if u not in attackers][:3]
-        for u, found in zip(honest, view_grams(view, honest), strict=True):
+        for u, gram in zip(honest, view_grams(view, honest), strict=True):
             exact = to_float(exact_view_gram([row[u::8] for row in A], B))
-            assert_bounded(found, exact)
-            forms.add(found.form)
-            off += np.linalg.eigvalsh(exact - found.matrix)[-1] > 1e-17
+            assert_bounded(gram, exact)
+            forms.add(gram.form)
+            off += np.linalg.eigvalsh(exact - gram.matrix)[-1] > 1e-17
     assert forms >= {"range form", "null-space form"}
     assert off > 0  # without the stated errors these would be too small

@@ -59,18 +59,18 @@ def test_no_loss_is_below_the_rational_truth(case, scheme):
     A, B, n = case
     leaks, X = exact_leaks(rational(A), rational(B)), exact_view_gram(rational(A), rational(B))
     for loss in view_losses(View(A, B, num_nodes=n), scheme):
-        found, patterns = (
+        sensitivity, patterns = (
             loss.non_adaptive_sensitivity,
             [[t * n + loss.victim for t in pattern] for pattern in scheme.patterns()],
         )
         if any(leaks[column] for pattern in patterns for column in pattern):
-            assert found.squared == math.inf
-            assert found.why
+            assert sensitivity.squared == math.inf
+            assert sensitivity.why
             continue
         truth = max(largest_signed_sum([[X[s][t] for t in pattern] for s in pattern]) for pattern in patterns)
-        assert found.squared == math.inf or Fraction(found.squared) >= truth >= Fraction(found.lower)
-        if found.exact:
-            assert found.squared <= float(truth) * (1 + 2e-6)
+        assert sensitivity.squared == math.inf or Fraction(sensitivity.squared) >= truth >= Fraction(sensitivity.lower)
+        if sensitivity.exact:
+            assert sensitivity.squared <= float(truth) * (1 + 2e-6)
 
 
 def test_a_leak_in_one_step_leaves_the_other_its_number():
@@ -149,13 +149,15 @@ def test_a_combination_that_is_redundant_up_to_rounding_in_an_operator_may_be_a_
 def test_written_out_as_matrices_a_view_loses_what_its_builder_says(case):
     view = View(case.A, case.B, num_nodes=case.algorithm.num_nodes, known_gradients=case.known_gradients)
     scheme = case.algorithm.participation
-    own = {loss.victim: loss for loss in mfdl.sensitivity_by_victim(case.algorithm, case.model, release=case.release)}
-    shared = sorted(set(own) & {*range(case.algorithm.num_nodes)})
+    by_victim = {
+        loss.victim: loss for loss in mfdl.sensitivity_by_victim(case.algorithm, case.model, release=case.release)
+    }
+    shared = sorted(set(by_victim) & {*range(case.algorithm.num_nodes)})
     for loss in view_losses(view, scheme, shared):
-        if loss.bound == own[loss.victim].bound == "exact":
-            assert loss.sensitivity_squared == pytest.approx(own[loss.victim].sensitivity_squared, rel=3e-6)
+        if loss.bound == by_victim[loss.victim].bound == "exact":
+            assert loss.sensitivity_squared == pytest.approx(by_victim[loss.victim].sensitivity_squared, rel=3e-6)
         else:
-            assert loss.sensitivity_squared >= own[loss.victim].non_adaptive_sensitivity.lower * (1 - 1e-6)
+            assert loss.sensitivity_squared >= by_victim[loss.victim].non_adaptive_sensitivity.lower * (1 - 1e-6)
 
 
 RING = gossip.metropolis_hastings("ring:n=5")  # weights 1/3
@@ -164,40 +166,40 @@ T = 2
 
 
 def same(algorithm, model, view):
-    own = {loss.victim: loss for loss in mfdl.sensitivity_by_victim(algorithm, model, release="none")}
+    by_victim = {loss.victim: loss for loss in mfdl.sensitivity_by_victim(algorithm, model, release="none")}
     losses = view_losses(view, algorithm.participation)
-    assert {loss.victim for loss in losses} == set(own)
+    assert {loss.victim for loss in losses} == set(by_victim)
     for loss in losses:
         assert loss.bound == "exact"
-        assert loss.sensitivity_squared == pytest.approx(own[loss.victim].sensitivity_squared, rel=3e-6)
+        assert loss.sensitivity_squared == pytest.approx(by_victim[loss.victim].sensitivity_squared, rel=3e-6)
 
 
 def test_decor_by_hand():
     W_T, _ = gossip_messages(RING, T)
     noise = np.kron(np.eye(T), pairwise_factor(EDGES, 5, 0.5, 2.0))
-    one = algorithms.decor(mfdl.Dynamics(RING), EveryStep(T), sigma_ldp=0.5, sigma_cor=2.0)
-    same(one, trust.Eavesdropper(), View(W_T, W_T @ noise, num_nodes=5))
-    held = np.tile([u == 0 for u in range(5)] + [0 in edge for edge in EDGES], T)
+    algorithm = algorithms.decor(mfdl.Dynamics(RING), EveryStep(T), sigma_ldp=0.5, sigma_cor=2.0)
+    same(algorithm, trust.Eavesdropper(), View(W_T, W_T @ noise, num_nodes=5))
+    holders = np.tile([u == 0 for u in range(5)] + [0 in edge for edge in EDGES], T)
     known = np.arange(5) == 0
-    colluder = View(W_T, W_T @ noise, num_nodes=5, known_gradients=known, known_noise=held)
-    same(one, trust.Colluding((0,)), colluder)
+    colluder = View(W_T, W_T @ noise, num_nodes=5, known_gradients=known, known_noise=holders)
+    same(algorithm, trust.Colluding((0,)), colluder)
 
 
 @pytest.mark.parametrize("rounds", [1, 3])
 def test_muffliato_and_pndp_by_hand(rounds):
-    one = algorithms.muffliato(mfdl.Dynamics(RING), EveryStep(T), gossip_rounds=rounds)
+    algorithm = algorithms.muffliato(mfdl.Dynamics(RING), EveryStep(T), gossip_rounds=rounds)
     W_T, _ = (as_fractions(M) for M in gossip_messages(RING, T, gossip_rounds=rounds))
-    same(one, trust.LDP(), View(W_T, W_T, num_nodes=5))
+    same(algorithm, trust.LDP(), View(W_T, W_T, num_nodes=5))
     seen = W_T[received(RING, T * rounds, [0]).ravel()]
     zero = np.arange(5) == 0
     attacked = View(seen, seen, num_nodes=5, known_gradients=zero, known_noise=np.tile(zero, T))
-    same(one, trust.PNDP([0]), attacked)
+    same(algorithm, trust.PNDP([0]), attacked)
 
 
 def test_zip_dl_by_hand():
     """Path of three nodes: node a draws Y to itself and its neighbours; what it sends is x + (I - u w^T) Y."""
     W, T = gossip.metropolis_hastings("path:n=3"), 2
-    one = algorithms.zip_dl(mfdl.Dynamics(W), EveryStep(T))
+    algorithm = algorithms.zip_dl(mfdl.Dynamics(W), EveryStep(T))
     dense, pairs = W.dense(), [(a, b) for a in range(3) for b in range(3) if W.dense()[b, a]]
     to_messages = np.array([[float(a == u) for u in range(3)] for a, _ in pairs])
     averaging = np.array([[dense[i, j] * (to == i) for j, to in pairs] for i, _ in pairs])
@@ -212,14 +214,16 @@ def test_zip_dl_by_hand():
     messages = np.block(blocks)
     A, B = -messages @ np.kron(np.eye(T), to_messages), -messages @ np.kron(np.eye(T), spread)
     sent = np.tile([a != b for a, b in pairs], T)
-    same(one, trust.Eavesdropper(), View(as_fractions(A[sent]), as_fractions(B[sent]), num_nodes=3))
+    same(algorithm, trust.Eavesdropper(), View(as_fractions(A[sent]), as_fractions(B[sent]), num_nodes=3))
 
 
 # ---- adaptive gradients ---------------------------------------------------------------------------------------------
 
 
-def models_of(one):
-    return one.models_from_gradients().to_dense(), one.models_from_noise() @ np.eye(one.noise.shape[1])
+def models_of(algorithm):
+    return algorithm.models_from_gradients().to_dense(), algorithm.models_from_noise() @ np.eye(
+        algorithm.noise.shape[1]
+    )
 
 
 def steps_of(case):
@@ -230,46 +234,48 @@ def steps_of(case):
 @examples(200)
 @given(case=view_cases(exact=True), data=st.data())
 def test_with_its_models_a_bare_view_is_adaptive_where_that_of_its_algorithm_is(case, data):
-    one = case.algorithm
-    model = case.model.view(one, case.honest[0] if case.honest else 0, release=case.release)
-    known = np.isin(np.arange(one.noise.shape[1]), case.known_noise)
-    options = {"num_nodes": one.num_nodes, "known_gradients": case.known_gradients, "known_noise": known}
-    view = View(case.A, case.A @ case.noising, models=models_of(one), row_steps=steps_of(case), **options)
+    algorithm = case.algorithm
+    model = case.model.view(algorithm, case.honest[0] if case.honest else 0, release=case.release)
+    known = np.isin(np.arange(algorithm.noise.shape[1]), case.known_noise)
+    options = {"num_nodes": algorithm.num_nodes, "known_gradients": case.known_gradients, "known_noise": known}
+    view = View(case.A, case.A @ case.noising, models=models_of(algorithm), row_steps=steps_of(case), **options)
     assert is_adaptive(view) == is_adaptive(model)
-    assert is_adaptive(View(case.A, case.B, **options)) == (one.num_steps == 1)  # without them only a single step is
+    assert is_adaptive(View(case.A, case.B, **options)) == (
+        algorithm.num_steps == 1
+    )  # without them only a single step is
     later = steps_of(case) + np.array(
         data.draw(st.lists(st.integers(0, 2), min_size=len(case.A), max_size=len(case.A)))
     )
-    later = np.minimum(later, one.num_steps - 1).astype(int)
-    delayed = View(case.A, case.B, models=models_of(one), row_steps=later, **options)
+    later = np.minimum(later, algorithm.num_steps - 1).astype(int)
+    delayed = View(case.A, case.B, models=models_of(algorithm), row_steps=later, **options)
     assert is_adaptive(view) or not is_adaptive(delayed)  # who sees rows later knows no more models
 
 
 def test_models_and_times_decide_what_is_adaptive():
     encoder = np.array([[1.0, 0, 0], [0.5, 1, 0], [0.25, 0.5, 1]])
-    one = algorithms.mf_dsgd(mfdl.Dynamics(gossip.from_array(np.full((2, 2), 0.5))), EveryStep(3), encoder)
-    W_T, _ = gossip_messages(one.dynamics.gossip, 3)
+    algorithm = algorithms.mf_dsgd(mfdl.Dynamics(gossip.from_array(np.full((2, 2), 0.5))), EveryStep(3), encoder)
+    W_T, _ = gossip_messages(algorithm.dynamics.gossip, 3)
     N, times = local_noising(np.stack([encoder] * 2)), np.repeat(np.arange(3), 2)
-    seen = View(W_T, W_T @ N, num_nodes=2, models=models_of(one), row_steps=times)
+    seen = View(W_T, W_T @ N, num_nodes=2, models=models_of(algorithm), row_steps=times)
     gram = encoder.T @ encoder
     for loss in view_losses(seen, EveryStep(3)):
         assert loss.adaptive
         assert loss.adaptive_sensitivity_squared == loss.sensitivity_squared == pytest.approx(gram.sum(), rel=1e-6)
-    at_the_end = View(W_T, W_T @ N, num_nodes=2, models=models_of(one), row_steps=[2] * 6)
+    at_the_end = View(W_T, W_T @ N, num_nodes=2, models=models_of(algorithm), row_steps=[2] * 6)
     assert not is_adaptive(at_the_end)
-    first, second = models_of(one)[0][:4, :4], models_of(one)[1][:4, :4]
+    first, second = models_of(algorithm)[0][:4, :4], models_of(algorithm)[1][:4, :4]
     for steps, expected in (([0, 0, 1, 1], True), ([1, 1, 1, 1], False), ([0, 1, 1, 1], False)):
         short = View(W_T[:4, :4], (W_T @ N)[:4, :4], num_nodes=2, models=(first, second), row_steps=steps)
         assert is_adaptive(short) == expected
-    own_noise = models_of(one)[1].copy()
+    own_noise = models_of(algorithm)[1].copy()
     own_noise[2, 0] += 1.0  # in the second model of node 0 alone: noise that no message has by itself
-    other = View(W_T, W_T @ N, num_nodes=2, models=(models_of(one)[0], own_noise), row_steps=times)
+    other = View(W_T, W_T @ N, num_nodes=2, models=(models_of(algorithm)[0], own_noise), row_steps=times)
     assert not is_adaptive(other)
-    assert is_adaptive(View(W_T, W_T @ N, num_nodes=2, models=(models_of(one)[0], own_noise), row_steps=times,
+    assert is_adaptive(View(W_T, W_T @ N, num_nodes=2, models=(models_of(algorithm)[0], own_noise), row_steps=times,
                             known_noise=np.arange(6) == 0))  # fmt: skip
-    hidden = View(W_T[1::2], (W_T @ N)[1::2], num_nodes=2, models=models_of(one), row_steps=[0, 1, 2])
+    hidden = View(W_T[1::2], (W_T @ N)[1::2], num_nodes=2, models=models_of(algorithm), row_steps=[0, 1, 2])
     assert not is_adaptive(hidden)
-    combined = View(W_T[1::2], (W_T @ N)[1::2], num_nodes=2, models=models_of(one), row_steps=[0, 1, 2],
+    combined = View(W_T[1::2], (W_T @ N)[1::2], num_nodes=2, models=models_of(algorithm), row_steps=[0, 1, 2],
                     known_noise=np.ones(6, bool), known_combinations=np.ones((1, 6)))  # fmt: skip
     assert not is_adaptive(combined)  # gradients in a known combination are not known one by one
 
@@ -316,9 +322,9 @@ def test_victims_and_participation_by_node():
     view = View(np.eye(6), np.eye(6), num_nodes=3, known_gradients=np.array([True, False, False]))
     assert [loss.victim for loss in view_losses(view, by_node)] == [1, 2]
     assert [round(loss.sensitivity_squared, 6) for loss in view_losses(view, by_node)] == [2.0, 1.0]
-    asked = view_losses(view, by_node, [2, 0])
-    assert [(loss.victim, loss.sensitivity_squared < math.inf) for loss in asked] == [(0, False), (2, True)]
-    assert "knows the gradient" in asked[0].non_adaptive_sensitivity.why
+    by_victim = view_losses(view, by_node, [2, 0])
+    assert [(loss.victim, loss.sensitivity_squared < math.inf) for loss in by_victim] == [(0, False), (2, True)]
+    assert "knows the gradient" in by_victim[0].non_adaptive_sensitivity.why
     partly = View(np.eye(6), np.eye(6), num_nodes=3, known_gradients=np.array([[False] * 3, [True, False, False]]))
     assert [loss.sensitivity_squared for loss in view_losses(partly, Explicit([[0]], 2))] == pytest.approx([1.0] * 3)
     assert view_losses(partly, EveryStep(2))[0].sensitivity_squared == math.inf
@@ -347,13 +353,13 @@ def test_the_content_hash_is_of_all_that_a_view_says():
 
 
 def test_the_view_of_a_trust_model_is_a_view():
-    one = algorithms.dp_dsgd(mfdl.Dynamics(RING), Cyclic(2, 2))
-    own = mfdl.sensitivity_by_victim(one, trust.PNDP([0]), release="none")
-    view = trust.PNDP([0]).view(one, 1, release="none")
-    assert view.content_hash != trust.PNDP([1]).view(one, 0, release="none").content_hash
-    losses = view_losses(view, one.participation)
-    assert [loss.victim for loss in losses] == [loss.victim for loss in own]
-    for loss, expected in zip(losses, own, strict=True):
+    algorithm = algorithms.dp_dsgd(mfdl.Dynamics(RING), Cyclic(2, 2))
+    of_algorithm = mfdl.sensitivity_by_victim(algorithm, trust.PNDP([0]), release="none")
+    view = trust.PNDP([0]).view(algorithm, 1, release="none")
+    assert view.content_hash != trust.PNDP([1]).view(algorithm, 0, release="none").content_hash
+    losses = view_losses(view, algorithm.participation)
+    assert [loss.victim for loss in losses] == [loss.victim for loss in of_algorithm]
+    for loss, expected in zip(losses, of_algorithm, strict=True):
         assert loss.sensitivity_squared == pytest.approx(expected.sensitivity_squared, rel=1e-9)
 
 

@@ -32,14 +32,14 @@ def zip_runs(W, T, worlds, gradients, nu, runs, seed):
     x, believed = np.zeros((runs, n)), [np.zeros((runs, n)) for _ in worlds]
     ratio = np.zeros(runs)
 
-    def steps(t, models, own):
+    def steps(t, models, world):
         g = gradients(t, models)
-        g[:, 0] = own(t, models[:, 0])
+        g[:, 0] = world(t, models[:, 0])
         return models - g
 
     for t in range(T):
         half = steps(t, x, worlds[0])
-        guess = [steps(t, models, own) for models, own in zip(believed, worlds, strict=True)]
+        guess = [steps(t, models, world) for models, world in zip(believed, worlds, strict=True)]
         after = np.zeros((runs, n))
         moved = [h.copy() for h in guess]
         for a in range(n):
@@ -61,8 +61,8 @@ def zip_runs(W, T, worlds, gradients, nu, runs, seed):
 
 def attack(ratio):
     """(estimated total variation, its standard error) from log likelihood ratios in world 0."""
-    kept = np.clip(1 - np.exp(-ratio), 0, None)
-    return kept.mean(), kept.std() / math.sqrt(len(kept))
+    positive_parts = np.clip(1 - np.exp(-ratio), 0, None)
+    return positive_parts.mean(), positive_parts.std() / math.sqrt(len(positive_parts))
 
 
 RUNS = 20_000
@@ -78,19 +78,25 @@ STEP_BACK = {
 @pytest.mark.parametrize("T", [2, 3])
 def test_no_gradient_of_a_user_breaks_the_guarantee(name, T):
     """Data that turn the sign of the user's gradient, adversarial ones of all others: mu = 1, replace-one, C = 1/2."""
-    one = algorithms.zip_dl(Dynamics(MH("ring:n=4")), EveryStep(T))
-    made = calibrate(
-        one, trust=trust.Eavesdropper(), adjacency="replace-one", clip_norm=0.5, mu=1.0, release="none", unit="user"
+    algorithm = algorithms.zip_dl(Dynamics(MH("ring:n=4")), EveryStep(T))
+    calibrated = calibrate(
+        algorithm,
+        trust=trust.Eavesdropper(),
+        adjacency="replace-one",
+        clip_norm=0.5,
+        mu=1.0,
+        release="none",
+        unit="user",
     )
-    assert made.noise_std == pytest.approx({2: math.sqrt(30), 3: math.sqrt(84)}[T], rel=1e-6)
+    assert calibrated.noise_std == pytest.approx({2: math.sqrt(30), 3: math.sqrt(84)}[T], rel=1e-6)
     shape = STEP_BACK[name]
     worlds = [lambda t, x, s=sign: s * shape(t, x) / 2 if t else np.full_like(x, s / 2) for sign in (1, -1)]
-    ratio = zip_runs(MH("ring:n=4").dense(), T, worlds, lambda t, x: np.sign(x) / 2, made.noise_std, RUNS, seed=T)
+    ratio = zip_runs(MH("ring:n=4").dense(), T, worlds, lambda t, x: np.sign(x) / 2, calibrated.noise_std, RUNS, seed=T)
     assert np.exp(-ratio).mean() == pytest.approx(1, abs=0.06)  # a likelihood ratio
-    found, error = attack(ratio)
-    assert found <= total_variation(1.0) + 4 * error
+    variation, error = attack(ratio)
+    assert variation <= total_variation(1.0) + 4 * error
     if name == "constant":
-        assert found >= total_variation(1.0) - 4 * error
+        assert variation >= total_variation(1.0) - 4 * error
 
 
 def test_with_one_step_per_record_the_claim_is_false():
@@ -100,15 +106,15 @@ def test_with_one_step_per_record_the_claim_is_false():
     model of step 1 is one lower with the first record than without, and that turns the sign of the second's gradient.
     """
     W, nu = np.full((2, 2), 0.5), 4.0
-    one = algorithms.zip_dl(Dynamics(gossip.from_array(W)), Cyclic(1, 2))
-    (gram, _) = view_grams(trust.Eavesdropper().view(one, 0, release="none"), [0, 1])
+    algorithm = algorithms.zip_dl(Dynamics(gossip.from_array(W)), Cyclic(1, 2))
+    (gram, _) = view_grams(trust.Eavesdropper().view(algorithm, 0, release="none"), [0, 1])
     assert_allclose(gram.matrix, [[4, 2], [2, 2]], rtol=1e-12)
     wave = STEP_BACK["square wave"]
     worlds = [lambda t, x, g=first: wave(t, x) if t else np.full_like(x, g) for first in (1.0, 0.0)]
-    found, error = attack(zip_runs(W, 2, worlds, lambda t, x: np.zeros_like(x), nu, RUNS, seed=0))
-    assert found - 10 * error > total_variation(2 / nu)
+    variation, error = attack(zip_runs(W, 2, worlds, lambda t, x: np.zeros_like(x), nu, RUNS, seed=0))
+    assert variation - 10 * error > total_variation(2 / nu)
     # with equal or opposite signs of (1, +-2): energy 20 or 4, half of the time each
-    assert found == pytest.approx((total_variation(math.sqrt(20) / nu) + total_variation(2 / nu)) / 2, abs=0.03)
+    assert variation == pytest.approx((total_variation(math.sqrt(20) / nu) + total_variation(2 / nu)) / 2, abs=0.03)
     assert [
-        x.adaptive_sensitivity_squared for x in sensitivity_by_victim(one, trust.Eavesdropper(), release="none")
+        x.adaptive_sensitivity_squared for x in sensitivity_by_victim(algorithm, trust.Eavesdropper(), release="none")
     ] == [math.inf] * 2

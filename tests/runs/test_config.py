@@ -58,11 +58,11 @@ def test_cells_are_the_product_in_order_but_for_what_makes_no_difference(
             where = ("ldp", None) if name == "none" else (who, budget)
             wanted.append((g, t, *where, name, rate, seed))
     config = SweepConfig(**options)
-    found = [
+    cells = [
         (c.config.graph, c.config.task, c.config.trust, c.config.mu, c.mechanism, c.config.learning_rate, c.seed)
         for c in config.cells()
     ]
-    assert found == list(dict.fromkeys(wanted))
+    assert cells == list(dict.fromkeys(wanted))
     assert config.cells(seeds=[7, 8]) == [
         Cell(dataclasses.replace(cell.config, first_seed=seed))
         for cell in SweepConfig(**options | {"seeds": 1}).cells()
@@ -72,8 +72,8 @@ def test_cells_are_the_product_in_order_but_for_what_makes_no_difference(
 
 def test_options_go_to_the_trust_model_that_they_belong_to():
     config = SweepConfig(trust=["ldp", "coalitions", "pndp"], coalition_size=1, attackers=["0"], graph="ring:n=4")
-    found = {(c.config.trust, c.config.coalition_size, c.config.attackers) for c in config.cells()}
-    assert found == {("ldp", None, None), ("coalitions", 1, None), ("pndp", None, ("0",))}
+    combinations = {(c.config.trust, c.config.coalition_size, c.config.attackers) for c in config.cells()}
+    assert combinations == {("ldp", None, None), ("coalitions", 1, None), ("pndp", None, ("0",))}
     with pytest.raises(mfdl.InvalidInput, match="attackers belongs to trust model pndp or secure-sum; those given"):
         SweepConfig(trust=["ldp"], attackers=["0"])
 
@@ -83,27 +83,27 @@ def test_settings_go_to_their_mechanism_and_a_lone_mechanism_across_models_has_i
         mechanisms=("muffliato", "cdp"), settings=("muffliato.gossip_rounds=3",), trust=["ldp", "eavesdropper"],
         across_trust_models=True,
     )  # fmt: skip
-    found = [(c.mechanism, c.config.trust, c.config.settings) for c in config.cells(seeds=[0])]
+    settings = [(c.mechanism, c.config.trust, c.config.settings) for c in config.cells(seeds=[0])]
     muffliato = [("muffliato", trust, ("muffliato.gossip_rounds=3",)) for trust in ("ldp", "eavesdropper")]
-    assert found == [muffliato[0], ("cdp", "ldp", ()), muffliato[1]]
+    assert settings == [muffliato[0], ("cdp", "ldp", ()), muffliato[1]]
 
 
 @pytest.mark.slow
 def test_of_ten_thousand_cells_each_has_its_name_and_graph_and_task_are_made_once(monkeypatch):
-    made = []
+    loaded = []
     load, content_hash = mfdl.graphs.load, mfdl.graphs.content_hash
-    monkeypatch.setattr(mfdl.graphs, "load", lambda *a, **k: made.append("graph") or load(*a, **k))
-    monkeypatch.setattr(mfdl.graphs, "content_hash", lambda g: made.append("hash") or content_hash(g))
+    monkeypatch.setattr(mfdl.graphs, "load", lambda *a, **k: loaded.append("graph") or load(*a, **k))
+    monkeypatch.setattr(mfdl.graphs, "content_hash", lambda g: loaded.append("hash") or content_hash(g))
     load_task = mfdl.tasks.load
-    monkeypatch.setattr(mfdl.tasks, "load", lambda *a, **k: made.append("task") or load_task(*a, **k))
+    monkeypatch.setattr(mfdl.tasks, "load", lambda *a, **k: loaded.append("task") or load_task(*a, **k))
     config = SweepConfig(
         graph="ring:n=4", task="rotated-quadratics", seeds=50, mu=[0.1 * k for k in range(1, 11)],
         learning_rate=[0.01 * k for k in range(1, 11)], mechanisms=("dp-dsgd", "mafalda"),
     )  # fmt: skip
     cells = config.cells()
     assert len(cells) == len({cell.hash for cell in cells}) == 10_000
-    assert made.count("hash") == made.count("task") == 1
-    assert made.count("graph") <= 2  # gossip loads what is loaded
+    assert loaded.count("hash") == loaded.count("task") == 1
+    assert loaded.count("graph") <= 2  # gossip loads what is loaded
 
 
 # ---- names of cells --------------------------------------------------------------------------------------------------
@@ -167,13 +167,13 @@ def test_where_it_is_computed_and_how_it_is_written_names_nothing(jobs, device, 
 
 def test_without_noise_no_budget_and_no_attacker_names_a_cell():
     plain = dataclasses.replace(BASE, mechanisms=("none",))
-    asked = [
+    changes = [
         {"mu": 0.5},
         {"mu": None, "epsilon": 3.0},
         {"trust": "eavesdropper"},
         {"trust": "pndp", "attackers": ("0",)},
     ]
-    cells = {Cell(dataclasses.replace(plain, **changed)) for changed in asked}
+    cells = {Cell(dataclasses.replace(plain, **changed)) for changed in changes}
     assert len(cells) == len({cell.hash for cell in cells}) == 1
 
 
@@ -207,15 +207,15 @@ seeds = 3
 def test_a_file_is_the_config_of_python(tmp_path):
     path = tmp_path / "s.toml"
     path.write_text(FILE)
-    own = SweepConfig(
+    config = SweepConfig(
         mechanisms=("none", "mafalda", "dp-dsgd"), graph="ring:n=4", epochs=2, period=3, mu=[0.5, 2],
         learning_rate=[0.1, 0.3], seeds=2, tuning=Tuning(seeds=3),
     )  # fmt: skip
     loaded = SweepConfig.load(path)
-    assert loaded.options() == own.options()
-    assert loaded.cells() == own.cells()
-    assert len(SweepConfig.load(path, seeds=1).cells()) == len(own.cells()) // 2
-    json.dumps(own.options(), allow_nan=False)
+    assert loaded.options() == config.options()
+    assert loaded.cells() == config.cells()
+    assert len(SweepConfig.load(path, seeds=1).cells()) == len(config.cells()) // 2
+    json.dumps(config.options(), allow_nan=False)
 
 
 @pytest.mark.parametrize(
@@ -255,9 +255,9 @@ def test_a_mistake_is_told_with_its_line_and_what_is_allowed(tmp_path, old, new,
     path = tmp_path / "s.toml"
     assert old in FILE
     path.write_text(FILE.replace(old, new, 1))
-    with pytest.raises(mfdl.InvalidInput) as told:
+    with pytest.raises(mfdl.InvalidInput) as caught:
         SweepConfig.load(path)
-    assert str(told.value).startswith(f"{path}, line {line}, {message}"), str(told.value)
+    assert str(caught.value).startswith(f"{path}, line {line}, {message}"), str(caught.value)
 
 
 def test_files_that_are_none(tmp_path):
@@ -288,8 +288,8 @@ def test_a_cell_is_named_by_the_content_of_its_curvature(tmp_path):
     path, cells = tmp_path / "spectrum.npy", []
     for eigenvalues in ([1.0, 0.5], [1.0, 0.25]):
         np.save(path, eigenvalues)
-        asked = {"graph": "ring:n=3", "seeds": 1, "epochs": 1, "period": 2}
-        cell = Cell(ComparisonConfig(**asked, mechanisms=(f"mafalda@all/curvature={path}",)))
+        options = {"graph": "ring:n=3", "seeds": 1, "epochs": 1, "period": 2}
+        cell = Cell(ComparisonConfig(**options, mechanisms=(f"mafalda@all/curvature={path}",)))
         cells.append((cell.options, cell.hash))
     assert cells[0][0] == cells[1][0]
     assert cells[0][1] != cells[1][1]

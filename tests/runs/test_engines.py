@@ -48,9 +48,9 @@ def test_a_scheduler_is_given_the_same_cells(scheduler, tmp_path):
 
 def test_a_scheduler_that_does_not_answer_is_told_in_words(monkeypatch):
     monkeypatch.setattr(engines, "ANSWER_SECONDS", 0.2)
-    with pytest.raises(mfdl.InvalidInput, match="no Dask scheduler answers at tcp:") as told:
+    with pytest.raises(mfdl.InvalidInput, match="no Dask scheduler answers at tcp:") as caught:
         list(Engine("dask", scheduler="tcp://127.0.0.1:1").run(threads, "a"))
-    assert "leave --scheduler out" in str(told.value)
+    assert "leave --scheduler out" in str(caught.value)
 
 
 @pytest.mark.parametrize("address", ["nonsense://x:1", "host without a port"])
@@ -86,7 +86,7 @@ def test_processes_that_die_are_survived_unless_they_always_do(tmp_path):
     items = [tmp_path / name for name in "abc"]
     done = sorted(Engine(jobs=2).run(dies_once, items))
     assert done == [(0, "a"), (1, "b"), (2, "c")]
-    assert [found for _, found in Engine(jobs=2).run(threads, "ab")] == [{1}, {1}]
+    assert [result for _, result in Engine(jobs=2).run(threads, "ab")] == [{1}, {1}]
     with pytest.raises(mfdl.InvalidInput, match="killed 3 times in a row"):
         list(Engine(jobs=2).run(dies, "ab"))
 

@@ -54,10 +54,10 @@ seeds = 5
 CELLS = 2 * 5 * 2 * (1 + 3 * 3)
 
 
-def begun(config, out, *how):
-    command = [sys.executable, "-m", "mfdl", "sweep", str(config), "--out", str(out), "--jobs", "2", *how]
-    with out.with_suffix(".json").open("w") as said:
-        return subprocess.Popen(command, stdout=said, start_new_session=True)
+def begun(config, out, *options):
+    command = [sys.executable, "-m", "mfdl", "sweep", str(config), "--out", str(out), "--jobs", "2", *options]
+    with out.with_suffix(".json").open("w") as output:
+        return subprocess.Popen(command, stdout=output, start_new_session=True)
 
 
 def of_session(session):
@@ -65,10 +65,10 @@ def of_session(session):
     left = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
-            state, _, _, own = path.read_text().rpartition(")")[2].split()[:4]
+            state, _, _, session_id = path.read_text().rpartition(")")[2].split()[:4]
         except OSError:
             continue
-        if int(own) == session and state != "Z":
+        if int(session_id) == session and state != "Z":
             left.append(int(path.parent.name))
     return left
 
@@ -79,33 +79,33 @@ def of_session(session):
 def test_two_hundred_cells_killed_twice_are_those_of_an_undisturbed_sweep(engine, tmp_path, capsys):
     config = tmp_path / "s.toml"
     config.write_text(SWEEP)
-    calm, out, how, took = tmp_path / "calm", tmp_path / "out", ("--engine", engine), {}
+    calm, out, options, took = tmp_path / "calm", tmp_path / "out", ("--engine", engine), {}
     began = time.perf_counter()
     undisturbed = begun(config, calm, "--engine", "joblib")
     assert undisturbed.wait(600) == 0
     took["undisturbed, joblib"] = time.perf_counter() - began
-    kept = []
+    snapshots = []
     for enough in (CELLS // 4, CELLS // 2):
-        process = begun(config, out, *how)
+        process = begun(config, out, *options)
         while len(list((out / "cells").glob("*.json"))) < enough:
             assert process.poll() is None
             time.sleep(0.02)
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
-        kept.append({path: path.stat().st_mtime_ns for path in (out / "cells").glob("*.json")})
+        snapshots.append({path: path.stat().st_mtime_ns for path in (out / "cells").glob("*.json")})
         ends = time.monotonic() + 60
         while of_session(process.pid):
             assert time.monotonic() < ends, f"left running: {of_session(process.pid)}"
             time.sleep(0.1)
     began = time.perf_counter()
-    last = begun(config, out, *how, "--json")
+    last = begun(config, out, *options, "--json")
     assert last.wait(600) == 0
     took["the rest"] = time.perf_counter() - began
     counts = json.loads(out.with_suffix(".json").read_text())
     assert (counts["finished"], counts["failed"], counts["missing"]) == (CELLS, 0, 0)
-    for finished in kept:  # never run twice
+    for finished in snapshots:  # never run twice
         assert all(path.stat().st_mtime_ns == written for path, written in finished.items())
     assert content(out) == content(calm)
     with capsys.disabled():
         words = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in took.items())
-        print(f"\n{engine}: {CELLS} cells, killed at {[len(one) for one in kept]} finished; {words}")  # noqa: T201
+        print(f"\n{engine}: {CELLS} cells, killed at {[len(snapshot) for snapshot in snapshots]} finished; {words}")  # noqa: T201

@@ -83,7 +83,9 @@ def test_finished_cells_are_not_run_again_and_failed_ones_are(finished, monkeypa
     records, folder = finished
     before, done = content(folder), []
     work = running.work
-    monkeypatch.setattr(running, "work", lambda asked, **how: done.extend(asked.hashes) or work(asked, **how))
+    monkeypatch.setattr(
+        running, "work", lambda options, **arguments: done.extend(options.hashes) or work(options, **arguments)
+    )
     steps = []
     assert run_cells(grid(), folder, progress=lambda n, doing: steps.append(n)) == records
     assert grid()[-1].hash in done
@@ -154,10 +156,10 @@ def test_cells_of_a_batch_are_those_of_single_runs(tmp_path, monkeypatch):
     monkeypatch.setattr(running.batched_runs, "most_on", lambda device: 1)
     assert len(running.batches(batch())) == len(batch())
     alone = run_cells(batch(), tmp_path / "alone", progress=False)
-    for one, other in zip(together, alone, strict=True):
-        numbers = {name for name in one if name.endswith(("loss", "accuracy"))}
-        assert [one[name] for name in numbers] == pytest.approx([other[name] for name in numbers], rel=1e-5)
-        assert all(one[name] == other[name] for name in one.keys() - numbers)
+    for record, other in zip(together, alone, strict=True):
+        numbers = {name for name in record if name.endswith(("loss", "accuracy"))}
+        assert [record[name] for name in numbers] == pytest.approx([other[name] for name in numbers], rel=1e-5)
+        assert all(record[name] == other[name] for name in record.keys() - numbers)
 
 
 def test_what_is_missing_of_a_batch_gets_the_same_bytes(tmp_path):

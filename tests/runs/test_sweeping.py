@@ -40,10 +40,10 @@ mu = [1]
 def test_halving_keeps_the_best_of_every_round(losses, seeds, share, at_least):
     """Oracle: rounds written out, one group at a time."""
     tuning = Tuning(seeds=seeds, first_seed=0, share=share, at_least=at_least)
-    table, asked = np.array(losses), []
+    table, requested = np.array(losses), []
 
     def losses_of(keys, of_seeds):
-        asked.append((sorted(keys), list(of_seeds)))
+        requested.append((sorted(keys), list(of_seeds)))
         return {key: table[key, list(of_seeds)] for key in keys}
 
     chosen = halved({"a": range(len(table)), "alone": [len(table)]}, tuning, losses_of)
@@ -51,13 +51,13 @@ def test_halving_keeps_the_best_of_every_round(losses, seeds, share, at_least):
     while len(left) > 1:
         means = np.where(np.isnan(table[:, :count]), np.inf, table[:, :count]).mean(axis=1)
         ranked = sorted(left, key=lambda key: (means[key], left.index(key)))
-        assert asked.pop(0) == (sorted(left), list(range(count)))
+        assert requested.pop(0) == (sorted(left), list(range(count)))
         left = ranked[: 1 if count == seeds else max(at_least, math.ceil(share * len(left)))]
         if count == seeds:
             break
         count = min(2 * count, seeds)
     assert chosen == {"a": left[0], "alone": len(table)}
-    assert asked == []
+    assert requested == []
 
 
 @given(
@@ -88,9 +88,9 @@ def test_rates_are_chosen_on_other_seeds_and_the_table_holds_the_best_alone(tmp_
     """A made-up loss that is least at rate 0.3 without noise and at 0.1 with it."""
     work, seeds = running.work, set()
 
-    def made_up(asked, **how):
-        answers = work(asked, **how)
-        for cell, answer in zip(asked.cells, answers, strict=True):
+    def made_up(requested, **arguments):
+        answers = work(requested, **arguments)
+        for cell, answer in zip(requested.cells, answers, strict=True):
             seeds.add(cell.seed)
             best = 0.3 if cell.mechanism == "none" else 0.1
             if answer.record is not None:
@@ -106,9 +106,9 @@ def test_rates_are_chosen_on_other_seeds_and_the_table_holds_the_best_alone(tmp_
         ("dp-dsgd", 0.1, (0, 1)),
     }
     assert seeds == {0, 1, 50, 51}
-    kept = content(tmp_path / "s")
+    before = content(tmp_path / "s")
     assert mfdl.sweep(out=tmp_path / "s", progress=False, **options) == answer
-    assert content(tmp_path / "s") == kept
+    assert content(tmp_path / "s") == before
 
 
 # ---- the command -----------------------------------------------------------------------------------------------------
@@ -119,19 +119,19 @@ def test_the_command_and_the_function_are_one(tmp_path, capsys):
     file, out = tmp_path / "s.toml", tmp_path / "a"
     file.write_text(FILE + 'jobs = 1\nengine = "joblib"\n')
     assert main(["sweep", str(file), "--out", str(out), "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert (told["total"], told["finished"], told["failed"], told["missing"]) == (12, 12, 0, 0)
-    assert [(row["mechanism"], row["lr"]) for row in told["rows"]] == [
+    loaded = json.loads(capsys.readouterr().out)
+    assert (loaded["total"], loaded["finished"], loaded["failed"], loaded["missing"]) == (12, 12, 0, 0)
+    assert [(row["mechanism"], row["lr"]) for row in loaded["rows"]] == [
         (name, rate) for name in ("none", "dp-dsgd") for rate in (0.1, 0.5, 10.0)
     ]
     python = mfdl.sweep(file, out=tmp_path / "b", progress=False)
-    assert {**python, "out": told["out"]} == told
+    assert {**python, "out": loaded["out"]} == loaded
     assert content(tmp_path / "b") == content(out)
-    assert mfdl.sweep(SweepConfig.load(file), out=out, progress=False) == told
+    assert mfdl.sweep(SweepConfig.load(file), out=out, progress=False) == loaded
     assert main(["sweep", str(file), "--out", str(out)]) == 0
-    said = capsys.readouterr().out
-    assert said.startswith("12 cells: 12 finished, 0 failed, 0 missing.")
-    assert said.count("dp-dsgd") == 3
+    output = capsys.readouterr().out
+    assert output.startswith("12 cells: 12 finished, 0 failed, 0 missing.")
+    assert output.count("dp-dsgd") == 3
 
 
 def test_status_of_a_sweep_that_was_stopped(tmp_path, capsys):
@@ -158,9 +158,9 @@ def test_failed_cells_are_told_and_make_exit_code_one(tmp_path, capsys):
         FILE.replace('"dp-dsgd"', '"zip-dl"').replace("[0.1, 0.5, 10]", "0.1").replace("mu = [1]", 'trust = "pndp"')
     )
     assert main(["sweep", str(file), "--out", str(tmp_path / "s"), "--jobs", "1"]) == 1
-    said = " ".join(capsys.readouterr().out.split())
-    assert said.startswith("4 cells: 2 finished, 2 failed, 0 missing. failed: zip-dl")
-    assert "infinite loss" in said
+    output = " ".join(capsys.readouterr().out.split())
+    assert output.startswith("4 cells: 2 finished, 2 failed, 0 missing. failed: zip-dl")
+    assert "infinite loss" in output
     assert main(["sweep", "--status", str(tmp_path / "s"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["failed"] == 2
 
@@ -183,9 +183,9 @@ def test_refused_in_one_line_before_any_work(arguments, message, tmp_path, capsy
     (tmp_path / "s.toml").write_text(FILE)
     (tmp_path / "bad.toml").write_text("# one\n# two\nmu = [1, -1]\n")
     assert main(["sweep", *arguments]) == 2
-    said = capsys.readouterr()
-    assert message in said.err
-    assert (said.out, said.err.count("\n")) == ("", 1)
+    output = capsys.readouterr()
+    assert message in output.err
+    assert (output.out, output.err.count("\n")) == ("", 1)
     assert {path.name for path in tmp_path.iterdir()} == {"s.toml", "bad.toml"}
 
 

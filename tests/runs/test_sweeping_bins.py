@@ -22,8 +22,8 @@ def swept(tmp_path_factory):
     """Of a task whose records were looked at before training."""
     folder = tmp_path_factory.mktemp("sweep")
     with pytest.MonkeyPatch.context() as patch:
-        said = {True: "the mean", False: ""}
-        patch.setattr(covered, "left_out", lambda mechanism, task: said[mechanism.sampling is not None])
+        target_words = {True: "the mean", False: ""}
+        patch.setattr(covered, "left_out", lambda mechanism, task: target_words[mechanism.sampling is not None])
         return folder, sweep(out=folder, progress=False, **ASKED)
 
 
@@ -48,8 +48,8 @@ def test_both_participations_are_held_to_one_epsilon_and_the_answer_says_what_wa
 
 def test_a_cell_that_was_converted_is_the_one_that_is_asked_for_by_epsilon():
     by_mu = SweepConfig(**ASKED).cells()
-    asked = {name: value for name, value in ASKED.items() if name != "mu"}
-    by_epsilon = SweepConfig(**asked | {"participation": "balls-in-bins"}, epsilon=EPSILON).cells()
+    options = {name: value for name, value in ASKED.items() if name != "mu"}
+    by_epsilon = SweepConfig(**options | {"participation": "balls-in-bins"}, epsilon=EPSILON).cells()
     assert [cell.config.mechanisms for cell in by_epsilon] == [("none",), ("dp-dsgd",)]
     assert set(by_epsilon) < set(by_mu)
     assert len(by_mu) == 4
@@ -62,8 +62,8 @@ def test_the_page_and_the_table_bear_that_there_is_no_mu(swept, capsys):
     for part in ("participation balls-in-bins", "participation cyclic", f"ε = {EPSILON:g}", "balls-in-bins"):
         assert part in page
     assert main(["sweep", "--status", str(folder)]) == 0
-    said = " ".join(capsys.readouterr().out.split())
-    assert "Secret batches have no mu" in said
+    output = " ".join(capsys.readouterr().out.split())
+    assert "Secret batches have no mu" in output
 
 
 def test_a_budget_that_secret_batches_cannot_have_is_refused_before_any_work():

@@ -81,11 +81,11 @@ def test_enumerated_is_exact_against_a_program_for_every_pattern(case):
     scheme, patterns, C = case
     X = gram(C)
     truth = largest_over_patterns(X, patterns)
-    found = bound(X, scheme)
-    assert found.exact
-    assert_allclose([found.upper, found.lower], truth, rtol=SOLVER, atol=SOLVER)
-    assert found.pattern in patterns
-    assert bound(X, scheme, "certified").upper >= found.lower
+    bounded = bound(X, scheme)
+    assert bounded.exact
+    assert_allclose([bounded.upper, bounded.lower], truth, rtol=SOLVER, atol=SOLVER)
+    assert bounded.pattern in patterns
+    assert bound(X, scheme, "certified").upper >= bounded.lower
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[])
@@ -211,10 +211,10 @@ def test_a_batch_is_its_victims_one_by_one(method):
 def test_the_worst_pattern_is_named():
     X = np.diag([1.0, 5.0, 2.0, 3.0])
     assert bound(X, Single(4)).pattern == (1,)
-    found = bound(X, Cyclic(2, 2))
-    assert found.pattern == (1, 3)
-    assert found.exact
-    assert_allclose(found.upper, 8, rtol=1e-14)
+    bounded = bound(X, Cyclic(2, 2))
+    assert bounded.pattern == (1, 3)
+    assert bounded.exact
+    assert_allclose(bounded.upper, 8, rtol=1e-14)
 
 
 @pytest.mark.parametrize("method", ["exact", "certified"])
@@ -222,10 +222,10 @@ def test_entry_error_is_added_in_full(without_enumeration, method):
     X = random_gram(6, 1)
     for scheme in (MinSeparation(6, 2, 3), OncePerEpoch(2, 3), Cyclic(2, 3)):
         wrong = X - 0.01 * np.eye(6)
-        found = bound(wrong, scheme, method, np.full((6, 6), 0.0101))
+        bounded = bound(wrong, scheme, method, np.full((6, 6), 0.0101))
         truth = bound(X, scheme)
-        assert found.upper >= truth.lower
-        assert found.lower <= truth.upper
+        assert bounded.upper >= truth.lower
+        assert bounded.lower <= truth.upper
 
 
 def test_a_lopsided_entry_error_counts_as_its_mean(without_enumeration):
@@ -240,15 +240,15 @@ def test_a_lopsided_entry_error_counts_as_its_mean(without_enumeration):
 def test_infinite_and_zero_grams(without_enumeration):
     X = np.zeros((6, 6))
     for scheme in (MinSeparation(6, 2, 3), OncePerEpoch(2, 3), EveryStep(6)):
-        found = bound(X, scheme)
-        assert found.upper == found.lower == 0
-        assert found.exact
+        bounded = bound(X, scheme)
+        assert bounded.upper == bounded.lower == 0
+        assert bounded.exact
         leak = X.copy()
         leak[4, 4] = math.inf
-        found = bound(leak, scheme)
-        assert found.upper == found.lower == math.inf
-        assert 4 in found.pattern
-        assert found.exact
+        bounded = bound(leak, scheme)
+        assert bounded.upper == bounded.lower == math.inf
+        assert 4 in bounded.pattern
+        assert bounded.exact
 
 
 def test_no_victims_give_no_bounds():
@@ -325,10 +325,10 @@ def test_arrays_are_bounded_by_the_heaviest_pattern(scheme, data, method):
     T, patterns = scheme.num_steps, [tuple(pattern.tolist()) for pattern in scheme.patterns()]
     C = np.array(data.draw(st.lists(st.integers(-3, 3), min_size=T * T, max_size=T * T))).reshape(T, T)
     truth = largest_over_patterns((C.T @ C).astype(float), patterns)
-    found = bound(C.T @ C, Mine(scheme), method)
-    assert found.upper >= truth * (1 - SOLVER)
-    assert found.lower <= truth * (1 + SOLVER) + SOLVER
-    assert scheme.allows(found.pattern)
+    bounded = bound(C.T @ C, Mine(scheme), method)
+    assert bounded.upper >= truth * (1 - SOLVER)
+    assert bounded.lower <= truth * (1 + SOLVER) + SOLVER
+    assert scheme.allows(bounded.pattern)
 
 
 @examples(30)

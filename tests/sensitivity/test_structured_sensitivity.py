@@ -63,14 +63,14 @@ def test_never_below_the_best_signs_nor_above_the_program(case):
     """Signs are gradients of one coordinate: in halves their largest sum is exact, so no bound may be below it."""
     C, bound, scheme = case
     X, patterns = C.T @ C, listed(scheme)
-    found, signed = bound(scheme), max(largest_signed_sum(X[np.ix_(p, p)]) for p in patterns)
-    assert found.upper >= signed
-    assert found.lower <= signed * (1 + 1e-12)  # it is that of signs
-    assert scheme.allows(found.pattern)
+    bounded, signed = bound(scheme), max(largest_signed_sum(X[np.ix_(p, p)]) for p in patterns)
+    assert bounded.upper >= signed
+    assert bounded.lower <= signed * (1 + 1e-12)  # it is that of signs
+    assert scheme.allows(bounded.pattern)
     vectors = largest_over_patterns(X, patterns)
-    assert found.upper >= vectors * (1 - SOLVER) - SOLVER
-    if found.exact:
-        assert_allclose(found.upper, signed, rtol=2e-6)
+    assert bounded.upper >= vectors * (1 - SOLVER) - SOLVER
+    if bounded.exact:
+        assert_allclose(bounded.upper, signed, rtol=2e-6)
 
 
 @examples(150)
@@ -101,16 +101,16 @@ def test_bands_up_to_twice_the_gap_are_a_chain(data, T, b):
     C = sum(np.diag(bands[j:, j], -j) for j in range(w))
     scheme = MinSeparation(T, T, b)
     truth = max((C[:, p].sum(axis=1) ** 2).sum() for p in listed(scheme))
-    found = banded_bound(BandedGram.of_rows(bands), scheme)
-    assert_allclose([found.upper, found.lower], truth, rtol=1e-12)
+    bounded = banded_bound(BandedGram.of_rows(bands), scheme)
+    assert_allclose([bounded.upper, bounded.lower], truth, rtol=1e-12)
     once = OncePerEpoch(-(-T // b), b)
     grown = np.pad(bands, ((0, once.num_steps - T), (0, 0)))
     if not (w > b + 1):  # links reach the epoch before alone
         C = np.pad(C, (0, once.num_steps - T))
         truth = max((C[:, p].sum(axis=1) ** 2).sum() for p in listed(once)) if once.num_patterns < 300 else None
-        found = banded_bound(BandedGram.of_rows(grown), once)
+        bounded = banded_bound(BandedGram.of_rows(grown), once)
         if truth is not None:
-            assert_allclose(found.upper, truth, rtol=1e-12)
+            assert_allclose(bounded.upper, truth, rtol=1e-12)
 
 
 @examples(40)
@@ -119,8 +119,8 @@ def test_without_links_a_price_finds_the_best_pattern_of_few_uses(data, T, b, k)
     diagonal = data.draw(numbers(T, HALVES.map(abs)))
     scheme = MinSeparation(T, k, b)
     truth = max((diagonal[p] ** 2).sum() for p in scheme.patterns())
-    found = banded_bound(BandedGram.of_rows(diagonal[:, None]), scheme)
-    assert truth <= found.upper <= truth * (1 + 1e-5) + 1e-9
+    bounded = banded_bound(BandedGram.of_rows(diagonal[:, None]), scheme)
+    assert truth <= bounded.upper <= truth * (1 + 1e-5) + 1e-9
 
 
 @examples(40)
@@ -141,12 +141,12 @@ def test_errors_of_coefficients_count():
     rng = np.random.default_rng(0)
     c, errors = np.sort(rng.random(12))[::-1], np.full(12, 0.01)
     for scheme in (Cyclic(4, 3), MinSeparation(12, 3, 2), OncePerEpoch(4, 3), Single(12)):
-        found = toeplitz_bound(Coefficients(c, errors), scheme)
-        assert not found.exact
+        bounded = toeplitz_bound(Coefficients(c, errors), scheme)
+        assert not bounded.exact
         for _ in range(20):
             C = np.tril(toeplitz(c + rng.choice([-0.01, 0.01], 12)))
             truth = max(np.abs((C.T @ C)[np.ix_(p, p)]).sum() for p in listed(scheme))
-            assert found.lower <= truth <= found.upper
+            assert bounded.lower <= truth <= bounded.upper
     assert toeplitz_bound(Coefficients(c, np.full(12, math.inf)), Single(12)).upper == math.inf
 
 
@@ -154,12 +154,12 @@ def test_errors_of_coefficients_count():
 def test_long_runs_take_arrays_of_the_size_of_their_structure(T):
     """Hundreds of thousands of steps: nothing of T x T, and the closed form of the square root's first columns."""
     c = np.concatenate([[1.0], np.cumprod((2 * np.arange(1, T) - 1) / (2 * np.arange(1, T)))])
-    found = toeplitz_bound(exactly(c), MinSeparation(T, 100, 1000))
-    assert found.exact
+    bounded = toeplitz_bound(exactly(c), MinSeparation(T, 100, 1000))
+    assert bounded.exact
     first = np.zeros(T)
     for start in range(0, T, 1000):
         first[start:] += c[: T - start]
-    assert_allclose(found.upper, first @ first, rtol=1e-9)
+    assert_allclose(bounded.upper, first @ first, rtol=1e-9)
     bands = np.broadcast_to(0.5 ** np.arange(20), (T, 20))
     assert_allclose(banded_bound(BandedGram.of_rows(bands), Cyclic(T // 20, 20)).upper, T / 20 * 4 / 3, rtol=1e-3)
 
@@ -179,9 +179,9 @@ def test_prices_bound_what_a_table_of_steps_and_uses_finds(data, T, b, k):
 
 def test_uses_need_not_begin_at_the_first_multiples_of_the_gap():
     """c = 1, 0, 2: steps 0 and 2 meet, 0 and 1 do not. The envelope 2, 2, 2 bounds both, lags tell them apart."""
-    found = toeplitz_bound(exactly([1.0, 0.0, 2.0]), MinSeparation(3, 2, 1))
-    assert 10 <= found.upper <= 10 * (1 + 1e-9)
-    assert found.lower < 10
+    bounded = toeplitz_bound(exactly([1.0, 0.0, 2.0]), MinSeparation(3, 2, 1))
+    assert 10 <= bounded.upper <= 10 * (1 + 1e-9)
+    assert bounded.lower < 10
 
 
 @pytest.mark.parametrize("width", [3, 12])
@@ -192,10 +192,10 @@ def test_the_sensitivity_of_an_inverse_is_never_that_of_what_substitution_leaves
     c: list[Fraction] = []
     for t in range(T):
         c.append(((t == 0) - sum(N[j] * c[t - j] for j in range(1, min(width, t + 1)))) / N[0])
-    found = structured_bound(Inverse(Toeplitz(series, T)), Single(T))
+    bounded = structured_bound(Inverse(Toeplitz(series, T)), Single(T))
     truth = sum(x * x for x in c)
-    assert found.lower <= truth <= found.upper
-    assert (found.upper < 1.001 * truth) == (width == 3)
+    assert bounded.lower <= truth <= bounded.upper
+    assert (bounded.upper < 1.001 * truth) == (width == 3)
 
 
 GAPS = HALVES | st.just(0.0) | st.just(0.0)
@@ -283,9 +283,9 @@ def test_two_uses_of_a_column_with_gaps_meet(T, b, series):
         truth = signed_sum_over_patterns(C.T @ C, itertools.combinations(range(T), 2))
     for encoder in (Banded(np.where(np.arange(len(c)) <= np.arange(T)[:, None], c, 0.0)), Toeplitz(c, T)):
         for method in ("exact", "certified"):
-            found = structured_bound(encoder, scheme, method)
-            assert truth <= found.upper <= truth * (1 + 1e-12)
-            assert found.exact or method == "certified"
+            bounded = structured_bound(encoder, scheme, method)
+            assert truth <= bounded.upper <= truth * (1 + 1e-12)
+            assert bounded.exact or method == "certified"
 
 
 @examples(400)
@@ -295,11 +295,11 @@ def test_never_below_all_patterns_and_signs(data):
     encoder, C = data.draw(encoders(scheme.num_steps))
     attained = signed_sum_over_patterns(C.T @ C, [tuple(p) for p in scheme.patterns()])
     method = data.draw(st.sampled_from(["exact", "certified"]))
-    found = structured_bound(encoder, scheme, method)
-    assert found.upper >= attained * (1 - ROUNDING)
-    assert scheme.allows(found.pattern)
-    if found.exact:  # gradients of many coordinates may attain more than signs
-        assert found.lower >= attained * (1 - 1e-5)
+    bounded = structured_bound(encoder, scheme, method)
+    assert bounded.upper >= attained * (1 - ROUNDING)
+    assert scheme.allows(bounded.pattern)
+    if bounded.exact:  # gradients of many coordinates may attain more than signs
+        assert bounded.lower >= attained * (1 - 1e-5)
 
 
 @examples(300)
@@ -311,13 +311,13 @@ def test_rules_of_bands_and_coefficients_alone_are_never_too_low(data, T, k):
     patterns = [tuple(p) for p in scheme.patterns()]
     bands, series = bands_of(data.draw, T, entries), series_of(data.draw, T, entries)
     padded = np.pad(series, (0, T - len(series)))
-    for C, found in (
+    for C, bounded in (
         (lower_triangular(bands), banded_bound(BandedGram.of_rows(bands), scheme)),
         (lower_triangular(np.tile(series, (T, 1))), banded_bound(BandedGram.of_rows(np.tile(series, (T, 1))), scheme)),
         (lower_triangular(np.tile(series, (T, 1))), toeplitz_bound(Coefficients(padded, np.zeros(T)), scheme)),
     ):
         attained = signed_sum_over_patterns(C.T @ C, patterns)
-        assert found.lower <= attained <= found.upper
+        assert bounded.lower <= attained <= bounded.upper
 
 
 @examples(200)
@@ -329,10 +329,10 @@ def test_few_uses_are_counted_and_not_priced(data, T, k, separation):
     bands = bands if k <= 2 else bands[:, : 2 * b]
     scheme, C = MinSeparation(T, k, b), lower_triangular(bands)
     truth = signed_sum_over_patterns(C.T @ C, [tuple(p) for p in scheme.patterns()])
-    found = banded_bound(BandedGram.of_rows(bands), scheme)
-    assert_allclose([found.upper, found.lower], truth, rtol=1e-12)
-    assert found.upper >= truth
-    assert found.exact
+    bounded = banded_bound(BandedGram.of_rows(bands), scheme)
+    assert_allclose([bounded.upper, bounded.lower], truth, rtol=1e-12)
+    assert bounded.upper >= truth
+    assert bounded.exact
 
 
 @examples(150)

@@ -72,24 +72,24 @@ def cost_and_gram(T, changing=False):
 def test_what_is_found_is_what_it_says_and_no_encoder_is_below_the_bound(form, changing):
     T, num_bins, correlation = 12, 3, 0.2
     cost, H = cost_and_gram(T, changing)
-    found = solve_form(cost, num_bins, correlation, form, bandwidth=4)
-    assert isinstance(found.encoder, {"toeplitz": Toeplitz, "banded": Banded}[form])
-    assert found.encoder.bandwidth == 4
-    C = found.encoder.dense()
+    factorization = solve_form(cost, num_bins, correlation, form, bandwidth=4)
+    assert isinstance(factorization.encoder, {"toeplitz": Toeplitz, "banded": Banded}[form])
+    assert factorization.encoder.bandwidth == 4
+    C = factorization.encoder.dense()
     assert (C >= 0).all()
     inverse = np.linalg.inv(C)
-    assert_allclose(found.objective, np.trace(inverse.T @ H @ inverse), rtol=1e-9)
-    assert_allclose(found.bin_gram, np.array(by_definition(C, num_bins), dtype=float), rtol=1e-12)
-    assert_allclose(found.bin_gram.diagonal().max(), 1.0, rtol=1e-12)
-    assert 0.5 * correlation < found.correlation <= 1.05 * correlation
-    best = solve(FactorizationProblem(H, np.arange(T) % num_bins), found.correlation, Stopping(1e-5, 2000))
-    assert found.lower_bound <= best.objective
-    assert best.lower_bound <= found.objective <= 1.25 * best.objective
+    assert_allclose(factorization.objective, np.trace(inverse.T @ H @ inverse), rtol=1e-9)
+    assert_allclose(factorization.bin_gram, np.array(by_definition(C, num_bins), dtype=float), rtol=1e-12)
+    assert_allclose(factorization.bin_gram.diagonal().max(), 1.0, rtol=1e-12)
+    assert 0.5 * correlation < factorization.correlation <= 1.05 * correlation
+    best = solve(FactorizationProblem(H, np.arange(T) % num_bins), factorization.correlation, Stopping(1e-5, 2000))
+    assert factorization.lower_bound <= best.objective
+    assert best.lower_bound <= factorization.objective <= 1.25 * best.objective
     alone = solve_form(cost, num_bins, 0.0, form)
     assert alone.correlation == 0
-    assert alone.objective > found.objective
-    again = solve_form(cost, num_bins, correlation, form, bandwidth=4, start=found)
-    assert_allclose(again.objective, found.objective, rtol=0.02)
+    assert alone.objective > factorization.objective
+    again = solve_form(cost, num_bins, correlation, form, bandwidth=4, start=factorization)
+    assert_allclose(again.objective, factorization.objective, rtol=0.02)
 
 
 @pytest.mark.slow
@@ -113,14 +113,14 @@ def test_a_band_as_wide_as_the_bins_is_as_good_as_any_encoder_and_bands_are_bett
     ],
 )
 def test_what_means_nothing_is_refused(changed, message):
-    asked = {"num_bins": 3, "correlation": 0.1, "form": "toeplitz"} | changed
+    options = {"num_bins": 3, "correlation": 0.1, "form": "toeplitz"} | changed
     with pytest.raises(ProblemError, match=message):
-        solve_form(cost_and_gram(12)[0], **asked)
+        solve_form(cost_and_gram(12)[0], **options)
 
 
 def test_a_toeplitz_form_of_changing_rates_and_bins_that_do_not_divide_are_refused():
     with pytest.raises(ProblemError, match="use form 'banded'"):
         solve_form(cost_and_gram(12, changing=True)[0], 3, 0.1, "toeplitz")
-    for made in (lambda: bins.of_series(np.ones(4), 3), lambda: bins.of_rows(np.ones((4, 2)), 3)):
+    for build in (lambda: bins.of_series(np.ones(4), 3), lambda: bins.of_rows(np.ones((4, 2)), 3)):
         with pytest.raises(ProblemError, match="bins must divide the 4 steps"):
-            made()
+            build()

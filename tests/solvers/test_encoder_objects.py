@@ -80,16 +80,16 @@ def test_states_of_rows_can_be_made_again_from_the_rows(case, seed):
         return
     T, memory = len(C), encoder.memory
     Z = np.random.default_rng(seed).standard_normal((T, 1))
-    kept = Z if encoder.keeps_fresh_rows else np.linalg.solve(C, Z)
+    inputs = Z if encoder.keeps_fresh_rows else np.linalg.solve(C, Z)
     at = T - 1
     state = np.zeros((memory, 1))
     for step in range(max(0, at - memory), at):
-        state[step % memory] = kept[step]
+        state[step % memory] = inputs[step]
     last = encoder.stepper((1,), state=state, position=at).step(Z[at])
-    assert_allclose(last, np.linalg.solve(C, Z)[at], atol=1e-9 * (1 + np.abs(kept).max()))
+    assert_allclose(last, np.linalg.solve(C, Z)[at], atol=1e-9 * (1 + np.abs(inputs).max()))
     if encoder.keeps_fresh_rows:
         weights = encoder.weights_of(at)
-        assert_allclose(weights @ Z[at::-1][: weights.size], last, atol=1e-9 * (1 + np.abs(kept).max()))
+        assert_allclose(weights @ Z[at::-1][: weights.size], last, atol=1e-9 * (1 + np.abs(inputs).max()))
 
 
 def fractions(C):
@@ -136,8 +136,8 @@ def test_what_is_known_of_its_structure_is_true(kind, data, num_bins):
         assert_allclose(np.linalg.inv(Banded(rows).dense()), C, atol=scale)
     bins = np.arange(T) % num_bins
     sums = absolute @ np.eye(num_bins)[bins]
-    if (found := encoder.class_sums(num_bins, np.arange(num_bins))) is not None:
-        rows = np.stack(list(found))
+    if (class_sums := encoder.class_sums(num_bins, np.arange(num_bins))) is not None:
+        rows = np.stack(list(class_sums))
         assert (rows >= sums - scale).all()
         assert not encoder.nonnegative or np.abs(rows - sums).max() <= scale
     if T % num_bins == 0 and (M := encoder.bin_gram(num_bins)) is not None:

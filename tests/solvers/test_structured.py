@@ -89,10 +89,10 @@ def test_the_lower_bound_is_that_of_the_dense_certificate_and_below_it(data, cou
     cost, H = data.draw(costs(T))
     v = np.array([data.draw(st.integers(1, 4)) / 4 for _ in range(T)])
     dense = weights_bound(FactorizationProblem(H, np.arange(T) % gap), v)
-    made = bound.weights_bound(cost, Periodic(T, count, gap), v)
-    assert made <= dense * (1 + 1e-9)
+    weighted = bound.weights_bound(cost, Periodic(T, count, gap), v)
+    assert weighted <= dense * (1 + 1e-9)
     # a singular H has eigenvalues beyond the ends of the integral, and those of the dense bound are lowered
-    assert made >= dense * (1 - 2e-3)
+    assert weighted >= dense * (1 - 2e-3)
 
 
 @pytest.mark.parametrize(("count", "gap"), [(1, 96), (4, 24), (12, 8)])
@@ -104,8 +104,8 @@ def test_bounds_where_innovations_settle_are_those_of_all_steps(count, gap, pref
     R = [np.linalg.inv(_dense(cost.inverse_bands(lam))) for lam in cost.eigenvalues]
     H = sum(m * r.T @ r for m, r in zip(cost.weights, R, strict=True))
     dense = weights_bound(FactorizationProblem(H, np.arange(T) % gap), np.ones(T))
-    made = bound.weights_bound(cost, Periodic(T, count, gap), np.ones(T))
-    assert dense * (1 - 1e-4) < made < dense * (1 + 1e-9)
+    weighted = bound.weights_bound(cost, Periodic(T, count, gap), np.ones(T))
+    assert dense * (1 - 1e-4) < weighted < dense * (1 + 1e-9)
 
 
 def _dense(bands):
@@ -131,15 +131,15 @@ def test_found_strategies_lie_between_the_optimum_and_where_they_began(count, ga
     H = sum(m * r.T @ r for m, r in zip(UNIFORM.weights, R, strict=True))
     best = 0.0 if at_least else solve(FactorizationProblem(H, np.arange(48) % gap), Stopping(1e-3)).lower_bound
     objectives = {}
-    for name, found in {
+    for name, solution in {
         "banded": best_toeplitz(UNIFORM, uses),
         "narrow": best_toeplitz(UNIFORM, uses, bandwidth=3),
         "buffered": best_buffered(UNIFORM, uses, buffers=3),
         "inverse": best_inverse(UNIFORM, uses, bandwidth=4),
         "two": best_inverse(UNIFORM, uses, bandwidth=2),
     }.items():
-        assert squared(uses, found.encoder).exact or at_least
-        objectives[name] = value(UNIFORM, uses, found.encoder)
+        assert squared(uses, solution.encoder).exact or at_least
+        objectives[name] = value(UNIFORM, uses, solution.encoder)
         assert objectives[name] >= max(best, lower_bound(UNIFORM, uses, Identity(UNIFORM.size))) * (1 - 1e-9)
     assert objectives["banded"] <= objectives["narrow"] * (1 + 1e-6)
     assert objectives["inverse"] <= objectives["two"] * (1 + 1e-6)
@@ -159,9 +159,9 @@ def test_no_near_toeplitz_strategy_is_better():
 
 def test_the_least_lambda_is_that_of_a_scan():
     uses = Periodic(48, 4, 12)
-    found = best_inverse(UNIFORM, uses, bandwidth=2).encoder
-    n = found.noising.series
-    scan = [value(UNIFORM, uses, Inverse(type(found.noising)([1.0, -x], 48))) for x in np.arange(0.01, 1, 0.01)]
+    factorization = best_inverse(UNIFORM, uses, bandwidth=2).encoder
+    n = factorization.noising.series
+    scan = [value(UNIFORM, uses, Inverse(type(factorization.noising)([1.0, -x], 48))) for x in np.arange(0.01, 1, 0.01)]
     assert -n[1] / n[0] == pytest.approx(0.01 * (1 + int(np.argmin(scan))), abs=0.01)
 
 

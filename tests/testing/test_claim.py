@@ -87,11 +87,11 @@ def test_conditions_that_no_case_meets_leave_a_claim_untested():
 )
 def test_what_counts_as_a_violation(claimed, truth, verdict):
     @claim("a draft", "Lemma 4", n=st.just(0))
-    def stated(n):
+    def function(n):
         """The truth is below."""
         return claimed, truth
 
-    assert check_claim(stated).verdict == verdict
+    assert check_claim(function).verdict == verdict
 
 
 def test_the_tolerance_is_the_users():
@@ -138,13 +138,13 @@ def test_an_error_of_the_function_names_claim_and_case_in_one_line():
 
     with pytest.raises(AttributeError, match="'encoder'") as raised:
         check_claim(wrong)
-    told = traceback.format_exception(raised.value)
+    lines = traceback.format_exception(raised.value)
     (note,) = raised.value.__notes__
     assert note.startswith(
         "The function of claim 'a-draft-lemma-9' raised AttributeError for algorithm = dp-dsgd on W ="
     )
-    assert told[-1] == f"{note}\n"
-    assert not any("hypothesis" in line or "Failing test case" in line for line in told)
+    assert lines[-1] == f"{note}\n"
+    assert not any("hypothesis" in line or "Failing test case" in line for line in lines)
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_a_claim_that_is_not_well_stated_is_refused(keywords, message):
     with pytest.raises(InvalidInput, match=message):
 
         @claim("a draft", "Lemma 8", **keywords)
-        def stated(n):
+        def function(n):
             """Nothing."""
             return 0, 0
 
@@ -241,13 +241,13 @@ def test_pytest_collects_claims(tmp_path):
     arguments = ["-p", "no:cacheprovider", "-v", "--strict-markers", "-W", "error", str(tmp_path)]
     code = f"import pytest; pytest.main({arguments}); pytest.main({[*arguments, '-m', 'claim']})"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False)
-    said = run.stdout
-    assert "1 failed, 3 passed, 1 skipped" in said, said + run.stderr
-    assert "test_marked_and_false FAILED" in said
-    assert "known_to_fail PASSED" in said
-    assert "found: refuted by n = 10: claimed 90, true 100" in said
-    assert "imported" not in said
-    assert "1 failed, 2 passed, 1 skipped, 1 deselected" in said
+    output = run.stdout
+    assert "1 failed, 3 passed, 1 skipped" in output, output + run.stderr
+    assert "test_marked_and_false FAILED" in output
+    assert "known_to_fail PASSED" in output
+    assert "found: refuted by n = 10: claimed 90, true 100" in output
+    assert "imported" not in output
+    assert "1 failed, 2 passed, 1 skipped, 1 deselected" in output
 
 
 def test_every_public_strategy_and_oracle_has_a_docstring():

@@ -49,9 +49,9 @@ def small_matrices(rows, columns, largest=3):
 
 @pytest.mark.parametrize("name", agreement.STATEMENTS)
 def test_two_oracles_agree(name):
-    found = agreement.compare(name, range(2 if agreement.STATEMENTS[name].share < 0.2 else 8), seed=1)
-    assert found.cases >= 1
-    assert found.disagreements == []
+    comparison = agreement.compare(name, range(2 if agreement.STATEMENTS[name].share < 0.2 else 8), seed=1)
+    assert comparison.cases >= 1
+    assert comparison.disagreements == []
 
 
 def test_a_disagreement_is_counted_and_an_excluded_case_is_not_one(monkeypatch):
@@ -63,10 +63,10 @@ def test_a_disagreement_is_counted_and_an_excluded_case_is_not_one(monkeypatch):
 
     monkeypatch.setitem(agreement.STATEMENTS, "probe", agreement.Statement("probe", differ, 1.0, 1.0))
     draws = [int(np.random.default_rng([7, len(agreement.STATEMENTS) - 1, k]).integers(4)) for k in range(40)]
-    found = agreement.compare("probe", range(40), seed=7)
-    assert found.disagreements == [k for k, number in enumerate(draws) if number >= 2]
-    assert found.excluded == {"a reason": draws.count(0)}
-    assert (found.cases, found.largest) == (40 - draws.count(0), 2.0)
+    comparison = agreement.compare("probe", range(40), seed=7)
+    assert comparison.disagreements == [k for k, number in enumerate(draws) if number >= 2]
+    assert comparison.excluded == {"a reason": draws.count(0)}
+    assert (comparison.cases, comparison.largest) == (40 - draws.count(0), 2.0)
     assert set(draws) == {0, 1, 2, 3}
 
 
@@ -164,10 +164,10 @@ def on_the_path(epsilon, shift, reaction, std):
 )
 def test_one_reaction_is_a_double_integral(slope, offset, clip, shift, std, epsilon):
     reaction = Reaction(slope, offset, clip)
-    found = adaptive_delta(PATH, epsilon, reactions={1: reaction}, record_shift=shift, noise_std=std, **COMMON)
+    delta = adaptive_delta(PATH, epsilon, reactions={1: reaction}, record_shift=shift, noise_std=std, **COMMON)
     expected = on_the_path(epsilon, shift, reaction, std)
-    assert abs(found.value - expected) <= found.error + 2e-4
-    assert found.error <= 2e-3
+    assert abs(delta.value - expected) <= delta.error + 2e-4
+    assert delta.error <= 2e-3
 
 
 @st.composite
@@ -196,8 +196,8 @@ def test_no_reaction_beats_the_sight_of_all_messages(run, epsilon):
     W, case = run
     two = adaptive_delta(W, epsilon, num_steps=2, resolution=8, **case)
     assert 0 <= two.value <= float(exact_delta(1.0, epsilon)) + two.error + 1e-9
-    one = adaptive_delta(W, epsilon, num_steps=1, resolution=8, **case)
-    assert one.value <= two.value + one.error + two.error + 1e-9  # more is seen
+    single_step = adaptive_delta(W, epsilon, num_steps=1, resolution=8, **case)
+    assert single_step.value <= two.value + single_step.error + two.error + 1e-9  # more is seen
 
 
 @examples(10)

@@ -78,9 +78,9 @@ def smallest(strategy, condition=lambda case: True, seed=0):
 ROWS = re.findall(r"^\| `(.*?)` \| .*? \| `(.*?)` \|$", PAGE, re.MULTILINE)
 
 
-@pytest.mark.parametrize(("code", "shown"), ROWS, ids=[code for code, _ in ROWS])
-def test_a_strategy_shrinks_to_what_its_row_shows(code, shown):
-    assert describe(smallest(eval(code, vars(drawn) | {"record": record, "algorithm": algorithm}), seed=1)) == shown
+@pytest.mark.parametrize(("code", "expected"), ROWS, ids=[code for code, _ in ROWS])
+def test_a_strategy_shrinks_to_what_its_row_shows(code, expected):
+    assert describe(smallest(eval(code, vars(drawn) | {"record": record, "algorithm": algorithm}), seed=1)) == expected
 
 
 def test_the_page_has_a_row_for_every_strategy():
@@ -91,7 +91,7 @@ def test_the_page_has_a_row_for_every_strategy():
 
 
 @pytest.mark.parametrize(
-    ("strategy", "condition", "shown"),
+    ("strategy", "condition", "expected"),
     [
         (connected_graphs(), lambda G: not nx.is_tree(G), "{0-1, 0-2, 1-2}"),
         (participations(schemes=ALL_SCHEMES), lambda p: p.num_steps == 3, "Single(steps=3)"),
@@ -112,7 +112,7 @@ def test_the_page_has_a_row_for_every_strategy():
         (trust_models(3, kinds=["colluding"]), lambda m: len(m.colluders) > 1, "Colluding(colluders=[0, 1])"),
         (
             linear_algorithms(["decor"], varying=False),
-            lambda one: one.num_nodes > 1 and one.noise.columns_per_step > 1,
+            lambda algorithm: algorithm.num_nodes > 1 and algorithm.noise.columns_per_step > 1,
             (
                 "decor on W = [[1/2, 1/2], [1/2, 1/2]], Cyclic(epochs=1, period=1, steps=1), "
                 "R = [[2, -1], [-1, 2]] from secrets held by 0, 0+1, 1"
@@ -121,13 +121,13 @@ def test_the_page_has_a_row_for_every_strategy():
     ],
     ids=lambda value: "",
 )
-def test_a_condition_leaves_a_small_case(strategy, condition, shown):
-    assert describe(smallest(strategy, condition)) == shown
+def test_a_condition_leaves_a_small_case(strategy, condition, expected):
+    assert describe(smallest(strategy, condition)) == expected
 
 
 def test_gossip_that_varies_needs_two_rounds():
-    found = smallest(gossip_sequences(kinds=["symmetric"]), lambda S: S.repeat and not S.is_constant)
-    assert (found.num_nodes, len(found.matrices), found.is_symmetric) == (2, 2, True)
+    sequence = smallest(gossip_sequences(kinds=["symmetric"]), lambda S: S.repeat and not S.is_constant)
+    assert (sequence.num_nodes, len(sequence.matrices), sequence.is_symmetric) == (2, 2, True)
 
 
 # What they promise
@@ -204,13 +204,13 @@ def test_all_names_are_those_of_the_registry_and_three_of_ones_own():
 @examples(8)
 @given(data=st.data())
 def test_algorithms_are_built_by_name_within_their_sizes(name, data):
-    one = data.draw(linear_algorithms([name], max_epochs=2, max_period=2, min_nodes=2, max_nodes=3))
-    assert (2 <= one.num_nodes <= 3, one.participation.num_steps) == (True, one.num_steps)
-    assert one.name == name
-    assert one.name in describe(one)
-    sizes = (len(one.rounds) * one.messages_per_round, one.num_steps * one.num_nodes)
-    assert one.messages_from_gradients.shape == sizes
-    noise = one.messages_from_noise @ np.eye(one.noise.shape[1])
+    algorithm = data.draw(linear_algorithms([name], max_epochs=2, max_period=2, min_nodes=2, max_nodes=3))
+    assert (2 <= algorithm.num_nodes <= 3, algorithm.participation.num_steps) == (True, algorithm.num_steps)
+    assert algorithm.name == name
+    assert algorithm.name in describe(algorithm)
+    sizes = (len(algorithm.rounds) * algorithm.messages_per_round, algorithm.num_steps * algorithm.num_nodes)
+    assert algorithm.messages_from_gradients.shape == sizes
+    noise = algorithm.messages_from_noise @ np.eye(algorithm.noise.shape[1])
     assert np.isfinite(noise).all()
     assert noise.any() == (name != "none")
     fresh = ("dp-dsgd", "muffliato", "cdp", *drawn.MEMORY_NAMES)
@@ -219,18 +219,18 @@ def test_algorithms_are_built_by_name_within_their_sizes(name, data):
         kind = StepNoise
     if name in drawn.JOINT_NAMES:
         kind = JointNoise if name == "joint" else SpatioTemporalNoise
-    assert name == "none" or isinstance(one.noise, kind)
+    assert name == "none" or isinstance(algorithm.noise, kind)
     if name in ("zip-dl", *drawn.JOINT_NAMES, *drawn.FORM_NAMES):
-        assert one.dynamics.gossip.is_symmetric
+        assert algorithm.dynamics.gossip.is_symmetric
     if name not in drawn.JOINT_NAMES:  # which solve a problem, to the tolerance that was drawn
-        assert build_algorithm(name, one.dynamics, one.participation).name == name
+        assert build_algorithm(name, algorithm.dynamics, algorithm.participation).name == name
 
 
 @examples(25)
-@given(one=linear_algorithms(ALL_NAMES, max_epochs=1, max_period=2, kinds=["symmetric"], varying=False))
-def test_gossip_is_as_asked(one):
-    assert one.dynamics.gossip.is_constant
-    assert one.dynamics.gossip.at(0).is_symmetric
+@given(gossip_matrix=linear_algorithms(ALL_NAMES, max_epochs=1, max_period=2, kinds=["symmetric"], varying=False))
+def test_gossip_is_as_asked(gossip_matrix):
+    assert gossip_matrix.dynamics.gossip.is_constant
+    assert gossip_matrix.dynamics.gossip.at(0).is_symmetric
 
 
 @pytest.mark.slow
@@ -238,39 +238,39 @@ def test_both_extremes_of_decor_and_covariances_are_drawn():
     """Without private noise, and with private noise alone."""
     for name in ("decor", "spatial"):
         of = linear_algorithms([name], 1, 1, min_nodes=2, max_nodes=3, varying=False)
-        alone = smallest(of, lambda one: set(_holding(one)) == {1})
-        shared = smallest(of, lambda one: min(_holding(one)) > 1)
+        alone = smallest(of, lambda algorithm: set(_holding(algorithm)) == {1})
+        shared = smallest(of, lambda algorithm: min(_holding(algorithm)) > 1)
         assert alone.num_nodes == shared.num_nodes == 2
 
 
-def _holding(one):
-    return np.asarray(one.noise.holders().sum(axis=1)).ravel().tolist()
+def _holding(case):
+    return np.asarray(case.noise.holders().sum(axis=1)).ravel().tolist()
 
 
 @few
 @given(data=st.data())
 def test_trust_models_leave_a_victim_and_have_a_view(data):
     names = ("dp-dsgd", "mf-per-node", "muffliato", "decor", "zip-dl")
-    one = data.draw(linear_algorithms(names, max_epochs=1, max_period=2, max_nodes=3))
-    model = data.draw(trust_models(one))
-    members = [(member, victims) for member, victims in model.members(one) if victims]
+    algorithm = data.draw(linear_algorithms(names, max_epochs=1, max_period=2, max_nodes=3))
+    model = data.draw(trust_models(algorithm))
+    members = [(member, victims) for member, victims in model.members(algorithm) if victims]
     assert members
     for member, victims in members:
         for victim in victims:
-            assert victim not in member.attackers(one)
-            knowledge = member.knowledge(one, victim)
-            assert not (knowledge.seen & ~one.transmitted).any()
+            assert victim not in member.attackers(algorithm)
+            knowledge = member.knowledge(algorithm, victim)
+            assert not (knowledge.seen & ~algorithm.transmitted).any()
             assert not knowledge.known_gradients[:, victim].any()
-            view = member.view(one, victim)
-            assert view.gradients.shape[1] == one.num_steps * one.num_nodes
+            view = member.view(algorithm, victim)
+            assert view.gradients.shape[1] == algorithm.num_steps * algorithm.num_nodes
 
 
 @examples(20)
 @given(n=st.integers(1, 3), data=st.data())
 def test_a_number_of_nodes_is_enough_unless_masks_are_wanted(n, data):
     model = data.draw(trust_models(n))
-    one = mfdl.algorithms.dp_dsgd(Dynamics(gossip.uniform(nx.path_graph(n))), record)
-    assert all(math.isfinite(loss.non_adaptive_sensitivity.squared) for loss in sensitivity_by_victim(one, model))
+    algorithm = mfdl.algorithms.dp_dsgd(Dynamics(gossip.uniform(nx.path_graph(n))), record)
+    assert all(math.isfinite(loss.non_adaptive_sensitivity.squared) for loss in sensitivity_by_victim(algorithm, model))
 
 
 ZIP = mfdl.algorithms.zip_dl(Dynamics(gossip.metropolis_hastings("complete:n=2")), Cyclic(1, 1))
@@ -280,8 +280,8 @@ MASKS = trust_models(ZIP, kinds=["masks"])
 def test_masks_see_all_that_are_sent_in_some_case():
     """Zip-DL has a message of every node to itself, which never leaves it."""
     assert not ZIP.transmitted.all()
-    found = smallest(MASKS, lambda model: model.knowledge(ZIP, 0).seen.sum() == ZIP.transmitted.sum())
-    assert np.array_equal(found.knowledge(ZIP, 0).seen, ZIP.transmitted[None])
+    shrunk = smallest(MASKS, lambda model: model.knowledge(ZIP, 0).seen.sum() == ZIP.transmitted.sum())
+    assert np.array_equal(shrunk.knowledge(ZIP, 0).seen, ZIP.transmitted[None])
 
 
 @pytest.mark.parametrize("kind", TRUST_MODELS)
@@ -320,24 +320,26 @@ def test_encoders_are_causal_with_a_positive_diagonal(C, N, Z):
 @examples(30)
 @given(case=factorizations(max_size=3))
 def test_factorizations_carry_the_loss_of_their_encoder_and_a_true_bound(case):
-    posed, found = case
-    C, X = found.encoder, found.encoder.T @ found.encoder
+    posed, factorization = case
+    C, X = factorization.encoder, factorization.encoder.T @ factorization.encoder
     assert_allclose(C, np.tril(C))
     same = posed.classes[:, None] == posed.classes[None, :]
     reach = max(np.abs(X * same)[posed.classes == c].sum() for c in set(posed.classes))
     assert reach <= 1 + 1e-9  # rounding of sums of at most nine products
     # condition numbers of H and X stay below 1e4: about 1e-11 relative
-    assert_allclose(found.objective, reach * np.trace(posed.error_gram @ np.linalg.inv(X)), rtol=1e-9)
-    assert found.lower_bound <= found.objective * (1 + 1e-9)
-    assert found.status in ("optimal", "fixed")
-    assert found.status == "fixed" or found.gap <= 1e-4
+    assert_allclose(factorization.objective, reach * np.trace(posed.error_gram @ np.linalg.inv(X)), rtol=1e-9)
+    assert factorization.lower_bound <= factorization.objective * (1 + 1e-9)
+    assert factorization.status in ("optimal", "fixed")
+    assert factorization.status == "fixed" or factorization.gap <= 1e-4
 
 
 @examples(8)
 @given(case=factorizations(max_size=3, kinds=["given"]))
 def test_the_bound_of_a_given_encoder_is_below_the_optimum(case):
-    posed, found = case
-    assert found.lower_bound <= optimal_loss_reference(posed) * (1 + 1e-5)  # the reference solver's own accuracy
+    posed, factorization = case
+    assert factorization.lower_bound <= optimal_loss_reference(posed) * (
+        1 + 1e-5
+    )  # the reference solver's own accuracy
 
 
 def test_factorizations_are_of_the_kind_asked_for():
@@ -387,21 +389,23 @@ def test_a_victim_of_ones_own():
 
 
 @examples(25)
-@given(one=mechanisms(kinds=ALL_SEEN_KINDS))
-def test_mechanisms_meet_their_target_and_no_less(one):
-    assert one.guarantee.trust in ALL_SEEN_KINDS
-    assert one.guarantee.adjacency in ADJACENCIES
-    target = min((0.5, 1.0, 2.0), key=lambda mu: abs(mu - one.guarantee.mu))
-    assert target * (1 - 1e-14) <= one.guarantee.mu <= target
-    reach = Fraction(one.guarantee.sensitivity) * SHIFT[one.guarantee.adjacency] * Fraction(one.clip_norm)
-    assert Fraction(target) * Fraction(one.noise_std) >= reach
-    if isinstance(one.algorithm.noise, IndependentNoise):  # C = I: one record moves `epochs` unit columns
-        assert_allclose(one.guarantee.sensitivity, math.sqrt(one.algorithm.participation.epochs), rtol=1e-9)
+@given(mechanism=mechanisms(kinds=ALL_SEEN_KINDS))
+def test_mechanisms_meet_their_target_and_no_less(mechanism):
+    assert mechanism.guarantee.trust in ALL_SEEN_KINDS
+    assert mechanism.guarantee.adjacency in ADJACENCIES
+    target = min((0.5, 1.0, 2.0), key=lambda mu: abs(mu - mechanism.guarantee.mu))
+    assert target * (1 - 1e-14) <= mechanism.guarantee.mu <= target
+    reach = (
+        Fraction(mechanism.guarantee.sensitivity) * SHIFT[mechanism.guarantee.adjacency] * Fraction(mechanism.clip_norm)
+    )
+    assert Fraction(target) * Fraction(mechanism.noise_std) >= reach
+    if isinstance(mechanism.algorithm.noise, IndependentNoise):  # C = I: one record moves `epochs` unit columns
+        assert_allclose(mechanism.guarantee.sensitivity, math.sqrt(mechanism.algorithm.participation.epochs), rtol=1e-9)
 
 
 def test_mechanisms_with_a_receiver_have_two_nodes():
-    found = smallest(mechanisms(["dp-dsgd"], kinds=["colluding"]))
-    assert (found.algorithm.num_nodes, found.guarantee.trust) == (2, "colluding")
+    mechanism = smallest(mechanisms(["dp-dsgd"], kinds=["colluding"]))
+    assert (mechanism.algorithm.num_nodes, mechanism.guarantee.trust) == (2, "colluding")
 
 
 @few

@@ -109,9 +109,9 @@ def test_losses_gradients_and_hits_are_those_of_logistic_regression(home):
     features, labels = TEST
     evaluation = instance.evaluate(torch.tensor(x))
     np.testing.assert_allclose(
-        evaluation.loss, [np.mean(np.log1p(np.exp(-labels * (features @ one)))) for one in x], rtol=1e-10
+        evaluation.loss, [np.mean(np.log1p(np.exp(-labels * (features @ model)))) for model in x], rtol=1e-10
     )
-    np.testing.assert_allclose(evaluation.accuracy, [np.mean(np.sign(features @ one) == labels) for one in x])
+    np.testing.assert_allclose(evaluation.accuracy, [np.mean(np.sign(features @ model) == labels) for model in x])
     features, labels = TRAIN
     got = instance.clipped_gradient_sums(torch.tensor(x), 1, 0.7)
     for u in range(4):

@@ -63,11 +63,11 @@ def assert_close(run, other, tolerance=1e-10):
     assert all(getattr(run, name) == getattr(other, name) for name in exact)
     assert_array_equal(run.steps, other.steps)
     for kind in ("measured", "released"):
-        one, two = getattr(run, kind), getattr(other, kind)
-        assert one.keys() == two.keys()
-        for name in one:
-            assert one[name].shape == two[name].shape
-            assert_allclose(one[name], two[name], rtol=tolerance, atol=tolerance)
+        values, two = getattr(run, kind), getattr(other, kind)
+        assert values.keys() == two.keys()
+        for name in values:
+            assert values[name].shape == two[name].shape
+            assert_allclose(values[name], two[name], rtol=tolerance, atol=tolerance)
     assert_allclose(run.models, other.models, rtol=tolerance, atol=tolerance)
 
 
@@ -84,9 +84,11 @@ def configs(draw):
     for rate in draw(st.lists(st.sampled_from([0.1, 0.25, 0.7]), min_size=1, max_size=2, unique=True)):
         for name in names:
             plain = name in ("none", "dp-dsgd")
-            made = mechanism(name, scheme, rate, unit, *((momentum, rounds, decay) if plain else ()))
+            calibrated = mechanism(name, scheme, rate, unit, *((momentum, rounds, decay) if plain else ()))
             seeds = draw(st.lists(st.integers(0, 20), min_size=1, max_size=3))
-            chosen.append(ReplayConfig(made, task, seeds=seeds, metrics=metrics, dtype=torch.float64, device="cpu"))
+            chosen.append(
+                ReplayConfig(calibrated, task, seeds=seeds, metrics=metrics, dtype=torch.float64, device="cpu")
+            )
     return chosen
 
 
@@ -94,16 +96,16 @@ def configs(draw):
 def test_runs_together_are_the_runs_alone(chosen):
     together = replays(chosen, lambda *_: None)
     for config, run in zip(chosen, together, strict=True):
-        for one, other in zip(run.seeds, alone(config), strict=True):
-            assert_close(one, other)
+        for of_batch, other in zip(run.seeds, alone(config), strict=True):
+            assert_close(of_batch, other)
 
 
 @pytest.mark.parametrize("rates", [(0.25,), (0.25, 0.5)])
 def test_noise_of_each_run_is_that_of_the_run_alone_bit_for_bit(rates, monkeypatch):
-    made, steps = seed_replay.noise_stream, []
+    noise_stream, steps = seed_replay.noise_stream, []
 
     def kept(*args, **slots):
-        stream, seen = made(*args, **slots), []
+        stream, seen = noise_stream(*args, **slots), []
         step = stream.step
         stream.step = lambda t: seen.append(step(t).copy()) or step(t)
         steps.append(seen)
@@ -146,8 +148,8 @@ def test_a_run_that_diverges_leaves_the_others_alone():
     chosen[1] = dataclasses.replace(chosen[1], mechanism=wild)
     calm, diverged = replays(chosen, lambda *_: None)
     assert [run.diverged for run in (*calm.seeds, *diverged.seeds)] == [False, False, True, True]
-    for one, other in zip(calm.seeds, alone(chosen[0]), strict=True):
-        assert_close(one, other, 1e-5)
+    for together, other in zip(calm.seeds, alone(chosen[0]), strict=True):
+        assert_close(together, other, 1e-5)
 
 
 def test_only_constants_on_inputs_are_scaled():
@@ -178,5 +180,5 @@ def test_modules_with_frozen_numbers_of_their_own_do_not_train_together():
     chosen = ReplayConfig(
         mechanism("dp-dsgd", "cyclic", 0.25), regression(30, build=Frozen), seeds=[0, 1], dtype=torch.float64
     )
-    for one, other in zip(replays([chosen], lambda *_: None)[0].seeds, alone(chosen), strict=True):
-        assert_close(one, other)
+    for together, other in zip(replays([chosen], lambda *_: None)[0].seeds, alone(chosen), strict=True):
+        assert_close(together, other)

@@ -189,10 +189,10 @@ def node(key, steps=()):
     task = regression(num_records=16, num_nodes=4)
     data = task.instance(0, 2)
     algorithm = mfdl.algorithms.dp_dsgd(mfdl.Dynamics(mfdl.gossip.metropolis_hastings("ring:n=4")), mfdl.Cyclic(3, 2))
-    made = mfdl.calibrate(algorithm, trust=mfdl.trust.LDP(), adjacency="zero-out", clip_norm=0.5, mu=2.0)
+    calibrated = mfdl.calibrate(algorithm, trust=mfdl.trust.LDP(), adjacency="zero-out", clip_norm=0.5, mu=2.0)
     module = module_at(task, data.initial_parameters[0])
     sgd = torch.optim.SGD(module.parameters(), lr=0.1)
-    private_node = mfdl.PrivateNode(sgd, module, made, node=1, keys=key, loss=squared, batch_size=2)
+    private_node = mfdl.PrivateNode(sgd, module, calibrated, node=1, keys=key, loss=squared, batch_size=2)
 
     def step_to(last):
         for t in range(private_node.steps_taken, last):
@@ -220,26 +220,26 @@ def test_a_resumed_node_goes_on_with_its_counter(streams):
 
 def test_a_resumed_run_goes_on_with_its_counter_and_another_run_has_other_keys(streams, tmp_path):
     task = regression(16, build=lambda: torch.nn.Linear(3, 1))
-    made = node(KEY)[0].mechanism
+    calibrated = node(KEY)[0].mechanism
     key = NoiseKey.from_entropy()
-    mfdl.replay(made, task, key=key, checkpoint_folder=tmp_path, stop_after=2, publish=True)
+    mfdl.replay(calibrated, task, key=key, checkpoint_folder=tmp_path, stop_after=2, publish=True)
     before = {*streams}
     streams.clear()
-    mfdl.replay(made, task, key=key, checkpoint_folder=tmp_path, publish=True)
+    mfdl.replay(calibrated, task, key=key, checkpoint_folder=tmp_path, publish=True)
     after = {*streams}
     assert {step for _, step, _ in before} == {0, 1}
     assert {step for _, step, _ in after} == {2, 3, 4, 5}
     assert {stream_key for stream_key, *_ in before} == {stream_key for stream_key, *_ in after}
     streams.clear()
-    mfdl.replay(made, task, key=key, publish=True)
+    mfdl.replay(calibrated, task, key=key, publish=True)
     assert not {stream_key for stream_key, *_ in streams} & {stream_key for stream_key, *_ in after}
 
 
 def test_a_run_of_a_seed_uses_no_cipher_and_an_unseeded_run_nothing_else(streams, tmp_path):
-    task, made = regression(16, build=lambda: torch.nn.Linear(3, 1)), node(KEY)[0].mechanism
-    mfdl.replay(made, task, seeds=[0], stop_after=1)
+    task, calibrated = regression(16, build=lambda: torch.nn.Linear(3, 1)), node(KEY)[0].mechanism
+    mfdl.replay(calibrated, task, seeds=[0], stop_after=1)
     assert streams == []
-    run = mfdl.replay(made, task, stop_after=1, checkpoint_folder=tmp_path, publish=True)
+    run = mfdl.replay(calibrated, task, stop_after=1, checkpoint_folder=tmp_path, publish=True)
     assert len(streams) == 4
     (saved,) = (mfdl.training.checkpoint.load(folder) for folder in tmp_path.iterdir())
     assert saved.metadata["generator"] == ChaChaColumns.name
@@ -280,6 +280,6 @@ def test_rows_of_other_keys_columns_steps_tensors_and_shards_are_uncorrelated():
     correlation = np.corrcoef(streams) - np.eye(len(streams))
     # 496 pairs, each N(0, 1/size): 5.5 standard deviations have false-alarm rate 496 * 3.8e-8 = 1.9e-5
     assert np.abs(correlation).max() < 5.5 / math.sqrt(size)
-    one = streams[0]
+    first = streams[0]
     for lag in (1, 2, 8, 16):  # a block of the cipher is eight words
-        assert abs((one[lag:] * one[:-lag]).mean()) < 5 / math.sqrt(size)
+        assert abs((first[lag:] * first[:-lag]).mean()) < 5 / math.sqrt(size)

@@ -34,22 +34,22 @@ def save(folder, step: int, value: float) -> None:
 
 def test_round_trip_keeps_values_types_and_metadata(tmp_path):
     save(tmp_path / "new" / "run", 5, 0.1)
-    found = checkpoint.load(tmp_path / "new" / "run")
-    assert found.step == 5
-    assert found.metadata == METADATA
-    assert set(found.models) == {"models", "momentum"}
+    loaded = checkpoint.load(tmp_path / "new" / "run")
+    assert loaded.step == 5
+    assert loaded.metadata == METADATA
+    assert set(loaded.models) == {"models", "momentum"}
     for name, tensor in models(0.1).items():
-        assert found.models[name].dtype == tensor.dtype
-        assert torch.equal(found.models[name], tensor)
+        assert loaded.models[name].dtype == tensor.dtype
+        assert torch.equal(loaded.models[name], tensor)
 
 
 def test_tensors_that_share_memory_are_saved(tmp_path):
     row = torch.arange(3.0, requires_grad=True)
     equal_rows = row.expand(4, 3)
     checkpoint.save(tmp_path, step=0, models={"a": equal_rows, "b": row, "c": equal_rows.T}, metadata={})
-    found = checkpoint.load(tmp_path).models
-    assert torch.equal(found["a"], row.detach().repeat(4, 1))
-    assert torch.equal(found["c"], found["a"].T)
+    loaded = checkpoint.load(tmp_path).models
+    assert torch.equal(loaded["a"], row.detach().repeat(4, 1))
+    assert torch.equal(loaded["c"], loaded["a"].T)
 
 
 def test_a_new_checkpoint_replaces_the_old_and_leaves_one_private_file(tmp_path):
@@ -82,16 +82,16 @@ def test_a_crash_at_any_write_leaves_the_old_or_the_new_checkpoint(tmp_path, mon
     with pytest.raises(KeyboardInterrupt):
         save(tmp_path, 1 if same_step else 2, 0.2)
     monkeypatch.undo()
-    found = checkpoint.load(tmp_path)
-    assert found.step == 1
-    assert torch.equal(found.models["models"], models(0.1)["models"])
+    loaded = checkpoint.load(tmp_path)
+    assert loaded.step == 1
+    assert torch.equal(loaded.models["models"], models(0.1)["models"])
     save(tmp_path, 3, 0.3)  # and the run can go on, with the litter gone
     assert torch.equal(checkpoint.load(tmp_path).models["models"], models(0.3)["models"])
     assert len(list(tmp_path.iterdir())) == 1
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         ({"step": -1}, "step must be an integer >= 0"),
         ({"models": [1.0]}, "does not hold a checkpoint"),
@@ -99,10 +99,10 @@ def test_a_crash_at_any_write_leaves_the_old_or_the_new_checkpoint(tmp_path, mon
         ({"private": None}, "does not hold a checkpoint"),
     ],
 )
-def test_content_that_is_no_checkpoint_is_refused(tmp_path, content, said):
+def test_content_that_is_no_checkpoint_is_refused(tmp_path, content, message):
     save(tmp_path, 1, 0.1)
     edited(tmp_path / checkpoint.FILE, lambda header, _: header["content"].update(content))
-    with pytest.raises(InvalidInput, match=said):
+    with pytest.raises(InvalidInput, match=message):
         checkpoint.load(tmp_path)
 
 
@@ -179,7 +179,7 @@ def test_secrets_and_unclear_values_are_refused_and_nothing_is_written(tmp_path,
 def test_require_match_names_the_field_that_differs():
     checkpoint.require_match(METADATA)
     checkpoint.require_match(METADATA, mechanism_hash="ab", shape=(2, 3), more={"y": 0.5, "x": None})
-    for held, expected, why in (
+    for metadata, expected, why in (
         (
             METADATA,
             {"key_id": KEY.key_id, "mechanism_hash": "cd"},
@@ -190,7 +190,7 @@ def test_require_match_names_the_field_that_differs():
         ({"seeded": True}, {"seeded": 1}, "checkpoint's seeded is True, expected 1"),
     ):
         with pytest.raises(InvalidInput, match=why):
-            checkpoint.require_match(held, **expected)
+            checkpoint.require_match(metadata, **expected)
 
 
 JSON = st.recursive(

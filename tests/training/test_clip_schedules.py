@@ -70,9 +70,9 @@ def test_its_privacy_is_that_of_the_view_written_out(W, clips):
     for t in range(T):
         A[t] = theta - eta[t] * c[t] * np.eye(T * n)[t * n : (t + 1) * n]  # of gradients in units of C c_t
         theta = W.dense() @ A[t]
-    one = algorithms.dp_dsgd(Dynamics(W, eta * c), EveryStep(T))
+    algorithm = algorithms.dp_dsgd(Dynamics(W, eta * c), EveryStep(T))
     for model in (trust.LDP(), trust.PNDP([0])):
-        for loss in sensitivity_by_victim(one, model, release="none"):
+        for loss in sensitivity_by_victim(algorithm, model, release="none"):
             seen = np.flatnonzero(W.dense()[0]) if model.name == "pndp" else np.arange(n)
             if model.name == "pndp" and loss.victim == 0:
                 continue
@@ -102,15 +102,15 @@ def test_what_noise_is_added_to_is_never_longer_than_the_guarantee_says(clips, d
 
 
 def test_runs_of_different_clips_share_no_noise_and_no_checkpoint(tmp_path):
-    how = {"mechanism": mechanism(0.1), "task": classes(), "seeds": [0], "stop_after": 2}
-    keys = {replay(**how, clip_schedule=clips).seeds[0].key_id for clips in (None, [1.0, 1, 1, 1], [1.0, 1, 1, 2])}
+    options = {"mechanism": mechanism(0.1), "task": classes(), "seeds": [0], "stop_after": 2}
+    keys = {replay(**options, clip_schedule=clips).seeds[0].key_id for clips in (None, [1.0, 1, 1, 1], [1.0, 1, 1, 2])}
     assert len(keys) == 3
-    replay(**how, clip_schedule=[1.0, 1, 1, 2], checkpoint_folder=tmp_path)
+    replay(**options, clip_schedule=[1.0, 1, 1, 2], checkpoint_folder=tmp_path)
     for other in (None, [1.0, 1, 1, 3]):
         with pytest.raises(InvalidInput, match="the checkpoint's"):
-            replay(**how, clip_schedule=other, checkpoint_folder=tmp_path)
-    whole = replay(**{**how, "stop_after": None}, clip_schedule=[1.0, 1, 1, 2])
-    resumed = replay(**{**how, "stop_after": None}, clip_schedule=[1.0, 1, 1, 2], checkpoint_folder=tmp_path)
+            replay(**options, clip_schedule=other, checkpoint_folder=tmp_path)
+    whole = replay(**{**options, "stop_after": None}, clip_schedule=[1.0, 1, 1, 2])
+    resumed = replay(**{**options, "stop_after": None}, clip_schedule=[1.0, 1, 1, 2], checkpoint_folder=tmp_path)
     assert_array_equal(whole.seeds[0].models, resumed.seeds[0].models)
 
 
@@ -129,27 +129,27 @@ def test_a_guarantee_that_rests_on_a_lipschitz_constant_takes_no_clips(clips):
     options = {"mu": 1.0, "trust": trust.ReleasedOnly(), "adjacency": "zero-out", "clip_norm": CLIP}
     plain, resting = (mfdl.calibrate(algorithm, **options, lipschitz=L) for L in (None, 1.0))
     assert (plain.lipschitz, resting.lipschitz) == (None, 1.0)
-    how = {"task": classes(lipschitz=1.0), "seeds": [0], "eval_every": 4}
+    arguments = {"task": classes(lipschitz=1.0), "seeds": [0], "eval_every": 4}
     with pytest.raises(InvalidInput, match="clip_schedule must be 1 in every step") as refusal:
-        replay(resting, **how, clip_schedule=clips)
+        replay(resting, **arguments, clip_schedule=clips)
     for words in (f"got {clips[-1]:g} in step", "leave clip_schedule out", "calibrate without lipschitz"):
         assert words in str(refusal.value)
-    replay(resting, **how, clip_schedule=[1.0] * 4)
-    replay(plain, **how, clip_schedule=clips)
+    replay(resting, **arguments, clip_schedule=[1.0] * 4)
+    replay(plain, **arguments, clip_schedule=clips)
 
 
 def test_a_comparison_scales_rates_and_clips_alike():
-    asked = {"graph": "ring:n=4", "epochs": 2, "period": 3, "mechanisms": ("dp-dsgd",), "seeds": 1, "mu": 1.0}
-    config = ComparisonConfig(**asked, lr_schedule="inverse-time:9", clip_schedule="inverse-sqrt")
-    plan, plain = Plan(config), Plan(ComparisonConfig(**asked))
+    options = {"graph": "ring:n=4", "epochs": 2, "period": 3, "mechanisms": ("dp-dsgd",), "seeds": 1, "mu": 1.0}
+    config = ComparisonConfig(**options, lr_schedule="inverse-time:9", clip_schedule="inverse-sqrt")
+    plan, plain = Plan(config), Plan(ComparisonConfig(**options))
     assert_allclose(
         plan.dynamics.learning_rates(6), schedule("inverse-time:9", 0.5, 6) * schedule("inverse-sqrt", 1.0, 6)
     )
     assert_array_equal(config.clips, schedule("inverse-sqrt", 1.0, 6))
-    made = plan.mechanism("dp-dsgd")
-    assert made.noise_std == plain.mechanism("dp-dsgd").noise_std  # no privacy is lost or won
-    by_hand = replay(made, plan.task, seeds=[0], clip_schedule=config.clips).seeds[0]
-    (run,) = replays([replay_config(made, plan.task, 0, config)], lambda *_: None)
+    calibrated = plan.mechanism("dp-dsgd")
+    assert calibrated.noise_std == plain.mechanism("dp-dsgd").noise_std  # no privacy is lost or won
+    by_hand = replay(calibrated, plan.task, seeds=[0], clip_schedule=config.clips).seeds[0]
+    (run,) = replays([replay_config(calibrated, plan.task, 0, config)], lambda *_: None)
     assert_array_equal(run.seeds[0].models, by_hand.models)
     assert ComparisonConfig(clip_schedule="constant").clips is None
     for wrong in ({"momentum": 0.5}, {"weight_decay": 0.1}):

@@ -265,8 +265,8 @@ def test_sums_are_those_of_gradients_multiplied_out(dtype, seed, scale, clip_nor
         torch.einsum("nrgpo,nrgpi->nrgoi", weight.backprops.double(), weight.inputs.double()) for weight in factors
     ]
     expected = clipping.clipped_sums([g.double() for g in plain] + whole, mask, clip_norm)
-    found = itertools.chain(*clipping.ghost_clipped_sums(plain, factors, mask, clip_norm))
-    for got, want in zip(found, expected, strict=True):
+    sums = itertools.chain(*clipping.ghost_clipped_sums(plain, factors, mask, clip_norm))
+    for got, want in zip(sums, expected, strict=True):
         assert got.shape == want.shape
         torch.testing.assert_close(got, want, rtol=1e-6, atol=1e-7 * clip_norm)
 
@@ -279,9 +279,9 @@ def test_what_is_no_number_or_absent_gives_zero_and_leaves_the_others_alone(bad,
     factors = [clipping.Factors(*(torch.randn(3, 5, 1, 2, k, generator=generator, dtype=dtype) for k in (4, 3)))]
     present = torch.ones(3, 5, dtype=torch.bool)
     present[2] = False  # an empty batch
-    kept = present.clone()
-    kept[0, 1] = kept[1, 4] = kept[1, 0] = False
-    expected = list(itertools.chain(*clipping.ghost_clipped_sums(plain, factors, kept, 0.7)))
+    remaining = present.clone()
+    remaining[0, 1] = remaining[1, 4] = remaining[1, 0] = False
+    expected = list(itertools.chain(*clipping.ghost_clipped_sums(plain, factors, remaining, 0.7)))
     plain[0][0, 1, 1] = factors[0].inputs[1, 4, 0, 1, 0] = factors[0].backprops[1, 0, 0, 0, 2] = bad
     plain[0][2] = factors[0].inputs[2] = bad  # masked
     for got, want in zip(

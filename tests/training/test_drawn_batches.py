@@ -74,8 +74,8 @@ def test_records_join_at_the_rate_and_independently(rate):
 @given(rate=st.floats(1e-3, 0.999), key=st.integers(0, 5), step=st.integers(0, 2**40), node=st.integers(0, NODES - 1))
 def test_a_record_joins_exactly_where_its_word_is_below_the_rate(rate, key, step, node):
     sampler = batches(key, rate)
-    own = words(NoiseKey.from_seed(key).derive("batches"), step, node, 20)
-    expected = [int(word) < int(math.ldexp(rate, 64)) for word in own]
+    node_words = words(NoiseKey.from_seed(key).derive("batches"), step, node, 20)
+    expected = [int(word) < int(math.ldexp(rate, 64)) for word in node_words]
     assert sampler.drawn(step)[node].tolist() == expected
 
 
@@ -97,10 +97,10 @@ def test_draws_are_of_their_key_step_and_node_and_not_the_noise():
 def test_the_sum_of_a_batch_is_that_of_the_records_drawn(seed, step, rate, clip):
     instance = task_of(25).instance(seed, 1)
     sampler = PoissonBatches(instance, NoiseKey.from_seed(seed), rate)
-    found = sampler.of_step(step).clipped_gradient_sums(instance.initial_parameters, step, clip)
+    sums = sampler.of_step(step).clipped_gradient_sums(instance.initial_parameters, step, clip)
     masked = dataclasses.replace(instance, mask=torch.tensor(sampler.drawn(step))[:, None])
     wanted = masked.clipped_gradient_sums(instance.initial_parameters, step, clip)
-    torch.testing.assert_close(found, wanted)
+    torch.testing.assert_close(sums, wanted)
     index = sampler.of_step(step).record_index
     assert sorted(index[index >= 0].tolist()) == sorted(instance.record_index[:, 0][sampler.drawn(step)].tolist())
 
@@ -217,14 +217,18 @@ def test_sums_are_those_of_all_nodes_at_once(uneven, period, monkeypatch):
     sizes = [slots for _, slots in instance._alike(width)]
     assert len(sizes) > 2
     assert max(sizes) == width
-    there = instance.mask.clone()
-    there[:, :, 0] = False  # a record that takes no part moves nobody: sizes are public
-    without = dataclasses.replace(instance, mask=there)
+    mask = instance.mask.clone()
+    mask[:, :, 0] = False  # a record that takes no part moves nobody: sizes are public
+    without = dataclasses.replace(instance, mask=mask)
     assert [slots for _, slots in without._alike(width)] == sizes
-    apart = [one.clipped_gradient_sums(models, step, 0.1) for one in (instance, without) for step in range(period)]
+    apart = [
+        of_instance.clipped_gradient_sums(models, step, 0.1)
+        for of_instance in (instance, without)
+        for step in range(period)
+    ]
     monkeypatch.setattr(instances, "WORTH_SORTING", -1.0)
-    whole = [dataclasses.replace(one) for one in (instance, without)]
-    together = [one.clipped_gradient_sums(models, step, 0.1) for one in whole for step in range(period)]
+    whole = [dataclasses.replace(of_instance) for of_instance in (instance, without)]
+    together = [of_instance.clipped_gradient_sums(models, step, 0.1) for of_instance in whole for step in range(period)]
     assert len(whole[0]._alike(width)) == 1
     for x, y in zip(apart, together, strict=True):
         torch.testing.assert_close(x, y, rtol=1e-12, atol=1e-14)

@@ -95,10 +95,10 @@ def mechanism():
 
 
 def test_one_secret_key_serves_many_runs_without_sharing_noise():
-    key, one = NoiseKey.from_entropy(), mechanism()
-    runs = [replay(one, task(by_constant), seeds=[0], key=key).seeds[0] for _ in range(2)]
+    key, calibrated = NoiseKey.from_entropy(), mechanism()
+    runs = [replay(calibrated, task(by_constant), seeds=[0], key=key).seeds[0] for _ in range(2)]
     assert runs[0].key_id != runs[1].key_id
     assert not np.isclose(runs[0].models, runs[1].models).any()
-    seeded = [replay(one, task(by_constant), seeds=[0]).seeds[0] for _ in range(2)]
+    seeded = [replay(calibrated, task(by_constant), seeds=[0]).seeds[0] for _ in range(2)]
     assert seeded[0].key_id == seeded[1].key_id
     np.testing.assert_array_equal(seeded[0].models, seeded[1].models)

@@ -127,9 +127,9 @@ def node(name="mafalda", steps=0, grid=STEP, **options):
     data = task.instance(0, 2)
     module = module_at(task, data.initial_parameters[0])
     sgd = torch.optim.SGD(module.parameters(), lr=0.3)
-    made = options.pop("made", MADE[name])
+    mechanism = options.pop("mechanism", MADE[name])
     arguments = {"node": 1, "keys": KEY, "loss": squared, "batch_size": 2, "grid": grid} | options
-    private_node = mfdl.PrivateNode(sgd, module, made, **arguments)
+    private_node = mfdl.PrivateNode(sgd, module, mechanism, **arguments)
 
     def step_to(last):
         for t in range(private_node.steps_taken, last):
@@ -198,11 +198,11 @@ def test_steps_that_do_not_fit_are_refused(options, error, words):
 def test_noise_without_a_proof_is_refused():
     shared = mechanism("decor", None, trust=mfdl.trust.Eavesdropper())
     with pytest.raises(mfdl.UnsupportedMechanism, match="needs noise that is each node's alone, got StepNoise"):
-        node(made=shared)
+        node(mechanism=shared)
     with pytest.raises(mfdl.UnsupportedMechanism, match="each node's alone"):
         on_grid(shared.algorithm)
     with pytest.raises(mfdl.InvalidInput, match=r"multiples of 2\^-30, got others; calibrate mfdl.training.grid_sums"):
-        node(made=mechanism(bits=None))
+        node(mechanism=mechanism(bits=None))
     with pytest.raises(mfdl.InvalidInput, match="bits must be at most 30"):
         on_grid(MADE["mafalda"].algorithm, 31)
 
@@ -210,9 +210,9 @@ def test_noise_without_a_proof_is_refused():
 def test_the_last_bits_of_a_message_on_the_grid_are_those_of_any_other():
     """The event of the pitfall of floats: multiples of 2^-53 among messages near zero, under g = 0 and g = 1."""
     algorithm = mfdl.algorithms.dp_dsgd(mfdl.Dynamics(GOSSIP), mfdl.EveryStep(1))
-    made = mfdl.with_noise(algorithm, noise_std=1.0, trust=mfdl.trust.LDP(), adjacency="zero-out", clip_norm=1.0)
+    calibrated = mfdl.with_noise(algorithm, noise_std=1.0, trust=mfdl.trust.LDP(), adjacency="zero-out", clip_norm=1.0)
     for g in (0.0, 1.0):
-        grid = GridSums(made, 1, HolderKeys.simulated(KEY), 2.0**-20)
+        grid = GridSums(calibrated, 1, HolderKeys.simulated(KEY), 2.0**-20)
         released = grid.privatised(0, torch.full((1, 4000), g))
         near = released[np.abs(released) < 0.25]
         assert len(near) > 400

@@ -94,7 +94,7 @@ def test_the_test_images_alone_are_split_and_named(small, present):
     assert (task.name, len(task.targets), len(task.test_targets)) == ("mnist-10k", 25, 5)
     together = np.concatenate([task.features, task.test_features])
     images = IMAGES[80:].reshape(30, 784).astype(np.float32) / np.float32(255)
-    rows = [int(np.flatnonzero((images == one).all(axis=1))[0]) for one in together]
+    rows = [int(np.flatnonzero((images == image).all(axis=1))[0]) for image in together]
     assert sorted(rows) == list(range(30))  # each image once, in train or test
     assert rows != sorted(rows)
     np.testing.assert_array_equal(np.concatenate([task.targets, task.test_targets]), LABELS[80:][rows])
@@ -135,10 +135,10 @@ def test_the_pool_holds_every_image_once_a_fifth_of_them_back(small):
         task = tasks.mnist(3, home, split="pool", **options)
         assert (task.name, len(task.test_targets)) == (name, len(images) // 5)
         rows = images.reshape(len(images), 784).astype(np.float32) / np.float32(255)
-        held = [row.tobytes() for part in (task.features, task.test_features) for row in part]
-        assert sorted(held) == sorted(row.tobytes() for row in rows)
+        contents = [row.tobytes() for part in (task.features, task.test_features) for row in part]
+        assert sorted(contents) == sorted(row.tobytes() for row in rows)
         label = dict(zip((row.tobytes() for row in rows), LABELS, strict=False))
-        assert [label[row] for row in held] == [*task.targets, *task.test_targets]
+        assert [label[row] for row in contents] == [*task.targets, *task.test_targets]
         fifth = tasks.load("mnist:split=pool,fraction=0.2", 5, home, **options)
         assert len(fifth.targets) == round(0.2 * len(task.targets))
         assert {row.tobytes() for row in fifth.features} < {row.tobytes() for row in task.features}
@@ -209,7 +209,7 @@ def test_images_and_labels_must_fit(small, monkeypatch):
 )
 def test_real_images_are_learned(name, fraction, steps, floor):
     home = os.environ.get("MFDL_DATA")
-    if home is None or not all((Path(home) / one).is_file() for one in TEST):
+    if home is None or not all((Path(home) / file).is_file() for file in TEST):
         pytest.skip("MFDL_DATA holds no MNIST test images")
     task = tasks.load(name, 4, source="10k", fraction=fraction)
     assert task.name == name.replace("mnist", "mnist-10k")

@@ -40,10 +40,10 @@ LOW_ORDER = [
 def test_the_private_key_is_not_shown_pickled_or_copied():
     identity = NodeIdentity.generate()
     private = identity.reveal_private()
-    shown = f"{identity!r} {identity} {[identity]}"
-    assert identity.fingerprint in shown
-    assert private.hex() not in shown
-    assert repr(private) not in shown
+    printed = f"{identity!r} {identity} {[identity]}"
+    assert identity.fingerprint in printed
+    assert private.hex() not in printed
+    assert repr(private) not in printed
     assert not hasattr(identity, "__dict__")
     for attempt in (pickle.dumps, copy.copy, copy.deepcopy):
         with pytest.raises(TypeError, match="not pickled or copied"):
@@ -101,31 +101,31 @@ def test_a_pair_key_is_x25519_then_hkdf_of_everything_bound():
     run_id=st.one_of(st.text(min_size=1, max_size=5), st.binary(min_size=1, max_size=5)),
 )
 def test_both_ends_get_the_same_key(privates, labels, run_id):
-    one, other = map(NodeIdentity, privates)
-    if one.public_bytes == other.public_bytes:
+    alice, other = map(NodeIdentity, privates)
+    if alice.public_bytes == other.public_bytes:
         return
-    first = pair_key(one, other.public_bytes, run_id=run_id, own_label=labels[0], peer_label=labels[1])
-    second = pair_key(other, one.public_bytes, run_id=run_id, own_label=labels[1], peer_label=labels[0])
+    first = pair_key(alice, other.public_bytes, run_id=run_id, own_label=labels[0], peer_label=labels[1])
+    second = pair_key(other, alice.public_bytes, run_id=run_id, own_label=labels[1], peer_label=labels[0])
     assert first == second
     assert not first.seeded
 
 
 def test_everything_that_is_bound_changes_the_key():
-    found = [
-        pair_key(own, peer.public_bytes, run_id=run, own_label=labels[0], peer_label=labels[1])
-        for own, peer in ((ALICE, BOB), (ALICE, CAROL), (BOB, CAROL))
+    keys = [
+        pair_key(identity, peer.public_bytes, run_id=run, own_label=labels[0], peer_label=labels[1])
+        for identity, peer in ((ALICE, BOB), (ALICE, CAROL), (BOB, CAROL))
         for run in (RUN, "run 2", b"run 1")
         for labels in ((0, 1), (1, 0), ("0", 1), ("01", ""), ("0", "1"))
     ]
-    assert len(set(found)) == len(found) == 45
+    assert len(set(keys)) == len(keys) == 45
 
 
 @pytest.mark.parametrize("point", LOW_ORDER)
-@pytest.mark.parametrize("own", [ALICE, NodeIdentity.generate()])
-def test_public_keys_of_low_order_are_refused(own, point):
-    assert ladder(own.reveal_private(), int.from_bytes(point, "little") % 2**255) == 0
+@pytest.mark.parametrize("identity", [ALICE, NodeIdentity.generate()])
+def test_public_keys_of_low_order_are_refused(identity, point):
+    assert ladder(identity.reveal_private(), int.from_bytes(point, "little") % 2**255) == 0
     with pytest.raises(InvalidInput, match="the public key of 1 is of low order"):
-        pair_key(own, point, run_id=RUN, own_label=0, peer_label=1)
+        pair_key(identity, point, run_id=RUN, own_label=0, peer_label=1)
 
 
 def test_a_library_that_returns_zero_is_not_believed(monkeypatch):
@@ -142,9 +142,9 @@ def test_a_library_that_returns_zero_is_not_believed(monkeypatch):
             return bytes(32)
 
     monkeypatch.setattr("cryptography.hazmat.primitives.asymmetric.x25519.X25519PrivateKey", Careless)
-    own = NodeIdentity.generate()
+    identity = NodeIdentity.generate()
     with pytest.raises(InvalidInput, match="low order"):
-        pair_key(own, BOB.public_bytes, run_id=RUN, own_label=0, peer_label=1)
+        pair_key(identity, BOB.public_bytes, run_id=RUN, own_label=0, peer_label=1)
 
 
 # ---- groups ---------------------------------------------------------------------------------------------------------
@@ -194,15 +194,15 @@ def test_a_sealed_key_is_for_one_group_run_sender_and_receiver(changed):
 @given(sets=st.sets(st.frozensets(st.integers(0, 4), min_size=1), max_size=6))
 def test_all_holders_and_only_they_end_up_with_the_secret(sets):
     views = agree([NodeIdentity(bytes([i + 1]) * 32) for i in range(5)], sets, run_id=RUN)
-    found = {}
+    secrets = {}
     for holders, (node, view) in itertools.product(sets, enumerate(views)):
         if node in holders:
-            assert found.setdefault(holders, view.key_of(holders)) == view.key_of(holders)
+            assert secrets.setdefault(holders, view.key_of(holders)) == view.key_of(holders)
         else:
             with pytest.raises(InvalidInput, match=f"node {node} needs the secret of"):
                 view.key_of(holders)
-    assert len(set(found.values())) == len(sets)
-    for (holders, key), (node, view) in itertools.product(found.items(), enumerate(views)):
+    assert len(set(secrets.values())) == len(sets)
+    for (holders, key), (node, view) in itertools.product(secrets.items(), enumerate(views)):
         assert (key.reveal_secret() in pickle.dumps(view)) == (node in holders)
 
 

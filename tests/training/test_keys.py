@@ -36,14 +36,14 @@ def fresh_philox(key: NoiseKey, step: int, node: int, dim: int, tensor: int = 0)
 )
 @settings(deadline=None)
 def test_columns_have_keys_and_indices_of_their_own(columns, steps, tensor):
-    made = ColumnNormals(
+    normals = ColumnNormals(
         [NoiseKey.from_seed(seed) for seed, _ in columns], np.array([i for _, i in columns], dtype=np.uint64)
     )
-    assert len(made) == len(columns)
-    block = made.block(np.array(steps, dtype=np.uint64), 5, tensor=tensor)
+    assert len(normals) == len(columns)
+    block = normals.block(np.array(steps, dtype=np.uint64), 5, tensor=tensor)
     assert block.shape == (len(steps), len(columns), 5)
     for step, rows in zip(steps, block, strict=True):
-        assert_array_equal(rows, made.step(step, 5, tensor=tensor))
+        assert_array_equal(rows, normals.step(step, 5, tensor=tensor))
         for row, (seed, index) in zip(rows, columns, strict=True):
             assert_array_equal(row, fresh_philox(NoiseKey.from_seed(seed), step, index, 5, tensor))
 
@@ -131,11 +131,11 @@ def test_derivation_is_nested_and_keeps_the_seeded_mark():
 
 
 def test_entropy_keys_differ_and_are_whole():
-    one, other = NoiseKey.from_entropy(), NoiseKey.from_entropy()
-    assert one != other
-    assert len(one.reveal_secret()) == 32
-    assert not one.seeded
-    assert NoiseKey(one.reveal_secret()) == one
+    first, other = NoiseKey.from_entropy(), NoiseKey.from_entropy()
+    assert first != other
+    assert len(first.reveal_secret()) == 32
+    assert not first.seeded
+    assert NoiseKey(first.reveal_secret()) == first
     assert NoiseKey.from_seed(1) != NoiseKey.from_seed(2)
     assert NoiseKey.from_seed(2**200).seeded
     assert NoiseKey.from_seed(2**200 + 1) != NoiseKey.from_seed(1)
@@ -144,10 +144,10 @@ def test_entropy_keys_differ_and_are_whole():
 def test_the_secret_is_not_shown():
     key = NoiseKey.from_entropy()
     secret = key.reveal_secret()
-    shown = f"{key!r} {key!s} {key} {[key]}"
-    assert key.key_id in shown
-    assert secret.hex() not in shown
-    assert repr(secret) not in shown
+    printed = f"{key!r} {key!s} {key} {[key]}"
+    assert key.key_id in printed
+    assert secret.hex() not in printed
+    assert repr(secret) not in printed
     assert key.key_id not in secret.hex()
     assert not hasattr(key, "__dict__")
     with pytest.raises(TypeError):
@@ -211,8 +211,8 @@ def generator(key, counter):
 def test_philox_gives_the_words_of_the_library(cases):
     *counter, left, right = np.array(cases, dtype=np.uint64).T
     with np.errstate(over="ignore"):
-        made = np.array(short_rows.philox(tuple(counter), (left, right))).T
-    for case, words in zip(cases, made, strict=True):
+        words_ = np.array(short_rows.philox(tuple(counter), (left, right))).T
+    for case, words in zip(cases, words_, strict=True):
         number = sum(word << 64 * place for place, word in enumerate(case[:4]))
         before = [(number - 1) % 2**256 >> 64 * place & (2**64 - 1) for place in range(4)]  # it counts, then draws
         assert_array_equal(words, generator(case[4:], before).random_raw(4))

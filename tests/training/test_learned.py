@@ -16,19 +16,19 @@ def test_untrained_is_what_every_nodes_first_model_shows():
     for task in (small_tasks.classes(), small_tasks.regression()):
         instance = task.instance(3, 2)
         expected = instance.evaluate(instance.initial_parameters)
-        found = learned.untrained(task, 3)
-        assert found.loss == pytest.approx(float(expected.loss[1]), rel=1e-12)
+        untrained = learned.untrained(task, 3)
+        assert untrained.loss == pytest.approx(float(expected.loss[1]), rel=1e-12)
         if expected.accuracy is None:
-            assert found.accuracy is None
+            assert untrained.accuracy is None
         else:
-            assert found.accuracy == pytest.approx(float(expected.accuracy[1]))
+            assert untrained.accuracy == pytest.approx(float(expected.accuracy[1]))
 
 
 def test_chance_of_classes_is_equal_scores_and_the_commonest_class():
     task = small_tasks.classes(targets=np.array([2] * 30 + [0] * 20 + [1] * 10))
-    found = learned.chance(task)
-    assert found.loss == pytest.approx(np.log(3), rel=1e-6)
-    assert found.accuracy == pytest.approx(np.mean(task.test_targets == 2))
+    chance = learned.chance(task)
+    assert chance.loss == pytest.approx(np.log(3), rel=1e-6)
+    assert chance.accuracy == pytest.approx(np.mean(task.test_targets == 2))
 
 
 def test_chance_of_regression_is_the_mean_of_the_train_targets():

@@ -46,18 +46,18 @@ def measured_slowly(task, row, features, targets):
     partition=st.sampled_from(["uniform", "dirichlet:alpha=1"]),
     num_records=st.integers(40, 60),
     seed=st.integers(0, 5),
-    asked=st.lists(st.sampled_from(METRICS), max_size=5),
+    metric_names=st.lists(st.sampled_from(METRICS), max_size=5),
 )
-def test_metrics_are_means_over_records_and_asking_changes_no_other(build, partition, num_records, seed, asked):
+def test_metrics_are_means_over_records_and_asking_changes_no_other(build, partition, num_records, seed, metric_names):
     if build is regression:
-        partition, asked = "uniform", [name for name in asked if name != "average_accuracy"]
+        partition, metric_names = "uniform", [name for name in metric_names if name != "average_accuracy"]
     task = build(num_records, partition=partition)
     instance = task.instance(seed, 2, dtype=torch.float64)
     models = some_models(instance, seed)
-    plain, more = instance.evaluate(models), instance.evaluate(models, asked)
+    plain, more = instance.evaluate(models), instance.evaluate(models, metric_names)
     assert_array_equal(more.loss, plain.loss)
     assert plain.metrics == {}
-    assert tuple(more.metrics) == requested(asked)
+    assert tuple(more.metrics) == requested(metric_names)
     train, test = (task.features, task.targets), (task.test_features, task.test_targets)
     average = torch.stack(list(models)).mean(0)
     wanted = {
@@ -78,8 +78,8 @@ def test_a_record_that_takes_no_part_counts_in_no_train_loss():
     left = instance.evaluate(models, ["train_loss"]).metrics["train_loss"]
     assert (left != whole).all()
     task = instance.task
-    kept = instance.record_index[1:][instance.mask[1:]].numpy()
-    by_hand = measured_slowly(task, models[2], task.features[kept], task.targets[kept])[0]
+    records = instance.record_index[1:][instance.mask[1:]].numpy()
+    by_hand = measured_slowly(task, models[2], task.features[records], task.targets[records])[0]
     assert_allclose(left[2], by_hand, rtol=1e-6)
 
 
@@ -88,9 +88,9 @@ def test_a_run_keeps_what_was_asked_in_arrays_rows_frames_and_files(tmp_path):
     run = replay(MECHANISM, classes(), seeds=[0, 1], eval_every=1, metrics=["average-loss", "train_loss"])
     assert plain.seeds[0].metrics == {}
     assert list(run.seeds[0].metrics) == ["train_loss", "average_loss"]
-    for one, other in zip(plain.seeds, run.seeds, strict=True):
-        assert_array_equal(one.loss, other.loss)
-        assert_array_equal(one.models, other.models)
+    for without, other in zip(plain.seeds, run.seeds, strict=True):
+        assert_array_equal(without.loss, other.loss)
+        assert_array_equal(without.models, other.models)
         assert other.metrics["train_loss"].shape == (6, 4)
         assert other.metrics["average_loss"].shape == (6,)
     assert run.rows()[0].keys() - plain.rows()[0].keys() == {"train_loss", "average_loss"}
@@ -122,45 +122,45 @@ def test_final_means_are_over_the_steps_asked_for():
 
 
 def test_evaluations_tell_metrics_while_they_train():
-    told = []
-    run = replay(MECHANISM, classes(), seeds=[0], eval_every=2, metrics=METRICS, on_evaluation=told.append)
+    reported = []
+    run = replay(MECHANISM, classes(), seeds=[0], eval_every=2, metrics=METRICS, on_evaluation=reported.append)
     for name, values in run.seeds[0].metrics.items():
-        assert_array_equal([step.metrics[name] for step in told], values)
+        assert_array_equal([step.metrics[name] for step in reported], values)
 
 
-@pytest.mark.parametrize("asked", [(), METRICS])
-def test_a_stopped_run_goes_on_with_its_metrics(tmp_path, asked):
-    how = {"task": classes(), "seeds": [0], "eval_every": 1, "metrics": asked}
-    whole = replay(MECHANISM, **how).seeds[0]
+@pytest.mark.parametrize("options", [(), METRICS])
+def test_a_stopped_run_goes_on_with_its_metrics(tmp_path, options):
+    arguments = {"task": classes(), "seeds": [0], "eval_every": 1, "metrics": options}
+    whole = replay(MECHANISM, **arguments).seeds[0]
     for stop in (0, 2, 2, None, None):
-        resumed = replay(MECHANISM, **how, stop_after=stop, checkpoint_folder=tmp_path).seeds[0]
+        resumed = replay(MECHANISM, **arguments, stop_after=stop, checkpoint_folder=tmp_path).seeds[0]
     for name, values in whole.measured.items():
         assert_array_equal(resumed.measured[name], values)
     with pytest.raises(InvalidInput, match="the checkpoint's metrics is"):
-        replay(MECHANISM, **{**how, "metrics": ["train_loss"]}, checkpoint_folder=tmp_path)
+        replay(MECHANISM, **{**arguments, "metrics": ["train_loss"]}, checkpoint_folder=tmp_path)
     saved = checkpoint.load(next(tmp_path.iterdir()))
-    assert ("metrics" in saved.metadata) == bool(asked)
-    assert set(asked) <= set(saved.private)
+    assert ("metrics" in saved.metadata) == bool(options)
+    assert set(options) <= set(saved.private)
 
 
 @pytest.mark.parametrize(
-    ("asked", "said"),
+    ("options", "message"),
     [
         ("train_loss", "metrics must be a list of names"),
         (["train_los"], "did you mean 'train_loss'"),
         (["average-accuracy"], "task 'small' is a regression"),
     ],
 )
-def test_what_cannot_be_measured_is_refused_before_work(asked, said):
-    with pytest.raises(InvalidInput, match=said):
-        replay(MECHANISM, regression(), seeds=[0], metrics=asked)
+def test_what_cannot_be_measured_is_refused_before_work(options, message):
+    with pytest.raises(InvalidInput, match=message):
+        replay(MECHANISM, regression(), seeds=[0], metrics=options)
 
 
 @pytest.mark.slow
 def test_a_comparison_keeps_what_was_asked_and_goes_on(tmp_path):
-    asked = {"graph": "ring:n=4", "epochs": 2, "period": 4, "seeds": 2, "mechanisms": ("none", "dp-dsgd")}
-    plain = run_comparison(ComparisonConfig(**asked), tmp_path / "plain")
-    config = ComparisonConfig(**asked, metrics="average-loss,train-loss")
+    options = {"graph": "ring:n=4", "epochs": 2, "period": 4, "seeds": 2, "mechanisms": ("none", "dp-dsgd")}
+    plain = run_comparison(ComparisonConfig(**options), tmp_path / "plain")
+    config = ComparisonConfig(**options, metrics="average-loss,train-loss")
     result = run_comparison(config, tmp_path / "more")
     names = {"train_loss", "average_loss"}
     assert {key for run in result["runs"] for key in run} - {key for run in plain["runs"] for key in run} == {

@@ -53,21 +53,21 @@ def test_the_digits_split_is_one_for_all_and_a_partition():
 
 @pytest.fixture
 def housing_stub(monkeypatch):
-    rng, asked = np.random.default_rng(0), []
+    rng, requested = np.random.default_rng(0), []
     features, targets = rng.standard_normal((20640, 8)) * np.arange(1, 9) + 50, rng.uniform(0.15, 5, 20640)
 
     def california_housing(data_home=None):
-        asked.append(data_home)
+        requested.append(data_home)
         return features, targets, tuple("abcdefgh")
 
     monkeypatch.setattr(data, "california_housing", california_housing)
-    return features, targets, asked
+    return features, targets, requested
 
 
 def test_housing(housing_stub):
-    _, targets, asked = housing_stub
+    _, targets, folders = housing_stub
     task = tasks.load("housing", nx.cycle_graph(148), data_home="somewhere")
-    assert asked == ["somewhere"]
+    assert folders == ["somewhere"]
     assert (len(task.targets), len(task.test_targets), task.num_nodes) == (16512, 4128, 148)
     np.testing.assert_allclose(task.features.mean(axis=0, dtype=float), 0, atol=1e-5)
     np.testing.assert_allclose(task.features.std(axis=0, dtype=float), 1, atol=1e-5)
@@ -134,7 +134,7 @@ def test_registry(housing_stub):
 
 
 @pytest.mark.parametrize(
-    ("text", "made"),
+    ("text", "expected"),
     [
         ("digits:model=mlp, test_fraction=0.2", lambda: tasks.digits(3, "mlp", 0.2)),
         ("digits:partition=dirichlet:alpha=2", lambda: tasks.digits(3, partition="dirichlet:alpha=2")),
@@ -144,12 +144,12 @@ def test_registry(housing_stub):
         ("rotated-quadratics:", lambda: tasks.rotated_quadratics(3)),
     ],
 )
-def test_a_text_names_the_task_of_its_parameters(text, made):
-    assert tasks.load(text, 3).content_hash == made().content_hash
+def test_a_text_names_the_task_of_its_parameters(text, expected):
+    assert tasks.load(text, 3).content_hash == expected().content_hash
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("digit:model=mlp", "unknown task 'digit'; did you mean 'digits'"),
         ("digits:modell=mlp", "task digits: unknown parameter 'modell'; did you mean 'model'. Known: model"),
@@ -165,8 +165,8 @@ def test_a_text_names_the_task_of_its_parameters(text, made):
         ("least-squares:start=1", "unknown start '1'"),
     ],
 )
-def test_a_text_that_names_no_task_is_refused(text, said):
-    with pytest.raises(InvalidInput, match=said):
+def test_a_text_that_names_no_task_is_refused(text, message):
+    with pytest.raises(InvalidInput, match=message):
         tasks.load(text, 3)
 
 

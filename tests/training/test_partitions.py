@@ -20,9 +20,9 @@ from mfdl.training.tasks.partition import Dirichlet, Fixed, Uniform
 torch.set_num_threads(1)  # workers of the test run share the cores
 
 
-def by_class(held, targets):
+def by_class(rows_of_node, targets):
     """Records of each class at each node, (classes, nodes)."""
-    return np.array([[np.sum(targets[rows] == label) for rows in held] for label in np.unique(targets)])
+    return np.array([[np.sum(targets[rows] == label) for rows in rows_of_node] for label in np.unique(targets)])
 
 
 # Every record once
@@ -35,25 +35,25 @@ def partitions(draw):
     num_records = num_nodes * min_records + draw(st.integers(0, 60))
     targets = np.array(draw(st.lists(st.integers(0, 4), min_size=num_records, max_size=num_records)))
     owners = np.arange(num_records) % num_nodes
-    one = draw(
+    partition = draw(
         st.sampled_from(
             [Uniform(), Fixed(owners), *(Dirichlet(alpha, min_records) for alpha in (1e-6, 0.05, 1.0, 10.0, 1e6))]
         )
     )
-    return one, targets, num_nodes, draw(st.integers(0, 2**70))
+    return partition, targets, num_nodes, draw(st.integers(0, 2**70))
 
 
 @given(case=partitions())
 @examples(150)
 def test_every_record_is_at_exactly_one_node_and_no_node_is_empty(case):
-    one, targets, num_nodes, seed = case
-    one.require_fits("classification", len(targets), num_nodes)
-    held = one.rows_of_nodes(targets, num_nodes, seed)
-    assert len(held) == num_nodes
-    assert sorted(np.concatenate(held).tolist()) == list(range(len(targets)))
-    assert min(map(len, held)) >= (one.min_records if isinstance(one, Dirichlet) else 1)
-    again = one.rows_of_nodes(targets, num_nodes, seed)
-    assert all(np.array_equal(a, b) for a, b in zip(held, again, strict=True))
+    partition, targets, num_nodes, seed = case
+    partition.require_fits("classification", len(targets), num_nodes)
+    rows = partition.rows_of_nodes(targets, num_nodes, seed)
+    assert len(rows) == num_nodes
+    assert sorted(np.concatenate(rows).tolist()) == list(range(len(targets)))
+    assert min(map(len, rows)) >= (partition.min_records if isinstance(partition, Dirichlet) else 1)
+    again = partition.rows_of_nodes(targets, num_nodes, seed)
+    assert all(np.array_equal(a, b) for a, b in zip(rows, again, strict=True))
 
 
 # Dirichlet: the distribution
@@ -74,27 +74,27 @@ def test_shares_are_dirichlet(alpha):
 
 def test_a_class_is_cut_at_the_running_sums_of_its_shares():
     targets = np.repeat([0, 1, 2], [500, 300, 7])
-    held = Dirichlet(2.0).rows_of_nodes(targets, 6, seed=4)
+    rows = Dirichlet(2.0).rows_of_nodes(targets, 6, seed=4)
     shares = partition.dirichlet_shares(seeds.Uniforms(4, seeds.NODE_SHARES), 2.0, (3, 6))
     ideal = shares * np.array([500, 300, 7])[:, None]
     # Each of the two cuts that bound a node is at most half a record off.
-    assert np.abs(by_class(held, targets) - ideal).max() <= 1
-    assert by_class(held, targets).sum(axis=1).tolist() == [500, 300, 7]
+    assert np.abs(by_class(rows, targets) - ideal).max() <= 1
+    assert by_class(rows, targets).sum(axis=1).tolist() == [500, 300, 7]
 
 
 @given(seed=st.integers(0, 10**6), min_records=st.integers(1, 5))
 @examples(30)
 def test_too_small_nodes_are_filled_from_the_largest(seed, min_records):
     targets = np.arange(60) % 2  # two classes, nearly whole at one node each: eight nodes of ten stay empty
-    held = Dirichlet(1e-6, min_records).rows_of_nodes(targets, 10, seed)
-    sizes = sorted(map(len, held))
+    rows = Dirichlet(1e-6, min_records).rows_of_nodes(targets, 10, seed)
+    sizes = sorted(map(len, rows))
     assert sizes[:8] == [min_records] * 8
     assert sum(sizes) == 60
     # Both classes at one node, or at two nodes of 30 that give in turn.
     assert sizes[8] == min_records or sizes[9] - sizes[8] <= 1
-    donors = [u for u in range(10) if len(held[u]) > min_records]
+    donors = [u for u in range(10) if len(rows[u]) > min_records]
     for u in set(range(10)) - set(donors):
-        assert len(np.intersect1d(held[u], np.concatenate([held[v] for v in donors]))) == 0
+        assert len(np.intersect1d(rows[u], np.concatenate([rows[v] for v in donors]))) == 0
 
 
 def test_a_draw_that_fits_is_not_changed_and_another_is_drawn_anew_before_records_move(monkeypatch):
@@ -180,22 +180,24 @@ def test_batch_sizes_without_a_seed_are_for_partitions_that_do_not_draw_them():
         drawn.public_batch_sizes(2, -1)
 
 
-@pytest.mark.parametrize("one", [Uniform(), Dirichlet(0.5, min_records=4)])
-def test_fixing_the_owners_of_a_seed_changes_nothing_in_it(one):
+@pytest.mark.parametrize("partition", [Uniform(), Dirichlet(0.5, min_records=4)])
+def test_fixing_the_owners_of_a_seed_changes_nothing_in_it(partition):
     """Why neighbouring data sets are built with Fixed: a draw that reads labels reacts to the record that changed."""
-    task = classes(partition=one)
+    task = classes(partition=partition)
     fixed = dataclasses.replace(task, partition=Fixed(task.owners(7)))
     first, second = task.instance(7, 3), fixed.instance(7, 3)
     for name in ("record_index", "public_batch_sizes", "initial_parameters"):
         assert torch.equal(getattr(first, name), getattr(second, name))
     labels = task.targets.copy()
     labels[0] = 2
-    changed, kept = (dataclasses.replace(which, targets=labels) for which in (task, fixed))
-    assert any((changed.owners(seed) != task.owners(seed)).any() for seed in range(20)) == isinstance(one, Dirichlet)
+    changed, relabelled = (dataclasses.replace(which, targets=labels) for which in (task, fixed))
+    assert any((changed.owners(seed) != task.owners(seed)).any() for seed in range(20)) == isinstance(
+        partition, Dirichlet
+    )
     orders = set()
     for seed in range(4):
-        np.testing.assert_array_equal(kept.owners(seed), task.owners(7))
-        orders.add(tuple(kept.instance(seed, 2).record_index.flatten().tolist()))
+        np.testing.assert_array_equal(relabelled.owners(seed), task.owners(7))
+        orders.add(tuple(relabelled.instance(seed, 2).record_index.flatten().tolist()))
     assert len(orders) == 4  # the order of use still follows the seed
 
 
@@ -203,8 +205,8 @@ def test_the_default_is_uniform_and_all_count_for_the_content_hash():
     assert classes().partition == Uniform()
     owners = np.arange(60) % 4
     hashes = [
-        classes(partition=one).content_hash
-        for one in (
+        classes(partition=partition).content_hash
+        for partition in (
             "uniform",
             "dirichlet:alpha=1",
             Dirichlet(1 + 1e-15),
@@ -215,8 +217,8 @@ def test_the_default_is_uniform_and_all_count_for_the_content_hash():
     ]
     assert len(set(hashes)) == 6
     assert classes(partition=Fixed(owners.astype(np.int32))).content_hash == hashes[4]
-    for one in (Uniform(), Dirichlet(2.0, 3), Fixed(owners)):
-        assert pickle.loads(pickle.dumps(one)).text == one.text
+    for kind in (Uniform(), Dirichlet(2.0, 3), Fixed(owners)):
+        assert pickle.loads(pickle.dumps(kind)).text == kind.text
 
 
 def test_fixed_keeps_its_own_read_only_owners():
@@ -249,7 +251,7 @@ def four(*changed):
 
 
 @pytest.mark.parametrize(
-    ("one", "message"),
+    ("partition", "message"),
     [
         (Given(*[np.arange(60)] * 4), "exactly one node, in one place, and record 0 has 4 places, at node 0, 1, 2, 3"),
         (four(np.arange(16)), "record 15 has 2 places, at node 0, 1"),
@@ -264,8 +266,8 @@ def four(*changed):
         (Given(*np.split(np.arange(60), 3)), "one array of rows for each of 4 nodes, got 3"),
     ],
 )
-def test_a_partition_of_a_user_that_breaks_the_law_is_refused(one, message):
-    task = classes(partition=one)
+def test_a_partition_of_a_user_that_breaks_the_law_is_refused(partition, message):
+    task = classes(partition=partition)
     for use in (lambda: task.owners(0), lambda: task.public_batch_sizes(2), lambda: task.instance(0, 2)):
         with pytest.raises(InvalidInput, match=f"partition 'given' .*{message}"):
             use()
@@ -274,16 +276,16 @@ def test_a_partition_of_a_user_that_breaks_the_law_is_refused(one, message):
 @given(order=st.permutations(range(12)), cuts=st.sets(st.integers(1, 11), min_size=3, max_size=3), data=st.data())
 @examples(40)
 def test_a_partition_of_a_user_that_keeps_the_law_is_taken_and_one_wrong_row_refused(order, cuts, data):
-    held = np.split(np.array(order, dtype=np.int32), sorted(cuts))
-    task = classes(num_records=12, partition=Given(*held))
-    wanted = [next(u for u in range(4) if row in held[u]) for row in range(12)]
+    parts = np.split(np.array(order, dtype=np.int32), sorted(cuts))
+    task = classes(num_records=12, partition=Given(*parts))
+    wanted = [next(u for u in range(4) if row in parts[u]) for row in range(12)]
     assert task.owners(0).tolist() == wanted
     index = task.instance(0, 1).record_index
-    assert [sorted(index[u][index[u] >= 0].tolist()) for u in range(4)] == [sorted(rows.tolist()) for rows in held]
+    assert [sorted(index[u][index[u] >= 0].tolist()) for u in range(4)] == [sorted(rows.tolist()) for rows in parts]
     node = data.draw(st.integers(0, 3))
-    place = data.draw(st.integers(0, len(held[node]) - 1))
-    changed = [rows.copy() for rows in held]
-    changed[node][place] = data.draw(st.integers(0, 11).filter(lambda row: row != held[node][place]))
+    place = data.draw(st.integers(0, len(parts[node]) - 1))
+    changed = [rows.copy() for rows in parts]
+    changed[node][place] = data.draw(st.integers(0, 11).filter(lambda row: row != parts[node][place]))
     wrong = classes(num_records=12, partition=Given(*changed))
     for use in (lambda: wrong.owners(0), lambda: wrong.instance(0, 1)):
         with pytest.raises(InvalidInput, match="exactly one node"):
@@ -291,7 +293,7 @@ def test_a_partition_of_a_user_that_keeps_the_law_is_taken_and_one_wrong_row_ref
 
 
 @pytest.mark.parametrize(
-    ("one", "message"),
+    ("build", "message"),
     [
         (lambda: Dirichlet(0.0), "alpha must be a finite number > 0, got 0.0"),
         (lambda: Dirichlet(float("nan")), "alpha must be a finite number > 0"),
@@ -317,9 +319,9 @@ def test_a_partition_of_a_user_that_keeps_the_law_is_taken_and_one_wrong_row_ref
         ),
     ],
 )
-def test_partitions_that_cannot_be_used(one, message):
+def test_partitions_that_cannot_be_used(build, message):
     with pytest.raises(InvalidInput, match=message):
-        one()
+        build()
 
 
 @pytest.mark.parametrize(

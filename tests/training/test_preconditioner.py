@@ -37,8 +37,8 @@ def test_it_is_preconditioned_gradient_descent(seed, full):
     """In weights on the features as they were, a step without noise or clipping moves by -eta g M^T M."""
     P = drawn(seed, full)
     M = np.diag(P.scales) if np.ndim(P.scales) == 1 else P.scales
-    one = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("ring:n=3"), 0.5), Cyclic(2, 1))
-    plain = mfdl.without_noise(one, trust=trust.LDP(), adjacency="zero-out", clip_norm=1e6)
+    algorithm = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("ring:n=3"), 0.5), Cyclic(2, 1))
+    plain = mfdl.without_noise(algorithm, trust=trust.LDP(), adjacency="zero-out", clip_norm=1e6)
     centered = dataclasses.replace(
         TASK, features=TASK.features - np.float32(P.center), test_features=TASK.test_features - np.float32(P.center)
     )
@@ -47,7 +47,7 @@ def test_it_is_preconditioned_gradient_descent(seed, full):
     trained = ours.models[:, : 2 * D].reshape(3, 2, D)
     theta, bias = np.zeros((3, 2, D)), np.zeros((3, 2))
     instance = centered.instance(0, 1, dtype=torch.float64)
-    W = one.dynamics.gossip.dense()
+    W = algorithm.dynamics.gossip.dense()
     for _ in range(2):
         x, y = instance.features[:, 0].numpy(), instance.targets[:, 0].numpy()
         scores = np.einsum("ucd,urd->urc", theta, x) + bias[:, None]
@@ -86,25 +86,25 @@ def test_public_features_are_made_alike_in_all_directions(seed, exponent, center
 
 
 def test_no_sensitivity_changes_and_the_task_says_what_was_done():
-    one = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("ring:n=3"), 0.5), Cyclic(2, 2))
-    made = mfdl.calibrate(one, trust=trust.LDP(), adjacency="zero-out", clip_norm=1.0, mu=1.0)
+    algorithm = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("ring:n=3"), 0.5), Cyclic(2, 2))
+    calibrated = mfdl.calibrate(algorithm, trust=trust.LDP(), adjacency="zero-out", clip_norm=1.0, mu=1.0)
     mapped = dataclasses.replace(TASK, lipschitz=1.0).preconditioned("power:0.25:2")
     assert (mapped.name, mapped.lipschitz) == ("logistic, preconditioned by a declared spectrum, exponent 0.25", None)
     assert mapped.content_hash != TASK.content_hash
-    run = mfdl.replay(made, mapped, seeds=[0], device="cpu", progress=False)
-    assert run.mechanism.guarantee == made.guarantee
+    run = mfdl.replay(calibrated, mapped, seeds=[0], device="cpu", progress=False)
+    assert run.mechanism.guarantee == calibrated.guarantee
 
 
 def test_a_preconditioner_of_train_records_is_refused_or_stated():
-    own = Preconditioner.of_public_features(TASK.features[:5], public="a mistake")
+    preconditioner = Preconditioner.of_public_features(TASK.features[:5], public="a mistake")
     other = Preconditioner.of_public_features(TASK.test_features, public="test records")
     with pytest.raises(InvalidInput, match="5 of the 5 records behind this preconditioner are train records"):
-        TASK.preconditioned(own)
+        TASK.preconditioned(preconditioner)
     assert TASK.preconditioned(other).from_records == ""
-    stated = TASK.preconditioned(own, from_records="five consenting participants")
-    one = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("ring:n=3"), 0.5), Cyclic(2, 2))
-    made = mfdl.calibrate(one, trust=trust.LDP(), adjacency="zero-out", clip_norm=1.0, mu=1.0)
-    run = mfdl.replay(made, stated, seeds=[0], device="cpu", progress=False)
+    preconditioned = TASK.preconditioned(preconditioner, from_records="five consenting participants")
+    algorithm = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("ring:n=3"), 0.5), Cyclic(2, 2))
+    calibrated = mfdl.calibrate(algorithm, trust=trust.LDP(), adjacency="zero-out", clip_norm=1.0, mu=1.0)
+    run = mfdl.replay(calibrated, preconditioned, seeds=[0], device="cpu", progress=False)
     assert run.public_constants == "preconditioner of train records (five consenting participants)"
 
 
@@ -147,27 +147,27 @@ def test_refusals(call, message):
 
 def test_a_comparison_of_preconditioned_features(tmp_path):
     """The option reaches the task, stands in results, and its runs are others than those without."""
-    asked = {"graph": "ring:n=3", "task": "logistic:dimension=4,train_records=60,test_records=20", "epochs": 1}
-    asked |= {"period": 2, "seeds": 1, "mechanisms": ("none",)}
-    plain = run_comparison(ComparisonConfig(**asked), tmp_path / "plain")
-    mapped = run_comparison(ComparisonConfig(**asked, precondition="power:0.5"), tmp_path / "mapped")
+    options = {"graph": "ring:n=3", "task": "logistic:dimension=4,train_records=60,test_records=20", "epochs": 1}
+    options |= {"period": 2, "seeds": 1, "mechanisms": ("none",)}
+    plain = run_comparison(ComparisonConfig(**options), tmp_path / "plain")
+    mapped = run_comparison(ComparisonConfig(**options, precondition="power:0.5"), tmp_path / "mapped")
     assert "precondition" not in plain["config"]
     assert mapped["config"]["precondition"] == "power:0.5"
     assert mapped["runs"][0]["final_test_loss"] != plain["runs"][0]["final_test_loss"]
-    task = mfdl.tasks.load(asked["task"], "ring:n=3").preconditioned("power:0.5")
-    one = algorithms.dsgd(Dynamics(gossip.metropolis_hastings("ring:n=3"), 0.5), Cyclic(1, 2))
-    none = mfdl.without_noise(one, trust=trust.LDP(), adjacency="replace-one", clip_norm=1.0)
+    task = mfdl.tasks.load(options["task"], "ring:n=3").preconditioned("power:0.5")
+    algorithm = algorithms.dsgd(Dynamics(gossip.metropolis_hastings("ring:n=3"), 0.5), Cyclic(1, 2))
+    none = mfdl.without_noise(algorithm, trust=trust.LDP(), adjacency="replace-one", clip_norm=1.0)
     run = mfdl.replay(none, task, seeds=[0], device="cpu", progress=False)
     assert run.final_test_losses[0] == pytest.approx(mapped["runs"][0]["final_test_loss"], rel=1e-6)
     with pytest.raises(InvalidInput, match="did you mean 'power'"):
-        run_comparison(ComparisonConfig(**asked, precondition="powr:0.5"), tmp_path / "wrong")
+        run_comparison(ComparisonConfig(**options, precondition="powr:0.5"), tmp_path / "wrong")
 
 
 def test_records_are_private_however_they_were_mapped_and_what_is_declared_is_stated():
-    own = Preconditioner.of_public_features(TASK.features[:5], public="a mistake")
+    preconditioner = Preconditioner.of_public_features(TASK.features[:5], public="a mistake")
     mapped = TASK.preconditioned("power:0.25")
     with pytest.raises(InvalidInput, match="5 of the 5 records"):
-        mapped.preconditioned(own)
+        mapped.preconditioned(preconditioner)
     by_hand = Preconditioner(1 / TASK.features.std(axis=0), source="standard deviations")
-    stated = TASK.preconditioned(by_hand, from_records="standard deviations of train records")
-    assert stated.from_records == "preconditioner of train records (standard deviations of train records)"
+    preconditioned = TASK.preconditioned(by_hand, from_records="standard deviations of train records")
+    assert preconditioned.from_records == "preconditioner of train records (standard deviations of train records)"

@@ -27,12 +27,12 @@ def mechanism(name="mafalda", trust=None, unit="record", momentum=0.0, **more):
     return mfdl.calibrate(algorithm, **({"mu": 2.0} | given))
 
 
-def nodes_of(made, task, key, row, *, optimizer=None, **options):
+def nodes_of(mechanism, task, key, row, *, optimizer=None, **options):
     """One `PrivateNode` a node, all at the same start model."""
     optimizer = optimizer or (lambda parameters: torch.optim.SGD(parameters, lr=RATE))
     modules = [module_at(task, row) for _ in range(NODES)]
     return [
-        PrivateNode(optimizer(m.parameters()), m, made, node=u, keys=key, loss=squared, publish=False, **options)
+        PrivateNode(optimizer(m.parameters()), m, mechanism, node=u, keys=key, loss=squared, publish=False, **options)
         for u, m in enumerate(modules)
     ]
 
@@ -47,24 +47,24 @@ def nodes_of(made, task, key, row, *, optimizer=None, **options):
     ],
 )
 def test_nodes_that_step_and_average_train_as_the_executor_does(name, unit, momentum, trust):
-    made, task = mechanism(name, trust, unit, momentum), regression(num_records=16, num_nodes=NODES)
+    calibrated, task = mechanism(name, trust, unit, momentum), regression(num_records=16, num_nodes=NODES)
     period = 1 if unit == "user" else PERIOD
     data, key = task.instance(0, period, dtype=torch.float64), mfdl.NoiseKey.from_seed(5)
     sizes = task.public_batch_sizes(period, 0) if unit == "record" else np.ones(NODES)
-    algorithm = made.algorithm.with_divisors(sizes)
+    algorithm = calibrated.algorithm.with_divisors(sizes)
     executor = Executor(algorithm, dtype=torch.float64)
-    stream = mfdl.noise_stream(algorithm.noise, made.noise_std, key, data.dimension)
+    stream = mfdl.noise_stream(algorithm.noise, calibrated.noise_std, key, data.dimension)
     state = executor.initial_state(data.initial_parameters)
     nodes = nodes_of(
-        made,
+        calibrated,
         task,
         key,
         data.initial_parameters[0],
         optimizer=lambda parameters: torch.optim.SGD(parameters, lr=RATE, momentum=momentum),
         batch_size=float(sizes[0]),
     )
-    for t in range(made.algorithm.num_steps):
-        gradients = data.clipped_gradients(executor.models(state), t, made.clip_norm, unit)
+    for t in range(calibrated.algorithm.num_steps):
+        gradients = data.clipped_gradients(executor.models(state), t, calibrated.clip_norm, unit)
         _, state = executor.step(t, state, gradients, torch.tensor(stream.step(t)))
         for u, node in enumerate(nodes):
             batch = data.mask[u, t % period]
@@ -80,9 +80,9 @@ def test_nodes_that_step_and_average_train_as_the_executor_does(name, unit, mome
 
 @pytest.fixture
 def one_node():
-    made, task = mechanism(), regression(num_records=16, num_nodes=NODES)
+    calibrated, task = mechanism(), regression(num_records=16, num_nodes=NODES)
     data = task.instance(0, PERIOD)
-    return nodes_of(made, task, mfdl.NoiseKey.from_seed(0), data.initial_parameters[0], batch_size=2)[1], data
+    return nodes_of(calibrated, task, mfdl.NoiseKey.from_seed(0), data.initial_parameters[0], batch_size=2)[1], data
 
 
 def batch(data, t):
@@ -163,38 +163,40 @@ def test_a_resumed_node_goes_on_where_the_saved_one_stood_and_never_back(one_nod
 
 
 def _written(state):
-    torch.save(state, kept := io.BytesIO())
-    kept.seek(0)
-    return kept
+    torch.save(state, buffer := io.BytesIO())
+    buffer.seek(0)
+    return buffer
 
 
 def test_a_step_without_records_is_noise_alone_and_optimizers_of_all_kinds_do(one_node):
     node, data = one_node
-    made, task = node.mechanism, regression(num_records=16, num_nodes=NODES)
+    calibrated, task = node.mechanism, regression(num_records=16, num_nodes=NODES)
     start = data.initial_parameters[0]
     key = mfdl.NoiseKey.from_seed(0)
-    plain = nodes_of(made, task, key, start, batch_size=2)[1]
+    plain = nodes_of(calibrated, task, key, start, batch_size=2)[1]
     plain.step(data.features[1, 0][:0], data.targets[1, 0][:0])
-    row = mfdl.noise_stream(made.algorithm.noise, made.noise_std, key, data.dimension, slots=[1]).step(0)[0]
+    row = mfdl.noise_stream(calibrated.algorithm.noise, calibrated.noise_std, key, data.dimension, slots=[1]).step(0)[0]
     wanted = start - RATE * torch.tensor(row, dtype=torch.float32) / 2
     torch.testing.assert_close(plain.model.initial_row(), wanted)
-    adam = nodes_of(made, task, key, start, optimizer=lambda p: torch.optim.Adam(p, lr=0.01), batch_size=2)[1]
+    adam = nodes_of(calibrated, task, key, start, optimizer=lambda p: torch.optim.Adam(p, lr=0.01), batch_size=2)[1]
     adam.step(*batch(data, 0))
     moved = (adam.model.initial_row() - start).abs()
     torch.testing.assert_close(moved, torch.full_like(moved, 0.01), rtol=1e-3, atol=1e-6)  # Adam's first step
 
 
 def test_noise_much_larger_than_a_gradient_is_rounded_only_together_with_it():
-    made = mfdl.with_noise(
+    calibrated = mfdl.with_noise(
         mechanism().algorithm, noise_std=1e6, trust=mfdl.trust.LDP(), adjacency="zero-out", clip_norm=1.0
     )
     module, key = nn.Linear(1000, 1, bias=False), mfdl.NoiseKey.from_seed(0)
     nn.init.zeros_(module.weight)
     sgd = torch.optim.SGD(module.parameters(), lr=1.0)
     gradient = 0.01 * torch.randn(1, 1000, generator=torch.Generator().manual_seed(0))  # of norm 0.3: not clipped
-    node = PrivateNode(sgd, module, made, node=0, keys=key, loss=lambda output, target: output.sum(), publish=False)
+    node = PrivateNode(
+        sgd, module, calibrated, node=0, keys=key, loss=lambda output, target: output.sum(), publish=False
+    )
     node.step(gradient, torch.zeros(1))
-    noise = mfdl.noise_stream(made.algorithm.noise, made.noise_std, key, 1000, slots=[0]).step(0)
+    noise = mfdl.noise_stream(calibrated.algorithm.noise, calibrated.noise_std, key, 1000, slots=[0]).step(0)
     assert torch.equal(module.weight.detach(), -(gradient.double() + torch.tensor(noise)).float())
 
 
@@ -203,14 +205,18 @@ def refusals():
     tracking, quieter = mechanism("gradient-tracking"), mechanism()
     object.__setattr__(quieter.algorithm, "noise", mfdl.noise.ZeroNoise(EPOCHS * PERIOD, NODES))
     return {
-        "noise changed afterwards": ({"made": quieter}, mfdl.InvalidInput, "the guarantee is for another algorithm"),
-        "messages hidden": ({"made": hidden}, mfdl.UnsupportedMechanism, "linear algorithm 'dp-dsgd' alone"),
+        "noise changed afterwards": (
+            {"calibrated": quieter},
+            mfdl.InvalidInput,
+            "the guarantee is for another algorithm",
+        ),
+        "messages hidden": ({"calibrated": hidden}, mfdl.UnsupportedMechanism, "linear algorithm 'dp-dsgd' alone"),
         "add-remove": (
-            {"made": mechanism(adjacency="add-remove")},
+            {"calibrated": mechanism(adjacency="add-remove")},
             mfdl.UnsupportedMechanism,
             "number of records is not public",
         ),
-        "an algorithm": ({"made": tracking.algorithm}, mfdl.InvalidInput, "mechanism must be a Mechanism"),
+        "an algorithm": ({"calibrated": tracking.algorithm}, mfdl.InvalidInput, "mechanism must be a Mechanism"),
         "LBFGS": ({"optimizer": torch.optim.LBFGS}, mfdl.UnsupportedMechanism, "several times a step"),
         "half the parameters": (
             {"optimizer": lambda p: torch.optim.SGD(list(p)[:1], lr=1.0)},
@@ -238,7 +244,7 @@ def refusals():
         "publish is no flag": ({"publish": None}, mfdl.InvalidInput, "publish must be"),
         "batch size 0": ({"batch_size": 0}, mfdl.InvalidInput, "batch_size must be"),
         "user level divided": (
-            {"made": mechanism("dp-dsgd", unit="user"), "batch_size": 2},
+            {"calibrated": mechanism("dp-dsgd", unit="user"), "batch_size": 2},
             mfdl.InvalidInput,
             "leave it out",
         ),
@@ -248,23 +254,23 @@ def refusals():
 @pytest.mark.parametrize("case", list(refusals()))
 def test_what_no_guarantee_covers_is_refused_before_any_step(case):
     changes, error, words = refusals()[case]
-    made = changes.pop("made", None) or mechanism()
+    calibrated = changes.pop("calibrated", None) or mechanism()
     module = nn.Linear(3, 1)
     optimizer = changes.pop("optimizer", lambda p: torch.optim.SGD(p, lr=1.0))(module.parameters())
     given = {"node": 0, "keys": mfdl.NoiseKey.from_entropy(), "loss": squared} | changes
     with pytest.raises(error, match=words):
-        PrivateNode(optimizer, module, made, **given)
+        PrivateNode(optimizer, module, calibrated, **given)
 
 
 def test_a_seeded_key_that_was_agreed_on_is_refused():
-    made = mechanism("decor", mfdl.trust.Eavesdropper(), unit="user")
-    own = {(0,): mfdl.NoiseKey.from_entropy(), (0, 3): mfdl.NoiseKey.from_entropy()}
-    keys = HolderKeys.given(own | {(0, 1): mfdl.NoiseKey.from_seed(2)})
+    calibrated = mechanism("decor", mfdl.trust.Eavesdropper(), unit="user")
+    agreed = {(0,): mfdl.NoiseKey.from_entropy(), (0, 3): mfdl.NoiseKey.from_entropy()}
+    keys = HolderKeys.given(agreed | {(0, 1): mfdl.NoiseKey.from_seed(2)})
     module = nn.Linear(3, 1)
     optimizer = torch.optim.SGD(module.parameters(), lr=1.0)
     with pytest.raises(mfdl.InvalidInput, match="must not come from a seed"):
-        PrivateNode(optimizer, module, made, node=0, keys=keys, loss=squared)
-    node = PrivateNode(optimizer, module, made, node=0, keys=keys, loss=squared, publish=False)
+        PrivateNode(optimizer, module, calibrated, node=0, keys=keys, loss=squared)
+    node = PrivateNode(optimizer, module, calibrated, node=0, keys=keys, loss=squared, publish=False)
     assert all(name in node.state_dict()["generator"] for name in ("chacha20", "philox"))
 
 
@@ -278,7 +284,7 @@ def test_layers_that_mix_records_are_refused_at_the_first_step_even_for_one_reco
             return self.linear(x - x.mean(0))
 
     for module in (nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2), nn.Linear(2, 1)), Centred()):
-        made = PrivateNode(
+        private_node = PrivateNode(
             torch.optim.SGD(module.parameters(), lr=1.0),
             module,
             mechanism(),
@@ -287,8 +293,8 @@ def test_layers_that_mix_records_are_refused_at_the_first_step_even_for_one_reco
             loss=squared,
         )
         with pytest.raises(mfdl.UnsupportedMechanism, match="mixes the records"):
-            made.step(torch.randn(1, 3), torch.randn(1))
-        assert made.steps_taken == 0
+            private_node.step(torch.randn(1, 3), torch.randn(1))
+        assert private_node.steps_taken == 0
 
 
 def test_what_is_refused_at_the_first_step_has_changed_nothing():
@@ -310,11 +316,11 @@ def test_what_is_refused_at_the_first_step_has_changed_nothing():
 
 
 def test_a_node_needs_only_the_secrets_it_holds():
-    made = mechanism("decor", mfdl.trust.Eavesdropper(), unit="user")
+    calibrated = mechanism("decor", mfdl.trust.Eavesdropper(), unit="user")
     module = nn.Linear(3, 1)
     keys = HolderKeys.given({(0,): mfdl.NoiseKey.from_seed(1), (0, 1): mfdl.NoiseKey.from_seed(2)})
     with pytest.raises(mfdl.InvalidInput, match=r"the secret of \{0, 3\} is missing"):
-        PrivateNode(torch.optim.SGD(module.parameters(), lr=1.0), module, made, node=0, keys=keys, loss=squared)
+        PrivateNode(torch.optim.SGD(module.parameters(), lr=1.0), module, calibrated, node=0, keys=keys, loss=squared)
 
 
 def test_noise_takes_shape_type_and_order_of_the_parameters():

@@ -51,9 +51,9 @@ def mechanisms():
     yield calibrated(mfdl.algorithms.dp_dsgd(DYNAMICS, BINS), epsilon=2.0, delta=1e-5)
 
 
-def trained(mechanism, **how):
+def trained(mechanism, **options):
     more = {"metrics": ["train_loss", "average_loss"], "keep_messages": True, "dtype": torch.float64}
-    return mfdl.replay(mechanism, TASK, seeds=[3], **(more | how)).seeds[0]
+    return mfdl.replay(mechanism, TASK, seeds=[3], **(more | options)).seeds[0]
 
 
 def assert_same(shared, alone):
@@ -79,8 +79,8 @@ def test_the_rows_of_all_ranks_are_those_of_the_map(algorithm, num_ranks, seed):
     shares = [Share(algorithm, Group(rank, num_ranks), CPU) for rank in range(num_ranks)]
     whole = {name: rng.standard_normal((size, 2)) for name, size in algorithm.sizes.items()}
     for name, size in algorithm.sizes.items():
-        held = np.concatenate([np.asarray(share.shares.rows(name, rank)) for rank, share in enumerate(shares)])
-        np.testing.assert_array_equal(np.sort(held), np.arange(size))
+        gathered = np.concatenate([np.asarray(share.shares.rows(name, rank)) for rank, share in enumerate(shares)])
+        np.testing.assert_array_equal(np.sort(gathered), np.arange(size))
     for kind in algorithm.kinds:
         parts = [share.of_round(kind) for share in shares]
         for name in MAPS:
@@ -169,17 +169,17 @@ def test_more_ranks_than_nodes_are_refused():
 
 @pytest.mark.slow
 def test_four_ranks_train_what_one_process_trains_and_any_number_goes_on(tmp_path):
-    made = list(mechanisms())
-    alone = [trained(mechanism) for mechanism in made]
-    kept = {"keep_messages": False}
+    every_mechanism = list(mechanisms())
+    alone = [trained(mechanism) for mechanism in every_mechanism]
+    options = {"keep_messages": False}
     with distributed.ranks(4):
-        for number, (mechanism, one) in enumerate(zip(made, alone, strict=True)):
-            assert_same(trained(mechanism), one)
-            trained(mechanism, checkpoint_folder=tmp_path / str(number), stop_after=5, **kept)
+        for number, (mechanism, single) in enumerate(zip(every_mechanism, alone, strict=True)):
+            assert_same(trained(mechanism), single)
+            trained(mechanism, checkpoint_folder=tmp_path / str(number), stop_after=5, **options)
     for count, span in ((1, slice(0, 4)), (2, slice(4, 8))):
         with distributed.ranks(count):
-            for number in range(len(made))[span]:
-                done = trained(made[number], checkpoint_folder=tmp_path / str(number), **kept)
+            for number in range(len(every_mechanism))[span]:
+                done = trained(every_mechanism[number], checkpoint_folder=tmp_path / str(number), **options)
                 np.testing.assert_allclose(done.models, alone[number].models, rtol=EXACT, atol=EXACT)
                 np.testing.assert_allclose(done.loss, alone[number].loss, rtol=EXACT)
 

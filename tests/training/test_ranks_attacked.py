@@ -29,27 +29,27 @@ def every_mechanism():
     yield calibrated(mfdl.algorithms.build("joint", DYNAMICS, CYCLIC), "eavesdropper")
 
 
-def trained(mechanism, folder=None, **how):
-    return mfdl.replay(mechanism, TASK, seeds=[3], checkpoint_folder=folder, **(FORWARD | how)).seeds[0]
+def trained(mechanism, folder=None, **options):
+    return mfdl.replay(mechanism, TASK, seeds=[3], checkpoint_folder=folder, **(FORWARD | options)).seeds[0]
 
 
-def assert_same(found, wanted):
-    assert found.key_id == wanted.key_id
+def assert_same(loaded, wanted):
+    assert loaded.key_id == wanted.key_id
     for name in ("models", "loss", "accuracy", "steps"):
-        np.testing.assert_allclose(getattr(found, name), getattr(wanted, name), rtol=EXACT, atol=EXACT, err_msg=name)
-    for kept in ("metrics", "released"):
-        for name, values in getattr(wanted, kept).items():
-            np.testing.assert_allclose(getattr(found, kept)[name], values, rtol=EXACT, err_msg=name)
+        np.testing.assert_allclose(getattr(loaded, name), getattr(wanted, name), rtol=EXACT, atol=EXACT, err_msg=name)
+    for attribute in ("metrics", "released"):
+        for name, values in getattr(wanted, attribute).items():
+            np.testing.assert_allclose(getattr(loaded, attribute)[name], values, rtol=EXACT, err_msg=name)
 
 
 def test_each_stop_may_have_another_number_of_ranks(tmp_path):
-    made = list(every_mechanism())
-    alone = [trained(mechanism) for mechanism in made]
+    calibrated = list(every_mechanism())
+    alone = [trained(mechanism) for mechanism in calibrated]
     for ranks, last in ((1, 2), (2, 4), (4, 7), (1, None)):
         with distributed.ranks(ranks):
-            done = [trained(m, tmp_path / str(i), stop_after=last) for i, m in enumerate(made)]
-    for found, wanted in zip(done, alone, strict=True):
-        assert_same(found, wanted)
+            done = [trained(m, tmp_path / str(i), stop_after=last) for i, m in enumerate(calibrated)]
+    for run, wanted in zip(done, alone, strict=True):
+        assert_same(run, wanted)
 
 
 def test_damaged_and_foreign_checkpoints_are_refused_and_the_ranks_go_on(tmp_path):
@@ -58,26 +58,26 @@ def test_damaged_and_foreign_checkpoints_are_refused_and_the_ranks_go_on(tmp_pat
     with distributed.ranks(2):
         for name, given in (("own", mechanism), ("foreign", other)):
             trained(given, tmp_path / name, stop_after=4)
-        own, foreign = (tmp_path / name / "seed-3" for name in ("own", "foreign"))
-        file, other_file = own / checkpoint.FILE, foreign / checkpoint.FILE
+        folder, foreign = (tmp_path / name / "seed-3" for name in ("own", "foreign"))
+        file, other_file = folder / checkpoint.FILE, foreign / checkpoint.FILE
         whole = file.read_bytes()
         damages = {
             "or is damaged": whole[: len(whole) // 2],
             "its content is not that of its checksum": flipped(whole, len(whole) - 1),
             "mechanism_hash": other_file.read_bytes(),
         }
-        for said, damaged in damages.items():
+        for message, damaged in damages.items():
             file.write_bytes(damaged)
-            with pytest.raises(InvalidInput, match=said):
+            with pytest.raises(InvalidInput, match=message):
                 trained(mechanism, tmp_path / "own")
         file.write_bytes(whole)
-        for how, said in (
+        for options, message in (
             ({"dtype": torch.float32}, "key_id"),
             ({"metrics": []}, "metrics|tensors"),
             ({"clip_schedule": np.linspace(1.0, 0.5, 8)}, "key_id|clips"),
         ):
-            with pytest.raises(InvalidInput, match=said):
-                trained(mechanism, tmp_path / "own", **how)
+            with pytest.raises(InvalidInput, match=message):
+                trained(mechanism, tmp_path / "own", **options)
         with pytest.raises(InvalidInput, match="mechanism_hash"):
             trained(mechanism, tmp_path / "foreign")
         assert_same(trained(mechanism, tmp_path / "own"), alone)

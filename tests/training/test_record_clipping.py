@@ -327,8 +327,8 @@ def test_a_module_that_changes_its_ways_is_refused(factored, later):
         return later(module, x) if module.count > 8 else module.second(module.first(x))
 
     instance = regression(build=linears(forward)).instance(0, 2)
-    said = "Computes uses the weights first.weight, second.weight otherwise than before"
-    with pytest.raises(UnsupportedMechanism, match=said):
+    message = "Computes uses the weights first.weight, second.weight otherwise than before"
+    with pytest.raises(UnsupportedMechanism, match=message):
         many_steps(instance)
 
 
@@ -344,12 +344,12 @@ def test_a_node_of_a_loop_of_ones_own_clips_as_the_executor_does(factored):
     algorithm = mfdl.algorithms.mafalda(
         mfdl.Dynamics(mfdl.gossip.metropolis_hastings("ring:n=4"), 1.0), mfdl.Cyclic(1, 2)
     )
-    made = mfdl.without_noise(algorithm, trust=mfdl.trust.LDP(), adjacency="zero-out", clip_norm=0.5)
+    calibrated = mfdl.without_noise(algorithm, trust=mfdl.trust.LDP(), adjacency="zero-out", clip_norm=0.5)
     start = torch.nn.utils.parameters_to_vector(module.parameters()).detach().clone()
     node = PrivateNode(
         torch.optim.SGD(module.parameters(), 1.0),
         module,
-        made,
+        calibrated,
         node=1,
         keys=mfdl.NoiseKey.from_seed(0),
         loss=squared,

@@ -44,11 +44,11 @@ def silent_task(period: int, dimension: int) -> Task:
 
 @functools.cache
 def mechanism(name="mf-shared", W=STAR, participation=PART, mu=1.0, clip_norm=1.0, learning_rate=0.1, unit="record"):
-    one = build_algorithm(name, Dynamics(W, learning_rate), participation)
+    algorithm = build_algorithm(name, Dynamics(W, learning_rate), participation)
     if name == "none":
-        return without_noise(one, **LDP, clip_norm=clip_norm, unit=unit)
-    how = LDP | {"trust": trust.Eavesdropper()} if name == "joint" else LDP
-    return calibrate(one, **how, clip_norm=clip_norm, mu=mu, unit=unit)
+        return without_noise(algorithm, **LDP, clip_norm=clip_norm, unit=unit)
+    options = LDP | {"trust": trust.Eavesdropper()} if name == "joint" else LDP
+    return calibrate(algorithm, **options, clip_norm=clip_norm, mu=mu, unit=unit)
 
 
 TASK = regression(30)
@@ -111,43 +111,43 @@ def witnessed(monkeypatch):
 )
 def test_resumed_after_any_step_equals_uninterrupted_bit_for_bit(name, unit, period, tmp_path, monkeypatch):
     monkeypatch.setattr(stream, "BLOCK_STEPS", 4)  # stops fall within and between blocks of noise
-    made = mechanism(name, RING, PART if unit == "record" else EveryStep(6), clip_norm=0.2, unit=unit)
-    how = {"seeds": [3], "period": period}
-    whole = train(made, TASK, keep_messages=True, **how).seeds[0]
+    calibrated = mechanism(name, RING, PART if unit == "record" else EveryStep(6), clip_norm=0.2, unit=unit)
+    options = {"seeds": [3], "period": period}
+    whole = train(calibrated, TASK, keep_messages=True, **options).seeds[0]
     evaluated = [1, 2, 3, 4, 5, 6] if (unit, period) == ("user", None) else [2, 4, 6]
     for stop in (1, 4, 6):
         folder = tmp_path / str(stop)
-        part = train(made, TASK, stop_after=stop, checkpoint_folder=folder, **how).seeds[0]
+        part = train(calibrated, TASK, stop_after=stop, checkpoint_folder=folder, **options).seeds[0]
         assert part.finished_steps == stop
         assert part.steps.tolist() == [s for s in evaluated if s <= stop]
-        rest = train(made, TASK, checkpoint_folder=folder, keep_messages=True, **how).seeds[0]
+        rest = train(calibrated, TASK, checkpoint_folder=folder, keep_messages=True, **options).seeds[0]
         assert_same(rest, whole)
         if stop < 6:
             assert_array_equal(rest.messages, whole.messages[stop:])
-    assert_same(train(made, TASK, checkpoint_folder=folder, **how).seeds[0], whole)  # a finished run stays
+    assert_same(train(calibrated, TASK, checkpoint_folder=folder, **options).seeds[0], whole)  # a finished run stays
     other = {"seeds": [4]} if unit == "record" else {"period": 3}
-    assert not np.isclose(train(made, TASK, **(how | other)).seeds[0].models, whole.models).any()
+    assert not np.isclose(train(calibrated, TASK, **(options | other)).seeds[0].models, whole.models).any()
 
 
 def test_a_run_of_one_unit_does_not_go_on_as_another(tmp_path):
     record, user = (mechanism("dp-dsgd", participation=EveryStep(6), unit=unit) for unit in ("record", "user"))
     assert record.noise_std == user.noise_std
-    for made, other, period, why in (
+    for calibrated, other, period, why in (
         (record, user, None, "unit is 'record', expected 'user'"),
         (user, record, None, "unit is 'user', expected 'record'"),
         (user, user, 2, "period is 1, expected 2"),
     ):
-        train(made, TASK, seeds=[0], stop_after=3, checkpoint_folder=tmp_path / made.unit)
+        train(calibrated, TASK, seeds=[0], stop_after=3, checkpoint_folder=tmp_path / calibrated.unit)
         with pytest.raises(InvalidInput, match=f"the checkpoint's {why}"):
-            train(other, TASK, seeds=[0], period=period, checkpoint_folder=tmp_path / made.unit)
+            train(other, TASK, seeds=[0], period=period, checkpoint_folder=tmp_path / calibrated.unit)
     assert train(user, TASK, seeds=[0], checkpoint_folder=tmp_path / "user").seeds[0].finished_steps == 6
 
 
 def test_across_several_stops_and_seeds(tmp_path):
-    made, task = mechanism("mf-shared", participation=Cyclic(5, 4)), classes(30)
-    whole = train(made, task, seeds=[0, 5], eval_every=5)
+    calibrated, task = mechanism("mf-shared", participation=Cyclic(5, 4)), classes(30)
+    whole = train(calibrated, task, seeds=[0, 5], eval_every=5)
     for stop in (1, 7, 8, 3, 17, 20):  # going back is no step: 3 leaves what stands at 8
-        stopped = train(made, task, seeds=[0, 5], eval_every=5, stop_after=stop, checkpoint_folder=tmp_path)
+        stopped = train(calibrated, task, seeds=[0, 5], eval_every=5, stop_after=stop, checkpoint_folder=tmp_path)
         assert [seed.finished_steps for seed in stopped.seeds] == [8 if stop == 3 else stop] * 2
     for seed, other in zip(stopped.seeds, whole.seeds, strict=True):
         assert_same(seed, other)
@@ -168,76 +168,76 @@ class CrashAt(Exception):
 
 
 def test_an_interrupted_run_goes_on_from_its_last_checkpoint(tmp_path):
-    made = mechanism()
-    whole = train(made, TASK, seeds=[1]).seeds[0]
+    calibrated = mechanism()
+    whole = train(calibrated, TASK, seeds=[1]).seeds[0]
     with pytest.raises(CrashAt):
-        train(made, TASK, seeds=[1], checkpoint_folder=tmp_path, progress=CrashAt(5).progress)
+        train(calibrated, TASK, seeds=[1], checkpoint_folder=tmp_path, progress=CrashAt(5).progress)
     assert checkpoint.load(tmp_path / "seed-1").step == 4
     progressed = []
-    resumed = train(made, TASK, seeds=[1], checkpoint_folder=tmp_path, progress=progressed.append)
+    resumed = train(calibrated, TASK, seeds=[1], checkpoint_folder=tmp_path, progress=progressed.append)
     assert_same(resumed.seeds[0], whole)
     assert progressed == [4, 1, 1]
 
 
 def test_every_evaluation_is_told_once_with_what_the_run_will_report(tmp_path):
-    told = []
+    reported = []
 
     def spoil(evaluated):
-        told.append(dataclasses.replace(evaluated, loss=evaluated.loss.copy(), models=evaluated.models.copy()))
+        reported.append(dataclasses.replace(evaluated, loss=evaluated.loss.copy(), models=evaluated.models.copy()))
         evaluated.loss[:] = evaluated.models[:] = math.nan  # copies: nothing of the run changes
         return True
 
-    made, task = mechanism(), classes(30)
-    how = {"seeds": [1, 2], "dtype": torch.float64}
-    quiet, whole = train(made, task, **how), train(made, task, on_evaluation=spoil, **how)
-    for one, other in zip(quiet.seeds, whole.seeds, strict=True):
-        assert_same(one, other)
-    assert [(one.seed, one.step) for one in told] == [(seed, step) for seed in (1, 2) for step in (2, 4, 6)]
-    for run, mine in zip(whole.seeds, (told[:3], told[3:]), strict=True):
-        assert_array_equal(run.loss, [one.loss for one in mine])
-        assert_array_equal(run.accuracy, [one.accuracy for one in mine])
+    calibrated, task = mechanism(), classes(30)
+    options = {"seeds": [1, 2], "dtype": torch.float64}
+    quiet, whole = train(calibrated, task, **options), train(calibrated, task, on_evaluation=spoil, **options)
+    for each, other in zip(quiet.seeds, whole.seeds, strict=True):
+        assert_same(each, other)
+    assert [(each.seed, each.step) for each in reported] == [(seed, step) for seed in (1, 2) for step in (2, 4, 6)]
+    for run, mine in zip(whole.seeds, (reported[:3], reported[3:]), strict=True):
+        assert_array_equal(run.loss, [each.loss for each in mine])
+        assert_array_equal(run.accuracy, [each.accuracy for each in mine])
         assert_array_equal(run.models, mine[-1].models)
-        assert not any(one.diverged for one in mine)
+        assert not any(each.diverged for each in mine)
     assert not_private_fields(EvaluatedStep) == ("loss", "accuracy", "models", "diverged", "metrics")
     later = []
-    train(made, task, stop_after=3, checkpoint_folder=tmp_path, **how)
-    train(made, task, checkpoint_folder=tmp_path, on_evaluation=lambda one: later.append(one.step), **how)
+    train(calibrated, task, stop_after=3, checkpoint_folder=tmp_path, **options)
+    train(calibrated, task, checkpoint_folder=tmp_path, on_evaluation=lambda each: later.append(each.step), **options)
     assert later == [4, 6] * 2
 
 
 def test_what_a_callback_raises_ends_the_run_after_its_checkpoint(tmp_path):
-    made, told = mechanism(), []
+    calibrated, reported = mechanism(), []
 
     def stop(evaluated):
-        told.append(evaluated.step)
+        reported.append(evaluated.step)
         if evaluated.step == 4:
             raise KeyError("enough")
 
     with pytest.raises(KeyError, match="enough"):
-        train(made, TASK, seeds=[1], checkpoint_folder=tmp_path, on_evaluation=stop)
+        train(calibrated, TASK, seeds=[1], checkpoint_folder=tmp_path, on_evaluation=stop)
     assert checkpoint.load(tmp_path / "seed-1").step == 4
-    resumed = train(made, TASK, seeds=[1], checkpoint_folder=tmp_path, on_evaluation=stop)
-    assert told == [2, 4, 6]
-    assert_same(resumed.seeds[0], train(made, TASK, seeds=[1]).seeds[0])
+    resumed = train(calibrated, TASK, seeds=[1], checkpoint_folder=tmp_path, on_evaluation=stop)
+    assert reported == [2, 4, 6]
+    assert_same(resumed.seeds[0], train(calibrated, TASK, seeds=[1]).seeds[0])
 
 
 def test_a_callback_learns_of_divergence_and_regression_has_no_accuracy():
-    told = []
-    made = without_noise(algorithms.dsgd(Dynamics(RING, 1e5), Cyclic(30, 2)), **LDP, clip_norm=1e30)
-    train(made, TASK, seeds=[0], on_evaluation=told.append)
-    assert [one.diverged for one in told] == sorted(one.diverged for one in told)
-    assert told[-1].diverged
-    assert all(one.accuracy is None for one in told)
+    reported = []
+    calibrated = without_noise(algorithms.dsgd(Dynamics(RING, 1e5), Cyclic(30, 2)), **LDP, clip_norm=1e30)
+    train(calibrated, TASK, seeds=[0], on_evaluation=reported.append)
+    assert [row.diverged for row in reported] == sorted(row.diverged for row in reported)
+    assert reported[-1].diverged
+    assert all(row.accuracy is None for row in reported)
 
 
 def test_a_run_stopped_before_its_first_evaluation_takes_its_steps_again_under_the_same_noise(tmp_path, witnessed):
     """The nonce of a secret key is on the disk before the first draw; else one step would leave under two noises."""
-    made, key = mechanism(), NoiseKey.from_entropy()
+    calibrated, key = mechanism(), NoiseKey.from_entropy()
     with pytest.raises(CrashAt):
-        train(made, TASK, key=key, seeds=[1], checkpoint_folder=tmp_path, progress=CrashAt(1).progress)
+        train(calibrated, TASK, key=key, seeds=[1], checkpoint_folder=tmp_path, progress=CrashAt(1).progress)
     assert checkpoint.load(tmp_path / "seed-1").step == 0
     assert len(witnessed["noise"]) == 1
-    train(made, TASK, key=key, seeds=[1], checkpoint_folder=tmp_path, stop_after=1)
+    train(calibrated, TASK, key=key, seeds=[1], checkpoint_folder=tmp_path, stop_after=1)
     first, again = witnessed["noise"]
     assert_array_equal(first, again)
     assert np.abs(first).max() > 0
@@ -245,17 +245,17 @@ def test_a_run_stopped_before_its_first_evaluation_takes_its_steps_again_under_t
 
 def test_a_folder_takes_one_run_at_a_time(tmp_path):
     """Two would remove each other's files, and with a secret key begin with two noises."""
-    made, key = mechanism(), NoiseKey.from_entropy()
+    calibrated, key = mechanism(), NoiseKey.from_entropy()
     refused = []
 
     def second(done):
         with pytest.raises(InvalidInput, match="seed-1 is in use by another run") as caught:
-            train(made, TASK, key=key, seeds=[1], checkpoint_folder=tmp_path)
+            train(calibrated, TASK, key=key, seeds=[1], checkpoint_folder=tmp_path)
         refused.append(caught)
 
-    one = train(made, TASK, key=key, seeds=[1], checkpoint_folder=tmp_path, progress=second).seeds[0]
-    assert len(refused) == one.finished_steps == 6
-    assert_same(train(made, TASK, key=key, seeds=[1], checkpoint_folder=tmp_path).seeds[0], one)
+    first = train(calibrated, TASK, key=key, seeds=[1], checkpoint_folder=tmp_path, progress=second).seeds[0]
+    assert len(refused) == first.finished_steps == 6
+    assert_same(train(calibrated, TASK, key=key, seeds=[1], checkpoint_folder=tmp_path).seeds[0], first)
 
 
 def test_stop_at_step_zero(tmp_path):
@@ -266,12 +266,12 @@ def test_stop_at_step_zero(tmp_path):
 
 
 OTHERS = [
-    ({"made": mechanism(mu=2.0)}, "mechanism_hash"),
-    ({"made": mechanism("dp-dsgd")}, "mechanism_hash"),
-    ({"made": mechanism(clip_norm=2.0)}, "mechanism_hash"),
-    ({"made": mechanism(learning_rate=0.2)}, "mechanism_hash"),
-    ({"made": mechanism(participation=Cyclic(2, 3))}, "mechanism_hash"),
-    ({"made": mechanism(W=gossip.sequence([STAR, RING, STAR]))}, "mechanism_hash"),
+    ({"calibrated": mechanism(mu=2.0)}, "mechanism_hash"),
+    ({"calibrated": mechanism("dp-dsgd")}, "mechanism_hash"),
+    ({"calibrated": mechanism(clip_norm=2.0)}, "mechanism_hash"),
+    ({"calibrated": mechanism(learning_rate=0.2)}, "mechanism_hash"),
+    ({"calibrated": mechanism(participation=Cyclic(2, 3))}, "mechanism_hash"),
+    ({"calibrated": mechanism(W=gossip.sequence([STAR, RING, STAR]))}, "mechanism_hash"),
     ({"task": regression(30, data_seed=1)}, "task_hash"),
     ({"dtype": torch.float64}, "key_id"),
     ({"key": NoiseKey.from_seed(99)}, "key_id"),
@@ -281,23 +281,23 @@ OTHERS = [
 
 
 def test_a_checkpoint_of_something_else_is_refused(tmp_path, monkeypatch):
-    how = {"made": mechanism(), "task": TASK, "seeds": [0], "checkpoint_folder": tmp_path}
+    options = {"calibrated": mechanism(), "task": TASK, "seeds": [0], "checkpoint_folder": tmp_path}
 
-    def begun(made, task, **arguments):
-        train(made, task, **arguments)
+    def begun(calibrated, task, **arguments):
+        train(calibrated, task, **arguments)
 
-    begun(stop_after=3, **how)
+    begun(stop_after=3, **options)
     shutil.copytree(tmp_path / "seed-0", tmp_path / "seed-1")
     for other, field in OTHERS:
         with pytest.raises(InvalidInput, match=f"the checkpoint's {field} is"):
-            begun(**(how | other))
+            begun(**(options | other))
         assert checkpoint.load(tmp_path / "seed-0").step == 3  # left as it was
     monkeypatch.setattr(PhiloxColumns, "name", "another/1")
     with pytest.raises(InvalidInput, match=r"the checkpoint's generator is '.*', expected 'another/1'"):
-        begun(**how)
+        begun(**options)
     checkpoint.save(tmp_path / "seed-0", step=1, models={"state": torch.zeros(2)}, metadata={})
     with pytest.raises(InvalidInput, match="has no field"):
-        begun(**how)
+        begun(**options)
     key = NoiseKey.from_entropy()  # of both runs, as is the split: only the seed tells them apart
     train(mechanism(), TASK, seeds=[0], key=key, stop_after=3, checkpoint_folder=tmp_path / "own")
     (tmp_path / "own" / "seed-0").rename(tmp_path / "own" / "seed-1")
@@ -317,12 +317,15 @@ def test_a_seed_repeats_a_run_and_no_seed_never_does():
     assert not np.array_equal(free.models, again.models)
 
 
-def base_noise(made, seen, D):
+def base_noise(calibrated, seen, D):
     """Z over nu of the last run, from what was injected: C N Z; (T, n, D)."""
-    T, noise = made.algorithm.num_steps, made.algorithm.noise
+    T, noise = calibrated.algorithm.num_steps, calibrated.algorithm.noise
     injected = np.stack(seen["noise"][-T:])
     encoders = [noise.encoder_of(u) if hasattr(noise, "encoder_of") else np.eye(T) for u in range(NODES)]
-    return np.stack([C @ injected[:, u] for u, C in enumerate(encoders)], axis=1).reshape(T, NODES, D) / made.noise_std
+    return (
+        np.stack([C @ injected[:, u] for u, C in enumerate(encoders)], axis=1).reshape(T, NODES, D)
+        / calibrated.noise_std
+    )
 
 
 def cosine(first, second):
@@ -361,26 +364,26 @@ def test_no_two_mechanisms_tasks_splits_or_keys_share_noise(witnessed):
         (mechanism("dp-dsgd", participation=EveryStep(6)), still, 0, None),
     ]
     plans = [*((*case, None) for case in cases), *((user, still, 0, None, period) for period in (1, 2))]
-    found = []
-    for made, task, seed, key, period in plans:
-        train(made, task, seeds=[seed], key=key, period=period, dtype=torch.float64)
-        found.append(base_noise(made, witnessed, DIM))
-    pairs = list(itertools.combinations(range(len(found)), 2))
-    limit = largest_cosine(found[0].size, len(pairs))
+    collected = []
+    for calibrated, task, seed, key, period in plans:
+        train(calibrated, task, seeds=[seed], key=key, period=period, dtype=torch.float64)
+        collected.append(base_noise(calibrated, witnessed, DIM))
+    pairs = list(itertools.combinations(range(len(collected)), 2))
+    limit = largest_cosine(collected[0].size, len(pairs))
     assert limit < 0.1
     for i, j in pairs:
-        assert abs(cosine(found[i], found[j])) < limit, f"cases {i} and {j} share noise"
+        assert abs(cosine(collected[i], collected[j])) < limit, f"cases {i} and {j} share noise"
 
 
 @pytest.mark.parametrize("name", ["dp-dsgd", "anti-pgd", "mf-per-node"])
 def test_segments_of_noise_are_never_reused(name, witnessed, tmp_path):
     """Base noise of any two (step, node), over epochs and a stop in between; false-alarm rate 1e-9."""
     part = Cyclic(epochs=5, period=2)
-    made, task = mechanism(name, participation=part), silent_task(2, DIM)
+    calibrated, task = mechanism(name, participation=part), silent_task(2, DIM)
     for stop in (5, None):
-        train(made, task, seeds=[0], dtype=torch.float64, stop_after=stop, checkpoint_folder=tmp_path)
+        train(calibrated, task, seeds=[0], dtype=torch.float64, stop_after=stop, checkpoint_folder=tmp_path)
     assert len(witnessed["noise"]) == 10
-    rows = base_noise(made, witnessed, DIM).reshape(-1, DIM)
+    rows = base_noise(calibrated, witnessed, DIM).reshape(-1, DIM)
     normed = rows / np.linalg.norm(rows, axis=1, keepdims=True)
     cosines = np.abs(normed @ normed.T) - np.eye(len(rows))
     assert cosines.max() < largest_cosine(DIM, len(rows) ** 2 // 2) < 0.5
@@ -415,10 +418,10 @@ def test_all_mechanisms_of_one_seed_share_split_order_and_start(witnessed):
 
 @pytest.mark.parametrize("participation", [Single(6), OncePerEpoch(3, 2), Explicit([[0, 3], [1, 2, 4, 5]], 6)])
 def test_other_participation_than_the_executor_implements_is_refused(participation):
-    one = algorithms.dp_dsgd(Dynamics(STAR, 0.1), participation)
-    made = calibrate(one, **LDP, clip_norm=1.0, mu=1.0)
+    algorithm = algorithms.dp_dsgd(Dynamics(STAR, 0.1), participation)
+    calibrated = calibrate(algorithm, **LDP, clip_norm=1.0, mu=1.0)
     with pytest.raises(UnsupportedMechanism, match="the executor feeds each record to the same step of every epoch"):
-        train(made, TASK, seeds=[0])
+        train(calibrated, TASK, seeds=[0])
 
 
 @pytest.mark.parametrize("device", ["abacus", "meta", "cuda"])
@@ -445,8 +448,8 @@ def test_a_secret_given_for_a_key_is_not_shown():
         ({"seeds": [0.5]}, "seed must be an integer >= 0"),
         ({"eval_every": 0}, "eval_every must be an integer >= 1"),
         ({"stop_after": -1}, "stop_after must be an integer >= 0"),
-        ({"made": mechanism(participation=Cyclic(1, 8))}, "each node needs at least period=8 records"),
-        ({"made": mechanism(participation=EveryStep(8), unit="user"), "period": 8}, "at least period=8 records"),
+        ({"calibrated": mechanism(participation=Cyclic(1, 8))}, "each node needs at least period=8 records"),
+        ({"calibrated": mechanism(participation=EveryStep(8), unit="user"), "period": 8}, "at least period=8 records"),
         ({"period": 3}, "period must be 2, the one of cyclic participation"),
         ({"on_evaluation": 3}, "on_evaluation must be .*, got"),
         *(({"progress": progress}, "progress must be .*, got") for progress in ("yes", 1)),
@@ -457,10 +460,10 @@ def test_a_secret_given_for_a_key_is_not_shown():
     ],
 )
 def test_bad_arguments_are_refused(arguments, message, tmp_path):
-    arguments = {"made": mechanism(), "task": TASK, "seeds": [0]} | arguments
-    made, task = arguments.pop("made"), arguments.pop("task")
+    arguments = {"calibrated": mechanism(), "task": TASK, "seeds": [0]} | arguments
+    calibrated, task = arguments.pop("calibrated"), arguments.pop("task")
     with pytest.raises(InvalidInput, match=message):
-        train(made, task, checkpoint_folder=tmp_path / "new", **arguments)
+        train(calibrated, task, checkpoint_folder=tmp_path / "new", **arguments)
     assert not (tmp_path / "new").exists()
 
 
@@ -469,23 +472,23 @@ def test_bad_arguments_are_refused(arguments, message, tmp_path):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_messages_kept_are_the_operators_on_what_happened(name, witnessed):
-    made = mechanism(name, W=gossip.sequence([STAR, RING, STAR, STAR, RING]), clip_norm=0.5)
-    run = train(made, TASK, seeds=[1], keep_messages=True, dtype=torch.float64).seeds[0]
+    calibrated = mechanism(name, W=gossip.sequence([STAR, RING, STAR, STAR, RING]), clip_norm=0.5)
+    run = train(calibrated, TASK, seeds=[1], keep_messages=True, dtype=torch.float64).seeds[0]
     instance = witnessed["instances"][0]
     assert instance.public_batch_sizes.tolist() == [4, 4, 4, 4]  # 7 or 8 records, two batches
-    one = made.algorithm.with_divisors(instance.public_batch_sizes.cpu().numpy())
+    algorithm = calibrated.algorithm.with_divisors(instance.public_batch_sizes.cpu().numpy())
     G = torch.cat(witnessed["gradients"]).cpu().numpy()
     E = np.concatenate(witnessed["noise"])
     start = np.tile(instance.initial_parameters[0].cpu().numpy(), (NODES, 1))  # equal rows: averaging keeps them
-    wanted = one.messages_from_gradients @ G + one.messages_from_injected_noise @ E
+    wanted = algorithm.messages_from_gradients @ G + algorithm.messages_from_injected_noise @ E
     assert run.messages.shape == (6, NODES, instance.dimension)
     assert_allclose(run.messages, wanted.reshape(run.messages.shape) + start, rtol=1e-10, atol=1e-10)
-    final = one.models_from_gradients(final=True) @ G
+    final = algorithm.models_from_gradients(final=True) @ G
     if name == "none":
         assert not E.any()
     else:
-        Z = np.linalg.solve(made.algorithm.noise @ np.eye(24), E)
-        final += one.models_from_noise(final=True) @ Z
+        Z = np.linalg.solve(calibrated.algorithm.noise @ np.eye(24), E)
+        final += algorithm.models_from_noise(final=True) @ Z
     assert_allclose(run.models, final + start, rtol=1e-9, atol=1e-9)
     # Sums of at most 4 clipped gradients enter, not means.
     assert np.linalg.norm(G, axis=1).max() <= 4 * 0.5 * (1 + 1e-9)

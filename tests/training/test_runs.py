@@ -24,16 +24,16 @@ from mfdl.training.run import Run, final_steps
 def mechanism(name="bsr", model=None, **parameters):
     dynamics = Dynamics(gossip.metropolis_hastings("ring:n=4"), 0.1)
     algorithm = algorithms.build(name, dynamics, Cyclic(2, 3), **parameters)
-    asked = {"adjacency": "zero-out", "clip_norm": 0.5, "noise_std": 1.0}
-    return mfdl.with_noise(algorithm, trust=model or trust.Eavesdropper(), **asked)
+    options = {"adjacency": "zero-out", "clip_norm": 0.5, "noise_std": 1.0}
+    return mfdl.with_noise(algorithm, trust=model or trust.Eavesdropper(), **options)
 
 
 def same(run, other):
     assert run.task_name == other.task_name
     assert (run.chance_loss, run.chance_accuracy) == (other.chance_loss, other.chance_accuracy)
     assert len(run.seeds) == len(other.seeds)
-    for one, two in zip(run.seeds, other.seeds, strict=True):
-        for name, value in vars(one).items():
+    for seed_run, two in zip(run.seeds, other.seeds, strict=True):
+        for name, value in vars(seed_run).items():
             again = getattr(two, name)
             if isinstance(value, np.ndarray):
                 assert again.dtype == value.dtype
@@ -48,8 +48,8 @@ def test_a_loaded_mechanism_replays_bit_for_bit(tmp_path, name):
     parameters = {"decor": {"sigma_ldp": 1.0, "sigma_cor": 2.0}, "corn": {"coalition_size": 0}}.get(name, {})
     saved = mechanism(name, **parameters)
     saved.save(tmp_path / "m")
-    how = {"task": regression(), "seeds": [3], "keep_messages": True, "dtype": torch.float64}
-    before, after = (replay(one, **how) for one in (saved, Mechanism.load(tmp_path / "m")))
+    options = {"task": regression(), "seeds": [3], "keep_messages": True, "dtype": torch.float64}
+    before, after = (replay(replayed, **options) for replayed in (saved, Mechanism.load(tmp_path / "m")))
     assert before.seeds[0].key_id == after.seeds[0].key_id
     assert np.array_equal(before.seeds[0].messages, after.seeds[0].messages)
     assert np.array_equal(before.seeds[0].models, after.seeds[0].models)
@@ -91,25 +91,25 @@ def test_the_file_is_its_owners_and_says_what_is_not_private(tmp_path):
 def test_no_key_is_in_a_file(tmp_path):
     secret = bytes(range(7, 39))
     run = replay(mechanism(), regression(), key=NoiseKey(secret))
-    for path, kept in ((tmp_path / "run", run), (tmp_path / "mechanism", run.mechanism)):
-        kept.save(path)
+    for path, saved in ((tmp_path / "run", run), (tmp_path / "mechanism", run.mechanism)):
+        saved.save(path)
         data = path.read_bytes()
         assert secret not in data
         assert secret.hex().encode() not in data
 
 
 def test_the_mechanism_of_a_run_is_accounted_anew_or_says_that_it_was_not(tmp_path):
-    own = mfdl.TrustModel.from_masks(seen=lambda algorithm: algorithm.sent, name="all seen")
-    run = replay(mechanism(model=own), regression(), seeds=[0])
+    masked = mfdl.TrustModel.from_masks(seen=lambda algorithm: algorithm.sent, name="all seen")
+    run = replay(mechanism(model=masked), regression(), seeds=[0])
     run.save(tmp_path / "run")
     assert STATED in repr(Run.load(tmp_path / "run"))
-    assert STATED not in repr(Run.load(tmp_path / "run", trust=own))
+    assert STATED not in repr(Run.load(tmp_path / "run", trust=masked))
     with pytest.raises(InvalidInput, match="another trust model"):
         Run.load(tmp_path / "run", trust=trust.LDP())
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"loss": np.ones((1, 9))}, "arrays of other sizes than"),
         ({"models": np.ones((9, 2))}, "arrays of other sizes than"),
@@ -119,11 +119,11 @@ def test_the_mechanism_of_a_run_is_accounted_anew_or_says_that_it_was_not(tmp_pa
     ],
     ids=["loss", "models", "late", "early", "steps"],
 )
-def test_seeds_that_do_not_fit_the_mechanism_are_refused(tmp_path, change, said):
+def test_seeds_that_do_not_fit_the_mechanism_are_refused(tmp_path, change, message):
     run = replay(mechanism(), regression(), seeds=[0])
     seeds = (dataclasses.replace(run.seeds[0], **change),)
     dataclasses.replace(run, seeds=seeds).save(tmp_path / "run")
-    with pytest.raises(InvalidInput, match=said):
+    with pytest.raises(InvalidInput, match=message):
         Run.load(tmp_path / "run")
 
 
@@ -155,9 +155,9 @@ def dp_dsgd_mechanism(participation=PART, learning_rate=0.1, mu=1.0):
 
 @pytest.mark.parametrize("mu", [1e-33, 1e-26])
 def test_divergence_is_recorded_and_shown(mu, tmp_path):
-    made = dp_dsgd_mechanism(learning_rate=1e6, mu=mu)
+    calibrated = dp_dsgd_mechanism(learning_rate=1e6, mu=mu)
     for stop in (2, None, None):  # at last read back, no step left to run
-        run = replay(made, TASK, seeds=[0, 1], stop_after=stop, checkpoint_folder=tmp_path)
+        run = replay(calibrated, TASK, seeds=[0, 1], stop_after=stop, checkpoint_folder=tmp_path)
         assert run.diverged_seeds == [0, 1]
         assert run.final_test_losses == [None, None]
     assert not np.isfinite(run.seeds[0].loss).all()
@@ -168,8 +168,8 @@ def test_divergence_is_recorded_and_shown(mu, tmp_path):
 
 
 def test_the_final_loss_is_the_mean_over_nodes_and_the_last_quarter_of_a_short_run():
-    made = dp_dsgd_mechanism(participation=Cyclic(31, 2))  # 62 steps
-    run = replay(made, classes(30), seeds=[0], eval_every=4).seeds[0]
+    calibrated = dp_dsgd_mechanism(participation=Cyclic(31, 2))  # 62 steps
+    run = replay(calibrated, classes(30), seeds=[0], eval_every=4).seeds[0]
     assert run.steps.tolist() == [*range(4, 61, 4), 62]
     late = run.steps >= 48
     assert [final_steps(T) for T in (62, 200, 320)] == [16, 50, 50]  # the last 16 steps are 47 to 62
@@ -202,21 +202,21 @@ def test_evaluations_change_no_model_and_are_rows_of_a_table():
 @pytest.mark.parametrize("model", ["average:4", "exponential:2+1"])
 @pytest.mark.parametrize("stops", [(2, None), (5, 6, None)])
 def test_what_is_released_is_the_mean_of_the_models_however_often_a_run_stops(model, stops, tmp_path):
-    one = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("star:n=4"), 0.1), Cyclic(3, 2)).releasing(model)
-    made = calibrate(one, trust=trust.LDP(), adjacency="zero-out", clip_norm=1.0, mu=1.0)
+    algorithm = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("star:n=4"), 0.1), Cyclic(3, 2)).releasing(model)
+    calibrated = calibrate(algorithm, trust=trust.LDP(), adjacency="zero-out", clip_norm=1.0, mu=1.0)
     seen = []
     (seed,) = replay(
-        made, TASK, seeds=[0], eval_every=1, on_evaluation=lambda told: seen.append(told.models), device="cpu"
+        calibrated, TASK, seeds=[0], eval_every=1, on_evaluation=lambda row: seen.append(row.models), device="cpu"
     ).seeds
-    mean = np.tensordot(one.released.of_steps(6), np.stack(seen), 1)
-    further = one.released_by_gossip
+    mean = np.tensordot(algorithm.released.of_steps(6), np.stack(seen), 1)
+    further = algorithm.released_by_gossip
     assert_allclose(seed.models, mean if further is None else further @ mean, rtol=1e-6, atol=1e-7)
     again = TASK.instance(0, 2).evaluate(torch.as_tensor(seed.models, dtype=torch.float32))
     assert_array_equal(seed.released["loss"], again.loss.double().numpy())
     assert seed.final_test_loss == seed.released["loss"].mean() != seed.last("loss")
     assert seed.final("loss", 1) == seed.last("loss", 1) == seed.loss[-1].mean()
     for stop in stops:
-        run = replay(made, TASK, seeds=[0], stop_after=stop, checkpoint_folder=tmp_path, device="cpu")
+        run = replay(calibrated, TASK, seeds=[0], stop_after=stop, checkpoint_folder=tmp_path, device="cpu")
         assert bool(run.seeds[0].released) == (stop in (6, None))
     assert_array_equal(run.seeds[0].models, seed.models)
     assert_array_equal(run.seeds[0].released["loss"], seed.released["loss"])
@@ -224,8 +224,8 @@ def test_what_is_released_is_the_mean_of_the_models_however_often_a_run_stops(mo
 
 
 def test_the_last_models_are_not_told_twice():
-    one = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("star:n=4"), 0.1), Cyclic(3, 2))
-    made = calibrate(one, trust=trust.LDP(), adjacency="zero-out", clip_norm=1.0, mu=1.0)
-    (seed,) = replay(made, TASK, seeds=[0]).seeds
+    algorithm = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("star:n=4"), 0.1), Cyclic(3, 2))
+    calibrated = calibrate(algorithm, trust=trust.LDP(), adjacency="zero-out", clip_norm=1.0, mu=1.0)
+    (seed,) = replay(calibrated, TASK, seeds=[0]).seeds
     assert seed.released == {}
     assert seed.final_test_loss == seed.last("loss")

@@ -42,9 +42,9 @@ def noise_held_by(sets, num_nodes=7, num_steps=3):
 @settings(deadline=None)
 @given(st.lists(NODE_SETS, max_size=9))
 def test_every_column_is_with_its_holders_and_nowhere_else(sets):
-    found = columns_by_holders(noise_held_by(sets))
-    assert found.keys() == set(sets)
-    for holders, columns in found.items():
+    by_holders = columns_by_holders(noise_held_by(sets))
+    assert by_holders.keys() == set(sets)
+    for holders, columns in by_holders.items():
         assert columns.tolist() == [c for c, s in enumerate(sets) if s == holders]
 
 
@@ -52,13 +52,13 @@ def test_every_column_is_with_its_holders_and_nowhere_else(sets):
 @given(st.lists(NODE_SETS, min_size=1, max_size=9), st.integers(0, 2**40), st.data())
 def test_a_column_is_the_stream_of_its_holders_key_and_of_its_place_among_their_columns(sets, step, data):
     noise, hold = noise_held_by(sets), HolderKeys.simulated(ROOT)
-    made = base_columns(noise, hold).step(step, 3)
+    columns = base_columns(noise, hold).step(step, 3)
     for c, holders in enumerate(sets):
         key = ROOT.derive("holders", *sorted(holders))
         assert key == hold.key_of(holders)
-        assert_array_equal(made[c], normals(key, step, [sets[:c].count(holders)], 3)[0])
+        assert_array_equal(columns[c], normals(key, step, [sets[:c].count(holders)], 3)[0])
     chosen = data.draw(st.lists(st.integers(0, len(sets) - 1), max_size=5))
-    assert_array_equal(base_columns(noise, hold, chosen).step(step, 3), made[chosen])
+    assert_array_equal(base_columns(noise, hold, chosen).step(step, 3), columns[chosen])
 
 
 def test_an_explicit_false_entry_is_no_holder():
@@ -83,12 +83,12 @@ def test_holders_of_another_shape_are_refused():
 def test_all_that_names_noise_separates_it():
     """Holder set, step, column and tensor: 4 x 2 x 2 x 2 x 100 normals, no two alike up to sign."""
     hold = HolderKeys.simulated(ROOT)
-    made = [
+    draws = [
         normals(hold.key_of(s), step, [column], 100, tensor=tensor)
         for s in ({0}, {1}, {0, 1}, {0, 1, 2})
         for step, column, tensor in itertools.product(range(2), repeat=3)
     ]
-    values = np.abs(np.concatenate(made))
+    values = np.abs(np.concatenate(draws))
     assert len(np.unique(values)) == values.size == 3200
 
 
@@ -97,9 +97,9 @@ def test_edges_that_share_a_node_have_noise_of_their_own():
     graph = nx.star_graph(5)
     D = 20_000
     noise = noise_held_by([frozenset(edge) for edge in graph.edges], 6)
-    made = base_columns(noise, HolderKeys.simulated(ROOT)).step(0, D + 1)
-    for other in (made[:, :-1], made[:, 1:]):
-        correlation = made[:, :-1] @ other.T / D
+    columns = base_columns(noise, HolderKeys.simulated(ROOT)).step(0, D + 1)
+    for other in (columns[:, :-1], columns[:, 1:]):
+        correlation = columns[:, :-1] @ other.T / D
         np.fill_diagonal(correlation, 0)
         assert np.abs(correlation).max() < 6 / np.sqrt(D)
 
@@ -118,15 +118,15 @@ def test_the_order_of_nodes_does_not_matter():
 
 @settings(deadline=None)
 @given(st.sets(NODE_SETS.filter(bool), max_size=6), st.integers(0, 6), NODE_SETS)
-def test_a_node_has_the_keys_of_its_own_sets_only(sets, node, asked):
+def test_a_node_has_the_keys_of_its_own_sets_only(sets, node, options):
     simulated = HolderKeys.simulated(ROOT)
     given_ = HolderKeys.given({s: simulated.key_of(s) for s in sets})
-    for hold, known in ((simulated.of_node(node), True), (given_.of_node(node), asked in sets)):
-        if node in asked and known:
-            assert hold.key_of(asked) == simulated.key_of(asked)
+    for hold, known in ((simulated.of_node(node), True), (given_.of_node(node), options in sets)):
+        if node in options and known:
+            assert hold.key_of(options) == simulated.key_of(options)
         else:
             with pytest.raises(InvalidInput, match=r"secret of \{"):
-                hold.key_of(asked)
+                hold.key_of(options)
         assert repr(hold.of_node(node)) == repr(hold)
         with pytest.raises(InvalidInput, match=f"the keys of node {node}"):
             hold.of_node(node + 1)
@@ -176,19 +176,19 @@ def spellings(key):
 def test_keys_are_shown_by_public_names_only():
     hold = HolderKeys.given({(0, 1): NoiseKey.from_entropy(), (1,): NoiseKey.from_entropy()})
     root = NoiseKey.from_entropy()
-    shown = (
+    printed = (
         f"{hold!r} {hold} {hold.of_node(1)!r} {HolderKeys.simulated(root)!r} {HolderKeys.simulated(root).of_node(2)}"
     )
-    assert "holders=[{0, 1}, {1}]" in shown
-    assert root.key_id in shown
+    assert "holders=[{0, 1}, {1}]" in printed
+    assert root.key_id in printed
     for key in (hold.key_of({0, 1}), hold.key_of({1}), root, root.derive("holders", 2)):
-        assert not any(text in shown.encode() for text in spellings(key))
+        assert not any(text in printed.encode() for text in spellings(key))
 
 
 def test_a_run_leaves_no_secret_in_results_checkpoints_messages_or_logs(tmp_path, caplog, capfd):
     dynamics = Dynamics(gossip.metropolis_hastings("ring:n=4"), 0.1)
-    one = algorithms.decor(dynamics, Cyclic(epochs=2, period=2), sigma_ldp=1.0, sigma_cor=2.0)
-    made = calibrate(one, trust=trust.LDP(), adjacency="zero-out", clip_norm=1.0, mu=1.0)
+    algorithm = algorithms.decor(dynamics, Cyclic(epochs=2, period=2), sigma_ldp=1.0, sigma_cor=2.0)
+    calibrated = calibrate(algorithm, trust=trust.LDP(), adjacency="zero-out", clip_norm=1.0, mu=1.0)
     task = regression(16, build=lambda: torch.nn.Linear(3, 1))
     root = NoiseKey.from_entropy()
     used, derive = [root], NoiseKey.derive
@@ -199,13 +199,13 @@ def test_a_run_leaves_no_secret_in_results_checkpoints_messages_or_logs(tmp_path
 
     with caplog.at_level(logging.DEBUG), pytest.MonkeyPatch.context() as patch:
         patch.setattr(NoiseKey, "derive", witnessed)
-        run = replay(made, task, key=root, checkpoint_folder=tmp_path, stop_after=3)
+        run = replay(calibrated, task, key=root, checkpoint_folder=tmp_path, stop_after=3)
     assert len(used) == 2 + 4 + 4  # root, the run's own, four nodes and four edges
     printed = capfd.readouterr()
-    shown = " ".join([repr(run), str(run.seeds), repr(run.rows()), caplog.text, printed.out, printed.err])
+    printed_texts = " ".join([repr(run), str(run.seeds), repr(run.rows()), caplog.text, printed.out, printed.err])
     stored = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
     assert stored
-    everything = b"\n".join([shown.encode(), pickle.dumps(run.seeds), *stored])
+    everything = b"\n".join([printed_texts.encode(), pickle.dumps(run.seeds), *stored])
     assert run.seeds[0].key_id.encode() in everything
     for key in used:
         assert not any(text in everything for text in spellings(key))

@@ -58,15 +58,15 @@ class Transcript:
         patch.setattr(TaskInstance, "clipped_gradients", gradients)
 
 
-def recomputed(made, rule, start, divisors, privatised):
+def recomputed(mechanism, rule, start, divisors, privatised):
     """(messages, scales) of a run, from privatised sums and public numbers alone."""
-    algorithm = made.algorithm.with_divisors(divisors)
+    algorithm = mechanism.algorithm.with_divisors(divisors)
     executor = Executor(algorithm, dtype=torch.float64)
-    facts, state = PublicFacts(algorithm, made.noise_std, executor.share, CPU), executor.initial_state(start)
-    kept, messages, scales, none = rule.first_state(torch.zeros_like(start)), [], [], torch.zeros_like(start)
+    facts, state = PublicFacts(algorithm, mechanism.noise_std, executor.share, CPU), executor.initial_state(start)
+    memory, messages, scales, none = rule.first_state(torch.zeros_like(start)), [], [], torch.zeros_like(start)
     for t, sums in enumerate(privatised):
-        scales.append(rule.scales(t, kept))
-        directions, kept = rule.step(t, sums, kept, facts)
+        scales.append(rule.scales(t, memory))
+        directions, memory = rule.step(t, sums, memory, facts)
         sent, state = executor.step(t, state, directions, none)
         messages.append(sent.numpy())
     return np.stack(messages), scales
@@ -82,14 +82,14 @@ def recomputed(made, rule, start, divisors, privatised):
     seed=st.integers(0, 100),
 )
 def test_messages_and_scales_are_functions_of_the_privatised_gradients(text, unit, name, momentum, rounds, seed):
-    made = mechanism(name, unit=unit, momentum=momentum, gossip_rounds=rounds)
+    calibrated = mechanism(name, unit=unit, momentum=momentum, gossip_rounds=rounds)
     rule, task = step_rules.parse(text), classes(20)
     with pytest.MonkeyPatch.context() as patch:
         transcript = Transcript(patch)
-        run = replay(made, task, seeds=[seed], step_rule=text, keep_messages=True, dtype=torch.float64).seeds[0]
+        run = replay(calibrated, task, seeds=[seed], step_rule=text, keep_messages=True, dtype=torch.float64).seeds[0]
     instance = task.instance(seed, 1 if unit == "user" else 2, dtype=torch.float64)
     divisors = np.ones(4) if unit == "user" else instance.public_batch_sizes.numpy()
-    messages, scales = recomputed(made, rule, instance.initial_parameters, divisors, transcript.privatised)
+    messages, scales = recomputed(calibrated, rule, instance.initial_parameters, divisors, transcript.privatised)
     assert_array_equal(run.messages, messages)
     for used, public in zip(transcript.scales, scales, strict=True):
         assert (used is None) == (public is None)
@@ -124,8 +124,10 @@ def test_a_rule_that_changes_nothing_is_the_plain_run_bit_for_bit(monkeypatch):
 
     monkeypatch.setattr(seed_replay, "noise_stream", lambda *_, slots: Stream())
     for unit in ("record", "user"):
-        made = mechanism(unit=unit)
-        plain, ruled = (replay(made, classes(19), seeds=[2], step_rule=rule).seeds[0] for rule in (None, Unchanged()))
+        calibrated = mechanism(unit=unit)
+        plain, ruled = (
+            replay(calibrated, classes(19), seeds=[2], step_rule=rule).seeds[0] for rule in (None, Unchanged())
+        )
         assert_array_equal(plain.models, ruled.models)
         assert plain.key_id != ruled.key_id
 
@@ -134,15 +136,15 @@ def test_a_rule_that_changes_nothing_is_the_plain_run_bit_for_bit(monkeypatch):
 def test_scales_chosen_once_are_a_preconditioner_of_the_features(clip_norm):
     task, M = classes(24, num_classes=2), np.array([1.0, 2.0, 0.5])
     scales = np.append(np.tile(M, 2), [1.0, 1.0])  # weights, then the bias of each class
-    made = mechanism("dp-dsgd", noise_std=0.0, clip_norm=clip_norm)
-    ruled = replay(made, task, seeds=[0], step_rule=Chosen(values=tuple(scales)), dtype=torch.float64).seeds[0]
+    calibrated = mechanism("dp-dsgd", noise_std=0.0, clip_norm=clip_norm)
+    ruled = replay(calibrated, task, seeds=[0], step_rule=Chosen(values=tuple(scales)), dtype=torch.float64).seeds[0]
     start = task.instance(0, 2, dtype=torch.float64).initial_parameters[0]
 
     def divided() -> torch.nn.Module:
         return module_at(task, start / torch.tensor(scales)).float()  # the same first function of the features
 
     mapped = dataclasses.replace(task.preconditioned(Preconditioner(M)), build_module=divided)
-    trained = replay(made, mapped, seeds=[0], dtype=torch.float64).seeds[0].models
+    trained = replay(calibrated, mapped, seeds=[0], dtype=torch.float64).seeds[0].models
     assert_allclose(ruled.models, trained * scales, atol=1e-5)  # features are stored in float32
 
 
@@ -157,9 +159,9 @@ def test_what_noise_is_added_to_is_never_longer_than_clip_norm(unit, dtype, monk
 
     executed = Executor.step
     monkeypatch.setattr(Executor, "step", step)
-    task, made = classes(8), mechanism(unit=unit, clip_norm=0.05)  # one record a node and step
+    task, calibrated = classes(8), mechanism(unit=unit, clip_norm=0.05)  # one record a node and step
     for seed in range(3):
-        replay(made, task, seeds=[seed], step_rule=Chosen(values=(7.0, 1.0, 90.0) * 4), dtype=dtype)
+        replay(calibrated, task, seeds=[seed], step_rule=Chosen(values=(7.0, 1.0, 90.0) * 4), dtype=dtype)
     assert 0.05 * (1 - 1e-5) < max(norms) <= 0.05
 
 
@@ -233,22 +235,22 @@ def test_factors_are_within_their_bounds_and_one_where_nothing_was_learned():
 
 @pytest.mark.parametrize("text", TEXTS)
 def test_a_run_goes_on_from_its_checkpoint_under_the_same_rule_alone(text, tmp_path):
-    how = {"mechanism": mechanism(), "task": classes(), "seeds": [0]}
-    replay(**how, step_rule=text, stop_after=3, checkpoint_folder=tmp_path)
+    options = {"mechanism": mechanism(), "task": classes(), "seeds": [0]}
+    replay(**options, step_rule=text, stop_after=3, checkpoint_folder=tmp_path)
     for other in (None, "nesterov:0.8"):
         with pytest.raises(InvalidInput, match="the checkpoint"):
-            replay(**how, step_rule=other, checkpoint_folder=tmp_path)
-    whole = replay(**how, step_rule=text)
-    resumed = replay(**how, step_rule=text, checkpoint_folder=tmp_path)
+            replay(**options, step_rule=other, checkpoint_folder=tmp_path)
+    whole = replay(**options, step_rule=text)
+    resumed = replay(**options, step_rule=text, checkpoint_folder=tmp_path)
     assert_array_equal(whole.seeds[0].models, resumed.seeds[0].models)
 
 
 def test_the_guarantee_is_that_of_the_mechanism_and_names_the_rule(tmp_path):
-    made = mechanism()
-    run = replay(made, classes(), seeds=[0], step_rule="rms")
-    assert run.mechanism.guarantee == made.guarantee
+    calibrated = mechanism()
+    run = replay(calibrated, classes(), seeds=[0], step_rule="rms")
+    assert run.mechanism.guarantee == calibrated.guarantee
     line = "step rule: rms:0.5:0.9:0.05, a function of privatised gradients"
-    assert run.statement() == f"{made.guarantee}\n{line}"
+    assert run.statement() == f"{calibrated.guarantee}\n{line}"
     assert mfdl.Run.load(run.save(tmp_path / "run.mfdl")).statement() == run.statement()
     assert ("step rule", "rms:0.5:0.9:0.05") in run._rows()
 
@@ -257,21 +259,21 @@ def test_the_guarantee_is_that_of_the_mechanism_and_names_the_rule(tmp_path):
 @pytest.mark.parametrize("model", [trust.PNDP([0]), trust.ReleasedOnly()])
 def test_it_is_refused_where_messages_are_hidden(model, hidden):
     algorithm = algorithms.dp_dsgd(Dynamics(RING, 0.3), EveryStep(4)).with_divisors(np.full(4, 15.0))
-    made = mfdl.calibrate(algorithm, mu=1.0, adjacency="zero-out", clip_norm=1.0, trust=model, **hidden)
+    calibrated = mfdl.calibrate(algorithm, mu=1.0, adjacency="zero-out", clip_norm=1.0, trust=model, **hidden)
     with pytest.raises(UnsupportedMechanism, match="alone and not for step rule normalised; calibrate under one who"):
-        replay(made, classes(lipschitz=1.0), seeds=[0], step_rule="normalised")
+        replay(calibrated, classes(lipschitz=1.0), seeds=[0], step_rule="normalised")
 
 
 def test_it_is_refused_where_noise_is_on_messages():
     algorithm = algorithms.build("zip-dl", Dynamics(RING, 0.3), Cyclic(2, 2))
-    made = mfdl.with_noise(algorithm, noise_std=1.0, adjacency="zero-out", clip_norm=1.0, trust=trust.LDP())
+    calibrated = mfdl.with_noise(algorithm, noise_std=1.0, adjacency="zero-out", clip_norm=1.0, trust=trust.LDP())
     with pytest.raises(UnsupportedMechanism, match="with noise on the gradients, or leave the step rule out"):
-        replay(made, classes(), seeds=[0], step_rule="normalised")
+        replay(calibrated, classes(), seeds=[0], step_rule="normalised")
 
 
 def test_secret_batches_take_a_rule():
-    made = mechanism("dp-dsgd", mfdl.BallsInBins(epochs=2, bins=2))
-    run = replay(made, classes(public_constants="none"), seeds=[0], step_rule="messages")
+    calibrated = mechanism("dp-dsgd", mfdl.BallsInBins(epochs=2, bins=2))
+    run = replay(calibrated, classes(public_constants="none"), seeds=[0], step_rule="messages")
     assert not run.seeds[0].diverged
 
 
@@ -292,16 +294,16 @@ def test_what_is_no_rule_is_refused(text, words):
 
 
 def test_a_comparison_takes_a_rule(tmp_path):
-    asked = {"graph": "ring:n=4", "epochs": 2, "period": 2, "mechanisms": ("none", "mafalda"), "seeds": 1, "mu": 5.0}
-    config = ComparisonConfig(**asked, step_rule="rms:0.5:0.5")
+    options = {"graph": "ring:n=4", "epochs": 2, "period": 2, "mechanisms": ("none", "mafalda"), "seeds": 1, "mu": 5.0}
+    config = ComparisonConfig(**options, step_rule="rms:0.5:0.5")
     assert config.options()["step_rule"] == "rms:0.5:0.5:0.05"
-    assert "step_rule" not in ComparisonConfig(**asked).options()
-    ruled, plain = (run_comparison(c, tmp_path / str(i)) for i, c in enumerate((config, ComparisonConfig(**asked))))
+    assert "step_rule" not in ComparisonConfig(**options).options()
+    ruled, plain = (run_comparison(c, tmp_path / str(i)) for i, c in enumerate((config, ComparisonConfig(**options))))
     for with_rule, without in zip(ruled["mechanisms"], plain["mechanisms"], strict=True):
         assert with_rule["final_test_loss_mean"] != without["final_test_loss_mean"]
         assert with_rule["noise_std"] == without["noise_std"]
         assert "step rule: rms:0.5:0.5:0.05" in with_rule["guarantee"]
-    hidden = ComparisonConfig(**asked, step_rule="normalised", trust="pndp")
+    hidden = ComparisonConfig(**options, step_rule="normalised", trust="pndp")
     with pytest.raises(UnsupportedMechanism, match="step rule normalised costs no privacy where all messages are seen"):
         Plan(hidden)
     with pytest.raises(InvalidInput, match="step rule"):

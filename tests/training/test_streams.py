@@ -44,9 +44,9 @@ def deployment(noise, root=ROOT):
 def stacked(noise, views, dim, step, slots_of=None):
     """All slots of a step, each computed by its node."""
     out = np.full((noise.slots_per_step, dim), np.nan)
-    for u, held in enumerate(views):
+    for u, view in enumerate(views):
         slots = [u] if slots_of is None else slots_of[u]
-        out[slots] = node_noise(noise, u, held, NU, step, dim, slots=None if slots_of is None else slots)
+        out[slots] = node_noise(noise, u, view, NU, step, dim, slots=None if slots_of is None else slots)
     return out
 
 
@@ -58,17 +58,17 @@ def shared_noises(draw):
     dynamics, part = Dynamics(W), Cyclic(1, draw(st.integers(1, 3)))
     kind = draw(st.sampled_from(["decor", "groups", "zip-dl"]))
     if kind == "zip-dl" and W.is_symmetric and (W.weights.diagonal() != 0).all():
-        one = algorithms.zip_dl(dynamics, part)
-        return one.noise, [np.flatnonzero(one.message_sender == u) for u in range(n)]
+        algorithm = algorithms.zip_dl(dynamics, part)
+        return algorithm.noise, [np.flatnonzero(algorithm.message_sender == u) for u in range(n)]
     if kind == "groups":
         groups = draw(st.lists(st.sets(st.integers(0, n - 1), min_size=1), min_size=1, max_size=4))
         roots = np.random.default_rng(draw(st.integers(0, 99))).standard_normal((len(groups), n, n))
         for A, group in zip(roots, groups, strict=True):
             A[[u for u in range(n) if u not in group]] = 0
-        one = algorithms.spatial_covariance(
+        algorithm = algorithms.spatial_covariance(
             dynamics, part, roots @ roots.transpose(0, 2, 1), groups=[sorted(g) for g in groups]
         )
-        return one.noise, None
+        return algorithm.noise, None
     return algorithms.decor(dynamics, part, sigma_ldp=0.3, sigma_cor=2.1).noise, None
 
 
@@ -101,16 +101,16 @@ def test_a_users_noise_asks_for_the_secrets_it_uses():
 
 def test_a_whole_deployment_that_agreed_on_its_keys():
     """No root anywhere: each node has its identity and what came over the wire; pairwise noise cancels."""
-    one = algorithms.decor(Dynamics(STAR), Cyclic(1, 3), sigma_ldp=0.5, sigma_cor=2.0)
-    views = agree([NodeIdentity.generate() for _ in range(4)], columns_by_holders(one.noise), run_id="run 1")
-    own = [held.key_of({u}) for u, held in enumerate(views)]
-    secrets = {s: held.key_of(s) for u, held in enumerate(views) for s in columns_by_holders(one.noise) if u in s}
+    algorithm = algorithms.decor(Dynamics(STAR), Cyclic(1, 3), sigma_ldp=0.5, sigma_cor=2.0)
+    views = agree([NodeIdentity.generate() for _ in range(4)], columns_by_holders(algorithm.noise), run_id="run 1")
+    node_keys = [view.key_of({u}) for u, view in enumerate(views)]
+    secrets = {s: view.key_of(s) for u, view in enumerate(views) for s in columns_by_holders(algorithm.noise) if u in s}
     for t in range(3):
-        total = stacked(one.noise, views, 7, t).sum(axis=0)
-        local = NU * 0.5 * sum(normals(key, t, [0], 7)[0] for key in own)
+        total = stacked(algorithm.noise, views, 7, t).sum(axis=0)
+        local = NU * 0.5 * sum(normals(key, t, [0], 7)[0] for key in node_keys)
         assert_allclose(total, local, rtol=0, atol=1e-13 * NU * 2 * 20)
-        simulator = noise_stream(one.noise, NU, HolderKeys.given(secrets), 7)
-        assert_array_equal(simulator.step(t), stacked(one.noise, views, 7, t))
+        simulator = noise_stream(algorithm.noise, NU, HolderKeys.given(secrets), 7)
+        assert_array_equal(simulator.step(t), stacked(algorithm.noise, views, 7, t))
 
 
 def test_both_ends_of_an_edge_add_exactly_opposite_noise():
@@ -129,15 +129,15 @@ def test_both_ends_of_an_edge_add_exactly_opposite_noise():
 
 
 def test_a_missing_secret_is_named():
-    one = algorithms.decor(Dynamics(STAR), Cyclic(1, 2))
+    algorithm = algorithms.decor(Dynamics(STAR), Cyclic(1, 2))
     centre = HolderKeys.simulated(ROOT)
-    held = {(0,): centre.key_of({0}), (0, 1): centre.key_of({0, 1}), (0, 3): centre.key_of({0, 3})}
+    secrets = {(0,): centre.key_of({0}), (0, 1): centre.key_of({0, 1}), (0, 3): centre.key_of({0, 3})}
     with pytest.raises(InvalidInput, match=r"the secret of \{0, 2\} is missing; agree on one"):
-        node_noise(one.noise, 0, HolderKeys.given(held), NU, 0, 3)
+        node_noise(algorithm.noise, 0, HolderKeys.given(secrets), NU, 0, 3)
     with pytest.raises(InvalidInput, match=r"the secret of \{1\} is missing"):
-        node_noise(IndependentNoise(2, 3), 1, HolderKeys.given(held), NU, 0, 3)
+        node_noise(IndependentNoise(2, 3), 1, HolderKeys.given(secrets), NU, 0, 3)
     with pytest.raises(InvalidInput, match=r"the secret of \{2\} is missing"):
-        node_noise(LocalNoise(np.eye(2), 3), 2, HolderKeys.given(held), NU, 0, 3)
+        node_noise(LocalNoise(np.eye(2), 3), 2, HolderKeys.given(secrets), NU, 0, 3)
 
 
 def test_noise_that_a_node_cannot_make_is_refused_even_with_all_keys():
@@ -159,9 +159,9 @@ def test_a_stream_is_its_steps_and_ends_with_the_mechanism():
 
 @pytest.mark.parametrize("noise", [IndependentNoise(2, 3), LocalNoise(np.tri(2), 3), OwnNoise(2, 3)])
 def test_tensors_do_not_share_noise(noise):
-    made = [node_noise(noise, 1, HolderKeys.simulated(ROOT), NU, 0, 50, tensor=i) for i in range(3)]
-    assert len(np.unique(np.abs(made))) == 150
-    assert_array_equal(made[2], noise_stream(noise, NU, ROOT, 50, tensor=2).step(0)[[1]])
+    streams = [node_noise(noise, 1, HolderKeys.simulated(ROOT), NU, 0, 50, tensor=i) for i in range(3)]
+    assert len(np.unique(np.abs(streams))) == 150
+    assert_array_equal(streams[2], noise_stream(noise, NU, ROOT, 50, tensor=2).step(0)[[1]])
 
 
 @pytest.mark.parametrize("noise", [ZeroNoise(2, 3), IndependentNoise(2, 3), OwnNoise(2, 3)])
@@ -196,8 +196,8 @@ def test_the_page_about_it_runs_and_prints_what_it_shows():
     page = (Path(__file__).parents[2] / "docs" / "shared_randomness.md").read_text(encoding="utf-8")
     code = page.split("```pycon\n")[1].split("```")[0]
     test = doctest.DocTestParser().get_doctest(code, {}, "page", None, 0)
-    said = []
-    assert doctest.DocTestRunner(verbose=False).run(test, out=said.append).failed == 0, "".join(said)
+    printed = []
+    assert doctest.DocTestRunner(verbose=False).run(test, out=printed.append).failed == 0, "".join(printed)
     assert len(test.examples) == 11
 
 
@@ -217,8 +217,8 @@ def whole(pieces, t):
 )
 def test_pieces_are_streams_of_their_own_in_any_order(kind, dim, size, order):
     noise = example(kind, 7)
-    one, other = (ShardedNoise(noise, 2.0, KEY, dim, size=size) for _ in range(2))
-    forward = np.stack([whole(one, t) for t in range(7)])
+    first, other = (ShardedNoise(noise, 2.0, KEY, dim, size=size) for _ in range(2))
+    forward = np.stack([whole(first, t) for t in range(7)])
     for t in order:
         assert_array_equal(whole(other, t), forward[t])
     for shard, piece in reversed(list(enumerate(other.pieces))):
@@ -233,8 +233,8 @@ def test_pieces_are_streams_of_their_own_in_any_order(kind, dim, size, order):
 def test_no_normal_is_in_two_pieces_tensors_or_steps(kind):
     """Of a fresh noise each number is a normal; of another, the normals of all pieces tell its numbers."""
     fresh = IndependentNoise(6, 3)
-    made = [whole(ShardedNoise(fresh, 1.0, KEY, 40, size=16, tensor=tensor), t) for tensor in (0, 1) for t in range(6)]
-    values = np.abs(np.concatenate([part.ravel() for part in made]))
+    rows = [whole(ShardedNoise(fresh, 1.0, KEY, 40, size=16, tensor=tensor), t) for tensor in (0, 1) for t in range(6)]
+    values = np.abs(np.concatenate([part.ravel() for part in rows]))
     assert np.unique(values).size == values.size == 2 * 6 * 3 * 40
     noise = (
         LocalNoise(structured_encoder(kind, np.linspace(-0.5, 0.5, 8), 6), 3)
@@ -250,10 +250,10 @@ def test_no_normal_is_in_two_pieces_tensors_or_steps(kind):
 def test_blocks_of_shards_are_far_apart():
     """The words of the documented counter: shard s of (key, index, step) begins after block 2^40 s."""
     for shard in (0, 1, SHARDS - 1):
-        made = ColumnNormals([KEY], [3], shard=shard).block([7], 5)[0, 0]
+        normals = ColumnNormals([KEY], [3], shard=shard).block([7], 5)[0, 0]
         hashed = np.frombuffer(philox_key(KEY.reveal_secret()), dtype="<u8")
         philox = np.random.Philox(key=hashed, counter=[shard << 40, 1, 3, 7])
-        assert_array_equal(made, np.random.Generator(philox).standard_normal(5))
+        assert_array_equal(normals, np.random.Generator(philox).standard_normal(5))
     with pytest.raises(InvalidInput, match=f"shard must be below {SHARDS}, got {SHARDS}"):
         ColumnNormals([KEY], [0], shard=SHARDS)
     with pytest.raises(InvalidInput, match="size must be at least 2 "):
@@ -325,15 +325,15 @@ def test_the_published_setting_claims_10_46_and_has_37_99():
 
 def test_in_samples_reuse_takes_pairwise_noise_out_of_differences_over_time():
     """Variance of noise_0 - noise_1 at a node: 2 (sigma_ldp^2 + 2 sigma_cor^2) fresh, 2 sigma_ldp^2 reused."""
-    one = algorithms.decor(Dynamics(gossip.metropolis_hastings(RING)), PART, sigma_ldp=LOCAL, sigma_cor=PAIR)
+    algorithm = algorithms.decor(Dynamics(gossip.metropolis_hastings(RING)), PART, sigma_ldp=LOCAL, sigma_cor=PAIR)
     private = StepNoise(LOCAL * np.eye(16), np.eye(16, dtype=bool), T, 16)
     incidence = node_covariances.incidence(RING)
     pairs = StepNoise(PAIR * incidence, (incidence.T != 0).tocsr(), T, 16)
     keys = HolderKeys.simulated(PAIRWISE_KEY)
-    own, shared, stream = (noise_stream(noise, 1.0, keys, D) for noise in (private, pairs, one.noise))
+    private_stream, shared, stream = (noise_stream(noise, 1.0, keys, D) for noise in (private, pairs, algorithm.noise))
     spread = 6 * math.sqrt(2 / D)  # of a relative variance
     fresh_difference = (stream.step(0) - stream.step(1)).var(axis=1)
     assert_allclose(fresh_difference, 2 * (LOCAL**2 + 2 * PAIR**2), rtol=spread)
-    reused_difference = (own.step(0) + shared.step(0) - own.step(1) - shared.step(0)).var(axis=1)
+    reused_difference = (private_stream.step(0) + shared.step(0) - private_stream.step(1) - shared.step(0)).var(axis=1)
     assert_allclose(reused_difference, 2 * LOCAL**2, rtol=spread)
-    assert_allclose(stream.step(0), own.step(0) + shared.step(0), atol=1e-10)
+    assert_allclose(stream.step(0), private_stream.step(0) + shared.step(0), atol=1e-10)

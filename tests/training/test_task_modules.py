@@ -210,14 +210,14 @@ def test_kept_batches_have_the_bits_of_gathered_ones_and_are_of_one_instance(mon
     mask[2, 1], mask[4, 0, ::2] = False, False
     zeroed = dataclasses.replace(instance, mask=mask)
     models = instance.initial_parameters + torch.randn(6, 650, generator=torch.Generator().manual_seed(0))
-    kept = [one.clipped_gradient_means(models, t, 0.7) for one in (instance, zeroed) for t in range(7)]
+    means = [of_task.clipped_gradient_means(models, t, 0.7) for of_task in (instance, zeroed) for t in range(7)]
     assert len(zeroed._batches_of_class) == 3
-    assert not torch.equal(kept[1], kept[8])
-    assert (kept[8][2] == 0).all()
+    assert not torch.equal(means[1], means[8])
+    assert (means[8][2] == 0).all()
     monkeypatch.setattr(mfdl.training.tasks.instance, "KEPT_BYTES", 0)
-    fresh = [dataclasses.replace(one) for one in (instance, zeroed)]
-    gathered = [one.clipped_gradient_means(models, t, 0.7) for one in fresh for t in range(7)]
-    assert all(torch.equal(a, b) for a, b in zip(kept, gathered, strict=True))
+    fresh = [dataclasses.replace(of_task) for of_task in (instance, zeroed)]
+    gathered = [of_task.clipped_gradient_means(models, t, 0.7) for of_task in fresh for t in range(7)]
+    assert all(torch.equal(a, b) for a, b in zip(means, gathered, strict=True))
     assert not fresh[0]._batches_of_class
 
 
@@ -255,15 +255,15 @@ def test_a_task_of_a_dataset_is_that_of_its_arrays(shape, num_records, dtype, cl
     loss = nn.functional.cross_entropy if classes else squared_sum
     kind = "classification" if classes else "regression"
 
-    def made(**records):
+    def build(**records):
         size = int(np.prod(shape))
         return tasks.from_module("same", 3, kind=kind, build_module=lambda: flat_linear(size), loss=loss, **records)
 
     tensors = torch.tensor(x), torch.tensor(y)
     some = rng.permutation(num_records)[:3]
-    of_arrays = made(features=x, targets=y, test_features=x[some], test_targets=y[some])
+    of_arrays = build(features=x, targets=y, test_features=x[some], test_targets=y[some])
     for whole in (TensorDataset(*tensors), Rows(x, y), Rows(*tensors), Rows(x.tolist(), y.tolist())):
-        task = made(train=whole, test=Subset(whole, some.tolist()))
+        task = build(train=whole, test=Subset(whole, some.tolist()))
         assert task.content_hash == of_arrays.content_hash
         assert all(np.array_equal(task.owners(s), of_arrays.owners(s)) for s in range(2))
 

@@ -20,8 +20,8 @@ torch.set_num_threads(1)  # workers of the test run share the cores; spinning th
 
 
 def uniform_index(num_records: int, num_nodes: int, seed: int, period: int) -> np.ndarray:
-    held = partition.Uniform().rows_of_nodes(np.zeros(num_records), num_nodes, seed)
-    return partition.record_index(held, seed=seed, periods=[period] * num_nodes)
+    rows = partition.Uniform().rows_of_nodes(np.zeros(num_records), num_nodes, seed)
+    return partition.record_index(rows, seed=seed, periods=[period] * num_nodes)
 
 
 @given(
@@ -90,11 +90,11 @@ def test_an_instance_holds_the_records_of_the_task():
 
 def test_the_period_changes_neither_who_holds_a_record_nor_the_first_model():
     task = regression()
-    one, other = task.instance(seed=0, period=2), task.instance(seed=0, period=5)
+    instance, other = task.instance(seed=0, period=2), task.instance(seed=0, period=5)
     for u in range(4):
-        held = [sorted(set(i.record_index[u].flatten().tolist()) - {-1}) for i in (one, other)]
-        assert held[0] == held[1]
-    assert torch.equal(one.initial_parameters, other.initial_parameters)
+        records = [sorted(set(i.record_index[u].flatten().tolist()) - {-1}) for i in (instance, other)]
+        assert records[0] == records[1]
+    assert torch.equal(instance.initial_parameters, other.initial_parameters)
 
 
 def test_too_few_records_for_the_period():

@@ -42,8 +42,8 @@ def gradients(data, mask, *, unit, clip_norm, dtype=torch.float32):
     return holding.clipped_gradients(instance.initial_parameters, 0, clip_norm, unit)
 
 
-def exact_distance_squared(one: torch.Tensor, other: torch.Tensor) -> Fraction:
-    pairs = zip(one.double().tolist(), other.double().tolist(), strict=True)
+def exact_distance_squared(first: torch.Tensor, other: torch.Tensor) -> Fraction:
+    pairs = zip(first.double().tolist(), other.double().tolist(), strict=True)
     return sum((Fraction(a) - Fraction(b)) ** 2 for a, b in pairs)
 
 
@@ -71,10 +71,10 @@ def data_sets(draw, count):
 @example(sets=[([[1.0], [3e38]], [True, True]), ([[-1.0], [-3e38]], [True, True])], clip_norm=1.0, dtype=32)
 def test_all_data_of_a_user_move_its_clipped_mean_by_at_most_the_shift(sets, clip_norm, dtype):
     """Exactly, in rational numbers: replace-one 2 C, zero-out C; and nothing but the user's own row moves."""
-    (one, one_mask), (other, other_mask) = sets
-    how = {"unit": "user", "clip_norm": clip_norm, "dtype": getattr(torch, f"float{dtype}")}
-    first, second = gradients(one, one_mask, **how), gradients(other, other_mask, **how)
-    absent = gradients(one, [False] * len(one), **how)
+    (records, one_mask), (other, other_mask) = sets
+    options = {"unit": "user", "clip_norm": clip_norm, "dtype": getattr(torch, f"float{dtype}")}
+    first, second = gradients(records, one_mask, **options), gradients(other, other_mask, **options)
+    absent = gradients(records, [False] * len(records), **options)
     assert torch.isfinite(first).all()
     assert torch.equal(first[0], second[0])
     assert not absent[1].any()
@@ -90,20 +90,20 @@ def test_all_data_of_a_user_move_its_clipped_mean_by_at_most_the_shift(sets, cli
 )  # fmt: skip
 def test_a_record_moves_the_sum_of_clipped_gradients_by_at_most_the_shift(sets, slot, clip_norm, dtype):
     """Up to the rounding of a sum of B terms, which `clipped_sums` states; the guarantee does not cover that."""
-    (one, mask), (other, _) = sets
-    slot %= len(one)
+    (records, mask), (other, _) = sets
+    slot %= len(records)
     dtype = getattr(torch, f"float{dtype}")
-    how = {"unit": "record", "clip_norm": clip_norm, "dtype": dtype}
-    replaced = [other[i] if i == slot else record for i, record in enumerate(one)]
+    options = {"unit": "record", "clip_norm": clip_norm, "dtype": dtype}
+    replaced = [other[i] if i == slot else record for i, record in enumerate(records)]
     without = [False if i == slot else here for i, here in enumerate(mask)]
     first, second, absent = (
-        gradients(one, mask, **how),
-        gradients(replaced, mask, **how),
-        gradients(one, without, **how),
+        gradients(records, mask, **options),
+        gradients(replaced, mask, **options),
+        gradients(records, without, **options),
     )
     assert torch.isfinite(first).all()
     assert torch.equal(first[0], second[0])
-    rounding = 1 + 2 * len(one) ** 2 * Fraction(torch.finfo(dtype).eps)
+    rounding = 1 + 2 * len(records) ** 2 * Fraction(torch.finfo(dtype).eps)
     for adjacency, neighbour in (("replace-one", second), ("zero-out", absent)):
         reach = Fraction(record_shift(adjacency, clip_norm)) * rounding
         assert exact_distance_squared(first[1], neighbour[1]) <= reach**2
@@ -118,8 +118,8 @@ def test_clipping_records_and_claiming_the_user_is_wrong_by_the_batch_size(batch
     towards, away = [[30.0, 40.0]] * batch, [[-30.0, -40.0]] * batch
     moved = {}
     for unit in UNITS:
-        how = {"mask": [True] * batch, "unit": unit, "clip_norm": 0.5, "dtype": torch.float64}
-        moved[unit] = math.sqrt(exact_distance_squared(gradients(towards, **how)[1], gradients(away, **how)[1]))
+        options = {"mask": [True] * batch, "unit": unit, "clip_norm": 0.5, "dtype": torch.float64}
+        moved[unit] = math.sqrt(exact_distance_squared(gradients(towards, **options)[1], gradients(away, **options)[1]))
     claimed = record_shift("replace-one", 0.5)
     assert_allclose(moved["record"], batch * claimed, rtol=1e-12)
     assert moved["user"] <= claimed
@@ -128,12 +128,12 @@ def test_clipping_records_and_claiming_the_user_is_wrong_by_the_batch_size(batch
 
 def test_a_bad_record_silences_its_user_and_no_one_else():
     fine, bad = [[1.0, 2.0], [2.0, 1.0]], [[1.0, 2.0], [math.nan, 1.0]]
-    how = {"clip_norm": 10.0}
-    assert gradients(bad, [True, True], unit="user", **how)[1].tolist() == [0.0, 0.0]  # a mean with a nan is a nan
-    assert gradients(bad, [True, True], unit="record", **how)[1].tolist() == [1.0, 2.0]  # the record alone
-    assert gradients(bad, [True, False], unit="user", **how)[1].tolist() == [1.0, 2.0]
-    assert gradients(fine, [True, True], unit="user", **how)[1].tolist() == [1.5, 1.5]
-    assert gradients(fine, [False, True], unit="user", **how)[1].tolist() == [2.0, 1.0]  # present records count
+    options = {"clip_norm": 10.0}
+    assert gradients(bad, [True, True], unit="user", **options)[1].tolist() == [0.0, 0.0]  # a mean with a nan is a nan
+    assert gradients(bad, [True, True], unit="record", **options)[1].tolist() == [1.0, 2.0]  # the record alone
+    assert gradients(bad, [True, False], unit="user", **options)[1].tolist() == [1.0, 2.0]
+    assert gradients(fine, [True, True], unit="user", **options)[1].tolist() == [1.5, 1.5]
+    assert gradients(fine, [False, True], unit="user", **options)[1].tolist() == [2.0, 1.0]  # present records count
 
 
 # ---- the mean gradient ------------------------------------------------------------------------------------
@@ -179,12 +179,12 @@ def test_one_gradient_of_the_mean_loss_is_the_mean_of_the_records_gradients(monk
 @settings(deadline=None)
 def test_clipped_rows_are_within_the_norm_exactly(row, clip_norm, present):
     given_rows = torch.tensor([row, row], dtype=torch.float32)
-    found = clipping.clipped_rows(given_rows, torch.tensor([present, True]), clip_norm)
+    clipped = clipping.clipped_rows(given_rows, torch.tensor([present, True]), clip_norm)
     zero = torch.zeros(len(row))
-    assert exact_distance_squared(found[1], zero) <= Fraction(clip_norm) ** 2
-    assert torch.equal(found[0], found[1] if present else zero)
+    assert exact_distance_squared(clipped[1], zero) <= Fraction(clip_norm) ** 2
+    assert torch.equal(clipped[0], clipped[1] if present else zero)
     if not torch.isfinite(given_rows).all():
-        assert not found.any()
+        assert not clipped.any()
 
 
 # ---- in a whole run ---------------------------------------------------------------------------------------
@@ -193,10 +193,10 @@ def test_clipped_rows_are_within_the_norm_exactly(row, clip_norm, present):
 def test_a_user_moves_its_first_message_by_the_shift_and_no_other(monkeypatch):
     """Same noise key: the executor divides clipped means by nothing, and a user reaches 2 C eta but not more."""
     task = linear_task(4, np.ones((24, 2)))
-    one = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("ring:n=4"), learning_rate=0.3), EveryStep(4))
-    made = calibrate(one, trust=trust.LDP(), adjacency="replace-one", clip_norm=0.5, mu=1.0, unit="user")
+    algorithm = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("ring:n=4"), learning_rate=0.3), EveryStep(4))
+    calibrated = calibrate(algorithm, trust=trust.LDP(), adjacency="replace-one", clip_norm=0.5, mu=1.0, unit="user")
     arguments = {"seeds": [0], "keep_messages": True, "dtype": torch.float64, "period": 3}
-    first = replay(made, task, **arguments).seeds[0]
+    first = replay(calibrated, task, **arguments).seeds[0]
     keep = Task.instance
 
     def other_user(self, *args, **kwargs):
@@ -206,12 +206,12 @@ def test_a_user_moves_its_first_message_by_the_shift_and_no_other(monkeypatch):
         return dataclasses.replace(instance, features=features)
 
     monkeypatch.setattr(Task, "instance", other_user)
-    second = replay(made, task, **arguments).seeds[0]
+    second = replay(calibrated, task, **arguments).seeds[0]
     assert first.key_id == second.key_id
     moved = np.linalg.norm(first.messages - second.messages, axis=2)
     assert not moved[0, [0, 1, 3]].any()
-    reach = 0.3 * made.guarantee.record_shift
-    assert made.guarantee.record_shift == 1.0
+    reach = 0.3 * calibrated.guarantee.record_shift
+    assert calibrated.guarantee.record_shift == 1.0
     # 1e-9: messages are models plus noise, rounded in float64
     assert reach * (1 - 1e-9) <= moved[0, 2] <= reach * (1 + 1e-9)
 
@@ -219,10 +219,10 @@ def test_a_user_moves_its_first_message_by_the_shift_and_no_other(monkeypatch):
 def test_a_record_moves_the_first_message_of_its_batch_by_its_share(monkeypatch):
     """Same noise key: a record of a batch of four moves the message by a quarter of its shift, others do not."""
     task = linear_task(4, np.ones((48, 2)))
-    one = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("ring:n=4"), learning_rate=0.3), Cyclic(1, 3))
-    made = calibrate(one, trust=trust.LDP(), adjacency="replace-one", clip_norm=0.5, mu=1.0)
+    algorithm = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("ring:n=4"), learning_rate=0.3), Cyclic(1, 3))
+    calibrated = calibrate(algorithm, trust=trust.LDP(), adjacency="replace-one", clip_norm=0.5, mu=1.0)
     arguments = {"seeds": [0], "keep_messages": True, "dtype": torch.float64}
-    first, keep = replay(made, task, **arguments).seeds[0], Task.instance
+    first, keep = replay(calibrated, task, **arguments).seeds[0], Task.instance
     moved = []
     for batch, place in np.ndindex(3, 4):
 
@@ -233,11 +233,11 @@ def test_a_record_moves_the_first_message_of_its_batch_by_its_share(monkeypatch)
             return dataclasses.replace(instance, features=features)
 
         monkeypatch.setattr(Task, "instance", other_record)
-        second = replay(made, task, **arguments).seeds[0]
+        second = replay(calibrated, task, **arguments).seeds[0]
         by = np.linalg.norm(first.messages - second.messages, axis=2)[0]
         assert not by[[0, 1, 3]].any()
         moved.append(by[2])
-    reach = 0.3 * made.guarantee.record_shift / 4
+    reach = 0.3 * calibrated.guarantee.record_shift / 4
     np.testing.assert_allclose(moved, [reach] * 4 + [0.0] * 8, rtol=1e-9)
 
 
@@ -245,11 +245,11 @@ def test_noise_of_a_user_level_run_is_that_of_its_guarantee():
     """Zero gradients: the messages of step 0 are noise of std nu eta; a record-level run divides by its batch sizes."""
     d, x = 30_000, 23.0  # as in test_replay: chi-square tail, false alarm 2e-10
     task = still_task(4, np.ones((24, 3)), d)
-    one = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("ring:n=4"), learning_rate=0.5), EveryStep(3))
+    algorithm = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("ring:n=4"), learning_rate=0.5), EveryStep(3))
     for unit, divisor in (("user", 1), ("record", 6)):
-        made = calibrate(one, trust=trust.LDP(), adjacency="zero-out", clip_norm=1.0, mu=0.7, unit=unit)
-        sent = replay(made, task, seeds=[0], keep_messages=True, dtype=torch.float64).seeds[0].messages[0]
-        ratio = np.mean(sent**2) / (made.noise_std * 0.5 / divisor) ** 2
+        calibrated = calibrate(algorithm, trust=trust.LDP(), adjacency="zero-out", clip_norm=1.0, mu=0.7, unit=unit)
+        sent = replay(calibrated, task, seeds=[0], keep_messages=True, dtype=torch.float64).seeds[0].messages[0]
+        ratio = np.mean(sent**2) / (calibrated.noise_std * 0.5 / divisor) ** 2
         assert abs(ratio - 1) < 2 * math.sqrt(x / (4 * d)) + 2 * x / (4 * d)
 
 
@@ -259,9 +259,9 @@ def test_divisors_do_not_count_at_user_level():
     assert task.public_batch_sizes(3).tolist() == [2, 2, 2, 1, 1]
     dynamics = Dynamics(gossip.metropolis_hastings("ring:n=5"), learning_rate=0.1)
     common = {"trust": trust.PNDP([0]), "adjacency": "zero-out", "clip_norm": 1.0, "mu": 1.0, "unit": "user"}
-    one = algorithms.dp_dsgd(dynamics, EveryStep(6))
-    assert replay(calibrate(one, **common), task, seeds=[0], period=3).seeds[0].finished_steps == 6
-    divided = one.with_divisors(task.public_batch_sizes(3))
+    algorithm = algorithms.dp_dsgd(dynamics, EveryStep(6))
+    assert replay(calibrate(algorithm, **common), task, seeds=[0], period=3).seeds[0].finished_steps == 6
+    divided = algorithm.with_divisors(task.public_batch_sizes(3))
     with pytest.raises(InvalidInput, match="divided by nothing, but the mechanism was calibrated with divisors 1 to 2"):
         replay(calibrate(divided, **common), task, seeds=[0], period=3)
 
@@ -270,13 +270,13 @@ def test_record_level_refuses_another_period_than_its_own():
     dynamics = Dynamics(gossip.metropolis_hastings("ring:n=4"), learning_rate=0.1)
     common = {"trust": trust.LDP(), "adjacency": "zero-out", "clip_norm": 1.0, "mu": 1.0}
     task = directions_task()
-    for participation, own in ((Cyclic(3, 2), 2), (EveryStep(6), 1)):
-        made = calibrate(algorithms.dp_dsgd(dynamics, participation), **common)
-        assert replay(made, task, seeds=[0], period=own).seeds[0].finished_steps == 6
-        with pytest.raises(InvalidInput, match=rf"period must be {own}, the one of .* got 3; leave it out"):
-            replay(made, task, seeds=[0], period=3)
+    for participation, period in ((Cyclic(3, 2), 2), (EveryStep(6), 1)):
+        calibrated = calibrate(algorithms.dp_dsgd(dynamics, participation), **common)
+        assert replay(calibrated, task, seeds=[0], period=period).seeds[0].finished_steps == 6
+        with pytest.raises(InvalidInput, match=rf"period must be {period}, the one of .* got 3; leave it out"):
+            replay(calibrated, task, seeds=[0], period=3)
     with pytest.raises(InvalidInput, match="period must be an integer >= 1, got 0"):
-        replay(made, task, seeds=[0], period=0)
+        replay(calibrated, task, seeds=[0], period=0)
 
 
 # ---- what a guarantee speaks of ------------------------------------------------------------------------------------
@@ -312,7 +312,7 @@ def test_divisors_that_a_guarantee_does_not_cover_are_refused():
 @pytest.mark.parametrize(("part", "unit"), [(Cyclic(2, 3), "record"), (EveryStep(6), "user")])
 def test_add_remove_is_refused_in_training(part, unit):
     """Without one record the split, the map and the batch sizes of the others would be other ones."""
-    one = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("ring:n=4"), 0.1), part)
-    made = calibrate(one, trust=trust.LDP(), adjacency="add-remove", clip_norm=1.0, mu=1.0, unit=unit)
+    algorithm = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("ring:n=4"), 0.1), part)
+    calibrated = calibrate(algorithm, trust=trust.LDP(), adjacency="add-remove", clip_norm=1.0, mu=1.0, unit=unit)
     with pytest.raises(UnsupportedMechanism, match="number of records is not public"):
-        replay(made, regression(30), seeds=[0])
+        replay(calibrated, regression(30), seeds=[0])

@@ -10,6 +10,6 @@ from mfdl.webpage.page import write_page
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory):
     """Two trust models, two budgets, two rates, two seeds; one run failed."""
-    made = sweep(tmp_path_factory.mktemp("runs") / "s")
-    write_page(ReportConfig(), made, progress=False)
-    return made
+    swept = sweep(tmp_path_factory.mktemp("runs") / "s")
+    write_page(ReportConfig(), swept, progress=False)
+    return swept

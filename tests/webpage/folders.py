@@ -14,13 +14,13 @@ SMALL = ComparisonConfig(graph="path:n=4", epochs=2, period=3, seeds=1, task="di
 
 def cells():
     """Two seeds of three mechanisms, one of them for another trust model, and without noise: two budgets, two rates."""
-    made = []
+    configs = []
     for lr, mu, seed in ((0.5, 0.5, 0), (0.5, 0.5, 1), (0.5, 2.0, 0), (0.5, 2.0, 1), (0.1, 2.0, 0), (0.1, 2.0, 1)):
-        how = {"learning_rate": lr, "first_seed": seed}
-        made.append(dataclasses.replace(SMALL, mechanisms=("none",), **how))
-        made += [dataclasses.replace(SMALL, mechanisms=(name,), mu=mu, **how) for name in ("dp-dsgd", "mafalda")]
-        made.append(dataclasses.replace(SMALL, mechanisms=("decor",), trust="eavesdropper", mu=mu, **how))
-    return [*map(Cell, made), Cell(dataclasses.replace(SMALL, mechanisms=("corn",)))]  # refused under ldp
+        options = {"learning_rate": lr, "first_seed": seed}
+        configs.append(dataclasses.replace(SMALL, mechanisms=("none",), **options))
+        configs += [dataclasses.replace(SMALL, mechanisms=(name,), mu=mu, **options) for name in ("dp-dsgd", "mafalda")]
+        configs.append(dataclasses.replace(SMALL, mechanisms=("decor",), trust="eavesdropper", mu=mu, **options))
+    return [*map(Cell, configs), Cell(dataclasses.replace(SMALL, mechanisms=("corn",)))]  # refused under ldp
 
 
 def sweep(folder):
@@ -39,7 +39,7 @@ RECORD = {
 }  # fmt: skip
 
 
-def made_up(folder, records, failures=(), config=None, **told):
+def made_up(folder, records, failures=(), config=None, **given):
     """A folder of records that differ from `RECORD`, each with two evaluated steps."""
     store, names = Store(folder), []
     for i, changed in enumerate([*records, *failures]):
@@ -50,15 +50,20 @@ def made_up(folder, records, failures=(), config=None, **told):
             continue
         record = {**RECORD, "cell": name, **changed}
         record["mechanism"] = f"file:{record['label']}"
-        asked = {"mechanisms": [record["mechanism"]], "mu": record["mu"], "lr": record["lr"], "graph": record["graph"]}
-        record["config"] = {"seeds": 1, "first_seed": record["seed"], "trust": record["trust"], **asked}
+        options = {
+            "mechanisms": [record["mechanism"]],
+            "mu": record["mu"],
+            "lr": record["lr"],
+            "graph": record["graph"],
+        }
+        record["config"] = {"seeds": 1, "first_seed": record["seed"], "trust": record["trust"], **options}
         last = np.nan if record["final_test_loss"] is None else record["final_test_loss"]
         losses = np.array([[2.0, 2.2], [last, last]])
         of_run = {"mechanism": record["mechanism"], "seed": record["seed"]}
         store.add(name, record, RunSteps(of_run, np.array([3, 6]), ("0", "1"), {"loss": losses}))
     versions = {"mfdl": "0.1.0"}
     files.atomic_write_json(
-        folder / "sweep.json", {"cells": names, "config": config or {}, "versions": versions, **told}
+        folder / "sweep.json", {"cells": names, "config": config or {}, "versions": versions, **given}
     )
     return folder
 
@@ -102,17 +107,17 @@ class Page(html.parser.HTMLParser):
 
     def rows(self):
         """The table of mechanisms: per row the attributes of the row, and its cells by class with their values."""
-        found, row = [], None
+        collected, row = [], None
         cell = None
         for tag, attributes, text, _ in self.elements:
             if tag == "tr":
                 row = {"mechanism": attributes.get("data-mechanism"), "trust": attributes.get("data-trust")}
                 if row["mechanism"] is not None:
-                    found.append(row)
+                    collected.append(row)
             elif tag == "td":
                 cell = attributes.get("class")
                 row.setdefault(cell, [])
                 row[f"{cell} text"] = text
             elif tag == "data" and cell is not None:
                 row[cell].append(float(attributes["value"]))
-        return found
+        return collected

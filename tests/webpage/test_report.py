@@ -138,13 +138,13 @@ def built(request, records):
 def test_losses_of_pairs_are_the_accountants(built):
     got = rebuilt.LossStore(None).pairwise(built)
     for v, u in itertools.permutations(range(4), 2):
-        stated = mfdl.account(
+        guarantee = mfdl.account(
             built.mechanism.algorithm, trust=mfdl.trust.PNDP([v]), adjacency="replace-one", clip_norm=1.0,
             noise_std=built.mechanism.noise_std, progress=False,
         )  # of the worst victim  # fmt: skip
-        assert got.adaptive[u, v] <= stated.mu * (1 + 1e-9)
+        assert got.adaptive[u, v] <= guarantee.mu * (1 + 1e-9)
         assert got.non_adaptive[u, v] <= got.adaptive[u, v] * (1 + 1e-9)
-        assert got.adaptive[:, v][np.arange(4) != v].max() == pytest.approx(stated.mu)
+        assert got.adaptive[:, v][np.arange(4) != v].max() == pytest.approx(guarantee.mu)
 
 
 def test_losses_are_computed_once_and_their_table_is_in_the_page(folder, page, built, monkeypatch):
@@ -298,13 +298,13 @@ def test_who_is_ahead_is_ahead_in_every_seed(losses):
 def test_a_comparison_has_a_page_too(finished_comparisons, tmp_path, part):
     result = json.loads((finished_comparisons / part / "results.json").read_text())
     rate = result["learning_rate"]
-    stated = {(m["mechanism"], float(m["mu"]), m.get("lr", rate)): m for m in result["mechanisms"]}
+    by_key = {(m["mechanism"], float(m["mu"]), m.get("lr", rate)): m for m in result["mechanisms"]}
     page = Page(written(finished_comparisons / part, tmp_path / "page.html"))
     rows = page.rows()
     curve = [("dp-dsgd", 0.5), *([] if part else [("dp-dsgd", 2.0)]), ("none", math.inf)]
     assert [(row["mechanism"], *row["mu"]) for row in rows] == curve
     for row in rows:
-        numbers = stated[row["mechanism"], *row["mu"], *row["rate"]]
+        numbers = by_key[row["mechanism"], *row["mu"], *row["rate"]]
         for name in ("loss", "train_loss"):
             assert row[name] == pytest.approx(
                 [numbers[f"{result_key('final', name)}_{kind}"] for kind in ("mean", "std")]

@@ -55,15 +55,15 @@ WORDS = """() => {
 @pytest.fixture
 def opened(browser):
     """A function that opens a page, and at the end nothing was said or asked for by any."""
-    contexts, asked, said = [], [], []
+    contexts, requested, errors = [], [], []
 
-    def open_page(path, width=1400, scheme="light", **how):
-        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme, **how)
+    def open_page(path, width=1400, scheme="light", **options):
+        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme, **options)
         contexts.append(context)
         page = context.new_page()
-        page.on("request", lambda request: asked.append(request.url))
-        page.on("console", lambda message: said.append(message.text))
-        page.on("pageerror", lambda error: said.append(str(error)))
+        page.on("request", lambda request: requested.append(request.url))
+        page.on("console", lambda message: errors.append(message.text))
+        page.on("pageerror", lambda error: errors.append(str(error)))
         page.goto(path.as_uri())
         page.wait_for_load_state("load")
         return page
@@ -71,8 +71,8 @@ def opened(browser):
     yield open_page
     for context in contexts:
         context.close()
-    assert [url for url in asked if not url.startswith(("file:", "data:"))] == []
-    assert said == []
+    assert [url for url in requested if not url.startswith(("file:", "data:"))] == []
+    assert errors == []
 
 
 def unfold(page):
@@ -137,7 +137,7 @@ def test_every_control_is_reached_by_the_keyboard(opened, folder):
         page.keyboard.press("Tab")
         reached.append(focused(page))
     assert all(tag in {"A", "INPUT", "SUMMARY", "DIV", "PRE"} for tag, *_ in reached)
-    assert all(shown and outline != "none" for *_, shown, outline in reached)
+    assert all(visible and outline != "none" for *_, visible, outline in reached)
     page.keyboard.press("Tab")
     assert focused(page)[0] in {"BODY", "A"}  # the end of the page, or its beginning
 
