@@ -28,6 +28,7 @@ from ..floats import EPS
 from ..privacy import gaussian
 
 MAX_TRIALS = 50 * 2**34
+ROUNDING = 64 * EPS  # of a sample, relative to its mean
 EPSILON_SLACK = 1e-9  # `gaussian.epsilon_from_mu` is above the truth by no more: a lower bound gives it back
 EPSILONS = np.array([0.0, *np.geomspace(0.05, 8.0, 23)])
 """At which delta of a privacy curve is compared."""
@@ -117,11 +118,11 @@ def best_threshold(
 
 
 def gaussian_mu(without: FloatArray, with_canary: FloatArray, *, failure: float) -> float:
-    """mu shown by means and variances of normal samples, >= 0; inf where both samples are constant and differ.
+    """mu shown by means and variances of normal samples, >= 0; above 1e12 where both samples are constant and differ.
 
     Three events of probability failure / 3 each are excluded: either variance is above its chi-square bound, or the
     difference of the means is off by more than its normal bound. Then, with s the larger bound and N trials each,
-    mu >= (b - a) / s - z sqrt(2 / N).
+    mu >= (b - a) / s - z sqrt(2 / N). A deviation that float64 cannot tell from its rounding counts as that large.
 
     Guarantees: for independent normal samples, above the true mu with probability at most `failure`; 0 for a sample
         of fewer than two.
@@ -133,9 +134,7 @@ def gaussian_mu(without: FloatArray, with_canary: FloatArray, *, failure: float)
     spread = max(std_upper_bound(without, share), std_upper_bound(with_canary, share))
     if difference <= 0:
         return 0.0
-    # a spread at rounding level is no noise at all
-    if spread <= 64 * EPS * max(abs(float(without.mean())), abs(float(with_canary.mean()))):
-        return math.inf
+    spread = max(spread, ROUNDING * max(abs(float(without.mean())), abs(float(with_canary.mean()))))
     return max(0.0, difference / spread - float(-special.ndtri(share)) * math.sqrt(2 / trials))
 
 

@@ -89,9 +89,15 @@ def test_unequal_variances_never_show_more_than_the_wider_one(spread):
 
 def test_samples_without_noise_show_everything_or_nothing():
     zeros, ones = np.zeros(100), np.ones(100)
-    assert bounds.gaussian_mu(zeros, ones, failure=0.05) == np.inf
+    assert bounds.gaussian_mu(zeros, ones, failure=0.05) > 1e12
     assert bounds.gaussian_mu(zeros, zeros, failure=0.05) == 0.0
     assert bounds.epsilon_lower_bound(np.inf, 1e-6) == np.inf
+
+
+@given(st.floats(1e-15, 1e-12), st.integers(0, 2**32 - 1))
+def test_noise_at_the_rounding_of_the_samples_shows_no_more_than_its_mu(std, seed):
+    noise = std * np.random.default_rng(seed).standard_normal((2, 200))
+    assert bounds.gaussian_mu(noise[0] - 1, noise[1] + 1, failure=1e-6) <= 2 / std
 
 
 @pytest.mark.parametrize(("shift", "between"), [(3.0, (0.5, 2.5)), (-3.0, (-1.6, -1.4))])
