@@ -65,10 +65,10 @@ class Line:
         finite = np.where(np.isfinite(values).all(axis=0), values, np.nan)
         return cls(look, np.asarray(x, np.float64), finite.mean(axis=0), finite.min(axis=0), finite.max(axis=0), words)
 
-    def draw(self, axes: Axes, *, width: float, every: int = 1) -> list[End]:
+    def draw(self, axes: Axes, *, width: float, every: int = 1, clip: bool = False) -> list[End]:
         """The range as a band, or at a single point as a bar; the middle as a line, with the markers of its look.
 
-        Args: every: which points have a marker.
+        Args: every: which points have a marker; clip: whether markers end at the axes, as the line does.
         Returns: where its name stands, at its last point; empty if it has none.
         """
         look, known = self.look, np.isfinite(self.low) & np.isfinite(self.high)
@@ -85,7 +85,7 @@ class Line:
         if look.marker:
             shift = (look.index or 0) % every  # so that markers of two series do not lie on each other
             marked = points[(points % every == shift) | (self.x.size == 1)]
-            dots: dict[str, Any] = {"color": look.colour, "edgecolors": GROUND, "linewidths": 0.6, "clip_on": False}
+            dots: dict[str, Any] = {"color": look.colour, "edgecolors": GROUND, "linewidths": 0.6, "clip_on": clip}
             dots |= {"s": 5.5**2, "marker": look.marker, "zorder": look.front + 1, "gid": css(look.classes, "mark")}
             axes.scatter(self.x[marked], self.middle[marked], urls=[self.tips[i] for i in marked if self.tips], **dots)
         gid = css(look.classes, "name")
@@ -141,7 +141,8 @@ class LineChart:
         fit_y(axes, values if self.y_range is None else self.y_range, logarithmic=self.y_log)
         ends = []
         for line in self._fit_x(axes):
-            ends += line.draw(axes, width=width, every=max(1, line.x.size // marked) if marked else 1)
+            every = max(1, line.x.size // marked) if marked else 1
+            ends += line.draw(axes, width=width, every=every, clip=self.y_range is not None)
         for level in self.levels:
             ends.append(level.draw(axes, tip=f"{level.name}: {plain(level.value)}" if tips else None))
         axes.set_xlabel(self.x_label, fontsize=FONT, color=QUIET)
