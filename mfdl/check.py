@@ -314,10 +314,10 @@ def trained_in(**named: Any) -> None:
         raise InvalidInput(f"{name} must be torch.float32 or torch.float64, got {value!r}.")
 
 
-def numbers_in_file(path: str, *, what: str, ndim: Literal[1, 2] | None = None) -> FloatArray:
+def numbers_in_file(path: str, *, contents: str, ndim: Literal[1, 2] | None = None) -> FloatArray:
     """The finite numbers in a .npy file, or in a text with one row a line, apart by commas or spaces.
 
-    Args: what: the file holds, for the message; ndim: of the array; default as the file has it.
+    Args: contents: of the file, for the message; ndim: of the array; default as the file has it.
     Raises: InvalidInput: a file that cannot be read, or one of other things than numbers.
     """
     try:
@@ -329,7 +329,7 @@ def numbers_in_file(path: str, *, what: str, ndim: Literal[1, 2] | None = None) 
     except (OSError, ValueError, EOFError) as error:
         cause = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise InvalidInput(
-            f"{what} file {path!r} cannot be read: {cause}; give a .npy file, or a text of numbers apart by commas or "
-            "spaces."
+            f"{contents} file {path!r} cannot be read: {cause}; give a .npy file, or a text of numbers apart by commas "
+            "or spaces."
         ) from None
-    return finite_array(array.ndim if ndim is None else ndim, **{f"{what} file {Path(path).name}": array})
+    return finite_array(array.ndim if ndim is None else ndim, **{f"{contents} file {Path(path).name}": array})

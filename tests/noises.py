@@ -63,7 +63,7 @@ def by_definition(C, F, num_steps):
     return N.reshape(num_steps * slots, num_steps * columns)
 
 
-def made(kind, C, F, holders, num_steps, num_nodes):
+def noise_of_kind(kind, C, F, holders, num_steps, num_nodes):
     """The noise of a kind by the name it has in `mfdl.noise`."""
     if kind == "independent":
         return IndependentNoise(num_steps, num_nodes)
@@ -124,7 +124,7 @@ def cases(draw, kinds=KINDS, max_steps=4, max_nodes=4, *, num_nodes=None):
     if kind == "zero":
         F, holders = np.zeros((n, 0)), np.zeros((0, n), dtype=bool)
     if draw(st.booleans()) and not (kind in STRUCTURED and F is not None and not F.size):
-        return made(kind, C, F, holders, T, n), dense
+        return noise_of_kind(kind, C, F, holders, T, n), dense
     F = F if F is None or draw(st.booleans()) else sp.csr_array(F)
     return CausalNoise(C, F, holders, num_steps=T, num_nodes=n), dense
 
@@ -155,7 +155,7 @@ def example(kind, num_steps, num_nodes=3, decay=0.2):
     F = np.hstack([np.eye(n), np.array([[1.0, -2.0, 0.0], [0.5, 1.0, 0.0]] + [[0.0, 0.0, 0.0]] * (n - 2))])
     holders = np.vstack([F.T != 0])
     if kind in STRUCTURED:
-        return made(kind, structured_encoder(kind, 0.5 * rng.standard_normal(8), T), F, holders, T, n)
+        return noise_of_kind(kind, structured_encoder(kind, 0.5 * rng.standard_normal(8), T), F, holders, T, n)
     if kind == "scheduled":  # node 1 adds half of step 1 in the next
         plan = np.kron(np.eye(T), F)
         if T > 2:
@@ -163,7 +163,7 @@ def example(kind, num_steps, num_nodes=3, decay=0.2):
             plan[n + 1] /= 2
         return ScheduledNoise(fading(T), plan, holders, num_steps=T, num_nodes=n)
     C = fading(T) if kind in ("shared", "kronecker") else fading(T, n if kind == "per node" else F.shape[1])
-    return made(kind, C, F, holders, T, n)
+    return noise_of_kind(kind, C, F, holders, T, n)
 
 
 def philox_key(secret):

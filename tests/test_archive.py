@@ -66,16 +66,16 @@ SOLVED = {
     "structured": factorization.factorize_long(RING, Cyclic(2, 3), max_iterations=5, progress=False),
 }
 WRITTEN = {
-    "mechanism": (MECHANISM, lambda path, one: one.save(path), Mechanism.load),
-    "mechanism of balls-in-bins": (OF_BINS, lambda path, one: one.save(path), Mechanism.load),
-    "run": (a_run(MECHANISM), lambda path, one: one.save(path), Run.load),
-    "run of balls-in-bins": (a_run(OF_BINS), lambda path, one: one.save(path), Run.load),
+    "mechanism": (MECHANISM, lambda path, value: value.save(path), Mechanism.load),
+    "mechanism of balls-in-bins": (OF_BINS, lambda path, value: value.save(path), Mechanism.load),
+    "run": (a_run(MECHANISM), lambda path, value: value.save(path), Run.load),
+    "run of balls-in-bins": (a_run(OF_BINS), lambda path, value: value.save(path), Run.load),
     "checkpoint": (MODELS, save_checkpoint, lambda path: checkpoint.load(path.parent).models),
     "solution": (dataclasses.replace(SOLVED["shared"], seconds=0.0), save_solution, load_solution),
     **{
         f"factorization {name}": (
             solved,
-            lambda path, one: factorization.save(path, one, header={"graph": "ring:n=4"}, grams=np.eye(6)),
+            lambda path, value: factorization.save(path, value, header={"graph": "ring:n=4"}, grams=np.eye(6)),
             lambda path: factorization.load(path).factorization,
         )
         for name, solved in SOLVED.items()

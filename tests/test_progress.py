@@ -240,36 +240,39 @@ def matrix(**options):
 WORK = {
     "replay": (replayed, [("dp-dsgd on still", 8)]),
     "losses": (
-        lambda **how: PrivacyLosses.of(FRESH, Question(trust.LDP(), **CLAIM), **how),
+        lambda **options: PrivacyLosses.of(FRESH, Question(trust.LDP(), **CLAIM), **options),
         [("losses of dp-dsgd under ldp", 4)],
     ),
     "coalitions": (
-        lambda **how: mfdl.sensitivity_by_victim(FRESH, trust.Coalitions(1), **how),
+        lambda **options: mfdl.sensitivity_by_victim(FRESH, trust.Coalitions(1), **options),
         [("losses of dp-dsgd under coalitions", 12)],
     ),
     "pairwise": (
-        lambda **how: pairwise_losses(FRESH, lambda v: trust.PNDP([v]), jobs=1, **how),
+        lambda **options: pairwise_losses(FRESH, lambda v: trust.PNDP([v]), jobs=1, **options),
         [("losses of dp-dsgd, attackers", 4)],
     ),
-    "calibrate": (lambda **how: mfdl.calibrate(FRESH, trust=trust.LDP(), mu=1.0, **CLAIM, **how), None),
+    "calibrate": (lambda **options: mfdl.calibrate(FRESH, trust=trust.LDP(), mu=1.0, **CLAIM, **options), None),
     "audit": (audited, None),
     "audit_matrix": (matrix, None),
-    "factorize": (lambda **how: factorization.factorize(RING, PART, **how), [("factorizing 4 steps", 1.0)]),
+    "factorize": (lambda **options: factorization.factorize(RING, PART, **options), [("factorizing 4 steps", 1.0)]),
     "autodiff": (
-        lambda **how: factorization.factorize(RING, PART, solver="autodiff", **how),
+        lambda **options: factorization.factorize(RING, PART, solver="autodiff", **options),
         [("factorizing 4 steps", 1.0)],
     ),
-    "nodes": (lambda **how: factorization.factorize_nodes(RING, PART, **how), [("factorizing nodes", 4)]),
+    "nodes": (lambda **options: factorization.factorize_nodes(RING, PART, **options), [("factorizing nodes", 4)]),
     "classes": (
-        lambda **how: factorization.factorize_classes(RING, PART, **how),
+        lambda **options: factorization.factorize_classes(RING, PART, **options),
         [("factorizing classes of nodes", 1)],
     ),
-    "covariance": (lambda **how: factorization.optimal_covariance(RING, **how), [("factorizing 4 nodes", None)]),
+    "covariance": (
+        lambda **options: factorization.optimal_covariance(RING, **options),
+        [("factorizing 4 nodes", None)],
+    ),
     "per-mode": (
-        lambda **how: factorization.optimal_per_mode(RING, PART, **how),
+        lambda **options: factorization.optimal_per_mode(RING, PART, **options),
         [("factorizing 4 steps x 4 nodes, per-mode", None)],
     ),
-    "mafalda": (lambda **how: algorithms.mafalda(RING, PART, **how), [("factorizing 4 steps", 1.0)]),
+    "mafalda": (lambda **options: algorithms.mafalda(RING, PART, **options), [("factorizing 4 steps", 1.0)]),
 }
 
 

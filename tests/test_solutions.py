@@ -31,7 +31,7 @@ def in_coalitions(_):
 
 
 @pytest.fixture
-def asked(monkeypatch):
+def solved_problems(monkeypatch):
     """Keys of what was solved."""
     keys, put = [], Solutions.put
     monkeypatch.setattr(Solutions, "put", lambda self, key, answer: keys.append(key) or put(self, key, answer))
@@ -39,17 +39,17 @@ def asked(monkeypatch):
 
 
 @pytest.mark.parametrize("name", [*MECHANISMS, "corn against one node"])
-def test_another_process_finds_what_was_solved(name, tmp_path, asked):
+def test_another_process_finds_what_was_solved(name, tmp_path, solved_problems):
     make = in_coalitions if " " in name else build
     plain = make(name)
     with keeping(Solutions(tmp_path)):
         first = make(name)
-    solved, written = list(asked), {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    solved, written = list(solved_problems), {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     assert sorted(f"{key}{SUFFIX}" for key in solved) == sorted(written)
     assert solved
     with keeping(Solutions(tmp_path)):
         again = make(name)
-    assert asked == solved
+    assert solved_problems == solved
     assert first.content_hash == again.content_hash == plain.content_hash
     for path in tmp_path.iterdir():
         path.unlink()
@@ -58,19 +58,19 @@ def test_another_process_finds_what_was_solved(name, tmp_path, asked):
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == written
 
 
-def test_rates_share_a_solution_and_weights_and_tolerances_do_not(asked):
+def test_rates_share_a_solution_and_weights_and_tolerances_do_not(solved_problems):
     with keeping(Solutions()):
         for rate in (0.1, 0.3):
             build("mafalda", learning_rate=rate)
-        assert len(set(asked)) == len(asked) == 1
+        assert len(set(solved_problems)) == len(solved_problems) == 1
         build("mafalda@last:1:0.1")
         build("mafalda", momentum=0.5)
         factorization.factorize(mfdl.Dynamics(GOSSIP), SCHEME, tolerance=1e-2)
         factorization.factorize(mfdl.Dynamics(GOSSIP), mfdl.Cyclic(epochs=4, period=1))
-    assert len(set(asked)) == len(asked) == 5
+    assert len(set(solved_problems)) == len(solved_problems) == 5
 
 
-def test_a_damaged_file_is_solved_anew(tmp_path, asked):
+def test_a_damaged_file_is_solved_anew(tmp_path, solved_problems):
     with keeping(Solutions(tmp_path)):
         first = build("mafalda")
     (path,) = tmp_path.iterdir()
@@ -79,14 +79,14 @@ def test_a_damaged_file_is_solved_anew(tmp_path, asked):
     with keeping(Solutions(tmp_path)):
         assert build("mafalda").content_hash == first.content_hash
     assert path.read_bytes() == whole
-    assert len(asked) == 2
+    assert len(solved_problems) == 2
 
 
-def test_outside_nothing_is_kept(tmp_path, asked):
+def test_outside_nothing_is_kept(tmp_path, solved_problems):
     with keeping(Solutions(tmp_path)):
         pass
     build("mafalda")
-    assert asked == []
+    assert solved_problems == []
 
 
 DYN = Dynamics(gossip.metropolis_hastings("path:n=4"))

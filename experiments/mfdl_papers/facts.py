@@ -132,8 +132,8 @@ def corrections(paper: str) -> str:
     lines = [markdown_row(*COLUMNS_OF_CORRECTIONS), markdown_row(*["---"] * len(COLUMNS_OF_CORRECTIONS))]
     for row in sorted(wrong, key=lambda row: KINDS.index(row.kind)):
         claim = [f"`mfdl claims --only {row.id}`"] if row.is_claim else []
-        shown = ", ".join([*claim, *(f"`{name}`" for name in row.tests)])
-        lines.append(markdown_row(row.kind, row.item, row.states, row.true, shown))
+        evidence = ", ".join([*claim, *(f"`{name}`" for name in row.tests)])
+        lines.append(markdown_row(row.kind, row.item, row.states, row.true, evidence))
     return "\n".join(lines)
 
 

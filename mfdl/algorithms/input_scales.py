@@ -41,12 +41,12 @@ def input_scales(algorithm: LinearAlgorithm, base: LinearAlgorithm) -> InputScal
     if not _same_recursion(algorithm, base):
         return None
     gradient, noise = _Ratios(base.sizes["nodes"]), _Ratios(base.sizes["injection slots"])
-    for one, other in zip(algorithm.kinds, base.kinds, strict=True):
+    for first, other in zip(algorithm.kinds, base.kinds, strict=True):
         state = ("message_from_state", "state_from_message", "state_from_state")
-        fits = all(_equal(getattr(one, name), getattr(other, name)) for name in state)
+        fits = all(_equal(getattr(first, name), getattr(other, name)) for name in state)
         for ratios, source in ((gradient, "gradient"), (noise, "noise")):
             for name in (f"message_from_{source}", f"state_from_{source}"):
-                fits = fits and ratios.take(getattr(one, name), getattr(other, name))
+                fits = fits and ratios.take(getattr(first, name), getattr(other, name))
         if not fits:
             return None
     return InputScales(gradient.scales, noise.scales)
@@ -67,15 +67,15 @@ def _same_recursion(algorithm: LinearAlgorithm, base: LinearAlgorithm) -> bool:
     )
 
 
-def _equal(one: Map, other: Map) -> bool:
-    if one is None or other is None or one is other:
-        return one is other
-    return _same_places(one, other) and np.array_equal(one.data, other.data)
+def _equal(first: Map, other: Map) -> bool:
+    if first is None or other is None or first is other:
+        return first is other
+    return _same_places(first, other) and np.array_equal(first.data, other.data)
 
 
-def _same_places(one: sp.csr_array, other: sp.csr_array) -> bool:
-    same = one.shape == other.shape and np.array_equal(one.indptr, other.indptr)
-    return same and np.array_equal(one.indices, other.indices)
+def _same_places(first: sp.csr_array, other: sp.csr_array) -> bool:
+    same = first.shape == other.shape and np.array_equal(first.indptr, other.indptr)
+    return same and np.array_equal(first.indices, other.indices)
 
 
 class _Ratios:
@@ -84,14 +84,14 @@ class _Ratios:
     def __init__(self, size: int) -> None:
         self._of_column = np.full(size, np.nan)
 
-    def take(self, one: Map, other: Map) -> bool:
+    def take(self, scaled: Map, other: Map) -> bool:
         """Whether these maps agree with all others so far."""
-        if one is None or other is None:
-            return one is other
-        if not _same_places(one, other):
+        if scaled is None or other is None:
+            return scaled is other
+        if not _same_places(scaled, other):
             return False
         with np.errstate(all="ignore"):
-            ratios = one.data / other.data
+            ratios = scaled.data / other.data
         first = np.isnan(self._of_column[other.indices])
         self._of_column[other.indices[first]] = ratios[first]
         wanted = self._of_column[other.indices]

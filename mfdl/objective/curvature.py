@@ -84,7 +84,7 @@ class Curvature:
         if parse(spec).name in CURVATURES:
             eigenvalues = CURVATURES.make(spec)
         elif spec.lower().endswith(FILES):
-            eigenvalues = check.numbers_in_file(spec, what="curvature", ndim=1)
+            eigenvalues = check.numbers_in_file(spec, contents="curvature", ndim=1)
         else:
             known = unknown_name("curvature", parse(spec).name, CURVATURES)
             raise InvalidInput(f"{known} Eigenvalues of your own come from a .npy or .csv file.")
@@ -210,4 +210,6 @@ def features(file: str, factor: float = 1.0) -> FloatArray:
 @functools.lru_cache(maxsize=8)
 def _of_records(file: str, factor: float, stamp: int) -> FloatArray:
     """Once for each content of a file: names of mechanisms are parsed often."""
-    return np.asarray(Curvature.of_features(check.numbers_in_file(file, what="curvature", ndim=2), factor).eigenvalues)
+    return np.asarray(
+        Curvature.of_features(check.numbers_in_file(file, contents="curvature", ndim=2), factor).eigenvalues
+    )

@@ -101,8 +101,8 @@ def of_random_allocation(N: FloatArray | None, scheme: RandomAllocation) -> Prod
         largest = -np.sort(-apart, axis=1)[:, :k]  # of k steps, one of which may be i itself
         other, same = largest.sum(axis=1).max(), (diagonal + largest[:, : k - 1].sum(axis=1)).max()
         return ProductBound.of(N, float(k * other), np.full(k, max(0.0, same - other)), float(k * same), b)
-    rows, own = apart.reshape(k * b, k, b).max(axis=2), np.arange(k * b) // b
-    others = rows.sum(axis=1) - rows[np.arange(k * b), own]  # of the worst step of each other epoch
+    rows, epoch = apart.reshape(k * b, k, b).max(axis=2), np.arange(k * b) // b
+    others = rows.sum(axis=1) - rows[np.arange(k * b), epoch]  # of the worst step of each other epoch
     same = (diagonal + others).reshape(k, b).max(axis=1)
     blocks = apart.reshape(k, b, k, b)[np.arange(k), :, np.arange(k)]  # (k, b, b)
 

@@ -153,8 +153,8 @@ def _prepared(
         calibrated[key] = chosen, accounted.objective if accounted and shares else objective_fields(chosen)
     mechanism, objective = calibrated[key]
     checkpoints = None if job.checkpoints is None else job.checkpoints / cell.hash
-    how = replay_config(mechanism, plan.task, cell.seed, config, checkpoints)
-    return PreparedCell(cell, plan, mechanism, objective, how)
+    run_config = replay_config(mechanism, plan.task, cell.seed, config, checkpoints)
+    return PreparedCell(cell, plan, mechanism, objective, run_config)
 
 
 def _trained(

@@ -94,9 +94,9 @@ def run_missing(
     left = {job.cells[0]: job.steps for job in jobs}
 
     def tell(cell: Cell, steps: int) -> None:  # of the one job that is done in this process, by its first cell
-        told = min(steps, left[cell])
-        left[cell] -= told
-        report(told, described(cell))
+        done_now = min(steps, left[cell])
+        left[cell] -= done_now
+        report(done_now, described(cell))
 
     for number, answers in engine.run(work, jobs, here={"shared": shared, "progress": tell}):
         job = jobs[number]

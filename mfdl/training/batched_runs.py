@@ -51,8 +51,8 @@ def shared_by(config: ReplayConfig) -> tuple[Hashable, ...] | None:
     mechanism, sampling = config.mechanism, config.mechanism.sampling
     clips = None if config.clip_schedule is None else np.asarray(config.clip_schedule).tobytes()
     scheme = None if sampling is None else (type(sampling), sampling.num_bins, sampling.expected_rate)
-    how = mechanism.unit, mechanism.clip_norm, scheme, clips, config.fed_every, config.last, config.eval_every
-    return config.task, mechanism.algorithm.num_steps, *how, tuple(config.metrics), config.dtype, config.where
+    settings = mechanism.unit, mechanism.clip_norm, scheme, clips, config.fed_every, config.last, config.eval_every
+    return config.task, mechanism.algorithm.num_steps, *settings, tuple(config.metrics), config.dtype, config.where
 
 
 def most_on(device: str | torch.device | None) -> int:
@@ -90,8 +90,10 @@ def _most(run: SeedReplay) -> int:
     """How many runs like this one there is room for."""
     kind = "cpu" if run.device.type == "cpu" else "cuda"
     noise = run.algorithm.noise
-    kept = 1 if noise.fresh else min(KEEP_BYTES, 8 * noise.num_steps * noise.columns_per_step * run.instance.dimension)
-    room = RECORD_BYTES[kind] // max(1, run.instance.features.nbytes), NOISE_BYTES // max(1, kept)
+    kept_bytes = (
+        1 if noise.fresh else min(KEEP_BYTES, 8 * noise.num_steps * noise.columns_per_step * run.instance.dimension)
+    )
+    room = RECORD_BYTES[kind] // max(1, run.instance.features.nbytes), NOISE_BYTES // max(1, kept_bytes)
     return max(1, min(MOST_RUNS[kind], *room))
 
 
@@ -106,7 +108,7 @@ def _train(batch: list[tuple[int, SeedReplay]], advance: Advance, finished: dict
             ((place, run),) = together
             finished[place] = run.run(advance)
             continue
-        constants = [found for place, _ in together if (found := scales[place]) is not None]
+        constants = [scale for place, _ in together if (scale := scales[place]) is not None]
         results = BatchedRuns([run for _, run in together], constants).run(advance)
         finished |= zip((place for place, _ in together), results, strict=True)
 
@@ -227,8 +229,8 @@ class BatchedRuns:
                 run.record(step, {name: values[place] for name, values in table.items() if name != "finite"})
             finite = [table["finite"][place] for table in (*(table for _, table in tables), at_end) if table]
             run.diverged = not all(finite)
-            own = {name: values[place] for name, values in at_end.items() if name != "finite"}
-            results.append(run.result(of_runs[place], own, finished_steps, seconds))
+            values_at_end = {name: values[place] for name, values in at_end.items() if name != "finite"}
+            results.append(run.result(of_runs[place], values_at_end, finished_steps, seconds))
         return results
 
 

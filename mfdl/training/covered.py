@@ -137,17 +137,17 @@ def statement(mechanism: Mechanism, declared: str, delta: float | None = None, s
     return "\n".join(lines)
 
 
-def require_injected_sums(mechanism: Mechanism, what: str, way: str) -> None:
+def require_injected_sums(mechanism: Mechanism, use: str, way: str) -> None:
     """Refuses a guarantee that holds for less than every function of the injected sums.
 
-    Args: what: is made of them, in words; way: what to do instead.
+    Args: use: of the gradients or sums, in words; way: what to do instead.
     """
     guarantee, algorithm = mechanism.guarantee, mechanism.algorithm
     seen = guarantee.release == "not applicable" and algorithm.divisors_cancel
     if mechanism.lipschitz is not None or not guarantee.adaptive or not seen:
         raise UnsupportedMechanism(
             f"this guarantee, under trust model {guarantee.trust!r}, holds for the linear algorithm {algorithm.name!r} "
-            f"alone and not for {what}; calibrate under one who sees all messages (mfdl.trust.LDP(), Eavesdropper()) "
+            f"alone and not for {use}; calibrate under one who sees all messages (mfdl.trust.LDP(), Eavesdropper()) "
             f"with noise on the gradients, or {way}."
         )
 

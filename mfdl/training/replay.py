@@ -59,9 +59,11 @@ def replays(configs: Sequence[ReplayConfig], advance: Advance) -> list[Run]:
         guess = guesses(config.task)
         known = {} if guess is None else {"chance_loss": guess.loss, "chance_accuracy": guess.accuracy}
         declared = covered.left_out(config.mechanism, config.task)
-        own = tuple(itertools.islice(seed_runs, len(_seeds(config))))
+        of_config = tuple(itertools.islice(seed_runs, len(_seeds(config))))
         rule = "" if config.rule is None else str(config.rule)
-        runs.append(Run(config.mechanism, config.task.name, own, **known, public_constants=declared, step_rule=rule))
+        runs.append(
+            Run(config.mechanism, config.task.name, of_config, **known, public_constants=declared, step_rule=rule)
+        )
     return runs
 
 

@@ -132,14 +132,14 @@ def upper_tail(x: Decimal) -> Decimal:
 @functools.cache
 def _pi(digits: int) -> Decimal:
     """Machin's formula, 16 arctan(1/5) - 4 arctan(1/239), in whole numbers with ten digits more."""
-    one = 10 ** (digits + 10)
+    scale = 10 ** (digits + 10)
 
     def arctan_of_inverse(q: int) -> int:
-        power, total, n = one // q, one // q, 1
+        power, total, n = scale // q, scale // q, 1
         while power:
             power //= -q * q
             n += 2
             total += power // n
         return total
 
-    return Decimal(16 * arctan_of_inverse(5) - 4 * arctan_of_inverse(239)) / one
+    return Decimal(16 * arctan_of_inverse(5) - 4 * arctan_of_inverse(239)) / scale

@@ -179,7 +179,7 @@ class SeedReplay:
         wanted = {"state": state, "evaluated_steps": evaluated[:1], "loss": table}
         if self.releasing.total is not None:
             wanted["released"] = n, self.instance.dimension
-        wanted |= {f"{RULE}{name}": (n, *kept.shape[1:]) for name, kept in self.rule_state.items()}
+        wanted |= {f"{RULE}{name}": (n, *remembered.shape[1:]) for name, remembered in self.rule_state.items()}
         wanted |= {name: table if metrics.is_of_nodes(name) else evaluated for name in self.metrics}
         if "accuracy" in shapes:
             wanted["accuracy"] = table
@@ -196,8 +196,8 @@ class SeedReplay:
         tensors = {"state": self.share.gathered("state", self.state).cpu().contiguous()}
         if self.releasing.total is not None:
             tensors["released"] = self.share.gathered("nodes", self.releasing.total).cpu()
-        for name, kept in self.rule_state.items():
-            tensors[f"{RULE}{name}"] = self.share.gathered("nodes", kept).cpu()
+        for name, remembered in self.rule_state.items():
+            tensors[f"{RULE}{name}"] = self.share.gathered("nodes", remembered).cpu()
         if not self.group.leads:
             return
         tensors |= {name: torch.as_tensor(table) for name, table in self._tables().items() if table is not None}

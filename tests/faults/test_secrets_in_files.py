@@ -36,11 +36,11 @@ def secrets(monkeypatch):
     secrets_seen = {SECRET}
     init = NoiseKey.__init__
 
-    def kept(self, secret, **options):
+    def recorded(self, secret, **options):
         init(self, secret, **options)
         secrets_seen.update((secret, philox_key(secret)))
 
-    monkeypatch.setattr(NoiseKey, "__init__", kept)
+    monkeypatch.setattr(NoiseKey, "__init__", recorded)
     return secrets_seen
 
 

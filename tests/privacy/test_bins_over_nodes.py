@@ -30,7 +30,7 @@ def drawn(kind, n, T, seed):
     return SpatioTemporalNoise(C, F, np.ones((n, n), dtype=bool), n)
 
 
-def stated(noise, epochs, bins, model=None, **options):
+def guarantee_of(noise, epochs, bins, model=None, **options):
     W = gossip.metropolis_hastings(f"complete:n={noise.num_nodes}" if noise.num_nodes > 2 else "path:n=2")
     algorithm = algorithms.dp_dsgd(Dynamics(W, 0.5), BallsInBins(epochs, bins))
     arguments = {"adjacency": "zero-out", "clip_norm": 1.0, "noise_std": 1.0, **options}
@@ -67,7 +67,7 @@ def brute_force(noise, bins):
 def test_what_counts_of_the_noise_is_its_definition(kind, n, epochs, bins, seed):
     """Never below, and equal up to rounding, whichever structure the noise has."""
     noise = drawn(kind, n, epochs * bins, seed)
-    guarantee = stated(noise, epochs, bins)
+    guarantee = guarantee_of(noise, epochs, bins)
     largest, apart = brute_force(noise, bins)
     assert guarantee.sensitivity >= math.sqrt(largest) * (1 - 1e-12)
     assert guarantee.sensitivity == pytest.approx(math.sqrt(largest), rel=1e-8)
@@ -75,7 +75,7 @@ def test_what_counts_of_the_noise_is_its_definition(kind, n, epochs, bins, seed)
     assert correlation == bins
     assert rho * guarantee.sensitivity**2 >= apart * (1 - 1e-9)
     assert rho == pytest.approx(apart / largest, rel=1e-8)
-    hidden = stated(noise, epochs, bins, trust.ReleasedOnly())
+    hidden = guarantee_of(noise, epochs, bins, trust.ReleasedOnly())
     assert hidden.sensitivity == guarantee.sensitivity
     assert "assumed to be seen" in hidden.why
 
@@ -100,7 +100,7 @@ def test_no_gradients_lose_more_than_is_certified(kind, seed):
     """Two bins, all signs of scalar gradients: the law by quadrature in the plane of the two shifts."""
     n, epochs, std = 2, 2, 2.5
     noise, rng = drawn(kind, n, 2 * epochs, seed), np.random.default_rng(seed)
-    guarantee, C = stated(noise, epochs, 2, noise_std=std), blocks_of(noise)
+    guarantee, C = guarantee_of(noise, epochs, 2, noise_std=std), blocks_of(noise)
     certified = {epsilon: guarantee.delta(epsilon) for epsilon in (0.2, 1.0)}
     for u in range(n):
         for _ in range(3):
@@ -113,7 +113,7 @@ def test_no_gradients_lose_more_than_is_certified(kind, seed):
 def test_equal_encoders_for_all_columns_are_one_encoder():
     shared = drawn("kronecker", 3, 6, 0)
     alike = SpatioTemporalNoise(np.stack([shared.encoder.array] * 3), shared.factor, np.ones((3, 3), dtype=bool), 3)
-    shared_curve, other = (stated(noise, 2, 3) for noise in (shared, alike))
+    shared_curve, other = (guarantee_of(noise, 2, 3) for noise in (shared, alike))
     assert other.sensitivity == pytest.approx(shared_curve.sensitivity, rel=1e-9)
     assert other.epsilon(1e-5) == pytest.approx(shared_curve.epsilon(1e-5), rel=1e-6)
-    assert stated(alike, 2, 3, trust.LDP()).epsilon(1e-5) == math.inf
+    assert guarantee_of(alike, 2, 3, trust.LDP()).epsilon(1e-5) == math.inf

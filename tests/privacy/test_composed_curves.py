@@ -89,7 +89,7 @@ def test_too_little_noise_counts_as_public_and_none_loses_everything():
     assert Composed((strong, Gaussian(math.inf, "zero-out"))).delta(1.0) == 1.0
 
 
-def stated(noise_std=3.0, **other):
+def guarantee_of(noise_std=3.0, **other):
     graph = mfdl.graphs.load("ring:n=4")
     dynamics = mfdl.Dynamics(mfdl.gossip.metropolis_hastings(graph), 0.1)
     algorithm = mfdl.algorithms.dp_dsgd(dynamics, mfdl.BallsInBins(epochs=1, bins=2))
@@ -98,7 +98,7 @@ def stated(noise_std=3.0, **other):
 
 
 def test_guarantees_compose_and_say_of_what():
-    first, second = stated(), stated(2.0)
+    first, second = guarantee_of(), guarantee_of(2.0)
     both = first.compose_with(second)
     assert both.curve.curves == (first.curve, second.curve)
     assert both.epsilon(1e-5) > second.epsilon(1e-5)
@@ -116,7 +116,7 @@ def test_guarantees_compose_and_say_of_what():
     three = both.compose_with(first)
     assert three.composed == 3
     assert three.epsilon(1e-5) > both.epsilon(1e-5)
-    by_samples = stated(method=mfdl.privacy.MonteCarlo(samples=4096))
+    by_samples = guarantee_of(method=mfdl.privacy.MonteCarlo(samples=4096))
     assert by_samples.compose_with(second) == dataclasses.replace(both, stated_delta=both.stated_delta)
 
 
@@ -125,24 +125,24 @@ def test_a_run_with_public_batches_is_composed_by_its_mu():
     dynamics = mfdl.Dynamics(mfdl.gossip.metropolis_hastings(graph), 0.1)
     algorithm = mfdl.algorithms.dp_dsgd(dynamics, mfdl.Cyclic(epochs=1, period=2))
     public = mfdl.with_noise(algorithm, trust=trust.LDP(), adjacency="zero-out", clip_norm=1.0, noise_std=2.0)
-    both = stated().compose_with(public.guarantee)
+    both = guarantee_of().compose_with(public.guarantee)
     assert [curve.mu for curve in both.curve.public] == [public.guarantee.mu]
-    assert max(stated().epsilon(1e-5), public.guarantee.epsilon(1e-5)) < both.epsilon(1e-5)
+    assert max(guarantee_of().epsilon(1e-5), public.guarantee.epsilon(1e-5)) < both.epsilon(1e-5)
     assert "composed of 1 run with balls-in-bins, drawn anew" in str(both)
     assert "mu 0.5" in str(both)
 
 
 def test_what_does_not_compose_is_refused():
     with pytest.raises(UnsupportedMechanism, match=r"share their bins do not compose.*the sum of both"):
-        stated().compose_with(stated(), bins="shared")
+        guarantee_of().compose_with(guarantee_of(), bins="shared")
     with pytest.raises(InvalidInput, match="same adjacency"):
-        stated().compose_with(stated(adjacency="replace-one"))
+        guarantee_of().compose_with(guarantee_of(adjacency="replace-one"))
     with pytest.raises(InvalidInput, match="same clip_norm"):
-        stated().compose_with(stated(clip_norm=2.0))
+        guarantee_of().compose_with(guarantee_of(clip_norm=2.0))
     with pytest.raises(InvalidInput, match="same trust"):
-        stated().compose_with(stated(trust=trust.Eavesdropper()))
+        guarantee_of().compose_with(guarantee_of(trust=trust.Eavesdropper()))
     with pytest.raises(InvalidInput, match="other must be"):
-        stated().compose_with(3)
-    for curves in ((), (Gaussian(1.0, "zero-out"),), (Composed((stated().curve,)),)):
+        guarantee_of().compose_with(3)
+    for curves in ((), (Gaussian(1.0, "zero-out"),), (Composed((guarantee_of().curve,)),)):
         with pytest.raises(InvalidInput, match="curves must"):
             Composed(curves)

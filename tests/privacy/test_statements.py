@@ -48,7 +48,7 @@ def test_patterns_that_read_alike_are_not_alike():
         )
     losses = sensitivity_by_victim(few, trust.LDP(), participation=explicit([0]))
     with pytest.raises(InvalidInput, match="for another participation"):
-        stated(few, losses, participation=explicit([0, 1, 2]))
+        guarantee_of(few, losses, participation=explicit([0, 1, 2]))
 
 
 def test_a_guarantee_of_another_algorithm_is_refused():
@@ -131,7 +131,7 @@ def test_a_mechanism_needs_the_guarantee_of_everybody_for_adaptive_gradients():
     calibrated = mfdl.with_noise(algorithm, trust=trust.PNDP([0]), adjacency="zero-out", clip_norm=1.0, noise_std=1.0)
     losses = sensitivity_by_victim(algorithm, trust.PNDP([0]))
     for adaptive in (True, False):
-        last = stated(algorithm, losses, model=trust.PNDP([0]), adaptive=adaptive)[-1]
+        last = guarantee_of(algorithm, losses, model=trust.PNDP([0]), adaptive=adaptive)[-1]
         with pytest.raises(InvalidInput, match="needs the adaptive guarantee of every node"):
             dataclasses.replace(calibrated, guarantee=last)
 
@@ -209,14 +209,14 @@ def test_what_is_released_to_any_victim_s_attacker_is_stated():
 # ---- losses ----------------------------------------------------------------------------------------------------------
 
 
-def stated(algorithm, losses, *, model=GIVEN["trust"], **options):
+def guarantee_of(algorithm, losses, *, model=GIVEN["trust"], **options):
     return guarantees(algorithm, losses, trust=model, adjacency="zero-out", clip_norm=1.0, noise_std=1.0, **options)
 
 
 def test_losses_of_another_question_are_refused():
     algorithm = algorithms.dp_dsgd(DYN, EveryStep(4))
     losses = sensitivity_by_victim(algorithm, trust.PNDP([0]), release="none")
-    assert len(stated(algorithm, losses, model=trust.PNDP([0]))) == 3
+    assert len(guarantee_of(algorithm, losses, model=trust.PNDP([0]))) == 3
     for changes, word in (
         ({"model": trust.PNDP([1])}, "trust model"),
         ({"model": trust.LDP()}, "trust model"),
@@ -225,16 +225,16 @@ def test_losses_of_another_question_are_refused():
         ({"unit": "user"}, "unit"),
     ):
         with pytest.raises(InvalidInput, match=word):
-            stated(algorithm, losses, **({"model": trust.PNDP([0])} | changes))
+            guarantee_of(algorithm, losses, **({"model": trust.PNDP([0])} | changes))
     other = algorithms.anti_pgd(DYN, EveryStep(4))
     with pytest.raises(InvalidInput, match="for another algorithm"):
-        stated(other, losses, model=trust.PNDP([0]))
+        guarantee_of(other, losses, model=trust.PNDP([0]))
     for edited in (
         dataclasses.replace(losses[0]),
         dataclasses.replace(losses[0], adaptive_sensitivity=losses[-1].non_adaptive_sensitivity),
     ):
         with pytest.raises(InvalidInput, match="sensitivity_by_victim"):
-            stated(algorithm, [edited], model=trust.PNDP([0]))
+            guarantee_of(algorithm, [edited], model=trust.PNDP([0]))
 
 
 def test_losses_stay_with_their_question_and_speak_of_whom_they_are():

@@ -42,13 +42,13 @@ def encoders(draw, T):
 
 
 @st.composite
-def asked(draw, max_steps=6):
+def encoder_cases(draw, max_steps=6):
     scheme = draw(participations(max_steps=max_steps, schemes=ALL_SCHEMES))
     return draw(encoders(scheme.num_steps)), scheme
 
 
 @examples(200)
-@given(case=asked(), written=st.booleans())
+@given(case=encoder_cases(), written=st.booleans())
 def test_bounds_by_structure_never_fall_below_the_truth(case, written):
     encoder, scheme = case
     C, patterns = encoder.dense(), [tuple(pattern.tolist()) for pattern in scheme.patterns()]
@@ -66,7 +66,7 @@ def test_bounds_by_structure_never_fall_below_the_truth(case, written):
 
 
 @examples(60)
-@given(case=asked(), data=st.data())
+@given(case=encoder_cases(), data=st.data())
 def test_losses_are_those_of_the_same_encoder_written_out(case, data):
     """Under every trust model: the views of an encoder with structure are those of its array."""
     encoder, scheme = case

@@ -104,14 +104,14 @@ def test_runs_together_are_the_runs_alone(chosen):
 def test_noise_of_each_run_is_that_of_the_run_alone_bit_for_bit(rates, monkeypatch):
     noise_stream, steps = seed_replay.noise_stream, []
 
-    def kept(*args, **slots):
+    def recorded(*args, **slots):
         stream, seen = noise_stream(*args, **slots), []
         step = stream.step
         stream.step = lambda t: seen.append(step(t).copy()) or step(t)
         steps.append(seen)
         return stream
 
-    monkeypatch.setattr(seed_replay, "noise_stream", kept)
+    monkeypatch.setattr(seed_replay, "noise_stream", recorded)
     chosen = [
         ReplayConfig(mechanism("mafalda", "cyclic", rate), TASKS["network"](), seeds=[3, 4], device="cpu")
         for rate in rates

@@ -40,7 +40,9 @@ def task_of(sizes=4 * NODES, dim=2, seed=0):
     return linear_task(NODES, np.random.default_rng(seed).uniform(0.5, 1.5, (sizes, dim)))
 
 
-def made(rate=RATE, steps=STEPS, noise_std=2.0, clip=1.0, build=algorithms.dp_dsgd, adjacency="zero-out", **options):
+def sampled_mechanism(
+    rate=RATE, steps=STEPS, noise_std=2.0, clip=1.0, build=algorithms.dp_dsgd, adjacency="zero-out", **options
+):
     dynamics = Dynamics(gossip.metropolis_hastings("ring:n=3"), 0.5)
     algorithm = build(dynamics, PoissonSampling(rate, steps), **options)
     return mfdl.with_noise(
@@ -125,7 +127,7 @@ def run_of(mechanism, task, **options):
 @pytest.mark.parametrize("clip", [0.7, 10.0])
 def test_a_record_moves_what_is_sent_by_at_most_the_clipping_norm_and_only_when_drawn(clip):
     """Zero-out, one key: the injected sums differ by the clipped gradient in the steps drawn, else by nothing."""
-    mechanism, task = made(clip=clip), task_of()
+    mechanism, task = sampled_mechanism(clip=clip), task_of()
     with_it = injected(run_of(mechanism, task), mechanism, task)
     instance, zeroed = [], task.features.copy()
     record = int(task.instance(5, 1).record_index[1, 0, 2])
@@ -148,7 +150,7 @@ def test_a_record_moves_what_is_sent_by_at_most_the_clipping_norm_and_only_when_
 
 def test_an_empty_batch_sends_its_noise_like_any_other():
     """At a rate so small that nothing is ever drawn: shapes, steps and scale of the noise are those of every run."""
-    mechanism, task = made(rate=1e-6, noise_std=3.0, steps=200), task_of(dim=5)
+    mechanism, task = sampled_mechanism(rate=1e-6, noise_std=3.0, steps=200), task_of(dim=5)
     run = run_of(mechanism, task, eval_every=200)
     sums = injected(run, mechanism, task)
     assert sums.shape == (200, NODES, 5)
@@ -158,7 +160,7 @@ def test_an_empty_batch_sends_its_noise_like_any_other():
 
 def test_divisors_are_the_expected_sizes_whatever_is_drawn():
     """Without noise: what is sent is the sum over the records drawn, divided by the same constant in every step."""
-    mechanism, task = made(noise_std=0.0, clip=100.0), task_of(sizes=14)
+    mechanism, task = sampled_mechanism(noise_std=0.0, clip=100.0), task_of(sizes=14)
     run = run_of(mechanism, task)
     sampler = []
     with pytest.MonkeyPatch.context() as patch:
@@ -173,7 +175,7 @@ def test_divisors_are_the_expected_sizes_whatever_is_drawn():
 
 
 def test_a_run_that_stops_goes_on_with_the_same_batches(tmp_path):
-    mechanism, task = made(build=algorithms.decor, sigma_ldp=1.0, sigma_cor=2.0), task_of()
+    mechanism, task = sampled_mechanism(build=algorithms.decor, sigma_ldp=1.0, sigma_cor=2.0), task_of()
     whole = run_of(mechanism, task)
     run_of(mechanism, task, checkpoint_folder=tmp_path, stop_after=5)
     rest = run_of(mechanism, task, checkpoint_folder=tmp_path)
@@ -187,12 +189,12 @@ def test_a_run_that_stops_goes_on_with_the_same_batches(tmp_path):
 def test_what_is_not_covered_is_refused_before_any_run():
     task = task_of()
     with pytest.raises(UnsupportedMechanism, match="add-remove"):
-        replay(made(adjacency="add-remove"), task, seeds=[0])
+        replay(sampled_mechanism(adjacency="add-remove"), task, seeds=[0])
     with pytest.raises(InvalidInput, match="period must be left out"):
-        replay(made(), task, seeds=[0], period=2)
+        replay(sampled_mechanism(), task, seeds=[0], period=2)
     with pytest.raises(InvalidInput, match="must not come from a seed"):
-        replay(made(), task, seeds=[0], publish=True)
-    run = replay(made(), task, seeds=[0], progress=False)
+        replay(sampled_mechanism(), task, seeds=[0], publish=True)
+    run = replay(sampled_mechanism(), task, seeds=[0], progress=False)
     assert "epsilon = " in str(run)
     assert run.to_pandas()["mu"].isna().all()
     assert run.plot()

@@ -34,12 +34,12 @@ class Computes(nn.Module):
 
     def __init__(self, forward, **layers):
         super().__init__()
-        self.how = forward
+        self.forward_pass = forward
         for name, layer in layers.items():
             setattr(self, name, layer)
 
     def forward(self, x):
-        return self.how(self, x)
+        return self.forward_pass(self, x)
 
 
 def linears(forward, **more):

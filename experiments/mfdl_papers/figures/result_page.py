@@ -37,12 +37,12 @@ def stored_results(folder: Path) -> dict[str, dict[str, Any]]:
 
     Raises: InvalidInput: a file that is no result, or does not belong to this version; run its command again.
     """
-    found = {}
+    results = {}
     for name, figure in FIGURES.items():
         paths = [path for stem in (name, f"{name}-quick") if (path := folder / f"{stem}.json").exists()]
         if paths:
-            found[name] = checked(figure, paths[0])
-    return found
+            results[name] = checked(figure, paths[0])
+    return results
 
 
 def checked(figure: PublishedFigure, path: Path) -> dict[str, Any]:
@@ -50,8 +50,8 @@ def checked(figure: PublishedFigure, path: Path) -> dict[str, Any]:
     try:
         result: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         parts = [Verdict.of_result(part) for part in result["claims"]]
-        stated = [part["verdict"] for part in result["claims"]]
-        words = result["claim"], result["deviations"], result["verdict"], stated
+        verdicts = [part["verdict"] for part in result["claims"]]
+        words = result["claim"], result["deviations"], result["verdict"], verdicts
         required = {name: result[name] for name in ("command", "date", "machine", "seconds", "tables", "missing")}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InvalidInput(f"{path} is no result of this version ({error!r}); run its figure again.") from None
@@ -73,11 +73,11 @@ def table_rows(results: Mapping[str, Mapping[str, Any]], table: str) -> Iterator
             continue
         label = f"{figure.figure} ({run_of(result)})"
         for part in map(Verdict.of_result, result["claims"]):
-            yield (label, part.claim, said(part), part.verdict)
+            yield (label, part.claim, finding_of(part), part.verdict)
             label = ""
 
 
-def said(part: Verdict) -> str:
+def finding_of(part: Verdict) -> str:
     """What was found, and what supports no verdict."""
     return "; ".join(filter(None, (part.finding, part.remark)))
 
@@ -123,7 +123,7 @@ def _section(result: Mapping[str, Any], folder: Path) -> list[str]:
     lines = [_element("p", f"Claimed: {result['claim']}"), _element("p", f"Verdict: {result['verdict']}")]
     if (folder / f"{stem}.svg").exists():
         lines.append(f'<img src="{stem}.svg" alt="{html.escape(stem)}">')
-    lines.append(_table(COLUMNS[1:], [(part.claim, said(part), part.verdict) for part in parts]))
+    lines.append(_table(COLUMNS[1:], [(part.claim, finding_of(part), part.verdict) for part in parts]))
     for table in result["tables"]:
         lines += [
             "<details>",

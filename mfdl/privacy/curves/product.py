@@ -130,8 +130,10 @@ class ProductGaussian(LossCurve):
     @property
     def slack(self) -> float:
         """Of delta: what floating point may do to all parts."""
-        own = LossCurve.slack.__get__(self)
-        return float(sum(count * part.slack for part, count in zip(self._scaled, self.counts, strict=True)) + own)
+        common_slack = LossCurve.slack.__get__(self)
+        return float(
+            sum(count * part.slack for part, count in zip(self._scaled, self.counts, strict=True)) + common_slack
+        )
 
     @property
     def interval(self) -> float:

@@ -183,14 +183,14 @@ def power(exponent: float, decay: float = 1.0, *, num_features: int) -> Precondi
 @PRECONDITIONERS.register(name="file", example="file:scales.csv")
 def of_file(path: str) -> Preconditioner:
     """Scales, one a feature, or a matrix, from a file of numbers: .npy, or text with commas or spaces."""
-    return Preconditioner(check.numbers_in_file(path, what="preconditioner"), source=f"scales of {Path(path).name}")
+    return Preconditioner(check.numbers_in_file(path, contents="preconditioner"), source=f"scales of {Path(path).name}")
 
 
 @PRECONDITIONERS.register(name="public-features", example="public-features:0.5:public.csv")
 def of_features_file(exponent: float, path: str) -> Preconditioner:
     """By the second moment of public records in a file, one a row: .npy, or text with commas or spaces."""
     return Preconditioner.of_public_features(
-        check.numbers_in_file(path, what="preconditioner"), exponent, public=f"those of {Path(path).name}"
+        check.numbers_in_file(path, contents="preconditioner"), exponent, public=f"those of {Path(path).name}"
     )
 
 

@@ -18,15 +18,15 @@ from .instance import Evaluation, TaskInstance
 BY_NODE = "features", "targets", "mask", "record_index"
 
 
-def fit_together(one: TaskInstance, other: TaskInstance) -> bool:
+def fit_together(instance: TaskInstance, base: TaskInstance) -> bool:
     """Whether their modules are the same function of the trained parameters: no frozen number depends on the seed."""
 
-    def frozen(instance: TaskInstance) -> dict[str, torch.Tensor]:
-        module = instance.model.module
+    def frozen(of: TaskInstance) -> dict[str, torch.Tensor]:
+        module = of.model.module
         constants = {name: p for name, p in module.named_parameters() if not p.requires_grad}
         return constants | dict(module.named_buffers())
 
-    first, second = frozen(one), frozen(other)
+    first, second = frozen(instance), frozen(base)
     return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
 
 
@@ -58,9 +58,9 @@ def without_copies(instances: Sequence[TaskInstance], stack: TaskInstance) -> li
     n, first, views = len(instances[0].mask), instances[0], []
     for run, instance in enumerate(instances):
         at = slice(run * n, (run + 1) * n), slice(None), slice(instance.mask.shape[2])
-        own: dict[str, Any] = {name: getattr(stack, name)[at] for name in BY_NODE}
-        own |= {"test_features": first.test_features, "test_targets": first.test_targets}
-        views.append(instance.with_records(**own))
+        records: dict[str, Any] = {name: getattr(stack, name)[at] for name in BY_NODE}
+        records |= {"test_features": first.test_features, "test_targets": first.test_targets}
+        views.append(instance.with_records(**records))
     return views
 
 
