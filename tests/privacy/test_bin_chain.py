@@ -179,7 +179,7 @@ def test_numbers_out_of_range_are_refused():
     for field, wrong in (
         ("links", (1.5,)),
         ("links", ()),
-        ("own", (0.0, 0.1)),
+        ("alone", (0.0, 0.1)),
         ("shared", (-0.1, 0.1)),
         ("carried", (-0.1,)),
     ):

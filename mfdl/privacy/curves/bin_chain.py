@@ -30,7 +30,7 @@ CLOSE = {False: 1e-7, True: 2e-3}
 
 @dataclasses.dataclass(frozen=True)
 class BinChain:
-    """M' over max M_rr: f f^T + T K T^T + diag(own), K the covariance of a Gauss-Markov chain over the bins.
+    """M' over max M_rr: f f^T + T K T^T + diag(alone), K the covariance of a Gauss-Markov chain over the bins.
 
     T = I with `carried` below its diagonal: bin r is correlated with the state of its own bin and of the one before.
     Without links, M' is then that of a moving average, whose correlation ends at neighbours.
@@ -39,7 +39,7 @@ class BinChain:
         shared: f_r >= 0, shape (b,).
         spread: std of the chain at each bin, > 0, shape (b,).
         links: correlation of the chain at neighbours, in (0, 1), shape (b - 1,).
-        own: variance of each bin alone, > 0, shape (b,).
+        alone: variance of each bin by itself, > 0, shape (b,).
         carried: what each bin but the first takes of the state before its own, >= 0, shape (b - 1,); default nothing.
 
     Raises: InvalidInput: an entry out of range, or other shapes.
@@ -48,13 +48,13 @@ class BinChain:
     shared: tuple[float, ...]
     spread: tuple[float, ...]
     links: tuple[float, ...]
-    own: tuple[float, ...]
+    alone: tuple[float, ...]
     carried: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         if not len(self.carried):
             object.__setattr__(self, "carried", (0.0,) * (len(self.shared) - 1))
-        limits = {"shared": 0.0, "spread": 1e-6, "links": 1e-6, "own": 1e-6, "carried": 0.0}
+        limits = {"shared": 0.0, "spread": 1e-6, "links": 1e-6, "alone": 1e-6, "carried": 0.0}
         for name, least in limits.items():
             values = check.finite_array(1, **{name: getattr(self, name)})
             size, most = len(self.shared) - (name in BETWEEN), 0.9999 if name == "links" else 10.0
@@ -85,7 +85,7 @@ class BinChain:
     def gram(self) -> FloatArray:
         """M', shape (b, b)."""
         T = self.mixing
-        return np.asarray(np.outer(self.shared, self.shared) + T @ self.covariance @ T.T + np.diag(self.own))
+        return np.asarray(np.outer(self.shared, self.shared) + T @ self.covariance @ T.T + np.diag(self.alone))
 
     def short_of(self, M: FloatArray) -> float:
         """The least factor >= 1 that raises M' above M in every entry; inf where an entry of M' is zero below M."""
@@ -162,7 +162,7 @@ class BinChain:
 @functools.lru_cache(maxsize=64)
 def _times(chain: BinChain, factor: float) -> BinChain:
     scaled, root = object.__new__(BinChain), math.sqrt(factor)
-    for name, by in (("shared", root), ("spread", root), ("links", 1.0), ("own", factor), ("carried", 1.0)):
+    for name, by in (("shared", root), ("spread", root), ("links", 1.0), ("alone", factor), ("carried", 1.0)):
         object.__setattr__(scaled, name, tuple(x * by for x in getattr(chain, name)))
     return scaled
 

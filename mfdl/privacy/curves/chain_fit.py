@@ -1,6 +1,6 @@
 """A Gauss-Markov chain above M: the matrix that stands in for M in the certified numbers of balls-in-bins.
 
-In: M. Out: f f^T + T K T^T + diag(own), K_rq = u_r u_q c_r .. c_{q-1}, at least M in every entry, with little above it:
+In: M. Out: f f^T + T K T^T + diag(alone), K_rq = u_r u_q c_r .. c_{q-1}, at least M in every entry, little above it:
 the sum of the entries off the diagonal is least, by sequential quadratic programming. T is the identity, or where that
 is not close carries states to the next bin, as for encoders of two bands, whose correlation ends at neighbours.
 Whatever the search finds is raised until it is at least M, so nothing rests on its convergence.
@@ -65,7 +65,7 @@ def _fitted(rows: tuple[tuple[float, ...], ...]) -> BinChain | None:
     chain = plain.chain(best)
     raised = chain.times(chain.short_of(M) * UP)
     try:
-        return BinChain(raised.shared, raised.spread, raised.links, raised.own, raised.carried)
+        return BinChain(raised.shared, raised.spread, raised.links, raised.alone, raised.carried)
     except InvalidInput:  # a search that ended far below M; hull and strides are left
         return None
 
@@ -164,6 +164,6 @@ class _Search:
         """The chain of these numbers; what is left of the diagonal is each bin's own."""
         inside = np.clip(x, *np.array(self.bounds()).T)
         f, u, c, T, K = self.parts(inside)
-        own = np.maximum(self.M.diagonal() - (np.outer(f, f) + T @ K @ T.T).diagonal(), self.least_own)
+        alone = np.maximum(self.M.diagonal() - (np.outer(f, f) + T @ K @ T.T).diagonal(), self.least_own)
         t = np.diag(T, -1) * (np.diag(T, -1) > SLIGHTLY)
-        return BinChain(tuple(f * (f > FAINT)), tuple(u), tuple(c), tuple(own), tuple(t))
+        return BinChain(tuple(f * (f > FAINT)), tuple(u), tuple(c), tuple(alone), tuple(t))

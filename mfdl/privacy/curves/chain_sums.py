@@ -1,6 +1,6 @@
 """Law of the sum of likelihood ratios of balls-in-bins whose logs are a Gauss-Markov chain, larger in convex order.
 
-In: M' = f f^T + T K T^T + diag(own) over the variance of the noise (`bin_chain`), a direction. Out: atoms of S, or of
+In: M' = f f^T + T K T^T + diag(alone) over the variance of the noise (`bin_chain`), a direction. Out: atoms of S, or of
 S - e^epsilon S', whose hockey sticks are never below the true ones.
 
 The log of L_r is f_r z + X_r + t_r X_{r-1} + y_r less half its variance, y_r of variance own_r > 0 independent over
@@ -10,7 +10,7 @@ States are sums over lattices instead of integrals. Given all logs and the other
 the state that is replaced, of variance w^2. By Poisson summation its sum over a lattice of step h is the integral times
 a number from 1 - eta to 1 + eta, eta = 2 sum_j exp(-2 (pi j w / h)^2), wherever its centre lies. So the integral of any
 function >= 0 of the logs is at most the sum over 1 - eta. States are replaced one after the other: z with the chain
-integrated out, w^-2 = 1 + f^T (T K T^T + diag(own))^-1 f; then X_1, X_2, .. given the state before and the logs from
+integrated out, w^-2 = 1 + f^T (T K T^T + diag(alone))^-1 f; then X_1, X_2, .. given the state before and the logs from
 there on, the later chain integrated out: w^2 is the first entry of the inverse of the information of X_r, .., X_b. What
 lies beyond the ends of the lattices adds at most what S has there, or for "lost" its probability, both sums of normal
 tails, as S is largest where one of its L_r is; the tails are sums over the lattices of other states too, so at most
@@ -101,7 +101,7 @@ class _Walk:
 
     def __init__(self, chain: BinChain, way: str, weight: float, points: Resolution) -> None:
         self.way, self.weight, self.points = way, weight, points
-        self.f, self.u, self.own = (np.array(x) for x in (chain.shared, chain.spread, chain.own))
+        self.f, self.u, self.alone = (np.array(x) for x in (chain.shared, chain.spread, chain.alone))
         self.carried = np.concatenate([[0.0], chain.carried])
         self.bins = self.f.size
         links = np.concatenate([[0.0], chain.links])
@@ -126,13 +126,13 @@ class _Walk:
     def _width_of_shared(self) -> float:
         """w of z: given all logs, the chain integrated out."""
         return 1 / math.sqrt(
-            1 + float(self.f @ np.linalg.solve(self.T @ self.K @ self.T.T + np.diag(self.own), self.f))
+            1 + float(self.f @ np.linalg.solve(self.T @ self.K @ self.T.T + np.diag(self.alone), self.f))
         )
 
     def _widths(self) -> FloatArray:
         """w of X_r given X_{r-1}, z and the logs from r on, the later chain integrated out."""
         steps = np.eye(self.bins) - np.diag(self.alpha[1:], -1)  # innovations of X
-        information = steps.T @ np.diag(self.innovation**-2.0) @ steps + self.T.T @ np.diag(1 / self.own) @ self.T
+        information = steps.T @ np.diag(self.innovation**-2.0) @ steps + self.T.T @ np.diag(1 / self.alone) @ self.T
         return np.array([math.sqrt(np.linalg.inv(information[r:, r:])[0, 0]) for r in range(self.bins)])
 
     def _lattice(self, std: float, means: FloatArray, width: float) -> FloatArray:
@@ -167,7 +167,7 @@ class _Walk:
     def add(self, r: int) -> None:
         """L_r: its log on an even grid, by spreads that preserve the mean, and the sum on its next grid."""
         logs = self.logs
-        step, std, first = self.points.logs * self.root, math.sqrt(self.own[r]), float(logs.min())
+        step, std, first = self.points.logs * self.root, math.sqrt(self.alone[r]), float(logs.min())
         at = np.floor((logs - first) / step).astype(int)
         sign = -1.0 if self.way == "replaced" else 1.0  # of the exponential that keeps its mean
         right = np.expm1(sign * (logs - first - at * step)) / math.expm1(sign * step)
@@ -201,11 +201,11 @@ class _Walk:
 
     def _own_law(self, values: FloatArray, y: FloatArray, std: float, log: float, half: float) -> FloatArray:
         """y_r of this std on a grid, the mean of values at log + y preserved."""
-        edges, own = np.concatenate([[-np.inf], y, [np.inf]]) / std, std * std / 2
+        edges, half_variance = np.concatenate([[-np.inf], y, [np.inf]]) / std, std * std / 2
         cells = between(edges, 0.0)
-        moment = math.exp(log - half + own) * between(edges, std)
+        moment = math.exp(log - half + half_variance) * between(edges, std)
         if self.weight:
-            moment -= self.weight * math.exp(-log - half + own) * between(edges, -std)
+            moment -= self.weight * math.exp(-log - half + half_variance) * between(edges, -std)
         inner = cells[1:-1]
         right = (moment[1:-1] - values[:-1] * inner) / np.diff(values)
         right = np.clip(right + (-BIAS if self.lost else BIAS) * inner, 0.0, inner)
