@@ -6,7 +6,8 @@ k_t = sum_r trunc(g_r / h) of the clipped gradients of step t, q = 2^-m h and re
 
     y_t = sum_j 2^m C[t, j] k_j + [nu z_t / q],    [.] the nearest integer.
 
-Out: S = C^-1 q y, step by step, in the place of G + C^-1 nu Z. It is computed from y alone.
+Out: S = C^-1 q y, step by step, in the place of G + C^-1 nu Z. It is computed from y alone. At a node of noise scale F
+(`CausalNoise.node_scales`) nu F stands in the place of nu, rounded up.
 
 Theorem: whatever is computed from the y of all steps has the guarantee of the mechanism, mu and epsilon included.
 

@@ -1,0 +1,201 @@
+"""Sums on a grid at nodes of any noise scale: the law of their noise, and the trade-off of neighbouring inputs.
+
+The oracle is that of the theorem: outputs are whole, with noise P(k) = Phi((k + 1/2) / s) - Phi((k - 1/2) / s). Here
+s = nu F / q comes from fractions, F the scale of the node, and the trade-off from sums over all outputs in two
+dimensions. Grids are finer and coarser than the noise, s from 1/20 to 12.
+"""
+
+import dataclasses
+import math
+from fractions import Fraction
+
+import mpmath
+import numpy as np
+import pytest
+import torch
+from effort import examples
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import special
+
+import mfdl
+from mfdl.noise import IndependentNoise, LocalNoise
+from mfdl.training.clipping import clipped_rows
+from mfdl.training.grid_sums import GridSums
+from mfdl.training.shared_randomness import HolderKeys
+
+KEYS = HolderKeys.simulated(mfdl.NoiseKey(bytes(range(32))))
+NODES = 3
+DYNAMICS = mfdl.Dynamics(mfdl.gossip.metropolis_hastings(f"ring:n={NODES}"), 0.3)
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """One node of a mechanism, and the step h of its grid. Its outputs: two steps of one coordinate, or one of two."""
+
+    mechanism: mfdl.Mechanism
+    node: int
+    step: float
+
+    @property
+    def dim(self):
+        return 2 // self.mechanism.algorithm.num_steps
+
+    @property
+    def scale(self):
+        """nu F / q of the noise that is accounted for this node: a fraction."""
+        F = Fraction(float(self.mechanism.algorithm.noise.causal.node_scales[self.node]))
+        return Fraction(self.mechanism.noise_std) * F * finest(self.encoder) / Fraction(self.step)
+
+    @property
+    def claimed_mu(self):
+        return self.mechanism.guarantee.by_victim()[str(self.node)].mu
+
+    def sums(self):
+        return GridSums(self.mechanism, self.node, KEYS, self.step)
+
+    @property
+    def encoder(self):
+        return self.mechanism.algorithm.noise.causal.encoder_of(self.node)
+
+    def clipped(self, rows):
+        return clipped_rows(rows, torch.ones(len(rows), dtype=torch.bool), self.mechanism.clip_norm)
+
+    def released(self, sums, batches):
+        """The y of each step, as the library computes them from the contributions of its records."""
+        rows = [sums.privatised(t, batch) for t, batch in enumerate(batches)]
+        if sums.released is not None:
+            return np.array(sums.released)
+        y = np.array(rows) * self.encoder.diagonal()[: len(rows), None] * finest(self.encoder) / self.step
+        np.testing.assert_allclose(y, np.rint(y), rtol=1e-12)
+        return np.rint(y).astype(int)
+
+
+def finest(encoder):
+    """2^m, the least power of two that makes the entries whole."""
+    return max(Fraction(entry).denominator for entry in encoder.flat)
+
+
+def case_of(noise, node, *, scale, clip, step, adjacency, scales):
+    """Args: scale: in units q of the node; clip: in steps of the grid."""
+    plain = mfdl.algorithms.dp_dsgd(DYNAMICS, mfdl.Cyclic(noise.num_steps, 1))
+    algorithm = dataclasses.replace(plain, noise=noise.scaled(np.array(scales)))
+    bits = finest(algorithm.noise.causal.encoder_of(node))
+    about = {"trust": mfdl.trust.LDP(), "adjacency": adjacency, "clip_norm": clip * step}
+    return Case(mfdl.with_noise(algorithm, noise_std=scale * step / bits / scales[node], **about), node, step)
+
+
+@st.composite
+def noises(draw):
+    """Fresh, or with an encoder of each node, whose entries are multiples of 1/8."""
+    num_steps = draw(st.sampled_from([1, 2]))
+    if draw(st.booleans()):
+        return IndependentNoise(num_steps, NODES)
+    diagonal, entry = st.integers(4, 12), st.integers(-8, 8)
+    encoders = [[[draw(diagonal), 0], [draw(entry), draw(diagonal)]] for _ in range(NODES)]
+    return LocalNoise(np.array(encoders)[:, :num_steps, :num_steps] / 8, NODES)
+
+
+@st.composite
+def cases(draw):
+    return case_of(
+        draw(noises()),
+        draw(st.integers(0, NODES - 1)),
+        scale=draw(st.floats(-4.3, 3.5).map(lambda exponent: 2.0**exponent)),
+        clip=draw(st.floats(1.0, 9.0)),
+        step=draw(st.integers(-20, 3).map(lambda exponent: 2.0**exponent)),
+        adjacency=draw(st.sampled_from(["zero-out", "replace-one"])),
+        scales=draw(st.lists(st.floats(0.05, 20.0), min_size=NODES, max_size=NODES)),
+    )
+
+
+# ---- the law of the noise --------------------------------------------------------------------------------------------
+
+
+@examples(40)
+@given(case=cases())
+def test_the_noise_of_a_node_is_a_rounded_normal_of_its_scale(case):
+    """At 2^12 words in equal distances, against the distribution function in 30 digits."""
+    tails = np.arange(2**11, dtype=np.uint64) * np.uint64(2**53) + np.uint64(2**52)
+    words = np.concatenate([tails, tails + np.uint64(1)])  # the lowest bit is the sign
+    sums = case.sums()
+    sums._normals._drawn.words = lambda step, dim: words[None, :dim]
+    (y,) = case.released(sums, [torch.zeros((0, words.size))])
+    with mpmath.workdps(30):
+        scale = mpmath.mpf(case.scale.numerator) / case.scale.denominator
+        for k in range(int(abs(y).max()) + 2):
+            expected = words.size * mpmath.ncdf(-(k + mpmath.mpf(0.5)) / scale)
+            assert abs((y > k).sum() - expected) <= 0.5 + 1e-9
+            assert (y > k).sum() == (y < -k).sum()
+
+
+# ---- the trade-off of neighbours -------------------------------------------------------------------------------------
+
+
+def log_probabilities(scale, reach):
+    """log P(k), |k| <= reach; far in the tails with a small absolute error as well."""
+    upper = special.log_ndtr(-(np.arange(1, reach + 2) - 0.5) / scale)  # log P(noise >= k), k from 1 on
+    tail = upper[:-1] + np.log(-np.expm1(np.diff(upper)))
+    return np.concatenate([tail[::-1], [math.log1p(-2 * math.exp(upper[0]))], tail])
+
+
+def log_overlap(scale, shift, epsilon):
+    """log sum_y min(P(y), e^epsilon P(y - shift)), y in one or two dimensions: log(1 - delta) of the hockey stick."""
+    shift = shift[shift != 0]  # a coordinate that is not moved tells nothing
+    reach = int(np.abs(shift, dtype=int).max(initial=0) + 12 * scale) + 3
+    same, moved = np.zeros(()), np.zeros(())
+    for by in np.abs(shift).tolist():  # its sign is that of the outputs
+        row = log_probabilities(scale, reach + by)
+        same, moved = np.add.outer(same, row[by : len(row) - by]), np.add.outer(moved, row[: len(row) - 2 * by])
+    return special.logsumexp(np.minimum(same, moved + epsilon))
+
+
+def log_overlap_of_gaussians(mu, epsilon):
+    """log(1 - delta) of mu-Gaussian DP."""
+    return np.logaddexp(special.log_ndtr(epsilon / mu - mu / 2), epsilon + special.log_ndtr(-epsilon / mu - mu / 2))
+
+
+@st.composite
+def contributions(draw, case, count):
+    """Clipped gradients, shape (count, dim), each at the clipping norm or below, along an axis or not."""
+    angles = draw(st.lists(st.sampled_from([0.0, 0.25, 0.5, 0.75]) | st.floats(0, 1), min_size=count, max_size=count))
+    sizes = draw(st.lists(st.just(2.0) | st.floats(0, 1), min_size=count, max_size=count))
+    turns = 2 * np.pi * np.array(angles)
+    directions = np.sign(np.cos(turns) + 1e-9)[:, None] if case.dim == 1 else np.array([np.cos(turns), np.sin(turns)]).T
+    rows = torch.tensor(directions.reshape(count, case.dim) * np.array(sizes)[:, None] * case.mechanism.clip_norm)
+    return case.clipped(rows) if count else rows
+
+
+@examples(40)
+@given(case=cases(), data=st.data(), at=st.floats(-1.0, 1.0))
+def test_no_event_tells_neighbours_apart_better_than_the_claimed_gaussian(case, data, at):
+    """A record that takes part in every step, beside others; it is left out or replaced, perhaps by its negative."""
+    num_steps = case.mechanism.algorithm.num_steps
+    record, replacement = (data.draw(contributions(case, num_steps)) for _ in range(2))
+    if case.mechanism.guarantee.adjacency == "zero-out":
+        replacement = 0 * record
+    elif data.draw(st.booleans()):
+        replacement = -record
+    others = [data.draw(contributions(case, data.draw(st.integers(0, 2)))) for _ in range(num_steps)]
+    y, neighbour = (
+        case.released(case.sums(), [torch.cat([rest, row[None]]) for rest, row in zip(others, rows, strict=True)])
+        for rows in (record, replacement)
+    )
+    mu = case.claimed_mu
+    for epsilon in (0.0, mu**2 / 2, max(0.0, mu**2 / 2 + at * 3 * mu)):
+        attained = log_overlap(float(case.scale), (y - neighbour).ravel(), epsilon)
+        assert attained >= log_overlap_of_gaussians(mu, epsilon) - 1e-9 * (1 + abs(attained))
+
+
+@pytest.mark.parametrize("scales", [(1.0, 1.0, 1.0), (0.05, 20.0, 3.0)])
+@pytest.mark.parametrize("node", [0, 1])
+def test_the_claim_is_not_loose_on_a_fine_grid(scales, node):
+    """A gradient at the clipping norm, replaced by its negative."""
+    fine = {"scale": 1024.0, "clip": 512.1, "step": 2.0**-9, "adjacency": "replace-one"}
+    case = case_of(IndependentNoise(1, NODES), node, scales=scales, **fine)
+    y, neighbour = (case.released(case.sums(), [case.clipped(torch.tensor([[sign, 0.0]]))])[0] for sign in (1.0, -1.0))
+    assert (y - neighbour).tolist() == [1024, 0]
+    assert case.claimed_mu == pytest.approx(1.0, rel=1e-3)
+    for epsilon in (0.0, 0.5, 2.0):
+        attained, claimed = log_overlap(1024.0, y - neighbour, epsilon), log_overlap_of_gaussians(1.0, epsilon)
+        assert math.expm1(attained) == pytest.approx(math.expm1(claimed), rel=1e-3)
