@@ -98,6 +98,7 @@ def test_a_name_that_is_not_there_and_code_that_misses_an_import_are_seen():
         run_page([("pycon", ">>> 1 + 1\n3\n")], "a page")
 
 
+@pytest.mark.peer
 def test_the_lines_for_tensorboard_write_what_it_reads(tmp_path):
     board = pytest.importorskip("torch.utils.tensorboard", reason="needs tensorboard, which is no dependency")
     page = (PAGES / "howto_progress.md").read_text(encoding="utf-8")

@@ -18,6 +18,7 @@ from experiments.real_nodes.launching import node_folder
 from experiments.real_nodes.setting import NODES, begun
 
 ROOT = Path(__file__).parents[1]
+pytestmark = pytest.mark.peer
 WANTED = {"mechanism_name": "decor", "steps": 8}
 
 
@@ -134,7 +135,7 @@ def test_after_a_kill_sites_go_on_and_send_bit_for_bit_what_an_undisturbed_run_s
 
     with monkeypatch.context() as patched:
         patched.setattr(nvflare_nodes.site, "NodeFolder", KilledFolder)
-        ended = Sites(nvflare_nodes, tmp_path, patience=0.4).run()
+        ended = Sites(nvflare_nodes, tmp_path).run()
     assert isinstance(ended["site-3"], Killed)
     assert "'site-3'] sent nothing for step 3" in ended["site-2"] + ended["site-4"]
     assert Sites(nvflare_nodes, tmp_path).run() == {}

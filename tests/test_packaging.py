@@ -10,6 +10,7 @@ import tomllib
 import zipfile
 from pathlib import Path
 
+import beside_peers
 import pytest
 import yaml
 from installed_wheel import unpacked_source, wheel_of
@@ -82,16 +83,15 @@ def test_entry_points_of_this_installation_are_those_of_the_project(group):
         installed[name].load()
 
 
-def test_what_the_extras_ask_for_is_pinned():
+def test_what_the_extras_and_the_tests_beside_peers_install_is_pinned():
     """Else `make` takes whatever is newest, beside versions that were tried together."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = [line for extra in project["optional-dependencies"].values() for line in extra]
     requirements = [line for line in [*project["dependencies"], *extras] if not line.startswith("mfdl[")]
-    pinned = {
-        line.partition("==")[0].lower().replace("_", "-") for line in (ROOT / "constraints.txt").read_text().split()
-    }
-    missing = {re.split(r"[\[>]", line)[0].lower() for line in requirements} - pinned
-    missing -= {"flwr-datasets"}  # needs an older rich: an environment of its own
+    pinned = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").split())
+    names = {re.split(r"[\[>]", line)[0].lower() for line in [*requirements, *beside_peers.WITHOUT_EXTRA]}
+    missing = names - {name.lower().replace("_", "-") for name in pinned}
+    assert all(version != pinned[name] for name, version in beside_peers.EARLIER.items())
     assert not missing, f"no version in constraints.txt of {', '.join(sorted(missing))}"
 
 

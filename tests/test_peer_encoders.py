@@ -125,6 +125,7 @@ def peer():
     return matrix_factorization
 
 
+@pytest.mark.peer
 @pytest.mark.slow
 def test_buffers_beside_jax_privacy_there_and_back(peer):
     blt = peer.buffered_toeplitz.BufferedToeplitz.from_rational_approx_to_sqrt_x(3)
@@ -138,6 +139,7 @@ def test_buffers_beside_jax_privacy_there_and_back(peer):
     np.testing.assert_allclose(back.materialize(T), encoder.dense(), atol=1e-12)
 
 
+@pytest.mark.peer
 @pytest.mark.slow
 def test_coefficients_bands_and_arrays_beside_jax_privacy(peer):
     coefficients = peer.toeplitz.optimal_max_error_strategy_coefs(8)
@@ -292,6 +294,7 @@ for line in sys.stdin:
 """
 
 
+@pytest.mark.peer
 @pytest.mark.slow
 @pytest.mark.skipif(OPAKE not in os.environ, reason=f"{OPAKE} names no interpreter that has opake")
 def test_recorded_numbers_are_those_of_opake():

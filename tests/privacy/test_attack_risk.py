@@ -90,6 +90,7 @@ def test_a_guarantee_answers_by_its_curve():
     assert guarantee.true_positive_rate(0.05) == guarantee.curve.true_positive_rate(0.05)
 
 
+@pytest.mark.peer
 @pytest.mark.slow
 def test_advantage_and_rates_beside_riskcal():
     analysis = pytest.importorskip("riskcal", reason="riskcal is of the extra risk").analysis

@@ -246,15 +246,16 @@ def test_the_figures_of_neighbouring_bins(epsilon, hull, stride, samples):
     assert samples * 0.995 <= multiplier <= samples * 1.02
 
 
+@pytest.mark.peer
 @pytest.mark.slow
 def test_without_correlation_bins_are_the_random_allocation_of_others():
     """Their bounds from below and from above hold what is certified here, to a thousandth."""
     pld = pytest.importorskip("PLD_accounting", reason="PLD-accounting is not installed")
     for sigma, bins, delta in ((4.269 / math.sqrt(20), 16, 1e-5), (0.8, 8, 1e-5)):
-        curve = BallsInBinsGaussian(sigma, bins, ((bins, 0.0),), "add-remove").epsilon(delta)
-        theirs = pld.gaussian_allocation_epsilon_range(delta=delta, sigma=sigma, num_steps=bins, epsilon_accuracy=0.01)
+        epsilon = BallsInBinsGaussian(sigma, bins, ((bins, 0.0),), "add-remove").epsilon(delta)
+        theirs = pld.gaussian_allocation_epsilon_range(delta=delta, sigma=sigma, num_steps=bins, epsilon_accuracy=0.02)
         low, high = sorted(theirs)
-        assert low <= curve <= high * (1 + 1e-3)
+        assert low <= epsilon <= high * (1 + 1e-3)
 
 
 @pytest.mark.slow

@@ -94,6 +94,7 @@ def test_without_flower_datasets_the_extra_is_named(monkeypatch, tmp_path):
         data.femnist(1, tmp_path)
 
 
+@pytest.mark.peer
 def test_the_groups_of_writers_are_those_of_flower_datasets(tmp_path, monkeypatch):
     """Whatever its seed, as the code of the paper calls it."""
     flwr_datasets = pytest.importorskip("flwr_datasets", reason="needs pip install 'mfdl[femnist]'")
