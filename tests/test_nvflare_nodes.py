@@ -22,7 +22,7 @@ pytestmark = pytest.mark.peer
 WANTED = {"mechanism_name": "decor", "steps": 8}
 
 
-def process(*command, timeout=60, **more):
+def process(*command, timeout=300, **more):
     paths = os.pathsep.join([str(ROOT), str(ROOT / "solvers"), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = {**os.environ, "PYTHONPATH": paths}
     streams = {"capture_output": True, "text": True}

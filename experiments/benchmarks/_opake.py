@@ -1,7 +1,7 @@
 """opake's answer to a question in JSON, with its CPU seconds: a process of its own, which imports nothing of mfdl.
 
-It runs under the interpreter that `MFDL_BENCH_OPAKE` names, as opake needs other versions of Python. What is timed is
-opake's public API; answers are printed as JSON, so that the other process can check and compare them.
+It runs under the interpreter that `MFDL_BENCH_OPAKE` names, one that has opake. What is timed is opake's public API;
+answers are printed as JSON, so that the other process can check and compare them.
 """
 
 from __future__ import annotations

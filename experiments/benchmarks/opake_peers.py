@@ -34,7 +34,7 @@ from mfdl.training.tasks.modules import PerRecordModel
 from mfdl.training.tasks.record_clipping import RecordClipping
 
 INTERPRETER = os.environ.get("MFDL_BENCH_OPAKE", "")
-MISSING = "MFDL_BENCH_OPAKE names no interpreter (Python 3.13) that has opake[dpftrl]; not measured"
+MISSING = "MFDL_BENCH_OPAKE names no interpreter that has opake; python tests/beside_peers.py FOLDER installs it"
 DELTA, REPEATS = 1e-5, 7
 ONE_NODE = mfdl.Dynamics(mfdl.gossip.from_array([[1.0]]), 1.0)
 STEPS, USES, GAP = 512, 8, 64
