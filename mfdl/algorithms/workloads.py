@@ -7,8 +7,9 @@ factorize A = B C. All of them come from the maps that the algorithm runs with:
     B = A N          N: injected noise <- Z, where noise enters as gradients do, else S (all messages <- Z)
     C                with A = B C: N C = I, so that N is C^-1 or C^+; the least solution where noise enters otherwise
 
-Rows and columns are time-major (docs/notation.md); start models are public and left out. The matrices of every family
-are printed in docs/workloads.md. Nothing accounts by them: ranks are decided in floats here.
+Rows and columns are time-major (docs/notation.md). Start models theta_0 are public: their part of what is looked at,
+M theta_0, is left out of O. The matrices of every family are printed in docs/workloads.md. Nothing accounts by them:
+ranks are decided in floats here.
 """
 
 from __future__ import annotations
@@ -173,14 +174,29 @@ class Workload:
     def W_T(self) -> Matrix:
         """All messages, sent or not, <- what enters each of them: blocks W^(r - s) for plain gossip."""
         algorithm, size = self.algorithm, self.algorithm.messages_per_round
-        enter = sp.csr_array(sp.eye_array(size))
-        maps = [
-            RecursionMaps(kind.message_from_state, enter, kind.state_from_message, kind.state_from_state)
-            for kind in algorithm.kinds
-        ]
-        rounds, state = [maps[kind] for kind in algorithm.kind_of_round], algorithm.sizes["state"]
+        rounds, state = self._rounds(sp.csr_array(sp.eye_array(size))), algorithm.sizes["state"]
         operator = OutputRecursion(rounds, input_size=size, out_size=size, state_size=state)
         return Matrix(operator, "W_T", *[[size] * len(algorithm.rounds)] * 2)
+
+    @cached_property
+    def M(self) -> Matrix:
+        """Rows <- start models theta_0: blocks W^r for plain gossip. Raises UnsupportedMechanism: as `S`."""
+        algorithm, size = self.algorithm, self.algorithm.messages_per_round
+        start = algorithm.state_from_start
+        start = sp.csr_array(algorithm.model_from_state.T) if start is None else start
+        rounds = [RecursionMaps(None, None, None, None, start), *self._rounds(None)]
+        sizes = {"input_size": algorithm.num_nodes, "out_size": size, "state_size": algorithm.sizes["state"]}
+        operator = OutputRecursion(rounds, **sizes, input_of_step=[0, *[-1] * len(algorithm.rounds)])
+        after = Selection(np.arange(size, operator.shape[0]), operator.shape[0])  # without what is before all rounds
+        return Matrix(self.S.operator @ (after @ operator), "M", self.S.blocks[0], [algorithm.num_nodes])
+
+    def _rounds(self, enter: Map) -> list[RecursionMaps]:
+        """The recursion of messages, with what enters each of them."""
+        maps = [
+            RecursionMaps(kind.message_from_state, enter, kind.state_from_message, kind.state_from_state)
+            for kind in self.algorithm.kinds
+        ]
+        return [maps[kind] for kind in self.algorithm.kind_of_round]
 
     @cached_property
     def Q(self) -> Matrix:

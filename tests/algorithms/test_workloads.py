@@ -27,6 +27,23 @@ def looked_at(algorithm, rows):
     return [row for sent, mask in seen for row, visible in zip(sent, mask, strict=True) if visible], run.num_gradients
 
 
+def from_start(algorithm, rows):
+    """Rows over start models: what each round makes of the state that they give, written out."""
+
+    def times(matrix, x, size):
+        return np.zeros((size, x.shape[1])) if matrix is None else matrix @ x
+
+    start, state_of = algorithm.state_from_start, algorithm.model_from_state
+    state = (state_of.T if start is None else start).toarray()
+    messages, models = [], []
+    for kind, t, sent in zip(algorithm.rounds, algorithm.step_of_round, algorithm.sent, strict=True):
+        models += [state_of @ state] if t > 0 else []
+        message = times(kind.message_from_state, state, algorithm.messages_per_round)
+        messages.append(message[sent])
+        state = times(kind.state_from_message, message, len(state)) + times(kind.state_from_state, state, len(state))
+    return np.vstack([*models, state_of @ state] if rows == "models" else messages)
+
+
 def check(algorithm, rows):
     """A and B are what the recursion says, and the other matrices make them; None where models are more than that."""
     workload, (exact, split) = algorithm.workload(rows), looked_at(algorithm, rows)
@@ -42,7 +59,8 @@ def check(algorithm, rows):
     assert_allclose(A, dense[:, :split], **CLOSE)
     assert_allclose(B, dense[:, split:], **CLOSE)
     assert_allclose(N, algorithm.noise @ np.eye(algorithm.noise.shape[1]), **CLOSE)
-    for matrix in (workload.A, workload.B, workload.N, workload.W_T, workload.Q, workload.S, workload.commutation):
+    assert_allclose(workload.M.dense(), from_start(algorithm, rows), **CLOSE)
+    for matrix in (getattr(workload, name) for name in ("A", "B", "N", "W_T", "M", "Q", "S", "commutation")):
         assert tuple(map(sum, matrix.blocks)) == matrix.shape
         y = np.arange(matrix.shape[0], dtype=float)
         assert_allclose(matrix.rmatvec(y), matrix.dense().T @ y, **CLOSE)
@@ -95,6 +113,9 @@ def test_the_letters_are_those_of_the_definitions(gossip_rounds):
     assert_allclose(messages.W_T.dense(), dense_gossip_workload(PATH.gossip, rounds), atol=1e-15)
     averaged = dense_averaged_workload(PATH.gossip, rounds).reshape(2, gossip_rounds * 3, -1)[:, -3:].reshape(6, -1)
     assert_allclose((models.S @ models.W_T).matmat(np.eye(3 * rounds)), averaged, atol=1e-15)
+    powers = [np.linalg.matrix_power(PATH.gossip.at(0).dense(), r) for r in range(rounds + 1)]
+    assert_allclose(messages.M.dense(), np.vstack(powers[:-1]), atol=1e-15)
+    assert_allclose(models.M.dense(), np.vstack(powers[gossip_rounds::gossip_rounds]), atol=1e-15)
     first = np.eye(gossip_rounds)[:, :1]  # of the rounds of a step
     assert_allclose(messages.Q.dense(), -0.5 * np.kron(np.kron(np.eye(2), first), np.eye(3)), atol=0)
 
