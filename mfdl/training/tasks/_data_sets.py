@@ -128,7 +128,7 @@ class _Logistic(torch.nn.Module):
         self.x = torch.nn.Parameter(torch.zeros(A9A_FEATURES))
 
     def forward(self, records: torch.Tensor) -> torch.Tensor:
-        score = records @ self.x
+        score = self.x @ records.mT  # of many models at once, records @ x takes eight times as long on a CPU
         return torch.stack([torch.zeros_like(score), score], dim=-1)
 
 

@@ -36,7 +36,7 @@ WORTH_SORTING = 0.75
 WORTH_A_CALL = 2**23
 """and saves more numbers than these: a call for each size costs as much as some million of them."""
 
-KEPT_BYTES = 64 * 2**20
+KEPT_BYTES = 128 * 2**20
 """Of records, up to which the batches of whole nodes are kept."""
 
 
