@@ -256,7 +256,7 @@ def test_femnist_from_its_file_to_the_picture(tmp_path, capsys, three_nodes):
     assert main([*arguments, "--data-home", str(put_femnist(tmp_path))]) == 0
     answer = json.loads(capsys.readouterr().out)
     (claim,) = answer["claims"]
-    assert claim["claim"] == "lowest test error at every budget, also than D-MF's (Florentine, b = 2)"
+    assert claim["claim"] == "lowest test error at every budget, D-MF included (Florentine, b = 2)"
     assert [effect["at"] for effect in claim["effects"]] == [
         f"{it} at mu = 1" for it in ("DP-D-SGD", "Anti-PGD", "D-MF")
     ]

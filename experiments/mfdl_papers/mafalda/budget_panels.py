@@ -129,7 +129,7 @@ def judge_best(
     won = len(points) - len(lost)
     finding = f"lower mean at {won} of {len(points)} points, beyond the joint 95 % intervals at {clear(effects)}"
     finding += f", not below {', '.join(lost)}" if lost else ""
-    also = ", also than D-MF's" if "d-mf" in rivals else ""
+    also = ", D-MF included" if "d-mf" in rivals else ""
     return Verdict(f"lowest {measure} at every budget{also} ({where})", effects, finding, won / len(points))
 
 
