@@ -7,10 +7,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from effort import examples
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy import stats
 from scipy.optimize import linprog
+from scipy.special import comb
 
 import mfdl
 from mfdl.algorithms import registry
@@ -110,6 +111,40 @@ def test_no_private_mechanism_guesses_better_than_the_bound(m, right, epsilon, d
     assert not refutes(m, m, v, epsilon, delta, most * (1 - 1e-6))
     if m == 1 and most < 0.999:  # then the bound is the best
         assert refutes(m, m, v, epsilon, delta, most * (1 + 1e-5))
+
+
+def mu_of_guesses(of_word, canaries):
+    """mu of the mechanism that guesses a random subset, each of its words with P(word) by the number of right guesses.
+
+    Words with j right guesses, one of them that of a given canary, have j - 1 where its coin is turned.
+    """
+    r = len(of_word) - 1
+    j = np.arange(1, r + 1)
+    words = comb(r - 1, j - 1) * r / canaries
+    pairs = np.stack([words * of_word[1:], words * of_word[:-1]])
+    pairs = np.hstack([pairs, pairs[::-1], [[1 - r / canaries]] * 2])
+    pairs = pairs[:, np.argsort(-pairs[0] / pairs[1])]
+    both = np.stack([pairs.cumsum(1)[:, :-1], pairs[:, ::-1].cumsum(1)[:, -2::-1]])  # accepted, and left out
+    accepted, left = stats.norm.ppf(both[0]), -stats.norm.ppf(both[1])
+    quantiles = np.where(both[0] < 0.5, accepted, left)
+    return float((quantiles[0] - quantiles[1]).max())
+
+
+@given(
+    logs=st.lists(st.floats(-3, 3), min_size=2, max_size=6),
+    tilt=st.floats(0, 2),
+    more=st.integers(1, 6),
+    share=st.floats(0, 1),
+)
+@example([0.0, 0.0], 1.0, 1, 1.0)  # one guess, where the bound is the best
+def test_no_mechanism_whose_guesses_depend_on_each_other_shows_more_than_its_mu(logs, tilt, more, share):
+    r = len(logs) - 1
+    j = np.arange(r + 1)
+    of_number = comb(r, j) * np.exp(tilt * j + np.array(logs))
+    of_number /= of_number.sum()
+    right = max(1, round(share * r))
+    shown = Guesses(r + more, r, right).mu(min(of_number[right:].sum(), 0.999999))
+    assert shown <= mu_of_guesses(of_number / comb(r, j), r + more) + 1e-6
 
 
 @given(m=st.integers(1, 400), mu=st.floats(0.01, 4), right=st.floats(0, 1))
