@@ -11,7 +11,7 @@ import csv
 import dataclasses
 import io
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,12 +28,15 @@ from ..trust import TrustModel
 from .audit_results import AuditResult
 from .audited_claims import AuditSettings
 from .auditing import AuditPlan
+from .one_run import OneRunPlan, OneRunResult, OneRunSettings
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 JSON_FILE, CSV_FILE, PICTURE = "audit.json", "audit.csv", "audit.png"
-PUBLIC_BINS = "bins are public"
+PUBLIC_BINS, HALF_NOISE = "bins are public", "half the noise"
+PLANTED = {PUBLIC_BINS: "bins_seen", HALF_NOISE: "noise_halved"}
+"""Planted bugs, and the settings that plant them."""
 ROUNDED = 1e-12  # relative: what rounding may take from noise that meets an epsilon
 NUMBERS = ("mu_claimed", "mu_audited", "epsilon_claimed", "epsilon_audited")
 COLUMNS = ("mechanism", "trust", *NUMBERS, "violated", "why", "planted")
@@ -51,7 +54,7 @@ class AuditCell:
 
     mechanism: str
     trust: str
-    result: AuditResult | None
+    result: AuditResult | OneRunResult | None
     why: str = ""
     planted: str = ""
 
@@ -132,6 +135,7 @@ def audit_matrix(
     progress: Progress = "auto",
     skip: Iterable[tuple[str, str]] = (),
     planted: bool = False,
+    one_run: bool = False,
     **options: Any,
 ) -> AuditMatrix:
     """Audits every algorithm under every trust model.
@@ -143,9 +147,11 @@ def audit_matrix(
         level: familywise, of all cells together (Bonferroni).
         progress: True, False, "auto" (see `mfdl.progress`), or a function: called after each cell.
         skip: pairs (mechanism, trust) to leave out.
-        planted: beside each mechanism of balls-in-bins a row "NAME (bins are public)": the attacker knows the bins, and
-            the claim must fall. It counts as no violation.
-        options: `adjacency`, `clip_norm`, `noise_std`, `unit`, `trials`, `delta` and `seed` of `audit`.
+        planted: beside each mechanism of balls-in-bins a row "NAME (bins are public)": the attacker knows the bins; of
+            one run beside each mechanism a row "NAME (half the noise)". The claim must fall; it counts as no violation.
+        one_run: `audit_one_run` in each cell, whose canaries are the trials; for public batches at record level.
+        options: `adjacency`, `clip_norm`, `noise_std`, `unit`, `victim`, `trials`, `delta` and `seed` of `audit`, and
+            `patterns` of one run.
 
     A pair without a finite claim, or that the mechanism does not define, is a cell without an audit.
     Raises: InvalidInput: no cell is left, or an argument of `audit` is refused (too few trials, for one).
@@ -163,25 +169,26 @@ def audit_matrix(
     noise = _NoiseOfCells(options.pop("noise_std", None), mu, epsilon)
     check.open_unit(level=level)
     gaussian.record_shift(options["adjacency"], options["clip_norm"])
-    rows = _rows(algorithms, noise, planted=planted)
+    rows = _rows(algorithms, noise, planted=planted, one_run=one_run)
     cells = [(row, trust) for row in rows for trust in trusts if (row.name, trust) not in left_out]
     if not cells:
         raise InvalidInput("an audit matrix needs at least one mechanism and one trust model.")
     screen = reporter(progress, words=0)
     options |= {"level": 1 - (1 - level) / len(cells), "progress": screen.within()}
+    settings_of, plan_of = _ONE_RUN if one_run else _MANY_RUNS
     audits = []
     with screen.bar("audits", len(cells)) as advance:
         for row, trust in cells:
-            settings = AuditSettings(
-                algorithms[row.name],
-                trust=trusts[trust],
-                release=(release or {}).get(row.name),
-                bins_seen=bool(row.planted),
-                **options,
-            )
-            audits.append(AuditCell(row.title, trust, *_audited(settings, noise), row.planted))
+            about = options | {"trust": trusts[trust], "release": (release or {}).get(row.name)} | row.bug
+            result, why = _audited(settings_of(algorithms[row.name], **about), noise, plan_of)
+            audits.append(AuditCell(row.title, trust, result, why, row.planted))
             advance()
     return AuditMatrix(tuple(audits), level)
+
+
+_PlanOf = Callable[[Any], AuditPlan | OneRunPlan]
+_MANY_RUNS: tuple[type[AuditSettings], _PlanOf] = AuditSettings, AuditPlan.of
+_ONE_RUN: tuple[type[AuditSettings], _PlanOf] = OneRunSettings, OneRunPlan.of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -194,6 +201,11 @@ class _Row:
     @property
     def title(self) -> str:
         return f"{self.name} ({self.planted})" if self.planted else self.name
+
+    @property
+    def bug(self) -> dict[str, bool]:
+        """The setting that plants it."""
+        return {PLANTED[self.planted]: True} if self.planted else {}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -224,21 +236,25 @@ class _NoiseOfCells:
         return max(scales, default=1.0) * (1 + ROUNDED)
 
 
-def _rows(algorithms: Mapping[str, LinearAlgorithm], noise: _NoiseOfCells, *, planted: bool) -> list[_Row]:
+def _rows(
+    algorithms: Mapping[str, LinearAlgorithm], noise: _NoiseOfCells, *, planted: bool, one_run: bool
+) -> list[_Row]:
     """Raises: InvalidInput: what only balls-in-bins, or only public batches have."""
     with_bins = {name for name, each in algorithms.items() if each.participation.num_bins is not None}
-    if planted and not with_bins:
-        raise InvalidInput("planted=True: batches are public; leave it out, or take BallsInBins.")
     if with_bins and noise.mu is not None:
         raise InvalidInput(f"mu={noise.mu}: balls-in-bins have no mu; give epsilon or noise_std.")
-    bugs = {name: ("", PUBLIC_BINS) if planted and name in with_bins else ("",) for name in algorithms}
-    return [_Row(name, bug) for name in algorithms for bug in bugs[name]]
+    bugs = dict.fromkeys(algorithms, HALF_NOISE) if one_run else dict.fromkeys(with_bins, PUBLIC_BINS)
+    if planted and not bugs:
+        raise InvalidInput("planted=True: batches are public; leave it out, or take BallsInBins or one_run=True.")
+    return [_Row(name, bug) for name in algorithms for bug in (("", bugs[name]) if planted and name in bugs else ("",))]
 
 
-def _audited(settings: AuditSettings, noise: _NoiseOfCells) -> tuple[AuditResult | None, str]:
+def _audited(
+    settings: AuditSettings, noise: _NoiseOfCells, plan_of: _PlanOf
+) -> tuple[AuditResult | OneRunResult | None, str]:
     """The audit, or why there is none."""
     try:
-        plan = AuditPlan.of(settings.with_noise(noise.of(settings)))
+        plan = plan_of(settings.with_noise(noise.of(settings)))
     except UnsupportedMechanism as error:
         return None, str(error)
     return (None, plan.why) if plan.why else (plan.result(), "")

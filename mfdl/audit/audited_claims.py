@@ -12,6 +12,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Collection
+from typing import Self
 
 import numpy as np
 
@@ -151,7 +152,14 @@ class AuditSettings:
         victims = None if self.victim is None else [self.victim]
         return PrivacyLosses.of(self.algorithm, question, victims=victims, progress=reporter(self.progress).within())
 
-    def with_noise(self, noise_std: float) -> AuditSettings:
+    def refusal(self, why: str) -> InvalidInput:
+        """Where no run could refute anything."""
+        return InvalidInput(
+            f"{self.algorithm.name} claims nothing that an audit could refute under {self.trust.name}: {why}; choose "
+            "another victim, trust model, release or noise (`mfdl mechanisms` lists trust models)."
+        )
+
+    def with_noise(self, noise_std: float) -> Self:
         """The same for another noise, and so with the same losses."""
         other = dataclasses.replace(self, noise_std=noise_std)
         vars(other)["losses"] = self.losses

@@ -49,10 +49,7 @@ def audit(settings: AuditSettings) -> AuditResult:
     """
     plan = AuditPlan.of(settings)
     if plan.why:
-        raise InvalidInput(
-            f"{settings.algorithm.name} claims nothing that an audit could refute under {settings.trust.name}: "
-            f"{plan.why}; choose another victim, trust model, release or noise (`mfdl mechanisms` lists trust models)."
-        )
+        raise settings.refusal(plan.why)
     return plan.result()
 
 

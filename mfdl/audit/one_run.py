@@ -12,7 +12,7 @@ independent over directions, means and variances of the ratios bound mu more sha
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, cast
+from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 from scipy import fft
@@ -26,7 +26,7 @@ from ..spec import takes_fields_of
 from ..training.keys import NoiseKey
 from . import bounds
 from .audit_results import AuditCircumstances, plain
-from .audited_claims import AuditedClaim, AuditedClaims, AuditSettings
+from .audited_claims import NOTHING_IS_SEEN, AuditedClaim, AuditedClaims, AuditSettings
 from .canaries import OVERSHOOT, Canary, heaviest, worst_of_each
 from .guesses import Guesses, best_number_of_guesses
 from .observation import CanaryRecords, OneRunSystem, Training
@@ -43,10 +43,12 @@ class OneRunSettings(AuditSettings):
         trials: canaries of the run, 50 to 4096, each with a coin of its own.
         patterns: of steps, the most revealing ones, which the canaries take in turn.
         victim: None: the one of the largest finite claim.
+        noise_halved: the library's training path adds half of the noise. A planted bug, which refutes the claim.
     """
 
     trials: int = 1000
     patterns: int = 1
+    noise_halved: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -61,12 +63,14 @@ class OneRunSettings(AuditSettings):
                 f"patterns must be at most a {LEAST_OF_A_PATTERN}th of the trials, got {self.patterns} patterns for "
                 f"{self.trials} canaries: each pattern takes a share of the level."
             )
-        if self.num_bins is not None:
+        if self.algorithm.participation.secret:
             raise UnsupportedMechanism(
                 "audit_one_run guesses records of public batches, and here they are drawn secretly; use audit(...)."
             )
-        if self.circumstances.unit == "user":
+        if (self.unit if self.mechanism is None else self.mechanism.unit) == "user":
             raise UnsupportedMechanism("a node is one user, and one run needs many canaries; use audit(...).")
+        if self.noise_halved and self.system is not None:
+            raise InvalidInput("noise_halved=True plants a bug in the library's system; leave it or system out.")
         if not hasattr(self.system or Training, "run_once"):
             raise InvalidInput("system must have run_once(records, *, key) for an audit of one run; see Training.")
 
@@ -98,10 +102,22 @@ class OneRunResult(AuditCircumstances):
     mu_gaussian: float
     notes: tuple[str, ...] = ()
 
+    draws: ClassVar[None] = None  # batches are public
+
+    @property
+    def worst(self) -> Self:
+        """Itself: all canaries are of one victim, and bound its loss together."""
+        return self
+
     @property
     def mu_audited(self) -> float:
         """The larger of the bounds on mu, >= 0."""
         return max(self.mu_guesses, self.mu_gaussian)
+
+    @property
+    def epsilon_audited(self) -> float:
+        """The larger of the bounds on epsilon at delta, >= 0: of guesses, and of `mu_gaussian`."""
+        return max(self.epsilon_guesses, bounds.epsilon_lower_bound(self.mu_gaussian, self.delta))
 
     @property
     def violated(self) -> bool:
@@ -120,7 +136,8 @@ class OneRunResult(AuditCircumstances):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, infinities as texts."""
-        return plain(**dataclasses.asdict(self), mu_audited=self.mu_audited, violated=self.violated)
+        names = ("mu_audited", "epsilon_audited", "violated")
+        return plain(**dataclasses.asdict(self), **{name: getattr(self, name) for name in names})
 
 
 @takes_fields_of(OneRunSettings)
@@ -143,43 +160,65 @@ def audit_one_run(settings: OneRunSettings) -> OneRunResult:
         UnsupportedMechanism: secret batches, or user level.
     Cost: one run in as many dimensions as canaries, m^2 T for their gradients; cubic in the rows of the view.
     """
-    canary, claim, notes = _chosen(settings)
-    circumstances, mu = settings.circumstances, float(claim.mu or 0.0)
-    classes = heaviest(canary, settings.patterns)
-    coins, ratios = _ratios(settings, classes)
-    share = (1 - circumstances.level) / (1 + len(classes))  # one for the guesses, one for each pattern's samples
-    count = best_number_of_guesses(settings.trials, 2 * mu, share)  # which shows best that the loss is twice the claim
-    surest = np.argsort(-np.abs(ratios), kind="stable")[:count]
-    guesses = Guesses(settings.trials, count, int(((ratios > 0) == (coins > 0))[surest].sum()))
-    samples = [(ratios[number :: len(classes)], coins[number :: len(classes)]) for number in range(len(classes))]
-    return OneRunResult(
-        **vars(circumstances),
-        victim=canary.victim,
-        attacker=canary.attacker,
-        patterns=tuple(tuple(np.flatnonzero(each.signs).tolist()) for each in classes),
-        guesses=guesses.guesses,
-        right=guesses.right,
-        mu_claimed=mu,
-        epsilon_claimed=claim.epsilon(circumstances.delta),
-        mu_guesses=guesses.mu(share),
-        epsilon_guesses=guesses.epsilon(circumstances.delta, share),
-        mu_gaussian=max(bounds.gaussian_mu(z[on < 0], z[on > 0], failure=share) for z, on in samples),
-        notes=notes,
-    )
+    plan = OneRunPlan.of(settings)
+    if plan.chosen is None:
+        raise settings.refusal(plan.why)
+    return plan.result()
 
 
-def _chosen(settings: OneRunSettings) -> tuple[Canary, AuditedClaim, tuple[str, ...]]:
-    """The canary of the victim that is audited, its claim, and what is not audited."""
-    claims = AuditedClaims.of(settings)
-    finite = {u: claim for u, claim in claims.by_victim.items() if claim.mu}
-    worst = worst_of_each(settings.algorithm, settings.trust, list(finite), release=settings.released)
-    if not worst:
-        raise InvalidInput(
-            f"{settings.algorithm.name} claims nothing that an audit could refute under {settings.trust.name}: "
-            f"{claims.why or 'nothing of the record is seen'}; choose another victim, trust model, release or noise."
+@dataclasses.dataclass(frozen=True)
+class OneRunPlan:
+    """An audit of one run before it runs.
+
+    Attributes:
+        chosen: the canary of the victim that is audited, and its claim; None where nothing could be refuted.
+        notes: what is not audited; why: nothing could be refuted.
+    """
+
+    settings: OneRunSettings
+    chosen: tuple[Canary, AuditedClaim] | None
+    notes: tuple[str, ...]
+    why: str
+
+    @staticmethod
+    def of(settings: OneRunSettings) -> OneRunPlan:
+        """Raises: InvalidInput: arguments out of range, or a view too large."""
+        claims = AuditedClaims.of(settings)
+        finite = {u: claim for u, claim in claims.by_victim.items() if claim.mu}
+        worst = worst_of_each(settings.algorithm, settings.trust, list(finite), release=settings.released)
+        if not worst:
+            return OneRunPlan(settings, None, claims.notes, claims.why or NOTHING_IS_SEEN)
+        victim = max(worst, key=lambda u: finite[u].mu or 0.0)
+        return OneRunPlan(settings, (worst[victim][1], finite[victim]), claims.notes, "")
+
+    def result(self) -> OneRunResult:
+        """What the run shows; of a plan that has chosen a canary."""
+        assert self.chosen is not None
+        (canary, claim), settings = self.chosen, self.settings
+        circumstances, mu = settings.circumstances, float(claim.mu or 0.0)
+        classes = heaviest(canary, settings.patterns)
+        coins, ratios = _ratios(settings, classes)
+        share = (1 - circumstances.level) / (1 + len(classes))  # one for the guesses, one for each pattern's samples
+        count = best_number_of_guesses(
+            settings.trials, 2 * mu, share
+        )  # which shows best that the loss is twice the claim
+        surest = np.argsort(-np.abs(ratios), kind="stable")[:count]
+        guesses = Guesses(settings.trials, count, int(((ratios > 0) == (coins > 0))[surest].sum()))
+        samples = [(ratios[number :: len(classes)], coins[number :: len(classes)]) for number in range(len(classes))]
+        return OneRunResult(
+            **vars(circumstances),
+            victim=canary.victim,
+            attacker=canary.attacker,
+            patterns=tuple(tuple(np.flatnonzero(each.signs).tolist()) for each in classes),
+            guesses=guesses.guesses,
+            right=guesses.right,
+            mu_claimed=mu,
+            epsilon_claimed=claim.epsilon(circumstances.delta),
+            mu_guesses=guesses.mu(share),
+            epsilon_guesses=guesses.epsilon(circumstances.delta, share),
+            mu_gaussian=max(bounds.gaussian_mu(z[on < 0], z[on > 0], failure=share) for z, on in samples),
+            notes=self.notes,
         )
-    victim = max(worst, key=lambda u: finite[u].mu or 0.0)
-    return worst[victim][1], finite[victim], claims.notes
 
 
 def _ratios(settings: OneRunSettings, classes: list[Canary]) -> tuple[FloatArray, FloatArray]:
@@ -195,7 +234,8 @@ def _ratios(settings: OneRunSettings, classes: list[Canary]) -> tuple[FloatArray
     # directions of a cosine basis: all but the first are orthogonal to noise that coordinates share
     directions = np.asarray(fft.dct(np.eye(m), norm="ortho", axis=0))
     size = OVERSHOOT * circumstances.clip_norm
-    trained = Training(settings.algorithm, noise_std=circumstances.noise_std, clip_norm=circumstances.clip_norm)
+    noise_std = circumstances.noise_std / (2 if settings.noise_halved else 1)
+    trained = Training(settings.algorithm, noise_std=noise_std, clip_norm=circumstances.clip_norm)
     system = cast(OneRunSystem, settings.system or trained)
     secret = key.derive("noise")
     transcript = system.run_once(CanaryRecords(victim, size * signs * present, directions), key=secret)

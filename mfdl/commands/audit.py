@@ -48,9 +48,29 @@ class AuditConfig(TakesPart, OnGraph):
     epsilon: Annotated[
         float | None, Option("The epsilon at --delta that every cell claims; it sets the noise.", rule="positive")
     ] = None
+    victim: Annotated[
+        str | None,
+        Option(
+            "The node whose records are audited, by label or as #INDEX; default every node, with --one-run the one of "
+            "the largest claim.",
+            metavar="A",
+        ),
+    ] = None
+    one_run: Annotated[
+        bool, Option("Audit each cell by a single run, with many canaries of one node and one attacker.")
+    ] = False
+    canaries: Annotated[
+        int | None, Option("--one-run: records of the victim, each included by a fair coin; default 1000.", metavar="M")
+    ] = None
+    patterns: Annotated[
+        int | None, Option("--one-run: the canaries take this many patterns of steps in turn; default 1.", metavar="P")
+    ] = None
     planted: Annotated[
         bool,
-        Option("Balls-in-bins: add for each mechanism a row whose attacker knows the bins; the audit must refute it."),
+        Option(
+            "Add for each mechanism a row with a planted bug, which the audit must refute: with balls-in-bins an "
+            "attacker who knows the bins, with --one-run half of the noise."
+        ),
     ] = False
     delta: options.Delta = 1e-6
     trials: Annotated[int, Option("Measured runs per canary and input.")] = 4000
@@ -67,10 +87,29 @@ class AuditConfig(TakesPart, OnGraph):
             raise InvalidInput("give at most one of --noise-std, --mu and --epsilon.")
         if self.has_secret_batches and self.noise_std is None and self.epsilon is None:
             raise InvalidInput(f"--participation {self.participation} has no mu; give --epsilon or --noise-std.")
-        if self.planted and self.participation != options.BINS:
+        if self.planted and not self.one_run and self.participation != options.BINS:
             raise InvalidInput(
-                f"--planted adds rows with public bins and needs balls-in-bins; add --participation {options.BINS}."
+                f"--planted needs a bug to plant; add --participation {options.BINS} (its bins are public) or "
+                "--one-run (half the noise)."
             )
+        self._require_one_run()
+
+    def _require_one_run(self) -> None:
+        """Refuses what one run cannot audit, and options of one run without it."""
+        if not self.one_run:
+            for name in ("canaries", "patterns"):
+                if (value := getattr(self, name)) is not None:
+                    raise InvalidInput(f"--{name} {value} is for --one-run; add it, or leave --{name} out.")
+            return
+        if self.has_secret_batches:
+            raise InvalidInput(
+                f"--one-run guesses records of public batches, got --participation {self.participation}; leave "
+                "--one-run out, or take public batches."
+            )
+        if self.unit == "user":
+            raise InvalidInput("--one-run needs many records of a node, and --unit user has one user; leave one out.")
+        if self.trials != AuditConfig.trials:
+            raise InvalidInput(f"--trials {self.trials} counts runs, and --one-run has one; give --canaries instead.")
 
     @property
     def mechanisms(self) -> tuple[str, ...]:
@@ -123,6 +162,17 @@ def _audited(config: AuditConfig, progress: Silent) -> AuditMatrix:
     entries = {name: registry.entry_of(name) for name in built}
     release = {name: e.release for name, e in entries.items() if e is not None and e.release is not None}
     settings = config.protected | config.values("noise_std", "epsilon", "planted", "level", "trials", "delta", "seed")
+    if config.victim is not None:
+        victims = named.indices("victim", config.victim)
+        if len(victims) > 1:
+            raise InvalidInput(
+                f"--victim must name one node, got {config.victim}; audit the others by calls of their own."
+            )
+        settings["victim"] = victims[0]
+    if config.one_run:
+        of_one_run = {"trials": config.canaries, "patterns": config.patterns}
+        del settings["trials"]
+        settings |= {"one_run": True} | {name: value for name, value in of_one_run.items() if value is not None}
     settings["mu"] = 1.0 if config.noise_std is None and config.epsilon is None and config.mu is None else config.mu
     return audit_matrix(built, models, release=release, progress=progress, **settings)
 
@@ -131,19 +181,22 @@ def _audited(config: AuditConfig, progress: Silent) -> AuditMatrix:
 def audit(config: AuditConfig, out: Path | None) -> Answer:
     """Run neighbouring inputs many times and test the claimed mu, or the claimed epsilon of balls-in-bins.
 
+    With --one-run, run once with many canaries.
+
     The exit code is 0 if no claim and every planted bug is refuted; 1 otherwise.
     """
     matrix, answer = run_audit(config, out)
-    return answer, lambda: _show(matrix, out), int(bool(matrix.violations or matrix.unseen))
+    return answer, lambda: _show(matrix, config, out), int(bool(matrix.violations or matrix.unseen))
 
 
-def _show(matrix: AuditMatrix, out: Path | None) -> None:
+def _show(matrix: AuditMatrix, config: AuditConfig, out: Path | None) -> None:
     from rich.markup import escape
 
     from ..audit.audit_cells import NUMBERS
 
     numbers = ("mu claimed", "mu >=", "epsilon claimed", "epsilon >=")  # as NUMBERS
-    title = f"claimed and audited privacy, all at level {matrix.level:g}"
+    way = ", one run each" if config.one_run else ""
+    title = f"claimed and audited privacy{way}, all at level {matrix.level:g}"
     table = terminal.table(("mechanism", "trust", *numbers, "verdict"), title=title, right=numbers)
     for cell in matrix.cells:
         row = cell.row()

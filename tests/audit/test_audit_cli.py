@@ -67,6 +67,59 @@ def test_trust_models_are_named_as_for_account(capsys):
     assert all(pair.startswith("nodes ") for pair in pairs)
 
 
+ONE_RUN = ["--one-run", "--mechanism", "mafalda", "--trust", "pndp", "--attackers", "1", "--victim", "0", "--json"]
+
+
+def test_one_run_is_audited_by_its_canaries_and_shows_the_planted_bug(tmp_path, capsys):
+    sizes = ["--canaries", "600", "--patterns", "2", "--graph", "ring:n=4"]
+    assert main(["audit", *ONE_RUN, *sizes, "--planted", "--out", str(tmp_path)]) == 0
+    honest, half = json.loads(capsys.readouterr().out)["cells"]
+    assert (honest["planted"], half["planted"]) == ("", "half the noise")
+    assert half["mechanism"] == "mafalda (half the noise)"
+    assert (honest["audit"]["violated"], half["audit"]["violated"]) == (False, True)
+    result = honest["audit"]
+    assert (result["trials"], len(result["patterns"]), result["victim"]) == (600, 2, 0)
+    assert result["attacker"] == "node 1, from the messages received"
+    assert result["level"] == pytest.approx(0.975)  # of two cells
+    assert result["mu_audited"] == max(result["mu_guesses"], result["mu_gaussian"]) < result["mu_claimed"]
+    assert result["epsilon_guesses"] <= result["epsilon_audited"] < result["epsilon_claimed"]
+    rows = (tmp_path / "audit.csv").read_text().splitlines()
+    assert rows[1].startswith(f"mafalda,pndp,{result['mu_claimed']},{result['mu_audited']}")
+    assert main(["audit", "--config", str(tmp_path / "audit.json"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["cells"] == [honest, half]
+
+
+def test_one_run_shows_the_sentence_and_the_columns_of_many_runs(capsys):
+    assert main(["audit", *ONE_RUN[:-1], "--graph", "ring:n=4"]) == 0
+    out = capsys.readouterr().out
+    assert "one run each" in out
+    assert "one run with 1000 canaries" in " ".join(out.split())
+    assert "No claim is refuted." in out
+
+
+def test_a_bug_that_one_run_cannot_show_and_a_refuted_claim_exit_with_one(monkeypatch, capsys):
+    weak = ["--canaries", "50", "--mu", "0.01", "--graph", "ring:n=4"]
+    assert main(["audit", *ONE_RUN[:-1], *weak, "--planted"]) == 1
+    assert "a planted bug that the audit did not detect" in " ".join(capsys.readouterr().out.split())
+    monkeypatch.setattr(Training, "clip", lambda self, gradients: gradients)
+    assert main(["audit", *ONE_RUN, "--graph", "ring:n=4"]) == 1
+    assert json.loads(capsys.readouterr().out)["violations"] == 1
+
+
+def test_a_matrix_of_single_runs_says_where_nothing_is_claimed(capsys):
+    names = ["--mechanism", "dp-dsgd", "--mechanism", "none", "--trust", "ldp", "--trust", "released"]
+    assert main(["audit", "--matrix", "--one-run", *names, "--graph", "path:n=3", "--json"]) == 0
+    cells = json.loads(capsys.readouterr().out)["cells"]
+    assert [cell["audit"] is None for cell in cells][:3:2] == [False, True]
+    assert all(cell["why"] for cell in cells if cell["audit"] is None)
+
+
+def test_a_victim_is_audited_alone(capsys):
+    assert main(["audit", *SMALL, "--victim", "#1", "--json"]) == 0
+    (cell,) = json.loads(capsys.readouterr().out)["cells"]
+    assert {canary["victim"] for canary in cell["audit"]["canaries"]} == {1}
+
+
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
@@ -78,7 +131,21 @@ def test_trust_models_are_named_as_for_account(capsys):
         (["--trials", "20"], "trials must be at least"),
         (["--unit", "user"], "every-step"),
         (["--participation", "balls-in-bins"], "give --epsilon or --noise-std"),
-        (["--planted"], "add --participation balls-in-bins"),
+        (["--planted"], "add --participation balls-in-bins (its bins are public) or --one-run"),
+        (["--canaries", "100"], "--canaries 100 is for --one-run"),
+        (["--patterns", "2"], "--patterns 2 is for --one-run"),
+        (["--victim", "0,1"], "--victim must name one node, got 0,1"),
+        (["--victim", "9"], "9"),
+        (["--one-run", "--canaries", "20"], "trials must be from 50 to 4096 canaries"),
+        (["--one-run", "--trials", "500"], "--one-run has one; give --canaries"),
+        (["--one-run", "--unit", "user", "--participation", "every-step"], "--unit user has one user"),
+        (["--one-run", "--participation", "balls-in-bins", "--epsilon", "2"], "records of public batches"),
+        (
+            ["--one-run", "--participation", "cyclic-poisson", "--sampling-rate", "0.5", "--noise-std", "1"],
+            "public batch",
+        ),
+        (["--one-run", "--trust", "pndp", "--attackers", "1", "--victim", "1"], "the victim is one of the attackers"),
+        (["--one-run", "--mechanism", "none"], "no finite privacy loss is claimed"),
         (["--trust", "pndp", "--attackers", ""], "--attackers must name at least one node"),
         (["--trust", "colluding"], "trust model colluding needs --colluders A,B; labels start 0, 1, 2"),
         (["--attackers", "0"], "--attackers belongs to trust model pndp or secure-sum, not to ldp"),

@@ -232,6 +232,12 @@ def test_a_planted_bug_is_refuted(name, bug):
     assert "REFUTED" in result.sentence()
 
 
+def test_the_planted_bug_of_the_library_is_half_the_noise():
+    by_option = audited(build("mafalda"), PNDP([1]), victim=0, noise_halved=True)
+    assert by_option == audited(build("mafalda"), PNDP([1]), bug=HalfTheNoise, victim=0)
+    assert by_option.epsilon_audited > by_option.epsilon_claimed
+
+
 def test_half_the_noise_is_refuted_by_guesses_alone_in_most_runs():
     results = [audited(build("mafalda"), PNDP([1]), bug=HalfTheNoise, victim=0, seed=seed) for seed in range(6)]
     assert sum(result.mu_guesses > result.mu_claimed for result in results) >= 5
@@ -267,6 +273,10 @@ def test_what_one_run_cannot_audit_is_refused():
             audited(build("dp-dsgd"), patterns=wrong, trials=200)
     with pytest.raises(UnsupportedMechanism, match="drawn secretly"):
         audited(build("dp-dsgd", mfdl.BallsInBins(2, 2)))
+    with pytest.raises(UnsupportedMechanism, match="drawn secretly"):
+        audited(build("dp-dsgd", mfdl.PoissonSampling(0.5, 4)))
+    with pytest.raises(InvalidInput, match="plants a bug in the library's system"):
+        audited(build("dp-dsgd"), bug=Training, noise_halved=True)
     with pytest.raises(UnsupportedMechanism, match="a node is one user"):
         audited(build("dp-dsgd", mfdl.EveryStep(4)), unit="user")
     with pytest.raises(InvalidInput, match="run_once"):
