@@ -27,7 +27,7 @@ STEPS, LAST_STEPS = 3500, 199
 RATE = 1.668e-3
 """Of the paper's code, for all lines."""
 
-FACTORS, QUICK_FACTORS = (0.125, 0.25, 0.5, 1.0, 2.0), (0.25, 0.5, 1.0)
+FACTORS, QUICK_FACTORS = (1 / 32, 1 / 16, 0.125, 0.25, 0.5, 1.0, 2.0), (0.25, 0.5, 1.0)
 TUNING_SEEDS, QUICK_TUNING_SEEDS = (101, 102), (101,)
 SETTINGS: Mapping[str, Any] = {
     "task": "least-squares",
