@@ -56,10 +56,13 @@ def judged(act: Callable[[], Outcome | None], seconds: float) -> Outcome:
     earlier = signal.signal(signal.SIGALRM, too_long)
     signal.setitimer(signal.ITIMER_REAL, seconds / TICKS, seconds / TICKS)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")  # a warning of numpy is a case that the checks miss
-            warnings.simplefilter("ignore", UnusualSetting)  # ours, in words
-            return act() or Outcome("accepted")
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")  # a warning of numpy is a case that the checks miss
+                warnings.simplefilter("ignore", UnusualSetting)  # ours, in words
+                return act() or Outcome("accepted")
+        finally:  # before the outcome is written: a tick would interrupt that
+            signal.setitimer(signal.ITIMER_REAL, 0)
     except mfdl.InvalidInput as error:
         return Outcome("refused", str(error)) if len(str(error)) > 15 else Outcome("no words", repr(error))
     except factorization.NotConverged as error:
@@ -71,7 +74,6 @@ def judged(act: Callable[[], Outcome | None], seconds: float) -> Outcome:
             raise
         return Outcome("traceback", traceback.format_exc()[-3000:])
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, earlier)
 
 
