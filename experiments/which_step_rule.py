@@ -108,14 +108,17 @@ def trial(task: str, design: str, out: Path, *, quick: bool = False, report: boo
     return Trial(scene, TASKS[task], Store(out / task), None if report else Engine(), plan, rows(task, design))
 
 
-def compared(of: Trial) -> None:
+def compared(comparison: Trial) -> None:
     """Prints one line for each row of a scene."""
-    task, _, design = of.scene.name.partition("/")
-    of.choose(list(of.rows))
-    of.test(list(of.rows))
-    tested = {label: of.losses(label, measure, rate, of.plan.seeds) for (label, measure), rate in of.chosen.items()}
+    task, _, design = comparison.scene.name.partition("/")
+    comparison.choose(list(comparison.rows))
+    comparison.test(list(comparison.rows))
+    tested = {
+        label: comparison.losses(label, measure, rate, comparison.plan.seeds)
+        for (label, measure), rate in comparison.chosen.items()
+    }
     losses = {label: np.where(np.isnan(values), np.inf, values) for label, values in tested.items()}  # diverged
-    for (label, _), rate in of.chosen.items():
+    for (label, _), rate in comparison.chosen.items():
         print(line(task, "mafalda" if label in ENDS else design, label, rate, losses), flush=True)
     for without, with_curvature in (("plain", "curvature"), ("released", "released, curvature")):
         if {without, with_curvature} <= losses.keys():

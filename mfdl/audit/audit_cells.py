@@ -1,8 +1,8 @@
 """audit_matrix: claimed against audited privacy, mechanism by trust model, at one level for all cells together.
 
 In: algorithms and trust models by name. Out: a cell for each pair, with an audit, or with the reason why nothing is
-claimed there; as plain rows, as files and as a picture. Balls-in-bins can have a second row in which bins are public, a
-planted bug.
+claimed there; as plain rows, as files and as a picture. A mechanism can have a second row with a planted bug: bins are
+public, or noise is halved.
 """
 
 from __future__ import annotations

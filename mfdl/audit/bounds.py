@@ -118,11 +118,12 @@ def best_threshold(
 
 
 def gaussian_mu(without: FloatArray, with_canary: FloatArray, *, failure: float) -> float:
-    """mu shown by means and variances of normal samples, >= 0; above 1e12 where both samples are constant and differ.
+    """mu shown by means and variances of normal samples, >= 0 and at most 2^47.
 
     Three events of probability failure / 3 each are excluded: either variance is above its chi-square bound, or the
     difference of the means is off by more than its normal bound. Then, with s the larger bound and N trials each,
-    mu >= (b - a) / s - z sqrt(2 / N). A deviation that float64 cannot tell from its rounding counts as that large.
+    mu >= (b - a) / s - z sqrt(2 / N). A deviation that float64 cannot tell from its rounding counts as that
+    large, also where both samples are constant.
 
     Guarantees: for independent normal samples, above the true mu with probability at most `failure`; 0 for a sample
         of fewer than two.

@@ -199,9 +199,7 @@ class OneRunPlan:
         classes = heaviest(canary, settings.patterns)
         coins, ratios = _ratios(settings, classes)
         share = (1 - circumstances.level) / (1 + len(classes))  # one for the guesses, one for each pattern's samples
-        count = best_number_of_guesses(
-            settings.trials, 2 * mu, share
-        )  # which shows best that the loss is twice the claim
+        count = best_number_of_guesses(settings.trials, 2 * mu, share)  # shows best a loss of twice the claim
         surest = np.argsort(-np.abs(ratios), kind="stable")[:count]
         guesses = Guesses(settings.trials, count, int(((ratios > 0) == (coins > 0))[surest].sum()))
         samples = [(ratios[number :: len(classes)], coins[number :: len(classes)]) for number in range(len(classes))]

@@ -92,9 +92,9 @@ class AuditConfig(TakesPart, OnGraph):
                 f"--planted needs a bug to plant; add --participation {options.BINS} (its bins are public) or "
                 "--one-run (half the noise)."
             )
-        self._require_one_run()
+        self._require_one_run(typed)
 
-    def _require_one_run(self) -> None:
+    def _require_one_run(self, typed: Collection[str]) -> None:
         """Refuses what one run cannot audit, and options of one run without it."""
         if not self.one_run:
             for name in ("canaries", "patterns"):
@@ -108,7 +108,7 @@ class AuditConfig(TakesPart, OnGraph):
             )
         if self.unit == "user":
             raise InvalidInput("--one-run needs many records of a node, and --unit user has one user; leave one out.")
-        if self.trials != AuditConfig.trials:
+        if "trials" in typed or self.trials != AuditConfig.trials:
             raise InvalidInput(f"--trials {self.trials} counts runs, and --one-run has one; give --canaries instead.")
 
     @property

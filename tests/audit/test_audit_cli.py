@@ -138,6 +138,7 @@ def test_a_victim_is_audited_alone(capsys):
         (["--victim", "9"], "9"),
         (["--one-run", "--canaries", "20"], "trials must be from 50 to 4096 canaries"),
         (["--one-run", "--trials", "500"], "--one-run has one; give --canaries"),
+        (["--one-run", "--trials", "4000"], "--trials 4000 counts runs"),  # the default, typed
         (["--one-run", "--unit", "user", "--participation", "every-step"], "--unit user has one user"),
         (["--one-run", "--participation", "balls-in-bins", "--epsilon", "2"], "records of public batches"),
         (

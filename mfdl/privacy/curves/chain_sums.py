@@ -3,7 +3,7 @@
 In: M' = f f^T + T K T^T + diag(alone) over the variance of the noise (`bin_chain`), a direction. Out: atoms of S, or of
 S - e^epsilon S', whose hockey sticks are never below the true ones.
 
-The log of L_r is f_r z + X_r + t_r X_{r-1} + y_r less half its variance, y_r of variance own_r > 0 independent over
+The log of L_r is f_r z + X_r + t_r X_{r-1} + y_r less half its variance, y_r of variance alone_r > 0 independent over
 bins, z and the chain X too. The law of partial sums is carried over the bins with (z, X_r) as its state.
 
 States are sums over lattices instead of integrals. Given all logs and the other states, the density is a Gaussian in

@@ -21,8 +21,8 @@ BY_NODE = "features", "targets", "mask", "record_index"
 def fit_together(instance: TaskInstance, base: TaskInstance) -> bool:
     """Whether their modules are the same function of the trained parameters: no frozen number depends on the seed."""
 
-    def frozen(of: TaskInstance) -> dict[str, torch.Tensor]:
-        module = of.model.module
+    def frozen(task: TaskInstance) -> dict[str, torch.Tensor]:
+        module = task.model.module
         constants = {name: p for name, p in module.named_parameters() if not p.requires_grad}
         return constants | dict(module.named_buffers())
 
