@@ -15,7 +15,7 @@ from scipy.special import comb
 
 import mfdl
 from mfdl.algorithms import registry
-from mfdl.audit import Training, audit_one_run, guesses
+from mfdl.audit import Training, audit_one_run, bounds, guesses
 from mfdl.audit.guesses import Guesses
 from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.trust import LDP, PNDP, Eavesdropper
@@ -256,6 +256,28 @@ def test_a_true_claim_is_refuted_less_often_than_the_level_allows():
     level, draws = 0.7, 60
     refuted = sum(audited(build("dp-dsgd"), level=level, seed=seed, trials=64).violated for seed in range(draws))
     assert refuted <= stats.binom.isf(1e-3, draws, 1 - level)  # exceeded once in a thousand at that level
+
+
+@pytest.mark.parametrize("patterns", [1, 2])
+def test_failure_probabilities_add_up_to_what_the_level_leaves(monkeypatch, patterns):
+    """Of the guesses, whose bounds on mu and epsilon fail together, and of the samples of each pattern."""
+    failures = {"guesses": set(), "samples": []}
+    of_guesses, of_samples = Guesses.mu, bounds.gaussian_mu
+
+    def mu(guesses, failure):
+        failures["guesses"].add(failure)
+        return of_guesses(guesses, failure)
+
+    def gaussian_mu(low, high, *, failure):
+        failures["samples"].append(failure)
+        return of_samples(low, high, failure=failure)
+
+    monkeypatch.setattr(Guesses, "mu", mu)
+    monkeypatch.setattr(bounds, "gaussian_mu", gaussian_mu)
+    audited(build("dp-dsgd", mfdl.Cyclic(epochs=1, period=2)), level=0.7, patterns=patterns)
+    (guessed,) = failures["guesses"]
+    assert len(failures["samples"]) == patterns
+    assert guessed + sum(failures["samples"]) == pytest.approx(0.3)
 
 
 def test_the_victim_of_the_largest_claim_is_audited_and_one_seed_gives_one_result():
