@@ -98,7 +98,7 @@ def rows(task: str, design: str) -> dict[str, Row]:
 
 
 def trial(task: str, design: str, out: Path, *, quick: bool = False, report: bool = False) -> Trial:
-    """A scene, whose runs are kept in out/TASK.
+    """A scene; its runs are stored in out/TASK.
 
     Args: quick: a ring of four nodes and a few steps, to see that everything works; report: nothing is run.
     """

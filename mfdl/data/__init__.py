@@ -1,4 +1,4 @@
-"""Public data files: fetched once, checked, kept in one folder.
+"""Public data files: fetched once, compared with their checksums, stored in the data folder.
 
 In: the name of a file, or of a data set. Out: a verified path, or the arrays of a data set as published. The modules
 that use them interpret them: `graphs` reads the ego network, the training tasks split and scale the rest. pooch and

@@ -1,4 +1,4 @@
-"""The registry of public data files: each fetched once, checked, kept in the data folder.
+"""The registry of public data files: each is fetched once, its checksum compared, and stored in the data folder.
 
 In: the name of a file in the registry. Out: a verified path. Files of other libraries are `library_files`; downloads
 are in `mfdl.files`.

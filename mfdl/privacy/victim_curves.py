@@ -1,4 +1,4 @@
-"""The curves of victims with budgets of their own: pairs of a node's label and its privacy curve.
+"""Privacy curves by victim, for nodes with different budgets: pairs of a node label and its curve.
 
 In: pairs given by a caller, an accountant or a file. Out: checked pairs, none above the curve of everybody; their
 budgets in words; their JSON.
