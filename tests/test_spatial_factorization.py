@@ -152,6 +152,31 @@ def test_who_holds_the_only_seed_sees_through_all_but_the_private_noise():
     assert_allclose(inside, outside[1] / math.sqrt(solved.private_variance), rtol=1e-6)
 
 
+@examples(25)
+@given(graph=connected_graphs(min_nodes=2, max_nodes=7), builder=st.sampled_from(["corn", "corn-pairwise"]))
+def test_from_one_seed_an_outsider_meets_the_same_noise_and_an_insider_none(graph, builder):
+    dynamics = Dynamics(MH(graph))
+    apart, one = (algorithms.build(builder, dynamics, EveryStep(3), one_seed=shared) for shared in (False, True))
+    assert one.noise.factor.shape == (len(graph), len(graph))
+    before, after = ((F @ F.T).toarray() for F in (apart.noise.factor, one.noise.factor))
+    assert_allclose(after, before, atol=1e-12 * np.abs(before).max())
+    common = {"adjacency": "replace-one", "clip_norm": 1.0, "mu": 1.0}
+    levels = [calibrate(noise, trust=trust.Eavesdropper(), **common).noise_std for noise in (apart, one)]
+    assert_allclose(*levels, rtol=1e-6)
+    with pytest.raises(InvalidInput, match="infinite loss under trust model 'colluding'"):
+        calibrate(one, trust=trust.Colluding((0,)), **common)
+
+
+def test_a_covariance_against_coalitions_keeps_its_seeds_apart(tmp_path):
+    with pytest.raises(InvalidInput, match="coalitions of 1, which would hold the one seed"):
+        algorithms.corn(FLORENTINE, EveryStep(3), coalition_size=1, one_seed=True)
+    one = optimal_pairwise(FLORENTINE).from_one_seed()
+    factorization.save(tmp_path / "R.npz", one, header={})
+    loaded = factorization.load(tmp_path / "R.npz").factorization
+    assert (loaded.private_variance, loaded.sigma_ldp, loaded.groups) == (0.0, None, (tuple(range(15)),))
+    assert_allclose(loaded.covariance, optimal_pairwise(FLORENTINE).covariance, rtol=1e-12)
+
+
 def test_the_complete_graph_has_no_optimum_and_says_so():
     """W = 11^T / 5 keeps no noise that sums to zero: tr(W R W^T) can only approach 1 / 5."""
     solved = optimal_covariance(Dynamics(MH("complete:n=5")), tolerance=1e-4)

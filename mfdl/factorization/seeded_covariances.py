@@ -90,6 +90,21 @@ class SpatialFactorization(Certified):
             super().shifted(k), independent_objective=objective_in_range(self.independent_objective, k)
         )
 
+    def from_one_seed(self) -> SpatialFactorization:
+        """The same covariance, all of it from one seed that all nodes hold: n normals a step, the fewest.
+
+        For an outsider it is the same noise; an insider can subtract all of it.
+        Raises: InvalidInput: made against coalitions, which hold that seed.
+        """
+        if self.coalition_size:
+            raise InvalidInput(
+                f"the covariance withstands coalitions of {self.coalition_size}, which would hold the one seed of all "
+                "nodes and subtract all noise; keep its seeds apart."
+            )
+        all_nodes = tuple(range(self.num_nodes))
+        shared = dataclasses.replace(self, groups=(all_nodes,), parts=(self.covariance,), private_variance=0.0)
+        return dataclasses.replace(shared, sigma_ldp=None, sigma_cor=None)
+
     def factor(self) -> tuple[csr_array, csr_array]:
         """F with F F^T = R and who holds its columns, see `spatial.seed_factor`."""
         used = [k for k, part in enumerate(self.parts) if part.any()]  # a seed not worth its noise stays unused

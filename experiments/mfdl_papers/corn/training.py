@@ -44,6 +44,7 @@ class Experiment:
         y_label: the metric. seeds: in quick and in full mode.
         quick: points of quick mode.
         accuracy: whether test accuracy is measured; its error, 1 - accuracy, is judged as a loss.
+        one_seed: all noise correlated over nodes comes from one seed, 20 normals a step instead of 40 and up to 210.
     """
 
     task: str
@@ -55,6 +56,12 @@ class Experiment:
     batch: int | None = None
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     accuracy: bool = False
+    one_seed: bool = False
+
+    def settings(self, mechanism: str) -> tuple[str, ...]:
+        """Of a mechanism."""
+        wanted = {"horizon=1": mechanism == "corn", "one_seed=true": self.one_seed and mechanism != "dp-dsgd"}
+        return tuple(f"{mechanism}.{setting}" for setting, holds in wanted.items() if holds)
 
     def guess(self, scale: RunScale) -> float | None:
         """Loss (or error) of a guess; None where the first model is the best one."""
@@ -112,6 +119,7 @@ EXPERIMENTS = {
         batch=128,
         options={"partition": "dirichlet:alpha=10"},
         accuracy=True,
+        one_seed=True,
     ),
 }
 
@@ -187,8 +195,8 @@ def run(figure: PublishedFigure, scale: RunScale) -> Reproduction:
     configs = {}
     for epsilon, p in points:
         for name, (mechanism, trust) in MECHANISMS.items():
-            settings = ("corn.horizon=1",) if name == "CorN" else ()
-            of_point = {"mechanisms": (mechanism,), "trust": trust, "settings": settings, "epsilon": epsilon}
+            of_point = {"mechanisms": (mechanism,), "trust": trust, "epsilon": epsilon}
+            of_point["settings"] = experiment.settings(mechanism)
             of_point["graph"] = functools.partial(graph_name, p)
             of_point["learning_rate"] = experiment.rate(name, epsilon)
             configs[epsilon, p, name] = seeded(seeds, **of_point, **common)
