@@ -15,8 +15,6 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
-import numpy as np
-
 from .. import check
 from ..algorithms import LinearAlgorithm
 from ..check import FloatArray
@@ -46,8 +44,8 @@ from .curves import (
 )
 from .curves.base import raised
 from .curves.composed import LossCurve
+from .exposed_victims import Exposed, fresh, over_both, over_nodes
 from .exposures import Exposures
-from .forms import injection_bound, known_gradient
 from .gram_sensitivity import Sensitivity
 from .questions import Fingerprint, Question, Target
 from .victim_sensitivity import VictimSensitivity
@@ -56,9 +54,6 @@ RELEASE = "not applicable"
 BY_BINS, BY_SAMPLING, BY_PATTERNS = "the bins' pair", "the sampled pair", "the patterns' pair"
 METHODS = ("exact", "certified", "monte-carlo")
 """The last one of balls-in-bins alone; "exact" means the certified bound, as for public patterns."""
-
-Exposed = dict[int, tuple[float, str]]
-"""Of each victim the largest [Sigma^+]_uu over members and steps, and what makes it infinite."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -278,7 +273,7 @@ def poisson_exposures(
     Source: docs/sampling.md; the pairs of one step are those of arXiv:1908.10530 and arXiv:2106.08567.
     """
     _require_usual(algorithm, question, METHODS[:2])
-    exposed = _over_nodes(algorithm, question.trust, question.trust)
+    exposed = over_nodes(algorithm, question.trust, question.trust)
     return PoissonExposures(*_arguments(algorithm, question, exposed, victims), None)
 
 
@@ -307,9 +302,9 @@ def secret_accountant(exposures: type[SampledExposures], *, samples: bool = Fals
         trust, method = question.trust, question.method
         seen = trust.all_messages() if trust.hides_messages(algorithm) else trust
         if not bin_gram.is_product(algorithm.noise) and bin_gram.is_block_causal(algorithm.noise):
-            exposed = _over_both(algorithm, trust, seen)
+            exposed = over_both(algorithm, trust, seen)
         else:
-            exposed = _over_nodes(_fresh(algorithm), trust, seen)
+            exposed = over_nodes(fresh(algorithm), trust, seen)
         drawn = MonteCarlo() if method == "monte-carlo" else method if isinstance(method, MonteCarlo) else None
         return exposures(*_arguments(algorithm, question, exposed, victims), drawn)
 
@@ -347,91 +342,6 @@ def _require_usual(algorithm: LinearAlgorithm, question: Question, methods: Sequ
         )
     check.instance(TrustModel, trust=question.trust)
     gaussian.record_shift(question.adjacency, question.clip_norm)  # refuses either
-
-
-def _over_both(algorithm: LinearAlgorithm, trust: TrustModel, seen: TrustModel) -> Exposed:
-    """Of noise that correlates time and nodes together: 1, its M holds all; inf for a victim whose gradient is known.
-
-    Infinite for all victims of those who know all of the noise.
-    Raises: UnsupportedMechanism: noise that is known in part, which leaves no block causal encoder.
-    """
-    require_noise_with_gradients(algorithm)
-    labels, exposed = algorithm.dynamics.gossip.labels, dict[int, tuple[float, str]]()
-    for model, victims in seen.members(algorithm):
-        if not victims:
-            continue
-        against = model.view(algorithm, victims[0])
-        known = against.knowledge.known_noise
-        if known.any() and not known.all():
-            raise UnsupportedMechanism(
-                f"{algorithm.participation.describe()} is accounted for noise of {algorithm.name!r}, which correlates "
-                f"time and nodes together, where attackers know none of it, and under trust model {trust.name!r} "
-                f"{trust.attacker} know a part; take one encoder for all nodes (kronecker, mafalda), "
-                "trust.Eavesdropper(), or a public participation."
-            )
-        for u in victims:
-            why = known_gradient(against, u) or ("all noise is known" if known.all() else "")
-            factor = (math.inf, f"Infinite for node {labels[u]!r}: {why}.") if why else (1.0, "")
-            exposed[u] = max(exposed.get(u, factor), factor, key=lambda each: each[0])
-    return _of_somebody(exposed, trust)
-
-
-def _of_somebody(exposed: Exposed, trust: TrustModel) -> Exposed:
-    if not exposed:
-        raise InvalidInput(f"no victim is left: every node is an attacker ({trust.attacker}).")
-    return exposed
-
-
-def require_noise_with_gradients(algorithm: LinearAlgorithm) -> None:
-    """Refuses noise elsewhere than in sums of gradients: divisors of batches would leave it undivided."""
-    if algorithm.noise_on_messages or not algorithm.noise_enters_with_gradients:
-        raise UnsupportedMechanism(
-            f"amplification by sampling is proven where noise is added to sums of gradients, and {algorithm.name!r} "
-            "adds it elsewhere; take dp_dsgd, decor or corn, or a public participation."
-        )
-
-
-def _fresh(algorithm: LinearAlgorithm) -> LinearAlgorithm:
-    """The same with noise that is fresh in each step, for what its covariance over nodes leaves."""
-    require_noise_with_gradients(algorithm)
-    if algorithm.noise.is_zero:
-        return algorithm
-    return dataclasses.replace(algorithm, noise=bin_gram.fresh_part(algorithm))
-
-
-def _over_nodes(algorithm: LinearAlgorithm, trust: TrustModel, seen: TrustModel) -> Exposed:
-    """What each victim's noise over the nodes leaves, for noise that is fresh in every step.
-
-    Args: trust: as it is named; seen: the one whose views are looked at.
-    """
-    noise = algorithm.noise
-    require_noise_with_gradients(algorithm)
-    if not noise.is_zero and (noise.causal is None or not noise.causal.fresh):
-        raise UnsupportedMechanism(
-            "amplification by sampling is proven for noise that is fresh in every step, and that of "
-            f"{algorithm.name!r} is correlated over time; take dp_dsgd, decor or corn, or a public "
-            "participation such as Cyclic."
-        )
-    labels, worst = algorithm.dynamics.gossip.labels, dict[int, tuple[float, str]]()
-    for model, victims in seen.members(algorithm):
-        if not victims:
-            continue
-        view = model.view(algorithm, victims[0])
-        if not view.knowledge.sees_all(algorithm):
-            raise UnsupportedMechanism(
-                f"trust model {trust.name!r} hides messages, and amplification by sampling is proven where every "
-                "message is seen; take the same attackers with all of them seen, trust.all_messages(), or a public "
-                "participation."
-            )
-        grams = injection_bound(view, victims)
-        assert grams is not None
-        for u, gram in zip(victims, grams, strict=True):
-            assert gram.is_diagonal
-            squared = np.where(gram.leaks, math.inf, (gram.values + gram.errors) * gram.inflation * (1 + 2.0**-50))
-            largest = float(squared.max())
-            why = f"Infinite for node {labels[u]!r}: {gram.why}." if math.isinf(largest) else ""
-            worst[u] = max(worst.get(u, (0.0, "")), (largest, why), key=lambda each: each[0])
-    return _of_somebody(worst, trust)
 
 
 def noise_of_bins(*, epsilon: float, delta: float, bins: int, adjacency: str) -> Callable[[FloatArray], float]:
