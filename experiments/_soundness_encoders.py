@@ -36,7 +36,7 @@ from mfdl.participation import (
 )
 from mfdl.privacy.forms.separable import Separable
 from mfdl.privacy.gram_sensitivity import Sensitivity, sensitivity_of_gram
-from mfdl.privacy.victim_sensitivity import sensitivity_by_victim
+from mfdl.privacy.sensitivity_by_victim import sensitivity_by_victim
 
 __all__ = ["STATEMENTS"]
 

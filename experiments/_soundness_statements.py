@@ -18,7 +18,8 @@ from mfdl.errors import UnsupportedMechanism
 from mfdl.privacy import exact_arithmetic
 from mfdl.privacy.forms import dense_form
 from mfdl.privacy.owners import Owners
-from mfdl.privacy.victim_sensitivity import VictimSensitivity, sensitivity_by_victim
+from mfdl.privacy.sensitivity_by_victim import sensitivity_by_victim
+from mfdl.privacy.victim_sensitivity import VictimSensitivity
 from mfdl.training.executor import Executor
 
 STATEMENTS: dict[str, Statement] = {}

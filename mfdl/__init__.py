@@ -73,7 +73,7 @@ _EXPORTS = {
     "tasks": "=mfdl.training.tasks",
     "testing": "=mfdl.testing",
     "trust": "=mfdl.trust",
-    "sensitivity_by_victim": "mfdl.privacy.victim_sensitivity",
+    "sensitivity_by_victim": "mfdl.privacy.sensitivity_by_victim",
     "with_noise": "mfdl.noise_scale",
     "without_noise": "mfdl.noise_scale",
 }
@@ -127,7 +127,7 @@ if TYPE_CHECKING:
     from .privacy.losses import PrivacyLosses
     from .privacy.owners import Owners
     from .privacy.questions import Question
-    from .privacy.victim_sensitivity import sensitivity_by_victim
+    from .privacy.sensitivity_by_victim import sensitivity_by_victim
     from .released import ReleasedModel
     from .runs.pairwise_losses import PairwiseLosses, pairwise
     from .runs.sweeping import sweep

@@ -22,7 +22,7 @@ from mfdl.objective import NoiseObjective
 from mfdl.participation import Cyclic, EveryStep, Explicit, MinSeparation, OncePerEpoch, Single
 from mfdl.privacy.gaussian import ADJACENCIES
 from mfdl.privacy.gram_sensitivity import worst_sensitivity
-from mfdl.privacy.victim_sensitivity import sensitivity_by_victim
+from mfdl.privacy.sensitivity_by_victim import sensitivity_by_victim
 from mfdl.testing.strategies import NAMES, build_algorithm, linear_algorithms, random_encoder
 
 LDP = trust.LDP()

@@ -30,7 +30,7 @@ from mfdl.participation import (
     Single,
 )
 from mfdl.privacy.gram_sensitivity import worst_sensitivity
-from mfdl.privacy.victim_sensitivity import sensitivity_by_victim
+from mfdl.privacy.sensitivity_by_victim import sensitivity_by_victim
 from mfdl.testing import brute_force_sensitivity
 from mfdl.testing.tasks import linear_task
 from mfdl.training import tasks

@@ -21,7 +21,7 @@ from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.participation import EveryStep, Explicit
 from mfdl.privacy.forms import view_grams
 from mfdl.privacy.gram_sensitivity import sensitivities
-from mfdl.privacy.victim_sensitivity import sensitivity_by_victim
+from mfdl.privacy.sensitivity_by_victim import sensitivity_by_victim
 from mfdl.testing.strategies import integer_views
 from mfdl.trust.view import Knowledge, View
 

@@ -28,7 +28,8 @@ from ..privacy.losses import PrivacyLosses
 from ..privacy.owners import Owners, name_of
 from ..privacy.questions import Question
 from ..privacy.sampled_exposures import noise_of_bins
-from ..privacy.victim_sensitivity import VictimSensitivity, sensitivity_by_victim, worst_adaptive
+from ..privacy.sensitivity_by_victim import sensitivity_by_victim
+from ..privacy.victim_sensitivity import VictimSensitivity, worst_adaptive
 from ..progress import Progress, Silent, reporter
 from ..runs.named_nodes import Named
 from ..runs.output import circumstances, json_number, require_folder

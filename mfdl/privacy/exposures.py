@@ -35,7 +35,8 @@ from .gram_sensitivity import Sensitivity
 from .joint_sensitivity import JointConditions, nodes_and_groups, victim_sensitivities
 from .owners import Owners, Victim, checked_victim, in_order, nodes_of, require_nodes, require_one_owner
 from .questions import UNITS, Fingerprint, Question, participation_hash, require_unit
-from .victim_sensitivity import MOST_SHOWN, THE_VIEW, VictimSensitivity, sensitivity_by_victim, worst_loss
+from .sensitivity_by_victim import sensitivity_by_victim
+from .victim_sensitivity import MOST_SHOWN, THE_VIEW, VictimSensitivity, worst_loss
 
 NOT_PROVEN = (
     "A and B do not say at which models gradients are taken, so nothing proves the number for adaptive gradients; "
@@ -133,7 +134,7 @@ def public_exposures(
     victims: Sequence[Victim] | None = None,
     progress: Progress = "auto",
 ) -> PublicExposures:
-    """The accountant of public patterns; see `victim_sensitivity.sensitivity_by_victim`.
+    """The accountant of public patterns; see `sensitivity_by_victim`.
 
     Raises: InvalidInput: an argument out of range, or a unit that cannot be protected (`require_unit`).
     """

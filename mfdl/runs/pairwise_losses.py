@@ -1,7 +1,7 @@
 """Losses against many attackers at once: one process per core, the matrix mu[u, v].
 
 In: an algorithm and a trust model per attacker. Out: per attacker the `VictimSensitivity` of every victim, or a
-`PairwiseLosses` with its table and its heat map. How one attacker is accounted is in `privacy.victim_sensitivity`.
+`PairwiseLosses` with its table and its heat map. How one attacker is accounted is in `privacy.sensitivity_by_victim`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from ..privacy.guarantee import DELTA
 from ..privacy.loss_tables import LOSS_METRICS, Cells, LossTable
 from ..privacy.losses import PrivacyLosses
 from ..privacy.questions import Question, lipschitz_notes, require_unit
-from ..privacy.victim_sensitivity import VictimSensitivity, sensitivity_by_victim
+from ..privacy.sensitivity_by_victim import sensitivity_by_victim
+from ..privacy.victim_sensitivity import VictimSensitivity
 from ..progress import Progress, reporter
 from ..trust import PNDP, TrustModel
 
@@ -58,7 +59,7 @@ def pairwise_losses(
         victims: node indices; default all; an attacker is left out of its own list.
         jobs: worker processes, each with one BLAS thread; default one per core; 1 stays in this process.
         progress: True, False, "auto" (see `mfdl.progress`), or a function: called after each attacker.
-        how: participation, release, method, lipschitz and unit of `privacy.victim_sensitivity.sensitivity_by_victim`.
+        how: participation, release, method, lipschitz and unit of `sensitivity_by_victim`.
 
     Returns: attacker -> losses in node order, in the order of `attackers`.
     Raises: InvalidInput: jobs below 1, or what `sensitivity_by_victim` refuses.

@@ -16,7 +16,7 @@ from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.noise_scale import calibrate
 from mfdl.participation import Cyclic, EveryStep, OncePerEpoch, PoissonSampling
-from mfdl.privacy import victim_sensitivity
+from mfdl.privacy.sensitivity_by_victim import sensitivity_by_victim
 from mfdl.testing.tasks import linear_task
 from mfdl.training.replay import replay
 from mfdl.training.tasks import Task
@@ -104,7 +104,7 @@ def test_reshuffled_epochs_are_another_scheme_with_a_larger_loss():
 
 
 ENTRANCES = [
-    noise_scale.account, noise_scale.calibrate, noise_scale.with_noise, victim_sensitivity.sensitivity_by_victim,
+    noise_scale.account, noise_scale.calibrate, noise_scale.with_noise, sensitivity_by_victim,
 ]  # fmt: skip
 
 

@@ -20,7 +20,7 @@ from mfdl.noise import JointNoise, LocalNoise, SpatioTemporalNoise
 from mfdl.participation import EveryStep, Single
 from mfdl.privacy import exact_arithmetic
 from mfdl.privacy.exact_arithmetic import PRIMES, range_of
-from mfdl.privacy.victim_sensitivity import sensitivity_by_victim
+from mfdl.privacy.sensitivity_by_victim import sensitivity_by_victim
 from mfdl.testing import oracles
 
 

@@ -20,7 +20,7 @@ from mfdl.dynamics import Dynamics
 from mfdl.participation import Cyclic
 from mfdl.privacy.forms import noise_of_nodes
 from mfdl.privacy.forms.noise_of_nodes import enclosed, inverse_diagonal, node_noise
-from mfdl.privacy.victim_sensitivity import sensitivity_by_victim
+from mfdl.privacy.sensitivity_by_victim import sensitivity_by_victim
 from mfdl.testing import connected_graphs, gossip_matrices
 
 

@@ -22,7 +22,7 @@ from mfdl.participation import Cyclic, EveryStep, Single
 from mfdl.privacy.forms import view_grams
 from mfdl.privacy.forms.whitening import whiten
 from mfdl.privacy.gram_sensitivity import sensitivity_of_gram
-from mfdl.privacy.victim_sensitivity import sensitivity_by_victim
+from mfdl.privacy.sensitivity_by_victim import sensitivity_by_victim
 from mfdl.testing.oracles import exact_leaks, exact_view_gram, rational
 from mfdl.testing.strategies import (
     CHEAP_NAMES,

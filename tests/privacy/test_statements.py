@@ -21,7 +21,7 @@ from mfdl.noise import NoiseOperator, StepNoise
 from mfdl.privacy.curves import Gaussian
 from mfdl.privacy.losses import PrivacyLosses
 from mfdl.privacy.questions import Fingerprint, Question
-from mfdl.privacy.victim_sensitivity import sensitivity_by_victim
+from mfdl.privacy.sensitivity_by_victim import sensitivity_by_victim
 from mfdl.testing.strategies import linear_algorithms, trust_models
 from mfdl.trust import TrustModel
 

@@ -25,7 +25,7 @@ from mfdl.noise.stream import NoiseStream
 from mfdl.participation import Cyclic, EveryStep, MinSeparation, OncePerEpoch, Single
 from mfdl.privacy.forms.separable import encoder_gram
 from mfdl.privacy.gram_sensitivity import sensitivity_of_gram
-from mfdl.privacy.victim_sensitivity import sensitivity_by_victim
+from mfdl.privacy.sensitivity_by_victim import sensitivity_by_victim
 from mfdl.testing import participations
 from mfdl.testing.oracles import largest_over_patterns, largest_signed_sum
 from mfdl.testing.strategies import ALL_SCHEMES

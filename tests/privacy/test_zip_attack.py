@@ -11,7 +11,7 @@ from mfdl import algorithms, calibrate, gossip, trust
 from mfdl.dynamics import Dynamics
 from mfdl.participation import Cyclic, EveryStep
 from mfdl.privacy.forms import view_grams
-from mfdl.privacy.victim_sensitivity import sensitivity_by_victim
+from mfdl.privacy.sensitivity_by_victim import sensitivity_by_victim
 
 MH = gossip.metropolis_hastings
 

@@ -33,7 +33,7 @@ from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput
 from mfdl.participation import EveryStep
 from mfdl.privacy.forms import view_grams
-from mfdl.privacy.victim_sensitivity import sensitivity_by_victim
+from mfdl.privacy.sensitivity_by_victim import sensitivity_by_victim
 from mfdl.runs.privacy_plots import (
     CODED,
     COLOURS,
