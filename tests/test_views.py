@@ -23,7 +23,8 @@ from mfdl.privacy.forms import view_grams
 from mfdl.privacy.gram_sensitivity import sensitivities
 from mfdl.privacy.sensitivity_by_victim import sensitivity_by_victim
 from mfdl.testing.strategies import integer_views
-from mfdl.trust.view import Knowledge, View
+from mfdl.trust.knowledge import Knowledge
+from mfdl.trust.view import View
 
 # ---- bare views ---------------------------------------------------------------------------------------------------
 

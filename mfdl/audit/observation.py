@@ -39,7 +39,8 @@ from ..training.keys import NoiseKey
 from ..training.shared_randomness import HolderKeys, base_columns
 from ..training.streams import noise_stream
 from ..trust import TrustModel
-from ..trust.view import Knowledge, Mask, View
+from ..trust.knowledge import Knowledge, Mask
+from ..trust.view import View
 
 COORDINATES = 2
 MAX_ROWS = 1500  # what is seen, and gradients: the audit is dense, cubic in these

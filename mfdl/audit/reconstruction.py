@@ -30,7 +30,8 @@ from ..display import short_repr
 from ..errors import InvalidInput, UnsupportedMechanism, require_known
 from ..mechanism import Mechanism
 from ..trust import TrustModel
-from ..trust.view import AlgorithmView, Knowledge, View
+from ..trust.knowledge import Knowledge
+from ..trust.view import AlgorithmView, View
 from . import observation
 from .equations import SolvedEquations, reduced_rows, solve
 from .observation import with_all_noise

@@ -25,9 +25,10 @@ from ..errors import UnsupportedMechanism
 from ..floats import UNIT
 from ..noise.encoder_arguments import MAX_DENSE_STEPS
 from ..participation import Participation
+from ..sensitivity.banded_bounds import BandedGram, banded_bound
 from ..sensitivity.elliptope import TOLERANCE
 from ..sensitivity.patterns import PatternBound, bound
-from ..sensitivity.structured_bounds import BandedGram, banded_bound, toeplitz_bound
+from ..sensitivity.toeplitz_bounds import toeplitz_bound
 
 MAX_PRODUCTS = 10**10  # of a substitution
 IMPROVED = 512  # T up to which a bound that is not exact is improved by the Gram matrix

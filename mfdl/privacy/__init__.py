@@ -1,5 +1,6 @@
 """From views to privacy numbers: view Grams, sensitivity, Gaussian accounting, guarantees."""
 
+from .accountants import ACCOUNTANTS
 from .curves import (
     BallsInBinsGaussian,
     Composed,
@@ -14,7 +15,7 @@ from .exposures import Exposures, view_losses
 from .forms import ViewGram, view_gram
 from .gram_sensitivity import Sensitivity, worst_sensitivity
 from .guarantee import Guarantee
-from .losses import ACCOUNTANTS, PrivacyLosses
+from .losses import PrivacyLosses
 from .questions import UNITS, Question, Target
 from .sampled_exposures import noise_of_bins
 

@@ -38,7 +38,8 @@ from ..check import FloatArray
 from ..entries import fraction_of
 from ..floats import UNIT
 from ..operators.linear_recursions import Map
-from ..trust.view import AlgorithmView, Knowledge, View, combined
+from ..trust.knowledge import Knowledge, combined
+from ..trust.view import AlgorithmView, View
 from ..trust.view_matrices import GivenModels
 
 PRIMES = (5_312_186_569_479_497_857, 8_731_438_793_126_205_647)

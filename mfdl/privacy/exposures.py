@@ -1,7 +1,7 @@
 """Exposures of public patterns, and of views that are matrices alone: the loss of each victim per unit of noise.
 
 An accountant maps a question about an algorithm to its `Exposures`; the participation decides which accountant
-(`losses.ACCOUNTANTS`). For every participation, guarantees, calibrated noise and tables follow from the exposures.
+(`accountants.ACCOUNTANTS`). For every participation, guarantees, calibrated noise and tables follow from the exposures.
 
 A view that has no algorithm and no trust model is accounted by the machinery of every view (`forms`,
 `gram_sensitivity`). Matrices do not say how gradients depend on what was sent: a number holds for non-adaptive
@@ -27,7 +27,8 @@ from ..participation import Participation
 from ..progress import Progress
 from ..sensitivity.patterns import METHODS
 from ..trust import TrustModel
-from ..trust.view import AlgorithmView, Knowledge, View
+from ..trust.knowledge import Knowledge
+from ..trust.view import AlgorithmView, View
 from . import gaussian
 from .adaptive import is_adaptive
 from .forms import joint_grams, view_grams

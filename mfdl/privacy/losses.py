@@ -1,8 +1,4 @@
-"""Privacy losses of all victims: guarantees, calibrated noise and tables, all from what the accountant found exposed.
-
-`ACCOUNTANTS` is the one table that decides which accountant answers for a participation: a new one is a function from a
-question to `Exposures` and one line there.
-"""
+"""Privacy losses of all victims: guarantees, calibrated noise and tables, from what the accountant found exposed."""
 
 from __future__ import annotations
 
@@ -11,40 +7,25 @@ import functools
 import math
 import sys
 from collections.abc import Hashable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from .. import check
 from ..algorithms import LinearAlgorithm
 from ..algorithms.registry import misplaced
 from ..display import rounded_up
 from ..errors import InvalidInput
-from ..participation import (
-    BallsInBins,
-    CyclicPoisson,
-    MinSeparationSampling,
-    Participation,
-    PoissonSampling,
-    RandomAllocation,
-)
 from ..progress import Progress
 from ..trust.view import View
 from . import gaussian, questions
+from .accountants import exposures
 from .curves import PrivacyCurve
-from .exposures import Exposures, PublicExposures, public_exposures, require_same, view_exposures
+from .exposures import Exposures, PublicExposures, require_same
 from .gram_sensitivity import Sensitivity
 from .guarantee import DELTA, Guarantee
 from .guarantee_texts import EVERY_NODE
 from .loss_tables import Cells, LossTable, distances
-from .owners import Owners, Victim, name_of, nodes_of, require_unshared
+from .owners import Owners, Victim, name_of, nodes_of
 from .questions import Question, Target, lipschitz_notes, require_noise
-from .sampled_exposures import (
-    BinsExposures,
-    CyclicPoissonExposures,
-    MinSeparationExposures,
-    RandomAllocationExposures,
-    poisson_exposures,
-    secret_accountant,
-)
 from .victim_sensitivity import VictimSensitivity
 
 if TYPE_CHECKING:
@@ -52,15 +33,6 @@ if TYPE_CHECKING:
 
 
 SHOWN_VICTIMS = 20  # in a notebook
-ACCOUNTANTS: dict[type, Accountant] = {
-    Participation: public_exposures,
-    PoissonSampling: poisson_exposures,
-    BallsInBins: secret_accountant(BinsExposures, samples=True),
-    CyclicPoisson: secret_accountant(CyclicPoissonExposures),
-    RandomAllocation: secret_accountant(RandomAllocationExposures),
-    MinSeparationSampling: secret_accountant(MinSeparationExposures),
-}
-"""By participation; a class that is not named has the accountant of its nearest base."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -397,33 +369,3 @@ def release_notes(algorithm: LinearAlgorithm, release: str) -> tuple[str, ...]:
     if algorithm.released.is_last or release not in ("average", "all"):
         return ()
     return (f"in the place of its final model each node releases {algorithm.released.describe()} of its models",)
-
-
-class Accountant(Protocol):
-    """From a question about an algorithm to what it finds exposed."""
-
-    def __call__(
-        self, algorithm: LinearAlgorithm, question: Question, *, victims: Sequence[Any] | None, progress: Progress
-    ) -> Exposures:
-        """Args: victims: node indices, None for all that do not attack; progress: as `mfdl.progress`."""
-
-
-def exposures(
-    algorithm: LinearAlgorithm | View,
-    question: Question,
-    *,
-    victims: Sequence[Victim] | None = None,
-    progress: Progress = "auto",
-) -> Exposures:
-    """What a question finds exposed, by the accountant of the algorithm's participation, or by that of matrices.
-
-    Raises: InvalidInput: what is no algorithm or question, and what the accountant refuses.
-    """
-    check.instance(Question, question=question)
-    if isinstance(algorithm, View):
-        return view_exposures(algorithm, question, victims=victims, progress=progress)
-    check.instance(LinearAlgorithm, algorithm=algorithm)
-    if algorithm.participation.secret:
-        require_unshared(question.owners, victims, algorithm.participation.describe())
-    accountant = next(ACCOUNTANTS[kind] for kind in type(algorithm.participation).__mro__ if kind in ACCOUNTANTS)
-    return accountant(algorithm, question, victims=victims, progress=progress)

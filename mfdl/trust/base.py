@@ -24,7 +24,8 @@ from ..entries import exact_entries
 from ..errors import InvalidInput
 from ..spec import Entry, Registry
 from ..storable import storable
-from .view import RELEASES, AlgorithmView, Knowledge
+from .knowledge import Knowledge
+from .view import RELEASES, AlgorithmView
 
 Mask = NDArray[np.bool_]
 MaskRule = Callable[..., ArrayLike] | ArrayLike | None

@@ -16,7 +16,7 @@ from ..algorithms import LinearAlgorithm
 from ..algorithms.round import map_digest
 from ..errors import InvalidInput, UnsupportedMechanism
 from .base import MODELS, Mask, TrustModel, held_by, nodes_of, shipped
-from .view import Knowledge
+from .knowledge import Knowledge
 
 MAX_COALITIONS = 20_000
 

@@ -1,6 +1,6 @@
 """View: the linear map O = A G + B Z an attacker has, and what it knows besides.
 
-`Knowledge` is what a trust model says of one algorithm; `View.of` turns it into operators; `View(A, B)` takes
+`View.of` turns the `Knowledge` that a trust model gives of one algorithm into operators; `View(A, B)` takes
 arrays, sparse matrices or operators from a researcher. Known gradient columns and known noise columns are marks,
 not rows: known noise is removed from B, and a known gradient makes its owner's loss infinite.
 
@@ -13,8 +13,6 @@ other may hold a leak below rounding, so the loss of a view with such rows is in
 
 from __future__ import annotations
 
-import dataclasses
-import hashlib
 from collections.abc import Hashable
 from functools import cached_property
 from typing import Any
@@ -28,121 +26,15 @@ from .. import check
 from ..algorithms import LinearAlgorithm
 from ..algorithms.flow import Flow, flow
 from ..check import FloatArray
-from ..display import short_repr
 from ..entries import Stacked, entries_and_operator, refuse_huge, rounding_of, to_dense, without_columns
 from ..errors import InvalidInput, UnsupportedMechanism
 from ..floats import UNIT
 from ..operators import OutputRecursion, WeightedStates
 from ..operators.structured import TimeNodeAxis
+from .knowledge import Knowledge, checked_mask
 from .view_matrices import GivenModels, ViewMatrices, masked
 
-Mask = NDArray[np.bool_]
 RELEASES = ("none", "average", "all", "not applicable")
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Knowledge:
-    """Three masks: what of one algorithm is seen and known.
-
-    Attributes:
-        seen: bool (rounds, messages per round).
-        known_gradients: bool (T, n).
-        known_noise: bool (T, parts of the base noise per step).
-        combination: csr (c, messages per round) seen in every round in which something is sent, instead of single
-            messages, of those that `combined` counts; or None.
-    """
-
-    __repr__ = short_repr
-
-    seen: Mask
-    known_gradients: Mask
-    known_noise: Mask
-    combination: sp.csr_array | None = None
-
-    @staticmethod
-    def of(
-        algorithm: LinearAlgorithm,
-        *,
-        seen: ArrayLike | None = None,
-        known_gradients: ArrayLike | None = None,
-        known_noise: ArrayLike | None = None,
-        combination: sp.csr_array | None = None,
-    ) -> Knowledge:
-        """Checked masks; None is nothing; a mask without the time axis holds for every round or step."""
-        T, n = algorithm.num_steps, algorithm.num_nodes
-        return Knowledge(
-            _mask("seen", seen, (len(algorithm.rounds), algorithm.messages_per_round)),
-            _mask("known_gradients", known_gradients, (T, n)),
-            _mask("known_noise", known_noise, (T, algorithm.noise.columns_per_step)),
-            combination,
-        )
-
-    def rows(self, algorithm: LinearAlgorithm) -> sp.csr_array:
-        """What is seen <- all message rows, 0/1 or the combinations, csr (seen, rounds * messages)."""
-        if self.combination is not None:
-            of_rounds = np.flatnonzero(algorithm.sent.any(axis=1))
-            picks = (np.ones(of_rounds.size), (np.arange(of_rounds.size), of_rounds))
-            rounds = sp.csr_array(picks, shape=(of_rounds.size, len(algorithm.rounds)))
-            rows = sp.csr_array(sp.kron(rounds, self.combination))
-            counted = combined(algorithm)
-            return rows if counted.all() else sp.csr_array(rows @ sp.diags_array(counted.ravel().astype(np.float64)))
-        index = np.flatnonzero(self.seen.ravel())
-        return sp.csr_array((np.ones(index.size), (np.arange(index.size), index)), (index.size, self.seen.size))
-
-    def sees_all(self, algorithm: LinearAlgorithm) -> bool:
-        """Whether every message that is sent is seen by itself."""
-        return self.combination is None and bool((self.seen >= algorithm.sent).all())
-
-    def with_all_sent(self, algorithm: LinearAlgorithm) -> Knowledge:
-        """The same with every message that is sent seen besides, each by itself."""
-        return dataclasses.replace(self, seen=self.seen | algorithm.sent, combination=None)
-
-    def digest(self) -> str:
-        """16 hex digits of the masks and of what is combined."""
-        digest = hashlib.sha256(repr((self.seen.shape, self.known_gradients.shape, self.known_noise.shape)).encode())
-        for mask in (self.seen, self.known_gradients, self.known_noise):
-            digest.update(np.packbits(mask).tobytes())
-        if self.combination is not None:
-            digest.update(self.combination.toarray().tobytes())
-        return digest.hexdigest()[:16]
-
-    def covers(self, other: Knowledge) -> bool:
-        """Whether this sees and knows at least what the other does."""
-        if other.combination is not None:
-            same = self.combination is not None and _equal(self.combination, other.combination)
-            if not (same or bool(self.seen[:, np.unique(other.combination.indices)].all())):
-                return False
-        return bool(
-            (self.seen >= other.seen).all()
-            and (self.known_gradients >= other.known_gradients).all()
-            and (self.known_noise >= other.known_noise).all()
-        )
-
-
-def combined(algorithm: LinearAlgorithm) -> Mask:
-    """Which messages of a round a combination is of, bool (rounds, messages): those sent in it, and those never sent.
-
-    A message that is sent in other rounds only, as by a node that is offline in this one, is not combined.
-    """
-    sent = algorithm.sent
-    if algorithm.transmitted.ndim == 1:  # the same in every round
-        return np.broadcast_to(np.ones(1, dtype=bool), sent.shape)
-    return np.asarray(sent | ~sent.any(axis=0))
-
-
-def _equal(first: sp.csr_array, second: sp.csr_array) -> bool:
-    return first.shape == second.shape and (first != second).nnz == 0
-
-
-def _mask(name: str, given: ArrayLike | None, shape: tuple[int, int]) -> Mask:
-    mask = np.zeros(shape[1:], dtype=bool) if given is None else check.as_array(**{name: given})
-    if mask.dtype != bool or mask.shape not in (shape, shape[1:]):
-        raise InvalidInput(
-            f"{name} must be a boolean mask of shape {shape}, or {shape[1:]} for all times alike, got shape "
-            f"{mask.shape} of {mask.dtype}."
-        )
-    alike = mask.ndim == 2 and len(mask) > 0 and mask.strides[0] == 0  # at all times: kept once
-    return np.broadcast_to((mask[0] if alike else mask).copy(), shape)
 
 
 class View(ViewMatrices):
@@ -200,9 +92,9 @@ class View(ViewMatrices):
         if self.gradients.shape[1] % n or not self.gradients.shape[1]:
             raise InvalidInput(f"columns of gradients must be steps * num_nodes={n}, got {self.gradients.shape[1]}.")
         self.axis = TimeNodeAxis(self.gradients.shape[1] // n, n)
-        self.marked_gradients = _mask("known_gradients", known_gradients, (self.axis.num_steps, n))
+        self.marked_gradients = checked_mask("known_gradients", known_gradients, (self.axis.num_steps, n))
         self.known_gradients = self.marked_gradients
-        self.zero_noise = _mask("known_noise", known_noise, (1, self.noise.shape[1]))[0]
+        self.zero_noise = checked_mask("known_noise", known_noise, (1, self.noise.shape[1]))[0]
         if self.zero_noise.any():
             self.noise = self.noise @ masked(~self.zero_noise)
             B = None if B is None else without_columns(B, self.zero_noise)

@@ -29,7 +29,8 @@ from numpy.typing import NDArray
 from ...algorithms import LinearAlgorithm
 from ...check import FloatArray
 from ...floats import UNIT
-from ...trust.view import AlgorithmView, Knowledge, View
+from ...trust.knowledge import Knowledge
+from ...trust.view import AlgorithmView, View
 from ..exact_arithmetic import MAX_ENTRIES, exact_range, independent_rows, meant_entries, range_of
 from .base import AS_THEY_ARE, Blocks, Group, ViewForm, ViewGram, leak_in_words
 from .whitening import SPREAD, WhitenedColumns, spread, whiten

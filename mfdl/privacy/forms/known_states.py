@@ -29,7 +29,8 @@ from numpy.typing import NDArray
 from ...algorithms import LinearAlgorithm, Round
 from ...check import FloatArray
 from ...floats import UNIT
-from ...trust.view import AlgorithmView, View, combined
+from ...trust.knowledge import combined
+from ...trust.view import AlgorithmView, View
 from ..exact_arithmetic import ranks_agree
 from .base import ViewForm, ViewGram, leak_in_words
 from .node_recursions import Index, Recursions, RoundKind, recursions

@@ -1,0 +1,71 @@
+"""Which accountant answers a question: one table by participation; a new accountant is a function and a line in it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from .. import check
+from ..algorithms import LinearAlgorithm
+from ..participation import (
+    BallsInBins,
+    CyclicPoisson,
+    MinSeparationSampling,
+    Participation,
+    PoissonSampling,
+    RandomAllocation,
+)
+from ..progress import Progress
+from ..trust.view import View
+from .exposures import Exposures, public_exposures, view_exposures
+from .owners import Victim, require_unshared
+from .questions import Question
+from .sampled_exposures import (
+    BinsExposures,
+    CyclicPoissonExposures,
+    MinSeparationExposures,
+    RandomAllocationExposures,
+    poisson_exposures,
+    secret_accountant,
+)
+
+
+class Accountant(Protocol):
+    """From a question about an algorithm to what it finds exposed."""
+
+    def __call__(
+        self, algorithm: LinearAlgorithm, question: Question, *, victims: Sequence[Any] | None, progress: Progress
+    ) -> Exposures:
+        """Args: victims: node indices, None for all that do not attack; progress: as `mfdl.progress`."""
+
+
+ACCOUNTANTS: dict[type, Accountant] = {
+    Participation: public_exposures,
+    PoissonSampling: poisson_exposures,
+    BallsInBins: secret_accountant(BinsExposures, samples=True),
+    CyclicPoisson: secret_accountant(CyclicPoissonExposures),
+    RandomAllocation: secret_accountant(RandomAllocationExposures),
+    MinSeparationSampling: secret_accountant(MinSeparationExposures),
+}
+"""By participation; a class that is not named has the accountant of its nearest base."""
+
+
+def exposures(
+    algorithm: LinearAlgorithm | View,
+    question: Question,
+    *,
+    victims: Sequence[Victim] | None = None,
+    progress: Progress = "auto",
+) -> Exposures:
+    """What a question finds exposed, by the accountant of the algorithm's participation, or by that of matrices.
+
+    Raises: InvalidInput: what is no algorithm or question, and what the accountant refuses.
+    """
+    check.instance(Question, question=question)
+    if isinstance(algorithm, View):
+        return view_exposures(algorithm, question, victims=victims, progress=progress)
+    check.instance(LinearAlgorithm, algorithm=algorithm)
+    if algorithm.participation.secret:
+        require_unshared(question.owners, victims, algorithm.participation.describe())
+    accountant = next(ACCOUNTANTS[kind] for kind in type(algorithm.participation).__mro__ if kind in ACCOUNTANTS)
+    return accountant(algorithm, question, victims=victims, progress=progress)
