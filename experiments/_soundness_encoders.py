@@ -34,9 +34,9 @@ from mfdl.participation import (
     ParticipationByNode,
     Single,
 )
+from mfdl.privacy.attacking_sets import sensitivity_by_victim
 from mfdl.privacy.forms.separable import Separable
 from mfdl.privacy.gram_sensitivity import Sensitivity, sensitivity_of_gram
-from mfdl.privacy.sensitivity_by_victim import sensitivity_by_victim
 
 __all__ = ["STATEMENTS"]
 

@@ -13,7 +13,7 @@ from _campaign import Case, Excluded
 from _soundness_cases import drawn_question, least_loss
 from _soundness_statements import ROUNDING, Statement, account_of, drawn_reactions, judged
 
-from mfdl.privacy.sensitivity_by_victim import sensitivity_by_victim
+from mfdl.privacy.attacking_sets import sensitivity_by_victim
 
 WIDE = 0.3
 """Share of cases over 30 decades."""

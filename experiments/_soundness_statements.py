@@ -16,9 +16,9 @@ from mfdl import trust
 from mfdl.check import FloatArray
 from mfdl.errors import UnsupportedMechanism
 from mfdl.privacy import exact_arithmetic
+from mfdl.privacy.attacking_sets import sensitivity_by_victim
 from mfdl.privacy.forms import dense_form
 from mfdl.privacy.owners import Owners
-from mfdl.privacy.sensitivity_by_victim import sensitivity_by_victim
 from mfdl.privacy.victim_sensitivity import VictimSensitivity
 from mfdl.training.executor import Executor
 

@@ -73,7 +73,7 @@ _EXPORTS = {
     "tasks": "=mfdl.training.tasks",
     "testing": "=mfdl.testing",
     "trust": "=mfdl.trust",
-    "sensitivity_by_victim": "mfdl.privacy.sensitivity_by_victim",
+    "sensitivity_by_victim": "mfdl.privacy.attacking_sets",
     "with_noise": "mfdl.noise_scale",
     "without_noise": "mfdl.noise_scale",
 }
@@ -122,12 +122,12 @@ if TYPE_CHECKING:
         Single,
     )
     from .planning.planner import plan
+    from .privacy.attacking_sets import sensitivity_by_victim
     from .privacy.gram_sensitivity import general_sensitivity
     from .privacy.guarantee import Guarantee
     from .privacy.losses import PrivacyLosses
     from .privacy.owners import Owners
     from .privacy.questions import Question
-    from .privacy.sensitivity_by_victim import sensitivity_by_victim
     from .released import ReleasedModel
     from .runs.pairwise_losses import PairwiseLosses, pairwise
     from .runs.sweeping import sweep

@@ -8,7 +8,7 @@ from mfdl import gossip, trust
 from mfdl.dynamics import Dynamics
 from mfdl.factorization import optimal_joint, optimal_kronecker, optimal_per_mode
 from mfdl.participation import Cyclic
-from mfdl.privacy.sensitivity_by_victim import sensitivity_by_victim
+from mfdl.privacy.attacking_sets import sensitivity_by_victim
 
 KINDS = {"kronecker": optimal_kronecker, "per-mode": optimal_per_mode, "joint": optimal_joint}
 OUTSIDER = trust.Eavesdropper()

@@ -29,7 +29,7 @@ from mfdl.factorization import (
 from mfdl.noise_scale import calibrate
 from mfdl.objective import ErrorWeights, NoiseObjective
 from mfdl.participation import Cyclic, MinSeparation, ParticipationByNode, Single
-from mfdl.privacy.sensitivity_by_victim import sensitivity_by_victim
+from mfdl.privacy.attacking_sets import sensitivity_by_victim
 from mfdl.testing import brute_force_sensitivity
 
 TOLERANCE = 1e-4

@@ -14,7 +14,7 @@ from mfdl import BallsInBins, Cyclic, Dynamics, EveryStep, PoissonSampling, algo
 from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.noise import JointNoise, LocalNoise, SpatioTemporalNoise
 from mfdl.noise_scale import account
-from mfdl.privacy.sensitivity_by_victim import sensitivity_by_victim
+from mfdl.privacy.attacking_sets import sensitivity_by_victim
 from mfdl.trust import TrustModel
 
 T, N = 4, 3

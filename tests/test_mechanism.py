@@ -20,9 +20,9 @@ from mfdl.errors import InvalidInput
 from mfdl.noise_scale import account, calibrate, without_noise
 from mfdl.objective import NoiseObjective
 from mfdl.participation import Cyclic, EveryStep, Explicit, MinSeparation, OncePerEpoch, Single
+from mfdl.privacy.attacking_sets import sensitivity_by_victim
 from mfdl.privacy.gaussian import ADJACENCIES
 from mfdl.privacy.gram_sensitivity import worst_sensitivity
-from mfdl.privacy.sensitivity_by_victim import sensitivity_by_victim
 from mfdl.testing.strategies import NAMES, build_algorithm, linear_algorithms, random_encoder
 
 LDP = trust.LDP()

@@ -18,7 +18,7 @@ from mfdl import algorithms, archive, gossip, trust
 from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.participation import EveryStep
-from mfdl.privacy.sensitivity_by_victim import sensitivity_by_victim
+from mfdl.privacy.attacking_sets import sensitivity_by_victim
 from mfdl.testing.oracles import (
     exact_leaks,
     exact_run,

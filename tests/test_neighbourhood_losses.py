@@ -13,7 +13,7 @@ from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput
 from mfdl.factorization import square_root_encoder
 from mfdl.participation import Cyclic
-from mfdl.privacy.sensitivity_by_victim import sensitivity_by_victim
+from mfdl.privacy.attacking_sets import sensitivity_by_victim
 from mfdl.testing import gossip_matrices
 from mfdl.trust import TrustModel, neighbourhood
 

@@ -29,8 +29,8 @@ from mfdl.participation import (
     ParticipationByNode,
     Single,
 )
+from mfdl.privacy.attacking_sets import sensitivity_by_victim
 from mfdl.privacy.gram_sensitivity import worst_sensitivity
-from mfdl.privacy.sensitivity_by_victim import sensitivity_by_victim
 from mfdl.testing import brute_force_sensitivity
 from mfdl.testing.tasks import linear_task
 from mfdl.training import tasks

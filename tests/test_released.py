@@ -14,7 +14,7 @@ import mfdl
 from mfdl import Cyclic, ErrorWeights, InvalidInput, ReleasedModel, UnsupportedMechanism, algorithms, gossip, trust
 from mfdl.algorithms import LinearAlgorithm, noise_error
 from mfdl.dynamics import Dynamics
-from mfdl.privacy.sensitivity_by_victim import sensitivity_by_victim
+from mfdl.privacy.attacking_sets import sensitivity_by_victim
 from mfdl.testing.strategies import MEMORY_NAMES, linear_algorithms
 from mfdl.training.executor import Executor, Releasing
 

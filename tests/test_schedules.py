@@ -19,7 +19,7 @@ from mfdl.commands.audit import AuditConfig
 from mfdl.dynamics import Dynamics, schedule
 from mfdl.errors import InvalidInput
 from mfdl.participation import Cyclic, EveryStep
-from mfdl.privacy.sensitivity_by_victim import sensitivity_by_victim
+from mfdl.privacy.attacking_sets import sensitivity_by_victim
 from mfdl.runs.cell_jobs import replay_config
 from mfdl.runs.comparison_config import ComparisonConfig
 from mfdl.runs.shared import Plan

@@ -154,24 +154,31 @@ def test_who_holds_the_only_seed_sees_through_all_but_the_private_noise():
 
 @examples(25)
 @given(graph=connected_graphs(min_nodes=2, max_nodes=7), builder=st.sampled_from(["corn", "corn-pairwise"]))
-def test_from_one_seed_an_outsider_meets_the_same_noise_and_an_insider_none(graph, builder):
+def test_with_all_noise_shared_an_outsider_meets_the_same_noise_and_a_node_none(graph, builder):
     dynamics = Dynamics(MH(graph))
-    apart, one = (algorithms.build(builder, dynamics, EveryStep(3), one_seed=shared) for shared in (False, True))
-    assert one.noise.factor.shape == (len(graph), len(graph))
-    before, after = ((F @ F.T).toarray() for F in (apart.noise.factor, one.noise.factor))
+    apart, shared = (algorithms.build(builder, dynamics, EveryStep(3), all_shared=given) for given in (False, True))
+    assert shared.noise.factor.shape == (len(graph), len(graph))
+    before, after = ((F @ F.T).toarray() for F in (apart.noise.factor, shared.noise.factor))
     assert_allclose(after, before, atol=1e-12 * np.abs(before).max())
     common = {"adjacency": "replace-one", "clip_norm": 1.0, "mu": 1.0}
-    levels = [calibrate(noise, trust=trust.Eavesdropper(), **common).noise_std for noise in (apart, one)]
+    levels = [calibrate(noise, trust=trust.Eavesdropper(), **common).noise_std for noise in (apart, shared)]
     assert_allclose(*levels, rtol=1e-6)
     with pytest.raises(InvalidInput, match="infinite loss under trust model 'colluding'"):
-        calibrate(one, trust=trust.Colluding((0,)), **common)
+        calibrate(shared, trust=trust.Colluding((0,)), **common)
 
 
-def test_a_covariance_against_coalitions_keeps_its_seeds_apart(tmp_path):
-    with pytest.raises(InvalidInput, match="coalitions of 1, which would hold the one seed"):
-        algorithms.corn(FLORENTINE, EveryStep(3), coalition_size=1, one_seed=True)
-    one = optimal_pairwise(FLORENTINE).from_one_seed()
-    factorization.save(tmp_path / "R.npz", one, header={})
+def test_a_covariance_for_coalitions_or_groups_keeps_its_seeds_apart(tmp_path):
+    for apart in ({"coalition_size": 1}, {"groups": [[0, 1], [1, 2]]}):
+        with pytest.raises(InvalidInput, match="all_shared=True gives every node the seed"):
+            algorithms.corn(FLORENTINE, EveryStep(3), all_shared=True, **apart)
+        with pytest.raises(InvalidInput, match="hides nothing from a node"):
+            optimal_covariance(FLORENTINE, **apart).with_all_shared()
+    with pytest.raises(InvalidInput, match="coalitions of 1, and one seed of all nodes hides nothing"):
+        optimal_pairwise(FLORENTINE, coalition_size=1).with_all_shared()
+    with pytest.raises(InvalidInput, match="all_shared must be True or False"):
+        algorithms.corn_pairwise(FLORENTINE, EveryStep(3), all_shared="false")
+    shared = optimal_pairwise(FLORENTINE).with_all_shared()
+    factorization.save(tmp_path / "R.npz", shared, header={})
     loaded = factorization.load(tmp_path / "R.npz").factorization
     assert (loaded.private_variance, loaded.sigma_ldp, loaded.groups) == (0.0, None, (tuple(range(15)),))
     assert_allclose(loaded.covariance, optimal_pairwise(FLORENTINE).covariance, rtol=1e-12)

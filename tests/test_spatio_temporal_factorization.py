@@ -29,7 +29,7 @@ from mfdl.factorization import (
 )
 from mfdl.objective import ErrorWeights
 from mfdl.participation import Cyclic, Explicit, MinSeparation, OncePerEpoch, ParticipationByNode, Single
-from mfdl.privacy.sensitivity_by_victim import sensitivity_by_victim
+from mfdl.privacy.attacking_sets import sensitivity_by_victim
 from mfdl.testing.strategies import connected_graphs
 
 TOLERANCE = 1e-4

@@ -15,7 +15,7 @@ from mfdl import algorithms, gossip, trust
 from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.participation import EveryStep
-from mfdl.privacy.sensitivity_by_victim import sensitivity_by_victim
+from mfdl.privacy.attacking_sets import sensitivity_by_victim
 from mfdl.testing.oracles import (
     gossip_messages,
 )

@@ -19,9 +19,9 @@ from mfdl import algorithms, general_sensitivity, trust
 from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.participation import EveryStep, Explicit
+from mfdl.privacy.attacking_sets import sensitivity_by_victim
 from mfdl.privacy.forms import view_grams
 from mfdl.privacy.gram_sensitivity import sensitivities
-from mfdl.privacy.sensitivity_by_victim import sensitivity_by_victim
 from mfdl.testing.strategies import integer_views
 from mfdl.trust.knowledge import Knowledge
 from mfdl.trust.view import View

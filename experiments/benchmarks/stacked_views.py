@@ -11,7 +11,7 @@ import numpy as np
 from _measure import peak_megabytes, report, seconds
 
 import mfdl
-from mfdl.privacy.sensitivity_by_victim import sensitivity_by_victim
+from mfdl.privacy.attacking_sets import sensitivity_by_victim
 
 
 def stacked(W: np.ndarray, attacker: int, num_steps: int) -> tuple[np.ndarray, np.ndarray]:

@@ -11,9 +11,9 @@ import numpy as np
 from _measure import report, seconds, slope
 
 import mfdl
+from mfdl.privacy.attacking_sets import sensitivity_by_victim
 from mfdl.privacy.forms.hidden_modes import HiddenModes
 from mfdl.privacy.forms.range_and_null_space import NullSpace, Range
-from mfdl.privacy.sensitivity_by_victim import sensitivity_by_victim
 
 
 def one_attacker(num_steps: int) -> None:

@@ -178,23 +178,28 @@ def corn(
     horizon: int | None = None,
     weights: ErrorWeights | None = None,
     tolerance: float | None = None,
-    one_seed: bool = False,
+    all_shared: bool = False,
 ) -> LinearAlgorithm:
     """CorN-DSGD (Whisper D-SGD): the covariance over nodes that leaves the least noise in the models.
 
     Args: as for `factorization.optimal_covariance`; horizon: default one step as published, or with weights all
         steps of the run. With one seed for all nodes it protects against outsiders; insiders
         are held off by seed groups, private noise and coalition_size >= 1.
-        one_seed: all noise comes from one seed of all nodes, see `SpatialFactorization.from_one_seed`; by default each
-        node keeps noise of the least eigenvalue of the covariance to itself.
-    Source: arXiv:2501.14644v2, problems (9) and (10), with private noise kept apart from the shared seeds, which its
-        Algorithm 1 does not.
+        all_shared: all noise comes from one seed of all nodes, as in the published Algorithm 1, see
+        `SpatialFactorization.with_all_shared`; by default a node keeps noise of the least eigenvalue of R to itself.
+    Raises: InvalidInput: all_shared beside groups or coalition_size.
+    Source: arXiv:2501.14644v2, problems (9) and (10), with private noise kept apart from the shared seeds.
     """
+    if check.flag(all_shared=all_shared) and (groups is not None or coalition_size):
+        raise InvalidInput(
+            "all_shared=True gives every node the seed of all noise, and groups and coalition_size keep seeds apart; "
+            "leave them out, or all_shared."
+        )
     counted = _counted(participation, horizon, weights)
     solved = optimal_covariance(dynamics, groups=groups, coalition_size=coalition_size, tolerance=tolerance, **counted)
     wanted = default_tolerance(groups, coalition_size) if tolerance is None else tolerance
     solved.require_converged(wanted)
-    return spatial_noise(dynamics, participation, solved.from_one_seed() if one_seed else solved, name="corn")
+    return spatial_noise(dynamics, participation, solved.with_all_shared() if all_shared else solved, name="corn")
 
 
 @MECHANISMS.register(
@@ -210,17 +215,18 @@ def corn_pairwise(
     *,
     horizon: int | None = None,
     weights: ErrorWeights | None = None,
-    one_seed: bool = False,
+    all_shared: bool = False,
 ) -> LinearAlgorithm:
     """The pairwise-constrained CorN-DSGD: sigma_ldp^2 I + sigma_cor^2 L at the best ratio, against an outsider.
 
-    Args: one_seed: all noise comes from one seed of all nodes, see `SpatialFactorization.from_one_seed`; by default
+    Args: all_shared: all noise comes from one seed of all nodes, see `SpatialFactorization.with_all_shared`; by default
         both ends of an edge hold its own.
     Source: arXiv:2501.14644v2, the baseline of its problem (9); the noises of all edges independent, also of edges that
         share a node, which its condition on disjoint edges leaves open.
     """
+    shared = check.flag(all_shared=all_shared)
     solved = optimal_pairwise(dynamics, **_counted(participation, horizon, weights))
-    return spatial_noise(dynamics, participation, solved.from_one_seed() if one_seed else solved, name="corn-pairwise")
+    return spatial_noise(dynamics, participation, solved.with_all_shared() if shared else solved, name="corn-pairwise")
 
 
 def _counted(participation: Participation, horizon: int | None, weights: ErrorWeights | None) -> dict[str, Any]:

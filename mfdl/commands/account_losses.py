@@ -22,13 +22,13 @@ from .. import files
 from ..algorithms import LinearAlgorithm, registry
 from ..errors import InvalidInput
 from ..privacy import gaussian, questions
+from ..privacy.attacking_sets import sensitivity_by_victim
 from ..privacy.curves import PrivacyCurve
 from ..privacy.guarantee import Guarantee
 from ..privacy.losses import PrivacyLosses
 from ..privacy.owners import Owners, name_of
 from ..privacy.questions import Question
 from ..privacy.sampled_exposures import noise_of_bins
-from ..privacy.sensitivity_by_victim import sensitivity_by_victim
 from ..privacy.victim_sensitivity import VictimSensitivity, worst_adaptive
 from ..progress import Progress, Silent, reporter
 from ..runs.named_nodes import Named

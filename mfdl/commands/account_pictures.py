@@ -17,7 +17,7 @@ from .. import extensions, files
 from ..check import FloatArray
 from ..pictures.style import write_figure
 from ..privacy import gaussian
-from ..privacy.sensitivity_by_victim import sensitivity_by_victim
+from ..privacy.attacking_sets import sensitivity_by_victim
 from ..privacy.victim_sensitivity import VictimSensitivity
 from ..runs import privacy_plots as pictures
 from ..runs.output import rounded_up

@@ -39,7 +39,7 @@ def optimal_pairwise(
     One ratio is searched; sigma_ldp then follows from the constraint exactly. q = 0 is the pairwise-constrained
     problem (9) of CorN-DSGD.
 
-    Args: as for `optimal_covariance`; every coalition of q nodes is tried, see `spatial.MAX_COALITIONS`.
+    Args: as for `optimal_covariance`; every coalition of q nodes is tried, see `node_covariances.MAX_COALITIONS`.
     Returns: SpatialFactorization, status "stationary"; its lower bound is that of any covariance at all.
     Source: arXiv:2405.01031, Algorithms 2 and 3 for the constraint; arXiv:2501.14644v2 for the criterion.
     """

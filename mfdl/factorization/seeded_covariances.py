@@ -90,23 +90,26 @@ class SpatialFactorization(Certified):
             super().shifted(k), independent_objective=objective_in_range(self.independent_objective, k)
         )
 
-    def from_one_seed(self) -> SpatialFactorization:
-        """The same covariance, all of it from one seed that all nodes hold: n normals a step, the fewest.
+    def with_all_shared(self) -> SpatialFactorization:
+        """The same covariance, all of it from one seed of all nodes: n normals a step in a simulation, the fewest.
 
-        For an outsider it is the same noise; an insider can subtract all of it.
-        Raises: InvalidInput: made against coalitions, which hold that seed.
+        For an outsider it is the same noise; a node can subtract all of it.
+        Raises: InvalidInput: made for seeds of groups or against coalitions.
         """
-        if self.coalition_size:
+        everybody = tuple(range(self.num_nodes))
+        of_groups = self.sigma_ldp is None and self.groups != (everybody,)
+        if self.coalition_size or of_groups:
+            made = f"coalitions of {self.coalition_size}" if self.coalition_size else f"{len(self.groups)} seed groups"
             raise InvalidInput(
-                f"the covariance withstands coalitions of {self.coalition_size}, which would hold the one seed of all "
-                "nodes and subtract all noise; keep its seeds apart."
+                f"the covariance was made for {made}, and one seed of all nodes hides nothing from a node; make it "
+                "with coalition_size=0 and no groups."
             )
-        all_nodes = tuple(range(self.num_nodes))
-        shared = dataclasses.replace(self, groups=(all_nodes,), parts=(self.covariance,), private_variance=0.0)
-        return dataclasses.replace(shared, sigma_ldp=None, sigma_cor=None)
+        return dataclasses.replace(
+            self, private_variance=0.0, groups=(everybody,), parts=(self.covariance,), sigma_ldp=None, sigma_cor=None
+        )
 
     def factor(self) -> tuple[csr_array, csr_array]:
-        """F with F F^T = R and who holds its columns, see `spatial.seed_factor`."""
+        """F with F F^T = R and who holds its columns, see `node_covariances.seed_factor`."""
         used = [k for k, part in enumerate(self.parts) if part.any()]  # a seed not worth its noise stays unused
         groups, parts = [self.groups[k] for k in used], [self.parts[k] for k in used]
         return node_covariances.seed_factor(self.private_variance, groups, parts, self.num_nodes)

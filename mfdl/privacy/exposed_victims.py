@@ -1,7 +1,8 @@
 """What the noise of a step leaves of each victim where batches are secret: factors of the sensitivity.
 
 Where noise is correlated over time by one encoder, or fresh, the factor is [Sigma^+]_uu of its covariance over nodes;
-where it correlates time and nodes together the Gram over steps holds all, and the factor is 1 or infinite.
+where it correlates time and nodes together the Gram over steps holds all, and the factor is 1 or infinite. Noise that
+is added elsewhere than to sums of gradients is refused.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ Exposed = dict[int, tuple[float, str]]
 """Of each victim the largest [Sigma^+]_uu over members and steps, and what makes it infinite."""
 
 
-def over_both(algorithm: LinearAlgorithm, trust: TrustModel, seen: TrustModel) -> Exposed:
+def exposed_by_joint_noise(algorithm: LinearAlgorithm, trust: TrustModel, seen: TrustModel) -> Exposed:
     """Of noise that correlates time and nodes together: 1, its M holds all; inf for a victim whose gradient is known.
 
     Infinite for all victims of those who know all of the noise.
@@ -63,7 +64,7 @@ def require_noise_with_gradients(algorithm: LinearAlgorithm) -> None:
         )
 
 
-def fresh(algorithm: LinearAlgorithm) -> LinearAlgorithm:
+def with_fresh_noise(algorithm: LinearAlgorithm) -> LinearAlgorithm:
     """The same with noise that is fresh in each step, for what its covariance over nodes leaves."""
     require_noise_with_gradients(algorithm)
     if algorithm.noise.is_zero:
@@ -71,7 +72,7 @@ def fresh(algorithm: LinearAlgorithm) -> LinearAlgorithm:
     return dataclasses.replace(algorithm, noise=bin_gram.fresh_part(algorithm))
 
 
-def over_nodes(algorithm: LinearAlgorithm, trust: TrustModel, seen: TrustModel) -> Exposed:
+def exposed_by_node_noise(algorithm: LinearAlgorithm, trust: TrustModel, seen: TrustModel) -> Exposed:
     """What each victim's noise over the nodes leaves, for noise that is fresh in every step.
 
     Args: trust: as it is named; seen: the one whose views are looked at.

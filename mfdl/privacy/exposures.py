@@ -31,12 +31,12 @@ from ..trust.knowledge import Knowledge
 from ..trust.view import AlgorithmView, View
 from . import gaussian
 from .adaptive import is_adaptive
+from .attacking_sets import sensitivity_by_victim
 from .forms import joint_grams, view_grams
 from .gram_sensitivity import Sensitivity
 from .joint_sensitivity import JointConditions, nodes_and_groups, victim_sensitivities
 from .owners import Owners, Victim, checked_victim, in_order, nodes_of, require_nodes, require_one_owner
 from .questions import UNITS, Fingerprint, Question, participation_hash, require_unit
-from .sensitivity_by_victim import sensitivity_by_victim
 from .victim_sensitivity import MOST_SHOWN, THE_VIEW, VictimSensitivity, worst_loss
 
 NOT_PROVEN = (

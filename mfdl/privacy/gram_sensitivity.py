@@ -198,7 +198,7 @@ def sensitivity_of_gram(
 def worst_sensitivity(
     algorithm: LinearAlgorithm, trust: TrustModel, participation: Participation | None = None
 ) -> Sensitivity:
-    """The largest sensitivity over all victims, for non-adaptive gradients (`victim_sensitivity`: adaptive ones)."""
+    """The largest sensitivity over all victims, for non-adaptive gradients (`attacking_sets`: adaptive ones)."""
     check.instance(LinearAlgorithm, algorithm=algorithm)
     check.instance(TrustModel, trust=trust)
     scheme = algorithm.participation if participation is None else participation

@@ -1,9 +1,9 @@
 """What is exposed where batches are secret: the accountants of Poisson sampling, balls-in-bins and other patterns.
 
 docs/sampling.md, docs/sampling_theorem.md and docs/balls_in_bins_theorem.md have the theorems; their conditions are the
-refusals here. What is seen may be anything that follows from the privatised gradients of all steps, if noise enters
-where gradients do. Under Poisson sampling noise must be fresh in each step, and hidden messages are refused; otherwise
-hidden messages count as seen, and noise may be correlated over time.
+refusals here and in `exposed_victims`. What is seen may be anything that follows from the privatised gradients of all
+steps, if noise enters where gradients do. Under Poisson sampling noise must be fresh in each step, and hidden messages
+are refused; otherwise hidden messages count as seen, and noise may be correlated over time.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from .curves import (
 )
 from .curves.base import raised
 from .curves.composed import LossCurve
-from .exposed_victims import Exposed, fresh, over_both, over_nodes
+from .exposed_victims import Exposed, exposed_by_joint_noise, exposed_by_node_noise, with_fresh_noise
 from .exposures import Exposures
 from .gram_sensitivity import Sensitivity
 from .questions import Fingerprint, Question, Target
@@ -273,7 +273,7 @@ def poisson_exposures(
     Source: docs/sampling.md; the pairs of one step are those of arXiv:1908.10530 and arXiv:2106.08567.
     """
     _require_usual(algorithm, question, METHODS[:2])
-    exposed = over_nodes(algorithm, question.trust, question.trust)
+    exposed = exposed_by_node_noise(algorithm, question.trust, question.trust)
     return PoissonExposures(*_arguments(algorithm, question, exposed, victims), None)
 
 
@@ -302,9 +302,9 @@ def secret_accountant(exposures: type[SampledExposures], *, samples: bool = Fals
         trust, method = question.trust, question.method
         seen = trust.all_messages() if trust.hides_messages(algorithm) else trust
         if not bin_gram.is_product(algorithm.noise) and bin_gram.is_block_causal(algorithm.noise):
-            exposed = over_both(algorithm, trust, seen)
+            exposed = exposed_by_joint_noise(algorithm, trust, seen)
         else:
-            exposed = over_nodes(fresh(algorithm), trust, seen)
+            exposed = exposed_by_node_noise(with_fresh_noise(algorithm), trust, seen)
         drawn = MonteCarlo() if method == "monte-carlo" else method if isinstance(method, MonteCarlo) else None
         return exposures(*_arguments(algorithm, question, exposed, victims), drawn)
 

@@ -2,7 +2,7 @@
 
 `sensitivity_squared` is that of the linear view, for gradients that are functions of the data alone.
 `adaptive_sensitivity_squared` holds for adaptive gradients, as in training; `adaptive_by` says by which rule
-(`sensitivity_by_victim`).
+(`attacking_sets`).
 """
 
 from __future__ import annotations
@@ -17,9 +17,7 @@ from typing import TYPE_CHECKING, Self
 from .. import check
 from ..display import short_repr
 from . import gaussian
-from .forms import (
-    INJECTIONS,
-)
+from .forms import INJECTIONS
 from .gram_sensitivity import Sensitivity
 from .owners import Victim
 from .questions import Fingerprint
@@ -166,7 +164,7 @@ class VictimSensitivity:
         return f"Upper bound: {' '.join(rule.split())}{non_adaptive}."
 
 
-def worse(a: VictimSensitivity, b: VictimSensitivity) -> VictimSensitivity:
+def pointwise_worst(a: VictimSensitivity, b: VictimSensitivity) -> VictimSensitivity:
     """The pointwise worst of two attacking sets, which names the most that either is shown."""
     first = max(a, b, key=lambda loss: loss.sensitivity_squared)
     second = max(a, b, key=lambda loss: loss.adaptive_sensitivity_squared)

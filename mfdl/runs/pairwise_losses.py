@@ -1,7 +1,7 @@
 """Losses against many attackers at once: one process per core, the matrix mu[u, v].
 
 In: an algorithm and a trust model per attacker. Out: per attacker the `VictimSensitivity` of every victim, or a
-`PairwiseLosses` with its table and its heat map. How one attacker is accounted is in `privacy.sensitivity_by_victim`.
+`PairwiseLosses` with its table and its heat map. How one attacker is accounted is in `privacy.attacking_sets`.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from ..display import rounded_up
 from ..errors import InvalidInput, require_known
 from ..participation import Participation
 from ..privacy import gaussian
+from ..privacy.attacking_sets import sensitivity_by_victim
 from ..privacy.guarantee import DELTA
 from ..privacy.loss_tables import LOSS_METRICS, Cells, LossTable
 from ..privacy.losses import PrivacyLosses
 from ..privacy.questions import Question, lipschitz_notes, require_unit
-from ..privacy.sensitivity_by_victim import sensitivity_by_victim
 from ..privacy.victim_sensitivity import VictimSensitivity
 from ..progress import Progress, reporter
 from ..trust import PNDP, TrustModel

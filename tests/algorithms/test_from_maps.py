@@ -12,7 +12,7 @@ from mfdl.algorithms import Round, from_maps
 from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput
 from mfdl.noise import IndependentNoise, LocalNoise, StepNoise
-from mfdl.privacy.sensitivity_by_victim import sensitivity_by_victim
+from mfdl.privacy.attacking_sets import sensitivity_by_victim
 from mfdl.testing.strategies import dyadic_gossip
 from mfdl.testing.tasks import linear_task
 

@@ -20,7 +20,7 @@ from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.noise import LocalNoise
 from mfdl.participation import Cyclic, EveryStep, Single
-from mfdl.privacy.sensitivity_by_victim import sensitivity_by_victim
+from mfdl.privacy.attacking_sets import sensitivity_by_victim
 from mfdl.testing.strategies import gossip_matrices, gossip_sequences
 from mfdl.training.executor import Executor
 

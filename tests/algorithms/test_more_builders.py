@@ -253,8 +253,8 @@ PARAMETERS = {
     "two-hop-dsgd": {"share": "float"},
     "local-steps": {"steps": "int"},
     "decor": {"sigma_ldp": "float", "sigma_cor": "float"},
-    "corn": {"coalition_size": "int", "horizon": "int", "one_seed": "bool"},
-    "corn-pairwise": {"horizon": "int", "one_seed": "bool"},
+    "corn": {"coalition_size": "int", "horizon": "int", "all_shared": "bool"},
+    "corn-pairwise": {"horizon": "int", "all_shared": "bool"},
     "zip-dl": {"sigma": "float", "self_messages": "bool"},
 }
 

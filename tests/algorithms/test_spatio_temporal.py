@@ -16,7 +16,7 @@ from mfdl.factorization import NotConverged, optimal_joint, optimal_kronecker, o
 from mfdl.noise import JointNoise, SpatioTemporalNoise
 from mfdl.objective import ErrorWeights
 from mfdl.participation import Cyclic
-from mfdl.privacy.sensitivity_by_victim import sensitivity_by_victim
+from mfdl.privacy.attacking_sets import sensitivity_by_victim
 
 PATH = Dynamics(gossip.metropolis_hastings("path:n=4"), 0.5)
 SCHEME = Cyclic(2, 2)

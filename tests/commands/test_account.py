@@ -9,7 +9,7 @@ import pytest
 import mfdl
 from mfdl.commands import main
 from mfdl.participation import EveryStep
-from mfdl.privacy.sensitivity_by_victim import sensitivity_by_victim
+from mfdl.privacy.attacking_sets import sensitivity_by_victim
 
 VICTIM_KEYS = {
     "victim", "distance", "sensitivity_squared", "adaptive_sensitivity_squared", "mu", "mu_adaptive", "epsilon",

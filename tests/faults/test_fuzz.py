@@ -21,7 +21,7 @@ from mfdl.errors import InvalidInput
 from mfdl.factorization import optimal_covariance
 from mfdl.objective import ErrorWeights
 from mfdl.participation import Cyclic, Explicit
-from mfdl.privacy.sensitivity_by_victim import sensitivity_by_victim
+from mfdl.privacy.attacking_sets import sensitivity_by_victim
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 

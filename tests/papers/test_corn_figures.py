@@ -124,6 +124,14 @@ def test_published_rates_of_a9a():
     assert rates["CorN"] == [0.001] * 2 + [0.005] * 2 + [0.01] * 4 + [0.05]
 
 
+def test_parameters_of_mechanisms():
+    mechanisms = ("dp-dsgd", "corn-pairwise", "corn")
+    of_figures = {name: [each.settings(m) for m in mechanisms] for name, each in training.EXPERIMENTS.items()}
+    assert of_figures["corn-3"] == of_figures["corn-4"] == [(), (), ("corn.horizon=1",)]
+    shared = ("corn-pairwise.all_shared=true",), ("corn.horizon=1", "corn.all_shared=true")
+    assert of_figures["corn-5"] == [(), *shared]
+
+
 @pytest.mark.slow
 def test_figure_3_of_few_steps(tmp_path, capsys, monkeypatch):
     few = dataclasses.replace(

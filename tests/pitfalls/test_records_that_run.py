@@ -16,7 +16,7 @@ from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.noise_scale import calibrate
 from mfdl.participation import Cyclic, EveryStep, OncePerEpoch, PoissonSampling
-from mfdl.privacy.sensitivity_by_victim import sensitivity_by_victim
+from mfdl.privacy.attacking_sets import sensitivity_by_victim
 from mfdl.testing.tasks import linear_task
 from mfdl.training.replay import replay
 from mfdl.training.tasks import Task

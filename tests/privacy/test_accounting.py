@@ -18,9 +18,9 @@ from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput
 from mfdl.noise_scale import account
 from mfdl.participation import Cyclic, EveryStep, Single
+from mfdl.privacy.attacking_sets import sensitivity_by_victim
 from mfdl.privacy.forms import view_grams
 from mfdl.privacy.gram_sensitivity import sensitivities
-from mfdl.privacy.sensitivity_by_victim import sensitivity_by_victim
 from mfdl.privacy.victim_sensitivity import worst_adaptive
 from mfdl.testing.oracles import clear_rank, of_node, pinv_gram
 from mfdl.testing.strategies import gossip_matrices, integer_views

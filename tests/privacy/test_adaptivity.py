@@ -19,10 +19,9 @@ from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.noise_scale import account, calibrate
 from mfdl.participation import Cyclic, EveryStep, Explicit, OncePerEpoch, Single
-from mfdl.privacy import exact_arithmetic
-from mfdl.privacy import sensitivity_by_victim as by_victim
+from mfdl.privacy import attacking_sets, exact_arithmetic
 from mfdl.privacy.adaptive import is_adaptive
-from mfdl.privacy.sensitivity_by_victim import sensitivity_by_victim
+from mfdl.privacy.attacking_sets import sensitivity_by_victim
 from mfdl.privacy.victim_sensitivity import worst_adaptive
 from mfdl.testing.oracles import gossip_messages, rows_span
 from mfdl.testing.strategies import view_cases
@@ -375,7 +374,7 @@ def test_more_patterns_than_can_be_listed_are_bounded_by_their_union(monkeypatch
     algorithm = algorithms.dp_dsgd(Dynamics(MH("path:n=4")), EveryStep(6))
     scheme = OncePerEpoch(epochs=2, period=3)
     listed = sensitivity_by_victim(algorithm, trust.PNDP([0]), participation=scheme, release="none", lipschitz=1.0)
-    monkeypatch.setattr(by_victim, "MAX_ENUMERATED", 8)
+    monkeypatch.setattr(attacking_sets, "MAX_ENUMERATED", 8)
     bounded = sensitivity_by_victim(algorithm, trust.PNDP([0]), participation=scheme, release="none", lipschitz=1.0)
     for exact, upper in zip(listed, bounded, strict=True):
         assert exact.adaptive_sensitivity_squared <= upper.adaptive_sensitivity_squared * (1 + 1e-9) <= 2 + 1e-6

@@ -16,8 +16,8 @@ from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.noise import LocalNoise
 from mfdl.objective import NoiseObjective
 from mfdl.privacy import questions
+from mfdl.privacy.attacking_sets import sensitivity_by_victim
 from mfdl.privacy.guarantee import Guarantee
-from mfdl.privacy.sensitivity_by_victim import sensitivity_by_victim
 from mfdl.testing.strategies import ALL_SEEN_KINDS, PROTECTING_NAMES, linear_algorithms, trust_models
 from mfdl.testing.tasks import linear_task
 from mfdl.training.streams import noise_stream

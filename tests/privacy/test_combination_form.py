@@ -13,10 +13,10 @@ from mfdl import Cyclic, Dynamics, EveryStep, algorithms, calibrate, gossip, tru
 from mfdl.errors import InvalidInput
 from mfdl.gossip import GossipMatrix
 from mfdl.privacy.adaptive import is_adaptive
+from mfdl.privacy.attacking_sets import sensitivity_by_victim
 from mfdl.privacy.forms import known_states as combination_form
 from mfdl.privacy.forms import view_gram
 from mfdl.privacy.forms.known_states import Combination, is_multiple
-from mfdl.privacy.sensitivity_by_victim import sensitivity_by_victim
 from mfdl.testing.oracles import of_node, pinv_gram
 from mfdl.testing.strategies import gossip_matrices
 from mfdl.trust.view import AlgorithmView

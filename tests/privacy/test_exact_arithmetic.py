@@ -19,8 +19,8 @@ from mfdl.factorization.encoders import Banded, Inverse, Toeplitz
 from mfdl.noise import JointNoise, LocalNoise, SpatioTemporalNoise
 from mfdl.participation import EveryStep, Single
 from mfdl.privacy import exact_arithmetic
+from mfdl.privacy.attacking_sets import sensitivity_by_victim
 from mfdl.privacy.exact_arithmetic import PRIMES, range_of
-from mfdl.privacy.sensitivity_by_victim import sensitivity_by_victim
 from mfdl.testing import oracles
 
 

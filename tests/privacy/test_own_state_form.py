@@ -19,12 +19,12 @@ from mfdl.errors import InvalidInput
 from mfdl.noise import StepNoise
 from mfdl.participation import Cyclic, EveryStep
 from mfdl.privacy.adaptive import is_adaptive
+from mfdl.privacy.attacking_sets import sensitivity_by_victim
 from mfdl.privacy.forms import known_states as own_state_form
 from mfdl.privacy.forms import node_recursions as recursions_form
 from mfdl.privacy.forms import view_grams
 from mfdl.privacy.forms.known_states import own_state_grams
 from mfdl.privacy.forms.node_recursions import recursions
-from mfdl.privacy.sensitivity_by_victim import sensitivity_by_victim
 from mfdl.testing.oracles import clear_rank, exact_run, exact_view, exact_view_gram, of_node, pinv_gram, to_float
 from mfdl.testing.strategies import gossip_matrices
 from mfdl.trust import TrustModel

@@ -13,9 +13,9 @@ from mfdl.dynamics import Dynamics
 from mfdl.noise import StepNoise
 from mfdl.participation import EveryStep
 from mfdl.privacy import exact_arithmetic
+from mfdl.privacy.attacking_sets import sensitivity_by_victim
 from mfdl.privacy.forms import dense_form
 from mfdl.privacy.forms.node_recursions import recursions
-from mfdl.privacy.sensitivity_by_victim import sensitivity_by_victim
 from mfdl.testing.oracles import exact_run, exact_view, exact_view_gram, to_float
 from mfdl.trust import TrustModel
 

@@ -19,10 +19,10 @@ from mfdl.errors import InvalidInput
 from mfdl.noise import IndependentNoise, JointNoise, LocalNoise, SpatioTemporalNoise, StepNoise, ZeroNoise
 from mfdl.noise_scale import calibrate
 from mfdl.participation import Cyclic, EveryStep, Single
+from mfdl.privacy.attacking_sets import sensitivity_by_victim
 from mfdl.privacy.forms import view_grams
 from mfdl.privacy.forms.whitening import whiten
 from mfdl.privacy.gram_sensitivity import sensitivity_of_gram
-from mfdl.privacy.sensitivity_by_victim import sensitivity_by_victim
 from mfdl.testing.oracles import exact_leaks, exact_view_gram, rational
 from mfdl.testing.strategies import (
     CHEAP_NAMES,

@@ -22,9 +22,9 @@ from mfdl.errors import InvalidInput
 from mfdl.noise import StepNoise
 from mfdl.privacy import exact_arithmetic, victim_sensitivity
 from mfdl.privacy.adaptive import is_adaptive
+from mfdl.privacy.attacking_sets import sensitivity_by_victim
 from mfdl.privacy.forms import INJECTIONS, view_grams
 from mfdl.privacy.gram_sensitivity import sensitivities
-from mfdl.privacy.sensitivity_by_victim import sensitivity_by_victim
 from mfdl.testing import oracles
 from mfdl.testing.strategies import user_algorithms
 from mfdl.trust import TrustModel

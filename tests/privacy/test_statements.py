@@ -18,10 +18,10 @@ from mfdl import EveryStep, Explicit, Guarantee, Single, algorithms, gossip, tru
 from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput
 from mfdl.noise import NoiseOperator, StepNoise
+from mfdl.privacy.attacking_sets import sensitivity_by_victim
 from mfdl.privacy.curves import Gaussian
 from mfdl.privacy.losses import PrivacyLosses
 from mfdl.privacy.questions import Fingerprint, Question
-from mfdl.privacy.sensitivity_by_victim import sensitivity_by_victim
 from mfdl.testing.strategies import linear_algorithms, trust_models
 from mfdl.trust import TrustModel
 

@@ -23,9 +23,9 @@ from mfdl.factorization.structured_sensitivity import structured_bound
 from mfdl.noise import LocalNoise, encoder_arguments
 from mfdl.noise.stream import NoiseStream
 from mfdl.participation import Cyclic, EveryStep, MinSeparation, OncePerEpoch, Single
+from mfdl.privacy.attacking_sets import sensitivity_by_victim
 from mfdl.privacy.forms.separable import encoder_gram
 from mfdl.privacy.gram_sensitivity import sensitivity_of_gram
-from mfdl.privacy.sensitivity_by_victim import sensitivity_by_victim
 from mfdl.testing import participations
 from mfdl.testing.oracles import largest_over_patterns, largest_signed_sum
 from mfdl.testing.strategies import ALL_SCHEMES

@@ -18,10 +18,10 @@ from mfdl import algorithms, gossip, trust
 from mfdl.dynamics import Dynamics
 from mfdl.noise import CausalNoise
 from mfdl.participation import EveryStep
+from mfdl.privacy.attacking_sets import sensitivity_by_victim
 from mfdl.privacy.forms import dense_form, range_and_null_space, view_grams
 from mfdl.privacy.forms.range_and_null_space import NullSpaceForm, RangeForm
 from mfdl.privacy.gram_sensitivity import sensitivity_of_gram
-from mfdl.privacy.sensitivity_by_victim import sensitivity_by_victim
 from mfdl.testing.oracles import (
     append_known_noise,
     clear_rank,

@@ -10,8 +10,8 @@ from scipy.stats import norm
 from mfdl import algorithms, calibrate, gossip, trust
 from mfdl.dynamics import Dynamics
 from mfdl.participation import Cyclic, EveryStep
+from mfdl.privacy.attacking_sets import sensitivity_by_victim
 from mfdl.privacy.forms import view_grams
-from mfdl.privacy.sensitivity_by_victim import sensitivity_by_victim
 
 MH = gossip.metropolis_hastings
 

@@ -12,7 +12,7 @@ import mfdl
 from mfdl.participation import EveryStep
 from mfdl.pictures.drawings import MAX_LABELLED
 from mfdl.pictures.style import write_figure
-from mfdl.privacy.sensitivity_by_victim import sensitivity_by_victim
+from mfdl.privacy.attacking_sets import sensitivity_by_victim
 from mfdl.runs import privacy_plots as pictures
 from mfdl.runs.pairwise_losses import pairwise_losses, pairwise_matrix
 from mfdl.trust import PNDP

@@ -18,8 +18,8 @@ import mfdl
 from mfdl import Cyclic, Dynamics, InvalidInput, gossip
 from mfdl.algorithms.registry import MECHANISMS
 from mfdl.noise import IndependentNoise, JointNoise, LocalNoise, SpatioTemporalNoise, StepNoise
+from mfdl.privacy.attacking_sets import sensitivity_by_victim
 from mfdl.privacy.gaussian import ADJACENCIES
-from mfdl.privacy.sensitivity_by_victim import sensitivity_by_victim
 from mfdl.testing import describe
 from mfdl.testing import strategies as drawn
 from mfdl.testing.oracles import (

@@ -12,7 +12,7 @@ from small_tasks import classes, slow_means, slow_sums
 import mfdl
 from mfdl import Cyclic, Dynamics, EveryStep, InvalidInput, algorithms, gossip, replay, trust
 from mfdl.dynamics import schedule
-from mfdl.privacy.sensitivity_by_victim import sensitivity_by_victim
+from mfdl.privacy.attacking_sets import sensitivity_by_victim
 from mfdl.runs.cell_jobs import replay_config
 from mfdl.runs.comparison_config import ComparisonConfig
 from mfdl.runs.shared import Plan

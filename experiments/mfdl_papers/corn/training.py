@@ -44,7 +44,7 @@ class Experiment:
         y_label: the metric. seeds: in quick and in full mode.
         quick: points of quick mode.
         accuracy: whether test accuracy is measured; its error, 1 - accuracy, is judged as a loss.
-        one_seed: all noise correlated over nodes comes from one seed, 20 normals a step instead of 40 and up to 210.
+        all_shared: noise correlated over nodes comes from one seed, 20 normals a step instead of 40 and up to 210.
     """
 
     task: str
@@ -56,12 +56,13 @@ class Experiment:
     batch: int | None = None
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     accuracy: bool = False
-    one_seed: bool = False
+    all_shared: bool = False
 
     def settings(self, mechanism: str) -> tuple[str, ...]:
-        """Of a mechanism."""
-        wanted = {"horizon=1": mechanism == "corn", "one_seed=true": self.one_seed and mechanism != "dp-dsgd"}
-        return tuple(f"{mechanism}.{setting}" for setting, holds in wanted.items() if holds)
+        """Parameters of a mechanism, as texts of `--set`."""
+        chosen = ["horizon=1"] if mechanism == "corn" else []
+        chosen += ["all_shared=true"] if self.all_shared and mechanism != "dp-dsgd" else []
+        return tuple(f"{mechanism}.{parameter}" for parameter in chosen)
 
     def guess(self, scale: RunScale) -> float | None:
         """Loss (or error) of a guess; None where the first model is the best one."""
@@ -119,7 +120,7 @@ EXPERIMENTS = {
         batch=128,
         options={"partition": "dirichlet:alpha=10"},
         accuracy=True,
-        one_seed=True,
+        all_shared=True,
     ),
 }
 

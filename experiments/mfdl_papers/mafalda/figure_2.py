@@ -32,8 +32,8 @@ from mfdl import algorithms, gossip, graphs
 from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput
 from mfdl.participation import EveryStep
+from mfdl.privacy.attacking_sets import sensitivity_by_victim
 from mfdl.privacy.forms import view_grams
-from mfdl.privacy.sensitivity_by_victim import sensitivity_by_victim
 from mfdl.runs.privacy_plots import (
     CODED,
     COLOURS,

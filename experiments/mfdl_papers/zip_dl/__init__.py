@@ -26,7 +26,7 @@ from mfdl import algorithms, gossip, trust
 from mfdl.check import FloatArray
 from mfdl.dynamics import Dynamics
 from mfdl.participation import EveryStep
-from mfdl.privacy.sensitivity_by_victim import sensitivity_by_victim
+from mfdl.privacy.attacking_sets import sensitivity_by_victim
 from mfdl.testing.oracles.dense_views import clear_rank, of_node, pinv_gram
 from mfdl.testing.oracles.sensitivity_oracle import largest_signed_sum
 from mfdl.testing.strategies.graphs import connected_graphs, gossip_matrices

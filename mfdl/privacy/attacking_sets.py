@@ -42,7 +42,7 @@ from .gram_sensitivity import Sensitivity
 from .joint_sensitivity import JointConditions, JointGrams, added, nodes_and_groups, victim_sensitivities
 from .owners import Owners, Victim, checked_victim, in_order, nodes_of, require_nodes, require_one_owner, within
 from .questions import UNITS, Fingerprint
-from .victim_sensitivity import ALL_MESSAGES, SHIFT_REDUCTION, THE_VIEW, VictimSensitivity, worse
+from .victim_sensitivity import ALL_MESSAGES, SHIFT_REDUCTION, THE_VIEW, VictimSensitivity, pointwise_worst
 
 
 def sensitivity_by_victim(
@@ -103,7 +103,7 @@ def sensitivity_by_victim(
     with report.bar(f"losses of {algorithm.name} under {trust.name}", total) as advance:
         for model, chosen in sets:
             for u, loss in zip(chosen, request.against(model, chosen), strict=True) if chosen else ():
-                worst[u] = worse(worst[u], loss) if u in worst else loss
+                worst[u] = pointwise_worst(worst[u], loss) if u in worst else loss
             advance(len(chosen))
     for u in sorted((wanted or {u for group in groups for u in group}) - set(worst)):
         released = model.view(algorithm, u, release=release).release
@@ -141,7 +141,7 @@ def _groups(algorithm: LinearAlgorithm, trust: TrustModel, owners: Owners) -> li
 def _of_owners(group: Group, alone: Mapping[Victim, VictimSensitivity]) -> VictimSensitivity:
     """What several nodes' record loses at most where no view is of attackers without an owner: the owners' losses."""
     losses = [alone[u] for u in group]
-    both = functools.reduce(worse, losses)
+    both = functools.reduce(pointwise_worst, losses)
     fixed, adaptive = (
         added(group, {u: loss.number(adaptive=adaptive) for u, loss in zip(group, losses, strict=True)})
         for adaptive in (False, True)
