@@ -13,7 +13,7 @@ import numpy as np
 from mfdl.pictures.line_charts import Panel
 from mfdl.runs.comparison_config import ComparisonConfig
 
-from ..figures.paired_effects import below, lowest
+from ..figures.paired_effects import below, clear, lowest, of_means
 from ..figures.published_figures import PublishedFigure, RunScale
 from ..figures.reproduction import Reproduction, Table
 from ..figures.trained_panels import losses, of_panels, spread
@@ -105,25 +105,27 @@ def judged_grid(grids: Mapping[Line, Mapping[Choice, np.ndarray]], shorter: str 
     """
     mechanism = {"LDP": "dp-dsgd", "CDP": "cdp", "DECOR": "decor"}
     best = {line: lowest(grid) for line, grid in grids.items()}
-    rivals = {}
-    for line, grid in grids.items():
-        chosen = published(line[0], mechanism[line[1]], line[2])
-        for choice, values in grid.items():
-            if choice != chosen:
-                rivals[f"{', '.join(map(str, line))}: beside {choice}"] = (grid[chosen], values)
-    words = "; ".join(f"{g} {name} at {e:g}: {rate:g}, {clip:g}" for (g, name, e), (rate, clip) in best.items())
+    chosen = {line: published(line[0], mechanism[line[1]], line[2]) for line in grids}
+    rivals = {
+        f"{graph}, {name}, epsilon {e:g}: beside {choice}": (grid[chosen[graph, name, e]], values)
+        for (graph, name, e), grid in grids.items()
+        for choice, values in grid.items()
+        if choice != chosen[graph, name, e]
+    }
+    factor = max(of_means(grid[chosen[line]], grid[best[line]]) for line, grid in grids.items())
+    hits = sum(best[line] == chosen[line] for line in grids)
+    words = f"it has the lowest mean loss in {hits} of {len(grids)} grids of {len(RATES) * len(CLIPS)} settings"
+    words += f", and up to {factor:.3g} times the lowest in the others"
     effects = below(rivals, guess=GUESS)
     effects = [dataclasses.replace(effect, unsupported=shorter or effect.unsupported) for effect in effects]
     published_best = Verdict("rate and clipping norm of the published choice are the best of the grid", effects, words)
     tuned = {line: grid[best[line]] for line, grid in grids.items()}
-    pairs = {(g, e): (tuned[g, "DECOR", e], tuned[g, "LDP", e]) for g, name, e in grids if name == "LDP"}
-    comparison = "; ".join(
-        f"{graph} at {e:g}: DECOR {spread(a)}, LDP {spread(b)}" for (graph, e), (a, b) in pairs.items()
-    )
-    return [
-        published_best,
-        Verdict("each at its best of the grid, DECOR is below LDP", below(pairs, guess=GUESS), comparison),
-    ]
+    points = [(graph, e) for graph, name, e in grids if name == "LDP"]
+    pairs = {f"{graph}, epsilon {e:g}": (tuned[graph, "DECOR", e], tuned[graph, "LDP", e]) for graph, e in points}
+    ratios, effects = [of_means(b, a) for a, b in pairs.values()], below(pairs, guess=GUESS)
+    comparison = f"LDP / DECOR from {min(ratios):.3g} to {max(ratios):.3g} over {len(pairs)} points, beyond the joint "
+    comparison += f"95 % intervals at {clear(effects)}"
+    return [published_best, Verdict("each at its best of the grid, DECOR is below LDP", effects, comparison)]
 
 
 def run_grid(figure: PublishedFigure, scale: RunScale) -> Reproduction:
