@@ -99,9 +99,9 @@ class SpatialFactorization(Certified):
         everybody = tuple(range(self.num_nodes))
         of_groups = self.sigma_ldp is None and self.groups != (everybody,)
         if self.coalition_size or of_groups:
-            made = f"coalitions of {self.coalition_size}" if self.coalition_size else f"{len(self.groups)} seed groups"
+            setting = f"coalitions of {self.coalition_size}" if self.coalition_size else f"{len(self.groups)} groups"
             raise InvalidInput(
-                f"the covariance was made for {made}, and one seed of all nodes hides nothing from a node; make it "
+                f"the covariance was made for {setting}, and one seed of all nodes hides nothing from a node; make it "
                 "with coalition_size=0 and no groups."
             )
         return dataclasses.replace(
