@@ -23,6 +23,7 @@ from .errors import InvalidInput
 
 MAX_COALITIONS = 20_000  # each costs one dense n x n factorization
 SYMMETRY_TOLERANCE = 1e-12  # relative to the largest entry; differences of rounding only
+NEGLIGIBLE = 2.0**-80  # of the largest entry of a factor: far below what rounding leaves of R
 _BATCH_ENTRIES = 2**20  # 8 MB of stacked matrices at a time
 
 
@@ -253,4 +254,7 @@ def _root(R: FloatArray) -> FloatArray:
     if values[0] < -1e-9 * max(values[-1], 0.0) or values[-1] <= 0:
         raise InvalidInput(f"covariance must be positive semidefinite and not zero, got eigenvalue {values[0]:.3g}.")
     positive = values > 1e-12 * values[-1]
-    return np.asarray(vectors[:, positive] * np.sqrt(values[positive]))
+    factor = np.asarray(vectors[:, positive] * np.sqrt(values[positive]))
+    # zeros of eigenvectors come out as up to 1e-16, or as products of such, on which the rank of noise stays undecided
+    factor[np.abs(factor) < NEGLIGIBLE * np.abs(factor).max()] = 0.0
+    return factor

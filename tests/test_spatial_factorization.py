@@ -4,6 +4,7 @@ import itertools
 import json
 import math
 
+import networkx as nx
 import numpy as np
 import pytest
 from effort import examples
@@ -165,6 +166,19 @@ def test_with_all_noise_shared_an_outsider_meets_the_same_noise_and_a_node_none(
     assert_allclose(*levels, rtol=1e-6)
     with pytest.raises(InvalidInput, match="infinite loss under trust model 'colluding'"):
         calibrate(shared, trust=trust.Colluding((0,)), **common)
+
+
+@pytest.mark.parametrize(
+    "graph",
+    [
+        nx.Graph([(0, 1), (0, 3), (0, 4), (1, 2), (1, 3), (1, 4), (2, 3), (2, 4), (3, 4)]),
+        nx.Graph([(0, 2), (1, 3), (2, 4), (2, 5), (3, 4), (3, 5)]),
+    ],
+)
+def test_zeros_of_eigenvectors_leave_no_loss_open(graph):
+    """Their rounding, products of 1e-16, made the rank of the noise undecided and the loss infinite."""
+    noise = algorithms.corn_pairwise(Dynamics(MH(graph)), EveryStep(3), all_shared=True)
+    assert calibrate(noise, trust=trust.Eavesdropper(), adjacency="replace-one", clip_norm=1.0, mu=1.0).noise_std > 0
 
 
 def test_a_covariance_for_coalitions_or_groups_keeps_its_seeds_apart(tmp_path):
