@@ -62,7 +62,7 @@ def sensitivity_by_victim(
 
     Args:
         victims: nodes; a group such as (0, 3) stands for a record that nodes 0 and 3 both hold.
-        participation: default the algorithm's own; each victim's number is for its own one, `of_node(victim)`.
+        participation: default that of the algorithm; the number of a victim is for `participation.of_node(victim)`.
         release: see `TrustModel.view`.
         method: "exact" (upper and lower bound meet within 1e-6) or "certified" (fast upper bound).
         lipschitz: L for shift reduction; None: the all-messages value stands in where the view is not adaptive.
@@ -121,7 +121,8 @@ def sensitivity_by_victim(
 def asked_participation(algorithm: LinearAlgorithm, participation: Participation | None) -> Participation:
     """The participation that a question is about: default the algorithm's own.
 
-    Raises: InvalidInput: either is none. UnsupportedMechanism: a secret one, for which no pattern stands.
+    Raises: InvalidInput: algorithm is no LinearAlgorithm, or participation no Participation. UnsupportedMechanism: its
+        patterns are drawn secretly.
     """
     check.instance(LinearAlgorithm, algorithm=algorithm)
     scheme = algorithm.participation if participation is None else participation

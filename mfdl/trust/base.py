@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from .. import check
 from ..algorithms import LinearAlgorithm
@@ -24,10 +24,9 @@ from ..entries import exact_entries
 from ..errors import InvalidInput
 from ..spec import Entry, Registry
 from ..storable import storable
-from .knowledge import Knowledge
+from .knowledge import Knowledge, Mask
 from .view import RELEASES, AlgorithmView
 
-Mask = NDArray[np.bool_]
 MaskRule = Callable[..., ArrayLike] | ArrayLike | None
 Model = TypeVar("Model", bound=type)
 _SHIPPED: set[type] = set()

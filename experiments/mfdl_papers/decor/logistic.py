@@ -115,7 +115,8 @@ def judged_grid(grids: Mapping[Line, Mapping[Choice, np.ndarray]], shorter: str 
     factor = max(of_means(grid[chosen[line]], grid[best[line]]) for line, grid in grids.items())
     hits = sum(best[line] == chosen[line] for line in grids)
     words = f"it has the lowest mean loss in {hits} of {len(grids)} grids of {len(RATES) * len(CLIPS)} settings"
-    words += f", and up to {factor:.3g} times the lowest in the others"
+    if hits < len(grids):
+        words += f", and up to {factor:.3g} times the lowest in the others"
     effects = below(rivals, guess=GUESS)
     effects = [dataclasses.replace(effect, unsupported=shorter or effect.unsupported) for effect in effects]
     published_best = Verdict("rate and clipping norm of the published choice are the best of the grid", effects, words)
