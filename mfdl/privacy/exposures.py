@@ -72,9 +72,10 @@ class Exposures(abc.ABC):
         """The victims, and every owner of a record that is one."""
 
     @property
-    @abc.abstractmethod
     def tied(self) -> int:
         """Number of victims whose loss is the largest, up to rounding."""
+        numbers = [loss.number(adaptive=self.adaptive).squared for loss in self.each]
+        return int(equal_to_largest(numbers).sum())
 
     @property
     def adaptive(self) -> bool:
@@ -115,11 +116,6 @@ class PublicExposures(Exposures):
         release = max({loss.release for loss in self.losses}, key=MOST_SHOWN.index)  # exact: a place in a tuple
         every = dataclasses.replace(worst, release=release, lipschitz=min(constants, default=None))
         return every.answering(worst.fingerprint)
-
-    @property
-    def tied(self) -> int:
-        numbers = [loss.number(adaptive=self.adaptive).squared for loss in self.losses]
-        return int(equal_to_largest(numbers).sum())
 
     @property
     def nodes(self) -> set[int]:

@@ -89,11 +89,9 @@ def worst_in_words(name: str, tied: int, *, kind: str = "victim") -> str:
     >>> worst_in_words("node 0", 8), worst_in_words("node 3", 1)
     ('node 0, one of 8 that lose most', 'node 3, the worst victim')
     """
-    return (
-        f"{name}, one of {tied}{' pairs' * (kind == 'pair')} that lose most"
-        if tied > 1
-        else f"{name}, the worst {kind}"
-    )
+    if tied == 1:
+        return f"{name}, the worst {kind}"
+    return f"{name}, one of {tied}{' pairs' * (kind == 'pair')} that lose most"
 
 
 def metric_in_words(metric: str, noise_std: float, delta: float, *, adaptive: bool) -> str:

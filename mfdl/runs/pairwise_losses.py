@@ -139,11 +139,8 @@ class PairwiseLosses(LossTable):
 
     def _numbers(self, *, adaptive: bool) -> list[float]:
         """Squared sensitivities of all pairs, attacker after attacker."""
-        return [
-            loss.number(adaptive=adaptive).squared
-            for losses in self.of_attackers.values()
-            for loss in losses.of_victims
-        ]
+        every = (loss for losses in self.of_attackers.values() for loss in losses.of_victims)
+        return [loss.number(adaptive=adaptive).squared for loss in every]
 
     def rows(self, noise_std: float = 1.0, *, delta: float = DELTA, adaptive: bool = True) -> list[dict[str, Any]]:
         """One row for each attacker and victim, see `PrivacyLosses.rows`."""

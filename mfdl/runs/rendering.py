@@ -102,8 +102,9 @@ def _finding(result: dict[str, Any], curves: Sequence[Curves], ended: Mapping[st
         return f"Test loss on {result['task']} under {target}, each mechanism under its own trust model: no ranking"
     if len(private) < 2:
         return f"Test loss on {result['task']} under {target}"
-    leader, seeds = ahead_in_every_seed({label: ended[label] for label in private}), len(result["seeds"])
+    leader = ahead_in_every_seed({label: ended[label] for label in private})
     if not leader:
         return f"At equal privacy ({target}) no mechanism is ahead in every seed"
+    seeds = len(ended[leader])
     in_seeds = f"in each of {seeds} seeds" if seeds > 1 else "in a single seed"
     return f"At equal privacy ({target}), {private[leader]} ends with the lowest test loss {in_seeds}"
