@@ -169,8 +169,8 @@ def _show(answer: dict[str, Any], worst: str, out: Path | None) -> None:
     each = answer["attackers"] if many else [{"attacker": "", "victims": answer["victims"]}]
     pairs = [(against["attacker"], row) for against in each for row in against["victims"]]
     measure = "epsilon" if answer["worst_mu"] is None else "mu"
-    for name in (measure, f"{measure}_adaptive"):
-        pairs = ranked(pairs, key=lambda pair, name=name: float(pair[1][name]), descending=True)
+    pairs = ranked(pairs, key=lambda pair: float(pair[1][measure]), descending=True)
+    pairs = ranked(pairs, key=lambda pair: float(pair[1][f"{measure}_adaptive"]), descending=True)
     placed = any(row["distance"] is not None for _, row in pairs)
     title = (
         f"{answer['mechanism']} on {answer['graph']}, trust {answer['trust']}, {answer['unit']} level, "

@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import itertools
 import math
+import operator
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -182,7 +183,8 @@ class Account:
     def worst(self, *, adaptive: bool) -> tuple[Nodes, VictimSensitivity]:
         """Who attacks and who loses most, the first of those that tie, with a number that no other exceeds."""
         nodes, loss = self._worst_pairs(adaptive=adaptive)[0]
-        largest = max(every.number(adaptive=adaptive).squared for every in self.everything)
+        numbers = (every.number(adaptive=adaptive) for every in self.everything)
+        largest = max(numbers, key=operator.attrgetter("squared"))  # bound
         return nodes, loss.raised_to(largest, adaptive=adaptive)
 
     def _worst_pairs(self, *, adaptive: bool) -> list[tuple[Nodes, VictimSensitivity]]:

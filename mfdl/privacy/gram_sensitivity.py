@@ -100,18 +100,19 @@ class Sensitivity:
         """sens, rounded up."""
         return math.inf if math.isinf(self.squared) else math.nextafter(math.sqrt(self.squared), math.inf)
 
-    def raised_to(self, squared: float) -> Self:
-        """The same with `squared` no lower than this number, still exact if it was: for numbers that tie with it."""
-        if squared <= self.squared:
+    def raised_to(self, largest: Sensitivity) -> Self:
+        """The same node and pattern with `squared` of a number that ties with this one, if that is larger."""
+        if largest.squared <= self.squared:
             return self
-        slack = squared / self.lower - 1 if self.lower > 0 else 0.0
-        return dataclasses.replace(self, squared=squared, tolerance=max(self.tolerance, slack))
+        slack = max(self.tolerance, largest.squared / self.lower - 1) if self.lower > 0 else self.tolerance
+        tolerance = largest.tolerance if largest.exact == self.exact else slack
+        return dataclasses.replace(self, squared=largest.squared, tolerance=tolerance)
 
 
 def largest_sensitivity(numbers: Iterable[Sensitivity]) -> Sensitivity:
     """The largest number, named after the lowest node that has it up to rounding."""
     by_node = sorted(numbers, key=lambda number: number.node)  # exact: node indices
-    largest = max(number.squared for number in by_node)
+    largest = max(by_node, key=attrgetter("squared"))  # bound
     return first_maximum(by_node, key=attrgetter("squared")).raised_to(largest)
 
 

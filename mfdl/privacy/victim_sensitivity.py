@@ -11,6 +11,7 @@ import copy
 import dataclasses
 import math
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING, Self
 
 from mfdl_solvers.ties import first_largest
@@ -121,9 +122,9 @@ class VictimSensitivity:
         object.__setattr__(answer, "fingerprint", fingerprint)
         return answer
 
-    def raised_to(self, squared: float, *, adaptive: bool = True) -> Self:
-        """The same with a number no lower than this one, and the same fingerprint; see `Sensitivity.raised_to`."""
-        number = self.number(adaptive=adaptive).raised_to(squared)
+    def raised_to(self, largest: Sensitivity, *, adaptive: bool = True) -> Self:
+        """The same with a number that ties with its own, and the same fingerprint; see `Sensitivity.raised_to`."""
+        number = self.number(adaptive=adaptive).raised_to(largest)
         if number is self.number(adaptive=adaptive):
             return self
         fixed = number if self.adaptive or not adaptive else self.non_adaptive_sensitivity
@@ -190,11 +191,11 @@ def pointwise_worst(a: VictimSensitivity, b: VictimSensitivity) -> VictimSensiti
 
 def worst_loss(losses: Sequence[VictimSensitivity], *, adaptive: bool = True) -> VictimSensitivity:
     """The first of the losses whose number is the largest up to rounding, raised to it, so that no loss is larger."""
-    squares = [loss.number(adaptive=adaptive).squared for loss in losses]
-    largest = max(squares)
-    if squares[0] == largest:  # the usual case of two attacking sets, of which there are many
+    numbers = [loss.number(adaptive=adaptive) for loss in losses]
+    largest = max(numbers, key=attrgetter("squared"))  # bound
+    if largest is numbers[0]:  # the usual case of two attacking sets, of which there are many
         return losses[0]
-    return losses[first_largest(squares)].raised_to(largest, adaptive=adaptive)
+    return losses[first_largest([number.squared for number in numbers])].raised_to(largest, adaptive=adaptive)
 
 
 def worst_adaptive(losses: Sequence[VictimSensitivity]) -> Sensitivity:
