@@ -268,7 +268,7 @@ def _sign_value(X: FloatArray) -> FloatArray:
     reach, pull = size[:, 0].copy(), np.where(X[:, 0] < 0, -1.0, 1.0)
     reach[:, 0] = -1.0
     for _ in range(k - 1):
-        chosen = reach.argmax(axis=1)
+        chosen = reach.argmax(axis=1)  # bound
         sign = pull[rows, chosen]
         signs[rows, chosen] = sign
         reach[rows, chosen] = -1.0
