@@ -153,8 +153,8 @@ def plan(
                     raise error
             report(1, design.name)
     planned.sort(key=lambda each: each.costs[1:])  # exact: integers, and integers times one degree
-    designs = tuple(ranked(planned, lambda each: each.loss))
-    return RunPlan(designs, records, DELTA if delta is None else delta, tuple(left_out))
+    best_first = tuple(ranked(planned, lambda each: each.loss))
+    return RunPlan(best_first, records, DELTA if delta is None else delta, tuple(left_out))
 
 
 def _messages(design: Design, degree: float) -> float:
