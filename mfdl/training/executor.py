@@ -13,8 +13,8 @@ last.
 `Releasing` sums up what a run releases while it trains, so that no model is kept longer than its step.
 
 The last bits of a product may depend on where its operands begin in memory. torch allocates at multiples of 64 bytes,
-numpy at multiples of 16. A resumed run repeats its steps bit for bit, so tensors are copies of arrays and share no memory
-with them.
+numpy at multiples of 16. A resumed run repeats its steps bit for bit, so tensors copy arrays and share no memory with
+them.
 """
 
 from __future__ import annotations
