@@ -4,7 +4,6 @@ import locale
 import os
 import subprocess
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import machines
