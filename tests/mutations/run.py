@@ -17,11 +17,13 @@ import argparse
 import concurrent.futures
 import dataclasses
 import json
+import multiprocessing.connection
 import os
 import shutil
-import subprocess
+import signal
 import sys
 import tempfile
+import threading
 import tomllib
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -35,6 +37,16 @@ PARTS = ("mfdl", "solvers", "tests", "docs", "experiments", "pyproject.toml")
 KINDS = ("privacy", "utility")
 LIMIT_SECONDS = 600
 FILE_WIDTH = 160  # columns of the table where it goes to a file
+IMPORTED = (
+    *("scipy.linalg", "scipy.optimize", "scipy.sparse.csgraph", "scipy.sparse.linalg", "scipy.spatial", "scipy.special"),
+    *("scipy.stats", "networkx", "torch.func", "torch._dynamo", "sklearn.linear_model", "sklearn.datasets", "pytest"),
+    *("hypothesis.extra.numpy", "dp_accounting", "dp_accounting.pld", "matplotlib.figure", "rich.progress", "typer"),
+    *("pooch", "safetensors.torch", "joblib", "cryptography.hazmat.primitives", "flint", "mpmath", "cvxpy", "pandas"),
+)
+"""Modules that the process imports from which all runs of pytest are forked."""
+
+_forkserver = multiprocessing.get_context("forkserver")
+_children = threading.Lock()  # multiprocessing looks at all of its children whenever it starts one
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,35 +125,57 @@ def copy_project(
 
 def run_tests(folder: Path, tests: Iterable[str], *, stop_at_first: bool = True, part: int = 0) -> Outcome:
     """Runs tests of a copy on the copy; `part` tells runs at the same time apart."""
-    report = folder / f"report{part}.json"
+    report, printed = folder / f"report{part}.json", folder / f"printed{part}.txt"
     report.unlink(missing_ok=True)
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "HYPOTHESIS"))}
     env = environment | {
         # before the editable install
         "PYTHONPATH": os.pathsep.join(str(folder / part) for part in ("", "solvers", "experiments", "tests")),
         "PYTHONDONTWRITEBYTECODE": "1" if stop_at_first else "",  # compiled once, by the run without mutations
-        "OPENBLAS_NUM_THREADS": "1",
-        "OMP_NUM_THREADS": "1",
         "MUTATION_REPORT": str(report),
         "MFDL_EFFORT": "1",  # every example, as `make test-all` has it
         "MFDL_SEED": "0",
     }
-    command = [sys.executable, "-m", "pytest", "-p", "mutations.guard", "-n", "0", "-q", "-p", "no:cacheprovider"]
-    command += ["-m", "slow or not slow"]
-    command += ["--tb=short", *(["-x"] if stop_at_first else []), *tests]
-    try:
-        done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=LIMIT_SECONDS)
-    except subprocess.TimeoutExpired:
+    with tempfile.TemporaryDirectory(prefix="pytest-") as base:
+        command = ["-p", "mutations.guard", "-n", "0", "-q", "-p", "no:cacheprovider", f"--basetemp={base}"]
+        command += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # of plugins that are imported already
+        command += ["-m", "slow or not slow", "--tb=short", *(["-x"] if stop_at_first else []), *tests]
+        child = _forkserver.Process(target=_pytest_in, args=(folder, env, command, printed))
+        with _children:
+            child.start()
+        ended = multiprocessing.connection.wait([child.sentinel], LIMIT_SECONDS)
+        if not ended:
+            os.killpg(child.pid, signal.SIGKILL)
+        with _children:
+            child.join()
+    if not ended:
         return Outcome(False, (), f"no end within {LIMIT_SECONDS} seconds")
-    output = (done.stdout + done.stderr).strip().splitlines()
+    output = printed.read_text(encoding="utf-8").strip().splitlines()
     if not report.exists():
         return Outcome(False, (), f"the library cannot be imported: {output[-1] if output else 'no output'}")
     reported = json.loads(report.read_text(encoding="utf-8"))
     failed = tuple(reported["failed"])
     trouble = [*reported["elsewhere"], *reported["cannot_run"]]
-    if done.returncode not in (0, 1) or (done.returncode == 1) != bool(failed):
-        trouble.append(f"pytest ended with status {done.returncode}: {output[-1] if output else 'no output'}")
-    return Outcome(done.returncode == 0 and not trouble, failed, "; ".join(trouble))
+    if child.exitcode not in (0, 1) or (child.exitcode == 1) != bool(failed):
+        trouble.append(f"pytest ended with status {child.exitcode}: {output[-1] if output else 'no output'}")
+    return Outcome(child.exitcode == 0 and not trouble, failed, "; ".join(trouble))
+
+
+def _pytest_in(folder: Path, environment: dict[str, str], command: list[str], printed: Path) -> None:
+    """Becomes `pytest` in a folder: the target of a forked process, which leads a group with all that it starts."""
+    os.setsid()
+    with printed.open("wb") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.dont_write_bytecode = bool(environment["PYTHONDONTWRITEBYTECODE"])
+    sys.path[:0] = environment["PYTHONPATH"].split(os.pathsep)
+    sys.argv = ["pytest", *command]
+    import pytest
+
+    sys.exit(pytest.main(command))
 
 
 def try_mutation(mutation: Mutation, root: Path) -> Outcome:
@@ -197,6 +231,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         return 2
     jobs = max(1, chosen.jobs)
+    os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")  # read when they are imported
+    _forkserver.set_forkserver_preload(list(IMPORTED))
     with (
         tempfile.TemporaryDirectory(prefix="mutations-") as name,
         Progress(console=errors) as progress,
