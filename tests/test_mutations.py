@@ -130,11 +130,13 @@ def test_tests_of_a_library_elsewhere_do_not_count(project, tmp_path):
 
 @pytest.mark.slow
 def test_the_unmutated_tests_must_pass(project, tmp_path):
-    assert run.try_unmutated([planted("2", "1")], project).passed
+    tests = planted("2", "1").tests
+    assert run.try_unmutated(project, tests).passed
+    assert run.try_unmutated(project, tests, "--collect-only").passed
     run.copy_project(project, tmp_path)
     test = tmp_path / "tests" / "test_shift.py"
     test.write_text(test.read_text(encoding="utf-8").replace("3.0", "4.0"), encoding="utf-8")
-    outcome = run.try_unmutated([planted("2", "1")], tmp_path)
+    outcome = run.try_unmutated(tmp_path, tests)
     assert not outcome.passed
     assert outcome.failed
     assert "assert 3.0 == 4.0" in outcome.failed[0]

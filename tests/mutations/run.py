@@ -7,8 +7,8 @@ the tests that must see it; several entries may share a number. Out: a table wit
 entry was caught. Each runs in a folder of its own, so the tree is never touched.
 
 Caught means that a named test fails when it is called. A copy that cannot be imported or collected, a test that ends
-in a NameError, and tests that import the library from elsewhere count as not caught (`guard.py`). All named tests first
-run once without any mutation, and must pass.
+in a NameError, and tests that import the library from elsewhere count as not caught (`guard.py`). The first test to
+fail in each copy runs once more without any mutation, and must pass.
 """
 
 from __future__ import annotations
@@ -17,11 +17,13 @@ import argparse
 import concurrent.futures
 import dataclasses
 import json
+import multiprocessing.connection
 import os
 import shutil
-import subprocess
+import signal
 import sys
 import tempfile
+import threading
 import tomllib
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -35,6 +37,16 @@ PARTS = ("mfdl", "solvers", "tests", "docs", "experiments", "pyproject.toml")
 KINDS = ("privacy", "utility")
 LIMIT_SECONDS = 600
 FILE_WIDTH = 160  # columns of the table where it goes to a file
+IMPORTED = (
+    *("scipy.linalg", "scipy.optimize", "scipy.signal", "scipy.sparse.csgraph", "scipy.sparse.linalg", "scipy.spatial"),
+    *("scipy.special", "scipy.stats", "networkx", "torch.func", "torch._dynamo", "sklearn.datasets", "rich.progress"),
+    *("sklearn.linear_model", "dp_accounting.pld", "matplotlib.figure", "typer", "pooch", "safetensors.torch"),
+    *("joblib", "cryptography.hazmat.primitives", "flint", "mpmath", "cvxpy", "hypothesis.extra.numpy", "pytest"),
+)
+"""Modules that the process imports from which all runs of pytest are forked."""
+
+_forkserver = multiprocessing.get_context("forkserver")
+_children = threading.Lock()  # multiprocessing looks at all of its children whenever it starts one
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,6 +94,11 @@ class Outcome:
         """Whether some test failed for a reason that counts."""
         return bool(self.failed) and not self.trouble
 
+    @property
+    def first_failed(self) -> str:
+        """Node id of the first failure, as `guard.py` writes it."""
+        return self.failed[0].split(": ")[0]
+
 
 def load(folder: Path = Path(__file__).parent) -> list[Mutation]:
     """All entries of the `pitfalls_*.toml` of a folder, by number.
@@ -111,37 +128,59 @@ def copy_project(
             copy(root / part, folder / part)
 
 
-def run_tests(folder: Path, tests: Iterable[str], *, stop_at_first: bool = True, part: int = 0) -> Outcome:
-    """Runs tests of a copy on the copy; `part` tells runs at the same time apart."""
-    report = folder / f"report{part}.json"
+def run_tests(folder: Path, tests: Iterable[str], *options: str, part: int = 0) -> Outcome:
+    """Runs tests of a copy on the copy, with options of pytest; `part` tells runs at the same time apart."""
+    report, printed = folder / f"report{part}.json", folder / f"printed{part}.txt"
     report.unlink(missing_ok=True)
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "HYPOTHESIS"))}
     env = environment | {
         # before the editable install
         "PYTHONPATH": os.pathsep.join(str(folder / part) for part in ("", "solvers", "experiments", "tests")),
-        "PYTHONDONTWRITEBYTECODE": "1" if stop_at_first else "",  # compiled once, by the run without mutations
-        "OPENBLAS_NUM_THREADS": "1",
-        "OMP_NUM_THREADS": "1",
+        "PYTHONDONTWRITEBYTECODE": "",  # compiled once, where all tests are collected
         "MUTATION_REPORT": str(report),
         "MFDL_EFFORT": "1",  # every example, as `make test-all` has it
         "MFDL_SEED": "0",
     }
-    command = [sys.executable, "-m", "pytest", "-p", "mutations.guard", "-n", "0", "-q", "-p", "no:cacheprovider"]
-    command += ["-m", "slow or not slow"]
-    command += ["--tb=short", *(["-x"] if stop_at_first else []), *tests]
-    try:
-        done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=LIMIT_SECONDS)
-    except subprocess.TimeoutExpired:
+    with tempfile.TemporaryDirectory(prefix="pytest-") as base:
+        command = ["-p", "mutations.guard", "-n", "0", "-q", "-p", "no:cacheprovider", f"--basetemp={base}"]
+        command += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # of plugins that are imported already
+        command += ["-m", "slow or not slow", "--tb=short", *options, *tests]
+        child = _forkserver.Process(target=_pytest_in, args=(folder, env, command, printed))
+        with _children:
+            child.start()
+        ended = multiprocessing.connection.wait([child.sentinel], LIMIT_SECONDS)
+        if not ended:
+            os.killpg(child.pid, signal.SIGKILL)
+        with _children:
+            child.join()
+    if not ended:
         return Outcome(False, (), f"no end within {LIMIT_SECONDS} seconds")
-    output = (done.stdout + done.stderr).strip().splitlines()
+    output = printed.read_text(encoding="utf-8").strip().splitlines()
     if not report.exists():
         return Outcome(False, (), f"the library cannot be imported: {output[-1] if output else 'no output'}")
     reported = json.loads(report.read_text(encoding="utf-8"))
     failed = tuple(reported["failed"])
     trouble = [*reported["elsewhere"], *reported["cannot_run"]]
-    if done.returncode not in (0, 1) or (done.returncode == 1) != bool(failed):
-        trouble.append(f"pytest ended with status {done.returncode}: {output[-1] if output else 'no output'}")
-    return Outcome(done.returncode == 0 and not trouble, failed, "; ".join(trouble))
+    if child.exitcode not in (0, 1) or (child.exitcode == 1) != bool(failed):
+        trouble.append(f"pytest ended with status {child.exitcode}: {output[-1] if output else 'no output'}")
+    return Outcome(child.exitcode == 0 and not trouble, failed, "; ".join(trouble))
+
+
+def _pytest_in(folder: Path, environment: dict[str, str], command: list[str], printed: Path) -> None:
+    """Becomes `pytest` in a folder: the target of a forked process, which leads a group with all that it starts."""
+    os.setsid()
+    with printed.open("wb") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.dont_write_bytecode = False
+    sys.path[:0] = environment["PYTHONPATH"].split(os.pathsep)
+    sys.argv = ["pytest", *command]
+    import pytest
+
+    sys.exit(pytest.main(command))
 
 
 def try_mutation(mutation: Mutation, root: Path) -> Outcome:
@@ -159,20 +198,22 @@ def try_mutation(mutation: Mutation, root: Path) -> Outcome:
             return Outcome(False, (), str(error))
         target.unlink()  # the link, not what it shares
         target.write_text(changed, encoding="utf-8")
-        return run_tests(folder, mutation.tests)
+        return run_tests(folder, mutation.tests, "-x")
 
 
-def try_unmutated(mutations: Iterable[Mutation], folder: Path, jobs: int = 1) -> Outcome:
-    """All named tests on a folder as it is, which is left with its modules compiled."""
+def try_unmutated(folder: Path, tests: Iterable[str], *options: str, jobs: int = 1) -> Outcome:
+    """Runs tests, with options of pytest, on a folder as it is, which is left with its modules compiled.
+
+    Parts of several files each: so many that all jobs end at about the same time.
+    """
     files: dict[str, dict[str, None]] = {}
-    for test in (test for mutation in mutations for test in mutation.tests):
+    for test in tests:
         files.setdefault(test.split("::")[0], {})[test] = None
-    parts = [[test for tests in list(files.values())[job::jobs] for test in tests] for job in range(jobs)]
+    count = 4 * jobs
+    parts = [[test for tests in list(files.values())[part::count] for test in tests] for part in range(count)]
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
         running = [
-            pool.submit(run_tests, folder, tests, stop_at_first=False, part=part)
-            for part, tests in enumerate(parts)
-            if tests
+            pool.submit(run_tests, folder, tests, *options, part=part) for part, tests in enumerate(parts) if tests
         ]
         outcomes = [done.result() for done in running]
     failed = tuple(failure for outcome in outcomes for failure in outcome.failed)
@@ -197,6 +238,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         return 2
     jobs = max(1, chosen.jobs)
+    os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")  # read when they are imported
+    _forkserver.set_forkserver_preload(list(IMPORTED))
     with (
         tempfile.TemporaryDirectory(prefix="mutations-") as name,
         Progress(console=errors) as progress,
@@ -204,20 +247,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     ):
         snapshot = Path(name) / "unmutated"  # so that all runs see one tree, whatever is edited meanwhile
         copy_project(ROOT, snapshot)
-        bar = progress.add_task("without mutations", total=len(mutations) + 1)
-        plain = try_unmutated(mutations, snapshot, jobs)
-        progress.advance(bar)
-        if not plain.passed:
-            progress.stop()
-            for line in plain.failed or (plain.trouble,):
-                errors.print(f"fails without any mutation: {line}", markup=False, highlight=False)
-            return 1
-        progress.update(bar, description="with mutations")
-        running = {pool.submit(try_mutation, mutation, snapshot): place for place, mutation in enumerate(mutations)}
+        bar = progress.add_task("collecting", total=len(mutations) + 2)
+        named = [test for mutation in mutations for test in mutation.tests]
+        plain = try_unmutated(snapshot, named, "--collect-only", jobs=jobs)
+        progress.update(bar, advance=1, description="with mutations")
         outcomes: dict[int, Outcome] = {}
-        for done in concurrent.futures.as_completed(running):
-            outcomes[running[done]] = done.result()
-            progress.advance(bar)
+        if plain.passed:
+            running = {pool.submit(try_mutation, mutation, snapshot): place for place, mutation in enumerate(mutations)}
+            for done in concurrent.futures.as_completed(running):
+                outcomes[running[done]] = done.result()
+                progress.advance(bar)
+            progress.update(bar, description="without mutations")
+            seen = [outcome.first_failed for outcome in outcomes.values() if outcome.caught]
+            plain = try_unmutated(snapshot, seen, jobs=jobs)
+    if not plain.passed:
+        for line in plain.failed or (plain.trouble,):
+            errors.print(f"fails without any mutation: {line}", markup=False, highlight=False)
+        return 1
     rows = [(mutation, outcomes[place]) for place, mutation in enumerate(mutations)]
     return _report(console, rows)
 
@@ -228,7 +274,7 @@ def _report(console: Console, rows: Sequence[tuple[Mutation, Outcome]]) -> int:
     for name in ("file", "seen by", "caught"):
         table.add_column(name, overflow="fold")  # names are whole, so that they can be searched for
     for mutation, outcome in rows:
-        seen = outcome.failed[0].split(": ")[0] if outcome.caught else "\n".join(mutation.tests)
+        seen = outcome.first_failed if outcome.caught else "\n".join(mutation.tests)
         where = seen.replace("tests/", "", 1).replace("::", "\n", 1)
         table.add_row(str(mutation.number), mutation.title, mutation.file, where, "yes" if outcome.caught else "NO")
     console.print(table)
