@@ -18,10 +18,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-try:
-    from numpy._core import _multiarray_umath as numpy_core
-except ImportError:  # NumPy 1
-    from numpy.core import _multiarray_umath as numpy_core
+from numpy._core import _multiarray_umath as numpy_core
 
 ROOT = Path(__file__).resolve().parents[1]
 COMMA = "de_DE.UTF-8"
