@@ -60,7 +60,7 @@ def pytest_runtest_setup(item):
     random.seed(SEED or 0)
     np.random.seed((SEED or 0) % 2**32)  # noqa: NPY002  what unseeded code draws from
     if (torch := sys.modules.get("torch")) is not None:
-        torch.manual_seed(SEED or 0)
+        torch.default_generator.manual_seed(SEED or 0)  # torch.manual_seed brings torch._dynamo: a second
 
 
 def pytest_configure(config):

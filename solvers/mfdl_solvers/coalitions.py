@@ -152,8 +152,9 @@ def feasible(problem: CoalitionProblem, private_variance: float, parts: Sequence
     s, parts = private_variance, [(part + part.T) / 2 for part in parts]
     exposed = problem.exposed
     if problem.private and not any(part.any() for part in parts):  # M = s I: no rounding
-        first = int(np.argmax(problem.blocks.constrained[0]))  # exact: booleans
-        return 1.0, parts, (*(exposed or (problem.blocks.coalitions[0], first)), 1.0)
+        blocks = problem.blocks
+        at_hand = exposed or (blocks.coalitions[0], int(np.argmax(blocks.constrained[0])))  # exact: booleans
+        return 1.0, parts, (*at_hand, 1.0)
     lift = 1e-12 * max([s, EPS, *(float(np.abs(part).max()) for part in parts)])
     scaled = False
     while True:
