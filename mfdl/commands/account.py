@@ -7,6 +7,8 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
+from mfdl_solvers.ties import ranked
+
 from ..errors import InvalidInput
 from ..runs import options
 from ..runs.options import OnGraph, Option, TakesPart, require_one_of
@@ -163,8 +165,6 @@ def account(config: AccountConfig, out: Path | None) -> Answer:
 
 
 def _show(answer: dict[str, Any], worst: str, out: Path | None) -> None:
-    from mfdl_solvers.ties import ranked  # brings scipy, which --help does without
-
     many, fixed_only = "victims" not in answer, not answer["adaptive"]
     each = answer["attackers"] if many else [{"attacker": "", "victims": answer["victims"]}]
     pairs = [(against["attacker"], row) for against in each for row in against["victims"]]
