@@ -81,7 +81,7 @@ def test_two_equal_bins_are_what_quadrature_says(adjacency, c, sigma):
         )
 
 
-@examples(60)
+@examples(30)
 @given(
     d=st.tuples(st.floats(0.2, 2), st.floats(0.2, 2)), rho=st.floats(0, 1), sigma=st.floats(0.7, 3),
     adjacency=st.sampled_from(ADJACENCIES),
@@ -116,7 +116,7 @@ def sampled_deltas(M, sigma, epsilons, adjacency, count, seed):
         yield max((way.mean(), way.std() / math.sqrt(count)) for way in ways)
 
 
-@examples(30)
+@examples(15)
 @given(
     data=st.data(), bins=st.integers(1, 6), epochs=st.integers(1, 3), sigma=st.floats(1, 4),
     adjacency=st.sampled_from(ADJACENCIES),
@@ -294,7 +294,7 @@ def test_certified_is_above_monte_carlo_and_both_above_adaptive_attacks(case):
 
 
 @pytest.mark.slow
-@examples(300)
+@examples(100)
 @given(case=attacks(4))
 def test_certified_is_above_monte_carlo_and_both_above_longer_adaptive_attacks(case):
     require_above_attacks(case)

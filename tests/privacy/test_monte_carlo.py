@@ -264,7 +264,7 @@ def test_without_correlation_bins_are_the_random_allocation_of_others():
 def test_certified_is_above_many_samples_of_more_bins(adjacency, seed):
     rng = np.random.default_rng(seed)
     bins = int(rng.integers(3, 13))
-    T = 3 * bins
+    T, count = 3 * bins, 2**18
     C = np.tril(rng.normal(size=(T, T)) * rng.uniform(0.3, 0.95) ** np.arange(T)[::-1]) + np.eye(T)
     V = np.abs(C).reshape(T, -1, bins).sum(axis=1)
     M = V.T @ V
@@ -275,9 +275,9 @@ def test_certified_is_above_many_samples_of_more_bins(adjacency, seed):
             continue
         pair = importance.Pair.of(np.array(curve.gram) / curve.noise_multiplier**2)
         for way in curve._ways:
-            mixture = pair.mixture(way, epsilon, 2**20, 1e-6, np.random.default_rng(7))
-            mean, second = pair.draws(way, mixture, 2**20, np.random.default_rng(8)).moments(epsilon)
-            assert bound >= mean - 6 * math.sqrt(second / 2**20)
+            mixture = pair.mixture(way, epsilon, count, 1e-6, np.random.default_rng(7))
+            mean, second = pair.draws(way, mixture, count, np.random.default_rng(8)).moments(epsilon)
+            assert bound >= mean - 6 * math.sqrt(second / count)
 
 
 @pytest.mark.slow
