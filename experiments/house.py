@@ -12,6 +12,7 @@ import argparse
 import ast
 import collections
 import dataclasses
+import functools
 import json
 import re
 import sys
@@ -49,6 +50,11 @@ class Module:
     path: Path
     text: str
     tree: ast.Module
+
+    @functools.cached_property
+    def nodes(self) -> list[ast.AST]:
+        """All nodes of the tree, which most counts go through."""
+        return [*ast.walk(self.tree)]
 
     @property
     def package(self) -> str:
@@ -109,7 +115,7 @@ def names_in(node: ast.AST) -> set[str]:
 
 def instance_questions(module: Module) -> Iterator[tuple[ast.Call, set[str]]]:
     """Calls of `isinstance`, with the classes that each names."""
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "isinstance":
             yield node, names_in(node.args[1])
 
@@ -138,7 +144,7 @@ def encoder_questions(modules: list[Module]) -> list[str]:
         if within(module.name, ENCODER_PLACES):
             continue
         places += [module.place(call) for call, names in instance_questions(module) if names & kinds]
-        for node in ast.walk(module.tree):
+        for node in module.nodes:
             if isinstance(node, ast.Compare) and _is_none_question(node) and _last_name(node.left):
                 places.append(module.place(node))
             if isinstance(node, ast.Call) and _last(node.func) in ("is_strategy", "shipped", "unwrapped"):
@@ -166,7 +172,7 @@ def _last_name(node: ast.AST) -> bool:
 def imported(module: Module, known: set[str]) -> set[str]:
     """Modules that a module imports anywhere: at its top, in functions, for types only, by `import_module`."""
     targets = set()
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         if isinstance(node, ast.Import):
             targets |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -239,7 +245,7 @@ def repeated_classes(modules: list[Module]) -> list[str]:
 def banned_names(modules: list[Module]) -> list[str]:
     places = []
     for module in modules:
-        for node in ast.walk(module.tree):
+        for node in module.nodes:
             names: list[str] = []
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 names.append(node.name)
@@ -262,7 +268,7 @@ def choices_by_rounding(modules: list[Module]) -> list[str]:
         if module.name == "mfdl_solvers.ties" or not within(module.name, ("mfdl", "mfdl_solvers")):
             continue
         lines = module.text.splitlines()
-        for node in ast.walk(module.tree):
+        for node in module.nodes:
             if not isinstance(node, ast.Call) or not _may_tie(node):
                 continue
             span = lines[node.lineno - 1 : node.end_lineno]

@@ -51,16 +51,9 @@ def test_imports_of_types_in_functions_and_by_name_close_a_circle(modules):
 NOT_REACHED = {"files", "characters"}
 
 
-@pytest.fixture(scope="module")
-def project():
-    return house.read(Path(house.__file__).resolve().parents[1])
-
-
-@pytest.mark.parametrize(
-    "count",
-    [count for count in house.COUNTS if count.goal is not None and count.name not in NOT_REACHED],
-    ids=lambda count: count.name,
-)
-def test_this_project_keeps_the_goals_that_it_has_reached(count, project):
-    places = count.places(project)
-    assert count.value(places) <= count.goal, "\n".join(places)
+def test_this_project_keeps_the_goals_that_it_has_reached():
+    project = house.read(Path(house.__file__).resolve().parents[1])  # seconds, once
+    counts = [count for count in house.COUNTS if count.goal is not None and count.name not in NOT_REACHED]
+    places = {count.name: count.places(project) for count in counts}
+    missed = {count.name: places[count.name] for count in counts if count.value(places[count.name]) > count.goal}
+    assert not missed

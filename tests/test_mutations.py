@@ -34,7 +34,6 @@ def test_no_mutation_is_planted_twice():
 
 
 def test_each_changes_one_place_and_is_still_a_program():
-    dump = functools.cache(lambda text: ast.dump(ast.parse(text)))  # many change one file
     for mutation in MUTATIONS:
         assert mutation.file.startswith(
             ("mfdl/", "solvers/", "docs/", "experiments/")
@@ -42,7 +41,8 @@ def test_each_changes_one_place_and_is_still_a_program():
         before = (ROOT / mutation.file).read_text(encoding="utf-8")
         changed = mutation.applied_to(before)
         if mutation.file.endswith(".py"):
-            assert dump(changed) != dump(before), mutation
+            ast.parse(changed)
+            assert mutation.old.split() != mutation.new.split(), mutation
         assert "\n" not in mutation.title
         assert len(mutation.title) <= 120
 
