@@ -12,8 +12,6 @@ os.environ["MFDL_PROGRESS"] = "0"  # pages and notebooks show what they print, n
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE / "_ext"))
 
-from source_links import linked_tests  # noqa: E402
-
 project = "mfdl"
 author = "The mfdl developers"
 copyright = f"2026, {author}"
@@ -127,7 +125,7 @@ ELSEWHERE = {
 def _mend_links(app, docname, source):
     for outside, page in ELSEWHERE.items():
         source[0] = source[0].replace(f"]({outside}", f"]({page}")
-    source[0] = linked_tests(_titled(source[0]))
+    source[0] = _titled(source[0])
 
 
 def _titled(text):

@@ -32,6 +32,11 @@ BANNED = frozenset(
         *("how", "what", "whose"),
     ]
 )
+PLACES_OF_EXTREMES = {"argmax", "argmin", "nanargmax", "nanargmin", "argsort", "lexsort"}
+CHOICES_BY_KEY = {"max", "min", "sorted", "sort"}
+EXACT_KEYS = {"len", "str", "repr", "index", "name"}
+DECIDED = re.compile(r"#\s*(bound\b|exact: \S)")
+"""Comment of a choice that needs no rule for ties: only a bound follows, or what is compared is exact."""
 ENCODER_NAMES = re.compile(r"(^|_)(encoder|strategy)$")
 ENCODER_PLACES = ("mfdl.noise", "mfdl_solvers.encoders")
 
@@ -246,6 +251,46 @@ def banned_names(modules: list[Module]) -> list[str]:
     return places
 
 
+def choices_by_rounding(modules: list[Module]) -> list[str]:
+    """Choices of an index, an item or an order that may rest on the last bits of floats.
+
+    Calls of PLACES_OF_EXTREMES and, with `key=`, of CHOICES_BY_KEY outside `mfdl_solvers.ties`, unless flags or lengths
+    and names are evidently compared, or a line of the call has the comment DECIDED.
+    """
+    places = []
+    for module in modules:
+        if module.name == "mfdl_solvers.ties" or not within(module.name, ("mfdl", "mfdl_solvers")):
+            continue
+        lines = module.text.splitlines()
+        for node in ast.walk(module.tree):
+            if not isinstance(node, ast.Call) or not _may_tie(node):
+                continue
+            span = lines[node.lineno - 1 : node.end_lineno]
+            places += [] if any(map(DECIDED.search, span)) else [f"{module.place(node)} {span[0].strip()}"]
+    return places
+
+
+def _may_tie(call: ast.Call) -> bool:
+    name = _last(call.func)
+    if name in PLACES_OF_EXTREMES:
+        receiver = [call.func.value] if isinstance(call.func, ast.Attribute) else []
+        return not any(map(_is_flags, [*receiver, *call.args[:1]]))
+    key = next((word.value for word in call.keywords if word.arg == "key"), None)
+    if name not in CHOICES_BY_KEY or key is None:
+        return False
+    compared = key.body if isinstance(key, ast.Lambda) else key
+    return _last(compared.func if isinstance(compared, ast.Call) else compared) not in EXACT_KEYS
+
+
+def _is_flags(node: ast.AST) -> bool:
+    """Whether an expression is evidently an array of flags."""
+    if isinstance(node, ast.Call):
+        return _last(node.func) in ("any", "all")
+    negated = isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Invert)
+    joined = isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr | ast.BitAnd)
+    return negated or joined or isinstance(node, ast.Compare)
+
+
 def sizes(modules: list[Module]) -> list[str]:
     return [f"{len(module.text)} {module.path}" for module in modules]
 
@@ -269,6 +314,7 @@ COUNTS = (
     Count("guarantees", "classes of guarantees", 1, classes_like(r"\w*Guarantee")),
     Count("file-names", "file names that occur twice", 0, repeated_files),
     Count("class-names", "class names that occur twice", 0, repeated_classes),
+    Count("ties", "choices among floats that rounding may decide", 0, choices_by_rounding),
     Count("banned", "names of variables, arguments and functions that say nothing", 0, banned_names),
 )
 

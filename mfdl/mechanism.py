@@ -185,7 +185,7 @@ class Mechanism(Calibrated):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, anew: bool = True, trust: TrustModel | None = None) -> Mechanism:
-        """The mechanism that `save` wrote: the same content hash, so the same noise and draws, bit for bit.
+        """The mechanism that `save` wrote: the same content hash, so the same keys, draws and base noise, bit for bit.
 
         Args:
             anew: account the guarantee anew at the noise of the file. False, or a trust model of your own that is not

@@ -59,7 +59,7 @@ def incidence(graph: graphs.Source, orientation: Sequence[int] | None = None) ->
     A = graphs.adjacency(graphs.load_sparse(graph)).tocoo()
     upper = A.row < A.col
     first, second = A.row[upper].astype(np.int64), A.col[upper].astype(np.int64)
-    order = np.lexsort((second, first))
+    order = np.lexsort((second, first))  # exact: integers
     first, second = first[order], second[order]
     signs = np.ones(len(first))
     if orientation is not None:

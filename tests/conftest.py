@@ -7,11 +7,14 @@ state in every test, whichever tests ran before in that process.
 Linear algebra gets one thread in each of the processes that share the cores, which inherit it: with more they wait for
 one another, half as long again for the whole suite (two cores). A number that is set stays.
 
+`MFDL_LOCALE` sets a locale, as programs around the library do: numbers must be read and written with a point in each.
+
 Under a planted mutation (`mutations/run.py`) a failing case is not shrunk: that it fails is all that counts.
 """
 
 import gc
 import importlib.util
+import locale
 import os
 import random
 import shutil
@@ -24,6 +27,8 @@ from finished_runs import blank_pictures, finished_comparisons  # noqa: F401  # 
 from hypothesis import Phase, core, settings
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+if "MFDL_LOCALE" in os.environ:
+    locale.setlocale(locale.LC_ALL, os.environ["MFDL_LOCALE"])
 PHASES = [Phase.explicit, Phase.generate] if "MUTATION_REPORT" in os.environ else list(Phase)
 
 settings.register_profile("share", examples(100), phases=PHASES, derandomize=SEED is None, database=None)
@@ -55,7 +60,7 @@ def pytest_runtest_setup(item):
     random.seed(SEED or 0)
     np.random.seed((SEED or 0) % 2**32)  # noqa: NPY002  what unseeded code draws from
     if (torch := sys.modules.get("torch")) is not None:
-        torch.manual_seed(SEED or 0)
+        torch.default_generator.manual_seed(SEED or 0)  # torch.manual_seed brings torch._dynamo: a second
 
 
 def pytest_configure(config):

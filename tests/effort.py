@@ -11,7 +11,7 @@ import os
 from hypothesis import settings
 
 EFFORT = float(os.environ.get("MFDL_EFFORT", "0.05"))
-FEWEST = 4
+FEWEST = 2
 SEED = int(os.environ["MFDL_SEED"]) if os.environ.get("MFDL_SEED") else None
 
 

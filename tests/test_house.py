@@ -16,11 +16,15 @@ FILES = {
     "mfdl/four.py": "import importlib\nimportlib.import_module('mfdl.one')\nclass FirstGuarantee: ...\n"
     "def users_matrix(path): return np.load(path)\n",
     "mfdl/audit/two.py": "import tomllib\ntomllib.loads('')\nnp.savez(file)\nnp.load(file)\n",
+    "mfdl/five.py": "np.argmax(losses)\nmax(losses,\n    key=float)\nlosses.argsort()  # bound\n"
+    "sorted(losses, key=float)  # exact: counts\nnp.argmax(losses > 1)\nsorted(labels, key=len)\nmax(losses)\n",
+    "solvers/mfdl_solvers/ties.py": "np.argsort(values)\n",
     "solvers/mfdl_solvers/__init__.py": "",
 }
 EXPECTED = {
-    "files": 8, "schemes": 1, "encoders": 1, "circles": 1, "configs": 1, "toml": 1, "formats": 1, "audits": 0,
+    "files": 10, "schemes": 1, "encoders": 1, "circles": 1, "configs": 1, "toml": 1, "formats": 1, "audits": 0,
     "mechanisms": 1, "guarantees": 1, "file-names": 1, "class-names": 1, "banned": 1,
+    "ties": 2,
 }  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import beside_peers
 import pytest
+import pythons
 import yaml
 from installed_wheel import unpacked_source, wheel_of
 
@@ -95,6 +96,14 @@ def test_what_the_extras_and_the_tests_beside_peers_install_is_pinned():
     assert not missing, f"no version in constraints.txt of {', '.join(sorted(missing))}"
 
 
+def test_the_classifiers_name_the_versions_that_are_tested():
+    """The oldest is the one that the package requires, and no address is given that leads nowhere."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert project["requires-python"] == f">={pythons.tested_versions()[0]}"
+    assert pythons.tested_versions() == ["3.11", "3.12", "3.13"]
+    assert "urls" not in project, "an address must exist"
+
+
 def test_the_citation_file_is_valid_and_that_of_the_project():
     """The required keys of format 1.2.0 (https://citation-file-format.github.io), no key that it does not know."""
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
@@ -108,6 +117,5 @@ def test_the_citation_file_is_valid_and_that_of_the_project():
     assert (citation["cff-version"], citation["type"]) == ("1.2.0", "software")
     same = ("version", "license", "keywords", "authors")
     assert {name: citation[name] for name in same} == {name: project[name] for name in same}
-    assert citation["repository-code"] == project["urls"]["Source"]
     assert citation["title"] == f"{project['name']}: {project['description'][0].lower()}{project['description'][1:]}"
     assert citation["version"] == mfdl.__version__

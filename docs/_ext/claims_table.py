@@ -10,7 +10,6 @@ from typing import Any
 
 from docutils import nodes
 from docutils.statemachine import StringList
-from source_links import linked_tests
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
@@ -34,7 +33,7 @@ class FactTable(SphinxDirective):
     def run(self) -> list[nodes.Node]:
         for path in Path(mfdl_papers.__file__).parent.glob("*/facts.toml"):
             self.env.note_dependency(str(path))
-        lines = linked_tests(self.markdown()).splitlines()
+        lines = self.markdown().splitlines()
         node = nodes.Element()
         self.state.nested_parse(StringList(lines, source="facts"), self.content_offset, node, match_titles=True)
         return node.children

@@ -16,7 +16,6 @@ from collections.abc import Callable
 from typing import Any
 
 from api_pages import described
-from source_links import linked_pages
 from sphinx.application import Sphinx
 
 SECTIONS = (
@@ -38,6 +37,7 @@ HEAD = re.compile(rf"(\s*)({'|'.join(SECTIONS)}):\s*(.*)")
 ITEM = re.compile(r"\s*([-+]|\d+\.) ")
 ADDRESS = re.compile(r"\b(?!https?:)[a-z]+://[^\s,;]+[^\s,;.]")  # like tcp://host:8786, which no browser opens
 VALUES = ("attribute", "data", "property")
+PAGE = re.compile(r"docs/(\w+)\.md(?:#[\w-]+)?")
 COLON = "\N{RATIO}"  # stands for a colon while napoleon reads, which would split "X: Y" into a type and a meaning
 
 Target = Callable[[str], str | None]  # a name in a docstring -> full name of the object to link, if any
@@ -178,15 +178,20 @@ def inline(text: str, link: Target) -> str:
     out = []
     for i in range(0, len(parts), 3):
         text = ADDRESS.sub(r"``\g<0>``", re.sub(r"([\\*|`@]|_(?=\W|$))", r"\\\1", parts[i]))
-        out.append(linked_pages(text))
+        out.append(_with_linked_pages(text))
         if i + 2 < len(parts):
             out.append(_code(parts[i + 2], link) + ("\\ " if parts[i + 3][:1].isalnum() else ""))
     return "".join(out)
 
 
+def _with_linked_pages(text: str) -> str:
+    """docs/NAME.md as the title of that page, linked to it."""
+    return PAGE.sub(r":doc:`/\1`", text)
+
+
 def _code(text: str, link: Target) -> str:
     """A link where the name is that of a page, else literally."""
-    if (linked := linked_pages(text)) != text:
+    if (linked := _with_linked_pages(text)) != text:
         return linked
     label = text.removesuffix("()")
     page = link(label) if all(part.isidentifier() for part in label.split(".")) else None

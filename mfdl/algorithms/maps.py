@@ -258,9 +258,10 @@ def _senders(rounds: Sequence[Round], M: sp.csr_array, messages: int) -> NDArray
         alone = np.flatnonzero(np.diff(nodes.indptr) == 1)
         sender[alone] = nodes.indices[nodes.indptr[alone]]
     if (sender < 0).any():
+        message = int(np.argmax(sender < 0))  # exact: booleans
         raise InvalidInput(
-            f"the sender of message {int(np.argmax(sender < 0))} cannot be inferred: it holds gradients "
-            "or models of none or several nodes; give message_sender."
+            f"the sender of message {message} cannot be inferred: it holds gradients or models of none or several "
+            "nodes; give message_sender."
         )
     return sender
 

@@ -206,9 +206,9 @@ def zip_dl(
 def _links(gossip: GossipMatrix) -> tuple[NDArray[np.intp], NDArray[np.intp], FloatArray]:
     """(sender, receiver, weight) of each message, by sender; every node sends one to itself."""
     if (alone := gossip.weights.diagonal() == 0).any():
+        node = gossip.labels[np.argmax(alone)]  # exact: booleans
         raise InvalidInput(
-            f"zip-dl needs a positive self weight at every node, got 0 at node {gossip.labels[np.argmax(alone)]}; its "
-            "noise is divided by it."
+            f"zip-dl needs a positive self weight at every node, got 0 at node {node}; its noise is divided by it."
         )
     W = sp.coo_array(sp.csr_array(gossip.weights.T))
     sender, receiver = (nodes.astype(np.intp) for nodes in W.coords)

@@ -280,7 +280,8 @@ class Workload:
 
 def _commutation(num_steps: int, size: int) -> Matrix:
     node_major = TimeNodeAxis(num_steps, size).node_major()
-    return Matrix(Selection(np.argsort(node_major), node_major.size), "K", [size] * num_steps, [num_steps] * size)
+    step_major = np.argsort(node_major)  # exact: integers
+    return Matrix(Selection(step_major, node_major.size), "K", [size] * num_steps, [num_steps] * size)
 
 
 def _product(*factors: Matrix | str) -> str:

@@ -6,7 +6,9 @@ import dataclasses
 import math
 from typing import Any
 
-from ..display import rounded_up, short_repr
+from mfdl_solvers.ties import first_maximum
+
+from ..display import rounded_up, short, short_repr
 from .bin_draws import TestedDraws
 
 
@@ -15,7 +17,7 @@ class CanaryResult:
     """Lower confidence bounds on what one canary shows of its victim, beside the claim. None: not defined there.
 
     Attributes:
-        canary, attacker: in words; victim: node index.
+        canary, attacker: in words; victim: node index; steps: in which the canary has a gradient.
         statistic: "claimed" or "learned"; with balls-in-bins "mixture over bins", or "own bin" where bins are public.
         epsilon_claimed: at the delta of the audit; epsilon_binomial: lower bound, whatever the distribution.
         mu_claimed: for this victim, adaptive; None where the claim is a curve that is not Gaussian.
@@ -29,6 +31,7 @@ class CanaryResult:
     canary: str
     victim: int
     attacker: str
+    steps: tuple[int, ...]
     statistic: str
     epsilon_claimed: float
     epsilon_binomial: float
@@ -131,8 +134,8 @@ class AuditResult(AuditCircumstances):
 
     @property
     def worst(self) -> CanaryResult:
-        """The canary closest to its claim, or furthest above it."""
-        return max(self.canaries, key=lambda canary: canary.ratio)
+        """The canary closest to its claim, or furthest above it; the first of equal ones."""
+        return first_maximum(self.canaries, lambda canary: canary.ratio)
 
     @property
     def mu_claimed(self) -> float | None:
@@ -168,7 +171,7 @@ class AuditResult(AuditCircumstances):
         claim = (
             f"{self.mechanism} under {self.trust} ({self.adjacency}{batches}): the claim {worst.claim(self.delta)} for "
             f"node {worst.victim} is {verdict}; at level {self.level:g}, {self.trials} runs per input of the canary "
-            f"'{worst.canary}' show{attacker} {worst.bounds()}."
+            f"'{worst.canary}' in steps {short(list(worst.steps))} show{attacker} {worst.bounds()}."
         )
         return claim if self.draws is None else f"{claim} {self.draws.sentence()}"
 

@@ -16,6 +16,8 @@ from typing import Self
 
 import numpy as np
 
+from mfdl_solvers.ties import first_largest
+
 from .. import check
 from ..algorithms import LinearAlgorithm
 from ..check import FloatArray
@@ -209,7 +211,7 @@ class AuditedClaim:
         if self.mu is not None:
             return {"mu_claimed": self.mu, "mu_binomial": rates.mu}
         deltas, claimed = rates.deltas, self.deltas
-        at = int((deltas / np.maximum(claimed, LEAST)).argmax())
+        at = first_largest(deltas / np.maximum(claimed, LEAST))
         return {
             "at_epsilon": float(EPSILONS[at]),
             "delta_claimed": float(claimed[at]),

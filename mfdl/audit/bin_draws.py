@@ -24,6 +24,8 @@ import torch
 from numpy.typing import NDArray
 from scipy import special
 
+from mfdl_solvers.ties import first_smallest
+
 from ..check import FloatArray
 from ..mechanism import Mechanism
 from ..training.keys import NoiseKey
@@ -185,7 +187,7 @@ class Sampler:
         others = [self.joined(records, key=key, run=run, steps=b) for run in range(1, NUM_RUNS)]
         epochs = np.stack([whole[0], *others])
         findings = [_once(np.concatenate([epochs, whole[1:]])), _fixed(whole)]
-        drawn = epochs.argmax(axis=1)  # (runs, n, records)
+        drawn = epochs.argmax(axis=1)  # exact: booleans; (runs, n, records)
         findings += [test(drawn, b, share) for test in (_uniform, _independent, _fresh)]
         return TestedDraws(tuple(findings), NUM_RUNS, n * records, failure if b > 1 else 0.0)
 
@@ -208,7 +210,7 @@ class Sampler:
             count = min(MOST_RECORDS, trials - first)
             epoch = self.joined(-(-count // self.num_nodes), key=key, run=run, steps=self.bins)
             epoch = epoch.reshape(self.bins, -1)[:, :count]
-            parts.append(np.where(epoch.any(axis=0), epoch.argmax(axis=0), -1))
+            parts.append(np.where(epoch.any(axis=0), epoch.argmax(axis=0), -1))  # exact: booleans
         return np.concatenate(parts)
 
 
@@ -232,7 +234,7 @@ def _uniform(drawn: Counts, bins: int, share: float) -> Finding:
     below = special.bdtr(counts, total, 1 / bins)
     above = np.where(counts > 0, special.bdtrc(counts - 1, total, 1 / bins), 1.0)
     either = np.minimum(1.0, 2 * bins * np.minimum(below, above)) * ROUNDING if bins > 1 else np.ones(1)
-    r = int(either.argmin())
+    r = first_smallest(either)
     observed = f"bin {r} holds {counts[r]} of {total} draws, where {total / bins:.4g} are expected"
     return Finding("uniform over bins", observed, bool(either[r] <= share))
 

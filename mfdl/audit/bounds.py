@@ -21,6 +21,8 @@ from collections.abc import Callable
 import numpy as np
 from scipy import special, stats
 
+from mfdl_solvers.ties import first_largest
+
 from .. import check
 from ..check import FloatArray
 from ..errors import InvalidInput
@@ -114,7 +116,7 @@ def best_threshold(
     strengths = [strength(each) for each in rates]
     if max(strengths) == 0:
         return float((without.mean() + with_canary.mean()) / 2)
-    return float(tried[int(np.argmax(strengths))])
+    return float(tried[first_largest(strengths)])
 
 
 def gaussian_mu(without: FloatArray, with_canary: FloatArray, *, failure: float) -> float:

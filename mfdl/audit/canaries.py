@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from mfdl_solvers.ties import SAME, equal_to_largest, first_largest, first_maximum, ranking
+
 from ..algorithms import LinearAlgorithm
 from ..check import FloatArray
 from ..participation import Participation
@@ -25,6 +27,7 @@ from .observation import COORDINATES, Observation
 OVERSHOOT = 16.0  # raw gradients are this often the clipping norm: it is for the system to clip them
 BLOCK_PATTERNS, BLOCK_ENTRIES = 512, 2_000_000  # looked at in one go; entries of their Grams, 16 MB
 MAX_SIGNED_STEPS = 10  # signs are enumerated up to 2^9 per pattern, beyond that improved one by one
+GRID = 2.0**30  # weights are whole multiples of 1 / GRID: their sums are exact, and equal ones tie
 FEEDBACKS = (0.5, -0.5, 1.0, -1.0)  # of the other records, in units of 1 / learning rate
 ALONG = np.array([1.0, 0.0])  # in the first coordinate alone
 SPREAD = np.array([1.0, -1.0]) / np.sqrt(2.0)  # over two: cancels noise that coordinates share
@@ -56,6 +59,11 @@ class Canary:
         return raw
 
     @property
+    def steps(self) -> tuple[int, ...]:
+        """Steps in which the record has a gradient."""
+        return tuple(np.flatnonzero(self.signs).tolist())
+
+    @property
     def shift(self) -> FloatArray:
         """How far the view moves per unit of gradient norm, shape (rows,)."""
         return np.asarray(self.view.columns_of(self.victim) @ self.signs)
@@ -72,22 +80,28 @@ def best_signs(gram: FloatArray, participation: Participation) -> tuple[FloatArr
     one for the row sums of |X|, and for every step that a record can join the one that holds this step and those most
     correlated with it.
     """
-    best, value = np.zeros(len(gram)), -1.0
+    return _strongest(gram, participation, 1)[0]
+
+
+def _strongest(gram: FloatArray, participation: Participation, count: int) -> list[tuple[FloatArray, float]]:
+    """Signs and s^T X s of up to `count` patterns, the largest values first; of equal values, the first pattern."""
+    strongest: list[tuple[FloatArray, float]] = []
     for patterns in _blocks(tried_patterns(gram, participation)):
-        X = gram[patterns[:, :, None], patterns[:, None, :]]
-        signs, reached = signs_of(X)
-        top = int(reached.argmax())
-        if reached[top] > value:
-            best, value = np.zeros(len(gram)), float(reached[top])
-            best[patterns[top]] = signs[top]
-    return best, value
+        signs, values = signs_of(gram[patterns[:, :, None], patterns[:, None, :]])
+        for number in ranking(values, descending=True)[:count]:
+            full = np.zeros(len(gram))
+            full[patterns[number]] = signs[number]
+            strongest.append((full, float(values[number])))
+    order = ranking([value for _, value in strongest], descending=True)
+    return [strongest[i] for i in order[:count]]
 
 
 def tried_patterns(gram: FloatArray, participation: Participation) -> Iterator[Sequence[int]]:
     if participation.num_patterns <= MAX_ENUMERATED:
         yield from (pattern.tolist() for pattern in participation.patterns())
         return
-    weights = np.abs(gram) / max(float(np.abs(gram).max()), 1e-300) + 1e-9  # > 0, so that no pattern weighs nothing
+    weights = np.abs(gram) / max(float(np.abs(gram).max()), 1e-300)
+    weights = (np.rint(GRID * weights) + 1) / GRID  # > 0, so that no pattern weighs nothing
     # row t: no pattern without step t is as heavy as one with it
     wanted = weights + (len(gram) + 2) * np.eye(len(gram))
     rows = np.vstack([weights.sum(axis=0), wanted])
@@ -121,21 +135,35 @@ def _best_of_all(X: FloatArray) -> tuple[FloatArray, FloatArray]:
     tried = _all_signs(X.shape[1])
     outer = (tried[:, :, None] * tried[:, None, :]).reshape(len(tried), -1)
     values = X.reshape(len(X), -1) @ outer.T
-    return tried[values.argmax(axis=1)], values.max(axis=1)
+    return tried[equal_to_largest(values, axis=1).argmax(axis=1)], values.max(axis=1)  # exact: booleans
 
 
 def _improved(X: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """The same: signs of the leading eigenvector, flipped one by one while that helps."""
-    signs = np.where(np.linalg.eigh(X)[1][:, :, -1] >= 0, 1.0, -1.0)
+    """The same: signs of a leading eigenvector, flipped one by one while that helps."""
+    signs = np.where(_leading(X) >= -SAME, 1.0, -1.0)
     diagonal, least = np.diagonal(X, axis1=1, axis2=2), 1e-12 * np.abs(X).max(axis=(1, 2))
     for _ in range(10 * X.shape[1]):
         gain = -4 * signs * ((X @ signs[:, :, None])[:, :, 0] - diagonal * signs)  # of flipping one sign
-        step = gain.argmax(axis=1)
+        step = equal_to_largest(gain, axis=1).argmax(axis=1)  # exact: booleans
         helped = np.flatnonzero(gain.max(axis=1) > least)
         if not helped.size:
             break
         signs[helped, step[helped]] *= -1.0
+    signs *= signs[:, :1]
     return signs, np.einsum("pi,pij,pj->p", signs, X, signs)
+
+
+def _leading(X: FloatArray) -> FloatArray:
+    """A leading unit eigenvector of each X, (patterns, k), that depends on the space of such vectors alone.
+
+    It is the longest column of the projector on that space, the first of equally long ones. `eigh` returns either sign
+    of a single eigenvector, and any basis for a repeated eigenvalue.
+    """
+    values, vectors = np.linalg.eigh(X)
+    basis = vectors * equal_to_largest(values, axis=1)[:, None, :]
+    longest = equal_to_largest((basis**2).sum(axis=2), axis=1).argmax(axis=1)  # exact: booleans
+    columns = np.einsum("pij,pj->pi", basis, basis[np.arange(len(X)), longest])
+    return np.asarray(columns / np.linalg.norm(columns, axis=1, keepdims=True))
 
 
 def candidates(
@@ -160,7 +188,7 @@ def candidates(
     used = np.flatnonzero(top.signs)
     if used.size > 1:
         white = top.view.whitener() @ top.view.columns_of(top.victim)
-        heaviest = int(np.diag(white.T @ white)[used].argmax())
+        heaviest = first_largest(np.diag(white.T @ white)[used])
         single, other = np.zeros_like(top.signs), top.signs.copy()
         single[used[heaviest]] = 1.0
         other[used[1::2]] *= -1.0
@@ -185,15 +213,8 @@ def worst_of_each(
 def heaviest(canary: Canary, count: int) -> list[Canary]:
     """The same canary on up to `count` patterns of steps, those that show most first, each with its best signs."""
     white = canary.view.whitener() @ canary.view.columns_of(canary.victim)
-    gram, scheme, tried = white.T @ white, canary.view.algorithm.participation.of_node(canary.victim), []
-    for patterns in _blocks(tried_patterns(gram, scheme)):
-        signs, values = signs_of(gram[patterns[:, :, None], patterns[:, None, :]])
-        for number in np.argsort(-values)[:count]:
-            full = np.zeros(len(gram))
-            full[patterns[number]] = signs[number]
-            tried.append((float(values[number]), full))
-    tried.sort(key=lambda pair: -pair[0])
-    return [dataclasses.replace(canary, signs=signs) for _, signs in tried[:count]]
+    scheme = canary.view.algorithm.participation.of_node(canary.victim)
+    return [dataclasses.replace(canary, signs=signs) for signs, _ in _strongest(white.T @ white, scheme, count)]
 
 
 def bin_candidates(
@@ -242,13 +263,13 @@ def _worst_of_each(
         P = view.whitener()
         for u in chosen:
             signs, value = strongest(P @ view.columns_of(u), u)
-            if value > worst.get(u, (-1.0,))[0]:
+            if first_largest([worst.get(u, (-1.0,))[0], value]) == 1:
                 worst[u] = value, Canary(name, u, model.attacker, signs, ALONG, view)
     return worst
 
 
 def _heaviest(worst: Mapping[int, tuple[float, Canary]]) -> Canary:
-    return max(worst.values(), key=lambda pair: pair[0])[1]
+    return first_maximum(list(worst.values()), lambda pair: pair[0])[1]
 
 
 def _signs_of_bins(white: FloatArray, bins: int) -> tuple[FloatArray, float]:
@@ -259,7 +280,8 @@ def _signs_of_bins(white: FloatArray, bins: int) -> tuple[FloatArray, float]:
         best, reached = signs_of((part.T @ part)[None])
         shift = part @ best[0]
         first = shift if first is None else first
-        signs[r::bins] = best[0] * (-1.0 if shift @ first < 0 else 1.0)
+        opposite = shift @ first < -SAME * np.linalg.norm(shift) * np.linalg.norm(first)
+        signs[r::bins] = best[0] * (-1.0 if opposite else 1.0)
         value += float(reached[0]) / bins
     return signs, value
 
@@ -277,7 +299,7 @@ def _reacting(top: Canary, unit: str) -> Canary:
         white = view.whitener() @ view.columns_of(top.victim)
         signs, value = best_signs(white.T @ white, scheme)
         tried.append((value, dataclasses.replace(top, name="adaptive gradients", signs=signs, view=view)))
-    return max(tried, key=lambda pair: pair[0])[1]
+    return first_maximum(tried, lambda pair: pair[0])[1]
 
 
 def learned(canaries: Sequence[Canary], precisions: Sequence[FloatArray], claims: Mapping[int, float]) -> Canary:
@@ -293,4 +315,4 @@ def learned(canaries: Sequence[Canary], precisions: Sequence[FloatArray], claims
         signs, value = best_signs(A.T @ precision @ A, scheme)
         share = math.sqrt(max(value, 0.0)) / max(claims[canary.victim], 1e-150)
         tried.append((share, dataclasses.replace(canary, name="chosen from runs", signs=signs)))
-    return max(tried, key=lambda pair: pair[0])[1]
+    return first_maximum(tried, lambda pair: pair[0])[1]

@@ -143,7 +143,7 @@ def reduced_rows(seen: FloatArray, exposed: Mask) -> FloatArray:
     for column in range(rows.shape[1]):
         if pivot_rows == len(rows):
             break
-        best = pivot_rows + int(np.abs(rows[pivot_rows:, column]).argmax())
+        best = pivot_rows + int(np.abs(rows[pivot_rows:, column]).argmax())  # bound: any pivot, one form
         if abs(rows[best, column]) <= CLEAR * 10:
             rows[pivot_rows:, column] = 0.0
             continue

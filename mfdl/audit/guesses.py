@@ -26,6 +26,8 @@ from collections.abc import Callable
 import numpy as np
 from scipy import special
 
+from mfdl_solvers.ties import first_maximum
+
 from .. import check
 from ..check import FloatArray
 from ..errors import InvalidInput
@@ -103,7 +105,7 @@ class Guesses:
                 return 0.0
             if refuted.all():
                 return high
-            last = int(np.argmin(refuted)) - 1  # a larger loss allows more
+            last = int(np.argmin(refuted)) - 1  # exact: booleans; a larger loss allows more
             low, high = float(tried[last]), float(tried[last + 1])
         return low
 
@@ -114,10 +116,9 @@ def best_number_of_guesses(canaries: int, mu: float, failure: float) -> int:
     Of the likelihood ratios of two normal distributions at distance mu, those are guessed that are furthest from 1.
     """
     counts = [canaries >> shift for shift in range(canaries.bit_length()) if canaries >> shift >= 8] or [canaries]
-    lower_bounds = {
-        r: Guesses(canaries, r, math.floor(r * chance_of_right(r / canaries, mu))).mu(failure) for r in counts
-    }
-    return max(counts, key=lambda r: lower_bounds[r])
+    return first_maximum(
+        counts, lambda r: Guesses(canaries, r, math.floor(r * chance_of_right(r / canaries, mu))).mu(failure)
+    )
 
 
 def chance_of_right(share: float, mu: float) -> float:

@@ -17,9 +17,11 @@ from typing import Any, ClassVar, Self, cast
 import numpy as np
 from scipy import fft
 
+from mfdl_solvers.ties import first_maximum, ranking
+
 from .. import check
 from ..check import FloatArray
-from ..display import rounded_up, short_repr
+from ..display import rounded_up, short, short_repr
 from ..errors import InvalidInput, UnsupportedMechanism
 from ..privacy import gaussian
 from ..spec import takes_fields_of
@@ -127,11 +129,13 @@ class OneRunResult(AuditCircumstances):
     def sentence(self) -> str:
         """The outcome, in one sentence."""
         verdict = "REFUTED" if self.violated else "not refuted"
+        first, *others = [list(steps) for steps in self.patterns]
+        steps = short([first, *others] if others else first)
         return (
             f"{self.mechanism} under {self.trust} ({self.adjacency}): the claim mu = {rounded_up(self.mu_claimed, 4)} "
-            f"for node {self.victim} is {verdict}; at level {self.level:g}, one run with {self.trials} canaries shows "
-            f"mu >= {self.mu_guesses:.4g} by {self.right} of {self.guesses} guesses, and mu >= {self.mu_gaussian:.4g} "
-            "if its noise is normal."
+            f"for node {self.victim} is {verdict}; at level {self.level:g}, one run with {self.trials} canaries in "
+            f"steps {steps} shows mu >= {self.mu_guesses:.4g} by {self.right} of {self.guesses} guesses, and mu >= "
+            f"{self.mu_gaussian:.4g} if its noise is normal."
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -188,7 +192,7 @@ class OneRunPlan:
         worst = worst_of_each(settings.algorithm, settings.trust, list(finite), release=settings.released)
         if not worst:
             return OneRunPlan(settings, None, claims.notes, claims.why or NOTHING_IS_SEEN)
-        victim = max(worst, key=lambda u: finite[u].mu or 0.0)
+        victim = first_maximum(list(worst), lambda u: finite[u].mu or 0.0)
         return OneRunPlan(settings, (worst[victim][1], finite[victim]), claims.notes, "")
 
     def result(self) -> OneRunResult:
@@ -200,14 +204,14 @@ class OneRunPlan:
         coins, ratios = _ratios(settings, classes)
         share = (1 - circumstances.level) / (1 + len(classes))  # one for the guesses, one for each pattern's samples
         count = best_number_of_guesses(settings.trials, 2 * mu, share)  # shows best a loss of twice the claim
-        surest = np.argsort(-np.abs(ratios), kind="stable")[:count]
+        surest = ranking(np.abs(ratios), descending=True)[:count]
         guesses = Guesses(settings.trials, count, int(((ratios > 0) == (coins > 0))[surest].sum()))
         samples = [(ratios[number :: len(classes)], coins[number :: len(classes)]) for number in range(len(classes))]
         return OneRunResult(
             **vars(circumstances),
             victim=canary.victim,
             attacker=canary.attacker,
-            patterns=tuple(tuple(np.flatnonzero(each.signs).tolist()) for each in classes),
+            patterns=tuple(each.steps for each in classes),
             guesses=guesses.guesses,
             right=guesses.right,
             mu_claimed=mu,

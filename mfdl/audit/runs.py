@@ -16,6 +16,8 @@ from typing import ClassVar
 
 import numpy as np
 
+from mfdl_solvers.ties import first_maximum
+
 from ..check import FloatArray
 from ..errors import InvalidInput
 from ..privacy import gaussian
@@ -157,6 +159,7 @@ class Runs:
             canary=canary.name,
             victim=canary.victim,
             attacker=canary.attacker,
+            steps=canary.steps,
             statistic=test.name,
             epsilon_claimed=claim.epsilon(circumstances.delta),
             epsilon_binomial=rates.epsilon(circumstances.delta),
@@ -241,7 +244,7 @@ class PublicAttack(Attack):
             "claimed": P.T @ (P @ canary.shift),
             "learned": _precision(*first, rounding=self._rounding(canary)) @ difference,
         }
-        name = max(statistics, key=lambda kind: _separation(second, statistics[kind]))
+        name = first_maximum(list(statistics), lambda kind: _separation(second, statistics[kind]))
         weights = statistics[name]
         without, with_canary = (rows @ weights for rows in second)
         threshold = bounds.best_threshold(

@@ -7,6 +7,8 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
+from mfdl_solvers.ties import ranked
+
 from ..errors import InvalidInput
 from ..runs import options
 from ..runs.options import OnGraph, Option, TakesPart, require_one_of
@@ -158,16 +160,17 @@ def account(config: AccountConfig, out: Path | None) -> Answer:
     """
     from .account_losses import run_account
 
-    answer = run_account(config, out).answer
-    return answer, lambda: _show(answer, out), 0
+    losses = run_account(config, out)
+    return losses.answer, lambda: _show(losses.answer, losses.worst_in_words(), out), 0
 
 
-def _show(answer: dict[str, Any], out: Path | None) -> None:
+def _show(answer: dict[str, Any], worst: str, out: Path | None) -> None:
     many, fixed_only = "victims" not in answer, not answer["adaptive"]
     each = answer["attackers"] if many else [{"attacker": "", "victims": answer["victims"]}]
     pairs = [(against["attacker"], row) for against in each for row in against["victims"]]
     measure = "epsilon" if answer["worst_mu"] is None else "mu"
-    pairs.sort(key=lambda pair: (-float(pair[1][f"{measure}_adaptive"]), -float(pair[1][measure])))
+    pairs = ranked(pairs, key=lambda pair: float(pair[1][measure]), descending=True)
+    pairs = ranked(pairs, key=lambda pair: float(pair[1][f"{measure}_adaptive"]), descending=True)
     placed = any(row["distance"] is not None for _, row in pairs)
     title = (
         f"{answer['mechanism']} on {answer['graph']}, trust {answer['trust']}, {answer['unit']} level, "
@@ -183,7 +186,7 @@ def _show(answer: dict[str, Any], out: Path | None) -> None:
         values += [_bounded(row, loss, "adaptive") for loss in losses] * fixed_only
         distance = ["" if row["distance"] is None else str(row["distance"])] * placed
         table.add_row(*[attacker] * many, row["victim"], *distance, *values)
-    terminal.say([table, f"epsilon is at delta = {answer['delta']:g}."])
+    terminal.say([table, f"Largest loss: {worst}. epsilon is at delta = {answer['delta']:g}."])
     if placed:
         _show_by_distance([row for _, row in pairs], "pairs" if many else "victims", measure)
     terminal.say([answer["guarantee"], *(f"Note: {note}" for note in answer["notes"])], out)

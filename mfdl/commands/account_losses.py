@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import math
+import operator
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -18,6 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 from threadpoolctl import threadpool_limits
 
+from mfdl_solvers.ties import equal_to_largest, first_largest
+
 from .. import files
 from ..algorithms import LinearAlgorithm, registry
 from ..errors import InvalidInput
@@ -25,6 +29,7 @@ from ..privacy import gaussian, questions
 from ..privacy.attacking_sets import sensitivity_by_victim
 from ..privacy.curves import PrivacyCurve
 from ..privacy.guarantee import Guarantee
+from ..privacy.loss_tables import worst_in_words
 from ..privacy.losses import PrivacyLosses
 from ..privacy.owners import Owners, name_of
 from ..privacy.questions import Question
@@ -133,7 +138,7 @@ class Account:
     @functools.cached_property
     def answer(self) -> dict[str, Any]:
         """Everything, JSON-ready, as it stands in results.json."""
-        config, algorithm = self.config, self.algorithm
+        config, algorithm, every = self.config, self.algorithm, self.everything
         labels = self.named.labels
         who: dict[str, Any] = {"attackers": [labels[v] for v in self.attackers]}
         if config.all_attackers:
@@ -142,12 +147,13 @@ class Account:
             who["victims"] = self.rows(self.attackers)
         return {
             **_circumstances(config, self.graph, algorithm),
-            "release": max(self.everything, key=lambda loss: loss.victim not in self.attackers).release,
+            "release": next((loss for loss in every if loss.victim not in self.attackers), every[0]).release,
             "adaptive": self.adaptive,
             **who,
             "noise_std": self.noise_std,
             "guarantee": self._sentence(),
             "notes": self._notes(),
+            "tied": len(self._worst_pairs(adaptive=True)),
             "worst_mu": json_number(self.mu(self.worst(adaptive=False)[1], adaptive=False)),
             "worst_mu_adaptive": json_number(self.mu(self.worst(adaptive=True)[1], adaptive=True)),
             "worst_epsilon": json_number(self._worst_epsilon(adaptive=False)),
@@ -175,11 +181,28 @@ class Account:
         return all(loss.adaptive for loss in self.everything)
 
     def worst(self, *, adaptive: bool) -> tuple[Nodes, VictimSensitivity]:
-        """Who attacks and who loses most."""
-        return max(
-            ((nodes, loss) for nodes, losses in self.losses.items() for loss in losses),
-            key=lambda pair: (adaptive and pair[1].adaptive_sensitivity_squared, pair[1].sensitivity_squared),
-        )
+        """Who attacks and who loses most, the first of those that tie, with a number that no other exceeds."""
+        nodes, loss = self._worst_pairs(adaptive=adaptive)[0]
+        numbers = (every.number(adaptive=adaptive) for every in self.everything)
+        largest = max(numbers, key=operator.attrgetter("squared"))  # bound
+        return nodes, loss.raised_to(largest, adaptive=adaptive)
+
+    def _worst_pairs(self, *, adaptive: bool) -> list[tuple[Nodes, VictimSensitivity]]:
+        """All with the largest number up to rounding; of those with one adaptive number the largest non-adaptive."""
+        pairs = [(nodes, loss) for nodes, losses in self.losses.items() for loss in losses]
+        for kind in (True, False)[not adaptive :]:
+            largest = equal_to_largest([loss.number(adaptive=kind).squared for _, loss in pairs])
+            pairs = list(itertools.compress(pairs, largest))
+        return pairs
+
+    def worst_in_words(self) -> str:
+        """Who loses most for adaptive gradients, and to which attacker where each node attacks."""
+        nodes, loss = self.worst(adaptive=True)
+        labels, tied = self.named.labels, self.answer["tied"]
+        if not self.config.all_attackers:
+            several = isinstance(loss.victim, tuple)
+            return worst_in_words(f"node{'s' * several} {name_of(loss.victim, labels)}", tied)
+        return worst_in_words(f"attacker {labels[nodes[0]]} and victim {labels[loss.node]}", tied, kind="pair")
 
     @functools.cached_property
     def noise_std(self) -> float:
@@ -198,7 +221,7 @@ class Account:
             given = 1.0 if config.noise_std is None else config.noise_std
             return 0.0 if self.algorithm.noise.is_zero else given
         under = config.calibrate_under
-        worst = self.worst(adaptive=True)[0]
+        worst, weakest = self.worst(adaptive=True)
         same = under in (None, config.trust)
         model = self.models[worst] if same else self.named.model(str(under))  # under which the worst loss arises
         question = Question(model, owners=self.owners, **config.protected | config.accounting)
@@ -206,6 +229,9 @@ class Account:
             losses = PrivacyLosses.of_victim_sensitivities(self.algorithm, question, self.losses[worst])
         else:  # noise is for all victims, whoever is asked about
             losses = PrivacyLosses.of(self.algorithm, question)
+        if same:  # attackers tie up to rounding: no loss to another one overshoots either
+            every = [weakest if loss.victim == weakest.victim else loss for loss in losses.of_victims]
+            losses = PrivacyLosses.of_victim_sensitivities(self.algorithm, question, every)
         return losses.calibrate(**target).noise_std
 
     def mu(self, loss: VictimSensitivity, adaptive: bool) -> float:
@@ -292,7 +318,8 @@ class SecretAccount:
     @functools.cached_property
     def answer(self) -> dict[str, Any]:
         """Everything, JSON-ready, as it stands in results.json."""
-        labels, worst = self.named.labels, json_number(max(self.epsilons.values(), default=math.inf))
+        labels, epsilons = self.named.labels, list(self.epsilons.values())
+        worst = json_number(max(epsilons))
         return {
             **_circumstances(self.config, self.graph, self.algorithm),
             "release": self.guarantee.release,
@@ -302,6 +329,7 @@ class SecretAccount:
             "noise_std": self.guarantee.noise_std,
             "guarantee": str(self.guarantee),
             "notes": self._notes(),
+            "tied": int(equal_to_largest(epsilons).sum()),
             **dict.fromkeys(("worst_mu", "worst_mu_adaptive")),
             **dict.fromkeys(("worst_epsilon", "worst_epsilon_adaptive"), worst),
         }
@@ -312,6 +340,11 @@ class SecretAccount:
         epsilon = functools.cache(lambda loss: loss.epsilon(self.config.delta))
         every = self.losses if self.victims is None else self.victims
         return {u: epsilon(self.losses[u]) if u in self.losses else math.inf for u in every}
+
+    def worst_in_words(self) -> str:
+        """Who loses most."""
+        worst = list(self.epsilons)[first_largest(list(self.epsilons.values()))]
+        return worst_in_words(f"node {self.named.labels[worst]}", self.answer["tied"])
 
     def _rows(self) -> list[dict[str, Any]]:
         """One JSON object per victim."""

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mfdl_solvers.ties import equal_to_largest, first_largest
+
 from .. import extensions, files
 from ..check import FloatArray
 from ..pictures.style import write_figure
@@ -134,8 +136,10 @@ class Pictures:
         for nodes, losses in self.losses.items():
             of[nodes] = np.full(self.algorithm.num_nodes, math.nan)
             of[nodes][[loss.node for loss in losses]] = [self.mu(loss, False) for loss in losses]
-        nodes = max(of, key=lambda key: of[key][np.isfinite(of[key])].sum())
-        choice = " (the attacker with the largest total)" if self.many else ""
+        totals = [float(mu[np.isfinite(mu)].sum()) for mu in of.values()]
+        nodes, tied = list(of)[first_largest(totals)], int(equal_to_largest(totals).sum())
+        equals = f"one of {tied} attackers" if tied > 1 else "the attacker"
+        choice = f" ({equals} with the largest total)" if self.many else ""
         kind = "" if self.answer["adaptive"] else " Colours are for non-adaptive gradients."
         title = f"Privacy loss of each node to {self._attacker(nodes)}{choice}" if nodes else self._unplaced()
         caption = f"{self._setting()}{kind}"
@@ -204,7 +208,7 @@ class Pictures:
             f"{answer['unit']} level, {answer['adjacency']} with clipping norm {answer['clip_norm']:g}, "
             f"released models: {answer['release']}; "
             f"{'upper bounds' if self.account.config.bound == 'certified' else 'exact values'}. Largest "
-            f"adaptive privacy loss: mu = {mu}, epsilon = {epsilon} "
+            f"adaptive privacy loss ({self.account.worst_in_words()}): mu = {mu}, epsilon = {epsilon} "
             f"at delta = {answer['delta']:g}."
         )
 

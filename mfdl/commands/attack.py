@@ -37,7 +37,7 @@ NO_NOISE = "none"
 ALIASES = {"d-sgd": NO_NOISE}
 MAX_COMBINATIONS = 100  # written to the JSON answer
 GRADIENT_OF = {"record": "sum of clipped gradients", "user": "clipped mean gradient"}  # of a node, what is solved for
-WORST_VICTIM = re.compile(r" \(node .*, the worst victim\)")
+WORST_VICTIM = re.compile(r" \(node .*(, the worst victim|that lose most)\)")
 """What a guarantee says of one node, which is not the question here: every message shows the same."""
 
 

@@ -79,7 +79,7 @@ def command(
             *(p for p in inspect.signature(ask, eval_str=True).parameters.values() if p.name not in TAKEN),
             _parameter("as_json", terminal.Json, False),
         ]
-        parameters.sort(key=lambda parameter: parameter.default is not inspect.Parameter.empty)  # as Python wants it
+        parameters.sort(key=lambda parameter: parameter.default is not inspect.Parameter.empty)  # exact: required first
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         run.__doc__, run.__name__, run.__annotations__ = ask.__doc__, ask.__name__, {}
         return run

@@ -66,7 +66,7 @@ def read(path: Path, num_writers: int) -> tuple[NDArray[np.uint8], NDArray[np.in
         ids, writers = np.unique(table["writer_id"].to_numpy(), return_inverse=True)
         first = np.full(len(ids), len(writers))
         np.minimum.at(first, writers, np.arange(len(writers)))
-        numbers = np.argsort(np.argsort(first))[writers]
+        numbers = np.argsort(np.argsort(first))[writers]  # exact: integers
         if len(ids) < num_writers:
             raise InvalidInput(
                 f"{path} has records of {len(ids)} writers, and {num_writers} are needed; take a smaller graph, fewer "

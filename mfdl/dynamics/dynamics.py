@@ -147,7 +147,7 @@ def _checked_rate(rate: object) -> float | FloatArray:
     if schedule.size == 0:
         raise InvalidInput("learning_rate must hold one number > 0 per step, got an empty schedule.")
     if (schedule <= 0).any():
-        step = int(np.argmax(schedule <= 0))
+        step = int(np.argmax(schedule <= 0))  # exact: booleans
         raise InvalidInput(f"learning_rate must be a finite number > 0 at every step, got {schedule[step]} at {step}.")
     _require_rate(float(schedule.max()))
     if schedule.max() > MAX_RATE_RATIO * schedule.min():

@@ -23,6 +23,7 @@ from mfdl_solvers.balls_in_bins_encoder import solve as solve_bins
 from mfdl_solvers.encoders import Encoder
 from mfdl_solvers.problem import Stopping
 from mfdl_solvers.structured import BinEncoder, solve_form
+from mfdl_solvers.ties import first_minimum
 
 from .. import check
 from ..check import FloatArray
@@ -63,9 +64,13 @@ class BallsInBinsFactorization:
     error_gram: FloatArray | None
 
     @property
+    def _best_attempt(self) -> tuple[float, float, BinFactorization | BinEncoder]:
+        return first_minimum(self.tried, _error)
+
+    @property
     def best(self) -> BinFactorization | BinEncoder:
-        """The one of the least error."""
-        return min(self.tried, key=_error)[2]
+        """The first one of the least error."""
+        return self._best_attempt[2]
 
     @property
     def encoder(self) -> FloatArray | Encoder:
@@ -75,12 +80,12 @@ class BallsInBinsFactorization:
     @property
     def noise_std(self) -> float:
         """What the accountant asks of `encoder`, per unit clipping norm."""
-        return min(self.tried, key=_error)[1]
+        return self._best_attempt[1]
 
     @property
     def root_error(self) -> float:
         """noise_std sqrt(tr(H X^-1)): the root of the total variance in the counted models, per coordinate."""
-        return math.sqrt(_error(min(self.tried, key=_error)))
+        return math.sqrt(_error(self._best_attempt))
 
     @property
     def root_error_bound(self) -> float:

@@ -94,7 +94,7 @@ def _best_ratio(price: PairwisePrice, plain: float, paired: float) -> tuple[floa
     top = math.log(LARGEST_RATIO / price.largest_eigenvalue) if price.largest_eigenvalue > 0 else 0.0
     grid = np.linspace(top - math.log(1e14), top, 141)  # a step of a quarter: the minimum lies beside the best
     values = [objective(x) for x in grid]
-    best = int(np.argmin(values))
+    best = int(np.argmin(values))  # bound: refined below
     low, high = grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)]
     refined = scipy.optimize.minimize_scalar(objective, bounds=(low, high), method="bounded", options={"xatol": 1e-9})
     evaluations = len(grid) + int(refined.nfev)

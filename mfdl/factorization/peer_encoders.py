@@ -273,7 +273,8 @@ def _norms_of_columns(series: FloatArray, T: int) -> FloatArray:
 def _positive_norms(columns: FloatArray) -> FloatArray:
     norms = np.linalg.norm(columns, axis=1)
     if not (norms > 0).all():
-        raise InvalidInput(f"C must have no column of zeros, got one at step {int(np.argmin(norms))}.")
+        step = int(np.argmax(~(norms > 0)))  # exact: booleans
+        raise InvalidInput(f"C must have no column of zeros, got one at step {step}.")
     return np.asarray(norms)
 
 

@@ -20,6 +20,7 @@ import numpy as np
 
 from mfdl_solvers.encoders import Encoder, inflation_of, rounding_of_substitution
 from mfdl_solvers.pattern_sets import PERIODIC
+from mfdl_solvers.ties import first_largest, first_maximum
 
 from ..errors import UnsupportedMechanism
 from ..floats import UNIT
@@ -62,9 +63,9 @@ def structured_bound(encoder: Encoder, participation: Participation, method: str
 
 
 def _best(bounds: list[PatternBound]) -> PatternBound:
-    upper, attained = min(each.upper for each in bounds), max(bounds, key=lambda each: each.lower)
-    exact = upper <= (1 + TOLERANCE) * attained.lower
-    return dataclasses.replace(attained, upper=upper, exact=exact)
+    upper, lower = min(each.upper for each in bounds), max(each.lower for each in bounds)
+    pattern = first_maximum(bounds, lambda each: each.lower).pattern
+    return PatternBound(upper, lower, upper <= (1 + TOLERANCE) * lower, pattern)
 
 
 def _by_structure(encoder: Encoder, participation: Participation) -> Iterator[PatternBound | None]:
@@ -90,10 +91,10 @@ def _of_comparison(encoder: Encoder, participation: Participation) -> PatternBou
             classes = np.arange(start, min(start + width, b))
             for row in encoder.class_sums(b, classes) or ():
                 squares[start : start + width] += row**2
-    worst = int(squares.argmax())
     rounding = 2 * rounding_of_substitution(T, w) + 4 * (T + 4) * UNIT
-    upper = float(squares[worst]) * (1 + 2 * rounding)
+    largest = float(squares.max())
+    upper = largest * (1 + 2 * rounding)
     if not math.isfinite(upper):
-        return PatternBound(math.inf, 0.0, False, (worst,))
-    lower = float(squares[worst]) * (1 - 2 * rounding) if encoder.nonnegative else 0.0
-    return PatternBound(upper, lower, upper <= (1 + TOLERANCE) * lower, tuple(range(worst, T, b)))
+        return PatternBound(math.inf, 0.0, False, (int(np.argmax(~np.isfinite(squares))),))  # exact: booleans
+    lower = largest * (1 - 2 * rounding) if encoder.nonnegative else 0.0
+    return PatternBound(upper, lower, upper <= (1 + TOLERANCE) * lower, tuple(range(first_largest(squares), T, b)))

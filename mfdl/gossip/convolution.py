@@ -54,7 +54,7 @@ def _is_convolution(W: csr_array, first: np.ndarray, shape: tuple[int, ...]) -> 
         to = np.zeros((rows.size, degree), dtype=np.int64)
         for length, at, offset in zip(shape, np.unravel_index(rows, shape), offsets, strict=True):
             to = to * length + (at[:, None] + offset) % length
-        order = np.argsort(to, axis=1)
+        order = np.argsort(to, axis=1)  # exact: integers
         entries = slice(W.indptr[start], W.indptr[rows[-1] + 1])
         if not np.array_equal(np.take_along_axis(to, order, 1).ravel(), W.indices[entries]):
             return False

@@ -20,6 +20,8 @@ import networkx as nx
 import numpy as np
 from scipy.sparse import csr_array, diags_array
 
+from mfdl_solvers.ties import first_smallest
+
 from .. import check, graphs
 from ..check import FloatArray
 from ..errors import InvalidInput
@@ -94,7 +96,7 @@ def push_sum(graph: graphs.Source | nx.DiGraph | Sequence[graphs.Source | nx.DiG
         if max(row.max() for row in w) > MAX_SPREAD * w[-1].min():
             raise InvalidInput(
                 f"push-sum weights must stay within a factor of {MAX_SPREAD:g}, got {w[-1].min():g} at node "
-                f"{labels[int(w[-1].argmin())]!r} after {t + 1} rounds: it hears too little; add edges to it."
+                f"{labels[first_smallest(w[-1])]!r} after {t + 1} rounds: it hears too little; add edges to it."
             )
         W = csr_array(diags_array(1 / w[-1]) @ S @ diags_array(w[-2]))
         matrices.append(GossipMatrix(W, labels, "push-sum"))
@@ -160,7 +162,8 @@ def average(messages: Mapping[int, Message], gossip: Gossip, node: int, *, step:
     row = gossip.at(step).weights[[node], :].tocoo()
     weights = {int(j): float(w) for j, w in zip(row.col, row.data, strict=True) if w != 0}
     if set(check.mapping("messages by node", messages=messages)) != set(weights):
-        missing, extra = sorted(set(weights) - set(messages)), sorted(set(messages) - set(weights), key=repr)
+        missing = sorted(set(weights) - set(messages))
+        extra = sorted(set(messages) - set(weights), key=repr)  # exact: texts
         raise InvalidInput(
             f"node {node} averages the messages of nodes {sorted(weights)} at step {step}, got "
             f"{'none of ' + str(missing) if missing else 'also one of ' + str(extra)}; a missing one cannot be left "

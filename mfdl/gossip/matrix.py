@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 from scipy.sparse import coo_array, csr_array, issparse
 from scipy.sparse.csgraph import breadth_first_order, connected_components
 
+from mfdl_solvers.ties import first_largest
+
 from .. import check
 from ..check import FloatArray
 from ..errors import InvalidInput
@@ -131,7 +133,7 @@ class GossipMatrix(Gossip):
                 f"node {names[j]!r}."
             )
         sums = np.asarray(W.sum(axis=1)).ravel()
-        row = int(np.abs(sums - 1).argmax())
+        row = first_largest(np.abs(sums - 1))
         if abs(sums[row] - 1) > SUM_TOLERANCE:
             columns = np.asarray(W.sum(axis=0)).ravel()
             way_out = (
@@ -236,7 +238,7 @@ class GossipMatrix(Gossip):
         else:
             values = np.linalg.eigvals(W).astype(np.complex128)
             # equal moduli differ by rounding: rounded, then by real part, so that 1 comes first
-            values = values[np.lexsort((-values.imag, -values.real, -np.abs(values).round(12)))]
+            values = values[np.lexsort((-values.imag, -values.real, -np.abs(values).round(12)))]  # exact: rounded
         return read_only(values)
 
     @cached_property

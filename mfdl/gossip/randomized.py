@@ -229,7 +229,7 @@ class _Links:
         """(e, f, False) for f = e and for f the other way of e."""
         n, number = self.num_nodes, np.arange(self.start.size)
         forward, back = self.start * n + self.end, self.end * n + self.start
-        order = np.argsort(forward)
+        order = np.argsort(forward)  # exact: integers
         at = np.minimum(np.searchsorted(forward, back, sorter=order), number.size - 1)
         with_other = np.flatnonzero(forward[order[at]] == back) if number.size else number
         other = order[at] if number.size else number

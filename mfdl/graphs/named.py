@@ -242,7 +242,7 @@ def regular_edges(n: int, degree: int, seed: int) -> Edges:
 def _loops_and_repeats(edges: Edges, n: int) -> NDArray[np.intp]:
     """Indices of loops, and of all but the first of equal edges."""
     key = edges.min(axis=1) * n + edges.max(axis=1)
-    order = np.argsort(key, kind="stable")
+    order = np.argsort(key, kind="stable")  # exact: integers
     repeats = order[1:][np.diff(key[order]) == 0]
     return np.union1d(repeats, np.flatnonzero(edges[:, 0] == edges[:, 1]))
 

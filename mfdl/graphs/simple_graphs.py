@@ -33,7 +33,7 @@ def plain_label(label: Hashable) -> Hashable:
 def in_label_order(labels: Iterable[Hashable]) -> list[Hashable]:
     nodes = [plain_label(label) for label in labels]
     if all(type(label) is int for label in nodes):
-        nodes.sort(key=operator.index)  # type: ignore[arg-type]
+        nodes.sort(key=operator.index)  # type: ignore[arg-type]  # exact: integers
     return nodes
 
 
@@ -75,7 +75,7 @@ def keep_largest_component(G: nx.Graph) -> nx.Graph:
     components = list(nx.connected_components(G))  # in order of their first node, and max keeps the first
     if len(components) == 1:
         return G
-    keep = max(components, key=len)
+    keep = max(components, key=len)  # exact: integers
     smaller = nx.Graph(**G.graph)
     smaller.add_nodes_from(node for node in G if node in keep)
     smaller.add_edges_from((a, b) for a, b in G.edges if a in keep)
@@ -141,7 +141,7 @@ class SparseGraph:
     def largest_component(self) -> SparseGraph:
         """The largest, that with the first node where several are."""
         component = self._components()
-        members = np.flatnonzero(component == np.bincount(component).argmax())
+        members = np.flatnonzero(component == np.bincount(component).argmax())  # exact: integers
         if members.size == self.num_nodes:
             return self
         links = csr_array(self.links[members][:, members])

@@ -15,6 +15,7 @@ import scipy.sparse as sp
 
 from mfdl_solvers.arithmetic import blas_threads
 from mfdl_solvers.structured import ModeCost
+from mfdl_solvers.ties import first_largest
 
 from .. import check
 from ..check import FloatArray
@@ -57,7 +58,7 @@ class SpectralMeasure:
             )
         if np.abs(lam).max() > 1 + 1e-9 or weights.min() < 0:
             raise InvalidInput(
-                f"eigenvalues must lie in [-1, 1] and weights be >= 0, got {lam[np.abs(lam).argmax()]:g} and "
+                f"eigenvalues must lie in [-1, 1] and weights be >= 0, got {lam[first_largest(np.abs(lam))]:g} and "
                 f"{weights.min():g}; a gossip matrix has no others."
             )
         for name, array in (("eigenvalues", np.clip(lam, -1.0, 1.0)), ("weights", weights)):

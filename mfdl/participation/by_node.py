@@ -156,7 +156,7 @@ class ParticipationByNode(Participation):
 def _first_seen(labels: NDArray[np.intp]) -> NDArray[np.intp]:
     """The same partition with classes numbered by their first step, so that equal partitions have equal labels."""
     _, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
-    return np.argsort(np.argsort(first))[inverse]
+    return np.argsort(np.argsort(first))[inverse]  # exact: integers
 
 
 def _nodes(nodes: Sequence[int]) -> str:

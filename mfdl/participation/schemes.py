@@ -185,7 +185,7 @@ class Participation(abc.ABC):
                 )
             labels[pattern] = label
         if (labels < 0).any():
-            step = int(np.argmax(labels < 0))
+            step = int(np.argmax(labels < 0))  # exact: booleans
             raise UnsupportedMechanism(
                 f"factorization needs every step in a pattern, but no record takes part in step {step} under "
                 f"{self.describe()}; leave such steps out or add a pattern for them."

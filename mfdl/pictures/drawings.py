@@ -20,6 +20,8 @@ from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 from numpy.typing import ArrayLike, NDArray
 
+from mfdl_solvers.ties import first_smallest, ranked
+
 from ..display import less_rounding
 from .looks import contrast
 from .style import (
@@ -160,7 +162,7 @@ def _write_numbers(axes: Axes, values: NDArray[np.float64], norm: Normalize, tex
             word, colour = "∞", INK
         else:
             word, ground = text(value), to_hex(colours(float(norm(max(value, norm.vmin or 0.0)))))
-            colour = max(IN_CELLS, key=partial(contrast, ground))
+            colour = max(IN_CELLS, key=partial(contrast, ground))  # exact: colours of 8 bits
         size = min(9.0, 0.46 * cell, 1.5 * cell / len(word))
         axes.text(j, i, word, color=colour, fontsize=size, ha="center", va="center")
 
@@ -264,14 +266,14 @@ def name_nodes(axes: Axes, graph: nx.Graph, layout: Mapping[Any, Any], names: Ma
     crowd = {label: float(np.sort(np.hypot(*(spots - where[label]).T))[: FEW + 1].sum()) for label in names}
     style: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": FONT, "color": INK, "zorder": 5}
     style |= {"linespacing": 1.05, "path_effects": [withStroke(linewidth=2.2, foreground="white")]}
-    for label in sorted(names, key=lambda label: crowd[label]):
+    for label in ranked(list(names), lambda label: crowd[label]):
         lines = names[label].split("\n")
         half = np.array([WIDE * max(map(len, lines)), HIGH * len(lines)]) * FONT / 2
         # beside the marker, the box of the text touching it
         places = [where[label] + step * (half + radius * (0.75 if step.all() else 1.05)) for step in PLACES]
         boxes = [(*(place - half), *(place + half)) for place in places]
         costs = [_covered(box, taken, edges) + _outside(box, room) + 0.5 * k for k, box in enumerate(boxes)]
-        best = int(np.argmin(costs))
+        best = first_smallest(costs)
         taken.append(boxes[best])
         across, up = (float(v) for v in places[best] - where[label])
         axes.annotate(names[label], tuple(layout[label]), xytext=(across, up), textcoords="offset points", **style)
@@ -296,7 +298,7 @@ def drawn_pairs(correlation: NDArray[np.float64]) -> tuple[list[tuple[int, int]]
     """The correlated pairs that a graph shows, the strongest first, and how many there are."""
     n = len(correlation)
     pairs = [(i, j) for i in range(n) for j in range(i) if abs(correlation[i, j]) > WHOLE_RANGE]
-    pairs.sort(key=lambda pair: -abs(correlation[pair]))
+    pairs = ranked(pairs, lambda pair: abs(float(correlation[pair])), descending=True)
     return pairs if n <= MAX_LABELLED else pairs[: STRONGEST * n], len(pairs)
 
 

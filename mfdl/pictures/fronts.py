@@ -69,7 +69,7 @@ def front(points: FloatArray) -> FloatArray:
     array([[1., 5.],
            [3., 4.]])
     """
-    ordered = points[np.lexsort((points[:, 1], points[:, 0]))]
+    ordered = points[np.lexsort((points[:, 1], points[:, 0]))]  # bound
     best = np.minimum.accumulate(ordered[:, 1])
     return ordered[np.append(True, ordered[1:, 1] < best[:-1])]
 

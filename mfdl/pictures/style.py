@@ -15,6 +15,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 from matplotlib.transforms import ScaledTranslation
 
+from mfdl_solvers.ties import ranking
+
 from .. import files
 
 if TYPE_CHECKING:
@@ -101,7 +103,7 @@ def name_ends(axes: Axes, ends: Sequence[End], *, apart: float, size: float = 10
     """
     to_axes = axes.transData + axes.transAxes.inverted()
     heights = [float(to_axes.transform((1.0, end.height))[1]) for end in ends]
-    order = sorted(range(len(ends)), key=lambda i: heights[i])
+    order = ranking(heights)
     places = spread([heights[i] for i in order], min(apart, 1 / max(len(ends), 1)))
     outside: dict[str, Any] = {"xycoords": "axes fraction", "textcoords": "offset points", "annotation_clip": False}
     for i, y in zip(order, places, strict=True):

@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from mfdl_solvers.ties import first_minimum, ranked
+
 from .. import check, graphs
 from .. import gossip as gossip_matrices
 from ..algorithms import LinearAlgorithm, registry
@@ -150,8 +152,9 @@ def plan(
                 if len(left_out) == len(chosen):
                     raise error
             report(1, design.name)
-    ordered = sorted(planned, key=lambda each: each.costs)
-    return RunPlan(tuple(ordered), records, DELTA if delta is None else delta, tuple(left_out))
+    planned.sort(key=lambda each: each.costs[1:])  # exact: integers, and integers times one degree
+    best_first = tuple(ranked(planned, lambda each: each.loss))
+    return RunPlan(best_first, records, DELTA if delta is None else delta, tuple(left_out))
 
 
 def _messages(design: Design, degree: float) -> float:
@@ -206,7 +209,7 @@ class _Planner:
         assert self.curvature is not None
         rates = RATES / self.curvature.largest
         every = predicted_loss(gain, self.curvature, rates, step_noise_std, self.start_distance)
-        return min(every, key=lambda loss: loss.total)
+        return first_minimum(every, lambda loss: loss.total)
 
     def _accounted_as(self, design: Design) -> Design:
         """The design whose guarantee is also this one's: with one round and the last model where they cannot matter."""

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mfdl_solvers.ties import SAME
+
 from .. import files
 from ..display import Shown, data_frame, rounded_up
 from ..privacy.guarantee import Guarantee
@@ -214,6 +216,7 @@ def pareto_optimal(costs: Sequence[tuple[float, ...]]) -> list[int]:
     front = []
     for i in range(len(points)):
         as_cheap, cheaper = (others <= others[i]).all(axis=1), (others < others[i]).any(axis=1)
-        if not (as_cheap & ((loss < loss[i]) | (cheaper & (loss <= loss[i] * (1 + RESOLUTION))))).any():
+        less = loss < loss[i] * (1 - SAME)
+        if not (as_cheap & (less | (cheaper & (loss <= loss[i] * (1 + RESOLUTION))))).any():
             front.append(i)
     return front

@@ -76,7 +76,7 @@ def _weakest_noise(this: Guarantee, other: Guarantee) -> tuple[float, float]:
         parts = [_sensitivity_at(this, noise_std), _sensitivity_at(other, noise_std)]
         return noise_std, gaussian.compose(parts)
     sampled = [each for each in (this, other) if each.mu is None]
-    weakest = min(sampled, key=lambda each: each.noise_multiplier)
+    weakest = min(sampled, key=lambda each: each.noise_multiplier)  # bound
     return weakest.noise_std, weakest.sensitivity
 
 

@@ -91,7 +91,7 @@ def independent_rows(B: NDArray[Any], stand_for: Mapping[float, Fraction] | None
     """
     by_prime = [pivots(table(residues(B.T, prime, stand_for)), prime).tolist() for prime in PRIMES]
     # a prime that divides a minor makes a row look dependent: fewer rows, or later ones
-    return np.array(min(by_prime, key=lambda rows: (-len(rows), rows)), dtype=np.intp)
+    return np.array(min(by_prime, key=lambda rows: (-len(rows), rows)), dtype=np.intp)  # exact: indices
 
 
 def pivots(columns: NDArray[np.object_], prime: int) -> NDArray[np.intp]:
@@ -100,7 +100,7 @@ def pivots(columns: NDArray[np.object_], prime: int) -> NDArray[np.intp]:
         return np.zeros(0, dtype=np.intp)
     reduced, _ = flint.nmod_mat(len(columns), columns.shape[1], columns.ravel().tolist(), prime).rref()
     entries = table(reduced) != 0
-    return np.asarray(entries[entries.any(axis=1)].argmax(axis=1), dtype=np.intp)
+    return np.asarray(entries[entries.any(axis=1)].argmax(axis=1), dtype=np.intp)  # exact: flags
 
 
 def outside_range(B: NDArray[np.object_], A: NDArray[np.object_], prime: int) -> tuple[int, NDArray[np.bool_]]:
@@ -200,7 +200,7 @@ def _given_models_are_spanned(view: View, models: GivenModels) -> bool:
     if not view.entries_given or not _is_small(view):
         return False
     A, B = view.entries()
-    seen = np.hstack([A[:, np.argsort(view.axis.node_major())], B])
+    seen = np.hstack([A[:, np.argsort(view.axis.node_major())], B])  # exact: a permutation
     unknown = np.concatenate([~view.marked_gradients.ravel(), ~view.zero_noise])
     of_step = [models.row_steps == t for t in range(T)]
     return all(

@@ -45,7 +45,7 @@ def exposed_by_joint_noise(algorithm: LinearAlgorithm, trust: TrustModel, seen: 
         for u in victims:
             why = known_gradient(against, u) or ("all noise is known" if known.all() else "")
             factor = (math.inf, f"Infinite for node {labels[u]!r}: {why}.") if why else (1.0, "")
-            exposed[u] = max(exposed.get(u, factor), factor, key=lambda each: each[0])
+            exposed[u] = max(exposed.get(u, factor), factor, key=lambda each: each[0])  # exact: 1 or infinity
     return _of_somebody(exposed, trust)
 
 
@@ -103,5 +103,5 @@ def exposed_by_node_noise(algorithm: LinearAlgorithm, trust: TrustModel, seen: T
             squared = np.where(gram.leaks, math.inf, (gram.values + gram.errors) * gram.inflation * (1 + 2.0**-50))
             largest = float(squared.max())
             why = f"Infinite for node {labels[u]!r}: {gram.why}." if math.isinf(largest) else ""
-            worst[u] = max(worst.get(u, (0.0, "")), (largest, why), key=lambda each: each[0])
+            worst[u] = max(worst.get(u, (0.0, "")), (largest, why), key=lambda each: each[0])  # bound
     return _of_somebody(worst, trust)

@@ -20,6 +20,8 @@ from typing import Any, cast
 
 import numpy as np
 
+from mfdl_solvers.ties import equal_to_largest
+
 from .. import check
 from ..algorithms import LinearAlgorithm
 from ..errors import InvalidInput, require_known
@@ -70,6 +72,12 @@ class Exposures(abc.ABC):
         """The victims, and every owner of a record that is one."""
 
     @property
+    def tied(self) -> int:
+        """Number of victims whose loss is the largest, up to rounding."""
+        numbers = [loss.number(adaptive=self.adaptive).squared for loss in self.each]
+        return int(equal_to_largest(numbers).sum())
+
+    @property
     def adaptive(self) -> bool:
         """Whether numbers for adaptive gradients are proven, finite or not."""
         return True
@@ -103,9 +111,9 @@ class PublicExposures(Exposures):
 
     @functools.cached_property
     def together(self) -> VictimSensitivity:
-        worst = worst_loss(self.losses)
+        worst = worst_loss(self.losses, adaptive=self.adaptive)
         constants = (loss.lipschitz for loss in self.losses if loss.lipschitz is not None)  # the worst need not rest on
-        release = max({loss.release for loss in self.losses}, key=MOST_SHOWN.index)
+        release = max({loss.release for loss in self.losses}, key=MOST_SHOWN.index)  # exact: a place in a tuple
         every = dataclasses.replace(worst, release=release, lipschitz=min(constants, default=None))
         return every.answering(worst.fingerprint)
 
@@ -206,12 +214,6 @@ class ViewExposures(PublicExposures):
     @property
     def adaptive(self) -> bool:
         return all(loss.adaptive for loss in self.losses)
-
-    @functools.cached_property
-    def together(self) -> VictimSensitivity:
-        if self.adaptive:
-            return worst_loss(self.losses)
-        return max(self.losses, key=lambda loss: loss.non_adaptive_sensitivity.squared)
 
     @property
     def why(self) -> str:

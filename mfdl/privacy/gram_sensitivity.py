@@ -23,14 +23,17 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
-from typing import Any
+from operator import attrgetter
+from typing import Any, Self
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 from scipy.sparse.linalg import LinearOperator
+
+from mfdl_solvers.ties import first_maximum
 
 from .. import check
 from ..algorithms import LinearAlgorithm
@@ -97,6 +100,21 @@ class Sensitivity:
         """sens, rounded up."""
         return math.inf if math.isinf(self.squared) else math.nextafter(math.sqrt(self.squared), math.inf)
 
+    def raised_to(self, largest: Sensitivity) -> Self:
+        """The same node and pattern with `squared` of a number that ties with this one, if that is larger."""
+        if largest.squared <= self.squared:
+            return self
+        slack = max(self.tolerance, largest.squared / self.lower - 1) if self.lower > 0 else self.tolerance
+        tolerance = largest.tolerance if largest.exact == self.exact else slack
+        return dataclasses.replace(self, squared=largest.squared, tolerance=tolerance)
+
+
+def largest_sensitivity(numbers: Iterable[Sensitivity]) -> Sensitivity:
+    """The largest number, named after the lowest node that has it up to rounding."""
+    by_node = sorted(numbers, key=lambda number: number.node)  # exact: node indices
+    largest = max(by_node, key=attrgetter("squared"))  # bound
+    return first_maximum(by_node, key=attrgetter("squared")).raised_to(largest)
+
 
 def sensitivities(
     grams: Sequence[ViewGram],
@@ -138,7 +156,7 @@ def sensitivities(
     out = []
     for gram, node in zip(grams, nodes, strict=True):
         if id(gram) not in bound_by_gram:
-            step = int(np.argmax(gram.leaks))
+            step = int(np.argmax(gram.leaks))  # exact: flags
             lower = 0.0 if gram.upper else math.inf
             out.append(Sensitivity(math.inf, not gram.upper, (step,), node, 0.0, lower, gram.why, gram.form))
             continue
@@ -208,7 +226,7 @@ def worst_sensitivity(
     for model, victims in trust.members(algorithm):
         grams = view_grams(model.view(algorithm, victims[0] if victims else 0), victims)
         candidates += sensitivities(grams, scheme, nodes=victims)
-    return max(candidates, key=lambda s: s.squared)
+    return largest_sensitivity(candidates)
 
 
 def general_sensitivity(
@@ -265,7 +283,7 @@ def general_sensitivity(
         for shared, nodes in scheme.shared_by(range(n))
         for sensitivity in sensitivities([grams[u] for u in nodes], shared, nodes=nodes, method=method)
     ]
-    return max(by_node, key=lambda sensitivity: sensitivity.squared)
+    return largest_sensitivity(by_node)
 
 
 def _matrix(name: str, given: Any) -> NDArray[Any]:
@@ -356,7 +374,7 @@ def _with_leaks(
     signal, noise, encoder = (matrix.astype(np.float64) for matrix in (A, B, C))
     differs = (np.abs(signal - noise @ encoder) > MATCHES * (np.abs(noise) @ np.abs(encoder))).any(axis=0) & ~outside
     if differs.any():
-        step, node = divmod(int(np.argmax(differs)), axis.num_nodes)
+        step, node = divmod(int(np.argmax(differs)), axis.num_nodes)  # exact: flags
         raise InvalidInput(
             f"C must give workload = B C, got another column for step {step} of node {node}; a C that does is B^+ A, "
             "e.g. numpy.linalg.lstsq(B, workload)."
@@ -364,6 +382,6 @@ def _with_leaks(
 
     shows = [outside[axis.of_node(u)] for u in range(axis.num_nodes)]
     return [
-        dataclasses.replace(gram, leaks=leaks, why=NO_C.format(step=int(np.argmax(leaks)))) if leaks.any() else gram
+        dataclasses.replace(gram, leaks=leaks, why=NO_C.format(step=np.flatnonzero(leaks)[0])) if leaks.any() else gram
         for gram, leaks in zip(grams, shows, strict=True)
     ]

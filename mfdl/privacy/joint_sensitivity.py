@@ -104,14 +104,12 @@ def joint_sensitivities(
 def added(group: Group, alone: Mapping[int, Sensitivity]) -> Sensitivity:
     """The bound (sum_u sens_u)^2, attained where an owner's own number is infinite."""
     parts = [alone[u] for u in group]
-    place = max(range(len(parts)), key=lambda i: (parts[i].lower, parts[i].squared))
+    lower = max(part.lower for part in parts)
     squared = sum(part.value for part in parts) ** 2 * (1 + 4 * len(parts) * UNIT)
-    known = math.isinf(squared) and math.isinf(parts[place].lower)
-    leaks = next((part.why for part in parts if math.isinf(part.squared)), "")
-    why = (leaks or parts[place].why) if math.isinf(squared) else WHY_ADDED
-    return dataclasses.replace(
-        parts[place], squared=squared, exact=known, pattern=(), node=group, tolerance=0.0, why=why, form=ADDED
-    )
+    known = math.isinf(squared) and math.isinf(lower)
+    leaks = next((part.why for part in parts if math.isinf(part.squared) and part.why), WHY_ADDED)
+    why = leaks if math.isinf(squared) else WHY_ADDED
+    return Sensitivity(squared, known, (), group, 0.0, lower, why, ADDED)
 
 
 def _least(joint: Sensitivity | None, bound: Sensitivity) -> Sensitivity:

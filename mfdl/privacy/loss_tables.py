@@ -83,6 +83,17 @@ def distances(algorithm: LinearAlgorithm, nodes: Sequence[int]) -> dict[int, int
     return {u: int(hop) for u, hop in enumerate(hops) if hop < math.inf}
 
 
+def worst_in_words(name: str, tied: int, *, kind: str = "victim") -> str:
+    """A victim, or a pair of attacker and victim, with the largest loss, and how many share it.
+
+    >>> worst_in_words("node 0", 8), worst_in_words("node 3", 1)
+    ('node 0, one of 8 that lose most', 'node 3, the worst victim')
+    """
+    if tied == 1:
+        return f"{name}, the worst {kind}"
+    return f"{name}, one of {tied}{' pairs' * (kind == 'pair')} that lose most"
+
+
 def metric_in_words(metric: str, noise_std: float, delta: float, *, adaptive: bool) -> str:
     """What the numbers of a picture of losses are."""
     at = "per unit noise" if noise_std == 1 else f"at noise {noise_std:.4g}"

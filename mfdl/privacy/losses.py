@@ -23,7 +23,7 @@ from .exposures import Exposures, PublicExposures, require_same
 from .gram_sensitivity import Sensitivity
 from .guarantee import DELTA, Guarantee
 from .guarantee_texts import EVERY_NODE
-from .loss_tables import Cells, LossTable, distances
+from .loss_tables import Cells, LossTable, distances, worst_in_words
 from .owners import Owners, Victim, name_of, nodes_of
 from .questions import Question, Target, lipschitz_notes, require_noise
 from .victim_sensitivity import VictimSensitivity
@@ -92,8 +92,9 @@ class PrivacyLosses(LossTable):
         strength = "" if curve.mu is None else f", so mu = {rounded_up(sensitivity * q.record_shift, 6)} / noise_std"
         return (
             f"of {len(self.of_victims)} nodes of {self.algorithm.name!r} against {q.trust.attacker} ({q.trust.name}), "
-            f"{q.adjacency}, clip {q.clip_norm:g}: sensitivity of the worst {rounded_up(sensitivity, 6)} "
-            f"({worst.adaptive_bound}){strength}{''.join(f', {note}' for note in lipschitz_notes(self.rests_on))}"
+            f"{q.adjacency}, clip {q.clip_norm:g}: sensitivity {rounded_up(sensitivity, 6)} "
+            f"({worst.adaptive_bound}) of {self._worst_victim(worst)}{strength}"
+            f"{''.join(f', {note}' for note in lipschitz_notes(self.rests_on))}"
         )
 
     def _rows(self) -> list[tuple[str, str]]:
@@ -124,8 +125,13 @@ class PrivacyLosses(LossTable):
 
     @property
     def worst(self) -> Sensitivity:
-        """The largest adaptive number."""
+        """The largest adaptive number; its `node` is the first of the victims that have it up to rounding (`tied`)."""
         return self.exposures.together.adaptive_sensitivity
+
+    @property
+    def tied(self) -> int:
+        """Number of victims whose number is the largest, within a relative 1e-9."""
+        return self.exposures.tied
 
     @property
     def rests_on(self) -> float | None:
@@ -238,9 +244,10 @@ class PrivacyLosses(LossTable):
             )
 
     def _worst_victim(self, worst: VictimSensitivity) -> str:
-        if isinstance(worst.victim, tuple):
-            return f"a record that nodes {name_of(worst.victim, self.algorithm.labels)} hold, the worst victim"
-        return f"node {self.algorithm.labels[worst.victim]!r}, the worst victim"
+        labels, victim = self.algorithm.labels, worst.victim
+        several = isinstance(victim, tuple)
+        name = f"a record that nodes {name_of(victim, labels)} hold" if several else f"node {labels[worst.node]!r}"
+        return worst_in_words(name, self.tied)
 
     def _of(
         self,

@@ -169,7 +169,7 @@ def within(groups: Iterable[tuple[int, ...]], nodes: Sequence[int]) -> list[tupl
 
 def in_order(victims: Iterable[Victim]) -> list[Victim]:
     """Nodes, then groups."""
-    return sorted(set(victims), key=lambda victim: (len(nodes_of(victim)), nodes_of(victim)))
+    return sorted(set(victims), key=lambda victim: (len(nodes_of(victim)), nodes_of(victim)))  # exact: nodes
 
 
 def name_of(victim: Victim, labels: Sequence[Hashable]) -> str:

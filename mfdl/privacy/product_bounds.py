@@ -112,7 +112,8 @@ def of_random_allocation(N: FloatArray | None, scheme: RandomAllocation) -> Prod
         draws = np.maximum(0.0, same - different)
         return ProductBound.of(N, float(different.sum()), draws, float(same.sum()), b // step)
 
-    return min((known_modulo(step) for step in range(1, b + 1) if b % step == 0), key=lambda bound: bound.faint)
+    divisors = (step for step in range(1, b + 1) if b % step == 0)
+    return min(map(known_modulo, divisors), key=lambda bound: bound.faint)  # bound
 
 
 def of_min_separation(N: FloatArray | None, scheme: MinSeparationSampling) -> ProductBound:

@@ -15,6 +15,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
+from mfdl_solvers.ties import equal_to_largest, first_maximum
+
 from .. import check
 from ..algorithms import LinearAlgorithm
 from ..check import FloatArray
@@ -120,8 +122,12 @@ class SampledExposures(Exposures, abc.ABC):
 
     @functools.cached_property
     def together(self) -> VictimSensitivity:
-        worst = max(self.exposed, key=lambda u: self.exposed[u][0])
+        worst = first_maximum(sorted(self.exposed), key=lambda u: self.exposed[u][0])
         return self._losses(self.exposed)[worst]
+
+    @property
+    def tied(self) -> int:
+        return int(equal_to_largest([factor for factor, _ in self.exposed.values()]).sum())
 
     @abc.abstractmethod
     def _pair(self, group: Exposed, sensitivity: float, why: str) -> tuple[float, str, str, PrivacyCurve]:
@@ -134,7 +140,7 @@ class SampledExposures(Exposures, abc.ABC):
 
     def _losses(self, group: Exposed) -> dict[int, VictimSensitivity]:
         """Of victims that are accounted together, by the worst of them."""
-        squared, why = max(group.values(), key=lambda exposed: exposed[0])
+        squared, why = max(group.values(), key=lambda exposed: exposed[0])  # bound
         over_nodes = math.inf if math.isinf(squared) else math.nextafter(math.sqrt(squared), math.inf)
         sensitivity, why, rule, unit = self._pair(group, over_nodes, why)
         fingerprint = Fingerprint.of(self.algorithm, self.question.trust, self.scheme, RELEASE, "record")

@@ -40,7 +40,7 @@ def mu_in_words(victims: Victims) -> str:
     for label, curve in victims:
         labels_of.setdefault(rounded_up(curve.mu, 6) if curve.mu is not None else "?", []).append(label)
     budgets = []
-    for budget, labels in sorted(labels_of.items(), key=lambda pair: float(pair[0])):
+    for budget, labels in sorted(labels_of.items(), key=lambda pair: float(pair[0])):  # exact: as printed
         more = f" and {len(labels) - NAMED} more" if len(labels) > NAMED else ""
         budgets.append(f"{budget} for {'node' if len(labels) == 1 else 'nodes'} {', '.join(labels[:NAMED])}{more}")
     more = f"; and {len(budgets) - NAMED} further budgets" if len(budgets) > NAMED else ""

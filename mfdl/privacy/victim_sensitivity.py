@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Self
 
+from mfdl_solvers.ties import first_largest
+
 from .. import check
 from ..display import short_repr
 from . import gaussian
@@ -120,6 +122,16 @@ class VictimSensitivity:
         object.__setattr__(answer, "fingerprint", fingerprint)
         return answer
 
+    def raised_to(self, largest: Sensitivity, *, adaptive: bool = True) -> Self:
+        """The same with a number that ties with its own, and the same fingerprint; see `Sensitivity.raised_to`."""
+        number = self.number(adaptive=adaptive).raised_to(largest)
+        if number is self.number(adaptive=adaptive):
+            return self
+        fixed = number if self.adaptive or not adaptive else self.non_adaptive_sensitivity
+        in_training = number if self.adaptive or adaptive else self.adaptive_sensitivity
+        raised = dataclasses.replace(self, non_adaptive_sensitivity=fixed, adaptive_sensitivity=in_training)
+        return raised.answering(self.fingerprint)
+
     # ---- what noise makes of it ----------------------------------------------------------------------------------
 
     retry_step = 2.0**-52
@@ -165,22 +177,25 @@ class VictimSensitivity:
 
 
 def pointwise_worst(a: VictimSensitivity, b: VictimSensitivity) -> VictimSensitivity:
-    """The pointwise worst of two attacking sets, which names the most that either is shown."""
-    first = max(a, b, key=lambda loss: loss.sensitivity_squared)
-    second = max(a, b, key=lambda loss: loss.adaptive_sensitivity_squared)
+    """The pointwise worst of two attacking sets, `a` where they tie, which names the most that either is shown."""
+    first, second = worst_loss([a, b], adaptive=False), worst_loss([a, b])
     return dataclasses.replace(
         first,
         adaptive_sensitivity=second.adaptive_sensitivity,
         adaptive_by=second.adaptive_by,
         adaptive=a.adaptive and b.adaptive,
-        release=max(a.release, b.release, key=MOST_SHOWN.index),
+        release=max(a.release, b.release, key=MOST_SHOWN.index),  # exact: a place in a tuple
         lipschitz=b.lipschitz if a.lipschitz is None else a.lipschitz,
     )
 
 
-def worst_loss(losses: Sequence[VictimSensitivity]) -> VictimSensitivity:
-    """The one with the largest adaptive number."""
-    return max(losses, key=attrgetter("adaptive_sensitivity.squared"))
+def worst_loss(losses: Sequence[VictimSensitivity], *, adaptive: bool = True) -> VictimSensitivity:
+    """The first of the losses whose number is the largest up to rounding, raised to it, so that no loss is larger."""
+    numbers = [loss.number(adaptive=adaptive) for loss in losses]
+    largest = max(numbers, key=attrgetter("squared"))  # bound
+    if largest is numbers[0]:  # the usual case of two attacking sets, of which there are many
+        return losses[0]
+    return losses[first_largest([number.squared for number in numbers])].raised_to(largest, adaptive=adaptive)
 
 
 def worst_adaptive(losses: Sequence[VictimSensitivity]) -> Sensitivity:

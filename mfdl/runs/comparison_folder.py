@@ -13,10 +13,13 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import itertools
 import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from mfdl_solvers.ties import equal_to_largest
 
 from .. import files
 from ..algorithms.registry import shortsighted
@@ -222,9 +225,9 @@ class Folder:
         if self._across():
             return "Each mechanism is accounted under its own trust model, named beside it: do not rank them by loss."
         every = self._private() or list(self.mechanisms.values())
-        return self._statement(
-            max(every, key=lambda each: (self._lost(each.guarantee), each.guarantee.bound == "upper"))
-        )
+        weakest = equal_to_largest([self._lost(mechanism.guarantee) for mechanism in every])
+        equals = list(itertools.compress(every, weakest))  # at one budget usually all
+        return self._statement(next((m for m in equals if m.guarantee.bound == "upper"), equals[0]))
 
     def _lost(self, guarantee: Guarantee) -> float:
         mu = guarantee.mu

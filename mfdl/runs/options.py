@@ -197,7 +197,7 @@ class Config:
         hints = typing.get_type_hints(cls, include_extras=True)
         by_name = {}
         every: Any = dataclasses.fields(cls)  # type: ignore[arg-type]  # its subclasses are dataclasses
-        for field in sorted(every, key=lambda field: field.name not in cls.__annotations__):
+        for field in sorted(every, key=lambda field: field.name not in cls.__annotations__):  # exact: flags
             kind, option = typing.get_args(hints[field.name])
             flags = option.flags or (f"--{field.name.replace('_', '-')}",)
             by_name[field.name] = kind, dataclasses.replace(option, flags=flags), field.default

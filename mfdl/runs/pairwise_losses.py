@@ -16,6 +16,8 @@ import joblib
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+from mfdl_solvers.ties import equal_to_largest, first_largest
+
 from .. import check
 from ..algorithms import LinearAlgorithm
 from ..check import FloatArray
@@ -25,7 +27,7 @@ from ..participation import Participation
 from ..privacy import gaussian
 from ..privacy.attacking_sets import sensitivity_by_victim
 from ..privacy.guarantee import DELTA
-from ..privacy.loss_tables import LOSS_METRICS, Cells, LossTable
+from ..privacy.loss_tables import LOSS_METRICS, Cells, LossTable, worst_in_words
 from ..privacy.losses import PrivacyLosses
 from ..privacy.questions import Question, lipschitz_notes, require_unit
 from ..privacy.victim_sensitivity import VictimSensitivity
@@ -36,7 +38,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-ROUNDING = 1e-9  # relative: numbers so close are shown as the same
 SHOWN_NODES = 40  # up to which a notebook draws the heat map
 
 
@@ -128,10 +129,18 @@ class PairwiseLosses(LossTable):
         return cast("LinearAlgorithm", next(iter(self.of_attackers.values())).algorithm)
 
     def worst(self, *, adaptive: bool = True) -> tuple[int, int]:
-        """(attacker, victim), the pair with the largest number."""
-        pairs = ((v, loss) for v, losses in self.of_attackers.items() for loss in losses.of_victims)
-        attacker, loss = max(pairs, key=lambda pair: pair[1].number(adaptive=adaptive).squared)
-        return attacker, loss.node
+        """(attacker, victim), the first pair with the largest number up to rounding; `tied` counts them."""
+        pairs = [(v, loss.node) for v, losses in self.of_attackers.items() for loss in losses.of_victims]
+        return pairs[first_largest(self._numbers(adaptive=adaptive))]
+
+    def tied(self, *, adaptive: bool = True) -> int:
+        """Number of pairs of attacker and victim whose number is the largest, within a relative 1e-9."""
+        return int(equal_to_largest(self._numbers(adaptive=adaptive)).sum())
+
+    def _numbers(self, *, adaptive: bool) -> list[float]:
+        """Squared sensitivities of all pairs, attacker after attacker."""
+        every = (loss for losses in self.of_attackers.values() for loss in losses.of_victims)
+        return [loss.number(adaptive=adaptive).squared for loss in every]
 
     def rows(self, noise_std: float = 1.0, *, delta: float = DELTA, adaptive: bool = True) -> list[dict[str, Any]]:
         """One row for each attacker and victim, see `PrivacyLosses.rows`."""
@@ -167,21 +176,21 @@ class PairwiseLosses(LossTable):
         """Further lines of the title, where the bound of LDP hides who learns what."""
         known = values[np.isfinite(values)]
         bounded = adaptive and not any(loss.adaptive for of in self.of_attackers.values() for loss in of.of_victims)
-        if not bounded or known.size < 2 or np.ptp(known) > ROUNDING * known.max():
+        if not bounded or known.size < 2 or not equal_to_largest(known).all():
             return ""
         return "\nall equal: the bound with all messages seen,\nfor adaptive gradients where messages are hidden"
 
     def _sentence(self) -> str:
         attacker, victim = self.worst()
         labels, question = self.algorithm.dynamics.gossip.labels, self.of_attackers[attacker].question
-        (worst,) = (loss for loss in self.of_attackers[attacker].of_victims if loss.node == victim)
-        mu = worst.adaptive_sensitivity.value * question.record_shift
+        mu = max(losses.worst.value for losses in self.of_attackers.values()) * question.record_shift
         constants = (losses.rests_on for losses in self.of_attackers.values())
         rests_on = min((constant for constant in constants if constant is not None), default=None)
         return (
             f"of {self.algorithm.name!r} on {self.algorithm.num_nodes} nodes, {len(self.of_attackers)} attackers "
-            f"({question.trust.name}), {question.adjacency}, clip {question.clip_norm:g}; the worst of all pairs, "
-            f"attacker {labels[attacker]} and victim {labels[victim]}, has mu = {rounded_up(mu, 6)} / noise_std"
+            f"({question.trust.name}), {question.adjacency}, clip {question.clip_norm:g}; "
+            f"{worst_in_words(f'attacker {labels[attacker]} and victim {labels[victim]}', self.tied(), kind='pair')}, "
+            f"have mu = {rounded_up(mu, 6)} / noise_std"
             f"{''.join(f', {note}' for note in lipschitz_notes(rests_on))}"
         )
 

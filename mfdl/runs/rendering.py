@@ -6,7 +6,7 @@ caller to say. The picture of runs, `plot_runs`, is in `training.run_curves`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InvalidInput, require_known
@@ -15,7 +15,7 @@ from ..pictures.curves import Curves, draw_curves, draw_over_steps
 from ..pictures.looks import looks_of
 from ..training.learned import AT_BEST
 from ..training.run import final_steps
-from .output import largest_epsilon, mu_rounded_up, rounded_up
+from .output import ahead_in_every_seed, largest_epsilon, mu_rounded_up, rounded_up
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -41,13 +41,14 @@ def plot_comparison(
         raise InvalidInput(f"this comparison did not measure {metric!r}; compare with metrics={metric} (--metrics).")
     finals = {(run["mechanism"], run["seed"]): run[key] for run in result["runs"]}
     by_key = {(run.conditions["mechanism"], run.conditions["seed"]): run for run in runs}
-    curves = []
+    curves, ended_by_seed = [], {}
     for name, look in zip(labels, looks_of(labels), strict=True):
-        seeds = [seed for mechanism, seed in finals if mechanism == name]
-        steps = [by_key[name, seed].steps for seed in seeds]
-        losses = [by_key[name, seed].mean_over_nodes(metric) for seed in seeds]
-        ended = [finals[name, seed] for seed in seeds]
-        curves.append(Curves(labels[name], look, steps, losses, ended, beside.get(name)))
+        ended = {seed: final for (mechanism, seed), final in finals.items() if mechanism == name}
+        steps = [by_key[name, seed].steps for seed in ended]
+        losses = [by_key[name, seed].mean_over_nodes(metric) for seed in ended]
+        curve = Curves(labels[name], look, steps, losses, list(ended.values()), beside.get(name))
+        curves.append(curve)
+        ended_by_seed[curve.label] = ended
     participation = result["participation"]
     caption = (
         f"Task {result['task']}; graph {result['graph']}, {result['nodes']} nodes, gossip {result['gossip']}; "
@@ -62,7 +63,7 @@ def plot_comparison(
     if ax is not None:
         return draw_over_steps(ax, curves, len(result["seeds"]), levels=levels, metric=metric, named=False)
     title = (
-        _finding(result, curves)
+        _finding(result, curves, ended_by_seed)
         if metric == "loss"
         else f"{WORDS[metric].capitalize()} on {result['task']}, {_target(result)}"
     )
@@ -88,20 +89,22 @@ def _target(result: dict[str, Any]) -> str:
     return ", ".join(words) or "the same target"
 
 
-def _finding(result: dict[str, Any], curves: Sequence[Curves]) -> str:
-    """What the picture shows, claimed only as far as every seed agrees, and never of models that learned nothing."""
+def _finding(result: dict[str, Any], curves: Sequence[Curves], ended: Mapping[str, Mapping[int, float | None]]) -> str:
+    """What the picture shows, claimed only as far as every seed agrees, and never of models that learned nothing.
+
+    Args: ended: final test losses, by label and seed.
+    """
     target = _target(result)
     if result.get("finding"):
         return f"{result['finding']} at {target}"
-    private = [curve for curve in curves if curve.label != "none" and curve.mean is not None]
+    private = {curve.label: curve.short for curve in curves if curve.label != "none" and curve.mean is not None}
     if result.get("across_trust_models"):
         return f"Test loss on {result['task']} under {target}, each mechanism under its own trust model: no ranking"
     if len(private) < 2:
         return f"Test loss on {result['task']} under {target}"
-    private.sort(key=lambda curve: curve.mean or 0.0)
-    best = private[0].reached
-    leaders = [curve for curve in private if not all(a > b for a, b in zip(curve.reached, best, strict=True))]
-    if len(leaders) == len(private):
+    leader = ahead_in_every_seed({label: ended[label] for label in private})
+    if not leader:
         return f"At equal privacy ({target}) no mechanism is ahead in every seed"
-    names = " and ".join(curve.short for curve in leaders)
-    return f"At equal privacy ({target}), {names} {'ends' if len(leaders) == 1 else 'end'} with the lowest test loss"
+    seeds = len(ended[leader])
+    in_seeds = f"in each of {seeds} seeds" if seeds > 1 else "in a single seed"
+    return f"At equal privacy ({target}), {private[leader]} ends with the lowest test loss {in_seeds}"

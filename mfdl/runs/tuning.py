@@ -13,6 +13,8 @@ from typing import TypeVar
 import numpy as np
 from scipy import stats
 
+from mfdl_solvers.ties import ranked
+
 from .. import check
 from ..errors import InvalidInput, require_known
 from .options import require_seeds
@@ -77,7 +79,7 @@ class Tuning:
 
 
 def ordered(losses: Mapping[Key, np.ndarray], by: str = "mean") -> list[Key]:
-    """Keys by their mean over seeds, best first; a seed that diverged (nan) counts as infinitely bad.
+    """Keys by their mean over seeds, best first, equal ones as given; a seed that diverged (nan) is infinitely bad.
 
     Args: by: "mean", or "rank": by the mean of their ranks among each other at every seed, then by their mean; those
         that diverged at any seed come last.
@@ -87,13 +89,13 @@ def ordered(losses: Mapping[Key, np.ndarray], by: str = "mean") -> list[Key]:
     (['lucky once', 'steady'], ['steady', 'lucky once'])
     """
     finite = {key: np.where(np.isnan(values), np.inf, values) for key, values in losses.items()}
-    places: dict[Key, tuple[float, ...]] = {key: (float(values.mean()),) for key, values in finite.items()}
+    means = {key: float(values.mean()) for key, values in finite.items()}
+    order = ranked(list(losses), key=means.__getitem__)
     if by == "rank" and finite:
         ranks = stats.rankdata(np.array(list(finite.values())), axis=0).mean(axis=1)
-        places = {
-            key: (places[key] == (np.inf,), float(rank), *places[key]) for key, rank in zip(finite, ranks, strict=True)
-        }
-    return sorted(losses, key=places.__getitem__)
+        order = ranked(order, key=dict(zip(finite, ranks.tolist(), strict=True)).__getitem__)
+        order.sort(key=lambda key: math.isinf(means[key]))  # exact: flags
+    return order
 
 
 def advancing(losses: Mapping[Key, np.ndarray], share: float, at_least: int, by: str = "mean") -> list[Key]:

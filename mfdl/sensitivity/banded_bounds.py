@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from mfdl_solvers.chains import COUNTED, at_most
 from mfdl_solvers.pattern_sets import LISTED, ONE_PER_BLOCK, PERIODIC, SEPARATED, PatternSet
+from mfdl_solvers.ties import equal_to_largest, first_largest
 
 from ..check import FloatArray
 from ..floats import UNIT
@@ -124,15 +125,15 @@ def _banded_periodic(gram: BandedGram, patterns: PatternSet) -> tuple[float, tup
     total = np.zeros(period)
     for lag in lags:
         total += (2 if lag else 1) * gram.sizes(lag).reshape(uses, period).sum(axis=0)
-    worst = int(total.argmax())
-    upper = float(total[worst]) * (1 + 4 * (uses + len(lags) + 4) * UNIT)
-    return upper, tuple(range(worst, gram.size, period))
+    upper = float(total.max()) * (1 + 4 * (uses + len(lags) + 4) * UNIT)
+    return upper, tuple(range(first_largest(total), gram.size, period))
 
 
 def _banded_listed(gram: BandedGram, patterns: PatternSet) -> tuple[float, tuple[int, ...]]:
-    largest, best = -1.0, np.zeros(1, dtype=np.intp)
+    totals: list[float] = []
     sizes: dict[int, FloatArray] = {}
-    for steps in patterns.patterns():
+    listed = list(patterns.patterns())
+    for steps in listed:
         total = 0.0
         for q in range(len(steps)):
             lags = steps[q:] - steps[: len(steps) - q]
@@ -142,9 +143,8 @@ def _banded_listed(gram: BandedGram, patterns: PatternSet) -> tuple[float, tuple
                 if lag not in sizes:
                     sizes[lag] = gram.sizes(lag)
                 total += (2 if q else 1) * float(sizes[lag][steps[q:][lags == lag]].sum())
-        if total > largest:
-            largest, best = total, steps
-    return largest * (1 + 4 * (gram.size + 4) * UNIT), tuple(best.tolist())
+        totals.append(total)
+    return max(totals) * (1 + 4 * (gram.size + 4) * UNIT), tuple(listed[first_largest(totals)].tolist())
 
 
 # ---- min-separation -----------------------------------------------------------------------------------------------
@@ -214,9 +214,9 @@ def _banded_one_per_block(gram: BandedGram, patterns: PatternSet) -> tuple[float
         for back in range(2, min(reach + 1, block) + 1):
             here += links(block, back).max(axis=0)
         through = ending[:, None] + (links(block, 1) if w > 1 else np.zeros((b, b)))
-        choices.append(through.argmax(axis=0))
+        choices.append(equal_to_largest(through, axis=0).argmax(axis=0))  # exact: booleans
         ending = here + through.max(axis=0)
-    chain = [int(ending.argmax())]
+    chain = [first_largest(ending)]
     for chosen in reversed(choices):
         chain.append(int(chosen[chain[-1]]))
     steps = tuple(block * b + offset for block, offset in enumerate(reversed(chain)))

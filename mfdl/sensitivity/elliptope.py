@@ -20,6 +20,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from threadpoolctl import threadpool_limits
 
+from mfdl_solvers.ties import SAME, equal_to_largest
+
 from ..check import FloatArray
 from ..errors import InvalidInput
 from ..floats import LARGEST, UNIT
@@ -268,12 +270,12 @@ def _sign_value(X: FloatArray) -> FloatArray:
     reach, pull = size[:, 0].copy(), np.where(X[:, 0] < 0, -1.0, 1.0)
     reach[:, 0] = -1.0
     for _ in range(k - 1):
-        chosen = reach.argmax(axis=1)
+        chosen = equal_to_largest(reach, axis=1).argmax(axis=1)  # exact: booleans
         sign = pull[rows, chosen]
         signs[rows, chosen] = sign
         reach[rows, chosen] = -1.0
         link, link_size = X[rows, chosen], size[rows, chosen]
-        closer = (signs == 0) & (link_size > reach)
+        closer = (signs == 0) & (link_size > reach * (1 + SAME))
         reach = np.where(closer, link_size, reach)
         pull = np.where(closer, np.where(link < 0, -sign[:, None], sign[:, None]), pull)
     value: FloatArray = ((X @ signs[:, :, None])[:, :, 0] * signs).sum(axis=1)

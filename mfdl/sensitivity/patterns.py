@@ -24,6 +24,7 @@ from scipy.optimize import minimize
 from threadpoolctl import threadpool_limits
 
 from mfdl_solvers.pattern_sets import PatternSet
+from mfdl_solvers.ties import equal_to_largest, first_largest
 
 from ..check import FloatArray
 from ..errors import InvalidInput
@@ -47,7 +48,7 @@ class PatternBound:
 
     Attributes:
         upper: never below the truth; may be inf.
-        lower: never above the truth; attained on `pattern`.
+        lower: never above the truth; attained on `pattern`, or on one that shows the same up to rounding.
         exact: whether upper <= (1 + tolerance) lower.
         pattern: steps, sorted.
     """
@@ -144,13 +145,11 @@ def diagonal_bounds(diagonals: FloatArray, participation: Participation, errors:
     rounding = 2 * (participation.num_steps + 1) * UNIT
     patterns = participation.patterns_of_record()
     if patterns.few:
-        upper, lower = np.zeros(len(high)), np.zeros(len(high))
-        attained: list[tuple[int, ...]] = [()] * len(high)
-        for pattern in patterns.patterns():
-            upper = np.maximum(upper, high[:, pattern].sum(axis=1))
-            sums = low[:, pattern].sum(axis=1)
-            for index in np.flatnonzero(sums > lower).tolist():
-                lower[index], attained[index] = sums[index], tuple(int(t) for t in pattern)
+        listed = list(patterns.patterns())
+        upper = np.max([high[:, pattern].sum(axis=1) for pattern in listed], axis=0)
+        sums = np.array([low[:, pattern].sum(axis=1) for pattern in listed])
+        lower = sums.max(axis=0)
+        attained = [tuple(listed[index].tolist()) for index in _first_largest_of_rows(sums.T).tolist()]
     else:
         attained = [patterns.heaviest(row)[1] for row in low]
         lower = np.array([row[list(pattern)].sum() for row, pattern in zip(low, attained, strict=True)])
@@ -199,14 +198,18 @@ def _enumerated(
         for first in (True, False):  # the most promising pattern of each victim rules out most of the others
             worth = ~close(upper, lower.max(axis=1, keepdims=True), tolerance)
             if first:
-                worth &= np.arange(len(patterns)) == upper.argmax(axis=1)[:, None]
+                worth &= np.arange(len(patterns)) == _first_largest_of_rows(upper)[:, None]
             for size in np.unique(sizes[worth.any(axis=0)]):
                 victims, chosen = np.nonzero(worth & (sizes == size))
                 index = np.stack([patterns[p] for p in chosen.tolist()])
                 at = victims[:, None, None], index[:, :, None], index[:, None, :]
                 value = maximise(X[at], error[at], tolerance)
                 upper[victims, chosen], lower[victims, chosen] = value.upper, value.lower
-    return upper.max(axis=1), lower.max(axis=1), lower.argmax(axis=1)
+    return upper.max(axis=1), lower.max(axis=1), _first_largest_of_rows(lower)
+
+
+def _first_largest_of_rows(values: FloatArray) -> NDArray[np.intp]:
+    return equal_to_largest(values, axis=1).argmax(axis=1)  # exact: booleans
 
 
 def _by_one_dual(
@@ -245,10 +248,10 @@ def _by_one_dual(
         for filled, direction in _improved(Y, start, free, patterns, _BRIEFLY if method == "certified" else _SMOOTHING):
             consider(scale_to_feasible(filled[None], direction[None])[0])
     if size > 0 and method == "certified":
-        lower, best = _attained(X, error, tried, tolerance, closed_form_bounds)
+        lower, best = _attained(X, error, sorted(tried), tolerance, closed_form_bounds)
     elif size > 0:
-        candidates = list(dict.fromkeys([*tried, *(_searched(X, pattern, patterns) for pattern in tried)]))
-        lower, best = _attained(X, error, candidates, tolerance, _both)
+        candidates = {*tried, *(_searched(X, pattern, patterns) for pattern in tried)}
+        lower, best = _attained(X, error, sorted(candidates), tolerance, _both)
     with np.errstate(over="ignore"):
         high, low = float(np.ldexp(upper, exponent)), float(np.ldexp(lower, exponent))
     high = math.nextafter(high, math.inf) if 0 < high < 2.0**-1000 else high
@@ -272,8 +275,7 @@ def _attained(
     for pattern in patterns:
         at = np.ix_(pattern, pattern)
         values.append(float(evaluate(X[at][None], error[at][None], tolerance=tolerance)[1][0]))
-    best = int(np.argmax(values))
-    return values[best], patterns[best]
+    return max(values), patterns[first_largest(values)]
 
 
 def _searched(X: FloatArray, pattern: tuple[int, ...], patterns: PatternSet) -> tuple[int, ...]:
@@ -286,7 +288,7 @@ def _searched(X: FloatArray, pattern: tuple[int, ...], patterns: PatternSet) -> 
         for length in np.unique(lengths):
             index = np.array([c for c in candidates if len(c) == length], dtype=np.intp)
             judged[lengths == length] = closed_form_bounds(X[index[:, :, None], index[:, None, :]])[0]
-        best = int(judged.argmax())
+        best = first_largest(judged)
         if judged[best] <= max(value, judged[0]) * (1 + 1e-9):
             return pattern
         value, pattern = float(judged[best]), candidates[best]

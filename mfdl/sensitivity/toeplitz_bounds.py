@@ -26,6 +26,7 @@ import scipy.fft
 
 from mfdl_solvers.encoders import Coefficients
 from mfdl_solvers.pattern_sets import LISTED, ONE_PER_BLOCK, PERIODIC, SEPARATED, PatternSet
+from mfdl_solvers.ties import first_largest
 
 from ..check import FloatArray
 from ..floats import UNIT
@@ -92,13 +93,9 @@ def _listed(c: Coefficients, patterns: PatternSet) -> PatternBound | None:
     given = [tuple(pattern.tolist()) for pattern in patterns.patterns()]
     if c.size * sum(map(len, given)) > MAX_PRODUCTS:
         return None
-    upper, lower, best = 0.0, -1.0, given[0]
-    for pattern in given:
-        upper = max(upper, _squares_up(*_of_pattern(c.high, pattern)))
-        attained = _attained(c, pattern)
-        if attained > lower:
-            lower, best = attained, pattern
-    return _bound(upper, lower, best)
+    upper = max(_squares_up(*_of_pattern(c.high, pattern)) for pattern in given)
+    attained = [_attained(c, pattern) for pattern in given]
+    return _bound(upper, max(attained), given[first_largest(attained)])
 
 
 def _envelope(high: FloatArray) -> FloatArray:

@@ -26,6 +26,8 @@ import networkx as nx
 import numpy as np
 from hypothesis import strategies as st
 
+from mfdl_solvers.ties import first_largest
+
 from ..algorithms import LinearAlgorithm
 from ..errors import InvalidInput
 from ..factorization import Factorization, FactorizationProblem
@@ -107,7 +109,7 @@ class Claim:
         both = np.isfinite(truth) & np.isfinite(claimed)
         larger = np.maximum(np.abs(claimed[both]), np.abs(truth[both]))
         above[both] = truth[both] - claimed[both] - self.tolerance * np.maximum(1.0, larger)
-        worst = int(np.argmax(above))
+        worst = first_largest(above)
         return float(above[worst]), float(claimed[worst]), float(truth[worst])
 
 

@@ -158,7 +158,7 @@ class BatchedRuns:
         for t in range(last):
             began = time.perf_counter()
             gradients = first.clipped(self._batch(t), self._rows(executor.models(state)), t)
-            noise = torch.from_numpy(np.concatenate([stream.step(t) for stream in streams], axis=1))
+            noise = torch.tensor(np.concatenate([stream.step(t) for stream in streams], axis=1))
             state = self._stepped(t, state, self._columns(gradients).double(), noise.to(first.device))
             releasing.after(t, state)
             seconds += time.perf_counter() - began

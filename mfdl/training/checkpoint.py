@@ -115,7 +115,7 @@ def load(folder: str | os.PathLike[str]) -> Checkpoint:
     with archive.refusing(path, CHECKPOINT):
         return Checkpoint(
             step=check.integer_at_least(0, step=content["step"]),
-            models={name: torch.from_numpy(np.array(array)) for name, array in content["models"].items()},
+            models={name: torch.tensor(array) for name, array in content["models"].items()},
             metadata=dict(content["metadata"]),
             private=tuple(content["private"]),
         )

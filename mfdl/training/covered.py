@@ -102,7 +102,7 @@ def clip_schedule(given: object, mechanism: Mechanism) -> FloatArray:
             f"{MAX_RATE_RATIO:g} times the smallest, got {span}."
         )
     if mechanism.lipschitz is not None and (clips != 1).any():
-        step = int(np.argmax(clips != 1))
+        step = int(np.argmax(clips != 1))  # exact: booleans
         raise InvalidInput(
             f"clip_schedule must be 1 in every step where the guarantee assumes local maps x - eta g(x) with Lipschitz "
             f"constant {mechanism.lipschitz:g}, got {clips[step]:g} in step {step}: gradients are then clipped to "

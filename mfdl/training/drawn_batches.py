@@ -65,7 +65,7 @@ class DrawnBatches(abc.ABC):
         sizes = joined.sum(axis=1)
         slots = np.arange(max(1, int(sizes.max())))
         mask = slots < sizes[:, None]
-        chosen = np.where(mask, np.argsort(~joined, axis=1, kind="stable")[:, : slots.size], 0)
+        chosen = np.where(mask, np.argsort(~joined, axis=1, kind="stable")[:, : slots.size], 0)  # exact: booleans
         full, device = self._instance, self._instance.mask.device
         at = torch.arange(len(joined), device=device)[:, None], 0, torch.tensor(chosen, device=device)
         present = torch.tensor(mask, device=device)

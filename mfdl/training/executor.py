@@ -11,6 +11,10 @@ noises something else than its gradients (messages, as Zip-DL), its state is kep
 last.
 
 `Releasing` sums up what a run releases while it trains, so that no model is kept longer than its step.
+
+The last bits of a product may depend on where its operands begin in memory. torch allocates at multiples of 64 bytes,
+numpy at multiples of 16. A resumed run repeats its steps bit for bit, so tensors copy arrays and share no memory with
+them.
 """
 
 from __future__ import annotations
@@ -51,7 +55,7 @@ class _TorchMap:
             self.scale = float(diagonal[0])
             self.data = torch.tensor(diagonal[:, None], dtype=dtype, device=device)
         elif m * n <= DENSE_ENTRIES:
-            self.kind, self.data = "matrix", torch.as_tensor(matrix.toarray(), dtype=dtype, device=device)
+            self.kind, self.data = "matrix", torch.tensor(matrix.toarray(), dtype=dtype, device=device)
         else:
             csr = sp.csr_array(matrix, copy=True)
             csr.sum_duplicates()  # torch needs sorted column indices
@@ -212,7 +216,7 @@ class Releasing:
         released = share.gathered("nodes", self.total)
         for round_ in range(algorithm.released.rounds_of_gossip):
             W = algorithm.dynamics.gossip.at(algorithm.num_steps * algorithm.dynamics.gossip_rounds + round_).weights
-            released = torch.as_tensor(W @ released.cpu().numpy(), device=released.device)
+            released = torch.tensor(W @ released.cpu().numpy(), device=released.device)
         return share.of_rank("nodes", released).to(self.executor.dtype)
 
 

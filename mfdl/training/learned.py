@@ -206,5 +206,5 @@ def chance(task: Task) -> Baseline | None:
         return None
     if task.kind == "regression":
         return Baseline(loss)
-    commonest = int(np.bincount(task.targets).argmax())
+    commonest = int(np.bincount(task.targets).argmax())  # exact: integers
     return Baseline(loss, float((task.test_targets == commonest).mean()))

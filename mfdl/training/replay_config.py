@@ -87,7 +87,8 @@ class ReplayConfig:
             (`mfdl.training.step_rules`), and is refused elsewhere.
         stop_after: stop after this step (a checkpoint is written); a later call with the same arguments goes on. Where
             the guarantee is for hidden messages, it covers the final models and none of a run that was stopped.
-        checkpoint_folder: where to keep checkpoints, one subfolder per seed; without it nothing is written.
+        checkpoint_folder: where to keep checkpoints, one subfolder per seed; without it nothing is written. A
+            resumed run has the bits of an uninterrupted one on one machine, with the same libraries and threads.
         keep_messages: keep every message of the steps of this call, shape (steps, messages, d) (memory).
         dtype, device: of models and gradients, float32 (default) or float64; default device CUDA when there is one,
             else the CPU.

@@ -70,7 +70,7 @@ class PublicFacts:
 
     def _product(self, W: sp.csr_array, x: torch.Tensor) -> torch.Tensor:
         whole = self._share.gathered("nodes", x)
-        return self._share.of_rank("nodes", torch.as_tensor(W @ whole.cpu().numpy(), device=self._device))
+        return self._share.of_rank("nodes", torch.tensor(W @ whole.cpu().numpy(), device=self._device))
 
     def _rows(self, of_nodes: np.ndarray) -> torch.Tensor:
         column = torch.as_tensor(np.array(of_nodes, dtype=np.float64)[:, None], device=self._device)

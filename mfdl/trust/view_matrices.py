@@ -22,6 +22,8 @@ import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse.linalg import LinearOperator, aslinearoperator
 
+from mfdl_solvers.ties import first_largest
+
 from .. import check
 from ..algorithms.workloads import RESIDUAL, Matrix
 from ..check import FloatArray
@@ -88,7 +90,7 @@ class ViewMatrices:
                 return self._matrix(aslinearoperator(candidate), "C, known rows and columns zero")
         least = np.linalg.lstsq(B, A, rcond=RANK_TOLERANCE)[0] if B.size else np.zeros((B.shape[1], A.shape[1]))
         if not _gives(A, B, least):
-            step, node = divmod(int(np.argmax(np.abs(A - B @ least).max(axis=0))), self.axis.num_nodes)
+            step, node = divmod(first_largest(np.abs(A - B @ least).max(axis=0)), self.axis.num_nodes)
             raise UnsupportedMechanism(
                 f"no C gives A = B C here, for {self.attacker}: a combination of what is seen shows the gradient of "
                 f"node {node} at step {step} without noise, so the loss of that node is infinite."
@@ -173,7 +175,8 @@ def _row_steps(row_steps: ArrayLike | None, A: Any, axis: TimeNodeAxis) -> NDArr
             f"{check.brief(row_steps)} of shape {steps.shape}."
         )
     has_gradient = (A.toarray() if sp.issparse(A) else A) != 0
-    last = np.where(has_gradient.any(axis=1), axis.size - 1 - has_gradient[:, ::-1].argmax(axis=1), 0) // axis.num_nodes
+    zeros = has_gradient[:, ::-1].argmax(axis=1)  # exact: booleans
+    last = np.where(has_gradient.any(axis=1), axis.size - 1 - zeros, 0) // axis.num_nodes
     if (late := np.flatnonzero(last > steps)).size:
         row = int(late[0])
         raise InvalidInput(

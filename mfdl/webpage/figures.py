@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 from matplotlib import figure as matplotlib_figure
 
+from mfdl_solvers.ties import ranked
+
 from ..check import FloatArray
 from ..display import ROUNDING
 from ..metrics import WORDS
@@ -113,7 +115,7 @@ def against_rate(runs: ComparableRuns, panel: TrustPanel, budget: float, looks: 
     """Final test loss over the learning rate at one budget."""
     groups = [group for group in panel.groups if group.budget == budget]
     groups += [group for group in runs.groups if not group.private]
-    groups.sort(key=lambda group: float(group.lr))
+    groups = ranked(groups, key=lambda group: float(group.lr))
     names = dict.fromkeys(group.label for group in groups)
     lines = [_line(looks[name], [group for group in groups if group.label == name], "lr", "loss") for name in names]
     title = f"Trust model {panel.trust}, {panel.symbol} = {budget:g}"

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mfdl_solvers.ties import first_maximum
+
 from .. import __version__, extras, files
 from ..metrics import is_accuracy
 from ..pictures.drawings import MAX_LABELLED
@@ -151,7 +153,7 @@ def _section(
 
 def _examples(panels: Sequence[TrustPanel]) -> list[tuple[str, str, str]]:
     """Of each trust model the middle budget in words and the fields of the weakest guarantee at it."""
-    weakest = [max(panel.best_at(panel.middle), key=lambda group: float(group.epsilon)) for panel in panels]
+    weakest = [first_maximum(panel.best_at(panel.middle), key=lambda group: float(group.epsilon)) for panel in panels]
     return [(p.trust, group.budget_in_words, group.guarantee) for p, group in zip(panels, weakest, strict=True)]
 
 
@@ -182,7 +184,7 @@ def _noise(mechanisms: Sequence[MechanismDetails]) -> list[tuple[MechanismDetail
         if label not in by_label or (mechanism.noise and not by_label[label].noise):
             by_label[label] = mechanism
     drawn = [(mechanism, figures.noise_figures(mechanism)) for mechanism in by_label.values()]
-    return sorted(drawn, key=lambda entry: not entry[1])
+    return sorted(drawn, key=lambda entry: not entry[1])  # exact: flags
 
 
 def _tables(runs: ComparableRuns) -> list[tuple[str, list[dict[str, Any]]]]:

@@ -142,7 +142,7 @@ def noise_correlation(built: Rebuilt) -> NoiseCorrelation:
     over_nodes, injected = None if independent else correlation, std * built.mechanism.noise_std
     if noise.fresh:
         return NoiseCorrelation(None, False, None, over_nodes, injected)
-    busiest = int(np.argmax([built.graph.degree[label] for label in built.nodes]))
+    busiest = int(np.argmax([built.graph.degree[label] for label in built.nodes]))  # exact: degrees
     causal = noise.causal
     if causal is not None and causal.inverse is not None and (causal.shared or causal.factor is None):
         inverse = np.where(np.tri(noise.num_steps, dtype=bool), causal.inverse_of(busiest), np.nan)

@@ -14,8 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from mfdl_solvers.ties import ranking
+
 from ..metrics import metric_of, result_key
-from ..runs.output import mu_rounded_up
+from ..runs.output import ahead_in_every_seed, mu_rounded_up
 from .source import Record
 
 # options that tell curves, panels or runs apart, or say how it was computed; the others make `ComparableRuns`
@@ -95,12 +97,6 @@ class RunGroup:
         return sum(bool(record["diverged"]) for record in self.records)
 
     @property
-    def rank(self) -> tuple[float, float]:
-        """Best first: fewest diverged runs, then lowest mean final loss."""
-        loss = self.final("loss")
-        return self.diverged, math.inf if loss is None else loss.mean
-
-    @property
     def trust_in_words(self) -> str:
         """The trust model in a few words, with attackers and release where they were chosen."""
         words = [str(self.trust)]
@@ -153,9 +149,7 @@ class TrustPanel:
     @cached_property
     def names(self) -> list[str]:
         """Series with noise, the lowest loss at the middle budget first."""
-        ranks = {group.label: group.rank for group in self.best_at(self.middle)}
-        labels = dict.fromkeys(group.label for group in self.groups)
-        return sorted(labels, key=lambda name: ranks.get(name, (math.inf, math.inf)))
+        return list(dict.fromkeys(group.label for group in [*best_first(self.best_at(self.middle)), *self.groups]))
 
     def best_at(self, budget: float) -> list[RunGroup]:
         """Each mechanism with noise at its best rate."""
@@ -231,7 +225,7 @@ class ComparableRuns:
         """Names of final numbers that some run has, test loss first."""
         names = dict.fromkeys(name for record in self.records for name, value in record.items() if value is not None)
         finals = [metric_of(name) for name in names if name.startswith("final_")]
-        return sorted(finals, key=lambda name: (name != "loss", name != "accuracy", name))
+        return sorted(finals, key=lambda name: (name != "loss", name != "accuracy", name))  # exact: names
 
     def level(self, name: str) -> float | None:
         """Mean over seeds of untrained_loss, or chance_loss."""
@@ -281,22 +275,23 @@ def _apart(records: Iterable[Record], key: Callable[[Record], dict[str, Any]]) -
     return apart
 
 
+def best_first(groups: Sequence[RunGroup]) -> list[RunGroup]:
+    """Fewest diverged runs first, then the lowest mean final loss; equal ones as they are given."""
+    means = [group.final("loss") for group in groups]
+    by_loss = ranking([math.inf if loss is None else loss.mean for loss in means])
+    return sorted((groups[i] for i in by_loss), key=lambda group: group.diverged)  # exact: counts
+
+
 def best_rates(groups: Iterable[RunGroup]) -> list[RunGroup]:
-    """Each mechanism at the rate with the best rank."""
-    best: dict[str, RunGroup] = {}
+    """Each mechanism at its best rate."""
+    rates: dict[str, list[RunGroup]] = {}
     for group in groups:
-        if group.label not in best or group.rank < best[group.label].rank:
-            best[group.label] = group
-    return list(best.values())
+        rates.setdefault(group.label, []).append(group)
+    return [best_first(of_label)[0] for of_label in rates.values()]
 
 
 def leader(groups: Sequence[RunGroup]) -> str:
-    """The mechanism whose loss is below all others' in every seed; empty if there is none, or none to compare with."""
-    usable = [group for group in groups if group.final("loss") is not None]
-    losses = [{record["seed"]: record["final_test_loss"] for record in group.records} for group in usable]
-    if len(usable) < 2 or len({tuple(sorted(by_seed)) for by_seed in losses}) > 1:
-        return ""
-    for by_seed, group in zip(losses, usable, strict=True):
-        if all(by_seed[seed] < other[seed] for other in losses if other is not by_seed for seed in by_seed):
-            return str(group.label)
-    return ""
+    """The mechanism that is ahead in every seed, see `ahead_in_every_seed`."""
+    return ahead_in_every_seed(
+        {str(g.label): {record["seed"]: record["final_test_loss"] for record in g.records} for g in groups}
+    )

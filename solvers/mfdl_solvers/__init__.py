@@ -1,30 +1,45 @@
 """Factorization solvers: arrays and class labels in, a certified factorization out; sets of patterns (`pattern_sets`).
 
-Importing this package costs numpy and scipy only; `mfdl_solvers.autodiff` brings torch.
+Names load lazily, so that `mfdl_solvers.ties` costs numpy only; the solvers bring scipy, `mfdl_solvers.autodiff` torch.
 """
 
-from .certificate import lower_bound
-from .coalition_problem import CoalitionProblem, InfeasibleCoalition
-from .dense_encoder import solve
-from .joint_encoder import ModeProblem
-from .kronecker_encoder import KroneckerFactorization
-from .maximum_encoder import MaximumProblem
-from .per_mode_encoder import PerModeFactorization
-from .problem import Factorization, FactorizationProblem, NotConverged, ProblemError, Stopping, causal_encoder
+from __future__ import annotations
 
-__all__ = [
-    "CoalitionProblem",
-    "Factorization",
-    "FactorizationProblem",
-    "InfeasibleCoalition",
-    "KroneckerFactorization",
-    "MaximumProblem",
-    "ModeProblem",
-    "NotConverged",
-    "PerModeFactorization",
-    "ProblemError",
-    "Stopping",
-    "causal_encoder",
-    "lower_bound",
-    "solve",
-]
+import importlib
+from typing import TYPE_CHECKING, Any
+
+_EXPORTS = {
+    "CoalitionProblem": "coalition_problem",
+    "Factorization": "problem",
+    "FactorizationProblem": "problem",
+    "InfeasibleCoalition": "coalition_problem",
+    "KroneckerFactorization": "kronecker_encoder",
+    "MaximumProblem": "maximum_encoder",
+    "ModeProblem": "joint_encoder",
+    "NotConverged": "problem",
+    "PerModeFactorization": "per_mode_encoder",
+    "ProblemError": "problem",
+    "Stopping": "problem",
+    "causal_encoder": "problem",
+    "lower_bound": "certificate",
+    "solve": "dense_encoder",
+}
+
+__all__ = [*_EXPORTS]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _EXPORTS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f".{_EXPORTS[name]}", __name__), name)
+
+
+if TYPE_CHECKING:
+    from .certificate import lower_bound
+    from .coalition_problem import CoalitionProblem, InfeasibleCoalition
+    from .dense_encoder import solve
+    from .joint_encoder import ModeProblem
+    from .kronecker_encoder import KroneckerFactorization
+    from .maximum_encoder import MaximumProblem
+    from .per_mode_encoder import PerModeFactorization
+    from .problem import Factorization, FactorizationProblem, NotConverged, ProblemError, Stopping, causal_encoder

@@ -4,6 +4,9 @@ The best sum of weights, and of links between neighbours, over steps `gap` or mo
 last step, and for at most k steps one over their number too, in k passes. Where these are too many, a price p >= 0 for
 each step bounds how many there are: k p + the best priced sum bounds the best sum of at most k for every p, and is its
 value where the best steps at p are k. (Without links the program has an interval matrix, so some p does.)
+
+Values are the largest sums. Of uses whose sums agree within `SAME` the first is taken, so that the steps do not depend
+on rounding.
 """
 
 from __future__ import annotations
@@ -13,11 +16,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from .arithmetic import UNIT, Array
+from .ties import first_largest
 
 COUNTED = 40  # steps that have links; more are priced
 MAX_TABLE = 10**7  # entries of a table of steps and how many there are; larger ones are priced
 PRICES = 40  # tried at most
 CLOSE = 1e-9  # relative: prices this close are one
+SAME = 1e-12  # relative: above the rounding of sums, and small enough to add up over a chain
 
 
 def best_chain(weights: Array, linked: Sequence[Array], gap: int) -> tuple[float, tuple[int, ...]]:
@@ -39,15 +44,14 @@ def best_chain(weights: Array, linked: Sequence[Array], gap: int) -> tuple[float
             if low >= stop:
                 break
             sums = ending[low - gap - i : stop - gap - i] + link[low:stop]
-            better = np.flatnonzero(sums > value[low - start :])
-            value[low - start + better], last[low - start + better] = sums[better], low - gap - i + better
+            better = np.flatnonzero(sums > value[low - start :] * (1 + SAME))
+            last[low - start + better] = low - gap - i + better
+            np.maximum(value[low - start :], sums, out=value[low - start :])
         ending[start:stop], before[start:stop] = weights[start:stop] + value, last
         ahead = np.maximum.accumulate(np.append(best[start], ending[start:stop]))
-        grown = np.append(-1, np.arange(start, stop))
-        grown[1:][ending[start:stop] < ahead[1:]] = -1
-        newest = np.maximum.accumulate(grown)
+        first = np.searchsorted(ahead, ahead[1:] * (1 - SAME))
         best[start + 1 : stop + 1] = ahead[1:]
-        where[start + 1 : stop + 1] = np.where((newest[1:] < 0) | (ahead[1:] <= best[start]), where[start], newest[1:])
+        where[start + 1 : stop + 1] = np.where(first == 0, where[start], start + first - 1)
     chain, at = [], int(where[T])
     while at >= 0:
         chain.append(at)
@@ -66,22 +70,20 @@ def counted_chain(uses: int, weights: Array, linked: Sequence[Array], gap: int) 
         value, last = np.zeros(T), np.full(T, -1, dtype=np.intp)
         if reach < T:
             ahead = np.maximum.accumulate(ending)[: T - reach]
-            value[reach:] = ahead
-            newest = np.where(ending[: T - reach] == ahead, np.arange(T - reach), 0)
-            last[reach:] = np.maximum.accumulate(newest)
+            value[reach:], last[reach:] = ahead, np.searchsorted(ahead, ahead * (1 - SAME))
         for i, link in enumerate(linked[: max(T - gap, 0)]):
             start = gap + i
             sums = ending[: T - start] + link[start:]
-            better = np.flatnonzero(sums > value[start:])
-            value[start + better], last[start + better] = sums[better], better
+            better = np.flatnonzero(sums > value[start:] * (1 + SAME))
+            last[start + better] = better
+            np.maximum(value[start:], sums, out=value[start:])
         ending = weights + value
         before.append(last)
-    chain, at = [], int(ending.argmax())
-    largest = float(ending[at])
+    chain, at = [], first_largest(ending, tolerance=SAME)
     while at >= 0:
         chain.append(at)
         at = int(before.pop()[at])
-    return largest, tuple(reversed(chain))
+    return float(ending.max()), tuple(reversed(chain))
 
 
 def at_most(uses: int, weights: Array, linked: Sequence[Array], gap: int) -> tuple[float, tuple[int, ...]]:

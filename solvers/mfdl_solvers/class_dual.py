@@ -107,7 +107,7 @@ class ClassBlocks:
     def __init__(self, problem: FactorizationProblem, decompose: Decompose = lapack) -> None:
         self.decompose = decompose
         sizes = problem.class_sizes
-        self.order = np.lexsort((problem.classes, sizes[problem.classes]))
+        self.order = np.lexsort((problem.classes, sizes[problem.classes]))  # exact: integers
         self.H = problem.error_gram[np.ix_(self.order, self.order)]
         self.eigen = problem.eigen  # of H, which is what V = I needs
         self.groups: list[tuple[slice, int, int]] = []  # rows, number of classes, size of each

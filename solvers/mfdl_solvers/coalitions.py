@@ -23,6 +23,7 @@ from .coalition_bound import group_kernels, outsider_bound
 from .coalition_methods import interior_point
 from .coalition_problem import CoalitionProblem
 from .problem import OPTIMAL, STOPPED, Array, Certified, ProblemError, Stopping
+from .ties import equal_to_largest, first_largest
 
 METHODS = ("newton", "conic")
 USUAL_HERE = Stopping(tolerance=1e-3, max_iterations=500)
@@ -151,7 +152,8 @@ def feasible(problem: CoalitionProblem, private_variance: float, parts: Sequence
     s, parts = private_variance, [(part + part.T) / 2 for part in parts]
     exposed = problem.exposed
     if problem.private and not any(part.any() for part in parts):  # M = s I: no rounding
-        at_hand = exposed or (problem.blocks.coalitions[0], int(np.argmax(problem.blocks.constrained[0])))
+        blocks = problem.blocks
+        at_hand = exposed or (blocks.coalitions[0], int(np.argmax(blocks.constrained[0])))  # exact: booleans
         return 1.0, parts, (*at_hand, 1.0)
     lift = 1e-12 * max([s, EPS, *(float(np.abs(part).max()) for part in parts)])
     scaled = False
@@ -167,9 +169,9 @@ def feasible(problem: CoalitionProblem, private_variance: float, parts: Sequence
         else:
             factor, scaled = top * (1 + 4 * EPS), True
             s, parts = s * factor, [part * factor for part in parts]
-    if exposed is not None and alone == top:
+    if exposed is not None and equal_to_largest([alone, top])[0]:
         return s, parts, (*exposed, top)
-    block, node = np.unravel_index(int(np.argmax(upper)), upper.shape)
+    block, node = np.unravel_index(first_largest(upper), upper.shape)
     return s, parts, (problem.blocks.coalitions[int(block)], int(node), top)
 
 

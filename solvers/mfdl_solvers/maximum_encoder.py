@@ -69,7 +69,7 @@ class MaximumProblem:
         uneven = np.abs(grams - grams.swapaxes(1, 2)).max(axis=(1, 2)) > INPUT_TOLERANCE * largest
         negative = np.einsum("rtt->rt", grams).min(axis=1) < -INPUT_TOLERANCE * largest
         if uneven.any() or negative.any():
-            step = int(np.argmax(uneven | negative))
+            step = int(np.argmax(uneven | negative))  # exact: booleans
             raise ProblemError(f"error_grams must be symmetric positive semidefinite, that of step {step} is not.")
         grams.setflags(write=False)
         object.__setattr__(self, "error_grams", grams)

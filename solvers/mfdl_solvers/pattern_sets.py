@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from .arithmetic import UNIT, Array
 from .chains import at_most
 from .problem import ProblemError
+from .ties import equal_to_largest, first_largest
 
 BoolArray = NDArray[np.bool_]
 Pattern = NDArray[np.intp]
@@ -179,8 +180,8 @@ class Periodic(Spaced):
 
     def heaviest(self, weights: Array) -> tuple[float, tuple[int, ...]]:
         sums = weights.reshape(self.uses, self.gap).sum(axis=0)
-        worst = int(sums.argmax())
-        return float(sums[worst]) * (1 + 2 * (self.uses + 2) * UNIT), tuple(range(worst, self.num_steps, self.gap))
+        steps = tuple(range(first_largest(sums), self.num_steps, self.gap))
+        return float(sums.max()) * (1 + 2 * (self.uses + 2) * UNIT), steps
 
     def patterns(self) -> Iterator[Pattern]:
         for start in range(self.gap):
@@ -336,7 +337,8 @@ class OnePerBlock(PatternSet):
 
     def heaviest(self, weights: Array) -> tuple[float, tuple[int, ...]]:
         of_block = weights.reshape(self.uses, self.length)
-        steps = tuple(int(t) for t in of_block.argmax(axis=1) + self.length * np.arange(self.uses))
+        first = equal_to_largest(of_block, axis=1).argmax(axis=1)  # exact: booleans
+        steps = tuple(int(t) for t in first + self.length * np.arange(self.uses))
         return float(of_block.max(axis=1).sum()) * (1 + 2 * (self.uses + 2) * UNIT), steps
 
     @property
@@ -384,5 +386,4 @@ class Listed(PatternSet):
 
     def heaviest(self, weights: Array) -> tuple[float, tuple[int, ...]]:
         sums = [float(weights[list(pattern)].sum()) for pattern in self.given]
-        worst = int(np.argmax(sums))
-        return sums[worst] * (1 + 2 * (self.uses + 2) * UNIT), self.given[worst]
+        return max(sums) * (1 + 2 * (self.uses + 2) * UNIT), self.given[first_largest(sums)]

@@ -41,7 +41,7 @@ def first_largest(values: ArrayLike, *, tolerance: float = SAME) -> int:
     >>> first_largest([0.9999999999999983, 0.9999999999999993, 0.5])
     0
     """
-    return int(equal_to_largest(values, tolerance=tolerance).argmax())
+    return int(equal_to_largest(values, tolerance=tolerance).argmax())  # exact: booleans
 
 
 def first_smallest(values: ArrayLike, *, tolerance: float = SAME) -> int:
@@ -60,7 +60,7 @@ def ranking(values: ArrayLike, *, descending: bool = False, tolerance: float = S
     array = np.asarray(values, dtype=np.float64) * (-1.0 if descending else 1.0)
     if np.isnan(array).any():
         raise ValueError("values that are ordered must be numbers, got nan.")
-    order = np.argsort(array, kind="stable")
+    order = np.argsort(array, kind="stable")  # exact: classes of equal values follow
     low, high = array[order[:-1]], array[order[1:]]
     slack = tolerance * np.maximum(np.abs(low), np.abs(high))
     finite = np.isfinite(low) & np.isfinite(high)
@@ -68,7 +68,7 @@ def ranking(values: ArrayLike, *, descending: bool = False, tolerance: float = S
         distance = np.subtract(high, low, where=finite, out=np.zeros_like(high))
     apart = np.where(finite, distance > slack, low != high)
     ranks = np.concatenate([[0], np.cumsum(apart)])
-    return np.asarray(order[np.lexsort((order, ranks))], dtype=np.intp)
+    return np.asarray(order[np.lexsort((order, ranks))], dtype=np.intp)  # exact: integers
 
 
 def first_maximum(items: Sequence[Item], key: Callable[[Item], float], *, tolerance: float = SAME) -> Item:

@@ -5,13 +5,15 @@ import itertools
 
 import numpy as np
 import pytest
+import scipy.linalg
 from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from last_bits import nudged
 
 from mfdl.algorithms import registry
 from mfdl.audit import Training
-from mfdl.audit.canaries import ALONG, SPREAD, best_signs, candidates, learned, tried_patterns
+from mfdl.audit.canaries import ALONG, SPREAD, _strongest, best_signs, candidates, learned, signs_of, tried_patterns
 from mfdl.audit.observation import COORDINATES, Observation
 from mfdl.dynamics import Dynamics
 from mfdl.gossip import metropolis_hastings
@@ -119,6 +121,52 @@ def test_signs_of_every_pattern_are_tried_where_patterns_are_few(data, scheme):
     else:  # improved one by one until no single sign is better the other way
         flipped = best[:, None] * (1 - 2 * np.eye(T))
         assert ((square @ flipped) ** 2).sum(axis=0).max() <= value <= largest
+
+
+@given(
+    lags=st.lists(st.integers(-3, 3), min_size=11, max_size=11),
+    scheme=st.sampled_from([OncePerEpoch(6, 2), MinSeparation(12, 3, 4), Cyclic(3, 4), EveryStep(12)]),
+    count=st.integers(1, 3),
+    seed=st.integers(0, 2**32 - 1),
+)
+@examples(40)
+def test_of_patterns_and_signs_that_show_the_same_the_last_bits_choose_none(lags, scheme, count, seed):
+    """Toeplitz Grams: patterns that are shifts of one another show the same, and so do signs and their mirrors."""
+    gram = scipy.linalg.toeplitz([20.0, *lags])
+    strongest, near = (_strongest(X, scheme, count) for X in (gram, nudged(gram, seed)))
+    assert [signs.tolist() for signs, _ in near] == [signs.tolist() for signs, _ in strongest]
+
+
+@given(seed=st.integers(0, 2**32 - 1))
+@examples(20)
+def test_of_patterns_that_are_not_all_tried_the_last_bits_choose_none(seed):
+    scheme = OncePerEpoch(3, 17)
+    signs, _ = best_signs(nudged(np.eye(51), seed), scheme)
+    assert np.flatnonzero(signs).tolist() == np.flatnonzero(best_signs(np.eye(51), scheme)[0]).tolist() == [0, 17, 34]
+
+
+@pytest.mark.parametrize("size", [11, 12])
+def test_a_repeated_eigenvalue_gives_the_same_signs_in_every_basis(monkeypatch, size):
+    """Blocks of one size have one leading eigenvalue, and `eigh` may return any basis of its space."""
+    X = scipy.linalg.block_diag(*[np.ones((block, block)) for block in (4, 4, size - 8)])
+    plain = signs_of(X[None])[0]
+    values, vectors = np.linalg.eigh(X)
+    turned = vectors.copy()
+    turned[:, -2:] = turned[:, -2:] @ np.array([[0.6, 0.8], [-0.8, 0.6]])
+    monkeypatch.setattr(np.linalg, "eigh", lambda X: (values[None], -turned[None]))
+    np.testing.assert_array_equal(signs_of(X[None])[0], plain)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_of_nodes_that_lose_the_same_the_first_one_has_the_further_canaries(monkeypatch, seed):
+    ring = Dynamics(metropolis_hastings("ring:n=6"), 0.5)
+    algorithm = registry.build("decor", ring, Cyclic(epochs=2, period=2))
+    whitener, numbers = Observation.whitener, itertools.count(100 * seed)
+    monkeypatch.setattr(Observation, "whitener", lambda view: nudged(whitener(view), next(numbers)))
+    chosen = candidates(algorithm, LDP(), range(6))
+    assert [canary.victim for canary in chosen[:6]] == list(range(6))
+    assert {canary.victim for canary in chosen[6:]} == {0}
+    assert all(canary.steps == (0, 2) for canary in chosen if canary.name == "worst gradients")
 
 
 def test_the_canary_chosen_from_runs_is_the_worst_compared_with_its_claim_and_where_the_noise_is_weak():

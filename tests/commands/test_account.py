@@ -19,7 +19,7 @@ COMMON_KEYS = {
     "trust", "adjacency", "unit", "participation", "release", "adaptive", "attackers", "noise_std", "clip_norm",
     "delta", "mechanism", "graph", "graph_hash", "gossip", "nodes", "steps", "guarantee", "notes", "versions", "config",
     "seconds", "worst_mu", "worst_mu_adaptive", "worst_epsilon",
-    "worst_epsilon_adaptive",
+    "worst_epsilon_adaptive", "tied",
 }  # fmt: skip
 SMALL = ["--graph", "ring:n=5", "--epochs", "2", "--period", "2"]
 PNDP = ["--trust", "pndp", "--attackers", "0", "--release", "none"]

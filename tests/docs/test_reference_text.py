@@ -12,7 +12,6 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "docs" / "_ext"))
 
 import api_pages
 import docstrings
-import source_links
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -91,12 +90,7 @@ def test_addresses_stay_text():
     ]
 
 
-def test_pages_and_tests_that_a_text_names_are_links():
+def test_pages_that_a_text_names_are_links():
     assert process("function", "As `docs/privacy.md` and docs/sampling.md#poisson, say.") == (
         "As :doc:`/privacy` and :doc:`/sampling`, say."
     )
-    address = f"{source_links.SOURCE}/tests/papers/test_errata.py"
-    assert source_links.linked_tests("`tests/papers/test_errata.py::test_it`, `tests/`") == (
-        f"[`test_it`]({address}), [`tests/`]({source_links.SOURCE}/tests/)"
-    )
-    assert source_links.linked_tests("`python tests/mutations/run.py`") == "`python tests/mutations/run.py`"

@@ -38,7 +38,8 @@ def test_epsilon_is_no_lower_than_that_of_another_implementation(multiplier, rat
     from dp_accounting import rdp
 
     accountant = rdp.RdpAccountant(
-        orders=list(range(2, 257)), neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_ONE
+        orders=list(range(2, 41)),  # its best ones are 5, 12 and 17; those beyond 200 take seconds
+        neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_ONE,
     )
     event = dp_accounting.SampledWithoutReplacementDpEvent(
         1000, round(1000 * rate), dp_accounting.GaussianDpEvent(multiplier)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from last_bits import nudged
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
@@ -120,6 +121,12 @@ def test_a_large_graph_shows_the_strongest_pairs():
     assert len(pairs) == 100
     assert pairs[:48] == [(i, 1) for i in range(2, 50)]
     assert len(drawn_pairs(correlation[:40, :40])[0]) == drawn_pairs(correlation[:40, :40])[1]
+
+
+@given(st.integers(0, 2**32 - 1))
+def test_equally_correlated_pairs_are_drawn_in_their_order(seed):
+    correlation = nudged(np.where(np.eye(6) > 0, 1.0, 0.5), seed)
+    assert drawn_pairs(correlation)[0] == [(i, j) for i in range(6) for j in range(i)]
 
 
 # ---- SVG in a page ---------------------------------------------------------------------------------------------------

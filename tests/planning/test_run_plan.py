@@ -1,6 +1,7 @@
 """`mfdl.plan`: names of designs, closed forms, shared calibrations, budgets of cost, and refusals."""
 
 import dataclasses
+import itertools
 import json
 import math
 from types import SimpleNamespace
@@ -10,13 +11,14 @@ import pytest
 from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from last_bits import nudged
 
 import mfdl
 from mfdl import InvalidInput, NotConverged, UnsupportedMechanism, trust
 from mfdl.algorithms import registry
 from mfdl.planning import Design
 from mfdl.planning.design import DesignGrid
-from mfdl.planning.run_plan import pareto_optimal
+from mfdl.planning.run_plan import PlannedDesign, pareto_optimal
 
 RING = "ring:n=4"
 SMALL = {"adjacency": "zero-out", "batches": [1, 2], "epochs": [2, 4], "gossip_rounds": [1, 3], "max_steps": 8}
@@ -119,7 +121,7 @@ def test_hidden_messages_are_accounted_for_each_design_as_it_is_built():
 def test_rows_are_sorted_and_the_front_is_marked():
     plan = mfdl.plan(RING, 50, mu=1.0, curvature="power:1:3", **SMALL)
     losses = [row["predicted_excess_loss"] for row in plan.rows]
-    assert losses == sorted(losses)
+    assert losses == pytest.approx(sorted(losses), rel=1e-9)
     front = [row for row in plan.rows if row["pareto"]]
     assert plan.best.design.name == front[0]["design"]
     for row in plan.rows:
@@ -197,6 +199,22 @@ def test_every_point_is_beaten_by_the_front_or_on_it(costs):
         assert any(all(a <= b for a, b in zip(point, cost, strict=True)) for point in front)
     for point in front:
         assert not any(all(a <= b for a, b in zip(c, point, strict=True)) and c != point for c in costs)
+
+
+@given(st.lists(st.tuples(*[st.integers(1, 3).map(float)] * 3), min_size=1, max_size=8), st.integers(0, 2**32 - 1))
+def test_the_last_bits_of_losses_choose_no_design(costs, seed):
+    losses = nudged([loss for loss, *_ in costs], seed)
+    assert pareto_optimal(
+        [(loss, *others) for loss, (_, *others) in zip(losses, costs, strict=True)]
+    ) == pareto_optimal(costs)
+
+
+def test_designs_of_equal_loss_are_sorted_by_their_costs(monkeypatch):
+    losses = itertools.cycle(nudged(np.ones(7), 0))
+    monkeypatch.setattr(PlannedDesign, "loss", property(lambda self: next(losses)))
+    designs = mfdl.plan(RING, 50, mu=1.0, **SMALL).designs
+    costs = [(each.gradient_evaluations, each.messages) for each in designs]
+    assert costs == sorted(costs)
 
 
 def test_designs_whose_encoder_is_not_solved_are_left_out_and_named(monkeypatch):

@@ -162,9 +162,9 @@ def test_of_decaying_correlation_epsilon_is_within_two_percent_of_samples(multip
 
 
 def test_a_curve_takes_the_chain_where_it_is_less_and_calibrates_by_it():
-    M = encoder_gram(24, 6, 0.6)
+    M = encoder_gram(6, 3, 0.6)
     chain = chain_above(M)
-    hull = BallsInBinsGaussian(1.0, 6, correlations(M), "zero-out")
+    hull = BallsInBinsGaussian(1.0, 3, correlations(M), "zero-out")
     curve = dataclasses.replace(hull, chain=chain)
     assert curve.epsilon(1e-5) < hull.epsilon(1e-5) * 0.99
     assert curve.delta(1.0) < hull.delta(1.0)

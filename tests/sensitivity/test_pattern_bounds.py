@@ -6,9 +6,11 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+import scipy.linalg
 from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from last_bits import nudged
 from numpy.testing import assert_allclose
 
 import mfdl
@@ -28,6 +30,7 @@ from mfdl.participation import (
     Single,
 )
 from mfdl.sensitivity import patterns as pattern_bounds
+from mfdl.sensitivity.banded_bounds import BandedGram, banded_bound
 from mfdl.sensitivity.patterns import bound, bounds, diagonal_bounds
 from mfdl.testing import participations
 from mfdl.testing.oracles import (
@@ -115,7 +118,7 @@ def test_the_heaviest_pattern_is_the_heaviest_listed_one(scheme, data):
     value, pattern = record.heaviest(lam)
     heaviest = max(lam[list(p)].sum() for p in patterns)
     assert heaviest <= value <= heaviest * (1 + 1e-13)
-    assert lam[list(pattern)].sum() == heaviest
+    assert lam[list(pattern)].sum() == heaviest  # of integers: exact
     assert any(set(pattern) <= set(other) for other in patterns)
     free = record.free()
     together = {(s, t) for p in patterns for s in p for t in p}
@@ -192,7 +195,7 @@ def test_reshuffled_epochs_move_more_than_fixed_ones():
     assert_allclose(fixed.upper, 1, rtol=1e-6)
     assert shuffled.exact
     assert_allclose(shuffled.upper, 1.58, atol=0.01)
-    assert shuffled.pattern == (7, 8, 23, 24)  # last step of one epoch, first of the next
+    assert shuffled.pattern == (7, 8, 23, 24)  # last step of one epoch, first of the next; all others have 1.6 % less
     assert 1.1 < apart.upper < shuffled.upper
 
 
@@ -206,6 +209,42 @@ def test_a_batch_is_its_victims_one_by_one(method):
             assert_allclose(together[v].upper, alone.upper, rtol=1e-9)
             assert_allclose(together[v].lower, alone.lower, rtol=1e-9)
             assert together[v].pattern == alone.pattern
+
+
+@st.composite
+def schemes_of_six(draw):
+    listed = [[0, 1, 2], [3, 4], [4, 5], [3, 4, 5]]
+    return draw(st.sampled_from([Cyclic(2, 3), OncePerEpoch(2, 3), MinSeparation(6, 2, 2), Explicit(listed, 6)]))
+
+
+@examples(40)
+@given(
+    scheme=schemes_of_six(),
+    lags=st.lists(st.integers(-3, 3), min_size=5, max_size=5),
+    method=st.sampled_from(["exact", "certified"]),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_of_patterns_that_show_the_same_the_last_bits_choose_none(scheme, lags, method, seed):
+    """Toeplitz Grams: patterns that are shifts of one another show the same."""
+    X = scipy.linalg.toeplitz([20.0, *lags])
+    assert bound(nudged(X, seed), scheme, method).pattern == bound(X, scheme, method).pattern
+    x, none = np.abs(X[:1]), np.zeros((1, 6))
+    size = 1e-14 if isinstance(scheme, MinSeparation) else 1e-12
+    assert diagonal_bounds(nudged(x, seed, size), scheme, none).patterns == diagonal_bounds(x, scheme, none).patterns
+
+
+@examples(20)
+@given(seed=st.integers(0, 2**32 - 1))
+def test_of_classes_and_blocks_of_equal_bands_the_first_ones_are_named(seed):
+    bands = np.tile([1.0, 0.5, 0.25], (12, 1))
+    bands[-3:] = 0.0
+    for scheme, pattern in (
+        (Cyclic(2, 6), (0, 6)),
+        (OncePerEpoch(2, 6), (5, 6)),
+        (Explicit([[0], [1], [2, 5], [3, 6]], 12), (2, 5)),
+    ):
+        gram = BandedGram.of_rows(nudged(bands, seed))
+        assert banded_bound(gram, scheme).pattern == pattern
 
 
 def test_the_worst_pattern_is_named():

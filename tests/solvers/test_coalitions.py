@@ -13,6 +13,7 @@ from effort import examples
 from exact import inverse
 from hypothesis import assume, given, reject
 from hypothesis import strategies as st
+from last_bits import nudged
 from numpy.testing import assert_allclose
 
 import mfdl_solvers
@@ -33,6 +34,17 @@ def metropolis_hastings(graph):
 def error_gram(graph):
     W = metropolis_hastings(graph)
     return W.T @ W
+
+
+@examples(20)
+@given(seed=st.integers(0, 2**32 - 1))
+def test_of_equal_constraints_the_first_one_is_named(seed):
+    """On a ring all nodes and all coalitions are alike."""
+    ring = nx.cycle_graph(6)
+    for coalition_size, worst in ((0, ((), 0)), (1, ((0,), 1))):
+        problem = CoalitionProblem(error_gram(ring), tuple(ring.edges), coalition_size)
+        parts = [nudged([[1.0, -1.0], [-1.0, 1.0]], seed + k) for k in range(len(problem.groups))]
+        assert feasible(problem, 0.5, parts)[2][:2] == worst
 
 
 PRISM = nx.circular_ladder_graph(3)  # 3-regular on six nodes, tr H = 1.5

@@ -8,6 +8,7 @@ import pytest
 from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from last_bits import nudged
 
 from mfdl.testing import participations
 from mfdl.testing.strategies import ALL_SCHEMES
@@ -38,7 +39,15 @@ def test_the_heaviest_pattern_is_never_too_light(record, data):
     heaviest = max(sum(Fraction(float(weights[t])) for t in each) for each in patterns)
     assert heaviest <= Fraction(value) <= heaviest * (1 + Fraction(1, 10**12))
     assert record.allows(pattern)
-    assert sum(weights[list(pattern)]) >= value * (1 - 1e-12)
+    assert sum(weights[list(pattern)]) >= value * (1 - 1e-8)
+
+
+@examples(80)
+@given(record=SETS, data=st.data(), seed=st.integers(0, 2**32 - 1))
+def test_of_equally_heavy_patterns_the_last_bits_choose_none(record, data, seed):
+    T = record.num_steps
+    weights = np.array(data.draw(st.lists(st.integers(0, 3), min_size=T, max_size=T)), dtype=float)
+    assert record.heaviest(nudged(weights, seed, 1e-14))[1] == record.heaviest(weights)[1]
 
 
 @examples(80)

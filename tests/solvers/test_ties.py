@@ -7,6 +7,7 @@ import pytest
 from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
+
 from mfdl_solvers.ties import equal_to_largest, first_largest, first_maximum, first_minimum, first_smallest, ranking
 
 levels = st.lists(st.integers(-5, 5), min_size=1, max_size=12)

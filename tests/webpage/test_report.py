@@ -22,6 +22,7 @@ from mfdl.errors import InvalidInput
 from mfdl.metrics import result_key
 from mfdl.pictures.drawings import IN_CELLS
 from mfdl.pictures.looks import series_looks
+from mfdl.pictures.style import plain
 from mfdl.runs import Store
 from mfdl.runs.shared import Shared
 from mfdl.webpage import ReportConfig, figures, rebuilt
@@ -76,7 +77,7 @@ def test_the_table_and_the_trade_off_show_the_numbers_of_the_store(page, best):
             assert float(row[f"{name} text"].replace("∞", "inf")) >= row[name][0]
         if math.isfinite(row["mu"][0]):
             setting = f"{row['mechanism']}, μ = {row['mu'][0]:g}, rate {row['rate'][0]:g}"
-            assert f"{setting}: {row['loss'][0]:.4g} ± {row['loss'][1]:.4g}".replace("e-0", "e-") in tips
+            assert f"{setting}: {plain(row['loss'][0])} ± {plain(row['loss'][1])}" in tips
 
 
 def test_all_rates_are_in_the_csv(page, records):

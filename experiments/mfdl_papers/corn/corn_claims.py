@@ -322,13 +322,17 @@ def pairwise_gain(graph: nx.Graph) -> Any:
 
 
 def _bounded_optimum(gram: FloatArray, largest_variance: float) -> float:
-    """min tr(H R) with [R^-1]_ii <= 1 and tr R <= n times the largest variance (cvxpy, CLARABEL)."""
+    """min tr(H R) with [R^-1]_ii <= 1 and tr R <= n times the largest variance (cvxpy, CLARABEL).
+
+    In one block matrix [[R, I], [I, T]] >= 0 with T >= R^-1: n separate `matrix_frac` leave the last digits inaccurate.
+    """
     import cvxpy as cp
 
     n = len(gram)
-    R = cp.Variable((n, n), PSD=True)
-    constraints: list[Any] = [cp.matrix_frac(e, R) <= 1 for e in np.eye(n)]
-    task = cp.Problem(cp.Minimize(cp.trace(gram @ R)), [*constraints, cp.trace(R) <= n * largest_variance])
+    blocks = cp.Variable((2 * n, 2 * n), PSD=True)
+    R = blocks[:n, :n]
+    inverse = [blocks[:n, n:] == np.eye(n), cp.diag(blocks[n:, n:]) <= 1]
+    task = cp.Problem(cp.Minimize(cp.trace(gram @ R)), [*inverse, cp.trace(R) <= n * largest_variance])
     task.solve(solver=cp.CLARABEL)
     return float(task.value)
 

@@ -160,7 +160,7 @@ class BallsInBinsGaussian(LossCurve):
             raise InvalidInput(
                 f"noise_multiplier must be >= {least} to compose, and <= {WEAKEST:g}, got {self.noise_multiplier:g}."
             )
-        best = min(self._hulls, key=lambda hull: hull.epsilon(delta))
+        best = min(self._hulls, key=lambda hull: hull.epsilon(delta))  # bound
         return best.losses(tail_of(check.open_unit(delta=delta)), interval)
 
     # ---- words and files -------------------------------------------------------------------------------------

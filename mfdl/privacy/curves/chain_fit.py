@@ -59,7 +59,7 @@ def _fitted(rows: tuple[tuple[float, ...], ...]) -> BinChain | None:
     if plain.excess(best) > CLOSE:
         wider = _Search(M, carries=True)
         starts = [wider.start(END_LINK), np.concatenate([best, np.full(len(M) - 1, SLIGHTLY)])]
-        carried = min((wider.best(start) for start in starts), key=wider.excess)
+        carried = min((wider.best(start) for start in starts), key=wider.excess)  # bound
         if wider.excess(carried) < (1 - GAIN) * plain.excess(best):
             plain, best = wider, carried
     chain = plain.chain(best)

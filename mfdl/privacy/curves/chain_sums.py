@@ -178,7 +178,7 @@ class _Walk:
         values, grid = self._values(nodes, half), self._grid(r)
         sums = _Sums.of(self.grid, values, grid, MEANS / 64 if self.way == "replaced" else 0.0)
         moved = np.zeros((self.mass.shape[0], grid.size))
-        order = np.argsort(at, kind="stable")
+        order = np.argsort(at, kind="stable")  # exact: cells of the grid
         cells = np.split(order, np.searchsorted(at[order], np.arange(1, int(at.max()) + 2)))
         for k, here in enumerate(cells):
             before = cells[k - 1] if k else order[:0]

@@ -209,7 +209,7 @@ class Pair:
             rows = self.gram.mean(axis=0)
             far = _least(lambda t: float(np.logaddexp.reduce(-t * rows)) - math.log(len(rows)) + epsilon)
             return [(-far * part, 1.0) for part in (0.5, 1.0, 1.5) if far > 0]
-        worst = int(self.squares.argmax())
+        worst = int(self.squares.argmax())  # bound
         shifts = []
         for c in COMMON:
             row = (1 - c) * self.gram[worst] + c * self.gram.mean(axis=0)

@@ -360,7 +360,7 @@ def _resolved(a: Atoms, b: Atoms) -> tuple[float, float]:
     """Values of the sum between which there is mass that counts, by groups of atoms: any are valid."""
     low, high, mass = zip(*(_grouped(*law) for law in (a, b)), strict=True)
     lows, highs, masses = np.add.outer(*low).ravel(), np.add.outer(*high).ravel(), np.multiply.outer(*mass).ravel()
-    upwards, downwards = np.argsort(lows), np.argsort(-highs)
+    upwards, downwards = np.argsort(lows), np.argsort(-highs)  # bound
     first = np.searchsorted(np.cumsum(masses[upwards]), NEGLIGIBLE)
     highs, masses = highs[downwards], masses[downwards]
     excess = np.cumsum(masses * highs) - highs * np.cumsum(masses)  # E (w - h)_+ at each of the highs

@@ -142,7 +142,7 @@ def _forms(view: View, victims: Sequence[int]) -> Iterator[ViewForm]:
         yield injections_seen
     else:
         by_structure = (form for kind in FORMS if (form := kind.of(view)) is not None)
-        yield from sorted(by_structure, key=lambda form: form.cost(victims))
+        yield from sorted(by_structure, key=lambda form: form.cost(victims))  # exact: counts of products
     for kind in LAST:
         if (form := kind.of(view)) is not None:
             yield form
@@ -197,4 +197,4 @@ def _with_known_gradients(
 def known_gradient(view: View, victim: int) -> str:
     """Which gradient of a victim the attacker knows, in words; empty where it knows none."""
     known = view.known_gradients[:, victim]
-    return f"the attacker knows the gradient of step {int(np.argmax(known))}" if known.any() else ""
+    return f"the attacker knows the gradient of step {np.flatnonzero(known)[0]}" if known.any() else ""

@@ -14,7 +14,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Self, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -23,6 +23,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from mfdl_solvers.encoders import Encoder
+from mfdl_solvers.ties import ranking
 
 from ...algorithms import LinearAlgorithm
 from ...check import FloatArray
@@ -164,12 +165,12 @@ class ViewForm(abc.ABC):
         return [None] * len(groups)
 
 
-def leak_in_words(step: int, combination: FloatArray, names: Mapping[int, str] | Sequence[str]) -> str:
-    """Names: of the rows with the four largest weights, at least."""
+def leak_in_words(step: int, combination: FloatArray, row_name: Callable[[int], str]) -> str:
+    """The combination of rows that shows the gradient, by its four largest weights; rows of equal weight in order."""
     if not combination.any():  # exact ranks tell of a leak that is faint in float64
         return f"the gradient of step {step} shows without noise in a combination of what is seen"
-    top = np.argsort(-np.abs(combination))[:4]
-    terms = " ".join(f"{combination[i] / np.abs(combination).max():+.2g} {names[int(i)]}" for i in top)
+    top = ranking(np.abs(combination), descending=True)[:4].tolist()
+    terms = " ".join(f"{combination[i] / np.abs(combination).max():+.2g} {row_name(i)}" for i in top)
     more = " ..." if np.count_nonzero(np.abs(combination) > 1e-9 * np.abs(combination).max()) > 4 else ""
     return f"the gradient of step {step} shows without noise in {terms}{more}"
 

@@ -183,13 +183,11 @@ def _first_leak(view: View, noiseless: FloatArray, leaks: NDArray[np.bool_], in_
     """In words; empty where nothing leaks. Args: in_float64: which leaks rounding does not explain."""
     if not leaks.any():
         return ""
-    column = int(np.argmax(leaks))
+    column = int(np.flatnonzero(leaks)[0])
     step = column % view.axis.num_steps
     if view.entries_given and not (leaks & in_float64).any():
         return f"the gradient of step {step} shows without noise in a combination of what is seen, {AS_THEY_ARE}"
-    combination = noiseless[:, column]
-    largest = np.argsort(-np.abs(combination))[:4]
-    return leak_in_words(step, combination, {int(i): view.row_name(int(i)) for i in largest})
+    return leak_in_words(step, noiseless[:, column], view.row_name)
 
 
 def columns_of(group: Group, nodes: Sequence[int], num_steps: int) -> NDArray[np.intp]:
@@ -233,8 +231,8 @@ class Fractions(ViewForm):
         for group in groups:
             columns = columns_of(group, victims, T)
             X, shows = rounded(gram_of_rows(A[np.ix_(rows, columns)], B[rows])), leaks[columns]
-            step = int(np.argmax(shows)) % T
-            why = f"{leak_in_words(step, np.zeros(len(B)), [])}, {AS_THEY_ARE}" if shows.any() else ""
+            step = int(np.argmax(shows)) % T  # exact: flags
+            why = f"{leak_in_words(step, np.zeros(len(B)), str)}, {AS_THEY_ARE}" if shows.any() else ""
             grams.append(None if X is None else ViewGram(*X, leaks=shows, why=why, form="rational arithmetic"))
         return grams
 

@@ -142,7 +142,8 @@ def own_state_grams(view: AlgorithmView, states: Recursions, victims: Sequence[i
                 step, t, which = by
                 messages, combination = of_step[t].revealing[which, member]
                 names = [view.message_name(t, int(message)) for message in messages]
-                grams_by_numbers[member] = dataclasses.replace(gram, why=leak_in_words(step, combination, names))
+                leak = leak_in_words(step, combination, names.__getitem__)
+                grams_by_numbers[member] = dataclasses.replace(gram, why=leak)
     return [grams_by_numbers[u] for u in victims]
 
 
@@ -249,7 +250,7 @@ def _leaking_steps(
     steps = shown_at >= 0
     if not steps.any():
         return steps, None
-    step = int(np.argmax(steps))
+    step = int(np.flatnonzero(steps)[0])
     return steps, (step, int(shown_at[step]), int(shown_at[step] == step))
 
 
@@ -331,6 +332,6 @@ def is_multiple(row: FloatArray, of: FloatArray) -> bool:
     """
     if np.ptp(row) == 0 and np.ptp(of) == 0:
         return bool(of.size == 0 or of[0] != 0 or row[0] == 0)
-    pivot = int(np.argmax(np.abs(of)))
+    pivot = int(np.argmax(np.abs(of)))  # exact: every pivot gives one answer
     at, scale = Fraction(float(of[pivot])), Fraction(float(row[pivot]))
     return at != 0 and all(Fraction(float(r)) * at == Fraction(float(o)) * scale for r, o in zip(row, of, strict=True))

@@ -231,7 +231,7 @@ def _positive_part(values: FloatArray, steps: list[float]) -> float:
     for axis, step in enumerate(steps):
         left, right = np.delete(values, -1, axis), np.delete(values, 0, axis)
         cost.append(step * np.abs(right - left)[(left > 0) != (right > 0)].sum())
-    f = np.moveaxis(values, int(np.argmax(cost)), -1)
+    f = np.moveaxis(values, int(np.argmax(cost)), -1)  # bound: any axis
     left, right = f[..., :-1], f[..., 1:]
     above = np.maximum(left, 0) + np.maximum(right, 0)
     crossing = (left > 0) != (right > 0)

@@ -140,7 +140,7 @@ class Share:
             places = np.searchsorted(mine, column[(asking == rank) & (holder[column] == me)])
             sends.append((int(rank), torch.as_tensor(places, device=self._device)))
         needed = column[asking == me]
-        needed = needed[np.argsort(holder[needed], kind="stable")]
+        needed = needed[np.argsort(holder[needed], kind="stable")]  # exact: integers
         ranks, counts = np.unique(holder[needed], return_counts=True)
         received = [(int(rank), int(count)) for rank, count in zip(ranks, counts, strict=True)]
         return Seen(self.group, np.concatenate([mine, needed]), sends, received)

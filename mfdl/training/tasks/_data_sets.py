@@ -9,10 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import sklearn.datasets
 import torch
 from numpy.typing import NDArray
-from sklearn.model_selection import train_test_split
 
 from ... import check, data
 from ...data.published_arrays import A9A_FEATURES
@@ -161,7 +159,9 @@ def digits(
 @functools.cache
 def _digits() -> Records:
     """Pixels in [0, 1] and classes, read-only: scikit-learn parses them from text at every call."""
-    images, classes = sklearn.datasets.load_digits(return_X_y=True)
+    from sklearn.datasets import load_digits  # a second to import
+
+    images, classes = load_digits(return_X_y=True)
     pixels = images / 16.0
     pixels.flags.writeable = classes.flags.writeable = False
     return pixels, classes
@@ -197,6 +197,8 @@ def housing(
     require_known("housing model", model, HOUSING_MODELS)
     clip = clip if clip == math.inf else check.positive(clip=clip)
     features, targets, _ = data.california_housing(data_home)
+    from sklearn.model_selection import train_test_split  # a second to import
+
     train, test = train_test_split(np.arange(len(targets)), test_size=TEST_FRACTION, random_state=DATA_SPLIT_SEED)
     mean, std = features[train].mean(axis=0), features[train].std(axis=0)
     features = np.clip((features - mean) / np.where(std > 0, std, 1.0), -clip, clip)

@@ -360,7 +360,7 @@ def tested(
         outputs = model.outputs(rows[nodes], features[records])
         losses[nodes] += record_losses(outputs, wanted).sum(1, dtype=torch.float64)
         if classes:
-            hits[nodes] += (outputs.argmax(-1) == wanted).sum(1)
+            hits[nodes] += (outputs.argmax(-1) == wanted).sum(1)  # exact: scores that are the same number
     return Evaluation(losses / size, hits / size if classes else None)
 
 

@@ -329,7 +329,7 @@ def node_batch(
     """
     weights = mask.to(dtype) / mask.sum(1, keepdim=True).clamp(min=1)
     places = torch.arange(mask.shape[1], device=mask.device)
-    chosen = torch.where(mask, places, mask.int().argmax(1, keepdim=True))[:, slots]
+    chosen = torch.where(mask, places, mask.int().argmax(1, keepdim=True))[:, slots]  # exact: booleans
     rows = torch.arange(len(mask), device=mask.device).unsqueeze(1)
     return features[rows, chosen], targets[rows, chosen], weights[:, slots], mask.any(1)
 

@@ -107,7 +107,7 @@ def dealt(partition: Partition, targets: NDArray[Any], num_nodes: int, seed: int
         raise InvalidInput(f"{name} must give rows 0 to {num_records - 1}, got row {flat[outside[0]]} at node {node}.")
     times = np.bincount(flat.astype(np.int64), minlength=num_records)
     if (times != 1).any():
-        row = int(np.argmax(times != 1))
+        row = int(np.argmax(times != 1))  # exact: booleans
         where = [node for node, rows in enumerate(rows_of_nodes) if row in rows]
         places = "is at no node" if not where else f"has {times[row]} places, at node {', '.join(map(str, where[:5]))}"
         raise InvalidInput(
@@ -198,7 +198,7 @@ class Dirichlet(Partition):
             rows = order[targets[order] == label]
             owners[rows] = np.searchsorted(cut, np.arange(len(rows)), side="right")
         while sizes.min() < self.min_records:
-            donor, poorest = int(sizes.argmax()), int(sizes.argmin())
+            donor, poorest = int(sizes.argmax()), int(sizes.argmin())  # exact: integers
             rows = np.flatnonzero(owners == donor)
             owners[rows[int(draws((1,))[0] * len(rows))]] = poorest
             sizes[donor] -= 1
@@ -225,7 +225,8 @@ class Fixed(Partition):
                 f"owners must be one node index per train record, got shape {owners.shape} of {owners.dtype}."
             )
         if owners.min() < 0:
-            raise InvalidInput(f"owners must be node indices >= 0, got {owners.min()} in row {int(owners.argmin())}.")
+            row = int(owners.argmin())  # exact: integers
+            raise InvalidInput(f"owners must be node indices >= 0, got {owners.min()} in row {row}.")
         object.__setattr__(self, "owners", read_only(owners.astype(np.int64)))
 
     @property
@@ -241,12 +242,14 @@ class Fixed(Partition):
             )
         if owners.max() >= num_nodes:
             raise InvalidInput(
-                f"owners must be node indices below {num_nodes}, got {owners.max()} in row {int(owners.argmax())}."
+                f"owners must be node indices below {num_nodes}, got {owners.max()} in row "
+                f"{int(owners.argmax())}."  # exact: integers
             )
         counts = np.bincount(owners, minlength=num_nodes)
         if counts.min() == 0:
             raise InvalidInput(
-                f"each node needs a record, and owners give none to node {int(counts.argmin())} of {num_nodes}; "
+                f"each node needs a record, and owners give none to node "
+                f"{int(counts.argmin())} of {num_nodes}; "  # exact: integers
                 "give it one or use a smaller graph."
             )
 
@@ -294,7 +297,7 @@ def dirichlet_shares(draws: seeds.Uniforms, alpha: float, shape: tuple[int, int]
 def _rows_of(owners: NDArray[np.int64], num_nodes: int) -> list[Rows]:
     """Rows of each owner, in increasing order."""
     ends = np.cumsum(np.bincount(owners, minlength=num_nodes))
-    return np.split(np.argsort(owners, kind="stable").astype(np.int64), ends[:-1])
+    return np.split(np.argsort(owners, kind="stable").astype(np.int64), ends[:-1])  # exact: integers
 
 
 def periods_of_nodes(period: Period, num_nodes: int) -> tuple[int, ...]:
@@ -318,7 +321,7 @@ def record_index(rows_of_nodes: Sequence[Rows], *, seed: int, periods: Sequence[
     num_records, num_nodes = int(sizes.sum()), len(rows_of_nodes)
     missing = period_of - sizes
     if missing.max() > 0:
-        u = int(missing.argmax())
+        u = int(missing.argmax())  # exact: integers
         raise InvalidInput(
             f"each node needs at least period={periods[u]} records for non-empty batches, got {sizes[u]} at node "
             f"{u} ({num_records} records over {num_nodes} nodes); use period <= {sizes[u]}, a smaller graph, more "
@@ -329,5 +332,5 @@ def record_index(rows_of_nodes: Sequence[Rows], *, seed: int, periods: Sequence[
     rows, node = np.concatenate(rows_of_nodes), np.repeat(np.arange(num_nodes), sizes)
     position = np.arange(num_records) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     b = period_of[node]
-    index[node, position % b, position // b] = rows[np.lexsort((order[rows], node))]
+    index[node, position % b, position // b] = rows[np.lexsort((order[rows], node))]  # exact: integers
     return index

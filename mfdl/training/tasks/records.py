@@ -125,7 +125,7 @@ def features(**named: Any) -> NDArray[Any]:
     if copy.dtype == np.float32:
         finite = np.isfinite(copy.reshape(len(copy), -1)).all(axis=1)
         if not finite.all():
-            row = int(np.argmin(finite))
+            row = int(np.argmin(finite))  # exact: booleans
             raise InvalidInput(
                 f"{name} must be finite in float32, got {array[row].ravel()[~np.isfinite(copy[row].ravel())][0]} in "
                 f"row {row} ({int((~finite).sum())} of {len(copy)} rows are not); remove or repair these records."
@@ -152,7 +152,8 @@ def targets(kind: str, **named: Any) -> NDArray[Any]:
         )
     if array.min() < 0:
         raise InvalidInput(
-            f"{name} must be classes >= 0, got {array.min()} in row {int(array.argmin())}; number the classes with "
+            f"{name} must be classes >= 0, got {array.min()} in row "
+            f"{int(array.argmin())}; number the classes with "  # exact: integers
             f"np.unique({name}, return_inverse=True)[1]."
         )
     return array.astype(np.int64)
@@ -166,7 +167,7 @@ def require_scores(scores: int, **named: NDArray[Any]) -> None:
         way_out = f"number them from 0: {name} - {array.min()}" if shifted else "give the module more outputs"
         raise InvalidInput(
             f"{name} must be classes 0 to {scores - 1}, as the module gives {scores} outputs, got {array.max()} in row "
-            f"{int(array.argmax())}; {way_out}."
+            f"{int(array.argmax())}; {way_out}."  # exact: integers
         )
 
 

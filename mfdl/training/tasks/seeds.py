@@ -21,7 +21,7 @@ DATA_SPLIT_SEED = 0
 def permutation(seed: int, purpose: int, size: int) -> NDArray[np.int64]:
     """A uniform random order of 0, ..., size - 1, up to ties of 64-bit words (below size^2 2^-65)."""
     words = np.random.Philox(_sequence(seed, purpose)).random_raw(size)
-    return np.argsort(words, kind="stable").astype(np.int64)
+    return np.argsort(words, kind="stable").astype(np.int64)  # exact: integers
 
 
 def split_rows(size: int, test_fraction: float) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

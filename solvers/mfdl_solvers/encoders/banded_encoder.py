@@ -35,7 +35,7 @@ class Banded(Encoder):
         if bands.shape[1] > bands.shape[0]:
             raise ProblemError(f"bands must be at most one for each step, got shape {bands.shape}.")
         if not (bands[:, 0] > 0).all():
-            step = int(np.argmax(bands[:, 0] <= 0))
+            step = int(np.argmax(bands[:, 0] <= 0))  # exact: booleans
             raise ProblemError(f"bands must have a positive diagonal bands[:, 0], got {bands[step, 0]:g} at {step}.")
         width = bands.shape[1]
         if np.triu(bands[:width], 1).any():

@@ -142,7 +142,7 @@ class ModeCost:
 
 
 def _put_together(lam: Array, m: Array) -> tuple[Array, Array]:
-    order = np.argsort(lam)
+    order = np.argsort(lam)  # bound: close ones are merged
     lam, m = lam[order], m[order]
     first = np.concatenate([[True], np.diff(lam) > SAME])
     weights = np.bincount(np.cumsum(first) - 1, weights=m).astype(np.float64)
