@@ -344,7 +344,7 @@ def test_little_noise_is_amplified_as_much_as_it_is(multiplier, bins, adjacency,
     require_close(multiplier, bins, 1e-5, adjacency, 800)
 
 
-@examples(60)
+@examples(30)
 @given(
     log_multiplier=st.floats(math.log(0.3), math.log(10)), bins=st.integers(2, 64),
     log_delta=st.floats(-10, -3), adjacency=st.sampled_from(ADJACENCIES),

@@ -57,7 +57,7 @@ def sampled(M, way, epsilon, count, seed):
     return moments[0], math.sqrt(max(moments[1] - moments[0] ** 2, 0.0) / count)
 
 
-@examples(60)
+@examples(30)
 @given(
     chain=chains(2, 6), multiplier=st.floats(0.4, 4), epsilon=st.floats(0, 3), way=st.sampled_from(WAYS),
     points=st.sampled_from([COARSE, FINE]),

@@ -77,7 +77,7 @@ every_curve = pytest.mark.parametrize("curves", [*OF_ONE_RUN.values(), composed]
 
 
 @every_curve
-@examples(40)
+@examples(20)
 @given(data=st.data(), delta=DELTAS, ratio=st.floats(2, 1e3))
 def test_epsilon_falls_in_delta_and_each_is_the_inverse_of_the_other(curves, data, delta, ratio):
     curve = data.draw(curves())
@@ -91,7 +91,7 @@ def test_epsilon_falls_in_delta_and_each_is_the_inverse_of_the_other(curves, dat
 
 
 @of_one_run
-@examples(40)
+@examples(20)
 @given(data=st.data(), delta=DELTAS, more=st.floats(1, 3))
 def test_more_noise_never_loses_more_and_none_loses_everything(curves, data, delta, more):
     curve = data.draw(curves())
@@ -114,7 +114,7 @@ def test_a_curve_at_a_noise_multiplier_has_it(curves, data, multiplier):
 
 
 @pytest.mark.parametrize("curves", [OF_ONE_RUN[name] for name in CERTIFIED], ids=CERTIFIED)
-@examples(20)
+@examples(8)
 @given(data=st.data(), delta=DELTAS, epsilon=st.floats(0.3, 6))
 def test_the_least_noise_meets_its_target_and_little_less_does_not(curves, data, delta, epsilon):
     curve = data.draw(curves())

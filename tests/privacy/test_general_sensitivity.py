@@ -53,7 +53,7 @@ def truth(A, B, patterns, n):
     )
 
 
-@examples(2000)
+@examples(600)
 @given(case=factors(), scheme=st.sampled_from(SCHEMES), small=st.booleans())
 def test_is_never_below_the_rational_truth_and_exact_where_it_says_so(case, scheme, small):
     C, B, n = case

@@ -53,7 +53,7 @@ def matrices(draw):
     return A, B, n
 
 
-@examples(2000)
+@examples(600)
 @given(case=matrices(), scheme=st.sampled_from(SCHEMES))
 def test_no_loss_is_below_the_rational_truth(case, scheme):
     A, B, n = case
