@@ -136,6 +136,15 @@ def test_noise_of_each_run_is_that_of_the_run_alone_bit_for_bit(rates, monkeypat
     assert len({np.stack(of_run).tobytes() for of_run in steps}) == len(steps)
 
 
+def test_runs_of_equal_tasks_train_together():
+    """Which runs train together decides their last bits, and must not depend on which thread loaded the task."""
+    sizes = 36, 36, 37
+    tasks = (regression(size, public_constants="none") for size in sizes)
+    chosen = [ReplayConfig(mechanism("dp-dsgd", "cyclic", 0.25), task, seeds=[0], device="cpu") for task in tasks]
+    first, equal, other = map(batched_runs.shared_by, chosen)
+    assert first == equal != other
+
+
 def test_a_run_that_diverges_leaves_the_others_alone():
     task = regression(37)
     chosen = [
