@@ -31,7 +31,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="SIGKILL and for
 @pytest.mark.slow
 def test_sweeps_killed_at_random_end_with_the_same_bytes():
     """One of them is in `tests/faults`. A process of its own: it forks, which a process with threads should not."""
-    times = 10
+    times = 4
     command = [sys.executable, "-c", KILL, str(times)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False, cwd=EXPERIMENTS)
     assert done.returncode == 0, done.stderr
