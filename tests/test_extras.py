@@ -103,6 +103,7 @@ def test_each_package_of_several_ranks_is_required_before_any_of_them_starts(pac
         pytest.fail("a group without its packages")
 
 
+@pytest.mark.slow
 def test_a_comparison_runs_with_the_required_packages_alone(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     run_page([("python", REQUIRED_ONLY + WITHOUT_EXTRAS)], "a session without extras", REFUSED)

@@ -67,7 +67,7 @@ def ranking(values: ArrayLike, *, descending: bool = False, tolerance: float = S
     with np.errstate(over="ignore"):  # the ends of the float range lie further apart than a float can say
         distance = np.subtract(high, low, where=finite, out=np.zeros_like(high))
     apart = np.where(finite, distance > slack, low != high)
-    ranks = np.concatenate([[0], np.cumsum(apart)])
+    ranks = np.concatenate([[0], np.cumsum(apart)])[: len(order)]  # none of no values
     return np.asarray(order[np.lexsort((order, ranks))], dtype=np.intp)  # exact: integers
 
 
@@ -83,4 +83,4 @@ def first_minimum(items: Sequence[Item], key: Callable[[Item], float], *, tolera
 
 def ranked(items: Sequence[Item], key: Callable[[Item], float], *, descending: bool = False) -> list[Item]:
     """The items in the order of `ranking` of their keys."""
-    return [items[i] for i in ranking([key(item) for item in items], descending=descending)] if items else []
+    return [items[i] for i in ranking([key(item) for item in items], descending=descending)]

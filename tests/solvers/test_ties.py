@@ -45,6 +45,7 @@ def test_rows_are_compared_apart_and_infinities_with_one_another():
     mask = equal_to_largest([[1.0, 1.0 - 1e-15, 0.0], [math.inf, 5.0, math.inf]], axis=1)
     assert mask.tolist() == [[True, True, False], [True, False, True]]
     assert ranking([math.inf, 1.0, math.inf, -math.inf]).tolist() == [3, 1, 0, 2]
+    assert ranking([]).tolist() == []
 
 
 @pytest.mark.parametrize("choose", [first_largest, first_smallest, ranking])
