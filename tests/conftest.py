@@ -29,6 +29,7 @@ from hypothesis import Phase, core, settings
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 if "MFDL_LOCALE" in os.environ:
     locale.setlocale(locale.LC_ALL, os.environ["MFDL_LOCALE"])
+    locale.setlocale(locale.LC_MESSAGES, "C")  # tests expect reasons of the operating system in English
 PHASES = [Phase.explicit, Phase.generate] if "MUTATION_REPORT" in os.environ else list(Phase)
 
 settings.register_profile("share", examples(100), phases=PHASES, derandomize=SEED is None, database=None)
