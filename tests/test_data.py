@@ -145,6 +145,16 @@ def test_the_member_of_an_archive_is_checked_and_kept_alone(server, register, tm
         (tar_gz(file=os.urandom(9000))[:-4000], "folder/file", r"damaged archive"),
         (CONTENT, "folder/file", r"damaged archive"),
     ],
+    ids=[
+        "other",
+        "half",
+        "404",
+        "other member",
+        "no member",
+        "folder",
+        "half archive",
+        "no archive",
+    ],  # same in workers
 )
 def test_a_failed_download_leaves_nothing_and_says_what_to_do(server, register, tmp_path, page, member, reason):
     server.pages["/file"] = page
