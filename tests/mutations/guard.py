@@ -36,7 +36,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
         return
     kind = "cannot_run" if call.excinfo.errisinstance(CANNOT_RUN) else "failed"
     message = (str(call.excinfo.value).strip() or "no message").splitlines()[0]
-    _reported[kind].append(f"{item.nodeid}: {call.excinfo.typename}: {message}")
+    _reported[kind].append(f"{item.nodeid}\n{call.excinfo.typename}: {message}")
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

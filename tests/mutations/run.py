@@ -96,8 +96,8 @@ class Outcome:
 
     @property
     def first_failed(self) -> str:
-        """Node id of the first failure, as `guard.py` writes it."""
-        return self.failed[0].split(": ")[0]
+        """Node id of the first failure, which `guard.py` writes in a line of its own."""
+        return self.failed[0].splitlines()[0]
 
 
 def load(folder: Path = Path(__file__).parent) -> list[Mutation]:

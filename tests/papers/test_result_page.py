@@ -21,6 +21,15 @@ def rows_of(path):
     return list(csv.DictReader(io.StringIO(path.read_text(encoding="utf-8"))))
 
 
+def near(value):
+    """The value as JSON with its floats up to rounding: since Python 3.12 `sum` rounds otherwise."""
+    if isinstance(value, dict):
+        return {key: near(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [near(item) for item in value]
+    return pytest.approx(value, rel=1e-9, nan_ok=True) if isinstance(value, float) else value
+
+
 @pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.stem)
 def test_every_stored_verdict_follows_from_its_stored_effects(path):
     result = json.loads(path.read_text(encoding="utf-8"))
@@ -29,7 +38,7 @@ def test_every_stored_verdict_follows_from_its_stored_effects(path):
     assert result_page.checked(figure, path) == result
     for part in result["claims"]:
         again = Verdict.of_result(part)
-        assert again.result() == part
+        assert again.result() == near(part)
     assert result["command"].split()[:3] == ["mfdl", "reproduce", figure.name]
     assert result["seconds"] > 0
     assert "/" not in result["command"] + result["machine"]
