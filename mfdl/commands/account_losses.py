@@ -181,7 +181,7 @@ class Account:
         return all(loss.adaptive for loss in self.everything)
 
     def worst(self, *, adaptive: bool) -> tuple[Nodes, VictimSensitivity]:
-        """Who attacks and who loses most, the first of those that tie, with a number that no other exceeds."""
+        """Attackers and the victim that loses most, the first of equal ones, with a number that no other exceeds."""
         nodes, loss = self._worst_pairs(adaptive=adaptive)[0]
         numbers = (every.number(adaptive=adaptive) for every in self.everything)
         largest = max(numbers, key=operator.attrgetter("squared"))  # bound
@@ -196,7 +196,7 @@ class Account:
         return pairs
 
     def worst_in_words(self) -> str:
-        """Who loses most for adaptive gradients, and to which attacker where each node attacks."""
+        """The victim that loses most for adaptive gradients, with its attacker where each node attacks."""
         nodes, loss = self.worst(adaptive=True)
         labels, tied = self.named.labels, self.answer["tied"]
         if not self.config.all_attackers:
@@ -342,7 +342,7 @@ class SecretAccount:
         return {u: epsilon(self.losses[u]) if u in self.losses else math.inf for u in every}
 
     def worst_in_words(self) -> str:
-        """Who loses most."""
+        """The victim that loses most."""
         worst = list(self.epsilons)[first_largest(list(self.epsilons.values()))]
         return worst_in_words(f"node {self.named.labels[worst]}", self.answer["tied"])
 
