@@ -40,7 +40,7 @@ from _fault_values import (
     number,
 )
 
-from mfdl import ErrorWeights, check, factorization, gossip, graphs, trust
+from mfdl import ErrorWeights, Privacy, check, factorization, gossip, graphs, trust
 from mfdl.algorithms import registry
 from mfdl.dynamics import Dynamics
 from mfdl.noise_scale import calibrate
@@ -157,7 +157,8 @@ def _calibrated(random: Random, a: Any, b: Any) -> Any:
     algorithm = registry.build("dp-dsgd", Dynamics(gossip.metropolis_hastings("ring:n=4")), EveryStep(2))
     arguments: dict[str, Any] = {"trust": trust.LDP(), "adjacency": "zero-out", "clip_norm": 1.0, "mu": 1.0}
     arguments[random.choice(("mu", "clip_norm", "adjacency", "trust", "unit", "release", "lipschitz", "method"))] = a
-    return calibrate(algorithm, **arguments)
+    mu = arguments.pop("mu")
+    return calibrate(algorithm, Privacy(**arguments), mu=mu)
 
 
 def _replayed(random: Random, a: Any, folder: Path) -> Any:

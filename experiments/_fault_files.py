@@ -19,7 +19,7 @@ from _fault_judge import Outcome, command, content_of
 from _fault_values import BASE, GRAPHS, NUMBERS, OPTIONS, array, dumped, json_value, place, spoilt
 
 import mfdl
-from mfdl import archive, factorization, gossip, graphs, trust
+from mfdl import Privacy, archive, factorization, gossip, graphs, trust
 from mfdl.algorithms import registry
 from mfdl.dynamics import Dynamics
 from mfdl.noise_scale import calibrate
@@ -193,7 +193,7 @@ def small_training(mechanism: str = "dp-dsgd") -> tuple[Any, Any]:
     )
     dynamics = Dynamics(gossip.metropolis_hastings("ring:n=4"), 0.1)
     algorithm = registry.build(mechanism, dynamics, Cyclic(epochs=3, period=2))
-    return calibrate(algorithm, trust=trust.LDP(), adjacency="zero-out", clip_norm=1.0, mu=1.0), task
+    return calibrate(algorithm, Privacy(trust.LDP(), adjacency="zero-out", clip_norm=1.0), mu=1.0), task
 
 
 def _linear() -> torch.nn.Module:

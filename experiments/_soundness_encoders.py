@@ -195,7 +195,7 @@ def accounted(rng: np.random.Generator) -> Case:
         scheme, patterns = ParticipationByNode([scheme, other]), [*patterns, *more]
     truth = signed_loss(drawn.C.T @ drawn.C, patterns)
     algorithm = algorithms.mf_dsgd(Dynamics(PAIR, 0.5), scheme, drawn.encoder)
-    guarantee = mfdl.account(algorithm, trust=trust.LDP(), adjacency="zero-out", clip_norm=1.0, noise_std=1.0)
+    guarantee = mfdl.account(algorithm, mfdl.Privacy(trust.LDP(), adjacency="zero-out", clip_norm=1.0), noise_std=1.0)
     return judged(truth, guarantee.sensitivity**2, drawn, scheme, "accounted")
 
 

@@ -61,7 +61,7 @@ def accounted(scheme: Sampled, C: np.ndarray, noise_std: float, adjacency: str) 
     algorithm = mfdl.algorithms.dp_dsgd(dynamics, scheme)
     algorithm = dataclasses.replace(algorithm, noise=LocalNoise(C, num_nodes=2))
     trust = mfdl.trust.LDP()
-    return mfdl.account(algorithm, trust=trust, adjacency=adjacency, clip_norm=1.0, noise_std=noise_std)
+    return mfdl.account(algorithm, mfdl.Privacy(trust, adjacency=adjacency, clip_norm=1.0), noise_std=noise_std)
 
 
 def of_plane(C: np.ndarray, law: Law, noise_std: float, epsilon: float, way: str) -> float:

@@ -17,7 +17,7 @@ from _campaign import Case, Excluded, shortfall
 from _soundness_cases import Question, drawn_trust, dyadic_gossip, least_loss
 from _soundness_statements import ROUNDING, statement
 
-from mfdl import algorithms, gossip, noise_scale, trust
+from mfdl import Privacy, algorithms, gossip, noise_scale, trust
 from mfdl.algorithms import LinearAlgorithm
 from mfdl.check import FloatArray
 from mfdl.dynamics import Dynamics
@@ -88,7 +88,7 @@ def drawn_training(rng: np.random.Generator, L: float) -> tuple[Mechanism, list[
     if kind in ("masks", "any-receiver", "coalitions") or 0 in attackers:
         raise Excluded(f"views that depend on the victim: {kind}")
     try:
-        calibrated = noise_scale.calibrate(algorithm, trust=model, **CLIP, mu=1.0, lipschitz=L)
+        calibrated = noise_scale.calibrate(algorithm, Privacy(model, lipschitz=L, **CLIP), mu=1.0)
     except (InvalidInput, UnsupportedMechanism) as refusal:
         raise Excluded(f"refused: {str(refusal)[:40]}") from None
     views = [dataclasses.replace(view, release="all") for view in views]
@@ -117,7 +117,7 @@ def secret(rng: np.random.Generator) -> Case:
     adjacency, nu = str(rng.choice(["zero-out", "replace-one"])), float(rng.choice([0.5, 1.0, 3.0]))
     epsilon = float(rng.choice([8.0] if known.any() else [0.0, 0.3, 1.0, 3.0]))  # where noise hides all that it hides
     try:
-        guarantee = noise_scale.account(algorithm, trust=model, adjacency=adjacency, clip_norm=1.0, noise_std=nu)
+        guarantee = noise_scale.account(algorithm, Privacy(model, adjacency=adjacency, clip_norm=1.0), noise_std=nu)
     except UnsupportedMechanism as refusal:
         raise Excluded(f"refused: {str(refusal)[:40]}") from None
     B = nu * algorithm.noise.matmat(np.eye(algorithm.noise.shape[1])) * ~noise.ravel()
@@ -252,17 +252,17 @@ def composed(rng: np.random.Generator) -> Case:
 def drawn_run(rng: np.random.Generator, model: trust.TrustModel, adjacency: str) -> tuple[Guarantee, float]:
     """What one run guarantees, and a mu that its worst victim attains: 0 where none is known."""
     W, nu = gossip.metropolis_hastings("star:n=4"), float(rng.choice([4.0, 8.0]))
-    options: dict[str, Any] = {"trust": model, "adjacency": adjacency, "clip_norm": 1.0, "noise_std": nu}
+    privacy = Privacy(model, adjacency=adjacency, clip_norm=1.0)
     shift = gaussian.record_shift(adjacency, 1.0)
     epochs, bins = [(2, 2), (2, 3)][rng.integers(2)]
     if rng.random() < 0.5:
         guarantee = noise_scale.account(
             algorithms.dp_dsgd(Dynamics(W, 0.5), Cyclic(epochs, bins)),
-            **options,
-            lipschitz=1.0 if rng.random() < 0.6 else None,
+            dataclasses.replace(privacy, lipschitz=1.0 if rng.random() < 0.6 else None),
+            noise_std=nu,
         )
         return guarantee, guarantee.mu * (1 - 1e-9) if guarantee.bound == "exact" else 0.0
-    secret = noise_scale.account(algorithms.dp_dsgd(Dynamics(W, 0.5), BallsInBins(epochs, bins)), **options)
+    secret = noise_scale.account(algorithms.dp_dsgd(Dynamics(W, 0.5), BallsInBins(epochs, bins)), privacy, noise_std=nu)
     # every bin is as far along the mean of all: one projection of the mixture is a Gaussian; of hidden messages nothing
     attained = shift * math.sqrt(epochs / bins) / nu
     return secret, attained if isinstance(model, trust.LDP) else 0.0

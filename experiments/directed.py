@@ -54,7 +54,7 @@ def built(method: str, graph: nx.DiGraph) -> mfdl.LinearAlgorithm:
 def row(method: str, seed: int) -> dict[str, object]:
     algorithm = built(method, links(seed))
     question = {"trust": mfdl.trust.named("eavesdropper"), "adjacency": "zero-out", "clip_norm": 1.0}
-    mechanism = mfdl.calibrate(algorithm, **question, mu=4.0)
+    mechanism = mfdl.calibrate(algorithm, mfdl.Privacy(**question), mu=4.0)
     task = mfdl.tasks.digits(NODES, partition=mfdl.partition.Dirichlet(0.1, min_records=8))
     trained = mfdl.replay(mechanism, task, seeds=[seed])
     of_pairs = [

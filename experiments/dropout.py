@@ -72,14 +72,14 @@ def without_dropout(name: str) -> float:
     """The noise that is mu = 1 without dropout."""
     W = mfdl.gossip.metropolis_hastings(GRAPH)
     whole = mfdl.algorithms.build(name, mfdl.Dynamics(W, 0.5), PARTICIPATION)
-    return mfdl.calibrate(whole, **options_of(name), mu=1.0).noise_std
+    return mfdl.calibrate(whole, mfdl.Privacy(**options_of(name)), mu=1.0).noise_std
 
 
 def row(name: str, recovery: str | None, rate: float, seed: int, trains: bool) -> dict[str, object]:
     """One mechanism under one pattern."""
     T, n = PARTICIPATION.num_steps, mfdl.graphs.load(GRAPH).number_of_nodes()
     run = under_dropout(name, mfdl.gossip.sampled_presence(n, T, rate, seed), PARTICIPATION, recovery)
-    mechanism = mfdl.calibrate(run, **options_of(name), mu=1.0)
+    mechanism = mfdl.calibrate(run, mfdl.Privacy(**options_of(name)), mu=1.0)
     measured = {"mu": mechanism.noise_std / without_dropout(name), "noise": noise_left(run) * mechanism.noise_std**2}
     if trains:
         trained = mfdl.replay(mechanism, mfdl.tasks.digits(n), seeds=[seed])

@@ -109,8 +109,8 @@ def mechanism(label: str, epsilon: float) -> Mechanism:
     name, participation, trust = MECHANISMS.get(label, MECHANISMS["dp-dsgd"])
     algorithm = registry.build(name, dynamics, participation)
     if label == NO_NOISE:
-        return mfdl.without_noise(algorithm, trust=trust, **settings)
-    return mfdl.calibrate(algorithm, trust=trust, epsilon=epsilon, delta=DELTA, **settings)
+        return mfdl.calibrate(algorithm, mfdl.Privacy(trust, **settings), noise_std=0.0)
+    return mfdl.calibrate(algorithm, mfdl.Privacy(trust, **settings), epsilon=epsilon, delta=DELTA)
 
 
 def confidences(module: torch.nn.Module, model: Array) -> Array:

@@ -28,7 +28,8 @@ import mfdl
 from mfdl.planning import Design
 
 GRAPH, DIMENSION, NODES, RECORDS = "torus:rows=4,cols=4", 20, 16, 200
-BUDGET = {"epsilon": 0.726, "delta": 1e-5, "adjacency": "zero-out"}
+BUDGET = {"epsilon": 0.726, "delta": 1e-5}
+PRIVACY = mfdl.Privacy(mfdl.trust.LDP(), adjacency="zero-out", clip_norm=1.0)
 CURVATURE, START_DISTANCE = f"power:1:{DIMENSION}:0.2", 1.5
 CURVATURES = {
     "logistic": CURVATURE,
@@ -57,7 +58,7 @@ def measured(design: Design, rate: float, task: mfdl.tasks.Task, seeds: list[int
     """Test loss of the published models, mean over nodes and seeds."""
     dynamics = mfdl.Dynamics(mfdl.gossip.metropolis_hastings(GRAPH), rate, gossip_rounds=design.gossip_rounds)
     algorithm = mfdl.algorithms.build(design.mechanism, dynamics, design.scheme()).releasing(design.release_model)
-    mechanism = mfdl.calibrate(algorithm, trust=mfdl.trust.LDP(), clip_norm=1.0, **BUDGET)
+    mechanism = mfdl.calibrate(algorithm, PRIVACY, **BUDGET)
     run = mfdl.replay(mechanism, task, seeds=seeds, eval_every=design.num_steps, progress=False)
     return statistics.mean(float("inf") if seed.diverged else seed.final("loss") for seed in run.seeds)
 
@@ -76,6 +77,7 @@ def of_comparison(results: Path) -> None:
             designs=list(losses),
             curvature=CURVATURES[scene["task"]],
             start_distance=START_DISTANCE,
+            adjacency=PRIVACY.adjacency,
             **BUDGET | {"epsilon": scene["epsilon"]},
         )
         predicted = {planned.design.name: planned.loss for planned in plan.designs}
@@ -114,6 +116,7 @@ def main() -> None:
         designs=DESIGNS,
         curvature=CURVATURE,
         start_distance=START_DISTANCE,
+        adjacency=PRIVACY.adjacency,
         **BUDGET,
     )
     predicted, losses = [], []

@@ -40,9 +40,9 @@ _EXPORTS = {
     "ParticipationByNode": "mfdl.participation",
     "PoissonSampling": "mfdl.participation",
     "Owners": "mfdl.privacy.owners",
-    "PrivacyLosses": "mfdl.privacy.losses",
+    "Losses": "mfdl.privacy.losses",
     "PrivateNode": "mfdl.training.private_node",
-    "Question": "mfdl.privacy.questions",
+    "Privacy": "mfdl.privacy.questions",
     "RandomAllocation": "mfdl.participation",
     "ReleasedModel": "mfdl.released",
     "Round": "mfdl.algorithms",
@@ -55,13 +55,14 @@ _EXPORTS = {
     "algorithms": "=mfdl.algorithms",
     "audit": "=mfdl.audit",
     "calibrate": "mfdl.noise_scale",
-    "calibrate_named": "mfdl.noise_scale",
+    "compare": "mfdl.runs.compared",
     "data": "=mfdl.data",
     "decor_deviations": "mfdl.decor_search",
     "factorization": "=mfdl.factorization",
     "general_sensitivity": "mfdl.privacy.gram_sensitivity",
     "gossip": "=mfdl.gossip",
     "graphs": "=mfdl.graphs",
+    "losses": "mfdl.noise_scale",
     "noise_stream": "mfdl.training.streams",
     "pairwise": "mfdl.runs.pairwise_losses",
     "plan": "mfdl.planning.planner",
@@ -74,8 +75,6 @@ _EXPORTS = {
     "testing": "=mfdl.testing",
     "trust": "=mfdl.trust",
     "sensitivity_by_victim": "mfdl.privacy.attacking_sets",
-    "with_noise": "mfdl.noise_scale",
-    "without_noise": "mfdl.noise_scale",
 }
 
 __all__ = ["__version__", *_EXPORTS]
@@ -105,7 +104,7 @@ if TYPE_CHECKING:
     from .errors import InvalidInput, UnsupportedMechanism
     from .factorization import NotConverged
     from .mechanism import Mechanism
-    from .noise_scale import account, calibrate, calibrate_named, with_noise, without_noise
+    from .noise_scale import account, calibrate, losses
     from .objective import ErrorWeights, NoiseObjective
     from .participation import (
         BallsInBins,
@@ -125,10 +124,11 @@ if TYPE_CHECKING:
     from .privacy.attacking_sets import sensitivity_by_victim
     from .privacy.gram_sensitivity import general_sensitivity
     from .privacy.guarantee import Guarantee
-    from .privacy.losses import PrivacyLosses
+    from .privacy.losses import Losses
     from .privacy.owners import Owners
-    from .privacy.questions import Question
+    from .privacy.questions import Privacy
     from .released import ReleasedModel
+    from .runs.compared import compare
     from .runs.pairwise_losses import PairwiseLosses, pairwise
     from .runs.sweeping import sweep
     from .training import tasks

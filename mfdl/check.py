@@ -47,8 +47,8 @@ WANTED = {  # by the name of a class: its objects in words with an example, and 
     "Mechanism": (
         "a Mechanism, an algorithm with its noise and guarantee",
         (
-            "make one: mfdl.calibrate(algorithm, trust=..., adjacency=..., clip_norm=..., mu=...), or mfdl.with_noise "
-            "or mfdl.without_noise"
+            "make one: mfdl.calibrate(algorithm, mfdl.Privacy(trust, adjacency=..., clip_norm=...), mu=...), or with "
+            "noise_std=... for a given noise"
         ),
     ),
     "NoiseOperator": (
@@ -59,7 +59,7 @@ WANTED = {  # by the name of a class: its objects in words with an example, and 
     "PrivacyCurve": ("a curve of mfdl.privacy.curves", ""),
     "Participation": ("a participation, e.g. mfdl.Cyclic(epochs=20, period=16)", ""),
     "Probes": ("Probes, e.g. mfdl.objective.Probes(count=8)", ""),
-    "Question": ("a Question, e.g. mfdl.Question(mfdl.trust.LDP(), adjacency='zero-out', clip_norm=1.0)", ""),
+    "Privacy": ("a Privacy, e.g. mfdl.Privacy(mfdl.trust.LDP(), adjacency='zero-out', clip_norm=1.0)", ""),
     "RandomGossip": ("gossip that is drawn anew in each round, e.g. mfdl.gossip.randomized.links(W, 0.1)", ""),
     "Partition": ("a partition of records", "one of a name is mfdl.partition.parse(name)"),
     "SpatioTemporalFactorization": (

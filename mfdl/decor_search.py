@@ -18,9 +18,10 @@ from .dynamics import Dynamics
 from .errors import InvalidInput, require_known
 from .factorization import PairwisePrice
 from .mechanism import Mechanism, require_unit
-from .noise_scale import calibrate, with_noise
+from .noise_scale import calibrate
 from .participation import Participation
 from .privacy import gaussian
+from .privacy.questions import Privacy
 from .trust import Coalitions, Colluding, Eavesdropper, TrustModel
 
 BUDGETS = ("gdp", "renyi", "corollary")
@@ -99,11 +100,11 @@ def decor_deviations(
             num_steps=participation.patterns_of_record().uses,
         )
         algorithm = decor(dynamics, participation, sigma_ldp=local, sigma_cor=pair)
-        return [DecorDeviations(local, pair, with_noise(algorithm, noise_std=1.0, **common))]
+        return [DecorDeviations(local, pair, calibrate(algorithm, Privacy(**common), noise_std=1.0))]
     pairs = []
     for ratio in pair_ratios(PairwisePrice(graph, q), positions):
         algorithm = decor(dynamics, participation, sigma_ldp=1.0, sigma_cor=math.sqrt(ratio))
-        mechanism = calibrate(algorithm, **spent, **common)
+        mechanism = calibrate(algorithm, Privacy(**common), **spent)
         std = mechanism.noise_std
         pairs.append(DecorDeviations(std, std * math.sqrt(ratio), mechanism))
     return pairs

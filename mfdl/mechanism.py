@@ -29,8 +29,8 @@ from .privacy.curves import PrivacyCurve
 from .privacy.exposed_victims import require_noise_with_gradients
 from .privacy.guarantee import Guarantee
 from .privacy.guarantee_texts import EVERY_NODE
-from .privacy.losses import PrivacyLosses
-from .privacy.questions import Fingerprint, Question, participation_hash, require_unit
+from .privacy.losses import Losses
+from .privacy.questions import Fingerprint, Privacy, participation_hash, require_unit
 from .storable import is_storable
 from .trust import TrustModel
 
@@ -83,21 +83,21 @@ class Mechanism(Calibrated):
             if not isinstance(getattr(self, name), kind):
                 raise InvalidInput(
                     f"{name} of a mechanism must be a {kind.__name__}, got {type(getattr(self, name)).__name__}; "
-                    "calibrate, with_noise and without_noise make mechanisms."
+                    "mfdl.calibrate makes mechanisms."
                 )
         require_unit(self.unit, self.algorithm.participation, lipschitz=self.lipschitz)
         guarantee = self.guarantee
         if not (guarantee.fingerprint and guarantee.seal):
             raise InvalidInput(
                 "a mechanism needs the guarantee that was accounted for it, and this one was written or edited by "
-                "hand; use calibrate, with_noise or without_noise."
+                "hand; use mfdl.calibrate."
             )
         self.require_unchanged()
         if guarantee.victim != EVERY_NODE or not guarantee.adaptive:
             raise InvalidInput(
                 f"a mechanism needs the adaptive guarantee of every node, and this one is for victim "
-                f"{guarantee.victim!r}{'' if guarantee.adaptive else ' and non-adaptive gradients'}; use calibrate "
-                "or with_noise."
+                f"{guarantee.victim!r}{'' if guarantee.adaptive else ' and non-adaptive gradients'}; use "
+                "mfdl.calibrate."
             )
         if guarantee.composed != 1:
             raise InvalidInput(
@@ -238,10 +238,17 @@ class Mechanism(Calibrated):
         old, release = self.guarantee, self.guarantee.release if self.sampling is None else None
         samples, tries = getattr(old.curve, "sampling", None), getattr(old.curve, "trial", 0)
         methods = (samples,) if samples else ("exact",) if old.bound == "exact" else ("certified", "exact")
+        about = Privacy(
+            trust,
+            adjacency=old.adjacency,
+            clip_norm=self.clip_norm,
+            release=release,
+            unit=self.unit,
+            lipschitz=self.lipschitz,
+            owners=old.owners,
+        )
         for method in methods:
-            about = (trust, old.adjacency, self.clip_norm, None, release, self.unit, method, self.lipschitz, old.owners)
-            question = Question(*about)
-            losses = PrivacyLosses.of(self.algorithm, question)
+            losses = Losses.of(self.algorithm, dataclasses.replace(about, method=method))
             new = losses.guarantee(self.noise_std, each=bool(old.victims), tries=tries)
             new = new.at_delta(old.stated_delta)
             if new.seal == old.seal:

@@ -1,10 +1,10 @@
 """Guarantees of victims one by one, from losses that are at hand."""
 
-from mfdl.privacy.losses import PrivacyLosses
-from mfdl.privacy.questions import Question
+from mfdl.privacy.losses import Losses
+from mfdl.privacy.questions import Privacy
 
 
 def guarantees(algorithm, losses, *, noise_std, adaptive=True, **question):
     """Of losses that `sensitivity_by_victim` computed for this question."""
-    of_victims = PrivacyLosses.of_victim_sensitivities(algorithm, Question(**question), losses)
+    of_victims = Losses.of_victim_sensitivities(algorithm, Privacy(**question), losses)
     return of_victims.by_victim(noise_std, adaptive=adaptive)

@@ -23,9 +23,9 @@ from mfdl.training import checkpoint
 from mfdl.training.run import SeedRun
 
 RING = Dynamics(gossip.metropolis_hastings("ring:n=4"), 0.5)
-ASKED = {"trust": mfdl.trust.Eavesdropper(), "adjacency": "zero-out", "clip_norm": 0.7, "noise_std": 2.0}
-MECHANISM = mfdl.with_noise(algorithms.bsr(RING, Cyclic(2, 3), bandwidth=2), **ASKED)
-OF_BINS = mfdl.with_noise(algorithms.dp_dsgd(RING, BallsInBins(2, 3)), **ASKED)
+ASKED = {"trust": mfdl.trust.Eavesdropper(), "adjacency": "zero-out", "clip_norm": 0.7}
+MECHANISM = mfdl.calibrate(algorithms.bsr(RING, Cyclic(2, 3), bandwidth=2), mfdl.Privacy(**ASKED), noise_std=2.0)
+OF_BINS = mfdl.calibrate(algorithms.dp_dsgd(RING, BallsInBins(2, 3)), mfdl.Privacy(**ASKED), noise_std=2.0)
 
 
 def a_run(mechanism):

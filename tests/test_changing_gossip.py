@@ -165,7 +165,7 @@ def test_a_run_that_shows_nobody_is_calibrated(mu):
     W, online = gossip.metropolis_hastings("path:n=2"), np.array([[True, False]])
     dynamics = mfdl.Dynamics(gossip.node_dropout(W, online), 0.5)
     algorithm = with_dropout(mfdl.algorithms.dp_dsgd(dynamics, mfdl.EveryStep(1)), online)
-    mechanism = mfdl.calibrate(algorithm, trust=mfdl.trust.PNDP([0]), **HOW, mu=mu)
+    mechanism = mfdl.calibrate(algorithm, mfdl.Privacy(mfdl.trust.PNDP([0]), **HOW), mu=mu)
     assert mechanism.noise_std < 1e-300
     assert mechanism.guarantee.mu <= 8
 
@@ -175,7 +175,7 @@ def test_equal_rounds_are_one_matrix():
     noise = []
     for either in (W, gossip.sequence([W] * 6, repeat=False), gossip.node_dropout(W, np.ones((6, 5), dtype=bool))):
         algorithm = mfdl.algorithms.mafalda(mfdl.Dynamics(either, 0.1), participation)
-        mechanism = mfdl.calibrate(algorithm, trust=mfdl.trust.PNDP(attackers=[1]), **HOW, mu=1.0)
+        mechanism = mfdl.calibrate(algorithm, mfdl.Privacy(mfdl.trust.PNDP(attackers=[1]), **HOW), mu=1.0)
         noise.append(mechanism.noise_std)
         assert len(algorithm.kinds) == 1
     assert noise == pytest.approx([noise[0]] * 3, rel=1e-9)

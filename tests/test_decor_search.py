@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
-from mfdl import Cyclic, Dynamics, EveryStep, algorithms, gossip, trust
+from mfdl import Cyclic, Dynamics, EveryStep, Privacy, algorithms, gossip, trust
 from mfdl.decor_search import decor_deviations
 from mfdl.errors import InvalidInput
 from mfdl.noise_scale import account
@@ -59,9 +59,8 @@ def test_the_corollary_is_valid_and_loose(graph, epsilon):
     assert pair.mechanism.guarantee.epsilon(1e-5) < (0.84 if epsilon < 11.5 else 1.0) * epsilon
     again = account(
         algorithms.decor(Dynamics(MH(graph)), EveryStep(100), sigma_ldp=pair.sigma_ldp, sigma_cor=pair.sigma_cor),
-        trust=trust.Eavesdropper(),
+        Privacy(trust.Eavesdropper(), **USER),
         noise_std=1.0,
-        **USER,
     )
     assert again.mu == pair.mechanism.guarantee.mu
 

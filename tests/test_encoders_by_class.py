@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
-from mfdl import gossip, trust
+from mfdl import Privacy, gossip, trust
 from mfdl.algorithms import mafalda, mafalda_l, noise_error
 from mfdl.algorithms.factorized import mafalda_classes
 from mfdl.dynamics import Dynamics
@@ -175,7 +175,7 @@ def test_every_node_has_unit_sensitivity_under_its_own_participation(build, grap
         )
         assert loss.bound == "exact"
         assert 1 - 1e-9 <= loss.sensitivity_squared <= 1 + 1e-6
-    calibrated = calibrate(algorithm, trust=trust.LDP(), adjacency="zero-out", clip_norm=1.0, mu=1.0)
+    calibrated = calibrate(algorithm, Privacy(trust.LDP(), adjacency="zero-out", clip_norm=1.0), mu=1.0)
     assert 1.0 <= calibrated.noise_std <= 1 + 1e-6
     assert_allclose(calibrated.objective, algorithm.factorization.objective, rtol=1e-6)
 

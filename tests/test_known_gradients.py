@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mfdl
-from mfdl import BallsInBins, Cyclic, Dynamics, EveryStep, PoissonSampling, algorithms, gossip, trust
+from mfdl import BallsInBins, Cyclic, Dynamics, EveryStep, PoissonSampling, Privacy, algorithms, gossip, trust
 from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.noise import JointNoise, LocalNoise, SpatioTemporalNoise
 from mfdl.noise_scale import account
@@ -53,11 +53,11 @@ def algorithm_of(noise, scheme):
 
 def epsilon_of(algorithm, model, by_samples=False):
     """Of the worst victim at delta = 1e-5."""
-    options = {"trust": model, "adjacency": "zero-out", "clip_norm": 1.0, "noise_std": 5.0}
+    options = {"trust": model, "adjacency": "zero-out", "clip_norm": 1.0}
     if isinstance(algorithm.participation, PoissonSampling | BallsInBins):
         method = mfdl.privacy.MonteCarlo(samples=4096) if by_samples else "certified"
-        return mfdl.account(algorithm, **options, method=method).epsilon(1e-5)
-    return account(algorithm, **options).epsilon(1e-5)
+        return mfdl.account(algorithm, mfdl.Privacy(method=method, **options), noise_std=5.0).epsilon(1e-5)
+    return account(algorithm, Privacy(**options), noise_std=5.0).epsilon(1e-5)
 
 
 @examples(150)
@@ -86,16 +86,16 @@ def test_a_known_gradient_is_no_secret_under_any_participation(scheme, noise, vi
 @pytest.mark.parametrize("name", ["per-mode", "joint"])
 def test_noise_over_both_hides_nothing_of_a_gradient_that_is_known(name):
     algorithm = algorithms.build(name, Dynamics(gossip.metropolis_hastings("ring:n=4"), 0.5), BallsInBins(2, 3))
-    options = {"adjacency": "zero-out", "clip_norm": 1.0, "noise_std": 5.0}
+    options = {"adjacency": "zero-out", "clip_norm": 1.0}
     of_first = np.array([True, False, False, False])
     model = TrustModel.from_masks(seen=np.ones(4, bool), known_gradients=of_first)
-    guarantee = mfdl.account(algorithm, trust=model, **options)
+    guarantee = mfdl.account(algorithm, mfdl.Privacy(model, **options), noise_std=5.0)
     assert guarantee.epsilon(1e-5) == math.inf
     assert "Infinite for node 0: the attacker knows the gradient of step 0" in guarantee.why
     for u, curve in guarantee.by_victim().items():
         assert (curve.epsilon(1e-5) == math.inf) == (u == "0")
     with pytest.raises(InvalidInput, match="infinite loss"):
-        mfdl.calibrate(algorithm, trust=model, adjacency="zero-out", clip_norm=1.0, epsilon=1.0, delta=1e-5)
+        mfdl.calibrate(algorithm, mfdl.Privacy(model, adjacency="zero-out", clip_norm=1.0), epsilon=1.0, delta=1e-5)
 
 
 def test_attackers_that_know_their_own_gradients_are_no_victims():

@@ -108,7 +108,7 @@ def test_a_banded_inverse_is_the_better_the_more_it_is_free_and_accounted_exactl
     )
     assert free.objective < 0.97 * alike.objective
     algorithm = mfdl.algorithms.mf_dsgd(PLAIN, part, free.encoder)
-    mechanism = mfdl.calibrate(algorithm, trust=mfdl.trust.LDP(), adjacency="zero-out", clip_norm=1.0, mu=1.0)
+    mechanism = mfdl.calibrate(algorithm, mfdl.Privacy(mfdl.trust.LDP(), adjacency="zero-out", clip_norm=1.0), mu=1.0)
     assert (mechanism.guarantee.bound, mechanism.objective) == ("exact", pytest.approx(free.objective, rel=1e-9))
     with pytest.raises(InvalidInput, match="steps x bandwidth x period"):
         factorize_long(PLAIN, Cyclic(1, 50_000), form="banded-inverse", progress=False)
@@ -146,7 +146,7 @@ def test_by_name_it_is_the_best_of_its_form_for_the_weights_that_are_named(name,
         factorization.encoder.memory,
     )
     plain = mfdl.algorithms.build(name, PLAIN, part, **setting)
-    mechanism = mfdl.calibrate(algorithm, trust=mfdl.trust.LDP(), adjacency="zero-out", clip_norm=1.0, mu=1.0)
+    mechanism = mfdl.calibrate(algorithm, mfdl.Privacy(mfdl.trust.LDP(), adjacency="zero-out", clip_norm=1.0), mu=1.0)
     per_unit = mechanism.guarantee.sensitivity**2 * noise_error(algorithm, weights=weights).value
     assert per_unit == pytest.approx(factorization.objective, rel=1e-9)
     assert (
@@ -219,7 +219,7 @@ def test_a_file_holds_the_structure_and_is_a_mechanism_for_its_participation(for
     )
     algorithm = mfdl.algorithms.build(f"file:{path}", PLAIN, Cyclic(4, 8))
     assert not algorithm.noise.causal.in_blocks
-    mechanism = mfdl.calibrate(algorithm, trust=mfdl.trust.LDP(), adjacency="zero-out", clip_norm=1.0, mu=1.0)
+    mechanism = mfdl.calibrate(algorithm, mfdl.Privacy(mfdl.trust.LDP(), adjacency="zero-out", clip_norm=1.0), mu=1.0)
     assert mechanism.objective == pytest.approx(factorization.objective, rel=1e-9)
     with pytest.raises(InvalidInput, match="was made for"):
         mfdl.algorithms.build(f"file:{path}", PLAIN, Cyclic(8, 4))

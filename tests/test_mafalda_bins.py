@@ -1,5 +1,6 @@
 """The encoder made for balls-in-bins under its name: built, accounted, kept, swept; what is refused."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -19,6 +20,7 @@ from mfdl.runs.shared import shared_by
 DYNAMICS = mfdl.Dynamics(mfdl.gossip.metropolis_hastings("path:n=3"))
 BINS = BallsInBins(2, 3)
 TARGET = {"epsilon": 2.0, "delta": 1e-5, "adjacency": "zero-out"}
+PRIVACY = mfdl.Privacy(mfdl.trust.LDP(), adjacency="zero-out", clip_norm=1.0)
 NOISE = mfdl.privacy.noise_of_bins(bins=3, **TARGET)
 ASKED = ["--graph", "path:n=3", "--epochs", "2", "--period", "3", "--delta", "1e-5", "--adjacency", "zero-out"]
 SECRET = [*ASKED, "--participation", "balls-in-bins", "--epsilon", "2"]
@@ -30,7 +32,7 @@ def answer(capsys, *arguments):
 
 
 def calibrated(algorithm):
-    return mfdl.calibrate(algorithm, trust=mfdl.trust.LDP(), clip_norm=1.0, **TARGET)
+    return mfdl.calibrate(algorithm, PRIVACY, epsilon=2.0, delta=1e-5)
 
 
 def hull(M):
@@ -52,20 +54,20 @@ def test_the_name_is_the_factorization_for_what_counts(weights):
 
 @pytest.mark.slow
 def test_calibrated_by_name_it_is_the_encoder_of_the_target():
-    target = {"trust": mfdl.trust.LDP(), "clip_norm": 1.0, **TARGET}
-    named = mfdl.calibrate_named("mafalda-bins", DYNAMICS, BINS, progress=False, **target)
+    privacy = dataclasses.replace(PRIVACY, participation=BINS)
+    named = mfdl.calibrate("mafalda-bins", privacy, dynamics=DYNAMICS, epsilon=2.0, delta=1e-5, progress=False)
     built = calibrated(mafalda_bins(DYNAMICS, BINS, noise_std=NOISE, progress=False))
     assert (named.content_hash, named.noise_std) == (built.content_hash, built.noise_std)
 
 
 def test_calibrated_by_name_needs_bins_and_one_target():
-    question = {"trust": mfdl.trust.LDP(), "clip_norm": 1.0, "adjacency": "zero-out"}
-    named = mfdl.calibrate_named("dp-dsgd", DYNAMICS, Cyclic(2, 3), mu=1.0, **question)
+    public, secret = (dataclasses.replace(PRIVACY, participation=scheme) for scheme in (Cyclic(2, 3), BINS))
+    named = mfdl.calibrate("dp-dsgd", public, dynamics=DYNAMICS, mu=1.0)
     assert (named.algorithm.name, round(named.guarantee.mu, 6)) == ("dp-dsgd", 1)
     with pytest.raises(InvalidInput, match="target"):
-        mfdl.calibrate_named("mafalda-bins", DYNAMICS, BINS, **question)
+        mfdl.calibrate("mafalda-bins", secret, dynamics=DYNAMICS)
     with pytest.raises(InvalidInput, match="balls-in-bins"):
-        mfdl.calibrate_named("mafalda-bins", DYNAMICS, Cyclic(2, 3), mu=1.0, **question)
+        mfdl.calibrate("mafalda-bins", public, dynamics=DYNAMICS, mu=1.0)
 
 
 @pytest.mark.slow
@@ -241,7 +243,7 @@ def test_an_encoder_with_structure_is_found_kept_accounted_and_trained(capsys, t
 
 # ---- over nodes too --------------------------------------------------------------------------------------------------
 
-OUTSIDER = {"trust": mfdl.trust.Eavesdropper(), "clip_norm": 1.0, **TARGET}
+OUTSIDER = mfdl.Privacy(mfdl.trust.Eavesdropper(), adjacency="zero-out", clip_norm=1.0)
 
 
 @pytest.mark.slow
@@ -274,7 +276,7 @@ def test_an_outsider_is_held_off_by_less_noise_than_without_seeds(capsys, tmp_pa
     errors = {}
     for build in (kronecker_bins, mafalda_bins):
         algorithm = build(DYNAMICS, BINS, noise_std=NOISE, weights=counted, progress=False)
-        mechanism = mfdl.calibrate(algorithm, **OUTSIDER)
+        mechanism = mfdl.calibrate(algorithm, OUTSIDER, epsilon=2.0, delta=1e-5)
         assert 1.99 < mechanism.guarantee.epsilon(1e-5) <= 2
         errors[build] = mechanism.noise_std * noise_error(algorithm, weights=counted).value ** 0.5
     assert errors[kronecker_bins] < errors[mafalda_bins]

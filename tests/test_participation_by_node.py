@@ -16,10 +16,10 @@ from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mfdl import algorithms, archive, gossip, trust
+from mfdl import Privacy, algorithms, archive, gossip, trust
 from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput, UnsupportedMechanism
-from mfdl.noise_scale import account, calibrate, without_noise
+from mfdl.noise_scale import account, calibrate
 from mfdl.participation import (
     Cyclic,
     EveryStep,
@@ -160,7 +160,7 @@ def test_each_victim_is_accounted_under_its_own_participation(kinds, seed):
         truth = brute_force_sensitivity(C[u], kinds[u]) ** 2
         assert truth * (1 - 1e-9) <= loss.sensitivity_squared <= truth * (1 + 2e-6)
         assert loss.adaptive_sensitivity_squared == loss.sensitivity_squared
-    worst = account(algorithm, noise_std=1.0, **LDP)
+    worst = account(algorithm, Privacy(**LDP), noise_std=1.0)
     assert worst.mu == pytest.approx(max(math.sqrt(loss.sensitivity_squared) for loss in losses), rel=1e-12)
 
 
@@ -181,7 +181,7 @@ def test_a_victim_loses_what_it_loses_where_all_nodes_have_its_participation(mod
 
 def test_the_guarantee_names_every_node_and_that_of_a_victim_its_own_participation():
     algorithm = algorithms.dp_dsgd(RING, MIXED)
-    calibrated = calibrate(algorithm, mu=1.0, **LDP)
+    calibrated = calibrate(algorithm, Privacy(**LDP), mu=1.0)
     assert calibrated.guarantee.participation == MIXED.describe()
     assert "(epochs=2, period=3) at nodes 0, 2 and cyclic" in str(calibrated.guarantee)
     each = guarantees(algorithm, sensitivity_by_victim(algorithm, trust.LDP()), noise_std=calibrated.noise_std, **LDP)
@@ -192,16 +192,16 @@ def test_the_guarantee_names_every_node_and_that_of_a_victim_its_own_participati
 
 def test_calibration_follows_the_worst_victim():
     schemes = (ParticipationByNode([Cyclic(1, 6)] * 3 + [last]) for last in (Cyclic(1, 6), Cyclic(6, 1)))
-    few, many = (calibrate(algorithms.dp_dsgd(RING, scheme), mu=1.0, **LDP).noise_std for scheme in schemes)
+    few, many = (calibrate(algorithms.dp_dsgd(RING, scheme), Privacy(**LDP), mu=1.0).noise_std for scheme in schemes)
     assert many == pytest.approx(math.sqrt(6) * few)
 
 
 def test_user_level_asks_for_every_step_at_every_node():
     algorithm = algorithms.dp_dsgd(RING, ParticipationByNode([EveryStep(STEPS)] * 3 + [Cyclic(2, 3)]))
     with pytest.raises(InvalidInput, match="unit 'user' needs participation in every step"):
-        calibrate(algorithm, mu=1.0, unit="user", **LDP)
+        calibrate(algorithm, Privacy(unit="user", **LDP), mu=1.0)
     alike = algorithms.dp_dsgd(RING, ParticipationByNode([EveryStep(STEPS)] * 3 + [Cyclic(6, 1)]))
-    assert calibrate(alike, mu=1.0, unit="user", **LDP).noise_std == pytest.approx(math.sqrt(6))
+    assert calibrate(alike, Privacy(unit="user", **LDP), mu=1.0).noise_std == pytest.approx(math.sqrt(6))
 
 
 def test_the_hash_tells_assignments_apart():
@@ -215,7 +215,7 @@ def test_refusals_without_a_node():
         lambda: algorithms.dp_dsgd(RING, other),
         lambda: algorithms.d_mf(RING, other),
         lambda: sensitivity_by_victim(algorithm, trust.LDP(), participation=other),
-        lambda: account(algorithm, noise_std=1.0, participation=other, **LDP),
+        lambda: account(algorithm, Privacy(participation=other, **LDP), noise_std=1.0),
         lambda: worst_sensitivity(algorithm, trust.LDP(), other),
     ):
         with pytest.raises(InvalidInput, match="given for 5 nodes, but there are 4"):
@@ -280,7 +280,7 @@ def test_periods_that_do_not_fit(periods, message):
 def test_training_feeds_each_record_as_often_as_its_node_has_epochs(tmp_path):
     """Without noise and gossip a model ends at minus rate / m_u times k_u times the sum of the node's records."""
     alone = Dynamics(gossip.from_array(np.eye(4)), 0.5)
-    calibrated = without_noise(algorithms.dp_dsgd(alone, MIXED), **{**LDP, "clip_norm": 10.0})
+    calibrated = calibrate(algorithms.dp_dsgd(alone, MIXED), Privacy(**{**LDP, "clip_norm": 10.0}), noise_std=0.0)
     task = dot_task(32)
     (seed_run,) = replay(calibrated, task, seeds=[3], dtype=torch.float64, device="cpu").seeds
     owners, features = task.owners(3), task.features.astype(np.float64)
@@ -296,11 +296,11 @@ def test_training_feeds_each_record_as_often_as_its_node_has_epochs(tmp_path):
 
 def test_training_refuses_a_node_whose_participation_it_does_not_implement():
     scheme = ParticipationByNode([Cyclic(2, 3), Cyclic(2, 3), OncePerEpoch(2, 3), Cyclic(2, 3)])
-    calibrated = calibrate(algorithms.dp_dsgd(RING, scheme), mu=1.0, **LDP)
+    calibrated = calibrate(algorithms.dp_dsgd(RING, scheme), Privacy(**LDP), mu=1.0)
     with pytest.raises(UnsupportedMechanism, match=r"participation once per epoch in any order .* at node 2"):
         replay(calibrated, dot_task(32), seeds=[0])
     alike = ParticipationByNode([Cyclic(2, 3)] * 4)
-    calibrated = calibrate(algorithms.dp_dsgd(RING, alike), mu=1.0, **LDP)
+    calibrated = calibrate(algorithms.dp_dsgd(RING, alike), Privacy(**LDP), mu=1.0)
     with pytest.raises(InvalidInput, match="period must be 3"):
         replay(calibrated, dot_task(32), seeds=[0], period=2)
     assert replay(calibrated, dot_task(32), seeds=[0], device="cpu").seeds[0].steps.tolist() == [3, 6]

@@ -13,8 +13,8 @@ import pytest
 import mfdl
 from mfdl import algorithms, audit, factorization, gossip, progress, trust
 from mfdl.errors import InvalidInput
-from mfdl.privacy.losses import PrivacyLosses
-from mfdl.privacy.questions import Question
+from mfdl.privacy.losses import Losses
+from mfdl.privacy.questions import Privacy
 from mfdl.progress import SILENT, Callback, OnScreen, Row, Silent, reporter
 from mfdl.runs.pairwise_losses import pairwise_losses
 from mfdl.testing.tasks import still_task
@@ -224,7 +224,7 @@ def test_a_command_in_no_terminal_writes_its_answer_alone():
 
 
 def replayed(**options):
-    calibrated = mfdl.calibrate(FRESH, trust=trust.LDP(), mu=1.0, **CLAIM, progress=False)
+    calibrated = mfdl.calibrate(FRESH, mfdl.Privacy(trust.LDP(), **CLAIM), mu=1.0, progress=False)
     return mfdl.replay(calibrated, still_task(4, np.ones((8, 1)), 2), seeds=[0, 1], **options)
 
 
@@ -240,7 +240,7 @@ def matrix(**options):
 WORK = {
     "replay": (replayed, [("dp-dsgd on still", 8)]),
     "losses": (
-        lambda **options: PrivacyLosses.of(FRESH, Question(trust.LDP(), **CLAIM), **options),
+        lambda **options: Losses.of(FRESH, Privacy(trust.LDP(), **CLAIM), **options),
         [("losses of dp-dsgd under ldp", 4)],
     ),
     "coalitions": (
@@ -251,7 +251,7 @@ WORK = {
         lambda **options: pairwise_losses(FRESH, lambda v: trust.PNDP([v]), jobs=1, **options),
         [("losses of dp-dsgd, attackers", 4)],
     ),
-    "calibrate": (lambda **options: mfdl.calibrate(FRESH, trust=trust.LDP(), mu=1.0, **CLAIM, **options), None),
+    "calibrate": (lambda **options: mfdl.calibrate(FRESH, mfdl.Privacy(trust.LDP(), **CLAIM), mu=1.0, **options), None),
     "audit": (audited, None),
     "audit_matrix": (matrix, None),
     "factorize": (lambda **options: factorization.factorize(RING, PART, **options), [("factorizing 4 steps", 1.0)]),

@@ -12,12 +12,11 @@ NAMES = {
     "mfdl": """
         BallsInBins Cyclic CyclicPoisson Dynamics ErrorWeights EveryStep Explicit Guarantee InvalidInput LinearAlgorithm
         Mechanism MinSeparation MinSeparationSampling NoiseKey NoiseObjective NotConverged OncePerEpoch Owners
-        PairwiseLosses ParticipationByNode PoissonSampling PrivacyLosses PrivateNode Question RandomAllocation
+        PairwiseLosses ParticipationByNode PoissonSampling Losses PrivateNode Privacy RandomAllocation
         ReleasedModel Round Run Single TrustModel
-        UnsupportedMechanism View account algorithms audit calibrate_named
-        calibrate data decor_deviations factorization general_sensitivity gossip graphs noise_stream pairwise
+        UnsupportedMechanism View account algorithms audit calibrate compare data decor_deviations factorization general_sensitivity gossip graphs losses noise_stream pairwise
         partition plan privacy replay runs
-        sweep tasks testing trust sensitivity_by_victim with_noise without_noise
+        sweep tasks testing trust sensitivity_by_victim
     """,
     "mfdl.algorithms": """
         LinearAlgorithm Round per_mode anti_pgd band_inv banded bisr blt bsr build cdp corn corn_pairwise d_mf decor
@@ -54,7 +53,7 @@ NAMES = {
     """,
     "mfdl.privacy": """
         ACCOUNTANTS BallsInBinsGaussian Composed Exposures Gaussian Guarantee MonteCarlo MonteCarloCurve PoissonGaussian
-        PrivacyCurve PrivacyLosses ProductGaussian Question Sensitivity Target UNITS ViewGram noise_of_bins view_gram
+        PrivacyCurve Losses ProductGaussian Privacy Sensitivity Target UNITS ViewGram noise_of_bins view_gram
         view_losses worst_sensitivity
     """,
     "mfdl.runs": """

@@ -16,11 +16,13 @@ CYCLIC = mfdl.Cyclic(10, 8)
 def objects():
     algorithm = mfdl.algorithms.mafalda(DYNAMICS, CYCLIC)
     trust = mfdl.trust.LDP()
-    mechanism = mfdl.calibrate(algorithm, trust=trust, adjacency="replace-one", clip_norm=1.0, epsilon=3.0, delta=1e-5)
+    mechanism = mfdl.calibrate(
+        algorithm, mfdl.Privacy(trust, adjacency="replace-one", clip_norm=1.0), epsilon=3.0, delta=1e-5
+    )
     task = mfdl.tasks.digits(40)
     run = mfdl.replay(mechanism, task, seeds=[0, 1], stop_after=8)
-    question = mfdl.Question(trust, "zero-out", 1.0)
-    losses = mfdl.PrivacyLosses.of(algorithm, question)
+    question = mfdl.Privacy(trust, adjacency="zero-out", clip_norm=1.0)
+    losses = mfdl.losses(algorithm, question)
     short_dynamics, few = mfdl.Dynamics(W, 0.5), mfdl.EveryStep(4)
     return [
         W, mfdl.gossip.sequence([W] * 30), DYNAMICS, CYCLIC, algorithm, trust, mechanism, mechanism.guarantee,
@@ -64,7 +66,7 @@ def test_notebooks_get_a_table_and_a_picture(objects):
             assert "<table>" in page
             assert repr(x).split(":")[0][:20] in page
     pages = {type(x).__name__: x._repr_html_() for x in objects if hasattr(x, "_repr_html_")}
-    assert {"Mechanism", "LinearAlgorithm", "Factorization", "PrivacyLosses"} <= pages.keys()
+    assert {"Mechanism", "LinearAlgorithm", "Factorization", "Losses"} <= pages.keys()
     assert all("<img" in pages[name] for name in ("Run", "Guarantee"))
     assert "at most" in pages["Factorization"]
 
@@ -72,8 +74,8 @@ def test_notebooks_get_a_table_and_a_picture(objects):
 def test_epsilon_is_told_at_the_delta_of_the_target_and_survives_a_file(tmp_path):
     algorithm = mfdl.algorithms.dp_dsgd(mfdl.Dynamics(W, 0.5), mfdl.Cyclic(2, 2))
     common = {"trust": mfdl.trust.LDP(), "adjacency": "zero-out", "clip_norm": 1.0}
-    by_epsilon = mfdl.calibrate(algorithm, epsilon=2.0, delta=1e-3, **common).guarantee
-    by_mu = mfdl.calibrate(algorithm, mu=1.0, **common).guarantee
+    by_epsilon = mfdl.calibrate(algorithm, mfdl.Privacy(**common), epsilon=2.0, delta=1e-3).guarantee
+    by_mu = mfdl.calibrate(algorithm, mfdl.Privacy(**common), mu=1.0).guarantee
     assert "epsilon: 2 at delta = 0.001" in str(by_epsilon)
     assert "at delta = 1e-06" in str(by_mu)
     by_epsilon.save(tmp_path / "guarantee.json")

@@ -63,7 +63,7 @@ def test_the_multiplier_is_that_of_the_exact_covariance(graph, q, local, pair, c
     plain.add_edges_from((ordered[a], ordered[b]) for a, b in graph.edges)
     worst = max(exact_worst(plain, set(c), local, pair) for c in itertools.combinations(range(n), min(q, n - 1)))
     guarantee = mfdl.account(
-        algorithm, trust=trust.Coalitions(min(q, n - 1)), adjacency=adjacency, clip_norm=clip, noise_std=nu
+        algorithm, mfdl.Privacy(trust.Coalitions(min(q, n - 1)), adjacency=adjacency, clip_norm=clip), noise_std=nu
     )
     squared = Fraction(guarantee.noise_multiplier) ** 2 * Fraction(clip) ** 2 * worst
     assert squared <= Fraction(nu) ** 2  # never more noise than there is
@@ -76,7 +76,7 @@ def test_one_step_is_dominated_in_the_full_space_of_messages():
     R = np.array([[1.0, -0.6], [-0.6, 1.3]])
     dynamics = Dynamics(gossip.metropolis_hastings("complete:n=2"), 0.1)
     algorithm = algorithms.spatial_covariance(dynamics, PoissonSampling(0.3, 1), R)
-    guarantee = mfdl.account(algorithm, trust=trust.Eavesdropper(), **ASKED, noise_std=1.0)
+    guarantee = mfdl.account(algorithm, mfdl.Privacy(trust.Eavesdropper(), **ASKED), noise_std=1.0)
     grid = np.linspace(-9, 9, 901)
     at = np.stack(np.meshgrid(grid, grid, indexing="ij"), -1)
 
@@ -95,11 +95,11 @@ def test_one_step_is_dominated_in_the_full_space_of_messages():
 
 def test_calibrated_noise_meets_its_target_and_the_guarantee_says_everything():
     algorithm = algorithms.decor(*on("ring:n=5"), sigma_ldp=1.0, sigma_cor=2.0)
-    calibrated = mfdl.calibrate(algorithm, trust=trust.Coalitions(1), **ASKED, epsilon=1.5, delta=1e-4)
+    calibrated = mfdl.calibrate(algorithm, mfdl.Privacy(trust.Coalitions(1), **ASKED), epsilon=1.5, delta=1e-4)
     guarantee = calibrated.guarantee
     assert guarantee.epsilon(1e-4) <= 1.5
     assert guarantee.stated_delta == 1e-4
-    less = mfdl.account(algorithm, trust=trust.Coalitions(1), **ASKED, noise_std=calibrated.noise_std * 0.999)
+    less = mfdl.account(algorithm, mfdl.Privacy(trust.Coalitions(1), **ASKED), noise_std=calibrated.noise_std * 0.999)
     assert less.epsilon(1e-4) > 1.5
     words = str(guarantee)
     for phrase in (
@@ -125,11 +125,11 @@ def test_calibrated_noise_meets_its_target_and_the_guarantee_says_everything():
 
 @pytest.mark.parametrize("build", [algorithms.dp_dsgd, algorithms.decor])
 def test_without_noise_nothing_is_guaranteed(build):
-    guarantee = mfdl.account(build(*on("ring:n=4")), trust=trust.Eavesdropper(), **ASKED, noise_std=0.0)
+    guarantee = mfdl.account(build(*on("ring:n=4")), mfdl.Privacy(trust.Eavesdropper(), **ASKED), noise_std=0.0)
     assert guarantee.epsilon(1e-5) == math.inf
     assert guarantee.delta(50.0) == 1.0
     assert "no finite guarantee" in guarantee.sentence()
-    calibrated = mfdl.with_noise(algorithms.dsgd(*on("ring:n=4")), trust=trust.LDP(), **ASKED, noise_std=1.0)
+    calibrated = mfdl.calibrate(algorithms.dsgd(*on("ring:n=4")), mfdl.Privacy(trust.LDP(), **ASKED), noise_std=1.0)
     assert calibrated.guarantee.epsilon(1e-5) == math.inf
     assert json.loads(json.dumps(calibrated.guarantee.to_dict()))["epsilon"] == "inf"
 
@@ -139,12 +139,12 @@ def test_noise_that_cancels_or_is_known_hides_nothing():
     n = 4
     L = n * np.eye(n) - np.ones((n, n))
     cancels = algorithms.spatial_covariance(*on("complete:n=4"), L)
-    assert mfdl.account(cancels, trust=trust.Eavesdropper(), **ASKED, noise_std=1.0).epsilon(1e-5) == math.inf
+    assert mfdl.account(cancels, mfdl.Privacy(trust.Eavesdropper(), **ASKED), noise_std=1.0).epsilon(1e-5) == math.inf
     shared = algorithms.spatial_covariance(*on("complete:n=4"), np.eye(n))
-    assert mfdl.account(shared, trust=trust.Eavesdropper(), **ASKED, noise_std=1.0).epsilon(1e-5) < math.inf
-    assert mfdl.account(shared, trust=trust.LDP(), **ASKED, noise_std=1.0).epsilon(1e-5) == math.inf
+    assert mfdl.account(shared, mfdl.Privacy(trust.Eavesdropper(), **ASKED), noise_std=1.0).epsilon(1e-5) < math.inf
+    assert mfdl.account(shared, mfdl.Privacy(trust.LDP(), **ASKED), noise_std=1.0).epsilon(1e-5) == math.inf
     with pytest.raises(InvalidInput, match="infinite loss"):
-        mfdl.calibrate(shared, trust=trust.LDP(), **ASKED, epsilon=1.0, delta=1e-5)
+        mfdl.calibrate(shared, mfdl.Privacy(trust.LDP(), **ASKED), epsilon=1.0, delta=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -154,8 +154,8 @@ def test_noise_that_cancels_or_is_known_hides_nothing():
 def test_hidden_messages_are_refused_and_the_way_out_works(hiding):
     algorithm = algorithms.dp_dsgd(*on("ring:n=4"))
     with pytest.raises(UnsupportedMechanism, match="hides messages"):
-        mfdl.account(algorithm, trust=hiding, **ASKED, noise_std=1.0)
-    assert mfdl.account(algorithm, trust=hiding.all_messages(), **ASKED, noise_std=1.0).noise_multiplier <= 1.0
+        mfdl.account(algorithm, mfdl.Privacy(hiding, **ASKED), noise_std=1.0)
+    assert mfdl.account(algorithm, mfdl.Privacy(hiding.all_messages(), **ASKED), noise_std=1.0).noise_multiplier <= 1.0
 
 
 def test_noise_correlated_in_time_is_refused_even_where_it_happens_not_to_be():
@@ -164,7 +164,7 @@ def test_noise_correlated_in_time_is_refused_even_where_it_happens_not_to_be():
     encoded = dataclasses.replace(plain, noise=LocalNoise(np.eye(4), num_nodes=4))
     for algorithm in (encoded, algorithms.anti_pgd(dynamics, sampling)):
         with pytest.raises(UnsupportedMechanism, match="correlated over time"):
-            mfdl.account(algorithm, trust=trust.LDP(), **ASKED, noise_std=1.0)
+            mfdl.account(algorithm, mfdl.Privacy(trust.LDP(), **ASKED), noise_std=1.0)
 
 
 def test_noise_that_divisors_leave_alone_is_refused_though_it_enters_by_the_maps_of_gradients():
@@ -172,9 +172,9 @@ def test_noise_that_divisors_leave_alone_is_refused_though_it_enters_by_the_maps
     plain = algorithms.dp_dsgd(*on("ring:n=4"))
     on_messages = dataclasses.replace(plain, noise_on_messages=True)
     assert on_messages.noise_enters_with_gradients
-    calibrated = mfdl.with_noise(plain, trust=trust.LDP(), **ASKED, noise_std=1.0)
+    calibrated = mfdl.calibrate(plain, mfdl.Privacy(trust.LDP(), **ASKED), noise_std=1.0)
     for ask in (
-        lambda: mfdl.account(on_messages, trust=trust.LDP(), **ASKED, noise_std=1.0),
+        lambda: mfdl.account(on_messages, mfdl.Privacy(trust.LDP(), **ASKED), noise_std=1.0),
         lambda: dataclasses.replace(calibrated, algorithm=on_messages),
     ):
         with pytest.raises(UnsupportedMechanism, match="adds it elsewhere"):
@@ -183,7 +183,7 @@ def test_noise_that_divisors_leave_alone_is_refused_though_it_enters_by_the_maps
 
 def test_public_schemes_and_secret_ones_have_an_accountant_each():
     public = algorithms.dp_dsgd(*on("ring:n=4", Cyclic(2, 2)))
-    assert mfdl.account(public, trust=trust.LDP(), **ASKED, noise_std=1.0).mu > 0
+    assert mfdl.account(public, mfdl.Privacy(trust.LDP(), **ASKED), noise_std=1.0).mu > 0
     secret = algorithms.dp_dsgd(*on("ring:n=4"))
     options = {"trust": trust.LDP(), **ASKED}
     for ask in (
@@ -196,11 +196,11 @@ def test_public_schemes_and_secret_ones_have_an_accountant_each():
     ):
         with pytest.raises(UnsupportedMechanism, match="has no public patterns"):
             ask()
-    assert mfdl.account(secret, **options, noise_std=1.0).mu is None
+    assert mfdl.account(secret, mfdl.Privacy(**options), noise_std=1.0).mu is None
     with pytest.raises(UnsupportedMechanism, match="have no mu; give epsilon and delta"):
-        mfdl.calibrate(secret, **options, mu=1.0)
+        mfdl.calibrate(secret, mfdl.Privacy(**options), mu=1.0)
     with pytest.raises(UnsupportedMechanism, match="leave out unit, got 'user'"):
-        mfdl.calibrate(secret, **options, epsilon=1.0, delta=1e-5, unit="user")
+        mfdl.calibrate(secret, mfdl.Privacy(unit="user", **options), epsilon=1.0, delta=1e-5)
     with pytest.raises(InvalidInput, match="must be public"):
         ParticipationByNode([SAMPLING, EveryStep(4)])
 
@@ -208,7 +208,7 @@ def test_public_schemes_and_secret_ones_have_an_accountant_each():
 def test_a_guarantee_is_that_of_its_question():
     """Edited, of another algorithm, trust model or noise: no mechanism takes it."""
     algorithm = algorithms.decor(*on("ring:n=4"), sigma_ldp=1.0, sigma_cor=1.0)
-    calibrated = mfdl.with_noise(algorithm, trust=trust.Eavesdropper(), **ASKED, noise_std=2.0)
+    calibrated = mfdl.calibrate(algorithm, mfdl.Privacy(trust.Eavesdropper(), **ASKED), noise_std=2.0)
     better = PoissonGaussian(calibrated.guarantee.noise_multiplier / 2, 0.01, 4, "zero-out")
     edited = dataclasses.replace(calibrated.guarantee, curve=better)
     assert not edited.fingerprint
@@ -236,7 +236,7 @@ def test_pairs_of_decor_meet_an_example_level_target_and_no_more():
         assert pairs[-1].sigma_cor == 0
         for pair in pairs:
             again = algorithms.decor(dynamics, sampling, sigma_ldp=pair.sigma_ldp, sigma_cor=pair.sigma_cor)
-            guarantee = mfdl.account(again, trust=trust.Coalitions(1), **ASKED, noise_std=1.0)
+            guarantee = mfdl.account(again, mfdl.Privacy(trust.Coalitions(1), **ASKED), noise_std=1.0)
             assert guarantee.epsilon(1e-4) <= 1.5 * (1 + 1e-9)
             assert pair.mechanism.guarantee.epsilon(1e-4) <= 1.5
             if budget == "renyi":
@@ -249,7 +249,7 @@ def test_pairs_of_decor_meet_an_example_level_target_and_no_more():
 
 
 def test_a_node_of_ones_own_does_not_take_a_sampled_mechanism():
-    calibrated = mfdl.with_noise(algorithms.dp_dsgd(*on("ring:n=4")), trust=trust.LDP(), **ASKED, noise_std=1.0)
+    calibrated = mfdl.calibrate(algorithms.dp_dsgd(*on("ring:n=4")), mfdl.Privacy(trust.LDP(), **ASKED), noise_std=1.0)
     module = torch.nn.Linear(2, 1)
     with pytest.raises(UnsupportedMechanism, match="counts on batches that are drawn secretly, by Poisson"):
         mfdl.training.private_node.PrivateNode(
@@ -277,12 +277,16 @@ def task_of(sizes=24, dim=2):
 
 
 def test_calibrated_noise_meets_its_target_with_less_than_public_bins_need():
-    calibrated = mfdl.calibrate(algorithms.dp_dsgd(*on_ring()), **ASKED_OF_BINS, epsilon=1.5, delta=1e-5)
+    calibrated = mfdl.calibrate(algorithms.dp_dsgd(*on_ring()), mfdl.Privacy(**ASKED_OF_BINS), epsilon=1.5, delta=1e-5)
     guarantee = calibrated.guarantee
     assert guarantee.epsilon(1e-5) <= 1.5
-    less = mfdl.account(algorithms.dp_dsgd(*on_ring()), **ASKED_OF_BINS, noise_std=calibrated.noise_std * 0.999)
+    less = mfdl.account(
+        algorithms.dp_dsgd(*on_ring()), mfdl.Privacy(**ASKED_OF_BINS), noise_std=calibrated.noise_std * 0.999
+    )
     assert less.epsilon(1e-5) > 1.5
-    public = mfdl.calibrate(algorithms.dp_dsgd(*on_ring(Cyclic(3, 4))), **ASKED_OF_BINS, epsilon=1.5, delta=1e-5)
+    public = mfdl.calibrate(
+        algorithms.dp_dsgd(*on_ring(Cyclic(3, 4))), mfdl.Privacy(**ASKED_OF_BINS), epsilon=1.5, delta=1e-5
+    )
     assert calibrated.noise_std < 0.8 * public.noise_std
     words = str(guarantee)
     for phrase in (
@@ -301,7 +305,7 @@ def test_calibrated_noise_meets_its_target_with_less_than_public_bins_need():
 
 def test_noise_correlated_in_time_is_accounted_by_the_absolute_values_of_its_encoder():
     algorithm = encoded()
-    guarantee = mfdl.account(algorithm, **ASKED_OF_BINS, noise_std=2.0)
+    guarantee = mfdl.account(algorithm, mfdl.Privacy(**ASKED_OF_BINS), noise_std=2.0)
     C = np.abs(algorithm.noise.causal.encoder_of(0))
     M = sum(C[:, e * 4 : e * 4 + 4] for e in range(3))
     M = M.T @ M
@@ -309,14 +313,18 @@ def test_noise_correlated_in_time_is_accounted_by_the_absolute_values_of_its_enc
     assert guarantee.sensitivity >= math.sqrt(M.diagonal().max())
     off = M[~np.eye(4, dtype=bool)].max() / M.diagonal().max()
     assert guarantee.curve.correlations[0] == (4, pytest.approx(off))
-    public = mfdl.account(dataclasses.replace(algorithm, participation=Cyclic(3, 4)), **ASKED_OF_BINS, noise_std=2.0)
+    public = mfdl.account(
+        dataclasses.replace(algorithm, participation=Cyclic(3, 4)), mfdl.Privacy(**ASKED_OF_BINS), noise_std=2.0
+    )
     assert guarantee.epsilon(1e-5) <= public.epsilon(1e-5) * (1 + 1e-6)
 
 
 @pytest.mark.parametrize("known", [trust.LDP(), trust.Eavesdropper(), trust.PNDP([0]), trust.Central()])
 def test_hidden_messages_count_as_seen(known):
-    guarantee = mfdl.account(algorithms.dp_dsgd(*on_ring()), **{**ASKED_OF_BINS, "trust": known}, noise_std=2.0)
-    seen = mfdl.account(algorithms.dp_dsgd(*on_ring()), **ASKED_OF_BINS, noise_std=2.0)
+    guarantee = mfdl.account(
+        algorithms.dp_dsgd(*on_ring()), mfdl.Privacy(**{**ASKED_OF_BINS, "trust": known}), noise_std=2.0
+    )
+    seen = mfdl.account(algorithms.dp_dsgd(*on_ring()), mfdl.Privacy(**ASKED_OF_BINS), noise_std=2.0)
     assert guarantee.epsilon(1e-5) == seen.epsilon(1e-5)
     hides = known.hides_messages(algorithms.dp_dsgd(*on_ring()))
     assert ("assumed to be seen" in guarantee.why) == hides
@@ -326,43 +334,46 @@ def test_noise_over_nodes_counts_by_its_covariance():
     algorithm = algorithms.decor(*on_ring(), sigma_ldp=1.0, sigma_cor=2.0)
     cyclic = algorithms.decor(*on_ring(Cyclic(3, 4)), sigma_ldp=1.0, sigma_cor=2.0)
     for model in (trust.Eavesdropper(), trust.LDP()):
-        guarantee = mfdl.account(algorithm, **{**ASKED_OF_BINS, "trust": model}, noise_std=1.0)
-        public = mfdl.account(cyclic, **{**ASKED_OF_BINS, "trust": model}, noise_std=1.0)
+        guarantee = mfdl.account(algorithm, mfdl.Privacy(**{**ASKED_OF_BINS, "trust": model}), noise_std=1.0)
+        public = mfdl.account(cyclic, mfdl.Privacy(**{**ASKED_OF_BINS, "trust": model}), noise_std=1.0)
         assert guarantee.sensitivity == pytest.approx(public.sensitivity, rel=1e-6)
 
 
 def test_what_the_theorem_does_not_cover_is_refused_by_name():
     algorithm = algorithms.dp_dsgd(*on_ring())
     with pytest.raises(UnsupportedMechanism, match="have no mu; give epsilon and delta"):
-        mfdl.calibrate(algorithm, **ASKED_OF_BINS, mu=1.0)
+        mfdl.calibrate(algorithm, mfdl.Privacy(**ASKED_OF_BINS), mu=1.0)
     for option in ({"unit": "user"}, {"lipschitz": 1.0}, {"release": "all"}, {"method": "fastest"}):
         with pytest.raises(UnsupportedMechanism, match=f"leave out {next(iter(option))}"):
-            mfdl.calibrate(algorithm, **ASKED_OF_BINS, epsilon=1.0, delta=1e-5, **option)
+            mfdl.calibrate(algorithm, mfdl.Privacy(**ASKED_OF_BINS, **option), epsilon=1.0, delta=1e-5)
     with pytest.raises(UnsupportedMechanism, match="noise_multiplier is of public"):
-        mfdl.account(algorithm, **ASKED_OF_BINS, noise_multiplier=1.0)
+        mfdl.account(algorithm, mfdl.Privacy(**ASKED_OF_BINS), noise_multiplier=1.0)
     with pytest.raises(UnsupportedMechanism, match="no public patterns and no mu"):
         mfdl.sensitivity_by_victim(algorithm, trust.LDP())
     on_messages = dataclasses.replace(algorithm, noise_on_messages=True)
     with pytest.raises(UnsupportedMechanism, match="adds it elsewhere"):
-        mfdl.account(on_messages, **ASKED_OF_BINS, noise_std=1.0)
+        mfdl.account(on_messages, mfdl.Privacy(**ASKED_OF_BINS), noise_std=1.0)
     encoders, more = np.stack([np.eye(12)] * 3 + [np.tri(12)]), np.hstack([np.eye(3), np.ones((3, 1))])
     columns = dataclasses.replace(algorithm, noise=SpatioTemporalNoise(encoders, more, more.T != 0, 3))
     with pytest.raises(UnsupportedMechanism, match="time and nodes together by columns"):
-        mfdl.account(columns, **ASKED_OF_BINS, noise_std=1.0)
+        mfdl.account(columns, mfdl.Privacy(**ASKED_OF_BINS), noise_std=1.0)
     holders = np.array([[True, True, False], [True, True, True], [True, True, True]])
     factor = np.array([[1.0, 0.0, 0.5], [0.5, 1.0, 0.0], [0.0, 0.0, 1.0]])
     partly = dataclasses.replace(algorithm, noise=SpatioTemporalNoise(encoders[1:], factor, holders, 3))
     with pytest.raises(UnsupportedMechanism, match="know a part"):
-        mfdl.account(partly, **{**ASKED_OF_BINS, "trust": trust.Colluding((2,))}, noise_std=1.0)
+        mfdl.account(partly, mfdl.Privacy(**{**ASKED_OF_BINS, "trust": trust.Colluding((2,))}), noise_std=1.0)
     joint = dataclasses.replace(algorithm, noise=JointNoise(np.eye(36), 12, 3))
-    assert mfdl.account(joint, **ASKED_OF_BINS, noise_std=1.0).epsilon(1e-5) == math.inf
+    assert mfdl.account(joint, mfdl.Privacy(**ASKED_OF_BINS), noise_std=1.0).epsilon(1e-5) == math.inf
 
 
 def test_bins_without_noise_guarantee_nothing():
-    calibrated = mfdl.without_noise(algorithms.dp_dsgd(*on_ring()), **ASKED_OF_BINS)
+    calibrated = mfdl.calibrate(algorithms.dp_dsgd(*on_ring()), mfdl.Privacy(**ASKED_OF_BINS), noise_std=0.0)
     assert calibrated.guarantee.epsilon(1e-5) == math.inf
     assert (
-        mfdl.with_noise(algorithms.dsgd(*on_ring()), **ASKED_OF_BINS, noise_std=1.0).guarantee.epsilon(1e-5) == math.inf
+        mfdl.calibrate(algorithms.dsgd(*on_ring()), mfdl.Privacy(**ASKED_OF_BINS), noise_std=1.0).guarantee.epsilon(
+            1e-5
+        )
+        == math.inf
     )
 
 
@@ -387,7 +398,9 @@ def test_bins_are_uniform_independent_and_of_their_key():
 def test_a_run_feeds_each_record_its_bin_and_divides_by_a_constant(tmp_path):
     """Without noise injected sums are those of the bins over the public size; a stop and a resume change nothing."""
     calibrated, task = (
-        mfdl.with_noise(algorithms.dp_dsgd(*on_ring()), **{**ASKED_OF_BINS, "clip_norm": 100.0}, noise_std=0.0),
+        mfdl.calibrate(
+            algorithms.dp_dsgd(*on_ring()), mfdl.Privacy(**{**ASKED_OF_BINS, "clip_norm": 100.0}), noise_std=0.0
+        ),
         task_of(14),
     )
     batches = []
@@ -411,7 +424,10 @@ def test_a_run_feeds_each_record_its_bin_and_divides_by_a_constant(tmp_path):
 
 
 def test_what_a_task_computed_from_its_records_is_declared_and_said():
-    calibrated, task = mfdl.with_noise(algorithms.dp_dsgd(*on_ring()), **ASKED_OF_BINS, noise_std=2.0), task_of()
+    calibrated, task = (
+        mfdl.calibrate(algorithms.dp_dsgd(*on_ring()), mfdl.Privacy(**ASKED_OF_BINS), noise_std=2.0),
+        task_of(),
+    )
     silent = dataclasses.replace(task, public_constants=None)
     with pytest.raises(UnsupportedMechanism, match="must declare what was computed from its records"):
         mfdl.replay(calibrated, silent, seeds=[0])
@@ -425,7 +441,9 @@ def test_what_a_task_computed_from_its_records_is_declared_and_said():
 
 
 def test_an_empty_bin_sends_its_noise():
-    calibrated = mfdl.with_noise(algorithms.dp_dsgd(*on_ring(BallsInBins(1, 200))), **ASKED_OF_BINS, noise_std=3.0)
+    calibrated = mfdl.calibrate(
+        algorithms.dp_dsgd(*on_ring(BallsInBins(1, 200))), mfdl.Privacy(**ASKED_OF_BINS), noise_std=3.0
+    )
     run = mfdl.replay(calibrated, task_of(3, dim=5), seeds=[0], keep_messages=True, progress=False, eval_every=200)
     sent = run.seeds[0].messages
     assert sent.shape == (200, 3, 5)
@@ -434,6 +452,6 @@ def test_an_empty_bin_sends_its_noise():
 
 def test_other_schemes_are_not_amplified():
     """A guarantee of balls-in-bins is not taken for an algorithm whose bins are public."""
-    calibrated = mfdl.with_noise(algorithms.dp_dsgd(*on_ring()), **ASKED_OF_BINS, noise_std=2.0)
+    calibrated = mfdl.calibrate(algorithms.dp_dsgd(*on_ring()), mfdl.Privacy(**ASKED_OF_BINS), noise_std=2.0)
     with pytest.raises((InvalidInput, UnsupportedMechanism)):
         dataclasses.replace(calibrated, algorithm=algorithms.dp_dsgd(*on_ring(Cyclic(3, 4))))

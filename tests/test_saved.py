@@ -25,11 +25,11 @@ from mfdl import (
     TrustModel,
     algorithms,
     archive,
+    calibrate,
     gossip,
     privacy,
     replay,
     trust,
-    with_noise,
 )
 from mfdl.noise import NoiseOperator
 from mfdl.privacy import MonteCarlo
@@ -55,7 +55,7 @@ TRUSTS = {
 def calibrated(algorithm=None, model=None, **target):
     algorithm = algorithms.bsr(RING, Cyclic(2, 3), bandwidth=2) if algorithm is None else algorithm
     options = {"trust": model or trust.LDP(), "adjacency": "replace-one", "clip_norm": 0.7}
-    return mfdl.calibrate(algorithm, **options, **(target or {"epsilon": 3.0, "delta": 1e-5}))
+    return mfdl.calibrate(algorithm, mfdl.Privacy(**options), **(target or {"epsilon": 3.0, "delta": 1e-5}))
 
 
 # ---- algorithms --------------------------------------------------------------------------------------------------
@@ -94,7 +94,7 @@ def test_each_mechanism_keeps_its_guarantee(tmp_path, name):
     parameters = {"coalition_size": 1} if name == "corn" else {}
     algorithm = build_algorithm(name, RING, Cyclic(2, 2), **parameters)
     options = {"adjacency": "zero-out", "clip_norm": 1.0}
-    saved = mfdl.with_noise(algorithm, noise_std=2.0, trust=trust.Eavesdropper(), **options)
+    saved = mfdl.calibrate(algorithm, mfdl.Privacy(trust.Eavesdropper(), **options), noise_std=2.0)
     saved.save(tmp_path / name)
     loaded = Mechanism.load(tmp_path / name)
     assert loaded.guarantee == saved.guarantee
@@ -130,8 +130,10 @@ def test_exactly_the_path_given_is_written_and_nothing_else(tmp_path, name):
 
 
 def test_a_target_keeps_its_delta_and_a_user_keeps_the_unit(tmp_path):
-    options = {"trust": trust.LDP(), "adjacency": "add-remove", "clip_norm": 1.0, "epsilon": 2.0, "delta": 1e-3}
-    saved = mfdl.calibrate(algorithms.dp_dsgd(RING, EveryStep(3)), unit="user", **options)
+    options = {"trust": trust.LDP(), "adjacency": "add-remove", "clip_norm": 1.0}
+    saved = mfdl.calibrate(
+        algorithms.dp_dsgd(RING, EveryStep(3)), mfdl.Privacy(unit="user", **options), epsilon=2.0, delta=0.001
+    )
     saved.save(tmp_path / "m")
     loaded = Mechanism.load(tmp_path / "m")
     assert (loaded.unit, loaded.guarantee.stated_delta) == ("user", 1e-3)
@@ -141,7 +143,7 @@ def test_a_target_keeps_its_delta_and_a_user_keeps_the_unit(tmp_path):
 @pytest.mark.parametrize("name", TRUSTS)
 def test_trust_models_that_are_shipped_are_accounted_anew(tmp_path, name):
     options = {"adjacency": "zero-out", "clip_norm": 1.0}
-    saved = mfdl.with_noise(algorithms.dp_dsgd(RING, Cyclic(2, 2)), noise_std=1.0, trust=TRUSTS[name], **options)
+    saved = mfdl.calibrate(algorithms.dp_dsgd(RING, Cyclic(2, 2)), mfdl.Privacy(TRUSTS[name], **options), noise_std=1.0)
     saved.save(tmp_path / "m")
     loaded = Mechanism.load(tmp_path / "m")
     assert loaded.guarantee == saved.guarantee
@@ -334,8 +336,8 @@ def test_a_number_changed_within_rounding_or_upwards_is_replaced_by_the_true_one
 def test_a_forged_trust_model_is_found_by_who_names_their_own(tmp_path):
     path = tmp_path / "m"
     algorithm = algorithms.decor(RING, EveryStep(2), sigma_ldp=1.0, sigma_cor=2.0)
-    options = {"adjacency": "zero-out", "clip_norm": 1.0, "noise_std": 1.0}
-    mfdl.with_noise(algorithm, trust=trust.Eavesdropper(), **options).save(path)
+    options = {"adjacency": "zero-out", "clip_norm": 1.0}
+    mfdl.calibrate(algorithm, mfdl.Privacy(trust.Eavesdropper(), **options), noise_std=1.0).save(path)
     assert Mechanism.load(path).guarantee.trust == "eavesdropper"
     with pytest.raises(InvalidInput, match="another trust model") as refused:
         Mechanism.load(path, trust=trust.LDP())
@@ -359,15 +361,16 @@ def test_words_that_were_edited_and_sealed_are_not_kept(tmp_path):
 
 
 RING_OF_THREE = Dynamics(gossip.metropolis_hastings("ring:n=3"), 0.5)
-ASKED = {"trust": trust.PNDP([0]), "adjacency": "zero-out", "clip_norm": 1.0, "noise_std": 2.0}
+PRIVACY = mfdl.Privacy(trust.PNDP([0]), adjacency="zero-out", clip_norm=1.0)
 ENCODED = dataclasses.replace(algorithms.mafalda(RING_OF_THREE, Cyclic(2, 3)), participation=BallsInBins(2, 3))
 FEW = MonteCarlo(samples=2**12, failure=1e-3, seed=4)
 MADE = {
-    "bins": lambda: with_noise(algorithms.dp_dsgd(RING_OF_THREE, BallsInBins(2, 3)), **ASKED),
-    "samples": lambda: with_noise(ENCODED, **ASKED, method=FEW),
-    "poisson": lambda: with_noise(
+    "bins": lambda: calibrate(algorithms.dp_dsgd(RING_OF_THREE, BallsInBins(2, 3)), PRIVACY, noise_std=2.0),
+    "samples": lambda: calibrate(ENCODED, dataclasses.replace(PRIVACY, method=FEW), noise_std=2.0),
+    "poisson": lambda: calibrate(
         algorithms.decor(RING_OF_THREE, PoissonSampling(0.5, 4), sigma_ldp=1.0, sigma_cor=1.0),
-        **{**ASKED, "trust": trust.Colluding((1,)), "adjacency": "replace-one"},
+        dataclasses.replace(PRIVACY, trust=trust.Colluding((1,)), adjacency="replace-one"),
+        noise_std=2.0,
     ),
 }
 

@@ -12,7 +12,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
-from mfdl import Dynamics, EveryStep, algorithms, factorization, gossip, trust
+from mfdl import Dynamics, EveryStep, Privacy, algorithms, factorization, gossip, trust
 from mfdl.errors import InvalidInput
 from mfdl.factorization import PairwisePrice, edge_groups, optimal_covariance, optimal_pairwise, read_groups
 from mfdl.node_covariances import laplacian
@@ -128,9 +128,10 @@ def test_directed_weights_against_the_conic_solver(seed):
     W = dynamics.gossip.dense()
     assert_allclose(solved.objective, np.trace(W @ solved.covariance @ W.T), rtol=1e-6)
     mechanism = calibrate(
-        algorithms.corn(dynamics, EveryStep(3), horizon=1), trust=trust.Eavesdropper(), adjacency="replace-one",
-        clip_norm=1.0, mu=1.0,
-    )  # fmt: skip
+        algorithms.corn(dynamics, EveryStep(3), horizon=1),
+        Privacy(trust.Eavesdropper(), adjacency="replace-one", clip_norm=1.0),
+        mu=1.0,
+    )
     assert_allclose(mechanism.guarantee.mu, 1.0, rtol=1e-9)
 
 
@@ -141,15 +142,15 @@ def test_who_holds_the_only_seed_sees_through_all_but_the_private_noise():
     assert solved.groups == (everybody,)
     shared_only = algorithms.spatial_covariance(FLORENTINE, EveryStep(3), solved.covariance)
     mended = algorithms.spatial_noise(FLORENTINE, EveryStep(3), solved, name="corn")
-    common = {"adjacency": "replace-one", "clip_norm": 1.0, "mu": 1.0}
+    common = {"adjacency": "replace-one", "clip_norm": 1.0}
     outside = [
-        calibrate(factorization, trust=trust.Eavesdropper(), **common).noise_std
+        calibrate(factorization, Privacy(trust.Eavesdropper(), **common), mu=1.0).noise_std
         for factorization in (shared_only, mended)
     ]
     assert_allclose(outside[0], outside[1], rtol=1e-6)
     with pytest.raises(InvalidInput, match="infinite loss under trust model 'colluding'"):
-        calibrate(shared_only, trust=trust.Colluding((3,)), **common)
-    inside = calibrate(mended, trust=trust.Colluding((3,)), **common).noise_std
+        calibrate(shared_only, Privacy(trust.Colluding((3,)), **common), mu=1.0)
+    inside = calibrate(mended, Privacy(trust.Colluding((3,)), **common), mu=1.0).noise_std
     assert_allclose(inside, outside[1] / math.sqrt(solved.private_variance), rtol=1e-6)
 
 
@@ -161,11 +162,11 @@ def test_with_all_noise_shared_an_outsider_meets_the_same_noise_and_a_node_none(
     assert shared.noise.factor.shape == (len(graph), len(graph))
     before, after = ((F @ F.T).toarray() for F in (apart.noise.factor, shared.noise.factor))
     assert_allclose(after, before, atol=1e-12 * np.abs(before).max())
-    common = {"adjacency": "replace-one", "clip_norm": 1.0, "mu": 1.0}
-    levels = [calibrate(noise, trust=trust.Eavesdropper(), **common).noise_std for noise in (apart, shared)]
+    common = {"adjacency": "replace-one", "clip_norm": 1.0}
+    levels = [calibrate(noise, Privacy(trust.Eavesdropper(), **common), mu=1.0).noise_std for noise in (apart, shared)]
     assert_allclose(*levels, rtol=1e-6)
     with pytest.raises(InvalidInput, match="infinite loss under trust model 'colluding'"):
-        calibrate(shared, trust=trust.Colluding((0,)), **common)
+        calibrate(shared, Privacy(trust.Colluding((0,)), **common), mu=1.0)
 
 
 @pytest.mark.parametrize(
@@ -178,7 +179,7 @@ def test_with_all_noise_shared_an_outsider_meets_the_same_noise_and_a_node_none(
 def test_zeros_of_eigenvectors_leave_no_loss_open(graph):
     """Their rounding, products of 1e-16, made the rank of the noise undecided and the loss infinite."""
     noise = algorithms.corn_pairwise(Dynamics(MH(graph)), EveryStep(3), all_shared=True)
-    assert calibrate(noise, trust=trust.Eavesdropper(), adjacency="replace-one", clip_norm=1.0, mu=1.0).noise_std > 0
+    assert calibrate(noise, Privacy(trust.Eavesdropper(), adjacency="replace-one", clip_norm=1.0), mu=1.0).noise_std > 0
 
 
 def test_a_covariance_for_coalitions_or_groups_keeps_its_seeds_apart(tmp_path):

@@ -17,8 +17,8 @@ from mfdl import (
     Dynamics,
     EveryStep,
     InvalidInput,
-    PrivacyLosses,
-    Question,
+    Losses,
+    Privacy,
     algorithms,
     gossip,
     graphs,
@@ -34,7 +34,9 @@ ASKED = {"adjacency": "replace-one", "clip_norm": 0.5}
 
 
 def trained(task=regression, dynamics=RING, **options):
-    mechanism = mfdl.with_noise(algorithms.dp_dsgd(dynamics, Cyclic(2, 2)), noise_std=1.0, trust=trust.LDP(), **ASKED)
+    mechanism = mfdl.calibrate(
+        algorithms.dp_dsgd(dynamics, Cyclic(2, 2)), mfdl.Privacy(trust.LDP(), **ASKED), noise_std=1.0
+    )
     return replay(mechanism, task(), seeds=[0, 5], **options)
 
 
@@ -105,7 +107,7 @@ def test_the_rate_of_a_schedule_is_that_of_the_step():
 
 
 def test_without_pandas_the_way_out_is_named(no_pandas):
-    losses = PrivacyLosses.of(algorithms.dp_dsgd(RING, EveryStep(2)), Question(trust.LDP(), **ASKED))
+    losses = Losses.of(algorithms.dp_dsgd(RING, EveryStep(2)), Privacy(trust.LDP(), **ASKED))
     for table in (trained().to_pandas, losses.to_pandas):
         with pytest.raises(InvalidInput, match=re.escape("pip install 'mfdl[tables]'")):
             table()
@@ -135,7 +137,7 @@ def test_every_node_against_every_attacker_as_a_table(florentine, pairs, adaptiv
         assert row.distance == hops[row.attacker][row.victim]
         assert row.epsilon == mfdl.privacy.gaussian.epsilon_from_mu(row.mu, 1e-5)
     attacker = frame[frame["attacker"] == "Medici"].set_index("victim")
-    options = {"release": "none", "noise_std": 2.0, **ASKED}
+    options = {"release": "none", **ASKED}
     for loss in mfdl.sensitivity_by_victim(florentine, trust.PNDP(["Medici"]), release="none"):
         row = attacker.loc[florentine.dynamics.gossip.labels[loss.victim]]
         assert row["mu"] == loss.mu(record_shift=1.0, noise_std=2.0, adaptive=adaptive)
@@ -143,7 +145,10 @@ def test_every_node_against_every_attacker_as_a_table(florentine, pairs, adaptiv
         assert row["bound"] == (loss.adaptive_bound if adaptive else loss.bound)
         assert row["trust"] == "pndp"
     if adaptive:
-        assert attacker["mu"].max() == mfdl.account(florentine, trust=trust.PNDP(["Medici"]), **options).mu
+        assert (
+            attacker["mu"].max()
+            == mfdl.account(florentine, mfdl.Privacy(trust.PNDP(["Medici"]), **options), noise_std=2.0).mu
+        )
 
 
 def test_the_matrix_and_its_worst_pair(pairs):
@@ -169,12 +174,12 @@ def test_a_heat_map_of_one_number_says_why(pairs):
 
 
 def test_losses_of_one_question_have_one_attacker(florentine):
-    losses = PrivacyLosses.of(florentine, Question(trust.PNDP(["Medici", "Pazzi"]), release="none", **ASKED))
+    losses = Losses.of(florentine, Privacy(trust.PNDP(["Medici", "Pazzi"]), release="none", **ASKED))
     frame = losses.to_pandas()
     assert frame["attacker"].unique().tolist() == ["Medici, Pazzi"]
     assert frame.set_index("victim").loc["Salviati", "distance"] == 1
     assert frame["noise_std"].unique().tolist() == [1.0]
-    public = PrivacyLosses.of(florentine, Question(trust.LDP(), **ASKED)).to_pandas()
+    public = Losses.of(florentine, Privacy(trust.LDP(), **ASKED)).to_pandas()
     assert public["attacker"].unique().tolist() == [trust.LDP().attacker]
     assert public["distance"].isna().all()
 
@@ -228,7 +233,7 @@ def test_heat_maps_draw_into_axes_and_return_them(florentine, pairs):
     assert len(cells(given)) == 15 * 15
     assert (given.get_xlabel(), given.get_ylabel()) == ("attacker", "victim")
     assert [tick.get_text() for tick in given.get_yticklabels()] == list(florentine.dynamics.gossip.labels)
-    losses = PrivacyLosses.of(florentine, Question(trust.PNDP(["Pazzi"]), release="none", **ASKED))
+    losses = Losses.of(florentine, Privacy(trust.PNDP(["Pazzi"]), release="none", **ASKED))
     assert len(cells(losses.heatmap(adaptive=False))) == 14
     with pytest.raises(InvalidInput, match="metric"):
         pairs.heatmap(metric="loss")
@@ -254,7 +259,7 @@ def test_a_number_in_a_cell_is_never_below_the_value():
 
 @pytest.mark.slow
 def test_notebooks_show_table_and_heat_map(florentine, pairs):
-    privacy_losses = PrivacyLosses.of(florentine, Question(trust.PNDP(["Pazzi"]), release="none", **ASKED))
+    privacy_losses = Losses.of(florentine, Privacy(trust.PNDP(["Pazzi"]), release="none", **ASKED))
     for losses in (pairs, privacy_losses):
         assert len(repr(losses)) < 1500
         assert "<table>" in losses._repr_html_()

@@ -10,6 +10,7 @@ import networkx as nx
 import numpy as np
 import pytest
 import torch
+from _privacy import applied
 from wrong_turns import AB, AP, KEY, LDP, Q1, TASK, TERMS, A, D, G, M, P, W, require_refused, same, x, y
 
 import mfdl
@@ -87,22 +88,25 @@ REFUSED = {
     ),
     # privacy
     "a mechanism to calibrate": (
-        lambda: mfdl.calibrate(M, mu=1.0, **TERMS),
+        lambda: mfdl.calibrate(M, mfdl.Privacy(**TERMS), mu=1.0),
         ["algorithm must be a LinearAlgorithm", "got Mechanism", "as .algorithm"],
     ),
     "a name to calibrate": (
-        lambda: mfdl.calibrate("mafalda", mu=1.0, **TERMS),
-        ["got 'mafalda'", "mfdl.algorithms.build(name, dynamics, participation)"],
+        lambda: mfdl.calibrate("mafalda", mfdl.Privacy(**TERMS), mu=1.0),
+        ["the name 'mafalda' needs dynamics", "mfdl.algorithms.build(name, dynamics, participation)"],
     ),
     "noise to account": (
-        lambda: mfdl.account(A.noise, noise_std=1.0, **TERMS),
+        lambda: mfdl.account(A.noise, mfdl.Privacy(**TERMS), noise_std=1.0),
         ["algorithm", "got IndependentNoise"],
     ),
     "epochs to account": (
-        lambda: mfdl.account(A, noise_std=1.0, participation=3, **TERMS),
+        lambda: mfdl.account(A, mfdl.Privacy(participation=3, **TERMS), noise_std=1.0),
         ["participation", "got 3", "mfdl.Cyclic"],
     ),
-    "no noise to account": (lambda: mfdl.account(A, **TERMS), ["exactly one of noise_std and noise_multiplier"]),
+    "no noise to account": (
+        lambda: mfdl.account(A, mfdl.Privacy(**TERMS)),
+        ["exactly one of noise_std and noise_multiplier"],
+    ),
     "losses of a mechanism": (lambda: mfdl.sensitivity_by_victim(M, LDP), ["got Mechanism", "as .algorithm"]),
     "losses of a graph": (lambda: mfdl.sensitivity_by_victim(G, LDP), ["algorithm", "got Graph"]),
     "losses swapped": (
@@ -111,28 +115,31 @@ REFUSED = {
     ),
     "losses of node 0": (lambda: mfdl.sensitivity_by_victim(A, LDP, victims=0), ["a list of node indices", "got 0"]),
     "all losses of a mechanism": (
-        lambda: mfdl.PrivacyLosses.of(M, mfdl.Question(LDP, "zero-out", 1.0)),
+        lambda: mfdl.losses(M, mfdl.Privacy(LDP, adjacency="zero-out", clip_norm=1.0)),
         ["algorithm", "got Mechanism"],
     ),
-    "a trust model as question": (lambda: mfdl.PrivacyLosses.of(A, LDP), ["question", "got LDP", "mfdl.Question("]),
+    "a trust model as question": (lambda: mfdl.losses(A, LDP), ["privacy", "got LDP", "mfdl.Privacy("]),
     "a view of a mechanism": (lambda: LDP.view(M), ["algorithm", "got Mechanism"]),
     "trust by name": (
-        lambda: mfdl.calibrate(A, mu=1.0, **TERMS | {"trust": "ldp"}),
+        lambda: mfdl.calibrate(A, mfdl.Privacy(**(TERMS | {"trust": "ldp"})), mu=1.0),
         ["'ldp'", "mfdl.trust.LDP()"],
     ),
     "trust by class": (
-        lambda: mfdl.calibrate(A, mu=1.0, **TERMS | {"trust": mfdl.trust.LDP}),
+        lambda: mfdl.calibrate(A, mfdl.Privacy(**(TERMS | {"trust": mfdl.trust.LDP})), mu=1.0),
         ["the class LDP, not called", "mfdl.trust.LDP()"],
     ),
     "another adjacency": (
-        lambda: mfdl.calibrate(A, mu=1.0, **TERMS | {"adjacency": "replace"}),
+        lambda: mfdl.calibrate(A, mfdl.Privacy(**(TERMS | {"adjacency": "replace"})), mu=1.0),
         ["'replace'", "did you mean 'replace-one'"],
     ),
-    "no target": (lambda: mfdl.calibrate(A, **TERMS), ["exactly one target", "epsilon with delta"]),
-    "epsilon alone": (lambda: mfdl.calibrate(A, epsilon=1.0, **TERMS), ["needs a delta", "delta=1e-6"]),
-    "a typo of a method": (lambda: mfdl.calibrate(A, mu=1.0, method="exat", **TERMS), ["'exat'", "mean 'exact'"]),
+    "no target": (lambda: mfdl.calibrate(A, mfdl.Privacy(**TERMS)), ["exactly one target", "epsilon with delta"]),
+    "epsilon alone": (lambda: mfdl.calibrate(A, mfdl.Privacy(**TERMS), epsilon=1.0), ["needs a delta", "delta=1e-6"]),
+    "a typo of a method": (
+        lambda: mfdl.calibrate(A, mfdl.Privacy(method="exat", **TERMS), mu=1.0),
+        ["'exat'", "mean 'exact'"],
+    ),
     "a constant as text": (
-        lambda: mfdl.calibrate(A, mu=1.0, lipschitz="1", **TERMS),
+        lambda: mfdl.calibrate(A, mfdl.Privacy(lipschitz="1", **TERMS), mu=1.0),
         ["one number", "got '1'"],
     ),
     "a view of a name": (lambda: LDP.view(A, victim="0"), ["victim must be an integer >= 0", "got '0'"]),
@@ -155,7 +162,7 @@ REFUSED = {
     ),
     "one attacker": (lambda: mfdl.trust.PNDP(3), ["a list of at least one node, e.g. [0]", "got 3"]),
     "a stranger attacks": (
-        lambda: mfdl.calibrate(A, mu=1.0, **TERMS | {"trust": mfdl.trust.PNDP(["Medici"])}),
+        lambda: mfdl.calibrate(A, mfdl.Privacy(**(TERMS | {"trust": mfdl.trust.PNDP(["Medici"])})), mu=1.0),
         ["'Medici' is not in the graph", "labels start"],
     ),
     "a name to audit": (lambda: mfdl.audit.audit("dp-dsgd", trust=LDP), ["subject", "got 'dp-dsgd'"]),
@@ -176,45 +183,63 @@ REFUSED = {
     ),
     # arguments that other functions take
     "one victim to account": (
-        lambda: mfdl.account(A, noise_std=1.0, victim=0, **TERMS),
+        lambda: mfdl.account(A, mfdl.Privacy(**TERMS), noise_std=1.0, victim=0),
         ["no victim", "by_victim"],
     ),
-    "one victim of bins": (lambda: mfdl.account(AB, noise_std=1.0, victim=0, **TERMS), ["no victim", "by_victim"]),
+    "one victim of bins": (
+        lambda: mfdl.account(AB, mfdl.Privacy(**TERMS), noise_std=1.0, victim=0),
+        ["no victim", "by_victim"],
+    ),
     "a bound of public batches": (
-        lambda: mfdl.calibrate(A, mu=1.0, by="renyi", **TERMS),
+        lambda: mfdl.calibrate(A, mfdl.Privacy(**TERMS), mu=1.0, by="renyi"),
         ["by must be", "PoissonSampling"],
     ),
     "a bound to account with": (
-        lambda: mfdl.account(AB, noise_std=1.0, by="renyi", **TERMS),
+        lambda: mfdl.account(AB, mfdl.Privacy(**TERMS), noise_std=1.0, by="renyi"),
         ["no by", "calibrate"],
     ),
-    "a target to account": (lambda: mfdl.account(A, noise_std=1.0, mu=1.0, **TERMS), ["no mu", "mfdl.calibrate"]),
-    "a target to account bins": (lambda: mfdl.account(AB, mu=1.0, **TERMS), ["no mu", "epsilon with delta"]),
-    "noise to calibrate": (
-        lambda: mfdl.calibrate(A, mu=1.0, noise_std=1.0, **TERMS),
-        ["no noise_std", "with_noise"],
+    "a target to account": (
+        lambda: mfdl.account(A, mfdl.Privacy(**TERMS), noise_std=1.0, mu=1.0),
+        ["no mu", "mfdl.calibrate"],
     ),
-    "no noise of bins": (lambda: mfdl.account(AB, **TERMS), ["give exactly one of noise_std"]),
-    "no noise of Poisson batches": (lambda: mfdl.account(AP, **TERMS), ["give exactly one of noise_std"]),
-    "no target of bins": (lambda: mfdl.calibrate(AB, **TERMS), ["exactly one target", "epsilon with delta"]),
+    "a target to account bins": (
+        lambda: mfdl.account(AB, mfdl.Privacy(**TERMS), mu=1.0),
+        ["no mu", "epsilon with delta"],
+    ),
+    "noise to calibrate": (
+        lambda: mfdl.calibrate(A, mfdl.Privacy(**TERMS), mu=1.0, noise_std=1.0),
+        ["exactly one target", "mu must be left out"],
+    ),
+    "no noise of bins": (lambda: mfdl.account(AB, mfdl.Privacy(**TERMS)), ["give exactly one of noise_std"]),
+    "no noise of Poisson batches": (lambda: mfdl.account(AP, mfdl.Privacy(**TERMS)), ["give exactly one of noise_std"]),
+    "no target of bins": (
+        lambda: mfdl.calibrate(AB, mfdl.Privacy(**TERMS)),
+        ["exactly one target", "epsilon with delta"],
+    ),
     "no delta of bins": (
-        lambda: mfdl.calibrate(AB, epsilon=1.0, **TERMS),
+        lambda: mfdl.calibrate(AB, mfdl.Privacy(**TERMS), epsilon=1.0),
         ["epsilon needs a delta", "delta=1e-6"],
     ),
-    "no delta of Poisson batches": (lambda: mfdl.calibrate(AP, epsilon=1.0, **TERMS), ["needs a delta"]),
+    "no delta of Poisson batches": (lambda: mfdl.calibrate(AP, mfdl.Privacy(**TERMS), epsilon=1.0), ["needs a delta"]),
     "mu of Poisson batches": (
-        lambda: mfdl.calibrate(AP, mu=1.0, **TERMS),
+        lambda: mfdl.calibrate(AP, mfdl.Privacy(**TERMS), mu=1.0),
         ["no mu", "epsilon and delta"],
         UnsupportedMechanism,
     ),
     "a user of Poisson batches": (
-        lambda: mfdl.account(AP, noise_std=1.0, unit="user", **TERMS),
+        lambda: mfdl.account(AP, mfdl.Privacy(unit="user", **TERMS), noise_std=1.0),
         ["leave out unit", "one record"],
         UnsupportedMechanism,
     ),
     # values of another kind
-    "an array as unit": (lambda: mfdl.account(A, noise_std=1.0, unit=x, **TERMS), ["unknown unit ndarray"]),
-    "an array as adjacency": (lambda: mfdl.Question(LDP, x, 1.0).record_shift, ["unknown adjacency ndarray"]),
+    "an array as unit": (
+        lambda: mfdl.account(A, mfdl.Privacy(unit=x, **TERMS), noise_std=1.0),
+        ["unknown unit ndarray"],
+    ),
+    "an array as adjacency": (
+        lambda: mfdl.Privacy(LDP, adjacency=x, clip_norm=1.0).record_shift,
+        ["unknown adjacency ndarray"],
+    ),
     "an array as counted_models": (
         lambda: mfdl.algorithms.mafalda(D, P, counted_models=x),
         ["unknown counted_models ndarray"],
@@ -292,11 +317,11 @@ REFUSED = {
     "mixing of a graph": (lambda: mfdl.gossip.mixing_parameter(G), ["gossip", "got Graph"]),
     "a device by a huge number": (lambda: mfdl.replay(M, TASK, seeds=[0], device=10**30), ["cannot be used"]),
     "numbers that are no flag": (
-        lambda: mfdl.PrivacyLosses.of(A, Q1).by_victim(1.0, adaptive=None),
+        lambda: mfdl.losses(A, Q1).by_victim(1.0, adaptive=None),
         ["adaptive", "got None"],
     ),
     "numpy's True as a norm": (
-        lambda: mfdl.calibrate(A, mu=1.0, **TERMS | {"clip_norm": np.True_}),
+        lambda: mfdl.calibrate(A, mfdl.Privacy(**(TERMS | {"clip_norm": np.True_})), mu=1.0),
         ["clip_norm", "True"],
     ),
     "probes as a number": (
@@ -348,10 +373,10 @@ def test_refusals_of_privacy_do_no_work_first(monkeypatch):
     monkeypatch.setattr("mfdl.privacy.exposures.sensitivity_by_victim", worked)
     for wrong in ({"adjacency": "replace"}, {"clip_norm": 0}, {"noise_std": -1}, {"noise_multiplier": 1.0}):
         with pytest.raises(InvalidInput):
-            mfdl.account(A, **TERMS | {"noise_std": 1.0} | wrong)
+            applied(mfdl.account, A, TERMS | {"noise_std": 1.0} | wrong)
     for wrong in ({"adjacency": "replace"}, {"clip_norm": "1"}, {"mu": "1"}, {"epsilon": 1.0}):
         with pytest.raises(InvalidInput):
-            mfdl.calibrate(A, **TERMS | {"mu": 1.0} | wrong)
+            applied(mfdl.calibrate, A, TERMS | {"mu": 1.0} | wrong)
 
 
 WORKS = {

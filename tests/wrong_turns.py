@@ -17,8 +17,8 @@ AB = mfdl.algorithms.dp_dsgd(D, mfdl.BallsInBins(2, 3))
 AP = mfdl.algorithms.dp_dsgd(D, mfdl.PoissonSampling(0.1, 6))
 LDP = mfdl.trust.LDP()
 TERMS = {"trust": LDP, "adjacency": "zero-out", "clip_norm": 1.0}
-M = mfdl.calibrate(A, mu=1.0, **TERMS)
-Q1 = mfdl.Question(LDP, "zero-out", 1.0)
+M = mfdl.calibrate(A, mfdl.Privacy(**TERMS), mu=1.0)
+Q1 = mfdl.Privacy(LDP, adjacency="zero-out", clip_norm=1.0)
 KEY = mfdl.NoiseKey.from_seed(0)
 
 x = np.random.default_rng(0).standard_normal((40, 3))

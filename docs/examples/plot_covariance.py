@@ -22,7 +22,9 @@ panels = {
 
 figure = Figure(figsize=(9.2, 3.4), layout="constrained")
 for axes, (name, algorithm) in zip(figure.subplots(1, 3), panels.items(), strict=True):
-    mechanism = mfdl.calibrate(algorithm, trust=mfdl.trust.Eavesdropper(), adjacency="zero-out", clip_norm=1.0, mu=1.0)
+    mechanism = mfdl.calibrate(
+        algorithm, mfdl.Privacy(mfdl.trust.Eavesdropper(), adjacency="zero-out", clip_norm=1.0), mu=1.0
+    )
     N = algorithm.workload().N.dense()[:20] * mechanism.noise_std  # of the first step
     axes.imshow(N @ N.T, cmap="RdBu_r", vmin=-150, vmax=150)
     axes.set_title(f"{name}\nerror {mechanism.objective / 1e3:.1f} thousand", fontsize=10)

@@ -17,9 +17,7 @@ names = ("dp_dsgd", "anti_pgd", "d_mf", "mafalda")
 mechanisms = [
     mfdl.calibrate(
         getattr(mfdl.algorithms, name)(dynamics, participation),
-        trust=mfdl.trust.LDP(),
-        adjacency="zero-out",
-        clip_norm=1.0,
+        mfdl.Privacy(mfdl.trust.LDP(), adjacency="zero-out", clip_norm=1.0),
         mu=1.0,
     )
     for name in names

@@ -15,7 +15,9 @@ participation = mfdl.Cyclic(epochs=2, period=4)
 error = {}
 for name in ("dp_dsgd", "corn", "mafalda", "kronecker", "per_mode", "joint"):
     algorithm = getattr(mfdl.algorithms, name)(dynamics, participation)
-    mechanism = mfdl.calibrate(algorithm, trust=mfdl.trust.Eavesdropper(), adjacency="zero-out", clip_norm=1.0, mu=1.0)
+    mechanism = mfdl.calibrate(
+        algorithm, mfdl.Privacy(mfdl.trust.Eavesdropper(), adjacency="zero-out", clip_norm=1.0), mu=1.0
+    )
     error[algorithm.name] = mechanism.objective
 bound = algorithm.factorization.lower_bound
 print({name: round(value, 1) for name, value in error.items()})

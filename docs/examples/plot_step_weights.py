@@ -23,7 +23,7 @@ algorithms = {
 figure = Figure(figsize=(7.4, 3.4), layout="constrained")
 axes = figure.subplots()
 for colour, (name, algorithm) in zip(("#999999", "#0072b2", "#009e73"), algorithms.items(), strict=True):
-    mechanism = mfdl.calibrate(algorithm, trust=mfdl.trust.LDP(), adjacency="zero-out", clip_norm=1.0, mu=1.0)
+    mechanism = mfdl.calibrate(algorithm, mfdl.Privacy(mfdl.trust.LDP(), adjacency="zero-out", clip_norm=1.0), mu=1.0)
     B = algorithm.workload("models").B.dense() * mechanism.noise_std
     std = np.sqrt((B**2).sum(axis=1).reshape(64, -1).mean(axis=1))
     axes.plot(range(1, 65), std, color=colour)

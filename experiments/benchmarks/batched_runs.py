@@ -32,7 +32,7 @@ def configs(task: str, device: str, runs: int) -> list[ReplayConfig]:
 
     def mechanism(rate: float) -> mfdl.Mechanism:
         algorithm = mfdl.algorithms.mafalda(mfdl.Dynamics(gossip, learning_rate=rate), scheme)
-        return mfdl.calibrate(algorithm, trust=mfdl.trust.LDP(), adjacency="zero-out", clip_norm=1.0, mu=2.0)
+        return mfdl.calibrate(algorithm, mfdl.Privacy(mfdl.trust.LDP(), adjacency="zero-out", clip_norm=1.0), mu=2.0)
 
     return [ReplayConfig(mechanism(r), records, seeds=range(runs // 2), device=device, progress=False) for r in RATES]
 

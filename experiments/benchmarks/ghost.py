@@ -37,8 +37,8 @@ def measured(way: str) -> dict[str, Any]:
     gossip = mfdl.gossip.metropolis_hastings(mfdl.graphs.load(f"ring:n={NODES}"))
     epochs = -(-STEPS // period)
     algorithm = mfdl.algorithms.dp_dsgd(mfdl.Dynamics(gossip, learning_rate=0.1), mfdl.Cyclic(epochs, period))
-    mechanism = mfdl.with_noise(
-        algorithm, noise_std=0.1, trust=mfdl.trust.LDP(), adjacency="zero-out", clip_norm=CLIP_NORM
+    mechanism = mfdl.calibrate(
+        algorithm, mfdl.Privacy(mfdl.trust.LDP(), adjacency="zero-out", clip_norm=CLIP_NORM), noise_std=0.1
     )
     steps = STEPS if way == "ghost" else 3
     run = mfdl.replay(mechanism, task, seeds=[0], stop_after=steps, eval_every=10**6, progress=False, device="cpu")

@@ -67,7 +67,7 @@ def main() -> None:
     participation = mfdl.Cyclic(epochs=20, period=4)
     task = mfdl.tasks.digits(graph)
     algorithm = mfdl.algorithms.mafalda(mfdl.Dynamics(gossip, learning_rate=0.5), participation)
-    mechanism = mfdl.calibrate(algorithm, trust=mfdl.trust.LDP(), adjacency="zero-out", clip_norm=1.0, mu=2.0)
+    mechanism = mfdl.calibrate(algorithm, mfdl.Privacy(mfdl.trust.LDP(), adjacency="zero-out", clip_norm=1.0), mu=2.0)
     ours = sorted(mfdl.replay(mechanism, task, seeds=[s]).node_steps_per_second for s in range(5))
     instance = task.instance(0, 4)
     W = torch.as_tensor(gossip.dense(), dtype=torch.float32)

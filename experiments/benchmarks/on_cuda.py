@@ -68,7 +68,7 @@ def mechanism(steps: int) -> mfdl.Mechanism:
     """MAFALDA on a torus, epochs of four batches."""
     gossip = mfdl.gossip.metropolis_hastings(mfdl.graphs.load("torus:rows=10,cols=10"))
     algorithm = mfdl.algorithms.mafalda(mfdl.Dynamics(gossip, 0.1), mfdl.Cyclic(epochs=steps // 4, period=4))
-    return mfdl.calibrate(algorithm, trust=mfdl.trust.LDP(), adjacency="zero-out", clip_norm=1.0, mu=1.0)
+    return mfdl.calibrate(algorithm, mfdl.Privacy(mfdl.trust.LDP(), adjacency="zero-out", clip_norm=1.0), mu=1.0)
 
 
 def row(name: str, on: dict[str, Callable[[], Any]], **facts: Any) -> None:

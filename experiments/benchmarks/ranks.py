@@ -38,7 +38,7 @@ def measured(spec: str) -> list[Row]:
     graph = mfdl.graphs.load(spec)
     dynamics = mfdl.Dynamics(mfdl.gossip.metropolis_hastings(graph), 0.1)
     algorithm = mfdl.algorithms.dp_dsgd(dynamics, mfdl.Cyclic(epochs=STEPS, period=1))
-    mechanism = mfdl.calibrate(algorithm, trust=mfdl.trust.LDP(), adjacency="zero-out", clip_norm=1.0, mu=1.0)
+    mechanism = mfdl.calibrate(algorithm, mfdl.Privacy(mfdl.trust.LDP(), adjacency="zero-out", clip_norm=1.0), mu=1.0)
     task = mfdl.tasks.least_squares(graph)
     alone, rows = None, []
     for count in RANKS:

@@ -48,7 +48,7 @@ def trained(graph: str, nodes: int, features: int) -> Costs:
     dynamics = mfdl.Dynamics(mfdl.gossip.metropolis_hastings(loaded), 0.1)
     algorithm = mfdl.algorithms.dp_dsgd(dynamics, mfdl.Cyclic(epochs=steps[1], period=1))
     network = time.process_time() - began
-    mechanism = mfdl.calibrate(algorithm, trust=mfdl.trust.LDP(), adjacency="zero-out", clip_norm=1.0, mu=1.0)
+    mechanism = mfdl.calibrate(algorithm, mfdl.Privacy(mfdl.trust.LDP(), adjacency="zero-out", clip_norm=1.0), mu=1.0)
     accounted = time.process_time() - began - network
     n = dynamics.num_nodes
     task = mfdl.tasks.logistic(n, dimension=features, train_records=n, test_records=2)

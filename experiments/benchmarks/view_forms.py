@@ -45,7 +45,7 @@ def falling_rates(lengths: list[int]) -> None:
     def calibrated(num_steps: int) -> mfdl.Mechanism:
         dynamics = mfdl.Dynamics(gossip, learning_rate=0.5 / (1 + 0.001 * np.arange(num_steps)))
         algorithm = mfdl.algorithms.dp_dsgd(dynamics, mfdl.Cyclic(10, num_steps // 10))
-        return mfdl.calibrate(algorithm, trust=mfdl.trust.LDP(), adjacency="zero-out", clip_norm=1.0, mu=1.0)
+        return mfdl.calibrate(algorithm, mfdl.Privacy(mfdl.trust.LDP(), adjacency="zero-out", clip_norm=1.0), mu=1.0)
 
     assert abs(calibrated(100).noise_std - 10**0.5) < 1e-6
     took = [seconds(lambda T=T: calibrated(T), repeats=5)["median"] for T in lengths]

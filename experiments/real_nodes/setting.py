@@ -69,8 +69,8 @@ class Setting:
         dynamics = mfdl.Dynamics(self.gossip, RATE, gossip_rounds=self.gossip_rounds)
         participation = mfdl.Cyclic(self.steps // PERIOD, PERIOD)
         algorithm = mfdl.algorithms.build(self.mechanism_name, dynamics, participation)
-        bound = {"adjacency": "replace-one", "clip_norm": 1.0, "epsilon": self.epsilon, "delta": 1e-5}
-        return mfdl.calibrate(algorithm, trust=self.trust, **bound)
+        bound = {"adjacency": "replace-one", "clip_norm": 1.0}
+        return mfdl.calibrate(algorithm, mfdl.Privacy(self.trust, **bound), epsilon=self.epsilon, delta=1e-05)
 
     @functools.cached_property
     def data(self) -> tasks.TaskInstance:

@@ -6,11 +6,14 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import numpy as np
+
 from .. import check
 from ..check import FloatArray
 from ..dynamics import Dynamics
 from ..errors import InvalidInput, unknown_name
 from ..factorization import SpatialFactorization, SpatioTemporalFactorization, load
+from ..given import PREFIX, value_of
 from ..objective import ErrorWeights
 from ..participation import Participation
 from ..spec import Parameter, setting
@@ -21,6 +24,8 @@ from .linear_algorithm import LinearAlgorithm
 from .mechanism_names import ALONE, LOCAL, MECHANISMS, OF_BALLS_IN_BINS, SHARED, MechanismEntry
 
 FILE_PREFIX = "file:"
+OUTSIDE = (FILE_PREFIX, PREFIX)
+"""Beginnings of the names of what no entry of the registry has: files, and objects of the caller (`mfdl.given`)."""
 WEIGHTS_MARK = "@"
 
 
@@ -33,7 +38,7 @@ def split(name: str) -> tuple[str, ErrorWeights | None]:
     Raises: InvalidInput: weights that mean nothing, or a mechanism that optimises nothing.
     """
     check.text("'mafalda'", name=name)
-    base, at, text = (name, "", "") if name.startswith(FILE_PREFIX) else name.partition(WEIGHTS_MARK)
+    base, at, text = (name, "", "") if name.startswith(OUTSIDE) else name.partition(WEIGHTS_MARK)
     if not at:
         return base, None
     if base in MECHANISMS and not MECHANISMS[base].weighted:
@@ -44,7 +49,7 @@ def split(name: str) -> tuple[str, ErrorWeights | None]:
 
 
 def entry_of(name: str) -> MechanismEntry | None:
-    """The entry of a name, with or without error weights; None for a file."""
+    """The entry of a name, with or without error weights; None for a file or an object."""
     base = split(name)[0]
     return MECHANISMS.get(base) or OF_BALLS_IN_BINS.get(base)
 
@@ -74,7 +79,7 @@ def parse_parameters(name: str, settings: Iterable[str]) -> dict[str, Any]:
 def check_name(name: str) -> str:
     """The name itself if it can be built; raises InvalidInput with the nearest name otherwise."""
     base, _ = split(name)
-    if not name.startswith(FILE_PREFIX) and base not in MECHANISMS and base not in OF_BALLS_IN_BINS:
+    if not name.startswith(OUTSIDE) and base not in MECHANISMS and base not in OF_BALLS_IN_BINS:
         raise unknown_name("mechanism", base, [*MECHANISMS, *OF_BALLS_IN_BINS, "file:FILE"])
     return name
 
@@ -92,6 +97,8 @@ def build(name: str, dynamics: Dynamics, participation: Participation, **paramet
         encoders of single nodes.
     """
     check_name(name)
+    if name.startswith(PREFIX):
+        return _of_the_caller(value_of(name, "mechanisms"), dynamics, participation)
     if is_of_balls_in_bins(name):
         return _made_for_target(name, dynamics, participation, **parameters)
     if participation.public is not participation:
@@ -124,6 +131,27 @@ def build(name: str, dynamics: Dynamics, participation: Participation, **paramet
             f"{path} holds an encoder for each node of another gossip matrix, so they would go to other nodes here; "
             "factorize again."
         )
+    return algorithm
+
+
+def _of_the_caller(given: Any, dynamics: Dynamics, participation: Participation) -> LinearAlgorithm:
+    """An algorithm of the caller, or what their function builds.
+
+    Raises: InvalidInput: it is of another graph, other step sizes or another participation than the others.
+    """
+    algorithm = given if isinstance(given, LinearAlgorithm) else given(dynamics, participation)
+    check.instance(LinearAlgorithm, mechanism=algorithm)
+    theirs, how = algorithm.dynamics, "build it with that one, or give a function of (dynamics, participation)"
+    if theirs.gossip.labels != dynamics.gossip.labels:
+        raise InvalidInput(f"{algorithm.name!r} is of {theirs.num_nodes} other nodes than this graph has; {how}.")
+    if algorithm.participation != participation:
+        raise InvalidInput(
+            f"{algorithm.name!r} has participation {algorithm.participation.describe()}, and this run has "
+            f"{participation.describe()}; {how}."
+        )
+    steps = algorithm.num_steps
+    if not np.array_equal(theirs.learning_rates(steps), dynamics.learning_rates(steps)):
+        raise InvalidInput(f"{algorithm.name!r} has other learning rates than this run; {how}.")
     return algorithm
 
 

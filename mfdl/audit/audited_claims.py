@@ -26,8 +26,8 @@ from ..mechanism import Mechanism, require_unit
 from ..privacy import gaussian
 from ..privacy.curves import Gaussian, PrivacyCurve
 from ..privacy.guarantee_texts import EVERY_NODE
-from ..privacy.losses import PrivacyLosses
-from ..privacy.questions import Question
+from ..privacy.losses import Losses
+from ..privacy.questions import Privacy
 from ..progress import Progress, reporter
 from ..trust import TrustModel
 from .audit_results import AuditCircumstances
@@ -145,14 +145,16 @@ class AuditSettings:
         return circumstances
 
     @functools.cached_property
-    def losses(self) -> PrivacyLosses:
+    def losses(self) -> Losses:
         """Of the victims that are audited; their noise has no part in them."""
         clip_norm = self.clip_norm if self.mechanism is None else self.mechanism.clip_norm
         unit = str(self.unit or "record") if self.mechanism is None else self.mechanism.unit
         release = self.released if self.num_bins is None else None
-        question = Question(self.trust, self.claimed_adjacency, float(clip_norm or 0), release=release, unit=unit)
+        question = Privacy(
+            self.trust, adjacency=self.claimed_adjacency, clip_norm=float(clip_norm or 0), release=release, unit=unit
+        )
         victims = None if self.victim is None else [self.victim]
-        return PrivacyLosses.of(self.algorithm, question, victims=victims, progress=reporter(self.progress).within())
+        return Losses.of(self.algorithm, question, victims=victims, progress=reporter(self.progress).within())
 
     def refusal(self, why: str) -> InvalidInput:
         """Where no run could refute anything."""

@@ -21,6 +21,7 @@ from scipy import special
 
 from .. import noise_scale
 from ..check import FloatArray
+from ..privacy.questions import Privacy
 from ..training.keys import NoiseKey
 from . import bounds
 from .audit_results import AuditCircumstances
@@ -148,11 +149,9 @@ class BinsAttack(Attack):
         """That of the system, or of the library."""
         algorithm, circumstances = self.settings.algorithm, self.settings.circumstances
         if (joined := getattr(self.system, "joined", None)) is None:
-            trained = noise_scale.with_noise(
+            trained = noise_scale.calibrate(
                 algorithm,
-                trust=self.settings.trust,
-                adjacency=TRAINED,
-                clip_norm=circumstances.clip_norm,
+                Privacy(self.settings.trust, adjacency=TRAINED, clip_norm=circumstances.clip_norm),
                 noise_std=circumstances.noise_std,
             )
             joined = Replayed(trained).joined

@@ -30,9 +30,9 @@ from ..privacy.attacking_sets import sensitivity_by_victim
 from ..privacy.curves import PrivacyCurve
 from ..privacy.guarantee import Guarantee
 from ..privacy.loss_tables import worst_in_words
-from ..privacy.losses import PrivacyLosses
+from ..privacy.losses import Losses
 from ..privacy.owners import Owners, name_of
-from ..privacy.questions import Question
+from ..privacy.questions import Privacy
 from ..privacy.sampled_exposures import noise_of_bins
 from ..privacy.victim_sensitivity import VictimSensitivity, worst_adaptive
 from ..progress import Progress, Silent, reporter
@@ -224,14 +224,14 @@ class Account:
         worst, weakest = self.worst(adaptive=True)
         same = under in (None, config.trust)
         model = self.models[worst] if same else self.named.model(str(under))  # under which the worst loss arises
-        question = Question(model, owners=self.owners, **config.protected | config.accounting)
+        question = Privacy(model, owners=self.owners, **config.protected | config.accounting)
         if same and self.victims is None:
-            losses = PrivacyLosses.of_victim_sensitivities(self.algorithm, question, self.losses[worst])
+            losses = Losses.of_victim_sensitivities(self.algorithm, question, self.losses[worst])
         else:  # noise is for all victims, whoever is asked about
-            losses = PrivacyLosses.of(self.algorithm, question)
+            losses = Losses.of(self.algorithm, question)
         if same:  # attackers tie up to rounding: no loss to another one overshoots either
             every = [weakest if loss.victim == weakest.victim else loss for loss in losses.of_victims]
-            losses = PrivacyLosses.of_victim_sensitivities(self.algorithm, question, every)
+            losses = Losses.of_victim_sensitivities(self.algorithm, question, every)
         return losses.calibrate(**target).noise_std
 
     def mu(self, loss: VictimSensitivity, adaptive: bool) -> float:
@@ -268,8 +268,8 @@ class Account:
     def _sentence(self) -> str:
         """The guarantee of the worst victim, for adaptive gradients."""
         nodes, loss = self.worst(adaptive=True)
-        question = Question(self.models[nodes], owners=self.owners, **self.config.protected)
-        losses = PrivacyLosses.of_victim_sensitivities(self.algorithm, question, [loss])
+        question = Privacy(self.models[nodes], owners=self.owners, **self.config.protected)
+        losses = Losses.of_victim_sensitivities(self.algorithm, question, [loss])
         (guarantee,) = losses.by_victim(self.noise_std)
         return str(guarantee.at_delta(self.config.delta))
 
@@ -379,7 +379,7 @@ def secret_account(
     """
     model = named.model(config.trust)
     owners = named.owners(config.owners, same_steps=config.same_steps)
-    losses = PrivacyLosses.of(algorithm, Question(model, owners=owners, **config.values("adjacency", "clip_norm")))
+    losses = Losses.of(algorithm, Privacy(model, owners=owners, **config.values("adjacency", "clip_norm")))
     if config.target is None:
         given = 1.0 if config.noise_std is None else config.noise_std
         noise_std = 0.0 if algorithm.noise.is_zero else given
@@ -387,7 +387,7 @@ def secret_account(
         noise_std = losses.calibrate(**config.target).noise_std
     else:
         question = dataclasses.replace(losses.question, trust=named.model(config.calibrate_under))
-        noise_std = PrivacyLosses.of(algorithm, question).calibrate(**config.target).noise_std
+        noise_std = Losses.of(algorithm, question).calibrate(**config.target).noise_std
     guarantee = losses.guarantee(noise_std).at_delta(config.delta)
     attackers = model.attackers(algorithm)
     curves = {u: curve for u, curve in losses.curves(noise_std).items() if isinstance(u, int)}

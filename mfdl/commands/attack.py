@@ -175,12 +175,13 @@ def run_attack(
 def _mechanism(config: AttackConfig, algorithm: LinearAlgorithm, trust: TrustModel) -> Mechanism:
     """The mechanism of a given noise, or the one calibrated to mu."""
     from .. import noise_scale
+    from ..privacy.questions import Privacy
 
-    shared = {"trust": trust, "release": config.release, **config.protected}
+    privacy = Privacy(trust, release=config.release, **config.protected)
     if config.noise_std is not None:
-        return noise_scale.with_noise(algorithm, noise_std=config.noise_std, **shared)
+        return noise_scale.calibrate(algorithm, privacy, noise_std=config.noise_std)
     try:
-        return noise_scale.calibrate(algorithm, mu=1.0 if config.mu is None else config.mu, **shared)
+        return noise_scale.calibrate(algorithm, privacy, mu=1.0 if config.mu is None else config.mu)
     except InvalidInput as error:
         raise InvalidInput(_in_options(str(error), config.steps)) from None
 

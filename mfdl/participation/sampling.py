@@ -131,8 +131,8 @@ class BallsInBins(Sampled):
         return UnsupportedMechanism(
             f"{self.describe()} has no public patterns and no mu: its guarantee is epsilon at delta, from mfdl.account "
             "or mfdl.calibrate(..., epsilon=, delta=). The encoder made for it is mafalda-bins, by "
-            "mfdl.calibrate_named; one for Cyclic(epochs, bins) can be used too, and may leave more noise than "
-            "independent noise does."
+            "mfdl.calibrate('mafalda-bins', privacy, dynamics=...); one for Cyclic(epochs, bins) can be used too, and "
+            "may leave more noise than independent noise does."
         )
 
 

@@ -28,8 +28,8 @@ from ..gossip import GossipMatrix
 from ..objective import Curvature
 from ..participation import Cyclic
 from ..privacy.guarantee import DELTA, Guarantee
-from ..privacy.losses import PrivacyLosses
-from ..privacy.questions import Question, Target
+from ..privacy.losses import Losses
+from ..privacy.questions import Privacy, Target
 from ..privacy.sampled_exposures import noise_of_bins
 from ..progress import Progress, reporter
 from ..released import ReleasedModel
@@ -138,7 +138,7 @@ def plan(
             "gossip rounds."
         )
     target = {"mu": mu, "epsilon": epsilon, "delta": delta}
-    question = Question(LDP() if trust is None else trust, adjacency, clip_norm, None, release, "record")
+    question = Privacy(trust or LDP(), adjacency=adjacency, clip_norm=clip_norm, release=release)
     longest = max(design.num_steps for design in chosen)
     designer = _Planner(matrix, records, question, target, curvature, start_distance, learning_time, longest)
     with reporter(progress, words=2).bar("planning", len(chosen)) as report:
@@ -170,7 +170,7 @@ class _Planner:
         self,
         gossip: GossipMatrix,
         records: int,
-        question: Question,
+        question: Privacy,
         target: dict[str, Any],
         curvature: Curvature | None,
         start_distance: float,
@@ -245,7 +245,7 @@ class _Planner:
             algorithm = algorithm.releasing(design.release_model)
         if not design.has_bins and not (algorithm.divisors_cancel and not trust.hides_messages(algorithm)):
             algorithm = algorithm.with_divisors(np.full(self.gossip.num_nodes, self.records / design.batches))
-        guarantee = PrivacyLosses.of(algorithm, self.question, progress=False).calibrate(**self.target)
+        guarantee = Losses.of(algorithm, self.question, progress=False).calibrate(**self.target)
         return algorithm, guarantee
 
     @staticmethod

@@ -15,8 +15,8 @@ from .exposures import Exposures, view_losses
 from .forms import ViewGram, view_gram
 from .gram_sensitivity import Sensitivity, worst_sensitivity
 from .guarantee import Guarantee
-from .losses import PrivacyLosses
-from .questions import UNITS, Question, Target
+from .losses import Losses
+from .questions import UNITS, Privacy, Target
 from .sampled_exposures import noise_of_bins
 
 __all__ = [
@@ -27,13 +27,13 @@ __all__ = [
     "Exposures",
     "Gaussian",
     "Guarantee",
+    "Losses",
     "MonteCarlo",
     "MonteCarloCurve",
     "PoissonGaussian",
+    "Privacy",
     "PrivacyCurve",
-    "PrivacyLosses",
     "ProductGaussian",
-    "Question",
     "Sensitivity",
     "Target",
     "ViewGram",

@@ -16,10 +16,11 @@ from ..participation import (
     RandomAllocation,
 )
 from ..progress import Progress
+from ..trust import TrustModel
 from ..trust.view import View
 from .exposures import Exposures, public_exposures, view_exposures
 from .owners import Victim, require_unshared
-from .questions import Question
+from .questions import Privacy
 from .sampled_exposures import (
     BinsExposures,
     CyclicPoissonExposures,
@@ -34,7 +35,7 @@ class Accountant(Protocol):
     """From a question about an algorithm to what it finds exposed."""
 
     def __call__(
-        self, algorithm: LinearAlgorithm, question: Question, *, victims: Sequence[Any] | None, progress: Progress
+        self, algorithm: LinearAlgorithm, question: Privacy, *, victims: Sequence[Any] | None, progress: Progress
     ) -> Exposures:
         """Args: victims: node indices, None for all that do not attack; progress: as `mfdl.progress`."""
 
@@ -52,7 +53,7 @@ ACCOUNTANTS: dict[type, Accountant] = {
 
 def exposures(
     algorithm: LinearAlgorithm | View,
-    question: Question,
+    question: Privacy,
     *,
     victims: Sequence[Victim] | None = None,
     progress: Progress = "auto",
@@ -61,10 +62,11 @@ def exposures(
 
     Raises: InvalidInput: what is no algorithm or question, and what the accountant refuses.
     """
-    check.instance(Question, question=question)
+    check.instance(Privacy, question=question)
     if isinstance(algorithm, View):
         return view_exposures(algorithm, question, victims=victims, progress=progress)
     check.instance(LinearAlgorithm, algorithm=algorithm)
+    check.instance(TrustModel, trust=question.trust)
     if algorithm.participation.secret:
         require_unshared(question.owners, victims, algorithm.participation.describe())
     accountant = next(ACCOUNTANTS[kind] for kind in type(algorithm.participation).__mro__ if kind in ACCOUNTANTS)

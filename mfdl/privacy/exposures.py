@@ -38,7 +38,7 @@ from .forms import joint_grams, view_grams
 from .gram_sensitivity import Sensitivity
 from .joint_sensitivity import JointConditions, nodes_and_groups, victim_sensitivities
 from .owners import Owners, Victim, checked_victim, in_order, nodes_of, require_nodes, require_one_owner
-from .questions import UNITS, Fingerprint, Question, participation_hash, require_unit
+from .questions import UNITS, Fingerprint, Privacy, participation_hash, require_unit
 from .victim_sensitivity import MOST_SHOWN, THE_VIEW, VictimSensitivity, worst_loss
 
 NOT_PROVEN = (
@@ -88,7 +88,7 @@ class Exposures(abc.ABC):
         return ""
 
     @abc.abstractmethod
-    def require(self, algorithm: LinearAlgorithm, question: Question) -> None:
+    def require(self, algorithm: LinearAlgorithm, question: Privacy) -> None:
         """Raises InvalidInput where these are not the answer to this question."""
 
     @abc.abstractmethod
@@ -121,7 +121,7 @@ class PublicExposures(Exposures):
     def nodes(self) -> set[int]:
         return {u for loss in self.losses for u in nodes_of(loss.victim)}
 
-    def require(self, algorithm: LinearAlgorithm, question: Question) -> None:
+    def require(self, algorithm: LinearAlgorithm, question: Privacy) -> None:
         if not self.losses:
             raise InvalidInput("losses must be of at least one victim.")
         require_unit(question.unit, question.participation_in(algorithm))
@@ -138,7 +138,7 @@ class PublicExposures(Exposures):
 
 def public_exposures(
     algorithm: LinearAlgorithm,
-    question: Question,
+    question: Privacy,
     *,
     victims: Sequence[Victim] | None = None,
     progress: Progress = "auto",
@@ -166,7 +166,7 @@ def public_exposures(
     return PublicExposures(tuple(by_victim[victim] for victim in in_order(by_victim)))
 
 
-def require_same(losses: Sequence[VictimSensitivity], algorithm: LinearAlgorithm, question: Question) -> None:
+def require_same(losses: Sequence[VictimSensitivity], algorithm: LinearAlgorithm, question: Privacy) -> None:
     """Raises InvalidInput where losses were computed for another question; any release, if the question names none."""
     q = question
     wanted = Fingerprint.of(algorithm, q.trust, q.participation_in(algorithm), q.release or "", q.unit, q.owners)
@@ -223,11 +223,10 @@ class ViewExposures(PublicExposures):
         why = GIVEN_NOT_PROVEN if given else NOT_PROVEN
         return f"{why[0].upper()}{why[1:]}."
 
-    def require(self, algorithm: Any, question: Question) -> None:
+    def require(self, algorithm: Any, question: Privacy) -> None:
         if not self.losses:
             raise InvalidInput("losses must be of at least one victim.")
-        _require_as_given(algorithm, question)
-        wanted = fingerprint_of(algorithm, question)
+        wanted = fingerprint_of(algorithm, privacy_of_view(algorithm, question))
         for loss in self.losses:
             assert loss.fingerprint is not None
             loss.fingerprint.require(
@@ -236,14 +235,13 @@ class ViewExposures(PublicExposures):
 
 
 def view_exposures(
-    view: View, question: Question, *, victims: Sequence[Victim] | None = None, progress: Progress = "auto"
+    view: View, question: Privacy, *, victims: Sequence[Victim] | None = None, progress: Progress = "auto"
 ) -> ViewExposures:
     """The accountant of matrices; see `view_losses`.
 
     Raises: InvalidInput: no participation, an option that only algorithms have, or a unit that cannot be protected.
     """
-    q = question
-    _require_as_given(view, q)
+    q = privacy_of_view(view, question)
     scheme = q.scheme(view)
     for name, way in (("release", "its rows are in A and B"), ("lipschitz", "shift reduction needs an algorithm")):
         if getattr(q, name) is not None:
@@ -258,33 +256,26 @@ def view_exposures(
     )
 
 
-def _require_as_given(view: View, question: Question) -> None:
-    """Refuses the name of a trust model that nothing was evaluated of."""
-    trust = question.trust
-    if not (isinstance(trust, AsGiven) and trust.of_view.content_hash == view.content_hash):
-        raise InvalidInput(
-            "a View already fixes what the attacker sees, so it takes no trust model, got "
-            f"{getattr(trust, 'name', trust)}; use mfdl.account(view, participation=...), or give the "
-            "algorithm."
-        )
-
-
-def question_of(view: View, trust: TrustModel | None, *fields: Any) -> Question:
-    """The question about a bare view. Raises: InvalidInput: a trust model, which a view has already."""
+def privacy_of_view(view: View, privacy: Privacy) -> Privacy:
+    """With the trust model of the matrices. Raises: InvalidInput: another one, or the view of a trust model."""
     if isinstance(view, AlgorithmView):
         raise InvalidInput(
             "the view of a trust model is about the victims and the releases that the model names; give the algorithm "
-            "and the trust model, mfdl.account(algorithm, trust=...), or the matrices as a View of your own."
+            "and the trust model, mfdl.account(algorithm, mfdl.Privacy(trust, ...)), or the matrices as a View of "
+            "your own."
         )
-    if trust is not None:
+    given = privacy.trust
+    if isinstance(given, AsGiven) and given.of_view.content_hash == view.content_hash:
+        return privacy
+    if given is not None:
         raise InvalidInput(
-            f"trust must be left out with a View, got {trust.name}: A and B define what is seen, "
+            f"trust must be left out with a View, got {given.name}: A and B define what is seen, "
             "known_gradients and known_noise what is known."
         )
-    return Question(AsGiven(view), *fields)
+    return dataclasses.replace(privacy, trust=AsGiven(view))
 
 
-def fingerprint_of(view: Any, question: Question) -> Fingerprint:
+def fingerprint_of(view: Any, question: Privacy) -> Fingerprint:
     """Of one question about a bare view."""
     given = cast("View", view)
     scheme = participation_hash(question.scheme(given), question.owners)

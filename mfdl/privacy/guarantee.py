@@ -284,7 +284,7 @@ class Guarantee(Shown):
     def by_victim(self) -> dict[str, PrivacyCurve]:
         """The privacy curve of each victim by label; only that of `victim` where none was computed or it was edited.
 
-        Cost: of a guarantee that was accounted here, that of `PrivacyLosses.curves`.
+        Cost: of a guarantee that was accounted here, that of `Losses.curves`.
         """
         if self.victims:
             return dict(self.victims)

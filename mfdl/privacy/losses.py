@@ -19,13 +19,13 @@ from ..trust.view import View
 from . import gaussian, questions
 from .accountants import exposures
 from .curves import PrivacyCurve
-from .exposures import Exposures, PublicExposures, require_same
+from .exposures import Exposures, PublicExposures, privacy_of_view, require_same
 from .gram_sensitivity import Sensitivity
 from .guarantee import DELTA, Guarantee
 from .guarantee_texts import EVERY_NODE
 from .loss_tables import Cells, LossTable, distances, worst_in_words
 from .owners import Owners, Victim, name_of, nodes_of
-from .questions import Question, Target, lipschitz_notes, require_noise
+from .questions import Privacy, Target, lipschitz_notes, require_noise
 from .victim_sensitivity import VictimSensitivity
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ SHOWN_VICTIMS = 20  # in a notebook
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class PrivacyLosses(LossTable):
+class Losses(LossTable):
     """What the victims that a question is about lose, and what follows from it for a noise.
 
     Attributes: algorithm: or a bare view; exposures: what the accountant of the participation found.
@@ -45,13 +45,13 @@ class PrivacyLosses(LossTable):
 
     >>> from mfdl import Dynamics, algorithms, gossip, participation, trust
     >>> algorithm = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("ring:n=4")), participation.Cyclic(2, 2))
-    >>> losses = PrivacyLosses.of(algorithm, Question(trust.LDP(), adjacency="zero-out", clip_norm=1.0))
+    >>> losses = Losses.of(algorithm, Privacy(trust.LDP(), adjacency="zero-out", clip_norm=1.0))
     >>> round(losses.guarantee(noise_std=1.0).mu, 6), round(losses.calibrate(mu=1.0).noise_std, 6)
     (1.414214, 1.414214)
     """
 
     algorithm: LinearAlgorithm | View
-    question: Question
+    question: Privacy
     exposures: Exposures
 
     def __post_init__(self) -> None:
@@ -61,23 +61,26 @@ class PrivacyLosses(LossTable):
     def of(
         cls,
         algorithm: LinearAlgorithm | View,
-        question: Question,
+        question: Privacy,
         *,
         victims: Sequence[Victim] | None = None,
         progress: Progress = "auto",
-    ) -> PrivacyLosses:
+    ) -> Losses:
         """Computes them, by the accountant of the algorithm's participation (`ACCOUNTANTS`).
 
         Args: victims: nodes, or groups such as (0, 3) for a record that nodes 0 and 3 both hold; default all nodes that
             do not attack, and the groups of `question.owners`.
         Raises: InvalidInput: an argument out of range, a unit that cannot be protected, what the accountant refuses.
         """
-        return cls(algorithm, question, exposures(algorithm, question, victims=victims, progress=progress))
+        found = exposures(algorithm, question, victims=victims, progress=progress)
+        if isinstance(algorithm, View):
+            question = privacy_of_view(algorithm, question)
+        return cls(algorithm, question, found)
 
     @classmethod
     def of_victim_sensitivities(
-        cls, algorithm: LinearAlgorithm, question: Question, losses: Sequence[VictimSensitivity]
-    ) -> PrivacyLosses:
+        cls, algorithm: LinearAlgorithm, question: Privacy, losses: Sequence[VictimSensitivity]
+    ) -> Losses:
         """Of losses that `sensitivity_by_victim` computed for this question.
 
         Raises: InvalidInput: losses of another one; of another release, if the question names one.
@@ -222,7 +225,8 @@ class PrivacyLosses(LossTable):
         name = self.algorithm.name
         if self._trained is not None and self._trained.noise.is_zero:
             raise InvalidInput(
-                f"{name!r} has no noise to scale, so no target can be met; use without_noise(algorithm, ...)."
+                f"{name!r} has no noise to scale, so no target can be met; "
+                "mfdl.calibrate(algorithm, privacy, noise_std=0.0) trains it without a guarantee."
             )
         why = worst.number(adaptive=self.exposures.adaptive).why
         raise InvalidInput(

@@ -48,26 +48,37 @@ MAX_RATIO = 1e6
 
 
 @dataclasses.dataclass(frozen=True)
-class Question:
-    """What a privacy number is computed for.
+class Privacy:
+    """What a privacy number is computed for: `account`, `calibrate`, `losses`, `pairwise` and `plan` take it.
+
+    >>> from mfdl import trust
+    >>> Privacy(trust.LDP(), adjacency="replace-one", clip_norm=1.0).record_shift
+    2.0
 
     Attributes:
-        trust: who sees and knows what.
+        trust: who sees and knows what. Under `PoissonSampling` every message must be seen (`trust.all_messages()` of
+            one that hides some); under `BallsInBins` hidden messages are counted as seen. Left out with a `View`,
+            whose matrices say it.
         adjacency: "zero-out", "add-remove" or "replace-one".
         clip_norm: bound on the norm of one record's gradient, or of a node's mean gradient at user level, > 0.
         participation: default the algorithm's own; with one per node, each victim is held to its own. Left out with
-            secret sampling.
+            secret sampling. Needed with a `View`, and for an algorithm by its name.
         release: "none", "average" or "all" final models published, where messages are hidden; default the trust
             model's own, `trust.default_release`. Left out with secret sampling, whose every message counts as seen.
         unit: "record", or "user" for all data of a node, which needs participation in every step.
-        method: "exact" or "certified" (fast upper bound); with balls-in-bins also "monte-carlo" or a `MonteCarlo`.
+        method: "exact" or "certified" (fast upper bound); with balls-in-bins also "monte-carlo" or a `MonteCarlo`: by
+            samples, upper bounds but for a probability that the guarantee states.
         lipschitz: L of the local gradient maps, for shift reduction where the view alone is not adaptive; with
             unit "record" only.
         owners: which nodes may hold one and the same record: a number, groups such as [(0, 3)], or `Owners`. Default 1:
-            no record is held twice. Public patterns and unit "record" only.
+            no record is held twice. Public patterns and unit "record" only. Attackers that hold the record are not
+            counted.
+
+    Raises: InvalidInput: no trust model, or owners out of range; the other fields are checked for an algorithm.
     """
 
-    trust: TrustModel
+    trust: TrustModel = None  # type: ignore[assignment]  # only until `exposures` gives a View its own
+    _: dataclasses.KW_ONLY
     adjacency: str
     clip_norm: float
     participation: Participation | None = None
@@ -78,6 +89,8 @@ class Question:
     owners: Owners = dataclasses.field(default_factory=Owners)
 
     def __post_init__(self) -> None:
+        if self.trust is not None:
+            check.instance(TrustModel, trust=self.trust)
         object.__setattr__(self, "owners", Owners.of(self.owners))
 
     @property
@@ -93,7 +106,7 @@ class Question:
         if self.participation is None:
             if isinstance(algorithm, View):
                 raise InvalidInput(
-                    "participation must be given beside a View, e.g. participation=mfdl.EveryStep(T): matrices do not "
+                    "a View needs Privacy(participation=...), e.g. participation=mfdl.EveryStep(T): matrices do not "
                     "say which steps a record joins."
                 )
             check.instance(LinearAlgorithm, algorithm=algorithm)

@@ -49,7 +49,7 @@ from .curves.composed import LossCurve
 from .exposed_victims import Exposed, exposed_by_joint_noise, exposed_by_node_noise, with_fresh_noise
 from .exposures import Exposures
 from .gram_sensitivity import Sensitivity
-from .questions import Fingerprint, Question, Target
+from .questions import Fingerprint, Privacy, Target
 from .victim_sensitivity import VictimSensitivity
 
 RELEASE = "not applicable"
@@ -76,13 +76,13 @@ class SampledLoss(VictimSensitivity):
     def sensitivity(self, *, adaptive: bool = True) -> float:
         return self.std_per_multiplier
 
-    def curve(self, question: Question, noise_std: float, *, adaptive: bool = True, tries: int = 0) -> PrivacyCurve:
+    def curve(self, question: Privacy, noise_std: float, *, adaptive: bool = True, tries: int = 0) -> PrivacyCurve:
         curve = self.unit_curve.at(gaussian.noise_multiplier(noise_std, question.clip_norm, self.std_per_multiplier))
         for _ in range(tries):
             curve = curve.retried()
         return curve
 
-    def least_noise(self, question: Question, target: Target, *, adaptive: bool = True) -> float:
+    def least_noise(self, question: Privacy, target: Target, *, adaptive: bool = True) -> float:
         assert target.epsilon is not None
         assert target.delta is not None
         least = self.unit_curve.least_multiplier(target.epsilon, target.delta, by=target.by)
@@ -102,7 +102,7 @@ class SampledExposures(Exposures, abc.ABC):
     """
 
     algorithm: LinearAlgorithm
-    question: Question
+    question: Privacy
     scheme: Sampled
     exposed: Exposed
     victims: Sequence[int] | None
@@ -164,7 +164,7 @@ class SampledExposures(Exposures, abc.ABC):
     def nodes(self) -> set[int]:
         return set(self.exposed if self.victims is None else self.victims)
 
-    def require(self, algorithm: LinearAlgorithm, question: Question) -> None:
+    def require(self, algorithm: LinearAlgorithm, question: Privacy) -> None:
         _require_usual(algorithm, question, METHODS)
         wanted = Fingerprint.of(algorithm, question.trust, question.scheme(algorithm), RELEASE, question.unit)
         mine = Fingerprint.of(self.algorithm, self.question.trust, self.scheme, RELEASE, "record")
@@ -267,7 +267,7 @@ class MinSeparationExposures(PatternExposures):
 
 
 def poisson_exposures(
-    algorithm: LinearAlgorithm, question: Question, *, victims: Sequence[int] | None = None, progress: Progress = "auto"
+    algorithm: LinearAlgorithm, question: Privacy, *, victims: Sequence[int] | None = None, progress: Progress = "auto"
 ) -> SampledExposures:
     """The accountant of Poisson sampling.
 
@@ -299,7 +299,7 @@ def secret_accountant(exposures: type[SampledExposures], *, samples: bool = Fals
 
     def account(
         algorithm: LinearAlgorithm,
-        question: Question,
+        question: Privacy,
         *,
         victims: Sequence[int] | None = None,
         progress: Progress = "auto",
@@ -318,8 +318,8 @@ def secret_accountant(exposures: type[SampledExposures], *, samples: bool = Fals
 
 
 def _arguments(
-    algorithm: LinearAlgorithm, question: Question, exposed: Exposed, victims: Sequence[int] | None
-) -> tuple[LinearAlgorithm, Question, Sampled, Exposed, Sequence[int] | None]:
+    algorithm: LinearAlgorithm, question: Privacy, exposed: Exposed, victims: Sequence[int] | None
+) -> tuple[LinearAlgorithm, Privacy, Sampled, Exposed, Sequence[int] | None]:
     """With victims that attack, whose loss is infinite."""
     if victims is not None:
         victims = sorted({check.integer_at_least(0, victim=u) for u in check.listed("node indices", victims=victims)})
@@ -333,7 +333,7 @@ def _arguments(
     return algorithm, question, cast("Sampled", algorithm.participation), exposed, victims
 
 
-def _require_usual(algorithm: LinearAlgorithm, question: Question, methods: Sequence[str]) -> None:
+def _require_usual(algorithm: LinearAlgorithm, question: Privacy, methods: Sequence[str]) -> None:
     """Refuses what only public patterns have, and an argument out of range, before any work."""
     usual: dict[str, Any] = {"release": None, "lipschitz": None, "unit": "record", "participation": None}
     given = {name: getattr(question, name) for name in usual if getattr(question, name) != usual[name]}

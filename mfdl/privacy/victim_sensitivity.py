@@ -26,7 +26,7 @@ from .questions import Fingerprint
 
 if TYPE_CHECKING:
     from .curves import PrivacyCurve
-    from .questions import Question, Target
+    from .questions import Privacy, Target
 
 
 THE_VIEW = "the view"
@@ -141,7 +141,7 @@ class VictimSensitivity:
         """The L2 sensitivity per unit record shift and unit noise, rounded up; may be inf."""
         return self.number(adaptive=adaptive).value
 
-    def curve(self, question: Question, noise_std: float, *, adaptive: bool = True, tries: int = 0) -> PrivacyCurve:
+    def curve(self, question: Privacy, noise_std: float, *, adaptive: bool = True, tries: int = 0) -> PrivacyCurve:
         """What is lost to base noise of this standard deviation.
 
         Args: tries: how often fresh samples were drawn before; of numbers by samples only.
@@ -151,7 +151,7 @@ class VictimSensitivity:
         mu = self.mu(record_shift=question.record_shift, noise_std=noise_std, adaptive=adaptive)
         return Gaussian(mu, question.adjacency, self.number(adaptive=adaptive).bound)
 
-    def least_noise(self, question: Question, target: Target, *, adaptive: bool = True) -> float:
+    def least_noise(self, question: Privacy, target: Target, *, adaptive: bool = True) -> float:
         """The least standard deviation that meets a target, but for rounding. Raises: InvalidInput: an infinite one."""
         return gaussian.noise_std(1 / target.largest_mu, self.sensitivity(adaptive=adaptive), question.record_shift)
 

@@ -89,7 +89,7 @@ class Cell:
             "gossip": gossip.content_hash,
             "task": shared.task(self.config).content_hash,
         }
-        if self.mechanism.startswith(registry.FILE_PREFIX):
+        if self.mechanism.startswith(registry.OUTSIDE):
             content["file"] = shared.file_hash(self.config)
         else:
             weights = registry.split(self.mechanism)[1]

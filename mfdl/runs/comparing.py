@@ -76,7 +76,7 @@ def run_comparison(
             raise InvalidInput(f"{name} must hold distinct values, got {', '.join(f'{value:g}' for value in values)}.")
     require_folder(folder)
     store, screen = Store(folder / RUNS), reporter(progress, words=2)
-    plans = [Plan(each, shared) for each in _grid(config, several).configs()]
+    plans = [Plan(each, shared) for each in grid_of(config, several).configs()]
     parts = [
         Folder(folder / _name(plan) if several else folder, plan, store, resume=resume, overwrite=overwrite)
         for plan in plans
@@ -134,7 +134,8 @@ def _sharing(ranks: int | None) -> contextlib.AbstractContextManager[Group]:
     return distributed.ranks(ranks)
 
 
-def _grid(config: ComparisonConfig, several: Mapping[str, Sequence[float]]) -> Grid:
+def grid_of(config: ComparisonConfig, several: Mapping[str, Sequence[float]]) -> Grid:
+    """The comparison at each combination of the values; `none` at the first budget alone."""
     values = {name: several.get(name, (getattr(config, name),)) for name in ComparisonConfig.SEVERAL}
 
     def point(chosen: dict[str, Any]) -> dict[str, Any] | None:

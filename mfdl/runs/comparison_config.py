@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from .. import metrics
+from .. import check, metrics
 from ..errors import InvalidInput
+from ..given import value_of
 from . import options
+from .objects import is_own, trust_text
 from .options import OnGraph, Option, Protects
 
 if TYPE_CHECKING:
@@ -205,6 +207,8 @@ class ComparisonConfig(Protects, OnGraph):
             from ..training import step_rules
 
             object.__setattr__(self, "step_rule", str(step_rules.parse(self.step_rule)))
+        if not isinstance(self.trust, str):
+            self._name_trust(self.trust)
         self.trust_model()
         options.require_for_secret_batches(self)
         if self.has_secret_batches and self.unit == "user":
@@ -239,6 +243,15 @@ class ComparisonConfig(Protects, OnGraph):
         twice = [name for name in self.mechanisms if self.mechanisms.count(name) > 1]
         if twice:
             raise InvalidInput(f"mechanisms must be distinct, got {twice[0]!r} twice.")
+
+    def _name_trust(self, model: Any) -> None:
+        """Replaces a trust model of the caller by its text."""
+        from ..algorithms import registry
+        from ..trust import TrustModel
+
+        check.instance(TrustModel, trust=model)
+        probe = registry.build("dp-dsgd", self.dynamics(self.sparse_network()[1]), self.scheme())
+        object.__setattr__(self, "trust", trust_text(model, probe))
 
     def _expand_design(self) -> None:
         """Replaces a design by the options that it stands for."""
@@ -357,6 +370,9 @@ class ComparisonConfig(Protects, OnGraph):
         """The trust model of the ranking."""
         from .. import trust
 
+        if is_own(self.trust):
+            model: TrustModel = value_of(self.trust, "trust")
+            return model
         return trust.named(
             self.trust, attackers=self.attackers, colluders=self.colluders, coalition_size=self.coalition_size
         )

@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
 from ..errors import InvalidInput, require_known
+from ..given import value_of
+from .objects import as_text
 from .option_files import WORDS_OF_KINDS, Known, OptionFile, is_tuple, split
 
 if TYPE_CHECKING:
@@ -180,7 +182,9 @@ class Config:
         Raises: InvalidInput: something else, or a value against the rule of its field.
         """
         for name, (kind, option, _) in self.fields().items():
-            value = getattr(self, name)
+            value = as_text(name, given := getattr(self, name))
+            if value is not given:
+                object.__setattr__(self, name, value)
             if is_tuple(kind) and value is not None:
                 texts = split(value) if isinstance(value, str) and option.listed else value
                 if not isinstance(texts, list | tuple) or not all(isinstance(text, str) for text in texts):
@@ -288,9 +292,17 @@ class OnGraph(Config):
         """The connected graph as arrays, which hold millions of nodes, and its gossip matrix."""
         from .. import gossip, graphs
 
-        loaded = graphs.load_sparse(self.graph, largest_component=self.largest_component, data_home=self.data_home)
+        source = value_of(self.graph, "graph")
+        loaded = graphs.load_sparse(source, largest_component=self.largest_component, data_home=self.data_home)
         graphs.require_connected(loaded)
-        return loaded, gossip.load(self.gossip, loaded)
+        weights = value_of(self.gossip, "gossip")
+        if isinstance(weights, str):
+            return loaded, gossip.load(weights, loaded)
+        if weights.num_nodes != loaded.num_nodes:
+            raise InvalidInput(
+                f"gossip must have the {loaded.num_nodes} nodes of the graph, got {weights.num_nodes}."
+            )
+        return loaded, weights
 
 
 @dataclasses.dataclass(frozen=True)

@@ -28,8 +28,8 @@ from ..privacy import gaussian
 from ..privacy.attacking_sets import sensitivity_by_victim
 from ..privacy.guarantee import DELTA
 from ..privacy.loss_tables import LOSS_METRICS, Cells, LossTable, worst_in_words
-from ..privacy.losses import PrivacyLosses
-from ..privacy.questions import Question, lipschitz_notes, require_unit
+from ..privacy.losses import Losses
+from ..privacy.questions import Privacy, lipschitz_notes, require_unit
 from ..privacy.victim_sensitivity import VictimSensitivity
 from ..progress import Progress, reporter
 from ..trust import PNDP, TrustModel
@@ -112,12 +112,12 @@ def pairwise_matrix(
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class PairwiseLosses(LossTable):
-    """What each of several attackers learns of each victim: `PrivacyLosses` by the attacking node.
+    """What each of several attackers learns of each victim: `Losses` by the attacking node.
 
     Raises: InvalidInput: no attacker with a victim.
     """
 
-    of_attackers: Mapping[int, PrivacyLosses]
+    of_attackers: Mapping[int, Losses]
 
     def __post_init__(self) -> None:
         if not self.of_attackers:
@@ -143,7 +143,7 @@ class PairwiseLosses(LossTable):
         return [loss.number(adaptive=adaptive).squared for loss in every]
 
     def rows(self, noise_std: float = 1.0, *, delta: float = DELTA, adaptive: bool = True) -> list[dict[str, Any]]:
-        """One row for each attacker and victim, see `PrivacyLosses.rows`."""
+        """One row for each attacker and victim, see `Losses.rows`."""
         accounting: dict[str, Any] = {"delta": delta, "adaptive": adaptive}
         return [row for losses in self.of_attackers.values() for row in losses.rows(noise_std, **accounting)]
 
@@ -245,14 +245,16 @@ def pairwise(
         check.function("lambda v: mfdl.trust.PNDP([v])", make_trust=make_trust)
     models = {v: PNDP([v]) if make_trust is None else make_trust(v) for v in _nodes(algorithm, attackers)}
     accounting: dict[str, Any] = {"participation": participation, "release": release, "unit": unit, "method": method}
-    first = Question(next(iter(models.values())), adjacency, clip_norm, lipschitz=lipschitz, **accounting)
+    first = Privacy(
+        next(iter(models.values())), adjacency=adjacency, clip_norm=clip_norm, lipschitz=lipschitz, **accounting
+    )
     assert first.record_shift  # refuses adjacency and clip_norm before any work
     require_unit(unit, first.participation_in(algorithm), lipschitz=lipschitz)
     computing = {"victims": victims, "jobs": jobs, "progress": progress, "lipschitz": lipschitz, **accounting}
     losses_of = pairwise_losses(algorithm, lambda v: models[v], list(models), **computing)
     questions = {v: dataclasses.replace(first, trust=model) for v, model in models.items()}
     return PairwiseLosses(
-        {v: PrivacyLosses.of_victim_sensitivities(algorithm, questions[v], its) for v, its in losses_of.items() if its}
+        {v: Losses.of_victim_sensitivities(algorithm, questions[v], its) for v, its in losses_of.items() if its}
     )
 
 

@@ -15,17 +15,19 @@ from typing import TYPE_CHECKING, Any, cast
 from .. import check, graphs, trust
 from ..algorithms import LinearAlgorithm, registry
 from ..dynamics import Dynamics
-from ..errors import UnsupportedMechanism
+from ..errors import InvalidInput, UnsupportedMechanism
 from ..factorization.solutions import Solutions, keeping
+from ..given import value_of
 from ..mechanism import Mechanism
 from ..metrics import require_measured
 from ..participation import Cyclic
 from ..privacy import gaussian
-from ..privacy.losses import PrivacyLosses
-from ..privacy.questions import Question
+from ..privacy.losses import Losses
+from ..privacy.questions import Privacy
 from ..privacy.sampled_exposures import noise_of_bins
 from ..training import learned, tasks
 from ..training.learned import Baseline, mean_baseline
+from .objects import is_own
 from .options import OnGraph
 from .output import objective_fields
 
@@ -73,6 +75,13 @@ class Shared:
         return self._task(_place(config), config.task, config.partition, config.precondition)
 
     def _load_task(self, place: OnGraph, name: str, partition: str | None, precondition: str | None) -> Task:
+        if not isinstance(own := value_of(name, "task"), str):
+            if partition is not None:
+                raise InvalidInput(f"partition {partition} is for tasks by name; the task given has its own.")
+            nodes = self.network(place)[0].num_nodes
+            if own.num_nodes != nodes:
+                raise InvalidInput(f"task {own.name!r} is on {own.num_nodes} nodes, and the graph has {nodes}.")
+            return own if precondition is None else own.preconditioned(precondition)
         chosen = {} if partition is None else {"partition": partition}
         task = tasks.load(name, self.network(place)[0], place.data_home, **chosen)
         return task if precondition is None else task.preconditioned(precondition)
@@ -109,8 +118,8 @@ class Shared:
             # divisors do not cancel in views that mix nodes; sizes that follow the seed are refused there
             algorithm = algorithm.with_divisors(self.task(config).public_batch_sizes(config.period))
         release = None if name == WITHOUT_NOISE or config.has_secret_batches else release
-        question = Question(model, config.adjacency, config.clip_norm, None, release, config.unit)
-        return Accounted(name, PrivacyLosses.of(algorithm, question))
+        question = Privacy(model, release=release, **config.protected)
+        return Accounted(name, Losses.of(algorithm, question))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -118,7 +127,7 @@ class Accounted:
     """An algorithm with its losses: all budgets are read off it."""
 
     name: str
-    losses: PrivacyLosses
+    losses: Losses
 
     def mechanism(self, target: dict[str, Any]) -> Mechanism:
         """With the least noise that meets a target, or without noise."""
@@ -166,7 +175,7 @@ class Plan:
         self.shared.require_fed(config)
         probe = registry.build("dp-dsgd", Dynamics(self.gossip), Cyclic(epochs=1, period=1))
         for name in config.mechanisms:  # refuses nodes that are not there, or coalitions of everybody
-            from_file = built(config, name, self.gossip) if name.startswith(registry.FILE_PREFIX) else None
+            from_file = built(config, name, self.gossip) if name.startswith(registry.OUTSIDE) else None
             model, _ = trust_of(config, name, from_file)
             next(iter(model.members(probe)))
             if config.step_rule is not None and model.hides_messages(probe):
@@ -235,7 +244,7 @@ def trust_of(config: ComparisonConfig, name: str, algorithm: LinearAlgorithm | N
     meant = () if entry is None else entry.models
     if entry is None and algorithm is not None:
         meant = registry.models_of(name, algorithm)
-    if not meant or config.trust in meant:
+    if not meant or config.trust in meant or is_own(config.trust):
         return config.trust_model(), config.release
     if not config.across_trust_models:
         raise UnsupportedMechanism(

@@ -92,7 +92,7 @@ class PrivateNode:
     Args:
         optimizer: any, over exactly the trainable parameters of `module`; what it keeps is a function of noised sums.
         module: computes each record by itself (batch norm, active dropout and the like are refused, as in `Task`).
-        mechanism: of `calibrate`, `with_noise` or `without_noise`; its guarantee is that of the run.
+        mechanism: of `calibrate`; its guarantee is that of the run.
         node: this node, an index in 0 .. n - 1.
         keys: the secrets that this node holds (`HolderKeys.given`), or the root key of a simulation. A secret serves
             one run: a second one with it repeats its noise.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
@@ -26,8 +26,11 @@ from .learned import Baseline, Ended, Judged, mean_baseline
 
 if TYPE_CHECKING:
     import pandas
+    import torch
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+    from .tasks import Task
 
 RUN = "run"
 RUN_COLUMNS = (
@@ -160,6 +163,29 @@ class Run(Shown):
     chance_accuracy: NotPrivate[float | None] = None
     public_constants: str = ""
     step_rule: str = ""
+    task: Task | None = dataclasses.field(default=None, metadata={"stored": False})
+
+    def module(self, node: Hashable = 0, seed: int | None = None, *, task: Task | None = None) -> torch.nn.Module:
+        """The torch module of the task with the trained parameters of a node: what it releases at the end.
+
+        Args:
+            node: index or label; seed: one of the runs, default the first.
+            task: the task that was trained; needed of a run that was loaded from a file, which holds no code.
+        Returns: a new module in evaluation mode, on the CPU in float32; its frozen parameters are those of the seed.
+        Guarantee: the parameters are covered as far as the mechanism's guarantee says who sees the final model.
+        Raises: InvalidInput: no such node or seed, or no task; a task of another size than the models.
+        """
+        task = task or self.task
+        if task is None:
+            raise InvalidInput("a run from a file holds no code of its task; give it: run.module(node, task=...).")
+        labels = list(self.mechanism.algorithm.labels)
+        index = labels.index(node) if node in labels else node
+        if isinstance(index, bool) or not isinstance(index, int | np.integer) or not 0 <= index < len(labels):
+            raise InvalidInput(f"node must be a label or an index below {len(labels)}, got {node!r}.")
+        found = [run for run in self.seeds if seed is None or run.seed == seed]
+        if not found:
+            raise InvalidInput(f"seed must be one of {[run.seed for run in self.seeds]}, got {seed!r}.")
+        return task.module_with(found[0].models[int(index)], found[0].seed)
 
     def statement(self, delta: float | None = None) -> str:
         """The guarantee of this run as fields, one a line: that of its mechanism, and what of the task it leaves out.
@@ -282,7 +308,7 @@ class Run(Shown):
         Raises: InvalidInput: as for `Mechanism.save`.
         """
         content = {
-            **{field.name: getattr(self, field.name) for field in dataclasses.fields(self)},
+            **{name: getattr(self, name) for name in _stored_fields()},
             MECHANISM: self.mechanism.stored_fields(),
             "not_private": [*not_private_fields(SeedRun), *_CHANCE],
         }
@@ -297,7 +323,7 @@ class Run(Shown):
         """
         content = archive.read(path, RUN)
         with archive.refusing(path, RUN):
-            fields = {field.name: content[field.name] for field in dataclasses.fields(cls)}
+            fields = {name: content[name] for name in _stored_fields()}
             mechanism = Mechanism.of_file(content[MECHANISM], anew=anew, trust=trust)
             run = cls(**{**fields, "mechanism": mechanism})
             run._require_consistent()
@@ -378,3 +404,8 @@ def _mean_in_words(name: str, values: list[float | None]) -> str:
         return ""
     spread = f" +- {np.std(known, ddof=1):.2g} (standard deviation over seeds)" if len(known) > 1 else ""
     return f"{name} {np.mean(known):.4g}{spread}"
+
+
+def _stored_fields() -> list[str]:
+    """The fields of a run that a file holds: not its task, which is code."""
+    return [field.name for field in dataclasses.fields(Run) if field.metadata.get("stored", True)]

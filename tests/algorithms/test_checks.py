@@ -197,7 +197,7 @@ def test_dense_maps_are_taken_and_are_the_same_algorithm():
 
 
 def test_what_was_accounted_cannot_be_written():
-    mechanism = mfdl.calibrate(base, trust=mfdl.trust.LDP(), adjacency="zero-out", clip_norm=1.0, mu=1.0)
+    mechanism = mfdl.calibrate(base, mfdl.Privacy(mfdl.trust.LDP(), adjacency="zero-out", clip_norm=1.0), mu=1.0)
     noise = StepNoise(np.eye(N), np.eye(N, dtype=bool), T, N)
     arrays = [m.data for m in mechanism.algorithm.rounds[0].maps()]
     arrays += [base.divisors, base.message_sender, base.transmitted, base.model_from_state.data, noise.factor.data]

@@ -178,7 +178,7 @@ def test_a_repaired_run_is_saved_and_read_back(tmp_path):
     W, participation = gossip.metropolis_hastings("ring:n=4"), mfdl.Cyclic(epochs=1, period=3)
     _, run = under_dropout(W, "decor", gossip.churn(W, 3, {1: [(1, 2)]}), participation, recovery="substitute")
     trust = {"trust": mfdl.trust.named("eavesdropper"), "adjacency": "zero-out", "clip_norm": 1.0}
-    mechanism = mfdl.calibrate(run, **trust, mu=1.0)
+    mechanism = mfdl.calibrate(run, mfdl.Privacy(**trust), mu=1.0)
     assert mechanism.algorithm.name == "decor with dropout, substitute"
     mechanism.save(tmp_path / "recovered.mfdl")
     read = type(mechanism).load(tmp_path / "recovered.mfdl", trust=trust["trust"])

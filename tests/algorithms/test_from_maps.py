@@ -180,7 +180,7 @@ def test_noise_on_messages_is_calibrated_and_replayed(unit):
     if unit == "record":
         algorithm = algorithm.with_divisors(task.public_batch_sizes(2))
     options = {"trust": trust.LDP(), "adjacency": "zero-out", "clip_norm": 1.0, "unit": unit}
-    mechanism = mfdl.calibrate(algorithm, **options, mu=2.0)
+    mechanism = mfdl.calibrate(algorithm, mfdl.Privacy(**options), mu=2.0)
     run = mfdl.replay(mechanism, task, seeds=[0], progress=False)
     assert run.seeds[0].finished_steps == 4
 

@@ -158,12 +158,12 @@ def test_mu_of_independent_noise_is_root_k(name, scheme, adjacency):
     k = max(len(pattern) for pattern in scheme.patterns())
     shift = C * (2 if adjacency == "replace-one" else 1)
     for model in (trust.LDP(), trust.Eavesdropper()):
-        mechanism = mfdl.with_noise(algorithm, trust=model, adjacency=adjacency, clip_norm=C, noise_std=nu)
+        mechanism = mfdl.calibrate(algorithm, mfdl.Privacy(model, adjacency=adjacency, clip_norm=C), noise_std=nu)
         assert mechanism.guarantee.adaptive
         # rounding up included
         assert 0 < mechanism.guarantee.mu <= math.sqrt(k) * shift / nu * (1 + 1e-9)
     if name != "local-steps":  # whose messages between two gossip rounds are not sent
-        local = mfdl.with_noise(algorithm, trust=trust.LDP(), adjacency=adjacency, clip_norm=C, noise_std=nu)
+        local = mfdl.calibrate(algorithm, mfdl.Privacy(trust.LDP(), adjacency=adjacency, clip_norm=C), noise_std=nu)
         assert local.guarantee.mu == pytest.approx(math.sqrt(k) * shift / nu)
 
 
@@ -195,7 +195,7 @@ def test_they_train_and_report_their_guarantee():
     task = tasks.least_squares(4, start="zero")
     for name in NAMES:
         algorithm = algorithms.build(name, Dynamics(STAR, 0.5), EveryStep(8))
-        mechanism = mfdl.calibrate(algorithm, trust=trust.LDP(), adjacency="zero-out", clip_norm=1.0, mu=2.0)
+        mechanism = mfdl.calibrate(algorithm, mfdl.Privacy(trust.LDP(), adjacency="zero-out", clip_norm=1.0), mu=2.0)
         result = mfdl.replay(mechanism, task, seeds=[0], period=1)
         assert np.isfinite(result.final_test_losses).all()
 
@@ -204,7 +204,7 @@ def test_they_train_and_report_their_guarantee():
 @pytest.mark.parametrize("name", NAMES)
 def test_an_audit_comes_within_15_percent_from_below(name):
     algorithm = algorithms.build(name, Dynamics(STAR, 0.5), EveryStep(4))
-    mechanism = mfdl.with_noise(algorithm, trust=trust.LDP(), adjacency="zero-out", clip_norm=1.0, noise_std=1.0)
+    mechanism = mfdl.calibrate(algorithm, mfdl.Privacy(trust.LDP(), adjacency="zero-out", clip_norm=1.0), noise_std=1.0)
     audited = audit(mechanism, trust=trust.LDP(), trials=20_000, seed=0)
     assert not audited.violated
     assert 0.85 * mechanism.guarantee.mu <= audited.mu_audited <= mechanism.guarantee.mu

@@ -122,8 +122,8 @@ def test_losses_are_those_of_the_sums_received(parts, period, epochs, data):
 def test_training_over_one_way_links_is_saved_and_read(tmp_path):
     links = nx.DiGraph([(0, 1), (1, 2), (2, 3), (3, 0), (0, 2)])
     algorithm = push_sum(mfdl.Dynamics(gossip.push_sum(links, 2), 0.2), mfdl.EveryStep(2))
-    options = {"adjacency": "zero-out", "clip_norm": 1.0, "mu": 1.0}
-    mechanism = mfdl.calibrate(algorithm, trust=trust.named("eavesdropper"), **options)
+    options = {"adjacency": "zero-out", "clip_norm": 1.0}
+    mechanism = mfdl.calibrate(algorithm, mfdl.Privacy(trust.named("eavesdropper"), **options), mu=1.0)
     assert mechanism.noise_std == pytest.approx(np.sqrt(2))
     run = mfdl.replay(mechanism, mfdl.tasks.least_squares(mfdl.graphs.load("ring:n=4"), dimension=2), seeds=[0])
     assert np.isfinite(run.final_test_losses).all()

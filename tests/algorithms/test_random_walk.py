@@ -144,8 +144,8 @@ def test_a_token_is_calibrated_and_trained():
     walk = gossip.sampled_walk(RING, T, seed=3)
     algorithm = random_walk(mfdl.Dynamics(RING, 0.5), mfdl.EveryStep(T), walk=walk)
     visits = np.bincount(walk[:-1], minlength=4)
-    options = {"adjacency": "zero-out", "clip_norm": 1.0, "mu": 1.0}
-    mechanism = mfdl.calibrate(algorithm, trust=trust.named("eavesdropper"), **options)
+    options = {"adjacency": "zero-out", "clip_norm": 1.0}
+    mechanism = mfdl.calibrate(algorithm, mfdl.Privacy(trust.named("eavesdropper"), **options), mu=1.0)
     assert mechanism.noise_std == pytest.approx(np.sqrt(visits.max()), rel=1e-6)  # each visit under its own noise
     run = mfdl.replay(mechanism, mfdl.tasks.least_squares(graph, dimension=2), seeds=[0])
     assert np.isfinite(run.final_test_losses).all()

@@ -113,8 +113,8 @@ def test_noise_made_for_one_step_says_so_in_a_run_of_several(name, tmp_path):
     path = tmp_path / "noise.npz"
     factorization.save(path, built(name, 3).factorization, header={})
     assert note.removeprefix(name) in registry.shortsighted(registry.build(f"file:{path}", DYN, Cyclic(1, 3)))
-    mechanism = mfdl.with_noise(
-        built(name, 3), noise_std=0.1, trust=mfdl.trust.Eavesdropper(), adjacency="zero-out", clip_norm=1.0
+    mechanism = mfdl.calibrate(
+        built(name, 3), mfdl.Privacy(mfdl.trust.Eavesdropper(), adjacency="zero-out", clip_norm=1.0), noise_std=0.1
     )
     task = mfdl.tasks.digits(4)
     assert note in mfdl.replay(mechanism, task, seeds=[0]).judged.advice
@@ -129,13 +129,13 @@ def test_python_says_so_as_the_command_line_does(capsys):
     """`calibrate` and `account` note it, `mfdl account` says the same words, a ranking refuses."""
     options = {"adjacency": "zero-out", "clip_norm": 1.0}
     corn = algorithms.corn(DYN, Cyclic(1, 2))
-    guarantee = mfdl.calibrate(corn, trust=mfdl.trust.LDP(), mu=1.0, **options).guarantee
+    guarantee = mfdl.calibrate(corn, mfdl.Privacy(mfdl.trust.LDP(), **options), mu=1.0).guarantee
     note = registry.misplaced(corn, "ldp")
     assert "noise shared between nodes is assumed to be known" in note
     assert "eavesdropper, coalitions, colluding" in note
     assert note in str(guarantee)
-    assert note in mfdl.account(corn, trust=mfdl.trust.LDP(), noise_std=1.0, **options).why
-    assert mfdl.account(corn, trust=mfdl.trust.Eavesdropper(), noise_std=1.0, **options).why == ""
+    assert note in mfdl.account(corn, mfdl.Privacy(mfdl.trust.LDP(), **options), noise_std=1.0).why
+    assert mfdl.account(corn, mfdl.Privacy(mfdl.trust.Eavesdropper(), **options), noise_std=1.0).why == ""
     assert (
         main(["account", "--graph", "star:n=4", "--mechanism", "corn", "--epochs", "1", "--period", "2", "--json"]) == 0
     )

@@ -11,12 +11,13 @@ import pytest
 from matplotlib.figure import Figure
 
 import mfdl
+from mfdl import Privacy
 from mfdl.algorithms import registry
 from mfdl.audit import AuditCell, Training, Transcript, audit, audit_matrix, bounds, runs
 from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput
 from mfdl.gossip import GossipMatrix, metropolis_hastings
-from mfdl.noise_scale import account, calibrate, with_noise
+from mfdl.noise_scale import account, calibrate
 from mfdl.participation import BallsInBins, Cyclic, EveryStep, OncePerEpoch, ParticipationByNode, Single
 from mfdl.privacy import gaussian
 from mfdl.trust import LDP, PNDP, Coalitions, Eavesdropper, ReleasedOnly, TrustModel, named
@@ -70,7 +71,7 @@ def test_every_mechanism_keeps_its_claim_under_its_own_trust_model_and_the_audit
 
 def test_one_seed_gives_one_result_and_a_mechanism_brings_its_settings():
     first = audited(build(), seed=7)
-    mechanism = with_noise(build(), trust=LDP(), **SETTINGS)
+    mechanism = calibrate(build(), Privacy(LDP(), **CLIPPING), noise_std=2.0)
     assert audited(mechanism, seed=7) == first
     assert audited(mechanism, seed=8) != first
     assert first.mu_claimed == pytest.approx(mechanism.guarantee.mu)
@@ -79,7 +80,9 @@ def test_one_seed_gives_one_result_and_a_mechanism_brings_its_settings():
 
 
 def test_a_mechanism_is_audited_with_the_models_that_its_guarantee_releases():
-    mechanism = with_noise(build("zip-dl", EveryStep(3)), trust=PNDP([3]), release="none", unit="user", **SETTINGS)
+    mechanism = calibrate(
+        build("zip-dl", EveryStep(3)), Privacy(PNDP([3]), release="none", unit="user", **CLIPPING), noise_std=2.0
+    )
     result = audited(mechanism, PNDP([3]), 200)
     assert result.mu_claimed == pytest.approx(mechanism.guarantee.mu)
     assert all(canary.mu_possible <= canary.mu_claimed * (1 + 1e-9) for canary in result.canaries)
@@ -192,7 +195,7 @@ def restated(mechanism, mu, **changed):
 
 def test_a_guarantee_that_states_too_little_is_refuted_and_the_difference_noted():
     for mu in (0.3, 0.0):
-        result = audited(restated(with_noise(build(), trust=LDP(), **SETTINGS), mu))
+        result = audited(restated(calibrate(build(), Privacy(LDP(), **CLIPPING), noise_std=2.0), mu))
         assert (result.mu_claimed, result.violated) == (mu, True)
         assert result.notes == (
             f"the guarantee states mu = {mu:g}, accounted anew it is {math.sqrt(2):.6g}; the smaller is audited",
@@ -200,7 +203,7 @@ def test_a_guarantee_that_states_too_little_is_refuted_and_the_difference_noted(
 
 
 def test_a_guarantee_of_one_victim_is_audited_for_that_victim():
-    mechanism = restated(with_noise(build(), trust=LDP(), **SETTINGS), 0.5, victim="2")
+    mechanism = restated(calibrate(build(), Privacy(LDP(), **CLIPPING), noise_std=2.0), 0.5, victim="2")
     result = audited(mechanism, trials=600)
     claims = {canary.victim: canary.mu_claimed for canary in result.canaries}
     assert claims == pytest.approx({0: 2**0.5, 1: 2**0.5, 2: 0.5, 3: 2**0.5})
@@ -208,7 +211,7 @@ def test_a_guarantee_of_one_victim_is_audited_for_that_victim():
 
 
 def test_a_finite_guarantee_where_loss_is_infinite_is_refuted():
-    leaking = with_noise(build("joint"), trust=LDP(), **SETTINGS)
+    leaking = calibrate(build("joint"), Privacy(LDP(), **CLIPPING), noise_std=2.0)
     assert leaking.guarantee.mu == math.inf
     result = audited(restated(leaking, 1.0))
     assert result.violated
@@ -217,25 +220,25 @@ def test_a_finite_guarantee_where_loss_is_infinite_is_refuted():
 
 
 def test_a_guarantee_under_another_trust_model_is_accounted_anew():
-    result = audited(restated(with_noise(build(), trust=LDP(), **SETTINGS), 0.3), Eavesdropper())
+    result = audited(restated(calibrate(build(), Privacy(LDP(), **CLIPPING), noise_std=2.0), 0.3), Eavesdropper())
     assert not result.violated
     assert result.mu_claimed == pytest.approx(math.sqrt(2))
     assert "recomputed, because the guarantee is for anyone who sees all messages" in result.notes[0]
 
 
 def test_a_guarantee_that_rests_on_a_lipschitz_constant_is_accounted_anew():
-    low = restated(calibrate(build(), trust=PNDP([0]), mu=1.0, lipschitz=0.5, **CLIPPING), 0.3)
+    low = restated(calibrate(build(), Privacy(PNDP([0]), lipschitz=0.5, **CLIPPING), mu=1.0), 0.3)
     result = audited(low, PNDP([0]))
     assert result.mu_claimed == pytest.approx(1.0)
     assert result.notes == ("the claim audited does not rest on lipschitz=0.5, the mechanism's own does",)
 
 
 def test_a_mechanism_is_audited_at_what_it_states():
-    tight = calibrate(build("mafalda"), trust=LDP(), mu=1.0, **CLIPPING)
+    tight = calibrate(build("mafalda"), Privacy(LDP(), **CLIPPING), mu=1.0)
     result = audited(tight)
     assert (result.violated, result.notes, result.mu_claimed) == (False, (), tight.guarantee.mu)
     unequal = build(scheme=ParticipationByNode([EveryStep(4), Single(4), Single(4), Single(4)]))
-    result = audited(with_noise(unequal, trust=LDP(), **SETTINGS), victim=1)
+    result = audited(calibrate(unequal, Privacy(LDP(), **CLIPPING), noise_std=2.0), victim=1)
     assert (result.mu_claimed, result.notes) == (pytest.approx(1.0), ())  # the number of the worst victim is no claim
 
 
@@ -311,7 +314,10 @@ def test_bad_arguments_are_refused(algorithm, changed, why):
 @pytest.mark.parametrize(
     ("call", "why"),
     [
-        (lambda: audited(with_noise(build(), trust=LDP(), **SETTINGS), clip_norm=2.0), "a mechanism brings clip_norm"),
+        (
+            lambda: audited(calibrate(build(), Privacy(LDP(), **CLIPPING), noise_std=2.0), clip_norm=2.0),
+            "a mechanism brings clip_norm",
+        ),
         (lambda: audit_matrix({}, {}, **CLIPPING), "exactly one of noise_std, mu and epsilon"),
         (lambda: audit_matrix({}, {}, mu=1.0, **CLIPPING), "at least one mech"),
         (lambda: audit_matrix({"b": BINS}, {"ldp": LDP()}, mu=1.0, **CLIPPING), "no mu; give epsilon or noise_std"),
@@ -340,7 +346,7 @@ def test_a_matrix_has_a_cell_for_every_pair_and_one_level(tmp_path):
     for result in results:  # the accounting's own sensitivity, rounded up: never less noise than the claim needs
         assert result.mu_claimed == pytest.approx(0.8)
         assert result.level == pytest.approx(1 - 0.05 / 4)
-        guarantee = account(build(), trust=models[result.trust], noise_std=1.0, **CLIPPING)
+        guarantee = account(build(), Privacy(models[result.trust], **CLIPPING), noise_std=1.0)
         assert result.noise_std >= guarantee.sensitivity * guarantee.record_shift / 0.8
     matrix.write(tmp_path, {"config": {"seed": 3}})
     assert {path.name for path in tmp_path.iterdir()} == {"audit.json", "audit.csv", "audit.png"}

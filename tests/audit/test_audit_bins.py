@@ -34,7 +34,7 @@ def mafalda(epochs, bins):
 
 
 def mechanism(noise_std=0.9):
-    return mfdl.with_noise(algorithm(), noise_std=noise_std, **CIRCUMSTANCES)
+    return mfdl.calibrate(algorithm(), mfdl.Privacy(**CIRCUMSTANCES), noise_std=noise_std)
 
 
 @pytest.mark.slow
@@ -58,13 +58,13 @@ def test_the_smaller_of_what_is_stated_and_what_is_accounted_now_is_audited(monk
     guaranteed, stronger, curves = (
         mechanism().guarantee.curve,
         mechanism(1.0).guarantee.curve,
-        mfdl.PrivacyLosses.curves,
+        mfdl.Losses.curves,
     )
     claims = AuditedClaims.of(settings)
     assert not claims.notes
     assert claims.by_victim[0] == AuditedClaim((guaranteed,))
     assert guaranteed.epsilon(1e-5) > stronger.epsilon(1e-5)
-    monkeypatch.setattr(mfdl.PrivacyLosses, "curves", lambda losses, noise_std: curves(losses, 1.0))
+    monkeypatch.setattr(mfdl.Losses, "curves", lambda losses, noise_std: curves(losses, 1.0))
     claims = AuditedClaims.of(settings)
     assert claims.by_victim[0].curves == (stronger, guaranteed)
     assert claims.by_victim[0].epsilon(1e-5) == stronger.epsilon(1e-5)

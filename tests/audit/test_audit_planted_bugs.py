@@ -9,11 +9,10 @@ import pytest
 from scipy.linalg import toeplitz
 
 import mfdl
-from mfdl import gossip
+from mfdl import Privacy, calibrate, gossip
 from mfdl.algorithms import registry
 from mfdl.audit import Training, audit, audit_matrix
 from mfdl.dynamics import Dynamics
-from mfdl.noise_scale import with_noise
 from mfdl.participation import Cyclic, EveryStep, OncePerEpoch, Single
 from mfdl.privacy import gaussian
 from mfdl.training.shared_randomness import HolderKeys, base_columns
@@ -266,7 +265,7 @@ def test_the_right_matrix_and_a_resumed_run_are_not_refuted():
 
 
 def test_the_wrong_adjacency_is_caught():
-    claimed = with_noise(build("dp-dsgd"), noise_std=2.0, trust=LOCAL, adjacency="zero-out", clip_norm=1.0)
+    claimed = calibrate(build("dp-dsgd"), Privacy(LOCAL, adjacency="zero-out", clip_norm=1.0), noise_std=2.0)
     assert not audit(claimed, trust=LOCAL, trials=TRIALS).violated
     result = audit(claimed, trust=LOCAL, adjacency="replace-one", trials=TRIALS)
     assert result.violated

@@ -17,14 +17,16 @@ from mfdl.commands import main
 from mfdl.training import drawn_batches
 from mfdl.training.keys import NoiseKey
 
-CIRCUMSTANCES = {"trust": trust.LDP(), "adjacency": "zero-out", "clip_norm": 1.0, "noise_std": 0.9}
+CIRCUMSTANCES = {"trust": trust.LDP(), "adjacency": "zero-out", "clip_norm": 1.0}
 SETTINGS = {"trust": trust.LDP(), "trials": 1500, "delta": 1e-5, "victim": 1, "progress": False}
 
 
 def mechanism(bins=3, epochs=2, nodes=4):
     graph = mfdl.graphs.load(f"ring:n={nodes}")
     dynamics = mfdl.Dynamics(mfdl.gossip.metropolis_hastings(graph), 0.1)
-    return mfdl.with_noise(mfdl.algorithms.dp_dsgd(dynamics, mfdl.BallsInBins(epochs, bins)), **CIRCUMSTANCES)
+    return mfdl.calibrate(
+        mfdl.algorithms.dp_dsgd(dynamics, mfdl.BallsInBins(epochs, bins)), mfdl.Privacy(**CIRCUMSTANCES), noise_std=0.9
+    )
 
 
 def draws_of(bins=3, epochs=2, nodes=4, seed=0):

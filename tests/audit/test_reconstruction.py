@@ -9,7 +9,7 @@ from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mfdl import Dynamics, EveryStep, View, algorithms, calibrate, gossip, graphs, trust
+from mfdl import Dynamics, EveryStep, Privacy, View, algorithms, calibrate, gossip, graphs, trust
 from mfdl.audit import reconstruct
 from mfdl.audit.equations import reduced_rows
 from mfdl.testing.oracles.rational import rank, rational
@@ -245,7 +245,7 @@ class TestRecovery:
         assert np.isnan(got[~estimable]).all()
 
 
-CLAIM = {"adjacency": "replace-one", "clip_norm": 1.0, "mu": 1.0}
+CLAIM = {"adjacency": "replace-one", "clip_norm": 1.0}
 WORDS = {"a": "attacker", "e": "exposed", "p": "partly exposed", "c": "in a combination", "h": "hidden"}
 
 
@@ -269,7 +269,7 @@ class TestKnownCases:
         medici = trust.PNDP(["Medici"])
         quiet = reconstruct(on("florentine", 10), medici, release="none", gradients=CONSTANT)
         assert quiet.node_status().count("exposed") == 14
-        safe = calibrate(on("florentine", 10, algorithms.dp_dsgd), trust=medici, **CLAIM)
+        safe = calibrate(on("florentine", 10, algorithms.dp_dsgd), Privacy(medici, **CLAIM), mu=1.0)
         solved = reconstruct(safe, medici, gradients=CONSTANT)
         assert solved.node_status().count("hidden") == 14
         assert solved.combinations.shape[0] == 0
@@ -315,10 +315,10 @@ class TestKnownCases:
 
     def test_a_mechanism_brings_the_models_that_its_guarantee_releases(self):
         algorithm = on("path:n=4", 2, algorithms.dp_dsgd)
-        alone = calibrate(algorithm, release="none", trust=END, **CLAIM)
+        alone = calibrate(algorithm, Privacy(END, release="none", **CLAIM), mu=1.0)
         assert reconstruct(alone, END).view.release == "none"
         assert reconstruct(alone, END, release="all").view.release == "all"
-        assert reconstruct(calibrate(algorithm, trust=END, **CLAIM), END).view.release == "all"
+        assert reconstruct(calibrate(algorithm, Privacy(END, **CLAIM), mu=1.0), END).view.release == "all"
 
 
 def test_reduced_rows_have_pivots_of_their_own():

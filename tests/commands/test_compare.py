@@ -116,7 +116,9 @@ class TestFinished:
         graph = mfdl.graphs.load("ring:n=4")
         dynamics = mfdl.Dynamics(mfdl.gossip.metropolis_hastings(graph), learning_rate=0.25)
         algorithm = mfdl.algorithms.mafalda(dynamics, mfdl.Cyclic(epochs=2, period=4))
-        mechanism = mfdl.calibrate(algorithm, trust=mfdl.trust.LDP(), adjacency="zero-out", clip_norm=1.0, mu=2.0)
+        mechanism = mfdl.calibrate(
+            algorithm, mfdl.Privacy(mfdl.trust.LDP(), adjacency="zero-out", clip_norm=1.0), mu=2.0
+        )
         run = mfdl.replay(mechanism, mfdl.tasks.load("digits", graph), seeds=[6], eval_every=3)
         (entry,) = [r for r in result["runs"] if (r["mechanism"], r["seed"]) == ("mafalda", 6)]
         assert entry["final_test_loss"] == pytest.approx(run.final_test_losses[0])

@@ -170,9 +170,9 @@ def test_noise_over_time_and_nodes(capsys):
 
 def objectives(names, ring, part, trust):
     dynamics = mfdl.Dynamics(mfdl.gossip.metropolis_hastings(ring))
-    options = {"trust": trust, "adjacency": "replace-one", "clip_norm": 1.0, "mu": 2.0}
+    options = {"trust": trust, "adjacency": "replace-one", "clip_norm": 1.0}
     build = mfdl.algorithms.registry.build
-    return [mfdl.calibrate(build(name, dynamics, part), **options).objective for name in names]
+    return [mfdl.calibrate(build(name, dynamics, part), mfdl.Privacy(**options), mu=2.0).objective for name in names]
 
 
 def test_groups_from_a_file_and_the_covariance_as_a_mechanism(capsys, tmp_path):

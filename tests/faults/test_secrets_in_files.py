@@ -9,7 +9,7 @@ from archives import flipped
 from noises import philox_key
 from small_tasks import regression
 
-from mfdl import trust
+from mfdl import Privacy, trust
 from mfdl.algorithms import registry
 from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput
@@ -26,7 +26,7 @@ SECRET = bytes(range(100, 132))
 def trained(folder, name="mafalda-l", key=None, **more):
     task = regression(24, build=lambda: torch.nn.Linear(3, 1))
     algorithm = registry.build(name, Dynamics(metropolis_hastings("ring:n=4"), 0.1), Cyclic(epochs=2, period=2))
-    mechanism = calibrate(algorithm, trust=trust.LDP(), adjacency="zero-out", clip_norm=1.0, mu=1.0)
+    mechanism = calibrate(algorithm, Privacy(trust.LDP(), adjacency="zero-out", clip_norm=1.0), mu=1.0)
     return replay(mechanism, task, key=key, checkpoint_folder=folder, **more)
 
 

@@ -24,7 +24,7 @@ def table(cases, answer):
 
 
 def noise_at_mu_1(algorithm, **question):
-    guarantee = mfdl.calibrate(algorithm, mu=1.0, **question).guarantee
+    guarantee = mfdl.calibrate(algorithm, mfdl.Privacy(**question), mu=1.0).guarantee
     return {name: getattr(guarantee, name) for name in ("noise_std", "sensitivity", "mu", "bound")}
 
 
@@ -60,7 +60,7 @@ def test_balls_in_bins():
     """What noise of 2 guarantees, for every mechanism; epsilon at delta = 1e-5."""
 
     def guaranteed(algorithm, **question):
-        guarantee = mfdl.with_noise(algorithm, noise_std=2.0, **question).guarantee
+        guarantee = mfdl.calibrate(algorithm, mfdl.Privacy(**question), noise_std=2.0).guarantee
         scale = {"sensitivity": guarantee.sensitivity, "noise_multiplier": guarantee.noise_multiplier}
         return scale | {"epsilon": guarantee.epsilon(1e-5)}
 
@@ -73,17 +73,17 @@ def test_balls_in_bins():
 
 def test_noise_of_secret_batches():
     """The least noise for epsilon = 2 at delta = 1e-5."""
-    question = {
-        "trust": TRUST["eavesdropper"],
-        "adjacency": "zero-out",
-        "clip_norm": 1.0,
-        "epsilon": 2.0,
-        "delta": 1e-5,
-    }
+    question = {"trust": TRUST["eavesdropper"], "adjacency": "zero-out", "clip_norm": 1.0}
     values = {
-        "decor, Poisson": mfdl.calibrate(fixed("decor", "poisson"), **question).noise_std,
-        "decor, balls-in-bins": mfdl.calibrate(fixed("decor", "balls-in-bins"), **question).noise_std,
-        "bsr, balls-in-bins": mfdl.calibrate(fixed("bsr", "balls-in-bins"), **question).noise_std,
+        "decor, Poisson": mfdl.calibrate(
+            fixed("decor", "poisson"), mfdl.Privacy(**question), epsilon=2.0, delta=1e-05
+        ).noise_std,
+        "decor, balls-in-bins": mfdl.calibrate(
+            fixed("decor", "balls-in-bins"), mfdl.Privacy(**question), epsilon=2.0, delta=1e-05
+        ).noise_std,
+        "bsr, balls-in-bins": mfdl.calibrate(
+            fixed("bsr", "balls-in-bins"), mfdl.Privacy(**question), epsilon=2.0, delta=1e-05
+        ).noise_std,
     }
     compare("noise_of_secret_batches", values, **CLOSE)
 

@@ -7,6 +7,7 @@ so that only their form is stored.
 import re
 
 from _cases import TRUST, fixed
+from _privacy import applied
 from _stored import compare
 
 import mfdl
@@ -16,17 +17,19 @@ QUESTION = {"adjacency": "zero-out", "clip_norm": 1.0}
 
 
 def at_mu_1(name, scheme, trust, **changes):
-    return mfdl.calibrate(fixed(name, scheme), trust=TRUST[trust], **(QUESTION | {"mu": 1.0} | changes)).guarantee
+    return applied(
+        mfdl.calibrate, fixed(name, scheme), {"trust": TRUST[trust], **QUESTION, "mu": 1.0, **changes}
+    ).guarantee
 
 
 def with_noise(name, scheme, trust, **changes):
-    account = mfdl.with_noise
-    return account(fixed(name, scheme), trust=TRUST[trust], **(QUESTION | {"noise_std": 2.0} | changes)).guarantee
+    privacy = mfdl.Privacy(TRUST[trust], **QUESTION, **changes)
+    return mfdl.calibrate(fixed(name, scheme), privacy, noise_std=2.0).guarantee
 
 
 def of_victim(victim, **changes):
-    question = mfdl.Question(TRUST["pndp"], "zero-out", 1.0, **changes)
-    return mfdl.PrivacyLosses.of(fixed("dp-dsgd", "cyclic"), question).by_victim(2.0)[victim]
+    question = mfdl.Privacy(TRUST["pndp"], adjacency="zero-out", clip_norm=1.0, **changes)
+    return mfdl.losses(fixed("dp-dsgd", "cyclic"), question).by_victim(2.0)[victim]
 
 
 def guarantees():

@@ -6,7 +6,7 @@ from _stored import compare
 import mfdl
 from mfdl import InvalidInput, UnsupportedMechanism
 
-QUESTION = {"adjacency": "zero-out", "clip_norm": 1.0, "noise_std": 2.0}
+QUESTION = {"adjacency": "zero-out", "clip_norm": 1.0}
 
 
 def test_content_hashes_of_algorithms():
@@ -26,10 +26,11 @@ def test_content_hashes_and_fingerprints_of_mechanisms():
     ]
     values = {}
     for name, trust, scheme in cases:
-        account = mfdl.with_noise
-        mechanism = account(fixed(name, scheme), trust=TRUST[trust], **QUESTION)
+        mechanism = mfdl.calibrate(fixed(name, scheme), mfdl.Privacy(TRUST[trust], **QUESTION), noise_std=2.0)
         carried = {"mechanism": mechanism.content_hash, "fingerprint": mechanism.guarantee.fingerprint}
         values[f"{name}, {trust}, {scheme}"] = carried
-    user = mfdl.with_noise(fixed("bsr", "every-step"), trust=TRUST["ldp"], unit="user", **QUESTION)
+    user = mfdl.calibrate(
+        fixed("bsr", "every-step"), mfdl.Privacy(TRUST["ldp"], unit="user", **QUESTION), noise_std=2.0
+    )
     carried = {"mechanism": user.content_hash, "fingerprint": user.guarantee.fingerprint}
     compare("fingerprints", values | {"bsr, ldp, every-step, of a user": carried})

@@ -33,9 +33,8 @@ task = functools.cache(functools.partial(classes, public_constants="none"))
 def test_seeded_runs(dtype, accuracy):
     values = {}
     for run, (name, scheme) in RUNS.items():
-        account = mfdl.with_noise
-        question = {"trust": TRUST["eavesdropper"], "adjacency": "replace-one", "clip_norm": 1.0, "noise_std": 0.5}
-        mechanism = account(fixed(name, scheme), **question)
+        privacy = mfdl.Privacy(TRUST["eavesdropper"], adjacency="replace-one", clip_norm=1.0)
+        mechanism = mfdl.calibrate(fixed(name, scheme), privacy, noise_std=0.5)
         (seed,) = mfdl.replay(mechanism, task(), seeds=[3], dtype=getattr(torch, dtype), device="cpu").seeds
         values[run] = {"key_id": seed.key_id, "models": seed.models.tolist(), "loss": seed.loss.tolist()}
     compare(f"runs_{dtype}", values, relative=accuracy, absolute=accuracy)

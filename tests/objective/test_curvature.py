@@ -269,7 +269,7 @@ def test_named_mechanisms_take_it():
     algorithm = algorithms.build(name, TINY, Cyclic(2, 3))
     assert algorithm.name == name
     weights = ErrorWeights.parse(name.partition("@")[2])
-    mechanism = mfdl.calibrate(algorithm, trust=mfdl.trust.LDP(), adjacency="zero-out", clip_norm=1.0, mu=1.0)
+    mechanism = mfdl.calibrate(algorithm, mfdl.Privacy(mfdl.trust.LDP(), adjacency="zero-out", clip_norm=1.0), mu=1.0)
     best = factorization.factorize(TINY, Cyclic(2, 3), weights=weights)
     assert_allclose(mechanism.objective_for(weights).value, best.objective, rtol=1e-4)
     way = NoiseObjective(TINY, 6, weights).excess_loss(algorithm.noise, mechanism.noise_std).on_the_way

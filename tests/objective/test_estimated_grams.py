@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
-from mfdl import NoiseObjective, algorithms, gossip, graphs
+from mfdl import NoiseObjective, Privacy, algorithms, gossip, graphs
 from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.factorization import (
@@ -177,7 +177,7 @@ def test_privacy_takes_nothing_of_the_estimate(nothing_in_reach):
     for seed in range(3):
         encoder = factorize(dynamics, scheme, probes=Probes(2, seed)).encoder
         built = algorithms.mf_dsgd(dynamics, scheme, encoder)
-        mechanism = calibrate(built, trust=trust.LDP(), adjacency="replace-one", clip_norm=1.0, mu=1.0)
+        mechanism = calibrate(built, Privacy(trust.LDP(), adjacency="replace-one", clip_norm=1.0), mu=1.0)
         X = encoder.T @ encoder
         largest = max(np.abs(X[np.ix_(at, at)]).sum() for at in (range(c, 6, 2) for c in range(2)))
         assert mechanism.noise_std == pytest.approx(2 * largest**0.5, rel=1e-9)

@@ -351,11 +351,11 @@ def test_a_comparison_makes_no_graph_of_networkx_and_no_array_over_nodes(tmp_pat
 
 def test_a_mechanism_says_how_far_its_objective_may_be_off(large):
     algorithm = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("regular:n=40,degree=4")), Cyclic(1, 2))
-    question = {"trust": mfdl.trust.LDP(), "adjacency": "zero-out", "clip_norm": 1.0, "mu": 1.0}
-    exact = mfdl.calibrate(algorithm, **question)
+    question = {"trust": mfdl.trust.LDP(), "adjacency": "zero-out", "clip_norm": 1.0}
+    exact = mfdl.calibrate(algorithm, mfdl.Privacy(**question), mu=1.0)
     assert exact.objective_error == 0.0
     large(10)
-    estimate = mfdl.calibrate(algorithm, **question)
+    estimate = mfdl.calibrate(algorithm, mfdl.Privacy(**question), mu=1.0)
     assert 0 < abs(estimate.objective - exact.objective) <= estimate.objective_error
 
 

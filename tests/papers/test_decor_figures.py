@@ -52,12 +52,13 @@ def test_pairs_of_the_figure_are_those_of_the_search():
     assert points["ring", "CDP", 10.0] == points["torus", "CDP", 10.0]
     graph = mfdl.graphs.load("torus:n=16")
     dynamics = mfdl.Dynamics(mfdl.gossip.metropolis_hastings(graph))
-    given = {"epsilon": 3.0, "delta": 1e-5, "adjacency": "replace-one", "clip_norm": 1.0}
-    pairs = decor_deviations(dynamics, mfdl.EveryStep(50), **given)
+    target, clipping = {"epsilon": 3.0, "delta": 1e-5}, {"adjacency": "replace-one", "clip_norm": 1.0}
+    privacy = mfdl.Privacy(mfdl.trust.Eavesdropper(), unit="user", **clipping)
+    pairs = decor_deviations(dynamics, mfdl.EveryStep(50), **target, **clipping)
     for name, pair in zip(budget_curves.PAIRS, pairs, strict=True):
         (config,) = points["torus", name, 10.0]
         built = algorithms.decor(dynamics, mfdl.EveryStep(50), **config.parameters("decor"))
-        mechanism = mfdl.calibrate(built, trust=mfdl.trust.Eavesdropper(), unit="user", **given)
+        mechanism = mfdl.calibrate(built, privacy, **target)
         assert mechanism.noise_std == pytest.approx(pair.sigma_ldp, rel=1e-9)
 
 

@@ -19,7 +19,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import mfdl_papers as papers
 import mfdl_solvers
-from mfdl import Cyclic, Dynamics, EveryStep, algorithms, gossip, graphs, node_covariances, trust
+from mfdl import Cyclic, Dynamics, EveryStep, Privacy, algorithms, gossip, graphs, node_covariances, trust
 from mfdl.decor_search import COROLLARY_RANGE
 from mfdl.errors import InvalidInput
 from mfdl.factorization import optimal_covariance, optimal_pairwise, problem, square_root_encoder
@@ -344,9 +344,9 @@ def test_the_coded_central_baseline_has_root_n_times_the_noise_it_needs(n):
     """Variance s^2 / n on the average, s the local std, where s^2 / n^2 gives the same budget."""
     circumstances = {"adjacency": "replace-one", "clip_norm": 0.1, "unit": "user"}
     dynamics, every = Dynamics(MH(f"ring:n={n}")), EveryStep(50)
-    local = calibrate(algorithms.dp_dsgd(dynamics, every), trust=trust.LDP(), mu=2.0, **circumstances).noise_std
+    local = calibrate(algorithms.dp_dsgd(dynamics, every), Privacy(trust.LDP(), **circumstances), mu=2.0).noise_std
     central = algorithms.cdp(dynamics, every)
-    needed = calibrate(central, trust=trust.Central(), mu=2.0, **circumstances)
+    needed = calibrate(central, Privacy(trust.Central(), **circumstances), mu=2.0)
     assert_allclose(needed.noise_std / math.sqrt(n), local / n, rtol=1e-9)  # std on the average of n messages
-    coded = account(central, trust=trust.Central(), noise_std=local, **circumstances)
+    coded = account(central, Privacy(trust.Central(), **circumstances), noise_std=local)
     assert_allclose(coded.mu, 2.0 / math.sqrt(n), rtol=1e-9)

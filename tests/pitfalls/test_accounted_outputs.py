@@ -10,10 +10,10 @@ from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mfdl import algorithms, gossip, trust
+from mfdl import Privacy, algorithms, calibrate, gossip, trust
 from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput
-from mfdl.noise_scale import account, without_noise
+from mfdl.noise_scale import account
 from mfdl.participation import Cyclic, EveryStep
 from mfdl.privacy.forms import view_grams
 from mfdl.privacy.gram_sensitivity import sensitivities
@@ -82,8 +82,8 @@ def test_released_models_are_accounted_together_with_the_messages(name):
 def test_steps_of_one_record_are_accounted_together():
     """Anti-correlated noise: a step by itself is worth T - t, all steps of a record together 1^2 + ... + T^2."""
     algorithm = algorithms.anti_pgd(Dynamics(gossip.metropolis_hastings("ring:n=3")), EveryStep(4))
-    common = {"trust": trust.LDP(), "adjacency": "zero-out", "clip_norm": 1.0, "noise_std": 1.0}
-    guarantee = account(algorithm, **common).mu ** 2
+    common = {"trust": trust.LDP(), "adjacency": "zero-out", "clip_norm": 1.0}
+    guarantee = account(algorithm, Privacy(**common), noise_std=1.0).mu ** 2
     C = np.tri(4)
     assert np.trace(C.T @ C) == 10  # the sum over steps
     assert guarantee == pytest.approx(np.sum(C.T @ C))
@@ -119,7 +119,9 @@ def test_neither_noise_nor_a_step_beyond_the_last(algorithm):
 
 
 def test_a_participation_of_more_steps_is_another_mechanism():
-    calibrated = without_noise(ALGORITHMS["dp-dsgd"], trust=trust.LDP(), adjacency="zero-out", clip_norm=1.0)
+    calibrated = calibrate(
+        ALGORITHMS["dp-dsgd"], Privacy(trust.LDP(), adjacency="zero-out", clip_norm=1.0), noise_std=0.0
+    )
     longer = algorithms.dp_dsgd(DYN, EveryStep(T + 1))
     with pytest.raises(InvalidInput, match="calibrate or account anew"):
         type(calibrated)(longer, calibrated.guarantee)

@@ -95,7 +95,7 @@ def test_ranks_and_runs_that_go_on_with_one_key_repeat_no_noise():
 
 
 def epsilon(participation, build=mfdl.algorithms.dp_dsgd, **more):
-    return mfdl.account(build(DYNAMICS, participation), **SETTING, noise_std=1.0, **more).epsilon(DELTA)
+    return mfdl.account(build(DYNAMICS, participation), mfdl.Privacy(**SETTING, **more), noise_std=1.0).epsilon(DELTA)
 
 
 def test_poisson_draws_inside_public_classes_are_amplified_by_their_own_rate_alone():
@@ -110,15 +110,19 @@ def test_no_scheme_takes_another_scheme_to_draw_from(inner):
     for outer in (lambda: mfdl.ParticipationByNode([inner] * NODES), lambda: PoissonSampling(inner, STEPS)):
         with pytest.raises(mfdl.InvalidInput):
             outer()
-    guarantee = mfdl.account(mfdl.algorithms.dp_dsgd(DYNAMICS, PoissonSampling(0.3, STEPS)), **SETTING, noise_std=1.0)
+    guarantee = mfdl.account(
+        mfdl.algorithms.dp_dsgd(DYNAMICS, PoissonSampling(0.3, STEPS)), mfdl.Privacy(**SETTING), noise_std=1.0
+    )
     assert not hasattr(guarantee.dp_event().event.event.event, "event")  # sampled once, not twice
 
 
 def test_two_sampled_runs_are_not_one():
-    event = mfdl.account(mfdl.algorithms.dp_dsgd(DYNAMICS, PoissonSampling(0.3, STEPS)), **SETTING, noise_std=1.0)
+    event = mfdl.account(
+        mfdl.algorithms.dp_dsgd(DYNAMICS, PoissonSampling(0.3, STEPS)), mfdl.Privacy(**SETTING), noise_std=1.0
+    )
     with pytest.raises(mfdl.UnsupportedMechanism, match="do not compose by mu"):
         event.compose_with(event)
-    bins = mfdl.account(mfdl.algorithms.dp_dsgd(DYNAMICS, BallsInBins(2, 4)), **SETTING, noise_std=2.0)
+    bins = mfdl.account(mfdl.algorithms.dp_dsgd(DYNAMICS, BallsInBins(2, 4)), mfdl.Privacy(**SETTING), noise_std=2.0)
     assert bins.compose_with(bins).epsilon(DELTA) > bins.epsilon(DELTA)
 
 
@@ -126,7 +130,7 @@ def test_two_sampled_runs_are_not_one():
 
 
 ACCOUNTED = [
-    mfdl.account(mfdl.algorithms.dp_dsgd(DYNAMICS, scheme), **SETTING, noise_std=1.0).curve
+    mfdl.account(mfdl.algorithms.dp_dsgd(DYNAMICS, scheme), mfdl.Privacy(**SETTING), noise_std=1.0).curve
     for scheme in (mfdl.Cyclic(2, 4), *SCHEMES)
 ]
 BINS = next(curve for curve in ACCOUNTED if isinstance(curve, BallsInBinsGaussian))
@@ -169,13 +173,17 @@ def test_no_number_of_a_stored_curve_may_be_infinite_but_mu_which_is_no_privacy(
 @pytest.mark.parametrize("field", ["noise_std", "sensitivity", "clip_norm", "tolerance"])
 @pytest.mark.parametrize("bad", ["inf", math.inf, math.nan, -math.inf])
 def test_no_number_of_a_stored_guarantee_may_be_infinite_but_a_sensitivity_which_is_no_privacy(field, bad):
-    stored = mfdl.account(mfdl.algorithms.dp_dsgd(DYNAMICS, mfdl.Cyclic(2, 4)), **SETTING, noise_std=1.0).to_dict()
+    stored = mfdl.account(
+        mfdl.algorithms.dp_dsgd(DYNAMICS, mfdl.Cyclic(2, 4)), mfdl.Privacy(**SETTING), noise_std=1.0
+    ).to_dict()
     with pytest.raises(mfdl.InvalidInput):  # also of an infinite sensitivity beside a finite mu
         Guarantee.from_dict({**stored, field: bad})
 
 
 def test_a_guarantee_file_with_infinity_as_a_number_is_refused(tmp_path):
-    guarantee = mfdl.account(mfdl.algorithms.dp_dsgd(DYNAMICS, mfdl.Cyclic(2, 4)), **SETTING, noise_std=1.0)
+    guarantee = mfdl.account(
+        mfdl.algorithms.dp_dsgd(DYNAMICS, mfdl.Cyclic(2, 4)), mfdl.Privacy(**SETTING), noise_std=1.0
+    )
     guarantee.save(tmp_path / "g.json")
     text = (tmp_path / "g.json").read_text()
     for bad in ("Infinity", "NaN", "1e999"):
@@ -193,7 +201,7 @@ def test_a_record_moves_a_node_by_its_share_of_a_constant_however_many_others_ar
     """Without noise, one step of SGD at rate 1: a record moves the model by at most clip / batch_size."""
     clip, size = 0.5, 4.0
     algorithm = mfdl.algorithms.dp_dsgd(DYNAMICS, mfdl.Cyclic(1, 1))
-    mechanism = mfdl.without_noise(algorithm, **{**SETTING, "clip_norm": clip})
+    mechanism = mfdl.calibrate(algorithm, mfdl.Privacy(**{**SETTING, "clip_norm": clip}), noise_std=0.0)
     task = regression(num_records=8 * NODES, num_nodes=NODES)
     data = task.instance(seed, 1)
     moved = []

@@ -8,7 +8,7 @@ import pytest
 import torch
 from numpy.testing import assert_array_equal
 
-from mfdl import algorithms, gossip, trust
+from mfdl import Privacy, algorithms, gossip, trust
 from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput
 from mfdl.noise import IndependentNoise
@@ -24,9 +24,7 @@ from mfdl.training.streams import node_noise, noise_stream
 
 MADE = calibrate(
     algorithms.decor(Dynamics(gossip.metropolis_hastings("path:n=3"), 0.1), Cyclic(2, 1)),
-    trust=trust.Eavesdropper(),
-    adjacency="zero-out",
-    clip_norm=0.5,
+    Privacy(trust.Eavesdropper(), adjacency="zero-out", clip_norm=0.5),
     mu=1.0,
 )
 TASK = tasks.least_squares(3, dimension=4)
@@ -107,9 +105,7 @@ def test_the_number_of_threads_changes_no_bit_of_the_noise(injected):
 NODES = 4
 EVERY_STEP_MECHANISM = calibrate(
     algorithms.decor(Dynamics(gossip.metropolis_hastings("ring:n=4"), 0.1), Cyclic(2, 2)),
-    trust=trust.Eavesdropper(),
-    adjacency="zero-out",
-    clip_norm=1.0,
+    Privacy(trust.Eavesdropper(), adjacency="zero-out", clip_norm=1.0),
     mu=1.0,
 )
 
@@ -185,12 +181,12 @@ def test_secret_noise_may_be_published_also_beside_seeds_of_the_data(arguments):
 def test_models_of_a_stopped_run_are_not_covered_by_a_guarantee_for_the_final_ones(release):
     """Under hidden messages: a steep last rate makes the final models say little of what earlier ones show."""
     algorithm = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("ring:n=4"), 0.1), Cyclic(2, 2))
-    common = {"adjacency": "zero-out", "clip_norm": 1.0, "mu": 1.0}
-    hidden = calibrate(algorithm, trust=trust.ReleasedOnly(), release=release, **common)
+    common = {"adjacency": "zero-out", "clip_norm": 1.0}
+    hidden = calibrate(algorithm, Privacy(trust.ReleasedOnly(), release=release, **common), mu=1.0)
     with pytest.raises(InvalidInput, match="a run stopped after step 1 of 4 has no models to publish"):
         replay(hidden, LINEAR_TASK, publish=True, stop_after=1)
     assert replay(hidden, LINEAR_TASK, publish=True, stop_after=4).seeds[0].finished_steps == 4
-    seen = calibrate(algorithm, trust=trust.LDP(), **common)
+    seen = calibrate(algorithm, Privacy(trust.LDP(), **common), mu=1.0)
     assert replay(seen, LINEAR_TASK, publish=True, stop_after=1).seeds[0].finished_steps == 1
 
 

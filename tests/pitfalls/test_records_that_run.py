@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mfdl
-from mfdl import algorithms, gossip, noise_scale, trust
+from mfdl import Privacy, algorithms, gossip, noise_scale, trust
 from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.noise_scale import calibrate
@@ -31,7 +31,7 @@ def dot_task(num_records: int) -> Task:
 
 def made_for(participation, unit="record"):
     algorithm = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("ring:n=3"), 0.1), participation)
-    return calibrate(algorithm, trust=trust.LDP(), adjacency="zero-out", clip_norm=1.0, mu=1.0, unit=unit)
+    return calibrate(algorithm, Privacy(trust.LDP(), adjacency="zero-out", clip_norm=1.0, unit=unit), mu=1.0)
 
 
 def instance_of(mechanism, task, seed):
@@ -96,15 +96,15 @@ def test_reshuffled_epochs_are_another_scheme_with_a_larger_loss():
     np.testing.assert_array_equal(fixed.noise.encoder.dense(), C)
     worth = {p: np.sum(C[:, list(p)].sum(axis=1) ** 2) for p in [(0, 2), (1, 3), (0, 3), (1, 2)]}
     assert worth == {(0, 2): 2.5, (1, 3): 2.25, (0, 3): 2.25, (1, 2): 3.5}
-    assert noise_scale.account(fixed, **common, noise_std=1.0).mu ** 2 == pytest.approx(2.5)
-    assert noise_scale.account(shuffled, **common, noise_std=1.0).mu ** 2 == pytest.approx(3.5)
-    calibrated = calibrate(shuffled, **common, mu=1.0)
+    assert noise_scale.account(fixed, Privacy(**common), noise_std=1.0).mu ** 2 == pytest.approx(2.5)
+    assert noise_scale.account(shuffled, Privacy(**common), noise_std=1.0).mu ** 2 == pytest.approx(3.5)
+    calibrated = calibrate(shuffled, Privacy(**common), mu=1.0)
     with pytest.raises(UnsupportedMechanism, match="Reshuffled or sampled batches are other schemes"):
         replay(calibrated, dot_task(8), seeds=[0])
 
 
 ENTRANCES = [
-    noise_scale.account, noise_scale.calibrate, noise_scale.with_noise, sensitivity_by_victim,
+    noise_scale.account, noise_scale.calibrate, noise_scale.losses, sensitivity_by_victim,
 ]  # fmt: skip
 
 
@@ -122,14 +122,14 @@ def test_a_rate_amplifies_nothing_that_is_not_proven(build):
     dynamics = Dynamics(gossip.metropolis_hastings("ring:n=3"), 0.1)
     common = {"trust": trust.LDP(), "adjacency": "zero-out", "clip_norm": 1.0}
     with pytest.raises(UnsupportedMechanism, match=r"is proven|fresh in every step"):
-        mfdl.account(build(dynamics, PoissonSampling(0.1, 4)), noise_std=1.0, **common)
+        mfdl.account(build(dynamics, PoissonSampling(0.1, 4)), mfdl.Privacy(**common), noise_std=1.0)
 
 
 def test_a_rate_in_a_public_accountant_is_refused():
     dynamics = Dynamics(gossip.metropolis_hastings("ring:n=3"), 0.1)
     algorithm = algorithms.dp_dsgd(dynamics, PoissonSampling(0.1, 10))
     with pytest.raises(UnsupportedMechanism, match="have no mu; give epsilon and delta"):
-        calibrate(algorithm, trust=trust.LDP(), adjacency="zero-out", clip_norm=1.0, mu=1.0)
+        calibrate(algorithm, Privacy(trust.LDP(), adjacency="zero-out", clip_norm=1.0), mu=1.0)
 
 
 def test_the_guarantee_does_not_follow_the_number_of_records():
@@ -155,7 +155,7 @@ def task_with_records_per_node(per_node: int) -> Task:
 def messages(participation, per_node, monkeypatch, *, change, unit="record"):
     """What is sent, (T, n, 2), with the same noise every time; `change` edits features and mask in place."""
     algorithm = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("ring:n=3"), ETA), participation)
-    calibrated = calibrate(algorithm, trust=trust.LDP(), adjacency="zero-out", clip_norm=CLIP, mu=1.0, unit=unit)
+    calibrated = calibrate(algorithm, Privacy(trust.LDP(), adjacency="zero-out", clip_norm=CLIP, unit=unit), mu=1.0)
     plain = Task.instance
 
     def changed(self, *args, **kwargs):

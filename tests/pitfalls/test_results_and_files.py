@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from mfdl import algorithms, gossip, graphs
+from mfdl import Privacy, algorithms, calibrate, gossip, graphs
 from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput
 from mfdl.metrics import METRICS, not_private_fields
-from mfdl.noise_scale import with_noise
 from mfdl.participation import Cyclic
 from mfdl.runs import load_steps
 from mfdl.runs.columns import NOT_PRIVATE
@@ -121,7 +120,7 @@ def test_a_run_does_not_go_on_under_weights_of_the_same_name(tmp_path):
     for name, weights in (("ring", RING), ("lazy", LAZY)):
         W = gossip.from_array(weights, name="mine")
         algorithm = algorithms.dp_dsgd(Dynamics(W, 0.1), Cyclic(2, 1))
-        mechanisms[name] = with_noise(algorithm, noise_std=1.0, trust=LDP(), adjacency="zero-out", clip_norm=1.0)
+        mechanisms[name] = calibrate(algorithm, Privacy(LDP(), adjacency="zero-out", clip_norm=1.0), noise_std=1.0)
     assert mechanisms["ring"].content_hash != mechanisms["lazy"].content_hash
     ring = replay(mechanisms["ring"], task, seeds=[0], key=key, stop_after=1, checkpoint_folder=tmp_path)
     with pytest.raises(InvalidInput, match="the checkpoint's mechanism_hash is"):

@@ -95,8 +95,8 @@ def test_a_shared_calibration_is_that_of_each_design_as_it_is_built():
         design = planned.design
         dynamics = mfdl.Dynamics(mfdl.gossip.metropolis_hastings(RING), 0.3, gossip_rounds=design.gossip_rounds)
         algorithm = mfdl.algorithms.build(design.mechanism, dynamics, design.scheme()).releasing(design.release_model)
-        target = {"epsilon": 1.0, "delta": 1e-5, "adjacency": "zero-out", "clip_norm": 1.0}
-        mechanism = mfdl.calibrate(algorithm, trust=trust.LDP(), **target)
+        target = {"adjacency": "zero-out", "clip_norm": 1.0}
+        mechanism = mfdl.calibrate(algorithm, mfdl.Privacy(trust.LDP(), **target), epsilon=1.0, delta=1e-05)
         assert planned.guarantee.noise_std == pytest.approx(mechanism.guarantee.noise_std, rel=1e-6)
         variance = (
             mfdl.algorithms.noise_error(algorithm, weights=mfdl.ErrorWeights(f"released:{design.release_model}")).value
@@ -113,7 +113,9 @@ def test_hidden_messages_are_accounted_for_each_design_as_it_is_built():
     algorithm = (
         mfdl.algorithms.muffliato(dynamics, design.scheme()).releasing("average:2").with_divisors(np.full(4, 5.0))
     )
-    mechanism = mfdl.calibrate(algorithm, trust=trust.named("pndp"), adjacency="zero-out", clip_norm=1.0, mu=1.0)
+    mechanism = mfdl.calibrate(
+        algorithm, mfdl.Privacy(trust.named("pndp"), adjacency="zero-out", clip_norm=1.0), mu=1.0
+    )
     assert plan.best.guarantee.noise_std == pytest.approx(mechanism.guarantee.noise_std)
     assert plan.best.guarantee.fingerprint == mechanism.guarantee.fingerprint  # with its rounds and its released model
     assert plan.best.guarantee.trust == "pndp"

@@ -13,7 +13,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
-from mfdl import algorithms, gossip, trust
+from mfdl import Privacy, algorithms, gossip, trust
 from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput
 from mfdl.noise_scale import account
@@ -324,7 +324,7 @@ def test_victims_that_are_asked_for():
     with pytest.raises(InvalidInput, match="no victim is left"):
         sensitivity_by_victim(RING, trust.PNDP(range(6)))
     with pytest.raises(InvalidInput, match="no victim is left"):
-        account(RING, trust=trust.Colluding(tuple(range(6))), adjacency="zero-out", clip_norm=1.0, noise_std=1.0)
+        account(RING, Privacy(trust.Colluding(tuple(range(6))), adjacency="zero-out", clip_norm=1.0), noise_std=1.0)
     both = {
         loss.victim: loss.sensitivity_squared for loss in sensitivity_by_victim(RING, trust.PNDP([0]), victims=[0, 1])
     }
@@ -368,7 +368,7 @@ def test_infinite_loss_is_a_value():
         for loss in sensitivity_by_victim(algorithm, model):
             assert loss.sensitivity_squared == loss.adaptive_sensitivity_squared == math.inf
             assert loss.non_adaptive_sensitivity.why
-    guarantee = account(algorithm, trust=trust.LDP(), adjacency="zero-out", clip_norm=1.0, noise_std=1.0)
+    guarantee = account(algorithm, Privacy(trust.LDP(), adjacency="zero-out", clip_norm=1.0), noise_std=1.0)
     assert guarantee.mu == math.inf
     assert dataclasses.replace(guarantee, adaptive=False).mu == math.inf
 
@@ -487,4 +487,4 @@ def test_the_worst_of_several_attacking_sets_names_the_most_that_any_is_shown():
         "not applicable",
         "not applicable",
     ]
-    assert account(built, trust=Pairs(), adjacency="zero-out", clip_norm=1.0, noise_std=1.0).release == "all"
+    assert account(built, Privacy(Pairs(), adjacency="zero-out", clip_norm=1.0), noise_std=1.0).release == "all"

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from scipy.stats import norm
 
-from mfdl import algorithms, gossip, trust
+from mfdl import Privacy, algorithms, gossip, trust
 from mfdl.algorithms import checks
 from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput, UnsupportedMechanism
@@ -239,7 +239,7 @@ def test_the_fixed_number_is_not_given_out_for_training():
     assert loss.adaptive_sensitivity_squared == pytest.approx(1.0, rel=1e-9)
     assert loss.adaptive_by == "all messages seen"
     assert total_variation(math.sqrt(loss.adaptive_sensitivity_squared)) > true_total_variation(2.0)
-    guarantee = account(COUNTER, trust=ATTACK, adjacency="zero-out", clip_norm=1.0, noise_std=1.0, release="none")
+    guarantee = account(COUNTER, Privacy(ATTACK, adjacency="zero-out", clip_norm=1.0, release="none"), noise_std=1.0)
     assert guarantee.adaptive
     assert guarantee.mu >= 1
     (fixed, *_) = guarantees(
@@ -298,14 +298,14 @@ def test_calibration_uses_the_adaptive_number(lipschitz):
         "release": "none",
         "lipschitz": lipschitz,
     }
-    mechanism = calibrate(RING, mu=0.7, **common)
+    mechanism = calibrate(RING, Privacy(**common), mu=0.7)
     losses = sensitivity_by_victim(RING, trust.PNDP([0]), release="none", lipschitz=lipschitz)
     worst = max(x.adaptive_sensitivity_squared for x in losses)
     assert mechanism.noise_std == pytest.approx(math.sqrt(worst) / 0.7, rel=1e-9)  # 2 C = 1
     assert mechanism.guarantee.adaptive
     assert mechanism.guarantee.mu <= 0.7
     assert worst_adaptive(losses).squared == worst > 1.05 * max(x.sensitivity_squared for x in losses)
-    again = account(RING, noise_std=mechanism.noise_std, **common)
+    again = account(RING, Privacy(**common), noise_std=mechanism.noise_std)
     assert again.mu <= 0.7
     fixed = guarantees(
         RING, losses, adaptive=False, noise_std=mechanism.noise_std,
@@ -320,7 +320,7 @@ def test_zip_dl_cannot_be_calibrated_for_records_or_with_released_models():
     for model in (trust.LDP(), trust.PNDP([0])):
         for algorithm, release in ((record, "none"), (user, "all"), (record, None)):
             with pytest.raises(InvalidInput, match="infinite loss under trust model"):
-                calibrate(algorithm, trust=model, adjacency="zero-out", clip_norm=1.0, mu=1.0, release=release)
+                calibrate(algorithm, Privacy(model, adjacency="zero-out", clip_norm=1.0, release=release), mu=1.0)
 
 
 # ---- what shift reduction refuses ----------------------------------------------------------------------------------

@@ -85,7 +85,9 @@ def test_a_false_positive_rate_lies_strictly_between_0_and_1(rate):
 def test_a_guarantee_answers_by_its_curve():
     dynamics = mfdl.Dynamics(mfdl.gossip.metropolis_hastings("ring:n=4"))
     algorithm = mfdl.algorithms.dp_dsgd(dynamics, mfdl.Cyclic(2, 4))
-    guarantee = mfdl.calibrate(algorithm, trust=mfdl.trust.LDP(), adjacency="zero-out", clip_norm=1.0, mu=1.0).guarantee
+    guarantee = mfdl.calibrate(
+        algorithm, mfdl.Privacy(mfdl.trust.LDP(), adjacency="zero-out", clip_norm=1.0), mu=1.0
+    ).guarantee
     assert guarantee.advantage() == pytest.approx(float(2 * normal(guarantee.mu / 2) - 1), rel=1e-8)
     assert guarantee.true_positive_rate(0.05) == guarantee.curve.true_positive_rate(0.05)
 

@@ -433,9 +433,9 @@ def test_the_guarantee_says_where_it_is_tight_and_where_it_is_an_upper_bound():
     graph = mfdl.graphs.load("ring:n=3")
     dynamics = mfdl.Dynamics(mfdl.gossip.metropolis_hastings(graph), 0.1)
     secret, common = mfdl.BallsInBins(2, 4), {"trust": mfdl.trust.LDP(), "adjacency": "zero-out", "clip_norm": 1.0}
-    fresh = mfdl.account(mfdl.algorithms.dp_dsgd(dynamics, secret), **common, noise_std=2.0)
+    fresh = mfdl.account(mfdl.algorithms.dp_dsgd(dynamics, secret), mfdl.Privacy(**common), noise_std=2.0)
     encoder = mfdl.factorization.encoders.Toeplitz([1.0, 0.5], 8)
-    correlated = mfdl.account(mfdl.algorithms.mf_dsgd(dynamics, secret, encoder), **common, noise_std=2.0)
+    correlated = mfdl.account(mfdl.algorithms.mf_dsgd(dynamics, secret, encoder), mfdl.Privacy(**common), noise_std=2.0)
     for guarantee, tight, words in (
         (fresh, True, "at most 2 % above the exact value if all bins weigh the same"),
         (correlated, False, "an upper bound of no stated precision"),

@@ -5,6 +5,7 @@ import math
 
 import numpy as np
 import pytest
+from _privacy import applied
 from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
@@ -33,8 +34,8 @@ def drawn(kind, n, T, seed):
 def guarantee_of(noise, epochs, bins, model=None, **options):
     W = gossip.metropolis_hastings(f"complete:n={noise.num_nodes}" if noise.num_nodes > 2 else "path:n=2")
     algorithm = algorithms.dp_dsgd(Dynamics(W, 0.5), BallsInBins(epochs, bins))
-    arguments = {"adjacency": "zero-out", "clip_norm": 1.0, "noise_std": 1.0, **options}
-    return mfdl.account(dataclasses.replace(algorithm, noise=noise), trust=model or trust.Eavesdropper(), **arguments)
+    defaults = {"trust": model or trust.Eavesdropper(), "adjacency": "zero-out", "clip_norm": 1.0, "noise_std": 1.0}
+    return applied(mfdl.account, dataclasses.replace(algorithm, noise=noise), defaults | options)
 
 
 def blocks_of(noise):

@@ -5,6 +5,7 @@ import math
 
 import numpy as np
 import pytest
+from _privacy import applied
 from effort import examples
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -33,7 +34,7 @@ def ring(build=algorithms.dp_dsgd, epochs=2, period=3, **options):
 
 
 def calibrated(algorithm, mu=WISHED, model=None, **options):
-    return mfdl.calibrate(algorithm, trust=model or trust.LDP(), mu=mu, **{**ASKED, **options})
+    return applied(mfdl.calibrate, algorithm, {"trust": model or trust.LDP(), "mu": mu, **ASKED, **options})
 
 
 def dense_squared(mechanism, model, victim):
@@ -93,7 +94,7 @@ def test_hidden_messages_are_accounted_with_the_noise_that_each_node_adds(data):
     except InvalidInput as error:
         assume("infinite loss" not in str(error))
         raise
-    anew = mfdl.PrivacyLosses.of(mechanism.algorithm, mfdl.Question(model, **ASKED)).by_victim(mechanism.noise_std)
+    anew = mfdl.losses(mechanism.algorithm, mfdl.Privacy(model, **ASKED)).by_victim(mechanism.noise_std)
     assert dict(mechanism.guarantee.victims) == {guarantee.victim: guarantee.curve for guarantee in anew}
     reached = [guarantee.mu / mu[label] for guarantee in anew for label in mu if str(label) == guarantee.victim]
     assert max(reached) <= 1

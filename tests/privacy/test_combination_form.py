@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
-from mfdl import Cyclic, Dynamics, EveryStep, algorithms, calibrate, gossip, trust
+from mfdl import Cyclic, Dynamics, EveryStep, Privacy, algorithms, calibrate, gossip, trust
 from mfdl.errors import InvalidInput
 from mfdl.gossip import GossipMatrix
 from mfdl.privacy.adaptive import is_adaptive
@@ -54,7 +54,7 @@ def test_equals_the_dense_form(algorithm, release):
 def test_the_server_baseline_needs_the_root_of_n_less_noise():
     """mu = record_shift sqrt(T) / (sqrt(n) nu) at user level, adaptively, and in a second for T = 5000."""
     many = algorithms.cdp(Dynamics(gossip.metropolis_hastings("ring:n=16")), EveryStep(5000))
-    calibrated = calibrate(many, trust=trust.Central(), adjacency="replace-one", clip_norm=0.5, mu=2.0)
+    calibrated = calibrate(many, Privacy(trust.Central(), adjacency="replace-one", clip_norm=0.5), mu=2.0)
     assert_allclose(calibrated.noise_std, 5000**0.5 / 2 / 4, rtol=1e-9)
     assert calibrated.guarantee.adaptive
     assert calibrated.guarantee.mu <= 2.0

@@ -94,7 +94,7 @@ def guarantee_of(noise_std=3.0, **other):
     dynamics = mfdl.Dynamics(mfdl.gossip.metropolis_hastings(graph), 0.1)
     algorithm = mfdl.algorithms.dp_dsgd(dynamics, mfdl.BallsInBins(epochs=1, bins=2))
     options = {"trust": trust.LDP(), "adjacency": "zero-out", "clip_norm": 1.0} | other
-    return mfdl.account(algorithm, **options, noise_std=noise_std)
+    return mfdl.account(algorithm, mfdl.Privacy(**options), noise_std=noise_std)
 
 
 def test_guarantees_compose_and_say_of_what():
@@ -124,7 +124,7 @@ def test_a_run_with_public_batches_is_composed_by_its_mu():
     graph = mfdl.graphs.load("ring:n=4")
     dynamics = mfdl.Dynamics(mfdl.gossip.metropolis_hastings(graph), 0.1)
     algorithm = mfdl.algorithms.dp_dsgd(dynamics, mfdl.Cyclic(epochs=1, period=2))
-    public = mfdl.with_noise(algorithm, trust=trust.LDP(), adjacency="zero-out", clip_norm=1.0, noise_std=2.0)
+    public = mfdl.calibrate(algorithm, mfdl.Privacy(trust.LDP(), adjacency="zero-out", clip_norm=1.0), noise_std=2.0)
     both = guarantee_of().compose_with(public.guarantee)
     assert [curve.mu for curve in both.curve.public] == [public.guarantee.mu]
     assert max(guarantee_of().epsilon(1e-5), public.guarantee.epsilon(1e-5)) < both.epsilon(1e-5)

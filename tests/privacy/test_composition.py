@@ -13,8 +13,8 @@ from mfdl import BallsInBins, Cyclic, Dynamics, PoissonSampling, algorithms, che
 from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.noise_scale import account
 from mfdl.privacy.guarantee import EDITED, STATED, Guarantee
-from mfdl.privacy.losses import PrivacyLosses
-from mfdl.privacy.questions import LIPSCHITZ_NOTE, Question
+from mfdl.privacy.losses import Losses
+from mfdl.privacy.questions import LIPSCHITZ_NOTE, Privacy
 
 STAR = Dynamics(gossip.metropolis_hastings("star:n=4"), 0.5)
 ASKED = {"trust": trust.ReleasedOnly(), "adjacency": "zero-out", "clip_norm": 1.0}
@@ -24,31 +24,31 @@ AVERAGE = "in the place of its final model each node releases"
 
 
 def public(noise_std=6.0, **options):
-    return account(algorithms.dp_dsgd(STAR, Cyclic(2, 2)), **ASKED, noise_std=noise_std, **options)
+    return account(algorithms.dp_dsgd(STAR, Cyclic(2, 2)), Privacy(**ASKED, **options), noise_std=noise_std)
 
 
 def in_bins(noise_std=6.0, method="certified", model=ASKED["trust"]):
     algorithm = algorithms.dp_dsgd(STAR, BallsInBins(2, 2))
-    return mfdl.account(algorithm, **{**ASKED, "trust": model}, noise_std=noise_std, method=method)
+    return mfdl.account(algorithm, mfdl.Privacy(method=method, **{**ASKED, "trust": model}), noise_std=noise_std)
 
 
 def poisson():
     algorithm = algorithms.dp_dsgd(STAR, PoissonSampling(0.3, 4))
     model = trust.ReleasedOnly().all_messages()
-    return mfdl.account(algorithm, **{**ASKED, "trust": model}, noise_std=6.0)
+    return mfdl.account(algorithm, mfdl.Privacy(**{**ASKED, "trust": model}), noise_std=6.0)
 
 
 def fixed():
     """For non-adaptive gradients; of every node, as if somebody had written it."""
     algorithm = algorithms.dp_dsgd(STAR, Cyclic(2, 2))
-    losses = PrivacyLosses.of(algorithm, Question(**ASKED))
+    losses = Losses.of(algorithm, Privacy(**ASKED))
     guarantee = losses.by_victim(6.0, adaptive=False)[1]
     return dataclasses.replace(guarantee, victim="every node")
 
 
 def average():
     algorithm = algorithms.dp_dsgd(STAR, Cyclic(2, 2)).releasing("average:2")
-    return account(algorithm, **ASKED, noise_std=6.0, lipschitz=1.0)
+    return account(algorithm, Privacy(lipschitz=1.0, **ASKED), noise_std=6.0)
 
 
 GUARANTEES = {

@@ -19,7 +19,7 @@ DELTA = 1e-5
 def guarantee(participation, adjacency, noise=2.0):
     algorithm = mfdl.algorithms.dp_dsgd(DYNAMICS, participation)
     question = {"trust": mfdl.trust.LDP(), "adjacency": adjacency, "clip_norm": 1.0}
-    return mfdl.account(algorithm, noise_std=noise, **question)
+    return mfdl.account(algorithm, mfdl.Privacy(**question), noise_std=noise)
 
 
 def epsilon(event, relation="ADD_OR_REMOVE_ONE"):
@@ -83,8 +83,8 @@ def test_the_conditions_that_no_event_carries_stand_beside_it():
 
 def test_a_number_for_gradients_that_do_not_react_composes_with_nothing():
     algorithm = mfdl.algorithms.dp_dsgd(DYNAMICS, mfdl.Cyclic(2, 4))
-    question = mfdl.Question(mfdl.trust.PNDP([0]), adjacency="zero-out", clip_norm=1.0)
-    losses = mfdl.PrivacyLosses.of(algorithm, question)
+    question = mfdl.Privacy(mfdl.trust.PNDP([0]), adjacency="zero-out", clip_norm=1.0)
+    losses = mfdl.losses(algorithm, question)
     guarantee = next(each for each in losses.by_victim(2.0, adaptive=False) if not each.adaptive)
     with pytest.raises(mfdl.UnsupportedMechanism, match="composed adaptively"):
         guarantee.dp_event()

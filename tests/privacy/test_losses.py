@@ -13,8 +13,8 @@ from mfdl.errors import InvalidInput
 from mfdl.noise_scale import account, calibrate
 from mfdl.participation import Cyclic, EveryStep
 from mfdl.privacy.gaussian import ADJACENCIES
-from mfdl.privacy.losses import PrivacyLosses
-from mfdl.privacy.questions import Question
+from mfdl.privacy.losses import Losses
+from mfdl.privacy.questions import Privacy
 from mfdl.testing.strategies import linear_algorithms, trust_models
 
 PATH = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("path:n=3")), Cyclic(2, 2))
@@ -27,9 +27,9 @@ def test_every_statement_is_of_the_same_losses(data, adjacency, noise_std):
     model = data.draw(trust_models(algorithm))
     release = data.draw(st.sampled_from([None, "none", "average", "all"]))  # more than a view need hold
     options = {"trust": model, "adjacency": adjacency, "clip_norm": 0.7, "release": release}
-    losses = PrivacyLosses.of(algorithm, Question(**options))
+    losses = Losses.of(algorithm, Privacy(**options))
     guarantee = losses.guarantee(noise_std)
-    assert guarantee == account(algorithm, noise_std=noise_std, **options)
+    assert guarantee == account(algorithm, Privacy(**options), noise_std=noise_std)
     each = losses.by_victim(noise_std)
     assert each == guarantees(algorithm, losses.of_victims, noise_std=noise_std, **(options | {"release": None}))
     assert guarantee.mu == max(g.mu for g in each)
@@ -41,18 +41,20 @@ def test_every_statement_is_of_the_same_losses(data, adjacency, noise_std):
     ]
     assert all(row["adaptive_sensitivity_squared"] <= losses.worst.squared for row in rows)
     if 0 < losses.worst.squared < math.inf:
-        mechanism = calibrate(algorithm, mu=1.0, **options)
+        mechanism = calibrate(algorithm, Privacy(**options), mu=1.0)
         assert mechanism.guarantee == losses.calibrate(mu=1.0)
         assert mechanism.guarantee.mu <= 1.0
         assert mechanism.guarantee.sensitivity == losses.worst.value
 
 
 def test_a_multiple_of_the_sensitivity():
-    losses = PrivacyLosses.of(PATH, Question(trust.LDP(), "replace-one", 0.5))
+    losses = Losses.of(PATH, Privacy(trust.LDP(), adjacency="replace-one", clip_norm=0.5))
     assert losses.noise_std(noise_multiplier=2.0) == pytest.approx(2 * losses.worst.value)  # record shift 1
     for both in ({}, {"noise_std": 1.0, "noise_multiplier": 1.0}):
         with pytest.raises(InvalidInput, match="exactly one of noise_std and noise_multiplier"):
             losses.noise_std(**both)
-    silent = PrivacyLosses.of(algorithms.dsgd(PATH.dynamics, EveryStep(2)), Question(trust.LDP(), "zero-out", 1.0))
+    silent = Losses.of(
+        algorithms.dsgd(PATH.dynamics, EveryStep(2)), Privacy(trust.LDP(), adjacency="zero-out", clip_norm=1.0)
+    )
     with pytest.raises(InvalidInput, match="finite sensitivity; give noise_std"):
         silent.noise_std(noise_multiplier=1.0)

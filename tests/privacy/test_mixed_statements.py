@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import mfdl
-from mfdl import BallsInBins, EveryStep, PrivacyLosses, Question, View, algorithms, gossip, trust
+from mfdl import BallsInBins, EveryStep, Losses, Privacy, View, algorithms, gossip, trust
 from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.privacy import Gaussian, Target
@@ -23,7 +23,7 @@ BINS = algorithms.dp_dsgd(RING, BallsInBins(2, 4))
     [{"unit": "user"}, {"adjacency": "replace-one"}, {"participation": EveryStep(8)}, {"method": "monte-carlo"}],
 )
 def test_losses_of_secret_batches_take_no_other_question(change):
-    losses = PrivacyLosses.of(BINS, Question(trust.LDP(), **CLIP))
+    losses = Losses.of(BINS, Privacy(trust.LDP(), **CLIP))
     with pytest.raises((InvalidInput, UnsupportedMechanism)):
         dataclasses.replace(losses, question=dataclasses.replace(losses.question, **change))
 
@@ -36,19 +36,21 @@ def test_matrices_have_no_trust_model_by_name():
         trust.LDP(),
         AsGiven(View(np.eye(4), 2 * np.eye(4), num_nodes=2)),
     ):
-        with pytest.raises(InvalidInput, match="a View already fixes what the attacker sees"):
-            PrivacyLosses.of(view, Question(model, **CLIP, participation=EveryStep(2)))
+        with pytest.raises(InvalidInput, match="trust must be left out with a View"):
+            Losses.of(view, Privacy(model, **CLIP, participation=EveryStep(2)))
 
 
 def test_the_view_of_a_trust_model_is_accounted_with_its_algorithm():
     view = trust.FullCollusion().view(algorithms.dp_dsgd(RING, EveryStep(2)), 0)
     with pytest.raises(InvalidInput, match="give the algorithm and the trust model"):
-        mfdl.account(view, participation=EveryStep(2), noise_std=1.0, **CLIP)
+        mfdl.account(view, mfdl.Privacy(participation=EveryStep(2), **CLIP), noise_std=1.0)
 
 
 def test_views_of_one_word_do_not_compose_unsealed():
     views = [View(np.eye(1), scale * np.eye(1)) for scale in (1.0, 2.0)]
-    first, second = (mfdl.account(view, participation=EveryStep(1), noise_std=1.0, **CLIP) for view in views)
+    first, second = (
+        mfdl.account(view, mfdl.Privacy(participation=EveryStep(1), **CLIP), noise_std=1.0) for view in views
+    )
     with pytest.raises(InvalidInput, match="compose only against the same attackers"):
         first.compose_with(second)
     with pytest.raises(InvalidInput, match="unnamed trust models cannot be composed"):
@@ -57,27 +59,29 @@ def test_views_of_one_word_do_not_compose_unsealed():
 
 def test_nodes_whose_labels_read_alike_are_not_merged():
     W = gossip.metropolis_hastings(nx.relabel_nodes(nx.path_graph(3), {0: 1, 1: "1", 2: 2}))
-    guarantee = mfdl.account(algorithms.dp_dsgd(Dynamics(W), EveryStep(2)), trust=trust.LDP(), noise_std=1.0, **CLIP)
+    guarantee = mfdl.account(
+        algorithms.dp_dsgd(Dynamics(W), EveryStep(2)), mfdl.Privacy(trust.LDP(), **CLIP), noise_std=1.0
+    )
     with pytest.raises(InvalidInput, match="read alike"):
         guarantee.by_victim()
 
 
 def test_no_node_passes_for_all():
     W = gossip.metropolis_hastings(nx.relabel_nodes(nx.path_graph(3), {0: "every node"}))
-    losses = PrivacyLosses.of(algorithms.dp_dsgd(Dynamics(W), EveryStep(2)), Question(trust.LDP(), **CLIP))
+    losses = Losses.of(algorithms.dp_dsgd(Dynamics(W), EveryStep(2)), Privacy(trust.LDP(), **CLIP))
     with pytest.raises(InvalidInput, match="no node may be called 'every node'"):
         losses.by_victim(1.0)
 
 
 def test_calibrated_guarantees_know_every_victim():
     for algorithm in (BINS, algorithms.dp_dsgd(RING, EveryStep(2))):
-        guarantee = mfdl.calibrate(algorithm, trust=trust.LDP(), epsilon=1.0, delta=1e-5, **CLIP).guarantee
+        guarantee = mfdl.calibrate(algorithm, mfdl.Privacy(trust.LDP(), **CLIP), epsilon=1.0, delta=1e-5).guarantee
         assert guarantee.by_victim().keys() == {"0", "1", "2", "3"}
         assert all(curve.epsilon(1e-5) <= 1.0 for curve in guarantee.by_victim().values())
 
 
 def test_a_mu_is_met_by_no_curve_without_one():
-    curve = mfdl.account(BINS, trust=trust.LDP(), noise_std=1.0, **CLIP).curve
+    curve = mfdl.account(BINS, mfdl.Privacy(trust.LDP(), **CLIP), noise_std=1.0).curve
     with pytest.raises(UnsupportedMechanism, match="has no mu"):
         Target(mu=1.0).missed_by(curve)
     assert not Target(mu=1.0).missed_by(Gaussian(1.0, "zero-out"))
@@ -86,6 +90,6 @@ def test_a_mu_is_met_by_no_curve_without_one():
 def test_victims_of_secret_batches_are_nodes():
     for victims in ([100], [], [-1]):
         with pytest.raises(InvalidInput, match="victim"):
-            PrivacyLosses.of(BINS, Question(trust.LDP(), **CLIP), victims=victims)
-    single = PrivacyLosses.of(BINS, Question(trust.LDP(), **CLIP), victims=[2])
+            Losses.of(BINS, Privacy(trust.LDP(), **CLIP), victims=victims)
+    single = Losses.of(BINS, Privacy(trust.LDP(), **CLIP), victims=[2])
     assert [loss.victim for loss in single.of_victims] == [2]

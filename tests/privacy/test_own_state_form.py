@@ -12,7 +12,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
-from mfdl import algorithms, calibrate, gossip, trust
+from mfdl import Privacy, algorithms, calibrate, gossip, trust
 from mfdl.algorithms import checks
 from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput
@@ -170,7 +170,7 @@ def test_many_steps_of_twenty_nodes():
     algorithm = algorithms.zip_dl(Dynamics(MH(f"ring:n={n}")), EveryStep(T))
     tracemalloc.start()
     calibrated = calibrate(
-        algorithm, trust=trust.PNDP([0]), adjacency="replace-one", clip_norm=0.5, mu=2.0, release="none", unit="user"
+        algorithm, Privacy(trust.PNDP([0]), adjacency="replace-one", clip_norm=0.5, release="none", unit="user"), mu=2.0
     )
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
@@ -360,9 +360,9 @@ def test_no_bound_from_all_messages_with_released_models(monkeypatch):
 )
 @pytest.mark.slow
 def test_users_get_a_number_and_records_a_reason(model):
-    common = {"trust": model, "adjacency": "zero-out", "clip_norm": 1.0, "mu": 1.0}
+    common = {"trust": model, "adjacency": "zero-out", "clip_norm": 1.0}
     user = algorithms.zip_dl(RING6, EveryStep(3))
-    calibrated = calibrate(user, release="none", unit="user", **common)
+    calibrated = calibrate(user, Privacy(release="none", unit="user", **common), mu=1.0)
     assert calibrated.noise_std == pytest.approx(math.sqrt(84), rel=1e-6)
     assert calibrated.guarantee.mu <= 1
     hidden = isinstance(model, trust.PNDP | trust.AnyReceiver)
@@ -371,12 +371,12 @@ def test_users_get_a_number_and_records_a_reason(model):
     with pytest.raises(
         InvalidInput, match=r"own earlier gradients.*is unit='user' with EveryStep\(3\) and release='none'"
     ):
-        calibrate(record, release="none", **common)
+        calibrate(record, Privacy(release="none", **common), mu=1.0)
     for loss in sensitivity_by_victim(record, model, release="none"):
         assert not loss.adaptive
         assert loss.sensitivity_squared <= 18 * (1 + 1e-6) < loss.adaptive_sensitivity_squared == math.inf
     if hidden:
         with pytest.raises(InvalidInput, match=r"no adaptive number covers released models.*is release='none'"):
-            calibrate(user, unit="user", **common)
+            calibrate(user, Privacy(unit="user", **common), mu=1.0)
         with pytest.raises(InvalidInput, match=r"is unit='user' with EveryStep\(3\) and release='none'"):
-            calibrate(record, **common)
+            calibrate(record, Privacy(**common), mu=1.0)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from small_tasks import regression
 
 import mfdl
-from mfdl import Owners, Question, algorithms, gossip, trust
+from mfdl import Owners, Privacy, algorithms, gossip, trust
 from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.noise import CausalNoise, JointNoise
 from mfdl.participation import Cyclic, EveryStep, Explicit, MinSeparation, OncePerEpoch, ParticipationByNode
@@ -147,7 +147,9 @@ def test_a_bare_view_has_joint_numbers():
     (loss,) = mfdl.privacy.view_losses(mfdl.View(A, B, num_nodes=2), EveryStep(1), [(0, 1)])
     X = A.T @ np.linalg.inv(B @ B.T) @ A
     assert loss.sensitivity_squared == pytest.approx(X.trace() + 2 * abs(X[0, 1]))
-    everybody = mfdl.account(mfdl.View(A, B, num_nodes=2), participation=EveryStep(1), noise_std=1.0, owners=2, **HOW)
+    everybody = mfdl.account(
+        mfdl.View(A, B, num_nodes=2), mfdl.Privacy(participation=EveryStep(1), owners=2, **HOW), noise_std=1.0
+    )
     assert everybody.mu == pytest.approx(math.sqrt(loss.sensitivity_squared))
 
 
@@ -155,7 +157,7 @@ def test_a_bare_view_has_joint_numbers():
 
 
 def test_a_guarantee_names_the_owners_and_keeps_them_in_files(tmp_path):
-    mechanism = mfdl.calibrate(PLAIN, trust=trust.LDP(), mu=1.0, owners=2, **HOW)
+    mechanism = mfdl.calibrate(PLAIN, mfdl.Privacy(trust.LDP(), owners=2, **HOW), mu=1.0)
     guarantee = mechanism.guarantee
     assert guarantee.noise_std == pytest.approx(2.0)
     assert dict(guarantee.fields())["owners"].startswith("any 2 nodes may hold the same record, each owner")
@@ -163,19 +165,20 @@ def test_a_guarantee_names_the_owners_and_keeps_them_in_files(tmp_path):
     assert mfdl.Guarantee.from_dict(guarantee.to_dict()) == guarantee
     mechanism.save(tmp_path / "owned.mfdl")
     assert mfdl.Mechanism.load(tmp_path / "owned.mfdl").guarantee == guarantee
-    losses = mfdl.PrivacyLosses.of(PLAIN, Question(trust.LDP(), "zero-out", 1.0), victims=[(0, 3), 2])
+    losses = mfdl.losses(PLAIN, Privacy(trust.LDP(), adjacency="zero-out", clip_norm=1.0), victims=[(0, 3), 2])
     of_node, of_group = losses.by_victim(1.0)
     assert (of_node.victim, of_node.owners) == ("2", Owners())
     assert (of_group.victim, of_group.owners) == ("0 and 3", Owners([(0, 3)]))
     assert "for a record held by nodes 0 and 3" in of_group.sentence()
     assert [row["victim"] for row in losses.table()] == ["2", "0 and 3"]
     with pytest.raises(InvalidInput, match="same owners"):
-        guarantee.compose_with(mfdl.account(PLAIN, trust=trust.LDP(), noise_std=1.0, **HOW))
+        guarantee.compose_with(mfdl.account(PLAIN, mfdl.Privacy(trust.LDP(), **HOW), noise_std=1.0))
 
 
 def test_named_groups_count_beside_the_nodes():
     single_owner, two, pair = (
-        mfdl.account(PLAIN, trust=trust.LDP(), noise_std=1.0, owners=owners, **HOW) for owners in (1, 2, [(0, 3)])
+        mfdl.account(PLAIN, mfdl.Privacy(trust.LDP(), owners=owners, **HOW), noise_std=1.0)
+        for owners in (1, 2, [(0, 3)])
     )
     assert single_owner.mu < two.mu == pair.mu
     assert set(pair.by_victim()) == {"0", "1", "2", "3", "0 and 3"}
@@ -196,7 +199,7 @@ def test_named_groups_count_beside_the_nodes():
     ],
 )
 def test_training_refuses_records_of_more_owners_than_accounted(accounted, declared, covered):
-    mechanism = mfdl.calibrate(PLAIN, trust=trust.LDP(), mu=1.0, owners=accounted, **HOW)
+    mechanism = mfdl.calibrate(PLAIN, mfdl.Privacy(trust.LDP(), owners=accounted, **HOW), mu=1.0)
     task = regression(record_owners=declared)
     if covered:
         mfdl.replay(mechanism, task, seeds=[0])
@@ -218,15 +221,15 @@ def test_training_refuses_records_of_more_owners_than_accounted(accounted, decla
 )
 def test_owners_that_make_no_sense_are_refused(given, why):
     with pytest.raises(InvalidInput, match=why):
-        mfdl.account(PLAIN, trust=trust.LDP(), noise_std=1.0, **given, **HOW)
+        mfdl.account(PLAIN, mfdl.Privacy(trust.LDP(), **given, **HOW), noise_std=1.0)
 
 
 def test_secret_batches_and_too_many_groups_are_refused():
     bins = algorithms.dp_dsgd(RING, mfdl.BallsInBins(epochs=2, bins=2))
     with pytest.raises(UnsupportedMechanism, match="public batches alone"):
-        mfdl.account(bins, trust=trust.LDP(), noise_std=1.0, owners=2, **HOW)
+        mfdl.account(bins, mfdl.Privacy(trust.LDP(), owners=2, **HOW), noise_std=1.0)
     with pytest.raises(UnsupportedMechanism, match="public batches alone"):
-        mfdl.PrivacyLosses.of(bins, Question(trust.LDP(), "zero-out", 1.0), victims=[(0, 1)])
+        mfdl.losses(bins, Privacy(trust.LDP(), adjacency="zero-out", clip_norm=1.0), victims=[(0, 1)])
     large = algorithms.dp_dsgd(mfdl.Dynamics(gossip.metropolis_hastings("ring:n=200")), EveryStep(1))
     with pytest.raises(UnsupportedMechanism, match=r"19900 groups .* name the groups"):
-        mfdl.account(large, trust=trust.LDP(), noise_std=1.0, owners=2, **HOW)
+        mfdl.account(large, mfdl.Privacy(trust.LDP(), owners=2, **HOW), noise_std=1.0)

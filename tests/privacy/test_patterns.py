@@ -38,7 +38,7 @@ def with_encoder(scheme, C=None):
 
 
 def curve_of(scheme, C=None, noise_std=1.0, adjacency="zero-out"):
-    return mfdl.account(with_encoder(scheme, C), adjacency=adjacency, noise_std=noise_std, **ASKED).curve
+    return mfdl.account(with_encoder(scheme, C), mfdl.Privacy(adjacency=adjacency, **ASKED), noise_std=noise_std).curve
 
 
 def schemes(most):
@@ -153,23 +153,27 @@ SCHEMES = [CyclicPoisson(4, 3, 0.3), RandomAllocation(4, 3), MinSeparationSampli
 @pytest.mark.parametrize("scheme", SCHEMES, ids=lambda scheme: scheme.scheme)
 def test_calibrated_noise_meets_its_target_and_little_more(scheme):
     C = np.tril(np.full((12, 12), 0.2), -1) * np.tri(12, 12, 1).T + np.eye(12)
-    mechanism = mfdl.calibrate(with_encoder(scheme, C), adjacency="zero-out", epsilon=1.0, delta=1e-5, **ASKED)
+    mechanism = mfdl.calibrate(
+        with_encoder(scheme, C), mfdl.Privacy(adjacency="zero-out", **ASKED), epsilon=1.0, delta=1e-5
+    )
     assert 0.995 < mechanism.guarantee.epsilon(1e-5) <= 1.0
     assert mechanism.guarantee.participation == scheme.describe()
     hidden = mfdl.account(
-        with_encoder(scheme, C), trust=trust.PNDP(attackers=[0]), adjacency="zero-out", clip_norm=1.0, noise_std=2.0
+        with_encoder(scheme, C),
+        mfdl.Privacy(trust.PNDP(attackers=[0]), adjacency="zero-out", clip_norm=1.0),
+        noise_std=2.0,
     )
     assert hidden.epsilon(1e-5) >= mfdl.account(
-        with_encoder(scheme, C), adjacency="zero-out", noise_std=2.0, **ASKED
+        with_encoder(scheme, C), mfdl.Privacy(adjacency="zero-out", **ASKED), noise_std=2.0
     ).epsilon(1e-5) * (1 - 1e-9)
 
 
 def test_what_only_public_patterns_have_is_refused():
     algorithm = with_encoder(CyclicPoisson(4, 3, 0.3))
     with pytest.raises(UnsupportedMechanism, match="no mu"):
-        mfdl.calibrate(algorithm, adjacency="zero-out", mu=1.0, **ASKED)
+        mfdl.calibrate(algorithm, mfdl.Privacy(adjacency="zero-out", **ASKED), mu=1.0)
     with pytest.raises(UnsupportedMechanism, match="leave out method"):
-        mfdl.account(algorithm, adjacency="zero-out", noise_std=1.0, method="monte-carlo", **ASKED)
+        mfdl.account(algorithm, mfdl.Privacy(adjacency="zero-out", method="monte-carlo", **ASKED), noise_std=1.0)
     for scheme in SCHEMES:
         with pytest.raises(UnsupportedMechanism, match="no public patterns and no mu"):
             scheme.patterns_of_record()

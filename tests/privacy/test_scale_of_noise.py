@@ -11,7 +11,7 @@ from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mfdl import algorithms, gossip, trust
+from mfdl import Privacy, algorithms, gossip, trust
 from mfdl.algorithms.dsgd import decentralized
 from mfdl.check import LARGEST
 from mfdl.dynamics import Dynamics
@@ -102,7 +102,7 @@ def test_pairwise_noise_of_any_size_protects_nothing(factor):
             math.isinf(loss.sensitivity_squared) for loss in sensitivity_by_victim(algorithm, trust.Eavesdropper())
         )
         with pytest.raises(InvalidInput, match="infinite loss under trust model 'eavesdropper'"):
-            calibrate(algorithm, trust=trust.Eavesdropper(), adjacency="zero-out", clip_norm=1.0, mu=1.0)
+            calibrate(algorithm, Privacy(trust.Eavesdropper(), adjacency="zero-out", clip_norm=1.0), mu=1.0)
 
 
 @pytest.mark.parametrize("pair", [1.0, 1e6, 1e10, 1e13, 1e14, 1e15, 1e16, 1e30, 1e59])
@@ -151,7 +151,7 @@ def test_a_singular_shared_encoder_is_named_as_the_reason():
     for noise in (LocalNoise(C, 2), SpatioTemporalNoise(C, np.eye(2), np.eye(2, dtype=bool), 2)):
         algorithm = decentralized("singular", Dynamics(gossip.metropolis_hastings("path:n=2")), Cyclic(2, 64), noise)
         with pytest.raises(InvalidInput, match="its encoder is singular to working precision"):
-            calibrate(algorithm, trust=trust.Eavesdropper(), adjacency="zero-out", clip_norm=1.0, mu=1.0)
+            calibrate(algorithm, Privacy(trust.Eavesdropper(), adjacency="zero-out", clip_norm=1.0), mu=1.0)
 
 
 # ---- found by search, with the smallest case -------------------------------------------------------------------------

@@ -20,8 +20,8 @@ from mfdl.errors import InvalidInput
 from mfdl.noise import NoiseOperator, StepNoise
 from mfdl.privacy.attacking_sets import sensitivity_by_victim
 from mfdl.privacy.curves import Gaussian
-from mfdl.privacy.losses import PrivacyLosses
-from mfdl.privacy.questions import Fingerprint, Question
+from mfdl.privacy.losses import Losses
+from mfdl.privacy.questions import Fingerprint, Privacy
 from mfdl.testing.strategies import linear_algorithms, trust_models
 from mfdl.trust import TrustModel
 
@@ -39,12 +39,12 @@ def explicit(*patterns):
 def test_patterns_that_read_alike_are_not_alike():
     """Three uses cost sqrt(3) times one: both are "explicit" to who reads only the scheme."""
     few, many = (algorithms.mf_dsgd(DYN, scheme, np.eye(4)) for scheme in (explicit([0]), explicit([0, 1, 2])))
-    calibrated = mfdl.calibrate(few, **GIVEN, mu=1.0)
+    calibrated = mfdl.calibrate(few, mfdl.Privacy(**GIVEN), mu=1.0)
     with pytest.raises(InvalidInput, match="for another"):
         dataclasses.replace(calibrated, algorithm=many)
     with pytest.raises(InvalidInput, match="for another"):
         dataclasses.replace(
-            calibrated, guarantee=mfdl.with_noise(many, **GIVEN, noise_std=calibrated.noise_std).guarantee
+            calibrated, guarantee=mfdl.calibrate(many, mfdl.Privacy(**GIVEN), noise_std=calibrated.noise_std).guarantee
         )
     losses = sensitivity_by_victim(few, trust.LDP(), participation=explicit([0]))
     with pytest.raises(InvalidInput, match="for another participation"):
@@ -54,7 +54,7 @@ def test_patterns_that_read_alike_are_not_alike():
 def test_a_guarantee_of_another_algorithm_is_refused():
     small = algorithms.dp_dsgd(DYN, EveryStep(4))
     large = dataclasses.replace(small, noise=StepNoise(0.1 * np.eye(4), np.eye(4, dtype=bool), 4, 4))
-    mine, other = (mfdl.with_noise(algorithm, **GIVEN, noise_std=1.0) for algorithm in (small, large))
+    mine, other = (mfdl.calibrate(algorithm, mfdl.Privacy(**GIVEN), noise_std=1.0) for algorithm in (small, large))
     assert other.guarantee.mu == pytest.approx(10 * mine.guarantee.mu)
     with pytest.raises(InvalidInput, match="the guarantee is for another algorithm"):
         dataclasses.replace(other, guarantee=mine.guarantee)
@@ -70,7 +70,7 @@ def test_a_guarantee_of_another_algorithm_is_refused():
     ],
 )
 def test_an_edited_guarantee_is_no_mechanism_s(change):
-    calibrated = mfdl.with_noise(algorithms.dp_dsgd(DYN, EveryStep(4)), **GIVEN, noise_std=1.0)
+    calibrated = mfdl.calibrate(algorithms.dp_dsgd(DYN, EveryStep(4)), mfdl.Privacy(**GIVEN), noise_std=1.0)
     edited = dataclasses.replace(calibrated.guarantee, **change)
     assert not edited.fingerprint
     assert "as edited, not computed" in edited.source
@@ -79,13 +79,13 @@ def test_an_edited_guarantee_is_no_mechanism_s(change):
 
 
 def test_two_runs_are_no_mechanism():
-    calibrated = mfdl.with_noise(algorithms.dp_dsgd(DYN, EveryStep(4)), **GIVEN, noise_std=1.0)
+    calibrated = mfdl.calibrate(algorithms.dp_dsgd(DYN, EveryStep(4)), mfdl.Privacy(**GIVEN), noise_std=1.0)
     with pytest.raises(InvalidInput, match="for another"):
         dataclasses.replace(calibrated, guarantee=calibrated.guarantee.compose_with(calibrated.guarantee))
 
 
 def test_an_algorithm_changed_under_a_mechanism_is_noticed_before_it_runs():
-    calibrated = mfdl.with_noise(algorithms.dp_dsgd(DYN, EveryStep(4)), **GIVEN, noise_std=1.0)
+    calibrated = mfdl.calibrate(algorithms.dp_dsgd(DYN, EveryStep(4)), mfdl.Privacy(**GIVEN), noise_std=1.0)
     data = calibrated.algorithm.rounds[0].message_from_gradient.data
     data.flags.writeable = True  # by force
     data[...] = 5.0
@@ -96,7 +96,7 @@ def test_an_algorithm_changed_under_a_mechanism_is_noticed_before_it_runs():
 def test_a_mechanism_rests_on_the_constant_that_was_accounted():
     algorithm = algorithms.dp_dsgd(DYN, EveryStep(6))
     calibrated = mfdl.calibrate(
-        algorithm, trust=trust.ReleasedOnly(), adjacency="zero-out", clip_norm=1.0, mu=1.0, lipschitz=1.0
+        algorithm, mfdl.Privacy(trust.ReleasedOnly(), adjacency="zero-out", clip_norm=1.0, lipschitz=1.0), mu=1.0
     )
     assert calibrated.lipschitz == 1.0
     assert "Lipschitz with constant 1.0" in str(calibrated.guarantee)
@@ -110,9 +110,9 @@ def test_a_mechanism_rests_on_the_constant_that_was_accounted():
 def test_constants_of_single_steps_are_stated_by_the_smallest():
     """The number counts on 0.5 in the second step: a statement that assumes 1 everywhere would promise it for more."""
     algorithm = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("star:n=5"), 0.5), EveryStep(3))
-    question = Question(trust.ReleasedOnly(), adjacency="zero-out", clip_norm=1.0)
+    question = Privacy(trust.ReleasedOnly(), adjacency="zero-out", clip_norm=1.0)
     by_step, all_one, all_half = (
-        PrivacyLosses.of(algorithm, dataclasses.replace(question, lipschitz=L)) for L in ([1.0, 0.5, 1.0], 1.0, 0.5)
+        Losses.of(algorithm, dataclasses.replace(question, lipschitz=L)) for L in ([1.0, 0.5, 1.0], 1.0, 0.5)
     )
     assert all_half.worst.squared <= by_step.worst.squared < all_one.worst.squared
     assert by_step.rests_on == 0.5
@@ -123,12 +123,14 @@ def test_constants_of_single_steps_are_stated_by_the_smallest():
     )
     assert "Lipschitz with constant 0.5" in repr(pairs)
     both = (*all_one.of_victims[:2], *all_half.of_victims[2:])
-    assert PrivacyLosses.of_victim_sensitivities(algorithm, question, both).rests_on == 0.5
+    assert Losses.of_victim_sensitivities(algorithm, question, both).rests_on == 0.5
 
 
 def test_a_mechanism_needs_the_guarantee_of_everybody_for_adaptive_gradients():
     algorithm = algorithms.dp_dsgd(DYN, EveryStep(4))
-    calibrated = mfdl.with_noise(algorithm, trust=trust.PNDP([0]), adjacency="zero-out", clip_norm=1.0, noise_std=1.0)
+    calibrated = mfdl.calibrate(
+        algorithm, mfdl.Privacy(trust.PNDP([0]), adjacency="zero-out", clip_norm=1.0), noise_std=1.0
+    )
     losses = sensitivity_by_victim(algorithm, trust.PNDP([0]))
     for adaptive in (True, False):
         last = guarantee_of(algorithm, losses, model=trust.PNDP([0]), adaptive=adaptive)[-1]
@@ -144,7 +146,7 @@ def with_mu(content, mu):
 
 
 def test_a_seal_cannot_be_left_out():
-    calibrated = mfdl.with_noise(algorithms.dp_dsgd(DYN, EveryStep(4)), **GIVEN, noise_std=1.0)
+    calibrated = mfdl.calibrate(algorithms.dp_dsgd(DYN, EveryStep(4)), mfdl.Privacy(**GIVEN), noise_std=1.0)
     bare = dataclasses.replace(calibrated.guarantee, curve=Gaussian(0.01, "zero-out"), sensitivity=0.01, seal="")
     assert not bare.fingerprint
     assert not bare.compose_with(bare).fingerprint
@@ -202,7 +204,7 @@ def test_what_is_released_to_any_victim_s_attacker_is_stated():
 
     built = algorithms.dp_dsgd(DYN, EveryStep(2))
     assert {loss.release for loss in sensitivity_by_victim(built, Mixed())} == {"not applicable", "all"}
-    guarantee = mfdl.account(built, trust=Mixed(), adjacency="zero-out", clip_norm=1.0, noise_std=1.0)
+    guarantee = mfdl.account(built, mfdl.Privacy(Mixed(), adjacency="zero-out", clip_norm=1.0), noise_std=1.0)
     assert guarantee.release == "all"
 
 
@@ -241,8 +243,8 @@ def test_losses_stay_with_their_question_and_speak_of_whom_they_are():
     """A part of the victims is never stated as every node, and no other question is put on losses."""
     each = mfdl.ParticipationByNode([Single(4)] * 3 + [EveryStep(4)])
     algorithm = algorithms.dp_dsgd(DYN, each)
-    question = Question(trust.LDP(), "zero-out", 1.0)
-    some, everybody = PrivacyLosses.of(algorithm, question, victims=[0]), PrivacyLosses.of(algorithm, question)
+    question = Privacy(trust.LDP(), adjacency="zero-out", clip_norm=1.0)
+    some, everybody = Losses.of(algorithm, question, victims=[0]), Losses.of(algorithm, question)
     for call in (lambda: some.guarantee(1.0), lambda: some.calibrate(mu=1.0)):
         with pytest.raises(InvalidInput, match="node 1 is missing"):
             call()
@@ -253,14 +255,14 @@ def test_losses_stay_with_their_question_and_speak_of_whom_they_are():
     with pytest.raises(InvalidInput, match="another algorithm"):
         dataclasses.replace(everybody, algorithm=algorithms.anti_pgd(DYN, each))
     with pytest.raises(InvalidInput, match="at least one victim"):
-        PrivacyLosses.of_victim_sensitivities(algorithm, question, ())
+        Losses.of_victim_sensitivities(algorithm, question, ())
 
 
 # ---- files -----------------------------------------------------------------------------------------------------------
 
 
 def test_a_file_is_what_it_claims_and_says_so(tmp_path):
-    calibrated = mfdl.with_noise(algorithms.dp_dsgd(DYN, EveryStep(4)), **GIVEN, noise_std=1.0)
+    calibrated = mfdl.calibrate(algorithms.dp_dsgd(DYN, EveryStep(4)), mfdl.Privacy(**GIVEN), noise_std=1.0)
     path = tmp_path / "guarantee.json"
     calibrated.guarantee.save(path)
     read = Guarantee.load(path)
@@ -286,7 +288,7 @@ def test_an_index_and_a_label_are_two_attackers():
     labels = list(algorithm.dynamics.gossip.labels)
     index, label = trust.PNDP([labels.index("1")]), trust.PNDP(["0"])
     first, second = (
-        mfdl.account(algorithm, trust=model, adjacency="zero-out", clip_norm=1.0, noise_std=1.0)
+        mfdl.account(algorithm, mfdl.Privacy(model, adjacency="zero-out", clip_norm=1.0), noise_std=1.0)
         for model in (index, label)
     )
     second = dataclasses.replace(second, attacker=first.attacker).sealed(second.fingerprint)
@@ -354,7 +356,7 @@ FOUR_ROUNDS = algorithms.muffliato(DYN, EveryStep(2), gossip_rounds=4)
     ],
 )
 def test_a_number_says_which_rule_gave_it(algorithm, model, rule, way_out):
-    guarantee = mfdl.account(algorithm, trust=model, adjacency="zero-out", clip_norm=1.0, noise_std=1.0)
+    guarantee = mfdl.account(algorithm, mfdl.Privacy(model, adjacency="zero-out", clip_norm=1.0), noise_std=1.0)
     assert bool(guarantee.why) == (guarantee.bound == "upper" or guarantee.mu == math.inf)
     assert all(any(text in guarantee.why for text in words.split("|")) for words in (rule, way_out))
     assert str(guarantee).endswith(guarantee.why)
@@ -365,8 +367,8 @@ def test_a_number_that_is_infinite_names_the_victim():
     algorithm = algorithms.dp_dsgd(labelled, EveryStep(2))
     medici = labelled.gossip.labels.index("Medici")
     model = trust.TrustModel.from_masks(seen=None, known_noise=np.arange(15) == medici, name="thief")
-    question = mfdl.Question(model, "zero-out", 1.0)
-    losses = mfdl.PrivacyLosses.of(algorithm, question)
+    question = mfdl.Privacy(model, adjacency="zero-out", clip_norm=1.0)
+    losses = mfdl.losses(algorithm, question)
     assert "(node 'Medici', the worst victim)." in losses.guarantee(noise_std=1.0).why
     with pytest.raises(InvalidInput, match="for node 'Medici', the worst victim, whatever the noise"):
         losses.calibrate(mu=1.0)

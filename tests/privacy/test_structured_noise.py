@@ -116,7 +116,7 @@ def long_encoders():
 def test_many_steps_are_accounted_for_without_an_array_of_t_by_t(kind):
     encoder = long_encoders()[kind]
     algorithm = algorithms.mf_dsgd(RING, Cyclic(MANY // 100, 100), encoder)
-    calibrated = mfdl.calibrate(algorithm, trust=trust.LDP(), adjacency="zero-out", clip_norm=1.0, mu=1.0)
+    calibrated = mfdl.calibrate(algorithm, mfdl.Privacy(trust.LDP(), adjacency="zero-out", clip_norm=1.0), mu=1.0)
     first = np.zeros(MANY)
     first[::100] = 1.0
     later = np.roll(first, 50)
@@ -220,9 +220,7 @@ def test_files_and_hashes_hold_the_structure(kind, tmp_path):
     encoder = structured_encoder(kind, np.linspace(-1, 0.5, 8), 6)
     calibrated = mfdl.calibrate(
         algorithms.mf_dsgd(RING, Cyclic(2, 3), encoder),
-        trust=trust.LDP(),
-        adjacency="zero-out",
-        clip_norm=1.0,
+        mfdl.Privacy(trust.LDP(), adjacency="zero-out", clip_norm=1.0),
         mu=1.0,
     )
     calibrated.save(tmp_path / "made.mfdl")

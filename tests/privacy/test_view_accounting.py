@@ -43,8 +43,8 @@ def matrices(algorithm, model):
 def test_matrices_have_the_numbers_of_their_algorithm(model, adjacency, noise_std, scheme):
     algorithm, asker = algorithms.dp_dsgd(PATH, scheme), MODELS[model]
     view = matrices(algorithm, asker)
-    options = {"adjacency": adjacency, "clip_norm": 0.5, "noise_std": noise_std}
-    of_view = mfdl.account(view, participation=scheme, **options)
+    options = {"adjacency": adjacency, "clip_norm": 0.5}
+    of_view = mfdl.account(view, mfdl.Privacy(participation=scheme, **options), noise_std=noise_std)
     of_nodes = {loss.victim: loss for loss in mfdl.sensitivity_by_victim(algorithm, asker, release="none")}
     shift = of_view.record_shift
     for u, curve in of_view.by_victim().items():
@@ -59,18 +59,18 @@ def test_matrices_have_the_numbers_of_their_algorithm(model, adjacency, noise_st
 @given(mu=st.floats(1e-3, 10), epsilon=st.floats(0.05, 10), delta=st.sampled_from([1e-9, 1e-5]))
 def test_calibrated_noise_meets_its_target(mu, epsilon, delta):
     view = matrices(algorithms.dp_dsgd(PATH, EveryStep(2)), MODELS["pndp"])
-    by_mu = mfdl.calibrate(view, participation=EveryStep(2), mu=mu, **CLIP)
+    by_mu = mfdl.calibrate(view, mfdl.Privacy(participation=EveryStep(2), **CLIP), mu=mu)
     assert mu * (1 - 1e-12) <= by_mu.guarantee.mu <= mu
-    by_epsilon = mfdl.calibrate(view, participation=EveryStep(2), epsilon=epsilon, delta=delta, **CLIP)
+    by_epsilon = mfdl.calibrate(view, mfdl.Privacy(participation=EveryStep(2), **CLIP), epsilon=epsilon, delta=delta)
     assert epsilon * (1 - 1e-6) <= by_epsilon.guarantee.epsilon(delta) <= epsilon
-    again = mfdl.account(view, participation=EveryStep(2), noise_std=by_epsilon.noise_std, **CLIP)
+    again = mfdl.account(view, mfdl.Privacy(participation=EveryStep(2), **CLIP), noise_std=by_epsilon.noise_std)
     assert again == by_epsilon.guarantee
     assert Guarantee.from_dict(json.loads(json.dumps(again.to_dict()))) == again
 
 
 def test_a_view_that_is_proven_adaptive_has_an_adaptive_guarantee():
     single = View([[1.0, 1.0]], [[1.0, 1.0]], num_nodes=2)  # of one step: no gradient follows what is seen
-    guarantee = mfdl.account(single, participation=EveryStep(1), noise_std=1.0, **CLIP)
+    guarantee = mfdl.account(single, mfdl.Privacy(participation=EveryStep(1), **CLIP), noise_std=1.0)
     assert guarantee.adaptive
     assert guarantee.mu == pytest.approx(math.sqrt(0.5))
     assert guarantee.compose_with(guarantee).mu == pytest.approx(1.0)
@@ -78,34 +78,36 @@ def test_a_view_that_is_proven_adaptive_has_an_adaptive_guarantee():
 
 def test_a_combination_without_noise_is_infinite_and_cannot_be_calibrated():
     leaking = View(np.eye(2), [[1.0, 0.0], [0.0, 0.0]], num_nodes=2)
-    guarantee = mfdl.account(leaking, participation=EveryStep(1), noise_std=3.0, **CLIP)
+    guarantee = mfdl.account(leaking, mfdl.Privacy(participation=EveryStep(1), **CLIP), noise_std=3.0)
     assert {u: curve.mu for u, curve in guarantee.by_victim().items()}["1"] == math.inf
     assert guarantee.mu == math.inf
     with pytest.raises(InvalidInput, match="infinite loss"):
-        mfdl.calibrate(leaking, participation=EveryStep(1), mu=1.0, **CLIP)
+        mfdl.calibrate(leaking, mfdl.Privacy(participation=EveryStep(1), **CLIP), mu=1.0)
 
 
 def test_what_a_view_lacks_is_refused_with_the_way_out():
     view = matrices(algorithms.dp_dsgd(PATH, EveryStep(2)), MODELS["pndp"])
-    calibrated = mfdl.calibrate(view, participation=EveryStep(2), mu=1.0, **CLIP)
+    calibrated = mfdl.calibrate(view, mfdl.Privacy(participation=EveryStep(2), **CLIP), mu=1.0)
     with pytest.raises(InvalidInput, match="build the algorithm, e"):
         mfdl.replay(calibrated, linear_task(3, np.ones((6, 1))), seeds=[0])
     with pytest.raises(InvalidInput, match=r"for another algorithm"):
         mfdl.Mechanism(algorithms.dp_dsgd(PATH, EveryStep(2)), calibrated.guarantee)
     for options, message in (
-        ({}, "participation must be given beside a View"),
+        ({}, "a View needs Privacy\\(participation"),
         ({"participation": EveryStep(2), "trust": trust.LDP()}, "trust must be left out with a View"),
         ({"participation": EveryStep(3)}, "must have the 2 steps of the view"),
         ({"participation": EveryStep(2), "release": "all"}, "release must be left out with a View"),
         ({"participation": EveryStep(2), "lipschitz": 1.0}, "lipschitz must be left out with a View"),
     ):
         with pytest.raises(InvalidInput, match=message):
-            mfdl.account(view, noise_std=1.0, **CLIP, **options)
+            mfdl.account(view, mfdl.Privacy(**CLIP, **options), noise_std=1.0)
     with pytest.raises(UnsupportedMechanism, match="no public patterns"):
-        mfdl.account(view, participation=mfdl.BallsInBins(1, 2), noise_std=1.0, **CLIP)
+        mfdl.account(view, mfdl.Privacy(participation=mfdl.BallsInBins(1, 2), **CLIP), noise_std=1.0)
     with pytest.raises(InvalidInput, match="only adaptive guarantees compose"):
         calibrated.guarantee.compose_with(calibrated.guarantee)
-    with pytest.raises(InvalidInput, match="participation is given beside a View alone"):
+    with pytest.raises(InvalidInput, match="participation is given beside a View or a name alone"):
         mfdl.calibrate(
-            algorithms.dp_dsgd(PATH, EveryStep(2)), trust=trust.LDP(), participation=EveryStep(2), mu=1.0, **CLIP
+            algorithms.dp_dsgd(PATH, EveryStep(2)),
+            mfdl.Privacy(trust.LDP(), participation=EveryStep(2), **CLIP),
+            mu=1.0,
         )

@@ -7,7 +7,7 @@ import pytest
 from numpy.testing import assert_allclose
 from scipy.stats import norm
 
-from mfdl import algorithms, calibrate, gossip, trust
+from mfdl import Privacy, algorithms, calibrate, gossip, trust
 from mfdl.dynamics import Dynamics
 from mfdl.participation import Cyclic, EveryStep
 from mfdl.privacy.attacking_sets import sensitivity_by_victim
@@ -81,12 +81,8 @@ def test_no_gradient_of_a_user_breaks_the_guarantee(name, T):
     algorithm = algorithms.zip_dl(Dynamics(MH("ring:n=4")), EveryStep(T))
     calibrated = calibrate(
         algorithm,
-        trust=trust.Eavesdropper(),
-        adjacency="replace-one",
-        clip_norm=0.5,
+        Privacy(trust.Eavesdropper(), adjacency="replace-one", clip_norm=0.5, release="none", unit="user"),
         mu=1.0,
-        release="none",
-        unit="user",
     )
     assert calibrated.noise_std == pytest.approx({2: math.sqrt(30), 3: math.sqrt(84)}[T], rel=1e-6)
     shape = STEP_BACK[name]

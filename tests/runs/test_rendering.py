@@ -108,7 +108,9 @@ def trained(build, steps, noise_std=20.0):
     graph = mfdl.graphs.load("ring:n=3")
     dynamics = mfdl.Dynamics(mfdl.gossip.metropolis_hastings(graph), 0.5)
     protected = {"trust": mfdl.trust.LDP(), "adjacency": "zero-out", "clip_norm": 1.0}
-    mechanism = mfdl.with_noise(build(dynamics, mfdl.EveryStep(steps)), **protected, noise_std=noise_std * steps)
+    mechanism = mfdl.calibrate(
+        build(dynamics, mfdl.EveryStep(steps)), mfdl.Privacy(**protected), noise_std=noise_std * steps
+    )
     return mfdl.replay(mechanism, mfdl.tasks.load("digits", graph), seeds=[0], eval_every=1, progress=False)
 
 

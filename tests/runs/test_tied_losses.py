@@ -45,7 +45,7 @@ def losses_on(name):
     graph.add_edges_from(GRAPHS[name].edges)
     dynamics = Dynamics(gossip.metropolis_hastings(graph))
     algorithm = algorithms.decor(dynamics, EveryStep(2), sigma_ldp=1.0, sigma_cor=2.0)
-    return mfdl.PrivacyLosses.of(algorithm, mfdl.Question(trust.Coalitions(1), **PROTECTED))
+    return mfdl.losses(algorithm, mfdl.Privacy(trust.Coalitions(1), **PROTECTED))
 
 
 @functools.cache
@@ -62,7 +62,7 @@ def perturbed(losses, factors):
         number = dataclasses.replace(loss.adaptive_sensitivity, squared=squared, lower=lower, tolerance=4 * LAST_BITS)
         changed = dataclasses.replace(loss, non_adaptive_sensitivity=number, adaptive_sensitivity=number)
         every.append(changed.answering(loss.fingerprint))
-    return mfdl.PrivacyLosses.of_victim_sensitivities(losses.algorithm, losses.question, every)
+    return mfdl.Losses.of_victim_sensitivities(losses.algorithm, losses.question, every)
 
 
 def rounding(count):
@@ -154,7 +154,7 @@ def test_table_and_pictures_say_that_losses_tie(monkeypatch):
 
 def test_an_infinite_loss_names_the_first_of_the_victims():
     silent = algorithms.dsgd(losses_on("ring").algorithm.dynamics, EveryStep(2))
-    guarantee = mfdl.account(silent, trust=trust.LDP(), noise_std=1.0, **PROTECTED)
+    guarantee = mfdl.account(silent, mfdl.Privacy(trust.LDP(), **PROTECTED), noise_std=1.0)
     assert guarantee.why.endswith("(node 0, one of 8 that lose most).")
 
 

@@ -395,7 +395,7 @@ def test_it_is_calibrated_and_trained_by_hand_but_not_by_the_executor(scheme):
     ring = mfdl.Dynamics(mfdl.gossip.metropolis_hastings("ring:n=4"))
     circumstances = {"trust": trust.LDP(), "adjacency": "zero-out", "clip_norm": 1.0}
     mine, known = (
-        mfdl.calibrate(mfdl.algorithms.bsr(ring, each, bandwidth=3), **circumstances, mu=1.0)
+        mfdl.calibrate(mfdl.algorithms.bsr(ring, each, bandwidth=3), mfdl.Privacy(**circumstances), mu=1.0)
         for each in (Mine(scheme), scheme)
     )
     assert known.noise_std * (1 - 1e-9) <= mine.noise_std <= ONE_LAM * known.noise_std
@@ -412,9 +412,6 @@ def test_what_takes_the_patterns_themselves_is_refused():
     with pytest.raises(InvalidInput, match="unit 'user' needs participation in every step"):
         mfdl.calibrate(
             mfdl.algorithms.dp_dsgd(mfdl.Dynamics(mfdl.gossip.metropolis_hastings("ring:n=4")), mine),
-            trust=trust.LDP(),
-            adjacency="zero-out",
-            clip_norm=1.0,
+            mfdl.Privacy(trust.LDP(), adjacency="zero-out", clip_norm=1.0, unit="user"),
             mu=1.0,
-            unit="user",
         )

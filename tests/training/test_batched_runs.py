@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from small_tasks import classes, regression
 
-from mfdl import gossip, trust
+from mfdl import Privacy, gossip, trust
 from mfdl.algorithms.input_scales import input_scales
 from mfdl.dynamics import Dynamics
-from mfdl.noise_scale import calibrate, with_noise, without_noise
+from mfdl.noise_scale import calibrate
 from mfdl.participation import BallsInBins, Cyclic, EveryStep, ParticipationByNode
 from mfdl.testing.strategies import build_algorithm
 from mfdl.testing.tasks import linear_task
@@ -46,11 +46,11 @@ def mechanism(name, scheme, rate, unit="record", momentum=0.0, gossip_rounds=1, 
     dynamics = Dynamics(RING, rate, momentum=momentum, gossip_rounds=gossip_rounds, weight_decay=decay)
     chosen = build_algorithm(name, dynamics, SCHEMES[scheme])
     if name == "none":
-        return without_noise(chosen, trust=trust.LDP(), adjacency="zero-out", clip_norm=0.7, unit=unit)
+        return calibrate(chosen, Privacy(trust.LDP(), adjacency="zero-out", clip_norm=0.7, unit=unit), noise_std=0.0)
     if scheme == "bins":
-        return calibrate(chosen, trust=trust.LDP(), epsilon=2.0, delta=1e-3, adjacency="zero-out", clip_norm=0.7)
+        return calibrate(chosen, Privacy(trust.LDP(), adjacency="zero-out", clip_norm=0.7), epsilon=2.0, delta=1e-3)
     model = trust.LDP() if chosen.noise.local else trust.Eavesdropper()
-    return with_noise(chosen, noise_std=0.3, trust=model, adjacency="zero-out", clip_norm=0.7, unit=unit)
+    return calibrate(chosen, Privacy(model, adjacency="zero-out", clip_norm=0.7, unit=unit), noise_std=0.3)
 
 
 def alone(config):
@@ -151,8 +151,8 @@ def test_a_run_that_diverges_leaves_the_others_alone():
         ReplayConfig(mechanism("dp-dsgd", "cyclic", rate), task, seeds=[1, 2], device="cpu", dtype=torch.float32)
         for rate in (0.25, 1e6)
     ]
-    wild = with_noise(
-        chosen[1].mechanism.algorithm, noise_std=1e33, trust=trust.LDP(), adjacency="zero-out", clip_norm=0.7
+    wild = calibrate(
+        chosen[1].mechanism.algorithm, Privacy(trust.LDP(), adjacency="zero-out", clip_norm=0.7), noise_std=1e33
     )
     chosen[1] = dataclasses.replace(chosen[1], mechanism=wild)
     calm, diverged = replays(chosen, lambda *_: None)

@@ -189,7 +189,7 @@ def node(key, steps=()):
     task = regression(num_records=16, num_nodes=4)
     data = task.instance(0, 2)
     algorithm = mfdl.algorithms.dp_dsgd(mfdl.Dynamics(mfdl.gossip.metropolis_hastings("ring:n=4")), mfdl.Cyclic(3, 2))
-    calibrated = mfdl.calibrate(algorithm, trust=mfdl.trust.LDP(), adjacency="zero-out", clip_norm=0.5, mu=2.0)
+    calibrated = mfdl.calibrate(algorithm, mfdl.Privacy(mfdl.trust.LDP(), adjacency="zero-out", clip_norm=0.5), mu=2.0)
     module = module_at(task, data.initial_parameters[0])
     sgd = torch.optim.SGD(module.parameters(), lr=0.1)
     private_node = mfdl.PrivateNode(sgd, module, calibrated, node=1, keys=key, loss=squared, batch_size=2)

@@ -45,8 +45,8 @@ def sampled_mechanism(
 ):
     dynamics = Dynamics(gossip.metropolis_hastings("ring:n=3"), 0.5)
     algorithm = build(dynamics, PoissonSampling(rate, steps), **options)
-    return mfdl.with_noise(
-        algorithm, trust=trust.Eavesdropper(), adjacency=adjacency, clip_norm=clip, noise_std=noise_std
+    return mfdl.calibrate(
+        algorithm, mfdl.Privacy(trust.Eavesdropper(), adjacency=adjacency, clip_norm=clip), noise_std=noise_std
     )
 
 
@@ -287,7 +287,7 @@ def test_records_draw_the_patterns_that_were_accounted(scheme):
 def test_a_run_trains_and_states_its_guarantee(scheme):
     algorithm = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("ring:n=3"), 0.1), scheme)
     mechanism = mfdl.calibrate(
-        algorithm, trust=trust.LDP(), adjacency="zero-out", clip_norm=1.0, epsilon=2.0, delta=1e-5
+        algorithm, mfdl.Privacy(trust.LDP(), adjacency="zero-out", clip_norm=1.0), epsilon=2.0, delta=1e-5
     )
     run = replay(mechanism, task_of(30), seeds=[0], progress=False)
     assert "diverged" not in run.outcome

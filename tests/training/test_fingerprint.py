@@ -7,7 +7,7 @@ import pytest
 import torch
 from small_tasks import regression
 
-from mfdl import Cyclic, Dynamics, algorithms, calibrate, gossip, replay, trust
+from mfdl import Cyclic, Dynamics, Privacy, algorithms, calibrate, gossip, replay, trust
 from mfdl.training.keys import NoiseKey
 from mfdl.training.tasks import code_fingerprint
 
@@ -90,7 +90,7 @@ def test_models_that_differ_have_other_hashes():
 def mechanism():
     dynamics = Dynamics(gossip.metropolis_hastings("path:n=3"), learning_rate=0.1)
     return calibrate(
-        algorithms.dp_dsgd(dynamics, Cyclic(2, 2)), trust=trust.LDP(), adjacency="zero-out", clip_norm=1.0, mu=1.0
+        algorithms.dp_dsgd(dynamics, Cyclic(2, 2)), Privacy(trust.LDP(), adjacency="zero-out", clip_norm=1.0), mu=1.0
     )
 
 

@@ -82,7 +82,9 @@ def case_of(noise, node, *, scale, clip, step, adjacency, scales):
     algorithm = dataclasses.replace(plain, noise=noise.scaled(np.array(scales)))
     bits = finest(algorithm.noise.causal.encoder_of(node))
     about = {"trust": mfdl.trust.LDP(), "adjacency": adjacency, "clip_norm": clip * step}
-    return Case(mfdl.with_noise(algorithm, noise_std=scale * step / bits / scales[node], **about), node, step)
+    return Case(
+        mfdl.calibrate(algorithm, mfdl.Privacy(**about), noise_std=scale * step / bits / scales[node]), node, step
+    )
 
 
 @st.composite

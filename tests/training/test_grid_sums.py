@@ -7,6 +7,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
+from _privacy import applied
 from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,8 +27,8 @@ T, STEP = 6, 2.0**-12
 def mechanism(name="mafalda", bits=8, **more):
     algorithm = mfdl.algorithms.build(name, mfdl.Dynamics(GOSSIP, 0.3), mfdl.Cyclic(3, 2))
     algorithm = algorithm if bits is None else on_grid(algorithm, bits)
-    given_ = {"trust": mfdl.trust.LDP(), "adjacency": "zero-out", "clip_norm": 0.7, "mu": 2.0} | more
-    return mfdl.calibrate(algorithm, **given_)
+    given_ = {"trust": mfdl.trust.LDP(), "adjacency": "zero-out", "clip_norm": 0.7, "mu": 2.0, **more}
+    return applied(mfdl.calibrate, algorithm, given_)
 
 
 MADE = {name: mechanism(name) for name in ("mafalda", "dp-dsgd")}
@@ -210,7 +211,9 @@ def test_noise_without_a_proof_is_refused():
 def test_the_last_bits_of_a_message_on_the_grid_are_those_of_any_other():
     """The event of the pitfall of floats: multiples of 2^-53 among messages near zero, under g = 0 and g = 1."""
     algorithm = mfdl.algorithms.dp_dsgd(mfdl.Dynamics(GOSSIP), mfdl.EveryStep(1))
-    calibrated = mfdl.with_noise(algorithm, noise_std=1.0, trust=mfdl.trust.LDP(), adjacency="zero-out", clip_norm=1.0)
+    calibrated = mfdl.calibrate(
+        algorithm, mfdl.Privacy(mfdl.trust.LDP(), adjacency="zero-out", clip_norm=1.0), noise_std=1.0
+    )
     for g in (0.0, 1.0):
         grid = GridSums(calibrated, 1, HolderKeys.simulated(KEY), 2.0**-20)
         released = grid.privatised(0, torch.full((1, 4000), g))

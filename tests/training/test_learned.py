@@ -90,7 +90,7 @@ def run():
     dynamics = mfdl.Dynamics(mfdl.gossip.metropolis_hastings("ring:n=3"), learning_rate=0.5)
     algorithm = mfdl.algorithms.dp_dsgd(dynamics, mfdl.Cyclic(epochs=2, period=2))
     mechanism = mfdl.calibrate(
-        algorithm, trust=mfdl.trust.LDP(), adjacency="replace-one", clip_norm=1.0, epsilon=0.1, delta=1e-5
+        algorithm, mfdl.Privacy(mfdl.trust.LDP(), adjacency="replace-one", clip_norm=1.0), epsilon=0.1, delta=1e-5
     )
     return mfdl.replay(mechanism, mfdl.tasks.digits(3), seeds=range(2))
 

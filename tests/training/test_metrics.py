@@ -22,10 +22,11 @@ from mfdl.training import checkpoint
 from mfdl.training.run import Run, final_steps
 
 OF_REGRESSION = tuple(name for name in METRICS if name != "average_accuracy")
-MECHANISM = mfdl.with_noise(
+MECHANISM = mfdl.calibrate(
     algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("ring:n=4"), 0.1), Cyclic(3, 2)),
-    noise_std=0.1, trust=trust.LDP(), adjacency="zero-out", clip_norm=0.5,
-)  # fmt: skip
+    mfdl.Privacy(trust.LDP(), adjacency="zero-out", clip_norm=0.5),
+    noise_std=0.1,
+)
 
 
 def measured_slowly(task, row, features, targets):

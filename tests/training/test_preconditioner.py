@@ -38,7 +38,7 @@ def test_it_is_preconditioned_gradient_descent(seed, full):
     P = drawn(seed, full)
     M = np.diag(P.scales) if np.ndim(P.scales) == 1 else P.scales
     algorithm = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("ring:n=3"), 0.5), Cyclic(2, 1))
-    plain = mfdl.without_noise(algorithm, trust=trust.LDP(), adjacency="zero-out", clip_norm=1e6)
+    plain = mfdl.calibrate(algorithm, mfdl.Privacy(trust.LDP(), adjacency="zero-out", clip_norm=1e6), noise_std=0.0)
     centered = dataclasses.replace(
         TASK, features=TASK.features - np.float32(P.center), test_features=TASK.test_features - np.float32(P.center)
     )
@@ -87,7 +87,7 @@ def test_public_features_are_made_alike_in_all_directions(seed, exponent, center
 
 def test_no_sensitivity_changes_and_the_task_says_what_was_done():
     algorithm = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("ring:n=3"), 0.5), Cyclic(2, 2))
-    calibrated = mfdl.calibrate(algorithm, trust=trust.LDP(), adjacency="zero-out", clip_norm=1.0, mu=1.0)
+    calibrated = mfdl.calibrate(algorithm, mfdl.Privacy(trust.LDP(), adjacency="zero-out", clip_norm=1.0), mu=1.0)
     mapped = dataclasses.replace(TASK, lipschitz=1.0).preconditioned("power:0.25:2")
     assert (mapped.name, mapped.lipschitz) == ("logistic, preconditioned by a declared spectrum, exponent 0.25", None)
     assert mapped.content_hash != TASK.content_hash
@@ -103,7 +103,7 @@ def test_a_preconditioner_of_train_records_is_refused_or_stated():
     assert TASK.preconditioned(other).from_records == ""
     preconditioned = TASK.preconditioned(preconditioner, from_records="five consenting participants")
     algorithm = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("ring:n=3"), 0.5), Cyclic(2, 2))
-    calibrated = mfdl.calibrate(algorithm, trust=trust.LDP(), adjacency="zero-out", clip_norm=1.0, mu=1.0)
+    calibrated = mfdl.calibrate(algorithm, mfdl.Privacy(trust.LDP(), adjacency="zero-out", clip_norm=1.0), mu=1.0)
     run = mfdl.replay(calibrated, preconditioned, seeds=[0], device="cpu", progress=False)
     assert run.public_constants == "preconditioner of train records (five consenting participants)"
 
@@ -156,7 +156,7 @@ def test_a_comparison_of_preconditioned_features(tmp_path):
     assert mapped["runs"][0]["final_test_loss"] != plain["runs"][0]["final_test_loss"]
     task = mfdl.tasks.load(options["task"], "ring:n=3").preconditioned("power:0.5")
     algorithm = algorithms.dsgd(Dynamics(gossip.metropolis_hastings("ring:n=3"), 0.5), Cyclic(1, 2))
-    none = mfdl.without_noise(algorithm, trust=trust.LDP(), adjacency="replace-one", clip_norm=1.0)
+    none = mfdl.calibrate(algorithm, mfdl.Privacy(trust.LDP(), adjacency="replace-one", clip_norm=1.0), noise_std=0.0)
     run = mfdl.replay(none, task, seeds=[0], device="cpu", progress=False)
     assert run.final_test_losses[0] == pytest.approx(mapped["runs"][0]["final_test_loss"], rel=1e-6)
     with pytest.raises(InvalidInput, match="did you mean 'power'"):

@@ -6,6 +6,7 @@ import networkx as nx
 import numpy as np
 import pytest
 import torch
+from _privacy import applied
 from small_tasks import module_at, regression, squared
 from torch import nn
 
@@ -24,7 +25,7 @@ def mechanism(name="mafalda", trust=None, unit="record", momentum=0.0, **more):
     dynamics = mfdl.Dynamics(GOSSIP, RATE, momentum=momentum)
     algorithm = mfdl.algorithms.build(name, dynamics, participation)
     given = {"trust": trust or mfdl.trust.LDP(), "adjacency": "zero-out", "clip_norm": 0.5, "unit": unit, **more}
-    return mfdl.calibrate(algorithm, **({"mu": 2.0} | given))
+    return applied(mfdl.calibrate, algorithm, {"mu": 2.0, **given})
 
 
 def nodes_of(mechanism, task, key, row, *, optimizer=None, **options):
@@ -185,8 +186,8 @@ def test_a_step_without_records_is_noise_alone_and_optimizers_of_all_kinds_do(on
 
 
 def test_noise_much_larger_than_a_gradient_is_rounded_only_together_with_it():
-    calibrated = mfdl.with_noise(
-        mechanism().algorithm, noise_std=1e6, trust=mfdl.trust.LDP(), adjacency="zero-out", clip_norm=1.0
+    calibrated = mfdl.calibrate(
+        mechanism().algorithm, mfdl.Privacy(mfdl.trust.LDP(), adjacency="zero-out", clip_norm=1.0), noise_std=1e6
     )
     module, key = nn.Linear(1000, 1, bias=False), mfdl.NoiseKey.from_seed(0)
     nn.init.zeros_(module.weight)

@@ -344,7 +344,9 @@ def test_a_node_of_a_loop_of_ones_own_clips_as_the_executor_does(factored):
     algorithm = mfdl.algorithms.mafalda(
         mfdl.Dynamics(mfdl.gossip.metropolis_hastings("ring:n=4"), 1.0), mfdl.Cyclic(1, 2)
     )
-    calibrated = mfdl.without_noise(algorithm, trust=mfdl.trust.LDP(), adjacency="zero-out", clip_norm=0.5)
+    calibrated = mfdl.calibrate(
+        algorithm, mfdl.Privacy(mfdl.trust.LDP(), adjacency="zero-out", clip_norm=0.5), noise_std=0.0
+    )
     start = torch.nn.utils.parameters_to_vector(module.parameters()).detach().clone()
     node = PrivateNode(
         torch.optim.SGD(module.parameters(), 1.0),

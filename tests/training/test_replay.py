@@ -13,12 +13,12 @@ import torch
 from numpy.testing import assert_allclose, assert_array_equal
 from small_tasks import classes, regression
 
-from mfdl import algorithms, gossip, trust
+from mfdl import Privacy, algorithms, gossip, trust
 from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.metrics import not_private_fields
 from mfdl.noise import stream
-from mfdl.noise_scale import calibrate, with_noise, without_noise
+from mfdl.noise_scale import calibrate
 from mfdl.participation import Cyclic, EveryStep, Explicit, OncePerEpoch, Single
 from mfdl.privacy.questions import UNITS
 from mfdl.testing.strategies import NAMES, build_algorithm
@@ -46,9 +46,9 @@ def silent_task(period: int, dimension: int) -> Task:
 def mechanism(name="mf-shared", W=STAR, participation=PART, mu=1.0, clip_norm=1.0, learning_rate=0.1, unit="record"):
     algorithm = build_algorithm(name, Dynamics(W, learning_rate), participation)
     if name == "none":
-        return without_noise(algorithm, **LDP, clip_norm=clip_norm, unit=unit)
+        return calibrate(algorithm, Privacy(clip_norm=clip_norm, unit=unit, **LDP), noise_std=0.0)
     options = LDP | {"trust": trust.Eavesdropper()} if name == "joint" else LDP
-    return calibrate(algorithm, **options, clip_norm=clip_norm, mu=mu, unit=unit)
+    return calibrate(algorithm, Privacy(clip_norm=clip_norm, unit=unit, **options), mu=mu)
 
 
 TASK = regression(30)
@@ -167,7 +167,9 @@ def test_factors_of_products_begin_where_torch_allocates(name, tmp_path, monkeyp
 
     monkeypatch.setattr(executor._TorchMap, "add_to", add_and_note)
     task, options = silent_task(2, dimension=3), {"seeds": [0, 1], "dtype": torch.float64}
-    calibrated = with_noise(build_algorithm(name, Dynamics(RING, 0.1), PART), **LDP, clip_norm=1.0, noise_std=1.0)
+    calibrated = calibrate(
+        build_algorithm(name, Dynamics(RING, 0.1), PART), Privacy(clip_norm=1.0, **LDP), noise_std=1.0
+    )
     train(calibrated, task, **options)
     for stop in (1, 2, 3, 4, 6):
         train(calibrated, task, stop_after=stop, checkpoint_folder=tmp_path, **options)
@@ -242,7 +244,9 @@ def test_what_a_callback_raises_ends_the_run_after_its_checkpoint(tmp_path):
 
 def test_a_callback_learns_of_divergence_and_regression_has_no_accuracy():
     reported = []
-    calibrated = without_noise(algorithms.dsgd(Dynamics(RING, 1e5), Cyclic(30, 2)), **LDP, clip_norm=1e30)
+    calibrated = calibrate(
+        algorithms.dsgd(Dynamics(RING, 1e5), Cyclic(30, 2)), Privacy(clip_norm=1e30, **LDP), noise_std=0.0
+    )
     train(calibrated, TASK, seeds=[0], on_evaluation=reported.append)
     assert [row.diverged for row in reported] == sorted(row.diverged for row in reported)
     assert reported[-1].diverged
@@ -438,7 +442,7 @@ def test_all_mechanisms_of_one_seed_share_split_order_and_start(witnessed):
 @pytest.mark.parametrize("participation", [Single(6), OncePerEpoch(3, 2), Explicit([[0, 3], [1, 2, 4, 5]], 6)])
 def test_other_participation_than_the_executor_implements_is_refused(participation):
     algorithm = algorithms.dp_dsgd(Dynamics(STAR, 0.1), participation)
-    calibrated = calibrate(algorithm, **LDP, clip_norm=1.0, mu=1.0)
+    calibrated = calibrate(algorithm, Privacy(clip_norm=1.0, **LDP), mu=1.0)
     with pytest.raises(UnsupportedMechanism, match="the executor feeds each record to the same step of every epoch"):
         train(calibrated, TASK, seeds=[0])
 

@@ -34,8 +34,8 @@ def mechanism(name="mafalda", part=None, unit="record", noise_std=0.3, clip_norm
     algorithm = algorithms.build(name, Dynamics(RING, 0.3, **more), part)
     target = {"trust": trust.LDP(), "adjacency": "zero-out", "clip_norm": clip_norm, "unit": unit}
     if mfdl.BallsInBins in type(part).__mro__:
-        return mfdl.calibrate(algorithm, **target, epsilon=4.0, delta=1e-5)
-    return mfdl.with_noise(algorithm, **target, noise_std=noise_std)
+        return mfdl.calibrate(algorithm, mfdl.Privacy(**target), epsilon=4.0, delta=1e-5)
+    return mfdl.calibrate(algorithm, mfdl.Privacy(**target), noise_std=noise_std)
 
 
 class Transcript:
@@ -259,14 +259,16 @@ def test_the_guarantee_is_that_of_the_mechanism_and_names_the_rule(tmp_path):
 @pytest.mark.parametrize("model", [trust.PNDP([0]), trust.ReleasedOnly()])
 def test_it_is_refused_where_messages_are_hidden(model, hidden):
     algorithm = algorithms.dp_dsgd(Dynamics(RING, 0.3), EveryStep(4)).with_divisors(np.full(4, 15.0))
-    calibrated = mfdl.calibrate(algorithm, mu=1.0, adjacency="zero-out", clip_norm=1.0, trust=model, **hidden)
+    calibrated = mfdl.calibrate(algorithm, mfdl.Privacy(model, adjacency="zero-out", clip_norm=1.0, **hidden), mu=1.0)
     with pytest.raises(UnsupportedMechanism, match="alone and not for step rule normalised; calibrate under one who"):
         replay(calibrated, classes(lipschitz=1.0), seeds=[0], step_rule="normalised")
 
 
 def test_it_is_refused_where_noise_is_on_messages():
     algorithm = algorithms.build("zip-dl", Dynamics(RING, 0.3), Cyclic(2, 2))
-    calibrated = mfdl.with_noise(algorithm, noise_std=1.0, adjacency="zero-out", clip_norm=1.0, trust=trust.LDP())
+    calibrated = mfdl.calibrate(
+        algorithm, mfdl.Privacy(trust.LDP(), adjacency="zero-out", clip_norm=1.0), noise_std=1.0
+    )
     with pytest.raises(UnsupportedMechanism, match="with noise on the gradients, or leave the step rule out"):
         replay(calibrated, classes(), seeds=[0], step_rule="normalised")
 

@@ -15,7 +15,7 @@ from numpy.testing import assert_allclose
 from small_tasks import regression, slow_means, some_models
 from torch import nn
 
-from mfdl import algorithms, gossip, trust
+from mfdl import Privacy, algorithms, gossip, trust
 from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.noise_scale import calibrate
@@ -194,7 +194,7 @@ def test_a_user_moves_its_first_message_by_the_shift_and_no_other(monkeypatch):
     """Same noise key: the executor divides clipped means by nothing, and a user reaches 2 C eta but not more."""
     task = linear_task(4, np.ones((24, 2)))
     algorithm = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("ring:n=4"), learning_rate=0.3), EveryStep(4))
-    calibrated = calibrate(algorithm, trust=trust.LDP(), adjacency="replace-one", clip_norm=0.5, mu=1.0, unit="user")
+    calibrated = calibrate(algorithm, Privacy(trust.LDP(), adjacency="replace-one", clip_norm=0.5, unit="user"), mu=1.0)
     arguments = {"seeds": [0], "keep_messages": True, "dtype": torch.float64, "period": 3}
     first = replay(calibrated, task, **arguments).seeds[0]
     keep = Task.instance
@@ -220,7 +220,7 @@ def test_a_record_moves_the_first_message_of_its_batch_by_its_share(monkeypatch)
     """Same noise key: a record of a batch of four moves the message by a quarter of its shift, others do not."""
     task = linear_task(4, np.ones((48, 2)))
     algorithm = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("ring:n=4"), learning_rate=0.3), Cyclic(1, 3))
-    calibrated = calibrate(algorithm, trust=trust.LDP(), adjacency="replace-one", clip_norm=0.5, mu=1.0)
+    calibrated = calibrate(algorithm, Privacy(trust.LDP(), adjacency="replace-one", clip_norm=0.5), mu=1.0)
     arguments = {"seeds": [0], "keep_messages": True, "dtype": torch.float64}
     first, keep = replay(calibrated, task, **arguments).seeds[0], Task.instance
     moved = []
@@ -247,7 +247,7 @@ def test_noise_of_a_user_level_run_is_that_of_its_guarantee():
     task = still_task(4, np.ones((24, 3)), d)
     algorithm = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("ring:n=4"), learning_rate=0.5), EveryStep(3))
     for unit, divisor in (("user", 1), ("record", 6)):
-        calibrated = calibrate(algorithm, trust=trust.LDP(), adjacency="zero-out", clip_norm=1.0, mu=0.7, unit=unit)
+        calibrated = calibrate(algorithm, Privacy(trust.LDP(), adjacency="zero-out", clip_norm=1.0, unit=unit), mu=0.7)
         sent = replay(calibrated, task, seeds=[0], keep_messages=True, dtype=torch.float64).seeds[0].messages[0]
         ratio = np.mean(sent**2) / (calibrated.noise_std * 0.5 / divisor) ** 2
         assert abs(ratio - 1) < 2 * math.sqrt(x / (4 * d)) + 2 * x / (4 * d)
@@ -258,20 +258,22 @@ def test_divisors_do_not_count_at_user_level():
     task = dataclasses.replace(directions_task(18), num_nodes=5)
     assert task.public_batch_sizes(3).tolist() == [2, 2, 2, 1, 1]
     dynamics = Dynamics(gossip.metropolis_hastings("ring:n=5"), learning_rate=0.1)
-    common = {"trust": trust.PNDP([0]), "adjacency": "zero-out", "clip_norm": 1.0, "mu": 1.0, "unit": "user"}
+    common = {"trust": trust.PNDP([0]), "adjacency": "zero-out", "clip_norm": 1.0, "unit": "user"}
     algorithm = algorithms.dp_dsgd(dynamics, EveryStep(6))
-    assert replay(calibrate(algorithm, **common), task, seeds=[0], period=3).seeds[0].finished_steps == 6
+    assert (
+        replay(calibrate(algorithm, Privacy(**common), mu=1.0), task, seeds=[0], period=3).seeds[0].finished_steps == 6
+    )
     divided = algorithm.with_divisors(task.public_batch_sizes(3))
     with pytest.raises(InvalidInput, match="divided by nothing, but the mechanism was calibrated with divisors 1 to 2"):
-        replay(calibrate(divided, **common), task, seeds=[0], period=3)
+        replay(calibrate(divided, Privacy(**common), mu=1.0), task, seeds=[0], period=3)
 
 
 def test_record_level_refuses_another_period_than_its_own():
     dynamics = Dynamics(gossip.metropolis_hastings("ring:n=4"), learning_rate=0.1)
-    common = {"trust": trust.LDP(), "adjacency": "zero-out", "clip_norm": 1.0, "mu": 1.0}
+    common = {"trust": trust.LDP(), "adjacency": "zero-out", "clip_norm": 1.0}
     task = directions_task()
     for participation, period in ((Cyclic(3, 2), 2), (EveryStep(6), 1)):
-        calibrated = calibrate(algorithms.dp_dsgd(dynamics, participation), **common)
+        calibrated = calibrate(algorithms.dp_dsgd(dynamics, participation), Privacy(**common), mu=1.0)
         assert replay(calibrated, task, seeds=[0], period=period).seeds[0].finished_steps == 6
         with pytest.raises(InvalidInput, match=rf"period must be {period}, the one of .* got 3; leave it out"):
             replay(calibrated, task, seeds=[0], period=3)
@@ -287,20 +289,20 @@ def test_divisors_that_a_guarantee_does_not_cover_are_refused():
     task = regression(18, 5)
     dynamics = Dynamics(gossip.metropolis_hastings("ring:n=5"), learning_rate=0.1)
     base = algorithms.dp_dsgd(dynamics, Cyclic(2, 3))
-    common = {"adjacency": "zero-out", "clip_norm": 1.0, "mu": 1.0}
+    common = {"adjacency": "zero-out", "clip_norm": 1.0}
     assert task.public_batch_sizes(3).tolist() == [2, 2, 2, 1, 1]
     assert task.instance(7, 3).public_batch_sizes.tolist() == [2, 2, 2, 1, 1]
-    replay(calibrate(base, trust=trust.LDP(), **common), task, seeds=[0])
+    replay(calibrate(base, Privacy(trust.LDP(), **common), mu=1.0), task, seeds=[0])
     maps = {name: m for name, m in vars(base.rounds[0]).items() if m is not None}
     maps["message_from_noise"] = sp.csr_array(-0.1 * np.roll(np.eye(5), 1, axis=0))  # a node's noise in its neighbour's
     apart = algorithms.from_maps(maps, Cyclic(2, 3), dynamics, message_sender=range(5))
     for uncovered, model in ((base, trust.PNDP([0])), (apart, trust.Eavesdropper())):
         why = r"depends on public batch sizes.*with_divisors\(task.public_batch_sizes"
         with pytest.raises(InvalidInput, match=why):
-            replay(calibrate(uncovered, trust=model, **common), task, seeds=[0])
+            replay(calibrate(uncovered, Privacy(model, **common), mu=1.0), task, seeds=[0])
     fitted = base.with_divisors(task.public_batch_sizes(3))
-    replay(calibrate(fitted, trust=trust.PNDP([0]), **common), task, seeds=[0])
-    resting = calibrate(fitted, trust=trust.PNDP([0]), lipschitz=1.0, release="none", **common)
+    replay(calibrate(fitted, Privacy(trust.PNDP([0]), **common), mu=1.0), task, seeds=[0])
+    resting = calibrate(fitted, Privacy(trust.PNDP([0]), release="none", lipschitz=1.0, **common), mu=1.0)
     assert resting.lipschitz == 1.0  # the worst victim may not need it, others do
     assert "Lipschitz" in str(resting.guarantee)
     why = "assumes local maps with Lipschitz constant 1, and task 'small' claims None"
@@ -313,6 +315,6 @@ def test_divisors_that_a_guarantee_does_not_cover_are_refused():
 def test_add_remove_is_refused_in_training(part, unit):
     """Without one record the split, the map and the batch sizes of the others would be other ones."""
     algorithm = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("ring:n=4"), 0.1), part)
-    calibrated = calibrate(algorithm, trust=trust.LDP(), adjacency="add-remove", clip_norm=1.0, mu=1.0, unit=unit)
+    calibrated = calibrate(algorithm, Privacy(trust.LDP(), adjacency="add-remove", clip_norm=1.0, unit=unit), mu=1.0)
     with pytest.raises(UnsupportedMechanism, match="number of records is not public"):
         replay(calibrated, regression(30), seeds=[0])

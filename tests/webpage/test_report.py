@@ -140,9 +140,11 @@ def test_losses_of_pairs_are_the_accountants(built):
     got = rebuilt.LossStore(None).pairwise(built)
     for v, u in itertools.permutations(range(4), 2):
         guarantee = mfdl.account(
-            built.mechanism.algorithm, trust=mfdl.trust.PNDP([v]), adjacency="replace-one", clip_norm=1.0,
-            noise_std=built.mechanism.noise_std, progress=False,
-        )  # of the worst victim  # fmt: skip
+            built.mechanism.algorithm,
+            mfdl.Privacy(mfdl.trust.PNDP([v]), adjacency="replace-one", clip_norm=1.0),
+            noise_std=built.mechanism.noise_std,
+            progress=False,
+        )  # of the worst victim
         assert got.adaptive[u, v] <= guarantee.mu * (1 + 1e-9)
         assert got.non_adaptive[u, v] <= got.adaptive[u, v] * (1 + 1e-9)
         assert got.adaptive[:, v][np.arange(4) != v].max() == pytest.approx(guarantee.mu)

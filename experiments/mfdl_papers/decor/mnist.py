@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from mfdl import algorithms, calibrate, files, gossip, graphs
+from mfdl import Privacy, algorithms, calibrate, files, gossip, graphs
 from mfdl.decor_search import POSITIONS, pair_ratios
 from mfdl.dynamics import Dynamics
 from mfdl.factorization import PairwisePrice
@@ -93,9 +93,7 @@ def train(wanted: MnistRun) -> dict[str, Any]:
     }[wanted.line]
     mechanism = calibrate(
         algorithms.decor(dynamics, sampling, sigma_ldp=1.0, sigma_cor=pair),
-        trust=LDP() if wanted.line == "LDP" else Eavesdropper(),
-        adjacency="zero-out",
-        clip_norm=clip,
+        Privacy(LDP() if wanted.line == "LDP" else Eavesdropper(), adjacency="zero-out", clip_norm=clip),
         epsilon=wanted.epsilon,
         delta=DELTA,
     )

@@ -20,6 +20,7 @@ from ...errors import InvalidInput
 from ...mechanism import Mechanism
 from ...noise_scale import calibrate
 from ...privacy.gaussian import ADJACENCIES
+from ...privacy.questions import Privacy
 from ._draws import lists_of, some_of
 from .algorithms import ALL_NAMES, linear_algorithms
 from .view_strategies import RELEASE
@@ -114,7 +115,7 @@ def mechanisms(
     adjacency = draw(st.sampled_from(ADJACENCIES))
     clip_norm = draw(st.sampled_from([1.0, 0.5, 3.0]))
     try:
-        return calibrate(algorithm, trust=model, adjacency=adjacency, clip_norm=clip_norm, mu=mu)
+        return calibrate(algorithm, Privacy(model, adjacency=adjacency, clip_norm=clip_norm), mu=mu)
     except InvalidInput as error:
         if "infinite loss" not in str(error) and "no noise to scale" not in str(error):
             raise

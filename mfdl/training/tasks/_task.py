@@ -196,6 +196,26 @@ class Task:
             from_records="; ".join(filter(None, [self.from_records, words])),
         )
 
+    def module_with(self, parameters: Any, seed: int | None = None) -> torch.nn.Module:
+        """The module of the task with trained parameters, in evaluation mode, on the CPU in float32.
+
+        Args: parameters: shape (d,), as runs hold those of a node; seed: of the run, which decides what is frozen.
+        Raises: InvalidInput: another number of parameters.
+        """
+        module = modules.build(self.build_module, seeds.torch_seed(seed or 0, seeds.INITIAL_MODEL)).float()
+        model = modules.PerRecordModel(module, self.loss)
+        row = torch.as_tensor(np.asarray(parameters), dtype=torch.float32)
+        if row.shape != (model.dimension,):
+            raise InvalidInput(
+                f"parameters must have shape ({model.dimension},), those of task {self.name!r}, got {tuple(row.shape)}."
+            )
+        with torch.no_grad():
+            values = model.unflatten(row)
+            for name, parameter in module.named_parameters():
+                if name in values:
+                    parameter.copy_(values[name])
+        return module.eval()
+
     @property
     def batch_sizes_depend_on_seed(self) -> bool:
         """Whether `public_batch_sizes` needs the seed: a Dirichlet partition draws how many records a node holds."""

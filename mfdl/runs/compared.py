@@ -1,0 +1,323 @@
+"""`compare`: mechanisms side by side on the caller's graph, data and model, from one call to table, picture and model.
+
+In: names or objects. Out: a `Comparison`, whose folder is that of `mfdl compare` with the same options.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import functools
+import io
+import os
+import tempfile
+from collections.abc import Hashable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .. import check, files
+from ..display import Shown, data_frame
+from ..errors import InvalidInput
+from ..given import label_of
+from ..mechanism import Mechanism
+from ..participation import Participation
+from ..participation.schemes import SCHEMES
+from ..privacy.questions import Privacy
+from ..progress import Progress
+from ..training.run import Run
+from .comparing import grid_of, run_comparison
+from .comparison_config import DEFAULT_MECHANISMS, ComparisonConfig
+from .comparison_folder import RESULTS, STEPS
+from .latex import booktabs
+from .output import ahead_in_every_seed
+from .run_steps import RunSteps, load_steps
+from .shared import Plan, Shared
+
+if TYPE_CHECKING:
+    import pandas
+    import torch
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+COLUMNS = (
+    "mechanism", "mu", "epsilon", "delta", "lr", "seeds", "diverged", "final_test_loss_mean", "final_test_loss_std",
+    "final_accuracy_mean", "final_accuracy_std", "injected_noise_std", "sensitivity", "objective", "trust",
+)  # fmt: skip
+"""Of a table of a comparison: one row for each mechanism, budget and learning rate."""
+ONLY_OF_ACCOUNTS = ("method", "lipschitz", "owners")
+
+
+def compare(
+    mechanisms: Any = DEFAULT_MECHANISMS,
+    *,
+    privacy: Privacy | None = None,
+    mu: float | Sequence[float] | None = None,
+    epsilon: float | Sequence[float] | None = None,
+    learning_rate: float | Sequence[float] = 0.5,
+    out: str | os.PathLike[str] | None = None,
+    overwrite: bool = False,
+    progress: Progress = "auto",
+    **options: Any,
+) -> Comparison:
+    """Trains each mechanism at each privacy budget, with the same records, first models and batches in each seed.
+
+    >>> result = compare(["none", "dp-dsgd"], graph="ring:n=4", task="digits", mu=2.0, epochs=1, period=2, seeds=1,
+    ...                  progress=False)
+    >>> [row["mechanism"] for row in result.table()]
+    ['none', 'dp-dsgd']
+
+    Args:
+        mechanisms: names of `mfdl mechanisms`, algorithms or mechanisms of the caller's own, or functions of (dynamics,
+            participation) that build an algorithm. Each is calibrated to the budget.
+        privacy: trust model, adjacency and clipping, the same for all mechanisms; default LDP, replace-one, clipping
+            at 1. Its participation decides epochs and period, if it is given.
+        mu, epsilon: one budget or several, exactly one of the two; epsilon with delta. Default mu = 2.
+        learning_rate: one or several.
+        out: folder of the results, kept and resumed; default a temporary one.
+        overwrite: replace another comparison in the folder instead of refusing.
+        options: those of `mfdl compare`: graph (a name, file or networkx graph), gossip (a name, file or matrix), task
+            (a name, a data file such as "own.csv:target=price", or a `Task`), epochs, period, seeds, momentum, ...
+
+    Returns: Comparison.
+    Raises: InvalidInput: as for `mfdl.runs.comparing.run_comparison`; a privacy that training cannot have.
+    """
+    several = {
+        name: tuple(value)
+        for name, value in (("mu", mu), ("epsilon", epsilon), ("learning_rate", learning_rate))
+        if isinstance(value, Sequence) and not isinstance(value, str)
+    }
+    one = {"mu": mu, "epsilon": epsilon, "learning_rate": learning_rate} | {
+        name: values[0] for name, values in several.items() if values
+    }
+    if any(not values for values in several.values()):
+        raise InvalidInput("mu, epsilon and learning_rate must hold at least one value, got an empty list.")
+    config = ComparisonConfig(mechanisms=mechanisms, **one, **{**options_of(privacy), **options})
+    scheme = None if privacy is None else privacy.participation
+    if scheme is not None and config.scheme() != scheme:
+        raise InvalidInput(
+            f"privacy has participation {scheme.describe()}, and the options describe {config.scheme().describe()}; "
+            "leave epochs, period and participation out, or take Cyclic, BallsInBins, RandomAllocation, CyclicPoisson "
+            "or MinSeparationSampling, and at unit 'user' EveryStep."
+        )
+    folder = Path(tempfile.mkdtemp(prefix="mfdl-compare-") if out is None else out)
+    result = run_comparison(config, folder, several=several, overwrite=overwrite, progress=progress)
+    return Comparison(config, several, folder, result)
+
+
+def options_of(privacy: Privacy | None) -> dict[str, Any]:
+    """The options that a privacy stands for.
+
+    Raises: InvalidInput: an accounting option that comparisons do not have, or a participation without epochs.
+    """
+    if privacy is None:
+        return {}
+    check.instance(Privacy, privacy=privacy)
+    default = Privacy(adjacency=privacy.adjacency, clip_norm=privacy.clip_norm)
+    for name in ONLY_OF_ACCOUNTS:
+        if getattr(privacy, name) != getattr(default, name):
+            raise InvalidInput(f"{name}={getattr(privacy, name)!r} is for mfdl.account; a comparison takes no {name}.")
+    options: dict[str, Any] = {
+        "adjacency": privacy.adjacency,
+        "clip_norm": privacy.clip_norm,
+        "release": privacy.release,
+        "unit": privacy.unit,
+    }
+    if privacy.trust is not None:
+        options["trust"] = privacy.trust
+    if privacy.participation is not None:
+        options |= _options_of_scheme(privacy.participation)
+    return options
+
+
+def _options_of_scheme(scheme: Participation) -> dict[str, Any]:
+    """Participation, epochs, period and rate, as the options of a comparison name them."""
+    if scheme.in_every_step:
+        return {"epochs": scheme.num_steps, "period": 1}  # a comparison at user level takes every step
+    called = SCHEMES.entry(scheme.scheme).called
+    values = {called.get(field.name, field.name): getattr(scheme, field.name) for field in dataclasses.fields(scheme)}
+    named = {"epochs": "epochs", "period": "period", "rate": "sampling_rate"}
+    options = {option: values[name] for name, option in named.items() if name in values}
+    return {"participation": scheme.scheme, **options}
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ComparedRun:
+    """One mechanism at one budget and learning rate; its models are trained when they are wanted.
+
+    Attributes: mechanism: its name, with error weights; plan: of its budget and learning rate; seeds: of the runs.
+    """
+
+    name: str
+    plan: Plan
+
+    @property
+    def seeds(self) -> list[int]:
+        """The seeds that were compared."""
+        return self.plan.config.seed_list
+
+    @functools.cached_property
+    def mechanism(self) -> Mechanism:
+        """The calibrated mechanism, with its guarantee."""
+        return self.plan.mechanism(self.name)
+
+    def run(self, seed: int | None = None) -> Run:
+        """One seed trained again; models differ from those of the comparison by rounding at most.
+
+        Args: seed: one of `seeds`; default the first.
+        Cost: that of the training.
+        """
+        chosen = self.seeds[0] if seed is None else seed
+        if chosen not in self.seeds:
+            raise InvalidInput(f"seed must be one of {self.seeds}, got {seed!r}.")
+        return self._trained(chosen)
+
+    @functools.cached_property
+    def _trained(self) -> Any:
+        from ..training.replay import replays
+        from .cell_jobs import replay_config
+
+        def trained(seed: int) -> Run:
+            config = replay_config(self.mechanism, self.plan.task, seed, self.plan.config)
+            return replays([config], lambda *_: None)[0]
+
+        return functools.cache(trained)
+
+    def module(self, node: Hashable = 0, seed: int | None = None) -> torch.nn.Module:
+        """The trained module of a node, see `Run.module`."""
+        return self.run(seed).module(node)
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Comparison(Shown):
+    """What `compare` found, and the files that say it.
+
+    Attributes:
+        config: the options; several: budgets and learning rates by field, where there are several.
+        folder: results.json, steps.mfdl and pictures, as `mfdl compare` writes them.
+        result: the content of results.json.
+    """
+
+    config: ComparisonConfig
+    several: Mapping[str, Sequence[float]]
+    folder: Path
+    result: dict[str, Any]
+
+    @functools.cached_property
+    def runs(self) -> dict[tuple[Any, ...], ComparedRun]:
+        """Each mechanism, by (name, budget), or by (name, budget, learning rate) where there are several rates.
+
+        The name is that of the table, the budget mu or epsilon as it was given; "none" has the first budget.
+        """
+        shared, runs = Shared(), {}
+        for config in grid_of(self.config, self.several).configs():
+            plan = Plan(config, shared, checked=True)
+            budget = config.target_mu_or_default if config.epsilon is None else config.epsilon
+            rate = (config.learning_rate,) if "learning_rate" in self.several else ()
+            runs |= {(label_of(name), budget, *rate): ComparedRun(name, plan) for name in config.mechanisms}
+        return runs
+
+    def table(self) -> list[dict[str, Any]]:
+        """One row for each mechanism, budget and learning rate, with the columns `COLUMNS`."""
+        seeds, delta = len(self.result["seeds"]), self.result["delta"]
+        rate = None if isinstance(self.result["learning_rate"], list) else self.result["learning_rate"]
+        rows = []
+        for row in self.result["mechanisms"]:
+            more = {"mechanism": row["label"], "seeds": seeds, "delta": delta, "diverged": len(row["diverged"])}
+            values = {"lr": rate, **row, **more}
+            rows.append({name: values.get(name) for name in COLUMNS})
+        return rows
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """`table` as a data frame."""
+        return data_frame(self.table(), COLUMNS)
+
+    def to_csv(self, path: str | os.PathLike[str]) -> Path:
+        """Writes `table` as CSV, whole or not at all."""
+
+        text = io.StringIO(newline="")
+        writer = csv.DictWriter(text, COLUMNS)
+        writer.writeheader()
+        writer.writerows(self.table())
+        return files.atomic_write_text(path, text.getvalue())
+
+    def to_latex(self, path: str | os.PathLike[str] | None = None) -> str:
+        """The table of a paper: mechanisms in rows, budgets in columns, test loss ± standard deviation over seeds.
+
+        The best mechanism of a column is bold if it is ahead in each seed. Needs the LaTeX package booktabs.
+        """
+        text = booktabs(self.table(), self._leaders())
+        if path is not None:
+            files.atomic_write_text(Path(path), text)
+        return text
+
+    def _leaders(self) -> set[tuple[str, Any, Any]]:
+        """Mechanism, budget and rate of those that have noise and are ahead of all others of their column in each seed."""
+        columns: dict[tuple[Any, Any], dict[str, dict[int, float | None]]] = {}
+        budget = "epsilon" if self.config.has_secret_batches else "mu"
+        labels = {row["mechanism"]: row["label"] for row in self.result["mechanisms"]}
+        for run in self.result["runs"]:
+            if run["mechanism"] == "none":
+                continue
+            row = self.result if budget not in run else run
+            key = (row[budget], run.get("lr", self.result["learning_rate"]))
+            columns.setdefault(key, {}).setdefault(labels[run["mechanism"]], {})[run["seed"]] = run["final_test_loss"]
+        leaders = {key: ahead_in_every_seed(losses) for key, losses in columns.items() if len(losses) > 1}
+        return {(leader, *key) for key, leader in leaders.items() if leader}
+
+    def plot(
+        self, ax: Axes | None = None, *, metric: str = "loss", title: bool = True, caption: bool = True
+    ) -> Figure | Axes:
+        """The picture: test loss over steps of one budget, or over the budgets with an interval over the seeds.
+
+        Args: ax: axes to draw in; title, caption: whether the figure has them.
+        """
+        from .budget_plots import plot_budgets
+        from .rendering import plot_comparison
+
+        if self.several:
+            return plot_budgets(self.result, ax, metric=metric, title=title, caption=caption)
+        figure: Figure | Axes = plot_comparison(
+            self.result, self._steps(), ax, metric=metric, title=title, caption=caption
+        )
+        return figure
+
+    def export(self, folder: str | os.PathLike[str]) -> list[Path]:
+        """Writes the files of a paper: results.csv, table.tex, figure.pdf at column width, and caption.txt.
+
+        Returns: their paths.
+        """
+        from .budget_plots import column_figure
+        from .rendering import caption_of
+
+        target = Path(folder)
+        target.mkdir(parents=True, exist_ok=True)
+        written = [self.to_csv(target / "results.csv"), target / "table.tex", target / "figure.pdf"]
+        self.to_latex(written[1])
+        drawn = io.BytesIO()
+        column_figure(self.result, self._steps()).savefig(drawn, format="pdf", bbox_inches="tight")
+        files.atomic_write_bytes(written[2], drawn.getvalue())
+        written.append(files.atomic_write_text(target / "caption.txt", caption_of(self.result) + "\n"))
+        return written
+
+    def _steps(self) -> list[RunSteps]:
+        return load_steps(self.folder / STEPS)
+
+    def _sentence(self) -> str:
+        labels = list(dict.fromkeys(row["label"] for row in self.result["mechanisms"]))
+        return (
+            f"of {', '.join(labels)} on task {self.result['task']}, {self.result['nodes']} nodes, "
+            f"{len(self.result['seeds'])} seeds; {RESULTS} and pictures in {self.folder}"
+        )
+
+    def _rows(self) -> list[tuple[str, str]]:
+        return [
+            (
+                row["mechanism"] if row["mu"] is None else f"{row['mechanism']}, mu {row['mu']:g}",
+                "diverged" if row["final_test_loss_mean"] is None else f"test loss {row['final_test_loss_mean']:.4g}",
+            )
+            for row in self.table()
+        ]
+
+    def _figure(self) -> Figure | None:
+        figure: Any = self.plot()
+        return figure
