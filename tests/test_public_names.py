@@ -61,7 +61,7 @@ NAMES = {
         Cell Engine RunSteps Store SweepConfig Tuning load_steps rows run_cells sweep
     """,
     "mfdl.tasks": """
-        Evaluation Preconditioner Task TaskInstance a9a digits femnist from_module housing least_squares load logistic
+        Evaluation Preconditioner Task TaskInstance a9a digits femnist from_file from_module housing least_squares load logistic
         mnist names partition quadratic rotated_quadratics
     """,
     "mfdl.data": """
