@@ -138,22 +138,43 @@ def from_file(
             kind is uncertain, one class only, a node that the graph lacks.
         MissingExtra: a Parquet file, and pyarrow is not installed.
     """
-    if model == "logistic" and kind is None:
-        kind = "classification"
-    options = TableOptions(
+    options = table_options(
         target=target,
         kind=kind,
+        classes=classes,
+        features=features,
+        drop=drop,
+        node=node,
+        test=test,
+        test_fraction=test_fraction,
+        model=model,
+        ranges=ranges,
+    )
+    records = read_records(check.path(path=path), options)
+    return task_of_records(records, graph, partition, model, hidden)
+
+
+def table_options(
+    *,
+    kind: str | None = None,
+    classes: Any = None,
+    features: Any = None,
+    drop: Any = (),
+    test: Any = None,
+    model: Any = "linear",
+    ranges: Any = None,
+    **names: Any,
+) -> TableOptions:
+    """The options of `from_file` that decide the records, checked; `logistic` says that the target holds classes."""
+    return TableOptions(
+        kind="classification" if model == "logistic" and kind is None else kind,
         classes=_labels(classes),
         features=_names("features", features),
         drop=_names("drop", drop) or (),
-        node=node,
-        test=None if test is None else str(test),
-        test_fraction=test_fraction,
+        test=None if test is None else str(check.path(test=test)),
         ranges=_ranges(ranges),
+        **names,
     )
-    file = Path(check.path(path=path))
-    records = read_records(file, options)
-    return _task_of(records, graph, partition, model, hidden)
 
 
 def file_entry(path: str) -> Entry:
@@ -234,13 +255,14 @@ def _limits(name: str, limits: Any) -> tuple[float, float]:
     return low, high
 
 
-def _task_of(
+def task_of_records(
     records: TableRecords,
     graph: Any,
-    partition: partitions.Partition | str | None,
-    model: str | Callable[[], torch.nn.Module],
-    hidden: int | None,
+    partition: partitions.Partition | str | None = None,
+    model: str | Callable[[], torch.nn.Module] = "linear",
+    hidden: int | None = None,
 ) -> Task:
+    """The task of records on the nodes of a graph, with a model of a name or of the caller."""
     if records.node_labels is not None:
         if partition is not None:
             raise InvalidInput("partition must be left out where a column names the node of each record; or drop node.")

@@ -29,6 +29,9 @@ from .data_table import DataTable, TableColumn
 MAX_ENTRIES = 2**31
 """Numbers of a dense table: more do not fit into the memory of most machines."""
 
+HEADER = 2**20
+"""Characters within which names of columns end."""
+
 ARCHIVE_ARRAYS = ("X", "y", "X_test", "y_test", "node")
 OTHER_FORMATS = {
     **dict.fromkeys((".txt", ".dat", ".data", ".tab"), "rename it to .csv or .tsv if it is a table of text"),
@@ -137,9 +140,9 @@ def _rows(path: Path, text: str, separator: str) -> Iterator[tuple[int, list[str
 
 def _read_csv(path: Path) -> DataTable:
     text = _texts(path)
-    header = next((row for _, row in _rows(path, text, ",")), [])
-    # A task needs two columns, so a header of one field that holds another separator was written with it.
-    separator = next((mark for mark in ";\t" if len(header) == 1 and mark in header[0]), ",")
+    header = re.sub('"[^"]*"', "", text[:HEADER]).lstrip().partition("\n")[0].partition("\r")[0]
+    # A task needs two columns, so a header without a comma that holds another separator was written with it.
+    separator = next((mark for mark in ";\t" if "," not in header and mark in header), ",")
     return _separated(path, text, separator, "CSV")
 
 

@@ -184,7 +184,7 @@ def read_records(path: Path, options: TableOptions) -> TableRecords:
         file with other columns, too few records to hold some back.
     """
     table = read_table(path)
-    return table_records(table, options, _test_table(table, options))
+    return table_records(table, options, test_table(table, options))
 
 
 def table_records(table: DataTable, options: TableOptions, test: DataTable | None) -> TableRecords:
@@ -220,7 +220,8 @@ def table_records(table: DataTable, options: TableOptions, test: DataTable | Non
     return TableRecords(kind, target, classes, public, features[0], targets[0], features[1], targets[1], labels)
 
 
-def _test_table(table: DataTable, options: TableOptions) -> DataTable | None:
+def test_table(table: DataTable, options: TableOptions) -> DataTable | None:
+    """The table of test records: of a file of their own, of the same file, or None."""
     if options.test is None:
         return table.test
     if table.test is not None:
