@@ -138,6 +138,12 @@ def from_file(
             kind is uncertain, one class only, a node that the graph lacks.
         MissingExtra: a Parquet file, and pyarrow is not installed.
     """
+    text = check.path(path=path)
+    if (parts := _FILE.fullmatch(str(text))) is not None and parts["options"] is not None:
+        raise InvalidInput(
+            f"path must be a path alone, got {str(text)!r}; give {parts['options']!r} as keywords, or the text to "
+            "mfdl.tasks.load."
+        )
     options = table_options(
         target=target,
         kind=kind,
@@ -150,7 +156,7 @@ def from_file(
         model=model,
         ranges=ranges,
     )
-    records = read_records(check.path(path=path), options)
+    records = read_records(text, options)
     return task_of_records(records, graph, partition, model, hidden)
 
 

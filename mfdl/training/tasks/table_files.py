@@ -140,7 +140,7 @@ def _rows(path: Path, text: str, separator: str) -> Iterator[tuple[int, list[str
 
 def _read_csv(path: Path) -> DataTable:
     text = _texts(path)
-    header = re.sub('"[^"]*"', "", text[:HEADER]).lstrip().partition("\n")[0].partition("\r")[0]
+    header = re.sub('"[^"]*"', "", text[:HEADER]).lstrip("\r\n").partition("\n")[0].partition("\r")[0]
     # A task needs two columns, so a header without a comma that holds another separator was written with it.
     separator = next((mark for mark in ";\t" if "," not in header and mark in header), ",")
     return _separated(path, text, separator, "CSV")

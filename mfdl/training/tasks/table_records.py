@@ -332,8 +332,9 @@ def _classes(kind: Kind, options: TableOptions, pairs: Sequence[tuple[DataTable,
     if kind == "regression":
         return ()
     if options.classes is not None:
-        numeric = all(columns.target.kind in ("integers", "empty") for _, columns in pairs)
-        given = tuple(_as_number(label) for label in options.classes) if numeric else options.classes
+        kinds = {columns.target.kind for _, columns in pairs}
+        spelling = _as_number if kinds <= {"integers", "empty"} else str.lower if kinds == {"true or false"} else str
+        given = tuple(map(spelling, options.classes))
         for part, columns in pairs:
             columns.target.require_complete(part.where, given)
         return given
