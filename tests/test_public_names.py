@@ -60,8 +60,8 @@ NAMES = {
         Cell Engine RunSteps Store SweepConfig Tuning load_steps rows run_cells sweep
     """,
     "mfdl.tasks": """
-        Evaluation Preconditioner Task TaskInstance a9a digits femnist from_module housing least_squares load logistic
-        mnist names partition quadratic rotated_quadratics
+        Evaluation Preconditioner Task TaskInstance a9a digits femnist from_file from_module housing least_squares load
+        logistic mnist names partition quadratic rotated_quadratics
     """,
     "mfdl.data": """
         DataFile ENVIRONMENT_VARIABLE FEMNIST FileStatus HOUSING REGISTRY a9a california_housing expand femnist fetch

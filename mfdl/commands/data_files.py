@@ -1,4 +1,4 @@
-"""`mfdl data`: what the data folder holds, and fetching what it lacks."""
+"""`mfdl data`: what the data folder holds, fetching what it lacks, and what a task reads of a data file."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ import typer
 from .. import data
 from ..errors import InvalidInput
 from . import terminal
+from .inspect_file import inspect_file
 
-app = typer.Typer(help="List and fetch the public data files.", no_args_is_help=True)
+app = typer.Typer(help="List and fetch the public data files, inspect your own.", no_args_is_help=True)
+app.command("inspect")(inspect_file)
 
 DataHome = Annotated[
     Path | None,

@@ -66,7 +66,9 @@ class ComparisonConfig(Protects, OnGraph):
     task: Annotated[
         str,
         Option(
-            "digits, housing, a9a, mnist, ..., perhaps with parameters: mnist:split=pool,fraction=0.2.", metavar="NAME"
+            "digits, housing, a9a, mnist, ..., perhaps with parameters: mnist:split=pool,fraction=0.2; or a file of "
+            "yours, own.csv:target=COLUMN or mytasks.py:FUNCTION (docs/howto_data.md).",
+            metavar="NAME",
         ),
     ] = "digits"
     epochs: options.Epochs = 20

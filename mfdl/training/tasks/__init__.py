@@ -10,12 +10,15 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from ...spec import parse
 from . import partition
 from ._data_sets import a9a, digits, femnist, housing, mnist
 from ._synthetic import least_squares, logistic, quadratic, rotated_quadratics
 from ._task import TASKS, Task, from_module
+from .file_tasks import from_file, load_file, parse_file_text
 from .instance import Evaluation, TaskInstance
 from .preconditioner import Preconditioner
+from .task_modules import load_from_module, parse_module_text
 
 __all__ = [
     "Evaluation",
@@ -25,6 +28,7 @@ __all__ = [
     "a9a",
     "digits",
     "femnist",
+    "from_file",
     "from_module",
     "housing",
     "least_squares",
@@ -48,21 +52,28 @@ def names() -> list[str]:
 
 
 def load(name: str, graph: Any, data_home: str | os.PathLike[str] | None = None, **params: Any) -> Task:
-    """The task of a name on the nodes of a graph.
+    """The task of a name, of a data file or of a function in a Python file, on the nodes of a graph.
 
     >>> load("digits:test_fraction=0.2", 4)
     Task digits (classification) on 4 nodes: 1438 train and 359 test records of shape (64,), partition uniform
 
     Args:
         name: one of `names()`, perhaps with parameters of its function, "mnist:split=pool,fraction=0.2"; numbers and
-            words only.
+            words only. A data file with the options of `from_file`, "own.csv:target=price,drop=id,name". A Python file
+            that you trust, with a function of the graph and perhaps its parameters, "mytasks.py:make_task,width=8".
         graph: a networkx graph, the name of one, or the number of nodes.
         data_home: where downloaded data are cached; ignored by tasks that download nothing.
-        params: further parameters of the task's function, such as partition="dirichlet:alpha=10" of a9a, digits and
-            MNIST.
+        params: further parameters of the function or the file, such as partition="dirichlet:alpha=10" of a9a, digits
+            and MNIST.
 
     Raises:
         InvalidInput: unknown name or parameter, one given twice or of another type; what the task's function refuses.
     """
-    task: Task = TASKS.make(str(name), graph, given=params, data_home=data_home)
+    text = str(name)
+    if parse(text).name not in TASKS:
+        if (function := parse_module_text(text)) is not None:
+            return load_from_module(function, graph, params, data_home)
+        if (file := parse_file_text(text)) is not None:
+            return load_file(file, graph, params)
+    task: Task = TASKS.make(text, graph, given=params, data_home=data_home)
     return task

@@ -1,0 +1,328 @@
+"""Tasks of a user's data file: the text `PATH:target=COLUMN,...` and `from_file`, which takes the same options.
+
+In: a path, options, a graph. Out: the task of its records with a linear model or a small network. The text and the
+function give the same task, and so do files of the same content under two names.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import networkx as nx
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ... import check, graphs
+from ...errors import InvalidInput, did_you_mean, require_known
+from ...spec import Entry, setting
+from . import partition as partitions
+from ._data_sets import _squared_error, linear_from_zero, relu_network
+from ._task import Task, from_module, node_count
+from .table_files import OTHER_FORMATS, READERS, format_suffix, read_table
+from .table_records import EVERY_OTHER, Ranges, TableOptions, TableRecords, read_records
+
+MODELS = {"regression": ("linear", "mlp"), "classification": ("linear", "logistic", "mlp")}
+"""Models by the kind of task; `logistic` is `linear` with cross entropy, and says that the target holds classes."""
+
+HIDDEN = 64
+LISTS = ("classes", "features", "drop", "ranges")
+"""Options whose values may be followed by others: drop=id,name."""
+
+SCALING = ("standardise", "standardize", "normalise", "normalize", "scale", "scaling")
+_FILE = re.compile(
+    rf"(?P<path>.+?(?:{'|'.join(map(re.escape, READERS))})(?:\.gz)?)(?::(?P<options>.*))?", re.IGNORECASE | re.DOTALL
+)
+
+
+class FileText(NamedTuple):
+    """A text that names a data file, in its parts. Attributes: settings: (key, value) of each option."""
+
+    path: str
+    settings: tuple[tuple[str, str], ...]
+
+
+def parse_file_text(text: str) -> FileText | None:
+    """The parts of `PATH:key=value,...`; None for a text that begins with no data file.
+
+    >>> parse_file_text("own.csv:target=price,drop=id,name")
+    FileText(path='own.csv', settings=(('target', 'price'), ('drop', 'id,name')))
+    >>> parse_file_text("digits:model=mlp") is None
+    True
+
+    Raises: InvalidInput: a file of another format, a value without a key.
+    """
+    text = text.strip()
+    match = _FILE.fullmatch(text)
+    if match is None:
+        _refuse_other_files(text)
+        return None
+    settings: list[tuple[str, str]] = []
+    for piece in (match["options"] or "").split(",") if match["options"] else []:
+        key, value = setting(piece)
+        if key is not None:
+            settings.append((key, value))
+        elif settings and settings[-1][0] in LISTS and value:
+            settings[-1] = (settings[-1][0], f"{settings[-1][1]},{value}")
+        else:
+            raise InvalidInput(
+                f"data file {match['path']}: options are written key=value, got {piece.strip()!r}; e.g. "
+                f"{match['path']}:target=COLUMN,drop=COLUMN,COLUMN."
+            )
+    return FileText(match["path"], tuple(settings))
+
+
+def _refuse_other_files(text: str) -> None:
+    """Raises: InvalidInput: a text that names a file which is no data file."""
+    path = Path(text.partition(":")[0])
+    known = path.suffix.lower() in OTHER_FORMATS or "/" in str(path) or os.sep in str(path)
+    if known or (path.suffix and path.is_file()):
+        suffixes = ", ".join(READERS)
+        way_out = OTHER_FORMATS.get(path.suffix.lower(), "give it the suffix of its format")
+        raise InvalidInput(f"data file {str(path)!r} must end in {suffixes}, or be FILE.py:FUNCTION; {way_out}.")
+
+
+def from_file(
+    path: str | os.PathLike[str],
+    graph: Any,
+    *,
+    target: str | None = None,
+    kind: str | None = None,
+    classes: str | Iterable[Any] | None = None,
+    features: str | Iterable[str] | None = None,
+    drop: str | Iterable[str] = (),
+    node: str | None = None,
+    partition: partitions.Partition | str | None = None,
+    test: str | os.PathLike[str] | None = None,
+    test_fraction: float | None = None,
+    model: str | Callable[[], torch.nn.Module] = "linear",
+    hidden: int | None = None,
+    ranges: str | Mapping[str, tuple[float, float]] | None = None,
+) -> Task:
+    """The task of a data file: CSV, TSV (also gzip), Parquet, LIBSVM or a NumPy archive, by the suffix of its name.
+
+    The text "own.csv:target=price,drop=id,name" of `load` and of the command line has the same options. Columns go by
+    their names. Features must be numbers; nothing is standardised, because the mean and standard deviation of private
+    records are not public.
+
+    Args:
+        path: ends in .csv, .tsv, .parquet, .libsvm, .svm or .npz. CSV and TSV begin with names of columns. LIBSVM files
+            hold `label index:value ...`, archives the arrays X and y, perhaps X_test and y_test, and node.
+        graph: a networkx graph, the name of one, or the number of nodes.
+        target: the column that is predicted; LIBSVM files and archives have a place for it.
+        kind: "regression" (squared error) or "classification" (cross entropy). It can be left out for words
+            (classes) and for numbers with decimals (regression); integers may be either.
+        classes: all labels in the order of their numbers, "no,yes", or a number C for 0, ..., C - 1. Default: those
+            that occur, which is a fact about the records that no guarantee covers.
+        features: the only columns that are features; default all but target and node.
+        drop: columns that are left out; not with features.
+        node: the column that names the node of each record, by its label in the graph.
+        partition: who holds which train record if no column says so, see `partition.parse`; default "uniform".
+        test: a file of test records with the same columns, in any order.
+        test_fraction: share of the records held back if there are no test records, default 0.2, the same ones in all
+            runs; with a node column, of each node.
+        model: "linear" from zero, with bias; "logistic" is the same for classification; "mlp" has one hidden layer with
+            ReLU and torch's random start; or a function that returns a new module.
+        hidden: units of the hidden layer of "mlp", default 64.
+        ranges: public low and high of features, and of the target of a regression, by name, "age:0:120,income:0:1e6",
+            or a file of columns column, low, high; "*" stands for all other features. Values are clipped to the range
+            and mapped to [0, 1]. A range that was read off the private records is not public.
+    Returns: a task named by its target and model; its content hash does not depend on the path.
+    Raises:
+        InvalidInput: a file that is damaged, empty or incomplete, a column that does not exist, a target of which the
+            kind is uncertain, one class only, a node that the graph lacks.
+        MissingExtra: a Parquet file, and pyarrow is not installed.
+    """
+    text = check.path(path=path)
+    if (parts := _FILE.fullmatch(str(text))) is not None and parts["options"] is not None:
+        raise InvalidInput(
+            f"path must be a path alone, got {str(text)!r}; give {parts['options']!r} as keywords, or the text to "
+            "mfdl.tasks.load."
+        )
+    options = table_options(
+        target=target,
+        kind=kind,
+        classes=classes,
+        features=features,
+        drop=drop,
+        node=node,
+        test=test,
+        test_fraction=test_fraction,
+        model=model,
+        ranges=ranges,
+    )
+    records = read_records(text, options)
+    return task_of_records(records, graph, partition, model, hidden)
+
+
+def table_options(
+    *,
+    kind: str | None = None,
+    classes: Any = None,
+    features: Any = None,
+    drop: Any = (),
+    test: Any = None,
+    model: Any = "linear",
+    ranges: Any = None,
+    **names: Any,
+) -> TableOptions:
+    """The options of `from_file` that decide the records, checked; `logistic` says that the target holds classes."""
+    return TableOptions(
+        kind="classification" if model == "logistic" and kind is None else kind,
+        classes=_labels(classes),
+        features=_names("features", features),
+        drop=_names("drop", drop) or (),
+        test=None if test is None else str(check.path(test=test)),
+        ranges=_ranges(ranges),
+        **names,
+    )
+
+
+def file_entry(path: str) -> Entry:
+    """What a text may say about a data file: the options of `from_file`."""
+    has_target = format_suffix(Path(path)) in (".libsvm", ".svm", ".npz")
+    example = f"{path}:{'kind=classification' if has_target else 'target=COLUMN'}"
+    return Entry("data file", path, from_file, example, supplied=("path", "graph"))
+
+
+def load_file(text: FileText, graph: Any, given: Mapping[str, Any]) -> Task:
+    """The task of a text. Args: given: options in Python, beside those of the text."""
+    return from_file(text.path, graph, **file_options(text, given))
+
+
+def file_options(text: FileText, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The options of a text as arguments of `from_file`.
+
+    Raises: InvalidInput: an unknown option, one given twice, a value of another type.
+    """
+    for key in (key for key, _ in text.settings if key in SCALING):
+        raise InvalidInput(
+            f"data file {text.path}: {key} is refused, as the mean and standard deviation of private records are not "
+            "public; give public ranges, ranges=COLUMN:LOW:HIGH,..., or scale by public numbers before."
+        )
+    return file_entry(text.path).arguments(text.settings, given)
+
+
+def _names(option: str, given: str | Iterable[str] | None) -> tuple[str, ...] | None:
+    if given is None:
+        return None
+    names = given.split(",") if isinstance(given, str) else check.texts(**{option: given})
+    return tuple(name.strip() for name in names)
+
+
+def _labels(given: str | Iterable[Any] | None) -> tuple[str, ...] | None:
+    if given is None:
+        return None
+    if isinstance(given, int) and not isinstance(given, bool):
+        given = str(given)
+    labels = given.split(",") if isinstance(given, str) else check.listed("labels", classes=given)
+    labels = [str(label).strip() for label in labels]
+    if len(labels) == 1 and re.fullmatch("[1-9][0-9]{0,3}", labels[0]):
+        labels = [str(number) for number in range(int(labels[0]))]
+    return tuple(labels)
+
+
+def _ranges(given: str | Mapping[str, tuple[float, float]] | None) -> Ranges:
+    """Public ranges by column, from a mapping, a text or a file."""
+    if given is None:
+        return {}
+    if isinstance(given, str) and format_suffix(Path(given)) is not None:
+        table = read_table(Path(given))
+        columns = [table.column(name, "ranges") for name in ("column", "low", "high")]
+        names, (low, high) = columns[0].labels(), (column.numbers(table.where) for column in columns[1:])
+        pairs: Iterable[tuple[str, Any]] = zip(names, zip(low.tolist(), high.tolist(), strict=True), strict=True)
+    elif isinstance(given, str):
+        parts = [piece.strip().rsplit(":", 2) for piece in given.split(",")]
+        pairs = [(part[0], part[1:]) for part in parts]
+    else:
+        pairs = check.mapping("columns and their ranges (low, high)", ranges=given).items()
+    ranges: dict[str, tuple[float, float]] = {}
+    for name, limits in pairs:
+        if name in ranges:
+            raise InvalidInput(f"ranges must give each column once, got {name!r} twice.")
+        ranges[name] = _limits(name, limits)
+    return ranges
+
+
+def _limits(name: str, limits: Any) -> tuple[float, float]:
+    try:
+        low, high = map(float, limits)
+    except (TypeError, ValueError):
+        raise InvalidInput(
+            f"ranges must be two numbers for each column, as in {name}:0:1 or {{{name!r}: (0, 1)}}, got "
+            f"{check.brief(limits)} for {name!r}; {EVERY_OTHER}:LOW:HIGH is for all features without one, and a file "
+            "of ranges has the columns column, low, high."
+        ) from None
+    return low, high
+
+
+def task_of_records(
+    records: TableRecords,
+    graph: Any,
+    partition: partitions.Partition | str | None = None,
+    model: str | Callable[[], torch.nn.Module] = "linear",
+    hidden: int | None = None,
+) -> Task:
+    """The task of records on the nodes of a graph, with a model of a name or of the caller."""
+    if records.node_labels is not None:
+        if partition is not None:
+            raise InvalidInput("partition must be left out where a column names the node of each record; or drop node.")
+        partition = partitions.Fixed(_owners(records.node_labels, graph))
+    public = records.classes_are_public or records.kind == "regression"
+    word, build = _model(records, model, hidden)
+    return from_module(
+        f"{records.target}-{word}",
+        graph,
+        kind=records.kind,
+        features=records.features,
+        targets=records.targets,
+        test_features=records.test_features,
+        test_targets=records.test_targets,
+        build_module=build,
+        loss=_squared_error if records.kind == "regression" else torch.nn.functional.cross_entropy,
+        partition="uniform" if partition is None else partition,
+        public_constants="none" if public else f"which classes occur in column {records.target!r}",
+    )
+
+
+def _model(
+    records: TableRecords, model: str | Callable[[], torch.nn.Module], hidden: int | None
+) -> tuple[str, Callable[[], torch.nn.Module]]:
+    """A word for the model, and the function that builds it."""
+    if hidden is not None and model != "mlp":
+        raise InvalidInput(f"hidden is the layer of model='mlp', got hidden={hidden!r} with model={model!r}.")
+    if callable(model):
+        return getattr(model, "__name__", "own"), model
+    require_known(f"model for {records.kind}", model, MODELS[records.kind])
+    inputs, outputs = records.features[0].size, len(records.classes) or 1
+    if model == "mlp":
+        units = HIDDEN if hidden is None else check.integer_at_least(1, hidden=hidden)
+        build = functools.partial(relu_network, inputs, units, outputs)
+    else:
+        model, build = "linear", functools.partial(linear_from_zero, inputs, outputs)
+    return model, build if records.features.ndim == 2 else functools.partial(flattening, build)
+
+
+def flattening(build: Callable[[], torch.nn.Module]) -> torch.nn.Module:
+    """A module behind a layer that makes a vector of each record."""
+    return torch.nn.Sequential(torch.nn.Flatten(), build())
+
+
+def _owners(node_labels: list[str], graph: Any) -> NDArray[np.int64]:
+    """The node index of each train record, by the labels of a graph or the numbers of its nodes."""
+    given = graphs.of_name(graph)
+    nodes = graphs.labels(given) if isinstance(given, nx.Graph | graphs.SparseGraph) else range(node_count(given))
+    index = {str(label): at for at, label in enumerate(nodes)}
+    for label in node_labels:
+        if label not in index:
+            some = ", ".join([*index][:12]) + (", ..." if len(index) > 12 else "")
+            raise InvalidInput(
+                f"node must be a node of the graph in every row, got {label!r}{did_you_mean(label, index)} "
+                f"Nodes: {some}."
+            )
+    return np.array([index[label] for label in node_labels], dtype=np.int64)

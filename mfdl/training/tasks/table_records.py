@@ -1,0 +1,380 @@
+"""Records of a learning task from a table: which column is the target, which are features, and which node holds a row.
+
+In: a table and the options of a user. Out: float32 features, targets, their test records, and the owner of each train
+record. Nothing is computed from the values of records but the set of classes where the user gives none: a scale comes
+from public ranges of the user. Where the kind of task is not certain, it is refused, not guessed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ... import check
+from ...errors import InvalidInput, did_you_mean, require_known
+from ._task import Kind
+from .data_table import DataTable, TableColumn, number_label, unknown_column
+from .seeds import split_rows
+from .table_files import format_suffix, read_table
+
+TEST_FRACTION = 0.2
+KINDS = ("regression", "classification")
+MAX_CLASSES = 1000
+EVERY_OTHER = "*"
+"""Stands for all features without a range of their own."""
+
+BOTH_WAYS = "say kind=regression or kind=classification"
+Ranges = Mapping[str, tuple[float, float]]
+
+
+@dataclasses.dataclass(frozen=True)
+class TableOptions:
+    """Which columns of a table are what; None is not given.
+
+    Attributes: those of `from_file`, lists of names as tuples.
+    """
+
+    target: str | None = None
+    kind: str | None = None
+    classes: tuple[str, ...] | None = None
+    features: tuple[str, ...] | None = None
+    drop: tuple[str, ...] = ()
+    node: str | None = None
+    test: str | None = None
+    test_fraction: float | None = None
+    ranges: Ranges = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.kind is not None:
+            require_known("kind", self.kind, KINDS)
+        if self.features is not None and self.drop:
+            raise InvalidInput("features and drop exclude each other: features are the only ones; leave out drop.")
+        if self.test_fraction is not None:
+            check.open_unit(test_fraction=self.test_fraction)
+            if self.test is not None:
+                raise InvalidInput("test and test_fraction exclude each other; a test file is taken whole.")
+        if self.classes is not None:
+            if self.kind == "regression":
+                raise InvalidInput("classes are for kind='classification', got kind='regression'; leave one out.")
+            if len(set(self.classes)) < max(2, len(self.classes)):
+                raise InvalidInput(f"classes must be two or more different labels, got {', '.join(self.classes)!r}.")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class TableRoles:
+    """The columns of a table by what they are for.
+
+    Attributes: node: None if the file does not say which node holds a record; unused: names of columns left out.
+    """
+
+    target: TableColumn
+    features: tuple[TableColumn, ...]
+    node: TableColumn | None
+    unused: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class TableRecords:
+    """Records of a task.
+
+    Attributes:
+        classes: labels, the class k being the k-th; empty for regression.
+        classes_are_public: they were given, not read from the records.
+        node_labels: of each train record, None if the file does not say.
+    """
+
+    kind: Kind
+    target: str
+    classes: tuple[str, ...]
+    classes_are_public: bool
+    features: NDArray[np.float32]
+    targets: NDArray[Any]
+    test_features: NDArray[np.float32]
+    test_targets: NDArray[Any]
+    node_labels: list[str] | None
+
+
+def roles(table: DataTable, options: TableOptions) -> TableRoles:
+    """The columns that options name.
+
+    Raises: InvalidInput: a column that does not exist or has two roles, no target, no feature left.
+    """
+    target = _side("target", options.target, table, table.target)
+    if target is None:
+        raise InvalidInput(
+            f"target must be the column that is predicted; {table.where} has {_some(table)}, e.g. "
+            f"target={table.columns[-1].name}."
+        )
+    node = _side("node", options.node, table, table.node)
+    taken = {column.name for column in (target, node) if column is not None and column.name in table.by_name}
+    if table.target is not None:
+        taken = set()
+    if node is not None and node is target:
+        raise InvalidInput(f"target and node must be different columns, got {target.name!r} for both.")
+    for option, names in (("features", options.features or ()), ("drop", options.drop)):
+        if names and table.record_shape is not None:
+            raise InvalidInput(
+                f"{option} is for records that are vectors, got shape {table.record_shape} in {table.where}; "
+                "leave it out."
+            )
+        for name in names:
+            table.column(name, option)
+            if name in taken:
+                raise InvalidInput(f"{option} must not name the target or the node, got {name!r}; leave it out.")
+    chosen = options.features or [name for name in table.by_name if name not in taken and name not in options.drop]
+    if not chosen:
+        raise InvalidInput(f"{table.where} must have a feature besides {', '.join(sorted(taken))}; drop fewer columns.")
+    unused = tuple(name for name in table.by_name if name not in taken and name not in chosen)
+    return TableRoles(target, tuple(table.by_name[name] for name in dict.fromkeys(chosen)), node, unused)
+
+
+def _side(option: str, name: str | None, table: DataTable, fixed: TableColumn | None) -> TableColumn | None:
+    """The column of a role, which some formats fix."""
+    if table.target is None:
+        return None if name is None else table.column(name, option)
+    if name is not None and (fixed is None or name != fixed.name):
+        places = "the label of each line" if table.format == "LIBSVM" else "the arrays y and node"
+        raise InvalidInput(f"{option} is not chosen in {table.format} files, which have {places}, got {name!r}.")
+    return fixed
+
+
+def _some(table: DataTable) -> str:
+    names = [column.name for column in table.columns]
+    return f"the columns {', '.join(names[:12])}" + (", ..." if len(names) > 12 else "")
+
+
+def kind_of_task(target: TableColumn, options: TableOptions, where: str) -> Kind:
+    """The kind that options or the target leave no doubt about.
+
+    Raises: InvalidInput: integers without a kind; a kind that does not fit the target.
+    """
+    kind = "classification" if options.kind is None and options.classes is not None else options.kind
+    words = target.kind in ("words", "true or false")
+    if target.foreign:
+        target.numbers(where)
+    if kind is None:
+        if target.kind == "integers":
+            raise InvalidInput(
+                f"kind must be given for target {target.name!r} of {where}, whose integers may be amounts or classes; "
+                f"{BOTH_WAYS}."
+            )
+        return "classification" if words else "regression"
+    if kind == "regression" and target.kind == "words":
+        target.numbers(where)
+    if kind == "classification" and target.kind == "numbers":
+        values = target.numbers(where)
+        row = int(np.argmax(values != np.rint(values)))  # exact: booleans
+        raise InvalidInput(
+            f"target {target.name!r} of {where} must hold classes for kind=classification, got {values[row]} in row "
+            f"{row + 1}; use kind=regression, or write classes as words or integers."
+        )
+    return "classification" if kind == "classification" else "regression"
+
+
+def read_records(path: Path, options: TableOptions) -> TableRecords:
+    """The records of a file, and of its test file if there is one.
+
+    Raises: as `read_table` and `roles`; InvalidInput: values that are missing or no numbers, one class only, a test
+        file with other columns, too few records to hold some back.
+    """
+    table = read_table(path)
+    return table_records(table, options, test_table(table, options))
+
+
+def table_records(table: DataTable, options: TableOptions, test: DataTable | None) -> TableRecords:
+    """The records of a table and a test table that have been read."""
+    if test is not None and options.test_fraction is not None:
+        raise InvalidInput(f"test_fraction must be left out, as {table.where} has test records of its own.")
+    chosen = roles(table, options)
+    kind = kind_of_task(chosen.target, options, table.where)
+    pairs = [(table, chosen)]
+    if test is not None:
+        table, test = _same_features(table, test)
+        chosen = roles(table, options)
+        pairs = [(table, chosen), (test, _test_roles(test, chosen, options))]
+    ranges = _checked_ranges(options.ranges, chosen, kind)
+    classes = _classes(kind, options, pairs)
+    features = [_features(part, columns.features, ranges) for part, columns in pairs]
+    targets = [_targets(part, columns.target, classes, ranges) for part, columns in pairs]
+    labels = None
+    if chosen.node is not None:
+        chosen.node.require_complete(table.where)
+        labels = chosen.node.labels()
+    if test is None:
+        fraction = TEST_FRACTION if options.test_fraction is None else options.test_fraction
+        train, held_back = _split(table, labels, fraction)
+        features, targets = ([both[0][train], both[0][held_back]] for both in (features, targets))
+        labels = None if labels is None else [labels[row] for row in train]
+    if kind == "classification" and len(present := np.unique(targets[0])) < 2:
+        raise InvalidInput(
+            f"target {chosen.target.name!r} of {table.where} must have two or more classes among the train records"
+            f", got {classes[int(present[0])]!r} alone; add records of another class."
+        )
+    target, public = chosen.target.name, options.classes is not None
+    return TableRecords(kind, target, classes, public, features[0], targets[0], features[1], targets[1], labels)
+
+
+def test_table(table: DataTable, options: TableOptions) -> DataTable | None:
+    """The table of test records: of a file of their own, of the same file, or None."""
+    if options.test is None:
+        return table.test
+    if table.test is not None:
+        raise InvalidInput(f"test must be left out, as {table.where} holds X_test and y_test, got {options.test!r}.")
+    path = Path(options.test)
+    test = read_table(path)
+    if (test.target is None) != (table.target is None) or test.record_shape != table.record_shape:
+        raise InvalidInput(
+            f"test must be a file like {table.where} ({table.format}), got {test.where} ({test.format} by its suffix "
+            f"{format_suffix(path)}); write both in one format."
+        )
+    return test
+
+
+def _same_features(table: DataTable, test: DataTable) -> tuple[DataTable, DataTable]:
+    """Both tables; in LIBSVM files, which leave out zeros, with the features of both."""
+    if not (table.format == test.format == "LIBSVM"):
+        return table, test
+    indices = sorted({*table.by_name, *test.by_name}, key=int)  # exact: integers
+
+    def padded(part: DataTable) -> DataTable:
+        zeros = np.zeros(part.num_rows)
+        columns = tuple(part.by_name.get(index) or TableColumn(index, zeros) for index in indices)
+        return dataclasses.replace(part, columns=columns)
+
+    return padded(table), padded(test)
+
+
+def _test_roles(test: DataTable, train: TableRoles, options: TableOptions) -> TableRoles:
+    """The same columns by name in a test table, in the order of the train table."""
+    names = [column.name for column in train.features]
+    needed = names if test.target is not None else [*names, train.target.name]
+    for name in needed:
+        if name not in test.by_name:
+            raise unknown_column(test.where, name, "test", [*test.by_name])
+    known = {*needed, *train.unused, *options.drop, *([] if train.node is None else [train.node.name])}
+    extra = next((name for name in test.by_name if name not in known), None)
+    if extra is not None and options.features is None:
+        raise InvalidInput(
+            f"test file {test.where} must have the columns of the train file, got {extra!r} besides"
+            f"{did_you_mean(extra, names)} Drop it there, or list the features."
+        )
+    target = test.target if test.target is not None else test.by_name[train.target.name]
+    return TableRoles(target, tuple(test.by_name[name] for name in names), None, ())
+
+
+def _checked_ranges(ranges: Ranges, chosen: TableRoles, kind: Kind) -> Ranges:
+    """A range for each feature, and perhaps the target, that has one."""
+    features = [column.name for column in chosen.features]
+    known = [*features, *([chosen.target.name] if kind == "regression" else [])]
+    for name, (low, high) in ranges.items():
+        if name != EVERY_OTHER and name not in known:
+            raise InvalidInput(
+                f"ranges must be of features{' or the target' if kind == 'regression' else ''}, got "
+                f"{name!r}{did_you_mean(name, known)}"
+            )
+        if not (math.isfinite(low) and math.isfinite(high) and low < high and math.isfinite(high - low)):
+            raise InvalidInput(f"the range of {name!r} must be two numbers, low < high, got {low} and {high}.")
+    rest = dict.fromkeys(features, ranges[EVERY_OTHER]) if EVERY_OTHER in ranges else {}
+    return rest | {name: limits for name, limits in ranges.items() if name != EVERY_OTHER}
+
+
+def _scaled(values: NDArray[np.float64], limits: tuple[float, float] | None) -> NDArray[np.float64]:
+    """Values in [0, 1] by a public range, to which they are clipped; without one as they are."""
+    if limits is None:
+        return values
+    low, high = limits
+    return (np.clip(values, low, high) - low) / (high - low)
+
+
+def _features(table: DataTable, columns: Sequence[TableColumn], ranges: Ranges) -> NDArray[np.float32]:
+    features = np.empty((table.num_rows, len(columns)), dtype=np.float32)
+    for at, column in enumerate(columns):
+        values = _scaled(column.numbers(table.where), ranges.get(column.name))
+        features[:, at] = _in_float32(values, column.name, table.where)
+    return features if table.record_shape is None else features.reshape(-1, *table.record_shape)
+
+
+def _in_float32(values: NDArray[np.float64], name: str, where: str) -> NDArray[np.float32]:
+    with np.errstate(over="ignore"):
+        single = values.astype(np.float32)
+    if not np.isfinite(single).all():
+        row = int(np.argmin(np.isfinite(single)))  # exact: booleans
+        raise InvalidInput(
+            f"column {name!r} of {where} must be finite in float32, got {values[row]} in row {row + 1}; rescale it by "
+            f"ranges={name}:LOW:HIGH."
+        )
+    return single
+
+
+def _targets(table: DataTable, column: TableColumn, classes: tuple[str, ...], ranges: Ranges) -> NDArray[Any]:
+    if not classes:
+        values = _scaled(column.numbers(table.where), ranges.get(column.name))
+        return _in_float32(values, column.name, table.where)
+    number, labels = {label: at for at, label in enumerate(classes)}, column.labels()
+    for row, label in enumerate(labels):
+        if label not in number:
+            some = ", ".join(classes[:12]) + (", ..." if len(classes) > 12 else "")
+            raise InvalidInput(
+                f"target {column.name!r} of {table.where} must be one of the classes {some}, got {label!r} in row "
+                f"{row + 1}{did_you_mean(label, classes)}"
+            )
+    return np.array([number[label] for label in labels], dtype=np.int64)
+
+
+def _classes(kind: Kind, options: TableOptions, pairs: Sequence[tuple[DataTable, TableRoles]]) -> tuple[str, ...]:
+    """Labels in the order of their numbers: as given, else those of all records, numbers before words."""
+    if kind == "regression":
+        return ()
+    if options.classes is not None:
+        kinds = {columns.target.kind for _, columns in pairs}
+        spelling = _as_number if kinds <= {"integers", "empty"} else str.lower if kinds == {"true or false"} else str
+        given = tuple(map(spelling, options.classes))
+        for part, columns in pairs:
+            columns.target.require_complete(part.where, given)
+        return given
+    first, target = pairs[0][0], pairs[0][1].target  # a label that occurs in a test file alone is refused
+    target.require_complete(first.where)
+    labels = set(target.labels())
+    if len(labels) > MAX_CLASSES or len(labels) == first.num_rows > 2:
+        raise InvalidInput(
+            f"target {target.name!r} of {first.where} must hold classes that recur, got {len(labels)} different values "
+            f"in {first.num_rows} rows; choose another target, use kind=regression for numbers, or list classes=."
+        )
+    return tuple(sorted(labels, key=int) if all(map(_is_integer, labels)) else sorted(labels))  # exact: integers
+
+
+def _is_integer(label: str) -> bool:
+    return label.removeprefix("-").isdigit()
+
+
+def _as_number(label: str) -> str:
+    try:
+        return number_label(float(label))
+    except ValueError:
+        return label
+
+
+def _split(table: DataTable, labels: list[str] | None, fraction: float) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Rows to train on and rows held back, the same in all runs: of all, or of each node with two records or more."""
+    if labels is None:
+        train, test = split_rows(table.num_rows, fraction)
+    else:
+        _, owner = np.unique(labels, return_inverse=True)
+        order, counts = np.argsort(owner, kind="stable"), np.bincount(owner)  # exact: integers
+        parts = np.split(order, np.cumsum(counts)[:-1])
+        cuts = [split_rows(len(rows), fraction) if len(rows) > 1 else (np.arange(1), np.arange(0)) for rows in parts]
+        train, test = (
+            np.concatenate([rows[cut[side]] for rows, cut in zip(parts, cuts, strict=True)]) for side in (0, 1)
+        )
+    if not len(train) or not len(test):
+        raise InvalidInput(
+            f"{table.where} must have records for training and for testing, got {table.num_rows} with test_fraction="
+            f"{fraction}; add records, or give a test file, test=FILE."
+        )
+    return train, test
