@@ -174,7 +174,7 @@ def _show(answer: dict[str, Any], worst: str, out: Path | None) -> None:
     placed = any(row["distance"] is not None for _, row in pairs)
     title = (
         f"{answer['mechanism']} on {answer['graph']}, trust {answer['trust']}, {answer['unit']} level, "
-        f"noise std {answer['noise_std']:.4g}{_released(answer['release'])}: "
+        f"base noise std {answer['noise_std']:.4g}{released_in_words(answer['release'])}: "
         f"the {min(WORST_SHOWN, len(pairs))} largest of {len(pairs):,} losses"
     )
     kinds = (", fixed", ", adaptive") if fixed_only else ("",)
@@ -192,7 +192,7 @@ def _show(answer: dict[str, Any], worst: str, out: Path | None) -> None:
     terminal.say([answer["guarantee"], *(f"Note: {note}" for note in answer["notes"])], out)
 
 
-def _released(release: str) -> str:
+def released_in_words(release: str) -> str:
     """Which final models the attacker sees besides, where that decides the losses."""
     return "" if release == "not applicable" else f", released models: {release}"
 

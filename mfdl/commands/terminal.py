@@ -66,7 +66,7 @@ def table(columns: Sequence[str], *, title: str | None = None, right: Iterable[s
     """An empty table; the columns of `right` hold numbers. Cells that do not fit are folded, never cut."""
     from rich.table import Table
 
-    empty, numbers = Table(title=title), set(right)
+    empty, numbers = Table(title=title, show_edge=False, pad_edge=False), set(right)
     for column in columns:
         empty.add_column(column, justify="right" if column in numbers else "left", overflow="fold")
     return empty

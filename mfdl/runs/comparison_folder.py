@@ -13,13 +13,12 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import itertools
 import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mfdl_solvers.ties import equal_to_largest
+from mfdl_solvers.ties import first_maximum
 
 from .. import files
 from ..algorithms.registry import shortsighted
@@ -27,12 +26,20 @@ from ..errors import InvalidInput
 from ..mechanism import Mechanism
 from ..metrics import result_key
 from ..pictures.style import write_figure
+from ..privacy.guarantee_texts import in_common
 from ..training.covered import left_out, statement
 from ..training.learned import Baseline, Ended, Judged
 from ..training.run import is_private
 from .columns import NOT_PRIVATE, aggregated, names
 from .grid import cells_of
-from .output import circumstances, json_number, objective_fields, require_folder, require_writable
+from .output import (
+    circumstances,
+    json_number,
+    objective_fields,
+    require_folder,
+    require_writable,
+    sensitivity_of,
+)
 from .rendering import plot_comparison
 from .run_steps import RunSteps, save_steps
 from .store import Store
@@ -216,18 +223,15 @@ class Folder:
     def _runs_of(self, name: str) -> list[dict[str, Any]]:
         return [self.records[key] for key in self._ordered() if key[0] == name]
 
-    def _private(self) -> list[Mechanism]:
-        """The mechanisms with noise."""
-        return [mechanism for mechanism in self.mechanisms.values() if is_private(mechanism)]
-
     def _guarantee(self) -> str:
-        """The sentence of the weakest guarantee among the mechanisms with noise; it holds for each of them."""
+        """The fields that hold for every mechanism with noise, with mu and epsilon of the weakest guarantee."""
         if self._across():
             return "Each mechanism is accounted under its own trust model, named beside it: do not rank them by loss."
-        every = self._private() or list(self.mechanisms.values())
-        weakest = equal_to_largest([self._lost(mechanism.guarantee) for mechanism in every])
-        equals = list(itertools.compress(every, weakest))  # at one budget usually all
-        return self._statement(next((m for m in equals if m.guarantee.bound == "upper"), equals[0]))
+        private = {name: mechanism for name, mechanism in self.mechanisms.items() if is_private(mechanism)}
+        every = private or self.mechanisms
+        weakest = first_maximum(list(every), key=lambda name: self._lost(every[name].guarantee))
+        texts = {name: self._statement(mechanism) for name, mechanism in every.items()}
+        return in_common(texts[weakest], texts)
 
     def _lost(self, guarantee: Guarantee) -> float:
         mu = guarantee.mu
@@ -240,7 +244,8 @@ class Folder:
 
     def _across(self) -> bool:
         """Whether mechanisms with noise are held to different trust models."""
-        return len({(m.guarantee.trust, m.guarantee.attacker, m.guarantee.release) for m in self._private()}) > 1
+        private = [mechanism.guarantee for mechanism in self.mechanisms.values() if is_private(mechanism)]
+        return len({(guarantee.trust, guarantee.attacker, guarantee.release) for guarantee in private}) > 1
 
     def _summary(self, ended: Ended, judged: Judged) -> dict[str, Any]:
         name, mechanism = ended.name, self.mechanisms[ended.name]
@@ -257,6 +262,7 @@ class Folder:
             "guarantee": self._statement(mechanism),
             "noise_std": mechanism.noise_std,  # nu, what `mfdl account --noise-std` takes
             "injected_noise_std": mechanism.injected_noise_std,
+            "sensitivity": sensitivity_of(mechanism),
             **objective_fields(mechanism),
             **{
                 f"{name}_{kind}": over[f"{name}_{kind}"] if name in whole else None

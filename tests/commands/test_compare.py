@@ -32,7 +32,7 @@ KEYS = {
 MECHANISM_KEYS = {
     "mechanism", "label", "trust", "guarantee", "noise_std", "injected_noise_std", "objective", "final_test_loss_mean",
     "final_test_loss_std", "final_accuracy_mean", "diverged", "seconds", "node_steps_per_second", "final_accuracy_std",
-    "mu", "epsilon", "beats_untrained", "beats_chance",
+    "mu", "epsilon", "beats_untrained", "beats_chance", "sensitivity",
 }  # fmt: skip
 RUN_KEYS = {
     "mechanism", "seed", "final_test_loss", "final_accuracy", "diverged", "seconds", "node_steps_per_second",
@@ -213,7 +213,7 @@ def test_file_mechanism_and_table(tmp_path, capsys):
     chosen = ["--mechanisms", f"file:{file},mafalda", "--seeds", "1"]
     assert main(["compare", *SMALL, *chosen, "--out", str(tmp_path / "c")]) == 0
     output = capsys.readouterr().out
-    for part in ("digits on ring:n=4: 4 nodes, 8 steps", "noise std", "trust model: ldp", "compare.png"):
+    for part in ("digits on ring:n=4: 4 nodes, 8 steps", "under trust model ldp", f"Written to {tmp_path / 'c'}."):
         assert part in output
     assert re.search(r"┃ +injected ┃.*\n.*┃ +noise std ┃", output)
     first, second = strict_json(tmp_path / "c" / "results.json")["mechanisms"]
@@ -455,14 +455,29 @@ def test_a_warning_is_one_line(tmp_path, capsys):
 
 
 @pytest.mark.usefixtures("blank_pictures")
-def test_the_table_says_what_its_numbers_are(tmp_path, capsys):
-    """One epsilon in the title and in the sentence; over what the loss is averaged; what the objective is per."""
-    options = ["--mechanisms", "dp-dsgd", "--seeds", "1", "--mu", "0.5", "--out", str(tmp_path)]
+def test_the_table_says_what_its_numbers_are(tmp_path, capsys, monkeypatch):
+    """What all mechanisms share once, in three lines; sensitivity and injected noise as columns; the rest on request."""
+    options = ["--mechanisms", "none,dp-dsgd,mafalda", "--seeds", "1", "--mu", "0.5", "--out", str(tmp_path)]
+    monkeypatch.setenv("COLUMNS", "300")
     assert main(["compare", *SMALL, *options]) == 0
-    output = " ".join(capsys.readouterr().out.split())
-    assert len(set(re.findall(r"epsilon = ([0-9.]+)", output))) == 1
+    output = capsys.readouterr().out
+    below = output[output.index("(chance)") :].splitlines()[1:]
+    assert len(below) == 3
+    assert below[0] == (
+        "Every mechanism but none has mu = 0.5, epsilon = 2.255 at delta = 1e-06 for a record of every node under trust "
+        "model ldp, replace-one adjacency, clipping norm 1, cyclic participation."
+    )
+    rows = {row["mechanism"]: row for row in strict_json(tmp_path / "results.json")["mechanisms"]}
+    assert (rows["none"]["sensitivity"], rows["dp-dsgd"]["sensitivity"]) == (None, pytest.approx(math.sqrt(2)))
+    assert rows["mafalda"]["sensitivity"] == pytest.approx(1)
+    assert {"1.415", "5.66"} <= set(output.split())  # sensitivity and injected noise of dp-dsgd
+    assert main(["compare", *SMALL, *options, "--verbose"]) == 0
+    output = capsys.readouterr().out
     assert "over the evaluations of the last 2 of 8 steps." in output
     assert "objective: noise left in the models, per unit mu and record shift" in output
+    fields = [line.partition(": ")[0] for line in output[output.index("trust model:") :].splitlines()]
+    assert {"attacker", "adjacency", "clipping", "bound of dp-dsgd", "bound of mafalda", "mu"} <= set(fields)
+    assert "noise" not in fields  # it is that of one mechanism
 
 
 @pytest.mark.slow
