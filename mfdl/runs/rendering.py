@@ -15,7 +15,7 @@ from ..pictures.curves import Curves, draw_curves, draw_over_steps
 from ..pictures.looks import looks_of
 from ..training.learned import AT_BEST
 from ..training.run import final_steps
-from .output import ahead_in_every_seed, largest_epsilon, mu_rounded_up, rounded_up
+from .output import ahead_in_every_seed, shared_conditions, target_in_words
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -51,13 +51,11 @@ def plot_comparison(
         ended_by_seed[curve.label] = ended
     participation = result["participation"]
     caption = (
-        f"Task {result['task']}; graph {result['graph']}, {result['nodes']} nodes, gossip {result['gossip']}; "
+        f"Task {result['task']} on {result['graph']} with {result['nodes']} nodes and gossip {result['gossip']}, "
         f"{participation['epochs']} epochs of {participation['period']} steps, learning rate "
-        f"{result['learning_rate']:g}{_falling(result)}; seeds {_span(result['seeds'])}, noise {result['noise']}."
+        f"{result['learning_rate']:g}{_falling(result)}, seeds {_span(result['seeds'])}."
     )
-    caption = " ".join([caption, *result.get("advice", ()), result["guarantee"].replace("\n", "; ")])
-    if "none" in labels and len(labels) > 1:
-        caption += " The guarantee holds for every mechanism but none, which adds no noise."
+    caption = " ".join([caption, shared_conditions(result), *result.get("advice", ())])
     start = result.get("untrained_loss_mean") if metric == "loss" else None
     levels = {} if start is None or start <= AT_BEST else {"untrained": start}
     if ax is not None:
@@ -82,11 +80,8 @@ def _span(seeds: Sequence[int]) -> str:
 
 def _target(result: dict[str, Any]) -> str:
     """mu and epsilon at which all were compared."""
-    mu, epsilon = result["mu"], result.get("epsilon")
-    words = [f"μ = {mu_rounded_up(mu)}"] if isinstance(mu, float) else []
-    if epsilon is not None and (words or mu is None):
-        words.append(f"ε = {rounded_up(largest_epsilon(result) or epsilon)} at δ = {result['delta']:g}")
-    return ", ".join(words) or "the same target"
+    words = target_in_words(result) or "the same target"
+    return words.replace("mu =", "μ =").replace("epsilon =", "ε =").replace("delta =", "δ =")
 
 
 def _finding(result: dict[str, Any], curves: Sequence[Curves], ended: Mapping[str, Mapping[int, float | None]]) -> str:
