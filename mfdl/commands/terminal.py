@@ -43,12 +43,17 @@ def as_one_json_value(answer: Any) -> None:
 def say(lines: Iterable[str | Table], folder: Path | None = None) -> None:
     """A table, sentences below it, and the folder of the files.
 
-    Names of nodes and graphs up to `NAME_WIDTH` stay on one line, and numbers fold first.
+    Names of nodes and graphs up to `NAME_WIDTH` stay on one line, and numbers fold first; a title may be wider than its
+    table.
     """
     for line in lines:
-        for column in [] if isinstance(line, str) else line.columns:
-            if column.header in NAMES:
-                column.no_wrap = max((len(str(cell)) for cell in column.cells), default=0) <= NAME_WIDTH
+        if not isinstance(line, str):
+            for column in line.columns:
+                if column.header in NAMES:
+                    column.no_wrap = max((len(str(cell)) for cell in column.cells), default=0) <= NAME_WIDTH
+            if line.title:
+                answers().print(line.title, highlight=False, markup=False, style="bold")
+                line.title = None
         answers().print(line, highlight=False, markup=False)
     if folder is not None:
         answers().print(f"Written to {folder}.", highlight=False, markup=False, soft_wrap=True)

@@ -295,8 +295,27 @@ def test_table_and_sentences(capsys):
     output = " ".join(capsys.readouterr().out.split())
     for part in ("Medici", "mu by distance", "protects: a record of Medici", "non-adaptive gradients only"):
         assert part in output
-    assert "│ <= 3.163 │" in output
+    assert "for adaptive ones each victim has mu <= 3.163, epsilon" in output  # one number, and no column of it
     assert "│ 3.066 │" in output  # sqrt(9.3986) = 3.06571
+
+
+@pytest.mark.parametrize(
+    ("options", "rows"),
+    [
+        ([], ["all 5 nodes"]),
+        (["--victims", "0,2"], ["all 2 victims"]),
+        (["--participation", "balls-in-bins", "--epsilon", "3"], ["all 5 nodes"]),
+        (["--trust", "pndp", "--attackers", "0"], ["1, one of 2 victims", "2, one of 2 victims"]),
+    ],
+)
+def test_equal_losses_are_one_row(options, rows, capsys):
+    """Up to rounding; a row for each of ten equal nodes said nothing, and "the 10 largest" was not true of them."""
+    assert main(["account", *SMALL, *options]) == 0
+    output = capsys.readouterr().out
+    assert [
+        line.partition("│")[0].strip() for line in output.splitlines() if line.startswith(("all", "1, ", "2, "))
+    ] == rows
+    assert "largest of" not in output
 
 
 class TestFiles:

@@ -456,7 +456,7 @@ def test_a_warning_is_one_line(tmp_path, capsys):
 
 @pytest.mark.usefixtures("blank_pictures")
 def test_the_table_says_what_its_numbers_are(tmp_path, capsys, monkeypatch):
-    """What all mechanisms share once, in three lines; sensitivity and injected noise as columns; the rest on request."""
+    """What all mechanisms share once, in three lines; what differs as columns; the rest on request."""
     options = ["--mechanisms", "none,dp-dsgd,mafalda", "--seeds", "1", "--mu", "0.5", "--out", str(tmp_path)]
     monkeypatch.setenv("COLUMNS", "300")
     assert main(["compare", *SMALL, *options]) == 0
@@ -464,8 +464,8 @@ def test_the_table_says_what_its_numbers_are(tmp_path, capsys, monkeypatch):
     below = output[output.index("(chance)") :].splitlines()[1:]
     assert len(below) == 3
     assert below[0] == (
-        "Every mechanism but none has mu = 0.5, epsilon = 2.255 at delta = 1e-06 for a record of every node under trust "
-        "model ldp, replace-one adjacency, clipping norm 1, cyclic participation."
+        "Every mechanism but none has mu = 0.5, epsilon = 2.255 at delta = 1e-06 for a record of every node under "
+        "trust model ldp, replace-one adjacency, clipping norm 1, cyclic participation."
     )
     rows = {row["mechanism"]: row for row in strict_json(tmp_path / "results.json")["mechanisms"]}
     assert (rows["none"]["sensitivity"], rows["dp-dsgd"]["sensitivity"]) == (None, pytest.approx(math.sqrt(2)))
