@@ -23,7 +23,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from .. import __version__, extensions
+from .. import __version__, extensions, progress
 from ..errors import InvalidInput, RankLost, UnusualSetting, unknown_name
 from ..runs.option_files import spelled
 from . import account, attack, audit, compare, data_files, factorize, listing, plan, report, sweep
@@ -112,7 +112,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Args: arguments: without the program name; default those of the process.
     """
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), progress.in_logs():
             warnings.showwarning = _in_one_line(warnings.showwarning)
             result = _command().main(
                 args=None if arguments is None else list(arguments), prog_name="mfdl", standalone_mode=False

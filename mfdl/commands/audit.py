@@ -205,9 +205,9 @@ def _show(matrix: AuditMatrix, config: AuditConfig, out: Path | None) -> None:
         values = ["" if row[name] == "" else f"{row[name]:.4g}" for name in NUMBERS]
         if cell.result is None:
             without.setdefault(cell.why, []).append(f"{cell.mechanism} under {cell.trust}")
-        refuted = cell.result is not None and cell.result.violated
-        verdict = "no claim" if cell.result is None else "REFUTED" if refuted else "not refuted"
-        table.add_row(cell.mechanism, cell.trust, *values, Text(verdict, style="red" if refuted else ""))
+        violated = cell.result is not None and cell.result.violated
+        verdict = "no claim" if cell.result is None else "REFUTED" if violated else "not refuted"
+        table.add_row(cell.mechanism, cell.trust, *values, Text(verdict, style="red" if violated else ""))
     terminal.say([table, *(f"No claim of {', '.join(cells)}: {why}." for why, cells in without.items())])
     results = [(cell, cell.result) for cell in matrix.cells if cell.result is not None]
     in_full = [r for cell, r in results if (r.violated and not cell.planted) or len(matrix.cells) == 1]

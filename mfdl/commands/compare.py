@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..metrics import WORDS, is_accuracy, result_key
+from ..metrics import WORDS, final_steps, is_accuracy, result_key
+from ..progress import reporter
 from ..runs.comparison_config import ComparisonConfig
+from ..runs.earlier import RUNS, finished_comparison
 from ..runs.output import rounded_up, shared_conditions
 from . import terminal
 from .command import Answer, command
@@ -34,14 +36,14 @@ def compare(
 
     Ctrl-C keeps the finished runs; the same command resumes.
     """
-    try:
-        from ..runs.comparing import run_comparison
-
-        result = run_comparison(config, out, several=several, resume=resume, overwrite=overwrite)
-    except KeyboardInterrupt:
-        message = f"Finished runs are stored in {out}; run the same command to resume."
-        terminal.messages().print(message, markup=False)
-        raise
+    result = finished_comparison(config, out) if resume and not several else None
+    if result is not None:
+        terminal.messages().print("Nothing to do: every run was finished by an earlier call.", markup=False)
+    else:
+        with terminal.telling_what_is_stored(out, "run", RUNS):
+            with reporter().status("loading torch"):
+                from ..runs.comparing import run_comparison
+            result = run_comparison(config, out, several=several, resume=resume, overwrite=overwrite)
 
     def show() -> None:
         terminal.say([_grid(result) if several else _table(result), shared_conditions(result)])
@@ -96,8 +98,6 @@ def _grid(result: dict[str, Any]) -> Table:
 
 def _in_full(result: dict[str, Any]) -> list[str]:
     """What the columns are, the loss first, and the guarantee field by field."""
-    from ..training.run import final_steps  # torch only where something is trained
-
     num_steps, released = result["steps"], result["config"].get("release_model")
     means = f" and over the evaluations of the last {final_steps(num_steps)} of {num_steps} steps"
     estimated = any("objective_error" in row for row in result["mechanisms"])

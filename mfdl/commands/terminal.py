@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -57,6 +58,21 @@ def say(lines: Iterable[str | Table], folder: Path | None = None) -> None:
         answers().print(line, highlight=False, markup=False)
     if folder is not None:
         answers().print(f"Written to {folder}.", highlight=False, markup=False, soft_wrap=True)
+
+
+@contextlib.contextmanager
+def telling_what_is_stored(folder: Path, kind: str, within: str = "") -> Iterator[None]:
+    """Says after Ctrl-C how many cells or runs are kept in a folder, whose store is `within` it."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        from ..runs.store import Store
+
+        count = len(Store(folder / within).status().finished)
+        stored = f"{count} finished {kind}{'s are' if count != 1 else ' is'} stored in {folder}"
+        text = f"{stored}; run the same command to resume." if count else f"No {kind} was finished: nothing is stored."
+        messages().print(text, markup=False, highlight=False, soft_wrap=True)
+        raise
 
 
 def explain(head: str, lines: Mapping[str, str]) -> None:

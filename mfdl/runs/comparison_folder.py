@@ -31,6 +31,7 @@ from ..training.covered import left_out, statement
 from ..training.learned import Baseline, Ended, Judged
 from ..training.run import is_private
 from .columns import NOT_PRIVATE, aggregated, names
+from .earlier import COMPARISON_FILES, PNG, RESULTS, STEPS, SVG
 from .grid import cells_of
 from .output import (
     circumstances,
@@ -50,8 +51,6 @@ if TYPE_CHECKING:
     from .shared import Plan
 
 
-RUNS = "runs"
-RESULTS, STEPS, PNG, SVG = NAMES = ("results.json", "steps.mfdl", "compare.png", "compare.svg")
 Key = tuple[str, int]  # mechanism, seed
 
 
@@ -66,7 +65,7 @@ def earlier_result(folder: Path, identity: str, *, overwrite: bool) -> dict[str,
     Raises: InvalidInput: the folder holds files of another one, or cannot be written.
     """
     require_folder(folder)
-    for name in NAMES:
+    for name in COMPARISON_FILES:
         require_writable(folder / name)
     try:
         content = json.loads((folder / RESULTS).read_text(encoding="utf-8"))
@@ -74,7 +73,7 @@ def earlier_result(folder: Path, identity: str, *, overwrite: bool) -> dict[str,
         content = None
     if isinstance(content, dict) and content.get("config_hash") == identity:
         return content
-    existing = [name for name in NAMES if (folder / name).exists()]
+    existing = [name for name in COMPARISON_FILES if (folder / name).exists()]
     if existing and not overwrite:
         raise InvalidInput(
             f"{folder} holds {existing[0]} of another comparison; choose another folder, or replace it with "
@@ -117,7 +116,7 @@ class Folder:
         # also what stayed of an earlier one because a process was killed right here
         stale = [STEPS] * (not self.records) + [PNG, SVG] * (not self._drawn)
         gone = [self.folder / name for name in stale]
-        for name in NAMES:  # what killed runs left: a folder belongs to one comparison at a time
+        for name in COMPARISON_FILES:  # what killed runs left: a folder belongs to one comparison at a time
             gone += self.folder.glob(f".{name}.*.tmp")
         for path in gone:
             try:

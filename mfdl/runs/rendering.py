@@ -10,11 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InvalidInput, require_known
-from ..metrics import WORDS, result_key
+from ..metrics import WORDS, final_steps, result_key
 from ..pictures.curves import Curves, draw_curves, draw_over_steps
 from ..pictures.looks import looks_of
 from ..training.learned import AT_BEST
-from ..training.run import final_steps
 from .output import ahead_in_every_seed, shared_conditions, target_in_words
 
 if TYPE_CHECKING:

@@ -24,8 +24,6 @@ from ..privacy import gaussian
 from ..privacy.losses import PrivacyLosses
 from ..privacy.questions import Question
 from ..privacy.sampled_exposures import noise_of_bins
-from ..training import learned, tasks
-from ..training.learned import Baseline, mean_baseline
 from .options import OnGraph
 from .output import objective_fields
 
@@ -33,6 +31,7 @@ if TYPE_CHECKING:
     from ..gossip import GossipMatrix
     from ..graphs import SparseGraph
     from ..privacy.guarantee import Guarantee
+    from ..training.learned import Baseline
     from ..training.tasks import Task
     from ..trust import TrustModel
     from .comparison_config import ComparisonConfig
@@ -73,6 +72,8 @@ class Shared:
         return self._task(_place(config), config.task, config.partition, config.precondition)
 
     def _load_task(self, place: OnGraph, name: str, partition: str | None, precondition: str | None) -> Task:
+        from ..training import tasks  # with torch
+
         chosen = {} if partition is None else {"partition": partition}
         task = tasks.load(name, self.network(place)[0], place.data_home, **chosen)
         return task if precondition is None else task.preconditioned(precondition)
@@ -182,11 +183,15 @@ class Plan:
     @functools.cached_property
     def untrained(self) -> Baseline | None:
         """The first models, tested: mean over the seeds."""
-        return mean_baseline(learned.untrained(self.task, seed) for seed in self.config.seed_list)
+        from ..training import learned
+
+        return learned.mean_baseline(learned.untrained(self.task, seed) for seed in self.config.seed_list)
 
     @functools.cached_property
     def chance(self) -> Baseline | None:
         """A guess that looks at no record, tested."""
+        from ..training import learned
+
         return learned.chance(self.task)
 
 

@@ -16,7 +16,7 @@ from finished_runs import step_frame
 import mfdl
 from mfdl.algorithms import registry
 from mfdl.commands import main
-from mfdl.runs import RunSteps, cell_jobs, load_steps, running
+from mfdl.runs import RunSteps, cell_jobs, comparing, earlier, load_steps, running
 from mfdl.runs.comparing import run_comparison
 from mfdl.runs.comparison_config import ComparisonConfig
 from mfdl.runs.run_steps import CONDITIONS
@@ -290,8 +290,42 @@ def test_interrupt_exits_130(tmp_path, capsys, monkeypatch):
 
     monkeypatch.setattr(running, "work", interrupted)
     assert main(["compare", *SMALL, "--out", str(tmp_path)]) == 130
-    assert "run the same command to resume" in " ".join(capsys.readouterr().err.split())
+    assert capsys.readouterr().err.startswith("No run was finished: nothing is stored.\n")
     assert strict_json(tmp_path / "results.json")["complete"] is False
+
+
+def test_what_is_said_of_stored_runs_is_true(tmp_path, capsys, monkeypatch, runs):
+    """Stopped after the two runs of one mechanism; finished; and asked for again, which trains and draws nothing."""
+    made_up = running.work
+
+    def stopping(job, **options):
+        if runs:
+            raise KeyboardInterrupt
+        return made_up(job, **options)
+
+    command = ["compare", *SMALL, "--out", str(tmp_path)]
+    monkeypatch.setattr(running, "work", stopping)
+    assert main(command) == 130
+    assert f"2 finished runs are stored in {tmp_path}; run the same command to resume." in capsys.readouterr().err
+    monkeypatch.setattr(running, "work", made_up)
+    assert main([*command, "--json"]) == 0
+    first = capsys.readouterr()
+    assert "Nothing to do" not in first.err
+    (tmp_path / "compare.png").unlink()
+    assert main([*command, "--json"]) == 0  # a file is missing: it is drawn anew
+    assert "Nothing to do" not in capsys.readouterr().err
+    monkeypatch.setattr(comparing, "run_comparison", None)
+    assert main([*command, "--json"]) == 0
+    again = capsys.readouterr()
+    assert json.loads(again.out) == json.loads(first.out)
+    assert again.err == "Nothing to do: every run was finished by an earlier call.\n"
+
+
+@pytest.mark.parametrize(("text", "may"), [("ring:n=4", False), ("file:w.mfdl", True), ("a/b", True), ("w.csv", True)])
+def test_an_option_that_names_a_file_is_looked_at_again(text, may, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "w.csv").touch()
+    assert earlier._may_name_a_file(text) is may
 
 
 @pytest.mark.usefixtures("blank_pictures")
