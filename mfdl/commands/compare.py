@@ -10,7 +10,6 @@ import typer
 from ..metrics import WORDS, final_steps, is_accuracy, result_key
 from ..progress import reporter
 from ..runs.comparison_config import ComparisonConfig
-from ..runs.earlier import RUNS, finished_comparison
 from ..runs.output import rounded_up, shared_conditions
 from . import terminal
 from .command import Answer, command
@@ -36,6 +35,8 @@ def compare(
 
     Ctrl-C keeps the finished runs; the same command resumes.
     """
+    from ..runs.earlier import RUNS, finished_comparison
+
     result = finished_comparison(config, out) if resume and not several else None
     if result is not None:
         terminal.messages().print("Nothing to do: every run was finished by an earlier call.", markup=False)
