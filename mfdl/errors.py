@@ -30,6 +30,14 @@ class RankLost(RuntimeError):
     """A process of several that train one network ended; the run goes on from its last checkpoint when asked again."""
 
 
+OTHER_WORDS = {
+    **dict.fromkeys(("max-grad-norm", "l2-norm-clip", "clipping-norm"), "clip-norm"),
+    **dict.fromkeys(("substitution", "substitute", "substitute-one", "replace-one-record"), "replace-one"),
+    **dict.fromkeys(("add-or-remove", "add-or-remove-one"), "add-remove"),
+}
+"""Words of other libraries, and what they are called here; names are spelt with - or _ alike."""
+
+
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> InvalidInput:
     """The error for a name that is not in a registry, with the nearest known name and the whole list.
 
@@ -42,12 +50,18 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> InvalidInput:
 
 
 def did_you_mean(name: object, known: Iterable[str]) -> str:
-    """The end of a sentence about an unknown name: the nearest known name, whatever its case, if any is near.
+    """The end of a sentence about an unknown name: its name here, or the nearest known name, whatever its case.
 
     >>> did_you_mean("LDP", ["pndp", "ldp"]), did_you_mean("graph", ["pndp", "ldp"])
     ("; did you mean 'ldp'?", '.')
+    >>> did_you_mean("max_grad_norm", ["clip_norm", "noise_std"])
+    "; it is called 'clip_norm' here."
     """
     by_folded = {text.casefold(): text for text in known}
+    here = OTHER_WORDS.get(str(name).casefold().replace("_", "-"), "")
+    for spelt in (here, here.replace("-", "_")):
+        if spelt in by_folded:
+            return f"; it is called {by_folded[spelt]!r} here."
     nearest = difflib.get_close_matches(str(name).casefold(), by_folded, n=1, cutoff=0.5)
     return f"; did you mean {by_folded[nearest[0]]!r}?" if nearest else "."
 

@@ -27,10 +27,20 @@ WORDS = {
 METRICS = tuple(name for name in WORDS if name not in ("loss", "accuracy"))
 """Those on request: the loss of each node's model over all train records of all nodes, and test loss, test accuracy and
 train loss of the average of all nodes' models, one number for all nodes."""
+LAST_STEPS = 50  # final figures average the evaluations of at most so many last steps
 T = TypeVar("T")
 
 NOT_PRIVATE = "not covered by any guarantee: computed without noise, for research"
 NotPrivate = Annotated[T, NOT_PRIVATE]
+
+
+def final_steps(finished_steps: int) -> int:
+    """Number of last steps over which final figures are averaged: 50, in short runs a quarter of all.
+
+    >>> final_steps(320), final_steps(32)
+    (50, 8)
+    """
+    return min(LAST_STEPS, -(-finished_steps // 4))
 
 
 def result_key(at: str, metric: str) -> str:

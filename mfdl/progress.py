@@ -1,9 +1,9 @@
 """Progress of long computations: rows with time left in a terminal or notebook, calls of a user's function, or nothing.
 
-In: `progress=` of a function that may take long. "auto" shows rows if stderr is a terminal or this is a notebook, and
-never under pytest, in CI or in a worker process. The environment variable `MFDL_PROGRESS` decides for "auto": 0 never,
-1 always. True always shows them, False and None never; a function is called with the arguments that its caller
-documents.
+In: `progress=` of a function that may take long. "auto" shows rows if stderr is a terminal or this is a notebook, lines
+in a log during a command (`in_logs`), and nothing under pytest, in CI or in a worker process. The environment variable
+`MFDL_PROGRESS` decides for "auto": 0 never, 1 always. True always shows them, False and None never; a function is
+called with the arguments that its caller documents.
 
 All work of a process shares one screen: work inside other work adds a row below it, and a row appears only after
 `SHOWN_AFTER` seconds. The worker counts in plain attributes, which a thread of the screen reads `PER_SECOND` times a
@@ -32,9 +32,11 @@ ENVIRONMENT_VARIABLE = "MFDL_PROGRESS"
 QUIET_UNDER = ("PYTEST_CURRENT_TEST", "CI")  # environment variables of pytest and CI
 SHOWN_AFTER = 0.5  # seconds: shorter work is not worth a row
 PER_SECOND = 2  # drawings; one takes a millisecond or two of the worker's time
-LOG_SECONDS = 10  # between lines where nothing can be redrawn
+LOG_AFTER, LOG_SECONDS = 2, 10  # before the first line, and between lines, where nothing can be redrawn
 SWITCHES = {"": None, "auto": None, **dict.fromkeys(("0", "off", "false", "no"), False)}
 SWITCHES |= dict.fromkeys(("1", "on", "true", "yes"), True)
+
+_shown_in_logs = False
 
 Advance = Callable[..., None]
 """Called by the work: `advance(done=1, doing=None)`, the amount just finished and, if it changed, the current task."""
@@ -192,7 +194,7 @@ class Screen:
             ended.join()
 
     def _draw(self, over: threading.Event) -> None:
-        drawn: _InTerminal | None = None  # made for the first row that lasts: most work is over before
+        drawn: _InTerminal | _InLog | None = None  # made for the first row that lasts: most work is over before
         with contextlib.suppress(OSError, ValueError):  # a closed stderr
             while not over.wait(1 / PER_SECOND):
                 with self.lock:
@@ -286,21 +288,36 @@ class _InNotebook(_InTerminal):
             self.handle.update({"text/plain": ""}, raw=True)
 
 
-class _InLog(_InTerminal):
+class _InLog:
     """Output into a file: a line now and then, none is erased."""
 
-    drawings = 0
+    def __init__(self) -> None:
+        self.next = time.monotonic() + LOG_AFTER - SHOWN_AFTER
 
-    def draw(self) -> None:
-        if self.drawings % (PER_SECOND * LOG_SECONDS) == 0:
-            print(self.text(), file=sys.stderr, flush=True)  # noqa: T201
-        self.drawings += 1
+    def show(self, rows: list[Row]) -> None:
+        """A line for all rows, outer work first."""
+        now = time.monotonic()
+        if rows and now >= self.next:
+            self.next = now + LOG_SECONDS
+            work = " | ".join(f"{row.doing} {row.amount()}".strip() for row in rows)
+            print(f"{work}, {now - rows[0].began:.0f} s", file=sys.stderr, flush=True)  # noqa: T201
 
     def close(self) -> None:
-        pass
+        """Nothing is erased."""
 
 
-def _drawing() -> _InTerminal:
+@contextlib.contextmanager
+def in_logs() -> Iterator[None]:
+    """While it lasts, "auto" also shows lines where stderr is neither terminal nor notebook: for commands."""
+    global _shown_in_logs
+    before, _shown_in_logs = _shown_in_logs, True
+    try:
+        yield
+    finally:
+        _shown_in_logs = before
+
+
+def _drawing() -> _InTerminal | _InLog:
     return _InNotebook() if _in_notebook() else _InTerminal() if sys.stderr.isatty() else _InLog()
 
 
@@ -318,7 +335,7 @@ def _somebody_looks() -> bool:
         return bool(SWITCHES[switch])
     if multiprocessing.parent_process() is not None or any(name in os.environ for name in QUIET_UNDER):
         return False
-    return sys.stderr.isatty() or _in_notebook()
+    return sys.stderr.isatty() or _in_notebook() or _shown_in_logs
 
 
 def reporter(progress: Progress = "auto", *, words: int = 1) -> Silent:

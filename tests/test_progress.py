@@ -162,14 +162,23 @@ def test_a_file_that_was_asked_for_gets_plain_lines(outside, monkeypatch):
     log = io.StringIO()
     monkeypatch.setattr(sys, "stderr", log)
     monkeypatch.setattr(progress, "SHOWN_AFTER", 0.0)
+    monkeypatch.setattr(progress, "LOG_AFTER", 0.0)
     monkeypatch.setattr(progress, "PER_SECOND", 100)
-    with reporter(True).bar("work", 4) as advance:
+    with reporter(True).bar("work", 4) as advance, reporter(True).status("a part"):
         advance()
         wait_for(log.getvalue)
     (line,) = log.getvalue().splitlines()
-    assert line.startswith("work")
-    assert "1/4" in line
-    assert "\x1b" not in line
+    assert line == "work 1/4 | a part, 0 s"
+
+
+def test_a_command_tells_a_log_what_it_does(outside, monkeypatch):
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    with progress.in_logs():
+        assert isinstance(reporter(), OnScreen)
+        monkeypatch.setenv("MFDL_PROGRESS", "0")
+        assert reporter() is SILENT
+    monkeypatch.delenv("MFDL_PROGRESS")
+    assert reporter() is SILENT
 
 
 def test_a_search_fills_with_the_logarithm_of_its_gap(rows):

@@ -14,7 +14,8 @@ NAMES = {
         Mechanism MinSeparation MinSeparationSampling NoiseKey NoiseObjective NotConverged OncePerEpoch Owners
         PairwiseLosses ParticipationByNode PoissonSampling Losses PrivateNode Privacy RandomAllocation
         ReleasedModel Round Run Single TrustModel
-        UnsupportedMechanism View account algorithms audit calibrate compare data decor_deviations factorization general_sensitivity gossip graphs losses noise_stream pairwise
+        UnsupportedMechanism View account algorithms audit calibrate compare data decor_deviations
+        factorization general_sensitivity gossip graphs losses noise_stream pairwise
         partition plan privacy replay runs
         sweep tasks testing trust sensitivity_by_victim
     """,

@@ -23,8 +23,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from .. import __version__, extensions
-from ..errors import InvalidInput, RankLost, UnusualSetting, unknown_name
+from .. import __version__, extensions, progress
+from ..errors import OTHER_WORDS, InvalidInput, RankLost, UnusualSetting, unknown_name
 from ..runs.option_files import spelled
 from . import account, attack, audit, compare, data_files, factorize, listing, plan, report, sweep
 
@@ -112,7 +112,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Args: arguments: without the program name; default those of the process.
     """
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), progress.in_logs():
             warnings.showwarning = _in_one_line(warnings.showwarning)
             result = _command().main(
                 args=None if arguments is None else list(arguments), prog_name="mfdl", standalone_mode=False
@@ -167,6 +167,8 @@ def _in_words(error: Any, arguments: Sequence[str]) -> str:
         value = next((_value_after(flag, arguments) for flag in flags if _value_after(flag, arguments)), "")
         several = "; it takes one value per call" if "," in value else ""
         message = f"{'/'.join(flags) or 'an option'} must be {wanted}, got {value!r}{several}"
+    if (here := OTHER_WORDS.get(str(getattr(error, "option_name", "")).strip("-"))) is not None:
+        message = f"{message.rstrip('.')}; it is called --{here} here"
     return message if message.endswith((".", "?", "!")) else f"{message}."
 
 

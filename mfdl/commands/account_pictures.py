@@ -25,6 +25,7 @@ from ..runs import privacy_plots as pictures
 from ..runs.output import rounded_up
 from ..runs.pairwise_losses import pairwise_matrix
 from ..trust import LDP
+from .account import released_in_words
 
 if TYPE_CHECKING:
     from .account_losses import Account, Nodes, SecretAccount
@@ -61,7 +62,11 @@ def _write_of_secret_batches(account: SecretAccount, folder: Path) -> None:
         if who
         else f"Privacy loss of each node under trust model {answer['trust']}"
     )
-    words: dict[str, Any] = {"title": title, "caption": str(account.guarantee).replace("\n", "; "), "measure": measure}
+    words: dict[str, Any] = {
+        "title": title,
+        "caption": f"The guarantee is {account.guarantee.sentence()}.",
+        "measure": measure,
+    }
     plot = pictures.plot_by_distance if who else pictures.plot_by_victim
     write_figure(folder, "account", plot([curve], **words))
     write_figure(folder, "graph", pictures.plot_graph(account.graph.networkx(), by_node, account.attackers, **words))
@@ -203,13 +208,11 @@ class Pictures:
         answer = self.answer
         mu, epsilon = rounded_up(answer["worst_mu_adaptive"]), rounded_up(answer["worst_epsilon_adaptive"])
         return (
-            f"{answer['mechanism']} on {answer['graph']} ({answer['nodes']} nodes), gossip {answer['gossip']}, "
-            f"{self.algorithm.participation.describe()}; trust {answer['trust']}, noise std {answer['noise_std']:.4g}, "
-            f"{answer['unit']} level, {answer['adjacency']} with clipping norm {answer['clip_norm']:g}, "
-            f"released models: {answer['release']}; "
-            f"{'upper bounds' if self.account.config.bound == 'certified' else 'exact values'}. Largest "
-            f"adaptive privacy loss ({self.account.worst_in_words()}): mu = {mu}, epsilon = {epsilon} "
-            f"at delta = {answer['delta']:g}."
+            f"{answer['mechanism']} on {answer['graph']} with {answer['nodes']} nodes, gossip {answer['gossip']}, "
+            f"{self.algorithm.participation.describe()}, trust model {answer['trust']}, base noise std "
+            f"{answer['noise_std']:.4g}, {answer['unit']} level, {answer['adjacency']} with clipping norm "
+            f"{answer['clip_norm']:g}{released_in_words(answer['release'])}. The largest adaptive privacy loss "
+            f"({self.account.worst_in_words()}) is mu = {mu}, epsilon = {epsilon} at delta = {answer['delta']:g}."
         )
 
     def _caption(self) -> str:
@@ -217,7 +220,7 @@ class Pictures:
         if next(iter(self.losses)):
             words += " Lines are means; bars span the smallest to the largest value."
         if not self.answer["adaptive"]:
-            words += " Training needs the adaptive privacy loss, because its gradients react to earlier messages."
-        if self._published:
-            words += " Published bounds are drawn as published; their labels state where they are valid."
+            words += " Training needs the adaptive privacy loss."
+        if self.account.config.bound == "certified":
+            words += " All are upper bounds."
         return words

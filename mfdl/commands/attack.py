@@ -228,7 +228,7 @@ def panels(answer: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
     """Title and answer of each panel."""
     titled = [("Without noise", answer["without_noise"])]
     if "with_noise" in answer:
-        title = f"{answer['mechanism']}, noise std {answer['with_noise']['noise_std']:.4g}"
+        title = f"{answer['mechanism']}, base noise std {answer['with_noise']['noise_std']:.4g}"
         titled.append((title, answer["with_noise"]))
     return titled
 
@@ -240,11 +240,12 @@ def _write(out: Path, answer: dict[str, Any], graph: Any) -> None:
 
     who = f"{', '.join(answer['attackers'])} attacks" if answer["attackers"] else f"trust model {answer['trust']}"
     caption = (
-        f"{answer['graph']} ({answer['nodes']} nodes), gossip {answer['gossip']}, {answer['steps']} steps; {who}; "
-        f"gradients {answer['gradients']}, released models: {answer['release']}. ±: standard deviation of the best "
-        f"unbiased estimate of one coordinate of a node's {GRADIENT_OF[answer['unit']]}, in clipping norms. "
+        f"{answer['graph']} with {answer['nodes']} nodes, gossip {answer['gossip']}, {answer['steps']} steps, {who}, "
+        f"gradients {answer['gradients']}, released models: {answer['release']}. The number after ± is the standard "
+        f"deviation of the best unbiased estimate of one coordinate of a node's {GRADIENT_OF[answer['unit']]}, in "
+        "clipping norms."
     )
-    caption += " ".join([(answer["guarantee"] or "").replace("\n", "; "), *answer["notes"]]).strip()
+    caption = " ".join([caption, *answer["notes"]])
     drawn = [{"title": title, "nodes": panel["nodes"]} for title, panel in panels(answer)]
     if answer["mu"] is not None:
         mu, epsilon = rounded_up(answer["mu"]), rounded_up(answer["epsilon"])

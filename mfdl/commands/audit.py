@@ -190,22 +190,25 @@ def audit(config: AuditConfig, out: Path | None) -> Answer:
 
 
 def _show(matrix: AuditMatrix, config: AuditConfig, out: Path | None) -> None:
-    from rich.markup import escape
+    from rich.text import Text
 
     from ..audit.audit_cells import NUMBERS
 
-    numbers = ("mu claimed", "mu >=", "epsilon claimed", "epsilon >=")  # as NUMBERS
+    numbers = ("mu\nclaimed", "mu >=", "epsilon\nclaimed", "epsilon\n>=")  # as NUMBERS
     way = ", one run each" if config.one_run else ""
     title = f"claimed and audited privacy{way}, all at level {matrix.level:g}"
     table = terminal.table(("mechanism", "trust", *numbers, "verdict"), title=title, right=numbers)
+    table.collapse_padding, table.columns[1].no_wrap = True, True
+    without: dict[str, list[str]] = {}
     for cell in matrix.cells:
         row = cell.row()
         values = ["" if row[name] == "" else f"{row[name]:.4g}" for name in NUMBERS]
-        verdict = f"no claim: {escape(cell.why)}"
-        if cell.result is not None:
-            verdict = "[red]REFUTED[/]" if cell.result.violated else "not refuted"
-        table.add_row(cell.mechanism, cell.trust, *values, verdict)
-    terminal.answers().print(table)
+        if cell.result is None:
+            without.setdefault(cell.why, []).append(f"{cell.mechanism} under {cell.trust}")
+        violated = cell.result is not None and cell.result.violated
+        verdict = "no claim" if cell.result is None else "REFUTED" if violated else "not refuted"
+        table.add_row(cell.mechanism, cell.trust, *values, Text(verdict, style="red" if violated else ""))
+    terminal.say([table, *(f"No claim of {', '.join(cells)}: {why}." for why, cells in without.items())])
     results = [(cell, cell.result) for cell in matrix.cells if cell.result is not None]
     in_full = [r for cell, r in results if (r.violated and not cell.planted) or len(matrix.cells) == 1]
     terminal.say(r.sentence() for r in in_full)

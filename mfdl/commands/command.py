@@ -56,7 +56,10 @@ def command(
             if config_type.SEVERAL:
                 wanted = {name: numbers for name, numbers in several.items() if len(numbers) > 1}
                 given["several"] = {name: numbers for name, numbers in wanted.items() if values[name] is not None}
-            answer, show, code = ask(config_type(**more), out, **given)
+            checked = config_type(**more)
+            if more.get("epsilon") is not None and (source := sources.get("delta")) is not None:
+                _require_delta(more["epsilon"], is_default=source.name == "DEFAULT")
+            answer, show, code = ask(checked, out, **given)
             if as_json:
                 terminal.as_one_json_value(answer)
             else:
@@ -85,6 +88,15 @@ def command(
         return run
 
     return decorated
+
+
+def _require_delta(epsilon: float, *, is_default: bool) -> None:
+    """Refuses an epsilon whose delta nobody chose, as `calibrate` does in Python."""
+    if is_default:
+        raise InvalidInput(
+            f"--epsilon {epsilon:g} needs --delta in (0, 1), e.g. --delta 1e-6: the default only says where epsilon is "
+            "reported beside another target."
+        )
 
 
 def _parameter(name: str, annotation: Any, default: Any = inspect.Parameter.empty) -> inspect.Parameter:

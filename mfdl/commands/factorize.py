@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
@@ -263,8 +264,8 @@ def _show(answer: dict[str, Any], out: Path | None) -> None:
         "gossip": answer["gossip"],
         "counted_models": answer["counted_models"],
         "objective": _number(answer["objective"]) + _bar(answer),
-        "lower bound": _number(answer["lower_bound"]),
-        "gap": _percent(answer["gap"]) or "inf",
+        **({} if _error_hides_gap(answer) else {"lower bound": _number(answer["lower_bound"])}),
+        "gap": "within the error of the estimate" if _error_hides_gap(answer) else _percent(answer["gap"]) or "inf",
         "status": answer["status"],
         "iterations": f"{answer['iterations']:,}",
         "seconds": f"{answer['seconds']:.2f}",
@@ -289,7 +290,7 @@ def _shape(answer: dict[str, Any]) -> dict[str, str]:
     if "root_error" in answer:
         rows["balls-in-bins"] = f"{answer['period']}, correlated at most {answer['correlation']:.3g}"
         rows["target"] = f"epsilon = {answer['epsilon']:g} at delta = {answer['delta']:g}, {answer['adjacency']}"
-        rows["noise std"] = _number(answer["noise_std"])
+        rows["base noise std"] = _number(answer["noise_std"])
         rows["root error"] = f"{_number(answer['root_error'])} (at least {_number(answer['root_error_bound'])})"
     if "independent_objective" not in answer:
         return rows
@@ -314,6 +315,12 @@ def _bar(answer: dict[str, Any]) -> str:
     return f" +- {answer['objective_error']:.2g} (95 %)" if "objective_error" in answer else ""
 
 
+def _error_hides_gap(answer: dict[str, Any]) -> bool:
+    """Whether the objective is estimated less precisely than the gap is certified."""
+    gap = answer["gap"]
+    return isinstance(gap, float) and gap * answer["objective"] <= answer.get("objective_error", -math.inf)
+
+
 def _percent(gap: float | str | None) -> str:
     """A certified gap: an upper bound, rounded up; empty where it is not finite."""
     return f"at most {rounded_up(100 * max(gap, 0.0))} %" if isinstance(gap, float) else ""
@@ -325,6 +332,9 @@ def _sentence(answer: dict[str, Any]) -> str:
     best = answer.get("bound_over", "encoder of any shape")
     scope = "certified for the estimate" if "objective_error" in answer else "certified"
     certified = f"The objective is {at_most} above that of the best {best} ({scope})."
+    if _error_hides_gap(answer):
+        error = f"{100 * answer['objective_error'] / answer['objective']:.1g} %"
+        certified = f"The objective is that of the best {best} up to the error of the estimate, {error}."
     if answer["status"] == FactorizeConfig.STOPPED:
         return f"Stopped before the tolerance; raise --max-iterations or --tolerance. {certified}"
     return certified

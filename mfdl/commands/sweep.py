@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from ..errors import InvalidInput
+from ..progress import reporter
 from ..runs.output import rounded_up
 from . import terminal
 
@@ -49,10 +50,7 @@ def sweep(
     After an interruption the same command resumes. Exit code 1: some cells failed; --status shows why, and the same
     command retries them.
     """
-    from ..runs import Engine, Store, SweepConfig
-    from ..runs import sweep as run
-    from ..runs.sweep_file import SweepFile
-    from ..runs.sweeping import answer
+    from ..runs.store import Store, answer
 
     if (config is None) == (status is None):
         raise InvalidInput("give either CONFIG.toml, to run a sweep, or --status DIR, to show its progress.")
@@ -61,19 +59,28 @@ def sweep(
         _tell(result, as_json, seen=True)
         return 0
     assert config is not None
+    result = _run(config, out, jobs, engine, scheduler)
+    _tell(result, as_json)
+    return int(result["failed"] > 0)
+
+
+def _run(config: Path, out: Path | None, jobs: int | None, engine: str | None, scheduler: str | None) -> dict[str, Any]:
+    from ..runs import Engine, SweepConfig
+    from ..runs.earlier import finished_sweep
+    from ..runs.sweep_file import SweepFile
+
     file = SweepFile.read(config)
     sweep_config = SweepConfig.written(file)
     name, address = engine or file.caller.get("engine", "joblib"), scheduler or file.caller.get("scheduler")
-    usual = file.options.get("jobs")
+    place = Engine(name, jobs or file.options.get("jobs"), address)
     folder = out or Path(file.caller.get("out", OUT))
-    try:
-        result = run(sweep_config, out=folder, engine=Engine(name, jobs or usual, address))
-    except KeyboardInterrupt:
-        message = f"Finished cells are stored in {folder}; run the same command to resume."
-        terminal.messages().print(message, markup=False)
-        raise
-    _tell(result, as_json)
-    return int(result["failed"] > 0)
+    with terminal.telling_what_is_stored(folder, "cell"):
+        if (earlier := finished_sweep(sweep_config, folder)) is not None:
+            terminal.messages().print("Nothing to do: every cell was finished by an earlier call.", markup=False)
+            return earlier
+        with reporter().status("loading torch"):
+            from ..runs import sweep as run
+        return run(sweep_config, out=folder, engine=place)
 
 
 def _tell(result: dict[str, Any], as_json: bool, *, seen: bool = False) -> None:

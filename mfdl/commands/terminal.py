@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -43,15 +44,35 @@ def as_one_json_value(answer: Any) -> None:
 def say(lines: Iterable[str | Table], folder: Path | None = None) -> None:
     """A table, sentences below it, and the folder of the files.
 
-    Names of nodes and graphs up to `NAME_WIDTH` stay on one line, and numbers fold first.
+    Names of nodes and graphs up to `NAME_WIDTH` stay on one line, and numbers fold first; a title may be wider than its
+    table.
     """
     for line in lines:
-        for column in [] if isinstance(line, str) else line.columns:
-            if column.header in NAMES:
-                column.no_wrap = max((len(str(cell)) for cell in column.cells), default=0) <= NAME_WIDTH
+        if not isinstance(line, str):
+            for column in line.columns:
+                if column.header in NAMES:
+                    column.no_wrap = max((len(str(cell)) for cell in column.cells), default=0) <= NAME_WIDTH
+            if line.title:
+                answers().print(line.title, highlight=False, markup=False, style="bold")
+                line.title = None
         answers().print(line, highlight=False, markup=False)
     if folder is not None:
         answers().print(f"Written to {folder}.", highlight=False, markup=False, soft_wrap=True)
+
+
+@contextlib.contextmanager
+def telling_what_is_stored(folder: Path, kind: str, within: str = "") -> Iterator[None]:
+    """Says after Ctrl-C how many cells or runs are kept in a folder, whose store is `within` it."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        from ..runs.store import Store
+
+        count = len(Store(folder / within).status().finished)
+        stored = f"{count} finished {kind}{'s are' if count != 1 else ' is'} stored in {folder}"
+        text = f"{stored}; run the same command to resume." if count else f"No {kind} was finished: nothing is stored."
+        messages().print(text, markup=False, highlight=False, soft_wrap=True)
+        raise
 
 
 def explain(head: str, lines: Mapping[str, str]) -> None:
@@ -66,7 +87,7 @@ def table(columns: Sequence[str], *, title: str | None = None, right: Iterable[s
     """An empty table; the columns of `right` hold numbers. Cells that do not fit are folded, never cut."""
     from rich.table import Table
 
-    empty, numbers = Table(title=title), set(right)
+    empty, numbers = Table(title=title, show_edge=False, pad_edge=False), set(right)
     for column in columns:
         empty.add_column(column, justify="right" if column in numbers else "left", overflow="fold")
     return empty

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.patheffects import withStroke
 from matplotlib.ticker import MaxNLocator
 
 from ..errors import require_known
@@ -37,10 +36,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from numpy.typing import NDArray
 
-HALO = [withStroke(linewidth=2.2, foreground="white")]  # words stay readable over lines
 FINAL_LOG_RATIO = 50.0  # `style.LOG_RATIO` of the final losses, whose lengths from zero say more while they are visible
 WIDTH, ROW, HEAD = 11.0, 0.42, 0.95  # inches
-CAPTION_WIDTH, MAX_CAPTION_LINES = 166, 8  # characters per line at the font and figure size
+CAPTION_WIDTH = 166  # characters per line at the font and figure size
 TITLE_WIDTH = 84  # characters that fit at the full size of a title
 
 
@@ -103,26 +101,28 @@ def draw_curves(
     levels: Mapping[str, float] | None = None,
     metric: str = "loss",
 ) -> Figure:
-    """The figure.
+    """The figure; of a single mechanism its final loss stands below its name, without bars.
 
     Args:
         last_steps: the steps that final losses average.
         metric: a name of `mfdl.metrics`.
         levels: losses by name that are drawn as dotted lines, such as that of the untrained model.
     """
-    lines = caption_lines(caption, CAPTION_WIDTH)
-    if len(lines) > MAX_CAPTION_LINES:
-        lines = [*lines[: MAX_CAPTION_LINES - 1], lines[MAX_CAPTION_LINES - 1][: CAPTION_WIDTH - 4] + " ..."]
+    alone = len(curves) == 1
+    final = f"The final {WORDS[metric]} is the {_over(metric, last_steps)}. " * alone
+    lines = caption_lines(final + caption, CAPTION_WIDTH)
     body, foot = max(3.9, 1.4 + ROW * len(curves)), 0.30 + LINE_INCHES * len(lines)
     height = HEAD + body + 0.55 + foot
     figure = Figure(figsize=(WIDTH, height), facecolor="white")
     bottom, top = (foot + 0.55) / height, 1 - HEAD / height
-    left = figure.add_axes((0.055, bottom, 0.445, top - bottom))
-    right = figure.add_axes((0.735, bottom, 0.22, top - bottom))
+    left = figure.add_axes((0.055, bottom, 0.7 if alone else 0.445, top - bottom))
     size = 14.5 * min(1.0, TITLE_WIDTH / max(len(title), 1))
     figure.text(0.055, 1 - 0.34 / height, title, fontsize=size, fontweight="bold", color=INK, va="center")
-    draw_over_steps(left, curves, num_seeds, levels=levels, metric=metric)
-    _final_test_losses(right, curves, num_seeds, last_steps, levels or {}, metric)
+    drawn = [_with_final(curves[0])] if alone else curves
+    draw_over_steps(left, drawn, num_seeds, levels=levels, metric=metric)
+    if not alone:
+        right = figure.add_axes((0.735, bottom, 0.165, top - bottom))
+        _final_test_losses(right, curves, num_seeds, last_steps, levels or {}, metric)
     write_caption(figure, lines, left=0.055, top=(foot - 0.08) / height)
     return figure
 
@@ -180,6 +180,22 @@ def draw_over_steps(
     return axes
 
 
+def _with_final(curve: Curves) -> Curves:
+    """The curve of a single mechanism: where it ended is written below its name."""
+    accuracy = "" if curve.accuracy is None else f", accuracy {curve.accuracy:.0%}"
+    final = "" if curve.mean is None else f"final {_in_digits(curve.mean)}{accuracy}"
+    note = "\n".join(filter(None, (curve.look.note, final)))
+    return dataclasses.replace(curve, look=dataclasses.replace(curve.look, note=note))
+
+
+def _over(metric: str, last_steps: int) -> str:
+    return f"mean over {'nodes and ' * is_of_nodes(metric)}the last {last_steps} steps"
+
+
+def _in_digits(value: float) -> str:
+    return f"{value:.2f}" if 0.1 <= abs(value) < 1000 else f"{value:.3g}"
+
+
 def _final_test_losses(
     axes: Axes, curves: Sequence[Curves], num_seeds: int, last_steps: int, levels: Mapping[str, float], metric: str
 ) -> None:
@@ -200,13 +216,12 @@ def _final_test_losses(
     axes.set_ylim(-0.6, len(curves) - 0.4)
     if logarithmic:
         axes.set_xscale("log")
-        axes.set_xlim(start, highest * max(1.8, (highest / start) ** 0.35))  # room for the words beside a bar
+        axes.set_xlim(start, highest * 1.15)
         plain_decades(axes.xaxis, axes.get_xlim())
     else:
-        axes.set_xlim(start, highest * 1.3 if math.isfinite(highest) and highest > 0 else 1.0)
+        axes.set_xlim(start, highest * 1.06 if math.isfinite(highest) and highest > 0 else 1.0)
         plain_steps(axes.xaxis, 4)
-    over = "nodes and " * is_of_nodes(metric)
-    axes.set_xlabel(f"mean over {over}the last {last_steps} steps", fontsize=9, color=QUIET)
+    axes.set_xlabel(_over(metric, last_steps), fontsize=9, color=QUIET)
     quiet(axes, grid="x")
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
@@ -226,12 +241,11 @@ def _one_final_test_loss(axes: Axes, row: int, curve: Curves, start: float) -> N
         if len(curve.reached) > 1:
             heights = row + np.linspace(0.12, -0.12, len(curve.reached))
             axes.scatter(curve.reached, heights, s=18, color=colour, linewidths=0, zorder=4, clip_on=False)
-        value = f"{curve.mean:.2f}" if 0.1 <= abs(curve.mean) < 1000 else f"{curve.mean:.3g}"
-        end = (max([curve.mean, *curve.reached]), row)
-        two = curve.accuracy is not None  # rows of words
-        beside: dict[str, Any] = {"annotation_clip": False, "textcoords": "offset points", "path_effects": HALO}
+        two = curve.accuracy is not None  # rows of words, right of all bars and levels
+        beside: dict[str, Any] = {"annotation_clip": False, "textcoords": "offset points"}
+        beside["xycoords"] = ("axes fraction", "data")
         bold = {**beside, **text, "fontsize": 10, "fontweight": "bold", "va": "bottom" if two else "center"}
-        axes.annotate(value, end, xytext=(7, -1 if two else 0), **bold)
+        axes.annotate(_in_digits(curve.mean), (1, row), xytext=(7, -1 if two else 0), **bold)
         if two:
             small = {**beside, "fontsize": 8, "color": QUIET, "va": "top"}
-            axes.annotate(f"accuracy {curve.accuracy:.0%}", end, xytext=(7, -2), **small)
+            axes.annotate(f"accuracy {curve.accuracy:.0%}", (1, row), xytext=(7, -2), **small)

@@ -25,7 +25,6 @@ from .style import (
     QUIET,
     TICK,
     End,
-    caption_lines,
     css,
     fit_y,
     name_ends,
@@ -34,6 +33,7 @@ from .style import (
     plain_steps,
     quiet,
     short_name,
+    wrapped,
     write_caption,
 )
 
@@ -245,8 +245,8 @@ class Panel:
 def draw(panels: Sequence[Panel], title: str, caption: str) -> Figure:
     """Lines are means, bands reach from the smallest to the largest repetition; names stand once, above."""
     width = max(PANEL_INCHES * len(panels) + 0.6, 8.6)
-    lines = caption_lines(caption, int(width * 17))
-    heading = caption_lines(title, int(width * 9))
+    lines = wrapped(caption, int(width * 17))
+    heading = wrapped(title, int(width * 9))
     looks = _looks(panels)
     columns = max(1, int(width / (0.5 + 0.085 * max(map(len, looks)))))
     above = 0.3 + 0.24 * len(heading) + 0.24 * math.ceil(len(looks) / columns)

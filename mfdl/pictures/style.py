@@ -6,6 +6,7 @@ import dataclasses
 import io
 import math
 import os
+import re
 import textwrap
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 GROUND, INK, QUIET, GRID, FRAME = "#ffffff", "#222222", "#6b6b6b", "#e3e3e3", "#bdbdbd"
 EDGE, POSITIVE, NEGATIVE = "#b5b5b5", "#0a58b9", "#a3400b"  # of a graph, and of what has a sign
-LINE_INCHES = 0.165  # of a caption
+LINE_INCHES, MAX_CAPTION_LINES = 0.165, 3  # of a caption
 TICK = 8.5  # points: the font of ticks
 CHARACTER = 0.64  # width of a bold character of a wide font, in font sizes
 LOG_RATIO = 8.0  # largest over smallest value beyond which a scale is logarithmic
@@ -159,9 +160,11 @@ def short_name(name: str, longest: int = LONGEST_NAME) -> str:
 
 
 def plain_decades(axis: Any, limits: tuple[float, float]) -> None:
-    """Ticks at 1, 2, 5 where few decades are visible, at powers of ten where many are; written as plain numbers."""
+    """Ticks at 1, 2, 5 where few decades are visible, at more within one, at powers of ten where many are; as plain
+    numbers."""
     decades = math.log10(limits[1] / limits[0])
-    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if decades < 2.2 else (1.0,), numticks=12))
+    few = (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.0) if decades < 1 else (1.0, 2.0, 5.0)
+    axis.set_major_locator(LogLocator(subs=few if decades < 2.2 else (1.0,), numticks=12))
     axis.set_major_formatter(FuncFormatter(lambda value, _: plain(value)))
     axis.set_minor_locator(NullLocator())
 
@@ -182,9 +185,21 @@ def plain(value: float) -> str:
     return text.replace("e-0", "e-").replace("e+0", "e").replace("e+", "e").replace("-", MINUS if value < 0 else "-", 1)
 
 
+def wrapped(text: str, width: int) -> list[str]:
+    """Lines of at most `width` characters; words are not broken at hyphens."""
+    return textwrap.wrap(text, width, break_on_hyphens=False)
+
+
 def caption_lines(caption: str, width: int) -> list[str]:
-    """A caption as it is wrapped below a figure, `width` characters to the line."""
-    return textwrap.wrap(caption, width, break_on_hyphens=False)
+    """At most `MAX_CAPTION_LINES` lines of a caption: as many of its first sentences as fit.
+
+    >>> caption_lines("One two. Three four. Five six. Seven eight. Nine ten.", 12)
+    ['One two.', 'Three four.', 'Five six.']
+    """
+    sentences = re.split(r"(?<=\.) (?=[^a-z])", caption)
+    every = (wrapped(" ".join(sentences[:count]), width) for count in range(len(sentences), 0, -1))
+    fitting = next((lines for lines in every if len(lines) <= MAX_CAPTION_LINES), None)
+    return fitting or textwrap.wrap(sentences[0], width, max_lines=MAX_CAPTION_LINES, placeholder=" ...")
 
 
 def write_caption(figure: Figure, lines: Sequence[str], *, left: float, top: float) -> None:

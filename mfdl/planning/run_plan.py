@@ -168,7 +168,7 @@ class RunPlan(Shown):
         """Loss against gradient evaluations and against messages, the front of each mechanism as a line."""
         from ..pictures.fronts import Front, draw_fronts
 
-        measure = "predicted excess loss" if self.has_curvature else "noise std in the published model"
+        measure = "predicted excess loss" if self.has_curvature else "std of the noise in the published model"
         panels = []
         for words, costs in (("gradient evaluations a record", 1), ("messages a node", 2)):
             points: dict[str, list[tuple[float, float]]] = {}
@@ -176,7 +176,9 @@ class RunPlan(Shown):
                 points.setdefault(planned.design.label, []).append((planned.costs[costs], planned.loss))
             panels.append(Front(words, measure, {name: np.array(values) for name, values in sorted(points.items())}))
         title = f"{len(self.designs)} designs at one privacy budget"
-        caption = f"Line: designs that no cheaper one of the same mechanism beats. {self.guarantee} {NOT_COUNTED}"
+        caption = (
+            f"Lines join designs that no cheaper design of the same mechanism beats. {self.guarantee} {NOT_COUNTED}"
+        )
         return draw_fronts(panels, title, caption)
 
     def save(self, folder: str | os.PathLike[str], **more: Any) -> list[Path]:

@@ -77,6 +77,35 @@ def text(guarantee: Guarantee) -> str:
     return "\n".join(f"{name}: {value}" for name, value in fields(guarantee))
 
 
+def in_common(weakest: str, texts: Mapping[str, str]) -> str:
+    """What guarantees have in common, as `text` writes it: a field that differs is there once for each of its values.
+
+    Args: weakest: the text whose mu and epsilon hold for every name; texts: of all guarantees, by name. The fields
+        `noise`, which differ, are left out.
+
+    >>> print(in_common("mu: 2\\nbound: exact", {"a": "mu: 2\\nbound: exact", "b": "mu: 1\\nbound: upper bound"}))
+    mu: 2
+    bound of a: exact
+    bound of b: upper bound
+    """
+    by_name = {name: dict(line.partition(": ")[::2] for line in text.split("\n")) for name, text in texts.items()}
+    by_name = {name: {**parts, **_losses(weakest)} for name, parts in by_name.items()}
+    lines = []
+    for field in dict.fromkeys(field for parts in by_name.values() for field in parts if field != "noise"):
+        names: dict[str, list[str]] = {}
+        for name, parts in by_name.items():
+            if field in parts:
+                names.setdefault(parts[field], []).append(name)
+        shared = len(names) == 1 and len(next(iter(names.values()))) == len(texts)
+        lines += [f"{field if shared else f'{field} of ' + ', '.join(have)}: {value}" for value, have in names.items()]
+    return "\n".join(lines)
+
+
+def _losses(weakest: str) -> dict[str, str]:
+    lines = dict(line.partition(": ")[::2] for line in weakest.split("\n"))
+    return {name: lines[name] for name in ("mu", "epsilon") if name in lines}
+
+
 def sentence(guarantee: Guarantee) -> str:
     """The privacy loss, victim and attacker in at most `LONGEST_SENTENCE` words; `fields` has all conditions.
 
@@ -88,7 +117,7 @@ def sentence(guarantee: Guarantee) -> str:
     start = f"{strength}, {bound}, for {_protected(g)}" if g.finite else f"no finite guarantee for {_protected(g)}"
     assumed = f"under {len(g.notes)} further condition{'s' * (len(g.notes) > 1)}" if g.notes else ""
     end = [
-        f"{g.adjacency} adjacency, clipping norm {g.clip_norm:g}, noise std {g.noise_std:.4g}",
+        f"{g.adjacency} adjacency, clipping norm {g.clip_norm:g}, base noise std {g.noise_std:.4g}",
         "" if g.adaptive else "non-adaptive gradients",
         ", ".join(filter(None, (assumed, g.source))),
     ]
@@ -141,8 +170,8 @@ def _owners(g: Guarantee) -> str:
 
 def _noise(g: Guarantee) -> str:
     if g.mu is None:
-        return f"std {g.noise_std:.6g}: multiplier {g.noise_multiplier:.6g} on {g.curve.noise_on}"
-    return f"std {g.noise_std:.6g} on {_CLIPPED[g.unit]}, sensitivity {rounded_up(g.sensitivity, 6)}"
+        return f"base noise std {g.noise_std:.6g}: multiplier {g.noise_multiplier:.6g} on {g.curve.noise_on}"
+    return f"base noise std {g.noise_std:.6g} on {_CLIPPED[g.unit]}, sensitivity {rounded_up(g.sensitivity, 6)}"
 
 
 def _bound(g: Guarantee) -> str:

@@ -8,12 +8,13 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from scipy import stats
 
 from ..errors import InvalidInput, require_known
 from ..metrics import WORDS, result_key
 from ..pictures.looks import Look, looks_of
-from ..pictures.style import caption_lines, quiet, write_caption
+from ..pictures.style import LINE_INCHES, caption_lines, quiet, write_caption
 from .rendering import caption_of, plot_comparison
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from .run_steps import RunSteps
 
 LEVEL = 0.95
-CAPTION_WIDTH, CAPTION_LINES = 104, 3
+CAPTION_WIDTH = 104
 COLUMN_INCHES = 3.3  # width of one column of a paper
 Point = tuple[float, float, float]  # budget, mean, half of the interval
 
@@ -51,7 +52,10 @@ def points(result: Mapping[str, Any], metric: str) -> dict[str, list[Point]]:
         found.setdefault(name, []).append((budget, statistics.fmean(reached), half))
     best = max if metric.endswith("accuracy") else min
     return {
-        name: [best((p for p in of_name if p[0] == budget), key=lambda p: p[1]) for budget in sorted({p[0] for p in of_name})]
+        name: [
+            best((point for point in of_name if point[0] == budget), key=lambda point: point[1])  # exact: over rates
+            for budget in sorted({point[0] for point in of_name})
+        ]
         for name, of_name in found.items()
     }
 
@@ -82,16 +86,16 @@ def plot_budgets(
     if ax is not None:
         _draw(ax, curves, labels, result, metric)
         return ax
-    lines = caption_lines(caption_of(result), CAPTION_WIDTH)[:CAPTION_LINES] if caption else []
-    height = width * 0.62
-    figure = Figure(figsize=(width, height + 0.2 * len(lines)), facecolor="white", layout="constrained")
+    lines = caption_lines(caption_of(result), CAPTION_WIDTH) if caption else []
+    foot = LINE_INCHES * len(lines)
+    height = width * 0.62 + foot
+    layout = ConstrainedLayoutEngine(rect=(0, foot / height, 1, 1 - foot / height))
+    figure = Figure(figsize=(width, height), facecolor="white", layout=layout)
     axes = figure.add_subplot()
     _draw(axes, curves, labels, result, metric)
     if title:
         axes.set_title(f"{WORDS[metric].capitalize()} on {result['task']} over the privacy budget", loc="left")
-    if lines:
-        figure.get_layout_engine().set(rect=(0, 0.2 * len(lines) / (height + 0.2 * len(lines)), 1, 1))
-        write_caption(figure, lines, left=0.02, top=0.2 * len(lines) / (height + 0.2 * len(lines)))
+    write_caption(figure, lines, left=0.02, top=foot / height)
     return figure
 
 
@@ -103,7 +107,8 @@ def _draw(
     for name, look in zip(curves, looks_of(labels[name] for name in curves), strict=True):
         of_name = curves[name]
         if all(math.isinf(budget) for budget, _, _ in of_name):
-            axes.axhline(of_name[0][1], color=look.colour, linestyle="--", linewidth=1.2, label=f"{labels[name]} (no noise)")
+            level, words = of_name[0][1], f"{labels[name]} (no noise)"
+            axes.axhline(level, color=look.colour, linestyle="--", linewidth=1.2, label=words)
             continue
         budgets, means, halves = zip(*of_name, strict=True)
         _curve(axes, look, labels[name], budgets, means, halves)

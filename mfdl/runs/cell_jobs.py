@@ -20,6 +20,7 @@ import numpy as np
 from ..algorithms import registry
 from ..errors import InvalidInput
 from ..factorization.solutions import Solutions
+from ..given import label_of
 from ..mechanism import Mechanism
 from ..metrics import metric_of
 from ..training import tasks
@@ -28,7 +29,7 @@ from ..training.replay_config import ReplayConfig
 from ..training.run import Run
 from .cells import Cell
 from .comparison_config import ComparisonConfig
-from .output import json_number, objective_fields
+from .output import json_number, objective_fields, sensitivity_of
 from .run_steps import RunSteps
 from .shared import Plan, Shared
 from .store import FACTORIZATIONS, Store
@@ -261,7 +262,7 @@ def _record(cell: Cell, plan: Plan, mechanism: Mechanism, run: Run) -> dict[str,
         "cell": cell.hash,
         "config": cell.options,
         "mechanism": cell.mechanism,
-        "label": cell.mechanism,
+        "label": label_of(cell.mechanism),
         "trust": guarantee.trust,
         "attacker": guarantee.attacker,
         "mu": json_number(guarantee.mu),
@@ -279,6 +280,7 @@ def _record(cell: Cell, plan: Plan, mechanism: Mechanism, run: Run) -> dict[str,
         "guarantee": run.statement(config.delta),
         "noise_std": mechanism.noise_std,
         "injected_noise_std": mechanism.injected_noise_std,
+        "sensitivity": sensitivity_of(mechanism),
         "untrained_loss": json_number(seed.untrained_loss),
         "untrained_accuracy": json_number(seed.untrained_accuracy),
         "chance_loss": json_number(run.chance_loss),

@@ -74,6 +74,7 @@ COLUMNS = (
     Column("guarantee", MECHANISM, (), "in words"),
     Column("noise_std", MECHANISM, (), "nu, of the base noise"),
     Column("injected_noise_std", MECHANISM, (), "of the noise in what a node sends"),
+    Column("sensitivity", MECHANISM, (), "of the view to one record, in units of the record shift"),
     Column("objective", MECHANISM, (), "weighted squared noise in the models"),
     Column("delta", SETTING, ("steps",), "of epsilon"),
     Column("lr", RUN, ("steps", "rows", "key"), "learning rate of the first step"),

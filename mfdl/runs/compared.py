@@ -13,7 +13,7 @@ import os
 import tempfile
 from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from .. import check, files
 from ..display import Shown, data_frame
@@ -86,7 +86,7 @@ def compare(
         for name, value in (("mu", mu), ("epsilon", epsilon), ("learning_rate", learning_rate))
         if isinstance(value, Sequence) and not isinstance(value, str)
     }
-    one = {"mu": mu, "epsilon": epsilon, "learning_rate": learning_rate} | {
+    one: dict[str, Any] = {"mu": mu, "epsilon": epsilon, "learning_rate": learning_rate} | {
         name: values[0] for name, values in several.items() if values
     }
     if any(not values for values in several.values()):
@@ -134,7 +134,8 @@ def _options_of_scheme(scheme: Participation) -> dict[str, Any]:
     if scheme.in_every_step:
         return {"epochs": scheme.num_steps, "period": 1}  # a comparison at user level takes every step
     called = SCHEMES.entry(scheme.scheme).called
-    values = {called.get(field.name, field.name): getattr(scheme, field.name) for field in dataclasses.fields(scheme)}
+    fields = dataclasses.fields(cast("Any", scheme))  # every scheme of the registry is a dataclass
+    values = {called.get(field.name, field.name): getattr(scheme, field.name) for field in fields}
     named = {"epochs": "epochs", "period": "period", "rate": "sampling_rate"}
     options = {option: values[name] for name, option in named.items() if name in values}
     return {"participation": scheme.scheme, **options}
@@ -208,7 +209,8 @@ class Comparison(Shown):
 
         The name is that of the table, the budget mu or epsilon as it was given; "none" has the first budget.
         """
-        shared, runs = Shared(), {}
+        shared = Shared()
+        runs: dict[tuple[Any, ...], ComparedRun] = {}
         for config in grid_of(self.config, self.several).configs():
             plan = Plan(config, shared, checked=True)
             budget = config.target_mu_or_default if config.epsilon is None else config.epsilon
@@ -251,7 +253,7 @@ class Comparison(Shown):
         return text
 
     def _leaders(self) -> set[tuple[str, Any, Any]]:
-        """Mechanism, budget and rate of those that have noise and are ahead of all others of their column in each seed."""
+        """Mechanism, budget and rate of those with noise that are ahead of the others of their column in each seed."""
         columns: dict[tuple[Any, Any], dict[str, dict[int, float | None]]] = {}
         budget = "epsilon" if self.config.has_secret_batches else "mu"
         labels = {row["mechanism"]: row["label"] for row in self.result["mechanisms"]}

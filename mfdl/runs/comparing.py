@@ -27,7 +27,8 @@ from ..training import distributed
 from ..training.distributed import Group, current
 from .cells import Cell
 from .comparison_config import ComparisonConfig
-from .comparison_folder import RESULTS, RUNS, STEPS, Folder, earlier_result
+from .comparison_folder import Folder, earlier_result
+from .earlier import RESULTS, RUNS, STEPS
 from .grid import Grid
 from .output import require_folder
 from .run_steps import save_steps

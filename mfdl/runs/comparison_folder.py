@@ -13,26 +13,35 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import itertools
 import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mfdl_solvers.ties import equal_to_largest
+from mfdl_solvers.ties import first_maximum
 
 from .. import files
 from ..algorithms.registry import shortsighted
 from ..errors import InvalidInput
+from ..given import label_of
 from ..mechanism import Mechanism
 from ..metrics import result_key
 from ..pictures.style import write_figure
+from ..privacy.guarantee_texts import in_common
 from ..training.covered import left_out, statement
 from ..training.learned import Baseline, Ended, Judged
 from ..training.run import is_private
 from .columns import NOT_PRIVATE, aggregated, names
+from .earlier import COMPARISON_FILES, PNG, RESULTS, STEPS, SVG
 from .grid import cells_of
-from .output import circumstances, json_number, objective_fields, require_folder, require_writable
+from .output import (
+    circumstances,
+    json_number,
+    objective_fields,
+    require_folder,
+    require_writable,
+    sensitivity_of,
+)
 from .rendering import plot_comparison
 from .run_steps import RunSteps, save_steps
 from .store import Store
@@ -43,8 +52,6 @@ if TYPE_CHECKING:
     from .shared import Plan
 
 
-RUNS = "runs"
-RESULTS, STEPS, PNG, SVG = NAMES = ("results.json", "steps.mfdl", "compare.png", "compare.svg")
 Key = tuple[str, int]  # mechanism, seed
 
 
@@ -59,7 +66,7 @@ def earlier_result(folder: Path, identity: str, *, overwrite: bool) -> dict[str,
     Raises: InvalidInput: the folder holds files of another one, or cannot be written.
     """
     require_folder(folder)
-    for name in NAMES:
+    for name in COMPARISON_FILES:
         require_writable(folder / name)
     try:
         content = json.loads((folder / RESULTS).read_text(encoding="utf-8"))
@@ -67,7 +74,7 @@ def earlier_result(folder: Path, identity: str, *, overwrite: bool) -> dict[str,
         content = None
     if isinstance(content, dict) and content.get("config_hash") == identity:
         return content
-    existing = [name for name in NAMES if (folder / name).exists()]
+    existing = [name for name in COMPARISON_FILES if (folder / name).exists()]
     if existing and not overwrite:
         raise InvalidInput(
             f"{folder} holds {existing[0]} of another comparison; choose another folder, or replace it with "
@@ -110,7 +117,7 @@ class Folder:
         # also what stayed of an earlier one because a process was killed right here
         stale = [STEPS] * (not self.records) + [PNG, SVG] * (not self._drawn)
         gone = [self.folder / name for name in stale]
-        for name in NAMES:  # what killed runs left: a folder belongs to one comparison at a time
+        for name in COMPARISON_FILES:  # what killed runs left: a folder belongs to one comparison at a time
             gone += self.folder.glob(f".{name}.*.tmp")
         for path in gone:
             try:
@@ -173,7 +180,8 @@ class Folder:
         plan, config, judged = self.plan, self.plan.config, self._judged()
         return {
             **circumstances(config, plan.graph, plan.gossip),
-            **config.values("unit", "trust", "adjacency", "clip_norm", "learning_rate", "momentum", "weight_decay"),
+            **config.values("unit", "adjacency", "clip_norm", "learning_rate", "momentum", "weight_decay"),
+            "trust": label_of(config.trust),
             "gossip_hash": plan.gossip.content_hash,
             "task": plan.task.name,
             "steps": plan.participation.num_steps,
@@ -216,18 +224,15 @@ class Folder:
     def _runs_of(self, name: str) -> list[dict[str, Any]]:
         return [self.records[key] for key in self._ordered() if key[0] == name]
 
-    def _private(self) -> list[Mechanism]:
-        """The mechanisms with noise."""
-        return [mechanism for mechanism in self.mechanisms.values() if is_private(mechanism)]
-
     def _guarantee(self) -> str:
-        """The sentence of the weakest guarantee among the mechanisms with noise; it holds for each of them."""
+        """The fields that hold for every mechanism with noise, with mu and epsilon of the weakest guarantee."""
         if self._across():
             return "Each mechanism is accounted under its own trust model, named beside it: do not rank them by loss."
-        every = self._private() or list(self.mechanisms.values())
-        weakest = equal_to_largest([self._lost(mechanism.guarantee) for mechanism in every])
-        equals = list(itertools.compress(every, weakest))  # at one budget usually all
-        return self._statement(next((m for m in equals if m.guarantee.bound == "upper"), equals[0]))
+        private = {name: mechanism for name, mechanism in self.mechanisms.items() if is_private(mechanism)}
+        every = private or self.mechanisms
+        weakest = first_maximum(list(every), key=lambda name: self._lost(every[name].guarantee))
+        texts = {name: self._statement(mechanism) for name, mechanism in every.items()}
+        return in_common(texts[weakest], texts)
 
     def _lost(self, guarantee: Guarantee) -> float:
         mu = guarantee.mu
@@ -240,11 +245,12 @@ class Folder:
 
     def _across(self) -> bool:
         """Whether mechanisms with noise are held to different trust models."""
-        return len({(m.guarantee.trust, m.guarantee.attacker, m.guarantee.release) for m in self._private()}) > 1
+        private = [mechanism.guarantee for mechanism in self.mechanisms.values() if is_private(mechanism)]
+        return len({(guarantee.trust, guarantee.attacker, guarantee.release) for guarantee in private}) > 1
 
     def _summary(self, ended: Ended, judged: Judged) -> dict[str, Any]:
         name, mechanism = ended.name, self.mechanisms[ended.name]
-        guarantee, runs = mechanism.guarantee, self._runs_of(name)
+        guarantee, runs, label = mechanism.guarantee, self._runs_of(name), label_of(name)
         measured = ("final_test_loss", "final_accuracy", *self.plan.config.measured_besides)
         over = aggregated(runs, (*measured, "seconds"))
         whole = [name for name in measured if over[f"{name}_count"] == over["final_test_loss_count"] == len(runs)]
@@ -252,11 +258,12 @@ class Folder:
         steps = len(runs) * self.plan.dynamics.num_nodes * self.plan.participation.num_steps
         return {
             "mechanism": name,
-            "label": f"{name} [{guarantee.trust}]" if self._across() and is_private(mechanism) else name,
+            "label": f"{label} [{guarantee.trust}]" if self._across() and is_private(mechanism) else label,
             "trust": guarantee.trust,
             "guarantee": self._statement(mechanism),
             "noise_std": mechanism.noise_std,  # nu, what `mfdl account --noise-std` takes
             "injected_noise_std": mechanism.injected_noise_std,
+            "sensitivity": sensitivity_of(mechanism),
             **objective_fields(mechanism),
             **{
                 f"{name}_{kind}": over[f"{name}_{kind}"] if name in whole else None

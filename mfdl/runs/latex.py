@@ -24,8 +24,9 @@ def booktabs(rows: Sequence[Mapping[str, Any]], leaders: Collection[tuple[Any, A
     \end{tabular}
     <BLANKLINE>
 
-    Args: leaders: mechanism, budget and learning rate of the entries that are bold. A mechanism without noise, which has
-        no budget, has its one value in each column.
+    Args: leaders: mechanism, budget and learning rate of the entries that are bold.
+
+    A mechanism without noise, which has no budget, has its one value in each column.
     """
     private = [row for row in rows if isinstance(row["mu"], float) or isinstance(row["epsilon"], float)]
     by_epsilon = any(row["mu"] is None for row in private)

@@ -122,7 +122,10 @@ Attackers = Annotated[
 ]
 Colluders = Annotated[str | None, Option("colluding: nodes that share their secrets.", metavar="A,B")]
 CoalitionSize = Annotated[int | None, Option("coalitions: how many nodes collude.", metavar="Q")]
-Delta = Annotated[float, Option("delta of epsilon.", rule="open_unit", decides="run")]
+Delta = Annotated[
+    float,
+    Option("delta of epsilon: required with --epsilon, else where it is reported.", rule="open_unit", decides="run"),
+]
 Release = Annotated[
     str | None,
     Option("Final models that are published: none, average or all; default all.", among=RELEASES),
@@ -299,9 +302,7 @@ class OnGraph(Config):
         if isinstance(weights, str):
             return loaded, gossip.load(weights, loaded)
         if weights.num_nodes != loaded.num_nodes:
-            raise InvalidInput(
-                f"gossip must have the {loaded.num_nodes} nodes of the graph, got {weights.num_nodes}."
-            )
+            raise InvalidInput(f"gossip must have the {loaded.num_nodes} nodes of the graph, got {weights.num_nodes}.")
         return loaded, weights
 
 

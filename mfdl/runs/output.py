@@ -18,6 +18,7 @@ from mfdl_solvers.ties import equal_to_largest
 
 from .. import __version__, display
 from ..errors import InvalidInput
+from ..given import label_of
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -97,7 +98,7 @@ def mu_rounded_up(value: float | str) -> str:
     return display.rounded_up(float(value), 6)
 
 
-def largest_epsilon(result: dict[str, Any]) -> float | str | None:
+def largest_epsilon(result: Mapping[str, Any]) -> float | str | None:
     """Of the mechanisms with noise of a comparison, as its guarantee states it; else the epsilon aimed at."""
     epsilons = [row["epsilon"] for row in result["mechanisms"] if isinstance(row.get("epsilon"), float)]
     return max(epsilons, default=result["epsilon"])
@@ -131,6 +132,37 @@ def objective_fields(mechanism: Mechanism) -> dict[str, float | str | None]:
     return {"objective": json_number(mechanism.objective), **({"objective_error": error} if error else {})}
 
 
+def sensitivity_of(mechanism: Mechanism) -> float | str | None:
+    """By which the base noise is scaled to its mu; None without noise, and of secret batches, which have no mu."""
+    guarantee = mechanism.guarantee
+    return json_number(guarantee.sensitivity) if guarantee.finite and guarantee.mu is not None else None
+
+
+def shared_conditions(result: Mapping[str, Any]) -> str:
+    """What all mechanisms with noise of a comparison have in common, in a sentence."""
+    names = [row["mechanism"] for row in result["mechanisms"] if row["mechanism"] != "none"]
+    if not names:
+        return "none trains without noise: it has no guarantee."
+    who = "Every mechanism" if len(names) > 1 else names[0]
+    but = " but none" * (len(names) > 1 and len(names) < len(result["mechanisms"]))
+    trust = "its own trust model" if result["across_trust_models"] else f"trust model {result['trust']}"
+    protected = "a record of every node" if result["unit"] == "record" else "all data of each node"
+    return (
+        f"{who}{but} has {target_in_words(result) or 'the budget in its row'} for {protected} under {trust}, "
+        f"{result['adjacency']} adjacency, clipping norm {result['clip_norm']:g}, "
+        f"{result['participation']['scheme']} participation."
+    )
+
+
+def target_in_words(result: Mapping[str, Any]) -> str:
+    """mu, if there is one, and epsilon at delta; empty if each mechanism has a budget of its own."""
+    mu, epsilon = result["mu"], largest_epsilon(result)
+    if isinstance(mu, list) or epsilon is None:
+        return ""
+    words = [] if mu is None else [f"mu = {mu_rounded_up(mu)}"]
+    return ", ".join([*words, f"epsilon = {rounded_up(epsilon)} at delta = {result['delta']:g}"])
+
+
 def versions() -> dict[str, str]:
     """What a number depends on besides its inputs."""
     return {"mfdl": __version__, "python": platform.python_version(), **_versions_of_packages()}
@@ -149,7 +181,7 @@ def circumstances(config: OnGraph, graph: nx.Graph | SparseGraph, gossip: Gossip
     from .. import graphs
 
     return {
-        "graph": config.graph,
+        "graph": label_of(config.graph),
         "graph_hash": graphs.content_hash(graph),
         "gossip": gossip.name,
         "nodes": gossip.num_nodes,

@@ -10,12 +10,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InvalidInput, require_known
-from ..metrics import WORDS, result_key
+from ..given import label_of
+from ..metrics import WORDS, final_steps, result_key
 from ..pictures.curves import Curves, draw_curves, draw_over_steps
 from ..pictures.looks import looks_of
 from ..training.learned import AT_BEST
-from ..training.run import final_steps
-from .output import ahead_in_every_seed, largest_epsilon, mu_rounded_up, rounded_up
+from .output import ahead_in_every_seed, shared_conditions, target_in_words
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -24,7 +24,13 @@ if TYPE_CHECKING:
 
 
 def plot_comparison(
-    result: dict[str, Any], runs: Iterable[RunSteps], ax: Axes | None = None, *, metric: str = "loss"
+    result: dict[str, Any],
+    runs: Iterable[RunSteps],
+    ax: Axes | None = None,
+    *,
+    metric: str = "loss",
+    title: bool = True,
+    caption: bool = True,
 ) -> Any:
     """The picture of a comparison, a Figure of its own, or the axes given with the curves over steps in them.
 
@@ -32,6 +38,7 @@ def plot_comparison(
         result: as `compare.run_comparison` returns it.
         runs: the evaluated steps of each run.
         ax: axes to draw in and to return; metric: "loss", "accuracy", or one asked for.
+        title, caption: whether the figure has them.
     """
     require_known("metric", metric, WORDS)
     labels = {row["mechanism"]: row.get("label", row["mechanism"]) for row in result["mechanisms"]}
@@ -50,28 +57,31 @@ def plot_comparison(
         curves.append(curve)
         ended_by_seed[curve.label] = ended
     participation = result["participation"]
-    caption = (
-        f"Task {result['task']}; graph {result['graph']}, {result['nodes']} nodes, gossip {result['gossip']}; "
-        f"{participation['epochs']} epochs of {participation['period']} steps, learning rate "
-        f"{result['learning_rate']:g}{_falling(result)}; seeds {_span(result['seeds'])}, noise {result['noise']}."
-    )
-    caption = " ".join([caption, *result.get("advice", ()), result["guarantee"].replace("\n", "; ")])
-    if "none" in labels and len(labels) > 1:
-        caption += " The guarantee holds for every mechanism but none, which adds no noise."
     start = result.get("untrained_loss_mean") if metric == "loss" else None
     levels = {} if start is None or start <= AT_BEST else {"untrained": start}
     if ax is not None:
         return draw_over_steps(ax, curves, len(result["seeds"]), levels=levels, metric=metric, named=False)
-    title = (
-        _finding(result, curves, ended_by_seed)
-        if metric == "loss"
-        else f"{WORDS[metric].capitalize()} on {result['task']}, {_target(result)}"
-    )
+    of_metric = f"{WORDS[metric].capitalize()} on {result['task']}, {_target(result)}"
+    words = _finding(result, curves, ended_by_seed) if metric == "loss" else of_metric
+    below = caption_of(result) if caption else ""
     last = final_steps(participation["epochs"] * participation["period"])
-    return draw_curves(curves, title, caption, len(result["seeds"]), last, levels=levels, metric=metric)
+    seeds = len(result["seeds"])
+    return draw_curves(curves, words if title else "", below, seeds, last, levels=levels, metric=metric)
 
 
-def _falling(result: dict[str, Any]) -> str:
+def caption_of(result: Mapping[str, Any]) -> str:
+    """What was trained on what, and the conditions that all mechanisms share, in sentences."""
+    participation, rates = result["participation"], result["learning_rate"]
+    rates = rates if isinstance(rates, list) else [rates]
+    trained = (
+        f"Task {result['task']} on {label_of(result['graph'])} with {result['nodes']} nodes and gossip "
+        f"{result['gossip']}, {participation['epochs']} epochs of {participation['period']} steps, learning rate "
+        f"{', '.join(f'{rate:g}' for rate in rates)}{_falling(result)}, seeds {_span(result['seeds'])}."
+    )
+    return " ".join([trained, shared_conditions(result), *result.get("advice", ())])
+
+
+def _falling(result: Mapping[str, Any]) -> str:
     rule = result.get("config", {}).get("lr_schedule")
     return "" if rule is None else f" ({rule})"
 
@@ -82,11 +92,8 @@ def _span(seeds: Sequence[int]) -> str:
 
 def _target(result: dict[str, Any]) -> str:
     """mu and epsilon at which all were compared."""
-    mu, epsilon = result["mu"], result.get("epsilon")
-    words = [f"μ = {mu_rounded_up(mu)}"] if isinstance(mu, float) else []
-    if epsilon is not None and (words or mu is None):
-        words.append(f"ε = {rounded_up(largest_epsilon(result) or epsilon)} at δ = {result['delta']:g}")
-    return ", ".join(words) or "the same target"
+    words = target_in_words(result) or "the same target"
+    return words.replace("mu =", "μ =").replace("epsilon =", "ε =").replace("delta =", "δ =")
 
 
 def _finding(result: dict[str, Any], curves: Sequence[Curves], ended: Mapping[str, Mapping[int, float | None]]) -> str:

@@ -92,6 +92,8 @@ def run_missing(
         if not wanted.isdisjoint(batch)
     ]
     left = {job.cells[0]: job.steps for job in jobs}
+    if jobs:
+        report(0, f"{len(wanted)} of {len(cells)} runs to train, first {described(jobs[0].cells[0])}")
 
     def tell(cell: Cell, steps: int) -> None:  # of the one job that is done in this process, by its first cell
         done_now = min(steps, left[cell])

@@ -25,8 +25,6 @@ from ..privacy import gaussian
 from ..privacy.losses import Losses
 from ..privacy.questions import Privacy
 from ..privacy.sampled_exposures import noise_of_bins
-from ..training import learned, tasks
-from ..training.learned import Baseline, mean_baseline
 from .objects import is_own
 from .options import OnGraph
 from .output import objective_fields
@@ -35,6 +33,7 @@ if TYPE_CHECKING:
     from ..gossip import GossipMatrix
     from ..graphs import SparseGraph
     from ..privacy.guarantee import Guarantee
+    from ..training.learned import Baseline
     from ..training.tasks import Task
     from ..trust import TrustModel
     from .comparison_config import ComparisonConfig
@@ -82,6 +81,8 @@ class Shared:
             if own.num_nodes != nodes:
                 raise InvalidInput(f"task {own.name!r} is on {own.num_nodes} nodes, and the graph has {nodes}.")
             return own if precondition is None else own.preconditioned(precondition)
+        from ..training import tasks  # with torch
+
         chosen = {} if partition is None else {"partition": partition}
         task = tasks.load(name, self.network(place)[0], place.data_home, **chosen)
         return task if precondition is None else task.preconditioned(precondition)
@@ -191,11 +192,15 @@ class Plan:
     @functools.cached_property
     def untrained(self) -> Baseline | None:
         """The first models, tested: mean over the seeds."""
-        return mean_baseline(learned.untrained(self.task, seed) for seed in self.config.seed_list)
+        from ..training import learned
+
+        return learned.mean_baseline(learned.untrained(self.task, seed) for seed in self.config.seed_list)
 
     @functools.cached_property
     def chance(self) -> Baseline | None:
         """A guess that looks at no record, tested."""
+        from ..training import learned
+
         return learned.chance(self.task)
 
 

@@ -17,15 +17,17 @@ import json
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from .. import check, files
 from ..archive import SUFFIX
 from ..errors import InvalidInput
 from . import columns
-from .cells import Cell
 from .output import require_folder, versions
 from .run_steps import RunSteps, load_steps, save_steps
+
+if TYPE_CHECKING:
+    from .cells import Cell
 
 SWEEP, CELLS, FAILED, FACTORIZATIONS, TIMINGS = "sweep.json", "cells", "failed", "factorizations", "timings.jsonl"
 NOT_PRIVATE = ("final_", "last_", "diverged", "loss", "accuracy")
@@ -98,7 +100,7 @@ class Store:
 
     def record(self, cell: str | Cell) -> dict[str, Any] | None:
         """What a finished cell came to; None while it is not finished, or where its file is damaged."""
-        name = cell.hash if isinstance(cell, Cell) else cell
+        name = cell if isinstance(cell, str) else cell.hash
         record = _read_json(self.folder / CELLS / f"{name}.json")
         return record if columns.is_of_run(record) and self._steps_of(name).is_file() else None
 
@@ -112,7 +114,7 @@ class Store:
 
         Raises: InvalidInput: a cell that is not finished, or a damaged file.
         """
-        name = cell.hash if isinstance(cell, Cell) else cell
+        name = cell if isinstance(cell, str) else cell.hash
         path, record = self._steps_of(name), self.record(name)
         stored = load_steps(path)
         wanted = {key: record[key] for key in ("mechanism", "seed")} if record else {}
@@ -216,3 +218,18 @@ def rows(records: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
         same = {name: group[0].get(name) for name in columns.names("rows")}
         table.append(same | columns.aggregated(group, ("seed", "diverged", *finals)))
     return table
+
+
+def answer(store: Store) -> dict[str, Any]:
+    """How far a sweep is and what came of it: JSON-ready."""
+    status = store.status()
+    failures = [{name: failure[name] for name in ("cell", "mechanism", "error")} for failure in store.failures()]
+    return {
+        "out": str(store.folder),
+        "total": status.total,
+        **{name: len(getattr(status, name)) for name in ("finished", "failed", "missing")},
+        "chosen": store.sweep().get("chosen"),
+        "converted": store.sweep().get("converted", []),  # under balls-in-bins there is no mu
+        "failures": failures,
+        "rows": rows(store.records()),
+    }

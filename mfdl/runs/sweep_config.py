@@ -87,7 +87,10 @@ class SweepConfig:
         """The config of a file that was read."""
 
         def build(options: dict[str, Any], tuning: dict[str, Any] | None) -> SweepConfig:
-            return cls(tuning=None if tuning is None else Tuning(**tuning), **{**options, **changed})
+            config = cls(tuning=None if tuning is None else Tuning(**tuning), **{**options, **changed})
+            if options.get("epsilon") is not None and "delta" not in {**options, **changed}:
+                raise InvalidInput("epsilon needs a delta in (0, 1), e.g. delta = 1e-6.")
+            return config
 
         return file.tried(build)
 

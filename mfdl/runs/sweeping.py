@@ -13,8 +13,7 @@ import numpy as np
 from ..engines import Engine
 from ..progress import Progress, reporter
 from .cells import Cell
-from .running import run_cells
-from .store import Store, rows
+from .store import Store, answer
 from .sweep_config import SweepConfig
 from .tuning import halved
 
@@ -47,6 +46,8 @@ def sweep(
         config = SweepConfig.load(config, **options)
     elif options:
         raise TypeError(f"give options to the SweepConfig, not beside it: {', '.join(options)}.")
+    from .running import run_cells  # torch only where cells are run
+
     store, screen = Store(out), reporter(progress, words=2)
     header: dict[str, Any] = {"config": config.options()}
     if config.converted:
@@ -58,25 +59,12 @@ def sweep(
     return answer(store)
 
 
-def answer(store: Store) -> dict[str, Any]:
-    """How far a sweep is and what came of it: JSON-ready."""
-    status = store.status()
-    failures = [{name: failure[name] for name in ("cell", "mechanism", "error")} for failure in store.failures()]
-    return {
-        "out": str(store.folder),
-        "total": status.total,
-        **{name: len(getattr(status, name)) for name in ("finished", "failed", "missing")},
-        "chosen": store.sweep().get("chosen"),
-        "converted": store.sweep().get("converted", []),  # under balls-in-bins there is no mu
-        "failures": failures,
-        "rows": rows(store.records()),
-    }
-
-
 def _tuned(
     config: SweepConfig, cells: Sequence[Cell], store: Store, engine: Engine | None, screen: Any
 ) -> tuple[list[Cell], list[dict[str, Any]]]:
     """The cells of the chosen rates, and these beside what each was chosen for."""
+    from .running import run_cells
+
     assert config.tuning is not None
     groups: dict[str, dict[float, Cell]] = {}
     for cell in cells:

@@ -62,7 +62,15 @@ def replays(configs: Sequence[ReplayConfig], advance: Advance) -> list[Run]:
         of_config = tuple(itertools.islice(seed_runs, len(_seeds(config))))
         rule = "" if config.rule is None else str(config.rule)
         runs.append(
-            Run(config.mechanism, config.task.name, of_config, **known, public_constants=declared, step_rule=rule, task=config.task)
+            Run(
+                config.mechanism,
+                config.task.name,
+                of_config,
+                **known,
+                public_constants=declared,
+                step_rule=rule,
+                task=config.task,
+            )
         )
     return runs
 

@@ -18,7 +18,7 @@ from ..display import Shown, data_frame, short_repr
 from ..errors import InvalidInput, require_known
 from ..gossip.sequences import communication_graph
 from ..mechanism import MECHANISM, Mechanism
-from ..metrics import NotPrivate, not_private_fields
+from ..metrics import NotPrivate, final_steps, not_private_fields
 from ..storable import storable
 from ..trust import TrustModel
 from .covered import statement
@@ -37,17 +37,6 @@ RUN_COLUMNS = (
     "mechanism", "trust", "mu", "epsilon", "delta", "lr", "graph", "graph_hash", "gossip", "gossip_hash", "task",
     "seed", "step", "node", "loss", "accuracy", "config_hash",
 )  # fmt: skip
-
-LAST_STEPS = 50  # final figures average the evaluations of at most so many last steps
-
-
-def final_steps(finished_steps: int) -> int:
-    """Number of last steps over which final figures are averaged: 50, in short runs a quarter of all.
-
-    >>> final_steps(320), final_steps(32)
-    (50, 8)
-    """
-    return min(LAST_STEPS, -(-finished_steps // 4))
 
 
 @storable

@@ -61,17 +61,13 @@ def plot_runs(runs: Sequence[Run], ax: Axes | None = None, *, metric: str = "los
     levels = levels_of(verdict, metric)
     if ax is not None:
         return draw_over_steps(ax, curves, len(runs[0].seeds), levels=levels, metric=metric, named=False)
-    sentences = [str(run.mechanism.guarantee).replace("\n", "; ") for run in runs]
-    guarantee = sentences[0]
-    if len(set(sentences)) > 1:
-        guarantee = " ".join(f"{name}: {sentence}" for name, sentence in zip(names, sentences, strict=True))
     task, gossip = runs[0].task_name, runs[0].mechanism.algorithm.dynamics.gossip
     seeds = ", ".join("not seeded" if seed.seed is None else str(seed.seed) for seed in runs[0].seeds)
-    setting = f"Task {task} on {gossip.num_nodes} nodes, gossip {gossip.name}, seeds {seeds}."
+    setting = f"Task {task} on {gossip.num_nodes} nodes with gossip {gossip.name}, seeds {seeds}."
     title = f"{WORDS[metric].capitalize()} on {task}, {gossip.num_nodes} nodes{_privacy(runs)}"
     if verdict.finding:
         title = f"{verdict.finding}: {task}{_privacy(runs)}"
-    caption = " ".join([setting, *verdict.advice, guarantee])
+    caption = " ".join([setting, *_guarantees(runs), *verdict.advice])
     first = runs[0]
     return draw_curves(curves, title, caption, len(first.seeds), first.last_steps, levels=levels, metric=metric)
 
@@ -82,6 +78,16 @@ def levels_of(verdict: Judged, metric: str = "loss") -> dict[str, float]:
     if is_accuracy(metric):
         return {} if start is None or start.accuracy is None else {"untrained": start.accuracy}
     return {} if start is None or start.loss <= AT_BEST else {"untrained": start.loss}
+
+
+def _guarantees(runs: Sequence[Run]) -> list[str]:
+    """A sentence for runs whose guarantees differ in the base noise alone, else one for each."""
+    of_runs = {run.mechanism.algorithm.name: run.mechanism.guarantee.sentence().split(", ") for run in runs}
+    first, *others = of_runs.values()
+    alike = [part for part in first if all(part in parts for parts in others)]
+    if all(part.startswith("base noise std") for parts in of_runs.values() for part in parts if part not in alike):
+        return [f"The guarantee is {', '.join(alike)}."]
+    return [f"The guarantee of {name} is {', '.join(parts)}." for name, parts in of_runs.items()]
 
 
 def _values(seed: SeedRun, metric: str, task: str) -> NDArray[np.float64]:

@@ -21,6 +21,7 @@ from ..pictures.line_charts import swatch
 from ..pictures.looks import DARK, LIGHT, LINES, WORDS, readable, series_looks
 from ..pictures.style import plain
 from ..pictures.themed_svg import themed_svg
+from ..privacy.guarantee_texts import in_common
 from ..progress import Progress, Silent
 from ..progress import reporter as progress_screen
 from ..runs import columns
@@ -152,9 +153,14 @@ def _section(
 
 
 def _examples(panels: Sequence[TrustPanel]) -> list[tuple[str, str, str]]:
-    """Of each trust model the middle budget in words and the fields of the weakest guarantee at it."""
-    weakest = [first_maximum(panel.best_at(panel.middle), key=lambda group: float(group.epsilon)) for panel in panels]
-    return [(p.trust, group.budget_in_words, group.guarantee) for p, group in zip(panels, weakest, strict=True)]
+    """Of each trust model the middle budget in words and what all mechanisms are guaranteed at it."""
+    examples = []
+    for panel in panels:
+        groups = panel.best_at(panel.middle)
+        weakest = first_maximum(groups, key=lambda group: float(group.epsilon))
+        words = in_common(weakest.guarantee, {group.label: group.guarantee for group in groups})
+        examples.append((panel.trust, weakest.budget_in_words, words))
+    return examples
 
 
 def _ordered(panel: TrustPanel) -> list[float]:

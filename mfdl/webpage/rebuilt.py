@@ -119,7 +119,8 @@ def rebuilt(record: Record, shared: Shared) -> Rebuilt:
         raise LeftOut(f"the mechanism could not be rebuilt: {error}") from None
     if not math.isclose(mechanism.noise_std, record["noise_std"], rel_tol=SAME_NOISE):
         raise LeftOut(
-            f"this version calibrates noise std {mechanism.noise_std:.6g}, but the run used {record['noise_std']:.6g}"
+            f"this version calibrates base noise std {mechanism.noise_std:.6g}, but the run used "
+            f"{record['noise_std']:.6g}"
         )
     return Rebuilt(record, mechanism, shared.network(config)[0].networkx())
 

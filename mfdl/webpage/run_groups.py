@@ -121,7 +121,9 @@ class RunGroup:
             spread = self.final(metric)
             row |= {metric: spread and spread.mean, f"{metric}_std": spread and spread.std}
         row |= {"seeds": len(self.records), "diverged": self.diverged}
-        return row | {name: record[name] for name in ("noise_std", "injected_noise_std", "guarantee")}
+        return row | {
+            name: record.get(name) for name in ("noise_std", "injected_noise_std", "sensitivity", "guarantee")
+        }
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

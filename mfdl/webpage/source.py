@@ -10,7 +10,7 @@ from typing import Any
 
 from ..errors import InvalidInput
 from ..runs import columns
-from ..runs.comparison_folder import RESULTS, STEPS
+from ..runs.earlier import RESULTS, STEPS
 from ..runs.run_steps import RunSteps, load_steps
 from ..runs.store import CELLS, SWEEP, Store
 

@@ -214,7 +214,17 @@ def test_a_victim_that_attacks_is_infinite_and_said_so(capsys):
 @pytest.mark.parametrize("same_steps", [False, True])
 @pytest.mark.parametrize("given", ["2", "1+2,3+1"])
 def test_owners_of_one_record_are_victims(given, same_steps, capsys, tmp_path):
-    options = ["--owners", given, *["--same-steps"] * same_steps, "--epsilon", "2", "--out", str(tmp_path)]
+    options = [
+        "--owners",
+        given,
+        *["--same-steps"] * same_steps,
+        "--epsilon",
+        "2",
+        "--delta",
+        "1e-6",
+        "--out",
+        str(tmp_path),
+    ]
     answer = account(capsys, *PATH, *options)
     algorithm = mfdl.algorithms.dp_dsgd(
         mfdl.Dynamics(mfdl.gossip.metropolis_hastings(mfdl.graphs.load("path:n=4"))), EveryStep(4)
@@ -277,7 +287,7 @@ FLORENTINE = ["--trust", "pndp", "--attackers", "Acciaiuoli"]
         (["--owners", "2", "--victims", "Medici"], "leave out --victims"),
         (["--owners", "Medici"], "must be a number Q or groups of labels A+B,C+D, got 'Medici'"),
         (["--owners", "Medici+Medicci"], "did you mean 'Medici'?"),
-        (["--owners", "2", "--participation", "balls-in-bins", "--epsilon", "1"], "several owners"),
+        (["--owners", "2", "--participation", "balls-in-bins", "--epsilon", "1", "--delta", "1e-6"], "several owners"),
         (["--out", __file__], "it is a file; give a folder"),
     ],
 )
@@ -295,8 +305,27 @@ def test_table_and_sentences(capsys):
     output = " ".join(capsys.readouterr().out.split())
     for part in ("Medici", "mu by distance", "protects: a record of Medici", "non-adaptive gradients only"):
         assert part in output
-    assert "│ <= 3.163 │" in output
+    assert "for adaptive ones each victim has mu <= 3.163, epsilon" in output  # one number, and no column of it
     assert "│ 3.066 │" in output  # sqrt(9.3986) = 3.06571
+
+
+@pytest.mark.parametrize(
+    ("options", "rows"),
+    [
+        ([], ["all 5 nodes"]),
+        (["--victims", "0,2"], ["all 2 victims"]),
+        (["--participation", "balls-in-bins", "--epsilon", "3", "--delta", "1e-6"], ["all 5 nodes"]),
+        (["--trust", "pndp", "--attackers", "0"], ["1, one of 2 victims", "2, one of 2 victims"]),
+    ],
+)
+def test_equal_losses_are_one_row(options, rows, capsys):
+    """Up to rounding; a row for each of ten equal nodes said nothing, and "the 10 largest" was not true of them."""
+    assert main(["account", *SMALL, *options]) == 0
+    output = capsys.readouterr().out
+    assert [
+        line.partition("│")[0].strip() for line in output.splitlines() if line.startswith(("all", "1, ", "2, "))
+    ] == rows
+    assert "largest of" not in output
 
 
 class TestFiles:

@@ -16,7 +16,7 @@ from finished_runs import step_frame
 import mfdl
 from mfdl.algorithms import registry
 from mfdl.commands import main
-from mfdl.runs import RunSteps, cell_jobs, load_steps, running
+from mfdl.runs import RunSteps, cell_jobs, comparing, earlier, load_steps, running
 from mfdl.runs.comparing import run_comparison
 from mfdl.runs.comparison_config import ComparisonConfig
 from mfdl.runs.run_steps import CONDITIONS
@@ -32,7 +32,7 @@ KEYS = {
 MECHANISM_KEYS = {
     "mechanism", "label", "trust", "guarantee", "noise_std", "injected_noise_std", "objective", "final_test_loss_mean",
     "final_test_loss_std", "final_accuracy_mean", "diverged", "seconds", "node_steps_per_second", "final_accuracy_std",
-    "mu", "epsilon", "beats_untrained", "beats_chance",
+    "mu", "epsilon", "beats_untrained", "beats_chance", "sensitivity",
 }  # fmt: skip
 RUN_KEYS = {
     "mechanism", "seed", "final_test_loss", "final_accuracy", "diverged", "seconds", "node_steps_per_second",
@@ -215,7 +215,7 @@ def test_file_mechanism_and_table(tmp_path, capsys):
     chosen = ["--mechanisms", f"file:{file},mafalda", "--seeds", "1"]
     assert main(["compare", *SMALL, *chosen, "--out", str(tmp_path / "c")]) == 0
     output = capsys.readouterr().out
-    for part in ("digits on ring:n=4: 4 nodes, 8 steps", "noise std", "trust model: ldp", "compare.png"):
+    for part in ("digits on ring:n=4: 4 nodes, 8 steps", "under trust model ldp", f"Written to {tmp_path / 'c'}."):
         assert part in output
     assert re.search(r"┃ +injected ┃.*\n.*┃ +noise std ┃", output)
     first, second = strict_json(tmp_path / "c" / "results.json")["mechanisms"]
@@ -292,8 +292,42 @@ def test_interrupt_exits_130(tmp_path, capsys, monkeypatch):
 
     monkeypatch.setattr(running, "work", interrupted)
     assert main(["compare", *SMALL, "--out", str(tmp_path)]) == 130
-    assert "run the same command to resume" in " ".join(capsys.readouterr().err.split())
+    assert capsys.readouterr().err.startswith("No run was finished: nothing is stored.\n")
     assert strict_json(tmp_path / "results.json")["complete"] is False
+
+
+def test_what_is_said_of_stored_runs_is_true(tmp_path, capsys, monkeypatch, runs):
+    """Stopped after the two runs of one mechanism; finished; and asked for again, which trains and draws nothing."""
+    made_up = running.work
+
+    def stopping(job, **options):
+        if runs:
+            raise KeyboardInterrupt
+        return made_up(job, **options)
+
+    command = ["compare", *SMALL, "--out", str(tmp_path)]
+    monkeypatch.setattr(running, "work", stopping)
+    assert main(command) == 130
+    assert f"2 finished runs are stored in {tmp_path}; run the same command to resume." in capsys.readouterr().err
+    monkeypatch.setattr(running, "work", made_up)
+    assert main([*command, "--json"]) == 0
+    first = capsys.readouterr()
+    assert "Nothing to do" not in first.err
+    (tmp_path / "compare.png").unlink()
+    assert main([*command, "--json"]) == 0  # a file is missing: it is drawn anew
+    assert "Nothing to do" not in capsys.readouterr().err
+    monkeypatch.setattr(comparing, "run_comparison", None)
+    assert main([*command, "--json"]) == 0
+    again = capsys.readouterr()
+    assert json.loads(again.out) == json.loads(first.out)
+    assert again.err == "Nothing to do: every run was finished by an earlier call.\n"
+
+
+@pytest.mark.parametrize(("text", "may"), [("ring:n=4", False), ("file:w.mfdl", True), ("a/b", True), ("w.csv", True)])
+def test_an_option_that_names_a_file_is_looked_at_again(text, may, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "w.csv").touch()
+    assert earlier._may_name_a_file(text) is may
 
 
 @pytest.mark.usefixtures("blank_pictures")
@@ -351,9 +385,9 @@ CORN = ["--mechanisms", "dp-dsgd,corn", "--trust"]
         (["--mu", "0"], "mu must be"),
         (["--mu", "-1"], "mu must be"),
         (["--mu", "nan"], "mu must be"),
-        (["--epsilon", "0"], "epsilon must be"),
+        (["--epsilon", "0", "--delta", "1e-6"], "epsilon must be"),
         (["--epsilon", "1", "--delta", "1"], "delta must be"),
-        (["--mu", "1", "--epsilon", "1"], "--mu, or --epsilon"),
+        (["--mu", "1", "--epsilon", "1", "--delta", "1e-6"], "--mu, or --epsilon"),
         (["--mechanisms", "none,mafald"], "did you mean 'mafalda'"),
         (["--mechanisms", "none,none"], "distinct"),
         (["--mechanisms", ","], "at least one mechanism"),
@@ -457,14 +491,29 @@ def test_a_warning_is_one_line(tmp_path, capsys):
 
 
 @pytest.mark.usefixtures("blank_pictures")
-def test_the_table_says_what_its_numbers_are(tmp_path, capsys):
-    """One epsilon in the title and in the sentence; over what the loss is averaged; what the objective is per."""
-    options = ["--mechanisms", "dp-dsgd", "--seeds", "1", "--mu", "0.5", "--out", str(tmp_path)]
+def test_the_table_says_what_its_numbers_are(tmp_path, capsys, monkeypatch):
+    """What all mechanisms share once, in three lines; what differs as columns; the rest on request."""
+    options = ["--mechanisms", "none,dp-dsgd,mafalda", "--seeds", "1", "--mu", "0.5", "--out", str(tmp_path)]
+    monkeypatch.setenv("COLUMNS", "300")
     assert main(["compare", *SMALL, *options]) == 0
-    output = " ".join(capsys.readouterr().out.split())
-    assert len(set(re.findall(r"epsilon = ([0-9.]+)", output))) == 1
+    output = capsys.readouterr().out
+    below = output[output.index("(chance)") :].splitlines()[1:]
+    assert len(below) == 3
+    assert below[0] == (
+        "Every mechanism but none has mu = 0.5, epsilon = 2.255 at delta = 1e-06 for a record of every node under "
+        "trust model ldp, replace-one adjacency, clipping norm 1, cyclic participation."
+    )
+    rows = {row["mechanism"]: row for row in strict_json(tmp_path / "results.json")["mechanisms"]}
+    assert (rows["none"]["sensitivity"], rows["dp-dsgd"]["sensitivity"]) == (None, pytest.approx(math.sqrt(2)))
+    assert rows["mafalda"]["sensitivity"] == pytest.approx(1)
+    assert {"1.415", "5.66"} <= set(output.split())  # sensitivity and injected noise of dp-dsgd
+    assert main(["compare", *SMALL, *options, "--verbose"]) == 0
+    output = capsys.readouterr().out
     assert "over the evaluations of the last 2 of 8 steps." in output
     assert "objective: noise left in the models, per unit mu and record shift" in output
+    fields = [line.partition(": ")[0] for line in output[output.index("trust model:") :].splitlines()]
+    assert {"attacker", "adjacency", "clipping", "bound of dp-dsgd", "bound of mafalda", "mu"} <= set(fields)
+    assert "noise" not in fields  # it is that of one mechanism
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ import pytest
 
 import mfdl
 from mfdl.commands import main
-from mfdl.commands.factorize import FactorizeConfig
+from mfdl.commands.factorize import FactorizeConfig, _show
 
 SMALL = ["--graph", "path:n=4", "--epochs", "3", "--period", "4"]
 RING = ["--graph", "ring:n=6"]
@@ -340,3 +340,16 @@ def test_noise_is_made_for_what_is_released(capsys):
     averaged = factorize(capsys, "--release-model", "average:4+1", "--error-weights", "released/average")
     assert averaged["error_weights"] == "released:average:4+1/average"
     assert factorize(capsys, "--release-model", "average:4", "--error-weights", "all")["error_weights"] == "all"
+
+
+@pytest.mark.parametrize(("error", "gap"), [(12.0, "within the error of the estimate"), (0.01, "at most 0.1 %")])
+def test_a_gap_is_no_smaller_than_the_error_of_the_estimate(error, gap, capsys):
+    """A gap of 1e-5 % beside an error of 0.4 % says nothing about the encoder."""
+    same = {"mechanism": "mafalda", "graph": "ring", "nodes": 10**5, "gossip": "g", "counted_models": "post-average"}
+    answer = {**same, "steps": 8, "epochs": 2, "period": 4, "error_weights": None, "objective": 3000.0}
+    answer |= {"lower_bound": 2997.0, "gap": 1e-3, "status": "optimal", "iterations": 1, "seconds": 0.1, "notes": []}
+    _show({**answer, "objective_error": error}, None)
+    output = " ".join(capsys.readouterr().out.split())
+    assert gap in output
+    assert ("lower bound" in output) == (error == 0.01)
+    assert ("up to the error of the estimate, 0.4 %" in output) == (error == 12.0)

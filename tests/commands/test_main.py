@@ -102,7 +102,7 @@ def test_the_options_are_the_fields(name):
     """Every field is an option of the same default, and what is no field belongs to the call."""
     fields = CONFIGS[name].fields()
     options = {parameter.name: parameter for parameter in COMMANDS[name].params}
-    assert set(options) - set(fields) <= {"config", "out", "resume", "overwrite", "as_json", "help"}
+    assert set(options) - set(fields) <= {"config", "out", "resume", "overwrite", "verbose", "as_json", "help"}
     assert {"config", "as_json"} < set(options)
     for field, (_, option, default) in fields.items():
         assert list(option.flags) == options[field].opts
@@ -214,3 +214,33 @@ def test_seeds_that_tables_cannot_hold_are_refused_before_any_work(tmp_path, cap
     assert main([*last_two, str(largest)]) == 2
     assert "lower --first-seed" in capsys.readouterr().err
     assert main([*last_two, str(largest - 1), "--out", str(tmp_path / "run")]) == 0
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        (["account", "--epsilon", "2"], "--epsilon 2 needs --delta in (0, 1), e.g. --delta 1e-6"),
+        (["compare", "--epsilon", "1,2"], "--epsilon 1 needs --delta"),
+        (["plan", "--records", "9", "--epsilon", "2"], "--epsilon 2 needs --delta"),
+        (["audit", "--config", "o.toml"], "--epsilon 3 needs --delta"),
+        (["sweep", "s.toml"], "s.toml, line 1, epsilon: epsilon needs a delta in (0, 1)"),
+        (
+            ["account", "--adjacency", "substitution"],
+            "unknown adjacency 'substitution'; it is called 'replace-one' here.",
+        ),
+        (["account", "--max-grad-norm", "1"], "No such option: --max-grad-norm; it is called --clip-norm here."),
+    ],
+)
+def test_a_target_needs_its_delta_and_words_of_other_libraries_are_known(
+    command, message, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "o.toml").write_text("epsilon = 3\n")
+    (tmp_path / "s.toml").write_text("epsilon = [1, 3]\nmechanisms = ['dp-dsgd']\n")
+    assert main(command) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_keyword_of_another_library_is_known_in_python():
+    with pytest.raises(TypeError, match="argument 'max_grad_norm'; it is called 'clip_norm' here"):
+        mfdl.account(None, trust=mfdl.trust.LDP(), adjacency="zero-out", max_grad_norm=1.0)

@@ -10,7 +10,7 @@ from test_golden_help import commands, help_of
 import mfdl
 
 SMALL = ("--graph", "path:n=3", "--epochs", "2", "--period", "2")
-BINS = ("--participation", "balls-in-bins", "--epsilon", "4", "--adjacency", "zero-out")
+BINS = ("--participation", "balls-in-bins", "--epsilon", "4", "--delta", "1e-6", "--adjacency", "zero-out")
 TRAINED = ("--mechanism", "dp-dsgd", "--lr", "0.1", "--seeds", "1")
 CALLS = {
     "account": ("account", *SMALL, "--mechanism", "dp-dsgd", "--trust", "pndp", "--attackers", "0"),

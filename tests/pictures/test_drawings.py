@@ -83,6 +83,16 @@ def test_a_range_holds_every_value_that_its_scale_can(values, wanted, logarithmi
     assert all(low < v < high for v in values if np.isfinite(v) and not (logarithmic and v <= 0))
 
 
+@pytest.mark.parametrize("values", [(0.0035, 0.019), (0.3, 2.1), (12.0, 85.0)])
+def test_a_scale_within_one_decade_is_labelled_where_its_values_lie(values):
+    axes = Figure().add_subplot()
+    fit_y(axes, values, logarithmic=True)
+    low, high = axes.get_ylim()
+    ticks = [tick for tick in axes.get_yticks() if low <= tick <= high]
+    assert min(ticks) < 1.3 * values[0]
+    assert len(ticks) >= 5
+
+
 @pytest.mark.parametrize("spec", ["erdos-renyi:n=20,p=0.2,seed=1", "florentine", "ring:n=12", "star:n=6", "path:n=2"])
 def test_no_name_lies_over_another_or_over_a_node_or_outside(spec):
     graph = graphs.load(spec)

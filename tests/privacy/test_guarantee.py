@@ -118,7 +118,7 @@ def test_what_is_printed_are_all_fields():
             "protects: a record of node 5",
             "adjacency: replace-one",
             "clipping: norm 1 (record shift 2)",
-            "noise: std 4 on the sum of clipped gradients, sensitivity 1.4",
+            "noise: base noise std 4 on the sum of clipped gradients, sensitivity 1.4",
             "participation: every step",
             "released models: no model",
             "mu: 0.719",
@@ -133,7 +133,7 @@ def test_what_is_printed_are_all_fields():
 def test_whose_data_are_protected():
     user = make(unit="user")
     assert dict(user.fields())["protects"] == "all data of node 5 (user level)"
-    assert dict(user.fields())["noise"].startswith("std 4 on clipped mean gradients")
+    assert dict(user.fields())["noise"].startswith("base noise std 4 on clipped mean gradients")
     assert dict(user.fields())["clipping"] == "norm 1 (user shift 2)"
     everyone = make(unit="user", victim=EVERY_NODE)  # not the data of all nodes together
     for words in (everyone.sentence(), str(everyone)):

@@ -20,8 +20,8 @@ def result_of(mechanisms, seeds=(0, 1), diverged=()):
     return {
         "task": "digits", "graph": "ring:n=2", "gossip": "metropolis-hastings", "nodes": 2, "learning_rate": 0.5,
         "participation": {"scheme": "cyclic", "epochs": 2, "period": 5}, "mu": 2.0, "seeds": list(seeds),
-        "noise": "seeded", "guarantee": "Trust model ldp; under replace-one adjacency.",
-        "mechanisms": [{"mechanism": m} for m in mechanisms],
+        "epsilon": 11.2, "delta": 1e-6, "trust": "ldp", "adjacency": "replace-one", "clip_norm": 1.0, "unit": "record",
+        "across_trust_models": False, "mechanisms": [{"mechanism": m} for m in mechanisms],
         "runs": [{"mechanism": m, "seed": s, "final_test_loss": f} for (m, s), f in finals.items()],
     }  # fmt: skip
 
@@ -52,7 +52,7 @@ def test_picture_names_every_mechanism_and_carries_the_caption(seeds):
     words = texts(figure)
     assert all(words.count(name) >= 2 for name in names)  # at its line and at its final loss
     caption = " ".join(" ".join(words).split())
-    for part in ("Trust model ldp", "replace-one", "Task digits", "graph ring:n=2", "seeds 0"):
+    for part in ("under trust model ldp", "replace-one", "Task digits", "ring:n=2", "seeds 0"):
         assert part in caption
     for kind in ("png", "svg"):
         buffer = io.BytesIO()
@@ -120,15 +120,32 @@ def test_runs_can_be_plotted_without_pyplot():
     assert ("matplotlib.pyplot" in sys.modules) == before
     words = " ".join(" ".join(texts(figure)).split())
     assert "dp-dsgd" in words
-    assert "; mu: " in words
-    assert texts(plot_runs([run, run]))
+    assert "The guarantee is mu = " in words
+    assert len(figure.axes) == 1  # one mechanism has no bars to compare: its final loss stands below its name
+    assert f"final {run.final_test_losses[0]:.2f}, accuracy" in words
+    assert len(plot_runs([run, run]).axes) == 2
+
+
+def test_a_caption_has_three_lines_of_whole_sentences():
+    result = result_of(["none", "mafalda"]) | {"advice": ["A long piece of advice on this run." for _ in range(30)]}
+    (caption,) = [t for t in texts(plot_comparison(result, steps_of(["none", "mafalda"]))) if t.startswith("Task")]
+    assert caption.count("\n") == 2
+    assert caption.endswith("A long piece of advice on this run.")
+    assert "mafalda has mu = 2, epsilon = 11.2 at delta = 1e-06" in " ".join(caption.split())
+
+
+def test_numbers_stand_right_of_bars_and_levels():
+    right = compared("none", "dp-dsgd", "mafalda").axes[1]
+    numbers = [text for text in right.texts if text.get_text().replace(".", "").isdigit()]
+    assert len(numbers) == 3
+    assert all((text.xy[0], text.xycoords) == (1, ("axes fraction", "data")) for text in numbers)
 
 
 def test_a_title_never_praises_models_that_learned_nothing():
     """What the judges find stands in the title with epsilon; the untrained loss is a line, accuracy beside the loss."""
     names = ["none", "mafalda"]
     finding = "mafalda does not beat the untrained model (test loss 0.9)"
-    judged = {"finding": finding, "advice": ["try more."], "untrained_loss_mean": 0.9, "epsilon": 11.2, "delta": 1e-6}
+    judged = {"finding": finding, "advice": ["try more."], "untrained_loss_mean": 0.9}
     result = result_of(names) | judged
     result["mechanisms"] = [{"mechanism": m, "final_accuracy_mean": 0.25} for m in names]
     figure = plot_comparison(result, steps_of(names))

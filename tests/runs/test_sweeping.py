@@ -128,8 +128,11 @@ def test_the_command_and_the_function_are_one(tmp_path, capsys):
     assert {**python, "out": loaded["out"]} == loaded
     assert content(tmp_path / "b") == content(out)
     assert mfdl.sweep(SweepConfig.load(file), out=out, progress=False) == loaded
+    before = content(out)
     assert main(["sweep", str(file), "--out", str(out)]) == 0
-    output = capsys.readouterr().out
+    output, said = capsys.readouterr()
+    assert said == "Nothing to do: every cell was finished by an earlier call.\n"
+    assert content(out) == before
     assert output.startswith("12 cells: 12 finished, 0 failed, 0 missing.")
     assert output.count("dp-dsgd") == 3
 

@@ -70,7 +70,8 @@ def test_the_table_and_the_trade_off_show_the_numbers_of_the_store(page, best):
             values = [r[result_key("final", name)] for r in runs]
             assert row[name] == pytest.approx([statistics.mean(values), statistics.stdev(values)], rel=1e-12, abs=1e-12)
         assert float(row["loss text"].partition(" ")[0]) == pytest.approx(row["loss"][0], rel=1e-3)
-        assert (row["rate"], row["noise"]) == ([runs[0]["lr"]], [runs[0]["noise_std"]])
+        assert (row["rate"], row["noise"]) == ([runs[0]["lr"]], [runs[0]["injected_noise_std"]])
+        assert row["sensitivity"] == ([] if runs[0]["sensitivity"] is None else [runs[0]["sensitivity"]])
         assert row["epsilon"] == [float(runs[0]["epsilon"])]
         assert row["words text"] == f"in words{runs[0]['guarantee']}"
         for name in ("mu", "epsilon"):
@@ -202,7 +203,7 @@ def test_correlations_are_those_of_the_dense_operator(built):
 
 def test_what_cannot_be_built_again_is_left_out_with_the_reason(records):
     for change, reason in (
-        ({"noise_std": records[1]["noise_std"] * 1.01}, "this version calibrates noise std"),
+        ({"noise_std": records[1]["noise_std"] * 1.01}, "this version calibrates base noise std"),
         ({"mechanism": "file:gone.npz"}, "could not be rebuilt"),
     ):
         with pytest.raises(rebuilt.LeftOut, match=reason):

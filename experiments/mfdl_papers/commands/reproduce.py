@@ -102,18 +102,19 @@ def reproduce(
 
 def _list() -> Answer:
     from ..figures import FIGURES
+    from ..figures.published_figures import minutes
 
     rows = [figure.listed() for figure in FIGURES.values()]
 
     def show() -> None:
-        columns = ("name", "figure", "quick", "full", "needs")
-        table = terminal.table(columns, title="published figures", right=("quick",))
+        table = terminal.table(("name", "figure", "quick", "full", "needs"), right=("quick", "full"))
         table.columns[0].no_wrap = True
-        for row in rows:
-            quick = f"{row['quick_minutes']:g} min"
-            where = f"{row['paper']}, {row['figure']}"
-            table.add_row(row["name"], where, quick, row["full_cost"], ", ".join(row["data"]) or "nothing")
-        terminal.say([table])
+        for figure in FIGURES.values():
+            where = f"{figure.paper.partition(',')[0]}, {figure.figure}"
+            needs = dict.fromkeys(name.partition(":")[0].partition("/")[0] for name in figure.data)
+            cost = map(minutes, (figure.quick_minutes, figure.full_minutes))
+            table.add_row(figure.name, where, *cost, ", ".join(needs))
+        terminal.say([table, "Papers, claims, costs and files of each: --json."])
 
     return rows, show, 0
 
