@@ -52,7 +52,7 @@ def plot_comparison(
     caption = (
         f"Task {result['task']} on {result['graph']} with {result['nodes']} nodes and gossip {result['gossip']}, "
         f"{participation['epochs']} epochs of {participation['period']} steps, learning rate "
-        f"{result['learning_rate']:g}{_falling(result)}, seeds {_span(result['seeds'])}."
+        f"{result['learning_rate']:g}{_falling(result)}, {_span(result['seeds'])}."
     )
     caption = " ".join([caption, shared_conditions(result), *result.get("advice", ())])
     start = result.get("untrained_loss_mean") if metric == "loss" else None
@@ -74,7 +74,7 @@ def _falling(result: dict[str, Any]) -> str:
 
 
 def _span(seeds: Sequence[int]) -> str:
-    return str(seeds[0]) if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
+    return f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {seeds[0]} to {seeds[-1]}"
 
 
 def _target(result: dict[str, Any]) -> str:
