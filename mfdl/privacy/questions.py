@@ -19,14 +19,14 @@ import dataclasses
 import hashlib
 import json
 from collections.abc import Hashable, Mapping
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
 
 from .. import check
 from ..algorithms import LinearAlgorithm
 from ..check import FloatArray
-from ..errors import InvalidInput, UnsupportedMechanism, require_known
+from ..errors import InvalidInput, UnsupportedMechanism, did_you_mean, require_known
 from ..participation import Participation
 from ..trust import TrustModel
 from ..trust.view import View
@@ -43,6 +43,12 @@ SEPARATOR = "."
 LIPSCHITZ_NOTE = "assuming that the local maps x - eta g(x) are Lipschitz with constant"
 UNNAMED = ("custom", "matrices")
 """Trust models that one word stands for, whatever they show."""
+OF_DOORS = {
+    **dict.fromkeys(("noise_std", "noise_multiplier"), "mfdl.account"),
+    **dict.fromkeys(("mu", "epsilon", "delta"), "mfdl.calibrate"),
+    **dict.fromkeys(("victim", "victims"), "mfdl.losses"),
+}
+"""Keywords of the functions that take a privacy."""
 MAX_RATIO = 1e6
 """Of the largest budget to the least: a share of noise fainter than that could pass for rounding."""
 
@@ -87,6 +93,19 @@ class Privacy:
     method: str | MonteCarlo = "exact"
     lipschitz: float | None = None
     owners: Owners = dataclasses.field(default_factory=Owners)
+
+    def __new__(cls, *_: Any, **named: Any) -> Self:
+        """Refuses keywords that it has not, with the ones that it has. Raises: TypeError, InvalidInput."""
+        known = [field.name for field in dataclasses.fields(cls)]
+        for keyword in named:
+            if keyword in OF_DOORS:
+                raise InvalidInput(f"Privacy takes no {keyword}: give it to {OF_DOORS[keyword]}, beside the privacy.")
+            if keyword not in known:
+                hint = did_you_mean(keyword, known)
+                raise TypeError(
+                    f"Privacy() got an unexpected keyword argument {keyword!r}{hint} Known: {', '.join(known)}."
+                )
+        return super().__new__(cls)
 
     def __post_init__(self) -> None:
         if self.trust is not None:

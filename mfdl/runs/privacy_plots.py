@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
+TITLE_PER_INCH = 7.4  # characters of a title that fit at its full size
 SQUARED_MU = "μ²  (Rényi loss of order 2)"
 NON_ADAPTIVE, ADAPTIVE, SQUARED, CODED, LOCAL = "non-adaptive", "adaptive", "squared", "coded", "local"
 COLOURS = {NON_ADAPTIVE: "#009e73", ADAPTIVE: "#0072b2", SQUARED: "#e69f00", CODED: "#d55e00", LOCAL: "#4d4d4d"}
@@ -272,7 +273,8 @@ def _page(
     figure = Figure(figsize=(width, height), facecolor="white")
     axes = figure.add_axes((plot[0], foot / height, plot[1], body / height))
     left = min(plot[0], 0.06)
-    figure.text(left, 1 - 0.32 / height, title, fontsize=13.5, fontweight="bold", color=INK, va="center")
+    size = 13.5 * min(1.0, TITLE_PER_INCH * width / max(len(title), 1))
+    figure.text(left, 1 - 0.32 / height, title, fontsize=size, fontweight="bold", color=INK, va="center")
     write_caption(figure, lines, left=left, top=(foot - below - 0.06) / height)
     return figure, axes
 

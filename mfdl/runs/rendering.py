@@ -76,7 +76,7 @@ def caption_of(result: Mapping[str, Any]) -> str:
     trained = (
         f"Task {result['task']} on {label_of(result['graph'])} with {result['nodes']} nodes and gossip "
         f"{result['gossip']}, {participation['epochs']} epochs of {participation['period']} steps, learning rate "
-        f"{', '.join(f'{rate:g}' for rate in rates)}{_falling(result)}, seeds {_span(result['seeds'])}."
+        f"{', '.join(f'{rate:g}' for rate in rates)}{_falling(result)}, {_span(result['seeds'])}."
     )
     return " ".join([trained, shared_conditions(result), *result.get("advice", ())])
 
@@ -87,7 +87,7 @@ def _falling(result: Mapping[str, Any]) -> str:
 
 
 def _span(seeds: Sequence[int]) -> str:
-    return str(seeds[0]) if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
+    return f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {seeds[0]} to {seeds[-1]}"
 
 
 def _target(result: dict[str, Any]) -> str:

@@ -243,4 +243,4 @@ def test_a_target_needs_its_delta_and_words_of_other_libraries_are_known(
 
 def test_a_keyword_of_another_library_is_known_in_python():
     with pytest.raises(TypeError, match="argument 'max_grad_norm'; it is called 'clip_norm' here"):
-        mfdl.account(None, trust=mfdl.trust.LDP(), adjacency="zero-out", max_grad_norm=1.0)
+        mfdl.Privacy(mfdl.trust.LDP(), adjacency="zero-out", max_grad_norm=1.0)
