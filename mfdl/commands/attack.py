@@ -245,6 +245,9 @@ def _write(out: Path, answer: dict[str, Any], graph: Any) -> None:
         f"deviation of the best unbiased estimate of one coordinate of a node's {GRADIENT_OF[answer['unit']]}, in "
         "clipping norms."
     )
+    if answer["guarantee"] is not None:
+        adjacency = dict(line.partition(": ")[::2] for line in answer["guarantee"].splitlines())["adjacency"]
+        caption += f" The guarantee is for {adjacency} adjacency and clipping norm {answer['clip_norm']:g}."
     caption = " ".join([caption, *answer["notes"]])
     drawn = [{"title": title, "nodes": panel["nodes"]} for title, panel in panels(answer)]
     if answer["mu"] is not None:

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .columns import names
 from .output import versions
 from .store import Store, answer
 
@@ -42,7 +43,9 @@ def finished_comparison(config: ComparisonConfig, folder: Path) -> dict[str, Any
         return None
     whole = isinstance(result, dict) and result.get("complete") is True
     if whole and _is_same(result, {**config.options(), "out": str(folder)}):
-        return result if all((folder / name).is_file() for name in COMPARISON_FILES) else None
+        columns = set(names(level="mechanism"))  # a folder of another state of this version may lack one
+        whole = all(columns <= row.keys() for row in result["mechanisms"])
+        return result if whole and all((folder / name).is_file() for name in COMPARISON_FILES) else None
     return None
 
 
