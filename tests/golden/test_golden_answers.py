@@ -21,6 +21,7 @@ CALLS = {
     "claims": ("claims", "--only", "gdp-composition", "--examples", "1", "--jobs", "1"),
     "compare": ("compare", *SMALL, *TRAINED, "--out", "compared"),
     "data fetch": ("data", "fetch", "libsvm/a9a", "--data-home", "home"),
+    "data inspect": ("data", "inspect", "own.csv:target=price,kind=regression", "--graph", "path:n=3"),
     "data list": ("data", "list", "--data-home", "home"),
     "factorize": ("factorize", *SMALL, "--mechanism", "mafalda"),
     "factorize, balls-in-bins": ("factorize", *SMALL, "--mechanism", "mafalda-bins", *BINS),
@@ -61,6 +62,7 @@ def test_keys_of_every_answer(tmp_path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(mfdl.data, "fetch", lambda name, home: tmp_path / name)  # no download in a test
     (tmp_path / "sweep.toml").write_text(SWEEP)
+    (tmp_path / "own.csv").write_text("age,price\n" + "".join(f"{row},{row / 4}\n" for row in range(30)))
     values = {}
     for name, arguments in CALLS.items():
         code, out = mfdl_prints(*arguments, "--json")
