@@ -46,7 +46,7 @@ from mfdl.dynamics import Dynamics
 from mfdl.noise_scale import calibrate
 from mfdl.participation import Cyclic, EveryStep, Explicit, MinSeparation, OncePerEpoch, Single
 from mfdl.privacy import gaussian
-from mfdl.runs.comparison_config import ComparisonConfig
+from mfdl.runs.experiment import Experiment
 from mfdl.training import checkpoint
 from mfdl.training.keys import NoiseKey, normals
 from mfdl.training.replay import replay
@@ -99,7 +99,7 @@ def _api(random: Random, folder: Path) -> Callable[[], Any]:
     text = random.choice(TEXTS + NUMBERS + GRAPHS + MECHANISMS + SETTINGS + NAMES)
     small = random.choice((1, 2, 3))
     fields: dict[str, Any] = {
-        random.choice([f.name for f in dataclasses.fields(ComparisonConfig)]): random.choice((a, text, (text,)))
+        random.choice([f.name for f in dataclasses.fields(Experiment)]): random.choice((a, text, (text,)))
     }
     calls: tuple[Callable[[], Any], ...] = (
         lambda: Cyclic(epochs=a, period=small),
@@ -141,7 +141,7 @@ def _api(random: Random, folder: Path) -> Callable[[], Any]:
         lambda: check.positive(value=a),
         lambda: check.non_negative(value=a),
         lambda: check.open_unit(value=a),
-        lambda: ComparisonConfig(**fields),
+        lambda: Experiment(**fields),
         lambda: factorization.factorize(Dynamics(W), Cyclic(epochs=1, period=2), tolerance=a),
         lambda: factorization.optimal_covariance(Dynamics(W), max_inverse_diagonal=a, horizon=1),
         lambda: factorization.optimal_covariance(Dynamics(W), coalition_size=a),

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mfdl.planning import Design
-from mfdl.runs.comparison_config import ComparisonConfig
+from mfdl.runs.experiment import Experiment
 
 DELTA = 1e-5
 ADJACENCY = "zero-out"
@@ -124,10 +124,10 @@ class Scene:
         """Whether the row can be run: its preconditioner is public."""
         return not row.preconditioned or self.task in PRECONDITION
 
-    def config(self, row: Row, epsilon: float, rate: float, seed: int, device: str | None = None) -> ComparisonConfig:
+    def config(self, row: Row, epsilon: float, rate: float, seed: int, device: str | None = None) -> Experiment:
         """One run, evaluated once, at its end."""
         design = self.design(row)
-        return ComparisonConfig(
+        return Experiment(
             **design.options(),
             **row.options,
             graph=self.graph,

@@ -14,7 +14,7 @@ from mfdl.factorization import factorize_balls_in_bins
 from mfdl.participation import BallsInBins, Cyclic
 from mfdl.privacy.gaussian import epsilon_from_mu
 from mfdl.runs import Store, SweepConfig, sweep
-from mfdl.runs.comparison_config import ComparisonConfig
+from mfdl.runs.experiment import Experiment
 from mfdl.runs.shared import shared_by
 
 DYNAMICS = mfdl.Dynamics(mfdl.gossip.metropolis_hastings("path:n=3"))
@@ -171,7 +171,7 @@ def test_a_sweep_of_both_participations_has_it_where_batches_are_secret():
 def test_what_runs_share_knows_the_budget_where_the_encoder_is_made_for_it():
     def shared(name, **target):
         plain = {"participation": "balls-in-bins", "mechanisms": (name,)}
-        return shared_by(ComparisonConfig(**plain, **target))
+        return shared_by(Experiment(**plain, **target))
 
     for changed in ({"epsilon": 3.0, "delta": 1e-5}, {"epsilon": 2.0, "delta": 1e-6}):
         assert shared("mafalda-bins", epsilon=2.0, delta=1e-5) != shared("mafalda-bins", **changed)

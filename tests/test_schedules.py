@@ -21,7 +21,7 @@ from mfdl.errors import InvalidInput
 from mfdl.participation import Cyclic, EveryStep
 from mfdl.privacy.attacking_sets import sensitivity_by_victim
 from mfdl.runs.cell_jobs import replay_config
-from mfdl.runs.comparison_config import ComparisonConfig
+from mfdl.runs.experiment import Experiment
 from mfdl.runs.shared import Plan
 from mfdl.testing.oracles import largest_signed_sum, of_node, pinv_gram
 from mfdl.testing.strategies import gossip_matrices
@@ -177,13 +177,13 @@ def test_named_schedules_are_the_published_formulas(first, scale, num_steps):
 def test_schedules_that_mean_nothing_are_refused_by_every_command(rule, message):
     with pytest.raises(InvalidInput, match=message):
         schedule(rule, 0.1, 5)
-    for config in (ComparisonConfig, AccountConfig, AuditConfig):
+    for config in (Experiment, AccountConfig, AuditConfig):
         with pytest.raises(InvalidInput, match=message):
             config(lr_schedule=rule)
 
 
 def test_a_comparison_trains_with_the_schedule_it_names(tmp_path):
-    config = ComparisonConfig(
+    config = Experiment(
         graph="path:n=4", task="digits", epochs=2, period=3, unit="user", mechanisms=("none",), seeds=1,
         learning_rate=0.6, lr_schedule="inverse-time:2", eval_every=1,
     )  # fmt: skip
@@ -197,8 +197,8 @@ def test_a_comparison_trains_with_the_schedule_it_names(tmp_path):
     assert_allclose(run.seeds[0].models, models, atol=1e-5)
     assert_allclose(run.to_pandas().groupby("step")["lr"].first(), [0.6, 0.4, 0.3, 0.24, 0.2, 0.6 / 3.5])
     (tmp_path / "config.toml").write_text('lr-schedule = "inverse-time:2"')
-    assert ComparisonConfig.load(tmp_path / "config.toml").options()["lr_schedule"] == "inverse-time:2"
-    assert "lr_schedule" not in ComparisonConfig().options()
+    assert Experiment.load(tmp_path / "config.toml").options()["lr_schedule"] == "inverse-time:2"
+    assert "lr_schedule" not in Experiment().options()
 
 
 def test_an_account_is_of_the_schedule_it_names():

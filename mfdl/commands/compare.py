@@ -9,7 +9,7 @@ import typer
 
 from ..metrics import WORDS, final_steps, is_accuracy, result_key
 from ..progress import reporter
-from ..runs.comparison_config import ComparisonConfig
+from ..runs.experiment import Experiment
 from ..runs.output import rounded_up, shared_conditions
 from . import terminal
 from .command import Answer, command
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
-@command(ComparisonConfig, "Folder of the results.", default=Path("results/compare"))
+@command(Experiment, "Folder of the results.", default=Path("results/compare"))
 def compare(
-    config: ComparisonConfig,
+    config: Experiment,
     out: Path,
     several: dict[str, list[float]],
     resume: Annotated[bool, typer.Option("--resume/--no-resume", help="Reuse the finished runs in the folder.")] = True,

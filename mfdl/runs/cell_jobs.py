@@ -28,7 +28,7 @@ from ..training.replay import replays
 from ..training.replay_config import ReplayConfig
 from ..training.run import Run
 from .cells import Cell
-from .comparison_config import ComparisonConfig
+from .experiment import Experiment
 from .output import json_number, objective_fields, sensitivity_of
 from .run_steps import RunSteps
 from .shared import Plan, Shared
@@ -209,7 +209,7 @@ def _answer(
 
 
 def replay_config(
-    mechanism: Mechanism, task: tasks.Task, seed: int, config: ComparisonConfig, checkpoints: Path | None = None
+    mechanism: Mechanism, task: tasks.Task, seed: int, config: Experiment, checkpoints: Path | None = None
 ) -> ReplayConfig:
     """One seed of a mechanism, as a config says; checkpoints: their folder."""
     return ReplayConfig(
@@ -227,7 +227,7 @@ def replay_config(
     )
 
 
-def _steps(run: Run, mechanism: Mechanism, config: ComparisonConfig) -> RunSteps:
+def _steps(run: Run, mechanism: Mechanism, config: Experiment) -> RunSteps:
     """Every evaluated step of the one seed of a run, with the conditions of the run."""
     (name,), (seed,), guarantee = config.mechanisms, run.seeds, mechanism.guarantee
     conditions = {

@@ -13,7 +13,7 @@ from .. import __version__
 from ..algorithms import registry
 from ..errors import InvalidInput
 from ..objective import Curvature
-from .comparison_config import ComparisonConfig
+from .experiment import Experiment
 from .shared import WITHOUT_NOISE, Shared
 
 OF_ATTACKERS = ("attackers", "colluders", "coalition_size", "release")
@@ -33,7 +33,7 @@ class Cell:
     Raises: InvalidInput: several mechanisms or seeds.
     """
 
-    config: ComparisonConfig
+    config: Experiment
     shared: Shared | None = dataclasses.field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -98,7 +98,7 @@ class Cell:
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _canonical(config: ComparisonConfig) -> ComparisonConfig:
+def _canonical(config: Experiment) -> Experiment:
     changed: dict[str, Any] = {}
     for name, (kind, _, _) in config.fields().items():
         value = getattr(config, name)
@@ -108,7 +108,7 @@ def _canonical(config: ComparisonConfig) -> ComparisonConfig:
         changed["mu"] = config.target_mu_or_default
     changed |= {"error_weights": (), "curvature": None, "settings": tuple(sorted(config.settings))}
     if config.mechanisms == (WITHOUT_NOISE,):
-        default = {field.name: field.default for field in dataclasses.fields(ComparisonConfig)}
+        default = {field.name: field.default for field in dataclasses.fields(Experiment)}
         changed |= {name: default[name] for name in ("mu", "epsilon", "trust", "across_trust_models", *OF_ATTACKERS)}
     same = all(getattr(config, name) == value for name, value in changed.items())
     same &= all(type(getattr(config, name)) is type(value) for name, value in changed.items())

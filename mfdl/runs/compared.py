@@ -26,7 +26,7 @@ from ..privacy.questions import Privacy
 from ..progress import Progress
 from ..training.run import Run
 from .comparing import grid_of, run_comparison
-from .comparison_config import DEFAULT_MECHANISMS, ComparisonConfig
+from .experiment import DEFAULT_MECHANISMS, Experiment
 from .comparison_folder import RESULTS, STEPS
 from .latex import booktabs
 from .output import ahead_in_every_seed
@@ -91,7 +91,7 @@ def compare(
     }
     if any(not values for values in several.values()):
         raise InvalidInput("mu, epsilon and learning_rate must hold at least one value, got an empty list.")
-    config = ComparisonConfig(mechanisms=mechanisms, **one, **{**options_of(privacy), **options})
+    config = Experiment(mechanisms=mechanisms, **one, **{**options_of(privacy), **options})
     scheme = None if privacy is None else privacy.participation
     if scheme is not None and config.scheme() != scheme:
         raise InvalidInput(
@@ -198,7 +198,7 @@ class Comparison(Shown):
         result: the content of results.json.
     """
 
-    config: ComparisonConfig
+    config: Experiment
     several: Mapping[str, Sequence[float]]
     folder: Path
     result: dict[str, Any]

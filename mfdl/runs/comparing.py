@@ -1,6 +1,6 @@
 """Comparison of mechanisms at one privacy guarantee, or at several budgets or rates: a grid of cells with a picture.
 
-In: a `ComparisonConfig` and a folder. Out: the result as one JSON-ready dict, and the files of `comparison_folder`. All
+In: a `Experiment` and a folder. Out: the result as one JSON-ready dict, and the files of `comparison_folder`. All
 mechanisms of one seed share data split, initial model and batch order. At several budgets or rates the folder holds
 
     runs/                           all finished runs
@@ -26,7 +26,7 @@ from ..progress import Advance, Progress, reporter
 from ..training import distributed
 from ..training.distributed import Group, current
 from .cells import Cell
-from .comparison_config import ComparisonConfig
+from .experiment import Experiment
 from .comparison_folder import Folder, earlier_result
 from .earlier import RESULTS, RUNS, STEPS
 from .grid import Grid
@@ -41,7 +41,7 @@ CHECKPOINTS = "checkpoints"
 
 
 def run_comparison(
-    config: ComparisonConfig,
+    config: Experiment,
     out: str | os.PathLike[str],
     *,
     several: Mapping[str, Sequence[float]] | None = None,
@@ -135,9 +135,9 @@ def _sharing(ranks: int | None) -> contextlib.AbstractContextManager[Group]:
     return distributed.ranks(ranks)
 
 
-def grid_of(config: ComparisonConfig, several: Mapping[str, Sequence[float]]) -> Grid:
+def grid_of(config: Experiment, several: Mapping[str, Sequence[float]]) -> Grid:
     """The comparison at each combination of the values; `none` at the first budget alone."""
-    values = {name: several.get(name, (getattr(config, name),)) for name in ComparisonConfig.SEVERAL}
+    values = {name: several.get(name, (getattr(config, name),)) for name in Experiment.SEVERAL}
 
     def point(chosen: dict[str, Any]) -> dict[str, Any] | None:
         names = config.mechanisms
@@ -155,7 +155,7 @@ def _name(plan: Plan) -> str:
 
 
 def _merged(
-    config: ComparisonConfig,
+    config: Experiment,
     several: Mapping[str, Sequence[float]],
     plans: Sequence[Plan],
     results: Sequence[dict[str, Any]],

@@ -18,7 +18,7 @@ from .output import versions
 from .store import Store, answer
 
 if TYPE_CHECKING:
-    from .comparison_config import ComparisonConfig
+    from .experiment import Experiment
     from .sweep_config import SweepConfig
 
 RUNS = "runs"
@@ -35,7 +35,7 @@ def finished_sweep(config: SweepConfig, folder: Path) -> dict[str, Any] | None:
     return None
 
 
-def finished_comparison(config: ComparisonConfig, folder: Path) -> dict[str, Any] | None:
+def finished_comparison(config: Experiment, folder: Path) -> dict[str, Any] | None:
     """results.json of a comparison of these options, if it is complete and its files are there."""
     try:
         result = json.loads((folder / RESULTS).read_text(encoding="utf-8"))

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from .cells import Cell
-from .comparison_config import ComparisonConfig
+from .experiment import Experiment
 from .shared import Shared
 
 
@@ -23,12 +23,12 @@ class Grid:
         point: from the values of one combination to the fields that are changed, None for no config there.
     """
 
-    base: ComparisonConfig
+    base: Experiment
     over: Mapping[str, Sequence[Any]]
     point: Callable[[dict[str, Any]], dict[str, Any] | None] = dict
 
-    def configs(self) -> Iterator[ComparisonConfig]:
-        """One for each combination. Raises: InvalidInput: what `ComparisonConfig` refuses."""
+    def configs(self) -> Iterator[Experiment]:
+        """One for each combination. Raises: InvalidInput: what `Experiment` refuses."""
         for values in itertools.product(*self.over.values()):
             changed = self.point(dict(zip(self.over, values, strict=True)))
             if changed is not None:
@@ -40,20 +40,20 @@ class Grid:
         return list(dict.fromkeys(Cell(_at_seed(config, seed), shared) for config in self.configs() for seed in every))
 
 
-def _at_seed(config: ComparisonConfig, seed: int) -> ComparisonConfig:
+def _at_seed(config: Experiment, seed: int) -> Experiment:
     """Nothing else depends on the seed, so nothing is checked again."""
     copied = copy.copy(config)
     object.__setattr__(copied, "first_seed", seed)
     return copied
 
 
-def alone(config: ComparisonConfig, name: str) -> dict[str, Any]:
+def alone(config: Experiment, name: str) -> dict[str, Any]:
     """The fields in which the config of a cell differs from one of several mechanisms and seeds."""
     settings = tuple(text for text in config.settings if text.startswith(f"{name}."))
     return {"mechanisms": (name,), "settings": settings, "error_weights": (), "seeds": 1}
 
 
-def cells_of(config: ComparisonConfig, shared: Shared) -> list[Cell]:
+def cells_of(config: Experiment, shared: Shared) -> list[Cell]:
     """The runs of a comparison: every mechanism with every seed, the seed fastest."""
     mechanisms = Grid(config, {"name": config.mechanisms}, lambda chosen: alone(config, chosen["name"]))
     return mechanisms.cells(config.seed_list, shared)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from ..training.learned import Baseline
     from ..training.tasks import Task
     from ..trust import TrustModel
-    from .comparison_config import ComparisonConfig
+    from .experiment import Experiment
 
 
 WITHOUT_NOISE = "none"
@@ -69,7 +69,7 @@ class Shared:
         """The content hash of the graph."""
         return self._graph_hash(_place(config))
 
-    def task(self, config: ComparisonConfig) -> Task:
+    def task(self, config: Experiment) -> Task:
         """The task on the nodes of the graph."""
         return self._task(_place(config), config.task, config.partition, config.precondition)
 
@@ -87,14 +87,14 @@ class Shared:
         task = tasks.load(name, self.network(place)[0], place.data_home, **chosen)
         return task if precondition is None else task.preconditioned(precondition)
 
-    def require_fed(self, config: ComparisonConfig) -> None:
+    def require_fed(self, config: Experiment) -> None:
         """Refuses nodes with fewer records than batches."""
         task = self.task(config)
         for seed in config.seed_list[: None if task.batch_sizes_depend_on_seed else 1]:
             period = 1 if config.has_secret_batches else config.period  # a bin may be empty
             self._fed(task, seed if task.batch_sizes_depend_on_seed else 0, period)
 
-    def accounted(self, config: ComparisonConfig, name: str) -> Accounted:
+    def accounted(self, config: Experiment, name: str) -> Accounted:
         """The algorithm of a name with its losses.
 
         Raises: UnsupportedMechanism: it is not meant for the trust model of the config.
@@ -102,11 +102,11 @@ class Shared:
         settings = tuple(text for text in config.settings if text.startswith(f"{name}."))
         return self._accounted(shared_by(dataclasses.replace(config, mechanisms=(name,), settings=settings)))
 
-    def file_hash(self, config: ComparisonConfig) -> str:
+    def file_hash(self, config: Experiment) -> str:
         """The content hash of the one mechanism of a config, which is that of a file."""
         return self._file_hash(shared_by(config))
 
-    def _account(self, config: ComparisonConfig) -> Accounted:
+    def _account(self, config: Experiment) -> Accounted:
         (name,) = config.mechanisms
         with keeping(self._solutions):
             algorithm = built(config, name, self.network(config)[1])
@@ -153,7 +153,7 @@ class Plan:
     Args: shared: what other plans of this call have made already; checked: one of them refused nothing of this config.
     """
 
-    def __init__(self, config: ComparisonConfig, shared: Shared | None = None, *, checked: bool = False) -> None:
+    def __init__(self, config: Experiment, shared: Shared | None = None, *, checked: bool = False) -> None:
         self.config, self.shared = config, shared or Shared()
         self.graph, self.gossip = self.shared.network(config)
         self.dynamics = config.dynamics(self.gossip)
@@ -204,7 +204,7 @@ class Plan:
         return learned.chance(self.task)
 
 
-def shared_by(config: ComparisonConfig) -> ComparisonConfig:
+def shared_by(config: Experiment) -> Experiment:
     """Equal for configs of one mechanism that share its algorithm and its losses."""
     target: dict[str, Any] = {"epsilon": 1.0} if config.has_secret_batches else {}
     if any(map(registry.is_of_balls_in_bins, config.mechanisms)):
@@ -225,7 +225,7 @@ def _require_fed(task: Task, seed: int, period: int) -> None:
     task.instance(seed, period)
 
 
-def built(config: ComparisonConfig, name: str, gossip: GossipMatrix) -> LinearAlgorithm:
+def built(config: Experiment, name: str, gossip: GossipMatrix) -> LinearAlgorithm:
     """The algorithm of a name, with its settings or at its best."""
     given, dynamics = config.parameters(name), config.dynamics(gossip)
     if given:
@@ -239,7 +239,7 @@ def built(config: ComparisonConfig, name: str, gossip: GossipMatrix) -> LinearAl
     return algorithm if config.release_model == "last" else algorithm.releasing(config.release_model)
 
 
-def trust_of(config: ComparisonConfig, name: str, algorithm: LinearAlgorithm | None) -> tuple[TrustModel, str | None]:
+def trust_of(config: Experiment, name: str, algorithm: LinearAlgorithm | None) -> tuple[TrustModel, str | None]:
     """The trust model and the released models that a mechanism is held to.
 
     Args: algorithm: where the name is that of a file, what is in it.

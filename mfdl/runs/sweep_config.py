@@ -13,7 +13,7 @@ from ..errors import InvalidInput, UnsupportedMechanism, unknown_name
 from ..privacy import gaussian
 from ..trust.base import models_by_parameter
 from .cells import Cell
-from .comparison_config import ComparisonConfig
+from .experiment import Experiment
 from .grid import Grid, alone
 from .options import BINS, SECRET
 from .shared import Shared
@@ -30,24 +30,24 @@ class SweepConfig:
 
     Args:
         tuning: choose the rate of each mechanism on other seeds; None: every rate is a part of the sweep.
-        options: those of `ComparisonConfig`; graph, task, trust, participation, mu, epsilon and learning_rate also as
+        options: those of `Experiment`; graph, task, trust, participation, mu, epsilon and learning_rate also as
             lists. `seeds` is a count. Attackers, colluders and coalition_size go to the trust model that they belong
             to. Balls-in-bins has no mu: a budget mu is the epsilon that it gives at delta (`converted`).
 
     Attributes: common: the options with the first value of every list; lists: the values by field.
-    Raises: InvalidInput: what `ComparisonConfig` refuses, a value given twice, tuning seeds among those of the sweep,
+    Raises: InvalidInput: what `Experiment` refuses, a value given twice, tuning seeds among those of the sweep,
         or a mechanism that is meant for none of the trust models.
     """
 
     def __init__(self, *, tuning: Tuning | None = None, **options: Any) -> None:
-        known = ComparisonConfig.fields()
+        known = Experiment.fields()
         for name in options:
             if name not in known:
                 raise unknown_name("option", name, known)
         self.tuning = tuning
         self.lists = {name: _several(name, options[name]) for name in LISTED if options.get(name) is not None}
         self.of_trust = {name: options.pop(name) for name in OF_TRUST if options.get(name) is not None}
-        trusts = self.lists.get("trust", (ComparisonConfig.trust,))
+        trusts = self.lists.get("trust", (Experiment.trust,))
         for name in self.of_trust:
             if not set(OF_TRUST[name]) & set(trusts):
                 owners = " or ".join(OF_TRUST[name])
@@ -55,14 +55,14 @@ class SweepConfig:
         first = {name: values[0] for name, values in self.lists.items()}
         if BINS in self.lists.get("participation", ()):
             first["participation"] = BINS  # under which every mechanism may stand
-        self.common = ComparisonConfig(**_budgeted({**options, **first, **self._of_trust(trusts[0])}))
+        self.common = Experiment(**_budgeted({**options, **first, **self._of_trust(trusts[0])}))
         for name, values in self.lists.items():
             for value in values:
                 changed = {**options, **first, name: value}
                 if changed.get("participation") != BINS and "mechanisms" in changed:
                     public = (each for each in self.common.mechanisms if not registry.is_of_balls_in_bins(each))
                     changed |= {"mechanisms": tuple(public) or ("none",), "error_weights": ()}
-                ComparisonConfig(**_budgeted(changed | self._of_trust(changed.get("trust", trusts[0]))))
+                Experiment(**_budgeted(changed | self._of_trust(changed.get("trust", trusts[0]))))
         if self.common.ranks is not None:
             raise InvalidInput(
                 f"ranks shares the nodes of one run among processes, got {self.common.ranks}, but a sweep "
@@ -169,10 +169,10 @@ class SweepConfig:
 
 def _budgeted(options: dict[str, Any]) -> dict[str, Any]:
     """The options, a budget mu of secret batches as the epsilon that it gives at delta."""
-    mu, delta = options.get("mu"), options.get("delta", ComparisonConfig.delta)
+    mu, delta = options.get("mu"), options.get("delta", Experiment.delta)
     if options.get("participation") not in SECRET or mu is None:
         return options
-    ComparisonConfig(mu=mu, epsilon=options.get("epsilon"), delta=delta)  # refuses either, and both targets
+    Experiment(mu=mu, epsilon=options.get("epsilon"), delta=delta)  # refuses either, and both targets
     return options | {"mu": None, "epsilon": gaussian.epsilon_from_mu(mu, delta)}
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from ..errors import InvalidInput
-from .comparison_config import ComparisonConfig
+from .experiment import Experiment
 from .option_files import GivenOption, Known, OptionFile, split
 from .tuning import Tuning
 
@@ -26,7 +26,7 @@ Config = TypeVar("Config")
 class SweepFile:
     """What a file says.
 
-    Attributes: options: by field of `ComparisonConfig`; tuning: by field of `Tuning`, None without that table; caller:
+    Attributes: options: by field of `Experiment`; tuning: by field of `Tuning`, None without that table; caller:
         by key of `OF_THE_CALLER`; entries: where each of them stands, by field, those of tuning as tuning.FIELD.
     """
 
@@ -44,7 +44,7 @@ class SweepFile:
         """
         file = OptionFile(Path(path))
         read = cls(file, {}, {} if TUNING in file.content else None, {}, {})
-        known = ComparisonConfig.known_in_files(dict.fromkeys(OF_THE_CALLER, str))
+        known = Experiment.known_in_files(dict.fromkeys(OF_THE_CALLER, str))
         for entry in (*file.entries(known), *file.entries(known, TABLE)):
             read.entries[entry.name] = entry
             if entry.name in OF_THE_CALLER:

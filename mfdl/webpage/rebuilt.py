@@ -19,7 +19,7 @@ from ..errors import InvalidInput
 from ..mechanism import Mechanism
 from ..noise.base import NoiseOperator
 from ..progress import Silent
-from ..runs.comparison_config import ComparisonConfig
+from ..runs.experiment import Experiment
 from ..runs.output import json_number
 from ..runs.pairwise_losses import pairwise
 from ..runs.shared import Shared
@@ -109,9 +109,9 @@ def rebuilt(record: Record, shared: Shared) -> Rebuilt:
     options |= {"jobs": 1, "device": None}
     if options.get("epsilon") is not None:
         options["mu"] = None
-    fields = ComparisonConfig.fields()
+    fields = Experiment.fields()
     try:
-        config = ComparisonConfig(
+        config = Experiment(
             **{name: value for name, value in options.items() if name in fields and value is not None}
         )
         mechanism = shared.accounted(config, record["mechanism"]).mechanism(config.target)

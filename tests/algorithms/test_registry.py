@@ -16,7 +16,7 @@ from mfdl.errors import InvalidInput
 from mfdl.objective import NoiseObjective
 from mfdl.participation import Cyclic, Single
 from mfdl.runs.comparing import run_comparison
-from mfdl.runs.comparison_config import ComparisonConfig
+from mfdl.runs.experiment import Experiment
 
 DYN = Dynamics(gossip.uniform("star:n=4"), 0.3)
 PART = Cyclic(epochs=2, period=3)
@@ -118,7 +118,7 @@ def test_noise_made_for_one_step_says_so_in_a_run_of_several(name, tmp_path):
     )
     task = mfdl.tasks.digits(4)
     assert note in mfdl.replay(mechanism, task, seeds=[0]).judged.advice
-    config = ComparisonConfig(
+    config = Experiment(
         graph="star:n=4", epochs=1, period=3, seeds=1, trust="eavesdropper", mechanisms=(name, f"{name}@all")
     )
     advice = run_comparison(config, tmp_path / "compared", progress=False)["advice"]

@@ -18,7 +18,7 @@ from mfdl.algorithms import registry
 from mfdl.commands import main
 from mfdl.runs import RunSteps, cell_jobs, comparing, earlier, load_steps, running
 from mfdl.runs.comparing import run_comparison
-from mfdl.runs.comparison_config import ComparisonConfig
+from mfdl.runs.experiment import Experiment
 from mfdl.runs.run_steps import CONDITIONS
 
 FILES = {"results.json", "steps.mfdl", "compare.png", "compare.svg", "runs"}
@@ -38,7 +38,7 @@ RUN_KEYS = {
     "mechanism", "seed", "final_test_loss", "final_accuracy", "diverged", "seconds", "node_steps_per_second",
 }  # fmt: skip
 SMALL = ["--graph", "ring:n=4", "--epochs", "2", "--period", "4", "--seeds", "2", "--mechanisms", "none,mafalda"]
-CONFIG = ComparisonConfig(graph="ring:n=4", epochs=2, period=4, seeds=2, mechanisms=("none", "dp-dsgd"))
+CONFIG = Experiment(graph="ring:n=4", epochs=2, period=4, seeds=2, mechanisms=("none", "dp-dsgd"))
 
 
 def compare(out, *arguments):
@@ -198,7 +198,7 @@ def test_settings_reach_their_mechanism(tmp_path):
     plain, averaged = (row["objective"] for row in result["mechanisms"])
     assert averaged < plain
     assert result["config"]["set"] == ["muffliato.gossip_rounds=4"]
-    assert ComparisonConfig.load(tmp_path / "results.json").settings == ("muffliato.gossip_rounds=4",)
+    assert Experiment.load(tmp_path / "results.json").settings == ("muffliato.gossip_rounds=4",)
 
 
 def test_divergence_is_null_and_named(tmp_path):
@@ -530,7 +530,7 @@ def test_what_is_released_is_ranked_and_the_last_models_stand_beside_it(tmp_path
     assert result["config"]["release-model" if "release-model" in result["config"] else "release_model"] == "average:4"
     again = compare(tmp_path, *options)
     assert again["runs"] == result["runs"]
-    usual = ComparisonConfig.load(tmp_path / "results.json")
+    usual = Experiment.load(tmp_path / "results.json")
     assert usual.release_model == "average:4"
 
 

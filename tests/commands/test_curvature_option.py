@@ -13,7 +13,7 @@ from mfdl.commands.factorize import FactorizeConfig
 from mfdl.commands.factorize_jobs import run_factorize
 from mfdl.factorization import load
 from mfdl.runs.cells import Cell
-from mfdl.runs.comparison_config import ComparisonConfig
+from mfdl.runs.experiment import Experiment
 from mfdl.runs.sweep_config import SweepConfig
 
 SMALL = {"graph": "ring:n=4", "epochs": 2, "period": 3, "curvature": "power:1:20"}
@@ -53,15 +53,15 @@ def test_released_models_and_those_on_the_way_keep_the_curvature():
 
 def test_mechanisms_that_optimise_are_named_by_it():
     names = ("none", "dp-dsgd", "mafalda", "mafalda@last:2", "mafalda@all/curvature=power:2:5")
-    config = ComparisonConfig(mechanisms=names, **SMALL)
+    config = Experiment(mechanisms=names, **SMALL)
     expected = (
         "none", "dp-dsgd", "mafalda@all/curvature=power:1:20", "mafalda@last:2/curvature=power:1:20",
         "mafalda@all/curvature=power:2:5",
     )  # fmt: skip
     assert config.mechanisms == expected
-    assert ComparisonConfig(**{**SMALL, "mechanisms": expected}).mechanisms == expected
+    assert Experiment(**{**SMALL, "mechanisms": expected}).mechanisms == expected
     cells = [
-        Cell(ComparisonConfig(mechanisms=(name,), **{**SMALL, "curvature": curvature}, seeds=1))
+        Cell(Experiment(mechanisms=(name,), **{**SMALL, "curvature": curvature}, seeds=1))
         for name, curvature in ((expected[2], None), ("mafalda", "power:1:20"))
     ]
     assert cells[0] == cells[1]
@@ -81,7 +81,7 @@ def test_mechanisms_that_optimise_are_named_by_it():
 )
 def test_runs_that_do_not_have_it_are_refused_before_any_work(changed, message):
     with pytest.raises(InvalidInput, match=message):
-        ComparisonConfig(**{"mechanisms": ("mafalda",), **SMALL, **changed})
+        Experiment(**{"mechanisms": ("mafalda",), **SMALL, **changed})
 
 
 def test_a_file_that_changes_is_read_again(tmp_path):

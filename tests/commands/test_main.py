@@ -14,11 +14,11 @@ from mfdl.commands.account import AccountConfig
 from mfdl.commands.attack import AttackConfig
 from mfdl.commands.audit import AuditConfig
 from mfdl.commands.factorize import FactorizeConfig
-from mfdl.runs.comparison_config import ComparisonConfig
+from mfdl.runs.experiment import Experiment
 
 HEAVY = ["torch", "cvxpy", "sklearn", "matplotlib", "scipy", "pyarrow", "networkx", "joblib"]
 CONFIGS = {
-    config.command: config for config in (AccountConfig, AttackConfig, AuditConfig, ComparisonConfig, FactorizeConfig)
+    config.command: config for config in (AccountConfig, AttackConfig, AuditConfig, Experiment, FactorizeConfig)
 }
 COMMANDS = typer.main.get_command(app).commands
 

@@ -7,7 +7,7 @@ import pytest
 
 import mfdl
 from mfdl.commands import main
-from mfdl.runs.comparison_config import ComparisonConfig
+from mfdl.runs.experiment import Experiment
 
 SMALL = [
     *("plan", "--graph", "ring:n=4", "--records", "50", "--batches", "1,16", "--epochs", "2,10", "--adjacency"),
@@ -78,8 +78,8 @@ def test_bad_input_is_one_line_that_says_what_to_change(arguments, words, capsys
 
 def test_a_design_is_trained_by_the_options_that_it_stands_for(tmp_path, capsys):
     name = "dp-dsgd,b=2,k=3,rounds=2,average:4"
-    config = ComparisonConfig(design=name, graph="ring:n=4", mu=1.0)
-    assert config == ComparisonConfig(
+    config = Experiment(design=name, graph="ring:n=4", mu=1.0)
+    assert config == Experiment(
         mechanisms=("dp-dsgd",),
         period=2,
         epochs=3,
@@ -96,7 +96,7 @@ def test_a_design_is_trained_by_the_options_that_it_stands_for(tmp_path, capsys)
     budget = {"mu": 1.0, "adjacency": "replace-one"}
     (planned,) = mfdl.plan("ring:n=4", 20, designs=[name], **budget).designs
     assert row["noise_std"] == pytest.approx(planned.guarantee.noise_std)
-    assert ComparisonConfig.load(tmp_path / "results.json") == dataclasses.replace(
+    assert Experiment.load(tmp_path / "results.json") == dataclasses.replace(
         config, task="logistic:train_records=80,test_records=20", seeds=1
     )
 

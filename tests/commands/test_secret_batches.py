@@ -7,7 +7,7 @@ from mfdl.commands.account_losses import run_account
 from mfdl.errors import InvalidInput
 from mfdl.participation.schemes import SCHEMES
 from mfdl.runs import options
-from mfdl.runs.comparison_config import ComparisonConfig
+from mfdl.runs.experiment import Experiment
 
 SMALL = {"graph": "ring:n=4", "epochs": 2, "period": 3, "adjacency": "zero-out", "epsilon": 2.0}
 RATES = [(name, 0.3 if name in options.SAMPLED_AT_A_RATE else None) for name in options.SECRET]
@@ -28,7 +28,7 @@ def test_account_meets_epsilon_of_every_victim(name, rate):
     assert 1.9 < answer["worst_epsilon"] <= 2.0
     assert answer["worst_mu"] is None
     assert "Secret batches have no mu" in answer["notes"][-1]
-    assert ComparisonConfig(participation=name, sampling_rate=rate, **SMALL).scheme() == config.scheme()
+    assert Experiment(participation=name, sampling_rate=rate, **SMALL).scheme() == config.scheme()
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from mfdl import files
 from mfdl.commands import main
 from mfdl.runs import comparing, comparison_folder
-from mfdl.runs.comparison_config import ComparisonConfig
+from mfdl.runs.experiment import Experiment
 from mfdl.runs.run_steps import load_steps, save_steps
 
 ARGUMENTS = [
@@ -122,5 +122,5 @@ def test_a_folder_called_checkpoints_of_somebody_else_stays(tmp_path):
     mine.parent.mkdir(parents=True)
     mine.write_bytes(b"kept")
     options = {"graph": "ring:n=3", "task": "least-squares", "epochs": 1, "period": 1, "seeds": 1}
-    comparing.run_comparison(ComparisonConfig(**options, mechanisms=("none",)), tmp_path)
+    comparing.run_comparison(Experiment(**options, mechanisms=("none",)), tmp_path)
     assert mine.read_bytes() == b"kept"

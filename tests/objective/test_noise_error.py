@@ -28,7 +28,7 @@ from mfdl.noise import IndependentNoise, NoiseOperator, SpatioTemporalNoise
 from mfdl.objective import COUNTED_MODELS, ErrorWeights, estimated_grams, noise_objective, time_grams
 from mfdl.participation import Cyclic
 from mfdl.runs.comparing import run_comparison
-from mfdl.runs.comparison_config import ComparisonConfig
+from mfdl.runs.experiment import Experiment
 from mfdl.testing import connected_graphs, gossip_matrices, gossip_sequences
 from mfdl.testing.strategies import MEMORY_NAMES, linear_algorithms, random_encoder
 
@@ -341,7 +341,7 @@ def test_a_comparison_makes_no_graph_of_networkx_and_no_array_over_nodes(tmp_pat
     large(10)
     for forbidden in (SparseGraph, "networkx"), (GossipMatrix, "graph"), (GossipMatrix, "dense"), (graphs, "load"):
         monkeypatch.setattr(*forbidden, refuse)
-    config = ComparisonConfig(
+    config = Experiment(
         graph="regular:n=40,degree=4", task="logistic:train_records=80", mechanisms=("dp-dsgd",), epochs=1, period=2,
         seeds=1,
     )  # fmt: skip

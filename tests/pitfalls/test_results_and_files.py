@@ -17,7 +17,7 @@ from mfdl.participation import Cyclic
 from mfdl.runs import load_steps
 from mfdl.runs.columns import NOT_PRIVATE
 from mfdl.runs.comparing import run_comparison
-from mfdl.runs.comparison_config import ComparisonConfig
+from mfdl.runs.experiment import Experiment
 from mfdl.training import checkpoint, tasks
 from mfdl.training.keys import NoiseKey
 from mfdl.training.replay import replay
@@ -61,7 +61,7 @@ def test_a_class_without_marks_has_none():
 
 @pytest.mark.parametrize("metrics", [(), METRICS])
 def test_results_list_everything_they_hold_that_is_not_covered(tmp_path, metrics):
-    config = ComparisonConfig(graph="ring:n=4", epochs=1, period=2, seeds=1, mechanisms=("none",), metrics=metrics)
+    config = Experiment(graph="ring:n=4", epochs=1, period=2, seeds=1, mechanisms=("none",), metrics=metrics)
     run_comparison(config, tmp_path)
     result = json.loads((tmp_path / "results.json").read_text())
     (run,) = result["runs"]
@@ -100,7 +100,7 @@ def write(path, weights):
 @pytest.mark.slow
 def test_a_comparison_does_not_go_on_with_other_weights_in_the_same_file(tmp_path):
     write(tmp_path / "W.csv", RING)
-    config = ComparisonConfig(
+    config = Experiment(
         graph="ring:n=4", gossip=str(tmp_path / "W.csv"), epochs=1, period=2, seeds=1, mechanisms=("none",)
     )
     first = run_comparison(config, tmp_path / "out")

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 import mfdl
 from mfdl.runs import Cell, SweepConfig, Tuning
-from mfdl.runs.comparison_config import ComparisonConfig
+from mfdl.runs.experiment import Experiment
 from mfdl.runs.sweep_file import SweepFile
 
-BASE = ComparisonConfig(graph="ring:n=4", epochs=2, period=3, seeds=1, mechanisms=("mafalda",), mu=2.0)
+BASE = Experiment(graph="ring:n=4", epochs=2, period=3, seeds=1, mechanisms=("mafalda",), mu=2.0)
 
 
 # ---- expansion -------------------------------------------------------------------------------------------------------
@@ -138,7 +138,7 @@ def other_value(name, value):
     return value + 1 if isinstance(value, int) else value / 2 if value else 0.25
 
 
-DECIDING = [name for name in ComparisonConfig.fields() if name not in (*ComparisonConfig.deciding("nothing"), "seeds")]
+DECIDING = [name for name in Experiment.fields() if name not in (*Experiment.deciding("nothing"), "seeds")]
 
 
 @pytest.mark.parametrize("name", [*DECIDING, "first_seed"])
@@ -157,10 +157,10 @@ def test_where_it_is_computed_and_how_it_is_written_names_nothing(jobs, device, 
     data_home = tmp_path_factory.getbasetemp()
     options = [("mu", 2), ("learning_rate", 1), ("clip_norm", 1), ("settings", ["bsr.bandwidth=2"])]
     common = {"graph": "ring:n=4", "mechanisms": ["bsr"], "seeds": 1, "task": "rotated-quadratics"}
-    first = Cell(ComparisonConfig(**common, **dict(options)))
+    first = Cell(Experiment(**common, **dict(options)))
     where = {"jobs": jobs, "device": device, "data_home": data_home}
     written = {name: float(value) if isinstance(value, int) else value for name, value in options}
-    second = Cell(ComparisonConfig(**where, **{options[k][0]: written[options[k][0]] for k in order}, **common))
+    second = Cell(Experiment(**where, **{options[k][0]: written[options[k][0]] for k in order}, **common))
     assert first.hash == second.hash
     assert first.options == second.options
 
@@ -289,7 +289,7 @@ def test_a_cell_is_named_by_the_content_of_its_curvature(tmp_path):
     for eigenvalues in ([1.0, 0.5], [1.0, 0.25]):
         np.save(path, eigenvalues)
         options = {"graph": "ring:n=3", "seeds": 1, "epochs": 1, "period": 2}
-        cell = Cell(ComparisonConfig(**options, mechanisms=(f"mafalda@all/curvature={path}",)))
+        cell = Cell(Experiment(**options, mechanisms=(f"mafalda@all/curvature={path}",)))
         cells.append((cell.options, cell.hash))
     assert cells[0][0] == cells[1][0]
     assert cells[0][1] != cells[1][1]

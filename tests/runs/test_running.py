@@ -13,9 +13,9 @@ import mfdl
 from mfdl.errors import InvalidInput
 from mfdl.runs import Cell, Engine, Store, cell_jobs, rows, run_cells, running
 from mfdl.runs.comparing import run_comparison
-from mfdl.runs.comparison_config import ComparisonConfig
+from mfdl.runs.experiment import Experiment
 
-SMALL = ComparisonConfig(graph="ring:n=4", epochs=2, period=3, seeds=1, mechanisms=("dp-dsgd",), task="digits")
+SMALL = Experiment(graph="ring:n=4", epochs=2, period=3, seeds=1, mechanisms=("dp-dsgd",), task="digits")
 
 
 def cell(**changed):

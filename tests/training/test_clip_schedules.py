@@ -14,7 +14,7 @@ from mfdl import Cyclic, Dynamics, EveryStep, InvalidInput, algorithms, gossip, 
 from mfdl.dynamics import schedule
 from mfdl.privacy.attacking_sets import sensitivity_by_victim
 from mfdl.runs.cell_jobs import replay_config
-from mfdl.runs.comparison_config import ComparisonConfig
+from mfdl.runs.experiment import Experiment
 from mfdl.runs.shared import Plan
 from mfdl.testing.oracles import elliptope_reference, of_node, pinv_gram
 from mfdl.testing.strategies import gossip_matrices
@@ -141,8 +141,8 @@ def test_a_guarantee_that_rests_on_a_lipschitz_constant_takes_no_clips(clips):
 
 def test_a_comparison_scales_rates_and_clips_alike():
     options = {"graph": "ring:n=4", "epochs": 2, "period": 3, "mechanisms": ("dp-dsgd",), "seeds": 1, "mu": 1.0}
-    config = ComparisonConfig(**options, lr_schedule="inverse-time:9", clip_schedule="inverse-sqrt")
-    plan, plain = Plan(config), Plan(ComparisonConfig(**options))
+    config = Experiment(**options, lr_schedule="inverse-time:9", clip_schedule="inverse-sqrt")
+    plan, plain = Plan(config), Plan(Experiment(**options))
     assert_allclose(
         plan.dynamics.learning_rates(6), schedule("inverse-time:9", 0.5, 6) * schedule("inverse-sqrt", 1.0, 6)
     )
@@ -152,7 +152,7 @@ def test_a_comparison_scales_rates_and_clips_alike():
     by_hand = replay(calibrated, plan.task, seeds=[0], clip_schedule=config.clips).seeds[0]
     (run,) = replays([replay_config(calibrated, plan.task, 0, config)], lambda *_: None)
     assert_array_equal(run.seeds[0].models, by_hand.models)
-    assert ComparisonConfig(clip_schedule="constant").clips is None
+    assert Experiment(clip_schedule="constant").clips is None
     for wrong in ({"momentum": 0.5}, {"weight_decay": 0.1}):
         with pytest.raises(InvalidInput, match="--clip-schedule inverse-sqrt scales the input of each step"):
-            ComparisonConfig(clip_schedule="inverse-sqrt", **wrong)
+            Experiment(clip_schedule="inverse-sqrt", **wrong)

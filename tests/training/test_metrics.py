@@ -16,7 +16,7 @@ from mfdl import Cyclic, Dynamics, InvalidInput, algorithms, gossip, replay, tru
 from mfdl.metrics import METRICS, requested
 from mfdl.runs import comparison_folder, load_steps
 from mfdl.runs.comparing import run_comparison
-from mfdl.runs.comparison_config import ComparisonConfig
+from mfdl.runs.experiment import Experiment
 from mfdl.runs.rendering import plot_comparison
 from mfdl.training import checkpoint
 from mfdl.training.run import Run, final_steps
@@ -160,8 +160,8 @@ def test_what_cannot_be_measured_is_refused_before_work(options, message):
 @pytest.mark.slow
 def test_a_comparison_keeps_what_was_asked_and_goes_on(tmp_path):
     options = {"graph": "ring:n=4", "epochs": 2, "period": 4, "seeds": 2, "mechanisms": ("none", "dp-dsgd")}
-    plain = run_comparison(ComparisonConfig(**options), tmp_path / "plain")
-    config = ComparisonConfig(**options, metrics="average-loss,train-loss")
+    plain = run_comparison(Experiment(**options), tmp_path / "plain")
+    config = Experiment(**options, metrics="average-loss,train-loss")
     result = run_comparison(config, tmp_path / "more")
     names = {"train_loss", "average_loss"}
     assert {key for run in result["runs"] for key in run} - {key for run in plain["runs"] for key in run} == {
@@ -172,7 +172,7 @@ def test_a_comparison_keeps_what_was_asked_and_goes_on(tmp_path):
     }
     assert set(result["not_private"]) - set(plain["not_private"]) == names | {f"final_{name}" for name in names}
     assert "metrics" not in plain["config"]
-    assert ComparisonConfig.load(tmp_path / "more" / "results.json").metrics == ("train_loss", "average_loss")
+    assert Experiment.load(tmp_path / "more" / "results.json").metrics == ("train_loss", "average_loss")
     tables = [step_frame(tmp_path / folder / comparison_folder.STEPS) for folder in ("plain", "more")]
     assert list(tables[1].columns) == [*tables[0].columns, "average_loss", "train_loss"]
     assert tables[1][tables[0].columns].equals(tables[0])
@@ -189,6 +189,6 @@ def test_a_comparison_keeps_what_was_asked_and_goes_on(tmp_path):
 
 
 def test_a_comparison_of_a_regression_refuses_accuracies(tmp_path):
-    config = ComparisonConfig(task="least-squares", period=1, epochs=2, unit="user", metrics=["average_accuracy"])
+    config = Experiment(task="least-squares", period=1, epochs=2, unit="user", metrics=["average_accuracy"])
     with pytest.raises(InvalidInput, match="is a regression"):
         run_comparison(config, tmp_path)

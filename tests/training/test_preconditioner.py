@@ -14,7 +14,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 import mfdl
 from mfdl import Cyclic, Dynamics, InvalidInput, algorithms, gossip, trust
 from mfdl.runs.comparing import run_comparison
-from mfdl.runs.comparison_config import ComparisonConfig
+from mfdl.runs.experiment import Experiment
 from mfdl.training.tasks import Preconditioner
 from mfdl.training.tasks import preconditioner as preconditioners
 
@@ -149,8 +149,8 @@ def test_a_comparison_of_preconditioned_features(tmp_path):
     """The option reaches the task, stands in results, and its runs are others than those without."""
     options = {"graph": "ring:n=3", "task": "logistic:dimension=4,train_records=60,test_records=20", "epochs": 1}
     options |= {"period": 2, "seeds": 1, "mechanisms": ("none",)}
-    plain = run_comparison(ComparisonConfig(**options), tmp_path / "plain")
-    mapped = run_comparison(ComparisonConfig(**options, precondition="power:0.5"), tmp_path / "mapped")
+    plain = run_comparison(Experiment(**options), tmp_path / "plain")
+    mapped = run_comparison(Experiment(**options, precondition="power:0.5"), tmp_path / "mapped")
     assert "precondition" not in plain["config"]
     assert mapped["config"]["precondition"] == "power:0.5"
     assert mapped["runs"][0]["final_test_loss"] != plain["runs"][0]["final_test_loss"]
@@ -160,7 +160,7 @@ def test_a_comparison_of_preconditioned_features(tmp_path):
     run = mfdl.replay(none, task, seeds=[0], device="cpu", progress=False)
     assert run.final_test_losses[0] == pytest.approx(mapped["runs"][0]["final_test_loss"], rel=1e-6)
     with pytest.raises(InvalidInput, match="did you mean 'power'"):
-        run_comparison(ComparisonConfig(**options, precondition="powr:0.5"), tmp_path / "wrong")
+        run_comparison(Experiment(**options, precondition="powr:0.5"), tmp_path / "wrong")
 
 
 def test_records_are_private_however_they_were_mapped_and_what_is_declared_is_stated():

@@ -16,7 +16,7 @@ from small_tasks import classes, module_at, regression
 import mfdl
 from mfdl import Cyclic, Dynamics, EveryStep, InvalidInput, UnsupportedMechanism, algorithms, gossip, replay, trust
 from mfdl.runs.comparing import run_comparison
-from mfdl.runs.comparison_config import ComparisonConfig
+from mfdl.runs.experiment import Experiment
 from mfdl.runs.shared import Plan
 from mfdl.training import seed_replay, step_rules
 from mfdl.training.distributed.group import Group
@@ -297,16 +297,16 @@ def test_what_is_no_rule_is_refused(text, words):
 
 def test_a_comparison_takes_a_rule(tmp_path):
     options = {"graph": "ring:n=4", "epochs": 2, "period": 2, "mechanisms": ("none", "mafalda"), "seeds": 1, "mu": 5.0}
-    config = ComparisonConfig(**options, step_rule="rms:0.5:0.5")
+    config = Experiment(**options, step_rule="rms:0.5:0.5")
     assert config.options()["step_rule"] == "rms:0.5:0.5:0.05"
-    assert "step_rule" not in ComparisonConfig(**options).options()
-    ruled, plain = (run_comparison(c, tmp_path / str(i)) for i, c in enumerate((config, ComparisonConfig(**options))))
+    assert "step_rule" not in Experiment(**options).options()
+    ruled, plain = (run_comparison(c, tmp_path / str(i)) for i, c in enumerate((config, Experiment(**options))))
     for with_rule, without in zip(ruled["mechanisms"], plain["mechanisms"], strict=True):
         assert with_rule["final_test_loss_mean"] != without["final_test_loss_mean"]
         assert with_rule["noise_std"] == without["noise_std"]
         assert "step rule: rms:0.5:0.5:0.05" in with_rule["guarantee"]
-    hidden = ComparisonConfig(**options, step_rule="normalised", trust="pndp")
+    hidden = Experiment(**options, step_rule="normalised", trust="pndp")
     with pytest.raises(UnsupportedMechanism, match="step rule normalised costs no privacy where all messages are seen"):
         Plan(hidden)
     with pytest.raises(InvalidInput, match="step rule"):
-        ComparisonConfig(step_rule="adam")
+        Experiment(step_rule="adam")

@@ -7,9 +7,9 @@ import numpy as np
 
 from mfdl import files
 from mfdl.runs import Cell, RunSteps, Store, run_cells
-from mfdl.runs.comparison_config import ComparisonConfig
+from mfdl.runs.experiment import Experiment
 
-SMALL = ComparisonConfig(graph="path:n=4", epochs=2, period=3, seeds=1, task="digits", learning_rate=0.5)
+SMALL = Experiment(graph="path:n=4", epochs=2, period=3, seeds=1, task="digits", learning_rate=0.5)
 
 
 def cells():

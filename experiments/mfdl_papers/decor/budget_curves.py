@@ -13,7 +13,7 @@ from mfdl import graphs
 from mfdl.decor_search import POSITIONS, pair_ratios
 from mfdl.factorization import PairwisePrice
 from mfdl.pictures.line_charts import Panel
-from mfdl.runs.comparison_config import ComparisonConfig
+from mfdl.runs.experiment import Experiment
 
 from ..figures.paired_effects import below, clear, deviation, lowest, of_means, unsupported
 from ..figures.published_figures import RunScale
@@ -35,9 +35,9 @@ Point = tuple[str, str, float]  # graph, line or pair, epsilon
 
 def runs(
     epsilons: Sequence[float], seeds: Sequence[int], options: Options, pairs: Sequence[str] = PAIRS
-) -> dict[Point, list[ComparisonConfig]]:
+) -> dict[Point, list[Experiment]]:
     """The runs of every point; those of CDP, which averages completely on any graph, are the same on all graphs."""
-    points: dict[Point, list[ComparisonConfig]] = {}
+    points: dict[Point, list[Experiment]] = {}
     for graph, spec in GRAPHS.items():
         chosen = dict(zip(PAIRS, pair_ratios(PairwisePrice(graphs.load(spec), 0), POSITIONS), strict=True))
         for epsilon in epsilons:

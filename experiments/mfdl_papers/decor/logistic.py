@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from mfdl.pictures.line_charts import Panel
-from mfdl.runs.comparison_config import ComparisonConfig
+from mfdl.runs.experiment import Experiment
 
 from ..figures.paired_effects import below, clear, lowest, of_means
 from ..figures.published_figures import PublishedFigure, RunScale
@@ -134,7 +134,7 @@ def run_grid(figure: PublishedFigure, scale: RunScale) -> Reproduction:
     epsilons, seeds = scale.pick(GRID_EPSILON, GRID_EPSILONS), seeds_of(scale, 2, 4)
     graphs = scale.pick(("ring",), tuple(GRAPHS))
     passes, pair = scale.pick(QUICK_PASSES, PASSES), PAIRS[0]
-    configs_of: dict[tuple[str, str, float, Choice], list[ComparisonConfig]] = {}
+    configs_of: dict[tuple[str, str, float, Choice], list[Experiment]] = {}
     for choice in ((rate, clip) for rate in RATES for clip in CLIPS):
         same = settings(passes, choice, scale)
         points = runs(epsilons, seeds, functools.partial(_same, same), (pair,))

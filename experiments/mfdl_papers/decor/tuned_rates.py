@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from mfdl.runs.comparison_config import ComparisonConfig
+from mfdl.runs.experiment import Experiment
 from mfdl.training import tasks
 
 from ..figures.paired_effects import guess_of, lowest
@@ -63,7 +63,7 @@ def at_chosen_rate(chosen: Mapping[Point, Choice], graph: str, mechanism: str, e
 
 def grid(
     epsilons: Sequence[float], seeds: Sequence[int], factors: Iterable[float]
-) -> dict[tuple[Point, float], list[ComparisonConfig]]:
+) -> dict[tuple[Point, float], list[Experiment]]:
     """Every point at every rate."""
     return {
         (point, factor): configs

@@ -10,7 +10,7 @@ import numpy as np
 from mfdl.errors import InvalidInput
 from mfdl.pictures.line_charts import Panel, draw
 from mfdl.runs import Cell, Engine, Store, run_cells
-from mfdl.runs.comparison_config import ComparisonConfig
+from mfdl.runs.experiment import Experiment
 
 from .published_figures import PublishedFigure, RunScale
 from .reproduction import Reproduction, Table
@@ -27,7 +27,7 @@ def engine(scale: RunScale) -> Engine:
 def losses(
     figure: PublishedFigure,
     scale: RunScale,
-    points: Mapping[Key, Sequence[ComparisonConfig]],
+    points: Mapping[Key, Sequence[Experiment]],
     *,
     last_steps: int,
     column: str = "loss",
@@ -66,10 +66,10 @@ def _late(store: Store, cell: Cell, last_steps: int, column: str) -> float:
     return float("nan") if record["diverged"] else float(steps.mean_over_nodes(column)[late].mean())
 
 
-def seeded(seeds: Sequence[int], **options: Any) -> list[ComparisonConfig]:
+def seeded(seeds: Sequence[int], **options: Any) -> list[Experiment]:
     """The same run with each of the seeds; a callable option is called with the seed."""
     return [
-        ComparisonConfig(
+        Experiment(
             seeds=1, first_seed=seed, **{k: value(seed) if callable(value) else value for k, value in options.items()}
         )
         for seed in seeds

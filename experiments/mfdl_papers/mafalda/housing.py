@@ -19,7 +19,7 @@ import numpy as np
 from mfdl import graphs
 from mfdl.errors import InvalidInput
 from mfdl.runs import Cell, Store, run_cells
-from mfdl.runs.comparison_config import ComparisonConfig
+from mfdl.runs.experiment import Experiment
 from mfdl.training import tasks
 
 from ..figures.paired_effects import guess_of
@@ -82,11 +82,11 @@ class TrainedPoint:
     mechanism: str
     mu: float | None
 
-    def config(self, seed: int, data_home: Path | None = None) -> ComparisonConfig:
+    def config(self, seed: int, data_home: Path | None = None) -> Experiment:
         """Its run with a seed, as `mfdl compare` takes it."""
         where: dict[str, Any] = {"graph": self.place.graph, "largest_component": self.place.of_file}
         training = self.place.training
-        return ComparisonConfig(
+        return Experiment(
             mechanisms=(self.mechanism,),
             task=training.task,
             gossip="uniform",

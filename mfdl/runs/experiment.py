@@ -26,7 +26,7 @@ DEFAULT_MU = 2.0
 
 
 @dataclasses.dataclass(frozen=True)
-class ComparisonConfig(Protects, OnGraph):
+class Experiment(Protects, OnGraph):
     """Everything that decides the numbers of a comparison, and (those that decide nothing) how they are computed.
 
     Attributes: as their options; besides,
