@@ -129,7 +129,7 @@ class Design:
         return Cyclic(epochs=self.epochs, period=self.batches)
 
     def options(self) -> dict[str, Any]:
-        """The fields of a `Experiment` that train this design."""
+        """The options of an experiment that train this design."""
         return {
             "mechanisms": (self.mechanism,),
             "epochs": self.epochs,

@@ -203,7 +203,8 @@ class _Planner:
         scale = time / design.num_steps * step_noise_std
         published, on_the_way = scale * gain.published_std(), scale * gain.on_the_way_std()
         cost = (design.epochs, messages)
-        return PlannedDesign(design, guarantee, step_noise_std, time, published, on_the_way, *cost, excess)
+        planned = (design, guarantee, step_noise_std, time, published, on_the_way, *cost, excess)
+        return PlannedDesign(*planned, self.question, self.target)
 
     def _best(self, gain: NoiseGain, step_noise_std: float) -> PredictedLoss:
         assert self.curvature is not None

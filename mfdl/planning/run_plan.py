@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ from mfdl_solvers.ties import SAME
 from .. import files
 from ..display import Shown, data_frame, rounded_up
 from ..privacy.guarantee import Guarantee
+from ..privacy.questions import Privacy
 from .design import Design
 from .prediction import PredictedLoss
 
@@ -44,6 +45,7 @@ class PlannedDesign:
             learning time; noise_on_the_way_std: of the models at which gradients are taken, mean square over the steps.
         gradient_evaluations: a record; messages: that a node sends, on average over the nodes.
         excess: the predicted excess loss at the best rate; None without a curvature.
+        privacy, target: what its noise is calibrated to.
     """
 
     design: Design
@@ -55,6 +57,14 @@ class PlannedDesign:
     gradient_evaluations: int
     messages: float
     excess: PredictedLoss | None
+    privacy: Privacy
+    target: Mapping[str, float | None]
+
+    def options(self) -> dict[str, Any]:
+        """What trains this design: `mfdl.compare(graph=..., task=..., **plan.best.options())`, its rate included."""
+        rate = self.learning_time / self.design.num_steps
+        target = {name: value for name, value in self.target.items() if value is not None}
+        return {**self.design.options(), "privacy": self.privacy, "learning_rate": rate, **target}
 
     @property
     def loss(self) -> float:

@@ -95,7 +95,8 @@ def plot_budgets(
     _draw(axes, curves, labels, result, metric)
     if title:
         axes.set_title(f"{WORDS[metric].capitalize()} on {result['task']} over the privacy budget", loc="left")
-    write_caption(figure, lines, left=0.02, top=foot / height)
+    if lines:
+        write_caption(figure, lines, left=0.02, top=foot / height)
     return figure
 
 

@@ -26,8 +26,8 @@ from ..privacy.questions import Privacy
 from ..progress import Progress
 from ..training.run import Run
 from .comparing import grid_of, run_comparison
-from .experiment import DEFAULT_MECHANISMS, Experiment
 from .comparison_folder import RESULTS, STEPS
+from .experiment import Experiment
 from .latex import booktabs
 from .output import ahead_in_every_seed
 from .run_steps import RunSteps, load_steps
@@ -48,12 +48,13 @@ ONLY_OF_ACCOUNTS = ("method", "lipschitz", "owners")
 
 
 def compare(
-    mechanisms: Any = DEFAULT_MECHANISMS,
+    mechanisms: Any = None,
     *,
     privacy: Privacy | None = None,
     mu: float | Sequence[float] | None = None,
     epsilon: float | Sequence[float] | None = None,
-    learning_rate: float | Sequence[float] = 0.5,
+    learning_rate: float | Sequence[float] | None = None,
+    config: str | os.PathLike[str] | None = None,
     out: str | os.PathLike[str] | None = None,
     overwrite: bool = False,
     progress: Progress = "auto",
@@ -68,40 +69,55 @@ def compare(
 
     Args:
         mechanisms: names of `mfdl mechanisms`, algorithms or mechanisms of the caller's own, or functions of (dynamics,
-            participation) that build an algorithm. Each is calibrated to the budget.
+            participation) that build an algorithm; each is calibrated to the budget. Default none, dp-dsgd, d-mf and
+            mafalda.
         privacy: trust model, adjacency and clipping, the same for all mechanisms; default LDP, replace-one, clipping
             at 1. Its participation decides epochs and period, if it is given.
         mu, epsilon: one budget or several, exactly one of the two; epsilon with delta. Default mu = 2.
-        learning_rate: one or several.
+        learning_rate: one or several; default 0.5.
+        config: a TOML file of options, or the results.json of an earlier comparison; arguments win over it.
         out: folder of the results, kept and resumed; default a temporary one.
         overwrite: replace another comparison in the folder instead of refusing.
         options: those of `mfdl compare`: graph (a name, file or networkx graph), gossip (a name, file or matrix), task
             (a name, a data file such as "own.csv:target=price", or a `Task`), epochs, period, seeds, momentum, ...
 
-    Returns: Comparison.
+    Returns: Comparison. The folder is the one that `mfdl compare` writes with the same options.
     Raises: InvalidInput: as for `mfdl.runs.comparing.run_comparison`; a privacy that training cannot have.
     """
-    several = {
-        name: tuple(value)
-        for name, value in (("mu", mu), ("epsilon", epsilon), ("learning_rate", learning_rate))
-        if isinstance(value, Sequence) and not isinstance(value, str)
-    }
-    one: dict[str, Any] = {"mu": mu, "epsilon": epsilon, "learning_rate": learning_rate} | {
-        name: values[0] for name, values in several.items() if values
-    }
-    if any(not values for values in several.values()):
-        raise InvalidInput("mu, epsilon and learning_rate must hold at least one value, got an empty list.")
-    config = Experiment(mechanisms=mechanisms, **one, **{**options_of(privacy), **options})
+    arguments = {"mechanisms": mechanisms, "mu": mu, "epsilon": epsilon, "learning_rate": learning_rate}
+    given = {**options_of(privacy), **options, **{name: v for name, v in arguments.items() if v is not None}}
+    values = {} if config is None else Experiment.in_file(check.path(config=config))
+    for name, other in (("mu", "epsilon"), ("epsilon", "mu")):
+        if name in given:
+            values.pop(other, None)
+    values |= given
+    if "epsilon" in values and "delta" not in values:
+        raise InvalidInput("epsilon needs a delta in (0, 1), e.g. delta=1e-6.")
+    numbers = {name: _numbers(name, values.pop(name)) for name in Experiment.SEVERAL if values.get(name) is not None}
+    values |= {name: of_name[0] for name, of_name in numbers.items()}
+    experiment = Experiment(**values)
     scheme = None if privacy is None else privacy.participation
-    if scheme is not None and config.scheme() != scheme:
+    if scheme is not None and experiment.scheme() != scheme:
         raise InvalidInput(
-            f"privacy has participation {scheme.describe()}, and the options describe {config.scheme().describe()}; "
-            "leave epochs, period and participation out, or take Cyclic, BallsInBins, RandomAllocation, CyclicPoisson "
-            "or MinSeparationSampling, and at unit 'user' EveryStep."
+            f"privacy has participation {scheme.describe()}, and the options describe "
+            f"{experiment.scheme().describe()}; leave epochs, period and participation out, or take Cyclic, "
+            "BallsInBins, RandomAllocation, CyclicPoisson or MinSeparationSampling, and at unit 'user' EveryStep."
         )
+    several = {name: of_name for name, of_name in numbers.items() if len(of_name) > 1}
     folder = Path(tempfile.mkdtemp(prefix="mfdl-compare-") if out is None else out)
-    result = run_comparison(config, folder, several=several, overwrite=overwrite, progress=progress)
-    return Comparison(config, several, folder, result)
+    result = run_comparison(experiment, folder, several=several, overwrite=overwrite, progress=progress)
+    return Comparison(experiment, several, folder, result)
+
+
+def _numbers(name: str, value: Any) -> tuple[float, ...]:
+    """One number, several, or the text A,B of a file."""
+    parts = value.split(",") if isinstance(value, str) else value if isinstance(value, Sequence) else (value,)
+    if not parts:
+        raise InvalidInput(f"{name} must hold at least one value, got an empty list.")
+    try:
+        return tuple(float(part) for part in parts)
+    except (TypeError, ValueError):
+        raise InvalidInput(f"{name} must be a number or several, got {check.brief(value)}.") from None
 
 
 def options_of(privacy: Privacy | None) -> dict[str, Any]:

@@ -26,9 +26,9 @@ from ..progress import Advance, Progress, reporter
 from ..training import distributed
 from ..training.distributed import Group, current
 from .cells import Cell
-from .experiment import Experiment
 from .comparison_folder import Folder, earlier_result
 from .earlier import RESULTS, RUNS, STEPS
+from .experiment import Experiment
 from .grid import Grid
 from .output import require_folder
 from .run_steps import save_steps

@@ -111,9 +111,7 @@ def rebuilt(record: Record, shared: Shared) -> Rebuilt:
         options["mu"] = None
     fields = Experiment.fields()
     try:
-        config = Experiment(
-            **{name: value for name, value in options.items() if name in fields and value is not None}
-        )
+        config = Experiment(**{name: value for name, value in options.items() if name in fields and value is not None})
         mechanism = shared.accounted(config, record["mechanism"]).mechanism(config.target)
     except (InvalidInput, RuntimeError, TypeError) as error:
         raise LeftOut(f"the mechanism could not be rebuilt: {error}") from None

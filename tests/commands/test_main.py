@@ -17,9 +17,7 @@ from mfdl.commands.factorize import FactorizeConfig
 from mfdl.runs.experiment import Experiment
 
 HEAVY = ["torch", "cvxpy", "sklearn", "matplotlib", "scipy", "pyarrow", "networkx", "joblib"]
-CONFIGS = {
-    config.command: config for config in (AccountConfig, AttackConfig, AuditConfig, Experiment, FactorizeConfig)
-}
+CONFIGS = {config.command: config for config in (AccountConfig, AttackConfig, AuditConfig, Experiment, FactorizeConfig)}
 COMMANDS = typer.main.get_command(app).commands
 
 

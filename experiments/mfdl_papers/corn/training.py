@@ -35,7 +35,7 @@ Point = tuple[float, float]  # epsilon, p
 
 
 @dataclasses.dataclass(frozen=True)
-class Experiment:
+class TrainingSetup:
     """One of the three tasks.
 
     Attributes:
@@ -91,7 +91,7 @@ def a9a_rate(name: str, epsilon: float) -> float:
 
 
 EXPERIMENTS = {
-    "corn-3": Experiment(
+    "corn-3": TrainingSetup(
         task="rotated-quadratics",
         steps=(STEPS, STEPS),
         y_label="mean f(x) - f*",
@@ -100,7 +100,7 @@ EXPERIMENTS = {
         quick=((3.0, 0.5), (10.0, 0.2), (10.0, 0.5), (10.0, 1.0), (40.0, 0.5)),
         options={"lr_schedule": "inverse-sqrt"},
     ),
-    "corn-4": Experiment(
+    "corn-4": TrainingSetup(
         task="a9a:split=pool",
         steps=(STEPS, STEPS),
         y_label="test loss",
@@ -110,7 +110,7 @@ EXPERIMENTS = {
         batch=128,
         options={"partition": "dirichlet:alpha=10"},
     ),
-    "corn-5": Experiment(
+    "corn-5": TrainingSetup(
         task="mnist:split=pool,fraction=0.2",
         steps=(500, STEPS),
         y_label="test accuracy",

@@ -204,7 +204,7 @@ class Task:
         """
         module = modules.build(self.build_module, seeds.torch_seed(seed or 0, seeds.INITIAL_MODEL)).float()
         model = modules.PerRecordModel(module, self.loss)
-        row = torch.as_tensor(np.asarray(parameters), dtype=torch.float32)
+        row = torch.tensor(np.asarray(parameters, dtype=np.float32))
         if row.shape != (model.dimension,):
             raise InvalidInput(
                 f"parameters must have shape ({model.dimension},), those of task {self.name!r}, got {tuple(row.shape)}."

@@ -1,0 +1,285 @@
+"""`mfdl.compare`: objects and names in every place, one store for every door, tables, pictures and trained modules."""
+
+import csv
+import functools
+import itertools
+import json
+import math
+import pickle
+import re
+
+import networkx as nx
+import numpy as np
+import pytest
+import torch
+
+import mfdl
+from mfdl.commands import main
+from mfdl.errors import InvalidInput
+from mfdl.given import Given, label_of, value_of
+from mfdl.runs import Store
+from mfdl.runs.budget_plots import points
+from mfdl.runs.compared import COLUMNS, _numbers, options_of
+from mfdl.runs.experiment import Experiment
+from mfdl.runs.latex import booktabs
+
+PRIVACY = mfdl.Privacy(mfdl.trust.LDP(), adjacency="zero-out", clip_norm=1.0)
+SMALL = {"epochs": 2, "period": 2, "learning_rate": 0.1, "seeds": 2, "progress": False}
+GRAPH = nx.relabel_nodes(nx.cycle_graph(4), dict(enumerate("abcd")))
+
+
+def squared(output, target):
+    return (output.squeeze() - target) ** 2
+
+
+@functools.cache
+def task(slope=1.0):
+    rng = np.random.default_rng(0)
+    features = rng.normal(size=(40, 3)).astype(np.float32)
+    targets = (slope * features.sum(axis=1)).astype(np.float32)
+    return mfdl.tasks.from_module(
+        "slopes",
+        GRAPH,
+        kind="regression",
+        build_module=functools.partial(torch.nn.Linear, 3, 1),
+        loss=squared,
+        features=features[:32],
+        targets=targets[:32],
+        test_features=features[32:],
+        test_targets=targets[32:],
+    )
+
+
+def two_bands(dynamics, participation):
+    return mfdl.algorithms.bsr(dynamics, participation, bandwidth=2)
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory):
+    out = tmp_path_factory.mktemp("compared") / "own"
+    mechanisms = ["none", "dp-dsgd", two_bands]
+    return mfdl.compare(mechanisms, graph=GRAPH, task=task(), privacy=PRIVACY, mu=[0.5, 2.0], out=out, **SMALL)
+
+
+class TestObjects:
+    def test_every_mechanism_meets_every_budget_under_its_label(self, compared):
+        budgets = {(row["mechanism"], row["mu"]) for row in compared.table()}
+        assert budgets == {("none", "inf"), *((name, mu) for name in ("dp-dsgd", "two_bands") for mu in (0.5, 2.0))}
+        assert all(list(row) == list(COLUMNS) for row in compared.table())
+        assert "own:" not in repr(compared)
+        assert "own:" not in compared.to_latex()
+        for (_, mu), run in compared.runs.items():
+            if run.name != "none":
+                assert run.mechanism.guarantee.mu == pytest.approx(mu)
+
+    def test_an_algorithm_a_mechanism_and_the_function_that_builds_it_have_the_same_numbers(self, compared):
+        dynamics = mfdl.Dynamics(mfdl.gossip.metropolis_hastings(GRAPH), 0.1)
+        algorithm = two_bands(dynamics, mfdl.Cyclic(2, 2))
+        mechanism = mfdl.calibrate(algorithm, PRIVACY, mu=9.0)
+        losses = [row["final_test_loss_mean"] for row in compared.table() if row["mechanism"] == "two_bands"]
+        for own in (algorithm, mechanism):
+            again = mfdl.compare([own], graph=GRAPH, task=task(), privacy=PRIVACY, mu=[0.5, 2.0], **SMALL)
+            assert [row["final_test_loss_mean"] for row in again.table()] == pytest.approx(losses, rel=1e-5)
+
+    def test_a_second_call_trains_nothing_and_another_task_trains_anew(self, compared, monkeypatch):
+        mechanisms = ["none", "dp-dsgd", two_bands]
+        where = {"graph": GRAPH, "privacy": PRIVACY, "mu": [0.5, 2.0], "out": compared.folder}
+        before = set(Store(compared.folder / "runs").hashes)
+
+        def trained(*_, **__):
+            raise AssertionError
+
+        monkeypatch.setattr("mfdl.runs.cell_jobs.replays", trained)
+        assert mfdl.compare(mechanisms, task=task(), **where, **SMALL).table() == compared.table()
+        with pytest.raises(InvalidInput, match="of another comparison"):
+            mfdl.compare(mechanisms, task=task(2.0), **where, **SMALL)
+        assert set(Store(compared.folder / "runs").hashes) == before
+
+    def test_a_trust_model_of_masks_is_the_trust_model_of_each_mechanism(self):
+        """It sees every message, and knows what node 0 computes, as node 0 does: the same losses as without node 0."""
+        insider = mfdl.TrustModel.from_masks(
+            seen=lambda algorithm: mfdl.trust.Eavesdropper().knowledge(algorithm, 0).seen,
+            attackers=["a"],
+            name="insider",
+        )
+        privacy = mfdl.Privacy(insider, adjacency="zero-out", clip_norm=1.0)
+        result = mfdl.compare(["dp-dsgd", two_bands], graph=GRAPH, task=task(), privacy=privacy, mu=1.0, **SMALL)
+        assert {row["trust"] for row in result.table()} == {"insider"}
+        for run in result.runs.values():
+            assert run.mechanism.trust is insider
+            accounted = mfdl.account(run.mechanism.algorithm, privacy, noise_std=run.mechanism.noise_std)
+            assert accounted.mu == pytest.approx(1.0)
+
+    @pytest.mark.parametrize(
+        ("changed", "message"),
+        [
+            ({"graph": 3}, "graph must be a networkx graph, the name of one or a file, got 3"),
+            ({"task": "no-such"}, "no-such"),
+            ({"task": 3}, "task must be a Task"),
+            ({"graph": "ring:n=5"}, "is on 4 nodes, and the graph has 5"),
+            ({"partition": "uniform"}, "the task given has its own"),
+            ({"mechanisms": [3]}, "a mechanism must be a name, a LinearAlgorithm, or a function"),
+            ({"mechanisms": [lambda *_: 3]}, "mechanism must be a LinearAlgorithm"),
+            ({"gossip": np.eye(3)}, "connected|nodes of the graph"),
+            ({"epsilon": 1.0, "mu": None}, "epsilon needs a delta"),
+            ({"mu": []}, "mu must hold at least one value"),
+            ({"mu": "much"}, "mu must be a number or several"),
+            ({"privacy": "ldp"}, "privacy must be a Privacy"),
+            ({"privacy": mfdl.Privacy(adjacency="zero-out", clip_norm=1.0, owners=2)}, "a comparison takes no owners"),
+            (
+                {"privacy": mfdl.Privacy(adjacency="zero-out", clip_norm=1.0, participation=mfdl.Cyclic(3, 2))},
+                "privacy has participation cyclic",
+            ),
+        ],
+        ids=itertools.count(),
+    )
+    def test_what_cannot_be_compared_is_refused(self, tmp_path, changed, message):
+        asked = {"mechanisms": ["dp-dsgd"], "graph": GRAPH, "task": task(), "privacy": PRIVACY, "mu": 1.0} | changed
+        with pytest.raises(InvalidInput, match=message):
+            mfdl.compare(**asked, out=tmp_path / "out", **SMALL)
+        assert not (tmp_path / "out" / "results.json").exists()
+
+    def test_an_algorithm_of_another_run_is_refused_with_the_difference(self):
+        gossip = mfdl.gossip.metropolis_hastings(GRAPH)
+        for dynamics, scheme, message in (
+            (mfdl.Dynamics(mfdl.gossip.metropolis_hastings("ring:n=4"), 0.1), mfdl.Cyclic(2, 2), "of 4 other nodes"),
+            (mfdl.Dynamics(gossip, 0.1), mfdl.Cyclic(2, 3), "and this run has cyclic"),
+            (mfdl.Dynamics(gossip, 0.2), mfdl.Cyclic(2, 2), "has other learning rates"),
+        ):
+            with pytest.raises(InvalidInput, match=message):
+                mfdl.compare(
+                    [mfdl.algorithms.dp_dsgd(dynamics, scheme)], graph=GRAPH, task=task(), privacy=PRIVACY, **SMALL
+                )
+
+
+class TestGiven:
+    def test_a_text_with_its_object_survives_a_worker(self):
+        given = Given.named("a b,c", "f" * 64, task())
+        again = pickle.loads(pickle.dumps(given))
+        assert again == given == "own:a-b-c:" + "f" * 16
+        assert again.value.content_hash == task().content_hash
+        assert label_of(given) == "a-b-c"
+
+    def test_a_text_without_its_object_is_refused(self):
+        assert value_of("ring:n=4", "graph") == "ring:n=4"
+        with pytest.raises(InvalidInput, match=r"give the object again, mfdl.compare\(..., task=...\)"):
+            value_of(str(Given.named("mine", "0" * 16, None)), "task")
+
+    def test_equal_objects_are_equal_options(self):
+        same = [Experiment(graph=graph, task=task()) for graph in (GRAPH, GRAPH.copy())]
+        assert same[0] == same[1]
+        assert Experiment(graph=nx.path_graph(4)) != Experiment(graph=nx.cycle_graph(4))
+        json.dumps(same[0].options())
+
+
+class TestDoors:
+    def test_python_toml_and_the_command_line_fill_one_store(self, tmp_path, capsys):
+        rows = "".join(f"{row % 7},{row % 5 / 4}\n" for row in range(40))
+        (tmp_path / "own.csv").write_text(f"age,price\n{rows}")
+        text = f"{tmp_path}/own.csv:target=price"
+        options = {"graph": "ring:n=4", "task": text, "epochs": 1, "period": 2, "seeds": 1, "adjacency": "zero-out"}
+        lines = [f"{name} = {json.dumps(value)}\n" for name, value in options.items()]
+        (tmp_path / "own.toml").write_text("".join([*lines, 'mechanisms = ["dp-dsgd"]\nmu = [0.5, 2]\nlr = 0.1\n']))
+        out, toml, flags = (str(tmp_path / name) for name in ("python", "toml", "flags"))
+        mfdl.compare(["dp-dsgd"], mu=[0.5, 2], learning_rate=0.1, out=out, progress=False, **options)
+        mfdl.compare(config=tmp_path / "own.toml", out=f"{toml}-in-python", progress=False)
+        assert main(["compare", "--config", str(tmp_path / "own.toml"), "--out", toml]) == 0
+        flagged = [f"--{name}={value}" for name, value in options.items()]
+        assert main(["compare", *flagged, "--mechanism=dp-dsgd", "--mu=0.5,2", "--lr=0.1", "--out", flags]) == 0
+        capsys.readouterr()
+        stores = [Store(f"{folder}/runs").hashes for folder in (out, f"{toml}-in-python", toml, flags)]
+        assert len(stores[0]) == 2
+        assert all(hashes == stores[0] for hashes in stores)
+
+    @pytest.mark.parametrize(
+        ("privacy", "options"),
+        [
+            (mfdl.Cyclic(3, 2), {"participation": "cyclic", "epochs": 3, "period": 2}),
+            (mfdl.BallsInBins(3, 2), {"participation": "balls-in-bins", "epochs": 3, "period": 2}),
+            (mfdl.RandomAllocation(3, 2), {"participation": "random-allocation", "epochs": 3, "period": 2}),
+        ],
+        ids=str,
+    )
+    def test_the_participation_of_a_privacy_is_that_of_the_options(self, privacy, options):
+        asked = mfdl.Privacy(adjacency="zero-out", clip_norm=1.0, participation=privacy)
+        assert options.items() <= options_of(asked).items()
+        target = {"epsilon": 1.0} if options["participation"] != "cyclic" else {}
+        assert Experiment(**options_of(asked), **target).scheme() == privacy
+
+    def test_numbers_of_a_file_and_of_a_list_are_the_same(self):
+        assert _numbers("mu", "0.5,2") == _numbers("mu", [0.5, 2]) == (0.5, 2.0)
+        assert _numbers("mu", 1) == (1.0,)
+
+    def test_a_plan_is_trained_with_its_rate(self):
+        plan = mfdl.plan(
+            "ring:n=4", 8, adjacency="zero-out", mu=1.0, designs=["dp-dsgd,b=2,k=2"], curvature="power:1:3"
+        )
+        mine = mfdl.compare(graph=GRAPH, task=task(), seeds=1, progress=False, **plan.best.options())
+        (row,) = mine.table()
+        assert (row["mechanism"], row["lr"]) == ("dp-dsgd", plan.best.learning_time / 4)
+        assert mine.runs["dp-dsgd", 1.0].mechanism.noise_std == pytest.approx(plan.best.guarantee.noise_std)
+
+
+class TestModels:
+    def test_a_module_has_the_parameters_of_its_node(self, compared):
+        run = compared.runs["dp-dsgd", 2.0].run(1)
+        module = run.module("c")
+        flat = torch.cat([p.detach().reshape(-1) for p in module.parameters()])
+        np.testing.assert_allclose(flat, run.seeds[0].models[2], rtol=1e-6)
+        test = torch.tensor(task().test_features)
+        loss = float(((module(test).squeeze() - torch.tensor(task().test_targets)) ** 2).mean().detach())
+        assert loss == pytest.approx(run.seeds[0].loss[-1, 2], rel=1e-5)
+        stored = [r["final_test_loss"] for r in compared.result["runs"] if r["mechanism"] == "dp-dsgd" and r["mu"] == 2]
+        assert run.seeds[0].final_test_loss == pytest.approx(stored[1], rel=1e-5)
+
+    def test_a_run_of_a_file_needs_its_task(self, compared, tmp_path):
+        run = compared.runs["dp-dsgd", 2.0].run()
+        loaded = mfdl.Run.load(run.save(tmp_path / "run.mfdl"))
+        with pytest.raises(InvalidInput, match="holds no code of its task"):
+            loaded.module()
+        torch.testing.assert_close(loaded.module(1, task=task()).weight, run.module(1).weight)
+        for wrong, message in (((9,), "node must be"), ((0, 7), "seed must be one of"), ((True,), "node must be")):
+            with pytest.raises(InvalidInput, match=message):
+                run.module(*wrong)
+        with pytest.raises(InvalidInput, match=r"parameters must have shape \(4,\)"):
+            task().module_with(np.zeros(5))
+
+
+class TestPapers:
+    def test_the_files_of_a_paper(self, compared, tmp_path):
+        written = compared.export(tmp_path / "paper")
+        assert [path.name for path in written] == ["results.csv", "table.tex", "figure.pdf", "caption.txt"]
+        with written[0].open(newline="") as file:
+            rows = list(csv.DictReader(file))
+        assert [row["mechanism"] for row in rows] == [row["mechanism"] for row in compared.table()]
+        assert written[2].read_bytes().startswith(b"%PDF")
+        assert len(re.findall(r"pm", written[1].read_text())) == 6  # none in both columns
+        assert written[3].read_text().count("\n") == 1
+
+    def test_one_figure_shows_every_budget_with_its_interval(self, compared):
+        curves = points(compared.result, "loss")
+        assert [budget for budget, _, _ in curves["dp-dsgd"]] == [0.5, 2.0]
+        ((budget, mean, half),) = curves["none"]
+        assert math.isinf(budget)
+        runs = [run["final_test_loss"] for run in compared.result["runs"] if run["mechanism"] == "none"]
+        assert mean == pytest.approx(np.mean(runs))
+        assert half == pytest.approx(12.706 * np.std(runs, ddof=1) / 2**0.5, rel=1e-4)  # Student's t, one degree
+        figure = compared.plot()
+        assert next(text.get_text() for text in figure.axes[0].get_legend().get_texts()) == "none (no noise)"
+        bare = compared.plot(title=False, caption=False)
+        assert (bare.axes[0].get_title(loc="left"), len(bare.texts)) == ("", 0)
+
+    def test_bold_is_who_is_ahead_in_each_seed_and_special_characters_are_escaped(self):
+        row = {
+            "mu": 1.0,
+            "epsilon": 4.0,
+            "lr": 0.5,
+            "seeds": 1,
+            "final_test_loss_mean": 1.0,
+            "final_test_loss_std": 0.0,
+        }
+        table = booktabs([{**row, "mechanism": "a_b"}, {**row, "mechanism": "c", "mu": 2.0}], {("a_b", 1.0, 0.5)})
+        assert r"a\_b & $\mathbf{1.000}$ &  \\" in table
+        assert r"c &  & $1.000$ \\" in table
+        diverged = booktabs([{**row, "mechanism": "a", "final_test_loss_mean": None}])
+        assert "diverged" in diverged
