@@ -74,11 +74,11 @@ def of_comparison(results: Path) -> None:
         plan = mfdl.plan(
             scene["graph"],
             records,
+            PRIVACY,
             designs=list(losses),
             curvature=CURVATURES[scene["task"]],
             start_distance=START_DISTANCE,
-            adjacency=PRIVACY.adjacency,
-            **BUDGET | {"epsilon": scene["epsilon"]},
+            **(BUDGET | {"epsilon": scene["epsilon"]}),
         )
         predicted = {planned.design.name: planned.loss for planned in plan.designs}
         for name, loss in losses.items():
@@ -111,13 +111,7 @@ def main() -> None:
     seeds = list(range(given.first_seed, given.first_seed + given.seeds))
     task = mfdl.tasks.logistic(GRAPH, dimension=DIMENSION, train_records=NODES * RECORDS)
     plan = mfdl.plan(
-        GRAPH,
-        RECORDS,
-        designs=DESIGNS,
-        curvature=CURVATURE,
-        start_distance=START_DISTANCE,
-        adjacency=PRIVACY.adjacency,
-        **BUDGET,
+        GRAPH, RECORDS, PRIVACY, designs=DESIGNS, curvature=CURVATURE, start_distance=START_DISTANCE, **BUDGET
     )
     predicted, losses = [], []
     print(f"{'design':<42} predicted at rate  test loss at rate")

@@ -43,22 +43,20 @@ class DecorDeviations:
 def decor_deviations(
     dynamics: Dynamics,
     participation: Participation,
+    privacy: Privacy,
     *,
-    trust: TrustModel | None = None,
-    adjacency: str,
-    clip_norm: float,
     epsilon: float | None = None,
     delta: float | None = None,
     mu: float | None = None,
     budget: str = "gdp",
-    unit: str = "user",
     positions: Sequence[float] = POSITIONS,
 ) -> list[DecorDeviations]:
     """Pairs at several sigma_ldp, each with the least sigma_cor that meets the target.
 
     Args:
-        trust: Eavesdropper() (the default), Colluding(colluders), or Coalitions(q); Coalitions(1) is every
-            single node.
+        privacy: trust model, adjacency, clipping and unit alone. Trust is Eavesdropper() (the default),
+            Colluding(colluders), or Coalitions(q); Coalitions(1) is every single node. The published setting has unit
+            "user" and replace-one.
         epsilon with delta, or mu: the target of Gaussian DP.
         participation: public, or PoissonSampling(rate, steps): example level, by the theorem of docs/sampling.md.
         budget: how much of the target noise may spend: "gdp" all of it, exactly; "renyi" what the inverted Rényi bound
@@ -74,37 +72,35 @@ def decor_deviations(
     """
     check.instance(Dynamics, dynamics=dynamics)
     check.instance(Participation, participation=participation)
-    model = trust or Eavesdropper()
-    check.instance(TrustModel, trust=model)
-    q = _coalition_size(model)
+    check.instance(Privacy, privacy=privacy)
+    privacy.require_only(("trust", "adjacency", "clip_norm", "unit"), "the search")
+    q = _coalition_size(privacy.trust or Eavesdropper())
+    privacy = dataclasses.replace(privacy, trust=privacy.trust or Eavesdropper())
     require_known("budget", budget, BUDGETS)
-    common: dict[str, Any] = {"trust": model, "adjacency": adjacency, "clip_norm": clip_norm}
     if participation.secret:
-        require_unit(unit, participation)
-        spent = _spent_sampled(budget, mu, epsilon, delta)
-    else:
-        spent, common["unit"] = _spent(budget, mu, epsilon, delta), unit
+        require_unit(privacy.unit, participation)
+    spent = (_spent_sampled if participation.secret else _spent)(budget, mu, epsilon, delta)
     graph = dynamics.gossip.at(0).graph()
     if budget == "corollary":
         if epsilon is None or delta is None:
             raise InvalidInput("budget 'corollary' needs epsilon and delta.")
         if participation.secret:
             raise InvalidInput("budget 'corollary' knows no sampling; use 'gdp' or 'renyi'.")
-        require_unit(unit, participation)
+        require_unit(privacy.unit, participation)
         local, pair = corollary_noise(
             graph,
             epsilon=epsilon,
             delta=delta,
             num_colluders=q,
-            clip_norm=gaussian.record_shift(adjacency, clip_norm) / 2,
+            clip_norm=privacy.record_shift / 2,
             num_steps=participation.patterns_of_record().uses,
         )
         algorithm = decor(dynamics, participation, sigma_ldp=local, sigma_cor=pair)
-        return [DecorDeviations(local, pair, calibrate(algorithm, Privacy(**common), noise_std=1.0))]
+        return [DecorDeviations(local, pair, calibrate(algorithm, privacy, noise_std=1.0))]
     pairs = []
     for ratio in pair_ratios(PairwisePrice(graph, q), positions):
         algorithm = decor(dynamics, participation, sigma_ldp=1.0, sigma_cor=math.sqrt(ratio))
-        mechanism = calibrate(algorithm, Privacy(**common), **spent)
+        mechanism = calibrate(algorithm, privacy, **spent)
         std = mechanism.noise_std
         pairs.append(DecorDeviations(std, std * math.sqrt(ratio), mechanism))
     return pairs

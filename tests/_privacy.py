@@ -13,7 +13,8 @@ def separated(options):
     return privacy, {name: value for name, value in options.items() if name not in FIELDS}
 
 
-def applied(door, algorithm, options):
-    """A door, such as `mfdl.account`, called with options of both kinds."""
+def applied(door, *arguments):
+    """A door, such as `mfdl.account`, called with options of both kinds, the last of the arguments."""
+    *before, options = arguments
     privacy, others = separated(options)
-    return door(algorithm, privacy, **others)
+    return door(*before, privacy, **others)

@@ -3,6 +3,7 @@
 import math
 
 import pytest
+from _privacy import applied
 from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
@@ -33,9 +34,14 @@ def test_no_pair_exceeds_its_target(graph, epsilon, q, budget, positions):
     T, delta = 7, 1e-5
     model = trust.Coalitions(q) if q else trust.Eavesdropper()
     deviations = decor_deviations(
-        Dynamics(MH(graph)), EveryStep(T), trust=model, epsilon=epsilon, delta=delta, budget=budget,
-        positions=positions, **USER,
-    )  # fmt: skip
+        Dynamics(MH(graph)),
+        EveryStep(T),
+        Privacy(model, **USER),
+        epsilon=epsilon,
+        delta=delta,
+        budget=budget,
+        positions=positions,
+    )
     for pair in deviations:
         slope = decor_accountant(
             MH(graph).graph(), sigma_ldp=pair.sigma_ldp, sigma_cor=pair.sigma_cor, num_colluders=q,
@@ -53,7 +59,7 @@ def test_no_pair_exceeds_its_target(graph, epsilon, q, budget, positions):
 @pytest.mark.parametrize("epsilon", [1.0, 10.0, 26.0])
 def test_the_corollary_is_valid_and_loose(graph, epsilon):
     (pair,) = decor_deviations(
-        Dynamics(MH(graph)), EveryStep(100), epsilon=epsilon, delta=1e-5, budget="corollary", **USER
+        Dynamics(MH(graph)), EveryStep(100), Privacy(**USER), epsilon=epsilon, delta=1e-5, budget="corollary"
     )
     assert pair.mechanism.noise_std == 1.0
     assert pair.mechanism.guarantee.epsilon(1e-5) < (0.84 if epsilon < 11.5 else 1.0) * epsilon
@@ -67,7 +73,7 @@ def test_the_corollary_is_valid_and_loose(graph, epsilon):
 
 def test_the_pairs_span_the_interval_of_the_paper():
     """Ring of 16, T = 3500, epsilon = 10: standard deviations between LDP / sqrt(n) and LDP, pairwise noise falling."""
-    deviations = decor_deviations(Dynamics(MH("ring:n=16")), EveryStep(3500), epsilon=10.0, delta=1e-5, **USER)
+    deviations = decor_deviations(Dynamics(MH("ring:n=16")), EveryStep(3500), Privacy(**USER), epsilon=10.0, delta=1e-5)
     ldp = 2 * math.sqrt(3500) / gaussian.mu_from_epsilon(10.0, 1e-5)
     local = [setting.sigma_ldp for setting in deviations]
     assert_allclose(local[-1], ldp, rtol=1e-9)
@@ -81,9 +87,10 @@ def test_the_pairs_span_the_interval_of_the_paper():
 
 def test_renyi_spends_less_than_gdp():
     """The inverted Renyi bound of the papers asks for 14% more noise at epsilon = 10."""
-    common = {"epsilon": 10.0, "delta": 1e-5, "positions": (0.5,), **USER}
+    common = {"epsilon": 10.0, "delta": 1e-5, "positions": (0.5,)}
     exact, renyi = (
-        decor_deviations(Dynamics(MH("torus:n=16")), EveryStep(50), budget=b, **common)[0] for b in ("gdp", "renyi")
+        decor_deviations(Dynamics(MH("torus:n=16")), EveryStep(50), Privacy(**USER), budget=b, **common)[0]
+        for b in ("gdp", "renyi")
     )
     assert_allclose(renyi.sigma_ldp / exact.sigma_ldp, 1.136, atol=0.001)
     assert_allclose(renyi.sigma_cor / renyi.sigma_ldp, exact.sigma_cor / exact.sigma_ldp, rtol=1e-9)
@@ -91,9 +98,9 @@ def test_renyi_spends_less_than_gdp():
 
 def test_colluders_are_named_or_counted():
     dynamics = Dynamics(MH("ring:n=5"))
-    common = {"mu": 1.0, "positions": (0.3,), **USER}
-    (named,) = decor_deviations(dynamics, EveryStep(4), trust=trust.Colluding((0,)), **common)
-    (any_one,) = decor_deviations(dynamics, EveryStep(4), trust=trust.Coalitions(1), **common)
+    common = {"mu": 1.0, "positions": (0.3,)}
+    (named,) = decor_deviations(dynamics, EveryStep(4), Privacy(trust.Colluding((0,)), **USER), **common)
+    (any_one,) = decor_deviations(dynamics, EveryStep(4), Privacy(trust.Coalitions(1), **USER), **common)
     assert_allclose(named.sigma_ldp, any_one.sigma_ldp, rtol=1e-9)  # all nodes of a ring are alike
     assert named.mechanism.guarantee.trust == "colluding"
 
@@ -115,14 +122,17 @@ def test_colluders_are_named_or_counted():
 )
 def test_bad_input_is_refused(more, text):
     with pytest.raises(InvalidInput, match=text):
-        decor_deviations(Dynamics(MH("ring:n=5")), EveryStep(4), **USER, **more)
+        applied(decor_deviations, Dynamics(MH("ring:n=5")), EveryStep(4), USER | more)
 
 
 def test_user_level_needs_every_step():
     with pytest.raises(InvalidInput, match="every step"):
-        decor_deviations(Dynamics(MH("ring:n=5")), Cyclic(2, 2), mu=1.0, **USER)
+        decor_deviations(Dynamics(MH("ring:n=5")), Cyclic(2, 2), Privacy(**USER), mu=1.0)
     (deviations,) = decor_deviations(
-        Dynamics(MH("ring:n=5")), Cyclic(2, 2), mu=1.0, adjacency="zero-out", clip_norm=1.0, unit="record",
+        Dynamics(MH("ring:n=5")),
+        Cyclic(2, 2),
+        Privacy(adjacency="zero-out", clip_norm=1.0, unit="record"),
+        mu=1.0,
         positions=(1.0,),
-    )  # fmt: skip
+    )
     assert_allclose(deviations.sigma_ldp, math.sqrt(2), rtol=1e-9)  # two uses of a record

@@ -9,6 +9,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
+from _privacy import applied
 from effort import examples
 from exact import inverse
 from hypothesis import given
@@ -229,7 +230,7 @@ def test_pairs_of_decor_meet_an_example_level_target_and_no_more():
     target = {"epsilon": 1.5, "delta": 1e-4}
     for budget in ("gdp", "renyi"):
         pairs = mfdl.decor_deviations(
-            dynamics, sampling, **ASKED, **target, unit="record", trust=trust.Coalitions(1), budget=budget
+            dynamics, sampling, mfdl.Privacy(trust.Coalitions(1), unit="record", **ASKED), **target, budget=budget
         )
         local = [c.sigma_ldp for c in pairs]
         assert local == sorted(local)
@@ -245,7 +246,7 @@ def test_pairs_of_decor_meet_an_example_level_target_and_no_more():
                 assert guarantee.epsilon(1e-4) >= 1.5 * (1 - 1e-3)
     for wrong in ({"unit": "user"}, {"budget": "corollary"}, {"epsilon": None, "delta": None, "mu": 1.0}):
         with pytest.raises(InvalidInput):
-            mfdl.decor_deviations(dynamics, sampling, **ASKED, **{"unit": "record", **target, **wrong})
+            applied(mfdl.decor_deviations, dynamics, sampling, {**ASKED, **target, **wrong})
 
 
 def test_a_node_of_ones_own_does_not_take_a_sampled_mechanism():

@@ -7,6 +7,7 @@ import sys
 import networkx as nx
 import numpy as np
 import pytest
+from _privacy import applied
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from small_tasks import classes, regression
@@ -124,7 +125,7 @@ def florentine():
 
 @pytest.fixture(scope="module")
 def pairs(florentine):
-    return mfdl.pairwise(florentine, release="none", **ASKED)
+    return mfdl.pairwise(florentine, mfdl.Privacy(release="none", **ASKED))
 
 
 @pytest.mark.parametrize("adaptive", [True, False])
@@ -169,7 +170,7 @@ def test_a_heat_map_of_one_number_says_why(pairs):
     for adaptive in (True, False):
         title = pairs.heatmap(adaptive=adaptive).get_title(loc="left")
         assert ("all equal: the bound with all messages seen" in title) == adaptive
-    public = mfdl.pairwise(pairs.algorithm, make_trust=lambda v: trust.LDP(), **ASKED)
+    public = mfdl.pairwise(pairs.algorithm, mfdl.Privacy(**ASKED), make_trust=lambda v: trust.LDP())
     assert "all equal" not in public.heatmap().get_title(loc="left")
 
 
@@ -187,12 +188,12 @@ def test_losses_of_one_question_have_one_attacker(florentine):
 def test_distances_follow_links_of_any_round():
     W = [[[1, 0, 0], [0, 0.5, 0.5], [0, 0.5, 0.5]], [[0.5, 0.5, 0], [0.5, 0.5, 0], [0, 0, 1]]]
     sequence = gossip.sequence([gossip.from_array(np.array(matrix)) for matrix in W])
-    losses = mfdl.pairwise(algorithms.dp_dsgd(Dynamics(sequence), EveryStep(2)), release="none", **ASKED)
+    losses = mfdl.pairwise(algorithms.dp_dsgd(Dynamics(sequence), EveryStep(2)), mfdl.Privacy(release="none", **ASKED))
     distance = {(row["attacker"], row["victim"]): row["distance"] for row in losses.rows()}
     assert distance["0", "1"] == 1
     assert distance["0", "2"] == 2
     apart = gossip.from_array(np.eye(2))
-    rows = mfdl.pairwise(algorithms.dp_dsgd(Dynamics(apart), EveryStep(2)), release="none", **ASKED).rows(
+    rows = mfdl.pairwise(algorithms.dp_dsgd(Dynamics(apart), EveryStep(2)), mfdl.Privacy(release="none", **ASKED)).rows(
         adaptive=False
     )
     assert [row["distance"] for row in rows] == [None, None]
@@ -214,7 +215,7 @@ def test_distances_follow_links_of_any_round():
 )
 def test_what_is_asked_of_pairs_is_checked(options, message):
     with pytest.raises(InvalidInput, match=message):
-        mfdl.pairwise(algorithms.dp_dsgd(RING, Cyclic(2, 2)), **{**ASKED, **options})
+        applied(mfdl.pairwise, algorithms.dp_dsgd(RING, Cyclic(2, 2)), ASKED | options)
 
 
 # ---- heat maps ---------------------------------------------------------------------------------------------------
@@ -274,10 +275,9 @@ def test_runs_draw_into_axes_and_return_them(metric):
     run = trained(classes, eval_every=1)
     figure = run.plot(metric=metric)
     assert isinstance(figure, Figure)
-    assert [axes.get_title(loc="left").split(" ")[:3] for axes in figure.axes] == [
-        ["Test", metric, "while"],
-        ["Final", "test", metric],
-    ]
+    assert [axes.get_title(loc="left").split(" ")[:3] for axes in figure.axes] == [["Test", metric, "while"]]
+    both = plot_runs([run, run], metric=metric)
+    assert both.axes[1].get_title(loc="left").split(" ")[:3] == ["Final", "test", metric]
     axes = Figure().subplots()
     assert run.plot(axes, metric=metric) is axes
     values = [getattr(seed, metric).mean(axis=1) for seed in run.seeds]

@@ -60,7 +60,7 @@ REFUSED = {
     "gossip for pairs": (lambda: mfdl.factorization.optimal_pairwise(W), ["dynamics", "got GossipMatrix"]),
     "steps for an encoder": (lambda: mfdl.factorization.prefix_sum_encoder(6), ["participation", "got 6"]),
     "a graph for pairs": (
-        lambda: mfdl.decor_deviations(G, P, adjacency="zero-out", clip_norm=1.0, mu=1.0),
+        lambda: mfdl.decor_deviations(G, P, mfdl.Privacy(adjacency="zero-out", clip_norm=1.0), mu=1.0),
         ["dynamics", "got Graph"],
     ),
     "broken epochs": (lambda: mfdl.Cyclic(2.5, 3), ["epochs must be an integer >= 1", "got 2.5"]),
@@ -256,19 +256,19 @@ REFUSED = {
     "weights of no text": (lambda: mfdl.ErrorWeights.parse(None), ["text must be a text", "got None"]),
     "a release of no steps": (lambda: mfdl.ReleasedModel("average:2").of_steps("5"), ["num_steps", "got '5'"]),
     "one attacker of pairs": (
-        lambda: mfdl.pairwise(A, adjacency="zero-out", clip_norm=1.0, attackers=0),
+        lambda: mfdl.pairwise(A, mfdl.Privacy(adjacency="zero-out", clip_norm=1.0), attackers=0),
         ["attackers must be a list", "got 0"],
     ),
     "one victim of pairs": (
-        lambda: mfdl.pairwise(A, adjacency="zero-out", clip_norm=1.0, victims=0),
+        lambda: mfdl.pairwise(A, mfdl.Privacy(adjacency="zero-out", clip_norm=1.0), victims=0),
         ["victims must be a list", "got 0"],
     ),
     "pairs of a mechanism": (
-        lambda: mfdl.pairwise(M, adjacency="zero-out", clip_norm=1.0),
+        lambda: mfdl.pairwise(M, mfdl.Privacy(adjacency="zero-out", clip_norm=1.0)),
         ["algorithm must be a LinearAlgorithm", "got Mechanism"],
     ),
     "a trust model for all pairs": (
-        lambda: mfdl.pairwise(A, adjacency="zero-out", clip_norm=1.0, make_trust=LDP),
+        lambda: mfdl.pairwise(A, mfdl.Privacy(adjacency="zero-out", clip_norm=1.0), make_trust=LDP),
         ["make_trust must be a function", "got LDP"],
     ),
     "an algorithm for a matrix of audits": (

@@ -139,20 +139,22 @@ def plan(config: PlanConfig, out: Path | None) -> Answer:
     Each design is calibrated; noise, cost and, with --curvature, the excess loss are predicted.
     """
     from .. import planning
+    from ..privacy.questions import Privacy
 
     if out is not None:
         require_folder(out)
     graph, gossip = config.sparse_network()
     same = config.values(
-        "adjacency", "epsilon", "mu", "release", "clip_norm", "mechanisms", "release_models", "max_steps",
+        "epsilon", "mu", "mechanisms", "release_models", "max_steps",
         "gradients_per_record", "messages", "curvature", "start_distance", "learning_time",
     )  # fmt: skip
     assert config.records is not None
+    privacy = Privacy(config.trust_model(), **config.values("adjacency", "clip_norm", "release"))
     result = planning.plan(
         gossip,
         config.records,
+        privacy,
         delta=None if config.epsilon is None else config.delta,
-        trust=config.trust_model(),
         batches=config.numbers("batches"),
         epochs=config.numbers("epochs"),
         gossip_rounds=config.numbers("gossip_rounds"),

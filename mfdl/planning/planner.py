@@ -33,7 +33,7 @@ from ..privacy.questions import Privacy, Target
 from ..privacy.sampled_exposures import noise_of_bins
 from ..progress import Progress, reporter
 from ..released import ReleasedModel
-from ..trust import LDP, MODELS, TrustModel
+from ..trust import LDP, MODELS
 from .design import BINS, CYCLIC, Design, DesignGrid
 from .prediction import RATES, NoiseGain, PredictedLoss, age_gram, predicted_loss
 from .run_plan import PlannedDesign, RunPlan
@@ -48,14 +48,11 @@ LEARNING_TIME = 1.0
 def plan(
     graph: graphs.Source | GossipMatrix,
     records: int,
+    privacy: Privacy,
     *,
-    adjacency: str,
     epsilon: float | None = None,
     delta: float | None = None,
     mu: float | None = None,
-    trust: TrustModel | None = None,
-    release: str | None = None,
-    clip_norm: float = 1.0,
     gossip: str = "metropolis-hastings",
     designs: Sequence[Design | str] | None = None,
     mechanisms: Sequence[str] = MECHANISMS,
@@ -75,16 +72,18 @@ def plan(
     """Designs of a run at one privacy budget, sorted by predicted excess loss, without data and without training.
 
     >>> import mfdl
-    >>> budget = {"adjacency": "zero-out", "epsilon": 1.0, "delta": 1e-5}
+    >>> privacy = mfdl.Privacy(mfdl.trust.LDP(), adjacency="zero-out", clip_norm=1.0)
     >>> names = ["dp-dsgd,b=1,k=16,rounds=5", "dp-dsgd,b=4,k=4", "mafalda,b=4,k=4"]
-    >>> designs = mfdl.plan("ring:n=4", 100, designs=names, curvature="power:1:10", **budget)
+    >>> designs = mfdl.plan("ring:n=4", 100, privacy, epsilon=1.0, delta=1e-5, designs=names,
+    ...                     curvature="power:1:10")
     >>> designs.best.design.name
     'dp-dsgd,b=1,k=16,rounds=5'
 
     Args:
         graph: a name, a graph, or a gossip matrix; records: N of each node.
-        adjacency: "zero-out" or "replace-one"; epsilon at delta, or mu: the budget of every design.
-        trust: default `trust.LDP()`; release: as for `account`; clip_norm: of one record's gradient.
+        privacy: of every design; its trust model is `trust.LDP()` by default, and unit, method, owners, lipschitz and
+            participation are left out. Adjacency "zero-out" or "replace-one".
+        epsilon at delta, or mu: the budget of every design.
         gossip: name of the matrix built on `graph`, if that is not one itself.
         designs: designs or their names, instead of the grid of mechanisms, batches, epochs, gossip_rounds,
             participations ("cyclic", and "balls-in-bins" if epsilon is given) and release_models ("average:50%": the
@@ -105,7 +104,7 @@ def plan(
     """
     Target(mu, epsilon, delta, "tightest")  # refuses what is none before any work
     records = check.integer_at_least(1, records=records)
-    check.positive(clip_norm=clip_norm)
+    question = _planned(privacy)
     check.positive(start_distance=start_distance)
     check.positive(learning_time=learning_time)
     matrix = graph if isinstance(graph, GossipMatrix) else gossip_matrices.load(gossip, graph)
@@ -138,7 +137,6 @@ def plan(
             "gossip rounds."
         )
     target = {"mu": mu, "epsilon": epsilon, "delta": delta}
-    question = Privacy(trust or LDP(), adjacency=adjacency, clip_norm=clip_norm, release=release)
     longest = max(design.num_steps for design in chosen)
     designer = _Planner(matrix, records, question, target, curvature, start_distance, learning_time, longest)
     with reporter(progress, words=2).bar("planning", len(chosen)) as report:
@@ -155,6 +153,14 @@ def plan(
     planned.sort(key=lambda each: each.costs[1:])  # exact: integers, and integers times one degree
     best_first = tuple(ranked(planned, lambda each: each.loss))
     return RunPlan(best_first, records, DELTA if delta is None else delta, tuple(left_out))
+
+
+def _planned(privacy: Privacy) -> Privacy:
+    """With a trust model. Raises: InvalidInput: a condition that a plan does not cover."""
+    check.instance(Privacy, privacy=privacy)
+    privacy.require_only(("trust", "adjacency", "clip_norm", "release"), "a plan")
+    assert privacy.record_shift  # refuses adjacency and clip_norm
+    return privacy if privacy.trust is not None else dataclasses.replace(privacy, trust=LDP())
 
 
 def _messages(design: Design, degree: float) -> float:

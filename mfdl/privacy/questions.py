@@ -18,7 +18,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Hashable, Mapping
+from collections.abc import Collection, Hashable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
@@ -111,6 +111,14 @@ class Privacy:
         if self.trust is not None:
             check.instance(TrustModel, trust=self.trust)
         object.__setattr__(self, "owners", Owners.of(self.owners))
+
+    def require_only(self, allowed: Collection[str], who: str) -> None:
+        """Raises: InvalidInput: a field that is not among those allowed differs from its default."""
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            default = Owners() if field.name == "owners" else field.default
+            if field.name not in allowed and value != default:
+                raise InvalidInput(f"{who} takes no {field.name}, got {value!r}; leave it out of Privacy.")
 
     @property
     def record_shift(self) -> float:

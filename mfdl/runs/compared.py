@@ -44,7 +44,8 @@ COLUMNS = (
     "final_accuracy_mean", "final_accuracy_std", "injected_noise_std", "sensitivity", "objective", "trust",
 )  # fmt: skip
 """Of a table of a comparison: one row for each mechanism, budget and learning rate."""
-ONLY_OF_ACCOUNTS = ("method", "lipschitz", "owners")
+OF_COMPARISONS = ("trust", "adjacency", "clip_norm", "release", "unit", "participation")
+"""The fields of a `Privacy` that a comparison takes."""
 
 
 def compare(
@@ -128,10 +129,7 @@ def options_of(privacy: Privacy | None) -> dict[str, Any]:
     if privacy is None:
         return {}
     check.instance(Privacy, privacy=privacy)
-    default = Privacy(adjacency=privacy.adjacency, clip_norm=privacy.clip_norm)
-    for name in ONLY_OF_ACCOUNTS:
-        if getattr(privacy, name) != getattr(default, name):
-            raise InvalidInput(f"{name}={getattr(privacy, name)!r} is for mfdl.account; a comparison takes no {name}.")
+    privacy.require_only(OF_COMPARISONS, "a comparison")
     options: dict[str, Any] = {
         "adjacency": privacy.adjacency,
         "clip_norm": privacy.clip_norm,

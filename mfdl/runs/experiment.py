@@ -9,7 +9,7 @@ from .. import check, metrics
 from ..errors import InvalidInput
 from ..given import value_of
 from . import options
-from .objects import is_own, trust_text
+from .objects import is_own, shipped_trust, trust_text
 from .options import OnGraph, Option, Protects
 
 if TYPE_CHECKING:
@@ -247,11 +247,15 @@ class Experiment(Protects, OnGraph):
             raise InvalidInput(f"mechanisms must be distinct, got {twice[0]!r} twice.")
 
     def _name_trust(self, model: Any) -> None:
-        """Replaces a trust model of the caller by its text."""
+        """Replaces a trust model by the options that name it, or one of the caller by its text."""
         from ..algorithms import registry
         from ..trust import TrustModel
 
         check.instance(TrustModel, trust=model)
+        if options_of_model := shipped_trust(model):
+            for name, value in options_of_model.items():
+                object.__setattr__(self, name, value)
+            return
         probe = registry.build("dp-dsgd", self.dynamics(self.sparse_network()[1]), self.scheme())
         object.__setattr__(self, "trust", trust_text(model, probe))
 

@@ -92,6 +92,27 @@ def trust_text(trust: TrustModel, algorithm: LinearAlgorithm) -> Given[TrustMode
     return Given.named(trust.name, trust.fingerprint(algorithm), trust)
 
 
+def shipped_trust(model: TrustModel) -> dict[str, Any]:
+    """The options of a trust model of the library, nodes as labels or as #INDEX; empty of the caller's own."""
+    from ..trust import MODELS, named
+
+    if model.name not in MODELS:
+        return {}
+    nodes = {"attackers": "attacker_nodes", "colluders": "colluders"}
+    values: dict[str, Any] = {
+        option: tuple(node if isinstance(node, str) else f"#{node}" for node in getattr(model, attribute))
+        for option, attribute in nodes.items()
+        if hasattr(model, attribute)
+    }
+    values |= {"coalition_size": model.size} if hasattr(model, "size") else {}
+    options = {name: values[name] for name in MODELS.entry(model.name).signature if name in values}
+    try:
+        same = type(named(model.name, **options)) is type(model)
+    except InvalidInput:
+        return {}
+    return {"trust": model.name, **options} if same else {}
+
+
 def is_own(text: str) -> bool:
     """Whether a text names an object of the caller."""
     return text.startswith(PREFIX)

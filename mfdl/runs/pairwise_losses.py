@@ -23,7 +23,6 @@ from ..algorithms import LinearAlgorithm
 from ..check import FloatArray
 from ..display import rounded_up
 from ..errors import InvalidInput, require_known
-from ..participation import Participation
 from ..privacy import gaussian
 from ..privacy.attacking_sets import sensitivity_by_victim
 from ..privacy.guarantee import DELTA
@@ -54,6 +53,7 @@ def pairwise_losses(
     """The losses of all victims against each attacker, attackers in parallel.
 
     Args:
+        privacy: without a trust model and owners; method "exact" or "certified".
         make_trust: the trust model of one attacker (a node index), e.g. `lambda v: PNDP([v])`; called here, not in
             the workers.
         attackers: node indices; default all.
@@ -210,49 +210,48 @@ class PairwiseLosses(LossTable):
 
 def pairwise(
     algorithm: LinearAlgorithm,
+    privacy: Privacy,
     *,
-    adjacency: str,
-    clip_norm: float,
     make_trust: Callable[[int], TrustModel] | None = None,
     attackers: Sequence[int] | None = None,
     victims: Sequence[int] | None = None,
-    participation: Participation | None = None,
-    release: str | None = None,
-    unit: str = "record",
-    method: str = "exact",
-    lipschitz: float | None = None,
     jobs: int | None = 1,
     progress: Progress = "auto",
 ) -> PairwiseLosses:
     """Every node against every attacker.
 
-    >>> from mfdl import Dynamics, algorithms, gossip, EveryStep
+    >>> from mfdl import Dynamics, EveryStep, Privacy, algorithms, gossip
     >>> path = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("path:n=3")), EveryStep(2))
-    >>> losses = pairwise(path, adjacency="zero-out", clip_norm=1.0, release="none")
+    >>> losses = pairwise(path, Privacy(adjacency="zero-out", clip_norm=1.0, release="none"))
     >>> losses.matrix(noise_std=2.0, adaptive=False).round(2).tolist()
     [[inf, 0.71, 0.16], [0.69, inf, 0.69], [0.16, 0.71, inf]]
 
     Args:
+        privacy: without a trust model and owners; method "exact" or "certified".
         make_trust: the trust model of one attacking node; default `PNDP([v])`, who sees what it receives.
         attackers, victims: node indices; default all.
         jobs: worker processes; None: one per core, worth it above some dozens of nodes.
         progress: as for `pairwise_losses`.
-        adjacency, clip_norm, participation, release, unit, method, lipschitz: as for `mfdl.account`.
 
     Raises: InvalidInput: as for `mfdl.account`, or nobody left to attack.
     """
     if make_trust is not None:
         check.function("lambda v: mfdl.trust.PNDP([v])", make_trust=make_trust)
     models = {v: PNDP([v]) if make_trust is None else make_trust(v) for v in _nodes(algorithm, attackers)}
-    accounting: dict[str, Any] = {"participation": participation, "release": release, "unit": unit, "method": method}
-    first = Privacy(
-        next(iter(models.values())), adjacency=adjacency, clip_norm=clip_norm, lipschitz=lipschitz, **accounting
-    )
-    assert first.record_shift  # refuses adjacency and clip_norm before any work
-    require_unit(unit, first.participation_in(algorithm), lipschitz=lipschitz)
-    computing = {"victims": victims, "jobs": jobs, "progress": progress, "lipschitz": lipschitz, **accounting}
+    check.instance(Privacy, privacy=privacy)
+    if privacy.trust is not None or privacy.owners.shared:
+        raise InvalidInput(
+            "pairs have one attacker and one victim each: leave trust and owners out of Privacy, and give the trust "
+            "model of an attacking node as make_trust=lambda v: mfdl.trust.PNDP([v])."
+        )
+    assert privacy.record_shift  # refuses adjacency and clip_norm before any work
+    require_unit(privacy.unit, privacy.participation_in(algorithm), lipschitz=privacy.lipschitz)
+    accounting: dict[str, Any] = {
+        name: getattr(privacy, name) for name in ("participation", "release", "unit", "lipschitz")
+    }
+    computing = {"victims": victims, "jobs": jobs, "progress": progress, "method": str(privacy.method), **accounting}
     losses_of = pairwise_losses(algorithm, lambda v: models[v], list(models), **computing)
-    questions = {v: dataclasses.replace(first, trust=model) for v, model in models.items()}
+    questions = {v: dataclasses.replace(privacy, trust=model) for v, model in models.items()}
     return PairwiseLosses(
         {v: Losses.of_victim_sensitivities(algorithm, questions[v], its) for v, its in losses_of.items() if its}
     )

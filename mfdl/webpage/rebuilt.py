@@ -18,6 +18,7 @@ from ..check import FloatArray
 from ..errors import InvalidInput
 from ..mechanism import Mechanism
 from ..noise.base import NoiseOperator
+from ..privacy.questions import Privacy
 from ..progress import Silent
 from ..runs.experiment import Experiment
 from ..runs.output import json_number
@@ -212,7 +213,7 @@ def _computed(built: Rebuilt) -> dict[str, Any]:
     protected = {name: record[name] for name in ("adjacency", "clip_norm", "unit")}
     protected["release"] = release if release != "not applicable" else None
     try:
-        losses = pairwise(mechanism.algorithm, **protected, progress=False)
+        losses = pairwise(mechanism.algorithm, Privacy(**protected), progress=False)
     except (InvalidInput, RuntimeError) as error:
         raise LeftOut(f"losses against single nodes are refused: {error}") from None
     entry: dict[str, Any] = {

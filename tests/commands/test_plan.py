@@ -4,6 +4,7 @@ import dataclasses
 import json
 
 import pytest
+from _privacy import applied
 
 import mfdl
 from mfdl.commands import main
@@ -43,8 +44,8 @@ def test_json_is_what_python_gives_and_the_folder_holds(capsys, tmp_path):
     assert main([*SMALL, "--epsilon", "1", "--mechanisms", "dp-dsgd", "--json", "--out", str(out)]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert answer == json.loads((out / "plan.json").read_text())
-    same = {"adjacency": "zero-out", "epsilon": 1.0, "delta": 1e-5, "mechanisms": ["dp-dsgd"]}
-    plan = mfdl.plan("ring:n=4", 50, batches=[1, 16], epochs=[2, 10], **same)
+    same = {"adjacency": "zero-out", "clip_norm": 1.0, "epsilon": 1.0, "delta": 1e-5, "mechanisms": ["dp-dsgd"]}
+    plan = applied(mfdl.plan, "ring:n=4", 50, same | {"batches": [1, 16], "epochs": [2, 10]})
     assert answer["designs"] == plan.rows
     assert answer["best"] == plan.best.design.name
     assert all(row["epsilon"] <= 1 + 1e-9 for row in answer["designs"])
@@ -93,8 +94,8 @@ def test_a_design_is_trained_by_the_options_that_it_stands_for(tmp_path, capsys)
     result = json.loads(capsys.readouterr().out)
     assert (result["steps"], result["config"]["gossip_rounds"]) == (6, 2)
     (row,) = result["mechanisms"]
-    budget = {"mu": 1.0, "adjacency": "replace-one"}
-    (planned,) = mfdl.plan("ring:n=4", 20, designs=[name], **budget).designs
+    privacy = mfdl.Privacy(adjacency="replace-one", clip_norm=1.0)
+    (planned,) = mfdl.plan("ring:n=4", 20, privacy, designs=[name], mu=1.0).designs
     assert row["noise_std"] == pytest.approx(planned.guarantee.noise_std)
     assert Experiment.load(tmp_path / "results.json") == dataclasses.replace(
         config, task="logistic:train_records=80,test_records=20", seeds=1

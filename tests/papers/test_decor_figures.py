@@ -54,7 +54,7 @@ def test_pairs_of_the_figure_are_those_of_the_search():
     dynamics = mfdl.Dynamics(mfdl.gossip.metropolis_hastings(graph))
     target, clipping = {"epsilon": 3.0, "delta": 1e-5}, {"adjacency": "replace-one", "clip_norm": 1.0}
     privacy = mfdl.Privacy(mfdl.trust.Eavesdropper(), unit="user", **clipping)
-    pairs = decor_deviations(dynamics, mfdl.EveryStep(50), **target, **clipping)
+    pairs = decor_deviations(dynamics, mfdl.EveryStep(50), privacy, **target)
     for name, pair in zip(budget_curves.PAIRS, pairs, strict=True):
         (config,) = points["torus", name, 10.0]
         built = algorithms.decor(dynamics, mfdl.EveryStep(50), **config.parameters("decor"))

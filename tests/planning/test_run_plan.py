@@ -21,7 +21,8 @@ from mfdl.planning.design import DesignGrid
 from mfdl.planning.run_plan import PlannedDesign, pareto_optimal
 
 RING = "ring:n=4"
-SMALL = {"adjacency": "zero-out", "batches": [1, 2], "epochs": [2, 4], "gossip_rounds": [1, 3], "max_steps": 8}
+PRIVACY = mfdl.Privacy(adjacency="zero-out", clip_norm=1.0)
+SMALL = {"batches": [1, 2], "epochs": [2, 4], "gossip_rounds": [1, 3], "max_steps": 8}
 NAMES = (
     "dp-dsgd,b=1,k=160",
     "dp-dsgd,b=1,k=160,rounds=5,average:80",
@@ -74,7 +75,7 @@ def test_other_texts_are_refused_as_designs(text, words):
 
 def test_a_plan_refuses_to_run_without_noise():
     with pytest.raises(InvalidInput, match="mechanism none has no privacy"):
-        mfdl.plan(RING, 50, adjacency="zero-out", mu=1.0, designs=["none,b=1,k=2"])
+        mfdl.plan(RING, 50, PRIVACY, mu=1.0, designs=["none,b=1,k=2"])
 
 
 @examples(20)
@@ -83,14 +84,14 @@ def test_a_plan_refuses_to_run_without_noise():
 )
 def test_independent_noise_of_an_averaged_step_has_a_closed_form(b, k, mu, clip):
     design = Design("dp-dsgd", b, k)
-    plan = mfdl.plan(RING, 50, adjacency="zero-out", mu=mu, clip_norm=clip, designs=[design])
+    plan = mfdl.plan(RING, 50, mfdl.Privacy(adjacency="zero-out", clip_norm=clip), mu=mu, designs=[design])
     T = design.num_steps
     assert plan.best.step_noise_std == pytest.approx(clip * math.sqrt(T * b) / (mu * 50))
 
 
 def test_a_shared_calibration_is_that_of_each_design_as_it_is_built():
     small = SMALL | {"epochs": [2]}
-    plan = mfdl.plan(RING, 50, epsilon=1.0, delta=1e-5, mechanisms=["dp-dsgd", "bsr", "mafalda"], **small)
+    plan = mfdl.plan(RING, 50, PRIVACY, epsilon=1.0, delta=1e-5, mechanisms=["dp-dsgd", "bsr", "mafalda"], **small)
     for planned in plan.designs[::5]:
         design = planned.design
         dynamics = mfdl.Dynamics(mfdl.gossip.metropolis_hastings(RING), 0.3, gossip_rounds=design.gossip_rounds)
@@ -108,7 +109,9 @@ def test_a_shared_calibration_is_that_of_each_design_as_it_is_built():
 
 def test_hidden_messages_are_accounted_for_each_design_as_it_is_built():
     design = Design("muffliato", 2, 2, 2, release_model="average:2")
-    plan = mfdl.plan(RING, 10, adjacency="zero-out", mu=1.0, trust=trust.named("pndp"), designs=[design])
+    plan = mfdl.plan(
+        RING, 10, mfdl.Privacy(trust.named("pndp"), adjacency="zero-out", clip_norm=1.0), mu=1.0, designs=[design]
+    )
     dynamics = mfdl.Dynamics(mfdl.gossip.metropolis_hastings(RING), 1.0, gossip_rounds=2)
     algorithm = (
         mfdl.algorithms.muffliato(dynamics, design.scheme()).releasing("average:2").with_divisors(np.full(4, 5.0))
@@ -122,7 +125,7 @@ def test_hidden_messages_are_accounted_for_each_design_as_it_is_built():
 
 
 def test_rows_are_sorted_and_the_front_is_marked():
-    plan = mfdl.plan(RING, 50, mu=1.0, curvature="power:1:3", **SMALL)
+    plan = mfdl.plan(RING, 50, PRIVACY, mu=1.0, curvature="power:1:3", **SMALL)
     losses = [row["predicted_excess_loss"] for row in plan.rows]
     assert losses == pytest.approx(sorted(losses), rel=1e-9)
     front = [row for row in plan.rows if row["pareto"]]
@@ -141,21 +144,21 @@ def test_rows_are_sorted_and_the_front_is_marked():
 
 
 def test_without_a_curvature_designs_are_compared_at_one_learning_time():
-    plan, double = (mfdl.plan(RING, 50, mu=1.0, learning_time=time, **SMALL) for time in (1.0, 2.0))
+    plan, double = (mfdl.plan(RING, 50, PRIVACY, mu=1.0, learning_time=time, **SMALL) for time in (1.0, 2.0))
     assert plan.best.excess is None
     assert [row["design"] for row in plan.rows] == [row["design"] for row in double.rows]
     assert double.best.published_noise_std == pytest.approx(2 * plan.best.published_noise_std)
 
 
 def test_what_is_dearer_than_the_budgets_of_cost_is_left_out():
-    plan = mfdl.plan(RING, 50, mu=1.0, gradients_per_record=2, messages=12, **SMALL)
+    plan = mfdl.plan(RING, 50, PRIVACY, mu=1.0, gradients_per_record=2, messages=12, **SMALL)
     assert {row["gradient_evaluations"] for row in plan.rows} == {2}
     assert max(row["messages"] for row in plan.rows) <= 12
     assert plan.best.messages == 2 * plan.best.design.num_steps * plan.best.design.gossip_rounds  # two neighbours
 
 
 def test_encoders_for_public_batches_are_not_combined_with_secret_ones_unless_these_alone_are_wanted():
-    both = mfdl.plan(RING, 50, epsilon=1.0, delta=1e-5, **SMALL)
+    both = mfdl.plan(RING, 50, PRIVACY, epsilon=1.0, delta=1e-5, **SMALL)
     assert {planned.design.label for planned in both.designs} == {"dp-dsgd", "dp-dsgd,bins", "mafalda"}
     secret = DesignGrid(["mafalda"], [2], [2], [1], ["balls-in-bins"], ["last"], 8)
     assert [design.label for design in secret] == ["mafalda,bins"]
@@ -182,7 +185,7 @@ def test_encoders_for_public_batches_are_not_combined_with_secret_ones_unless_th
     ],
 )
 def test_what_is_refused(changed, error, words):
-    given = {"graph": RING, "records": 50, "mu": 1.0, **SMALL, **changed}
+    given = {"graph": RING, "records": 50, "privacy": PRIVACY, "mu": 1.0, **SMALL, **changed}
     with pytest.raises(error, match=words):
         mfdl.plan(**given)
 
@@ -215,7 +218,7 @@ def test_the_last_bits_of_losses_choose_no_design(costs, seed):
 def test_designs_of_equal_loss_are_sorted_by_their_costs(monkeypatch):
     losses = itertools.cycle(nudged(np.ones(7), 0))
     monkeypatch.setattr(PlannedDesign, "loss", property(lambda self: next(losses)))
-    designs = mfdl.plan(RING, 50, mu=1.0, **SMALL).designs
+    designs = mfdl.plan(RING, 50, PRIVACY, mu=1.0, **SMALL).designs
     costs = [(each.gradient_evaluations, each.messages) for each in designs]
     assert costs == sorted(costs)
 
@@ -231,15 +234,15 @@ def test_designs_whose_encoder_is_not_solved_are_left_out_and_named(monkeypatch)
 
     monkeypatch.setattr(registry, "build_tuned", stops)
     names = ["dp-dsgd,b=1,k=2", "mafalda,b=1,k=2", "mafalda,b=1,k=2,average:2"]
-    plan = mfdl.plan(RING, 50, adjacency="zero-out", mu=1.0, designs=names)
+    plan = mfdl.plan(RING, 50, PRIVACY, mu=1.0, designs=names)
     assert ([planned.design.name for planned in plan.designs], plan.left_out) == (names[:1], tuple(names[1:]))
     assert solved == ["mafalda"]  # once for both
     with pytest.raises(NotConverged):
-        mfdl.plan(RING, 50, adjacency="zero-out", mu=1.0, designs=names[1:])
+        mfdl.plan(RING, 50, PRIVACY, mu=1.0, designs=names[1:])
 
 
 def test_the_folder_holds_the_rows_and_the_picture(tmp_path):
-    plan = mfdl.plan(RING, 50, mu=1.0, **SMALL)
+    plan = mfdl.plan(RING, 50, PRIVACY, mu=1.0, **SMALL)
     written = plan.save(tmp_path / "plan", graph=RING)
     assert {path.name for path in written} == {"plan.json", "plan.png", "plan.svg"}
     content = json.loads((tmp_path / "plan" / "plan.json").read_text())

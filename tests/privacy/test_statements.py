@@ -119,7 +119,10 @@ def test_constants_of_single_steps_are_stated_by_the_smallest():
     for words in (str(by_step.guarantee(1.0)), repr(by_step), by_step._repr_html_()):
         assert "Lipschitz with constant 0.5" in words
     pairs = mfdl.pairwise(
-        algorithm, attackers=[1, 2], adjacency="zero-out", clip_norm=1.0, release="none", lipschitz=0.5, progress=False
+        algorithm,
+        mfdl.Privacy(adjacency="zero-out", clip_norm=1.0, release="none", lipschitz=0.5),
+        attackers=[1, 2],
+        progress=False,
     )
     assert "Lipschitz with constant 0.5" in repr(pairs)
     both = (*all_one.of_victims[:2], *all_half.of_victims[2:])

@@ -206,13 +206,32 @@ class TestDoors:
         target = {"epsilon": 1.0} if options["participation"] != "cyclic" else {}
         assert Experiment(**options_of(asked), **target).scheme() == privacy
 
+    @pytest.mark.parametrize(
+        ("model", "options"),
+        [
+            (mfdl.trust.LDP(), {"trust": "ldp"}),
+            (mfdl.trust.PNDP([1]), {"trust": "pndp", "attackers": ("#1",)}),
+            (mfdl.trust.Colluding(["a", "b"]), {"trust": "colluding", "colluders": ("a", "b")}),
+            (mfdl.trust.Coalitions(2), {"trust": "coalitions", "coalition_size": 2}),
+            (mfdl.trust.ReleasedOnly(), {"trust": "released"}),
+        ],
+        ids=str,
+    )
+    def test_a_trust_model_of_the_library_is_stored_by_its_name(self, model, options):
+        assert Experiment(graph=GRAPH, trust=model) == Experiment(graph=GRAPH, **options)
+
     def test_numbers_of_a_file_and_of_a_list_are_the_same(self):
         assert _numbers("mu", "0.5,2") == _numbers("mu", [0.5, 2]) == (0.5, 2.0)
         assert _numbers("mu", 1) == (1.0,)
 
     def test_a_plan_is_trained_with_its_rate(self):
         plan = mfdl.plan(
-            "ring:n=4", 8, adjacency="zero-out", mu=1.0, designs=["dp-dsgd,b=2,k=2"], curvature="power:1:3"
+            "ring:n=4",
+            8,
+            mfdl.Privacy(adjacency="zero-out", clip_norm=1.0),
+            mu=1.0,
+            designs=["dp-dsgd,b=2,k=2"],
+            curvature="power:1:3",
         )
         mine = mfdl.compare(graph=GRAPH, task=task(), seeds=1, progress=False, **plan.best.options())
         (row,) = mine.table()

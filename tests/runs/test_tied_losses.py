@@ -50,7 +50,7 @@ def losses_on(name):
 
 @functools.cache
 def pairs_on(name):
-    return mfdl.pairwise(losses_on(name).algorithm, **PROTECTED)
+    return mfdl.pairwise(losses_on(name).algorithm, mfdl.Privacy(**PROTECTED))
 
 
 def perturbed(losses, factors):

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from mfdl import gossip, graphs, node_covariances
+from mfdl import Privacy, gossip, graphs, node_covariances
 from mfdl.decor_search import decor_deviations
 from mfdl.dynamics import Dynamics
 from mfdl.participation import EveryStep
@@ -77,8 +77,7 @@ def own_search(spec: str, epsilon: float) -> list[tuple[Deviations, float]]:
     pairs = decor_deviations(
         dynamics,
         EveryStep(STEPS),
-        adjacency="replace-one",
-        clip_norm=1.0,
+        Privacy(adjacency="replace-one", clip_norm=1.0, unit="user"),
         epsilon=epsilon,
         delta=DELTA,
         positions=POSITIONS,
