@@ -29,6 +29,7 @@ NAMES = (
     "budgets",
     "check_budget",
     "views",
+    "compare",
 )
 HOWTO = [f"howto_{name}.md" for name in (*NAMES, "progress", "graph", "large_graphs")]
 THEORY = [
@@ -53,6 +54,7 @@ THEORY = [
 LONG = {
     *(f"howto_{name}.md" for name in ("algorithm", "claims", "encoder", "large_graphs", "long_runs", "results")),
     *(
+        "howto_compare.md",
         "howto_training_loop.md",
         "howto_trust_model.md",
         "howto_views.md",
