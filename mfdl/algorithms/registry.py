@@ -141,17 +141,17 @@ def _of_the_caller(given: Any, dynamics: Dynamics, participation: Participation)
     """
     algorithm = given if isinstance(given, LinearAlgorithm) else given(dynamics, participation)
     check.instance(LinearAlgorithm, mechanism=algorithm)
-    theirs, how = algorithm.dynamics, "build it with that one, or give a function of (dynamics, participation)"
+    theirs, remedy = algorithm.dynamics, "build it with that one, or give a function of (dynamics, participation)"
     if theirs.gossip.labels != dynamics.gossip.labels:
-        raise InvalidInput(f"{algorithm.name!r} is of {theirs.num_nodes} other nodes than this graph has; {how}.")
+        raise InvalidInput(f"{algorithm.name!r} is of {theirs.num_nodes} other nodes than this graph has; {remedy}.")
     if algorithm.participation != participation:
         raise InvalidInput(
             f"{algorithm.name!r} has participation {algorithm.participation.describe()}, and this run has "
-            f"{participation.describe()}; {how}."
+            f"{participation.describe()}; {remedy}."
         )
     steps = algorithm.num_steps
     if not np.array_equal(theirs.learning_rates(steps), dynamics.learning_rates(steps)):
-        raise InvalidInput(f"{algorithm.name!r} has other learning rates than this run; {how}.")
+        raise InvalidInput(f"{algorithm.name!r} has other learning rates than this run; {remedy}.")
     return algorithm
 
 

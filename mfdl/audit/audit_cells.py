@@ -228,9 +228,9 @@ class _NoiseOfCells:
         losses = settings.losses
         finite = [loss for loss in losses.of_victims if not math.isinf(loss.sensitivity())]
         if settings.num_bins is None:
-            return max((loss.least_noise(losses.question, target) for loss in finite), default=1.0)
+            return max((loss.least_noise(losses.privacy, target) for loss in finite), default=1.0)
         # above `least_noise` by rounding; the keys of draws depend on the noise, so that other bits are other draws
-        curves = dict.fromkeys(loss.curve(losses.question, 1.0) for loss in finite)
+        curves = dict.fromkeys(loss.curve(losses.privacy, 1.0) for loss in finite)
         assert self.epsilon is not None
         scales = (curve.least_multiplier(self.epsilon, settings.delta) / curve.noise_multiplier for curve in curves)
         return max(scales, default=1.0) * (1 + ROUNDED)

@@ -150,11 +150,11 @@ class AuditSettings:
         clip_norm = self.clip_norm if self.mechanism is None else self.mechanism.clip_norm
         unit = str(self.unit or "record") if self.mechanism is None else self.mechanism.unit
         release = self.released if self.num_bins is None else None
-        question = Privacy(
+        privacy = Privacy(
             self.trust, adjacency=self.claimed_adjacency, clip_norm=float(clip_norm or 0), release=release, unit=unit
         )
         victims = None if self.victim is None else [self.victim]
-        return Losses.of(self.algorithm, question, victims=victims, progress=reporter(self.progress).within())
+        return Losses.of(self.algorithm, privacy, victims=victims, progress=reporter(self.progress).within())
 
     def refusal(self, why: str) -> InvalidInput:
         """Where no run could refute anything."""

@@ -224,14 +224,14 @@ class Account:
         worst, weakest = self.worst(adaptive=True)
         same = under in (None, config.trust)
         model = self.models[worst] if same else self.named.model(str(under))  # under which the worst loss arises
-        question = Privacy(model, owners=self.owners, **config.protected | config.accounting)
+        privacy = Privacy(model, owners=self.owners, **config.protected | config.accounting)
         if same and self.victims is None:
-            losses = Losses.of_victim_sensitivities(self.algorithm, question, self.losses[worst])
+            losses = Losses.of_victim_sensitivities(self.algorithm, privacy, self.losses[worst])
         else:  # noise is for all victims, whoever is asked about
-            losses = Losses.of(self.algorithm, question)
+            losses = Losses.of(self.algorithm, privacy)
         if same:  # attackers tie up to rounding: no loss to another one overshoots either
             every = [weakest if loss.victim == weakest.victim else loss for loss in losses.of_victims]
-            losses = Losses.of_victim_sensitivities(self.algorithm, question, every)
+            losses = Losses.of_victim_sensitivities(self.algorithm, privacy, every)
         return losses.calibrate(**target).noise_std
 
     def mu(self, loss: VictimSensitivity, adaptive: bool) -> float:
@@ -268,8 +268,8 @@ class Account:
     def _sentence(self) -> str:
         """The guarantee of the worst victim, for adaptive gradients."""
         nodes, loss = self.worst(adaptive=True)
-        question = Privacy(self.models[nodes], owners=self.owners, **self.config.protected)
-        losses = Losses.of_victim_sensitivities(self.algorithm, question, [loss])
+        privacy = Privacy(self.models[nodes], owners=self.owners, **self.config.protected)
+        losses = Losses.of_victim_sensitivities(self.algorithm, privacy, [loss])
         (guarantee,) = losses.by_victim(self.noise_std)
         return str(guarantee.at_delta(self.config.delta))
 
@@ -386,8 +386,8 @@ def secret_account(
     elif config.calibrate_under is None:
         noise_std = losses.calibrate(**config.target).noise_std
     else:
-        question = dataclasses.replace(losses.question, trust=named.model(config.calibrate_under))
-        noise_std = Losses.of(algorithm, question).calibrate(**config.target).noise_std
+        privacy = dataclasses.replace(losses.privacy, trust=named.model(config.calibrate_under))
+        noise_std = Losses.of(algorithm, privacy).calibrate(**config.target).noise_std
     guarantee = losses.guarantee(noise_std).at_delta(config.delta)
     attackers = model.attackers(algorithm)
     curves = {u: curve for u, curve in losses.curves(noise_std).items() if isinstance(u, int)}

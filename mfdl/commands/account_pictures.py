@@ -164,8 +164,8 @@ class Pictures:
     @functools.cached_property
     def _published(self) -> list[extensions.PublishedLosses]:
         """What other packages know to be published about these attackers."""
-        question = self.answer["mechanism"], self.answer["trust"], self.algorithm, list(self.losses)
-        return [losses for bounds in extensions.every(extensions.PUBLISHED_LOSSES) for losses in bounds(*question)]
+        privacy = self.answer["mechanism"], self.answer["trust"], self.algorithm, list(self.losses)
+        return [losses for bounds in extensions.every(extensions.PUBLISHED_LOSSES) for losses in bounds(*privacy)]
 
     def _published_curves(self) -> list[pictures.Curve]:
         curves = []

@@ -104,7 +104,7 @@ def plan(
     """
     Target(mu, epsilon, delta, "tightest")  # refuses what is none before any work
     records = check.integer_at_least(1, records=records)
-    question = _planned(privacy)
+    privacy = _planned(privacy)
     check.positive(start_distance=start_distance)
     check.positive(learning_time=learning_time)
     matrix = graph if isinstance(graph, GossipMatrix) else gossip_matrices.load(gossip, graph)
@@ -138,7 +138,7 @@ def plan(
         )
     target = {"mu": mu, "epsilon": epsilon, "delta": delta}
     longest = max(design.num_steps for design in chosen)
-    designer = _Planner(matrix, records, question, target, curvature, start_distance, learning_time, longest)
+    designer = _Planner(matrix, records, privacy, target, curvature, start_distance, learning_time, longest)
     with reporter(progress, words=2).bar("planning", len(chosen)) as report:
         planned, left_out = [], []
         for design in chosen:
@@ -176,14 +176,14 @@ class _Planner:
         self,
         gossip: GossipMatrix,
         records: int,
-        question: Privacy,
+        privacy: Privacy,
         target: dict[str, Any],
         curvature: Curvature | None,
         start_distance: float,
         learning_time: float,
         num_steps: int,
     ) -> None:
-        self.gossip, self.records, self.question, self.target = gossip, records, question, target
+        self.gossip, self.records, self.privacy, self.target = gossip, records, privacy, target
         self.curvature, self.start_distance, self.learning_time = curvature, start_distance, learning_time
         self._calibrated = functools.cache(self._calibrate)
         self._stopped: dict[Design, NotConverged] = {}
@@ -210,7 +210,7 @@ class _Planner:
         published, on_the_way = scale * gain.published_std(), scale * gain.on_the_way_std()
         cost = (design.epochs, messages)
         planned = (design, guarantee, step_noise_std, time, published, on_the_way, *cost, excess)
-        return PlannedDesign(*planned, self.question, self.target)
+        return PlannedDesign(*planned, self.privacy, self.target)
 
     def _best(self, gain: NoiseGain, step_noise_std: float) -> PredictedLoss:
         assert self.curvature is not None
@@ -230,10 +230,10 @@ class _Planner:
     @functools.cached_property
     def _hides_messages(self) -> bool:
         algorithm = registry.build("dp-dsgd", Dynamics(self.gossip, 1.0, gossip_rounds=2), Cyclic(epochs=1, period=2))
-        return self.question.trust.hides_messages(algorithm)
+        return self.privacy.trust.hides_messages(algorithm)
 
     def _calibrate(self, design: Design) -> tuple[LinearAlgorithm, Guarantee]:
-        trust, adjacency = self.question.trust, self.question.adjacency
+        trust, adjacency = self.privacy.trust, self.privacy.adjacency
         self._require_no_rate(design.mechanism)
         noise_std = None
         if registry.is_of_balls_in_bins(design.mechanism):
@@ -252,7 +252,7 @@ class _Planner:
             algorithm = algorithm.releasing(design.release_model)
         if not design.has_bins and not (algorithm.divisors_cancel and not trust.hides_messages(algorithm)):
             algorithm = algorithm.with_divisors(np.full(self.gossip.num_nodes, self.records / design.batches))
-        guarantee = Losses.of(algorithm, self.question, progress=False).calibrate(**self.target)
+        guarantee = Losses.of(algorithm, self.privacy, progress=False).calibrate(**self.target)
         return algorithm, guarantee
 
     @staticmethod

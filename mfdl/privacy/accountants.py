@@ -35,7 +35,7 @@ class Accountant(Protocol):
     """From a question about an algorithm to what it finds exposed."""
 
     def __call__(
-        self, algorithm: LinearAlgorithm, question: Privacy, *, victims: Sequence[Any] | None, progress: Progress
+        self, algorithm: LinearAlgorithm, privacy: Privacy, *, victims: Sequence[Any] | None, progress: Progress
     ) -> Exposures:
         """Args: victims: node indices, None for all that do not attack; progress: as `mfdl.progress`."""
 
@@ -53,7 +53,7 @@ ACCOUNTANTS: dict[type, Accountant] = {
 
 def exposures(
     algorithm: LinearAlgorithm | View,
-    question: Privacy,
+    privacy: Privacy,
     *,
     victims: Sequence[Victim] | None = None,
     progress: Progress = "auto",
@@ -62,12 +62,12 @@ def exposures(
 
     Raises: InvalidInput: what is no algorithm or question, and what the accountant refuses.
     """
-    check.instance(Privacy, question=question)
+    check.instance(Privacy, privacy=privacy)
     if isinstance(algorithm, View):
-        return view_exposures(algorithm, question, victims=victims, progress=progress)
+        return view_exposures(algorithm, privacy, victims=victims, progress=progress)
     check.instance(LinearAlgorithm, algorithm=algorithm)
-    check.instance(TrustModel, trust=question.trust)
+    check.instance(TrustModel, trust=privacy.trust)
     if algorithm.participation.secret:
-        require_unshared(question.owners, victims, algorithm.participation.describe())
+        require_unshared(privacy.owners, victims, algorithm.participation.describe())
     accountant = next(ACCOUNTANTS[kind] for kind in type(algorithm.participation).__mro__ if kind in ACCOUNTANTS)
-    return accountant(algorithm, question, victims=victims, progress=progress)
+    return accountant(algorithm, privacy, victims=victims, progress=progress)

@@ -112,9 +112,9 @@ def sensitivity_by_victim(
     worst |= {group: _of_owners(group, worst) for group in groups if group not in worst}
     if not worst:
         raise InvalidInput(f"no victim is left: every node is an attacker ({trust.attacker}).")
-    question = Fingerprint.of(algorithm, trust, scheme, "", unit, owners)
+    fingerprint = Fingerprint.of(algorithm, trust, scheme, "", unit, owners)
     losses = [worst[u] for u in (in_order(worst) if order is None else order)]
-    of_release = {name: dataclasses.replace(question, release=name) for name in {loss.release for loss in losses}}
+    of_release = {name: dataclasses.replace(fingerprint, release=name) for name in {loss.release for loss in losses}}
     return [loss.answering(of_release[loss.release]) for loss in losses]
 
 

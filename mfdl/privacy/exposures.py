@@ -88,7 +88,7 @@ class Exposures(abc.ABC):
         return ""
 
     @abc.abstractmethod
-    def require(self, algorithm: LinearAlgorithm, question: Privacy) -> None:
+    def require(self, algorithm: LinearAlgorithm, privacy: Privacy) -> None:
         """Raises InvalidInput where these are not the answer to this question."""
 
     @abc.abstractmethod
@@ -121,12 +121,12 @@ class PublicExposures(Exposures):
     def nodes(self) -> set[int]:
         return {u for loss in self.losses for u in nodes_of(loss.victim)}
 
-    def require(self, algorithm: LinearAlgorithm, question: Privacy) -> None:
+    def require(self, algorithm: LinearAlgorithm, privacy: Privacy) -> None:
         if not self.losses:
             raise InvalidInput("losses must be of at least one victim.")
-        require_unit(question.unit, question.participation_in(algorithm))
+        require_unit(privacy.unit, privacy.participation_in(algorithm))
         # the models that a view holds need not be those asked for, and statements name those that it holds
-        require_same(self.losses, algorithm, dataclasses.replace(question, release=None))
+        require_same(self.losses, algorithm, dataclasses.replace(privacy, release=None))
 
     def refuse(self, **given: Any) -> None:
         if given.get("by", "tightest") != "tightest":
@@ -138,7 +138,7 @@ class PublicExposures(Exposures):
 
 def public_exposures(
     algorithm: LinearAlgorithm,
-    question: Privacy,
+    privacy: Privacy,
     *,
     victims: Sequence[Victim] | None = None,
     progress: Progress = "auto",
@@ -147,7 +147,7 @@ def public_exposures(
 
     Raises: InvalidInput: an argument out of range, or a unit that cannot be protected (`require_unit`).
     """
-    q = question
+    q = privacy
     require_unit(q.unit, q.participation_in(algorithm), lipschitz=q.lipschitz)
     gaussian.record_shift(q.adjacency, q.clip_norm)  # what is wrong with them is reported before any work
     losses = sensitivity_by_victim(
@@ -166,9 +166,9 @@ def public_exposures(
     return PublicExposures(tuple(by_victim[victim] for victim in in_order(by_victim)))
 
 
-def require_same(losses: Sequence[VictimSensitivity], algorithm: LinearAlgorithm, question: Privacy) -> None:
+def require_same(losses: Sequence[VictimSensitivity], algorithm: LinearAlgorithm, privacy: Privacy) -> None:
     """Raises InvalidInput where losses were computed for another question; any release, if the question names none."""
-    q = question
+    q = privacy
     wanted = Fingerprint.of(algorithm, q.trust, q.participation_in(algorithm), q.release or "", q.unit, q.owners)
     for loss in {(loss.fingerprint, loss.unit, loss.release): loss for loss in losses}.values():  # one of each
         if loss.fingerprint is None:
@@ -223,10 +223,10 @@ class ViewExposures(PublicExposures):
         why = GIVEN_NOT_PROVEN if given else NOT_PROVEN
         return f"{why[0].upper()}{why[1:]}."
 
-    def require(self, algorithm: Any, question: Privacy) -> None:
+    def require(self, algorithm: Any, privacy: Privacy) -> None:
         if not self.losses:
             raise InvalidInput("losses must be of at least one victim.")
-        wanted = fingerprint_of(algorithm, privacy_of_view(algorithm, question))
+        wanted = fingerprint_of(algorithm, privacy_of_view(algorithm, privacy))
         for loss in self.losses:
             assert loss.fingerprint is not None
             loss.fingerprint.require(
@@ -235,13 +235,13 @@ class ViewExposures(PublicExposures):
 
 
 def view_exposures(
-    view: View, question: Privacy, *, victims: Sequence[Victim] | None = None, progress: Progress = "auto"
+    view: View, privacy: Privacy, *, victims: Sequence[Victim] | None = None, progress: Progress = "auto"
 ) -> ViewExposures:
     """The accountant of matrices; see `view_losses`.
 
     Raises: InvalidInput: no participation, an option that only algorithms have, or a unit that cannot be protected.
     """
-    q = privacy_of_view(view, question)
+    q = privacy_of_view(view, privacy)
     scheme = q.scheme(view)
     for name, way in (("release", "its rows are in A and B"), ("lipschitz", "shift reduction needs an algorithm")):
         if getattr(q, name) is not None:
@@ -275,11 +275,11 @@ def privacy_of_view(view: View, privacy: Privacy) -> Privacy:
     return dataclasses.replace(privacy, trust=AsGiven(view))
 
 
-def fingerprint_of(view: Any, question: Privacy) -> Fingerprint:
+def fingerprint_of(view: Any, privacy: Privacy) -> Fingerprint:
     """Of one question about a bare view."""
     given = cast("View", view)
-    scheme = participation_hash(question.scheme(given), question.owners)
-    return Fingerprint(given.content_hash, given.content_hash, scheme, given.release, question.unit)
+    scheme = participation_hash(privacy.scheme(given), privacy.owners)
+    return Fingerprint(given.content_hash, given.content_hash, scheme, given.release, privacy.unit)
 
 
 def view_losses(

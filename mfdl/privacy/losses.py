@@ -51,17 +51,17 @@ class Losses(LossTable):
     """
 
     algorithm: LinearAlgorithm | View
-    question: Privacy
+    privacy: Privacy
     exposures: Exposures
 
     def __post_init__(self) -> None:
-        self.exposures.require(cast("LinearAlgorithm", self.algorithm), self.question)
+        self.exposures.require(cast("LinearAlgorithm", self.algorithm), self.privacy)
 
     @classmethod
     def of(
         cls,
         algorithm: LinearAlgorithm | View,
-        question: Privacy,
+        privacy: Privacy,
         *,
         victims: Sequence[Victim] | None = None,
         progress: Progress = "auto",
@@ -69,28 +69,28 @@ class Losses(LossTable):
         """Computes them, by the accountant of the algorithm's participation (`ACCOUNTANTS`).
 
         Args: victims: nodes, or groups such as (0, 3) for a record that nodes 0 and 3 both hold; default all nodes that
-            do not attack, and the groups of `question.owners`.
+            do not attack, and the groups of `privacy.owners`.
         Raises: InvalidInput: an argument out of range, a unit that cannot be protected, what the accountant refuses.
         """
-        found = exposures(algorithm, question, victims=victims, progress=progress)
         if isinstance(algorithm, View):
-            question = privacy_of_view(algorithm, question)
-        return cls(algorithm, question, found)
+            check.instance(Privacy, privacy=privacy)
+            privacy = privacy_of_view(algorithm, privacy)
+        return cls(algorithm, privacy, exposures(algorithm, privacy, victims=victims, progress=progress))
 
     @classmethod
     def of_victim_sensitivities(
-        cls, algorithm: LinearAlgorithm, question: Privacy, losses: Sequence[VictimSensitivity]
+        cls, algorithm: LinearAlgorithm, privacy: Privacy, losses: Sequence[VictimSensitivity]
     ) -> Losses:
         """Of losses that `sensitivity_by_victim` computed for this question.
 
         Raises: InvalidInput: losses of another one; of another release, if the question names one.
         """
         hidden = [loss for loss in losses if loss.release != "not applicable"]
-        require_same(hidden, algorithm, question)  # the release too
-        return cls(algorithm, question, PublicExposures(tuple(losses)))
+        require_same(hidden, algorithm, privacy)  # the release too
+        return cls(algorithm, privacy, PublicExposures(tuple(losses)))
 
     def _sentence(self) -> str:
-        q, worst = self.question, self.exposures.together
+        q, worst = self.privacy, self.exposures.together
         curve, sensitivity = worst.curve(q, 1.0), worst.sensitivity()
         strength = "" if curve.mu is None else f", so mu = {rounded_up(sensitivity * q.record_shift, 6)} / noise_std"
         return (
@@ -111,7 +111,7 @@ class Losses(LossTable):
     def _figure(self) -> Figure | None:
         if len(self.of_victims) > SHOWN_VICTIMS:
             return None
-        gaussian_curve = self.exposures.together.curve(self.question, 1.0).mu is not None
+        gaussian_curve = self.exposures.together.curve(self.privacy, 1.0).mu is not None
         return cast("Figure", self.heatmap(metric="mu" if gaussian_curve else "epsilon").figure)
 
     # ---- numbers -------------------------------------------------------------------------------------------
@@ -144,7 +144,7 @@ class Losses(LossTable):
     def curves(self, noise_std: float, *, adaptive: bool = True, tries: int = 0) -> dict[Victim, PrivacyCurve]:
         """The privacy curve of each victim at a noise, by node index or by owners."""
         check.non_negative(noise_std=noise_std)
-        curve = functools.cache(lambda loss: loss.curve(self.question, noise_std, adaptive=adaptive, tries=tries))
+        curve = functools.cache(lambda loss: loss.curve(self.privacy, noise_std, adaptive=adaptive, tries=tries))
         return {loss.victim: curve(loss) for loss in self.of_victims}
 
     def guarantee(self, noise_std: float, *, each: bool = False, tries: int = 0) -> Guarantee:
@@ -195,7 +195,7 @@ class Losses(LossTable):
             pairs = [(worst, Target(mu, epsilon, delta, by))]
         self._require_everybody()
         self._require_finite(worst)
-        q, tries, adaptive = self.question, 0, self.exposures.adaptive
+        q, tries, adaptive = self.privacy, 0, self.exposures.adaptive
         std = max(loss.least_noise(q, target, adaptive=adaptive) for loss, target in pairs)
         more = max(loss.retry_step for loss, _ in pairs)
         # by rounding, which a few doublings of the last bit end, or because fresh samples say more
@@ -217,7 +217,7 @@ class Losses(LossTable):
                 "sensitivity; give noise_std."
             )
         multiplier = check.non_negative(noise_multiplier=noise_multiplier)
-        return gaussian.noise_std(multiplier, worst.value, self.question.record_shift)
+        return gaussian.noise_std(multiplier, worst.value, self.privacy.record_shift)
 
     def _require_finite(self, worst: VictimSensitivity) -> None:
         if not math.isinf(worst.sensitivity(adaptive=self.exposures.adaptive)):
@@ -237,7 +237,7 @@ class Losses(LossTable):
 
     def _require_everybody(self) -> None:
         victims, everybody = self.exposures.nodes, set[int]()
-        for _, of_member in self.question.trust.members(cast("LinearAlgorithm", self.algorithm)):
+        for _, of_member in self.privacy.trust.members(cast("LinearAlgorithm", self.algorithm)):
             everybody |= set(of_member)
             if len(everybody) == self.algorithm.num_nodes:
                 break
@@ -264,7 +264,7 @@ class Losses(LossTable):
         tries: int = 0,
     ) -> Guarantee:
         """The guarantee of one victim, by its label, or of every node by the loss of all together."""
-        q, everybody = self.question, victim is None
+        q, everybody = self.privacy, victim is None
         assert loss.fingerprint is not None
         worst = self._worst_victim(loss) if everybody else ""
         reasons = (
@@ -300,13 +300,13 @@ class Losses(LossTable):
     def _owners(self, loss: VictimSensitivity, *, everybody: bool) -> Owners:
         """Who may hold the records that a guarantee is for: all that are asked about, or the one victim's."""
         if everybody:
-            return self.question.owners
-        same_steps = self.question.owners.same_steps
+            return self.privacy.owners
+        same_steps = self.privacy.owners.same_steps
         return Owners([loss.victim], same_steps=same_steps) if isinstance(loss.victim, tuple) else Owners()
 
     def _participation(self, loss: VictimSensitivity, *, everybody: bool) -> str:
         """In words."""
-        scheme = self.question.scheme(self.algorithm)
+        scheme = self.privacy.scheme(self.algorithm)
         if everybody:
             return scheme.describe()
         parts = (scheme.of_node(u).describe() for u in nodes_of(loss.victim))
@@ -336,7 +336,7 @@ class Losses(LossTable):
         Args: noise_std: of base noise; the default 1 gives mu per unit noise. adaptive: the numbers that hold for
             training; False: those for non-adaptive gradients. mu is None where the curve is not Gaussian.
         """
-        q, labels = self.question, self.algorithm.labels
+        q, labels = self.privacy, self.algorithm.labels
         curves = self.curves(noise_std, adaptive=adaptive)
         epsilon = functools.cache(lambda curve: curve.epsilon(delta))
         algorithm = cast("LinearAlgorithm", self.algorithm)

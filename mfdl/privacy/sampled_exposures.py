@@ -76,18 +76,18 @@ class SampledLoss(VictimSensitivity):
     def sensitivity(self, *, adaptive: bool = True) -> float:
         return self.std_per_multiplier
 
-    def curve(self, question: Privacy, noise_std: float, *, adaptive: bool = True, tries: int = 0) -> PrivacyCurve:
-        curve = self.unit_curve.at(gaussian.noise_multiplier(noise_std, question.clip_norm, self.std_per_multiplier))
+    def curve(self, privacy: Privacy, noise_std: float, *, adaptive: bool = True, tries: int = 0) -> PrivacyCurve:
+        curve = self.unit_curve.at(gaussian.noise_multiplier(noise_std, privacy.clip_norm, self.std_per_multiplier))
         for _ in range(tries):
             curve = curve.retried()
         return curve
 
-    def least_noise(self, question: Privacy, target: Target, *, adaptive: bool = True) -> float:
+    def least_noise(self, privacy: Privacy, target: Target, *, adaptive: bool = True) -> float:
         assert target.epsilon is not None
         assert target.delta is not None
         least = self.unit_curve.least_multiplier(target.epsilon, target.delta, by=target.by)
-        std = gaussian.noise_std(least, self.std_per_multiplier, float(question.clip_norm))
-        return raised(std, lambda s: gaussian.noise_multiplier(s, question.clip_norm, self.std_per_multiplier) < least)
+        std = gaussian.noise_std(least, self.std_per_multiplier, float(privacy.clip_norm))
+        return raised(std, lambda s: gaussian.noise_multiplier(s, privacy.clip_norm, self.std_per_multiplier) < least)
 
     def explanation(self, *, adaptive: bool = True, victim: str = "") -> str:
         return self.adaptive_sensitivity.why
@@ -102,7 +102,7 @@ class SampledExposures(Exposures, abc.ABC):
     """
 
     algorithm: LinearAlgorithm
-    question: Privacy
+    privacy: Privacy
     scheme: Sampled
     exposed: Exposed
     victims: Sequence[int] | None
@@ -135,7 +135,7 @@ class SampledExposures(Exposures, abc.ABC):
 
     def _assuming(self, why: str) -> str:
         """With what is assumed of hidden messages."""
-        hidden = self.question.trust.hides_messages(self.algorithm)
+        hidden = self.privacy.trust.hides_messages(self.algorithm)
         return " ".join(filter(None, (why, "Every message is assumed to be seen." * hidden)))
 
     def _losses(self, group: Exposed) -> dict[int, VictimSensitivity]:
@@ -143,7 +143,7 @@ class SampledExposures(Exposures, abc.ABC):
         squared, why = max(group.values(), key=lambda exposed: exposed[0])  # bound
         over_nodes = math.inf if math.isinf(squared) else math.nextafter(math.sqrt(squared), math.inf)
         sensitivity, why, rule, unit = self._pair(group, over_nodes, why)
-        fingerprint = Fingerprint.of(self.algorithm, self.question.trust, self.scheme, RELEASE, "record")
+        fingerprint = Fingerprint.of(self.algorithm, self.privacy.trust, self.scheme, RELEASE, "record")
         return {u: self._loss(u, sensitivity, why, rule, unit).answering(fingerprint) for u in group}
 
     def _loss(self, u: int, sensitivity: float, why: str, rule: str, unit: PrivacyCurve) -> SampledLoss:
@@ -154,7 +154,7 @@ class SampledExposures(Exposures, abc.ABC):
             number,
             adaptive=True,
             adaptive_by=rule,
-            attacker=self.question.trust.attacker,
+            attacker=self.privacy.trust.attacker,
             release=RELEASE,
             std_per_multiplier=sensitivity,
             unit_curve=unit,
@@ -164,13 +164,13 @@ class SampledExposures(Exposures, abc.ABC):
     def nodes(self) -> set[int]:
         return set(self.exposed if self.victims is None else self.victims)
 
-    def require(self, algorithm: LinearAlgorithm, question: Privacy) -> None:
-        _require_usual(algorithm, question, METHODS)
-        wanted = Fingerprint.of(algorithm, question.trust, question.scheme(algorithm), RELEASE, question.unit)
-        mine = Fingerprint.of(self.algorithm, self.question.trust, self.scheme, RELEASE, "record")
+    def require(self, algorithm: LinearAlgorithm, privacy: Privacy) -> None:
+        _require_usual(algorithm, privacy, METHODS)
+        wanted = Fingerprint.of(algorithm, privacy.trust, privacy.scheme(algorithm), RELEASE, privacy.unit)
+        mine = Fingerprint.of(self.algorithm, self.privacy.trust, self.scheme, RELEASE, "record")
         mine.require(wanted, subject="the losses were computed")
         for name in ("adjacency", "method"):
-            if getattr(question, name) != getattr(self.question, name):
+            if getattr(privacy, name) != getattr(self.privacy, name):
                 raise InvalidInput(
                     f"the losses were computed for {name} {getattr(self.question, name)!r}, not "
                     f"{getattr(question, name)!r}; account anew."
@@ -189,14 +189,14 @@ class PoissonExposures(SampledExposures):
 
     def _pair(self, group: Exposed, sensitivity: float, why: str) -> tuple[float, str, str, PrivacyCurve]:
         scheme = cast("PoissonSampling", self.scheme)
-        return sensitivity, why, BY_SAMPLING, PoissonGaussian(1.0, scheme.rate, scheme.steps, self.question.adjacency)
+        return sensitivity, why, BY_SAMPLING, PoissonGaussian(1.0, scheme.rate, scheme.steps, self.privacy.adjacency)
 
 
 class BinsExposures(SampledExposures):
     """Of balls-in-bins: the pair of M of the encoders of these victims."""
 
     def _pair(self, group: Exposed, sensitivity: float, why: str) -> tuple[float, str, str, PrivacyCurve]:
-        q, bins = self.question, cast("BallsInBins", self.scheme).bins
+        q, bins = self.privacy, cast("BallsInBins", self.scheme).bins
         why = self._assuming(why)
         gram = bin_gram.time_gram(self.algorithm, sorted(group), bins)
         certified = BallsInBinsGaussian(1.0, bins, correlations(gram), q.adjacency, chain_above(gram))
@@ -221,7 +221,7 @@ class PatternExposures(SampledExposures):
         drawn = [self._draw(*unit, bound.places) for unit in product_bounds.units(bound.draws, bound.largest)]
         parts, counts = zip(*drawn, strict=True)
         shared, public = (math.sqrt(squared / bound.largest) * UP for squared in (bound.common, bound.public))
-        unit = self._simplified(N, ProductGaussian(1.0, shared, parts, counts, public, self.question.adjacency))
+        unit = self._simplified(N, ProductGaussian(1.0, shared, parts, counts, public, self.privacy.adjacency))
         over_time = 1.0 if N is None else math.sqrt(bound.largest) * UP
         return sensitivity * over_time, self._assuming(why), BY_PATTERNS, unit
 
@@ -238,7 +238,7 @@ class CyclicPoissonExposures(PatternExposures):
 
     def _draw(self, multiplier: float, count: int, places: int) -> tuple[LossCurve, int]:
         rate = cast("CyclicPoisson", self.scheme).rate
-        return PoissonGaussian(multiplier, rate, count, self.question.adjacency), 1
+        return PoissonGaussian(multiplier, rate, count, self.privacy.adjacency), 1
 
     def _simplified(self, N: FloatArray | None, curve: ProductGaussian) -> PrivacyCurve:
         """With noise that is fresh it is Poisson sampling of as many steps as epochs."""
@@ -252,7 +252,7 @@ class RandomAllocationExposures(PatternExposures):
         return product_bounds.of_random_allocation(N, cast("RandomAllocation", self.scheme))
 
     def _draw(self, multiplier: float, count: int, places: int) -> tuple[LossCurve, int]:
-        return BallsInBinsGaussian(multiplier, places, ((places, 0.0),), self.question.adjacency), count
+        return BallsInBinsGaussian(multiplier, places, ((places, 0.0),), self.privacy.adjacency), count
 
 
 class MinSeparationExposures(PatternExposures):
@@ -263,11 +263,11 @@ class MinSeparationExposures(PatternExposures):
 
     def _draw(self, multiplier: float, count: int, places: int) -> tuple[LossCurve, int]:
         rate = cast("MinSeparationSampling", self.scheme).rate
-        return PoissonGaussian(multiplier, rate, count, self.question.adjacency), 1
+        return PoissonGaussian(multiplier, rate, count, self.privacy.adjacency), 1
 
 
 def poisson_exposures(
-    algorithm: LinearAlgorithm, question: Privacy, *, victims: Sequence[int] | None = None, progress: Progress = "auto"
+    algorithm: LinearAlgorithm, privacy: Privacy, *, victims: Sequence[int] | None = None, progress: Progress = "auto"
 ) -> SampledExposures:
     """The accountant of Poisson sampling.
 
@@ -278,9 +278,9 @@ def poisson_exposures(
     Cost: that of the noise's pseudo-inverse over nodes; numbers come when asked for.
     Source: docs/sampling.md; the pairs of one step are those of arXiv:1908.10530 and arXiv:2106.08567.
     """
-    _require_usual(algorithm, question, METHODS[:2])
-    exposed = exposed_by_node_noise(algorithm, question.trust, question.trust)
-    return PoissonExposures(*_arguments(algorithm, question, exposed, victims), None)
+    _require_usual(algorithm, privacy, METHODS[:2])
+    exposed = exposed_by_node_noise(algorithm, privacy.trust, privacy.trust)
+    return PoissonExposures(*_arguments(algorithm, privacy, exposed, victims), None)
 
 
 def secret_accountant(exposures: type[SampledExposures], *, samples: bool = False) -> Callable[..., SampledExposures]:
@@ -299,26 +299,26 @@ def secret_accountant(exposures: type[SampledExposures], *, samples: bool = Fals
 
     def account(
         algorithm: LinearAlgorithm,
-        question: Privacy,
+        privacy: Privacy,
         *,
         victims: Sequence[int] | None = None,
         progress: Progress = "auto",
     ) -> SampledExposures:
-        _require_usual(algorithm, question, METHODS if samples else METHODS[:2])
-        trust, method = question.trust, question.method
+        _require_usual(algorithm, privacy, METHODS if samples else METHODS[:2])
+        trust, method = privacy.trust, privacy.method
         seen = trust.all_messages() if trust.hides_messages(algorithm) else trust
         if not bin_gram.is_product(algorithm.noise) and bin_gram.is_block_causal(algorithm.noise):
             exposed = exposed_by_joint_noise(algorithm, trust, seen)
         else:
             exposed = exposed_by_node_noise(with_fresh_noise(algorithm), trust, seen)
         drawn = MonteCarlo() if method == "monte-carlo" else method if isinstance(method, MonteCarlo) else None
-        return exposures(*_arguments(algorithm, question, exposed, victims), drawn)
+        return exposures(*_arguments(algorithm, privacy, exposed, victims), drawn)
 
     return account
 
 
 def _arguments(
-    algorithm: LinearAlgorithm, question: Privacy, exposed: Exposed, victims: Sequence[int] | None
+    algorithm: LinearAlgorithm, privacy: Privacy, exposed: Exposed, victims: Sequence[int] | None
 ) -> tuple[LinearAlgorithm, Privacy, Sampled, Exposed, Sequence[int] | None]:
     """With victims that attack, whose loss is infinite."""
     if victims is not None:
@@ -330,24 +330,24 @@ def _arguments(
             )
         attacking = sorted(set(victims) - set(exposed))
         exposed = exposed | dict.fromkeys(attacking, (math.inf, "Infinite: the victim is one of the attackers."))
-    return algorithm, question, cast("Sampled", algorithm.participation), exposed, victims
+    return algorithm, privacy, cast("Sampled", algorithm.participation), exposed, victims
 
 
-def _require_usual(algorithm: LinearAlgorithm, question: Privacy, methods: Sequence[str]) -> None:
+def _require_usual(algorithm: LinearAlgorithm, privacy: Privacy, methods: Sequence[str]) -> None:
     """Refuses what only public patterns have, and an argument out of range, before any work."""
     usual: dict[str, Any] = {"release": None, "lipschitz": None, "unit": "record", "participation": None}
-    given = {name: getattr(question, name) for name in usual if getattr(question, name) != usual[name]}
-    method = "monte-carlo" if isinstance(question.method, MonteCarlo) else question.method
+    given = {name: getattr(privacy, name) for name in usual if getattr(privacy, name) != usual[name]}
+    method = "monte-carlo" if isinstance(privacy.method, MonteCarlo) else privacy.method
     if method not in methods:
-        given["method"] = question.method
+        given["method"] = privacy.method
     for name, value in given.items():
         raise UnsupportedMechanism(
             f"{algorithm.participation.describe()} are accounted for one record, all messages seen, by a certified "
             "bound or, with BallsInBins, by Monte Carlo (method='monte-carlo'); leave out "
             f"{name}, got {value!r}, or take a public participation such as Cyclic."
         )
-    check.instance(TrustModel, trust=question.trust)
-    gaussian.record_shift(question.adjacency, question.clip_norm)  # refuses either
+    check.instance(TrustModel, trust=privacy.trust)
+    gaussian.record_shift(privacy.adjacency, privacy.clip_norm)  # refuses either
 
 
 def noise_of_bins(*, epsilon: float, delta: float, bins: int, adjacency: str) -> Callable[[FloatArray], float]:

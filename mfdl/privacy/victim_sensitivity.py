@@ -141,19 +141,19 @@ class VictimSensitivity:
         """The L2 sensitivity per unit record shift and unit noise, rounded up; may be inf."""
         return self.number(adaptive=adaptive).value
 
-    def curve(self, question: Privacy, noise_std: float, *, adaptive: bool = True, tries: int = 0) -> PrivacyCurve:
+    def curve(self, privacy: Privacy, noise_std: float, *, adaptive: bool = True, tries: int = 0) -> PrivacyCurve:
         """What is lost to base noise of this standard deviation.
 
         Args: tries: how often fresh samples were drawn before; of numbers by samples only.
         """
         from .curves import Gaussian
 
-        mu = self.mu(record_shift=question.record_shift, noise_std=noise_std, adaptive=adaptive)
-        return Gaussian(mu, question.adjacency, self.number(adaptive=adaptive).bound)
+        mu = self.mu(record_shift=privacy.record_shift, noise_std=noise_std, adaptive=adaptive)
+        return Gaussian(mu, privacy.adjacency, self.number(adaptive=adaptive).bound)
 
-    def least_noise(self, question: Privacy, target: Target, *, adaptive: bool = True) -> float:
+    def least_noise(self, privacy: Privacy, target: Target, *, adaptive: bool = True) -> float:
         """The least standard deviation that meets a target, but for rounding. Raises: InvalidInput: an infinite one."""
-        return gaussian.noise_std(1 / target.largest_mu, self.sensitivity(adaptive=adaptive), question.record_shift)
+        return gaussian.noise_std(1 / target.largest_mu, self.sensitivity(adaptive=adaptive), privacy.record_shift)
 
     def explanation(self, *, adaptive: bool = True, victim: str = "") -> str:
         """Why the number is what it is: the rule that gave an upper bound or none, and what would give a better one.

@@ -40,7 +40,7 @@ def points(result: Mapping[str, Any], metric: str) -> dict[str, list[Point]]:
         budget = run["mu"] if by_mu else run.get("epsilon")
         at = float(budget) if isinstance(budget, int | float) and run["mechanism"] != "none" else math.inf
         values.setdefault((run["mechanism"], at, run["lr"]), []).append(run[key])
-    found: dict[str, list[Point]] = {}
+    curves: dict[str, list[Point]] = {}
     for (name, budget, _), finals in values.items():
         reached = [final for final in finals if final is not None]
         if len(reached) < len(finals):
@@ -49,14 +49,14 @@ def points(result: Mapping[str, Any], metric: str) -> dict[str, list[Point]]:
         if len(reached) > 1:
             quantile = float(stats.t.ppf((1 + LEVEL) / 2, len(reached) - 1))
             half = quantile * statistics.stdev(reached) / math.sqrt(len(reached))
-        found.setdefault(name, []).append((budget, statistics.fmean(reached), half))
+        curves.setdefault(name, []).append((budget, statistics.fmean(reached), half))
     best = max if metric.endswith("accuracy") else min
     return {
         name: [
             best((point for point in of_name if point[0] == budget), key=lambda point: point[1])  # exact: over rates
             for budget in sorted({point[0] for point in of_name})
         ]
-        for name, of_name in found.items()
+        for name, of_name in curves.items()
     }
 
 

@@ -37,10 +37,10 @@ def booktabs(rows: Sequence[Mapping[str, Any]], leaders: Collection[tuple[Any, A
     lines.append(r"\midrule")
     for name in dict.fromkeys(row["mechanism"] for row in rows):
         of_name = [row for row in rows if row["mechanism"] == name]
-        found = {_column(row, by_epsilon): row for row in of_name}
+        by_column = {_column(row, by_epsilon): row for row in of_name}
         entries = []
         for column in columns:
-            row = found.get(column) or (None if of_name[0] in private else _at_rate(of_name, column[1]))
+            row = by_column.get(column) or (None if of_name[0] in private else _at_rate(of_name, column[1]))
             entries.append(_entry(row, bold=(name, *column) in leaders))
         lines.append(" & ".join([SPECIAL.sub(r"\\\1", name), *entries]) + r" \\")
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])

@@ -153,7 +153,7 @@ class PairwiseLosses(LossTable):
         """[u, v]: what attacker v learns of victim u, shape (n, n); nan where not asked, inf where a node is both."""
         require_known("metric", metric, LOSS_METRICS)
         check.non_negative(noise_std=noise_std)
-        shift = next(iter(self.of_attackers.values())).question.record_shift
+        shift = next(iter(self.of_attackers.values())).privacy.record_shift
 
         def value(loss: VictimSensitivity) -> float:
             mu = loss.mu(record_shift=shift, noise_std=noise_std, adaptive=adaptive)
@@ -182,8 +182,8 @@ class PairwiseLosses(LossTable):
 
     def _sentence(self) -> str:
         attacker, victim = self.worst()
-        labels, question = self.algorithm.dynamics.gossip.labels, self.of_attackers[attacker].question
-        mu = max(losses.worst.value for losses in self.of_attackers.values()) * question.record_shift
+        labels, privacy = self.algorithm.dynamics.gossip.labels, self.of_attackers[attacker].privacy
+        mu = max(losses.worst.value for losses in self.of_attackers.values()) * privacy.record_shift
         constants = (losses.rests_on for losses in self.of_attackers.values())
         rests_on = min((constant for constant in constants if constant is not None), default=None)
         return (

@@ -74,13 +74,13 @@ class Shared:
         return self._task(_place(config), config.task, config.partition, config.precondition)
 
     def _load_task(self, place: OnGraph, name: str, partition: str | None, precondition: str | None) -> Task:
-        if not isinstance(own := value_of(name, "task"), str):
+        if not isinstance(task := value_of(name, "task"), str):
             if partition is not None:
                 raise InvalidInput(f"partition {partition} is for tasks by name; the task given has its own.")
             nodes = self.network(place)[0].num_nodes
-            if own.num_nodes != nodes:
-                raise InvalidInput(f"task {own.name!r} is on {own.num_nodes} nodes, and the graph has {nodes}.")
-            return own if precondition is None else own.preconditioned(precondition)
+            if task.num_nodes != nodes:
+                raise InvalidInput(f"task {task.name!r} is on {task.num_nodes} nodes, and the graph has {nodes}.")
+            return task if precondition is None else task.preconditioned(precondition)
         from ..training import tasks  # with torch
 
         chosen = {} if partition is None else {"partition": partition}
@@ -119,8 +119,8 @@ class Shared:
             # divisors do not cancel in views that mix nodes; sizes that follow the seed are refused there
             algorithm = algorithm.with_divisors(self.task(config).public_batch_sizes(config.period))
         release = None if name == WITHOUT_NOISE or config.has_secret_batches else release
-        question = Privacy(model, release=release, **config.protected)
-        return Accounted(name, Losses.of(algorithm, question))
+        privacy = Privacy(model, release=release, **config.protected)
+        return Accounted(name, Losses.of(algorithm, privacy))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -138,7 +138,7 @@ class Accounted:
 
     def _mechanism(self, guarantee: Guarantee) -> Mechanism:
         losses = self.losses
-        return Mechanism(cast("LinearAlgorithm", losses.algorithm), guarantee, losses.question.trust)
+        return Mechanism(cast("LinearAlgorithm", losses.algorithm), guarantee, losses.privacy.trust)
 
     @functools.cached_property
     def objective(self) -> dict[str, float | str | None]:

@@ -171,10 +171,10 @@ class Run(Shown):
         index = labels.index(node) if node in labels else node
         if isinstance(index, bool) or not isinstance(index, int | np.integer) or not 0 <= index < len(labels):
             raise InvalidInput(f"node must be a label or an index below {len(labels)}, got {node!r}.")
-        found = [run for run in self.seeds if seed is None or run.seed == seed]
-        if not found:
+        of_seed = [run for run in self.seeds if seed is None or run.seed == seed]
+        if not of_seed:
             raise InvalidInput(f"seed must be one of {[run.seed for run in self.seeds]}, got {seed!r}.")
-        return task.module_with(found[0].models[int(index)], found[0].seed)
+        return task.module_with(of_seed[0].models[int(index)], of_seed[0].seed)
 
     def statement(self, delta: float | None = None) -> str:
         """The guarantee of this run as fields, one a line: that of its mechanism, and what of the task it leaves out.

@@ -33,7 +33,7 @@ def test_every_statement_is_of_the_same_losses(data, adjacency, noise_std):
     each = losses.by_victim(noise_std)
     assert each == guarantees(algorithm, losses.of_victims, noise_std=noise_std, **(options | {"release": None}))
     assert guarantee.mu == max(g.mu for g in each)
-    shift = losses.question.record_shift
+    shift = losses.privacy.record_shift
     assert [g.mu for g in each] == [x.mu(record_shift=shift, noise_std=noise_std) for x in losses.of_victims]
     rows = losses.table()
     assert [row["sensitivity_squared"] for row in rows] == [

@@ -25,7 +25,7 @@ BINS = algorithms.dp_dsgd(RING, BallsInBins(2, 4))
 def test_losses_of_secret_batches_take_no_other_question(change):
     losses = Losses.of(BINS, Privacy(trust.LDP(), **CLIP))
     with pytest.raises((InvalidInput, UnsupportedMechanism)):
-        dataclasses.replace(losses, question=dataclasses.replace(losses.question, **change))
+        dataclasses.replace(losses, privacy=dataclasses.replace(losses.privacy, **change))
 
 
 def test_matrices_have_no_trust_model_by_name():

@@ -254,7 +254,7 @@ def test_losses_stay_with_their_question_and_speak_of_whom_they_are():
     assert some.by_victim(1.0) == everybody.by_victim(1.0)[:1]
     assert everybody.guarantee(1.0).mu == pytest.approx(2.0)
     with pytest.raises(InvalidInput, match="trust model"):
-        dataclasses.replace(everybody, question=dataclasses.replace(question, trust=trust.FullCollusion()))
+        dataclasses.replace(everybody, privacy=dataclasses.replace(question, trust=trust.FullCollusion()))
     with pytest.raises(InvalidInput, match="another algorithm"):
         dataclasses.replace(everybody, algorithm=algorithms.anti_pgd(DYN, each))
     with pytest.raises(InvalidInput, match="at least one victim"):

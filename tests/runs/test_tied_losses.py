@@ -62,7 +62,7 @@ def perturbed(losses, factors):
         number = dataclasses.replace(loss.adaptive_sensitivity, squared=squared, lower=lower, tolerance=4 * LAST_BITS)
         changed = dataclasses.replace(loss, non_adaptive_sensitivity=number, adaptive_sensitivity=number)
         every.append(changed.answering(loss.fingerprint))
-    return mfdl.Losses.of_victim_sensitivities(losses.algorithm, losses.question, every)
+    return mfdl.Losses.of_victim_sensitivities(losses.algorithm, losses.privacy, every)
 
 
 def rounding(count):
