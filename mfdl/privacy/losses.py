@@ -230,7 +230,7 @@ class Losses(LossTable):
             )
         why = worst.number(adaptive=self.exposures.adaptive).why
         raise InvalidInput(
-            f"{name!r} has infinite loss under trust model {self.question.trust.name!r} for "
+            f"{name!r} has infinite loss under trust model {self.privacy.trust.name!r} for "
             f"{self._worst_victim(worst)}, whatever the noise: "
             f"{why or 'no number holds for adaptive gradients'}; choose another trust model or mechanism."
         )

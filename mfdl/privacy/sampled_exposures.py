@@ -172,8 +172,8 @@ class SampledExposures(Exposures, abc.ABC):
         for name in ("adjacency", "method"):
             if getattr(privacy, name) != getattr(self.privacy, name):
                 raise InvalidInput(
-                    f"the losses were computed for {name} {getattr(self.question, name)!r}, not "
-                    f"{getattr(question, name)!r}; account anew."
+                    f"the losses were computed for {name} {getattr(self.privacy, name)!r}, not "
+                    f"{getattr(privacy, name)!r}; account anew."
                 )
 
     def refuse(self, **given: Any) -> None:

@@ -188,7 +188,7 @@ class PairwiseLosses(LossTable):
         rests_on = min((constant for constant in constants if constant is not None), default=None)
         return (
             f"of {self.algorithm.name!r} on {self.algorithm.num_nodes} nodes, {len(self.of_attackers)} attackers "
-            f"({question.trust.name}), {question.adjacency}, clip {question.clip_norm:g}; "
+            f"({privacy.trust.name}), {privacy.adjacency}, clip {privacy.clip_norm:g}; "
             f"{worst_in_words(f'attacker {labels[attacker]} and victim {labels[victim]}', self.tied(), kind='pair')}, "
             f"have mu = {rounded_up(mu, 6)} / noise_std"
             f"{''.join(f', {note}' for note in lipschitz_notes(rests_on))}"
