@@ -1,5 +1,6 @@
 """A view given as matrices is accounted and calibrated like an algorithm, and says that it proves no adaptivity."""
 
+import dataclasses
 import json
 import math
 
@@ -111,3 +112,47 @@ def test_what_a_view_lacks_is_refused_with_the_way_out():
             mfdl.Privacy(trust.LDP(), participation=EveryStep(2), **CLIP),
             mu=1.0,
         )
+
+
+@given(view=st.sampled_from([0, 1, 2]).map(lambda seed: drawn_view(seed)), noise_std=st.floats(0.5, 20.0))
+def test_matrices_go_through_the_three_doors_and_answer_for_each_victim(view, noise_std):
+    """Each victim has the number that an account of it alone has; the guarantee of all is the worst of them."""
+    privacy = mfdl.Privacy(adjacency="replace-one", clip_norm=0.5, participation=EveryStep(2))
+    losses = mfdl.losses(view, privacy)
+    each = {guarantee.victim: guarantee.mu for guarantee in losses.by_victim(noise_std, adaptive=False)}
+    alone = {
+        str(victim): mfdl.losses(view, privacy, victims=[victim]).by_victim(noise_std, adaptive=False)[0].mu
+        for victim in range(view.num_nodes)
+    }
+    assert each == pytest.approx(alone)
+    guarantee = mfdl.account(view, privacy, noise_std=noise_std)
+    assert guarantee.mu == pytest.approx(max(each.values()))
+    assert {name: curve.mu for name, curve in guarantee.by_victim().items()} == pytest.approx(each)
+    assert mfdl.calibrate(view, privacy, noise_std=noise_std).guarantee.seal == guarantee.seal
+
+
+def drawn_view(seed):
+    rng = np.random.default_rng(seed)
+    return mfdl.View(rng.normal(size=(5, 6)), rng.normal(size=(5, 7)), num_nodes=3)
+
+
+def test_a_name_goes_through_the_three_doors():
+    dynamics, scheme = mfdl.Dynamics(mfdl.gossip.metropolis_hastings("path:n=3"), 0.1), mfdl.Cyclic(2, 2)
+    privacy = mfdl.Privacy(trust.LDP(), adjacency="zero-out", clip_norm=1.0)
+    named = dataclasses.replace(privacy, participation=scheme)
+    algorithm = mfdl.algorithms.build("bsr", dynamics, scheme)
+    seal = mfdl.account(algorithm, privacy, noise_std=2.0).seal
+    assert mfdl.account("bsr", named, noise_std=2.0, dynamics=dynamics).seal == seal
+    assert mfdl.losses("bsr", named, dynamics=dynamics).guarantee(2.0).seal == seal
+    assert mfdl.calibrate("bsr", named, noise_std=2.0, dynamics=dynamics).guarantee.seal == seal
+    for wrong, message in (
+        (lambda: mfdl.account("bsr", privacy, noise_std=2.0, dynamics=dynamics), "needs dynamics"),
+        (lambda: mfdl.account("bsr", named, noise_std=2.0), "needs dynamics"),
+        (lambda: mfdl.account(algorithm, privacy, noise_std=2.0, dynamics=dynamics), "this one has its own"),
+        (lambda: mfdl.account("bsq", named, noise_std=2.0, dynamics=dynamics), "did you mean 'bsr'"),
+        (lambda: mfdl.Privacy(trust.LDP(), adjacency="zero-out", clip_norm=1.0, mu=1.0), "give it to mfdl.calibrate"),
+        (lambda: mfdl.calibrate(algorithm, privacy, noise_std=1.0, mu=1.0), "mu must be left out"),
+        (lambda: mfdl.account(algorithm, privacy, noise_std=1.0, adjacency="zero-out"), "give it to mfdl.Privacy"),
+    ):
+        with pytest.raises(InvalidInput, match=message):
+            wrong()
