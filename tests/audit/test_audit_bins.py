@@ -149,8 +149,8 @@ def test_a_true_claim_is_refuted_no_more_often_than_stated(epochs, adjacency, wa
 def test_public_bins_are_refuted_nearly_always_where_the_audit_is_not_refused_and_true_claims_stand():
     """What is refused is the number of runs that would not refute public bins nearly always: 9 of 10 audits here."""
     rng, public, refuted, stood = np.random.default_rng(5), 0, 0, 0
-    for _ in range(24):
-        epochs, bins, seed = int(rng.integers(1, 4)), int(rng.integers(2, 7)), int(rng.integers(1000))
+    for _ in range(16):  # 10 s each
+        epochs, bins, seed = int(rng.integers(1, 4)), int(rng.integers(2, 5)), int(rng.integers(1000))
         adjacency = ["zero-out", "replace-one", "add-remove"][rng.integers(3)]
         noise_std = math.exp(rng.uniform(-0.9, 1.8))
         settings = {"adjacency": adjacency, "noise_std": noise_std, "seed": seed, "clip_norm": 1.0, "progress": False}
@@ -165,4 +165,4 @@ def test_public_bins_are_refuted_nearly_always_where_the_audit_is_not_refused_an
             public, refuted, stood = public + seen, refuted + result.violated, stood + (not seen)
     assert public >= 1
     assert refuted >= 0.9 * public
-    assert stood > 8
+    assert stood > 5
