@@ -93,7 +93,7 @@ def worst_by_coalitions(name: str) -> dict[int, float]:
     whole = mfdl.algorithms.build(name, mfdl.Dynamics(mfdl.gossip.metropolis_hastings(GRAPH), 0.5), step)
 
     def largest(trust: mfdl.TrustModel) -> float:
-        return max(loss.sensitivity_squared for loss in mfdl.sensitivity_by_victim(whole, trust))
+        return max(loss.sensitivity_squared for loss in mfdl.privacy.sensitivity_by_victim(whole, trust))
 
     alone = largest(mfdl.trust.named("eavesdropper"))
     return {q: float(np.sqrt(largest(mfdl.trust.Coalitions(q)) / alone)) for q in MISSING}
@@ -108,7 +108,9 @@ def worst_by_enumeration(name: str, recovery: str | None, missing: int) -> float
         present[0, list(offline)] = False
         run = under_dropout(name, present, step, recovery)
         losses.append(
-            max(x.sensitivity_squared for x in mfdl.sensitivity_by_victim(run, mfdl.trust.named("eavesdropper")))
+            max(
+                x.sensitivity_squared for x in mfdl.privacy.sensitivity_by_victim(run, mfdl.trust.named("eavesdropper"))
+            )
         )
     return float(np.sqrt(max(losses) / losses[0]))
 

@@ -30,7 +30,7 @@ def given_the_walk(W: mfdl.gossip.GossipMatrix, seed: int) -> dict[str, list[flo
     walk = mfdl.gossip.sampled_walk(W, STEPS, seed)
     algorithm = mfdl.algorithms.random_walk(mfdl.Dynamics(W), mfdl.EveryStep(STEPS), walk=walk, to_all=False)
     question = {"trust": mfdl.trust.PNDP([0]), "release": "none", "lipschitz": 1.0, "victims": VICTIMS}
-    losses = mfdl.sensitivity_by_victim(algorithm, **question, progress=False)
+    losses = mfdl.privacy.sensitivity_by_victim(algorithm, **question, progress=False)
     mus = {
         "non-adaptive": [loss.sensitivity_squared**0.5 for loss in losses],
         "adaptive": [loss.adaptive_sensitivity_squared**0.5 for loss in losses],

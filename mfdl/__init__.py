@@ -6,8 +6,7 @@ factorization. Names load lazily: `import mfdl` brings none of the heavy librari
 
 What is named here is public, and so is what the packages named here list in `__all__`; `dir` shows no more. Every other
 module that a page names, as `mfdl.dynamics`, loads in the same way.
-`mfdl.audit` is a package, whose function of that name is `mfdl.audit.audit`; `mfdl.partition` is the module of
-`mfdl.tasks` that deals records to nodes.
+`mfdl.audit` is a package, whose function of that name is `mfdl.audit.audit`.
 """
 
 from __future__ import annotations
@@ -21,33 +20,21 @@ __version__ = "0.1.0"
 _EXPORTS = {
     "BallsInBins": "mfdl.participation",
     "Cyclic": "mfdl.participation",
-    "CyclicPoisson": "mfdl.participation",
     "Dynamics": "mfdl.dynamics",
     "ErrorWeights": "mfdl.objective",
     "EveryStep": "mfdl.participation",
-    "Explicit": "mfdl.participation",
     "Guarantee": "mfdl.privacy.guarantee",
     "InvalidInput": "mfdl.errors",
     "LinearAlgorithm": "mfdl.algorithms",
     "Mechanism": "mfdl.mechanism",
     "MinSeparation": "mfdl.participation",
-    "MinSeparationSampling": "mfdl.participation",
     "NoiseKey": "mfdl.training.keys",
-    "NoiseObjective": "mfdl.objective",
-    "NotConverged": "mfdl.factorization",
-    "OncePerEpoch": "mfdl.participation",
-    "PairwiseLosses": "mfdl.runs.pairwise_losses",
-    "ParticipationByNode": "mfdl.participation",
     "PoissonSampling": "mfdl.participation",
-    "Owners": "mfdl.privacy.owners",
     "Losses": "mfdl.privacy.losses",
     "PrivateNode": "mfdl.training.private_node",
     "Privacy": "mfdl.privacy.questions",
     "RandomAllocation": "mfdl.participation",
-    "ReleasedModel": "mfdl.released",
-    "Round": "mfdl.algorithms",
     "Run": "mfdl.training.run",
-    "Single": "mfdl.participation",
     "TrustModel": "mfdl.trust",
     "UnsupportedMechanism": "mfdl.errors",
     "View": "mfdl.trust.view",
@@ -57,16 +44,13 @@ _EXPORTS = {
     "calibrate": "mfdl.noise_scale",
     "compare": "mfdl.runs.compared",
     "data": "=mfdl.data",
-    "decor_deviations": "mfdl.decor_search",
     "factorization": "=mfdl.factorization",
-    "general_sensitivity": "mfdl.privacy.gram_sensitivity",
     "gossip": "=mfdl.gossip",
     "graphs": "=mfdl.graphs",
     "losses": "mfdl.noise_scale",
     "noise_stream": "mfdl.training.streams",
     "pairwise": "mfdl.runs.pairwise_losses",
     "plan": "mfdl.planning.planner",
-    "partition": "=mfdl.training.tasks.partition",
     "privacy": "=mfdl.privacy",
     "replay": "mfdl.training.replay",
     "runs": "=mfdl.runs",
@@ -74,7 +58,6 @@ _EXPORTS = {
     "tasks": "=mfdl.training.tasks",
     "testing": "=mfdl.testing",
     "trust": "=mfdl.trust",
-    "sensitivity_by_victim": "mfdl.privacy.attacking_sets",
 }
 
 __all__ = ["__version__", *_EXPORTS]
@@ -98,38 +81,26 @@ def __dir__() -> list[str]:
 
 if TYPE_CHECKING:
     from . import algorithms, audit, data, factorization, gossip, graphs, privacy, runs, testing, trust
-    from .algorithms import LinearAlgorithm, Round
-    from .decor_search import decor_deviations
+    from .algorithms import LinearAlgorithm
     from .dynamics import Dynamics
     from .errors import InvalidInput, UnsupportedMechanism
-    from .factorization import NotConverged
     from .mechanism import Mechanism
     from .noise_scale import account, calibrate, losses
-    from .objective import ErrorWeights, NoiseObjective
+    from .objective import ErrorWeights
     from .participation import (
         BallsInBins,
         Cyclic,
-        CyclicPoisson,
         EveryStep,
-        Explicit,
         MinSeparation,
-        MinSeparationSampling,
-        OncePerEpoch,
-        ParticipationByNode,
         PoissonSampling,
         RandomAllocation,
-        Single,
     )
     from .planning.planner import plan
-    from .privacy.attacking_sets import sensitivity_by_victim
-    from .privacy.gram_sensitivity import general_sensitivity
     from .privacy.guarantee import Guarantee
     from .privacy.losses import Losses
-    from .privacy.owners import Owners
     from .privacy.questions import Privacy
-    from .released import ReleasedModel
     from .runs.compared import compare
-    from .runs.pairwise_losses import PairwiseLosses, pairwise
+    from .runs.pairwise_losses import pairwise
     from .runs.sweeping import sweep
     from .training import tasks
     from .training.keys import NoiseKey
@@ -137,6 +108,5 @@ if TYPE_CHECKING:
     from .training.replay import replay
     from .training.run import Run
     from .training.streams import noise_stream
-    from .training.tasks import partition
     from .trust import TrustModel
     from .trust.view import View

@@ -245,7 +245,7 @@ class AnyData:
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        (Unmarked(2, 3), "holds no Unmarked; list its patterns with mfdl.Explicit"),
+        (Unmarked(2, 3), "holds no Unmarked; list its patterns with mfdl.participation.Explicit"),
         (AnyData(), "holds no AnyData; replace it by plain values"),
         ([{"deep": (len,)}], "deep of value of the run cannot be saved: a file holds no builtin_function"),
         (b"secret", "holds no bytes"),

@@ -127,8 +127,8 @@ def test_losses_are_those_of_the_messages_that_are_sent(case, name, rate, seed):
     online = gossip.sampled_presence(n, T, rate, seed)
     algorithm = under_dropout(W, name, online, participation)
     seen = mfdl.trust.named("eavesdropper")
-    losses = mfdl.sensitivity_by_victim(algorithm, seen)
-    whole = mfdl.sensitivity_by_victim(mfdl.algorithms.build(name, mfdl.Dynamics(W, 0.5), participation), seen)
+    losses = mfdl.privacy.sensitivity_by_victim(algorithm, seen)
+    whole = mfdl.privacy.sensitivity_by_victim(mfdl.algorithms.build(name, mfdl.Dynamics(W, 0.5), participation), seen)
     sent = online.ravel()
     A = (algorithm.messages_from_gradients @ np.eye(T * n))[sent]
     B = (algorithm.messages_from_noise @ np.eye(algorithm.noise.shape[1]))[sent]
@@ -145,16 +145,16 @@ def test_where_messages_are_hidden_dropout_may_cost_the_offline_node(offline, gr
     """Noise that it does not add covers nothing: the number of docs/changing_networks.md."""
     W, participation = gossip.metropolis_hastings("path:n=3"), mfdl.Cyclic(epochs=1, period=4)
     algorithm = under_dropout(W, "dp-dsgd", gossip.churn(W, 4, offline=offline), participation)
-    loss = mfdl.sensitivity_by_victim(algorithm, mfdl.trust.ReleasedOnly())[0]
+    loss = mfdl.privacy.sensitivity_by_victim(algorithm, mfdl.trust.ReleasedOnly())[0]
     assert loss.sensitivity_squared == pytest.approx(0.4455 if grows else 0.3724, abs=1e-4)
 
 
 def test_where_a_message_sums_steps_dropout_may_cost_the_offline_node_though_all_is_seen():
     """Node 0 misses step 0, so its one message is that of step 1 alone, under half the noise."""
     W, online = gossip.metropolis_hastings("path:n=2"), np.array([[False, True], [True, True]])
-    whole = mfdl.algorithms.local_steps(mfdl.Dynamics(W, 0.5), mfdl.Single(2), steps=2)
+    whole = mfdl.algorithms.local_steps(mfdl.Dynamics(W, 0.5), mfdl.participation.Single(2), steps=2)
     for algorithm, wanted in ((whole, (0.5, 0.5)), (with_dropout(whole, online), (1.0, 0.5))):
-        losses = mfdl.sensitivity_by_victim(algorithm, mfdl.trust.LDP())
+        losses = mfdl.privacy.sensitivity_by_victim(algorithm, mfdl.trust.LDP())
         assert [loss.sensitivity_squared for loss in losses] == pytest.approx(wanted, rel=1e-9)
         assert [loss.adaptive_sensitivity_squared for loss in losses] == pytest.approx((1.0, 1.0), rel=1e-9)
 
@@ -216,9 +216,9 @@ def test_what_does_not_fit_is_refused():
 def test_an_average_of_messages_is_of_those_that_are_sent():
     """Node 1 misses the second step: W m of the first, less node 0's noise of the second, is seen beside the sum."""
     W, online = gossip.from_array(np.array([[0.75, 0.25], [0.25, 0.75]])), np.array([[True, True], [True, False]])
-    dynamics, participation = mfdl.Dynamics(gossip.node_dropout(W, online), 1.0), mfdl.Explicit([[0]], 2)
+    dynamics, participation = mfdl.Dynamics(gossip.node_dropout(W, online), 1.0), mfdl.participation.Explicit([[0]], 2)
     algorithm = with_dropout(mfdl.algorithms.dp_dsgd(dynamics, participation), online)
-    loss = mfdl.sensitivity_by_victim(algorithm, mfdl.trust.Central(), release="none")[0]
+    loss = mfdl.privacy.sensitivity_by_victim(algorithm, mfdl.trust.Central(), release="none")[0]
     rows = np.array([[1.0, 1.0, 0.0], [0.75, 0.25, -1.0]])  # <- noise of nodes 0 and 1, then of node 0
     wanted = rows[:, 0] @ np.linalg.inv(rows @ rows.T) @ rows[:, 0]
     assert wanted == pytest.approx(5 / 9)

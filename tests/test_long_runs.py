@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mfdl
-from mfdl import Cyclic, Dynamics, ErrorWeights, EveryStep, InvalidInput, MinSeparation, Single, UnsupportedMechanism
+from mfdl import Cyclic, Dynamics, ErrorWeights, EveryStep, InvalidInput, MinSeparation, UnsupportedMechanism
 from mfdl.algorithms import noise_error
 from mfdl.algorithms.registry import parse_parameters
 from mfdl.commands import factorize as command
@@ -21,6 +21,7 @@ from mfdl.factorization.long_runs import mode_cost, spaced_patterns
 from mfdl.factorization.setting import Setting
 from mfdl.noise import CausalNoise
 from mfdl.objective import NoiseObjective
+from mfdl.participation import Single
 from tests.effort import examples
 
 RING = mfdl.gossip.metropolis_hastings("ring:n=6")
@@ -166,7 +167,7 @@ def test_a_form_by_name_knows_its_own_parameters_alone():
         (lambda: factorize_long(PLAIN, Cyclic(4, 8), form="circulant"), InvalidInput, "toeplitz"),
         (lambda: factorize_long(PLAIN, Cyclic(4, 8), form="banded", bandwidth=9), InvalidInput, "at most 8"),
         (lambda: factorize_long(PLAIN, Cyclic(4, 8), bandwidth=0), InvalidInput, "bandwidth"),
-        (lambda: spaced_patterns(mfdl.OncePerEpoch(2, 4)), UnsupportedMechanism, "use factorize"),
+        (lambda: spaced_patterns(mfdl.participation.OncePerEpoch(2, 4)), UnsupportedMechanism, "use factorize"),
         (
             lambda: mode_cost(Setting(Dynamics(mfdl.gossip.uniform("star:n=5")), Cyclic(2, 4))),
             UnsupportedMechanism,

@@ -27,7 +27,7 @@ numbers = st.floats(-1.0, 1.0, width=32)
 def sensitivity(encoder, participation):
     """As it is accounted: of one node whose noise and gradients nobody knows."""
     algorithm = mfdl.algorithms.mf_dsgd(mfdl.Dynamics(mfdl.gossip.from_array([[1.0]])), participation, encoder)
-    return mfdl.sensitivity_by_victim(algorithm, mfdl.trust.LDP())[0].sensitivity_squared ** 0.5
+    return mfdl.privacy.sensitivity_by_victim(algorithm, mfdl.trust.LDP())[0].sensitivity_squared ** 0.5
 
 
 def separated(separation, uses):

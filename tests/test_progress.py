@@ -253,7 +253,7 @@ WORK = {
         [("losses of dp-dsgd under ldp", 4)],
     ),
     "coalitions": (
-        lambda **options: mfdl.sensitivity_by_victim(FRESH, trust.Coalitions(1), **options),
+        lambda **options: mfdl.privacy.sensitivity_by_victim(FRESH, trust.Coalitions(1), **options),
         [("losses of dp-dsgd under coalitions", 12)],
     ),
     "pairwise": (

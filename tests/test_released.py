@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
 import mfdl
-from mfdl import Cyclic, ErrorWeights, InvalidInput, ReleasedModel, UnsupportedMechanism, algorithms, gossip, trust
+from mfdl import Cyclic, ErrorWeights, InvalidInput, UnsupportedMechanism, algorithms, gossip, trust
 from mfdl.algorithms import LinearAlgorithm, noise_error
 from mfdl.dynamics import Dynamics
 from mfdl.privacy.attacking_sets import sensitivity_by_victim
+from mfdl.released import ReleasedModel
 from mfdl.testing.strategies import MEMORY_NAMES, linear_algorithms
 from mfdl.training.executor import Executor, Releasing
 

@@ -188,7 +188,7 @@ def test_public_schemes_and_secret_ones_have_an_accountant_each():
     secret = algorithms.dp_dsgd(*on("ring:n=4"))
     options = {"trust": trust.LDP(), **ASKED}
     for ask in (
-        lambda: mfdl.sensitivity_by_victim(secret, trust.LDP()),
+        lambda: mfdl.privacy.sensitivity_by_victim(secret, trust.LDP()),
         lambda: mfdl.factorization.problem(*on("ring:n=4")),
         lambda: SAMPLING.patterns(),
         lambda: SAMPLING.num_patterns,
@@ -229,7 +229,7 @@ def test_pairs_of_decor_meet_an_example_level_target_and_no_more():
     dynamics, sampling = on("ring:n=6")
     target = {"epsilon": 1.5, "delta": 1e-4}
     for budget in ("gdp", "renyi"):
-        pairs = mfdl.decor_deviations(
+        pairs = mfdl.decor_search.decor_deviations(
             dynamics, sampling, mfdl.Privacy(trust.Coalitions(1), unit="record", **ASKED), **target, budget=budget
         )
         local = [c.sigma_ldp for c in pairs]
@@ -246,7 +246,7 @@ def test_pairs_of_decor_meet_an_example_level_target_and_no_more():
                 assert guarantee.epsilon(1e-4) >= 1.5 * (1 - 1e-3)
     for wrong in ({"unit": "user"}, {"budget": "corollary"}, {"epsilon": None, "delta": None, "mu": 1.0}):
         with pytest.raises(InvalidInput):
-            applied(mfdl.decor_deviations, dynamics, sampling, {**ASKED, **target, **wrong})
+            applied(mfdl.decor_search.decor_deviations, dynamics, sampling, {**ASKED, **target, **wrong})
 
 
 def test_a_node_of_ones_own_does_not_take_a_sampled_mechanism():
@@ -350,7 +350,7 @@ def test_what_the_theorem_does_not_cover_is_refused_by_name():
     with pytest.raises(UnsupportedMechanism, match="noise_multiplier is of public"):
         mfdl.account(algorithm, mfdl.Privacy(**ASKED_OF_BINS), noise_multiplier=1.0)
     with pytest.raises(UnsupportedMechanism, match="no public patterns and no mu"):
-        mfdl.sensitivity_by_victim(algorithm, trust.LDP())
+        mfdl.privacy.sensitivity_by_victim(algorithm, trust.LDP())
     on_messages = dataclasses.replace(algorithm, noise_on_messages=True)
     with pytest.raises(UnsupportedMechanism, match="adds it elsewhere"):
         mfdl.account(on_messages, mfdl.Privacy(**ASKED_OF_BINS), noise_std=1.0)

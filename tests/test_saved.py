@@ -71,7 +71,9 @@ def assert_same(algorithm, again):
     assert np.array_equal(again.messages_from_gradients @ gradients, algorithm.messages_from_gradients @ gradients)
     assert np.array_equal(again.messages_from_noise @ base, algorithm.messages_from_noise @ base)
     for model in (trust.LDP(), trust.Eavesdropper()):
-        before, after = (mfdl.sensitivity_by_victim(loaded, model, method="certified") for loaded in (algorithm, again))
+        before, after = (
+            mfdl.privacy.sensitivity_by_victim(loaded, model, method="certified") for loaded in (algorithm, again)
+        )
         assert [loss.non_adaptive_sensitivity for loss in after] == [loss.non_adaptive_sensitivity for loss in before]
         assert [loss.adaptive_sensitivity for loss in after] == [loss.adaptive_sensitivity for loss in before]
         assert [loss.fingerprint for loss in after] == [loss.fingerprint for loss in before]

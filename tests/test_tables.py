@@ -139,7 +139,7 @@ def test_every_node_against_every_attacker_as_a_table(florentine, pairs, adaptiv
         assert row.epsilon == mfdl.privacy.gaussian.epsilon_from_mu(row.mu, 1e-5)
     attacker = frame[frame["attacker"] == "Medici"].set_index("victim")
     options = {"release": "none", **ASKED}
-    for loss in mfdl.sensitivity_by_victim(florentine, trust.PNDP(["Medici"]), release="none"):
+    for loss in mfdl.privacy.sensitivity_by_victim(florentine, trust.PNDP(["Medici"]), release="none"):
         row = attacker.loc[florentine.dynamics.gossip.labels[loss.victim]]
         assert row["mu"] == loss.mu(record_shift=1.0, noise_std=2.0, adaptive=adaptive)
         assert row["adaptive"] == (adaptive or loss.adaptive)

@@ -17,7 +17,7 @@ me = labels.index("Medici")
 dynamics = mfdl.Dynamics(mfdl.gossip.metropolis_hastings(graph), learning_rate=0.5)
 algorithm = mfdl.algorithms.dp_dsgd(dynamics, mfdl.EveryStep(5))
 mu = np.full(len(labels), np.nan)
-for loss in mfdl.sensitivity_by_victim(algorithm, mfdl.trust.PNDP([me]), release="none"):
+for loss in mfdl.privacy.sensitivity_by_victim(algorithm, mfdl.trust.PNDP([me]), release="none"):
     mu[loss.victim] = np.sqrt(loss.sensitivity_squared)
 
 spots = nx.spring_layout(graph, seed=7)

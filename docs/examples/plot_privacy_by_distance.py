@@ -15,7 +15,7 @@ import mfdl
 graph = mfdl.graphs.load("torus:n=25")
 dynamics = mfdl.Dynamics(mfdl.gossip.metropolis_hastings(graph), learning_rate=0.5)
 algorithm = mfdl.algorithms.dp_dsgd(dynamics, mfdl.EveryStep(6))
-losses = mfdl.sensitivity_by_victim(algorithm, mfdl.trust.PNDP([0]), release="none", lipschitz=1.0)
+losses = mfdl.privacy.sensitivity_by_victim(algorithm, mfdl.trust.PNDP([0]), release="none", lipschitz=1.0)
 
 labels = mfdl.graphs.labels(graph)
 hops = nx.single_source_shortest_path_length(graph, labels[0])

@@ -51,7 +51,7 @@ def accumulated_error(gossip: Gossip, covariance: Any, num_steps: int) -> float:
     """sum over tau, s <= tau of tr(P R P^T), P = W_tau ... W_s: variance in the models of all T steps and nodes.
 
     Noise of covariance R over nodes is drawn afresh in each step; learning rate 1. For schedules and several gossip
-    rounds take tr(H R) with `mfdl.NoiseObjective.over_nodes`.
+    rounds take tr(H R) with `mfdl.objective.NoiseObjective.over_nodes`.
     """
     check.instance(Gossip, gossip=gossip)
     R = _covariance(covariance, gossip.num_nodes)

@@ -63,7 +63,7 @@ class Participation(abc.ABC):
 
     scheme: str
     secret = False
-    instead_in_files = "list its patterns with mfdl.Explicit"
+    instead_in_files = "list its patterns with mfdl.participation.Explicit"
 
     @property
     @abc.abstractmethod

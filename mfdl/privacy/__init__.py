@@ -1,6 +1,7 @@
 """From views to privacy numbers: view Grams, sensitivity, Gaussian accounting, guarantees."""
 
 from .accountants import ACCOUNTANTS
+from .attacking_sets import sensitivity_by_victim
 from .curves import (
     BallsInBinsGaussian,
     Composed,
@@ -13,9 +14,10 @@ from .curves import (
 )
 from .exposures import Exposures, view_losses
 from .forms import ViewGram, view_gram
-from .gram_sensitivity import Sensitivity, worst_sensitivity
+from .gram_sensitivity import Sensitivity, general_sensitivity, worst_sensitivity
 from .guarantee import Guarantee
 from .losses import Losses
+from .owners import Owners
 from .questions import UNITS, Privacy, Target
 from .sampled_exposures import noise_of_bins
 
@@ -30,6 +32,7 @@ __all__ = [
     "Losses",
     "MonteCarlo",
     "MonteCarloCurve",
+    "Owners",
     "PoissonGaussian",
     "Privacy",
     "PrivacyCurve",
@@ -37,7 +40,9 @@ __all__ = [
     "Sensitivity",
     "Target",
     "ViewGram",
+    "general_sensitivity",
     "noise_of_bins",
+    "sensitivity_by_victim",
     "view_gram",
     "view_losses",
     "worst_sensitivity",

@@ -298,7 +298,7 @@ def view_losses(
         participation: over the steps of the view; each node's number is for `of_node(victim)`.
         victims: node indices, or groups of owners of one record, such as (0, 3); default all nodes but those all of
             whose gradients are marked as known, who attack, and the groups of `owners`.
-        method: "exact" or "certified", as of `mfdl.sensitivity_by_victim`.
+        method: "exact" or "certified", as of `mfdl.privacy.sensitivity_by_victim`.
         unit: "record" or "user"; owners: as for `sensitivity_by_victim`.
 
     Guarantees: no number is below the truth for the matrices given; infinite where a noiseless combination shows a

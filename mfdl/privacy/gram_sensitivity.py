@@ -249,7 +249,7 @@ def general_sensitivity(
         workload: A, shape (m, T n), if it is to be checked: the theorem needs A = B C. Where a column of A lies outside
             the range of B, no C exists (the range condition fails), and the value is infinite for a record that takes
             part in that step.
-        method: "exact" or "certified", as of `mfdl.sensitivity_by_victim`.
+        method: "exact" or "certified", as of `mfdl.privacy.sensitivity_by_victim`.
 
     Returns: `value` is never below the truth; `bound` "exact" or "upper", `lower` a squared value that is attained,
         `why`.

@@ -99,7 +99,7 @@ def test_losses_are_those_of_the_messages_that_are_sent(case, name, recovery, ra
     T, n = participation.num_steps, W.num_nodes
     online = gossip.sampled_presence(n, T, rate, seed)
     noise, run = under_dropout(W, name, online, participation, recovery=recovery)
-    losses = mfdl.sensitivity_by_victim(run, mfdl.trust.named("eavesdropper"))
+    losses = mfdl.privacy.sensitivity_by_victim(run, mfdl.trust.named("eavesdropper"))
     sent = online.ravel()
     injected = (run.messages_from_injected_noise @ np.eye(T * n))[sent]
     A = (run.messages_from_gradients @ np.eye(T * n))[sent]
@@ -125,8 +125,12 @@ def test_leaving_out_loses_at_most_what_a_coalition_as_large_as_the_missing_take
     for name in ("decor", "corn"):
         _, run = under_dropout(W, name, online, participation, recovery="drop")
         with_all = mfdl.algorithms.build(name, mfdl.Dynamics(W, 0.5), participation)
-        bound = max(x.sensitivity_squared for x in mfdl.sensitivity_by_victim(with_all, mfdl.trust.Coalitions(missing)))
-        lost = max(x.sensitivity_squared for x in mfdl.sensitivity_by_victim(run, mfdl.trust.named("eavesdropper")))
+        bound = max(
+            x.sensitivity_squared for x in mfdl.privacy.sensitivity_by_victim(with_all, mfdl.trust.Coalitions(missing))
+        )
+        lost = max(
+            x.sensitivity_squared for x in mfdl.privacy.sensitivity_by_victim(run, mfdl.trust.named("eavesdropper"))
+        )
         assert lost <= bound * (1 + 1e-9)
 
 
@@ -137,7 +141,7 @@ def test_colluders_and_offline_nodes_add_up():
     _, run = under_dropout(W, "decor", online, participation, recovery="drop")
 
     def worst(algorithm, model):
-        return max(loss.sensitivity_squared for loss in mfdl.sensitivity_by_victim(algorithm, model))
+        return max(loss.sensitivity_squared for loss in mfdl.privacy.sensitivity_by_victim(algorithm, model))
 
     lost, single, two = worst(run, mfdl.trust.Colluding([2])), *(worst(whole, mfdl.trust.Coalitions(q)) for q in (1, 2))
     assert single < 0.7 < lost <= two * (1 + 1e-9)
@@ -152,9 +156,11 @@ def test_the_worst_set_of_missing_nodes_is_the_worst_coalition():
         online[0, offline] = False
         _, run = under_dropout(W, "decor", online, participation, recovery="drop")
         lost.append(
-            max(x.sensitivity_squared for x in mfdl.sensitivity_by_victim(run, mfdl.trust.named("eavesdropper")))
+            max(
+                x.sensitivity_squared for x in mfdl.privacy.sensitivity_by_victim(run, mfdl.trust.named("eavesdropper"))
+            )
         )
-    bound = max(x.sensitivity_squared for x in mfdl.sensitivity_by_victim(whole, mfdl.trust.Coalitions(2)))
+    bound = max(x.sensitivity_squared for x in mfdl.privacy.sensitivity_by_victim(whole, mfdl.trust.Coalitions(2)))
     assert max(lost) == pytest.approx(bound, rel=1e-9)
     assert min(lost) < 0.9 * bound
 

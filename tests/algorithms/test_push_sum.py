@@ -96,8 +96,8 @@ def test_losses_are_those_of_the_sums_received(parts, period, epochs, data):
     T = participation.num_steps
     sequence = gossip.push_sum(parts, T)
     algorithm = push_sum(mfdl.Dynamics(sequence, 0.5), participation)
-    seen = mfdl.sensitivity_by_victim(algorithm, trust.LDP())
-    plain = mfdl.sensitivity_by_victim(dp_dsgd(mfdl.Dynamics(sequence, 0.5), participation), trust.LDP())
+    seen = mfdl.privacy.sensitivity_by_victim(algorithm, trust.LDP())
+    plain = mfdl.privacy.sensitivity_by_victim(dp_dsgd(mfdl.Dynamics(sequence, 0.5), participation), trust.LDP())
     for loss, other in zip(seen, plain, strict=True):
         assert loss.sensitivity_squared == pytest.approx(epochs)
         assert loss.adaptive_sensitivity_squared == pytest.approx(other.adaptive_sensitivity_squared)
@@ -111,7 +111,7 @@ def test_losses_are_those_of_the_sums_received(parts, period, epochs, data):
         x = S @ x
     A = np.vstack(rows)
     B = A * (np.arange(T * n) % n != attacker)
-    losses = mfdl.sensitivity_by_victim(algorithm, trust.PNDP([attacker]), release="none")
+    losses = mfdl.privacy.sensitivity_by_victim(algorithm, trust.PNDP([attacker]), release="none")
     for loss in losses:
         gram, leaks = pinv_gram(A[:, loss.victim :: n], B)
         assert not leaks.any()

@@ -94,7 +94,7 @@ def test_who_has_the_token_now_and_then_sees_it_under_all_noise_since(case, data
     W, rates, walk, _ = case
     algorithm = built((W, rates, walk, False))
     attacker = data.draw(st.integers(0, W.num_nodes - 1))
-    losses = mfdl.sensitivity_by_victim(algorithm, trust.PNDP([attacker]), release="none")
+    losses = mfdl.privacy.sensitivity_by_victim(algorithm, trust.PNDP([attacker]), release="none")
     assert [loss.victim for loss in losses] == [u for u in range(W.num_nodes) if u != attacker]
     for loss in losses:
         wanted = between_sightings(walk, loss.victim, attacker, rates)
@@ -110,7 +110,7 @@ def test_losses_are_those_of_what_is_seen_written_out(case, model, every):
     """Rows of all messages that are sent and seen, of final models where they are released, known noise left out."""
     W, rates, walk, to_all = case
     T, n = len(rates), W.num_nodes
-    algorithm = built(case, mfdl.EveryStep(T) if every else mfdl.Single(T))
+    algorithm = built(case, mfdl.EveryStep(T) if every else mfdl.participation.Single(T))
     moves, final = np.zeros((T, T * n)), np.zeros((n, T * n))  # the token after each step, as sums of injections
     for t in range(T):
         moves[t] = moves[t - 1] if t else 0.0
@@ -130,7 +130,7 @@ def test_losses_are_those_of_what_is_seen_written_out(case, model, every):
         rows = final
     elif model < 2 and not leaves[-1]:
         rows = np.vstack([rows, final])  # not determined by what is sent: published, the default
-    for loss in mfdl.sensitivity_by_victim(algorithm, MODELS[model]):
+    for loss in mfdl.privacy.sensitivity_by_victim(algorithm, MODELS[model]):
         unknown = hidden if model else np.arange(n) == loss.victim  # under LDP all others collude
         B = rows * np.tile(unknown, T)
         gram, leaks = pinv_gram(rows[:, loss.victim :: n], B)
@@ -149,7 +149,7 @@ def test_a_token_is_calibrated_and_trained():
     assert mechanism.noise_std == pytest.approx(np.sqrt(visits.max()), rel=1e-6)  # each visit under its own noise
     run = mfdl.replay(mechanism, mfdl.tasks.least_squares(graph, dimension=2), seeds=[0])
     assert np.isfinite(run.final_test_losses).all()
-    for loss in mfdl.sensitivity_by_victim(
+    for loss in mfdl.privacy.sensitivity_by_victim(
         algorithm, trust.PNDP([2])
     ):  # gradients of steps in which others hold it are none
         assert loss.adaptive_sensitivity_squared == pytest.approx(visits[loss.victim])
@@ -190,7 +190,7 @@ def test_for_training_noise_since_the_visit_hides_it_where_steps_do_not_expand(c
     W, rates, walk, _ = case
     T, attacker = len(rates), data.draw(st.integers(0, W.num_nodes - 1))
     algorithm = built((W, np.ones(T), walk, False))
-    losses = mfdl.sensitivity_by_victim(algorithm, trust.PNDP([attacker]), release="none", lipschitz=1.0)
+    losses = mfdl.privacy.sensitivity_by_victim(algorithm, trust.PNDP([attacker]), release="none", lipschitz=1.0)
     for loss in losses:
         wanted, visits = 0.0, []
         for holder in walk:

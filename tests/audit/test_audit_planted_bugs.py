@@ -324,7 +324,9 @@ def test_where_messages_are_hidden_a_number_without_absences_is_refuted_by_an_ab
     online = gossip.churn(path, 4, {0: [(2, 3)]})
     whole = mfdl.algorithms.dp_dsgd(Dynamics(path, 0.5), scheme)
     left = mfdl.algorithms.dp_dsgd(Dynamics(gossip.node_dropout(path, online), 0.5), scheme)
-    claimed = mfdl.sensitivity_by_victim(whole, ReleasedOnly())[0].non_adaptive_sensitivity.squared ** 0.5 * 2 / 0.5
+    claimed = (
+        mfdl.privacy.sensitivity_by_victim(whole, ReleasedOnly())[0].non_adaptive_sensitivity.squared ** 0.5 * 2 / 0.5
+    )
     audited_mus = []
     for algorithm in (whole, mfdl.algorithms.with_dropout(left, online)):
         result = audited(algorithm, ReleasedOnly(), noise_std=0.5, victim=0, trials=10_000)

@@ -229,7 +229,7 @@ def test_owners_of_one_record_are_victims(given, same_steps, capsys, tmp_path):
     algorithm = mfdl.algorithms.dp_dsgd(
         mfdl.Dynamics(mfdl.gossip.metropolis_hastings(mfdl.graphs.load("path:n=4"))), EveryStep(4)
     )
-    owners = mfdl.Owners(2 if given == "2" else [(1, 2), (1, 3)], same_steps=same_steps)
+    owners = mfdl.privacy.Owners(2 if given == "2" else [(1, 2), (1, 3)], same_steps=same_steps)
     losses = sensitivity_by_victim(algorithm, mfdl.trust.PNDP([0]), release="none", owners=owners)
     groups = {"2": ["1 and 2", "1 and 3", "2 and 3"], "1+2,3+1": ["1 and 2", "1 and 3"]}[given]
     assert [row["victim"] for row in answer["victims"]] == ["1", "2", "3", *groups]

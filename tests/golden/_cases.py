@@ -23,14 +23,16 @@ OPTIMISED = ("banded", "toeplitz", "blt", "band-inv", "mafalda-bins", "kronecker
 """Mechanisms of a solver whose algorithms carry no factorization."""
 SCHEMES = {
     "cyclic": mfdl.Cyclic(2, 2),
-    "single": mfdl.Single(4),
+    "single": mfdl.participation.Single(4),
     "every-step": mfdl.EveryStep(4),
-    "explicit": mfdl.Explicit([[0, 2], [1, 3], [0]], 4),
-    "once-per-epoch": mfdl.OncePerEpoch(2, 2),
+    "explicit": mfdl.participation.Explicit([[0, 2], [1, 3], [0]], 4),
+    "once-per-epoch": mfdl.participation.OncePerEpoch(2, 2),
     "min-separation": mfdl.MinSeparation(4, 2, 2),
     "poisson": mfdl.PoissonSampling(0.25, 4),
     "balls-in-bins": mfdl.BallsInBins(2, 2),
-    "by-node": mfdl.ParticipationByNode([mfdl.Cyclic(2, 2), mfdl.Single(4), mfdl.Cyclic(2, 2), mfdl.EveryStep(4)]),
+    "by-node": mfdl.participation.ParticipationByNode(
+        [mfdl.Cyclic(2, 2), mfdl.participation.Single(4), mfdl.Cyclic(2, 2), mfdl.EveryStep(4)]
+    ),
 }
 TRUST = {
     "ldp": mfdl.trust.LDP(),

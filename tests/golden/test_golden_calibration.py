@@ -49,7 +49,7 @@ def test_mu_of_every_node():
     cases = [(name, "cyclic", trust, "zero-out") for name in SOME for trust in ("pndp", "eavesdropper")]
 
     def losses(algorithm, **question):
-        rows = mfdl.sensitivity_by_victim(algorithm, trust=question["trust"])
+        rows = mfdl.privacy.sensitivity_by_victim(algorithm, trust=question["trust"])
         wanted = ("sensitivity_squared", "bound", "adaptive_sensitivity_squared", "adaptive_bound")
         return {str(row.victim): {name: getattr(row, name) for name in wanted} for row in rows}
 

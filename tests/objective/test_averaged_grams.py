@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
 import mfdl
-from mfdl import NoiseObjective, gossip
+from mfdl import gossip
 from mfdl.errors import InvalidInput
 from mfdl.gossip import randomized
-from mfdl.objective import EstimatedGram, Probes
+from mfdl.objective import EstimatedGram, NoiseObjective, Probes
 from mfdl.testing.strategies import gossip_matrices
 
 GRAPHS = {

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
 import mfdl
-from mfdl import Cyclic, Dynamics, ErrorWeights, NoiseObjective, algorithms, factorization, gossip
+from mfdl import Cyclic, Dynamics, ErrorWeights, algorithms, factorization, gossip
 from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.factorization.encoders import Banded
 from mfdl.noise import IndependentNoise, SpatioTemporalNoise
-from mfdl.objective import Curvature
+from mfdl.objective import Curvature, NoiseObjective
 from mfdl.privacy import noise_of_bins
 from mfdl.testing import gossip_matrices
 from mfdl.testing.oracles import optimal_loss_reference

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from mfdl import ErrorWeights, InvalidInput, ReleasedModel
+from mfdl import ErrorWeights, InvalidInput
+from mfdl.released import ReleasedModel
 
 
 @pytest.mark.parametrize(

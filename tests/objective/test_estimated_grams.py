@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
-from mfdl import NoiseObjective, Privacy, algorithms, gossip, graphs
+from mfdl import Privacy, algorithms, gossip, graphs
 from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.factorization import (
@@ -23,7 +23,15 @@ from mfdl.factorization import (
     problem,
     square_root_encoder,
 )
-from mfdl.objective import COUNTED_MODELS, ErrorWeights, EstimatedGram, Probes, estimated_grams, time_grams
+from mfdl.objective import (
+    COUNTED_MODELS,
+    ErrorWeights,
+    EstimatedGram,
+    NoiseObjective,
+    Probes,
+    estimated_grams,
+    time_grams,
+)
 from mfdl.participation import Cyclic
 from mfdl.testing import gossip_matrices
 

@@ -16,7 +16,7 @@ from noises import OVER_BOTH, cases
 from numpy.testing import assert_allclose
 
 import mfdl
-from mfdl import NoiseObjective, algorithms, gossip, graphs
+from mfdl import algorithms, gossip, graphs
 from mfdl.algorithms import noise_error
 from mfdl.algorithms.dsgd import decentralized
 from mfdl.dynamics import Dynamics
@@ -25,7 +25,7 @@ from mfdl.factorization.encoders import Banded, Buffered, Inverse, Toeplitz
 from mfdl.gossip.matrix import GossipMatrix
 from mfdl.graphs import SparseGraph
 from mfdl.noise import IndependentNoise, NoiseOperator, SpatioTemporalNoise
-from mfdl.objective import COUNTED_MODELS, ErrorWeights, estimated_grams, noise_objective, time_grams
+from mfdl.objective import COUNTED_MODELS, ErrorWeights, NoiseObjective, estimated_grams, noise_objective, time_grams
 from mfdl.participation import Cyclic
 from mfdl.runs.comparing import run_comparison
 from mfdl.runs.experiment import Experiment
@@ -249,7 +249,7 @@ def test_the_maps_decide_where_dynamics_says_otherwise(change):
     target=st.sampled_from(["nodes", "average"]),
 )
 def test_the_noise_in_released_models_is_that_of_the_operators(algorithm, model, rounds, target):
-    releasing, noise = algorithm.releasing(mfdl.ReleasedModel(model, rounds)), algorithm.noise
+    releasing, noise = algorithm.releasing(mfdl.released.ReleasedModel(model, rounds)), algorithm.noise
     F, further = ErrorWeights("all", target).node_factor(algorithm.num_nodes), releasing.released_by_gossip
     rows = (F if further is None else F @ further) @ dense(releasing.released_from_injected_noise @ noise)
     expected = float((rows**2).sum()) / float(algorithm.dynamics.learning_rates(algorithm.num_steps)[0]) ** 2

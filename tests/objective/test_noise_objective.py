@@ -13,11 +13,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
-from mfdl import NoiseObjective, gossip
+from mfdl import gossip
 from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.gossip import GossipMatrix
-from mfdl.objective import COUNTED_MODELS, Curvature, ErrorWeights, spectra, time_grams
+from mfdl.objective import COUNTED_MODELS, Curvature, ErrorWeights, NoiseObjective, spectra, time_grams
 from mfdl.testing import dense_error_gram, gossip_matrices, gossip_sequences
 
 OBJECTIVE = st.sampled_from(COUNTED_MODELS)

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
-from mfdl import NoiseObjective, gossip
+from mfdl import gossip
 from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput, UnsupportedMechanism
-from mfdl.objective import COUNTED_MODELS, ErrorWeights, SpectralMeasure
+from mfdl.objective import COUNTED_MODELS, ErrorWeights, NoiseObjective, SpectralMeasure
 from mfdl.testing import gossip_matrices
 
 CLOSED = (

@@ -84,7 +84,7 @@ def bounds_in_the_picture(mechanism, trust, of, attackers):
     return published_losses(mechanism, trust, of, attackers)
 
 
-@pytest.mark.parametrize("scheme", [mfdl.EveryStep(3), mfdl.Single(3), mfdl.Cyclic(1, 3)])
+@pytest.mark.parametrize("scheme", [mfdl.EveryStep(3), mfdl.participation.Single(3), mfdl.Cyclic(1, 3)])
 def test_both_bounds_of_every_attacker(scheme):
     of = algorithm(scheme, rounds=2)
     squared, coded = bounds_in_the_picture("dp-dsgd", "pndp", of, ANY)

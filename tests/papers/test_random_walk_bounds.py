@@ -130,7 +130,7 @@ def test_what_a_walk_loses_is_what_the_library_says_of_it():
     for seed in range(4):
         walk = gossip.sampled_walk(W, 9, seed)
         algorithm = mfdl.algorithms.random_walk(mfdl.Dynamics(W), mfdl.EveryStep(9), walk=walk, to_all=False)
-        for loss in mfdl.sensitivity_by_victim(algorithm, trust.PNDP([2]), release="none"):
+        for loss in mfdl.privacy.sensitivity_by_victim(algorithm, trust.PNDP([2]), release="none"):
             assert loss.sensitivity_squared == pytest.approx(lost_by_visits(walk, loss.victim, 2))
 
 

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from small_tasks import module_at, regression, squared
 
 import mfdl
-from mfdl import BallsInBins, CyclicPoisson, MinSeparationSampling, PoissonSampling, RandomAllocation
+from mfdl import BallsInBins, PoissonSampling, RandomAllocation
+from mfdl.participation import CyclicPoisson, MinSeparationSampling
 from mfdl.privacy import (
     BallsInBinsGaussian,
     Composed,
@@ -107,7 +108,10 @@ def test_poisson_draws_inside_public_classes_are_amplified_by_their_own_rate_alo
 
 @pytest.mark.parametrize("inner", SCHEMES, ids=lambda scheme: scheme.describe())
 def test_no_scheme_takes_another_scheme_to_draw_from(inner):
-    for outer in (lambda: mfdl.ParticipationByNode([inner] * NODES), lambda: PoissonSampling(inner, STEPS)):
+    for outer in (
+        lambda: mfdl.participation.ParticipationByNode([inner] * NODES),
+        lambda: PoissonSampling(inner, STEPS),
+    ):
         with pytest.raises(mfdl.InvalidInput):
             outer()
     guarantee = mfdl.account(

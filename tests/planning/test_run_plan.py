@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from last_bits import nudged
 
 import mfdl
-from mfdl import InvalidInput, NotConverged, UnsupportedMechanism, trust
+from mfdl import InvalidInput, UnsupportedMechanism, trust
 from mfdl.algorithms import registry
+from mfdl.factorization import NotConverged
 from mfdl.planning import Design
 from mfdl.planning.design import DesignGrid
 from mfdl.planning.run_plan import PlannedDesign, pareto_optimal

@@ -61,7 +61,7 @@ def test_is_never_below_the_rational_truth_and_exact_where_it_says_so(case, sche
     with pytest.MonkeyPatch.context() as patched:
         if not small:
             patched.setattr(rational_form, "MAX_RATIONAL_ENTRIES", -1)
-        answer = mfdl.general_sensitivity(C, B, scheme, num_nodes=n)
+        answer = mfdl.privacy.general_sensitivity(C, B, scheme, num_nodes=n)
     assert Fraction(answer.squared) >= exact >= Fraction(answer.lower)
     assert Fraction(answer.value) ** 2 >= exact
     if small:
@@ -75,13 +75,13 @@ def test_is_never_below_the_rational_truth_and_exact_where_it_says_so(case, sche
 def test_is_the_sensitivity_of_the_view_that_it_factors(case):
     C, B, n = case
     A = np.array(product(B, C), dtype=object)
-    answer = mfdl.general_sensitivity(C, B, EveryStep(2), num_nodes=n)
+    answer = mfdl.privacy.general_sensitivity(C, B, EveryStep(2), num_nodes=n)
     losses = mfdl.privacy.view_losses(mfdl.View(A, B, num_nodes=n), EveryStep(2))
     largest = max((loss.non_adaptive_sensitivity for loss in losses), key=lambda sensitivity: sensitivity.squared)
     # upper bounds both, each with the rounding that it states
     assert answer.lower <= largest.squared
     assert largest.lower <= answer.squared == pytest.approx(largest.squared, rel=2e-6)
-    checked = mfdl.general_sensitivity(C, B, EveryStep(2), num_nodes=n, workload=A)
+    checked = mfdl.privacy.general_sensitivity(C, B, EveryStep(2), num_nodes=n, workload=A)
     assert checked.squared == pytest.approx(answer.squared, rel=1e-9)
 
 
@@ -96,30 +96,30 @@ def test_is_infinite_just_where_no_c_gives_the_workload(case, data):
     outside = exact_leaks(A.tolist(), rational(B))[column]
     scheme = Explicit([[column // n]], 2)
     if outside:
-        answer = mfdl.general_sensitivity(C, B, scheme, num_nodes=n, workload=A)
+        answer = mfdl.privacy.general_sensitivity(C, B, scheme, num_nodes=n, workload=A)
         assert answer.squared == answer.lower == math.inf
         assert f"step {column // n} without noise" in answer.why
-        other = mfdl.general_sensitivity(C, B, Explicit([[1 - column // n]], 2), num_nodes=n, workload=A)
+        other = mfdl.privacy.general_sensitivity(C, B, Explicit([[1 - column // n]], 2), num_nodes=n, workload=A)
         assert other.squared < math.inf
     elif np.abs((B @ C)[row, column]) < 1e8:
         with pytest.raises(InvalidInput, match="C must give workload = B C"):
-            mfdl.general_sensitivity(C, B, scheme, num_nodes=n, workload=A)
+            mfdl.privacy.general_sensitivity(C, B, scheme, num_nodes=n, workload=A)
 
 
 def test_encoders_with_all_noise_seen():
     """Anti-PGD, k = T = 6: the sum of the squares to 36; once in each epoch of a (2, 3)-participation."""
     prefix = np.tril(np.ones((6, 6)))
-    every = mfdl.general_sensitivity(prefix, np.eye(6), EveryStep(6))
+    every = mfdl.privacy.general_sensitivity(prefix, np.eye(6), EveryStep(6))
     assert every.squared == pytest.approx(91, rel=1e-6)
     for scheme in (Cyclic(2, 3), MinSeparation(6, 2, 3), OncePerEpoch(2, 3)):
-        answer = mfdl.general_sensitivity(prefix, np.eye(6), scheme)
+        answer = mfdl.privacy.general_sensitivity(prefix, np.eye(6), scheme)
         gram = prefix.T @ prefix
         expected = max(gram[np.ix_(pattern, pattern)].sum() for pattern in scheme.patterns())
         assert answer.squared == pytest.approx(expected, rel=1e-6)
-    assert mfdl.general_sensitivity(prefix, np.zeros((2, 6)), EveryStep(6)).squared == 0  # nothing is seen
+    assert mfdl.privacy.general_sensitivity(prefix, np.zeros((2, 6)), EveryStep(6)).squared == 0  # nothing is seen
     many = np.kron(prefix, np.eye(3))
     by_node = ParticipationByNode([Single(6), EveryStep(6), Single(6)])
-    answer = mfdl.general_sensitivity(many, np.eye(18), by_node, num_nodes=3)
+    answer = mfdl.privacy.general_sensitivity(many, np.eye(18), by_node, num_nodes=3)
     assert answer.node == 1
     assert answer.squared == pytest.approx(91, rel=1e-6)
 
@@ -127,14 +127,14 @@ def test_encoders_with_all_noise_seen():
 def test_matrices_of_many_kinds():
     C, B = [[1, 0], [1, 1]], [[1, -1]]
     for make in (np.asarray, sp.csr_array, lambda x: np.array(x, dtype=object) * Fraction(1)):
-        assert mfdl.general_sensitivity(make(C), make(B), EveryStep(2)).squared == pytest.approx(0.5)
+        assert mfdl.privacy.general_sensitivity(make(C), make(B), EveryStep(2)).squared == pytest.approx(0.5)
 
 
 def test_a_large_rank_deficient_b_has_both_bounds():
     rng = np.random.default_rng(0)
     B = rng.integers(-2, 3, (90, 20)) @ rng.integers(-2, 3, (20, 80))
     C = rng.standard_normal((80, 60))
-    answer = mfdl.general_sensitivity(C, B, Cyclic(3, 5), num_nodes=4)
+    answer = mfdl.privacy.general_sensitivity(C, B, Cyclic(3, 5), num_nodes=4)
     assert answer.bound == "exact"
     Q = np.linalg.svd(B)[2][:20]
     X = (Q @ C).T @ (Q @ C)
@@ -146,7 +146,7 @@ def test_a_large_rank_deficient_b_has_both_bounds():
     assert answer.lower <= answer.squared <= max(sums) * (1 + 1e-9)
     faint = B.astype(float)
     faint[0, 0] += 2.0**-40  # of full rank 21, as exact arithmetic alone can tell from rounding
-    bounded = mfdl.general_sensitivity(C, faint, Cyclic(3, 5), num_nodes=4)
+    bounded = mfdl.privacy.general_sensitivity(C, faint, Cyclic(3, 5), num_nodes=4)
     assert bounded.squared >= answer.lower
     if not bounded.exact:
         assert bounded.why
@@ -168,11 +168,11 @@ def test_a_large_rank_deficient_b_has_both_bounds():
 )
 def test_factors_that_do_not_fit(C, B, options, text):
     with pytest.raises(InvalidInput, match=text):
-        mfdl.general_sensitivity(C, B, EveryStep(2), **options)
+        mfdl.privacy.general_sensitivity(C, B, EveryStep(2), **options)
 
 
 def test_secret_batches_have_no_patterns():
     with pytest.raises(UnsupportedMechanism, match="no public patterns"):
-        mfdl.general_sensitivity(np.eye(2), np.eye(2), mfdl.PoissonSampling(0.5, 2))
+        mfdl.privacy.general_sensitivity(np.eye(2), np.eye(2), mfdl.PoissonSampling(0.5, 2))
     with pytest.raises(InvalidInput, match="participation"):
-        mfdl.general_sensitivity(np.eye(2), np.eye(2), None)
+        mfdl.privacy.general_sensitivity(np.eye(2), np.eye(2), None)

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from small_tasks import regression
 
 import mfdl
-from mfdl import Owners, Privacy, algorithms, gossip, trust
+from mfdl import Privacy, algorithms, gossip, trust
 from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.noise import CausalNoise, JointNoise
 from mfdl.participation import Cyclic, EveryStep, Explicit, MinSeparation, OncePerEpoch, ParticipationByNode
+from mfdl.privacy import Owners
 from mfdl.privacy.joint_sensitivity import ADDED
 from mfdl.testing.oracles import dense_noising, largest_over_patterns
 
@@ -72,7 +73,7 @@ def owned(draw):
 def test_the_joint_sensitivity_is_the_maximum_over_joint_patterns(case):
     algorithm, scheme, owners, same_steps, X = case
     truth = largest_over_patterns(X, joint_patterns(scheme, owners, same_steps=same_steps))
-    (loss,) = mfdl.sensitivity_by_victim(
+    (loss,) = mfdl.privacy.sensitivity_by_victim(
         algorithm,
         trust.Eavesdropper(),
         victims=[owners],
@@ -94,14 +95,18 @@ def test_the_joint_sensitivity_is_the_maximum_over_joint_patterns(case):
 def test_a_joint_record_loses_at_least_what_each_copy_does_and_at_most_their_sum(case):
     algorithm, scheme, owners, same_steps, _ = case
     ask = {"participation": scheme, "owners": Owners(same_steps=same_steps)}
-    *alone, joint = mfdl.sensitivity_by_victim(algorithm, trust.Eavesdropper(), victims=[*owners, owners], **ask)
+    *alone, joint = mfdl.privacy.sensitivity_by_victim(
+        algorithm, trust.Eavesdropper(), victims=[*owners, owners], **ask
+    )
     roots = [math.sqrt(loss.sensitivity_squared) for loss in alone]
     assert max(roots) * (1 - SOLVER) <= math.sqrt(joint.sensitivity_squared) <= sum(roots) * (1 + SOLVER)
 
 
 def test_without_common_noise_squares_add_and_copies_in_the_same_steps_lose_no_more():
     of = {
-        same: mfdl.sensitivity_by_victim(PLAIN, trust.LDP(), victims=[0, (0, 1, 3)], owners=Owners(same_steps=same))
+        same: mfdl.privacy.sensitivity_by_victim(
+            PLAIN, trust.LDP(), victims=[0, (0, 1, 3)], owners=Owners(same_steps=same)
+        )
         for same in (False, True)
     }
     for alone, joint in of.values():
@@ -110,11 +115,11 @@ def test_without_common_noise_squares_add_and_copies_in_the_same_steps_lose_no_m
     differing = ParticipationByNode([Explicit([[0, 1], [2, 3]], 4), EveryStep(4), EveryStep(4), EveryStep(4)])
     ask = {"victims": [(0, 1)], "owners": Owners(same_steps=True)}
     with pytest.raises(InvalidInput, match=r"same_steps needs one participation of all owners .* nodes 0, 1"):
-        mfdl.sensitivity_by_victim(PLAIN, trust.LDP(), participation=differing, **ask)
+        mfdl.privacy.sensitivity_by_victim(PLAIN, trust.LDP(), participation=differing, **ask)
 
 
 def test_hidden_messages_have_a_joint_number_below_the_sum_and_an_owner_that_attacks_knows_the_record():
-    alone, other, joint, attacks = mfdl.sensitivity_by_victim(
+    alone, other, joint, attacks = mfdl.privacy.sensitivity_by_victim(
         PLAIN, trust.PNDP([1]), victims=[0, 3, (3, 0), (0, 1)], release="none"
     )
     assert joint.victim == (0, 3)
@@ -127,7 +132,7 @@ def test_hidden_messages_have_a_joint_number_below_the_sum_and_an_owner_that_att
 
 def test_where_every_attacking_set_has_an_owner_the_losses_of_the_owners_are_added():
     three = algorithms.dp_dsgd(mfdl.Dynamics(gossip.metropolis_hastings("path:n=3")), EveryStep(2))
-    alone, joint = mfdl.sensitivity_by_victim(three, trust.FullCollusion(), victims=[0, (0, 1)])
+    alone, joint = mfdl.privacy.sensitivity_by_victim(three, trust.FullCollusion(), victims=[0, (0, 1)])
     assert joint.sensitivity_squared == pytest.approx(4 * alone.sensitivity_squared)
     assert joint.bound == "upper"
     assert joint.non_adaptive_sensitivity.form == ADDED
@@ -136,7 +141,7 @@ def test_where_every_attacking_set_has_an_owner_the_losses_of_the_owners_are_add
 
 def test_shift_reduction_adds_the_owners():
     ask = {"victims": [0, 3, (0, 3)], "release": "none", "lipschitz": 0.5}
-    alone, other, joint = mfdl.sensitivity_by_victim(PLAIN, trust.PNDP([1]), **ask)
+    alone, other, joint = mfdl.privacy.sensitivity_by_victim(PLAIN, trust.PNDP([1]), **ask)
     roots = math.sqrt(alone.adaptive_sensitivity_squared) + math.sqrt(other.adaptive_sensitivity_squared)
     assert joint.adaptive_sensitivity_squared <= roots**2 * (1 + 1e-9)
     assert joint.adaptive_sensitivity_squared >= alone.adaptive_sensitivity_squared

@@ -15,11 +15,12 @@ from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mfdl import EveryStep, Single, algorithms, gossip, trust
+from mfdl import EveryStep, algorithms, gossip, trust
 from mfdl.algorithms import from_maps
 from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput
 from mfdl.noise import StepNoise
+from mfdl.participation import Single
 from mfdl.privacy import exact_arithmetic, victim_sensitivity
 from mfdl.privacy.adaptive import is_adaptive
 from mfdl.privacy.attacking_sets import sensitivity_by_victim

@@ -14,10 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mfdl
-from mfdl import EveryStep, Explicit, Guarantee, Single, algorithms, gossip, trust
+from mfdl import EveryStep, Guarantee, algorithms, gossip, trust
 from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput
 from mfdl.noise import NoiseOperator, StepNoise
+from mfdl.participation import Explicit, Single
 from mfdl.privacy.attacking_sets import sensitivity_by_victim
 from mfdl.privacy.curves import Gaussian
 from mfdl.privacy.losses import Losses
@@ -244,7 +245,7 @@ def test_losses_of_another_question_are_refused():
 
 def test_losses_stay_with_their_question_and_speak_of_whom_they_are():
     """A part of the victims is never stated as every node, and no other question is put on losses."""
-    each = mfdl.ParticipationByNode([Single(4)] * 3 + [EveryStep(4)])
+    each = mfdl.participation.ParticipationByNode([Single(4)] * 3 + [EveryStep(4)])
     algorithm = algorithms.dp_dsgd(DYN, each)
     question = Privacy(trust.LDP(), adjacency="zero-out", clip_norm=1.0)
     some, everybody = Losses.of(algorithm, question, victims=[0]), Losses.of(algorithm, question)

@@ -46,7 +46,7 @@ def test_matrices_have_the_numbers_of_their_algorithm(model, adjacency, noise_st
     view = matrices(algorithm, asker)
     options = {"adjacency": adjacency, "clip_norm": 0.5}
     of_view = mfdl.account(view, mfdl.Privacy(participation=scheme, **options), noise_std=noise_std)
-    of_nodes = {loss.victim: loss for loss in mfdl.sensitivity_by_victim(algorithm, asker, release="none")}
+    of_nodes = {loss.victim: loss for loss in mfdl.privacy.sensitivity_by_victim(algorithm, asker, release="none")}
     shift = of_view.record_shift
     for u, curve in of_view.by_victim().items():
         true = of_nodes[int(u)].mu(record_shift=shift, noise_std=noise_std, adaptive=False)

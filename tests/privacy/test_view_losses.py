@@ -150,7 +150,8 @@ def test_written_out_as_matrices_a_view_loses_what_its_builder_says(case):
     view = View(case.A, case.B, num_nodes=case.algorithm.num_nodes, known_gradients=case.known_gradients)
     scheme = case.algorithm.participation
     by_victim = {
-        loss.victim: loss for loss in mfdl.sensitivity_by_victim(case.algorithm, case.model, release=case.release)
+        loss.victim: loss
+        for loss in mfdl.privacy.sensitivity_by_victim(case.algorithm, case.model, release=case.release)
     }
     shared = sorted(set(by_victim) & {*range(case.algorithm.num_nodes)})
     for loss in view_losses(view, scheme, shared):
@@ -166,7 +167,7 @@ T = 2
 
 
 def same(algorithm, model, view):
-    by_victim = {loss.victim: loss for loss in mfdl.sensitivity_by_victim(algorithm, model, release="none")}
+    by_victim = {loss.victim: loss for loss in mfdl.privacy.sensitivity_by_victim(algorithm, model, release="none")}
     losses = view_losses(view, algorithm.participation)
     assert {loss.victim for loss in losses} == set(by_victim)
     for loss in losses:
@@ -354,7 +355,7 @@ def test_the_content_hash_is_of_all_that_a_view_says():
 
 def test_the_view_of_a_trust_model_is_a_view():
     algorithm = algorithms.dp_dsgd(mfdl.Dynamics(RING), Cyclic(2, 2))
-    of_algorithm = mfdl.sensitivity_by_victim(algorithm, trust.PNDP([0]), release="none")
+    of_algorithm = mfdl.privacy.sensitivity_by_victim(algorithm, trust.PNDP([0]), release="none")
     view = trust.PNDP([0]).view(algorithm, 1, release="none")
     assert view.content_hash != trust.PNDP([1]).view(algorithm, 0, release="none").content_hash
     losses = view_losses(view, algorithm.participation)

@@ -46,7 +46,7 @@ def mechanisms():
     for name in ("mafalda", "bsr", "gradient-tracking", *EAVESDROPPER):
         built = mfdl.algorithms.build(name, DYNAMICS, CYCLIC)
         yield calibrated(built, "eavesdropper" if name in EAVESDROPPER else "ldp")
-    average = mfdl.ReleasedModel("average:3", rounds_of_gossip=2)
+    average = mfdl.released.ReleasedModel("average:3", rounds_of_gossip=2)
     yield calibrated(mfdl.algorithms.dp_dsgd(DYNAMICS, CYCLIC).releasing(average))
     yield calibrated(mfdl.algorithms.dp_dsgd(DYNAMICS, BINS), epsilon=2.0, delta=1e-5)
 
