@@ -55,7 +55,7 @@ def row(method: str, seed: int) -> dict[str, object]:
     algorithm = built(method, links(seed))
     question = {"trust": mfdl.trust.named("eavesdropper"), "adjacency": "zero-out", "clip_norm": 1.0}
     mechanism = mfdl.calibrate(algorithm, mfdl.Privacy(**question), mu=4.0)
-    task = mfdl.tasks.digits(NODES, partition=mfdl.tasks.partition.Dirichlet(0.1, min_records=8))
+    task = mfdl.tasks.digits(NODES, partition=mfdl.partition.Dirichlet(0.1, min_records=8))
     trained = mfdl.replay(mechanism, task, seeds=[seed])
     of_pairs = [
         loss.sensitivity_squared / PARTICIPATION.epochs

@@ -6,7 +6,8 @@ factorization. Names load lazily: `import mfdl` brings none of the heavy librari
 
 What is named here is public, and so is what the packages named here list in `__all__`; `dir` shows no more. Every other
 module that a page names, as `mfdl.dynamics`, loads in the same way.
-`mfdl.audit` is a package, whose function of that name is `mfdl.audit.audit`.
+`mfdl.audit` is a package, whose function of that name is `mfdl.audit.audit`; `mfdl.partition` is the module of
+`mfdl.tasks` that deals records to nodes.
 """
 
 from __future__ import annotations
@@ -48,8 +49,8 @@ _EXPORTS = {
     "gossip": "=mfdl.gossip",
     "graphs": "=mfdl.graphs",
     "losses": "mfdl.noise_scale",
-    "noise_stream": "mfdl.training.streams",
     "pairwise": "mfdl.runs.pairwise_losses",
+    "partition": "=mfdl.training.tasks.partition",
     "plan": "mfdl.planning.planner",
     "privacy": "=mfdl.privacy",
     "replay": "mfdl.training.replay",
@@ -107,6 +108,6 @@ if TYPE_CHECKING:
     from .training.private_node import PrivateNode
     from .training.replay import replay
     from .training.run import Run
-    from .training.streams import noise_stream
+    from .training.tasks import partition
     from .trust import TrustModel
     from .trust.view import View

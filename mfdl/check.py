@@ -61,7 +61,7 @@ WANTED = {  # by the name of a class: its objects in words with an example, and 
     "Probes": ("Probes, e.g. mfdl.objective.Probes(count=8)", ""),
     "Privacy": ("a Privacy, e.g. mfdl.Privacy(mfdl.trust.LDP(), adjacency='zero-out', clip_norm=1.0)", ""),
     "RandomGossip": ("gossip that is drawn anew in each round, e.g. mfdl.gossip.randomized.links(W, 0.1)", ""),
-    "Partition": ("a partition of records", "one of a name is mfdl.tasks.partition.parse(name)"),
+    "Partition": ("a partition of records", "one of a name is mfdl.partition.parse(name)"),
     "SpatioTemporalFactorization": (
         "a SpatioTemporalFactorization, e.g. mfdl.factorization.optimal_kronecker(dynamics, participation)",
         "",

@@ -186,7 +186,7 @@ def test_a_returning_node_uses_the_noise_of_later_steps_and_no_node_that_of_miss
     W, participation = gossip.metropolis_hastings("ring:n=4"), mfdl.Cyclic(epochs=1, period=6)
     online = gossip.churn(W, 6, {2: [(1, 4)]})
     algorithm, key = under_dropout(W, "decor", online, participation), NoiseKey.from_seed(0)
-    streams = [mfdl.noise_stream(noise, 1.0, key, 3) for noise in (algorithm.noise, algorithm.noise)]
+    streams = [mfdl.training.streams.noise_stream(noise, 1.0, key, 3) for noise in (algorithm.noise, algorithm.noise)]
     rows = [[stream.step(t) for t in steps] for stream, steps in zip(streams, (range(6), (0, 4, 5)), strict=True)]
     for t, row in zip((0, 4, 5), rows[1], strict=True):
         assert_array_equal(row[2], rows[0][t][2])

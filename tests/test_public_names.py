@@ -13,7 +13,7 @@ NAMES = {
         BallsInBins Cyclic Dynamics ErrorWeights EveryStep Guarantee InvalidInput LinearAlgorithm Mechanism
         MinSeparation NoiseKey PoissonSampling Losses PrivateNode Privacy RandomAllocation Run TrustModel
         UnsupportedMechanism View account algorithms audit calibrate compare data factorization gossip graphs
-        losses noise_stream pairwise plan privacy replay runs sweep tasks testing trust
+        losses pairwise partition plan privacy replay runs sweep tasks testing trust
     """,
     "mfdl.algorithms": """
         LinearAlgorithm Round per_mode anti_pgd band_inv banded bisr blt bsr build cdp corn corn_pairwise d_mf decor
@@ -101,7 +101,7 @@ NAMES = {
     "mfdl_papers.figures": """
         FIGURES PublishedFigure Reproduction RunScale Table VERDICTS Verdict named names reproduce reproduce_all
     """,
-    "mfdl.training.tasks.partition": """
+    "mfdl.partition": """
         Dirichlet Fixed Partition Uniform dealt parse
     """,
 }
@@ -122,7 +122,7 @@ def test_the_public_names_are_these_all_are_there_and_dir_shows_no_others(packag
 def test_a_package_and_its_function_of_one_name():
     assert mfdl.audit.__name__ == "mfdl.audit"
     assert callable(mfdl.audit.audit)
-    assert mfdl.tasks.partition is mfdl.tasks.partition
+    assert mfdl.partition is mfdl.partition
     assert dir(mfdl.testing) == sorted(mfdl.testing.__all__)  # its strategies and oracles: see tests/testing
 
 

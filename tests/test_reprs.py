@@ -31,7 +31,7 @@ def objects():
         algorithm.workload(), mfdl.ErrorWeights(np.ones(500)), mfdl.NoiseKey.from_seed(0),
         mfdl.participation.ParticipationByNode([CYCLIC] * 500),
         mfdl.participation.Explicit([[i] for i in range(900)], 900),
-        task.instance(0, 8), mfdl.tasks.partition.Fixed(np.arange(900)), mfdl.factorization.problem(DYNAMICS, CYCLIC),
+        task.instance(0, 8), mfdl.partition.Fixed(np.arange(900)), mfdl.factorization.problem(DYNAMICS, CYCLIC),
         mfdl.trust.TrustModel.from_masks(seen=np.ones((900, 40), bool)), mfdl.trust.Colluding(list(range(5))),
         mfdl.algorithms.corn(short_dynamics, few).factorization,
         mfdl.algorithms.kronecker(short_dynamics, few).factorization,

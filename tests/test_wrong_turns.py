@@ -170,14 +170,23 @@ REFUSED = {
     ),
     "a name to audit": (lambda: mfdl.audit.audit("dp-dsgd", trust=LDP), ["subject", "got 'dp-dsgd'"]),
     "noise of an algorithm": (
-        lambda: mfdl.noise_stream(A, 1.0, KEY, 3),
+        lambda: mfdl.training.streams.noise_stream(A, 1.0, KEY, 3),
         ["noise must be a noise operator", "got LinearAlgorithm", "algorithm.noise"],
     ),
-    "noise of a seed": (lambda: mfdl.noise_stream(A.noise, 1.0, 0, 3), ["NoiseKey", "got int", "from_entropy()"]),
-    "noise below zero": (lambda: mfdl.noise_stream(A.noise, -1, KEY, 3), ["noise_std must be", ">= 0", "got -1"]),
-    "noise of no numbers": (lambda: mfdl.noise_stream(A.noise, 1.0, KEY, 0), ["dim must be an integer >= 1", "got 0"]),
+    "noise of a seed": (
+        lambda: mfdl.training.streams.noise_stream(A.noise, 1.0, 0, 3),
+        ["NoiseKey", "got int", "from_entropy()"],
+    ),
+    "noise below zero": (
+        lambda: mfdl.training.streams.noise_stream(A.noise, -1, KEY, 3),
+        ["noise_std must be", ">= 0", "got -1"],
+    ),
+    "noise of no numbers": (
+        lambda: mfdl.training.streams.noise_stream(A.noise, 1.0, KEY, 0),
+        ["dim must be an integer >= 1", "got 0"],
+    ),
     "noise of half a step": (
-        lambda: mfdl.noise_stream(A.noise, 1.0, KEY, 3).step(0.5),
+        lambda: mfdl.training.streams.noise_stream(A.noise, 1.0, KEY, 3).step(0.5),
         ["step must lie in [0, 6)", "got 0.5"],
     ),
     "a matrix as factorization": (
@@ -317,8 +326,8 @@ REFUSED = {
         ["grams must have 3 dimensions"],
     ),
     "a partition by name": (
-        lambda: mfdl.tasks.partition.dealt("uniform", y, 4, 0),
-        ["partition", "got 'uniform'", "mfdl.tasks.partition.parse"],
+        lambda: mfdl.partition.dealt("uniform", y, 4, 0),
+        ["partition", "got 'uniform'", "mfdl.partition.parse"],
     ),
     "mixing of a graph": (lambda: mfdl.gossip.mixing_parameter(G), ["gossip", "got Graph"]),
     "a device by a huge number": (lambda: mfdl.replay(M, TASK, seeds=[0], device=10**30), ["cannot be used"]),

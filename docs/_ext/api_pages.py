@@ -29,7 +29,7 @@ PACKAGES = (  # in the order of the reference; what else `mfdl` names follows
     "mfdl.planning",
     "mfdl.training.private_node",
     "mfdl.tasks",
-    "mfdl.tasks.partition",
+    "mfdl.partition",
     "mfdl.data",
     "mfdl.audit",
     "mfdl.training.key_agreement",

@@ -96,7 +96,7 @@ def stream(encoder: Callable[[int], Any], every: Callable[[int], Sequence[int]])
 
         def work() -> None:
             with mock.patch("mfdl.noise.stream.KEEP_BYTES", 0):
-                noise_stream = mfdl.noise_stream(noise, 1.0, NoiseKey.from_seed(0), DIM)
+                noise_stream = mfdl.training.streams.noise_stream(noise, 1.0, NoiseKey.from_seed(0), DIM)
             for step in every(size):
                 noise_stream.step(step)
 

@@ -31,7 +31,7 @@ ROWS = ((10_000, 10), (1_000, 1_000), (100, 79_510), (2, 4_000_000))  # nodes, c
 
 def ours(noise: Any, dim: int) -> np.ndarray:
     """The last row, after all others."""
-    stream = mfdl.noise_stream(noise, 1.0, KEY, dim)
+    stream = mfdl.training.streams.noise_stream(noise, 1.0, KEY, dim)
     for step in range(noise.num_steps):
         row = stream.step(step)
     return row
@@ -81,7 +81,7 @@ def main() -> None:
     generators()
     for size in SIZES:
         banded = Banded(np.tril(np.tile(square_root_series(BANDS), (size, 1))))
-        fresh = mfdl.noise_stream(IndependentNoise(size, 1), 1.0, KEY, 100)
+        fresh = mfdl.training.streams.noise_stream(IndependentNoise(size, 1), 1.0, KEY, 100)
         base = np.stack([fresh.step(step)[0] for step in range(size)])
         for name, encoder in (("dense", mfdl.factorization.square_root_encoder(size)), ("banded", banded)):
             noise = CausalNoise(encoder, num_steps=size, num_nodes=1)

@@ -147,7 +147,7 @@ def noise() -> None:
         (theirs,) = peer["answers"]
         kind = "".join(part.title() for part in name.split("_"))
         encoder = from_opake({"type": f"{kind}Strategy", **options}, num_steps=steps)
-        stream = mfdl.noise_stream(
+        stream = mfdl.training.streams.noise_stream(
             mfdl.noise.CausalNoise(encoder, num_steps=steps, num_nodes=1), 1.0, NoiseKey.from_seed(0), dim
         )
         rows = [timed(functools.partial(stream.step, step)) for step in range(steps)]

@@ -83,11 +83,13 @@ def test_nodes_add_the_rows_of_the_plan_each_from_its_own_secrets(case, name, re
     every = np.arange(run.noise.columns_per_step)
     Z = base_columns(run.noise, HolderKeys.simulated(key), every).block(np.arange(T), 3).reshape(-1, 3)
     wanted = 2.0 * (run.noise.to_dense() @ Z).reshape(T, n, 3)
-    stream = mfdl.noise_stream(run.noise, 2.0, key, 3)
+    stream = mfdl.training.streams.noise_stream(run.noise, 2.0, key, 3)
     for t in reversed(range(T)):
         assert_allclose(stream.step(t), wanted[t], atol=1e-9)
         for u in range(n):
-            node_stream_ = mfdl.noise_stream(run.noise, 2.0, HolderKeys.simulated(key).of_node(u), 3, slots=[u])
+            node_stream_ = mfdl.training.streams.noise_stream(
+                run.noise, 2.0, HolderKeys.simulated(key).of_node(u), 3, slots=[u]
+            )
             assert_allclose(node_stream_.step(t), wanted[t, [u]], atol=1e-9)
 
 

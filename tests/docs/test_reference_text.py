@@ -33,7 +33,7 @@ def link(label, name):
     [
         ("save", "mfdl.Mechanism.load", "mfdl.Mechanism.save"),
         ("load", "mfdl.graphs.load_sparse", "mfdl.graphs.load"),
-        ("partition.parse", "mfdl.tasks.from_module", "mfdl.tasks.partition.parse"),
+        ("partition.parse", "mfdl.tasks.from_module", "mfdl.partition.parse"),
         ("Task", "mfdl.tasks.from_module", "mfdl.tasks.Task"),
         ("NoiseObjective.estimated", "mfdl.replay", "mfdl.objective.NoiseObjective.estimated"),
         ("factorization.save", "mfdl.replay", "mfdl.factorization.save"),

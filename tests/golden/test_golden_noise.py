@@ -29,7 +29,7 @@ def sha256(array):
 
 def rows(noise, steps=None, *, dim=2, **options):
     """nu N Z of some steps, shape (steps, slots, dim)."""
-    stream = mfdl.noise_stream(noise, 1.5, KEY, dim, **options)
+    stream = mfdl.training.streams.noise_stream(noise, 1.5, KEY, dim, **options)
     return np.stack([stream.step(t) for t in (range(noise.num_steps) if steps is None else steps)])
 
 
@@ -150,7 +150,7 @@ def test_noise_by_the_keys_of_holders():
     values = {}
     for name, noise in noises().items():
         if name.startswith("spread"):
-            stream = mfdl.noise_stream(noise, 1.5, keys, 2)
+            stream = mfdl.training.streams.noise_stream(noise, 1.5, keys, 2)
             values[name] = [stream.step(t).ravel().tolist() for t in range(STEPS)]
     compare("noise_of_holders", values, **CLOSE)
 

@@ -88,7 +88,7 @@ def test_ranks_and_runs_that_go_on_with_one_key_repeat_no_noise():
     ]
     rows = np.concatenate([stream.step(step) for step in range(STEPS) for stream in streams])
     assert len(np.unique(rows, axis=0)) == NODES * STEPS
-    again = mfdl.noise_stream(noise, 1.0, KEY, 3)
+    again = mfdl.training.streams.noise_stream(noise, 1.0, KEY, 3)
     np.testing.assert_array_equal(again.step(5), rows[5 * NODES : 6 * NODES])  # begun at a later step
 
 

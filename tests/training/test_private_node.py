@@ -54,7 +54,7 @@ def test_nodes_that_step_and_average_train_as_the_executor_does(name, unit, mome
     sizes = task.public_batch_sizes(period, 0) if unit == "record" else np.ones(NODES)
     algorithm = calibrated.algorithm.with_divisors(sizes)
     executor = Executor(algorithm, dtype=torch.float64)
-    stream = mfdl.noise_stream(algorithm.noise, calibrated.noise_std, key, data.dimension)
+    stream = mfdl.training.streams.noise_stream(algorithm.noise, calibrated.noise_std, key, data.dimension)
     state = executor.initial_state(data.initial_parameters)
     nodes = nodes_of(
         calibrated,
@@ -176,7 +176,9 @@ def test_a_step_without_records_is_noise_alone_and_optimizers_of_all_kinds_do(on
     key = mfdl.NoiseKey.from_seed(0)
     plain = nodes_of(calibrated, task, key, start, batch_size=2)[1]
     plain.step(data.features[1, 0][:0], data.targets[1, 0][:0])
-    row = mfdl.noise_stream(calibrated.algorithm.noise, calibrated.noise_std, key, data.dimension, slots=[1]).step(0)[0]
+    row = mfdl.training.streams.noise_stream(
+        calibrated.algorithm.noise, calibrated.noise_std, key, data.dimension, slots=[1]
+    ).step(0)[0]
     wanted = start - RATE * torch.tensor(row, dtype=torch.float32) / 2
     torch.testing.assert_close(plain.model.initial_row(), wanted)
     adam = nodes_of(calibrated, task, key, start, optimizer=lambda p: torch.optim.Adam(p, lr=0.01), batch_size=2)[1]
@@ -197,7 +199,9 @@ def test_noise_much_larger_than_a_gradient_is_rounded_only_together_with_it():
         sgd, module, calibrated, node=0, keys=key, loss=lambda output, target: output.sum(), publish=False
     )
     node.step(gradient, torch.zeros(1))
-    noise = mfdl.noise_stream(calibrated.algorithm.noise, calibrated.noise_std, key, 1000, slots=[0]).step(0)
+    noise = mfdl.training.streams.noise_stream(
+        calibrated.algorithm.noise, calibrated.noise_std, key, 1000, slots=[0]
+    ).step(0)
     assert torch.equal(module.weight.detach(), -(gradient.double() + torch.tensor(noise)).float())
 
 

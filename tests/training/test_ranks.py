@@ -31,7 +31,7 @@ GRAPH = mfdl.graphs.load("erdos-renyi:n=12,p=0.3,seed=1")
 DYNAMICS = mfdl.Dynamics(mfdl.gossip.metropolis_hastings(GRAPH), 0.1)
 CYCLIC, BINS = mfdl.Cyclic(epochs=2, period=4), mfdl.BallsInBins(epochs=2, bins=4)
 EAVESDROPPER = ("decor", "corn", "kronecker")
-TASK = mfdl.tasks.digits(GRAPH, partition=mfdl.tasks.partition.Dirichlet(1.0))
+TASK = mfdl.tasks.digits(GRAPH, partition=mfdl.partition.Dirichlet(1.0))
 CPU = torch.device("cpu")
 
 

@@ -215,7 +215,7 @@ def test_what_noise_adds_to_second_moments_is_taken_off(name, text):
     """Unbiased: by the mean over many coordinates, alike, within six standard errors."""
     facts, algorithm = facts_of(2.0, name)
     dimension, gradient = 40_000, 0.5
-    stream = mfdl.noise_stream(algorithm.noise, 2.0, mfdl.NoiseKey.from_seed(1), dimension)
+    stream = mfdl.training.streams.noise_stream(algorithm.noise, 2.0, mfdl.NoiseKey.from_seed(1), dimension)
     rule = step_rules.parse(text)
     state = {"moments": torch.zeros(4, dimension, dtype=torch.float64)}
     for t in range(4):

@@ -61,7 +61,8 @@ class Task:
             `preconditioned`; every guarantee of a run says that it does not cover it.
         earlier_records: digests of the train records before they were preconditioned.
         record_owners: which nodes may hold one and the same record, as a number, groups of nodes or
-            `mfdl.privacy.Owners`: your claim. Default 1: no record, nor a copy of one, is held by two nodes. A guarantee for fewer is refused.
+            `mfdl.privacy.Owners`: your claim. Default 1: no record, nor a copy of one, is held by two nodes. A
+            guarantee for fewer is refused.
 
     Raises:
         InvalidInput: arrays that are empty, not finite or do not fit together; a loss that is no scalar.
