@@ -24,6 +24,7 @@ from .privacy.questions import Privacy, Target, require_noise
 from .privacy.sampled_exposures import noise_of_bins
 from .progress import Progress
 from .spec import refusing
+from .trust import TrustModel
 from .trust.view import View
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 _CONDITION = "it is a condition of the guarantee; give it to mfdl.Privacy(trust, adjacency=..., clip_norm=...)"
 _TARGET = "it is a target of mfdl.calibrate; what a guarantee says of epsilon and delta is guarantee.epsilon(delta)"
-_EACH_VICTIM = "every node counts; of each victim: mfdl.losses(algorithm, privacy).by_victim(noise_std)"
+_EACH_VICTIM = "of some victims: mfdl.losses(algorithm, privacy, victims=[0]).by_victim(noise_std)"
 ELSEWHERE = {
     **dict.fromkeys((field.name for field in dataclasses.fields(Privacy)), _CONDITION),
     **dict.fromkeys(("victim", "victims"), _EACH_VICTIM),
@@ -175,22 +176,24 @@ def calibrate(
     """
     target: dict[str, Any] = {"mu": mu, "epsilon": epsilon, "delta": delta}
     if noise_std is not None:
-        _require_alone(noise_std, target)
+        _require_alone(noise_std, target | ({} if by == "tightest" else {"by": by}))
     elif not isinstance(mu, Mapping):
         Target(**target, by=by)  # refuses what is none before any work
     elif epsilon is not None:
         raise InvalidInput("give exactly one target: mu, or epsilon with delta; budgets per node are given as mu.")
     check.instance(Privacy, privacy=privacy)
-    if privacy.participation is not None and isinstance(algorithm, LinearAlgorithm):
+    if isinstance(algorithm, LinearAlgorithm) and privacy.participation not in (None, algorithm.participation):
         raise InvalidInput(
             "participation is given beside a View or a name alone: the noise of a mechanism is for the algorithm's "
             "own; build the algorithm with it, or read the guarantee of a noise by mfdl.account."
         )
+    if isinstance(mu, Mapping) and dynamics is not None:
+        questions.budgets_by_node(dynamics.gossip.labels, mu)  # before anything is built
     algorithm, privacy = _accountable(algorithm, privacy, dynamics, epsilon=epsilon, delta=delta)
     if isinstance(mu, Mapping):
         check.instance(LinearAlgorithm, algorithm=algorithm)
         assert isinstance(algorithm, LinearAlgorithm)
-        algorithm = questions.scaled_to_budgets(algorithm, questions.budgets_by_node(algorithm, mu))
+        algorithm = questions.scaled_to_budgets(algorithm, questions.budgets_by_node(algorithm.labels, mu))
     computed = Losses.of(algorithm, privacy, progress=progress)
     guarantee = computed.calibrate(**target, by=by) if noise_std is None else computed.guarantee(noise_std)
     if isinstance(algorithm, View):
@@ -223,6 +226,8 @@ def _accountable(
             f"the name {algorithm!r} needs dynamics=mfdl.Dynamics(...) and mfdl.Privacy(..., participation=...) to be "
             "built; or give the algorithm, mfdl.algorithms.build(name, dynamics, participation)."
         )
+    check.instance(TrustModel, trust=privacy.trust)
+    assert privacy.record_shift  # refuses adjacency and clip_norm before anything is built
     noise_std = None
     if registry.is_of_balls_in_bins(algorithm) and scheme.num_bins and target.get("epsilon") is not None:
         noise_std = noise_of_bins(**target, bins=scheme.num_bins, adjacency=privacy.adjacency)  # type: ignore[arg-type]

@@ -363,7 +363,7 @@ def refusing(
             for keyword in named:
                 if keyword in elsewhere and keyword not in signature.parameters:
                     raise InvalidInput(f"{function.__name__} takes no {keyword}: {elsewhere[keyword]}.")
-            bound_arguments(function.__name__, signature, args, named)
+            bound_arguments(function.__name__, signature, args, named, elsewhere)
             return function(*args, **named)
 
         return called
@@ -372,9 +372,16 @@ def refusing(
 
 
 def bound_arguments(
-    name: str, signature: inspect.Signature, args: tuple[Any, ...], named: Mapping[str, Any]
+    name: str,
+    signature: inspect.Signature,
+    args: tuple[Any, ...],
+    named: Mapping[str, Any],
+    elsewhere: Collection[str] = (),
 ) -> Mapping[str, Any]:
-    """The arguments by name. Raises: TypeError: they do not fit; an unknown keyword with the nearest known one."""
+    """The arguments by name. Raises: TypeError: they do not fit; an unknown keyword with the nearest known one.
+
+    Args: elsewhere: keywords of other functions, which may be meant too.
+    """
     try:
         return signature.bind(*args, **named).arguments
     except TypeError as error:
@@ -382,6 +389,6 @@ def bound_arguments(
         unknown = next((keyword for keyword in named if keyword not in known), None)
         message = str(error)
         if unknown is not None:
-            hint = did_you_mean(unknown, known)
+            hint = did_you_mean(unknown, [*known, *elsewhere])
             message = f"got an unexpected keyword argument {unknown!r}{hint} Known: {', '.join(known)}."
         raise TypeError(f"{name}() {message}") from None

@@ -143,7 +143,7 @@ def _of_the_caller(given: Any, dynamics: Dynamics, participation: Participation)
     check.instance(LinearAlgorithm, mechanism=algorithm)
     theirs, remedy = algorithm.dynamics, "build it with that one, or give a function of (dynamics, participation)"
     if theirs.gossip.labels != dynamics.gossip.labels:
-        raise InvalidInput(f"{algorithm.name!r} is of {theirs.num_nodes} other nodes than this graph has; {remedy}.")
+        raise InvalidInput(f"{algorithm.name!r} is of other nodes than this graph has, {theirs.num_nodes}; {remedy}.")
     if algorithm.participation != participation:
         raise InvalidInput(
             f"{algorithm.name!r} has participation {algorithm.participation.describe()}, and this run has "
@@ -229,7 +229,8 @@ def _made_for_target(name: str, dynamics: Dynamics, participation: Participation
     if parameters.get("noise_std") is None:
         raise InvalidInput(
             f"{name} is optimised for a target under balls-in-bins: give --participation balls-in-bins "
-            "with --epsilon (in Python noise_std=mfdl.privacy.noise_of_bins(...)), or take mafalda."
+            "with --epsilon (in Python mfdl.calibrate(name, privacy, dynamics=..., epsilon=..., delta=...)), or "
+            "take mafalda."
         )
     entry = entry_of(name)
     assert entry is not None

@@ -76,7 +76,7 @@ def run_account(
         )
     each = None if config.budgets is None else named.budgets(config.budgets)
     if each is not None:
-        algorithm = questions.scaled_to_budgets(algorithm, questions.budgets_by_node(algorithm, each))
+        algorithm = questions.scaled_to_budgets(algorithm, questions.budgets_by_node(algorithm.labels, each))
     account: Account | SecretAccount
     if config.has_secret_batches:
         with screen.status(f"accounting for {config.participation}"):

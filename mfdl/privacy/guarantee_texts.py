@@ -117,7 +117,7 @@ def sentence(guarantee: Guarantee) -> str:
     start = f"{strength}, {bound}, for {_protected(g)}" if g.finite else f"no finite guarantee for {_protected(g)}"
     assumed = f"under {len(g.notes)} further condition{'s' * (len(g.notes) > 1)}" if g.notes else ""
     end = [
-        f"{g.adjacency} adjacency, clipping norm {g.clip_norm:g}, base noise std {g.noise_std:.4g}",
+        f"{g.adjacency} adjacency, clipping norm {g.clip_norm:g}, base-noise std {g.noise_std:.4g}",
         "" if g.adaptive else "non-adaptive gradients",
         ", ".join(filter(None, (assumed, g.source))),
     ]

@@ -91,12 +91,14 @@ class Losses(LossTable):
 
     def _sentence(self) -> str:
         q, worst = self.privacy, self.exposures.together
-        curve, sensitivity = worst.curve(q, 1.0), worst.sensitivity()
+        adaptive = self.exposures.adaptive
+        curve, sensitivity = worst.curve(q, 1.0, adaptive=adaptive), worst.sensitivity(adaptive=adaptive)
         strength = "" if curve.mu is None else f", so mu = {rounded_up(sensitivity * q.record_shift, 6)} / noise_std"
         return (
             f"of {len(self.of_victims)} nodes of {self.algorithm.name!r} against {q.trust.attacker} ({q.trust.name}), "
             f"{q.adjacency}, clip {q.clip_norm:g}: sensitivity {rounded_up(sensitivity, 6)} "
-            f"({worst.adaptive_bound}) of {self._worst_victim(worst)}{strength}"
+            f"({worst.adaptive_bound if adaptive else worst.bound}) of {self._worst_victim(worst)}{strength}"
+            f"{'' if adaptive else ', for non-adaptive gradients'}"
             f"{''.join(f', {note}' for note in lipschitz_notes(self.rests_on))}"
         )
 
@@ -159,11 +161,13 @@ class Losses(LossTable):
         adaptive = self.exposures.adaptive
         return self._of(self.exposures.together, None, std, adaptive=adaptive, each=each, tries=tries)
 
-    def by_victim(self, noise_std: float, *, adaptive: bool = True) -> list[Guarantee]:
+    def by_victim(self, noise_std: float, *, adaptive: bool | None = None) -> list[Guarantee]:
         """One guarantee for each victim, naming its own participation.
 
-        Args: adaptive: the numbers for adaptive gradients; False: for non-adaptive gradients, and so labelled.
+        Args: adaptive: the numbers for adaptive gradients; False: for non-adaptive gradients, and so labelled. Default
+            as for `guarantee`: adaptive, but for matrices that do not prove it.
         """
+        adaptive = self.exposures.adaptive if adaptive is None else adaptive
         labels = self.algorithm.labels
         if EVERY_NODE in map(str, labels):
             raise InvalidInput(f"no node may be called {EVERY_NODE!r}, which guarantees say of all; relabel it.")
@@ -189,7 +193,7 @@ class Losses(LossTable):
         self.exposures.refuse(mu=mu, by=by)
         worst, each = self.exposures.together, isinstance(mu, Mapping)
         if isinstance(mu, Mapping):
-            budget = questions.budgets_by_node(cast("LinearAlgorithm", self.algorithm), mu)
+            budget = questions.budgets_by_node(self.algorithm.labels, mu)
             pairs = [(loss, Target(mu=float(budget[list(nodes_of(loss.victim))].min()))) for loss in self.of_victims]
         else:
             pairs = [(worst, Target(mu, epsilon, delta, by))]

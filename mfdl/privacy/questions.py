@@ -165,7 +165,9 @@ class Target:
     def __post_init__(self) -> None:
         require_known("by", self.by, BOUNDS)
         if (self.mu is None) == (self.epsilon is None):
-            raise InvalidInput("give exactly one target: mu, or epsilon with delta.")
+            raise InvalidInput(
+                "give exactly one target: mu, or epsilon with delta; mfdl.calibrate also takes noise_std."
+            )
         if self.mu is not None:
             check.positive(mu=self.mu)
             return
@@ -344,13 +346,12 @@ def short_hash(*parts: str | bytes) -> str:
     return digest.hexdigest()[:16]
 
 
-def budgets_by_node(algorithm: LinearAlgorithm, mu: Mapping[Hashable, float]) -> FloatArray:
-    """mu_u in the order of the nodes, shape (n,), from a budget for each label.
+def budgets_by_node(labels: tuple[Hashable, ...], mu: Mapping[Hashable, float]) -> FloatArray:
+    """mu_u in the order of the nodes, shape (n,), from a budget for each of their labels.
 
     Raises: InvalidInput: a node without a budget, a label of no node, a budget that is no finite number > 0, or budgets
         further apart than MAX_RATIO.
     """
-    labels = algorithm.dynamics.gossip.labels
     if unknown := [label for label in mu if label not in set(labels)]:
         few = ", ".join(map(repr, labels[:5]))
         raise InvalidInput(f"mu names {unknown[0]!r}, which is no node; nodes are called {few}{_more(labels, 5)}.")

@@ -34,11 +34,10 @@ def points(result: Mapping[str, Any], metric: str) -> dict[str, list[Point]]:
     A mechanism without noise is at budget inf. With several learning rates the least loss over the rates counts. A
     budget at which a seed diverged is left out.
     """
-    key, by_mu = result_key("final", metric), all(run["mu"] is not None for run in _budgeted(result["runs"]))
+    key = result_key("final", metric)
     values: dict[tuple[str, float, Any], list[float | None]] = {}
     for run in result["runs"]:
-        budget = run["mu"] if by_mu else run.get("epsilon")
-        at = float(budget) if isinstance(budget, int | float) and run["mechanism"] != "none" else math.inf
+        at = math.inf if run["mechanism"] == "none" else float(run["budget"])
         values.setdefault((run["mechanism"], at, run["lr"]), []).append(run[key])
     curves: dict[str, list[Point]] = {}
     for (name, budget, _), finals in values.items():
@@ -58,10 +57,6 @@ def points(result: Mapping[str, Any], metric: str) -> dict[str, list[Point]]:
         ]
         for name, of_name in curves.items()
     }
-
-
-def _budgeted(runs: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    return [run for run in runs if run["mechanism"] != "none"]
 
 
 def plot_budgets(
@@ -104,7 +99,7 @@ def _draw(
     axes: Axes, curves: Mapping[str, Sequence[Point]], labels: Mapping[str, str], result: Mapping[str, Any], metric: str
 ) -> None:
     quiet(axes, grid="y")
-    by_mu = all(run["mu"] is not None for run in _budgeted(result["runs"]))
+    by_mu = result["config"].get("epsilon") is None
     for name, look in zip(curves, looks_of(labels[name] for name in curves), strict=True):
         of_name = curves[name]
         if all(math.isinf(budget) for budget, _, _ in of_name):

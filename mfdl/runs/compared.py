@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from .. import check, files
 from ..display import Shown, data_frame
-from ..errors import InvalidInput
+from ..errors import InvalidInput, unknown_name
 from ..given import label_of
 from ..mechanism import Mechanism
 from ..participation import Participation
@@ -26,12 +26,14 @@ from ..privacy.questions import Privacy
 from ..progress import Progress
 from ..training.run import Run
 from .comparing import grid_of, run_comparison
-from .comparison_folder import RESULTS, STEPS
+from .earlier import RESULTS, RUNS, STEPS
 from .experiment import Experiment
+from .grid import cells_of
 from .latex import booktabs
 from .output import ahead_in_every_seed
 from .run_steps import RunSteps, load_steps
 from .shared import Plan, Shared
+from .store import Store
 
 if TYPE_CHECKING:
     import pandas
@@ -40,8 +42,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COLUMNS = (
-    "mechanism", "mu", "epsilon", "delta", "lr", "seeds", "diverged", "final_test_loss_mean", "final_test_loss_std",
-    "final_accuracy_mean", "final_accuracy_std", "injected_noise_std", "sensitivity", "objective", "trust",
+    "mechanism", "budget", "mu", "epsilon", "delta", "lr", "seeds", "diverged", "final_test_loss_mean",
+    "final_test_loss_std", "final_accuracy_mean", "final_accuracy_std", "injected_noise_std", "sensitivity",
+    "objective", "trust",
 )  # fmt: skip
 """Of a table of a comparison: one row for each mechanism, budget and learning rate."""
 OF_COMPARISONS = ("trust", "adjacency", "clip_norm", "release", "unit", "participation")
@@ -86,8 +89,14 @@ def compare(
     Raises: InvalidInput: as for `mfdl.runs.comparing.run_comparison`; a privacy that training cannot have.
     """
     arguments = {"mechanisms": mechanisms, "mu": mu, "epsilon": epsilon, "learning_rate": learning_rate}
-    given = {**options_of(privacy), **options, **{name: v for name, v in arguments.items() if v is not None}}
-    values = {} if config is None else Experiment.in_file(check.path(config=config))
+    of_privacy = options_of(privacy)
+    values = {} if config is None else Experiment.in_file(check.path(config=config), ())
+    for name in options:
+        if name not in Experiment.fields():
+            raise unknown_name("option", "learning_rate" if name == "lr" else name, Experiment.fields())
+    if twice := [name for name in of_privacy if of_privacy[name] is not None and name in {**values, **options}]:
+        raise InvalidInput(f"privacy and the options both say {twice[0]}; give it in one of the two.")
+    given = {**of_privacy, **options, **{name: v for name, v in arguments.items() if v is not None}}
     for name, other in (("mu", "epsilon"), ("epsilon", "mu")):
         if name in given:
             values.pop(other, None)
@@ -159,11 +168,16 @@ def _options_of_scheme(scheme: Participation) -> dict[str, Any]:
 class ComparedRun:
     """One mechanism at one budget and learning rate; its models are trained when they are wanted.
 
-    Attributes: mechanism: its name, with error weights; plan: of its budget and learning rate; seeds: of the runs.
+    Its noise is that of the seeds, for research: anyone who knows a seed can subtract it. A model to publish is trained
+    by `mfdl.replay(run.mechanism, run.plan.task, seeds=None)`, whose noise nobody can generate again.
+
+    Attributes: name: of the mechanism, with error weights; plan: of its budget and learning rate; store: the finished
+        runs.
     """
 
     name: str
     plan: Plan
+    store: Store
 
     @property
     def seeds(self) -> list[int]:
@@ -184,6 +198,14 @@ class ComparedRun:
         chosen = self.seeds[0] if seed is None else seed
         if chosen not in self.seeds:
             raise InvalidInput(f"seed must be one of {self.seeds}, got {seed!r}.")
+        (cell,) = (
+            c for c in cells_of(self.plan.config, self.plan.shared) if (c.mechanism, c.seed) == (self.name, chosen)
+        )
+        if not self.store.is_finished(cell):
+            raise InvalidInput(
+                "the graph, task or mechanism is another one than when it was compared (a file may have changed): the "
+                "models would not be those of the table. Call mfdl.compare again."
+            )
         return self._trained(chosen)
 
     @functools.cached_property
@@ -223,23 +245,24 @@ class Comparison(Shown):
 
         The name is that of the table, the budget mu or epsilon as it was given; "none" has the first budget.
         """
-        shared = Shared()
+        shared, store = Shared(), Store(self.folder / RUNS)
         runs: dict[tuple[Any, ...], ComparedRun] = {}
         for config in grid_of(self.config, self.several).configs():
             plan = Plan(config, shared, checked=True)
             budget = config.target_mu_or_default if config.epsilon is None else config.epsilon
             rate = (config.learning_rate,) if "learning_rate" in self.several else ()
-            runs |= {(label_of(name), budget, *rate): ComparedRun(name, plan) for name in config.mechanisms}
+            runs |= {(label_of(name), budget, *rate): ComparedRun(name, plan, store) for name in config.mechanisms}
         return runs
 
     def table(self) -> list[dict[str, Any]]:
         """One row for each mechanism, budget and learning rate, with the columns `COLUMNS`."""
         seeds, delta = len(self.result["seeds"]), self.result["delta"]
         rate = None if isinstance(self.result["learning_rate"], list) else self.result["learning_rate"]
+        budget = self.config.epsilon or self.config.target_mu_or_default
         rows = []
         for row in self.result["mechanisms"]:
             more = {"mechanism": row["label"], "seeds": seeds, "delta": delta, "diverged": len(row["diverged"])}
-            values = {"lr": rate, **row, **more}
+            values = {"lr": rate, "budget": budget, **row, **more}
             rows.append({name: values.get(name) for name in COLUMNS})
         return rows
 
@@ -261,7 +284,7 @@ class Comparison(Shown):
 
         The best mechanism of a column is bold if it is ahead in each seed. Needs the LaTeX package booktabs.
         """
-        text = booktabs(self.table(), self._leaders())
+        text = booktabs(self.table(), self._leaders(), by_epsilon=self.config.epsilon is not None)
         if path is not None:
             files.atomic_write_text(Path(path), text)
         return text
@@ -269,14 +292,13 @@ class Comparison(Shown):
     def _leaders(self) -> set[tuple[str, Any, Any]]:
         """Mechanism, budget and rate of those with noise that are ahead of the others of their column in each seed."""
         columns: dict[tuple[Any, Any], dict[str, dict[int, float | None]]] = {}
-        budget = "epsilon" if self.config.has_secret_batches else "mu"
         labels = {row["mechanism"]: row["label"] for row in self.result["mechanisms"]}
+        budget = self.config.epsilon or self.config.target_mu_or_default
         for run in self.result["runs"]:
-            if run["mechanism"] == "none":
-                continue
-            row = self.result if budget not in run else run
-            key = (row[budget], run.get("lr", self.result["learning_rate"]))
-            columns.setdefault(key, {}).setdefault(labels[run["mechanism"]], {})[run["seed"]] = run["final_test_loss"]
+            if run["mechanism"] != "none":
+                key = (run.get("budget", budget), run.get("lr", self.result["learning_rate"]))
+                of_label = columns.setdefault(key, {}).setdefault(labels[run["mechanism"]], {})
+                of_label[run["seed"]] = run["final_test_loss"]
         leaders = {key: ahead_in_every_seed(losses) for key, losses in columns.items() if len(losses) > 1}
         return {(leader, *key) for key, leader in leaders.items() if leader}
 

@@ -163,8 +163,14 @@ def _merged(
     rows: list[dict[str, Any]] = []
     runs: list[dict[str, Any]] = []
     for plan, result in zip(plans, results, strict=True):
-        budget = ("mu", "lr", *["epsilon"] * plan.config.has_secret_batches)  # without mu, epsilon says at which budget
-        of_mechanism = {row["mechanism"]: {**row, "lr": plan.config.learning_rate} for row in result["mechanisms"]}
+        budget = (
+            "mu",
+            "lr",
+            "budget",
+            *["epsilon"] * plan.config.has_secret_batches,
+        )  # without mu, epsilon says at which budget
+        target = {"lr": plan.config.learning_rate, "budget": plan.config.epsilon or plan.config.target_mu_or_default}
+        of_mechanism = {row["mechanism"]: {**row, **target} for row in result["mechanisms"]}
         rows += of_mechanism.values()
         runs += [{**run, **{name: of_mechanism[run["mechanism"]][name] for name in budget}} for run in result["runs"]]
     options = config.options() | {("lr" if name == "learning_rate" else name): list(v) for name, v in several.items()}

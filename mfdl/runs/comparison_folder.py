@@ -34,6 +34,7 @@ from ..training.run import is_private
 from .columns import NOT_PRIVATE, aggregated, names
 from .earlier import COMPARISON_FILES, PNG, RESULTS, STEPS, SVG
 from .grid import cells_of
+from .objects import is_own
 from .output import (
     circumstances,
     json_number,
@@ -182,6 +183,7 @@ class Folder:
             **circumstances(config, plan.graph, plan.gossip),
             **config.values("unit", "adjacency", "clip_norm", "learning_rate", "momentum", "weight_decay"),
             "trust": label_of(config.trust),
+            **self._view(),
             "gossip_hash": plan.gossip.content_hash,
             "task": plan.task.name,
             "steps": plan.participation.num_steps,
@@ -207,6 +209,21 @@ class Folder:
             "complete": complete,
             "config": {**config.options(), "out": str(self.folder)},
             "config_hash": self.identity,
+        }
+
+    def _view(self) -> dict[str, str | None]:
+        """Who observes and which final models are published, if it is the same for all mechanisms with noise.
+
+        Of a trust model without parameters its name says who observes.
+        """
+        config = self.plan.config
+        if not (is_own(config.trust) or config.attackers or config.colluders or config.coalition_size):
+            return {"attacker": None, "release": None}
+        guarantees = [m.guarantee for m in self.mechanisms.values() if is_private(m)]
+        attackers, releases = ({getattr(g, name) for g in guarantees} for name in ("attacker", "release"))
+        return {
+            "attacker": attackers.pop() if len(attackers) == 1 else None,
+            "release": releases.pop() if len(releases) == 1 else None,
         }
 
     def _judged(self) -> Judged:

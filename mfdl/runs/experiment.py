@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from .. import check, metrics
 from ..errors import InvalidInput
-from ..given import value_of
+from ..given import label_of, value_of
 from . import options
 from .objects import is_own, shipped_trust, trust_text
 from .options import OnGraph, Option, Protects
@@ -245,6 +245,12 @@ class Experiment(Protects, OnGraph):
         twice = [name for name in self.mechanisms if self.mechanisms.count(name) > 1]
         if twice:
             raise InvalidInput(f"mechanisms must be distinct, got {twice[0]!r} twice.")
+        labels = [label_of(name) for name in self.mechanisms]
+        if alike := [label for label in labels if labels.count(label) > 1]:
+            raise InvalidInput(
+                f"mechanisms must have names that differ, and two are called {alike[0]!r}: rename the function or the "
+                "algorithm (algorithm.named(...))."
+            )
 
     def _name_trust(self, model: Any) -> None:
         """Replaces a trust model by the options that name it, or one of the caller by its text."""

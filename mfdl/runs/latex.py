@@ -9,10 +9,12 @@ from typing import Any
 SPECIAL = re.compile(r"([&%$#_{}])")
 
 
-def booktabs(rows: Sequence[Mapping[str, Any]], leaders: Collection[tuple[Any, Any, Any]] = ()) -> str:
+def booktabs(
+    rows: Sequence[Mapping[str, Any]], leaders: Collection[tuple[Any, Any, Any]] = (), *, by_epsilon: bool = False
+) -> str:
     r"""Test loss ± standard deviation over seeds, of rows as `Comparison.table` gives them.
 
-    >>> row = {"mechanism": "mafalda", "mu": 1.0, "epsilon": 4.9, "delta": 1e-6, "lr": 0.5, "seeds": 3,
+    >>> row = {"mechanism": "mafalda", "budget": 1.0, "epsilon": 4.9, "delta": 1e-6, "lr": 0.5, "seeds": 3,
     ...        "final_test_loss_mean": 1.25, "final_test_loss_std": 0.031}
     >>> print(booktabs([row], {("mafalda", 1.0, 0.5)}))
     \begin{tabular}{lr}
@@ -24,20 +26,22 @@ def booktabs(rows: Sequence[Mapping[str, Any]], leaders: Collection[tuple[Any, A
     \end{tabular}
     <BLANKLINE>
 
-    Args: leaders: mechanism, budget and learning rate of the entries that are bold.
+    Args: leaders: mechanism, budget and learning rate of the entries that are bold; by_epsilon: budgets are epsilons.
 
     A mechanism without noise, which has no budget, has its one value in each column.
     """
-    private = [row for row in rows if isinstance(row["mu"], float) or isinstance(row["epsilon"], float)]
-    by_epsilon = any(row["mu"] is None for row in private)
-    columns = list(dict.fromkeys(_column(row, by_epsilon) for row in private)) or [("", None)]
+    private = [row for row in rows if row["mechanism"] != "none"]
+    columns = list(dict.fromkeys((row["budget"], row["lr"]) for row in private or rows))
     rates = {rate for _, rate in columns}
     lines = [r"\begin{tabular}{l" + "r" * len(columns) + "}", r"\toprule"]
-    lines.append(" & ".join(["test loss", *(_head(column, by_epsilon, len(rates) > 1) for column in columns)]) + r" \\")
+    lines.append(
+        " & ".join(["test loss", *(_head(column, by_epsilon, len(rates) > 1) if private else "" for column in columns)])
+        + r" \\"
+    )
     lines.append(r"\midrule")
     for name in dict.fromkeys(row["mechanism"] for row in rows):
         of_name = [row for row in rows if row["mechanism"] == name]
-        by_column = {_column(row, by_epsilon): row for row in of_name}
+        by_column = {(row["budget"], row["lr"]): row for row in of_name}
         entries = []
         for column in columns:
             row = by_column.get(column) or (None if of_name[0] in private else _at_rate(of_name, column[1]))
@@ -46,14 +50,8 @@ def booktabs(rows: Sequence[Mapping[str, Any]], leaders: Collection[tuple[Any, A
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
 
 
-def _column(row: Mapping[str, Any], by_epsilon: bool) -> tuple[Any, Any]:
-    return row["epsilon" if by_epsilon else "mu"], row["lr"]
-
-
 def _head(column: tuple[Any, Any], by_epsilon: bool, with_rate: bool) -> str:
     budget, rate = column
-    if budget is None or budget == "":
-        return ""
     words = rf"$\{'varepsilon' if by_epsilon else 'mu'} = {budget:.4g}$"
     return words + (rf", $\eta = {rate:g}$" if with_rate else "")
 

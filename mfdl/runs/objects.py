@@ -31,8 +31,9 @@ def _graph(graph: Any) -> Given[Any]:
 def _gossip(weights: Any) -> Given[Any]:
     from .. import gossip
 
-    matrix = weights if isinstance(weights, gossip.GossipMatrix) else gossip.from_array(weights)
-    return Given.named(str(matrix.name or "gossip"), matrix.content_hash, matrix)
+    if isinstance(weights, gossip.GossipMatrix):
+        return Given.named(str(weights.name or "gossip"), weights.content_hash, weights)
+    return Given.named("gossip", gossip.from_array(weights).content_hash, weights)  # rows in label order of the graph
 
 
 def _task(task: Any) -> Given[Any]:

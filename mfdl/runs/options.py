@@ -16,6 +16,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
+from ..check import brief
 from ..errors import InvalidInput, require_known
 from ..given import value_of
 from .objects import as_text
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
 OF_THE_CALLER: dict[str, Any] = {"out": str, "resume": bool}
 """Keys that may stand in a file, and belong to the command, not to its config, and what kind of value they have."""
+TABLES = ("account", "attack", "audit", "compare", "factorize", "plan", "sweep", "tuning")
+"""Tables of a TOML file: the options of one command each, and what a sweep tunes."""
 RELEASES = ("none", "average", "all")
 BINS = "balls-in-bins"  # as BallsInBins.scheme, which a test holds
 SECRET = (BINS, "cyclic-poisson", "random-allocation", "min-separation-sampling")
@@ -237,6 +240,9 @@ class Config:
         Raises: InvalidInput: a file that cannot be read, an unknown key, or a value of another kind than its field.
         """
         file = OptionFile(path, "--config")
+        for table in file.tables:
+            if table not in TABLES:
+                raise file.refusal(file.line(table, None), table, f"unknown table; known: {', '.join(TABLES)}.")
         known = cls.known_in_files({name: OF_THE_CALLER[name] for name in of_the_caller})
         values: dict[str, Any] = {}
         for entry in (*file.entries(known), *file.entries(known, cls.command)):
@@ -301,9 +307,15 @@ class OnGraph(Config):
         weights = value_of(self.gossip, "gossip")
         if isinstance(weights, str):
             return loaded, gossip.load(weights, loaded)
-        if weights.num_nodes != loaded.num_nodes:
-            raise InvalidInput(f"gossip must have the {loaded.num_nodes} nodes of the graph, got {weights.num_nodes}.")
-        return loaded, weights
+        if isinstance(weights, gossip.GossipMatrix):
+            if weights.labels != loaded.labels:
+                raise InvalidInput(
+                    f"gossip must have the nodes of the graph in their order, {brief(loaded.labels)}, got "
+                    f"{brief(weights.labels)}; build it on the graph."
+                )
+            gossip.from_array(weights.weights, loaded)  # refuses weights where the graph has no edge
+            return loaded, weights
+        return loaded, gossip.from_array(weights, loaded)
 
 
 @dataclasses.dataclass(frozen=True)

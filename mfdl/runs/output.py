@@ -138,6 +138,9 @@ def sensitivity_of(mechanism: Mechanism) -> float | str | None:
     return json_number(guarantee.sensitivity) if guarantee.finite and guarantee.mu is not None else None
 
 
+RELEASED = {"average": "; the average of the final models is published", "all": "; all final models are published"}
+
+
 def shared_conditions(result: Mapping[str, Any]) -> str:
     """What all mechanisms with noise of a comparison have in common, in a sentence."""
     names = [row["mechanism"] for row in result["mechanisms"] if row["mechanism"] != "none"]
@@ -146,9 +149,11 @@ def shared_conditions(result: Mapping[str, Any]) -> str:
     who = "Every mechanism" if len(names) > 1 else names[0]
     but = " but none" * (len(names) > 1 and len(names) < len(result["mechanisms"]))
     trust = "its own trust model" if result["across_trust_models"] else f"trust model {result['trust']}"
+    attacker, release = result.get("attacker"), result.get("release")
+    seen = f" ({attacker}{RELEASED.get(str(release), '')})" if attacker is not None else ""
     protected = "a record of every node" if result["unit"] == "record" else "all data of each node"
     return (
-        f"{who}{but} has {target_in_words(result) or 'the budget in its row'} for {protected} under {trust}, "
+        f"{who}{but} has {target_in_words(result) or 'its budget'} for {protected} under {trust}{seen}, "
         f"{result['adjacency']} adjacency, clipping norm {result['clip_norm']:g}, "
         f"{result['participation']['scheme']} participation."
     )

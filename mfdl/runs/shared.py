@@ -77,9 +77,7 @@ class Shared:
         if not isinstance(task := value_of(name, "task"), str):
             if partition is not None:
                 raise InvalidInput(f"partition {partition} is for tasks by name; the task given has its own.")
-            nodes = self.network(place)[0].num_nodes
-            if task.num_nodes != nodes:
-                raise InvalidInput(f"task {task.name!r} is on {task.num_nodes} nodes, and the graph has {nodes}.")
+            task.require_nodes(self.network(place)[0].labels)
             return task if precondition is None else task.preconditioned(precondition)
         from ..training import tasks  # with torch
 

@@ -15,6 +15,7 @@ from ..trust.base import models_by_parameter
 from .cells import Cell
 from .experiment import Experiment
 from .grid import Grid, alone
+from .objects import as_text
 from .options import BINS, SECRET
 from .shared import Shared
 from .sweep_file import SweepFile
@@ -177,7 +178,8 @@ def _budgeted(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _several(name: str, given: Any) -> tuple[Any, ...]:
-    """A value, or a list of distinct ones."""
+    """A value, or a list of distinct ones; objects as their texts."""
+    given = [as_text(name, value) for value in given] if isinstance(given, list | tuple) else as_text(name, given)
     if isinstance(given, Mapping) or not isinstance(given, list | tuple):
         return (given,)
     if not given:

@@ -158,11 +158,7 @@ def _steps_in_words(mechanism: Mechanism) -> str:
 
 def require_covered(mechanism: Mechanism, task: Task) -> None:
     """Refuses a task that the mechanism's guarantee does not cover; divisors have their own check."""
-    if task.num_nodes != mechanism.algorithm.num_nodes:
-        raise InvalidInput(
-            f"task has {task.num_nodes} nodes but the mechanism has {mechanism.algorithm.num_nodes}; build the task "
-            "for the mechanism's graph."
-        )
+    task.require_nodes(mechanism.algorithm.labels)
     if not mechanism.guarantee.owners.covers(task.record_owners):
         raise InvalidInput(
             f"records of task {task.name!r} may be held by {task.record_owners.describe()}, and the guarantee covers "

@@ -161,12 +161,18 @@ class Run(Shown):
             node: index or label; seed: one of the runs, default the first.
             task: the task that was trained; needed of a run that was loaded from a file, which holds no code.
         Returns: a new module in evaluation mode, on the CPU in float32; its frozen parameters are those of the seed.
+        For research where the noise came from a seed (`SeedRun.seeded_noise`): anyone who guesses the seed can subtract
+        it. A model to publish is of `mfdl.replay(mechanism, task, seeds=None)`.
+
         Guarantee: the parameters are covered as far as the mechanism's guarantee says who sees the final model.
         Raises: InvalidInput: no such node or seed, or no task; a task of another size than the models.
         """
         task = task or self.task
         if task is None:
             raise InvalidInput("a run from a file holds no code of its task; give it: run.module(node, task=...).")
+        if task.name != self.task_name:
+            raise InvalidInput(f"the run is of task {self.task_name!r}, and the one given is {task.name!r}.")
+        task.require_nodes(self.mechanism.algorithm.labels)
         labels = list(self.mechanism.algorithm.labels)
         index = labels.index(node) if node in labels else node
         if isinstance(index, bool) or not isinstance(index, int | np.integer) or not 0 <= index < len(labels):

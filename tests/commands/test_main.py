@@ -118,7 +118,9 @@ def test_python_and_toml_say_the_same(name, tmp_path):
     values |= {"adjacency": "replace-one", "participation": "cyclic"} if name == "factorize" else {}
     flags = {field: option.flags[0].lstrip("-") for field, (_, option, _) in config.fields().items()}
     lines = [f"{flags[field]} = {json.dumps(value)}" for field, value in values.items()]
-    (tmp_path / "o.toml").write_text("\n".join([f"[{name}]", *lines, "[other]", "x = 1"]))
+    (tmp_path / "o.toml").write_text(
+        "\n".join([f"[{name}]", *lines, f"[{'plan' if name != 'plan' else 'audit'}]", "x = 1"])
+    )
     given = {field: tuple(value) if isinstance(value, list) else value for field, value in values.items()}
     loaded = config.load(tmp_path / "o.toml")
     assert loaded == config(**given)

@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import hashlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from ... import check
 from ...errors import InvalidInput
-from ...graphs import SparseGraph, of_name
+from ...graphs import SparseGraph, labels, of_name
 from ...matrices import read_only
 from ...privacy.owners import Owners
 from ...spec import Entry, Registry
@@ -64,6 +64,9 @@ class Task:
             `mfdl.privacy.Owners`: your claim. Default 1: no record, nor a copy of one, is held by two nodes. A
             guarantee for fewer is refused.
 
+        node_labels: labels of the nodes in index order, where the task was built on a graph; it is trained on the same
+            nodes alone. None: of any graph with as many nodes.
+
     Raises:
         InvalidInput: arrays that are empty, not finite or do not fit together; a loss that is no scalar.
         UnsupportedMechanism: a module whose per-record gradients cannot be clipped safely (see `modules`).
@@ -84,6 +87,7 @@ class Task:
     from_records: str = ""
     earlier_records: frozenset[bytes] = frozenset()
     record_owners: Owners = dataclasses.field(default_factory=Owners)
+    node_labels: tuple[Hashable, ...] | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.kind, str) or self.kind not in ("classification", "regression"):
@@ -216,6 +220,22 @@ class Task:
                 if name in values:
                     parameter.copy_(values[name])
         return module.eval()
+
+    def require_nodes(self, nodes: Sequence[Hashable]) -> None:
+        """Raises InvalidInput where the task holds the records of other nodes, or of these in another order."""
+        if self.num_nodes != len(nodes):
+            raise InvalidInput(
+                f"task has {self.num_nodes} nodes but the mechanism has {len(nodes)}; build the task for the "
+                "mechanism's graph."
+            )
+        if self.node_labels is not None and self.node_labels != tuple(nodes):
+            place, (theirs, ours) = next(
+                (i, pair) for i, pair in enumerate(zip(self.node_labels, nodes, strict=True)) if pair[0] != pair[1]
+            )
+            raise InvalidInput(
+                f"task {self.name!r} holds the records of other nodes: its node {place} is {theirs!r}, and that of the "
+                f"mechanism is {ours!r}; build the task for the mechanism's graph."
+            )
 
     @property
     def batch_sizes_depend_on_seed(self) -> bool:
@@ -360,6 +380,7 @@ def from_module(
         partition=partitions.parse(partition),
         public_constants=public_constants,
         record_owners=record_owners,
+        node_labels=None if isinstance(graph_or_num_nodes, int | np.integer) else labels(graph_or_num_nodes),
     )
 
 
