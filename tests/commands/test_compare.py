@@ -24,8 +24,9 @@ from mfdl.runs.run_steps import CONDITIONS
 FILES = {"results.json", "steps.mfdl", "compare.png", "compare.svg", "runs"}
 KEYS = {
     "graph", "nodes", "steps", "participation", "trust", "adjacency", "clip_norm", "learning_rate", "mu", "epsilon",
-    "delta", "attacker", "release", "seeds", "mechanisms", "graph_hash", "gossip", "gossip_hash", "task", "guarantee", "noise",
-    "runs",    "complete", "config", "config_hash", "versions", "unit", "across_trust_models", "not_private", "momentum",
+    "delta", "attacker", "release", "seeds", "mechanisms", "graph_hash", "gossip", "gossip_hash", "task", "guarantee",
+    "noise", "runs", "complete", "config", "config_hash", "versions", "unit", "across_trust_models", "not_private",
+    "momentum",
     "weight_decay", "finding", "advice", "untrained_loss_mean", "untrained_accuracy_mean", "chance_loss",
     "chance_accuracy",
 }  # fmt: skip
