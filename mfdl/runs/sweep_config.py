@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ..algorithms import registry
+from ..check import brief
 from ..errors import InvalidInput, UnsupportedMechanism, unknown_name
 from ..privacy import gaussian
 from ..trust.base import models_by_parameter
@@ -180,6 +181,11 @@ def _budgeted(options: dict[str, Any]) -> dict[str, Any]:
 def _several(name: str, given: Any) -> tuple[Any, ...]:
     """A value, or a list of distinct ones; objects as their texts."""
     given = [as_text(name, value) for value in given] if isinstance(given, list | tuple) else as_text(name, given)
+    for value in given if isinstance(given, list) else [given]:
+        if name in ("trust", "participation") and not isinstance(value, str):
+            raise InvalidInput(
+                f"a sweep takes each {name} by its name, got {brief(value)}; mfdl.compare takes objects."
+            )
     if isinstance(given, Mapping) or not isinstance(given, list | tuple):
         return (given,)
     if not given:

@@ -110,6 +110,33 @@ class TestObjects:
             accounted = mfdl.account(run.mechanism.algorithm, privacy, noise_std=run.mechanism.noise_std)
             assert accounted.mu == pytest.approx(1.0)
 
+    def test_a_task_of_other_nodes_is_refused_also_where_a_mechanism_is_trained(self):
+        """The nodes e, f, g, h in another order: budgets of nodes would be met by the noise of others."""
+        other = nx.relabel_nodes(GRAPH, dict(zip("abcd", "dcbe", strict=True)))
+        with pytest.raises(InvalidInput, match="holds the records of other nodes: its node 0 is 'a'"):
+            mfdl.compare(["dp-dsgd"], graph=other, task=task(), privacy=PRIVACY, mu=1.0, **SMALL)
+        dynamics = mfdl.Dynamics(mfdl.gossip.metropolis_hastings(other), 0.1)
+        mechanism = mfdl.calibrate(mfdl.algorithms.dp_dsgd(dynamics, mfdl.Cyclic(2, 2)), PRIVACY, mu=1.0)
+        with pytest.raises(InvalidInput, match="build the task for the mechanism's graph"):
+            mfdl.replay(mechanism, task(), seeds=[0])
+
+    def test_mechanisms_of_one_name_and_two_sources_of_one_condition_are_refused(self, tmp_path):
+        def mafalda(dynamics, participation):
+            return two_bands(dynamics, participation)
+
+        own = {"graph": GRAPH, "task": task(), "mu": 1.0, **SMALL}
+        with pytest.raises(InvalidInput, match="two are called 'mafalda'"):
+            mfdl.compare(["mafalda", mafalda], **own)
+        with pytest.raises(InvalidInput, match="privacy and the options both say clip_norm"):
+            mfdl.compare(["dp-dsgd"], privacy=PRIVACY, clip_norm=2.0, **own)
+        with pytest.raises(InvalidInput, match="unknown option 'epoch'; did you mean 'epochs'"):
+            mfdl.compare(["dp-dsgd"], epoch=3, **own)
+        with pytest.raises(InvalidInput, match="gossip must have the nodes of the graph in their order"):
+            mfdl.compare(["dp-dsgd"], gossip=mfdl.gossip.metropolis_hastings("ring:n=4"), **own)
+        (tmp_path / "own.toml").write_text("[privacy]\nmu = 0.1\n")
+        with pytest.raises(InvalidInput, match=r"line 1, privacy: unknown table"):
+            mfdl.compare(config=tmp_path / "own.toml")
+
     @pytest.mark.parametrize(
         ("changed", "message"),
         [
@@ -241,6 +268,16 @@ class TestDoors:
         (row,) = mine.table()
         assert (row["mechanism"], row["lr"]) == ("dp-dsgd", plan.best.learning_time / 4)
         assert mine.runs["dp-dsgd", 1.0].mechanism.noise_std == pytest.approx(plan.best.guarantee.noise_std)
+
+    def test_a_sweep_takes_objects_too_and_shares_the_cells_of_a_comparison(self, compared, tmp_path):
+        rows = {"mechanisms": ["dp-dsgd", two_bands], "mu": [0.5, 2.0], "epochs": 2, "period": 2, "seeds": 2}
+        answer = mfdl.sweep(
+            out=tmp_path, graph=GRAPH, task=task(), learning_rate=0.1, adjacency="zero-out", progress=False, **rows
+        )
+        assert (answer["finished"], answer["failed"]) == (8, 0)
+        assert set(Store(tmp_path).hashes) < set(Store(compared.folder / "runs").hashes)
+        with pytest.raises(InvalidInput, match="a sweep takes each trust by its name"):
+            mfdl.sweep(out=tmp_path, graph=GRAPH, task=task(), trust=[mfdl.trust.LDP()], progress=False)
 
 
 class TestModels:

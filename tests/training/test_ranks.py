@@ -37,7 +37,7 @@ CPU = torch.device("cpu")
 
 def calibrated(algorithm, trust="ldp", **target):
     return mfdl.calibrate(
-        algorithm, mfdl.Privacy(mfdl.trust.named(trust), adjacency="zero-out", clip_norm=1.0, **(target or {"mu": 1.0}))
+        algorithm, mfdl.Privacy(mfdl.trust.named(trust), adjacency="zero-out", clip_norm=1.0), **(target or {"mu": 1.0})
     )
 
 
