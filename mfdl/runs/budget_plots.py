@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 LEVEL = 0.95
 CAPTION_WIDTH = 104
 COLUMN_INCHES = 3.3  # width of one column of a paper
+SMALL = 8  # points, of words in such a column
 Point = tuple[float, float, float]  # budget, mean, half of the interval
 
 
@@ -132,4 +133,10 @@ def column_figure(result: dict[str, Any], steps: Sequence[RunSteps]) -> Figure:
         plot_budgets(result, axes)
     else:
         plot_comparison(result, steps, axes)
+    axes.set_title("", loc="left")
+    axes.set_ylabel(axes.get_ylabel().partition(",")[0] or WORDS["loss"])  # the caption has the rest
+    legend = axes.get_legend()
+    for text in (axes.xaxis.label, axes.yaxis.label, *(() if legend is None else legend.get_texts())):
+        text.set_fontsize(SMALL)
+    axes.tick_params(labelsize=SMALL - 1)
     return figure

@@ -332,7 +332,7 @@ class Comparison(Shown):
         written = [self.to_csv(target / "results.csv"), target / "table.tex", target / "figure.pdf"]
         self.to_latex(written[1])
         drawn = io.BytesIO()
-        column_figure(self.result, self._steps()).savefig(drawn, format="pdf", bbox_inches="tight")
+        column_figure(self.result, self._steps()).savefig(drawn, format="pdf")
         files.atomic_write_bytes(written[2], drawn.getvalue())
         written.append(files.atomic_write_text(target / "caption.txt", caption_of(self.result) + "\n"))
         return written

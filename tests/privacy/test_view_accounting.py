@@ -109,7 +109,7 @@ def test_what_a_view_lacks_is_refused_with_the_way_out():
     with pytest.raises(InvalidInput, match="participation is given beside a View or a name alone"):
         mfdl.calibrate(
             algorithms.dp_dsgd(PATH, EveryStep(2)),
-            mfdl.Privacy(trust.LDP(), participation=EveryStep(2), **CLIP),
+            mfdl.Privacy(trust.LDP(), participation=Cyclic(1, 2), **CLIP),
             mu=1.0,
         )
 
