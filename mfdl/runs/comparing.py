@@ -5,6 +5,7 @@ mechanisms of one seed share data split, initial model and batch order. At sever
 
     runs/                           all finished runs
     results.json, steps.mfdl        of all, with mu and lr beside each mechanism and run
+    budgets.png/svg                 final test loss over the budgets, if there are several
     mu-1.0-lr-0.5/                  the comparison at these, without runs/
 """
 
@@ -16,15 +17,17 @@ import os
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from .. import files
 from ..engines import Engine
 from ..errors import InvalidInput
 from ..mechanism import Mechanism
+from ..pictures.style import write_figure
 from ..progress import Advance, Progress, reporter
 from ..training import distributed
 from ..training.distributed import Group, current
+from .budget_plots import plot_budgets
 from .cells import Cell
 from .comparison_folder import Folder, earlier_result
 from .earlier import RESULTS, RUNS, STEPS
@@ -36,6 +39,10 @@ from .running import run_missing
 from .shared import WITHOUT_NOISE, Plan, Shared
 from .store import Store
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+BUDGETS = "budgets"
 CHECKPOINTS = "checkpoints"
 """In the folder of a comparison whose runs are shared by ranks: where a run that was stopped goes on from."""
 
@@ -93,6 +100,8 @@ def run_comparison(
         result = _merged(config, several, plans, results) | {"config_hash": identity}
         result["config"] = {**result["config"], "out": str(folder)}
         save_steps(folder / STEPS, [steps for part in parts for steps in part.steps])
+        if len(several.get("mu", several.get("epsilon", ()))) > 1:
+            write_figure(folder, BUDGETS, cast("Figure", plot_budgets(result)))
         files.atomic_write_json(folder / RESULTS, result)
     return result
 

@@ -33,13 +33,15 @@ def test_each_mechanism_has_its_budget_and_rate(finished, tmp_path):
     private = [("dp-dsgd", mu, rate) for mu in (0.5, 2.0) for rate in (0.1, 0.3)]
     assert requested == [none[0], private[0], none[1], private[1], *private[2:]]  # "none" once for every rate
     assert (result["mu"], result["learning_rate"], result["complete"]) == ([0.5, 2.0], [0.1, 0.3], True)
-    assert all(set(row) == MECHANISM_KEYS | TRAIN_LOSS | {"lr"} for row in result["mechanisms"])
-    assert all(set(run) == RUN_KEYS | {"final_train_loss", "mu", "lr"} for run in result["runs"])
+    assert all(set(row) == MECHANISM_KEYS | TRAIN_LOSS | {"lr", "budget"} for row in result["mechanisms"])
+    assert all(set(run) == RUN_KEYS | {"final_train_loss", "mu", "lr", "budget"} for run in result["runs"])
     requested = {"mechanisms": ("dp-dsgd",), "mu": 2.0, "learning_rate": 0.3, "metrics": ("train_loss",)}
     alone = run_comparison(dataclasses.replace(CONFIG, **requested), tmp_path / "a")
     (same,) = without_times(alone["mechanisms"])
-    flags = {"beats_untrained": same["beats_untrained"], "beats_chance": same["beats_chance"], "lr": 0.3}
+    flags = {"beats_untrained": same["beats_untrained"], "beats_chance": same["beats_chance"]}
+    flags |= {"lr": 0.3, "budget": 2.0}
     assert without_times(result["mechanisms"][-1]) == same | flags
+    assert {"budgets.png", "budgets.svg"} < {path.name for path in folder.iterdir()}
     steps = step_frame(folder / "steps.mfdl")
     assert set(zip(steps["mu"], steps["lr"], strict=True)) >= {(0.5, 0.1), (2.0, 0.3)}
     assert len(steps) == 6 * 2 * 2 * 4  # comparisons, seeds, evaluations, nodes
