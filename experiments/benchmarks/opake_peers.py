@@ -9,6 +9,7 @@ sensitivity, both encoders by the same arithmetic and by the sensitivity that mf
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 import json
@@ -112,14 +113,14 @@ def bins() -> None:
     """Of 16 bins over 10 epochs, noise 1.2 times the sensitivity of a record whose bin is public."""
     epochs, count = 10, 16
     scheme = mfdl.BallsInBins(epochs, count)
-    setting = {"trust": mfdl.trust.LDP(), "adjacency": "zero-out", "clip_norm": 1.0}
+    privacy = mfdl.Privacy(mfdl.trust.LDP(), adjacency="zero-out", clip_norm=1.0)
     for (name, options), resolutions in ((BSR, (1e-5, 1e-6)), (("identity", {}), (1e-5,))):
         encoder = from_opake({"type": f"{name.title()}Strategy", **options}, num_steps=scheme.num_steps)
         noise = 1.2 * structured_bound(encoder, scheme.public).upper ** 0.5
         account = functools.partial(mfdl.account, mfdl.algorithms.mf_dsgd(ONE_NODE, scheme, encoder), noise_std=noise)
+        privacies = [dataclasses.replace(privacy, method=method) for method in ("exact", "monte-carlo")]
         ours = {
-            method: timed(lambda method=method, account=account: account(**setting, method=method).epsilon(DELTA))
-            for method in ("exact", "monte-carlo")
+            each.method: timed(lambda each=each, account=account: account(each).epsilon(DELTA)) for each in privacies
         }
         for resolution in resolutions:
             cases = [[name, options, noise, resolution]]

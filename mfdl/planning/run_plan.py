@@ -61,7 +61,7 @@ class PlannedDesign:
     target: Mapping[str, float | None]
 
     def options(self) -> dict[str, Any]:
-        """What trains this design: `mfdl.compare(graph=..., task=..., **plan.best.options())`, its rate included."""
+        """Options that train this design at its rate: `mfdl.compare(graph=..., task=..., **plan.best.options())`."""
         rate = self.learning_time / self.design.num_steps
         target = {name: value for name, value in self.target.items() if value is not None}
         return {**self.design.options(), "privacy": self.privacy, "learning_rate": rate, **target}

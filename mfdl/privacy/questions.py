@@ -55,7 +55,7 @@ MAX_RATIO = 1e6
 
 @dataclasses.dataclass(frozen=True)
 class Privacy:
-    """What a privacy number is computed for: `account`, `calibrate`, `losses`, `pairwise` and `plan` take it.
+    """The conditions of a privacy number: `account`, `calibrate`, `losses`, `pairwise` and `plan` take it.
 
     >>> from mfdl import trust
     >>> Privacy(trust.LDP(), adjacency="replace-one", clip_norm=1.0).record_shift

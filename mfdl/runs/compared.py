@@ -46,7 +46,7 @@ COLUMNS = (
     "final_test_loss_std", "final_accuracy_mean", "final_accuracy_std", "injected_noise_std", "sensitivity",
     "objective", "trust",
 )  # fmt: skip
-"""Of a table of a comparison: one row for each mechanism, budget and learning rate."""
+"""Columns of a table: one row for each mechanism, budget and learning rate."""
 OF_COMPARISONS = ("trust", "adjacency", "clip_norm", "release", "unit", "participation")
 """The fields of a `Privacy` that a comparison takes."""
 
