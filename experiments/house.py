@@ -40,6 +40,10 @@ DECIDED = re.compile(r"#\s*(bound\b|exact: \S)")
 """Comment of a choice that needs no rule for ties: only a bound follows, or what is compared is exact."""
 ENCODER_NAMES = re.compile(r"(^|_)(encoder|strategy)$")
 ENCODER_PLACES = ("mfdl.noise", "mfdl_solvers.encoders")
+PARTS_OF_NOISE = {"causal", "joint"}
+"""Attributes of an algorithm's noise whose comparison with None asks for its kind."""
+FLAGS_OF_KINDS = {"in_blocks", "fresh", "is_product", "is_block_causal", "secret", "num_bins", "is_of_balls_in_bins"}
+"""Attributes of noise and participations that ask for the kind, where the object could act."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -166,6 +170,20 @@ def _last_name(node: ast.AST) -> bool:
     return bool(ENCODER_NAMES.search(_last(node)))
 
 
+def attribute_questions(modules: list[Module]) -> list[str]:
+    """Comparisons of parts of the noise with None, and flags of noise and participations, outside their packages."""
+    places = []
+    for module in modules:
+        if within(module.name, {"mfdl.noise", "mfdl.participation"}):
+            continue
+        for node in module.nodes:
+            compared = node.left if isinstance(node, ast.Compare) and _is_none_question(node) else None
+            of_part = isinstance(compared, ast.Attribute) and compared.attr in PARTS_OF_NOISE
+            if of_part or (isinstance(node, ast.Attribute) and node.attr in FLAGS_OF_KINDS):
+                places.append(f"{module.place(node)} {ast.unparse(node)}")
+    return places
+
+
 # ---- imports ---------------------------------------------------------------------------------------------------------
 
 
@@ -190,7 +208,7 @@ def imported(module: Module, known: set[str]) -> set[str]:
 def circles(modules: list[Module]) -> list[str]:
     known = {module.name for module in modules}
     graph = nx.DiGraph((m.name, target) for m in modules if m.name != "mfdl" for target in imported(m, known))
-    parts = [sorted(part) for part in nx.strongly_connected_components(graph) if len(part) > 3]
+    parts = [sorted(part) for part in nx.strongly_connected_components(graph) if len(part) > 1]
     return [f"{len(part)} files: {', '.join(part)}" for part in sorted(parts, key=len, reverse=True)]
 
 
@@ -257,6 +275,17 @@ def banned_names(modules: list[Module]) -> list[str]:
     return places
 
 
+def genitive_names(modules: list[Module]) -> list[str]:
+    """Functions and methods whose names begin with `of_` or end with `_of`."""
+    return [
+        f"{module.place(node)} {node.name}"
+        for module in modules
+        for node in module.nodes
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        if node.name.strip("_").startswith("of_") or node.name.endswith("_of") or node.name.strip("_") == "of"
+    ]
+
+
 def choices_by_rounding(modules: list[Module]) -> list[str]:
     """Choices of an index, an item or an order that may rest on the last bits of floats.
 
@@ -311,7 +340,8 @@ COUNTS = (
     Count("characters", "characters of source", 2_400_000, sizes, total),
     Count("schemes", "`isinstance` on participation schemes outside participation and feeding", 0, scheme_questions),
     Count("encoders", "questions which kind of encoder it is, outside noise and encoders", 0, encoder_questions),
-    Count("circles", "circles of imports of more than 3 files", 0, circles),
+    Count("questions", "questions which kind of noise or participation it is, by attribute", None, attribute_questions),
+    Count("circles", "circles of imports", 0, circles),
     Count("configs", "config classes", None, config_classes),
     Count("toml", "files that read TOML", 1, calls_of(r"tomllib\.load")),
     Count("formats", "files that write and read a binary format", 1, binary_formats),
@@ -322,6 +352,7 @@ COUNTS = (
     Count("class-names", "class names that occur twice", 0, repeated_classes),
     Count("ties", "choices among floats that rounding may decide", 0, choices_by_rounding),
     Count("banned", "names of variables, arguments and functions that say nothing", 0, banned_names),
+    Count("genitives", "functions whose names begin with of_ or end with _of", None, genitive_names),
 )
 
 

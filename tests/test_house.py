@@ -15,6 +15,8 @@ FILES = {
     "class Mechanism: ...\n",
     "mfdl/four.py": "import importlib\nimportlib.import_module('mfdl.one')\nclass FirstGuarantee: ...\n"
     "def users_matrix(path): return np.load(path)\n",
+    "mfdl/noise/six.py": "def of_node(noise):\n    return noise.joint is None\n",
+    "mfdl/seven.py": "def gram_of(a):\n    return a.noise.causal is not None, a.fresh, a is None, of(a.secret)\n",
     "mfdl/audit/two.py": "import tomllib\ntomllib.loads('')\nnp.savez(file)\nnp.load(file)\n",
     "mfdl/five.py": "np.argmax(losses)\nmax(losses,\n    key=float)\nlosses.argsort()  # bound\n"
     "sorted(losses, key=float)  # exact: counts\nnp.argmax(losses > 1)\nsorted(labels, key=len)\nmax(losses)\n",
@@ -22,8 +24,9 @@ FILES = {
     "solvers/mfdl_solvers/__init__.py": "",
 }
 EXPECTED = {
-    "files": 10, "schemes": 1, "encoders": 1, "circles": 1, "configs": 1, "toml": 1, "formats": 1, "audits": 0,
-    "mechanisms": 1, "guarantees": 1, "file-names": 1, "class-names": 1, "banned": 1,
+    "files": 12, "schemes": 1, "encoders": 1, "questions": 3, "circles": 1, "configs": 1, "toml": 1,
+    "formats": 1, "audits": 0,
+    "mechanisms": 1, "guarantees": 1, "file-names": 1, "class-names": 1, "banned": 1, "genitives": 2,
     "ties": 2,
 }  # fmt: skip
 
@@ -48,7 +51,7 @@ def test_imports_of_types_in_functions_and_by_name_close_a_circle(modules):
     assert circle.startswith("4 files: mfdl.four, mfdl.one, mfdl.three, mfdl.two")
 
 
-NOT_REACHED = {"files", "characters"}
+NOT_REACHED = {"files", "characters", "circles"}
 
 
 def test_this_project_keeps_the_goals_that_it_has_reached():
