@@ -258,6 +258,10 @@ REFUSED = {
     ),
     "an array as release": (lambda: LDP.view(A, release=x), ["release must be one of none, average, all"]),
     "no name to build": (lambda: mfdl.algorithms.build(None, D, P), ["name must be a text", "got None"]),
+    "Poisson sampling of every step": (
+        lambda: mfdl.PoissonSampling(1, 5),
+        ["rate must be below 1, got 1", "EveryStep(5)"],
+    ),
     "one participation": (
         lambda: mfdl.participation.ParticipationByNode(P),
         ["a list of participations", "got Cyclic"],

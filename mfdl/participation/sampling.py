@@ -12,7 +12,7 @@ import dataclasses
 from mfdl_solvers.pattern_sets import PatternSet
 
 from .. import check
-from ..errors import UnsupportedMechanism
+from ..errors import InvalidInput, UnsupportedMechanism
 from ..storable import storable
 from .schemes import SCHEMES, Cyclic, MinSeparation, OncePerEpoch, Participation
 
@@ -63,6 +63,8 @@ class PoissonSampling(Sampled):
     limits = ", for noise that is fresh in every step and with every message seen"
 
     def __post_init__(self) -> None:
+        if self.rate == 1:
+            raise InvalidInput(f"rate must be below 1, got 1; a record in every step is EveryStep({self.steps}).")
         object.__setattr__(self, "rate", check.open_unit(rate=self.rate))
         object.__setattr__(self, "steps", check.integer_at_least(1, steps=self.steps))
 

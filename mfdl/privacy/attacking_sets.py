@@ -71,7 +71,8 @@ def sensitivity_by_victim(
         progress: True, False, "auto" (see `mfdl.progress`), or a function: called after each attacking set.
 
     A victim that is asked for and attacks has infinite loss. Over several attacking sets (coalitions) the worst counts.
-    For a group these are the sets without an owner; if every set has one, the losses of the owners are added up.
+    For a group these are the sets without an owner. If every set has one, the losses of the owners are added up, unless
+    the view of `TrustModel.against_owners` loses less.
     """
     owners = Owners.of(owners)
     check.instance(TrustModel, trust=trust)
@@ -105,11 +106,16 @@ def sensitivity_by_victim(
             for u, loss in zip(chosen, request.against(model, chosen), strict=True) if chosen else ():
                 worst[u] = pointwise_worst(worst[u], loss) if u in worst else loss
             advance(len(chosen))
-    for u in sorted((wanted or {u for group in groups for u in group}) - set(worst)):
+    attacking = sorted((wanted or {u for group in groups for u in group}) - set(worst))
+    for u in attacking:
         released = model.view(algorithm, u, release=release).release
         infinite = Sensitivity(math.inf, True, (), u, 0.0, math.inf, "the victim is one of the attackers")
         worst[u] = VictimSensitivity(infinite, infinite, True, THE_VIEW, trust.attacker, released, unit)
-    worst |= {group: _of_owners(group, worst) for group in groups if group not in worst}
+    for group in groups:
+        if group not in worst:
+            worst[group] = _summed_over_owners(group, worst, knows=not set(group).isdisjoint(attacking))
+            if (others := trust.against_owners(algorithm, group)) is not None:
+                worst[group] = _pointwise_least(worst[group], *request.against(others, [group]))
     if not worst:
         raise InvalidInput(f"no victim is left: every node is an attacker ({trust.attacker}).")
     fingerprint = Fingerprint.of(algorithm, trust, scheme, "", unit, owners)
@@ -139,15 +145,27 @@ def _groups(algorithm: LinearAlgorithm, trust: TrustModel, owners: Owners) -> li
     return owners.among(sorted(honest), algorithm.num_nodes)
 
 
-def _of_owners(group: Group, alone: Mapping[Victim, VictimSensitivity]) -> VictimSensitivity:
-    """What several nodes' record loses at most where no view is of attackers without an owner: the owners' losses."""
+def _summed_over_owners(group: Group, alone: Mapping[Victim, VictimSensitivity], *, knows: bool) -> VictimSensitivity:
+    """Sum of the owners' losses: an upper bound on those of their record where each attacking set has an owner.
+
+    Args: knows: whether an owner attacks in every set, so that the attacker knows the record.
+    """
     losses = [alone[u] for u in group]
     both = functools.reduce(pointwise_worst, losses)
     fixed, adaptive = (
-        added(group, {u: loss.number(adaptive=adaptive) for u, loss in zip(group, losses, strict=True)})
-        for adaptive in (False, True)
+        added(group, {u: loss.number(adaptive=is_ad) for u, loss in zip(group, losses, strict=True)}, attained=knows)
+        for is_ad in (False, True)
     )
     return dataclasses.replace(both, non_adaptive_sensitivity=fixed, adaptive_sensitivity=adaptive)
+
+
+def _pointwise_least(summed: VictimSensitivity, view: VictimSensitivity) -> VictimSensitivity:
+    """The loss to the view of all non-owners, with the sum over the owners where that is smaller."""
+    if summed.adaptive_sensitivity.squared < view.adaptive_sensitivity.squared:
+        return summed
+    if summed.non_adaptive_sensitivity.squared < view.non_adaptive_sensitivity.squared:
+        return dataclasses.replace(view, non_adaptive_sensitivity=summed.non_adaptive_sensitivity)
+    return view
 
 
 def _capped(s: Sensitivity, ceiling: Sensitivity) -> Sensitivity:

@@ -19,9 +19,11 @@ import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from .. import check
 from ..display import Shown
-from ..errors import InvalidInput, UnsupportedMechanism
+from ..errors import InvalidInput
 from ..files import atomic_write_text
 from ..trust.view import RELEASES
 from . import gaussian, guarantee_texts
@@ -242,16 +244,15 @@ class Guarantee(Shown):
         return self.curve.delta(epsilon)
 
     def renyi_epsilon(self, order: float) -> float:
-        """Rényi bound order * mu^2 / 2, rounded up; see `gaussian.renyi_epsilon`.
+        """Rényi divergence of this order >= 1, an upper bound in both directions.
 
-        Raises: UnsupportedMechanism: a curve that is not Gaussian.
+        Of a Gaussian curve order * mu^2 / 2, rounded up; with Poisson sampling exact at integer orders but for
+        rounding up (zero-out and add-remove); with other secret sampling that of public batches.
         """
-        if self.mu is None:
-            raise UnsupportedMechanism(
-                f"the privacy curve with {self.participation} is not Gaussian, so order * mu^2 / 2 is not its Renyi "
-                "divergence; ask for epsilon(delta)."
-            )
-        return gaussian.renyi_epsilon(self.mu, order)
+        orders = np.array([check.positive(order=order)])
+        if order < 1:
+            raise InvalidInput(f"order must be a finite number >= 1, got {order!r}.")
+        return float(self.curve.renyi_divergences(orders)[0])
 
     def advantage(self) -> float:
         """The largest difference of the true and the false positive rate of an attacker: delta at epsilon = 0.
@@ -338,7 +339,7 @@ class Guarantee(Shown):
         Raises:
             InvalidInput: either number is not adaptive, or the two differ in trust model, adjacency, clip_norm, unit,
                 victim, attacker, or, of public batches, release.
-            UnsupportedMechanism: Poisson sampling; "shared" batches, which do not compose run by run.
+            UnsupportedMechanism: "shared" batches, which do not compose run by run.
         """
         from .composition import composed
 

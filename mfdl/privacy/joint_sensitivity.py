@@ -101,10 +101,14 @@ def joint_sensitivities(
     return [_least(joint.get(group), added(group, alone)) for group in groups]
 
 
-def added(group: Group, alone: Mapping[int, Sensitivity]) -> Sensitivity:
-    """The bound (sum_u sens_u)^2, attained where an owner's own number is infinite."""
+def added(group: Group, alone: Mapping[int, Sensitivity], *, attained: bool = True) -> Sensitivity:
+    """The bound (sum_u sens_u)^2, attained where an owner's own number is infinite.
+
+    Args: attained: whether one counted attacker attains an infinite number; not if those of the owners are of
+        several views.
+    """
     parts = [alone[u] for u in group]
-    lower = max(part.lower for part in parts)
+    lower = max(part.lower for part in parts) if attained else 0.0
     squared = sum(part.value for part in parts) ** 2 * (1 + 4 * len(parts) * UNIT)
     known = math.isinf(squared) and math.isinf(lower)
     leaks = next((part.why for part in parts if math.isinf(part.squared) and part.why), WHY_ADDED)

@@ -78,6 +78,10 @@ class TrustModel(abc.ABC):
         ):
             yield self, victims
 
+    def against_owners(self, algorithm: LinearAlgorithm, owners: Sequence[int]) -> TrustModel | None:
+        """Attackers of a record of these nodes, where each of `members` has one of them; None: not known."""
+        return None
+
     def _overrides_shipped(self) -> bool:
         """Whether `knowledge` was written anew for a model that this library ships, and may look at the victim."""
         if type(self) in _SHIPPED:
@@ -291,6 +295,10 @@ class _AllMessages(TrustModel):
 
     def members(self, algorithm: LinearAlgorithm) -> Iterator[tuple[TrustModel, tuple[int, ...]]]:
         return ((_AllMessages(model), victims) for model, victims in self.model.members(algorithm))
+
+    def against_owners(self, algorithm: LinearAlgorithm, owners: Sequence[int]) -> TrustModel | None:
+        model = self.model.against_owners(algorithm, owners)
+        return None if model is None else _AllMessages(model)
 
     def knowledge(self, algorithm: LinearAlgorithm, victim: int) -> Knowledge:
         return self.model.knowledge(algorithm, victim).with_all_sent(algorithm)

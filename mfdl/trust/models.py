@@ -259,14 +259,18 @@ class FullCollusion(TrustModel):
     def members(self, algorithm: LinearAlgorithm) -> Iterator[tuple[TrustModel, tuple[int, ...]]]:
         anew = self._overrides_shipped()
         for victim in range(algorithm.num_nodes):
-            yield self if anew else _all_but(victim, algorithm), (victim,)
+            yield self if anew else _all_but([victim], algorithm), (victim,)
+
+    def against_owners(self, algorithm: LinearAlgorithm, owners: Sequence[int]) -> TrustModel | None:
+        """All nodes but the owners of the record."""
+        return None if self._overrides_shipped() else _all_but(owners, algorithm)
 
     def knowledge(self, algorithm: LinearAlgorithm, victim: int) -> Knowledge:
-        return _all_but(victim, algorithm).knowledge(algorithm, victim)
+        return _all_but([victim], algorithm).knowledge(algorithm, victim)
 
 
-def _all_but(victim: int, algorithm: LinearAlgorithm) -> TrustModel:
-    return colluding(tuple(u for u in range(algorithm.num_nodes) if u != victim))
+def _all_but(victims: Sequence[int], algorithm: LinearAlgorithm) -> TrustModel:
+    return colluding(tuple(u for u in range(algorithm.num_nodes) if u not in victims))
 
 
 @MODELS.register(seen="the average of the messages of each round", gradients_known="none", noise_known="none")

@@ -1,6 +1,7 @@
-"""Runs with balls-in-bins of their own, composed: Gaussians where bins say nothing, elsewhere what quadrature says."""
+"""Composed runs with secret batches of their own: Gaussians where batches say nothing, elsewhere as by quadrature."""
 
 import dataclasses
+import itertools
 import json
 import math
 
@@ -14,7 +15,7 @@ import mfdl
 from mfdl import trust
 from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.privacy import gaussian
-from mfdl.privacy.curves import BallsInBinsGaussian, Composed, Gaussian
+from mfdl.privacy.curves import BallsInBinsGaussian, Composed, Gaussian, PoissonGaussian
 
 
 @examples(40)
@@ -44,9 +45,21 @@ def binned_losses(shift, points=24, adjacency="zero-out"):
     return np.outer(weight, weight).ravel(), P.ravel(), Q.ravel()
 
 
+def sampled_losses(shift, rate, points=60, adjacency="zero-out"):
+    """The same of one step of Poisson sampling: a grid on the line."""
+    x, weight = np.polynomial.hermite_e.hermegauss(points)
+    P, Q = (1 - rate + rate * np.exp(sign * shift * x - shift**2 / 2) for sign in (1, -1))
+    return weight / weight.sum(), P, np.ones_like(P) if adjacency == "zero-out" else Q
+
+
 def composed_by_quadrature(shifts, epsilon, points, adjacency):
+    """delta of two runs of two bins."""
+    return over_both(*(binned_losses(shift, points, adjacency) for shift in shifts), epsilon)
+
+
+def over_both(first, second, epsilon):
     """delta of two runs, the larger direction, over the product of their grids."""
-    (w, P, Q), (v, R, S) = (binned_losses(shift, points, adjacency) for shift in shifts)
+    (w, P, Q), (v, R, S) = first, second
     weight, P, Q = np.outer(w, v), np.outer(P, R), np.outer(Q, S)
     grown = math.exp(epsilon)
     return max(float((weight * np.clip(a - grown * b, 0, None)).sum()) for a, b in ((P, Q), (Q, P)))
@@ -68,6 +81,62 @@ def test_two_runs_lose_more_than_one_and_less_than_by_sums_and_less_than_public_
     true = composed_by_quadrature((0.8, 0.8), 0.3, 24, "zero-out")
     assert true * (1 - 5e-3) <= both.delta(0.3) <= true * 1.03
     assert run.epsilon(1e-5) < both.epsilon(1e-5) < min(2 * run.epsilon(1e-5), both.public_epsilon(1e-5))
+
+
+RUNS = {
+    "bins": (lambda a: BallsInBinsGaussian(1 / 0.9, 2, ((2, 0.0),), a), lambda a: binned_losses(0.9, 60, a)),
+    "poisson": (lambda a: PoissonGaussian(1 / 1.1, 0.2, 1, a), lambda a: sampled_losses(1.1, 0.2, 300, a)),
+    "seldom": (lambda a: PoissonGaussian(0.7, 0.05, 1, a), lambda a: sampled_losses(1 / 0.7, 0.05, 300, a)),
+    "public": (lambda a: Gaussian(0.8 * (1 + (a != "zero-out")), a), lambda a: sampled_losses(0.8, 1.0, 300, a)),
+}
+
+
+@pytest.mark.parametrize("adjacency", ["zero-out", "replace-one"])
+@pytest.mark.parametrize(("first", "second"), [*itertools.combinations(RUNS, 2), ("poisson", "poisson")])
+def test_unlike_runs_lose_what_quadrature_says_direction_by_direction(first, second, adjacency):
+    """Directions that were exchanged in one of the runs would lose less than the larger one."""
+    (build, losses), (build_other, losses_of_other) = RUNS[first], RUNS[second]
+    one, other = build(adjacency), build_other(adjacency)
+    both = one.composed_with(other)
+    assert both.epsilon(1e-5) == pytest.approx(other.composed_with(one).epsilon(1e-5), rel=1e-6)
+    for epsilon in (0.0, 0.3, 1.0, 2.0):
+        true = over_both(losses(adjacency), losses_of_other(adjacency), epsilon)
+        assert true * (1 - 2e-2) <= both.delta(epsilon) <= true * 1.08 + 1e-6, epsilon  # kinks cost quadrature 2 %
+
+
+@examples(30)
+@given(
+    s=st.floats(0.6, 4), rate=st.floats(1e-3, 0.5), steps=st.integers(1, 300), more=st.integers(1, 300),
+    delta=st.sampled_from([1e-18, 1e-12, 1e-6, 1e-3]), adjacency=st.sampled_from(["zero-out", "replace-one"]),
+)  # fmt: skip
+def test_a_run_cut_in_two_loses_what_the_whole_run_loses(s, rate, steps, more, delta, adjacency):
+    first, second, whole = (PoissonGaussian(s, rate, count, adjacency) for count in (steps, more, steps + more))
+    both = first.composed_with(second)
+    assert both.runs == 2
+    assert first.epsilon(delta) * (1 - 1e-6) <= both.epsilon(delta)
+    exact = whole.epsilon(delta)  # both are upper bounds of one number, on different grids
+    assert abs(both.epsilon(delta) - exact) <= 1e-2 * exact + 1e-4
+
+
+@examples(20)
+@given(s=st.floats(0.7, 3), rate=st.floats(0.01, 0.3), order=st.floats(1.0, 40.0))
+def test_renyi_divergences_of_poisson_runs(s, rate, order):
+    """Against quadrature of E_Q (P / Q)^order, whose logarithm over (order - 1) is the divergence."""
+    curve = PoissonGaussian(s, rate, 7, "zero-out")
+    x = np.linspace(-40, 40 + order / s, 400_001)
+    log_ratio = np.logaddexp(np.log1p(-rate), np.log(rate) + x / s - 0.5 / s**2)
+    log_normal = -(x**2) / 2 - np.log(2 * np.pi) / 2
+    step = x[1] - x[0]
+    exact = np.log(np.exp(log_normal + order * log_ratio).sum() * step) / (order - 1) if order > 1.01 else None
+    stated = curve.renyi_divergences(np.array([order]))[0]
+    assert stated <= order * 7 / s**2 / 2 * (1 + 1e-9)  # public batches
+    if exact is not None:
+        assert stated >= 7 * exact * (1 - 1e-9) - 1e-12
+    if order > 2:
+        low, high = (curve.renyi_divergences(np.array([float(whole)]))[0] for whole in (int(order), int(order) + 1))
+        assert low * (1 - 1e-9) <= stated <= high * (1 + 1e-9)
+    both = curve.composed_with(Gaussian(0.3, "zero-out"))
+    assert both.renyi_divergences(np.array([order]))[0] >= (stated + order * 0.045) * (1 - 1e-12)
 
 
 def test_losses_are_those_of_epsilon():

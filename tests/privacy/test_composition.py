@@ -83,8 +83,8 @@ def certified_numbers(name):
 
 def refused(first_kind, second_kind):
     """Why two do not compose; None where they do."""
-    if "poisson" in (first_kind, second_kind):
-        return "same trust|by Poisson|only adaptive|other must be a Guarantee"
+    if (first_kind == "poisson") != (second_kind == "poisson"):
+        return "same trust|only adaptive|other must be a Guarantee"
     if "fixed in advance" in (first_kind, second_kind):
         return "only adaptive guarantees compose|other must be a Guarantee"
     return None

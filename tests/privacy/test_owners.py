@@ -132,11 +132,39 @@ def test_hidden_messages_have_a_joint_number_below_the_sum_and_an_owner_that_att
 
 def test_where_every_attacking_set_has_an_owner_the_losses_of_the_owners_are_added():
     three = algorithms.dp_dsgd(mfdl.Dynamics(gossip.metropolis_hastings("path:n=3")), EveryStep(2))
-    alone, joint = mfdl.privacy.sensitivity_by_victim(three, trust.FullCollusion(), victims=[0, (0, 1)])
+    alone, joint = mfdl.privacy.sensitivity_by_victim(three, trust.Coalitions(2), victims=[0, (0, 1)])
     assert joint.sensitivity_squared == pytest.approx(4 * alone.sensitivity_squared)
     assert joint.bound == "upper"
     assert joint.non_adaptive_sensitivity.form == ADDED
     assert "added up" in joint.explanation()
+
+
+def test_an_infinite_sum_over_owners_that_no_attacker_attains_is_an_upper_bound():
+    """The other node knows the noise of the only edge, but holds the record itself."""
+    dynamics = mfdl.Dynamics(gossip.metropolis_hastings("path:n=2"))
+    pair = algorithms.decor(dynamics, EveryStep(2), sigma_ldp=0.0, sigma_cor=1.0)
+    alone, joint = mfdl.privacy.sensitivity_by_victim(pair, trust.Coalitions(1), victims=[0, (0, 1)])
+    assert math.isinf(alone.sensitivity_squared)
+    assert math.isinf(joint.sensitivity_squared)
+    assert (alone.bound, joint.bound) == ("exact", "upper")
+
+
+@pytest.mark.parametrize("name", ["dp-dsgd", "decor", "mafalda"])
+def test_full_collusion_against_owners_is_the_view_of_all_other_nodes(name):
+    dynamics = mfdl.Dynamics(gossip.metropolis_hastings("ring:n=4"), learning_rate=0.1)
+    options = {"sigma_ldp": 1.0, "sigma_cor": 2.0} if name == "decor" else {}
+    algorithm = algorithms.build(name, dynamics, EveryStep(3), **options)
+    groups = [(0, 1), (0, 2), (0, 1, 2, 3)]
+    full = mfdl.privacy.sensitivity_by_victim(algorithm, trust.FullCollusion(), victims=groups)
+    for group, loss in zip(groups, full, strict=True):
+        others = [u for u in range(4) if u not in group]
+        model = trust.Colluding(tuple(others)) if others else trust.Eavesdropper()
+        (view,) = mfdl.privacy.sensitivity_by_victim(algorithm, model, victims=[group])
+        assert loss.sensitivity_squared == pytest.approx(view.sensitivity_squared)
+        assert loss.bound == view.bound == "exact"
+    if name == "dp-dsgd":
+        (alone,) = mfdl.privacy.sensitivity_by_victim(algorithm, trust.FullCollusion(), victims=[0])
+        assert full[0].sensitivity_squared == pytest.approx(2 * alone.sensitivity_squared)  # was 4 times, as a sum
 
 
 def test_shift_reduction_adds_the_owners():

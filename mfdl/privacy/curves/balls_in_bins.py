@@ -61,6 +61,7 @@ class BallsInBinsGaussian(LossCurve):
 
     mu = None
     method = "certified"
+    sampling_in_words = "balls-in-bins"
     noise_on = "the sum of clipped gradients, in the sensitivity of a record whose steps were public"
 
     def __post_init__(self) -> None:

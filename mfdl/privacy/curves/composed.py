@@ -1,9 +1,10 @@
 """Privacy loss of several runs together: privacy loss distributions, one direction after the other.
 
-In: curves of the runs. Out: epsilon at delta, delta at epsilon. Each run's pair dominates it in either direction, also
-where a run is chosen after those before it were seen, so the composition of the pairs dominates all of them; the larger
-of both directions is returned. Bins must be drawn anew: runs that share them are one run, whose M is the sum of theirs
-(docs/balls_in_bins_theorem.md).
+In: curves of the runs, of secret sampling of any kind and of public batches. Out: epsilon at delta, delta at epsilon.
+Each run's pair dominates it in either direction, also where a run is chosen after those before it were seen, so the
+composition of the pairs dominates all of them; the larger of both directions is returned. Batches must be drawn anew:
+runs that share bins are one run, whose M is the sum of theirs (docs/balls_in_bins_theorem.md). Where delta is too small
+for the floating point of distributions, Renyi divergences of runs that have them add up.
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ import abc
 import dataclasses
 import functools
 import math
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 import numpy as np
 
 from ... import check
+from ...check import FloatArray
 from ...display import rounded_up
 from ...errors import InvalidInput, UnsupportedMechanism
 from .. import gaussian
@@ -29,11 +31,18 @@ SLACK = 1e-11
 """Of delta, for each pair composed: what floating point may do to dp-accounting's sums."""
 FINEST = 1e-10
 """Tail of a law where no delta is given."""
+MOST_POINTS = 2.0**21
+"""Of the privacy losses of a run, so that a composition fits into memory."""
 
 
 @dataclasses.dataclass(frozen=True)
 class LossCurve(PrivacyCurve):
-    """A certified curve of one run that has a privacy loss distribution in both directions."""
+    """A certified curve of one run that has a privacy loss distribution in both directions.
+
+    Attributes: sampling_in_words: of which batches.
+    """
+
+    sampling_in_words: ClassVar[str]
 
     @property
     @abc.abstractmethod
@@ -44,6 +53,11 @@ class LossCurve(PrivacyCurve):
     @abc.abstractmethod
     def interval(self) -> float:
         """Discretization of its privacy losses."""
+
+    @property
+    def coarsest(self) -> float:
+        """Coarsest discretization at which its losses stay tight: that of one step, for a run of many steps."""
+        return math.inf
 
     @property
     def slack(self) -> float:
@@ -65,9 +79,9 @@ class LossCurve(PrivacyCurve):
 
 @dataclasses.dataclass(frozen=True)
 class Composed(PrivacyCurve):
-    """Runs with balls-in-bins, drawn anew for each, and runs with public batches, all of one adjacency.
+    """Runs with secret sampling, drawn anew for each, and runs with public batches, all of one adjacency.
 
-    Attributes: curves: those of the runs, certified, at least one with balls-in-bins.
+    Attributes: curves: those of the runs, certified, at least one with secret sampling.
 
     >>> from mfdl.privacy.curves import BallsInBinsGaussian
     >>> run = BallsInBinsGaussian(2.0, 4, ((4, 0.2),), "zero-out")
@@ -86,10 +100,10 @@ class Composed(PrivacyCurve):
     def __post_init__(self) -> None:
         curves = tuple(check.listed("privacy curves", curves=self.curves))
         if not all(isinstance(curve, LossCurve | Gaussian) for curve in curves):
-            raise InvalidInput("curves must be BallsInBinsGaussian or Gaussian: bounds by samples do not compose.")
+            raise InvalidInput("curves must be certified ones of single runs: bounds by samples do not compose.")
         object.__setattr__(self, "curves", curves)
         if not self.secret:
-            raise InvalidInput("curves must have at least one BallsInBinsGaussian; Gaussian curves compose by mu.")
+            raise InvalidInput("curves must have at least one with secret sampling; Gaussian curves compose by mu.")
         require_same_adjacency(*curves)
         object.__setattr__(self, "curves", (*self.secret, *self.public))  # their order does not matter
 
@@ -97,7 +111,7 @@ class Composed(PrivacyCurve):
 
     @property
     def secret(self) -> tuple[LossCurve, ...]:
-        """Those with balls-in-bins."""
+        """Those with secret sampling."""
         return tuple(curve for curve in self.curves if isinstance(curve, LossCurve))
 
     @property
@@ -117,7 +131,7 @@ class Composed(PrivacyCurve):
 
     @property
     def noise_multiplier(self) -> float:
-        """The least one of runs with balls-in-bins."""
+        """The least one of runs with secret sampling."""
         return min(curve.noise_multiplier for curve in self.secret)
 
     @property
@@ -127,7 +141,7 @@ class Composed(PrivacyCurve):
 
     @property
     def public_mu(self) -> float:
-        """Of all runs together if all bins were public: secrecy never costs."""
+        """Of all runs together if all batches were public: secrecy never costs."""
         return gaussian.compose([self.other_mu, *(curve.public_mu for curve in self.secret)])
 
     # ---- numbers -------------------------------------------------------------------------------------------
@@ -135,7 +149,10 @@ class Composed(PrivacyCurve):
     def epsilon(self, delta: float) -> float:
         """An epsilon at this delta in (0, 1), never below the true one; inf without noise."""
         public, slack = self.public_epsilon(delta), self._slack
-        if math.isinf(public) or delta <= 2 * slack or not self._fits:
+        if math.isinf(public):
+            return public
+        public = min(public, self.renyi_epsilon(delta))
+        if delta <= 2 * slack or not self._fits:
             return public
         return min(public, epsilon_of(_composed(self, delta), delta - slack))
 
@@ -145,6 +162,10 @@ class Composed(PrivacyCurve):
         if not self._fits or math.isinf(self.other_mu):
             return public
         return min(public, delta_of(_composed(self, FINEST), epsilon) + self._slack)
+
+    def renyi_divergences(self, orders: FloatArray) -> FloatArray:
+        """Sums of those of the runs, upper bounds; infinite where a run has none."""
+        return np.asarray(UP * sum(run.renyi_divergences(orders) for run in self.curves))
 
     def at(self, noise_multiplier: float) -> NoReturn:
         """Refused: each run has a noise of its own."""
@@ -169,13 +190,14 @@ class Composed(PrivacyCurve):
         public = f", and runs of mu {rounded_up(self.other_mu, 4)} with public batches" if self.other_mu else ""
         count = f"{len(self.secret)} runs" if len(self.secret) > 1 else "1 run"
         each = ", ".join(rounded_up(run.epsilon(delta), 4) for run in self.secret)
+        kinds = " and ".join(dict.fromkeys(run.sampling_in_words for run in self.secret))
         return (
-            f"composed of {count} with balls-in-bins, drawn anew for each (epsilon {each}){public}, by their "
-            f"privacy loss distributions; with public bins {rounded_up(self.public_epsilon(delta), 4)}"
+            f"composed of {count} with {kinds}, drawn anew for each (epsilon {each}){public}, by their "
+            f"privacy loss distributions; with public batches {rounded_up(self.public_epsilon(delta), 4)}"
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """The runs with balls-in-bins, and mu of those with public batches."""
+        """The runs with secret sampling, and mu of those with public batches."""
         return {
             "runs": [run.to_dict() for run in self.secret],
             "public": [json_value(run.mu) for run in self.public],
@@ -192,8 +214,15 @@ class Composed(PrivacyCurve):
 
     @property
     def _interval(self) -> float:
-        """Discretization that is small against the losses of all runs: that of the one that loses most."""
-        return max([*(run.interval for run in self.secret), *([interval_of(self.other_mu)] if self.other_mu else [])])
+        """Discretization that is small against the losses of all runs, and fine enough for runs of many steps.
+
+        That of the run that loses most; finer where a run has many steps, as far as memory allows.
+        """
+        largest = max(
+            [*(run.interval for run in self.secret), *([interval_of(self.other_mu)] if self.other_mu else [])]
+        )
+        affordable = self.public_mu * (self.public_mu + 20) / MOST_POINTS
+        return min(largest, max(affordable, min(run.coarsest for run in self.secret)))
 
 
 def _without_one_noise() -> UnsupportedMechanism:

@@ -7,7 +7,10 @@ import math
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from ... import check
+from ...check import FloatArray
 from ...errors import InvalidInput, require_known
 from .. import gaussian
 from .base import PrivacyCurve, raised
@@ -71,6 +74,10 @@ class Gaussian(PrivacyCurve):
     def delta(self, epsilon: float) -> float:
         """Smallest delta at this epsilon, rounded up; see `gaussian.delta_from_mu`."""
         return gaussian.delta_from_mu(self.mu, epsilon)
+
+    def renyi_divergences(self, orders: FloatArray) -> FloatArray:
+        """order * mu^2 / 2, rounded up; see `gaussian.renyi_epsilon`."""
+        return np.array([gaussian.renyi_epsilon(self.mu, float(order)) for order in np.asarray(orders)])
 
     def dp_event(self) -> DpEvent:
         """A Gaussian event with noise multiplier 1 / mu, rounded down; none where nothing is lost, or everything."""

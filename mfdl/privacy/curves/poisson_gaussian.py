@@ -15,16 +15,16 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ... import check
 from ...check import FloatArray
 from ...display import rounded_up
-from ...errors import UnsupportedMechanism, require_known
+from ...errors import require_known
 from .. import gaussian
-from .base import UP, Pass, PrivacyCurve, least_multiplier, public_mu
+from .base import UP, Pass, least_multiplier, public_mu
 from .composed import LossCurve, delta_of, epsilon_of
 
 if TYPE_CHECKING:
@@ -41,7 +41,8 @@ FITS = 0.05, 1e6
 """Noise multipliers of parts of a product: beyond, batches count as public."""
 PRECISION = 1e-4
 """Relative: how far calibrated noise may lie above the least that is certified."""
-ORDERS = np.array([*range(2, 33), *range(36, 65, 4), 80, 128, 256])
+MOST = 1024
+"""Largest order of Renyi divergences that is computed."""
 REACH = 10.1  # standard deviations beyond which dp-accounting counts the loss as infinite (a mass of e^-50)
 NEIGHBOURS = {"zero-out": "REPLACE_SPECIAL", "add-remove": "ADD_OR_REMOVE_ONE", "replace-one": "REPLACE_ONE"}
 
@@ -68,6 +69,7 @@ class PoissonGaussian(LossCurve):
 
     mu = None
     method = "certified"
+    sampling_in_words = "Poisson sampling"
     noise_on = "the sum of clipped gradients, fresh in every step"
 
     def __post_init__(self) -> None:
@@ -131,17 +133,6 @@ class PoissonGaussian(LossCurve):
         step = dp_accounting.PoissonSampledDpEvent(self.rate, dp_accounting.GaussianDpEvent(self.noise_multiplier))
         return dp_accounting.SelfComposedDpEvent(step, self.steps)
 
-    def certified_runs(self) -> NoReturn:
-        """Refused: they compose as one run of all steps."""
-        raise UnsupportedMechanism(
-            f"guarantees by Poisson sampling (rate={self.rate:g}, {self.steps} steps) do not compose by mu; account "
-            "for one run of all steps, or compose the accountants' privacy loss distributions with dp-accounting."
-        )
-
-    def composed_with(self, other: PrivacyCurve) -> NoReturn:
-        """Refused, as `certified_runs`."""
-        self.certified_runs()
-
     def remark(self, delta: float) -> str:
         """What stands beside epsilon in words: what Renyi accounting gives."""
         return f"Renyi accounting gives {rounded_up(self.renyi_epsilon(delta), 4)}"
@@ -152,6 +143,11 @@ class PoissonGaussian(LossCurve):
     def fits(self) -> bool:
         """Whether floating point holds its privacy loss distribution: away from the ends of what it can."""
         return FITS[0] <= self.noise_multiplier <= FITS[1]
+
+    @property
+    def coarsest(self) -> float:
+        """That of one step."""
+        return self.interval
 
     @property
     def interval(self) -> float:
@@ -173,27 +169,32 @@ class PoissonGaussian(LossCurve):
         losses = _losses(self, grid) if self.noise_multiplier and target > 0 else None
         return math.inf if losses is None else epsilon_of(losses, target)
 
-    def renyi_epsilon(self, delta: float) -> float:
-        """By Renyi divergences of integer orders, added up over the steps and converted: what papers report.
+    def renyi_divergences(self, orders: FloatArray) -> FloatArray:
+        """Renyi divergences of all steps: exact but for rounding up at integer orders, upper bounds between them.
 
-        Source: Mironov, Talwar, Zhang, arXiv:1908.10530, Theorem 5 and Section 3.3 for one step; the conversion of
-        Canonne, Kamath, Steinke, arXiv:2004.00010, Proposition 12.
+        Between integer orders (order - 1) D is convex, so its chord is above it; under replace-one D is a bound by
+        the pair without the record. Never above those with public batches, which answer for orders above `MOST`.
+        Source: Mironov, Talwar, Zhang, arXiv:1908.10530, Theorem 5 and Section 3.3 for one step.
         """
-        delta = check.open_unit(delta=delta)
+        orders = np.asarray(orders, dtype=np.float64)
+        public = super().renyi_divergences(orders)
         if not self.noise_multiplier:
-            return math.inf
-        orders, lost = self.renyi()
-        lost = lost * (1 + 1e-9) + self.slack  # its sums have far fewer roundings than that
-        converted = lost + np.log1p(-1 / orders) - np.log(delta * orders) / (orders - 1)
-        return max(0.0, float(np.nanmin(converted)))
+            return public
+        low, high = (np.clip(whole, 2, MOST) for whole in (np.floor(orders), np.ceil(orders)))  # D increases with order
+        whole, place = np.unique(np.concatenate([low, high]), return_inverse=True)
+        at_low, at_high = self._integer_orders(tuple(map(int, whole)))[place].reshape(2, -1)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            chord = ((high - orders) * (low - 1) * at_low + (orders - low) * (high - 1) * at_high) / (orders - 1)
+        lost = np.where(low == high, at_low, chord) * (1 + 1e-9) + self.slack  # its sums have far fewer roundings
+        return np.where((orders <= MOST) & ~np.isnan(lost), np.minimum(lost, public), public)
 
-    def renyi(self) -> tuple[FloatArray, FloatArray]:
-        """(orders, Renyi divergences of all steps): upper bounds in both directions."""
+    def _integer_orders(self, orders: tuple[int, ...]) -> FloatArray:
         if self.adjacency != "replace-one":
-            return ORDERS.astype(float), _renyi(self, tuple(ORDERS))
+            return _renyi(self, orders)
         # P against Q by way of R: D_a(P||Q) <= (a - 1/2) / (a - 1) D_2a(P||R) + D_(2a-1)(R||Q)
-        double, odd = _renyi(self, tuple(2 * ORDERS)), _renyi(self, tuple(2 * ORDERS - 1))
-        return ORDERS.astype(float), (ORDERS - 0.5) / (ORDERS - 1) * double + odd
+        double, odd = (_renyi(self, tuple(2 * order - less for order in orders)) for less in (0, 1))
+        whole = np.asarray(orders)
+        return (whole - 0.5) / (whole - 1) * double + odd
 
     @property
     def slack(self) -> float:

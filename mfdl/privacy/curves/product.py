@@ -64,6 +64,7 @@ class ProductGaussian(LossCurve):
 
     mu = None
     method = "certified"
+    sampling_in_words = "secret batches"
     noise_on = "the sum of clipped gradients, in the sensitivity of a record that joins one step"
 
     def __post_init__(self) -> None:
@@ -141,6 +142,11 @@ class ProductGaussian(LossCurve):
         finest = min(part.interval for part in self._scaled)
         reach = self.public_mu * (self.public_mu + 20)
         return max(finest, 2.0 ** math.ceil(math.log2(reach / MOST_POINTS)))
+
+    @property
+    def coarsest(self) -> float:
+        """That of its parts."""
+        return self.interval
 
     def losses(self, delta: float, interval: float | None = None) -> PrivacyLossDistribution:
         """Its privacy loss distribution, for answers at this delta; `interval` may be another discretization."""
