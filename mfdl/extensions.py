@@ -15,12 +15,14 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from .errors import InvalidInput, MissingExtra
+from .errors import InvalidInput, MissingExtra, did_you_mean
 
 if TYPE_CHECKING:
     from .check import FloatArray
@@ -86,9 +88,37 @@ def every(group: str) -> list[Any]:
 def submodule(package: str, name: str) -> ModuleType:
     """For a package's `__getattr__`: its module of that name.
 
-    Raises: AttributeError: it has none, or a private one.
+    Raises: AttributeError: it has none, or a private one; with the nearest public names.
     """
     path = f"{package}.{name}"
     if name.startswith("_") or importlib.util.find_spec(path) is None:
-        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        hint = "" if name.startswith("_") else _nearest(package, name)
+        raise AttributeError(f"module {package!r} has no attribute {name!r}{hint}")
     return importlib.import_module(path)
+
+
+def _nearest(package: str, name: str) -> str:
+    """The end of a sentence about a name that a package lacks: other words for it, packages that have it."""
+    public = importlib.import_module(package).__all__
+    root = Path(importlib.import_module(package).__path__[0])
+    subpackages = [entry for entry in public if (root / entry / "__init__.py").is_file()]
+    texts = {entry: (root / entry / "__init__.py").read_text(encoding="utf-8") for entry in subpackages}
+    within = [f"{package}.{entry}.{name}" for entry, text in texts.items() if re.search(rf'"{name}"', text)]
+    if within:
+        return f"; there is {' and '.join(within)}."
+    return f"; it is {WORDS[name.lower()]} here." if name.lower() in WORDS else did_you_mean(name, public)
+
+
+WORDS = {
+    "train": "mfdl.replay(mechanism, task)",
+    "fit": "mfdl.replay(mechanism, task)",
+    "load_graph": "mfdl.graphs.load(name)",
+    "load_task": "mfdl.tasks.load(name)",
+    "privacyengine": "mfdl.PrivateNode, in a loop of your own",
+    "make_private": "mfdl.calibrate(algorithm, privacy, mu=...)",
+    "epsilon": "mfdl.account(algorithm, privacy, noise_std=...).epsilon(delta)",
+    "optimize": "mfdl.factorization.factorize",
+    "factorize": "mfdl.factorization.factorize",
+    "mafalda": "mfdl.algorithms.mafalda",
+}
+"""What newcomers look for in `mfdl`, in lower case, and where it is."""

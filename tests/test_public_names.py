@@ -1,6 +1,7 @@
 """What the library promises to keep: the names of `mfdl` and its public packages, and that `import mfdl` is light."""
 
 import importlib
+import re
 import subprocess
 import sys
 
@@ -117,6 +118,18 @@ def test_the_public_names_are_these_all_are_there_and_dir_shows_no_others(packag
     assert all(hasattr(module, name) for name in public)
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
         module.nothing  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("name", "place"),
+    [
+        ("train", "it is mfdl.replay(mechanism, task) here"), ("LDP", "there is mfdl.trust.LDP."),
+        ("Compare", "did you mean 'compare'?"), ("metropolis_hastings", "there is mfdl.gossip.metropolis_hastings."),
+    ],
+)  # fmt: skip
+def test_absent_names_say_where_to_look(name, place):
+    with pytest.raises(AttributeError, match=f"has no attribute '{name}'; {re.escape(place)}"):
+        getattr(mfdl, name)
 
 
 def test_a_package_and_its_function_of_one_name():

@@ -258,6 +258,14 @@ REFUSED = {
     ),
     "an array as release": (lambda: LDP.view(A, release=x), ["release must be one of none, average, all"]),
     "no name to build": (lambda: mfdl.algorithms.build(None, D, P), ["name must be a text", "got None"]),
+    "indices instead of a mask": (
+        lambda: mfdl.TrustModel.from_masks(seen=[0, 4]),
+        ["seen must be a boolean mask", "np.isin"],
+    ),
+    "mechanisms with a space": (
+        lambda: mfdl.algorithms.build("dp-dsgd mafalda", D, P),
+        ["separated by commas", "'dp-dsgd,mafalda'"],
+    ),
     "Poisson sampling of every step": (
         lambda: mfdl.PoissonSampling(1, 5),
         ["rate must be below 1, got 1", "EveryStep(5)"],

@@ -80,6 +80,8 @@ def check_name(name: str) -> str:
     """The name itself if it can be built; raises InvalidInput with the nearest name otherwise."""
     base, _ = split(name)
     if not name.startswith(OUTSIDE) and base not in MECHANISMS and base not in OF_BALLS_IN_BINS:
+        if len(name.split()) > 1:
+            raise InvalidInput(f"mechanisms are separated by commas, got {name!r}; write {','.join(name.split())!r}.")
         raise unknown_name("mechanism", base, [*MECHANISMS, *OF_BALLS_IN_BINS, "file:FILE"])
     return name
 

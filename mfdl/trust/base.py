@@ -188,11 +188,26 @@ class TrustModel(abc.ABC):
             release: which final models are published besides, "none", "average" or "all", unless the caller of `view`
                 says otherwise.
 
-        Raises: InvalidInput: another release.
+        Raises: InvalidInput: another release; an array of anything but bool, such as indices.
         """
         _require_release(release)
         attacking = tuple(check.listed("node indices or labels", attackers=attackers))
+        for rule in ({"seen": seen}, {"known_gradients": known_gradients}, {"known_noise": known_noise}):
+            _require_flags(**rule)
         return _Masks(seen, known_gradients, known_noise, combinations, name, release, attacking)
+
+
+def _require_flags(**named: MaskRule) -> None:
+    """A mask that is an array has flags: indices are refused where they are given."""
+    ((name, rule),) = named.items()
+    if rule is None or callable(rule):
+        return
+    mask = check.as_array(**named)
+    if mask.dtype != bool:
+        raise InvalidInput(
+            f"{name} must be a boolean mask, got {check.brief(rule)} of {mask.dtype}; from indices it is "
+            "np.isin(np.arange(length), indices), from 0 and 1 mask.astype(bool)."
+        )
 
 
 def _require_release(release: str) -> None:
