@@ -36,6 +36,7 @@ THEORY = [
     f"{name}.md"
     for name in (
         "changing_networks",
+        "coming_from",
         "floating_point",
         "plan",
         "privacy",
