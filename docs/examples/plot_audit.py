@@ -11,7 +11,9 @@ from matplotlib.figure import Figure
 import mfdl
 from mfdl.audit import Training, audit
 
-ring = mfdl.Dynamics(mfdl.gossip.metropolis_hastings("ring:n=4"), learning_rate=0.5)
+ring = mfdl.Dynamics(
+    mfdl.gossip.metropolis_hastings("ring:n=4"), learning_rate=0.5
+)
 algorithm = mfdl.algorithms.mafalda(ring, mfdl.Cyclic(epochs=2, period=2))
 
 
@@ -22,7 +24,13 @@ class HalfTheNoise(Training):
         return stream
 
 
-question = {"trust": mfdl.trust.LDP(), "adjacency": "replace-one", "clip_norm": 1.0, "trials": 2000, "seed": 1}
+question = {
+    "trust": mfdl.trust.LDP(),
+    "adjacency": "replace-one",
+    "clip_norm": 1.0,
+    "trials": 2000,
+    "seed": 1,
+}
 claimed, honest, cheating = [], [], []
 levels = (1.5, 2.5, 4.0)
 for noise_std in levels:
@@ -30,13 +38,29 @@ for noise_std in levels:
     claimed.append(result.mu_claimed)
     honest.append(result.mu_audited)
     system = HalfTheNoise(algorithm, noise_std=noise_std, clip_norm=1.0)
-    cheating.append(audit(algorithm, noise_std=noise_std, system=system, **question).mu_audited)
+    cheating.append(
+        audit(
+            algorithm, noise_std=noise_std, system=system, **question
+        ).mu_audited
+    )
 
 figure = Figure(figsize=(7.4, 3.4), layout="constrained")
 axes = figure.subplots()
 axes.plot(levels, claimed, "o-", color="#222222", label="claimed")
-axes.plot(levels, honest, "o", color="#009e73", label="shown by honest runs, at least")
-axes.plot(levels, cheating, "s", color="#d55e00", label="shown with half the noise, at least")
+axes.plot(
+    levels,
+    honest,
+    "o",
+    color="#009e73",
+    label="shown by honest runs, at least",
+)
+axes.plot(
+    levels,
+    cheating,
+    "s",
+    color="#d55e00",
+    label="shown with half the noise, at least",
+)
 axes.set_xlabel("noise that is claimed")
 axes.set_ylabel("mu")
 axes.legend(frameon=False)

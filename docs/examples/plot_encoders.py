@@ -11,7 +11,9 @@ from matplotlib.figure import Figure
 
 import mfdl
 
-dynamics = mfdl.Dynamics(mfdl.gossip.metropolis_hastings("florentine"), learning_rate=0.5)
+dynamics = mfdl.Dynamics(
+    mfdl.gossip.metropolis_hastings("florentine"), learning_rate=0.5
+)
 participation = mfdl.Cyclic(epochs=4, period=8)
 names = ("dp_dsgd", "anti_pgd", "d_mf", "mafalda")
 mechanisms = [
@@ -27,8 +29,15 @@ figure = Figure(figsize=(9.6, 3.0), layout="constrained")
 for axes, mechanism in zip(figure.subplots(1, 4), mechanisms, strict=True):
     algorithm = mechanism.algorithm
     node = slice(0, None, algorithm.num_nodes)  # the same at every node
-    axes.imshow(algorithm.workload().N.dense()[node, node] * mechanism.noise_std, cmap="RdBu_r", vmin=-3, vmax=3)
-    axes.set_title(f"{algorithm.name}\nerror {mechanism.objective:.0f}", fontsize=10)
+    axes.imshow(
+        algorithm.workload().N.dense()[node, node] * mechanism.noise_std,
+        cmap="RdBu_r",
+        vmin=-3,
+        vmax=3,
+    )
+    axes.set_title(
+        f"{algorithm.name}\nerror {mechanism.objective:.0f}", fontsize=10
+    )
     axes.set_xticks([])
     axes.set_yticks([])
 

@@ -13,9 +13,13 @@ from matplotlib.figure import Figure
 import mfdl
 
 graph = mfdl.graphs.load("torus:n=25")
-dynamics = mfdl.Dynamics(mfdl.gossip.metropolis_hastings(graph), learning_rate=0.5)
+dynamics = mfdl.Dynamics(
+    mfdl.gossip.metropolis_hastings(graph), learning_rate=0.5
+)
 algorithm = mfdl.algorithms.dp_dsgd(dynamics, mfdl.EveryStep(6))
-losses = mfdl.privacy.sensitivity_by_victim(algorithm, mfdl.trust.PNDP([0]), release="none", lipschitz=1.0)
+losses = mfdl.privacy.sensitivity_by_victim(
+    algorithm, mfdl.trust.PNDP([0]), release="none", lipschitz=1.0
+)
 
 labels = mfdl.graphs.labels(graph)
 hops = nx.single_source_shortest_path_length(graph, labels[0])
@@ -25,9 +29,26 @@ adaptive = np.sqrt([loss.adaptive_sensitivity_squared for loss in losses])
 
 figure = Figure(figsize=(7.4, 3.4), layout="constrained")
 axes = figure.subplots()
-axes.plot(distance - 0.06, non_adaptive, "o", color="#0072b2", label="non-adaptive gradients")
-axes.plot(distance + 0.06, adaptive, "s", color="#009e73", label="adaptive gradients, Lipschitz constant 1")
-axes.axhline(np.sqrt(6), color="#d55e00", linestyle="--", label="anyone who sees all messages")
+axes.plot(
+    distance - 0.06,
+    non_adaptive,
+    "o",
+    color="#0072b2",
+    label="non-adaptive gradients",
+)
+axes.plot(
+    distance + 0.06,
+    adaptive,
+    "s",
+    color="#009e73",
+    label="adaptive gradients, Lipschitz constant 1",
+)
+axes.axhline(
+    np.sqrt(6),
+    color="#d55e00",
+    linestyle="--",
+    label="anyone who sees all messages",
+)
 axes.set_xticks(np.unique(distance))
 axes.set_ylim(0, 2.8)
 axes.set_xlabel("hops between victim and attacker")

@@ -9,7 +9,9 @@ Here MAFALDA-SGD on a path of three nodes for four steps: rows are messages, col
 
 import mfdl
 
-dynamics = mfdl.Dynamics(mfdl.gossip.metropolis_hastings("path:n=3"), learning_rate=1.0)
+dynamics = mfdl.Dynamics(
+    mfdl.gossip.metropolis_hastings("path:n=3"), learning_rate=1.0
+)
 algorithm = mfdl.algorithms.mafalda(dynamics, mfdl.EveryStep(4))
 workload = algorithm.workload()
 print(workload)
