@@ -30,6 +30,7 @@ extensions = [
     "docstrings",
     "mechanism_table",
     "native_math",
+    "pictures",
 ]
 templates_path = ["_templates"]
 exclude_patterns = ["_build", "_ext", "examples", "**/.ipynb_checkpoints", "gallery/*.ipynb", "gallery/*.py"]

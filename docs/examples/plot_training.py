@@ -6,35 +6,22 @@ Fifteen nodes train on digits. Both mechanisms have mu = 2 for every record agai
 they differ in the correlation of the noise over time.
 """
 
+from matplotlib.figure import Figure
+
 import mfdl
 
 graph = mfdl.graphs.load("florentine")
-dynamics = mfdl.Dynamics(
-    mfdl.gossip.metropolis_hastings(graph), learning_rate=0.5
-)
+gossip = mfdl.gossip.metropolis_hastings(graph)
+dynamics = mfdl.Dynamics(gossip, learning_rate=0.5)
 participation = mfdl.Cyclic(epochs=4, period=16)
 task = mfdl.tasks.digits(graph)
-question = {
-    "trust": mfdl.trust.LDP(),
-    "adjacency": "replace-one",
-    "clip_norm": 1.0,
-}
-
-mechanism = mfdl.calibrate(
-    mfdl.algorithms.mafalda(dynamics, participation),
-    mfdl.Privacy(**question),
-    mu=2.0,
+privacy = mfdl.Privacy(
+    mfdl.trust.LDP(), adjacency="replace-one", clip_norm=1.0
 )
-run = mfdl.replay(mechanism, task, seeds=[0])
-figure = run.plot()
 
-# %%
-# With independent noise:
-
-baseline = mfdl.calibrate(
-    mfdl.algorithms.dp_dsgd(dynamics, participation),
-    mfdl.Privacy(**question),
-    mu=2.0,
-)
-other = mfdl.replay(baseline, task, seeds=[0])
-figure_of_baseline = other.plot()
+figure = Figure(figsize=(7, 4), layout="constrained")
+axes = figure.add_subplot()
+for build in (mfdl.algorithms.dp_dsgd, mfdl.algorithms.mafalda):
+    algorithm = build(dynamics, participation)
+    mechanism = mfdl.calibrate(algorithm, privacy, mu=2.0)
+    mfdl.replay(mechanism, task, seeds=[0, 1]).plot(axes)

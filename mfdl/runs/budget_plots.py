@@ -135,8 +135,11 @@ def column_figure(result: dict[str, Any], steps: Sequence[RunSteps]) -> Figure:
         plot_comparison(result, steps, axes)
     axes.set_title("", loc="left")
     axes.set_ylabel(axes.get_ylabel().partition(",")[0] or WORDS["loss"])  # the caption has the rest
-    legend = axes.get_legend()
-    for text in (axes.xaxis.label, axes.yaxis.label, *(() if legend is None else legend.get_texts())):
+    if (legend := axes.get_legend()) is not None:  # above the curves, which it may not cover
+        names = [text.get_text() for text in legend.get_texts()]
+        figure.legend(legend.legend_handles, names, loc="outside upper left", ncols=3, frameon=False, fontsize=SMALL)
+        legend.remove()
+    for text in (axes.xaxis.label, axes.yaxis.label):
         text.set_fontsize(SMALL)
     axes.tick_params(labelsize=SMALL - 1)
     return figure
