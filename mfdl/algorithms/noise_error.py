@@ -21,7 +21,7 @@ from ..errors import UnsupportedMechanism
 from ..objective import ErrorWeights, Estimate, NoiseObjective, Probes
 from ..objective.error_weights import ALL_MODELS
 from ..objective.spectra import MAX_DENSE
-from ..operators.linear_recursions import Map
+from ..operators.structured import Map
 from .linear_algorithm import LinearAlgorithm
 from .round import Round
 

@@ -37,7 +37,7 @@ from ..errors import InvalidInput, UnsupportedMechanism, require_known
 from ..gossip import GossipMatrix, PushSum
 from ..gossip.changing import Present, checked_walk, presence, token_passing
 from ..noise import NoiseOperator, ScheduledNoise, StepNoise
-from ..operators.linear_recursions import Map
+from ..operators.structured import Map
 from ..participation import Participation
 from .checks import builder
 from .dsgd import decentralized, receivers

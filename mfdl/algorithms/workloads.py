@@ -38,8 +38,7 @@ from ..check import FloatArray
 from ..errors import InvalidInput, UnsupportedMechanism
 from ..floats import RANK_TOLERANCE
 from ..operators import Kronecker, OutputRecursion, RecursionMaps, Selection, StructuredOperator
-from ..operators.linear_recursions import Map
-from ..operators.structured import TimeNodeAxis
+from ..operators.structured import Map, TimeNodeAxis
 from .round import MAPS, SHAPES
 
 if TYPE_CHECKING:

@@ -34,7 +34,7 @@ from mfdl_solvers.arithmetic import blas_threads
 
 from .. import check, matrices
 from ..check import FloatArray
-from ..dynamics.responses import ByModes, ByNodes
+from ..dynamics.dynamics import ByModes, ByNodes
 from ..errors import InvalidInput, UnsupportedMechanism
 from ..gossip import RandomGossip
 from ..gossip.randomized import Moments

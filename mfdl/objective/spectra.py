@@ -19,7 +19,7 @@ from mfdl_solvers.ties import first_largest
 
 from .. import check
 from ..check import FloatArray
-from ..dynamics.responses import ByModes, Entries
+from ..dynamics.dynamics import ByModes, Entries
 from ..errors import InvalidInput, UnsupportedMechanism
 from .counted_models import CountedModels
 from .curvature import ROUNDING, nodes_needed, quadrature

@@ -22,7 +22,7 @@ from ... import errors, matrices
 from ...algorithms import LinearAlgorithm
 from ...algorithms.round import MAPS, SHAPES, Round
 from ...errors import InvalidInput
-from ...operators.linear_recursions import Map
+from ...operators.structured import Map
 from .group import Group
 
 SOURCES = ("state", "messages", "nodes", "injection slots")
