@@ -1,7 +1,7 @@
 """Statements on secret patterns: the accounted delta is never below an oracle's, over all patterns written out.
 
 Schemes of up to six steps, any encoder. All patterns are enumerated with their probabilities
-(`mfdl.testing.oracles.pattern_laws`). Attackers choose gradients in {-1, 0, 1} from what they have seen, by dynamic
+(`mfdl.testing.oracles.curve_oracles`). Attackers choose gradients in {-1, 0, 1} from what they have seen, by dynamic
 programming; with two steps the pair is integrated over the plane of its means too.
 """
 
@@ -17,8 +17,7 @@ from _soundness_bins import QUADRATURE
 import mfdl
 from mfdl.noise import LocalNoise
 from mfdl.participation.sampling import CyclicPoisson, MinSeparationSampling, RandomAllocation, Sampled
-from mfdl.testing.oracles.curve_oracles import attacked, of_means
-from mfdl.testing.oracles.pattern_laws import Law, pattern_laws
+from mfdl.testing.oracles.curve_oracles import Law, attacked, of_means, pattern_laws
 
 STATEMENTS: dict[str, Statement] = {}
 CELLS = {False: {1: 30, 2: 12, 3: 6, 4: 4, 5: 3, 6: 2}, True: {1: 30, 2: 8, 3: 4, 4: 2}}

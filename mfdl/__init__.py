@@ -55,7 +55,7 @@ _EXPORTS = {
     "privacy": "=mfdl.privacy",
     "replay": "mfdl.training.replay",
     "runs": "=mfdl.runs",
-    "sweep": "mfdl.runs.sweeping",
+    "sweep": "mfdl.runs.running",
     "tasks": "=mfdl.training.tasks",
     "testing": "=mfdl.testing",
     "trust": "=mfdl.trust",
@@ -102,7 +102,7 @@ if TYPE_CHECKING:
     from .privacy.questions import Privacy
     from .runs.compared import compare
     from .runs.pairwise_losses import pairwise
-    from .runs.sweeping import sweep
+    from .runs.running import sweep
     from .training import tasks
     from .training.keys import NoiseKey
     from .training.private_node import PrivateNode

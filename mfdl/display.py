@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from decimal import ROUND_CEILING, Context, Decimal
 from typing import TYPE_CHECKING, Any
 
-from . import extras
+from . import errors
 
 if TYPE_CHECKING:
     import pandas
@@ -141,6 +141,6 @@ def data_frame(rows: Iterable[Mapping[str, Any]], columns: Sequence[str]) -> pan
 
     Raises: MissingExtra: pandas is not installed.
     """
-    installed = extras.imported("pandas", "a data frame", "take rows(), which gives plain dictionaries")
+    installed = errors.imported("pandas", "a data frame", "take rows(), which gives plain dictionaries")
     frame: pandas.DataFrame = installed.DataFrame(list(rows), columns=list(columns))
     return frame

@@ -17,7 +17,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from . import extras
+from . import errors
 from .errors import InvalidInput, require_known
 
 NAMES = ("joblib", "dask")
@@ -54,7 +54,7 @@ class Engine:
         if self.scheduler is not None and self.name != "dask":
             raise InvalidInput(f"a scheduler ({self.scheduler}) belongs to engine dask, not to {self.name}.")
         if self.name == "dask":
-            extras.imported("distributed", "engine dask", "use the engine joblib")
+            errors.imported("distributed", "engine dask", "use the engine joblib")
 
     @property
     def workers(self) -> int:

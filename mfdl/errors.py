@@ -2,12 +2,16 @@
 
 `InvalidInput` is raised at the boundary, before any work: its message names the argument, the value
 given, what is allowed and the way out. The command line prints it as one line and exits with code 2.
+
+Packages of an extra are imported where they are first used (`imported`).
 """
 
 from __future__ import annotations
 
 import difflib
+import importlib
 from collections.abc import Collection, Iterable
+from typing import Any
 
 
 class InvalidInput(ValueError):
@@ -70,3 +74,34 @@ def require_known(kind: str, name: str, known: Collection[str]) -> None:
     """Raises: InvalidInput: a name that is not in a registry, as `unknown_name` says it."""
     if not isinstance(name, str) or name not in known:
         raise unknown_name(kind, name, known)
+
+
+EXTRAS = {
+    "cloudpickle": "ranks",
+    "cvxpy": "testing",
+    "distributed": "dask",
+    "flwr_datasets": "femnist",
+    "hypothesis": "testing",
+    "jinja2": "report",
+    "mpmath": "testing",
+    "nvflare": "nvflare",
+    "pandas": "tables",
+    "pyarrow": "tables",
+    "pymetis": "ranks",
+}
+"""From a package to the extra of mfdl that installs it."""
+
+
+def imported(package: str, purpose: str, alternative: str = "") -> Any:
+    """The module of a package of an extra.
+
+    Args: package: a key of EXTRAS; purpose: what needs it; alternative: what works without it.
+    Raises: MissingExtra: it is not installed; the message names the extra.
+    """
+    try:
+        return importlib.import_module(package)
+    except ModuleNotFoundError as error:
+        if error.name != package:  # it is installed, and a package that it needs is not
+            raise
+    remedy = f"pip install 'mfdl[{EXTRAS[package]}]'" + (f", or {alternative}" if alternative else "")
+    raise MissingExtra(f"{purpose} needs {package}, which is not installed: {remedy}.")

@@ -26,11 +26,11 @@ from .display import Shown
 from .errors import InvalidInput, UnsupportedMechanism
 from .objective import ErrorWeights, Estimate, ExcessLoss, NoiseObjective
 from .privacy.curves import PrivacyCurve
-from .privacy.exposed_victims import require_noise_with_gradients
 from .privacy.guarantee import Guarantee
 from .privacy.guarantee_texts import EVERY_NODE
 from .privacy.losses import Losses
 from .privacy.questions import Fingerprint, Privacy, participation_hash, require_unit
+from .privacy.sampled_exposures import require_noise_with_gradients
 from .storable import is_storable
 from .trust import TrustModel
 

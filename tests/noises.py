@@ -20,8 +20,8 @@ from mfdl.noise import (
     ZeroNoise,
 )
 from mfdl.testing.strategies import encoders, random_encoder
+from mfdl.training.column_generator import encode_context
 from mfdl.training.keys import normals
-from mfdl.training.prf import encode_context
 
 LOCAL = ("independent", "shared", "per node")
 OVER_BOTH = ("kronecker", "per-mode", "joint")

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from page_session import blocks, run_page
 
-from mfdl.errors import InvalidInput, MissingExtra
-from mfdl.extras import EXTRAS, imported
+from mfdl.errors import EXTRAS, InvalidInput, MissingExtra, imported
 from mfdl.training import distributed
 
 ROOT = Path(__file__).parents[1]

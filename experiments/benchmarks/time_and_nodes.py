@@ -20,7 +20,7 @@ from _measure import peak_megabytes, report, seconds
 import mfdl
 from mfdl.factorization import optimal_joint, optimal_kronecker, optimal_per_mode
 from mfdl.objective import NoiseObjective
-from mfdl_solvers.joint_encoder import joint_classes
+from mfdl_solvers.kronecker_encoder import joint_classes
 
 TOLERANCE = 1e-4
 

@@ -18,7 +18,7 @@ from experiments.real_nodes import auditing
 from experiments.real_nodes.folder import NodeFolder
 from experiments.real_nodes.launching import node_and_step, node_folder, refusals_in_words
 from experiments.real_nodes.setting import NODES, Setting, begun
-from mfdl import extras
+from mfdl import errors
 
 
 def main() -> int:
@@ -41,7 +41,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    extras.imported("nvflare", "experiments.nvflare_nodes")
+    errors.imported("nvflare", "experiments.nvflare_nodes")
     from .simulation import Simulation  # imports NVFlare
 
     setting = begun(arguments.out, {"mechanism_name": arguments.mechanism, "steps": arguments.steps})

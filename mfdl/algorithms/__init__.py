@@ -1,6 +1,5 @@
 """Decentralized learning algorithms, each a builder of one `LinearAlgorithm`."""
 
-from .dropout import with_dropout
 from .dsgd import anti_pgd, cdp, dp_dsgd, dsgd, mf_dsgd, muffliato
 from .factorized import (
     band_inv,
@@ -20,7 +19,7 @@ from .linear_algorithm import LinearAlgorithm
 from .maps import from_maps
 from .memory import delayed_dsgd, exact_diffusion, gradient_tracking, local_steps, two_hop_dsgd
 from .noise_error import noise_error
-from .other_exchanges import push_sum, random_walk, zip_dl
+from .other_exchanges import push_sum, random_walk, with_dropout, zip_dl
 from .over_nodes import (
     corn,
     corn_pairwise,

@@ -21,7 +21,7 @@ from ..check import FloatArray
 from ..dynamics import Dynamics
 from ..errors import InvalidInput, UnsupportedMechanism
 from ..noise import NoiseOperator
-from ..operators.linear_recursions import Map
+from ..operators.structured import Map
 from ..participation import Participation, PatternSet
 from ..spec import bound_arguments as bound
 from .round import Round

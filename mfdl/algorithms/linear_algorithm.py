@@ -43,9 +43,8 @@ from ..participation import Participation
 from ..released import ReleasedModel
 from ..storable import storable
 from . import checks
-from .flow import Flow, flow, separates_private_noise
 from .round import Round, Source, digests, distinct, map_digest, with_input_scale
-from .workloads import Rows, Workload
+from .workloads import Flow, Rows, Workload, flow, separates_private_noise
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -270,7 +269,7 @@ class LinearAlgorithm(Shown):
 
     @cached_property
     def private_noise_is_separate(self) -> bool:
-        """See `flow.separates_private_noise`."""
+        """See `workloads.separates_private_noise`."""
         return separates_private_noise(self)
 
     @property

@@ -23,7 +23,7 @@ from ..check import FloatArray
 from ..display import short_repr
 from ..errors import InvalidInput
 from ..operators import RecursionMaps
-from ..operators.linear_recursions import Map
+from ..operators.structured import Map
 from ..storable import storable
 
 Source: TypeAlias = Literal["gradient", "noise"]

@@ -3,7 +3,7 @@
 In: a system, canaries, claims, and the probability with which a bound may fail. Out: one `CanaryResult` each. Who draws
 the steps of the record, and which likelihood ratio is the statistic, is an `Attack`. With public batches
 (`PublicAttack`) the canary fixes its steps; the pilot chooses between the ratio of the claimed Gaussian and a linear
-statistic learned from pilot runs, which needs no claim to be true. The attack on balls-in-bins is in `bin_ratio`.
+statistic learned from pilot runs, which needs no claim to be true. The attack on balls-in-bins is in `auditing`.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ def compare(
 
     Ctrl-C keeps the finished runs; the same command resumes.
     """
-    from ..runs.earlier import RUNS, finished_comparison
+    from ..runs.store import RUNS, finished_comparison
 
     result = finished_comparison(config, out) if resume and not several else None
     if result is not None:

@@ -2,24 +2,49 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from .. import data
 from ..errors import InvalidInput
 from . import terminal
-from .inspect_file import inspect_file
+
+if TYPE_CHECKING:
+    from ..training.tasks.file_tasks import FileSummary
+
 
 app = typer.Typer(help="List and fetch the public data files, inspect your own.", no_args_is_help=True)
-app.command("inspect")(inspect_file)
 
 DataHome = Annotated[
     Path | None,
     typer.Option("--data-home", help="Data folder; default: $MFDL_DATA, else the user's cache folder."),
 ]
 STATES = {True: "verified", False: "WRONG CONTENT", None: "present"}
+SHOWN_COLUMNS = 40
+SHOWN_CLASSES = 12
+
+
+@app.command("inspect")
+def inspect_file(
+    text: Annotated[str, typer.Argument(metavar="FILE[:OPTIONS]", help="As of --task: own.csv:target=price,drop=id.")],
+    graph: Annotated[
+        str | None, typer.Option("--graph", help="Make the task on this graph: records of each node, content hash.")
+    ] = None,
+    data_home: Annotated[Path | None, typer.Option("--data-home", help="Data folder of named tasks.")] = None,
+    as_json: terminal.Json = False,
+) -> None:
+    """Show what a task reads of a data file: columns, target, kind, classes, records of each node."""
+    summary = _summary(text, graph, data_home)
+    has_options = summary.path != text.strip()
+    if as_json:
+        terminal.as_one_json_value(dataclasses.asdict(summary))
+    else:
+        _show(summary, with_reason=not has_options)
+    if summary.refused is not None and has_options:
+        raise InvalidInput(summary.refused)
 
 
 @app.command("list")
@@ -64,3 +89,44 @@ def fetch_files(
     failures = [row["error"] for row in rows if row["error"]]
     if failures:
         raise InvalidInput(" ".join(str(failure) for failure in failures))
+
+
+def _summary(text: str, graph: str | None, data_home: Path | None) -> FileSummary:
+    from ..training import tasks
+    from ..training.tasks import file_tasks, task_modules
+
+    named = text.partition(":")[0].strip() in tasks.names() or task_modules.parse_module_text(text) is not None
+    if not named and (file := file_tasks.parse_file_text(text)) is not None:
+        return file_tasks.summary_of_file(file, graph)
+    if graph is None:
+        raise InvalidInput(f"{text} is made on the nodes of a graph; give one, --graph ring:n=16.")
+    return file_tasks.summary_of_task(text, tasks.load(text, graph, data_home))
+
+
+def _show(summary: FileSummary, with_reason: bool) -> None:
+    console = terminal.answers()
+    if summary.columns:
+        table = terminal.table(
+            ("column", "values", "role", "missing"), title=f"{summary.format}, {summary.rows} rows", right=("missing",)
+        )
+        for column in summary.columns[:SHOWN_COLUMNS]:
+            table.add_row(column.name, column.kind, column.role, str(column.missing or ""))
+        console.print(table)
+    if len(summary.columns) > SHOWN_COLUMNS:
+        console.print(f"{len(summary.columns) - SHOWN_COLUMNS} more columns; --json has all.")
+    lines = _lines(summary) | ({"no task yet": summary.refused or ""} if with_reason else {})
+    terminal.explain(summary.path, {key: value for key, value in lines.items() if value})
+
+
+def _lines(summary: FileSummary) -> dict[str, str]:
+    classes = ", ".join(summary.classes[:SHOWN_CLASSES]) + (", ..." if len(summary.classes) > SHOWN_CLASSES else "")
+    fewest, most = summary.records_of_nodes or (0, 0)
+    return {
+        "target": summary.target or "",
+        "kind": summary.kind or "",
+        "classes": f"{len(summary.classes)}: {classes}" if classes else "",
+        "features": str(summary.features or ""),
+        "records": f"{summary.train_records} train, {summary.test_records} test" if summary.train_records else "",
+        "train records of a node": f"{fewest} to {most}, on {summary.nodes} nodes" if summary.nodes else "",
+        "task": f"{summary.task}, content hash {summary.content_hash}" if summary.task else "",
+    }

@@ -66,8 +66,8 @@ def sweep(
 
 def _run(config: Path, out: Path | None, jobs: int | None, engine: str | None, scheduler: str | None) -> dict[str, Any]:
     from ..runs import Engine, SweepConfig
-    from ..runs.earlier import finished_sweep
-    from ..runs.sweep_file import SweepFile
+    from ..runs.store import finished_sweep
+    from ..runs.sweep_config import SweepFile
 
     file = SweepFile.read(config)
     sweep_config = SweepConfig.written(file)

@@ -5,10 +5,20 @@ that use them interpret them: `graphs` reads the ego network, the training tasks
 scikit-learn are imported inside functions: this package must stay cheap to import because `graphs` needs it.
 """
 
-from .data_folder import ENVIRONMENT_VARIABLE, home
-from .library_files import FEMNIST, HOUSING, california_housing, femnist
-from .published_arrays import a9a, mnist, mnist_files, read_idx
-from .registered_files import REGISTRY, DataFile, FileStatus, expand, fetch, names, status
+from .library_files import ENVIRONMENT_VARIABLE, FEMNIST, HOUSING, california_housing, femnist, home
+from .registered_files import (
+    REGISTRY,
+    DataFile,
+    FileStatus,
+    a9a,
+    expand,
+    fetch,
+    mnist,
+    mnist_files,
+    names,
+    read_idx,
+    status,
+)
 
 __all__ = [
     "ENVIRONMENT_VARIABLE",

@@ -22,7 +22,7 @@ from mfdl_solvers import Factorization, FactorizationProblem
 from mfdl_solvers.arithmetic import EPS
 from mfdl_solvers.problem import OPTIMAL, STOPPED, Certified, Stopping, objective_in_range
 
-from .. import check, extras, node_covariances
+from .. import check, errors, node_covariances
 from ..check import FloatArray
 from ..dynamics import Dynamics
 from ..errors import InvalidInput, require_known
@@ -156,7 +156,7 @@ def optimal_covariance(
     wanted = checked_stopping(seeds.default_tolerance if tolerance is None else tolerance, max_iterations)
     require_known("method", method, COVARIANCE_SOLVERS)
     if method == "conic":
-        extras.imported("cvxpy", "the conic solver", "use method newton")
+        errors.imported("cvxpy", "the conic solver", "use method newton")
     gram = node_gram(dynamics, horizon, counted_models, weights)
     with reporter(progress).status(f"factorizing {dynamics.num_nodes} nodes"):
         best = covariance_for_gram(gram, dynamics.gossip, seeds, wanted, method=method)

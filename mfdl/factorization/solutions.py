@@ -17,8 +17,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from mfdl_solvers import Stopping
-from mfdl_solvers.problem import Certified
+from mfdl_solvers.problem import Certified, Stopping
 
 from .. import archive
 from ..errors import InvalidInput

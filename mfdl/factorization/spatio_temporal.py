@@ -21,8 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from mfdl_solvers import joint_encoder, kronecker_encoder, per_mode_encoder
-from mfdl_solvers.joint_encoder import ModeProblem
+from mfdl_solvers import kronecker_encoder, per_mode_encoder
+from mfdl_solvers.kronecker_encoder import ModeProblem
 from mfdl_solvers.problem import STOPPED, Certified, Stopping, objective_in_range
 
 from ..check import FloatArray
@@ -207,7 +207,7 @@ def optimal_joint(
     H = setting.noise_objective.over_both()
     with reporter(progress).search(setting.during(JOINT), stopping.tolerance) as report:
         stopping = dataclasses.replace(stopping, report=report)
-        solved = solutions.solved(joint_encoder.solve_dense, H, labels, dynamics.num_nodes, stopping=stopping)
+        solved = solutions.solved(kronecker_encoder.solve_dense, H, labels, dynamics.num_nodes, stopping=stopping)
     independent = _independent(labels, np.diagonal(H).reshape(labels.size, -1).sum(axis=1))
     return _answered(JOINT, setting, began, independent, encoder=solved.encoder, **_facts_of(solved))
 

@@ -1,8 +1,7 @@
 """Noise: operators N in `injected = N Z`, and the stream of what is injected."""
 
 from .base import NoiseOperator
-from .causal import CausalNoise, IndependentNoise, LocalNoise, SpatioTemporalNoise, StepNoise, ZeroNoise
-from .joint import JointNoise
+from .causal import CausalNoise, IndependentNoise, JointNoise, LocalNoise, SpatioTemporalNoise, StepNoise, ZeroNoise
 from .scheduled import ScheduledNoise
 from .stream import NoiseStream, StreamState
 

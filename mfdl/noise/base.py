@@ -20,8 +20,7 @@ from ..errors import InvalidInput, UnsupportedMechanism
 from ..operators import Selection, StructuredOperator
 
 if TYPE_CHECKING:
-    from .causal import CausalNoise
-    from .joint import JointNoise
+    from .causal import CausalNoise, JointNoise
 
 
 class NoiseOperator(StructuredOperator, abc.ABC):

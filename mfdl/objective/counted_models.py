@@ -21,7 +21,7 @@ from .. import check
 from ..check import FloatArray
 from ..display import short_repr
 from ..dynamics import Dynamics
-from ..dynamics.responses import Averaging, Entries, cost_to_go, effects, responses
+from ..dynamics.dynamics import Averaging, Entries, cost_to_go, effects, responses
 from ..errors import InvalidInput, require_known
 from ..released import ReleasedModel
 from .curvature import Curvature, CurvedDynamics

@@ -32,9 +32,9 @@ from ..check import FloatArray
 from ..errors import InvalidInput, UnsupportedMechanism
 from ..gossip import RandomGossip
 from ..noise import CausalNoise, NoiseOperator
+from ..noise.causal import MAX_JOINT_SIZE
 from ..noise.encoder_arguments import MAX_DENSE_STEPS
-from ..noise.joint import MAX_JOINT_SIZE
-from . import averaged_grams, estimated_grams, spectra, time_grams
+from . import estimated_grams, spectra, time_grams
 from .counted_models import CountedModels
 from .error_weights import ErrorWeights
 from .estimated_grams import Estimate, EstimatedGram, Probes, exact_or_estimated, fresh_noise, same_size
@@ -186,7 +186,7 @@ class NoiseObjective(CountedModels):
         array([[2.75, 1.25],
                [1.25, 1.5 ]])
         """
-        return averaged_grams.averaged(self, random, probes)
+        return estimated_grams.averaged(self, random, probes)
 
     def estimated(self, probes: Probes | None = None) -> EstimatedGram:
         """An estimate of `over_steps` for graphs of any size.

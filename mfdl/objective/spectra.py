@@ -19,11 +19,11 @@ from mfdl_solvers.ties import first_largest
 
 from .. import check
 from ..check import FloatArray
-from ..dynamics.responses import ByModes, Entries
+from ..dynamics.dynamics import ByModes, Entries
 from ..errors import InvalidInput, UnsupportedMechanism
 from .counted_models import CountedModels
+from .curvature import ROUNDING, nodes_needed, quadrature
 from .error_weights import ErrorWeights
-from .quadrature import ROUNDING, nodes_needed, quadrature
 
 MAX_DENSE = 5000
 """Nodes up to which eigenvectors are computed: minutes, and three arrays of 200 MB."""

@@ -36,10 +36,10 @@ from numpy.typing import ArrayLike
 from mfdl_solvers.arithmetic import blas_threads
 
 from ..check import FloatArray
-from ..dynamics.responses import Averaging, ByModes, ByNodes, Entries
+from ..dynamics.dynamics import Averaging, ByModes, ByNodes, Entries
 from ..errors import InvalidInput, UnsupportedMechanism
 from ..gossip.changing import presence
-from ..noise.joint import require_joint_size
+from ..noise.causal import require_joint_size
 from .counted_models import CountedModels, finite_gram, over_kinds
 from .spectra import MAX_DENSE, Modes, SpectralMeasure, known_measure
 

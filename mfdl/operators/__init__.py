@@ -1,7 +1,14 @@
 """Structured linear operators over time x nodes, as scipy `LinearOperator`s with a dense form for oracles."""
 
-from .linear_recursions import OutputRecursion, RecursionMaps, StateRecursion, WeightedStates
-from .structured import Kronecker, Selection, StructuredOperator
+from .structured import (
+    Kronecker,
+    OutputRecursion,
+    RecursionMaps,
+    Selection,
+    StateRecursion,
+    StructuredOperator,
+    WeightedStates,
+)
 
 __all__ = [
     "Kronecker",

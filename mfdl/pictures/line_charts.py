@@ -1,6 +1,8 @@
 """Lines over x with the range of their repetitions, and dotted levels: every chart of lines, and rows of panels.
 
 In: numbers with their looks. Out: artists in axes of the caller's, or a small Figure for a page (`themed_svg`).
+
+`draw_fronts` has loss against cost on logarithmic axes: the points of each series, and a line of those that none beats.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 from numpy.typing import ArrayLike, NDArray
 
-from .looks import DASHED, Look
+from ..check import FloatArray
+from .looks import DASHED, Look, series_looks
 from .style import (
     CHARACTER,
     GROUND,
@@ -25,6 +28,7 @@ from .style import (
     QUIET,
     TICK,
     End,
+    caption_lines,
     css,
     fit_y,
     name_ends,
@@ -304,3 +308,74 @@ def _draw_panel(axes: Axes, panel: Panel, looks: Mapping[str, Look]) -> None:
         axes.set_ylim(*panel.y_range)
     elif not panel.log_y:
         axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
+
+
+FRONT_INCHES, FRONT_HEIGHT = 4.6, 3.6
+FAINT: dict[str, Any] = {"s": 12, "alpha": 0.35, "linewidths": 0, "zorder": 2}
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Front:
+    """One panel.
+
+    Attributes: points: by name, shape (points, 2): cost and loss.
+    """
+
+    x_label: str
+    y_label: str
+    points: Mapping[str, FloatArray]
+
+
+def draw_fronts(panels: Sequence[Front], title: str, caption: str) -> Figure:
+    """One panel beside the other, names above, the caption below."""
+    width = FRONT_INCHES * len(panels)
+    lines = caption_lines(caption, int(width * 17))
+    looks = _front_looks(panels)
+    below = 0.75 + 0.16 * len(lines)
+    height = FRONT_HEIGHT + below
+    figure = Figure(figsize=(width, height), facecolor="white")
+    grid = figure.subplots(1, len(panels), squeeze=False)[0]
+    figure.subplots_adjust(0.75 / width, below / height, 1 - 0.15 / width, 1 - 0.95 / height, wspace=0.28)
+    for axes, panel in zip(grid, panels, strict=True):
+        fronts = [_line(looks[name], front(points)) for name, points in panel.points.items()]
+        every = np.concatenate(list(panel.points.values()))
+        span = (float(every[:, 1].min()), float(every[:, 1].max()))
+        chart = LineChart(panel.x_label, panel.y_label, fronts, x_log=True, y_log=True, y_range=span)
+        chart.draw(axes, width=1.5)
+        for name, points in panel.points.items():
+            axes.scatter(*points.T, color=looks[name].colour, marker=looks[name].marker, **FAINT)
+        low, high = every[:, 0].min(), every[:, 0].max()
+        axes.set_xlim(low / 1.15, high * 1.15)
+    bold: dict[str, Any] = {"fontsize": 12.5, "fontweight": "bold", "color": INK, "va": "top"}
+    figure.text(0.3 / width, 1 - 0.16 / height, title, **bold)
+    place: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (0.2 / width, 1 - 0.42 / height)}
+    handles = [look.handle(linewidth=1.5, markersize=5) for look in looks.values()]
+    figure.legend(handles, [*looks], ncols=max(1, int(width / 1.8)), frameon=False, fontsize=9, **place)
+    write_caption(figure, lines, left=0.3 / width, top=(0.15 + 0.16 * len(lines)) / height)
+    return figure
+
+
+def front(points: FloatArray) -> FloatArray:
+    """The points of which no other one has at most as much of both, by the first number.
+
+    >>> front(np.array([[1.0, 5.0], [2.0, 6.0], [3.0, 4.0], [3.0, 4.5]]))
+    array([[1., 5.],
+           [3., 4.]])
+    """
+    ordered = points[np.lexsort((points[:, 1], points[:, 0]))]  # bound
+    best = np.minimum.accumulate(ordered[:, 1])
+    return ordered[np.append(True, ordered[1:, 1] < best[:-1])]
+
+
+def _front_looks(panels: Sequence[Front]) -> dict[str, Look]:
+    """By name; names that differ behind a comma share a colour."""
+    looks = series_looks(name for panel in panels for name in panel.points)
+    colours = series_looks(name.partition(",")[0] for name in looks)
+    return {
+        name: dataclasses.replace(look, colour=colours[name.partition(",")[0]].colour) for name, look in looks.items()
+    }
+
+
+def _line(look: Look, points: FloatArray) -> Line:
+    cost, loss = points.T
+    return Line(look, cost, loss, loss, loss)

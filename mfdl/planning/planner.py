@@ -34,8 +34,7 @@ from ..privacy.sampled_exposures import noise_of_bins
 from ..progress import Progress, reporter
 from ..released import ReleasedModel
 from ..trust import LDP, MODELS
-from .design import BINS, CYCLIC, Design, DesignGrid
-from .prediction import RATES, NoiseGain, PredictedLoss, age_gram, predicted_loss
+from .design import BINS, CYCLIC, RATES, Design, DesignGrid, NoiseGain, PredictedLoss, age_gram, predicted_loss
 from .run_plan import PlannedDesign, RunPlan
 
 MECHANISMS = ("dp-dsgd", "mafalda")

@@ -20,8 +20,7 @@ from .. import files
 from ..display import Shown, data_frame, rounded_up
 from ..privacy.guarantee import Guarantee
 from ..privacy.questions import Privacy
-from .design import Design
-from .prediction import PredictedLoss
+from .design import Design, PredictedLoss
 
 if TYPE_CHECKING:
     import pandas
@@ -176,7 +175,7 @@ class RunPlan(Shown):
 
     def plot(self) -> Figure:
         """Loss against gradient evaluations and against messages, the front of each mechanism as a line."""
-        from ..pictures.fronts import Front, draw_fronts
+        from ..pictures.line_charts import Front, draw_fronts
 
         measure = "predicted excess loss" if self.has_curvature else "std of the noise in the published model"
         panels = []

@@ -39,10 +39,20 @@ from .forms import (
 )
 from .forms.node_recursions import recursions
 from .gram_sensitivity import Sensitivity
-from .joint_sensitivity import JointConditions, JointGrams, added, nodes_and_groups, victim_sensitivities
 from .owners import Owners, Victim, checked_victim, in_order, nodes_of, require_nodes, require_one_owner, within
 from .questions import UNITS, Fingerprint
-from .victim_sensitivity import ALL_MESSAGES, SHIFT_REDUCTION, THE_VIEW, VictimSensitivity, pointwise_worst
+from .victim_sensitivity import (
+    ALL_MESSAGES,
+    SHIFT_REDUCTION,
+    THE_VIEW,
+    JointConditions,
+    JointGrams,
+    VictimSensitivity,
+    added,
+    nodes_and_groups,
+    pointwise_worst,
+    victim_sensitivities,
+)
 
 
 def sensitivity_by_victim(

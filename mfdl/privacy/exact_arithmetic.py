@@ -37,7 +37,7 @@ from ..algorithms.round import MAPS
 from ..check import FloatArray
 from ..entries import fraction_of
 from ..floats import UNIT
-from ..operators.linear_recursions import Map
+from ..operators.structured import Map
 from ..trust.knowledge import Knowledge, combined
 from ..trust.view import AlgorithmView, View
 from ..trust.view_matrices import GivenModels

@@ -36,10 +36,17 @@ from .adaptive import is_adaptive
 from .attacking_sets import sensitivity_by_victim
 from .forms import joint_grams, view_grams
 from .gram_sensitivity import Sensitivity
-from .joint_sensitivity import JointConditions, nodes_and_groups, victim_sensitivities
 from .owners import Owners, Victim, checked_victim, in_order, nodes_of, require_nodes, require_one_owner
 from .questions import UNITS, Fingerprint, Privacy, participation_hash, require_unit
-from .victim_sensitivity import MOST_SHOWN, THE_VIEW, VictimSensitivity, worst_loss
+from .victim_sensitivity import (
+    MOST_SHOWN,
+    THE_VIEW,
+    JointConditions,
+    VictimSensitivity,
+    nodes_and_groups,
+    victim_sensitivities,
+    worst_loss,
+)
 
 NOT_PROVEN = (
     "A and B do not say at which models gradients are taken, so nothing proves the number for adaptive gradients; "

@@ -41,7 +41,7 @@ from ..check import FloatArray
 from ..display import short_repr
 from ..entries import exact_entries, refuse_huge
 from ..errors import InvalidInput, require_known
-from ..factorization.structured_sensitivity import structured_bound
+from ..factorization.long_runs import structured_bound
 from ..floats import EPS, UNIT
 from ..operators.structured import TimeNodeAxis
 from ..participation import Participation

@@ -7,6 +7,12 @@ Whose data are protected is the unit. "record": each record's gradient is clippe
 "user": the node's mean gradient is clipped, so it is all of the node's data that move it by one record shift. Clipping
 records and claiming the user would be wrong by the batch size: a user moves a sum of m clipped gradients by m shifts.
 mu is about real-number noise: attacks on the low-order bits of floats are covered by `PrivateNode(grid=...)` alone.
+
+A guarantee as an event of dp-accounting, whose accountants compose it with mechanisms of other libraries.
+
+An event has no trust model, no adjacency and no victim: it is stated beside them here. The noise multiplier of a
+Gaussian event is 1 / mu, so that the adjacency is in it: every accountant of dp-accounting takes the event under its
+default relation, and another relation gives no smaller loss.
 """
 
 from __future__ import annotations
@@ -23,19 +29,19 @@ import numpy as np
 
 from .. import check
 from ..display import Shown
-from ..errors import InvalidInput
+from ..errors import InvalidInput, UnsupportedMechanism
 from ..files import atomic_write_text
 from ..trust.view import RELEASES
 from . import gaussian, guarantee_texts
-from .curves import PrivacyCurve
+from .curves import Gaussian, PrivacyCurve
+from .guarantee_texts import ROUNDING, Victims, checked_victims
 from .owners import Owners
 from .questions import UNITS, Fingerprint, lipschitz_notes, short_hash
-from .victim_curves import ROUNDING, Victims, checked_victims
 
 if TYPE_CHECKING:
+    from dp_accounting import DpEvent
     from matplotlib.figure import Figure
 
-    from .dp_events import AccountedEvent
 
 DELTA = 1e-6  # at which words give epsilon, where no target named another
 STATED = "as stated in the file, not computed anew"
@@ -278,7 +284,6 @@ class Guarantee(Shown):
         Raises: UnsupportedMechanism: a number for non-adaptive gradients; secret sampling of another kind, or Poisson
             sampling under replace-one, without `public_batches`.
         """
-        from .dp_events import event_of
 
         return event_of(self.curve, str(self), adaptive=self.adaptive, public_batches=public_batches)
 
@@ -341,7 +346,7 @@ class Guarantee(Shown):
                 victim, attacker, or, of public batches, release.
             UnsupportedMechanism: "shared" batches, which do not compose run by run.
         """
-        from .composition import composed
+        from .guarantee_texts import composed
 
         return composed(self, other, bins=bins)
 
@@ -399,3 +404,31 @@ class Guarantee(Shown):
 def edited(source: str) -> str:
     """Where a statement comes from that is no longer the one that was computed."""
     return "; ".join(dict.fromkeys([*filter(None, source.split("; ")), EDITED]))
+
+
+@dataclasses.dataclass(frozen=True)
+class AccountedEvent:
+    """An event of dp-accounting, and the conditions under which it describes a mechanism.
+
+    Attributes: event: a `dp_accounting.DpEvent`; conditions: those of the guarantee, one a line.
+    """
+
+    event: DpEvent
+    conditions: str
+
+    def __str__(self) -> str:
+        return f"{self.event!r}\n{self.conditions}"
+
+
+def event_of(curve: PrivacyCurve, conditions: str, *, adaptive: bool, public_batches: bool) -> AccountedEvent:
+    """Of a curve for adaptive gradients. Args, Raises: as `Guarantee.dp_event`; conditions: those of the guarantee."""
+    if not adaptive:
+        raise UnsupportedMechanism(
+            "an event is composed adaptively, and this guarantee is for non-adaptive gradients; use the adaptive "
+            "number of the mechanism."
+        )
+    lines = ["read it with an accountant's default relation, ADD_OR_REMOVE_ONE", conditions]
+    if check.flag(public_batches=public_batches) and curve.mu is None:
+        curve = Gaussian(curve.public_mu, curve.adjacency, "upper")
+        lines.insert(1, "an upper bound: the event is that of the same noise with public batches")
+    return AccountedEvent(curve.dp_event(), "\n".join(lines))

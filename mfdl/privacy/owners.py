@@ -2,7 +2,7 @@
 
 A record of the owners S moves clipped gradients at pairs (t, u), u in S, each by at most one record shift. So its
 sensitivity is that of X_S over the owners' patterns, as that of a record of node u is that of X_u (`forms`,
-`participation.joint_participation`); the proof for adaptive gradients is the same, with pairs for steps. Attackers
+`participation.by_node`); the proof for adaptive gradients is the same, with pairs for steps. Attackers
 that hold the record themselves know it, and are not counted.
 
 A bound for every view: changing the record at one owner after the other composes mu_u-GDP statements to

@@ -1,9 +1,15 @@
 """What is exposed where batches are secret: the accountants of Poisson sampling, balls-in-bins and other patterns.
 
 docs/sampling.md, docs/sampling_theorem.md and docs/balls_in_bins_theorem.md have the theorems; their conditions are the
-refusals here and in `exposed_victims`. What is seen may be anything that follows from the privatised gradients of all
+refusals here. What is seen may be anything that follows from the privatised gradients of all
 steps, if noise enters where gradients do. Under Poisson sampling noise must be fresh in each step, and hidden messages
 are refused; otherwise hidden messages count as seen, and noise may be correlated over time.
+
+What the noise of a step leaves of each victim where batches are secret: factors of the sensitivity.
+
+Where noise is correlated over time by one encoder, or fresh, the factor is [Sigma^+]_uu of its covariance over nodes;
+where it correlates time and nodes together the Gram over steps holds all, and the factor is 1 or infinite. Noise that
+is added elsewhere than to sums of gradients is refused.
 """
 
 from __future__ import annotations
@@ -14,6 +20,8 @@ import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, cast
+
+import numpy as np
 
 from mfdl_solvers.ties import equal_to_largest, first_maximum
 
@@ -31,7 +39,7 @@ from ..participation.sampling import (
 )
 from ..progress import Progress
 from ..trust import TrustModel
-from . import bin_gram, gaussian, product_bounds
+from . import bin_gram, gaussian
 from .curves import (
     UP,
     BallsInBinsGaussian,
@@ -46,8 +54,8 @@ from .curves import (
 )
 from .curves.base import raised
 from .curves.composed import LossCurve
-from .exposed_victims import Exposed, exposed_by_joint_noise, exposed_by_node_noise, with_fresh_noise
 from .exposures import Exposures
+from .forms import injection_bound, known_gradient
 from .gram_sensitivity import Sensitivity
 from .questions import Fingerprint, Privacy, Target
 from .victim_sensitivity import VictimSensitivity
@@ -208,7 +216,7 @@ class PatternExposures(SampledExposures):
     """Of secret patterns: the product that dominates their pair, for the encoders of these victims."""
 
     @abc.abstractmethod
-    def _bound(self, N: FloatArray | None) -> product_bounds.ProductBound:
+    def _bound(self, N: FloatArray | None) -> bin_gram.ProductBound:
         """The product for |C|^T |C|, None where noise is fresh."""
 
     @abc.abstractmethod
@@ -216,9 +224,9 @@ class PatternExposures(SampledExposures):
         """The curve of so many draws at a noise multiplier, and how often it counts."""
 
     def _pair(self, group: Exposed, sensitivity: float, why: str) -> tuple[float, str, str, PrivacyCurve]:
-        N = product_bounds.step_gram(self.algorithm, sorted(group))
+        N = bin_gram.step_gram(self.algorithm, sorted(group))
         bound = self._bound(N)
-        drawn = [self._draw(*unit, bound.places) for unit in product_bounds.units(bound.draws, bound.largest)]
+        drawn = [self._draw(*unit, bound.places) for unit in bin_gram.units(bound.draws, bound.largest)]
         parts, counts = zip(*drawn, strict=True)
         shared, public = (math.sqrt(squared / bound.largest) * UP for squared in (bound.common, bound.public))
         unit = self._simplified(N, ProductGaussian(1.0, shared, parts, counts, public, self.privacy.adjacency))
@@ -233,8 +241,8 @@ class PatternExposures(SampledExposures):
 class CyclicPoissonExposures(PatternExposures):
     """Of cyclic Poisson sampling."""
 
-    def _bound(self, N: FloatArray | None) -> product_bounds.ProductBound:
-        return product_bounds.of_cyclic_poisson(N, cast("CyclicPoisson", self.scheme))
+    def _bound(self, N: FloatArray | None) -> bin_gram.ProductBound:
+        return bin_gram.of_cyclic_poisson(N, cast("CyclicPoisson", self.scheme))
 
     def _draw(self, multiplier: float, count: int, places: int) -> tuple[LossCurve, int]:
         rate = cast("CyclicPoisson", self.scheme).rate
@@ -248,8 +256,8 @@ class CyclicPoissonExposures(PatternExposures):
 class RandomAllocationExposures(PatternExposures):
     """Of random allocation."""
 
-    def _bound(self, N: FloatArray | None) -> product_bounds.ProductBound:
-        return product_bounds.of_random_allocation(N, cast("RandomAllocation", self.scheme))
+    def _bound(self, N: FloatArray | None) -> bin_gram.ProductBound:
+        return bin_gram.of_random_allocation(N, cast("RandomAllocation", self.scheme))
 
     def _draw(self, multiplier: float, count: int, places: int) -> tuple[LossCurve, int]:
         return BallsInBinsGaussian(multiplier, places, ((places, 0.0),), self.privacy.adjacency), count
@@ -258,8 +266,8 @@ class RandomAllocationExposures(PatternExposures):
 class MinSeparationExposures(PatternExposures):
     """Of minimum separation sampling."""
 
-    def _bound(self, N: FloatArray | None) -> product_bounds.ProductBound:
-        return product_bounds.of_min_separation(N, cast("MinSeparationSampling", self.scheme))
+    def _bound(self, N: FloatArray | None) -> bin_gram.ProductBound:
+        return bin_gram.of_min_separation(N, cast("MinSeparationSampling", self.scheme))
 
     def _draw(self, multiplier: float, count: int, places: int) -> tuple[LossCurve, int]:
         rate = cast("MinSeparationSampling", self.scheme).rate
@@ -364,3 +372,92 @@ def noise_of_bins(*, epsilon: float, delta: float, bins: int, adjacency: str) ->
         return curve.least_multiplier(epsilon, delta) * math.sqrt(float(M.diagonal().max())) * UP
 
     return noise_std
+
+
+Exposed = dict[int, tuple[float, str]]
+"""Of each victim the largest [Sigma^+]_uu over members and steps, and what makes it infinite."""
+
+
+def exposed_by_joint_noise(algorithm: LinearAlgorithm, trust: TrustModel, seen: TrustModel) -> Exposed:
+    """Of noise that correlates time and nodes together: 1, its M holds all; inf for a victim whose gradient is known.
+
+    Infinite for all victims of those who know all of the noise.
+    Raises: UnsupportedMechanism: noise that is known in part, which leaves no block causal encoder.
+    """
+    require_noise_with_gradients(algorithm)
+    labels, exposed = algorithm.dynamics.gossip.labels, dict[int, tuple[float, str]]()
+    for model, victims in seen.members(algorithm):
+        if not victims:
+            continue
+        against = model.view(algorithm, victims[0])
+        known = against.knowledge.known_noise
+        if known.any() and not known.all():
+            raise UnsupportedMechanism(
+                f"{algorithm.participation.describe()} is accounted for noise of {algorithm.name!r}, which correlates "
+                f"time and nodes together, where attackers know none of it, and under trust model {trust.name!r} "
+                f"{trust.attacker} know a part; take one encoder for all nodes (kronecker, mafalda), "
+                "trust.Eavesdropper(), or a public participation."
+            )
+        for u in victims:
+            why = known_gradient(against, u) or ("all noise is known" if known.all() else "")
+            factor = (math.inf, f"Infinite for node {labels[u]!r}: {why}.") if why else (1.0, "")
+            exposed[u] = max(exposed.get(u, factor), factor, key=lambda each: each[0])  # exact: 1 or infinity
+    return _of_somebody(exposed, trust)
+
+
+def _of_somebody(exposed: Exposed, trust: TrustModel) -> Exposed:
+    if not exposed:
+        raise InvalidInput(f"no victim is left: every node is an attacker ({trust.attacker}).")
+    return exposed
+
+
+def require_noise_with_gradients(algorithm: LinearAlgorithm) -> None:
+    """Refuses noise elsewhere than in sums of gradients: divisors of batches would leave it undivided."""
+    if algorithm.noise_on_messages or not algorithm.noise_enters_with_gradients:
+        raise UnsupportedMechanism(
+            f"amplification by sampling is proven where noise is added to sums of gradients, and {algorithm.name!r} "
+            "adds it elsewhere; take dp_dsgd, decor or corn, or a public participation."
+        )
+
+
+def with_fresh_noise(algorithm: LinearAlgorithm) -> LinearAlgorithm:
+    """The same with noise that is fresh in each step, for what its covariance over nodes leaves."""
+    require_noise_with_gradients(algorithm)
+    if algorithm.noise.is_zero:
+        return algorithm
+    return dataclasses.replace(algorithm, noise=bin_gram.fresh_part(algorithm))
+
+
+def exposed_by_node_noise(algorithm: LinearAlgorithm, trust: TrustModel, seen: TrustModel) -> Exposed:
+    """What each victim's noise over the nodes leaves, for noise that is fresh in every step.
+
+    Args: trust: as it is named; seen: the one whose views are looked at.
+    """
+    noise = algorithm.noise
+    require_noise_with_gradients(algorithm)
+    if not noise.is_zero and (noise.causal is None or not noise.causal.fresh):
+        raise UnsupportedMechanism(
+            "amplification by sampling is proven for noise that is fresh in every step, and that of "
+            f"{algorithm.name!r} is correlated over time; take dp_dsgd, decor or corn, or a public "
+            "participation such as Cyclic."
+        )
+    labels, worst = algorithm.dynamics.gossip.labels, dict[int, tuple[float, str]]()
+    for model, victims in seen.members(algorithm):
+        if not victims:
+            continue
+        view = model.view(algorithm, victims[0])
+        if not view.knowledge.sees_all(algorithm):
+            raise UnsupportedMechanism(
+                f"trust model {trust.name!r} hides messages, and amplification by sampling is proven where every "
+                "message is seen; take the same attackers with all of them seen, trust.all_messages(), or a public "
+                "participation."
+            )
+        grams = injection_bound(view, victims)
+        assert grams is not None
+        for u, gram in zip(victims, grams, strict=True):
+            assert gram.is_diagonal
+            squared = np.where(gram.leaks, math.inf, (gram.values + gram.errors) * gram.inflation * (1 + 2.0**-50))
+            largest = float(squared.max())
+            why = f"Infinite for node {labels[u]!r}: {gram.why}." if math.isinf(largest) else ""
+            worst[u] = max(worst.get(u, (0.0, "")), (largest, why), key=lambda each: each[0])  # bound
+    return _of_somebody(worst, trust)

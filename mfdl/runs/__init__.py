@@ -22,7 +22,7 @@ _EXPORTS = {
     "load_steps": "mfdl.runs.run_steps",
     "rows": "mfdl.runs.store",
     "run_cells": "mfdl.runs.running",
-    "sweep": "mfdl.runs.sweeping",
+    "sweep": "mfdl.runs.running",
 }
 
 __all__ = ["Cell", "Engine", "RunSteps", "Store", "SweepConfig", "Tuning", "load_steps", "rows", "run_cells", "sweep"]
@@ -45,8 +45,7 @@ if TYPE_CHECKING:
     from ..engines import Engine
     from .cells import Cell
     from .run_steps import RunSteps, load_steps
-    from .running import run_cells
+    from .running import run_cells, sweep
     from .store import Store, rows
     from .sweep_config import SweepConfig
-    from .sweeping import sweep
     from .tuning import Tuning

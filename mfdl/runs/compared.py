@@ -25,15 +25,14 @@ from ..participation.schemes import SCHEMES
 from ..privacy.questions import Privacy
 from ..progress import Progress
 from ..training.run import Run
+from .cells import cells_of
 from .comparing import grid_of, run_comparison
-from .earlier import RESULTS, RUNS, STEPS
 from .experiment import Experiment
-from .grid import cells_of
-from .latex import booktabs
 from .output import ahead_in_every_seed
+from .rendering import booktabs
 from .run_steps import RunSteps, load_steps
 from .shared import Plan, Shared
-from .store import Store
+from .store import RESULTS, RUNS, STEPS, Store
 
 if TYPE_CHECKING:
     import pandas

@@ -28,16 +28,14 @@ from ..progress import Advance, Progress, reporter
 from ..training import distributed
 from ..training.distributed import Group, current
 from .budget_plots import plot_budgets
-from .cells import Cell
+from .cells import Cell, Grid
 from .comparison_folder import Folder, earlier_result
-from .earlier import RESULTS, RUNS, STEPS
 from .experiment import Experiment
-from .grid import Grid
 from .output import require_folder
 from .run_steps import save_steps
 from .running import run_missing
 from .shared import WITHOUT_NOISE, Plan, Shared
-from .store import Store
+from .store import RESULTS, RUNS, STEPS, Store
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -31,9 +31,8 @@ from ..privacy.guarantee_texts import in_common
 from ..training.covered import left_out, statement
 from ..training.learned import Baseline, Ended, Judged
 from ..training.run import is_private
+from .cells import cells_of
 from .columns import NOT_PRIVATE, aggregated, names
-from .earlier import COMPARISON_FILES, PNG, RESULTS, STEPS, SVG
-from .grid import cells_of
 from .objects import is_own
 from .output import (
     circumstances,
@@ -45,7 +44,7 @@ from .output import (
 )
 from .rendering import plot_comparison
 from .run_steps import RunSteps, save_steps
-from .store import Store
+from .store import COMPARISON_FILES, PNG, RESULTS, STEPS, SVG, Store
 
 if TYPE_CHECKING:
     from ..privacy.guarantee import Guarantee

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import archive, extras
+from .. import archive, errors
 from ..errors import InvalidInput
 from ..storable import storable
 from .columns import STEP, names
@@ -82,7 +82,7 @@ class RunSteps:
 
         Raises: MissingExtra: pandas is not installed.
         """
-        installed = extras.imported("pandas", "a data frame", "take columns(), which gives arrays")
+        installed = errors.imported("pandas", "a data frame", "take columns(), which gives arrays")
         frame: pandas.DataFrame = installed.DataFrame(self.columns())
         return frame
 

@@ -1,25 +1,28 @@
-"""What a sweep is asked: the options of `mfdl compare`, of which some take lists, and the cells that they come to."""
+"""What a sweep is asked: the options of `mfdl compare`, of which some take lists, and the cells that they come to.
+
+Also what a sweep's TOML file says: its options by field, and the line of each, so that what is refused is found.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self, TypeVar
 
 from ..algorithms import registry
 from ..check import brief
 from ..errors import InvalidInput, UnsupportedMechanism, unknown_name
 from ..privacy import gaussian
 from ..trust.base import models_by_parameter
-from .cells import Cell
+from .cells import Cell, Grid, alone
 from .experiment import Experiment
-from .grid import Grid, alone
 from .objects import as_text
+from .option_files import GivenOption, Known, OptionFile, split
 from .options import BINS, SECRET
 from .shared import Shared
-from .sweep_file import SweepFile
 from .tuning import Tuning
 
 LISTED = ("graph", "task", "trust", "participation", "mu", "epsilon", "learning_rate")
@@ -194,3 +197,89 @@ def _several(name: str, given: Any) -> tuple[Any, ...]:
     if twice:
         raise InvalidInput(f"{name} must hold distinct values, got {twice[0]!r} twice.")
     return tuple(given)
+
+
+TABLE, TUNING = "sweep", "tuning"
+OF_THE_CALLER = ("out", "engine", "scheduler")
+"""Keys that say where, not what."""
+LISTED_KINDS = (str, float, float | None)
+"""Of fields that hold one value and may be a list in a sweep."""
+
+Config = TypeVar("Config")
+
+
+@dataclasses.dataclass(frozen=True)
+class SweepFile:
+    """What a file says.
+
+    Attributes: options: by field of `Experiment`; tuning: by field of `Tuning`, None without that table; caller:
+        by key of `OF_THE_CALLER`; entries: where each of them stands, by field, those of tuning as tuning.FIELD.
+    """
+
+    file: OptionFile
+    options: dict[str, Any]
+    tuning: dict[str, Any] | None
+    caller: dict[str, Any]
+    entries: dict[str, GivenOption]
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str]) -> Self:
+        """Reads a file.
+
+        Raises: InvalidInput: it cannot be read, is no TOML, or has an unknown key or one of another type.
+        """
+        file = OptionFile(Path(path))
+        read = cls(file, {}, {} if TUNING in file.content else None, {}, {})
+        known = Experiment.known_in_files(dict.fromkeys(OF_THE_CALLER, str))
+        for entry in (*file.entries(known), *file.entries(known, TABLE)):
+            read.entries[entry.name] = entry
+            if entry.name in OF_THE_CALLER:
+                read.caller[entry.name] = entry.checked(entry.value)
+            else:
+                read.options[entry.name] = _typed(entry)
+        of_tuning: Known = {
+            field.name.replace("_", "-"): (field.name, None, None) for field in dataclasses.fields(Tuning)
+        }
+        for entry in file.entries(of_tuning, TUNING):
+            read.entries[f"{TUNING}.{entry.name}"] = entry
+            read.tuning[entry.name] = entry.value  # type: ignore[index]  # there is such a table
+        for table in file.tables:
+            if table not in (TABLE, TUNING):
+                raise file.refusal(file.line(table, None), table, f"unknown table; known: {TABLE}, {TUNING}.")
+        return read
+
+    def tried(self, make: Callable[[dict[str, Any], dict[str, Any] | None], Config]) -> Config:
+        """`make(options, tuning)`; what it refuses is reported with the line of the key that is to blame.
+
+        That is the last one without which it would not be refused; where there is none the file alone is named.
+        """
+        try:
+            return make(dict(self.options), self.tuning)
+        except InvalidInput as error:
+            to_blame = None
+            for name in self.options:
+                try:
+                    make({key: value for key, value in self.options.items() if key != name}, self.tuning)
+                except InvalidInput:
+                    continue
+                to_blame = name
+            for name in self.tuning or {}:
+                try:
+                    make(dict(self.options), {key: value for key, value in (self.tuning or {}).items() if key != name})
+                except InvalidInput:
+                    continue
+                to_blame = f"{TUNING}.{name}"
+            if to_blame is None:
+                raise InvalidInput(f"{self.file.path}: {error}") from None
+            raise InvalidInput(f"{self.entries[to_blame].place} {error}") from None
+
+
+def _typed(entry: GivenOption) -> Any:
+    """As the field holds it, or a list of such values where a sweep takes several."""
+    value, listed = entry.value, entry.option is not None and entry.option.listed
+    if entry.is_of_texts:
+        texts = split(value) if isinstance(value, str) and listed else value
+        return [entry.checked(text, str) for text in (texts if isinstance(texts, list | tuple) else [texts])]
+    if isinstance(value, list) and entry.kind in LISTED_KINDS:
+        return [entry.checked(item) for item in value]
+    return entry.checked(value)

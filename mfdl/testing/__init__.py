@@ -8,10 +8,10 @@
 Needs the packages of the extra `testing`; without them the import raises MissingExtra, which is an ImportError.
 """
 
-from .. import extras
+from .. import errors
 
 for _package in ("hypothesis", "mpmath"):
-    extras.imported(_package, "mfdl.testing")
+    errors.imported(_package, "mfdl.testing")
 
 from . import claims, oracles, strategies
 from .claims import *  # noqa: F403

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from .. import metrics
-from ..algorithms.input_scales import InputScales, input_scales
+from ..algorithms.noise_error import InputScales, input_scales
 from ..noise.stream import KEEP_BYTES
 from ..progress import Advance
 from .distributed import Group, current
@@ -27,7 +27,8 @@ from .keys import NoiseKey
 from .replay_config import ReplayConfig, device_of
 from .run import SeedRun
 from .seed_replay import SeedReplay, few_threads
-from .tasks import TaskInstance, stacked
+from .tasks import TaskInstance
+from .tasks.instance import evaluate, fit_together, stacked, without_copies
 
 MOST_RUNS = {"cpu": 4, "cuda": 64}
 """Runs at a time, by type of device; on a CPU eight gain no more than four, and leave less for other processes."""
@@ -116,7 +117,7 @@ def _train(batch: list[tuple[int, SeedReplay]], advance: Advance, finished: dict
 
 def _scales(run: SeedReplay, first: SeedReplay) -> InputScales | None:
     """How the inputs of a run enter the maps of the first one; None where they do not, or where modules differ."""
-    fits = run is first or stacked.fit_together(run.instance, first.instance)
+    fits = run is first or fit_together(run.instance, first.instance)
     return input_scales(run.algorithm, first.algorithm) if fits else None
 
 
@@ -139,8 +140,8 @@ class BatchedRuns:
         self._start = torch.cat([instance.initial_parameters for instance in self._instances])
         self._stacks: dict[int, TaskInstance] = {}
         if self.first.batches is None:
-            self._stacks[0] = stacked.stacked(self._instances)
-            self._instances = stacked.without_copies(self._instances, self._stacks[0])
+            self._stacks[0] = stacked(self._instances)
+            self._instances = without_copies(self._instances, self._stacks[0])
             for run, instance in zip(runs, self._instances, strict=True):
                 run.instance = instance
         self._evaluated: list[tuple[int, dict[str, torch.Tensor]]] = []
@@ -197,9 +198,9 @@ class BatchedRuns:
         sampling = self.first.mechanism.sampling
         bins = None if sampling is None else sampling.num_bins
         if bins is None:
-            return stacked.stacked([run.batch(step) for run in self.runs])
+            return stacked([run.batch(step) for run in self.runs])
         if step % bins not in self._stacks:
-            self._stacks[step % bins] = stacked.stacked([run.batch(step) for run in self.runs])
+            self._stacks[step % bins] = stacked([run.batch(step) for run in self.runs])
         return self._stacks[step % bins]
 
     def _measured(self, models: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -207,7 +208,7 @@ class BatchedRuns:
 
         They stay on the device until the end, so that no step waits for them.
         """
-        result = stacked.evaluate(self._instances, models, self.first.metrics)
+        result = evaluate(self._instances, models, self.first.metrics)
         measured = {"loss": result.loss, "accuracy": result.accuracy, **result.metrics}
         finite = torch.isfinite(result.loss) & torch.isfinite(models).all(1)
         R = len(self.runs)

@@ -20,8 +20,7 @@ from scipy.special import ndtri
 
 from ..check import FloatArray
 from ..errors import InvalidInput
-from .column_generator import ColumnGenerator, Words
-from .prf import prf
+from .column_generator import ColumnGenerator, Words, prf
 
 LONGEST = 2**35
 """Words of a row at most: 2^32 blocks of 64 bytes, those of a 32-bit block counter."""

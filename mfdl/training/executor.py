@@ -32,7 +32,7 @@ import torch
 from .. import matrices
 from ..algorithms import LinearAlgorithm
 from ..errors import InvalidInput
-from ..operators.linear_recursions import Map
+from ..operators.structured import Map
 from .distributed.group import Group
 from .distributed.share import Seen, Share
 

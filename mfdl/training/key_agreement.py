@@ -17,8 +17,8 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..errors import InvalidInput
+from .column_generator import encode_context
 from .keys import SECRET_BYTES, NoiseKey, require_bytes
-from .prf import encode_context
 from .shared_randomness import HolderKeys, Holders, holder_set
 
 if TYPE_CHECKING:

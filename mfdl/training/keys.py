@@ -25,9 +25,8 @@ from .. import check
 from ..check import FloatArray
 from ..errors import InvalidInput
 from .chacha import ChaChaColumns
-from .column_generator import SHARDS, TENSORS, ColumnGenerator
+from .column_generator import SHARDS, TENSORS, ColumnGenerator, prf
 from .philox import PhiloxColumns
-from .prf import prf
 
 SECRET_BYTES = 32
 FEWEST_BYTE_VALUES = 12

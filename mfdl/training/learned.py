@@ -26,7 +26,7 @@ import torch
 from torch.func import vmap
 
 from ..metrics import NotPrivate
-from .tasks import modules, seeds
+from .tasks import modules, partition
 from .tasks.instance import tested
 
 if TYPE_CHECKING:
@@ -175,7 +175,7 @@ def untrained(task: Task, seed: int) -> Baseline:
 
     Cost: one forward pass over the test records.
     """
-    module = modules.build(task.build_module, seeds.torch_seed(seed, seeds.INITIAL_MODEL))
+    module = modules.build(task.build_module, partition.torch_seed(seed, partition.INITIAL_MODEL))
     model = modules.PerRecordModel(module, task.loss)
     features, targets = torch.tensor(task.test_features), torch.tensor(task.test_targets)
     classes = task.kind == "classification"

@@ -24,9 +24,8 @@ from scipy.special import ndtri
 
 from ..errors import InvalidInput
 from .chacha import ChaChaColumns, keystream, tail_probabilities
-from .column_generator import Words
+from .column_generator import Words, prf
 from .keys import NoiseKey
-from .prf import prf
 
 LARGEST_SCALE = 2.0**40
 """With it the error of a float is below half a step, so that it leaves two integers at most."""

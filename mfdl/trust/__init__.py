@@ -21,10 +21,11 @@ from .models import (
     Colluding,
     Eavesdropper,
     FullCollusion,
+    Neighbourhood,
     ReleasedOnly,
     SecureSum,
+    neighbourhood,
 )
-from .near import Neighbourhood, neighbourhood
 
 __all__ = [
     "LDP",

@@ -24,7 +24,7 @@ from scipy.sparse.linalg import LinearOperator, aslinearoperator
 
 from .. import check
 from ..algorithms import LinearAlgorithm
-from ..algorithms.flow import Flow, flow
+from ..algorithms.workloads import Flow, flow
 from ..check import FloatArray
 from ..entries import Stacked, entries_and_operator, refuse_huge, rounding_of, to_dense, without_columns
 from ..errors import InvalidInput, UnsupportedMechanism

@@ -24,8 +24,7 @@ from ..runs.experiment import Experiment
 from ..runs.output import json_number
 from ..runs.pairwise_losses import pairwise
 from ..runs.shared import Shared
-from .run_groups import ComparableRuns, RunGroup, TrustPanel
-from .source import Record
+from .run_groups import ComparableRuns, Record, RunGroup, TrustPanel
 
 SAME_NOISE = 1e-6  # relative: what solvers leave open
 LARGEST_MAP = 2000  # steps up to which a matrix over time is formed

@@ -15,7 +15,7 @@ _EXPORTS = {
     "InfeasibleCoalition": "coalition_problem",
     "KroneckerFactorization": "kronecker_encoder",
     "MaximumProblem": "maximum_encoder",
-    "ModeProblem": "joint_encoder",
+    "ModeProblem": "kronecker_encoder",
     "NotConverged": "problem",
     "PerModeFactorization": "per_mode_encoder",
     "ProblemError": "problem",
@@ -38,8 +38,7 @@ if TYPE_CHECKING:
     from .certificate import lower_bound
     from .coalition_problem import CoalitionProblem, InfeasibleCoalition
     from .dense_encoder import solve
-    from .joint_encoder import ModeProblem
-    from .kronecker_encoder import KroneckerFactorization
+    from .kronecker_encoder import KroneckerFactorization, ModeProblem
     from .maximum_encoder import MaximumProblem
     from .per_mode_encoder import PerModeFactorization
     from .problem import Factorization, FactorizationProblem, NotConverged, ProblemError, Stopping, causal_encoder

@@ -6,7 +6,7 @@ derivative of g_j along a change D of M_j is -y_j^T D y_j, the optimum satisfies
     H restricted to H_k - sum over j with k in U_j of lam_j (y_j y_j^T restricted to H_k) = Z_k,   R_k Z_k = 0,
     tr H - sum_j lam_j |y_j|^2 = z,   s z = 0,   lam_j (1 - g_j) = 0.
 
-The first lines are what `coalition_bound` requires of lam and y, so every iterate brings its own certificate. Newton's
+The first lines are what `coalition_problem` requires of lam and y: every iterate brings its own certificate. Newton's
 method on these equations, with g_j + w_j = 1 for slacks w_j > 0 of their own, and t instead of 0 on the right (t I
 for R_k Z_k); t is smaller the farther the direction for t = 0 reaches, and waits for the residuals. Changes of R_k
 are written G_k X_k G_k^T with the Nesterov-Todd scaling G_k, in which R_k and Z_k become the same diagonal matrix;
@@ -33,8 +33,7 @@ from typing import Any
 import numpy as np
 import scipy.linalg
 
-from .coalition_bound import lower_bound
-from .coalition_problem import CoalitionProblem, Indices
+from .coalition_problem import CoalitionProblem, Indices, lower_bound
 from .problem import Array, Stopping
 
 FRACTION = 0.95  # of the way to the boundary

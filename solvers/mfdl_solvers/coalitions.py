@@ -2,7 +2,7 @@
 
 In: a `CoalitionProblem`. Out: private variance s and a covariance R_k per group that satisfy every constraint in
 float64, with objective, lower bound and gap. The methods are in `coalition_methods`, the lower bound in
-`coalition_bound`.
+`coalition_problem`.
 
 Where H has a kernel within a group the optimum is not attained, the noise there grows without bound. A small multiple
 of the projector on that kernel is then added to the cost of R_k, tied to the tolerance; objective and lower bound are
@@ -19,9 +19,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from .arithmetic import EPS, ITERATION, blas_threads
-from .coalition_bound import group_kernels, outsider_bound
 from .coalition_methods import interior_point
-from .coalition_problem import CoalitionProblem
+from .coalition_problem import CoalitionProblem, group_kernels, outsider_bound
 from .problem import OPTIMAL, STOPPED, Array, Certified, ProblemError, Stopping
 from .ties import equal_to_largest, first_largest
 

@@ -13,7 +13,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 import mfdl
 from mfdl import gossip
 from mfdl.algorithms import with_dropout
-from mfdl.algorithms.dropout import RECOVERIES
+from mfdl.algorithms.other_exchanges import RECOVERIES
 from mfdl.errors import InvalidInput
 from mfdl.noise import ScheduledNoise
 from mfdl.testing.oracles import pinv_gram

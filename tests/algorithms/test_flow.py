@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mfdl import EveryStep, algorithms, gossip
-from mfdl.algorithms.flow import flow
+from mfdl.algorithms.workloads import flow
 from mfdl.dynamics import Dynamics
 from mfdl.testing import oracles
 from mfdl.testing.strategies import user_algorithms

@@ -11,7 +11,7 @@ from scipy import stats
 import mfdl
 from mfdl import audit, trust
 from mfdl.audit.audited_claims import AuditedClaim, AuditedClaims, AuditSettings
-from mfdl.audit.bin_ratio import BinRatio, BinsAttack, whitened
+from mfdl.audit.auditing import BinRatio, BinsAttack, whitened
 from mfdl.audit.runs import Runs
 from mfdl.commands import main
 from mfdl.errors import InvalidInput

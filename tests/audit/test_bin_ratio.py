@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import mfdl
 from mfdl import trust
 from mfdl.audit.audited_claims import AuditSettings
-from mfdl.audit.bin_ratio import FEWEST, BinRatio, BinsAttack, whitened
+from mfdl.audit.auditing import FEWEST, BinRatio, BinsAttack, whitened
 from mfdl.audit.bounds import EPSILONS, ErrorRates, clopper_pearson_upper_bound
 from mfdl.privacy import gaussian
 

@@ -16,8 +16,8 @@ from scipy.special import comb
 
 import mfdl
 from mfdl.algorithms import registry
-from mfdl.audit import Training, audit_one_run, bounds, guesses
-from mfdl.audit.guesses import Guesses
+from mfdl.audit import Training, audit_one_run, bounds, one_run
+from mfdl.audit.one_run import Guesses
 from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.trust import LDP, PNDP, Eavesdropper
 
@@ -41,7 +41,7 @@ def audited(algorithm, trust=None, bug=None, **more):
 
 
 def refutes(m, r, v, epsilon, delta, probability):
-    inverse = guesses.approximate_inverse(delta)
+    inverse = one_run.approximate_inverse(delta)
     return bool(Guesses(m, r, v).refuted(np.array([epsilon]), inverse, probability)[0])
 
 
@@ -152,15 +152,15 @@ def test_no_mechanism_whose_guesses_depend_on_each_other_shows_more_than_its_mu(
 def test_independent_gaussians_are_never_refuted_at_their_probability(m, mu, right):
     v = max(1, round(right * m))
     probability = stats.binom.sf(v - 1, m, stats.norm.cdf(mu / 2))
-    refuted = Guesses(m, m, v).refuted(np.array([mu]), guesses.gaussian_inverse, min(probability, 1.0))
+    refuted = Guesses(m, m, v).refuted(np.array([mu]), one_run.gaussian_inverse, min(probability, 1.0))
     assert not refuted[0]
 
 
 @given(y=st.floats(0, 1), loss=st.floats(0, 6), delta=st.floats(0, 0.5))
 def test_inverses_undo_the_trade_off_functions(y, loss, delta):
-    x = float(guesses.gaussian_inverse(np.array(loss), np.array(y)))
+    x = float(one_run.gaussian_inverse(np.array(loss), np.array(y)))
     assert stats.norm.cdf(stats.norm.ppf(x) + loss) <= y + 1e-9
-    x = float(guesses.approximate_inverse(delta)(np.array(loss), np.array(y)))
+    x = float(one_run.approximate_inverse(delta)(np.array(loss), np.array(y)))
     blown_up = min(1.0, delta + np.exp(loss) * x, 1 - np.exp(-loss) * (1 - delta - x))
     assert blown_up >= y - 1e-9
     assert x == 0 or blown_up <= y + 1e-9
@@ -173,7 +173,7 @@ def test_the_chance_of_a_right_guess_is_that_of_simulated_guesses(mu, count):
         coins = rng.choice([-1, 1], 1000)
         seen = coins * mu / 2 + rng.standard_normal(1000)
         right.append((np.sign(seen) == coins)[np.argsort(-np.abs(seen))[:count]].mean())
-    assert guesses.chance_of_right(count / 1000, mu) == pytest.approx(np.mean(right), abs=0.01)
+    assert one_run.chance_of_right(count / 1000, mu) == pytest.approx(np.mean(right), abs=0.01)
 
 
 def test_bounds_rise_with_right_guesses_and_with_the_probability_of_failure():

@@ -16,7 +16,7 @@ from finished_runs import step_frame
 import mfdl
 from mfdl.algorithms import registry
 from mfdl.commands import main
-from mfdl.runs import RunSteps, cell_jobs, comparing, earlier, load_steps, running
+from mfdl.runs import RunSteps, cell_jobs, comparing, load_steps, running, store
 from mfdl.runs.comparing import run_comparison
 from mfdl.runs.experiment import Experiment
 from mfdl.runs.run_steps import CONDITIONS
@@ -328,7 +328,7 @@ def test_what_is_said_of_stored_runs_is_true(tmp_path, capsys, monkeypatch, runs
 def test_an_option_that_names_a_file_is_looked_at_again(text, may, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "w.csv").touch()
-    assert earlier._may_name_a_file(text) is may
+    assert store._may_name_a_file(text) is may
 
 
 @pytest.mark.usefixtures("blank_pictures")

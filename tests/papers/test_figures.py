@@ -55,7 +55,7 @@ def figures(monkeypatch):
     for run in (half, lacking, broken):
         monkeypatch.setattr(verdicts, run.__name__, run, raising=False)
     registry = {figure.name: figure for figure in invented}
-    for module in ("published_figures", "reproduction", "result_page"):
+    for module in ("published_figures", "result_page"):
         monkeypatch.setattr(f"mfdl_papers.figures.{module}.FIGURES", registry)
     monkeypatch.setattr("mfdl_papers.figures.FIGURES", registry)
     return registry

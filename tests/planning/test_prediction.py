@@ -12,7 +12,7 @@ from numpy.testing import assert_allclose
 from mfdl import Dynamics, ErrorWeights, gossip
 from mfdl.noise import IndependentNoise, LocalNoise
 from mfdl.objective import Curvature, NoiseObjective
-from mfdl.planning.prediction import NoiseGain, age_gram, predicted_loss
+from mfdl.planning.design import NoiseGain, age_gram, predicted_loss
 from mfdl.released import ReleasedModel
 from mfdl.testing.strategies import encoders, gossip_matrices
 

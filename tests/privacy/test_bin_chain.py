@@ -20,7 +20,7 @@ from mfdl.privacy.curves import (
     curve_to_dict,
     importance,
 )
-from mfdl.privacy.curves.chain_sums import COARSE, FINE, _Walk
+from mfdl.privacy.curves.bin_chain import COARSE, FINE, _Walk
 from mfdl.testing.oracles.curve_oracles import of_two_bins
 
 WAYS = ["kept", "lost", "replaced"]

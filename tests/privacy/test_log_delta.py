@@ -16,8 +16,8 @@ from mfdl.privacy.gaussian import (
     delta_from_mu,
     epsilon_from_mu,
     log_delta_from_mu,
+    mills_difference,
 )
-from mfdl.privacy.log_delta import mills_difference
 from mfdl.testing.oracles import DIGITS, exact_delta, exact_log_delta, mills_ratio
 
 INF = math.inf

@@ -17,7 +17,7 @@ from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.noise import CausalNoise, JointNoise
 from mfdl.participation import Cyclic, EveryStep, Explicit, MinSeparation, OncePerEpoch, ParticipationByNode
 from mfdl.privacy import Owners
-from mfdl.privacy.joint_sensitivity import ADDED
+from mfdl.privacy.victim_sensitivity import ADDED
 from mfdl.testing.oracles import dense_noising, largest_over_patterns
 
 RING = mfdl.Dynamics(gossip.metropolis_hastings("ring:n=4"), 0.5)

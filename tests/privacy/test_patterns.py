@@ -14,10 +14,9 @@ from mfdl import BallsInBins, Dynamics, PoissonSampling, RandomAllocation, algor
 from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.noise import LocalNoise
 from mfdl.participation import CyclicPoisson, MinSeparationSampling
-from mfdl.privacy import product_bounds
+from mfdl.privacy import bin_gram
 from mfdl.privacy.curves import BallsInBinsGaussian, Gaussian, PoissonGaussian, ProductGaussian
-from mfdl.testing.oracles.curve_oracles import attacked
-from mfdl.testing.oracles.pattern_laws import pattern_laws
+from mfdl.testing.oracles.curve_oracles import attacked, pattern_laws
 
 DYNAMICS = Dynamics(gossip.metropolis_hastings("ring:n=3"), 0.1)
 ASKED = {"trust": trust.LDP(), "clip_norm": 1.0}
@@ -55,9 +54,9 @@ def cases(draw, most):
 
 
 BOUNDS = {
-    CyclicPoisson: product_bounds.of_cyclic_poisson,
-    RandomAllocation: product_bounds.of_random_allocation,
-    MinSeparationSampling: product_bounds.of_min_separation,
+    CyclicPoisson: bin_gram.of_cyclic_poisson,
+    RandomAllocation: bin_gram.of_random_allocation,
+    MinSeparationSampling: bin_gram.of_min_separation,
 }
 
 

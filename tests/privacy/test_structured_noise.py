@@ -17,9 +17,9 @@ import mfdl
 from mfdl import algorithms, trust
 from mfdl.algorithms.dsgd import decentralized
 from mfdl.errors import InvalidInput, UnsupportedMechanism
-from mfdl.factorization import structured_sensitivity as structured
+from mfdl.factorization import long_runs as structured
 from mfdl.factorization.encoders import Banded, Buffered, Inverse, Toeplitz
-from mfdl.factorization.structured_sensitivity import structured_bound
+from mfdl.factorization.long_runs import structured_bound
 from mfdl.noise import LocalNoise, encoder_arguments
 from mfdl.noise.stream import NoiseStream
 from mfdl.participation import Cyclic, EveryStep, MinSeparation, OncePerEpoch, Single

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import mfdl
 from mfdl.runs import Cell, SweepConfig, Tuning
 from mfdl.runs.experiment import Experiment
-from mfdl.runs.sweep_file import SweepFile
+from mfdl.runs.sweep_config import SweepFile
 
 BASE = Experiment(graph="ring:n=4", epochs=2, period=3, seeds=1, mechanisms=("mafalda",), mu=2.0)
 

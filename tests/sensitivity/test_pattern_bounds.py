@@ -18,7 +18,7 @@ from mfdl import trust
 from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.factorization import FactorizationProblem, prefix_sum_gram, solve_problem
 from mfdl.factorization.encoders import Toeplitz
-from mfdl.factorization.structured_sensitivity import structured_bound
+from mfdl.factorization.long_runs import structured_bound
 from mfdl.participation import (
     Cyclic,
     EveryStep,

@@ -19,8 +19,7 @@ from numpy.testing import assert_allclose
 import mfdl_solvers
 from mfdl.testing.oracles import coalition_inverse_diagonal, coalition_loss_reference
 from mfdl_solvers import FactorizationProblem, ProblemError, Stopping
-from mfdl_solvers.coalition_bound import lower_bound, outsider_bound
-from mfdl_solvers.coalition_problem import CoalitionProblem, InfeasibleCoalition
+from mfdl_solvers.coalition_problem import CoalitionProblem, InfeasibleCoalition, lower_bound, outsider_bound
 from mfdl_solvers.coalitions import feasible, solve
 
 

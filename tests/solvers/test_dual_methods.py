@@ -18,9 +18,9 @@ from mfdl import gossip
 from mfdl.dynamics import Dynamics
 from mfdl.objective import NoiseObjective
 from mfdl.testing import encoders, factorization_problems
-from mfdl_solvers import FactorizationProblem, ProblemError, Stopping, certificate, class_dual, singletons, solve
+from mfdl_solvers import FactorizationProblem, ProblemError, Stopping, certificate, dense_encoder, singletons, solve
 from mfdl_solvers.certificate import weights_bound
-from mfdl_solvers.class_dual import ClassBlocks
+from mfdl_solvers.dense_encoder import ClassBlocks
 
 
 def of_gossip(steps, period):
@@ -92,7 +92,7 @@ def test_vectors_and_factors_are_each_others_inverse_and_the_gram_is_feasible(ca
 def test_descent_on_the_gram_ends_at_the_same_loss(problem):
     with pytest.MonkeyPatch.context() as patch:
         here = solve(problem, Stopping(1e-6))
-        patch.setattr(class_dual, "search", lambda *_: 0)  # leaves all to L-BFGS on X
+        patch.setattr(dense_encoder, "search", lambda *_: 0)  # leaves all to L-BFGS on X
         other = solve(problem, Stopping(1e-6))
     assert here.status == other.status == "optimal"
     assert_allclose(other.objective, here.objective, rtol=2e-6)
@@ -116,8 +116,8 @@ def test_classes_of_unlike_sizes_in_any_order():
 
 
 def test_where_the_dual_stops_to_gain_the_other_method_goes_on(monkeypatch):
-    monkeypatch.setattr(class_dual, "PATIENCE", 1)
-    monkeypatch.setattr(class_dual, "GAIN", 1e-9)
+    monkeypatch.setattr(dense_encoder, "PATIENCE", 1)
+    monkeypatch.setattr(dense_encoder, "GAIN", 1e-9)
     solved = solve(of_gossip(48, 8), Stopping(1e-6))
     assert solved.status == "optimal"
     assert solved.iterations > 5

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
-from mfdl.noise.joint import MAX_JOINT_SIZE
+from mfdl.noise.causal import MAX_JOINT_SIZE
 from mfdl.testing import encoders, optimal_loss_reference
 from mfdl_solvers import (
     FactorizationProblem,
@@ -20,7 +20,6 @@ from mfdl_solvers import (
     NotConverged,
     ProblemError,
     Stopping,
-    joint_encoder,
     kronecker_encoder,
     solve,
 )
@@ -190,12 +189,12 @@ def test_the_problem_keeps_its_own_arrays():
 
 def test_the_solver_takes_what_the_library_forms():
     # `mfdl_solvers` imports nothing of mfdl, so the number stands twice
-    assert joint_encoder.MAX_SIZE == MAX_JOINT_SIZE
+    assert kronecker_encoder.MAX_SIZE == MAX_JOINT_SIZE
 
 
 @given(classes=st.lists(st.integers(-2, 3), min_size=1, max_size=6), n=st.integers(1, 4))
 def test_classes_are_one_for_each_node_and_class_of_steps(classes, n):
-    labels = joint_encoder.joint_classes(classes, n)
+    labels = kronecker_encoder.joint_classes(classes, n)
     for s, a in enumerate(classes):
         for t, b in enumerate(classes):
             for u in range(n):
@@ -206,7 +205,7 @@ def test_classes_are_one_for_each_node_and_class_of_steps(classes, n):
 @examples(30)
 @given(problem=mode_problems(ridges=(1.0, 1e-2), zero_modes=False))
 def test_loss_is_that_of_the_gram_by_loops(problem):
-    solved = joint_encoder.solve_dense(dense_gram(problem), problem.classes, problem.num_nodes)
+    solved = kronecker_encoder.solve_dense(dense_gram(problem), problem.classes, problem.num_nodes)
     assert solved.status == "optimal"
     assert solved.gap <= 1e-4
     assert_allclose(solved.objective, dense_loss(problem, solved.gram), rtol=1e-9)
@@ -217,14 +216,14 @@ def test_loss_is_that_of_the_gram_by_loops(problem):
 @examples(10)
 @given(problem=mode_problems(max_nodes=2, max_steps=3, ridges=(1.0,), zero_modes=False))
 def test_agrees_with_the_semidefinite_program(problem):
-    solved = joint_encoder.solve_dense(dense_gram(problem), problem.classes, problem.num_nodes)
+    solved = kronecker_encoder.solve_dense(dense_gram(problem), problem.classes, problem.num_nodes)
     assert_allclose(solved.objective, optimal_loss_reference(dense_problem(problem)), rtol=2e-4)
 
 
 @pytest.mark.slow
 def test_florentine_dense():
     problem = graph_problem(*FLORENTINE)
-    solved = joint_encoder.solve_dense(dense_gram(problem), problem.classes, problem.num_nodes)
+    solved = kronecker_encoder.solve_dense(dense_gram(problem), problem.classes, problem.num_nodes)
     assert solved.gap <= 1e-4
     assert solved.lower_bound <= 1085.5275 * (1 + 1e-6)
     assert_allclose(solved.objective, 1085.5275, rtol=1.1e-4)
@@ -243,4 +242,4 @@ def test_florentine_dense():
 )
 def test_refused(gram, classes, num_nodes, message):
     with pytest.raises(ProblemError, match=re.escape(message)):
-        joint_encoder.solve_dense(gram, classes, num_nodes)
+        kronecker_encoder.solve_dense(gram, classes, num_nodes)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
 from mfdl.factorization import square_root_encoder
-from mfdl.testing.oracles.optimal_losses import optimal_value
+from mfdl.testing.oracles.sensitivity_oracle import optimal_value
 from mfdl_solvers import MaximumProblem, ProblemError, Stopping, maximum_encoder
 
 

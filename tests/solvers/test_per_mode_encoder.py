@@ -21,17 +21,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
 from mfdl.testing import encoders
-from mfdl_solvers import (
-    ModeProblem,
-    NotConverged,
-    ProblemError,
-    Stopping,
-    joint_encoder,
-    kronecker_encoder,
-    per_mode_blocks,
-    per_mode_encoder,
-    solve,
-)
+from mfdl_solvers import ModeProblem, NotConverged, ProblemError, Stopping, kronecker_encoder, per_mode_encoder, solve
 
 
 @examples(25)
@@ -101,7 +91,7 @@ def test_exact_where_every_node_looks_alike(graph, num_steps, period):
     solved = per_mode_encoder.solve(problem)
     assert solved.status == "optimal"
     assert solved.gap <= 1e-4
-    joint = joint_encoder.solve_dense(dense_gram(problem), problem.classes, problem.num_nodes)
+    joint = kronecker_encoder.solve_dense(dense_gram(problem), problem.classes, problem.num_nodes)
     assert solved.objective >= joint.lower_bound
     assert_allclose(solved.objective, joint.objective, rtol=2e-4)
 
@@ -144,7 +134,7 @@ def test_a_limit_of_rounds_is_said():
 @examples(40)
 @given(problem=mode_problems(ridges=(1.0,), zero_modes=False), data=st.data())
 def test_blocks_of_any_sign_are_charged_in_full(problem, data):
-    blocks = per_mode_blocks.ModeBlocks.of(problem, kronecker_encoder.solve(problem, max_rounds=1))
+    blocks = per_mode_encoder.ModeBlocks.of(problem, kronecker_encoder.solve(problem, max_rounds=1))
     C = [data.draw(encoders(size=problem.num_steps)) for _ in range(problem.num_nodes)]
     grams = np.stack([root.T @ root for root in C])
     X = sum(np.kron(X_k, np.outer(f, f)) for X_k, f in zip(grams, blocks.basis.T, strict=True))
@@ -172,7 +162,7 @@ def test_scales_are_proved_optimal_by_their_multipliers(data, n, m):
     costs = np.array(data.draw(st.lists(st.floats(1e-3, 1e3), min_size=n, max_size=n)))
     weights = np.array(data.draw(st.lists(st.integers(0, 4), min_size=m * n, max_size=m * n)), dtype=float)
     weights = weights.reshape(m, n) / 4 + 0.01
-    s, multipliers = per_mode_blocks.best_scales(costs, weights)
+    s, multipliers = per_mode_encoder.best_scales(costs, weights)
     assert (s > 0).all()
     assert (weights @ s <= 1).all()
     value = (costs / s).sum()
@@ -181,7 +171,7 @@ def test_scales_are_proved_optimal_by_their_multipliers(data, n, m):
     assert bound <= value * (1 + 1e-12)
     assert value <= bound * (1 + 1e-6)
     # one constraint by hand: s_k ~ sqrt(cost_k / weight_k)
-    s, _ = per_mode_blocks.best_scales(np.append(costs, 0.0), np.ones((1, n + 1)))
+    s, _ = per_mode_encoder.best_scales(np.append(costs, 0.0), np.ones((1, n + 1)))
     assert_allclose(s, np.append(np.sqrt(costs), 0.0) / np.sqrt(costs).sum(), atol=1e-4)
 
 

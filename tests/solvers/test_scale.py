@@ -30,8 +30,7 @@ from mfdl_solvers import (
 )
 from mfdl_solvers.arithmetic import ORDINARY, even_exponent, scaled, scaled_down, scaled_up
 from mfdl_solvers.certificate import lower_bound, weights_bound
-from mfdl_solvers.coalition_bound import outsider_bound
-from mfdl_solvers.coalition_problem import CoalitionProblem
+from mfdl_solvers.coalition_problem import CoalitionProblem, outsider_bound
 from mfdl_solvers.kronecker_encoder import joint_lower_bound
 
 EXTREMES = st.sampled_from([-900, -600, 510, 900])  # even: 2^510 is 3e153, whose square is finite and its trace's not

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
-from mfdl.factorization.structured_sensitivity import structured_bound
+from mfdl.factorization.long_runs import structured_bound
 from mfdl.participation import Cyclic, MinSeparation
 from mfdl_solvers import FactorizationProblem, solve
 from mfdl_solvers.certificate import weights_bound
@@ -19,7 +19,6 @@ from mfdl_solvers.structured import (
     best_inverse,
     best_toeplitz,
     bound,
-    forms,
     lower_bound,
     stationary_series,
 )
@@ -65,7 +64,7 @@ def test_the_cost_of_any_strategy_is_that_of_the_dense_gram(data):
     encoder, C = data.draw(encoders(7))
     cost, H = data.draw(costs(len(C)))
     assert cost.of_columns(encoder) == pytest.approx(objective(H, C), rel=1e-9)
-    assert forms.objective(cost, encoder) == pytest.approx(objective(H, C), rel=1e-8)
+    assert bound.objective(cost, encoder) == pytest.approx(objective(H, C), rel=1e-8)
     for lam in cost.eigenvalues:
         assert np.isfinite(cost.inverse_bands(lam)).all()
 

@@ -15,7 +15,7 @@ import mfdl
 from mfdl import BallsInBins, Dynamics, PoissonSampling, RandomAllocation, algorithms, gossip, trust
 from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.participation import CyclicPoisson, MinSeparationSampling
-from mfdl.testing.oracles.pattern_laws import pattern_laws
+from mfdl.testing.oracles.curve_oracles import pattern_laws
 from mfdl.testing.tasks import linear_task
 from mfdl.training.drawn_batches import BinBatches, PoissonBatches, batches_of
 from mfdl.training.keys import NoiseKey, normals, words

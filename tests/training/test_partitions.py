@@ -14,7 +14,7 @@ from small_tasks import classes
 
 from mfdl.errors import InvalidInput
 from mfdl.training import tasks
-from mfdl.training.tasks import partition, seeds
+from mfdl.training.tasks import partition
 from mfdl.training.tasks.partition import Dirichlet, Fixed, Uniform
 
 torch.set_num_threads(1)  # workers of the test run share the cores
@@ -61,7 +61,7 @@ def test_every_record_is_at_exactly_one_node_and_no_node_is_empty(case):
 
 @pytest.mark.parametrize("alpha", [0.03, 0.5, 1.0, 10.0, 1e4])
 def test_shares_are_dirichlet(alpha):
-    shares = partition.dirichlet_shares(seeds.Uniforms(1, seeds.NODE_SHARES), alpha, (4000, 5))
+    shares = partition.dirichlet_shares(partition.Uniforms(1, partition.NODE_SHARES), alpha, (4000, 5))
     np.testing.assert_allclose(shares.sum(axis=1), 1, rtol=1e-12)
     # Below 1e-300 float64 has no shares: both sides are taken to the logarithm of what is left.
     shares = np.maximum(shares, 1e-300)
@@ -75,7 +75,7 @@ def test_shares_are_dirichlet(alpha):
 def test_a_class_is_cut_at_the_running_sums_of_its_shares():
     targets = np.repeat([0, 1, 2], [500, 300, 7])
     rows = Dirichlet(2.0).rows_of_nodes(targets, 6, seed=4)
-    shares = partition.dirichlet_shares(seeds.Uniforms(4, seeds.NODE_SHARES), 2.0, (3, 6))
+    shares = partition.dirichlet_shares(partition.Uniforms(4, partition.NODE_SHARES), 2.0, (3, 6))
     ideal = shares * np.array([500, 300, 7])[:, None]
     # Each of the two cuts that bound a node is at most half a record off.
     assert np.abs(by_class(rows, targets) - ideal).max() <= 1
@@ -119,7 +119,7 @@ def test_a_draw_that_fits_is_not_changed_and_another_is_drawn_anew_before_record
 
 def test_the_draws_are_pinned():
     # Raw Philox words and a special function: a change here moves every result.
-    draws = seeds.Uniforms(0, seeds.NODE_SHARES)
+    draws = partition.Uniforms(0, partition.NODE_SHARES)
     np.testing.assert_allclose(draws((3,)), PINNED_UNIFORMS, rtol=1e-15)
     targets = np.arange(16) % 2
     assert classes(16, 3, 2, targets=targets, partition=Dirichlet(1.0)).owners(0).tolist() == PINNED_OWNERS
@@ -130,9 +130,9 @@ PINNED_OWNERS = [2, 0, 1, 0, 2, 2, 1, 0, 1, 0, 1, 1, 1, 0, 2, 1]
 
 
 def test_uniforms_are_uniform_and_inside_the_unit_interval(monkeypatch):
-    numbers = seeds.Uniforms(0, seeds.NODE_SHARES)((20_000,))
+    numbers = partition.Uniforms(0, partition.NODE_SHARES)((20_000,))
     assert scipy.stats.kstest(numbers, "uniform").pvalue > 1e-4
-    stream = seeds.Uniforms(0, seeds.NODE_SHARES)
+    stream = partition.Uniforms(0, partition.NODE_SHARES)
     np.testing.assert_array_equal(np.concatenate([stream((2, 3)).ravel(), stream((4,))]), numbers[:10])
 
     class Ends:  # of the range: a logarithm and an inverse distribution stay finite
@@ -143,7 +143,7 @@ def test_uniforms_are_uniform_and_inside_the_unit_interval(monkeypatch):
             return np.array([0, 2**64 - 1], dtype=np.uint64)
 
     monkeypatch.setattr(np.random, "Philox", Ends)
-    low, high = seeds.Uniforms(0, seeds.NODE_SHARES)((2,))
+    low, high = partition.Uniforms(0, partition.NODE_SHARES)((2,))
     assert 0 < low < high < 1
 
 

@@ -14,7 +14,7 @@ from torch import nn
 
 from mfdl.errors import InvalidInput
 from mfdl.training.tasks import instance as instances
-from mfdl.training.tasks import modules, partition, seeds
+from mfdl.training.tasks import modules, partition
 
 torch.set_num_threads(1)  # workers of the test run share the cores; spinning threads cost seconds
 
@@ -50,24 +50,24 @@ def test_every_record_is_at_one_node_in_one_step_class(num_nodes, period, extra,
 
 
 def test_the_split_is_uniform_and_its_seeds_are_separate():
-    splits = np.array([seeds.permutation(seed, seeds.NODE_SPLIT, 6) for seed in range(6000)])
+    splits = np.array([partition.permutation(seed, partition.NODE_SPLIT, 6) for seed in range(6000)])
     for position in range(6):
         counts = np.bincount(splits[:, position], minlength=6)
         # Binomial(6000, 1/6), standard deviation 28.9: 6 of them, 36 counts, false-alarm rate 7e-8.
         assert np.abs(counts - 1000).max() < 173
-    purposes = [tuple(seeds.permutation(3, purpose, 50)) for purpose in range(6)]
+    purposes = [tuple(partition.permutation(3, purpose, 50)) for purpose in range(6)]
     assert len(set(purposes)) == 6
-    assert len({seeds.torch_seed(seed, purpose) for seed in range(50) for purpose in range(6)}) == 300
+    assert len({partition.torch_seed(seed, purpose) for seed in range(50) for purpose in range(6)}) == 300
 
 
 def test_the_split_is_pinned():
     # The words of Philox and SeedSequence are stable across numpy versions; a change here moves every result.
-    assert seeds.permutation(0, seeds.NODE_SPLIT, 8).tolist() == [7, 6, 2, 3, 1, 0, 4, 5]
+    assert partition.permutation(0, partition.NODE_SPLIT, 8).tolist() == [7, 6, 2, 3, 1, 0, 4, 5]
     assert uniform_index(11, 2, seed=0, period=2).tolist() == [
         [[10, 2, 9], [7, 8, 6]],
         [[5, 4, 0], [3, 1, -1]],
     ]
-    assert seeds.torch_seed(0, seeds.INITIAL_MODEL) == 6619194650426729951
+    assert partition.torch_seed(0, partition.INITIAL_MODEL) == 6619194650426729951
 
 
 def test_an_instance_holds_the_records_of_the_task():

@@ -25,8 +25,8 @@ from mfdl.pictures.looks import series_looks
 from mfdl.pictures.style import plain
 from mfdl.runs import Store
 from mfdl.runs.shared import Shared
-from mfdl.webpage import ReportConfig, figures, rebuilt
-from mfdl.webpage.page import write_page
+from mfdl.webpage import ReportConfig, rebuilt
+from mfdl.webpage.page import by_hops, write_page
 from mfdl.webpage.run_groups import TrustPanel, grouped, leader
 
 CHOSEN_BEFORE, CHOSEN_HERE = (
@@ -181,7 +181,7 @@ def test_losses_by_distance_are_those_of_the_pairs():
     mu[0, 1], mu[3, 2] = np.inf, 3.0
     group, built = SimpleNamespace(label="a"), SimpleNamespace(hops=hops)
     mechanism = rebuilt.MechanismDetails(group, built, rebuilt.PairLosses(mu, mu / 2))
-    adaptive, fixed = figures.by_hops(TrustPanel("ldp", []), [mechanism], series_looks(["a"]))
+    adaptive, fixed = by_hops(TrustPanel("ldp", []), [mechanism], series_looks(["a"]))
     assert "a, 1 hops: mean 1.4, largest 3, 5 pairs" in adaptive.svg
     assert "a, 3 hops: mean 0.1667, largest 0.1667, 2 pairs" in fixed.svg
     assert adaptive.words == fixed.words == "1 infinite losses are not drawn."

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from mfdl import extras, files
+from mfdl import errors, files
 from mfdl.commands import terminal
 from mfdl.commands.command import Answer, command
 from mfdl.progress import Progress, reporter
@@ -81,7 +81,7 @@ def claims(config: ClaimsConfig, out: Path | None) -> Answer:
 
 
 def _known() -> dict[str, Claim]:
-    extras.imported("hypothesis", "mfdl claims")
+    errors.imported("hypothesis", "mfdl claims")
     from ..paper_claims import published_claims
 
     return {claim.id: claim for claim in published_claims()}

@@ -26,8 +26,7 @@ from mfdl.privacy import gaussian
 from mfdl.progress import reporter
 
 from ..figures.paired_effects import deviation
-from ..figures.published_figures import PublishedFigure, RunScale
-from ..figures.reproduction import Reproduction
+from ..figures.published_figures import PublishedFigure, Reproduction, RunScale
 from ..figures.trained_panels import of_panels
 from ..figures.verdicts import CONFIRMED, Effect, Verdict, worst
 from .covariance_bounds import corn_equation_9_renyi, corn_equation_9b, inverse_diagonal_limit

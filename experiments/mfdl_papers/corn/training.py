@@ -18,8 +18,7 @@ from mfdl.training import tasks
 from mfdl.training.learned import chance
 
 from ..figures.paired_effects import TIE, below, clear, guess_of, log_ratios, of_means, tied, unsupported
-from ..figures.published_figures import PublishedFigure, RunScale
-from ..figures.reproduction import Reproduction
+from ..figures.published_figures import PublishedFigure, Reproduction, RunScale
 from ..figures.trained_panels import losses, of_panels, seeded
 from ..figures.verdicts import Effect, Verdict
 from .covariance_figures import CLIP_NORM, DELTA, DENSITY, EPSILON, EPSILONS, NODES, SPARSE, STEPS, draws_of, graph_name

@@ -17,8 +17,7 @@ import numpy as np
 from mfdl.pictures.line_charts import Panel
 from mfdl.privacy import gaussian
 
-from ..figures.published_figures import PublishedFigure, RunScale
-from ..figures.reproduction import Reproduction, Table
+from ..figures.published_figures import PublishedFigure, Reproduction, RunScale, Table
 from ..figures.trained_panels import of_panels
 from ..figures.verdicts import Effect, Verdict
 from .budget_curves import GRAPH_COLOURS, GRAPHS

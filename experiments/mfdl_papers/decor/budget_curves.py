@@ -16,8 +16,7 @@ from mfdl.pictures.line_charts import Panel
 from mfdl.runs.experiment import Experiment
 
 from ..figures.paired_effects import below, clear, deviation, lowest, of_means, unsupported
-from ..figures.published_figures import RunScale
-from ..figures.reproduction import Table
+from ..figures.published_figures import RunScale, Table
 from ..figures.trained_panels import numbers_of, seeded, spread
 from ..figures.verdicts import Effect, Verdict
 

@@ -18,8 +18,7 @@ from mfdl import graphs, node_covariances
 from mfdl.pictures.line_charts import Panel
 from mfdl.privacy.curves import PoissonGaussian
 
-from ..figures.published_figures import PublishedFigure, RunScale
-from ..figures.reproduction import Reproduction, Table
+from ..figures.published_figures import PublishedFigure, Reproduction, RunScale, Table
 from ..figures.trained_panels import numbers_of, of_panels
 from ..figures.verdicts import Effect, Verdict
 from .accountant import BATCH, DELTA, NODES, RECORDS, STEPS, example_level

@@ -14,8 +14,7 @@ from mfdl.pictures.line_charts import Panel
 from mfdl.runs.experiment import Experiment
 
 from ..figures.paired_effects import below, clear, lowest, of_means
-from ..figures.published_figures import PublishedFigure, RunScale
-from ..figures.reproduction import Reproduction, Table
+from ..figures.published_figures import PublishedFigure, Reproduction, RunScale, Table
 from ..figures.trained_panels import losses, of_panels, spread
 from ..figures.verdicts import Verdict
 from .budget_curves import GRAPHS, PAIRS, BudgetCurves, judged, runs, seeds_of

@@ -26,8 +26,7 @@ from mfdl.training.replay import replay
 from mfdl.trust import LDP, Eavesdropper
 
 from ..figures.paired_effects import deviation
-from ..figures.published_figures import PublishedFigure, RunScale
-from ..figures.reproduction import Reproduction
+from ..figures.published_figures import PublishedFigure, Reproduction, RunScale
 from ..figures.trained_panels import engine, of_panels
 from ..figures.verdicts import Effect, Verdict
 from .budget_curves import GRAPHS, seeds_of

@@ -23,8 +23,7 @@ from mfdl import check, gossip, graphs
 from mfdl.gossip import mixing_parameter
 from mfdl.pictures.line_charts import Panel
 
-from ..figures.published_figures import PublishedFigure, RunScale
-from ..figures.reproduction import Reproduction
+from ..figures.published_figures import PublishedFigure, Reproduction, RunScale
 from ..figures.trained_panels import numbers_of, of_panels
 from ..figures.verdicts import Effect, Verdict
 from .convergence import decor_rate

@@ -17,8 +17,7 @@ from mfdl.runs.experiment import Experiment
 from mfdl.training import tasks
 
 from ..figures.paired_effects import guess_of, lowest
-from ..figures.published_figures import PublishedFigure, RunScale
-from ..figures.reproduction import Reproduction, Table
+from ..figures.published_figures import PublishedFigure, Reproduction, RunScale, Table
 from ..figures.trained_panels import losses, of_panels
 from .budget_curves import GRAPHS, PAIRS, BudgetCurves, Point, judged, runs, seeds_of
 

@@ -8,8 +8,17 @@ steps, never in that rule.
 
 from __future__ import annotations
 
-from .published_figures import FIGURES, PublishedFigure, RunScale, named, names
-from .reproduction import Reproduction, Table, reproduce, reproduce_all
+from .published_figures import (
+    FIGURES,
+    PublishedFigure,
+    Reproduction,
+    RunScale,
+    Table,
+    named,
+    names,
+    reproduce,
+    reproduce_all,
+)
 from .verdicts import VERDICTS, Verdict
 
 __all__ = [

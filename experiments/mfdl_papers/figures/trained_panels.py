@@ -12,8 +12,7 @@ from mfdl.pictures.line_charts import Panel, draw
 from mfdl.runs import Cell, Engine, Store, run_cells
 from mfdl.runs.experiment import Experiment
 
-from .published_figures import PublishedFigure, RunScale
-from .reproduction import Reproduction, Table
+from .published_figures import PublishedFigure, Reproduction, RunScale, Table
 from .verdicts import Verdict
 
 Key = TypeVar("Key")

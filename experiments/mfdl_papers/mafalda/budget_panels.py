@@ -11,8 +11,7 @@ import numpy as np
 from mfdl.pictures.line_charts import Panel
 
 from ..figures.paired_effects import below, clear, deviation, jackknifed
-from ..figures.published_figures import PublishedFigure, RunScale
-from ..figures.reproduction import Reproduction, Table
+from ..figures.published_figures import PublishedFigure, Reproduction, RunScale, Table
 from ..figures.trained_panels import of_panels, spread
 from ..figures.verdicts import Effect, Verdict
 from . import graph_sizes, housing

@@ -17,8 +17,7 @@ from mfdl.pictures.line_charts import Panel
 from mfdl.training import tasks
 from mfdl.training.learned import chance
 
-from ..figures.published_figures import PublishedFigure, RunScale
-from ..figures.reproduction import Reproduction
+from ..figures.published_figures import PublishedFigure, Reproduction, RunScale
 from ..figures.trained_panels import of_panels
 from ..figures.verdicts import Verdict
 from . import housing

@@ -47,8 +47,7 @@ from mfdl.runs.privacy_plots import (
 )
 from mfdl.trust import PNDP
 
-from ..figures.published_figures import PublishedFigure, RunScale
-from ..figures.reproduction import Reproduction, Table
+from ..figures.published_figures import PublishedFigure, Reproduction, RunScale, Table
 from ..figures.verdicts import Effect, Verdict
 from ..muffliato.published_losses import muffliato_as_coded, muffliato_squared
 from .view_sensitivity import sum_abs_gram

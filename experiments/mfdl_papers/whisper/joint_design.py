@@ -22,8 +22,7 @@ from mfdl.pictures.line_charts import Panel
 from mfdl.progress import reporter
 
 from ..corn.covariance_figures import NODES, TOLERANCE, draws_of, graph_name
-from ..figures.published_figures import PublishedFigure, RunScale
-from ..figures.reproduction import Reproduction
+from ..figures.published_figures import PublishedFigure, Reproduction, RunScale
 from ..figures.trained_panels import numbers_of, of_panels
 from ..figures.verdicts import Effect, Verdict
 

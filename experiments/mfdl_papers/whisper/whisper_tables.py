@@ -24,8 +24,7 @@ from ..corn.covariance_figures import (
     in_order,
     traces,
 )
-from ..figures.published_figures import PublishedFigure, RunScale
-from ..figures.reproduction import Reproduction, Table
+from ..figures.published_figures import PublishedFigure, Reproduction, RunScale, Table
 from ..figures.trained_panels import spread
 from ..figures.verdicts import CONFIRMED, Effect, Verdict, worst
 from . import whisper_theorem

@@ -17,7 +17,7 @@ gradients it is seen (`View`, `models` and `row_steps`). The condition is then t
 row of [M_G M_Z] lies in the span of the rows of [A B] seen before, plus unit rows for known columns. A row cannot be
 seen before the last gradient in it is taken.
 
-The test is run on the maps, never inferred from a name: first where they have entries (`algorithms.flow`), then, for
+The test is run on the maps, never inferred from a name: first where they have entries (`workloads.flow`), then, for
 users, the recursions of the nodes, then, for small views, exact ranks (`exact_arithmetic`). A larger view that
 fails the first two is called not adaptive, which is the safe side.
 """

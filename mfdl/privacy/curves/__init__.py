@@ -18,8 +18,7 @@ from .balls_in_bins import BallsInBinsGaussian, correlations
 from .base import UP, PrivacyCurve
 from .bin_chain import BinChain
 from .chain_fit import chain_above
-from .composed import Composed
-from .gaussian_dp import Gaussian
+from .composed import Composed, Gaussian
 from .monte_carlo import MonteCarlo, MonteCarloCurve, normalized
 from .poisson_gaussian import PoissonGaussian
 from .product import ProductGaussian

@@ -5,14 +5,23 @@ epsilon, and the privacy loss distribution that they are read off. docs/balls_in
 decentralized algorithm is dominated by the pair of M, and that each step here is an upper bound; M comes from
 `mfdl.privacy.bin_gram`. Three kinds of bounds are computed, and the least of all of them holds.
 
-Hull (`bin_hull`): with d = max M_rr and rho d = max M_rq, the pair of d ((1 - rho) I + rho J).
+Hull (`Hull`): with d = max M_rr and rho d = max M_rq, the pair of d ((1 - rho) I + rho J).
 Stride: the hull of every b'-th part of the bins, for the worst of its shifts.
 Chain (`bin_chain`): a matrix at least M that follows its entries, a common part and a Gauss-Markov chain.
+
+Hull of balls-in-bins: bins of equal weight, any two of them with the same correlation.
+
+In: a noise multiplier, bins, their correlation rho, an adjacency. Out: epsilon at delta, delta at epsilon and the
+privacy loss distribution, never below the true ones. The pair of d ((1 - rho) I + rho J) is a product of a Gaussian of
+sensitivity sqrt(rho d), which every bin shares, and of random allocation of sqrt((1 - rho) d) to one of b. Without
+correlation only the random allocation is left, and its atoms answer; otherwise the privacy loss distributions of both
+compose, that of random allocation by connecting the dots of its curves.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -23,10 +32,10 @@ from ...check import FloatArray
 from ...display import rounded_up
 from ...errors import InvalidInput, require_known
 from .. import gaussian
-from .base import UP, public_mu
+from . import random_allocation
+from .base import UP, Pass, least_multiplier, public_mu
 from .bin_chain import BinChain
-from .bin_hull import LEAST_DELTA, WEAKEST, Hull, least_noise
-from .composed import LossCurve, tail_of
+from .composed import FINEST, SLACK, LossCurve, delta_of, epsilon_of, gaussian_losses, tail_of
 
 if TYPE_CHECKING:
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
@@ -199,3 +208,206 @@ def correlations(M: FloatArray) -> tuple[tuple[int, float], ...]:
         if count in best and best[count] < pairs[-1][1] * (1 - 1e-3):
             pairs.append((count, best[count]))
     return tuple(pairs)
+
+
+FAINT = 1e-18  # correlation: below it counts as it
+PRECISION = 1e-4
+"""Relative: how far calibrated noise may lie above the least that is certified; ten times that under replace-one."""
+STRONGEST = {False: 16.0, True: 8.0}
+"""1 / noise multiplier up to which laws fit floating point, left out or replaced: beyond, bins count as public."""
+WEAKEST = 1e8
+"""Noise multiplier up to which losses differ in float64: beyond, bins count as public, with mu below 1e-8."""
+LINEAR, FAINT_TAIL, CHORDS = 0.9, 1e-8, 33
+"""Of a replaced record: the shift beyond which, and the tail below which, linear grids are coarse; atoms' epsilons."""
+LEAST_DELTA = 1e-15
+"""Down to which atoms tell delta; below, bins count as public."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Hull:
+    """Bins of equal weight, any two of them with the same correlation.
+
+    Attributes:
+        noise_multiplier: s >= 0, std of the noise over (clipping norm * sqrt(max M_rr)).
+        bins: b >= 1; rho: correlation in [0, 1].
+        adjacency: "zero-out", "add-remove" or "replace-one".
+    """
+
+    noise_multiplier: float
+    bins: int
+    rho: float
+    adjacency: str
+
+    def epsilon(self, delta: float) -> float:
+        """An epsilon at this delta; inf where delta or noise is too small for floating point."""
+        delta, bounds = check.open_unit(delta=delta), [math.inf]
+        if self.direct and delta >= LEAST_DELTA:
+            most = self._public_epsilon(delta)
+            bounds.append(random_allocation.epsilon_at(self._shifts[1], self.bins, self._doubled, delta, most))
+        if self._composes and delta > 2 * SLACK:
+            bounds.append(epsilon_of(self.losses(tail_of(delta)), delta - SLACK))
+        return min(bounds)
+
+    def delta(self, epsilon: float) -> float:
+        """A delta at this epsilon >= 0; 1 where noise is too small for floating point."""
+        bounds = [1.0]
+        if self.direct and epsilon <= self._public_epsilon(LEAST_DELTA):
+            bounds.append(random_allocation.delta_at(self._shifts[1], self.bins, self._doubled, epsilon))
+        if self._composes:
+            bounds.append(delta_of(self.losses(FINEST), epsilon) + SLACK)
+        return min(bounds)
+
+    def least_multiplier(self, epsilon: float, delta: float) -> float:
+        """The least noise multiplier, to `PRECISION`, below its own at which (epsilon, delta) is certified, or its own.
+
+        Its own multiplier must meet the target with public bins.
+        """
+        return _least(self, epsilon, delta)
+
+    def losses(self, tail: float, interval: float | None = None) -> PrivacyLossDistribution:
+        """The privacy loss distribution, up to tails of this mass; for an interval of its own, default `interval`."""
+        return _composed(*self._shifts, self.bins, self._doubled, interval or self.interval, tail)
+
+    @property
+    def interval(self) -> float:
+        """Discretization of the losses: a small part of their standard deviation."""
+        common, apart = self._shifts
+        spread = math.hypot(common, math.sqrt(math.expm1(min(apart * apart, 3.0)) / self.bins))
+        fine = spread / (25 if self._doubled else 100)
+        return 2.0 ** round(math.log2(fine * (2 if self._doubled else 1)))
+
+    @property
+    def direct(self) -> bool:
+        """Whether the hull is random allocation alone, whose atoms need no composition."""
+        return not self.rho and self.noise_multiplier > 0 and random_allocation.fits(self._shifts[1], self._doubled)
+
+    @property
+    def fits(self) -> bool:
+        """Whether there is noise enough, and not too much, for laws of balls-in-bins in float64."""
+        return least_noise(self.adjacency) <= self.noise_multiplier <= WEAKEST
+
+    @property
+    def _composes(self) -> bool:
+        """Whether the hull is worth a privacy loss distribution: of a replaced record atoms alone are closer."""
+        return self.fits and not (self._doubled and self.direct)
+
+    @property
+    def _doubled(self) -> bool:
+        return self.adjacency == "replace-one"
+
+    @property
+    def _shifts(self) -> tuple[float, float]:
+        """Of all bins together and of each, over the std of the noise."""
+        rho = max(self.rho, FAINT) if self.rho else 0.0  # M may be raised, and its grid cannot hold less
+        return math.sqrt(rho) / self.noise_multiplier * UP, math.sqrt(1 - rho) / self.noise_multiplier * UP
+
+    def _public_epsilon(self, delta: float) -> float:
+        return gaussian.epsilon_from_mu(public_mu(self.adjacency, self.noise_multiplier), delta)
+
+
+def least_noise(adjacency: str) -> float:
+    """Noise multiplier from which laws of balls-in-bins fit floating point."""
+    return 1 / STRONGEST[adjacency == "replace-one"]
+
+
+@functools.lru_cache(maxsize=256)
+def _least(hull: Hull, epsilon: float, delta: float) -> float:
+    """The least multiplier; that of the hull where it needs more than that, or cannot tell."""
+    if math.isinf(hull.epsilon(delta)):
+        return hull.noise_multiplier
+
+    def excess(multiplier: float, coarse: int) -> float:
+        """log of the epsilon that is certified over the target."""
+        tried = dataclasses.replace(hull, noise_multiplier=multiplier)
+        if tried.direct:
+            return math.log(max(tried.epsilon(delta), 1e-12) / epsilon)
+        if not tried.fits:
+            return math.inf
+        losses = tried.losses(tail_of(delta), coarse * tried.interval)
+        return math.log(max(epsilon_of(losses, delta - SLACK), 1e-12) / epsilon)
+
+    precision = PRECISION if hull.adjacency != "replace-one" else 10 * PRECISION
+    return least_multiplier(excess, hull.noise_multiplier, (Pass(4, 1.4, 0.02), Pass(1, 1.01, precision)))
+
+
+# ---- privacy loss distributions --------------------------------------------------------------------------------------
+
+
+@functools.lru_cache(maxsize=256)
+def _composed(
+    common: float, apart: float, bins: int, doubled: bool, interval: float, tail: float
+) -> PrivacyLossDistribution:
+    """Of the product pair."""
+    parts = []
+    if common:
+        shift = (2 if doubled else 1) * common
+        parts.append(gaussian_losses(shift, interval))
+    if apart:
+        parts.append(_allocated(apart, bins, doubled, interval, tail))
+    return functools.reduce(lambda a, b: a.compose(b), parts)
+
+
+def _allocated(shift: float, bins: int, doubled: bool, interval: float, tail: float) -> PrivacyLossDistribution:
+    """Of random allocation, by connecting the dots of its curves."""
+    from dp_accounting.pld import privacy_loss_distribution
+
+    whole = (2 if doubled else 1) * shift
+    reach = whole * whole / 2 + whole * 7.0
+    amplified = math.log1p(random_allocation.largest(shift, tail) / bins) + (
+        2 if doubled else 1
+    ) * 7 * shift / math.sqrt(bins)
+    last = math.ceil(min(reach, amplified) / interval)
+    above = np.asarray(interval * np.arange(last + 1), dtype=np.float64)
+    unsampled = np.array([gaussian.delta_from_mu(whole, float(e)) for e in above])
+    if doubled:
+        curves = [_replaced_curve(shift, bins, above, unsampled, tail)] * 2
+    else:
+        bounds = [random_allocation.kept_curve(shift, bins, above, tail), np.stack([unsampled] * 2)]
+        if random_allocation.fits(shift, doubled):
+            bounds.append(random_allocation.kept_deltas(shift, bins, above))
+        curves = list(np.min(bounds, axis=0))
+    pmfs = [_connected(_both_sides(curve, other, above), interval, last) for curve, other in (curves, curves[::-1])]
+    return privacy_loss_distribution.PrivacyLossDistribution(*pmfs)
+
+
+def _replaced_curve(shift: float, bins: int, above: FloatArray, unsampled: FloatArray, tail: float) -> FloatArray:
+    """The least of what is affordable: linear grids at every epsilon, atoms at some and chords in e^epsilon between."""
+    strong, curve = shift > LINEAR, unsampled
+    if not strong or not random_allocation.fits(shift, True):
+        curve = np.minimum(curve, random_allocation.replaced_curve(shift, bins, above, tail))
+    if (strong or tail < FAINT_TAIL) and random_allocation.fits(shift, True):
+        last = int(np.flatnonzero(curve >= tail / 100).max(initial=0))
+        at = np.unique(np.linspace(0, last, CHORDS).astype(int))
+        knots = random_allocation.replaced_deltas(shift, bins, above[at])
+        chords = np.interp(np.exp(above[: last + 1]), np.exp(above[at]), knots)
+        curve = np.concatenate([np.minimum(curve[: last + 1], chords), curve[last + 1 :]])
+    return curve
+
+
+def _both_sides(curve: FloatArray, other: FloatArray, above: FloatArray) -> FloatArray:
+    """delta at epsilons of either sign from those >= 0, by delta_PQ(-e) = 1 - e^-e (1 - delta_QP(e))."""
+    below = -np.expm1(-above[1:]) + np.exp(-above[1:]) * other[1:]
+    return np.concatenate([below[::-1], curve])
+
+
+def _connected(deltas: FloatArray, interval: float, last: int) -> Any:
+    """The pessimistic losses of points above a curve that is convex in e^epsilon, on a grid from -last to last."""
+    from dp_accounting.pld import pld_pmf
+
+    at = np.concatenate([[0.0], np.exp(interval * np.arange(-last, last + 1))])
+    convex = _convex_below(at, np.concatenate([[1.0], deltas]))
+    falling = np.minimum.accumulate(np.clip(convex[1:], 0.0, 1.0))
+    return pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(interval, -last, last, falling)
+
+
+def _convex_below(x: FloatArray, y: FloatArray) -> FloatArray:
+    """The largest convex function below some points, at those points: above every convex function that they are."""
+    corners: list[int] = []
+    for i in range(x.size):
+        while len(corners) > 1:
+            a, b = corners[-2], corners[-1]
+            if (y[b] - y[a]) * (x[i] - x[a]) < (y[i] - y[a]) * (x[b] - x[a]):
+                break
+            corners.pop()
+        corners.append(i)
+    return np.asarray(np.interp(x, x[corners], y[corners]))

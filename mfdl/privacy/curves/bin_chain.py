@@ -1,8 +1,30 @@
 """Balls-in-bins with correlation that decays, or ends, along the bins: epsilon, delta and the least noise, never below.
 
 In: a `BinChain` M' >= M in every entry (`chain_fit.chain_above` finds one), a noise multiplier, an adjacency. Out:
-hockey sticks of the pair of M', from the law of the sum of its likelihood ratios (`chain_sums`), on coarse grids where
+hockey sticks of the pair of M', from the law of the sum of its likelihood ratios (below), on coarse grids where
 they suffice.
+
+Law of the sum of likelihood ratios of balls-in-bins whose logs are a Gauss-Markov chain, larger in convex order.
+
+In: M' = f f^T + T K T^T + diag(alone) over the variance of the noise (`bin_chain`), a direction. Out: atoms of S, or of
+S - e^epsilon S', whose hockey sticks are never below the true ones.
+
+The log of L_r is f_r z + X_r + t_r X_{r-1} + y_r less half its variance, y_r of variance alone_r > 0 independent over
+bins, z and the chain X too. The law of partial sums is carried over the bins with (z, X_r) as its state.
+
+States are sums over lattices instead of integrals. Given all logs and the other states, the density is a Gaussian in
+the state that is replaced, of variance w^2. By Poisson summation its sum over a lattice of step h is the integral times
+a number from 1 - eta to 1 + eta, eta = 2 sum_j exp(-2 (pi j w / h)^2), wherever its centre lies. So the integral of any
+function >= 0 of the logs is at most the sum over 1 - eta. States are replaced one after the other: z with the chain
+integrated out, w^-2 = 1 + f^T (T K T^T + diag(alone))^-1 f; then X_1, X_2, .. given the state before and the logs from
+there on, the later chain integrated out: w^2 is the first entry of the inverse of the information of X_r, .., X_b. What
+lies beyond the ends of the lattices adds at most what S has there, or for "lost" its probability, both sums of normal
+tails, as S is largest where one of its L_r is; the tails are sums over the lattices of other states too, so at most
+1 + eta of them times their integrals.
+
+L_r and its partial sums enter linearly, so spreads that preserve the mean onto grids raise the answer, as those of
+random allocation do (`random_allocation`); log L_r is spread so that e^x keeps its mean, under "replaced" e^-x, in
+which W = e^x - e^epsilon e^-x is convex. Sums have positive terms only.
 """
 
 from __future__ import annotations
@@ -11,14 +33,16 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
+import scipy.special
 
 from ... import check
 from ...check import FloatArray
 from ...errors import InvalidInput
 from .base import UP, Pass, least_multiplier
-from .chain_sums import COARSE, FINE, MEANS, Resolution, sum_law
+from .random_allocation import between
 
 PRECISION = 2e-3
 """Relative: how far calibrated noise may lie above the least that is certified."""
@@ -193,3 +217,236 @@ def _lowest(excess: Callable[[float], float], low: float, high: float, precision
                 low, over = middle, value
                 break
     return high
+
+
+REACH = 7.5
+"""Standard deviations up to which a state is resolved, beyond its mean under P above, under Q below."""
+MEANS = 1e-10
+"""Relative: what floating point may do to the mean of an atom, in all sums together."""
+
+BIAS = 1e-12
+"""Of a cell: far more than what floating point does to where a number lies in it; to the side that loses more."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Resolution:
+    """How fine the grids are.
+
+    Attributes:
+        lattice: step of a lattice of states over w.
+        logs: step of the grids of log L_r and of y_r, over the root of its largest variance.
+        sums: points of the grids of sums.
+    """
+
+    lattice: float
+    logs: float
+    sums: int
+
+
+COARSE, FINE = Resolution(1.6, 0.25, 160), Resolution(1.4, 0.15, 288)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class SumLaw:
+    """S, or S - e^epsilon S'.
+
+    Attributes:
+        values, mass: atoms; the mass is not one.
+        cut: what they lack, at most, of the mean of S, for "lost" of the probability.
+    """
+
+    values: FloatArray
+    mass: FloatArray
+    cut: float
+
+
+# ---- the law of the sum ----------------------------------------------------------------------------------------------
+
+
+@functools.lru_cache(maxsize=64)
+def sum_law(chain: BinChain, way: str, epsilon: float, points: Resolution) -> SumLaw:
+    """Of the sum over all bins, noise of std 1; epsilon counts for "replaced" only.
+
+    Cost: bins * (states of z) * (states of X) * (states of X + 2 sums) * sums multiplications; where states are
+        carried, bins * (states of z) * (states of X)^2 * 2 sums^2.
+    """
+    walk = _Walk(chain, way, math.exp(epsilon) if way == "replaced" else 0.0, points)
+    for r in range(walk.bins):
+        walk.move(r)
+        walk.add(r)
+    mass = walk.mass.sum(axis=0) * walk.inflation
+    return SumLaw(walk.grid, mass, walk.cut * walk.inflation * walk.most_ripple)
+
+
+class _Walk:
+    """The law of (z, X_r, partial sum): `mass`, shape (states of z * states of X_r, sums)."""
+
+    def __init__(self, chain: BinChain, way: str, weight: float, points: Resolution) -> None:
+        self.way, self.weight, self.points = way, weight, points
+        self.f, self.u, self.alone = (np.array(x) for x in (chain.shared, chain.spread, chain.alone))
+        self.carried = np.concatenate([[0.0], chain.carried])
+        self.bins = self.f.size
+        links = np.concatenate([[0.0], chain.links])
+        self.alpha = links * self.u / np.roll(self.u, 1)
+        self.innovation = self.u * np.sqrt((1 - links) * (1 + links))
+        self.K, self.T, self.gram = chain.covariance, chain.mixing, chain.gram
+        self.lost, self.root = way == "lost", math.sqrt(float(self.gram.diagonal().max()))
+        self.top = self.bins * (1.0 if self.lost else math.exp(self.root**2 / 2 + (REACH + 1) * self.root))
+        self.inflation = self.most_ripple = 1.0
+        self.cut = 2 * self.bins * float(scipy.special.ndtr(-REACH))  # that of exp(y_r)
+        self.x, self.grid = np.zeros(1), np.zeros(1)
+        self.z, law = np.zeros(1), np.ones(1)
+        if self.f.any():
+            self.z = self._lattice(1.0, self.f, self._width_of_shared())
+            law = np.exp(-(self.z**2) / 2) / math.sqrt(2 * math.pi) * (self.z[1] - self.z[0])
+        self.mass = law[:, None]
+        self.widths = self._widths()
+        self.logs = np.zeros(0)
+
+    # ---- states ------------------------------------------------------------------------------------------
+
+    def _width_of_shared(self) -> float:
+        """w of z: given all logs, the chain integrated out."""
+        return 1 / math.sqrt(
+            1 + float(self.f @ np.linalg.solve(self.T @ self.K @ self.T.T + np.diag(self.alone), self.f))
+        )
+
+    def _widths(self) -> FloatArray:
+        """w of X_r given X_{r-1}, z and the logs from r on, the later chain integrated out."""
+        steps = np.eye(self.bins) - np.diag(self.alpha[1:], -1)  # innovations of X
+        information = steps.T @ np.diag(self.innovation**-2.0) @ steps + self.T.T @ np.diag(1 / self.alone) @ self.T
+        return np.array([math.sqrt(np.linalg.inv(information[r:, r:])[0, 0]) for r in range(self.bins)])
+
+    def _lattice(self, std: float, means: FloatArray, width: float) -> FloatArray:
+        """Points of a state of this std, whose means under P, bin by bin, are given; what is beyond is added."""
+        step = self.points.lattice * width
+        low, high = -REACH * std, REACH * std + float(means.max())
+        count = max(2, math.ceil((high - low) / step) + 1)
+        ripple = 2 * sum(math.exp(-2 * (math.pi * j * width / step) ** 2) for j in range(1, 8))
+        self.inflation *= (1 + 1e-9) / (1 - ripple)
+        self.most_ripple *= 1 + ripple
+        tilts = np.zeros(1) if self.lost else means
+        self.cut += float((scipy.special.ndtr((tilts - high) / std) + scipy.special.ndtr((low - tilts) / std)).sum())
+        return np.asarray(low + step * np.arange(count), dtype=np.float64)
+
+    def move(self, r: int) -> None:
+        """From X_{r-1} to X_r: `mass` has a row for each z and X_r, and for each X_{r-1} if the log of L_r takes it."""
+        std, z, before = float(self.innovation[r]), self.z, self.x
+        nodes = self._lattice(float(self.u[r]), (self.K @ self.T.T)[r], float(self.widths[r]))
+        off = (nodes[None, :] - self.alpha[r] * before[:, None]) / std
+        law = np.exp(-(off**2) / 2) * ((nodes[1] - nodes[0]) / std / math.sqrt(2 * math.pi))
+        mass = self.mass.reshape(z.size, before.size, self.grid.size)
+        logs, carried = self.f[r] * z[:, None] + nodes, float(self.carried[r])
+        if carried:
+            logs = logs[:, None, :] + carried * before[:, None]
+            mass = mass[:, :, None, :] * law[:, :, None]
+        else:
+            mass = np.matmul(law.T, mass)
+        self.logs, self.mass, self.x = logs.ravel(), mass.reshape(-1, self.grid.size), nodes
+
+    # ---- sums --------------------------------------------------------------------------------------------
+
+    def add(self, r: int) -> None:
+        """L_r: its log on an even grid, by spreads that preserve the mean, and the sum on its next grid."""
+        logs = self.logs
+        step, std, first = self.points.logs * self.root, math.sqrt(self.alone[r]), float(logs.min())
+        at = np.floor((logs - first) / step).astype(int)
+        sign = -1.0 if self.way == "replaced" else 1.0  # of the exponential that keeps its mean
+        right = np.expm1(sign * (logs - first - at * step)) / math.expm1(sign * step)
+        right = np.clip(right + (-BIAS if self.lost else BIAS), 0.0, 1.0)
+        offsets = np.arange(-math.ceil(REACH * std / step), math.ceil((REACH + std) * std / step) + 2)
+        nodes = first + step * np.arange(offsets[0], int(at.max()) + 2 + offsets[-1])
+        half = self.gram[r, r] / 2
+        values, grid = self._values(nodes, half), self._grid(r)
+        sums = _Sums.of(self.grid, values, grid, MEANS / 64 if self.way == "replaced" else 0.0)
+        moved = np.zeros((self.mass.shape[0], grid.size))
+        order = np.argsort(at, kind="stable")  # exact: cells of the grid
+        cells = np.split(order, np.searchsorted(at[order], np.arange(1, int(at.max()) + 2)))
+        for k, here in enumerate(cells):
+            before = cells[k - 1] if k else order[:0]
+            rows = np.concatenate([here, before])
+            if rows.size:
+                part = self.mass[rows] * np.concatenate([1 - right[here], right[before]])[:, None]
+                columns = slice(k, k + offsets.size)
+                law = self._own_law(
+                    values[columns], np.asarray(offsets * step, dtype=np.float64), std, first + k * step, half
+                )
+                kernel, excess = sums.kernel(columns, law)
+                moved[rows] += part @ kernel
+                self.cut += 0.0 if self.lost else float((part @ excess).sum())
+        self.mass = moved.reshape(self.z.size, -1, self.x.size, grid.size).sum(axis=1).reshape(-1, grid.size)
+        self.grid = grid
+
+    def _values(self, logs: FloatArray, half: float) -> FloatArray:
+        """L of a log, or L - weight L'."""
+        return np.asarray(np.exp(logs - half) - (self.weight * np.exp(-logs - half) if self.weight else 0.0))
+
+    def _own_law(self, values: FloatArray, y: FloatArray, std: float, log: float, half: float) -> FloatArray:
+        """y_r of this std on a grid, the mean of values at log + y preserved."""
+        edges, half_variance = np.concatenate([[-np.inf], y, [np.inf]]) / std, std * std / 2
+        cells = between(edges, 0.0)
+        moment = math.exp(log - half + half_variance) * between(edges, std)
+        if self.weight:
+            moment -= self.weight * math.exp(-log - half + half_variance) * between(edges, -std)
+        inner = cells[1:-1]
+        right = (moment[1:-1] - values[:-1] * inner) / np.diff(values)
+        right = np.clip(right + (-BIAS if self.lost else BIAS) * inner, 0.0, inner)
+        law = np.zeros(y.size)
+        law[1:] += right
+        law[:-1] += inner - right
+        law[0] += cells[0]
+        law[-1] += cells[-1]
+        return law
+
+    def _grid(self, r: int) -> FloatArray:
+        """Of the sum up to bin r: even near its mean, then even in its logarithm."""
+        so_far, count = np.minimum(self.gram[: r + 1, : r + 1], 50.0), self.points.sums
+        std, mean, bottom = math.sqrt(float(np.expm1(so_far).sum())), float(r + 1), 0.0
+        if self.lost:  # what is beyond the top is never below what is asked for
+            even = np.linspace(max(0.0, mean - 8 * std), min(mean + 5 * std, self.top), 2 * count // 3)
+            least = -self.root * (self.root / 2 + 4)
+            logs = np.exp(np.linspace(least, math.log(self.top), count - even.size))
+            return np.unique(np.concatenate([[0.0], even, logs]))
+        scale = std / 2
+        if self.way == "replaced":
+            alike = math.sqrt(self.weight) * math.exp(-(self.root**2) / 2)  # L where it is weight L'
+            bottom, mean, scale = -self.weight * self.top, 0.0, min(scale * math.sqrt(1 + self.weight), alike)
+        ends = math.asinh((bottom - mean) / scale), math.asinh((self.top - mean) / scale)
+        grid = mean + scale * np.sinh(np.linspace(*ends, count))
+        grid[0], grid[-1] = bottom, self.top
+        return grid
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Sums:
+    """Sums of numbers on a grid with single values, spread on the next grid.
+
+    Attributes:
+        at, right: the cell of each sum, and the part of its mass that goes to the right end, shape (grid, values).
+        excess: by how much a sum beyond the top is moved.
+        size: points of the next grid.
+    """
+
+    at: np.ndarray[Any, np.dtype[np.int64]]
+    right: FloatArray
+    excess: FloatArray
+    size: int
+
+    @staticmethod
+    def of(before: FloatArray, values: FloatArray, grid: FloatArray, raised: float) -> _Sums:
+        """Args: raised: relative, by how much sums are raised."""
+        sums = before[:, None] + values
+        if raised:
+            sums += raised * (np.abs(before)[:, None] + np.abs(values))
+        excess = np.maximum(sums - grid[-1], 0.0)
+        sums = np.clip(sums, grid[0], grid[-1])
+        at = np.clip(np.searchsorted(grid, sums.ravel(), side="right").reshape(sums.shape) - 1, 0, grid.size - 2)
+        right = np.clip((sums - grid[at]) / (grid[at + 1] - grid[at]), 0.0, 1.0)
+        return _Sums(at + grid.size * np.arange(before.size)[:, None], right, excess, grid.size)
+
+    def kernel(self, columns: slice, law: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Of values with this law, shape (grid, next grid), and the mean excess, shape (grid,)."""
+        at, right = self.at[:, columns].ravel(), self.right[:, columns] * law
+        size = len(self.at) * self.size
+        kernel = np.bincount(at, (law - right).ravel(), size) + np.bincount(at + 1, right.ravel(), size)
+        return np.asarray(kernel.reshape(-1, self.size), dtype=np.float64), self.excess[:, columns] @ law

@@ -3,7 +3,7 @@
 In: a noise multiplier, the sensitivity that all patterns share, and curves of the draws: Poisson sampling of one step,
 or random allocation of one shift to one of b places, each once or several times. Out: epsilon at delta and delta at
 epsilon. docs/sampling_theorem.md proves that the pair of a scheme is dominated by such a product; which product comes
-from `mfdl.privacy.product_bounds`. Privacy loss distributions compose, one direction after the other.
+from `mfdl.privacy.bin_gram`. Privacy loss distributions compose, one direction after the other.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from ...display import rounded_up
 from ...errors import InvalidInput, require_known
 from .. import gaussian
 from .base import UP, Pass, least_multiplier, public_mu
-from .composed import FINEST, LossCurve, delta_of, epsilon_of, gaussian_losses
-from .gaussian_dp import require_same_adjacency
+from .composed import FINEST, LossCurve, delta_of, epsilon_of, gaussian_losses, require_same_adjacency
 
 if TYPE_CHECKING:
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution

@@ -31,7 +31,6 @@ from .dense_views import (
     received,
     without_noise,
 )
-from .optimal_losses import coalition_inverse_diagonal, coalition_loss_reference, optimal_loss_reference
 from .rational import (
     ExactRun,
     Rational,
@@ -48,10 +47,13 @@ from .rational import (
 from .sensitivity_oracle import (
     ascended_value,
     brute_force_sensitivity,
+    coalition_inverse_diagonal,
+    coalition_loss_reference,
     elliptope_reference,
     largest_over_patterns,
     largest_signed_sum,
     once_per_epoch_patterns,
+    optimal_loss_reference,
     separated_patterns,
     signed_sum_over_patterns,
     vector_sensitivity_lower_bound,

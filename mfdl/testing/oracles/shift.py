@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from ... import extras
+from ... import errors
 from ...check import FloatArray
 from ...privacy.adaptive.shift_problem import ShiftProblem
 
@@ -40,7 +40,7 @@ def cost_matrices(problem: ShiftProblem) -> list[FloatArray]:
 
 def quadratic_program_value(problem: ShiftProblem, victim: int, pattern: Sequence[int]) -> float:
     """The optimum by a general interior-point solver; inf if the constraints contradict each other, nan if it fails."""
-    cp = extras.imported("cvxpy", "this oracle")  # here, not above: half of what `import mfdl.testing` would cost
+    cp = errors.imported("cvxpy", "this oracle")  # here, not above: half of what `import mfdl.testing` would cost
 
     R, n = problem.num_rounds, problem.num_nodes
     r = cp.Variable((R, n), nonneg=True)

@@ -2,10 +2,10 @@
 
 from types import ModuleType as _Module
 
-from ._draws import integer_arrays
 from .algorithms import (
     ALL_NAMES,
     CHEAP_NAMES,
+    FACTORIZATION_KINDS,
     FORM_NAMES,
     JOINT_NAMES,
     MEMORY_NAMES,
@@ -13,19 +13,15 @@ from .algorithms import (
     RANDOM_ENCODERS,
     SHARED_NAMES,
     build_algorithm,
-    linear_algorithms,
-    user_algorithms,
-)
-from .encoder_strategies import (
-    FACTORIZATION_KINDS,
     encoders,
     factorization_problems,
     factorizations,
     integer_encoders,
+    linear_algorithms,
     random_encoder,
+    user_algorithms,
 )
-from .graphs import KINDS, connected_graphs, dyadic_gossip, gossip_matrices, gossip_sequences
-from .mechanism_strategies import ALL_SEEN_KINDS, PROTECTING_NAMES, TRUST_MODELS, mechanisms, trust_models
+from .graphs import KINDS, connected_graphs, dyadic_gossip, gossip_matrices, gossip_sequences, integer_arrays
 from .participation import (
     ALL_SCHEMES,
     OVERLAPPING,
@@ -35,6 +31,19 @@ from .participation import (
     linear_systems_with_record,
     participations,
 )
-from .view_strategies import RELEASE, TRUST, VIEW_KINDS, ViewCase, integer_views, view_cases, views
+from .view_strategies import (
+    ALL_SEEN_KINDS,
+    PROTECTING_NAMES,
+    RELEASE,
+    TRUST,
+    TRUST_MODELS,
+    VIEW_KINDS,
+    ViewCase,
+    integer_views,
+    mechanisms,
+    trust_models,
+    view_cases,
+    views,
+)
 
 __all__ = sorted(name for name, value in globals().items() if name[0] != "_" and not isinstance(value, _Module))

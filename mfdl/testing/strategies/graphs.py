@@ -7,22 +7,26 @@ integers. The kinds say which theorem a case is for:
 - `uniform`: 1 / (degree + 1) on a closed neighbourhood, reversible, in general not doubly stochastic;
 - `general`: row-stochastic, in general not reversible;
 - `singular`: symmetric with two equal rows, not invertible (needs two nodes).
+
+Here are also what several strategies draw alike: one of the requested kinds, and lists of a fixed length.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Collection, Sequence
 from itertools import combinations
+from typing import TypeVar
 
 import networkx as nx
 import numpy as np
 from hypothesis import strategies as st
 
 from ... import gossip
+from ...check import FloatArray
 from ...errors import InvalidInput
 from ...gossip import GossipMatrix, GossipSequence
 from ...node_covariances import laplacian
-from ._draws import some_of
 
 KINDS = ("symmetric", "uniform", "general", "singular")
 
@@ -141,3 +145,24 @@ def _general(integer: Integer, G: nx.Graph) -> np.ndarray:
     for i in G.nodes:
         W[i, i] = integer(0 if G.degree[i] else 1, 4)
     return W / W.sum(axis=1, keepdims=True)
+
+
+Element = TypeVar("Element")
+
+
+def some_of(possible: Collection[str], wanted: Collection[str], *, name: str = "kinds", why: str = "") -> list[str]:
+    """The names wanted, in order. Raises: InvalidInput: an unknown one, or none; `why` ends the message."""
+    if not len(wanted) or set(wanted) - set(possible):
+        raise InvalidInput(f"{name} must be some of {', '.join(possible)}, got {tuple(wanted)}{why}.")
+    return list(wanted)
+
+
+def lists_of(elements: st.SearchStrategy[Element], size: int) -> st.SearchStrategy[list[Element]]:
+    """Lists of exactly this many elements."""
+    return st.lists(elements, min_size=size, max_size=size)
+
+
+def integer_arrays(largest: int, *shape: int) -> st.SearchStrategy[FloatArray]:
+    """Float arrays of integers from -largest to largest; they shrink to zero."""
+    entries = lists_of(st.integers(-largest, largest), math.prod(shape))
+    return entries.map(lambda drawn: np.array(drawn, dtype=np.float64).reshape(shape))

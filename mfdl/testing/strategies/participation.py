@@ -20,7 +20,7 @@ from ...participation import Cyclic, EveryStep, Explicit, MinSeparation, OncePer
 from ...privacy.adaptive.shift_problem import ShiftProblem
 from ...privacy.gaussian import record_shift
 from ..oracles.shift import LinearSystem
-from ._draws import lists_of, some_of
+from .graphs import lists_of, some_of
 
 SCHEMES = ("single", "cyclic", "every-step", "explicit")
 

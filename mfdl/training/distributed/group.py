@@ -23,7 +23,7 @@ from typing import Any, TypeVar, cast
 import torch
 import torch.distributed as dist
 
-from ... import check, extras
+from ... import check, errors
 from ...errors import InvalidInput, RankLost
 
 Made = TypeVar("Made")
@@ -91,7 +91,7 @@ class Group:
         """The leader's value on every rank; an error of the leader is raised on every rank."""
         if self.size == 1:
             return make()
-        cloudpickle = extras.imported("cloudpickle", SHARED_RUN)
+        cloudpickle = errors.imported("cloudpickle", SHARED_RUN)
         package: list[bytes | None] = [None]
         if self.leads:
             try:
@@ -164,7 +164,7 @@ _current: ContextVar[Group | None] = ContextVar("mfdl ranks", default=None)
 def require_packages() -> None:
     """Refuses several ranks before any work. Raises: MissingExtra: a package that they need is not installed."""
     for package in ("cloudpickle", "pymetis"):
-        extras.imported(package, SHARED_RUN, "train in one process, without ranks")
+        errors.imported(package, SHARED_RUN, "train in one process, without ranks")
 
 
 def current() -> Group:

@@ -18,11 +18,11 @@ import scipy.sparse as sp
 import torch
 from numpy.typing import NDArray
 
-from ... import extras, matrices
+from ... import errors, matrices
 from ...algorithms import LinearAlgorithm
 from ...algorithms.round import MAPS, SHAPES, Round
 from ...errors import InvalidInput
-from ...operators.linear_recursions import Map
+from ...operators.structured import Map
 from .group import Group
 
 SOURCES = ("state", "messages", "nodes", "injection slots")
@@ -212,7 +212,7 @@ def partition(links: sp.coo_array, num_ranks: int) -> RankOfRow:
     if num_ranks == 1:
         return np.zeros(num_nodes, dtype=np.intp)
     neighbours = sp.csr_array(links)
-    pymetis = extras.imported("pymetis", "a partition of the nodes")
+    pymetis = errors.imported("pymetis", "a partition of the nodes")
     options = pymetis.Options(seed=SEED)
     edges = pymetis.CSRAdjacency(neighbours.indptr, neighbours.indices)
     _, parts = pymetis.part_graph(num_ranks, edges, options=options)

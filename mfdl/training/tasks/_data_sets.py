@@ -13,11 +13,11 @@ import torch
 from numpy.typing import NDArray
 
 from ... import check, data
-from ...data.published_arrays import A9A_FEATURES
+from ...data.registered_files import A9A_FEATURES
 from ...errors import InvalidInput, require_known
 from . import partition as partitions
 from ._task import TASKS, Kind, Task, from_module, node_count
-from .seeds import DATA_SPLIT_SEED, split_rows
+from .partition import DATA_SPLIT_SEED, split_rows
 
 Folder = str | os.PathLike[str] | None
 Records = tuple[NDArray[Any], NDArray[Any]]
@@ -146,7 +146,7 @@ def digits(
         graph_or_num_nodes: a networkx graph, the name of one, or the number of nodes.
         model: "softmax" (64-10 linear, from zero, 650 parameters, convex) or "mlp" (64-32-10 with ReLU,
             torch's default initial values, 2,410 parameters).
-        test_fraction: share of the records held back, the same ones in all runs (`seeds.split_rows`).
+        test_fraction: share of the records held back, the same ones in all runs (`partition.split_rows`).
         partition: who holds which train record, or its text, see `partition.parse`.
     """
     require_known("digits model", model, DIGITS_MODELS)

@@ -19,7 +19,6 @@ from scipy.special import ndtri
 from ... import check
 from ...errors import InvalidInput, require_known
 from . import partition as partitions
-from . import seeds
 from ._data_sets import linear_from_zero
 from ._task import TASKS, Task, from_module, node_count
 from .partition import Fixed
@@ -58,7 +57,7 @@ def least_squares(
     data_seed = check.integer_at_least(0, data_seed=data_seed)
     scale = np.arange(1, n + 1)[:, None]
     # By the inverse of the normal distribution: numpy's normal numbers may change with its version.
-    normal = ndtri(seeds.Uniforms(data_seed, seeds.SYNTHETIC_DATA)((n, d)))
+    normal = ndtri(partitions.Uniforms(data_seed, partitions.SYNTHETIC_DATA)((n, d)))
     matrices = scale[:, :, None] / np.sqrt(n) * np.eye(d)
     return quadratic("least-squares", matrices, normal / scale, metric="squared-distance", start=start)
 
@@ -226,7 +225,7 @@ def logistic(
     decay, margin = check.non_negative(decay=decay), check.non_negative(margin=margin)
     clip, data_seed = check.positive(clip=clip), check.integer_at_least(0, data_seed=data_seed)
     spectrum = np.arange(1, d + 1) ** -decay
-    uniform = seeds.Uniforms(data_seed, seeds.SYNTHETIC_DATA)
+    uniform = partitions.Uniforms(data_seed, partitions.SYNTHETIC_DATA)
     # By the inverse of the normal distribution: numpy's normal numbers may change with its version.
     features = np.clip(ndtri(uniform((train + test, d))) * np.sqrt(spectrum), -clip, clip)
     score = features.sum(axis=1) * (margin / np.sqrt(spectrum.sum()))

@@ -23,7 +23,7 @@ from ...graphs import SparseGraph, labels, of_name
 from ...matrices import read_only
 from ...privacy.owners import Owners
 from ...spec import Entry, Registry
-from . import code_fingerprint, modules, records, seeds
+from . import code_fingerprint, modules, records
 from . import partition as partitions
 from . import preconditioner as preconditioners
 from .instance import TaskInstance
@@ -207,7 +207,7 @@ class Task:
         Args: parameters: shape (d,), as runs hold those of a node; seed: of the run, which decides what is frozen.
         Raises: InvalidInput: another number of parameters.
         """
-        module = modules.build(self.build_module, seeds.torch_seed(seed or 0, seeds.INITIAL_MODEL)).float()
+        module = modules.build(self.build_module, partitions.torch_seed(seed or 0, partitions.INITIAL_MODEL)).float()
         model = modules.PerRecordModel(module, self.loss)
         row = torch.tensor(np.asarray(parameters, dtype=np.float32))
         if row.shape != (model.dimension,):
@@ -306,7 +306,7 @@ class Task:
             rows[~mask] = 0
             return tensor(rows)
 
-        module = modules.build(self.build_module, seeds.torch_seed(seed, seeds.INITIAL_MODEL))
+        module = modules.build(self.build_module, partitions.torch_seed(seed, partitions.INITIAL_MODEL))
         model = modules.PerRecordModel(module.to(device=device, dtype=dtype), self.loss)
         test_features = tensor(self.test_features)
         return TaskInstance(

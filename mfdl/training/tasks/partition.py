@@ -7,6 +7,11 @@ build the neighbour with `Fixed(task.owners(seed))`.
 
 The map from records to steps is public and the same in all epochs (`record_index`). In: the rows of each node, a period
 and a seed. Out: the row at every (node, step class, slot).
+
+Random orders and seeds that every version of numpy repeats.
+
+`Generator.permutation` may change between numpy versions; the raw words of a bit generator and the hash of
+`SeedSequence` may not. Nothing here is secret: noise keys are in `training.keys`.
 """
 
 from __future__ import annotations
@@ -14,6 +19,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import hashlib
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -26,7 +32,6 @@ from ...display import short_repr
 from ...errors import InvalidInput
 from ...matrices import read_only
 from ...spec import Entry, Registry
-from . import seeds
 
 Rows = NDArray[np.int64]
 Period = int | Sequence[int]
@@ -127,7 +132,7 @@ class Uniform(Partition):
         return "uniform"
 
     def rows_of_nodes(self, targets: NDArray[Any], num_nodes: int, seed: int) -> list[Rows]:
-        return np.array_split(seeds.permutation(seed, seeds.NODE_SPLIT, len(targets)), num_nodes)
+        return np.array_split(permutation(seed, NODE_SPLIT, len(targets)), num_nodes)
 
 
 @PARTITIONS.register(example="dirichlet:alpha=10")
@@ -183,9 +188,9 @@ class Dirichlet(Partition):
             )
 
     def rows_of_nodes(self, targets: NDArray[Any], num_nodes: int, seed: int) -> list[Rows]:
-        order = seeds.permutation(seed, seeds.NODE_SPLIT, len(targets))
+        order = permutation(seed, NODE_SPLIT, len(targets))
         classes, counts = np.unique(targets, return_counts=True)
-        draws = seeds.Uniforms(seed, seeds.NODE_SHARES)
+        draws = Uniforms(seed, NODE_SHARES)
         for _ in range(MAX_DRAWS):
             shares = dirichlet_shares(draws, self.alpha, (len(classes), num_nodes))
             cuts = np.rint(np.cumsum(shares, axis=1) * counts[:, None]).astype(np.int64)
@@ -282,7 +287,7 @@ def parse(spec: Partition | str) -> Partition:
     return partition
 
 
-def dirichlet_shares(draws: seeds.Uniforms, alpha: float, shape: tuple[int, int]) -> NDArray[np.float64]:
+def dirichlet_shares(draws: Uniforms, alpha: float, shape: tuple[int, int]) -> NDArray[np.float64]:
     """Rows from the symmetric Dirichlet distribution: Gamma(alpha) variables over their sum.
 
     Gamma(alpha) is Gamma(alpha + 1) times U^(1 / alpha): its logarithm stays finite where a small alpha makes the
@@ -328,9 +333,50 @@ def record_index(rows_of_nodes: Sequence[Rows], *, seed: int, periods: Sequence[
             "records, or a partition that gives each node more (min_records=... of Dirichlet)."
         )
     index = np.full((num_nodes, max(periods), int((-(-sizes // period_of)).max())), -1, dtype=np.int64)
-    order = seeds.permutation(seed, seeds.BATCH_ORDER, num_records)  # one rank per record, so an order at each node
+    order = permutation(seed, BATCH_ORDER, num_records)  # one rank per record, so an order at each node
     rows, node = np.concatenate(rows_of_nodes), np.repeat(np.arange(num_nodes), sizes)
     position = np.arange(num_records) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     b = period_of[node]
     index[node, position % b, position // b] = rows[np.lexsort((order[rows], node))]  # exact: integers
     return index
+
+
+DATA_SPLIT, NODE_SPLIT, BATCH_ORDER, INITIAL_MODEL, NODE_SHARES, SYNTHETIC_DATA = range(6)
+"""Purposes: each draws from a stream of its own, so that changing one leaves the others alone."""
+
+DATA_SPLIT_SEED = 0
+"""Seed of every train and test split, one for all runs: the seeds of a run never move a record across it."""
+
+
+def permutation(seed: int, purpose: int, size: int) -> NDArray[np.int64]:
+    """A uniform random order of 0, ..., size - 1, up to ties of 64-bit words (below size^2 2^-65)."""
+    words = np.random.Philox(_sequence(seed, purpose)).random_raw(size)
+    return np.argsort(words, kind="stable").astype(np.int64)  # exact: integers
+
+
+def split_rows(size: int, test_fraction: float) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Rows to train on and rows held back, at least one, by the split with the fixed seed `DATA_SPLIT_SEED`."""
+    order = permutation(DATA_SPLIT_SEED, DATA_SPLIT, size)
+    num_test = max(1, round(test_fraction * size))
+    return order[num_test:], order[:num_test]
+
+
+class Uniforms:
+    """A stream of independent uniform numbers, strictly between 0 and 1: midpoints of 2^52 equal steps."""
+
+    def __init__(self, seed: int, purpose: int) -> None:
+        self._words = np.random.Philox(_sequence(seed, purpose))
+
+    def __call__(self, shape: tuple[int, ...]) -> NDArray[np.float64]:
+        words = self._words.random_raw(math.prod(shape)) >> np.uint64(12)
+        uniforms: NDArray[np.float64] = (words.astype(np.float64) + 0.5) * 2.0**-52
+        return uniforms.reshape(shape)
+
+
+def torch_seed(seed: int, purpose: int) -> int:
+    """A seed below 2^63 for a torch generator."""
+    return int(_sequence(seed, purpose).generate_state(1, np.uint64)[0] >> np.uint64(1))
+
+
+def _sequence(seed: int, purpose: int) -> np.random.SeedSequence:
+    return np.random.SeedSequence(seed, spawn_key=(purpose,))

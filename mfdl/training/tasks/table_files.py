@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ... import extras
+from ... import errors
 from ...errors import InvalidInput, did_you_mean
 from .data_table import DataTable, TableColumn
 
@@ -182,7 +182,7 @@ def _text_column(name: str, texts: Sequence[str]) -> TableColumn:
 
 def _read_parquet(path: Path) -> DataTable:
     raw = _bytes(path)
-    arrow = extras.imported("pyarrow", f"reading {path.name}", "write it as CSV")
+    arrow = errors.imported("pyarrow", f"reading {path.name}", "write it as CSV")
     parquet = importlib.import_module("pyarrow.parquet")
     try:
         table = parquet.ParquetFile(io.BytesIO(raw), page_checksum_verification=True).read()

@@ -20,7 +20,7 @@ from ... import check
 from ...errors import InvalidInput, did_you_mean, require_known
 from ._task import Kind
 from .data_table import DataTable, TableColumn, number_label, unknown_column
-from .seeds import split_rows
+from .partition import split_rows
 from .table_files import format_suffix, read_table
 
 TEST_FRACTION = 0.2

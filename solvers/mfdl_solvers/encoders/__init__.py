@@ -10,10 +10,9 @@ from . import bins
 from .arrays import ArrayEncoder, Dense, Identity, PerColumn, inverse_defect
 from .banded_encoder import Banded
 from .base import Encoder, Stepper, inflation_of
-from .buffered import Buffered
 from .coefficients import Coefficients, rounding_of_substitution
 from .inverse import Inverse
-from .toeplitz_encoder import Toeplitz
+from .toeplitz_encoder import Buffered, Toeplitz
 
 __all__ = [
     "ArrayEncoder",

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from ..arithmetic import UNIT, Array
 from ..problem import ProblemError
-from ._rows import keep
 from .base import Encoder
+from .coefficients import keep
 
 LARGEST_DENSE = 1e60  # of entries, and of one over the diagonal: products of their squares stay numbers
 

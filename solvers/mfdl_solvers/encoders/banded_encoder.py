@@ -10,9 +10,9 @@ import numpy as np
 
 from ..arithmetic import Array
 from ..problem import ProblemError
-from ._rows import combined, keep, own_numbers, require_scale, solve_banded
 from .base import Encoder
 from .bins import of_rows, require_products
+from .coefficients import combined, keep, own_numbers, require_scale, solve_banded
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -11,12 +11,11 @@ from numpy.typing import NDArray
 
 from ..arithmetic import UNIT, Array
 from ..problem import ProblemError
-from ._rows import combined, keep, solve_banded
 from .arrays import inverse_defect
 from .banded_encoder import Banded
 from .base import Encoder
 from .bins import of_coefficients, require_products
-from .coefficients import Coefficients, of_inverse
+from .coefficients import Coefficients, combined, keep, of_inverse, solve_banded
 from .toeplitz_encoder import Toeplitz, convolved
 
 

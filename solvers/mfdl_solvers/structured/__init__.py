@@ -2,9 +2,8 @@
 
 from .balls_in_bins_search import BinEncoder, solve_form
 from .banded_search import best_banded, best_banded_inverse
-from .bound import lower_bound
+from .bound import FORMS, Form, StructuredFactorization, best, best_encoder, evaluate, lower_bound, objective
 from .cost import ModeCost
-from .forms import FORMS, Form, StructuredFactorization, best, best_encoder, evaluate, objective
 from .toeplitz_search import best_buffered, best_inverse, best_toeplitz, stationary_series
 
 __all__ = [

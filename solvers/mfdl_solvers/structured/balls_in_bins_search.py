@@ -26,8 +26,8 @@ from ..pattern_sets import Periodic
 from ..problem import STATIONARY, Array, Certified, ProblemError
 from .banded_search import of_bands, rows_of
 from .bound import lower_bound
+from .bound import objective as objective_of
 from .cost import ModeCost, gram_diagonals
-from .forms import objective as objective_of
 from .toeplitz_search import log_loss, spread
 
 FORMS = ("toeplitz", "banded")

@@ -25,8 +25,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..encoders import Banded, Inverse
-from ..encoders._rows import solve_banded
 from ..encoders.banded_encoder import columns_of
+from ..encoders.coefficients import solve_banded
 from ..iterations import minimise
 from ..pattern_sets import PERIODIC, Spaced
 from ..problem import Array, ProblemError
