@@ -137,7 +137,8 @@ def column_figure(result: dict[str, Any], steps: Sequence[RunSteps]) -> Figure:
     axes.set_ylabel(axes.get_ylabel().partition(",")[0] or WORDS["loss"])  # the caption has the rest
     if (legend := axes.get_legend()) is not None:  # above the curves, which it may not cover
         names = [text.get_text() for text in legend.get_texts()]
-        figure.legend(legend.legend_handles, names, loc="outside upper left", ncols=3, frameon=False, fontsize=SMALL)
+        handles = [handle for handle in legend.legend_handles if handle is not None]
+        figure.legend(handles, names, loc="outside upper left", ncols=3, frameon=False, fontsize=SMALL)
         legend.remove()
     for text in (axes.xaxis.label, axes.yaxis.label):
         text.set_fontsize(SMALL)
