@@ -13,7 +13,7 @@ import os
 import tempfile
 from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from .. import check, files
 from ..display import Shown, data_frame
@@ -28,7 +28,7 @@ from ..training.run import Run
 from .cells import cells_of
 from .comparing import grid_of, run_comparison
 from .experiment import Experiment
-from .output import ahead_in_every_seed
+from .output import ahead_in_every_seed, require_folder
 from .rendering import booktabs
 from .run_steps import RunSteps, load_steps
 from .shared import Plan, Shared
@@ -223,6 +223,11 @@ class ComparedRun:
         return self.run(seed).module(node)
 
 
+class _Runs(dict[tuple[Any, ...], ComparedRun]):
+    def __missing__(self, key: Any) -> NoReturn:
+        raise KeyError(f"no run {key!r}; runs have keys (mechanism, budget): {', '.join(map(repr, self))}")
+
+
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Comparison(Shown):
     """What `compare` found, and the files that say it.
@@ -245,7 +250,7 @@ class Comparison(Shown):
         The name is that of the table, the budget mu or epsilon as it was given; "none" has the first budget.
         """
         shared, store = Shared(), Store(self.folder / RUNS)
-        runs: dict[tuple[Any, ...], ComparedRun] = {}
+        runs = _Runs()
         for config in grid_of(self.config, self.several).configs():
             plan = Plan(config, shared, checked=True)
             budget = config.target_mu_or_default if config.epsilon is None else config.epsilon
@@ -327,6 +332,7 @@ class Comparison(Shown):
         from .rendering import caption_of
 
         target = Path(folder)
+        require_folder(target)
         target.mkdir(parents=True, exist_ok=True)
         written = [self.to_csv(target / "results.csv"), target / "table.tex", target / "figure.pdf"]
         self.to_latex(written[1])

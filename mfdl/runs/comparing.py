@@ -89,7 +89,7 @@ def run_comparison(
     ]
     identity = hashlib.sha256("".join(part.identity for part in parts).encode()).hexdigest()[:16]
     if several:
-        earlier_result(folder, identity, overwrite=overwrite)
+        earlier_result(folder, identity, _options(config, several), overwrite=overwrite)
     every = [cell for part in parts for cell in part.cells.values()]
     with files.held_alone(folder), screen.bar("comparing", sum(cell.num_steps for cell in every)) as report:
         results = [_compared(part, every, folder / CHECKPOINTS, report) for part in parts]
@@ -161,6 +161,11 @@ def _name(plan: Plan) -> str:
     return f"{target}-lr-{config.learning_rate!r}"
 
 
+def _options(config: Experiment, several: Mapping[str, Sequence[float]]) -> dict[str, Any]:
+    """The options with all values of those that have several."""
+    return config.options() | {("lr" if name == "learning_rate" else name): list(v) for name, v in several.items()}
+
+
 def _merged(
     config: Experiment,
     several: Mapping[str, Sequence[float]],
@@ -180,7 +185,7 @@ def _merged(
         of_mechanism = {row["mechanism"]: {**row, **target} for row in result["mechanisms"]}
         rows += of_mechanism.values()
         runs += [{**run, **{name: of_mechanism[run["mechanism"]][name] for name in budget}} for run in result["runs"]]
-    options = config.options() | {("lr" if name == "learning_rate" else name): list(v) for name, v in several.items()}
+    options = _options(config, several)
     return {
         **results[0],
         **{name: list(dict.fromkeys(each[name] for each in results)) for name in ("mu", "epsilon", "learning_rate")},

@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -60,8 +60,12 @@ def identity_of(cells: Iterable[Cell]) -> str:
     return hashlib.sha256("".join(cell.hash for cell in cells).encode()).hexdigest()[:16]
 
 
-def earlier_result(folder: Path, identity: str, *, overwrite: bool) -> dict[str, Any] | None:
+def earlier_result(
+    folder: Path, identity: str, options: Mapping[str, Any], *, overwrite: bool
+) -> dict[str, Any] | None:
     """results.json of a folder if it is of this very comparison, else None.
+
+    A comparison with more seeds, mechanisms or budgets than the earlier one goes on in its folder.
 
     Raises: InvalidInput: the folder holds files of another one, or cannot be written.
     """
@@ -76,11 +80,35 @@ def earlier_result(folder: Path, identity: str, *, overwrite: bool) -> dict[str,
         return content
     existing = [name for name in COMPARISON_FILES if (folder / name).exists()]
     if existing and not overwrite:
-        raise InvalidInput(
-            f"{folder} holds {existing[0]} of another comparison; choose another folder, or replace it with "
-            "overwrite=True (command line: --overwrite)."
-        )
+        before = content.get("config") if isinstance(content, dict) else None
+        differing = _differing(before, options) if isinstance(before, dict) else {}
+        if not differing or not all(_grown(name, *pair) for name, pair in differing.items()):
+            pairs = [f"{name} {before!r} there, {now!r} here" for name, (before, now) in differing.items()]
+            details = f" ({'; '.join(pairs)})" if pairs else ""
+            raise InvalidInput(
+                f"{folder} holds {existing[0]} of another comparison{details}; choose another folder, or replace it "
+                "with overwrite=True (command line: --overwrite)."
+            )
     return None
+
+
+WHERE = {"out", "jobs", "device", "data_home", "ranks"}
+"""Options that decide no number."""
+
+
+def _differing(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Options of two comparisons that decide numbers and differ, by name: (before, now)."""
+    stored = json.loads(json.dumps(dict(now), default=str))
+    names = [name for name in {**before, **stored} if name not in WHERE]
+    return {name: (before.get(name), stored.get(name)) for name in names if before.get(name) != stored.get(name)}
+
+
+def _grown(name: str, before: Any, now: Any) -> bool:
+    """Whether an option only adds runs to those of before."""
+    if name == "seeds":
+        return isinstance(before, int) and isinstance(now, int) and now > before
+    several = name in ("mechanisms", "mu", "epsilon", "lr") and isinstance(before, list) and isinstance(now, list)
+    return several and set(before) <= set(now)
 
 
 def _baseline(name: str, baseline: Baseline | None, suffix: str = "") -> dict[str, Any]:
@@ -102,7 +130,7 @@ class Folder:
         self.records: dict[Key, dict[str, Any]] = {}
         self.steps_of_run: dict[Key, RunSteps] = {}
         self.mechanisms: dict[str, Mechanism] = {}
-        earlier = earlier_result(folder, self.identity, overwrite=overwrite)
+        earlier = earlier_result(folder, self.identity, plan.config.options(), overwrite=overwrite)
         self._is_new = earlier is None
         self._drawn = earlier is not None and resume and earlier.get("complete") is True
 

@@ -91,9 +91,28 @@ class TestObjects:
 
         monkeypatch.setattr("mfdl.runs.cell_jobs.replays", trained)
         assert mfdl.compare(mechanisms, task=task(), **where, **SMALL).table() == compared.table()
-        with pytest.raises(InvalidInput, match="of another comparison"):
+        with pytest.raises(InvalidInput, match=r"of another comparison \(task 'own:.*' there, 'own:.*' here\)"):
             mfdl.compare(mechanisms, task=task(2.0), **where, **SMALL)
+        with pytest.raises(InvalidInput, match=r"another comparison \(mu \[0.5, 2.0\] there, \[0.5, 1.0\] here\)"):
+            mfdl.compare(mechanisms, task=task(), **where | {"mu": [0.5, 1.0]}, **SMALL)
         assert set(Store(compared.folder / "runs").hashes) == before
+
+    def test_a_run_that_is_not_there_and_a_folder_that_is_a_file(self, compared, tmp_path):
+        with pytest.raises(KeyError, match=r"no run 'none'; runs have keys \(mechanism, budget\): \('none', 0.5\)"):
+            compared.runs["none"]
+        (tmp_path / "file").write_text("")
+        with pytest.raises(InvalidInput, match="it is a file; give a folder"):
+            compared.export(tmp_path / "file")
+
+    def test_more_seeds_mechanisms_and_budgets_go_on_in_the_same_folder(self, tmp_path):
+        where = {"graph": GRAPH, "task": task(), "privacy": PRIVACY, "out": tmp_path / "out"}
+        few = mfdl.compare(["dp-dsgd"], mu=[0.5, 2.0], **where, **SMALL | {"seeds": 1})
+        trained = set(Store(few.folder / "runs").hashes)
+        more = mfdl.compare(["dp-dsgd", "none"], mu=[0.5, 1.0, 2.0], **where, **SMALL | {"seeds": 2})
+        assert trained < set(Store(few.folder / "runs").hashes)
+        assert [row["mechanism"] for row in more.table()].count("dp-dsgd") == 3
+        with pytest.raises(InvalidInput, match="seeds 2 there, 1 here"):
+            mfdl.compare(["dp-dsgd", "none"], mu=[0.5, 1.0, 2.0], **where, **SMALL | {"seeds": 1})
 
     def test_a_trust_model_of_masks_is_the_trust_model_of_each_mechanism(self):
         """It sees every message, and knows what node 0 computes, as node 0 does: the same losses as without node 0."""
