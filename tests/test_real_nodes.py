@@ -24,6 +24,7 @@ from real_nodes.setting import NODES, Setting
 
 import mfdl
 from mfdl.training.shared_randomness import base_columns
+from mfdl.training.single_copy import steps_of_keys
 
 ROOT = Path(__file__).parents[1]
 RUN, PEER = b"r" * 32, 3
@@ -152,9 +153,10 @@ class KilledFolder(NodeFolder):
         super().save(node)
         self._dies("after save", node.steps_taken - 1)
 
-    def record(self, step, round, body):
-        super().record(step, round, body)
+    def record(self, node, step, round):
+        body = super().record(node, step, round)
         self._dies("after record", step)
+        return body
 
     def _dies(self, moment, step):
         if self.at == (moment, step):
@@ -163,6 +165,7 @@ class KilledFolder(NodeFolder):
 
 def run(setting, root, *, kill=None, until=asyncio.ALL_COMPLETED, plant=lambda *_: None):
     """Starts all nodes on the folders in root; the errors that they ended with. kill: (node, moment, step)."""
+    steps_of_keys.clear()  # as a new process
 
     async def all_nodes():
         loop, nodes = asyncio.get_running_loop(), []
@@ -271,9 +274,9 @@ def test_a_message_that_was_sent_with_other_numbers_is_not_sent_again(decor, und
     shutil.copytree(undisturbed, tmp_path / "run")
     folder = folders(decor, tmp_path / "run")[0]
     body = folder.message_file(3, 1).read_bytes()
-    folder.record(3, 1, body)
+    folder.keep(3, 1, body)
     with pytest.raises(Refused, match="sent before with other numbers under the same noise"):
-        folder.record(3, 1, body[:-1] + b"\x00")
+        folder.keep(3, 1, body[:-1] + b"\x00")
 
 
 def test_secrets_of_one_run_make_no_noise_in_another(decor, undisturbed, tmp_path):
@@ -304,7 +307,7 @@ def test_drawn_secrets_are_for_their_owner_alone_and_differ_from_node_to_node(de
     assert (again.own_key, again.group_key(frozenset(range(NODES)))) == tuple(keys[:2])
 
 
-HELLO_OF_1 = json.dumps({"public": "ab" * 32, "lacks": 0}).encode()
+HELLO_OF_1 = json.dumps({"public": "ab" * 32, "plan": Setting("decor", 8, "a test", 2).plan, "lacks": 0}).encode()
 
 
 @pytest.mark.parametrize(
@@ -314,7 +317,7 @@ HELLO_OF_1 = json.dumps({"public": "ab" * 32, "lacks": 0}).encode()
         (0, HELLO_OF_1, "node 0, which is no peer of this node"),
         (77, HELLO_OF_1, "node 77, which is no peer of this node"),
         (1, b"\xff{", "malformed hello: it is no JSON, or its key"),
-        (1, b"[]", "malformed hello: it must hold public, lacks alone"),
+        (1, b"[]", "malformed hello: it must hold public, lacks, plan alone"),
         (1, b'{"public": "ab"}', "malformed hello: it must hold"),
         (1, HELLO_OF_1.replace(b"0}", b"true}"), "malformed hello: it must hold"),
         (1, HELLO_OF_1.replace(b"0}", b'0, "more": 1}'), "malformed hello: it must hold"),

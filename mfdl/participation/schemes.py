@@ -123,6 +123,16 @@ class Participation(abc.ABC):
         """The scheme that an encoder is made for: this one where everybody knows who takes part when."""
         return self
 
+    def first_steps(self, steps: int) -> Participation:
+        """The scheme of the first `steps` steps, or of a few more: those of whole epochs.
+
+        >>> Cyclic(epochs=4, period=3).first_steps(4)
+        Cyclic(epochs=2, period=3, steps=6)
+
+        Raises: UnsupportedMechanism: a scheme that has no shorter one.
+        """
+        raise UnsupportedMechanism(f"{self.describe()} cannot be cut to its first steps.")
+
     def require_public(self) -> None:
         """Raises: UnsupportedMechanism: who takes part when is drawn secretly, so there are no patterns."""
         if self.secret:
@@ -208,11 +218,20 @@ class _Numbers(Participation):
     def to_dict(self) -> dict[str, object]:
         return {"scheme": self.scheme, **{name: getattr(self, name) for name in self._numbers()}}
 
+    def _shorter(self, **numbers: Any) -> Participation:
+        if type(self).__module__ != __name__:  # a user's subclass may have other patterns
+            return super().first_steps(0)
+        return dataclasses.replace(self, **numbers)
+
 
 @dataclasses.dataclass(frozen=True)
 class _Epochs(_Numbers):
     epochs: int
     period: int
+
+    def first_steps(self, steps: int) -> Participation:
+        steps_too = {"steps": None} if "steps" in vars(self) else {}  # of `Cyclic`, which follows
+        return self._shorter(epochs=-(-steps // self.period), **steps_too)
 
     @property
     def num_steps(self) -> int:
@@ -222,6 +241,9 @@ class _Epochs(_Numbers):
 @dataclasses.dataclass(frozen=True)
 class _Steps(_Numbers):
     steps: int
+
+    def first_steps(self, steps: int) -> Participation:
+        return self._shorter(steps=steps)
 
     @property
     def num_steps(self) -> int:
@@ -339,6 +361,10 @@ class Explicit(Participation):
 
     def patterns_of_record(self) -> PatternSet:
         return Listed.of(self.given, self.steps)
+
+    def first_steps(self, steps: int) -> Explicit:
+        cut = ([step for step in pattern if step < steps] for pattern in self.given)
+        return Explicit([pattern for pattern in cut if pattern] or [[0]], steps)
 
     def describe(self) -> str:
         return f"explicit participation ({len(self.given)} patterns, {self.steps} steps)"

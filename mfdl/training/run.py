@@ -19,6 +19,7 @@ from ..errors import InvalidInput, require_known
 from ..gossip.sequences import communication_graph
 from ..mechanism import MECHANISM, Mechanism
 from ..metrics import NotPrivate, final_steps, not_private_fields
+from ..privacy.guarantee import Guarantee
 from ..storable import storable
 from ..trust import TrustModel
 from .covered import statement
@@ -64,6 +65,7 @@ class SeedRun:
         metrics: the requested ones by name (`mfdl.metrics`): of each node, shape (E, n); of the average model, (E,).
         released: every metric by name of what is released, where that is something else than the last models: of each
             node, shape (n,); of their average, (). The evaluated steps are those of the models on their way.
+        dropped_records: gradients that were not finite and contributed zero, over all steps; at user level means.
     """
 
     __repr__ = short_repr
@@ -84,6 +86,7 @@ class SeedRun:
     untrained_accuracy: NotPrivate[float | None] = None
     metrics: NotPrivate[Mapping[str, NDArray[np.float64]]] = dataclasses.field(default_factory=dict)
     released: NotPrivate[Mapping[str, NDArray[np.float64]]] = dataclasses.field(default_factory=dict)
+    dropped_records: NotPrivate[int] = 0
 
     @property
     def measured(self) -> dict[str, NDArray[np.float64]]:
@@ -189,6 +192,10 @@ class Run(Shown):
         """
         return statement(self.mechanism, self.public_constants, delta, self.step_rule)
 
+    def guarantee_so_far(self) -> Guarantee | None:
+        """An upper bound on the privacy loss of the steps that were run, see `Mechanism.guarantee_after`."""
+        return self.mechanism.guarantee_after(max(run.finished_steps for run in self.seeds))
+
     def _sentence(self) -> str:
         steps, seeds = self.seeds[0].finished_steps, len(self.seeds)
         return (
@@ -199,13 +206,16 @@ class Run(Shown):
     @property
     def outcome(self) -> str:
         """Final loss and accuracy in words, "+-" being the standard deviation over seeds, and what they do not beat."""
+        dropped = sum(seed.dropped_records for seed in self.seeds)
+        lost = [f"{dropped} gradients were not finite and counted as zero"] if dropped else []
         if self.diverged_seeds:
-            return f"{len(self.diverged_seeds)} of {len(self.seeds)} seeds diverged; lower the learning rate"
+            words = f"{len(self.diverged_seeds)} of {len(self.seeds)} seeds diverged; lower the learning rate"
+            return "; ".join([words, *lost])
         parts = [_mean_in_words("final test loss", self.final_test_losses)]
         parts.append(_mean_in_words("accuracy", [seed.final_accuracy for seed in self.seeds]))
         where = f" (mean over nodes and the last {self.last_steps} steps)"
         description = ", ".join(text for text in parts if text) + where if any(parts) else "not evaluated at its end"
-        return "; ".join([description, *(text.removesuffix(".") for text in self.judged.advice)])
+        return "; ".join([description, *lost, *(text.removesuffix(".") for text in self.judged.advice)])
 
     @property
     def judged(self) -> Judged:

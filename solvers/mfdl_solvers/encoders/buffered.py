@@ -83,6 +83,9 @@ class Buffered(Toeplitz):
     def scaled(self, factor: float) -> Buffered:
         return Buffered(self.scales, self.decays, self.size, factor * self.diagonal)
 
+    def leading(self, size: int) -> Buffered:
+        return Buffered(self.scales, self.decays, size, self.diagonal)
+
 
 def _series(scales: Array, decays: Array, size: int) -> Array:
     """1, sum_i scales[i], sum_i scales[i] decays[i], ..."""

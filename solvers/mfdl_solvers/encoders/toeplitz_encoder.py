@@ -121,6 +121,9 @@ class Toeplitz(Encoder):
     def scaled(self, factor: float) -> Toeplitz:
         return Toeplitz(factor * self.series, self.size)
 
+    def leading(self, size: int) -> Toeplitz:
+        return Toeplitz(self.series[:size], size)
+
 
 def convolved(series: Array, x: Array) -> Array:
     """The first T terms of series * x along the first axis of x, shape (T, ...)."""
