@@ -280,11 +280,11 @@ class Mechanism(Calibrated):
         if not steps:
             return None
         seen = whole.release == "not applicable" and self.algorithm.divisors_cancel and self.lipschitz is None
-        if seen and self.sampling is None and self.trust is not None and is_storable(self.trust):
+        if steps < T and seen and self.sampling is None and self.trust is not None and is_storable(self.trust):
             with contextlib.suppress(UnsupportedMechanism):
                 cut = self.algorithm.first_steps(steps)
                 part = self._guarantee_of(cut, self.trust, "exact" if whole.bound == "exact" else "certified")
-                return min(part, whole, key=lambda guarantee: guarantee.epsilon(whole.stated_delta))
+                return part if part.epsilon(whole.stated_delta) < whole.epsilon(whole.stated_delta) else whole
         return whole
 
     @functools.cached_property

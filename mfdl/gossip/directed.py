@@ -184,9 +184,9 @@ def average(messages: Mapping[int, Message], gossip: Gossip, node: int, *, step:
 def _weighted(name: str, messages: Mapping[int, Any], weights: Mapping[int, float]) -> Any:
     """The average of arrays or tensors; `mfdl.gossip` needs no torch."""
     torch = sys.modules.get("torch")
-    is_tensor = {j: torch is not None and isinstance(x, torch.Tensor) for j, x in messages.items()}
-    values = {j: messages[j] if is_tensor[j] else np.asarray(messages[j]) for j in weights}
-    facts = {j: ("tensor" if is_tensor[j] else "array", tuple(x.shape), str(x.dtype)) for j, x in values.items()}
+    kinds = {j: "tensor" if torch and isinstance(x, torch.Tensor) else "array" for j, x in messages.items()}
+    values: dict[int, Any] = {j: messages[j] if kinds[j] == "tensor" else np.asarray(messages[j]) for j in weights}
+    facts = {j: (kinds[j], tuple(x.shape), x.dtype) for j, x in values.items()}
     j0, *others = weights
     for j in others:
         if facts[j] != facts[j0]:
@@ -194,20 +194,17 @@ def _weighted(name: str, messages: Mapping[int, Any], weights: Mapping[int, floa
                 f"{name} must have one shape and type at all nodes, got {facts[j0]} of node {j0} and {facts[j]} of "
                 f"node {j}; nothing is broadcast or cast: send models of one architecture."
             )
-    first = values[j0]
-    if torch is not None and is_tensor[j0]:
-        real, wide = first.is_floating_point() or first.is_complex(), torch.promote_types(first.dtype, torch.float32)
-    else:
-        real, wide = first.dtype.kind in "fc", np.float32
-    if not real:
-        if odd := [j for j in others if not bool((values[j] == first).all())]:
-            raise InvalidInput(
-                f"{name}, of type {first.dtype}, must be equal at all nodes, as averages of integers and truth values "
-                f"are none, got other values of node {odd[0]} than of node {j0}; leave it out of the message, or cast "
-                "it to a floating-point type."
-            )
-        return first.clone() if is_tensor[j0] else first.copy()
-    if is_tensor[j0]:
-        return functools.reduce(operator.add, (w * values[j].to(wide) for j, w in weights.items())).to(first.dtype)
-    widened = (w * values[j].astype(np.result_type(first, wide)) for j, w in weights.items())
-    return functools.reduce(operator.add, widened).astype(first.dtype)[()]
+    first, tensors = values[j0], kinds[j0] == "tensor"
+    if first.is_floating_point() or first.is_complex() if tensors else first.dtype.kind in "fc":
+        if torch is not None and tensors:
+            wide = torch.promote_types(first.dtype, torch.float32)
+            return functools.reduce(operator.add, (w * values[j].to(wide) for j, w in weights.items())).to(first.dtype)
+        widened = (w * values[j].astype(np.result_type(first, np.float32)) for j, w in weights.items())
+        return functools.reduce(operator.add, widened).astype(first.dtype)[()]
+    if odd := [j for j in others if not bool((values[j] == first).all())]:
+        raise InvalidInput(
+            f"{name}, of type {first.dtype}, must be equal at all nodes, as averages of integers and truth values are "
+            f"none, got other values of node {odd[0]} than of node {j0}; leave it out of the message, or cast it to a "
+            "floating-point type."
+        )
+    return first.clone() if tensors else first.copy()

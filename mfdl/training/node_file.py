@@ -31,12 +31,13 @@ class NodeFile:
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
-        self.path, held = Path(folder) / FILE, contextlib.ExitStack()
+        self.path, lock = Path(folder) / FILE, contextlib.ExitStack()
         try:
-            held.enter_context(files.held_alone(folder))
+            lock.enter_context(files.held_alone(folder))
         except InvalidInput as error:
-            raise InvalidInput(f"{error} It is of one run, whose node goes on in one place{self._writer()}.") from None
-        self.close = weakref.finalize(self, held.close)
+            reason = str(error).split(";")[0]  # another folder would begin the run anew, with the same noise
+            raise InvalidInput(f"{reason}{self._writer()}; a node goes on in one place: end the other one.") from None
+        self.close = weakref.finalize(self, lock.close)
         self._stamp = self._stamped()
 
     def save(self, state: dict[str, Any]) -> None:

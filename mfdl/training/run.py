@@ -206,16 +206,13 @@ class Run(Shown):
     @property
     def outcome(self) -> str:
         """Final loss and accuracy in words, "+-" being the standard deviation over seeds, and what they do not beat."""
-        dropped = sum(seed.dropped_records for seed in self.seeds)
-        lost = [f"{dropped} gradients were not finite and counted as zero"] if dropped else []
         if self.diverged_seeds:
-            words = f"{len(self.diverged_seeds)} of {len(self.seeds)} seeds diverged; lower the learning rate"
-            return "; ".join([words, *lost])
+            return f"{len(self.diverged_seeds)} of {len(self.seeds)} seeds diverged; lower the learning rate"
         parts = [_mean_in_words("final test loss", self.final_test_losses)]
         parts.append(_mean_in_words("accuracy", [seed.final_accuracy for seed in self.seeds]))
         where = f" (mean over nodes and the last {self.last_steps} steps)"
         description = ", ".join(text for text in parts if text) + where if any(parts) else "not evaluated at its end"
-        return "; ".join([description, *lost, *(text.removesuffix(".") for text in self.judged.advice)])
+        return "; ".join([description, *(text.removesuffix(".") for text in self.judged.advice)])
 
     @property
     def judged(self) -> Judged:
@@ -391,6 +388,7 @@ def judged(runs: Sequence[Run]) -> Judged:
             [seed.final_accuracy for seed in run.seeds],
             len(run.diverged_seeds),
             shortsighted(run.mechanism.algorithm),
+            sum(seed.dropped_records for seed in run.seeds),
         )
         for run in runs
     ]
