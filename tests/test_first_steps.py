@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import mfdl
 from mfdl.factorization import encoders
-from mfdl.noise import JointNoise, LocalNoise
+from mfdl.noise import LocalNoise
 from mfdl.participation import Explicit, MinSeparation, OncePerEpoch, ParticipationByNode, Single
 
 NODES, T = 3, 6
@@ -24,7 +24,6 @@ SCHEMES = [
     Single(6),
     OncePerEpoch(3, 2),
     MinSeparation(6, max_participations=3, separation=2),
-    Explicit([[0, 5], [1, 2, 4], [3]], 6),
 ]
 
 
@@ -108,23 +107,22 @@ def calibrated(algorithm, trust, **more):
 DYNAMICS = mfdl.Dynamics(GOSSIP, [0.5, 0.4, 0.3, 0.3, 0.2, 0.1], gossip_rounds=2)
 
 
-def test_a_joint_encoder_and_a_schedule_are_cut():
-    rng = np.random.default_rng(0)
-    C = np.tril(rng.uniform(0, 0.3, (T * NODES, T * NODES))) + np.eye(T * NODES)
-    plain = mfdl.algorithms.dp_dsgd(DYNAMICS, mfdl.Cyclic(3, 2))
-    algorithm = dataclasses.replace(plain, noise=JointNoise(C, T, NODES))
-    whole = calibrated(algorithm, mfdl.trust.Eavesdropper())
-    part = whole.guarantee_after(3)
-    assert part.mu < whole.guarantee.mu
-    np.testing.assert_allclose(
-        algorithm.first_steps(3).noise.to_dense(), algorithm.noise.to_dense()[:12, :12], atol=1e-9
-    )
+def test_rounds_and_a_schedule_are_cut():
+    algorithm = mfdl.algorithms.mafalda(DYNAMICS, mfdl.Cyclic(3, 2))
+    part = algorithm.first_steps(3)
+    assert (part.num_steps, len(part.rounds)) == (4, 8)
+    assert part.dynamics.learning_rates(4).tolist() == [0.5, 0.4, 0.3, 0.3]
+    sent, of_whole = (x.messages_from_gradients.to_dense() for x in (part, algorithm))
+    np.testing.assert_array_equal(sent, of_whole[: len(sent), : sent.shape[1]])
+    noise, of_whole = part.noise.to_dense(), algorithm.noise.to_dense()
+    np.testing.assert_allclose(noise, of_whole[: len(noise), : noise.shape[1]], atol=1e-12)
 
 
 @pytest.mark.parametrize(
     ("scheme", "trust"),
     [
         (ParticipationByNode([mfdl.Cyclic(3, 2), mfdl.Cyclic(2, 3), mfdl.Cyclic(3, 2)]), mfdl.trust.LDP()),
+        (Explicit([[0, 5], [1, 2, 4], [3]], 6), mfdl.trust.LDP()),
         (mfdl.Cyclic(3, 2), mfdl.trust.PNDP([0])),
     ],
 )

@@ -390,11 +390,10 @@ class LinearAlgorithm(Shown):
         T = participation.num_steps
         if self.num_steps <= T:
             return self
-        last = next(r for r, step in enumerate(self.step_of_round) if step >= T)
-        rate = self.dynamics.learning_rate
-        dynamics = (
-            self.dynamics if isinstance(rate, float) else dataclasses.replace(self.dynamics, learning_rate=rate[:T])
-        )
+        last, rate = self.step_of_round.index(T), self.dynamics.learning_rate
+        dynamics = self.dynamics
+        if not isinstance(rate, float):
+            dynamics = dataclasses.replace(dynamics, learning_rate=rate[:T])
         return dataclasses.replace(
             self,
             dynamics=dynamics,

@@ -82,10 +82,6 @@ class JointNoise(NoiseOperator):
     def scaled(self, slots: FloatArray) -> JointNoise:
         return JointNoise(self.encoder.array / np.tile(slots, self.num_steps), self.num_steps, self.num_nodes)
 
-    def first_steps(self, steps: int) -> JointNoise:
-        size = steps * self.num_nodes
-        return JointNoise(self.encoder.array[:size, :size], steps, self.num_nodes)
-
     def cut(self, slots: Sequence[int] | None = None) -> tuple[NDArray[np.intp], JointNoise]:
         part = copy.copy(self)
         if slots is not None:

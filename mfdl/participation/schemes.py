@@ -218,20 +218,18 @@ class _Numbers(Participation):
     def to_dict(self) -> dict[str, object]:
         return {"scheme": self.scheme, **{name: getattr(self, name) for name in self._numbers()}}
 
-    def _shorter(self, **numbers: Any) -> Participation:
+    def first_steps(self, steps: int) -> Participation:
         if type(self).__module__ != __name__:  # a user's subclass may have other patterns
-            return super().first_steps(0)
-        return dataclasses.replace(self, **numbers)
+            return super().first_steps(steps)
+        numbers = {name: getattr(self, name) for name in self._numbers()}
+        shorter = {"epochs": -(-steps // numbers["period"])} if "period" in numbers else {"steps": steps}
+        return type(self)(**{**numbers, **shorter})
 
 
 @dataclasses.dataclass(frozen=True)
 class _Epochs(_Numbers):
     epochs: int
     period: int
-
-    def first_steps(self, steps: int) -> Participation:
-        steps_too = {"steps": None} if "steps" in vars(self) else {}  # of `Cyclic`, which follows
-        return self._shorter(epochs=-(-steps // self.period), **steps_too)
 
     @property
     def num_steps(self) -> int:
@@ -241,9 +239,6 @@ class _Epochs(_Numbers):
 @dataclasses.dataclass(frozen=True)
 class _Steps(_Numbers):
     steps: int
-
-    def first_steps(self, steps: int) -> Participation:
-        return self._shorter(steps=steps)
 
     @property
     def num_steps(self) -> int:
@@ -361,10 +356,6 @@ class Explicit(Participation):
 
     def patterns_of_record(self) -> PatternSet:
         return Listed.of(self.given, self.steps)
-
-    def first_steps(self, steps: int) -> Explicit:
-        cut = ([step for step in pattern if step < steps] for pattern in self.given)
-        return Explicit([pattern for pattern in cut if pattern] or [[0]], steps)
 
     def describe(self) -> str:
         return f"explicit participation ({len(self.given)} patterns, {self.steps} steps)"

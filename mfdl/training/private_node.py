@@ -28,15 +28,14 @@ from ..errors import InvalidInput
 from ..mechanism import Mechanism
 from ..metrics import NotPrivate
 from ..privacy.guarantee import Guarantee
-from . import node_checks
+from . import covered
 from .clipping import clipped_rows, counting_dropped
 from .grid_sums import GridSums
 from .keys import NoiseKey, require_secure
-from .node_file import NodeFile
 from .record_steps import RecordSteps
 from .rounded_normals import RoundedNormals
 from .shared_randomness import HolderKeys, columns_by_holders
-from .single_copy import REPEATS, SingleCopy, steps_of_keys
+from .single_copy import REPEATS, NodeFile, SingleCopy, steps_of_keys
 from .streams import node_stream
 from .tasks.modules import PROBE_RECORDS, Loss, PerRecordModel, checked_model
 from .tasks.record_clipping import RecordClipping
@@ -144,9 +143,9 @@ class PrivateNode(SingleCopy):
         folder: str | os.PathLike[str] | None = None,
     ) -> None:
         super().__init__()
-        node_checks.require_types(optimizer=optimizer, module=module, mechanism=mechanism)
-        node_checks.require_same_parameters(optimizer, module)
-        node_checks.require_injected_sums(mechanism)
+        covered.require_types(optimizer=optimizer, module=module, mechanism=mechanism)
+        covered.require_same_parameters(optimizer, module)
+        covered.require_own_loop(mechanism)
         if isinstance(keys, NoiseKey):
             keys = HolderKeys.simulated(keys)
         if not isinstance(keys, HolderKeys):
@@ -184,18 +183,14 @@ class PrivateNode(SingleCopy):
         self._file = None if folder is None else NodeFile(folder)
         if self._file is not None:
             try:
-                self._resume(self._file)
+                if saved := self._file.load():
+                    self.load_state_dict(saved)
+                    self.module.load_state_dict(saved["module"])
+                else:
+                    self._file.save({**self.state_dict(), "module": self.module.state_dict()})
             except BaseException:
                 self._file.close()
                 raise
-
-    def _resume(self, file: NodeFile) -> None:
-        """From what was saved last, module included, if anything was."""
-        if (saved := file.load()) is None:
-            file.save({**self.state_dict(), "module": self.module.state_dict()})
-        else:
-            self.load_state_dict(saved)
-            self.module.load_state_dict(saved["module"])
 
     def close(self) -> None:
         """Releases the folder, for a node that goes on elsewhere; this one steps no more."""
@@ -250,7 +245,7 @@ class PrivateNode(SingleCopy):
             )
         if self._file is not None:
             self._file.require_last()
-        node_checks.require_batch(records, features=features, targets=targets)
+        covered.require_batch(records, features=features, targets=targets)
         if len(features) != len(targets) or (records is not None and len(records) != len(features)):
             counts = [len(part) for part in (features, targets, *(() if records is None else (records,)))]
             raise InvalidInput(f"features, targets and records must be equally many, got {counts}.")
@@ -278,9 +273,11 @@ class PrivateNode(SingleCopy):
         finally:
             self._stepping = False
             self.optimizer.zero_grad(set_to_none=True)
-            self._digest = self._hashed()
+            self._digest = None  # nothing is sent that could not be saved
+            digest = self._hashed()
             if self._file is not None:
-                self._file.save({**self.state_dict(), "module": self.module.state_dict()})
+                self._file.save({**self.state_dict(), "module_hash": digest, "module": self.module.state_dict()})
+            self._digest = digest
 
     # ---- messages and budget ------------------------------------------------------------------------------------
 
@@ -393,7 +390,6 @@ class PrivateNode(SingleCopy):
                 f"this node has taken {self.steps_taken} of {self.num_steps} steps and cannot go to step {step}: the "
                 "noise of the steps between would be used twice. Make new keys for a new run."
             )
-        node_checks.require_shapes(self.optimizer, state["optimizer"])
         if self.grid is not None and history:
             if len(state["released"]) != step:
                 raise InvalidInput(
