@@ -269,7 +269,7 @@ class Mechanism(Calibrated):
     def guarantee_after(self, steps: int) -> Guarantee | None:
         """What all messages of the first steps guarantee, an upper bound; None of no step: nothing was sent.
 
-        Where all messages are seen, it is that of the algorithm of these steps, rounded up to whole epochs. Elsewhere,
+        Where all messages show all sums, it is that of the algorithm of these steps, rounded up to whole epochs. Elsewhere,
         and where participation or noise cannot be cut, it is that of the whole run, of which they are a part.
 
         Raises: InvalidInput: more steps than were accounted. Cost: that of `account`, over these steps.
@@ -284,7 +284,8 @@ class Mechanism(Calibrated):
             with contextlib.suppress(UnsupportedMechanism):
                 cut = self.algorithm.first_steps(steps)
                 part = self._guarantee_of(cut, self.trust, "exact" if whole.bound == "exact" else "certified")
-                return part if part.epsilon(whole.stated_delta) < whole.epsilon(whole.stated_delta) else whole
+                if cut.divisors_cancel and part.epsilon(whole.stated_delta) < whole.epsilon(whole.stated_delta):
+                    return part  # of the sums themselves, which a later message may be the first to show
         return whole
 
     @functools.cached_property

@@ -23,7 +23,8 @@ from real_nodes.node import Node
 from real_nodes.setting import NODES, Setting
 
 import mfdl
-from mfdl.training.shared_randomness import base_columns
+from mfdl import files
+from mfdl.training.shared_randomness import HolderKeys, base_columns
 from mfdl.training.single_copy import steps_of_keys
 
 ROOT = Path(__file__).parents[1]
@@ -307,7 +308,14 @@ def test_drawn_secrets_are_for_their_owner_alone_and_differ_from_node_to_node(de
     assert (again.own_key, again.group_key(frozenset(range(NODES)))) == tuple(keys[:2])
 
 
-HELLO_OF_1 = json.dumps({"public": "ab" * 32, "plan": Setting("decor", 8, "a test", 2).plan, "lacks": 0}).encode()
+PLAN = Setting("decor", 8, nonce="a test", gossip_rounds=2).plan
+
+
+def hello_of_1(**changed):
+    return json.dumps({"public": "ab" * 32, "plan": {**PLAN, **changed}, "lacks": 0}).encode()
+
+
+HELLO_OF_1 = hello_of_1()
 
 
 @pytest.mark.parametrize(
@@ -325,6 +333,8 @@ HELLO_OF_1 = json.dumps({"public": "ab" * 32, "plan": Setting("decor", 8, "a tes
         (1, HELLO_OF_1.replace(b"abab", b"ab", 1), "malformed hello: its key has 31 bytes, not 32"),
         (1, HELLO_OF_1.replace(b"0}", b"2}"), "neighbours are never further apart than one step"),
         (1, HELLO_OF_1.replace(b"0}", b"-2}"), "neighbours are never further apart than one step"),
+        *((1, hello_of_1(**{name: "0" * 16}), f"node 1 has another {name}: '0000") for name in PLAN if name != "run"),
+        (1, hello_of_1(run="0" * 64), "node 1 is of another run, 0000000000000000 and not"),
     ],
 )
 def test_a_hello_that_is_none_is_refused_in_words_and_leaves_nothing(decor, tmp_path, sender, body, words):
@@ -341,6 +351,24 @@ def test_a_hello_that_is_none_is_refused_in_words_and_leaves_nothing(decor, tmp_
     assert writer.closed
     assert not node.channels
     assert not (tmp_path / "peers.json").exists()
+
+
+def test_a_module_that_went_around_its_node_is_not_sent(decor, tmp_path):
+    folder, keys = NodeFolder(tmp_path, decor.run_id), HolderKeys.simulated(mfdl.NoiseKey.from_entropy())
+    node = decor.private_node(0, keys)
+    features, targets, records = decor.batch(0, 0)
+    node.step(features, targets, records=records)
+    folder.record(node, 0, 0)
+    with torch.no_grad():
+        next(node.module.parameters()).mul_(1.5)
+    with pytest.raises(mfdl.InvalidInput, match="not what step or receive left"):
+        folder.record(node, 0, 1)
+    assert not folder.message_file(0, 1).exists()
+
+
+def test_a_second_process_of_a_node_is_refused(decor, tmp_path):
+    with files.held_alone(launching.node_folder(tmp_path, 2)), pytest.raises(mfdl.InvalidInput, match="is in use"):
+        asyncio.run(launching.run_node(decor, 2, tmp_path, "nothing"))
 
 
 def test_a_second_hello_of_one_peer_is_refused(decor, tmp_path):
