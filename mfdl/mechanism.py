@@ -269,8 +269,8 @@ class Mechanism(Calibrated):
     def guarantee_after(self, steps: int) -> Guarantee | None:
         """What all messages of the first steps guarantee, an upper bound; None of no step: nothing was sent.
 
-        Where all messages show all sums, it is that of the algorithm of these steps, rounded up to whole epochs. Elsewhere,
-        and where participation or noise cannot be cut, it is that of the whole run, of which they are a part.
+        Where the messages show all sums, it is that of the algorithm of these steps, rounded up to whole epochs.
+        Elsewhere, and where participation or noise cannot be cut, it is that of the whole run.
 
         Raises: InvalidInput: more steps than were accounted. Cost: that of `account`, over these steps.
         """
