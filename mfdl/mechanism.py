@@ -9,6 +9,7 @@ says it, the executor clips accordingly, and mechanisms of two units never emit 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -20,16 +21,17 @@ from typing import TYPE_CHECKING, Any, cast
 
 from numpy.typing import ArrayLike
 
-from . import archive, check
+from . import archive, check, graphs
 from .algorithms import LinearAlgorithm, noise_error
 from .display import Shown
 from .errors import InvalidInput, UnsupportedMechanism
+from .gossip.sequences import communication_graph
 from .objective import ErrorWeights, Estimate, ExcessLoss, NoiseObjective
 from .privacy.curves import PrivacyCurve
 from .privacy.guarantee import Guarantee
 from .privacy.guarantee_texts import EVERY_NODE
 from .privacy.losses import Losses
-from .privacy.questions import Fingerprint, Privacy, participation_hash, require_unit
+from .privacy.questions import Fingerprint, Privacy, participation_hash, require_unit, short_hash
 from .privacy.sampled_exposures import require_noise_with_gradients
 from .storable import is_storable
 from .trust import TrustModel
@@ -235,22 +237,11 @@ class Mechanism(Calibrated):
 
     def _accounted_anew(self, trust: TrustModel) -> Mechanism:
         """The same with a guarantee that was accounted here, whatever the file says."""
-        old, release = self.guarantee, self.guarantee.release if self.sampling is None else None
+        old = self.guarantee
         samples, tries = getattr(old.curve, "sampling", None), getattr(old.curve, "trial", 0)
         methods = (samples,) if samples else ("exact",) if old.bound == "exact" else ("certified", "exact")
-        about = Privacy(
-            trust,
-            adjacency=old.adjacency,
-            clip_norm=self.clip_norm,
-            release=release,
-            unit=self.unit,
-            lipschitz=self.lipschitz,
-            owners=old.owners,
-        )
         for method in methods:
-            losses = Losses.of(self.algorithm, dataclasses.replace(about, method=method))
-            new = losses.guarantee(self.noise_std, each=bool(old.victims), tries=tries)
-            new = new.at_delta(old.stated_delta)
+            new = self._guarantee_of(self.algorithm, trust, method, tries)
             if new.seal == old.seal:
                 break
         of_old = dict(old.victims)
@@ -258,6 +249,72 @@ class Mechanism(Calibrated):
             _require_no_less(of_old.get(u, old.curve), curve, old.stated_delta, f" for node {u!r}")
         _require_no_less(old.curve, new.curve, old.stated_delta)
         return Mechanism(self.algorithm, new, trust)
+
+    def _guarantee_of(self, algorithm: LinearAlgorithm, trust: TrustModel, method: Any, tries: int = 0) -> Guarantee:
+        """Of an algorithm at the noise of this one, under the same conditions."""
+        old = self.guarantee
+        about = Privacy(
+            trust,
+            adjacency=old.adjacency,
+            clip_norm=self.clip_norm,
+            release=old.release if self.sampling is None else None,
+            unit=self.unit,
+            method=method,
+            lipschitz=self.lipschitz,
+            owners=old.owners,
+        )
+        losses = Losses.of(algorithm, about)
+        return losses.guarantee(self.noise_std, each=bool(old.victims), tries=tries).at_delta(old.stated_delta)
+
+    def guarantee_after(self, steps: int) -> Guarantee | None:
+        """What all messages of the first steps guarantee, an upper bound; None of no step: nothing was sent.
+
+        Where the messages show all sums, it is that of the algorithm of these steps, rounded up to whole epochs.
+        Elsewhere, and where participation or noise cannot be cut, it is that of the whole run.
+
+        Raises: InvalidInput: more steps than were accounted. Cost: that of `account`, over these steps.
+        """
+        T, whole = self.algorithm.num_steps, self.guarantee
+        if check.integer_at_least(0, steps=steps) > T:
+            raise InvalidInput(f"steps must be at most {T}, which were accounted, got {steps}.")
+        if not steps:
+            return None
+        seen = whole.release == "not applicable" and self.algorithm.divisors_cancel and self.lipschitz is None
+        if steps < T and seen and self.sampling is None and self.trust is not None and is_storable(self.trust):
+            with contextlib.suppress(UnsupportedMechanism):
+                cut = self.algorithm.first_steps(steps)
+                part = self._guarantee_of(cut, self.trust, "exact" if whole.bound == "exact" else "certified")
+                if cut.divisors_cancel and part.epsilon(whole.stated_delta) < whole.epsilon(whole.stated_delta):
+                    return part  # of the sums themselves, which a later message may be the first to show
+        return whole
+
+    @functools.cached_property
+    def plan(self) -> dict[str, str]:
+        """Hashes of what all nodes of a run must have in common, by name, and the clipping in words."""
+        algorithm, dynamics = self.algorithm, self.algorithm.dynamics
+        noise = algorithm.noise
+        return {
+            "graph": graphs.content_hash(
+                communication_graph(dynamics.gossip, algorithm.num_steps * dynamics.gossip_rounds)
+            ),
+            "gossip": dynamics.gossip.content_hash,
+            "participation": participation_hash(algorithm.participation),
+            "noise": short_hash(noise.kind, noise.content(), repr(self.noise_std)),
+            "clipping": f"norm {self.clip_norm!r} of each {self.unit}",
+            "mechanism": self.content_hash,
+        }
+
+    def require_plan(self, theirs: Mapping[str, Any], sender: str) -> None:
+        """Compares the `plan` of another node with this one, before the first message.
+
+        Raises: InvalidInput: naming the first field that differs.
+        """
+        for field, mine in self.plan.items():
+            if theirs.get(field) != mine:
+                raise InvalidInput(
+                    f"{sender} has another {field}: {theirs.get(field)!r}, here {mine!r}; all nodes of a run need one "
+                    "mechanism, e.g. from one file of Mechanism.save."
+                )
 
     @property
     def accounted(self) -> str:

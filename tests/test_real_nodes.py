@@ -23,7 +23,9 @@ from real_nodes.node import Node
 from real_nodes.setting import NODES, Setting
 
 import mfdl
-from mfdl.training.shared_randomness import base_columns
+from mfdl import files
+from mfdl.training.shared_randomness import HolderKeys, base_columns
+from mfdl.training.single_copy import steps_of_keys
 
 ROOT = Path(__file__).parents[1]
 RUN, PEER = b"r" * 32, 3
@@ -152,9 +154,10 @@ class KilledFolder(NodeFolder):
         super().save(node)
         self._dies("after save", node.steps_taken - 1)
 
-    def record(self, step, round, body):
-        super().record(step, round, body)
+    def record(self, node, step, round):
+        body = super().record(node, step, round)
         self._dies("after record", step)
+        return body
 
     def _dies(self, moment, step):
         if self.at == (moment, step):
@@ -163,6 +166,7 @@ class KilledFolder(NodeFolder):
 
 def run(setting, root, *, kill=None, until=asyncio.ALL_COMPLETED, plant=lambda *_: None):
     """Starts all nodes on the folders in root; the errors that they ended with. kill: (node, moment, step)."""
+    steps_of_keys.clear()  # as a new process
 
     async def all_nodes():
         loop, nodes = asyncio.get_running_loop(), []
@@ -271,9 +275,9 @@ def test_a_message_that_was_sent_with_other_numbers_is_not_sent_again(decor, und
     shutil.copytree(undisturbed, tmp_path / "run")
     folder = folders(decor, tmp_path / "run")[0]
     body = folder.message_file(3, 1).read_bytes()
-    folder.record(3, 1, body)
+    folder.keep(3, 1, body)
     with pytest.raises(Refused, match="sent before with other numbers under the same noise"):
-        folder.record(3, 1, body[:-1] + b"\x00")
+        folder.keep(3, 1, body[:-1] + b"\x00")
 
 
 def test_secrets_of_one_run_make_no_noise_in_another(decor, undisturbed, tmp_path):
@@ -304,7 +308,14 @@ def test_drawn_secrets_are_for_their_owner_alone_and_differ_from_node_to_node(de
     assert (again.own_key, again.group_key(frozenset(range(NODES)))) == tuple(keys[:2])
 
 
-HELLO_OF_1 = json.dumps({"public": "ab" * 32, "lacks": 0}).encode()
+PLAN = Setting("decor", 8, nonce="a test", gossip_rounds=2).plan
+
+
+def hello_of_1(**changed):
+    return json.dumps({"public": "ab" * 32, "plan": {**PLAN, **changed}, "lacks": 0}).encode()
+
+
+HELLO_OF_1 = hello_of_1()
 
 
 @pytest.mark.parametrize(
@@ -314,7 +325,7 @@ HELLO_OF_1 = json.dumps({"public": "ab" * 32, "lacks": 0}).encode()
         (0, HELLO_OF_1, "node 0, which is no peer of this node"),
         (77, HELLO_OF_1, "node 77, which is no peer of this node"),
         (1, b"\xff{", "malformed hello: it is no JSON, or its key"),
-        (1, b"[]", "malformed hello: it must hold public, lacks alone"),
+        (1, b"[]", "malformed hello: it must hold public, lacks, plan alone"),
         (1, b'{"public": "ab"}', "malformed hello: it must hold"),
         (1, HELLO_OF_1.replace(b"0}", b"true}"), "malformed hello: it must hold"),
         (1, HELLO_OF_1.replace(b"0}", b'0, "more": 1}'), "malformed hello: it must hold"),
@@ -322,6 +333,8 @@ HELLO_OF_1 = json.dumps({"public": "ab" * 32, "lacks": 0}).encode()
         (1, HELLO_OF_1.replace(b"abab", b"ab", 1), "malformed hello: its key has 31 bytes, not 32"),
         (1, HELLO_OF_1.replace(b"0}", b"2}"), "neighbours are never further apart than one step"),
         (1, HELLO_OF_1.replace(b"0}", b"-2}"), "neighbours are never further apart than one step"),
+        *((1, hello_of_1(**{name: "0" * 16}), f"node 1 has another {name}: '0000") for name in PLAN if name != "run"),
+        (1, hello_of_1(run="0" * 64), "node 1 is of another run, 0000000000000000 and not"),
     ],
 )
 def test_a_hello_that_is_none_is_refused_in_words_and_leaves_nothing(decor, tmp_path, sender, body, words):
@@ -338,6 +351,24 @@ def test_a_hello_that_is_none_is_refused_in_words_and_leaves_nothing(decor, tmp_
     assert writer.closed
     assert not node.channels
     assert not (tmp_path / "peers.json").exists()
+
+
+def test_a_module_that_went_around_its_node_is_not_sent(decor, tmp_path):
+    folder, keys = NodeFolder(tmp_path, decor.run_id), HolderKeys.simulated(mfdl.NoiseKey.from_entropy())
+    node = decor.private_node(0, keys)
+    features, targets, records = decor.batch(0, 0)
+    node.step(features, targets, records=records)
+    folder.record(node, 0, 0)
+    with torch.no_grad():
+        next(node.module.parameters()).mul_(1.5)
+    with pytest.raises(mfdl.InvalidInput, match="not what step or receive left"):
+        folder.record(node, 0, 1)
+    assert not folder.message_file(0, 1).exists()
+
+
+def test_a_second_process_of_a_node_is_refused(decor, tmp_path):
+    with files.held_alone(launching.node_folder(tmp_path, 2)), pytest.raises(mfdl.InvalidInput, match="is in use"):
+        asyncio.run(launching.run_node(decor, 2, tmp_path, "nothing"))
 
 
 def test_a_second_hello_of_one_peer_is_refused(decor, tmp_path):

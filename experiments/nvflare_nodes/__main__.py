@@ -49,6 +49,7 @@ def _run(arguments: argparse.Namespace) -> int:
     starts = Simulation(setting, arguments.out, arguments.kill, arguments.patience).run()
     for node in range(NODES):
         print(f"node {node}: accuracy {_accuracy(setting, arguments.out, node):.4f}")
+    print((node_folder(arguments.out, 0) / "spent.txt").read_text())
     print(f"{NODES * setting.steps} messages recorded, simulation started {starts} time(s)")
     folders = [NodeFolder(node_folder(arguments.out, node), setting.run_id) for node in range(NODES)]
     findings = auditing.written(setting, folders, arguments.out / "audit.json", starts=starts)

@@ -29,7 +29,7 @@ import mfdl
 from experiments.real_nodes.folder import NodeFolder
 from experiments.real_nodes.frames import Refused, packed, unpacked
 from experiments.real_nodes.hello import Hello
-from experiments.real_nodes.launching import node_folder
+from experiments.real_nodes.launching import node_folder, spent
 from experiments.real_nodes.setting import Setting, begun
 from mfdl import PrivateNode, files
 from mfdl.training.key_agreement import pair_key
@@ -37,7 +37,7 @@ from mfdl.training.keys import NoiseKey
 from mfdl.training.shared_randomness import HolderKeys, Holders
 
 HELLO = -1  # the iteration before the first step
-FINAL, REFUSED = "final.safetensors", "refused.txt"  # how a site ended, in its folder
+FINAL, REFUSED, SPENT = "final.safetensors", "refused.txt", "spent.txt"  # how a site ended, in its folder
 TOPIC = "send_value"  # of NVFlare's synchronous executor
 
 
@@ -114,21 +114,24 @@ class PrivateSite(SyncAlgorithmExecutor):
         node = node_of(fl_ctx.get_identity_name())
         place = node_folder(Path(self.out), node)
         try:
-            trained = self._trained(fl_ctx, begun(Path(self.out)), node, abort_signal)
+            with files.held_alone(place):  # a second process of this site would repeat its noise
+                trained = self._trained(fl_ctx, begun(Path(self.out)), node, abort_signal)
         except (Refused, mfdl.InvalidInput) as error:
             files.atomic_write_text(place / REFUSED, str(error))
             self.system_panic(str(error), fl_ctx)
             return
-        files.atomic_write_bytes(place / FINAL, packed(trained.module.state_dict()))
+        files.atomic_write_bytes(place / FINAL, packed(trained.message()))
+        files.atomic_write_text(place / SPENT, spent(trained))
 
     def _trained(self, fl_ctx: FLContext, setting: Setting, node: int, abort_signal: Signal) -> PrivateNode:
         folder = NodeFolder(node_folder(Path(self.out), node), setting.run_id)
         files.atomic_write_text(folder.path / "pid", str(os.getpid()))
         self._require_accounted_neighbours(setting, node)
         lacks = max(0, folder.saved_step() - 1)
-        hello = Hello(folder.identity.public_bytes, lacks).encoded()
+        hello = Hello(folder.identity.public_bytes, lacks, setting.plan).encoded()
         hellos = {peer: Hello.of(body, peer) for peer, body in self._exchange_values(fl_ctx, hello, HELLO).items()}
         for peer, theirs in hellos.items():
+            setting.require_plan(theirs.plan, peer)
             theirs.require_near(peer, lacks)
             folder.require_pinned(peer, theirs.public)
         trained = setting.private_node(node, _keys(setting, node, folder, hellos))
@@ -150,16 +153,15 @@ class PrivateSite(SyncAlgorithmExecutor):
         self, fl_ctx: FLContext, setting: Setting, folder: NodeFolder, trained: PrivateNode, step: int
     ) -> None:
         """Sends the model, and takes the average with the neighbours'."""
-        model = trained.module.state_dict()
-        body = packed(model)
+        model = trained.message()
         sent_before = folder.message_file(step, 0).exists()
-        folder.record(step, 0, body)
+        body = folder.record(trained, step, 0)
         if step == self.kill_at and not sent_before:
             os.kill(os.getpid(), signal.SIGKILL)
-        messages = {trained.node: {name: tensor.clone() for name, tensor in model.items()}}
+        messages = {trained.node: dict(model)}
         for peer, theirs in self._exchange_values(fl_ctx, body, step).items():
             messages[peer] = unpacked(theirs, model, peer)
-        trained.module.load_state_dict(mfdl.gossip.average(messages, setting.gossip, trained.node, step=step))
+        trained.receive(mfdl.gossip.average(messages, setting.gossip, trained.node, step=step))
         del self.neighbors_values[step]
 
     def _require_accounted_neighbours(self, setting: Setting, node: int) -> None:

@@ -19,7 +19,7 @@ from mfdl.training.key_agreement import NodeIdentity
 from mfdl.training.keys import SECRET_BYTES, NoiseKey
 from mfdl.training.shared_randomness import Holders
 
-from .frames import Refused
+from .frames import Refused, packed
 
 
 class NodeFolder:
@@ -105,11 +105,18 @@ class NodeFolder:
         """Where the message of a round is, from before it was sent."""
         return self.path / "sent" / f"{step:06d}-{round}.safetensors"
 
-    def record(self, step: int, round: int, body: bytes) -> None:
-        """Keeps a message before it is sent.
+    def record(self, node: PrivateNode, step: int, round: int) -> bytes:
+        """The message of a node, stored before it is sent; nothing else than `PrivateNode.message` is sent.
 
         Raises: Refused: it was sent before with other numbers, whose difference from these would be free of noise.
+            mfdl.InvalidInput: something else than its steps and averages has changed the module.
         """
+        body = packed(node.message())
+        self.keep(step, round, body)
+        return body
+
+    def keep(self, step: int, round: int, body: bytes) -> None:
+        """Stores the bytes of a message. Raises: as `record`."""
         place = self.message_file(step, round)
         if not place.exists():
             files.atomic_write_bytes(place, body)

@@ -133,7 +133,7 @@ class Channel:
             raise Refused(f"{self._whom} closed the connection.") from None
 
     def _require_expected(self, frame: Frame, kind: int, step: int, round: int) -> None:
-        if frame.run_id != self.run_id:
+        if frame.run_id != self.run_id and kind != HELLO:  # a hello says what differs (`Setting.require_plan`)
             raise Refused(
                 f"{self._whom} is of another run, {frame.run_id.hex()[:16]} and not {self.run_id.hex()[:16]}: "
                 "mechanism, graph, data and nonce must be the same for all nodes."

@@ -48,6 +48,13 @@ def refusals_in_words(run: Callable[[], int]) -> int:
         return 1
 
 
+def spent(node: PrivateNode) -> str:
+    """The privacy loss of what a node has sent, in a line."""
+    so_far = node.guarantee_so_far()
+    loss = "nothing sent" if so_far is None else so_far.sentence()
+    return f"after {node.steps_taken} of {node.num_steps} steps: {loss}"
+
+
 def silent(node: PrivateNode, keys: HolderKeys) -> None:
     """One node adds no noise."""
     if node.node == CULPRIT:
@@ -103,6 +110,11 @@ def _port_file(out: Path, node: int) -> Path:
 
 async def run_node(setting: Setting, node: int, out: Path, plant: str) -> float:
     """One node, in this process: says `step N` after each step; the accuracy of its final model on test records."""
+    with files.held_alone(node_folder(out, node)):  # a second process of this node would repeat its noise
+        return await _run_node(setting, node, out, plant)
+
+
+async def _run_node(setting: Setting, node: int, out: Path, plant: str) -> float:
     folder = NodeFolder(node_folder(out, node), setting.run_id)
     on_step = lambda done: print(f"step {done}", flush=True)  # noqa: E731
     local_node = Node(setting, node, folder, on_step=on_step, planted=PLANTED.get(plant, lambda *_: None))
@@ -114,6 +126,7 @@ async def run_node(setting: Setting, node: int, out: Path, plant: str) -> float:
         return int(_port_file(out, peer).read_text())
 
     trained = await local_node.run(address)
+    print(spent(trained), flush=True)
     return float(setting.data.evaluate(trained.model.initial_row()[None].expand(NODES, -1)).accuracy[0])
 
 

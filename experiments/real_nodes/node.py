@@ -20,7 +20,7 @@ from mfdl.training.keys import NoiseKey
 from mfdl.training.shared_randomness import HolderKeys, Holders
 
 from .folder import NodeFolder
-from .frames import DONE, GROUP_KEY, HELLO, MESSAGE, ROOM, Channel, Refused, packed, unpacked
+from .frames import DONE, GROUP_KEY, HELLO, MESSAGE, ROOM, Channel, Refused, unpacked
 from .hello import Hello
 from .setting import Setting
 
@@ -130,7 +130,7 @@ class Node:
                 await asyncio.sleep(0.05)
 
     async def _say_hello(self, channel: Channel) -> None:
-        await channel.send(HELLO, Hello(self.identity.public_bytes, self._lacks).encoded())
+        await channel.send(HELLO, Hello(self.identity.public_bytes, self._lacks, self.setting.plan).encoded())
 
     async def _hear_hello(self, channel: Channel) -> None:
         body = await channel.receive(HELLO)
@@ -147,6 +147,7 @@ class Node:
             why = "is connected already" if peer in self.channels else "is no peer of this node"
             raise Refused(f"a hello says that it is from node {peer}, which {why}.")
         hello = Hello.of(body, peer)
+        self.setting.require_plan(hello.plan, peer)
         if peer in self.setting.heard(self.node):
             hello.require_near(peer, self._lacks)
         self.folder.require_pinned(peer, hello.public)
@@ -204,10 +205,9 @@ class Node:
 
     async def _exchange(self, trained: PrivateNode, step: int, round: int) -> None:
         """Sends the model, hears the neighbours', and takes the average."""
-        model = trained.module.state_dict()
-        body = packed(model)
-        self.folder.record(step, round, body)
-        messages = {self.node: {name: tensor.clone() for name, tensor in model.items()}}
+        model = trained.message()
+        body = self.folder.record(trained, step, round)
+        messages = {self.node: dict(model)}
         heard = self.setting.heard(self.node)
         for peer in heard:
             if step >= self._needs[peer]:  # a peer that is ahead has this message
@@ -216,4 +216,4 @@ class Node:
             received = await self.channels[peer].receive(MESSAGE, step=step, round=round)
             messages[peer] = unpacked(received, model, peer)
         at = step * self.setting.gossip_rounds + round
-        trained.module.load_state_dict(mfdl.gossip.average(messages, self.setting.gossip, self.node, step=at))
+        trained.receive(mfdl.gossip.average(messages, self.setting.gossip, self.node, step=at))

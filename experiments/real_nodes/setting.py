@@ -23,6 +23,8 @@ from mfdl.training import tasks
 from mfdl.training.shared_randomness import HolderKeys, Holders, columns_by_holders
 from mfdl.trust import LDP, Eavesdropper, TrustModel
 
+from .frames import Refused
+
 NODES, PERIOD, RATE = 4, 8, 0.5
 GRAPH = f"ring:n={NODES}"
 TRUST: dict[str, TrustModel] = {"mafalda": LDP(), "decor": Eavesdropper(), "corn": Eavesdropper()}
@@ -82,6 +84,23 @@ class Setting:
         """SHA-256 of mechanism, graph, data split and nonce, 32 bytes: in every frame, and in every agreed key."""
         contents = (self.mechanism.content_hash, self.gossip.weights.toarray().tolist(), self.data.task.content_hash)
         return hashlib.sha256(repr((*contents, SPLIT_SEED, PERIOD, self.nonce)).encode()).digest()
+
+    @functools.cached_property
+    def plan(self) -> dict[str, str]:
+        """What peers compare before the first message: that of the mechanism, and the run id."""
+        return {**self.mechanism.plan, "run": self.run_id.hex()}
+
+    def require_plan(self, theirs: Mapping[str, Any], peer: int) -> None:
+        """Raises: Refused: a peer has another plan, with the field that differs."""
+        try:
+            self.mechanism.require_plan(theirs, f"node {peer}")
+        except mfdl.InvalidInput as error:
+            raise Refused(str(error)) from None
+        if theirs.get("run") != self.plan["run"]:
+            raise Refused(
+                f"node {peer} is of another run, {str(theirs.get('run'))[:16]} and not {self.plan['run'][:16]}: data, "
+                "split and nonce must be the same for all nodes."
+            )
 
     @functools.cached_property
     def holder_sets(self) -> list[Holders]:

@@ -380,6 +380,31 @@ class LinearAlgorithm(Shown):
         of = {"model_from_state": self.model_from_state, "weights": self.released_after_rounds}
         return self._recursion(WeightedStates, "noise", **of)
 
+    def first_steps(self, steps: int) -> LinearAlgorithm:
+        """The algorithm of the first steps, or a few more (`Participation.first_steps`); it sends what this one does.
+
+        Raises: UnsupportedMechanism: a participation or a noise that cannot be cut.
+        """
+        participation = self.participation.first_steps(steps)
+        T = participation.num_steps
+        if self.num_steps <= T:
+            return self
+        last, rate = self.step_of_round.index(T), self.dynamics.learning_rate
+        dynamics = self.dynamics
+        if not isinstance(rate, float):
+            dynamics = dataclasses.replace(dynamics, learning_rate=rate[:T])
+        return dataclasses.replace(
+            self,
+            dynamics=dynamics,
+            participation=participation,
+            rounds=self.rounds[:last],
+            step_of_round=self.step_of_round[:last],
+            noise=self.noise.first_steps(T),
+            transmitted=self.transmitted if self.transmitted.ndim == 1 else self.transmitted[:last],
+            factorization=None,
+            released=ReleasedModel(),
+        )
+
     def workload(self, rows: Rows = "messages") -> Workload:
         """The matrices A, B, C, W_T of the papers, whose rows are all sent messages, or "models" after each step."""
         return Workload(self, rows)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import operator
+import sys
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
@@ -143,12 +144,14 @@ def average(messages: Mapping[int, Message], gossip: Gossip, node: int, *, step:
     """Sum over j of W[node, j] times the message of j.
 
     Args:
-        messages: by index of the sender, the node's own included: arrays or tensors of one shape, or mappings of them
-            by name, as `module.state_dict()` is.
+        messages: by index of the sender, the node's own included: arrays or tensors of one shape and type, or mappings
+            of them by name, as `module.state_dict()` is.
         gossip: the weights; a `GossipSequence` gives those of `step`.
-    Returns: what each message is: an array or tensor, or a dictionary of them, of the type that weight times message
-        has. Nothing is changed in place.
-    Raises: InvalidInput: a message missing to which W gives weight, one to which it gives none, or names that differ.
+    Returns: what each message is: an array or tensor, or a dictionary of them, of its type. Sums are taken in float32
+        or better and rounded once. Integers and truth values, such as the counters and masks of a module, are no
+        averages: equal ones are copied. Nothing is changed in place.
+    Raises: InvalidInput: a message missing to which W gives weight, one to which it gives none, or names that differ;
+        tensors of other shapes or types than the first; integers or truth values that differ.
 
     >>> import mfdl, numpy as np
     >>> W = mfdl.gossip.from_array([[0.5, 0.5, 0.0], [0.5, 0.0, 0.5], [0.0, 0.5, 0.5]])
@@ -171,13 +174,37 @@ def average(messages: Mapping[int, Message], gossip: Gossip, node: int, *, step:
         )
     first: Any = messages[min(weights)]
     if not isinstance(first, Mapping):
-        return _weighted(messages, weights)
+        return cast(Message, _weighted("messages", messages, weights))
     if any(set(cast(Any, message)) != set(first) for message in messages.values()):
         raise InvalidInput(f"messages must name the same tensors, {sorted(first)}; send all of one model.")
-    return cast(
-        Message, {name: _weighted({j: cast(Any, m)[name] for j, m in messages.items()}, weights) for name in first}
-    )
+    by_name = {name: {j: cast(Any, m)[name] for j, m in messages.items()} for name in first}
+    return cast(Message, {name: _weighted(repr(name), values, weights) for name, values in by_name.items()})
 
 
-def _weighted(messages: Mapping[int, Any], weights: Mapping[int, float]) -> Any:
-    return functools.reduce(operator.add, (w * messages[j] for j, w in weights.items()))
+def _weighted(name: str, messages: Mapping[int, Any], weights: Mapping[int, float]) -> Any:
+    """The average of arrays or tensors; `mfdl.gossip` needs no torch."""
+    torch = sys.modules.get("torch")
+    kinds = {j: "tensor" if torch and isinstance(x, torch.Tensor) else "array" for j, x in messages.items()}
+    values: dict[int, Any] = {j: messages[j] if kinds[j] == "tensor" else np.asarray(messages[j]) for j in weights}
+    facts = {j: (kinds[j], tuple(x.shape), x.dtype) for j, x in values.items()}
+    j0, *others = weights
+    for j in others:
+        if facts[j] != facts[j0]:
+            raise InvalidInput(
+                f"{name} must have one shape and type at all nodes, got {facts[j0]} of node {j0} and {facts[j]} of "
+                f"node {j}; nothing is broadcast or cast: send models of one architecture."
+            )
+    first, tensors = values[j0], kinds[j0] == "tensor"
+    if first.is_floating_point() or first.is_complex() if tensors else first.dtype.kind in "fc":
+        if torch is not None and tensors:
+            wide = torch.promote_types(first.dtype, torch.float32)
+            return functools.reduce(operator.add, (w * values[j].to(wide) for j, w in weights.items())).to(first.dtype)
+        widened = (w * values[j].astype(np.result_type(first, np.float32)) for j, w in weights.items())
+        return functools.reduce(operator.add, widened).astype(first.dtype)[()]
+    if odd := [j for j in others if not bool((values[j] == first).all())]:
+        raise InvalidInput(
+            f"{name}, of type {first.dtype}, must be equal at all nodes, as averages of integers and truth values are "
+            f"none, got other values of node {odd[0]} than of node {j0}; leave it out of the message, or cast it to a "
+            "floating-point type."
+        )
+    return first.clone() if tensors else first.copy()

@@ -101,6 +101,10 @@ class NoiseOperator(StructuredOperator, abc.ABC):
             "JointNoise of mfdl.noise."
         )
 
+    def first_steps(self, steps: int) -> NoiseOperator:
+        """The noise of the first steps alone. Raises: UnsupportedMechanism: of another structure than an encoder's."""
+        raise UnsupportedMechanism(f"noise {type(self).__name__} cannot be cut to its first steps.")
+
     def factors(self) -> tuple[FloatArray, ...]:
         """Arrays whose entries, one of each, multiply to the entries of N; by default N itself, dense."""
         return (self.to_dense(),)

@@ -164,6 +164,12 @@ class CausalNoise(NoiseOperator):
         factor, sizes = sp.diags_array(slots) @ self.mixing, {"num_steps": self.num_steps, "num_nodes": self.num_nodes}
         return CausalNoise(self.encoder, factor, self._holders, **sizes)
 
+    def first_steps(self, steps: int) -> NoiseOperator:
+        if not self.encoder.shipped:
+            return super().first_steps(steps)
+        encoder = unwrapped(self.encoder.leading(steps))
+        return CausalNoise(encoder, self.factor, self._holders, num_steps=steps, num_nodes=self.num_nodes)
+
     def factors(self) -> tuple[FloatArray, ...]:
         over_nodes = () if self.factor is None else (self.factor.data,)
         return over_nodes if self.inverse is None else (self.inverse, *over_nodes)

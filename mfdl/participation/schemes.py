@@ -123,6 +123,16 @@ class Participation(abc.ABC):
         """The scheme that an encoder is made for: this one where everybody knows who takes part when."""
         return self
 
+    def first_steps(self, steps: int) -> Participation:
+        """The scheme of the first `steps` steps, or of a few more: those of whole epochs.
+
+        >>> Cyclic(epochs=4, period=3).first_steps(4)
+        Cyclic(epochs=2, period=3, steps=6)
+
+        Raises: UnsupportedMechanism: a scheme that has no shorter one.
+        """
+        raise UnsupportedMechanism(f"{self.describe()} cannot be cut to its first steps.")
+
     def require_public(self) -> None:
         """Raises: UnsupportedMechanism: who takes part when is drawn secretly, so there are no patterns."""
         if self.secret:
@@ -207,6 +217,13 @@ class _Numbers(Participation):
 
     def to_dict(self) -> dict[str, object]:
         return {"scheme": self.scheme, **{name: getattr(self, name) for name in self._numbers()}}
+
+    def first_steps(self, steps: int) -> Participation:
+        if type(self).__module__ != __name__:  # a user's subclass may have other patterns
+            return super().first_steps(steps)
+        numbers = {name: getattr(self, name) for name in self._numbers()}
+        shorter = {"epochs": -(-steps // numbers["period"])} if "period" in numbers else {"steps": steps}
+        return type(self)(**{**numbers, **shorter})
 
 
 @dataclasses.dataclass(frozen=True)

@@ -226,6 +226,7 @@ class Folder:
                 *NOT_PRIVATE,
                 *(key for name in self.metrics for key in (name, result_key("final", name))),
                 *(name for name in config.measured_besides if name.startswith("last_")),
+                *(["dropped_records"] if any("dropped_records" in run for run in self.records.values()) else []),
             ],
             "finding": judged.finding,
             "advice": judged.advice,
@@ -262,7 +263,8 @@ class Folder:
             losses, accuracies = [run["final_test_loss"] for run in runs], [run["final_accuracy"] for run in runs]
             diverged, mechanism = sum(run["diverged"] for run in runs), self.mechanisms[name]
             remark = shortsighted(mechanism.algorithm)
-            ended.append(Ended(name, is_private(mechanism), losses, accuracies, diverged, remark))
+            dropped = sum(run.get("dropped_records", 0) for run in runs)
+            ended.append(Ended(name, is_private(mechanism), losses, accuracies, diverged, remark, dropped))
         return Judged(ended, plan.untrained, plan.chance)
 
     def _runs_of(self, name: str) -> list[dict[str, Any]]:

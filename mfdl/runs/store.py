@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 SWEEP, CELLS, FAILED, FACTORIZATIONS, TIMINGS = "sweep.json", "cells", "failed", "factorizations", "timings.jsonl"
-NOT_PRIVATE = ("final_", "last_", "diverged", "loss", "accuracy")
+NOT_PRIVATE = ("final_", "last_", "diverged", "dropped_records", "loss", "accuracy")
 """Beginnings of the names of values that no guarantee covers, as `training.not_private` explains; timings too."""
 
 

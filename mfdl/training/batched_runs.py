@@ -21,6 +21,7 @@ from .. import metrics
 from ..algorithms.noise_error import InputScales, input_scales
 from ..noise.stream import KEEP_BYTES
 from ..progress import Advance
+from .clipping import counting_dropped
 from .distributed import Group, current
 from .executor import Releasing
 from .keys import NoiseKey
@@ -159,7 +160,11 @@ class BatchedRuns:
         releasing = Releasing(executor, len(runs) * self._dimension)
         for t in range(last):
             began = time.perf_counter()
-            gradients = first.clipped(self._batch(t), self._rows(executor.models(state)), t)
+            models = self._rows(executor.models(state))
+            with counting_dropped() as dropped:
+                gradients = first.clipped(self._batch(t), models, t)
+            if dropped():
+                self._count_dropped(t, models)
             noise = torch.tensor(np.concatenate([stream.step(t) for stream in streams], axis=1))
             state = self._stepped(t, state, self._columns(gradients).double(), noise.to(first.device))
             releasing.after(t, state)
@@ -173,6 +178,13 @@ class BatchedRuns:
             models = self._rows(releasing.models(state))
             released = self._measured(models)
         return self._results(models, released, last, seconds / len(runs))
+
+    def _count_dropped(self, t: int, models: torch.Tensor) -> None:
+        """By run, which takes the gradients of each again."""
+        for run, of_run in zip(self.runs, models.chunk(len(self.runs)), strict=True):
+            with counting_dropped() as dropped:
+                run.clipped(run.batch(t), of_run, t)
+            run.dropped += dropped()
 
     def _stepped(self, t: int, state: torch.Tensor, gradients: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
         """The state after a step; where noise enters with gradients, their sum is scaled, and what follows is its."""

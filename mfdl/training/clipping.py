@@ -18,8 +18,10 @@ Source: Goodfellow, arXiv:1510.01799v2 (norms of linear layers); Li et al., arXi
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
 from typing import NamedTuple
 
 import torch
@@ -87,6 +89,26 @@ def clip_factor(
     return torch.where(factor < torch.finfo(dtype).tiny, 0.0, factor).to(dtype)
 
 
+_dropped: ContextVar[list[torch.Tensor] | None] = ContextVar("dropped records", default=None)
+
+
+@contextlib.contextmanager
+def counting_dropped() -> Iterator[Callable[[], int]]:
+    """Inside, gradients that are not finite, and so contribute zero, are counted; no guarantee covers their number."""
+    counts: list[torch.Tensor] = []
+    token = _dropped.set(counts)
+    try:
+        yield lambda: sum(int(count) for count in counts)
+    finally:
+        _dropped.reset(token)
+
+
+def _count_dropped(norms: torch.Tensor, mask: torch.Tensor) -> None:
+    if (counts := _dropped.get()) is not None:
+        dropped = (mask & ~torch.isfinite(norms)).sum()
+        counts[:] = [counts[0] + dropped] if counts else [dropped]
+
+
 def gradient_norms(gradients: Sequence[torch.Tensor]) -> torch.Tensor:
     """L2 norms over all parameters, (n, B) in float64; the tensors have shape (n, B, ...)."""
     squares = torch.zeros((), dtype=torch.float64, device=gradients[0].device)
@@ -116,7 +138,9 @@ def clipped_sums(gradients: Sequence[torch.Tensor], mask: torch.Tensor, clip_nor
         InvalidInput: as `clip_factor`; the shapes are not checked here.
     """
     dimension = sum(gradient[0, 0].numel() for gradient in gradients)
-    factor = clip_factor(gradient_norms(gradients), clip_norm, dimension=dimension, dtype=gradients[0].dtype)
+    norms = gradient_norms(gradients)
+    factor = clip_factor(norms, clip_norm, dimension=dimension, dtype=gradients[0].dtype)
+    _count_dropped(norms, mask)
     factor = torch.where(mask, factor, 0.0)
     # The product is elementwise, not a matrix product: those may round their inputs to TF32 or bfloat16.
     # Zeroing non-finite entries makes 0 * inf = 0; the other records have none.
@@ -235,6 +259,7 @@ def ghost_clipped_sums(
     rounded_to = (plain or factors[0])[0].dtype
     bounds = norm_bounds(plain, factors) * (1 + torch.finfo(rounded_to).eps)
     factor = clip_factor(bounds, clip_norm, dimension=dimension, dtype=torch.float64)
+    _count_dropped(bounds, mask)
     factor = torch.where(mask, factor, 0.0)
 
     def masked(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

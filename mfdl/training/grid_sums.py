@@ -41,6 +41,7 @@ from ..mechanism import Mechanism
 from ..noise import CausalNoise, NoiseOperator
 from .rounded_normals import LARGEST_SCALE, RoundedNormals
 from .shared_randomness import HolderKeys
+from .single_copy import SingleCopy
 
 FINEST = 2.0**40
 """Steps of the grid in a clipping norm at most."""
@@ -69,7 +70,7 @@ def on_grid(algorithm: LinearAlgorithm, bits: int = 12) -> LinearAlgorithm:
     return dataclasses.replace(algorithm, noise=CausalNoise(rounded, noise.factor, noise.holders(), **sizes))
 
 
-class GridSums:
+class GridSums(SingleCopy):
     """The privatised sums of one node, step after step.
 
     Args: mechanism: whose noise is each node's alone; node: index; keys: with that of the node; step: h > 0, a power of
@@ -83,6 +84,7 @@ class GridSums:
     """
 
     def __init__(self, mechanism: Mechanism, node: int, keys: HolderKeys, step: float) -> None:
+        super().__init__()
         noise, clip_norm = _local(mechanism.algorithm.noise), mechanism.clip_norm
         self.step = check.positive(grid=step)
         if math.frexp(self.step)[0] != 0.5 or not self.step <= clip_norm <= FINEST * self.step:

@@ -50,7 +50,7 @@ class Ended:
     """Where one mechanism ended: final losses and accuracies per seed, None where a seed diverged or was not evaluated.
 
     Attributes: private: whether it has a finite guarantee; diverged: how many seeds did; remark: of its noise, whatever
-        the losses are.
+        the losses are; dropped: gradients that were not finite.
     """
 
     name: str
@@ -59,6 +59,7 @@ class Ended:
     accuracies: Sequence[float | None] = ()
     diverged: int = 0
     remark: str = ""
+    dropped: int = 0
 
     @property
     def loss(self) -> float | None:
@@ -133,6 +134,11 @@ class Judged:
                 reached = f"{mechanism.name} ({_in_words(Baseline(mechanism.loss or 0.0, mechanism.accuracy))})"
                 behind.setdefault((lost, self._knob(mechanism, stuck)), []).append(reached)
         sentences += [mechanism.remark for mechanism in self.ended if mechanism.remark]
+        sentences += [
+            f"{mechanism.name}: {mechanism.dropped} gradients were not finite and counted as zero."
+            for mechanism in self.ended
+            if mechanism.dropped
+        ]
         return sentences + [
             f"Not below the loss of {lost}: {', '.join(who)}; {knob}." for (lost, knob), who in behind.items()
         ]

@@ -14,6 +14,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import hashlib
+import os
 import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -23,20 +24,23 @@ import torch
 
 from .. import check
 from ..check import FloatArray
-from ..errors import InvalidInput, UnsupportedMechanism
+from ..errors import InvalidInput
 from ..mechanism import Mechanism
+from ..metrics import NotPrivate
+from ..privacy.guarantee import Guarantee
 from . import covered
-from .clipping import clipped_rows
+from .clipping import clipped_rows, counting_dropped
 from .grid_sums import GridSums
 from .keys import NoiseKey, require_secure
 from .record_steps import RecordSteps
 from .rounded_normals import RoundedNormals
 from .shared_randomness import HolderKeys, columns_by_holders
+from .single_copy import REPEATS, NodeFile, SingleCopy, steps_of_keys
 from .streams import node_stream
 from .tasks.modules import PROBE_RECORDS, Loss, PerRecordModel, checked_model
 from .tasks.record_clipping import RecordClipping
 
-__all__ = ["PrivateNode", "shaped_like"]
+__all__ = ["Message", "PrivateNode", "shaped_like"]
 
 SIMULATION = "publish=False in a simulation of which nothing is published"
 
@@ -86,7 +90,11 @@ def _pieces(row: FloatArray, parameters: Mapping[str, torch.Tensor]) -> dict[str
     }
 
 
-class PrivateNode:
+class Message(dict[str, torch.Tensor]):
+    """What a node may send, by name; made by `PrivateNode.message` alone."""
+
+
+class PrivateNode(SingleCopy):
     """A torch optimizer whose gradients are clipped, summed, noised and divided as a mechanism was accounted.
 
     Args:
@@ -102,7 +110,11 @@ class PrivateNode:
         grid: a step h, a power of two, e.g. 2^-18 of the clipping norm: contributions and noise are whole numbers, so
             that low-order bits tell nothing (`grid_sums`); for noise of each node alone. None: float64 noise.
         publish: False only if nothing of the run leaves this machine, as in a simulation that is to be repeated. Keys
-            of seeds are refused otherwise.
+            of seeds are refused otherwise, and so is a step that was taken with the same keys in this process.
+        folder: of this node alone, which it locks: every `step` saves node and module there before it returns, and a
+            new node goes on from there (module included). `close` releases it. None: `state_dict` is yours to save.
+
+    Attributes: dropped_records: gradients that were not finite and counted as zero; not for sending.
 
     Guarantees: what leaves the node as a function of parameters after `step` (and of messages received) is covered by
         `mechanism.guarantee`, if each record takes part in the steps that its participation allows (`step(records=)`
@@ -111,8 +123,9 @@ class PrivateNode:
         InvalidInput: an argument that does not fit, a needed secret that is missing, or a key that can be guessed.
         UnsupportedMechanism: a guarantee for one linear algorithm (messages hidden, noise elsewhere than gradients),
             or for a number of records that is secret (add-remove); a grid with noise that nodes share.
-    Cost: per step, per-record gradients (records x parameters; less for large layers, see `RecordClipping`), and the
-        noise of `node_stream`.
+    A live node is neither copied, pickled nor forked (`SingleCopy`).
+    Cost: per step, a hash of the module, per-record gradients (records x parameters; less for large layers, see
+        `RecordClipping`), and the noise of `node_stream`.
     """
 
     def __init__(
@@ -127,10 +140,12 @@ class PrivateNode:
         batch_size: float | None = None,
         grid: float | None = None,
         publish: bool = True,
+        folder: str | os.PathLike[str] | None = None,
     ) -> None:
-        _require_types(optimizer=optimizer, module=module, mechanism=mechanism)
-        _require_same_parameters(optimizer, module)
-        _require_injected_sums(mechanism)
+        super().__init__()
+        covered.require_types(optimizer=optimizer, module=module, mechanism=mechanism)
+        covered.require_same_parameters(optimizer, module)
+        covered.require_own_loop(mechanism)
         if isinstance(keys, NoiseKey):
             keys = HolderKeys.simulated(keys)
         if not isinstance(keys, HolderKeys):
@@ -157,11 +172,30 @@ class PrivateNode:
         self.key_id = hashlib.sha256(repr((holder_sets, names)).encode()).hexdigest()[:32]
         generators = {key.generator.name for key in of_sets} if self.grid is None else {RoundedNormals.name}
         self._generators = sorted(generators)
+        self.publish = publish
+        self.dropped_records: NotPrivate[int] = 0
         self._checked = self._stepping = False
+        self._digest: str | None = None  # of the module as the last step, average or file left it
         node_reference = weakref.ref(self)  # a node that is gone holds its optimizer no more
         optimizer.register_step_pre_hook(lambda *_: _require_stepping(node_reference()))
         # at user level all data of the node may take part in any step
         self._record_steps = RecordSteps(None if user else algorithm.participation.of_node(self.node))
+        self._file = None if folder is None else NodeFile(folder)
+        if self._file is not None:
+            try:
+                if saved := self._file.load():
+                    self.load_state_dict(saved)
+                    self.module.load_state_dict(saved["module"])
+                else:
+                    self._file.save({**self.state_dict(), "module": self.module.state_dict()})
+            except BaseException:
+                self._file.close()
+                raise
+
+    def close(self) -> None:
+        """Releases the folder, for a node that goes on elsewhere; this one steps no more."""
+        if self._file is not None:
+            self._file.close()
 
     @property
     def module(self) -> torch.nn.Module:
@@ -195,13 +229,23 @@ class PrivateNode:
         Raises: InvalidInput: no step is left, features and targets that do not fit, or a record that takes part when
             its participation does not allow it; then nothing has happened.
         """
-        t = self.steps_taken
+        with self.alone():
+            self._step(self.steps_taken, features, targets, records)
+
+    def _step(self, t: int, features: torch.Tensor, targets: torch.Tensor, records: Sequence[int] | None) -> None:
         if t >= self.num_steps:
             raise InvalidInput(
                 f"this node has taken its {self.num_steps} steps, and the guarantee covers no more; calibrate a "
                 "mechanism of more steps before training."
             )
-        _require_batch(records, features=features, targets=targets)
+        if self.publish and t < steps_of_keys.get(self.key_id, 0):
+            raise InvalidInput(
+                f"step {t} was taken in this process with the same keys, by another node: {REPEATS}; go on with that "
+                "node, or make new keys for a new run."
+            )
+        if self._file is not None:
+            self._file.require_last()
+        covered.require_batch(records, features=features, targets=targets)
         if len(features) != len(targets) or (records is not None and len(records) != len(features)):
             counts = [len(part) for part in (features, targets, *(() if records is None else (records,)))]
             raise InvalidInput(f"features, targets and records must be equally many, got {counts}.")
@@ -214,17 +258,68 @@ class PrivateNode:
             self._checked = True
         joined = self._record_steps.with_batch(t, records)
         trained = {name: p for name, p in self.module.named_parameters() if p.requires_grad}
-        privatised = self._privatised(t, features, targets, trained)
+        with counting_dropped() as dropped:
+            privatised = self._privatised(t, features, targets, trained)
+        self.dropped_records += dropped()
         for name, parameter in trained.items():
             parameter.grad = (privatised[name] / self.divisor).to(parameter.dtype)
         self._record_steps.add(joined)
         self.steps_taken = t + 1  # before the optimizer, whose failure must not let the noise be used again
+        if self.publish:
+            steps_of_keys[self.key_id] = t + 1
         self._stepping = True
         try:
             self.optimizer.step()
         finally:
             self._stepping = False
-        self.optimizer.zero_grad(set_to_none=True)
+            self.optimizer.zero_grad(set_to_none=True)
+            self._digest = None  # nothing is sent that could not be saved
+            digest = self._hashed()
+            if self._file is not None:
+                self._file.save({**self.state_dict(), "module_hash": digest, "module": self.module.state_dict()})
+            self._digest = digest
+
+    # ---- messages and budget ------------------------------------------------------------------------------------
+
+    def message(self) -> Message:
+        """A copy of the module's tensors, to be sent.
+
+        Raises: InvalidInput: before the first step, or where anything but `step` and `receive` has changed the module:
+            an optimizer without clipping and noise, or a file of another step.
+        """
+        self._require_covered_module()
+        return Message({name: tensor.detach().clone() for name, tensor in self.module.state_dict().items()})
+
+    def receive(self, average: Mapping[str, torch.Tensor]) -> None:
+        """Loads an average of messages (`mfdl.gossip.average`) in the place of what `message` gives.
+
+        Raises: InvalidInput: as `message`.
+        """
+        self._require_covered_module()
+        self.module.load_state_dict(average)
+        self._digest = self._hashed()
+
+    def _require_covered_module(self) -> None:
+        if self._digest is None or self._digest != self._hashed():
+            raise InvalidInput(
+                f"the module after {self.steps_taken} steps is not what step or receive left, and no guarantee covers "
+                "it; take a step, load averages with node.receive(average), and train with node.step alone."
+            )
+
+    def guarantee_so_far(self) -> Guarantee | None:
+        """An upper bound on the privacy loss of the steps taken, see `Mechanism.guarantee_after`; None before any."""
+        return self.mechanism.guarantee_after(self.steps_taken)
+
+    def remaining(self) -> int:
+        """How many steps are left."""
+        return self.num_steps - self.steps_taken
+
+    def _hashed(self) -> str:
+        digest = hashlib.sha256()
+        for name, tensor in self.module.state_dict().items():
+            digest.update(name.encode() + b"\0")
+            digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+        return digest.hexdigest()
 
     def _privatised(
         self, t: int, features: torch.Tensor, targets: torch.Tensor, trained: Mapping[str, torch.Tensor]
@@ -270,6 +365,7 @@ class PrivateNode:
             **self._identity(),
             **({} if released is None else {"released": [*map(torch.tensor, released)]}),
             "steps_taken": self.steps_taken,
+            "module_hash": self._digest,
             "records": self._record_steps.to_dict(),
             "optimizer": self.optimizer.state_dict(),
         }
@@ -286,7 +382,7 @@ class PrivateNode:
                     "node made as the saved one was."
                 )
         history = {"released"} if self.grid is not None and self.grid.released is not None else set()
-        if missing := ({"steps_taken", "records", "optimizer"} | history) - state.keys():
+        if missing := ({"steps_taken", "module_hash", "records", "optimizer"} | history) - state.keys():
             raise InvalidInput(f"this state lacks {sorted(missing)}; load what PrivateNode.state_dict gave, whole.")
         step = check.integer_at_least(0, steps_taken=state["steps_taken"])
         if step < self.steps_taken or step > self.num_steps:
@@ -302,14 +398,14 @@ class PrivateNode:
             self.grid.resume([y.numpy() for y in state["released"]])
         self.optimizer.load_state_dict(state["optimizer"])
         self._record_steps.load(state["records"])
-        self.steps_taken = step
+        self.steps_taken, self._digest = step, state["module_hash"]
 
     def _identity(self) -> dict[str, Any]:
         return {
             "mechanism": self.mechanism.content_hash,
             "node": self.node,
             "key_id": self.key_id,
-            "dimension": self.model.dimension,
+            "shapes": {name: list(shape) for name, shape in self.model.shapes.items()},
             "divisor": self.divisor,
             "grid": None if self.grid is None else self.grid.step,
             "generator": ", ".join(self._generators),
@@ -329,69 +425,3 @@ def _require_stepping(node: PrivateNode | None) -> None:
             "this optimizer belongs to a PrivateNode, and a step of its own would use gradients without clipping and "
             "noise; call node.step(features, targets) alone, without backward() and optimizer.step()."
         )
-
-
-def _require_batch(records: object, **tensors: object) -> None:
-    """Refuses what has no axis of records."""
-    for name, value in tensors.items():
-        if not isinstance(value, torch.Tensor):
-            raise InvalidInput(f"{name} must be a tensor, got {type(value).__name__}; torch.as_tensor makes one.")
-        if not value.ndim:
-            raise InvalidInput(
-                f"{name} must be a batch of records, shape (B, ...), got shape (); a batch of one record is "
-                "features[None] and targets[None]."
-            )
-    if records is not None and not hasattr(records, "__len__"):
-        raise InvalidInput(
-            f"records must be a list of a number for each record, got {check.brief(records)}; leave it out, or give "
-            "[number] for a batch of one record."
-        )
-
-
-def _require_types(**given: Any) -> None:
-    ways = {
-        "optimizer": (torch.optim.Optimizer, "torch.optim.SGD(module.parameters(), lr=0.1)"),
-        "module": (torch.nn.Module, "the module itself, not a function that builds it"),
-        "mechanism": (Mechanism, "mfdl.calibrate(algorithm, ...)"),
-    }
-    for name, value in given.items():
-        kind, way = ways[name]
-        if not isinstance(value, kind):
-            raise InvalidInput(f"{name} must be a {kind.__name__}, e.g. {way}, got {type(value).__name__}.")
-
-
-def _require_same_parameters(optimizer: torch.optim.Optimizer, module: torch.nn.Module) -> None:
-    moved = {id(p) for group in optimizer.param_groups for p in group["params"]}
-    named = {name: id(p) for name, p in module.named_parameters() if p.requires_grad}
-    if isinstance(optimizer, torch.optim.LBFGS):
-        raise UnsupportedMechanism(
-            "LBFGS evaluates gradients several times a step, and one was accounted; use SGD, Adam or another optimizer "
-            "of one gradient a step."
-        )
-    missing = [name for name, identity in named.items() if identity not in moved]
-    if missing or len(moved) != len(named):
-        raise InvalidInput(
-            "optimizer must hold exactly the trainable parameters of module, got "
-            f"{f'none for {missing[0]!r}' if missing else f'{len(moved)} tensors for {len(named)}'}; make it with "
-            "module.parameters()."
-        )
-
-
-def _require_injected_sums(mechanism: Mechanism) -> None:
-    """Refuses a guarantee that holds for less than every function of the injected sums."""
-    mechanism.require_unchanged()
-    guarantee = mechanism.guarantee
-    if mechanism.sampling is not None:
-        raise UnsupportedMechanism(
-            f"this guarantee counts on batches that are drawn secretly, by {guarantee.participation}, and here "
-            "the caller chooses the records of each step; train by mfdl.replay, which draws them, or calibrate for a "
-            "public participation such as Cyclic."
-        )
-    if guarantee.adjacency == "add-remove":
-        raise UnsupportedMechanism(
-            "under add-remove adjacency the number of records is not public, but steps and divisors may follow it; use "
-            "zero-out or replace-one."
-        )
-    covered.require_injected_sums(
-        mechanism, "what another optimizer or loop makes of the gradients", "train by mfdl.replay"
-    )

@@ -19,6 +19,7 @@ from ..errors import InvalidInput, require_known
 from ..gossip.sequences import communication_graph
 from ..mechanism import MECHANISM, Mechanism
 from ..metrics import NotPrivate, final_steps, not_private_fields
+from ..privacy.guarantee import Guarantee
 from ..storable import storable
 from ..trust import TrustModel
 from .covered import statement
@@ -64,6 +65,7 @@ class SeedRun:
         metrics: the requested ones by name (`mfdl.metrics`): of each node, shape (E, n); of the average model, (E,).
         released: every metric by name of what is released, where that is something else than the last models: of each
             node, shape (n,); of their average, (). The evaluated steps are those of the models on their way.
+        dropped_records: gradients that were not finite and contributed zero, over all steps; at user level means.
     """
 
     __repr__ = short_repr
@@ -84,6 +86,7 @@ class SeedRun:
     untrained_accuracy: NotPrivate[float | None] = None
     metrics: NotPrivate[Mapping[str, NDArray[np.float64]]] = dataclasses.field(default_factory=dict)
     released: NotPrivate[Mapping[str, NDArray[np.float64]]] = dataclasses.field(default_factory=dict)
+    dropped_records: NotPrivate[int] = 0
 
     @property
     def measured(self) -> dict[str, NDArray[np.float64]]:
@@ -188,6 +191,10 @@ class Run(Shown):
         Args: delta: of the printed epsilon; default that of the guarantee.
         """
         return statement(self.mechanism, self.public_constants, delta, self.step_rule)
+
+    def guarantee_so_far(self) -> Guarantee | None:
+        """An upper bound on the privacy loss of the steps that were run, see `Mechanism.guarantee_after`."""
+        return self.mechanism.guarantee_after(max(run.finished_steps for run in self.seeds))
 
     def _sentence(self) -> str:
         steps, seeds = self.seeds[0].finished_steps, len(self.seeds)
@@ -381,6 +388,7 @@ def judged(runs: Sequence[Run]) -> Judged:
             [seed.final_accuracy for seed in run.seeds],
             len(run.diverged_seeds),
             shortsighted(run.mechanism.algorithm),
+            sum(seed.dropped_records for seed in run.seeds),
         )
         for run in runs
     ]

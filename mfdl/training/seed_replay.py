@@ -26,7 +26,7 @@ from ..algorithms import LinearAlgorithm
 from ..errors import InvalidInput
 from ..noise import NoiseStream
 from ..progress import Advance
-from . import checkpoint, covered, learned
+from . import checkpoint, clipping, covered, learned
 from .distributed import Group
 from .distributed.share import Share
 from .drawn_batches import batches_of
@@ -38,7 +38,7 @@ from .step_rules import PublicFacts
 from .streams import noise_stream
 from .tasks import TaskInstance
 
-NOT_COVERED = ("diverged", "task_hash")
+NOT_COVERED = ("diverged", "dropped_records", "task_hash")
 """Metadata of a checkpoint that follow from the data without noise; a guess of all data can be checked by the hash."""
 
 RULE = "step rule, "
@@ -111,6 +111,7 @@ class SeedReplay:
         self.evaluated: dict[str, list[Any]] = {name: [] for name in table_names}
         self.messages: list[np.ndarray] = []
         self.diverged, self.saved = False, saved
+        self.dropped = 0
         self.rule, self.rule_state = config.rule, dict[str, torch.Tensor]()
 
     @functools.cached_property
@@ -168,6 +169,7 @@ class SeedReplay:
         for name in self.evaluated.keys() & saved.models.keys():
             self.evaluated[name] = list(saved.models[name].numpy())
         self.diverged = bool(saved.metadata["diverged"])
+        self.dropped = int(saved.metadata.get("dropped_records", 0)) * self.group.leads
         if self.folder is not None and self.group.leads:
             checkpoint.remove_leftovers(self.folder)  # of a run that was killed; a finished one saves no more
 
@@ -198,18 +200,25 @@ class SeedReplay:
             tensors["released"] = self.share.gathered("nodes", self.releasing.total).cpu()
         for name, remembered in self.rule_state.items():
             tensors[f"{RULE}{name}"] = self.share.gathered("nodes", remembered).cpu()
+        dropped = self.dropped_records
         if not self.group.leads:
             return
         tensors |= {name: torch.as_tensor(table) for name, table in self._tables().items() if table is not None}
         metadata = {
             **self.identity,
             "diverged": self.diverged,
+            "dropped_records": dropped,
             "split_seed": self.split_seed,
             "nonce": self.nonce,
             **({"metrics": self.metrics} if self.metrics else {}),
             "seeded_noise": self.key.seeded,  # whoever reads `seed` can compute the noise
         }
         checkpoint.save(self.folder, step=step, models=tensors, metadata=metadata, private=[*tensors, *NOT_COVERED])
+
+    @property
+    def dropped_records(self) -> int:
+        """Of all ranks."""
+        return int(self.group.summed(torch.tensor(self.dropped, device=self.group.device)))
 
     def _evaluate(self, step: int) -> None:
         self.record(step, self._measured(self.executor.models(self.state)))
@@ -305,7 +314,9 @@ class SeedReplay:
             advance(self.start)
         for t in range(self.start, last):
             began = time.perf_counter()
-            gradients = self._gradients(t)
+            with clipping.counting_dropped() as dropped:
+                gradients = self._gradients(t)
+            self.dropped += dropped()
             injected = torch.tensor(stream.step(t), dtype=torch.float64, device=self.device)
             rule = None if self.rule is None else functools.partial(self._directions, t)
             messages, self.state = self.executor.step(t, self.state, gradients, injected, rule)
@@ -349,6 +360,7 @@ class SeedReplay:
             untrained_accuracy=start.accuracy,
             metrics={name: tables[name] for name in self.metrics},
             released=released,
+            dropped_records=self.dropped_records,
         )
 
 

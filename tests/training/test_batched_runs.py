@@ -191,3 +191,28 @@ def test_modules_with_frozen_numbers_of_their_own_do_not_train_together():
     )
     for together, other in zip(replays([chosen], lambda *_: None)[0].seeds, alone(chosen), strict=True):
         assert_close(together, other)
+
+
+def test_gradients_that_are_not_finite_are_counted_by_run(tmp_path):
+    targets = np.random.default_rng(0).standard_normal(37)
+    targets[:2] = 3e38  # finite, and no gradient is
+    task = regression(37, targets=targets)
+    config = ReplayConfig(mechanism("dp-dsgd", "cyclic", 0.25), task, seeds=[1, 2], device="cpu", dtype=torch.float32)
+    (together,) = replays([config], lambda *_: None)
+    epochs = SCHEMES["cyclic"].epochs
+    assert [run.dropped_records for run in together.seeds] == [2 * epochs] * 2
+    assert [run.dropped_records for run in alone(config)] == [2 * epochs] * 2
+    assert f"dp-dsgd: {4 * epochs} gradients were not finite and counted as zero" in together.outcome
+    stopped = {**vars(config), "seeds": [1], "checkpoint_folder": tmp_path}
+    assert replay(**{**stopped, "stop_after": 1}).seeds[0].dropped_records <= 2
+    assert replay(**stopped).seeds[0].dropped_records == 2 * epochs  # it counts on after a stop
+    assert replay(**{**vars(config), "task": regression(37)}).seeds[0].dropped_records == 0
+
+
+def test_a_run_that_was_stopped_has_spent_less():
+    config = ReplayConfig(mechanism("dp-dsgd", "cyclic", 0.25), regression(37), seeds=[1], device="cpu")
+    period = SCHEMES["cyclic"].period
+    part, whole = (replay(**{**vars(config), "stop_after": steps}) for steps in (period, None))
+    assert part.guarantee_so_far().mu < 0.9 * whole.guarantee_so_far().mu
+    assert whole.guarantee_so_far() is whole.mechanism.guarantee
+    assert part.mechanism.guarantee_after(0) is None

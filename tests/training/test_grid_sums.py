@@ -129,7 +129,7 @@ def node(name="mafalda", steps=0, grid=STEP, **options):
     module = module_at(task, data.initial_parameters[0])
     sgd = torch.optim.SGD(module.parameters(), lr=0.3)
     mechanism = options.pop("mechanism", MADE[name])
-    arguments = {"node": 1, "keys": KEY, "loss": squared, "batch_size": 2, "grid": grid} | options
+    arguments = {"node": 1, "keys": KEY, "loss": squared, "batch_size": 2, "grid": grid, "publish": False} | options
     private_node = mfdl.PrivateNode(sgd, module, mechanism, **arguments)
 
     def step_to(last):

@@ -84,7 +84,8 @@ def test_the_file_is_its_owners_and_says_what_is_not_private(tmp_path):
     replay(mechanism(), regression(), seeds=[0]).save(path)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     header, _ = parsed(path)
-    beside = ["untrained_loss", "untrained_accuracy", "metrics", "released", "chance_loss", "chance_accuracy"]
+    beside = ["untrained_loss", "untrained_accuracy", "metrics", "released", "dropped_records"]
+    beside += ["chance_loss", "chance_accuracy"]
     assert header["content"]["not_private"] == ["loss", "accuracy", "diverged", "training_seconds", *beside]
 
 

@@ -95,6 +95,9 @@ class Identity(ArrayEncoder):
     def scaled(self, factor: float) -> Encoder:
         return Dense(factor * np.eye(self.size))
 
+    def leading(self, size: int) -> Encoder:
+        return Identity(size)
+
     def advance(self, step: int, state: Array, fresh: Array) -> Array:
         return fresh
 
@@ -199,6 +202,9 @@ class Dense(ArrayEncoder):
 
     def scaled(self, factor: float) -> Encoder:
         return type(self)(factor * self.array)
+
+    def leading(self, size: int) -> Encoder:
+        return type(self)(self.array[..., :size, :size])
 
     @property
     def entry_rounding(self) -> float:

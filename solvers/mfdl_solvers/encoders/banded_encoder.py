@@ -118,6 +118,9 @@ class Banded(Encoder):
     def scaled(self, factor: float) -> Banded:
         return Banded(factor * self.rows)
 
+    def leading(self, size: int) -> Banded:
+        return Banded(self.rows[:size, :size])
+
 
 def columns_of(rows: Array) -> Array:
     """[s, j] = rows[s + j, j]: from rows back from the diagonal to columns down from it, and back."""

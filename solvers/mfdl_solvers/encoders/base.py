@@ -134,6 +134,13 @@ class Encoder(abc.ABC):
     def scaled(self, factor: float) -> Encoder:
         """factor C, for a factor > 0."""
 
+    def leading(self, size: int) -> Encoder:
+        """The first `size` rows and columns: its noise is that of the first steps.
+
+        Raises: ProblemError: an encoder whose structure is not known.
+        """
+        raise ProblemError(f"{type(self).__name__} cannot be cut to its first steps.")
+
     def dense(self) -> Array:
         """C as an array, for small T."""
         return self.times(np.eye(self.size))

@@ -159,6 +159,9 @@ class Inverse(Encoder):
     def scaled(self, factor: float) -> Inverse:
         return Inverse(self.noising.scaled(1 / factor))
 
+    def leading(self, size: int) -> Inverse:
+        return Inverse(self.noising.leading(size))
+
 
 def _class_sums(rows: Array, period: int, classes: NDArray[np.intp]) -> Iterator[Array]:
     """The sums of each row of M over the steps of some classes t mod period, M the inverse of N's comparison matrix.

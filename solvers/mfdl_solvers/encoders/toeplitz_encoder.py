@@ -120,6 +120,9 @@ class Toeplitz(Encoder):
     def scaled(self, factor: float) -> Toeplitz:
         return Toeplitz(factor * self.series, self.size)
 
+    def leading(self, size: int) -> Toeplitz:
+        return Toeplitz(self.series[:size], size)
+
 
 def convolved(series: Array, x: Array) -> Array:
     """The first T terms of series * x along the first axis of x, shape (T, ...)."""
@@ -217,6 +220,9 @@ class Buffered(Toeplitz):
 
     def scaled(self, factor: float) -> Buffered:
         return Buffered(self.scales, self.decays, self.size, factor * self.diagonal)
+
+    def leading(self, size: int) -> Buffered:
+        return Buffered(self.scales, self.decays, size, self.diagonal)
 
 
 def _series(scales: Array, decays: Array, size: int) -> Array:

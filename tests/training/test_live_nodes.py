@@ -1,0 +1,351 @@
+"""Live nodes: copies are refused, what a node sends is its own, the budget counts on, and bugs of other libraries."""
+
+import copy
+import io
+import multiprocessing
+import pickle
+import threading
+
+import networkx as nx
+import numpy as np
+import pytest
+import torch
+from small_tasks import squared
+from torch import nn
+
+import mfdl
+from mfdl import PrivateNode
+from mfdl.training.private_node import Message
+from mfdl.training.shared_randomness import HolderKeys
+
+EPOCHS, PERIOD, NODES, RATE, CLIP = 3, 2, 4, 0.5, 0.5
+GOSSIP = mfdl.gossip.metropolis_hastings(nx.cycle_graph(NODES))
+GENERATOR = torch.Generator().manual_seed(0)
+FEATURES, TARGETS = torch.randn(6, 3, generator=GENERATOR), torch.randn(6, generator=GENERATOR)
+
+
+def calibrated(name="mafalda", **target):
+    algorithm = mfdl.algorithms.build(name, mfdl.Dynamics(GOSSIP, RATE), mfdl.Cyclic(EPOCHS, PERIOD))
+    conditions = mfdl.Privacy(mfdl.trust.LDP(), adjacency="replace-one", clip_norm=CLIP)
+    return mfdl.calibrate(algorithm, conditions, **(target or {"mu": 1.0}))
+
+
+MECHANISM = calibrated()
+
+
+def live(key=None, *, mechanism=MECHANISM, module=None, optimizer=torch.optim.SGD, lr=RATE, **options):
+    """A node that publishes, with secrets of its own where none are given."""
+    if module is None:
+        torch.manual_seed(3)
+        module = nn.Linear(3, 1)
+    keys = HolderKeys.given({(1,): key or mfdl.NoiseKey.from_entropy()})
+    arguments = {"node": 1, "keys": keys, "loss": squared, "batch_size": 2} | options
+    return PrivateNode(optimizer(module.parameters(), lr=lr), module, mechanism, **arguments)
+
+
+def batch(t):
+    return FEATURES[2 * (t % 3) : 2 * (t % 3) + 2], TARGETS[2 * (t % 3) : 2 * (t % 3) + 2]
+
+
+def parameters(node):
+    return node.model.initial_row()
+
+
+# ---- copies ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, pickle.dumps], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("part", [lambda node: node, lambda node: node.grid], ids=["node", "grid"])
+def test_a_live_node_is_not_copied(part, duplicate):
+    node = live(mechanism=calibrated("dp-dsgd"), grid=2.0**-18)
+    node.step(*batch(0))
+    with pytest.raises(mfdl.InvalidInput, match=r"must not be copied or pickled.*save its state_dict\(\)"):
+        duplicate(part(node))
+    node.step(*batch(1))
+
+
+def _refusal_in_a_fork(node, answer):
+    try:
+        node.step(*batch(1))
+        answer.send("stepped")
+    except mfdl.InvalidInput as error:
+        answer.send(str(error))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_forked_process_has_no_step_left():
+    node, fork = live(), multiprocessing.get_context("fork")
+    node.step(*batch(0))
+    here, in_child = fork.Pipe()
+    child = fork.Process(target=_refusal_in_a_fork, args=(node, in_child))
+    child.start()
+    assert here.poll(60)
+    assert "is a copy" in here.recv()
+    child.join()
+    node.step(*batch(1))
+
+
+def test_a_second_thread_waits_for_nothing_and_is_refused():
+    refusals, node = [], live()
+
+    class Waiting(nn.Linear):
+        def forward(self, x):
+            def step():
+                try:
+                    node.step(*batch(1))
+                except mfdl.InvalidInput as error:
+                    refusals.append(str(error))
+
+            thread = threading.Thread(target=step)
+            thread.start()
+            thread.join()
+            return super().forward(x)
+
+    node = live(module=Waiting(3, 1))
+    node.step(*batch(0))
+    assert refusals
+    assert all("another thread" in words for words in refusals)
+    assert node.steps_taken == 1
+
+
+def saved(node):
+    torch.save((node.state_dict(), node.module.state_dict()), file := io.BytesIO())
+    return file
+
+
+def resumed(file, key, **options):
+    file.seek(0)
+    state, module = torch.load(file, weights_only=True)
+    node = live(key, **options)
+    node.module.load_state_dict(module)
+    node.load_state_dict(state)
+    return node
+
+
+def test_one_saved_file_goes_on_once_in_a_process():
+    key = mfdl.NoiseKey.from_entropy()
+    node = live(key)
+    node.step(*batch(0))
+    first, second = (resumed(saved(node), key) for _ in range(2))
+    first.step(*batch(1))
+    before = parameters(second)
+    for other in (second, node, live(key)):
+        with pytest.raises(mfdl.InvalidInput, match=r"step [01] was taken in this process with the same keys"):
+            other.step(*batch(2))
+    assert torch.equal(parameters(second), before)
+    first.step(*batch(2))
+
+
+def test_a_folder_belongs_to_one_node_which_goes_on_where_it_stood(tmp_path):
+    key = mfdl.NoiseKey.from_seed(0)
+    options = {"publish": False, "optimizer": torch.optim.Adam, "lr": 0.1}
+    undisturbed = live(key, **options)
+    node = live(key, folder=tmp_path, **options)
+    for t in range(3):
+        for each in (undisturbed, node):
+            each.step(*batch(t), records=[10 * t, 10 * t + 1])
+    with pytest.raises(mfdl.InvalidInput, match=r"in use by another run.*process \d+ on .* saved it last"):
+        live(key, folder=tmp_path, **options)
+    node.close()
+    with pytest.raises(mfdl.InvalidInput, match="is no longer this node's"):
+        node.step(*batch(0))
+    again = live(key, folder=tmp_path, module=nn.Linear(3, 1), **options)
+    assert again.steps_taken == 3
+    assert again.message().keys() == undisturbed.message().keys()
+    with pytest.raises(mfdl.InvalidInput, match=r"record 10 would take part in steps \[1, 4\]|record 0 .*\[0, 3\]"):
+        again.step(*batch(3), records=[0, 11])  # a restart in mid-cycle counts on
+    for each in (undisturbed, again):
+        each.step(*batch(3), records=[10, 11])
+    assert torch.equal(parameters(undisturbed), parameters(again))
+    del again, each  # collected without close
+    assert live(key, folder=tmp_path, **options).steps_taken == 4
+
+
+def test_a_node_whose_file_was_written_by_another_stops_before_it_computes(tmp_path):
+    node = live(folder=tmp_path)
+    node.step(*batch(0))
+    node._file.save({**node.state_dict(), "module": {}})
+    node.step(*batch(1))  # its own file
+    (tmp_path / "node.pt").touch()
+    before = parameters(node)
+    with pytest.raises(mfdl.InvalidInput, match="is no longer this node's, and process"):
+        node.step(*batch(2))
+    assert torch.equal(parameters(node), before)
+    node.close()
+    (tmp_path / "node.pt").write_bytes(b"no file of torch")
+    with pytest.raises(mfdl.InvalidInput, match="is damaged"):
+        live(folder=tmp_path)
+
+
+def test_a_failed_step_is_saved_as_taken(tmp_path):
+    class Failing(torch.optim.SGD):
+        def step(self, closure=None):
+            raise RuntimeError("out of memory")
+
+    key = mfdl.NoiseKey.from_entropy()
+    node = live(key, optimizer=Failing, folder=tmp_path)
+    with pytest.raises(RuntimeError):
+        node.step(*batch(0))
+    node.close()
+    assert live(key, folder=tmp_path).steps_taken == 1
+
+
+# ---- messages and plans ----------------------------------------------------------------------------------------------
+
+
+def test_a_message_is_what_steps_and_averages_left():
+    node = live()
+    with pytest.raises(mfdl.InvalidInput, match="after 0 steps is not what step or receive left"):
+        node.message()
+    node.step(*batch(0))
+    message = node.message()
+    assert isinstance(message, Message)
+    node.receive({name: tensor / 2 for name, tensor in message.items()})
+    assert all(torch.equal(2 * node.message()[name], tensor) for name, tensor in message.items())
+    bypass = torch.optim.SGD(node.module.parameters(), lr=1.0)
+    squared(node.module(FEATURES), TARGETS).sum().backward()
+    bypass.step()
+    for send in (node.message, lambda: node.receive(message)):
+        with pytest.raises(mfdl.InvalidInput, match="no guarantee covers it"):
+            send()
+
+
+def test_a_saved_state_with_the_module_of_another_step_sends_nothing():
+    key = mfdl.NoiseKey.from_entropy()
+    node = live(key)
+    node.step(*batch(0))
+    again = live(key)
+    again.load_state_dict(node.state_dict())
+    with pytest.raises(mfdl.InvalidInput, match="not what step or receive left"):
+        again.message()
+
+
+def test_plans_that_differ_are_refused_with_the_first_field_that_differs():
+    def other(*, gossip=GOSSIP, participation=None, clip=CLIP, std=1.0, rate=RATE):
+        scheme = participation or mfdl.Cyclic(EPOCHS, PERIOD)
+        conditions = mfdl.Privacy(mfdl.trust.LDP(), adjacency="replace-one", clip_norm=clip)
+        return mfdl.calibrate(mfdl.algorithms.dp_dsgd(mfdl.Dynamics(gossip, rate), scheme), conditions, noise_std=std)
+
+    here = other()
+    here.require_plan(other().plan, "node 2")
+    lazy = mfdl.gossip.from_array(0.5 * (np.eye(NODES) + GOSSIP.weights.toarray()))
+    complete = mfdl.gossip.metropolis_hastings(nx.complete_graph(NODES))
+    cases = {
+        "graph": {"gossip": complete},
+        "gossip": {"gossip": lazy},
+        "participation": {"participation": mfdl.Cyclic(PERIOD, EPOCHS)},
+        "noise": {"std": 2.0},
+        "clipping": {"clip": 1.0},
+        "mechanism": {"rate": 0.1},
+    }
+    for field, changes in cases.items():
+        with pytest.raises(mfdl.InvalidInput, match=f"node 2 has another {field}:"):
+            here.require_plan(other(**changes).plan, "node 2")
+
+
+# ---- the budget ------------------------------------------------------------------------------------------------------
+
+
+def test_the_budget_counts_what_was_sent_and_goes_on_after_a_restart(tmp_path):
+    node = live(key := mfdl.NoiseKey.from_entropy(), folder=tmp_path)
+    assert node.guarantee_so_far() is None
+    spent = [0.0]
+    for t in range(node.num_steps):
+        if t == 3:
+            node.close()
+            node = live(key, folder=tmp_path)
+        assert node.remaining() == node.num_steps - t
+        node.step(*batch(t))
+        so_far = node.guarantee_so_far()
+        assert (so_far.unit, so_far.adjacency, so_far.noise_std) == ("record", "replace-one", MECHANISM.noise_std)
+        spent.append(so_far.mu)
+    assert sorted(spent) == spent
+    assert spent[1] < 0.9 * spent[-1] == pytest.approx(0.9 * MECHANISM.guarantee.mu)
+    before = parameters(node)
+    with pytest.raises(mfdl.InvalidInput, match="has taken its 6 steps"):
+        node.step(*batch(0))
+    assert torch.equal(parameters(node), before)
+    assert node.remaining() == 0
+
+
+# ---- bugs of other libraries -----------------------------------------------------------------------------------------
+
+
+def test_a_step_that_overflows_and_is_skipped_counts():
+    class Skipping(torch.optim.SGD):
+        def step(self, closure=None):
+            gradients = [p.grad.half() for group in self.param_groups for p in group["params"]]
+            if all(torch.isfinite(gradient).all() for gradient in gradients):
+                super().step(closure)
+
+    node = live(mechanism=calibrated(noise_std=1e6), optimizer=Skipping)
+    before = parameters(node)
+    node.step(*batch(0))
+    assert torch.equal(parameters(node), before)
+    assert node.steps_taken == 1
+    assert node.state_dict()["steps_taken"] == 1
+
+
+def test_a_restored_tensor_of_another_shape_is_refused():
+    key, optimizer = mfdl.NoiseKey.from_entropy(), torch.optim.Adam
+    node = live(key, optimizer=optimizer)
+    node.step(*batch(0))
+    state = node.state_dict()
+    live(key, optimizer=optimizer).load_state_dict(state)
+    with pytest.raises(mfdl.InvalidInput, match="another run: shapes"):
+        live(key, optimizer=optimizer, module=nn.Linear(1, 2)).load_state_dict(state)  # as many numbers
+
+
+def test_all_noise_comes_from_the_key():
+    def row(seed, key):
+        node = live(key, publish=False)
+        torch.manual_seed(seed)
+        node.step(*batch(0))
+        return parameters(node)
+
+    keys = [mfdl.NoiseKey.from_seed(i) for i in range(2)]
+    assert torch.equal(row(0, keys[0]), row(1, keys[0]))
+    assert (row(0, keys[0]) != row(0, keys[1])).all()
+
+    class Noisy(nn.Linear):
+        def forward(self, x):
+            return super().forward(x) + torch.randn(1)
+
+    with pytest.raises(mfdl.UnsupportedMechanism):
+        live(module=Noisy(3, 1)).step(*batch(0))
+
+
+def test_each_record_is_clipped_before_sums_and_over_all_parameters():
+    node = live(mechanism=calibrated(noise_std=0.0), batch_size=1.0, lr=1.0)
+    features, targets = FEATURES[:4], torch.full((4,), 20.0)
+    weight, bias = (p.detach().clone() for p in node.module.parameters())
+    residuals = 2 * (features @ weight[0] + bias - targets)
+    gradients = torch.cat([residuals[:, None] * features, residuals[:, None]], dim=1)
+
+    def clipped(rows):
+        return rows * (CLIP / rows.norm(dim=1, keepdim=True)).clamp(max=1)
+
+    wanted = clipped(gradients).sum(0)
+    after_averaging = clipped(gradients.sum(0)[None])[0]
+    by_parameter = torch.cat([clipped(gradients[:, :3]), clipped(gradients[:, 3:])], dim=1).sum(0)
+    before = parameters(node)
+    node.step(features, targets)
+    moved = before - parameters(node)
+    torch.testing.assert_close(moved, wanted, rtol=1e-3, atol=1e-4)
+    assert (after_averaging - wanted).norm() > 0.1
+    assert (by_parameter - wanted).norm() > 0.1
+
+
+def test_records_without_a_finite_gradient_are_counted():
+    node, without = (live(key, publish=False) for key in 2 * [mfdl.NoiseKey.from_seed(0)])
+    features, targets = FEATURES[:3].clone(), TARGETS[:3].clone()
+    features[1, 0], targets[2] = torch.nan, torch.inf
+    node._checked = without._checked = False
+    node.step(FEATURES[:0], TARGETS[:0])
+    without.step(FEATURES[:0], TARGETS[:0])
+    for each in (node, without):
+        each.step(*batch(1))
+    node.step(features, targets)
+    without.step(features[:1], targets[:1])
+    assert (node.dropped_records, without.dropped_records) == (2, 0)
+    torch.testing.assert_close(parameters(node), parameters(without))
