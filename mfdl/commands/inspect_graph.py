@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import Annotated
 
@@ -28,7 +27,7 @@ def inspect_graph(
     from .. import graphs
     from ..graphs import graph_files
 
-    summary = dataclasses.asdict(graph_files.inspect(file, graphs.names()))
+    summary = graph_files.inspect(file, graphs.names())
     if as_json:
         terminal.as_one_json_value(summary)
         return

@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import InvalidInput
-from ..graph_formats import FORMATS
-from .file_links import INTEGER, GraphFile, Links, matrix_links, unknown_format, weight_defect
+from ..graph_formats import FORMATS, LISTED
+from .file_links import INTEGER, GraphFile, Links, matrix_links, positive_weight
 
-SEPARATORS = {"\t": "tabs (.tsv)", ",": "commas (.csv)", ";": "semicolons", " ": "blanks"}
+SEPARATORS = {"\t": "tab", ",": "comma", ";": "semicolon", " ": "blank"}
 Rows = list[tuple[int, list[str]]]
 """Fields of lines, with the number of the line from 1."""
 
@@ -30,39 +30,35 @@ def read_text(file: GraphFile) -> Links:
     lines = [(i, line) for i, line in numbered if line and line[0] not in "#%"]
     comments = [(i, line) for i, line in numbered if line and line[0] in "#%"]
     if not lines:
-        raise InvalidInput(f"graph file {str(file.path)!r} holds no edge; write one edge per line, as `a b` or `a,b`.")
+        raise file.refused(" holds no edge; write one edge per line, as `a b` or `a,b`")
     sample = lines[1 if INTEGER.fullmatch(lines[0][1]) and len(lines) > 1 else 0][1]
-    marks = ["\t"] if file.suffix == ".tsv" else [mark for mark in "\t,;" if mark in sample]
-    if file.suffix != ".tsv":
-        marks.append(" ")
+    known = {".tsv": "\t", ".csv": "\t,; "}.get(file.suffix, "\t, ")
     answers: dict[str, Links] = {}
     refusals = []
-    for mark in marks:
+    for mark in [mark for mark in known if mark in sample] or [known[-1]]:
         try:
             answer = _EdgeLines(file, lines, comments, mark).links()
         except InvalidInput as error:
             refusals.append(error)
             continue
         labels = [str(label) for edge in answer.edges for label in edge]
-        integers = all(map(INTEGER.fullmatch, labels))
-        blanks_in_names = "\t" in answers or any(label.strip(",;") != label for label in labels)
-        if mark == " " and answers and not integers and (blanks_in_names or file.suffix == ".csv"):
-            continue
-        if mark == " " and file.suffix == ".csv" and not integers:
-            refusals.append(file.malformed(lines[0][0], "no comma separates columns, and names may have blanks"))
-            continue
+        if mark == " " and not all(map(INTEGER.fullmatch, labels)):  # blanks may belong to names, or follow commas
+            if answers and ("\t" in answers or file.suffix == ".csv" or any(a.strip(",") != a for a in labels)):
+                continue
+            if file.suffix == ".csv":
+                refusals.append(file.malformed(lines[0][0], "no comma separates columns, and names may have blanks"))
+                continue
         answers[mark] = answer
     if not answers:
         raise refusals[0]
-    first, *others = (_shape(answer) for answer in answers.values())
-    if any(other != first for other in others):
-        marks_in_words = " or ".join(SEPARATORS[mark] for mark in answers)
-        raise unknown_format(file, f"every line can be separated by {marks_in_words}, which gives different graphs")
+    shapes = [({frozenset(edge) for edge in links.edges}, set(links.nodes)) for links in answers.values()]
+    if any(shape != shapes[0] for shape in shapes):
+        raise _doubtful(file, " or ".join(f"{SEPARATORS[mark]} separated" for mark in answers))
     return next(iter(answers.values()))
 
 
-def _shape(links: Links) -> tuple[set[object], set[object]]:
-    return {frozenset(edge) for edge in links.edges}, set(links.nodes)
+def _doubtful(file: GraphFile, formats: str) -> InvalidInput:
+    return file.refused(f" could be {formats}, which are different graphs; the suffix decides between {LISTED}")
 
 
 @dataclasses.dataclass
@@ -76,6 +72,7 @@ class _EdgeLines:
 
     def links(self) -> Links:
         rows = [(number, self._fields(number, line)) for number, line in self.lines]
+        self._refuse_comments(rows)
         matrix = self._matrix(rows)
         try:
             links = self._edges(rows)
@@ -84,7 +81,7 @@ class _EdgeLines:
                 raise
             return matrix_links(self.file, *matrix)
         if matrix is not None and (matrix[0] == matrix[0].T).all():
-            raise unknown_format(self.file, "the lines are an adjacency matrix or an edge list with weights")
+            raise _doubtful(self.file, "an adjacency matrix or an edge list with weights")
         return links
 
     def _fields(self, number: int, line: str) -> list[str]:
@@ -98,21 +95,38 @@ class _EdgeLines:
         try:
             (row,) = csv.reader([line], delimiter=self.mark, strict=True, skipinitialspace=True)
         except (csv.Error, ValueError) as error:
-            word = SEPARATORS[self.mark].split()[0].rstrip("s")
-            raise self.file.malformed(number, f"not {word} separated values ({error})") from None
+            raise self.file.malformed(number, f"not {SEPARATORS[self.mark]} separated values ({error})") from None
         fields = [field.strip() for field in row]
         if '"' in line and fields != row:
             raise self.file.malformed(number, "a name begins or ends with a blank; rename it")
         return fields
 
+    def _refuse_comments(self, rows: Rows) -> None:
+        """Refuses a comment that may be the edge of a node whose name begins with # or %."""
+        labels = {field for _, row in rows for field in row} if self.comments else set()
+        integers = all(INTEGER.fullmatch(field) for _, row in rows[1:] for field in row[:2])
+        for number, line in self.comments:
+            try:
+                fields = self._fields(number, line)
+            except InvalidInput:
+                continue
+            if len(fields) != len(rows[-1][1]) or all(_names_a_column(field.strip("#% ")) for field in fields[:2]):
+                continue
+            spaced = line[1:2] in (" ", "\t", line[0])
+            if not spaced or (not integers and (self.mark != " " or labels & set(fields))):
+                raise self.file.malformed(
+                    number,
+                    "this is a comment or an edge; quote the name in a .csv file if it is an edge, else write "
+                    f"{line[0]} and a blank before words without separators",
+                )
+
     def _matrix(self, rows: Rows) -> tuple[NDArray[np.float64], list[str]] | None:
-        """A square of at least 3 numbers, or with the same names in first row and column, and these names."""
-        table = [row for _, row in rows]
-        size = len(table)
+        """A square of at least 3 x 3 numbers, or with the same names in first row and column, and these names."""
+        table, size = [row for _, row in rows], len(rows)
         if any(len(row) != size for row in table) or size < 2:
             return None
         head, labels = table[0], [row[0] for row in table[1:]]
-        corner = head[0] == "" or (size > 2 and "is not a finite" in (weight_defect(head[0]) or ""))
+        corner = head[0] == "" or (size > 2 and not _are_numbers(head[:1]))
         if corner and sorted(head[1:]) == sorted(labels) and len(set(labels)) == len(labels):
             places = [head.index(label, 1) for label in labels]
             table = [[row[place] for place in places] for row in table[1:]]
@@ -120,10 +134,7 @@ class _EdgeLines:
             return None
         else:
             labels = []
-        try:
-            return np.array(table, dtype=np.float64), labels
-        except ValueError:
-            return None
+        return (np.array(table, dtype=np.float64), labels) if all(map(_are_numbers, table)) else None
 
     def _edges(self, rows: Rows) -> Links:
         file, count = self.file, None
@@ -131,18 +142,17 @@ class _EdgeLines:
         if konect and konect[1] == "bip":
             raise file.malformed(self.comments[0][0], "the nodes of the two sides of a bipartite graph share numbers")
         if len(rows) > 1 and len(rows[0][1]) == 1 < len(rows[1][1]) and INTEGER.fullmatch(rows[0][1][0]):
-            count, rows = rows[0], rows[1:]
+            count, rows = int(rows[0][1][0]), rows[1:]
         columns = [field.lower() for field in rows[0][1]]
-        width, kind, weight = len(columns), None, None
+        width, kind = len(columns), None
         if header := "source" in columns or "target" in columns:
             if columns.count("source") != 1 or columns.count("target") != 1:
                 raise file.malformed(rows[0][0], "a header needs one column Source and one column Target")
             first, second = columns.index("source"), columns.index("target")
-            weight = columns.index("weight") if "weight" in columns else None
-            kind = columns.index("type") if "type" in columns else None
+            weight, kind = (columns.index(name) if name in columns else None for name in ("weight", "type"))
             rows = rows[1:]
             if not rows:
-                raise InvalidInput(f"graph file {str(file.path)!r} holds a header but no edge; add one line per edge.")
+                raise file.refused(" holds a header but no edge; add one line per edge")
         else:
             first, second, weight = 0, 1, 2 if width > 2 else None
             if width not in (2, 3) and not (konect and width == 4):
@@ -159,83 +169,56 @@ class _EdgeLines:
             if not row[first] or not row[second]:
                 raise file.malformed(number, "a node label is empty")
             if weight is not None and row[weight] != "{}":  # as networkx writes it
-                if defect := weight_defect(row[weight]):
-                    raise file.malformed(number, defect)
-                weights.append(float(row[weight]))
+                weights.append(positive_weight(file, row[weight], number))
             pairs.append((row[first], row[second]))
-        links = Links(pairs, (), weights)  # type: ignore[arg-type]
         one_way = kind is not None and any(row[kind].lower() == "directed" for _, row in rows)
-        links.directed = one_way or bool(konect and konect[1] == "asym")
-        self._refuse_comments(pairs, width)
-        if all(INTEGER.fullmatch(label) for pair in pairs for label in pair):
-            self._refuse_counts(rows, [(int(a), int(b)) for a, b in pairs], header)
-        elif _are_decimals(label for pair in pairs for label in pair):
+        links = Links([*pairs], (), weights, one_way or bool(konect and konect[1] == "asym"))
+        labels = [label for pair in pairs for label in pair]
+        if all(map(INTEGER.fullmatch, labels)):
+            if not header:
+                self._refuse_counts(rows, np.array(labels, dtype=np.int64).reshape(-1, 2))
+        elif _are_numbers(labels) and any(float(label) % 1 for label in labels):
             raise file.refused(
-                "the labels of all nodes are decimals, as in a matrix; mfdl.gossip.from_array reads a gossip matrix, and a "
-                "name such as n0.5 is no number"
+                ": the labels of all nodes are decimals, as in a matrix; mfdl.gossip.from_array reads a gossip matrix, "
+                "and a name such as n0.5 is no number"
             )
         if count is not None:
             links.nodes = self._counted_nodes(count, rows, pairs)
         elif konect and len(self.comments) > 1 and (counts := re.fullmatch(r"%((?:\s*\d+){3})", self.comments[1][1])):
-            links.nodes = self._konect_nodes([int(text) for text in counts[1].split()], pairs, width)
+            edges, n, other = map(int, counts[1].split())
+            links.nodes = [str(node) for node in range(1, n + 1)]
+            if n != other or not {*labels} <= {*links.nodes} or (width == 2 and edges != len(pairs)):
+                defect = f"the counts are not those of the {len(pairs)} lines of edges between nodes 1 to {n}"
+                raise file.malformed(self.comments[1][0], defect)
         return links
 
-    def _refuse_comments(self, pairs: list[tuple[str, str]], width: int) -> None:
-        """Refuses a comment that may be the edge of a node whose name begins with # or %."""
-        labels = {label for pair in pairs for label in pair}
-        integers = all(map(INTEGER.fullmatch, labels))
-        for number, line in self.comments:
-            fields = [field.strip(' "') for field in (line.split() if self.mark == " " else line.split(self.mark))]
-            if len(fields) != width or all(_names_a_column(field.strip("#% ")) for field in fields[:2]):
-                continue
-            spaced = line[1:2] in (" ", "\t", line[0])
-            if not spaced or (not integers and self.mark != " " and labels & set(fields)):
-                raise self.file.malformed(
-                    number,
-                    f"this is a comment or an edge; quote the name in a .csv file if it is an edge, else write "
-                    f"{line[0]} and a blank before words without separators",
-                )
-
-    def _refuse_counts(self, rows: Rows, pairs: list[tuple[int, int]], header: bool) -> None:
-        first = rows[0][1]
-        if header:
-            return
-        (a, b), others = pairs[0], pairs[1:]
-        sizes = len(first) == 3 and a == b and first[2] == str(len(others))
-        if sizes or counts_edges(np.array(pairs)):
+    def _refuse_counts(self, rows: Rows, pairs: NDArray[np.int64]) -> None:
+        """Refuses a first line that may count what follows, and what may be rows of a matrix."""
+        (number, first), (a, b) = rows[0], pairs[0]
+        if (len(first) == 3 and a == b and first[2] == str(len(rows) - 1)) or counts_edges(pairs):
             raise self.file.malformed(
-                rows[0][0],
+                number,
                 "the first line may count nodes and edges of an edge list, or of METIS (suffix .graph); put # and a "
                 "blank before it if it does, and move it to the end if it is an edge",
             )
-        if len(rows) == 2 and len(first) == 3 and pairs[0] == pairs[1][::-1] and a == 0:
-            raise unknown_format(self.file, "the lines are an edge list with weights, or rows of an adjacency matrix")
+        if len(rows) == 2 and len(first) == 3 and a == 0 and (pairs[0] == pairs[1][::-1]).all():
+            raise _doubtful(self.file, "an edge list with weights or rows of an adjacency matrix")
 
-    def _counted_nodes(self, count: tuple[int, list[str]], rows: Rows, pairs: list[tuple[str, str]]) -> list[str]:
+    def _counted_nodes(self, n: int, rows: Rows, pairs: list[tuple[str, str]]) -> list[str]:
         """Nodes 0 to n - 1 of a file that begins with n and has each edge once or in both directions."""
-        n, ends = int(count[1][0]), set(pairs)
+        nodes, ends, mirror = [str(node) for node in range(n)], set(pairs), {(b, a) for a, b in pairs}
+        valid = set(nodes)
         for (number, _), pair in zip(rows, pairs, strict=True):
-            for label in pair:
-                if not INTEGER.fullmatch(label) or not 0 <= int(label) < n:
-                    defect = f"node {label!r} is none of the {n} nodes, 0 to {n - 1}, that the first line counts"
-                    raise self.file.malformed(number, defect)
-        reversed_ends = {(b, a) for a, b in pairs}
-        if len(ends) != len(pairs) or (ends != reversed_ends and ends & reversed_ends):
-            twice = "an edge is there twice in one direction, or not in both directions as the others are"
-            raise self.file.malformed(count[0], f"after a first line with a count, {twice}")
-        if ends != reversed_ends and n == len(pairs):
-            raise unknown_format(self.file, "the first line may count nodes or edges, or begin lists of neighbours")
-        return [str(node) for node in range(n)]
-
-    def _konect_nodes(self, counts: list[int], pairs: list[tuple[str, str]], width: int) -> list[str]:
-        edges, n, columns = counts
-        valid = all(INTEGER.fullmatch(a) and 1 <= int(a) <= n for pair in pairs for a in pair)
-        if n != columns or not valid or (width == 2 and edges != len(pairs)):
-            raise self.file.malformed(
-                self.comments[1][0],
-                f"the counts are not those of the {len(pairs)} lines of edges between nodes 1 to {n}",
-            )
-        return [str(node) for node in range(1, n + 1)]
+            if not valid.issuperset(pair):
+                defect = (
+                    f"node {min({*pair} - valid)!r} is none of the {n} nodes, 0 to {n - 1}, that the first line counts"
+                )
+                raise self.file.malformed(number, defect)
+        if len(ends) != len(pairs) or (ends != mirror and ends & mirror):
+            raise self.file.malformed(self.lines[0][0], "a count, and then edges that are not all in both directions")
+        if ends != mirror and n == len(pairs):
+            raise _doubtful(self.file, "a count of nodes, or of edges, or METIS-like lists of neighbours")
+        return nodes
 
 
 def counts_edges(pairs: NDArray[np.int64]) -> bool:
@@ -251,12 +234,11 @@ def counts_edges(pairs: NDArray[np.int64]) -> bool:
     return bool((from_zero and abs(m - len(ends)) <= 1) or (from_one and m == len(ends)))
 
 
-def _are_decimals(labels: Iterable[str]) -> bool:
+def _are_numbers(texts: Iterable[str]) -> bool:
     try:
-        values = np.array(list(labels), dtype=np.float64)
+        return bool(np.isfinite(np.array(list(texts), dtype=np.float64)).all())
     except ValueError:
         return False
-    return bool(np.isfinite(values).all() and (values % 1 != 0).any())
 
 
 COLUMN_NAMES = frozenset(
