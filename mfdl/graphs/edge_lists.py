@@ -35,14 +35,14 @@ def read_text(file: GraphFile) -> Links:
     known = {".tsv": "\t", ".csv": "\t,; "}.get(file.suffix, "\t, ")
     answers: dict[str, Links] = {}
     refusals = []
-    for mark in [mark for mark in known if mark in sample] or [known[-1]]:
+    for mark in [mark for mark in known if mark in sample or (mark == " " and "\t" in sample)] or [known[-1]]:
         try:
             answer = _EdgeLines(file, lines, comments, mark).links()
         except InvalidInput as error:
             refusals.append(error)
             continue
-        labels = [str(label) for edge in answer.edges for label in edge]
-        if mark == " " and not all(map(INTEGER.fullmatch, labels)):  # blanks may belong to names, or follow commas
+        labels = [str(label) for edge in answer.edges for label in edge] if mark == " " else []
+        if not all(map(INTEGER.fullmatch, labels)):  # blanks may belong to names, or follow commas
             if answers and ("\t" in answers or file.suffix == ".csv" or any(a.strip(",") != a for a in labels)):
                 continue
             if file.suffix == ".csv":
@@ -51,8 +51,8 @@ def read_text(file: GraphFile) -> Links:
         answers[mark] = answer
     if not answers:
         raise refusals[0]
-    shapes = [({frozenset(edge) for edge in links.edges}, set(links.nodes)) for links in answers.values()]
-    if any(shape != shapes[0] for shape in shapes):
+    shapes = ({frozenset(edge) for edge in links.edges} | set(links.nodes) for links in answers.values())
+    if len(answers) > 1 and any(shape != first for first in [next(shapes)] for shape in shapes):
         raise _doubtful(file, " or ".join(f"{SEPARATORS[mark]} separated" for mark in answers))
     return next(iter(answers.values()))
 

@@ -40,9 +40,10 @@ class Links:
         """The simple graph; labels become integers if all are."""
         nodes, edges = self.nodes, self.edges
         labels = {*nodes, *(label for edge in edges for label in edge)}
-        if len({str(label) for label in labels}) < len(labels):
+        texts = {str(label) for label in labels}
+        if len(texts) < len(labels):
             raise InvalidInput(f"graph file {name!r}: labels differ only in type, such as 1 and '1'; rename nodes.")
-        if all(isinstance(label, str) and INTEGER.fullmatch(label) for label in labels):
+        if texts == labels and all(map(INTEGER.fullmatch, texts)):
             nodes, edges = [int(str(a)) for a in nodes], [(int(str(a)), int(str(b))) for a, b in edges]
         if not self.directed:
             return simple_graph(name, nodes, edges)
