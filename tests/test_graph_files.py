@@ -283,6 +283,12 @@ def test_damaged_files_of_names_say_so_or_are_refused(folder, kind, data):
         read = loaded(folder, suffix, damaged)
     except InvalidInput:
         return
+    if kind in ("csv", "tsv"):
+        lines = csv.reader(
+            io.StringIO(damaged.decode()), delimiter="," if kind == "csv" else "\t", skipinitialspace=True
+        )
+        rows = [[field.strip() for field in row[:2]] for row in lines if row]
+        assert edges(read) == {frozenset(row) for row in rows if row != ["Source", "Target"] and len(set(row)) == 2}
     if shape(read) != shape(graph):
         text = damaged.decode() + html.unescape(damaged.decode())
         new_names = shape(read)[0] - shape(graph)[0]
@@ -311,6 +317,7 @@ GRAPHML = (
         ("a.csv", "a,b,0\n", "line 1: the weight '0' is not positive"),
         ("a.csv", "a,b,nan\n", "line 1: the weight 'nan' is not a finite number"),
         ("a.csv", "Source,Target,Weight\na,b,x\n", "line 2: the weight 'x' is not a finite number"),
+        ("a.csv", "Source,Target\na,b\nSource,Target\nc,d\n", "line 3: the header is there twice"),
         ("a.csv", "a\nb\n", "no comma|1 column"),
         ("a.csv", "New York\nLos Angeles\n", "no comma separates"),
         ("a.csv", '"a"b,c\n', "line 1: not comma separated"),
@@ -373,6 +380,9 @@ def test_doubtful_files_are_refused(folder, name, content, message):
         ("a.csv", "# by hand\n01,1\n1,2\n", ["01", "1", "2"], [("01", "1"), ("1", "2")]),
         ("a.csv", "Source;Target\na;b\n", ["a", "b"], [("a", "b")]),
         ("a.csv", ",x,y\ny,1,0\nx,0,1\n", ["y", "x"], [("x", "y")]),
+        ("a.tsv", "\tx\ty\nx\t0\t1\ny\t1\t0\n", ["x", "y"], [("x", "y")]),
+        ("a.net", "*Vertices 2\n1 x\n2 y\n*arcs\n*edges\n1 2\n", ["x", "y"], [("x", "y")]),
+        ("a.net", "*Vertices 2\n1 x\n2 y\n*edges\n1 2\n*arcs\n", ["x", "y"], [("x", "y")]),
         ("a.txt", "# FromNodeId\tToNodeId\n1\t2\n", [1, 2], [(1, 2)]),
         ("a.txt", "Site 1\t2\nSite 2\t3\n", ["Site 1", "2", "Site 2", "3"], [("Site 1", "2"), ("Site 2", "3")]),
         ("a.txt", "0 1 0\n1 0 1\n0 1 0\n", [0, 1, 2], [(0, 1), (1, 2)]),

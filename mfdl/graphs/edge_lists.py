@@ -26,12 +26,12 @@ Rows = list[tuple[int, list[str]]]
 
 def read_text(file: GraphFile) -> Links:
     """The links of a file of lines."""
-    numbered = [(i, line.strip(" \t")) for i, line in enumerate(file.text().split("\n"), start=1)]
-    lines = [(i, line) for i, line in numbered if line and line[0] not in "#%"]
-    comments = [(i, line) for i, line in numbered if line and line[0] in "#%"]
+    numbered = [(i, line.strip(" ")) for i, line in enumerate(file.text().split("\n"), start=1) if line.strip(" \t")]
+    lines = [(i, line) for i, line in numbered if line[0] not in "#%"]
+    comments = [(i, line) for i, line in numbered if line[0] in "#%"]
     if not lines:
         raise file.refused(" holds no edge; write one edge per line, as `a b` or `a,b`")
-    sample = lines[1 if INTEGER.fullmatch(lines[0][1]) and len(lines) > 1 else 0][1]
+    sample = lines[1 if INTEGER.fullmatch(lines[0][1].strip()) and len(lines) > 1 else 0][1]
     known = {".tsv": "\t", ".csv": "\t,; "}.get(file.suffix, "\t, ")
     answers: dict[str, Links] = {}
     refusals = []
@@ -86,7 +86,7 @@ class _EdgeLines:
 
     def _fields(self, number: int, line: str) -> list[str]:
         if self.mark == " ":
-            fields = re.split(r"[ \t]+", line)
+            fields = re.split(r"[ \t]+", line.strip(" \t"))
             if "#" in fields[2:]:  # a comment, as # is no weight
                 fields = fields[: fields.index("#", 2)]
             if any(field[0] == '"' or field[-1] == '"' for field in fields):
@@ -104,7 +104,8 @@ class _EdgeLines:
     def _refuse_comments(self, rows: Rows) -> None:
         """Refuses a comment that may be the edge of a node whose name begins with # or %."""
         labels = {field for _, row in rows for field in row} if self.comments else set()
-        integers = all(INTEGER.fullmatch(field) for _, row in rows[1:] for field in row[:2])
+        body = rows[1:] if "source" in map(str.lower, rows[0][1]) else rows
+        integers = all(INTEGER.fullmatch(field) for _, row in body for field in row[:2])
         for number, line in self.comments:
             try:
                 fields = self._fields(number, line)
@@ -112,7 +113,7 @@ class _EdgeLines:
                 continue
             if len(fields) != len(rows[-1][1]) or all(_names_a_column(field.strip("#% ")) for field in fields[:2]):
                 continue
-            spaced = line[1:2] in (" ", "\t", line[0])
+            spaced = line.lstrip(line[0])[:1] in ("", " ", "\t")
             if not spaced or (not integers and (self.mark != " " or labels & set(fields))):
                 raise self.file.malformed(
                     number,
@@ -127,6 +128,7 @@ class _EdgeLines:
             return None
         head, labels = table[0], [row[0] for row in table[1:]]
         corner = head[0] == "" or (size > 2 and not _are_numbers(head[:1]))
+        corner = corner and {*labels} != {"0", "1"}  # which may be entries of a matrix whose first one is missing
         if corner and sorted(head[1:]) == sorted(labels) and len(set(labels)) == len(labels):
             places = [head.index(label, 1) for label in labels]
             table = [[row[place] for place in places] for row in table[1:]]
@@ -166,6 +168,8 @@ class _EdgeLines:
         for number, row in rows:
             if len(row) != width:
                 raise file.malformed(number, f"found {len(row)} columns where the first line has {width}")
+            if header and [field.lower() for field in row] == columns:
+                raise file.malformed(number, "the header is there twice")
             if not row[first] or not row[second]:
                 raise file.malformed(number, "a node label is empty")
             if weight is not None and row[weight] != "{}":  # as networkx writes it

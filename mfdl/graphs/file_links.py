@@ -77,16 +77,11 @@ class GraphFile:
         """The text, with \\n at the end of each line."""
         if self.raw.startswith((b"\xff\xfe", b"\xfe\xff")):
             raise self.malformed(1, "this is not UTF-8 text but UTF-16; save it as UTF-8")
-        wrong = re.search(rb"[\0-\x08\x0b\x0c\x0e-\x1f]|\r(?!\n)", self.raw)  # control characters
-        try:
-            self.raw[: wrong.start() if wrong else None].decode()
-            where = wrong.start() if wrong else None
-        except UnicodeDecodeError as error:
-            where = error.start
-        if where is not None:
-            line = self.raw.count(b"\n", 0, where) + 1
+        text = self.raw.decode("utf-8-sig", errors="surrogateescape")
+        if wrong := re.search("[\0-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff]|\r(?!\n)", text):
+            line = text.count("\n", 0, wrong.start()) + 1
             raise self.malformed(line, "this is not UTF-8 text; save it as UTF-8, one edge per line")
-        return self.raw.decode("utf-8-sig").replace("\r\n", "\n")
+        return text.replace("\r\n", "\n")
 
     def malformed(self, line: int, defect: str) -> InvalidInput:
         """The error for a line."""

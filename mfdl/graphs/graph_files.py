@@ -173,6 +173,8 @@ _PAJEK_EDGE = re.compile(r"\s*([0-9]+)\s+([0-9]+)(?:\s+([^\s\"'\\]+)(\s[^\"'\\]*
 def read_pajek(file: GraphFile) -> Links:
     """Pajek by networkx: *Vertices with different names, then *Edges or *Arcs."""
     lines = [(i, line) for i, line in enumerate(file.text().split("\n"), start=1) if line.strip() and line[0] != "%"]
+    empty = [line for line, after in zip(lines, [*lines[1:], (0, "*")], strict=True) if after[1].startswith("*")]
+    lines = [line for line in lines if line not in empty or not re.match(r"\*(arcs|edges)\b", line[1], re.IGNORECASE)]
     names: dict[str, str] = {}
     section, count = "", 0
     for number, line in lines:
