@@ -26,9 +26,9 @@ Rows = list[tuple[int, list[str]]]
 
 def read_text(file: GraphFile) -> Links:
     """The links of a file of lines."""
-    numbered = [(i, line.strip(" ")) for i, line in enumerate(file.text().split("\n"), start=1) if line.strip(" \t")]
-    lines = [(i, line) for i, line in numbered if line[0] not in "#%"]
-    comments = [(i, line) for i, line in numbered if line[0] in "#%"]
+    numbered = [(i, line.rstrip(" ")) for i, line in enumerate(file.text().split("\n"), start=1) if line.strip(" \t")]
+    lines = [(i, line) for i, line in numbered if line.lstrip(" \t")[0] not in "#%"]
+    comments = [(i, line.lstrip(" \t")) for i, line in numbered if line.lstrip(" \t")[0] in "#%"]
     if not lines:
         raise file.refused(" holds no edge; write one edge per line, as `a b` or `a,b`")
     sample = lines[1 if INTEGER.fullmatch(lines[0][1].strip()) and len(lines) > 1 else 0][1]
@@ -127,8 +127,8 @@ class _EdgeLines:
         if any(len(row) != size for row in table) or size < 2:
             return None
         head, labels = table[0], [row[0] for row in table[1:]]
-        corner = head[0] == "" or (size > 2 and not _are_numbers(head[:1]))
-        corner = corner and {*labels} != {"0", "1"}  # which may be entries of a matrix whose first one is missing
+        numbers = _are_numbers(labels)  # or entries of a matrix whose first one is damaged
+        corner = self.lines[0][1].startswith(self.mark) if numbers or size == 2 else not _are_numbers(head[:1])
         if corner and sorted(head[1:]) == sorted(labels) and len(set(labels)) == len(labels):
             places = [head.index(label, 1) for label in labels]
             table = [[row[place] for place in places] for row in table[1:]]
