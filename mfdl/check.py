@@ -324,7 +324,7 @@ def numbers_in_file(path: str, *, contents: str, ndim: Literal[1, 2] | None = No
         if path.lower().endswith(".npy"):
             array = np.load(path, allow_pickle=False)
         else:
-            text = Path(path).read_text(encoding="utf-8")
+            text = Path(path).read_text(encoding="utf-8-sig")
             array = np.loadtxt(text.replace(",", " ").splitlines(), ndmin=ndim or 0)
     except (OSError, ValueError, EOFError) as error:
         cause = str(error).splitlines()[0] if str(error) else type(error).__name__

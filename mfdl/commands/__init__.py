@@ -1,6 +1,6 @@
 """The command line: `mfdl account`, `attack`, `audit`, `factorize`, `plan`, `compare`, `sweep`, `report`,
-`mechanisms`, `trust`, `data`, and the commands of other packages (`mfdl.extensions`): `claims` and `reproduce` of
-`mfdl_papers`.
+`mechanisms`, `trust`, `data`, `graph`, and the commands of other packages (`mfdl.extensions`): `claims` and
+`reproduce` of `mfdl_papers`.
 
 In: flags and files. Out: a table or one JSON value on stdout, everything else on stderr, and an exit code: 0 done,
 1 a claim's verdict is not the one on record, an audit refutes a claim or cells of a sweep failed, 2 bad input (one line
@@ -26,7 +26,7 @@ from typer.core import TyperGroup
 from .. import __version__, extensions, progress
 from ..errors import OTHER_WORDS, InvalidInput, RankLost, UnusualSetting, unknown_name
 from ..runs.option_files import spelled
-from . import account, attack, audit, compare, data_files, factorize, listing, plan, report, sweep
+from . import account, attack, audit, compare, data_files, factorize, inspect_graph, listing, plan, report, sweep
 
 __all__ = ["app", "main"]
 
@@ -78,6 +78,7 @@ for run in (
     app.command()(run)
 app.add_typer(listing.trust, name="trust")
 app.add_typer(data_files.app, name="data")
+app.add_typer(inspect_graph.app, name="graph")
 
 # typer brings its own copy of click or the real one, depending on its version; this is ClickException in both
 _USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[2]

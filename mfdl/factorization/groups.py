@@ -69,7 +69,7 @@ def read_groups(path: str | os.PathLike[str], labels: Sequence[Hashable]) -> Gro
     form = "a JSON list of lists of node labels, e.g. [[0, 1], [1, 2]]"
     path = check.path(path=path)
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise InvalidInput(f"cannot read {str(path)!r}: {error.strerror}; give {form}.") from None
     except (ValueError, RecursionError):

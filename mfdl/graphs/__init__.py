@@ -1,11 +1,12 @@
-"""Named graphs and edge-list files, as plain undirected networkx graphs.
+"""Named graphs and graph files, as plain undirected networkx graphs.
 
 In: a spec such as `ring:n=16`, a file, or any networkx graph. Out: a simple `networkx.Graph` without edge
 weights, whose nodes stand in label order: integer labels increasing, other labels in order of first
 appearance. That order is the node index used everywhere else. Weights for averaging are in `gossip`;
 downloads in `data`. A `SparseGraph` (`load_sparse`) is the same as arrays, for graphs that networkx cannot hold.
 
-Callers use the functions of this package. `edge_lists` reads files, `named` builds the named graphs, `simple_graphs`
+Callers use the functions of this package. `graph_files` reads files by the table of
+`graph_formats`, `named` builds the named graphs, `simple_graphs`
 cleans edges and orders nodes.
 """
 
@@ -23,8 +24,10 @@ from scipy.sparse import csr_array
 
 from .. import check, matrices
 from ..errors import InvalidInput, did_you_mean, unknown_name
+from ..graph_formats import SUFFIXES as FILE_SUFFIXES
 from ..spec import parse
-from .edge_lists import FILE_SUFFIXES, integer_edges, looks_like_a_file, read_edge_list
+from .edge_lists import integer_edges
+from .graph_files import looks_like_a_file, read_graph
 from .named import GRAPHS, MAX_DRAWS, MAX_EDGES, MAX_NODES, build, build_sparse
 from .simple_graphs import Edge, SparseGraph, from_networkx, in_label_order, keep_largest_component, name_of
 
@@ -60,15 +63,17 @@ def load(
     largest_component: bool = False,
     data_home: str | os.PathLike[str] | None = None,
 ) -> nx.Graph:
-    """A plain undirected graph from a spec, an edge-list file or a networkx graph.
+    """A plain undirected graph from a spec, a graph file or a networkx graph.
 
     Weights are dropped, as are self-loops and repeated edges (a -> b after b -> a is a repeat); how many is kept in
     `graph["dropped_self_loops"]` and `graph["dropped_duplicate_edges"]`. The spec or file name is kept in
     `graph["name"]`. Loading a loaded graph changes nothing. The graph need not be connected: see `require_connected`.
 
-    A file holds one edge per line, `a b`, `a,b`, or with a weight in third place; `#` starts a comment. A
-    first line with the columns Source and Target (any case, any order, further columns allowed) is read as a
-    header; a first line that looks like another header is refused. Labels that are all integers become int.
+    `graph_formats.FORMATS` lists the formats of files: edge lists and adjacency matrices (CSV, TSV, blanks, NumPy,
+    Matrix Market), METIS, GML, GraphML, Pajek and JSON, also compressed. The suffix or every line decides the format; a
+    file that could be another graph is refused. In edge lists a line that begins with `#` or `%` is a comment, and a
+    first line with the columns Source and Target (any case, any order, further columns allowed) a header. Labels that
+    are all integers become int.
 
     Args:
         spec_or_path_or_graph: a name of `names()`, perhaps with parameters
@@ -130,7 +135,7 @@ def _read(source: Source, data_home: str | os.PathLike[str] | None) -> nx.Graph:
             return build(spec, data_home)
         if not looks_like_a_file(spec):
             raise unknown_name("graph", name, GRAPHS)
-    return read_edge_list(Path(source), GRAPHS)
+    return read_graph(Path(source), GRAPHS)
 
 
 def of_name(graph: Any) -> Any:

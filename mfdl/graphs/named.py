@@ -21,7 +21,7 @@ from scipy.sparse.csgraph import connected_components
 from .. import check, data
 from ..errors import InvalidInput
 from ..spec import Entry, Registry
-from .edge_lists import read_edge_list
+from .graph_files import read_graph
 from .simple_graphs import Edge, SparseGraph, keep_largest_component, simple_graph
 
 MAX_NODES = 10**7
@@ -82,7 +82,7 @@ def florentine() -> Built:
 @GRAPHS.register()
 def ego_facebook(data_home: str | os.PathLike[str] | None) -> Built:
     """Facebook circle of SNAP user 414, largest component, 148 nodes (downloaded)."""
-    return keep_largest_component(read_edge_list(data.fetch("facebook/414.edges", data_home), GRAPHS))
+    return keep_largest_component(read_graph(data.fetch("facebook/414.edges", data_home), GRAPHS))
 
 
 @GRAPHS.register(example="ring:n=16")

@@ -273,7 +273,7 @@ def require_derived(guarantee: Statement, data: Mapping[str, Any]) -> None:
 def of_file(path: Path) -> Any:
     """The JSON value of a file. Raises: InvalidInput: it cannot be read, or is not JSON."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise InvalidInput(f"cannot read {str(path)!r}: {error.strerror}.") from None
     except (ValueError, RecursionError):

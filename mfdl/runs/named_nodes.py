@@ -108,7 +108,7 @@ class Named:
         Raises: InvalidInput: no such file, or one that holds something else.
         """
         try:
-            given = json.loads(path.read_text(encoding="utf-8"))
+            given = json.loads(path.read_text(encoding="utf-8-sig"))
         except (OSError, ValueError, RecursionError) as error:
             reason = error.strerror if isinstance(error, OSError) else "not JSON"
             raise InvalidInput(f'cannot read --budgets {path}: {reason}; give {{"LABEL": mu, ...}}.') from None

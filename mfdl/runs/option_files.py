@@ -102,7 +102,7 @@ class OptionFile:
         self.path = f"{flag} {path}".strip()
         self._is_json = bool(flag) and path.suffix == ".json"
         try:
-            self._text = path.read_text(encoding="utf-8")
+            self._text = path.read_text(encoding="utf-8-sig")
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
             raise InvalidInput(f"cannot read {self.path}: {reason}; give a TOML file of options.") from None

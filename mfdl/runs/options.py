@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 from ..check import brief
 from ..errors import InvalidInput, require_known
 from ..given import value_of
+from ..graph_formats import SUFFIXES
 from .objects import as_text
 from .option_files import WORDS_OF_KINDS, Known, OptionFile, is_tuple, split
 
@@ -97,7 +98,8 @@ class Option:
 Graph = Annotated[
     str,
     Option(
-        "Named graph (florentine, ego-facebook, ring:n=16, erdos-renyi:n=100,p=0.2,seed=1, ...) or edge list.",
+        "Named graph (florentine, ego-facebook, ring:n=16, erdos-renyi:n=100,p=0.2,seed=1, ...) or file "
+        f"({', '.join(SUFFIXES)}, other suffixes as .txt); `mfdl graph inspect FILE` says what is read.",
         metavar="SPEC|FILE",
     ),
 ]

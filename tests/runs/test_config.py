@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import mfdl
 from mfdl.runs import Cell, SweepConfig, Tuning
 from mfdl.runs.experiment import Experiment
+from mfdl.runs.option_files import OptionFile
 from mfdl.runs.sweep_config import SweepFile
 
 BASE = Experiment(graph="ring:n=4", epochs=2, period=3, seeds=1, mechanisms=("mafalda",), mu=2.0)
@@ -293,3 +294,12 @@ def test_a_cell_is_named_by_the_content_of_its_curvature(tmp_path):
         cells.append((cell.options, cell.hash))
     assert cells[0][0] == cells[1][0]
     assert cells[0][1] != cells[1][1]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"), [("options.toml", 'graph = "ring:n=4"\n'), ("run.json", '{"config": {"graph": "ring:n=4"}}')]
+)
+def test_a_byte_order_mark_begins_a_file_of_options(tmp_path, name, content):
+    path = tmp_path / name
+    path.write_text(content, encoding="utf-8-sig")
+    assert OptionFile(path, "--config").content == {"graph": "ring:n=4"}

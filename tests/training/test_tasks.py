@@ -305,6 +305,21 @@ def test_data_that_cannot_be_used(changes, message):
         regression(**changes)
 
 
+def test_test_features_of_a_table_are_taken_by_name():
+    pandas = pytest.importorskip("pandas")
+    rng = np.random.default_rng(0)
+    train = pandas.DataFrame(rng.standard_normal((40, 3)), columns=["age", "income", "rooms"])
+    test = pandas.DataFrame(rng.standard_normal((11, 3)), columns=["age", "income", "rooms"])
+    task = regression(features=train, test_features=test)
+    assert task.content_hash == regression(features=train, test_features=test[["rooms", "age", "income"]]).content_hash
+    for other in (test.rename(columns={"age": "Age"}), test.assign(more=1.0), test[["age", "income", "income"]]):
+        with pytest.raises(InvalidInput, match="test_features must have the columns of features"):
+            regression(features=train, test_features=other)
+    prices = pandas.Series(rng.standard_normal(40))
+    with pytest.raises(InvalidInput, match=r"features and targets must have their rows in one order.*\.loc"):
+        regression(features=train, targets=prices[::-1], test_features=test)
+
+
 def test_a_task_keeps_its_own_read_only_data():
     features = np.zeros((40, 3))
     task = regression(features=features)

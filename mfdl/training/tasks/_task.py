@@ -106,11 +106,12 @@ class Task:
         object.__setattr__(self, "record_owners", _owners(self.record_owners, num_nodes))
         arrays = {
             "features": records.features(features=self.features),
-            "test_features": records.features(test_features=self.test_features),
+            "test_features": records.features(test_features=records.by_name(self.features, self.test_features)),
             "targets": records.targets(self.kind, targets=self.targets),
             "test_targets": records.targets(self.kind, test_targets=self.test_targets),
         }
         for part in ("", "test_"):
+            records.require_same_order(part, getattr(self, f"{part}features"), getattr(self, f"{part}targets"))
             rows, values = (len(arrays[part + name]) for name in ("features", "targets"))
             if rows != values:
                 raise InvalidInput(

@@ -112,6 +112,36 @@ def _stacked(name: str, rows: Sequence[NDArray[Any]]) -> NDArray[Any]:
     return np.stack(rows)
 
 
+def by_name(features: Any, test_features: Any) -> Any:
+    """The test features with columns in the order of the train features, if both are tables with names of columns.
+
+    Raises: InvalidInput: names that are not the same, or that repeat in another order.
+    """
+    if not (hasattr(features, "columns") and hasattr(test_features, "columns")):
+        return test_features
+    names, others = list(features.columns), list(test_features.columns)
+    if names == others:
+        return test_features
+    if set(names) != set(others) or len(names) != len(set(names)) or len(names) != len(others):
+        unlike = sorted(map(repr, set(names) ^ set(others))) or ["names that repeat"]
+        raise InvalidInput(
+            f"test_features must have the columns of features, in any order, got tables that differ in "
+            f"{', '.join(unlike[:5])}; rename or drop columns."
+        )
+    return test_features[names]
+
+
+def require_same_order(part: str, features: Any, targets: Any) -> None:
+    """Refuses tables whose rows have the same labels in another order: rows are paired by position."""
+    if hasattr(features, "iloc") and hasattr(targets, "iloc"):
+        rows, values = list(features.index), list(targets.index)
+        if rows != values and set(rows) == set(values):
+            raise InvalidInput(
+                f"{part}features and {part}targets must have their rows in one order, got the same index in two; give "
+                f"{part}targets.loc[{part}features.index]."
+            )
+
+
 def features(**named: Any) -> NDArray[Any]:
     """An own copy (float32 or int64) of at least one finite record."""
     name, array = _array(named)
