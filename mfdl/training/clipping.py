@@ -5,7 +5,8 @@ or clipped gradients. Where gradients come from is in `tasks`; what the clipping
 `mfdl.privacy`.
 
 The rule, the same for every record or node: a gradient is scaled to norm at most `clip_norm`, over all parameters
-together; one with a NaN or an infinity becomes zero; a masked record, or a node without records, gives zero.
+together; one with a NaN or an infinity becomes zero; a masked record, or a node without records, gives zero. Gradients
+of modules in half precision come in float32 or better (`tasks.modules`), and under torch.autocast nothing here is cast.
 
 Ghost clipping (`ghost_clipped_sums`) never multiplies out the gradients of weights. They come as factors, backprops b_p
 and inputs a_p of the layer at positions p: a record's gradient is G = sum_p b_p a_p^T, and
@@ -118,6 +119,8 @@ def gradient_norms(gradients: Sequence[torch.Tensor]) -> torch.Tensor:
     return squares.sqrt()
 
 
+@torch.autocast("cuda", enabled=False)
+@torch.autocast("cpu", enabled=False)
 def clipped_sums(gradients: Sequence[torch.Tensor], mask: torch.Tensor, clip_norm: float) -> list[torch.Tensor]:
     """Sums over the batch of the clipped gradients of each node.
 
@@ -227,6 +230,8 @@ def _lengths(vectors: torch.Tensor) -> torch.Tensor:
     return torch.linalg.vector_norm(vectors, dim=-1, dtype=torch.float64) + UNDERFLOW * math.sqrt(vectors.shape[-1])
 
 
+@torch.autocast("cuda", enabled=False)
+@torch.autocast("cpu", enabled=False)
 def ghost_clipped_sums(
     plain: Sequence[torch.Tensor], factors: Sequence[Factors], mask: torch.Tensor, clip_norm: float
 ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:

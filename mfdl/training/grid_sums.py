@@ -110,13 +110,11 @@ class GridSums(SingleCopy):
         self.released: list[WholeNumbers] | None = [] if bands else None
         """The y of all steps, where later ones need them; privatised, as all that follows from them."""
 
-    def privatised(self, t: int, contributions: torch.Tensor) -> FloatArray:
-        """S_t, shape (d,), of the clipped gradients of step t, shape (records, d), float32 or float64.
+    def added(self, contributions: torch.Tensor, earlier: torch.Tensor | int = 0) -> torch.Tensor:
+        """Clipped gradients, shape (records, d), float32 or float64, as an int64 sum of steps (d,) on an earlier one.
 
-        Raises: InvalidInput: more than MOST_RECORDS records; steps out of order where noise is correlated.
+        Raises: InvalidInput: more than MOST_RECORDS records.
         """
-        if self.released is not None and t != len(self.released):
-            raise InvalidInput(f"step must be {len(self.released)}, the next one, got {t}; make the node anew.")
         if len(contributions) > MOST_RECORDS:
             raise InvalidInput(
                 f"a batch on a grid must have at most {MOST_RECORDS} records, got {len(contributions)}; take smaller "
@@ -124,7 +122,16 @@ class GridSums(SingleCopy):
             )
         truncated = torch.trunc(contributions.double() / self.step).to(torch.int64)  # nothing is rounded: h is 2^i
         # no entry of a difference of two sums grows when both are cut off, so no sensitivity does
-        total = truncated.sum(0).clamp(-self._largest, self._largest).cpu().numpy()
+        return (truncated.sum(0) + earlier).clamp(-self._largest, self._largest)
+
+    def privatised(self, t: int, contributions: torch.Tensor) -> FloatArray:
+        """S_t, shape (d,), of the clipped gradients of step t as `added` takes them, or of the sum that it gives.
+
+        Raises: InvalidInput: as `added`; steps out of order where noise is correlated.
+        """
+        if self.released is not None and t != len(self.released):
+            raise InvalidInput(f"step must be {len(self.released)}, the next one, got {t}; make the node anew.")
+        total = (self.added(contributions) if contributions.ndim == 2 else contributions).cpu().numpy()
         y = self._before(t, total.size) + self._row(t)[-1] * total + self._normal(t, total.size)
         return self._take(t, total, y)
 

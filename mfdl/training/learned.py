@@ -183,7 +183,7 @@ def untrained(task: Task, seed: int) -> Baseline:
     """
     module = modules.build(task.build_module, partition.torch_seed(seed, partition.INITIAL_MODEL))
     model = modules.PerRecordModel(module, task.loss)
-    features, targets = torch.tensor(task.test_features), torch.tensor(task.test_targets)
+    features, targets = modules.inputs(module, task.test_features), torch.tensor(task.test_targets)
     classes = task.kind == "classification"
     evaluation = tested(model, model.initial_row()[None], features, targets, classes, model.activation_size(features))
     return Baseline(float(evaluation.loss[0]), None if evaluation.accuracy is None else float(evaluation.accuracy[0]))
@@ -198,7 +198,7 @@ def chance(task: Task) -> Baseline | None:
     module = modules.build(task.build_module, seed=0)
     try:
         with torch.no_grad():
-            output = module(torch.tensor(task.test_features[:1]))[0]
+            output = module(modules.inputs(module, task.test_features[:1]))[0]
             guess = torch.zeros_like(output)
             if task.kind == "regression":
                 if output.numel() != 1 or np.ptp(task.targets) == 0:

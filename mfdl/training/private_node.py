@@ -37,7 +37,7 @@ from .rounded_normals import RoundedNormals
 from .shared_randomness import HolderKeys, columns_by_holders
 from .single_copy import REPEATS, NodeFile, SingleCopy, steps_of_keys
 from .streams import node_stream
-from .tasks.modules import PROBE_RECORDS, Loss, PerRecordModel, checked_model
+from .tasks.modules import PROBE_RECORDS, Loss, PerRecordModel, checked_model, refuse_by_name
 from .tasks.record_clipping import RecordClipping
 
 __all__ = ["Message", "PrivateNode", "shaped_like"]
@@ -176,6 +176,7 @@ class PrivateNode(SingleCopy):
         self.dropped_records: NotPrivate[int] = 0
         self._checked = self._stepping = False
         self._digest: str | None = None  # of the module as the last step, average or file left it
+        self._summed, self._numbered, self._count = torch.zeros(()), list[int](), 0  # of micro-batches, see accumulate
         node_reference = weakref.ref(self)  # a node that is gone holds its optimizer no more
         optimizer.register_step_pre_hook(lambda *_: _require_stepping(node_reference()))
         # at user level all data of the node may take part in any step
@@ -220,8 +221,25 @@ class PrivateNode(SingleCopy):
         """T: how many steps were accounted, and can be taken."""
         return self.mechanism.algorithm.num_steps
 
+    def accumulate(
+        self, features: torch.Tensor, targets: torch.Tensor, *, records: Sequence[int] | None = None
+    ) -> None:
+        """Adds a micro-batch to the batch of the next `step`: one sum, one noise, one step of the guarantee.
+
+        A record stands in one of the micro-batches or in the batch of `step`. Sums are kept without noise, in memory
+        alone: `state_dict` leaves them out.
+
+        Args, Raises: as of `step`.
+        """
+        with self.alone(), counting_dropped() as dropped:
+            numbered, _ = self._checked_batch(features, targets, records)
+            self._summed, self._count, self._numbered = *self._added(features, targets), numbered
+            self.dropped_records += dropped()
+
     def step(self, features: torch.Tensor, targets: torch.Tensor, *, records: Sequence[int] | None = None) -> None:
-        """One private step on the records of a batch, shapes (B, ...) and (B, ...); B = 0 is a step of noise alone.
+        """One private step on the records of a batch, shapes (B, ...) and (B, ...), and of micro-batches before it.
+
+        B = 0 adds none: it ends a step of micro-batches, or is one of noise alone.
 
         Args: records: a number for each record, its own in this node's data, to hold it to its participation. The
             guarantee rests on that; without numbers it is yours to keep.
@@ -230,9 +248,10 @@ class PrivateNode(SingleCopy):
             its participation does not allow it; then nothing has happened.
         """
         with self.alone():
-            self._step(self.steps_taken, features, targets, records)
+            self._step(features, targets, records)
 
-    def _step(self, t: int, features: torch.Tensor, targets: torch.Tensor, records: Sequence[int] | None) -> None:
+    def _require_step(self, t: int) -> None:
+        """Raises: InvalidInput: none is left, or it was taken elsewhere."""
         if t >= self.num_steps:
             raise InvalidInput(
                 f"this node has taken its {self.num_steps} steps, and the guarantee covers no more; calibrate a "
@@ -245,18 +264,10 @@ class PrivateNode(SingleCopy):
             )
         if self._file is not None:
             self._file.require_last()
-        covered.require_batch(records, features=features, targets=targets)
-        if len(features) != len(targets) or (records is not None and len(records) != len(features)):
-            counts = [len(part) for part in (features, targets, *(() if records is None else (records,)))]
-            raise InvalidInput(f"features, targets and records must be equally many, got {counts}.")
-        if len(features) and not self._checked:
-            probe = torch.arange(PROBE_RECORDS) % len(features)  # with fewer records some stand twice
-            # a copy, as some layers change their own parameters by what they see (an embedding's max_norm)
-            checked = checked_model(copy.deepcopy(self.module), self.model.loss, features[probe], targets[probe])
-            way = RecordClipping.of(checked, features[0], targets[0])
-            self._record_clipping = dataclasses.replace(way, model=self.model)
-            self._checked = True
-        joined = self._record_steps.with_batch(t, records)
+
+    def _step(self, features: torch.Tensor, targets: torch.Tensor, records: Sequence[int] | None) -> None:
+        t = self.steps_taken
+        _, joined = self._checked_batch(features, targets, records)
         trained = {name: p for name, p in self.module.named_parameters() if p.requires_grad}
         with counting_dropped() as dropped:
             privatised = self._privatised(t, features, targets, trained)
@@ -264,6 +275,7 @@ class PrivateNode(SingleCopy):
         for name, parameter in trained.items():
             parameter.grad = (privatised[name] / self.divisor).to(parameter.dtype)
         self._record_steps.add(joined)
+        self._numbered, self._count = [], 0
         self.steps_taken = t + 1  # before the optimizer, whose failure must not let the noise be used again
         if self.publish:
             steps_of_keys[self.key_id] = t + 1
@@ -278,6 +290,26 @@ class PrivateNode(SingleCopy):
             if self._file is not None:
                 self._file.save({**self.state_dict(), "module_hash": digest, "module": self.module.state_dict()})
             self._digest = digest
+
+    def _checked_batch(
+        self, features: torch.Tensor, targets: torch.Tensor, records: Sequence[int] | None
+    ) -> tuple[list[int], dict[int, list[int]]]:
+        """The record numbers of this step so far, and the steps that each has joined; checks the batch."""
+        self._require_step(self.steps_taken)
+        covered.require_batch(records, features=features, targets=targets)
+        if len(features) != len(targets) or (records is not None and len(records) != len(features)):
+            counts = [len(part) for part in (features, targets, *(() if records is None else (records,)))]
+            raise InvalidInput(f"features, targets and records must be equally many, got {counts}.")
+        if len(features) and not self._checked:
+            probe = torch.arange(PROBE_RECORDS) % len(features)  # with fewer records some stand twice
+            # a copy, as some layers change their own parameters by what they see (an embedding's max_norm)
+            checked = checked_model(copy.deepcopy(self.module), self.model.loss, features[probe], targets[probe])
+            way = RecordClipping.of(checked, features[0], targets[0])
+            self._record_clipping = dataclasses.replace(way, model=self.model)
+            self._checked = True
+        refuse_by_name(self.module)  # its mode may have changed
+        numbered = [*self._numbered, *(() if records is None else records)]
+        return numbered, self._record_steps.with_batch(self.steps_taken, numbered)
 
     # ---- messages and budget ------------------------------------------------------------------------------------
 
@@ -325,34 +357,35 @@ class PrivateNode(SingleCopy):
         self, t: int, features: torch.Tensor, targets: torch.Tensor, trained: Mapping[str, torch.Tensor]
     ) -> dict[str, torch.Tensor]:
         """Clipped sums plus noise by parameter, float64: noise first, rounded with what it hides (`executor`)."""
-        row = self.model.initial_row()[None]
+        total, count = self._added(features, targets)
+        if self.mechanism.unit == "user":
+            present = torch.tensor([count > 0], device=total.device)
+            total = clipped_rows((total / max(count, 1))[None], present, self.mechanism.clip_norm)
+            total = total[0] if self.grid is None else self.grid.added(total)
         if self.grid is not None:
-            return _pieces(self.grid.privatised(t, self._contributions(row, features, targets)), trained)
-        noise, clipped = _pieces(self._stream.step(t)[0], trained), self._clipped(row, features, targets)
-        return {name: clipped[name].double() + noise[name] for name in trained}
+            return _pieces(self.grid.privatised(t, total), trained)
+        noise, sums = _pieces(self._stream.step(t)[0], trained), self.model.unflatten(total)
+        return {name: sums[name] + noise[name] for name in trained}
 
-    def _contributions(self, row: torch.Tensor, features: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """Each record's clipped gradient, shape (B, d), or the clipped mean at user level, (1, d)."""
+    def _added(self, features: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, int]:
+        """The sum of the step so far, shape (d,), and its number of records.
+
+        Of clipped gradients in float64, or in whole steps of a grid; at user level of gradients, whose mean is clipped.
+        """
+        row, count, user = self.model.initial_row()[None], self._count + len(features), self.mechanism.unit == "user"
+        numbers = torch.float64 if self.grid is None or user else torch.int64
+        earlier = self._summed if self._count else torch.zeros_like(row[0], dtype=numbers)
         if not len(features):
-            return torch.zeros((0, row.shape[1]), dtype=row.dtype)
+            return earlier, count
+        present = torch.ones((1, len(features)), dtype=torch.bool, device=row.device)
+        if self.grid is None and not user:
+            sums = self._record_clipping.sums(row, features[None], targets[None], present, self.mechanism.clip_norm)
+            return earlier + torch.cat([part.reshape(-1) for part in sums]).double(), count
         gradients = self.model.per_record_gradients(row, features[None], targets[None])
         rows = torch.cat([gradient[0].reshape(len(features), -1) for gradient in gradients.values()], dim=1)
-        if self.mechanism.unit == "user":
-            rows = rows.mean(0, keepdim=True)
-        present = torch.ones(len(rows), dtype=torch.bool, device=rows.device)
-        return clipped_rows(rows, present, self.mechanism.clip_norm)
-
-    def _clipped(self, row: torch.Tensor, features: torch.Tensor, targets: torch.Tensor) -> dict[str, torch.Tensor]:
-        """The clipped sum of a batch, or the clipped mean at user level, by parameter."""
-        if not len(features):
-            return {name: row.new_zeros(shape) for name, shape in self.model.shapes.items()}
-        clip_norm, device = self.mechanism.clip_norm, row.device
-        if self.mechanism.unit == "user":
-            clipped = self._contributions(row, features, targets)
-            return {name: part[0] for name, part in self.model.unflatten(clipped).items()}
-        mask = torch.ones((1, len(features)), dtype=torch.bool, device=device)
-        sums = self._record_clipping.sums(row, features[None], targets[None], mask, clip_norm)
-        return {name: total[0] for name, total in zip(self.model.shapes, sums, strict=True)}
+        if self.grid is None or user:
+            return earlier + rows.sum(0, dtype=torch.float64), count
+        return self.grid.added(clipped_rows(rows, present[0], self.mechanism.clip_norm), earlier), count
 
     def state_dict(self) -> dict[str, Any]:
         """What a resumed node needs beside its module and its keys: step, optimizer, identity; no secret.
@@ -398,6 +431,7 @@ class PrivateNode(SingleCopy):
             self.grid.resume([y.numpy() for y in state["released"]])
         self.optimizer.load_state_dict(state["optimizer"])
         self._record_steps.load(state["records"])
+        self._numbered, self._count = [], 0
         self.steps_taken, self._digest = step, state["module_hash"]
 
     def _identity(self) -> dict[str, Any]:

@@ -156,6 +156,11 @@ class ReplayConfig:
             given = check.brief(self.checkpoint_folder)
             raise InvalidInput(f"checkpoint_folder must be a path, got {given}; leave it out to write nothing.")
         check.trained_in(dtype=self.dtype)
+        if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
+            raise InvalidInput(
+                "replay must not run under torch.autocast, which would round noise and averages too; enter it in the "
+                "forward of the module."
+            )
         reporter(self.progress)
         if self.on_evaluation is not None and not callable(self.on_evaluation):
             raise InvalidInput(f"on_evaluation must be a function of one argument, got {self.on_evaluation!r}.")

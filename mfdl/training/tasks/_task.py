@@ -141,7 +141,7 @@ class Task:
     def _check_model(self) -> None:
         module = modules.build(self.build_module, seed=0)
         some = np.linspace(0, len(self.features) - 1, modules.PROBE_RECORDS).astype(int)
-        features, targets = torch.tensor(self.features[some]), torch.tensor(self.targets[some])
+        features, targets = modules.inputs(module, self.features[some]), torch.tensor(self.targets[some])
         if self.kind == "classification":
             with torch.no_grad(), torch.random.fork_rng(devices=[]):
                 scores = _scores(module, features)
@@ -203,12 +203,13 @@ class Task:
         )
 
     def module_with(self, parameters: Any, seed: int | None = None) -> torch.nn.Module:
-        """The module of the task with trained parameters, in evaluation mode, on the CPU in float32.
+        """The module of the task with trained parameters, in evaluation mode, on the CPU; a wide type is float32.
 
         Args: parameters: shape (d,), as runs hold those of a node; seed: of the run, which decides what is frozen.
         Raises: InvalidInput: another number of parameters.
         """
-        module = modules.build(self.build_module, partitions.torch_seed(seed or 0, partitions.INITIAL_MODEL)).float()
+        module = modules.build(self.build_module, partitions.torch_seed(seed or 0, partitions.INITIAL_MODEL))
+        modules.in_types(module, torch.float32)
         model = modules.PerRecordModel(module, self.loss)
         row = torch.tensor(np.asarray(parameters, dtype=np.float32))
         if row.shape != (model.dimension,):
@@ -285,7 +286,8 @@ class Task:
         Args:
             seed: integer >= 0; the split, the batch order and the first model draw from streams of their own.
             period: steps per epoch, b, or one b_u per node; a record takes part in the steps t with t mod b fixed.
-            dtype: float32 or float64, of features, models and gradients.
+            dtype: float32 or float64, of features, models and gradients. Modules in half precision, or of several
+                types, compute in theirs, the former on features of their type.
             device: where the tensors live.
 
         Raises:
@@ -302,24 +304,26 @@ class Task:
             copy = torch.tensor(array, device=device)
             return copy.to(dtype) if copy.is_floating_point() else copy
 
-        def padded(array: NDArray[Any]) -> torch.Tensor:
+        def padded(array: NDArray[Any]) -> NDArray[Any]:
             rows = array[np.maximum(index, 0)]
             rows[~mask] = 0
-            return tensor(rows)
+            return rows
 
         module = modules.build(self.build_module, partitions.torch_seed(seed, partitions.INITIAL_MODEL))
-        model = modules.PerRecordModel(module.to(device=device, dtype=dtype), self.loss)
-        test_features = tensor(self.test_features)
+        features, test_features = (
+            modules.inputs(module, array, dtype).to(device) for array in (padded(self.features), self.test_features)
+        )
+        model = modules.PerRecordModel(module.to(device=device), self.loss)
         return TaskInstance(
             task=self,
             seed=seed,
             period=math.lcm(*periods),
-            features=padded(self.features),
-            targets=padded(self.targets),
+            features=features,
+            targets=tensor(padded(self.targets)),
             mask=tensor(mask),
             record_index=tensor(index),
             public_batch_sizes=torch.tensor(self.public_batch_sizes(periods, seed), device=device),
-            initial_parameters=model.initial_row().repeat(self.num_nodes, 1),
+            initial_parameters=model.initial_row().to(dtype).repeat(self.num_nodes, 1),
             test_features=test_features,
             test_targets=tensor(self.test_targets),
             model=model,

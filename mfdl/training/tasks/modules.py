@@ -15,17 +15,20 @@ from __future__ import annotations
 import dataclasses
 import warnings
 import weakref
-from collections.abc import Callable
-from typing import cast
+from collections.abc import Callable, Sequence
+from typing import Any, cast
 
 import torch
+from numpy.typing import NDArray
 from torch.func import functional_call, grad, vmap
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.modules.instancenorm import _InstanceNorm
+from torch.overrides import TorchFunctionMode
 
 from ... import check
 from ...errors import InvalidInput, UnsupportedMechanism
+from .recurrences import written_out
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 Parameters = dict[str, torch.Tensor]
@@ -93,8 +96,9 @@ class PerRecordModel:
         return sum(shape.numel() for shape in self.shapes.values())
 
     def initial_row(self) -> torch.Tensor:
-        """The parameters as they were built, shape (d,)."""
-        return torch.cat([p.detach().reshape(-1) for p in self.module.parameters() if p.requires_grad])
+        """The parameters as they were built, shape (d,): float32, or float64 if one of them is."""
+        row = torch.cat([p.detach().reshape(-1) for p in self.module.parameters() if p.requires_grad])
+        return row.to(torch.promote_types(row.dtype, torch.float32))
 
     def unflatten(self, rows: torch.Tensor) -> Parameters:
         """Splits rows (..., d) into parameters (..., *shape); views, no copy."""
@@ -105,8 +109,16 @@ class PerRecordModel:
             for (name, shape), piece in zip(shapes.items(), pieces, strict=True)
         }
 
+    def parameters(self, rows: torch.Tensor) -> Parameters:
+        """`unflatten` in the types in which the module computes, such as bfloat16."""
+        types = {name: p.dtype for name, p in self.module.named_parameters()}
+        return {name: piece.to(types[name]) for name, piece in self.unflatten(rows).items()}
+
     def per_record_gradients(self, rows: torch.Tensor, features: torch.Tensor, targets: torch.Tensor) -> Parameters:
-        """Gradients (n, B, *shape) of every record at its node's row; rows (n, d), features (n, B, ...)."""
+        """Gradients (n, B, *shape) of every record at its node's row; rows (n, d), features (n, B, ...).
+
+        The module computes in its own types; gradients have that of the rows, so that clipping and sums do.
+        """
 
         def record_loss(parameters: Parameters, record: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
             output = output_of(self.module, parameters, record.unsqueeze(0)).squeeze(0)
@@ -114,29 +126,35 @@ class PerRecordModel:
 
         # The rows are split outside the transform: splitting inside would cost a d-sized gradient per parameter.
         per_node = vmap(grad(record_loss), in_dims=(None, 0, 0))
-        return vmap(per_node)(self.unflatten(rows), features, targets)
+        gradients = vmap(per_node)(self.parameters(rows), features, targets)
+        return {name: gradient.to(rows.dtype) for name, gradient in gradients.items()}
 
     def outputs(self, rows: torch.Tensor, features: torch.Tensor) -> torch.Tensor:
         """Outputs (n, N, ...) of every node's row on the same records (N, ...)."""
-        return vmap(lambda parameters: output_of(self.module, parameters, features))(self.unflatten(rows))
+        return vmap(lambda parameters: output_of(self.module, parameters, features))(self.parameters(rows))
 
     def activation_size(self, features: torch.Tensor) -> int:
         """Numbers that all layers output for one record; work is cut into chunks by it."""
-        sizes: list[int] = []
+        with torch.no_grad():
+            outputs = _leaf_outputs(self.module, features[:1])
+        return features[0].numel() + sum(output.numel() for _, output in outputs)
 
-        def count(_layer: torch.nn.Module, _inputs: object, output: object) -> None:
-            if isinstance(output, torch.Tensor):  # a tuple, as of recurrent layers, is left out: this is a measure
-                sizes.append(output.numel())
 
-        leaves = [layer for layer in self.module.modules() if not any(layer.children())]
-        hooks = [leaf.register_forward_hook(count) for leaf in leaves]
-        try:
-            with torch.no_grad():
-                self.module(features[:1])
-        finally:
-            for hook in hooks:
-                hook.remove()
-        return features[0].numel() + sum(sizes)
+def in_types(module: torch.nn.Module, dtype: torch.dtype) -> torch.dtype:
+    """The type of features for a module of a task that trains in `dtype`, to which a module of one wide type is cast.
+
+    Modules in half precision, and of several types, keep theirs: they compute in them, and all else is done in `dtype`.
+    """
+    types = {p.dtype for p in module.parameters()}
+    if types <= {torch.float32} or types <= {torch.float64}:
+        module.to(dtype)
+    return types.pop() if len(types) == 1 and types <= {torch.float16, torch.bfloat16} else dtype
+
+
+def inputs(module: torch.nn.Module, features: NDArray[Any], dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """Records as a module of a task takes them (`in_types`); integers stay integers."""
+    dtype, records = in_types(module, dtype), torch.tensor(features)
+    return records.to(dtype) if records.is_floating_point() else records
 
 
 def output_of(module: torch.nn.Module, parameters: Parameters, features: torch.Tensor) -> torch.Tensor:
@@ -152,7 +170,8 @@ def output_of(module: torch.nn.Module, parameters: Parameters, features: torch.T
         for parameter_name, parameter in layer.named_parameters(recurse=False, remove_duplicate=False)
     }
     given = {place: parameters[name] for place, name in places.items() if name in parameters}
-    return cast(torch.Tensor, functional_call(module, given, (features,), tie_weights=False))
+    with written_out():
+        return cast(torch.Tensor, functional_call(module, given, (features,), tie_weights=False))
 
 
 def checked_model(module: torch.nn.Module, loss: Loss, features: torch.Tensor, targets: torch.Tensor) -> PerRecordModel:
@@ -163,34 +182,67 @@ def checked_model(module: torch.nn.Module, loss: Loss, features: torch.Tensor, t
             take its per-record gradients.
         InvalidInput: the module fails on the records, or the loss is not a scalar per record.
     """
-    _refuse_by_name(module)
+    refuse_by_name(module)
     with torch.no_grad():
         output = _refuse_by_trial(module, features)
         _check_loss(loss, output[0], targets[0])
     model = PerRecordModel(module, loss)
+    rows, watch = model.initial_row()[None], _FailedCall()
     try:
-        rows = model.initial_row()[None]
-        model.per_record_gradients(rows, features[None], targets[None])
-    except RuntimeError as error:
+        with watch:
+            model.per_record_gradients(rows, features[None], targets[None])
+    except Exception as error:
         raise UnsupportedMechanism(
-            f"torch.func cannot take per-record gradients of {type(module).__name__}: {_first_line(error)}; "
-            "write the module without in-place changes of buffers and without data-dependent branches."
+            f"torch.func cannot take per-record gradients of {type(module).__name__}{watch.name and ' through '}"
+            f"{watch.name}: {_first_line(error).split('. ')[0].rstrip('.')}; {_way_out(watch.name)}."
         ) from error
     return model
 
 
-def _refuse_by_name(module: torch.nn.Module) -> None:
+def _way_out(function_name: str) -> str:
+    if function_name in ("item", "tolist", "numpy", "__bool__", "__float__", "__int__"):
+        return "keep values in tensors, and choose by torch.where instead of a branch"
+    if function_name in ("nonzero", "masked_select", "unique", "__getitem__"):
+        return "multiply by a mask or choose by torch.where, so that no shape depends on values"
+    if function_name == "__setitem__" or function_name.endswith("_"):
+        return "make a new tensor (torch.cat, torch.stack, torch.where) instead of a change in place"
+    if function_name == "embedding":
+        return "leave its max_norm out"
+    return "write it in other functions of torch, or freeze the layers before it and give their outputs as features"
+
+
+class _FailedCall(TorchFunctionMode):
+    """The name of the function of torch that failed."""
+
+    name = ""
+
+    def __torch_function__(
+        self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        try:
+            return func(*args, **(kwargs or {}))
+        except Exception:
+            self.name = getattr(func, "__name__", "")
+            raise
+
+
+def refuse_by_name(module: torch.nn.Module) -> None:
+    """Refuses layers that mix records, draw at random or collect statistics in the mode in which they are.
+
+    Raises: UnsupportedMechanism: the first such layer.
+    """
     for name, layer in module.named_modules():
         where = f"layer {name or 'module'!r} ({type(layer).__name__})"
-        if isinstance(layer, _BatchNorm):
+        if isinstance(layer, _BatchNorm) and (layer.training or layer.running_mean is None):
+            way = "" if layer.running_mean is None else ", or .eval() on it, which takes its running statistics"
             raise UnsupportedMechanism(
-                f"{where} mixes the records of a batch, so clipping one record's gradient does not bound its "
-                "influence; use GroupNorm or LayerNorm."
+                f"{where} normalises by the mean and variance of a batch, which mixes the records, so clipping one "
+                f"record's gradient does not bound its influence; use GroupNorm or LayerNorm{way}."
             )
-        if isinstance(layer, _InstanceNorm) and layer.track_running_stats:
+        if isinstance(layer, _InstanceNorm) and layer.training and layer.track_running_stats:
             raise UnsupportedMechanism(
                 f"{where} keeps running statistics of the records, which no noise protects; use "
-                "track_running_stats=False."
+                "track_running_stats=False, or call .eval() on it."
             )
         rate = 0.0
         if isinstance(layer, _DropoutNd):
@@ -206,15 +258,13 @@ def _refuse_by_name(module: torch.nn.Module) -> None:
 
 
 def _refuse_by_trial(module: torch.nn.Module, features: torch.Tensor) -> torch.Tensor:
-    """Outputs of the module on the records, after trying it on the same first record beside others."""
-    kind = type(module).__name__
-    others = features[:1].expand_as(features).clone()
-    if features.is_floating_point():
-        others[1:] = 1 - 2 * features[1:]
+    """Outputs of the module on the records, after trying it on the first and on the last one beside others."""
+    kind, places = type(module).__name__, (0, len(features) - 1)
     buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
     with torch.random.fork_rng(devices=[]):  # a random layer must not move the global generator
         try:
-            output, again, beside_others = module(features), module(features), module(others)
+            output, again = module(features), module(features)
+            beside_others = [module(_beside_others(features, place)) for place in places]
         except Exception as error:
             whole = "" if features.is_floating_point() else "; the features are integers, as indices are: give floats"
             raise InvalidInput(
@@ -235,13 +285,64 @@ def _refuse_by_trial(module: torch.nn.Module, features: torch.Tensor) -> torch.T
             f"{kind} gives two outputs for the same records, so a step could not be repeated; "
             "remove what draws at random in the forward pass."
         )
-    change = (output[0].double() - beside_others[0].double()).abs().max()
-    if change > INDEPENDENCE_TOLERANCE * (1 + output[0].double().abs().max()):
-        raise UnsupportedMechanism(
-            f"{kind} mixes the records of a batch: the output of one record moved by {change:.3g} when the others "
-            "changed, so clipping its gradient does not bound its influence; compute each record by itself."
-        )
+    for place, other in zip(places, beside_others, strict=True):
+        if (change := _change(output[place], other[place])) > 0:
+            layer, way = _mixing_layer(module, features, places)
+            raise UnsupportedMechanism(
+                f"{kind} mixes the records of a batch{layer}: the output of one record moved by {change:.3g} when the "
+                f"others changed, so clipping its gradient does not bound its influence; {way}."
+            )
     return output
+
+
+def _beside_others(features: torch.Tensor, place: int) -> torch.Tensor:
+    """One record as it is, and others in the place of the rest: itself where records are integers."""
+    if not features.is_floating_point():
+        return features[[place]].expand_as(features).clone()
+    others = 1 - 2 * features
+    others[place] = features[place]
+    return others
+
+
+def _change(before: torch.Tensor, after: torch.Tensor) -> float:
+    """The largest change of an entry, 0 where it may be rounding."""
+    change = float((before.double() - after.double()).abs().max())
+    return change if change > INDEPENDENCE_TOLERANCE * (1 + float(before.double().abs().max())) else 0.0
+
+
+def _mixing_layer(module: torch.nn.Module, features: torch.Tensor, places: Sequence[int]) -> tuple[str, str]:
+    """The first layer whose output for a record at one of the places moves with the others, in words; a way out."""
+    names, alone = {layer: name for name, layer in module.named_modules()}, _leaf_outputs(module, features)
+    pairs = [
+        (place, *pair)
+        for place in places
+        for pair in zip(alone, _leaf_outputs(module, _beside_others(features, place)), strict=False)
+    ]
+    for place, (layer, output), (_, other) in pairs:
+        alike = output.shape == other.shape and output.shape[:1] == features.shape[:1]
+        if alike and _change(output[place], other[place]) > 0:
+            first = getattr(layer, "batch_first", True)
+            way = "compute each record by itself" if first else "records are its second axis; use batch_first=True"
+            return f" in layer {names[layer]!r} ({type(layer).__name__})", way
+    return "", "compute each record by itself"
+
+
+def _leaf_outputs(module: torch.nn.Module, batch: torch.Tensor) -> list[tuple[torch.nn.Module, torch.Tensor]]:
+    """Layers without layers inside, and what each call of them puts out, the first of several tensors."""
+    outputs: list[tuple[torch.nn.Module, torch.Tensor]] = []
+
+    def note(layer: torch.nn.Module, _inputs: object, output: Any) -> None:
+        tensor = output[0] if isinstance(output, tuple | list) else output
+        if isinstance(tensor, torch.Tensor):
+            outputs.append((layer, tensor))
+
+    hooks = [layer.register_forward_hook(note) for layer in module.modules() if not any(layer.children())]
+    try:
+        module(batch)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return outputs
 
 
 def _check_loss(loss: Loss, output: torch.Tensor, target: torch.Tensor) -> None:
@@ -345,13 +446,13 @@ def node_gradients(model: PerRecordModel) -> NodeGradients:
 
 
 def _of_nodes(model: PerRecordModel) -> Gradients:
-    module, loss, unflatten = model.module, model.loss, model.unflatten
+    module, loss = model.module, model.loss
 
     def total(row: Parameters, records: torch.Tensor, wanted: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
         outputs = output_of(module, row, records)
         return (vmap(loss)(outputs, wanted) * weights).sum()
 
     def gradients(rows: torch.Tensor, *batch: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return tuple(vmap(grad(total))(unflatten(rows), *batch).values())
+        return tuple(g.to(rows.dtype) for g in vmap(grad(total))(model.parameters(rows), *batch).values())
 
     return gradients

@@ -240,7 +240,7 @@ class RecordClipping:
         self, rows: torch.Tensor, features: torch.Tensor, targets: torch.Tensor
     ) -> tuple[Parameters, dict[str, clipping.Factors]]:
         """Per-record gradients (n, B, ...) of the parameters that are not factored, and factors of the others."""
-        parameters = self.model.unflatten(rows)
+        parameters = self.model.parameters(rows)
         weights = {name: parameters.pop(name) for name in self.layers}
         shifts = {name: rows.new_zeros(layer.output_shape) for name, layer in self.layers.items()}
         seen: dict[str, _Call] = {}
@@ -248,7 +248,7 @@ class RecordClipping:
         def record_loss(
             plain: Parameters, shifts: Parameters, weights: Parameters, record: torch.Tensor, target: torch.Tensor
         ) -> tuple[torch.Tensor, Parameters]:
-            with _Watch(weights, lambda name, output: output + shifts[name]) as watch:
+            with _Watch(weights, lambda name, output: output + shifts[name].to(output.dtype)) as watch:
                 output = output_of(self.model.module, {**plain, **weights}, record.unsqueeze(0)).squeeze(0)
             self._require_as_planned(watch)
             seen.update({name: calls[0] for name, calls in watch.calls.items()})
@@ -261,12 +261,12 @@ class RecordClipping:
             parameters, shifts, weights, features, targets
         )
         factors = {
-            name: dataclasses.replace(call, input=inputs[name], weight=weights[name][0], bias=None).factors(
-                backprops[name]
-            )
+            name: dataclasses.replace(
+                call, input=inputs[name].to(rows.dtype), weight=weights[name][0], bias=None
+            ).factors(backprops[name])
             for name, call in seen.items()
         }
-        return plain, factors
+        return {name: gradient.to(rows.dtype) for name, gradient in plain.items()}, factors
 
     def _require_as_planned(self, watch: _Watch) -> None:
         now = {
@@ -310,7 +310,7 @@ def _factorable(model: PerRecordModel, record: torch.Tensor, target: torch.Tenso
     layers: dict[str, Layer] = {}
     for name, other_way in zip(names, reached, strict=True):
         (call,), output = watch.calls[name], outputs[name]
-        if other_way is None and output.dtype == call.weight.dtype:
+        if other_way is None:
             width, inputs = len(call.weight), call.weight[0].numel()
             positions = output.numel() // width
             others = watch.other_uses.get(name, [])
