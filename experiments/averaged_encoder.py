@@ -18,7 +18,8 @@ import numpy as np
 import mfdl
 from mfdl import factorization
 from mfdl.files import atomic_write_json
-from mfdl.gossip import RandomGossip, randomized
+from mfdl.gossip import randomized
+from mfdl.gossip.randomized import RandomGossip
 from mfdl.objective import NoiseObjective, Probes
 from mfdl.progress import reporter
 

@@ -16,7 +16,7 @@ from . import check, graphs, node_covariances
 from .algorithms import decor
 from .dynamics import Dynamics
 from .errors import InvalidInput, require_known
-from .factorization import PairwisePrice
+from .factorization.pairwise_covariance import PairwisePrice
 from .mechanism import Mechanism, require_unit
 from .noise_scale import calibrate
 from .participation import Participation

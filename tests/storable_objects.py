@@ -78,11 +78,13 @@ SAMPLES = {
     "JointNoise": lambda: noise.JointNoise(np.tri(12), 4, 3),
     "ScheduledNoise": scheduled,
     "Factorization": encoder,
-    "EstimatedFactorization": lambda: factorization.EstimatedFactorization(
+    "EstimatedFactorization": lambda: factorization.temporal.EstimatedFactorization(
         np.eye(4), np.eye(4), **ENDS, objective_error=0.1
     ),
-    "NodeFactorizations": lambda: factorization.NodeFactorizations((encoder(), encoder()), 0.5),
-    "ClassFactorizations": lambda: factorization.ClassFactorizations((encoder(),), 0.5, np.zeros(3, dtype=np.intp)),
+    "NodeFactorizations": lambda: factorization.nodes.NodeFactorizations((encoder(), encoder()), 0.5),
+    "ClassFactorizations": lambda: factorization.nodes.ClassFactorizations(
+        (encoder(),), 0.5, np.zeros(3, dtype=np.intp)
+    ),
     "SpatialFactorization": lambda: factorization.optimal_covariance(DYNAMICS, groups=[[0, 1], [1, 2]]),
     "SpatioTemporalFactorization": lambda: factorization.optimal_kronecker(DYNAMICS, SCHEME),
     "BinFactorization": lambda: BinFactorization(np.eye(4), np.eye(2), **ENDS),

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 from mfdl import data, progress
 from mfdl.commands.data_files import app
-from mfdl.data import DataFile
+from mfdl.data.registered_files import DataFile
 from mfdl.errors import InvalidInput
 
 CONTENT = b"1 2\n2 3\n" * 1000
@@ -232,15 +232,18 @@ def test_progress_is_drawn_on_a_terminal_only(server, register, tmp_path, monkey
 
 
 def test_the_registry_is_well_formed():
-    assert set(data.names()) == set(data.REGISTRY) | {data.HOUSING, data.FEMNIST}
-    for name, file in data.REGISTRY.items():
+    assert set(data.names()) == set(data.registered_files.REGISTRY) | {
+        data.library_files.HOUSING,
+        data.library_files.FEMNIST,
+    }
+    for name, file in data.registered_files.REGISTRY.items():
         assert name == file.relative_path
         assert not Path(name).is_absolute()
         assert len(file.sha256) == 64
         assert int(file.sha256, 16) > 0
         assert file.size > 0
         assert all(url.startswith("https://") for url in file.urls)
-    assert data.REGISTRY["facebook/414.edges"].archive_member == "facebook/414.edges"
+    assert data.registered_files.REGISTRY["facebook/414.edges"].archive_member == "facebook/414.edges"
 
 
 def test_the_module_loads_nothing_heavy():
@@ -256,24 +259,24 @@ def real_data() -> Path:
     return Path(home)
 
 
-@pytest.mark.parametrize("name", data.REGISTRY)
+@pytest.mark.parametrize("name", data.registered_files.REGISTRY)
 def test_the_real_file_has_the_registered_checksum_and_size(name):
     if not (real_data() / name).is_file():
         pytest.skip(f"MFDL_DATA holds no {name}")
     path = data.fetch(name)
-    assert path.stat().st_size == data.REGISTRY[name].size
+    assert path.stat().st_size == data.registered_files.REGISTRY[name].size
 
 
 def test_california_housing_has_its_published_shape():
-    if not (real_data() / data.HOUSING).is_file():
-        pytest.skip(f"MFDL_DATA holds no {data.HOUSING}")
+    if not (real_data() / data.library_files.HOUSING).is_file():
+        pytest.skip(f"MFDL_DATA holds no {data.library_files.HOUSING}")
     features, targets, names = data.california_housing()
     assert features.shape == (20640, 8)
     assert targets.shape == (20640,)
     assert features.dtype == targets.dtype == np.float64
     assert (len(names), names[0]) == (8, "MedInc")
     assert (targets.min(), targets.max()) == (0.14999, 5.00001)
-    assert data.fetch(data.HOUSING) == real_data() / data.HOUSING
+    assert data.fetch(data.library_files.HOUSING) == real_data() / data.library_files.HOUSING
 
 
 def test_california_housing_without_network_is_one_clear_error(tmp_path, monkeypatch):
@@ -292,7 +295,7 @@ def test_california_housing_without_network_is_one_clear_error(tmp_path, monkeyp
 
 def test_a_damaged_housing_file_is_refused_without_download(tmp_path):
     (tmp_path / "sklearn").mkdir()
-    (tmp_path / data.HOUSING).write_bytes(b"damaged")
+    (tmp_path / data.library_files.HOUSING).write_bytes(b"damaged")
     with pytest.raises(InvalidInput, match=r"cal_housing_py3\.pkz cannot be read as California housing.*delete it"):
         data.california_housing(tmp_path)
 
@@ -307,7 +310,9 @@ def test_status_tells_absent_verified_and_wrong(register, tmp_path, content, pre
     register(content=content)
     first, *_, housing, femnist = data.status(tmp_path)
     assert first == ("toy/file", present, verified, len(CONTENT), "a toy")
-    assert [row[:3] for row in (housing, femnist)] == [(name, False, None) for name in (data.HOUSING, data.FEMNIST)]
+    assert [row[:3] for row in (housing, femnist)] == [
+        (name, False, None) for name in (data.library_files.HOUSING, data.library_files.FEMNIST)
+    ]
 
 
 def test_the_command_lists_and_fetches(server, register, tmp_path):

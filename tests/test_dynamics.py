@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
 from mfdl import algorithms, gossip, trust
-from mfdl.dynamics import MAX_RATE_RATIO, Dynamics
+from mfdl.dynamics import Dynamics
+from mfdl.dynamics.dynamics import MAX_RATE_RATIO
 from mfdl.errors import InvalidInput
 from mfdl.participation import Cyclic
 from mfdl.privacy.adaptive import is_adaptive

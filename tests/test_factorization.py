@@ -20,11 +20,11 @@ from mfdl.factorization import (
     factorize_nodes,
     load,
     prefix_sum_encoder,
-    prefix_sum_gram,
     problem,
     save,
     square_root_encoder,
 )
+from mfdl.factorization.temporal import prefix_sum_gram
 from mfdl.objective import ErrorWeights, NoiseObjective
 from mfdl.participation import Cyclic, EveryStep, Explicit, Single
 from mfdl.testing import prefix_sum

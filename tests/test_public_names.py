@@ -11,96 +11,86 @@ import mfdl
 
 NAMES = {
     "mfdl": """
-        BallsInBins Cyclic Dynamics ErrorWeights EveryStep Guarantee InvalidInput LinearAlgorithm Mechanism
-        MinSeparation NoiseKey PoissonSampling Losses PrivateNode Privacy RandomAllocation Run TrustModel
-        UnsupportedMechanism View account algorithms audit calibrate compare data factorization gossip graphs
-        losses pairwise partition plan privacy replay runs sweep tasks testing trust
+        BallsInBins Cyclic Dynamics ErrorWeights EveryStep Guarantee InvalidInput LinearAlgorithm Losses
+        Mechanism MinSeparation NoiseKey PoissonSampling Privacy PrivateNode RandomAllocation Run TrustModel
+        UnsupportedMechanism View account algorithms audit calibrate compare data factorization gossip
+        graphs losses pairwise partition plan privacy replay runs sweep tasks testing trust
     """,
     "mfdl.algorithms": """
-        LinearAlgorithm Round per_mode anti_pgd band_inv banded bisr blt bsr build cdp corn corn_pairwise d_mf decor
-        delayed_dsgd dp_dsgd dsgd exact_diffusion from_maps gradient_tracking lambda_cgd
-        local_steps mafalda mafalda_bins mafalda_classes mafalda_l mf_dsgd muffliato noise_error push_sum random_walk
-        joint spatio_temporal_noise spatial_covariance spatial_noise kronecker kronecker_bins toeplitz tuned_decor
-        two_hop_dsgd with_dropout zip_dl
+        LinearAlgorithm Round anti_pgd band_inv banded bisr blt bsr build cdp corn corn_pairwise d_mf decor
+        delayed_dsgd dp_dsgd dsgd exact_diffusion from_maps gradient_tracking joint kronecker kronecker_bins
+        lambda_cgd local_steps mafalda mafalda_bins mafalda_classes mafalda_l mf_dsgd muffliato noise_error
+        per_mode push_sum random_walk spatial_covariance spatial_noise spatio_temporal_noise toeplitz
+        tuned_decor two_hop_dsgd with_dropout zip_dl
     """,
     "mfdl.audit": """
-        AuditCell AuditMatrix AuditResult AuditSettings AuditedSystem CanaryRecords CanaryResult OneRunResult
-        OneRunSettings OneRunSystem Reconstruction Training Transcript audit audit_matrix audit_one_run reconstruct
+        AuditResult AuditSettings AuditedSystem OneRunSettings OneRunSystem Training audit audit_matrix
+        audit_one_run reconstruct
     """,
     "mfdl.factorization": """
-        PER_MODE_TOLERANCE CORRELATIONS COVARIANCE_SOLVERS ClassFactorizations EstimatedFactorization MEASURES
-        MaximumProblem maximum_problem
-        EstimatedProblem FORMS Factorization FactorizationProblem NodeFactorizations NotConverged
-        PREFIX_SUM_TOLERANCE PairwisePrice SOLVERS SavedFactorization BallsInBinsFactorization
-        SpatioTemporalFactorization SpatialFactorization StructuredFactorization causal_encoder checked_groups
-        default_tolerance degree_labels edge_groups evaluate evaluate_long evaluate_nodes factorize
-        factorize_balls_in_bins factorize_classes factorize_long factorize_nodes from_jax_privacy from_opake load
-        optimal_per_mode
-        optimal_covariance optimal_pairwise optimal_joint optimal_kronecker prefix_sum_encoder prefix_sum_gram problem
-        read_groups save solve_problem square_root_encoder
+        Factorization FactorizationProblem MaximumProblem NotConverged edge_groups evaluate evaluate_long
+        evaluate_nodes factorize factorize_balls_in_bins factorize_classes factorize_long factorize_nodes
+        from_jax_privacy from_opake load maximum_problem optimal_covariance optimal_joint optimal_kronecker
+        optimal_pairwise optimal_per_mode prefix_sum_encoder problem save solve_problem square_root_encoder
     """,
     "mfdl.gossip": """
-        BALANCE_TOLERANCE Gossip GossipMatrix GossipSequence MAX_DENSE_NODES PushSum RandomGossip SUM_TOLERANCE
-        SYMMETRY_TOLERANCE node_dropout average churn sampled_presence sampled_walk from_array from_file link_dropout
-        load metropolis_hastings mixing_parameter one_peer_exponential peer_sampling push_sum random_matchings
-        random_pairs randomized sequence uniform
+        Gossip GossipMatrix GossipSequence PushSum average churn from_array from_file link_dropout load
+        metropolis_hastings mixing_parameter node_dropout one_peer_exponential peer_sampling push_sum
+        random_matchings random_pairs randomized sampled_presence sampled_walk sequence uniform
     """,
     "mfdl.graphs": """
-        Edge FILE_SUFFIXES MAX_DRAWS MAX_EDGES MAX_NODES Source SparseGraph adjacency content_hash index_of
-        labels load load_sparse names require_connected
+        Source SparseGraph adjacency content_hash labels load load_sparse names
     """,
     "mfdl.privacy": """
-        ACCOUNTANTS UNITS BallsInBinsGaussian Composed Exposures Gaussian Guarantee Losses MonteCarlo
-        MonteCarloCurve Owners PoissonGaussian Privacy PrivacyCurve ProductGaussian Sensitivity Target
-        ViewGram general_sensitivity noise_of_bins sensitivity_by_victim view_gram view_losses
-        worst_sensitivity
+        ACCOUNTANTS BallsInBinsGaussian Gaussian Guarantee Losses MonteCarlo Owners PoissonGaussian Privacy
+        PrivacyCurve ProductGaussian Sensitivity Target general_sensitivity noise_of_bins
+        sensitivity_by_victim view_losses
     """,
     "mfdl.runs": """
         Cell Engine RunSteps Store SweepConfig Tuning load_steps rows run_cells sweep
     """,
     "mfdl.tasks": """
-        Evaluation Preconditioner Task TaskInstance a9a digits femnist from_file from_module housing least_squares load
+        Evaluation Preconditioner Task a9a digits femnist from_file from_module housing least_squares load
         logistic mnist names partition quadratic rotated_quadratics
     """,
     "mfdl.data": """
-        DataFile ENVIRONMENT_VARIABLE FEMNIST FileStatus HOUSING REGISTRY a9a california_housing expand femnist fetch
-        home mnist mnist_files names read_idx status
+        a9a california_housing expand femnist fetch home mnist names status
     """,
     "mfdl.dynamics": """
-        Dynamics MAX_RATE MAX_RATE_RATIO SCHEDULES schedule
+        Dynamics SCHEDULES schedule
     """,
     "mfdl.noise": """
-        CausalNoise IndependentNoise JointNoise LocalNoise NoiseOperator NoiseStream ScheduledNoise SpatioTemporalNoise
-        StepNoise StreamState ZeroNoise
+        CausalNoise IndependentNoise JointNoise LocalNoise NoiseOperator ScheduledNoise SpatioTemporalNoise
+        StepNoise ZeroNoise
     """,
     "mfdl.objective": """
-        Curvature ErrorWeights Estimate EstimatedGram ExcessLoss NoiseObjective COUNTED_MODELS Probes SpectralMeasure
+        Curvature ErrorWeights EstimatedGram ExcessLoss NoiseObjective Probes
     """,
     "mfdl.operators": """
-        Kronecker OutputRecursion RecursionMaps Selection StateRecursion StructuredOperator WeightedStates
+        Kronecker OutputRecursion StructuredOperator
     """,
     "mfdl.participation": """
         BallsInBins Cyclic CyclicPoisson EveryStep Explicit MinSeparation MinSeparationSampling OncePerEpoch
-        Participation ParticipationByNode Pattern PatternSet PoissonSampling RandomAllocation Sampled Single
+        Participation ParticipationByNode Pattern PatternSet PoissonSampling RandomAllocation Single
     """,
     "mfdl.trust": """
-        AnyReceiver Central Coalitions Colluding Eavesdropper FullCollusion LDP MODELS Neighbourhood PNDP ReleasedOnly
-        SecureSum TrustModel named neighbourhood nodes_of
+        AnyReceiver Central Coalitions Colluding Eavesdropper FullCollusion LDP PNDP ReleasedOnly SecureSum
+        TrustModel named neighbourhood
     """,
     "mfdl_papers": """
-        DecorBound DecorNoise DecorRate Fact Objective Paper PublishedBound Quantity ReducedView accumulated_error
-        all_facts average_error bibliography central_rate cited corn_equation_9_renyi corn_equation_9b corn_renyi
-        corn_theorem
-        decor_accountant decor_constant decor_corollary decor_descent decor_disagreement decor_rate
-        decor_rate_non_convex decor_step_size decor_step_sizes decor_theorem decor_theorem_2
-        decor_theorem_2_non_convex decor_victims errata fact flow_theorem greedy_rows heterogeneity hitting_times
-        inverse_diagonal_limit largest_theta local_rate muffliato_as_coded muffliato_rate muffliato_squared
-        one_step_error pairwise_error
-        pn_f_dp published_claims reduce_view sampled_epsilon sampled_renyi sum_abs_gram sum_abs_gram_as_printed
+        DecorBound DecorNoise DecorRate Fact Objective Paper PublishedBound Quantity ReducedView
+        accumulated_error all_facts average_error bibliography central_rate cited corn_equation_9_renyi
+        corn_equation_9b corn_renyi corn_theorem decor_accountant decor_constant decor_corollary
+        decor_descent decor_disagreement decor_rate decor_rate_non_convex decor_step_size decor_step_sizes
+        decor_theorem decor_theorem_2 decor_theorem_2_non_convex decor_victims errata fact flow_theorem
+        greedy_rows heterogeneity hitting_times inverse_diagonal_limit largest_theta local_rate
+        muffliato_as_coded muffliato_rate muffliato_squared one_step_error pairwise_error pn_f_dp
+        published_claims reduce_view sampled_epsilon sampled_renyi sum_abs_gram sum_abs_gram_as_printed
         walk_known whisper_theorem
     """,
     "mfdl_papers.figures": """
-        FIGURES PublishedFigure Reproduction RunScale Table VERDICTS Verdict named names reproduce reproduce_all
+        FIGURES PublishedFigure Reproduction RunScale Table VERDICTS Verdict named names reproduce
+        reproduce_all
     """,
     "mfdl.partition": """
         Dirichlet Fixed Partition Uniform dealt parse

@@ -19,7 +19,6 @@ from mfdl.algorithms import noise_error, spatio_temporal_noise
 from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.factorization import (
-    PER_MODE_TOLERANCE,
     NotConverged,
     optimal_covariance,
     optimal_joint,
@@ -27,6 +26,7 @@ from mfdl.factorization import (
     optimal_pairwise,
     optimal_per_mode,
 )
+from mfdl.factorization.spatio_temporal import PER_MODE_TOLERANCE
 from mfdl.objective import ErrorWeights
 from mfdl.participation import Cyclic, Explicit, MinSeparation, OncePerEpoch, ParticipationByNode, Single
 from mfdl.privacy.attacking_sets import sensitivity_by_victim

@@ -34,7 +34,7 @@ from mfdl.training.tasks import TASKS, partition
 
 REGISTRIES = [
     *(GRAPHS, MATRICES, SCHEDULES, STEP_WEIGHTS, STEP_RULES),
-    *(released.MODELS, TASKS, partition.PARTITIONS, trust.MODELS),
+    *(released.MODELS, TASKS, partition.PARTITIONS, trust.base.MODELS),
     *(MECHANISMS, OF_BALLS_IN_BINS, SCHEMES),
 ]
 ENTRIES = [pytest.param(registry, name, id=f"{registry.kind} {name}") for registry in REGISTRIES for name in registry]
@@ -169,7 +169,7 @@ def test_schemes_of_a_run():
 
 
 def test_a_registered_function_is_there_by_name(monkeypatch):
-    for registry in (GRAPHS, MATRICES, SCHEDULES, trust.MODELS):
+    for registry in (GRAPHS, MATRICES, SCHEDULES, trust.base.MODELS):
         monkeypatch.setattr(registry, "_entries", dict(registry._entries))
 
     @GRAPHS.register(example="wheel:n=5")
@@ -184,7 +184,7 @@ def test_a_registered_function_is_there_by_name(monkeypatch):
         W = gossip.metropolis_hastings(graph).dense()
         return gossip.from_array((np.eye(len(W)) + W) / 2, graph)
 
-    @trust.MODELS.register(seen="those they receive", gradients_known="none", noise_known="none")
+    @trust.base.MODELS.register(seen="those they receive", gradients_known="none", noise_known="none")
     def insiders(attackers=(), radius: int = 2):
         """Some nodes, or an outsider."""
         assert radius == 2

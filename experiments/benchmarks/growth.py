@@ -28,8 +28,8 @@ from _measure import peak_megabytes, report, seconds, slope, traced_megabytes
 from matplotlib.figure import Figure
 
 import mfdl
-from mfdl.factorization import prefix_sum_gram
 from mfdl.factorization.encoders import Banded, Buffered, square_root_series
+from mfdl.factorization.temporal import prefix_sum_gram
 from mfdl.noise import CausalNoise
 from mfdl.objective import NoiseObjective
 from mfdl.pictures.line_charts import Panel, draw

@@ -14,7 +14,7 @@ from _measure import report, spread
 
 import mfdl
 from mfdl.training.keys import ColumnNormals, NoiseKey
-from mfdl.training.tasks import TaskInstance
+from mfdl.training.tasks.instance import TaskInstance
 
 
 def peer(instance: TaskInstance, W: torch.Tensor, steps: int, rate: float, clip: float, std: float) -> float:

@@ -25,8 +25,9 @@ from matplotlib.figure import Figure
 from scipy.stats import binom
 
 import mfdl
-from mfdl.audit import AuditResult, OneRunResult, Training, audit, audit_one_run
-from mfdl.noise import NoiseStream
+from mfdl.audit import AuditResult, Training, audit, audit_one_run
+from mfdl.audit.one_run import OneRunResult
+from mfdl.noise.stream import NoiseStream
 from mfdl.pictures.line_charts import Panel, draw
 from mfdl.pictures.style import write_figure
 from mfdl.training.keys import NoiseKey

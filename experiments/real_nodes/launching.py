@@ -24,7 +24,8 @@ from numpy.typing import NDArray
 from mfdl import PrivateNode, files
 from mfdl.check import FloatArray
 from mfdl.errors import InvalidInput
-from mfdl.noise import NoiseOperator, NoiseStream
+from mfdl.noise import NoiseOperator
+from mfdl.noise.stream import NoiseStream
 from mfdl.training.keys import ColumnNormals
 from mfdl.training.shared_randomness import HolderKeys, base_columns, columns_by_holders
 

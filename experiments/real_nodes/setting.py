@@ -75,7 +75,7 @@ class Setting:
         return mfdl.calibrate(algorithm, mfdl.Privacy(self.trust, **bound), epsilon=self.epsilon, delta=1e-05)
 
     @functools.cached_property
-    def data(self) -> tasks.TaskInstance:
+    def data(self) -> tasks.instance.TaskInstance:
         """Digits on all nodes; a node of this example takes its own part. Nodes of a deployment hold no other."""
         return tasks.digits(NODES).instance(SPLIT_SEED, PERIOD)
 

@@ -17,8 +17,11 @@ from .. import matrices
 from ..dynamics import Dynamics
 from ..dynamics.dynamics import PlainRounds
 from ..errors import InvalidInput, require_known
-from ..factorization import Factorization, NodeFactorizations, SpatialFactorization, SpatioTemporalFactorization
+from ..factorization import Factorization
 from ..factorization.encoders import Encoder
+from ..factorization.nodes import NodeFactorizations
+from ..factorization.seeded_covariances import SpatialFactorization
+from ..factorization.spatio_temporal import SpatioTemporalFactorization
 from ..gossip import GossipMatrix
 from ..noise import IndependentNoise, LocalNoise, NoiseOperator, ZeroNoise
 from ..participation import Participation

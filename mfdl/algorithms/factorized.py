@@ -9,9 +9,7 @@ from .. import check
 from ..check import FloatArray
 from ..dynamics import Dynamics
 from ..factorization import (
-    PREFIX_SUM_TOLERANCE,
     Factorization,
-    NodeFactorizations,
     factorize,
     factorize_balls_in_bins,
     factorize_classes,
@@ -20,6 +18,8 @@ from ..factorization import (
 )
 from ..factorization.encoders import Encoder, Inverse, Toeplitz, square_root_series
 from ..factorization.long_runs import best_of_form
+from ..factorization.nodes import NodeFactorizations
+from ..factorization.temporal import PREFIX_SUM_TOLERANCE
 from ..objective import ErrorWeights
 from ..participation import Participation
 from ..progress import Progress

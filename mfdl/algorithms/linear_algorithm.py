@@ -37,8 +37,8 @@ from ..dynamics import Dynamics
 from ..dynamics.dynamics import PlainRounds
 from ..errors import InvalidInput
 from ..noise import NoiseOperator
-from ..operators import OutputRecursion, StateRecursion, WeightedStates
-from ..operators.structured import TimeNodeAxis
+from ..operators import OutputRecursion
+from ..operators.structured import StateRecursion, TimeNodeAxis, WeightedStates
 from ..participation import Participation
 from ..released import ReleasedModel
 from ..storable import storable
@@ -49,7 +49,10 @@ from .workloads import Flow, Rows, Workload, flow, separates_private_noise
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from ..factorization import Factorization, NodeFactorizations, SpatialFactorization, SpatioTemporalFactorization
+    from ..factorization import Factorization
+    from ..factorization.nodes import NodeFactorizations
+    from ..factorization.seeded_covariances import SpatialFactorization
+    from ..factorization.spatio_temporal import SpatioTemporalFactorization
 
 Made = TypeVar("Made")
 SHOWN_SIZE = 400  # nodes x steps up to which a notebook draws the matrices

@@ -18,8 +18,9 @@ import scipy.sparse as sp
 from .. import check
 from ..check import FloatArray
 from ..errors import UnsupportedMechanism
-from ..objective import ErrorWeights, Estimate, NoiseObjective, Probes
+from ..objective import ErrorWeights, NoiseObjective, Probes
 from ..objective.error_weights import ALL_MODELS
+from ..objective.estimated_grams import Estimate
 from ..objective.spectra import MAX_DENSE
 from ..operators.structured import Map
 from .linear_algorithm import LinearAlgorithm

@@ -19,11 +19,6 @@ from ..check import FloatArray
 from ..dynamics import Dynamics
 from ..errors import InvalidInput
 from ..factorization import (
-    PER_MODE_TOLERANCE,
-    SpatialFactorization,
-    SpatioTemporalFactorization,
-    checked_groups,
-    default_tolerance,
     factorize_balls_in_bins,
     optimal_covariance,
     optimal_joint,
@@ -31,7 +26,10 @@ from ..factorization import (
     optimal_pairwise,
     optimal_per_mode,
 )
+from ..factorization.groups import checked_groups
+from ..factorization.seeded_covariances import SpatialFactorization, default_tolerance
 from ..factorization.setting import USUAL_TOLERANCE
+from ..factorization.spatio_temporal import PER_MODE_TOLERANCE, SpatioTemporalFactorization
 from ..noise import SpatioTemporalNoise, StepNoise
 from ..objective import ErrorWeights
 from ..participation import Participation

@@ -12,7 +12,9 @@ from .. import check
 from ..check import FloatArray
 from ..dynamics import Dynamics
 from ..errors import InvalidInput, unknown_name
-from ..factorization import SpatialFactorization, SpatioTemporalFactorization, load
+from ..factorization import load
+from ..factorization.seeded_covariances import SpatialFactorization
+from ..factorization.spatio_temporal import SpatioTemporalFactorization
 from ..given import PREFIX, value_of
 from ..objective import ErrorWeights
 from ..participation import Participation

@@ -37,8 +37,8 @@ from .. import matrices
 from ..check import FloatArray
 from ..errors import InvalidInput, UnsupportedMechanism
 from ..floats import RANK_TOLERANCE
-from ..operators import Kronecker, OutputRecursion, RecursionMaps, Selection, StructuredOperator
-from ..operators.structured import Map, TimeNodeAxis
+from ..operators import Kronecker, OutputRecursion, StructuredOperator
+from ..operators.structured import Map, RecursionMaps, Selection, TimeNodeAxis
 from .round import MAPS, SHAPES
 
 if TYPE_CHECKING:

@@ -32,7 +32,7 @@ from ..algorithms import LinearAlgorithm
 from ..check import FloatArray
 from ..display import short_repr
 from ..errors import InvalidInput
-from ..noise import NoiseStream
+from ..noise.stream import NoiseStream
 from ..training.clipping import clipped_sums
 from ..training.executor import Executor, Releasing, one_thread
 from ..training.keys import NoiseKey

@@ -89,7 +89,7 @@ class AccountConfig(TakesPart, OnGraph):
         from .. import trust
         from ..algorithms import registry
 
-        require_one_of("trust model", self.trust, trust.MODELS)
+        require_one_of("trust model", self.trust, trust.base.MODELS)
         registry.check_name(self.mechanism)
         self.parameters()
         names = ("noise_std", "noise_multiplier", "mu", "epsilon", "budgets")

@@ -24,7 +24,7 @@ from .command import Answer, command
 
 if TYPE_CHECKING:
     from ..algorithms import LinearAlgorithm
-    from ..audit import Reconstruction
+    from ..audit.reconstruction import Reconstruction
     from ..mechanism import Mechanism
     from ..trust import TrustModel
 
@@ -81,7 +81,7 @@ class AttackConfig(Protects, OnGraph):
         from .. import trust
         from ..algorithms import registry
 
-        require_one_of("trust model", self.trust, trust.MODELS)
+        require_one_of("trust model", self.trust, trust.base.MODELS)
         if self.trust not in TRUSTS:
             raise InvalidInput(
                 f"--trust {self.trust} has several possible attackers, but an attack needs one; use one of "

@@ -17,7 +17,7 @@ from . import terminal
 from .command import Answer, command
 
 if TYPE_CHECKING:
-    from ..audit import AuditMatrix
+    from ..audit.audit_cells import AuditMatrix
 
 
 MATRIX_TRUSTS = ("ldp", "pndp", "eavesdropper", "coalitions", "full-collusion", "central")

@@ -20,22 +20,18 @@ from ..algorithms.registry import build
 from ..check import FloatArray
 from ..dynamics import Dynamics
 from ..errors import InvalidInput, unknown_name
-from ..factorization import (
-    BallsInBinsFactorization,
-    EstimatedFactorization,
-    Factorization,
-    FactorizationProblem,
-    MaximumProblem,
-    NodeFactorizations,
-    SpatialFactorization,
-    SpatioTemporalFactorization,
-    StructuredFactorization,
-)
-from ..factorization.balls_in_bins_encoders import BinEncoder, BinFactorization
+from ..factorization import Factorization, FactorizationProblem, MaximumProblem
+from ..factorization.balls_in_bins_encoders import BallsInBinsFactorization, BinEncoder, BinFactorization
 from ..factorization.groups import Groups
+from ..factorization.long_runs import StructuredFactorization
+from ..factorization.nodes import NodeFactorizations
+from ..factorization.seeded_covariances import SpatialFactorization
 from ..factorization.setting import Setting
+from ..factorization.spatio_temporal import SpatioTemporalFactorization
+from ..factorization.temporal import PREFIX_SUM_TOLERANCE, EstimatedFactorization
 from ..gossip import Gossip
-from ..objective import COUNTED_MODELS, Probes
+from ..objective import Probes
+from ..objective.counted_models import COUNTED_MODELS
 from ..participation import BallsInBins, Cyclic
 from ..privacy.sampled_exposures import noise_of_bins
 from ..progress import Progress, Silent, reporter
@@ -57,7 +53,7 @@ def run_factorize(
     if out is not None:
         require_writable(Path(out))
     graph, gossip = config.sparse_network()
-    groups = None if config.groups is None else factorization.read_groups(config.groups, gossip.labels)
+    groups = None if config.groups is None else factorization.groups.read_groups(config.groups, gossip.labels)
     job = Job(config, gossip, groups, reporter(progress))
     with threadpool_limits(config.jobs):
         began = time.perf_counter()
@@ -168,8 +164,8 @@ class Job:
         )
         tolerance = config.tolerance
         if tolerance is None:
-            grouped = factorization.default_tolerance(groups, config.coalition)
-            tolerance = factorization.PER_MODE_TOLERANCE if config.mechanism == "per-mode" else grouped
+            grouped = factorization.seeded_covariances.default_tolerance(groups, config.coalition)
+            tolerance = factorization.spatio_temporal.PER_MODE_TOLERANCE if config.mechanism == "per-mode" else grouped
         self.counted: dict[str, Any] = {"weights": config.weights, "counted_models": config.counted_models}
         self.limits: dict[str, Any] = {"tolerance": tolerance, "max_iterations": config.max_iterations}
 
@@ -221,7 +217,7 @@ class Job:
 
     def _over_nodes(self) -> SpatialFactorization:
         config, n = self.config, self.dynamics.num_nodes
-        if config.solver not in (known := ["dense", *factorization.COVARIANCE_SOLVERS]):
+        if config.solver not in (known := ["dense", *factorization.seeded_covariances.COVARIANCE_SOLVERS]):
             raise unknown_name("solver of noise over nodes", config.solver, known)
         common = {"max_inverse_diagonal": config.max_inverse_diagonal, "horizon": config.horizon, **self.counted}
         if config.mechanism != "corn":
@@ -250,7 +246,7 @@ class Job:
     def _over_time(self, mechanism: str) -> tuple[Factorization | NodeFactorizations, FloatArray | None]:
         check.positive(tolerance=self.limits["tolerance"])
         require_one_of("counted_models", self.config.counted_models, COUNTED_MODELS)
-        require_one_of("solver", self.config.solver, factorization.SOLVERS)
+        require_one_of("solver", self.config.solver, factorization.temporal.SOLVERS)
         if mechanism in PER_NODE:
             return self._best_per_node(by_class=mechanism == "mafalda-classes")
         if mechanism == "mafalda":
@@ -269,7 +265,10 @@ class Job:
         return self._judged_shared(C) if noise.shared else self._judged_per_node(C)
 
     def _prefix_sums(self) -> tuple[Factorization, FloatArray | None]:
-        limits = {**self.limits, "tolerance": min(self.limits["tolerance"], factorization.PREFIX_SUM_TOLERANCE)}
+        limits = {
+            **self.limits,
+            "tolerance": min(self.limits["tolerance"], PREFIX_SUM_TOLERANCE),
+        }
         try:
             solved = factorization.prefix_sum_encoder(self.participation, progress=self.progress, **limits)
             return self._judged_shared(solved.encoder)

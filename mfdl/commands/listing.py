@@ -95,7 +95,7 @@ def _cite(rows: list[dict[str, Any]], as_json: bool) -> None:
 @trust.command("list")
 def list_models(as_json: terminal.Json = False) -> None:
     """List the trust models: messages seen, gradients known, noise known."""
-    from ..trust import MODELS
+    from ..trust.base import MODELS
 
     rows = [_words(name) for name in MODELS]
     if as_json:
@@ -133,7 +133,7 @@ def explain(
 def _words(name: str) -> dict[str, Any]:
     """One trust model, JSON-ready."""
     from ..runs.named_nodes import options_of
-    from ..trust import MODELS
+    from ..trust.base import MODELS
 
     entry = MODELS.entry(name)
     return {

@@ -5,28 +5,10 @@ that use them interpret them: `graphs` reads the ego network, the training tasks
 scikit-learn are imported inside functions: this package must stay cheap to import because `graphs` needs it.
 """
 
-from .library_files import ENVIRONMENT_VARIABLE, FEMNIST, HOUSING, california_housing, femnist, home
-from .registered_files import (
-    REGISTRY,
-    DataFile,
-    FileStatus,
-    a9a,
-    expand,
-    fetch,
-    mnist,
-    mnist_files,
-    names,
-    read_idx,
-    status,
-)
+from .library_files import california_housing, femnist, home
+from .registered_files import a9a, expand, fetch, mnist, names, status
 
 __all__ = [
-    "ENVIRONMENT_VARIABLE",
-    "FEMNIST",
-    "HOUSING",
-    "REGISTRY",
-    "DataFile",
-    "FileStatus",
     "a9a",
     "california_housing",
     "expand",
@@ -34,9 +16,7 @@ __all__ = [
     "fetch",
     "home",
     "mnist",
-    "mnist_files",
     "names",
-    "read_idx",
     "status",
 ]
 

@@ -2,9 +2,9 @@
 how injections propagate into models.
 """
 
-from .dynamics import MAX_RATE, MAX_RATE_RATIO, SCHEDULES, Dynamics, schedule
+from .dynamics import SCHEDULES, Dynamics, schedule
 
-__all__ = ["MAX_RATE", "MAX_RATE_RATIO", "SCHEDULES", "Dynamics", "schedule"]
+__all__ = ["SCHEDULES", "Dynamics", "schedule"]
 
 
 def __dir__() -> list[str]:

@@ -36,7 +36,7 @@ from ..check import FloatArray
 from ..display import short_repr
 from ..errors import InvalidInput, UnusualSetting
 from ..gossip import Gossip, GossipMatrix
-from ..operators import RecursionMaps
+from ..operators.structured import RecursionMaps
 from ..spec import Entry, Registry
 from ..storable import storable
 

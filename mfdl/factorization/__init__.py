@@ -7,72 +7,32 @@ both at once. `saved_factorization` keeps any of them with the header that says 
 reads those of other libraries.
 """
 
-from mfdl_solvers import Factorization, FactorizationProblem, MaximumProblem, NotConverged, causal_encoder
+from mfdl_solvers import Factorization, FactorizationProblem, MaximumProblem, NotConverged
 
-from .balls_in_bins_encoders import CORRELATIONS, BallsInBinsFactorization, factorize_balls_in_bins
-from .groups import checked_groups, edge_groups, read_groups
-from .long_runs import FORMS, StructuredFactorization, evaluate_long, factorize_long
-from .nodes import (
-    ClassFactorizations,
-    NodeFactorizations,
-    degree_labels,
-    evaluate_nodes,
-    factorize_classes,
-    factorize_nodes,
-)
-from .pairwise_covariance import PairwisePrice, optimal_pairwise
+from .balls_in_bins_encoders import factorize_balls_in_bins
+from .groups import edge_groups
+from .long_runs import evaluate_long, factorize_long
+from .nodes import evaluate_nodes, factorize_classes, factorize_nodes
+from .pairwise_covariance import optimal_pairwise
 from .peer_encoders import from_jax_privacy, from_opake
-from .saved_factorization import SavedFactorization, load, save
-from .seeded_covariances import COVARIANCE_SOLVERS, SpatialFactorization, default_tolerance, optimal_covariance
-from .spatio_temporal import (
-    PER_MODE_TOLERANCE,
-    SpatioTemporalFactorization,
-    optimal_joint,
-    optimal_kronecker,
-    optimal_per_mode,
-)
+from .saved_factorization import load, save
+from .seeded_covariances import optimal_covariance
+from .spatio_temporal import optimal_joint, optimal_kronecker, optimal_per_mode
 from .temporal import (
-    MEASURES,
-    PREFIX_SUM_TOLERANCE,
-    SOLVERS,
-    EstimatedFactorization,
-    EstimatedProblem,
     evaluate,
     factorize,
     maximum_problem,
     prefix_sum_encoder,
-    prefix_sum_gram,
     problem,
     solve_problem,
     square_root_encoder,
 )
 
 __all__ = [
-    "CORRELATIONS",
-    "COVARIANCE_SOLVERS",
-    "FORMS",
-    "MEASURES",
-    "PER_MODE_TOLERANCE",
-    "PREFIX_SUM_TOLERANCE",
-    "SOLVERS",
-    "BallsInBinsFactorization",
-    "ClassFactorizations",
-    "EstimatedFactorization",
-    "EstimatedProblem",
     "Factorization",
     "FactorizationProblem",
     "MaximumProblem",
-    "NodeFactorizations",
     "NotConverged",
-    "PairwisePrice",
-    "SavedFactorization",
-    "SpatialFactorization",
-    "SpatioTemporalFactorization",
-    "StructuredFactorization",
-    "causal_encoder",
-    "checked_groups",
-    "default_tolerance",
-    "degree_labels",
     "edge_groups",
     "evaluate",
     "evaluate_long",
@@ -92,9 +52,7 @@ __all__ = [
     "optimal_pairwise",
     "optimal_per_mode",
     "prefix_sum_encoder",
-    "prefix_sum_gram",
     "problem",
-    "read_groups",
     "save",
     "solve_problem",
     "square_root_encoder",

@@ -37,7 +37,8 @@ from ..dynamics import Dynamics
 from ..errors import UnsupportedMechanism, require_known
 from ..floats import UNIT
 from ..noise.encoder_arguments import MAX_DENSE_STEPS
-from ..objective import ErrorWeights, SpectralMeasure
+from ..objective import ErrorWeights
+from ..objective.spectra import SpectralMeasure
 from ..participation import Participation
 from ..progress import Progress, reporter
 from ..sensitivity.banded_bounds import BandedGram, banded_bound, toeplitz_bound

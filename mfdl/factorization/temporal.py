@@ -21,7 +21,7 @@ from .. import check
 from ..check import FloatArray
 from ..dynamics import Dynamics
 from ..errors import InvalidInput, require_known
-from ..gossip import RandomGossip
+from ..gossip.randomized import RandomGossip
 from ..objective import ErrorWeights, EstimatedGram, Probes
 from ..participation import Participation
 from ..progress import Progress, reporter

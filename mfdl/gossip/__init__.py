@@ -25,28 +25,14 @@ from .changing import (
     sampled_walk,
 )
 from .directed import PushSum, average, push_sum
-from .matrix import (
-    BALANCE_TOLERANCE,
-    MAX_DENSE_NODES,
-    SUM_TOLERANCE,
-    SYMMETRY_TOLERANCE,
-    Gossip,
-    GossipMatrix,
-    mixing_parameter,
-)
-from .randomized import RandomGossip
+from .matrix import Gossip, GossipMatrix, mixing_parameter
 from .sequences import GossipSequence
 
 __all__ = [
-    "BALANCE_TOLERANCE",
-    "MAX_DENSE_NODES",
-    "SUM_TOLERANCE",
-    "SYMMETRY_TOLERANCE",
     "Gossip",
     "GossipMatrix",
     "GossipSequence",
     "PushSum",
-    "RandomGossip",
     "average",
     "churn",
     "from_array",

@@ -24,29 +24,21 @@ from scipy.sparse import csr_array
 
 from .. import check, matrices
 from ..errors import InvalidInput, did_you_mean, unknown_name
-from ..graph_formats import SUFFIXES as FILE_SUFFIXES
 from ..spec import parse
 from .edge_lists import integer_edges
 from .graph_files import looks_like_a_file, read_graph
-from .named import GRAPHS, MAX_DRAWS, MAX_EDGES, MAX_NODES, build, build_sparse
-from .simple_graphs import Edge, SparseGraph, from_networkx, in_label_order, keep_largest_component, name_of
+from .named import GRAPHS, build, build_sparse
+from .simple_graphs import SparseGraph, from_networkx, in_label_order, keep_largest_component, name_of
 
 __all__ = [
-    "FILE_SUFFIXES",
-    "MAX_DRAWS",
-    "MAX_EDGES",
-    "MAX_NODES",
-    "Edge",
     "Source",
     "SparseGraph",
     "adjacency",
     "content_hash",
-    "index_of",
     "labels",
     "load",
     "load_sparse",
     "names",
-    "require_connected",
 ]
 
 

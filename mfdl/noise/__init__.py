@@ -3,7 +3,6 @@
 from .base import NoiseOperator
 from .causal import CausalNoise, IndependentNoise, JointNoise, LocalNoise, SpatioTemporalNoise, StepNoise, ZeroNoise
 from .scheduled import ScheduledNoise
-from .stream import NoiseStream, StreamState
 
 __all__ = [
     "CausalNoise",
@@ -11,11 +10,9 @@ __all__ = [
     "JointNoise",
     "LocalNoise",
     "NoiseOperator",
-    "NoiseStream",
     "ScheduledNoise",
     "SpatioTemporalNoise",
     "StepNoise",
-    "StreamState",
     "ZeroNoise",
 ]
 

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from ..check import FloatArray
 from ..errors import InvalidInput, UnsupportedMechanism
-from ..operators import Selection, StructuredOperator
+from ..operators import StructuredOperator
+from ..operators.structured import Selection
 
 if TYPE_CHECKING:
     from .causal import CausalNoise, JointNoise

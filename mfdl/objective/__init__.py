@@ -11,23 +11,18 @@ In: `Dynamics`, a number of steps, `ErrorWeights`, perhaps with the `Curvature` 
 - `noise_error`, the value itself for a noise operator; `excess_loss`, what it adds to a loss with that curvature.
 """
 
-from .counted_models import COUNTED_MODELS
 from .curvature import Curvature
 from .error_weights import ErrorWeights
-from .estimated_grams import Estimate, EstimatedGram, Probes
+from .estimated_grams import EstimatedGram, Probes
 from .noise_objective import ExcessLoss, NoiseObjective
-from .spectra import SpectralMeasure
 
 __all__ = [
-    "COUNTED_MODELS",
     "Curvature",
     "ErrorWeights",
-    "Estimate",
     "EstimatedGram",
     "ExcessLoss",
     "NoiseObjective",
     "Probes",
-    "SpectralMeasure",
 ]
 
 

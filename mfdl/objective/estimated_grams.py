@@ -36,8 +36,7 @@ from .. import check, matrices
 from ..check import FloatArray
 from ..dynamics.dynamics import ByModes, ByNodes
 from ..errors import InvalidInput, UnsupportedMechanism
-from ..gossip import RandomGossip
-from ..gossip.randomized import Moments
+from ..gossip.randomized import Moments, RandomGossip
 from .counted_models import CountedModels, finite_gram
 from .curvature import nodes_needed, quadrature
 from .spectra import SpectralMeasure

@@ -30,7 +30,7 @@ from mfdl_solvers.structured import ModeCost
 from .. import check
 from ..check import FloatArray
 from ..errors import InvalidInput, UnsupportedMechanism
-from ..gossip import RandomGossip
+from ..gossip.randomized import RandomGossip
 from ..noise import CausalNoise, NoiseOperator
 from ..noise.causal import MAX_JOINT_SIZE
 from ..noise.encoder_arguments import MAX_DENSE_STEPS

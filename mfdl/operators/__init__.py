@@ -1,23 +1,11 @@
 """Structured linear operators over time x nodes, as scipy `LinearOperator`s with a dense form for oracles."""
 
-from .structured import (
-    Kronecker,
-    OutputRecursion,
-    RecursionMaps,
-    Selection,
-    StateRecursion,
-    StructuredOperator,
-    WeightedStates,
-)
+from .structured import Kronecker, OutputRecursion, StructuredOperator
 
 __all__ = [
     "Kronecker",
     "OutputRecursion",
-    "RecursionMaps",
-    "Selection",
-    "StateRecursion",
     "StructuredOperator",
-    "WeightedStates",
 ]
 
 

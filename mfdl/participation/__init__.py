@@ -3,14 +3,7 @@
 from mfdl_solvers.pattern_sets import Pattern, PatternSet
 
 from .by_node import ParticipationByNode
-from .sampling import (
-    BallsInBins,
-    CyclicPoisson,
-    MinSeparationSampling,
-    PoissonSampling,
-    RandomAllocation,
-    Sampled,
-)
+from .sampling import BallsInBins, CyclicPoisson, MinSeparationSampling, PoissonSampling, RandomAllocation
 from .schemes import (
     Cyclic,
     EveryStep,
@@ -36,7 +29,6 @@ __all__ = [
     "PatternSet",
     "PoissonSampling",
     "RandomAllocation",
-    "Sampled",
     "Single",
 ]
 

@@ -33,7 +33,8 @@ from ..privacy.questions import Privacy, Target
 from ..privacy.sampled_exposures import noise_of_bins
 from ..progress import Progress, reporter
 from ..released import ReleasedModel
-from ..trust import LDP, MODELS
+from ..trust import LDP
+from ..trust.base import MODELS
 from .design import BINS, CYCLIC, RATES, Design, DesignGrid, NoiseGain, PredictedLoss, age_gram, predicted_loss
 from .run_plan import PlannedDesign, RunPlan
 

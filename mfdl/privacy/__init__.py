@@ -2,36 +2,22 @@
 
 from .accountants import ACCOUNTANTS
 from .attacking_sets import sensitivity_by_victim
-from .curves import (
-    BallsInBinsGaussian,
-    Composed,
-    Gaussian,
-    MonteCarlo,
-    MonteCarloCurve,
-    PoissonGaussian,
-    PrivacyCurve,
-    ProductGaussian,
-)
-from .exposures import Exposures, view_losses
-from .forms import ViewGram, view_gram
-from .gram_sensitivity import Sensitivity, general_sensitivity, worst_sensitivity
+from .curves import BallsInBinsGaussian, Gaussian, MonteCarlo, PoissonGaussian, PrivacyCurve, ProductGaussian
+from .exposures import view_losses
+from .gram_sensitivity import Sensitivity, general_sensitivity
 from .guarantee import Guarantee
 from .losses import Losses
 from .owners import Owners
-from .questions import UNITS, Privacy, Target
+from .questions import Privacy, Target
 from .sampled_exposures import noise_of_bins
 
 __all__ = [
     "ACCOUNTANTS",
-    "UNITS",
     "BallsInBinsGaussian",
-    "Composed",
-    "Exposures",
     "Gaussian",
     "Guarantee",
     "Losses",
     "MonteCarlo",
-    "MonteCarloCurve",
     "Owners",
     "PoissonGaussian",
     "Privacy",
@@ -39,13 +25,10 @@ __all__ = [
     "ProductGaussian",
     "Sensitivity",
     "Target",
-    "ViewGram",
     "general_sensitivity",
     "noise_of_bins",
     "sensitivity_by_victim",
-    "view_gram",
     "view_losses",
-    "worst_sensitivity",
 ]
 
 

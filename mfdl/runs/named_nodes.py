@@ -120,7 +120,7 @@ class Named:
     def require_used(self, trusts: Sequence[str]) -> None:
         """Refuses options that no trust model of this call reads, and a missing one."""
         for name in trusts:
-            require_one_of("trust model", name, trust.MODELS)
+            require_one_of("trust model", name, trust.base.MODELS)
         for field, owners in _models_by_field().items():
             if self._gives(field) and not set(owners) & set(trusts):
                 owner = " or ".join(owners)
@@ -130,7 +130,7 @@ class Named:
         if self.all_attackers and trusts[0] != "pndp":
             raise InvalidInput(f"--all-attackers needs --trust pndp, got {trusts[0]}; name them with --attackers.")
         for name in trusts:
-            for parameter in trust.MODELS[name].signature.values():
+            for parameter in trust.base.MODELS[name].signature.values():
                 if not self._may_lack(parameter) and not any(map(self._gives, _fields_of(parameter))):
                     options = " or ".join(options_of(parameter))
                     raise InvalidInput(
@@ -140,7 +140,7 @@ class Named:
     def model(self, name: str, attacker: int | None = None) -> TrustModel:
         """The named trust model; attacker: the single attacker of pndp instead of the given ones."""
         given: dict[str, Any] = {}
-        for parameter in trust.MODELS.entry(name).signature.values():
+        for parameter in trust.base.MODELS.entry(name).signature.values():
             value = getattr(self, parameter.name, None)
             if value is None and attacker is None and self._may_lack(parameter):
                 given[parameter.name] = DEFAULT_SIZE if parameter.required else None
@@ -188,7 +188,7 @@ def options_of(parameter: Parameter) -> tuple[str, ...]:
 def _models_by_field() -> dict[str, list[str]]:
     """The trust models that read a field of `Named`."""
     owners: dict[str, list[str]] = {}
-    for name, entry in trust.MODELS.items():
+    for name, entry in trust.base.MODELS.items():
         for parameter in entry.signature.values():
             for field in _fields_of(parameter):
                 owners.setdefault(field, []).append(name)

@@ -95,7 +95,8 @@ def trust_text(trust: TrustModel, algorithm: LinearAlgorithm) -> Given[TrustMode
 
 def shipped_trust(model: TrustModel) -> dict[str, Any]:
     """The options of a trust model of the library, nodes as labels or as #INDEX; empty of the caller's own."""
-    from ..trust import MODELS, named
+    from ..trust import named
+    from ..trust.base import MODELS
 
     if model.name not in MODELS:
         return {}

@@ -28,8 +28,7 @@ from .keys import NoiseKey
 from .replay_config import ReplayConfig, device_of
 from .run import SeedRun
 from .seed_replay import SeedReplay, few_threads
-from .tasks import TaskInstance
-from .tasks.instance import evaluate, fit_together, stacked, without_copies
+from .tasks.instance import TaskInstance, evaluate, fit_together, stacked, without_copies
 
 MOST_RUNS = {"cpu": 4, "cuda": 64}
 """Runs at a time, by type of device; on a CPU eight gain no more than four, and leave less for other processes."""

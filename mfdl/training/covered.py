@@ -13,7 +13,7 @@ import torch
 
 from .. import check
 from ..check import FloatArray
-from ..dynamics import MAX_RATE_RATIO
+from ..dynamics.dynamics import MAX_RATE_RATIO
 from ..errors import InvalidInput, UnsupportedMechanism
 from ..mechanism import Mechanism
 from .tasks import Task

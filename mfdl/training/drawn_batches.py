@@ -31,7 +31,7 @@ from ..participation.sampling import (
     Sampled,
 )
 from .keys import NoiseKey, require_key, words
-from .tasks import TaskInstance
+from .tasks.instance import TaskInstance
 
 
 class DrawnBatches(abc.ABC):

@@ -24,7 +24,7 @@ from .keys import NoiseKey
 from .replay_config import EvaluatedStep, ReplayConfig
 from .run import Run, SeedRun
 from .seed_replay import SeedReplay
-from .tasks import TaskInstance
+from .tasks.instance import TaskInstance
 
 
 @takes_fields_of(ReplayConfig)

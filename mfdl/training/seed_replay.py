@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from .. import check, metrics
 from ..algorithms import LinearAlgorithm
 from ..errors import InvalidInput
-from ..noise import NoiseStream
+from ..noise.stream import NoiseStream
 from ..progress import Advance
 from . import checkpoint, clipping, covered, learned
 from .distributed import Group
@@ -36,7 +36,7 @@ from .replay_config import EvaluatedStep, ReplayConfig
 from .run import SeedRun
 from .step_rules import PublicFacts
 from .streams import noise_stream
-from .tasks import TaskInstance
+from .tasks.instance import TaskInstance
 
 NOT_COVERED = ("diverged", "dropped_records", "task_hash")
 """Metadata of a checkpoint that follow from the data without noise; a guess of all data can be checked by the hash."""

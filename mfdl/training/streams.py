@@ -16,7 +16,8 @@ from functools import partial
 from .. import check
 from ..check import FloatArray
 from ..errors import InvalidInput
-from ..noise import NoiseOperator, NoiseStream
+from ..noise import NoiseOperator
+from ..noise.stream import NoiseStream
 from .column_generator import SHARDS
 from .keys import NoiseKey
 from .shared_randomness import HolderKeys, base_columns

@@ -11,7 +11,7 @@ bounds PNDP of one victim in a graph of any size. A model of your own is `TrustM
 
 from __future__ import annotations
 
-from .base import MODELS, TrustModel, named, nodes_of, table
+from .base import TrustModel, named, table
 from .models import (
     LDP,
     PNDP,
@@ -21,7 +21,6 @@ from .models import (
     Colluding,
     Eavesdropper,
     FullCollusion,
-    Neighbourhood,
     ReleasedOnly,
     SecureSum,
     neighbourhood,
@@ -29,7 +28,6 @@ from .models import (
 
 __all__ = [
     "LDP",
-    "MODELS",
     "PNDP",
     "AnyReceiver",
     "Central",
@@ -37,13 +35,11 @@ __all__ = [
     "Colluding",
     "Eavesdropper",
     "FullCollusion",
-    "Neighbourhood",
     "ReleasedOnly",
     "SecureSum",
     "TrustModel",
     "named",
     "neighbourhood",
-    "nodes_of",
 ]
 
 

@@ -29,8 +29,8 @@ from ..check import FloatArray
 from ..entries import Stacked, entries_and_operator, refuse_huge, rounding_of, to_dense, without_columns
 from ..errors import InvalidInput, UnsupportedMechanism
 from ..floats import UNIT
-from ..operators import OutputRecursion, WeightedStates
-from ..operators.structured import TimeNodeAxis
+from ..operators import OutputRecursion
+from ..operators.structured import TimeNodeAxis, WeightedStates
 from .knowledge import Knowledge, checked_mask
 from .view_matrices import GivenModels, ViewMatrices, masked
 

@@ -13,7 +13,9 @@ from matplotlib.figure import Figure
 import mfdl
 from mfdl import Privacy
 from mfdl.algorithms import registry
-from mfdl.audit import AuditCell, Training, Transcript, audit, audit_matrix, bounds, runs
+from mfdl.audit import Training, audit, audit_matrix, bounds, runs
+from mfdl.audit.audit_cells import AuditCell
+from mfdl.audit.observation import Transcript
 from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput
 from mfdl.gossip import GossipMatrix, metropolis_hastings

@@ -12,7 +12,8 @@ from noises import KINDS, OwnNoise, all_steps, base_noise, cases, example
 from numpy.testing import assert_allclose, assert_array_equal
 
 from mfdl.errors import InvalidInput
-from mfdl.noise import IndependentNoise, NoiseOperator, NoiseStream, SpatioTemporalNoise, StepNoise, stream
+from mfdl.noise import IndependentNoise, NoiseOperator, SpatioTemporalNoise, StepNoise, stream
+from mfdl.noise.stream import NoiseStream
 from mfdl.training.keys import NoiseKey, normals
 from mfdl.training.shared_randomness import HolderKeys, base_columns
 from mfdl.training.streams import noise_stream

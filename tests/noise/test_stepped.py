@@ -12,7 +12,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from mfdl.errors import InvalidInput
 from mfdl.factorization.encoders import Banded, Buffered, Inverse, Toeplitz
-from mfdl.noise import LocalNoise, NoiseStream, StreamState, stream
+from mfdl.noise import LocalNoise, stream
+from mfdl.noise.stream import NoiseStream, StreamState
 from mfdl.training.keys import NoiseKey
 from mfdl.training.shared_randomness import HolderKeys, base_columns
 from mfdl.training.streams import noise_stream

@@ -220,7 +220,7 @@ def test_the_encoder_for_the_average_is_the_best_for_all_draws_together():
     estimated = mfdl.factorization.factorize(
         mfdl.Dynamics(path), participation, averaged_over=dataclasses.replace(random, moments=None), **tight
     )
-    assert isinstance(estimated, mfdl.factorization.EstimatedFactorization)
+    assert isinstance(estimated, mfdl.factorization.temporal.EstimatedFactorization)
     assert abs(estimated.objective - solved.objective) < 2 * estimated.objective_error
     assert "8 draws of random pairs" in estimated.notes[0]
 

@@ -15,7 +15,7 @@ from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.factorization.encoders import Banded
 from mfdl.noise import IndependentNoise, SpatioTemporalNoise
 from mfdl.objective import Curvature, NoiseObjective
-from mfdl.privacy import noise_of_bins
+from mfdl.privacy.sampled_exposures import noise_of_bins
 from mfdl.testing import gossip_matrices
 from mfdl.testing.oracles import optimal_loss_reference
 from mfdl.testing.strategies import random_encoder

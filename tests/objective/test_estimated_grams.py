@@ -15,23 +15,10 @@ from numpy.testing import assert_allclose, assert_array_equal
 from mfdl import Privacy, algorithms, gossip, graphs
 from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput, UnsupportedMechanism
-from mfdl.factorization import (
-    EstimatedFactorization,
-    EstimatedProblem,
-    evaluate,
-    factorize,
-    problem,
-    square_root_encoder,
-)
-from mfdl.objective import (
-    COUNTED_MODELS,
-    ErrorWeights,
-    EstimatedGram,
-    NoiseObjective,
-    Probes,
-    estimated_grams,
-    time_grams,
-)
+from mfdl.factorization import evaluate, factorize, problem, square_root_encoder
+from mfdl.factorization.temporal import EstimatedFactorization, EstimatedProblem
+from mfdl.objective import ErrorWeights, EstimatedGram, NoiseObjective, Probes, estimated_grams, time_grams
+from mfdl.objective.counted_models import COUNTED_MODELS
 from mfdl.participation import Cyclic
 from mfdl.testing import gossip_matrices
 

@@ -25,7 +25,8 @@ from mfdl.factorization.encoders import Banded, Buffered, Inverse, Toeplitz
 from mfdl.gossip.matrix import GossipMatrix
 from mfdl.graphs import SparseGraph
 from mfdl.noise import IndependentNoise, NoiseOperator, SpatioTemporalNoise
-from mfdl.objective import COUNTED_MODELS, ErrorWeights, NoiseObjective, estimated_grams, noise_objective, time_grams
+from mfdl.objective import ErrorWeights, NoiseObjective, estimated_grams, noise_objective, time_grams
+from mfdl.objective.counted_models import COUNTED_MODELS
 from mfdl.participation import Cyclic
 from mfdl.runs.comparing import run_comparison
 from mfdl.runs.experiment import Experiment

@@ -17,7 +17,8 @@ from mfdl import gossip
 from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.gossip import GossipMatrix
-from mfdl.objective import COUNTED_MODELS, Curvature, ErrorWeights, NoiseObjective, spectra, time_grams
+from mfdl.objective import Curvature, ErrorWeights, NoiseObjective, spectra, time_grams
+from mfdl.objective.counted_models import COUNTED_MODELS
 from mfdl.testing import dense_error_gram, gossip_matrices, gossip_sequences
 
 OBJECTIVE = st.sampled_from(COUNTED_MODELS)

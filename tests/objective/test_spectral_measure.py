@@ -13,7 +13,9 @@ from numpy.testing import assert_allclose
 from mfdl import gossip
 from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput, UnsupportedMechanism
-from mfdl.objective import COUNTED_MODELS, ErrorWeights, NoiseObjective, SpectralMeasure
+from mfdl.objective import ErrorWeights, NoiseObjective
+from mfdl.objective.counted_models import COUNTED_MODELS
+from mfdl.objective.spectra import SpectralMeasure
 from mfdl.testing import gossip_matrices
 
 CLOSED = (

@@ -10,13 +10,8 @@ import pytest
 import scipy.sparse as sp
 from numpy.testing import assert_allclose, assert_array_equal
 
-from mfdl.operators import (
-    Kronecker,
-    OutputRecursion,
-    RecursionMaps,
-    Selection,
-    StateRecursion,
-)
+from mfdl.operators import Kronecker, OutputRecursion
+from mfdl.operators.structured import RecursionMaps, Selection, StateRecursion
 
 SIZES = [(4, 3), (1, 3), (4, 1), (1, 1)]  # (T, n)
 

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
 from mfdl.errors import InvalidInput
-from mfdl.operators import OutputRecursion, RecursionMaps, Selection, StateRecursion
+from mfdl.operators import OutputRecursion
+from mfdl.operators.structured import RecursionMaps, Selection, StateRecursion
 
 FIELDS = ("out_from_state", "out_from_input", "state_from_out", "state_from_state", "state_from_input")
 

@@ -19,16 +19,8 @@ from small_tasks import module_at, regression, squared
 import mfdl
 from mfdl import BallsInBins, PoissonSampling, RandomAllocation
 from mfdl.participation import CyclicPoisson, MinSeparationSampling
-from mfdl.privacy import (
-    BallsInBinsGaussian,
-    Composed,
-    Gaussian,
-    Guarantee,
-    MonteCarlo,
-    MonteCarloCurve,
-    PoissonGaussian,
-)
-from mfdl.privacy.curves import curve_from_dict, curve_to_dict
+from mfdl.privacy import BallsInBinsGaussian, Gaussian, Guarantee, MonteCarlo, PoissonGaussian
+from mfdl.privacy.curves import Composed, MonteCarloCurve, curve_from_dict, curve_to_dict
 from mfdl.testing.tasks import linear_task
 from mfdl.training.drawn_batches import batches_of
 from mfdl.training.streams import node_stream

@@ -10,7 +10,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import mfdl
-from mfdl.privacy import BallsInBinsGaussian, Composed, Gaussian, MonteCarlo, MonteCarloCurve, PoissonGaussian
+from mfdl.privacy import BallsInBinsGaussian, Gaussian, MonteCarlo, PoissonGaussian
+from mfdl.privacy.curves import Composed, MonteCarloCurve
 
 RATES = (1e-6, 0.1, 0.9)
 SAMPLED = PoissonGaussian(0.8, rate=0.02, steps=10, adjacency="add-remove")

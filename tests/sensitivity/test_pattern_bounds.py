@@ -16,9 +16,10 @@ from numpy.testing import assert_allclose
 import mfdl
 from mfdl import trust
 from mfdl.errors import InvalidInput, UnsupportedMechanism
-from mfdl.factorization import FactorizationProblem, prefix_sum_gram, solve_problem
+from mfdl.factorization import FactorizationProblem, solve_problem
 from mfdl.factorization.encoders import Toeplitz
 from mfdl.factorization.long_runs import structured_bound
+from mfdl.factorization.temporal import prefix_sum_gram
 from mfdl.participation import (
     Cyclic,
     EveryStep,

@@ -34,7 +34,7 @@ def test_an_idx_file_is_read_as_it_was_written(shape, seed):
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "file.gz"
         path.write_bytes(idx(array))
-        read = data.read_idx(path)
+        read = data.registered_files.read_idx(path)
     assert read.dtype == np.uint8
     assert read.shape == tuple(shape)
     np.testing.assert_array_equal(read, array)
@@ -57,7 +57,7 @@ def test_an_idx_file_is_read_as_it_was_written(shape, seed):
 def test_files_that_are_not_idx(tmp_path, content, message):
     (tmp_path / "file.gz").write_bytes(content)
     with pytest.raises(InvalidInput, match=message):
-        data.read_idx(tmp_path / "file.gz")
+        data.registered_files.read_idx(tmp_path / "file.gz")
 
 
 # A small MNIST
@@ -73,7 +73,7 @@ def small(monkeypatch, tmp_path):
     return register_mnist(monkeypatch, tmp_path, IMAGES, LABELS, num_train=80)
 
 
-TRAIN, TEST = data.mnist_files("train"), data.mnist_files("test")
+TRAIN, TEST = data.registered_files.mnist_files("train"), data.registered_files.mnist_files("test")
 
 
 def test_the_full_set(small):
@@ -190,8 +190,8 @@ def test_parameters_that_cannot_be_used(small, changes, message):
 def test_images_and_labels_must_fit(small, monkeypatch):
     home = small(*TRAIN, *TEST)
     content = idx(LABELS[:29])
-    file = dataclasses.replace(data.REGISTRY[TEST[1]], sha256=hashlib.sha256(content).hexdigest())
-    monkeypatch.setitem(data.REGISTRY, TEST[1], file)
+    file = dataclasses.replace(data.registered_files.REGISTRY[TEST[1]], sha256=hashlib.sha256(content).hexdigest())
+    monkeypatch.setitem(data.registered_files.REGISTRY, TEST[1], file)
     (home / TEST[1]).write_bytes(content)
     with pytest.raises(InvalidInput, match=r"got shapes \(30, 28, 28\) and \(29,\)"):
         data.mnist("test", home)

@@ -28,7 +28,8 @@ from mfdl.training.keys import NoiseKey
 from mfdl.training.philox import PhiloxColumns
 from mfdl.training.replay import replay as train
 from mfdl.training.replay_config import EvaluatedStep
-from mfdl.training.tasks import Task, TaskInstance
+from mfdl.training.tasks import Task
+from mfdl.training.tasks.instance import TaskInstance
 
 torch.set_num_threads(1)
 NODES = 4

@@ -23,7 +23,8 @@ from mfdl.training.distributed.group import Group
 from mfdl.training.distributed.share import Share
 from mfdl.training.executor import Executor
 from mfdl.training.step_rules import Messages, PublicFacts, StepRule
-from mfdl.training.tasks import Preconditioner, TaskInstance
+from mfdl.training.tasks import Preconditioner
+from mfdl.training.tasks.instance import TaskInstance
 
 RING, CPU = gossip.metropolis_hastings("ring:n=4"), torch.device("cpu")
 TEXTS = ("normalised", "nesterov:0.9", "rms:0.5:0.5", "messages:0.25:0.5")

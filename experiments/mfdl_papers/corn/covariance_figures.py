@@ -20,7 +20,8 @@ import numpy as np
 from mfdl import gossip, graphs
 from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput
-from mfdl.factorization import SpatialFactorization, optimal_covariance, optimal_pairwise
+from mfdl.factorization import optimal_covariance, optimal_pairwise
+from mfdl.factorization.seeded_covariances import SpatialFactorization
 from mfdl.pictures.line_charts import Panel
 from mfdl.privacy import gaussian
 from mfdl.progress import reporter

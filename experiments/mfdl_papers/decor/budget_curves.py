@@ -11,7 +11,7 @@ import numpy as np
 
 from mfdl import graphs
 from mfdl.decor_search import POSITIONS, pair_ratios
-from mfdl.factorization import PairwisePrice
+from mfdl.factorization.pairwise_covariance import PairwisePrice
 from mfdl.pictures.line_charts import Panel
 from mfdl.runs.experiment import Experiment
 

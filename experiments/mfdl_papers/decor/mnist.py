@@ -17,7 +17,7 @@ import numpy as np
 from mfdl import Privacy, algorithms, calibrate, files, gossip, graphs
 from mfdl.decor_search import POSITIONS, pair_ratios
 from mfdl.dynamics import Dynamics
-from mfdl.factorization import PairwisePrice
+from mfdl.factorization.pairwise_covariance import PairwisePrice
 from mfdl.participation import PoissonSampling
 from mfdl.pictures.line_charts import Panel
 from mfdl.progress import reporter

@@ -16,7 +16,8 @@ import scipy.optimize
 from mfdl import graphs
 from mfdl.check import FloatArray
 from mfdl.dynamics import Dynamics
-from mfdl.factorization import SpatialFactorization, optimal_covariance
+from mfdl.factorization import optimal_covariance
+from mfdl.factorization.seeded_covariances import SpatialFactorization
 from mfdl.gossip import GossipMatrix, from_array, metropolis_hastings, mixing_parameter
 from mfdl.pictures.line_charts import Panel
 from mfdl.progress import reporter

@@ -16,7 +16,7 @@ from ._data_sets import a9a, digits, femnist, housing, mnist
 from ._synthetic import least_squares, logistic, quadratic, rotated_quadratics
 from ._task import TASKS, Task, from_module
 from .file_tasks import from_file, load_file, parse_file_text
-from .instance import Evaluation, TaskInstance
+from .instance import Evaluation
 from .preconditioner import Preconditioner
 from .task_modules import load_from_module, parse_module_text
 
@@ -24,7 +24,6 @@ __all__ = [
     "Evaluation",
     "Preconditioner",
     "Task",
-    "TaskInstance",
     "a9a",
     "digits",
     "femnist",

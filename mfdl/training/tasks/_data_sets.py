@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from ... import check, data
-from ...data.registered_files import A9A_FEATURES
+from ...data.registered_files import A9A_FEATURES, mnist_files
 from ...errors import InvalidInput, require_known
 from . import partition as partitions
 from ._task import TASKS, Kind, Task, from_module, node_count
@@ -246,7 +246,7 @@ def mnist(
     if (fraction := check.positive(fraction=fraction)) > 1:
         raise InvalidInput(f"fraction must be a number > 0 and <= 1, got {fraction!r}.")
     train_is_there, test_is_there = (
-        all((data.home(data_home) / name).is_file() for name in data.mnist_files(part)) for part in ("train", "test")
+        all((data.home(data_home) / name).is_file() for name in mnist_files(part)) for part in ("train", "test")
     )
     if source == "10k" or (source == "auto" and test_is_there and not train_is_there):
         name = "mnist-10k"
