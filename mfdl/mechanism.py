@@ -26,8 +26,9 @@ from .algorithms import LinearAlgorithm, noise_error
 from .display import Shown
 from .errors import InvalidInput, UnsupportedMechanism
 from .gossip.sequences import communication_graph
-from .objective import ErrorWeights, ExcessLoss, NoiseObjective
+from .objective import ErrorWeights, NoiseObjective
 from .objective.estimated_grams import Estimate
+from .objective.noise_objective import ExcessLoss
 from .privacy.curves import PrivacyCurve
 from .privacy.guarantee import Guarantee
 from .privacy.guarantee_texts import EVERY_NODE

@@ -16,8 +16,8 @@ from mfdl.algorithms import mafalda, mafalda_l, noise_error
 from mfdl.algorithms.factorized import mafalda_classes
 from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput, UnsupportedMechanism
-from mfdl.factorization import NotConverged, evaluate_nodes, factorize_classes, factorize_nodes, problem, solve_problem
-from mfdl.factorization.nodes import NodeFactorizations, degree_labels
+from mfdl.factorization import NotConverged, factorize_classes, factorize_nodes, problem, solve_problem
+from mfdl.factorization.nodes import NodeFactorizations, degree_labels, evaluate_nodes
 from mfdl.noise_scale import calibrate
 from mfdl.objective import ErrorWeights, NoiseObjective
 from mfdl.participation import Cyclic, MinSeparation, ParticipationByNode, Single

@@ -15,9 +15,9 @@ from mfdl.algorithms.registry import parse_parameters
 from mfdl.commands import factorize as command
 from mfdl.commands import main
 from mfdl.commands.factorize_jobs import run_factorize
-from mfdl.factorization import evaluate_long, factorize, factorize_long
+from mfdl.factorization import factorize, factorize_long
 from mfdl.factorization.encoders import Banded, Buffered, Inverse, Toeplitz
-from mfdl.factorization.long_runs import FORMS, mode_cost, spaced_patterns
+from mfdl.factorization.long_runs import FORMS, evaluate_long, mode_cost, spaced_patterns
 from mfdl.factorization.setting import Setting
 from mfdl.noise import CausalNoise
 from mfdl.objective import NoiseObjective

@@ -337,7 +337,7 @@ REFUSED = {
         ["posed must be a FactorizationProblem", "got ndarray"],
     ),
     "grams of no nodes": (
-        lambda: mfdl.factorization.evaluate_nodes(np.eye(6), P, np.eye(6), lower_bounds=[0.0]),
+        lambda: mfdl.factorization.nodes.evaluate_nodes(np.eye(6), P, np.eye(6), lower_bounds=[0.0]),
         ["grams must have 3 dimensions"],
     ),
     "a partition by name": (
@@ -362,7 +362,10 @@ REFUSED = {
         lambda: mfdl.objective.NoiseObjective(D, 3).fresh_noise([1.0]),
         ["factor", "2 dimensions"],
     ),
-    "no value of an option": (lambda: mfdl.runs.SweepConfig(epochs=None), ["epochs must not be None", "leave it out"]),
+    "no value of an option": (
+        lambda: mfdl.runs.sweep_config.SweepConfig(epochs=None),
+        ["epochs must not be None", "leave it out"],
+    ),
     "correlations of no pairs": (
         lambda: mfdl.privacy.BallsInBinsGaussian(1.0, 3, 0.5, "zero-out"),
         ["correlations must be pairs", "got 0.5"],

@@ -34,11 +34,9 @@ from .over_nodes import (
     tuned_decor,
 )
 from .registry import build
-from .round import Round
 
 __all__ = [
     "LinearAlgorithm",
-    "Round",
     "anti_pgd",
     "band_inv",
     "banded",

@@ -34,8 +34,9 @@ from .. import check, matrices
 from ..check import FloatArray
 from ..dynamics import Dynamics
 from ..errors import InvalidInput, UnsupportedMechanism, require_known
-from ..gossip import GossipMatrix, PushSum
+from ..gossip import GossipMatrix
 from ..gossip.changing import Present, checked_walk, presence, token_passing
+from ..gossip.directed import PushSum
 from ..noise import NoiseOperator, ScheduledNoise, StepNoise
 from ..operators.structured import Map
 from ..participation import Participation

@@ -15,12 +15,14 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+from mfdl_solvers import MaximumProblem
+
 from .. import check, factorization, graphs
 from ..algorithms.registry import build
 from ..check import FloatArray
 from ..dynamics import Dynamics
 from ..errors import InvalidInput, unknown_name
-from ..factorization import Factorization, FactorizationProblem, MaximumProblem
+from ..factorization import Factorization, FactorizationProblem
 from ..factorization.balls_in_bins_encoders import BallsInBinsFactorization, BinEncoder, BinFactorization
 from ..factorization.groups import Groups
 from ..factorization.long_runs import StructuredFactorization
@@ -306,7 +308,7 @@ class Job:
     def _judged_per_node(self, encoders: FloatArray) -> tuple[NodeFactorizations, FloatArray]:
         best, grams = self._best_per_node()
         bounds = [node.lower_bound for node in best.nodes]
-        return factorization.evaluate_nodes(grams, self.participation, encoders, lower_bounds=bounds), grams
+        return factorization.nodes.evaluate_nodes(grams, self.participation, encoders, lower_bounds=bounds), grams
 
 
 def _gram_of(posed: FactorizationProblem | MaximumProblem) -> FloatArray | None:

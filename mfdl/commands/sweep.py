@@ -65,9 +65,9 @@ def sweep(
 
 
 def _run(config: Path, out: Path | None, jobs: int | None, engine: str | None, scheduler: str | None) -> dict[str, Any]:
-    from ..runs import Engine, SweepConfig
+    from ..runs import Engine
     from ..runs.store import finished_sweep
-    from ..runs.sweep_config import SweepFile
+    from ..runs.sweep_config import SweepConfig, SweepFile
 
     file = SweepFile.read(config)
     sweep_config = SweepConfig.written(file)

@@ -7,12 +7,12 @@ both at once. `saved_factorization` keeps any of them with the header that says 
 reads those of other libraries.
 """
 
-from mfdl_solvers import Factorization, FactorizationProblem, MaximumProblem, NotConverged
+from mfdl_solvers import Factorization, FactorizationProblem, NotConverged
 
 from .balls_in_bins_encoders import factorize_balls_in_bins
 from .groups import edge_groups
-from .long_runs import evaluate_long, factorize_long
-from .nodes import evaluate_nodes, factorize_classes, factorize_nodes
+from .long_runs import factorize_long
+from .nodes import factorize_classes, factorize_nodes
 from .pairwise_covariance import optimal_pairwise
 from .peer_encoders import from_jax_privacy, from_opake
 from .saved_factorization import load, save
@@ -31,12 +31,9 @@ from .temporal import (
 __all__ = [
     "Factorization",
     "FactorizationProblem",
-    "MaximumProblem",
     "NotConverged",
     "edge_groups",
     "evaluate",
-    "evaluate_long",
-    "evaluate_nodes",
     "factorize",
     "factorize_balls_in_bins",
     "factorize_classes",

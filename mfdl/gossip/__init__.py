@@ -24,7 +24,7 @@ from .changing import (
     sampled_presence,
     sampled_walk,
 )
-from .directed import PushSum, average, push_sum
+from .directed import average, push_sum
 from .matrix import Gossip, GossipMatrix, mixing_parameter
 from .sequences import GossipSequence
 
@@ -32,7 +32,6 @@ __all__ = [
     "Gossip",
     "GossipMatrix",
     "GossipSequence",
-    "PushSum",
     "average",
     "churn",
     "from_array",

@@ -14,13 +14,12 @@ In: `Dynamics`, a number of steps, `ErrorWeights`, perhaps with the `Curvature` 
 from .curvature import Curvature
 from .error_weights import ErrorWeights
 from .estimated_grams import EstimatedGram, Probes
-from .noise_objective import ExcessLoss, NoiseObjective
+from .noise_objective import NoiseObjective
 
 __all__ = [
     "Curvature",
     "ErrorWeights",
     "EstimatedGram",
-    "ExcessLoss",
     "NoiseObjective",
     "Probes",
 ]

@@ -1,6 +1,6 @@
 """Who takes part when: `schemes` of one node's records, `by_node` where nodes differ, `sampling` by secret draws."""
 
-from mfdl_solvers.pattern_sets import Pattern, PatternSet
+from mfdl_solvers.pattern_sets import PatternSet
 
 from .by_node import ParticipationByNode
 from .sampling import BallsInBins, CyclicPoisson, MinSeparationSampling, PoissonSampling, RandomAllocation
@@ -25,7 +25,6 @@ __all__ = [
     "OncePerEpoch",
     "Participation",
     "ParticipationByNode",
-    "Pattern",
     "PatternSet",
     "PoissonSampling",
     "RandomAllocation",

@@ -15,9 +15,7 @@ from typing import TYPE_CHECKING, Any
 _EXPORTS = {
     "Cell": "mfdl.runs.cells",
     "Engine": "mfdl.engines",
-    "RunSteps": "mfdl.runs.run_steps",
     "Store": "mfdl.runs.store",
-    "SweepConfig": "mfdl.runs.sweep_config",
     "Tuning": "mfdl.runs.tuning",
     "load_steps": "mfdl.runs.run_steps",
     "rows": "mfdl.runs.store",
@@ -25,7 +23,7 @@ _EXPORTS = {
     "sweep": "mfdl.runs.running",
 }
 
-__all__ = ["Cell", "Engine", "RunSteps", "Store", "SweepConfig", "Tuning", "load_steps", "rows", "run_cells", "sweep"]
+__all__ = ["Cell", "Engine", "Store", "Tuning", "load_steps", "rows", "run_cells", "sweep"]
 
 
 def __getattr__(name: str) -> Any:
@@ -44,8 +42,7 @@ def __dir__() -> list[str]:
 if TYPE_CHECKING:
     from ..engines import Engine
     from .cells import Cell
-    from .run_steps import RunSteps, load_steps
+    from .run_steps import load_steps
     from .running import run_cells, sweep
     from .store import Store, rows
-    from .sweep_config import SweepConfig
     from .tuning import Tuning

@@ -23,13 +23,13 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import minimize
 from threadpoolctl import threadpool_limits
 
-from mfdl_solvers.pattern_sets import PatternSet
+from mfdl_solvers.pattern_sets import Pattern, PatternSet
 from mfdl_solvers.ties import equal_to_largest, first_largest
 
 from ..check import FloatArray
 from ..errors import InvalidInput
 from ..floats import LARGEST, UNIT
-from ..participation import Participation, Pattern
+from ..participation import Participation
 from .elliptope import TOLERANCE, BoolArray, close, closed_form_bounds, maximise, scale_to_feasible
 
 MAX_ENUMERATED = 4096

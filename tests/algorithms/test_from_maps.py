@@ -8,7 +8,8 @@ from hypothesis import given
 
 import mfdl
 from mfdl import Cyclic, EveryStep, algorithms, gossip, trust
-from mfdl.algorithms import Round, from_maps
+from mfdl.algorithms import from_maps
+from mfdl.algorithms.round import Round
 from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput
 from mfdl.noise import IndependentNoise, LocalNoise, StepNoise

@@ -190,7 +190,7 @@ def test_maps_on_somebody_s_array_are_copied():
     given_map = sp.csr_array((view, np.arange(4), np.arange(5)), shape=(4, 4))
     for part in (given_map.data, given_map.indices, given_map.indptr):
         part.flags.writeable = False
-    algorithm = algorithms.Round(message_from_state=given_map)
+    algorithm = algorithms.round.Round(message_from_state=given_map)
     data[:] = 99.0
     assert (algorithm.message_from_state.toarray() == np.eye(4)).all()
 

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mfdl
-from mfdl.runs import Cell, SweepConfig, Tuning
+from mfdl.runs import Cell, Tuning
 from mfdl.runs.experiment import Experiment
 from mfdl.runs.option_files import OptionFile
-from mfdl.runs.sweep_config import SweepFile
+from mfdl.runs.sweep_config import SweepConfig, SweepFile
 
 BASE = Experiment(graph="ring:n=4", epochs=2, period=3, seeds=1, mechanisms=("mafalda",), mu=2.0)
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as numbers
 
 from mfdl import InvalidInput
-from mfdl.runs import RunSteps, load_steps
-from mfdl.runs.run_steps import CONDITIONS, save_steps
+from mfdl.runs import load_steps
+from mfdl.runs.run_steps import CONDITIONS, RunSteps, save_steps
 
 FLOATS = st.floats(allow_nan=False)
 

@@ -7,7 +7,8 @@ import pytest
 from mfdl.commands import main
 from mfdl.errors import InvalidInput
 from mfdl.privacy.gaussian import epsilon_from_mu
-from mfdl.runs import Store, SweepConfig, sweep
+from mfdl.runs import Store, sweep
+from mfdl.runs.sweep_config import SweepConfig
 from mfdl.training import covered
 
 ASKED = {

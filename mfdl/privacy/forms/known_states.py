@@ -26,7 +26,8 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from ...algorithms import LinearAlgorithm, Round
+from ...algorithms import LinearAlgorithm
+from ...algorithms.round import Round
 from ...check import FloatArray
 from ...floats import UNIT
 from ...trust.knowledge import combined

@@ -50,7 +50,8 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 from scipy.sparse.csgraph import connected_components
 
-from ...algorithms import LinearAlgorithm, Round
+from ...algorithms import LinearAlgorithm
+from ...algorithms.round import Round
 from ...check import FloatArray
 from ...floats import ROUNDING, UNIT
 from ...trust.view import AlgorithmView
