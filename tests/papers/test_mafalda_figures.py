@@ -296,17 +296,20 @@ def test_the_settings_of_femnist_are_those_of_the_code(monkeypatch):
     assert housing.TrainedPoint(housing.Place("Ego", "ring:n=3", 16), "mafalda", 1.0).config(1).lr_schedule is None
 
 
-def at(distance, exact, coded, squared=10.0, graph="made up, 5 nodes"):
-    return figure_2.SumsAtDistance(graph, distance, 1, exact, exact, exact, squared, coded)
+def at(distance, exact, coded, formula=None, squared=10.0, graph="made up, 5 nodes"):
+    return figure_2.SumsAtDistance(graph, distance, 1, exact, exact, formula or exact, squared, coded)
 
 
 @pytest.mark.parametrize(
     ("points", "verdicts"),
     [
-        ([at(1, 1, 10), at(2, 0.5, 10), at(3, 0.01, 1)], ["confirmed"] * 4),
-        ([at(1, 9, 10), at(2, 2, 6), at(3, 0.1, 1.1)], ["confirmed", "direction only", "direction only", "refuted"]),
-        ([at(1, 11, 10), at(2, 5, 1), at(3, 1, 0.5)], ["refuted"] * 4),
-        ([at(1, 1, 10), at(2, 0.5, 10)], ["confirmed", "confirmed", "not run", "confirmed"]),
+        ([at(1, 1, 10), at(2, 0.5, 10), at(3, 0.01, 1)], ["confirmed"] * 5),
+        (
+            [at(1, 9, 10, formula=11), at(2, 2, 6), at(3, 0.1, 1.1)],
+            ["refuted", "confirmed", "direction only", "direction only", "refuted"],
+        ),
+        ([at(1, 11, 10), at(2, 5, 1), at(3, 1, 0.5)], ["refuted"] * 5),
+        ([at(1, 1, 10), at(2, 0.5, 10)], ["confirmed", "confirmed", "confirmed", "not run", "confirmed"]),
     ],
 )
 def test_verdicts_on_made_up_numbers(points, verdicts):
@@ -319,7 +322,8 @@ def test_figure_2_of_a_graph_that_the_user_brings(tmp_path, capsys, monkeypatch)
     arguments = ["reproduce", "mafalda-2", "--quick", "--json", "--out", str(tmp_path)]
     assert main(arguments) == 0
     answer = json.loads(capsys.readouterr().out)
-    assert [part["verdict"] for part in answer["claims"]] == ["confirmed", "confirmed", "direction only", "confirmed"]
+    verdicts = [part["verdict"] for part in answer["claims"]]
+    assert verdicts == ["refuted", "confirmed", "confirmed", "direction only", "confirmed"]
     assert "Florentine families 67.9x" in answer["value"]
     assert answer["missing"][0].startswith("A file: graph file 'nowhere.csv' does not exist")
     assert answer["missing"][1] == "PeerTube: its graph cannot be fetched; give its edges with --peertube FILE."
