@@ -22,6 +22,7 @@ CALLS = {
     "compare": ("compare", *SMALL, *TRAINED, "--out", "compared"),
     "data fetch": ("data", "fetch", "libsvm/a9a", "--data-home", "home"),
     "data inspect": ("data", "inspect", "own.csv:target=price,kind=regression", "--graph", "path:n=3"),
+    "graph inspect": ("graph", "inspect", "own.edges"),
     "data list": ("data", "list", "--data-home", "home"),
     "factorize": ("factorize", *SMALL, "--mechanism", "mafalda"),
     "factorize, balls-in-bins": ("factorize", *SMALL, "--mechanism", "mafalda-bins", *BINS),
@@ -63,6 +64,7 @@ def test_keys_of_every_answer(tmp_path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(mfdl.data, "fetch", lambda name, home: tmp_path / name)  # no download in a test
     (tmp_path / "sweep.toml").write_text(SWEEP)
     (tmp_path / "own.csv").write_text("age,price\n" + "".join(f"{row},{row / 4}\n" for row in range(30)))
+    (tmp_path / "own.edges").write_text("a b\nb c\n")
     values = {}
     for name, arguments in CALLS.items():
         code, out = mfdl_prints(*arguments, "--json")
