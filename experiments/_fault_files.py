@@ -22,6 +22,7 @@ import mfdl
 from mfdl import Privacy, archive, factorization, gossip, graphs, trust
 from mfdl.algorithms import registry
 from mfdl.dynamics import Dynamics
+from mfdl.graph_formats import SUFFIXES
 from mfdl.noise_scale import calibrate
 from mfdl.participation import Cyclic
 from mfdl.training import checkpoint, tasks
@@ -67,7 +68,7 @@ def graph_file(random: Random, folder: Path) -> Callable[[], Outcome]:
     content = (header + "\n".join(lines)).encode("utf-8", "surrogatepass")
     if random.random() < 0.5:
         content = spoilt(random, content)
-    path = place(random, folder / f"g{random.choice(graphs.FILE_SUFFIXES)}", content)
+    path = place(random, folder / f"g{random.choice(SUFFIXES)}", content)
     if random.random() < 0.5:
         return lambda: (graphs.load(path), None)[1]
     return lambda: command(["factorize", "--graph", str(path), "--epochs", "1", "--period", "2", "--mechanism", "bsr"])

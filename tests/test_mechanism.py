@@ -25,6 +25,7 @@ from mfdl.privacy.attacking_sets import sensitivity_by_victim
 from mfdl.privacy.gaussian import ADJACENCIES
 from mfdl.privacy.gram_sensitivity import worst_sensitivity
 from mfdl.testing.strategies import NAMES, build_algorithm, linear_algorithms, random_encoder
+from mfdl_solvers import causal_encoder
 
 LDP = trust.LDP()
 DYN = Dynamics(gossip.uniform("star:n=4"), 0.3)
@@ -185,7 +186,7 @@ def test_the_guarantee_states_its_circumstances(name):
 def test_only_a_bound_that_is_attained_is_called_exact():
     gram = np.array([[1, -0.5, -0.5], [-0.5, 1, -0.5], [-0.5, -0.5, 1]]) + 0.1 * np.eye(3)  # no signs make it >= 0
     for algorithm in (
-        algorithms.mf_dsgd(DYN, EveryStep(3), factorization.causal_encoder(gram)),
+        algorithms.mf_dsgd(DYN, EveryStep(3), causal_encoder(gram)),
         algorithms.dp_dsgd(DYN, EveryStep(3)),
     ):
         calibrated = calibrate(algorithm, Privacy(**CIRCUMSTANCES), mu=1.0)

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import weakref
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any
@@ -46,7 +47,7 @@ PRIMES = (5_312_186_569_479_497_857, 8_731_438_793_126_205_647)
 MAX_DENOMINATOR = 4096  # of a fraction that a float stands for; fractions up to it are 2^-24 apart
 MAX_VALUES = 10_000  # different numbers that are looked at
 MAX_ENTRIES = 500_000  # of a matrix: under a second per prime
-Table = NDArray[np.object_]
+Table = NDArray[np.int64]  # residues, which have 63 bits
 MAX_SIZE = 64  # rows of N: at most about a second
 PRECISIONS = (256, 1024, 4096)  # bits
 CLOSE = 2.0**-44  # errors, relative to the diagonal of X, up to which no more bits are tried
@@ -94,7 +95,7 @@ def independent_rows(B: NDArray[Any], stand_for: Mapping[float, Fraction] | None
     return np.array(min(by_prime, key=lambda rows: (-len(rows), rows)), dtype=np.intp)  # exact: indices
 
 
-def pivots(columns: NDArray[np.object_], prime: int) -> NDArray[np.intp]:
+def pivots(columns: Table, prime: int) -> NDArray[np.intp]:
     """The columns of a table of residues that are no combination of those before them."""
     if not columns.size:
         return np.zeros(0, dtype=np.intp)
@@ -103,7 +104,7 @@ def pivots(columns: NDArray[np.object_], prime: int) -> NDArray[np.intp]:
     return np.asarray(entries[entries.any(axis=1)].argmax(axis=1), dtype=np.intp)  # exact: flags
 
 
-def outside_range(B: NDArray[np.object_], A: NDArray[np.object_], prime: int) -> tuple[int, NDArray[np.bool_]]:
+def outside_range(B: Table, A: Table, prime: int) -> tuple[int, NDArray[np.bool_]]:
     """`range_of` for tables of residues."""
     rows, columns = len(B), B.shape[1] + A.shape[1]
     if not rows:
@@ -147,17 +148,20 @@ def residues(matrix: NDArray[Any], prime: int, stand_for: Mapping[float, Fractio
         of = {x: f.numerator * pow(f.denominator, -1, prime) % prime for x, f in stand_for.items()}
         entries = [of[x] for x in matrix.ravel().tolist()]
         return flint.nmod_mat(matrix.shape[0], matrix.shape[1], entries, prime)
-    mantissa, exponent = np.frexp(matrix)
+    places = np.flatnonzero(matrix)
+    mantissa, exponent = np.frexp(np.ravel(matrix)[places])
     half = pow(2, -1, prime)
     powers = {int(e): pow(2, int(e), prime) if e >= 0 else pow(half, -int(e), prime) for e in np.unique(exponent - 53)}
-    whole = np.ldexp(mantissa, 53).astype(np.int64).ravel().tolist()
-    entries = [m * powers[e] % prime if m else 0 for m, e in zip(whole, (exponent - 53).ravel().tolist(), strict=True)]
+    whole = np.ldexp(mantissa, 53).astype(np.int64).tolist()
+    entries = [0] * matrix.size
+    for place, m, e in zip(places.tolist(), whole, (exponent - 53).tolist(), strict=True):
+        entries[place] = m * powers[e] % prime
     return flint.nmod_mat(matrix.shape[0], matrix.shape[1], entries, prime)
 
 
-def table(matrix: flint.nmod_mat) -> NDArray[np.object_]:
-    """The residues, shape (rows, columns), as Python integers."""
-    return np.array([int(x) for x in matrix.entries()], dtype=object).reshape(matrix.nrows(), matrix.ncols())
+def table(matrix: flint.nmod_mat) -> Table:
+    """The residues, shape (rows, columns)."""
+    return np.array(list(map(int, matrix.entries())), dtype=np.int64).reshape(matrix.nrows(), matrix.ncols())
 
 
 def spans_models(view: View) -> bool:
@@ -207,7 +211,7 @@ def _given_models_are_spanned(view: View, models: GivenModels) -> bool:
         _Rows(
             [table(residues(seen[rows], prime)) for rows in of_step],
             [table(residues(models.rows[t * n : (t + 1) * n], prime)) for t in range(T)],
-            np.zeros((0, 0), dtype=object),
+            np.zeros((0, 0), dtype=np.int64),
             prime,
         ).span(np.flatnonzero(unknown))
         for prime in PRIMES
@@ -219,11 +223,67 @@ def _is_small(view: View) -> bool:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class _Rows:
-    """Residues over all columns, gradients and then base noise: rows seen of each round, models before it, at the end.
+class _Messages:
+    """Residues over all columns, gradients and then base noise: messages of each round, models before it, at the end.
 
     `models` is None for rounds of pure gossip; `final` is what nodes release.
     """
+
+    sent: list[Table]
+    models: list[Table | None]
+    final: Table
+
+    @classmethod
+    def of(cls, algorithm: LinearAlgorithm, prime: int, stand_for: Mapping[float, Fraction] | None) -> _Messages:
+        """Those of an algorithm, which are the same for every attacker: kept as long as a small algorithm lives."""
+        key = prime, None if stand_for is None else frozenset(stand_for.items())
+        kept_of = _MESSAGES.setdefault(algorithm, {})
+        if key not in kept_of:
+            messages = cls._computed(algorithm, prime, stand_for)
+            if sum(map(np.size, messages.sent)) > MAX_KEPT:
+                return messages
+            kept_of[key] = messages
+        return kept_of[key]
+
+    @classmethod
+    def _computed(cls, algorithm: LinearAlgorithm, prime: int, stand_for: Mapping[float, Fraction] | None) -> _Messages:
+        T, n, slots = algorithm.num_steps, algorithm.num_nodes, algorithm.noise.slots_per_step
+        m = algorithm.noise.shape[1]
+        noise = np.hstack([np.zeros((T * slots, T * n)), algorithm.noise.matmat(np.eye(m))]).reshape(T, slots, -1)
+        gradients = np.eye(T * n, T * n + m).reshape(T, n, -1)
+        kinds = [{name: _map(getattr(kind, name), prime, stand_for) for name in MAPS} for kind in algorithm.kinds]
+        model = residues(algorithm.model_from_state.toarray(), prime, stand_for)
+        state = flint.nmod_mat(algorithm.model_from_state.shape[1], T * n + m, prime)
+        released = state
+        weights = algorithm.released_after_rounds
+        shares = table(residues(np.array([[*weights.values()]]), prime, stand_for))[0]
+        share_of = dict(zip(weights, shares.tolist(), strict=True))
+        messages: list[Table] = []
+        models: list[Table | None] = []
+        for r, (number, step) in enumerate(zip(algorithm.kind_of_round, algorithm.step_of_round, strict=True)):
+            kind = kinds[number]
+            g, e = (residues(x[step], prime, stand_for) if step >= 0 else None for x in (gradients, noise))
+            models.append(None if step < 0 else table(model * state))
+            sent = flint.nmod_mat(algorithm.messages_per_round, T * n + m, prime)
+            sent = _plus(sent, (kind["message_from_state"], state), (kind["message_from_gradient"], g))
+            sent = _plus(sent, (kind["message_from_noise"], e))
+            messages.append(table(sent))
+            after = flint.nmod_mat(state.nrows(), state.ncols(), prime)
+            after = _plus(after, (kind["state_from_message"], sent), (kind["state_from_state"], state))
+            state = _plus(after, (kind["state_from_gradient"], g), (kind["state_from_noise"], e))
+            if (share := share_of.get(r + 1)) is not None:
+                released = released + state * share
+        return cls(messages, models, table(model * released))
+
+
+MAX_KEPT = 4_000_000
+"""Entries of messages that are kept for later attackers: 32 MB for each prime."""
+_MESSAGES: weakref.WeakKeyDictionary[LinearAlgorithm, dict[Any, _Messages]] = weakref.WeakKeyDictionary()
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Rows:
+    """Residues as of `_Messages`: rows seen of each round, models before it, at the end."""
 
     seen: list[Table]
     models: list[Table | None]
@@ -238,50 +298,28 @@ class _Rows:
         prime: int,
         stand_for: Mapping[float, Fraction] | None = None,
     ) -> _Rows:
-        T, n, slots = algorithm.num_steps, algorithm.num_nodes, algorithm.noise.slots_per_step
-        m = algorithm.noise.shape[1]
-        noise = np.hstack([np.zeros((T * slots, T * n)), algorithm.noise.matmat(np.eye(m))]).reshape(T, slots, -1)
-        gradients = np.eye(T * n, T * n + m).reshape(T, n, -1)
-        kinds = [{name: _map(getattr(kind, name), prime, stand_for) for name in MAPS} for kind in algorithm.kinds]
-        model = residues(algorithm.model_from_state.toarray(), prime, stand_for)
+        messages = _Messages.of(algorithm, prime, stand_for)
+        if knowledge.combination is None:
+            seen = [sent[mask] for sent, mask in zip(messages.sent, knowledge.seen, strict=True)]
+            return cls(seen, messages.models, messages.final, prime)
 
         @functools.cache
         def picked(counted: bytes) -> Any:
             selection = sp.diags_array(np.frombuffer(counted, dtype=bool).astype(np.float64))
             return _map(sp.csr_array(knowledge.combination @ selection), prime, stand_for)
 
-        counted = combined(algorithm)
-        state = flint.nmod_mat(algorithm.model_from_state.shape[1], T * n + m, prime)
-        released = state
-        weights = algorithm.released_after_rounds
-        shares = table(residues(np.array([[*weights.values()]]), prime, stand_for))[0]
-        share_of = dict(zip(weights, shares.tolist(), strict=True))
-        seen: list[Table] = []
-        models: list[Table | None] = []
-        for r, (number, step) in enumerate(zip(algorithm.kind_of_round, algorithm.step_of_round, strict=True)):
-            kind = kinds[number]
-            g, e = (residues(x[step], prime, stand_for) if step >= 0 else None for x in (gradients, noise))
-            models.append(None if step < 0 else table(model * state))
-            sent = flint.nmod_mat(algorithm.messages_per_round, T * n + m, prime)
-            sent = _plus(sent, (kind["message_from_state"], state), (kind["message_from_gradient"], g))
-            sent = _plus(sent, (kind["message_from_noise"], e))
-            if knowledge.combination is None:
-                seen.append(table(sent)[knowledge.seen[r]])
-            else:
-                seen.append(table(picked(counted[r].tobytes()) * sent)[: None if algorithm.sent[r].any() else 0])
-            after = flint.nmod_mat(state.nrows(), state.ncols(), prime)
-            after = _plus(after, (kind["state_from_message"], sent), (kind["state_from_state"], state))
-            state = _plus(after, (kind["state_from_gradient"], g), (kind["state_from_noise"], e))
-            if (share := share_of.get(r + 1)) is not None:
-                released = released + state * share
-        return cls(seen, models, table(model * released), prime)
+        counted, seen = combined(algorithm), []
+        for r, sent in enumerate(messages.sent):
+            sums = picked(counted[r].tobytes()) * flint.nmod_mat(*sent.shape, sent.ravel().tolist(), prime)
+            seen.append(table(sums)[: None if algorithm.sent[r].any() else 0])
+        return cls(seen, messages.models, messages.final, prime)
 
     def span(self, columns: NDArray[np.intp]) -> bool:
         """Whether the models before each round are combinations of rows seen in earlier ones, over some columns.
 
         With all rows in the order of time, as columns of one matrix, a model is one exactly if it is no pivot.
         """
-        rows, is_model = [np.zeros((0, len(columns)), dtype=object)], [np.zeros(0, dtype=bool)]
+        rows, is_model = [np.zeros((0, len(columns)), dtype=np.int64)], [np.zeros(0, dtype=bool)]
         for models, seen in zip(self.models, self.seen, strict=True):
             for part, of_models in ((models, True), (seen, False)):
                 if part is not None:
@@ -298,8 +336,9 @@ class _Rows:
         if release == "average":
             n = len(self.final)
             exact = pow(n, -1, self.prime)  # of the average itself, or of the float that its weight is
-            share = exact if stand_for is not None else table(residues(np.full((1, 1), 1.0 / n), self.prime))[0, 0]
-            rows.append(self.final.sum(axis=0, keepdims=True) * share % self.prime)
+            share = exact if stand_for is not None else int(table(residues(np.full((1, 1), 1.0 / n), self.prime))[0, 0])
+            total = self.final.astype(object).sum(axis=0, keepdims=True) * share % self.prime
+            rows.append(total.astype(np.int64))
         return np.vstack(rows)
 
 

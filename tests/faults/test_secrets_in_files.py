@@ -95,7 +95,8 @@ def test_a_drawn_key_is_not_written_and_asked_again(tmp_path, secrets):
 def test_private_parts_are_named_and_only_the_owner_reads(tmp_path):
     trained(tmp_path, key=NoiseKey(SECRET), seeds=[3], stop_after=2)
     (file,) = tmp_path.rglob(checkpoint.FILE)
-    assert checkpoint.load(file.parent).private == ("diverged", "evaluated_steps", "loss", "state", "task_hash")
+    private = ("diverged", "dropped_records", "evaluated_steps", "loss", "state", "task_hash")
+    assert checkpoint.load(file.parent).private == private
     for path in file.parent.iterdir():
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
