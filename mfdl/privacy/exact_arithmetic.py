@@ -310,7 +310,7 @@ class _Rows:
 
         counted, seen = combined(algorithm), []
         for r, sent in enumerate(messages.sent):
-            sums = picked(counted[r].tobytes()) * flint.nmod_mat(*sent.shape, sent.ravel().tolist(), prime)
+            sums = picked(counted[r].tobytes()) * flint.nmod_mat(len(sent), sent.shape[1], sent.ravel().tolist(), prime)
             seen.append(table(sums)[: None if algorithm.sent[r].any() else 0])
         return cls(seen, messages.models, messages.final, prime)
 
