@@ -41,7 +41,7 @@ REFUSED = {
     "an adjacency as W": (lambda: mfdl.gossip.from_array(nx.to_numpy_array(G)), ["sums to 2", "divide each row"]),
     "a typo of a graph": (lambda: mfdl.graphs.load("florentin"), ["'florentin'", "did you mean 'florentine'"]),
     "no such file": (lambda: mfdl.graphs.load(Path("no.edges")), ["'no.edges' does not exist", "a named graph"]),
-    "a graph in GML": (lambda: mfdl.graphs.load("g.gml"), ["one edge per line", ".csv", "networkx.read_gml"]),
+    "a graph in GEXF": (lambda: mfdl.graphs.load("g.gexf"), [".csv", "networkx.read_gexf"]),
     "a W in text": (lambda: mfdl.gossip.load("W.txt", G), ["'W.txt'", "a .npy or .csv file"]),
     "messages without W": (lambda: mfdl.gossip.average({}, G, 0), ["got Graph", "from_array(W)"]),
     # dynamics and participation
