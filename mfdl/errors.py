@@ -38,6 +38,8 @@ OTHER_WORDS = {
     **dict.fromkeys(("max-grad-norm", "l2-norm-clip", "clipping-norm"), "clip-norm"),
     **dict.fromkeys(("substitution", "substitute", "substitute-one", "replace-one-record"), "replace-one"),
     **dict.fromkeys(("add-or-remove", "add-or-remove-one"), "add-remove"),
+    "lr": "learning-rate",
+    "learning-rate": "lr",
 }
 """Words of other libraries, and what they are called here; names are spelt with - or _ alike."""
 

@@ -120,6 +120,7 @@ def test_the_public_names_are_these_all_are_there_and_dir_shows_no_others(packag
     ("name", "place"),
     [
         ("train", "it is mfdl.replay(mechanism, task) here"), ("LDP", "there is mfdl.trust.LDP."),
+        ("get_epsilon", "it is mfdl.account("), ("compose", "it is guarantee.compose_with(other) here"),
         ("Compare", "did you mean 'compare'?"), ("metropolis_hastings", "there is mfdl.gossip.metropolis_hastings."),
     ],
 )  # fmt: skip

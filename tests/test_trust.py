@@ -154,6 +154,10 @@ def test_nodes_by_index_label_and_number():
     labels = list(numbers.dynamics.gossip.labels)
     assert trust.base.nodes_of(numbers, ["20"]) == (labels.index(20),)  # text is a label,
     assert trust.base.nodes_of(numbers, [0]) == (0,)  # a number an index
+    doubtful = algorithms.dp_dsgd(Dynamics(MH(nx.Graph([(1, 2), (2, 3)]))), EveryStep(1))
+    assert trust.base.nodes_of(doubtful, [0, "1", "#1"]) == (0, 1)
+    with pytest.raises(InvalidInput, match=r"write '1' for the label, or '#1' for the index"):
+        trust.base.nodes_of(doubtful, [1])
     for bad in (["Nobody"], ["#15"], [15], [-1], ["#-1"], ["#"], ["#²"], [1.5]):
         with pytest.raises(InvalidInput, match=r"node|index"):
             trust.base.nodes_of(algorithm, bad)

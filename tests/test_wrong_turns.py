@@ -42,6 +42,7 @@ REFUSED = {
     "a typo of a graph": (lambda: mfdl.graphs.load("florentin"), ["'florentin'", "did you mean 'florentine'"]),
     "no such file": (lambda: mfdl.graphs.load(Path("no.edges")), ["'no.edges' does not exist", "a named graph"]),
     "no graph file": (lambda: mfdl.graphs.load("g.gml"), ["'g.gml' does not exist", "check the path", "florentine"]),
+    "a graph in GEXF": (lambda: mfdl.graphs.load("g.gexf"), [".csv", "networkx.read_gexf"]),
     "a W in text": (lambda: mfdl.gossip.load("W.txt", G), ["'W.txt'", "a .npy or .csv file"]),
     "messages without W": (lambda: mfdl.gossip.average({}, G, 0), ["got Graph", "from_array(W)"]),
     # dynamics and participation

@@ -168,7 +168,9 @@ def _in_words(error: Any, arguments: Sequence[str]) -> str:
         value = next((_value_after(flag, arguments) for flag in flags if _value_after(flag, arguments)), "")
         several = "; it takes one value per call" if "," in value else ""
         message = f"{'/'.join(flags) or 'an option'} must be {wanted}, got {value!r}{several}"
-    if (here := OTHER_WORDS.get(str(getattr(error, "option_name", "")).strip("-"))) is not None:
+    here = OTHER_WORDS.get(str(getattr(error, "option_name", "")).strip("-"))
+    command = getattr(getattr(error, "ctx", None), "command", None)
+    if any(f"--{here}" in parameter.opts for parameter in getattr(command, "params", ())):
         message = f"{message.rstrip('.')}; it is called --{here} here"
     return message if message.endswith((".", "?", "!")) else f"{message}."
 

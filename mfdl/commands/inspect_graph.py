@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from ..errors import InvalidInput
 from ..graph_formats import FORMATS, LISTED
 from . import terminal
 
@@ -27,6 +28,8 @@ def inspect_graph(
     from .. import graphs
     from ..graphs import graph_files
 
+    if str(file).partition(":")[0] in graphs.names() and not file.exists():
+        raise InvalidInput(f"{str(file)!r} is a named graph, and `mfdl graph inspect` reads files; check the path.")
     summary = graph_files.inspect(file, graphs.names())
     if as_json:
         terminal.as_one_json_value(summary)

@@ -89,6 +89,8 @@ class _EdgeLines:
             fields = re.split(r"[ \t]+", line.strip(" \t"))
             if "#" in fields[2:]:  # a comment, as # is no weight
                 fields = fields[: fields.index("#", 2)]
+            if fields[0][-1] == ":" or "{}" in fields[:2]:
+                raise self.file.malformed(number, "this is a list of neighbours, not an edge; write one edge per line")
             if any(field[0] == '"' or field[-1] == '"' for field in fields):
                 raise self.file.malformed(number, "quotes are read where commas or tabs separate, not blanks")
             return fields
@@ -204,6 +206,13 @@ class _EdgeLines:
                 number,
                 "the first line may count nodes and edges of an edge list, or of METIS (suffix .graph); put # and a "
                 "blank before it if it does, and move it to the end if it is an edge",
+            )
+        names, lists = {*map(str, pairs.ravel().tolist())}, [{*row} for _, row in rows]
+        firsts = {row[0] for _, row in rows}
+        if firsts == names and 2 < len(names) == len(rows) and all(3 == len(row & names) == len(row) for row in lists):
+            raise self.file.refused(
+                " could be an edge list with weights or lists of neighbours, one of each node; write one edge per "
+                "line, below a header with the columns Source, Target and Weight"
             )
         if len(rows) == 2 and len(first) == 3 and a == 0 and (pairs[0] == pairs[1][::-1]).all():
             raise _doubtful(self.file, "an edge list with weights or rows of an adjacency matrix")

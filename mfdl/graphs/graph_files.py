@@ -209,6 +209,8 @@ def read_json(file: GraphFile) -> Links:
     keys = [key for key in ("links", "edges") if key in data]
     if len(keys) != 1 or any(not isinstance(data.get(key, False), bool) for key in ("directed", "multigraph")):
         raise file.refused(": node-link data has `nodes`, and either `links` or `edges`; `directed` is true or false")
+    if not all(isinstance(record, dict) and "id" in record for record in data["nodes"]):
+        raise file.refused(": `nodes` are records with an `id`, and a node has no 'id'")
     nodes = [record["id"] for record in data["nodes"]]
     ends = [record[end] for record in data[keys[0]] for end in ("source", "target")]
     if wrong := [label for label in [*nodes, *ends] if type(label) not in (int, str)]:

@@ -92,7 +92,7 @@ def compare(
     values = {} if config is None else Experiment.in_file(check.path(config=config), ())
     for name in options:
         if name not in Experiment.fields():
-            raise unknown_name("option", "learning_rate" if name == "lr" else name, Experiment.fields())
+            raise unknown_name("option", name, [*Experiment.fields(), *arguments])
     if twice := [name for name in of_privacy if of_privacy[name] is not None and name in {**values, **options}]:
         raise InvalidInput(f"privacy and the options both say {twice[0]}; give it in one of the two.")
     given = {**of_privacy, **options, **{name: v for name, v in arguments.items() if v is not None}}

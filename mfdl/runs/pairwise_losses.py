@@ -237,7 +237,7 @@ def pairwise(
     """
     if make_trust is not None:
         check.function("lambda v: mfdl.trust.PNDP([v])", make_trust=make_trust)
-    models = {v: PNDP([v]) if make_trust is None else make_trust(v) for v in _nodes(algorithm, attackers)}
+    models = {v: PNDP([f"#{v}"]) if make_trust is None else make_trust(v) for v in _nodes(algorithm, attackers)}
     check.instance(Privacy, privacy=privacy)
     if privacy.trust is not None or privacy.owners.shared:
         raise InvalidInput(

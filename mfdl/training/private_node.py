@@ -325,9 +325,14 @@ class PrivateNode(SingleCopy):
     def receive(self, average: Mapping[str, torch.Tensor]) -> None:
         """Loads an average of messages (`mfdl.gossip.average`) in the place of what `message` gives.
 
-        Raises: InvalidInput: as `message`.
+        Raises: InvalidInput: as `message`; other names or shapes than those of the module.
         """
         self._require_covered_module()
+        shapes = {name: tensor.shape for name, tensor in self.module.state_dict().items()}
+        given = check.mapping("names and tensors, as mfdl.gossip.average gives them", average=average)
+        wrong = sorted(n for n in {*shapes, *given} if getattr(given.get(n), "shape", None) != shapes.get(n))
+        if wrong:
+            raise InvalidInput(f"average must have the tensors of message(), and differs in {wrong[0]!r}.")
         self.module.load_state_dict(average)
         self._digest = self._hashed()
 
@@ -448,7 +453,7 @@ class PrivateNode(SingleCopy):
     def __repr__(self) -> str:
         return (
             f"PrivateNode(node {self.node}, {type(self.optimizer).__name__}, step {self.steps_taken} of "
-            f"{self.num_steps}, {self.mechanism.guarantee})"
+            f"{self.num_steps}, {self.mechanism.guarantee.sentence()})"
         )
 
 

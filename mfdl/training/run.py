@@ -21,7 +21,7 @@ from ..mechanism import MECHANISM, Mechanism
 from ..metrics import NotPrivate, final_steps, not_private_fields
 from ..privacy.guarantee import Guarantee
 from ..storable import storable
-from ..trust import TrustModel
+from ..trust import TrustModel, nodes_of
 from .covered import statement
 from .learned import Baseline, Ended, Judged, mean_baseline
 
@@ -161,7 +161,7 @@ class Run(Shown):
         """The torch module of the task with the trained parameters of a node: what it releases at the end.
 
         Args:
-            node: index or label; seed: one of the runs, default the first.
+            node: index or label, as of a trust model; seed: one of the runs, default the first.
             task: the task that was trained; needed of a run that was loaded from a file, which holds no code.
         Returns: a new module in evaluation mode, on the CPU in float32; its frozen parameters are those of the seed.
         For research where the noise came from a seed (`SeedRun.seeded_noise`): anyone who guesses the seed can subtract
@@ -176,14 +176,13 @@ class Run(Shown):
         if task.name != self.task_name:
             raise InvalidInput(f"the run is of task {self.task_name!r}, and the one given is {task.name!r}.")
         task.require_nodes(self.mechanism.algorithm.labels)
-        labels = list(self.mechanism.algorithm.labels)
-        index = labels.index(node) if node in labels else node
-        if isinstance(index, bool) or not isinstance(index, int | np.integer) or not 0 <= index < len(labels):
-            raise InvalidInput(f"node must be a label or an index below {len(labels)}, got {node!r}.")
+        algorithm = self.mechanism.algorithm
+        named = node in algorithm.labels and not isinstance(node, int | np.integer)
+        index = list(algorithm.labels).index(node) if named else nodes_of(algorithm, [node])[0]  # type: ignore[list-item]
         of_seed = [run for run in self.seeds if seed is None or run.seed == seed]
         if not of_seed:
             raise InvalidInput(f"seed must be one of {[run.seed for run in self.seeds]}, got {seed!r}.")
-        return task.module_with(of_seed[0].models[int(index)], of_seed[0].seed)
+        return task.module_with(of_seed[0].models[index], of_seed[0].seed)
 
     def statement(self, delta: float | None = None) -> str:
         """The guarantee of this run as fields, one a line: that of its mechanism, and what of the task it leaves out.

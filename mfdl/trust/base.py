@@ -216,20 +216,27 @@ def _require_release(release: str) -> None:
 
 
 def nodes_of(algorithm: LinearAlgorithm, nodes: Sequence[int | str]) -> tuple[int, ...]:
-    """Indices of nodes given as indices or as label strings ("#3" is index 3)."""
+    """Indices of nodes given as indices or as label strings ("#3" is index 3).
+
+    Raises: InvalidInput: no such node; an integer that is the index of one node and the label of another.
+    """
     check.instance(LinearAlgorithm, algorithm=algorithm)
     labels = list(algorithm.dynamics.gossip.labels)
     n = algorithm.num_nodes
     indices = []
     for node in check.listed("node indices or labels, e.g. [0]", nodes=nodes):
-        if isinstance(node, str):
+        if isinstance(node, str) and node.startswith("#") and node[1:].isdecimal():
+            node = int(node[1:])
+        elif isinstance(node, str):
             by_text = {str(label): i for i, label in enumerate(labels)}
-            if node.startswith("#") and node[1:].isdecimal():
-                node = int(node[1:])
-            elif node in by_text:
-                node = by_text[node]
-            else:
+            if node not in by_text:
                 raise InvalidInput(f"node {node!r} is not in the graph; labels start {[str(x) for x in labels[:5]]}.")
+            node = by_text[node]
+        elif node in labels and labels.index(node) != node:
+            raise InvalidInput(
+                f"node {node} may be the node with this label or the one at this index; write '{node}' for the label, "
+                f"or '#{node}' for the index."
+            )
         index = check.integer_at_least(0, node=node)
         if index >= n:
             raise InvalidInput(f"node index must be below num_nodes={n}, got {index}.")

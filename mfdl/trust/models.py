@@ -145,7 +145,7 @@ class AnyReceiver(TrustModel):
 
     def members(self, algorithm: LinearAlgorithm) -> Iterator[tuple[TrustModel, tuple[int, ...]]]:
         for node in range(algorithm.num_nodes):
-            yield PNDP([node]), tuple(u for u in range(algorithm.num_nodes) if u != node)
+            yield PNDP([f"#{node}"]), tuple(u for u in range(algorithm.num_nodes) if u != node)
 
     def knowledge(self, algorithm: LinearAlgorithm, victim: int) -> Knowledge:
         raise UnsupportedMechanism("a set of attackers has no single view; iterate over members(algorithm).")

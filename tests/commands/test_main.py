@@ -228,6 +228,8 @@ def test_seeds_that_tables_cannot_hold_are_refused_before_any_work(tmp_path, cap
             ["account", "--adjacency", "substitution"],
             "unknown adjacency 'substitution'; it is called 'replace-one' here.",
         ),
+        (["graph", "inspect", "ring:n=5"], "'ring:n=5' is a named graph, and `mfdl graph inspect` reads files"),
+        (["compare", "--learning-rate", "1"], "it is called --lr here."),
         (["account", "--max-grad-norm", "1"], "No such option: --max-grad-norm; it is called --clip-norm here."),
     ],
 )

@@ -150,6 +150,8 @@ class TestObjects:
             mfdl.compare(["dp-dsgd"], privacy=PRIVACY, clip_norm=2.0, **own)
         with pytest.raises(InvalidInput, match="unknown option 'epoch'; did you mean 'epochs'"):
             mfdl.compare(["dp-dsgd"], epoch=3, **own)
+        with pytest.raises(InvalidInput, match="unknown option 'lr'; it is called 'learning_rate' here"):
+            mfdl.compare(["dp-dsgd"], lr=0.1, **own)
         with pytest.raises(InvalidInput, match="gossip must have the nodes of the graph in their order"):
             mfdl.compare(["dp-dsgd"], gossip=mfdl.gossip.metropolis_hastings("ring:n=4"), **own)
         (tmp_path / "own.toml").write_text("[privacy]\nmu = 0.1\n")
@@ -326,7 +328,11 @@ class TestModels:
         with pytest.raises(InvalidInput, match="holds no code of its task"):
             loaded.module()
         torch.testing.assert_close(loaded.module(1, task=task()).weight, run.module(1).weight)
-        for wrong, message in (((9,), "node must be"), ((0, 7), "seed must be one of"), ((True,), "node must be")):
+        for wrong, message in (
+            ((9,), "node index must be below"),
+            ((0, 7), "seed must be one of"),
+            ((True,), "node must be"),
+        ):
             with pytest.raises(InvalidInput, match=message):
                 run.module(*wrong)
         with pytest.raises(InvalidInput, match=r"parameters must have shape \(4,\)"):

@@ -178,6 +178,13 @@ def test_ranges_of_a_file_and_of_all_others(folder):
     assert (scaled.targets.min(), scaled.targets.max()) == (0, 1)
 
 
+def test_decimal_commas_are_no_classes(folder):
+    (folder / "commas.csv").write_text("age;price\n" + "".join(f"{i};{i % 3},5\n" for i in range(30)))
+    with pytest.raises(InvalidInput, match=r"must hold numbers, got '0,5' in row 1; write decimals with a point"):
+        tasks.load("commas.csv:target=price", 4)
+    assert tasks.load("commas.csv:target=price,kind=classification", 4).kind == "classification"
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -200,6 +200,14 @@ def test_a_message_is_what_steps_and_averages_left():
     node.step(*batch(0))
     message = node.message()
     assert isinstance(message, Message)
+    for wrong in (
+        None,
+        node.module,
+        {"a": torch.zeros(1)},
+        {name: tensor[..., :0] for name, tensor in message.items()},
+    ):
+        with pytest.raises(mfdl.InvalidInput, match=r"^(names and|average)"):
+            node.receive(wrong)
     node.receive({name: tensor / 2 for name, tensor in message.items()})
     assert all(torch.equal(2 * node.message()[name], tensor) for name, tensor in message.items())
     bypass = torch.optim.SGD(node.module.parameters(), lr=1.0)

@@ -141,6 +141,12 @@ class TableColumn:
             )
         return values
 
+    @property
+    def has_decimal_commas(self) -> bool:
+        """Whether words are numbers once each comma is a point."""
+        cells = self.cells[~self.missing] if self.kind == "words" else ()
+        return len(cells) > 0 and all(_number(str(cell).replace(",", ".")) is not None for cell in cells)
+
     def labels(self) -> list[str]:
         """One text per row, alike for all spellings of a number; "true" and "false" in lower case."""
         if self.kind == "true or false":

@@ -156,7 +156,7 @@ def kind_of_task(target: TableColumn, options: TableOptions, where: str) -> Kind
     """
     kind = "classification" if options.kind is None and options.classes is not None else options.kind
     words = target.kind in ("words", "true or false")
-    if target.foreign:
+    if target.foreign or (kind is None and target.has_decimal_commas):
         target.numbers(where)
     if kind is None:
         if target.kind == "integers":
