@@ -21,7 +21,8 @@ from ..mechanism import MECHANISM, Mechanism
 from ..metrics import NotPrivate, final_steps, not_private_fields
 from ..privacy.guarantee import Guarantee
 from ..storable import storable
-from ..trust import TrustModel, nodes_of
+from ..trust import TrustModel
+from ..trust.base import nodes_of
 from .covered import statement
 from .learned import Baseline, Ended, Judged, mean_baseline
 
