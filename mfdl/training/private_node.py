@@ -344,8 +344,14 @@ class PrivateNode(SingleCopy):
             )
 
     def guarantee_so_far(self) -> Guarantee | None:
-        """An upper bound on the privacy loss of the steps taken, see `Mechanism.guarantee_after`; None before any."""
-        return self.mechanism.guarantee_after(self.steps_taken)
+        """An upper bound on the privacy loss of the steps taken, see `Mechanism.guarantee_after`; None before any.
+
+        Nodes that are ahead may show more of this one's: noise that they share, if each column has a correlation over
+        time of its own, or a record that they own too. There it is that of the whole run.
+        """
+        noise, owners = self.mechanism.algorithm.noise, self.mechanism.guarantee.owners
+        alone = (noise.local or (noise.causal is not None and noise.causal.shared)) and not owners.shared
+        return self.mechanism.guarantee_after(self.steps_taken if alone or not self.steps_taken else self.num_steps)
 
     def remaining(self) -> int:
         """How many steps are left."""

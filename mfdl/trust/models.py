@@ -271,8 +271,9 @@ class FullCollusion(TrustModel):
             yield self if anew else _all_but([victim], algorithm), (victim,)
 
     def against_owners(self, algorithm: LinearAlgorithm, owners: Sequence[int]) -> TrustModel | None:
-        """All nodes but the owners of the record."""
-        return None if self._overrides_shipped() else _all_but(owners, algorithm)
+        """All nodes but the owners of the record; not known of a subclass with attackers of its own."""
+        anew = self._overrides_shipped() or type(self).members is not FullCollusion.members
+        return None if anew else _all_but(owners, algorithm)
 
     def knowledge(self, algorithm: LinearAlgorithm, victim: int) -> Knowledge:
         return _all_but([victim], algorithm).knowledge(algorithm, victim)

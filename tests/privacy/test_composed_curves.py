@@ -215,3 +215,12 @@ def test_what_does_not_compose_is_refused():
     for curves in ((), (Gaussian(1.0, "zero-out"),), (Composed((guarantee_of().curve,)),)):
         with pytest.raises(InvalidInput, match="curves must"):
             Composed(curves)
+
+
+@pytest.mark.parametrize("mu", [1e-300, 1e6, 1e200])
+def test_a_public_run_that_floating_point_cannot_compose_counts_with_public_batches(mu):
+    sampled, public = PoissonGaussian(1.0, 0.01, 10, "zero-out"), Gaussian(mu, "zero-out")
+    both = sampled.composed_with(public)
+    together = math.hypot(mu, sampled.public_mu)
+    assert both.epsilon(1e-6) >= max(public.epsilon(1e-6), sampled.epsilon(1e-6) * (mu < 1) * 0.99)
+    assert public.delta(1.0) <= both.delta(1.0) <= gaussian.delta_from_mu(together, 1.0) * (1 + 1e-9)

@@ -167,6 +167,22 @@ def test_full_collusion_against_owners_is_the_view_of_all_other_nodes(name):
         assert full[0].sensitivity_squared == pytest.approx(2 * alone.sensitivity_squared)  # was 4 times, as a sum
 
 
+def test_attackers_of_a_subclass_of_full_collusion_count_against_owners_too():
+    class Leaking(trust.FullCollusion):
+        """Noise of the first step leaks besides."""
+
+        def members(self, algorithm):
+            n, leaked = algorithm.num_nodes, np.zeros((algorithm.num_steps, algorithm.noise.columns_per_step), bool)
+            leaked[0] = True
+            for u in range(n):
+                others = [v for v in range(n) if v != u]
+                yield trust.TrustModel.from_masks(seen=np.ones(n, bool), known_noise=leaked, attackers=others), (u,)
+
+    alone, joint = mfdl.privacy.sensitivity_by_victim(PLAIN, Leaking(), victims=[0, (0, 1)])
+    assert math.isinf(alone.sensitivity_squared)
+    assert math.isinf(joint.sensitivity_squared)  # was that of all messages and no noise
+
+
 def test_shift_reduction_adds_the_owners():
     ask = {"victims": [0, 3, (0, 3)], "release": "none", "lipschitz": 0.5}
     alone, other, joint = mfdl.privacy.sensitivity_by_victim(PLAIN, trust.PNDP([1]), **ask)

@@ -1,6 +1,7 @@
 """Live nodes: copies are refused, what a node sends is its own, the budget counts on, and bugs of other libraries."""
 
 import copy
+import dataclasses
 import io
 import multiprocessing
 import pickle
@@ -274,6 +275,27 @@ def test_the_budget_counts_what_was_sent_and_goes_on_after_a_restart(tmp_path):
         node.step(*batch(0))
     assert torch.equal(parameters(node), before)
     assert node.remaining() == 0
+
+
+def test_the_budget_covers_what_nodes_that_are_ahead_show():
+    """A second step of node 1 shows the shared noise of the first step again, here a hundred times."""
+    ahead = np.linalg.inv([[1.0, 0.0], [100.0, 1.0]])
+    factor, holders = [[1.0, 0.1, 0.0], [-1.0, 0.0, 0.1]], np.array([[1, 1], [1, 0], [0, 1]], dtype=bool)
+    noise = mfdl.noise.CausalNoise([ahead, np.eye(2), np.eye(2)], factor, holders, num_steps=2, num_nodes=2)
+    pair = mfdl.Dynamics(mfdl.gossip.metropolis_hastings(nx.path_graph(2)), RATE)
+    algorithm = dataclasses.replace(mfdl.algorithms.dp_dsgd(pair, mfdl.participation.Single(2)), noise=noise)
+    conditions = mfdl.Privacy(mfdl.trust.Eavesdropper(), adjacency="zero-out", clip_norm=1.0)
+    mechanism = mfdl.calibrate(algorithm, conditions, noise_std=1.0)
+    node = live(mechanism=mechanism, node=0, keys=mfdl.NoiseKey.from_seed(0), publish=False)
+    node.step(*batch(0))
+    seen = noise.to_dense()[[0, 1, 3]]  # rows of both nodes' first step, and of node 1's second one
+    truth = np.sqrt(np.linalg.inv(seen @ seen.T)[0, 0])
+    assert mechanism.guarantee_after(1).mu < 0.8 * truth
+    assert node.guarantee_so_far().mu >= truth * (1 - 1e-9)
+    shared = mfdl.calibrate(MECHANISM.algorithm, dataclasses.replace(conditions, owners=2), noise_std=1.0)
+    owner = live(mechanism=shared)
+    owner.step(*batch(0))
+    assert owner.guarantee_so_far() is shared.guarantee
 
 
 # ---- bugs of other libraries -----------------------------------------------------------------------------------------

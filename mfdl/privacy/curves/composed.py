@@ -157,16 +157,14 @@ class Composed(PrivacyCurve):
         if math.isinf(public):
             return public
         public = min(public, self.renyi_epsilon(delta))
-        if delta <= 2 * slack or not self._fits:
-            return public
-        return min(public, epsilon_of(_composed(self, delta), delta - slack))
+        losses = _composed(self, delta) if delta > 2 * slack and self._fits else None
+        return public if losses is None else min(public, epsilon_of(losses, delta - slack))
 
     def delta(self, epsilon: float) -> float:
         """A delta at this epsilon >= 0, never below the true one; 1 without noise."""
         public = self.public_delta(epsilon)
-        if not self._fits or math.isinf(self.other_mu):
-            return public
-        return min(public, delta_of(_composed(self, FINEST), epsilon) + self._slack)
+        losses = _composed(self, FINEST) if self._fits and math.isfinite(self.other_mu) else None
+        return public if losses is None else min(public, delta_of(losses, epsilon) + self._slack)
 
     def renyi_divergences(self, orders: FloatArray) -> FloatArray:
         """Sums of those of the runs, upper bounds; infinite where a run has none."""
@@ -237,13 +235,19 @@ def _without_one_noise() -> UnsupportedMechanism:
 
 
 @functools.lru_cache(maxsize=32)
-def _composed(curve: Composed, delta: float) -> PrivacyLossDistribution:
-    """Of all runs, in both directions: on the grid of the run that loses most, as pessimistic for the others."""
-    interval = curve._interval
-    losses = [run.losses(delta, interval) for run in curve.secret]
-    if curve.other_mu:
-        losses.append(gaussian_losses(curve.other_mu * UP, interval))
-    return functools.reduce(lambda a, b: a.compose(b), losses)
+def _composed(curve: Composed, delta: float) -> PrivacyLossDistribution | None:
+    """Of all runs, in both directions: on the grid of the run that loses most, as pessimistic for the others.
+
+    None where dp-accounting cannot make it: then the other bounds stand.
+    """
+    try:
+        interval = curve._interval
+        losses = [run.losses(delta, interval) for run in curve.secret]
+        if curve.other_mu:
+            losses.append(gaussian_losses(curve.other_mu * UP, interval))
+        return functools.reduce(lambda a, b: a.compose(b), losses)
+    except (ValueError, ArithmeticError):
+        return None
 
 
 # ---- privacy loss distributions of dp-accounting, rounded pessimistically --------------------------------------------
