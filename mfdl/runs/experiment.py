@@ -258,12 +258,13 @@ class Experiment(Protects, OnGraph):
         from ..trust import TrustModel
 
         check.instance(TrustModel, trust=model)
-        if options_of_model := shipped_trust(model):
-            for name, value in options_of_model.items():
-                object.__setattr__(self, name, value)
-            return
-        probe = registry.build("dp-dsgd", self.dynamics(self.sparse_network()[1]), self.scheme())
-        object.__setattr__(self, "trust", trust_text(model, probe))
+        options_of_model = shipped_trust(model)
+        if not options_of_model or any("#" in str(nodes) for nodes in options_of_model.values()):
+            probe = registry.build("dp-dsgd", self.dynamics(self.sparse_network()[1]), self.scheme())
+            model.attackers(probe)  # refuses a number that may be an index or a label
+            options_of_model = options_of_model or {"trust": trust_text(model, probe)}
+        for name, value in options_of_model.items():
+            object.__setattr__(self, name, value)
 
     def _expand_design(self) -> None:
         """Replaces a design by the options that it stands for."""

@@ -97,6 +97,12 @@ class TestObjects:
             mfdl.compare(mechanisms, task=task(), **where | {"mu": [0.5, 1.0]}, **SMALL)
         assert set(Store(compared.folder / "runs").hashes) == before
 
+    def test_a_number_that_is_an_index_and_another_node_s_label_is_refused(self):
+        privacy = mfdl.Privacy(mfdl.trust.PNDP([1]), adjacency="zero-out", clip_norm=1.0)
+        numbered = nx.relabel_nodes(nx.cycle_graph(4), {0: 1, 1: 2, 2: 3, 3: 4})
+        with pytest.raises(InvalidInput, match="write '1' for the label, or '#1' for the index"):
+            mfdl.compare(["dp-dsgd"], graph=numbered, task="digits", privacy=privacy, mu=1.0, **SMALL)
+
     def test_a_run_that_is_not_there_and_a_folder_that_is_a_file(self, compared, tmp_path):
         with pytest.raises(KeyError, match=r"no run 'none'; runs have keys \(mechanism, budget\): \('none', 0.5\)"):
             compared.runs["none"]
