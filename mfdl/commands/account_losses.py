@@ -48,8 +48,9 @@ if TYPE_CHECKING:
 
 RESULTS = "results.json"
 NON_ADAPTIVE_ONLY = (
-    "mu and epsilon hold for non-adaptive gradients only: gradients in training react to "
-    "messages that this attacker does not see. For training use mu_adaptive and epsilon_adaptive."
+    "mu and epsilon of single victims hold for non-adaptive gradients only: gradients in training react to "
+    "messages that this attacker does not see. For training use those of the guarantee, in JSON mu_adaptive and "
+    "epsilon_adaptive."
 )
 
 Nodes = tuple[int, ...]
