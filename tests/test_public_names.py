@@ -28,7 +28,7 @@ NAMES = {
         audit_one_run reconstruct
     """,
     "mfdl.factorization": """
-        Factorization FactorizationProblem NotConverged edge_groups evaluate factorize
+        Factorization FactorizationProblem MaximumProblem NotConverged evaluate factorize
         factorize_balls_in_bins factorize_classes factorize_long factorize_nodes from_jax_privacy from_opake
         load maximum_problem optimal_covariance optimal_joint optimal_kronecker optimal_pairwise
         optimal_per_mode prefix_sum_encoder problem save solve_problem square_root_encoder

@@ -14,8 +14,8 @@ from numpy.testing import assert_allclose
 
 from mfdl import Dynamics, EveryStep, Privacy, algorithms, factorization, gossip, trust
 from mfdl.errors import InvalidInput
-from mfdl.factorization import edge_groups, optimal_covariance, optimal_pairwise
-from mfdl.factorization.groups import read_groups
+from mfdl.factorization import optimal_covariance, optimal_pairwise
+from mfdl.factorization.groups import edge_groups, read_groups
 from mfdl.factorization.pairwise_covariance import PairwisePrice
 from mfdl.node_covariances import laplacian
 from mfdl.noise_scale import calibrate

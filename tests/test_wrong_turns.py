@@ -328,7 +328,7 @@ REFUSED = {
         lambda: mfdl.factorization.groups.checked_groups([0, 1], 3),
         ["groups must be a list of groups", "got 0"],
     ),
-    "pairs of a graph": (lambda: mfdl.factorization.edge_groups(G), ["gossip", "got Graph"]),
+    "pairs of a graph": (lambda: mfdl.factorization.groups.edge_groups(G), ["gossip", "got Graph"]),
     "noise of bins as a number": (
         lambda: mfdl.algorithms.mafalda_bins(D, mfdl.BallsInBins(2, 3), noise_std=1.0),
         ["noise_std must be a function", "noise_of_bins", "got 1.0"],

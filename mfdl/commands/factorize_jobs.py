@@ -15,14 +15,12 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from mfdl_solvers import MaximumProblem
-
 from .. import check, factorization, graphs
 from ..algorithms.registry import build
 from ..check import FloatArray
 from ..dynamics import Dynamics
 from ..errors import InvalidInput, unknown_name
-from ..factorization import Factorization, FactorizationProblem
+from ..factorization import Factorization, FactorizationProblem, MaximumProblem
 from ..factorization.balls_in_bins_encoders import BallsInBinsFactorization, BinEncoder, BinFactorization
 from ..factorization.groups import Groups
 from ..factorization.long_runs import StructuredFactorization

@@ -7,10 +7,9 @@ both at once. `saved_factorization` keeps any of them with the header that says 
 reads those of other libraries.
 """
 
-from mfdl_solvers import Factorization, FactorizationProblem, NotConverged
+from mfdl_solvers import Factorization, FactorizationProblem, MaximumProblem, NotConverged
 
 from .balls_in_bins_encoders import factorize_balls_in_bins
-from .groups import edge_groups
 from .long_runs import factorize_long
 from .nodes import factorize_classes, factorize_nodes
 from .pairwise_covariance import optimal_pairwise
@@ -31,8 +30,8 @@ from .temporal import (
 __all__ = [
     "Factorization",
     "FactorizationProblem",
+    "MaximumProblem",
     "NotConverged",
-    "edge_groups",
     "evaluate",
     "factorize",
     "factorize_balls_in_bins",
