@@ -6,9 +6,12 @@ operator round, and how much is taken on the safe side.
 
 from __future__ import annotations
 
+import functools
+import operator
 from fractions import Fraction
 from typing import Any
 
+import flint
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
@@ -27,6 +30,8 @@ FEW_BITS = 24
 """A number that was rounded to float64 has more, save one in 2^29."""
 NEXT_TO = Fraction(1, 2**50)
 """Of a mantissa in [1/2, 1): a few roundings, as in 1 - 1 / 3 - 1 / 2."""
+MAX_FACTOR_ENTRIES = 200_000
+"""Of each factor of a matrix, and of the product: a few seconds of rational arithmetic."""
 SMALLEST = 1e-300
 """Size of a Fraction below which float64 has fewer digits."""
 
@@ -99,8 +104,14 @@ def entries_and_operator(name: str, given: Any) -> tuple[Any, LinearOperator]:
 def exact_entries(name: str, given: Any) -> Any:
     """A matrix with entries as they are: a csr array or an array of floats, or an array of Fractions.
 
-    Raises: InvalidInput: no matrix, or an entry that is no finite number or beyond float64.
+    A list of 2-D arrays or sparse matrices is their product, without rounding.
+
+    Raises: InvalidInput: no matrix, factors that do not fit, or an entry that is no finite number or beyond float64.
     """
+    if isinstance(given, list | tuple) and given and all(getattr(factor, "ndim", 0) == 2 for factor in given):
+        return _product(name, [exact_entries(f"{name}[{i}]", factor) for i, factor in enumerate(given)])
+    if isinstance(given, LinearOperator):
+        raise InvalidInput(f"{name} must be an array or a sparse matrix, got an operator; give its {name}.dense().")
     if sp.issparse(given):
         if not np.isfinite(given.data).all():
             raise InvalidInput(f"{name} must be finite, got a nan or infinite entry.")
@@ -114,6 +125,34 @@ def exact_entries(name: str, given: Any) -> Any:
     if ((np.abs(rounded) < SMALLEST) & (entries != 0)).any():
         raise InvalidInput(f"{name} must have entries that are 0 or at least {SMALLEST:g} in size; scale A and B.")
     return entries
+
+
+def _product(name: str, factors: list[Any]) -> NDArray[Any]:
+    """The exact product, of Fractions."""
+    shapes = [factor.shape for factor in factors]
+    if any(left[1] != right[0] for left, right in zip(shapes, shapes[1:], strict=False)):
+        raise InvalidInput(f"factors of {name} must fit each other, got shapes {shapes}.")
+    if max(*(rows * columns for rows, columns in shapes), shapes[0][0] * shapes[-1][1]) > MAX_FACTOR_ENTRIES:
+        raise InvalidInput(
+            f"factors of {name} and their product must have at most {MAX_FACTOR_ENTRIES} entries, got shapes {shapes}; "
+            "leave out dependent rows, or use View.processed with operators."
+        )
+    dense = (factor.toarray() if sp.issparse(factor) else factor for factor in factors)
+    return exact_entries(name, fractions_of(functools.reduce(operator.mul, map(rational, dense))))
+
+
+def rational(matrix: NDArray[Any]) -> flint.fmpq_mat:
+    """Floats or Fractions, as they are."""
+    ratios = (x.as_integer_ratio() for x in matrix.ravel().tolist())
+    rows, columns = matrix.shape
+    return flint.fmpq_mat(rows, columns, [flint.fmpq(p, q) for p, q in ratios])
+
+
+def fractions_of(matrix: flint.fmpq_mat) -> NDArray[Any]:
+    """The entries, as Fractions."""
+    out = np.empty((matrix.nrows(), matrix.ncols()), dtype=object)
+    out.ravel()[:] = [Fraction(int(x.p), int(x.q)) for x in matrix.entries()]
+    return out
 
 
 def without_columns(entries: Any, columns: NDArray[np.bool_]) -> Any:

@@ -30,7 +30,7 @@ from ..progress import Progress
 from ..sensitivity.patterns import METHODS
 from ..trust import TrustModel
 from ..trust.knowledge import Knowledge
-from ..trust.view import AlgorithmView, View
+from ..trust.view import AlgorithmView, ProcessedView, View
 from . import gaussian
 from .adaptive import is_adaptive
 from .attacking_sets import sensitivity_by_victim
@@ -331,6 +331,11 @@ def view_losses(
     chosen = _victims(view, victims, owners)
     nodes, groups = nodes_and_groups(chosen)
     require_one_owner(unit, groups)
+    source: list[VictimSensitivity] = []
+    if isinstance(view, ProcessedView):
+        source = view_losses(view.source, scheme, chosen, method, unit=unit, owners=owners)
+        if view.shows_all:
+            return source
     numbers = victim_sensitivities(
         view_grams(view, nodes),
         functools.partial(joint_grams, view),
@@ -339,7 +344,7 @@ def view_losses(
     )
     fixed = dict(zip(chosen, numbers, strict=True))
     adaptive = is_adaptive(view, scheme, unit=unit)
-    return [
+    losses = [
         VictimSensitivity(
             fixed[u],
             fixed[u] if adaptive or math.isinf(fixed[u].squared) else _unproven(fixed[u], view),
@@ -351,6 +356,23 @@ def view_losses(
         )
         for u in chosen
     ]
+    return [_at_most(*pair) for pair in zip(losses, source, strict=True)] if source else losses
+
+
+def _at_most(loss: VictimSensitivity, source: VictimSensitivity) -> VictimSensitivity:
+    """The loss of a view that is a function of the source, whose numbers bound those that are larger or not proven."""
+
+    def least(number: Sensitivity, bound: Sensitivity) -> Sensitivity:
+        if number.squared <= bound.squared:
+            return number
+        why = "bounded by the view that this one is computed from"
+        return dataclasses.replace(bound, exact=False, lower=0.0, why=why)
+
+    return dataclasses.replace(
+        loss,
+        non_adaptive_sensitivity=least(loss.non_adaptive_sensitivity, source.non_adaptive_sensitivity),
+        adaptive_sensitivity=least(loss.adaptive_sensitivity, source.adaptive_sensitivity),
+    )
 
 
 def _unproven(fixed: Sensitivity, view: View) -> Sensitivity:

@@ -24,14 +24,12 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterable, Sequence
-from fractions import Fraction
 from operator import attrgetter
 from typing import Any, Self
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
-from scipy.sparse.linalg import LinearOperator
 
 from mfdl_solvers.ties import first_maximum
 
@@ -39,7 +37,7 @@ from .. import check
 from ..algorithms import LinearAlgorithm
 from ..check import FloatArray
 from ..display import short_repr
-from ..entries import exact_entries, refuse_huge
+from ..entries import exact_entries, fractions_of, rational, refuse_huge
 from ..errors import InvalidInput, require_known
 from ..factorization.long_runs import structured_bound
 from ..floats import EPS, UNIT
@@ -288,8 +286,6 @@ def general_sensitivity(
 
 def _matrix(name: str, given: Any) -> NDArray[Any]:
     """Entries as they are, dense; sizes that squares of them keep within float64."""
-    if isinstance(given, LinearOperator):
-        raise InvalidInput(f"{name} must be an array or a sparse matrix, got an operator; give its {name}.dense().")
     entries = exact_entries(name, given)
     refuse_huge(*entries.shape)
     dense: NDArray[Any] = entries.toarray() if sp.issparse(entries) else entries
@@ -307,7 +303,7 @@ def _grams(C: NDArray[Any], B: NDArray[Any], axis: TimeNodeAxis) -> list[ViewGra
     columns = [axis.of_node(u) for u in range(axis.num_nodes)]
     if len(B) <= rational_form.MAX_RATIONAL_ROWS and B.size + C.size <= rational_form.MAX_RATIONAL_ENTRIES:
         rows = B[independent_rows(B)]
-        seen = _product(rows, C)
+        seen = fractions_of(rational(rows) * rational(C))
         exact = [rational_form.rounded(rational_form.gram_of_rows(seen[:, c], rows)) for c in columns]
         if all(X is not None for X in exact):
             return [ViewGram(*X, form="rational arithmetic") for X in exact if X is not None]
@@ -349,14 +345,6 @@ def _seen_part(B: NDArray[Any], inexact: float) -> tuple[FloatArray | None, floa
     if in_float64 != rank or 4 * error > 0.01 * sigma[rank - 1]:
         return None, None
     return V[:rank], float(4 * error / (sigma[rank - 1] - 2 * error))
-
-
-def _product(B: NDArray[Any], C: NDArray[Any]) -> NDArray[Any]:
-    """B C of numbers as they are: Fractions."""
-    entries = (rational_form.rational(B) * rational_form.rational(C)).entries()
-    out = np.empty((len(B), C.shape[1]), dtype=object)
-    out.ravel()[:] = [Fraction(int(x.p), int(x.q)) for x in entries]
-    return out
 
 
 def _with_leaks(

@@ -26,7 +26,17 @@ from .. import check
 from ..algorithms import LinearAlgorithm
 from ..algorithms.workloads import Flow, flow
 from ..check import FloatArray
-from ..entries import Stacked, entries_and_operator, refuse_huge, rounding_of, to_dense, without_columns
+from ..entries import (
+    MAX_FACTOR_ENTRIES,
+    Stacked,
+    entries_and_operator,
+    exact_entries,
+    rational,
+    refuse_huge,
+    rounding_of,
+    to_dense,
+    without_columns,
+)
 from ..errors import InvalidInput, UnsupportedMechanism
 from ..floats import UNIT
 from ..operators import OutputRecursion
@@ -41,8 +51,8 @@ class View(ViewMatrices):
     """O = A G + B Z with what is known of G and of Z.
 
     Args:
-        gradients: A, shape (rows, T n): array (also of Fractions), sparse matrix or LinearOperator; column t n + u is
-            node u's at step t.
+        gradients: A, shape (rows, T n): array (also of Fractions), sparse matrix, LinearOperator, or a list of arrays
+            and sparse matrices whose product it is, without rounding; column t n + u is node u's at step t.
         noise: B, shape (rows, m).
         num_nodes: n; T = columns / n. Default 1: one owner of all columns.
         known_gradients: bool (T, n), or (n,) for every step alike: gradients the attacker knows; default none.
@@ -121,6 +131,22 @@ class View(ViewMatrices):
         """The view of an algorithm under masks, with the released models as further rows."""
         return AlgorithmView(algorithm, knowledge, release=release, attacker=attacker)
 
+    @staticmethod
+    def processed(combinations: Any, view: View) -> ProcessedView:
+        """What S O shows where `view` is O: no number of it is above that of `view`.
+
+        Args: combinations: S, shape (k, rows of view), any k and rank; also a list of factors, for their product.
+
+        The factors decide ranks: products of given entries are exact, and an S that loses nothing has the numbers of
+        `view`. An adaptive number is that of `view`.
+        Raises: InvalidInput: an S of other columns, or too large for exact arithmetic.
+
+        >>> all_seen = View([[1.0], [0.1]], [[1.0, 0.0], [0.1, 0.3]])
+        >>> View.processed([[0.1, 0.7], [0.2, 0.3], [0.3, 0.5]], all_seen).shows_all
+        True
+        """
+        return ProcessedView(combinations, view)
+
     @property
     def entries_given(self) -> bool:
         """Whether A and B are known entry by entry: they came as arrays or sparse matrices, not as products."""
@@ -174,6 +200,55 @@ class View(ViewMatrices):
     def row_name(self, row: int) -> str:
         """A row in words."""
         return f"row {row}"
+
+
+class ProcessedView(View):
+    """S O of another view.
+
+    Attributes: source: the view O; shows_all: S is injective, so nothing is lost.
+    """
+
+    def __init__(self, combinations: Any, view: View) -> None:
+        check.instance(View, view=view)
+        given = exact_entries("combinations", combinations)
+        S = given.toarray() if sp.issparse(given) else given
+        if S.shape[1] != view.num_rows or S.size > MAX_FACTOR_ENTRIES:
+            raise InvalidInput(
+                f"combinations must have {view.num_rows} columns, one for each row of the view, and at most "
+                f"{MAX_FACTOR_ENTRIES} entries, got shape {S.shape}."
+            )
+        echelon, rank = rational(S.T).rref()
+        S = S[[row.index(1) for row in echelon.tolist()[:rank]]]  # rows that span the others
+        self.source, self.shows_all = view, rank == view.num_rows
+        self._combinations = np.eye(rank) if self.shows_all else S.astype(np.float64)
+        if view.entries_given:
+            A, B = view._entries if self.shows_all else ([S, entries] for entries in view._entries)
+        else:
+            A, B = (aslinearoperator(self._combinations) @ part for part in (view.gradients, view.noise))
+        super().__init__(
+            A,
+            B,
+            num_nodes=view.num_nodes,
+            known_gradients=view.marked_gradients,
+            known_noise=view.zero_noise,
+            attacker=view.attacker,
+            release=view.release,
+        )
+        self.known_gradients = view.known_gradients
+
+    def noise_rounding(self) -> FloatArray:
+        if self.entries_given:
+            return super().noise_rounding()
+        return self._rounding(self.source.noise_rounding(), self.source.dense_noise())
+
+    def gradient_rounding(self, nodes: NDArray[np.intp]) -> FloatArray:
+        if self.entries_given:
+            return super().gradient_rounding(nodes)
+        return self._rounding(self.source.gradient_rounding(nodes), self.source.dense_gradients(nodes))
+
+    def _rounding(self, rounding: FloatArray, entries: FloatArray) -> FloatArray:
+        """Of products with entries that are off by `rounding`, and were computed by products themselves."""
+        return np.abs(self._combinations) @ (2 * rounding + (self.source.num_rows + 8) * UNIT * np.abs(entries))
 
 
 class AlgorithmView(View):
