@@ -7,6 +7,7 @@ operator round, and how much is taken on the safe side.
 from __future__ import annotations
 
 import functools
+import itertools
 import operator
 from fractions import Fraction
 from typing import Any
@@ -19,7 +20,7 @@ from scipy.sparse.linalg import LinearOperator, aslinearoperator
 
 from . import check
 from .check import FloatArray
-from .errors import InvalidInput, UnsupportedMechanism
+from .errors import InvalidInput, UnsupportedMechanism, require_known
 from .floats import UNIT
 
 BLOCK = 256
@@ -32,6 +33,8 @@ NEXT_TO = Fraction(1, 2**50)
 """Of a mantissa in [1/2, 1): a few roundings, as in 1 - 1 / 3 - 1 / 2."""
 MAX_FACTOR_ENTRIES = 200_000
 """Of each factor of a matrix, and of the product: a few seconds of rational arithmetic."""
+RANK_TOLERANCE = 2.0**-40
+"""How far rows of computed products may be off, relative to their norms."""
 SMALLEST = 1e-300
 """Size of a Fraction below which float64 has fewer digits."""
 
@@ -130,7 +133,7 @@ def exact_entries(name: str, given: Any) -> Any:
 def _product(name: str, factors: list[Any]) -> NDArray[Any]:
     """The exact product, of Fractions."""
     shapes = [factor.shape for factor in factors]
-    if any(left[1] != right[0] for left, right in zip(shapes, shapes[1:], strict=False)):
+    if any(left[1] != right[0] for left, right in itertools.pairwise(shapes)):
         raise InvalidInput(f"factors of {name} must fit each other, got shapes {shapes}.")
     if max(*(rows * columns for rows, columns in shapes), shapes[0][0] * shapes[-1][1]) > MAX_FACTOR_ENTRIES:
         raise InvalidInput(
@@ -153,6 +156,15 @@ def fractions_of(matrix: flint.fmpq_mat) -> NDArray[Any]:
     out = np.empty((matrix.nrows(), matrix.ncols()), dtype=object)
     out.ravel()[:] = [Fraction(int(x.p), int(x.q)) for x in matrix.entries()]
     return out
+
+
+def checked_rank(rank: str | None, rank_tolerance: float) -> tuple[str | None, float]:
+    """Which matrices are meant by rounded entries: these ("exact"), or those near them ("numerical")."""
+    if rank is not None:
+        require_known("rank", rank, ("exact", "numerical"))
+    if check.positive(rank_tolerance=rank_tolerance) > 2.0**-10:
+        raise InvalidInput(f"rank_tolerance must be at most 2^-10, got {rank_tolerance:g}.")
+    return rank, float(rank_tolerance)
 
 
 def without_columns(entries: Any, columns: NDArray[np.bool_]) -> Any:

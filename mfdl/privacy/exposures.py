@@ -12,6 +12,7 @@ view shows.
 from __future__ import annotations
 
 import abc
+import copy
 import dataclasses
 import functools
 import math
@@ -35,6 +36,7 @@ from . import gaussian
 from .adaptive import is_adaptive
 from .attacking_sets import sensitivity_by_victim
 from .forms import joint_grams, view_grams
+from .forms.nearby import may_be_rounded, warn_of_rank
 from .gram_sensitivity import Sensitivity
 from .owners import Owners, Victim, checked_victim, in_order, nodes_of, require_nodes, require_one_owner
 from .questions import UNITS, Fingerprint, Privacy, participation_hash, require_unit
@@ -334,15 +336,18 @@ def view_losses(
     source: list[VictimSensitivity] = []
     if isinstance(view, ProcessedView):
         source = view_losses(view.source, scheme, chosen, method, unit=unit, owners=owners)
-        if view.shows_all:
+        if view.shows_all or view.rank == "numerical":  # whose products with S are near nothing known
             return source
-    numbers = victim_sensitivities(
-        view_grams(view, nodes),
-        functools.partial(joint_grams, view),
-        chosen,
-        JointConditions(scheme, owners.same_steps, method),
-    )
-    fixed = dict(zip(chosen, numbers, strict=True))
+    conditions = JointConditions(scheme, owners.same_steps, method)
+
+    def numbers(view: View) -> list[Sensitivity]:
+        return victim_sensitivities(view_grams(view, nodes), functools.partial(joint_grams, view), chosen, conditions)
+
+    fixed = dict(zip(chosen, numbers(view), strict=True))
+    if view.rank is None and view.entries_given and may_be_rounded(np.hstack(view.entries()), view.rank_tolerance):
+        near = copy.copy(view)
+        near.rank = "numerical"
+        warn_of_rank(zip(fixed.values(), numbers(near), strict=True))
     adaptive = is_adaptive(view, scheme, unit=unit)
     losses = [
         VictimSensitivity(

@@ -37,7 +37,7 @@ from .. import check
 from ..algorithms import LinearAlgorithm
 from ..check import FloatArray
 from ..display import short_repr
-from ..entries import exact_entries, fractions_of, rational, refuse_huge
+from ..entries import RANK_TOLERANCE, checked_rank, exact_entries, fractions_of, rational, refuse_huge
 from ..errors import InvalidInput, require_known
 from ..factorization.long_runs import structured_bound
 from ..floats import EPS, UNIT
@@ -51,6 +51,7 @@ from .exact_arithmetic import MAX_ENTRIES, independent_rows, range_of
 from .forms import INJECTIONS, ViewGram, view_grams
 from .forms import dense_form as rational_form
 from .forms.base import Structured
+from .forms.nearby import NEARBY, may_be_rounded, nearby_in_words, row_space, warn_of_rank
 from .forms.whitening import RANK_SAFETY
 from .owners import Victim
 
@@ -161,7 +162,7 @@ def sensitivities(
         gram_bound = bound_by_gram[id(gram)]
         upper = gram_bound.upper * gram.inflation * (1 + 4 * UNIT)
         attained = gram_bound.lower / gram.inflation * (1 - 4 * UNIT)  # the order holds downward by the same factor
-        exact = gram_bound.exact and not gram.upper and gram.inflation <= 1 + EXACT
+        exact = gram_bound.exact and not gram.upper and gram.inflation <= 1 + EXACT and NEARBY not in gram.form
         lower = 0.0 if gram.upper else attained
         slack = upper / attained - 1 if attained > 0 else 0.0
         why = "" if exact else _why_upper(gram, gram_bound)
@@ -185,6 +186,8 @@ def _why_upper(gram: ViewGram, bound: PatternBound) -> str:
             "injected sum (gradient plus noise) is assumed to be seen; fewer steps or nodes, or noise of "
             "one size, would give the number of the view itself"
         )
+    if NEARBY in gram.form:
+        return f"a bound for {gram.form}; rank='exact' gives the number of the entries as they are"
     if gram.upper:
         return f"bounded by a view that shows more ({gram.form}); a smaller problem would give its own number"
     if gram.inflation > 1 + EXACT:
@@ -235,12 +238,14 @@ def general_sensitivity(
     num_nodes: int = 1,
     workload: Any = None,
     method: str = "exact",
+    rank: str | None = None,
+    rank_tolerance: float = RANK_TOLERANCE,
 ) -> Sensitivity:
     """sens_Pi(C; B) per unit record shift and unit base noise, of the node where it is largest.
 
     Args:
-        C: shape (p, T n), columns time-major: column t n + u is node u's at step t. Array (also of Fractions) or sparse
-            matrix; entries count as exactly the numbers that they are.
+        C: shape (p, T n), columns time-major: column t n + u is node u's at step t. Array (also of Fractions), sparse
+            matrix, or a list of such factors; entries count as exactly the numbers that they are.
         B: shape (m, p), any shape and rank.
         participation: Pi, over T steps; of all nodes, or `ParticipationByNode`.
         num_nodes: n. Default 1: one owner of all columns.
@@ -248,6 +253,7 @@ def general_sensitivity(
             the range of B, no C exists (the range condition fails), and the value is infinite for a record that takes
             part in that step.
         method: "exact" or "certified", as of `mfdl.privacy.sensitivity_by_victim`.
+        rank, rank_tolerance: as of `mfdl.View`, for B whose rows are rounded; C is taken as it is.
 
     Returns: `value` is never below the truth; `bound` "exact" or "upper", `lower` a squared value that is attained,
         `why`.
@@ -275,13 +281,34 @@ def general_sensitivity(
             f"{noise.shape}."
         )
     axis = TimeNodeAxis(T, n)
-    grams = _with_leaks(_grams(encoder, noise, axis), encoder, noise, workload, axis)
-    by_node = [
-        sensitivity
-        for shared, nodes in scheme.shared_by(range(n))
-        for sensitivity in sensitivities([grams[u] for u in nodes], shared, nodes=nodes, method=method)
-    ]
-    return largest_sensitivity(by_node)
+    rank, tolerance = checked_rank(rank, rank_tolerance)
+    if rank == "numerical" and workload is not None:
+        raise InvalidInput("workload must be left out with rank='numerical': its range is that of the entries given.")
+
+    def largest(of_nodes: list[ViewGram]) -> Sensitivity:
+        grams = _with_leaks(of_nodes, encoder, noise, workload, axis)
+        return largest_sensitivity(
+            sensitivity
+            for shared, nodes in scheme.shared_by(range(n))
+            for sensitivity in sensitivities([grams[u] for u in nodes], shared, nodes=nodes, method=method)
+        )
+
+    if rank == "numerical":
+        return largest(_nearby_grams(encoder, noise, axis, tolerance))
+    exact = largest(_grams(encoder, noise, axis))
+    if rank is None and may_be_rounded(noise, tolerance):
+        warn_of_rank([(exact, largest(_nearby_grams(encoder, noise, axis, tolerance)))])
+    return exact
+
+
+def _nearby_grams(C: NDArray[Any], B: NDArray[Any], axis: TimeNodeAxis, tolerance: float) -> list[ViewGram]:
+    """X_u of every B of this numerical rank near the one given: projectors on the rows differ by the sine at most."""
+    encoder = C.astype(np.float64)
+    rank, P, angle = row_space(B.astype(np.float64), tolerance)
+    products = max(*B.shape, len(C)) + 8
+    Y, slack = P @ encoder, 4 * products * np.sqrt(products) * EPS + angle
+    columns, form = map(axis.of_node, range(axis.num_nodes)), nearby_in_words(rank, tolerance)
+    return [dataclasses.replace(_gram(Y[:, c], encoder[:, c], slack, False), form=form) for c in columns]
 
 
 def _matrix(name: str, given: Any) -> NDArray[Any]:

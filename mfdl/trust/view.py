@@ -28,7 +28,9 @@ from ..algorithms.workloads import Flow, flow
 from ..check import FloatArray
 from ..entries import (
     MAX_FACTOR_ENTRIES,
+    RANK_TOLERANCE,
     Stacked,
+    checked_rank,
     entries_and_operator,
     exact_entries,
     rational,
@@ -63,6 +65,9 @@ class View(ViewMatrices):
             t n + u is that of node u at step t. Default unknown: then no number of several steps counts as adaptive.
         row_steps: beside models, for each row the step after whose gradients it is seen, integers (rows,).
         attacker, release: in words, and of RELEASES, for guarantees.
+        rank: "exact": the number of the entries as they are. "numerical": one for every matrix of the numerical rank
+            whose rows are within rank_tolerance of these (`forms.nearby`), where the arrays are computed products.
+            Default: as "exact", with a warning where both differ by more than 1 %.
 
     Attributes:
         num_rows: of A and B.
@@ -89,6 +94,8 @@ class View(ViewMatrices):
         row_steps: ArrayLike | None = None,
         attacker: str = "whoever has this view",
         release: str = "not applicable",
+        rank: str | None = None,
+        rank_tolerance: float = RANK_TOLERANCE,
     ) -> None:
         A, self.gradients = entries_and_operator("gradients", gradients)
         B, self.noise = entries_and_operator("noise", noise)
@@ -109,6 +116,9 @@ class View(ViewMatrices):
             self.noise = self.noise @ masked(~self.zero_noise)
             B = None if B is None else without_columns(B, self.zero_noise)
         self._entries = (A, B)
+        self.rank, self.rank_tolerance = checked_rank(rank, rank_tolerance)
+        if rank == "numerical" and not self.entries_given:
+            raise InvalidInput("rank='numerical' needs A and B as arrays or sparse matrices, got an operator.")
         if models is not None:
             self.models = GivenModels.of(models, row_steps, A, self.noise.shape[1], self.axis)
         if known_combinations is not None:
@@ -234,7 +244,7 @@ class ProcessedView(View):
             attacker=view.attacker,
             release=view.release,
         )
-        self.known_gradients = view.known_gradients
+        self.known_gradients, self.rank = view.known_gradients, view.rank
 
     def noise_rounding(self) -> FloatArray:
         if self.entries_given:

@@ -36,12 +36,13 @@ from .base import Blocks, Group, ViewForm, ViewGram
 from .dense_form import DenseForm, Fractions
 from .hidden_modes import HiddenModes
 from .known_states import Combination, OwnStates, OwnStatesOfAll
+from .nearby import Nearby
 from .range_and_null_space import NullSpace, Range
 from .separable import INJECTIONS, UNPROVEN, Injections, Separable, injected_inflation
 
 FORMS: tuple[type[ViewForm], ...] = (Separable, Combination, OwnStates, HiddenModes, NullSpace, Range)
 """Forms by structure; no rank of the view is found in float64. Asked first, the cheapest before the others."""
-LAST: tuple[type[ViewForm], ...] = (OwnStatesOfAll, DenseForm, Fractions, Injections)
+LAST: tuple[type[ViewForm], ...] = (Nearby, OwnStatesOfAll, DenseForm, Fractions, Injections)
 """Asked in this order after them."""
 UNDECIDED = "the rank of its noise, or its size beside the gradients, cannot be told in float64"
 
