@@ -39,7 +39,7 @@ SMALLEST = 1e-300
 """Size of a Fraction below which float64 has fewer digits."""
 
 
-def as_fractions(matrix: Any, max_denominator: int = 4096) -> NDArray[Any]:
+def as_fractions(matrix: Any, max_denominator: int = 4096, *, decimals: bool = False) -> NDArray[Any]:
     """The fractions that floats stand for, as objects: 1/3 for its float, and for floats a few roundings from it.
 
     What `mfdl.View` takes as it is, so that ranks of computed matrices are those of the matrices that are meant.
@@ -47,27 +47,38 @@ def as_fractions(matrix: Any, max_denominator: int = 4096) -> NDArray[Any]:
     Args:
         matrix: array or sparse matrix of numbers.
         max_denominator: at most 2^24, of fractions; floats of at most FEW_BITS bits stand for themselves.
+        decimals: floats stand for the decimals that they print as, 0.1 for 1/10, of any number of digits: for entries
+            that were typed or read from text, not computed ones. `max_denominator` is then not used.
 
     Raises: InvalidInput: a float is next to no such fraction, as the root of 2; write such entries with a symbol of
         their own, or leave the matrix in floats.
 
     >>> as_fractions([[1 / 3, 1 - 0.9]]).tolist()
     [[Fraction(1, 3), Fraction(1, 10)]]
+    >>> as_fractions([[0.1, 0.12345678]], decimals=True).tolist()
+    [[Fraction(1, 10), Fraction(6172839, 50000000)]]
     """
     if check.integer_at_least(1, max_denominator=max_denominator) > 2**24:
         raise InvalidInput(
             f"max_denominator must be at most 2^24, which float64 can tell apart, got {max_denominator}."
         )
-    floats = check.finite_array(2, matrix=matrix.toarray() if sp.issparse(matrix) else matrix)
+    given = matrix.toarray() if sp.issparse(matrix) else matrix
+    if check.flag(decimals=decimals) and np.asarray(given).dtype in (np.float32, np.float16):
+        raise InvalidInput("matrix must be in float64 with decimals=True: its entries print as other decimals in it.")
+    floats = check.finite_array(2, matrix=given)
     out = np.empty(floats.shape, dtype=object)
     for x in np.unique(floats).tolist():
+        if decimals:
+            out[floats == x] = Fraction(str(x))
+            continue
         whole = 2.0 ** max(0, min(20, int(np.frexp(x)[1])))  # 3267 / 65 is no fraction of 65 as a mantissa
         near = Fraction(x).limit_denominator(max_denominator)
         fraction = near if abs(near - Fraction(x)) <= NEXT_TO * int(whole) and abs(x) >= 1 else None
         if (fraction := fraction or fraction_of(x, max_denominator)) is None:
             raise InvalidInput(
                 f"matrix must have entries next to fractions of denominators up to {max_denominator}, got {x!r}; raise "
-                "max_denominator, or give the entries as fractions.Fraction."
+                "max_denominator, give decimals=True if entries are the decimals that they print as, or give them as "
+                "fractions.Fraction."
             )
         out[floats == x] = fraction
     return out
