@@ -235,15 +235,8 @@ class ProcessedView(View):
             A, B = view._entries if self.shows_all else ([S, entries] for entries in view._entries)
         else:
             A, B = (aslinearoperator(self._combinations) @ part for part in (view.gradients, view.noise))
-        super().__init__(
-            A,
-            B,
-            num_nodes=view.num_nodes,
-            known_gradients=view.marked_gradients,
-            known_noise=view.zero_noise,
-            attacker=view.attacker,
-            release=view.release,
-        )
+        known, seen_by = view.marked_gradients, {"attacker": view.attacker, "release": view.release}
+        super().__init__(A, B, num_nodes=view.num_nodes, known_gradients=known, **seen_by)
         self.known_gradients, self.rank = view.known_gradients, view.rank
 
     def noise_rounding(self) -> FloatArray:

@@ -51,6 +51,13 @@ def test_a_processed_view_has_the_number_of_its_factors_and_at_most_that_of_its_
         assert as_operator or value <= of_factors * (1 + FIRST_ORDER)
 
 
+def test_what_is_known_of_the_source_is_known_of_the_processed_view():
+    source = View(np.eye(3), [[1, 0], [0, 1], [1, 1]], known_noise=[True, False], known_combinations=[[1, 0, 0]])
+    processed = View.processed([[1, 0, 0], [0, 0, 1]], source)
+    assert (processed.known_gradients == source.known_gradients).all()
+    assert processed.dense_noise().tolist() == [[0, 0], [0, 1]]
+
+
 def test_what_is_known_and_proven_of_the_source_is_of_the_processed_view():
     algorithm = mfdl.algorithms.decor(mfdl.Dynamics(mfdl.gossip.metropolis_hastings("ring:n=4")), STEPS)
     source = mfdl.trust.PNDP([0]).view(algorithm, 1)

@@ -33,6 +33,8 @@ import numpy as np
 import scipy.linalg
 from numpy.typing import NDArray
 
+from mfdl_solvers.ties import first_maximum
+
 from ...check import FloatArray
 from ...entries import has_few_bits
 from ...errors import UnusualSetting
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
     from ..gram_sensitivity import Sensitivity
 
 APART = 0.01
+FAR = 400  # in powers of two: beyond it squares could leave float64
 NEARBY = "every matrix of rank "
 VANISHES = "within rank_tolerance of the rows given, a combination may show a gradient without noise"
 
@@ -72,7 +75,8 @@ class Nearby(ViewForm):
 
     def _gram(self, group: Group) -> ViewGram:
         A, B, tolerance = self.view.dense_gradients(np.array(group)), self.view.dense_noise(), self.view.rank_tolerance
-        size = 2.0 ** math.floor(math.log2(np.linalg.norm(B) / np.linalg.norm(A))) if A.any() and B.any() else 1.0
+        (_, of_noise), (_, of_signal) = (np.frexp(np.abs(part).max(initial=0.0) or 1.0) for part in (B, A))
+        size = 2.0 ** float(np.clip(of_noise - of_signal, -FAR, FAR))
         rank, P, angle = row_space(np.hstack([size * A, B]), tolerance)
         form = nearby_in_words(rank, tolerance)
         P_A, P_B = P[:, : A.shape[1]], P[:, A.shape[1] :]
@@ -102,9 +106,9 @@ def warn_of_rank(pairs: Iterable[tuple[Sensitivity, Sensitivity]]) -> None:
 
     def difference(pair: tuple[Sensitivity, Sensitivity]) -> float:
         low, high = sorted(number.squared for number in pair)
-        return 0.0 if low == high else math.inf if math.isinf(high) else (high - low) / high
+        return 0.0 if low == high else 1.0 if math.isinf(high) else (high - low) / high
 
-    exact, nearby = max(pairs, key=difference)
+    exact, nearby = first_maximum(list(pairs), key=difference)
     if difference((exact, nearby)) > APART:
         warnings.warn(
             f"rows depend on each other up to rounding: the squared sensitivity of node {exact.node} is "
