@@ -52,11 +52,11 @@ from .forms import INJECTIONS, ViewGram, view_grams
 from .forms import dense_form as rational_form
 from .forms.base import Structured
 from .forms.nearby import NEARBY, may_be_rounded, nearby_in_words, row_space, warn_of_rank
-from .forms.whitening import RANK_SAFETY
 from .owners import Victim
 
 EXACT = 1e-6  # relative: noise whose inverse rounds by more has an upper bound, not a value
 LARGEST = check.LARGEST
+MAX_ANGLE = 0.0025  # sine, above which float64 is not trusted with the rows of B
 NO_C = "no C gives A = B C in this column: a combination of rows shows the gradient of step {step} without noise"
 MATCHES = 1e-9
 """Relative size of an entry of A - B C up to which A counts as B C."""
@@ -294,21 +294,11 @@ def general_sensitivity(
         )
 
     if rank == "numerical":
-        return largest(_nearby_grams(encoder, noise, axis, tolerance))
+        return largest(_grams(encoder, noise, axis, tolerance))
     exact = largest(_grams(encoder, noise, axis))
     if rank is None and may_be_rounded(noise, tolerance):
-        warn_of_rank([(exact, largest(_nearby_grams(encoder, noise, axis, tolerance)))])
+        warn_of_rank([(exact, largest(_grams(encoder, noise, axis, tolerance)))])
     return exact
-
-
-def _nearby_grams(C: NDArray[Any], B: NDArray[Any], axis: TimeNodeAxis, tolerance: float) -> list[ViewGram]:
-    """X_u of every B of this numerical rank near the one given: projectors on the rows differ by the sine at most."""
-    encoder = C.astype(np.float64)
-    rank, P, angle = row_space(B.astype(np.float64), tolerance)
-    products = max(*B.shape, len(C)) + 8
-    Y, slack = P @ encoder, 4 * products * np.sqrt(products) * EPS + angle
-    columns, form = map(axis.of_node, range(axis.num_nodes)), nearby_in_words(rank, tolerance)
-    return [dataclasses.replace(_gram(Y[:, c], encoder[:, c], slack, False), form=form) for c in columns]
 
 
 def _matrix(name: str, given: Any) -> NDArray[Any]:
@@ -325,53 +315,50 @@ def _matrix(name: str, given: Any) -> NDArray[Any]:
     return dense
 
 
-def _grams(C: NDArray[Any], B: NDArray[Any], axis: TimeNodeAxis) -> list[ViewGram]:
-    """X_u of every node."""
+def _grams(C: NDArray[Any], B: NDArray[Any], axis: TimeNodeAxis, tolerance: float | None = None) -> list[ViewGram]:
+    """X_u of every node; with a tolerance that of every B of this numerical rank near the one given."""
     columns = [axis.of_node(u) for u in range(axis.num_nodes)]
-    if len(B) <= rational_form.MAX_RATIONAL_ROWS and B.size + C.size <= rational_form.MAX_RATIONAL_ENTRIES:
+    few = len(B) <= rational_form.MAX_RATIONAL_ROWS and B.size + C.size <= rational_form.MAX_RATIONAL_ENTRIES
+    if tolerance is None and few:
         rows = B[independent_rows(B)]
         seen = fractions_of(rational(rows) * rational(C))
         exact = [rational_form.rounded(rational_form.gram_of_rows(seen[:, c], rows)) for c in columns]
         if all(X is not None for X in exact):
             return [ViewGram(*X, form="rational arithmetic") for X in exact if X is not None]
     inexact = UNIT if object in (C.dtype, B.dtype) else 0.0
-    encoder, (seen_part, rounding) = C.astype(np.float64), _seen_part(B, inexact)
+    encoder, form = C.astype(np.float64), "projection on the rows of B"
+    if tolerance is None:
+        seen_part, angle = _seen_part(B, inexact)
+    else:
+        rank, seen_part, angle = row_space(B.astype(np.float64), tolerance)
+        form = nearby_in_words(rank, tolerance)
     Y = encoder if seen_part is None else seen_part @ encoder
-    upper = rounding is None
-    products = max(len(B), len(C)) + 8
-    slack = 4 * products * np.sqrt(products) * EPS + 4 * inexact + (rounding or 0.0)
-    return [_gram(Y[:, c], encoder[:, c], slack, upper) for c in columns]
-
-
-def _gram(Y: FloatArray, C: FloatArray, slack: float, upper: bool) -> ViewGram:
-    norms = np.linalg.norm(C, axis=0)
-    form = "C^T C, a bound for any B" if upper else "projection on the rows of B"
-    return ViewGram(Y.T @ Y, 2 * slack * np.outer(norms, norms), form=form, upper=upper)
+    products, upper = max(len(B), len(C)) + 8, angle is None
+    slack = 4 * products * np.sqrt(products) * EPS + 4 * inexact + (angle or 0.0)
+    norms = np.linalg.norm(encoder, axis=0)
+    return [
+        ViewGram(
+            Y[:, c].T @ Y[:, c],
+            2 * slack * np.outer(norms[c], norms[c]),
+            form="C^T C, a bound for any B" if upper else form,
+            upper=upper,
+        )
+        for c in columns
+    ]
 
 
 def _seen_part(B: NDArray[Any], inexact: float) -> tuple[FloatArray | None, float | None]:
-    """(orthonormal rows that span those of B, or None for all; how far their projector may be off, None if not known).
+    """(orthonormal rows that span those of B, or None for all; the sine of their angle to these, None if not known).
 
-    Rows of B are scaled alike first, which changes no row space. For matrices of one rank, the projector on the rows
-    moves by at most |E| / sigma_r under a change E, and the rank is the exact one.
+    The projectors on two row spaces of one rank differ by the sine at most, and the rank is the exact one.
     """
     if B.size > MAX_ENTRIES:
         return None, None
-    rank, _ = range_of(B, np.zeros((len(B), 0)))
-    if rank == B.shape[1]:
+    exact_rank, _ = range_of(B, np.zeros((len(B), 0)))
+    if exact_rank == B.shape[1]:
         return None, 0.0
-    floats = B.astype(np.float64)
-    floats = floats[floats.any(axis=1)]
-    _, exponents = np.frexp(np.abs(floats).max(axis=1, initial=0.0))
-    scaled = floats * np.ldexp(1.0, -exponents)[:, None]
-    if not rank:
-        return np.zeros((0, B.shape[1])), 0.0
-    _, sigma, V = np.linalg.svd(scaled, full_matrices=False)
-    error = (RANK_SAFETY * max(scaled.shape) * EPS + inexact * max(scaled.shape)) * sigma[0]
-    in_float64 = int(np.count_nonzero(sigma > 2 * error))
-    if in_float64 != rank or 4 * error > 0.01 * sigma[rank - 1]:
-        return None, None
-    return V[:rank], float(4 * error / (sigma[rank - 1] - 2 * error))
+    rank, rows, angle = row_space(B.astype(np.float64), inexact)
+    return (rows, angle) if rank == exact_rank and angle <= MAX_ANGLE else (None, None)
 
 
 def _with_leaks(

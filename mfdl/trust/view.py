@@ -228,7 +228,7 @@ class ProcessedView(View):
                 f"{MAX_FACTOR_ENTRIES} entries, got shape {S.shape}."
             )
         echelon, rank = rational(S.T).rref()
-        S = S[[row.index(1) for row in echelon.tolist()[:rank]]]  # rows that span the others
+        S = S[[[x != 0 for x in row].index(True) for row in echelon.tolist()[:rank]]]  # rows that span the others
         self.source, self.shows_all = view, rank == view.num_rows
         self._combinations = np.eye(rank) if self.shows_all else S.astype(np.float64)
         if view.entries_given:

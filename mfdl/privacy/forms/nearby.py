@@ -98,7 +98,7 @@ def may_be_rounded(matrix: NDArray[Any], tolerance: float) -> bool:
     """
     if matrix.dtype == object or has_few_bits(matrix) or float(len(matrix)) * matrix.size > MAX_DENSE_WORK:
         return False
-    return row_space(matrix, tolerance)[0] < np.count_nonzero(matrix.any(axis=1))
+    return row_space(matrix, tolerance)[0] < int(np.count_nonzero(matrix.any(axis=1)))
 
 
 def warn_of_rank(pairs: Iterable[tuple[Sensitivity, Sensitivity]]) -> None:
