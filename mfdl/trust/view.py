@@ -73,7 +73,8 @@ class View(ViewMatrices):
         num_rows: of A and B.
         marked_gradients: the mask known_gradients as given, without what K touches; zero_noise: known_noise, bool (m,).
 
-    Guarantees: no number of a view is below that of the matrices given, entry by entry.
+    Guarantees: no number of a view is below that of the matrices given, entry by entry; with rank="numerical" below
+        that of any matrix that it covers.
     Raises: InvalidInput: shapes that do not fit, non-finite entries.
 
     When a number of a bare view counts as adaptive: `privacy.adaptive`.
@@ -235,8 +236,8 @@ class ProcessedView(View):
             A, B = view._entries if self.shows_all else ([S, entries] for entries in view._entries)
         else:
             A, B = (aslinearoperator(self._combinations) @ part for part in (view.gradients, view.noise))
-        known, seen_by = view.marked_gradients, {"attacker": view.attacker, "release": view.release}
-        super().__init__(A, B, num_nodes=view.num_nodes, known_gradients=known, **seen_by)
+        super().__init__(A, B, num_nodes=view.num_nodes, known_gradients=view.marked_gradients)
+        self.attacker, self.release = view.attacker, view.release
         self.known_gradients, self.rank = view.known_gradients, view.rank
 
     def noise_rounding(self) -> FloatArray:
