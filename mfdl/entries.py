@@ -6,9 +6,13 @@ operator round, and how much is taken on the safe side.
 
 from __future__ import annotations
 
+import functools
+import itertools
+import operator
 from fractions import Fraction
 from typing import Any
 
+import flint
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
@@ -16,7 +20,7 @@ from scipy.sparse.linalg import LinearOperator, aslinearoperator
 
 from . import check
 from .check import FloatArray
-from .errors import InvalidInput, UnsupportedMechanism
+from .errors import InvalidInput, UnsupportedMechanism, require_known
 from .floats import UNIT
 
 BLOCK = 256
@@ -27,11 +31,15 @@ FEW_BITS = 24
 """A number that was rounded to float64 has more, save one in 2^29."""
 NEXT_TO = Fraction(1, 2**50)
 """Of a mantissa in [1/2, 1): a few roundings, as in 1 - 1 / 3 - 1 / 2."""
+MAX_FACTOR_ENTRIES = 200_000
+"""Of each factor of a matrix, and of the product: a few seconds of rational arithmetic."""
+RANK_TOLERANCE = 2.0**-40
+"""How far rows of computed products may be off, relative to their norms."""
 SMALLEST = 1e-300
 """Size of a Fraction below which float64 has fewer digits."""
 
 
-def as_fractions(matrix: Any, max_denominator: int = 4096) -> NDArray[Any]:
+def as_fractions(matrix: Any, max_denominator: int = 4096, *, decimals: bool = False) -> NDArray[Any]:
     """The fractions that floats stand for, as objects: 1/3 for its float, and for floats a few roundings from it.
 
     What `mfdl.View` takes as it is, so that ranks of computed matrices are those of the matrices that are meant.
@@ -39,27 +47,38 @@ def as_fractions(matrix: Any, max_denominator: int = 4096) -> NDArray[Any]:
     Args:
         matrix: array or sparse matrix of numbers.
         max_denominator: at most 2^24, of fractions; floats of at most FEW_BITS bits stand for themselves.
+        decimals: floats stand for the decimals that they print as, 0.1 for 1/10, of any number of digits: for entries
+            that were typed or read from text, not computed ones. `max_denominator` is then not used.
 
     Raises: InvalidInput: a float is next to no such fraction, as the root of 2; write such entries with a symbol of
         their own, or leave the matrix in floats.
 
     >>> as_fractions([[1 / 3, 1 - 0.9]]).tolist()
     [[Fraction(1, 3), Fraction(1, 10)]]
+    >>> as_fractions([[0.1, 0.12345678]], decimals=True).tolist()
+    [[Fraction(1, 10), Fraction(6172839, 50000000)]]
     """
     if check.integer_at_least(1, max_denominator=max_denominator) > 2**24:
         raise InvalidInput(
             f"max_denominator must be at most 2^24, which float64 can tell apart, got {max_denominator}."
         )
-    floats = check.finite_array(2, matrix=matrix.toarray() if sp.issparse(matrix) else matrix)
+    given = matrix.toarray() if sp.issparse(matrix) else matrix
+    if check.flag(decimals=decimals) and np.asarray(given).dtype in (np.float32, np.float16):
+        raise InvalidInput("matrix must be in float64 with decimals=True: its entries print as other decimals in it.")
+    floats = check.finite_array(2, matrix=given)
     out = np.empty(floats.shape, dtype=object)
     for x in np.unique(floats).tolist():
+        if decimals:
+            out[floats == x] = Fraction(str(x))
+            continue
         whole = 2.0 ** max(0, min(20, int(np.frexp(x)[1])))  # 3267 / 65 is no fraction of 65 as a mantissa
         near = Fraction(x).limit_denominator(max_denominator)
         fraction = near if abs(near - Fraction(x)) <= NEXT_TO * int(whole) and abs(x) >= 1 else None
         if (fraction := fraction or fraction_of(x, max_denominator)) is None:
             raise InvalidInput(
                 f"matrix must have entries next to fractions of denominators up to {max_denominator}, got {x!r}; raise "
-                "max_denominator, or give the entries as fractions.Fraction."
+                "max_denominator, give decimals=True if entries are the decimals that they print as, or give them as "
+                "fractions.Fraction."
             )
         out[floats == x] = fraction
     return out
@@ -99,8 +118,14 @@ def entries_and_operator(name: str, given: Any) -> tuple[Any, LinearOperator]:
 def exact_entries(name: str, given: Any) -> Any:
     """A matrix with entries as they are: a csr array or an array of floats, or an array of Fractions.
 
-    Raises: InvalidInput: no matrix, or an entry that is no finite number or beyond float64.
+    A list of 2-D arrays or sparse matrices is their product, without rounding.
+
+    Raises: InvalidInput: no matrix, factors that do not fit, or an entry that is no finite number or beyond float64.
     """
+    if isinstance(given, list | tuple) and given and all(getattr(factor, "ndim", 0) == 2 for factor in given):
+        return _product(name, [exact_entries(f"{name}[{i}]", factor) for i, factor in enumerate(given)])
+    if isinstance(given, LinearOperator):
+        raise InvalidInput(f"{name} must be an array or a sparse matrix, got an operator; give its {name}.dense().")
     if sp.issparse(given):
         if not np.isfinite(given.data).all():
             raise InvalidInput(f"{name} must be finite, got a nan or infinite entry.")
@@ -114,6 +139,43 @@ def exact_entries(name: str, given: Any) -> Any:
     if ((np.abs(rounded) < SMALLEST) & (entries != 0)).any():
         raise InvalidInput(f"{name} must have entries that are 0 or at least {SMALLEST:g} in size; scale A and B.")
     return entries
+
+
+def _product(name: str, factors: list[Any]) -> NDArray[Any]:
+    """The exact product, of Fractions."""
+    shapes = [factor.shape for factor in factors]
+    if any(left[1] != right[0] for left, right in itertools.pairwise(shapes)):
+        raise InvalidInput(f"factors of {name} must fit each other, got shapes {shapes}.")
+    if max(*(rows * columns for rows, columns in shapes), shapes[0][0] * shapes[-1][1]) > MAX_FACTOR_ENTRIES:
+        raise InvalidInput(
+            f"factors of {name} and their product must have at most {MAX_FACTOR_ENTRIES} entries, got shapes {shapes}; "
+            "leave out dependent rows, or use View.processed with operators."
+        )
+    dense = (factor.toarray() if sp.issparse(factor) else factor for factor in factors)
+    return exact_entries(name, fractions_of(functools.reduce(operator.mul, map(rational, dense))))
+
+
+def rational(matrix: NDArray[Any]) -> flint.fmpq_mat:
+    """Floats or Fractions, as they are."""
+    ratios = (x.as_integer_ratio() for x in matrix.ravel().tolist())
+    rows, columns = matrix.shape
+    return flint.fmpq_mat(rows, columns, [flint.fmpq(p, q) for p, q in ratios])
+
+
+def fractions_of(matrix: flint.fmpq_mat) -> NDArray[Any]:
+    """The entries, as Fractions."""
+    out = np.empty((matrix.nrows(), matrix.ncols()), dtype=object)
+    out.ravel()[:] = [Fraction(int(x.p), int(x.q)) for x in matrix.entries()]
+    return out
+
+
+def checked_rank(rank: str | None, rank_tolerance: float) -> tuple[str | None, float]:
+    """Which matrices are meant by rounded entries: these ("exact"), or those near them ("numerical")."""
+    if rank is not None:
+        require_known("rank", rank, ("exact", "numerical"))
+    if check.positive(rank_tolerance=rank_tolerance) > 2.0**-10:
+        raise InvalidInput(f"rank_tolerance must be at most 2^-10, got {rank_tolerance:g}.")
+    return rank, float(rank_tolerance)
 
 
 def without_columns(entries: Any, columns: NDArray[np.bool_]) -> Any:

@@ -26,6 +26,7 @@ from mfdl_solvers.ties import first_largest
 from .. import check
 from ..check import FloatArray
 from ..errors import InvalidInput
+from ..floats import EPS
 from ..graphs import SparseGraph
 from ..matrices import content_hash, position, read_only
 from ..storable import storable
@@ -102,7 +103,7 @@ class GossipMatrix(Gossip):
     Attributes:
         weights: W, shape (n, n), float64 csr_array with read-only data, an own copy without stored zeros;
             finite, entries >= 0, rows sum to 1 within 1e-9. A dense array or any scipy sparse matrix is
-            accepted.
+            accepted. Entries of the diagonal that are as small as the rounding of 1 minus the others are 0.
         labels: the n distinct node labels, in index order.
         name: where the weights come from.
         graph_name: what the communication graph is called, for reports; "" if it has no name.
@@ -128,6 +129,11 @@ class GossipMatrix(Gossip):
             raise InvalidInput(f"labels must be distinct, got {twice!r} twice.")
         if n == 0:
             raise InvalidInput("weights must have at least one row, got shape (0, 0).")
+        rows = np.repeat(np.arange(n), np.diff(W.indptr))
+        residue = (rows == W.indices) & (np.abs(W.data) <= EPS * np.diff(W.indptr)[rows])
+        if residue.any():
+            W.data[residue] = 0.0
+            W.eliminate_zeros()
         bad = np.flatnonzero(~(np.isfinite(W.data) & (W.data >= 0)))
         if bad.size:
             i, j = position(W, bad[0])

@@ -12,6 +12,7 @@ view shows.
 from __future__ import annotations
 
 import abc
+import copy
 import dataclasses
 import functools
 import math
@@ -30,11 +31,12 @@ from ..progress import Progress
 from ..sensitivity.patterns import METHODS
 from ..trust import TrustModel
 from ..trust.knowledge import Knowledge
-from ..trust.view import AlgorithmView, View
+from ..trust.view import AlgorithmView, ProcessedView, View
 from . import gaussian
 from .adaptive import is_adaptive
 from .attacking_sets import sensitivity_by_victim
 from .forms import joint_grams, view_grams
+from .forms.nearby import may_be_rounded, warn_of_rank
 from .gram_sensitivity import Sensitivity
 from .owners import Owners, Victim, checked_victim, in_order, nodes_of, require_nodes, require_one_owner
 from .questions import UNITS, Fingerprint, Privacy, participation_hash, require_unit
@@ -331,15 +333,23 @@ def view_losses(
     chosen = _victims(view, victims, owners)
     nodes, groups = nodes_and_groups(chosen)
     require_one_owner(unit, groups)
-    numbers = victim_sensitivities(
-        view_grams(view, nodes),
-        functools.partial(joint_grams, view),
-        chosen,
-        JointConditions(scheme, owners.same_steps, method),
-    )
-    fixed = dict(zip(chosen, numbers, strict=True))
+    source: list[VictimSensitivity] = []
+    if isinstance(view, ProcessedView):
+        source = view_losses(view.source, scheme, chosen, method, unit=unit, owners=owners)
+        if view.shows_all or view.rank == "numerical":  # whose products with S are near nothing known
+            return source
+    conditions = JointConditions(scheme, owners.same_steps, method)
+
+    def numbers(view: View) -> list[Sensitivity]:
+        return victim_sensitivities(view_grams(view, nodes), functools.partial(joint_grams, view), chosen, conditions)
+
+    fixed = dict(zip(chosen, numbers(view), strict=True))
+    if view.rank is None and view.entries_given and may_be_rounded(np.hstack(view.entries()), view.rank_tolerance):
+        near = copy.copy(view)
+        near.rank = "numerical"
+        warn_of_rank(zip(fixed.values(), numbers(near), strict=True))
     adaptive = is_adaptive(view, scheme, unit=unit)
-    return [
+    losses = [
         VictimSensitivity(
             fixed[u],
             fixed[u] if adaptive or math.isinf(fixed[u].squared) else _unproven(fixed[u], view),
@@ -351,6 +361,23 @@ def view_losses(
         )
         for u in chosen
     ]
+    return [_at_most(*pair) for pair in zip(losses, source, strict=True)] if source else losses
+
+
+def _at_most(loss: VictimSensitivity, source: VictimSensitivity) -> VictimSensitivity:
+    """The loss of a view that is a function of the source, whose numbers bound those that are larger or not proven."""
+
+    def least(number: Sensitivity, bound: Sensitivity) -> Sensitivity:
+        if number.squared <= bound.squared:
+            return number
+        why = "bounded by the view that this one is computed from"
+        return dataclasses.replace(bound, exact=False, lower=0.0, why=why)
+
+    return dataclasses.replace(
+        loss,
+        non_adaptive_sensitivity=least(loss.non_adaptive_sensitivity, source.non_adaptive_sensitivity),
+        adaptive_sensitivity=least(loss.adaptive_sensitivity, source.adaptive_sensitivity),
+    )
 
 
 def _unproven(fixed: Sensitivity, view: View) -> Sensitivity:

@@ -24,14 +24,12 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterable, Sequence
-from fractions import Fraction
 from operator import attrgetter
 from typing import Any, Self
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
-from scipy.sparse.linalg import LinearOperator
 
 from mfdl_solvers.ties import first_maximum
 
@@ -39,7 +37,7 @@ from .. import check
 from ..algorithms import LinearAlgorithm
 from ..check import FloatArray
 from ..display import short_repr
-from ..entries import exact_entries, refuse_huge
+from ..entries import RANK_TOLERANCE, checked_rank, exact_entries, fractions_of, rational, refuse_huge
 from ..errors import InvalidInput, require_known
 from ..factorization.long_runs import structured_bound
 from ..floats import EPS, UNIT
@@ -53,11 +51,12 @@ from .exact_arithmetic import MAX_ENTRIES, independent_rows, range_of
 from .forms import INJECTIONS, ViewGram, view_grams
 from .forms import dense_form as rational_form
 from .forms.base import Structured
-from .forms.whitening import RANK_SAFETY
+from .forms.nearby import NEARBY, may_be_rounded, nearby_in_words, row_space, warn_of_rank
 from .owners import Victim
 
 EXACT = 1e-6  # relative: noise whose inverse rounds by more has an upper bound, not a value
 LARGEST = check.LARGEST
+MAX_ANGLE = 0.0025  # sine, above which float64 is not trusted with the rows of B
 NO_C = "no C gives A = B C in this column: a combination of rows shows the gradient of step {step} without noise"
 MATCHES = 1e-9
 """Relative size of an entry of A - B C up to which A counts as B C."""
@@ -163,7 +162,7 @@ def sensitivities(
         gram_bound = bound_by_gram[id(gram)]
         upper = gram_bound.upper * gram.inflation * (1 + 4 * UNIT)
         attained = gram_bound.lower / gram.inflation * (1 - 4 * UNIT)  # the order holds downward by the same factor
-        exact = gram_bound.exact and not gram.upper and gram.inflation <= 1 + EXACT
+        exact = gram_bound.exact and not gram.upper and gram.inflation <= 1 + EXACT and NEARBY not in gram.form
         lower = 0.0 if gram.upper else attained
         slack = upper / attained - 1 if attained > 0 else 0.0
         why = "" if exact else _why_upper(gram, gram_bound)
@@ -187,6 +186,8 @@ def _why_upper(gram: ViewGram, bound: PatternBound) -> str:
             "injected sum (gradient plus noise) is assumed to be seen; fewer steps or nodes, or noise of "
             "one size, would give the number of the view itself"
         )
+    if NEARBY in gram.form:
+        return f"a bound for {gram.form}; rank='exact' gives the number of the entries as they are"
     if gram.upper:
         return f"bounded by a view that shows more ({gram.form}); a smaller problem would give its own number"
     if gram.inflation > 1 + EXACT:
@@ -237,12 +238,14 @@ def general_sensitivity(
     num_nodes: int = 1,
     workload: Any = None,
     method: str = "exact",
+    rank: str | None = None,
+    rank_tolerance: float = RANK_TOLERANCE,
 ) -> Sensitivity:
     """sens_Pi(C; B) per unit record shift and unit base noise, of the node where it is largest.
 
     Args:
-        C: shape (p, T n), columns time-major: column t n + u is node u's at step t. Array (also of Fractions) or sparse
-            matrix; entries count as exactly the numbers that they are.
+        C: shape (p, T n), columns time-major: column t n + u is node u's at step t. Array (also of Fractions), sparse
+            matrix, or a list of such factors; entries count as exactly the numbers that they are.
         B: shape (m, p), any shape and rank.
         participation: Pi, over T steps; of all nodes, or `ParticipationByNode`.
         num_nodes: n. Default 1: one owner of all columns.
@@ -250,6 +253,7 @@ def general_sensitivity(
             the range of B, no C exists (the range condition fails), and the value is infinite for a record that takes
             part in that step.
         method: "exact" or "certified", as of `mfdl.privacy.sensitivity_by_victim`.
+        rank, rank_tolerance: as of `mfdl.View`, for B whose rows are rounded; C is taken as it is.
 
     Returns: `value` is never below the truth; `bound` "exact" or "upper", `lower` a squared value that is attained,
         `why`.
@@ -277,19 +281,28 @@ def general_sensitivity(
             f"{noise.shape}."
         )
     axis = TimeNodeAxis(T, n)
-    grams = _with_leaks(_grams(encoder, noise, axis), encoder, noise, workload, axis)
-    by_node = [
-        sensitivity
-        for shared, nodes in scheme.shared_by(range(n))
-        for sensitivity in sensitivities([grams[u] for u in nodes], shared, nodes=nodes, method=method)
-    ]
-    return largest_sensitivity(by_node)
+    rank, tolerance = checked_rank(rank, rank_tolerance)
+    if rank == "numerical" and workload is not None:
+        raise InvalidInput("workload must be left out with rank='numerical': its range is that of the entries given.")
+
+    def largest(of_nodes: list[ViewGram]) -> Sensitivity:
+        grams = _with_leaks(of_nodes, encoder, noise, workload, axis)
+        return largest_sensitivity(
+            sensitivity
+            for shared, nodes in scheme.shared_by(range(n))
+            for sensitivity in sensitivities([grams[u] for u in nodes], shared, nodes=nodes, method=method)
+        )
+
+    if rank == "numerical":
+        return largest(_grams(encoder, noise, axis, tolerance))
+    exact = largest(_grams(encoder, noise, axis))
+    if rank is None and may_be_rounded(noise, tolerance):
+        warn_of_rank([(exact, largest(_grams(encoder, noise, axis, tolerance)))])
+    return exact
 
 
 def _matrix(name: str, given: Any) -> NDArray[Any]:
     """Entries as they are, dense; sizes that squares of them keep within float64."""
-    if isinstance(given, LinearOperator):
-        raise InvalidInput(f"{name} must be an array or a sparse matrix, got an operator; give its {name}.dense().")
     entries = exact_entries(name, given)
     refuse_huge(*entries.shape)
     dense: NDArray[Any] = entries.toarray() if sp.issparse(entries) else entries
@@ -302,61 +315,50 @@ def _matrix(name: str, given: Any) -> NDArray[Any]:
     return dense
 
 
-def _grams(C: NDArray[Any], B: NDArray[Any], axis: TimeNodeAxis) -> list[ViewGram]:
-    """X_u of every node."""
+def _grams(C: NDArray[Any], B: NDArray[Any], axis: TimeNodeAxis, tolerance: float | None = None) -> list[ViewGram]:
+    """X_u of every node; with a tolerance that of every B of this numerical rank near the one given."""
     columns = [axis.of_node(u) for u in range(axis.num_nodes)]
-    if len(B) <= rational_form.MAX_RATIONAL_ROWS and B.size + C.size <= rational_form.MAX_RATIONAL_ENTRIES:
+    few = len(B) <= rational_form.MAX_RATIONAL_ROWS and B.size + C.size <= rational_form.MAX_RATIONAL_ENTRIES
+    if tolerance is None and few:
         rows = B[independent_rows(B)]
-        seen = _product(rows, C)
+        seen = fractions_of(rational(rows) * rational(C))
         exact = [rational_form.rounded(rational_form.gram_of_rows(seen[:, c], rows)) for c in columns]
         if all(X is not None for X in exact):
             return [ViewGram(*X, form="rational arithmetic") for X in exact if X is not None]
     inexact = UNIT if object in (C.dtype, B.dtype) else 0.0
-    encoder, (seen_part, rounding) = C.astype(np.float64), _seen_part(B, inexact)
+    encoder, form = C.astype(np.float64), "projection on the rows of B"
+    if tolerance is None:
+        seen_part, angle = _seen_part(B, inexact)
+    else:
+        rank, seen_part, angle = row_space(B.astype(np.float64), tolerance)
+        form = nearby_in_words(rank, tolerance)
     Y = encoder if seen_part is None else seen_part @ encoder
-    upper = rounding is None
-    products = max(len(B), len(C)) + 8
-    slack = 4 * products * np.sqrt(products) * EPS + 4 * inexact + (rounding or 0.0)
-    return [_gram(Y[:, c], encoder[:, c], slack, upper) for c in columns]
-
-
-def _gram(Y: FloatArray, C: FloatArray, slack: float, upper: bool) -> ViewGram:
-    norms = np.linalg.norm(C, axis=0)
-    form = "C^T C, a bound for any B" if upper else "projection on the rows of B"
-    return ViewGram(Y.T @ Y, 2 * slack * np.outer(norms, norms), form=form, upper=upper)
+    products, upper = max(len(B), len(C)) + 8, angle is None
+    slack = 4 * products * np.sqrt(products) * EPS + 4 * inexact + (angle or 0.0)
+    norms = np.linalg.norm(encoder, axis=0)
+    return [
+        ViewGram(
+            Y[:, c].T @ Y[:, c],
+            2 * slack * np.outer(norms[c], norms[c]),
+            form="C^T C, a bound for any B" if upper else form,
+            upper=upper,
+        )
+        for c in columns
+    ]
 
 
 def _seen_part(B: NDArray[Any], inexact: float) -> tuple[FloatArray | None, float | None]:
-    """(orthonormal rows that span those of B, or None for all; how far their projector may be off, None if not known).
+    """(orthonormal rows that span those of B, or None for all; the sine of their angle to these, None if not known).
 
-    Rows of B are scaled alike first, which changes no row space. For matrices of one rank, the projector on the rows
-    moves by at most |E| / sigma_r under a change E, and the rank is the exact one.
+    The projectors on two row spaces of one rank differ by the sine at most, and the rank is the exact one.
     """
     if B.size > MAX_ENTRIES:
         return None, None
-    rank, _ = range_of(B, np.zeros((len(B), 0)))
-    if rank == B.shape[1]:
+    exact_rank, _ = range_of(B, np.zeros((len(B), 0)))
+    if exact_rank == B.shape[1]:
         return None, 0.0
-    floats = B.astype(np.float64)
-    floats = floats[floats.any(axis=1)]
-    _, exponents = np.frexp(np.abs(floats).max(axis=1, initial=0.0))
-    scaled = floats * np.ldexp(1.0, -exponents)[:, None]
-    if not rank:
-        return np.zeros((0, B.shape[1])), 0.0
-    _, sigma, V = np.linalg.svd(scaled, full_matrices=False)
-    error = (RANK_SAFETY * max(scaled.shape) * EPS + inexact * max(scaled.shape)) * sigma[0]
-    in_float64 = int(np.count_nonzero(sigma > 2 * error))
-    if in_float64 != rank or 4 * error > 0.01 * sigma[rank - 1]:
-        return None, None
-    return V[:rank], float(4 * error / (sigma[rank - 1] - 2 * error))
-
-
-def _product(B: NDArray[Any], C: NDArray[Any]) -> NDArray[Any]:
-    """B C of numbers as they are: Fractions."""
-    entries = (rational_form.rational(B) * rational_form.rational(C)).entries()
-    out = np.empty((len(B), C.shape[1]), dtype=object)
-    out.ravel()[:] = [Fraction(int(x.p), int(x.q)) for x in entries]
-    return out
+    rank, rows, angle = row_space(B.astype(np.float64), inexact)
+    return (rows, angle) if rank == exact_rank and angle <= MAX_ANGLE else (None, None)
 
 
 def _with_leaks(

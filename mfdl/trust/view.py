@@ -26,7 +26,19 @@ from .. import check
 from ..algorithms import LinearAlgorithm
 from ..algorithms.workloads import Flow, flow
 from ..check import FloatArray
-from ..entries import Stacked, entries_and_operator, refuse_huge, rounding_of, to_dense, without_columns
+from ..entries import (
+    MAX_FACTOR_ENTRIES,
+    RANK_TOLERANCE,
+    Stacked,
+    checked_rank,
+    entries_and_operator,
+    exact_entries,
+    rational,
+    refuse_huge,
+    rounding_of,
+    to_dense,
+    without_columns,
+)
 from ..errors import InvalidInput, UnsupportedMechanism
 from ..floats import UNIT
 from ..operators import OutputRecursion
@@ -41,8 +53,8 @@ class View(ViewMatrices):
     """O = A G + B Z with what is known of G and of Z.
 
     Args:
-        gradients: A, shape (rows, T n): array (also of Fractions), sparse matrix or LinearOperator; column t n + u is
-            node u's at step t.
+        gradients: A, shape (rows, T n): array (also of Fractions), sparse matrix, LinearOperator, or a list of arrays
+            and sparse matrices whose product it is, without rounding; column t n + u is node u's at step t.
         noise: B, shape (rows, m).
         num_nodes: n; T = columns / n. Default 1: one owner of all columns.
         known_gradients: bool (T, n), or (n,) for every step alike: gradients the attacker knows; default none.
@@ -53,12 +65,16 @@ class View(ViewMatrices):
             t n + u is that of node u at step t. Default unknown: then no number of several steps counts as adaptive.
         row_steps: beside models, for each row the step after whose gradients it is seen, integers (rows,).
         attacker, release: in words, and of RELEASES, for guarantees.
+        rank: "exact": the number of the entries as they are. "numerical": one for every matrix of the numerical rank
+            whose rows are within rank_tolerance of these (`forms.nearby`), where the arrays are computed products.
+            Default: as "exact", with a warning where both differ by more than 1 %.
 
     Attributes:
         num_rows: of A and B.
         marked_gradients: the mask known_gradients as given, without what K touches; zero_noise: known_noise, bool (m,).
 
-    Guarantees: no number of a view is below that of the matrices given, entry by entry.
+    Guarantees: no number of a view is below that of the matrices given, entry by entry; with rank="numerical" below
+        that of any matrix that it covers.
     Raises: InvalidInput: shapes that do not fit, non-finite entries.
 
     When a number of a bare view counts as adaptive: `privacy.adaptive`.
@@ -79,6 +95,8 @@ class View(ViewMatrices):
         row_steps: ArrayLike | None = None,
         attacker: str = "whoever has this view",
         release: str = "not applicable",
+        rank: str | None = None,
+        rank_tolerance: float = RANK_TOLERANCE,
     ) -> None:
         A, self.gradients = entries_and_operator("gradients", gradients)
         B, self.noise = entries_and_operator("noise", noise)
@@ -99,6 +117,9 @@ class View(ViewMatrices):
             self.noise = self.noise @ masked(~self.zero_noise)
             B = None if B is None else without_columns(B, self.zero_noise)
         self._entries = (A, B)
+        self.rank, self.rank_tolerance = checked_rank(rank, rank_tolerance)
+        if rank == "numerical" and not self.entries_given:
+            raise InvalidInput("rank='numerical' needs A and B as arrays or sparse matrices, got an operator.")
         if models is not None:
             self.models = GivenModels.of(models, row_steps, A, self.noise.shape[1], self.axis)
         if known_combinations is not None:
@@ -120,6 +141,22 @@ class View(ViewMatrices):
     def of(algorithm: LinearAlgorithm, knowledge: Knowledge, *, release: str, attacker: str) -> AlgorithmView:
         """The view of an algorithm under masks, with the released models as further rows."""
         return AlgorithmView(algorithm, knowledge, release=release, attacker=attacker)
+
+    @staticmethod
+    def processed(combinations: Any, view: View) -> ProcessedView:
+        """What S O shows where `view` is O: no number of it is above that of `view`.
+
+        Args: combinations: S, shape (k, rows of view), any k and rank; also a list of factors, for their product.
+
+        The factors decide ranks: products of given entries are exact, and an S that loses nothing has the numbers of
+        `view`. An adaptive number is that of `view`.
+        Raises: InvalidInput: an S of other columns, or too large for exact arithmetic.
+
+        >>> all_seen = View([[1.0], [0.1]], [[1.0, 0.0], [0.1, 0.3]])
+        >>> View.processed([[0.1, 0.7], [0.2, 0.3], [0.3, 0.5]], all_seen).shows_all
+        True
+        """
+        return ProcessedView(combinations, view)
 
     @property
     def entries_given(self) -> bool:
@@ -174,6 +211,48 @@ class View(ViewMatrices):
     def row_name(self, row: int) -> str:
         """A row in words."""
         return f"row {row}"
+
+
+class ProcessedView(View):
+    """S O of another view.
+
+    Attributes: source: the view O; shows_all: S is injective, so nothing is lost.
+    """
+
+    def __init__(self, combinations: Any, view: View) -> None:
+        check.instance(View, view=view)
+        given = exact_entries("combinations", combinations)
+        S = given.toarray() if sp.issparse(given) else given
+        if S.shape[1] != view.num_rows or S.size > MAX_FACTOR_ENTRIES:
+            raise InvalidInput(
+                f"combinations must have {view.num_rows} columns, one for each row of the view, and at most "
+                f"{MAX_FACTOR_ENTRIES} entries, got shape {S.shape}."
+            )
+        echelon, rank = rational(S.T).rref()
+        S = S[[[x != 0 for x in row].index(True) for row in echelon.tolist()[:rank]]]  # rows that span the others
+        self.source, self.shows_all = view, rank == view.num_rows
+        self._combinations = np.eye(rank) if self.shows_all else S.astype(np.float64)
+        if view.entries_given:
+            A, B = view._entries if self.shows_all else ([S, entries] for entries in view._entries)
+        else:
+            A, B = (aslinearoperator(self._combinations) @ part for part in (view.gradients, view.noise))
+        super().__init__(A, B, num_nodes=view.num_nodes, known_gradients=view.marked_gradients)
+        self.attacker, self.release = view.attacker, view.release
+        self.known_gradients, self.rank = view.known_gradients, view.rank
+
+    def noise_rounding(self) -> FloatArray:
+        if self.entries_given:
+            return super().noise_rounding()
+        return self._rounding(self.source.noise_rounding(), self.source.dense_noise())
+
+    def gradient_rounding(self, nodes: NDArray[np.intp]) -> FloatArray:
+        if self.entries_given:
+            return super().gradient_rounding(nodes)
+        return self._rounding(self.source.gradient_rounding(nodes), self.source.dense_gradients(nodes))
+
+    def _rounding(self, rounding: FloatArray, entries: FloatArray) -> FloatArray:
+        """Of products with entries that are off by `rounding`, and were computed by products themselves."""
+        return np.abs(self._combinations) @ (2 * rounding + (self.source.num_rows + 8) * UNIT * np.abs(entries))
 
 
 class AlgorithmView(View):

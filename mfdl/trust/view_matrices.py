@@ -47,6 +47,8 @@ class ViewMatrices:
     zero_noise: NDArray[np.bool_]
     attacker: str
     models: GivenModels | None = None
+    rank: str | None = None
+    rank_tolerance: float = 0.0
     _entries: tuple[Any, Any] = (None, None)
 
     @cached_property
@@ -58,6 +60,8 @@ class ViewMatrices:
             digest.update(_bytes(entries if is_exact else to_dense(operator)))
         for mask in (self.marked_gradients, self.known_gradients, self.zero_noise):
             digest.update(np.packbits(mask).tobytes())
+        if self.rank == "numerical":
+            digest.update(repr(self.rank_tolerance).encode())
         if self.models is not None:
             digest.update(_bytes(self.models.rows) + self.models.row_steps.astype(np.int64).tobytes())
         return digest.hexdigest()[:16]

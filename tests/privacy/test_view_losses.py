@@ -1,8 +1,10 @@
 """Matrices without an algorithm: losses against rational arithmetic, against builders, and what counts as adaptive."""
 
+import functools
 import math
 from fractions import Fraction
 
+import networkx as nx
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -197,6 +199,30 @@ def test_muffliato_and_pndp_by_hand(rounds):
     same(algorithm, trust.PNDP([0]), attacked)
 
 
+@pytest.mark.parametrize("rounds", [2, 3])
+def test_a_hub_that_has_no_weight_of_its_own_by_hand(rounds):
+    """w_ij = 1 / max(degree) with 1 - sum(w) on the diagonal, which for a hub is the rounding of 0."""
+    G = nx.star_graph(6)
+    exact = np.array([[Fraction(0)] * 7 for _ in range(7)])
+    for i, j in G.edges:
+        exact[i, j] = exact[j, i] = Fraction(1, max(G.degree[i], G.degree[j]))
+    floats = exact.astype(float)
+    floats += np.diag(1 - floats.sum(axis=1))
+    exact += np.diag(1 - exact.sum(axis=1))
+    assert floats[0, 0] != 0
+    W, identity, R = gossip.from_array(floats), np.diag([Fraction(1)] * 7), T * rounds
+    powers = [functools.reduce(np.dot, [exact] * k, identity) for k in range(R)]
+    messages = np.block(
+        [[powers[r - s * rounds] if r >= s * rounds else 0 * identity for s in range(T)] for r in range(R)]
+    )
+    algorithm = algorithms.dp_dsgd(mfdl.Dynamics(W, gossip_rounds=rounds), EveryStep(T))
+    seen, attacks = messages[received(W, R, [1]).ravel()], np.arange(7) == 1
+    by_hand = View(seen, seen, num_nodes=7, known_gradients=attacks, known_noise=np.tile(attacks, T))
+    same(algorithm, trust.PNDP([1]), by_hand)
+    losses = mfdl.privacy.sensitivity_by_victim(algorithm, trust.PNDP([1]), release="none")
+    assert all(loss.bound == "exact" for loss in losses)
+
+
 def test_zip_dl_by_hand():
     """Path of three nodes: node a draws Y to itself and its neighbours; what it sends is x + (I - u w^T) Y."""
     W, T = gossip.metropolis_hastings("path:n=3"), 2
@@ -389,6 +415,8 @@ def test_what_does_not_fit():
         View([[Fraction(1), math.nan]], [[1]])
     with pytest.raises(InvalidInput, match="next to fractions"):
         as_fractions([[2**0.5]])
+    with pytest.raises(InvalidInput, match="float64"):
+        as_fractions(np.array([[0.1]], dtype=np.float32), decimals=True)
 
 
 @examples(100)

@@ -9,6 +9,7 @@ sum X_u[s, t] <g_s, g_t>. The forms, all giving the same X:
 - states known up to the nodes' own gradients: messages some of which are never sent (`known_states`);
 - modes, null-space form and range form: part of the messages, node-local noise (`hidden_modes`,
   `range_and_null_space`);
+- every matrix of one rank near the given one, where a bare view asks for it (`nearby`);
 - dense form: everything else, and rational arithmetic where float64 cannot tell its ranks (`dense_form`).
 
 Where a form is undecided the next one answers, and at the end the bound by one who sees more (`separable.Injections`).
@@ -36,12 +37,13 @@ from .base import Blocks, Group, ViewForm, ViewGram
 from .dense_form import DenseForm, Fractions
 from .hidden_modes import HiddenModes
 from .known_states import Combination, OwnStates, OwnStatesOfAll
+from .nearby import Nearby
 from .range_and_null_space import NullSpace, Range
 from .separable import INJECTIONS, UNPROVEN, Injections, Separable, injected_inflation
 
 FORMS: tuple[type[ViewForm], ...] = (Separable, Combination, OwnStates, HiddenModes, NullSpace, Range)
 """Forms by structure; no rank of the view is found in float64. Asked first, the cheapest before the others."""
-LAST: tuple[type[ViewForm], ...] = (OwnStatesOfAll, DenseForm, Fractions, Injections)
+LAST: tuple[type[ViewForm], ...] = (Nearby, OwnStatesOfAll, DenseForm, Fractions, Injections)
 """Asked in this order after them."""
 UNDECIDED = "the rank of its noise, or its size beside the gradients, cannot be told in float64"
 

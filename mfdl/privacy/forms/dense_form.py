@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 
 from ...algorithms import LinearAlgorithm
 from ...check import FloatArray
+from ...entries import rational
 from ...floats import UNIT
 from ...trust.knowledge import Knowledge
 from ...trust.view import AlgorithmView, View
@@ -243,13 +244,6 @@ def gram_of_rows(signal: NDArray[Any], noise: NDArray[Any]) -> flint.fmpq_mat:
     if not len(noise):
         return flint.fmpq_mat(signal.shape[1], signal.shape[1])
     return S.transpose() * (N * N.transpose()).solve(S)
-
-
-def rational(matrix: NDArray[Any]) -> flint.fmpq_mat:
-    """Floats or Fractions, as they are."""
-    ratios = (x.as_integer_ratio() for x in matrix.ravel().tolist())
-    rows, columns = matrix.shape
-    return flint.fmpq_mat(rows, columns, [flint.fmpq(p, q) for p, q in ratios])
 
 
 def rounded(X: flint.fmpq_mat) -> tuple[FloatArray, FloatArray] | None:
