@@ -22,7 +22,7 @@ from .local_noise import LocalNoise, LocalNoiseProblem, WhitenedView
 from .problem import OPTIMAL, STOPPED, ProblemError, Stopping
 
 MAX_UNKNOWNS, MAX_BYTES = 6000, 4e9
-FACTOR = 12.0  # by which t grows
+FACTOR, CHUNK = 12.0, 2000  # by which t grows; constraints whose products are added at a time
 CENTRED, EXACT = 1.0, 1e-4  # squared Newton decrement before the step at which t grows, and the bound is taken
 USUAL = Stopping(tolerance=1e-3, max_iterations=200)
 
@@ -49,7 +49,7 @@ def solve_local_noise(problem: LocalNoiseProblem, stopping: Stopping = USUAL) ->
             scaled = state.S * state.largest
             if (cost := problem.cost(scaled)) < objective:
                 best, objective = scaled, cost
-            last = 3 * barrier.size / (stopping.tolerance * objective)
+            last = 2 * barrier.size / (stopping.tolerance * objective)
             if moved and decrement > (CENTRED if t < last else EXACT):
                 continue
             if t >= last or not moved:
@@ -148,10 +148,14 @@ class _Barrier:
         gradient = t * self.problem.costs - inverse
         size = self.first.size
         hessian = np.zeros((n * size, n * size))
-        for z, c in self._loads(state):
+        rows: list[Array] = []
+        for u, (z, c) in enumerate(self._loads(state)):
             gradient -= np.matmul(z * c, z.transpose(0, 2, 1))
-            rows = (z[:, self.first] * z[:, self.second] * self.scale[:, None]).reshape(n * size, -1) * c
-            hessian += rows @ rows.T
+            rows.append((z[:, self.first] * z[:, self.second] * self.scale[:, None]).reshape(n * size, -1) * c)
+            if sum(part.shape[1] for part in rows) > CHUNK or u + 1 == len(self.views):
+                together = np.concatenate(rows, axis=1)
+                hessian += together @ together.T
+                rows.clear()
         self._add_curvature(hessian, state, inverse)
         g = self.coordinates(gradient).ravel()
         ridge = 1e-14 * np.diagonal(hessian).max()
@@ -177,18 +181,18 @@ class _Barrier:
             for target, product in ((M, (flat * c) @ flat.T), (P, half.T @ half)):
                 target[:, :, u] = product.reshape(n, L, n, L).transpose(0, 2, 1, 3)
         M, P = (part.reshape(n, n, count, L * L) for part in (M, P))
-        for v in range(n):  # entries M[i, j] P[k, l] of coordinates (i, k) of v and (j, l) of w
-            pairs = np.matmul(M[v].transpose(0, 2, 1), 2 * P[v])
+        for v in range(n):  # entries M[i, j] P[k, l] of coordinates (i, k) of v and (j, l) of w <= v: the lower half
+            pairs = np.matmul(M[v, : v + 1].transpose(0, 2, 1), 2 * P[v, : v + 1])
             pairs[v] += np.multiply.outer(inverse[v], inverse[v]).reshape(L * L, L * L)
-            blocks = pairs.reshape(n, L, L, L, L).transpose(0, 1, 3, 2, 4)
-            hessian[v * size : (v + 1) * size] += self._symmetrised(blocks).transpose(1, 0, 2).reshape(size, -1)
+            blocks = self._symmetrised(pairs.reshape(-1, L, L, L, L).transpose(0, 1, 3, 2, 4).reshape(-1, L * L, L * L))
+            hessian[v * size : (v + 1) * size, : (v + 1) * size] += blocks.transpose(1, 0, 2).reshape(size, -1)
 
     def _symmetrised(self, blocks: Array) -> Array:
-        """(n, i, k, j, l) to the coordinates of symmetric matrices, (n, size, size)."""
-        i, k = self.first, self.second
-        weight = self.scale / 2
-        rows = (blocks[:, i, k] + blocks[:, k, i]) * weight[:, None, None]
-        return np.asarray((rows[..., i, k] + rows[..., k, i]) * weight)
+        """(n, (i, k), (j, l)) to the coordinates of symmetric matrices, (n, size, size)."""
+        L, weight = self.problem.num_slots, self.scale / 2
+        upper, lower = self.first * L + self.second, self.second * L + self.first
+        rows = (blocks[:, upper] + blocks[:, lower]) * weight[:, None]
+        return np.asarray((rows.take(upper, axis=2) + rows.take(lower, axis=2)) * weight)
 
     def searched(self, state: _State, step: Array, decrement: float, t: float) -> tuple[_State, bool]:
         """The state after a step that lowers f_t, and whether there is one."""
