@@ -29,13 +29,14 @@ from ..participation import Participation
 from .checks import builder
 from .dsgd import receivers
 from .linear_algorithm import LinearAlgorithm
+from .noise_error import counted_rows
 from .round import Round
 
 if TYPE_CHECKING:
     from ..trust import TrustModel
 
 MAX_ENTRIES = 20_000_000
-"""Entries of one attacker's V, and of the map from noise to counted models: arrays that are formed."""
+"""Of the V of one attacker, which is formed."""
 
 
 @builder
@@ -145,9 +146,7 @@ def trust_optimal(
     """
     price, base = check.positive(price=price), message_noise(dynamics, participation, published=published)
     release = release or ("all" if published else "none")
-    views = [
-        _attacker_view(base, model, victims, release) for model, victims in trust.members(base) if len(victims)
-    ]
+    views = [_attacker_view(base, model, victims, release) for model, victims in trust.members(base) if len(victims)]
     costs = _costs(base, weights or ALL_MODELS)
     costs += price * np.eye(costs.shape[1])
     noise = optimal_local_noise(views, costs, participation, tolerance=tolerance, max_iterations=max_iterations)
@@ -176,7 +175,11 @@ def _holders(n: int, slots: int) -> sp.csr_array:
 
 def _attacker_view(base: LinearAlgorithm, model: TrustModel, victims: tuple[int, ...], release: str) -> AttackerView:
     view, n, T = model.view(base, victims[0], release=release), base.num_nodes, base.num_steps
-    _require_entries(view.noise.shape, f"the view of {view.attacker}")
+    if (entries := view.noise.shape[0] * view.noise.shape[1]) > MAX_ENTRIES:
+        raise UnsupportedMechanism(
+            f"trust-optimal forms the view of {view.attacker}, {entries:,} entries of at most {MAX_ENTRIES:,}; take "
+            "fewer nodes, steps or rounds."
+        )
     if view.known_gradients[:, list(victims)].any():
         raise InvalidInput(f"{view.attacker}, knows gradients of its victims, which no noise can hide.")
     A, V = view.dense_gradients_by_time(), to_dense(view.noise)
@@ -191,22 +194,6 @@ def _by_node(rows: FloatArray, num_steps: int, n: int) -> FloatArray:
 def _costs(base: LinearAlgorithm, weights: ErrorWeights) -> FloatArray:
     """H_v: mean variance in the counted models per unit of noise at learning rate 1, shape (n, L, L)."""
     n, T = base.num_nodes, base.num_steps
-    if weights.released is not None or weights.curvature is not None:
-        raise UnsupportedMechanism("trust-optimal counts models by steps and nodes; leave released and curvature out.")
-    later, final = base.models_from_injected_noise(), base.models_from_injected_noise(final=True)
-    _require_entries((later.shape[0], later.shape[1]), "the map from noise to models")
-    models = np.concatenate([to_dense(later)[n:], to_dense(final)]) / base.dynamics.learning_rates(T)[0]
-    step_weights, counted = weights.of_steps(T), weights.node_factor(n)
-    rows = np.concatenate(
-        [w**0.5 * (counted @ models[t * n : (t + 1) * n]) for t, w in enumerate(step_weights.tolist())]
-    )
+    rows = counted_rows(base, weights) / base.dynamics.learning_rates(T)[0]
     by_node = _by_node(rows, T, n).transpose(1, 0, 2)
-    return np.asarray(by_node.transpose(0, 2, 1) @ by_node) / (n * step_weights.sum())
-
-
-def _require_entries(shape: tuple[int, int], arrays: str) -> None:
-    if shape[0] * shape[1] > MAX_ENTRIES:
-        raise UnsupportedMechanism(
-            f"trust-optimal forms {arrays}, {shape[0]:,} x {shape[1]:,} entries of at most {MAX_ENTRIES:,}; take fewer "
-            "nodes, steps or rounds."
-        )
+    return np.asarray(by_node.transpose(0, 2, 1) @ by_node) / (n * weights.of_steps(T).sum())

@@ -109,7 +109,7 @@ class LocalNoiseProblem:
     Attributes:
         costs: H_v + rho I, symmetric positive definite, shape (blocks, L, L); a block with fewer slots has columns of
             zeros in every view.
-        views: one `NoiseView` per attacker.
+        views: one `NoiseView` per attacker; those that show no record are left out.
 
     Raises: ProblemError: shapes, no constraint, costs that are not positive definite. LeakWithoutNoise.
     """
@@ -134,8 +134,9 @@ class LocalNoiseProblem:
             if view.noise.shape[1:] != H.shape[:2]:
                 raise ProblemError(f"noise of {view.name} must cover {H.shape[:2]}, got {view.noise.shape[1:]}.")
         object.__setattr__(self, "costs", H)
+        object.__setattr__(self, "views", tuple(view for view in self.views if view.shifts.any()))
         object.__setattr__(self, "whitened", tuple(view.whitened() for view in self.views))
-        if not sum(view.constraints.size for view in self.whitened):
+        if not self.views:
             raise ProblemError("no attacker sees any record: no noise is needed, and there is nothing to minimise.")
 
     whitened: tuple[WhitenedView, ...] = dataclasses.field(init=False, repr=False)
@@ -163,13 +164,12 @@ class LocalNoiseProblem:
         """max_q s_q(S) / mu_q^2; the covariances times this number meet every budget, up to rounding."""
         largest = 0.0
         for view in self.whitened:
-            if view.constraints.size:
-                factor = np.linalg.cholesky(view.gram(covariances))
-                largest = max(largest, float((np.linalg.solve(factor, view.shifts) ** 2).sum(axis=0).max()))
+            factor = np.linalg.cholesky(view.gram(covariances))
+            largest = max(largest, float((np.linalg.solve(factor, view.shifts) ** 2).sum(axis=0).max()))
         return largest
 
     def bound(self, weights: Sequence[Array], duals: Sequence[Array]) -> float:
-        """The lower bound of w (one array per view) and of y (columns, of whitened views), rounded down; 0 proves none.
+        """The lower bound of w (one array per view) and y (columns, of whitened views), rounded down; 0 if none.
 
         Rounding: z = V^T y has an error below (rows + 2) eps |V|^T |y|, so N_v = sum_q w_q z_qv z_qv^T one in spectral
         norm below (2 rows + constraints + 8) eps sum_q w_q |zbar_qv|^2 with zbar = |V|^T |y|.
@@ -181,11 +181,12 @@ class LocalNoiseProblem:
             mu, y = view.budgets[small.constraints], small.unwhiten @ dual
             if not (np.isfinite(y).all() and np.isfinite(w).all() and (w >= 0).all()):
                 return 0.0
-            y, size = y / mu, size + 2 * view.num_rows + w.size
+            size += 2 * view.num_rows + w.size
             z = (V.T @ y).reshape(n, L, w.size)
             sums += np.matmul(z * w, z.transpose(0, 2, 1))
             margins += ((np.abs(V).T @ np.abs(y)).reshape(n, L, w.size) ** 2).sum(axis=1) @ w
-            gain += float(w @ ((a / mu * y).sum(axis=0) - view.num_rows * EPS * (np.abs(a) / mu * np.abs(y)).sum(axis=0)))
+            products = a / mu * y
+            gain += float(w @ products.sum(axis=0) - size * EPS * (w @ np.abs(products).sum(axis=0)))
             spent += float(w.sum())
         factor = 1 - 4 * size * EPS
         theta = self._theta(sums, size * EPS * margins)
@@ -193,7 +194,7 @@ class LocalNoiseProblem:
         return bound if 0 < bound < np.inf else 0.0
 
     def _theta(self, sums: Array, margins: Array) -> float:
-        """A number, close to the largest, for which theta (N_v + margin_v I) <= H_v is verified in every block; or 0."""
+        """A number near the largest for which theta (N_v + margin_v I) <= H_v is verified in every block; or 0."""
         values = [
             np.linalg.eigvals(np.linalg.solve(H, N + margin * np.eye(len(N)))).real.max()
             for H, N, margin in zip(self.costs, sums, margins, strict=True)
@@ -204,7 +205,7 @@ class LocalNoiseProblem:
         while slack < 1:
             theta = (1 - slack) / largest
             if all(
-                _positive_definite(H - theta * N, theta * float(margin) + EPS * float(np.trace(H) + theta * np.trace(N)))
+                _positive_definite(H - theta * N, theta * float(margin) + EPS * float(np.trace(H + theta * N)))
                 for H, N, margin in zip(self.costs, sums, margins, strict=True)
             ):
                 return theta

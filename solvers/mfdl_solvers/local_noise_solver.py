@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import scipy.linalg
@@ -22,7 +22,7 @@ from .local_noise import LocalNoise, LocalNoiseProblem, WhitenedView
 from .problem import OPTIMAL, STOPPED, ProblemError, Stopping
 
 MAX_UNKNOWNS, MAX_BYTES = 6000, 4e9
-FACTOR, CHUNK = 12.0, 2000  # by which t grows; constraints whose products are added at a time
+FACTOR, CHUNK = 100.0, 2000  # by which t grows; constraints whose products are added at a time
 CENTRED, EXACT = 1.0, 1e-4  # squared Newton decrement before the step at which t grows, and the bound is taken
 USUAL = Stopping(tolerance=1e-3, max_iterations=200)
 
@@ -40,24 +40,28 @@ def solve_local_noise(problem: LocalNoiseProblem, stopping: Stopping = USUAL) ->
         S = np.tile(np.eye(problem.num_slots), (problem.num_blocks, 1, 1))
         start = barrier.at(S * 4 * problem.largest_ratio(S))
         assert start is not None
-        state, best, objective, bound, iterations = start, S, np.inf, 0.0, 0
+        state, best, objective, bound, iterations, length, level = start, S, np.inf, 0.0, 0, 1.0, -1.0
         t = (S.shape[0] * S.shape[1] + sum(float((s / (1 - s)).sum()) for s in state.squares)) / problem.cost(state.S)
         while iterations < stopping.max_iterations:
             iterations += 1
             step, decrement = barrier.newton(state, t)
-            state, moved = barrier.searched(state, step, decrement, t)
-            scaled = state.S * state.largest
+            state, moved = barrier.searched(state, step, decrement, t, length)
+            length, scaled = 1.0, state.S * state.largest
             if (cost := problem.cost(scaled)) < objective:
                 best, objective = scaled, cost
             last = 2 * barrier.size / (stopping.tolerance * objective)
-            if moved and decrement > (CENTRED if t < last else EXACT):
-                continue
-            if t >= last or not moved:
+            if t >= last:
                 bound = max(bound, problem.bound(*state.dual()))
                 stopping.tell(iterations, objective, bound)
-                if stopping.reached(objective, bound) or not moved:
+                if stopping.reached(objective, bound):
                     break
-            t = min(t * FACTOR, last) if t < last else 4 * t
+            if moved and decrement > (CENTRED if t < last else EXACT):
+                continue
+            if t >= last and bound <= level:  # nothing is gained by centring at a larger t
+                break
+            level = bound
+            raised_t = min(t * FACTOR, last) if t < last else 4 * t
+            t, length = raised_t, t / raised_t  # S(t) - S(inf) falls as 1 / t: there the central path is met
     return LocalNoise(
         covariances=best,
         objective=objective,
@@ -93,7 +97,7 @@ class _State:
 
     @property
     def largest(self) -> float:
-        return max(float(s.max()) for s in self.squares if s.size)
+        return max(float(s.max()) for s in self.squares)
 
     def dual(self) -> tuple[list[Array], list[Array]]:
         return [1 / (1 - s) for s in self.squares], self.responses
@@ -104,7 +108,7 @@ class _Barrier:
 
     def __init__(self, problem: LocalNoiseProblem) -> None:
         self.problem = problem
-        self.views: list[WhitenedView] = [view for view in problem.whitened]
+        self.views: Sequence[WhitenedView] = problem.whitened
         n, L = problem.num_blocks, problem.num_slots
         self.size = problem.num_constraints + n * L
         self.first, self.second = np.triu_indices(L)
@@ -142,7 +146,7 @@ class _Barrier:
 
     def newton(self, state: _State, t: float) -> tuple[Array, float]:
         """The Newton step as matrices, and the square of the decrement."""
-        n, L = self.problem.num_blocks, self.problem.num_slots
+        n = self.problem.num_blocks
         inverse = np.linalg.inv(state.S)
         inverse = (inverse + inverse.transpose(0, 2, 1)) / 2
         gradient = t * self.problem.costs - inverse
@@ -194,13 +198,12 @@ class _Barrier:
         rows = (blocks[:, upper] + blocks[:, lower]) * weight[:, None]
         return np.asarray((rows.take(upper, axis=2) + rows.take(lower, axis=2)) * weight)
 
-    def searched(self, state: _State, step: Array, decrement: float, t: float) -> tuple[_State, bool]:
+    def searched(self, state: _State, step: Array, decrement: float, t: float, length: float) -> tuple[_State, bool]:
         """The state after a step that lowers f_t, and whether there is one."""
         slope = self.problem.cost(step)
-        length = 1.0
         while length > 1e-8:
             after = self.at(state.S + length * step)
-            if after is not None and t * length * slope + after.value - state.value <= -1e-2 * length * decrement:
+            if after is not None and t * length * slope + after.value - state.value < -1e-2 * length * decrement:
                 return after, True
             length *= 0.5
         return state, False
