@@ -49,6 +49,7 @@ _EXPORTS = {
     "gossip": "=mfdl.gossip",
     "graphs": "=mfdl.graphs",
     "losses": "mfdl.noise_scale",
+    "optimize": "mfdl.noise_scale",
     "pairwise": "mfdl.runs.pairwise_losses",
     "partition": "=mfdl.training.tasks.partition",
     "plan": "mfdl.planning.planner",
@@ -86,7 +87,7 @@ if TYPE_CHECKING:
     from .dynamics import Dynamics
     from .errors import InvalidInput, UnsupportedMechanism
     from .mechanism import Mechanism
-    from .noise_scale import account, calibrate, losses
+    from .noise_scale import account, calibrate, losses, optimize
     from .objective import ErrorWeights
     from .participation import (
         BallsInBins,

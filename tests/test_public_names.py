@@ -14,29 +14,30 @@ NAMES = {
         BallsInBins Cyclic Dynamics ErrorWeights EveryStep Guarantee InvalidInput LinearAlgorithm Mechanism
         MinSeparation NoiseKey PoissonSampling Losses PrivateNode Privacy RandomAllocation Run TrustModel
         UnsupportedMechanism View account algorithms audit calibrate compare data factorization gossip graphs
-        losses pairwise partition plan privacy replay runs sweep tasks testing trust
+        losses optimize pairwise partition plan privacy replay runs sweep tasks testing trust
     """,
     "mfdl.algorithms": """
         LinearAlgorithm Round per_mode anti_pgd band_inv banded bisr blt bsr build cdp corn corn_pairwise d_mf decor
         delayed_dsgd dp_dsgd dsgd exact_diffusion from_maps gradient_tracking lambda_cgd
-        local_steps mafalda mafalda_bins mafalda_classes mafalda_l mf_dsgd muffliato noise_error push_sum random_walk
-        joint spatio_temporal_noise spatial_covariance spatial_noise kronecker kronecker_bins toeplitz tuned_decor
-        two_hop_dsgd with_dropout zip_dl
+        local_steps mafalda mafalda_bins mafalda_classes mafalda_l message_noise mf_dsgd muffliato noise_error push_sum
+        random_walk joint spatio_temporal_noise spatial_covariance spatial_noise kronecker kronecker_bins toeplitz
+        trust_optimal tuned_decor two_hop_dsgd with_dropout zip_dl
     """,
     "mfdl.audit": """
         AuditCell AuditMatrix AuditResult AuditSettings AuditedSystem CanaryRecords CanaryResult OneRunResult
         OneRunSettings OneRunSystem Reconstruction Training Transcript audit audit_matrix audit_one_run reconstruct
     """,
     "mfdl.factorization": """
-        PER_MODE_TOLERANCE CORRELATIONS COVARIANCE_SOLVERS ClassFactorizations EstimatedFactorization MEASURES
-        MaximumProblem maximum_problem
+        AttackerView PER_MODE_TOLERANCE CORRELATIONS COVARIANCE_SOLVERS ClassFactorizations EstimatedFactorization
+        MEASURES MaximumProblem maximum_problem
         EstimatedProblem FORMS Factorization FactorizationProblem NodeFactorizations NotConverged
         PREFIX_SUM_TOLERANCE PairwisePrice SOLVERS SavedFactorization BallsInBinsFactorization
         SpatioTemporalFactorization SpatialFactorization StructuredFactorization causal_encoder checked_groups
         default_tolerance degree_labels edge_groups evaluate evaluate_long evaluate_nodes factorize
         factorize_balls_in_bins factorize_classes factorize_long factorize_nodes from_jax_privacy from_opake load
         optimal_per_mode
-        optimal_covariance optimal_pairwise optimal_joint optimal_kronecker prefix_sum_encoder prefix_sum_gram problem
+        optimal_covariance optimal_local_noise
+        optimal_pairwise optimal_joint optimal_kronecker prefix_sum_encoder prefix_sum_gram problem
         read_groups save solve_problem square_root_encoder
     """,
     "mfdl.gossip": """

@@ -35,6 +35,7 @@ from .over_nodes import (
 )
 from .registry import build
 from .round import Round
+from .trust_optimal import message_noise, trust_optimal
 
 __all__ = [
     "LinearAlgorithm",
@@ -66,6 +67,7 @@ __all__ = [
     "mafalda_bins",
     "mafalda_classes",
     "mafalda_l",
+    "message_noise",
     "mf_dsgd",
     "muffliato",
     "noise_error",
@@ -76,6 +78,7 @@ __all__ = [
     "spatial_noise",
     "spatio_temporal_noise",
     "toeplitz",
+    "trust_optimal",
     "tuned_decor",
     "two_hop_dsgd",
     "with_dropout",

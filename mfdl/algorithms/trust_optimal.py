@@ -29,6 +29,7 @@ from ..participation import Participation
 from .checks import builder
 from .dsgd import receivers
 from .linear_algorithm import LinearAlgorithm
+from .mechanism_names import MECHANISMS
 from .noise_error import counted_rows
 from .round import Round
 
@@ -106,11 +107,12 @@ def message_noise(
     )
 
 
+@MECHANISMS.register(paper="this library", trust="pndp", models=("pndp",))
 @builder
 def trust_optimal(
     dynamics: Dynamics,
     participation: Participation,
-    trust: TrustModel,
+    trust: TrustModel | None = None,
     *,
     published: bool = True,
     release: str | None = None,
@@ -128,10 +130,11 @@ def trust_optimal(
     (0.158, True)
 
     Args:
-        trust: the attackers; masks of `TrustModel.from_masks` are over the messages of `message_noise`.
+        trust: the attackers; masks of `TrustModel.from_masks` are over the messages of `message_noise`. Default: any
+            one other node, from what it receives (`trust.AnyReceiver`).
         published: every node sends its model to all others after each step, so that numbers hold for adaptive
             gradients; else messages stay between neighbours, and several steps are accounted by shift reduction.
-        release: final models besides, as for `TrustModel.view`; default "all" where models are published, else "none".
+        release: final models besides, as for `Privacy`; default the trust model's.
         price: rho > 0, what a unit of noise variance costs beside the error; without it noise grows without bound.
         weights: which models count; default all nodes' after every step.
         tolerance: relative gap of the certificate; max_iterations: Newton steps.
@@ -145,12 +148,11 @@ def trust_optimal(
     Cost: a dense Newton method over n L (L + 1) / 2 unknowns, L = T (K + 1); V of every attacker is formed.
     """
     price, base = check.positive(price=price), message_noise(dynamics, participation, published=published)
-    release = release or ("all" if published else "none")
-    views = [_attacker_view(base, model, victims, release) for model, victims in trust.members(base) if len(victims)]
+    views = _received(base) if trust is None else _seen(base, trust, release)
     costs = _costs(base, weights or ALL_MODELS)
     costs += price * np.eye(costs.shape[1])
     noise = optimal_local_noise(views, costs, participation, tolerance=tolerance, max_iterations=max_iterations)
-    operator = covariance_noise(noise.covariances, participation.num_steps)
+    operator = covariance_noise(noise.require_converged(tolerance).covariances, participation.num_steps)
     algorithm = message_noise(dynamics, participation, operator, published=published, name="trust-optimal")
     return dataclasses.replace(algorithm, factorization=noise)
 
@@ -173,22 +175,50 @@ def _holders(n: int, slots: int) -> sp.csr_array:
     return sp.csr_array(sp.kron(np.ones((slots, 1)), sp.eye_array(n)), dtype=bool)
 
 
-def _attacker_view(base: LinearAlgorithm, model: TrustModel, victims: tuple[int, ...], release: str) -> AttackerView:
-    view, n, T = model.view(base, victims[0], release=release), base.num_nodes, base.num_steps
-    if (entries := view.noise.shape[0] * view.noise.shape[1]) > MAX_ENTRIES:
+def _seen(base: LinearAlgorithm, trust: TrustModel, release: str | None) -> list[AttackerView]:
+    """One view for each of the members of a trust model that has victims."""
+    views, n, T = [], base.num_nodes, base.num_steps
+    for model, victims in trust.members(base):
+        if not victims:
+            continue
+        view = model.view(base, victims[0], release=release)
+        _require_entries(*view.noise.shape)
+        if view.known_gradients[:, list(victims)].any():
+            raise InvalidInput(f"{view.attacker}, knows gradients of its victims, which no noise can hide.")
+        A, V = view.dense_gradients_by_time(), to_dense(view.noise)
+        views.append(AttackerView(A.reshape(len(A), T, n), _by_node(V, T, n), victims, view.attacker))
+    return views
+
+
+def _received(base: LinearAlgorithm) -> list[AttackerView]:
+    """One view for each node: the messages that it receives and all final models, without its own noise."""
+    n, T, S = base.num_nodes, base.num_steps, base.messages_per_round
+    from_gradients = base.messages_from_gradients, base.released_from_gradients
+    from_noise = base.messages_from_injected_noise, base.released_from_injected_noise
+    _require_entries(from_noise[0].shape[0] + n, base.noise.shape[0])
+    A, V = (np.concatenate([to_dense(part) for part in parts]) for parts in (from_gradients, from_noise))
+    A, V = A.reshape(len(A), T, n), _by_node(V, T, n)
+    heard = [np.ones((S, n)) if kind.receivers is None else kind.receivers.toarray() for kind in base.kinds]
+    received = np.concatenate([*(heard[kind] for kind in base.kind_of_round), 1 - np.eye(n)]) > 0
+    views = []
+    for u in range(n):
+        rows, others = received[:, u], np.arange(n) != u
+        views.append(AttackerView(A[rows], V[rows] * others[:, None], np.flatnonzero(others), f"node {u}"))
+    return views
+
+
+def _require_entries(rows: int, columns: int) -> None:
+    if rows * columns > MAX_ENTRIES:
         raise UnsupportedMechanism(
-            f"trust-optimal forms the view of {view.attacker}, {entries:,} entries of at most {MAX_ENTRIES:,}; take "
-            "fewer nodes, steps or rounds."
+            f"trust-optimal forms the view of an attacker, {rows:,} x {columns:,} entries of at most {MAX_ENTRIES:,}; "
+            "take fewer nodes, steps or rounds."
         )
-    if view.known_gradients[:, list(victims)].any():
-        raise InvalidInput(f"{view.attacker}, knows gradients of its victims, which no noise can hide.")
-    A, V = view.dense_gradients_by_time(), to_dense(view.noise)
-    return AttackerView(A.reshape(len(A), T, n), _by_node(V, T, n), victims, view.attacker)
 
 
 def _by_node(rows: FloatArray, num_steps: int, n: int) -> FloatArray:
     """Columns (t, k, v) to (rows, v, (t, k))."""
-    return rows.reshape(len(rows), num_steps, -1, n).transpose(0, 3, 1, 2).reshape(len(rows), n, -1)
+    slots = rows.shape[1] // n
+    return rows.reshape(len(rows), num_steps, slots // num_steps, n).transpose(0, 3, 1, 2).reshape(len(rows), n, slots)
 
 
 def _costs(base: LinearAlgorithm, weights: ErrorWeights) -> FloatArray:

@@ -46,6 +46,7 @@ from .temporal import (
     solve_problem,
     square_root_encoder,
 )
+from .trust_noise import AttackerView, optimal_local_noise
 
 __all__ = [
     "CORRELATIONS",
@@ -55,6 +56,7 @@ __all__ = [
     "PER_MODE_TOLERANCE",
     "PREFIX_SUM_TOLERANCE",
     "SOLVERS",
+    "AttackerView",
     "BallsInBinsFactorization",
     "ClassFactorizations",
     "EstimatedFactorization",
@@ -89,6 +91,7 @@ __all__ = [
     "optimal_covariance",
     "optimal_joint",
     "optimal_kronecker",
+    "optimal_local_noise",
     "optimal_pairwise",
     "optimal_per_mode",
     "prefix_sum_encoder",

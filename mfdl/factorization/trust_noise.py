@@ -63,7 +63,8 @@ def optimal_local_noise(
 
 
 def _solver_view(view: AttackerView, steps: FloatArray) -> NoiseView:
-    shifts = np.einsum("rtv,tp->rvp", view.gradients[:, :, list(view.victims)], steps).reshape(len(view.noise), -1)
+    shifts = np.einsum("rtv,tp->rvp", view.gradients[:, :, list(view.victims)], steps)
+    shifts = shifts.reshape(len(shifts), shifts.shape[1] * shifts.shape[2])
     return NoiseView(view.noise, shifts, np.ones(shifts.shape[1]), view.name)
 
 
