@@ -401,7 +401,7 @@ class LinearAlgorithm(Shown):
         return divided.known_plain() if self.is_plain else divided
 
     def _slot_owners(self) -> NDArray[np.intp]:
-        """The node whose noise each slot injects, shape (slots per step,); raises InvalidInput if several nodes hold it."""
+        """The node whose noise each slot injects, shape (slots per step,); InvalidInput if several nodes hold it."""
         if self.noise.slots_per_step == self.num_nodes:
             return np.arange(self.num_nodes)
         users = sp.csr_array(self.noise.pattern().astype(int) @ self.holders.astype(int))

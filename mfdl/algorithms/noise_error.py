@@ -61,7 +61,7 @@ def noise_error(
     noise, n = algorithm.noise, algorithm.num_nodes
     if noise.is_zero:
         return Estimate(0.0, 0.0)
-    if algorithm.is_plain:
+    if algorithm.is_plain and (noise.causal or noise.joint) is not None:
         return counted.noise_error(noise, algorithm.divisors, probes)
     if weights.curvature is not None:
         raise UnsupportedMechanism(
