@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from functools import cached_property
 
 import numpy as np
 
@@ -95,11 +96,20 @@ class WhitenedView:
     unwhiten: Array
     constraints: np.ndarray
 
+    @cached_property
+    def by_block(self) -> Array:
+        """The noise, shape (blocks, r, L)."""
+        return np.ascontiguousarray(self.noise.transpose(1, 0, 2))
+
+    @cached_property
+    def flat(self) -> Array:
+        """The noise, shape (r, blocks L)."""
+        return self.noise.reshape(self.noise.shape[0], self.noise.shape[1] * self.noise.shape[2])
+
     def gram(self, covariances: Array) -> Array:
         """V S V^T, shape (r, r)."""
-        V = self.noise
-        flat = np.matmul(V.transpose(1, 0, 2), covariances).transpose(1, 0, 2)
-        return np.asarray(flat.reshape(len(V), -1) @ V.reshape(len(V), -1).T)
+        correlated = np.matmul(self.by_block, covariances).transpose(1, 0, 2)
+        return np.asarray(correlated.reshape(self.flat.shape) @ self.flat.T)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

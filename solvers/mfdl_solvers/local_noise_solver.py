@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import scipy.linalg
 
-from .arithmetic import Array, blas_threads
+from .arithmetic import ITERATION, Array, blas_threads
 from .local_noise import LocalNoise, LocalNoiseProblem, WhitenedView
 from .problem import OPTIMAL, STOPPED, ProblemError, Stopping
 
@@ -35,7 +35,7 @@ def solve_local_noise(problem: LocalNoiseProblem, stopping: Stopping = USUAL) ->
     """
     began = time.perf_counter()
     _require_size(problem)
-    with blas_threads(problem.num_slots * problem.num_blocks, single_up_to=100):
+    with blas_threads(problem.num_blocks * problem.num_slots**2, single_up_to=ITERATION):
         barrier = _Barrier(problem)
         S = np.tile(np.eye(problem.num_slots), (problem.num_blocks, 1, 1))
         start = barrier.at(S * 4 * problem.largest_ratio(S))
@@ -93,7 +93,7 @@ class _State:
     value: float  # of the barrier without t cost
     squares: list[Array]
     responses: list[Array]  # y of whitened views, (r, q)
-    factors: list[Array]  # Cholesky factors of V S V^T
+    roots: list[Array]  # inverses of the Cholesky factors of V S V^T
 
     @property
     def largest(self) -> float:
@@ -118,20 +118,22 @@ class _Barrier:
         """None outside the barrier."""
         try:
             value = -2 * float(np.log(np.diagonal(np.linalg.cholesky(S), axis1=1, axis2=2)).sum())
-            squares, responses, factors = [], [], []
+            squares, responses, roots = [], [], []
             for view in self.views:
-                L = np.linalg.cholesky(view.gram(S))
-                half = scipy.linalg.solve_triangular(L, view.shifts, lower=True)
+                root, failed = scipy.linalg.lapack.dtrtri(np.linalg.cholesky(view.gram(S)), lower=True)
+                if failed:
+                    return None
+                half = root @ view.shifts
                 s = (half**2).sum(axis=0)
                 if not (s < 1).all():
                     return None
                 value -= float(np.log1p(-s).sum())
                 squares.append(s)
-                responses.append(scipy.linalg.solve_triangular(L, half, lower=True, trans="T"))
-                factors.append(L)
+                responses.append(root.T @ half)
+                roots.append(root)
         except np.linalg.LinAlgError:
             return None
-        return _State(S, value, squares, responses, factors)
+        return _State(S, value, squares, responses, roots)
 
     def coordinates(self, matrices: Array) -> Array:
         """(..., L, L) symmetric to (..., L (L + 1) / 2), with the same inner products."""
@@ -172,16 +174,15 @@ class _Barrier:
         """z (n, L, q) and 1 / (1 - s_q) of each view."""
         n, L = self.problem.num_blocks, self.problem.num_slots
         for view, y, s in zip(self.views, state.responses, state.squares, strict=True):
-            yield (view.noise.reshape(len(view.noise), -1).T @ y).reshape(n, L, s.size), 1 / (1 - s)
+            yield (view.flat.T @ y).reshape(n, L, s.size), 1 / (1 - s)
 
     def _add_curvature(self, hessian: Array, state: _State, inverse: Array) -> None:
         """2 sum_q c_q z_q^T D P D z_q with P = V^T (V S V^T)^-1 V, and tr(S^-1 D S^-1 D); M = sum_q c_q z_q z_q^T."""
         n, L = self.problem.num_blocks, self.problem.num_slots
         size, count = self.first.size, len(self.views)
         M, P = np.empty((n, n, count, L, L)), np.empty((n, n, count, L, L))
-        for u, ((z, c), view, factor) in enumerate(zip(self._loads(state), self.views, state.factors, strict=True)):
-            flat = z.reshape(n * L, -1)
-            half = scipy.linalg.solve_triangular(factor, view.noise.reshape(len(view.noise), -1), lower=True)
+        for u, ((z, c), view, root) in enumerate(zip(self._loads(state), self.views, state.roots, strict=True)):
+            flat, half = z.reshape(n * L, -1), root @ view.flat
             for target, product in ((M, (flat * c) @ flat.T), (P, half.T @ half)):
                 target[:, :, u] = product.reshape(n, L, n, L).transpose(0, 2, 1, 3)
         M, P = (part.reshape(n, n, count, L * L) for part in (M, P))
