@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mfdl_solvers.local_noise import LocalNoise, LocalNoiseProblem, NoiseView
+from mfdl_solvers.local_noise import LocalCovariances, LocalNoiseProblem, NoiseView
 from mfdl_solvers.local_noise_solver import solve_local_noise
 
 from ..check import FloatArray
@@ -27,7 +27,7 @@ from .solutions import solved
 
 MAX_SHIFTS = 20_000
 """Shifts of all attackers, victims, patterns and signs together."""
-storable(LocalNoise)
+storable(LocalCovariances)
 
 
 class AttackerView(NamedTuple):
@@ -46,7 +46,7 @@ def optimal_local_noise(
     *,
     tolerance: float = 1e-3,
     max_iterations: int = 200,
-) -> LocalNoise:
+) -> LocalCovariances:
     """The cheapest independent noise of nodes at mu = 1 and record shift 1 for every attacker, victim and pattern.
 
     Args: costs: H_v + price I of each node, shape (n, slots, slots), positive definite.

@@ -75,12 +75,12 @@ class NoiseView:
         moved = np.flatnonzero(np.abs(self.shifts).max(axis=0, initial=0.0))
         V, a = self.noise.reshape(self.num_rows, -1), self.shifts[:, moved] / self.budgets[moved]
         U, values, basis = np.linalg.svd(V, full_matrices=False)
-        kept = values > RANK * values.max(initial=0.0)
-        U, values, basis = U[:, kept], values[kept], basis[kept]
+        rank = int((values > RANK * values.max(initial=0.0)).sum())
+        U, values, basis = U[:, :rank], values[:rank], basis[:rank]
         outside = np.linalg.norm(a - U @ (U.T @ a), axis=0) > LEAK * np.linalg.norm(a, axis=0)
         if outside.any():
             raise LeakWithoutNoise(
-                f"{self.name} sees constraint {int(moved[outside.argmax()])} without noise: no covariance of this "
+                f"{self.name} sees constraint {int(moved[outside][0])} without noise: no covariance of this "
                 "class meets its budget; give the noise more slots, or the attacker less."
             )
         unwhiten = U / values
@@ -235,7 +235,7 @@ def _positive_definite(matrix: Array, shift: float) -> bool:
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class LocalNoise(Certified):
+class LocalCovariances(Certified):
     """Covariances of local noise with what they cost and how far that is from the best.
 
     Attributes:

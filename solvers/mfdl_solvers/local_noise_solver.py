@@ -18,7 +18,7 @@ import numpy as np
 import scipy.linalg
 
 from .arithmetic import ITERATION, Array, blas_threads
-from .local_noise import LocalNoise, LocalNoiseProblem, WhitenedView
+from .local_noise import LocalCovariances, LocalNoiseProblem, WhitenedView
 from .problem import OPTIMAL, STOPPED, ProblemError, Stopping
 
 MAX_UNKNOWNS, MAX_BYTES = 6000, 4e9
@@ -27,7 +27,7 @@ CENTRED, EXACT = 1.0, 1e-4  # squared Newton decrement before the step at which 
 USUAL = Stopping(tolerance=1e-3, max_iterations=200)
 
 
-def solve_local_noise(problem: LocalNoiseProblem, stopping: Stopping = USUAL) -> LocalNoise:
+def solve_local_noise(problem: LocalNoiseProblem, stopping: Stopping = USUAL) -> LocalCovariances:
     """The cheapest covariances, to the tolerance of the certificate or for `max_iterations` Newton steps.
 
     Raises: ProblemError: more unknowns or memory than a dense Newton step takes; the message has the numbers.
@@ -62,7 +62,7 @@ def solve_local_noise(problem: LocalNoiseProblem, stopping: Stopping = USUAL) ->
             level = bound
             raised_t = min(t * FACTOR, last) if t < last else 4 * t
             t, length = raised_t, t / raised_t  # S(t) - S(inf) falls as 1 / t: there the central path is met
-    return LocalNoise(
+    return LocalCovariances(
         covariances=best,
         objective=objective,
         lower_bound=bound,
@@ -185,9 +185,9 @@ class _Barrier:
             flat, half = z.reshape(n * L, -1), root @ view.flat
             for target, product in ((M, (flat * c) @ flat.T), (P, half.T @ half)):
                 target[:, :, u] = product.reshape(n, L, n, L).transpose(0, 2, 1, 3)
-        M, P = (part.reshape(n, n, count, L * L) for part in (M, P))
+        weighted, projected = (part.reshape(n, n, count, L * L) for part in (M, P))
         for v in range(n):  # entries M[i, j] P[k, l] of coordinates (i, k) of v and (j, l) of w <= v: the lower half
-            pairs = np.matmul(M[v, : v + 1].transpose(0, 2, 1), 2 * P[v, : v + 1])
+            pairs = np.matmul(weighted[v, : v + 1].transpose(0, 2, 1), 2 * projected[v, : v + 1])
             pairs[v] += np.multiply.outer(inverse[v], inverse[v]).reshape(L * L, L * L)
             blocks = self._symmetrised(pairs.reshape(-1, L, L, L, L).transpose(0, 1, 3, 2, 4).reshape(-1, L * L, L * L))
             hessian[v * size : (v + 1) * size, : (v + 1) * size] += blocks.transpose(1, 0, 2).reshape(size, -1)
