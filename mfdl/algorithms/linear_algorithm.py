@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from ..factorization import Factorization, NodeFactorizations, SpatialFactorization, SpatioTemporalFactorization
+    from ..factorization.trust_noise import LocalCovariances
 
 Made = TypeVar("Made")
 SHOWN_SIZE = 400  # nodes x steps up to which a notebook draws the matrices
@@ -95,7 +96,14 @@ class LinearAlgorithm(Shown):
     model_from_state: sp.csr_array
     message_sender: NDArray[np.intp]
     divisors: FloatArray
-    factorization: Factorization | NodeFactorizations | SpatialFactorization | SpatioTemporalFactorization | None = None
+    factorization: (
+        Factorization
+        | NodeFactorizations
+        | SpatialFactorization
+        | SpatioTemporalFactorization
+        | LocalCovariances
+        | None
+    ) = None
     step_of_round: tuple[int, ...] = ()
     transmitted: NDArray[np.bool_] = dataclasses.field(default_factory=lambda: np.ones(0, dtype=bool))
     noise_on_messages: bool = False

@@ -203,7 +203,7 @@ def _received(base: LinearAlgorithm) -> list[AttackerView]:
     views = []
     for u in range(n):
         rows, others = received[:, u], np.arange(n) != u
-        views.append(AttackerView(A[rows], V[rows] * others[:, None], np.flatnonzero(others), f"node {u}"))
+        views.append(AttackerView(A[rows], V[rows] * others[:, None], np.flatnonzero(others).tolist(), f"node {u}"))
     return views
 
 
