@@ -13,10 +13,14 @@ from hypothesis import strategies as st
 
 import mfdl
 from mfdl import Cyclic, Dynamics, EveryStep, InvalidInput, Privacy, TrustModel, UnsupportedMechanism
-from mfdl.algorithms import mafalda, message_noise, muffliato, noise_error, trust_optimal
-from mfdl.factorization import NotConverged, factorize_nodes
+from mfdl.algorithms import dp_dsgd, mafalda, message_noise, muffliato, noise_error, trust_optimal
+from mfdl.algorithms.noise_error import counted_rows
+from mfdl.factorization import NotConverged, factorize_nodes, optimal_covariance, optimal_joint
 from mfdl.gossip import metropolis_hastings
 from mfdl.trust import AnyReceiver, Coalitions, Eavesdropper
+from mfdl_solvers import Stopping
+from mfdl_solvers.local_noise import LocalNoiseProblem, NoiseView
+from mfdl_solvers.local_noise_solver import solve_local_noise
 
 GAP = 1e-3
 
@@ -67,6 +71,25 @@ def test_if_all_is_seen_it_is_the_best_encoder_of_each_node(scheme):
     nodes = factorize_nodes(run, scheme, tolerance=GAP)
     objective = algorithm.factorization.objective * run.num_nodes * scheme.num_steps
     assert objective == pytest.approx(nodes.objective, rel=3 * GAP)
+
+
+@pytest.mark.parametrize("scheme", [Cyclic(epochs=1, period=2), EveryStep(2)], ids=str)
+def test_one_seed_for_all_nodes_is_the_joint_optimum(scheme):
+    """One block of noise over all nodes, and everything seen: what the solver of `joint` minimises."""
+    run = dynamics("ring:n=4", rounds=1)
+    rows = counted_rows(dp_dsgd(run, scheme)) / 0.3
+    signs = np.eye(2) if scheme == Cyclic(epochs=1, period=2) else np.array([[1.0, 1], [1, -1]])
+    view = NoiseView(np.eye(8)[:, None], np.kron(signs, np.eye(4)), np.ones(8))
+    block = solve_local_noise(LocalNoiseProblem((rows.T @ rows + 1e-9 * np.eye(8))[None], [view]), Stopping(GAP))
+    assert block.objective == pytest.approx(optimal_joint(run, scheme, tolerance=GAP).objective, rel=3 * GAP)
+
+
+def test_one_seed_for_all_nodes_in_one_step_is_corn():
+    run = dynamics("path:n=4", rounds=1)
+    rows = counted_rows(dp_dsgd(run, EveryStep(1))) / 0.3
+    view = NoiseView(np.eye(4)[:, None], np.eye(4), np.ones(4))
+    block = solve_local_noise(LocalNoiseProblem((rows.T @ rows + 1e-9 * np.eye(4))[None], [view]), Stopping(GAP))
+    assert block.objective == pytest.approx(optimal_covariance(run, tolerance=GAP).objective, rel=3 * GAP)
 
 
 def test_less_noise_than_muffliato_and_mafalda_on_a_ring_and_none_gained_on_a_complete_graph():
