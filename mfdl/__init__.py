@@ -34,7 +34,6 @@ _EXPORTS = {
     "Losses": "mfdl.privacy.losses",
     "PrivateNode": "mfdl.training.private_node",
     "Privacy": "mfdl.privacy.questions",
-    "RandomAllocation": "mfdl.participation",
     "Run": "mfdl.training.run",
     "TrustModel": "mfdl.trust",
     "UnsupportedMechanism": "mfdl.errors",
@@ -49,6 +48,7 @@ _EXPORTS = {
     "gossip": "=mfdl.gossip",
     "graphs": "=mfdl.graphs",
     "losses": "mfdl.noise_scale",
+    "optimize": "mfdl.noise_scale",
     "pairwise": "mfdl.runs.pairwise_losses",
     "partition": "=mfdl.training.tasks.partition",
     "plan": "mfdl.planning.planner",
@@ -86,7 +86,7 @@ if TYPE_CHECKING:
     from .dynamics import Dynamics
     from .errors import InvalidInput, UnsupportedMechanism
     from .mechanism import Mechanism
-    from .noise_scale import account, calibrate, losses
+    from .noise_scale import account, calibrate, losses, optimize
     from .objective import ErrorWeights
     from .participation import (
         BallsInBins,
@@ -94,7 +94,6 @@ if TYPE_CHECKING:
         EveryStep,
         MinSeparation,
         PoissonSampling,
-        RandomAllocation,
     )
     from .planning.planner import plan
     from .privacy.guarantee import Guarantee

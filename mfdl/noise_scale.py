@@ -1,4 +1,4 @@
-"""How much noise, and what it guarantees: `losses`, `account`, `calibrate`.
+"""How much noise, and what it guarantees: `losses`, `account`, `calibrate`; the best noise: `optimize`.
 
 In: an algorithm of any participation, the name of one, or a `View` given as matrices, and a `Privacy`: trust model,
 adjacency, clipping and the other conditions. Out: the `Losses` of each victim before noise is scaled, the `Guarantee`
@@ -12,10 +12,12 @@ from collections.abc import Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
 from . import check
-from .algorithms import LinearAlgorithm, registry
+from .algorithms import LinearAlgorithm, mafalda, message_noise, registry, trust_optimal
 from .dynamics import Dynamics
 from .errors import InvalidInput
 from .mechanism import Calibrated, Mechanism
+from .objective import ErrorWeights
+from .participation import Participation
 from .privacy import questions
 from .privacy.guarantee import Guarantee
 from .privacy.losses import Losses
@@ -199,6 +201,61 @@ def calibrate(
     if isinstance(algorithm, View):
         return CalibratedView(algorithm, guarantee)
     return Mechanism(algorithm, guarantee, privacy.trust)
+
+
+def optimize(
+    dynamics: Dynamics,
+    participation: Participation,
+    privacy: Privacy,
+    *,
+    mu: float | None = None,
+    epsilon: float | None = None,
+    delta: float | None = None,
+    weights: ErrorWeights | None = None,
+    published: bool = True,
+    price: float = 1e-3,
+    tolerance: float = 1e-3,
+    progress: Progress = "auto",
+) -> Mechanism:
+    """The mechanism whose noise is the best for a trust model, calibrated: `replay` trains it.
+
+    Where every message is seen it is mafalda, else `algorithms.trust_optimal`, whose class is local noise with one slot
+    a message. `mechanism.algorithm.factorization` is the certificate: its gap bounds what better noise of the class
+    could gain.
+
+    >>> import mfdl
+    >>> dynamics = mfdl.Dynamics(mfdl.gossip.metropolis_hastings("ring:n=5"), 0.1, gossip_rounds=2)
+    >>> privacy = mfdl.Privacy(mfdl.trust.AnyReceiver(), adjacency="zero-out", clip_norm=1.0)
+    >>> mechanism = optimize(dynamics, mfdl.EveryStep(1), privacy, mu=0.5, progress=False)
+    >>> mechanism.algorithm.name, mechanism.guarantee.mu <= 0.5
+    ('trust-optimal', True)
+
+    Args:
+        mu, epsilon, delta, progress: the target, as for `calibrate`.
+        weights: which models count; published, price, tolerance: as for `algorithms.trust_optimal`.
+    Raises: as `calibrate` and `algorithms.trust_optimal`.
+    """
+    Target(mu=mu, epsilon=epsilon, delta=delta)  # refuses what is none before any work
+    check.instance(Privacy, privacy=privacy)
+    check.instance(TrustModel, trust=privacy.trust)
+    if privacy.participation not in (None, participation):
+        raise InvalidInput("privacy has another participation; leave it out there.")
+    base = message_noise(dynamics, participation, published=published) if dynamics.is_plain else None
+    if base is None or not privacy.trust.hides_messages(base):
+        algorithm = mafalda(dynamics, participation, weights=weights, tolerance=tolerance)
+    else:
+        algorithm = trust_optimal(
+            dynamics,
+            participation,
+            privacy.trust,
+            published=published,
+            release=privacy.release,
+            price=price,
+            weights=weights,
+            tolerance=tolerance,
+        )
+    question = dataclasses.replace(privacy, participation=None)
+    return calibrate(algorithm, question, mu=mu, epsilon=epsilon, delta=delta, progress=progress)
 
 
 def _require_alone(noise_std: float, target: Mapping[str, Any]) -> None:

@@ -11,6 +11,7 @@ from mfdl.runs.run_steps import RunSteps
 from mfdl.training.run import SeedRun
 from mfdl_solvers.balls_in_bins_encoder import BinFactorization
 from mfdl_solvers.coalitions import CoalitionFactorization
+from mfdl_solvers.local_noise import LocalCovariances
 from mfdl_solvers.structured import BinEncoder, StructuredFactorization
 
 W = gossip.metropolis_hastings("path:n=3")
@@ -85,6 +86,7 @@ SAMPLES = {
     "ClassFactorizations": lambda: factorization.nodes.ClassFactorizations(
         (encoder(),), 0.5, np.zeros(3, dtype=np.intp)
     ),
+    "LocalCovariances": lambda: LocalCovariances(covariances=np.ones((3, 2, 2)), **ENDS),
     "SpatialFactorization": lambda: factorization.optimal_covariance(DYNAMICS, groups=[[0, 1], [1, 2]]),
     "SpatioTemporalFactorization": lambda: factorization.optimal_kronecker(DYNAMICS, SCHEME),
     "BinFactorization": lambda: BinFactorization(np.eye(4), np.eye(2), **ENDS),

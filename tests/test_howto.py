@@ -21,6 +21,7 @@ NAMES = (
     "data",
     "results",
     "trust_model",
+    "optimal_noise",
     "claims",
     "audit",
     "epsilon",

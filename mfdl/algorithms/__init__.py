@@ -34,6 +34,7 @@ from .over_nodes import (
     tuned_decor,
 )
 from .registry import build
+from .trust_optimal import message_noise, trust_optimal
 
 __all__ = [
     "LinearAlgorithm",
@@ -64,6 +65,7 @@ __all__ = [
     "mafalda_bins",
     "mafalda_classes",
     "mafalda_l",
+    "message_noise",
     "mf_dsgd",
     "muffliato",
     "noise_error",
@@ -74,6 +76,7 @@ __all__ = [
     "spatial_noise",
     "spatio_temporal_noise",
     "toeplitz",
+    "trust_optimal",
     "tuned_decor",
     "two_hop_dsgd",
     "with_dropout",

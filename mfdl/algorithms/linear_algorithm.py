@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from ..factorization.nodes import NodeFactorizations
     from ..factorization.seeded_covariances import SpatialFactorization
     from ..factorization.spatio_temporal import SpatioTemporalFactorization
+    from ..factorization.trust_noise import LocalCovariances
 
 Made = TypeVar("Made")
 SHOWN_SIZE = 400  # nodes x steps up to which a notebook draws the matrices
@@ -98,7 +99,14 @@ class LinearAlgorithm(Shown):
     model_from_state: sp.csr_array
     message_sender: NDArray[np.intp]
     divisors: FloatArray
-    factorization: Factorization | NodeFactorizations | SpatialFactorization | SpatioTemporalFactorization | None = None
+    factorization: (
+        Factorization
+        | NodeFactorizations
+        | SpatialFactorization
+        | SpatioTemporalFactorization
+        | LocalCovariances
+        | None
+    ) = None
     step_of_round: tuple[int, ...] = ()
     transmitted: NDArray[np.bool_] = dataclasses.field(default_factory=lambda: np.ones(0, dtype=bool))
     noise_on_messages: bool = False
@@ -176,7 +184,8 @@ class LinearAlgorithm(Shown):
         if self.noise.is_zero:
             return "no noise"
         over_time = "fresh at every step" if self.noise.fresh else "correlated over time"
-        over_nodes = "each node its own" if self.noise.local else "shared by nodes"
+        alone = self.noise.local or bool((np.asarray(self.holders.sum(axis=1)) == 1).all())
+        over_nodes = "each node its own" if alone else "shared by nodes"
         return f"noise {over_time}, {over_nodes}"
 
     def _rows(self) -> list[tuple[str, str]]:
@@ -417,18 +426,28 @@ class LinearAlgorithm(Shown):
 
         Args: divisors: m_u > 0, shape (n,), constants that do not depend on who takes part; the largest at most
             MAX_DIVISOR_RATIO times the smallest, since columns fainter than that could pass for rounding.
-        Raises: InvalidInput: divisors out of range, or noise that is not added to gradient sums, slot by node.
+        Raises: InvalidInput: divisors out of range, or slots with noise of several nodes.
         """
         m = checks.divisors(divisors, self.num_nodes)
-        if not self.noise_on_messages and self.noise.slots_per_step != self.num_nodes:
-            raise InvalidInput(
-                f"divisors divide a node's noise, and {self.name!r} has {self.noise.slots_per_step} injection slots "
-                f"for {self.num_nodes} nodes; say noise_on_messages=True if noise is added to messages."
-            )
-        scaled = with_input_scale(self.kinds, self.divisors / m, noise_too=not self.noise_on_messages)
+        scale = self.divisors / m
+        of_slots = None if self.noise_on_messages else scale[self._slot_owners()]
+        scaled = with_input_scale(self.kinds, scale, of_slots)
         rounds = tuple(scaled[kind] for kind in self.kind_of_round)
         divided = dataclasses.replace(self, rounds=rounds, divisors=m)
         return divided.known_plain() if self.is_plain else divided
+
+    def _slot_owners(self) -> NDArray[np.intp]:
+        """The node whose noise each slot injects, shape (slots per step,); InvalidInput if several nodes hold it."""
+        if self.noise.slots_per_step == self.num_nodes:
+            return np.arange(self.num_nodes)
+        users = sp.csr_array(self.noise.pattern().astype(int) @ self.holders.astype(int))
+        if (np.diff(users.indptr) != 1).any():
+            raise InvalidInput(
+                f"divisors divide a node's noise, and {self.name!r} has {self.noise.slots_per_step} injection slots, "
+                f"not each with noise of one of the {self.num_nodes} nodes; say noise_on_messages=True if noise is "
+                "added to messages."
+            )
+        return np.asarray(users.indices, dtype=np.intp)
 
     @property
     def content_hash(self) -> str:

@@ -17,6 +17,7 @@ import scipy.sparse as sp
 
 from .. import check
 from ..check import FloatArray
+from ..entries import to_dense
 from ..errors import UnsupportedMechanism
 from ..objective import ErrorWeights, NoiseObjective, Probes
 from ..objective.error_weights import ALL_MODELS
@@ -25,6 +26,9 @@ from ..objective.spectra import MAX_DENSE
 from ..operators.structured import Map
 from .linear_algorithm import LinearAlgorithm
 from .round import Round
+
+MAX_ROW_ENTRIES = 20_000_000
+"""Of the map from noise to counted models, where it is formed."""
 
 
 def noise_error(
@@ -47,9 +51,9 @@ def noise_error(
 
     Args: weights, counted_models: as for `NoiseObjective`; probes: beyond 5000 nodes, default 8 of seed 0.
     Returns: of error 0 up to 5000 nodes, and beyond where `NoiseObjective.noise_error` is exact.
-    Raises: InvalidInput: as `NoiseObjective`. UnsupportedMechanism: as `NoiseObjective.noise_error`; noise correlated
-        in time, or more than 5000 nodes, in a recursion that is not plain gossip; messages of one with a target over
-        nodes; a curvature of the loss there.
+    Raises: InvalidInput: as `NoiseObjective`. UnsupportedMechanism: as `NoiseObjective.noise_error`; more than
+        5000 nodes in a recursion that is not plain gossip, and there messages or released models of noise correlated in
+        time, messages with a target over nodes, or a curvature of the loss.
     Cost: that of `NoiseObjective.noise_error`; from the maps, per round about (state) nnz(maps) time and (state)^2
         memory.
     """
@@ -58,7 +62,7 @@ def noise_error(
     noise, n = algorithm.noise, algorithm.num_nodes
     if noise.is_zero:
         return Estimate(0.0, 0.0)
-    if algorithm.is_plain:
+    if algorithm.is_plain and (noise.causal or noise.joint) is not None:
         return counted.noise_error(noise, algorithm.divisors, probes)
     if weights.curvature is not None:
         raise UnsupportedMechanism(
@@ -74,17 +78,37 @@ def noise_error(
             f"the error of {algorithm.name} on {n} nodes is not covered: beyond {MAX_DENSE:,} nodes it is "
             "computed for plain gossip with noise on gradients only."
         )
-    if not noise.fresh:
-        raise UnsupportedMechanism(
-            f"the error of noise correlated in time is covered for plain gossip with noise on gradients, and "
-            f"{algorithm.name!r} has another recursion."
-        )
-    if noise.causal is None:
-        raise UnsupportedMechanism(f"the error of noise {noise.kind} is not covered.")
     counted = first
-    total = (_by_recursion if counted.released is None else _of_released)(algorithm, noise.causal.mixing, counted)
+    if noise.fresh and noise.causal is not None:
+        total = (_by_recursion if counted.released is None else _of_released)(algorithm, noise.causal.mixing, counted)
+    elif counted.released is None and counted.after_averaging:
+        total = float(np.square(noise.rmatmat(counted_rows(algorithm, weights).T)).sum())
+    else:
+        raise UnsupportedMechanism(
+            f"the error of noise {noise.kind}, correlated in time, in messages or released averages is covered for "
+            f"plain gossip with noise on gradients, and {algorithm.name!r} has another recursion."
+        )
     rate = 1.0 if algorithm.noise_on_messages else float(algorithm.dynamics.learning_rates(algorithm.num_steps)[0])
     return Estimate(total / rate**2, 0.0)
+
+
+def counted_rows(algorithm: LinearAlgorithm, weights: ErrorWeights = ALL_MODELS) -> FloatArray:
+    """What counts of the models after each step <- injected noise, shape (rows, T slots): its squares are the variance.
+
+    Raises: UnsupportedMechanism: released models or a curvature, or more than MAX_ROW_ENTRIES entries.
+    """
+    n, T = algorithm.num_nodes, algorithm.num_steps
+    if weights.released is not None or weights.curvature is not None:
+        raise UnsupportedMechanism("noise on messages counts models by steps and nodes; leave out released, curvature.")
+    if (entries := T * n * T * algorithm.noise.slots_per_step) > MAX_ROW_ENTRIES:
+        raise UnsupportedMechanism(
+            f"the map from noise to models of {algorithm.name!r} has {T * n:,} rows and {entries:,} entries, at most "
+            f"{MAX_ROW_ENTRIES:,} are formed; take fewer nodes, steps or rounds."
+        )
+    later, final = algorithm.models_from_injected_noise(), algorithm.models_from_injected_noise(final=True)
+    models = np.concatenate([to_dense(later)[n:], to_dense(final)]).reshape(T, n, -1)
+    roots, counted = np.sqrt(weights.of_steps(T)), weights.node_factor(n)
+    return np.concatenate([root * (counted @ model) for root, model in zip(roots, models, strict=True)])
 
 
 def _by_recursion(algorithm: LinearAlgorithm, factor: sp.csr_array, counted: NoiseObjective) -> float:

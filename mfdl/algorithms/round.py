@@ -134,14 +134,16 @@ class Round:
         return self.message_from_noise, self.state_from_noise
 
 
-def with_input_scale(rounds: Iterable[Round], scale: FloatArray, *, noise_too: bool) -> list[Round]:
-    """Gradient (and noise) columns of node u multiplied by scale[u] in every round; what they share stays shared."""
+def with_input_scale(rounds: Iterable[Round], gradients: FloatArray, noise: FloatArray | None) -> list[Round]:
+    """Columns of gradients, and of injection slots, multiplied by these numbers; what they share stays shared."""
     times = matrices.once(
-        lambda matrix: None if matrix is None else matrices.with_entries(matrix, matrix.data * scale[matrix.indices])
+        lambda matrix, by: None if matrix is None else matrices.with_entries(matrix, matrix.data * by[matrix.indices])
     )
-    names = ["message_from_gradient", "state_from_gradient"]
-    names += ["message_from_noise", "state_from_noise"] if noise_too else []
-    return [exchange.with_maps(**{name: times(getattr(exchange, name)) for name in names}) for exchange in rounds]
+    scales = {"gradient": gradients} if noise is None else {"gradient": gradients, "noise": noise}
+    names = [(f"{place}_from_{source}", by) for source, by in scales.items() for place in ("message", "state")]
+    return [
+        exchange.with_maps(**{name: times(getattr(exchange, name), by) for name, by in names}) for exchange in rounds
+    ]
 
 
 def _checked(given: Any, name: str) -> sp.csr_array:

@@ -22,7 +22,8 @@ from ..check import FloatArray
 from ..dynamics import Dynamics
 from ..errors import InvalidInput, require_known
 from ..gossip.randomized import RandomGossip
-from ..objective import ErrorWeights, EstimatedGram, Probes
+from ..objective import ErrorWeights, Probes
+from ..objective.estimated_grams import EstimatedGram
 from ..participation import Participation
 from ..progress import Progress, reporter
 from ..spec import refusing

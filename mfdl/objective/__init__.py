@@ -13,13 +13,12 @@ In: `Dynamics`, a number of steps, `ErrorWeights`, perhaps with the `Curvature` 
 
 from .curvature import Curvature
 from .error_weights import ErrorWeights
-from .estimated_grams import EstimatedGram, Probes
+from .estimated_grams import Probes
 from .noise_objective import NoiseObjective
 
 __all__ = [
     "Curvature",
     "ErrorWeights",
-    "EstimatedGram",
     "NoiseObjective",
     "Probes",
 ]

@@ -4,7 +4,7 @@ from .accountants import ACCOUNTANTS
 from .attacking_sets import sensitivity_by_victim
 from .curves import BallsInBinsGaussian, Gaussian, MonteCarlo, PoissonGaussian, PrivacyCurve, ProductGaussian
 from .exposures import view_losses
-from .gram_sensitivity import Sensitivity, general_sensitivity
+from .gram_sensitivity import general_sensitivity
 from .guarantee import Guarantee
 from .losses import Losses
 from .owners import Owners
@@ -23,7 +23,6 @@ __all__ = [
     "Privacy",
     "PrivacyCurve",
     "ProductGaussian",
-    "Sensitivity",
     "Target",
     "general_sensitivity",
     "noise_of_bins",

@@ -256,6 +256,7 @@ PARAMETERS = {
     "corn": {"coalition_size": "int", "horizon": "int", "all_shared": "bool"},
     "corn-pairwise": {"horizon": "int", "all_shared": "bool"},
     "zip-dl": {"sigma": "float", "self_messages": "bool"},
+    "trust-optimal": {"published": "bool", "release": "str", "price": "float"},
 }
 
 

@@ -66,7 +66,7 @@ def test_scaled_maps_are_shared_and_lose_no_place() -> None:
     eye = sp.eye_array(3)
     rounds = [Round(eye, -rate * eye, -rate * eye, eye, None, eye, eye) for rate in (0.5, 0.25)]
     rounds[1] = rounds[0].with_maps(message_from_gradient=rounds[1].message_from_gradient)
-    first, second = with_input_scale(rounds, np.array([1.0, 0.5, 0.25]), noise_too=False)
+    first, second = with_input_scale(rounds, np.array([1.0, 0.5, 0.25]), None)
     assert first.state_from_gradient is second.state_from_gradient
     assert first.message_from_noise is rounds[0].message_from_noise
     assert second.message_from_gradient.toarray().tolist() == np.diag([-0.25, -0.125, -0.0625]).tolist()

@@ -16,7 +16,7 @@ import numpy as np
 import mfdl
 from mfdl.__main__ import main
 from mfdl.factorization.encoders import Banded, Buffered, Inverse, Toeplitz
-from mfdl.noise import CausalNoise, JointNoise
+from mfdl.noise import CausalNoise, JointNoise, ScheduledNoise
 
 GRID = 64
 OPTIMISED = ("banded", "toeplitz", "blt", "band-inv", "mafalda-bins", "kronecker-bins")
@@ -84,6 +84,9 @@ def fixed(name, scheme):
 def _noise_on_grid(noise):
     if noise.joint is not None:
         return JointNoise(on_grid(noise.encoder.array), noise.num_steps, noise.num_nodes)
+    if noise.causal is None:
+        fields = noise.stored_fields()
+        return ScheduledNoise(**{**fields, "mixing": on_grid(fields["mixing"].toarray())})
     encoder = noise.stored_fields()["encoder"]
     factor = None if noise.factor is None else _signed(noise.factor.toarray())
     sizes = {"num_steps": noise.num_steps, "num_nodes": noise.num_nodes}

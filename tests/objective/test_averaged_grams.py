@@ -15,7 +15,8 @@ import mfdl
 from mfdl import gossip
 from mfdl.errors import InvalidInput
 from mfdl.gossip import randomized
-from mfdl.objective import EstimatedGram, NoiseObjective, Probes
+from mfdl.objective import NoiseObjective, Probes
+from mfdl.objective.estimated_grams import EstimatedGram
 from mfdl.testing.strategies import gossip_matrices
 
 GRAPHS = {

@@ -17,8 +17,9 @@ from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.factorization import evaluate, factorize, problem, square_root_encoder
 from mfdl.factorization.temporal import EstimatedFactorization, EstimatedProblem
-from mfdl.objective import ErrorWeights, EstimatedGram, NoiseObjective, Probes, estimated_grams, time_grams
+from mfdl.objective import ErrorWeights, NoiseObjective, Probes, estimated_grams, time_grams
 from mfdl.objective.counted_models import COUNTED_MODELS
+from mfdl.objective.estimated_grams import EstimatedGram
 from mfdl.participation import Cyclic
 from mfdl.testing import gossip_matrices
 

@@ -207,6 +207,14 @@ def test_fresh_noise_goes_through_any_recursion(algorithm, counted_models, steps
     )
 
 
+@examples(60)
+@given(noisy(), STEPS, st.sampled_from(["nodes", "average"]))
+def test_noise_correlated_in_time_goes_through_any_recursion(algorithm, steps, target):
+    other, weights = with_memory(algorithm, 0.25), ErrorWeights(steps, target)
+    expected = counted_variance(other, "post-average", weights)
+    assert_allclose(error(other, weights=weights), expected, rtol=1e-9, atol=1e-12)
+
+
 def every_round(algorithm, **changes):
     """The same algorithm with maps of each round replaced; each change is a function of the round."""
     rounds = tuple(
@@ -392,8 +400,14 @@ AT_EACH_NODE = algorithms.mf_dsgd(RING, PART, np.stack([np.eye(4) + np.tri(4)] *
             "unknown counted_models 'mesage'; did you mean 'message'",
         ),
         (9, lambda: noise_error(PLAIN.noise), "algorithm must be a LinearAlgorithm"),
-        (9, lambda: noise_error(dataclasses.replace(PLAIN, noise=Scaled())), "noise Scaled is not covered"),
-        (9, lambda: noise_error(with_memory(algorithms.anti_pgd(RING, PART), 0.5)), "'anti-pgd' has another recursion"),
+        (9, lambda: noise_error(dataclasses.replace(PLAIN, noise=Scaled()), counted_models="message"), "noise Scaled"),
+        (
+            9,
+            lambda: noise_error(
+                with_memory(algorithms.anti_pgd(RING, PART), 0.5), weights=ErrorWeights("released:last")
+            ),
+            "'anti-pgd' has another recursion",
+        ),
         (9, lambda: NoiseObjective(RING, 4).noise_error(IndependentNoise(3, 4)), "must cover 4 steps x 4 nodes"),
         (9, lambda: NoiseObjective(RING, 4).noise_error(ZIP.noise), "one injection slot a node"),
         (9, lambda: NoiseObjective(RING, 4).noise_error(PLAIN.noise, [1, 2, 0, 1]), "one number > 0 for each of 4"),

@@ -113,7 +113,7 @@ def test_what_is_said_to_hold_is_not_refuted(id):
 
 
 EVERY = {**MECHANISMS, **OF_BALLS_IN_BINS}
-NO_PAPER = {"none", "mafalda-bins", "kronecker-bins", "kronecker", "per-mode", "joint", "two-hop-dsgd"}
+NO_PAPER = {"none", "mafalda-bins", "kronecker-bins", "kronecker", "per-mode", "joint", "two-hop-dsgd", "trust-optimal"}
 
 
 def test_every_mechanism_has_an_entry_or_none_of_its_own(capsys):

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from small_tasks import module_at, regression, squared
 
 import mfdl
-from mfdl import BallsInBins, PoissonSampling, RandomAllocation
-from mfdl.participation import CyclicPoisson, MinSeparationSampling
+from mfdl import BallsInBins, PoissonSampling
+from mfdl.participation import CyclicPoisson, MinSeparationSampling, RandomAllocation
 from mfdl.privacy import BallsInBinsGaussian, Gaussian, Guarantee, MonteCarlo, PoissonGaussian
 from mfdl.privacy.curves import Composed, MonteCarloCurve, curve_from_dict, curve_to_dict
 from mfdl.testing.tasks import linear_task

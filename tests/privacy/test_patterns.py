@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mfdl
-from mfdl import BallsInBins, Dynamics, PoissonSampling, RandomAllocation, algorithms, gossip, trust
+from mfdl import BallsInBins, Dynamics, PoissonSampling, algorithms, gossip, trust
 from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.noise import LocalNoise
-from mfdl.participation import CyclicPoisson, MinSeparationSampling
+from mfdl.participation import CyclicPoisson, MinSeparationSampling, RandomAllocation
 from mfdl.privacy import bin_gram
 from mfdl.privacy.curves import BallsInBinsGaussian, Gaussian, PoissonGaussian, ProductGaussian
 from mfdl.testing.oracles.curve_oracles import attacked, pattern_laws

@@ -254,7 +254,10 @@ class TestDoors:
         [
             (mfdl.Cyclic(3, 2), {"participation": "cyclic", "epochs": 3, "period": 2}),
             (mfdl.BallsInBins(3, 2), {"participation": "balls-in-bins", "epochs": 3, "period": 2}),
-            (mfdl.RandomAllocation(3, 2), {"participation": "random-allocation", "epochs": 3, "period": 2}),
+            (
+                mfdl.participation.RandomAllocation(3, 2),
+                {"participation": "random-allocation", "epochs": 3, "period": 2},
+            ),
         ],
         ids=str,
     )

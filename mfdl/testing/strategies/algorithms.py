@@ -50,7 +50,7 @@ MEMORY_NAMES = ("gradient-tracking", "exact-diffusion", "delayed-dsgd", "two-hop
 
 ALL_NAMES = (*NAMES, "muffliato", "cdp", *MEMORY_NAMES, *SHARED_NAMES, *JOINT_NAMES, *FORM_NAMES, "zip-dl")
 
-"""Every mechanism of the registry, and random encoders and covariances; the slowest take about 10 ms."""
+"""Every mechanism of the registry but trust-optimal, and random encoders and covariances; at most about 10 ms each."""
 
 SYMMETRIC_KINDS = ("symmetric", "singular")
 

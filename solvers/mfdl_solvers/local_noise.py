@@ -1,0 +1,247 @@
+"""Covariances of node-local Gaussian noise under any linear views: the problem, its objective and its lower bound.
+
+Block v of the noise (a node, or nodes that share a secret) has covariance S_v over its L slots, independent of the
+other blocks. Attacker u sees A_u G + V_u Z without the noise that it knows, and record q moves what it sees by a_q:
+
+    minimise   sum_v tr(H_v S_v)
+    subject to s_q(S) = a_q^T (V_u S V_u^T)^+ a_q <= mu_q^2,  a_q in range(V_u S V_u^T),   for all u and q
+
+Lower bound, for any w_q >= 0 and y_q: with z_q = V_u^T y_q and theta the largest number for which
+theta sum_q w_q z_qv z_qv^T <= H_v in every block v,
+
+    (sum_q w_q a_q^T y_q)^2 <= (sum_q w_q z_q^T S z_q) (sum_q w_q s_q) <= (sum_v tr(H_v S_v) / theta) sum_q w_q mu_q^2,
+
+because a_q^T y_q <= sqrt(z_q^T S z_q) sqrt(s_q) for a_q in the range. Nothing is assumed of w and y, so rounding is
+counted once: theta is verified by Cholesky factors with a shift beyond their backward error.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from functools import cached_property
+
+import numpy as np
+
+from .arithmetic import EPS, Array
+from .problem import INPUT_TOLERANCE, Certified, ProblemError
+
+RANK = 1e-11  # singular values of V below that share of the largest are zeros; the caller's accounting decides ranks
+LEAK = 1e-8  # share of a record's shift outside the range of V from which it counts as seen without noise
+
+
+class LeakWithoutNoise(ProblemError):
+    """A record that an attacker sees without noise: no covariance protects it."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class NoiseView:
+    """What one attacker sees.
+
+    Attributes:
+        noise: V, shape (rows, blocks, L), columns of known noise zero.
+        shifts: a_q as columns, shape (rows, constraints).
+        budgets: mu_q > 0, shape (constraints,).
+        name: of the attacker, for messages.
+    """
+
+    noise: Array
+    shifts: Array
+    budgets: Array
+    name: str = "the attacker"
+
+    def __post_init__(self) -> None:
+        V, a, mu = (np.asarray(part, dtype=np.float64) for part in (self.noise, self.shifts, self.budgets))
+        if V.ndim != 3 or a.ndim != 2 or mu.shape != a.shape[1:] or len(a) != len(V):
+            raise ProblemError(
+                f"noise, shifts and budgets must have shapes (rows, blocks, slots), (rows, constraints) and "
+                f"(constraints,), got {V.shape}, {a.shape} and {mu.shape}."
+            )
+        if not (np.isfinite(V).all() and np.isfinite(a).all() and np.isfinite(mu).all() and (mu > 0).all()):
+            raise ProblemError("noise and shifts must be finite, and budgets finite and > 0.")
+        for name, value in (("noise", V), ("shifts", a), ("budgets", mu)):
+            object.__setattr__(self, name, value)
+
+    @property
+    def num_rows(self) -> int:
+        """Rows that are seen."""
+        return len(self.noise)
+
+    def whitened(self) -> WhitenedView:
+        """The view in an orthonormal basis of the rows' span, budgets 1; constraints without a shift are left out.
+
+        Raises: LeakWithoutNoise: a shift outside the range of V.
+        """
+        moved = np.flatnonzero(np.abs(self.shifts).max(axis=0, initial=0.0))
+        V, a = self.noise.reshape(self.num_rows, -1), self.shifts[:, moved] / self.budgets[moved]
+        U, values, basis = np.linalg.svd(V, full_matrices=False)
+        rank = int((values > RANK * values.max(initial=0.0)).sum())
+        U, values, basis = U[:, :rank], values[:rank], basis[:rank]
+        outside = np.linalg.norm(a - U @ (U.T @ a), axis=0) > LEAK * np.linalg.norm(a, axis=0)
+        if outside.any():
+            raise LeakWithoutNoise(
+                f"{self.name} sees constraint {int(moved[outside][0])} without noise: no covariance of this "
+                "class meets its budget; give the noise more slots, or the attacker less."
+            )
+        unwhiten = U / values
+        return WhitenedView(basis.reshape(-1, *self.noise.shape[1:]), unwhiten.T @ a, unwhiten, moved)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class WhitenedView:
+    """A view with orthonormal rows: noise (r, blocks, L), shifts (r, q), y = unwhiten y', and the constraints left."""
+
+    noise: Array
+    shifts: Array
+    unwhiten: Array
+    constraints: np.ndarray
+
+    @cached_property
+    def by_block(self) -> Array:
+        """The noise, shape (blocks, r, L)."""
+        return np.ascontiguousarray(self.noise.transpose(1, 0, 2))
+
+    @cached_property
+    def flat(self) -> Array:
+        """The noise, shape (r, blocks L)."""
+        return self.noise.reshape(self.noise.shape[0], self.noise.shape[1] * self.noise.shape[2])
+
+    def gram(self, covariances: Array) -> Array:
+        """V S V^T, shape (r, r)."""
+        correlated = np.matmul(self.by_block, covariances).transpose(1, 0, 2)
+        return np.asarray(correlated.reshape(self.flat.shape) @ self.flat.T)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class LocalNoiseProblem:
+    """Which noise costs what, and what every attacker sees.
+
+    Attributes:
+        costs: H_v + rho I, symmetric positive definite, shape (blocks, L, L); a block with fewer slots has columns of
+            zeros in every view.
+        views: one `NoiseView` per attacker; those that show no record are left out.
+
+    Raises: ProblemError: shapes, no constraint, costs that are not positive definite. LeakWithoutNoise.
+    """
+
+    costs: Array
+    views: Sequence[NoiseView]
+
+    def __post_init__(self) -> None:
+        H = np.array(self.costs, dtype=np.float64)
+        if H.ndim != 3 or H.shape[1] != H.shape[2] or not np.isfinite(H).all():
+            raise ProblemError(f"costs must be finite, of shape (blocks, slots, slots), got {H.shape}.")
+        if np.abs(H - H.transpose(0, 2, 1)).max(initial=0.0) > INPUT_TOLERANCE * np.abs(H).max(initial=0.0):
+            raise ProblemError("costs must be symmetric.")
+        H = (H + H.transpose(0, 2, 1)) / 2
+        for block, matrix in enumerate(H):
+            if not _positive_definite(matrix, 0.0):
+                raise ProblemError(
+                    f"costs must be positive definite, block {block} is not: the optimum would be an infimum that "
+                    "unbounded noise approaches; raise rho, the price of noise."
+                )
+        for view in self.views:
+            if view.noise.shape[1:] != H.shape[:2]:
+                raise ProblemError(f"noise of {view.name} must cover {H.shape[:2]}, got {view.noise.shape[1:]}.")
+        object.__setattr__(self, "costs", H)
+        object.__setattr__(self, "views", tuple(view for view in self.views if view.shifts.any()))
+        object.__setattr__(self, "whitened", tuple(view.whitened() for view in self.views))
+        if not self.views:
+            raise ProblemError("no attacker sees any record: no noise is needed, and there is nothing to minimise.")
+
+    whitened: tuple[WhitenedView, ...] = dataclasses.field(init=False, repr=False)
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks of independent noise."""
+        return len(self.costs)
+
+    @property
+    def num_slots(self) -> int:
+        """L."""
+        return self.costs.shape[1]
+
+    @property
+    def num_constraints(self) -> int:
+        """Of all attackers, without those whose attacker sees nothing of the record."""
+        return sum(view.constraints.size for view in self.whitened)
+
+    def cost(self, covariances: Array) -> float:
+        """sum_v tr(H_v S_v)."""
+        return float((self.costs * covariances).sum())
+
+    def largest_ratio(self, covariances: Array) -> float:
+        """max_q s_q(S) / mu_q^2; the covariances times this number meet every budget, up to rounding."""
+        largest = 0.0
+        for view in self.whitened:
+            factor = np.linalg.cholesky(view.gram(covariances))
+            largest = max(largest, float((np.linalg.solve(factor, view.shifts) ** 2).sum(axis=0).max()))
+        return largest
+
+    def bound(self, weights: Sequence[Array], duals: Sequence[Array]) -> float:
+        """The lower bound of w (one array per view) and y (columns, of whitened views), rounded down; 0 if none.
+
+        Rounding: z = V^T y has an error below (rows + 2) eps |V|^T |y|, so N_v = sum_q w_q z_qv z_qv^T one in spectral
+        norm below (2 rows + constraints + 8) eps sum_q w_q |zbar_qv|^2 with zbar = |V|^T |y|.
+        """
+        n, L = self.costs.shape[:2]
+        sums, margins, gain, spent, size = np.zeros((n, L, L)), np.zeros(n), 0.0, 0.0, 8
+        for view, small, w, dual in zip(self.views, self.whitened, weights, duals, strict=True):
+            V, a = view.noise.reshape(view.num_rows, -1), view.shifts[:, small.constraints]
+            mu, y = view.budgets[small.constraints], small.unwhiten @ dual
+            if not (np.isfinite(y).all() and np.isfinite(w).all() and (w >= 0).all()):
+                return 0.0
+            size += 2 * view.num_rows + w.size
+            z = (V.T @ y).reshape(n, L, w.size)
+            sums += np.matmul(z * w, z.transpose(0, 2, 1))
+            margins += ((np.abs(V).T @ np.abs(y)).reshape(n, L, w.size) ** 2).sum(axis=1) @ w
+            products = a / mu * y
+            gain += float(w @ products.sum(axis=0) - size * EPS * (w @ np.abs(products).sum(axis=0)))
+            spent += float(w.sum())
+        factor = 1 - 4 * size * EPS
+        theta = self._theta(sums, size * EPS * margins)
+        bound = theta * max(gain * factor, 0.0) ** 2 / spent * factor if spent > 0 else 0.0
+        return bound if 0 < bound < np.inf else 0.0
+
+    def _theta(self, sums: Array, margins: Array) -> float:
+        """A number near the largest for which theta (N_v + margin_v I) <= H_v is verified in every block; or 0."""
+        values = [
+            np.linalg.eigvals(np.linalg.solve(H, N + margin * np.eye(len(N)))).real.max()
+            for H, N, margin in zip(self.costs, sums, margins, strict=True)
+        ]
+        if not 0 < (largest := float(max(values))) < np.inf:
+            return 0.0
+        slack = 4 * self.num_slots**2 * EPS
+        while slack < 1:
+            theta = (1 - slack) / largest
+            if all(
+                _positive_definite(H - theta * N, theta * float(margin) + EPS * float(np.trace(H + theta * N)))
+                for H, N, margin in zip(self.costs, sums, margins, strict=True)
+            ):
+                return theta
+            slack *= 4
+        return 0.0
+
+
+def _positive_definite(matrix: Array, shift: float) -> bool:
+    """Whether the matrix minus shift I is proven positive semidefinite by a Cholesky factor in floats."""
+    size = len(matrix)
+    lowered = shift + (size + 4) * EPS * float(np.abs(np.diagonal(matrix)).sum())
+    try:
+        np.linalg.cholesky(matrix - lowered * np.eye(size))
+    except np.linalg.LinAlgError:
+        return False
+    return True
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class LocalCovariances(Certified):
+    """Covariances of local noise with what they cost and how far that is from the best.
+
+    Attributes:
+        covariances: S_v, shape (blocks, L, L); every budget is met up to rounding, the most expensive one exactly.
+        objective: sum_v tr(H_v S_v).
+        lower_bound: no covariances of this class that meet every budget cost less.
+    """
+
+    covariances: Array
