@@ -10,6 +10,7 @@ import math
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
 from mfdl_solvers.encoders import ArrayEncoder, Dense, Encoder, Identity, PerColumn
@@ -54,12 +55,47 @@ def steps_of(given: ArrayLike | Encoder) -> int:
     return given.size if isinstance(given, Encoder) else (1, *_array(given).shape)[-1]
 
 
-def dense(given: ArrayLike, size: int, wanted: str) -> Dense:
-    """An encoder over `size` rows, one for all; `wanted` says what they are. Raises: InvalidInput."""
-    C = check.finite_array(2, encoder=_array(given))
-    if C.shape != (size, size):
-        raise InvalidInput(f"encoder must have shape {(size, size)} for {wanted}, got {C.shape}.")
-    return _wrapped(Dense, C)
+def block_causal(given: ArrayLike, num_steps: int, num_nodes: int) -> Dense:
+    """An encoder over time x nodes, time-major, whose steps use no later ones. Raises: InvalidInput."""
+    C, T, n = check.finite_array(2, encoder=_array(given)), num_steps, num_nodes
+    if C.shape != (T * n, T * n):
+        raise InvalidInput(f"encoder must have shape {(T * n, T * n)} for {T} steps x {n} nodes, got {C.shape}.")
+    if not np.triu(C, 1).any():
+        return _wrapped(Dense, C)
+    steps = np.arange(T * n) // n
+    if (later := np.argwhere((C != 0) & (steps[:, None] < steps))).size:
+        row, column = later[0].tolist()
+        raise InvalidInput(
+            f"encoder must be causal: its entry ({row}, {column}) = {C[row, column]:g} needs noise of step "
+            f"{column // n} at node {row % n} in step {row // n}; only entries inside a step may lie above the diagonal "
+            "(indices are t n + u)."
+        )
+    return BlockCausal.of_steps(C, T, n)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class BlockCausal(Dense):
+    """C with full blocks inside the steps; no encoder over time, whose rows come one after another."""
+
+    @classmethod
+    def of_steps(cls, C: FloatArray, num_steps: int, num_nodes: int) -> BlockCausal:
+        """Raises: InvalidInput: a singular block."""
+        C = C.copy()
+        blocks = np.einsum("tutv->tuv", C.reshape(num_steps, num_nodes, num_steps, num_nodes))
+        flipped, R = np.linalg.qr(blocks[:, :, ::-1])
+        signs = np.where(np.einsum("tuu->tu", R) < 0, -1.0, 1.0)
+        Q = flipped[:, :, ::-1] * signs[:, None, ::-1]  # each block is Q_t times a lower triangle
+        turn = sp.csr_array(sp.block_diag(list(Q)))
+        triangle = np.tril(turn.T @ C)
+        try:
+            lower = _wrapped(Dense, triangle)
+        except InvalidInput as error:
+            raise InvalidInput(f"encoder must have blocks inside its steps that can be inverted: {error}") from None
+        encoder = cls.of_computed(C)
+        inverse = np.asarray(lower.inverse @ turn.T)
+        inverse.setflags(write=False)
+        vars(encoder)["inverse"] = inverse
+        return encoder
 
 
 def _of_array(given: ArrayLike, columns: int) -> Dense:
