@@ -8,27 +8,35 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from typing import Any, TypeAlias
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike
+from scipy.sparse.linalg import LinearOperator
 
 from .. import matrices
 from ..dynamics import Dynamics
 from ..dynamics.dynamics import PlainRounds
-from ..errors import InvalidInput, require_known
+from ..entries import to_dense
+from ..errors import InvalidInput, UnsupportedMechanism, require_known
 from ..factorization import Factorization
 from ..factorization.encoders import Encoder
 from ..factorization.nodes import NodeFactorizations
 from ..factorization.seeded_covariances import SpatialFactorization
 from ..factorization.spatio_temporal import SpatioTemporalFactorization
 from ..gossip import GossipMatrix
-from ..noise import IndependentNoise, LocalNoise, NoiseOperator, ZeroNoise
+from ..noise import IndependentNoise, JointNoise, LocalNoise, NoiseOperator, ZeroNoise
+from ..noise.causal import MAX_JOINT_SIZE
 from ..participation import Participation
 from .checks import builder
 from .linear_algorithm import LinearAlgorithm
 from .mechanism_names import ALL_SEEN, MECHANISMS
 from .round import Round
+
+Solved: TypeAlias = Factorization | NodeFactorizations | SpatialFactorization | SpatioTemporalFactorization
+AnyEncoder: TypeAlias = ArrayLike | sp.sparray | LinearOperator | Encoder | Solved
+"""C, in all the ways in which it may be given."""
 
 
 def decentralized(
@@ -37,11 +45,7 @@ def decentralized(
     participation: Participation,
     noise: NoiseOperator | None = None,
     *,
-    factorization: Factorization
-    | NodeFactorizations
-    | SpatialFactorization
-    | SpatioTemporalFactorization
-    | None = None,
+    factorization: Solved | None = None,
 ) -> LinearAlgorithm:
     """The round above, noise (default independent) on the gradient sums, then the dynamics' further gossip rounds."""
     plain = PlainRounds(dynamics)
@@ -99,25 +103,71 @@ def dp_dsgd(dynamics: Dynamics, participation: Participation) -> LinearAlgorithm
 def mf_dsgd(
     dynamics: Dynamics,
     participation: Participation,
-    encoder: ArrayLike | Encoder,
+    encoder: AnyEncoder,
     *,
     name: str = "mf-dsgd",
     factorization: Factorization | NodeFactorizations | None = None,
 ) -> LinearAlgorithm:
-    """MF-D-SGD: node u adds (C^-1 Z_u)_t for a causal encoder C, shared (T, T) or per node (n, T, T).
+    """MF-D-SGD: node u adds (C^-1 Z)_(t, u) for a causal encoder C, of each node's own noise or of shared noise.
 
-    Args: encoder: C as an array, or with structure (`factorization.encoders`), which takes no array of T x T.
+    Args:
+        encoder: C as an array, a sparse matrix or an operator: shared by all nodes, (T, T); per node, (n, T, T); or
+            over time x nodes, (T n, T n), time-major, with any block inside a step that can be inverted. Column k of a
+            step is held by all nodes that use it in C^-1: what several nodes use hides them from outsiders alone. Or C
+            with structure (`factorization.encoders`), which takes no array of T x T, or what a function of
+            `factorization` returned.
 
-    Raises: InvalidInput: C not lower triangular with a positive diagonal, or not T x T.
+    Raises: InvalidInput: C that needs noise of later steps, is singular, or has another shape.
     Source: arXiv:2510.17480, Algorithm 1, with the noise scaled by the sensitivity of C.
     """
-    noise = LocalNoise(encoder, dynamics.num_nodes)
+    if isinstance(encoder, SpatialFactorization | SpatioTemporalFactorization):
+        from . import over_nodes
+
+        build: Any = over_nodes.spatial_noise
+        if isinstance(encoder, SpatioTemporalFactorization):
+            build = over_nodes.spatio_temporal_noise
+        return build(dynamics, participation, encoder, name=name)  # type: ignore[no-any-return]
+    if factorization is None and isinstance(encoder, Factorization | NodeFactorizations):
+        factorization = encoder
+    noise = encoded_noise(encoder, participation.num_steps, dynamics.num_nodes)
     if noise.num_steps != participation.num_steps:
         raise InvalidInput(
             f"encoder must be T x T with T = {participation.num_steps} steps of {participation.describe()}, "
-            f"got {noise.num_steps} x {noise.num_steps}."
+            f"got {noise.num_steps} x {noise.num_steps}; over time x nodes it is T n x T n, {dynamics.num_nodes} nodes."
         )
     return decentralized(name, dynamics, participation, noise, factorization=factorization)
+
+
+def is_encoder(given: Any) -> bool:
+    """Whether this is C in a form that `mf_dsgd` takes."""
+    kinds = np.ndarray | list | LinearOperator | Encoder | SpatialFactorization
+    if isinstance(given, NoiseOperator):
+        return False
+    return isinstance(given, kinds) or sp.issparse(given) or hasattr(given, "encoder")
+
+
+def encoded_noise(encoder: AnyEncoder, num_steps: int, num_nodes: int) -> NoiseOperator:
+    """C^-1: each node's own noise if C does not join nodes, else noise held by all nodes that use it."""
+    given: Any = getattr(encoder, "encoder", encoder)
+    if isinstance(encoder, NoiseOperator):
+        raise InvalidInput(
+            f"encoder must be C, got the noise {encoder.kind}, which is C^-1; mfdl.algorithms.from_maps takes a noise."
+        )
+    if sp.issparse(given) or isinstance(given, LinearOperator):
+        if max(given.shape) > MAX_JOINT_SIZE:
+            raise UnsupportedMechanism(
+                f"an encoder as a sparse matrix or an operator is written out, up to {MAX_JOINT_SIZE} rows, got "
+                f"{given.shape}; encoders with structure (mfdl.factorization.encoders) are not."
+            )
+        given = given.toarray() if sp.issparse(given) else to_dense(given)
+    if num_nodes == 1 or isinstance(given, Encoder) or np.shape(given) != (num_steps * num_nodes,) * 2:
+        return LocalNoise(given, num_nodes)
+    joint = JointNoise(given, num_steps, num_nodes, holders="use")
+    if joint.holders().nnz > num_nodes:
+        return joint
+    blocks = np.einsum("tusu->uts", joint.encoder.array.reshape((num_steps, num_nodes) * 2))
+    signed = blocks * np.sign(np.einsum("utt->ut", blocks))[:, :, None]
+    return LocalNoise(signed[0] if (signed == signed[0]).all() else signed, num_nodes)
 
 
 @MECHANISMS.register(

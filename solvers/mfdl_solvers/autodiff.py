@@ -48,17 +48,21 @@ class Parametrisation:
 
     Attributes:
         encoder: theta (1-D float64 tensor) -> C (T, T), float64, by torch operations on theta; lower triangular at
-            every theta. Entries that are not finite mark theta outside the domain.
+            every theta. Entries that are not finite mark theta outside the domain. Of a problem of T n indices,
+            time-major, C may be that of each node, (n, T, T), one for all, (T, T), a pair (C_t, C_s) whose Kronecker
+            product it is, C_s any (n, n) that can be inverted, or (T n, T n).
         start: theta to begin with, shape (p,).
         complete: the family holds an optimal C of every problem of its size, so the gap must close.
         scale_columns: the family is closed under scaling columns (banded yes, Toeplitz no): then the columns of
             each class are scaled to sensitivity 1, at no loss (a larger X costs less), and no maximum is left.
+        block: rows of a step, n over time x nodes: entries inside a block of the diagonal are free too.
     """
 
     encoder: Callable[[torch.Tensor], torch.Tensor]
     start: Array
     complete: bool = False
     scale_columns: bool = False
+    block: int = 1
 
 
 def lower_triangular(problem: FactorizationProblem) -> Parametrisation:
@@ -244,14 +248,20 @@ class _Objective:
                 f"encoder(theta) fails at theta of shape {tuple(theta.shape)}: {type(error).__name__}: {error}; start "
                 "must hold a number for each parameter that the encoder reads, and nothing may leave torch."
             ) from error
+        block = self.family.block
+        if isinstance(C, tuple) and len(C) == 2 and all(isinstance(part, torch.Tensor) for part in C):
+            block, C = len(C[1]), torch.kron(C[0].contiguous(), C[1].contiguous())
         if not isinstance(C, torch.Tensor):
             raise ProblemError(f"encoder(theta) must return a torch tensor, got {type(C).__name__}; {WAY_OUT}.")
+        C = _over_nodes(C, self.problem.size)
         if C.shape != self.same_class.shape:
             raise ProblemError(f"encoder(theta) must have shape {tuple(self.same_class.shape)}, got {tuple(C.shape)}.")
         if C.dtype != theta.dtype:
             raise ProblemError(f"encoder(theta) must be of {theta.dtype}, got {C.dtype}; give its parts theta.dtype.")
         values = C.detach()
-        if bool(torch.isfinite(values).all()) and len(above := torch.triu(values, 1).nonzero()):
+        step = torch.arange(len(C), device=C.device) // block
+        later = torch.where(step[:, None] < step, values, 0.0)
+        if bool(torch.isfinite(values).all()) and len(above := later.nonzero()):
             t, s = above[0].tolist()
             raise ProblemError(
                 f"encoder(theta) must be lower-triangular at every theta, got C[{t}, {s}] = {float(values[t, s]):.3g}; "
@@ -273,7 +283,8 @@ class _Objective:
     def __call__(self, theta: Array, power: float, width: float) -> tuple[float, Array]:
         x = torch.tensor(theta, device=self.where, requires_grad=True)
         C = self.encoder(x)
-        if not bool(torch.isfinite(C).all()) or bool((torch.diagonal(C) == 0).any()):
+        triangular = not bool(torch.triu(C.detach(), 1).any())
+        if not bool(torch.isfinite(C).all()) or (triangular and bool((torch.diagonal(C) == 0).any())):
             return float("inf"), theta
         X = C.T @ C
         typical = torch.diagonal(X).detach().mean()
@@ -299,4 +310,15 @@ class _Objective:
 
     def _noise(self, C: torch.Tensor) -> torch.Tensor:
         """tr(H (C^T C)^-1) = ||C^-T L||_F^2 with H = L L^T."""
+        if bool(torch.triu(C.detach(), 1).any()):
+            return (torch.linalg.solve_ex(C.T, self.root)[0] ** 2).sum()
         return (torch.linalg.solve_triangular(C.T, self.root, upper=True) ** 2).sum()
+
+
+def _over_nodes(C: torch.Tensor, size: int) -> torch.Tensor:
+    """An encoder of each node, or one for all, as one over time x nodes; others as they are."""
+    if C.ndim == 3 and C.shape[0] * C.shape[1] == size:
+        return torch.diag_embed(C.permute(1, 2, 0)).transpose(1, 2).reshape(size, size)
+    if C.ndim == 2 and 0 < len(C) < size and size % len(C) == 0:
+        return torch.kron(C.contiguous(), torch.eye(size // len(C), dtype=C.dtype, device=C.device))
+    return C
