@@ -126,7 +126,7 @@ def mf_dsgd(
         build: Any = over_nodes.spatial_noise
         if isinstance(encoder, SpatioTemporalFactorization):
             build = over_nodes.spatio_temporal_noise
-        return build(dynamics, participation, encoder, name=name)  # type: ignore[no-any-return]
+        return build(dynamics, participation, encoder, name=name)
     if factorization is None and isinstance(encoder, Factorization | NodeFactorizations):
         factorization = encoder
     noise = encoded_noise(encoder, participation.num_steps, dynamics.num_nodes)

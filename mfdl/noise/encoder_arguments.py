@@ -67,8 +67,8 @@ def block_causal(given: ArrayLike, num_steps: int, num_nodes: int) -> Dense:
         row, column = later[0].tolist()
         raise InvalidInput(
             f"encoder must be causal: its entry ({row}, {column}) = {C[row, column]:g} needs noise of step "
-            f"{column // n} at node {row % n} in step {row // n}; only entries inside a step may lie above the diagonal "
-            "(indices are t n + u)."
+            f"{column // n} at node {row % n} in step {row // n}; above the diagonal, only entries inside a step may "
+            "differ from 0 (indices are t n + u)."
         )
     return BlockCausal.of_steps(C, T, n)
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Protocol, Self
 
@@ -25,12 +26,13 @@ from mfdl_solvers.encoders import Encoder
 from .. import check
 from ..check import FloatArray
 from ..display import short_repr
-from ..errors import InvalidInput
+from ..errors import InvalidInput, UnusualSetting
 from .base import NoiseOperator
 from .encoder_arguments import content
 
 BLOCK_STEPS = 32  # steps of correlated noise made per matrix product
 BLOCK_BYTES = 2**28  # base noise of such a block at most, down to one step
+LONG_WORK = 5e11  # products of numbers that take minutes
 KEEP_BYTES = 2**30  # base noise kept in memory up to this size; beyond, asked for again
 
 
@@ -83,8 +85,27 @@ class NoiseStream:
         at_once = 1 if self._used.fresh or self._stepped else max(1, min(BLOCK_STEPS, BLOCK_BYTES // a_step))
         self._steps = at_once if silent or self._stepped or self._used.in_blocks else noise.num_steps
         keep = 1 < self._steps < noise.num_steps and a_step * noise.num_steps <= KEEP_BYTES
-        self._kept: dict[int, FloatArray] | None = {} if keep else None
+        shape = noise.num_steps, columns.size, dim
+        self._kept, self._filled = (np.empty(shape) if keep else None), 0  # empty: no memory before it is filled
+        self._warn_where_long(columns.size)
         self.release()
+
+    def _warn_where_long(self, columns: int) -> None:
+        """Warns before products that take minutes: an array C^-1 meets all base noise of all steps."""
+        if self._base is None or self._used.fresh:
+            return
+        causal, T = self._used.causal, self.noise.num_steps
+        rows = T / 2 if self._stepped is None or causal is None else causal.encoder.memory
+        work = T * rows * columns * self.dim * (1 if causal is not None else self._used.slots_per_step)
+        if work > LONG_WORK:
+            warnings.warn(
+                f"the noise of {T} steps, {columns} columns and {self.dim} coordinates takes about {work:.0e} products "
+                "of numbers for a run, minutes or more: an encoder given as an array has no structure. An encoder with "
+                "few bands or states (mfdl.factorization.encoders, mfdl.factorization.factorize_long) takes T of them "
+                "a column and coordinate.",
+                UnusualSetting,
+                stacklevel=3,
+            )
 
     def step(self, t: int) -> FloatArray:
         """nu (N Z)_t, shape (injection slots, dim), float64, read-only.
@@ -133,22 +154,29 @@ class NoiseStream:
         # In place where products are the library's own, which make new arrays: blocks of large models are slow to
         # allocate. What another noise returns may be base noise that is kept, or an array of its own.
         ours = self._used in (self._used.causal, self._used.joint)
+        if self._kept is not None and ours:  # one product, several times as fast as block by block
+            total = self._used.over_time(slice(start, stop), slice(0, stop), self._normals(0, stop))
+            return self._scaled(total, ours)
         for begin in range(start if self._used.fresh else 0, stop, self._steps):
             end = min(begin + self._steps, self.noise.num_steps)
             added = self._used.over_time(slice(start, stop), slice(begin, end), self._normals(begin, end))
             total = added if total is None else np.add(total, added, out=total if ours else None)
         assert total is not None
+        return self._scaled(total, ours)
+
+    def _scaled(self, total: FloatArray, ours: bool) -> FloatArray:
         spread = np.ascontiguousarray(self._used.spread(total))
         return np.multiply(self.noise_std, spread, out=spread if ours else None)
 
     def _normals(self, start: int, stop: int) -> FloatArray:
-        if self._kept is not None and start in self._kept:
-            return self._kept[start]
         assert self._base is not None
-        normals = self._base.block(np.arange(start, stop), self.dim, tensor=self.tensor)
-        if self._kept is not None:
-            self._kept[start] = normals
-        return normals
+        if self._kept is None:
+            return self._base.block(np.arange(start, stop), self.dim, tensor=self.tensor)
+        for begin in range(self._filled, stop, self._steps):
+            self._filled = min(begin + self._steps, self.noise.num_steps)
+            steps = np.arange(begin, self._filled)
+            self._kept[steps] = self._base.block(steps, self.dim, tensor=self.tensor)
+        return self._kept[start:stop]
 
 
 def _slots(noise: NoiseOperator, slots: Sequence[int]) -> list[int]:
