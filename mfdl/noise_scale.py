@@ -15,10 +15,11 @@ import numpy as np
 
 from . import check
 from .algorithms import LinearAlgorithm, registry
-from .algorithms.dsgd import AnyEncoder, encoded_noise, is_encoder, mf_dsgd
+from .algorithms.dsgd import AnyEncoder, Solved, mf_dsgd
 from .dynamics import Dynamics
 from .errors import InvalidInput
 from .mechanism import Calibrated, Mechanism
+from .noise.any_encoder import encoded_noise, is_encoder
 from .privacy import questions
 from .privacy.guarantee import Guarantee
 from .privacy.losses import Losses
@@ -225,7 +226,7 @@ def _accountable(
         if privacy.trust is not None:
             raise InvalidInput("trust must be left out with a View: it says what is seen and known.")
         privacy, algorithm = dataclasses.replace(privacy, trust=_trust_of(algorithm)), algorithm.algorithm
-    if not isinstance(algorithm, str) and not is_encoder(algorithm):
+    if not isinstance(algorithm, str | Solved) and not is_encoder(algorithm):
         if dynamics is not None:
             raise InvalidInput("dynamics are for an algorithm given by its name; this one has its own: leave them out.")
         return algorithm, privacy

@@ -18,16 +18,15 @@ from scipy.sparse.linalg import LinearOperator
 from .. import matrices
 from ..dynamics import Dynamics
 from ..dynamics.dynamics import PlainRounds
-from ..entries import to_dense
-from ..errors import InvalidInput, UnsupportedMechanism, require_known
+from ..errors import InvalidInput, require_known
 from ..factorization import Factorization
 from ..factorization.encoders import Encoder
 from ..factorization.nodes import NodeFactorizations
 from ..factorization.seeded_covariances import SpatialFactorization
 from ..factorization.spatio_temporal import SpatioTemporalFactorization
 from ..gossip import GossipMatrix
-from ..noise import IndependentNoise, JointNoise, LocalNoise, NoiseOperator, ZeroNoise
-from ..noise.causal import MAX_JOINT_SIZE
+from ..noise import IndependentNoise, NoiseOperator, ZeroNoise
+from ..noise.any_encoder import encoded_noise
 from ..participation import Participation
 from .checks import builder
 from .linear_algorithm import LinearAlgorithm
@@ -136,38 +135,6 @@ def mf_dsgd(
             f"got {noise.num_steps} x {noise.num_steps}; over time x nodes it is T n x T n, {dynamics.num_nodes} nodes."
         )
     return decentralized(name, dynamics, participation, noise, factorization=factorization)
-
-
-def is_encoder(given: Any) -> bool:
-    """Whether this is C in a form that `mf_dsgd` takes."""
-    kinds = np.ndarray | list | LinearOperator | Encoder | SpatialFactorization
-    if isinstance(given, NoiseOperator):
-        return False
-    return isinstance(given, kinds) or sp.issparse(given) or hasattr(given, "encoder")
-
-
-def encoded_noise(encoder: AnyEncoder, num_steps: int, num_nodes: int) -> NoiseOperator:
-    """C^-1: each node's own noise if C does not join nodes, else noise held by all nodes that use it."""
-    given: Any = getattr(encoder, "encoder", encoder)
-    if isinstance(encoder, NoiseOperator):
-        raise InvalidInput(
-            f"encoder must be C, got the noise {encoder.kind}, which is C^-1; mfdl.algorithms.from_maps takes a noise."
-        )
-    if sp.issparse(given) or isinstance(given, LinearOperator):
-        if max(given.shape) > MAX_JOINT_SIZE:
-            raise UnsupportedMechanism(
-                f"an encoder as a sparse matrix or an operator is written out, up to {MAX_JOINT_SIZE} rows, got "
-                f"{given.shape}; encoders with structure (mfdl.factorization.encoders) are not."
-            )
-        given = given.toarray() if sp.issparse(given) else to_dense(given)
-    if num_nodes == 1 or isinstance(given, Encoder) or np.shape(given) != (num_steps * num_nodes,) * 2:
-        return LocalNoise(given, num_nodes)
-    joint = JointNoise(given, num_steps, num_nodes, holders="use")
-    if joint.holders().nnz > num_nodes:
-        return joint
-    blocks = np.einsum("tusu->uts", joint.encoder.array.reshape((num_steps, num_nodes) * 2))
-    signed = blocks * np.sign(np.einsum("utt->ut", blocks))[:, :, None]
-    return LocalNoise(signed[0] if (signed == signed[0]).all() else signed, num_nodes)
 
 
 @MECHANISMS.register(

@@ -71,12 +71,12 @@ class Setting:
         self.participation.require_nodes(self.dynamics.num_nodes)
         return self.participation.classes()
 
-    def gram_over(self, shape: str, own: Recursion | None) -> FloatArray:
+    def gram_over(self, shape: str, recursion: Recursion | None) -> FloatArray:
         """H for one encoder of all nodes, (T, T), one per node or one over both, (T n, T n)."""
         T, n = self.participation.num_steps, self.dynamics.num_nodes
         require_joint_size(T, n, "take over='steps', or factorize_nodes")
-        if own is not None:
-            H = own.error_gram(ErrorWeights() if self.weights is None else self.weights, self.counted_models)
+        if recursion is not None:
+            H = recursion.error_gram(ErrorWeights() if self.weights is None else self.weights, self.counted_models)
         elif shape == BOTH:
             H = self.noise_objective.over_both()
         else:

@@ -97,21 +97,21 @@ def problem(
         float64.
     """
     require_known("over", over, SHAPES)
-    own = dynamics if isinstance(dynamics, Recursion) else None
-    if own is not None and participation not in (None, own.participation):
+    recursion = dynamics if isinstance(dynamics, Recursion) else None
+    if recursion is not None and participation not in (None, recursion.participation):
         raise InvalidInput("participation must be left out with an algorithm, which has its own.")
     setting = Setting(
-        dynamics if own is None else own.dynamics,  # type: ignore[arg-type]  # checked there
-        participation if own is None else own.participation,  # type: ignore[arg-type]
+        dynamics if recursion is None else recursion.dynamics,  # type: ignore[arg-type]  # checked there
+        participation if recursion is None else recursion.participation,  # type: ignore[arg-type]
         weights=weights,
         counted_models=counted_models,
     )
     labels, noise = setting.classes(), setting.noise_objective
-    if own is not None or over != STEPS:
+    if recursion is not None or over != STEPS:
         if probes is not None or averaged_over is not None:
             raise InvalidInput("probes and averaged_over are for dynamics and over='steps'; leave them out.")
         joint = labels if over == STEPS else kronecker_encoder.joint_classes(labels, noise.dynamics.num_nodes)
-        return FactorizationProblem(setting.gram_over(over, own), joint)
+        return FactorizationProblem(setting.gram_over(over, recursion), joint)
     H = noise.exact_or_estimated(probes) if averaged_over is None else noise.averaged(averaged_over, probes)
     if isinstance(H, EstimatedGram):
         return EstimatedProblem(H.gram, labels, H)

@@ -404,8 +404,8 @@ class JointNoise(NoiseOperator):
         return sp.csr_array(used[self._slots][:, self._columns])
 
     def content(self) -> bytes:
-        held = self._holders.toarray()
-        return self.encoder.array.tobytes() + (b"" if held.all() else held.tobytes())
+        holders = self._holders.toarray()
+        return self.encoder.array.tobytes() + (b"" if holders.all() else holders.tobytes())
 
     def factors(self) -> tuple[FloatArray, ...]:
         return (self.inverse,)
@@ -432,7 +432,8 @@ class JointNoise(NoiseOperator):
     def _entries(self, rows: slice = slice(None), columns: slice = slice(None)) -> FloatArray:
         T, n = self.num_steps, self.num_nodes
         entries = self.inverse.reshape(T, n, T, n)[rows][:, self._slots, columns][..., self._columns]
-        return entries.reshape(entries.shape[0] * entries.shape[1], -1)
+        slots, steps, parts = entries.shape[1:]
+        return entries.reshape(entries.shape[0] * slots, steps * parts)
 
     def _matmat(self, X: FloatArray) -> FloatArray:
         return self._entries() @ X

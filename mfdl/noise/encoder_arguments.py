@@ -14,11 +14,13 @@ import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
 from mfdl_solvers.encoders import ArrayEncoder, Dense, Encoder, Identity, PerColumn
+from mfdl_solvers.encoders.arrays import LARGEST_DENSE
 from mfdl_solvers.problem import ProblemError
 
 from .. import check
 from ..check import FloatArray
 from ..errors import InvalidInput, UnsupportedMechanism
+from ..floats import UNIT
 
 MAX_DENSE_STEPS = 4096
 """T up to which an encoder with structure may be written out, 128 MiB an array."""
@@ -66,9 +68,9 @@ def block_causal(given: ArrayLike, num_steps: int, num_nodes: int) -> Dense:
     if (later := np.argwhere((C != 0) & (steps[:, None] < steps))).size:
         row, column = later[0].tolist()
         raise InvalidInput(
-            f"encoder must be causal: its entry ({row}, {column}) = {C[row, column]:g} needs noise of step "
-            f"{column // n} at node {row % n} in step {row // n}; above the diagonal, only entries inside a step may "
-            "differ from 0 (indices are t n + u)."
+            f"encoder must be causal: its entry ({row}, {column}) = {C[row, column]:g} takes noise of node "
+            f"{column % n} in step {column // n} to node {row % n} in step {row // n}; only entries inside a step may "
+            "stand above the diagonal (indices are t n + u)."
         )
     return BlockCausal.of_steps(C, T, n)
 
@@ -79,20 +81,20 @@ class BlockCausal(Dense):
 
     @classmethod
     def of_steps(cls, C: FloatArray, num_steps: int, num_nodes: int) -> BlockCausal:
-        """Raises: InvalidInput: a singular block."""
-        C = C.copy()
-        blocks = np.einsum("tutv->tuv", C.reshape(num_steps, num_nodes, num_steps, num_nodes))
-        flipped, R = np.linalg.qr(blocks[:, :, ::-1])
-        signs = np.where(np.einsum("tuu->tu", R) < 0, -1.0, 1.0)
-        Q = flipped[:, :, ::-1] * signs[:, None, ::-1]  # each block is Q_t times a lower triangle
-        turn = sp.csr_array(sp.block_diag(list(Q)))
-        triangle = np.tril(turn.T @ C)
-        try:
-            lower = _wrapped(Dense, triangle)
-        except InvalidInput as error:
-            raise InvalidInput(f"encoder must have blocks inside its steps that can be inverted: {error}") from None
-        encoder = cls.of_computed(C)
-        inverse = np.asarray(lower.inverse @ turn.T)
+        """Raises: InvalidInput: a block inside a step that is singular to working precision."""
+        T, n = num_steps, num_nodes
+        blocks = np.einsum("tutv->tuv", C.reshape(T, n, T, n))
+        if (bad := np.flatnonzero(~(np.linalg.cond(blocks) < 1 / UNIT))).size:
+            raise InvalidInput(
+                f"encoder must have blocks inside its steps that can be inverted: step {bad[0]} has none."
+            )
+        back = sp.csr_array(sp.block_diag(list(np.linalg.inv(blocks))))
+        unit = np.tril(C @ back, -1) + np.eye(T * n)
+        unit[np.kron(np.eye(T), np.ones((n, n)) - np.eye(n)) > 0] = 0.0
+        inverse = np.asarray(back @ _wrapped(Dense, unit).inverse)
+        if not max(np.abs(C).max(), np.abs(inverse).max()) <= LARGEST_DENSE:
+            raise InvalidInput(f"encoder must have entries, and those of its inverse, of at most {LARGEST_DENSE:g}.")
+        encoder = cls.of_computed(C.copy())
         inverse.setflags(write=False)
         vars(encoder)["inverse"] = inverse
         return encoder

@@ -169,14 +169,16 @@ class NoiseStream:
         return np.multiply(self.noise_std, spread, out=spread if ours else None)
 
     def _normals(self, start: int, stop: int) -> FloatArray:
-        assert self._base is not None
         if self._kept is None:
-            return self._base.block(np.arange(start, stop), self.dim, tensor=self.tensor)
+            return self._drawn(start, stop)
         for begin in range(self._filled, stop, self._steps):
             self._filled = min(begin + self._steps, self.noise.num_steps)
-            steps = np.arange(begin, self._filled)
-            self._kept[steps] = self._base.block(steps, self.dim, tensor=self.tensor)
+            self._kept[begin : self._filled] = self._drawn(begin, self._filled)
         return self._kept[start:stop]
+
+    def _drawn(self, start: int, stop: int) -> FloatArray:
+        assert self._base is not None
+        return self._base.block(np.arange(start, stop), self.dim, tensor=self.tensor)
 
 
 def _slots(noise: NoiseOperator, slots: Sequence[int]) -> list[int]:
