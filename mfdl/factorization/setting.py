@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Iterator
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 
@@ -25,18 +25,6 @@ USUAL_TOLERANCE = 1e-4
 
 STEPS, NODES, BOTH = SHAPES = ("steps", "nodes", "both")
 """One encoder for all nodes, one per node, or one over time x nodes."""
-
-
-@runtime_checkable
-class Recursion(Protocol):
-    """An algorithm that computes its own error Gram: `LinearAlgorithm`."""
-
-    dynamics: Dynamics
-    participation: Participation
-
-    def error_gram(self, weights: ErrorWeights = ..., counted_models: str = ...) -> FloatArray:
-        """H over time x nodes, shape (T n, T n), time-major."""
-        ...
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -71,7 +59,7 @@ class Setting:
         self.participation.require_nodes(self.dynamics.num_nodes)
         return self.participation.classes()
 
-    def gram_over(self, shape: str, recursion: Recursion | None) -> FloatArray:
+    def gram_over(self, shape: str, recursion: Any = None) -> FloatArray:
         """H for one encoder of all nodes, (T, T), one per node or one over both, (T n, T n)."""
         T, n = self.participation.num_steps, self.dynamics.num_nodes
         require_joint_size(T, n, "take over='steps', or factorize_nodes")

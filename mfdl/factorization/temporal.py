@@ -29,7 +29,7 @@ from ..spec import refusing
 from ..storable import storable
 from . import solutions
 from .encoders import square_root_series
-from .setting import SHAPES, STEPS, USUAL_TOLERANCE, Recursion, Setting, checked_stopping, solver_refusals
+from .setting import SHAPES, STEPS, USUAL_TOLERANCE, Setting, checked_stopping, solver_refusals
 
 SOLVERS = ("dense", "autodiff")
 SUM, MAXIMUM = MEASURES = ("sum", "maximum")
@@ -71,7 +71,7 @@ class EstimatedFactorization(Factorization):
 @refusing({})
 @solver_refusals()
 def problem(
-    dynamics: Dynamics | Recursion,
+    dynamics: Any,
     participation: Participation | None = None,
     *,
     weights: ErrorWeights | None = None,
@@ -97,15 +97,12 @@ def problem(
         float64.
     """
     require_known("over", over, SHAPES)
-    recursion = dynamics if isinstance(dynamics, Recursion) else None
-    if recursion is not None and participation not in (None, recursion.participation):
-        raise InvalidInput("participation must be left out with an algorithm, which has its own.")
-    setting = Setting(
-        dynamics if recursion is None else recursion.dynamics,  # type: ignore[arg-type]  # checked there
-        participation if recursion is None else recursion.participation,  # type: ignore[arg-type]
-        weights=weights,
-        counted_models=counted_models,
-    )
+    recursion: Any = dynamics if hasattr(dynamics, "error_gram") else None  # a LinearAlgorithm, of a layer above
+    if recursion is not None:
+        if participation not in (None, recursion.participation):
+            raise InvalidInput("participation must be left out with an algorithm, which has its own.")
+        dynamics, participation = recursion.dynamics, recursion.participation
+    setting = Setting(dynamics, participation, weights=weights, counted_models=counted_models)  # type: ignore[arg-type]
     labels, noise = setting.classes(), setting.noise_objective
     if recursion is not None or over != STEPS:
         if probes is not None or averaged_over is not None:
@@ -139,7 +136,7 @@ def maximum_problem(
 
 @refusing({})
 def factorize(
-    dynamics: Dynamics | Recursion,
+    dynamics: Any,
     participation: Participation | None = None,
     *,
     weights: ErrorWeights | None = None,

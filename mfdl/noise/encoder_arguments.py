@@ -14,7 +14,6 @@ import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
 from mfdl_solvers.encoders import ArrayEncoder, Dense, Encoder, Identity, PerColumn
-from mfdl_solvers.encoders.arrays import LARGEST_DENSE
 from mfdl_solvers.problem import ProblemError
 
 from .. import check
@@ -92,8 +91,8 @@ class BlockCausal(Dense):
         unit = np.tril(C @ back, -1) + np.eye(T * n)
         unit[np.kron(np.eye(T), np.ones((n, n)) - np.eye(n)) > 0] = 0.0
         inverse = np.asarray(back @ _wrapped(Dense, unit).inverse)
-        if not max(np.abs(C).max(), np.abs(inverse).max()) <= LARGEST_DENSE:
-            raise InvalidInput(f"encoder must have entries, and those of its inverse, of at most {LARGEST_DENSE:g}.")
+        for part in (C, inverse):  # the range of entries is that of other encoders
+            _wrapped(Dense, np.diag(np.abs(part).max(axis=1)))
         encoder = cls.of_computed(C.copy())
         inverse.setflags(write=False)
         vars(encoder)["inverse"] = inverse
