@@ -11,11 +11,15 @@ import dataclasses
 from collections.abc import Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
+import numpy as np
+
 from . import check
 from .algorithms import LinearAlgorithm, mafalda, message_noise, registry, trust_optimal
+from .algorithms.dsgd import AnyEncoder, Solved, mf_dsgd
 from .dynamics import Dynamics
 from .errors import InvalidInput
 from .mechanism import Calibrated, Mechanism
+from .noise.any_encoder import encoded_noise, is_encoder
 from .objective import ErrorWeights
 from .participation import Participation
 from .privacy import questions
@@ -27,7 +31,7 @@ from .privacy.sampled_exposures import noise_of_bins
 from .progress import Progress
 from .spec import refusing
 from .trust import TrustModel
-from .trust.view import View
+from .trust.view import AlgorithmView, View
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -70,10 +74,10 @@ class CalibratedView(Calibrated):
 
 @refusing(ELSEWHERE)
 def losses(
-    algorithm: LinearAlgorithm | View | str,
+    algorithm: LinearAlgorithm | View | AnyEncoder,
     privacy: Privacy,
     *,
-    dynamics: Dynamics | None = None,
+    dynamics: Dynamics | LinearAlgorithm | None = None,
     victims: Sequence[Victim] | None = None,
     progress: Progress = "auto",
 ) -> Losses:
@@ -90,25 +94,27 @@ def losses(
 
 @refusing(ELSEWHERE)
 def account(
-    algorithm: LinearAlgorithm | View | str,
+    algorithm: LinearAlgorithm | View | AnyEncoder,
     privacy: Privacy,
     *,
     noise_std: float | None = None,
     noise_multiplier: float | None = None,
-    dynamics: Dynamics | None = None,
+    dynamics: Dynamics | LinearAlgorithm | None = None,
     progress: Progress = "auto",
 ) -> Guarantee:
     """The guarantee of a given noise for the worst victim, for adaptive gradients.
 
     Args:
         algorithm: a LinearAlgorithm; the name of one, as `mfdl mechanisms` lists them, with `dynamics` and
-            `privacy.participation`; or a `View` given as matrices, with `privacy.participation` and without a trust
-            model: the guarantee is then for non-adaptive gradients, and says so, unless
-            `View(models=, row_steps=)` proves it for adaptive ones.
+            `privacy.participation`; an encoder C in any form that `algorithms.mf_dsgd` takes, with the same; the view
+            of an algorithm (`TrustModel.view`), without a trust model; or a `View` given as matrices, with
+            `privacy.participation` and without a trust model: the guarantee is then for non-adaptive gradients, and
+            says so, unless `View(models=, row_steps=)` proves it for adaptive ones.
         privacy: trust model, adjacency, clipping and the other conditions.
         noise_std: nu on sums of clipped gradients, or on clipped mean gradients at user level, >= 0; or
         noise_multiplier: nu / (sensitivity * record_shift), of public batches; exactly one of the two.
-        dynamics: gossip and step sizes of an algorithm given by its name.
+        dynamics: gossip and step sizes of an algorithm given by its name or encoder; with an encoder also an
+            algorithm, whose noise becomes that of the encoder.
         progress: True, False, "auto" (see `mfdl.progress`), or a function: called after each attacking set.
 
     Returns: Guarantee; it is infinite without noise, and where the attacker knows what hides a node: `Guarantee.why`
@@ -126,28 +132,28 @@ def account(
 
 
 @overload
-def calibrate(algorithm: LinearAlgorithm | str, privacy: Privacy, **options: Any) -> Mechanism: ...
+def calibrate(algorithm: LinearAlgorithm | AnyEncoder, privacy: Privacy, **options: Any) -> Mechanism: ...
 @overload
 def calibrate(algorithm: View, privacy: Privacy, **options: Any) -> CalibratedView: ...
 
 
 @refusing(ELSEWHERE)  # type: ignore[misc]  # the overloads name what decides the type alone
 def calibrate(
-    algorithm: LinearAlgorithm | View | str,
+    algorithm: LinearAlgorithm | View | AnyEncoder,
     privacy: Privacy,
     *,
     mu: float | Mapping[Hashable, float] | None = None,
     epsilon: float | None = None,
     delta: float | None = None,
     noise_std: float | None = None,
-    dynamics: Dynamics | None = None,
+    dynamics: Dynamics | LinearAlgorithm | None = None,
     by: str = "tightest",
     progress: Progress = "auto",
 ) -> Mechanism | CalibratedView:
     """The least noise that meets a target for adaptive gradients, never overshooting it; or a noise that is given.
 
     Of a `View`, given as matrices, a `CalibratedView`: it trains nothing, and its guarantee is for non-adaptive
-    gradients unless the view proves more.
+    gradients unless the view proves more. Of the view of an algorithm (`TrustModel.view`), a mechanism that trains.
 
     With secret sampling it is the least to a relative 1e-4, by Monte Carlo to 1e-3 or so: the noise is chosen by
     samples of its own and its guarantee drawn afresh.
@@ -189,7 +195,7 @@ def calibrate(
             "participation is given beside a View or a name alone: the noise of a mechanism is for the algorithm's "
             "own; build the algorithm with it, or read the guarantee of a noise by mfdl.account."
         )
-    if isinstance(mu, Mapping) and dynamics is not None:
+    if isinstance(mu, Mapping) and isinstance(dynamics, Dynamics):
         questions.budgets_by_node(dynamics.gossip.labels, mu)  # before anything is built
     algorithm, privacy = _accountable(algorithm, privacy, dynamics, epsilon=epsilon, delta=delta)
     if isinstance(mu, Mapping):
@@ -266,27 +272,55 @@ def _require_alone(noise_std: float, target: Mapping[str, Any]) -> None:
 
 
 def _accountable(
-    algorithm: LinearAlgorithm | View | str, privacy: Privacy, dynamics: Dynamics | None, **target: float | None
+    algorithm: Any, privacy: Privacy, dynamics: Dynamics | LinearAlgorithm | None, **target: float | None
 ) -> tuple[LinearAlgorithm | View, Privacy]:
     """The algorithm of a name, and the privacy without what the algorithm decides; others as they are.
 
     Raises: InvalidInput: a name without dynamics or participation, or dynamics beside an algorithm.
     """
     check.instance(Privacy, privacy=privacy)
-    if not isinstance(algorithm, str):
+    if isinstance(algorithm, AlgorithmView):
+        if privacy.trust is not None:
+            raise InvalidInput("trust must be left out with a View: it says what is seen and known.")
+        privacy, algorithm = dataclasses.replace(privacy, trust=_trust_of(algorithm)), algorithm.algorithm
+    if not isinstance(algorithm, str | Solved) and not is_encoder(algorithm):
         if dynamics is not None:
             raise InvalidInput("dynamics are for an algorithm given by its name; this one has its own: leave them out.")
         return algorithm, privacy
+    if isinstance(dynamics, LinearAlgorithm):
+        if isinstance(algorithm, str):
+            raise InvalidInput(f"the mechanism {algorithm!r} brings its own maps: dynamics must be mfdl.Dynamics(...).")
+        noise = encoded_noise(algorithm, dynamics.num_steps, dynamics.num_nodes)
+        return dataclasses.replace(dynamics, noise=noise, factorization=None), privacy
     scheme = privacy.participation
     if dynamics is None or scheme is None:
+        named = isinstance(algorithm, str)
+        given, call = (f"the name {algorithm!r}", "build(name, ") if named else ("an encoder", "mf_dsgd(")
+        encoder = "" if named else ", encoder"
         raise InvalidInput(
-            f"the name {algorithm!r} needs dynamics=mfdl.Dynamics(...) and mfdl.Privacy(..., participation=...) to be "
-            "built; or give the algorithm, mfdl.algorithms.build(name, dynamics, participation)."
+            f"{given} needs dynamics=mfdl.Dynamics(...) and mfdl.Privacy(..., participation=...) to be "
+            f"built; or give the algorithm, mfdl.algorithms.{call}dynamics, participation{encoder})."
         )
     check.instance(TrustModel, trust=privacy.trust)
+    if not isinstance(algorithm, str):
+        return mf_dsgd(dynamics, scheme, algorithm), dataclasses.replace(privacy, participation=None)
     assert privacy.record_shift  # refuses adjacency and clip_norm before anything is built
     noise_std = None
     if registry.is_of_balls_in_bins(algorithm) and scheme.num_bins and target.get("epsilon") is not None:
         noise_std = noise_of_bins(**target, bins=scheme.num_bins, adjacency=privacy.adjacency)  # type: ignore[arg-type]
     built = registry.build_tuned(algorithm, dynamics, scheme, noise_std=noise_std)
     return built, dataclasses.replace(privacy, participation=None)
+
+
+def _trust_of(view: AlgorithmView) -> TrustModel:
+    """The masks of a view; nodes all of whose gradients are known attack."""
+    masks = view.knowledge
+    return TrustModel.from_masks(
+        seen=masks.seen,
+        known_gradients=masks.known_gradients,
+        known_noise=masks.known_noise,
+        combinations=masks.combination,
+        attackers=np.flatnonzero(masks.known_gradients.all(axis=0)).tolist(),
+        name="view",
+        release=view.release,
+    )

@@ -27,7 +27,7 @@ LOCAL = ("independent", "shared", "per node")
 OVER_BOTH = ("kronecker", "per-mode", "joint")
 STRUCTURED = ("toeplitz", "banded", "buffered", "inverse", "inverse banded")
 CAUSAL = (*LOCAL, "step", "messages", "kronecker", "per-mode", "zero", *STRUCTURED)
-KINDS = (*CAUSAL, "joint", "scheduled", "own")
+KINDS = (*CAUSAL, "joint", "block", "scheduled", "own")
 
 
 class OwnNoise(NoiseOperator):
@@ -102,6 +102,9 @@ def cases(draw, kinds=KINDS, max_steps=4, max_nodes=4, *, num_nodes=None):
     if kind == "joint":
         C = draw(encoders(size=T * n))
         return JointNoise(C, T, n), np.linalg.inv(C)
+    if kind == "block":  # full inside a step
+        C = np.kron(np.eye(T), np.eye(n) + np.triu(whole(draw, -2, 2, n, n), 1)) @ draw(encoders(size=T * n))
+        return JointNoise(C, T, n, holders="use"), np.linalg.inv(C)
     if kind == "own":
         return OwnNoise(T, n), OwnNoise(T, n).dense
     if kind == "scheduled":
@@ -148,8 +151,9 @@ def example(kind, num_steps, num_nodes=3, decay=0.2):
     def fading(size, *blocks):
         return random_encoder(rng, size, *blocks) * decay ** np.subtract.outer(range(size), range(size)).clip(0)
 
-    if kind == "joint":
-        return JointNoise(fading(T * n), T, n)
+    if kind in ("joint", "block"):
+        turn = np.kron(np.eye(T), np.eye(n) + np.triu(np.ones((n, n)), 1) * (kind == "block"))
+        return JointNoise(turn @ fading(T * n), T, n, holders="use" if kind == "block" else None)
     if kind == "own":
         return OwnNoise(T, n)
     F = np.hstack([np.eye(n), np.array([[1.0, -2.0, 0.0], [0.5, 1.0, 0.0]] + [[0.0, 0.0, 0.0]] * (n - 2))])

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from typing import Any, TypeAlias
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike
+from scipy.sparse.linalg import LinearOperator
 
 from .. import matrices
 from ..dynamics import Dynamics
@@ -23,12 +25,17 @@ from ..factorization.nodes import NodeFactorizations
 from ..factorization.seeded_covariances import SpatialFactorization
 from ..factorization.spatio_temporal import SpatioTemporalFactorization
 from ..gossip import GossipMatrix
-from ..noise import IndependentNoise, LocalNoise, NoiseOperator, ZeroNoise
+from ..noise import IndependentNoise, NoiseOperator, ZeroNoise
+from ..noise.any_encoder import encoded_noise
 from ..participation import Participation
 from .checks import builder
 from .linear_algorithm import LinearAlgorithm
 from .mechanism_names import ALL_SEEN, MECHANISMS
 from .round import Round
+
+Solved: TypeAlias = Factorization | NodeFactorizations | SpatialFactorization | SpatioTemporalFactorization
+AnyEncoder: TypeAlias = ArrayLike | sp.sparray | LinearOperator | Encoder | Solved
+"""C, in all the ways in which it may be given."""
 
 
 def decentralized(
@@ -37,11 +44,7 @@ def decentralized(
     participation: Participation,
     noise: NoiseOperator | None = None,
     *,
-    factorization: Factorization
-    | NodeFactorizations
-    | SpatialFactorization
-    | SpatioTemporalFactorization
-    | None = None,
+    factorization: Solved | None = None,
 ) -> LinearAlgorithm:
     """The round above, noise (default independent) on the gradient sums, then the dynamics' further gossip rounds."""
     plain = PlainRounds(dynamics)
@@ -99,23 +102,37 @@ def dp_dsgd(dynamics: Dynamics, participation: Participation) -> LinearAlgorithm
 def mf_dsgd(
     dynamics: Dynamics,
     participation: Participation,
-    encoder: ArrayLike | Encoder,
+    encoder: AnyEncoder,
     *,
     name: str = "mf-dsgd",
     factorization: Factorization | NodeFactorizations | None = None,
 ) -> LinearAlgorithm:
-    """MF-D-SGD: node u adds (C^-1 Z_u)_t for a causal encoder C, shared (T, T) or per node (n, T, T).
+    """MF-D-SGD: node u adds (C^-1 Z)_(t, u) for a causal encoder C, of each node's own noise or of shared noise.
 
-    Args: encoder: C as an array, or with structure (`factorization.encoders`), which takes no array of T x T.
+    Args:
+        encoder: C as an array, a sparse matrix or an operator: shared by all nodes, (T, T); per node, (n, T, T); or
+            over time x nodes, (T n, T n), time-major, with any block inside a step that can be inverted. Column k of a
+            step is held by all nodes that use it in C^-1: what several nodes use hides them from outsiders alone. Or C
+            with structure (`factorization.encoders`), which takes no array of T x T, or what a function of
+            `factorization` returned.
 
-    Raises: InvalidInput: C not lower triangular with a positive diagonal, or not T x T.
+    Raises: InvalidInput: C that needs noise of later steps, is singular, or has another shape.
     Source: arXiv:2510.17480, Algorithm 1, with the noise scaled by the sensitivity of C.
     """
-    noise = LocalNoise(encoder, dynamics.num_nodes)
+    if isinstance(encoder, SpatialFactorization | SpatioTemporalFactorization):
+        from . import over_nodes
+
+        build: Any = over_nodes.spatial_noise
+        if isinstance(encoder, SpatioTemporalFactorization):
+            build = over_nodes.spatio_temporal_noise
+        return build(dynamics, participation, encoder, name=name)
+    if factorization is None and isinstance(encoder, Factorization | NodeFactorizations):
+        factorization = encoder
+    noise = encoded_noise(encoder, participation.num_steps, dynamics.num_nodes)
     if noise.num_steps != participation.num_steps:
         raise InvalidInput(
             f"encoder must be T x T with T = {participation.num_steps} steps of {participation.describe()}, "
-            f"got {noise.num_steps} x {noise.num_steps}."
+            f"got {noise.num_steps} x {noise.num_steps}; over time x nodes it is T n x T n, {dynamics.num_nodes} nodes."
         )
     return decentralized(name, dynamics, participation, noise, factorization=factorization)
 

@@ -37,6 +37,8 @@ from ..dynamics import Dynamics
 from ..dynamics.dynamics import PlainRounds
 from ..errors import InvalidInput
 from ..noise import NoiseOperator
+from ..objective import ErrorWeights
+from ..objective.error_weights import ALL_MODELS
 from ..operators import OutputRecursion
 from ..operators.structured import StateRecursion, TimeNodeAxis, WeightedStates
 from ..participation import Participation
@@ -420,6 +422,12 @@ class LinearAlgorithm(Shown):
     def workload(self, rows: Rows = "messages") -> Workload:
         """The matrices A, B, C, W_T of the papers, whose rows are all sent messages, or "models" after each step."""
         return Workload(self, rows)
+
+    def error_gram(self, weights: ErrorWeights = ALL_MODELS, counted_models: str = "post-average") -> FloatArray:
+        """H of noise on gradients over time x nodes, see `noise_error.error_gram`: what `factorize` minimises."""
+        from .noise_error import error_gram
+
+        return error_gram(self, weights, counted_models)
 
     def with_divisors(self, divisors: ArrayLike) -> LinearAlgorithm:
         """The same algorithm on batch means: gradients and noise of node u are divided by the public m_u.

@@ -166,7 +166,7 @@ class Workload:
     def N(self) -> Matrix:
         """The noising matrix, injected noise <- Z; `noising` says whether it is C^-1, C^+ or neither."""
         noise, causal, T = self.algorithm.noise, self.algorithm.noise.causal, self.algorithm.num_steps
-        formula = "0" if noise.is_zero else "N" if noise.joint is None else "lower triangular"
+        formula = "0" if noise.is_zero else "N" if noise.joint is None else "block lower triangular"
         if causal is not None and not noise.is_zero:
             if causal.shared:
                 time = sp.eye_array(T) if causal.inverse is None else causal.inverse
@@ -252,7 +252,7 @@ class Workload:
         if not algorithm.noise_enters_with_gradients:
             return None
         if joint is not None:
-            return Matrix(aslinearoperator(joint.encoder.array), "lower triangular", *blocks)
+            return Matrix(aslinearoperator(joint.encoder.array), "block lower triangular", *blocks)
         if causal is None or causal.is_zero:
             return None
         back = causal.mixing if causal.factor is None else np.linalg.pinv(causal.factor.toarray(), rcond=RANK_TOLERANCE)

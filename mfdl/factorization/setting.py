@@ -7,16 +7,24 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+
 from mfdl_solvers.problem import ProblemError, Stopping
 
 from .. import check
+from ..check import FloatArray
 from ..dynamics import Dynamics
 from ..errors import InvalidInput
+from ..noise.causal import require_joint_size
 from ..objective import ErrorWeights, NoiseObjective
 from ..participation import Participation
 
 USUAL_TOLERANCE = 1e-4
 """The certified relative gap that is asked for by default."""
+
+
+STEPS, NODES, BOTH = SHAPES = ("steps", "nodes", "both")
+"""One encoder for all nodes, one per node, or one over time x nodes."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -50,6 +58,23 @@ class Setting:
         """The class of each step; raises InvalidInput: other nodes, UnsupportedMechanism: patterns not disjoint."""
         self.participation.require_nodes(self.dynamics.num_nodes)
         return self.participation.classes()
+
+    def gram_over(self, shape: str, recursion: Any = None) -> FloatArray:
+        """H for one encoder of all nodes, (T, T), one per node or one over both, (T n, T n)."""
+        T, n = self.participation.num_steps, self.dynamics.num_nodes
+        require_joint_size(T, n, "take over='steps', or factorize_nodes")
+        if recursion is not None:
+            H = recursion.error_gram(ErrorWeights() if self.weights is None else self.weights, self.counted_models)
+        elif shape == BOTH:
+            H = self.noise_objective.over_both()
+        else:
+            H = np.zeros((T, n, T, n))
+            for u, gram in enumerate(self.noise_objective.over_steps_of_nodes()):
+                H[:, u, :, u] = gram
+        H = H.reshape(T, n, T, n)
+        if shape == STEPS:
+            return np.asarray(np.einsum("tusu->ts", H))
+        return (H if shape == BOTH else H * np.eye(n)[:, None, :]).reshape(T * n, T * n)
 
     def during(self, kind: str) -> str:
         """What a search over steps and nodes does, in words."""

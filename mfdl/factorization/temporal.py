@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 import mfdl_solvers
-from mfdl_solvers import Factorization, FactorizationProblem, MaximumProblem, maximum_encoder
+from mfdl_solvers import Factorization, FactorizationProblem, MaximumProblem, kronecker_encoder, maximum_encoder
 from mfdl_solvers.problem import FIXED
 
 from .. import check
@@ -30,7 +30,7 @@ from ..spec import refusing
 from ..storable import storable
 from . import solutions
 from .encoders import square_root_series
-from .setting import USUAL_TOLERANCE, Setting, checked_stopping, solver_refusals
+from .setting import SHAPES, STEPS, USUAL_TOLERANCE, Setting, checked_stopping, solver_refusals
 
 SOLVERS = ("dense", "autodiff")
 SUM, MAXIMUM = MEASURES = ("sum", "maximum")
@@ -72,28 +72,44 @@ class EstimatedFactorization(Factorization):
 @refusing({})
 @solver_refusals()
 def problem(
-    dynamics: Dynamics,
-    participation: Participation,
+    dynamics: Any,
+    participation: Participation | None = None,
     *,
     weights: ErrorWeights | None = None,
     counted_models: str = "post-average",
     probes: Probes | None = None,
     averaged_over: RandomGossip | None = None,
+    over: str = STEPS,
 ) -> FactorizationProblem:
     """The FactorizationProblem of one shared local encoder; an `EstimatedProblem` where the graph is too large for H.
 
     Args:
-        dynamics, participation: what trains, and who takes part when.
+        dynamics, participation: what trains, and who takes part when; or a `LinearAlgorithm` alone, of any recursion
+            whose noise enters with gradients, of T n <= 4096.
         weights, counted_models: which models count; default all alike, after averaging ("message": before).
         probes: of H where the graph is too large for its exact form (`NoiseObjective.estimated`); default 8.
         averaged_over: the encoder is made for the mean of H over gossip that is drawn anew in each round
             (`NoiseObjective.averaged`), in place of the gossip of `dynamics`: for all draws, before any.
+        over: "steps": one encoder (T, T) for all nodes. "nodes": one per node, "both": any correlation, as one problem
+            of T n <= 4096 indices, time-major; its solution is for `mf_dsgd`, and its bound for all of that shape.
 
-    Raises: UnsupportedMechanism: participation patterns overlap or leave a step out; InvalidInput: a participation for
-        another number of nodes, an error beyond float64.
+    Raises: UnsupportedMechanism: participation patterns overlap or leave a step out, an algorithm without a Gram
+        (`LinearAlgorithm.error_gram`); InvalidInput: a participation for another number of nodes, an error beyond
+        float64.
     """
-    setting = Setting(dynamics, participation, weights=weights, counted_models=counted_models)
+    require_known("over", over, SHAPES)
+    recursion: Any = dynamics if hasattr(dynamics, "error_gram") else None  # a LinearAlgorithm, of a layer above
+    if recursion is not None:
+        if participation not in (None, recursion.participation):
+            raise InvalidInput("participation must be left out with an algorithm, which has its own.")
+        dynamics, participation = recursion.dynamics, recursion.participation
+    setting = Setting(dynamics, participation, weights=weights, counted_models=counted_models)  # type: ignore[arg-type]
     labels, noise = setting.classes(), setting.noise_objective
+    if recursion is not None or over != STEPS:
+        if probes is not None or averaged_over is not None:
+            raise InvalidInput("probes and averaged_over are for dynamics and over='steps'; leave them out.")
+        joint = labels if over == STEPS else kronecker_encoder.joint_classes(labels, noise.dynamics.num_nodes)
+        return FactorizationProblem(setting.gram_over(over, recursion), joint)
     H = noise.exact_or_estimated(probes) if averaged_over is None else noise.averaged(averaged_over, probes)
     if isinstance(H, EstimatedGram):
         return EstimatedProblem(H.gram, labels, H)
@@ -121,8 +137,8 @@ def maximum_problem(
 
 @refusing({})
 def factorize(
-    dynamics: Dynamics,
-    participation: Participation,
+    dynamics: Any,
+    participation: Participation | None = None,
     *,
     weights: ErrorWeights | None = None,
     counted_models: str = "post-average",
@@ -160,7 +176,7 @@ def factorize(
     if measure == SUM:
         posed = problem(dynamics, participation, probes=probes, averaged_over=averaged_over, **counted)
     elif probes is None and averaged_over is None:
-        posed = maximum_problem(dynamics, participation, **counted)
+        posed = maximum_problem(dynamics, participation, **counted)  # type: ignore[arg-type]  # checked there
     else:
         raise InvalidInput("measure 'maximum' takes neither probes nor averaged_over: H must be known; leave them out.")
     options: dict[str, Any] = {"solver": solver, "progress": progress}

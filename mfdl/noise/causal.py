@@ -8,7 +8,7 @@ both ends of an edge, groups, or everybody. With one C per column and a square i
 sum_k C_k^T C_k (x) g_k g_k^T, g_k the rows of F^-1: a time correlation of its own for each mode of the nodes. Without
 an encoder noise is fresh in each step, without a factor each node has a column of its own; without columns it is zero.
 
-`JointNoise` has any covariance over time and nodes, N = C^-1 with C of size T n: for small problems.
+`JointNoise` has any covariance over time and nodes, N = C^-1 with C of size T n, causal in time: for small problems.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import scipy.sparse as sp
@@ -338,25 +338,44 @@ def require_joint_size(num_steps: int, num_nodes: int, instead: str) -> None:
 
 @storable
 class JointNoise(NoiseOperator):
-    """N = C^-1 over all of time x nodes: n columns per step, each held by all nodes.
+    """N = C^-1 over all of time x nodes: n columns of base noise per step.
 
     Args:
-        encoder: C as an array, shape (T n, T n), time-major, lower triangular with a positive diagonal; kept as a
-            `Dense` of `mfdl.factorization.encoders`.
+        encoder: C as an array, shape (T n, T n), time-major, block lower triangular: no step uses noise of a later one,
+            and inside a step any block that can be inverted (where C is lower triangular, its diagonal is positive).
         num_steps: T; num_nodes: n.
-    Raises: InvalidInput: another shape, an entry above the diagonal, a diagonal entry <= 0, entries beyond LARGEST.
-        UnsupportedMechanism: T n above MAX_JOINT_SIZE.
+        holders: bool (n, n): the nodes that hold each column of a step, at least those whose noise it enters in any
+            step; "use" for exactly these. Default: all nodes hold all columns.
+    Raises: InvalidInput: another shape, an entry that needs noise of a later step, a singular block, entries beyond
+        LARGEST, a node that adds a column it does not hold. UnsupportedMechanism: T n above MAX_JOINT_SIZE.
     """
 
     in_blocks = True
 
-    def __init__(self, encoder: ArrayLike, num_steps: int, num_nodes: int) -> None:
+    def __init__(
+        self,
+        encoder: ArrayLike,
+        num_steps: int,
+        num_nodes: int,
+        *,
+        holders: sp.sparray | ArrayLike | Literal["use"] | None = None,
+    ) -> None:
         T, n = check.integer_at_least(1, num_steps=num_steps), check.integer_at_least(1, num_nodes=num_nodes)
         require_joint_size(T, n, "use SpatioTemporalNoise, which scales")
-        self.encoder = encoder_arguments.dense(encoder, T * n, f"{T} steps x {n} nodes")
+        self.encoder = encoder_arguments.block_causal(encoder, T, n)
         self.num_steps, self.num_nodes = T, n
         self._slots: NDArray[np.intp] | slice = slice(None)
+        self._columns: NDArray[np.intp] = np.arange(n)
         super().__init__((T * n, T * n))
+        everybody = sp.csr_array(np.ones((n, n), dtype=bool))
+        by_use = isinstance(holders, str) and holders == "use"
+        users = sp.csr_array(everybody if holders is None else self.pattern().T)
+        self._holders = users if holders is None or by_use else matrices.sparse_mask(holders=holders)
+        if self._holders.shape != (n, n):
+            raise InvalidInput(f"holders must have shape {(n, n)}, got {self._holders.shape}.")
+        if (foreign := sp.coo_array(users > self._holders)).nnz:
+            column, node = int(foreign.row[0]), int(foreign.col[0])
+            raise InvalidInput(f"a node can only add noise that it holds: node {node} adds column {column} of a step.")
 
     def __init_subclass__(cls, **options: object) -> None:
         super().__init_subclass__(**options)
@@ -364,7 +383,8 @@ class JointNoise(NoiseOperator):
 
     def stored_fields(self) -> dict[str, Any]:
         """See `storable`."""
-        return {"encoder": self.encoder.array, "num_steps": self.num_steps, "num_nodes": self.num_nodes}
+        sizes = {"num_steps": self.num_steps, "num_nodes": self.num_nodes}
+        return {"encoder": self.encoder.array, "holders": self._holders, **sizes}
 
     @property
     def joint(self) -> JointNoise:
@@ -372,27 +392,38 @@ class JointNoise(NoiseOperator):
 
     @property
     def inverse(self) -> FloatArray:
-        """C^-1 as the executor uses it, shape (T n, T n); lower triangular."""
+        """C^-1 as the executor uses it, shape (T n, T n); block lower triangular."""
         return self.encoder.inverse
 
     def holders(self) -> sp.csr_array:
-        return sp.csr_array(np.ones((self.num_nodes, self.num_nodes), dtype=bool))
+        return self._holders
+
+    def pattern(self) -> sp.csr_array:
+        T, n = self.num_steps, self.num_nodes
+        used = (self.inverse.reshape(T, n, T, n) != 0).any(axis=(0, 2))
+        return sp.csr_array(used[self._slots][:, self._columns])
 
     def content(self) -> bytes:
-        return self.encoder.array.tobytes()
+        holders = self._holders.toarray()
+        return self.encoder.array.tobytes() + (b"" if holders.all() else holders.tobytes())
 
     def factors(self) -> tuple[FloatArray, ...]:
         return (self.inverse,)
 
     def scaled(self, slots: FloatArray) -> JointNoise:
-        return JointNoise(self.encoder.array / np.tile(slots, self.num_steps), self.num_steps, self.num_nodes)
+        C = self.encoder.array / np.tile(slots, self.num_steps)
+        return JointNoise(C, self.num_steps, self.num_nodes, holders=self._holders)
 
     def cut(self, slots: Sequence[int] | None = None) -> tuple[NDArray[np.intp], JointNoise]:
         part = copy.copy(self)
         if slots is not None:
             part._slots = np.arange(self.num_nodes)[self._slots][np.array(slots, dtype=np.intp)]
-            StructuredOperator.__init__(part, (self.num_steps * part._slots.size, self.shape[1]))
-        return np.arange(self.columns_per_step), part
+        columns = np.unique(part.pattern().indices).astype(np.intp)
+        if slots is None and columns.size == self.columns_per_step:
+            return columns, self
+        part._columns, part._holders = self._columns[columns], self._holders[columns]
+        StructuredOperator.__init__(part, (self.num_steps * part.pattern().shape[0], self.num_steps * columns.size))
+        return columns, part
 
     def over_time(self, rows: slice, columns: slice, base: FloatArray) -> FloatArray:
         rows_of_noise = self._entries(rows, columns) @ base.reshape(-1, base.shape[2])
@@ -400,8 +431,9 @@ class JointNoise(NoiseOperator):
 
     def _entries(self, rows: slice = slice(None), columns: slice = slice(None)) -> FloatArray:
         T, n = self.num_steps, self.num_nodes
-        entries = self.inverse.reshape(T, n, T, n)[rows][:, self._slots, columns]
-        return entries.reshape(entries.shape[0] * entries.shape[1], entries.shape[2] * n)
+        entries = self.inverse.reshape(T, n, T, n)[rows][:, self._slots, columns][..., self._columns]
+        slots, steps, parts = entries.shape[1:]
+        return entries.reshape(entries.shape[0] * slots, steps * parts)
 
     def _matmat(self, X: FloatArray) -> FloatArray:
         return self._entries() @ X

@@ -10,6 +10,7 @@ import math
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
 from mfdl_solvers.encoders import ArrayEncoder, Dense, Encoder, Identity, PerColumn
@@ -18,6 +19,7 @@ from mfdl_solvers.problem import ProblemError
 from .. import check
 from ..check import FloatArray
 from ..errors import InvalidInput, UnsupportedMechanism
+from ..floats import UNIT
 
 MAX_DENSE_STEPS = 4096
 """T up to which an encoder with structure may be written out, 128 MiB an array."""
@@ -54,12 +56,47 @@ def steps_of(given: ArrayLike | Encoder) -> int:
     return given.size if isinstance(given, Encoder) else (1, *_array(given).shape)[-1]
 
 
-def dense(given: ArrayLike, size: int, wanted: str) -> Dense:
-    """An encoder over `size` rows, one for all; `wanted` says what they are. Raises: InvalidInput."""
-    C = check.finite_array(2, encoder=_array(given))
-    if C.shape != (size, size):
-        raise InvalidInput(f"encoder must have shape {(size, size)} for {wanted}, got {C.shape}.")
-    return _wrapped(Dense, C)
+def block_causal(given: ArrayLike, num_steps: int, num_nodes: int) -> Dense:
+    """An encoder over time x nodes, time-major, whose steps use no later ones. Raises: InvalidInput."""
+    C, T, n = check.finite_array(2, encoder=_array(given)), num_steps, num_nodes
+    if C.shape != (T * n, T * n):
+        raise InvalidInput(f"encoder must have shape {(T * n, T * n)} for {T} steps x {n} nodes, got {C.shape}.")
+    if not np.triu(C, 1).any():
+        return _wrapped(Dense, C)
+    steps = np.arange(T * n) // n
+    if (later := np.argwhere((C != 0) & (steps[:, None] < steps))).size:
+        row, column = later[0].tolist()
+        raise InvalidInput(
+            f"encoder must be causal: its entry ({row}, {column}) = {C[row, column]:g} takes noise of node "
+            f"{column % n} in step {column // n} to node {row % n} in step {row // n}; only entries inside a step may "
+            "stand above the diagonal (indices are t n + u)."
+        )
+    return BlockCausal.of_steps(C, T, n)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class BlockCausal(Dense):
+    """C with full blocks inside the steps; no encoder over time, whose rows come one after another."""
+
+    @classmethod
+    def of_steps(cls, C: FloatArray, num_steps: int, num_nodes: int) -> BlockCausal:
+        """Raises: InvalidInput: a block inside a step that is singular to working precision."""
+        T, n = num_steps, num_nodes
+        blocks = np.einsum("tutv->tuv", C.reshape(T, n, T, n))
+        if (bad := np.flatnonzero(~(np.linalg.cond(blocks) < 1 / UNIT))).size:
+            raise InvalidInput(
+                f"encoder must have blocks inside its steps that can be inverted: step {bad[0]} has none."
+            )
+        back = sp.csr_array(sp.block_diag(list(np.linalg.inv(blocks))))
+        unit = np.tril(C @ back, -1) + np.eye(T * n)
+        unit[np.kron(np.eye(T), np.ones((n, n)) - np.eye(n)) > 0] = 0.0
+        inverse = np.asarray(back @ _wrapped(Dense, unit).inverse)
+        for part in (C, inverse):  # the range of entries is that of other encoders
+            _wrapped(Dense, np.diag(np.abs(part).max(axis=1)))
+        encoder = cls.of_computed(C.copy())
+        inverse.setflags(write=False)
+        vars(encoder)["inverse"] = inverse
+        return encoder
 
 
 def _of_array(given: ArrayLike, columns: int) -> Dense:

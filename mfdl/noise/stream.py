@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Protocol, Self
 
@@ -25,12 +26,13 @@ from mfdl_solvers.encoders import Encoder
 from .. import check
 from ..check import FloatArray
 from ..display import short_repr
-from ..errors import InvalidInput
+from ..errors import InvalidInput, UnusualSetting
 from .base import NoiseOperator
 from .encoder_arguments import content
 
 BLOCK_STEPS = 32  # steps of correlated noise made per matrix product
 BLOCK_BYTES = 2**28  # base noise of such a block at most, down to one step
+LONG_WORK = 5e11  # products of numbers that take minutes
 KEEP_BYTES = 2**30  # base noise kept in memory up to this size; beyond, asked for again
 
 
@@ -84,7 +86,25 @@ class NoiseStream:
         self._steps = at_once if silent or self._stepped or self._used.in_blocks else noise.num_steps
         keep = 1 < self._steps < noise.num_steps and a_step * noise.num_steps <= KEEP_BYTES
         self._kept: dict[int, FloatArray] | None = {} if keep else None
+        self._warn_where_long(columns.size)
         self.release()
+
+    def _warn_where_long(self, columns: int) -> None:
+        """Warns before products that take minutes: an array C^-1 meets all base noise of all steps."""
+        if self._base is None or self._used.fresh:
+            return
+        causal, T = self._used.causal, self.noise.num_steps
+        rows = T / 2 if self._stepped is None or causal is None else causal.encoder.memory
+        work = T * rows * columns * self.dim * (1 if causal is not None else self._used.slots_per_step)
+        if work > LONG_WORK:
+            warnings.warn(
+                f"the noise of {T} steps, {columns} columns and {self.dim} coordinates takes about {work:.0e} products "
+                "of numbers for a run, minutes or more: an encoder given as an array has no structure. An encoder with "
+                "few bands or states (mfdl.factorization.encoders, mfdl.factorization.factorize_long) takes T of them "
+                "a column and coordinate.",
+                UnusualSetting,
+                stacklevel=3,
+            )
 
     def step(self, t: int) -> FloatArray:
         """nu (N Z)_t, shape (injection slots, dim), float64, read-only.

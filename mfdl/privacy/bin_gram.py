@@ -150,7 +150,9 @@ def _absolute_encoder(C: FloatArray, inverse: FloatArray) -> FloatArray:
             f"{ACCURATE:g}; take an encoder that is better conditioned."
         )
     series = off + off @ off / (1 - norm) + norm**3 / (1 - norm)
-    return np.asarray(((np.eye(size) + np.tril(series)) @ np.abs(C)) * UP)
+    if not np.triu(C, 1).any():  # then so are D and the inverse
+        series = np.tril(series)
+    return np.asarray(((np.eye(size) + series) @ np.abs(C)) * UP)
 
 
 def structured_gram(encoder: Encoder, num_bins: int) -> FloatArray | None:

@@ -2,6 +2,7 @@
 
 import math
 import pickle
+import warnings
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from noises import KINDS, OwnNoise, all_steps, base_noise, cases, example
 from numpy.testing import assert_allclose, assert_array_equal
 
-from mfdl.errors import InvalidInput
+from mfdl.errors import InvalidInput, UnusualSetting
 from mfdl.noise import IndependentNoise, NoiseOperator, SpatioTemporalNoise, StepNoise, stream
 from mfdl.noise.stream import NoiseStream
 from mfdl.training.keys import NoiseKey, normals
@@ -229,3 +230,14 @@ def test_a_step_beyond_the_mechanism_is_an_error(kind):
     for t in (6, 7, 32, 10**6, -1):
         with pytest.raises(InvalidInput, match=rf"step must lie in \[0, 6\), got {t}.*calibrated for 6 steps"):
             stream.step(t)
+
+
+@pytest.mark.parametrize("kind", ["shared", "joint", "own"])
+def test_products_that_take_minutes_are_announced(kind, monkeypatch):
+    monkeypatch.setattr(stream, "LONG_WORK", 40 * 20 * 3 * 4 - 1)
+    with pytest.warns(UnusualSetting, match="mfdl.factorization.encoders"):
+        noise_stream(example(kind, 40), NU, KEY, 4)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        noise_stream(example("banded", 40), NU, KEY, 4)
+        noise_stream(example("independent", 40), NU, KEY, 4)

@@ -14,7 +14,7 @@ import mfdl
 from mfdl import BallsInBins, Dynamics, algorithms, gossip, trust
 from mfdl.noise import JointNoise, SpatioTemporalNoise
 
-KINDS = ("joint", "per-mode", "kronecker")
+KINDS = ("joint", "block", "per-mode", "kronecker")
 
 
 def drawn(kind, n, T, seed):
@@ -27,6 +27,8 @@ def drawn(kind, n, T, seed):
     F = rng.uniform(-1, 1, (n, n)) + 2 * np.eye(n)
     if kind == "joint":
         return JointNoise(encoder(T * n), T, n)
+    if kind == "block":
+        return JointNoise(np.kron(np.eye(T), F) @ encoder(T * n), T, n)
     C = np.stack([encoder(T) for _ in range(n)]) if kind == "per-mode" else encoder(T)
     return SpatioTemporalNoise(C, F, np.ones((n, n), dtype=bool), n)
 
@@ -95,7 +97,7 @@ def true_delta(shifts, std, epsilon):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS[:2])
+@pytest.mark.parametrize("kind", KINDS[:3])
 @pytest.mark.parametrize("seed", range(12))
 def test_no_gradients_lose_more_than_is_certified(kind, seed):
     """Two bins, all signs of scalar gradients: the law by quadrature in the plane of the two shifts."""

@@ -36,7 +36,7 @@ from mfdl.testing.oracles import (
 )
 from mfdl.testing.strategies import gossip_matrices, integer_encoders
 
-KINDS = ("shared", "per column", "joint")
+KINDS = ("shared", "per column", "joint", "block")
 
 
 @st.composite
@@ -45,6 +45,13 @@ def noises(draw, num_nodes, kinds=KINDS, max_steps=3, *, columns=None):
     kind, T, n = draw(st.sampled_from(kinds)), draw(st.integers(1, max_steps)), num_nodes
     if kind == "joint":
         return JointNoise(draw(integer_encoders(size=T * n, largest=2)), T, n)
+    if kind == "block":  # full inside a step, in groups of nodes that share noise
+        group = np.array(draw(st.lists(st.integers(0, 1), min_size=n, max_size=n)))
+        within = np.kron(np.ones((T, T)), group[:, None] == group)
+        above = np.array(draw(st.lists(st.integers(-2, 2), min_size=n * n, max_size=n * n)), dtype=float)
+        U = np.eye(n) + np.triu(above.reshape(n, n), 1)
+        C = (draw(integer_encoders(size=T * n, largest=2)) * within) @ (np.kron(np.eye(T), U) * within)
+        return JointNoise(C, T, n, holders=draw(st.sampled_from([None, "use"])))
     m = columns or draw(st.integers(1, n + 2))
     F = np.array(draw(st.lists(st.integers(-2, 2), min_size=n * m, max_size=n * m)), dtype=float).reshape(n, m)
     more = draw(st.lists(st.booleans(), min_size=n * m, max_size=n * m))
@@ -139,7 +146,7 @@ def test_the_gossip_drops_out(data, momentum, kinds):
     n = W.num_nodes
     noise = data.draw(noises(n, (kinds,), max_steps=2))
     algorithm = algorithm_with(noise, W, learning_rate=0.5, momentum=momentum)
-    square = kinds == "joint" or noise.factor.shape[0] == noise.factor.shape[1]
+    square = kinds in ("joint", "block") or noise.factor.shape[0] == noise.factor.shape[1]
     A, _ = gossip_messages(W, noise.num_steps, rate=0.5)
     if momentum:  # the injection of step s enters the step t >= s with momentum^(t - s)
         buffer = momentum ** np.subtract.outer(np.arange(noise.num_steps), np.arange(noise.num_steps)).clip(0)
@@ -185,6 +192,9 @@ def test_hidden_messages_go_through_the_dense_form(data, released):
             continue
         if outside.any() or leaks.any():
             assert outside.any() == leaks.any()
+            continue
+        if gram.upper and has_residue(noise):
+            assert (gram.matrix.diagonal() >= X.diagonal() * (1 - 1e-6)).all()
             continue
         assert_allclose(gram.matrix, X, rtol=1e-6, atol=1e-7)
 
@@ -292,6 +302,7 @@ def test_the_noise_injected_may_protect_less_than_its_encoder_says(kind):
         "shared": SpatioTemporalNoise(C[:2, :2], F, everybody, n),
         "per column": SpatioTemporalNoise(np.stack([C[:2, :2], C[2:, 2:]]), F, everybody, n),
         "joint": JointNoise(C, T, n),
+        "block": JointNoise(np.kron(np.eye(T), [[1.0, 2.0], [0.5, 2.0]]) @ C, T, n),
     }[kind]
     noise.inverse.setflags(write=True)  # which nobody does by mistake
     noise.inverse[...] *= 1 - 2.0**-10 * np.random.default_rng(0).random(noise.inverse.shape)
