@@ -1,10 +1,13 @@
 """An algorithm of one's own: what is inferred is what the built-in would have, and what cannot be told is asked for."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
 from effort import examples
 from hypothesis import given
+from numpy.testing import assert_allclose
 
 import mfdl
 from mfdl import Cyclic, EveryStep, algorithms, gossip, trust
@@ -191,5 +194,8 @@ def test_where_noise_is_added_is_inferred_and_may_be_said():
     assert not from_maps({"P": ONE, "Q": -ONE, "K": W}, EveryStep(2)).noise_on_messages
     with pytest.raises(InvalidInput, match="noise_on_messages must be True, False or None, got 'yes'"):
         on_messages(noise_on_messages="yes")
+    halved = on_messages(noise_on_messages=False).with_divisors(np.full(3, 2.0))
+    assert_allclose(halved.rounds[0].message_from_noise.toarray(), np.eye(6) / 2)  # each slot has noise of one node
+    shared = StepNoise(np.ones((6, 3)), np.ones((3, 3), dtype=bool), 4, 3)
     with pytest.raises(InvalidInput, match="say noise_on_messages=True"):
-        on_messages(noise_on_messages=False).with_divisors(np.ones(3))
+        dataclasses.replace(halved, noise=shared).with_divisors(np.ones(3))
