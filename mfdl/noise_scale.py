@@ -11,8 +11,6 @@ import dataclasses
 from collections.abc import Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
-import numpy as np
-
 from . import check
 from .algorithms import LinearAlgorithm, mafalda, message_noise, registry, trust_optimal
 from .algorithms.dsgd import AnyEncoder, Solved, mf_dsgd
@@ -107,7 +105,7 @@ def account(
     Args:
         algorithm: a LinearAlgorithm; the name of one, as `mfdl mechanisms` lists them, with `dynamics` and
             `privacy.participation`; an encoder C in any form that `algorithms.mf_dsgd` takes, with the same; the view
-            of an algorithm (`TrustModel.view`), without a trust model; or a `View` given as matrices, with
+            of an algorithm (`TrustModel.view`) against an outsider, without a trust model; or a `View` given as matrices, with
             `privacy.participation` and without a trust model: the guarantee is then for non-adaptive gradients, and
             says so, unless `View(models=, row_steps=)` proves it for adaptive ones.
         privacy: trust model, adjacency, clipping and the other conditions.
@@ -313,14 +311,20 @@ def _accountable(
 
 
 def _trust_of(view: AlgorithmView) -> TrustModel:
-    """The masks of a view; nodes all of whose gradients are known attack."""
+    """The masks of a view of an outsider.
+
+    Raises: InvalidInput: gradients are known, of attackers or of victims: a view does not say which.
+    """
     masks = view.knowledge
+    if masks.known_gradients.any():
+        raise InvalidInput(
+            "this view knows gradients, and does not say whether of attackers or of victims; give the algorithm and "
+            "the trust model in place of the view."
+        )
     return TrustModel.from_masks(
         seen=masks.seen,
-        known_gradients=masks.known_gradients,
         known_noise=masks.known_noise,
         combinations=masks.combination,
-        attackers=np.flatnonzero(masks.known_gradients.all(axis=0)).tolist(),
         name="view",
         release=view.release,
     )

@@ -69,7 +69,8 @@ def test_what_a_solver_returned_is_an_encoder(solver):
 
 def test_a_view_of_an_algorithm_is_calibrated_to_what_trains():
     algorithm = algorithms.mf_dsgd(DYNAMICS, SCHEME, C)
-    for model in (mfdl.trust.Eavesdropper(), mfdl.trust.PNDP([0]), mfdl.trust.LDP()):
+    tapped = mfdl.TrustModel.from_masks(seen=np.array([True, True, False]), release="none")
+    for model in (mfdl.trust.Eavesdropper(), tapped):
         view = model.view(algorithm, 1, release="none")
         whole = mfdl.calibrate(
             algorithm, mfdl.Privacy(model, adjacency="zero-out", clip_norm=1.0, release="none"), mu=1
@@ -79,6 +80,9 @@ def test_a_view_of_an_algorithm_is_calibrated_to_what_trains():
         assert mechanism.noise_std >= whole.noise_std * (1 - 1e-9)
     with pytest.raises(InvalidInput, match="trust must be left out"):
         mfdl.calibrate(view, about(mfdl.trust.LDP(), None), mu=1.0)
+    for model in (mfdl.trust.PNDP([0]), mfdl.TrustModel.from_masks(known_gradients=np.arange(3) == 1)):
+        with pytest.raises(InvalidInput, match="does not say whether of attackers or of victims"):
+            mfdl.calibrate(model.view(algorithm, 1, release="none"), about(scheme=None), mu=1.0)
 
 
 @pytest.mark.parametrize("model", [mfdl.trust.LDP(), mfdl.trust.PNDP([0])])
