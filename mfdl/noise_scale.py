@@ -105,9 +105,9 @@ def account(
     Args:
         algorithm: a LinearAlgorithm; the name of one, as `mfdl mechanisms` lists them, with `dynamics` and
             `privacy.participation`; an encoder C in any form that `algorithms.mf_dsgd` takes, with the same; the view
-            of an algorithm (`TrustModel.view`) against an outsider, without a trust model; or a `View` given as matrices, with
-            `privacy.participation` and without a trust model: the guarantee is then for non-adaptive gradients, and
-            says so, unless `View(models=, row_steps=)` proves it for adaptive ones.
+            of an algorithm (`TrustModel.view`) against an outsider, without a trust model; or a `View` given as
+            matrices, with `privacy.participation` and without a trust model: the guarantee is then for non-adaptive
+            gradients, and says so, unless `View(models=, row_steps=)` proves it for adaptive ones.
         privacy: trust model, adjacency, clipping and the other conditions.
         noise_std: nu on sums of clipped gradients, or on clipped mean gradients at user level, >= 0; or
         noise_multiplier: nu / (sensitivity * record_shift), of public batches; exactly one of the two.
