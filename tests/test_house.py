@@ -60,3 +60,4 @@ def test_this_project_keeps_the_goals_that_it_has_reached():
     places = {count.name: count.places(project) for count in counts}
     missed = {count.name: places[count.name] for count in counts if count.value(places[count.name]) > count.goal}
     assert not missed
+    assert all(circle.startswith(("2 files", "3 files")) for circle in house.circles(project))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import scipy.sparse as sp
@@ -34,7 +34,14 @@ from .noise_error import counted_rows
 from .round import Round
 
 if TYPE_CHECKING:
-    from ..trust import TrustModel
+    from collections.abc import Iterable
+
+    class TrustModel(Protocol):
+        """What is asked of a trust model, whose package stands on this one."""
+
+        def members(self, algorithm: LinearAlgorithm) -> Iterable[tuple[Any, tuple[int, ...]]]:
+            """The models that it is the worst case of, with their victims."""
+
 
 MAX_ENTRIES = 20_000_000
 """Of the V of one attacker, which is formed."""

@@ -36,8 +36,8 @@ from . import gaussian
 from .adaptive import is_adaptive
 from .attacking_sets import sensitivity_by_victim
 from .forms import joint_grams, view_grams
-from .forms.nearby import may_be_rounded, warn_of_rank
-from .gram_sensitivity import Sensitivity
+from .forms.nearby import may_be_rounded
+from .gram_sensitivity import Sensitivity, warn_of_rank
 from .owners import Owners, Victim, checked_victim, in_order, nodes_of, require_nodes, require_one_owner
 from .questions import UNITS, Fingerprint, Privacy, participation_hash, require_unit
 from .victim_sensitivity import (

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import warnings
 from collections.abc import Iterable, Sequence
 from operator import attrgetter
 from typing import Any, Self
@@ -38,7 +39,7 @@ from ..algorithms import LinearAlgorithm
 from ..check import FloatArray
 from ..display import short_repr
 from ..entries import RANK_TOLERANCE, checked_rank, exact_entries, fractions_of, rational, refuse_huge
-from ..errors import InvalidInput, require_known
+from ..errors import InvalidInput, UnusualSetting, require_known
 from ..factorization.long_runs import structured_bound
 from ..floats import EPS, UNIT
 from ..operators.structured import TimeNodeAxis
@@ -51,7 +52,7 @@ from .exact_arithmetic import MAX_ENTRIES, independent_rows, range_of
 from .forms import INJECTIONS, ViewGram, view_grams
 from .forms import dense_form as rational_form
 from .forms.base import Structured
-from .forms.nearby import NEARBY, may_be_rounded, nearby_in_words, row_space, warn_of_rank
+from .forms.nearby import NEARBY, may_be_rounded, nearby_in_words, row_space
 from .owners import Victim
 
 EXACT = 1e-6  # relative: noise whose inverse rounds by more has an upper bound, not a value
@@ -387,3 +388,26 @@ def _with_leaks(
         dataclasses.replace(gram, leaks=leaks, why=NO_C.format(step=np.flatnonzero(leaks)[0])) if leaks.any() else gram
         for gram, leaks in zip(grams, shows, strict=True)
     ]
+
+
+APART = 0.01
+"""Relative difference of two numbers of one view from which both are named."""
+
+
+def warn_of_rank(pairs: Iterable[tuple[Sensitivity, Sensitivity]]) -> None:
+    """Names the numbers, of the entries and of matrices near them, of the victim where they differ most, and by 1 %."""
+
+    def difference(pair: tuple[Sensitivity, Sensitivity]) -> float:
+        low, high = sorted(number.squared for number in pair)
+        return 0.0 if low == high else 1.0 if math.isinf(high) else (high - low) / high
+
+    exact, nearby = first_maximum(list(pairs), key=difference)
+    if difference((exact, nearby)) > APART:
+        warnings.warn(
+            f"rows depend on each other up to rounding: the squared sensitivity of node {exact.node} is "
+            f"{exact.squared:.6g} for the entries as they are, which counts, and {nearby.squared:.6g} for "
+            f"{nearby.form}. If entries are computed products give the factors, as in View([S, M], [S, M, N]) or "
+            "View.processed, or fractions; or choose rank='exact' or rank='numerical'.",
+            UnusualSetting,
+            stacklevel=4,
+        )

@@ -25,29 +25,21 @@ shows a gradient, and nothing finite is claimed. Columns of other nodes are left
 from __future__ import annotations
 
 import math
-import warnings
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import Sequence
+from typing import Any, Self
 
 import numpy as np
 import scipy.linalg
 from numpy.typing import NDArray
 
-from mfdl_solvers.ties import first_maximum
-
 from ...check import FloatArray
 from ...entries import has_few_bits
-from ...errors import UnusualSetting
 from ...floats import EPS
 from ...trust.view import View
 from .base import Blocks, Group, ViewForm, ViewGram
 from .dense_form import MAX_DENSE_WORK
 from .whitening import RANK_SAFETY
 
-if TYPE_CHECKING:
-    from ..gram_sensitivity import Sensitivity
-
-APART = 0.01
 FAR = 400  # in powers of two: beyond it squares could leave float64
 NEARBY = "every matrix of rank "
 VANISHES = "within rank_tolerance of the rows given, a combination may show a gradient without noise"
@@ -99,25 +91,6 @@ def may_be_rounded(matrix: NDArray[Any], tolerance: float) -> bool:
     if matrix.dtype == object or has_few_bits(matrix) or float(len(matrix)) * matrix.size > MAX_DENSE_WORK:
         return False
     return row_space(matrix, tolerance)[0] < int(np.count_nonzero(matrix.any(axis=1)))
-
-
-def warn_of_rank(pairs: Iterable[tuple[Sensitivity, Sensitivity]]) -> None:
-    """Names the numbers, of the entries and of matrices near them, of the victim where they differ most, and by 1 %."""
-
-    def difference(pair: tuple[Sensitivity, Sensitivity]) -> float:
-        low, high = sorted(number.squared for number in pair)
-        return 0.0 if low == high else 1.0 if math.isinf(high) else (high - low) / high
-
-    exact, nearby = first_maximum(list(pairs), key=difference)
-    if difference((exact, nearby)) > APART:
-        warnings.warn(
-            f"rows depend on each other up to rounding: the squared sensitivity of node {exact.node} is "
-            f"{exact.squared:.6g} for the entries as they are, which counts, and {nearby.squared:.6g} for "
-            f"{nearby.form}. If entries are computed products give the factors, as in View([S, M], [S, M, N]) or "
-            "View.processed, or fractions; or choose rank='exact' or rank='numerical'.",
-            UnusualSetting,
-            stacklevel=4,
-        )
 
 
 def nearby_in_words(rank: int, tolerance: float) -> str:
