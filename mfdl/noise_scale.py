@@ -280,6 +280,11 @@ def _accountable(
     if isinstance(algorithm, AlgorithmView):
         if privacy.trust is not None:
             raise InvalidInput("trust must be left out with a View: it says what is seen and known.")
+        if privacy.release not in (None, algorithm.release):
+            raise InvalidInput(
+                f"release must be left out with a View, got {privacy.release!r}: this one shows {algorithm.release!r}; "
+                "give release to TrustModel.view."
+            )
         privacy, algorithm = dataclasses.replace(privacy, trust=_trust_of(algorithm)), algorithm.algorithm
     if not isinstance(algorithm, str | Solved) and not is_encoder(algorithm):
         if dynamics is not None:

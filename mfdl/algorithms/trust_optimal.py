@@ -140,7 +140,7 @@ def trust_optimal(
         trust: the attackers; masks of `TrustModel.from_masks` are over the messages of `message_noise`. Default: any
             one other node, from what it receives (`trust.AnyReceiver`).
         published: every node sends its model to all others after each step, so that numbers hold for adaptive
-            gradients; else messages stay between neighbours, and several steps are accounted by shift reduction.
+            gradients; else messages stay between neighbours, and several steps are accounted as if all were seen.
         release: final models besides, as for `Privacy`; default the trust model's.
         price: rho > 0, what a unit of noise variance costs beside the error; without it noise grows without bound.
         weights: which models count; default all nodes' after every step.

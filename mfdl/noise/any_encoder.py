@@ -41,7 +41,7 @@ def encoded_noise(encoder: Any, num_steps: int, num_nodes: int) -> NoiseOperator
     if num_nodes == 1 or isinstance(given, Encoder) or np.shape(given) != (num_steps * num_nodes,) * 2:
         return LocalNoise(given, num_nodes)
     joint = JointNoise(given, num_steps, num_nodes, holders="use")
-    if joint.holders().nnz > num_nodes:
+    if joint.holders().nnz > num_nodes or not joint.holders().diagonal().all():
         return joint
     blocks = np.einsum("tusu->uts", joint.encoder.array.reshape((num_steps, num_nodes) * 2))
     return LocalNoise(blocks[0] if (blocks == blocks[0]).all() else blocks, num_nodes)

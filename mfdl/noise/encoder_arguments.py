@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
+from scipy.sparse import csgraph
 
 from mfdl_solvers.encoders import ArrayEncoder, Dense, Encoder, Identity, PerColumn
 from mfdl_solvers.problem import ProblemError
@@ -87,7 +88,7 @@ class BlockCausal(Dense):
             raise InvalidInput(
                 f"encoder must have blocks inside its steps that can be inverted: step {bad[0]} has none."
             )
-        back = sp.csr_array(sp.block_diag(list(np.linalg.inv(blocks))))
+        back = sp.csr_array(sp.block_diag([np.linalg.inv(block) * _inverse_pattern(block) for block in blocks]))
         unit = np.tril(C @ back, -1) + np.eye(T * n)
         unit[np.kron(np.eye(T), np.ones((n, n)) - np.eye(n)) > 0] = 0.0
         inverse = np.asarray(back @ _wrapped(Dense, unit).inverse)
@@ -97,6 +98,21 @@ class BlockCausal(Dense):
         inverse.setflags(write=False)
         vars(encoder)["inverse"] = inverse
         return encoder
+
+
+def _inverse_pattern(block: FloatArray) -> NDArray[np.bool_]:
+    """Where the inverse may not be 0: along paths in the graph of the block with columns put on its diagonal.
+
+    Entries elsewhere are rounding, for which nobody holds noise.
+    """
+    diagonal = csgraph.maximum_bipartite_matching(sp.csr_array(block != 0), perm_type="column")
+    paths, shorter = (block[:, diagonal] != 0).astype(np.float32), np.zeros((1, 1), dtype=np.float32)
+    while not np.array_equal(paths, shorter):
+        paths, shorter = (paths @ paths > 0).astype(np.float32), paths
+    pattern = np.ones(block.shape, dtype=bool)
+    if (diagonal >= 0).all():
+        pattern[diagonal] = paths > 0
+    return pattern
 
 
 def _of_array(given: ArrayLike, columns: int) -> Dense:

@@ -47,6 +47,7 @@ class ViewMatrices:
     zero_noise: NDArray[np.bool_]
     attacker: str
     models: GivenModels | None = None
+    source: Any = None
     rank: str | None = None
     rank_tolerance: float = 0.0
     _entries: tuple[Any, Any] = (None, None)
@@ -62,6 +63,8 @@ class ViewMatrices:
             digest.update(np.packbits(mask).tobytes())
         if self.rank == "numerical":
             digest.update(repr(self.rank_tolerance).encode())
+        if self.source is not None:  # whose numbers bound those of this view
+            digest.update(self.source.content_hash.encode())
         if self.models is not None:
             digest.update(_bytes(self.models.rows) + self.models.row_steps.astype(np.int64).tobytes())
         return digest.hexdigest()[:16]

@@ -78,6 +78,9 @@ def test_a_view_of_an_algorithm_is_calibrated_to_what_trains():
         mechanism = mfdl.calibrate(view, about(scheme=None), mu=1.0)
         assert mechanism.algorithm is algorithm
         assert mechanism.noise_std >= whole.noise_std * (1 - 1e-9)
+    hidden = mfdl.Privacy(adjacency="zero-out", clip_norm=1.0, release="none")
+    with pytest.raises(InvalidInput, match="this one shows 'all'"):
+        mfdl.account(tapped.view(algorithm, 1, release="all"), hidden, noise_std=1.0)
     with pytest.raises(InvalidInput, match="trust must be left out"):
         mfdl.calibrate(view, about(mfdl.trust.LDP(), None), mu=1.0)
     for model in (mfdl.trust.PNDP([0]), mfdl.TrustModel.from_masks(known_gradients=np.arange(3) == 1)):
@@ -95,6 +98,24 @@ def test_noise_shared_inside_a_step_hides_no_node_from_those_who_hold_it(model):
     (alone,) = mfdl.losses(algorithms.mf_dsgd(DYNAMICS, SCHEME, C), about(model), victims=[2]).by_victim(1.0)
     assert np.isinf(shared)
     assert_allclose(private, alone.mu)
+
+
+@examples(30)
+@given(seed=st.integers(0, 999), order=st.permutations(range(N)))
+def test_holders_are_those_of_the_exact_inverse_whatever_rounds(seed, order):
+    """Node 1 uses a column of its own, nodes 0 and 2 use it besides one of theirs; columns in any order."""
+    pattern = np.array([[1, 1, 0], [0, 1, 0], [0, 1, 1]])
+    B = np.kron(np.tri(T), pattern) * (np.random.default_rng(seed).standard_normal((T * N, T * N)) + 3 * np.eye(T * N))
+    B = B.reshape(T, N, T, N)[:, order].reshape(T * N, T * N)  # base noise in another order
+    noise = algorithms.mf_dsgd(DYNAMICS, SCHEME, B).noise
+    assert (noise.holders().toarray() == pattern.T[order]).all()
+    assert_allclose(B @ noise.to_dense(), np.eye(T * N), atol=1e-6)
+
+
+def test_each_node_with_the_column_of_another_has_noise_of_its_own():
+    swapped = calibrated(np.kron(C, np.eye(N)[[1, 0, 2]]), mfdl.trust.LDP())
+    assert swapped.algorithm.noise.holders().toarray().tolist() == np.eye(N, dtype=bool)[[1, 0, 2]].tolist()
+    assert_allclose(swapped.noise_std, calibrated(C, mfdl.trust.LDP()).noise_std)
 
 
 @examples(30)

@@ -1,5 +1,6 @@
 """Views that are functions of other views, given by their factors or rounded: never below the number of the factors."""
 
+import dataclasses
 import math
 
 import numpy as np
@@ -70,6 +71,19 @@ def test_what_is_known_and_proven_of_the_source_is_of_the_processed_view():
             assert loss.sensitivity_squared <= bound.sensitivity_squared
             assert loss.adaptive_sensitivity_squared <= bound.adaptive_sensitivity_squared
     assert losses == of_source
+
+
+def test_losses_of_one_source_do_not_answer_for_another():
+    """Both show the same first rows; with rank="numerical" the numbers are those of the sources."""
+    gradients, S = [[1.0, 0.0], [0.1, 0.7], [0.3, 0.2]], np.eye(3)[:2]
+    first, second = (
+        View.processed(S, View(gradients, np.diag([1.0, 1.0, noise]), rank="numerical", rank_tolerance=tolerance))
+        for noise, tolerance in ((1.0, 2.0**-40), (0.1, 2.0**-12))
+    )
+    privacy = mfdl.Privacy(adjacency="zero-out", clip_norm=1.0, participation=EveryStep(2))
+    losses = mfdl.losses(first, privacy)
+    with pytest.raises(InvalidInput, match="trust must be left out"):
+        dataclasses.replace(losses, algorithm=second)
 
 
 def test_factors_that_do_not_fit_are_refused():
