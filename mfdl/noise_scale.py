@@ -7,9 +7,12 @@ of a noise, or the `Mechanism` of the least noise that meets a target, which is 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, overload
+
+from mfdl_solvers.ties import first_minimum
 
 from . import check
 from .algorithms import LinearAlgorithm, mafalda, message_noise, registry, trust_optimal
@@ -223,9 +226,10 @@ def optimize(
 ) -> Mechanism:
     """The mechanism whose noise is the best for a trust model, calibrated: `replay` trains it.
 
-    Where every message is seen it is mafalda, else `algorithms.trust_optimal`, whose class is local noise with one slot
-    a message. `mechanism.algorithm.factorization` is the certificate: its gap bounds what better noise of the class
-    could gain.
+    Where every message is seen it is mafalda. Otherwise it is the one of less error in the models, mafalda or
+    `algorithms.trust_optimal`, whose class is local noise with one slot a message: mafalda wins where the number of
+    hidden messages is not proven for adaptive gradients, and counts them as seen.
+    `mechanism.algorithm.factorization` is the certificate: its gap bounds what better noise of the class could gain.
 
     >>> import mfdl
     >>> dynamics = mfdl.Dynamics(mfdl.gossip.metropolis_hastings("ring:n=5"), 0.1, gossip_rounds=2)
@@ -244,22 +248,26 @@ def optimize(
     check.instance(TrustModel, trust=privacy.trust)
     if privacy.participation not in (None, participation):
         raise InvalidInput("privacy has another participation; leave it out there.")
+    question = dataclasses.replace(privacy, participation=None)
+    target: dict[str, Any] = {"mu": mu, "epsilon": epsilon, "delta": delta, "progress": progress}
+    of_seen = mafalda(dynamics, participation, weights=weights, tolerance=tolerance)
     base = message_noise(dynamics, participation, published=published) if dynamics.is_plain else None
     if base is None or not privacy.trust.hides_messages(base):
-        algorithm = mafalda(dynamics, participation, weights=weights, tolerance=tolerance)
-    else:
-        algorithm = trust_optimal(
-            dynamics,
-            participation,
-            privacy.trust,
-            published=published,
-            release=privacy.release,
-            price=price,
-            weights=weights,
-            tolerance=tolerance,
-        )
-    question = dataclasses.replace(privacy, participation=None)
-    return calibrate(algorithm, question, mu=mu, epsilon=epsilon, delta=delta, progress=progress)
+        return calibrate(of_seen, question, **target)
+    algorithm = trust_optimal(
+        dynamics,
+        participation,
+        privacy.trust,
+        published=published,
+        release=privacy.release,
+        price=price,
+        weights=weights,
+        tolerance=tolerance,
+    )
+    mechanisms = [calibrate(algorithm, question, **target)]
+    with contextlib.suppress(InvalidInput):  # masks for the messages of `base`, or an attacker who knows a node's noise
+        mechanisms.append(calibrate(of_seen, question, **target))
+    return first_minimum(mechanisms, key=lambda mechanism: mechanism.objective_for(weights or ErrorWeights()).value)
 
 
 def _require_alone(noise_std: float, target: Mapping[str, Any]) -> None:

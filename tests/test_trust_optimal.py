@@ -147,3 +147,11 @@ def test_what_is_not_covered_is_refused():
         trust_optimal(run, scheme, AnyReceiver(), max_iterations=2)
     with pytest.raises(InvalidInput, match="no attacker sees"):
         trust_optimal(run, scheme, TrustModel.from_masks(name="blind", release="none"))
+
+
+def test_where_hidden_messages_count_as_seen_mafalda_is_returned():
+    run, scheme = Dynamics(mfdl.gossip.metropolis_hastings("path:n=4"), 0.3, gossip_rounds=2), EveryStep(3)
+    best = mfdl.optimize(run, scheme, privacy(AnyReceiver()), mu=1.0, published=False, progress=False)
+    assert best.algorithm.name == "mafalda"
+    optimal = trust_optimal(run, scheme, AnyReceiver(), published=False)
+    assert best.objective < 0.5 * mfdl.calibrate(optimal, privacy(AnyReceiver()), mu=1.0).objective
