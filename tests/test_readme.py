@@ -7,12 +7,12 @@ import shlex
 from pathlib import Path
 
 import pytest
-from page_session import blocks, run_page
+from page_session import run_page
+from readme_session import README, quick_blocks
 
 from mfdl.commands import main
 
 PROJECT = Path(__file__).parent.parent
-README = (PROJECT / "README.md").read_text(encoding="utf-8")
 
 
 ENDS_WELL = """
@@ -29,16 +29,7 @@ for words in ("refuted by encoder", "three taps", "mu:", "above the optimum"):
 
 def test_the_python_blocks_are_one_session_on_files_of_a_user(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    Path("sites.edges").write_text("Paris Lyon\nLyon Nice\nNice Paris\nNice Lille\n", encoding="utf-8")
-    rows = [f"{20 + i % 50},{1000 + 37 * i % 900},{2 + i % 7 / 4}" for i in range(200)]
-    Path("own.csv").write_text("\n".join(["age,income,price", *rows]), encoding="utf-8")
-    full = "epochs=20, period=16, learning_rate=0.5, seeds=5"
-    quick = [(kind, code.replace(full, QUICK)) for kind, code in blocks(README)]
-    assert any(QUICK in code for _, code in quick)
-    run_page(quick, "README.md", ENDS_WELL)
-
-
-QUICK = "epochs=2, period=4, learning_rate=0.5, seeds=1"
+    run_page(quick_blocks(tmp_path), "README.md", ENDS_WELL)
 
 
 @pytest.mark.slow

@@ -66,7 +66,8 @@ class View(ViewMatrices):
         row_steps: beside models, for each row the step after whose gradients it is seen, integers (rows,).
         attacker, release: in words, and of RELEASES, for guarantees.
         rank: "exact": the number of the entries as they are. "numerical": one for every matrix of the numerical rank
-            whose rows are within rank_tolerance of these (`forms.nearby`), where the arrays are computed products.
+            whose rows, of the victim's columns scaled to the size of B and of B, are within rank_tolerance of these
+            (`forms.nearby`), where the arrays are computed products.
             Default: as "exact", with a warning where both differ by more than 1 %.
 
     Attributes:
