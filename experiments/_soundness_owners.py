@@ -42,7 +42,8 @@ def at_least_of_each(rng: np.random.Generator) -> Case:
         raise Excluded("attackers of one copy may hold another")
     joint = account_of(question).non_adaptive_sensitivity
     options = {"victims": list(question.owners), "participation": question.participation, "release": question.release}
-    alone = sensitivity_by_victim(question.algorithm, question.model, **options)
+    model = question.model.against_owners(question.algorithm, question.owners) or question.model  # the same attackers
+    alone = sensitivity_by_victim(question.algorithm, model, **options)
     exact = [s.squared for loss in alone if (s := loss.non_adaptive_sensitivity).exact and math.isfinite(s.squared)]
     return judged(question, max(exact, default=0.0) * (1 - BELOW), joint.squared)
 

@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from packaging.requirements import Requirement
+from readme_session import quick_blocks
 
 ROOT = Path(__file__).parents[1]
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
@@ -93,10 +94,9 @@ def uses(commands: Path, folder: Path) -> Iterator[str]:
     files = output(commands / "python", "-c", "import mfdl, mfdl_papers; print(mfdl.__file__, mfdl_papers.__file__)")
     assert all(Path(name).is_relative_to(commands.parent) for name in files.split()), files
     yield "import mfdl, mfdl_papers: those of the wheel"
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    output(commands / "python", "-c", re.findall(r"```python\n(.*?)```", readme, re.DOTALL)[0])
-    assert (folder / "mafalda.png").stat().st_size > 10_000
-    yield "the first block of README.md: mafalda.png"
+    output(commands / "python", "-c", quick_blocks(folder)[0][1])
+    assert (folder / "results" / "paper" / "figure.pdf").stat().st_size > 5_000
+    yield "the first block of README.md: figure.pdf"
     output(commands / "mfdl", "compare", *ON_RING, "--seeds", "1", "--mechanisms", "none,mafalda", "--out", "compare")
     assert {"results.json", "steps.mfdl", "compare.png"} <= {path.name for path in (folder / "compare").iterdir()}
     yield "mfdl compare: results.json, steps.mfdl, compare.png"

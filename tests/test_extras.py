@@ -113,6 +113,5 @@ def test_a_comparison_runs_with_the_required_packages_alone(tmp_path, monkeypatc
 def test_the_first_block_of_the_readme_runs_with_the_required_packages_alone(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     first = quick_blocks(tmp_path)[0]
-    run_page(
-        [(first[0], REQUIRED_ONLY), first], "README.md", "assert sum(p.numel() for p in module.parameters()) == 65"
-    )
+    ends_well = "assert sum(p.numel() for p in module.parameters()) == 65"
+    run_page([(first[0], REQUIRED_ONLY), first], "README.md", ends_well)

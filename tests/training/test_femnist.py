@@ -102,7 +102,7 @@ def test_the_groups_of_writers_are_those_of_flower_datasets(tmp_path, monkeypatc
     folder.mkdir(parents=True)
     images, characters, names = digits_of_writers(12, 20)
     pq.write_table(table_of(images, characters, names), folder / "train-00000-of-00001.parquet")
-    monkeypatch.setattr(library_files, "SOURCE", str(folder.parent))
+    monkeypatch.setattr(library_files, "FEMNIST_SOURCE", str(folder.parent))
     monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
     task = tasks.femnist(4, tmp_path, writers=3)
     partitioner = flwr_datasets.partitioner.GroupedNaturalIdPartitioner(partition_by="writer_id", group_size=3)
