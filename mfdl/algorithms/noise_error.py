@@ -29,7 +29,7 @@ from .linear_algorithm import LinearAlgorithm
 from .round import Round
 
 MAX_ROW_ENTRIES = 20_000_000
-"""Of the map from noise to counted models, where it is formed."""
+"""Largest map from noise to counted models that is formed."""
 
 
 def noise_error(
@@ -109,7 +109,7 @@ def error_gram(algorithm: LinearAlgorithm, weights: ErrorWeights, counted_models
 
 
 def effects_of_noise(algorithm: LinearAlgorithm, counted: NoiseObjective) -> FloatArray:
-    """What injected noise does to the counted models, times the roots of their weights: (rows, T slots).
+    """Effects of injected noise on the counted models, times the roots of their weights: (rows, T slots).
 
     Raises: UnsupportedMechanism: messages count, or T n above MAX_JOINT_SIZE.
     """
@@ -129,7 +129,7 @@ def effects_of_noise(algorithm: LinearAlgorithm, counted: NoiseObjective) -> Flo
 
 
 def counted_rows(algorithm: LinearAlgorithm, weights: ErrorWeights = ALL_MODELS) -> FloatArray:
-    """What counts of the models after each step <- injected noise, shape (rows, T slots): its squares are the variance.
+    """Counted models after each step <- injected noise, shape (rows, T slots); its squares sum to the variance.
 
     Raises: UnsupportedMechanism: released models or a curvature, or more than MAX_ROW_ENTRIES entries.
     """

@@ -37,14 +37,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     class TrustModel(Protocol):
-        """What is asked of a trust model, whose package stands on this one."""
+        """The method of a trust model that is called here; its package stands on this one."""
 
         def members(self, algorithm: LinearAlgorithm) -> Iterable[tuple[Any, tuple[int, ...]]]:
             """The models that it is the worst case of, with their victims."""
 
 
 MAX_ENTRIES = 20_000_000
-"""Of the V of one attacker, which is formed."""
+"""Largest V of one attacker that is formed."""
 
 
 @builder
