@@ -213,7 +213,7 @@ TOLERANCE = 1e-14
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class InputScales:
-    """What inputs are multiplied by.
+    """Factors of the inputs.
 
     Attributes: gradient: for each node's gradients, shape (n,); noise: for each injection slot, shape (slots,).
     """
