@@ -25,7 +25,7 @@ from ..runs import privacy_plots as pictures
 from ..runs.output import rounded_up
 from ..runs.pairwise_losses import pairwise_matrix
 from ..trust import LDP
-from .account import released_in_words
+from .account_tables import released_in_words
 
 if TYPE_CHECKING:
     from .account_losses import Account, Nodes, SecretAccount

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from decimal import ROUND_FLOOR, Context, Decimal
 from typing import TYPE_CHECKING, Any
 
-import networkx as nx
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
@@ -16,6 +15,7 @@ from ..pictures.drawings import MAX_LABELLED, draw_edges, name_nodes
 from ..pictures.style import INK, LINE_INCHES, caption_lines, write_caption
 
 if TYPE_CHECKING:
+    import networkx as nx
     from matplotlib.axes import Axes
 
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .. import data
 from ..errors import InvalidInput
 from . import terminal
 
@@ -50,6 +49,8 @@ def inspect_file(
 @app.command("list")
 def list_files(data_home: DataHome = None, as_json: terminal.Json = False) -> None:
     """Show every data file, whether it is there and whether its checksum agrees."""
+    from .. import data
+
     rows = data.status(data_home)
     folder = data.home(data_home)
     if as_json:
@@ -74,6 +75,8 @@ def fetch_files(
     """Download files that are missing and verify those that are there."""
     if bool(names) == everything:
         raise InvalidInput("mfdl data fetch needs either names or --all; `mfdl data list` shows the names.")
+    from .. import data
+
     rows: list[dict[str, str | None]] = []
     for name in data.names() if everything else data.expand(names or []):
         try:  # one unreachable server does not keep the other files back

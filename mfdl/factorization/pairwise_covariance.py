@@ -6,7 +6,7 @@ import math
 import time
 
 import numpy as np
-import scipy.optimize
+import scipy
 
 from mfdl_solvers import FactorizationProblem
 from mfdl_solvers.arithmetic import EPS

@@ -15,9 +15,8 @@ import operator
 import sys
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-import networkx as nx
 import numpy as np
 from scipy.sparse import csr_array, diags_array
 
@@ -30,6 +29,9 @@ from ..matrices import read_only
 from ..storable import storable
 from .matrix import Gossip, GossipMatrix, strongly_connected
 from .sequences import GossipSequence
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 MAX_SPREAD = 1e6
 """Largest ratio of two weights: steps are divided by them, and beyond it the smaller step could pass for rounding."""
@@ -125,7 +127,7 @@ def _shares(listed: Iterable[graphs.Source | nx.DiGraph]) -> tuple[tuple[Hashabl
 
 def _links(graph: graphs.Source | nx.DiGraph) -> tuple[tuple[Hashable, ...], csr_array]:
     """(labels, who sends to whom, csr (n, n) of ones without loops), in label order."""
-    if not (isinstance(graph, nx.Graph) and graph.is_directed()):
+    if not (graphs.is_networkx(graph) and graph.is_directed()):
         loaded = graphs.load_sparse(graph)
         return graphs.labels(loaded), csr_array(graphs.adjacency(loaded), dtype=np.float64)
     if not len(graph):

@@ -12,11 +12,10 @@ import abc
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import networkx as nx
 import numpy as np
-import scipy.fft
+import scipy
 from numpy.typing import NDArray
 from scipy.sparse import coo_array, csr_array, issparse
 from scipy.sparse.csgraph import breadth_first_order, connected_components
@@ -30,6 +29,9 @@ from ..floats import EPS
 from ..graphs import SparseGraph
 from ..matrices import content_hash, position, read_only
 from ..storable import storable
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 SUM_TOLERANCE = 1e-9  # a matrix written with 10 decimals passes, a forgotten self weight never does
 SYMMETRY_TOLERANCE = 1e-12  # weights are at most 1; differences of rounding only
@@ -175,6 +177,8 @@ class GossipMatrix(Gossip):
     def graph(self) -> nx.Graph:
         """The communication graph: an edge where either node gives the other weight, nodes 0..n-1 in index order."""
         pairs = zip(*(axis.tolist() for axis in coo_array(self.weights).coords), strict=True)
+        import networkx as nx
+
         graph = nx.empty_graph(self.num_nodes)
         graph.add_edges_from((min(i, j), max(i, j)) for i, j in pairs if i != j)
         return graph

@@ -8,14 +8,16 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
-
-import networkx as nx
+from typing import TYPE_CHECKING
 
 from .. import check
 from ..errors import InvalidInput
 from ..matrices import content_hash
 from ..storable import storable
 from .matrix import Gossip, GossipMatrix, count, strongly_connected
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 
 @storable
@@ -150,6 +152,8 @@ def communication_graph(gossip: Gossip, num_rounds: int) -> nx.Graph:
     Cost: O(weights of all rounds that differ).
     """
     rounds = _rounds(gossip, num_rounds)
+    import networkx as nx
+
     union = nx.compose_all(W.graph() for W in rounds)
     named = {W.graph_name for W in rounds}
     graph = nx.relabel_nodes(union, dict(enumerate(gossip.labels)))

@@ -16,9 +16,8 @@ import os
 import re
 from collections.abc import Hashable
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-import networkx as nx
 import numpy as np
 from scipy.sparse import csr_array
 
@@ -28,7 +27,10 @@ from ..spec import parse
 from .edge_lists import integer_edges
 from .graph_files import looks_like_a_file, read_graph
 from .named import GRAPHS, build, build_sparse
-from .simple_graphs import SparseGraph, from_networkx, in_label_order, keep_largest_component, name_of
+from .simple_graphs import SparseGraph, from_networkx, in_label_order, is_networkx, keep_largest_component, name_of
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 __all__ = [
     "Source",
@@ -46,7 +48,7 @@ def __dir__() -> list[str]:
     return sorted(__all__)
 
 
-Source: TypeAlias = str | os.PathLike[str] | nx.Graph | SparseGraph
+Source: TypeAlias = "str | os.PathLike[str] | nx.Graph | SparseGraph"
 
 
 def load(
@@ -115,7 +117,7 @@ def _read_sparse(source: str | os.PathLike[str] | nx.Graph, data_home: str | os.
 def _read(source: Source, data_home: str | os.PathLike[str] | None) -> nx.Graph:
     if isinstance(source, SparseGraph):
         return source.networkx()
-    if isinstance(source, nx.Graph):
+    if is_networkx(source):
         return from_networkx(source)
     if not isinstance(source, str | os.PathLike):
         raise InvalidInput(
@@ -147,14 +149,14 @@ def names() -> dict[str, str]:
 def labels(G: Source) -> tuple[Hashable, ...]:
     """Node labels in index order.
 
+    >>> import networkx as nx
     >>> labels(nx.Graph([(2, 0), (0, 1)])), labels("ring:n=3")
     ((0, 1, 2), (0, 1, 2))
     """
     G = of_name(G)
     if isinstance(G, SparseGraph):
         return G.labels
-    check.instance(nx.Graph, G=G)
-    return tuple(in_label_order(G.nodes))
+    return tuple(in_label_order(_networkx(G).nodes))
 
 
 def index_of(G: Source, label: Hashable) -> int:
@@ -234,5 +236,13 @@ def _sparse(G: Source) -> SparseGraph:
     G = of_name(G)
     if isinstance(G, SparseGraph):
         return G
-    check.instance(nx.Graph, G=G)
-    return SparseGraph.of_networkx(G)
+    return SparseGraph.of_networkx(_networkx(G))
+
+
+def _networkx(G: Any) -> nx.Graph:
+    """Raises: InvalidInput: it is no graph of networkx."""
+    if not is_networkx(G):
+        import networkx as nx
+
+        check.instance(nx.Graph, G=G)
+    return G

@@ -11,15 +11,17 @@ import re
 import zlib
 from collections.abc import Hashable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import networkx as nx
 import numpy as np
 from scipy.sparse import coo_array
 
 from ..errors import InvalidInput
 from ..graph_formats import COMPRESSED
 from .simple_graphs import Edge, from_networkx, simple_graph
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 # Only the one usual way of writing an integer: "007" stays text, so that two labels never become one node.
 INTEGER = re.compile(r"0|-?[1-9][0-9]{0,17}")
@@ -47,6 +49,8 @@ class Links:
             nodes, edges = [int(str(a)) for a in nodes], [(int(str(a)), int(str(b))) for a, b in edges]
         if not self.directed:
             return simple_graph(name, nodes, edges)
+        import networkx as nx
+
         one_way = nx.DiGraph(edges, name=name)
         one_way.add_nodes_from(nodes)
         return from_networkx(one_way)

@@ -14,17 +14,19 @@ import warnings
 import xml.etree.ElementTree as ET
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import networkx as nx
 import numpy as np
-import scipy.io
+import scipy
 import scipy.sparse
 
 from ..errors import InvalidInput
 from ..graph_formats import COMPRESSED, FORMATS, LISTED, OTHER_FORMATS, SUFFIXES
 from .edge_lists import read_text as read_text  # called by its name in the table, as the readers below
 from .file_links import INTEGER, GraphFile, Links, matrix_links, positive_weight, suffix
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 
 def looks_like_a_file(text: str) -> bool:
@@ -40,6 +42,8 @@ def read_graph(path: Path, named: Iterable[str]) -> nx.Graph:
 
 def inspect(path: Path, named: Iterable[str]) -> dict[str, Any]:
     """What is read of a file, JSON-ready: format, counts, numbers of dropped links, the first labels."""
+    import networkx as nx
+
     graph, format_name, weights = _read(path, named)
     return {
         "path": str(path),
@@ -137,6 +141,8 @@ def read_metis(file: GraphFile) -> Links:
 
 def read_gml(file: GraphFile) -> Links:
     """GML by networkx, nodes named by label, or by id where no node has one."""
+    import networkx as nx
+
     lines = file.text().split("\n")
     graph = nx.parse_gml(lines, label=None)
     if records := [key for key, value in graph.graph.items() if isinstance(value, dict | list)]:
@@ -146,6 +152,8 @@ def read_gml(file: GraphFile) -> Links:
 
 def read_graphml(file: GraphFile) -> Links:
     """GraphML by networkx, one graph whose edges join declared nodes."""
+    import networkx as nx
+
     text = file.text()
     root = ET.fromstring(text)
     graphs = root.findall(".//{*}graph")
@@ -172,6 +180,8 @@ _PAJEK_EDGE = re.compile(r"\s*([0-9]+)\s+([0-9]+)(?:\s+([^\s\"'\\]+)(\s[^\"'\\]*
 
 def read_pajek(file: GraphFile) -> Links:
     """Pajek by networkx: *Vertices with different names, then *Edges or *Arcs."""
+    import networkx as nx
+
     lines = [(i, line) for i, line in enumerate(file.text().split("\n"), start=1) if line.strip() and line[0] != "%"]
     empty = [line for line, after in zip(lines, [*lines[1:], (0, "*")], strict=True) if after[1].startswith("*")]
     lines = [line for line in lines if line not in empty or not re.match(r"\*(arcs|edges)\b", line[1], re.IGNORECASE)]
@@ -205,6 +215,8 @@ def read_pajek(file: GraphFile) -> Links:
 
 def read_json(file: GraphFile) -> Links:
     """Node-link data by networkx."""
+    import networkx as nx
+
     data = json.loads(file.text())
     keys = [key for key in ("links", "edges") if key in data]
     if len(keys) != 1 or any(not isinstance(data.get(key, False), bool) for key in ("directed", "multigraph")):

@@ -10,9 +10,8 @@ import functools
 import math
 import os
 from collections.abc import Callable, Hashable, Iterable
-from typing import Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import coo_array
@@ -22,7 +21,10 @@ from .. import check, data
 from ..errors import InvalidInput
 from ..spec import Entry, Registry
 from .graph_files import read_graph
-from .simple_graphs import Edge, SparseGraph, keep_largest_component, simple_graph
+from .simple_graphs import Edge, SparseGraph, is_networkx, keep_largest_component, simple_graph
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 MAX_NODES = 10**7
 MAX_EDGES = 2 * 10**7  # about 10 GB in networkx; beyond it a typing error would exhaust the machine
@@ -32,7 +34,7 @@ DRAWN_AS_ARRAYS = 10**6  # edges from which random graphs are drawn as arrays
 Edges: TypeAlias = NDArray[np.int64]
 """Pairs of node indices, shape (m, 2)."""
 
-Built: TypeAlias = nx.Graph | tuple[Iterable[Hashable], Iterable[Edge] | Edges]
+Built: TypeAlias = "nx.Graph | tuple[Iterable[Hashable], Iterable[Edge] | Edges]"
 """A graph whose nodes have labels of their own, or nodes and edges."""
 Drawn = TypeVar("Drawn")
 
@@ -42,7 +44,7 @@ GRAPHS: Registry[Entry] = Registry("graph", supplied=("data_home",))
 def build(spec: str, data_home: str | os.PathLike[str] | None) -> nx.Graph:
     """The graph of a spec with a known name."""
     built: Built = GRAPHS.make(spec, data_home=data_home)
-    if isinstance(built, nx.Graph):
+    if is_networkx(built):
         built.graph["name"] = spec
         return built
     nodes, edges = built
@@ -55,9 +57,12 @@ def build_sparse(spec: str, data_home: str | os.PathLike[str] | None) -> SparseG
     if not isinstance(built, tuple):
         built.graph["name"] = spec
         return SparseGraph.of_networkx(built)
-    nodes, edges = built
-    pairs = edges if isinstance(edges, np.ndarray) else np.array(list(edges), dtype=np.int64).reshape(-1, 2)
-    return SparseGraph.of_edges(tuple(nodes), pairs, spec)
+    nodes, edges = tuple(built[0]), built[1]
+    if isinstance(edges, np.ndarray):
+        return SparseGraph.of_edges(nodes, edges, spec)
+    place = {label: index for index, label in enumerate(nodes)}
+    pairs = np.array([(place[a], place[b]) for a, b in edges], dtype=np.int64).reshape(-1, 2)
+    return SparseGraph.of_edges(nodes, pairs, spec)
 
 
 def _require_size(n: int, edges: float = 0) -> None:
@@ -72,11 +77,31 @@ def _pairs(first: Any, second: Any) -> Edges:
     return np.stack(np.broadcast_arrays(first, second), axis=1).astype(np.int64)
 
 
+MARRIAGES = {
+    "Acciaiuoli": "Medici",
+    "Medici": "Barbadori Ridolfi Tornabuoni Albizzi Salviati",
+    "Castellani": "Peruzzi Strozzi Barbadori",
+    "Peruzzi": "Strozzi Bischeri",
+    "Strozzi": "Ridolfi Bischeri",
+    "Barbadori": "",
+    "Ridolfi": "Tornabuoni",
+    "Tornabuoni": "Guadagni",
+    "Albizzi": "Ginori Guadagni",
+    "Salviati": "Pazzi",
+    "Pazzi": "",
+    "Bischeri": "Guadagni",
+    "Guadagni": "Lamberteschi",
+    "Ginori": "",
+    "Lamberteschi": "",
+}
+"""Of 15 Florentine families, each once (Padgett and Ansell 1993); the order is that of the nodes."""
+
+
 @GRAPHS.register()
 def florentine() -> Built:
     """Marriages of 15 Florentine families, 20 edges."""
-    G = nx.florentine_families_graph()
-    return simple_graph("florentine", list(G.nodes), list(G.edges), count=False)
+    edges = [(family, other) for family, others in MARRIAGES.items() for other in others.split()]
+    return MARRIAGES, edges
 
 
 @GRAPHS.register()
@@ -159,6 +184,8 @@ def expander(n: int) -> Built:
     """Margulis-Gabber-Galil expander on a square number of nodes, loops and repeats removed."""
     _require_size(n, 4.0 * n)
     side = _side("expander", n)
+    import networkx as nx
+
     multigraph = nx.margulis_gabber_galil_graph(side)
     return range(n), ((a * side + b, c * side + d) for (a, b), (c, d) in multigraph.edges())
 
@@ -179,6 +206,8 @@ def regular(n: int, degree: int, seed: int = 0) -> Built:
     spec, many = f"regular:n={n},degree={degree}", n * degree / 2 >= DRAWN_AS_ARRAYS and degree**2 < n
     if many:
         return range(n), _connected_draw(lambda s: regular_edges(n, degree, s), n, seed, spec, "degree")
+    import networkx as nx
+
     G = _until_connected(lambda s: nx.random_regular_graph(degree, n, seed=s), nx.is_connected, seed, spec, "degree")
     return range(n), G.edges
 
@@ -195,6 +224,8 @@ def erdos_renyi(n: int, p: float, seed: int = 0) -> Built:
         raise _never_connected(spec, "p")
     if p * n * (n - 1) / 2 >= DRAWN_AS_ARRAYS:
         return range(n), _connected_draw(lambda s: erdos_renyi_edges(n, p, s), n, seed, spec, "p")
+    import networkx as nx
+
     G = _until_connected(lambda s: nx.fast_gnp_random_graph(n, p, seed=s), nx.is_connected, seed, spec, "p")
     return range(n), G.edges
 

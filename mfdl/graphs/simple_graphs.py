@@ -8,17 +8,20 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import operator
+import sys
 from collections.abc import Hashable, Iterable
 from numbers import Integral
-from typing import TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
-import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import coo_array, csr_array, triu
 from scipy.sparse.csgraph import connected_components
 
 from ..errors import InvalidInput
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 Edge: TypeAlias = tuple[Hashable, Hashable]
 
@@ -37,8 +40,16 @@ def in_label_order(labels: Iterable[Hashable]) -> list[Hashable]:
     return nodes
 
 
+def is_networkx(graph: Any) -> TypeGuard[nx.Graph]:
+    """Whether it is a graph of networkx, which is loaded (a tenth of a second) only where graphs are made or read."""
+    networkx = sys.modules.get("networkx")
+    return networkx is not None and isinstance(graph, networkx.Graph)
+
+
 def simple_graph(name: str, nodes: Iterable[Hashable], edges: Iterable[Edge], *, count: bool = True) -> nx.Graph:
     """The simple graph of a list of edges, nodes in label order, with what was dropped."""
+    import networkx as nx
+
     edges = list(edges)
     seen = dict.fromkeys(itertools.chain(nodes, itertools.chain.from_iterable(edges)))
     if not seen:
@@ -72,6 +83,8 @@ def from_networkx(given: nx.Graph) -> nx.Graph:
 
 
 def keep_largest_component(G: nx.Graph) -> nx.Graph:
+    import networkx as nx
+
     components = list(nx.connected_components(G))  # in order of their first node, and max keeps the first
     if len(components) == 1:
         return G
@@ -114,6 +127,8 @@ class SparseGraph:
     @classmethod
     def of_networkx(cls, graph: nx.Graph) -> SparseGraph:
         """A plain graph, as `graphs.load` makes it."""
+        import networkx as nx
+
         labels = tuple(in_label_order(graph.nodes))
         links = csr_array(nx.to_scipy_sparse_array(graph, labels, dtype=np.int8, weight=None))
         links.sort_indices()

@@ -26,9 +26,9 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
+import scipy
 import scipy.linalg
 import scipy.sparse as sp
-from scipy.special import ndtri, stdtrit
 
 from mfdl_solvers.arithmetic import blas_threads
 
@@ -103,7 +103,7 @@ class Estimate(NamedTuple):
     @classmethod
     def of_probes(cls, values: FloatArray, spread: float) -> Estimate:
         """The mean of independent values by Student's t, or by `spread`, half the width of an interval if wider."""
-        t = float(stdtrit(values.size - 1, (1 + LEVEL) / 2))
+        t = float(scipy.special.stdtrit(values.size - 1, (1 + LEVEL) / 2))
         by_probes = float(t * values.std(ddof=1)) / values.size**0.5
         return cls(float(values.mean()), max(by_probes, spread))
 
@@ -136,7 +136,7 @@ class ProbeSpread:
         """Half the width of the normal interval of the mean of sum_i weights_i costs_i over probes."""
         first, second = (float(self.measure.weights @ costs**power) for power in (1, 2))
         variance = 2 * max(0.0, self.largest * second - first**2 / self.rows)
-        return float(ndtri((1 + LEVEL) / 2)) * (variance / self.probes) ** 0.5
+        return float(scipy.special.ndtri((1 + LEVEL) / 2)) * (variance / self.probes) ** 0.5
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -55,7 +55,7 @@ from collections.abc import Callable, Iterable
 from fractions import Fraction
 
 import numpy as np
-from scipy.special import erfcx
+import scipy
 
 from .. import check
 from ..errors import InvalidInput, require_known
@@ -417,7 +417,7 @@ def log_delta_upper_bound(mu: float, epsilon: float) -> float:
 
 
 def _mills(x: float) -> float:
-    return _SQRT_HALF_PI * float(erfcx(x * _SQRT_HALF))
+    return _SQRT_HALF_PI * float(scipy.special.erfcx(x * _SQRT_HALF))
 
 
 def mills_difference(a: float, mu: float) -> float:
@@ -435,5 +435,5 @@ def mills_difference(a: float, mu: float) -> float:
     if mu >= 1:
         return _mills(a) - _mills(b)
     x = a + mu * _NODES
-    kernel = 1 - x * (_SQRT_HALF_PI * erfcx(x * _SQRT_HALF))
+    kernel = 1 - x * (_SQRT_HALF_PI * scipy.special.erfcx(x * _SQRT_HALF))
     return mu * float(_WEIGHTS @ kernel)

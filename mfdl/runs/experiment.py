@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from .. import check, metrics
+from .. import metrics
 from ..errors import InvalidInput
 from ..given import label_of, value_of
 from . import options
@@ -254,6 +254,7 @@ class Experiment(Protects, OnGraph):
 
     def _name_trust(self, model: Any) -> None:
         """Replaces a trust model by the options that name it, or one of the caller by its text."""
+        from .. import check
         from ..algorithms import registry
         from ..trust import TrustModel
 

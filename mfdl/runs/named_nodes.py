@@ -12,7 +12,6 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import networkx as nx
 import numpy as np
 import scipy.sparse.csgraph
 
@@ -28,6 +27,8 @@ from .option_files import split
 from .options import require_one_of, require_steps
 
 if TYPE_CHECKING:
+    import networkx as nx
+
     from .options import TakesPart
 
 

@@ -9,7 +9,6 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from .. import check
 from ..errors import InvalidInput
 from ..given import PREFIX, Given
 
@@ -19,11 +18,9 @@ if TYPE_CHECKING:
 
 
 def _graph(graph: Any) -> Given[Any]:
-    import networkx as nx
+    from .. import check, graphs
 
-    from .. import graphs
-
-    if not isinstance(graph, nx.Graph | graphs.SparseGraph):
+    if not (isinstance(graph, graphs.SparseGraph) or graphs.is_networkx(graph)):
         raise InvalidInput(f"graph must be a networkx graph, the name of one or a file, got {check.brief(graph)}.")
     return Given.named(str(graph.name or "graph"), graphs.content_hash(graph), graph)
 
@@ -37,6 +34,7 @@ def _gossip(weights: Any) -> Given[Any]:
 
 
 def _task(task: Any) -> Given[Any]:
+    from .. import check
     from ..training.tasks import Task
 
     check.instance(Task, task=task)
@@ -56,9 +54,11 @@ def _mechanism(mechanism: Any) -> Given[Any]:
         name = getattr(mechanism, "__name__", type(mechanism).__name__)
         return Given.named(name, code_fingerprint.of_callable(mechanism).hex(), mechanism)
     if not isinstance(mechanism, LinearAlgorithm):
+        from ..check import brief
+
         raise InvalidInput(
             "a mechanism must be a name, a LinearAlgorithm, or a function of (dynamics, participation) that returns "
-            f"one, got {check.brief(mechanism)}."
+            f"one, got {brief(mechanism)}."
         )
     return Given.named(mechanism.name, mechanism.content_hash, mechanism)
 

@@ -16,7 +16,6 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
-from ..check import brief
 from ..errors import InvalidInput, require_known
 from ..given import value_of
 from ..graph_formats import SUFFIXES
@@ -311,6 +310,8 @@ class OnGraph(Config):
             return loaded, gossip.load(weights, loaded)
         if isinstance(weights, gossip.GossipMatrix):
             if weights.labels != loaded.labels:
+                from ..check import brief
+
                 raise InvalidInput(
                     f"gossip must have the nodes of the graph in their order, {brief(loaded.labels)}, got "
                     f"{brief(weights.labels)}; build it on the graph."

@@ -12,10 +12,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from mfdl_solvers.ties import equal_to_largest
-
 from .. import __version__, display
 from ..errors import InvalidInput
 from ..given import label_of
@@ -116,6 +112,10 @@ def ahead_in_every_seed(losses: Mapping[str, Mapping[int, float | None]]) -> str
     usable = {name: by_seed for name, by_seed in losses.items() if by_seed and all(map(_finite, by_seed.values()))}
     if len(usable) < 2 or len({tuple(sorted(by_seed)) for by_seed in usable.values()}) > 1:
         return ""
+    import numpy as np
+
+    from mfdl_solvers.ties import equal_to_largest
+
     table = np.array([[by_seed[seed] for seed in sorted(by_seed)] for by_seed in usable.values()], dtype=np.float64)
     lowest = equal_to_largest(-table, axis=0)
     ahead = (lowest & (lowest.sum(axis=0) == 1)).all(axis=1)

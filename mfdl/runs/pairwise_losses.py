@@ -12,7 +12,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-import joblib
 import numpy as np
 from threadpoolctl import threadpool_limits
 
@@ -70,6 +69,8 @@ def pairwise_losses(
     if victims is not None:
         given = check.listed("node indices, e.g. [0]", victims=victims)
         everybody = [check.integer_at_least(0, victim=victim) for victim in given]
+    import joblib  # asyncio and all: a twentieth of a second, which one attacker does not need
+
     workers = min(joblib.cpu_count() if jobs is None else check.integer_at_least(1, jobs=jobs), len(nodes))
     # in this process joblib keeps to the order and starts nothing
     pool = joblib.Parallel(n_jobs=max(workers, 1), return_as="generator_unordered" if workers > 1 else "generator")

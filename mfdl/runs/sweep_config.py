@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from ..algorithms import registry
-from ..check import brief
 from ..errors import InvalidInput, UnsupportedMechanism, unknown_name
 from ..privacy import gaussian
 from ..trust.base import models_by_parameter
@@ -186,6 +185,8 @@ def _several(name: str, given: Any) -> tuple[Any, ...]:
     given = [as_text(name, value) for value in given] if isinstance(given, list | tuple) else as_text(name, given)
     for value in given if isinstance(given, list) else [given]:
         if name in ("trust", "participation") and not isinstance(value, str):
+            from ..check import brief
+
             raise InvalidInput(
                 f"a sweep takes each {name} by its name, got {brief(value)}; mfdl.compare takes objects."
             )

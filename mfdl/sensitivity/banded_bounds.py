@@ -36,7 +36,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
-import scipy.fft
+import scipy
 from numpy.typing import NDArray
 
 from mfdl_solvers.chains import COUNTED, at_most

@@ -19,8 +19,8 @@ import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike, NDArray
-from scipy.optimize import minimize
 from threadpoolctl import threadpool_limits
 
 from mfdl_solvers.pattern_sets import Pattern, PatternSet
@@ -341,7 +341,7 @@ def _improved(
         M = full / np.sqrt(lam)[:, None] / np.sqrt(lam)[None, :]
         cool = smoothing * patterns.heaviest(lam)[0] / (max(patterns.log_count, 1.0) * lam.sum())
         calm = smoothing * float(np.linalg.eigvalsh(M)[-1]) / (math.log(T + 1) * float(np.trace(M)))
-        point = minimize(
+        point = scipy.optimize.minimize(
             objective,
             point,
             args=(cool, calm),

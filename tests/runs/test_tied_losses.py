@@ -17,8 +17,8 @@ from rich.console import Console
 
 import mfdl
 from mfdl import Dynamics, EveryStep, algorithms, gossip, trust
-from mfdl.commands import account as account_command
-from mfdl.commands import terminal
+from mfdl.commands import account_tables, terminal
+from mfdl.commands.account import AccountConfig
 from mfdl.commands.account_losses import run_account
 from mfdl.commands.account_pictures import Pictures
 from mfdl.privacy.gram_sensitivity import largest_sensitivity
@@ -117,7 +117,7 @@ def test_rounding_changes_no_pair(factors):
 @functools.cache
 def accounted():
     values = {"mechanism": "decor", "graph": "ring:n=8", "trust": "pndp", "all_attackers": True, "jobs": 1}
-    config = account_command.AccountConfig(**values, epochs=1, period=2, release="none", mu=1.0)
+    config = AccountConfig(**values, epochs=1, period=2, release="none", mu=1.0)
     return run_account(config, progress=False)
 
 
@@ -144,7 +144,7 @@ def test_rounding_changes_no_answer_of_the_command(factors):
 def test_table_and_pictures_say_that_losses_tie(monkeypatch):
     account, printed = accounted(), io.StringIO()
     monkeypatch.setattr(terminal, "answers", lambda: Console(file=printed, width=200))
-    account_command._show(account.answer, account.worst_in_words(), None)
+    account_tables.show(account.answer, account.worst_in_words(), None)
     assert "Largest loss: attacker 0 and victim 1, one of 16 pairs that lose most." in printed.getvalue()
     pictures = Pictures(account)
     assert "(attacker 0 and victim 1, one of 16 pairs that lose most)" in pictures._setting()

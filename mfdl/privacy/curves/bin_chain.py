@@ -36,7 +36,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import scipy.special
+import scipy
 
 from ... import check
 from ...check import FloatArray

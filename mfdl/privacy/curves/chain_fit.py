@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 
 import numpy as np
-import scipy.optimize
+import scipy
 
 from ...check import FloatArray
 from ...errors import InvalidInput

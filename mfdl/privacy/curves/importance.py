@@ -23,7 +23,7 @@ import math
 from collections.abc import Callable
 
 import numpy as np
-import scipy.optimize
+import scipy
 
 from ...check import FloatArray
 from ...errors import InvalidInput

@@ -29,9 +29,7 @@ import functools
 import math
 
 import numpy as np
-import scipy.fft
-import scipy.optimize
-import scipy.special
+import scipy
 
 from ...check import FloatArray
 from ...floats import UNIT

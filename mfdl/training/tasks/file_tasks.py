@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import networkx as nx
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -332,7 +331,11 @@ def flattening(build: Callable[[], torch.nn.Module]) -> torch.nn.Module:
 def _owners(node_labels: list[str], graph: Any) -> NDArray[np.int64]:
     """The node index of each train record, by the labels of a graph or the numbers of its nodes."""
     given = graphs.of_name(graph)
-    nodes = graphs.labels(given) if isinstance(given, nx.Graph | graphs.SparseGraph) else range(node_count(given))
+    nodes = (
+        graphs.labels(given)
+        if isinstance(given, graphs.SparseGraph) or graphs.is_networkx(given)
+        else range(node_count(given))
+    )
     index = {str(label): at for at, label in enumerate(nodes)}
     for label in node_labels:
         if label not in index:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
-import scipy.fft
+import scipy
 
 from ..arithmetic import UNIT, Array
 from ..problem import ProblemError

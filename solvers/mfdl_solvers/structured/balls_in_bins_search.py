@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import ClassVar
 
 import numpy as np
-import scipy.fft
+import scipy
 
 from ..balls_in_bins_encoder import LOOK_EVERY, MEMORY, Slows, largest_beside, norm
 from ..encoders import Banded, Encoder, Toeplitz, bins

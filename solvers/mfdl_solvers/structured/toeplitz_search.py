@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
-import scipy.fft
+import scipy
 import scipy.sparse as sp
 
 from ..encoders import Buffered, Encoder, Inverse, Toeplitz
