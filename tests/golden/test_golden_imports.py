@@ -1,4 +1,4 @@
-"""The modules of the library that `import mfdl` loads, and the heavy ones that it does not."""
+"""The modules of the library that `import mfdl` loads, and the heavy packages that each start loads."""
 
 import json
 import subprocess
@@ -6,18 +6,34 @@ import sys
 
 from _stored import compare
 
-HEAVY = ("cvxpy", "joblib", "matplotlib", "networkx", "numpy", "pandas", "pyarrow", "rich", "scipy", "sklearn", "torch")
+HEAVY = (
+    "cvxpy", "flint", "joblib", "matplotlib", "networkx", "numpy", "pandas", "pyarrow", "rich", "scipy", "scipy.fft",
+    "scipy.optimize", "scipy.spatial", "sklearn", "sympy", "torch", "torch._dynamo",
+)  # fmt: skip
+STARTS = {
+    "import mfdl": "import mfdl",
+    **{
+        f"mfdl {words}": f"from mfdl.commands import main; main({words.split()!r})"
+        for words in ("--version", "--help", "account --help", "account", "graph inspect sites.edges")
+    },
+}
 CODE = f"""
-import json, sys
+import contextlib, io, json, sys
 before = set(sys.modules)
-import mfdl
+with contextlib.redirect_stdout(io.StringIO()):
+    exec(sys.argv[1])
 new = set(sys.modules) - before
 ours = sorted(name for name in new if name.split(".")[0].startswith("mfdl"))
-heavy = sorted({{name.split(".")[0] for name in new}} & set({HEAVY!r}))
-print(json.dumps({{"modules": ours, "heavy": heavy}}))
+print(json.dumps({{"modules": ours, "heavy": [name for name in {HEAVY!r} if name in new]}}))
 """
 
 
-def test_what_import_mfdl_loads():
-    done = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, timeout=60, check=True)
-    compare("imports", json.loads(done.stdout))
+def test_what_each_start_loads(tmp_path):
+    (tmp_path / "sites.edges").write_text("a b\nb c\n", encoding="utf-8")
+    loaded = {}
+    for start, code in STARTS.items():
+        ran = [sys.executable, "-c", CODE, code]
+        done = subprocess.run(ran, capture_output=True, text=True, timeout=60, check=True, cwd=tmp_path)
+        loaded[start] = json.loads(done.stdout)
+    heavy = {start: " ".join(each["heavy"]) for start, each in loaded.items()}
+    compare("imports", {"modules of import mfdl": loaded["import mfdl"]["modules"], "heavy": heavy})
