@@ -415,9 +415,9 @@ def separates_private_noise(algorithm: LinearAlgorithm) -> bool:
     )
     _, link = sp.csgraph.connected_components(sp.csr_array(links != 0), directed=False)
     first = np.cumsum([0, *sizes])
-    owner = np.concatenate([np.arange(n), np.asarray(holders.argmax(axis=1)).ravel()[private]])  # exact: integers
+    owner = np.concatenate([np.arange(n), holders[np.flatnonzero(private)].indices])
     of = link[np.concatenate([first[2] + np.arange(n), first[3] + np.flatnonzero(private)])]
-    return len(np.unique(of)) == len(np.unique(np.stack([of, owner]), axis=1).T)
+    return len(np.unique(of)) == len(np.unique(of * np.int64(n) + owner))
 
 
 class _Patterns:

@@ -126,7 +126,7 @@ class PublicExposures(Exposures):
         every = dataclasses.replace(worst, release=release, lipschitz=min(constants, default=None))
         return every.answering(worst.fingerprint)
 
-    @property
+    @functools.cached_property
     def nodes(self) -> set[int]:
         return {u for loss in self.losses for u in nodes_of(loss.victim)}
 

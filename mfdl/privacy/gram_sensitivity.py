@@ -100,6 +100,12 @@ class Sensitivity:
         """sens, rounded up."""
         return math.inf if math.isinf(self.squared) else math.nextafter(math.sqrt(self.squared), math.inf)
 
+    def of_node(self, node: Victim) -> Self:
+        """The same number of another node: one of a million, for which `dataclasses.replace` would take seconds."""
+        same = object.__new__(type(self))
+        same.__dict__.update(self.__dict__, node=node)
+        return same
+
     def raised_to(self, largest: Sensitivity) -> Self:
         """The same node and pattern with `squared` of a number that ties with this one, if that is larger."""
         if largest.squared <= self.squared:
@@ -153,22 +159,23 @@ def sensitivities(
         else:
             bounded = bounds(values, participation, method, errors)
         bound_by_gram |= {key: bounded[i] for i, key in enumerate(chosen)}
-    out = []
-    for gram, node in zip(grams, nodes, strict=True):
-        if id(gram) not in bound_by_gram:
-            step = int(np.argmax(gram.leaks))  # exact: flags
-            lower = 0.0 if gram.upper else math.inf
-            out.append(Sensitivity(math.inf, not gram.upper, (step,), node, 0.0, lower, gram.why, gram.form))
-            continue
-        gram_bound = bound_by_gram[id(gram)]
-        upper = gram_bound.upper * gram.inflation * (1 + 4 * UNIT)
-        attained = gram_bound.lower / gram.inflation * (1 - 4 * UNIT)  # the order holds downward by the same factor
-        exact = gram_bound.exact and not gram.upper and gram.inflation <= 1 + EXACT and NEARBY not in gram.form
-        lower = 0.0 if gram.upper else attained
-        slack = upper / attained - 1 if attained > 0 else 0.0
-        why = "" if exact else _why_upper(gram, gram_bound)
-        out.append(Sensitivity(upper, exact, gram_bound.pattern, node, max(slack, 0.0), lower, why, gram.form))
-    return out
+    shared = {key: _number(gram, bound_by_gram.get(key), nodes[0]) for key, gram in distinct.items()}
+    return [shared[id(gram)].of_node(node) for gram, node in zip(grams, nodes, strict=True)]
+
+
+def _number(gram: ViewGram, bound: PatternBound | None, node: Victim) -> Sensitivity:
+    """What a record of this node moves; no bound where a step leaks."""
+    if bound is None:
+        step = int(np.argmax(gram.leaks))  # exact: flags
+        lower = 0.0 if gram.upper else math.inf
+        return Sensitivity(math.inf, not gram.upper, (step,), node, 0.0, lower, gram.why, gram.form)
+    upper = bound.upper * gram.inflation * (1 + 4 * UNIT)
+    attained = bound.lower / gram.inflation * (1 - 4 * UNIT)  # the order holds downward by the same factor
+    exact = bound.exact and not gram.upper and gram.inflation <= 1 + EXACT and NEARBY not in gram.form
+    lower = 0.0 if gram.upper else attained
+    slack = upper / attained - 1 if attained > 0 else 0.0
+    why = "" if exact else _why_upper(gram, bound)
+    return Sensitivity(upper, exact, bound.pattern, node, max(slack, 0.0), lower, why, gram.form)
 
 
 def _weighted(of: Structured, participation: Participation, method: str) -> PatternBound:

@@ -169,7 +169,10 @@ def within(groups: Iterable[tuple[int, ...]], nodes: Sequence[int]) -> list[tupl
 
 def in_order(victims: Iterable[Victim]) -> list[Victim]:
     """Nodes, then groups."""
-    return sorted(set(victims), key=lambda victim: (len(nodes_of(victim)), nodes_of(victim)))  # exact: nodes
+    distinct = set(victims)
+    if all(type(victim) is int for victim in distinct):
+        return sorted(distinct)  # type: ignore[type-var]  # exact: nodes
+    return sorted(distinct, key=lambda victim: (len(nodes_of(victim)), nodes_of(victim)))  # exact: nodes
 
 
 def name_of(victim: Victim, labels: Sequence[Hashable]) -> str:
