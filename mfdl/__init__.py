@@ -12,73 +12,9 @@ module that a page names, as `mfdl.dynamics`, loads in the same way.
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-
-# name -> module that holds it; "=module" is the module itself
-_EXPORTS = {
-    "BallsInBins": "mfdl.participation",
-    "Cyclic": "mfdl.participation",
-    "Dynamics": "mfdl.dynamics",
-    "ErrorWeights": "mfdl.objective",
-    "EveryStep": "mfdl.participation",
-    "Guarantee": "mfdl.privacy.guarantee",
-    "InvalidInput": "mfdl.errors",
-    "LinearAlgorithm": "mfdl.algorithms",
-    "Mechanism": "mfdl.mechanism",
-    "MinSeparation": "mfdl.participation",
-    "NoiseKey": "mfdl.training.keys",
-    "PoissonSampling": "mfdl.participation",
-    "Losses": "mfdl.privacy.losses",
-    "PrivateNode": "mfdl.training.private_node",
-    "Privacy": "mfdl.privacy.questions",
-    "Run": "mfdl.training.run",
-    "TrustModel": "mfdl.trust",
-    "UnsupportedMechanism": "mfdl.errors",
-    "View": "mfdl.trust.view",
-    "account": "mfdl.noise_scale",
-    "algorithms": "=mfdl.algorithms",
-    "audit": "=mfdl.audit",
-    "calibrate": "mfdl.noise_scale",
-    "compare": "mfdl.runs.compared",
-    "data": "=mfdl.data",
-    "factorization": "=mfdl.factorization",
-    "gossip": "=mfdl.gossip",
-    "graphs": "=mfdl.graphs",
-    "losses": "mfdl.noise_scale",
-    "optimize": "mfdl.noise_scale",
-    "pairwise": "mfdl.runs.pairwise_losses",
-    "partition": "=mfdl.training.tasks.partition",
-    "plan": "mfdl.planning.planner",
-    "privacy": "=mfdl.privacy",
-    "replay": "mfdl.training.replay",
-    "runs": "=mfdl.runs",
-    "sweep": "mfdl.runs.running",
-    "tasks": "=mfdl.training.tasks",
-    "testing": "=mfdl.testing",
-    "trust": "=mfdl.trust",
-}
-
-__all__ = ["__version__", *_EXPORTS]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _EXPORTS:
-        from .extensions import submodule
-
-        return submodule(__name__, name)
-    where = _EXPORTS[name]
-    module = importlib.import_module(where.removeprefix("="))
-    value = module if where.startswith("=") else getattr(module, name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
-
 
 if TYPE_CHECKING:
     from . import algorithms, audit, data, factorization, gossip, graphs, privacy, runs, testing, trust
@@ -110,3 +46,57 @@ if TYPE_CHECKING:
     from .training.tasks import partition
     from .trust import TrustModel
     from .trust.view import View
+
+__all__ = [
+    "BallsInBins",
+    "Cyclic",
+    "Dynamics",
+    "ErrorWeights",
+    "EveryStep",
+    "Guarantee",
+    "InvalidInput",
+    "LinearAlgorithm",
+    "Losses",
+    "Mechanism",
+    "MinSeparation",
+    "NoiseKey",
+    "PoissonSampling",
+    "Privacy",
+    "PrivateNode",
+    "Run",
+    "TrustModel",
+    "UnsupportedMechanism",
+    "View",
+    "__version__",
+    "account",
+    "algorithms",
+    "audit",
+    "calibrate",
+    "compare",
+    "data",
+    "factorization",
+    "gossip",
+    "graphs",
+    "losses",
+    "optimize",
+    "pairwise",
+    "partition",
+    "plan",
+    "privacy",
+    "replay",
+    "runs",
+    "sweep",
+    "tasks",
+    "testing",
+    "trust",
+]
+
+
+def __getattr__(name: str) -> Any:
+    from .extensions import public
+
+    return public(__name__, name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -13,9 +13,12 @@ The package `mfdl_papers`, which comes with this one, has entries in all three.
 
 from __future__ import annotations
 
+import ast
+import functools
 import importlib
 import importlib.util
 import re
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,8 +88,36 @@ def every(group: str) -> list[Any]:
     return [load(group, name) for name in names(group)]
 
 
+def public(package: str, name: str) -> Any:
+    """For a package's `__getattr__`: what it imports under `TYPE_CHECKING`, else its module of that name.
+
+    So each name loads when it is first used.
+
+    Raises: AttributeError: it has neither, or a private module; with the nearest public names.
+    """
+    if name not in _places(package):
+        return submodule(package, name)
+    where, inner = _places(package)[name]
+    inside = where == package  # `from . import trust`, not `from .trust import View`
+    value = importlib.import_module(f"{package}.{inner}") if inside else getattr(importlib.import_module(where), inner)
+    setattr(sys.modules[package], name, value)
+    return value
+
+
+@functools.cache
+def _places(package: str) -> dict[str, tuple[str, str]]:
+    """By name: the module that it is imported from, and its name there."""
+    source = Path(str(sys.modules[package].__file__)).read_text(encoding="utf-8")
+    places: dict[str, tuple[str, str]] = {}
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ImportFrom):
+            where = importlib.util.resolve_name("." * node.level + (node.module or ""), package)
+            places |= {alias.asname or alias.name: (where, alias.name) for alias in node.names}
+    return places
+
+
 def submodule(package: str, name: str) -> ModuleType:
-    """For a package's `__getattr__`: its module of that name.
+    """Its module of that name.
 
     Raises: AttributeError: it has none, or a private one; with the nearest public names.
     """

@@ -34,7 +34,6 @@ from .privacy.guarantee import Guarantee
 from .privacy.guarantee_texts import EVERY_NODE
 from .privacy.losses import Losses
 from .privacy.questions import Fingerprint, Privacy, participation_hash, require_unit, short_hash
-from .privacy.sampled_exposures import require_noise_with_gradients
 from .storable import is_storable
 from .trust import TrustModel
 
@@ -126,6 +125,8 @@ class Mechanism(Calibrated):
         Cost: that of the algorithm's content hash.
         """
         if self.algorithm.participation.secret:
+            from .privacy.sampled_exposures import require_noise_with_gradients
+
             require_noise_with_gradients(self.algorithm)
         accounted = Fingerprint.parse(self.guarantee.fingerprint)
         scheme = participation_hash(self.algorithm.participation, self.guarantee.owners)

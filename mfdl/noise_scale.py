@@ -16,7 +16,7 @@ from mfdl_solvers.ties import first_minimum
 
 from . import check
 from .algorithms import LinearAlgorithm, mafalda, message_noise, registry, trust_optimal
-from .algorithms.dsgd import AnyEncoder, Solved, mf_dsgd
+from .algorithms.factorized import AnyEncoder, Solved, mf_dsgd
 from .dynamics import Dynamics
 from .errors import InvalidInput
 from .mechanism import Calibrated, Mechanism

@@ -23,9 +23,10 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import importlib
 import inspect
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar
 
 from .errors import InvalidInput, did_you_mean, unknown_name
@@ -241,15 +242,37 @@ class Registry(Mapping[str, Named], Generic[Named]):
         kind: in refusals: "graph".
         entry: the class of entries; default `Entry`.
         supplied, by_position: as of `Entry`, for all of them.
+        places: modules that register entries: imported when the first name is asked for, and the order of the names.
     """
 
     def __init__(
-        self, kind: str, entry: type[Named] | None = None, *, supplied: Collection[str] = (), by_position: bool = False
+        self,
+        kind: str,
+        entry: type[Named] | None = None,
+        *,
+        supplied: Collection[str] = (),
+        by_position: bool = False,
+        places: Sequence[str] = (),
     ) -> None:
         self.kind = kind
         self._entry: Any = entry or Entry
         self._common = {"kind": kind, "supplied": tuple(supplied), "by_position": by_position}
-        self._entries: dict[str, Named] = {}
+        self._registered: dict[str, Named] = {}
+        self._places = tuple(places)
+
+    @property
+    def _entries(self) -> dict[str, Named]:
+        if self._places:
+            for place in self._places:
+                importlib.import_module(place)
+            order = {place: index for index, place in enumerate(self._places)}
+
+            def place_of(name: str) -> int:
+                return order.get(self._registered[name].build.__module__, len(order))
+
+            names = sorted(self._registered, key=place_of)  # exact: integers
+            self._registered, self._places = {name: self._registered[name] for name in names}, ()
+        return self._registered
 
     def register(self, *, name: str | None = None, **facts: Any) -> Callable[[Registered], Registered]:
         """Gives a function or class a name, by default the kebab-case of its own, and changes nothing about it.
@@ -259,9 +282,9 @@ class Registry(Mapping[str, Named], Generic[Named]):
 
         def registered(build: Registered) -> Registered:
             chosen = name or kebab_case(build.__name__)
-            if chosen in self._entries:
+            if chosen in self._registered:
                 raise InvalidInput(f"{self.kind} {chosen!r} is registered already; give the other one a name.")
-            self._entries[chosen] = self._entry(name=chosen, build=build, **self._common, **facts)
+            self._registered[chosen] = self._entry(name=chosen, build=build, **self._common, **facts)
             return build
 
         return registered

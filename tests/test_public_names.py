@@ -1,9 +1,11 @@
 """What the library promises to keep: the names of `mfdl` and its public packages, and that `import mfdl` is light."""
 
 import importlib
+import importlib.util
 import re
 import subprocess
 import sys
+import types
 
 import pytest
 
@@ -112,6 +114,9 @@ def test_the_public_names_are_these_all_are_there_and_dir_shows_no_others(packag
     assert public == sorted(NAMES[package].split())
     assert dir(module) == sorted(module.__all__)
     assert all(hasattr(module, name) for name in public)
+    for name in public if hasattr(module, "__path__") else ():  # a module of that name would take its place
+        value = getattr(module, name)
+        assert isinstance(value, types.ModuleType) or importlib.util.find_spec(f"{module.__name__}.{name}") is None
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
         module.nothing  # noqa: B018
 

@@ -170,7 +170,7 @@ def test_schemes_of_a_run():
 
 def test_a_registered_function_is_there_by_name(monkeypatch):
     for registry in (GRAPHS, MATRICES, SCHEDULES, trust.base.MODELS):
-        monkeypatch.setattr(registry, "_entries", dict(registry._entries))
+        monkeypatch.setattr(registry, "_registered", dict(registry._entries))
 
     @GRAPHS.register(example="wheel:n=5")
     def wheel(n: int):

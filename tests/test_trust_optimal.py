@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import mfdl
 from mfdl import Cyclic, Dynamics, EveryStep, InvalidInput, Privacy, TrustModel, UnsupportedMechanism
 from mfdl.algorithms import dp_dsgd, mafalda, message_noise, muffliato, noise_error, trust_optimal
-from mfdl.algorithms.noise_error import counted_rows
+from mfdl.algorithms.error_in_models import counted_rows
 from mfdl.factorization import NotConverged, factorize_nodes, optimal_covariance, optimal_joint
 from mfdl.gossip import metropolis_hastings
 from mfdl.trust import AnyReceiver, Coalitions, Eavesdropper

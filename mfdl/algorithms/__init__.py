@@ -1,40 +1,46 @@
 """Decentralized learning algorithms, each a builder of one `LinearAlgorithm`."""
 
-from .dsgd import anti_pgd, cdp, dp_dsgd, dsgd, mf_dsgd, muffliato
-from .factorized import (
-    band_inv,
-    banded,
-    bisr,
-    blt,
-    bsr,
-    d_mf,
-    lambda_cgd,
-    mafalda,
-    mafalda_bins,
-    mafalda_classes,
-    mafalda_l,
-    toeplitz,
-)
-from .linear_algorithm import LinearAlgorithm
-from .maps import from_maps
-from .memory import delayed_dsgd, exact_diffusion, gradient_tracking, local_steps, two_hop_dsgd
-from .noise_error import noise_error
-from .other_exchanges import push_sum, random_walk, with_dropout, zip_dl
-from .over_nodes import (
-    corn,
-    corn_pairwise,
-    decor,
-    joint,
-    kronecker,
-    kronecker_bins,
-    per_mode,
-    spatial_covariance,
-    spatial_noise,
-    spatio_temporal_noise,
-    tuned_decor,
-)
-from .registry import build
-from .trust_optimal import message_noise, trust_optimal
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .error_in_models import noise_error
+    from .factorized import (
+        band_inv,
+        banded,
+        bisr,
+        blt,
+        bsr,
+        d_mf,
+        lambda_cgd,
+        mafalda,
+        mafalda_bins,
+        mafalda_classes,
+        mafalda_l,
+        mf_dsgd,
+        toeplitz,
+    )
+    from .gossip_sgd import anti_pgd, cdp, dp_dsgd, dsgd, muffliato
+    from .linear_algorithm import LinearAlgorithm
+    from .maps import from_maps
+    from .memory import delayed_dsgd, exact_diffusion, gradient_tracking, local_steps, two_hop_dsgd
+    from .noise_for_trust import message_noise, trust_optimal
+    from .other_exchanges import push_sum, random_walk, with_dropout, zip_dl
+    from .over_nodes import (
+        corn,
+        corn_pairwise,
+        decor,
+        joint,
+        kronecker,
+        kronecker_bins,
+        per_mode,
+        spatial_covariance,
+        spatial_noise,
+        spatio_temporal_noise,
+        tuned_decor,
+    )
+    from .registry import build
 
 __all__ = [
     "LinearAlgorithm",
@@ -82,6 +88,12 @@ __all__ = [
     "with_dropout",
     "zip_dl",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    from ..extensions import public
+
+    return public(__name__, name)
 
 
 def __dir__() -> list[str]:

@@ -1,13 +1,18 @@
-"""Algorithms whose encoder comes from a factorization: BSR, D-MF, MAFALDA for one node or many, of a form by name."""
+"""MF-D-SGD with any encoder C, and with one that a factorization gives: BSR, D-MF, MAFALDA for one node or many."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeAlias
+
+import scipy.sparse as sp
+from numpy.typing import ArrayLike
+from scipy.sparse.linalg import LinearOperator
 
 from .. import check
 from ..check import FloatArray
 from ..dynamics import Dynamics
+from ..errors import InvalidInput
 from ..factorization import (
     Factorization,
     factorize,
@@ -19,14 +24,60 @@ from ..factorization import (
 from ..factorization.encoders import Encoder, Inverse, Toeplitz, square_root_series
 from ..factorization.long_runs import best_of_form
 from ..factorization.nodes import NodeFactorizations
+from ..factorization.seeded_covariances import SpatialFactorization
+from ..factorization.spatio_temporal import SpatioTemporalFactorization
 from ..factorization.temporal import PREFIX_SUM_TOLERANCE
+from ..noise.any_encoder import encoded_noise
 from ..objective import ErrorWeights
 from ..participation import Participation
 from ..progress import Progress
 from .checks import builder, require_bins, solved_by
-from .dsgd import mf_dsgd
+from .gossip_sgd import decentralized
 from .linear_algorithm import LinearAlgorithm
 from .mechanism_names import MECHANISMS, OF_BALLS_IN_BINS
+
+Solved: TypeAlias = Factorization | NodeFactorizations | SpatialFactorization | SpatioTemporalFactorization
+AnyEncoder: TypeAlias = ArrayLike | sp.sparray | LinearOperator | Encoder | Solved
+"""C, in all the ways in which it may be given."""
+
+
+@builder
+def mf_dsgd(
+    dynamics: Dynamics,
+    participation: Participation,
+    encoder: AnyEncoder,
+    *,
+    name: str = "mf-dsgd",
+    factorization: Factorization | NodeFactorizations | None = None,
+) -> LinearAlgorithm:
+    """MF-D-SGD: node u adds (C^-1 Z)_(t, u) for a causal encoder C, of each node's own noise or of shared noise.
+
+    Args:
+        encoder: C as an array, a sparse matrix or an operator: shared by all nodes, (T, T); per node, (n, T, T); or
+            over time x nodes, (T n, T n), time-major, with any block inside a step that can be inverted. Column k of a
+            step is held by all nodes that use it in C^-1: what several nodes use hides them from outsiders alone. Or C
+            with structure (`factorization.encoders`), which takes no array of T x T, or what a function of
+            `factorization` returned.
+
+    Raises: InvalidInput: C that needs noise of later steps, is singular, or has another shape.
+    Source: arXiv:2510.17480, Algorithm 1, with the noise scaled by the sensitivity of C.
+    """
+    if isinstance(encoder, SpatialFactorization | SpatioTemporalFactorization):
+        from . import over_nodes
+
+        build: Any = over_nodes.spatial_noise
+        if isinstance(encoder, SpatioTemporalFactorization):
+            build = over_nodes.spatio_temporal_noise
+        return build(dynamics, participation, encoder, name=name)
+    if factorization is None and isinstance(encoder, Factorization | NodeFactorizations):
+        factorization = encoder
+    noise = encoded_noise(encoder, participation.num_steps, dynamics.num_nodes)
+    if noise.num_steps != participation.num_steps:
+        raise InvalidInput(
+            f"encoder must be T x T with T = {participation.num_steps} steps of {participation.describe()}, "
+            f"got {noise.num_steps} x {noise.num_steps}; over time x nodes it is T n x T n, {dynamics.num_nodes} nodes."
+        )
+    return decentralized(name, dynamics, participation, noise, factorization=factorization)
 
 
 @MECHANISMS.register(

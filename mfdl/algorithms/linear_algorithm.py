@@ -425,7 +425,7 @@ class LinearAlgorithm(Shown):
 
     def error_gram(self, weights: ErrorWeights = ALL_MODELS, counted_models: str = "post-average") -> FloatArray:
         """H of noise on gradients over time x nodes, see `noise_error.error_gram`: what `factorize` minimises."""
-        from .noise_error import error_gram
+        from .error_in_models import error_gram
 
         return error_gram(self, weights, counted_models)
 

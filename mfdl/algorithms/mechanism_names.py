@@ -74,6 +74,8 @@ OF_SEARCHES = ("tolerance", "max_iterations", "solver", "allow_stopped", "counte
 """How an encoder is searched for, which decides no mechanism: for Python alone."""
 
 SUPPLIED = ("dynamics", "participation", *OF_SEARCHES)
-MECHANISMS: Registry[MechanismEntry] = Registry("mechanism", MechanismEntry, supplied=SUPPLIED)
-OF_BALLS_IN_BINS: Registry[MechanismEntry] = Registry("mechanism", MechanismEntry, supplied=SUPPLIED)
+BUILDERS = ("gossip_sgd", "factorized", "memory", "other_exchanges", "over_nodes", "noise_for_trust")
+PLACES = tuple(f"mfdl.algorithms.{module}" for module in BUILDERS)
+MECHANISMS: Registry[MechanismEntry] = Registry("mechanism", MechanismEntry, supplied=SUPPLIED, places=PLACES)
+OF_BALLS_IN_BINS: Registry[MechanismEntry] = Registry("mechanism", MechanismEntry, supplied=SUPPLIED, places=PLACES)
 """Mechanisms for balls-in-bins alone, made for a target: their builders take the `noise_std` that meets it."""

@@ -19,7 +19,7 @@ from ..errors import InvalidInput, UnsupportedMechanism
 from ..noise import NoiseOperator
 from ..participation import Participation
 from .checks import builder
-from .dsgd import receivers
+from .gossip_sgd import receivers
 from .linear_algorithm import LinearAlgorithm
 from .maps import Maps, from_maps
 from .mechanism_names import MECHANISMS

@@ -41,7 +41,7 @@ from ..noise import NoiseOperator, ScheduledNoise, StepNoise
 from ..operators.structured import Map
 from ..participation import Participation
 from .checks import builder
-from .dsgd import decentralized, receivers
+from .gossip_sgd import decentralized, receivers
 from .linear_algorithm import LinearAlgorithm
 from .maps import Maps, from_maps
 from .mechanism_names import MECHANISMS

@@ -35,7 +35,7 @@ from ..objective import ErrorWeights
 from ..participation import Participation
 from ..progress import Progress
 from .checks import builder, require_bins, solved_by
-from .dsgd import decentralized
+from .gossip_sgd import decentralized
 from .linear_algorithm import LinearAlgorithm
 from .mechanism_names import MECHANISMS, OF_BALLS_IN_BINS, SHARED
 

@@ -21,7 +21,7 @@ from ..participation import Participation
 from ..spec import Parameter, setting
 from . import over_nodes
 from .checks import builder
-from .dsgd import mf_dsgd
+from .factorized import mf_dsgd
 from .linear_algorithm import LinearAlgorithm
 from .mechanism_names import ALONE, LOCAL, MECHANISMS, OF_BALLS_IN_BINS, SHARED, MechanismEntry
 

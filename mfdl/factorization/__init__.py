@@ -7,25 +7,30 @@ both at once. `saved_factorization` keeps any of them with the header that says 
 reads those of other libraries.
 """
 
-from mfdl_solvers import Factorization, FactorizationProblem, MaximumProblem, NotConverged
+from __future__ import annotations
 
-from .balls_in_bins_encoders import factorize_balls_in_bins
-from .long_runs import factorize_long
-from .nodes import factorize_classes, factorize_nodes
-from .pairwise_covariance import optimal_pairwise
-from .peer_encoders import from_jax_privacy, from_opake
-from .saved_factorization import load, save
-from .seeded_covariances import optimal_covariance
-from .spatio_temporal import optimal_joint, optimal_kronecker, optimal_per_mode
-from .temporal import (
-    evaluate,
-    factorize,
-    maximum_problem,
-    prefix_sum_encoder,
-    problem,
-    solve_problem,
-    square_root_encoder,
-)
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mfdl_solvers import Factorization, FactorizationProblem, MaximumProblem, NotConverged
+
+    from .balls_in_bins_encoders import factorize_balls_in_bins
+    from .long_runs import factorize_long
+    from .nodes import factorize_classes, factorize_nodes
+    from .pairwise_covariance import optimal_pairwise
+    from .peer_encoders import from_jax_privacy, from_opake
+    from .saved_factorization import load, save
+    from .seeded_covariances import optimal_covariance
+    from .spatio_temporal import optimal_joint, optimal_kronecker, optimal_per_mode
+    from .temporal import (
+        evaluate,
+        factorize,
+        maximum_problem,
+        prefix_sum_encoder,
+        problem,
+        solve_problem,
+        square_root_encoder,
+    )
 
 __all__ = [
     "Factorization",
@@ -53,6 +58,12 @@ __all__ = [
     "solve_problem",
     "square_root_encoder",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    from ..extensions import public
+
+    return public(__name__, name)
 
 
 def __dir__() -> list[str]:

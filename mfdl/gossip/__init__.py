@@ -11,22 +11,27 @@ peers, dropout of nodes and links, the walk of a token), `randomized` gives the 
 push-sum, for directed edges, and `average`, one node's averaging in a training loop of the user.
 """
 
-from . import randomized
-from .builders import from_array, from_file, load, metropolis_hastings, sequence, uniform
-from .changing import (
-    churn,
-    link_dropout,
-    node_dropout,
-    one_peer_exponential,
-    peer_sampling,
-    random_matchings,
-    random_pairs,
-    sampled_presence,
-    sampled_walk,
-)
-from .directed import average, push_sum
-from .matrix import Gossip, GossipMatrix, mixing_parameter
-from .sequences import GossipSequence
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from . import randomized
+    from .builders import from_array, from_file, load, metropolis_hastings, sequence, uniform
+    from .changing import (
+        churn,
+        link_dropout,
+        node_dropout,
+        one_peer_exponential,
+        peer_sampling,
+        random_matchings,
+        random_pairs,
+        sampled_presence,
+        sampled_walk,
+    )
+    from .directed import average, push_sum
+    from .matrix import Gossip, GossipMatrix, mixing_parameter
+    from .sequences import GossipSequence
 
 __all__ = [
     "Gossip",
@@ -52,6 +57,12 @@ __all__ = [
     "sequence",
     "uniform",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    from ..extensions import public
+
+    return public(__name__, name)
 
 
 def __dir__() -> list[str]:

@@ -11,10 +11,15 @@ In: `Dynamics`, a number of steps, `ErrorWeights`, perhaps with the `Curvature` 
 - `noise_error`, the value itself for a noise operator; `excess_loss`, what it adds to a loss with that curvature.
 """
 
-from .curvature import Curvature
-from .error_weights import ErrorWeights
-from .estimated_grams import Probes
-from .noise_objective import NoiseObjective
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .curvature import Curvature
+    from .error_weights import ErrorWeights
+    from .estimated_grams import Probes
+    from .noise_objective import NoiseObjective
 
 __all__ = [
     "Curvature",
@@ -22,6 +27,12 @@ __all__ = [
     "NoiseObjective",
     "Probes",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    from ..extensions import public
+
+    return public(__name__, name)
 
 
 def __dir__() -> list[str]:

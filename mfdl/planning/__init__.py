@@ -8,33 +8,23 @@ A `Design` says how a run goes: batches, epochs, gossip rounds, mechanism, who t
 `plan` calibrates each design to the budget and predicts noise, cost, and with a curvature the excess loss.
 """
 
-import importlib
+from __future__ import annotations
+
 from typing import TYPE_CHECKING, Any
-
-_EXPORTS = {
-    "Design": "mfdl.planning.design",
-    "PlannedDesign": "mfdl.planning.run_plan",
-    "RunPlan": "mfdl.planning.run_plan",
-    "plan": "mfdl.planning.planner",
-}
-
-__all__ = ["Design", "PlannedDesign", "RunPlan", "plan"]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _EXPORTS:
-        from ..extensions import submodule
-
-        return submodule(__name__, name)
-    globals()[name] = value = getattr(importlib.import_module(_EXPORTS[name]), name)
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
-
 
 if TYPE_CHECKING:
     from .design import Design
     from .planner import plan
     from .run_plan import PlannedDesign, RunPlan
+
+__all__ = ["Design", "PlannedDesign", "RunPlan", "plan"]
+
+
+def __getattr__(name: str) -> Any:
+    from ..extensions import public
+
+    return public(__name__, name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

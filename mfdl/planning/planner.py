@@ -20,7 +20,7 @@ from mfdl_solvers.ties import first_minimum, ranked
 from .. import check, graphs
 from .. import gossip as gossip_matrices
 from ..algorithms import LinearAlgorithm, registry
-from ..algorithms.dsgd import receivers
+from ..algorithms.gossip_sgd import receivers
 from ..dynamics import Dynamics
 from ..errors import InvalidInput, UnsupportedMechanism
 from ..factorization import NotConverged

@@ -1,15 +1,20 @@
 """From views to privacy numbers: view Grams, sensitivity, Gaussian accounting, guarantees."""
 
-from .accountants import ACCOUNTANTS
-from .attacking_sets import sensitivity_by_victim
-from .curves import BallsInBinsGaussian, Gaussian, MonteCarlo, PoissonGaussian, PrivacyCurve, ProductGaussian
-from .exposures import view_losses
-from .gram_sensitivity import general_sensitivity
-from .guarantee import Guarantee
-from .losses import Losses
-from .owners import Owners
-from .questions import Privacy, Target
-from .sampled_exposures import noise_of_bins
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .accountants import ACCOUNTANTS
+    from .attacking_sets import sensitivity_by_victim
+    from .curves import BallsInBinsGaussian, Gaussian, MonteCarlo, PoissonGaussian, PrivacyCurve, ProductGaussian
+    from .exposures import view_losses
+    from .gram_sensitivity import general_sensitivity
+    from .guarantee import Guarantee
+    from .losses import Losses
+    from .owners import Owners
+    from .questions import Privacy, Target
+    from .sampled_exposures import noise_of_bins
 
 __all__ = [
     "ACCOUNTANTS",
@@ -29,6 +34,12 @@ __all__ = [
     "sensitivity_by_victim",
     "view_losses",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    from ..extensions import public
+
+    return public(__name__, name)
 
 
 def __dir__() -> list[str]:

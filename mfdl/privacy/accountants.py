@@ -21,14 +21,6 @@ from ..trust.view import View
 from .exposures import Exposures, public_exposures, view_exposures
 from .owners import Victim, require_unshared
 from .questions import Privacy
-from .sampled_exposures import (
-    BinsExposures,
-    CyclicPoissonExposures,
-    MinSeparationExposures,
-    RandomAllocationExposures,
-    poisson_exposures,
-    secret_accountant,
-)
 
 
 class Accountant(Protocol):
@@ -40,13 +32,23 @@ class Accountant(Protocol):
         """Args: victims: node indices, None for all that do not attack; progress: as `mfdl.progress`."""
 
 
+def _secret(scheme: type) -> Accountant:
+    """That of `sampled_exposures`, which loads with the first question about secret batches."""
+
+    def accountant(
+        algorithm: LinearAlgorithm, privacy: Privacy, *, victims: Sequence[Any] | None, progress: Progress
+    ) -> Exposures:
+        from .sampled_exposures import OF_SECRET_BATCHES
+
+        return OF_SECRET_BATCHES[scheme](algorithm, privacy, victims=victims, progress=progress)
+
+    return accountant
+
+
+SECRET = (PoissonSampling, BallsInBins, CyclicPoisson, RandomAllocation, MinSeparationSampling)
 ACCOUNTANTS: dict[type, Accountant] = {
     Participation: public_exposures,
-    PoissonSampling: poisson_exposures,
-    BallsInBins: secret_accountant(BinsExposures, samples=True),
-    CyclicPoisson: secret_accountant(CyclicPoissonExposures),
-    RandomAllocation: secret_accountant(RandomAllocationExposures),
-    MinSeparationSampling: secret_accountant(MinSeparationExposures),
+    **{scheme: _secret(scheme) for scheme in SECRET},
 }
 """By participation; a class that is not named has the accountant of its nearest base."""
 

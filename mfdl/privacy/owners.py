@@ -171,7 +171,7 @@ def in_order(victims: Iterable[Victim]) -> list[Victim]:
     """Nodes, then groups."""
     distinct = set(victims)
     if all(type(victim) is int for victim in distinct):
-        return sorted(distinct)  # type: ignore[type-var]  # exact: nodes
+        return sorted(distinct)  # exact: nodes
     return sorted(distinct, key=lambda victim: (len(nodes_of(victim)), nodes_of(victim)))  # exact: nodes
 
 

@@ -461,3 +461,13 @@ def exposed_by_node_noise(algorithm: LinearAlgorithm, trust: TrustModel, seen: T
             why = f"Infinite for node {labels[u]!r}: {gram.why}." if math.isinf(largest) else ""
             worst[u] = max(worst.get(u, (0.0, "")), (largest, why), key=lambda each: each[0])  # bound
     return _of_somebody(worst, trust)
+
+
+OF_SECRET_BATCHES: dict[type, Callable[..., SampledExposures]] = {
+    PoissonSampling: poisson_exposures,
+    BallsInBins: secret_accountant(BinsExposures, samples=True),
+    CyclicPoisson: secret_accountant(CyclicPoissonExposures),
+    RandomAllocation: secret_accountant(RandomAllocationExposures),
+    MinSeparationSampling: secret_accountant(MinSeparationExposures),
+}
+"""The accountants by participation."""

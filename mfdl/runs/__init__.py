@@ -9,35 +9,9 @@ that was killed goes on, and what is on the disk at its end is what it would hav
 its options bring none of the libraries that train.
 """
 
-import importlib
+from __future__ import annotations
+
 from typing import TYPE_CHECKING, Any
-
-_EXPORTS = {
-    "Cell": "mfdl.runs.cells",
-    "Engine": "mfdl.engines",
-    "Store": "mfdl.runs.store",
-    "Tuning": "mfdl.runs.tuning",
-    "load_steps": "mfdl.runs.run_steps",
-    "rows": "mfdl.runs.store",
-    "run_cells": "mfdl.runs.running",
-    "sweep": "mfdl.runs.running",
-}
-
-__all__ = ["Cell", "Engine", "Store", "Tuning", "load_steps", "rows", "run_cells", "sweep"]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _EXPORTS:
-        from ..extensions import submodule
-
-        return submodule(__name__, name)
-    globals()[name] = value = getattr(importlib.import_module(_EXPORTS[name]), name)
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
-
 
 if TYPE_CHECKING:
     from ..engines import Engine
@@ -46,3 +20,15 @@ if TYPE_CHECKING:
     from .running import run_cells, sweep
     from .store import Store, rows
     from .tuning import Tuning
+
+__all__ = ["Cell", "Engine", "Store", "Tuning", "load_steps", "rows", "run_cells", "sweep"]
+
+
+def __getattr__(name: str) -> Any:
+    from ..extensions import public
+
+    return public(__name__, name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

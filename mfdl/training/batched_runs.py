@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from .. import metrics
-from ..algorithms.noise_error import InputScales, input_scales
+from ..algorithms.error_in_models import InputScales, input_scales
 from ..noise.stream import KEEP_BYTES
 from ..progress import Advance
 from .clipping import counting_dropped

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 import tracemalloc
 
 import numpy as np
@@ -17,8 +16,8 @@ from numpy.testing import assert_allclose
 
 import mfdl
 from mfdl import algorithms, gossip, graphs
-from mfdl.algorithms import noise_error
-from mfdl.algorithms.dsgd import decentralized
+from mfdl.algorithms import error_in_models, noise_error
+from mfdl.algorithms.gossip_sgd import decentralized
 from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.factorization.encoders import Banded, Buffered, Inverse, Toeplitz
@@ -323,7 +322,7 @@ def large(monkeypatch):
     """A function that makes graphs of more nodes than given large ones."""
 
     def above(nodes):
-        for module in (noise_objective, sys.modules["mfdl.algorithms.noise_error"]):
+        for module in (noise_objective, error_in_models):
             monkeypatch.setattr(module, "MAX_DENSE", nodes)
 
     return above

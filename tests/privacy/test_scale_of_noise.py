@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mfdl import Privacy, algorithms, gossip, trust
-from mfdl.algorithms.dsgd import decentralized
+from mfdl.algorithms.gossip_sgd import decentralized
 from mfdl.check import LARGEST
 from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
 from mfdl import gossip, trust
-from mfdl.algorithms.dsgd import decentralized
+from mfdl.algorithms.gossip_sgd import decentralized
 from mfdl.dynamics import Dynamics
 from mfdl.errors import UnsupportedMechanism
 from mfdl.factorization.encoders import Dense

@@ -15,7 +15,7 @@ from numpy.testing import assert_allclose
 
 import mfdl
 from mfdl import algorithms, trust
-from mfdl.algorithms.dsgd import decentralized
+from mfdl.algorithms.gossip_sgd import decentralized
 from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.factorization import long_runs as structured
 from mfdl.factorization.encoders import Banded, Buffered, Inverse, Toeplitz

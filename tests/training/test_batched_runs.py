@@ -12,7 +12,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from small_tasks import classes, regression
 
 from mfdl import Privacy, gossip, trust
-from mfdl.algorithms.noise_error import input_scales
+from mfdl.algorithms.error_in_models import input_scales
 from mfdl.dynamics import Dynamics
 from mfdl.noise_scale import calibrate
 from mfdl.participation import BallsInBins, Cyclic, EveryStep, ParticipationByNode

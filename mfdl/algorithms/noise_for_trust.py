@@ -27,10 +27,10 @@ from ..objective import ErrorWeights
 from ..objective.error_weights import ALL_MODELS
 from ..participation import Participation
 from .checks import builder
-from .dsgd import receivers
+from .error_in_models import counted_rows
+from .gossip_sgd import receivers
 from .linear_algorithm import LinearAlgorithm
 from .mechanism_names import MECHANISMS
-from .noise_error import counted_rows
 from .round import Round
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""D-SGD and its node-local noises: none, independent, or any causal C_local (MF-D-SGD).
+"""D-SGD and its noises without a factorization: none, independent, and what papers add to it.
 
 All share one round: send (1 - eta decay) theta - eta v, v = momentum v + g + e, and average what was sent with W. Under
 LDP all of this drops out of privacy, so what distinguishes the mechanisms here is the encoder alone.
@@ -8,34 +8,25 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING
 
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import ArrayLike
-from scipy.sparse.linalg import LinearOperator
 
 from .. import matrices
 from ..dynamics import Dynamics
 from ..dynamics.dynamics import PlainRounds
-from ..errors import InvalidInput, require_known
-from ..factorization import Factorization
-from ..factorization.encoders import Encoder
-from ..factorization.nodes import NodeFactorizations
-from ..factorization.seeded_covariances import SpatialFactorization
-from ..factorization.spatio_temporal import SpatioTemporalFactorization
+from ..errors import require_known
 from ..gossip import GossipMatrix
-from ..noise import IndependentNoise, NoiseOperator, ZeroNoise
-from ..noise.any_encoder import encoded_noise
+from ..noise import IndependentNoise, LocalNoise, NoiseOperator, ZeroNoise
 from ..participation import Participation
 from .checks import builder
 from .linear_algorithm import LinearAlgorithm
 from .mechanism_names import ALL_SEEN, MECHANISMS
 from .round import Round
 
-Solved: TypeAlias = Factorization | NodeFactorizations | SpatialFactorization | SpatioTemporalFactorization
-AnyEncoder: TypeAlias = ArrayLike | sp.sparray | LinearOperator | Encoder | Solved
-"""C, in all the ways in which it may be given."""
+if TYPE_CHECKING:
+    from .factorized import Solved
 
 
 def decentralized(
@@ -96,45 +87,6 @@ def dsgd(dynamics: Dynamics, participation: Participation) -> LinearAlgorithm:
 def dp_dsgd(dynamics: Dynamics, participation: Participation) -> LinearAlgorithm:
     """DP-D-SGD: fresh independent noise at every node and step, C = I (the LDP baseline)."""
     return decentralized("dp-dsgd", dynamics, participation)
-
-
-@builder
-def mf_dsgd(
-    dynamics: Dynamics,
-    participation: Participation,
-    encoder: AnyEncoder,
-    *,
-    name: str = "mf-dsgd",
-    factorization: Factorization | NodeFactorizations | None = None,
-) -> LinearAlgorithm:
-    """MF-D-SGD: node u adds (C^-1 Z)_(t, u) for a causal encoder C, of each node's own noise or of shared noise.
-
-    Args:
-        encoder: C as an array, a sparse matrix or an operator: shared by all nodes, (T, T); per node, (n, T, T); or
-            over time x nodes, (T n, T n), time-major, with any block inside a step that can be inverted. Column k of a
-            step is held by all nodes that use it in C^-1: what several nodes use hides them from outsiders alone. Or C
-            with structure (`factorization.encoders`), which takes no array of T x T, or what a function of
-            `factorization` returned.
-
-    Raises: InvalidInput: C that needs noise of later steps, is singular, or has another shape.
-    Source: arXiv:2510.17480, Algorithm 1, with the noise scaled by the sensitivity of C.
-    """
-    if isinstance(encoder, SpatialFactorization | SpatioTemporalFactorization):
-        from . import over_nodes
-
-        build: Any = over_nodes.spatial_noise
-        if isinstance(encoder, SpatioTemporalFactorization):
-            build = over_nodes.spatio_temporal_noise
-        return build(dynamics, participation, encoder, name=name)
-    if factorization is None and isinstance(encoder, Factorization | NodeFactorizations):
-        factorization = encoder
-    noise = encoded_noise(encoder, participation.num_steps, dynamics.num_nodes)
-    if noise.num_steps != participation.num_steps:
-        raise InvalidInput(
-            f"encoder must be T x T with T = {participation.num_steps} steps of {participation.describe()}, "
-            f"got {noise.num_steps} x {noise.num_steps}; over time x nodes it is T n x T n, {dynamics.num_nodes} nodes."
-        )
-    return decentralized(name, dynamics, participation, noise, factorization=factorization)
 
 
 @MECHANISMS.register(
@@ -199,4 +151,5 @@ def anti_pgd(dynamics: Dynamics, participation: Participation) -> LinearAlgorith
 
     Its sensitivity is large (b k (k+1) (2k+1) / 6 squared, for k epochs of b steps), and the noise is scaled by it.
     """
-    return mf_dsgd(dynamics, participation, np.tri(participation.num_steps), name="anti-pgd")
+    noise = LocalNoise(np.tri(participation.num_steps), dynamics.num_nodes)
+    return decentralized("anti-pgd", dynamics, participation, noise)
