@@ -140,7 +140,7 @@ def test_what_is_not_covered_is_refused():
     with pytest.raises(UnsupportedMechanism, match="every pattern with its signs"):
         trust_optimal(run, EveryStep(30), AnyReceiver())
     with pytest.raises(InvalidInput, match="unknown entries"):
-        trust_optimal(dynamics("ring:n=20", rounds=5), Cyclic(epochs=1, period=6), AnyReceiver())
+        trust_optimal(dynamics("path:n=20", rounds=5), Cyclic(epochs=1, period=6), AnyReceiver())
     with pytest.raises(InvalidInput, match="price"):
         trust_optimal(run, scheme, AnyReceiver(), price=0.0)
     with pytest.raises(NotConverged):
