@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import scipy.sparse as sp
+from numpy.typing import NDArray
 
 from .. import check
 from ..check import FloatArray
@@ -152,7 +153,7 @@ def trust_optimal(
         release: final models besides, as for `Privacy`; default the trust model's.
         price: rho > 0, what a unit of noise variance costs beside the error; without it noise grows without bound.
         weights: which models count; default all nodes' after every step.
-        budgets: mu[u, v] > 0 of what node u may learn of v, shape (n, n), relative to the largest; default equal.
+        budgets: mu[u, v] > 0 of what node v may learn of u, shape (n, n), relative to the largest; default equal.
         seeds: groups of nodes, each of which shares a seed.
         tolerance: relative gap of the certificate; max_iterations: Newton steps.
 
@@ -172,8 +173,11 @@ def trust_optimal(
         views = _within(views, budgets, n)
     costs = blocks.costs(base, weights or ALL_MODELS, price)
     alike = len(seeds) == 0 and budgets is None and _symmetric(base, views, costs)
-    given = (views[:1], costs.sum(axis=0, keepdims=True)) if alike else (views, costs)
-    noise = optimal_local_noise(*given, participation, tolerance=tolerance, max_iterations=max_iterations)
+    if alike:  # one attacker and one covariance stand for all
+        views, counted = views[:1], costs.sum(axis=0, keepdims=True)
+    else:
+        counted = costs
+    noise = optimal_local_noise(views, counted, participation, tolerance=tolerance, max_iterations=max_iterations)
     covariances = np.broadcast_to(noise.require_converged(tolerance).covariances, costs.shape).copy()
     noise = dataclasses.replace(noise, covariances=covariances)
     operator = blocks.noise(covariances)
@@ -253,10 +257,10 @@ def _within(views: Sequence[AttackerView], budgets: FloatArray, n: int) -> list[
     """The views with budgets by pair, of which the largest is 1."""
     if budgets.shape != (n, n) or any(len(view.attackers) != 1 for view in views):
         raise InvalidInput(
-            f"budgets must have a row for each attacker and a column for each victim, shape ({n}, {n}), under a trust "
+            f"budgets must have a row for each victim and a column for each attacker, shape ({n}, {n}), under a trust "
             f"model of single attackers (AnyReceiver), got shape {budgets.shape}."
         )
-    pairs = [budgets[view.attackers[0], list(view.victims)] for view in views]
+    pairs = [budgets[list(view.victims), view.attackers[0]] for view in views]
     largest = max(part.max() for part in pairs)
     return [view._replace(budgets=part / largest) for view, part in zip(views, pairs, strict=True)]
 
@@ -278,11 +282,11 @@ def _symmetric(base: LinearAlgorithm, views: Sequence[AttackerView], costs: Floa
     return all(len(view.victims) == n - 1 for view in views)
 
 
-def _sorted_rows(view: AttackerView, moved: FloatArray) -> FloatArray:
+def _sorted_rows(view: AttackerView, moved: NDArray[np.intp]) -> FloatArray:
     """A and V over the nodes in an order, rows sorted."""
     parts = view.gradients[:, :, moved], view.noise[:, moved]
     rows = np.concatenate([part.reshape(len(part), -1) for part in parts], axis=1)
-    return rows[np.lexsort(np.round(rows, 9).T)]
+    return np.asarray(rows[np.lexsort(np.round(rows, 9).T)])  # exact: rounded before
 
 
 def _seen(base: LinearAlgorithm, blocks: _Blocks, trust: TrustModel, release: str | None) -> list[AttackerView]:

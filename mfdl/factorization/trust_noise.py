@@ -50,7 +50,7 @@ class AttackerView(NamedTuple):
     name: str
     attackers: tuple[int, ...]
 
-    def shifts(self, patterns: Sequence[FloatArray]) -> Iterator[FloatArray]:
+    def shifts(self, patterns: Sequence[NDArray[np.intp]]) -> Iterator[FloatArray]:
         """What one record moves at the steps of its pattern, / mu: (rows, steps), victim after victim."""
         for victim, budget in zip(self.victims, self.budgets, strict=True):
             yield from (self.gradients[:, pattern, victim] / budget for pattern in patterns)
