@@ -35,7 +35,7 @@ def solve_local_noise(problem: LocalNoiseProblem, stopping: Stopping = USUAL) ->
     """
     began = time.perf_counter()
     _require_size(problem)
-    with blas_threads(problem.num_blocks * problem.num_slots**2, single_up_to=ITERATION):
+    with blas_threads(len(problem.costs) * problem.num_slots**2, single_up_to=ITERATION):
         barrier = _Barrier(problem)
         S = np.tile(np.eye(problem.num_slots), (len(problem.costs), 1, 1))
         start = barrier.at(S * 4 * problem.largest_ratio(S))
