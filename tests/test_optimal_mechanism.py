@@ -181,29 +181,30 @@ def test_the_messages_of_the_first_rounds_lose_at_most_what_all_do(data):
 # ---- float32 -------------------------------------------------------------------------------------------------------
 
 
-def final_models(algorithm, noise, dtype):
-    """Noise in the final models by the maps of the algorithm; every message and state in `dtype`."""
-    state = np.zeros((algorithm.model_from_state.shape[1], noise.shape[1]), dtype)
-    for exchange, step in zip(algorithm.rounds, algorithm.step_of_round, strict=True):
-        fresh = noise if step >= 0 else None
-        parts = [(exchange.message_from_state, state), (exchange.message_from_noise, fresh)]
-        message = sum(M.astype(dtype) @ x for M, x in parts if M is not None and x is not None).astype(dtype)
-        parts = [
-            (exchange.state_from_message, message),
-            (exchange.state_from_state, state),
-            (exchange.state_from_noise, fresh),
-        ]
-        state = sum(M.astype(dtype) @ x for M, x in parts if M is not None and x is not None).astype(dtype)
-    return algorithm.model_from_state.astype(dtype) @ state
+def final_models(algorithm, noise, message_type):
+    """Noise in the final models by the maps of the algorithm, with every message rounded to a type."""
+    state = np.zeros((algorithm.model_from_state.shape[1], noise.shape[1]))
+
+    def added(*parts):
+        return sum(entries @ values for entries, values in parts if entries is not None)
+
+    for exchange in algorithm.rounds:
+        sent = added((exchange.message_from_state, state), (exchange.message_from_noise, noise))
+        received = sent.astype(message_type).astype(np.float64)
+        waiting = (exchange.state_from_state, state), (exchange.state_from_noise, noise)
+        state = added((exchange.state_from_message, received), *waiting)
+    return algorithm.model_from_state @ state
 
 
 @pytest.mark.parametrize("price", [1e-1, 1e-3, 1e-6])
-def test_float32_messages_leave_an_error_in_proportion_to_the_noise_that_cancels(price):
+def test_rounded_messages_leave_an_error_in_proportion_to_the_noise_that_cancels(price):
     algorithm = trust_optimal(dynamics("ring:n=12", 6, 1.0), EveryStep(1), AnyReceiver(), price=price)
     noise = algorithm.noise.matmat(np.random.default_rng(0).normal(size=(algorithm.noise.shape[1], 200)))
-    error = final_models(algorithm, noise.astype(np.float32), np.float32) - final_models(algorithm, noise, np.float64)
-    largest = np.sqrt(algorithm.factorization.covariances.trace(axis1=1, axis2=2).max())
-    assert 0.05 < np.sqrt((error**2).mean()) / (largest * 2.0**-23) < 2
+    exact = final_models(algorithm, noise, np.float64)
+    cancelled = np.sqrt(algorithm.factorization.covariances.trace(axis1=1, axis2=2).mean())
+    for message_type in (np.float32, np.float16):
+        error = final_models(algorithm, noise, message_type) - exact
+        assert 0.05 < np.sqrt((error**2).mean()) / (cancelled * np.finfo(message_type).eps) < 0.5
 
 
 # ---- other questions -----------------------------------------------------------------------------------------------
