@@ -63,10 +63,12 @@ class GainOverLDP(Shown):
     def _sentence(self) -> str:
         shares = (1 - self.optimal / self.ldp, self.accounting, self.better_noise)
         total, accounting, noise = (f"{round(share, 4) + 0.0:.1%}" for share in shares)  # + 0.0: no minus zero
-        return (
-            f"{total} less variance in the models than LDP's best noise: {accounting} by accounting, then {noise} by "
-            "better noise"
-        ) + "".join(f"\n  mu {rounded_up(mu, 4)} against {attacker}" for attacker, mu in self.mu.items())
+        lines = [
+            f"{total} less variance in the models than LDP's best noise",
+            f"{accounting} by accounting, then {noise} by better noise",
+            *(f"mu {rounded_up(mu, 3)} against {attacker}" for attacker, mu in self.mu.items()),
+        ]
+        return "\n  ".join(lines)
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)

@@ -42,7 +42,7 @@ def test_the_gain_is_split_and_beside_it_stand_stronger_attackers():
     assert all(0 < mu <= tapped * (1 + 1e-9) for mu in gain.mu.values())
     assert len(gain.mu) == 4
     assert f"{gain.better_noise:.1%} by better noise" in repr(mechanism)
-    assert repr(mechanism).count("\n") == 5
+    assert repr(mechanism).count("\n") == 6
 
 
 def test_a_weaker_attacker_gains_by_accounting_too():

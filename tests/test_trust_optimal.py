@@ -49,7 +49,8 @@ def test_the_accounted_mu_of_the_finished_algorithm_is_1(setting, trust, publish
     losses = mfdl.losses(algorithm, privacy(trust, release=release), progress=False)
     assert losses.guarantee(1.0).mu >= 1 - GAP
     if scheme.num_steps == 1 or published:
-        assert losses.guarantee(1.0).mu == pytest.approx(1, rel=GAP if scheme == EveryStep(3) else 1e-6)
+        assert losses.guarantee(1.0).mu <= 1 + 1e-6
+        assert scheme == EveryStep(3) or losses.guarantee(1.0).mu >= 1 - 1e-6  # of two steps signs are all there is
         assert losses.guarantee(1.0).adaptive
     certificate = algorithm.factorization
     assert certificate.lower_bound <= certificate.objective <= certificate.lower_bound * (1 + GAP)
@@ -66,6 +67,13 @@ def test_if_all_is_seen_it_is_the_best_encoder_of_each_node(scheme):
     nodes = factorize_nodes(run, scheme, tolerance=GAP)
     objective = algorithm.factorization.objective * run.num_nodes * scheme.num_steps
     assert objective == pytest.approx(nodes.objective, rel=3 * GAP)
+
+
+def test_gradients_that_are_worse_than_all_signs_are_met_too():
+    """On a path signs alone leave mu = 1.0002 after five steps of one record."""
+    algorithm = trust_optimal(dynamics("path:n=4", rounds=1), EveryStep(5), AnyReceiver(), tolerance=GAP)
+    assert 1 - GAP <= mfdl.account(algorithm, privacy(AnyReceiver()), noise_std=1.0, progress=False).mu <= 1 + 1e-6
+    assert algorithm.factorization.gap <= GAP
 
 
 def test_less_noise_than_muffliato_and_mafalda_on_a_ring_and_none_gained_on_a_complete_graph():
