@@ -178,6 +178,32 @@ def test_the_messages_of_the_first_rounds_lose_at_most_what_all_do(data):
     assert (numbers(masks.seen & early) <= numbers(masks.seen) * (1 + 1e-9)).all()
 
 
+def test_who_stays_loses_more_without_the_noise_of_a_node_that_left():
+    """Node 3 of a ring of 6 leaves after its first message; the others go on by the weights of the path they form."""
+    n, rounds, left = 6, 4, 3
+    whole = metropolis_hastings(f"ring:n={n}")
+    rest = np.eye(n)
+    rest[np.ix_([4, 5, 0, 1, 2], [4, 5, 0, 1, 2])] = metropolis_hastings("path:n=5").weights.toarray()
+    noise = trust_optimal(dynamics(f"ring:n={n}", rounds), EveryStep(1), AnyReceiver()).noise
+    gossip = mfdl.gossip.sequence([whole, *[mfdl.gossip.from_array(rest)] * (rounds - 1)])
+    algorithm = mfdl.algorithms.message_noise(mfdl.Dynamics(gossip, 0.3, gossip_rounds=rounds), EveryStep(1), noise)
+    mu = {}
+    for attacker in set(range(n)) - {left}:
+        seen = PNDP([f"#{attacker}"]).knowledge(algorithm, left).seen.copy()
+        seen[1:, left] = False
+        trust = TrustModel.from_masks(
+            seen=seen,
+            known_gradients=np.arange(n) == attacker,
+            attackers=[f"#{attacker}"],
+            release="none",
+            name="stays",
+        )
+        losses = mfdl.losses(algorithm, privacy(trust), progress=False)
+        mu |= {(v, attacker): curve.mu for v, curve in losses.curves(1.0).items()}
+    assert max(value for (v, _), value in mu.items() if v == left) == pytest.approx(0.79, abs=0.01)
+    assert max(value for (v, _), value in mu.items() if v != left) == pytest.approx(1.09, abs=0.01)
+
+
 # ---- float32 -------------------------------------------------------------------------------------------------------
 
 
