@@ -22,8 +22,9 @@ if TYPE_CHECKING:
     from .dynamics import Dynamics
     from .errors import InvalidInput, UnsupportedMechanism
     from .mechanism import Mechanism
-    from .noise_scale import account, calibrate, losses, optimize
+    from .noise_scale import account, calibrate, losses
     from .objective import ErrorWeights
+    from .optimal_mechanism import optimize
     from .participation import (
         BallsInBins,
         Cyclic,

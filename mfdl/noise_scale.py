@@ -1,4 +1,4 @@
-"""How much noise, and what it guarantees: `losses`, `account`, `calibrate`; the best noise: `optimize`.
+"""How much noise, and what it guarantees: `losses`, `account`, `calibrate`.
 
 In: an algorithm of any participation, the name of one, or a `View` given as matrices, and a `Privacy`: trust model,
 adjacency, clipping and the other conditions. Out: the `Losses` of each victim before noise is scaled, the `Guarantee`
@@ -7,22 +7,17 @@ of a noise, or the `Mechanism` of the least noise that meets a target, which is 
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 from collections.abc import Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
-from mfdl_solvers.ties import first_minimum
-
 from . import check
-from .algorithms import LinearAlgorithm, mafalda, message_noise, registry, trust_optimal
+from .algorithms import LinearAlgorithm, registry
 from .algorithms.factorized import AnyEncoder, Solved, mf_dsgd
 from .dynamics import Dynamics
 from .errors import InvalidInput
 from .mechanism import Calibrated, Mechanism
 from .noise.any_encoder import encoded_noise, is_encoder
-from .objective import ErrorWeights
-from .participation import Participation
 from .privacy import questions
 from .privacy.guarantee import Guarantee
 from .privacy.losses import Losses
@@ -208,66 +203,6 @@ def calibrate(
     if isinstance(algorithm, View):
         return CalibratedView(algorithm, guarantee)
     return Mechanism(algorithm, guarantee, privacy.trust)
-
-
-def optimize(
-    dynamics: Dynamics,
-    participation: Participation,
-    privacy: Privacy,
-    *,
-    mu: float | None = None,
-    epsilon: float | None = None,
-    delta: float | None = None,
-    weights: ErrorWeights | None = None,
-    published: bool = True,
-    price: float = 1e-3,
-    tolerance: float = 1e-3,
-    progress: Progress = "auto",
-) -> Mechanism:
-    """The mechanism whose noise is the best for a trust model, calibrated: `replay` trains it.
-
-    Where every message is seen it is mafalda. Otherwise it is the one of less error in the models, mafalda or
-    `algorithms.trust_optimal`, whose class is local noise with one slot a message: mafalda wins where the number of
-    hidden messages is not proven for adaptive gradients, and counts them as seen.
-    `mechanism.algorithm.factorization` is the certificate: its gap bounds what better noise of the class could gain.
-
-    >>> import mfdl
-    >>> dynamics = mfdl.Dynamics(mfdl.gossip.metropolis_hastings("ring:n=5"), 0.1, gossip_rounds=2)
-    >>> privacy = mfdl.Privacy(mfdl.trust.AnyReceiver(), adjacency="zero-out", clip_norm=1.0)
-    >>> mechanism = optimize(dynamics, mfdl.EveryStep(1), privacy, mu=0.5, progress=False)
-    >>> mechanism.algorithm.name, mechanism.guarantee.mu <= 0.5
-    ('trust-optimal', True)
-
-    Args:
-        mu, epsilon, delta, progress: the target, as for `calibrate`.
-        weights: which models count; published, price, tolerance: as for `algorithms.trust_optimal`.
-    Raises: as `calibrate` and `algorithms.trust_optimal`.
-    """
-    Target(mu=mu, epsilon=epsilon, delta=delta)  # refuses what is none before any work
-    check.instance(Privacy, privacy=privacy)
-    check.instance(TrustModel, trust=privacy.trust)
-    if privacy.participation not in (None, participation):
-        raise InvalidInput("privacy has another participation; leave it out there.")
-    question = dataclasses.replace(privacy, participation=None)
-    target: dict[str, Any] = {"mu": mu, "epsilon": epsilon, "delta": delta, "progress": progress}
-    of_seen = mafalda(dynamics, participation, weights=weights, tolerance=tolerance)
-    base = message_noise(dynamics, participation, published=published) if dynamics.is_plain else None
-    if base is None or not privacy.trust.hides_messages(base):
-        return calibrate(of_seen, question, **target)
-    algorithm = trust_optimal(
-        dynamics,
-        participation,
-        privacy.trust,
-        published=published,
-        release=privacy.release,
-        price=price,
-        weights=weights,
-        tolerance=tolerance,
-    )
-    mechanisms = [calibrate(algorithm, question, **target)]
-    with contextlib.suppress(InvalidInput):  # masks for the messages of `base`, or an attacker who knows a node's noise
-        mechanisms.append(calibrate(of_seen, question, **target))
-    return first_minimum(mechanisms, key=lambda mechanism: mechanism.objective_for(weights or ErrorWeights()).value)
 
 
 def _require_alone(noise_std: float, target: Mapping[str, Any]) -> None:

@@ -13,14 +13,10 @@ from hypothesis import strategies as st
 
 import mfdl
 from mfdl import Cyclic, Dynamics, EveryStep, InvalidInput, Privacy, TrustModel, UnsupportedMechanism
-from mfdl.algorithms import dp_dsgd, mafalda, message_noise, muffliato, noise_error, trust_optimal
-from mfdl.algorithms.error_in_models import counted_rows
-from mfdl.factorization import NotConverged, factorize_nodes, optimal_covariance, optimal_joint
+from mfdl.algorithms import mafalda, message_noise, muffliato, noise_error, trust_optimal
+from mfdl.factorization import NotConverged, factorize_nodes
 from mfdl.gossip import metropolis_hastings
 from mfdl.trust import AnyReceiver, Coalitions, Eavesdropper
-from mfdl_solvers import Stopping
-from mfdl_solvers.local_noise import LocalNoiseProblem, NoiseView
-from mfdl_solvers.local_noise_solver import solve_local_noise
 
 GAP = 1e-3
 
@@ -37,7 +33,7 @@ def privacy(trust, **fields):
 def settings_of_noise(draw):
     graph = nx.gnp_random_graph(draw(st.integers(2, 4)), 0.6, seed=draw(st.integers(0, 99)))
     nx.add_path(graph, sorted(graph))
-    scheme = draw(st.sampled_from([EveryStep(1), Cyclic(epochs=1, period=2), EveryStep(2), Cyclic(epochs=2, period=2)]))
+    scheme = draw(st.sampled_from([EveryStep(1), Cyclic(epochs=1, period=2), EveryStep(2), EveryStep(3), Cyclic(2, 2)]))
     return dynamics(graph, draw(st.integers(1, 3)), draw(st.sampled_from([1.0, 0.3]))), scheme
 
 
@@ -48,13 +44,13 @@ def settings_of_noise(draw):
     published=st.booleans(),
 )
 def test_the_accounted_mu_of_the_finished_algorithm_is_1(setting, trust, published):
-    """Patterns of at most two steps: every extreme gradient is a choice of signs."""
     (run, scheme), release = setting, None if published else "none"
     algorithm = trust_optimal(run, scheme, trust, published=published, release=release, tolerance=GAP)
     losses = mfdl.losses(algorithm, privacy(trust, release=release), progress=False)
-    assert losses.guarantee(1.0).mu >= 1 - 1e-6
+    assert losses.guarantee(1.0).mu >= 1 - GAP
     if scheme.num_steps == 1 or published:
-        assert losses.guarantee(1.0).mu == pytest.approx(1, rel=1e-6)
+        assert losses.guarantee(1.0).mu <= 1 + 1e-6
+        assert scheme == EveryStep(3) or losses.guarantee(1.0).mu >= 1 - 1e-6  # of two steps signs are all there is
         assert losses.guarantee(1.0).adaptive
     certificate = algorithm.factorization
     assert certificate.lower_bound <= certificate.objective <= certificate.lower_bound * (1 + GAP)
@@ -73,23 +69,11 @@ def test_if_all_is_seen_it_is_the_best_encoder_of_each_node(scheme):
     assert objective == pytest.approx(nodes.objective, rel=3 * GAP)
 
 
-@pytest.mark.parametrize("scheme", [Cyclic(epochs=1, period=2), EveryStep(2)], ids=str)
-def test_one_seed_for_all_nodes_is_the_joint_optimum(scheme):
-    """One block of noise over all nodes, and everything seen: what the solver of `joint` minimises."""
-    run = dynamics("ring:n=4", rounds=1)
-    rows = counted_rows(dp_dsgd(run, scheme)) / 0.3
-    signs = np.eye(2) if scheme == Cyclic(epochs=1, period=2) else np.array([[1.0, 1], [1, -1]])
-    view = NoiseView(np.eye(8)[:, None], np.kron(signs, np.eye(4)), np.ones(8))
-    block = solve_local_noise(LocalNoiseProblem((rows.T @ rows + 1e-9 * np.eye(8))[None], [view]), Stopping(GAP))
-    assert block.objective == pytest.approx(optimal_joint(run, scheme, tolerance=GAP).objective, rel=3 * GAP)
-
-
-def test_one_seed_for_all_nodes_in_one_step_is_corn():
-    run = dynamics("path:n=4", rounds=1)
-    rows = counted_rows(dp_dsgd(run, EveryStep(1))) / 0.3
-    view = NoiseView(np.eye(4)[:, None], np.eye(4), np.ones(4))
-    block = solve_local_noise(LocalNoiseProblem((rows.T @ rows + 1e-9 * np.eye(4))[None], [view]), Stopping(GAP))
-    assert block.objective == pytest.approx(optimal_covariance(run, tolerance=GAP).objective, rel=3 * GAP)
+def test_gradients_that_are_worse_than_all_signs_are_met_too():
+    """On a path signs alone leave mu = 1.0002 after five steps of one record."""
+    algorithm = trust_optimal(dynamics("path:n=4", rounds=1), EveryStep(5), AnyReceiver(), tolerance=GAP)
+    assert 1 - GAP <= mfdl.account(algorithm, privacy(AnyReceiver()), noise_std=1.0, progress=False).mu <= 1 + 1e-6
+    assert algorithm.factorization.gap <= GAP
 
 
 def test_less_noise_than_muffliato_and_mafalda_on_a_ring_and_none_gained_on_a_complete_graph():
@@ -140,7 +124,7 @@ def test_what_is_not_covered_is_refused():
     with pytest.raises(UnsupportedMechanism, match="every pattern with its signs"):
         trust_optimal(run, EveryStep(30), AnyReceiver())
     with pytest.raises(InvalidInput, match="unknown entries"):
-        trust_optimal(dynamics("ring:n=20", rounds=5), Cyclic(epochs=1, period=6), AnyReceiver())
+        trust_optimal(dynamics("path:n=20", rounds=5), Cyclic(epochs=1, period=6), AnyReceiver())
     with pytest.raises(InvalidInput, match="price"):
         trust_optimal(run, scheme, AnyReceiver(), price=0.0)
     with pytest.raises(NotConverged):

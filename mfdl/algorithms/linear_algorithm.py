@@ -445,10 +445,13 @@ class LinearAlgorithm(Shown):
         return divided.known_plain() if self.is_plain else divided
 
     def _slot_owners(self) -> NDArray[np.intp]:
-        """The node whose noise each slot injects, shape (slots per step,); InvalidInput if several nodes hold it."""
+        """The only node that holds all noise of each slot, shape (slots per step,); InvalidInput if there is none."""
         if self.noise.slots_per_step == self.num_nodes:
             return np.arange(self.num_nodes)
-        users = sp.csr_array(self.noise.pattern().astype(int) @ self.holders.astype(int))
+        columns = self.noise.pattern().astype(int)
+        users = sp.csr_array(columns @ self.holders.astype(int))
+        users.data = users.data == np.repeat(columns.sum(axis=1), np.diff(users.indptr))  # holds every column
+        users.eliminate_zeros()
         if (np.diff(users.indptr) != 1).any():
             raise InvalidInput(
                 f"divisors divide a node's noise, and {self.name!r} has {self.noise.slots_per_step} injection slots, "

@@ -3,7 +3,8 @@
 With K gossip rounds a step, node v adds noise to each of its messages: slot 0 with the gradient, slot k in round k,
 and, where models are published, slot K to the model that it then sends to everybody and goes on from. All noise of a
 step is drawn with the gradient and waits in the state of the node for its round. "Optimal" is within this class:
-Gaussian noise that each node draws alone, one slot a message, at a price of noise.
+Gaussian noise that each node draws alone, one slot a message, at a price of noise. Groups of nodes that share a seed
+draw noise for all of their messages besides, correlated between the nodes too, which an attacker inside knows.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import scipy.sparse as sp
+from numpy.typing import NDArray
 
 from .. import check
 from ..check import FloatArray
@@ -22,6 +24,7 @@ from ..entries import to_dense
 from ..errors import InvalidInput, UnsupportedMechanism
 from ..factorization.trust_noise import AttackerView, optimal_local_noise
 from ..gossip import GossipMatrix
+from ..gossip.symmetries import vertex_symmetries
 from ..noise import NoiseOperator, ScheduledNoise, StepNoise
 from ..objective import ErrorWeights
 from ..objective.error_weights import ALL_MODELS
@@ -34,10 +37,13 @@ from .mechanism_names import MECHANISMS
 from .round import Round
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     class TrustModel(Protocol):
-        """The method of a trust model that is called here; its package stands on this one."""
+        """The methods of a trust model that are called here; its package stands on this one."""
+
+        def attackers(self, algorithm: LinearAlgorithm) -> tuple[int, ...]:
+            """Nodes that observe."""
 
         def members(self, algorithm: LinearAlgorithm) -> Iterable[tuple[Any, tuple[int, ...]]]:
             """The models that it is the worst case of, with their victims."""
@@ -45,6 +51,8 @@ if TYPE_CHECKING:
 
 MAX_ENTRIES = 20_000_000
 """Largest V of one attacker that is formed."""
+ALIKE = 1e-12
+"""Up to which views and costs count as equal when nodes are permuted: above the rounding of products of weights."""
 
 
 @builder
@@ -73,8 +81,7 @@ def message_noise(
         raise UnsupportedMechanism(f"{name} covers neither momentum nor weight decay; leave them out.")
     n, T, K = dynamics.num_nodes, participation.num_steps, dynamics.gossip_rounds
     slots = K + check.flag(published=published)
-    if noise is None:
-        noise = StepNoise(sp.eye_array(slots * n), _holders(n, slots), T, n)
+    noise = _Blocks(n, T, slots).base_noise() if noise is None else noise
     everybody = sp.csr_array(~np.eye(n, dtype=bool))
 
     def block(rows: int, columns: int, ones: list[tuple[int, int]]) -> sp.csr_array:
@@ -125,6 +132,8 @@ def trust_optimal(
     release: str | None = None,
     price: float = 1e-3,
     weights: ErrorWeights | None = None,
+    budgets: FloatArray | None = None,
+    seeds: Sequence[Sequence[int]] = (),
     tolerance: float = 1e-3,
     max_iterations: int = 200,
 ) -> LinearAlgorithm:
@@ -144,6 +153,8 @@ def trust_optimal(
         release: final models besides, as for `Privacy`; default the trust model's.
         price: rho > 0, what a unit of noise variance costs beside the error; without it noise grows without bound.
         weights: which models count; default all nodes' after every step.
+        budgets: mu[u, v] > 0 of what node v may learn of u, shape (n, n), relative to the largest; default equal.
+        seeds: groups of nodes, each of which shares a seed.
         tolerance: relative gap of the certificate; max_iterations: Newton steps.
 
     Its `factorization` is the certificate: objective = mean variance in the counted models at learning rate 1 + price *
@@ -154,35 +165,131 @@ def trust_optimal(
         UnsupportedMechanism: momentum, decay, curvature or released models as weights, too many patterns.
     Cost: a dense Newton method over n L (L + 1) / 2 unknowns, L = T (K + 1); V of every attacker is formed.
     """
-    price, base = check.positive(price=price), message_noise(dynamics, participation, published=published)
-    views = _received(base) if trust is None else _seen(base, trust, release)
-    costs = _costs(base, weights or ALL_MODELS)
-    costs += price * np.eye(costs.shape[1])
-    noise = optimal_local_noise(views, costs, participation, tolerance=tolerance, max_iterations=max_iterations)
-    operator = covariance_noise(noise.require_converged(tolerance).covariances, participation.num_steps)
+    price, n, T = check.positive(price=price), dynamics.num_nodes, participation.num_steps
+    blocks = _Blocks(n, T, dynamics.gossip_rounds + check.flag(published=published), seeds)
+    base = message_noise(dynamics, participation, blocks.base_noise(), published=published)
+    views = _received(base, blocks) if trust is None else _seen(base, blocks, trust, release)
+    if budgets is not None:
+        views = _within(views, budgets, n)
+    costs = blocks.costs(base, weights or ALL_MODELS, price)
+    alike = len(seeds) == 0 and budgets is None and _symmetric(base, views, costs)
+    if alike:  # one attacker and one covariance stand for all
+        views, counted = views[:1], costs.sum(axis=0, keepdims=True)
+    else:
+        counted = costs
+    noise = optimal_local_noise(views, counted, participation, tolerance=tolerance, max_iterations=max_iterations)
+    covariances = np.broadcast_to(noise.require_converged(tolerance).covariances, costs.shape).copy()
+    noise = dataclasses.replace(noise, covariances=covariances)
+    operator = blocks.noise(covariances)
     algorithm = message_noise(dynamics, participation, operator, published=published, name="trust-optimal")
     return dataclasses.replace(algorithm, factorization=noise)
 
 
-def covariance_noise(covariances: FloatArray, num_steps: int) -> ScheduledNoise:
-    """Noise whose covariance over the slots of node v, time-major, is covariances[v]; shape (n, L, L)."""
-    n, L = covariances.shape[:2]
-    slots = L // num_steps
-    places = np.arange(L) // slots * (slots * n) + np.arange(L) % slots * n  # of node 0: (t, k) at t slots n + k n
-    factors = np.linalg.cholesky(covariances)
-    rows, columns = (np.broadcast_to(part, (n, L, L)) for part in (places[:, None], places[None, :]))
-    nodes = np.arange(n)[:, None, None]
-    entries = (factors.ravel(), ((rows + nodes).ravel(), (columns + nodes).ravel()))
-    mixing = sp.csr_array(sp.coo_array(entries, shape=(n * L, n * L)))
-    mixing.eliminate_zeros()
-    return ScheduledNoise(None, mixing, _holders(n, slots), num_steps=num_steps, num_nodes=n)
+class _Blocks:
+    """Base noise of independent blocks: one of each node, and one of each group that shares a seed.
+
+    A column is (step, slot of the step, member of a block), in this order; a block has one for each of the messages of
+    its members. Attributes: owner: of each column of a step, its block; node: the member; slot: of the step.
+    """
+
+    def __init__(self, n: int, num_steps: int, slots: int, seeds: Sequence[Sequence[int]] = ()) -> None:
+        self.n, self.num_steps, self.slots = n, num_steps, slots
+        members = [[v] for v in range(n)]
+        for number, group in enumerate(seeds):
+            nodes = [check.integer_at_least(0, **{f"seeds[{number}]": v}) for v in group]
+            if len(nodes) < 2 or len(set(nodes)) < len(nodes) or max(nodes) >= n:
+                raise InvalidInput(f"seeds must be groups of at least two nodes below {n}, got {group!r}.")
+            members.append(sorted(nodes))
+        self.members = members
+        of_slot = [(block, v) for block, nodes in enumerate(members) for v in nodes]
+        self.owner, self.node = np.tile(np.array(of_slot), (slots, 1)).T
+        self.slot = np.repeat(np.arange(slots), len(of_slot))
+        steps = np.arange(num_steps)[:, None] * self.owner.size
+        places = [(steps + np.flatnonzero(self.owner == block)).ravel() for block in range(len(members))]
+        self.sizes = [len(part) for part in places]
+        self.places = np.full((len(members), max(self.sizes)), -1)  # columns of each block, time-major; -1: no column
+        for block, part in enumerate(places):
+            self.places[block, : part.size] = part
+
+    def base_noise(self) -> StepNoise:
+        """Independent noise of all columns, added up for each message."""
+        return StepNoise(self._added(), self.holders(), self.num_steps, self.n)
+
+    def _added(self) -> sp.csr_array:
+        """Slots <- columns of one step."""
+        columns = np.arange(self.owner.size)
+        shape = (self.slots * self.n, columns.size)
+        return sp.csr_array((np.ones(columns.size), (self.slot * self.n + self.node, columns)), shape=shape)
+
+    def holders(self) -> sp.csr_array:
+        """(columns of a step, n): the members of the block."""
+        of_blocks = np.zeros((len(self.members), self.n), dtype=bool)
+        for block, nodes in enumerate(self.members):
+            of_blocks[block, nodes] = True
+        return sp.csr_array(of_blocks[self.owner])
+
+    def split(self, rows: FloatArray) -> FloatArray:
+        """Columns to (rows, blocks, columns of a block), with zeros where a block has fewer."""
+        return np.asarray(np.concatenate([rows, np.zeros((len(rows), 1))], axis=1)[:, self.places])
+
+    def costs(self, base: LinearAlgorithm, weights: ErrorWeights, price: float) -> FloatArray:
+        """H_v + price I: mean variance in the counted models per unit of noise at learning rate 1; (blocks, L, L)."""
+        rows = base.noise.rmatmat(counted_rows(base, weights).T).T / base.dynamics.learning_rates(self.num_steps)[0]
+        by_block = self.split(rows).transpose(1, 0, 2)
+        mean = by_block.transpose(0, 2, 1) @ by_block / (self.n * weights.of_steps(self.num_steps).sum())
+        return np.asarray(mean + price * np.eye(mean.shape[1]))
+
+    def noise(self, covariances: FloatArray) -> ScheduledNoise:
+        """Noise whose covariance over the columns of each block is the one given; shape (blocks, L, L)."""
+        factors = [np.linalg.cholesky(S[:size, :size]) for S, size in zip(covariances, self.sizes, strict=True)]
+        rows, columns = [], []
+        for places, size in zip(self.places, self.sizes, strict=True):
+            rows.append(np.repeat(places[:size], size))
+            columns.append(np.tile(places[:size], size))
+        values, at = np.concatenate([F.ravel() for F in factors]), (np.concatenate(rows), np.concatenate(columns))
+        correlated = sp.csr_array(sp.coo_array((values, at), shape=(self.num_steps * self.owner.size,) * 2))
+        mixing = sp.csr_array(sp.kron(sp.eye_array(self.num_steps), self._added()) @ correlated)
+        mixing.eliminate_zeros()
+        return ScheduledNoise(None, mixing, self.holders(), num_steps=self.num_steps, num_nodes=self.n)
 
 
-def _holders(n: int, slots: int) -> sp.csr_array:
-    return sp.csr_array(sp.kron(np.ones((slots, 1)), sp.eye_array(n)), dtype=bool)
+def _within(views: Sequence[AttackerView], budgets: FloatArray, n: int) -> list[AttackerView]:
+    """The views with budgets by pair, of which the largest is 1."""
+    if budgets.shape != (n, n) or any(len(view.attackers) != 1 for view in views):
+        raise InvalidInput(
+            f"budgets must have a row for each victim and a column for each attacker, shape ({n}, {n}), under a trust "
+            f"model of single attackers (AnyReceiver), got shape {budgets.shape}."
+        )
+    pairs = [budgets[list(view.victims), view.attackers[0]] for view in views]
+    largest = max(part.max() for part in pairs)
+    return [view._replace(budgets=part / largest) for view, part in zip(views, pairs, strict=True)]
 
 
-def _seen(base: LinearAlgorithm, trust: TrustModel, release: str | None) -> list[AttackerView]:
+def _symmetric(base: LinearAlgorithm, views: Sequence[AttackerView], costs: FloatArray) -> bool:
+    """Whether permutations of the nodes move the first attacker to every node, with its view, victims and costs."""
+    n = base.num_nodes
+    single = [view.attackers for view in views] == [(u,) for u in range(n)]
+    if not single or n == 1 or not base.dynamics.gossip.is_constant:
+        return False
+    symmetries = vertex_symmetries(base.dynamics.gossip.at(0).weights.toarray())
+    if symmetries is None or np.abs(costs - costs[0]).max() > ALIKE:
+        return False
+    first = _sorted_rows(views[0], np.arange(n))
+    for view, moved in zip(views, symmetries, strict=True):
+        rows = _sorted_rows(view, moved)
+        if rows.shape != first.shape or np.abs(rows - first).max() > ALIKE:
+            return False
+    return all(len(view.victims) == n - 1 for view in views)
+
+
+def _sorted_rows(view: AttackerView, moved: NDArray[np.intp]) -> FloatArray:
+    """A and V over the nodes in an order, rows sorted."""
+    parts = view.gradients[:, :, moved], view.noise[:, moved]
+    rows = np.concatenate([part.reshape(len(part), -1) for part in parts], axis=1)
+    return np.asarray(rows[np.lexsort(np.round(rows, 9).T)])  # exact: rounded before
+
+
+def _seen(base: LinearAlgorithm, blocks: _Blocks, trust: TrustModel, release: str | None) -> list[AttackerView]:
     """One view for each of the members of a trust model that has victims."""
     views, n, T = [], base.num_nodes, base.num_steps
     for model, victims in trust.members(base):
@@ -193,24 +300,26 @@ def _seen(base: LinearAlgorithm, trust: TrustModel, release: str | None) -> list
         if view.known_gradients[:, list(victims)].any():
             raise InvalidInput(f"{view.attacker}, knows gradients of its victims, which no noise can hide.")
         A, V = view.dense_gradients_by_time(), to_dense(view.noise)
-        views.append(AttackerView(A.reshape(len(A), T, n), _by_node(V, T, n), victims, view.attacker))
+        attackers, equal = model.attackers(base), np.ones(len(victims))
+        views.append(AttackerView(A.reshape(len(A), T, n), blocks.split(V), victims, equal, view.attacker, attackers))
     return views
 
 
-def _received(base: LinearAlgorithm) -> list[AttackerView]:
-    """One view for each node: the messages that it receives and all final models, without its own noise."""
+def _received(base: LinearAlgorithm, blocks: _Blocks) -> list[AttackerView]:
+    """One view for each node: the messages that it receives and all final models, without the noise that it holds."""
     n, T, S = base.num_nodes, base.num_steps, base.messages_per_round
     from_gradients = base.messages_from_gradients, base.released_from_gradients
-    from_noise = base.messages_from_injected_noise, base.released_from_injected_noise
-    _require_entries(from_noise[0].shape[0] + n, base.noise.shape[0])
+    from_noise = base.messages_from_noise, base.released_from_injected_noise @ base.noise
+    _require_entries(*from_noise[0].shape)
     A, V = (np.concatenate([to_dense(part) for part in parts]) for parts in (from_gradients, from_noise))
-    A, V = A.reshape(len(A), T, n), _by_node(V, T, n)
+    A, V = A.reshape(len(A), T, n), blocks.split(V)
     heard = [np.ones((S, n)) if kind.receivers is None else kind.receivers.toarray() for kind in base.kinds]
     received = np.concatenate([*(heard[kind] for kind in base.kind_of_round), 1 - np.eye(n)]) > 0
     views = []
     for u in range(n):
-        rows, others = received[:, u], np.arange(n) != u
-        views.append(AttackerView(A[rows], V[rows] * others[:, None], np.flatnonzero(others).tolist(), f"node {u}"))
+        rows, others = received[:, u], np.flatnonzero(np.arange(n) != u).tolist()
+        unknown = np.array([[u not in nodes] for nodes in blocks.members])
+        views.append(AttackerView(A[rows], V[rows] * unknown, others, np.ones(n - 1), f"node {u}", (u,)))
     return views
 
 
@@ -220,17 +329,3 @@ def _require_entries(rows: int, columns: int) -> None:
             f"trust-optimal forms the view of an attacker, {rows:,} x {columns:,} entries of at most {MAX_ENTRIES:,}; "
             "take fewer nodes, steps or rounds."
         )
-
-
-def _by_node(rows: FloatArray, num_steps: int, n: int) -> FloatArray:
-    """Columns (t, k, v) to (rows, v, (t, k))."""
-    slots = rows.shape[1] // n
-    return rows.reshape(len(rows), num_steps, slots // num_steps, n).transpose(0, 3, 1, 2).reshape(len(rows), n, slots)
-
-
-def _costs(base: LinearAlgorithm, weights: ErrorWeights) -> FloatArray:
-    """H_v: mean variance in the counted models per unit of noise at learning rate 1, shape (n, L, L)."""
-    n, T = base.num_nodes, base.num_steps
-    rows = counted_rows(base, weights) / base.dynamics.learning_rates(T)[0]
-    by_node = _by_node(rows, T, n).transpose(1, 0, 2)
-    return np.asarray(by_node.transpose(0, 2, 1) @ by_node) / (n * weights.of_steps(T).sum())

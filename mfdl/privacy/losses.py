@@ -35,6 +35,18 @@ if TYPE_CHECKING:
 SHOWN_VICTIMS = 20  # in a notebook
 
 
+def least_noise(
+    pairs: Sequence[tuple[VictimSensitivity, Target]], privacy: Privacy, *, adaptive: bool
+) -> tuple[float, int]:
+    """The least standard deviation with which every loss meets its target, and how often it had to be raised."""
+    std, tries = max(loss.least_noise(privacy, target, adaptive=adaptive) for loss, target in pairs), 0
+    more = max(loss.retry_step for loss, _ in pairs)
+    # by rounding, which a few doublings of the last bit end, or because fresh samples say more
+    while any(target.missed_by(loss.curve(privacy, std, adaptive=adaptive, tries=tries)) for loss, target in pairs):
+        std, more, tries = max(std * (1 + more), sys.float_info.min), 2 * more, tries + 1  # 0 would not grow
+    return std, tries
+
+
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Losses(LossTable):
     """What the victims that a question is about lose, and what follows from it for a noise.
@@ -199,12 +211,7 @@ class Losses(LossTable):
             pairs = [(worst, Target(mu, epsilon, delta, by))]
         self._require_everybody()
         self._require_finite(worst)
-        q, tries, adaptive = self.privacy, 0, self.exposures.adaptive
-        std = max(loss.least_noise(q, target, adaptive=adaptive) for loss, target in pairs)
-        more = max(loss.retry_step for loss, _ in pairs)
-        # by rounding, which a few doublings of the last bit end, or because fresh samples say more
-        while any(target.missed_by(loss.curve(q, std, adaptive=adaptive, tries=tries)) for loss, target in pairs):
-            std, more, tries = max(std * (1 + more), sys.float_info.min), 2 * more, tries + 1  # 0 would not grow
+        std, tries = least_noise(pairs, self.privacy, adaptive=self.exposures.adaptive)
         guarantee = self.guarantee(std, each=each, tries=tries)
         return guarantee if delta is None else guarantee.at_delta(delta)
 

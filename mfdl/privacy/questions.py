@@ -18,10 +18,12 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 from collections.abc import Collection, Hashable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from .. import check
 from ..algorithms import LinearAlgorithm
@@ -368,6 +370,25 @@ def budgets_by_node(labels: tuple[Hashable, ...], mu: Mapping[Hashable, float]) 
             "least or lower the largest."
         )
     return wanted
+
+
+def budgets_by_pair(labels: tuple[Hashable, ...], mu: ArrayLike | Mapping[Hashable, float]) -> FloatArray:
+    """mu[victim, attacker] in the order of the nodes, shape (n, n), from an array or {(victim, attacker): mu} by label.
+
+    Its diagonal is the largest budget. Raises: InvalidInput: another shape, a missing pair, or as `budgets_by_node`.
+    """
+    n, pairs = len(labels), [(v, u) for v in labels for u in labels if u != v]
+    if not isinstance(mu, Mapping):
+        given = check.as_array(mu=mu)
+        if given.shape != (n, n):
+            raise InvalidInput(
+                f"mu must be a number, or budgets by pair, shape ({n}, {n}) or {{(victim, attacker): mu}}, got shape "
+                f"{given.shape}."
+            )
+        mu = {(labels[i], labels[j]): given[i, j] for i in range(n) for j in range(n) if i != j}
+    budgets = iter(budgets_by_node(tuple(pairs), mu))
+    wanted = np.array([[math.nan if u == v else next(budgets) for u in labels] for v in labels])
+    return np.where(np.isnan(wanted), np.nanmax(wanted), wanted)
 
 
 def scaled_to_budgets(algorithm: LinearAlgorithm, budgets: FloatArray) -> LinearAlgorithm:

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from .. import check
 from ..algorithms import LinearAlgorithm
 from ..algorithms.round import map_digest
+from ..display import short_repr
 from ..errors import InvalidInput, UnsupportedMechanism
 from ..gossip import GossipMatrix
 from .base import MODELS, Mask, TrustModel, held_by, nodes_of, shipped
@@ -138,14 +139,29 @@ class PNDP(TrustModel):
 @shipped
 @dataclasses.dataclass(frozen=True)
 class AnyReceiver(TrustModel):
-    """The worst of PNDP against every single node other than the victim."""
+    """The worst of PNDP against every single node other than the victim, or every `size` of them together."""
 
+    __repr__ = short_repr
+    size: int = 1
     name = "pndp"
-    attacker = "any one other node, from the messages it receives"
+
+    def __post_init__(self) -> None:
+        check.integer_at_least(1, size=self.size)
+
+    @property
+    def attacker(self) -> str:
+        if self.size == 1:
+            return "any one other node, from the messages it receives"
+        return f"any {self.size} other nodes together, from the messages they receive"
+
+    def _parameters(self, algorithm: LinearAlgorithm) -> tuple[Any, ...]:
+        return () if self.size == 1 else (self.size,)
 
     def members(self, algorithm: LinearAlgorithm) -> Iterator[tuple[TrustModel, tuple[int, ...]]]:
-        for node in range(algorithm.num_nodes):
-            yield PNDP([f"#{node}"]), tuple(u for u in range(algorithm.num_nodes) if u != node)
+        n = algorithm.num_nodes
+        sets = [(v,) for v in range(n)] if self.size == 1 else _sets_of_nodes(self.size, n, "PNDP(nodes)")
+        for nodes in sets:
+            yield PNDP([f"#{node}" for node in nodes]), tuple(u for u in range(n) if u not in nodes)
 
     def knowledge(self, algorithm: LinearAlgorithm, victim: int) -> Knowledge:
         raise UnsupportedMechanism("a set of attackers has no single view; iterate over members(algorithm).")
@@ -231,18 +247,23 @@ class Coalitions(TrustModel):
 
     def members(self, algorithm: LinearAlgorithm) -> Iterator[tuple[TrustModel, tuple[int, ...]]]:
         n = algorithm.num_nodes
-        if self.size >= n:
-            raise InvalidInput(f"size must be below num_nodes={n}, since a victim is left out, got {self.size}.")
-        if math.comb(n, self.size) > MAX_COALITIONS:
-            raise UnsupportedMechanism(
-                f"{math.comb(n, self.size)} coalitions of size {self.size} exceed {MAX_COALITIONS}; name the "
-                "coalitions with Colluding(nodes), or use FullCollusion(), which bounds them all."
-            )
-        for nodes in itertools.combinations(range(n), self.size):
+        for nodes in _sets_of_nodes(self.size, n, "Colluding(nodes)"):
             yield colluding(nodes), tuple(u for u in range(n) if u not in nodes)
 
     def knowledge(self, algorithm: LinearAlgorithm, victim: int) -> Knowledge:
         raise UnsupportedMechanism("a set of coalitions has no single view; iterate over members(algorithm).")
+
+
+def _sets_of_nodes(size: int, n: int, single: str) -> Iterator[tuple[int, ...]]:
+    """Coalitions of so many of n nodes; raises InvalidInput, UnsupportedMechanism."""
+    if size >= n:
+        raise InvalidInput(f"size must be below num_nodes={n}, since a victim is left out, got {size}.")
+    if math.comb(n, size) > MAX_COALITIONS:
+        raise UnsupportedMechanism(
+            f"{math.comb(n, size)} coalitions of size {size} exceed {MAX_COALITIONS}; name the "
+            f"coalitions with {single}, or use FullCollusion(), which bounds them all."
+        )
+    return itertools.combinations(range(n), size)
 
 
 @MODELS.register(
@@ -345,8 +366,8 @@ class SecureSum(TrustModel):
 def _sums_over_neighbours(algorithm: LinearAlgorithm) -> sp.csr_array:
     """(n, messages per round): what enters the next model of each node from the messages that it receives.
 
-    Raises: UnsupportedMechanism: who receives what, or its weight, is not the same in every round or not known, or a
-        node holds more than its model, whose parts would have sums of their own.
+    Raises: UnsupportedMechanism: who receives what, or its weight, is not the same in every round or not known, or
+        messages enter more than the model of a node, whose parts would have sums of their own.
     """
     first, *others = algorithm.kinds
     weights, receivers, model = first.state_from_message, first.receivers, algorithm.model_from_state
@@ -355,14 +376,16 @@ def _sums_over_neighbours(algorithm: LinearAlgorithm) -> sp.csr_array:
         for kind in others
         for name in ("state_from_message", "receivers")
     )
-    own_model = model.shape[0] == model.shape[1] and (model != sp.eye_array(len(model.indptr) - 1)).nnz == 0
-    if weights is None or receivers is None or not alike or not own_model or algorithm.transmitted.ndim > 1:
+    into_models = None if weights is None else sp.csr_array(model @ weights)
+    picks = model.nnz == model.shape[0] and (model @ model.T != sp.eye_array(model.shape[0])).nnz == 0
+    alone = into_models is not None and picks and (model.T @ into_models != weights).nnz == 0
+    if into_models is None or receivers is None or not alike or not alone or algorithm.transmitted.ndim > 1:
         raise UnsupportedMechanism(
             f"secure-sum is for algorithms whose nodes receive the same messages with the same weights in every round, "
-            f"and hold a model and nothing else, which {algorithm.name!r} does not; give the sums that are seen with "
-            "TrustModel.from_masks(combinations=...)."
+            f"and take them into their models alone, which {algorithm.name!r} does not; give the sums that are seen "
+            "with TrustModel.from_masks(combinations=...), and leave models unpublished (published=False)."
         )
-    return sp.csr_array(weights.multiply(receivers.T.astype(np.float64)))
+    return sp.csr_array(into_models.multiply(receivers.T.astype(np.float64)))
 
 
 @MODELS.register(

@@ -1,18 +1,23 @@
 """Covariances of node-local Gaussian noise under any linear views: the problem, its objective and its lower bound.
 
 Block v of the noise (a node, or nodes that share a secret) has covariance S_v over its L slots, independent of the
-other blocks. Attacker u sees A_u G + V_u Z without the noise that it knows, and record q moves what it sees by a_q:
+other blocks. Attacker u sees A_u G + V_u Z without the noise that it knows, and record q moves what it sees by the
+columns a_qj: one for a direction of the record's gradients, several for a correlation matrix of them (its factor):
 
     minimise   sum_v tr(H_v S_v)
-    subject to s_q(S) = a_q^T (V_u S V_u^T)^+ a_q <= mu_q^2,  a_q in range(V_u S V_u^T),   for all u and q
+    subject to s_q(S) = sum_j a_qj^T (V_u S V_u^T)^+ a_qj <= mu_q^2,  a_qj in range(V_u S V_u^T),   for all u and q
 
-Lower bound, for any w_q >= 0 and y_q: with z_q = V_u^T y_q and theta the largest number for which
-theta sum_q w_q z_qv z_qv^T <= H_v in every block v,
+Lower bound, for any w_q >= 0 and y_qj: with z_qj = V_u^T y_qj and theta the largest number for which
+theta sum_qj w_q z_qjv z_qjv^T <= H_v in every block v,
 
-    (sum_q w_q a_q^T y_q)^2 <= (sum_q w_q z_q^T S z_q) (sum_q w_q s_q) <= (sum_v tr(H_v S_v) / theta) sum_q w_q mu_q^2,
+    (sum w_q a_qj^T y_qj)^2 <= (sum w_q z_qj^T S z_qj) (sum_q w_q s_q) <= (sum_v tr(H_v S_v) / theta) sum_q w_q mu_q^2,
 
-because a_q^T y_q <= sqrt(z_q^T S z_q) sqrt(s_q) for a_q in the range. Nothing is assumed of w and y, so rounding is
+because a^T y <= sqrt(z^T S z) sqrt(a^T (V S V^T)^+ a) for a in the range. Nothing is assumed of w and y, so rounding is
 counted once: theta is verified by Cholesky factors with a shift beyond their backward error.
+
+All blocks may share one covariance: costs have one block then, the cost of all of them together, and sums over v stand
+in the place of single blocks. Where a group of symmetries moves every node to every other one, nothing is lost by that,
+and the constraints of one attacker stand for all: the mean of a solution over the group costs the same (s_q is convex).
 """
 
 from __future__ import annotations
@@ -40,26 +45,30 @@ class NoiseView:
 
     Attributes:
         noise: V, shape (rows, blocks, L), columns of known noise zero.
-        shifts: a_q as columns, shape (rows, constraints).
+        shifts: a_qj as columns, constraint after constraint, shape (rows, columns).
         budgets: mu_q > 0, shape (constraints,).
         name: of the attacker, for messages.
+        counts: columns of each constraint, >= 1, shape (constraints,); default one each.
     """
 
     noise: Array
     shifts: Array
     budgets: Array
     name: str = "the attacker"
+    counts: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         V, a, mu = (np.asarray(part, dtype=np.float64) for part in (self.noise, self.shifts, self.budgets))
-        if V.ndim != 3 or a.ndim != 2 or mu.shape != a.shape[1:] or len(a) != len(V):
+        counts = np.ones(mu.shape, dtype=np.intp) if self.counts is None else np.asarray(self.counts)
+        fit = counts.shape == mu.shape and (counts >= 1).all() and a.shape[1:] == (counts.sum(),)
+        if V.ndim != 3 or a.ndim != 2 or mu.ndim != 1 or not fit or len(a) != len(V):
             raise ProblemError(
-                f"noise, shifts and budgets must have shapes (rows, blocks, slots), (rows, constraints) and "
-                f"(constraints,), got {V.shape}, {a.shape} and {mu.shape}."
+                "noise, shifts and budgets must have shapes (rows, blocks, slots), (rows, columns) and (constraints,), "
+                f"got {V.shape}, {a.shape} and {mu.shape}, with counts of the columns of each constraint."
             )
         if not (np.isfinite(V).all() and np.isfinite(a).all() and np.isfinite(mu).all() and (mu > 0).all()):
             raise ProblemError("noise and shifts must be finite, and budgets finite and > 0.")
-        for name, value in (("noise", V), ("shifts", a), ("budgets", mu)):
+        for name, value in (("noise", V), ("shifts", a), ("budgets", mu), ("counts", counts)):
             object.__setattr__(self, name, value)
 
     @property
@@ -72,29 +81,46 @@ class NoiseView:
 
         Raises: LeakWithoutNoise: a shift outside the range of V.
         """
-        moved = np.flatnonzero(np.abs(self.shifts).max(axis=0, initial=0.0))
-        V, a = self.noise.reshape(self.num_rows, -1), self.shifts[:, moved] / self.budgets[moved]
+        assert self.counts is not None
+        of_column = np.repeat(np.arange(self.budgets.size), self.counts)
+        moved = np.unique(of_column[np.abs(self.shifts).max(axis=0, initial=0.0) > 0])
+        columns = np.flatnonzero(np.isin(of_column, moved))
+        V, a = self.noise.reshape(self.num_rows, -1), self.shifts[:, columns] / self.budgets[of_column[columns]]
         U, values, basis = np.linalg.svd(V, full_matrices=False)
         rank = int((values > RANK * values.max(initial=0.0)).sum())
         U, values, basis = U[:, :rank], values[:rank], basis[:rank]
         outside = np.linalg.norm(a - U @ (U.T @ a), axis=0) > LEAK * np.linalg.norm(a, axis=0)
         if outside.any():
             raise LeakWithoutNoise(
-                f"{self.name} sees constraint {int(moved[outside][0])} without noise: no covariance of this "
-                "class meets its budget; give the noise more slots, or the attacker less."
+                f"{self.name} sees constraint {int(of_column[columns][outside][0])} without noise: no covariance of "
+                "this class meets its budget; give the noise more slots, or the attacker less."
             )
         unwhiten = U / values
-        return WhitenedView(basis.reshape(-1, *self.noise.shape[1:]), unwhiten.T @ a, unwhiten, moved)
+        basis = basis.reshape(-1, *self.noise.shape[1:])
+        return WhitenedView(basis, unwhiten.T @ a, unwhiten, a, self.counts[moved])
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class WhitenedView:
-    """A view with orthonormal rows: noise (r, blocks, L), shifts (r, q), y = unwhiten y', and the constraints left."""
+    """A view with orthonormal rows: noise (r, blocks, L), shifts (r, columns), y = unwhiten y'; counts as before.
+
+    Attributes: given_shifts: the same columns over the rows as they were given, at budget 1.
+    """
 
     noise: Array
     shifts: Array
     unwhiten: Array
-    constraints: np.ndarray
+    given_shifts: Array
+    counts: np.ndarray
+
+    def summed(self, columns: Array) -> Array:
+        """Sums over the columns of each constraint, along the last axis."""
+        starts = np.cumsum(self.counts) - self.counts
+        return columns if len(starts) == columns.shape[-1] else np.add.reduceat(columns, starts, axis=-1)
+
+    def squares(self, half: Array) -> Array:
+        """s_q, with columns that were multiplied by the inverse of a factor of V S V^T."""
+        return self.summed((half**2).sum(axis=0))
 
     @cached_property
     def by_block(self) -> Array:
@@ -118,7 +144,7 @@ class LocalNoiseProblem:
 
     Attributes:
         costs: H_v + rho I, symmetric positive definite, shape (blocks, L, L); a block with fewer slots has columns of
-            zeros in every view.
+            zeros in every view. Or (1, L, L): one covariance that all blocks share, and what it costs in all of them.
         views: one `NoiseView` per attacker; those that show no record are left out.
 
     Raises: ProblemError: shapes, no constraint, costs that are not positive definite. LeakWithoutNoise.
@@ -141,7 +167,7 @@ class LocalNoiseProblem:
                     "unbounded noise approaches; raise rho, the price of noise."
                 )
         for view in self.views:
-            if view.noise.shape[1:] != H.shape[:2]:
+            if view.noise.shape[2] != H.shape[1] or len(H) not in (1, view.noise.shape[1]):
                 raise ProblemError(f"noise of {view.name} must cover {H.shape[:2]}, got {view.noise.shape[1:]}.")
         object.__setattr__(self, "costs", H)
         object.__setattr__(self, "views", tuple(view for view in self.views if view.shifts.any()))
@@ -154,7 +180,7 @@ class LocalNoiseProblem:
     @property
     def num_blocks(self) -> int:
         """Blocks of independent noise."""
-        return len(self.costs)
+        return self.whitened[0].noise.shape[1]
 
     @property
     def num_slots(self) -> int:
@@ -164,7 +190,11 @@ class LocalNoiseProblem:
     @property
     def num_constraints(self) -> int:
         """Of all attackers, without those whose attacker sees nothing of the record."""
-        return sum(view.constraints.size for view in self.whitened)
+        return sum(view.counts.size for view in self.whitened)
+
+    def of_covariances(self, blocks: Array) -> Array:
+        """Sums over the blocks that share a covariance, along the first axis."""
+        return blocks if len(blocks) == len(self.costs) else blocks.sum(axis=0, keepdims=True)
 
     def cost(self, covariances: Array) -> float:
         """sum_v tr(H_v S_v)."""
@@ -175,31 +205,31 @@ class LocalNoiseProblem:
         largest = 0.0
         for view in self.whitened:
             factor = np.linalg.cholesky(view.gram(covariances))
-            largest = max(largest, float((np.linalg.solve(factor, view.shifts) ** 2).sum(axis=0).max()))
+            largest = max(largest, float(view.squares(np.linalg.solve(factor, view.shifts)).max()))
         return largest
 
     def bound(self, weights: Sequence[Array], duals: Sequence[Array]) -> float:
         """The lower bound of w (one array per view) and y (columns, of whitened views), rounded down; 0 if none.
 
-        Rounding: z = V^T y has an error below (rows + 2) eps |V|^T |y|, so N_v = sum_q w_q z_qv z_qv^T one in spectral
-        norm below (2 rows + constraints + 8) eps sum_q w_q |zbar_qv|^2 with zbar = |V|^T |y|.
+        Rounding: z = V^T y has an error below (rows + 2) eps |V|^T |y|, so N_v = sum w_q z_qjv z_qjv^T one in spectral
+        norm below (2 rows + columns + 8) eps sum w_q |zbar_qjv|^2 with zbar = |V|^T |y|.
         """
-        n, L = self.costs.shape[:2]
-        sums, margins, gain, spent, size = np.zeros((n, L, L)), np.zeros(n), 0.0, 0.0, 8
-        for view, small, w, dual in zip(self.views, self.whitened, weights, duals, strict=True):
-            V, a = view.noise.reshape(view.num_rows, -1), view.shifts[:, small.constraints]
-            mu, y = view.budgets[small.constraints], small.unwhiten @ dual
-            if not (np.isfinite(y).all() and np.isfinite(w).all() and (w >= 0).all()):
+        n, L = self.num_blocks, self.num_slots
+        sums, margins, gain, spent, size = np.zeros((n, L, L)), np.zeros(n), 0.0, 0.0, 8 + n
+        for view, small, weight, dual in zip(self.views, self.whitened, weights, duals, strict=True):
+            V, a, y = view.noise.reshape(view.num_rows, -1), small.given_shifts, small.unwhiten @ dual
+            if not (np.isfinite(y).all() and np.isfinite(weight).all() and (weight >= 0).all()):
                 return 0.0
+            w = np.repeat(weight, small.counts)
             size += 2 * view.num_rows + w.size
             z = (V.T @ y).reshape(n, L, w.size)
             sums += np.matmul(z * w, z.transpose(0, 2, 1))
             margins += ((np.abs(V).T @ np.abs(y)).reshape(n, L, w.size) ** 2).sum(axis=1) @ w
-            products = a / mu * y
+            products = a * y
             gain += float(w @ products.sum(axis=0) - size * EPS * (w @ np.abs(products).sum(axis=0)))
-            spent += float(w.sum())
+            spent += float(weight.sum())
         factor = 1 - 4 * size * EPS
-        theta = self._theta(sums, size * EPS * margins)
+        theta = self._theta(self.of_covariances(sums), size * EPS * self.of_covariances(margins))
         bound = theta * max(gain * factor, 0.0) ** 2 / spent * factor if spent > 0 else 0.0
         return bound if 0 < bound < np.inf else 0.0
 
@@ -239,7 +269,8 @@ class LocalCovariances(Certified):
     """Covariances of local noise with what they cost and how far that is from the best.
 
     Attributes:
-        covariances: S_v, shape (blocks, L, L); every budget is met up to rounding, the most expensive one exactly.
+        covariances: S_v, shape (blocks, L, L), or (1, L, L) if the blocks share one; every budget is met up to
+            rounding, the most expensive one exactly.
         objective: sum_v tr(H_v S_v).
         lower_bound: no covariances of this class that meet every budget cost less.
     """

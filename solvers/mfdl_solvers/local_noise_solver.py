@@ -2,10 +2,10 @@
 
     f_t(S) = t sum_v tr(H_v S_v) - sum_q log(1 - s_q(S)) - sum_v log det S_v
 
-With z_q = V_u^T (V_u S V_u^T)^-1 a_q, the gradient of s_q in S_v is -z_qv z_qv^T. At the minimum of f_t the weights
-w_q = 1 / (1 - s_q) satisfy sum_q w_q z_qv z_qv^T = t H_v - S_v^-1 <= t H_v, hence the lower bound of these w and
-y_q is within about (2 constraints + blocks L) / t of the objective. Each Newton step solves a dense system over the
-blocks L (L + 1) / 2 entries of the covariances.
+With z_qj = V_u^T (V_u S V_u^T)^-1 a_qj, the gradient of s_q in S_v is -sum_j z_qjv z_qjv^T. At the minimum of f_t the
+weights w_q = 1 / (1 - s_q) satisfy sum w_q z_qjv z_qjv^T = t H_v - S_v^-1 <= t H_v, hence the lower bound of these w
+and y_qj is within about (2 constraints + blocks L) / t of the objective. Each Newton step solves a dense system over
+the L (L + 1) / 2 entries of each covariance.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ def solve_local_noise(problem: LocalNoiseProblem, stopping: Stopping = USUAL) ->
     """
     began = time.perf_counter()
     _require_size(problem)
-    with blas_threads(problem.num_blocks * problem.num_slots**2, single_up_to=ITERATION):
+    with blas_threads(len(problem.costs) * problem.num_slots**2, single_up_to=ITERATION):
         barrier = _Barrier(problem)
-        S = np.tile(np.eye(problem.num_slots), (problem.num_blocks, 1, 1))
+        S = np.tile(np.eye(problem.num_slots), (len(problem.costs), 1, 1))
         start = barrier.at(S * 4 * problem.largest_ratio(S))
         assert start is not None
         state, best, objective, bound, iterations, length, level = start, S, np.inf, 0.0, 0, 1.0, -1.0
@@ -74,9 +74,9 @@ def solve_local_noise(problem: LocalNoiseProblem, stopping: Stopping = USUAL) ->
 
 def _require_size(problem: LocalNoiseProblem) -> None:
     n, L = problem.num_blocks, problem.num_slots
-    unknowns = n * L * (L + 1) // 2
+    unknowns, columns = len(problem.costs) * L * (L + 1) // 2, sum(view.shifts.shape[1] for view in problem.whitened)
     views = 2 * 8.0 * len(problem.views) * (n * L) ** 2
-    memory = views + 8.0 * (3 * unknowns**2 + 3 * n * L**4 + problem.num_constraints * n * L)
+    memory = views + 8.0 * (3 * unknowns**2 + 3 * len(problem.costs) * L**4 + columns * n * L)
     if unknowns > MAX_UNKNOWNS or memory > MAX_BYTES:
         raise ProblemError(
             f"{n} blocks of {L} slots have {unknowns:,} unknown entries, and a Newton step takes {memory / 1e9:.2g} GB "
@@ -109,8 +109,8 @@ class _Barrier:
     def __init__(self, problem: LocalNoiseProblem) -> None:
         self.problem = problem
         self.views: Sequence[WhitenedView] = problem.whitened
-        n, L = problem.num_blocks, problem.num_slots
-        self.size = problem.num_constraints + n * L
+        L = problem.num_slots
+        self.size = problem.num_constraints + len(problem.costs) * L
         self.first, self.second = np.triu_indices(L)
         self.scale = np.where(self.first == self.second, 1.0, np.sqrt(2.0))  # orthonormal coordinates
 
@@ -124,7 +124,7 @@ class _Barrier:
                 if failed:
                     return None
                 half = root @ view.shifts
-                s = (half**2).sum(axis=0)
+                s = view.squares(half)
                 if not (s < 1).all():
                     return None
                 value -= float(np.log1p(-s).sum())
@@ -141,26 +141,27 @@ class _Barrier:
 
     def matrices(self, coordinates: Array) -> Array:
         """The inverse of `coordinates`."""
-        n, L = self.problem.num_blocks, self.problem.num_slots
+        n, L = self.problem.costs.shape[:2]
         out = np.zeros((n, L, L))
         out[:, self.first, self.second] = coordinates.reshape(n, -1) / self.scale
         return out + np.triu(out, 1).transpose(0, 2, 1)
 
     def newton(self, state: _State, t: float) -> tuple[Array, float]:
         """The Newton step as matrices, and the square of the decrement."""
-        n = self.problem.num_blocks
+        n, together = len(self.problem.costs), self.problem.of_covariances
         inverse = np.linalg.inv(state.S)
         inverse = (inverse + inverse.transpose(0, 2, 1)) / 2
         gradient = t * self.problem.costs - inverse
         size = self.first.size
         hessian = np.zeros((n * size, n * size))
         rows: list[Array] = []
-        for u, (z, c) in enumerate(self._loads(state)):
-            gradient -= np.matmul(z * c, z.transpose(0, 2, 1))
-            rows.append((z[:, self.first] * z[:, self.second] * self.scale[:, None]).reshape(n * size, -1) * c)
+        for u, (view, (z, c)) in enumerate(zip(self.views, self._loads(state), strict=True)):
+            gradient -= together(np.matmul(z * c, z.transpose(0, 2, 1)))
+            products = together(z[:, self.first] * z[:, self.second] * self.scale[:, None])
+            rows.append(view.summed(products.reshape(n * size, -1) * c))
             if sum(part.shape[1] for part in rows) > CHUNK or u + 1 == len(self.views):
-                together = np.concatenate(rows, axis=1)
-                hessian += together @ together.T
+                gradients = np.concatenate(rows, axis=1)
+                hessian += gradients @ gradients.T
                 rows.clear()
         self._add_curvature(hessian, state, inverse)
         g = self.coordinates(gradient).ravel()
@@ -171,10 +172,10 @@ class _Barrier:
         return self.matrices(x), float(-g @ x)
 
     def _loads(self, state: _State) -> Iterator[tuple[Array, Array]]:
-        """z (n, L, q) and 1 / (1 - s_q) of each view."""
+        """z (n, L, columns) and 1 / (1 - s_q) of each column of each view."""
         n, L = self.problem.num_blocks, self.problem.num_slots
         for view, y, s in zip(self.views, state.responses, state.squares, strict=True):
-            yield (view.flat.T @ y).reshape(n, L, s.size), 1 / (1 - s)
+            yield (view.flat.T @ y).reshape(n, L, y.shape[1]), np.repeat(1 / (1 - s), view.counts)
 
     def _add_curvature(self, hessian: Array, state: _State, inverse: Array) -> None:
         """2 sum_q c_q z_q^T D P D z_q with P = V^T (V S V^T)^-1 V, and tr(S^-1 D S^-1 D); M = sum_q c_q z_q z_q^T."""
@@ -185,7 +186,9 @@ class _Barrier:
             flat, half = z.reshape(n * L, -1), root @ view.flat
             for target, product in ((M, (flat * c) @ flat.T), (P, half.T @ half)):
                 target[:, :, u] = product.reshape(n, L, n, L).transpose(0, 2, 1, 3)
-        weighted, projected = (part.reshape(n, n, count, L * L) for part in (M, P))
+        if len(inverse) < n:  # one covariance of all blocks: the sum over all pairs of them
+            M, P, n = M.reshape(1, 1, -1, L, L), P.reshape(1, 1, -1, L, L), 1
+        weighted, projected = (part.reshape(n, n, -1, L * L) for part in (M, P))
         for v in range(n):  # entries M[i, j] P[k, l] of coordinates (i, k) of v and (j, l) of w <= v: the lower half
             pairs = np.matmul(weighted[v, : v + 1].transpose(0, 2, 1), 2 * projected[v, : v + 1])
             pairs[v] += np.multiply.outer(inverse[v], inverse[v]).reshape(L * L, L * L)

@@ -70,7 +70,7 @@ def test_no_feasible_covariances_cost_less_than_any_bound(problem, seed):
     S = roots @ roots.transpose(0, 2, 1) + 1e-3 * np.eye(L)
     S *= problem.largest_ratio(S)
     solved = solve_local_noise(problem, Stopping(GAP, 200))
-    weights = [rng.exponential(size=view.constraints.size) for view in problem.whitened]
+    weights = [rng.exponential(size=view.counts.size) for view in problem.whitened]
     duals = [rng.normal(size=view.shifts.shape) for view in problem.whitened]
     for bound in (problem.bound(weights, duals), solved.lower_bound):
         assert bound <= problem.cost(S)
