@@ -22,7 +22,7 @@ from mfdl import algorithms, gossip, trust
 from mfdl.check import FloatArray
 from mfdl.dynamics import Dynamics
 from mfdl.factorization.encoders import Banded, Buffered, Encoder, Inverse, Toeplitz
-from mfdl.factorization.long_runs import structured_bound
+from mfdl.sensitivity.encoder_bounds import structured_bound
 from mfdl.noise import LocalNoise, NoiseOperator
 from mfdl.participation import (
     Cyclic,

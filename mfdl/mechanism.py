@@ -22,13 +22,11 @@ from typing import TYPE_CHECKING, Any, cast
 from numpy.typing import ArrayLike
 
 from . import archive, check, graphs
-from .algorithms import LinearAlgorithm, noise_error
+from .algorithms import LinearAlgorithm
 from .display import Shown
 from .errors import InvalidInput, UnsupportedMechanism
 from .gossip.sequences import communication_graph
-from .objective import ErrorWeights, NoiseObjective
-from .objective.estimated_grams import Estimate
-from .objective.noise_objective import ExcessLoss
+from .objective import ErrorWeights
 from .privacy.curves import PrivacyCurve
 from .privacy.guarantee import Guarantee
 from .privacy.guarantee_texts import EVERY_NODE
@@ -40,6 +38,8 @@ from .trust import TrustModel
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from .objective.estimated_grams import Estimate
+    from .objective.noise_objective import ExcessLoss
     from .participation.sampling import Sampled
 
 MECHANISM = "mechanism"
@@ -358,6 +358,8 @@ class Mechanism(Calibrated):
 
     @functools.cached_property
     def _noise_error(self) -> Estimate:
+        from .algorithms import noise_error
+
         return noise_error(self.algorithm)
 
     def objective_for(self, weights: ErrorWeights) -> Estimate:
@@ -365,6 +367,8 @@ class Mechanism(Calibrated):
 
         Raises: InvalidInput, UnsupportedMechanism: as `algorithms.noise_error`.
         """
+        from .algorithms import noise_error
+
         return self._of_noise(noise_error(self.algorithm, weights=weights))
 
     @property
@@ -389,6 +393,8 @@ class Mechanism(Calibrated):
             with noise on gradients; as `NoiseObjective.excess_loss`.
         Cost: that of `NoiseObjective.excess_loss`.
         """
+        from .objective import NoiseObjective
+
         algorithm = self.algorithm
         if not algorithm.is_plain:
             raise UnsupportedMechanism(

@@ -12,18 +12,15 @@ from collections.abc import Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
 from . import check
-from .algorithms import LinearAlgorithm, registry
-from .algorithms.factorized import AnyEncoder, Solved, mf_dsgd
+from .algorithms import LinearAlgorithm
 from .dynamics import Dynamics
 from .errors import InvalidInput
 from .mechanism import Calibrated, Mechanism
-from .noise.any_encoder import encoded_noise, is_encoder
 from .privacy import questions
 from .privacy.guarantee import Guarantee
 from .privacy.losses import Losses
 from .privacy.owners import Victim
 from .privacy.questions import Privacy, Target, require_noise
-from .privacy.sampled_exposures import noise_of_bins
 from .progress import Progress
 from .spec import refusing
 from .trust import TrustModel
@@ -31,6 +28,8 @@ from .trust.view import AlgorithmView, View
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+    from .algorithms.factorized import AnyEncoder
 
 _CONDITION = "it is a condition of the guarantee; give it to mfdl.Privacy(trust, adjacency=..., clip_norm=...)"
 _TARGET = "it is a target of mfdl.calibrate; what a guarantee says of epsilon and delta is guarantee.epsilon(delta)"
@@ -229,6 +228,12 @@ def _accountable(
                 "give release to TrustModel.view."
             )
         privacy, algorithm = dataclasses.replace(privacy, trust=_trust_of(algorithm)), algorithm.algorithm
+    if isinstance(algorithm, LinearAlgorithm | View) and dynamics is None:
+        return algorithm, privacy
+    from .algorithms import registry
+    from .algorithms.factorized import Solved, mf_dsgd
+    from .noise.any_encoder import encoded_noise, is_encoder
+
     if not isinstance(algorithm, str | Solved) and not is_encoder(algorithm):
         if dynamics is not None:
             raise InvalidInput("dynamics are for an algorithm given by its name; this one has its own: leave them out.")
@@ -253,6 +258,8 @@ def _accountable(
     assert privacy.record_shift  # refuses adjacency and clip_norm before anything is built
     noise_std = None
     if registry.is_of_balls_in_bins(algorithm) and scheme.num_bins and target.get("epsilon") is not None:
+        from .privacy.sampled_exposures import noise_of_bins
+
         noise_std = noise_of_bins(**target, bins=scheme.num_bins, adjacency=privacy.adjacency)  # type: ignore[arg-type]
     built = registry.build_tuned(algorithm, dynamics, scheme, noise_std=noise_std)
     return built, dataclasses.replace(privacy, participation=None)

@@ -28,7 +28,8 @@ from dense_peers import measured
 import mfdl
 from mfdl.factorization import from_opake
 from mfdl.factorization.encoders import Encoder
-from mfdl.factorization.long_runs import best_of_form, structured_bound
+from mfdl.factorization.long_runs import best_of_form
+from mfdl.sensitivity.encoder_bounds import structured_bound
 from mfdl.training.keys import NoiseKey
 from mfdl.training.tasks.modules import PerRecordModel
 from mfdl.training.tasks.record_clipping import RecordClipping

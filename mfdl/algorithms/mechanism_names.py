@@ -79,3 +79,19 @@ PLACES = tuple(f"mfdl.algorithms.{module}" for module in BUILDERS)
 MECHANISMS: Registry[MechanismEntry] = Registry("mechanism", MechanismEntry, supplied=SUPPLIED, places=PLACES)
 OF_BALLS_IN_BINS: Registry[MechanismEntry] = Registry("mechanism", MechanismEntry, supplied=SUPPLIED, places=PLACES)
 """Mechanisms for balls-in-bins alone, made for a target: their builders take the `noise_std` that meets it."""
+
+
+def shares_noise(algorithm: LinearAlgorithm) -> bool:
+    """Whether some part of its noise is held by several nodes; such noise counts as known where all but one collude."""
+    noise = algorithm.noise
+    return not (noise.local or noise.is_zero) and bool((noise.holders().astype(int).sum(axis=1) > 1).any())
+
+
+def misplaced(algorithm: LinearAlgorithm, trust: str) -> str:
+    """What to say of shared noise under a trust model in which it counts as known; empty elsewhere."""
+    if trust not in ALONE or not shares_noise(algorithm):
+        return ""
+    return (
+        f"Under {trust} noise shared between nodes is assumed to be known, so only noise that the "
+        f"victim alone holds protects it: shared noise is meant for {', '.join(SHARED)}."
+    )

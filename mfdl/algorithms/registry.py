@@ -23,7 +23,7 @@ from . import over_nodes
 from .checks import builder
 from .factorized import mf_dsgd
 from .linear_algorithm import LinearAlgorithm
-from .mechanism_names import ALONE, LOCAL, MECHANISMS, OF_BALLS_IN_BINS, SHARED, MechanismEntry
+from .mechanism_names import LOCAL, MECHANISMS, OF_BALLS_IN_BINS, SHARED, MechanismEntry, shares_noise
 
 FILE_PREFIX = "file:"
 OUTSIDE = (FILE_PREFIX, PREFIX)
@@ -167,22 +167,6 @@ def models_of(name: str, algorithm: LinearAlgorithm) -> tuple[str, ...]:
     if (entry := entry_of(name)) is not None:
         return entry.models
     return SHARED if shares_noise(algorithm) else LOCAL
-
-
-def shares_noise(algorithm: LinearAlgorithm) -> bool:
-    """Whether some part of its noise is held by several nodes; such noise counts as known where all but one collude."""
-    noise = algorithm.noise
-    return not (noise.local or noise.is_zero) and bool((noise.holders().astype(int).sum(axis=1) > 1).any())
-
-
-def misplaced(algorithm: LinearAlgorithm, trust: str) -> str:
-    """What to say of shared noise under a trust model in which it counts as known; empty elsewhere."""
-    if trust not in ALONE or not shares_noise(algorithm):
-        return ""
-    return (
-        f"Under {trust} noise shared between nodes is assumed to be known, so only noise that the "
-        f"victim alone holds protects it: shared noise is meant for {', '.join(SHARED)}."
-    )
 
 
 def shortsighted(algorithm: LinearAlgorithm) -> str:

@@ -40,11 +40,11 @@ from ..check import FloatArray
 from ..display import short_repr
 from ..entries import RANK_TOLERANCE, checked_rank, exact_entries, fractions_of, rational, refuse_huge
 from ..errors import InvalidInput, UnusualSetting, require_known
-from ..factorization.long_runs import structured_bound
 from ..floats import EPS, UNIT
 from ..operators.structured import TimeNodeAxis
 from ..participation import Participation
 from ..sensitivity.elliptope import TOLERANCE
+from ..sensitivity.encoder_bounds import structured_bound
 from ..sensitivity.patterns import METHODS, PatternBound, bounds, diagonal_bounds
 from ..storable import storable
 from ..trust import TrustModel

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from .. import check
 from ..algorithms import LinearAlgorithm
-from ..algorithms.registry import misplaced
+from ..algorithms.mechanism_names import misplaced
 from ..display import rounded_up
 from ..errors import InvalidInput
 from ..progress import Progress

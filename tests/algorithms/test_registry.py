@@ -8,7 +8,7 @@ from numpy.testing import assert_array_equal
 
 import mfdl
 from mfdl import algorithms, factorization, gossip
-from mfdl.algorithms import registry
+from mfdl.algorithms import mechanism_names, registry
 from mfdl.algorithms.registry import MECHANISMS
 from mfdl.commands import main
 from mfdl.dynamics import Dynamics
@@ -93,11 +93,11 @@ def test_shared_noise_is_told_by_its_holders_as_the_table_tells_it(name):
     algorithm = algorithms.build(
         name, Dynamics(gossip.metropolis_hastings("star:n=4"), 0.3), Cyclic(1, 2), **parameters
     )
-    shared = registry.shares_noise(algorithm)
+    shared = mechanism_names.shares_noise(algorithm)
     assert shared == (registry.MECHANISMS[name].models[:1] == ("eavesdropper",))
     for trust_model in registry.ALONE:
-        assert bool(registry.misplaced(algorithm, trust_model)) == shared
-    assert registry.misplaced(algorithm, "eavesdropper") == ""
+        assert bool(mechanism_names.misplaced(algorithm, trust_model)) == shared
+    assert mechanism_names.misplaced(algorithm, "eavesdropper") == ""
 
 
 @pytest.mark.parametrize("name", [name for name, entry in MECHANISMS.items() if entry.takes("horizon")])
@@ -130,7 +130,7 @@ def test_python_says_so_as_the_command_line_does(capsys):
     options = {"adjacency": "zero-out", "clip_norm": 1.0}
     corn = algorithms.corn(DYN, Cyclic(1, 2))
     guarantee = mfdl.calibrate(corn, mfdl.Privacy(mfdl.trust.LDP(), **options), mu=1.0).guarantee
-    note = registry.misplaced(corn, "ldp")
+    note = mechanism_names.misplaced(corn, "ldp")
     assert "noise shared between nodes is assumed to be known" in note
     assert "eavesdropper, coalitions, colluding" in note
     assert note in str(guarantee)

@@ -17,15 +17,14 @@ import mfdl
 from mfdl import algorithms, trust
 from mfdl.algorithms.gossip_sgd import decentralized
 from mfdl.errors import InvalidInput, UnsupportedMechanism
-from mfdl.factorization import long_runs as structured
 from mfdl.factorization.encoders import Banded, Buffered, Inverse, Toeplitz
-from mfdl.factorization.long_runs import structured_bound
 from mfdl.noise import LocalNoise, encoder_arguments
 from mfdl.noise.stream import NoiseStream
 from mfdl.participation import Cyclic, EveryStep, MinSeparation, OncePerEpoch, Single
 from mfdl.privacy.attacking_sets import sensitivity_by_victim
 from mfdl.privacy.forms.separable import encoder_gram
 from mfdl.privacy.gram_sensitivity import sensitivity_of_gram
+from mfdl.sensitivity.encoder_bounds import structured_bound
 from mfdl.testing import participations
 from mfdl.testing.oracles import largest_over_patterns, largest_signed_sum
 from mfdl.testing.strategies import ALL_SCHEMES

@@ -18,7 +18,6 @@ from mfdl import trust
 from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.factorization import FactorizationProblem, solve_problem
 from mfdl.factorization.encoders import Toeplitz
-from mfdl.factorization.long_runs import structured_bound
 from mfdl.factorization.temporal import prefix_sum_gram
 from mfdl.participation import (
     Cyclic,
@@ -32,6 +31,7 @@ from mfdl.participation import (
 )
 from mfdl.sensitivity import patterns as pattern_bounds
 from mfdl.sensitivity.banded_bounds import BandedGram, banded_bound
+from mfdl.sensitivity.encoder_bounds import structured_bound
 from mfdl.sensitivity.patterns import bound, bounds, diagonal_bounds
 from mfdl.testing import participations
 from mfdl.testing.oracles import (

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
-from mfdl.factorization.long_runs import structured_bound
 from mfdl.participation import Cyclic, MinSeparation
+from mfdl.sensitivity.encoder_bounds import structured_bound
 from mfdl_solvers import FactorizationProblem, solve
 from mfdl_solvers.certificate import weights_bound
 from mfdl_solvers.encoders import Identity, Inverse

@@ -10,7 +10,7 @@ With F' the factor without known columns (the identity if there is none), C_k th
 - one encoder per column, F square and nothing known: B^-1 = blockdiag(C_k) (I (x) F^-1), so with g = F^-1 e_u
   X_u = sum_k g_k^2 C_k^T C_k;
 - joint noise N = C^-1 and nothing known: X_u = C_u^T C_u, C_u the columns of u;
-- an encoder with structure: as one encoder, and C^T C is not formed (`factorization.long_runs`).
+- an encoder with structure: as one encoder, and C^T C is not formed (`sensitivity.encoder_bounds`).
 
 Rounding is carried along. N is what the executor uses, C_k^-1 up to rounding, which is a factor of X
 (`Encoder.defect`); where that is not near 1, X = N^-T N^-1 comes from N itself, of as many bits as it takes
