@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from .. import check, data
+from .. import check
 from ..errors import InvalidInput
 from ..spec import Entry, Registry
 from .graph_files import read_graph
@@ -107,6 +107,8 @@ def florentine() -> Built:
 @GRAPHS.register()
 def ego_facebook(data_home: str | os.PathLike[str] | None) -> Built:
     """Facebook circle of SNAP user 414, largest component, 148 nodes (downloaded)."""
+    from .. import data
+
     return keep_largest_component(read_graph(data.fetch("facebook/414.edges", data_home), GRAPHS))
 
 

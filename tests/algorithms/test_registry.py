@@ -95,7 +95,7 @@ def test_shared_noise_is_told_by_its_holders_as_the_table_tells_it(name):
     )
     shared = mechanism_names.shares_noise(algorithm)
     assert shared == (registry.MECHANISMS[name].models[:1] == ("eavesdropper",))
-    for trust_model in registry.ALONE:
+    for trust_model in mechanism_names.ALONE:
         assert bool(mechanism_names.misplaced(algorithm, trust_model)) == shared
     assert mechanism_names.misplaced(algorithm, "eavesdropper") == ""
 

@@ -24,6 +24,7 @@ from mfdl.participation import Cyclic, EveryStep, MinSeparation, OncePerEpoch, S
 from mfdl.privacy.attacking_sets import sensitivity_by_victim
 from mfdl.privacy.forms.separable import encoder_gram
 from mfdl.privacy.gram_sensitivity import sensitivity_of_gram
+from mfdl.sensitivity import encoder_bounds
 from mfdl.sensitivity.encoder_bounds import structured_bound
 from mfdl.testing import participations
 from mfdl.testing.oracles import largest_over_patterns, largest_signed_sum
@@ -53,7 +54,7 @@ def test_bounds_by_structure_never_fall_below_the_truth(case, written):
     C, patterns = encoder.dense(), [tuple(pattern.tolist()) for pattern in scheme.patterns()]
     X = C.T @ C
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(structured, "IMPROVED", 10**9 if written else 0)
+        patch.setattr(encoder_bounds, "IMPROVED", 10**9 if written else 0)
         bounded = structured_bound(encoder, scheme)
     signed = max(largest_signed_sum(X[np.ix_(p, p)]) for p in patterns)
     assert bounded.upper >= signed * (1 - 1e-12)
@@ -127,7 +128,7 @@ def test_many_steps_are_accounted_for_without_an_array_of_t_by_t(kind):
 
 def test_what_takes_an_array_over_too_many_steps_is_refused(monkeypatch):
     monkeypatch.setattr(encoder_arguments, "MAX_DENSE_STEPS", 8)
-    monkeypatch.setattr(structured, "MAX_DENSE_STEPS", 8)
+    monkeypatch.setattr(encoder_bounds, "MAX_DENSE_STEPS", 8)
     inverse = Inverse(Banded(np.tri(12, 3) * [1.0, -0.5, -0.2]))
     for scheme in (MinSeparation(12, 3, 2), OncePerEpoch(3, 4)):
         with pytest.raises(UnsupportedMechanism, match=r"limited to 8 steps, got 12.*use cyclic participation"):
@@ -248,7 +249,7 @@ def test_what_is_no_encoder_is_refused():
 
 def test_signs_of_an_inverse_may_all_add_up(monkeypatch):
     """N = 1 + S / 2 has C of alternating signs: gradients that alternate too move as if C were all positive."""
-    monkeypatch.setattr(structured, "IMPROVED", 0)
+    monkeypatch.setattr(encoder_bounds, "IMPROVED", 0)
     for encoder in (Inverse(Banded(np.tri(6, 2) * [1.0, 0.5])), Inverse(Toeplitz([1.0, 0.5], 6))):
         C = encoder.dense()
         truth = largest_signed_sum(C.T @ C)
