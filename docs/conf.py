@@ -90,7 +90,7 @@ sphinx_gallery_conf = {
 }
 
 # Looks
-WIDE = ("claims", "comparison", "sources", "which_mechanism", "which_mechanism_measured")  # pages of wide tables
+WIDE = ("claims", "comparison", "sources", "which_mechanism", "which_mechanism_measured", "measured")  # wide tables
 html_theme = "pydata_sphinx_theme"
 html_title = f"mfdl {version}"
 html_static_path = ["_static"]

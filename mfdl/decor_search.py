@@ -58,7 +58,7 @@ def decor_deviations(
             Colluding(colluders), or Coalitions(q); Coalitions(1) is every single node. The published setting has unit
             "user" and replace-one.
         epsilon with delta, or mu: the target of Gaussian DP.
-        participation: public, or PoissonSampling(rate, steps): example level, by the theorem of docs/sampling.md.
+        participation: public, or PoissonSampling(rate, steps): example level, docs/sampling_theorem.md.
         budget: how much of the target noise may spend: "gdp" all of it, exactly; "renyi" what the inverted Rényi bound
             of the papers allows (epsilon only); "corollary" the closed form, one pair (user level, replace-one). With
             sampling "gdp" is the tightest bound of `PoissonGaussian`, and "renyi" what Rényi accounting of the sampling

@@ -119,7 +119,7 @@ def account(
         UnsupportedMechanism: where amplification by secret sampling is not proven (`privacy.sampled_exposures`).
     Source: arXiv:2510.17480, Theorem 7, with the square of equation (8) and the factor 2 of replace-one restored, and
         its claim for adaptive gradients replaced by the row-space test and shift reduction. Secret sampling:
-        docs/sampling.md, docs/balls_in_bins_theorem.md.
+        docs/sampling_theorem.md, docs/balls_in_bins_theorem.md.
     """
     require_noise(noise_std, noise_multiplier)  # before any work
     computed = losses(algorithm, privacy, dynamics=dynamics, progress=progress)

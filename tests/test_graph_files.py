@@ -422,12 +422,3 @@ def test_inspect_counts_what_was_dropped(folder, capsys):
         "dropped_weights": 2,
         "first_labels": ["a", "b", "c", "d", "e"],
     }
-
-
-def test_the_docs_have_the_table_of_formats():
-    rows = [
-        f"| {f.name}: {', '.join(f'`{suffix}`' for suffix in f.suffixes)} | {f.content} | {f.example} | {f.refused} |"
-        for f in FORMATS
-    ]
-    page = (Path(__file__).parents[1] / "docs" / "howto_graph.md").read_text(encoding="utf-8")
-    assert "\n".join(rows) in page, "\n".join(rows)

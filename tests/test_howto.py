@@ -11,7 +11,7 @@ from page_session import blocks, dotted_names, in_fresh_interpreter, run_page, t
 from mfdl.training.replay_config import EvaluatedStep
 
 PAGES = Path(__file__).parents[1] / "docs"
-SESSION = "The code of this page is one session: each block goes on from those before it."
+SESSION = "The code of this page is one session"
 
 NAMES = (
     "algorithm",

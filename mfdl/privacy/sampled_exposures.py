@@ -1,6 +1,6 @@
 """What is exposed where batches are secret: the accountants of Poisson sampling, balls-in-bins and other patterns.
 
-docs/sampling.md, docs/sampling_theorem.md and docs/balls_in_bins_theorem.md have the theorems; their conditions are the
+docs/sampling_theorem.md and docs/balls_in_bins_theorem.md have the theorems; their conditions are the
 refusals here. What is seen may be anything that follows from the privatised gradients of all
 steps, if noise enters where gradients do. Under Poisson sampling noise must be fresh in each step, and hidden messages
 are refused; otherwise hidden messages count as seen, and noise may be correlated over time.
@@ -284,7 +284,7 @@ def poisson_exposures(
         UnsupportedMechanism: where amplification is not proven: an option that only public patterns have, noise added
             elsewhere than gradients, noise correlated over time, hidden messages.
     Cost: that of the noise's pseudo-inverse over nodes; numbers come when asked for.
-    Source: docs/sampling.md; the pairs of one step are those of arXiv:1908.10530 and arXiv:2106.08567.
+    Source: docs/sampling_theorem.md; the pairs of one step are those of arXiv:1908.10530 and arXiv:2106.08567.
     """
     _require_usual(algorithm, privacy, METHODS[:2])
     exposed = exposed_by_node_noise(algorithm, privacy.trust, privacy.trust)

@@ -2,7 +2,7 @@
 
 In: a noise multiplier (std over clipping norm, in the direction of the victim), a sampling rate, the steps, an
 adjacency. Out: epsilon at delta, delta at epsilon. That one step of a decentralized algorithm is dominated by this pair
-of distributions is docs/sampling.md; the multiplier comes from `sampled_exposures`.
+of distributions is docs/sampling_theorem.md; the multiplier comes from `sampled_exposures`.
 
 The pair of one step, with R = N(0, s^2) and s the multiplier: (1 - q) R + q N(1, s^2) against R, in both directions,
 where a record vanishes; against (1 - q) R + q N(-1, s^2) where it is replaced. The bounds are the privacy loss
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 GRID, COARSE, COARSEST = 2**14, 2**12, 2**10
 """Grid points over the privacy losses of one step; fewer are another upper bound, larger and sooner."""
 ERROR = 1e-12
-"""Of one step: how far rounding may move the computed delta, per `LOSSES` of range (docs/sampling.md, Rounding)."""
+"""Of one step: how far rounding may move the computed delta, per `LOSSES` of range (docs/sampling_theorem.md)."""
 LOSSES = 50.0
 FITS = 0.05, 1e6
 """Noise multipliers of parts of a product: beyond, batches count as public."""

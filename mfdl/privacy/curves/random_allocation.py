@@ -12,7 +12,6 @@ Rounding goes one way. Exchanging W for its mean-preserving spread onto a grid, 
 mass inside, raises E f for every convex f, and so does every later spread onto a coarser grid. Values beyond the grid
 are moved to its ends, and how far, on average, is added to the answer: both f are Lipschitz. What floating point may
 do to sums and to Fourier transforms is carried along and added too.
-docs/balls_in_bins_theorem.md has the argument in full.
 
 Laws on a linear grid serve small shifts. Where the shift is large, W spans many orders of magnitude, and a linear grid
 of as many points as are affordable is coarse where the loss is decided. Cells are then even in asinh(w / scale), and
