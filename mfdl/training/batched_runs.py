@@ -19,6 +19,7 @@ import torch
 
 from .. import metrics
 from ..algorithms.error_in_models import InputScales, input_scales
+from ..check import FloatArray
 from ..noise.stream import KEEP_BYTES
 from ..progress import Advance
 from .clipping import counting_dropped
@@ -164,8 +165,8 @@ class BatchedRuns:
                 gradients = first.clipped(self._batch(t), models, t)
             if dropped():
                 self._count_dropped(t, models)
-            noise = torch.tensor(np.concatenate([stream.step(t) for stream in streams], axis=1))
-            state = self._stepped(t, state, self._columns(gradients).double(), noise.to(first.device))
+            noise = np.concatenate([stream.step(t) for stream in streams], axis=1)
+            state = self._stepped(t, state, self._columns(gradients), noise)
             releasing.after(t, state)
             seconds += time.perf_counter() - began
             if (t + 1) % every == 0 or t + 1 == T:
@@ -185,14 +186,15 @@ class BatchedRuns:
                 run.clipped(run.batch(t), of_run, t)
             run.dropped += dropped()
 
-    def _stepped(self, t: int, state: torch.Tensor, gradients: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
+    def _stepped(self, t: int, state: torch.Tensor, gradients: torch.Tensor, noise: FloatArray) -> torch.Tensor:
         """The state after a step; where noise enters with gradients, their sum is scaled, and what follows is its."""
         if self._scales is None:
             return self.executor.step(t, state, gradients, noise)[1]
         of_gradients, of_noise = self._scales
         if self.executor.noise_on_gradients:
             return self.executor.step(t, state, gradients, noise, of_gradients.mul)[1]
-        return self.executor.step(t, state, gradients * of_gradients, noise * of_noise)[1]
+        scaled = torch.tensor(noise, device=of_noise.device) * of_noise
+        return self.executor.step(t, state, gradients * of_gradients, scaled)[1]
 
     def _rows(self, columns: torch.Tensor) -> torch.Tensor:
         """(n, R d), run by run of columns, as (R n, d)."""

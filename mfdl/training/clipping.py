@@ -26,6 +26,7 @@ from contextvars import ContextVar
 from typing import NamedTuple
 
 import torch
+from torch.nn import functional
 
 from .. import check
 from ..errors import InvalidInput
@@ -33,7 +34,7 @@ from ..errors import InvalidInput
 SMALLEST_CLIP_NORM, LARGEST_CLIP_NORM = 1e-30, 1e30
 """Outside this range the products of float32 gradients and factors leave the normal numbers."""
 CANCELLATION = 2.0**-27
-"""Share of T^2, T = sum_p ||a_p|| ||b_p||, that is added to ||G||^2: at P = 1 norms come out 4e-9 too large."""
+"""Share of T^2, T = sum_p ||a_p|| ||b_p||, that is added to ||G||^2 where several positions may cancel."""
 LARGEST_SUM = 2**22
 """The most terms, I + O + P^2, for which `norm_bounds` is proved; weights with more are not factored."""
 UNDERFLOW = 2.0**-480
@@ -147,10 +148,7 @@ def clipped_sums(gradients: Sequence[torch.Tensor], mask: torch.Tensor, clip_nor
     factor = torch.where(mask, factor, 0.0)
     # The product is elementwise, not a matrix product: those may round their inputs to TF32 or bfloat16.
     # Zeroing non-finite entries makes 0 * inf = 0; the other records have none.
-    return [
-        (gradient.nan_to_num(0.0, 0.0, 0.0) * factor.reshape(*factor.shape, *(1,) * (gradient.ndim - 2))).sum(1)
-        for gradient in gradients
-    ]
+    return [(gradient.nan_to_num(0.0, 0.0, 0.0) * _like(factor, gradient)).sum(1) for gradient in gradients]
 
 
 def clipped_rows(gradients: torch.Tensor, present: torch.Tensor, clip_norm: float) -> torch.Tensor:
@@ -177,15 +175,17 @@ class Factors(NamedTuple):
     Attributes:
         inputs: a, shape (n, B, groups, P, I); float32 or float64.
         backprops: b, shape (n, B, groups, P, O), of the same type.
+        bias: whether there is a bias, whose gradient is sum_p b_p: that of one more input, which is 1. I counts it.
     """
 
     inputs: torch.Tensor
     backprops: torch.Tensor
+    bias: bool = False
 
     @property
     def entries(self) -> int:
         """Entries of one record's gradient."""
-        return self.inputs.shape[2] * self.inputs.shape[4] * self.backprops.shape[4]
+        return self.inputs.shape[2] * (self.inputs.shape[4] + self.bias) * self.backprops.shape[4]
 
 
 def norm_bounds(plain: Sequence[torch.Tensor], factors: Sequence[Factors]) -> torch.Tensor:
@@ -199,29 +199,35 @@ def norm_bounds(plain: Sequence[torch.Tensor], factors: Sequence[Factors]) -> to
         With u = 2^-53, c in [0, 1], w_p = b_p c rounded in float64 and D the entries of all gradients, the norm of
         (sum_p w_p a_p^T over factors, c g rounded over plain g) is at most c (1 + (D + 11) u) times the bound, plus
         1e-150 sqrt(D): in exact arithmetic on the given floats, whatever their size. Not finite where an a, b or g is
-        not; above the exact norm by a share of at most 2^-27 (T / ||G||)^2, and (D + 8) u.
+        not; above the exact norm by a share of at most 2^-27 (T / ||G||)^2, or (I + O + 32) 2^-50 if P = 1, and
+        (D + 8) u.
 
     Proof, one group; groups and parameters add up as squares, their rounding is that of `gradient_norms`.
         S = ||G||^2 is a sum of P^2 terms (a_p . a_q)(b_p . b_q). However it is grouped, float64 errs by at most
         1.01 (I + O + P^2 + 4) u sum_pq (|a_p| . |a_q|)(|b_p| . |b_q|) <= 2^-30 T^2, by Cauchy-Schwarz. The computed
-        T is at least T (1 - 2^-30), so S + 2^-27 T^2 as computed is at least S + 2^-28 T^2. The rounding of the
-        w_p changes c G by at most u c T, and (||G|| + u T)^2 <= S + 3 u T^2 since ||G|| <= T: the share covers it.
+        T is at least T (1 - 2^-30), also with sqrt(||a_p||^2 + 1) for an input and the 1 of a bias, so S + 2^-27 T^2 as
+        computed is at least S + 2^-28 T^2. The rounding of the w_p changes c G by at most u c T, and
+        (||G|| + u T)^2 <= S + 3 u T^2 since ||G|| <= T: the share covers it.
         Underflow, only in float64: a product errs by up to 2^-1022, so a_p . a_q by I 2^-1022 and S by
         I 2^-1022 (sum ||b_p||)^2, O 2^-1022 (sum ||a_p||)^2 and less. `UNDERFLOW` adds sqrt(I) 2^-480 to each
         ||a_p|| and sqrt(O) 2^-480 to each ||b_p||, so 2^-27 T^2 grows by 2^-987 times the same. Underflowing w_p move
         an entry by 2^-1022 and meet ||a_p|| < 2^512, as squares beyond give no finite bound: the last term.
+        With P = 1 nothing cancels: S = T^2, a computed length errs by a share of (I + 12) u, T^2 by 2 (I + O + 26) u,
+        and the rounding of w adds 2 u: less than (I + O + 32) 2^-50 = 8 (I + O + 32) u.
     """
     squares = torch.zeros((), dtype=torch.float64, device=(plain or factors[0])[0].device)
     if plain:
         squares = gradient_norms(plain).square()
-    for inputs, backprops in factors:
-        lengths = _lengths(inputs) * _lengths(backprops)
-        triangle = lengths.sum(-1).square()
-        exact = triangle
+    for inputs, backprops, bias in factors:
+        lengths = _lengths(inputs)
+        lengths = ((lengths.square() + 1).sqrt() if bias else lengths) * _lengths(backprops)
         if inputs.shape[3] > 1:
-            a, b = inputs.double(), backprops.double()
-            exact = ((a @ a.mT) * (b @ b.mT)).sum((-2, -1))
-        squares = squares + (exact + CANCELLATION * triangle).sum(-1)
+            a, b, triangle = inputs.double(), backprops.double(), lengths.sum(-1).square()
+            exact = ((a @ a.mT + 1.0 * bias) * (b @ b.mT)).sum((-2, -1))
+            squares = squares + (exact + CANCELLATION * triangle).sum(-1)
+        else:
+            share = (inputs.shape[4] + backprops.shape[4] + 32) * 2.0**-50
+            squares = squares + ((1 + share) * lengths.square()).sum((-2, -1))
     return squares.sqrt()
 
 
@@ -243,8 +249,8 @@ def ghost_clipped_sums(
         clip_norm: the largest norm of one record's gradient over all parameters together.
 
     Returns:
-        One tensor (n, ...) per plain parameter and one (n, groups, O, I) per weight with factors, in float64 whatever
-        the gradients are.
+        One tensor (n, ...) per plain parameter and one (n, groups, O, I) per weight with factors, with a bias in the
+        last column, in float64 whatever the gradients are.
 
     Guarantees:
         Every summand has exact norm <= clip_norm, rounded to the type of the gradients or not: factor times norm
@@ -267,18 +273,21 @@ def ghost_clipped_sums(
     _count_dropped(bounds, mask)
     factor = torch.where(mask, factor, 0.0)
 
-    def masked(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Values in float64, zero where the factor is (0 * inf would be nan), and the factor in their shape."""
-        shaped = factor.reshape(*factor.shape, *(1,) * (values.ndim - 2))
-        return torch.where(shaped > 0, values, 0.0).double(), shaped
+    clean = factor.device.type == "cpu" and bool(torch.isfinite(bounds).all())  # so is all that they bound
 
-    sums = []
-    for gradient in plain:
-        values, shaped = masked(gradient)
-        sums.append((values * shaped).sum(1))
-    weight_sums = []
-    for inputs, backprops in factors:
-        values, shaped = masked(backprops)
-        a, w = (part.transpose(1, 2).flatten(2, 3) for part in (masked(inputs)[0], values * shaped))  # (n, g, B P, ...)
+    def finite(values: torch.Tensor) -> torch.Tensor:
+        """Values, zero where the factor is: 0 * inf would be nan."""
+        return values if clean else torch.where(_like(factor, values) > 0, values, 0.0)
+
+    sums, weight_sums = [(finite(gradient) * _like(factor, gradient)).sum(1) for gradient in plain], []
+    for inputs, backprops, bias in factors:
+        a, w = finite(inputs).double(), finite(backprops) * _like(factor, backprops)
+        a = functional.pad(a, (0, 1), value=1.0) if bias else a
+        a, w = (part.transpose(1, 2).flatten(2, 3) for part in (a, w))  # (n, g, B P, I) and (n, g, B P, O)
         weight_sums.append(w.mT @ a)
     return sums, weight_sums
+
+
+def _like(factor: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """The factors (n, B) in a shape that broadcasts over values (n, B, ...)."""
+    return factor.reshape(*factor.shape, *(1,) * (values.ndim - 2))

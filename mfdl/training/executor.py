@@ -31,12 +31,15 @@ import torch
 
 from .. import matrices
 from ..algorithms import LinearAlgorithm
+from ..check import FloatArray
 from ..errors import InvalidInput
 from ..operators.structured import Map
 from .distributed.group import Group
 from .distributed.share import Seen, Share
 
 COLUMNS_OF = {"gradient": "nodes", "noise": "injection slots"}
+REUSED_BYTES = 2**25 - 2**16
+"""A block of so many bytes, once freed, lets glibc reuse the memory of smaller ones: fresh pages take twice as long."""
 DENSE_ENTRIES = 512 * 512  # maps up to this many entries are applied dense: faster than sparse kernels
 
 
@@ -117,6 +120,7 @@ class Executor:
         group: Group | None = None,
     ) -> None:
         self.algorithm, self.dtype, self.device = algorithm, dtype, torch.device(device)
+        torch.empty(REUSED_BYTES, dtype=torch.uint8)  # freed at once, never written
         self.share = Share(algorithm, group or Group(), self.device)
         self.noise_on_gradients = algorithm.noise_enters_with_gradients
         self.state_dtype = dtype if self.noise_on_gradients else torch.float64
@@ -153,10 +157,12 @@ class Executor:
         t: int,
         state: torch.Tensor,
         gradients: torch.Tensor,
-        noise: torch.Tensor,
+        noise: torch.Tensor | FloatArray,
         rule: Callable[[torch.Tensor], torch.Tensor] | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """(messages of all rounds of step t, state after them) from gradient sums (n, dim) and noise (slots, dim).
+
+        Noise is added in float64 and rounded with what it hides, both only read: of an array on a CPU in one pass.
 
         Args: rule: from privatised sums to what enters in their place, where noise enters with gradients.
         Raises: InvalidInput: t is not a step of the algorithm, whose guarantee ends with the last one.
@@ -167,12 +173,10 @@ class Executor:
                 "own steps and no further; build a longer one."
             )
         sent, num_messages = [], self.share.size("messages")
-        gradients, noise = gradients.double(), noise.double()
         if self.noise_on_gradients:
-            privatised = gradients + noise
-            entering = {"noise": (privatised if rule is None else rule(privatised)).to(self.state_dtype)}
+            entering = {"noise": self._privatised(gradients, noise, rule)}
         else:
-            entering = {"gradient": gradients, "noise": noise}
+            entering = {"gradient": gradients.double(), "noise": self._wide(noise)}
         for kind in self.rounds_of_step[t]:
             seen = {name: kind.seen[COLUMNS_OF[name]](x) for name, x in entering.items()}
             seen_state = kind.seen["state"](state)
@@ -184,6 +188,25 @@ class Executor:
             carried = (kind.state_from_message, received), (kind.state_from_state, seen_state)
             state = _applied(len(state), *carried, *to_state)
         return sent[0] if len(sent) == 1 else torch.cat(sent), state
+
+    def _wide(self, noise: torch.Tensor | FloatArray) -> torch.Tensor:
+        """Noise in float64 on the device, an array as a copy."""
+        wide = noise if isinstance(noise, torch.Tensor) else torch.tensor(noise)
+        return wide.to(self.device, torch.float64)
+
+    def _privatised(
+        self,
+        gradients: torch.Tensor,
+        noise: torch.Tensor | FloatArray,
+        rule: Callable[[torch.Tensor], torch.Tensor] | None,
+    ) -> torch.Tensor:
+        """What enters the maps, of `state_dtype`: the float64 sum of gradients and noise, rounded once."""
+        if rule is not None or self.device.type != "cpu":
+            total = gradients.double() + self._wide(noise)
+            return (total if rule is None else rule(total)).to(self.state_dtype)
+        out = torch.empty_like(gradients, dtype=self.state_dtype)  # numpy casts piece by piece, torch whole tensors
+        np.add(gradients.numpy(), np.asarray(noise), out=out.numpy(), dtype=np.float64, casting="same_kind")
+        return out
 
 
 class Releasing:

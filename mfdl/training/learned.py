@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from torch.func import vmap
 
 from ..metrics import NotPrivate
 from .tasks import modules, partition
@@ -205,7 +204,8 @@ def chance(task: Task) -> Baseline | None:
                     return None
                 guess += float(task.targets.mean(dtype=np.float64))
             targets = torch.tensor(task.test_targets)
-            loss = float(vmap(task.loss, in_dims=(None, 0))(guess, targets).double().mean())
+            losses = modules.PerRecordModel(module, task.loss).losses(guess.expand(len(targets), *guess.shape), targets)
+            loss = float(losses.double().mean())
     except (RuntimeError, ValueError, TypeError, IndexError):
         return None
     if not np.isfinite(loss):

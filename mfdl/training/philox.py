@@ -86,17 +86,15 @@ class PhiloxColumns(ColumnGenerator):
         """Draws some of all (step, column) rows, one after another; `low` are the lower counter words."""
         philox = np.random.Philox(key=0)  # local, so threads do not share it
         draw = np.random.Generator(philox).standard_normal
-        counter = np.array([*low, 0, 0], dtype=np.uint64)
-        # Setting the state costs 0.6 microseconds, a new Philox and Generator 6. The state of an unused Philox
-        # holds no word left over from an earlier block, so setting it also empties the buffer.
+        # Setting the state costs 0.3 microseconds with Python numbers, 0.7 with those of numpy, a new Philox 6.
+        # The state of an unused Philox holds no word left over from an earlier block, so setting it empties the buffer.
         state: Any = philox.state
-        state["state"] = words = {"counter": counter, "key": None}
+        state |= {"state": (words := {}), "buffer": philox.state["buffer"].tolist()}
+        block, domain = map(int, low)
         step, column = np.divmod(which, max(1, self._indices.size))
-        for row, key, index, t in zip(
-            which.tolist(), self._keys[column], self._indices[column], steps[step], strict=True
-        ):
-            counter[2], counter[3] = index, t
-            words["key"] = key
+        numbers = which, self._keys[column], self._indices[column], steps[step]
+        for row, key, index, t in zip(*(part.tolist() for part in numbers), strict=True):
+            words["counter"], words["key"] = (block, domain, index, t), key
             philox.state = state
             draw(out=rows[row])
 

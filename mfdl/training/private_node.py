@@ -391,7 +391,7 @@ class PrivateNode(SingleCopy):
         present = torch.ones((1, len(features)), dtype=torch.bool, device=row.device)
         if self.grid is None and not user:
             sums = self._record_clipping.sums(row, features[None], targets[None], present, self.mechanism.clip_norm)
-            return earlier + torch.cat([part.reshape(-1) for part in sums]).double(), count
+            return earlier + sums[0].double(), count
         gradients = self.model.per_record_gradients(row, features[None], targets[None])
         rows = torch.cat([gradient[0].reshape(len(features), -1) for gradient in gradients.values()], dim=1)
         if self.grid is None or user:

@@ -317,7 +317,7 @@ class SeedReplay:
             with clipping.counting_dropped() as dropped:
                 gradients = self._gradients(t)
             self.dropped += dropped()
-            injected = torch.tensor(stream.step(t), dtype=torch.float64, device=self.device)
+            injected = stream.step(t)
             rule = None if self.rule is None else functools.partial(self._directions, t)
             messages, self.state = self.executor.step(t, self.state, gradients, injected, rule)
             self.releasing.after(t, self.state)

@@ -122,7 +122,7 @@ def test_noise_of_each_run_is_that_of_the_run_alone_bit_for_bit(rates, monkeypat
     def watch(executor):
         step = executor.step
         executor.step = lambda t, state, g, noise, *more: (
-            entered.append(noise.numpy().copy()) or step(t, state, g, noise, *more)
+            entered.append(noise.copy()) or step(t, state, g, noise, *more)
         )
 
     replays(chosen, lambda *_: None)

@@ -315,7 +315,7 @@ def test_what_is_refused_at_the_first_step_has_changed_nothing():
     before = module.embedding.weight.detach().clone()
     optimizer, key = torch.optim.SGD(module.parameters(), lr=1.0), mfdl.NoiseKey.from_entropy()
     node = PrivateNode(optimizer, module, mechanism(), node=0, keys=key, loss=squared)
-    with pytest.raises(mfdl.UnsupportedMechanism):
+    with pytest.raises(mfdl.UnsupportedMechanism, match=r"a parameter changes .* max_norm of an embedding"):
         node.step(torch.tensor([[3]]), torch.zeros(1))
     assert torch.equal(module.embedding.weight, before)
 

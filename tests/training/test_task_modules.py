@@ -11,13 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from small_tasks import mlp, regression
 from torch import nn
-from torch.func import functional_call, grad, vmap
 from torch.utils.data import Dataset, Subset, TensorDataset
 
 import mfdl
 from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.training import tasks
-from mfdl.training.tasks import modules
 
 torch.set_num_threads(1)
 
@@ -127,79 +125,6 @@ def test_a_refused_random_module_leaves_the_global_generator_alone():
     with pytest.raises(UnsupportedMechanism):
         regression(build=lambda: Wrapped(lambda _, x: x + torch.rand(1)))
     assert torch.equal(torch.get_rng_state(), state)
-
-
-def by_torch(model, rows, features, targets, weights):
-    def total(row, records, wanted, weight):
-        return (vmap(model.loss)(functional_call(model.module, row, (records,)), wanted) * weight).sum()
-
-    return list(vmap(grad(total))(model.unflatten(rows), features, targets, weights).values())
-
-
-def drawn(model, seed, nodes=3, records=5):
-    generator = torch.Generator().manual_seed(seed)
-    rows = torch.randn(nodes, model.dimension, generator=generator)
-    features = torch.randn(nodes, records, 4, generator=generator)
-    targets = torch.randint(0, 2, (nodes, records), generator=generator)
-    return rows, features, targets, torch.rand(nodes, records, generator=generator)
-
-
-class Counting(torch.nn.Module):
-    """Its slope grows with the calls: what no module may do, and what a record must not be trusted with."""
-
-    def __init__(self):
-        super().__init__()
-        self.linear, self.calls = torch.nn.Linear(4, 2), 0
-
-    def forward(self, records):
-        self.calls += 1
-        return self.linear(records) * self.calls
-
-
-MODULES = {
-    "linear": lambda: torch.nn.Linear(4, 2),
-    "network": lambda: torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2)),
-    "normed": lambda: torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.LayerNorm(8), torch.nn.Linear(8, 2)),
-}
-
-
-@pytest.mark.parametrize("name", sorted(MODULES))
-def test_recorded_gradients_are_those_of_torch_bit_for_bit(name, monkeypatch):
-    monkeypatch.setattr(modules, "CALLS_BEFORE", 2)
-    model = modules.PerRecordModel(modules.build(MODULES[name], 0), torch.nn.functional.cross_entropy)
-    gradients = modules.node_gradients(model)
-    for seed in range(5):
-        arguments = drawn(model, seed, records=5 + seed % 2)
-        for got, wanted in zip(gradients(*arguments), by_torch(model, *arguments), strict=True):
-            assert torch.equal(got, wanted)
-    assert len(gradients._recorded) == 2
-    assert all(recorded is not gradients._eager for recorded in gradients._recorded.values())
-    assert modules.node_gradients(model) is gradients
-
-
-def test_a_module_that_changes_with_the_call_is_not_played_back(monkeypatch):
-    monkeypatch.setattr(modules, "CALLS_BEFORE", 1)
-    module = Counting()
-    model = modules.PerRecordModel(module, torch.nn.functional.cross_entropy)
-    gradients, arguments = modules.NodeGradients(model), drawn(model, 0)
-    gradients(*arguments)
-    module.calls = 6
-    got = gradients(*arguments)
-    module.calls = 6
-    assert all(torch.equal(a, b) for a, b in zip(got, by_torch(model, *arguments), strict=True))
-
-
-def test_a_long_run_has_the_bits_of_one_that_records_nothing(monkeypatch):
-    task = mfdl.tasks.load("rotated-quadratics", 4)
-    models = {}
-    for calls in (3, 10**9):
-        monkeypatch.setattr(modules, "CALLS_BEFORE", calls)
-        instance = task.instance(0, 1)
-        state = instance.initial_parameters
-        for step in range(12):
-            state = state - 0.1 * instance.clipped_gradient_means(state + 1.0, step, 0.5)
-        models[calls] = state
-    assert torch.equal(models[3], models[10**9])
 
 
 def test_kept_batches_have_the_bits_of_gathered_ones_and_are_of_one_instance(monkeypatch):

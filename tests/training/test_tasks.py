@@ -14,7 +14,8 @@ from torch import nn
 
 from mfdl.errors import InvalidInput
 from mfdl.training.tasks import instance as instances
-from mfdl.training.tasks import modules, partition
+from mfdl.training.tasks import partition
+from mfdl.training.tasks.record_clipping import RecordClipping
 
 torch.set_num_threads(1)  # workers of the test run share the cores; spinning threads cost seconds
 
@@ -197,17 +198,17 @@ def test_chunks_do_not_change_the_answer(monkeypatch, budget):
     models = some_models(instance)
     sums, evaluation = instance.clipped_gradient_sums(models, 1, 0.5), instance.evaluate(models)
     sizes = []
-    inner = modules.PerRecordModel.per_record_gradients
+    inner = RecordClipping.sums
 
-    def spy(self, rows, features, targets):
+    def spy(self, rows, features, targets, *more):
         sizes.append(targets.numel())
-        return inner(self, rows, features, targets)
+        return inner(self, rows, features, targets, *more)
 
-    monkeypatch.setattr(modules.PerRecordModel, "per_record_gradients", spy)
+    monkeypatch.setattr(RecordClipping, "sums", spy)
     monkeypatch.setattr(instances, "CHUNK_BYTES", budget)
     np.testing.assert_allclose(instance.clipped_gradient_sums(models, 1, 0.5), sums, rtol=1e-12, atol=1e-15)
     np.testing.assert_allclose(instance.evaluate(models).loss, evaluation.loss, rtol=1e-12)
-    record_bytes = (3 * 21 + 4 * instance.activations) * 8
+    record_bytes = 4 * instance.activations * 8  # and factors
     assert max(sizes) <= max(1, budget / record_bytes)
     assert sum(sizes) == 4 * 6
 

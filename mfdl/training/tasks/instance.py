@@ -21,7 +21,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch.func import vmap
 
 from ... import check, metrics
 from ...display import short_repr
@@ -30,7 +29,7 @@ from ...metrics import NotPrivate
 from ...privacy.questions import UNITS
 from .. import clipping
 from . import modules
-from .modules import node_batch, node_gradients
+from .modules import node_batch
 from .record_clipping import RecordClipping
 
 CHUNK_BYTES = 256 * 2**20
@@ -178,18 +177,17 @@ class TaskInstance:
         num_slots = mask.shape[1]
         # Activations forward and backward of each record; the gradient of each node and its parts.
         slot_bytes = (4 * self.activations + -(-3 * self.dimension // num_slots)) * models.element_size()
-        gradients = node_gradients(self.model)
+        gradients = self.model.node_gradients
         if mask.numel() * slot_bytes <= CHUNK_BYTES and self.features.nbytes <= KEPT_BYTES:
             batch = self._batches_of_class.get(step % self.period)
             if batch is None:
                 batch = self._batches_of_class[step % self.period] = node_batch(features, targets, mask, models.dtype)
-            pieces = gradients(models, *batch[:-1])
-            means = torch.cat([piece.reshape(len(piece), -1) for piece in pieces], dim=1)
+            means = gradients(models, *batch[:-1])
             return clipping.clipped_rows(means if scales is None else scales * means, batch[-1], clip_norm)
 
-        def of_part(nodes: slice, slots: slice) -> list[torch.Tensor]:
+        def of_part(nodes: slice, slots: slice) -> torch.Tensor:
             *batch, _ = node_batch(features[nodes], targets[nodes], mask[nodes], models.dtype, slots)
-            return list(gradients(models[nodes], *batch))
+            return gradients(models[nodes], *batch)
 
         means = _summed(of_part, models, num_slots, slot_bytes)
         return clipping.clipped_rows(means if scales is None else scales * means, mask.any(1), clip_norm)
@@ -246,7 +244,7 @@ class TaskInstance:
         way = self._record_clipping if scales is None else dataclasses.replace(self._record_clipping, layers={})
         record_bytes = way.record_size(self.activations, mask.shape[1]) * models.element_size()
 
-        def of_part(nodes: slice, slots: slice) -> list[torch.Tensor]:
+        def of_part(nodes: slice, slots: slice) -> torch.Tensor:
             part, of_nodes = (nodes, slots), None if scales is None else scales[nodes]
             return way.sums(models[nodes], features[part], targets[part], mask[part], clip_norm, of_nodes)
 
@@ -358,24 +356,26 @@ def tested(
     """Mean loss, and accuracy of `classes`, of models (rows, d) on the same records, in chunks of `CHUNK_BYTES`."""
     losses = torch.zeros(len(rows), dtype=torch.float64, device=rows.device)
     hits, size = torch.zeros_like(losses), len(targets)
-    record_losses = vmap(vmap(model.loss), in_dims=(0, None))
     # a quarter of CHUNK_BYTES at a time: tensors that malloc keeps, where fresh pages take three times as long
     for nodes, records in _parts(len(rows), size, 4 * 2 * activations * rows.element_size()):
         wanted = targets[records]
         outputs = model.outputs(rows[nodes], features[records])
-        losses[nodes] += record_losses(outputs, wanted).sum(1, dtype=torch.float64)
+        losses[nodes] += model.losses(outputs, wanted.expand(len(outputs), -1)).sum(1, dtype=torch.float64)
         if classes:
             hits[nodes] += (outputs.argmax(-1) == wanted).sum(1)  # exact: scores that are the same number
     return Evaluation(losses / size, hits / size if classes else None)
 
 
 def _summed(
-    of_part: Callable[[slice, slice], list[torch.Tensor]], models: torch.Tensor, num_slots: int, bytes_per_slot: int
+    of_part: Callable[[slice, slice], torch.Tensor], models: torch.Tensor, num_slots: int, bytes_per_slot: int
 ) -> torch.Tensor:
-    """Gradients (n, d) added up over parts of nodes x slots; `of_part` gives one tensor (nodes, ...) per parameter."""
+    """Gradients (n, d) added up over parts of nodes x slots."""
+    parts = [*_parts(len(models), num_slots, bytes_per_slot)]
+    if len(parts) == 1:
+        return of_part(*parts[0])
     out = torch.zeros_like(models)
-    for nodes, slots in _parts(len(models), num_slots, bytes_per_slot):
-        out[nodes] += torch.cat([piece.reshape(len(piece), -1) for piece in of_part(nodes, slots)], dim=1)
+    for nodes, slots in parts:
+        out[nodes] += of_part(nodes, slots)
     return out
 
 

@@ -5,22 +5,21 @@ Clipping bounds one record's influence only if its output does not depend on the
 repeating a step must give the same gradients, so layers that mix records, draw at random or change their
 buffers are refused: by name where the layer is known, and by a numerical test.
 
-`NodeGradients` are gradients of a node's mean loss, recorded once as plain tensor operations and played back: those of
-`vmap(grad(...))`, bit for bit. torch.func walks through Python in every call, which for small models takes longer than
-the arithmetic; the operations are the same in every call, as other modules are refused.
+Gradients are those of autograd: one pass forward by vmap over nodes and records, one backward for all of them.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import warnings
-import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import torch
 from numpy.typing import NDArray
-from torch.func import functional_call, grad, vmap
+from torch.func import functional_call, vmap
+from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.modules.instancenorm import _InstanceNorm
@@ -28,18 +27,16 @@ from torch.overrides import TorchFunctionMode
 
 from ... import check
 from ...errors import InvalidInput, UnsupportedMechanism
+from . import stacked_layers
 from .recurrences import written_out
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 Parameters = dict[str, torch.Tensor]
-Gradients = Callable[..., tuple[torch.Tensor, ...]]
 
 PROBE_RECORDS = 4
 BROADCASTS = "Using a target size"  # how torch's losses warn that they repeat a target over the outputs
 INDEPENDENCE_TOLERANCE = 1e-5
 """Relative change of a record's output, when the records beside it change, that still counts as rounding."""
-CALLS_BEFORE = 100
-"""Calls of one shape before it is recorded, which costs about as much as so many calls."""
 
 
 def build(build_module: Callable[[], torch.nn.Module], seed: int) -> torch.nn.Module:
@@ -85,10 +82,28 @@ class PerRecordModel:
     module: torch.nn.Module
     loss: Loss
 
-    @property
+    @functools.cached_property
     def shapes(self) -> dict[str, torch.Size]:
         """Names and shapes of the trainable parameters, in the order of the flat row."""
         return {name: p.shape for name, p in self.module.named_parameters() if p.requires_grad}
+
+    @functools.cached_property
+    def _types(self) -> dict[str, torch.dtype]:
+        return {name: p.dtype for name, p in self.module.named_parameters()}
+
+    @functools.cached_property
+    def _places(self) -> dict[str, str]:
+        """The name of the parameter at each place, also where a module or a parameter occurs several times.
+
+        `functional_call` finds the places of a parameter itself, but would restore it wrongly where a module occurs at
+        several places.
+        """
+        names = {id(parameter): name for name, parameter in self.module.named_parameters()}
+        return {
+            f"{path}.{parameter_name}" if path else parameter_name: names[id(parameter)]
+            for path, layer in self.module.named_modules()
+            for parameter_name, parameter in layer.named_parameters(recurse=False, remove_duplicate=False)
+        }
 
     @property
     def dimension(self) -> int:
@@ -111,27 +126,88 @@ class PerRecordModel:
 
     def parameters(self, rows: torch.Tensor) -> Parameters:
         """`unflatten` in the types in which the module computes, such as bfloat16."""
-        types = {name: p.dtype for name, p in self.module.named_parameters()}
-        return {name: piece.to(types[name]) for name, piece in self.unflatten(rows).items()}
+        return {name: piece.to(self._types[name]) for name, piece in self.unflatten(rows).items()}
 
+    def output(self, parameters: Parameters, features: torch.Tensor) -> torch.Tensor:
+        """The output of the module with other parameters."""
+        given = {place: parameters[name] for place, name in self._places.items() if name in parameters}
+        with written_out():
+            return cast(torch.Tensor, functional_call(self.module, given, (features,), tie_weights=False))
+
+    def record_output(self, parameters: Parameters, record: torch.Tensor) -> torch.Tensor:
+        """The output of one record, alone in its batch."""
+        return self.output(parameters, record.unsqueeze(0)).squeeze(0)
+
+    def losses(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """The loss of each record, of the shape of the targets, from outputs (*targets, ...)."""
+        outputs, flat = outputs.flatten(0, targets.ndim - 1), targets.flatten()
+        if self._is_cross_entropy(outputs, flat):  # vmap decomposes it, by a module slow to import
+            losses = functional.cross_entropy(outputs, flat, reduction="none")
+        else:
+            losses = vmap(self.loss)(outputs, flat)
+        return losses.reshape(targets.shape)
+
+    def _is_cross_entropy(self, outputs: torch.Tensor, targets: torch.Tensor) -> bool:
+        """Whether losses are those of scores and the number of a class."""
+        by_class = outputs.ndim == targets.ndim + 1 and not targets.is_floating_point()
+        return self.loss is functional.cross_entropy and by_class
+
+    def derivatives(
+        self,
+        variables: Sequence[torch.Tensor],
+        outputs: torch.Tensor,
+        targets: torch.Tensor,
+        weights: torch.Tensor | None = None,
+    ) -> list[torch.Tensor]:
+        """The derivatives of all losses (n, B), added up with weights, by variables of which the outputs were computed.
+
+        By a copy of a parameter for each record they are the gradients of the records: one pass backward for all.
+        """
+        if self._is_cross_entropy(outputs, targets):  # softmax less one at the class
+            classes = targets.unsqueeze(-1)
+            scores = outputs.detach().softmax(-1)
+            backprops = scores.scatter_add_(-1, classes, scores.new_full((), -1.0).expand_as(classes))
+            backprops = backprops if weights is None else backprops * weights.unsqueeze(-1)
+            if len(variables) == 1 and variables[0] is outputs:
+                return [backprops]
+            total = (outputs * backprops).sum()
+        else:
+            losses = self.losses(outputs, targets)
+            total = (losses if weights is None else losses * weights).sum()
+        if not total.requires_grad:
+            return [*map(torch.zeros_like, variables)]
+        return [*torch.autograd.grad(total, variables, materialize_grads=True)]
+
+    @torch.enable_grad()
     def per_record_gradients(self, rows: torch.Tensor, features: torch.Tensor, targets: torch.Tensor) -> Parameters:
         """Gradients (n, B, *shape) of every record at its node's row; rows (n, d), features (n, B, ...).
 
         The module computes in its own types; gradients have that of the rows, so that clipping and sums do.
         """
+        # The rows are split outside: splitting inside would cost a d-sized gradient per parameter.
+        copies = record_copies(self.parameters(rows), targets.shape[1])
+        versions = [copy._version for copy in copies.values()]
+        outputs = vmap(vmap(self.record_output))(copies, features)
+        if versions != [copy._version for copy in copies.values()]:
+            raise UnsupportedMechanism("a parameter changes in the forward pass, as by max_norm of an embedding")
+        gradients = self.derivatives([*copies.values()], outputs, targets)
+        return {name: gradient.to(rows.dtype) for name, gradient in zip(copies, gradients, strict=True)}
 
-        def record_loss(parameters: Parameters, record: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-            output = output_of(self.module, parameters, record.unsqueeze(0)).squeeze(0)
-            return self.loss(output, target)
-
-        # The rows are split outside the transform: splitting inside would cost a d-sized gradient per parameter.
-        per_node = vmap(grad(record_loss), in_dims=(None, 0, 0))
-        gradients = vmap(per_node)(self.parameters(rows), features, targets)
-        return {name: gradient.to(rows.dtype) for name, gradient in gradients.items()}
+    @torch.enable_grad()
+    def node_gradients(
+        self, rows: torch.Tensor, features: torch.Tensor, targets: torch.Tensor, weights: torch.Tensor
+    ) -> torch.Tensor:
+        """Gradients (n, d) of sum_j w_j loss_j at each node's row; weights (n, B)."""
+        parameters = {name: p.detach().requires_grad_() for name, p in self.parameters(rows).items()}
+        layers = stacked_layers.chain(self.module)
+        stacked = layers and stacked_layers.stacked_calls(layers, parameters, features)
+        outputs = stacked[0] if stacked else vmap(self.output)(parameters, features)
+        gradients = self.derivatives([*parameters.values()], outputs, targets, weights)
+        return torch.cat([gradient.reshape(len(rows), -1).to(rows.dtype) for gradient in gradients], dim=1)
 
     def outputs(self, rows: torch.Tensor, features: torch.Tensor) -> torch.Tensor:
         """Outputs (n, N, ...) of every node's row on the same records (N, ...)."""
-        return vmap(lambda parameters: output_of(self.module, parameters, features))(self.parameters(rows))
+        return vmap(self.output, in_dims=(0, None))(self.parameters(rows), features)
 
     def activation_size(self, features: torch.Tensor) -> int:
         """Numbers that all layers output for one record; work is cut into chunks by it."""
@@ -157,28 +233,19 @@ def inputs(module: torch.nn.Module, features: NDArray[Any], dtype: torch.dtype =
     return records.to(dtype) if records.is_floating_point() else records
 
 
-def output_of(module: torch.nn.Module, parameters: Parameters, features: torch.Tensor) -> torch.Tensor:
-    """The output of a module with other parameters, also where a module or a parameter occurs several times.
-
-    `functional_call` finds the places of a parameter itself, but would restore it wrongly where a module occurs at
-    several places.
-    """
-    names = {id(parameter): name for name, parameter in module.named_parameters()}
-    places = {
-        f"{path}.{parameter_name}" if path else parameter_name: names[id(parameter)]
-        for path, layer in module.named_modules()
-        for parameter_name, parameter in layer.named_parameters(recurse=False, remove_duplicate=False)
+def record_copies(parameters: Parameters, num_records: int) -> Parameters:
+    """Copies (n, B, ...) of parameters (n, ...) for the records, by which autograd differentiates; views, no memory."""
+    return {
+        name: p.detach().unsqueeze(1).expand(-1, num_records, *p.shape[1:]).requires_grad_()
+        for name, p in parameters.items()
     }
-    given = {place: parameters[name] for place, name in places.items() if name in parameters}
-    with written_out():
-        return cast(torch.Tensor, functional_call(module, given, (features,), tie_weights=False))
 
 
 def checked_model(module: torch.nn.Module, loss: Loss, features: torch.Tensor, targets: torch.Tensor) -> PerRecordModel:
     """A `PerRecordModel`, after the refusals; features and targets are a few records of the task.
 
     Raises:
-        UnsupportedMechanism: a layer mixes records, draws at random or changes buffers, or torch.func cannot
+        UnsupportedMechanism: a layer mixes records, draws at random or changes buffers or parameters, or torch cannot
             take its per-record gradients.
         InvalidInput: the module fails on the records, or the loss is not a scalar per record.
     """
@@ -193,7 +260,7 @@ def checked_model(module: torch.nn.Module, loss: Loss, features: torch.Tensor, t
             model.per_record_gradients(rows, features[None], targets[None])
     except Exception as error:
         raise UnsupportedMechanism(
-            f"torch.func cannot take per-record gradients of {type(module).__name__}{watch.name and ' through '}"
+            f"torch cannot take per-record gradients of {type(module).__name__}{watch.name and ' through '}"
             f"{watch.name}: {_first_line(error).split('. ')[0].rstrip('.')}; {_way_out(watch.name)}."
         ) from error
     return model
@@ -206,8 +273,6 @@ def _way_out(function_name: str) -> str:
         return "multiply by a mask or choose by torch.where, so that no shape depends on values"
     if function_name == "__setitem__" or function_name.endswith("_"):
         return "make a new tensor (torch.cat, torch.stack, torch.where) instead of a change in place"
-    if function_name == "embedding":
-        return "leave its max_norm out"
     return "write it in other functions of torch, or freeze the layers before it and give their outputs as features"
 
 
@@ -384,43 +449,6 @@ def _first_line(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
-class NodeGradients:
-    """Gradients of sum_j w_j loss_j at each node's model, one tensor (nodes, *shape) per parameter.
-
-    Guarantees: the bits of torch.func. What is recorded is compared with it on the call that records it, and not used
-        where it differs or cannot be recorded.
-    """
-
-    __slots__ = ("_calls", "_eager", "_recorded")
-
-    def __init__(self, model: PerRecordModel) -> None:
-        self._eager = _of_nodes(model)
-        self._calls: dict[tuple[object, ...], int] = {}
-        self._recorded: dict[tuple[object, ...], Gradients] = {}
-
-    def __call__(self, rows: torch.Tensor, *batch: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """At models (nodes, d), of records (nodes, B, ...), targets (nodes, B) and weights (nodes, B)."""
-        key = tuple((x.shape, x.stride(), x.dtype, x.device) for x in (rows, *batch))
-        if (recorded := self._recorded.get(key)) is not None:
-            return recorded(rows, *batch)
-        self._calls[key] = self._calls.get(key, 0) + 1
-        gradients = self._eager(rows, *batch)
-        if self._calls[key] == CALLS_BEFORE:
-            self._recorded[key] = self._trusted(gradients, rows, *batch)
-        return gradients
-
-    def _trusted(self, gradients: tuple[torch.Tensor, ...], *arguments: torch.Tensor) -> Gradients:
-        from torch.fx.experimental.proxy_tensor import make_fx  # takes a second to import
-
-        try:
-            recorded: Gradients = make_fx(self._eager)(*arguments)
-            again = recorded(*arguments)
-        except Exception:  # whatever a module does that cannot be recorded
-            return self._eager
-        same = all(torch.allclose(a, b, 0.0, 0.0, equal_nan=True) for a, b in zip(gradients, again, strict=True))
-        return recorded if same else self._eager
-
-
 def node_batch(
     features: torch.Tensor, targets: torch.Tensor, mask: torch.Tensor, dtype: torch.dtype, slots: slice = slice(None)
 ) -> tuple[torch.Tensor, ...]:
@@ -433,26 +461,3 @@ def node_batch(
     chosen = torch.where(mask, places, mask.int().argmax(1, keepdim=True))[:, slots]  # exact: booleans
     rows = torch.arange(len(mask), device=mask.device).unsqueeze(1)
     return features[rows, chosen], targets[rows, chosen], weights[:, slots], mask.any(1)
-
-
-_OF_MODEL: weakref.WeakKeyDictionary[PerRecordModel, NodeGradients] = weakref.WeakKeyDictionary()
-
-
-def node_gradients(model: PerRecordModel) -> NodeGradients:
-    """The `NodeGradients` of a model, which remembers what was recorded as long as the model lives."""
-    if model not in _OF_MODEL:
-        _OF_MODEL[model] = NodeGradients(PerRecordModel(model.module, model.loss))  # a weak key is not in its value
-    return _OF_MODEL[model]
-
-
-def _of_nodes(model: PerRecordModel) -> Gradients:
-    module, loss = model.module, model.loss
-
-    def total(row: Parameters, records: torch.Tensor, wanted: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-        outputs = output_of(module, row, records)
-        return (vmap(loss)(outputs, wanted) * weights).sum()
-
-    def gradients(rows: torch.Tensor, *batch: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return tuple(g.to(rows.dtype) for g in vmap(grad(total))(model.parameters(rows), *batch).values())
-
-    return gradients

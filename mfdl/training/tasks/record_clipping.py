@@ -5,10 +5,11 @@ their layer stand for the gradient (ghost clipping), and sums clipped gradients 
 
 What decides is how the module computes, not what its layers are called: a weight is factored if it is the weight of
 exactly one call of `torch.nn.functional.linear`, `conv1d` or `conv2d`, and autograd finds no other path from it to the
-loss. All other parameters (biases, norm layers, embeddings, tied or reused weights, parametrizations) get per-record
-gradients by torch.func, and all do where the forward pass takes derivatives itself. Privacy does not depend on that
-choice: a record's inputs, backprops and gradients are its own, as vmap keeps records apart, and what is clipped is what
-is summed; the choice makes the sum the right one.
+loss; the bias of that call goes with it under the same conditions. All other parameters (norm layers, embeddings, tied
+or reused weights, parametrizations) get per-record gradients, and all do where the forward pass takes derivatives
+itself. Privacy does not depend on that choice: a record's inputs, backprops and gradients are its own, as vmap keeps
+records apart, or layers that do (`stacked_layers`), and what is clipped is what is summed; the choice makes the sum the
+right one.
 """
 
 from __future__ import annotations
@@ -19,13 +20,14 @@ from typing import Any
 
 import torch
 from torch._C._functorch import is_functorch_wrapped_tensor
-from torch.func import grad, vmap
+from torch.func import vmap
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from ...errors import UnsupportedMechanism
 from .. import clipping
-from .modules import Parameters, PerRecordModel, output_of
+from . import stacked_layers
+from .modules import Parameters, PerRecordModel, record_copies
 
 FACTORED_FROM = 2**8
 """Entries of a record's gradient that factors must save; below, the plain way costs no more."""
@@ -47,10 +49,10 @@ class _Linear:
         """All but the tensors: a later call must repeat them."""
         return ()
 
-    def factors(self, backprops: torch.Tensor) -> clipping.Factors:
+    def factors(self, backprops: torch.Tensor, with_bias: bool) -> clipping.Factors:
         """Of (n, B, *, I) inputs, in this call's place, and (n, B, *, O)."""
         parts = (part.reshape(*part.shape[:2], 1, -1, part.shape[-1]) for part in (self.input, backprops))
-        return clipping.Factors(*parts)
+        return clipping.Factors(*parts, with_bias)
 
 
 Size = int | tuple[int, ...]
@@ -73,7 +75,7 @@ class _Convolution:
         """All but the tensors: a later call must repeat them."""
         return self.stride, self.padding, self.dilation, self.groups
 
-    def factors(self, backprops: torch.Tensor) -> clipping.Factors:
+    def factors(self, backprops: torch.Tensor, with_bias: bool) -> clipping.Factors:
         """Of (n, B, *, channels, *places) inputs, in this call's place, and (n, B, *, outputs, *places)."""
         kernel = tuple(self.weight.shape[2:])
         axes = len(kernel)
@@ -95,7 +97,7 @@ class _Convolution:
             split = columns.reshape(n, B, len(images) // (n * B), self.groups, -1, columns.shape[-1])
             return split.permute(0, 1, 3, 2, 5, 4).flatten(3, 4)
 
-        return clipping.Factors(by_group(patches), by_group(outputs))
+        return clipping.Factors(by_group(patches), by_group(outputs), with_bias)
 
 
 _Call = _Linear | _Convolution
@@ -143,7 +145,16 @@ class _Watch(TorchFunctionMode):
                             self.other_uses.setdefault(other, []).append(function_name)
             return result
         self.calls.setdefault(name, []).append(call)
-        return self.moved(name, func(call.input, call.weight.detach(), call.bias, *call.settings))
+        bias = None if call.bias is None else call.bias.detach() if id(call.bias) in self.names else call.bias
+        return self.moved(name, func(call.input, call.weight.detach(), bias, *call.settings))
+
+    def bias_of(self, call: _Call) -> str | None:
+        """The name of the bias of a call, if it is one of the given parameters."""
+        return self.names.get(id(call.bias))
+
+    def uses(self, *names: str | None) -> list[str]:
+        """Other uses of some parameters."""
+        return [use for name in names if name is not None for use in self.other_uses.get(name, [])]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,12 +162,14 @@ class Layer:
     """How one weight is used: what `RecordClipping` needs beside the tensors of a step.
 
     Attributes:
+        bias: the name of the bias of the call, if it is factored with the weight.
         output_shape: of the call for one record.
         settings: of the call beside its tensors.
-        other_uses: of the weight, through which no derivative goes.
+        other_uses: of weight and bias, through which no derivative goes.
         groups, positions, inputs, outputs: of the factors, g, P, I and O.
     """
 
+    bias: str | None
     output_shape: torch.Size
     settings: tuple[Any, ...]
     other_uses: list[str]
@@ -172,13 +185,13 @@ class Layer:
 
     @property
     def entries(self) -> int:
-        """Entries of the weight."""
-        return self.groups * self.inputs * self.outputs
+        """Entries of weight and bias."""
+        return self.groups * (self.inputs + (self.bias is not None)) * self.outputs
 
     @property
     def is_cheaper(self) -> bool:
         """Whether factors take less than the gradient, within what is proved of their norms."""
-        terms = self.inputs + self.outputs + self.positions**2
+        terms = self.inputs + 1 + self.outputs + self.positions**2
         return self.size < self.entries and terms <= clipping.LARGEST_SUM
 
 
@@ -197,9 +210,12 @@ class RecordClipping:
     @classmethod
     def of(cls, model: PerRecordModel, record: torch.Tensor, target: torch.Tensor) -> RecordClipping:
         """The cheaper way for a checked model; the same on every device, as it follows from how the module computes."""
-        layers = {name: layer for name, layer in _factorable(model, record, target).items() if layer.is_cheaper}
-        saved = sum(layer.entries - layer.size for layer in layers.values())
-        return cls(model, layers if saved >= FACTORED_FROM else {})
+        layers = _factorable(model, record, target)
+        if stacked_layers.chain(model.module) is None or any(layer.positions > 1 for layer in layers.values()):
+            layers = {name: layer for name, layer in layers.items() if layer.is_cheaper}
+            saved = sum(layer.entries - layer.size for layer in layers.values())
+            layers = layers if saved >= FACTORED_FROM else {}
+        return cls(model, layers)
 
     def record_size(self, activations: int, num_slots: int) -> int:
         """Numbers that one record takes in `sums`, with its share of its node's; `activations` as of the instance."""
@@ -209,6 +225,7 @@ class RecordClipping:
             size += sum(6 * layer.size for layer in self.layers.values()) - (-4 * self.model.dimension // num_slots)
         return size
 
+    @torch.no_grad()
     def sums(
         self,
         rows: torch.Tensor,
@@ -217,8 +234,8 @@ class RecordClipping:
         mask: torch.Tensor,
         clip_norm: float,
         scales: torch.Tensor | None = None,
-    ) -> list[torch.Tensor]:
-        """Sums (n, *shape), one per parameter, of clipped gradients: rows (n, d), features (n, B, ...), mask (n, B).
+    ) -> torch.Tensor:
+        """Sums (n, d) of clipped gradients: rows (n, d), features (n, B, ...), mask (n, B).
 
         Args: scales: public factors of the gradients before clipping, (n, d), where no weight is factored.
 
@@ -230,50 +247,72 @@ class RecordClipping:
             if scales is not None:
                 of_parameter = self.model.unflatten(scales)
                 gradients = {name: gradient * of_parameter[name].unsqueeze(1) for name, gradient in gradients.items()}
-            return clipping.clipped_sums(list(gradients.values()), mask, clip_norm)
+            plain_sums = clipping.clipped_sums(list(gradients.values()), mask, clip_norm)
+            return torch.cat([total.reshape(len(rows), -1) for total in plain_sums], dim=1)
         plain, factors = self._gradients(rows, features, targets)
         sums, weight_sums = clipping.ghost_clipped_sums(list(plain.values()), list(factors.values()), mask, clip_norm)
-        named = dict(zip((*plain, *factors), (*sums, *weight_sums), strict=True))
-        return [named[name].reshape(-1, *shape).to(rows.dtype) for name, shape in self.model.shapes.items()]
+        out = torch.empty_like(rows, memory_format=torch.contiguous_format)
+        views = self.model.unflatten(out)
+        for name, total in zip(plain, sums, strict=True):
+            views[name].copy_(total)
+        for name, total in zip(factors, weight_sums, strict=True):
+            weight, bias = views[name], self.layers[name].bias
+            inputs = total.shape[-1] - (bias is not None)
+            weight.view(total[..., :inputs].shape).copy_(total[..., :inputs])
+            if bias is not None:
+                views[bias].view(total.shape[:-1]).copy_(total[..., -1])
+        return out
 
+    @torch.enable_grad()
     def _gradients(
         self, rows: torch.Tensor, features: torch.Tensor, targets: torch.Tensor
     ) -> tuple[Parameters, dict[str, clipping.Factors]]:
         """Per-record gradients (n, B, ...) of the parameters that are not factored, and factors of the others."""
-        parameters = self.model.parameters(rows)
-        weights = {name: parameters.pop(name) for name in self.layers}
-        shifts = {name: rows.new_zeros(layer.output_shape) for name, layer in self.layers.items()}
+        model, parameters = self.model, self.model.parameters(rows)
+        layers = stacked_layers.chain(model.module)
+        if (stacked := layers and stacked_layers.stacked_calls(layers, parameters, features)) is not None:
+            outputs, calls = stacked
+            if [(call.weight, call.bias) for call in calls] == [(name, x.bias) for name, x in self.layers.items()]:
+                backprops = model.derivatives([call.output for call in calls], outputs, targets)
+                pairs = zip(calls, backprops, strict=True)
+                return {}, {x.weight: _Linear(x.input, x.input).factors(b, x.bias is not None) for x, b in pairs}
+        biases = [layer.bias for layer in self.layers.values() if layer.bias is not None]
+        shared = {name: parameters.pop(name) for name in (*self.layers, *biases)}
+        copies, batch = record_copies(parameters, targets.shape[1]), targets.shape
+        shifts = {
+            name: rows.new_zeros(*batch, *layer.output_shape).requires_grad_() for name, layer in self.layers.items()
+        }
         seen: dict[str, _Call] = {}
 
-        def record_loss(
-            plain: Parameters, shifts: Parameters, weights: Parameters, record: torch.Tensor, target: torch.Tensor
+        def record_outputs(
+            copies: Parameters, shifts: Parameters, shared: Parameters, record: torch.Tensor
         ) -> tuple[torch.Tensor, Parameters]:
-            with _Watch(weights, lambda name, output: output + shifts[name].to(output.dtype)) as watch:
-                output = output_of(self.model.module, {**plain, **weights}, record.unsqueeze(0)).squeeze(0)
+            with _Watch(shared, lambda name, output: output + shifts[name].to(output.dtype)) as watch:
+                output = model.record_output({**copies, **shared}, record)
             self._require_as_planned(watch)
             seen.update({name: calls[0] for name, calls in watch.calls.items()})
-            return self.model.loss(output, target), {name: call.input for name, call in seen.items()}
+            return output, {name: call.input for name, call in seen.items()}
 
-        # The gradient of a shift of a layer's output is the layer's backprop.
-        of_record = grad(record_loss, argnums=(0, 1), has_aux=True)
-        of_node = vmap(of_record, in_dims=(None, None, None, 0, 0))
-        (plain, backprops), inputs = vmap(of_node, in_dims=(0, None, 0, 0, 0))(
-            parameters, shifts, weights, features, targets
-        )
+        # The derivative by a shift of a layer's output is the layer's backprop.
+        in_dims: Any = (0, 0, None, 0), (0, 0, 0, 0)
+        outputs, inputs = vmap(vmap(record_outputs, in_dims[0]), in_dims[1])(copies, shifts, shared, features)
+        variables = [*copies.values(), *shifts.values()]
+        gradients = [g.to(rows.dtype) for g in model.derivatives(variables, outputs, targets)]
+        backprops = dict(zip(shifts, gradients[len(copies) :], strict=True))
         factors = {
             name: dataclasses.replace(
-                call, input=inputs[name].to(rows.dtype), weight=weights[name][0], bias=None
-            ).factors(backprops[name])
+                call, input=inputs[name].detach().to(rows.dtype), weight=shared[name][0], bias=None
+            ).factors(backprops[name], self.layers[name].bias is not None)
             for name, call in seen.items()
         }
-        return {name: gradient.to(rows.dtype) for name, gradient in plain.items()}, factors
+        return dict(zip(copies, gradients[: len(copies)], strict=True)), factors
 
     def _require_as_planned(self, watch: _Watch) -> None:
         now = {
-            name: ([call.settings for call in each], watch.other_uses.get(name, []))
-            for name, each in watch.calls.items()
+            name: [(watch.bias_of(call), call.settings, watch.uses(name, watch.bias_of(call))) for call in calls]
+            for name, calls in watch.calls.items()
         }
-        if now != {name: ([layer.settings], layer.other_uses) for name, layer in self.layers.items()}:
+        if now != {name: [(layer.bias, layer.settings, layer.other_uses)] for name, layer in self.layers.items()}:
             raise UnsupportedMechanism(
                 f"{type(self.model.module).__name__} uses the weights {', '.join(self.layers)} otherwise than "
                 f"before, so its gradients cannot be taken; write a forward pass that is the same every time."
@@ -282,9 +321,9 @@ class RecordClipping:
 
 @torch.enable_grad()
 def _factorable(model: PerRecordModel, record: torch.Tensor, target: torch.Tensor) -> dict[str, Layer]:
-    """The weights whose gradient is the product of one call's input and backprop.
+    """The weights whose gradient is the product of one call's input and backprop, with the biases of these calls.
 
-    Each watched call takes its weight detached. So autograd reaches a weight only by other ways, and says so by its
+    Each watched call takes its weight and bias detached. So autograd reaches one only by other ways, and says so by its
     graph, not by numbers: None where there is none. (An input that is changed in place after the call would be another
     than the one that was multiplied; autograd, and so `checked_model`, refuses that.)
     """
@@ -301,20 +340,24 @@ def _factorable(model: PerRecordModel, record: torch.Tensor, target: torch.Tenso
             return output + torch.zeros_like(output, requires_grad=True)
 
         with (watch := _Watch(parameters, moved)):
-            output = output_of(model.module, parameters, record.unsqueeze(0)).squeeze(0)
+            output = model.record_output(parameters, record)
         loss = model.loss(output, target)
         names = [name for name in outputs if len(watch.calls[name]) == 1]
         if not names or not loss.requires_grad or watch.differentiates:
             return {}
-        reached = torch.autograd.grad(loss, [parameters[name] for name in names], allow_unused=True)
+        reached = dict(
+            zip(parameters, torch.autograd.grad(loss, [*parameters.values()], allow_unused=True), strict=True)
+        )
+    bias_calls = [watch.bias_of(call) for calls in watch.calls.values() for call in calls]
     layers: dict[str, Layer] = {}
-    for name, other_way in zip(names, reached, strict=True):
-        (call,), output = watch.calls[name], outputs[name]
-        if other_way is None:
+    for name in names:
+        (call,), output, bias = watch.calls[name], outputs[name], watch.bias_of(watch.calls[name][0])
+        if reached[name] is None:
+            if bias is not None and (reached[bias] is not None or bias_calls.count(bias) > 1):
+                bias = None
             width, inputs = len(call.weight), call.weight[0].numel()
-            positions = output.numel() // width
-            others = watch.other_uses.get(name, [])
+            uses, positions = watch.uses(name, bias), output.numel() // width
             layers[name] = Layer(
-                output.shape, call.settings, others, call.groups, positions, inputs, width // call.groups
+                bias, output.shape, call.settings, uses, call.groups, positions, inputs, width // call.groups
             )
     return layers
