@@ -20,10 +20,10 @@ Source: Goodfellow, arXiv:1510.01799v2 (norms of linear layers); Li et al., arXi
 from __future__ import annotations
 
 import contextlib
-import math
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
-from typing import NamedTuple
+from typing import NamedTuple, ParamSpec, TypeVar
 
 import torch
 from torch.nn import functional
@@ -31,14 +31,16 @@ from torch.nn import functional
 from .. import check
 from ..errors import InvalidInput
 
+Arguments, Result = ParamSpec("Arguments"), TypeVar("Result")
+
 SMALLEST_CLIP_NORM, LARGEST_CLIP_NORM = 1e-30, 1e30
 """Outside this range the products of float32 gradients and factors leave the normal numbers."""
 CANCELLATION = 2.0**-27
 """Share of T^2, T = sum_p ||a_p|| ||b_p||, that is added to ||G||^2 where several positions may cancel."""
 LARGEST_SUM = 2**22
 """The most terms, I + O + P^2, for which `norm_bounds` is proved; weights with more are not factored."""
-UNDERFLOW = 2.0**-480
-"""Added to each entry's share of a norm: squares that leave the float64 numbers are smaller."""
+UNDERFLOW = 2.0**-960
+"""Added to each entry's share of a squared norm: squares that leave the float64 numbers are smaller."""
 
 
 def relative_slack(dimension: int, dtype: torch.dtype) -> float:
@@ -86,9 +88,8 @@ def clip_factor(
         raise InvalidInput(f"norms must be float64, got {norms.dtype}; sum the squares in float64.")
     target = clip_norm * (1 - relative_slack(dimension, dtype))
     factor = (target / norms).clamp(max=1.0)  # norm 0: inf -> 1; norm inf: 0; norm nan: nan
-    factor = torch.where(torch.isfinite(norms), factor, 0.0)
-    # A subnormal factor has a large relative error, possibly upwards: zero is the safe one.
-    return torch.where(factor < torch.finfo(dtype).tiny, 0.0, factor).to(dtype)
+    # A subnormal factor has a large relative error, possibly upwards: zero is the safe one, also in the place of nan.
+    return torch.where(factor >= torch.finfo(dtype).tiny, factor, 0.0).to(dtype)
 
 
 _dropped: ContextVar[list[torch.Tensor] | None] = ContextVar("dropped records", default=None)
@@ -105,10 +106,28 @@ def counting_dropped() -> Iterator[Callable[[], int]]:
         _dropped.reset(token)
 
 
-def _count_dropped(norms: torch.Tensor, mask: torch.Tensor) -> None:
+def _all_finite(norms: torch.Tensor, mask: torch.Tensor) -> bool:
+    """Whether it is known, without waiting for a device, that all norms are finite; counts those that are not."""
+    finite = torch.isfinite(norms)
+    if norms.device.type == "cpu" and bool(finite.all()):
+        return True
     if (counts := _dropped.get()) is not None:
-        dropped = (mask & ~torch.isfinite(norms)).sum()
+        dropped = (mask & ~finite).sum()
         counts[:] = [counts[0] + dropped] if counts else [dropped]
+    return False
+
+
+def _at_full_precision(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+    """The function without torch.autocast, which takes longer to leave than a small sum where it is not entered."""
+
+    @functools.wraps(function)
+    def outside(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+        if not (torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")):
+            return function(*args, **kwargs)
+        with torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
+            return function(*args, **kwargs)
+
+    return outside
 
 
 def gradient_norms(gradients: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -120,8 +139,7 @@ def gradient_norms(gradients: Sequence[torch.Tensor]) -> torch.Tensor:
     return squares.sqrt()
 
 
-@torch.autocast("cuda", enabled=False)
-@torch.autocast("cpu", enabled=False)
+@_at_full_precision
 def clipped_sums(gradients: Sequence[torch.Tensor], mask: torch.Tensor, clip_norm: float) -> list[torch.Tensor]:
     """Sums over the batch of the clipped gradients of each node.
 
@@ -144,11 +162,12 @@ def clipped_sums(gradients: Sequence[torch.Tensor], mask: torch.Tensor, clip_nor
     dimension = sum(gradient[0, 0].numel() for gradient in gradients)
     norms = gradient_norms(gradients)
     factor = clip_factor(norms, clip_norm, dimension=dimension, dtype=gradients[0].dtype)
-    _count_dropped(norms, mask)
+    clean = _all_finite(norms, mask)
     factor = torch.where(mask, factor, 0.0)
     # The product is elementwise, not a matrix product: those may round their inputs to TF32 or bfloat16.
     # Zeroing non-finite entries makes 0 * inf = 0; the other records have none.
-    return [(gradient.nan_to_num(0.0, 0.0, 0.0) * _like(factor, gradient)).sum(1) for gradient in gradients]
+    finite = gradients if clean else [gradient.nan_to_num(0.0, 0.0, 0.0) for gradient in gradients]
+    return [(gradient * _like(factor, gradient)).sum(1) for gradient in finite]
 
 
 def clipped_rows(gradients: torch.Tensor, present: torch.Tensor, clip_norm: float) -> torch.Tensor:
@@ -205,39 +224,36 @@ def norm_bounds(plain: Sequence[torch.Tensor], factors: Sequence[Factors]) -> to
     Proof, one group; groups and parameters add up as squares, their rounding is that of `gradient_norms`.
         S = ||G||^2 is a sum of P^2 terms (a_p . a_q)(b_p . b_q). However it is grouped, float64 errs by at most
         1.01 (I + O + P^2 + 4) u sum_pq (|a_p| . |a_q|)(|b_p| . |b_q|) <= 2^-30 T^2, by Cauchy-Schwarz. The computed
-        T is at least T (1 - 2^-30), also with sqrt(||a_p||^2 + 1) for an input and the 1 of a bias, so S + 2^-27 T^2 as
+        T is at least T (1 - 2^-30), with ||a_p||^2 + 1 for an input and the 1 of a bias, so S + 2^-27 T^2 as
         computed is at least S + 2^-28 T^2. The rounding of the w_p changes c G by at most u c T, and
         (||G|| + u T)^2 <= S + 3 u T^2 since ||G|| <= T: the share covers it.
         Underflow, only in float64: a product errs by up to 2^-1022, so a_p . a_q by I 2^-1022 and S by
-        I 2^-1022 (sum ||b_p||)^2, O 2^-1022 (sum ||a_p||)^2 and less. `UNDERFLOW` adds sqrt(I) 2^-480 to each
-        ||a_p|| and sqrt(O) 2^-480 to each ||b_p||, so 2^-27 T^2 grows by 2^-987 times the same. Underflowing w_p move
+        I 2^-1022 (sum ||b_p||)^2, O 2^-1022 (sum ||a_p||)^2 and less. `UNDERFLOW` adds I 2^-960 to each ||a_p||^2
+        and O 2^-960 to each ||b_p||^2, so 2^-27 T^2 grows by 2^-987 times the same. Underflowing w_p move
         an entry by 2^-1022 and meet ||a_p|| < 2^512, as squares beyond give no finite bound: the last term.
-        With P = 1 nothing cancels: S = T^2, a computed length errs by a share of (I + 12) u, T^2 by 2 (I + O + 26) u,
-        and the rounding of w adds 2 u: less than (I + O + 32) 2^-50 = 8 (I + O + 32) u.
+        With P = 1 nothing cancels: S = T^2, a computed square errs by a share of (I + 4) u, T^2 by (I + O + 12) u, and
+        the rounding of w adds 2 u: less than (I + O + 32) 2^-50 = 8 (I + O + 32) u.
     """
-    squares = torch.zeros((), dtype=torch.float64, device=(plain or factors[0])[0].device)
-    if plain:
-        squares = gradient_norms(plain).square()
+    squares: torch.Tensor | float = gradient_norms(plain).square() if plain else 0.0
     for inputs, backprops, bias in factors:
-        lengths = _lengths(inputs)
-        lengths = ((lengths.square() + 1).sqrt() if bias else lengths) * _lengths(backprops)
+        a, b = inputs.double(), backprops.double()
+        lengths = (_squares(a) + bias) * _squares(b)  # squared
         if inputs.shape[3] > 1:
-            a, b, triangle = inputs.double(), backprops.double(), lengths.sum(-1).square()
+            triangle = lengths.sqrt().sum(-1).square()
             exact = ((a @ a.mT + 1.0 * bias) * (b @ b.mT)).sum((-2, -1))
             squares = squares + (exact + CANCELLATION * triangle).sum(-1)
         else:
             share = (inputs.shape[4] + backprops.shape[4] + 32) * 2.0**-50
-            squares = squares + ((1 + share) * lengths.square()).sum((-2, -1))
-    return squares.sqrt()
+            squares = squares + ((1 + share) * lengths).sum((-2, -1))
+    return torch.as_tensor(squares).sqrt()
 
 
-def _lengths(vectors: torch.Tensor) -> torch.Tensor:
-    """L2 norms along the last dimension in float64, each a little too large."""
-    return torch.linalg.vector_norm(vectors, dim=-1, dtype=torch.float64) + UNDERFLOW * math.sqrt(vectors.shape[-1])
+def _squares(vectors: torch.Tensor) -> torch.Tensor:
+    """Squared L2 norms along the last dimension, each a little too large."""
+    return torch.linalg.vecdot(vectors, vectors) + vectors.shape[-1] * UNDERFLOW
 
 
-@torch.autocast("cuda", enabled=False)
-@torch.autocast("cpu", enabled=False)
+@_at_full_precision
 def ghost_clipped_sums(
     plain: Sequence[torch.Tensor], factors: Sequence[Factors], mask: torch.Tensor, clip_norm: float
 ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
@@ -268,12 +284,11 @@ def ghost_clipped_sums(
     """
     dimension = sum(gradient[0, 0].numel() for gradient in plain) + sum(weight.entries for weight in factors)
     rounded_to = (plain or factors[0])[0].dtype
+    factors = [Factors(inputs.double(), backprops.double(), bias) for inputs, backprops, bias in factors]
     bounds = norm_bounds(plain, factors) * (1 + torch.finfo(rounded_to).eps)
     factor = clip_factor(bounds, clip_norm, dimension=dimension, dtype=torch.float64)
-    _count_dropped(bounds, mask)
+    clean = _all_finite(bounds, mask)  # and so is all that they bound
     factor = torch.where(mask, factor, 0.0)
-
-    clean = factor.device.type == "cpu" and bool(torch.isfinite(bounds).all())  # so is all that they bound
 
     def finite(values: torch.Tensor) -> torch.Tensor:
         """Values, zero where the factor is: 0 * inf would be nan."""
@@ -281,7 +296,7 @@ def ghost_clipped_sums(
 
     sums, weight_sums = [(finite(gradient) * _like(factor, gradient)).sum(1) for gradient in plain], []
     for inputs, backprops, bias in factors:
-        a, w = finite(inputs).double(), finite(backprops) * _like(factor, backprops)
+        a, w = finite(inputs), finite(backprops) * _like(factor, backprops)
         a = functional.pad(a, (0, 1), value=1.0) if bias else a
         a, w = (part.transpose(1, 2).flatten(2, 3) for part in (a, w))  # (n, g, B P, I) and (n, g, B P, O)
         weight_sums.append(w.mT @ a)

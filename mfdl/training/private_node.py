@@ -67,11 +67,6 @@ def shaped_like(row: FloatArray, parameters: torch.nn.Module | Mapping[str, torc
     """
     if isinstance(parameters, torch.nn.Module):
         parameters = {name: p for name, p in parameters.named_parameters() if p.requires_grad}
-    return {name: piece.to(parameters[name].dtype) for name, piece in _pieces(row, parameters).items()}
-
-
-def _pieces(row: FloatArray, parameters: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """`shaped_like`, still in the type of the row."""
     for name, p in parameters.items():
         if not p.is_floating_point():
             raise InvalidInput(
@@ -85,9 +80,7 @@ def _pieces(row: FloatArray, parameters: Mapping[str, torch.Tensor]) -> dict[str
             "that fit: stream.step(t)[0] for the one slot of a node."
         )
     pieces = torch.tensor(row).split([p.numel() for p in parameters.values()])
-    return {
-        name: piece.reshape(p.shape).to(p.device) for (name, p), piece in zip(parameters.items(), pieces, strict=True)
-    }
+    return {name: piece.reshape(p.shape).to(p) for (name, p), piece in zip(parameters.items(), pieces, strict=True)}
 
 
 class Message(dict[str, torch.Tensor]):
@@ -270,10 +263,10 @@ class PrivateNode(SingleCopy):
         _, joined = self._checked_batch(features, targets, records)
         trained = {name: p for name, p in self.module.named_parameters() if p.requires_grad}
         with counting_dropped() as dropped:
-            privatised = self._privatised(t, features, targets, trained)
+            privatised = self._privatised(t, features, targets)
         self.dropped_records += dropped()
-        for name, parameter in trained.items():
-            parameter.grad = (privatised[name] / self.divisor).to(parameter.dtype)
+        for name, gradient in self.model.unflatten(privatised / self.divisor).items():
+            trained[name].grad = gradient.to(trained[name].dtype)
         self._record_steps.add(joined)
         self._numbered, self._count = [], 0
         self.steps_taken = t + 1  # before the optimizer, whose failure must not let the noise be used again
@@ -284,7 +277,8 @@ class PrivateNode(SingleCopy):
             self.optimizer.step()
         finally:
             self._stepping = False
-            self.optimizer.zero_grad(set_to_none=True)
+            for parameter in trained.values():
+                parameter.grad = None
             self._digest = None  # nothing is sent that could not be saved
             digest = self._hashed()
             if self._file is not None:
@@ -364,19 +358,16 @@ class PrivateNode(SingleCopy):
             digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
         return digest.hexdigest()
 
-    def _privatised(
-        self, t: int, features: torch.Tensor, targets: torch.Tensor, trained: Mapping[str, torch.Tensor]
-    ) -> dict[str, torch.Tensor]:
-        """Clipped sums plus noise by parameter, float64: noise first, rounded with what it hides (`executor`)."""
+    def _privatised(self, t: int, features: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """Clipped sums plus noise, float64, shape (d,): noise first, rounded with what it hides (`executor`)."""
         total, count = self._added(features, targets)
         if self.mechanism.unit == "user":
             present = torch.tensor([count > 0], device=total.device)
             total = clipped_rows((total / max(count, 1))[None], present, self.mechanism.clip_norm)
             total = total[0] if self.grid is None else self.grid.added(total)
         if self.grid is not None:
-            return _pieces(self.grid.privatised(t, total), trained)
-        noise, sums = _pieces(self._stream.step(t)[0], trained), self.model.unflatten(total)
-        return {name: sums[name] + noise[name] for name in trained}
+            return torch.tensor(self.grid.privatised(t, total), device=total.device)
+        return total + torch.tensor(self._stream.step(t)[0], device=total.device)
 
     def _added(self, features: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, int]:
         """The sum of the step so far, shape (d,), and its number of records.
@@ -385,9 +376,9 @@ class PrivateNode(SingleCopy):
         """
         row, count, user = self.model.initial_row()[None], self._count + len(features), self.mechanism.unit == "user"
         numbers = torch.float64 if self.grid is None or user else torch.int64
-        earlier = self._summed if self._count else torch.zeros_like(row[0], dtype=numbers)
+        earlier: torch.Tensor | int = self._summed if self._count else 0
         if not len(features):
-            return earlier, count
+            return torch.as_tensor(earlier, dtype=numbers, device=row.device).expand(row.shape[1]), count
         present = torch.ones((1, len(features)), dtype=torch.bool, device=row.device)
         if self.grid is None and not user:
             sums = self._record_clipping.sums(row, features[None], targets[None], present, self.mechanism.clip_norm)

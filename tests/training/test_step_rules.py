@@ -48,7 +48,7 @@ class Transcript:
         executed, clipped = Executor.step, TaskInstance.clipped_gradients
 
         def step(executor, t, state, gradients, noise, rule=None):
-            self.privatised.append(gradients.double() + noise.double())
+            self.privatised.append(gradients.double() + torch.tensor(noise))
             return executed(executor, t, state, gradients, noise, rule)
 
         def gradients(instance, models, step, clip_norm, unit, scales=None):

@@ -88,6 +88,10 @@ class PerRecordModel:
         return {name: p.shape for name, p in self.module.named_parameters() if p.requires_grad}
 
     @functools.cached_property
+    def _sizes(self) -> list[int]:
+        return [shape.numel() for shape in self.shapes.values()]
+
+    @functools.cached_property
     def _types(self) -> dict[str, torch.dtype]:
         return {name: p.dtype for name, p in self.module.named_parameters()}
 
@@ -108,7 +112,7 @@ class PerRecordModel:
     @property
     def dimension(self) -> int:
         """d, the length of a flat row."""
-        return sum(shape.numel() for shape in self.shapes.values())
+        return sum(self._sizes)
 
     def initial_row(self) -> torch.Tensor:
         """The parameters as they were built, shape (d,): float32, or float64 if one of them is."""
@@ -117,12 +121,8 @@ class PerRecordModel:
 
     def unflatten(self, rows: torch.Tensor) -> Parameters:
         """Splits rows (..., d) into parameters (..., *shape); views, no copy."""
-        shapes = self.shapes
-        pieces = rows.split([shape.numel() for shape in shapes.values()], dim=-1)
-        return {
-            name: piece.unflatten(-1, shape) if len(shape) else piece.squeeze(-1)
-            for (name, shape), piece in zip(shapes.items(), pieces, strict=True)
-        }
+        pieces, lead = rows.split_with_sizes(self._sizes, dim=-1), rows.shape[:-1]
+        return {name: piece.view(lead + shape) for (name, shape), piece in zip(self.shapes.items(), pieces, strict=True)}
 
     def parameters(self, rows: torch.Tensor) -> Parameters:
         """`unflatten` in the types in which the module computes, such as bfloat16."""
