@@ -52,7 +52,7 @@ class RoundedNormals:
     Cost: 1.6 to 3.5 times that of float normals, plus 0.1 milliseconds for each in doubt, a share of about 2^-44 scale.
     """
 
-    name = "chacha20/rounded-normals/holder-keys/1"
+    name = "chacha20/rounded-normals/holder-keys/2"
 
     def __init__(self, key: NoiseKey) -> None:
         secret = key.derive("rounded normals").reveal_secret()

@@ -23,7 +23,7 @@ import mfdl
 from mfdl.errors import InvalidInput
 from mfdl.training import chacha
 from mfdl.training.chacha import ChaChaColumns, keystream
-from mfdl.training.column_generator import SHARDS
+from mfdl.training.column_generator import SHARDS, prf
 from mfdl.training.keys import ColumnNormals, NoiseKey, normals, normals_block, words
 
 KEY = NoiseKey(bytes(range(32)))
@@ -146,9 +146,49 @@ def test_a_row_is_the_same_in_any_block_and_beside_keys_of_seeds(columns, steps,
             assert_array_equal(row, alone[0, :dim])
 
 
+@examples(60)
+@given(
+    secret=st.integers(0, 99),
+    index=WORD,
+    tensor=st.integers(0, 2**32 - 1),
+    shard=st.integers(0, SHARDS - 1),
+    step=WORD | st.builds(lambda q, s: 2**31 * q - s, st.integers(1, 2**33), st.integers(1, 2)),
+    count=st.integers(1, 40),
+)
+def test_a_row_is_the_documented_blocks(secret, index, tensor, shard, step, count):
+    """Two of a nonce that steps share, and those from the third on of one of its own."""
+    key = prf((own := KEY.derive(secret)).reveal_secret(), "chacha20", index, tensor)
+    shared = (step >> 31).to_bytes(8, "little") + (shard + 2**31).to_bytes(4, "little")
+    alone = step.to_bytes(8, "little") + shard.to_bytes(4, "little")
+    blocks = [block_of_rfc(key, 2 * (step % 2**31) + j, shared) for j in range(2)]
+    blocks += [block_of_rfc(key, j, alone) for j in range(2, 5)]
+    expected = transformed(np.frombuffer(b"".join(blocks), "<u8")[:count])
+    assert_array_equal(ColumnNormals([own], [index], shard=shard).step(step, count, tensor=tensor)[0], expected)
+
+
+@examples(60)
+@given(
+    asked=st.lists(
+        st.tuples(st.integers(0, 30), st.integers(1, 12), st.integers(1, 20), st.integers(0, 1)), min_size=1, max_size=4
+    ),
+    base=st.sampled_from([0, 2**31 - 12]),  # across the end of a nonce too
+    ahead=st.sampled_from([1, 2000, 2**27]),
+)
+def test_rows_made_ahead_are_those_of_their_step(asked, base, ahead):
+    """However many steps follow each other, at whatever lengths and tensors in turn."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(chacha, "AHEAD_BYTES", ahead)
+        columns = ColumnNormals([KEY, KEY], [0, 1])
+        for start, steps, dim, tensor in asked:
+            for step in range(base + start, base + start + steps):
+                alone = ColumnNormals([KEY, KEY], [0, 1]).step(step, 20, tensor=tensor)
+                assert_array_equal(columns.step(step, dim, tensor=tensor), alone[:, :dim])
+
+
 @pytest.mark.parametrize("piece", [1, 7, 64])
 def test_pieces_do_not_change_a_row(piece, monkeypatch):
     whole = normals_block(KEY, range(3), range(2), 200)
+    monkeypatch.setattr(chacha, "_COLUMNS", 1)
     monkeypatch.setattr(chacha, "_PIECE", piece)
     monkeypatch.setattr(chacha, "_ZEROS", memoryview(bytes(8 * piece)))
     assert_array_equal(normals_block(KEY, range(3), range(2), 200), whole)
@@ -171,17 +211,24 @@ def test_a_row_beyond_the_block_counter_is_refused():
 
 @pytest.fixture
 def streams(monkeypatch):
-    """(key, step, shard) of every keystream."""
-    seen = []
-    monkeypatch.setattr(chacha, "keystream", lambda *at: (seen.append(at[:3]), keystream(*at)))
+    """(key, step, shard) of every row."""
+    seen, drawn = [], ChaChaColumns._keystream
+
+    def recorded(self, steps, count, tensor):
+        seen.extend((key, step, self._shard) for step in steps.tolist() for key in self._keys_of(tensor))
+        return drawn(self, steps, count, tensor)
+
+    monkeypatch.setattr(ChaChaColumns, "_keystream", recorded)
     return seen
 
 
-def test_all_that_names_a_row_separates_it(streams):
-    for secret, index, tensor, shard in itertools.product((KEY, KEY.derive("other")), (0, 1), (0, 1), (0, 1)):
-        ColumnNormals([secret], [index], shard=shard).block([0, 1], 3, tensor=tensor)
-    assert len(set(streams)) == len(streams) == 32
-    assert len({key for key, *_ in streams}) == 8
+def test_all_that_names_a_row_separates_it():
+    """No normal of one row, in the blocks that steps share or beyond, is in another."""
+    rows = [
+        ColumnNormals([secret], [index], shard=shard).block([0, 1, 2, 2**31], 30, tensor=tensor)
+        for secret, index, tensor, shard in itertools.product((KEY, KEY.derive("other")), (0, 1), (0, 1), (0, 1))
+    ]
+    assert len(np.unique(rows)) == np.size(rows)
 
 
 def node(key, steps=()):
