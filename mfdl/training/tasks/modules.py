@@ -122,7 +122,9 @@ class PerRecordModel:
     def unflatten(self, rows: torch.Tensor) -> Parameters:
         """Splits rows (..., d) into parameters (..., *shape); views, no copy."""
         pieces, lead = rows.split_with_sizes(self._sizes, dim=-1), rows.shape[:-1]
-        return {name: piece.view(lead + shape) for (name, shape), piece in zip(self.shapes.items(), pieces, strict=True)}
+        return {
+            name: piece.view(lead + shape) for (name, shape), piece in zip(self.shapes.items(), pieces, strict=True)
+        }
 
     def parameters(self, rows: torch.Tensor) -> Parameters:
         """`unflatten` in the types in which the module computes, such as bfloat16."""
