@@ -13,12 +13,12 @@ import resource
 import statistics
 import time
 import tracemalloc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import mfdl
 
-PACKAGES = ("numpy", "scipy", "torch", "cvxpy", "clarabel", "jax", "jax-privacy", "cryptography")
+PACKAGES = ("numpy", "scipy", "torch", "cvxpy", "clarabel", "jax", "jax-privacy", "cryptography", "opacus")
 """Whose versions a row states, where they are installed."""
 
 
@@ -35,6 +35,18 @@ def seconds(
         times.append(clock() - began)
         cpu.append(time.process_time() - began_cpu)
     return {**spread(times), "cpu": statistics.median(cpu)}
+
+
+def in_turn(works: Mapping[str, Callable[[], Any]], *, repeats: int = 21, calls: int = 5) -> dict[str, float]:
+    """Median CPU seconds of a call of each, measured in turn so that all meet the same load."""
+    times: dict[str, list[float]] = {name: [] for name in works}
+    for _ in range(repeats + 1):  # the first round is a warm-up
+        for name, work in works.items():
+            began = time.process_time()
+            for _ in range(calls):
+                work()
+            times[name].append((time.process_time() - began) / calls)
+    return {name: statistics.median(values[1:]) for name, values in times.items()}
 
 
 def spread(values: Sequence[float]) -> dict[str, float]:

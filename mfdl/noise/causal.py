@@ -318,6 +318,8 @@ def _of_column(each: FloatArray | None, column: int, num_steps: int) -> FloatArr
 
 def _mixed(F: sp.csr_array, columns: FloatArray) -> FloatArray:
     """F[i, k] times (t, k, d), shape (t, i, d); each row sums its columns in increasing order."""
+    if F.shape == (1, 1):  # of one node
+        return float(F[0, 0]) * columns
     steps, k, d = columns.shape
     mixed = np.asarray(F @ columns.transpose(1, 0, 2).reshape(k, steps * d))
     return mixed.reshape(F.shape[0], steps, d).transpose(1, 0, 2)

@@ -228,16 +228,17 @@ def norm_bounds(plain: Sequence[torch.Tensor], factors: Sequence[Factors]) -> to
         computed is at least S + 2^-28 T^2. The rounding of the w_p changes c G by at most u c T, and
         (||G|| + u T)^2 <= S + 3 u T^2 since ||G|| <= T: the share covers it.
         Underflow, only in float64: a product errs by up to 2^-1022, so a_p . a_q by I 2^-1022 and S by
-        I 2^-1022 (sum ||b_p||)^2, O 2^-1022 (sum ||a_p||)^2 and less. `UNDERFLOW` adds I 2^-960 to each ||a_p||^2
-        and O 2^-960 to each ||b_p||^2, so 2^-27 T^2 grows by 2^-987 times the same. Underflowing w_p move
-        an entry by 2^-1022 and meet ||a_p|| < 2^512, as squares beyond give no finite bound: the last term.
+        I 2^-1022 (sum ||b_p||)^2, O 2^-1022 (sum ||a_p||)^2 and less. `UNDERFLOW` adds I 2^-960 to each ||a_p||^2,
+        unless the 1 of a bias is there, and O 2^-960 to each ||b_p||^2, so 2^-27 T^2 grows by at least 2^-987 times the
+        same. Underflowing w_p move an entry by 2^-1022 and meet ||a_p|| < 2^512, as squares beyond give no finite
+        bound: the last term.
         With P = 1 nothing cancels: S = T^2, a computed square errs by a share of (I + 4) u, T^2 by (I + O + 12) u, and
         the rounding of w adds 2 u: less than (I + O + 32) 2^-50 = 8 (I + O + 32) u.
     """
     squares: torch.Tensor | float = gradient_norms(plain).square() if plain else 0.0
     for inputs, backprops, bias in factors:
         a, b = inputs.double(), backprops.double()
-        lengths = (_squares(a) + bias) * _squares(b)  # squared
+        lengths = _squares(a, bias) * _squares(b, False)  # squared
         if inputs.shape[3] > 1:
             triangle = lengths.sqrt().sum(-1).square()
             exact = ((a @ a.mT + 1.0 * bias) * (b @ b.mT)).sum((-2, -1))
@@ -248,9 +249,9 @@ def norm_bounds(plain: Sequence[torch.Tensor], factors: Sequence[Factors]) -> to
     return torch.as_tensor(squares).sqrt()
 
 
-def _squares(vectors: torch.Tensor) -> torch.Tensor:
-    """Squared L2 norms along the last dimension, each a little too large."""
-    return torch.linalg.vecdot(vectors, vectors) + vectors.shape[-1] * UNDERFLOW
+def _squares(vectors: torch.Tensor, bias: bool) -> torch.Tensor:
+    """Squared L2 norms along the last dimension, with a 1 for a bias, each a little too large."""
+    return torch.linalg.vecdot(vectors, vectors) + max(float(bias), vectors.shape[-1] * UNDERFLOW)
 
 
 @_at_full_precision

@@ -116,7 +116,8 @@ class PerRecordModel:
 
     def initial_row(self) -> torch.Tensor:
         """The parameters as they were built, shape (d,): float32, or float64 if one of them is."""
-        row = torch.cat([p.detach().reshape(-1) for p in self.module.parameters() if p.requires_grad])
+        with torch.no_grad():
+            row = torch.cat([p.reshape(-1) for p in self.module.parameters() if p.requires_grad])
         return row.to(torch.promote_types(row.dtype, torch.float32))
 
     def unflatten(self, rows: torch.Tensor) -> Parameters:
@@ -135,6 +136,19 @@ class PerRecordModel:
         given = {place: parameters[name] for place, name in self._places.items() if name in parameters}
         with written_out():
             return cast(torch.Tensor, functional_call(self.module, given, (features,), tie_weights=False))
+
+    @functools.cached_property
+    def chain(self) -> list[tuple[str, torch.nn.Module]] | None:
+        """The layers of the module, if it is a chain of known ones."""
+        return stacked_layers.chain(self.module)
+
+    def stacked_calls(
+        self, parameters: Parameters, features: torch.Tensor
+    ) -> tuple[torch.Tensor, list[stacked_layers.StackedCall]] | None:
+        """Outputs (n, B, ...) and linear layers of a chain at each node's records; None for any other module."""
+        if self.chain is None or not stacked_layers.is_plain(self.module):
+            return None
+        return stacked_layers.stacked_calls(self.chain, parameters, features)
 
     def record_output(self, parameters: Parameters, record: torch.Tensor) -> torch.Tensor:
         """The output of one record, alone in its batch."""
@@ -201,8 +215,7 @@ class PerRecordModel:
     ) -> torch.Tensor:
         """Gradients (n, d) of sum_j w_j loss_j at each node's row; weights (n, B)."""
         parameters = {name: p.detach().requires_grad_() for name, p in self.parameters(rows).items()}
-        layers = stacked_layers.chain(self.module)
-        stacked = layers and stacked_layers.stacked_calls(layers, parameters, features)
+        stacked = self.stacked_calls(parameters, features)
         outputs = stacked[0] if stacked else vmap(self.output)(parameters, features)
         gradients = self.derivatives([*parameters.values()], outputs, targets, weights)
         return torch.cat([gradient.reshape(len(rows), -1).to(rows.dtype) for gradient in gradients], dim=1)

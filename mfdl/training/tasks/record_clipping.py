@@ -26,7 +26,6 @@ from torch.overrides import TorchFunctionMode
 
 from ...errors import UnsupportedMechanism
 from .. import clipping
-from . import stacked_layers
 from .modules import Parameters, PerRecordModel, record_copies
 
 FACTORED_FROM = 2**8
@@ -211,7 +210,7 @@ class RecordClipping:
     def of(cls, model: PerRecordModel, record: torch.Tensor, target: torch.Tensor) -> RecordClipping:
         """The cheaper way for a checked model; the same on every device, as it follows from how the module computes."""
         layers = _factorable(model, record, target)
-        if stacked_layers.chain(model.module) is None or any(layer.positions > 1 for layer in layers.values()):
+        if model.chain is None or any(layer.positions > 1 for layer in layers.values()):
             layers = {name: layer for name, layer in layers.items() if layer.is_cheaper}
             saved = sum(layer.entries - layer.size for layer in layers.values())
             layers = layers if saved >= FACTORED_FROM else {}
@@ -269,8 +268,7 @@ class RecordClipping:
     ) -> tuple[Parameters, dict[str, clipping.Factors]]:
         """Per-record gradients (n, B, ...) of the parameters that are not factored, and factors of the others."""
         model, parameters = self.model, self.model.parameters(rows)
-        layers = stacked_layers.chain(model.module)
-        if (stacked := layers and stacked_layers.stacked_calls(layers, parameters, features)) is not None:
+        if (stacked := model.stacked_calls(parameters, features)) is not None:
             outputs, calls = stacked
             if [(call.weight, call.bias) for call in calls] == [(name, x.bias) for name, x in self.layers.items()]:
                 backprops = model.derivatives([call.output for call in calls], outputs, targets)

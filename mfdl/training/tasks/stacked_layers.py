@@ -34,33 +34,33 @@ class StackedCall(NamedTuple):
 
 def chain(module: nn.Module) -> list[tuple[str, nn.Module]] | None:
     """The layers in their order with the prefixes of their parameters; None where one is not known."""
-    changed = _has_any_global_hook() or torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")
-    layers = [] if changed else [*_layers(module, "")]
+    layers = [*_layers(module, "")]
     parameters = [parameter for _, layer in layers for parameter in layer.parameters()]
     distinct = len({*map(id, parameters)}) == len(parameters) > 0
     known = distinct and all(parameter.requires_grad for parameter in parameters)
-    return layers if known and all(_is_known(layer) for _, layer in layers) else None
+    return layers if known and all(_is_known(layer) for _, layer in layers) and is_plain(module) else None
 
 
 def _layers(module: nn.Module, prefix: str) -> Iterator[tuple[str, nn.Module]]:
-    if type(module) is nn.Sequential and _is_plain(module):
+    if type(module) is nn.Sequential:
         for name, layer in module._modules.items():
             yield from _layers(layer, f"{prefix}{name}.")  # type: ignore[arg-type]
     else:
         yield prefix, module
 
 
-def _is_plain(module: nn.Module) -> bool:
-    """Whether a call of the module is what its type says."""
-    return "forward" not in vars(module) and not any(getattr(module, hooks) for hooks in HOOKS)
-
-
 def _is_known(layer: nn.Module) -> bool:
     if isinstance(layer, nn.Flatten):
-        known = type(layer) is nn.Flatten and (layer.start_dim, layer.end_dim) == (1, -1)
-    else:
-        known = type(layer) is nn.Linear or type(layer) in ENTRYWISE
-    return known and _is_plain(layer) and not getattr(layer, "inplace", False)
+        return type(layer) is nn.Flatten and (layer.start_dim, layer.end_dim) == (1, -1)
+    return (type(layer) is nn.Linear or type(layer) in ENTRYWISE) and not getattr(layer, "inplace", False)
+
+
+def is_plain(module: nn.Module) -> bool:
+    """Whether a call of the module is now what the types of its layers say: no hook and no autocast changes it."""
+    if _has_any_global_hook() or torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
+        return False
+    facts = map(vars, module.modules())
+    return not any("forward" in fact or any(map(fact.__getitem__, HOOKS)) for fact in facts)
 
 
 def stacked_calls(
