@@ -2,11 +2,16 @@
 
 import dataclasses
 import functools
+import itertools
+import math
 
 import numpy as np
 import pytest
 import torch
-from small_tasks import classes, regression, slow_sums, some_models, squared
+from effort import examples
+from hypothesis import given
+from hypothesis import strategies as st
+from small_tasks import classes, regression, slow_means, slow_sums, some_models, squared
 from torch import nn
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -15,7 +20,7 @@ import mfdl
 from mfdl import PrivateNode
 from mfdl.errors import UnsupportedMechanism
 from mfdl.training.tasks import instance as instances
-from mfdl.training.tasks import record_clipping
+from mfdl.training.tasks import record_clipping, stacked_layers
 from mfdl.training.tasks.record_clipping import RecordClipping
 
 torch.set_num_threads(1)
@@ -122,6 +127,11 @@ MODULES = {
         linears(lambda m, x: m.second(functional.linear(x, m.first.weight, m.first.weight[0]))),
         "second.weight",
     ),
+    "bias of two calls": (
+        linears(lambda m, x: m.second(functional.linear(m.first(x), m.first.weight.detach(), m.first.bias))),
+        "first.weight second.weight",
+    ),
+    "bias outside": (linears(lambda m, x: m.second(m.first(x)) + m.first.bias.sum()), "first.weight second.weight"),
     "inside vmap": (
         linears(lambda m, x: m.second(torch.vmap(m.first)(torch.stack([x, x.sin()]))).mean(0)),
         "second.weight",
@@ -163,6 +173,89 @@ def test_sums_are_those_of_a_loop_over_records(factored, name, clip_norm):
         assert not got.requires_grad
         want = slow_sums(instance, models, step, clip_norm)
         np.testing.assert_allclose(got, want.detach(), rtol=1e-6, atol=1e-7)
+
+
+ACTIVATIONS = st.sampled_from(stacked_layers.ENTRYWISE)
+
+
+@st.composite
+def chains(draw, outputs):
+    """Linear layers with functions between them, as a list of layers that are built anew in each call."""
+    widths = [3, *draw(st.lists(st.integers(1, 4), max_size=2)), outputs]
+    biases = [draw(st.booleans()) for _ in widths]
+    between = [draw(st.lists(ACTIVATIONS, max_size=2)) for _ in widths]
+    between[0] = draw(st.sampled_from([between[0], [functools.partial(nn.ReLU, inplace=True)]]))
+    before = [nn.Flatten] if draw(st.booleans()) else []
+
+    def layers():
+        torch.manual_seed(0)
+        parts = [layer() for layer in before]
+        for bias, activations, (i, o) in zip(biases, between, itertools.pairwise(widths), strict=False):
+            parts += [nn.Linear(i, o, bias=bias), *(activation() for activation in activations)]
+        return parts
+
+    return layers
+
+
+@given(
+    data=st.data(),
+    by_class=st.booleans(),
+    records=st.integers(6, 14),
+    clip_norm=st.sampled_from([0.05, 0.5, 1e6]),
+    way=st.sampled_from(["chain", "nested", "hooked", "any module"]),
+)
+@examples(100)
+def test_chains_of_any_layers_have_the_sums_and_means_of_a_loop(data, by_class, records, clip_norm, way):
+    """Also where a hook, or a module around it, leaves the chain to vmap; with a record masked and one no number."""
+    layers = data.draw(chains(3 if by_class else 1))
+
+    def build():
+        parts = layers()
+        if way == "nested":
+            return nn.Sequential(nn.Sequential(*parts[:1]), nn.Sequential(*parts[1:]))
+        module = nn.Sequential(*parts)
+        if way == "hooked":
+            module[-1].register_forward_hook(lambda _module, _args, output: 2 * output)
+        return Computes(lambda m, x: m.inner(x), inner=module) if way == "any module" else module
+
+    task = (classes if by_class else regression)(records, 3, **{"build_module" if by_class else "build": build})
+    instance = task.instance(0, 2, dtype=torch.float64)
+    inplace = any(getattr(layer, "inplace", False) for layer in instance.model.module.modules())
+    stacked = instance.model.stacked_calls(
+        instance.model.parameters(instance.initial_parameters), instance.features[:, 0]
+    )
+    assert (stacked is not None) == (way in ("chain", "nested") and not inplace)
+    mask = instance.mask.clone()
+    mask[1, 0, 0] = False
+    instance = dataclasses.replace(instance, mask=mask)
+    instance.features[1, 0, 0] = math.nan
+    models = some_models(instance)
+    close = {"rtol": 1e-9, "atol": 1e-12}
+    np.testing.assert_allclose(
+        instance.clipped_gradient_sums(models, 0, clip_norm), slow_sums(instance, models, 0, clip_norm), **close
+    )
+    np.testing.assert_allclose(
+        instance.clipped_gradient_means(models, 0, clip_norm), slow_means(instance, models, 0, clip_norm), **close
+    )
+
+
+def test_a_hook_or_autocast_that_comes_later_leaves_a_chain_to_vmap():
+    instance = regression(8, 2, build=wide).instance(0, 1)
+    model, features = instance.model, instance.features[:, 0]
+
+    def is_stacked():
+        return model.stacked_calls(model.parameters(instance.initial_parameters), features) is not None
+
+    before = instance.clipped_gradient_sums(instance.initial_parameters, 0, 1e6)
+    assert is_stacked()
+    with torch.autocast("cpu", torch.bfloat16):
+        assert not is_stacked()
+    hook = model.module[2].register_forward_hook(lambda _module, _args, output: 0 * output)
+    assert not is_stacked()
+    without = instance.clipped_gradient_sums(instance.initial_parameters, 0, 1e6)
+    assert not without[:, : 60 * 63].any()
+    hook.remove()
+    assert torch.equal(instance.clipped_gradient_sums(instance.initial_parameters, 0, 1e6), before)
 
 
 def image_net(convolution, after=nn.Flatten):

@@ -151,7 +151,7 @@ def require_step_of_oracle(module, features, targets, tolerance=1e-6, **more):
 
 
 class Pretrained(nn.Module):
-    """A frozen backbone with running statistics, held in evaluation mode, and a head."""
+    """A frozen backbone with running statistics, kept in evaluation mode, and a head."""
 
     def __init__(self, keeps_eval=True):
         super().__init__()
@@ -190,6 +190,12 @@ def test_a_pretrained_batch_norm_in_evaluation_mode_is_a_constant():
     node.module.train()
     node.step(*batch(5, 3))
     assert all(torch.equal(buffer, buffers[name]) for name, buffer in module.named_buffers())
+
+
+def test_a_pretrained_batch_norm_trains_under_autocast():
+    require_step_of_oracle(module := Pretrained().train(), *batch(5, 3))
+    with torch.autocast("cpu", torch.bfloat16):
+        require_step_of_oracle(copy.deepcopy(module), *batch(5, 3), 0.02)
 
 
 def test_a_batch_norm_that_leaves_evaluation_mode_is_refused_at_any_step():
