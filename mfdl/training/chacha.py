@@ -107,10 +107,10 @@ class ChaChaColumns(ColumnGenerator):
         (nonce, first), keys = divmod(start, STEPS), self._keys_of(tensor)
         for begin in range(0, len(keys), _COLUMNS):
             some = keys[begin : begin + _COLUMNS]
-            made = np.empty((len(some), steps, HEAD), dtype="<u8")
-            for row, key in zip(made.reshape(len(some), -1), some, strict=True):
+            fresh = np.empty((len(some), steps, HEAD), dtype="<u8")
+            for row, key in zip(fresh.reshape(len(some), -1), some, strict=True):
                 keystream(key, nonce, self._shard + 2**31, row, first_block=2 * first)
-            out[:, begin : begin + _COLUMNS] = made[..., :width].swapaxes(0, 1)
+            out[:, begin : begin + _COLUMNS] = fresh[..., :width].swapaxes(0, 1)
         return out
 
     def _keys_of(self, tensor: int) -> list[bytes]:

@@ -31,7 +31,8 @@ from torch.nn import functional
 from .. import check
 from ..errors import InvalidInput
 
-Arguments, Result = ParamSpec("Arguments"), TypeVar("Result")
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
 
 SMALLEST_CLIP_NORM, LARGEST_CLIP_NORM = 1e-30, 1e30
 """Outside this range the products of float32 gradients and factors leave the normal numbers."""

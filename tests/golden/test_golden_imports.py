@@ -17,6 +17,15 @@ STARTS = {
         for words in ("--version", "--help", "account --help", "account", "graph inspect sites.edges")
     },
 }
+TRAINING = """
+import mfdl
+W = mfdl.gossip.metropolis_hastings("ring:n=4")
+privacy = mfdl.Privacy(mfdl.trust.LDP(), adjacency="zero-out", clip_norm=1.0)
+mechanism = mfdl.calibrate(mfdl.algorithms.dp_dsgd(mfdl.Dynamics(W, 0.1), mfdl.Cyclic(2, 1)), privacy, mu=1.0)
+for task in (mfdl.tasks.load("logistic:dimension=3,train_records=40", 4), mfdl.tasks.least_squares(4, dimension=3)):
+    mfdl.replay(mechanism, task, seeds=[0], progress=False)
+"""
+STARTS["training"] = TRAINING
 CODE = f"""
 import contextlib, io, json, sys
 before = set(sys.modules)

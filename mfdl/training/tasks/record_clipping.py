@@ -50,8 +50,8 @@ class _Linear:
 
     def factors(self, backprops: torch.Tensor, with_bias: bool) -> clipping.Factors:
         """Of (n, B, *, I) inputs, in this call's place, and (n, B, *, O)."""
-        parts = (part.reshape(*part.shape[:2], 1, -1, part.shape[-1]) for part in (self.input, backprops))
-        return clipping.Factors(*parts, with_bias)
+        a, b = (part.reshape(*part.shape[:2], 1, -1, part.shape[-1]) for part in (self.input, backprops))
+        return clipping.Factors(a, b, with_bias)
 
 
 Size = int | tuple[int, ...]
@@ -147,7 +147,7 @@ class _Watch(TorchFunctionMode):
         bias = None if call.bias is None else call.bias.detach() if id(call.bias) in self.names else call.bias
         return self.moved(name, func(call.input, call.weight.detach(), bias, *call.settings))
 
-    def bias_of(self, call: _Call) -> str | None:
+    def bias_name(self, call: _Call) -> str | None:
         """The name of the bias of a call, if it is one of the given parameters."""
         return self.names.get(id(call.bias))
 
@@ -271,8 +271,7 @@ class RecordClipping:
         if (stacked := model.stacked_calls(parameters, features)) is not None:
             outputs, calls = stacked
             if [(call.weight, call.bias) for call in calls] == [(name, x.bias) for name, x in self.layers.items()]:
-                backprops = model.derivatives([call.output for call in calls], outputs, targets)
-                pairs = zip(calls, backprops, strict=True)
+                pairs = zip(calls, model.derivatives([x.output for x in calls], outputs, targets), strict=True)
                 return {}, {x.weight: _Linear(x.input, x.input).factors(b, x.bias is not None) for x, b in pairs}
         biases = [layer.bias for layer in self.layers.values() if layer.bias is not None]
         shared = {name: parameters.pop(name) for name in (*self.layers, *biases)}
@@ -307,7 +306,7 @@ class RecordClipping:
 
     def _require_as_planned(self, watch: _Watch) -> None:
         now = {
-            name: [(watch.bias_of(call), call.settings, watch.uses(name, watch.bias_of(call))) for call in calls]
+            name: [(watch.bias_name(call), call.settings, watch.uses(name, watch.bias_name(call))) for call in calls]
             for name, calls in watch.calls.items()
         }
         if now != {name: [(layer.bias, layer.settings, layer.other_uses)] for name, layer in self.layers.items()}:
@@ -346,10 +345,10 @@ def _factorable(model: PerRecordModel, record: torch.Tensor, target: torch.Tenso
         reached = dict(
             zip(parameters, torch.autograd.grad(loss, [*parameters.values()], allow_unused=True), strict=True)
         )
-    bias_calls = [watch.bias_of(call) for calls in watch.calls.values() for call in calls]
+    bias_calls = [watch.bias_name(call) for calls in watch.calls.values() for call in calls]
     layers: dict[str, Layer] = {}
     for name in names:
-        (call,), output, bias = watch.calls[name], outputs[name], watch.bias_of(watch.calls[name][0])
+        (call,), output, bias = watch.calls[name], outputs[name], watch.bias_name(watch.calls[name][0])
         if reached[name] is None:
             if bias is not None and (reached[bias] is not None or bias_calls.count(bias) > 1):
                 bias = None

@@ -44,7 +44,7 @@ def chain(module: nn.Module) -> list[tuple[str, nn.Module]] | None:
 def _layers(module: nn.Module, prefix: str) -> Iterator[tuple[str, nn.Module]]:
     if type(module) is nn.Sequential:
         for name, layer in module._modules.items():
-            yield from _layers(layer, f"{prefix}{name}.")  # type: ignore[arg-type]
+            yield from _layers(layer, f"{prefix}{name}.")
     else:
         yield prefix, module
 
