@@ -22,7 +22,6 @@ from mfdl import algorithms, gossip, trust
 from mfdl.check import FloatArray
 from mfdl.dynamics import Dynamics
 from mfdl.factorization.encoders import Banded, Buffered, Encoder, Inverse, Toeplitz
-from mfdl.sensitivity.encoder_bounds import structured_bound
 from mfdl.noise import LocalNoise, NoiseOperator
 from mfdl.participation import (
     Cyclic,
@@ -37,6 +36,7 @@ from mfdl.participation import (
 from mfdl.privacy.attacking_sets import sensitivity_by_victim
 from mfdl.privacy.forms.separable import Separable
 from mfdl.privacy.gram_sensitivity import Sensitivity, sensitivity_of_gram
+from mfdl.sensitivity.encoder_bounds import structured_bound
 
 __all__ = ["STATEMENTS"]
 
