@@ -48,6 +48,7 @@ MAX_DENOMINATOR = 4096  # of a fraction that a float stands for; fractions up to
 MAX_VALUES = 10_000  # different numbers that are looked at
 MAX_ENTRIES = 500_000  # of a matrix: under a second per prime
 Table = NDArray[np.int64]  # residues, which have 63 bits
+FEW = 32  # random combinations by which a model is told from rows seen before it
 MAX_SIZE = 64  # rows of N: at most about a second
 PRECISIONS = (256, 1024, 4096)  # bits
 CLOSE = 2.0**-44  # errors, relative to the diagonal of X, up to which no more bits are tried
@@ -63,7 +64,7 @@ def range_of(
     >>> range_of(third[:, :1], third)
     (1, array([False,  True]))
     """
-    ranges = [outside_range(table(residues(B, p, stand_for)), table(residues(A, p, stand_for)), p) for p in PRIMES]
+    ranges = [outside_range(residues(B, p, stand_for), residues(A, p, stand_for), p) for p in PRIMES]
     return max(rank for rank, _ in ranges), np.logical_or(ranges[0][1], ranges[1][1])
 
 
@@ -90,7 +91,7 @@ def independent_rows(B: NDArray[Any], stand_for: Mapping[float, Fraction] | None
     >>> independent_rows(np.array([[0.1, 1.0], [0.3, 3.0]])).tolist()  # of floats: 3 * 0.1 > 0.3
     [0, 1]
     """
-    by_prime = [pivots(table(residues(B.T, prime, stand_for)), prime).tolist() for prime in PRIMES]
+    by_prime = [pivots(residues(B.T, prime, stand_for), prime).tolist() for prime in PRIMES]
     # a prime that divides a minor makes a row look dependent: fewer rows, or later ones
     return np.array(min(by_prime, key=lambda rows: (-len(rows), rows)), dtype=np.intp)  # exact: indices
 
@@ -99,17 +100,16 @@ def pivots(columns: Table, prime: int) -> NDArray[np.intp]:
     """The columns of a table of residues that are no combination of those before them."""
     if not columns.size:
         return np.zeros(0, dtype=np.intp)
-    reduced, _ = flint.nmod_mat(len(columns), columns.shape[1], columns.ravel().tolist(), prime).rref()
+    reduced, _ = _matrix(columns, prime).rref()
     entries = table(reduced) != 0
     return np.asarray(entries[entries.any(axis=1)].argmax(axis=1), dtype=np.intp)  # exact: flags
 
 
 def outside_range(B: Table, A: Table, prime: int) -> tuple[int, NDArray[np.bool_]]:
     """`range_of` for tables of residues."""
-    rows, columns = len(B), B.shape[1] + A.shape[1]
-    if not rows:
+    if not len(B):
         return 0, np.zeros(A.shape[1], dtype=bool)
-    reduced, _ = flint.nmod_mat(rows, columns, np.hstack([B, A]).ravel().tolist(), prime).rref()
+    reduced, _ = _matrix(np.hstack([B, A]), prime).rref()
     entries = table(reduced) != 0
     rank = int(np.count_nonzero(entries[:, : B.shape[1]].any(axis=1)))
     return rank, np.asarray(entries[rank:, B.shape[1] :].any(axis=0))
@@ -136,27 +136,30 @@ def meant(*arrays: FloatArray) -> dict[float, Fraction] | None:
     return fractions
 
 
-def residues(matrix: NDArray[Any], prime: int, stand_for: Mapping[float, Fraction] | None = None) -> flint.nmod_mat:
+def residues(matrix: NDArray[Any], prime: int, stand_for: Mapping[float, Fraction] | None = None) -> Table:
     """The binary fractions of an array, or the fractions that they stand for, modulo an odd prime.
 
-    Also an array of Fractions themselves, as objects.
+    Also an array of Fractions themselves, as objects. Equal entries, of which there are many, are looked at once.
     """
     if matrix.dtype == object:
-        entries = [f.numerator * pow(f.denominator, -1, prime) % prime for f in matrix.ravel().tolist()]
-        return flint.nmod_mat(matrix.shape[0], matrix.shape[1], entries, prime)
+        fractions = [_residue(f, prime) for f in matrix.ravel().tolist()]
+        return np.array(fractions, dtype=np.int64).reshape(matrix.shape)
+    places = np.nonzero(matrix)
+    values, numbers = np.unique(matrix[places], return_inverse=True)
     if stand_for is not None:
-        of = {x: f.numerator * pow(f.denominator, -1, prime) % prime for x, f in stand_for.items()}
-        entries = [of[x] for x in matrix.ravel().tolist()]
-        return flint.nmod_mat(matrix.shape[0], matrix.shape[1], entries, prime)
-    places = np.flatnonzero(matrix)
-    mantissa, exponent = np.frexp(np.ravel(matrix)[places])
-    half = pow(2, -1, prime)
-    powers = {int(e): pow(2, int(e), prime) if e >= 0 else pow(half, -int(e), prime) for e in np.unique(exponent - 53)}
-    whole = np.ldexp(mantissa, 53).astype(np.int64).tolist()
-    entries = [0] * matrix.size
-    for place, m, e in zip(places.tolist(), whole, (exponent - 53).tolist(), strict=True):
-        entries[place] = m * powers[e] % prime
-    return flint.nmod_mat(matrix.shape[0], matrix.shape[1], entries, prime)
+        by_value = [_residue(stand_for[x], prime) for x in values.tolist()]
+    else:
+        mantissas, exponents = np.frexp(values)
+        powers = {e: pow(2, e - 53, prime) for e in set(exponents.tolist())}
+        whole = np.ldexp(mantissas, 53).astype(np.int64).tolist()
+        by_value = [m * powers[e] % prime for m, e in zip(whole, exponents.tolist(), strict=True)]
+    out = np.zeros(matrix.shape, dtype=np.int64)
+    out[places] = np.array(by_value, dtype=np.int64)[numbers]
+    return out
+
+
+def _residue(fraction: Fraction, prime: int) -> int:
+    return fraction.numerator * pow(fraction.denominator, -1, prime) % prime
 
 
 def table(matrix: flint.nmod_mat) -> Table:
@@ -164,19 +167,47 @@ def table(matrix: flint.nmod_mat) -> Table:
     return np.array(list(map(int, matrix.entries())), dtype=np.int64).reshape(matrix.nrows(), matrix.ncols())
 
 
+def _matrix(residues: Table, prime: int) -> flint.nmod_mat:
+    return flint.nmod_mat(*residues.shape, residues.ravel().tolist(), prime)
+
+
 def spans_models(view: View) -> bool:
     """Whether the rows of every model, over G and Z without the known columns, lie in the span of earlier rows seen.
 
     A model whose gradient is known is asked about too: the gradient shows as much of it as it depends on. A bare view
     has the models and the times of rows that it was given with. False also where it has none, and for a view that is
-    too large.
+    too large. Mostly a model of the second step is outside, as few random combinations of the columns show.
     """
     if not isinstance(view, AlgorithmView):
         return view.models is not None and _given_models_are_spanned(view, view.models)
-    if not _is_small(view):
+    if not is_small(view):
         return False
-    unknown = np.flatnonzero(np.concatenate([~view.known_gradients.ravel(), ~view.knowledge.known_noise.ravel()]))
-    return all(_Rows.of(view.algorithm, view.knowledge, prime).span(unknown) for prime in PRIMES)
+    algorithm, masks = view.algorithm, view.knowledge
+    few = _Rows.of(algorithm, masks, PRIMES[0], width=FEW, by_node=True)
+    if not few.of_two_steps().span(view.known_gradients.any(axis=0)):
+        return False
+    return all(_Rows.of(algorithm, masks, prime).span(view.known_gradients.ravel()) for prime in PRIMES)
+
+
+def confirmed(
+    view: AlgorithmView, victims: Sequence[int], rank: int, stand_for: Mapping[float, Fraction] | None = None
+) -> bool:
+    """Whether the exact B has this rank, and no gradient of the victims shows without noise.
+
+    By what `exact_range` computes with all gradients, here with one random combination of those of each node: it misses
+    a leak with a chance below 2^-62. Arguments as there; False also for a view that is too large.
+    """
+    if not is_small(view):
+        return False
+    width = _width(view, rank)
+    rows = (_Rows.of(view.algorithm, view.knowledge, p, stand_for, width, by_node=True) for p in PRIMES)
+    return all(part.confirm(rank, victims, view.release, stand_for) for part in rows)
+
+
+def _width(view: AlgorithmView, rank: int) -> int:
+    """Combinations of noise that tell a rank from larger ones, with known noise beside."""
+    _, used = _injected(view.algorithm)
+    return rank + int(np.count_nonzero(view.knowledge.known_noise.ravel()[used])) + 1
 
 
 def exact_range(
@@ -187,108 +218,183 @@ def exact_range(
     Columns are those of `View.dense_gradients`: victim after victim, each in time order. stand_for: what the entries of
     maps and noise stand for (`meant_entries`); default the floats that they are.
     """
-    if not _is_small(view):
+    if not is_small(view):
         return None
     of_victims = np.concatenate([view.axis.of_node(int(u)) for u in victims])
-    noise = view.axis.size + np.flatnonzero(~view.knowledge.known_noise.ravel())
-    ranges = []
-    for prime in PRIMES:
-        rows = _Rows.of(view.algorithm, view.knowledge, prime, stand_for).all_of(view.release, stand_for)
-        ranges.append(outside_range(rows[:, noise], rows[:, of_victims], prime))
-    return max(r for r, _ in ranges), np.logical_or(*(outside for _, outside in ranges))
+    width = _width(view, view.num_rows)
+    rows = (_Rows.of(view.algorithm, view.knowledge, prime, stand_for, width) for prime in PRIMES)
+    ranges = [part.range_of(of_victims, view.release, stand_for) for part in rows]
+    return max(rank for rank, _ in ranges), np.logical_or(*(outside for _, outside in ranges))
 
 
 def _given_models_are_spanned(view: View, models: GivenModels) -> bool:
     """The same for matrices: the models of a step in the span of rows seen after the gradients of earlier steps."""
     T, n = view.axis.num_steps, view.axis.num_nodes
-    if not view.entries_given or not _is_small(view):
+    if not view.entries_given or not is_small(view):
         return False
     A, B = view.entries()
     seen = np.hstack([A[:, np.argsort(view.axis.node_major())], B])  # exact: a permutation
     unknown = np.concatenate([~view.marked_gradients.ravel(), ~view.zero_noise])
+    no_noise = np.zeros((0, 0), dtype=np.int64)
     of_step = [models.row_steps == t for t in range(T)]
     return all(
         _Rows(
-            [table(residues(seen[rows], prime)) for rows in of_step],
-            [table(residues(models.rows[t * n : (t + 1) * n], prime)) for t in range(T)],
-            np.zeros((0, 0), dtype=np.int64),
+            [residues(seen[rows], prime) for rows in of_step],
+            [_matrix(residues(models.rows[t * n : (t + 1) * n], prime), prime) for t in range(T)],
+            np.zeros((0, unknown.size), dtype=np.int64),
             prime,
-        ).span(np.flatnonzero(unknown))
+            no_noise,
+            np.zeros(0, dtype=np.intp),
+        ).span(~unknown)
         for prime in PRIMES
     )
 
 
-def _is_small(view: View) -> bool:
+def is_small(view: View) -> bool:
     return max(view.noise.shape[0], view.axis.size) * (view.axis.size + view.noise.shape[1]) <= MAX_ENTRIES
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Messages:
-    """Residues over all columns, gradients and then base noise: messages of each round, models before it, at the end.
+    """Residues of messages of each round, models before it, and at the end, over some columns of gradients and noise.
 
     `models` is None for rounds of pure gossip; `final` is what nodes release.
+
+    The columns are all base noise, or `width` random combinations of it, which keep ranks below that number but for a
+    chance below rank / prime; and then all gradients, or one random combination of those of each node.
+    Attributes: base: of each column of base noise that is used at all, its share in the combinations; used: which are.
     """
 
-    sent: list[Table]
-    models: list[Table | None]
+    sent: list[flint.nmod_mat]
+    models: list[flint.nmod_mat | None]
     final: Table
+    base: Table
+    used: NDArray[np.intp]
+    prime: int
+    tables: dict[int, tuple[Table, NDArray[np.bool_]]] = dataclasses.field(default_factory=dict)
+
+    def of_round(self, r: int, mask: NDArray[np.bool_]) -> Table:
+        """Some messages of a round; rows of `tables` are those that were asked for before."""
+        sent = self.sent[r]
+        empty = np.zeros((sent.nrows(), sent.ncols()), dtype=np.int64), np.zeros(sent.nrows(), dtype=bool)
+        residues, there = self.tables.setdefault(r, empty)
+        if (missing := np.flatnonzero(mask & ~there)).size:
+            rows = np.eye(sent.nrows(), dtype=np.int64)[missing]
+            residues[missing] = table(_matrix(rows, self.prime) * sent)
+            there[missing] = True
+        return residues[mask]
 
     @classmethod
-    def of(cls, algorithm: LinearAlgorithm, prime: int, stand_for: Mapping[float, Fraction] | None) -> _Messages:
-        """Those of an algorithm, which are the same for every attacker: kept as long as a small algorithm lives."""
-        key = prime, None if stand_for is None else frozenset(stand_for.items())
-        kept_of = _MESSAGES.setdefault(algorithm, {})
-        if key not in kept_of:
-            messages = cls._computed(algorithm, prime, stand_for)
-            if sum(map(np.size, messages.sent)) > MAX_KEPT:
+    def of(
+        cls,
+        algorithm: LinearAlgorithm,
+        prime: int,
+        stand_for: Mapping[float, Fraction] | None,
+        width: int = 0,
+        *,
+        by_node: bool = False,
+    ) -> _Messages:
+        """Those of an algorithm, which are the same for every attacker: kept as long as a small algorithm lives.
+
+        Args: width: the least one, 0 for all noise; by_node: combinations of gradients.
+        """
+        key = prime, by_node, None if stand_for is None else frozenset(stand_for.items())
+        kept_of = _MESSAGES.setdefault(algorithm, {}).setdefault(key, {})
+        of_width = next((w for w in sorted(kept_of) if w >= width > 0), 1 << width.bit_length() if width else 0)
+        if of_width not in kept_of:
+            messages = cls._computed(algorithm, prime, stand_for, of_width, by_node)
+            if len(messages.sent) * algorithm.messages_per_round * messages.final.shape[1] > MAX_KEPT:
                 return messages
-            kept_of[key] = messages
-        return kept_of[key]
+            kept_of[of_width] = messages
+        return kept_of[of_width]
 
     @classmethod
-    def _computed(cls, algorithm: LinearAlgorithm, prime: int, stand_for: Mapping[float, Fraction] | None) -> _Messages:
-        T, n, slots = algorithm.num_steps, algorithm.num_nodes, algorithm.noise.slots_per_step
-        m = algorithm.noise.shape[1]
-        noise = np.hstack([np.zeros((T * slots, T * n)), algorithm.noise.matmat(np.eye(m))]).reshape(T, slots, -1)
-        gradients = np.eye(T * n, T * n + m).reshape(T, n, -1)
+    def _computed(
+        cls,
+        algorithm: LinearAlgorithm,
+        prime: int,
+        stand_for: Mapping[float, Fraction] | None,
+        width: int,
+        by_node: bool,
+    ) -> _Messages:
+        T, n = algorithm.num_steps, algorithm.num_nodes
+        injected, used = _injected(algorithm)
+        draws = np.random.Generator(np.random.Philox(key=prime))
+        width = min(width, len(used)) or len(used)
+        shares = draws.integers(1, prime, size=(T, n)) if by_node else np.ones((T, n), dtype=np.int64)
+        columns = width + (n if by_node else T * n)
+        base = np.eye(width, dtype=np.int64)
+        if width < len(used):
+            base = draws.integers(prime, size=(len(used), width))
+        noise = []
+        for of_step in injected:
+            parts = of_step.any(axis=0)
+            of_parts = residues(of_step[:, parts], prime, stand_for)
+            placed = np.zeros((len(of_step), columns), dtype=np.int64)
+            if width < len(used):
+                placed[:, :width] = table(_matrix(of_parts, prime) * _matrix(base[parts], prime))
+            else:
+                placed[:, :width][:, parts] = of_parts
+            noise.append(_matrix(placed, prime))
+        gradients = []
+        for t in range(T):
+            of_step = np.zeros((n, columns), dtype=np.int64)
+            of_step[np.arange(n), width + (0 if by_node else t * n) + np.arange(n)] = shares[t]
+            gradients.append(_matrix(of_step, prime))
         kinds = [{name: _map(getattr(kind, name), prime, stand_for) for name in MAPS} for kind in algorithm.kinds]
-        model = residues(algorithm.model_from_state.toarray(), prime, stand_for)
-        state = flint.nmod_mat(algorithm.model_from_state.shape[1], T * n + m, prime)
+        model = _map(algorithm.model_from_state, prime, stand_for)
+        state = flint.nmod_mat(algorithm.model_from_state.shape[1], columns, prime)
         released = state
-        weights = algorithm.released_after_rounds
-        shares = table(residues(np.array([[*weights.values()]]), prime, stand_for))[0]
-        share_of = dict(zip(weights, shares.tolist(), strict=True))
-        messages: list[Table] = []
-        models: list[Table | None] = []
+        after_rounds = algorithm.released_after_rounds
+        shares_of = residues(np.array([*after_rounds.values()]), prime, stand_for)
+        share_of = dict(zip(after_rounds, shares_of.tolist(), strict=True))
+        messages: list[flint.nmod_mat] = []
+        models: list[flint.nmod_mat | None] = []
         for r, (number, step) in enumerate(zip(algorithm.kind_of_round, algorithm.step_of_round, strict=True)):
             kind = kinds[number]
-            g, e = (residues(x[step], prime, stand_for) if step >= 0 else None for x in (gradients, noise))
-            models.append(None if step < 0 else table(model * state))
-            sent = flint.nmod_mat(algorithm.messages_per_round, T * n + m, prime)
+            g, e = (gradients[step], noise[step]) if step >= 0 else (None, None)
+            models.append(None if step < 0 else model * state)
+            sent = flint.nmod_mat(algorithm.messages_per_round, columns, prime)
             sent = _plus(sent, (kind["message_from_state"], state), (kind["message_from_gradient"], g))
             sent = _plus(sent, (kind["message_from_noise"], e))
-            messages.append(table(sent))
+            messages.append(sent)
             after = flint.nmod_mat(state.nrows(), state.ncols(), prime)
             after = _plus(after, (kind["state_from_message"], sent), (kind["state_from_state"], state))
             state = _plus(after, (kind["state_from_gradient"], g), (kind["state_from_noise"], e))
             if (share := share_of.get(r + 1)) is not None:
                 released = released + state * share
-        return cls(messages, models, table(model * released))
+        return cls(messages, models, table(model * released), base, used, prime)
 
 
+def _injected(algorithm: LinearAlgorithm) -> tuple[FloatArray, NDArray[np.intp]]:
+    """(N of each step, shape (T, slots, used), without columns of base noise that are not used; those that are)."""
+    if algorithm not in _NOISE:
+        N = algorithm.noise.matmat(np.eye(algorithm.noise.shape[1]))
+        used = np.flatnonzero(N.any(axis=0))
+        _NOISE[algorithm] = N[:, used].reshape(algorithm.num_steps, algorithm.noise.slots_per_step, used.size), used
+    return _NOISE[algorithm]
+
+
+_NOISE: weakref.WeakKeyDictionary[LinearAlgorithm, tuple[FloatArray, NDArray[np.intp]]] = weakref.WeakKeyDictionary()
 MAX_KEPT = 4_000_000
 """Entries of messages that are kept for later attackers: 32 MB for each prime."""
-_MESSAGES: weakref.WeakKeyDictionary[LinearAlgorithm, dict[Any, _Messages]] = weakref.WeakKeyDictionary()
+_MESSAGES: weakref.WeakKeyDictionary[LinearAlgorithm, dict[Any, dict[int, _Messages]]] = weakref.WeakKeyDictionary()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Rows:
-    """Residues as of `_Messages`: rows seen of each round, models before it, at the end."""
+    """Residues as of `_Messages`: rows seen of each round, models before it, at the end.
+
+    Attributes: known: known noise as rows, over columns of noise; noise: those columns, without known ones where each
+        is one part of it.
+    """
 
     seen: list[Table]
-    models: list[Table | None]
+    models: list[flint.nmod_mat | None]
     final: Table
     prime: int
+    known: Table
+    noise: NDArray[np.intp]
 
     @classmethod
     def of(
@@ -297,11 +403,18 @@ class _Rows:
         knowledge: Knowledge,
         prime: int,
         stand_for: Mapping[float, Fraction] | None = None,
+        width: int = 0,
+        *,
+        by_node: bool = False,
     ) -> _Rows:
-        messages = _Messages.of(algorithm, prime, stand_for)
+        messages = _Messages.of(algorithm, prime, stand_for, width, by_node=by_node)
+        is_known = knowledge.known_noise.ravel()[messages.used]
+        known, noise = messages.base[is_known], np.arange(messages.base.shape[1])
+        if len(messages.base) == noise.size:
+            known, noise = known[:0], np.flatnonzero(~is_known)
         if knowledge.combination is None:
-            seen = [sent[mask] for sent, mask in zip(messages.sent, knowledge.seen, strict=True)]
-            return cls(seen, messages.models, messages.final, prime)
+            seen = [messages.of_round(r, mask) for r, mask in enumerate(knowledge.seen)]
+            return cls(seen, messages.models, messages.final, prime, known, noise)
 
         @functools.cache
         def picked(counted: bytes) -> Any:
@@ -310,23 +423,57 @@ class _Rows:
 
         counted, seen = combined(algorithm), []
         for r, sent in enumerate(messages.sent):
-            sums = picked(counted[r].tobytes()) * flint.nmod_mat(len(sent), sent.shape[1], sent.ravel().tolist(), prime)
+            sums = picked(counted[r].tobytes()) * sent
             seen.append(table(sums)[: None if algorithm.sent[r].any() else 0])
-        return cls(seen, messages.models, messages.final, prime)
+        return cls(seen, messages.models, messages.final, prime, known, noise)
 
-    def span(self, columns: NDArray[np.intp]) -> bool:
-        """Whether the models before each round are combinations of rows seen in earlier ones, over some columns.
+    def span(self, known_gradients: NDArray[np.bool_]) -> bool:
+        """Whether the models before each round are combinations of rows seen in earlier ones and of what is known.
 
         With all rows in the order of time, as columns of one matrix, a model is one exactly if it is no pivot.
+        Args: known_gradients: which columns of gradients are known.
         """
-        rows, is_model = [np.zeros((0, len(columns)), dtype=np.int64)], [np.zeros(0, dtype=bool)]
+        columns = np.concatenate([self.noise, self.known.shape[1] + np.flatnonzero(~known_gradients)])
+        rows, is_model = [self._known()[:, columns]], [np.zeros(len(self.known), dtype=bool)]
         for models, seen in zip(self.models, self.seen, strict=True):
-            for part, of_models in ((models, True), (seen, False)):
+            for part, of_models in ((None if models is None else table(models), True), (seen, False)):
                 if part is not None:
                     rows.append(part[:, columns])
                     is_model.append(np.full(len(part), of_models))
         in_time, wanted = np.vstack(rows).T, np.concatenate(is_model)
         return not wanted[pivots(in_time, self.prime)].any()
+
+    def of_two_steps(self) -> _Rows:
+        """What is seen up to the models of the second step."""
+        begins = [r for r, models in enumerate(self.models) if models is not None][1:2]
+        end = begins[0] + 1 if begins else len(self.models)
+        return dataclasses.replace(self, seen=[*self.seen[: end - 1], self.seen[0][:0]], models=self.models[:end])
+
+    def range_of(
+        self, columns: NDArray[np.intp], release: str, stand_for: Mapping[float, Fraction] | None
+    ) -> tuple[int, NDArray[np.bool_]]:
+        """(rank of the noise, for each of some columns of gradients whether it lies outside the range of the noise)."""
+        rows = np.vstack([self._known(), self.all_of(release, stand_for)])
+        rank, outside = outside_range(rows[:, self.noise], rows[:, self.known.shape[1] + columns], self.prime)
+        return rank - len(self.known), outside
+
+    def confirm(
+        self, rank: int, nodes: Sequence[int], release: str, stand_for: Mapping[float, Fraction] | None
+    ) -> bool:
+        """Whether the noise has this rank, and the gradients of some nodes are in the range of that noise.
+
+        Of combinations of gradients by node, and more of the noise than `rank` and known ones.
+        """
+        rows, wanted = np.vstack([self._known(), self.all_of(release, stand_for)]), rank + len(self.known)
+        noise = rows[:, self.noise[: None if len(self.known) == 0 else wanted + 1]]
+        both = np.hstack([noise, rows[:, self.known.shape[1] + np.asarray(nodes)]])
+        return all(_matrix(part, self.prime).rank() == wanted for part in (both, noise))
+
+    def _known(self) -> Table:
+        """The known noise as rows."""
+        return np.hstack(
+            [self.known, np.zeros((len(self.known), self.final.shape[1] - self.known.shape[1]), dtype=np.int64)]
+        )
 
     def all_of(self, release: str, stand_for: Mapping[float, Fraction] | None = None) -> Table:
         """Rows seen in all rounds, and of the released models."""
@@ -336,7 +483,7 @@ class _Rows:
         if release == "average":
             n = len(self.final)
             exact = pow(n, -1, self.prime)  # of the average itself, or of the float that its weight is
-            share = exact if stand_for is not None else int(table(residues(np.full((1, 1), 1.0 / n), self.prime))[0, 0])
+            share = exact if stand_for is not None else int(residues(np.full(1, 1.0 / n), self.prime)[0])
             total = self.final.astype(object).sum(axis=0, keepdims=True) * share % self.prime
             rows.append(total.astype(np.int64))
         return np.vstack(rows)
@@ -350,14 +497,14 @@ def _plus(total: flint.nmod_mat, *products: tuple[flint.nmod_mat | None, flint.n
 
 
 def _map(matrix: Map, prime: int, stand_for: Mapping[float, Fraction] | None) -> flint.nmod_mat | None:
-    return None if matrix is None else residues(matrix.toarray(), prime, stand_for)
+    return None if matrix is None else _matrix(residues(matrix.toarray(), prime, stand_for), prime)
 
 
 def meant_entries(view: AlgorithmView) -> dict[float, Fraction] | None:
     """What all entries of maps, noise and seen combinations stand for; None where one stands for no fraction."""
     algorithm, masks = view.algorithm, view.knowledge
     maps = [algorithm.model_from_state, *(m for kind in algorithm.kinds for m in kind.maps())]
-    noise = algorithm.noise.matmat(np.eye(algorithm.noise.shape[1]))
+    noise, _ = _injected(algorithm)
     combined = [] if masks.combination is None else [masks.combination.data]
     shares = np.array([*algorithm.released_after_rounds.values()])
     return meant(np.array([0.0, 1.0]), noise, shares, *(m.data for m in maps), *combined)
