@@ -24,7 +24,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -34,12 +34,11 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from ..algorithms import LinearAlgorithm
-from ..algorithms.round import MAPS
+from ..algorithms.round import Source
 from ..check import FloatArray
 from ..entries import fraction_of
 from ..floats import UNIT
-from ..operators.structured import Map
-from ..trust.knowledge import Knowledge, combined
+from ..trust.knowledge import combined
 from ..trust.view import AlgorithmView, View
 from ..trust.view_matrices import GivenModels
 
@@ -168,7 +167,7 @@ def table(matrix: flint.nmod_mat) -> Table:
 
 
 def _matrix(residues: Table, prime: int) -> flint.nmod_mat:
-    return flint.nmod_mat(*residues.shape, residues.ravel().tolist(), prime)
+    return flint.nmod_mat(flint.fmpz_mat(*residues.shape, residues.ravel().tolist()), prime)  # faster than at once
 
 
 def spans_models(view: View) -> bool:
@@ -182,16 +181,17 @@ def spans_models(view: View) -> bool:
         return view.models is not None and _given_models_are_spanned(view, view.models)
     if not is_small(view):
         return False
-    algorithm, masks = view.algorithm, view.knowledge
-    few = _Rows.of(algorithm, masks, PRIMES[0], width=FEW, by_node=True)
-    if not few.of_two_steps().span(view.known_gradients.any(axis=0)):
+    few = _Rows.of(view, _Field(PRIMES[0]), FEW, by_node=True)
+    if not few.span(view.known_gradients.any(axis=0), steps=2):
         return False
-    return all(_Rows.of(algorithm, masks, prime).span(view.known_gradients.ravel()) for prime in PRIMES)
+    return all(_Rows.of(view, _Field(prime)).span(view.known_gradients.ravel()) for prime in PRIMES)
 
 
-def confirmed(
-    view: AlgorithmView, victims: Sequence[int], rank: int, stand_for: Mapping[float, Fraction] | None = None
-) -> bool:
+StandFor = Mapping[float, Fraction] | None
+"""What the entries of maps and noise stand for (`meant_entries`); None: the floats that they are."""
+
+
+def confirmed(view: AlgorithmView, victims: Sequence[int], rank: int, stand_for: StandFor = None) -> bool:
     """Whether the exact B has this rank, and no gradient of the victims shows without noise.
 
     By what `exact_range` computes with all gradients, here with one random combination of those of each node: it misses
@@ -199,32 +199,31 @@ def confirmed(
     """
     if not is_small(view):
         return False
-    width = _width(view, rank)
-    rows = (_Rows.of(view.algorithm, view.knowledge, p, stand_for, width, by_node=True) for p in PRIMES)
-    return all(part.confirm(rank, victims, view.release, stand_for) for part in rows)
-
-
-def _width(view: AlgorithmView, rank: int) -> int:
-    """Combinations of noise that tell a rank from larger ones, with known noise beside."""
-    _, used = _injected(view.algorithm)
-    return rank + int(np.count_nonzero(view.knowledge.known_noise.ravel()[used])) + 1
+    nodes, by_prime = np.asarray(victims, dtype=np.intp), _rows(view, rank, stand_for, by_node=True)
+    # a rank modulo one prime is never above the true one
+    return all(part.confirm(rank, nodes, lower=first) for first, part in zip((True, False), by_prime, strict=True))
 
 
 def exact_range(
-    view: AlgorithmView, victims: Sequence[int], stand_for: Mapping[float, Fraction] | None = None
+    view: AlgorithmView, victims: Sequence[int], stand_for: StandFor = None
 ) -> tuple[int, NDArray[np.bool_]] | None:
     """(rank of the exact B, for each column of the victims whether it lies outside the range of B); None: too large.
 
-    Columns are those of `View.dense_gradients`: victim after victim, each in time order. stand_for: what the entries of
-    maps and noise stand for (`meant_entries`); default the floats that they are.
+    Columns are those of `View.dense_gradients`: victim after victim, each in time order.
     """
     if not is_small(view):
         return None
     of_victims = np.concatenate([view.axis.of_node(int(u)) for u in victims])
-    width = _width(view, view.num_rows)
-    rows = (_Rows.of(view.algorithm, view.knowledge, prime, stand_for, width) for prime in PRIMES)
-    ranges = [part.range_of(of_victims, view.release, stand_for) for part in rows]
+    ranges = [part.range_of(of_victims) for part in _rows(view, view.num_rows, stand_for, by_node=False)]
     return max(rank for rank, _ in ranges), np.logical_or(*(outside for _, outside in ranges))
+
+
+def _rows(view: AlgorithmView, rank: int, stand_for: StandFor, *, by_node: bool) -> Iterator[_Rows]:
+    """Those modulo each prime, with columns of noise that tell a rank from larger ones."""
+    _, used = _injected(view.algorithm)
+    width = rank + int(np.count_nonzero(view.knowledge.known_noise.ravel()[used])) + 1
+    of_floats = None if stand_for is None else frozenset(stand_for.items())
+    return (_Rows.of(view, _Field(prime, of_floats), width, by_node=by_node) for prime in PRIMES)
 
 
 def _given_models_are_spanned(view: View, models: GivenModels) -> bool:
@@ -235,135 +234,147 @@ def _given_models_are_spanned(view: View, models: GivenModels) -> bool:
     A, B = view.entries()
     seen = np.hstack([A[:, np.argsort(view.axis.node_major())], B])  # exact: a permutation
     unknown = np.concatenate([~view.marked_gradients.ravel(), ~view.zero_noise])
-    no_noise = np.zeros((0, 0), dtype=np.int64)
-    of_step = [models.row_steps == t for t in range(T)]
-    return all(
-        _Rows(
-            [residues(seen[rows], prime) for rows in of_step],
-            [_matrix(residues(models.rows[t * n : (t + 1) * n], prime), prime) for t in range(T)],
-            np.zeros((0, unknown.size), dtype=np.int64),
-            prime,
-            no_noise,
-            np.zeros(0, dtype=np.intp),
-        ).span(~unknown)
-        for prime in PRIMES
-    )
+    none, order = np.zeros((0, unknown.size), dtype=np.int64), np.argsort(models.row_steps, kind="stable")
+
+    def spanned(field: _Field) -> bool:
+        of_steps = [functools.partial(field.residues, models.rows[t * n : (t + 1) * n]) for t in range(T)]
+        rows = field.residues(seen[order])
+        return _Rows(rows, models.row_steps[order], list(of_steps), none, none[:, :0], 0, False, field).span(~unknown)
+
+    return all(spanned(_Field(prime)) for prime in PRIMES)
 
 
 def is_small(view: View) -> bool:
     return max(view.noise.shape[0], view.axis.size) * (view.axis.size + view.noise.shape[1]) <= MAX_ENTRIES
 
 
+@dataclasses.dataclass(frozen=True)
+class _Field:
+    """Numbers modulo a prime: floats as they are, or as what they stand for."""
+
+    prime: int
+    stand_for: frozenset[tuple[float, Fraction]] | None = None
+
+    @functools.cached_property
+    def _meant(self) -> dict[float, Fraction] | None:
+        return None if self.stand_for is None else dict(self.stand_for)
+
+    def residues(self, matrix: FloatArray) -> Table:
+        return residues(matrix, self.prime, self._meant)
+
+    def of_residues(self, matrix: Table) -> flint.nmod_mat:
+        return _matrix(matrix, self.prime)
+
+    def matrix(self, matrix: FloatArray) -> flint.nmod_mat:
+        return self.of_residues(self.residues(matrix))
+
+    def zeros(self, rows: int, columns: int) -> flint.nmod_mat:
+        return flint.nmod_mat(rows, columns, self.prime)
+
+    def draws(self) -> np.random.Generator:
+        return np.random.Generator(np.random.Philox(key=self.prime))
+
+    def released(self, models: Table, release: str) -> Table:
+        """Rows of the released models; of an average by itself, or by the float that its weight is."""
+        if release != "average":
+            return models if release == "all" else models[:0]
+        n = len(models)
+        share = pow(n, -1, self.prime) if self.stand_for else int(self.residues(np.full(1, 1.0 / n))[0])
+        return (models.astype(object).sum(axis=0, keepdims=True) * share % self.prime).astype(np.int64)
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Messages:
-    """Residues of messages of each round, models before it, and at the end, over some columns of gradients and noise.
+    """Residues of messages of each round, models before it, and what nodes release, over columns of one source.
 
-    `models` is None for rounds of pure gossip; `final` is what nodes release.
+    The columns are all those of base noise, or some random combinations of them, which keep ranks below their number
+    but for a chance below rank / prime; or all gradients, or one random combination of those of each node.
 
-    The columns are all base noise, or `width` random combinations of it, which keep ranks below that number but for a
-    chance below rank / prime; and then all gradients, or one random combination of those of each node.
-    Attributes: base: of each column of base noise that is used at all, its share in the combinations; used: which are.
+    Attributes: models: None for rounds of pure gossip; base: shares of the base noise that is used in the combinations;
+        mixed: whether they are fewer than it is; residues: of all messages, as far as they were read, and which were.
     """
 
     sent: list[flint.nmod_mat]
     models: list[flint.nmod_mat | None]
     final: Table
     base: Table
-    used: NDArray[np.intp]
-    prime: int
-    tables: dict[int, tuple[Table, NDArray[np.bool_]]] = dataclasses.field(default_factory=dict)
-
-    def of_round(self, r: int, mask: NDArray[np.bool_]) -> Table:
-        """Some messages of a round; rows of `tables` are those that were asked for before."""
-        sent = self.sent[r]
-        empty = np.zeros((sent.nrows(), sent.ncols()), dtype=np.int64), np.zeros(sent.nrows(), dtype=bool)
-        residues, there = self.tables.setdefault(r, empty)
-        if (missing := np.flatnonzero(mask & ~there)).size:
-            rows = np.eye(sent.nrows(), dtype=np.int64)[missing]
-            residues[missing] = table(_matrix(rows, self.prime) * sent)
-            there[missing] = True
-        return residues[mask]
+    mixed: bool
+    residues: list[Table] = dataclasses.field(default_factory=list)
 
     @classmethod
-    def of(
-        cls,
-        algorithm: LinearAlgorithm,
-        prime: int,
-        stand_for: Mapping[float, Fraction] | None,
-        width: int = 0,
-        *,
-        by_node: bool = False,
-    ) -> _Messages:
+    def of(cls, algorithm: LinearAlgorithm, source: Source, field: _Field, width: int) -> _Messages:
         """Those of an algorithm, which are the same for every attacker: kept as long as a small algorithm lives.
 
-        Args: width: the least one, 0 for all noise; by_node: combinations of gradients.
+        Args: width: how many combinations at least, 0 for all columns; of gradients that by node, or 0.
         """
-        key = prime, by_node, None if stand_for is None else frozenset(stand_for.items())
-        kept_of = _MESSAGES.setdefault(algorithm, {}).setdefault(key, {})
+        kept_of = _MESSAGES.setdefault(algorithm, {}).setdefault((source, field), {})
         of_width = next((w for w in sorted(kept_of) if w >= width > 0), 1 << width.bit_length() if width else 0)
         if of_width not in kept_of:
-            messages = cls._computed(algorithm, prime, stand_for, of_width, by_node)
-            if len(messages.sent) * algorithm.messages_per_round * messages.final.shape[1] > MAX_KEPT:
+            messages = cls._computed(algorithm, source, field, of_width)
+            if len(messages.sent) * algorithm.messages_per_round * messages.base.shape[1] > MAX_KEPT:
                 return messages
             kept_of[of_width] = messages
         return kept_of[of_width]
 
     @classmethod
-    def _computed(
-        cls,
-        algorithm: LinearAlgorithm,
-        prime: int,
-        stand_for: Mapping[float, Fraction] | None,
-        width: int,
-        by_node: bool,
-    ) -> _Messages:
-        T, n = algorithm.num_steps, algorithm.num_nodes
-        injected, used = _injected(algorithm)
-        draws = np.random.Generator(np.random.Philox(key=prime))
-        width = min(width, len(used)) or len(used)
-        shares = draws.integers(1, prime, size=(T, n)) if by_node else np.ones((T, n), dtype=np.int64)
-        columns = width + (n if by_node else T * n)
-        base = np.eye(width, dtype=np.int64)
-        if width < len(used):
-            base = draws.integers(prime, size=(len(used), width))
-        noise = []
-        for of_step in injected:
-            parts = of_step.any(axis=0)
-            of_parts = residues(of_step[:, parts], prime, stand_for)
-            placed = np.zeros((len(of_step), columns), dtype=np.int64)
-            if width < len(used):
-                placed[:, :width] = table(_matrix(of_parts, prime) * _matrix(base[parts], prime))
-            else:
-                placed[:, :width][:, parts] = of_parts
-            noise.append(_matrix(placed, prime))
-        gradients = []
-        for t in range(T):
-            of_step = np.zeros((n, columns), dtype=np.int64)
-            of_step[np.arange(n), width + (0 if by_node else t * n) + np.arange(n)] = shares[t]
-            gradients.append(_matrix(of_step, prime))
-        kinds = [{name: _map(getattr(kind, name), prime, stand_for) for name in MAPS} for kind in algorithm.kinds]
-        model = _map(algorithm.model_from_state, prime, stand_for)
-        state = flint.nmod_mat(algorithm.model_from_state.shape[1], columns, prime)
-        released = state
+    def _computed(cls, algorithm: LinearAlgorithm, source: Source, field: _Field, width: int) -> _Messages:
+        enters, base, mixed = (_gradients if source == "gradient" else _noise)(algorithm, field, width)
+        maps = [
+            [None if m is None else field.matrix(m.toarray()) for m in vars(kind.driven_by(source)).values()]
+            for kind in algorithm.kinds
+        ]
+        model = field.matrix(algorithm.model_from_state.toarray())
+        released = state = field.zeros(algorithm.model_from_state.shape[1], base.shape[1])
         after_rounds = algorithm.released_after_rounds
-        shares_of = residues(np.array([*after_rounds.values()]), prime, stand_for)
-        share_of = dict(zip(after_rounds, shares_of.tolist(), strict=True))
+        shares = field.residues(np.array([*after_rounds.values()])).tolist()
+        share_of = dict(zip(after_rounds, shares, strict=True))
         messages: list[flint.nmod_mat] = []
         models: list[flint.nmod_mat | None] = []
         for r, (number, step) in enumerate(zip(algorithm.kind_of_round, algorithm.step_of_round, strict=True)):
-            kind = kinds[number]
-            g, e = (gradients[step], noise[step]) if step >= 0 else (None, None)
+            P, Q, K, F, J = maps[number]
+            x = enters[step] if step >= 0 else None
             models.append(None if step < 0 else model * state)
-            sent = flint.nmod_mat(algorithm.messages_per_round, columns, prime)
-            sent = _plus(sent, (kind["message_from_state"], state), (kind["message_from_gradient"], g))
-            sent = _plus(sent, (kind["message_from_noise"], e))
+            sent = _plus(field.zeros(algorithm.messages_per_round, base.shape[1]), (P, state), (Q, x))
             messages.append(sent)
-            after = flint.nmod_mat(state.nrows(), state.ncols(), prime)
-            after = _plus(after, (kind["state_from_message"], sent), (kind["state_from_state"], state))
-            state = _plus(after, (kind["state_from_gradient"], g), (kind["state_from_noise"], e))
+            state = _plus(field.zeros(state.nrows(), base.shape[1]), (K, sent), (F, state), (J, x))
             if (share := share_of.get(r + 1)) is not None:
                 released = released + state * share
-        return cls(messages, models, table(model * released), base, used, prime)
+        return cls(messages, models, table(model * released), base, mixed)
+
+    def rows(self, seen: NDArray[np.bool_], field: _Field) -> Table:
+        """The messages seen, in the order of time; residues of each are read once."""
+        S, columns = seen.shape[1], self.base.shape[1]
+        if not self.residues:
+            self.residues.extend((np.empty((seen.size, columns), dtype=np.int64), np.zeros(seen.size, dtype=bool)))
+        messages, there = self.residues
+        missing = seen & ~there.reshape(seen.shape)
+        for r in np.flatnonzero(missing.any(axis=1)).tolist():
+            picks = np.eye(S, dtype=np.int64)[missing[r]]
+            messages[r * S : (r + 1) * S][missing[r]] = table(field.of_residues(picks) * self.sent[r])
+        there[missing.ravel()] = True
+        return np.asarray(messages[seen.ravel()])
+
+
+def _gradients(algorithm: LinearAlgorithm, field: _Field, width: int) -> tuple[list[flint.nmod_mat], Table, bool]:
+    """(what enters in each step, shape (n, columns), the columns of all gradients, whether combined by node)."""
+    T, n = algorithm.num_steps, algorithm.num_nodes
+    if width:
+        base = np.vstack([np.diag(of_step) for of_step in field.draws().integers(1, field.prime, size=(T, n))])
+    else:
+        base = np.eye(T * n, dtype=np.int64)
+    return [field.of_residues(of_step) for of_step in base.reshape(T, n, -1)], base, width > 0
+
+
+def _noise(algorithm: LinearAlgorithm, field: _Field, width: int) -> tuple[list[flint.nmod_mat], Table, bool]:
+    """(what enters in each step, shape (slots, columns), the columns of all noise that is used, whether combined)."""
+    injected, used = _injected(algorithm)
+    if not 0 < width < used.size:
+        return [field.matrix(of_step) for of_step in injected], np.eye(used.size, dtype=np.int64), False
+    base, enters = field.draws().integers(field.prime, size=(used.size, width)), []
+    for of_step in injected:
+        parts = of_step.any(axis=0)
+        enters.append(field.matrix(of_step[:, parts]) * field.of_residues(base[parts]))
+    return enters, base, True
 
 
 def _injected(algorithm: LinearAlgorithm) -> tuple[FloatArray, NDArray[np.intp]]:
@@ -375,118 +386,97 @@ def _injected(algorithm: LinearAlgorithm) -> tuple[FloatArray, NDArray[np.intp]]
     return _NOISE[algorithm]
 
 
-_NOISE: weakref.WeakKeyDictionary[LinearAlgorithm, tuple[FloatArray, NDArray[np.intp]]] = weakref.WeakKeyDictionary()
 MAX_KEPT = 4_000_000
 """Entries of messages that are kept for later attackers: 32 MB for each prime."""
+_NOISE: weakref.WeakKeyDictionary[LinearAlgorithm, tuple[FloatArray, NDArray[np.intp]]] = weakref.WeakKeyDictionary()
 _MESSAGES: weakref.WeakKeyDictionary[LinearAlgorithm, dict[Any, dict[int, _Messages]]] = weakref.WeakKeyDictionary()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Rows:
-    """Residues as of `_Messages`: rows seen of each round, models before it, at the end.
+    """Residues of what one attacker sees: rows of each round, models before it, and the rows that are released.
 
-    Attributes: known: known noise as rows, over columns of noise; noise: those columns, without known ones where each
-        is one part of it.
+    The columns are those of noise, and then those of gradients. Known noise is left out, or, of `mixed` columns, in
+    rows of its own before all others.
     """
 
-    seen: list[Table]
-    models: list[flint.nmod_mat | None]
-    final: Table
-    prime: int
+    seen: Table
+    round_of_row: NDArray[np.intp]
+    models: list[Callable[[], Table] | None]
+    released: Table
     known: Table
-    noise: NDArray[np.intp]
+    noise: int
+    mixed: bool
+    field: _Field
 
     @classmethod
-    def of(
-        cls,
-        algorithm: LinearAlgorithm,
-        knowledge: Knowledge,
-        prime: int,
-        stand_for: Mapping[float, Fraction] | None = None,
-        width: int = 0,
-        *,
-        by_node: bool = False,
-    ) -> _Rows:
-        messages = _Messages.of(algorithm, prime, stand_for, width, by_node=by_node)
-        is_known = knowledge.known_noise.ravel()[messages.used]
-        known, noise = messages.base[is_known], np.arange(messages.base.shape[1])
-        if len(messages.base) == noise.size:
-            known, noise = known[:0], np.flatnonzero(~is_known)
-        if knowledge.combination is None:
-            seen = [messages.of_round(r, mask) for r, mask in enumerate(knowledge.seen)]
-            return cls(seen, messages.models, messages.final, prime, known, noise)
+    def of(cls, view: AlgorithmView, field: _Field, width: int = 0, *, by_node: bool = False) -> _Rows:
+        algorithm, knowledge = view.algorithm, view.knowledge
+        noise = _Messages.of(algorithm, "noise", field, width)
+        gradients = _Messages.of(algorithm, "gradient", field, algorithm.num_nodes if by_node else 0)
+        _, used = _injected(algorithm)
+        is_known = knowledge.known_noise.ravel()[used]
+        columns = slice(None) if noise.mixed else np.flatnonzero(~is_known)
+        known = noise.base[is_known] if noise.mixed else np.zeros((0, np.count_nonzero(~is_known)), dtype=np.int64)
+
+        def beside(of_noise: Table, of_gradients: Table) -> Table:
+            return np.hstack([of_noise[:, columns], of_gradients])
 
         @functools.cache
-        def picked(counted: bytes) -> Any:
+        def picked(counted: bytes) -> flint.nmod_mat:
             selection = sp.diags_array(np.frombuffer(counted, dtype=bool).astype(np.float64))
-            return _map(sp.csr_array(knowledge.combination @ selection), prime, stand_for)
+            return field.matrix((knowledge.combination @ selection).toarray())
 
-        counted, seen = combined(algorithm), []
-        for r, sent in enumerate(messages.sent):
-            sums = picked(counted[r].tobytes()) * sent
-            seen.append(table(sums)[: None if algorithm.sent[r].any() else 0])
-        return cls(seen, messages.models, messages.final, prime, known, noise)
+        if knowledge.combination is None:
+            rounds, _ = np.nonzero(knowledge.seen)
+            seen = beside(*(source.rows(knowledge.seen, field) for source in (noise, gradients)))
+        else:
+            of_rounds, counted = np.flatnonzero(algorithm.sent.any(axis=1)), combined(algorithm)
+            rounds = np.repeat(of_rounds, knowledge.combination.shape[0])
+            sums = [[picked(counted[r].tobytes()) * x.sent[r] for r in of_rounds] for x in (noise, gradients)]
+            seen = beside(*(np.vstack([*map(table, of_source)]) for of_source in sums))
+        models = [
+            None if z is None else functools.partial(lambda z, g: beside(table(z), table(g)), z, g)
+            for z, g in zip(noise.models, gradients.models, strict=True)
+        ]
+        released = field.released(beside(noise.final, gradients.final), view.release)
+        return cls(seen, rounds, models, released, known, known.shape[1], noise.mixed, field)
 
-    def span(self, known_gradients: NDArray[np.bool_]) -> bool:
+    def span(self, known_gradients: NDArray[np.bool_], steps: int | None = None) -> bool:
         """Whether the models before each round are combinations of rows seen in earlier ones and of what is known.
 
         With all rows in the order of time, as columns of one matrix, a model is one exactly if it is no pivot.
-        Args: known_gradients: which columns of gradients are known.
+        Args: known_gradients: which columns of gradients are known; steps: how many are looked at, by default all.
         """
-        columns = np.concatenate([self.noise, self.known.shape[1] + np.flatnonzero(~known_gradients)])
-        rows, is_model = [self._known()[:, columns]], [np.zeros(len(self.known), dtype=bool)]
-        for models, seen in zip(self.models, self.seen, strict=True):
-            for part, of_models in ((None if models is None else table(models), True), (seen, False)):
-                if part is not None:
-                    rows.append(part[:, columns])
-                    is_model.append(np.full(len(part), of_models))
-        in_time, wanted = np.vstack(rows).T, np.concatenate(is_model)
-        return not wanted[pivots(in_time, self.prime)].any()
+        rows, is_model, done = [self._known_rows()], [np.zeros(len(self.known), dtype=bool)], 0
+        begins = [(r, models) for r, models in enumerate(self.models) if models is not None]
+        for r, models in begins[:steps]:
+            earlier = int(np.searchsorted(self.round_of_row, r))
+            rows += [self.seen[done:earlier], models()]
+            is_model += [np.zeros(earlier - done, dtype=bool), np.ones(len(rows[-1]), dtype=bool)]
+            done = earlier
+        few = min(self.noise, len(self.known) + done + 1) if self.mixed else self.noise
+        columns = np.concatenate([np.arange(few), self.noise + np.flatnonzero(~known_gradients)])
+        return not np.concatenate(is_model)[pivots(np.vstack(rows)[:, columns].T, self.field.prime)].any()
 
-    def of_two_steps(self) -> _Rows:
-        """What is seen up to the models of the second step."""
-        begins = [r for r, models in enumerate(self.models) if models is not None][1:2]
-        end = begins[0] + 1 if begins else len(self.models)
-        return dataclasses.replace(self, seen=[*self.seen[: end - 1], self.seen[0][:0]], models=self.models[:end])
-
-    def range_of(
-        self, columns: NDArray[np.intp], release: str, stand_for: Mapping[float, Fraction] | None
-    ) -> tuple[int, NDArray[np.bool_]]:
+    def range_of(self, gradients: NDArray[np.intp]) -> tuple[int, NDArray[np.bool_]]:
         """(rank of the noise, for each of some columns of gradients whether it lies outside the range of the noise)."""
-        rows = np.vstack([self._known(), self.all_of(release, stand_for)])
-        rank, outside = outside_range(rows[:, self.noise], rows[:, self.known.shape[1] + columns], self.prime)
+        rows = np.vstack([self._known_rows(), self.seen, self.released])
+        rank, outside = outside_range(rows[:, : self.noise], rows[:, self.noise + gradients], self.field.prime)
         return rank - len(self.known), outside
 
-    def confirm(
-        self, rank: int, nodes: Sequence[int], release: str, stand_for: Mapping[float, Fraction] | None
-    ) -> bool:
-        """Whether the noise has this rank, and the gradients of some nodes are in the range of that noise.
+    def confirm(self, rank: int, gradients: NDArray[np.intp], *, lower: bool) -> bool:
+        """Whether the noise has this rank and no column is outside. Without `lower`, the rank may be below it."""
+        rows, wanted = np.vstack([self._known_rows(), self.seen, self.released]), rank + len(self.known)
+        noise = rows[:, : min(self.noise, wanted + 1) if self.mixed else self.noise]
+        high, low = np.divmod(rows[:, self.noise + gradients], 2**32)
+        sums = zip(high.sum(axis=1).tolist(), low.sum(axis=1).tolist(), strict=True)
+        total = np.array([((h << 32) + rest) % self.field.prime for h, rest in sums], dtype=np.int64)
+        both = np.column_stack([noise, total])
+        return all(self.field.of_residues(part).rank() == wanted for part in ((both, noise) if lower else (both,)))
 
-        Of combinations of gradients by node, and more of the noise than `rank` and known ones.
-        """
-        rows, wanted = np.vstack([self._known(), self.all_of(release, stand_for)]), rank + len(self.known)
-        noise = rows[:, self.noise[: None if len(self.known) == 0 else wanted + 1]]
-        both = np.hstack([noise, rows[:, self.known.shape[1] + np.asarray(nodes)]])
-        return all(_matrix(part, self.prime).rank() == wanted for part in (both, noise))
-
-    def _known(self) -> Table:
-        """The known noise as rows."""
-        return np.hstack(
-            [self.known, np.zeros((len(self.known), self.final.shape[1] - self.known.shape[1]), dtype=np.int64)]
-        )
-
-    def all_of(self, release: str, stand_for: Mapping[float, Fraction] | None = None) -> Table:
-        """Rows seen in all rounds, and of the released models."""
-        rows = [*self.seen]
-        if release == "all":
-            rows.append(self.final)
-        if release == "average":
-            n = len(self.final)
-            exact = pow(n, -1, self.prime)  # of the average itself, or of the float that its weight is
-            share = exact if stand_for is not None else int(residues(np.full(1, 1.0 / n), self.prime)[0])
-            total = self.final.astype(object).sum(axis=0, keepdims=True) * share % self.prime
-            rows.append(total.astype(np.int64))
-        return np.vstack(rows)
+    def _known_rows(self) -> Table:
+        return np.hstack([self.known, np.zeros((len(self.known), self.released.shape[1] - self.noise), dtype=np.int64)])
 
 
 def _plus(total: flint.nmod_mat, *products: tuple[flint.nmod_mat | None, flint.nmod_mat | None]) -> flint.nmod_mat:
@@ -494,10 +484,6 @@ def _plus(total: flint.nmod_mat, *products: tuple[flint.nmod_mat | None, flint.n
         if matrix is not None and x is not None:
             total = total + matrix * x
     return total
-
-
-def _map(matrix: Map, prime: int, stand_for: Mapping[float, Fraction] | None) -> flint.nmod_mat | None:
-    return None if matrix is None else _matrix(residues(matrix.toarray(), prime, stand_for), prime)
 
 
 def meant_entries(view: AlgorithmView) -> dict[float, Fraction] | None:
