@@ -329,11 +329,11 @@ class AlgorithmView(View):
 
     def dense_gradients_by_time(self) -> FloatArray:
         shared = _shared_rows(self.algorithm)
-        return super().dense_gradients_by_time() if shared is None else self._rows_of(shared.gradients)
+        return super().dense_gradients_by_time() if shared is None else self._rows_of(shared, "gradients")
 
     def dense_noise(self) -> FloatArray:
         shared = _shared_rows(self.algorithm)
-        return super().dense_noise() if shared is None else self._rows_of(shared.noise) * self._unknown
+        return super().dense_noise() if shared is None else self._rows_of(shared, "noise") * self._unknown
 
     def noise_rounding(self) -> FloatArray:
         """Bound on how far `dense_noise` is from the exact B, entry by entry.
@@ -343,7 +343,7 @@ class AlgorithmView(View):
         """
         algorithm, noise = self.algorithm, self.algorithm.noise
         if (shared := _shared_rows(algorithm)) is not None:
-            sizes = self._rows_of(shared.noise_sizes, absolute=True)
+            sizes = self._picked(shared.noise_sizes, absolute=True)
         else:
             rows = self._sizes(algorithm.messages_from_injected_noise, algorithm.released_from_injected_noise)
             sizes = noise.absolute_rmatmat(rows.T).T
@@ -352,7 +352,7 @@ class AlgorithmView(View):
     def gradient_rounding(self, nodes: NDArray[np.intp]) -> FloatArray:
         columns = np.concatenate([self.axis.of_node(int(u)) for u in nodes])
         if (shared := _shared_rows(self.algorithm)) is not None:
-            sizes = self._rows_of(shared.gradient_sizes, absolute=True)
+            sizes = self._picked(shared.gradient_sizes, absolute=True)
         else:
             sizes = self._sizes(self.algorithm.messages_from_gradients, self.algorithm.released_from_gradients)
         return self._operations() * UNIT * sizes[:, columns]
@@ -361,7 +361,11 @@ class AlgorithmView(View):
     def _unknown(self) -> NDArray[np.bool_]:
         return ~self.knowledge.known_noise.ravel()
 
-    def _rows_of(self, of_all: FloatArray, *, absolute: bool = False) -> FloatArray:
+    def _rows_of(self, shared: _SharedRows, source: str) -> FloatArray:
+        columns = self.axis.size if source == "gradients" else self.algorithm.noise.shape[1]
+        return self._picked(shared.rows(source, transposed=self.num_rows < columns))
+
+    def _picked(self, of_all: FloatArray, *, absolute: bool = False) -> FloatArray:
         """The rows of the view, of all messages and what all nodes release; from absolute values if `absolute`."""
         size = self.knowledge.seen.size
         rows, which = _picked(self.algorithm, self.knowledge, self.release)
@@ -421,34 +425,37 @@ _SHARED: WeakKeyDictionary[LinearAlgorithm, _SharedRows] = WeakKeyDictionary()
 class _SharedRows:
     """All messages of an algorithm and, below them, what all nodes release, dense, <- gradients or base noise.
 
-    Sizes: the same from absolute values. Row by row, through the transpose: sums that cancel mostly leave zeros then.
+    Sizes: the same from absolute values. Transposed: row by row, as `to_dense` has those of few rows; sums of floats
+    that cancel need not leave zeros both ways.
     """
 
     def __init__(self, algorithm: LinearAlgorithm) -> None:
         self._by_gradients = algorithm.messages_from_gradients, algorithm.released_from_gradients
         self._by_injections = algorithm.messages_from_injected_noise, algorithm.released_from_injected_noise
-        self._noise = algorithm.noise
+        self._noise, self._made = algorithm.noise, dict[tuple[str, bool], FloatArray]()
 
-    @cached_property
-    def gradients(self) -> FloatArray:
-        return np.concatenate([_by_rows(part) for part in self._by_gradients])
-
-    @cached_property
-    def noise(self) -> FloatArray:
-        return np.concatenate([_by_rows(part @ self._noise) for part in self._by_injections])
+    def rows(self, source: str, *, transposed: bool) -> FloatArray:
+        """Args: source: "gradients" or "noise"."""
+        if (source, transposed) not in self._made:
+            parts = self._by_gradients
+            if source == "noise":
+                parts = [part @ self._noise for part in self._by_injections]
+            self._made[source, transposed] = np.concatenate([_dense(part, transposed) for part in parts])
+        return self._made[source, transposed]
 
     @cached_property
     def gradient_sizes(self) -> FloatArray:
-        return np.concatenate([_by_rows(part.absolute()) for part in self._by_gradients])
+        return np.concatenate([to_dense(part.absolute()) for part in self._by_gradients])
 
     @cached_property
     def noise_sizes(self) -> FloatArray:
-        rows = np.concatenate([_by_rows(part.absolute()) for part in self._by_injections])
+        rows = np.concatenate([to_dense(part.absolute()) for part in self._by_injections])
         return self._noise.absolute_rmatmat(rows.T).T
 
 
-def _by_rows(operator: LinearOperator) -> FloatArray:
-    return np.asarray(operator.rmatmat(np.eye(operator.shape[0])).T)
+def _dense(operator: LinearOperator, transposed: bool) -> FloatArray:
+    rows, columns = operator.shape
+    return np.asarray(operator.rmatmat(np.eye(rows)).T if transposed else operator.matmat(np.eye(columns)))
 
 
 def _shared_rows(algorithm: LinearAlgorithm) -> _SharedRows | None:
