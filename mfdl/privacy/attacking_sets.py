@@ -54,6 +54,9 @@ from .victim_sensitivity import (
     victim_sensitivities,
 )
 
+TIGHT = 1e-10
+"""Relative slack of an exact number for which the view with all messages seen is not asked."""
+
 
 def sensitivity_by_victim(
     algorithm: LinearAlgorithm,
@@ -178,6 +181,11 @@ def _pointwise_least(summed: VictimSensitivity, view: VictimSensitivity) -> Vict
     return view
 
 
+def _is_tight(s: Sensitivity) -> bool:
+    """Whether no view that sees more could lower the number by more than rounding."""
+    return s.exact and (math.isinf(s.squared) or s.tolerance <= TIGHT)
+
+
 def _capped(s: Sensitivity, ceiling: Sensitivity) -> Sensitivity:
     """An upper bound never above that of the view that sees more."""
     if s.squared <= ceiling.squared or math.isinf(s.squared):
@@ -202,7 +210,7 @@ class _Asked:
         adaptive = non_adaptive = self.of_view(view, victims)
         holds = is_adaptive(view, self.scheme, unit=self.unit)
         rules, rests_on = [THE_VIEW] * len(victims), None
-        if not holds or not view.knowledge.sees_all(self.algorithm):
+        if not holds or not (view.knowledge.sees_all(self.algorithm) or all(map(_is_tight, non_adaptive))):
             ceiling = self.all_messages(view, victims)
             adaptive = non_adaptive = [_capped(s, c) for s, c in zip(non_adaptive, ceiling, strict=True)]
         if not holds:  # of this view only an upper bound
