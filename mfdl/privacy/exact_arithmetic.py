@@ -181,7 +181,8 @@ def spans_models(view: View) -> bool:
         return view.models is not None and _given_models_are_spanned(view, view.models)
     if not is_small(view):
         return False
-    few = _Rows.of(view, _Field(PRIMES[0]), FEW, by_node=True)
+    second = [r for r, step in enumerate(view.algorithm.step_of_round) if step >= 0][:2][-1]
+    few = _Rows.of(view, _Field(PRIMES[0]), FEW, by_node=True, rounds=slice(second))
     if not few.span(view.known_gradients.any(axis=0), steps=2):
         return False
     return all(_Rows.of(view, _Field(prime)).span(view.known_gradients.ravel()) for prime in PRIMES)
@@ -191,17 +192,25 @@ StandFor = Mapping[float, Fraction] | None
 """What the entries of maps and noise stand for (`meant_entries`); None: the floats that they are."""
 
 
-def confirmed(view: AlgorithmView, victims: Sequence[int], rank: int, stand_for: StandFor = None) -> bool:
+def confirmed(
+    view: AlgorithmView, victims: Sequence[int], rank: int, stand_for: StandFor = None, *, at_least: bool = False
+) -> bool:
     """Whether the exact B has this rank, and no gradient of the victims shows without noise.
 
     By what `exact_range` computes with all gradients, here with one random combination of those of each node: it misses
-    a leak with a chance below 2^-62. Arguments as there; False also for a view that is too large.
+    a leak with a chance below 2^-62. Arguments as there; at_least: the rank is known not to be below.
     """
     if not is_small(view):
         return False
     nodes, by_prime = np.asarray(victims, dtype=np.intp), _rows(view, rank, stand_for, by_node=True)
-    # a rank modulo one prime is never above the true one
-    return all(part.confirm(rank, nodes, lower=first) for first, part in zip((True, False), by_prime, strict=True))
+    lower = (not at_least, False)  # a rank modulo one prime is never above the true one
+    return all(part.confirm(rank, nodes, lower=first) for first, part in zip(lower, by_prime, strict=True))
+
+
+def is_silent(view: AlgorithmView, victims: Sequence[int]) -> bool:
+    """Whether no gradient of the victims shows without noise, as `confirmed` has it, of any rank."""
+    nodes = np.asarray(victims, dtype=np.intp)
+    return is_small(view) and all(part.is_silent(nodes) for part in _rows(view, view.num_rows, None, by_node=True))
 
 
 def exact_range(
@@ -308,7 +317,8 @@ class _Messages:
         Args: width: how many combinations at least, 0 for all columns; of gradients that by node, or 0.
         """
         kept_of = _MESSAGES.setdefault(algorithm, {}).setdefault((source, field), {})
-        of_width = next((w for w in sorted(kept_of) if w >= width > 0), 1 << width.bit_length() if width else 0)
+        least = (1 << width.bit_length() if kept_of else -(-width // 32) * 32) if width else 0
+        of_width = next((w for w in sorted(kept_of) if w >= width > 0), least)
         if of_width not in kept_of:
             messages = cls._computed(algorithm, source, field, of_width)
             if len(messages.sent) * algorithm.messages_per_round * messages.base.shape[1] > MAX_KEPT:
@@ -410,7 +420,16 @@ class _Rows:
     field: _Field
 
     @classmethod
-    def of(cls, view: AlgorithmView, field: _Field, width: int = 0, *, by_node: bool = False) -> _Rows:
+    def of(
+        cls,
+        view: AlgorithmView,
+        field: _Field,
+        width: int = 0,
+        *,
+        by_node: bool = False,
+        rounds: slice = slice(None),
+    ) -> _Rows:
+        """Args: rounds: whose rows are there, of single messages."""
         algorithm, knowledge = view.algorithm, view.knowledge
         noise = _Messages.of(algorithm, "noise", field, width)
         gradients = _Messages.of(algorithm, "gradient", field, algorithm.num_nodes if by_node else 0)
@@ -428,11 +447,13 @@ class _Rows:
             return field.matrix((knowledge.combination @ selection).toarray())
 
         if knowledge.combination is None:
-            rounds, _ = np.nonzero(knowledge.seen)
-            seen = beside(*(source.rows(knowledge.seen, field) for source in (noise, gradients)))
+            mask = np.zeros_like(knowledge.seen)
+            mask[rounds] = knowledge.seen[rounds]
+            round_of_row, _ = np.nonzero(mask)
+            seen = beside(*(source.rows(mask, field) for source in (noise, gradients)))
         else:
             of_rounds, counted = np.flatnonzero(algorithm.sent.any(axis=1)), combined(algorithm)
-            rounds = np.repeat(of_rounds, knowledge.combination.shape[0])
+            round_of_row = np.repeat(of_rounds, knowledge.combination.shape[0])
             sums = [[picked(counted[r].tobytes()) * x.sent[r] for r in of_rounds] for x in (noise, gradients)]
             seen = beside(*(np.vstack([*map(table, of_source)]) for of_source in sums))
         models = [
@@ -440,7 +461,7 @@ class _Rows:
             for z, g in zip(noise.models, gradients.models, strict=True)
         ]
         released = field.released(beside(noise.final, gradients.final), view.release)
-        return cls(seen, rounds, models, released, known, known.shape[1], noise.mixed, field)
+        return cls(seen, round_of_row, models, released, known, known.shape[1], noise.mixed, field)
 
     def span(self, known_gradients: NDArray[np.bool_], steps: int | None = None) -> bool:
         """Whether the models before each round are combinations of rows seen in earlier ones and of what is known.
@@ -467,13 +488,23 @@ class _Rows:
 
     def confirm(self, rank: int, gradients: NDArray[np.intp], *, lower: bool) -> bool:
         """Whether the noise has this rank and no column is outside. Without `lower`, the rank may be below it."""
-        rows, wanted = np.vstack([self._known_rows(), self.seen, self.released]), rank + len(self.known)
-        noise = rows[:, : min(self.noise, wanted + 1) if self.mixed else self.noise]
+        wanted = rank + len(self.known)
+        noise, both = self._with_sum(gradients, wanted + 1)
+        return all(self.field.of_residues(part).rank() == wanted for part in ((both, noise) if lower else (both,)))
+
+    def is_silent(self, gradients: NDArray[np.intp]) -> bool:
+        """Whether no column is outside the range of the noise."""
+        noise, both = (self.field.of_residues(part).rank() for part in self._with_sum(gradients, self.noise))
+        return bool(noise == both)
+
+    def _with_sum(self, gradients: NDArray[np.intp], width: int) -> tuple[Table, Table]:
+        """(noise, by so many combinations where columns are combinations; the same and the sum of some gradients)."""
+        rows = np.vstack([self._known_rows(), self.seen, self.released])
+        noise = rows[:, : min(self.noise, width) if self.mixed else self.noise]
         high, low = np.divmod(rows[:, self.noise + gradients], 2**32)
         sums = zip(high.sum(axis=1).tolist(), low.sum(axis=1).tolist(), strict=True)
         total = np.array([((h << 32) + rest) % self.field.prime for h, rest in sums], dtype=np.int64)
-        both = np.column_stack([noise, total])
-        return all(self.field.of_residues(part).rank() == wanted for part in ((both, noise) if lower else (both,)))
+        return noise, np.column_stack([noise, total])
 
     def _known_rows(self) -> Table:
         return np.hstack([self.known, np.zeros((len(self.known), self.released.shape[1] - self.noise), dtype=np.int64)])
