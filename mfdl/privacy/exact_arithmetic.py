@@ -230,7 +230,8 @@ def exact_range(
 def _rows(view: AlgorithmView, rank: int, stand_for: StandFor, *, by_node: bool) -> Iterator[_Rows]:
     """Those modulo each prime, with columns of noise that tell a rank from larger ones."""
     _, used = _injected(view.algorithm)
-    width = rank + int(np.count_nonzero(view.knowledge.known_noise.ravel()[used])) + 1
+    known = int(np.count_nonzero(view.knowledge.known_noise.ravel()[used]))
+    width = rank + known + 1 if rank + known + 1 < used.size - known else 0  # else those that are not known are fewer
     of_floats = None if stand_for is None else frozenset(stand_for.items())
     return (_Rows.of(view, _Field(prime, of_floats), width, by_node=by_node) for prime in PRIMES)
 
