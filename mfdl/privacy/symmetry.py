@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from ..algorithms import LinearAlgorithm
 from ..algorithms.round import SHAPES
-from ..check import FloatArray
 from ..participation import Participation
 from ..trust.knowledge import Knowledge
 
@@ -46,9 +45,10 @@ class Symmetries:
         alike = len(list(scheme.shared_by(range(n)))) == 1
         self.possible = 2 < n <= MAX_NODES and blocks and alike
         if self.possible:
-            for matrix, rows, columns in _maps(algorithm):
+            for i, (matrix, rows, columns) in enumerate(_maps(algorithm)):
                 dense = matrix.toarray().astype(np.float64).reshape(sizes[rows] // n, n, sizes[columns] // n, n)
-                self._weights = 1.618 * self._weights + np.einsum("iujv,ij->uv", dense, _mixing(dense.shape[::2]))
+                mixing = np.sqrt(2.0 + i + np.arange(dense.shape[0] * dense.shape[2])).reshape(dense.shape[::2])
+                self._weights += np.einsum("iujv,ij->uv", dense, mixing)
             self._colours = self._refined(np.zeros(n, dtype=np.intp))
 
     def taking(self, first: int, second: int) -> Nodes | None:
@@ -131,10 +131,6 @@ def _maps(algorithm: LinearAlgorithm) -> list[tuple[sp.csr_array, str, str]]:
     if algorithm.state_from_start is not None:
         found.append((algorithm.state_from_start, "state", "nodes"))
     return found
-
-
-def _mixing(shape: tuple[int, ...]) -> FloatArray:
-    return np.sqrt(2.0 + np.arange(shape[0] * shape[1])).reshape(shape)
 
 
 def _lifted(permutation: Nodes, size: int) -> Nodes:
