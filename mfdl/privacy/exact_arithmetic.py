@@ -47,7 +47,7 @@ MAX_DENOMINATOR = 4096  # of a fraction that a float stands for; fractions up to
 MAX_VALUES = 10_000  # different numbers that are looked at
 MAX_ENTRIES = 500_000  # of a matrix: under a second per prime
 Table = NDArray[np.int64]  # residues, which have 63 bits
-FEW = 32  # random combinations by which a model is told from rows seen before it
+FEW = 32  # random combinations by which a model is told from rows seen before it, and of which others are multiples
 MAX_SIZE = 64  # rows of N: at most about a second
 PRECISIONS = (256, 1024, 4096)  # bits
 CLOSE = 2.0**-44  # errors, relative to the diagonal of X, up to which no more bits are tried
@@ -182,7 +182,7 @@ def spans_models(view: View) -> bool:
     if not is_small(view):
         return False
     second = [r for r, step in enumerate(view.algorithm.step_of_round) if step >= 0][:2][-1]
-    few = _Rows.of(view, _Field(PRIMES[0]), FEW, by_node=True, rounds=slice(second))
+    few = _Rows.of(view, _Field(PRIMES[0]), FEW, by_node=True, rounds=slice(second + 1))
     if not few.span(view.known_gradients.any(axis=0), steps=2):
         return False
     return all(_Rows.of(view, _Field(prime)).span(view.known_gradients.ravel()) for prime in PRIMES)
@@ -318,7 +318,7 @@ class _Messages:
         Args: width: how many combinations at least, 0 for all columns; of gradients that by node, or 0.
         """
         kept_of = _MESSAGES.setdefault(algorithm, {}).setdefault((source, field), {})
-        least = (1 << width.bit_length() if kept_of else -(-width // 32) * 32) if width else 0
+        least = (1 << width.bit_length() if kept_of else -(-width // FEW) * FEW) if width else 0
         of_width = next((w for w in sorted(kept_of) if w >= width > 0), least)
         if of_width not in kept_of:
             messages = cls._computed(algorithm, source, field, of_width)

@@ -68,15 +68,26 @@ def test_few_combinations_say_what_all_columns_say(seed):
     dynamics = Dynamics(gossip.metropolis_hastings(f"erdos-renyi:n=5,p=0.6,seed={rng.integers(20)}"), 0.1)
     algorithm = algorithms.build(name, dynamics, EveryStep(3))
     masks = {
-        "seen": rng.random((len(algorithm.rounds), algorithm.messages_per_round)) < rng.random(),
-        "known_noise": rng.random((3, algorithm.noise.columns_per_step)) < 0.2 * rng.random(),
+        "seen": rng.random((len(algorithm.rounds), algorithm.messages_per_round)) < rng.random() ** 2,
+        "known_noise": rng.random((3, algorithm.noise.columns_per_step)) < 0.3 * rng.random(),
         "release": ("none", "average", "all")[rng.integers(3)],
     }
     view = trust.TrustModel.from_masks(**masks).view(algorithm, 0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(exact_arithmetic, "FEW", 1)
+        _few_and_all_agree(view)
+
+
+def _few_and_all_agree(view):
     for victims in ([0], [1, 3]):
-        rank, leaks = exact_arithmetic.exact_range(view, victims)
+        columns = np.concatenate([view.axis.of_node(u) for u in victims])
+        fields = [exact_arithmetic._Field(prime) for prime in PRIMES]
+        (rank, leaks), other = (exact_arithmetic._Rows.of(view, field).range_of(columns) for field in fields)
+        assert (rank, leaks.tolist()) == (other[0], other[1].tolist())
+        few = exact_arithmetic.exact_range(view, victims)
+        assert (rank, leaks.tolist()) == (few[0], few[1].tolist())
         assert exact_arithmetic.is_silent(view, victims) is not leaks.any()
-        for claimed in {max(rank - 1, 0), rank, rank + 1}:
+        for claimed in sorted({max(rank - 1, 0), rank, rank + 1}):  # the fewest combinations first
             confirmed = exact_arithmetic.confirmed(view, victims, claimed)
             assert confirmed == (claimed == rank and not leaks.any())
         assert exact_arithmetic.confirmed(view, victims, rank, at_least=True) is not leaks.any()
