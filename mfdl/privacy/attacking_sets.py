@@ -313,7 +313,7 @@ class _Images:
     def __init__(self, request: _Asked) -> None:
         self._request = request
         self._symmetries = Symmetries(request.algorithm, request.scheme)
-        self._others: list[tuple[TrustModel, int, Knowledge, dict[Victim, VictimSensitivity]]] = []
+        self._others: list[tuple[TrustModel, int, Knowledge, list[VictimSensitivity]]] = []
 
     def against(self, model: TrustModel, victims: list[Victim]) -> list[VictimSensitivity]:
         algorithm, attackers = self._request.algorithm, model.attackers(self._request.algorithm)
@@ -326,16 +326,16 @@ class _Images:
             permutation = self._symmetries.taking(node, attacker)
             if permutation is None or not corresponds(permutation, other_masks, masks):
                 continue
-            images = {int(permutation[u]): loss for u, loss in losses.items()}
+            images: dict[Victim, VictimSensitivity] = {int(permutation[loss.node]): loss for loss in losses}
             if set(images) == set(victims):
                 return [_renamed(images[u], u, model.attacker) for u in victims]
-        losses = dict(zip(victims, self._request.against(model, victims), strict=True))
-        if all(math.isfinite(loss.adaptive_sensitivity_squared) for loss in losses.values()):  # no leak names its rows
+        losses = self._request.against(model, victims)
+        if all(math.isfinite(loss.adaptive_sensitivity_squared) for loss in losses):  # no leak names its rows
             self._others.append((model, attacker, masks, losses))
-        return [losses[u] for u in victims]
+        return losses
 
 
-def _renamed(loss: VictimSensitivity, node: int, attacker: str) -> VictimSensitivity:
+def _renamed(loss: VictimSensitivity, node: Victim, attacker: str) -> VictimSensitivity:
     fixed, adaptive = (dataclasses.replace(loss.number(adaptive=is_ad), node=node) for is_ad in (False, True))
     adaptive = fixed if loss.adaptive_sensitivity is loss.non_adaptive_sensitivity else adaptive
     return dataclasses.replace(loss, non_adaptive_sensitivity=fixed, adaptive_sensitivity=adaptive, attacker=attacker)

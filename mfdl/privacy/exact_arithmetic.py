@@ -167,7 +167,8 @@ def table(matrix: flint.nmod_mat) -> Table:
 
 
 def _matrix(residues: Table, prime: int) -> flint.nmod_mat:
-    return flint.nmod_mat(flint.fmpz_mat(*residues.shape, residues.ravel().tolist()), prime)  # faster than at once
+    rows, columns = residues.shape
+    return flint.nmod_mat(flint.fmpz_mat(rows, columns, residues.ravel().tolist()), prime)  # faster than at once
 
 
 def spans_models(view: View) -> bool:
@@ -183,7 +184,7 @@ def spans_models(view: View) -> bool:
         return False
     second = [r for r, step in enumerate(view.algorithm.step_of_round) if step >= 0][:2][-1]
     few = _Rows.of(view, _Field(PRIMES[0]), FEW, by_node=True, rounds=slice(second + 1))
-    if not few.span(view.known_gradients.any(axis=0), steps=2):
+    if not few.span(np.asarray(view.known_gradients.any(axis=0)), steps=2):
         return False
     return all(_Rows.of(view, _Field(prime)).span(view.known_gradients.ravel()) for prime in PRIMES)
 
@@ -244,12 +245,13 @@ def _given_models_are_spanned(view: View, models: GivenModels) -> bool:
     A, B = view.entries()
     seen = np.hstack([A[:, np.argsort(view.axis.node_major())], B])  # exact: a permutation
     unknown = np.concatenate([~view.marked_gradients.ravel(), ~view.zero_noise])
-    none, order = np.zeros((0, unknown.size), dtype=np.int64), np.argsort(models.row_steps, kind="stable")
+    none = np.zeros((0, unknown.size), dtype=np.int64)
+    order = np.argsort(models.row_steps, kind="stable")  # exact: integers
 
     def spanned(field: _Field) -> bool:
         of_steps = [functools.partial(field.residues, models.rows[t * n : (t + 1) * n]) for t in range(T)]
         rows = field.residues(seen[order])
-        return _Rows(rows, models.row_steps[order], list(of_steps), none, none[:, :0], 0, False, field).span(~unknown)
+        return _Rows(rows, models.row_steps[order], of_steps, none, none[:, :0], 0, False, field).span(~unknown)
 
     return all(spanned(_Field(prime)) for prime in PRIMES)
 
@@ -357,12 +359,12 @@ class _Messages:
         S, columns = seen.shape[1], self.base.shape[1]
         if not self.residues:
             self.residues.extend((np.empty((seen.size, columns), dtype=np.int64), np.zeros(seen.size, dtype=bool)))
-        messages, there = self.residues
-        missing = seen & ~there.reshape(seen.shape)
+        messages, is_read = self.residues
+        missing = seen & ~is_read.reshape(seen.shape)
         for r in np.flatnonzero(missing.any(axis=1)).tolist():
             picks = np.eye(S, dtype=np.int64)[missing[r]]
             messages[r * S : (r + 1) * S][missing[r]] = table(field.of_residues(picks) * self.sent[r])
-        there[missing.ravel()] = True
+        is_read[missing.ravel()] = True
         return np.asarray(messages[seen.ravel()])
 
 
@@ -413,7 +415,7 @@ class _Rows:
 
     seen: Table
     round_of_row: NDArray[np.intp]
-    models: list[Callable[[], Table] | None]
+    models: Sequence[Callable[[], Table] | None]
     released: Table
     known: Table
     noise: int

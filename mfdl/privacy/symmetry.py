@@ -77,7 +77,7 @@ class Symmetries:
                 chosen = None if counts.max() == 1 else int(np.argmax(colour == numbers[counts > 1][0]))  # exact: flags
                 if chosen is None:
                     break
-            self._orders[node] = np.argsort(colour) if chosen is None else None
+            self._orders[node] = np.argsort(colour) if chosen is None else None  # exact: integers
         return self._orders[node]
 
     def _refined(self, colour: Nodes) -> Nodes:
@@ -125,12 +125,12 @@ def corresponds(permutation: Nodes, masks: Knowledge, image: Knowledge) -> bool:
 
 def _maps(algorithm: LinearAlgorithm) -> list[tuple[sp.csr_array, str, str]]:
     """Every map with the words for its rows and columns."""
-    found: list[tuple[Any, str, str]] = [(algorithm.model_from_state, "nodes", "state")]
+    maps: list[tuple[Any, str, str]] = [(algorithm.model_from_state, "nodes", "state")]
     for kind in algorithm.kinds:
-        found += [(getattr(kind, name), *axes) for name, axes in SHAPES.items() if getattr(kind, name) is not None]
+        maps += [(getattr(kind, name), *axes) for name, axes in SHAPES.items() if getattr(kind, name) is not None]
     if algorithm.state_from_start is not None:
-        found.append((algorithm.state_from_start, "state", "nodes"))
-    return found
+        maps.append((algorithm.state_from_start, "state", "nodes"))
+    return maps
 
 
 def _lifted(permutation: Nodes, size: int) -> Nodes:

@@ -432,16 +432,15 @@ class _SharedRows:
     def __init__(self, algorithm: LinearAlgorithm) -> None:
         self._by_gradients = algorithm.messages_from_gradients, algorithm.released_from_gradients
         self._by_injections = algorithm.messages_from_injected_noise, algorithm.released_from_injected_noise
-        self._noise, self._made = algorithm.noise, dict[tuple[str, bool], FloatArray]()
+        self._noise, self._rows = algorithm.noise, dict[tuple[str, bool], FloatArray]()
 
     def rows(self, source: str, *, transposed: bool) -> FloatArray:
         """Args: source: "gradients" or "noise"."""
-        if (source, transposed) not in self._made:
-            parts = self._by_gradients
-            if source == "noise":
-                parts = [part @ self._noise for part in self._by_injections]
-            self._made[source, transposed] = np.concatenate([_dense(part, transposed) for part in parts])
-        return self._made[source, transposed]
+        if (source, transposed) not in self._rows:
+            by_noise = (part @ self._noise for part in self._by_injections)
+            parts = self._by_gradients if source == "gradients" else by_noise
+            self._rows[source, transposed] = np.concatenate([_dense(part, transposed) for part in parts])
+        return self._rows[source, transposed]
 
     @cached_property
     def gradient_sizes(self) -> FloatArray:
