@@ -283,8 +283,9 @@ class _Field:
     def zeros(self, rows: int, columns: int) -> flint.nmod_mat:
         return flint.nmod_mat(rows, columns, self.prime)
 
-    def draws(self) -> np.random.Generator:
-        return np.random.Generator(np.random.Philox(key=self.prime))
+    def draws(self, source: Source) -> np.random.Generator:
+        """Random numbers of each source by themselves, the same ones in every run."""
+        return np.random.Generator(np.random.Philox(key=np.array([self.prime, len(source)], dtype=np.uint64)))
 
     def released(self, models: Table, release: str) -> Table:
         """Rows of the released models; of an average by itself, or by the float that its weight is."""
@@ -372,7 +373,9 @@ def _gradients(algorithm: LinearAlgorithm, field: _Field, width: int) -> tuple[l
     """(what enters in each step, shape (n, columns), the columns of all gradients, whether combined by node)."""
     T, n = algorithm.num_steps, algorithm.num_nodes
     if width:
-        base = np.vstack([np.diag(of_step) for of_step in field.draws().integers(1, field.prime, size=(T, n))])
+        base = np.vstack(
+            [np.diag(of_step) for of_step in field.draws("gradient").integers(1, field.prime, size=(T, n))]
+        )
     else:
         base = np.eye(T * n, dtype=np.int64)
     return [field.of_residues(of_step) for of_step in base.reshape(T, n, -1)], base, width > 0
@@ -383,7 +386,7 @@ def _noise(algorithm: LinearAlgorithm, field: _Field, width: int) -> tuple[list[
     injected, used = _injected(algorithm)
     if not 0 < width < used.size:
         return [field.matrix(of_step) for of_step in injected], np.eye(used.size, dtype=np.int64), False
-    base, enters = field.draws().integers(field.prime, size=(used.size, width)), []
+    base, enters = field.draws("noise").integers(field.prime, size=(used.size, width)), []
     for of_step in injected:
         parts = of_step.any(axis=0)
         enters.append(field.matrix(of_step[:, parts]) * field.of_residues(base[parts]))
