@@ -11,7 +11,8 @@ to a fraction of a small denominator stands for the fraction.
 
 Row spaces: do earlier rows span the models, and is a gradient seen without noise? The recursion of the algorithm is run
 modulo the same primes, so no tolerance decides anything; maps count as the floats that they are, or as the fractions
-that these stand for.
+that these stand for. What does not depend on the attacker is computed once for all of them, over a few random
+combinations of the columns: they have a rank, where they are more than it, but for a chance below rank / prime.
 
 Gram matrices: X of noise whose encoder float64 cannot tell from a singular one, N^-T N^-1.
 Forward substitution loses all digits where |C| |N| is near 1 / UNIT, while the loss itself can be small: an encoder
