@@ -299,7 +299,7 @@ def _seen(base: LinearAlgorithm, blocks: _Blocks, trust: TrustModel, release: st
         _require_entries(*view.noise.shape)
         if view.known_gradients[:, list(victims)].any():
             raise InvalidInput(f"{view.attacker}, knows gradients of its victims, which no noise can hide.")
-        A, V = view.dense_gradients_by_time(), to_dense(view.noise)
+        A, V = view.dense_gradients_by_time(), view.dense_noise()
         attackers, equal = model.attackers(base), np.ones(len(victims))
         views.append(AttackerView(A.reshape(len(A), T, n), blocks.split(V), victims, equal, view.attacker, attackers))
     return views

@@ -27,6 +27,7 @@ import typing
 from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import scipy.sparse as sp
@@ -447,8 +448,13 @@ class _Patterns:
             known = more
 
 
+_PATTERNS: WeakKeyDictionary[LinearAlgorithm, tuple[list[_Patterns], NDArray[np.intp]]] = WeakKeyDictionary()
+
+
 def _patterns(algorithm: LinearAlgorithm) -> tuple[list[_Patterns], NDArray[np.intp]]:
     """(the distinct patterns, which of them each kind of round has): rates that change leave the pattern alone."""
+    if algorithm in _PATTERNS:
+        return _PATTERNS[algorithm]
     sizes = algorithm.sizes
     zero = {name: sp.csr_array((sizes[rows], sizes[columns])) for name, (rows, columns) in SHAPES.items()}
     of_map, number = matrices.once_for_places(_ones), matrices.numbered()
@@ -461,7 +467,8 @@ def _patterns(algorithm: LinearAlgorithm) -> tuple[list[_Patterns], NDArray[np.i
         if key not in patterns:
             patterns[key] = _Patterns(maps, algorithm.noise_enters_with_gradients)
         of_kind.append([*patterns].index(key))
-    return [*patterns.values()], np.array(of_kind, dtype=np.intp)
+    _PATTERNS[algorithm] = [*patterns.values()], np.array(of_kind, dtype=np.intp)
+    return _PATTERNS[algorithm]
 
 
 def _ones(matrix: Any) -> sp.csr_array:

@@ -25,6 +25,7 @@ from ..participation import Participation
 from ..progress import Progress, reporter
 from ..sensitivity.patterns import MAX_ENUMERATED, METHODS
 from ..trust import TrustModel
+from ..trust.knowledge import Knowledge
 from ..trust.view import AlgorithmView, View
 from .adaptive import is_adaptive, shift_reduction
 from .adaptive.shift_reduction import lipschitz_factors, shift_problem
@@ -41,6 +42,7 @@ from .forms.node_recursions import recursions
 from .gram_sensitivity import Sensitivity
 from .owners import Owners, Victim, checked_victim, in_order, nodes_of, require_nodes, require_one_owner, within
 from .questions import UNITS, Fingerprint
+from .symmetry import Symmetries, corresponds
 from .victim_sensitivity import (
     ALL_MESSAGES,
     SHIFT_REDUCTION,
@@ -53,6 +55,9 @@ from .victim_sensitivity import (
     pointwise_worst,
     victim_sensitivities,
 )
+
+TIGHT = 1e-10
+"""Relative slack of an exact number for which the view with all messages seen is not asked."""
 
 
 def sensitivity_by_victim(
@@ -112,8 +117,9 @@ def sensitivity_by_victim(
         sets = list(sets)
         total = sum(len(chosen) for _, chosen in sets)
     with report.bar(f"losses of {algorithm.name} under {trust.name}", total) as advance:
+        against = request.against if order is not None or groups else _Images(request).against
         for model, chosen in sets:
-            for u, loss in zip(chosen, request.against(model, chosen), strict=True) if chosen else ():
+            for u, loss in zip(chosen, against(model, chosen), strict=True) if chosen else ():
                 worst[u] = pointwise_worst(worst[u], loss) if u in worst else loss
             advance(len(chosen))
     attacking = sorted((wanted or {u for group in groups for u in group}) - set(worst))
@@ -178,6 +184,11 @@ def _pointwise_least(summed: VictimSensitivity, view: VictimSensitivity) -> Vict
     return view
 
 
+def _is_tight(s: Sensitivity) -> bool:
+    """Whether no view that sees more could lower the number by more than rounding."""
+    return s.exact and (math.isinf(s.squared) or s.tolerance <= TIGHT)
+
+
 def _capped(s: Sensitivity, ceiling: Sensitivity) -> Sensitivity:
     """An upper bound never above that of the view that sees more."""
     if s.squared <= ceiling.squared or math.isinf(s.squared):
@@ -202,7 +213,7 @@ class _Asked:
         adaptive = non_adaptive = self.of_view(view, victims)
         holds = is_adaptive(view, self.scheme, unit=self.unit)
         rules, rests_on = [THE_VIEW] * len(victims), None
-        if not holds or not view.knowledge.sees_all(self.algorithm):
+        if not holds or not (view.knowledge.sees_all(self.algorithm) or all(map(_is_tight, non_adaptive))):
             ceiling = self.all_messages(view, victims)
             adaptive = non_adaptive = [_capped(s, c) for s, c in zip(non_adaptive, ceiling, strict=True)]
         if not holds:  # of this view only an upper bound
@@ -294,3 +305,37 @@ class _Asked:
             roots |= zip(alike, np.sqrt(shifts(alike, participation)).tolist(), strict=True)
         squared = [(sum(roots[u] for u in nodes_of(victim)), len(nodes_of(victim))) for victim in victims]
         return [root**2 * (1 + 4 * count * UNIT) for root, count in squared]
+
+
+class _Images:
+    """Losses to single attackers, those that are images of others under a symmetry of the algorithm not anew."""
+
+    def __init__(self, request: _Asked) -> None:
+        self._request = request
+        self._symmetries = Symmetries(request.algorithm, request.scheme)
+        self._others: list[tuple[TrustModel, int, Knowledge, list[VictimSensitivity]]] = []
+
+    def against(self, model: TrustModel, victims: list[Victim]) -> list[VictimSensitivity]:
+        algorithm, attackers = self._request.algorithm, model.attackers(self._request.algorithm)
+        if len(attackers) != 1 or not self._symmetries.possible or not model.same_for_all_victims:
+            return self._request.against(model, victims)
+        masks, attacker = model.knowledge(algorithm, nodes_of(victims[0])[0]), attackers[0]
+        for other, node, other_masks, losses in self._others:
+            if type(other) is not type(model) or other.default_release != model.default_release:
+                continue
+            permutation = self._symmetries.taking(node, attacker)
+            if permutation is None or not corresponds(permutation, other_masks, masks):
+                continue
+            images: dict[Victim, VictimSensitivity] = {int(permutation[loss.node]): loss for loss in losses}
+            if set(images) == set(victims):
+                return [_renamed(images[u], u, model.attacker) for u in victims]
+        losses = self._request.against(model, victims)
+        if all(math.isfinite(loss.adaptive_sensitivity_squared) for loss in losses):  # no leak names its rows
+            self._others.append((model, attacker, masks, losses))
+        return losses
+
+
+def _renamed(loss: VictimSensitivity, node: Victim, attacker: str) -> VictimSensitivity:
+    fixed, adaptive = (dataclasses.replace(loss.number(adaptive=is_ad), node=node) for is_ad in (False, True))
+    adaptive = fixed if loss.adaptive_sensitivity is loss.non_adaptive_sensitivity else adaptive
+    return dataclasses.replace(loss, non_adaptive_sensitivity=fixed, adaptive_sensitivity=adaptive, attacker=attacker)

@@ -18,8 +18,8 @@ import math
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from threadpoolctl import threadpool_limits
 
+from mfdl_solvers.arithmetic import blas_threads
 from mfdl_solvers.ties import SAME, equal_to_largest
 
 from ..check import FloatArray
@@ -124,7 +124,7 @@ def maximise(
         upper[part], lower[part], weights[part] = _closed_form(X[part], error[part], tolerance)
         left = part.start + np.flatnonzero(~close(upper[part], lower[part], tolerance))
         if left.size:
-            with threadpool_limits(1, user_api="blas") if k > _THREADLESS else contextlib.nullcontext():
+            with blas_threads(0) if k > _THREADLESS else contextlib.nullcontext():
                 high, low, lam, steps = _interior_point(X[left], error[left], tolerance, max_iterations)
             better = high < upper[left]
             weights[left[better]] = lam[better]

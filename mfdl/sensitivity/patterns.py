@@ -21,8 +21,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import scipy
 from numpy.typing import ArrayLike, NDArray
-from threadpoolctl import threadpool_limits
 
+from mfdl_solvers.arithmetic import blas_threads
 from mfdl_solvers.pattern_sets import Pattern, PatternSet
 from mfdl_solvers.ties import equal_to_largest, first_largest
 
@@ -132,7 +132,7 @@ def bounds(
     if error.shape != X.shape or not (error >= 0).all():
         raise InvalidInput(f"entry_error must be >= 0 with the shape of grams, {X.shape}, got shape {error.shape}.")
     # matrices this small lose by threads, and lose a hundredfold when other processes hold the cores
-    with threadpool_limits(1, user_api="blas"):
+    with blas_threads(0):
         return _bounds(X, error, participation, method, tolerance)
 
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from functools import cached_property
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import scipy.sparse as sp
@@ -326,6 +327,14 @@ class AlgorithmView(View):
         """No models are shown besides messages."""
         return self.release in ("none", "not applicable")
 
+    def dense_gradients_by_time(self) -> FloatArray:
+        shared = _shared_rows(self.algorithm)
+        return super().dense_gradients_by_time() if shared is None else self._rows_of(shared, "gradients")
+
+    def dense_noise(self) -> FloatArray:
+        shared = _shared_rows(self.algorithm)
+        return super().dense_noise() if shared is None else self._rows_of(shared, "noise") * self._unknown
+
     def noise_rounding(self) -> FloatArray:
         """Bound on how far `dense_noise` is from the exact B, entry by entry.
 
@@ -333,14 +342,38 @@ class AlgorithmView(View):
         factor 1 + O(u) for every operation that it goes through.
         """
         algorithm, noise = self.algorithm, self.algorithm.noise
-        rows = self._sizes(algorithm.messages_from_injected_noise, algorithm.released_from_injected_noise)
-        sizes = noise.absolute_rmatmat(rows.T).T * ~self.knowledge.known_noise.ravel()
-        return (self._operations() + noise.columns_per_step + noise.num_steps) * UNIT * sizes
+        if (shared := _shared_rows(algorithm)) is not None:
+            sizes = self._picked(shared.noise_sizes, absolute=True)
+        else:
+            rows = self._sizes(algorithm.messages_from_injected_noise, algorithm.released_from_injected_noise)
+            sizes = noise.absolute_rmatmat(rows.T).T
+        return (self._operations() + noise.columns_per_step + noise.num_steps) * UNIT * sizes * self._unknown
 
     def gradient_rounding(self, nodes: NDArray[np.intp]) -> FloatArray:
         columns = np.concatenate([self.axis.of_node(int(u)) for u in nodes])
-        sizes = self._sizes(self.algorithm.messages_from_gradients, self.algorithm.released_from_gradients)
+        if (shared := _shared_rows(self.algorithm)) is not None:
+            sizes = self._picked(shared.gradient_sizes, absolute=True)
+        else:
+            sizes = self._sizes(self.algorithm.messages_from_gradients, self.algorithm.released_from_gradients)
         return self._operations() * UNIT * sizes[:, columns]
+
+    @property
+    def _unknown(self) -> NDArray[np.bool_]:
+        return ~self.knowledge.known_noise.ravel()
+
+    def _rows_of(self, shared: _SharedRows, source: str) -> FloatArray:
+        columns = self.axis.size if source == "gradients" else self.algorithm.noise.shape[1]
+        return self._picked(shared.rows(source, transposed=self.num_rows < columns))
+
+    def _picked(self, of_all: FloatArray, *, absolute: bool = False) -> FloatArray:
+        """The rows of the view, of all messages and what all nodes release; from absolute values if `absolute`."""
+        size = self.knowledge.seen.size
+        rows, which = _picked(self.algorithm, self.knowledge, self.release)
+        if self.knowledge.combination is None:
+            parts = [of_all[:size][self.knowledge.seen.ravel()]]
+        else:
+            parts = [(abs(rows) if absolute else rows) @ of_all[:size]]
+        return np.concatenate(parts if which is None else [*parts, which @ of_all[size:]])
 
     def _sizes(self, messages: OutputRecursion, models: WeightedStates) -> FloatArray:
         """The rows of the view <- inputs, from absolute values."""
@@ -382,3 +415,51 @@ def _picked(algorithm: LinearAlgorithm, knowledge: Knowledge, release: str) -> t
     n = algorithm.num_nodes
     which = {"average": sp.csr_array(np.full((1, n), 1.0 / n)), "all": sp.csr_array(sp.eye_array(n))}.get(release)
     return knowledge.rows(algorithm), which
+
+
+MAX_SHARED = 2**21
+"""Entries of all messages of an algorithm that are made once for all its attackers."""
+_SHARED: WeakKeyDictionary[LinearAlgorithm, _SharedRows] = WeakKeyDictionary()
+
+
+class _SharedRows:
+    """All messages of an algorithm and, below them, what all nodes release, dense, <- gradients or base noise.
+
+    Sizes: the same from absolute values. Transposed: row by row, as `to_dense` has those of few rows; sums of floats
+    that cancel need not leave zeros both ways.
+    """
+
+    def __init__(self, algorithm: LinearAlgorithm) -> None:
+        self._by_gradients = algorithm.messages_from_gradients, algorithm.released_from_gradients
+        self._by_injections = algorithm.messages_from_injected_noise, algorithm.released_from_injected_noise
+        self._noise, self._rows = algorithm.noise, dict[tuple[str, bool], FloatArray]()
+
+    def rows(self, source: str, *, transposed: bool) -> FloatArray:
+        """Args: source: "gradients" or "noise"."""
+        if (source, transposed) not in self._rows:
+            by_noise = (part @ self._noise for part in self._by_injections)
+            parts = self._by_gradients if source == "gradients" else by_noise
+            self._rows[source, transposed] = np.concatenate([_dense(part, transposed) for part in parts])
+        return self._rows[source, transposed]
+
+    @cached_property
+    def gradient_sizes(self) -> FloatArray:
+        return np.concatenate([to_dense(part.absolute()) for part in self._by_gradients])
+
+    @cached_property
+    def noise_sizes(self) -> FloatArray:
+        rows = np.concatenate([to_dense(part.absolute()) for part in self._by_injections])
+        return self._noise.absolute_rmatmat(rows.T).T
+
+
+def _dense(operator: LinearOperator, transposed: bool) -> FloatArray:
+    rows, columns = operator.shape
+    return np.asarray(operator.rmatmat(np.eye(rows)).T if transposed else operator.matmat(np.eye(columns)))
+
+
+def _shared_rows(algorithm: LinearAlgorithm) -> _SharedRows | None:
+    """Those of a small algorithm, kept as long as it lives."""
+    rows = len(algorithm.rounds) * algorithm.messages_per_round + algorithm.num_nodes
+    if rows * max(algorithm.axis.size, *algorithm.noise.shape) > MAX_SHARED:
+        return None
+    return _SHARED.setdefault(algorithm, _SharedRows(algorithm))

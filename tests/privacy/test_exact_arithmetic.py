@@ -59,6 +59,52 @@ def test_a_prime_that_divides_is_outvoted(monkeypatch):
     assert range_of(np.array([[0.0], [1.0]]), np.array([[3.0], [1.0]]))[1].all()
 
 
+@examples(60)
+@given(st.integers(0, 2**32 - 1))
+def test_few_combinations_say_what_all_columns_say(seed):
+    """Rank, leaks and what is known of models, of random masks of small algorithms; beside ranks that are too small."""
+    rng = np.random.default_rng(seed)
+    name = ("dp-dsgd", "muffliato", "gradient-tracking", "zip-dl", "mafalda", "none")[rng.integers(6)]
+    dynamics = Dynamics(gossip.metropolis_hastings(f"erdos-renyi:n=5,p=0.6,seed={rng.integers(20)}"), 0.1)
+    algorithm = algorithms.build(name, dynamics, EveryStep(3))
+    masks = {
+        "seen": rng.random((len(algorithm.rounds), algorithm.messages_per_round)) < 0.5 * rng.random(),
+        "known_noise": rng.random((3, algorithm.noise.columns_per_step)) < 0.7 * rng.random(),
+        "release": ("none", "average", "all")[rng.integers(3)],
+    }
+    view = trust.TrustModel.from_masks(**masks).view(algorithm, 0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(exact_arithmetic, "FEW", 1)
+        _few_and_all_agree(view)
+
+
+def _few_and_all_agree(view):
+    for victims in ([0], [1, 3]):
+        columns = np.concatenate([view.axis.of_node(u) for u in victims])
+        fields = [exact_arithmetic._Field(prime) for prime in PRIMES]
+        (rank, leaks), other = (exact_arithmetic._Rows.of(view, field).range_of(columns) for field in fields)
+        assert (rank, leaks.tolist()) == (other[0], other[1].tolist())
+        few = exact_arithmetic.exact_range(view, victims)
+        assert (rank, leaks.tolist()) == (few[0], few[1].tolist())
+        assert exact_arithmetic.is_silent(view, victims) is not leaks.any()
+        for claimed in sorted({max(rank - 1, 0), rank, rank + 1}):  # the fewest combinations first
+            confirmed = exact_arithmetic.confirmed(view, victims, claimed)
+            assert confirmed == (claimed == rank and not leaks.any())
+        assert exact_arithmetic.confirmed(view, victims, rank, at_least=True) is not leaks.any()
+
+
+def test_messages_are_read_once_for_all_attackers(monkeypatch):
+    """However many attackers there are, the residues of an algorithm are computed a few times."""
+    computed, original = [], exact_arithmetic._Messages._computed.__func__
+    count = classmethod(lambda cls, *args: computed.append(1) or original(cls, *args))
+    monkeypatch.setattr(exact_arithmetic._Messages, "_computed", count)
+    for spec in ("florentine", "erdos-renyi:n=24,p=0.2,seed=0"):
+        computed.clear()
+        dynamics = Dynamics(gossip.metropolis_hastings(spec), 0.1, gossip_rounds=2)
+        sensitivity_by_victim(algorithms.muffliato(dynamics, EveryStep(2)), trust.AnyReceiver(), progress=False)
+        assert len(computed) <= 12
+
+
 def test_primes_are_primes():
     assert all(flint.fmpz(p).is_prime() and 2**62 <= p < 2**63 for p in PRIMES)
     assert len(set(PRIMES)) == 2

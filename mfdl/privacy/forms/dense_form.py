@@ -32,7 +32,16 @@ from ...entries import rational
 from ...floats import UNIT
 from ...trust.knowledge import Knowledge
 from ...trust.view import AlgorithmView, View
-from ..exact_arithmetic import MAX_ENTRIES, exact_range, independent_rows, meant_entries, range_of
+from ..exact_arithmetic import (
+    MAX_ENTRIES,
+    confirmed,
+    exact_range,
+    independent_rows,
+    is_silent,
+    is_small,
+    meant_entries,
+    range_of,
+)
 from .base import AS_THEY_ARE, Blocks, Group, ViewForm, ViewGram, leak_in_words
 from .whitening import SPREAD, WhitenedColumns, spread, whiten
 
@@ -127,12 +136,8 @@ class DenseForm(ViewForm):
         if self.given and B.size + A.size <= MAX_ENTRIES:
             signal, noise = self.view.entries(np.asarray(victims, dtype=np.intp))
             rank, leaks = range_of(noise, signal)
-        elif isinstance(self.view, AlgorithmView) and (exact := exact_range(self.view, victims)) is not None:
-            rank, leaks = exact
-            if len(white.whitened) != rank or (leaks != white.leaks).any():  # are floats what they stand for?
-                stand_for = meant_entries(self.view)
-                meant = exact_range(self.view, victims, stand_for) if stand_for else None
-                rank, leaks = meant or (-1, leaks & white.leaks)
+        elif isinstance(self.view, AlgorithmView) and is_small(self.view):
+            rank, leaks = _exact(self.view, victims, rank, leaks, at_least=white.resolved)
         elif self._may_hide_faint_shares(B, rank):
             rank = -1
         else:
@@ -152,6 +157,31 @@ class DenseForm(ViewForm):
         if isinstance(self.view, AlgorithmView):
             return _has_faint_shares(self.view.algorithm)
         return not self.view.entries_given or spread([B]) > SPREAD
+
+
+def _exact(
+    view: AlgorithmView, victims: Sequence[int], rank: int, leaks: NDArray[np.bool_], *, at_least: bool
+) -> tuple[int, NDArray[np.bool_]]:
+    """What exact arithmetic says where float64 says this: of the floats if they agree, else of what they stand for.
+
+    Without the latter the rank is -1. All columns are looked at only where random combinations do not confirm it.
+
+    Args: at_least: singular values show that the rank is not below, whatever rounding made of them.
+    """
+    silent = not leaks.any()
+    if silent and confirmed(view, victims, rank, at_least=at_least):
+        return rank, leaks
+    exact = None if silent or is_silent(view, victims) else exact_range(view, victims)
+    if exact is not None and exact[0] == rank and (exact[1] == leaks).all():
+        return exact
+    stand_for = meant_entries(view)  # are floats what they stand for?
+    if stand_for is None:
+        return -1, np.zeros_like(leaks) if exact is None else leaks & exact[1]
+    if silent and confirmed(view, victims, rank, stand_for):
+        return rank, leaks
+    meant = exact_range(view, victims, stand_for)
+    assert meant is not None
+    return meant
 
 
 def _has_faint_shares(algorithm: LinearAlgorithm) -> bool:

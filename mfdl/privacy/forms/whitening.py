@@ -54,6 +54,7 @@ class WhitenedColumns:
         tolerance: relative singular value below which no noise is assumed.
         undecided: for each column whether what was dropped could belong to it.
         assumed: noise above rounding level was taken for none, so a leak may be one of faint noise only.
+        resolved: no singular value that counts as noise could be rounding of A and B.
     """
 
     whitened: FloatArray
@@ -64,6 +65,7 @@ class WhitenedColumns:
     rounding: float
     undecided: np.ndarray
     assumed: bool
+    resolved: bool
 
     def gram_error(self, columns: slice | NDArray[np.intp] = slice(None)) -> FloatArray:
         """Bound on the rounding error of Y^T Y, entrywise, for some of the columns, to second order.
@@ -106,7 +108,8 @@ def whiten(
     without_gap = rank < possible and bool((above_rounding & (sigma <= GAP_END * largest)).any())
     U, sigma = U[:, :rank], sigma[:rank]
     off = size * EPS if rounding is None else max(size * EPS, scaled.relative(rounding, largest) / RANK_SAFETY)
-    unresolved = off > size * EPS and rank > 0 and RANK_SAFETY * off * largest / sigma[-1] > RESOLVED
+    resolved = rank == 0 or bool(RANK_SAFETY * off * largest / sigma[-1] <= RESOLVED)
+    unresolved = off > size * EPS and not resolved
     projected = U.T @ A
     residual = A - U @ projected
     residual -= U @ (U.T @ residual)  # second pass: the residual is then orthogonal to working precision
@@ -132,6 +135,7 @@ def whiten(
         rounding=off,
         undecided=undecided & ~leaks,
         assumed=bool((above_rounding & dropped).any()),
+        resolved=resolved,
     )
 
 
