@@ -96,14 +96,20 @@ def dp_dsgd(dynamics: Dynamics, participation: Participation) -> LinearAlgorithm
     models=("pndp", *ALL_SEEN),
 )
 @builder
-def muffliato(dynamics: Dynamics, participation: Participation, *, gossip_rounds: int | None = None) -> LinearAlgorithm:
+def muffliato(
+    dynamics: Dynamics,
+    participation: Participation,
+    *,
+    gossip_rounds: int | None = None,
+    polynomial: str | None = None,
+) -> LinearAlgorithm:
     """Muffliato-SGD(K): DP-D-SGD with K gossip rounds per gradient; communication rounds K T.
 
-    Args: gossip_rounds: K >= 1, instead of the dynamics' own.
+    Args: gossip_rounds, polynomial: instead of the dynamics' own; the paper's acceleration is "chebyshev".
     Source: arXiv:2206.05091; as a factorization arXiv:2510.17480, with (K-1) n zero rows per step.
     """
-    if gossip_rounds is not None:
-        dynamics = dataclasses.replace(dynamics, gossip_rounds=gossip_rounds)
+    given = {"gossip_rounds": gossip_rounds, "polynomial": polynomial}
+    dynamics = dataclasses.replace(dynamics, **{name: value for name, value in given.items() if value is not None})
     return decentralized("muffliato", dynamics, participation)
 
 

@@ -36,7 +36,7 @@ def shifted(W: sp.csr_array, shift: float) -> sp.csr_array:
 def require_one_symmetric_matrix(gossip: Gossip) -> None:
     """Raises InvalidInput where p(W) of a Chebyshev polynomial may enlarge differences, or is of another matrix."""
     if type(gossip) is not GossipMatrix:
-        reason = "the polynomial is of one matrix, and products of others do not commute"
+        reason = "the polynomial is of one matrix, that of the whole graph, and matrices that change do not commute"
     elif not gossip.is_symmetric:
         reason = (
             "between directed edges or unequal weights eigenvectors are not orthogonal, so that p(W) may enlarge "
