@@ -71,7 +71,8 @@ class PlanConfig(OnGraph):
         tuple[str, ...], Option("Gossip rounds after each step.", metavar="A,B,...", listed=True)
     ] = ("1", "5", "20")
     polynomials: Annotated[
-        tuple[str, ...], Option("Of W in the rounds of a step: powers, chebyshev, or both.", metavar="A,B", listed=True)
+        tuple[str, ...],
+        Option("Of W in the rounds of a step: powers, chebyshev, least-noise.", metavar="A,B,...", listed=True),
     ] = ("powers",)
     participations: Annotated[
         tuple[str, ...],

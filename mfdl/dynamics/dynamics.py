@@ -60,10 +60,10 @@ class Dynamics:
         gossip_rounds: K >= 1 averaging rounds per gradient step; round j of step t uses gossip.at(t K + j).
         momentum: 0 <= beta < 1 (heavy ball); the buffer is local and never sent.
         weight_decay: lambda >= 0, outside of clipping; eta_t lambda < 1 at every step.
-        polynomial: what K rounds make of W. "powers": W^K. "chebyshev": p(W), p of degree K with p(1) = 1 whose largest
-            modulus on the other eigenvalues' interval is least; for one symmetric, connected matrix. Round j averages
-            with (W - r_j I) / (1 - r_j), r_j = `shifts[j]` the roots of p, which gives nodes their own model a negative
-            weight in some rounds, and the same neighbours.
+        polynomial: p of degree K with p(1) = 1, the averaging of a step is p(W): "powers", W^K; for one symmetric,
+            connected matrix also "least-noise", which leaves least noise in the models, and "chebyshev", whose largest
+            modulus on the interval of the other eigenvalues is least. Round j averages with (W - r_j I) / (1 - r_j),
+            r_j = `shifts[j]` the roots of p: with the same neighbours, and a node's own model may weigh less than 0.
 
     Momentum and decay change the cost of noise, and the privacy of hidden messages; if every message is seen, the
     privacy of a mechanism does not depend on them.
@@ -99,7 +99,7 @@ class Dynamics:
         object.__setattr__(self, "weight_decay", decay)
         require_known("polynomial", self.polynomial, POLYNOMIALS)
         if self.polynomial != POWERS:
-            polynomials.require_one_symmetric_matrix(self.gossip)
+            polynomials.require_one_symmetric_matrix(self.polynomial, self.gossip)
         if self.num_nodes > 1 and self.gossip.is_identity:
             warnings.warn(
                 f"gossip {self.gossip.name!r} is the identity matrix on its {self.num_nodes} nodes: nodes never "
@@ -125,7 +125,7 @@ class Dynamics:
         """
         if self.polynomial == POWERS:
             return (0.0,) * self.gossip_rounds
-        return polynomials.chebyshev_roots(*self.gossip.at(0).spectral_interval, self.gossip_rounds)
+        return polynomials.roots(self.polynomial, self.gossip.at(0), self.gossip_rounds)
 
     @functools.cached_property
     def _shifted(self) -> tuple[sp.csr_array, ...]:
@@ -154,7 +154,7 @@ class Dynamics:
         """Those of a whole step, p(lambda), from those of constant W."""
         if self.polynomial == POWERS:
             return np.asarray(eigenvalues**self.gossip_rounds)
-        return functools.reduce(lambda p, r: p * (eigenvalues - r) / (1 - r), self.shifts, np.ones_like(eigenvalues))
+        return polynomials.values(eigenvalues, self.shifts)
 
     def learning_rates(self, num_steps: int) -> FloatArray:
         """eta_t for t < num_steps, shape (num_steps,), an own array.

@@ -277,7 +277,6 @@ class GossipMatrix(Gossip):
     def spectral_interval(self) -> tuple[float, float]:
         """Smallest and largest eigenvalue of symmetric W but the first 1; (0, 0) for a single node.
 
-        1 minus them has ten significant digits, so that it is the same on every machine.
         Cost: that of `spectrum` up to MAX_EIGENVALUES nodes or in closed form, else of Lanczos: products with W.
         """
         if self.num_nodes == 1:
@@ -291,8 +290,7 @@ class GossipMatrix(Gossip):
             ends = eigsh(others, 2, which="BE", v0=start, tol=1e-9, return_eigenvectors=False)
         else:
             ends = self.spectrum[[-1, 1]]
-        low, high = (1 - float(f"{1 - end:.9e}") for end in ends)
-        return low, high
+        return float(ends[0]), float(ends[1])
 
     @cached_property
     def spectral_gap(self) -> float:

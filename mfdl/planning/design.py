@@ -46,7 +46,7 @@ PARTICIPATIONS = (CYCLIC, BINS)
 BINS_MARK = "bins"
 NUMBERS = {"b": "batches", "k": "epochs", "rounds": "gossip_rounds"}
 """The numbers of a name, and the fields that they give."""
-FORM = "MECHANISM,b=B,k=K[,bins][,rounds=R][,chebyshev][,MODEL]"
+FORM = "MECHANISM,b=B,k=K[,bins][,rounds=R][,POLYNOMIAL][,MODEL]"
 
 
 @dataclasses.dataclass(frozen=True)

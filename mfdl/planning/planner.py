@@ -92,7 +92,7 @@ def plan(
             mean of the last half of the models).
         max_steps: designs with more are left out, as are those above `gradients_per_record` (gradient evaluations) or
             `messages` (that a node sends, on average over the nodes).
-        polynomials: "powers", "chebyshev" (`Dynamics.polynomial`) or both, at every number of rounds.
+        polynomials: of `Dynamics`, each at every number of rounds.
         curvature: of the loss, a `Curvature` or its text, such as "power:1:20". Public: declared, or of public or
             unlabelled features, never of private data.
         start_distance: of the first models from the optimum, along each direction of the curvature.

@@ -131,7 +131,11 @@ class Experiment(Protects, OnGraph):
     ] = None
     gossip_rounds: Annotated[int, Option("Gossip rounds after each step.", least=1)] = 1
     polynomial: Annotated[
-        str, Option("Polynomial of W in the rounds of a step: powers, or chebyshev (docs/gossip.md).", metavar="NAME")
+        str,
+        Option(
+            "Polynomial of W in the rounds of a step: powers, chebyshev or least-noise (docs/gossip.md).",
+            metavar="NAME",
+        ),
     ] = "powers"
     design: Annotated[
         str | None,

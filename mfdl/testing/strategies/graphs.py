@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 
 from ... import gossip
 from ...check import FloatArray
+from ...dynamics.polynomials import POLYNOMIALS, POWERS
 from ...errors import InvalidInput
 from ...gossip import Gossip, GossipMatrix, GossipSequence
 from ...node_covariances import laplacian
@@ -112,8 +113,8 @@ def dyadic_gossip(draw: st.DrawFn, min_nodes: int = 2, max_nodes: int = 5) -> Go
 
 def polynomials(W: Gossip) -> st.SearchStrategy[str]:
     """Polynomials of `Dynamics` that this gossip has."""
-    has_chebyshev = isinstance(W, GossipMatrix) and W.is_symmetric and W.is_connected
-    return st.sampled_from(["powers", "chebyshev"] if has_chebyshev else ["powers"])
+    has_all = isinstance(W, GossipMatrix) and W.is_symmetric and W.is_connected
+    return st.sampled_from(POLYNOMIALS if has_all else [POWERS])
 
 
 def _matrix(integer: Integer, G: nx.Graph, kind: str) -> GossipMatrix:
