@@ -27,7 +27,7 @@ import numpy as np
 import scipy.linalg
 import scipy.sparse as sp
 
-from mfdl_solvers.ties import first_largest
+from mfdl_solvers.ties import first_largest, first_minimum
 
 from .. import matrices
 from ..check import FloatArray
@@ -104,7 +104,7 @@ def _least_noise(eigenvalues: FloatArray, chebyshev: FloatArray) -> FloatArray:
         least = float((counts * squares / (1 - squares)).sum()) if squares.max() < 1 else np.inf
         return least, -2 * np.log1p(-np.minimum(squares, 1 - 1e-9))
 
-    best = min((chebyshev, np.zeros_like(chebyshev)), key=lambda chosen: noise(chosen)[0])
+    best = first_minimum((chebyshev, np.zeros_like(chebyshev)), lambda chosen: noise(chosen)[0])
     least, before, share = noise(best)[0], np.inf, 0.5
     logs = known = target = np.zeros_like(lam)
     for _ in range(REWEIGHTINGS):

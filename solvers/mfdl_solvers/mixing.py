@@ -172,7 +172,7 @@ class _PrimalDual:
         n = self.graph.n
         self.A, self.slack = self.graph.matrix(self.w), self.graph.slack(self.w)
         self.S = [self.s * np.eye(n) - self.A, self.s * np.eye(n) + self.A]
-        self.inverses = [np.linalg.inv(part) for part in self.S]
+        self.inverses: list[Array] = [np.asarray(np.linalg.inv(part), dtype=np.float64) for part in self.S]
         size = 3 * n + self.w.size
         self.mu = float(sum(map(np.vdot, self.X, self.S)) + self.x @ self.w + self.y @ self.slack) / size
 
@@ -194,7 +194,7 @@ class _PrimalDual:
         system[m, m] = sum(map(np.trace, products))
         self.solve = _solver(system)
 
-    def _direction(self, target: float, plain: _Direction | None = None) -> _Direction:
+    def _direction(self, target: float, plain: _Move | None = None) -> _Move:
         """To the point where products of slacks and multipliers are the target, with second order terms of `plain`."""
         N, w, slack = self.graph.incidence, self.w, self.slack
         R, r, q = [target * part for part in self.inverses], target / w, target / slack
@@ -209,14 +209,14 @@ class _PrimalDual:
         dS, dslack = [eye - dA, eye + dA], -(N @ dw)
         dX = [R[i] - self.X[i] - _symmetric(self.X[i] @ dS[i] @ self.inverses[i]) for i in (0, 1)]
         dx, dy = r - self.x - self.x * dw / w, q - self.y - self.y * dslack / slack
-        return _Direction(dw, float(ds), dS, dslack, dX, dx, dy)
+        return _Move(dw, float(ds), dS, dslack, dX, dx, dy)
 
-    def _lengths(self, step: _Direction) -> tuple[float, float]:
+    def _lengths(self, step: _Move) -> tuple[float, float]:
         """Of (w, s) and of the multipliers."""
         primal = _longest(self.S, step.S, (self.w, step.w), (self.slack, step.slack))
         return primal, _longest(self.X, step.X, (self.x, step.x), (self.y, step.y))
 
-    def _complementarity(self, step: _Direction, primal: float, dual: float) -> float:
+    def _complementarity(self, step: _Move, primal: float, dual: float) -> float:
         """The mean product of slacks and multipliers after a step."""
         pairs = [*zip(self.X, step.X, self.S, step.S, strict=True), (self.x, step.x, self.w, step.w)]
         pairs.append((self.y, step.y, self.slack, step.slack))
@@ -225,7 +225,7 @@ class _PrimalDual:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class _Direction:
+class _Move:
     w: Array
     s: float
     S: list[Array]
