@@ -232,7 +232,7 @@ class _Planner:
         if self._hides_messages and not design.has_bins:
             return design
         same_noise = entry is not None and not entry.weighted
-        rounds = {"gossip_rounds": 1, "polynomial": POWERS} if same_noise else {}
+        rounds: dict[str, Any] = {"gossip_rounds": 1, "polynomial": POWERS} if same_noise else {}
         return dataclasses.replace(design, release_model="last", **rounds)
 
     @functools.cached_property
