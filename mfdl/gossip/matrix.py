@@ -37,7 +37,7 @@ SUM_TOLERANCE = 1e-9  # a matrix written with 10 decimals passes, a forgotten se
 SYMMETRY_TOLERANCE = 1e-12  # weights are at most 1; differences of rounding only
 BALANCE_TOLERANCE = 1e-12  # relative, in d_i W_ij = d_j W_ji
 MAX_DENSE_NODES = 20_000  # 3.2 GB
-MAX_EIGENVALUES = 2000  # nodes up to which the ends of the spectrum come from all of it: a second
+MAX_EIGENVALUES = 5000  # nodes up to which the ends of the spectrum come from all of it: a minute
 
 
 class Gossip(abc.ABC):
