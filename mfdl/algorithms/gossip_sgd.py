@@ -7,7 +7,7 @@ LDP all of this drops out of privacy, so what distinguishes the mechanisms here 
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -108,7 +108,7 @@ def muffliato(
     Args: gossip_rounds, polynomial: instead of the dynamics' own; the paper's acceleration is "chebyshev".
     Source: arXiv:2206.05091; as a factorization arXiv:2510.17480, with (K-1) n zero rows per step.
     """
-    given = {"gossip_rounds": gossip_rounds, "polynomial": polynomial}
+    given: dict[str, Any] = {"gossip_rounds": gossip_rounds, "polynomial": polynomial}
     dynamics = dataclasses.replace(dynamics, **{name: value for name, value in given.items() if value is not None})
     return decentralized("muffliato", dynamics, participation)
 
