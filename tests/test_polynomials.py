@@ -101,6 +101,13 @@ def test_privacy_of_one_step_is_that_of_powers_and_under_ldp_of_any_number(W, ro
         assert_allclose(losses(steps, model, name), losses(steps, model, "powers"), rtol=1e-4, atol=1e-7)
 
 
+def test_noise_on_messages_meets_the_same_rounds():
+    dynamics = of_rounds(RING, 3)
+    algorithm = algorithms.message_noise(dynamics, mfdl.EveryStep(1))
+    final = algorithm.models_from_gradients(final=True) @ np.eye(6)
+    assert_allclose(final, -dynamics.step_weights(0).toarray(), atol=1e-12)
+
+
 def test_over_several_steps_a_neighbour_learns_something_else():
     def loss(polynomial):
         algorithm = algorithms.muffliato(of_rounds(RING, 2, polynomial), mfdl.EveryStep(3))
