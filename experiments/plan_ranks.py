@@ -56,7 +56,8 @@ DESIGNS = (
 
 def measured(design: Design, rate: float, task: mfdl.tasks.Task, seeds: list[int]) -> float:
     """Test loss of the published models, mean over nodes and seeds."""
-    dynamics = mfdl.Dynamics(mfdl.gossip.metropolis_hastings(GRAPH), rate, gossip_rounds=design.gossip_rounds)
+    rounds = {"gossip_rounds": design.gossip_rounds, "polynomial": design.polynomial}
+    dynamics = mfdl.Dynamics(mfdl.gossip.metropolis_hastings(GRAPH), rate, **rounds)
     algorithm = mfdl.algorithms.build(design.mechanism, dynamics, design.scheme()).releasing(design.release_model)
     mechanism = mfdl.calibrate(algorithm, PRIVACY, **BUDGET)
     run = mfdl.replay(mechanism, task, seeds=seeds, eval_every=design.num_steps, progress=False)

@@ -70,6 +70,7 @@ SAMPLES = {
     "ParticipationByNode": lambda: participation.ParticipationByNode([SCHEME, Cyclic(1, 4), SCHEME]),
     "GossipMatrix": lambda: gossip.from_array(np.full((2, 2), 0.5), labels=("Ann", np.int64(7))),
     "GossipSequence": lambda: gossip.sequence([W, gossip.uniform("path:n=3")], repeat=False),
+    "MixingCertificate": lambda: gossip.fastest_mixing("path:n=3").certificate,
     "PushSum": lambda: gossip.push_sum("path:n=3", 4),
     "Dynamics": lambda: DYNAMICS,
     "ReleasedModel": lambda: ReleasedModel("average:2+1"),

@@ -22,6 +22,7 @@ from mfdl.privacy.forms import view_grams
 from mfdl.testing import gossip_matrices, gossip_sequences
 from mfdl.testing.oracles import clear_rank, gossip_messages, local_noising, of_node, pinv_gram, received
 from mfdl.testing.strategies import random_encoder
+from mfdl.testing.strategies.graphs import polynomials
 from mfdl.training.executor import Executor
 
 RING = gossip.metropolis_hastings("ring:n=5")
@@ -101,14 +102,16 @@ def scheduled(draw):
     W = W if W.is_constant else gossip.sequence(W.matrices)
     T, n, K = draw(st.integers(1, 3)), W.num_nodes, draw(st.sampled_from([1, 1, 2]))
     rates = draw(st.lists(st.sampled_from([0.01, 0.3, 1.0, 2.0]), min_size=T, max_size=T))
-    dynamics, part = Dynamics(W, rates, gossip_rounds=K), Cyclic(1, T)
+    dynamics, part = Dynamics(W, rates, gossip_rounds=K, polynomial=draw(polynomials(W))), Cyclic(1, T)
     encoders = np.stack([np.eye(T)] * n)
     if draw(st.booleans()):
         algorithm = algorithms.dp_dsgd(dynamics, part)
     else:
         encoders = random_encoder(np.random.default_rng(draw(st.integers(0, 99))), T, n)
         algorithm = algorithms.mf_dsgd(dynamics, part, encoders)
-    sent, final = gossip_messages(W, T, gossip_rounds=K)  # at rate 1; column (s, u) belongs to step s
+    sent, final = gossip_messages(
+        W, T, gossip_rounds=K, shifts=dynamics.shifts
+    )  # at rate 1; column (s, u) belongs to step s
     return algorithm, encoders, sent * np.repeat(rates, n), final * np.repeat(rates, n)
 
 

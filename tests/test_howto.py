@@ -39,6 +39,7 @@ THEORY = [
         "changing_networks",
         "coming_from",
         "floating_point",
+        "gossip",
         "plan",
         "privacy",
         "random_walks",

@@ -8,14 +8,13 @@ from numpy.testing import assert_allclose
 
 from mfdl import gossip
 from mfdl.errors import InvalidInput
-from mfdl.gossip import mixing_parameter
 from mfdl.testing import gossip_matrices
 
 
 @settings(deadline=None)
 @given(W=gossip_matrices(max_nodes=6, kinds=["symmetric", "singular"]), seed=st.integers(0, 99))
 def test_mixing_parameter_bounds_every_contraction_and_is_met(W, seed):
-    p, n = mixing_parameter(W), W.num_nodes
+    p, n = W.mixing_parameter, W.num_nodes
     x = np.random.default_rng(seed).standard_normal(n)
     x -= x.mean()
     after = W.dense() @ x
@@ -25,10 +24,10 @@ def test_mixing_parameter_bounds_every_contraction_and_is_met(W, seed):
 
 
 def test_mixing_parameter_of_special_cases():
-    assert mixing_parameter(gossip.from_array([[1.0]])) == 1.0
-    assert mixing_parameter(gossip.from_array(np.eye(3))) == 0.0
+    assert gossip.from_array([[1.0]]).mixing_parameter == 1.0
+    assert gossip.from_array(np.eye(3)).mixing_parameter == 0.0
     one_way = np.roll(np.eye(4), 1, axis=1)  # doubly stochastic, not symmetric
     ring = gossip.from_array((np.eye(4) + one_way) / 2)
-    assert_allclose(mixing_parameter(ring), 0.5, rtol=1e-12)
+    assert_allclose(ring.mixing_parameter, 0.5, rtol=1e-12)
     with pytest.raises(InvalidInput, match="must be doubly stochastic: otherwise the average moves"):
-        mixing_parameter(gossip.uniform("star:n=5"))
+        _ = gossip.uniform("star:n=5").mixing_parameter

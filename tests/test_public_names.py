@@ -36,9 +36,9 @@ NAMES = {
         optimal_per_mode prefix_sum_encoder problem save solve_problem square_root_encoder
     """,
     "mfdl.gossip": """
-        Gossip GossipMatrix GossipSequence average churn from_array from_file link_dropout load
-        metropolis_hastings mixing_parameter node_dropout one_peer_exponential peer_sampling push_sum
-        random_matchings random_pairs randomized sampled_presence sampled_walk sequence uniform
+        Gossip GossipMatrix GossipSequence average churn fastest_mixing from_array least_noise link_dropout
+        load metropolis_hastings node_dropout one_peer_exponential peer_sampling push_sum random_matchings
+        random_pairs randomized sampled_presence sampled_walk sequence uniform
     """,
     "mfdl.graphs": """
         Source SparseGraph adjacency content_hash labels load load_sparse names

@@ -317,7 +317,6 @@ REFUSED = {
     "churn of one round": (lambda: mfdl.gossip.churn(W, 5, {0: (0, 2)}), ["offline", "a start and a stop", "got 0"]),
     "a list of messages": (lambda: mfdl.gossip.average([x], W, 0), ["messages must be a dictionary", "got list"]),
     "labels of no list": (lambda: mfdl.gossip.from_array(np.eye(3), labels=3), ["labels must be a list", "got 3"]),
-    "a file of no name": (lambda: mfdl.gossip.from_file(3, G), ["path must be a path", "got 3"]),
     "labels of a gossip matrix": (lambda: mfdl.graphs.labels(W), ["G must be a networkx graph", "got GossipMatrix"]),
     "a guarantee of no file": (lambda: mfdl.Guarantee.load(3), ["path must be a path", "got 3"]),
     "a mechanism of no file": (lambda: mfdl.Mechanism.load(None), ["path must be a path", "got None"]),
@@ -345,7 +344,6 @@ REFUSED = {
         lambda: mfdl.partition.dealt("uniform", y, 4, 0),
         ["partition", "got 'uniform'", "mfdl.partition.parse"],
     ),
-    "mixing of a graph": (lambda: mfdl.gossip.mixing_parameter(G), ["gossip", "got Graph"]),
     "a device by a huge number": (lambda: mfdl.replay(M, TASK, seeds=[0], device=10**30), ["cannot be used"]),
     "numbers that are no flag": (
         lambda: mfdl.losses(A, Q1).by_victim(1.0, adaptive=1),

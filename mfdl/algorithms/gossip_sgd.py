@@ -7,15 +7,14 @@ LDP all of this drops out of privacy, so what distinguishes the mechanisms here 
 from __future__ import annotations
 
 import dataclasses
-import functools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import scipy.sparse as sp
 
 from .. import matrices
 from ..dynamics import Dynamics
-from ..dynamics.dynamics import PlainRounds
+from ..dynamics.dynamics import POWERS, PlainRounds
 from ..errors import require_known
 from ..gossip import GossipMatrix
 from ..noise import IndependentNoise, LocalNoise, NoiseOperator, ZeroNoise
@@ -41,21 +40,22 @@ def decentralized(
     plain = PlainRounds(dynamics)
     schedule = plain.schedule(participation.num_steps)
 
-    receivers_of = functools.cache(lambda gossip: receivers(gossip.weights))  # the same at every rate
+    receivers_of = matrices.once(receivers)  # the same at every rate
 
-    rounds_so_far: list[Round] = []
+    rounds: dict[tuple[int, float], Round] = {}
 
-    @functools.cache
-    def at_rate(gossip: GossipMatrix, rate: float) -> Round:
-        last = rounds_so_far[-1] if rounds_so_far else None
-        rounds_so_far.append(Round.of(plain.of(gossip.weights, rate), receivers_of(gossip), like=last))
-        return rounds_so_far[-1]
+    def at_rate(weights: sp.csr_array, rate: float) -> Round:
+        key = id(weights), rate  # of the schedule, which keeps them
+        if key not in rounds:
+            last = next(reversed(rounds.values()), None)
+            rounds[key] = Round.of(plain.of(weights, rate), receivers_of(weights), like=last)
+        return rounds[key]
 
     algorithm = LinearAlgorithm(
         name=name,
         dynamics=dynamics,
         participation=participation,
-        rounds=tuple(at_rate(gossip, rate) for _, gossip, rate in schedule),
+        rounds=tuple(at_rate(weights, rate) for _, weights, rate in schedule),
         noise=IndependentNoise(participation.num_steps, dynamics.num_nodes) if noise is None else noise,
         model_from_state=plain.model_from_state,
         message_sender=np.arange(dynamics.num_nodes),
@@ -96,14 +96,20 @@ def dp_dsgd(dynamics: Dynamics, participation: Participation) -> LinearAlgorithm
     models=("pndp", *ALL_SEEN),
 )
 @builder
-def muffliato(dynamics: Dynamics, participation: Participation, *, gossip_rounds: int | None = None) -> LinearAlgorithm:
+def muffliato(
+    dynamics: Dynamics,
+    participation: Participation,
+    *,
+    gossip_rounds: int | None = None,
+    polynomial: str | None = None,
+) -> LinearAlgorithm:
     """Muffliato-SGD(K): DP-D-SGD with K gossip rounds per gradient; communication rounds K T.
 
-    Args: gossip_rounds: K >= 1, instead of the dynamics' own.
+    Args: gossip_rounds, polynomial: instead of the dynamics' own; the paper's acceleration is "chebyshev".
     Source: arXiv:2206.05091; as a factorization arXiv:2510.17480, with (K-1) n zero rows per step.
     """
-    if gossip_rounds is not None:
-        dynamics = dataclasses.replace(dynamics, gossip_rounds=gossip_rounds)
+    given: dict[str, Any] = {"gossip_rounds": gossip_rounds, "polynomial": polynomial}
+    dynamics = dataclasses.replace(dynamics, **{name: value for name, value in given.items() if value is not None})
     return decentralized("muffliato", dynamics, participation)
 
 
@@ -137,7 +143,7 @@ def cdp(dynamics: Dynamics, participation: Participation, *, average: str = "com
         return decentralized("cdp", dynamics, participation)
     n = dynamics.num_nodes
     averaging = GossipMatrix(np.full((n, n), 1 / n), dynamics.gossip.labels, "server")
-    central = dataclasses.replace(dynamics, gossip=averaging, gossip_rounds=1)
+    central = dataclasses.replace(dynamics, gossip=averaging, gossip_rounds=1, polynomial=POWERS)
     return decentralized("cdp", central, participation)
 
 

@@ -236,13 +236,14 @@ class LinearAlgorithm(Shown):
             return False
         if self.step_of_round != tuple(step for step, _, _ in schedule):
             return False
-        pairs = {(kind, W, rate) for kind, (_, W, rate) in zip(self.kind_of_round.tolist(), schedule, strict=True)}
+        each = zip(self.kind_of_round.tolist(), schedule, strict=True)
+        pairs = {(kind, id(W), rate): (kind, W, rate) for kind, (_, W, rate) in each}
         return checks.close(self.model_from_state, plain.model_from_state) and all(
             checks.close(has, wanted)
-            for kind, W, rate in pairs
+            for kind, W, rate in pairs.values()
             for has, wanted in zip(
                 vars(self.kinds[kind].driven_by("gradient")).values(),
-                vars(plain.of(W.weights, rate, self.divisors)).values(),
+                vars(plain.of(W, rate, self.divisors)).values(),
                 strict=True,
             )
         )

@@ -214,8 +214,10 @@ def _from_step(
     **given: Any,
 ) -> LinearAlgorithm:
     """From the maps of step t, its averaging matrix and its rate; noise enters where gradients do."""
-    if dynamics.gossip_rounds != 1:
-        raise UnsupportedMechanism(f"{name} covers one gossip round per step, got {dynamics.gossip_rounds}.")
+    if not dynamics.has_one_round:
+        raise UnsupportedMechanism(
+            f"{name} covers one gossip round per step, got {dynamics.gossip_rounds} of {dynamics.polynomial}."
+        )
     if dynamics.weight_decay or (dynamics.momentum and not momentum):
         raise UnsupportedMechanism(
             f"{name} covers {'no weight decay' if momentum else 'neither momentum nor weight decay'}; leave it out, or "

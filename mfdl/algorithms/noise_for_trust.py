@@ -23,7 +23,6 @@ from ..dynamics import Dynamics
 from ..entries import to_dense
 from ..errors import InvalidInput, UnsupportedMechanism
 from ..factorization.trust_noise import AttackerView, optimal_local_noise
-from ..gossip import GossipMatrix
 from ..gossip.symmetries import vertex_symmetries
 from ..noise import NoiseOperator, ScheduledNoise, StepNoise
 from ..objective import ErrorWeights
@@ -89,9 +88,9 @@ def message_noise(
         return sp.csr_array(sp.kron(places, sp.eye_array(n)))
 
     @functools.cache
-    def exchange(k: int, gossip: GossipMatrix | None, rate: float) -> Round:
-        """Round k; the state is the models and the noise of slots 1, 2, ... that waits."""
-        to_models = sp.eye_array(n) if gossip is None else gossip.weights
+    def exchange(k: int, number: int, rate: float) -> Round:
+        """Round k, of that number; the state is the models and the noise of slots 1, 2, ... that waits."""
+        to_models = dynamics.round_weights(number) if k < K else sp.eye_array(n)
         return Round(
             message_from_state=block(1, slots, [(0, 0), (0, k)] if k else [(0, 0)]),
             message_from_gradient=None if k else -rate * sp.eye_array(n),
@@ -99,12 +98,12 @@ def message_noise(
             state_from_message=sp.csr_array(sp.kron(np.eye(slots, 1), to_models)),
             state_from_state=block(slots, slots, [(j, j) for j in range(k + 1, slots)]) if k else None,
             state_from_noise=None if k else -rate * block(slots, slots, [(j, j) for j in range(1, slots)]),
-            receivers=everybody if gossip is None else receivers(gossip.weights),
+            receivers=receivers(to_models) if k < K else everybody,
         )
 
     rates = dynamics.learning_rates(T).tolist()
     rounds = [
-        exchange(k, dynamics.gossip.at(t * K + k) if k < K else None, 0.0 if k else rates[t])
+        exchange(k, k if dynamics.gossip.is_constant else t * K + k, 0.0 if k else rates[t])
         for t in range(T)
         for k in range(slots)
     ]

@@ -79,7 +79,7 @@ def push_sum(
         raise InvalidInput(
             f"push-sum needs gossip of gossip.push_sum(graph, rounds), which knows its weights, got {gossip.name!r}."
         )
-    if dynamics.gossip_rounds != 1 or not dynamics.is_plain:
+    if not (dynamics.has_one_round and dynamics.is_plain):
         raise UnsupportedMechanism("push-sum covers one gossip round per step, neither momentum nor weight decay.")
     T, n = participation.num_steps, dynamics.num_nodes
     eye = sp.csr_array(sp.eye_array(n))
@@ -130,7 +130,7 @@ def random_walk(
     Cost: one round for each distinct move, O(nodes). Training takes gradients at all nodes and drops those of others.
     Source: random-walk SGD, private in arXiv:2402.07471 and arXiv:2510.19934.
     """
-    if dynamics.gossip_rounds != 1 or not dynamics.is_plain:
+    if not (dynamics.has_one_round and dynamics.is_plain):
         raise UnsupportedMechanism(
             "random-walk covers one round per step, neither momentum nor weight decay: both would move models of nodes "
             "that do not hold the token."
@@ -170,7 +170,7 @@ def zip_dl(
         time-varying W, several gossip rounds, momentum or weight decay.
     Source: arXiv:2403.11795, Algorithm 1.
     """
-    if not dynamics.gossip.is_constant or dynamics.gossip_rounds != 1:
+    if not (dynamics.gossip.is_constant and dynamics.has_one_round):
         raise UnsupportedMechanism("zip-dl covers constant gossip with one round per step.")
     if not dynamics.is_plain:
         raise UnsupportedMechanism("zip-dl covers neither momentum nor weight decay; its noise is on the messages.")

@@ -70,6 +70,10 @@ class PlanConfig(OnGraph):
     gossip_rounds: Annotated[
         tuple[str, ...], Option("Gossip rounds after each step.", metavar="A,B,...", listed=True)
     ] = ("1", "5", "20")
+    polynomials: Annotated[
+        tuple[str, ...],
+        Option("Of W in the rounds of a step: powers, chebyshev, least-noise.", metavar="A,B,...", listed=True),
+    ] = ("powers",)
     participations: Annotated[
         tuple[str, ...],
         Option(
@@ -145,7 +149,7 @@ def plan(config: PlanConfig, out: Path | None) -> Answer:
         require_folder(out)
     graph, gossip = config.sparse_network()
     same = config.values(
-        "epsilon", "mu", "mechanisms", "release_models", "max_steps",
+        "epsilon", "mu", "mechanisms", "release_models", "max_steps", "polynomials",
         "gradients_per_record", "messages", "curvature", "start_distance", "learning_time",
     )  # fmt: skip
     assert config.records is not None

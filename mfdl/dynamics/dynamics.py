@@ -34,11 +34,13 @@ from numpy.typing import NDArray
 from .. import check, matrices
 from ..check import FloatArray
 from ..display import short_repr
-from ..errors import InvalidInput, UnusualSetting
-from ..gossip import Gossip, GossipMatrix
+from ..errors import InvalidInput, UnusualSetting, require_known
+from ..gossip import Gossip
 from ..operators.structured import RecursionMaps
 from ..spec import Entry, Registry
 from ..storable import storable
+from . import polynomials
+from .polynomials import POLYNOMIALS, POWERS
 
 # Beyond it the accountants' rank tests in float64 could take what a small step adds for rounding, which starts at 1e13.
 MAX_RATE_RATIO = 1e6
@@ -58,6 +60,10 @@ class Dynamics:
         gossip_rounds: K >= 1 averaging rounds per gradient step; round j of step t uses gossip.at(t K + j).
         momentum: 0 <= beta < 1 (heavy ball); the buffer is local and never sent.
         weight_decay: lambda >= 0, outside of clipping; eta_t lambda < 1 at every step.
+        polynomial: p of degree K with p(1) = 1, the averaging of a step is p(W): "powers", W^K; for one symmetric,
+            connected matrix also "least-noise", which leaves least noise in the models, and "chebyshev", whose largest
+            modulus on the interval of the other eigenvalues is least. Round j averages with (W - r_j I) / (1 - r_j),
+            r_j = `shifts[j]` the roots of p: with the same neighbours, and a node's own model may weigh less than 0.
 
     Momentum and decay change the cost of noise, and the privacy of hidden messages; if every message is seen, the
     privacy of a mechanism does not depend on them.
@@ -73,6 +79,7 @@ class Dynamics:
     gossip_rounds: int = 1
     momentum: float = 0.0
     weight_decay: float = 0.0
+    polynomial: str = POWERS
 
     def __post_init__(self) -> None:
         check.instance(Gossip, gossip=self.gossip)
@@ -90,6 +97,9 @@ class Dynamics:
             )
         object.__setattr__(self, "momentum", momentum)
         object.__setattr__(self, "weight_decay", decay)
+        require_known("polynomial", self.polynomial, POLYNOMIALS)
+        if self.polynomial != POWERS:
+            polynomials.require_one_symmetric_matrix(self.polynomial, self.gossip)
         if self.num_nodes > 1 and self.gossip.is_identity:
             warnings.warn(
                 f"gossip {self.gossip.name!r} is the identity matrix on its {self.num_nodes} nodes: nodes never "
@@ -104,13 +114,47 @@ class Dynamics:
         """n."""
         return self.gossip.num_nodes
 
+    @functools.cached_property
+    def shifts(self) -> tuple[float, ...]:
+        """r_j of each round of a step, K numbers below 1: zeros for powers, else in an order whose products stay small.
+
+        >>> from mfdl import gossip
+        >>> ring = gossip.metropolis_hastings("ring:n=16")
+        >>> [round(r, 3) for r in Dynamics(ring, gossip_rounds=3, polynomial="chebyshev").shifts]
+        [-0.247, 0.863, 0.308]
+        """
+        if self.polynomial == POWERS:
+            return (0.0,) * self.gossip_rounds
+        return polynomials.roots(self.polynomial, self.gossip.at(0), self.gossip_rounds)
+
+    @functools.cached_property
+    def _shifted(self) -> tuple[sp.csr_array, ...]:
+        return tuple(polynomials.shifted(self.gossip.at(0).weights, shift) for shift in self.shifts)
+
+    @property
+    def has_one_round(self) -> bool:
+        """Whether the averaging of step t is `gossip.at(t)`."""
+        return self.gossip_rounds == 1 and self.polynomial == POWERS
+
+    def round_weights(self, number: int) -> sp.csr_array:
+        """The averaging of one round, csr (n, n), rows sum to 1: round j of step t has the number t K + j."""
+        if self.polynomial == POWERS:
+            return self.gossip.at(number).weights
+        return self._shifted[number % self.gossip_rounds]
+
     def step_weights(self, step: int) -> sp.csr_array:
         """The averaging of one whole step: the product of its K matrices, csr (n, n)."""
         first = check.integer_at_least(0, step=step) * self.gossip_rounds
-        total = self.gossip.at(first).weights
+        total = self.round_weights(first)
         for later in range(first + 1, first + self.gossip_rounds):
-            total = self.gossip.at(later).weights @ total
+            total = self.round_weights(later) @ total
         return sp.csr_array(total)
+
+    def step_eigenvalues(self, eigenvalues: FloatArray) -> FloatArray:
+        """Those of a whole step, p(lambda), from those of constant W."""
+        if self.polynomial == POWERS:
+            return np.asarray(eigenvalues**self.gossip_rounds)
+        return polynomials.values(eigenvalues, self.shifts)
 
     def learning_rates(self, num_steps: int) -> FloatArray:
         """eta_t for t < num_steps, shape (num_steps,), an own array.
@@ -206,9 +250,9 @@ class PlainRounds:
             lambda step: matrices.sparse_matrix(decayed=sp.block_diag([zero, beta * eye if step else eye]))
         )
 
-    def schedule(self, num_steps: int) -> list[tuple[int, GossipMatrix, float]]:
+    def schedule(self, num_steps: int) -> list[tuple[int, sp.csr_array, float]]:
         """(gradient step or -1, averaging matrix, learning rate or 0) of every round: K for each step."""
-        K, at = self.dynamics.gossip_rounds, self.dynamics.gossip.at
+        K, at = self.dynamics.gossip_rounds, self.dynamics.round_weights
         rates = self.dynamics.learning_rates(num_steps).tolist()
         return [
             (t, at(t * K), rate) if j == 0 else (-1, at(t * K + j), 0.0)

@@ -5,7 +5,7 @@ a round for each step; both are a `Gossip`. W[i, j] is the weight node i gives n
 of the further properties hold (symmetric, doubly stochastic, connected, reversible) is computed, never
 declared. All of it is sparse; only `dense` and `spectrum` form an n x n array.
 
-`matrix` holds `Gossip`, `GossipMatrix` and the mixing parameter, `sequences` holds `GossipSequence` and the
+`matrix` holds `Gossip` and `GossipMatrix`, `sequences` holds `GossipSequence` and the
 communication graph of all rounds, `builders` the ways to get one. `changing` samples rounds that change (matchings,
 peers, dropout of nodes and links, the walk of a token), `randomized` gives the moments of such rounds. `directed` holds
 push-sum, for directed edges, and `average`, one node's averaging in a training loop of the user.
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from . import randomized
-    from .builders import from_array, from_file, load, metropolis_hastings, sequence, uniform
+    from .builders import fastest_mixing, from_array, least_noise, load, metropolis_hastings, sequence, uniform
     from .changing import (
         churn,
         link_dropout,
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
         sampled_walk,
     )
     from .directed import average, push_sum
-    from .matrix import Gossip, GossipMatrix, mixing_parameter
+    from .matrix import Gossip, GossipMatrix
     from .sequences import GossipSequence
 
 __all__ = [
@@ -39,12 +39,12 @@ __all__ = [
     "GossipSequence",
     "average",
     "churn",
+    "fastest_mixing",
     "from_array",
-    "from_file",
+    "least_noise",
     "link_dropout",
     "load",
     "metropolis_hastings",
-    "mixing_parameter",
     "node_dropout",
     "one_peer_exponential",
     "peer_sampling",

@@ -142,13 +142,16 @@ def _links(graph: graphs.Source | nx.DiGraph) -> tuple[tuple[Hashable, ...], csr
 Message = TypeVar("Message")
 
 
-def average(messages: Mapping[int, Message], gossip: Gossip, node: int, *, step: int = 0) -> Message:
+def average(
+    messages: Mapping[int, Message], gossip: Gossip, node: int, *, step: int = 0, shift: float = 0.0
+) -> Message:
     """Sum over j of W[node, j] times the message of j.
 
     Args:
         messages: by index of the sender, the node's own included: arrays or tensors of one shape and type, or mappings
             of them by name, as `module.state_dict()` is.
         gossip: the weights; a `GossipSequence` gives those of `step`.
+        shift: below 1, the weights are those of (W - shift I) / (1 - shift): `Dynamics.shifts[j]` in round j of a step.
     Returns: what each message is: an array or tensor, or a dictionary of them, of its type. Sums are taken in float32
         or better and rounded once. Integers and truth values, such as the counters and masks of a module, are no
         averages: equal ones are copied. Nothing is changed in place.
@@ -164,8 +167,13 @@ def average(messages: Mapping[int, Message], gossip: Gossip, node: int, *, step:
     node = check.integer_at_least(0, node=node)
     if node >= gossip.num_nodes:
         raise InvalidInput(f"node must be below {gossip.num_nodes}, the number of nodes, got {node}.")
+    if not (shift := float(check.finite_array(0, shift=shift))) < 1:
+        raise InvalidInput(f"shift must be below 1, got {shift:g}; give dynamics.shifts[j] in round j of a step.")
     row = gossip.at(step).weights[[node], :].tocoo()
     weights = {int(j): float(w) for j, w in zip(row.col, row.data, strict=True) if w != 0}
+    if shift:
+        weights[node] = weights.get(node, 0.0) - shift
+        weights = {j: w / (1 - shift) for j, w in weights.items()}
     if set(check.mapping("messages by node", messages=messages)) != set(weights):
         missing = sorted(set(weights) - set(messages))
         extra = sorted(set(messages) - set(weights), key=repr)  # exact: texts

@@ -37,6 +37,7 @@ SUM_TOLERANCE = 1e-9  # a matrix written with 10 decimals passes, a forgotten se
 SYMMETRY_TOLERANCE = 1e-12  # weights are at most 1; differences of rounding only
 BALANCE_TOLERANCE = 1e-12  # relative, in d_i W_ij = d_j W_ji
 MAX_DENSE_NODES = 20_000  # 3.2 GB
+MAX_EIGENVALUES = 5000  # nodes up to which the ends of the spectrum come from all of it: a minute
 
 
 class Gossip(abc.ABC):
@@ -98,6 +99,22 @@ class Gossip(abc.ABC):
 
 
 @storable
+@dataclass(frozen=True)
+class MixingCertificate:
+    """How close optimised weights are to the best symmetric weights of their graph.
+
+    Attributes: objective: what is minimised, in words; value: of these weights; lower_bound: of all of them, certified.
+    """
+
+    objective: str
+    value: float
+    lower_bound: float
+
+    def __str__(self) -> str:
+        return f"{self.objective} {self.value:.6g}, at least {self.lower_bound:.6g} for any weights"
+
+
+@storable
 @dataclass(frozen=True, eq=False, repr=False)
 class GossipMatrix(Gossip):
     """One averaging round, new = W @ old; W[i, j] is the weight node i gives node j.
@@ -109,6 +126,7 @@ class GossipMatrix(Gossip):
         labels: the n distinct node labels, in index order.
         name: where the weights come from.
         graph_name: what the communication graph is called, for reports; "" if it has no name.
+        certificate: of weights that are optimised.
 
     Raises:
         InvalidInput: one of these conditions fails; the message names the entry or row by its labels.
@@ -119,6 +137,7 @@ class GossipMatrix(Gossip):
     labels: tuple[Hashable, ...]
     name: str = "given"
     graph_name: str = ""
+    certificate: MixingCertificate | None = None
 
     def __post_init__(self) -> None:
         W = own_csr(self.weights)
@@ -255,12 +274,52 @@ class GossipMatrix(Gossip):
         return read_only(values)
 
     @cached_property
+    def spectral_interval(self) -> tuple[float, float]:
+        """Smallest and largest eigenvalue of symmetric W but the first 1; (0, 0) for a single node.
+
+        Cost: that of `spectrum` up to MAX_EIGENVALUES nodes or in closed form, else of Lanczos: products with W.
+        """
+        if self.num_nodes == 1:
+            return 0.0, 0.0
+        if self.closed_spectrum is None and self.num_nodes > MAX_EIGENVALUES:
+            from scipy.sparse.linalg import LinearOperator, eigsh
+
+            n = self.num_nodes
+            others = LinearOperator((n, n), lambda x: self.weights @ (x - x.mean(axis=0)), dtype=np.float64)
+            start = np.random.default_rng(0).standard_normal(n)
+            ends = eigsh(others, 2, which="BE", v0=start, tol=1e-9, return_eigenvectors=False)
+        else:
+            ends = self.spectrum[[-1, 1]]
+        return float(ends[0]), float(ends[1])
+
+    @cached_property
     def spectral_gap(self) -> float:
         """1 - the second largest modulus of an eigenvalue; 1 for a single node, 0 if a mode never decays."""
         if self.num_nodes == 1:
             return 1.0
         second = np.sort(np.abs(self.spectrum))[-2]
         return max(0.0, float(1 - second))
+
+    @cached_property
+    def mixing_parameter(self) -> float:
+        """p = 1 - lambda_2(W^T W): one averaging shrinks the squared distance to the average to at most 1 - p of it.
+
+        >>> from mfdl.gossip import metropolis_hastings
+        >>> round(metropolis_hastings("torus:n=16").mixing_parameter, 4)
+        0.64
+
+        0 <= p <= 1; 0 if some nodes never hear of others or a difference never decays, 1 for one node.
+        Raises: InvalidInput: W is not doubly stochastic, so that the average itself moves.
+        Cost: O(n^3) time, O(n^2) memory.
+        """
+        if not self.is_doubly_stochastic:
+            raise InvalidInput(
+                "gossip must be doubly stochastic: otherwise the average moves, and noise that sums to zero over the "
+                "nodes does not cancel in it; use metropolis-hastings."
+            )
+        n = self.num_nodes
+        p = min(1.0, 1.0 - float(np.linalg.norm(self.dense() - 1.0 / n, 2)) ** 2)
+        return p if p > 8 * n * EPS else 0.0  # rounding of a norm of one is not mixing
 
     def dense(self) -> FloatArray:
         """W as an own writable array, shape (n, n); refused above 20,000 nodes."""
@@ -293,6 +352,8 @@ class GossipMatrix(Gossip):
         ]
         if not self.is_symmetric:
             facts.append("reversible" if self.is_reversible else "not reversible")
+        if self.certificate is not None:
+            facts.append(str(self.certificate))
         return (
             f"gossip matrix {self.name!r} on {count(self.num_nodes, 'node')} with "
             f"{count(self.weights.nnz, 'weight')}: {', '.join(facts)}"
@@ -353,29 +414,6 @@ def _measure_from_spanning_forest(W: csr_array) -> FloatArray | None:
 
 def count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
-def mixing_parameter(gossip: GossipMatrix) -> float:
-    """p = 1 - lambda_2(W^T W): one averaging shrinks the squared distance to the average to at most 1 - p of it.
-
-    >>> from mfdl.gossip import metropolis_hastings
-    >>> round(mixing_parameter(metropolis_hastings("torus:n=16")), 4)
-    0.64
-
-    Returns: 0 <= p <= 1; 0 if some nodes never hear of others or a difference never decays, 1 for one node.
-    Raises: InvalidInput: W is not doubly stochastic, so that the average itself moves.
-    Cost: O(n^3) time, O(n^2) memory.
-    """
-    check.instance(GossipMatrix, gossip=gossip)
-    if not gossip.is_doubly_stochastic:
-        raise InvalidInput(
-            "gossip must be doubly stochastic: otherwise the average moves, and noise that sums to zero over the nodes "
-            "does not cancel in it; use metropolis-hastings."
-        )
-    n = gossip.num_nodes
-    shrinkage = float(np.linalg.norm(gossip.dense() - 1.0 / n, 2)) ** 2
-    p = min(1.0, 1.0 - shrinkage)
-    return p if p > 8 * n * np.finfo(np.float64).eps else 0.0  # rounding of a norm of one is not mixing
 
 
 TOLERANCE = 1e-12  # weights are at most 1; differences of rounding only

@@ -136,7 +136,7 @@ def matrix_links(file: GraphFile, matrix: Any, labels: Sequence[Hashable] = ()) 
     if defect:
         raise file.refused(
             f": the matrix {defect}, and is no adjacency matrix; a gossip matrix is read by "
-            "mfdl.gossip.from_file(path, graph) or mfdl.gossip.from_array"
+            "mfdl.gossip.load(path, graph) or mfdl.gossip.from_array"
         )
     once, nodes = sparse.row <= sparse.col, labels or range(shape[0])
     ends = zip(sparse.row[once].tolist(), sparse.col[once].tolist(), strict=True)

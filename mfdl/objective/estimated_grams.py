@@ -34,7 +34,7 @@ from mfdl_solvers.arithmetic import blas_threads
 
 from .. import check, matrices
 from ..check import FloatArray
-from ..dynamics.dynamics import ByModes, ByNodes
+from ..dynamics.dynamics import POWERS, ByModes, ByNodes
 from ..errors import InvalidInput, UnsupportedMechanism
 from ..gossip.randomized import Moments, RandomGossip
 from .counted_models import CountedModels, finite_gram
@@ -227,7 +227,7 @@ def _measures_of(counted: CountedModels, z: FloatArray) -> list[SpectralMeasure]
     W, rounds = counted.dynamics.gossip.at(0).weights, counted.dynamics.gossip_rounds
     z -= z.mean(axis=0)
     rules = quadrature(lambda x: np.asarray(W @ x), z, nodes_needed(2 * counted.num_steps * rounds, ACCURACY))
-    return [SpectralMeasure(*of_probe).after_rounds(rounds) for of_probe in rules]
+    return [SpectralMeasure(*of_probe).after_rounds(counted.dynamics) for of_probe in rules]
 
 
 def fresh_noise(counted: CountedModels, factor: sp.csr_array, probes: Probes | None) -> Estimate:
@@ -242,7 +242,7 @@ def fresh_noise(counted: CountedModels, factor: sp.csr_array, probes: Probes | N
         )
     size = same_size(factor)
     if size is not None and (closed := gossip.at(0).closed_spectrum) is not None:
-        measure = SpectralMeasure.of_spectrum(closed, size).after_rounds(counted.dynamics.gossip_rounds)
+        measure = SpectralMeasure.of_spectrum(closed, size).after_rounds(counted.dynamics)
         return Estimate(_fresh_cost(counted, measure.reduced(2 * T)), 0.0)
     probes = checked_probes(probes)
     measures = _measures_of(counted, np.asarray(factor @ probes.signs(factor.shape[1])))
@@ -336,6 +336,10 @@ def averaged(counted: CountedModels, random: RandomGossip, probes: Probes | None
     if random.node_dropout and dynamics.gossip_rounds > 1:
         raise InvalidInput(
             f"node dropout needs one gossip round in each step, got gossip_rounds={dynamics.gossip_rounds}; take 1."
+        )
+    if dynamics.polynomial != POWERS:
+        raise UnsupportedMechanism(
+            f"polynomial {dynamics.polynomial!r} is of one matrix, and gossip that is drawn anew has many; take powers."
         )
     if len(counted.kinds) > 1:
         raise UnsupportedMechanism(

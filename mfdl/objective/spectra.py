@@ -19,6 +19,7 @@ from mfdl_solvers.ties import first_largest
 
 from .. import check
 from ..check import FloatArray
+from ..dynamics import Dynamics
 from ..dynamics.dynamics import ByModes, Entries
 from ..errors import InvalidInput, UnsupportedMechanism
 from .counted_models import CountedModels
@@ -84,9 +85,11 @@ class SpectralMeasure:
         """The same eigenvalues, each weight times its factor >= 0."""
         return SpectralMeasure(self.eigenvalues, self.weights * factors)
 
-    def after_rounds(self, rounds: int) -> SpectralMeasure:
-        """That of W^rounds."""
-        return self if rounds == 1 else SpectralMeasure(self.eigenvalues**rounds, self.weights)
+    def after_rounds(self, dynamics: Dynamics) -> SpectralMeasure:
+        """That of a whole step."""
+        if dynamics.has_one_round:
+            return self
+        return SpectralMeasure(dynamics.step_eigenvalues(self.eigenvalues), self.weights)
 
     def reduced(self, degree: int, accuracy: float = ROUNDING) -> SpectralMeasure:
         """Fewer nodes, the same moments up to `degree` within `accuracy` times the mass; itself if it has few.
@@ -113,7 +116,7 @@ class Modes:
     """Eigenvalues of one step's averaging and what couples the modes.
 
     Attributes:
-        lam: eigenvalues of W^K, shape (n,).
+        lam: eigenvalues of the averaging of a step, shape (n,).
         vectors: U, orthogonal, shape (n, n); root: sqrt(D), shape (n,), all ones for symmetric W.
     """
 
@@ -169,7 +172,7 @@ class Modes:
 
 def known_measure(counted: CountedModels) -> SpectralMeasure | None:
     """That of constant symmetric gossip where it has a closed form or few enough nodes; else None."""
-    gossip, rounds = counted.dynamics.gossip, counted.dynamics.gossip_rounds
+    gossip = counted.dynamics.gossip
     if not (gossip.is_constant and gossip.at(0).is_symmetric):
         return None
     if counted.weights.of_average:
@@ -181,7 +184,7 @@ def known_measure(counted: CountedModels) -> SpectralMeasure | None:
         measure = SpectralMeasure.of_spectrum(closed, trace / closed.size)
         if (released := counted.released) is not None:  # |W^g u|^2
             measure = measure.weighted(measure.eigenvalues ** (2 * released.rounds_of_gossip))
-        return measure.after_rounds(rounds)
+        return measure.after_rounds(counted.dynamics)
     if gossip.num_nodes > MAX_DENSE:
         return None
     with blas_threads(gossip.num_nodes):

@@ -8,7 +8,8 @@ Near an optimum with loss curvature lambda along a direction, each node's step i
 
     theta <- W^K ((1 - eta lambda) theta - eta s x),    x = N z,  z independent of unit variance,
 
-s the standard deviation of base noise on an averaged step, K gossip rounds. An injection of age i is in the models
+s the standard deviation of base noise on an averaged step, K gossip rounds (p(W) in the place of W^K for another
+polynomial). An injection of age i is in the models
 as rho^i W^(K (i + 1)), rho = 1 - eta lambda, so the variance at any of the models is a polynomial in rho: its
 coefficients hold encoder, released model and gossip, and serve every curvature and every learning rate. With Sigma =
 N N^T, released weights a_r and P[i, l] = tr((W^(K (i + 1)))^T W^(K (l + 1))) / n it is
@@ -32,8 +33,8 @@ from .. import check
 from ..algorithms import registry
 from ..check import FloatArray
 from ..dynamics import Dynamics
+from ..dynamics.polynomials import POLYNOMIALS, POWERS
 from ..errors import InvalidInput, require_known
-from ..gossip import Gossip
 from ..objective import Curvature, ErrorWeights, NoiseObjective
 from ..objective.error_weights import released_in_full
 from ..participation import BallsInBins, Cyclic, Participation
@@ -45,7 +46,7 @@ PARTICIPATIONS = (CYCLIC, BINS)
 BINS_MARK = "bins"
 NUMBERS = {"b": "batches", "k": "epochs", "rounds": "gossip_rounds"}
 """The numbers of a name, and the fields that they give."""
-FORM = "MECHANISM,b=B,k=K[,bins][,rounds=R][,MODEL]"
+FORM = "MECHANISM,b=B,k=K[,bins][,rounds=R][,POLYNOMIAL][,MODEL]"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,6 +61,7 @@ class Design:
         gossip_rounds: averaging rounds after each step, >= 1.
         participation: "cyclic" (public batches) or "balls-in-bins" (secret ones, at least two of them).
         release_model: what is published, as `ReleasedModel` reads it.
+        polynomial: of the gossip matrix, in the rounds of a step: as of `Dynamics`.
 
     Raises: InvalidInput: a value out of range, or an unknown name.
 
@@ -74,6 +76,7 @@ class Design:
     gossip_rounds: int = 1
     participation: str = CYCLIC
     release_model: str = "last"
+    polynomial: str = POWERS
 
     def __post_init__(self) -> None:
         for name in NUMBERS.values():
@@ -84,6 +87,7 @@ class Design:
             object.__setattr__(self, "mechanism", f"{base}{mark}{weights}")
         registry.check_name(self.mechanism)
         require_known("participation", self.participation, PARTICIPATIONS)
+        require_known("polynomial", self.polynomial, POLYNOMIALS)
         released = ReleasedModel(self.release_model)
         released.of_steps(self.num_steps)
         object.__setattr__(self, "release_model", released.describe())
@@ -113,6 +117,7 @@ class Design:
         parts = [self.mechanism, f"b={self.batches}", f"k={self.epochs}"]
         parts += [BINS_MARK] * self.has_bins
         parts += [f"rounds={self.gossip_rounds}"] * (self.gossip_rounds > 1)
+        parts += [self.polynomial] * (self.polynomial != POWERS)
         parts += [self.release_model] * (self.release_model != "last")
         return ",".join(parts)
 
@@ -135,6 +140,8 @@ class Design:
                 field, value = NUMBERS[key], int(number)
             elif part in (BINS_MARK, *PARTICIPATIONS):
                 field, value = "participation", CYCLIC if part == CYCLIC else BINS
+            elif part in POLYNOMIALS:
+                field, value = "polynomial", part
             else:
                 field, value = "release_model", part
             if field in given:
@@ -158,6 +165,7 @@ class Design:
             "period": self.batches,
             "participation": self.participation,
             "gossip_rounds": self.gossip_rounds,
+            "polynomial": self.polynomial,
             "release_model": self.release_model,
         }
 
@@ -176,6 +184,7 @@ class DesignGrid:
     participations: Sequence[str]
     release_models: Sequence[str]
     max_steps: int
+    polynomials: Sequence[str] = (POWERS,)
 
     def __iter__(self) -> Iterator[Design]:
         """Designs of at most `max_steps` steps, each once.
@@ -185,11 +194,11 @@ class DesignGrid:
         for name in self.participations:
             require_known("participation", name, PARTICIPATIONS)
         seen: set[Design] = set()
-        every = (self.mechanisms, self.participations, self.batches, self.epochs, self.gossip_rounds)
-        for mechanism, participation, b, k, rounds in itertools.product(*every):
+        every = (self.mechanisms, self.participations, self.batches, self.epochs, self.gossip_rounds, self.polynomials)
+        for mechanism, participation, b, k, rounds, polynomial in itertools.product(*every):
             if self._combined(mechanism, participation, b) and b * k <= self.max_steps:
                 for model in self.release_models:
-                    design = Design(mechanism, b, k, rounds, participation, of_share(model, b * k))
+                    design = Design(mechanism, b, k, rounds, participation, of_share(model, b * k), polynomial)
                     if design not in seen:
                         seen.add(design)
                         yield design
@@ -317,14 +326,14 @@ def predicted_loss(
     return [PredictedLoss(*map(float, column)) for column in numbers.T]
 
 
-def age_gram(gossip: Gossip, rounds: int, num_steps: int, further: int = 0) -> FloatArray:
-    """tr((V W^(K (i + 1)))^T V W^(K (l + 1))) / n for ages i and l, V the further rounds; shape (T, T).
+def age_gram(dynamics: Dynamics, num_steps: int, further: int = 0) -> FloatArray:
+    """tr((V W^(i + 1))^T V W^(l + 1)) / n for ages i and l, W of a whole step, V the further rounds; shape (T, T).
 
     Of fewer steps it is the leading block. Cost: that of `NoiseObjective.over_steps`.
     """
     counted = ErrorWeights(f"released:last+{further}" if further else "last")
-    H = NoiseObjective(Dynamics(gossip, 1.0, gossip_rounds=rounds), num_steps, counted).over_steps()
-    return np.asarray(H[::-1, ::-1]) / gossip.num_nodes
+    H = NoiseObjective(dynamics, num_steps, counted).over_steps()
+    return np.asarray(H[::-1, ::-1]) / dynamics.num_nodes
 
 
 def _summed_over_steps(covariance: FloatArray) -> FloatArray:

@@ -22,6 +22,7 @@ from .. import gossip as gossip_matrices
 from ..algorithms import LinearAlgorithm, registry
 from ..algorithms.gossip_sgd import receivers
 from ..dynamics import Dynamics
+from ..dynamics.polynomials import POWERS
 from ..errors import InvalidInput, UnsupportedMechanism
 from ..factorization import NotConverged
 from ..gossip import GossipMatrix
@@ -62,6 +63,7 @@ def plan(
     participations: Sequence[str] | None = None,
     release_models: Sequence[str] = RELEASE_MODELS,
     max_steps: int = MAX_STEPS,
+    polynomials: Sequence[str] = (POWERS,),
     gradients_per_record: int | None = None,
     messages: int | None = None,
     curvature: Curvature | str | None = None,
@@ -90,6 +92,7 @@ def plan(
             mean of the last half of the models).
         max_steps: designs with more are left out, as are those above `gradients_per_record` (gradient evaluations) or
             `messages` (that a node sends, on average over the nodes).
+        polynomials: of `Dynamics`, each at every number of rounds.
         curvature: of the loss, a `Curvature` or its text, such as "power:1:20". Public: declared, or of public or
             unlabelled features, never of private data.
         start_distance: of the first models from the optimum, along each direction of the curvature.
@@ -113,7 +116,7 @@ def plan(
         check.instance(Curvature, curvature=curvature)
     if designs is None:
         kinds = participations or ((CYCLIC,) if epsilon is None else (CYCLIC, BINS))
-        grid = DesignGrid(mechanisms, batches, epochs, gossip_rounds, kinds, release_models, max_steps)
+        grid = DesignGrid(mechanisms, batches, epochs, gossip_rounds, kinds, release_models, max_steps, polynomials)
         every = list(grid)
     else:
         every = [Design.parse(design) if isinstance(design, str) else design for design in designs]
@@ -188,7 +191,12 @@ class _Planner:
         self._calibrated = functools.cache(self._calibrate)
         self._stopped: dict[Design, NotConverged] = {}
         self._gain = functools.cache(self._computed_gain)
-        self._age_gram = functools.cache(lambda rounds, further: age_gram(gossip, rounds, num_steps, further))
+        self._age_gram = functools.cache(
+            lambda rounds, polynomial, further: age_gram(self._dynamics(rounds, polynomial), num_steps, further)
+        )
+
+    def _dynamics(self, rounds: int, polynomial: str) -> Dynamics:
+        return Dynamics(self.gossip, 1.0, gossip_rounds=rounds, polynomial=polynomial)
 
     def planned(self, design: Design, messages: float) -> PlannedDesign:
         """One design with its numbers."""
@@ -224,8 +232,8 @@ class _Planner:
         if self._hides_messages and not design.has_bins:
             return design
         same_noise = entry is not None and not entry.weighted
-        rounds = 1 if same_noise else design.gossip_rounds
-        return dataclasses.replace(design, release_model="last", gossip_rounds=rounds)
+        rounds: dict[str, Any] = {"gossip_rounds": 1, "polynomial": POWERS} if same_noise else {}
+        return dataclasses.replace(design, release_model="last", **rounds)
 
     @functools.cached_property
     def _hides_messages(self) -> bool:
@@ -239,7 +247,7 @@ class _Planner:
         if registry.is_of_balls_in_bins(design.mechanism):
             budget = {name: self.target[name] for name in ("epsilon", "delta")}
             noise_std = noise_of_bins(bins=design.batches, adjacency=adjacency, **budget)
-        dynamics = Dynamics(self.gossip, 1.0, gossip_rounds=design.gossip_rounds)
+        dynamics = self._dynamics(design.gossip_rounds, design.polynomial)
         algorithm = registry.build_tuned(design.mechanism, dynamics, design.scheme(), noise_std=noise_std)
         meant = registry.models_of(design.mechanism, algorithm)
         if trust.name in MODELS and meant and trust.name not in meant:
@@ -282,5 +290,6 @@ class _Planner:
         noising = None if noise.fresh and noise.node_scales[0] == 1 else noise.inverse_of(0) * noise.node_scales[0]
         released, T = ReleasedModel(design.release_model), design.num_steps
         further = released.rounds_of_gossip
-        ages, published = (self._age_gram(design.gossip_rounds, rounds)[:T, :T] for rounds in (0, further))
+        step = design.gossip_rounds, design.polynomial
+        ages, published = (self._age_gram(*step, rounds)[:T, :T] for rounds in (0, further))
         return NoiseGain.of(released, noising, ages, published)

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 DEFAULT_MECHANISMS = ("none", "dp-dsgd", "d-mf", "mafalda")
 DEFAULT_MU = 2.0
+USUAL = {"release_model": "last", "participation": "cyclic", "gossip_rounds": 1, "polynomial": "powers"}
+"""Values of options that no file holds."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,7 +34,7 @@ class Experiment(Protects, OnGraph):
     Attributes: as their options; besides,
         mu: target of Gaussian DP; or epsilon at delta; neither means mu = 2. With mu, delta only says where
             the equivalent epsilon is reported. Balls-in-bins has no mu and needs epsilon.
-        gossip_rounds: averaging rounds after each step.
+        gossip_rounds, polynomial: averaging rounds after each step, as of `Dynamics`.
         design: a name of `mfdl.planning.Design`, replaced by the options that it stands for.
         participation: "balls-in-bins": every record draws its bin secretly; "cyclic": with public ones.
         adjacency, clip_norm, momentum, weight_decay: of all mechanisms.
@@ -128,11 +130,18 @@ class Experiment(Protects, OnGraph):
         ),
     ] = None
     gossip_rounds: Annotated[int, Option("Gossip rounds after each step.", least=1)] = 1
+    polynomial: Annotated[
+        str,
+        Option(
+            "Polynomial of W in the rounds of a step: powers, chebyshev or least-noise (docs/gossip.md).",
+            metavar="NAME",
+        ),
+    ] = "powers"
     design: Annotated[
         str | None,
         Option(
             "A design of `mfdl plan`, such as dp-dsgd,b=1,k=160,rounds=5,average:80, instead of --mechanism, --epochs, "
-            "--period, --participation, --gossip-rounds and --release-model.",
+            "--period, --participation, --gossip-rounds, --polynomial and --release-model.",
             metavar="NAME",
         ),
     ] = None
@@ -333,7 +342,7 @@ class Experiment(Protects, OnGraph):
 
         T = self.epochs * self.period
         rates = options.stepping(self.lr_schedule, self.learning_rate, T) * options.stepping(self.clip_schedule, 1.0, T)
-        more = self.values("momentum", "weight_decay", "gossip_rounds")
+        more = self.values("momentum", "weight_decay", "gossip_rounds", "polynomial")
         return Dynamics(gossip, rates, **more)
 
     @property
@@ -429,7 +438,7 @@ class Experiment(Protects, OnGraph):
         ):  # files without them stay as they were
             if not values[name]:
                 del values[name]
-        for name, usual in (("release_model", "last"), ("participation", "cyclic"), ("gossip_rounds", 1)):
+        for name, usual in USUAL.items():
             if values[name] == usual:
                 del values[name]
         return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}

@@ -289,7 +289,8 @@ class OnGraph(Config):
     gossip: Annotated[
         str,
         Option(
-            "metropolis-hastings, uniform, or a row-stochastic matrix as .npy or .csv, rows in label order.",
+            "metropolis-hastings, uniform, fastest-mixing, least-noise:rounds=K, or a row-stochastic matrix as .npy or "
+            ".csv, rows in label order.",
             metavar="NAME|FILE",
         ),
     ] = "metropolis-hastings"

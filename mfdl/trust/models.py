@@ -25,6 +25,7 @@ from ..algorithms.round import map_digest
 from ..display import short_repr
 from ..errors import InvalidInput, UnsupportedMechanism
 from ..gossip import GossipMatrix
+from ..storable import stored_as
 from .base import MODELS, Mask, TrustModel, held_by, nodes_of, shipped
 from .knowledge import Knowledge
 
@@ -407,6 +408,11 @@ class ReleasedOnly(TrustModel):
 Nodes = NDArray[np.intp]
 
 
+@stored_as(GossipMatrix)
+class _NearVictim(GossipMatrix):
+    """Weights around one victim; `Dynamics` refuses polynomials whose roots are those of the whole graph."""
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Neighbourhood:
     """What is left of a graph around one victim.
@@ -431,8 +437,9 @@ def neighbourhood(
 ) -> Neighbourhood:
     """Gossip and trust model whose loss for one victim bounds that of PNDP in the whole graph.
 
-    Any algorithm of plain gossip with noise that each node draws for itself, built on `.gossip` with the same steps,
-    participation and encoder, and accounted under `.trust` for `.victim`, loses at least what it loses in the graph.
+    Any algorithm of plain gossip, rounds as powers of W, with noise that each node draws for itself, built on `.gossip`
+    with the same steps, participation and encoder, and accounted under `.trust` for `.victim`, loses at least what it
+    loses in the graph.
     Hidden are the nodes within `radius` hops of the victim whose messages no attacker receives; the larger, the closer
     the bound, and exact where it reaches all nodes.
 
@@ -477,7 +484,7 @@ def neighbourhood(
         name=f"pndp, told all messages but those of {int(is_hidden.sum())} nodes near the victim",
         release=release,
     )
-    part = GossipMatrix(visible + sp.diags_array(np.clip(rest, 0.0, 1.0)), labels, f"{gossip.name}, near one victim")
+    part = _NearVictim(visible + sp.diags_array(np.clip(rest, 0.0, 1.0)), labels, f"{gossip.name}, near one victim")
     return Neighbourhood(part, trust, nodes, is_hidden, int(np.searchsorted(nodes, victim)))
 
 

@@ -22,6 +22,7 @@ from mfdl_solvers.ties import ranking
 from ..errors import InvalidInput
 from ..metrics import metric_of, result_key
 from ..runs import columns
+from ..runs.experiment import USUAL
 from ..runs.output import ahead_in_every_seed, mu_rounded_up
 from ..runs.run_steps import RunSteps, load_steps
 from ..runs.store import CELLS, RESULTS, STEPS, SWEEP, Store
@@ -32,11 +33,6 @@ OF_THE_SERIES = {
     "release", "across_trust_models", "error_weights", "set", "seeds", "first_seed", "jobs", "device", "data_home",
     "out", "metrics",
 }  # fmt: skip
-DEFAULTS = {
-    "participation": "cyclic",
-    "release_model": "last",
-    "gossip_rounds": 1,
-}  # of options that no file holds where they are these
 HASHES = ("graph_hash", "gossip_hash", "task_hash")
 
 
@@ -252,7 +248,7 @@ def comparable(records: Sequence[Record]) -> list[ComparableRuns]:
         ComparableRuns(
             ", ".join(
                 [f"{runs[0]['task']} on {runs[0]['graph']}"]
-                + [f"{name.replace('_', ' ')} {setting.get(name, DEFAULTS.get(name))}" for name in differ]
+                + [f"{name.replace('_', ' ')} {setting.get(name, USUAL.get(name))}" for name in differ]
             ),
             tuple(runs),
         )

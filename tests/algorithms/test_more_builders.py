@@ -248,7 +248,7 @@ PARAMETERS = {
     "band-inv": {"bandwidth": "int"},
     "kronecker": {"coalition_size": "int"},
     "mafalda": {"measure": "str"},
-    "muffliato": {"gossip_rounds": "int"},
+    "muffliato": {"gossip_rounds": "int", "polynomial": "str"},
     "delayed-dsgd": {"delay": "int"},
     "two-hop-dsgd": {"share": "float"},
     "local-steps": {"steps": "int"},

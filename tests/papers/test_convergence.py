@@ -13,7 +13,6 @@ from numpy.testing import assert_allclose
 
 from mfdl import gossip
 from mfdl.errors import InvalidInput
-from mfdl.gossip import mixing_parameter
 from mfdl_papers import (
     decor_constant,
     decor_corollary,
@@ -95,7 +94,7 @@ def test_nodes_of_one_loss_part_for_good_at_steps_that_ignore_mixing():
     """Three nodes on a path, W_ij = 1/10, loss 1 - cos x, so L = 1, M = P = zeta* = 0: in the valleys 0, 0 and 2 pi."""
     W = np.eye(3) - np.array([[1, -1, 0], [-1, 2, -1], [0, -1, 1]]) / 10
     path, start, T = gossip.from_array(W), np.array([0, 0, 2 * math.pi]), 20_000
-    p = mixing_parameter(path)
+    p = path.mixing_parameter
     known = {
         "smoothness": 1.0,
         "initial_loss": 1 - math.cos(start.mean()),

@@ -14,7 +14,6 @@ from numpy.testing import assert_allclose
 from mfdl import gossip, graphs, node_covariances
 from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput
-from mfdl.gossip import mixing_parameter
 from mfdl.testing import connected_graphs, gossip_matrices, gossip_sequences
 from mfdl_papers import (
     accumulated_error,
@@ -149,7 +148,7 @@ def test_published_constants_of_16_nodes(graph, edges, connectivity, after_one, 
     assert_allclose(np.linalg.eigvalsh(node_covariances.laplacian(graph).toarray())[1], connectivity, atol=5e-5)
     assert_allclose(node_covariances.algebraic_connectivity_after_deletion(graph, 1), after_one, atol=5e-4)
     assert_allclose(heterogeneity(W), H, atol=5e-5)
-    assert_allclose(mixing_parameter(W), p, atol=5e-5)
+    assert_allclose(W.mixing_parameter, p, atol=5e-5)
 
 
 # The average
@@ -224,14 +223,14 @@ def test_decor_step_sizes_start_where_the_lemmas_allow():
     """eta_0 = p / (c L); the published eta_0 is 16 p / (c L)."""
     given_ones = {**PROBLEM, "growth_of_variance": 0.3, "growth_of_divergence": 0.2}
     eta = decor_step_sizes(RING, 50, **given_ones)
-    p, c = mixing_parameter(RING), decor_constant(RING, **given_ones)
+    p, c = RING.mixing_parameter, decor_constant(RING, **given_ones)
     assert_allclose(eta[0], p / (c * 4.0), rtol=1e-12)
     assert_allclose(16 / 0.5 / eta, np.arange(50) + 16 / 0.5 / eta[0], rtol=1e-12)  # 1 / eta_t grows by mu / 16 a step
     assert_allclose(Dynamics(RING, eta).learning_rates(50), eta)
 
 
 def test_decor_constant_takes_the_largest_of_four():
-    p = mixing_parameter(RING)
+    p = RING.mixing_parameter
     assert_allclose(decor_constant(RING, smoothness=1.0, pl_constant=20.0), 20.0)
     assert_allclose(decor_constant(RING, **PROBLEM), 4 * math.sqrt(9 * (1 - p)))  # P counts as 1
     computed = decor_constant(RING, **PROBLEM, growth_of_divergence=2.0)

@@ -1,5 +1,6 @@
 """The predicted noise and loss against the recursion itself, step by step."""
 
+import functools
 import itertools
 
 import numpy as np
@@ -15,17 +16,19 @@ from mfdl.objective import Curvature, NoiseObjective
 from mfdl.planning.design import NoiseGain, age_gram, predicted_loss
 from mfdl.released import ReleasedModel
 from mfdl.testing.strategies import encoders, gossip_matrices
+from mfdl.testing.strategies.graphs import polynomials
 
 
-def gain_of(W, rounds, T, released, noising):
-    ages, published = (age_gram(W, rounds, T, further) for further in (0, released.rounds_of_gossip))
+def gain_of(W, rounds, T, released, noising, polynomial="powers"):
+    dynamics = Dynamics(W, gossip_rounds=rounds, polynomial=polynomial)
+    ages, published = (age_gram(dynamics, T, further) for further in (0, released.rounds_of_gossip))
     return NoiseGain.of(released, noising, ages, published)
 
 
-def simulated(W, rounds, T, released, noising, rate, curvature, start):
+def simulated(W, shifts, T, released, noising, rate, curvature, start):
     """(bias, variance in the published models, variance on the way): mean over nodes, per unit of noise."""
     n, N = W.num_nodes, np.eye(T) if noising is None else noising
-    step = np.linalg.matrix_power(W.dense(), rounds)
+    step = functools.reduce(lambda done, r: (W.dense() - r * np.eye(n)) @ done / (1 - r), shifts, np.eye(n))
     models, bias = np.zeros((n, T * n)), np.full(n, start)
     published, published_bias, on_the_way = np.zeros((n, T * n)), np.zeros(n), 0.0
     for t, weight in enumerate(released.of_steps(T)):
@@ -44,16 +47,19 @@ def simulated(W, rounds, T, released, noising, rate, curvature, start):
     rounds=st.integers(1, 3),
     model=st.sampled_from(["last", "last+2", "average:1", "exponential:2"]),
     rate=st.sampled_from([0.1, 0.5, 1.0]),
+    data=st.data(),
 )
-def test_the_predicted_loss_is_that_of_the_recursion(W, C, rounds, model, rate):
+def test_the_predicted_loss_is_that_of_the_recursion(W, C, rounds, model, rate, data):
     noising = None if C is None else np.linalg.inv(C)
     T, released = 4 if C is None else len(C), ReleasedModel(model)
     values, scale, start = [1.0, 0.25, 0.25], 0.3, 1.5
-    gain = gain_of(W, rounds, T, released, noising)
+    polynomial = data.draw(polynomials(W))
+    shifts = Dynamics(W, gossip_rounds=rounds, polynomial=polynomial).shifts
+    gain = gain_of(W, rounds, T, released, noising, polynomial)
     (loss,) = predicted_loss(gain, Curvature(values), np.array([rate]), scale, start)
     expected = np.zeros(3)
     for value in values:
-        parts = np.array(simulated(W, rounds, T, released, noising, rate, value, start))
+        parts = np.array(simulated(W, shifts, T, released, noising, rate, value, start))
         expected += value / 2 * parts * [1, scale**2, scale**2]
     assert_allclose([loss.bias, loss.published, loss.on_the_way], expected, rtol=1e-9, atol=1e-12)
     assert loss.total == pytest.approx(expected.sum())
@@ -77,7 +83,8 @@ def test_more_rounds_can_raise_the_noise_of_an_average_if_gossip_has_a_negative_
 
 def test_fewer_steps_are_the_leading_block_of_the_gram_over_ages():
     W = gossip.metropolis_hastings("path:n=3")
-    assert_allclose(age_gram(W, 2, 6)[:4, :4], age_gram(W, 2, 4), rtol=1e-12)
+    two = Dynamics(W, gossip_rounds=2)
+    assert_allclose(age_gram(two, 6)[:4, :4], age_gram(two, 4), rtol=1e-12)
 
 
 def test_a_long_spectrum_is_compressed_without_changing_the_prediction():

@@ -3,6 +3,7 @@
 The ranks of a test do all its runs, as starting them costs seconds.
 """
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -46,6 +47,8 @@ def mechanisms():
     for name in ("mafalda", "bsr", "gradient-tracking", *EAVESDROPPER):
         built = mfdl.algorithms.build(name, DYNAMICS, CYCLIC)
         yield calibrated(built, "eavesdropper" if name in EAVESDROPPER else "ldp")
+    rounds = dataclasses.replace(DYNAMICS, gossip_rounds=3, polynomial="least-noise")
+    yield calibrated(mfdl.algorithms.dp_dsgd(rounds, CYCLIC))
     average = mfdl.released.ReleasedModel("average:3", rounds_of_gossip=2)
     yield calibrated(mfdl.algorithms.dp_dsgd(DYNAMICS, CYCLIC).releasing(average))
     yield calibrated(mfdl.algorithms.dp_dsgd(DYNAMICS, BINS), epsilon=2.0, delta=1e-5)

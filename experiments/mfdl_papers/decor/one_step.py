@@ -17,7 +17,7 @@ import numpy as np
 
 from mfdl import check
 from mfdl.errors import InvalidInput
-from mfdl.gossip import GossipMatrix, mixing_parameter
+from mfdl.gossip import GossipMatrix
 
 from ..noise_in_models import pairwise_error
 
@@ -97,7 +97,7 @@ def decor_descent(
     Raises: InvalidInput: a number out of range, or W not doubly stochastic.
     Source: arXiv:2405.01031, Lemma 7, with constants proved here.
     """
-    mixing_parameter(gossip)  # refuses what moves the average
+    _ = gossip.mixing_parameter  # refuses what moves the average
     f, eta = Objective(**objective), check.positive(learning_rate=learning_rate)
     L, n = f.smoothness, gossip.num_nodes
     if eta > (1 + 1e-12) / L:
@@ -148,7 +148,7 @@ def decor_disagreement(
 
 
 def positive_mixing(gossip: GossipMatrix) -> float:
-    p = mixing_parameter(gossip)
+    p = gossip.mixing_parameter
     if p <= SMALLEST_MIXING:
         raise InvalidInput(
             f"gossip must mix, p = 1 - lambda_2(W^T W) > 0, got p = {p:.3g}: some difference between nodes never "

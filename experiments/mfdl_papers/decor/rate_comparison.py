@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 
 from mfdl import check, gossip, graphs
-from mfdl.gossip import mixing_parameter
 from mfdl.pictures.line_charts import Panel
 
 from ..figures.published_figures import PublishedFigure, Reproduction, RunScale
@@ -64,7 +63,7 @@ def muffliato_rate(graph: graphs.Source, *, epsilon: float, dimension: int) -> f
     """
     G = graphs.load(graph)
     degree = max(degree for _, degree in G.degree)
-    p = mixing_parameter(gossip.metropolis_hastings(G))
+    p = gossip.metropolis_hastings(G).mixing_parameter
     return central_rate(len(G), epsilon=epsilon, dimension=dimension) * degree / math.sqrt(check.positive(mixing=p))
 
 

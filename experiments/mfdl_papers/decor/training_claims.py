@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from mfdl import gossip
 from mfdl.check import FloatArray
-from mfdl.gossip import GossipMatrix, mixing_parameter
+from mfdl.gossip import GossipMatrix
 from mfdl.node_covariances import incidence
 from mfdl.testing.oracles.dense_views import pairwise_factor
 from mfdl.testing.strategies.graphs import connected_graphs, gossip_matrices
@@ -228,7 +228,7 @@ def lemma_7(gossip_matrix: GossipMatrix, seed: int, rate: float) -> tuple[float,
     n = gossip_matrix.num_nodes
     case = Quadratics.drawn(seed, gossip_matrix)
     known, x = case.known(), float(case.models.mean())
-    L, M, p = known["smoothness"], known["growth_of_variance"], mixing_parameter(gossip_matrix)
+    L, M, p = known["smoothness"], known["growth_of_variance"], gossip_matrix.mixing_parameter
     assume(p > 1e-6)
     eta = rate * min(1 / L, n / (4 * L * M) if M else math.inf)
     at = {"loss": case.loss(x), "gradient_squared": float(case.gradient(x)) ** 2, "disagreement": case.models.var()}
@@ -243,7 +243,7 @@ def lemma_7(gossip_matrix: GossipMatrix, seed: int, rate: float) -> tuple[float,
 @claim_of_training("decor-lemma-9", examples=400, share=st.sampled_from([0.1, 1.0, 1e6]))
 def lemma_9(gossip_matrix: GossipMatrix, seed: int, rate: float, share: float) -> tuple[float, float]:
     """rate: the step as a share of the largest that leaves 1 - p/3."""
-    case, p = Quadratics.drawn(seed, gossip_matrix), mixing_parameter(gossip_matrix)
+    case, p = Quadratics.drawn(seed, gossip_matrix), gossip_matrix.mixing_parameter
     assume(1e-6 < p < 1 - 1e-6)
     known = case.known(share)
     L, M = known["smoothness"], known["growth_of_variance"]
@@ -280,7 +280,7 @@ def lemma_9_as_printed(weight: float, pull: float) -> tuple[float, float]:
 @claim_of_training("decor-theorem-2-non-convex", examples=100, num_steps=st.sampled_from([1, 3, 10, 100]))
 def theorem_2_non_convex(gossip_matrix: GossipMatrix, seed: int, num_steps: int) -> tuple[float, float]:
     """Without M, so that the covariance of the models needs no other moment."""
-    case, p = Quadratics.drawn(seed, gossip_matrix), mixing_parameter(gossip_matrix)
+    case, p = Quadratics.drawn(seed, gossip_matrix), gossip_matrix.mixing_parameter
     case = dataclasses.replace(case, growth=0.0)
     assume(case.curvature > 0 and p > 1e-6)
     start = float(case.gradient(case.models.mean()))

@@ -18,7 +18,7 @@ from mfdl.check import FloatArray
 from mfdl.dynamics import Dynamics
 from mfdl.factorization import optimal_covariance
 from mfdl.factorization.seeded_covariances import SpatialFactorization
-from mfdl.gossip import GossipMatrix, from_array, metropolis_hastings, mixing_parameter
+from mfdl.gossip import GossipMatrix, from_array, metropolis_hastings
 from mfdl.pictures.line_charts import Panel
 from mfdl.progress import reporter
 
@@ -134,8 +134,8 @@ def numbers(spec: str) -> dict[str, float]:
         "LDP": independent,
         "covariance alone": design.objectives[0],
         "weights and covariance": design.objectives[-1],
-        "mixing before": mixing_parameter(before),
-        "mixing after": mixing_parameter(design.weights.gossip),
+        "mixing before": before.mixing_parameter,
+        "mixing after": design.weights.gossip.mixing_parameter,
         "gap": max(design.gaps),
         "turns": float(len(design.objectives) - 1),
     }

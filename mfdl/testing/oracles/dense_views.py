@@ -18,17 +18,25 @@ from ...check import FloatArray
 from ...gossip import Gossip
 
 
+def round_matrix(gossip: Gossip, number: int, shifts: Sequence[float] = (0.0,)) -> FloatArray:
+    """(W - r I) / (1 - r) of a round, r its shift among those of a step."""
+    r = shifts[number % len(shifts)]
+    return np.asarray((gossip.at(number).dense() - r * np.eye(gossip.num_nodes)) / (1 - r))
+
+
 def gossip_messages(
     gossip: Gossip,
     num_steps: int,
     *,
     gossip_rounds: int = 1,
+    shifts: Sequence[float] = (0.0,),
     rate: float = 1.0,
     divisors: Sequence[float] | None = None,
 ) -> tuple[FloatArray, FloatArray]:
     """(messages <- injected sums, final models <- injected sums), shapes (T K n, T n) and (n, T n).
 
-    Block (r, t) is -rate / m_u times W_{r-1} ... W_{t K}, the identity for r = t K and zero before.
+    Block (r, t) is -rate / m_u times W_{r-1} ... W_{t K}, the identity for r = t K and zero before; W_r as of
+    `round_matrix`.
     """
     n, R = gossip.num_nodes, num_steps * gossip_rounds
     scale = -rate / (np.ones(n) if divisors is None else np.asarray(divisors, dtype=np.float64))
@@ -38,7 +46,7 @@ def gossip_messages(
         for r in range(t * gossip_rounds, R + 1):
             rows[r, :, t, :] = product * scale
             if r < R:
-                product = gossip.at(r).dense() @ product
+                product = round_matrix(gossip, r, shifts) @ product
     flat = rows.reshape(R + 1, n, num_steps * n)
     return flat[:R].reshape(R * n, num_steps * n), flat[R]
 

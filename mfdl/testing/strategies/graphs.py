@@ -24,8 +24,9 @@ from hypothesis import strategies as st
 
 from ... import gossip
 from ...check import FloatArray
+from ...dynamics.polynomials import POLYNOMIALS, POWERS
 from ...errors import InvalidInput
-from ...gossip import GossipMatrix, GossipSequence
+from ...gossip import Gossip, GossipMatrix, GossipSequence
 from ...node_covariances import laplacian
 
 KINDS = ("symmetric", "uniform", "general", "singular")
@@ -108,6 +109,12 @@ def dyadic_gossip(draw: st.DrawFn, min_nodes: int = 2, max_nodes: int = 5) -> Go
     L = np.asarray(laplacian(graph).toarray())
     d = 2.0 ** np.ceil(np.log2(np.diagonal(L).max() + 1))
     return gossip.from_array(np.eye(len(L)) - L / d)
+
+
+def polynomials(W: Gossip) -> st.SearchStrategy[str]:
+    """Polynomials of `Dynamics` that this gossip has."""
+    has_all = isinstance(W, GossipMatrix) and W.is_symmetric and W.is_connected
+    return st.sampled_from(POLYNOMIALS if has_all else [POWERS])
 
 
 def _matrix(integer: Integer, G: nx.Graph, kind: str) -> GossipMatrix:

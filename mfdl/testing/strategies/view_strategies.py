@@ -28,9 +28,9 @@ from ...privacy.gaussian import ADJACENCIES
 from ...privacy.questions import Privacy
 from ...trust.view import View
 from ..claims import describe
-from ..oracles.dense_views import gossip_messages, local_noising, received, without_noise
+from ..oracles.dense_views import gossip_messages, local_noising, received, round_matrix, without_noise
 from .algorithms import ALL_NAMES, linear_algorithms
-from .graphs import dyadic_gossip, gossip_matrices, gossip_sequences, integer_arrays, lists_of, some_of
+from .graphs import dyadic_gossip, gossip_matrices, gossip_sequences, integer_arrays, lists_of, polynomials, some_of
 
 VIEW_KINDS = ("regular", "rank-deficient", "leaking", "integer")
 
@@ -167,7 +167,8 @@ def view_cases(
         T, K = length, 1
     rate = draw(st.sampled_from([1.0, 0.5]))
     encoders = _encoders(draw, noise, n, T)
-    dynamics, participation = Dynamics(W, rate, gossip_rounds=K), EveryStep(T)
+    polynomial = draw(polynomials(W)) if noise == "rounds" and not exact else "powers"
+    dynamics, participation = Dynamics(W, rate, gossip_rounds=K, polynomial=polynomial), EveryStep(T)
     if noise in ("shared", "per node"):
         algorithm = algorithms.mf_dsgd(dynamics, participation, encoders if noise == "per node" else encoders[0])
     else:
@@ -183,7 +184,9 @@ def view_cases(
         encoders = encoders / scales[:, None, None]
     kind, release = draw(st.sampled_from(kinds)), draw(st.sampled_from(RELEASE))
     sight = _sight(draw, kind, W, T, T * K)
-    messages, final = gossip_messages(W, T, gossip_rounds=K, rate=rate, divisors=divisors.tolist())
+    messages, final = gossip_messages(
+        W, T, gossip_rounds=K, shifts=dynamics.shifts, rate=rate, divisors=divisors.tolist()
+    )
     rows, rounds = messages[sight.seen.ravel()], np.repeat(np.arange(T * K), n)[sight.seen.ravel()]
     over_nodes = np.sum if exact else np.mean
     if kind == "central":
@@ -192,7 +195,8 @@ def view_cases(
         release = "none"
     if release != "none" and T > 1 and draw(st.booleans()):
         algorithm = algorithm.releasing("average:2")
-        late = (W.at(r).dense() @ messages.reshape(T * K, n, T * n)[r] for r in (T * K - 1, T * K - K - 1))
+        sent = messages.reshape(T * K, n, T * n)
+        late = (round_matrix(W, r, dynamics.shifts) @ sent[r] for r in (T * K - 1, T * K - K - 1))
         final = sum(late) / 2
     extra = {"none": final[:0], "average": over_nodes(final, axis=0, keepdims=True), "all": final}[release]
     A, N = np.vstack([rows, extra]), local_noising(encoders)

@@ -1,0 +1,317 @@
+"""Gossip weights of a graph that mix fastest, or leave least noise: interior-point methods with a certificate.
+
+W = I - sum_e w_e b_e b_e^T, b_e = e_i - e_j for edge e = {i, j}, over w_e >= 0 with W_ii >= 0: every symmetric
+matrix of a graph with rows that sum to 1 and entries >= 0. A = W - 11^T / n has the eigenvalues of W but the 1.
+
+    fastest      min s,  -s I <= A <= s I           the second largest modulus of an eigenvalue (Boyd, Diaconis, Xiao)
+    least noise  min sum_i g(lambda_i(A)),  g(x) = x^2K / (1 - x^2K)
+
+The second is sum_a |W^(K a)|^2 over a >= 1 without the part of the average: the variance that fresh unit noise of every
+step leaves in the n models after many steps of K rounds. g is a sum of even powers, so both are convex.
+
+A primal-dual method solves the first, Newton steps along the log barrier of the weights the second; the matrices of
+both are products of entries b_e^T M b_f. Bounds are for any symmetric Y: <Y, W> = tr Y - sum_e w_e q_e for the weights
+of the graph, q_e = b_e^T Y b_e, and sum_e w_e q_e <= sum_i y_i wherever y >= 0 and y_i + y_j >= q_e on every edge. The
+fastest uses |A|_2 >= <Y, A> / |Y|_* (nuclear norm), least noise the tangent Y = g'(A). A bound holds however far the
+search went.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterator
+from typing import TypeAlias
+
+import numpy as np
+import scipy.linalg
+
+from .arithmetic import ITERATION, Array, blas_threads
+from .problem import ProblemError
+
+MAX_EDGES = 4000  # unknowns of a dense Newton step: three arrays of 128 MB, seconds a step
+TOLERANCE = 1e-4
+MAX_STEPS = 200
+FACTOR, CENTRED = 20.0, 1e-3  # by which t grows; half the squared Newton decrement at which it does
+GRID = 2.0**-36  # weights are whole multiples, so that sums of rows and columns are exact
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class MixingWeights:
+    """Weights of edges with a certificate.
+
+    Attributes: weights: w, shape (edges,), >= 0; objective: of these weights; lower_bound: of all weights of the graph.
+    """
+
+    weights: Array
+    objective: float
+    lower_bound: float
+
+
+class _Edges:
+    """A graph as its edges, shape (m, 2)."""
+
+    def __init__(self, edges: Array, num_nodes: int) -> None:
+        if (m := len(edges)) > MAX_EDGES:
+            raise ProblemError(
+                f"weights of {m:,} edges take steps of {24 * m**2 / 1e9:.2g} GB; at most {MAX_EDGES:,} are solved."
+            )
+        self.n = num_nodes
+        self.a, self.b = np.asarray(edges, dtype=np.intp).reshape(-1, 2).T
+        self.incidence = np.zeros((num_nodes, m))
+        self.incidence[self.a, np.arange(m)] = self.incidence[self.b, np.arange(m)] = 1.0
+
+    def slack(self, w: Array) -> Array:
+        """W_ii."""
+        return np.asarray(1.0 - self.incidence @ w)
+
+    def matrix(self, w: Array) -> Array:
+        """A."""
+        A = np.diag(self.slack(w)) - 1.0 / self.n
+        A[self.a, self.b] += w
+        A[self.b, self.a] += w
+        return A
+
+    def forms(self, M: Array) -> Array:
+        """b_e^T M b_f, shape (m, m)."""
+        columns = M[:, self.a] - M[:, self.b]
+        return np.asarray(columns[self.a] - columns[self.b])
+
+    @property
+    def metropolis_hastings(self) -> Array:
+        """1 / (1 + max(degree_i, degree_j)): inside all constraints."""
+        degrees = self.incidence.sum(axis=1)
+        return np.asarray(1 / (1 + np.maximum(degrees[self.a], degrees[self.b])))
+
+    def form(self, M: Array) -> Array:
+        """b_e^T M b_e, shape (m,), for symmetric M."""
+        return np.asarray(M[self.a, self.a] + M[self.b, self.b] - 2 * M[self.a, self.b])
+
+    def price(self, q: Array, y: Array) -> float:
+        """sum_i y_i >= max over weights of sum_e w_e q_e, y raised where it lacks."""
+        lacking = np.maximum(q - y[self.a] - y[self.b], 0.0) / 2
+        np.maximum.at(more := np.zeros(self.n), np.concatenate([self.a, self.b]), np.tile(lacking, 2))
+        return float((y + more).sum())
+
+
+def fastest_mixing(edges: Array, num_nodes: int) -> MixingWeights:
+    """Least second largest modulus; 1 minus it is within TOLERANCE of the largest possible, relatively.
+
+    Args: edges: pairs of nodes, shape (m, 2), each once, of a connected graph.
+    Raises: ProblemError: more than MAX_EDGES edges.
+    Cost: some 20 steps of O(m^3 + m^2 n + n^3); memory 24 m^2 bytes.
+    """
+    graph = _Edges(edges, num_nodes)
+
+    def measured(w: Array) -> float:
+        return float(np.abs(np.linalg.eigvalsh(graph.matrix(w))).max())
+
+    return _solved(graph, measured, _PrimalDual(graph).iterates(), lambda value, bound: TOLERANCE * (1 - value))
+
+
+def least_noise(edges: Array, num_nodes: int, rounds: int) -> MixingWeights:
+    """Least noise left after steps of K rounds, within TOLERANCE of it and 1e-12 a node.
+
+    Args, Raises: those of `fastest_mixing`.
+    Cost: some 50 steps of K + 1 times as much.
+    """
+    graph = _Edges(edges, num_nodes)
+    noise = _NoiseLeft(graph, 2 * rounds)
+    return _solved(graph, noise.value, noise.central_path(), lambda value, bound: TOLERANCE * value + 1e-12 * num_nodes)
+
+
+Iterates: TypeAlias = Iterator[tuple[Array, float]]
+"""Weights inside the constraints, and a lower bound."""
+
+
+def _solved(
+    graph: _Edges, measured: Callable[[Array], float], iterates: Iterates, allowed: Callable[[float, float], float]
+) -> MixingWeights:
+    """The best of the weights met, from Metropolis-Hastings on, until the gap is allowed."""
+    weights, bound = graph.metropolis_hastings, 0.0
+    objective = measured(weights)
+    with blas_threads(weights.size, single_up_to=ITERATION):
+        for w, lower in itertools.islice(iterates, MAX_STEPS):
+            rounded = np.floor(w / GRID) * GRID
+            if (value := measured(rounded)) < objective:
+                weights, objective = rounded, value
+            bound = max(bound, lower)
+            if objective - bound <= allowed(objective, bound):
+                break
+    return MixingWeights(weights, objective, min(bound, objective))
+
+
+class _PrimalDual:
+    """Mehrotra's method in the direction of Helmberg, Kojima and Monteiro.
+
+    (w, s) are inside their constraints always; multipliers X of s I - A and s I + A, x of w and y of W_ii satisfy their
+    equations in the end.
+    """
+
+    def __init__(self, graph: _Edges) -> None:
+        n = graph.n
+        self.graph, self.w, self.s = graph, 0.99 * graph.metropolis_hastings, 1.5
+        self.X = [np.eye(n) / (2 * n)] * 2
+        self.x, self.y = 0.75 / n / self.w, 0.75 / n / graph.slack(self.w)
+
+    def iterates(self) -> Iterates:
+        while True:
+            self._derive()
+            yield self.w, self._bound()
+            self._factorize()
+            plain = self._direction(0.0)
+            primal, dual = self._lengths(plain)
+            reached = min(1.0, max(self._complementarity(plain, primal, dual) / self.mu, 0.0))
+            step = self._direction(self.mu * reached**3, plain)
+            primal, dual = self._lengths(step)
+            self.w, self.s = self.w + primal * step.w, self.s + primal * step.s
+            self.X = [value + dual * more for value, more in zip(self.X, step.X, strict=True)]
+            self.x, self.y = self.x + dual * step.x, self.y + dual * step.y
+
+    def _derive(self) -> None:
+        n = self.graph.n
+        self.A, self.slack = self.graph.matrix(self.w), self.graph.slack(self.w)
+        self.S = [self.s * np.eye(n) - self.A, self.s * np.eye(n) + self.A]
+        self.inverses: list[Array] = [np.asarray(np.linalg.inv(part), dtype=np.float64) for part in self.S]
+        size = 3 * n + self.w.size
+        self.mu = float(sum(map(np.vdot, self.X, self.S)) + self.x @ self.w + self.y @ self.slack) / size
+
+    def _bound(self) -> float:
+        Y = self.X[0] - self.X[1]
+        least = float(np.trace(Y) - Y.sum() / self.graph.n) - self.graph.price(self.graph.form(Y), self.y)
+        return least / max(float(np.abs(np.linalg.eigvalsh(Y)).sum()), 1e-300)
+
+    def _factorize(self) -> None:
+        """The system of (dw, ds), positive definite."""
+        graph, m, N = self.graph, self.w.size, self.graph.incidence
+        products = [_symmetric(a @ b) for a, b in zip(self.X, self.inverses, strict=True)]
+        system = np.empty((m + 1, m + 1))
+        system[:m, :m] = N.T @ (N * (self.y / self.slack)[:, None])
+        for a, b in zip(self.X, self.inverses, strict=True):
+            system[:m, :m] += graph.forms(a) * graph.forms(b)
+        system[np.arange(m), np.arange(m)] += self.x / self.w
+        system[m, :m] = system[:m, m] = graph.form(products[0] - products[1])
+        system[m, m] = sum(map(np.trace, products))
+        self.solve = _solver(system)
+
+    def _direction(self, target: float, plain: _Move | None = None) -> _Move:
+        """To the point where products of slacks and multipliers are the target, with second order terms of `plain`."""
+        N, w, slack = self.graph.incidence, self.w, self.slack
+        R, r, q = [target * part for part in self.inverses], target / w, target / slack
+        if plain is not None:
+            parts = zip(R, plain.X, plain.S, self.inverses, strict=True)
+            R = [value - _symmetric(dX @ dS @ inverse) for value, dX, dS, inverse in parts]
+            r, q = r - plain.x * plain.w / w, q - plain.y * plain.slack / slack
+        right = np.append(self.graph.form(R[0] - R[1]) + r - N.T @ q, np.trace(R[0]) + np.trace(R[1]) - 1)
+        *_, ds = step = self.solve(right)
+        dw = step[:-1]
+        dA, eye = self.graph.matrix(w + dw) - self.A, ds * np.eye(self.graph.n)
+        dS, dslack = [eye - dA, eye + dA], -(N @ dw)
+        dX = [R[i] - self.X[i] - _symmetric(self.X[i] @ dS[i] @ self.inverses[i]) for i in (0, 1)]
+        dx, dy = r - self.x - self.x * dw / w, q - self.y - self.y * dslack / slack
+        return _Move(dw, float(ds), dS, dslack, dX, dx, dy)
+
+    def _lengths(self, step: _Move) -> tuple[float, float]:
+        """Of (w, s) and of the multipliers."""
+        primal = _longest(self.S, step.S, (self.w, step.w), (self.slack, step.slack))
+        return primal, _longest(self.X, step.X, (self.x, step.x), (self.y, step.y))
+
+    def _complementarity(self, step: _Move, primal: float, dual: float) -> float:
+        """The mean product of slacks and multipliers after a step."""
+        pairs = [*zip(self.X, step.X, self.S, step.S, strict=True), (self.x, step.x, self.w, step.w)]
+        pairs.append((self.y, step.y, self.slack, step.slack))
+        products = (np.vdot(a + dual * da, b + primal * db) for a, da, b, db in pairs)
+        return float(sum(products)) / (3 * self.graph.n + self.w.size)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Move:
+    w: Array
+    s: float
+    S: list[Array]
+    slack: Array
+    X: list[Array]
+    x: Array
+    y: Array
+
+
+def _solver(system: Array) -> Callable[[Array], Array]:
+    """Solves with a positive definite matrix whose entries differ by many orders; overwrites it."""
+    scale = 1 / np.sqrt(np.diagonal(system))
+    system *= scale[:, None] * scale
+    system[np.diag_indices_from(system)] += 1e-14
+    factor = scipy.linalg.cho_factor(system, lower=True, overwrite_a=True, check_finite=False)
+    return lambda right: scale * scipy.linalg.cho_solve(factor, scale * right)
+
+
+def _symmetric(M: Array) -> Array:
+    return np.asarray((M + M.T) / 2)
+
+
+def _longest(matrices: list[Array], steps: list[Array], *vectors: tuple[Array, Array]) -> float:
+    """95 % of the step to the boundary of the cones, at most 1."""
+    lowest = [float((step / value).min(initial=0.0)) for value, step in vectors]
+    for matrix, step in zip(matrices, steps, strict=True):
+        lowest.append(float(scipy.linalg.eigh(step, matrix, eigvals_only=True, subset_by_index=(0, 0))[0]))
+    return min(1.0, 0.95 / max(-min(lowest), 1e-300))
+
+
+class _NoiseLeft:
+    """sum_i g(lambda_i), which is a barrier of its own.
+
+    1 / (1 - x^N) is the mean of 1 / (1 - zeta x) over the N-th roots of unity zeta, N = 2 K.
+    """
+
+    def __init__(self, graph: _Edges, N: int) -> None:
+        self.graph, self.N = graph, N
+
+    def value(self, w: Array) -> float:
+        """inf where some difference never decays."""
+        powers = np.abs(np.linalg.eigvalsh(self.graph.matrix(w))) ** self.N
+        return float((powers / (1 - powers)).sum()) if powers.max() < 1 else np.inf
+
+    def gradient(self, w: Array) -> Array:
+        """-b_e^T g'(A) b_e."""
+        lam, U = np.linalg.eigh(self.graph.matrix(w))
+        slopes = self.N * lam ** (self.N - 1) / (1 - lam**self.N) ** 2
+        return -self.graph.form((U * slopes) @ U.T)
+
+    def hessian(self, w: Array) -> Array:
+        A, half = self.graph.matrix(w), self.N // 2
+        total = np.zeros((w.size, w.size))
+        for k in range(half + 1):
+            zeta = 1.0 - 2.0 * (k > 0) if k in (0, half) else np.exp(1j * np.pi * k / half)
+            R = np.linalg.inv(np.eye(self.graph.n) - zeta * A)
+            total += (1 if k in (0, half) else 2) * (zeta**2 * self.graph.forms(R) * self.graph.forms(R @ R)).real
+        return total * (2 / self.N)
+
+    def central_path(self) -> Iterates:
+        """Minima of t value - sum_e log w_e - sum_i log W_ii for growing t."""
+        w, t, length = 0.99 * self.graph.metropolis_hastings, 1.0, 1.0
+        while True:
+            decrement = np.inf
+            while decrement > CENTRED:
+                w, decrement = self._newton(w, t, length)
+                length = 1.0
+            gradient = self.gradient(w)
+            yield w, self.value(w) - float(gradient @ w) - self.graph.price(-gradient, 1 / (t * self.graph.slack(w)))
+            t, length = t * FACTOR, 1 / FACTOR  # w(t) - w(inf) falls as 1 / t: there the central path is met
+
+    def _newton(self, w: Array, t: float, length: float) -> tuple[Array, float]:
+        """(w after a Newton step of at most that length, half the squared decrement before it)."""
+        N, slack = self.graph.incidence, self.graph.slack(w)
+        gradient = t * self.gradient(w) + N.T @ (1 / slack) - 1 / w
+        hessian = t * self.hessian(w) + N.T @ (N / slack[:, None] ** 2) + np.diag(1 / w**2)
+        step = -_solver(hessian)(gradient)
+        decrement = float(-gradient @ step) / 2
+
+        def merit(point: Array) -> float:
+            left = self.graph.slack(point)
+            if min(left.min(), point.min()) <= 0:
+                return np.inf
+            return t * self.value(point) - float(np.log(left).sum() + np.log(point).sum())
+
+        now = merit(w)
+        while merit(w + length * step) > now - 0.2 * length * decrement + 1e-12 * abs(now) and length > 1e-12:
+            length /= 2
+        return w + length * step, decrement
