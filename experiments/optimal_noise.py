@@ -156,8 +156,8 @@ def draw(results: Sequence[dict[str, Any]]) -> Figure:
     ends = np.array(axes.get_xlim())
     axes.plot(ends, ends, color=QUIET, linewidth=0.9)
     axes.axhline(0, color=INK, linewidth=0.9)
-    for graph, colour in COLOURS.items():
-        axes.plot([], [], "o", color=colour, label=graph)
+    for graph in dict.fromkeys(each["name"].split("/")[1] for each in results):
+        axes.plot([], [], "o", color=COLOURS[graph], label=graph)
     for task, marker in zip(TASKS, "os", strict=True):
         axes.plot([], [], marker, color=QUIET, label=task)
     axes.plot([], [], "o", color=QUIET, markerfacecolor="white", label="epoch instead of full batches")

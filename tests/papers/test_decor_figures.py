@@ -121,7 +121,7 @@ def test_the_second_reading_has_the_noise_of_cdp_on_the_same_graph(tmp_path, mon
     points = tuned_rates.on_the_same_graph((10.0,), [1], functools.partial(tuned_rates.at_rate, 1.0))
     (cdp,), (decor,) = (points["ring", line, 10.0] for line in ("CDP", "DECOR"))
     assert cdp.graph == decor.graph == "ring:n=16"
-    assert (*decor.mechanisms, decor.trust, decor.epsilon) == ("decor@all", "eavesdropper", 10.0)
+    assert (*decor.mechanisms, decor.trust, decor.epsilon) == (tuned_rates.BEST_PAIR, "eavesdropper", 10.0)
     dynamics, steps = mfdl.Dynamics(mfdl.gossip.metropolis_hastings("ring:n=16")), mfdl.EveryStep(50)
     clipping = {"adjacency": "replace-one", "clip_norm": 1.0, "unit": "user"}
     server = mfdl.calibrate(
