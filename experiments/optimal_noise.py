@@ -19,7 +19,7 @@ The protocol, fixed before any run of the test:
   of the gap from MAFALDA to no noise. Intervals at 95 %: bootstrap over scenes, then seeds. Wilcoxon's test against
   MAFALDA in every scene, corrected by Holm over all of them.
 
-Every run is a cell in OUT/GRAPH: the same command resumes, and every covariance is solved once.
+Every run is a cell in OUT/GRAPH: the same command resumes.
 
     python experiments/optimal_noise.py [--out DIR] [--scenes logistic/ring/full,...] [--report] [--quick]
 """

@@ -90,10 +90,10 @@ def at_best_rates(
         for point, configs in points(epsilons, tuning_seeds, options).items()
     }
     chosen = best(losses(figure, scale, tuned, last_steps=LAST_STEPS))
-    shown = {factor: points(epsilons, seeds, options) for factor, options in by_factor.items()}
-    at_best = {(graph, line, e): shown[c.factor][graph, c.name, e] for (graph, line, e), c in chosen.items()}
+    runs_by_factor = {factor: points(epsilons, seeds, options) for factor, options in by_factor.items()}
+    at_best = {(graph, line, e): runs_by_factor[c.factor][graph, c.name, e] for (graph, line, e), c in chosen.items()}
     finals = losses(figure, scale, at_best, last_steps=LAST_STEPS)
-    graphs, lines = (dict.fromkeys(point[place] for point in chosen) for place in (0, 1))
+    graphs, lines = dict.fromkeys(graph for graph, _, _ in chosen), dict.fromkeys(line for _, line, _ in chosen)
     return chosen, {
         graph: {line: np.stack([finals[graph, line, e] for e in epsilons]) for line in lines} for graph in graphs
     }
