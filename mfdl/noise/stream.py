@@ -33,6 +33,7 @@ from .encoder_arguments import content
 BLOCK_STEPS = 32  # steps of correlated noise made per matrix product
 BLOCK_BYTES = 2**28  # base noise of such a block at most, down to one step
 LONG_WORK = 5e11  # products of numbers that take minutes
+NORMAL = 100  # products in the time of one base normal
 KEEP_BYTES = 2**30  # base noise kept in memory up to this size; beyond, asked for again
 
 
@@ -90,18 +91,20 @@ class NoiseStream:
         self.release()
 
     def _warn_where_long(self, columns: int) -> None:
-        """Warns before products that take minutes: an array C^-1 meets all base noise of all steps."""
+        """Warns before work that takes minutes: an array C^-1 meets all base noise of all steps, kept or made again."""
         if self._base is None or self._used.fresh:
             return
-        causal, T = self._used.causal, self.noise.num_steps
+        causal, T, numbers = self._used.causal, self.noise.num_steps, columns * self.dim
         rows = T / 2 if self._stepped is None or causal is None else causal.encoder.memory
-        work = T * rows * columns * self.dim * (1 if causal is not None else self._used.slots_per_step)
+        work = T * rows * numbers * (1 if causal is not None else self._used.slots_per_step)
+        if self._stepped is None and self._kept is None:
+            work += NORMAL * T * max(1.0, rows / self._steps) * numbers
         if work > LONG_WORK:
             warnings.warn(
-                f"the noise of {T} steps, {columns} columns and {self.dim} coordinates takes about {work:.0e} products "
-                "of numbers for a run, minutes or more: an encoder given as an array has no structure. An encoder with "
-                "few bands or states (mfdl.factorization.encoders, mfdl.factorization.factorize_long) takes T of them "
-                "a column and coordinate.",
+                f"the noise of {T} steps, {columns} columns and {self.dim} coordinates takes the time of about "
+                f"{work:.0e} products of numbers for a run, minutes or more: an encoder given as an array has no "
+                "structure. An encoder with few bands or states (mfdl.factorization.encoders, "
+                "mfdl.factorization.factorize_long) takes T of them a column and coordinate.",
                 UnusualSetting,
                 stacklevel=3,
             )

@@ -241,3 +241,15 @@ def test_products_that_take_minutes_are_announced(kind, monkeypatch):
         warnings.simplefilter("error")
         noise_stream(example("banded", 40), NU, KEY, 4)
         noise_stream(example("independent", 40), NU, KEY, 4)
+
+
+def test_base_noise_that_is_made_again_for_every_block_is_announced(monkeypatch):
+    """In blocks of one step the normals of all earlier steps are made in each: far longer than the products."""
+    monkeypatch.setattr(stream, "LONG_WORK", 40 * 20 * 3 * 4 * 10)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        noise_stream(example("shared", 40), NU, KEY, 4)
+    for name in ("KEEP_BYTES", "BLOCK_BYTES"):
+        monkeypatch.setattr(stream, name, 1)
+    with pytest.warns(UnusualSetting, match="40 steps, 3 columns and 4 coordinates"):
+        noise_stream(example("shared", 40), NU, KEY, 4)

@@ -117,6 +117,31 @@ def test_each_line_is_shown_at_the_rate_and_pair_that_is_best_on_other_seeds(tmp
     assert done.tables[-1].rows[0] == ("3", *["0.25*", "0.5", "1*"] * 3)
 
 
+def test_the_second_reading_has_the_noise_of_cdp_on_the_same_graph(tmp_path, monkeypatch):
+    points = tuned_rates.on_the_same_graph((10.0,), [1], functools.partial(tuned_rates.at_rate, 1.0))
+    (cdp,), (decor,) = (points["ring", line, 10.0] for line in ("CDP", "DECOR"))
+    assert cdp.graph == decor.graph == "ring:n=16"
+    assert (*decor.mechanisms, decor.trust, decor.epsilon) == (tuned_rates.BEST_PAIR, "eavesdropper", 10.0)
+    dynamics, steps = mfdl.Dynamics(mfdl.gossip.metropolis_hastings("ring:n=16")), mfdl.EveryStep(50)
+    clipping = {"adjacency": "replace-one", "clip_norm": 1.0, "unit": "user"}
+    server = mfdl.calibrate(
+        algorithms.cdp(dynamics, steps), mfdl.Privacy(mfdl.trust.Central(), **clipping), epsilon=10.0, delta=1e-5
+    )
+    same = mfdl.calibrate(algorithms.dp_dsgd(dynamics, steps), mfdl.Privacy(mfdl.trust.LDP(), **clipping), mu=cdp.mu)
+    assert same.noise_std == pytest.approx(server.noise_std, rel=1e-6)
+
+    def losses(figure, scale, points, *, last_steps):
+        return {
+            key: np.array([3.0 if config.mechanisms == decor.mechanisms else 1.0 + config.first_seed / 100])
+            for key, (config, *_) in points.items()
+        }
+
+    monkeypatch.setattr(tuned_rates, "losses", losses)
+    done = tuned_rates.run_on_the_same_graph(named("decor-1a-same-graph"), RunScale(quick=True, out=tmp_path))
+    assert done.verdicts[0].finding == "DECOR / CDP: ring 2.97 to 2.97"
+    assert [set(panel["lines"]) for panel in done.numbers["panels"]] == [{"DECOR", "CDP"}]
+
+
 def made_up(ring, torus, complete, theorem=2.0):
     lines = dict(zip(budget_curves.GRAPHS, map(np.array, (ring, torus, complete)), strict=True))
     lines |= {f"{graph}, Theorem 1": theorem * values for graph, values in lines.items()}

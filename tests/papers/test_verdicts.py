@@ -128,6 +128,18 @@ def test_claims_of_every_and_of_some_point():
     assert every(REFUTED, REFUTED, quantifier="some") == REFUTED
 
 
+def test_a_claim_of_some_point_names_the_points_it_rests_on():
+    """Only where others show no effect, and those that support no verdict are counted apart."""
+    clear, smaller, none = (Effect.exact(f"mu = {k}", value, 1.0, error=0.1) for k, value in enumerate((2, 0.5, 0)))
+    unlearned = Effect("mu = 3", [2.0], 1.0, 0.1, unsupported="diverged")
+    some = Verdict("", [clear, smaller, none, unlearned], "", quantifier="some").remark
+    assert some.startswith("rests on mu = 0: at 1 of 4 points the interval includes no effect; ")
+    assert some.endswith("points without a verdict, 1 of 4: diverged")
+    assert Verdict("", [clear, smaller], "", quantifier="some").remark == ""
+    assert Verdict("", [smaller, none], "", quantifier="some").remark == ""
+    assert Verdict("", [clear, none], "").remark == ""
+
+
 def test_more_points_widen_the_intervals_of_samples_only():
     single = Effect.sampled("a", [0.9, 1.0, 1.1])
     alone, beside = Verdict("", [single], ""), Verdict("", [single] * 5, "")

@@ -104,7 +104,7 @@ class BudgetCurves:
         """One for each graph."""
         x, names = list(self.epsilons), ("LDP", "DECOR", "CDP")
         return [
-            Panel(f"{graph}, 16 nodes", "epsilon", y_label, x, {name: lines[name] for name in names}, log_x=True)
+            Panel(f"{graph}, 16 nodes", "epsilon", y_label, x, {k: lines[k] for k in names if k in lines}, log_x=True)
             for graph, lines in self.lines.items()
         ]
 
@@ -141,7 +141,7 @@ def judged(curves: BudgetCurves, guess: float | None = None) -> list[Verdict]:
     ratio_range = f"LDP / DECOR from {min(factors):.3g} to {max(factors):.3g} over {len(factors)} points, "
     ratio_range += f"beyond the joint 95 % intervals at {clear(effects)}"
     claim = "DECOR is below LDP on every graph and at every budget"
-    return [Verdict(claim, effects, ratio_range), _ten_times(pairs, guess), _close(curves, guess)]
+    return [Verdict(claim, effects, ratio_range), _ten_times(pairs, guess), close_to_cdp(curves, guess)]
 
 
 def _ten_times(pairs: Mapping[str, tuple[np.ndarray, np.ndarray]], guess: float | None) -> Verdict:
@@ -159,11 +159,12 @@ def _ten_times(pairs: Mapping[str, tuple[np.ndarray, np.ndarray]], guess: float 
     )
 
 
-def _close(curves: BudgetCurves, guess: float | None) -> Verdict:
+def close_to_cdp(curves: BudgetCurves, guess: float | None, claim: str = "and close to CDP") -> Verdict:
+    """DECOR within a factor of `CLOSE` of CDP at every point."""
     ratios = curves.factors("DECOR", "CDP")
     words = ", ".join(f"{graph} {min(some):.3g} to {max(some):.3g}" for graph, some in ratios.items())
     effects = below(curves.pairs("DECOR", "CDP"), guess=guess, factor=CLOSE)
-    return Verdict(f"and close to CDP (within a factor of {CLOSE:g})", effects, f"DECOR / CDP: {words}")
+    return Verdict(f"{claim} (within a factor of {CLOSE:g})", effects, f"DECOR / CDP: {words}")
 
 
 def seeds_of(scale: RunScale, quick: int, full: int) -> range:

@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from mfdl.privacy import gaussian
 from mfdl.runs.experiment import Experiment
 from mfdl.training import tasks
 
 from ..figures.paired_effects import guess_of, lowest
 from ..figures.published_figures import PublishedFigure, Reproduction, RunScale, Table
-from ..figures.trained_panels import losses, of_panels
-from .budget_curves import GRAPHS, PAIRS, BudgetCurves, Point, judged, runs, seeds_of
+from ..figures.trained_panels import losses, of_panels, seeded
+from .budget_curves import GRAPHS, PAIRS, BudgetCurves, Options, Point, close_to_cdp, judged, runs, seeds_of
 
 EPSILONS, QUICK_EPSILONS = (1.0, 3.0, 5.0, 7.0, 10.0, 15.0, 20.0, 25.0, 30.0, 40.0), (3.0, 10.0, 40.0)
 STEPS, LAST_STEPS = 3500, 199
@@ -28,6 +30,11 @@ RATE = 1.668e-3
 
 FACTORS, QUICK_FACTORS = (1 / 32, 1 / 16, 0.125, 0.25, 0.5, 1.0, 2.0), (0.25, 0.5, 1.0)
 TUNING_SEEDS, QUICK_TUNING_SEEDS = (101, 102), (101,)
+NODES, CURVATURE = 16, 5.84375
+BEST_PAIR = f"decor@last:{LAST_STEPS}/curvature=power:0:1:{CURVATURE}"
+"""Of least noise in the last models, with the mean curvature of the task: of i^2 / 16 over its nodes."""
+GRAPH, FEW_EPSILONS, FEW_FACTORS = "ring", (10.0, 30.0, 40.0), (0.5, 1.0, 2.0)
+"""Of the second reading: where DECOR is furthest from CDP, and rates around those that were chosen there."""
 SETTINGS: Mapping[str, Any] = {
     "task": "least-squares",
     "unit": "user",
@@ -38,8 +45,11 @@ SETTINGS: Mapping[str, Any] = {
     "epochs": STEPS,
     "eval_every": 20,
 }
-LINE_OF = {"dp-dsgd": "LDP", "decor": "DECOR", "cdp": "CDP"}
-LINES = tuple(LINE_OF.values())
+LINES = ("LDP", "DECOR", "CDP")
+Runs = Callable[[Sequence[float], Sequence[int], Options], Mapping[Point, Sequence[Experiment]]]
+"""(budgets, seeds, options) -> the runs of every point, as `budget_curves.runs`."""
+Extent = tuple[Sequence[float], Sequence[int], Sequence[float], Sequence[int]]
+"""Budgets, seeds that are shown, factors of the rate, seeds of tuning."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,22 +65,6 @@ def at_rate(factor: float, graph: str, mechanism: str, epsilon: float) -> Mappin
     return {**SETTINGS, "learning_rate": RATE * factor}
 
 
-def at_chosen_rate(chosen: Mapping[Point, Choice], graph: str, mechanism: str, epsilon: float) -> Mapping[str, Any]:
-    """The same at the rate that was chosen."""
-    return at_rate(chosen[graph, LINE_OF[mechanism], epsilon].factor, graph, mechanism, epsilon)
-
-
-def grid(
-    epsilons: Sequence[float], seeds: Sequence[int], factors: Iterable[float]
-) -> dict[tuple[Point, float], list[Experiment]]:
-    """Every point at every rate."""
-    return {
-        (point, factor): configs
-        for factor in factors
-        for point, configs in runs(epsilons, seeds, functools.partial(at_rate, factor)).items()
-    }
-
-
 def line_of(name: str) -> str:
     """DECOR of a pair of noise."""
     return "DECOR" if name in PAIRS else name
@@ -84,18 +78,31 @@ def best(tuned: Mapping[tuple[Point, float], np.ndarray]) -> dict[Point, Choice]
     return {point: lowest(of_point) for point, of_point in candidates.items()}
 
 
+def at_best_rates(
+    figure: PublishedFigure, scale: RunScale, points: Runs, extent: Extent
+) -> tuple[dict[Point, Choice], dict[str, dict[str, np.ndarray]]]:
+    """The choices on `TUNING_SEEDS`, and by graph and line the final losses on other seeds, shape (budgets, seeds)."""
+    epsilons, seeds, factors, tuning_seeds = extent
+    by_factor = {factor: functools.partial(at_rate, factor) for factor in factors}
+    tuned = {
+        (point, factor): configs
+        for factor, options in by_factor.items()
+        for point, configs in points(epsilons, tuning_seeds, options).items()
+    }
+    chosen = best(losses(figure, scale, tuned, last_steps=LAST_STEPS))
+    runs_by_factor = {factor: points(epsilons, seeds, options) for factor, options in by_factor.items()}
+    at_best = {(graph, line, e): runs_by_factor[c.factor][graph, c.name, e] for (graph, line, e), c in chosen.items()}
+    finals = losses(figure, scale, at_best, last_steps=LAST_STEPS)
+    graphs, lines = dict.fromkeys(graph for graph, _, _ in chosen), dict.fromkeys(line for _, line, _ in chosen)
+    return chosen, {
+        graph: {line: np.stack([finals[graph, line, e] for e in epsilons]) for line in lines} for graph in graphs
+    }
+
+
 def run(figure: PublishedFigure, scale: RunScale) -> Reproduction:
     """Tunes rates on `TUNING_SEEDS`, trains the missing runs and judges them."""
-    epsilons, seeds = scale.pick(QUICK_EPSILONS, EPSILONS), seeds_of(scale, 3, 5)
-    factors, tuning_seeds = scale.pick(QUICK_FACTORS, FACTORS), scale.pick(QUICK_TUNING_SEEDS, TUNING_SEEDS)
-    chosen = best(losses(figure, scale, grid(epsilons, tuning_seeds, factors), last_steps=LAST_STEPS))
-    every = runs(epsilons, seeds, functools.partial(at_chosen_rate, chosen))
-    cells_at_best_rate = {(graph, line, e): every[graph, choice.name, e] for (graph, line, e), choice in chosen.items()}
-    final_test_losses = losses(figure, scale, cells_at_best_rate, last_steps=LAST_STEPS)
-    lines = {
-        graph: {line: np.stack([final_test_losses[graph, line, e] for e in epsilons]) for line in LINES}
-        for graph in GRAPHS
-    }
+    epsilons, seeds, factors, tuning_seeds = of_scale = extent(scale, EPSILONS, FACTORS)
+    chosen, lines = at_best_rates(figure, scale, runs, of_scale)
     pairs = {graph: [chosen[graph, "DECOR", e].name for e in epsilons] for graph in GRAPHS}
     curves = BudgetCurves(epsilons, lines, pairs)
     verdicts = judged(curves, guess_of(tasks.load(SETTINGS["task"], "ring:n=16")))
@@ -106,7 +113,6 @@ def run(figure: PublishedFigure, scale: RunScale) -> Reproduction:
         f"best of {len(factors)} rates, DECOR with the best of three pairs, on seeds {list(tuning_seeds)}. "
         f"Mean and range of {len(seeds)} others, last {LAST_STEPS} steps."
     )
-    of_run = {**SETTINGS, "epsilons": list(epsilons), "seeds": list(seeds), "tuning_seeds": list(tuning_seeds)}
     rates = {
         graph: {line: [RATE * chosen[graph, line, e].factor for e in epsilons] for line in LINES} for graph in GRAPHS
     }
@@ -117,9 +123,64 @@ def run(figure: PublishedFigure, scale: RunScale) -> Reproduction:
         curves.panels("mean ||x - x*||²"),
         (title, caption),
         tables=[*curves.tables(), rate_table(chosen, epsilons, factors)],
-        settings=of_run | {"lr": [RATE * factor for factor in factors]},
+        settings=settings(of_scale),
         numbers={**curves.numbers(), "chosen rates": rates},
     )
+
+
+def extent(scale: RunScale, epsilons: Sequence[float], factors: Sequence[float]) -> Extent:
+    """What is run, less of it in quick mode."""
+    tuning_seeds = scale.pick(QUICK_TUNING_SEEDS, TUNING_SEEDS)
+    return (
+        scale.pick(QUICK_EPSILONS, epsilons),
+        seeds_of(scale, 3, 5),
+        scale.pick(QUICK_FACTORS, factors),
+        tuning_seeds,
+    )
+
+
+def settings(extent: Extent) -> dict[str, Any]:
+    """What all runs share, JSON-ready."""
+    epsilons, seeds, factors, tuning_seeds = map(list, extent)
+    rates = [RATE * factor for factor in factors]
+    return {**SETTINGS, "epsilons": epsilons, "seeds": seeds, "tuning_seeds": tuning_seeds, "lr": rates}
+
+
+def on_the_same_graph(
+    epsilons: Sequence[float], seeds: Sequence[int], options: Options
+) -> dict[Point, list[Experiment]]:
+    """DECOR with the pair that leaves least noise in the models, and D-SGD on the graph itself with the noise of CDP.
+
+    CDP's noise is 1 / sqrt(n) of LDP's, that is LDP's at sqrt(n) times mu.
+    """
+    points: dict[Point, list[Experiment]] = {}
+    for e in epsilons:
+        mu = math.sqrt(NODES) * gaussian.mu_from_epsilon(e, SETTINGS["delta"])
+        for line, mechanism, budget in (
+            ("DECOR", BEST_PAIR, {"epsilon": e, "trust": "eavesdropper"}),
+            ("CDP", "dp-dsgd", {"mu": mu, "trust": "ldp"}),
+        ):
+            common = {"mechanisms": (mechanism,), "graph": GRAPHS[GRAPH], **budget, **options(GRAPH, mechanism, e)}
+            points[GRAPH, line, e] = seeded(seeds, **common)
+    return points
+
+
+def run_on_the_same_graph(figure: PublishedFigure, scale: RunScale) -> Reproduction:
+    """The second reading of "close to CDP": the same gossip for both, and no grid of pairs."""
+    epsilons, seeds, factors, tuning_seeds = of_scale = extent(scale, FEW_EPSILONS, FEW_FACTORS)
+    _, lines = at_best_rates(figure, scale, on_the_same_graph, of_scale)
+    curves = BudgetCurves(epsilons, lines, {GRAPH: []})
+    guess = guess_of(tasks.load(SETTINGS["task"], GRAPHS[GRAPH]))
+    verdict = close_to_cdp(curves, guess, "close to CDP on the same graph")
+    caption = (
+        f"16 nodes, user level, T = {STEPS}, C = 1, delta = 1e-5, replace-one. CDP: D-SGD on the same graph with "
+        "1 / sqrt(n) of LDP's noise. DECOR: the pair of least noise in the last models. Each with the best of "
+        f"{len(factors)} rates on seeds {list(tuning_seeds)}. Mean and range of {len(seeds)} others, last "
+        f"{LAST_STEPS} steps."
+    )
+    title = f"DECOR, Figure 1 (a), least squares: {verdict.finding}"
+    panels = curves.panels("mean ||x - x*||²")
+    return of_panels(figure, scale, [verdict], panels, (title, caption), settings=settings(of_scale))
 
 
 def rate_table(chosen: Mapping[Point, Choice], epsilons: Sequence[float], factors: Sequence[float]) -> Table:

@@ -173,10 +173,20 @@ class Verdict:
 
     @property
     def remark(self) -> str:
-        """How many points support no verdict, by reason; empty if all do."""
+        """Points that a claim of some point rests on if others show no effect, and how many support no verdict."""
         reasons = [effect.unsupported for effect in self.effects if effect.unsupported]
         counted = (f"{reasons.count(text)} of {len(self.effects)}: {text}" for text in dict.fromkeys(reasons))
-        return f"points without a verdict, {'; '.join(counted)}" if reasons else ""
+        unsupported = f"points without a verdict, {'; '.join(counted)}" if reasons else ""
+        return "; ".join(filter(None, (self._rests_on, unsupported)))
+
+    @property
+    def _rests_on(self) -> str:
+        points = list(zip(self.effects, self.words, strict=True))
+        empty = sum(word in (UNSETTLED, REFUTED) for effect, word in points if not effect.unsupported)
+        supporting = [effect.at for effect, word in points if word == CONFIRMED]
+        if self.quantifier == "every" or not empty or not supporting:
+            return ""
+        return f"rests on {', '.join(supporting)}: at {empty} of {len(points)} points the interval includes no effect"
 
     def result(self) -> dict[str, Any]:
         """JSON-ready; `of_result` reads it."""
