@@ -113,8 +113,7 @@ def solve(
         (`repeated_rounds`). Memory for some twelve arrays of 16 MB, or of R n numbers if that is more.
     """
     iterations = check.integer_at_least(0, iterations=iterations)
-    default = 1e-9 if problem.noise_gram is None else 1e-6
-    tolerance = default if tolerance is None else check.non_negative(tolerance=tolerance)
+    tolerance = None if tolerance is None else check.non_negative(tolerance=tolerance)
     columns = _columns(problem, victims, patterns)
     with np.errstate(over="ignore", invalid="ignore"):  # a value that overflows is returned as inf
         return _solve(problem, columns, (len(victims), len(patterns)), iterations, tolerance, return_shifts)
@@ -145,10 +144,12 @@ def _solve(
     columns: list[tuple[int, NDArray[np.int64]]],
     shape: tuple[int, int],
     iterations: int,
-    tolerance: float,
+    tolerance: float | None,
     return_shifts: bool,
 ) -> ShiftBound:
     system = System(problem)
+    if tolerance is None:
+        tolerance = 1e-9 if system.cost.matrix is None else 1e-6
     value = np.full(len(columns), math.inf)
     lower = np.full(len(columns), math.inf)
     shifts = np.zeros((len(columns), problem.num_rounds, problem.num_nodes)) if return_shifts else None
