@@ -30,12 +30,13 @@ unit lower triangular. X_u <= I is explicit.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Self
 
 import numpy as np
 import scipy.linalg
 import scipy.sparse as sp
+from scipy.signal import lfilter
 
 from ...check import FloatArray
 from ...errors import UnsupportedMechanism
@@ -133,6 +134,8 @@ class RangeForm:
     ) -> None:
         T, n = scale.shape
         self.num_steps, self.rows, self.scale = T, rows, scale
+        self.backward = weights.T if weights.nnz * SPARSE < n * n else weights.T.toarray()
+        self.lost = 0.0
         powers = np.empty((T, rows.size, n))
         current = np.zeros((n, rows.size))
         current[rows, np.arange(rows.size)] = 1.0
@@ -141,16 +144,17 @@ class RangeForm:
             current = weights.T @ current
         self.powers = powers
         covariance = self._covariance(weights, unknown, inverse)
-        self.factor, self.condition = covariance, 1.0
+        self.whitening, self.condition = covariance, 1.0
         if rows.size:
             norm = float(np.abs(covariance).sum(axis=0).max())
-            self.factor, info = scipy.linalg.lapack.dpotrf(covariance, lower=1, overwrite_a=1, clean=0)
+            factor, info = scipy.linalg.lapack.dpotrf(covariance, lower=1, overwrite_a=1)
             if info != 0:
                 raise UnsupportedMechanism(
                     "the noise covariance of the seen messages is not positive definite in float64; use the dense form."
                 )
-            reciprocal, _ = scipy.linalg.lapack.dpocon(self.factor, norm, uplo="L")
+            reciprocal, _ = scipy.linalg.lapack.dpocon(factor, norm, uplo="L")
             self.condition = 1.0 / max(float(reciprocal), 1e-300)
+            self.whitening, _ = scipy.linalg.lapack.dtrtri(factor, lower=1, overwrite_c=1)
         self.undecided, self.release_error = False, 0.0
         self.released = None if released is None else self._release(weights, *released, unknown, inverse)
 
@@ -162,38 +166,30 @@ class RangeForm:
         unknown: np.ndarray,
         inverse: FloatArray | None,
     ) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """(E, V, whitening): rows K sum_r a_r W^(r+1-s) of what is released, their share in messages, S^-1/2."""
+        """(E, V, S^-1/2): rows K sum_r a_r W^(r+1-s) of what is released, their share in messages."""
         T, n = self.scale.shape
         E = np.empty((T, released.shape[0], n))
         current = np.zeros_like(released.T)
         for s in range(T - 1, -1, -1):
             current = weights.T @ (current + steps[s] * released.T)
             E[s] = current.T
-        cross = np.zeros((T * self.rows.size, released.shape[0]))
-        covariance = np.zeros((released.shape[0],) * 2)
-        for node in np.flatnonzero(unknown):
-            noise = injected = E[:, :, node] * self.scale[:, node, None]  # (T, e)
-            if inverse is not None:
-                colour = inverse if inverse.ndim == 2 else inverse[node]
-                noise = colour.T @ injected
-                injected = colour @ noise
-            cross += self.columns(int(node)) @ injected
-            covariance += noise.T @ noise
-        V = scipy.linalg.solve_triangular(self.factor, cross, lower=True, check_finite=False) if cross.size else cross
+        noise = np.moveaxis(E, 2, 0) * (self.scale * unknown).T[:, :, None]  # (n, T, e)
+        injected = noise
+        if inverse is not None:
+            noise = inverse.swapaxes(-1, -2) @ injected
+            injected = inverse @ noise
+        covariance = np.tensordot(noise, noise, ((0, 1), (0, 1)))
+        cross, current = np.empty((T, self.rows.size, released.shape[0])), np.zeros_like(released.T)
+        for t in range(T):  # Cov(m_t, released)
+            current = weights @ current + self.scale[t, :, None] * injected[:, t]
+            cross[t] = current[self.rows]
+        V = self.whitening @ cross.reshape(-1, released.shape[0])
         values, vectors = np.linalg.eigh(covariance - V.T @ V)
         error = self.relative_error() * float(np.linalg.norm(covariance))
         self.undecided = bool((values <= 4 * error).any())
         # taken off below, and so added to X, and as much again for what rounding took off already
         self.release_error = 2 * error / max(float((values - error).min(initial=math.inf)), error)
         return E, V, vectors / np.sqrt(np.maximum(values - error, error))
-
-    def columns(self, node: int) -> FloatArray:
-        """A_u, shape (T r, T)."""
-        T, r = self.num_steps, self.rows.size
-        A = np.zeros((T, r, T))
-        for s in range(T):
-            A[s:, :, s] = self.powers[: T - s, :, node] * self.scale[s, node]
-        return A.reshape(T * r, T)
 
     def _covariance(self, weights: sp.csr_array, unknown: np.ndarray, inverse: FloatArray | None) -> FloatArray:
         """B B^T in Fortran order, (T r, T r)."""
@@ -202,6 +198,8 @@ class RangeForm:
         if r == 0:
             return total
         if inverse is not None:
+            if inverse.ndim == 2 and np.ptp(self.scale) == 0 and (weights != weights.T).nnz == 0:
+                return self._by_modes(weights.toarray(), unknown, inverse)
             self._add_correlated(total, weights, unknown, inverse)
             return total
         if np.ptp(self.scale, axis=0).max(initial=0.0) == 0.0:
@@ -214,6 +212,35 @@ class RangeForm:
             stacked = self.powers[: T - s].reshape((T - s) * r, n)
             total[s * r :, s * r :] += (stacked * (self.scale[s] ** 2 * unknown)) @ stacked.T
         return total
+
+    def _by_modes(self, weights: FloatArray, unknown: np.ndarray, inverse: FloatArray) -> FloatArray:
+        """B B^T of one symmetric W, scale and encoder: each mode of W is a recursion over time, twice.
+
+        Noise that is known counts first, and is then taken off. A power of the W that its modes make is off by T times
+        what that W is off by, which `lost` counts.
+        """
+        T, r, n = self.powers.shape
+        values, modes = np.linalg.eigh(weights)
+        self.lost = 2 * T * float(np.linalg.norm((modes * values) @ modes.T - weights, 2))
+        colour = self.scale[0, 0] ** 2 * (inverse @ inverse.T)
+        pairs = (modes[self.rows, None] * modes[self.rows]).reshape(r * r, n)
+        total, steps = np.empty((T, r, T, r)), max(1, CHUNK_BYTES // (32 * T * n))
+        filters, states = [np.array([1.0, -value]) for value in values], np.zeros((n, 1, T))
+        for first in range(0, T, steps):
+            over_time = np.empty((n, *colour[first : first + steps].shape))
+            for k, (of_mode, state) in enumerate(zip(filters, states, strict=True)):
+                accumulated, state[:] = lfilter([1.0], of_mode, colour[first : first + steps], axis=0, zi=state)
+                over_time[k] = lfilter([1.0], of_mode, accumulated, axis=1)
+            block = (pairs @ over_time.reshape(n, -1)).reshape(r, r, -1, T)
+            total[first : first + steps] = block.transpose(2, 0, 3, 1)
+        covariance = total.reshape(T * r, T * r)
+        for node in np.flatnonzero(~unknown):
+            A = np.zeros((T, r, T))
+            for s in range(T):
+                A[s:, :, s] = self.powers[: T - s, :, node] * self.scale[0, 0]
+            B = A.reshape(T * r, T) @ inverse
+            covariance -= B @ B.T
+        return covariance.T  # symmetric, in Fortran order
 
     def _add_correlated(
         self, total: FloatArray, weights: sp.csr_array, unknown: np.ndarray, inverse: FloatArray
@@ -249,61 +276,58 @@ class RangeForm:
                 total[t * r : (t + 1) * r, first * r : last * r] = accumulated[:, self.rows].T
 
     def grams(self, nodes: np.ndarray) -> FloatArray:
-        """X_u for the given nodes, shape (len(nodes), T, T).
-
-        Forward substitution in blocks of steps; column s of A_u is zero before step s and stays so, hence block
-        row I meets only the columns s <= I: a third of the work of a full triangular solve.
-        """
-        T, r = self.num_steps, self.rows.size
-        out = np.empty((len(nodes), T, T))
-        width = max(1, CHUNK_BYTES // (8 * T * T * max(r, 1)))
-        for start in range(0, len(nodes), width):
-            for i, whitened in enumerate(self._whitened(nodes[start : start + width])):
-                out[start + i] = sum(part.T @ part for part in whitened)
+        """X_u for the given nodes, shape (len(nodes), T, T)."""
+        out = np.zeros((len(nodes), self.num_steps, self.num_steps))
+        for Y in self._whitened():
+            for X, node in zip(out, nodes, strict=True):
+                X[: len(Y), : len(Y)] += Y[:, node] @ Y[:, node].T
+        for X, scale in zip(out, self.scale.T[nodes], strict=True):
+            X *= np.outer(scale, scale)
         return out
 
     def joint_gram(self, group: Group, noise: CausalNoise) -> ViewGram:
         """X_S, whose errors its diagonal bounds as that of X_u does."""
-        parts = zip(*self._whitened(np.asarray(group, dtype=np.intp)), strict=True)
-        stacked = [np.hstack(of_owners) for of_owners in parts]
-        scale = np.repeat(1 / noise.node_scales[list(group)], self.num_steps)
-        X = sum(Y.T @ Y for Y in stacked) * np.outer(scale, scale)
+        T, k = self.num_steps, len(group)
+        X = np.zeros((k, T, k, T))
+        for block in self._whitened():
+            Y = np.concatenate([block[:, node] for node in group])
+            X[:, : len(block), :, : len(block)] += (Y @ Y.T).reshape(k, -1, k, len(block))
+        scale = (self.scale[:, list(group)] / noise.node_scales[list(group)]).T.ravel()
+        X = X.reshape(k * T, k * T) * np.outer(scale, scale)
         relative = self.relative_error() + 8 * EPS
         sizes = np.sqrt(relative / (1 - relative) * np.clip(np.diagonal(X), 0.0, None))
         return ViewGram((X + X.T) / 2, np.outer(sizes, sizes), form="range form")
 
-    def _whitened(self, chunk: np.ndarray) -> list[list[FloatArray]]:
-        """Of each node the arrays whose Grams add up to X_u: of messages, and of released models besides."""
-        T, r, k = self.num_steps, self.rows.size, len(chunk)
-        steps = max(1, BLOCK_ROWS // max(r, 1))
-        bounds = [(start, min(start + steps, T)) for start in range(0, T, steps)]
-        Y = np.zeros((T * r, T * k))  # columns (step, node of the chunk)
-        for s in range(T):
-            block = self.powers[: T - s][:, :, chunk] * self.scale[s, chunk]
-            Y[s * r :, s * k : (s + 1) * k] = block.reshape((T - s) * r, k)
-        for first, last in bounds if r else ():
-            here, active = slice(first * r, last * r), last * k
-            for before, after in bounds:
-                if before >= first:
-                    break
-                span = slice(before * r, after * r)
-                Y[here, : after * k] -= self.factor[here, span] @ Y[span, : after * k]
-            Y[here, :active] = scipy.linalg.solve_triangular(
-                self.factor[here, here], Y[here, :active], lower=True, check_finite=False
-            )
-        whitened = []
-        for i, node in enumerate(chunk):
-            of_victim = np.ascontiguousarray(Y[:, i::k])
-            whitened.append([of_victim])
-            if self.released is not None:
-                E, V, whitening = self.released
-                whitened[-1].append(whitening.T @ ((E[:, :, node] * self.scale[:, node, None]).T - V.T @ of_victim))
-        return whitened
+    def _whitened(self) -> Iterator[FloatArray]:
+        """Arrays (steps, n, rows) whose Grams add up to X_u of gradients over q: of messages, then of released models.
+
+        Rows of L^-1 times A: A is a convolution by powers of W, so one recursion backwards in time gives the columns
+        of all nodes. Rows of the messages of a step are zero at later steps, which are left out.
+        """
+        T, r, n = self.powers.shape
+        left = None if self.released is None else self.released[0].transpose(0, 2, 1).copy()
+        steps = max(1, min(BLOCK_ROWS, CHUNK_BYTES // (8 * T * n)) // max(r, 1))
+        for first in range(0, T, steps) if r else ():
+            last = min(first + steps, T)
+            here = slice(first * r, last * r)
+            Y = np.zeros((last, n, (last - first) * r))
+            for s in range(last - 1, -1, -1):
+                if s + 1 < last:
+                    Y[s] = self.backward @ Y[s + 1]
+                Y[s, self.rows] += self.whitening[here, s * r : (s + 1) * r].T
+            if left is not None:
+                left[:last] -= Y @ self.released[1][here]
+            yield Y
+        if left is not None:
+            yield left @ self.released[2]
 
     def relative_error(self) -> float:
-        """First-order bound on the relative rounding error of X: size * eps * condition number, of either part."""
-        of_factor = 8.0 * max(self.factor.shape[0], self.num_steps) * EPS * self.condition
-        return max(of_factor, self.release_error)
+        """First-order bound on the relative rounding error of X: size * eps * condition number, of either part.
+
+        Twice what the factor, its inverse and their products lose, each size * eps / 2 times the condition number.
+        """
+        size = 4.0 * max(len(self.whitening), self.num_steps) * EPS
+        return max((size + max(size, self.lost)) * self.condition, self.release_error)
 
 
 class NullSpace(ViewForm):
