@@ -305,7 +305,7 @@ class ReleasedModes:
             meets: how much a node's injection meets each mode, shape (n, h).
         """
         weights, doubt = _weights(part)
-        rows, off = _rows(part)
+        rows, off = part.released_rows()
         modes = rows @ V
         response = solve(weights)
         at_end = corner.T @ (response[:, -1:] * modes.T)
@@ -348,19 +348,3 @@ def _weights(part: PartlySeen) -> tuple[FloatArray, float]:
     with np.errstate(over="ignore", invalid="ignore"):
         off = 4 * len(a) * EPS * float(np.linalg.norm(np.abs(N).T @ (np.abs(C).T @ np.abs(a))))
     return (a / size, off / size) if size > 0 and np.isfinite(off) else (a, np.inf)
-
-
-def _rows(part: PartlySeen) -> tuple[FloatArray, float]:
-    """(R with rows of norm one, the norm of what they may be off by).
-
-    Where as many combinations as hidden nodes are told apart, each of these is.
-    """
-    assert part.released is not None
-    hidden = np.flatnonzero(part.hidden)
-    if len(part.released) == hidden.size:
-        return np.eye(hidden.size), 0.0
-    W = part.weights[0][:, hidden].toarray()
-    rows = part.released @ W
-    norms = np.linalg.norm(rows, axis=1)
-    sizes = np.linalg.norm(np.abs(part.released) @ np.abs(W), axis=1)
-    return rows / norms[:, None], 2 * part.scale.shape[1] * EPS * float(np.linalg.norm(sizes / norms))

@@ -49,6 +49,7 @@ from .partly_seen import PartlySeen
 CHUNK_BYTES = 256 * 2**20
 BLOCK_ROWS = 512
 SPARSE = 8  # how much slower an entry of a sparse product is than one of a dense one
+MAX_WORK_BESIDE_A_BOUND = 2e10  # where messages or models change with the steps, and all messages seen bound the view
 MAX_RELATIVE_ERROR = 0.1  # above it the dense form is asked, which tells ranks better
 
 
@@ -331,7 +332,7 @@ class RangeForm:
 
 
 class NullSpace(ViewForm):
-    """The form for views, any W per step."""
+    """The form for views, any W per step; final models too where W changes."""
 
     def __init__(self, part: PartlySeen) -> None:
         self.part = part
@@ -339,78 +340,121 @@ class NullSpace(ViewForm):
     @classmethod
     def of(cls, view: View) -> Self | None:
         part = PartlySeen.of(view)
-        covered = part is not None and part.noise.fresh and part.released is None and part.rows.size > 0
-        return cls(part) if part is not None and covered else None
+        if part is None or not part.noise.fresh or part.rows.size == 0:
+            return None
+        form = cls(part)
+        if part.released is None and (part.hidden_at == part.hidden_at[0]).all():
+            return form
+        small = form.cost(range(part.unknown.size)) <= MAX_WORK_BESIDE_A_BOUND
+        return form if small and not part.constant else None
 
     def cost(self, victims: Sequence[int]) -> float:
         """Four times its multiplications: its blocks are smaller than those of the range form, and slower for it."""
-        T, h, v = len(self.part.scale), float(self.part.hidden.sum()), self.part.chosen(list(victims)).size
-        return 4 * T * h**2 * (h + 2.0 * T * v)
+        T, v = len(self.part.scale), self.part.chosen(list(victims)).size
+        h = float(self.part.hidden_at.sum(axis=1).max())
+        return 4 * T * h**2 * (h + T * v / 2)
 
     def grams(self, victims: Sequence[int]) -> list[ViewGram | None]:
-        part, T = self.part, len(self.part.scale)
-        form = NullSpaceForm(part.weights, part.hidden, part.unknown, part.scale)
-        X = [form.gram(int(u)) for u in part.chosen(list(victims))]
-        grams = np.stack(X) if X else np.zeros((0, T, T))
+        part, nodes = self.part, list(victims)
+        rows, off = part.released_rows()
+        form = NullSpaceForm(part.weights, part.hidden_at, part.unknown, part.scale, rows)
+        absolute = form.absolute_error(off)
+        if not absolute < MAX_RELATIVE_ERROR:
+            return [None] * len(nodes)
+        grams = form.grams(part.chosen(nodes))
         none = np.zeros(grams.shape[:2])
-        return part.view_grams(list(victims), grams, none, form="null-space form", absolute=form.absolute_error())
+        return part.view_grams(nodes, grams, none, form="null-space form", absolute=absolute)
 
 
 class NullSpaceForm:
-    """Factor once, then X_u of any unknown node.
+    """Factor once, then X_u of any unknown nodes.
 
     Args:
         weights: one W per step, csr (n, n); the averaging after step t uses weights[t].
-        unseen: bool (n,), nodes whose messages are hidden (all of them unknown).
+        unseen: bool (T, n), nodes whose messages are hidden in each step (all of them unknown).
         unknown: bool (n,), nodes whose noise is unknown.
         scale: q = eta / m, shape (T, n).
+        released: combinations of the unseen messages of the last step that are seen besides, rows of full rank and norm
+            one, shape (e, unseen); default none.
     """
 
     def __init__(
-        self, weights: Sequence[sp.csr_array], unseen: np.ndarray, unknown: np.ndarray, scale: FloatArray
+        self,
+        weights: Sequence[sp.csr_array],
+        unseen: np.ndarray,
+        unknown: np.ndarray,
+        scale: FloatArray,
+        released: FloatArray | None = None,
     ) -> None:
-        self.scale, self.unseen = scale, np.flatnonzero(unseen)
-        self.position = np.full(unseen.size, -1)
-        self.position[self.unseen] = np.arange(self.unseen.size)
-        self.num_steps = T = scale.shape[0]
+        self.scale, self.num_steps = scale, len(scale)
+        self.unseen = [np.flatnonzero(hidden) for hidden in unseen]
         known_rows = np.flatnonzero(unknown)
-        self.after = [W[:, self.unseen].toarray() for W in weights[: T - 1]]  # (n, h): W_t into step t + 1
-        self.diagonal: list[FloatArray] = []
-        self.below: list[FloatArray] = []
-        for t in range(T):
-            block = np.diag(1.0 / scale[t, self.unseen] ** 2)
-            if t + 1 < T:
+        steps = range(self.num_steps)
+        self.after = [weights[t][:, self.unseen[t]].toarray() for t in steps[:-1]]  # (n, h): W_t into step t + 1
+        self.least_released = np.inf
+        # of each step: L^-1 times the free messages, L the diagonal block of the factor, and what it takes of the last
+        self.whitening: list[FloatArray] = []
+        self.passing: list[FloatArray] = []
+        self.extent: list[FloatArray] = []  # diagonals of L
+        for t in steps:
+            free, q = np.eye(self.unseen[t].size), scale[t, self.unseen[t], None]
+            if released is not None and len(released) and t == steps[-1]:
+                _, sigma, vectors = np.linalg.svd(released)
+                free = vectors[len(released) :].T
+                self.least_released = float(sigma[-1]) if free.size else np.inf
+            block = free.T @ (free / q**2)
+            if t < steps[-1]:
                 weighted = self.after[t][known_rows] / scale[t + 1, known_rows, None]
                 block += weighted.T @ weighted
+            lower = np.zeros((len(block), 0))
             if t > 0:
                 # N^T N between columns t-1 and t meets in the rows of step t
-                coupling = -self.after[t - 1][self.unseen] / scale[t, self.unseen, None] ** 2
-                lower = scipy.linalg.solve_triangular(self.diagonal[t - 1], coupling.T, lower=True).T
+                lower = free.T @ (-self.after[t - 1][self.unseen[t]] / q**2) @ self.whitening[t - 1].T
                 block -= lower @ lower.T
-                self.below.append(lower)
-            self.diagonal.append(np.linalg.cholesky(block))
+            L = np.linalg.cholesky(block)
+            self.extent.append(np.diagonal(L))
+            self.whitening.append(_solved(L, free.T))
+            self.passing.append(-_solved(L, lower))
 
-    def gram(self, node: int) -> FloatArray:
-        """X_u, shape (T, T)."""
-        T, h = self.num_steps, self.unseen.size
-        X = np.eye(T)
-        carried = np.zeros((h, T))
-        place = int(self.position[node])
+    def grams(self, nodes: np.ndarray) -> FloatArray:
+        """X_u, shape (len(nodes), T, T).
+
+        Column s of the whitened N_u^T starts in block s - 1, and from block s on it is only passed on, by products that
+        no node changes: what they make of two columns is one matrix a step, K_t = I + passing^T K_t+1 passing.
+        """
+        T, v = self.num_steps, len(nodes)
+        later: list[FloatArray] = [np.eye(len(self.whitening[-1]))]
+        for t in range(T - 1, 0, -1):
+            later.insert(0, np.eye(len(self.whitening[t - 1])) + self.passing[t].T @ later[0] @ self.passing[t])
+        X, carried = np.zeros((v, T, T)), np.zeros((1, v, 0))
         for t in range(T):
-            right = np.zeros((h, T))
-            if place >= 0:
-                right[place, t] = 1.0 / self.scale[t, node]
+            columns = min(t + 2, T)
+            block = np.zeros((columns, v, len(self.whitening[t])))
+            block[: t + 1] = carried @ self.passing[t].T
+            place = nodes[:, None] == self.unseen[t]
+            block[t] += (place / self.scale[t, nodes, None]) @ self.whitening[t].T
             if t + 1 < T:
-                right[:, t + 1] = -self.after[t][node] / self.scale[t + 1, node]
-            if t > 0:
-                right -= self.below[t - 1] @ carried
-            carried = scipy.linalg.solve_triangular(self.diagonal[t], right, lower=True, check_finite=False)
-            X -= carried.T @ carried
+                block[t + 1] = -(self.after[t][nodes] / self.scale[t + 1, nodes, None]) @ self.whitening[t].T
+                X[:, : t + 2, t + 1] -= np.einsum("suk,uk->us", block, block[t + 1])
+            X[:, : t + 1, t] -= np.einsum("suk,uk->us", block[: t + 1], block[t] @ later[t])
+            carried = block
+        X = np.triu(X) + np.triu(X, 1).transpose(0, 2, 1)
+        X[:, np.arange(T), np.arange(T)] += 1.0
         return X
 
-    def absolute_error(self) -> float:
-        """First-order bound on the absolute rounding error of X (X <= I): size * eps * growth of the factor."""
-        smallest = min(float(np.diagonal(d).min()) for d in self.diagonal) if self.unseen.size else 1.0
-        largest = max(float(np.diagonal(d).max()) for d in self.diagonal) if self.unseen.size else 1.0
-        size = self.num_steps * max(self.unseen.size, 1)
-        return 8.0 * size * EPS * (largest / smallest) ** 2
+    def absolute_error(self, released_off: float = 0.0) -> float:
+        """First-order bound on the absolute rounding error of X (X <= I): size * eps * growth of the factor.
+
+        Args: released_off: norm of what the released rows are off by; the free messages turn by that over their least
+            singular value, and the range of N by as much as N is stretched.
+        """
+        extent = np.concatenate(self.extent)
+        growth = float(extent.max() / extent.min()) if extent.size else 1.0
+        size = self.num_steps * max(1, *(len(L) for L in self.extent))
+        turned = (released_off + size * EPS) / self.least_released
+        return 8.0 * size * EPS * growth**2 + 4.0 * turned * growth
+
+
+def _solved(L: FloatArray, right: FloatArray) -> FloatArray:
+    """L^-1 times the right side, L lower triangular and perhaps empty."""
+    return np.asarray(scipy.linalg.solve_triangular(L, right, lower=True, check_finite=False)) if right.size else right
