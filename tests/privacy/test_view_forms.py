@@ -127,8 +127,8 @@ def test_range_and_null_space_form_agree(n, T, bits, varying, released, seed):
         X = null_space.grams(np.array([u]))[0]
         assert_allclose(X, oracle, atol=1e-9)
         assert np.linalg.eigvalsh(oracle - X)[-1] <= T * null_space.absolute_error() + 1e-12
-        if not varying:
-            form = RangeForm(W[0], np.flatnonzero(seen[0] & unknown), unknown, scale, None)
+        if not len(combinations):
+            form = RangeForm(W, [np.flatnonzero(of_step & unknown) for of_step in seen], unknown, scale, None)
             assert_allclose(form.grams(np.array([u]))[0], X, atol=1e-9)
 
 
@@ -145,7 +145,7 @@ def test_range_form_of_noise_correlated_in_time_is_the_dense_definition(rates, o
     inverse = np.linalg.inv(C + np.eye(T))
     inverse = inverse if of_nodes else inverse[0]
     unknown, rows = np.arange(n) > 0, np.array([1, 3])
-    form = RangeForm(sp.csr_array(W), rows, unknown, np.outer(rates, np.arange(1.0, n + 1)), inverse)
+    form = RangeForm([sp.csr_array(W)] * T, [rows] * T, unknown, np.outer(rates, np.arange(1.0, n + 1)), inverse)
     A = np.zeros((T, n, T, n))
     for s in range(T):
         for t in range(s, T):

@@ -67,7 +67,7 @@ class HiddenModes(ViewForm):
         if part is None or not part.constant or not (part.noise.fresh or part.alike is not None):
             return None
         hidden = np.flatnonzero(part.hidden)
-        if part.rows.size == 0 or hidden.size == 0 or np.ptp(part.scale, axis=0).any():
+        if part.rows_a_step == 0 or hidden.size == 0 or np.ptp(part.scale, axis=0).any():
             return None
         coupling = part.weights[0][hidden][:, hidden] / part.scale[0, hidden, None] ** 2
         asymmetry, size = abs(coupling - coupling.T), abs(coupling)

@@ -20,6 +20,7 @@ from ...noise import CausalNoise
 from ...noise.encoder_arguments import MAX_DENSE_STEPS
 from ...trust.view import AlgorithmView, View
 from .base import KNOWN_NOISE, ViewGram, is_plain_gossip, remembered
+from .dense_form import DenseForm
 from .separable import UNPROVEN
 
 
@@ -29,8 +30,9 @@ class PartlySeen:
 
     Attributes:
         weights: W of each step, csr (n, n); constant: one W for all, and the same messages seen throughout.
-        rows: seen senders whose noise is unknown; hidden: unknown senders that are not seen, bool (n,), both of the
-            last step; hidden_at: the hidden of every step, bool (T, n).
+        dense_otherwise: no other view than one that the dense form could answer.
+        rows: seen senders whose noise is unknown, of each step; hidden_at: unknown senders that are not seen, bool
+            (T, n); hidden: those of the last step.
         unknown: bool (n,), nodes whose noise is unknown.
         noise: node-local, of the algorithm.
         scale: q = eta s / m, s its `node_scales`, shape (T, n): with it, what is found is X of gradients over s.
@@ -40,7 +42,8 @@ class PartlySeen:
 
     weights: list[sp.csr_array]
     constant: bool
-    rows: NDArray[np.intp]
+    dense_otherwise: bool
+    rows: list[NDArray[np.intp]]
     hidden_at: NDArray[np.bool_]
     unknown: NDArray[np.bool_]
     scale: FloatArray
@@ -58,7 +61,7 @@ class PartlySeen:
     @classmethod
     def _of(cls, view: AlgorithmView) -> PartlySeen | None:
         algorithm, masks = view.algorithm, view.knowledge
-        if not algorithm.of_all_sent.injections or not is_plain_gossip(algorithm):
+        if not is_plain_gossip(algorithm):
             return None
         noise, seen, known = algorithm.noise.causal, masks.seen, masks.known_noise
         if len(algorithm.rounds) != algorithm.num_steps or noise is None or not algorithm.noise.local:
@@ -76,10 +79,15 @@ class PartlySeen:
         released, decided = _released_rows(view, weights[-1], seen[-1] | known[0])
         if not decided or not (constant or view.unreleased or algorithm.released.is_last):
             return None
+        same_rows = bool((seen == seen[0]).all())
+        dense_otherwise = not (algorithm.of_all_sent.injections and same_rows and (constant or view.unreleased))
+        if dense_otherwise and (not noise.fresh or DenseForm.of(view) is None):
+            return None
         return cls(
             weights=weights,
             constant=constant,
-            rows=np.flatnonzero(seen[-1] & ~known[0]),
+            dense_otherwise=dense_otherwise,
+            rows=[np.flatnonzero(of_step & ~known[0]) for of_step in seen],
             hidden_at=~known[0] & ~seen,
             unknown=~known[0],
             scale=np.stack([scales[number] for number in algorithm.kind_of_round]) * noise.node_scales,
@@ -89,9 +97,19 @@ class PartlySeen:
         )
 
     @property
+    def rows_a_step(self) -> float:
+        """Seen senders whose noise is unknown, on average."""
+        return float(np.mean([of_step.size for of_step in self.rows]))
+
+    @property
     def hidden(self) -> NDArray[np.bool_]:
         """Unknown senders that are not seen, in the last step."""
         return np.asarray(self.hidden_at[-1])
+
+    @property
+    def all_released(self) -> bool:
+        """What is released tells apart every hidden message of the last step, or every sum of those of all steps."""
+        return self.released is not None and len(self.released) == int(self.hidden.sum())
 
     @cached_property
     def alike(self) -> FloatArray | None:
@@ -109,7 +127,7 @@ class PartlySeen:
         Where as many combinations as hidden nodes are told apart, each of these is.
         """
         hidden = np.flatnonzero(self.hidden)
-        if self.released is None or len(self.released) == hidden.size:
+        if self.released is None or self.all_released:
             return np.eye(hidden.size)[: 0 if self.released is None else None], 0.0
         W = self.weights[-1][:, hidden].toarray()
         rows = self.released @ W

@@ -49,12 +49,11 @@ from .partly_seen import PartlySeen
 CHUNK_BYTES = 256 * 2**20
 BLOCK_ROWS = 512
 SPARSE = 8  # how much slower an entry of a sparse product is than one of a dense one
-MAX_WORK_BESIDE_A_BOUND = 2e10  # where messages or models change with the steps, and all messages seen bound the view
 MAX_RELATIVE_ERROR = 0.1  # above it the dense form is asked, which tells ranks better
 
 
 class Range(ViewForm):
-    """The form for views, one W."""
+    """The form for views, one W; or any, with independent noise, where the dense form would be asked."""
 
     def __init__(self, part: PartlySeen) -> None:
         self.part = part
@@ -62,11 +61,13 @@ class Range(ViewForm):
     @classmethod
     def of(cls, view: View) -> Self | None:
         part = PartlySeen.of(view)
-        return cls(part) if part is not None and (part.constant or _shows_nothing(part)) else None
+        if part is None or (part.dense_otherwise and part.released is not None and not part.all_released):
+            return None
+        return cls(part) if part.constant or part.dense_otherwise or _shows_nothing(part) else None
 
     def cost(self, victims: Sequence[int]) -> float:
         part, T = self.part, float(len(self.part.scale))
-        r, v, n = part.rows.size, part.chosen(list(victims)).size, part.unknown.size
+        r, v, n = part.rows_a_step, part.chosen(list(victims)).size, part.unknown.size
         e = 0 if part.released is None else len(part.released)
         of_noise = 0.0 if part.noise.fresh else n * r * T**2 * (T + n)
         return (T * r) ** 2 * (T * r + T * v) / 3 + of_noise + n * T**2 * (r + 1) * e + v * T**2 * (r + 1) * e
@@ -99,14 +100,17 @@ class Range(ViewForm):
 
 
 def _shows_nothing(part: PartlySeen) -> bool:
-    return part.rows.size == 0 and part.released is None
+    return part.rows_a_step == 0 and part.released is None
 
 
 def _factored(part: PartlySeen) -> RangeForm | None:
     """None where it is not positive definite in float64, or nearly."""
     try:
         released = None if part.released is None else (part.released, part.released_steps)
-        form = RangeForm(part.weights[0], part.rows, part.unknown, part.scale, part.noise.inverse, released)
+        rows = part.rows
+        if part.dense_otherwise and part.all_released:  # and so every message of the last step
+            released, rows = None, [*rows[:-1], np.flatnonzero(part.unknown)]
+        form = RangeForm(part.weights, rows, part.unknown, part.scale, part.noise.inverse, released)
     except UnsupportedMechanism:
         return None
     return None if form.relative_error() >= MAX_RELATIVE_ERROR or form.undecided else form
@@ -116,8 +120,8 @@ class RangeForm:
     """Factor once, then whiten any node's columns.
 
     Args:
-        weights: W, csr (n, n).
-        rows: seen senders whose noise is unknown, shape (r,), r >= 1.
+        weights: one W per step, csr (n, n); the same in every step for an encoder.
+        rows: of each step the seen senders whose noise is unknown; the same in every step for an encoder.
         unknown: bool (n,), nodes whose noise is unknown.
         scale: q, shape (T, n).
         inverse: C^-1, shape (T, T), or (n, T, T), or None for independent noise.
@@ -126,27 +130,21 @@ class RangeForm:
 
     def __init__(
         self,
-        weights: sp.csr_array,
-        rows: np.ndarray,
+        weights: Sequence[sp.csr_array],
+        rows: Sequence[np.ndarray],
         unknown: np.ndarray,
         scale: FloatArray,
         inverse: FloatArray | None,
         released: tuple[FloatArray, FloatArray] | None = None,
     ) -> None:
-        T, n = scale.shape
-        self.num_steps, self.rows, self.scale = T, rows, scale
-        self.backward = weights.T if weights.nnz * SPARSE < n * n else weights.T.toarray()
+        self.num_steps, self.rows, self.scale = len(scale), rows, scale
+        self.starts = np.concatenate([[0], np.cumsum([len(of_step) for of_step in rows])])  # of the rows of each step
+        products = {id(W): (_operator(W), _operator(sp.csr_array(W.T))) for W in weights}
+        self.forward, self.backward = zip(*(products[id(W)] for W in weights), strict=True)
         self.lost = 0.0
-        powers = np.empty((T, rows.size, n))
-        current = np.zeros((n, rows.size))
-        current[rows, np.arange(rows.size)] = 1.0
-        for a in range(T):
-            powers[a] = current.T
-            current = weights.T @ current
-        self.powers = powers
-        covariance = self._covariance(weights, unknown, inverse)
+        covariance = self._covariance(weights[0], unknown, inverse)
         self.whitening, self.condition = covariance, 1.0
-        if rows.size:
+        if len(covariance):
             norm = float(np.abs(covariance).sum(axis=0).max())
             factor, info = scipy.linalg.lapack.dpotrf(covariance, lower=1, overwrite_a=1)
             if info != 0:
@@ -157,22 +155,17 @@ class RangeForm:
             self.condition = 1.0 / max(float(reciprocal), 1e-300)
             self.whitening, _ = scipy.linalg.lapack.dtrtri(factor, lower=1, overwrite_c=1)
         self.undecided, self.release_error = False, 0.0
-        self.released = None if released is None else self._release(weights, *released, unknown, inverse)
+        self.released = None if released is None else self._release(*released, unknown, inverse)
 
     def _release(
-        self,
-        weights: sp.csr_array,
-        released: FloatArray,
-        steps: FloatArray,
-        unknown: np.ndarray,
-        inverse: FloatArray | None,
+        self, released: FloatArray, steps: FloatArray, unknown: np.ndarray, inverse: FloatArray | None
     ) -> tuple[FloatArray, FloatArray, FloatArray]:
         """(E, V, S^-1/2): rows K sum_r a_r W^(r+1-s) of what is released, their share in messages."""
         T, n = self.scale.shape
         E = np.empty((T, released.shape[0], n))
         current = np.zeros_like(released.T)
         for s in range(T - 1, -1, -1):
-            current = weights.T @ (current + steps[s] * released.T)
+            current = self.backward[s] @ (current + steps[s] * released.T)
             E[s] = current.T
         noise = np.moveaxis(E, 2, 0) * (self.scale * unknown).T[:, :, None]  # (n, T, e)
         injected = noise
@@ -180,11 +173,13 @@ class RangeForm:
             noise = inverse.swapaxes(-1, -2) @ injected
             injected = inverse @ noise
         covariance = np.tensordot(noise, noise, ((0, 1), (0, 1)))
-        cross, current = np.empty((T, self.rows.size, released.shape[0])), np.zeros_like(released.T)
+        cross, current = np.empty((self.starts[-1], len(released))), np.zeros_like(released.T)
         for t in range(T):  # Cov(m_t, released)
-            current = weights @ current + self.scale[t, :, None] * injected[:, t]
-            cross[t] = current[self.rows]
-        V = self.whitening @ cross.reshape(-1, released.shape[0])
+            if t:
+                current = self.forward[t - 1] @ current
+            current = current + self.scale[t, :, None] * injected[:, t]
+            cross[self.starts[t] : self.starts[t + 1]] = current[self.rows[t]]
+        V = self.whitening @ cross
         values, vectors = np.linalg.eigh(covariance - V.T @ V)
         error = self.relative_error() * float(np.linalg.norm(covariance))
         self.undecided = bool((values <= 4 * error).any())
@@ -193,38 +188,51 @@ class RangeForm:
         return E, V, vectors / np.sqrt(np.maximum(values - error, error))
 
     def _covariance(self, weights: sp.csr_array, unknown: np.ndarray, inverse: FloatArray | None) -> FloatArray:
-        """B B^T in Fortran order, (T r, T r)."""
-        T, r, n = self.powers.shape
-        total = np.zeros((T * r, T * r), order="F")
-        if r == 0:
+        """B B^T in Fortran order, (rows, rows)."""
+        total = np.zeros((self.starts[-1],) * 2, order="F")
+        if not len(total):
             return total
         if inverse is not None:
+            powers = self._powers()
             if inverse.ndim == 2 and np.ptp(self.scale) == 0 and (weights != weights.T).nnz == 0:
-                return self._by_modes(weights.toarray(), unknown, inverse)
-            self._add_correlated(total, weights, unknown, inverse)
+                return self._by_modes(powers, weights.toarray(), unknown, inverse)
+            self._add_correlated(total, powers, weights, unknown, inverse)
             return total
-        if np.ptp(self.scale, axis=0).max(initial=0.0) == 0.0:
-            stacked = self.powers.reshape(T * r, n)
-            total[...] = (stacked * (self.scale[0] ** 2 * unknown)) @ stacked.T
-            for t in range(1, T):  # block (t, t') adds block (t - 1, t' - 1): one more common step of noise
-                total[t * r : (t + 1) * r, r:] += total[(t - 1) * r : t * r, :-r]
-            return total
-        for s in range(T):
-            stacked = self.powers[: T - s].reshape((T - s) * r, n)
-            total[s * r :, s * r :] += (stacked * (self.scale[s] ** 2 * unknown)) @ stacked.T
+        variance, carried = np.zeros((unknown.size,) * 2), np.zeros((unknown.size, len(total)))
+        for t, rows in enumerate(self.rows):  # Cov(m_t, m_t), and of m_t with the messages seen so far
+            past, here = slice(0, self.starts[t]), slice(self.starts[t], self.starts[t + 1])
+            if t:
+                variance = self.forward[t - 1] @ (self.forward[t - 1] @ variance).T
+                carried[:, past] = self.forward[t - 1] @ carried[:, past]
+            variance[np.diag_indices_from(variance)] += self.scale[t] ** 2 * unknown
+            carried[:, here] = variance[:, rows]
+            total[here, : here.stop] = carried[rows, : here.stop]
+            total[past, here] = carried[rows, past].T
         return total
 
-    def _by_modes(self, weights: FloatArray, unknown: np.ndarray, inverse: FloatArray) -> FloatArray:
+    def _powers(self) -> FloatArray:
+        """P W^a, shape (T, r, n), of W and rows that are the same in every step."""
+        rows, n = self.rows[0], self.scale.shape[1]
+        powers, current = np.empty((self.num_steps, len(rows), n)), np.zeros((n, len(rows)))
+        current[rows, np.arange(len(rows))] = 1.0
+        for power in powers:
+            power[:] = current.T
+            current = self.backward[0] @ current
+        return powers
+
+    def _by_modes(
+        self, powers: FloatArray, weights: FloatArray, unknown: np.ndarray, inverse: FloatArray
+    ) -> FloatArray:
         """B B^T of one symmetric W, scale and encoder: each mode of W is a recursion over time, twice.
 
         Noise that is known counts first, and is then taken off. A power of the W that its modes make is off by T times
         what that W is off by, which `lost` counts.
         """
-        T, r, n = self.powers.shape
+        T, r, n = powers.shape
         values, modes = np.linalg.eigh(weights)
         self.lost = 2 * T * float(np.linalg.norm((modes * values) @ modes.T - weights, 2))
         colour = self.scale[0, 0] ** 2 * (inverse @ inverse.T)
-        pairs = (modes[self.rows, None] * modes[self.rows]).reshape(r * r, n)
+        pairs = (modes[self.rows[0], None] * modes[self.rows[0]]).reshape(r * r, n)
         total, steps = np.empty((T, r, T, r)), max(1, CHUNK_BYTES // (32 * T * n))
         filters, states = [np.array([1.0, -value]) for value in values], np.zeros((n, 1, T))
         for first in range(0, T, steps):
@@ -238,32 +246,31 @@ class RangeForm:
         for node in np.flatnonzero(~unknown):
             A = np.zeros((T, r, T))
             for s in range(T):
-                A[s:, :, s] = self.powers[: T - s, :, node] * self.scale[0, 0]
+                A[s:, :, s] = powers[: T - s, :, node] * self.scale[0, 0]
             B = A.reshape(T * r, T) @ inverse
             covariance -= B @ B.T
         return covariance.T  # symmetric, in Fortran order
 
     def _add_correlated(
-        self, total: FloatArray, weights: sp.csr_array, unknown: np.ndarray, inverse: FloatArray
+        self, total: FloatArray, powers: FloatArray, weights: sp.csr_array, unknown: np.ndarray, inverse: FloatArray
     ) -> None:
         """B B^T of noise with an encoder: the covariance of all messages with those seen of some steps t', over time.
 
         Cov(m_t, P m_t') = W Cov(m_t-1, P m_t') + Cov(x_t, P m_t'), and x is correlated with P m_t' by the powers
         alone: n r T^2 (T + n) multiplications, where a product for each node takes n r^2 T^3.
         """
-        T, r, n = self.powers.shape
+        T, r, n = powers.shape
         scale = self.scale * unknown
         colours = np.broadcast_to(inverse @ inverse.swapaxes(-1, -2), (n if inverse.ndim == 3 else 1, T, T))
         alike = len(colours) == 1 and not np.ptp(scale, axis=0).any()
         if not alike:
             colours = colours * scale.T[:, :, None] * scale.T[:, None, :]
-        forward = weights.T if weights.nnz * SPARSE < n * n else weights.T.toarray()
         width = max(1, CHUNK_BYTES // (8 * T * r * n))
         for first in range(0, T, width):
             last = min(first + width, T)
             injected = np.empty((last, last - first, r, n))  # Cov(P m_t', x_t), axes (t, t', seen, node)
             for then in range(first, last):
-                past = self.powers[then::-1]
+                past = powers[then::-1]
                 if alike:
                     shares = (colours[0, :last, : then + 1] @ past.reshape(then + 1, r * n)).reshape(last, r, n)
                     injected[:, then - first] = shares * scale[0] ** 2
@@ -272,9 +279,9 @@ class RangeForm:
                     injected[:, then - first] = shares.transpose(1, 2, 0)
             accumulated = np.zeros(((last - first) * r, n))
             for t in range(last):
-                accumulated = accumulated @ forward + injected[t].reshape(accumulated.shape)
-                total[first * r : last * r, t * r : (t + 1) * r] = accumulated[:, self.rows]
-                total[t * r : (t + 1) * r, first * r : last * r] = accumulated[:, self.rows].T
+                accumulated = accumulated @ self.backward[0] + injected[t].reshape(accumulated.shape)
+                total[first * r : last * r, t * r : (t + 1) * r] = accumulated[:, self.rows[0]]
+                total[t * r : (t + 1) * r, first * r : last * r] = accumulated[:, self.rows[0]].T
 
     def grams(self, nodes: np.ndarray) -> FloatArray:
         """X_u for the given nodes, shape (len(nodes), T, T)."""
@@ -305,20 +312,21 @@ class RangeForm:
         Rows of L^-1 times A: A is a convolution by powers of W, so one recursion backwards in time gives the columns
         of all nodes. Rows of the messages of a step are zero at later steps, which are left out.
         """
-        T, r, n = self.powers.shape
+        T, n = self.scale.shape
         left = None if self.released is None else self.released[0].transpose(0, 2, 1).copy()
-        steps = max(1, min(BLOCK_ROWS, CHUNK_BYTES // (8 * T * n)) // max(r, 1))
-        for first in range(0, T, steps) if r else ():
-            last = min(first + steps, T)
-            here = slice(first * r, last * r)
-            Y = np.zeros((last, n, (last - first) * r))
+        most, first = min(BLOCK_ROWS, CHUNK_BYTES // (8 * T * n)), 0
+        while first < T:
+            last = max(first + 1, int(np.searchsorted(self.starts, self.starts[first] + most, side="right")) - 1)
+            here = slice(self.starts[first], self.starts[last])
+            Y = np.zeros((last, n, here.stop - here.start))
             for s in range(last - 1, -1, -1):
                 if s + 1 < last:
-                    Y[s] = self.backward @ Y[s + 1]
-                Y[s, self.rows] += self.whitening[here, s * r : (s + 1) * r].T
-            if left is not None:
+                    Y[s] = self.backward[s] @ Y[s + 1]
+                Y[s, self.rows[s]] += self.whitening[here, self.starts[s] : self.starts[s + 1]].T
+            if self.released is not None:
                 left[:last] -= Y @ self.released[1][here]
             yield Y
+            first = last
         if left is not None:
             yield left @ self.released[2]
 
@@ -331,6 +339,11 @@ class RangeForm:
         return max((size + max(size, self.lost)) * self.condition, self.release_error)
 
 
+def _operator(W: sp.csr_array) -> sp.csr_array | FloatArray:
+    """W as products with it are faster."""
+    return W if W.nnz * SPARSE < W.shape[0] * W.shape[1] else W.toarray()
+
+
 class NullSpace(ViewForm):
     """The form for views, any W per step; final models too where W changes."""
 
@@ -340,13 +353,9 @@ class NullSpace(ViewForm):
     @classmethod
     def of(cls, view: View) -> Self | None:
         part = PartlySeen.of(view)
-        if part is None or not part.noise.fresh or part.rows.size == 0:
+        if part is None or not part.noise.fresh or part.rows_a_step == 0:
             return None
-        form = cls(part)
-        if part.released is None and (part.hidden_at == part.hidden_at[0]).all():
-            return form
-        small = form.cost(range(part.unknown.size)) <= MAX_WORK_BESIDE_A_BOUND
-        return form if small and not part.constant else None
+        return cls(part) if part.dense_otherwise or part.released is None else None
 
     def cost(self, victims: Sequence[int]) -> float:
         """Four times its multiplications: its blocks are smaller than those of the range form, and slower for it."""
