@@ -135,21 +135,27 @@ def test_range_and_null_space_form_agree(n, T, bits, varying, released, seed):
 @pytest.mark.parametrize("memory", [8 * 30, 2**28])
 @pytest.mark.parametrize("of_nodes", [False, True])
 @pytest.mark.parametrize("rates", [np.full(6, 0.5), 1 / np.arange(1.0, 7.0)])
-def test_range_form_of_noise_correlated_in_time_is_the_dense_definition(rates, of_nodes, memory, monkeypatch):
+@pytest.mark.parametrize("symmetric", [False, True])
+def test_range_form_of_noise_correlated_in_time_is_the_dense_definition(
+    symmetric, rates, of_nodes, memory, monkeypatch
+):
     """Any W, one encoder for all nodes or one each, covariances of all steps at once or of few."""
     monkeypatch.setattr(range_and_null_space, "CHUNK_BYTES", memory)
     n, T = 5, 6
     rng = np.random.default_rng(3)
     W, C = rng.random((n, n)), np.tril(rng.random((n, T, T)))
     W /= W.sum(axis=1, keepdims=True)
+    sizes = np.arange(1.0, n + 1)
+    if symmetric:
+        W, sizes = (W + W.T) / 4, np.ones(n)
     inverse = np.linalg.inv(C + np.eye(T))
     inverse = inverse if of_nodes else inverse[0]
     unknown, rows = np.arange(n) > 0, np.array([1, 3])
-    form = RangeForm([sp.csr_array(W)] * T, [rows] * T, unknown, np.outer(rates, np.arange(1.0, n + 1)), inverse)
+    form = RangeForm([sp.csr_array(W)] * T, [rows] * T, unknown, np.outer(rates, sizes), inverse)
     A = np.zeros((T, n, T, n))
     for s in range(T):
         for t in range(s, T):
-            A[t, :, s] = np.linalg.matrix_power(W, t - s) * rates[s] * np.arange(1.0, n + 1)
+            A[t, :, s] = np.linalg.matrix_power(W, t - s) * rates[s] * sizes
     A = A.reshape(T * n, T * n)[np.tile(np.isin(np.arange(n), rows), T)]
     noise = CausalNoise(np.linalg.inv(inverse), num_steps=T, num_nodes=n).matmat(np.eye(T * n))
     B = (A @ noise) * np.tile(unknown, T)

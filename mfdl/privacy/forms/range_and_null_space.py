@@ -194,7 +194,8 @@ class RangeForm:
             return total
         if inverse is not None:
             powers = self._powers()
-            if inverse.ndim == 2 and np.ptp(self.scale) == 0 and (weights != weights.T).nnz == 0:
+            symmetric = (weights != weights.T).nnz == 0 and abs(weights).sum(axis=1).max() <= 1 + 1e-12
+            if inverse.ndim == 2 and np.ptp(self.scale) == 0 and symmetric:
                 return self._by_modes(powers, weights.toarray(), unknown, inverse)
             self._add_correlated(total, powers, weights, unknown, inverse)
             return total
