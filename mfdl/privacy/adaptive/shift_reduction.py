@@ -91,7 +91,7 @@ def solve(
 ) -> ShiftBound:
     """mu^2 of each victim under each pattern: the smallest total cost of absorbing what its record changes.
 
-    Accelerated projected gradients on r >= 0, all victims and patterns at once, with a restart per column and
+    Accelerated projected gradients on r >= 0, all victims, patterns and rounds at once, with a restart per column and
     diagonal step sizes from the row sums of the Hessian; a >= 0 is kept by an augmented Lagrangian where noise is
     correlated in time, and holds by itself otherwise.
 

@@ -71,7 +71,7 @@ class PartlySeen:
         of_kind = [kind.state_from_message for kind in algorithm.kinds]
         if any(W is None for W in of_kind):
             return None
-        weights: list[sp.csr_array] = [of_kind[number] for number in algorithm.kind_of_round]  # type: ignore[misc]
+        weights: list[sp.csr_array] = [of_kind[number] for number in algorithm.kind_of_round]
         if not _adds_nothing(weights, seen, known[0], masks.known_gradients):
             return None
         scales = [np.abs(kind.message_from_gradient.diagonal()) for kind in algorithm.kinds]  # type: ignore[union-attr]

@@ -1,14 +1,14 @@
 """View Grams in range form and in null-space form: one gossip round, and a part of the messages seen.
 
-Range form: seen messages of unknown nodes, node-local noise, constant W.
-With P the rows of the seen messages, Q the nodes whose noise is unknown and q[s, v] = eta_s / m_v,
+Range form: seen messages of unknown nodes, node-local noise; with an encoder one W for all steps.
+With P_t the rows of the messages seen in step t, Q the nodes whose noise is unknown and q[s, v] = eta_s / m_v,
 
-    A block (t, s) = P W^(t-s) diag(q_s),      B = A (C^-1 (x) Q),      X_u = A_u^T (B B^T)^-1 A_u.
+    A block (t, s) = P_t W_t-1 .. W_s diag(q_s),      B = A (C^-1 (x) Q),      X_u = A_u^T (B B^T)^-1 A_u.
 
-Each seen message carries fresh noise of its own sender, so B B^T is invertible and well conditioned: no rank
-decision is needed. B B^T is block Toeplitz up to a running sum, so neither A nor B is ever formed: the powers
-P W^a, shape (T, r, n), hold everything. Cost: (T r)^3 / 3 + v T (T r)^2 / 3 time for v victims, with an encoder
-n r T^2 (T + n) besides; (T r)^2 + T r n memory.
+Each seen message carries fresh noise of its own sender, so B B^T = L L^T is invertible and well conditioned: no rank
+decision is needed. Neither A nor B is ever formed: B B^T is a covariance of messages, a recursion over the steps, and
+L^-1 A_u of all u is one recursion backwards. Cost, with r messages seen a step: (T r)^3 for L^-1, T^2 r n^2 for the
+recursions and v T^3 r / 3 for v victims; (T r)^2 + T n BLOCK_ROWS memory.
 
 Released models add the rows K sum_{r>=s} a_r W^(r+1-s) diag(q_s), K W^(T-s) diag(q_s) for the final ones. They can
 depend on the messages, so what they add is the Schur complement S of their covariance, e x e, where the rank is decided
@@ -23,8 +23,9 @@ the range of N = [D^-1 W_T^-1] (unknown rows, unseen columns):
     X_u = I - N_u (N^T N)^-1 N_u^T.
 
 N^T N is block tridiagonal in time with blocks of the number of unseen nodes h, so its Cholesky factor is block
-bidiagonal: T h^3 time, T h^2 memory, whatever is seen. W may vary in time. N has full column rank because W_T^-1 is
-unit lower triangular. X_u <= I is explicit.
+bidiagonal: T h^3 time, T h^2 memory, whatever is seen; T^2 h^2 / 2 for each victim. W and what is seen may vary in
+time. N has full column rank because W_T^-1 is unit lower triangular. X_u <= I is explicit. Final models fix
+combinations of the last y_h, which is then free in their kernel alone.
 """
 
 from __future__ import annotations
@@ -314,7 +315,8 @@ class RangeForm:
         of all nodes. Rows of the messages of a step are zero at later steps, which are left out.
         """
         T, n = self.scale.shape
-        left = None if self.released is None else self.released[0].transpose(0, 2, 1).copy()
+        E, V, root = self.released or (np.zeros((T, 0, n)), np.zeros((len(self.whitening), 0)), np.zeros((0, 0)))
+        left = E.transpose(0, 2, 1).copy()
         most, first = min(BLOCK_ROWS, CHUNK_BYTES // (8 * T * n)), 0
         while first < T:
             last = max(first + 1, int(np.searchsorted(self.starts, self.starts[first] + most, side="right")) - 1)
@@ -324,12 +326,10 @@ class RangeForm:
                 if s + 1 < last:
                     Y[s] = self.backward[s] @ Y[s + 1]
                 Y[s, self.rows[s]] += self.whitening[here, self.starts[s] : self.starts[s + 1]].T
-            if self.released is not None:
-                left[:last] -= Y @ self.released[1][here]
+            left[:last] -= Y @ V[here]
             yield Y
             first = last
-        if left is not None:
-            yield left @ self.released[2]
+        yield left @ root
 
     def relative_error(self) -> float:
         """First-order bound on the relative rounding error of X: size * eps * condition number, of either part.
@@ -421,7 +421,7 @@ class NullSpaceForm:
                 # N^T N between columns t-1 and t meets in the rows of step t
                 lower = free.T @ (-self.after[t - 1][self.unseen[t]] / q**2) @ self.whitening[t - 1].T
                 block -= lower @ lower.T
-            L = np.linalg.cholesky(block)
+            L = np.linalg.cholesky(block).astype(np.float64, copy=False)
             self.extent.append(np.diagonal(L))
             self.whitening.append(_solved(L, free.T))
             self.passing.append(-_solved(L, lower))
