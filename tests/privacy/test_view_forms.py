@@ -164,6 +164,20 @@ def test_range_form_of_noise_correlated_in_time_is_the_dense_definition(
         assert_allclose(gram, oracle, rtol=1e-9, atol=1e-9)
 
 
+def test_messages_that_change_with_the_steps_need_no_dense_matrix():
+    """Gossip of every step, of which an attacker hears other nodes each time, and messages that are not sent."""
+    changing = gossip.sequence([MH(f"erdos-renyi:n=7,p=0.5,seed={seed}") for seed in range(6)])
+    algorithm = algorithms.dp_dsgd(Dynamics(changing), EveryStep(6))
+    rarely = algorithms.local_steps(Dynamics(MH("ring:n=7")), EveryStep(6))
+    for built, forms in ((algorithm, ("null-space form",)), (rarely, ("null-space form", "range form"))):
+        for release in ("none", "all", "average"):
+            view = trust.PNDP([0]).view(built, 1, release=release)
+            dense = dense_form.DenseForm.of(view).grams([1, 3])
+            for gram, other in zip(view_grams(view, [1, 3]), dense, strict=True):
+                assert gram.form in forms
+                assert_allclose(gram.matrix, other.matrix, rtol=1e-8, atol=1e-9)
+
+
 @pytest.mark.parametrize("block", [1, 3, 512])
 def test_blocks_of_steps_change_nothing(block, monkeypatch):
     algorithm = algorithms.dp_dsgd(Dynamics(MH("ring:n=7")), EveryStep(6))
