@@ -142,7 +142,6 @@ class RangeForm:
         self.starts = np.concatenate([[0], np.cumsum([len(of_step) for of_step in rows])])  # of the rows of each step
         products = {id(W): (_operator(W), _operator(sp.csr_array(W.T))) for W in weights}
         self.forward, self.backward = zip(*(products[id(W)] for W in weights), strict=True)
-        self.lost = 0.0
         covariance = self._covariance(weights[0], unknown, inverse)
         self.whitening, self.condition = covariance, 1.0
         if len(covariance):
@@ -195,9 +194,12 @@ class RangeForm:
             return total
         if inverse is not None:
             powers = self._powers()
-            symmetric = (weights != weights.T).nnz == 0 and abs(weights).sum(axis=1).max() <= 1 + 1e-12
-            if inverse.ndim == 2 and np.ptp(self.scale) == 0 and symmetric:
-                return self._by_modes(powers, weights.toarray(), unknown, inverse)
+            if inverse.ndim == 2 and np.ptp(self.scale) == 0 and (weights != weights.T).nnz == 0:
+                values, modes = np.linalg.eigh(weights.toarray())
+                # powers of the W that its modes make are off by T times what that W is: no more than the factor loses
+                off = 2 * self.num_steps * float(np.linalg.norm((modes * values) @ modes.T - weights.toarray(), 2))
+                if np.abs(values).max() <= 1 + 1e-12 and off <= self._lost(len(total)):
+                    return self._by_modes(powers, values, modes, unknown, inverse)
             self._add_correlated(total, powers, weights, unknown, inverse)
             return total
         variance, carried = np.zeros((unknown.size,) * 2), np.zeros((unknown.size, len(total)))
@@ -223,16 +225,13 @@ class RangeForm:
         return powers
 
     def _by_modes(
-        self, powers: FloatArray, weights: FloatArray, unknown: np.ndarray, inverse: FloatArray
+        self, powers: FloatArray, values: FloatArray, modes: FloatArray, unknown: np.ndarray, inverse: FloatArray
     ) -> FloatArray:
         """B B^T of one symmetric W, scale and encoder: each mode of W is a recursion over time, twice.
 
-        Noise that is known counts first, and is then taken off. A power of the W that its modes make is off by T times
-        what that W is off by, which `lost` counts.
+        Noise that is known counts first, and is then taken off.
         """
         T, r, n = powers.shape
-        values, modes = np.linalg.eigh(weights)
-        self.lost = 2 * T * float(np.linalg.norm((modes * values) @ modes.T - weights, 2))
         colour = self.scale[0, 0] ** 2 * (inverse @ inverse.T)
         pairs = (modes[self.rows[0], None] * modes[self.rows[0]]).reshape(r * r, n)
         total, steps = np.empty((T, r, T, r)), max(1, CHUNK_BYTES // (32 * T * n))
@@ -336,8 +335,11 @@ class RangeForm:
 
         Twice what the factor, its inverse and their products lose, each size * eps / 2 times the condition number.
         """
-        size = 4.0 * max(len(self.whitening), self.num_steps) * EPS
-        return max((size + max(size, self.lost)) * self.condition, self.release_error)
+        return max(2 * self._lost(len(self.whitening)) * self.condition, self.release_error)
+
+    def _lost(self, rows: int) -> float:
+        """Half of `relative_error`, for condition number 1."""
+        return 4.0 * max(rows, self.num_steps) * EPS
 
 
 def _operator(W: sp.csr_array) -> sp.csr_array | FloatArray:
