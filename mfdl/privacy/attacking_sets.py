@@ -28,6 +28,7 @@ from ..trust import TrustModel
 from ..trust.knowledge import Knowledge
 from ..trust.view import AlgorithmView, View
 from .adaptive import is_adaptive, shift_reduction
+from .adaptive.repeated_rounds import worst_patterns
 from .adaptive.shift_reduction import lipschitz_factors, shift_problem
 from .forms import (
     INJECTIONS,
@@ -295,7 +296,8 @@ class _Asked:
                 patterns = [tuple(int(t) for t in pattern) for pattern in participation.patterns()]
             else:  # a record that joins every step needs shifts at least as large as one that joins some
                 patterns = [tuple(range(problem.num_steps))]
-            squared = shift_reduction.solve(problem, nodes, patterns).sensitivity_squared.max(axis=1)
+            worst = worst_patterns(problem, patterns)
+            squared = shift_reduction.solve(problem, nodes, worst).sensitivity_squared.max(axis=1)
             moved = sorted({t for pattern in patterns for t in pattern})
             # a gradient that the attacker knows and the record moves is seen as it is, whatever the models
             return np.where(view.known_gradients[np.ix_(moved, nodes)].any(axis=0), math.inf, squared).tolist()

@@ -63,8 +63,9 @@ def test_modes_of_what_is_hidden_are_the_dense_definition(n, T, divisors, negati
     part = PartlySeen(
         weights=[sp.csr_array(W)] * T,
         constant=True,
-        rows=np.flatnonzero(seen & ~known),
-        hidden=~seen,
+        dense_otherwise=False,
+        rows=[np.flatnonzero(seen & ~known)] * T,
+        hidden_at=np.tile(~seen, (T, 1)),
         unknown=~known,
         scale=scale,
         noise=IndependentNoise(T, n),

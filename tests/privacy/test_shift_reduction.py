@@ -13,6 +13,7 @@ from numpy.testing import assert_allclose
 
 from mfdl import gossip, graphs
 from mfdl.errors import InvalidInput
+from mfdl.privacy.adaptive.repeated_rounds import worst_patterns
 from mfdl.privacy.adaptive.shift_reduction import ShiftProblem, cost_upper_bound, solve
 from mfdl.testing.oracles import exact_cost, quadratic_program_value
 from mfdl.testing.strategies import linear_systems_with_record
@@ -174,6 +175,60 @@ class TestTheProgram:
         dense = solve(florentine(1.0), [2, 5], [range(10)]).sensitivity_squared
         monkeypatch.setattr("mfdl.privacy.adaptive.shift_problem.DENSE_BYTES", 0)
         assert_allclose(solve(florentine(1.0), [2, 5], [range(10)]).sensitivity_squared, dense, rtol=1e-9)
+
+
+class TestRepeatedRounds:
+    @staticmethod
+    def problem(seed, num_steps, released, *, rounds=1, n=5):
+        """The same matrix, masks, constant and rate in every step; models of all nodes are released, or of none."""
+        rng = np.random.default_rng(seed)
+        W = np.where(rng.random((n, n)) < 0.6, rng.random((n, n)), 0.0) + np.eye(n)
+        pinned = np.zeros((rounds * num_steps + 1, n), dtype=bool)
+        pinned[-1] = released
+        steps = np.where(np.arange(rounds * num_steps) % rounds, -1, np.arange(rounds * num_steps) // rounds)
+        fields = {
+            "rates": np.full(num_steps, 0.5),
+            "lipschitz": np.full(num_steps, rng.choice([0.5, 1.0, 1.1])),
+            "divisors": rng.integers(1, 4, n),
+            "seen": np.tile(rng.random((rounds, n)) < 0.3, (num_steps, 1)),
+            "noise_gram": np.eye(num_steps) if seed % 3 else None,
+        }
+        args = [[W / W.sum(axis=1, keepdims=True)] * (rounds * num_steps), steps]
+        rest = {"pinned": pinned, "noisy": rng.random(n) < 0.9}
+        return ShiftProblem(*args, **fields, **rest)
+
+    @examples(60)
+    @given(st.integers(0, 2**32 - 1), st.booleans(), st.sampled_from([1, 2]), st.data())
+    def test_patterns_that_are_left_out_never_cost_more(self, seed, released, rounds, data):
+        problem = self.problem(seed, 6, released, rounds=rounds)
+        any_steps = st.lists(st.integers(0, 5), min_size=1, max_size=3, unique=True)
+        patterns = [tuple(range(b, 6, 3)) for b in range(3)] + [data.draw(any_steps)]
+        worst = worst_patterns(problem, patterns)
+        assert len(worst) <= 2
+        bounds = [
+            solve(problem, range(5), p, tolerance=1e-8).sensitivity_squared.max(axis=1) for p in (patterns, worst)
+        ]
+        assert_allclose(*bounds, rtol=1e-6, atol=1e-12)
+
+    def test_patterns_of_rounds_that_differ_are_all_asked(self):
+        rates = 1 / np.arange(1.0, 11.0)
+        assert len(worst_patterns(florentine(1.0, rates=rates), [[0], [3], [9]])) == 3
+        assert worst_patterns(florentine(1.0), [[0], [3], [9]]) == [(0,)]
+
+    @pytest.mark.parametrize("released", [True, False])
+    @pytest.mark.parametrize("period", [1, 40])
+    def test_a_long_run_starts_where_a_short_one_ends(self, period, released, monkeypatch):
+        """The iterations of the long run, which cost the most, do not grow with its length."""
+        pinned = np.zeros((481, 9), dtype=bool)
+        pinned[:480, 0], pinned[480] = True, released
+        problem = one_attacker(gossip.metropolis_hastings("ring:n=9").dense(), 480, attacker=0, pinned=pinned)
+        victims, pattern = [2, 3, 4], range(0, 480, period)
+        long = solve(problem, victims, [pattern])
+        assert long.converged
+        monkeypatch.setattr("mfdl.privacy.adaptive.repeated_rounds.SHORTEST", 10**9)
+        whole = solve(problem, victims, [pattern])
+        assert long.iterations <= 0.7 * whole.iterations
+        assert_allclose(long.sensitivity_squared, whole.sensitivity_squared, rtol=1e-8)
 
 
 class TestLaws:

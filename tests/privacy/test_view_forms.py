@@ -87,10 +87,14 @@ def test_any_form_is_the_dense_definition(case):
     T=st.integers(1, 4),
     bits=st.integers(0, 2**12),
     varying=st.booleans(),
+    released=st.integers(0, 2),
     seed=st.integers(0, 999),
 )
-def test_range_and_null_space_form_agree(n, T, bits, varying, seed):
-    """Independent noise, any seen nodes, any step sizes and divisors; the null-space form for time-varying W too."""
+def test_range_and_null_space_form_agree(n, T, bits, varying, released, seed):
+    """Independent noise, any seen nodes, any step sizes and divisors.
+
+    The null-space form for W and seen nodes that vary in time too, and for combinations of the last messages besides.
+    """
     rng = np.random.default_rng(seed)
     weights = rng.random((T, n, n)) * (rng.random((T, n, n)) < 0.7) + np.eye(n)
     if not varying:
@@ -98,11 +102,17 @@ def test_range_and_null_space_form_agree(n, T, bits, varying, seed):
     unknown = np.array([bits >> v & 1 for v in range(n)], dtype=bool)
     seen = np.array([bits >> (6 + v) & 1 for v in range(n)], dtype=bool) | ~unknown
     assume((seen & unknown).any())
-    weights[:, ~unknown[:, None] & ~seen[None, :]] = 0.0  # who attacks sees what it averages
+    seen = np.tile(seen, (T, 1))
+    if varying:
+        seen ^= unknown & (rng.random((T, n)) < 0.3)
+    weights[~unknown[:, None] & ~seen[:, None, :]] = 0.0  # who attacks sees what it averages
     weights /= weights.sum(axis=2, keepdims=True)
     scale = rng.choice([0.25, 1.0, 3.0], (T, n))
     W = [sp.csr_array(w) for w in weights]
-    null_space = NullSpaceForm(W, unknown & ~seen, unknown, scale)
+    hidden = unknown & ~seen
+    combinations = rng.normal(size=(0 if not varying else min(released, hidden[-1].sum()), n)) * hidden[-1]
+    combinations /= np.linalg.norm(combinations, axis=1, keepdims=True)
+    null_space = NullSpaceForm(W, hidden, unknown, scale, combinations[:, hidden[-1]])
     A = np.zeros((T, n, T, n))
     for s in range(T):
         product = np.diag(scale[s])
@@ -111,41 +121,61 @@ def test_range_and_null_space_form_agree(n, T, bits, varying, seed):
             product = weights[t] @ product
     A = A.reshape(T * n, T * n)
     B = without_noise(A, {t * n + v for t in range(T) for v in np.flatnonzero(~unknown)})
-    rows = np.tile(seen, T)
+    view, noise = (np.vstack([M[seen.ravel()], combinations @ M[(T - 1) * n :]]) for M in (A, B))
     for u in np.flatnonzero(unknown):
-        oracle, _ = pinv_gram(of_node(A[rows], u, n), B[rows])
-        X = null_space.gram(int(u))
+        oracle, _ = pinv_gram(of_node(view, u, n), noise)
+        X = null_space.grams(np.array([u]))[0]
         assert_allclose(X, oracle, atol=1e-9)
         assert np.linalg.eigvalsh(oracle - X)[-1] <= T * null_space.absolute_error() + 1e-12
-        if not varying:
-            form = RangeForm(W[0], np.flatnonzero(seen & unknown), unknown, scale, None)
+        if not len(combinations):
+            form = RangeForm(W, [np.flatnonzero(of_step & unknown) for of_step in seen], unknown, scale, None)
             assert_allclose(form.grams(np.array([u]))[0], X, atol=1e-9)
 
 
 @pytest.mark.parametrize("memory", [8 * 30, 2**28])
 @pytest.mark.parametrize("of_nodes", [False, True])
 @pytest.mark.parametrize("rates", [np.full(6, 0.5), 1 / np.arange(1.0, 7.0)])
-def test_range_form_of_noise_correlated_in_time_is_the_dense_definition(rates, of_nodes, memory, monkeypatch):
+@pytest.mark.parametrize("symmetric", [False, True])
+def test_range_form_of_noise_correlated_in_time_is_the_dense_definition(
+    symmetric, rates, of_nodes, memory, monkeypatch
+):
     """Any W, one encoder for all nodes or one each, covariances of all steps at once or of few."""
     monkeypatch.setattr(range_and_null_space, "CHUNK_BYTES", memory)
     n, T = 5, 6
     rng = np.random.default_rng(3)
     W, C = rng.random((n, n)), np.tril(rng.random((n, T, T)))
     W /= W.sum(axis=1, keepdims=True)
+    sizes = np.arange(1.0, n + 1)
+    if symmetric:
+        W, sizes = (W + W.T) / 4, np.ones(n)
     inverse = np.linalg.inv(C + np.eye(T))
     inverse = inverse if of_nodes else inverse[0]
     unknown, rows = np.arange(n) > 0, np.array([1, 3])
-    form = RangeForm(sp.csr_array(W), rows, unknown, np.outer(rates, np.arange(1.0, n + 1)), inverse)
+    form = RangeForm([sp.csr_array(W)] * T, [rows] * T, unknown, np.outer(rates, sizes), inverse)
     A = np.zeros((T, n, T, n))
     for s in range(T):
         for t in range(s, T):
-            A[t, :, s] = np.linalg.matrix_power(W, t - s) * rates[s] * np.arange(1.0, n + 1)
+            A[t, :, s] = np.linalg.matrix_power(W, t - s) * rates[s] * sizes
     A = A.reshape(T * n, T * n)[np.tile(np.isin(np.arange(n), rows), T)]
     noise = CausalNoise(np.linalg.inv(inverse), num_steps=T, num_nodes=n).matmat(np.eye(T * n))
     B = (A @ noise) * np.tile(unknown, T)
     for u, gram in zip([1, 2, 4], form.grams(np.array([1, 2, 4])), strict=True):
         oracle, _ = pinv_gram(of_node(A, u, n), B)
         assert_allclose(gram, oracle, rtol=1e-9, atol=1e-9)
+
+
+def test_messages_that_change_with_the_steps_need_no_dense_matrix():
+    """Gossip of every step, of which an attacker hears other nodes each time, and messages that are not sent."""
+    changing = gossip.sequence([MH(f"erdos-renyi:n=7,p=0.5,seed={seed}") for seed in range(6)])
+    algorithm = algorithms.dp_dsgd(Dynamics(changing), EveryStep(6))
+    rarely = algorithms.local_steps(Dynamics(MH("ring:n=7")), EveryStep(6))
+    for built, forms in ((algorithm, ("null-space form",)), (rarely, ("null-space form", "range form"))):
+        for release in ("none", "all", "average"):
+            view = trust.PNDP([0]).view(built, 1, release=release)
+            dense = dense_form.DenseForm.of(view).grams([1, 3])
+            for gram, other in zip(view_grams(view, [1, 3]), dense, strict=True):
+                assert gram.form in forms
+                assert_allclose(gram.matrix, other.matrix, rtol=1e-8, atol=1e-9)
 
 
 @pytest.mark.parametrize("block", [1, 3, 512])
@@ -157,7 +187,7 @@ def test_blocks_of_steps_change_nothing(block, monkeypatch):
     monkeypatch.setattr(range_and_null_space, "CHUNK_BYTES", 8 * 36 * 2)
     after = view_grams(view, [1, 3])
     for a, b in zip(before, after, strict=True):
-        assert_allclose(a.matrix, b.matrix, rtol=1e-10)
+        assert_allclose(a.matrix, b.matrix, rtol=1e-10, atol=1e-14)
 
 
 # ---- rational arithmetic ------------------------------------------------------------------------------------------

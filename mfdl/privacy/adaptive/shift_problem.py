@@ -6,6 +6,7 @@ proposes is repaired and recomputed here, rounded up. Algorithms and trust model
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import math
 from collections.abc import Sequence
@@ -217,9 +218,11 @@ class System:
         self.noise = acts & problem.noisy
         self.zero = problem.seen.copy()
         must_match = problem.pinned.copy()
+        distinct = {id(W): W for W in problem.mixing}
+        # any stored weight > 0 counts; sums of signs cannot underflow
+        heard = {key: (W > 0).astype(np.float64).T.tocsr() for key, W in distinct.items()}
         for r in range(R - 1, -1, -1):
-            # any stored weight > 0 counts; sums of signs cannot underflow
-            self.zero[r] |= (problem.mixing[r] > 0).astype(np.float64).T @ must_match[r + 1] > 0
+            self.zero[r] |= heard[id(problem.mixing[r])] @ must_match[r + 1] > 0
             must_match[r] |= self.zero[r] & ~self.noise[r] & (self.growth[r] > 0)
         # what reaches no message or model that must match may pass on everything: absorbing it would win nothing
         matters = np.zeros(n, dtype=bool)
@@ -228,24 +231,40 @@ class System:
             self.noise[r] &= ~idle
             of_d = np.where(self.zero[r], self.noise[r], matters)
             if r > 0:
-                matters = (self.growth[r] > 0) & ((problem.mixing[r - 1] > 0).astype(np.float64).T @ of_d > 0)
+                matters = (self.growth[r] > 0) & (heard[id(problem.mixing[r - 1])] @ of_d > 0)
         self.free = self.noise & ~self.zero
         self.forced = ~self.noise & ~self.zero
+        self.passing = np.flatnonzero(self.forced[:-1].any(axis=1)).tolist()
         self.exposed = self.zero & ~self.noise & acts
         self.scale = np.zeros((R, n))  # b = scale * a is the shift of the unit noise, rounded up
         np.divide(problem.divisors[None, :], self.rate[:, None], out=self.scale, where=self.noise)
         self.scale *= 1 + 4 * UNIT
-        self.cost = _Cost(problem)
-        distinct = {id(W): W for W in problem.mixing}
+        self.cost = Cost(problem)
+        self.curvature = np.zeros((R, n))  # of the cost by a, where it is diagonal
+        self.curvature[self.step_rounds] = self.scale[self.step_rounds] ** 2 * self.cost.diagonal
         if 8 * n * n * len(distinct) <= DENSE_BYTES and max(W.nnz for W in distinct.values()) >= 0.02 * n * n:
             operators: dict[int, Any] = {key: W.toarray() for key, W in distinct.items()}
         else:
             operators = dict(distinct)
         transposed = {key: W.T.tocsr() if issparse(W) else np.ascontiguousarray(W.T) for key, W in operators.items()}
-        self.forward_weights = [operators[id(W)] for W in problem.mixing]
-        self.backward_weights = [transposed[id(W)] for W in problem.mixing]
+        self.forward_weights = _of_rounds([operators[id(W)] for W in problem.mixing])
+        self.backward_weights = _of_rounds([transposed[id(W)] for W in problem.mixing])
         longest = {key: int(np.diff(W.indptr).max(initial=0)) for key, W in distinct.items()}
         self.rounding = [1 + 2 * (longest[id(W)] + 4) * UNIT for W in problem.mixing]  # of one entry of W r, r >= 0
+
+    def in_single_precision(self) -> System:
+        """The same for products that only lead to a start; itself where numbers may leave float32."""
+        curvature = self.curvature[self.noise]
+        narrow = curvature.min(initial=1.0) > 1e-9 and curvature.max(initial=1.0) < 1e9
+        if not (narrow and isinstance(self.forward_weights, np.ndarray) and self.growth.max() <= 1):
+            return self
+        rounded = copy.copy(self)
+        for name in ("growth", "curvature", "forward_weights", "backward_weights"):
+            value = getattr(self, name)
+            repeated = value.ndim == 3 and value.strides[0] == 0
+            single = (value[0] if repeated else value).astype(np.float32)
+            setattr(rounded, name, np.broadcast_to(single, value.shape))
+        return rounded
 
     def leaks(self, victim: int, steps: NDArray[np.int64]) -> bool:
         """Whether the record's own source must vanish at a message that no noise hides."""
@@ -267,20 +286,23 @@ class System:
         clipped r are then exact numbers, and d - r is an upper bound on what must be absorbed.
         """
         R, n, width = source.shape
-        absorbed, remaining = np.zeros((R, n, width)), np.empty((R, n, width))
+        absorbed, remaining = np.empty((R, n, width)), np.empty((R, n, width))
         s = np.zeros((n, width))
         leak = np.zeros(width, dtype=bool)
+        pinned, seen, silent = self.problem.pinned, self.problem.seen, self.zero & ~self.noise
         for r in range(R):
             d = (self.growth[r][:, None] * s + source[r]) * (1 + 4 * UNIT)
-            free, forced = self.free[r][:, None], self.forced[r][:, None]
-            remaining[r] = np.where(free, np.clip(shifts[r], 0.0, d), np.where(forced, d, 0.0))
-            absorbed[r] = np.where(self.noise[r][:, None], (d - remaining[r]) * (1 + 2 * UNIT), 0.0)
+            np.clip(shifts[r], 0.0, d, out=remaining[r])
+            np.copyto(remaining[r], 0.0, where=~self.free[r][:, None])
+            np.copyto(remaining[r], d, where=self.forced[r][:, None])
+            np.subtract(d, remaining[r], out=absorbed[r])
             # the masks above leave none of these; checked all the same, against the problem itself
-            wrong = (s > 0) & self.problem.pinned[r][:, None] | (remaining[r] > 0) & self.problem.seen[r][:, None]
-            wrong |= (d > 0) & (self.zero[r] & ~self.noise[r])[:, None]
-            leak |= wrong.any(axis=0)
+            for rows, difference in ((pinned, s), (seen, remaining[r]), (silent, d)):
+                leak |= (difference[rows[r]] > 0).any(axis=0)
             s = (self.forward_weights[r] @ remaining[r]) * self.rounding[r]
-        leak |= (self.problem.pinned[R][:, None] & (s > 0)).any(axis=0)
+        np.copyto(absorbed, 0.0, where=~self.noise[:, :, None])
+        absorbed *= 1 + 2 * UNIT
+        leak |= (s[pinned[R]] > 0).any(axis=0)
         b = (self.scale[:, :, None] * absorbed)[self.step_rounds]
         terms = 2 * self.problem.num_steps + 10
         value = np.einsum("tnb,tnb->b", b, self.cost.apply(b)) * (1 + 4 * (terms + b.shape[0] * n) * UNIT)
@@ -289,7 +311,22 @@ class System:
         return Repaired(np.where(valid, value, math.inf), absorbed, remaining)
 
 
-class _Cost:
+def _of_rounds(operators: list[Any]) -> Any:
+    """Dense matrices as one array (R, n, n), of no memory of its own where they are one, while that is small."""
+    first = operators[0]
+    if all(W is first for W in operators):
+        return operators if issparse(first) else np.broadcast_to(first, (len(operators), *first.shape))
+    return operators if issparse(first) or len(operators) * first.nbytes > DENSE_BYTES else np.stack(operators)
+
+
+def products(weights: Any, right: FloatArray) -> FloatArray:
+    """The matrix of each round times its columns, shape (R, n, B)."""
+    if isinstance(weights, np.ndarray):
+        return np.asarray(weights @ right)
+    return np.stack([W @ columns for W, columns in zip(weights, right, strict=True)])
+
+
+class Cost:
     """The quadratic form sum_j b_j^T Q_j b_j of unit-noise shifts b, shape (T, n, B): Q >= 0 entrywise, convex."""
 
     def __init__(self, problem: ShiftProblem) -> None:

@@ -41,10 +41,11 @@ from ...noise import CausalNoise
 from ...trust.view import AlgorithmView, View
 from ..forms.base import gradients_enter, is_plain_gossip
 from ..forms.separable import SINGULAR, injected_inflation
-from .shift_problem import BoolArray, Repaired, ShiftProblem, System
+from .repeated_rounds import ShortRun
+from .shift_problem import BoolArray, Repaired, ShiftProblem, System, products
 
 CONVERGED_GAP = 1e-4
-CHUNK_ENTRIES = 2**18  # entries of one (rounds, nodes, columns) array: 2 MB; some fifteen are alive at a time
+CHUNK_ENTRIES = 2**21  # entries of one (rounds, nodes, columns) array: 16 MB; some twelve are alive at a time
 UP = 1 + 8 * UNIT
 """Of 1 / s^2: more than its own rounding."""
 
@@ -85,12 +86,12 @@ def solve(
     patterns: Sequence[Sequence[int]],
     *,
     iterations: int = 20_000,
-    tolerance: float = 1e-6,
+    tolerance: float | None = None,
     return_shifts: bool = False,
 ) -> ShiftBound:
     """mu^2 of each victim under each pattern: the smallest total cost of absorbing what its record changes.
 
-    Accelerated projected gradients on r >= 0, all victims and patterns at once, with a restart per column and
+    Accelerated projected gradients on r >= 0, all victims, patterns and rounds at once, with a restart per column and
     diagonal step sizes from the row sums of the Hessian; a >= 0 is kept by an augmented Lagrangian where noise is
     correlated in time, and holds by itself otherwise.
 
@@ -98,7 +99,8 @@ def solve(
         victims: node indices.
         patterns: for each pattern the steps in which the record takes part.
         iterations: most iterations per group of columns; 0 returns the value in which every noisy node absorbs all.
-        tolerance: columns whose relative gap is at most this are finished.
+        tolerance: columns whose relative gap is at most this are finished; default 1e-9, and 1e-6 for noise correlated
+            in time.
         return_shifts: also return the point; V P R n numbers.
 
     Guarantees:
@@ -107,10 +109,11 @@ def solve(
     Raises:
         InvalidInput: a victim that is no node, a pattern that is empty or names a step out of range or twice.
     Cost: per iteration and column, two passes over all nonzero weights of all rounds (over n^2 per round for n in the
-        hundreds, as dense products); memory for some fifteen arrays of 2 MB, or of R n numbers if that is more.
+        hundreds, as dense products); a run that repeats itself takes its iterations at the length of three periods
+        (`repeated_rounds`). Memory for some twelve arrays of 16 MB, or of R n numbers if that is more.
     """
     iterations = check.integer_at_least(0, iterations=iterations)
-    tolerance = check.non_negative(tolerance=tolerance)
+    tolerance = None if tolerance is None else check.non_negative(tolerance=tolerance)
     columns = _columns(problem, victims, patterns)
     with np.errstate(over="ignore", invalid="ignore"):  # a value that overflows is returned as inf
         return _solve(problem, columns, (len(victims), len(patterns)), iterations, tolerance, return_shifts)
@@ -141,10 +144,12 @@ def _solve(
     columns: list[tuple[int, NDArray[np.int64]]],
     shape: tuple[int, int],
     iterations: int,
-    tolerance: float,
+    tolerance: float | None,
     return_shifts: bool,
 ) -> ShiftBound:
     system = System(problem)
+    if tolerance is None:
+        tolerance = 1e-9 if system.cost.matrix is None else 1e-6
     value = np.full(len(columns), math.inf)
     lower = np.full(len(columns), math.inf)
     shifts = np.zeros((len(columns), problem.num_rounds, problem.num_nodes)) if return_shifts else None
@@ -153,7 +158,7 @@ def _solve(
     most = 0
     for start in range(0, len(open_columns), width):
         chunk = open_columns[start : start + width]
-        minimum = minimise(system, system.sources([columns[k] for k in chunk]), iterations, tolerance)
+        minimum = _minimum(system, [columns[k] for k in chunk], iterations, tolerance)
         value[chunk], lower[chunk], most = minimum.value, minimum.lower, max(most, minimum.iterations)
         if shifts is not None:
             shifts[chunk] = np.moveaxis(minimum.shifts, 2, 0)
@@ -270,6 +275,7 @@ def _gram_of(noise: CausalNoise) -> FloatArray:
 
 
 CHECK_EVERY = 25  # iterations between two certificates
+SINGLE_ITERATIONS = 400  # of them in float32
 
 
 @dataclasses.dataclass(eq=False)
@@ -290,33 +296,55 @@ class ShiftMinimum:
         return (self.lower[columns] >= (1 - tolerance) * value) | ~np.isfinite(value)
 
 
-def minimise(system: System, source: FloatArray, iterations: int, tolerance: float) -> ShiftMinimum:
-    """The best repaired point met, with the best dual value, for every column of `source`."""
-    width = source.shape[2]
-    columns = np.arange(width)
-    start = system.repaired(np.zeros_like(source), source)
-    best = ShiftMinimum(start.value.copy(), _dual_value(system, start, source), start.shifts.copy(), 0)
+def _minimum(
+    system: System, columns: list[tuple[int, NDArray[np.int64]]], iterations: int, tolerance: float
+) -> ShiftMinimum:
+    """Of a run that repeats itself from where a short one ends."""
+    short, start = ShortRun.of(system.problem, columns) if iterations else None, None
+    if short is not None:
+        alike = System(short.problem)
+        ends = minimise(alike, alike.sources(short.columns), min(iterations, SINGLE_ITERATIONS), tolerance / 4)
+        start = short.stretched(ends.shifts)
+    return minimise(system, system.sources(columns), iterations, tolerance, start)
+
+
+def minimise(
+    system: System, source: FloatArray, iterations: int, tolerance: float, start: FloatArray | None = None
+) -> ShiftMinimum:
+    """The best repaired point met, with the best dual value, for every column of `source`.
+
+    The first steps are in float32, as all that is compared is computed in float64.
+
+    Args: start: (R, n, B) shifts to start from.
+    """
+    columns = np.arange(source.shape[2])
+    point = system.repaired(np.zeros_like(source) if start is None else start, source)
+    best = ShiftMinimum(point.value.copy(), _dual_value(system, point, source), point.shifts.copy(), 0)
     two_sided = system.cost.matrix is None
-    penalty = np.zeros_like(system.scale)
-    if not two_sided:
-        penalty[system.step_rounds] = system.scale[system.step_rounds] ** 2 * system.cost.diagonal
-    tau = _step_sizes(system, penalty)
+    steps = system.in_single_precision() if two_sided else system
+    dtype: Any = steps.growth.dtype
+    penalty = np.zeros_like(system.scale) if two_sided else system.curvature
+    tau = _step_sizes(system, penalty).astype(dtype)
     weight = np.zeros_like(tau)
     np.divide(1.0, tau, out=weight, where=tau > 0)
     keep = ~best.finished(columns, tolerance)
     columns, source = columns[keep], source[:, :, keep]
-    current = np.zeros_like(source)
-    ahead, momentum, multiplier = current.copy(), np.ones(columns.size), np.zeros_like(source)
+    moved, momentum = source.astype(dtype), np.ones(columns.size, dtype)
+    current = (point.shifts[:, :, keep] * system.free[:, :, None]).astype(dtype)
+    ahead, multiplier = current.copy(), np.zeros_like(source[:, :, :1])
     while columns.size and best.iterations < iterations:
         best.iterations += 1
-        a = _absorbed(system, ahead, source)
-        gradient = _gradient(system, a)
+        if best.iterations > SINGLE_ITERATIONS and steps is not system:
+            steps, dtype = system, np.float64
+            tau, weight, moved, current, ahead = (x.astype(dtype) for x in (tau, weight, moved, current, ahead))
+        a = _absorbed(steps, ahead, moved)
+        gradient = _gradient(steps, a)
         if not two_sided:
             gradient -= np.maximum(multiplier - penalty[:, :, None] * a, 0.0)
-        of_r, _ = _prices(system, gradient, dual=False)
-        of_r -= gradient
-        of_r *= tau
-        new = ahead - of_r
+        new = _prices(steps, gradient)
+        gradient -= new
+        gradient *= tau
+        np.add(ahead, gradient, out=new)
         np.maximum(new, 0.0, out=new)
         step = new - current
         ahead -= new
@@ -324,64 +352,71 @@ def minimise(system: System, source: FloatArray, iterations: int, tolerance: flo
         uphill = np.einsum("rnb,rnb->b", ahead, step) > 0
         momentum[uphill] = 1.0
         following = (1 + np.sqrt(1 + 4 * momentum**2)) / 2
-        factor = np.where(uphill, 0.0, (momentum - 1) / following)
-        step *= factor
-        ahead = new + step
+        step *= np.where(uphill, 0.0, (momentum - 1) / following).astype(dtype)
+        np.add(new, step, out=ahead)
         momentum, current = following, new
         if best.iterations % CHECK_EVERY and best.iterations < iterations:
             continue
-        point = system.repaired(current, source)
+        point = system.repaired(current.astype(np.float64), source)
         best.improve(columns, point, _dual_value(system, point, source))
         if not two_sided:
-            a = _absorbed(system, current, source)
-            multiplier = np.maximum(multiplier - penalty[:, :, None] * a, 0.0)
+            multiplier = np.maximum(multiplier - penalty[:, :, None] * _absorbed(system, current, source), 0.0)
         keep = ~best.finished(columns, tolerance)
         if not keep.all():
-            columns, source, momentum = columns[keep], source[:, :, keep], momentum[keep]
-            current, ahead, multiplier = current[:, :, keep], ahead[:, :, keep], multiplier[:, :, keep]
+            columns, momentum = columns[keep], momentum[keep]
+            source, moved, current, ahead = (array[:, :, keep] for array in (source, moved, current, ahead))
+            multiplier = multiplier if two_sided else multiplier[:, :, keep]
     return best
 
 
-# The recursion, forward for what is absorbed and backward for prices
+# The recursion, forward for what is absorbed and backward for prices. Only nodes without noise pass on what depends on
+# earlier rounds: all other products are made at once.
 
 
 def _absorbed(system: System, shifts: FloatArray, source: FloatArray) -> FloatArray:
     """a = d - r for any r on the free entries: linear, nothing clipped, entries without noise 0."""
-    R, n, width = source.shape
-    a = np.empty((R, n, width))
-    s = np.zeros((n, width))
-    for r in range(R):
-        d = system.growth[r][:, None] * s
-        d += source[r]
-        np.subtract(d, shifts[r], out=a[r])
-        a[r] *= system.noise[r][:, None]
-        carried = np.where(system.forced[r][:, None], d, shifts[r]) if system.forced[r].any() else shifts[r]
-        s = system.forward_weights[r] @ carried
-    return a
+    d = source.copy()
+    d[1:] += system.growth[1:, :, None] * products(system.forward_weights[:-1], shifts[:-1])
+    for r in system.passing:
+        passed = np.where(system.forced[r][:, None], d[r], 0.0)
+        d[r + 1] += system.growth[r + 1][:, None] * (system.forward_weights[r] @ passed)
+    d -= shifts
+    d *= system.noise[:, :, None]
+    return d
 
 
-def _prices(system: System, gradient: FloatArray, *, dual: bool) -> tuple[FloatArray, FloatArray]:
-    """(price of r, price of d), each (R, n, B), for the price `gradient` of a, by the transposed recursion.
+def _prices(system: System, gradient: FloatArray) -> FloatArray:
+    """The price of r, (R, n, B), for the price `gradient` of a, by the transposed recursion."""
+    of_d = gradient * system.growth[:, :, None]
+    for r in reversed(system.passing):
+        carried = system.growth[r][:, None] * (system.backward_weights[r] @ of_d[r + 1])
+        np.copyto(of_d[r], carried, where=system.forced[r][:, None])
+    of_r = np.zeros_like(gradient)
+    of_r[:-1] = products(system.backward_weights[:-1], of_d[1:])
+    return of_r
 
-    With `dual`, the price of d at free entries is cut to the price of r, which makes it feasible for the dual.
+
+def _feasible_prices(system: System, gradient: FloatArray, shifts: FloatArray) -> FloatArray:
+    """The price of d, (R, n, B), feasible for the dual: at free entries at most the price of r.
+
+    Where noise is independent, the price of r itself unless the optimum is likelier to have r = 0 there.
     """
-    R, n, width = gradient.shape
-    of_r, of_d = np.zeros((R, n, width)), np.empty((R, n, width))
-    for r in range(R - 1, -1, -1):
-        if r + 1 < R:
-            of_r[r] = system.backward_weights[r] @ (system.growth[r + 1][:, None] * of_d[r + 1])
-        noise, forced = system.noise[r][:, None], system.forced[r][:, None]
-        of_d[r] = gradient[r]
-        if dual:
-            np.minimum(of_d[r], of_r[r], out=of_d[r], where=system.free[r][:, None])
-        of_d[r] *= noise
-        if system.forced[r].any():
-            np.copyto(of_d[r], of_r[r], where=forced)
-    return of_r, of_d
+    of_d, of_r = gradient, np.zeros(gradient.shape[1:])
+    for r in range(len(gradient) - 1, -1, -1):
+        if system.cost.matrix is None:
+            dear = of_r <= gradient[r] + system.curvature[r][:, None] * shifts[r]
+        else:
+            dear = of_r <= gradient[r]
+        np.copyto(of_d[r], of_r, where=dear & system.free[r][:, None] | system.forced[r][:, None])
+        if r:
+            of_r = system.backward_weights[r - 1] @ (system.growth[r][:, None] * of_d[r])
+    return of_d
 
 
 def _gradient(system: System, absorbed: FloatArray) -> FloatArray:
     """Half the derivative of the cost by a, (R, n, B)."""
+    if system.cost.matrix is None:
+        return absorbed * system.curvature[:, :, None]
     g = np.zeros_like(absorbed)
     scale = system.scale[system.step_rounds][:, :, None]
     g[system.step_rounds] = scale * system.cost.apply(scale * absorbed[system.step_rounds])
@@ -391,13 +426,17 @@ def _gradient(system: System, absorbed: FloatArray) -> FloatArray:
 def _dual_value(system: System, point: Repaired, source: FloatArray) -> FloatArray:
     """A lower bound on the optimum from a primal point, (B,); equal to its cost exactly at an optimum.
 
-    With prices q of d that satisfy q <= Q a at noisy entries and q <= (price of r) at free ones, weak duality gives
-    2 theta <source, q> - theta^2 a^T Q a for every theta >= 0; the best theta gives the square below.
+    With prices q of d that satisfy q <= Q x at noisy entries for some x >= 0, and q <= (price of r) at free ones, weak
+    duality gives 2 theta <source, q> - theta^2 x^T Q x for every theta >= 0; the best theta gives the square below.
     """
     gradient = _gradient(system, point.absorbed)
-    _, q = _prices(system, gradient, dual=True)
+    spent = np.einsum("rnb,rnb->b", point.absorbed, gradient)  # x = a
+    q = _feasible_prices(system, gradient, point.shifts)
+    if system.cost.matrix is None:  # x = Q^-1 q
+        inverse = np.zeros_like(system.curvature)
+        np.divide(1.0, system.curvature, out=inverse, where=system.noise)
+        spent = np.einsum("rn,rnb,rnb->b", inverse, q, q)
     attained = np.maximum(np.einsum("rnb,rnb->b", source, q), 0.0)
-    spent = np.einsum("rnb,rnb->b", point.absorbed, gradient)
     positive = spent > 0
     return np.where(positive, attained**2 / np.where(positive, spent, 1.0), 0.0)
 
@@ -409,16 +448,9 @@ def _step_sizes(system: System, extra: FloatArray) -> FloatArray:
     """
     unit = np.zeros_like(system.scale)
     np.divide(1.0, system.scale, out=unit, where=system.free)
-    R, n = unit.shape
-    a = np.empty((R, n, 1))
-    s = np.zeros((n, 1))
-    for r in range(R):
-        d = system.growth[r][:, None] * s
-        a[r] = np.where(system.noise[r][:, None], d + unit[r][:, None], 0.0)
-        s = system.forward_weights[r] @ np.where(system.forced[r][:, None], d, unit[r][:, None])
+    unit = unit[:, :, None]
+    a = _absorbed(system, unit, np.zeros_like(unit)) + 2 * unit
+    tau = np.zeros_like(unit)
     gradient = _gradient(system, a) + extra[:, :, None] * a
-    of_r, _ = _prices(system, gradient, dual=False)
-    rows = (of_r + gradient)[:, :, 0]
-    tau = np.zeros_like(rows)
-    np.divide(unit, rows, out=tau, where=system.free)
-    return tau[:, :, None]
+    np.divide(unit, _prices(system, gradient) + gradient, out=tau, where=system.free[:, :, None])
+    return tau

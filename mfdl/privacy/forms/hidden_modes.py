@@ -37,10 +37,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Self
 
 import numpy as np
 import scipy.linalg
+from numpy.lib.stride_tricks import sliding_window_view
 
 from mfdl_solvers.encoders import inflation_of, inverse_defect
 
@@ -65,7 +67,7 @@ class HiddenModes(ViewForm):
         if part is None or not part.constant or not (part.noise.fresh or part.alike is not None):
             return None
         hidden = np.flatnonzero(part.hidden)
-        if part.rows.size == 0 or hidden.size == 0 or np.ptp(part.scale, axis=0).any():
+        if part.rows_a_step == 0 or hidden.size == 0 or np.ptp(part.scale, axis=0).any():
             return None
         coupling = part.weights[0][hidden][:, hidden] / part.scale[0, hidden, None] ** 2
         asymmetry, size = abs(coupling - coupling.T), abs(coupling)
@@ -166,14 +168,18 @@ class HiddenModesForm:
             rounding += released.rounding
         return dataclasses.replace(form, corner=corner, off=off, rounding=rounding, released=released)
 
+    @cached_property
+    def _factors(self) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """(by lag, by the later step, by the earlier step) of the entries of the inverses, shape (h, T)."""
+        lags, decay = np.arange(self.num_steps), self.decay[:, None]
+        whole = -np.expm1(-2 * decay * (self.num_steps + 1)) * self.root[:, None]
+        powers = np.exp(-decay * lags) * np.where(lags % 2, self.signs[:, None], 1.0)
+        return powers, -np.expm1(-2 * decay * (self.num_steps - lags)), -np.expm1(-2 * decay * (lags + 1)) / whole
+
     def inverse_rows(self, s: int) -> FloatArray:
         """Entries (s, t), t = s .. T - 1, of the inverse of every mode, shape (h, T - s)."""
-        lags = np.arange(self.num_steps - s)
-        after = -np.expm1(-2 * self.decay[:, None] * (self.num_steps - s - lags))
-        whole = -np.expm1(-2 * self.decay * (self.num_steps + 1)) * self.root
-        before = -np.expm1(-2 * self.decay * (s + 1)) / whole
-        powers = np.exp(-self.decay[:, None] * lags) * np.where(lags % 2, self.signs[:, None], 1.0)
-        return np.asarray(powers * after * before[:, None])
+        powers, after, before = self._factors
+        return np.asarray(powers[:, : self.num_steps - s] * after[:, s:] * before[:, s, None])
 
     def solve(self, right: FloatArray, *, signed: bool = True) -> FloatArray:
         """The inverse of every mode, or that of its absolute values, times one vector over time, shape (h, T)."""
@@ -188,18 +194,10 @@ class HiddenModesForm:
         """(X_u, norms), shapes (v, T, T) and (v, T): |error of X_u[s, t]| <= norms[s] norms[t] + rounding."""
         T, v = self.num_steps, len(nodes)
         direct, carried = self.direct[nodes], self.carried[nodes]
-        pairs = np.concatenate([direct**2, direct * carried, carried**2])
-        X = np.zeros((v, T, T))
-        last = self.inverse_rows(0)[:, ::-1]  # entries (t, T - 1) of the inverses
+        X, last = self._without_ends(direct, carried), self.inverse_rows(0)[:, ::-1]  # entries (t, T - 1)
         of_row, beside, before = np.zeros((3, *last.shape))  # squares of row s, of its change from s - 1; that row
         for s in range(T):  # entries t >= s
             inverse = self.inverse_rows(s)
-            both, mixed, again = (pairs @ inverse).reshape(3, v, T - s)
-            X[:, s, s:] -= both
-            X[:, s, s + 1 :] += mixed[:, :-1]
-            if s + 1 < T:
-                X[:, s + 1, s + 1 :] += mixed[:, 1:] - again[:, :-1]
-                X[:, s + 1, s + 1] += mixed[:, 1]
             of_row[:, s] += (inverse**2).sum(axis=1)
             of_row[:, s + 1 :] += inverse[:, 1:] ** 2
             beside[:, s] += ((inverse * self.signs[:, None] - before) ** 2).sum(axis=1)
@@ -210,8 +208,7 @@ class HiddenModesForm:
         for i in range(v):
             ends = self.corner.T @ _met(direct[i], carried[i], last)
             free = norms[i] + np.sqrt(to_end @ (self.corner @ ends) ** 2)
-            X[i] = np.triu(X[i]) + np.triu(X[i], 1).T - ends.T @ ends
-            X[i, np.arange(T), np.arange(T)] += 1.0
+            X[i] -= ends.T @ ends
             norms[i] = np.sqrt(self.off) * free
             if self.released is not None:
                 correction = self.released.correction(_met(direct[i], carried[i], self.released.response), ends)
@@ -219,6 +216,39 @@ class HiddenModesForm:
                 free += self.released.free(correction, self.corner, to_end)
                 norms[i] = np.sqrt(self.off) * free + np.sqrt(self.released.off) * (1 + free)
         return X, norms
+
+    def _without_ends(self, direct: FloatArray, carried: FloatArray) -> FloatArray:
+        """X_u without the correction of the last block, shape (v, T, T).
+
+        With e(x) = (-sign)^x exp(-decay x) / root / (1 - e(2 T + 2)), entry (s, t) of an inverse is
+
+            e(t - s) + e(2 T + 2 - t + s) - e(s + t + 2) - e(2 T - s - t),
+
+        so X_u is a Toeplitz and a Hankel matrix. Slow modes, whose terms cancel, are products of s and of t instead.
+        """
+        T, lags = self.num_steps, np.arange(2 * self.num_steps + 3)
+        slow = self.decay * (T + 1) < 1
+        decay, signs = self.decay[~slow, None], self.signs[~slow, None]
+        e = np.exp(-decay * lags) * np.where(lags % 2, signs, 1.0)
+        e /= -np.expm1(-2 * decay * (T + 1)) * self.root[~slow, None]
+        pairs = np.stack([direct**2, direct * carried, carried**2])
+        both, mixed, again = pairs[:, :, ~slow] @ (e[:, : T + 1] + e[:, : T + 1 : -1])
+        by_lag = mixed[:, 1:] + mixed[:, np.abs(np.arange(T) - 1)] - both[:, :T] - again[:, :T]
+        by_lag[:, 0] += 1.0
+        both, mixed, again = pairs[:, :, ~slow] @ (e[:, : 2 * T + 1] + e[:, :1:-1])  # of s + t from -2 on
+        by_sum = both[:, 2:] - 2 * mixed[:, 1:-1] + again[:, :-2]
+        X = sliding_window_view(np.concatenate([by_lag[:, :0:-1], by_lag], axis=1), T, axis=1)[:, ::-1]
+        X = X + sliding_window_view(by_sum, T, axis=1)
+        if slow.any():
+            powers, after, before = (factor[slow] for factor in self._factors)
+            earlier, later = before / powers, powers * after
+            turned = earlier[:, 1:] * later[:, :-1] - earlier[:, :-1] * later[:, 1:]
+            for i in range(len(X)):
+                a, b = direct[i, slow], carried[i, slow]
+                product = _met(a, b, earlier).T @ _met(a, b, later)
+                product[np.arange(1, T), np.arange(1, T)] += (a * b) @ turned
+                X[i] -= np.triu(product) + np.triu(product, 1).T
+        return np.asarray(X)
 
 
 def _met(direct: FloatArray, carried: FloatArray, responses: FloatArray) -> FloatArray:
@@ -275,7 +305,7 @@ class ReleasedModes:
             meets: how much a node's injection meets each mode, shape (n, h).
         """
         weights, doubt = _weights(part)
-        rows, off = _rows(part)
+        rows, off = part.released_rows()
         modes = rows @ V
         response = solve(weights)
         at_end = corner.T @ (response[:, -1:] * modes.T)
@@ -318,19 +348,3 @@ def _weights(part: PartlySeen) -> tuple[FloatArray, float]:
     with np.errstate(over="ignore", invalid="ignore"):
         off = 4 * len(a) * EPS * float(np.linalg.norm(np.abs(N).T @ (np.abs(C).T @ np.abs(a))))
     return (a / size, off / size) if size > 0 and np.isfinite(off) else (a, np.inf)
-
-
-def _rows(part: PartlySeen) -> tuple[FloatArray, float]:
-    """(R with rows of norm one, the norm of what they may be off by).
-
-    Where as many combinations as hidden nodes are told apart, each of these is.
-    """
-    assert part.released is not None
-    hidden = np.flatnonzero(part.hidden)
-    if len(part.released) == hidden.size:
-        return np.eye(hidden.size), 0.0
-    W = part.weights[0][:, hidden].toarray()
-    rows = part.released @ W
-    norms = np.linalg.norm(rows, axis=1)
-    sizes = np.linalg.norm(np.abs(part.released) @ np.abs(W), axis=1)
-    return rows / norms[:, None], 2 * part.scale.shape[1] * EPS * float(np.linalg.norm(sizes / norms))

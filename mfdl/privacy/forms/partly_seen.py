@@ -1,7 +1,7 @@
 """Views of part of the messages of plain gossip with node-local noise: what the forms for them have in common.
 
-One gossip round a step, the same messages seen and the same noise known throughout. Messages of nodes whose noise is
-known must add nothing: they know their gradient and all they average.
+One gossip round a step, and the same noise known throughout. Messages of nodes whose noise is known must add nothing:
+they know their gradient and all they average.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from ...noise import CausalNoise
 from ...noise.encoder_arguments import MAX_DENSE_STEPS
 from ...trust.view import AlgorithmView, View
 from .base import KNOWN_NOISE, ViewGram, is_plain_gossip, remembered
+from .dense_form import DenseForm
 from .separable import UNPROVEN
 
 
@@ -28,8 +29,10 @@ class PartlySeen:
     """What is seen, in numbers.
 
     Attributes:
-        weights: W of each step, csr (n, n); constant: one W for all.
-        rows: seen senders whose noise is unknown; hidden: unknown senders that are not seen, bool (n,).
+        weights: W of each step, csr (n, n); constant: one W for all, and the same messages seen throughout.
+        dense_otherwise: no other view than one that the dense form could answer.
+        rows: seen senders whose noise is unknown, of each step; hidden_at: unknown senders that are not seen, bool
+            (T, n); hidden: those of the last step.
         unknown: bool (n,), nodes whose noise is unknown.
         noise: node-local, of the algorithm.
         scale: q = eta s / m, s its `node_scales`, shape (T, n): with it, what is found is X of gradients over s.
@@ -39,8 +42,9 @@ class PartlySeen:
 
     weights: list[sp.csr_array]
     constant: bool
-    rows: NDArray[np.intp]
-    hidden: NDArray[np.bool_]
+    dense_otherwise: bool
+    rows: list[NDArray[np.intp]]
+    hidden_at: NDArray[np.bool_]
     unknown: NDArray[np.bool_]
     scale: FloatArray
     noise: CausalNoise
@@ -57,33 +61,55 @@ class PartlySeen:
     @classmethod
     def _of(cls, view: AlgorithmView) -> PartlySeen | None:
         algorithm, masks = view.algorithm, view.knowledge
-        if not algorithm.of_all_sent.injections or not is_plain_gossip(algorithm):
+        if not is_plain_gossip(algorithm):
             return None
         noise, seen, known = algorithm.noise.causal, masks.seen, masks.known_noise
         if len(algorithm.rounds) != algorithm.num_steps or noise is None or not algorithm.noise.local:
             return None
-        if (seen != seen[0]).any() or (known != known[0]).any():
+        if (known != known[0]).any():
             return None
         of_kind = [kind.state_from_message for kind in algorithm.kinds]
-        if any(W is None for W in of_kind) or not _adds_nothing(of_kind, seen[0], known[0], masks.known_gradients):
+        if any(W is None for W in of_kind):
             return None
-        weights = [of_kind[number] for number in algorithm.kind_of_round]
+        weights: list[sp.csr_array] = [of_kind[number] for number in algorithm.kind_of_round]
+        if not _adds_nothing(weights, seen, known[0], masks.known_gradients):
+            return None
         scales = [np.abs(kind.message_from_gradient.diagonal()) for kind in algorithm.kinds]  # type: ignore[union-attr]
-        constant = all(W is weights[0] for W in weights)
-        released, decided = _released_rows(view, weights[-1], seen[0] | known[0])
+        constant = all(W is weights[0] for W in weights) and bool((seen == seen[0]).all())
+        released, decided = _released_rows(view, weights[-1], seen[-1] | known[0])
         if not decided or not (constant or view.unreleased or algorithm.released.is_last):
+            return None
+        same_rows = bool((seen == seen[0]).all())
+        dense_otherwise = not (algorithm.of_all_sent.injections and same_rows and (constant or view.unreleased))
+        if dense_otherwise and (not noise.fresh or DenseForm.of(view) is None):
             return None
         return cls(
             weights=weights,
             constant=constant,
-            rows=np.flatnonzero(seen[0] & ~known[0]),
-            hidden=~known[0] & ~seen[0],
+            dense_otherwise=dense_otherwise,
+            rows=[np.flatnonzero(of_step & ~known[0]) for of_step in seen],
+            hidden_at=~known[0] & ~seen,
             unknown=~known[0],
             scale=np.stack([scales[number] for number in algorithm.kind_of_round]) * noise.node_scales,
             noise=noise,
             released=released,
             released_steps=algorithm.released.of_steps(algorithm.num_steps),
         )
+
+    @property
+    def rows_a_step(self) -> float:
+        """Seen senders whose noise is unknown, on average."""
+        return float(np.mean([of_step.size for of_step in self.rows]))
+
+    @property
+    def hidden(self) -> NDArray[np.bool_]:
+        """Unknown senders that are not seen, in the last step."""
+        return np.asarray(self.hidden_at[-1])
+
+    @property
+    def all_released(self) -> bool:
+        """What is released tells apart every hidden message of the last step, or every sum of those of all steps."""
+        return self.released is not None and len(self.released) == int(self.hidden.sum())
 
     @cached_property
     def alike(self) -> FloatArray | None:
@@ -94,6 +120,20 @@ class PartlySeen:
         C = noise.encoder_of(0)
         alike = scipy.linalg.toeplitz(C[:, 0], np.zeros(T))
         return np.asarray(alike) if np.abs(C - alike).max() <= T * EPS * np.abs(C).max() else None
+
+    def released_rows(self) -> tuple[FloatArray, float]:
+        """(K W on the hidden nodes with rows of norm one, the norm of what they may be off by), W the last.
+
+        Where as many combinations as hidden nodes are told apart, each of these is.
+        """
+        hidden = np.flatnonzero(self.hidden)
+        if self.released is None or self.all_released:
+            return np.eye(hidden.size)[: 0 if self.released is None else None], 0.0
+        W = self.weights[-1][:, hidden].toarray()
+        rows = self.released @ W
+        norms = np.linalg.norm(rows, axis=1)
+        sizes = np.linalg.norm(np.abs(self.released) @ np.abs(W), axis=1)
+        return rows / norms[:, None], 2 * self.scale.shape[1] * EPS * float(np.linalg.norm(sizes / norms))
 
     def chosen(self, victims: list[int]) -> NDArray[np.intp]:
         """The victims whose noise is unknown."""
@@ -145,19 +185,17 @@ def _released_rows(
 
 
 def _adds_nothing(
-    weights: list[sp.csr_array | None],
-    seen: NDArray[np.bool_],
-    inside: NDArray[np.bool_],
-    known_gradients: NDArray[np.bool_],
+    weights: list[sp.csr_array], seen: NDArray[np.bool_], inside: NDArray[np.bool_], known_gradients: NDArray[np.bool_]
 ) -> bool:
     """Whether messages of the nodes `inside` are implied by what is seen and known."""
     if not inside.any():
         return True
     if not known_gradients[:, inside].all():
         return False
-    for W in weights:
-        assert W is not None
-        heard = np.asarray(abs(W[np.flatnonzero(inside)]).sum(axis=0)).ravel() > 0
-        if (heard & ~(seen | inside)).any():
+    heard: dict[int, NDArray[np.bool_]] = {}
+    for W, seen_now in zip(weights, seen, strict=True):
+        if id(W) not in heard:
+            heard[id(W)] = np.asarray(abs(W[np.flatnonzero(inside)]).sum(axis=0)).ravel() > 0
+        if (heard[id(W)] & ~(seen_now | inside)).any():
             return False
     return True

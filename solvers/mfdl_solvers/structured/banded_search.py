@@ -19,9 +19,11 @@ With y = N^-1 1_r and z = N^-T y
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 
 import numpy as np
+import scipy.linalg
 from numpy.typing import NDArray
 
 from ..encoders import Banded, Inverse
@@ -34,6 +36,7 @@ from .cost import ModeCost, gram_diagonals, of_noising
 from .toeplitz_search import LARGEST_CHANGE, SearchedEncoder, Settled, best_inverse, best_toeplitz
 
 AT_ONCE = 2**23  # numbers in one array of blocks
+DENSE_STEPS = 1024  # up to which H may stand as an array
 EXTRA = 2  # diagonals that R^-1 adds
 MOST_PRODUCTS = 2**28  # of the solutions with every class, in each step of the search: about a second
 
@@ -97,6 +100,8 @@ def of_bands(cost: ModeCost, rows: Array) -> tuple[float, Array]:
     """tr(H C^-1 C^-T) and its gradient in C[t, t - j] = rows[t, j]; both shape (T, b)."""
     T, width = rows.shape
     length = width + EXTRA
+    if DENSE_STEPS >= T and cost.eigenvalues.size * length**2 >= T**2 / 8:  # three products of T x T are faster
+        return _of_dense(cost.gram, rows)
     at_once = max(1, AT_ONCE // (T * length))
     value, gradient = 0.0, np.zeros(rows.shape)
     for start in range(0, cost.eigenvalues.size, at_once):
@@ -113,6 +118,23 @@ def of_bands(cost: ModeCost, rows: Array) -> tuple[float, Array]:
             for j in range(3):
                 gradient[i:, i] += (of_b[:, i:, i + j] * inverses[:, : T - i, j]).sum(axis=0)
     return value, gradient
+
+
+def _of_dense(gram: Array, rows: Array) -> tuple[float, Array]:
+    """The same from H as an array: three products of T x T, for many modes and few steps."""
+    C = np.zeros(gram.shape)
+    for j in range(rows.shape[1]):
+        np.fill_diagonal(C[j:], rows[j:, j])
+    N, info = scipy.linalg.lapack.dtrtri(C, lower=1)
+    if info:
+        return np.inf, np.zeros(rows.shape)
+    times = functools.partial(scipy.linalg.blas.dtrmm, 1.0, N, lower=1)
+    product = times(times(gram, side=1), trans_a=1)
+    slopes = -2 * times(product, side=1, trans_a=1)  # by every entry of C
+    gradient = np.zeros(rows.shape)
+    for j in range(rows.shape[1]):
+        gradient[j:, j] = np.diagonal(slopes, -j)
+    return float(np.trace(product)), gradient
 
 
 def _inverse_squared(bands: Array, weights: Array) -> tuple[Array, Array]:

@@ -110,6 +110,25 @@ class ModeCost:
         """What a response of each age counts where only the age matters, shape (T,): sum of w_r over r >= age."""
         return np.cumsum(self.step_weights[::-1])[::-1]
 
+    @cached_property
+    def gram(self) -> Array:
+        """H as an array, shape (T, T): O(T^2) a mode."""
+        T, total, at_once = self.size, np.zeros((self.size, self.size)), max(1, AT_ONCE // self.size**2)
+        for start in range(0, self.eigenvalues.size, at_once):
+            bands = np.stack([self.inverse_bands(lam) for lam in self.eigenvalues[start : start + at_once]])
+            R, m = np.zeros((T + 2, *bands.shape[:1], T)), self.weights[start : start + at_once, None]
+            for t in range(T):  # R^-1 R = I, then R^-T H = W R
+                R[t, :, t] = 1.0
+                R[t] = (R[t] - bands[:, t, 1, None] * R[t - 1] - bands[:, t, 2, None] * R[t - 2]) / bands[:, t, 0, None]
+            R *= m
+            padded = np.pad(bands, ((0, 0), (0, 2), (0, 0)))
+            for t in range(T - 1, -1, -1):
+                R[t] = self.step_weights[t] * R[t]
+                R[t] -= padded[:, t + 1, 1, None] * R[t + 1] + padded[:, t + 2, 2, None] * R[t + 2]
+                R[t] /= bands[:, t, 0, None]
+            total += R[:T].sum(axis=1)
+        return (total + total.T) / 2
+
     def of_series(self, series: Array) -> tuple[float, Array]:
         """tr(H N N^T) and its gradient in d for the Toeplitz noising matrix N[t, s] = d_(t - s), d of shape (T,).
 
