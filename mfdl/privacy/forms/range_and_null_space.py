@@ -35,9 +35,9 @@ from collections.abc import Iterator, Sequence
 from typing import Self
 
 import numpy as np
+import scipy
 import scipy.linalg
 import scipy.sparse as sp
-from scipy.signal import lfilter
 
 from ...check import FloatArray
 from ...errors import UnsupportedMechanism
@@ -239,8 +239,10 @@ class RangeForm:
         for first in range(0, T, steps):
             over_time = np.empty((n, *colour[first : first + steps].shape))
             for k, (of_mode, state) in enumerate(zip(filters, states, strict=True)):
-                accumulated, state[:] = lfilter([1.0], of_mode, colour[first : first + steps], axis=0, zi=state)
-                over_time[k] = lfilter([1.0], of_mode, accumulated, axis=1)
+                accumulated, state[:] = scipy.signal.lfilter(
+                    [1.0], of_mode, colour[first : first + steps], axis=0, zi=state
+                )
+                over_time[k] = scipy.signal.lfilter([1.0], of_mode, accumulated, axis=1)
             block = (pairs @ over_time.reshape(n, -1)).reshape(r, r, -1, T)
             total[first : first + steps] = block.transpose(2, 0, 3, 1)
         covariance = total.reshape(T * r, T * r)
