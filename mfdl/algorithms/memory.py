@@ -216,7 +216,8 @@ def _from_step(
     """From the maps of step t, its averaging matrix and its rate; noise enters where gradients do."""
     if not dynamics.has_one_round:
         raise UnsupportedMechanism(
-            f"{name} covers one gossip round per step, got {dynamics.gossip_rounds} of {dynamics.polynomial}."
+            f"{name} covers one gossip round per step, got gossip_rounds={dynamics.gossip_rounds} and "
+            f"polynomial={dynamics.polynomial!r}; leave both out."
         )
     if dynamics.weight_decay or (dynamics.momentum and not momentum):
         raise UnsupportedMechanism(
