@@ -1,5 +1,7 @@
 """The counts of `experiments/house.py`, on a tree of a few lines that has one of each."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import house
@@ -61,3 +63,25 @@ def test_this_project_keeps_the_goals_that_it_has_reached():
     missed = {count.name: places[count.name] for count in counts if count.value(places[count.name]) > count.goal}
     assert not missed
     assert all(circle.startswith(("2 files", "3 files")) for circle in house.circles(project))
+
+
+ACCOUNT = """
+import mfdl
+W = mfdl.gossip.metropolis_hastings("ring:n=4")
+algorithm = mfdl.algorithms.dp_dsgd(mfdl.Dynamics(W), mfdl.Cyclic(epochs=1, period=2))
+own = mfdl.TrustModel.from_masks(seen=[[True, False, True, True]] * 2)
+mfdl.account(algorithm, mfdl.Privacy(own, adjacency="zero-out", clip_norm=1.0), noise_std=1.0)
+"""
+REACH = """
+import sys
+ours = [module for name, module in list(sys.modules.items()) if name.split(".")[0] in ("mfdl", "mfdl_solvers")]
+print(sum(len(open(module.__file__, encoding="utf-8").readlines()) for module in ours if module.__file__))
+"""
+
+
+@pytest.mark.parametrize(
+    ("asked", "lines"), [("import mfdl.trust", 12_000), (ACCOUNT, 27_500)], ids=["trust", "account"]
+)
+def test_a_trust_model_and_its_account_load_a_part_of_the_library(asked, lines):
+    done = subprocess.run([sys.executable, "-c", asked + REACH], capture_output=True, text=True, check=True)
+    assert int(done.stdout) <= lines

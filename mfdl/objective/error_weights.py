@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -25,7 +25,9 @@ from ..display import short_repr
 from ..errors import InvalidInput, unknown_name
 from ..released import ReleasedModel, StepWeights
 from ..spec import Entry, Registry
-from .curvature import Curvature
+
+if TYPE_CHECKING:
+    from .curvature import Curvature
 
 NODES, AVERAGE = "nodes", "average"
 ON_THE_WAY, CURVED = "on-the-way=", "curvature="
@@ -67,9 +69,11 @@ class ErrorWeights:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "on_the_way", check.non_negative(on_the_way=self.on_the_way))
-        if isinstance(self.curvature, str):
-            object.__setattr__(self, "curvature", Curvature.parse(self.curvature))
-        elif self.curvature is not None:
+        if self.curvature is not None:
+            from .curvature import Curvature
+
+            if isinstance(self.curvature, str):
+                object.__setattr__(self, "curvature", Curvature.parse(self.curvature))
             check.instance(Curvature, curvature=self.curvature)
         if isinstance(self.step_weights, str):
             STEP_WEIGHTS.make(self.step_weights)
@@ -172,7 +176,7 @@ class ErrorWeights:
             parts.append(self.target)
         if self.on_the_way:
             parts.append(f"{ON_THE_WAY}{self.on_the_way:g}")
-        if isinstance(self.curvature, Curvature):
+        if self.curvature is not None and not isinstance(self.curvature, str):
             parts.append(f"{CURVED}{self.curvature.describe()}")
         return "/".join(parts)
 

@@ -27,9 +27,7 @@ from ..sensitivity.patterns import MAX_ENUMERATED, METHODS
 from ..trust import TrustModel
 from ..trust.knowledge import Knowledge
 from ..trust.view import AlgorithmView, View
-from .adaptive import is_adaptive, shift_reduction
-from .adaptive.repeated_rounds import worst_patterns
-from .adaptive.shift_reduction import lipschitz_factors, shift_problem
+from .adaptive import is_adaptive
 from .forms import (
     INJECTIONS,
     Group,
@@ -100,6 +98,8 @@ def sensitivity_by_victim(
     for victim in order or ():
         require_nodes(victim, algorithm.num_nodes)
     if lipschitz is not None:
+        from .adaptive.shift_reduction import lipschitz_factors
+
         lipschitz_factors(lipschitz, algorithm.num_steps)
     require_known("unit", unit, UNITS)
     require_known("method", method, METHODS)
@@ -287,9 +287,12 @@ class _Asked:
 
     def shift_reduction(self, view: View, victims: list[Victim]) -> list[float]:
         """Of several owners (sum_u sens_u)^2."""
+        from .adaptive import shift_reduction
+        from .adaptive.repeated_rounds import worst_patterns
+
         assert self.lipschitz is not None
         nodes, _ = nodes_and_groups(victims)
-        problem = shift_problem(view, self.lipschitz)
+        problem = shift_reduction.shift_problem(view, self.lipschitz)
 
         def shifts(nodes: list[int], participation: Participation) -> list[float]:
             if participation.num_patterns <= MAX_ENUMERATED:
