@@ -31,6 +31,7 @@ from .privacy.curves import PrivacyCurve
 from .privacy.guarantee import Guarantee
 from .privacy.guarantee_texts import EVERY_NODE
 from .privacy.losses import Losses
+from .privacy.node_factors import require_noise_with_gradients
 from .privacy.questions import Fingerprint, Privacy, participation_hash, require_unit, short_hash
 from .storable import is_storable
 from .trust import TrustModel

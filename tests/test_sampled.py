@@ -150,11 +150,11 @@ def test_noise_that_cancels_or_is_known_hides_nothing():
     "hiding", [trust.PNDP([0]), trust.AnyReceiver(), trust.Central(), trust.ReleasedOnly(),
                trust.TrustModel.from_masks(attackers=[0])],
 )  # fmt: skip
-def test_hidden_messages_are_refused_and_the_way_out_works(hiding):
+def test_hidden_messages_count_as_seen_by_poisson_sampling(hiding):
     algorithm = algorithms.dp_dsgd(*on("ring:n=4"))
-    with pytest.raises(UnsupportedMechanism, match="hides messages"):
-        mfdl.account(algorithm, mfdl.Privacy(hiding, **ASKED), noise_std=1.0)
-    assert mfdl.account(algorithm, mfdl.Privacy(hiding.all_messages(), **ASKED), noise_std=1.0).noise_multiplier <= 1.0
+    hidden = mfdl.account(algorithm, mfdl.Privacy(hiding, **ASKED), noise_std=1.0)
+    assert hidden.curve == mfdl.account(algorithm, mfdl.Privacy(hiding.all_messages(), **ASKED), noise_std=1.0).curve
+    assert hidden.noise_multiplier <= 1.0
 
 
 def test_noise_correlated_in_time_is_refused_even_where_it_happens_not_to_be():
