@@ -31,7 +31,6 @@ from .privacy.curves import PrivacyCurve
 from .privacy.guarantee import Guarantee
 from .privacy.guarantee_texts import EVERY_NODE
 from .privacy.losses import Losses
-from .privacy.node_factors import require_noise_with_gradients
 from .privacy.questions import Fingerprint, Privacy, participation_hash, require_unit, short_hash
 from .storable import is_storable
 from .trust import TrustModel
@@ -126,7 +125,7 @@ class Mechanism(Calibrated):
         Cost: that of the algorithm's content hash.
         """
         if self.algorithm.participation.secret:
-            from .privacy.sampled_exposures import require_noise_with_gradients
+            from .privacy.node_factors import require_noise_with_gradients
 
             require_noise_with_gradients(self.algorithm)
         accounted = Fingerprint.parse(self.guarantee.fingerprint)

@@ -35,9 +35,7 @@ class Accountant(Protocol):
 def _secret(scheme: type) -> Accountant:
     """That of `sampled_exposures`, which loads with the first question about secret batches."""
 
-    def accountant(
-        algorithm: Any, privacy: Privacy, *, victims: Sequence[Any] | None, progress: Progress
-    ) -> Exposures:
+    def accountant(algorithm: Any, privacy: Privacy, *, victims: Sequence[Any] | None, progress: Progress) -> Exposures:
         from .sampled_exposures import OF_SECRET_BATCHES
 
         return OF_SECRET_BATCHES[scheme](algorithm, privacy, victims=victims, progress=progress)

@@ -1,9 +1,10 @@
 """What is exposed where batches are secret: the accountants of Poisson sampling, balls-in-bins and other patterns.
 
-docs/sampling_theorem.md and docs/balls_in_bins_theorem.md have the theorems; their conditions are the refusals here. What is seen may be anything that follows from the privatised gradients of all steps, if noise enters
-where gradients do; under Poisson sampling it must be fresh in each step. Hidden messages count as seen for adaptive
-gradients, unless each gradient is a function of what the attacker saw before; then, and for non-adaptive gradients,
-what the views show bounds the loss (`sampled_views`).
+docs/sampling_theorem.md and docs/balls_in_bins_theorem.md have the theorems; their conditions are the refusals here.
+What is seen may be anything that follows from the privatised gradients of all steps, if noise enters where gradients
+do; under Poisson sampling it must be fresh in each step. Hidden messages count as seen for adaptive gradients, unless
+each gradient is a function of what the attacker saw before; then, and for non-adaptive gradients, what the views show
+bounds the loss (`sampled_views`).
 """
 
 from __future__ import annotations
@@ -54,7 +55,13 @@ from .curves.base import raised
 from .curves.composed import LossCurve
 from .exposures import NOT_PROVEN, Exposures, fingerprint_of, privacy_of_view, view_losses
 from .gram_sensitivity import Sensitivity
-from .node_factors import Exposed, exposed_by_joint_noise, exposed_by_node_noise, with_fresh_noise
+from .node_factors import (
+    Exposed,
+    exposed_by_joint_noise,
+    exposed_by_node_noise,
+    require_noise_with_gradients,
+    with_fresh_noise,
+)
 from .questions import Fingerprint, Privacy, Target
 from .sampled_views import AttackerViews
 from .victim_sensitivity import VictimSensitivity
@@ -63,6 +70,7 @@ RELEASE = "not applicable"
 BY_BINS, BY_SAMPLING, BY_PATTERNS = "the bins' pair", "the sampled pair", "the patterns' pair"
 METHODS = ("exact", "certified", "monte-carlo")
 """The last one of balls-in-bins alone; "exact" means the certified bound, as for public patterns."""
+UNKNOWN_NOISE = "Infinite: this noise has an account by views alone, and no form covers the view."
 GAIN = 1e-4
 """Relative, of sensitivity: below it every message counts as seen, which asks less of training than hidden messages."""
 
@@ -186,7 +194,8 @@ class SampledExposures(Exposures, abc.ABC):
         """Of victims that are accounted together, by the worst of them, if every message is seen."""
         squared, why = max(group.values(), key=lambda exposed: exposed[0])  # bound
         over_nodes = math.inf if math.isinf(squared) else math.nextafter(math.sqrt(squared), math.inf)
-        over_time, unit = self._unit(self._gram(group))
+        by_views = isinstance(self.algorithm, View) or why == UNKNOWN_NOISE
+        over_time, unit = self._unit(None if by_views else self._gram(group))
         if isinstance(self.algorithm, View):
             return {u: self._loss(u, over_nodes, why, unit, self.algorithm.release) for u in group}
         hidden = self.privacy.trust.hides_messages(self.algorithm)
@@ -302,9 +311,8 @@ class BinsExposures(SampledExposures):
     rule = BY_BINS
 
     def _gram(self, group: Exposed) -> FloatArray | None:
-        if isinstance(self.algorithm, View):
-            return None
-        return bin_gram.time_gram(self.algorithm, sorted(group), cast("BallsInBins", self.scheme).bins)
+        algorithm = cast("LinearAlgorithm", self.algorithm)
+        return bin_gram.time_gram(algorithm, sorted(group), cast("BallsInBins", self.scheme).bins)
 
     def _of_steps(self, N: FloatArray) -> FloatArray:
         return bin_gram.of_bins(N, cast("BallsInBins", self.scheme).bins)
@@ -331,7 +339,7 @@ class PatternExposures(SampledExposures):
         """The curve of so many draws at a noise multiplier, and how often it counts."""
 
     def _gram(self, group: Exposed) -> FloatArray | None:
-        return None if isinstance(self.algorithm, View) else bin_gram.step_gram(self.algorithm, sorted(group))
+        return bin_gram.step_gram(cast("LinearAlgorithm", self.algorithm), sorted(group))
 
     def _unit(self, gram: FloatArray | None) -> tuple[float, PrivacyCurve]:
         bound = self._bound(gram)
@@ -417,15 +425,22 @@ def secret_accountant(
         trust, method = privacy.trust, privacy.method
         hidden = trust.hides_messages(algorithm)
         seen = trust.all_messages() if hidden else trust
-        if fresh:
-            exposed = exposed_by_node_noise(algorithm, trust, seen)
-        elif not bin_gram.is_product(algorithm.noise) and bin_gram.is_block_causal(algorithm.noise):
-            exposed = exposed_by_joint_noise(algorithm, trust, seen)
-        else:
-            exposed = exposed_by_node_noise(with_fresh_noise(algorithm), trust, seen)
+        views = AttackerViews.under(trust, algorithm) if hidden else None
+        try:
+            if fresh:
+                exposed = exposed_by_node_noise(algorithm, trust, seen)
+            elif not bin_gram.is_product(algorithm.noise) and bin_gram.is_block_causal(algorithm.noise):
+                exposed = exposed_by_joint_noise(algorithm, trust, seen)
+            else:
+                exposed = exposed_by_node_noise(with_fresh_noise(algorithm), trust, seen)
+        except UnsupportedMechanism:
+            require_noise_with_gradients(algorithm)
+            views = views or AttackerViews.under(trust, algorithm)
+            if fresh or not views.adaptive:
+                raise
+            exposed = dict.fromkeys(views.victims, (math.inf, UNKNOWN_NOISE))
         drawn = MonteCarlo() if method == "monte-carlo" else method if isinstance(method, MonteCarlo) else None
-        views = AttackerViews.under(trust, algorithm) if hidden and drawn is None else None
-        return exposures(*_arguments(algorithm, privacy, exposed, victims), drawn, views)
+        return exposures(*_arguments(algorithm, privacy, exposed, victims), drawn, None if drawn else views)
 
     return account
 

@@ -120,6 +120,16 @@ def test_attackers_that_choose_gradients_from_a_view_stay_below(way, case, noise
         assert all(curve.delta(e) >= delta * (1 - 1e-9) - 1e-12 for e, delta in zip(EPSILONS, true, strict=True))
 
 
+@pytest.mark.parametrize("models", [None, (np.zeros((2, 2)), np.zeros((2, 2)))], ids=["non-adaptive", "adaptive"])
+@pytest.mark.parametrize("bins", [BallsInBins(2, 1), BallsInBins(1, 2)])
+def test_gradients_of_opposite_signs_undo_the_signs_of_a_view(models, bins):
+    C = np.array([[1.0, 0.0], [-1.0, 1.0]])
+    view = View(C, np.eye(2), models=models, row_steps=None if models is None else [0, 1])
+    curve, _ = curve_of(view, bins, "zero-out", 1.0)
+    for epsilon, true in zip(EPSILONS, attacked(C, pattern_laws(bins)[0], 1.0, EPSILONS, "kept", 12), strict=True):
+        assert true <= curve.delta(epsilon) <= 1.05 * true
+
+
 def test_one_row_a_step_has_the_number_of_its_encoder():
     """The triangular factor of X is the encoder, so a view that shows all has the number of the algorithm."""
     bins, rng = BallsInBins(2, 3), np.random.default_rng(0)
