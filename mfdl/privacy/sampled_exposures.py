@@ -425,6 +425,7 @@ def secret_accountant(
         trust, method = privacy.trust, privacy.method
         hidden = trust.hides_messages(algorithm)
         seen = trust.all_messages() if hidden else trust
+        drawn = MonteCarlo() if method == "monte-carlo" else method if isinstance(method, MonteCarlo) else None
         views = AttackerViews.under(trust, algorithm) if hidden else None
         try:
             if fresh:
@@ -436,10 +437,9 @@ def secret_accountant(
         except UnsupportedMechanism:
             require_noise_with_gradients(algorithm)
             views = views or AttackerViews.under(trust, algorithm)
-            if fresh or not views.adaptive:
+            if fresh or drawn or not views.adaptive:
                 raise
             exposed = dict.fromkeys(views.victims, (math.inf, UNKNOWN_NOISE))
-        drawn = MonteCarlo() if method == "monte-carlo" else method if isinstance(method, MonteCarlo) else None
         return exposures(*_arguments(algorithm, privacy, exposed, victims), drawn, None if drawn else views)
 
     return account
