@@ -150,11 +150,11 @@ def test_noise_that_cancels_or_is_known_hides_nothing():
     "hiding", [trust.PNDP([0]), trust.AnyReceiver(), trust.Central(), trust.ReleasedOnly(),
                trust.TrustModel.from_masks(attackers=[0])],
 )  # fmt: skip
-def test_hidden_messages_are_refused_and_the_way_out_works(hiding):
+def test_hidden_messages_count_as_seen_by_poisson_sampling(hiding):
     algorithm = algorithms.dp_dsgd(*on("ring:n=4"))
-    with pytest.raises(UnsupportedMechanism, match="hides messages"):
-        mfdl.account(algorithm, mfdl.Privacy(hiding, **ASKED), noise_std=1.0)
-    assert mfdl.account(algorithm, mfdl.Privacy(hiding.all_messages(), **ASKED), noise_std=1.0).noise_multiplier <= 1.0
+    hidden = mfdl.account(algorithm, mfdl.Privacy(hiding, **ASKED), noise_std=1.0)
+    assert hidden.curve == mfdl.account(algorithm, mfdl.Privacy(hiding.all_messages(), **ASKED), noise_std=1.0).curve
+    assert hidden.noise_multiplier <= 1.0
 
 
 def test_noise_correlated_in_time_is_refused_even_where_it_happens_not_to_be():
@@ -320,13 +320,12 @@ def test_noise_correlated_in_time_is_accounted_by_the_absolute_values_of_its_enc
 
 @pytest.mark.parametrize("known", [trust.LDP(), trust.Eavesdropper(), trust.PNDP([0]), trust.Central()])
 def test_hidden_messages_count_as_seen(known):
-    guarantee = mfdl.account(
-        algorithms.dp_dsgd(*on_ring()), mfdl.Privacy(**{**ASKED_OF_BINS, "trust": known}), noise_std=2.0
-    )
-    seen = mfdl.account(algorithms.dp_dsgd(*on_ring()), mfdl.Privacy(**ASKED_OF_BINS), noise_std=2.0)
+    """On a graph where no such attacker knows all models."""
+    algorithm = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("ring:n=4"), 0.5), BINS)
+    guarantee = mfdl.account(algorithm, mfdl.Privacy(**{**ASKED_OF_BINS, "trust": known}), noise_std=2.0)
+    seen = mfdl.account(algorithm, mfdl.Privacy(**ASKED_OF_BINS), noise_std=2.0)
     assert guarantee.epsilon(1e-5) == seen.epsilon(1e-5)
-    hides = known.hides_messages(algorithms.dp_dsgd(*on_ring()))
-    assert ("assumed to be seen" in guarantee.why) == hides
+    assert ("assumed to be seen" in guarantee.why) == known.hides_messages(algorithm)
 
 
 def test_noise_over_nodes_counts_by_its_covariance():
@@ -353,16 +352,34 @@ def test_what_the_theorem_does_not_cover_is_refused_by_name():
     with pytest.raises(UnsupportedMechanism, match="adds it elsewhere"):
         mfdl.account(on_messages, mfdl.Privacy(**ASKED_OF_BINS), noise_std=1.0)
     encoders, more = np.stack([np.eye(12)] * 3 + [np.tri(12)]), np.hstack([np.eye(3), np.ones((3, 1))])
-    columns = dataclasses.replace(algorithm, noise=SpatioTemporalNoise(encoders, more, more.T != 0, 3))
+    columns = SpatioTemporalNoise(encoders, more, more.T != 0, 3)
+    path = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("path:n=3"), 0.5), BINS)
+    hidden = {**ASKED_OF_BINS, "trust": trust.PNDP([2])}
     with pytest.raises(UnsupportedMechanism, match="time and nodes together by columns"):
-        mfdl.account(columns, mfdl.Privacy(**ASKED_OF_BINS), noise_std=1.0)
+        mfdl.account(dataclasses.replace(path, noise=columns), mfdl.Privacy(**hidden), noise_std=1.0)
+    holders = np.array([[True, True, False], [True, True, True], [True, True, True]])
+    factor = np.array([[1.0, 0.0, 0.5], [0.5, 1.0, 0.0], [0.0, 0.0, 1.0]])
+    partly = SpatioTemporalNoise(encoders[1:], factor, holders, 3)
+    with pytest.raises(UnsupportedMechanism, match="know a part"):
+        mfdl.account(dataclasses.replace(path, noise=partly), mfdl.Privacy(**hidden), noise_std=1.0)
+    joint = dataclasses.replace(algorithm, noise=JointNoise(np.eye(36), 12, 3))
+    assert mfdl.account(joint, mfdl.Privacy(**ASKED_OF_BINS), noise_std=1.0).epsilon(1e-5) == math.inf
+
+
+def test_noise_that_is_known_in_part_is_accounted_by_the_view_of_all_messages():
+    """Without the shared column the noise is local and fresh; with three columns of three left, a gradient shows."""
+    algorithm = algorithms.dp_dsgd(*on_ring())
+    encoders, more = np.stack([np.eye(12)] * 3 + [np.tri(12)]), np.hstack([np.eye(3), np.ones((3, 1))])
+    columns = dataclasses.replace(algorithm, noise=SpatioTemporalNoise(encoders, more, more.T != 0, 3))
+    local = mfdl.account(algorithm, mfdl.Privacy(**ASKED_OF_BINS), noise_std=2.0)
+    shared = mfdl.account(columns, mfdl.Privacy(**ASKED_OF_BINS), noise_std=2.0)
+    assert local.epsilon(1e-5) <= shared.epsilon(1e-5) <= local.epsilon(1e-5) * 1.001
+    assert (shared.adaptive, shared.release) == (True, "not applicable")
     holders = np.array([[True, True, False], [True, True, True], [True, True, True]])
     factor = np.array([[1.0, 0.0, 0.5], [0.5, 1.0, 0.0], [0.0, 0.0, 1.0]])
     partly = dataclasses.replace(algorithm, noise=SpatioTemporalNoise(encoders[1:], factor, holders, 3))
-    with pytest.raises(UnsupportedMechanism, match="know a part"):
-        mfdl.account(partly, mfdl.Privacy(**{**ASKED_OF_BINS, "trust": trust.Colluding((2,))}), noise_std=1.0)
-    joint = dataclasses.replace(algorithm, noise=JointNoise(np.eye(36), 12, 3))
-    assert mfdl.account(joint, mfdl.Privacy(**ASKED_OF_BINS), noise_std=1.0).epsilon(1e-5) == math.inf
+    known = mfdl.account(partly, mfdl.Privacy(**{**ASKED_OF_BINS, "trust": trust.Colluding((2,))}), noise_std=1.0)
+    assert known.epsilon(1e-5) == math.inf
 
 
 def test_bins_without_noise_guarantee_nothing():

@@ -27,7 +27,7 @@ class Accountant(Protocol):
     """From a question about an algorithm to what it finds exposed."""
 
     def __call__(
-        self, algorithm: LinearAlgorithm, privacy: Privacy, *, victims: Sequence[Any] | None, progress: Progress
+        self, algorithm: Any, privacy: Privacy, *, victims: Sequence[Any] | None, progress: Progress
     ) -> Exposures:
         """Args: victims: node indices, None for all that do not attack; progress: as `mfdl.progress`."""
 
@@ -35,9 +35,7 @@ class Accountant(Protocol):
 def _secret(scheme: type) -> Accountant:
     """That of `sampled_exposures`, which loads with the first question about secret batches."""
 
-    def accountant(
-        algorithm: LinearAlgorithm, privacy: Privacy, *, victims: Sequence[Any] | None, progress: Progress
-    ) -> Exposures:
+    def accountant(algorithm: Any, privacy: Privacy, *, victims: Sequence[Any] | None, progress: Progress) -> Exposures:
         from .sampled_exposures import OF_SECRET_BATCHES
 
         return OF_SECRET_BATCHES[scheme](algorithm, privacy, victims=victims, progress=progress)
@@ -66,10 +64,14 @@ def exposures(
     """
     check.instance(Privacy, privacy=privacy)
     if isinstance(algorithm, View):
-        return view_exposures(algorithm, privacy, victims=victims, progress=progress)
-    check.instance(LinearAlgorithm, algorithm=algorithm)
-    check.instance(TrustModel, trust=privacy.trust)
-    if algorithm.participation.secret:
-        require_unshared(privacy.owners, victims, algorithm.participation.describe())
-    accountant = next(ACCOUNTANTS[kind] for kind in type(algorithm.participation).__mro__ if kind in ACCOUNTANTS)
+        scheme = privacy.participation
+        if not (isinstance(scheme, Participation) and scheme.secret):
+            return view_exposures(algorithm, privacy, victims=victims, progress=progress)
+    else:
+        check.instance(LinearAlgorithm, algorithm=algorithm)
+        check.instance(TrustModel, trust=privacy.trust)
+        scheme = algorithm.participation
+    if scheme.secret:
+        require_unshared(privacy.owners, victims, scheme.describe())
+    accountant = next(ACCOUNTANTS[kind] for kind in type(scheme).__mro__ if kind in ACCOUNTANTS)
     return accountant(algorithm, privacy, victims=victims, progress=progress)

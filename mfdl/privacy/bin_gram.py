@@ -110,6 +110,14 @@ def time_gram(algorithm: LinearAlgorithm, victims: Sequence[int], bins: int) -> 
     return functools.reduce(np.maximum, (_gram(causal, column, bins) for column in columns))
 
 
+def of_bins(N: FloatArray, bins: int) -> FloatArray:
+    """M of bins, from N over steps: sums of entries, none above that of means with these norms. Shape (bins, bins)."""
+    epochs = len(N) // bins
+    M = N.reshape(epochs, bins, epochs, bins).sum(axis=(0, 2)) * UP
+    norms = np.sqrt(M.diagonal())
+    return np.asarray(np.minimum(M, np.outer(norms, norms) * UP))
+
+
 def _gram(causal: CausalNoise, column: int, bins: int) -> FloatArray:
     return _of_norms(_absolute_encoder(causal.encoder_of(column), causal.inverse_of(column)), bins)
 

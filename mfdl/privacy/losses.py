@@ -275,7 +275,7 @@ class Losses(LossTable):
         tries: int = 0,
     ) -> Guarantee:
         """The guarantee of one victim, by its label, or of every node by the loss of all together."""
-        q, everybody = self.privacy, victim is None
+        q, everybody, loss = self.privacy, victim is None, loss.for_gradients(adaptive=adaptive)
         assert loss.fingerprint is not None
         worst = self._worst_victim(loss) if everybody else ""
         reasons = (

@@ -64,15 +64,14 @@ class Privacy:
     2.0
 
     Attributes:
-        trust: who sees and knows what. Under `PoissonSampling` every message must be seen (`trust.all_messages()` of
-            one that hides some); under `BallsInBins` hidden messages are counted as seen. Left out with a `View`,
-            whose matrices say it.
+        trust: who sees and knows what. With secret sampling hidden messages count as seen for adaptive gradients,
+            unless the attacker knows all models. Left out with a `View`, whose matrices say it.
         adjacency: "zero-out", "add-remove" or "replace-one".
         clip_norm: bound on the norm of one record's gradient, or of a node's mean gradient at user level, > 0.
         participation: default the algorithm's own; with one per node, each victim is held to its own. Left out with
             secret sampling. Needed with a `View`, and for an algorithm by its name.
         release: "none", "average" or "all" final models published, where messages are hidden; default the trust
-            model's own, `trust.default_release`. Left out with secret sampling, whose every message counts as seen.
+            model's own, `trust.default_release`. Left out with secret sampling.
         unit: "record", or "user" for all data of a node, which needs participation in every step.
         method: "exact" or "certified" (fast upper bound); with balls-in-bins also "monte-carlo" or a `MonteCarlo`: by
             samples, upper bounds but for a probability that the guarantee states.

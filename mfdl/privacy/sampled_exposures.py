@@ -1,25 +1,21 @@
 """What is exposed where batches are secret: the accountants of Poisson sampling, balls-in-bins and other patterns.
 
-docs/sampling_theorem.md and docs/balls_in_bins_theorem.md have the theorems; their conditions are the
-refusals here. What is seen may be anything that follows from the privatised gradients of all
-steps, if noise enters where gradients do. Under Poisson sampling noise must be fresh in each step, and hidden messages
-are refused; otherwise hidden messages count as seen, and noise may be correlated over time.
-
-What the noise of a step leaves of each victim where batches are secret: factors of the sensitivity.
-
-Where noise is correlated over time by one encoder, or fresh, the factor is [Sigma^+]_uu of its covariance over nodes;
-where it correlates time and nodes together the Gram over steps holds all, and the factor is 1 or infinite. Noise that
-is added elsewhere than to sums of gradients is refused.
+docs/sampling_theorem.md and docs/balls_in_bins_theorem.md have the theorems; their conditions are the refusals here.
+What is seen may be anything that follows from the privatised gradients of all steps, if noise enters where gradients
+do; under Poisson sampling it must be fresh in each step. Hidden messages count as seen for adaptive gradients, unless
+each gradient is a function of what the attacker saw before; then, and for non-adaptive gradients, what the views show
+bounds the loss (`sampled_views`).
 """
 
 from __future__ import annotations
 
 import abc
+import contextlib
 import dataclasses
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 
@@ -29,6 +25,7 @@ from .. import check
 from ..algorithms import LinearAlgorithm
 from ..check import FloatArray
 from ..errors import InvalidInput, UnsupportedMechanism
+from ..participation import EveryStep, Participation
 from ..participation.sampling import (
     BallsInBins,
     CyclicPoisson,
@@ -39,10 +36,12 @@ from ..participation.sampling import (
 )
 from ..progress import Progress
 from ..trust import TrustModel
+from ..trust.view import View
 from . import bin_gram, gaussian
 from .curves import (
     UP,
     BallsInBinsGaussian,
+    LeastCurve,
     MonteCarlo,
     MonteCarloCurve,
     PoissonGaussian,
@@ -54,38 +53,57 @@ from .curves import (
 )
 from .curves.base import raised
 from .curves.composed import LossCurve
-from .exposures import Exposures
-from .forms import injection_bound, known_gradient
+from .exposures import NOT_PROVEN, Exposures, fingerprint_of, privacy_of_view, view_losses
 from .gram_sensitivity import Sensitivity
+from .node_factors import (
+    Exposed,
+    exposed_by_joint_noise,
+    exposed_by_node_noise,
+    require_noise_with_gradients,
+    with_fresh_noise,
+)
 from .questions import Fingerprint, Privacy, Target
+from .sampled_views import AttackerViews
 from .victim_sensitivity import VictimSensitivity
 
 RELEASE = "not applicable"
 BY_BINS, BY_SAMPLING, BY_PATTERNS = "the bins' pair", "the sampled pair", "the patterns' pair"
 METHODS = ("exact", "certified", "monte-carlo")
 """The last one of balls-in-bins alone; "exact" means the certified bound, as for public patterns."""
+UNKNOWN_NOISE = "Infinite: this noise has an account by views alone, and no form covers the view."
+GAIN = 1e-4
+"""Relative, of sensitivity: below it every message counts as seen, which asks less of training than hidden messages."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class SampledLoss(VictimSensitivity):
     """What one victim, or the worst of several, loses under secret sampling.
 
-    Attributes: std_per_multiplier: sensitivity per unit clipping norm, rounded up; unit_curve: at noise multiplier 1.
+    Attributes: std_per_multiplier: sensitivity per unit clipping norm, rounded up; unit_curve: at noise multiplier 1;
+        non_adaptive: computes the loss for non-adaptive gradients, if it is another one.
     """
 
     std_per_multiplier: float = math.inf
     unit_curve: PrivacyCurve = dataclasses.field(kw_only=True)
+    non_adaptive: Callable[[], SampledLoss] | None = dataclasses.field(default=None, kw_only=True)
 
     @property
     def retry_step(self) -> float:  # type: ignore[override]
         """By what share calibration adds noise where the target is still missed, by rounding or by fresh samples."""
         return self.unit_curve.retry_step
 
+    def for_gradients(self, *, adaptive: bool) -> SampledLoss:
+        return self if adaptive or self.non_adaptive is None else self.non_adaptive()
+
+    def number(self, *, adaptive: bool = True) -> Sensitivity:
+        return self.for_gradients(adaptive=adaptive).adaptive_sensitivity
+
     def sensitivity(self, *, adaptive: bool = True) -> float:
-        return self.std_per_multiplier
+        return self.for_gradients(adaptive=adaptive).std_per_multiplier
 
     def curve(self, privacy: Privacy, noise_std: float, *, adaptive: bool = True, tries: int = 0) -> PrivacyCurve:
-        curve = self.unit_curve.at(gaussian.noise_multiplier(noise_std, privacy.clip_norm, self.std_per_multiplier))
+        loss = self.for_gradients(adaptive=adaptive)
+        curve = loss.unit_curve.at(gaussian.noise_multiplier(noise_std, privacy.clip_norm, loss.std_per_multiplier))
         for _ in range(tries):
             curve = curve.retried()
         return curve
@@ -93,90 +111,172 @@ class SampledLoss(VictimSensitivity):
     def least_noise(self, privacy: Privacy, target: Target, *, adaptive: bool = True) -> float:
         assert target.epsilon is not None
         assert target.delta is not None
-        least = self.unit_curve.least_multiplier(target.epsilon, target.delta, by=target.by)
-        std = gaussian.noise_std(least, self.std_per_multiplier, float(privacy.clip_norm))
-        return raised(std, lambda s: gaussian.noise_multiplier(s, privacy.clip_norm, self.std_per_multiplier) < least)
+        loss = self.for_gradients(adaptive=adaptive)
+        sensitivity = loss.std_per_multiplier
+        least = loss.unit_curve.least_multiplier(target.epsilon, target.delta, by=target.by)
+        std = gaussian.noise_std(least, sensitivity, float(privacy.clip_norm))
+        return raised(std, lambda s: gaussian.noise_multiplier(s, privacy.clip_norm, sensitivity) < least)
 
     def explanation(self, *, adaptive: bool = True, victim: str = "") -> str:
-        return self.adaptive_sensitivity.why
+        return self.for_gradients(adaptive=adaptive).adaptive_sensitivity.why
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SampledExposures(Exposures, abc.ABC):
     """Of secret sampling: one curve for the worst of each group of victims.
 
-    Attributes: scheme: of the algorithm; exposed: of each victim; victims: those asked about, None for all;
-        samples: how numbers by Monte Carlo are drawn, None where all are certified.
+    Where messages are hidden, or a view is given as matrices, N of the views bounds what they lose
+    (`sampled_views`): for non-adaptive gradients, and for adaptive ones where the views are adaptive.
+
+    Attributes: scheme: of the algorithm; exposed: of each victim, if every message is seen; victims: those asked about,
+        None for all; samples: how numbers by Monte Carlo are drawn, None where all are certified; views: of attackers
+        from whom messages are hidden.
     """
 
-    algorithm: LinearAlgorithm
+    algorithm: LinearAlgorithm | View
     privacy: Privacy
     scheme: Sampled
     exposed: Exposed
     victims: Sequence[int] | None
     samples: MonteCarlo | None
+    views: AttackerViews | None = None
+
+    rule: ClassVar[str]
+    takes_correlated_steps: ClassVar[bool] = True
+    """Whether N may have entries off its diagonal."""
 
     @functools.cached_property
     def each(self) -> tuple[VictimSensitivity, ...]:
         """Of each victim. Cost: O(T^3) for each node with an encoder of its own."""
-        causal = self.algorithm.noise.causal
+        causal = None if isinstance(self.algorithm, View) else self.algorithm.noise.causal
         alike: dict[tuple[float, int], Exposed] = {}
         chosen = self.exposed if self.victims is None else {u: self.exposed[u] for u in self.victims}
         for u, exposed in chosen.items():
             encoder = -1 if causal is None or causal.fresh or causal.shared else u
             alike.setdefault((exposed[0], encoder), {})[u] = exposed
         losses = {u: loss for group in alike.values() for u, loss in self._losses(group).items()}
-        return tuple(losses[u] for u in sorted(losses))
+        return tuple(self._seen(losses[u], [u]) for u in sorted(losses))
 
     @functools.cached_property
     def together(self) -> VictimSensitivity:
-        worst = first_maximum(sorted(self.exposed), key=lambda u: self.exposed[u][0])
-        return self._losses(self.exposed)[worst]
+        factors = {u: factor for u, (factor, _) in self.exposed.items()}
+        sizes = self._sizes or factors
+        worst = first_maximum(sorted(sizes), key=lambda u: sizes[u])
+        return self._seen(self._losses(self.exposed)[worst], list(self.exposed))
 
     @property
     def tied(self) -> int:
+        if (sizes := self._sizes) is not None:
+            return int(equal_to_largest(list(sizes.values())).sum())
         return int(equal_to_largest([factor for factor, _ in self.exposed.values()]).sum())
 
+    @property
+    def adaptive(self) -> bool:
+        return self.views is None or not isinstance(self.algorithm, View) or self.views.adaptive
+
+    @property
+    def why(self) -> str:
+        return "" if self.adaptive else f"{NOT_PROVEN[0].upper()}{NOT_PROVEN[1:]}."
+
     @abc.abstractmethod
-    def _pair(self, group: Exposed, sensitivity: float, why: str) -> tuple[float, str, str, PrivacyCurve]:
-        """Of victims with this sensitivity over nodes: that over time too, why, the rule, and the curve per unit."""
+    def _gram(self, group: Exposed) -> FloatArray | None:
+        """Of the noise over time of these victims, what `_unit` takes."""
 
-    def _assuming(self, why: str) -> str:
-        """With what is assumed of hidden messages."""
-        hidden = self.privacy.trust.hides_messages(self.algorithm)
-        return " ".join(filter(None, (why, "Every message is assumed to be seen." * hidden)))
+    @abc.abstractmethod
+    def _unit(self, gram: FloatArray | None) -> tuple[float, PrivacyCurve]:
+        """Sensitivity over time and the curve at noise multiplier 1. Args: gram: None where noise is fresh."""
 
-    def _losses(self, group: Exposed) -> dict[int, VictimSensitivity]:
-        """Of victims that are accounted together, by the worst of them."""
+    def _of_steps(self, N: FloatArray) -> FloatArray:
+        """What `_unit` takes, of N over steps."""
+        return N
+
+    def _losses(self, group: Exposed) -> dict[int, SampledLoss]:
+        """Of victims that are accounted together, by the worst of them, if every message is seen."""
         squared, why = max(group.values(), key=lambda exposed: exposed[0])  # bound
         over_nodes = math.inf if math.isinf(squared) else math.nextafter(math.sqrt(squared), math.inf)
-        sensitivity, why, rule, unit = self._pair(group, over_nodes, why)
-        fingerprint = Fingerprint.of(self.algorithm, self.privacy.trust, self.scheme, RELEASE, "record")
-        return {u: self._loss(u, sensitivity, why, rule, unit).answering(fingerprint) for u in group}
+        by_views = isinstance(self.algorithm, View) or why == UNKNOWN_NOISE
+        over_time, unit = self._unit(None if by_views else self._gram(group))
+        if isinstance(self.algorithm, View):
+            return {u: self._loss(u, over_nodes, why, unit, self.algorithm.release) for u in group}
+        hidden = self.privacy.trust.hides_messages(self.algorithm)
+        why = " ".join(filter(None, (why, "Every message is assumed to be seen." * hidden)))
+        return {u: self._loss(u, over_nodes * over_time, why, unit) for u in group}
 
-    def _loss(self, u: int, sensitivity: float, why: str, rule: str, unit: PrivacyCurve) -> SampledLoss:
+    def _loss(self, u: int, sensitivity: float, why: str, unit: PrivacyCurve, release: str = RELEASE) -> SampledLoss:
         squared = math.nextafter(sensitivity * sensitivity, math.inf)
-        number = Sensitivity(squared, False, (), u, 0.0, 0.0, why, rule)
+        number = Sensitivity(squared, False, (), u, 0.0, 0.0, why, self.rule)
         return SampledLoss(
             number,
             number,
             adaptive=True,
-            adaptive_by=rule,
+            adaptive_by=self.rule,
             attacker=self.privacy.trust.attacker,
-            release=RELEASE,
+            release=release,
             std_per_multiplier=sensitivity,
             unit_curve=unit,
-        )
+        ).answering(self._fingerprint)
+
+    @functools.cached_property
+    def _fingerprint(self) -> Fingerprint:
+        if isinstance(self.algorithm, View):
+            return fingerprint_of(self.algorithm, self.privacy)
+        return Fingerprint.of(self.algorithm, self.privacy.trust, self.scheme, RELEASE, "record")
+
+    # ---- hidden messages ---------------------------------------------------------------------------------
+
+    @functools.cached_property
+    def _sizes(self) -> dict[int, float] | None:
+        """How large N of each victim is, if the number that is stated rests on the views."""
+        if self.views is None or not (self.views.adaptive or isinstance(self.algorithm, View)):
+            return None
+        with contextlib.suppress(UnsupportedMechanism):
+            return self.views.sizes(adaptive=self.views.adaptive)
+        return None
+
+    def _seen(self, loss: SampledLoss, victims: Sequence[int]) -> SampledLoss:
+        """The loss to what the attackers see, at most that to every message."""
+        if self.views is None or not set(victims) <= self.views.victims:
+            return loss
+        if self.views.adaptive:
+            with contextlib.suppress(UnsupportedMechanism):  # a view that no form has: every message counts as seen
+                return self._least(loss, victims, adaptive=True)
+            return loss
+        non_adaptive = functools.cache(lambda: self._least(loss, victims, adaptive=False))
+        return dataclasses.replace(loss, adaptive=False, non_adaptive=non_adaptive).answering(loss.fingerprint)
+
+    def _least(self, loss: SampledLoss, victims: Sequence[int], *, adaptive: bool) -> SampledLoss:
+        assert self.views is not None
+        bound = self.views.bound(victims, adaptive=adaptive)
+        if math.isinf(bound.largest):
+            why = f"Infinite: {bound.why}."
+            return (
+                loss
+                if math.isfinite(loss.std_per_multiplier)
+                else self._loss(loss.node, math.inf, why, loss.unit_curve)
+            )
+        grams = [self._of_steps(bound.gram)] * self.takes_correlated_steps
+        bounds = [self._unit(gram) for gram in grams]
+        over_time, unit = self._unit(None)
+        bounds.append((over_time * math.sqrt(bound.largest) * UP, unit))
+        if adaptive and min(sensitivity for sensitivity, _ in bounds) >= (1 - GAIN) * loss.std_per_multiplier:
+            return loss
+        if math.isfinite(loss.std_per_multiplier):
+            bounds.append((loss.std_per_multiplier, loss.unit_curve))
+        sensitivity, curve = LeastCurve.from_bounds(cast("list[tuple[float, LossCurve]]", bounds))
+        least = self._loss(loss.node, sensitivity, "", curve, self.views.release)
+        return dataclasses.replace(least, adaptive=adaptive).answering(least.fingerprint)
 
     @property
     def nodes(self) -> set[int]:
         return set(self.exposed if self.victims is None else self.victims)
 
-    def require(self, algorithm: LinearAlgorithm, privacy: Privacy) -> None:
-        _require_usual(algorithm, privacy, METHODS)
-        wanted = Fingerprint.of(algorithm, privacy.trust, privacy.scheme(algorithm), RELEASE, privacy.unit)
-        mine = Fingerprint.of(self.algorithm, self.privacy.trust, self.scheme, RELEASE, "record")
-        mine.require(wanted, subject="the losses were computed")
+    def require(self, algorithm: LinearAlgorithm | View, privacy: Privacy) -> None:
+        if isinstance(algorithm, View):
+            wanted = fingerprint_of(algorithm, privacy_of_view(algorithm, privacy))
+        else:
+            _require_usual(algorithm.participation, privacy, METHODS)
+            wanted = Fingerprint.of(algorithm, privacy.trust, privacy.scheme(algorithm), RELEASE, privacy.unit)
+        self._fingerprint.require(wanted, subject="the losses were computed")
         for name in ("adjacency", "method"):
             if getattr(privacy, name) != getattr(self.privacy, name):
                 raise InvalidInput(
@@ -195,25 +295,40 @@ class SampledExposures(Exposures, abc.ABC):
 class PoissonExposures(SampledExposures):
     """Of Poisson sampling: the pair of one step, composed."""
 
-    def _pair(self, group: Exposed, sensitivity: float, why: str) -> tuple[float, str, str, PrivacyCurve]:
+    rule, takes_correlated_steps = BY_SAMPLING, False
+
+    def _gram(self, group: Exposed) -> None:
+        return None
+
+    def _unit(self, gram: FloatArray | None) -> tuple[float, PrivacyCurve]:
         scheme = cast("PoissonSampling", self.scheme)
-        return sensitivity, why, BY_SAMPLING, PoissonGaussian(1.0, scheme.rate, scheme.steps, self.privacy.adjacency)
+        return 1.0, PoissonGaussian(1.0, scheme.rate, scheme.steps, self.privacy.adjacency)
 
 
 class BinsExposures(SampledExposures):
     """Of balls-in-bins: the pair of M of the encoders of these victims."""
 
-    def _pair(self, group: Exposed, sensitivity: float, why: str) -> tuple[float, str, str, PrivacyCurve]:
-        q, bins = self.privacy, cast("BallsInBins", self.scheme).bins
-        why = self._assuming(why)
-        gram = bin_gram.time_gram(self.algorithm, sorted(group), bins)
-        certified = BallsInBinsGaussian(1.0, bins, correlations(gram), q.adjacency, chain_above(gram))
-        unit = certified if self.samples is None else MonteCarloCurve(certified, normalized(gram), self.samples)
-        return sensitivity * (math.sqrt(float(gram.diagonal().max())) * UP), why, BY_BINS, unit
+    rule = BY_BINS
+
+    def _gram(self, group: Exposed) -> FloatArray | None:
+        algorithm = cast("LinearAlgorithm", self.algorithm)
+        return bin_gram.time_gram(algorithm, sorted(group), cast("BallsInBins", self.scheme).bins)
+
+    def _of_steps(self, N: FloatArray) -> FloatArray:
+        return bin_gram.of_bins(N, cast("BallsInBins", self.scheme).bins)
+
+    def _unit(self, gram: FloatArray | None) -> tuple[float, PrivacyCurve]:
+        scheme, adjacency = cast("BallsInBins", self.scheme), self.privacy.adjacency
+        M = np.eye(scheme.bins) * scheme.epochs if gram is None else gram
+        certified = BallsInBinsGaussian(1.0, scheme.bins, correlations(M), adjacency, chain_above(M))
+        unit = certified if self.samples is None else MonteCarloCurve(certified, normalized(M), self.samples)
+        return math.sqrt(float(M.diagonal().max())) * UP, unit
 
 
 class PatternExposures(SampledExposures):
     """Of secret patterns: the product that dominates their pair, for the encoders of these victims."""
+
+    rule = BY_PATTERNS
 
     @abc.abstractmethod
     def _bound(self, N: FloatArray | None) -> bin_gram.ProductBound:
@@ -223,15 +338,16 @@ class PatternExposures(SampledExposures):
     def _draw(self, multiplier: float, count: int, places: int) -> tuple[LossCurve, int]:
         """The curve of so many draws at a noise multiplier, and how often it counts."""
 
-    def _pair(self, group: Exposed, sensitivity: float, why: str) -> tuple[float, str, str, PrivacyCurve]:
-        N = bin_gram.step_gram(self.algorithm, sorted(group))
-        bound = self._bound(N)
+    def _gram(self, group: Exposed) -> FloatArray | None:
+        return bin_gram.step_gram(cast("LinearAlgorithm", self.algorithm), sorted(group))
+
+    def _unit(self, gram: FloatArray | None) -> tuple[float, PrivacyCurve]:
+        bound = self._bound(gram)
         drawn = [self._draw(*unit, bound.places) for unit in bin_gram.units(bound.draws, bound.largest)]
         parts, counts = zip(*drawn, strict=True)
         shared, public = (math.sqrt(squared / bound.largest) * UP for squared in (bound.common, bound.public))
-        unit = self._simplified(N, ProductGaussian(1.0, shared, parts, counts, public, self.privacy.adjacency))
-        over_time = 1.0 if N is None else math.sqrt(bound.largest) * UP
-        return sensitivity * over_time, self._assuming(why), BY_PATTERNS, unit
+        unit = self._simplified(gram, ProductGaussian(1.0, shared, parts, counts, public, self.privacy.adjacency))
+        return 1.0 if gram is None else math.sqrt(bound.largest) * UP, unit
 
     def _simplified(self, N: FloatArray | None, curve: ProductGaussian) -> PrivacyCurve:
         """The curve, or a tighter one that says the same."""
@@ -274,55 +390,73 @@ class MinSeparationExposures(PatternExposures):
         return PoissonGaussian(multiplier, rate, count, self.privacy.adjacency), 1
 
 
-def poisson_exposures(
-    algorithm: LinearAlgorithm, privacy: Privacy, *, victims: Sequence[int] | None = None, progress: Progress = "auto"
-) -> SampledExposures:
-    """The accountant of Poisson sampling.
+def secret_accountant(
+    exposures: type[SampledExposures], *, samples: bool = False, fresh: bool = False
+) -> Callable[..., SampledExposures]:
+    """The accountant of a secret scheme, of algorithms and of views given as matrices.
 
-    Raises:
-        InvalidInput: an argument out of range.
-        UnsupportedMechanism: where amplification is not proven: an option that only public patterns have, noise added
-            elsewhere than gradients, noise correlated over time, hidden messages.
-    Cost: that of the noise's pseudo-inverse over nodes; numbers come when asked for.
-    Source: docs/sampling_theorem.md; the pairs of one step are those of arXiv:1908.10530 and arXiv:2106.08567.
-    """
-    _require_usual(algorithm, privacy, METHODS[:2])
-    exposed = exposed_by_node_noise(algorithm, privacy.trust, privacy.trust)
-    return PoissonExposures(*_arguments(algorithm, privacy, exposed, victims), None)
+    Where messages are hidden all of them count as seen for adaptive gradients, unless the views are adaptive.
 
-
-def secret_accountant(exposures: type[SampledExposures], *, samples: bool = False) -> Callable[..., SampledExposures]:
-    """The accountant of a scheme with secret patterns; messages that the attacker does not see count as seen.
-
-    Args: exposures: made of what is exposed; samples: whether numbers by Monte Carlo can be had.
+    Args: exposures: made of what is exposed; samples: whether numbers by Monte Carlo can be had, of algorithms; fresh:
+        whether noise must be fresh in every step.
 
     The accountant raises:
         InvalidInput: an argument out of range.
         UnsupportedMechanism: where amplification is not proven: an option that only public patterns have; noise added
             elsewhere than gradients; noise that correlates time and nodes together and is known in part, or has no
-            encoder over both.
-    Its cost: as `poisson_exposures`, and O(T^3) for an encoder.
-    Source: docs/balls_in_bins_theorem.md, docs/sampling_theorem.md.
+            encoder over both; noise correlated over time, if it must be fresh.
+    Its cost: that of the noise's pseudo-inverse over nodes, O(T^3) for an encoder, and that of `view_grams` if messages
+    are hidden and the views are adaptive, or numbers for non-adaptive gradients are asked for.
+    Source: docs/balls_in_bins_theorem.md, docs/sampling_theorem.md; the pairs of one step of Poisson sampling are those
+        of arXiv:1908.10530 and arXiv:2106.08567.
     """
+    methods = METHODS if samples else METHODS[:2]
 
     def account(
-        algorithm: LinearAlgorithm,
+        algorithm: LinearAlgorithm | View,
         privacy: Privacy,
         *,
         victims: Sequence[int] | None = None,
         progress: Progress = "auto",
     ) -> SampledExposures:
-        _require_usual(algorithm, privacy, METHODS if samples else METHODS[:2])
+        if isinstance(algorithm, View):
+            return _of_matrices(exposures, algorithm, privacy, victims)
+        _require_usual(algorithm.participation, privacy, methods)
         trust, method = privacy.trust, privacy.method
-        seen = trust.all_messages() if trust.hides_messages(algorithm) else trust
-        if not bin_gram.is_product(algorithm.noise) and bin_gram.is_block_causal(algorithm.noise):
-            exposed = exposed_by_joint_noise(algorithm, trust, seen)
-        else:
-            exposed = exposed_by_node_noise(with_fresh_noise(algorithm), trust, seen)
+        hidden = trust.hides_messages(algorithm)
+        seen = trust.all_messages() if hidden else trust
         drawn = MonteCarlo() if method == "monte-carlo" else method if isinstance(method, MonteCarlo) else None
-        return exposures(*_arguments(algorithm, privacy, exposed, victims), drawn)
+        views = AttackerViews.under(trust, algorithm) if hidden else None
+        try:
+            if fresh:
+                exposed = exposed_by_node_noise(algorithm, trust, seen)
+            elif not bin_gram.is_product(algorithm.noise) and bin_gram.is_block_causal(algorithm.noise):
+                exposed = exposed_by_joint_noise(algorithm, trust, seen)
+            else:
+                exposed = exposed_by_node_noise(with_fresh_noise(algorithm), trust, seen)
+        except UnsupportedMechanism:
+            require_noise_with_gradients(algorithm)
+            views = views or AttackerViews.under(trust, algorithm)
+            if fresh or drawn or not views.adaptive:
+                raise
+            exposed = dict.fromkeys(views.victims, (math.inf, UNKNOWN_NOISE))
+        return exposures(*_arguments(algorithm, privacy, exposed, victims), drawn, None if drawn else views)
 
     return account
+
+
+def _of_matrices(
+    exposures: type[SampledExposures], view: View, privacy: Privacy, victims: Sequence[int] | None
+) -> SampledExposures:
+    """Of a view given as matrices: nothing is known of messages beyond it."""
+    q = privacy_of_view(view, privacy)
+    scheme = cast("Sampled", q.scheme(view))
+    _require_usual(scheme, dataclasses.replace(q, participation=None), METHODS[:2])
+    public = view_losses(view, EveryStep(scheme.num_steps), victims, "certified")  # with its checks and warnings
+    nodes = tuple(loss.node for loss in public)
+    views = AttackerViews(((view, nodes),))
+    unproven = next((loss.adaptive_why for loss in public if loss.adaptive_why), "")
+    return exposures(view, q, scheme, dict.fromkeys(nodes, (math.inf, unproven)), nodes, None, views)
 
 
 def _arguments(
@@ -341,7 +475,7 @@ def _arguments(
     return algorithm, privacy, cast("Sampled", algorithm.participation), exposed, victims
 
 
-def _require_usual(algorithm: LinearAlgorithm, privacy: Privacy, methods: Sequence[str]) -> None:
+def _require_usual(scheme: Participation, privacy: Privacy, methods: Sequence[str]) -> None:
     """Refuses what only public patterns have, and an argument out of range, before any work."""
     usual: dict[str, Any] = {"release": None, "lipschitz": None, "unit": "record", "participation": None}
     given = {name: getattr(privacy, name) for name in usual if getattr(privacy, name) != usual[name]}
@@ -350,8 +484,8 @@ def _require_usual(algorithm: LinearAlgorithm, privacy: Privacy, methods: Sequen
         given["method"] = privacy.method
     for name, value in given.items():
         raise UnsupportedMechanism(
-            f"{algorithm.participation.describe()} are accounted for one record, all messages seen, by a certified "
-            "bound or, with BallsInBins, by Monte Carlo (method='monte-carlo'); leave out "
+            f"{scheme.describe()} are accounted for one record and the models that the trust model releases, by a "
+            "certified bound or, with BallsInBins and an algorithm, by Monte Carlo (method='monte-carlo'); leave out "
             f"{name}, got {value!r}, or take a public participation such as Cyclic."
         )
     check.instance(TrustModel, trust=privacy.trust)
@@ -374,97 +508,8 @@ def noise_of_bins(*, epsilon: float, delta: float, bins: int, adjacency: str) ->
     return noise_std
 
 
-Exposed = dict[int, tuple[float, str]]
-"""Of each victim the largest [Sigma^+]_uu over members and steps, and what makes it infinite."""
-
-
-def exposed_by_joint_noise(algorithm: LinearAlgorithm, trust: TrustModel, seen: TrustModel) -> Exposed:
-    """Of noise that correlates time and nodes together: 1, its M holds all; inf for a victim whose gradient is known.
-
-    Infinite for all victims of those who know all of the noise.
-    Raises: UnsupportedMechanism: noise that is known in part, which leaves no block causal encoder.
-    """
-    require_noise_with_gradients(algorithm)
-    labels, exposed = algorithm.dynamics.gossip.labels, dict[int, tuple[float, str]]()
-    for model, victims in seen.members(algorithm):
-        if not victims:
-            continue
-        against = model.view(algorithm, victims[0])
-        known = against.knowledge.known_noise
-        if known.any() and not known.all():
-            raise UnsupportedMechanism(
-                f"{algorithm.participation.describe()} is accounted for noise of {algorithm.name!r}, which correlates "
-                f"time and nodes together, where attackers know none of it, and under trust model {trust.name!r} "
-                f"{trust.attacker} know a part; take one encoder for all nodes (kronecker, mafalda), "
-                "trust.Eavesdropper(), or a public participation."
-            )
-        for u in victims:
-            why = known_gradient(against, u) or ("all noise is known" if known.all() else "")
-            factor = (math.inf, f"Infinite for node {labels[u]!r}: {why}.") if why else (1.0, "")
-            exposed[u] = max(exposed.get(u, factor), factor, key=lambda each: each[0])  # exact: 1 or infinity
-    return _of_somebody(exposed, trust)
-
-
-def _of_somebody(exposed: Exposed, trust: TrustModel) -> Exposed:
-    if not exposed:
-        raise InvalidInput(f"no victim is left: every node is an attacker ({trust.attacker}).")
-    return exposed
-
-
-def require_noise_with_gradients(algorithm: LinearAlgorithm) -> None:
-    """Refuses noise elsewhere than in sums of gradients: divisors of batches would leave it undivided."""
-    if algorithm.noise_on_messages or not algorithm.noise_enters_with_gradients:
-        raise UnsupportedMechanism(
-            f"amplification by sampling is proven where noise is added to sums of gradients, and {algorithm.name!r} "
-            "adds it elsewhere; take dp_dsgd, decor or corn, or a public participation."
-        )
-
-
-def with_fresh_noise(algorithm: LinearAlgorithm) -> LinearAlgorithm:
-    """The same with noise that is fresh in each step, for what its covariance over nodes leaves."""
-    require_noise_with_gradients(algorithm)
-    if algorithm.noise.is_zero:
-        return algorithm
-    return dataclasses.replace(algorithm, noise=bin_gram.fresh_part(algorithm))
-
-
-def exposed_by_node_noise(algorithm: LinearAlgorithm, trust: TrustModel, seen: TrustModel) -> Exposed:
-    """What each victim's noise over the nodes leaves, for noise that is fresh in every step.
-
-    Args: trust: as it is named; seen: the one whose views are looked at.
-    """
-    noise = algorithm.noise
-    require_noise_with_gradients(algorithm)
-    if not noise.is_zero and (noise.causal is None or not noise.causal.fresh):
-        raise UnsupportedMechanism(
-            "amplification by sampling is proven for noise that is fresh in every step, and that of "
-            f"{algorithm.name!r} is correlated over time; take dp_dsgd, decor or corn, or a public "
-            "participation such as Cyclic."
-        )
-    labels, worst = algorithm.dynamics.gossip.labels, dict[int, tuple[float, str]]()
-    for model, victims in seen.members(algorithm):
-        if not victims:
-            continue
-        view = model.view(algorithm, victims[0])
-        if not view.knowledge.sees_all(algorithm):
-            raise UnsupportedMechanism(
-                f"trust model {trust.name!r} hides messages, and amplification by sampling is proven where every "
-                "message is seen; take the same attackers with all of them seen, trust.all_messages(), or a public "
-                "participation."
-            )
-        grams = injection_bound(view, victims)
-        assert grams is not None
-        for u, gram in zip(victims, grams, strict=True):
-            assert gram.is_diagonal
-            squared = np.where(gram.leaks, math.inf, (gram.values + gram.errors) * gram.inflation * (1 + 2.0**-50))
-            largest = float(squared.max())
-            why = f"Infinite for node {labels[u]!r}: {gram.why}." if math.isinf(largest) else ""
-            worst[u] = max(worst.get(u, (0.0, "")), (largest, why), key=lambda each: each[0])  # bound
-    return _of_somebody(worst, trust)
-
-
 OF_SECRET_BATCHES: dict[type, Callable[..., SampledExposures]] = {
-    PoissonSampling: poisson_exposures,
+    PoissonSampling: secret_accountant(PoissonExposures, fresh=True),
     BallsInBins: secret_accountant(BinsExposures, samples=True),
     CyclicPoisson: secret_accountant(CyclicPoissonExposures),
     RandomAllocation: secret_accountant(RandomAllocationExposures),

@@ -121,6 +121,10 @@ class VictimSensitivity:
         wanted = adaptive if isinstance(adaptive, bool) else check.flag(adaptive=adaptive)
         return self.adaptive_sensitivity if wanted else self.non_adaptive_sensitivity
 
+    def for_gradients(self, *, adaptive: bool) -> VictimSensitivity:
+        """The loss with the number for adaptive gradients, or for non-adaptive ones: here it holds both."""
+        return self
+
     def mu(self, *, record_shift: float, noise_std: float, adaptive: bool = True) -> float:
         """The Gaussian DP parameter, rounded up; inf without noise."""
         return gaussian.mu_from_noise_std(self.number(adaptive=adaptive).value, record_shift, noise_std)

@@ -68,12 +68,14 @@ def divisors(mechanism: Mechanism, task: Task, period: Period, seed: int) -> Flo
     Raises: InvalidInput: it was not.
     """
     algorithm = mechanism.algorithm
-    if mechanism.sampling is not None:  # accounted by the injected sums, from which divisors cancel
-        return np.asarray(mechanism.sampling.expected_rate * task.public_batch_sizes(1, seed))
-    user = mechanism.unit == "user"
-    sizes = np.ones(algorithm.num_nodes) if user else task.public_batch_sizes(period, seed)
+    user, drawn = mechanism.unit == "user", mechanism.sampling
+    if drawn is not None:
+        sizes = np.asarray(drawn.expected_rate * task.public_batch_sizes(1, seed))
+    else:
+        sizes = np.ones(algorithm.num_nodes) if user else task.public_batch_sizes(period, seed)
     ratio = sizes / algorithm.divisors
-    cancel = algorithm.divisors_cancel and mechanism.guarantee.release == "not applicable"
+    by_sums = drawn is not None or algorithm.divisors_cancel  # all that is seen follows from the injected sums
+    cancel = by_sums and mechanism.guarantee.release == "not applicable"
     if (not cancel and np.ptp(ratio) > 0) or (algorithm.noise_on_messages and (ratio != 1).any()):
         if user:
             raise InvalidInput(

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import mfdl
 from mfdl import Cyclic, EveryStep, Guarantee, View, algorithms, gossip, trust
 from mfdl.dynamics import Dynamics
-from mfdl.errors import InvalidInput, UnsupportedMechanism
+from mfdl.errors import InvalidInput
 from mfdl.privacy.gaussian import ADJACENCIES
 from mfdl.testing.tasks import linear_task
 
@@ -102,8 +102,6 @@ def test_what_a_view_lacks_is_refused_with_the_way_out():
     ):
         with pytest.raises(InvalidInput, match=message):
             mfdl.account(view, mfdl.Privacy(**CLIP, **options), noise_std=1.0)
-    with pytest.raises(UnsupportedMechanism, match="no public patterns"):
-        mfdl.account(view, mfdl.Privacy(participation=mfdl.BallsInBins(1, 2), **CLIP), noise_std=1.0)
     with pytest.raises(InvalidInput, match="only adaptive guarantees compose"):
         calibrated.guarantee.compose_with(calibrated.guarantee)
     with pytest.raises(InvalidInput, match="participation is given beside a View or a name alone"):

@@ -1,8 +1,8 @@
 """Privacy curves, one theorem a file: epsilon at delta, delta at epsilon, composition, and the least noise.
 
 Public batches: `Gaussian`. Poisson sampling: `PoissonGaussian`. Balls-in-bins: `BallsInBinsGaussian`, certified, and
-`MonteCarloCurve`, by the samples of a `MonteCarlo`. Other secret patterns: `ProductGaussian`. Several runs: `Composed`,
-or `Gaussian` if all batches are public.
+`MonteCarloCurve`, by the samples of a `MonteCarlo`. Other secret patterns: `ProductGaussian`. The least of several
+bounds: `LeastCurve`. Several runs: `Composed`, or `Gaussian` if all batches are public.
 
 A curve is stored as JSON by its kind and its fields; curves within curves likewise.
 """
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from .bin_chain import BinChain
     from .chain_fit import chain_above
     from .composed import Composed, Gaussian
+    from .least import LeastCurve
     from .monte_carlo import MonteCarlo, MonteCarloCurve, normalized
     from .poisson_gaussian import PoissonGaussian
     from .product import ProductGaussian
@@ -28,6 +29,7 @@ __all__ = [
     "BinChain",
     "Composed",
     "Gaussian",
+    "LeastCurve",
     "MonteCarlo",
     "MonteCarloCurve",
     "PoissonGaussian",

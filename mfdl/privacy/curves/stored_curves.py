@@ -20,6 +20,7 @@ KINDS = {
     "samples": "MonteCarlo",
     "composed": "Composed",
     "product": "ProductGaussian",
+    "least": "LeastCurve",
 }
 """What a file may hold, each of this package; a further curve is one more line here."""
 

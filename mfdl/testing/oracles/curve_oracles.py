@@ -9,8 +9,9 @@ module spreads W on a linear grid and convolves by Fourier transforms, this merg
 asinh grid, which lowers E f, and sums atom by atom, with positive terms only: no cancellation, at any delta.
 
 Balls-in-bins with correlated noise. In: M of two bins, means in the plane, or an encoder with its bins. Out: hockey
-sticks, by integration over the plane of the means (exact up to the grid) and by attackers that choose gradients (never
-above the supremum). Directions: "kept" (with the record against without), "lost" (the other way) or "replaced".
+sticks, by integration over the plane of the means (exact up to the grid), by samples with a standard error, and by
+attackers that choose gradients (never above the supremum). Directions: "kept" (with the record against without), "lost"
+(the other way) or "replaced".
 
 Laws of secret patterns are written out from the definition of each scheme: every set of steps with its probability.
 """
@@ -235,42 +236,52 @@ def bins_of_steps(steps: int, bins: int) -> list[Pattern]:
 
 
 def attacked(
-    C: FloatArray, patterns: Sequence[Pattern], sigma: float, epsilons: Sequence[float], way: str, cells: int
+    C: FloatArray,
+    patterns: Sequence[Pattern],
+    sigma: float,
+    epsilons: Sequence[float],
+    way: str,
+    cells: int,
+    row_steps: Sequence[int] | None = None,
 ) -> FloatArray:
     """Hockey sticks of the best policies that choose gradients in {-1, 0, 1} from what was seen: never above the sup.
 
-    The attacker sees of each step in which of some cells its noise lies, and then the likelihood ratio of cells: no
+    The attacker sees of each row in which of some cells its noise lies, and then the likelihood ratio of cells: no
     more than the transcript shows. By dynamic programming over all gradients and all cells: a step averages over its
     cells, then takes the best gradient. With a record replaced, gradients of both worlds are chosen.
 
-    Args: patterns: the steps that a record joins, drawn secretly.
-    Cost: (3 cells)^T numbers, of a replaced record (9 cells)^T, for each pattern.
+    Args: C: shape (rows, T); patterns: the steps that a record joins, drawn secretly; row_steps: after whose gradient
+        each row is seen; default one row a step.
+    Cost: 3^T cells^rows numbers, of a replaced record 9^T, for each pattern.
     """
-    T, twice = len(C), way == "replaced"
+    T, twice = C.shape[1], way == "replaced"
+    seen_after = np.arange(len(C)) if row_steps is None else np.asarray(row_steps)
     edges = np.concatenate([[-np.inf], np.linspace(-2.5, 2.5, cells - 1), [np.inf]])
     weights = np.diff(ndtr(edges))
     choices = np.array(list(itertools.product((-1.0, 0.0, 1.0), repeat=1 + twice)))
-    number = len(choices)
+    order = [
+        axis for t in range(T) for axis in (("gradient", t), *(("row", r) for r in np.flatnonzero(seen_after == t)))
+    ]
+    place = {axis: number for number, axis in enumerate(order)}
+    flat = (1,) * len(order)
 
-    def axes(array: FloatArray, step: int, of_noise: int) -> FloatArray:  # axes are g_1, cell_1, g_2, cell_2, ...
-        shape = [1] * (2 * T)
-        shape[2 * step + of_noise] = len(array)
-        return array.reshape(shape)
+    def along(array: FloatArray, kind: str, index: int) -> FloatArray:
+        return array.reshape([len(array) if i == place[kind, index] else 1 for i in range(len(order))])
 
     def ratio(world: int) -> FloatArray:
-        total = np.zeros((1,) * (2 * T))
+        total = np.zeros(flat)
         for probability, steps in patterns:
-            product = np.full((1,) * (2 * T), probability)
-            for t in range(T):
-                joined = [s for s in steps if s <= t and C[t, s]]
+            product = np.full(flat, probability)
+            for r in range(len(C)):
+                joined = [s for s in steps if C[r, s]]
                 if not joined:
                     continue
-                gradients = (C[t, s] * axes(choices[:, world], s, 0) for s in joined)
-                shift = sum(gradients, start=np.zeros((1,) * (2 * T))) / sigma
-                inside = ndtr(axes(edges[1:], t, 1) - shift) - ndtr(axes(edges[:-1], t, 1) - shift)
-                product = product * inside / axes(weights, t, 1)
+                gradients = (C[r, s] * along(choices[:, world], "gradient", s) for s in joined)
+                shift = sum(gradients, start=np.zeros(flat)) / sigma
+                inside = ndtr(along(edges[1:], "row", r) - shift) - ndtr(along(edges[:-1], "row", r) - shift)
+                product = product * inside / along(weights, "row", r)
             total = total + product
-        return np.broadcast_to(total, (number, cells) * T)
+        return np.broadcast_to(total, [len(choices) if kind == "gradient" else cells for kind, _ in order])
 
     S = ratio(0)
     other = ratio(1) if twice else np.ones(1)
@@ -278,10 +289,28 @@ def attacked(
     for epsilon in epsilons:
         a, b = (np.ones(1), S) if way == "lost" else (S, other)
         value = np.clip(a - math.exp(epsilon) * b, 0.0, None)
-        for _ in range(T):
-            value = (value @ weights).max(axis=-1)
+        for kind, _ in reversed(order):
+            value = value @ weights if kind == "row" else value.max(axis=-1)
         deltas.append(float(value))
     return np.array(deltas)
+
+
+def sampled_delta(
+    first: FloatArray, second: FloatArray, probabilities: FloatArray, epsilon: float, samples: int, seed: int
+) -> tuple[float, float]:
+    """(mean, standard error) of the hockey stick of two mixtures of N(m_S, I), by samples of the first one.
+
+    Args: first, second: their means, shape (patterns, dim); probabilities: of the patterns.
+    """
+    rng = np.random.default_rng(seed)
+    y = first[rng.choice(len(first), samples, p=probabilities)] + rng.standard_normal((samples, first.shape[1]))
+
+    def log_density(means: FloatArray) -> FloatArray:
+        exponents = y @ means.T - np.square(means).sum(axis=1) / 2 + np.log(probabilities)
+        return np.asarray(np.logaddexp.reduce(exponents, axis=1))
+
+    lost = np.clip(-np.expm1(epsilon + log_density(second) - log_density(first)), 0.0, None)
+    return float(lost.mean()), float(lost.std() / math.sqrt(samples))
 
 
 Law = list[Pattern]
