@@ -12,7 +12,7 @@ from numpy.testing import assert_array_equal
 
 from mfdl import gossip, graphs
 from mfdl.errors import InvalidInput
-from mfdl.graphs import named
+from mfdl.graphs import loading, named
 from mfdl.graphs.edge_lists import integer_edges
 from mfdl.testing.strategies import connected_graphs
 
@@ -53,7 +53,7 @@ def test_plain_pairs_of_a_file_are_read_as_line_by_line(edges, separator, end, t
     path.write_bytes("".join(f"{a}{separator}{b}{end}" for a, b in edges).encode())
     assert_array_equal(integer_edges(path, 0), edges)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(graphs, "integer_edges", lambda path: integer_edges(path, 0))
+        patch.setattr(loading, "integer_edges", lambda path: integer_edges(path, 0))
         assert_same(graphs.load_sparse(path), graphs.load(path))
 
 
