@@ -166,7 +166,9 @@ def trust_optimal(
     """
     price, n, T = check.positive(price=price), dynamics.num_nodes, participation.num_steps
     blocks = _Blocks(n, T, dynamics.gossip_rounds + check.flag(published=published), seeds)
-    base = message_noise(dynamics, participation, blocks.base_noise(), published=published)
+    rates = dynamics.learning_rates(T)
+    unit = dataclasses.replace(dynamics, learning_rate=rates / rates[0])  # one problem for every first rate
+    base = message_noise(unit, participation, blocks.base_noise(), published=published)
     views = _received(base, blocks) if trust is None else _seen(base, blocks, trust, release)
     if budgets is not None:
         views = _within(views, budgets, n)
@@ -232,8 +234,8 @@ class _Blocks:
         return np.asarray(np.concatenate([rows, np.zeros((len(rows), 1))], axis=1)[:, self.places])
 
     def costs(self, base: LinearAlgorithm, weights: ErrorWeights, price: float) -> FloatArray:
-        """H_v + price I: mean variance in the counted models per unit of noise at learning rate 1; (blocks, L, L)."""
-        rows = base.noise.rmatmat(counted_rows(base, weights).T).T / base.dynamics.learning_rates(self.num_steps)[0]
+        """H_v + price I: mean variance in the counted models per unit of noise; (blocks, L, L)."""
+        rows = base.noise.rmatmat(counted_rows(base, weights).T).T
         by_block = self.split(rows).transpose(1, 0, 2)
         mean = by_block.transpose(0, 2, 1) @ by_block / (self.n * weights.of_steps(self.num_steps).sum())
         return np.asarray(mean + price * np.eye(mean.shape[1]))
