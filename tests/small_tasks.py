@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from mfdl.training import tasks
+from mfdl.training.clip_rules import Automatic
 
 
 def mlp(inputs: int = 3, hidden: int = 4, outputs: int = 1) -> nn.Module:
@@ -72,11 +73,14 @@ def slow_gradients(instance, models, step, node):
         yield torch.cat([gradient.reshape(-1) for gradient in gradients])
 
 
-def clipped(gradient: torch.Tensor, clip_norm: float) -> torch.Tensor:
-    """Scaled to the norm, zero where it is not finite."""
+def clipped(gradient: torch.Tensor, clip_norm: float | Automatic) -> torch.Tensor:
+    """Scaled to the norm, or normalised; zero where it is not finite."""
     if not torch.isfinite(gradient).all():
         return torch.zeros_like(gradient)
-    return gradient * min(1.0, clip_norm / max(gradient.double().norm().item(), 1e-300))
+    norm = gradient.double().norm().item()
+    if isinstance(clip_norm, Automatic):
+        return gradient * (clip_norm.norm / (norm + clip_norm.gamma))
+    return gradient * min(1.0, clip_norm / max(norm, 1e-300))
 
 
 def slow_sums(instance, models, step, clip_norm):

@@ -29,11 +29,12 @@ from mfdl.participation import (
 from mfdl.participation.schemes import SCHEMES
 from mfdl.runs.named_nodes import Named
 from mfdl.spec import TYPES, Registry, kebab_case, parse
+from mfdl.training.clip_rules import CLIP_RULES
 from mfdl.training.step_rules import STEP_RULES
 from mfdl.training.tasks import TASKS, partition
 
 REGISTRIES = [
-    *(GRAPHS, MATRICES, SCHEDULES, STEP_WEIGHTS, STEP_RULES),
+    *(GRAPHS, MATRICES, SCHEDULES, STEP_WEIGHTS, CLIP_RULES, STEP_RULES),
     *(released.MODELS, TASKS, partition.PARTITIONS, trust.base.MODELS),
     *(MECHANISMS, OF_BALLS_IN_BINS, SCHEMES),
 ]

@@ -219,6 +219,7 @@ def replay_config(
         eval_every=config.eval_every or config.period,
         metrics=config.metrics,
         clip_schedule=config.clips,
+        clipping=config.clipping,
         step_rule=config.step_rule,
         period=config.period if config.unit == "user" else None,
         device=config.device,

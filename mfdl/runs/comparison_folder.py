@@ -287,7 +287,8 @@ class Folder:
     def _statement(self, mechanism: Mechanism) -> str:
         """What `Run.statement` says of its runs, with epsilon at the delta of this comparison."""
         config = self.plan.config
-        return statement(mechanism, left_out(mechanism, self.plan.task), config.delta, config.step_rule or "")
+        declared = left_out(mechanism, self.plan.task)
+        return statement(mechanism, declared, config.delta, config.step_rule or "", config.clipping)
 
     def _across(self) -> bool:
         """Whether mechanisms with noise are held to different trust models."""

@@ -23,7 +23,13 @@ if TYPE_CHECKING:
 
 DEFAULT_MECHANISMS = ("none", "dp-dsgd", "d-mf", "mafalda")
 DEFAULT_MU = 2.0
-USUAL = {"release_model": "last", "participation": "cyclic", "gossip_rounds": 1, "polynomial": "powers"}
+USUAL = {
+    "release_model": "last",
+    "participation": "cyclic",
+    "gossip_rounds": 1,
+    "polynomial": "powers",
+    "clipping": "flat",
+}
 """Values of options that no file holds."""
 
 
@@ -44,6 +50,7 @@ class Experiment(Protects, OnGraph):
         learning_rate, lr_schedule: of the first step, and how it goes on (`mfdl.dynamics.schedule`).
         clip_schedule: how clip_norm goes on: step t clips to clip_norm c_t and adds c_t times the noise, which costs
             as much privacy as ever (`ReplayConfig.clip_schedule`); not with momentum or weight decay.
+        clipping: as `replay` reads it, of all mechanisms; not with a clip schedule or a curvature.
         partition: as `tasks.partition.parse` reads it; default the task's own.
         precondition: as `Task.preconditioned` reads it: the features are mapped before training; default as they are.
         step_rule: as `replay` reads it, of all mechanisms; refused where messages are hidden.
@@ -129,6 +136,16 @@ class Experiment(Protects, OnGraph):
             metavar="RULE",
         ),
     ] = None
+    clipping: Annotated[
+        str,
+        Option(
+            "How gradients are scaled to --clip-norm C at most: flat (only longer ones), automatic[:GAMMA] (each g "
+            "becomes C / (||g|| + GAMMA) g), or quantile[:Q[:SHARE]] (flat at a norm that follows a quantile of the "
+            "norms); at the same cost in privacy.",
+            metavar="RULE",
+            decides="run",
+        ),
+    ] = "flat"
     gossip_rounds: Annotated[int, Option("Gossip rounds after each step.", least=1)] = 1
     polynomial: Annotated[
         str,
@@ -214,6 +231,7 @@ class Experiment(Protects, OnGraph):
                 f"({self.momentum:g}) and weight decay ({self.weight_decay:g}) mix steps of different scales; "
                 "leave them or the schedule out."
             )
+        self._check_clipping()
         if self.step_rule is not None:
             from ..training import step_rules
 
@@ -259,6 +277,19 @@ class Experiment(Protects, OnGraph):
             raise InvalidInput(
                 f"mechanisms must have names that differ, and two are called {alike[0]!r}: rename the function or the "
                 "algorithm (algorithm.named(...))."
+            )
+
+    def _check_clipping(self) -> None:
+        """Refuses an unknown rule, and what has no meaning where every gradient is normalised."""
+        if self.clipping == "flat":
+            return
+        from ..training import clip_rules
+
+        object.__setattr__(self, "clipping", str(clip_rules.parse(self.clipping, self.clip_norm)))
+        if self.clip_schedule is not None:
+            raise InvalidInput(
+                f"--clip-schedule {self.clip_schedule} changes the norm at which gradients are clipped, and "
+                f"--clipping {self.clipping} has none; use --lr-schedule."
             )
 
     def _name_trust(self, model: Any) -> None:
@@ -328,10 +359,11 @@ class Experiment(Protects, OnGraph):
         weights.of_steps(self.epochs * self.period)
         if weights.curvature is None:
             return
-        if self.clip_schedule is not None:
+        if self.clip_schedule is not None or self.clipping != "flat":
+            option = "--clipping" if self.clip_schedule is None else "--clip-schedule"
             raise InvalidInput(
-                f"--clip-schedule {self.clip_schedule} scales gradients, and with them the curvature of the loss; "
-                "leave out one of them."
+                f"{option} {self.clip_schedule or self.clipping} scales gradients, and with them the curvature of "
+                "the loss; leave out one of them."
             )
         one_node = dataclasses.replace(weights, target="nodes")
         NoiseObjective(self.dynamics(from_array([[1.0]])), self.epochs * self.period, one_node)

@@ -53,7 +53,7 @@ def shared_by(config: ReplayConfig) -> tuple[Hashable, ...] | None:
     mechanism, sampling = config.mechanism, config.mechanism.sampling
     clips = None if config.clip_schedule is None else np.asarray(config.clip_schedule).tobytes()
     scheme = None if sampling is None else (type(sampling), sampling.num_bins, sampling.expected_rate)
-    settings = mechanism.unit, mechanism.clip_norm, scheme, clips, config.fed_every, config.last, config.eval_every
+    settings = mechanism.unit, config.clip_rule, scheme, clips, config.fed_every, config.last, config.eval_every
     task = config.task.content_hash  # threads of one process may each have loaded the same task
     return task, mechanism.algorithm.num_steps, *settings, tuple(config.metrics), config.dtype, config.where
 

@@ -4,9 +4,10 @@ In: per-record gradients, one tensor per parameter, or one gradient per node. Ou
 or clipped gradients. Where gradients come from is in `tasks`; what the clipping norm means for privacy is in
 `mfdl.privacy`.
 
-The rule, the same for every record or node: a gradient is scaled to norm at most `clip_norm`, over all parameters
-together; one with a NaN or an infinity becomes zero; a masked record, or a node without records, gives zero. Gradients
-of modules in half precision come in float32 or better (`tasks.modules`), and under torch.autocast nothing here is cast.
+The same for every record or node: a gradient is scaled to norm at most `clip_norm`, over all parameters together, by
+a `ClipRule` (a number is the flat one); one with a NaN or an infinity becomes zero; a masked record, or a node without
+records, gives zero. Gradients of modules in half precision come in float32 or better (`tasks.modules`), and under
+torch.autocast nothing here is cast.
 
 Ghost clipping (`ghost_clipped_sums`) never multiplies out the gradients of weights. They come as factors, backprops b_p
 and inputs a_p of the layer at positions p: a record's gradient is G = sum_p b_p a_p^T, and
@@ -28,14 +29,12 @@ from typing import NamedTuple, ParamSpec, TypeVar
 import torch
 from torch.nn import functional
 
-from .. import check
 from ..errors import InvalidInput
+from .clip_rules import ClipRule, Flat
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
-SMALLEST_CLIP_NORM, LARGEST_CLIP_NORM = 1e-30, 1e30
-"""Outside this range the products of float32 gradients and factors leave the normal numbers."""
 CANCELLATION = 2.0**-27
 """Share of T^2, T = sum_p ||a_p|| ||b_p||, that is added to ||G||^2 where several positions may cancel."""
 LARGEST_SUM = 2**22
@@ -48,17 +47,18 @@ def relative_slack(dimension: int, dtype: torch.dtype) -> float:
     """How far below `clip_norm` gradients are shrunk: about 2.4e-7 in float32, 4e-16 + 2e-16 d in float64.
 
     With u the unit roundoff of `dtype` and v = 2^-53 that of float64: the norm is summed in float64, so its
-    relative error is below (d + 8) v however the terms are grouped; the quotient and the target add 3 v;
+    relative error is below (d + 8) v however the terms are grouped; target, gamma and quotient add 4 v;
     rounding the factor to `dtype` adds u and so does each product. The slack 4 u + 2 (d + 16) v exceeds the
-    sum of these, 2 u + (d + 11) v, and its second-order terms while d < 2^40.
+    sum of these, 2 u + (d + 12) v, and its second-order terms while d < 2^40. Squares that underflow take
+    1e-161 sqrt(d) from a norm, a share of 1e-130 sqrt(d) of clip_norm or gamma at most.
     """
     return 2 * torch.finfo(dtype).eps + (dimension + 16) * torch.finfo(torch.float64).eps
 
 
 def clip_factor(
-    norms: torch.Tensor, clip_norm: float, *, dimension: int, dtype: torch.dtype = torch.float32
+    norms: torch.Tensor, clip_norm: float | ClipRule, *, dimension: int, dtype: torch.dtype = torch.float32
 ) -> torch.Tensor:
-    """The factor by which each gradient is multiplied, min(1, target / norm), in `dtype`.
+    """The factor by which each gradient is multiplied, for the flat rule min(1, target / norm), in `dtype`.
 
     Args:
         norms: float64 L2 norms of gradients of `dimension` entries, any shape.
@@ -67,28 +67,22 @@ def clip_factor(
         dtype: float32 or float64, the type of the gradients.
 
     Returns:
-        Factors in [0, 1], of the shape of `norms`. Non-finite norms give 0, and so do norms so large that the
-        factor would be no normal number of `dtype` (norm > 8e37 * clip_norm in float32).
+        Factors >= 0, of the shape of `norms`, at most 1 by the flat rule. Non-finite norms give 0, and so do norms so
+        large that the factor would be no normal number of `dtype` (norm > 8e37 * clip_norm in float32).
 
     Guarantees:
         If the norms were summed in float64, the exact norm of the rounded product factor * gradient never
-        exceeds clip_norm. Where the factor is neither 0 nor 1, that norm is below clip_norm by a relative
-        amount of at most twice `relative_slack`.
+        exceeds clip_norm. By the flat rule, where the factor is neither 0 nor 1, that norm is below clip_norm by a
+        relative amount of at most twice `relative_slack`.
     Raises:
         InvalidInput: clip_norm out of range, norms not float64, or dtype neither float32 nor float64.
     """
-    clip_norm = check.positive(clip_norm=clip_norm)
-    if not SMALLEST_CLIP_NORM <= clip_norm <= LARGEST_CLIP_NORM:
-        raise InvalidInput(
-            f"clip_norm must be between {SMALLEST_CLIP_NORM:g} and {LARGEST_CLIP_NORM:g}, got {clip_norm:g}; "
-            "rescale the loss."
-        )
+    rule = clip_norm if isinstance(clip_norm, ClipRule) else Flat(clip_norm)
     if dtype not in (torch.float32, torch.float64):
         raise InvalidInput(f"gradients must be float32 or float64 to be clipped safely, got {dtype}.")
     if norms.dtype != torch.float64:
         raise InvalidInput(f"norms must be float64, got {norms.dtype}; sum the squares in float64.")
-    target = clip_norm * (1 - relative_slack(dimension, dtype))
-    factor = (target / norms).clamp(max=1.0)  # norm 0: inf -> 1; norm inf: 0; norm nan: nan
+    factor = rule.weights(norms, rule.norm * (1 - relative_slack(dimension, dtype)))
     # A subnormal factor has a large relative error, possibly upwards: zero is the safe one, also in the place of nan.
     return torch.where(factor >= torch.finfo(dtype).tiny, factor, 0.0).to(dtype)
 
@@ -141,7 +135,9 @@ def gradient_norms(gradients: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 @_at_full_precision
-def clipped_sums(gradients: Sequence[torch.Tensor], mask: torch.Tensor, clip_norm: float) -> list[torch.Tensor]:
+def clipped_sums(
+    gradients: Sequence[torch.Tensor], mask: torch.Tensor, clip_norm: float | ClipRule
+) -> list[torch.Tensor]:
     """Sums over the batch of the clipped gradients of each node.
 
     Args:
@@ -171,7 +167,7 @@ def clipped_sums(gradients: Sequence[torch.Tensor], mask: torch.Tensor, clip_nor
     return [(gradient * _like(factor, gradient)).sum(1) for gradient in finite]
 
 
-def clipped_rows(gradients: torch.Tensor, present: torch.Tensor, clip_norm: float) -> torch.Tensor:
+def clipped_rows(gradients: torch.Tensor, present: torch.Tensor, clip_norm: float | ClipRule) -> torch.Tensor:
     """Each node's gradient clipped as a whole: what user-level privacy adds noise to.
 
     Args:
@@ -216,9 +212,10 @@ def norm_bounds(plain: Sequence[torch.Tensor], factors: Sequence[Factors]) -> to
         factors: of the other parameters, I + O + P^2 <= `LARGEST_SUM`.
 
     Guarantees:
-        With u = 2^-53, c in [0, 1], w_p = b_p c rounded in float64 and D the entries of all gradients, the norm of
+        With u = 2^-53, c in [0, 1e36], w_p = b_p c rounded in float64 and D the entries of all gradients, the norm of
         (sum_p w_p a_p^T over factors, c g rounded over plain g) is at most c (1 + (D + 11) u) times the bound, plus
-        1e-150 sqrt(D): in exact arithmetic on the given floats, whatever their size. Not finite where an a, b or g is
+        1e-150 max(1, c) sqrt(D): in exact arithmetic on the given floats, if nothing overflows, as where c times the
+        bound is at most 1e30, whatever their size. Not finite where an a, b or g is
         not; above the exact norm by a share of at most 2^-27 (T / ||G||)^2, or (I + O + 32) 2^-50 if P = 1, and
         (D + 8) u.
 
@@ -257,7 +254,7 @@ def _squares(vectors: torch.Tensor, bias: bool) -> torch.Tensor:
 
 @_at_full_precision
 def ghost_clipped_sums(
-    plain: Sequence[torch.Tensor], factors: Sequence[Factors], mask: torch.Tensor, clip_norm: float
+    plain: Sequence[torch.Tensor], factors: Sequence[Factors], mask: torch.Tensor, clip_norm: float | ClipRule
 ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     """Sums over the batch of the clipped gradients of each node.
 

@@ -16,6 +16,8 @@ from ..check import FloatArray
 from ..dynamics.dynamics import MAX_RATE_RATIO
 from ..errors import InvalidInput, UnsupportedMechanism
 from ..mechanism import Mechanism
+from . import clip_rules
+from .clip_rules import ClipRule, Flat, Quantile
 from .tasks import Task
 from .tasks.partition import Period
 
@@ -117,6 +119,25 @@ def clip_schedule(given: object, mechanism: Mechanism) -> FloatArray:
     return clips
 
 
+def clip_rule(text: str, mechanism: Mechanism) -> ClipRule:
+    """The rule that a text names, at the clipping norm of a mechanism.
+
+    Raises: InvalidInput: another text; a rule other than the flat one under a guarantee with a Lipschitz constant.
+    """
+    rule = clip_rules.parse(text, mechanism.clip_norm)
+    if isinstance(rule, Quantile) and mechanism.unit == "user":
+        raise UnsupportedMechanism(
+            f"clipping {rule} follows norms of records, and at user level a node has one gradient; take flat or "
+            "automatic."
+        )
+    if mechanism.lipschitz is not None and not isinstance(rule, Flat):
+        raise InvalidInput(
+            f"clipping must be flat where the guarantee assumes local maps with Lipschitz constant "
+            f"{mechanism.lipschitz:g}, got {rule}: normalised gradients are steeper; calibrate without lipschitz."
+        )
+    return rule
+
+
 def left_out(mechanism: Mechanism, task: Task) -> str:
     """What of the preparation of a task no guarantee covers: what the task declares of its records.
 
@@ -128,13 +149,17 @@ def left_out(mechanism: Mechanism, task: Task) -> str:
     return task.from_records if constants in ("", "none") else f"{constants}; {task.from_records}"
 
 
-def statement(mechanism: Mechanism, declared: str, delta: float | None = None, step_rule: str = "") -> str:
-    """The guarantee of a run as fields, one a line, its step rule, and what it leaves out.
+def statement(
+    mechanism: Mechanism, declared: str, delta: float | None = None, step_rule: str = "", clipping: str = "flat"
+) -> str:
+    """The guarantee of a run as fields, one a line, its clip and step rules, and what it leaves out.
 
     Args: declared: of `left_out`; delta: of the printed epsilon; default that of the guarantee.
     """
     guarantee = mechanism.guarantee
     lines = [str(guarantee if delta is None else guarantee.at_delta(delta))]
+    if words := clip_rules.parse(clipping, mechanism.clip_norm).words:
+        lines.append(f"clip rule: {words}")
     if step_rule:
         lines.append(f"step rule: {step_rule}, a function of privatised gradients")
     if declared not in ("", "none"):

@@ -24,11 +24,12 @@ import torch
 
 from .. import check
 from ..check import FloatArray
-from ..errors import InvalidInput
+from ..errors import InvalidInput, UnsupportedMechanism
 from ..mechanism import Mechanism
 from ..metrics import NotPrivate
 from ..privacy.guarantee import Guarantee
 from . import covered
+from .clip_rules import Quantile
 from .clipping import clipped_rows, counting_dropped
 from .grid_sums import GridSums
 from .keys import NoiseKey, require_secure
@@ -100,6 +101,7 @@ class PrivateNode(SingleCopy):
         loss: (output of one record, target of one record) -> scalar.
         batch_size: the public constant that sums are divided by, never a count of the records at hand; default what
             the mechanism was calibrated with. At user level the mean is taken inside the clip, and it must be 1.
+        clipping: "flat" or "automatic:GAMMA", as of `replay`.
         grid: a step h, a power of two, e.g. 2^-18 of the clipping norm: contributions and noise are whole numbers, so
             that low-order bits tell nothing (`grid_sums`); for noise of each node alone. None: float64 noise.
         publish: False only if nothing of the run leaves this machine, as in a simulation that is to be repeated. Keys
@@ -131,6 +133,7 @@ class PrivateNode(SingleCopy):
         keys: NoiseKey | HolderKeys,
         loss: Loss,
         batch_size: float | None = None,
+        clipping: str = "flat",
         grid: float | None = None,
         publish: bool = True,
         folder: str | os.PathLike[str] | None = None,
@@ -148,6 +151,9 @@ class PrivateNode(SingleCopy):
         algorithm, user = mechanism.algorithm, mechanism.unit == "user"
         self.optimizer, self.mechanism, self.model = optimizer, mechanism, PerRecordModel(module, loss)
         self._stream = node_stream(algorithm.noise, node, keys, mechanism.noise_std, self.model.dimension)
+        self.clip_rule = covered.clip_rule(clipping, mechanism)
+        if isinstance(self.clip_rule, Quantile):
+            raise UnsupportedMechanism(f"clipping {clipping} needs a parameter of its own: train by mfdl.replay.")
         self.grid = None if grid is None else GridSums(mechanism, node, keys, grid)
         self.node = int(node)
         self.divisor = float(algorithm.divisors[node] if batch_size is None else check.positive(batch_size=batch_size))
@@ -363,7 +369,7 @@ class PrivateNode(SingleCopy):
         total, count = self._added(features, targets)
         if self.mechanism.unit == "user":
             present = torch.tensor([count > 0], device=total.device)
-            total = clipped_rows((total / max(count, 1))[None], present, self.mechanism.clip_norm)
+            total = clipped_rows((total / max(count, 1))[None], present, self.clip_rule)
             total = total[0] if self.grid is None else self.grid.added(total)
         if self.grid is not None:
             return torch.tensor(self.grid.privatised(t, total), device=total.device)
@@ -381,13 +387,13 @@ class PrivateNode(SingleCopy):
             return torch.as_tensor(earlier, dtype=numbers, device=row.device).expand(row.shape[1]), count
         present = torch.ones((1, len(features)), dtype=torch.bool, device=row.device)
         if self.grid is None and not user:
-            sums = self._record_clipping.sums(row, features[None], targets[None], present, self.mechanism.clip_norm)
+            sums = self._record_clipping.sums(row, features[None], targets[None], present, self.clip_rule)
             return earlier + sums[0].double(), count
         gradients = self.model.per_record_gradients(row, features[None], targets[None])
         rows = torch.cat([gradient[0].reshape(len(features), -1) for gradient in gradients.values()], dim=1)
         if self.grid is None or user:
             return earlier + rows.sum(0, dtype=torch.float64), count
-        return self.grid.added(clipped_rows(rows, present[0], self.mechanism.clip_norm), earlier), count
+        return self.grid.added(clipped_rows(rows, present[0], self.clip_rule), earlier), count
 
     def state_dict(self) -> dict[str, Any]:
         """What a resumed node needs beside its module and its keys: step, optimizer, identity; no secret.
@@ -443,6 +449,7 @@ class PrivateNode(SingleCopy):
             "key_id": self.key_id,
             "shapes": {name: list(shape) for name, shape in self.model.shapes.items()},
             "divisor": self.divisor,
+            "clipping": str(self.clip_rule),
             "grid": None if self.grid is None else self.grid.step,
             "generator": ", ".join(self._generators),
         }

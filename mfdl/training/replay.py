@@ -69,6 +69,7 @@ def replays(configs: Sequence[ReplayConfig], advance: Advance) -> list[Run]:
                 **known,
                 public_constants=declared,
                 step_rule=rule,
+                clipping=config.clipping,
                 task=config.task,
             )
         )

@@ -23,11 +23,13 @@ from ..mechanism import Mechanism
 from ..metrics import NotPrivate
 from ..noise_scale import CalibratedView
 from ..progress import Progress, reporter
-from . import covered, step_rules
+from . import clip_rules, covered, step_rules
+from .clip_rules import ClipRule, Flat, Quantile
 from .keys import NoiseKey, require_key, require_secure
 from .step_rules import StepRule
 from .tasks import Task
 from .tasks.partition import Period
+from .tasks.quantile_norm import with_log_norm
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -82,6 +84,11 @@ class ReplayConfig:
             c_t, so that their norm is the one that the guarantee assumes. With learning rates eta_t c_t in the
             mechanism's dynamics, this is a step eta_t with clipping norm c_t clip_norm and noise in proportion to it.
             Where the guarantee rests on a Lipschitz constant, only 1 in every step: other local maps are not covered.
+        clipping: the rule by which gradients are scaled to the clipping norm C of the mechanism at most
+            (`mfdl.training.clip_rules`): "flat"; "automatic:GAMMA", C / (||g|| + GAMMA) g; "quantile:Q:SHARE", flat at
+            a norm that each model learns as one more parameter (`mfdl.training.tasks.quantile_norm`), record level
+            only. Same sensitivity, hence same guarantee; the last two are refused where it rests on a Lipschitz
+            constant, and with a clip_schedule.
         step_rule: a `StepRule`, or its text, such as "rms:0.5": what nodes make of their privatised gradients, and
             scales before clipping from messages already seen. It costs no privacy where all messages are seen
             (`mfdl.training.step_rules`), and is refused elsewhere.
@@ -109,6 +116,7 @@ class ReplayConfig:
     eval_every: int | None = None
     metrics: Iterable[str] = ()
     clip_schedule: Sequence[float] | FloatArray | None = None
+    clipping: str = "flat"
     step_rule: StepRule | str | None = None
     stop_after: int | None = None
     checkpoint_folder: str | os.PathLike[str] | None = None
@@ -143,6 +151,15 @@ class ReplayConfig:
         if self.clip_schedule is not None:
             clips = covered.clip_schedule(self.clip_schedule, mechanism)
             object.__setattr__(self, "clip_schedule", clips)
+        rule = covered.clip_rule(self.clipping, mechanism)
+        if self.clip_schedule is not None and not isinstance(rule, Flat):
+            raise InvalidInput(
+                f"clip_schedule changes the norm at which gradients are clipped, and clipping {rule} has none; let the "
+                "learning rates fall instead."
+            )
+        object.__setattr__(self, "clipping", str(rule))
+        if isinstance(rule, Quantile):
+            object.__setattr__(self, "task", with_log_norm(task))
         if self.step_rule is not None:
             object.__setattr__(self, "step_rule", step_rules.parse(self.step_rule))
             covered.require_injected_sums(mechanism, f"step rule {self.step_rule}", "leave the step rule out")
@@ -183,6 +200,11 @@ class ReplayConfig:
     def fed_every(self) -> Period:
         """Steps after which the same records are fed again, at each node if they differ."""
         return covered.fed_every(self.mechanism, self.period)
+
+    @property
+    def clip_rule(self) -> ClipRule:
+        """The clip rule at the clipping norm of the mechanism."""
+        return clip_rules.parse(self.clipping, self.mechanism.clip_norm)
 
     @property
     def rule(self) -> StepRule | None:

@@ -23,6 +23,7 @@ from ..privacy.guarantee import Guarantee
 from ..storable import storable
 from ..trust import TrustModel
 from ..trust.base import nodes_of
+from . import clip_rules
 from .covered import statement
 from .learned import Baseline, Ended, Judged, mean_baseline
 
@@ -147,6 +148,7 @@ class Run(Shown):
             where there is none.
         public_constants: those of the task, where the mechanism's batches are secret.
         step_rule: what nodes made of their privatised gradients, in words; empty: nothing.
+        clipping: the clip rule (`mfdl.training.clip_rules`).
     """
 
     mechanism: Mechanism
@@ -156,6 +158,7 @@ class Run(Shown):
     chance_accuracy: NotPrivate[float | None] = None
     public_constants: str = ""
     step_rule: str = ""
+    clipping: str = "flat"
     task: Task | None = dataclasses.field(default=None, metadata={"stored": False})
 
     def module(self, node: Hashable = 0, seed: int | None = None, *, task: Task | None = None) -> torch.nn.Module:
@@ -190,7 +193,7 @@ class Run(Shown):
 
         Args: delta: of the printed epsilon; default that of the guarantee.
         """
-        return statement(self.mechanism, self.public_constants, delta, self.step_rule)
+        return statement(self.mechanism, self.public_constants, delta, self.step_rule, self.clipping)
 
     def guarantee_so_far(self) -> Guarantee | None:
         """An upper bound on the privacy loss of the steps that were run, see `Mechanism.guarantee_after`."""
@@ -221,7 +224,8 @@ class Run(Shown):
 
     def _rows(self) -> list[tuple[str, str]]:
         rows = [("task", self.task_name), ("outcome", self.outcome), *self.mechanism._rows()]
-        more = [("step rule", self.step_rule), ("declared public", self.public_constants)]
+        rule = clip_rules.parse(self.clipping, self.mechanism.clip_norm).words
+        more = [("clip rule", rule), ("step rule", self.step_rule), ("declared public", self.public_constants)]
         return [*rows, *((name, text) for name, text in more if text)]
 
     def _figure(self) -> Figure | None:

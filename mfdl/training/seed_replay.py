@@ -27,6 +27,7 @@ from ..errors import InvalidInput
 from ..noise.stream import NoiseStream
 from ..progress import Advance
 from . import checkpoint, clipping, covered, learned
+from .clip_rules import Flat
 from .distributed import Group
 from .distributed.share import Share
 from .drawn_batches import batches_of
@@ -89,6 +90,9 @@ class SeedReplay:
         self.clips = None if config.clip_schedule is None else np.asarray(config.clip_schedule)
         clips = {} if self.clips is None else {"clips": hashlib.sha256(self.clips.tobytes()).hexdigest()[:16]}
         rule = {} if config.rule is None else {"step_rule": str(config.rule)}
+        self.clip_rule = config.clip_rule
+        if not isinstance(self.clip_rule, Flat):
+            rule["clipping"] = config.clipping
         plan = (*plan, *clips, *clips.values(), *rule, *rule.values())
         content = mechanism.content_hash, task.content_hash
         self.key = root.derive("replay", *content, self.split_seed, str(dtype), *plan)
@@ -285,7 +289,7 @@ class SeedReplay:
         mechanism = self.mechanism
         scales = None if self.rule is None else self.rule.scales(step, self.rule_state)
         if self.clips is None:
-            return batch.clipped_gradients(models, step, mechanism.clip_norm, mechanism.unit, scales)
+            return batch.clipped_gradients(models, step, self.clip_rule, mechanism.unit, scales)
         scale = float(self.clips[step])  # what is divided by it in float64 rounds up by less than is left here
         clip_norm = mechanism.clip_norm * scale * (1 - 2.0**-50)
         return batch.clipped_gradients(models, step, clip_norm, mechanism.unit, scales).double() / scale

@@ -113,7 +113,7 @@ OTHERS = {
     "mechanisms": ("dp-dsgd",), "task": "digits-mlp", "epsilon": 3.0, "trust": "eavesdropper", "release": "none",
     "settings": (), "partition": "dirichlet:alpha=10", "adjacency": "zero-out", "unit": "user", "graph": "path:n=4",
     "gossip": "uniform", "metrics": ("train_loss",), "eval_every": 2, "lr_schedule": "inverse-sqrt",
-    "clip_schedule": "inverse-sqrt", "polynomial": "least-noise",
+    "clip_schedule": "inverse-sqrt", "clipping": "automatic:0.5", "polynomial": "least-noise",
     "release_model": "average:2", "precondition": "power:0.5", "step_rule": "rms:0.5:0.9:0.05",
 }  # fmt: skip
 BELONGS = {  # to a trust model or mechanism that is not the first one's

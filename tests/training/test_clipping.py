@@ -13,29 +13,47 @@ from hypothesis.extra import numpy as hnp
 
 from mfdl.errors import InvalidInput
 from mfdl.training import clipping
+from mfdl.training.clip_rules import Automatic, Flat
 
 DTYPES = [torch.float32, torch.float64]
 BITS = {torch.float32: 32, torch.float64: 64}
+NORMS, GAMMAS = st.floats(1e-30, 1e30), st.sampled_from([1e-6, 0.01, 1e30]) | st.floats(1e-6, 1e30)
+RULES = st.builds(Flat, NORMS) | st.builds(Automatic, NORMS, GAMMAS)
 
 
 def exact_norm_squared(values: torch.Tensor) -> Fraction:
     return sum((Fraction(v) ** 2 for v in values.double().flatten().tolist()), Fraction(0))
 
 
-def clip_one(gradient: torch.Tensor, clip_norm: float) -> torch.Tensor:
+def clip_one(gradient: torch.Tensor, clip_norm) -> torch.Tensor:
     (clipped,) = clipping.clipped_sums([gradient.reshape(1, 1, -1)], torch.ones(1, 1, dtype=torch.bool), clip_norm)
     return clipped[0]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@given(data=st.data(), clip_norm=st.floats(1e-30, 1e30), size=st.integers(1, 12))
+@given(data=st.data(), rule=RULES, size=st.integers(1, 12))
 @examples(300)
-def test_exact_norm_never_exceeds_the_clip_norm(dtype, data, clip_norm, size):
+def test_exact_norm_never_exceeds_the_clip_norm(dtype, data, rule, size):
     floats = st.floats(width=BITS[dtype], allow_nan=False, allow_infinity=False)
     values = data.draw(hnp.arrays(f"f{BITS[dtype] // 8}", size, elements=floats))
-    clipped = clip_one(torch.from_numpy(values), clip_norm)
+    clipped = clip_one(torch.from_numpy(values), rule)
     assert torch.isfinite(clipped).all()
-    assert exact_norm_squared(clipped) <= Fraction(clip_norm) ** 2
+    assert exact_norm_squared(clipped) <= Fraction(rule.norm) ** 2
+    if not values.any():
+        assert not clipped.any()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@given(seed=st.integers(0, 2**32 - 1), size=st.integers(1, 300), scale=st.integers(-30, 18), gamma=GAMMAS)
+@examples(200)
+def test_every_gradient_is_normalised_and_ones_much_longer_than_gamma_are_rounded_down(dtype, seed, size, scale, gamma):
+    """C / (||g|| + gamma) g up to twice the slack, in exact arithmetic; only weights below the normal numbers are 0."""
+    gradient = torch.randn(size, generator=torch.Generator().manual_seed(seed), dtype=dtype) * 10.0**scale
+    rule, norm = Automatic(1 / 3, gamma), float(exact_norm_squared(gradient)) ** 0.5
+    clipped, weight = clip_one(gradient, rule).double(), rule.norm / (norm + gamma)
+    assert exact_norm_squared(clipped) <= Fraction(rule.norm) ** 2
+    close = {"rtol": 2 * clipping.relative_slack(size, dtype), "atol": float(torch.finfo(dtype).tiny)}
+    torch.testing.assert_close(clipped, gradient.double() * weight * (weight >= torch.finfo(dtype).tiny), **close)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -219,24 +237,24 @@ def test_the_norm_is_never_below_the_exact_one(dtype, data):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@given(data=st.data(), clip_norm=st.floats(1e-30, 1e30))
+@given(data=st.data(), rule=RULES)
 @examples(300)
-def test_the_sum_of_one_record_is_within_the_clip_norm_exactly(dtype, data, clip_norm):
-    sums = clip(*data.draw(records(dtype)), clip_norm)
+def test_the_sum_of_one_record_is_within_the_clip_norm_exactly(dtype, data, rule):
+    sums = clip(*data.draw(records(dtype)), rule)
     assert all(part.dtype == torch.float64 and torch.isfinite(part).all() for part in sums)
     for rounded in (torch.float64, dtype):  # as it is, and as it is used
         squares = (v**2 for part in sums for v in fractions(part.to(rounded)).ravel())
-        assert sum(squares, Fraction(0)) <= Fraction(clip_norm) ** 2
+        assert sum(squares, Fraction(0)) <= Fraction(rule.norm) ** 2
 
 
-@given(data=st.data(), clip_norm=st.sampled_from([1e-3, 1.0, 1e3]))
+@given(data=st.data(), rule=st.sampled_from([Flat(1e-3), Flat(1e3), Automatic(1.0), Automatic(1e3, 1e-6)]))
 @examples(150)
-def test_leaving_out_a_record_moves_the_rounded_sum_by_the_clip_norm(data, clip_norm):
+def test_leaving_out_a_record_moves_the_rounded_sum_by_the_clip_norm(data, rule):
     plain, factors = data.draw(records(torch.float32, (2, 3, 4)))
     B, P = factors[0].inputs.shape[1], max(weight.inputs.shape[3] for weight in factors)
     without = torch.ones(1, B, dtype=torch.bool)
     without[0, -1] = False
-    both = (clip(plain, factors, clip_norm, mask) for mask in (None, without))
+    both = (clip(plain, factors, rule, mask) for mask in (None, without))
     moved = sum(
         (
             (x - y) ** 2
@@ -245,14 +263,18 @@ def test_leaving_out_a_record_moves_the_rounded_sum_by_the_clip_norm(data, clip_
         ),
         Fraction(0),
     )
-    reach = Fraction(clip_norm) * (1 + 2 * B * Fraction(torch.finfo(torch.float32).eps) + Fraction(B * B * P, 2**36))
+    reach = Fraction(rule.norm) * (1 + 2 * B * Fraction(torch.finfo(torch.float32).eps) + Fraction(B * B * P, 2**36))
     assert moved <= reach**2
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@given(seed=st.integers(0, 2**32 - 1), scale=st.integers(-60, 30), clip_norm=st.sampled_from([1e-3, 1.0, 1e3]))
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    scale=st.integers(-60, 30),
+    rule=st.sampled_from([Flat(1e-3), Flat(1.0), Flat(1e3), Automatic(1.0), Automatic(1e3, 1.0)]),
+)
 @examples(60)
-def test_sums_are_those_of_gradients_multiplied_out(dtype, seed, scale, clip_norm):
+def test_sums_are_those_of_gradients_multiplied_out(dtype, seed, scale, rule):
     generator = torch.Generator().manual_seed(seed)
 
     def tensor(*shape):
@@ -264,11 +286,11 @@ def test_sums_are_those_of_gradients_multiplied_out(dtype, seed, scale, clip_nor
     whole = [
         torch.einsum("nrgpo,nrgpi->nrgoi", weight.backprops.double(), weight.inputs.double()) for weight in factors
     ]
-    expected = clipping.clipped_sums([g.double() for g in plain] + whole, mask, clip_norm)
-    sums = itertools.chain(*clipping.ghost_clipped_sums(plain, factors, mask, clip_norm))
+    expected = clipping.clipped_sums([g.double() for g in plain] + whole, mask, rule)
+    sums = itertools.chain(*clipping.ghost_clipped_sums(plain, factors, mask, rule))
     for got, want in zip(sums, expected, strict=True):
         assert got.shape == want.shape
-        torch.testing.assert_close(got, want, rtol=1e-6, atol=1e-7 * clip_norm)
+        torch.testing.assert_close(got, want, rtol=1e-6, atol=1e-7 * rule.norm)
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])

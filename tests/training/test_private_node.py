@@ -12,6 +12,7 @@ from torch import nn
 
 import mfdl
 from mfdl import PrivateNode
+from mfdl.training import clip_rules
 from mfdl.training.executor import Executor
 from mfdl.training.private_node import shaped_like
 from mfdl.training.shared_randomness import HolderKeys
@@ -39,15 +40,16 @@ def nodes_of(mechanism, task, key, row, *, optimizer=None, **options):
 
 
 @pytest.mark.parametrize(
-    ("name", "unit", "momentum", "trust"),
+    ("name", "unit", "momentum", "trust", "clipping"),
     [
-        ("mafalda", "record", 0.0, mfdl.trust.LDP()),
-        ("dp-dsgd", "user", 0.0, mfdl.trust.LDP()),
-        ("decor", "user", 0.0, mfdl.trust.Eavesdropper()),
-        ("mafalda", "record", 0.9, mfdl.trust.LDP()),
+        ("mafalda", "record", 0.0, mfdl.trust.LDP(), "flat"),
+        ("mafalda", "record", 0.0, mfdl.trust.LDP(), "automatic"),
+        ("dp-dsgd", "user", 0.0, mfdl.trust.LDP(), "automatic:0.3"),
+        ("decor", "user", 0.0, mfdl.trust.Eavesdropper(), "flat"),
+        ("mafalda", "record", 0.9, mfdl.trust.LDP(), "flat"),
     ],
 )
-def test_nodes_that_step_and_average_train_as_the_executor_does(name, unit, momentum, trust):
+def test_nodes_that_step_and_average_train_as_the_executor_does(name, unit, momentum, trust, clipping):
     calibrated, task = mechanism(name, trust, unit, momentum), regression(num_records=16, num_nodes=NODES)
     period = 1 if unit == "user" else PERIOD
     data, key = task.instance(0, period, dtype=torch.float64), mfdl.NoiseKey.from_seed(5)
@@ -63,9 +65,11 @@ def test_nodes_that_step_and_average_train_as_the_executor_does(name, unit, mome
         data.initial_parameters[0],
         optimizer=lambda parameters: torch.optim.SGD(parameters, lr=RATE, momentum=momentum),
         batch_size=float(sizes[0]),
+        clipping=clipping,
     )
+    rule = clip_rules.parse(clipping, calibrated.clip_norm)
     for t in range(calibrated.algorithm.num_steps):
-        gradients = data.clipped_gradients(executor.models(state), t, calibrated.clip_norm, unit)
+        gradients = data.clipped_gradients(executor.models(state), t, rule, unit)
         _, state = executor.step(t, state, gradients, torch.tensor(stream.step(t)))
         for u, node in enumerate(nodes):
             batch = data.mask[u, t % period]

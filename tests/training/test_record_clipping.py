@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import mfdl
 from mfdl import PrivateNode
 from mfdl.errors import UnsupportedMechanism
+from mfdl.training.clip_rules import Automatic
 from mfdl.training.tasks import instance as instances
 from mfdl.training.tasks import record_clipping, stacked_layers
 from mfdl.training.tasks.record_clipping import RecordClipping
@@ -159,7 +160,7 @@ MODULES = {
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")  # of torch, by the first tangent
 @pytest.mark.parametrize("name", MODULES)
-@pytest.mark.parametrize("clip_norm", [0.3, 1e6])
+@pytest.mark.parametrize("clip_norm", [0.3, 1e6, Automatic(0.3)], ids=str)
 def test_sums_are_those_of_a_loop_over_records(factored, name, clip_norm):
     build, expected = MODULES[name]
     task = regression(43, build=build)  # ragged: 11, 11, 11, 10 records
@@ -201,7 +202,7 @@ def chains(draw, outputs):
     data=st.data(),
     by_class=st.booleans(),
     records=st.integers(6, 14),
-    clip_norm=st.sampled_from([0.05, 0.5, 1e6]),
+    clip_norm=st.sampled_from([0.05, 0.5, 1e6, Automatic(1.0), Automatic(0.5, 1e-6)]),
     way=st.sampled_from(["chain", "nested", "hooked", "any module"]),
 )
 @examples(100)
@@ -309,7 +310,7 @@ def test_convolutions_of_series(factored, settings):
 
 def _require_slow_sums(instance):
     models = some_models(instance)
-    for clip_norm in (0.2, 1e6):
+    for clip_norm in (0.2, 1e6, Automatic(0.2)):
         got, want = instance.clipped_gradient_sums(models, 0, clip_norm), slow_sums(instance, models, 0, clip_norm)
         np.testing.assert_allclose(got, want, rtol=1e-6, atol=1e-7)
 

@@ -28,6 +28,7 @@ from ...errors import InvalidInput, require_known
 from ...metrics import NotPrivate
 from ...privacy.questions import UNITS
 from .. import clipping
+from ..clip_rules import ClipRule
 from . import modules
 from .modules import node_batch
 from .record_clipping import RecordClipping
@@ -133,7 +134,12 @@ class TaskInstance:
         return RecordClipping.of(self.model, self.test_features[0], self.test_targets[0])
 
     def clipped_gradients(
-        self, models: torch.Tensor, step: int, clip_norm: float, unit: str, scales: torch.Tensor | None = None
+        self,
+        models: torch.Tensor,
+        step: int,
+        clip_norm: float | ClipRule,
+        unit: str,
+        scales: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """The gradients that a mechanism adds noise to, by its unit of privacy, (n, d).
 
@@ -154,7 +160,7 @@ class TaskInstance:
 
     @torch.no_grad()
     def clipped_gradient_means(
-        self, models: torch.Tensor, step: int, clip_norm: float, scales: torch.Tensor | None = None
+        self, models: torch.Tensor, step: int, clip_norm: float | ClipRule, scales: torch.Tensor | None = None
     ) -> torch.Tensor:
         """Mean gradients of all nodes at one step, each clipped as a whole: user level.
 
@@ -199,7 +205,7 @@ class TaskInstance:
 
     @torch.no_grad()
     def clipped_gradient_sums(
-        self, models: torch.Tensor, step: int, clip_norm: float, scales: torch.Tensor | None = None
+        self, models: torch.Tensor, step: int, clip_norm: float | ClipRule, scales: torch.Tensor | None = None
     ) -> torch.Tensor:
         """Sums of clipped per-record gradients of all nodes at one step.
 
@@ -238,7 +244,7 @@ class TaskInstance:
         features: torch.Tensor,
         targets: torch.Tensor,
         mask: torch.Tensor,
-        clip_norm: float,
+        clip_norm: float | ClipRule,
         scales: torch.Tensor | None,
     ) -> torch.Tensor:
         way = self._record_clipping if scales is None else dataclasses.replace(self._record_clipping, layers={})

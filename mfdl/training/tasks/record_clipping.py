@@ -26,6 +26,8 @@ from torch.overrides import TorchFunctionMode
 
 from ...errors import UnsupportedMechanism
 from .. import clipping
+from ..clip_rules import ClipRule, Quantile
+from . import quantile_norm
 from .modules import Parameters, PerRecordModel, record_copies
 
 FACTORED_FROM = 2**8
@@ -231,7 +233,7 @@ class RecordClipping:
         features: torch.Tensor,
         targets: torch.Tensor,
         mask: torch.Tensor,
-        clip_norm: float,
+        clip_norm: float | ClipRule,
         scales: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Sums (n, d) of clipped gradients: rows (n, d), features (n, B, ...), mask (n, B).
@@ -246,10 +248,12 @@ class RecordClipping:
             if scales is not None:
                 of_parameter = self.model.unflatten(scales)
                 gradients = {name: gradient * of_parameter[name].unsqueeze(1) for name, gradient in gradients.items()}
-            plain_sums = clipping.clipped_sums(list(gradients.values()), mask, clip_norm)
-            return torch.cat([total.reshape(len(rows), -1) for total in plain_sums], dim=1)
+            rule, votes = self._rule([*gradients.values()], [], rows, mask, clip_norm)
+            plain_sums = clipping.clipped_sums(list(gradients.values()), mask, rule)
+            return self._voted(torch.cat([total.reshape(len(rows), -1) for total in plain_sums], dim=1), votes)
         plain, factors = self._gradients(rows, features, targets)
-        sums, weight_sums = clipping.ghost_clipped_sums(list(plain.values()), list(factors.values()), mask, clip_norm)
+        rule, votes = self._rule([*plain.values()], [*factors.values()], rows, mask, clip_norm)
+        sums, weight_sums = clipping.ghost_clipped_sums(list(plain.values()), list(factors.values()), mask, rule)
         out = torch.empty_like(rows, memory_format=torch.contiguous_format)
         views = self.model.unflatten(out)
         for name, total in zip(plain, sums, strict=True):
@@ -260,7 +264,25 @@ class RecordClipping:
             weight.view(total[..., :inputs].shape).copy_(total[..., :inputs])
             if bias is not None:
                 views[bias].view(total.shape[:-1]).copy_(total[..., -1])
-        return out
+        return self._voted(out, votes)
+
+    def _rule(
+        self,
+        plain: list[torch.Tensor],
+        factors: list[clipping.Factors],
+        rows: torch.Tensor,
+        mask: torch.Tensor,
+        rule: float | ClipRule,
+    ) -> tuple[float | ClipRule, torch.Tensor | None]:
+        """The rule at the models of a step, and what records add to the logarithm of a norm that models learn."""
+        if not isinstance(rule, Quantile):
+            return rule, None
+        return quantile_norm.parts(plain, factors, self.model.unflatten(rows)[quantile_norm.LOG_NORM], mask, rule)
+
+    def _voted(self, sums: torch.Tensor, votes: torch.Tensor | None) -> torch.Tensor:
+        if votes is not None:
+            self.model.unflatten(sums)[quantile_norm.LOG_NORM].copy_(votes)
+        return sums
 
     @torch.enable_grad()
     def _gradients(
