@@ -1,4 +1,4 @@
-"""Step rules and encoders with curvature, at one guarantee: test loss of each row at its best rate, on fresh seeds.
+"""Step rules, clip rules and encoders with curvature, at one guarantee: test loss at the best rate, on fresh seeds.
 
     python experiments/which_step_rule.py [--out DIR] [--scenes logistic/mafalda,...] [--report] [--quick]
 
@@ -34,7 +34,7 @@ PLAN = Plan(
 )  # rates are those of the rows
 DESIGNS = {"full": ("dp-dsgd", f"{FULL},rounds=5"), "mafalda": ("mafalda", BATCHES)}
 """Mechanism and batches."""
-TASKS = {"logistic": 0.726, "housing-linear": 0.726, "a9a": 0.331}
+TASKS = {"logistic": 0.726, "housing-linear": 0.726, "a9a": 0.331, "housing-mlp": 0.726}
 """Tasks and their epsilon."""
 SPECTRUM = "power:1:20:0.2"
 
@@ -44,7 +44,7 @@ class Rule:
     """A row in one design or both.
 
     Attributes: rates: by design; mechanism: in place of the design's; options: of the run, beside those of its design;
-        tasks: on which it is tried; measure: which model is tested.
+        tasks: on which it is tried; measure: which model is tested; clip_norm: of the gradient of one record.
     """
 
     label: str
@@ -54,26 +54,34 @@ class Rule:
     mechanism: str = ""
     measure: str = "released"
     preconditioned: bool = False
+    clip_norm: float = 1.0
 
     def row(self, design: str) -> Row:
         """The row of the protocol."""
         mechanism, batches = DESIGNS[design]
         name, given = f"{self.mechanism or mechanism},{batches}", self.options
-        measures, preconditioned, rates = (self.measure,), self.preconditioned, self.rates[design]
-        return Row(self.label, name, measures, preconditioned=preconditioned, options=given, rates=rates)
+        more = {"preconditioned": self.preconditioned, "clip_norm": self.clip_norm, "rates": self.rates[design]}
+        return Row(self.label, name, (self.measure,), options=given, **more)
 
 
 LOW, MIDDLE, HIGH = (0.0215, 0.0464, 0.1), (0.215, 0.464, 1.0), (0.464, 1.0, 2.15)
 BELOW = (0.0464, 0.1, 0.215)
 WEIGHTS = "mafalda@released/on-the-way=1"
-ALL, BOTH, LOGISTIC = tuple(TASKS), ("logistic", "housing-linear"), ("logistic",)
+CLIP_NORMS = {0.25: HIGH, 0.5: HIGH, 4.0: BELOW}
+"""Norms of the flat rule beside 1, which `plain` has, and their rates."""
+CLIP_RULES = {f"automatic:{gamma}": rates for gamma, rates in zip((0.01, 0.1, 1.0), (BELOW, MIDDLE, HIGH), strict=True)}
+CLIP_RULES |= {f"quantile:{share_below}:0.2": MIDDLE for share_below in (0.5, 0.7, 0.9)}
+ALL, BOTH, LOGISTIC = ("logistic", "housing-linear", "a9a"), ("logistic", "housing-linear"), ("logistic",)
+CLIPPED = (*BOTH, "housing-mlp")
 LAST_MODEL = "last model"
 ENDS = (NO_NOISE, LAST_MODEL)
 """Rows, in the design `mafalda`, between which shares are taken."""
 RULES = (
-    Rule(NO_NOISE, {"mafalda": HIGH}, tasks=ALL, mechanism="none"),
-    Rule(LAST_MODEL, {"mafalda": BELOW}, tasks=ALL, measure="last"),
-    Rule("plain", {"full": HIGH, "mafalda": MIDDLE}, tasks=ALL),
+    Rule(NO_NOISE, {"mafalda": HIGH}, tasks=tuple(TASKS), mechanism="none"),
+    Rule(LAST_MODEL, {"mafalda": BELOW}, tasks=tuple(TASKS), measure="last"),
+    Rule("plain", {"full": HIGH, "mafalda": MIDDLE}, tasks=tuple(TASKS)),
+    *(Rule(f"clipped at {C:g}", {"full": rates}, tasks=CLIPPED, clip_norm=C) for C, rates in CLIP_NORMS.items()),
+    *(Rule(text, {"full": rates}, {"clipping": text}, CLIPPED) for text, rates in CLIP_RULES.items()),
     Rule("nesterov:0.9", {"full": LOW, "mafalda": LOW}, {"step_rule": "nesterov:0.9"}, ALL),
     Rule("messages:0.25:0.8", {"full": MIDDLE, "mafalda": BELOW}, {"step_rule": "messages:0.25:0.8"}, ALL),
     Rule("rms:0.25:0.9", {"full": MIDDLE, "mafalda": (0.1, 0.215, 0.464)}, {"step_rule": "rms:0.25:0.9"}, BOTH),
