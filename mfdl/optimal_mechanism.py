@@ -27,6 +27,7 @@ from .objective import ErrorWeights
 from .participation import Participation
 from .privacy.guarantee import Guarantee
 from .privacy.losses import Losses, least_noise
+from .privacy.owners import Owners
 from .privacy.questions import Privacy, Target, budgets_by_pair
 from .progress import Progress
 from .storable import is_storable
@@ -212,6 +213,8 @@ def optimize(
         Target(**target)  # refuses what is none before any work
     elif (epsilon, delta) != (None, None) or privacy.trust != AnyReceiver():
         raise InvalidInput("budgets by pair are given as mu alone, under trust.AnyReceiver().")
+    elif Owners.of(privacy.owners).shared:
+        raise InvalidInput("budgets by pair are of single nodes; leave owners out, or give one mu for all.")
     if privacy.participation not in (None, participation):
         raise InvalidInput("privacy has another participation; leave it out there.")
     question = dataclasses.replace(privacy, participation=None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import itertools
 
@@ -274,3 +275,9 @@ def test_momentum_takes_mafalda_and_secret_batches_are_refused():
     for scheme in (mfdl.PoissonSampling(0.1, 3), mfdl.BallsInBins(epochs=1, bins=3)):
         with pytest.raises(UnsupportedMechanism, match="Cyclic"):
             optimized(dynamics(), scheme, mu=None, epsilon=1.0, delta=1e-5)
+
+
+def test_budgets_by_pair_have_no_records_of_several_owners():
+    owned = dataclasses.replace(privacy(AnyReceiver()), owners=2)
+    with pytest.raises(InvalidInput, match="leave owners out"):
+        mfdl.optimize(dynamics(), EveryStep(1), owned, mu=np.full((4, 4), 0.5), progress=False)

@@ -323,7 +323,10 @@ def products(weights: Any, right: FloatArray) -> FloatArray:
     """The matrix of each round times its columns, shape (R, n, B)."""
     if isinstance(weights, np.ndarray):
         return np.asarray(weights @ right)
-    return np.stack([W @ columns for W, columns in zip(weights, right, strict=True)])
+    out = np.empty_like(right)  # of no round, too
+    for i, W in enumerate(weights):
+        out[i] = W @ right[i]
+    return out
 
 
 class Cost:
