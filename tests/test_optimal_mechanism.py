@@ -280,4 +280,4 @@ def test_momentum_takes_mafalda_and_secret_batches_are_refused():
 def test_budgets_by_pair_have_no_records_of_several_owners():
     owned = dataclasses.replace(privacy(AnyReceiver()), owners=2)
     with pytest.raises(InvalidInput, match="leave owners out"):
-        mfdl.optimize(dynamics(), EveryStep(1), owned, mu=np.full((4, 4), 0.5), progress=False)
+        mfdl.optimize(dynamics(), EveryStep(1), owned, mu=np.full((5, 5), 0.5), progress=False)
