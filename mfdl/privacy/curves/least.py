@@ -29,7 +29,7 @@ class LeastCurve(LossCurve):
     >>> from mfdl.privacy.curves import BallsInBinsGaussian
     >>> flat, steep = (BallsInBinsGaussian(m, 4, ((4, rho),), "zero-out") for m, rho in ((0.5, 0.0), (1.0, 0.9)))
     >>> least = min(flat.at(1.0).epsilon(1e-5), steep.at(2.0).epsilon(1e-5))
-    >>> least <= LeastCurve(2.0, (flat, steep)).epsilon(1e-5) <= least * (1 + 1e-6)
+    >>> abs(LeastCurve(2.0, (flat, steep)).epsilon(1e-5) / least - 1) < 1e-6
     True
     """
 
