@@ -461,8 +461,13 @@ class _Rows:
         else:
             of_rounds, counted = np.flatnonzero(algorithm.sent.any(axis=1)), combined(algorithm)
             round_of_row = np.repeat(of_rounds, knowledge.combination.shape[0])
-            sums = [[picked(counted[r].tobytes()) * x.sent[r] for r in of_rounds] for x in (noise, gradients)]
-            seen = beside(*(np.vstack([*map(table, of_source)]) for of_source in sums))
+
+            def sums(source: _Messages) -> Table:
+                nothing = np.zeros((0, source.base.shape[1]), dtype=np.int64)  # where no message is ever sent
+                of_each = (table(picked(counted[r].tobytes()) * source.sent[r]) for r in of_rounds)
+                return np.vstack([nothing, *of_each])
+
+            seen = beside(sums(noise), sums(gradients))
         models = [
             None if z is None else functools.partial(lambda z, g: beside(table(z), table(g)), z, g)
             for z, g in zip(noise.models, gradients.models, strict=True)
