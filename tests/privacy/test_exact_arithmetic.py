@@ -217,3 +217,12 @@ def test_noise_of_several_columns_and_joint_noise_use_exact_numbers_too():
         (loss,) = sensitivity_by_victim(dataclasses.replace(plain, noise=noise), trust.Eavesdropper(), victims=[0])
         assert math.isfinite(loss.non_adaptive_sensitivity.squared)
         assert loss.non_adaptive_sensitivity.bound == "exact"
+
+
+@pytest.mark.filterwarnings("ignore::mfdl.errors.UnusualSetting")
+def test_sums_of_messages_of_which_none_is_ever_sent():
+    """One node alone: its noise for neighbours is none, and its released models show its gradients."""
+    algorithm = algorithms.zip_dl(Dynamics(gossip.from_array(np.eye(1))), EveryStep(3))
+    assert not algorithm.sent.any()
+    (loss,) = sensitivity_by_victim(algorithm, trust.Central(), release="all", progress=False)
+    assert math.isinf(loss.sensitivity_squared)
