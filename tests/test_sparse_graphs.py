@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import networkx as nx
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
+import mfdl
 from mfdl import gossip, graphs
 from mfdl.errors import InvalidInput
 from mfdl.graphs import loading, named
@@ -134,3 +137,16 @@ def test_a_hundred_thousand_nodes_are_no_networkx_graph(monkeypatch):
     assert W.weights.nnz == 2_100_000
     assert W.is_symmetric
     assert graphs.load_sparse("torus:n=90000").num_edges == 180_000
+
+
+def test_the_account_of_many_nodes_has_no_array_of_nodes_by_nodes():
+    """40,000 nodes: such an array would take 12.8 GB."""
+    dynamics = mfdl.Dynamics(gossip.metropolis_hastings(graphs.load_sparse("ring:n=40000")))
+    algorithm = mfdl.algorithms.dp_dsgd(dynamics, mfdl.Cyclic(epochs=1, period=2))
+    tracemalloc.start()
+    try:
+        mfdl.losses(algorithm, mfdl.Privacy(mfdl.trust.LDP(), adjacency="zero-out", clip_norm=1.0), progress=False)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 2**30

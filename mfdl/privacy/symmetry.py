@@ -39,12 +39,11 @@ class Symmetries:
         self._algorithm, n = algorithm, algorithm.num_nodes
         self._orders: dict[int, Nodes | None] = {}
         self._wrong = 0
-        self._weights = np.zeros((n, n))
         sizes = algorithm.sizes
         blocks = all(size % n == 0 for size in sizes.values()) and algorithm.noise.columns_per_step % n == 0
-        alike = len(list(scheme.shared_by(range(n)))) == 1
-        self.possible = 2 < n <= MAX_NODES and blocks and alike
+        self.possible = 2 < n <= MAX_NODES and blocks and len(scheme.shared_by(range(n))) == 1
         if self.possible:
+            self._weights = np.zeros((n, n))  # of at most MAX_NODES nodes
             for i, (matrix, rows, columns) in enumerate(_maps(algorithm)):
                 dense = matrix.toarray().astype(np.float64).reshape(sizes[rows] // n, n, sizes[columns] // n, n)
                 mixing = np.sqrt(2.0 + i + np.arange(dense.shape[0] * dense.shape[2])).reshape(dense.shape[::2])
