@@ -12,35 +12,44 @@ from pathlib import Path
 import torch.distributed as dist
 
 from ...errors import RankLost
-from .group import SERVE, joined, leading
+from .group import SERVE, Group, joined, leading
 
 
 def main(arguments: list[str]) -> int:
     """The exit status of this rank."""
+    try:
+        return _worked(arguments)
+    finally:
+        if dist.is_initialized():  # threads of the group that outlive the interpreter abort the process
+            dist.destroy_process_group()
+
+
+def _worked(arguments: list[str]) -> int:
     if arguments[:1] == [SERVE]:
         store, size, rank = Path(arguments[1]), int(arguments[2]), int(arguments[3])
-        group = joined(rank, size, dist.FileStore(str(store), size))
-        try:
-            group.serve()
-        except RankLost:  # the leader says so, or is gone
-            return 1
-        return 0
+        return _served(joined(rank, size, dist.FileStore(str(store), size)))
     if "RANK" not in os.environ or not arguments:
         print(__doc__, file=sys.stderr)  # noqa: T201
         return 2
     group = joined(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
     if not group.leads:
-        try:
-            group.serve()
-        except RankLost as error:
-            print(f"rank {group.rank}: {error}", file=sys.stderr)  # noqa: T201
-            return 1
-        return 0
+        return _served(group, f"rank {group.rank}: ")
     from ...commands import main as command
 
     config, *others = arguments
     with leading(group):
         return command(["compare", "--config", config, *others])
+
+
+def _served(group: Group, prefix: str | None = None) -> int:
+    """Trains what the leader sends; a lost rank is reported if a prefix is given, else by the leader."""
+    try:
+        group.serve()
+    except RankLost as error:
+        if prefix:
+            print(f"{prefix}{error}", file=sys.stderr)  # noqa: T201
+        return 1
+    return 0
 
 
 if __name__ == "__main__":
