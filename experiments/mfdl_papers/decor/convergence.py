@@ -21,19 +21,6 @@ from ..noise_in_models import pairwise_error
 from .one_step import Objective, added_disagreement, positive_mixing
 from .pairwise_bounds import decor_corollary
 
-__all__ = [
-    "DecorBound",
-    "DecorRate",
-    "decor_constant",
-    "decor_rate",
-    "decor_rate_non_convex",
-    "decor_step_size",
-    "decor_step_sizes",
-    "decor_theorem_2",
-    "decor_theorem_2_non_convex",
-]
-
-
 class DecorBound(NamedTuple):
     """The terms of `decor_theorem_2` or of `decor_theorem_2_non_convex`, which says what their sum bounds."""
 

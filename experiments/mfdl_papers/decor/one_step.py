@@ -21,8 +21,6 @@ from mfdl.gossip import GossipMatrix
 
 from ..noise_in_models import pairwise_error
 
-__all__ = ["Objective", "decor_descent", "decor_disagreement"]
-
 SMALLEST_MIXING = 1e-12  # below it p is rounding: some part of the graph never hears of another
 
 
