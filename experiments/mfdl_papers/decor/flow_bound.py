@@ -23,7 +23,7 @@ from mfdl.spec import takes_fields_of
 from ..published import PublishedBound
 from .pairwise_bounds import PairwiseNoise
 
-SOURCE = "Sabater, Bellet, Ramon, arXiv:2006.07218"
+FLOW_SOURCE = "Sabater, Bellet, Ramon, arXiv:2006.07218"
 
 
 @takes_fields_of(PairwiseNoise)
@@ -50,7 +50,7 @@ def flow_theorem(noise: PairwiseNoise) -> PublishedBound:
         even = np.einsum("bik,bk->bi", vectors**2, 1.0 - connected)
         carried = np.divide(flow, pair, out=np.where(flow > 0, math.inf, 0.0), where=np.full(flow.shape, pair > 0))
         worst = max(worst, float((even / local + carried).max()))
-    return PublishedBound(scale * worst, "renyi slope", f"{SOURCE}, Theorem 1", "", "bound under replace-one adjacency")
+    return PublishedBound(scale * worst, "renyi slope", f"{FLOW_SOURCE}, Theorem 1", "", "bound under replace-one adjacency")
 
 
 def largest_theta(epsilon: float, delta: float) -> float:

@@ -54,7 +54,7 @@ def figure_4(figure: PublishedFigure, scale: RunScale) -> Reproduction:
     panels = budget_panels(scale, available, BASELINES, housing.budgets_of(scale))
     guess = housing.guess(scale)
     verdicts = [judge_best(panel.place.title, panel.mus, panel.finals, BASELINES, guess) for panel in panels]
-    verdicts += graph_sizes.judged(scale, available, housing.budgets_of(scale), guess)
+    verdicts += graph_sizes.size_verdicts(scale, available, housing.budgets_of(scale), guess)
     if "PeerTube" in missing:
         verdicts.append(Verdict.not_run("lowest test loss at every budget (PeerTube)", missing["PeerTube"]))
     title = "Final test loss against the budget, graph by graph"

@@ -61,7 +61,7 @@ def pairs(scale: RunScale, places: Sequence[Place]) -> list[GraphPair]:
     ]
 
 
-def judged(scale: RunScale, places: Sequence[Place], mus: Sequence[float], guess: float | None) -> list[Verdict]:
+def size_verdicts(scale: RunScale, places: Sequence[Place], mus: Sequence[float], guess: float | None) -> list[Verdict]:
     """Two verdicts for each pair, of MAFALDA's runs; the missing ones are trained."""
     verdicts = []
     for pair in pairs(scale, places):
