@@ -15,7 +15,7 @@ from sphinx.util.docutils import SphinxDirective
 
 from mfdl.algorithms.registry import MECHANISMS
 from mfdl.graph_formats import FORMATS
-from mfdl_papers.citations import BIBLIOGRAPHY, bibliography
+from mfdl_papers.facts import BIBLIOGRAPHY, bibliography
 
 NUMBER = re.compile(r"\b\d{4}\.\d{5}\b")
 

@@ -2,8 +2,8 @@
 
 A folder holds what belongs to one paper: `facts.toml` (its statements, and whether they hold), `figures.toml` with the
 code of its figures, its privacy bounds and rates as printed or as coded, and its statements as claims
-(`..._claims.py`, or the package itself if it has nothing else). `facts`, `citations`, `paper_claims` and `figures` read
-them all; `commands` are those of `mfdl`.
+(`..._claims.py`, or the package itself if it has nothing else). `facts`, `paper_claims` and `figures` read them all;
+`paper_commands` are those of `mfdl`.
 Nothing in `mfdl` imports this package: it is found by entry points (`mfdl.extensions`).
 
 Bounds exist to be compared with; for a guarantee use the accounting of `mfdl`. Papers, by arXiv id:
@@ -26,22 +26,19 @@ import importlib
 from typing import Any
 
 _MODULES = {
-    "citations": "bibliography cited",
     "corn.covariance_bounds": """
         corn_equation_9_renyi corn_equation_9b corn_renyi corn_theorem inverse_diagonal_limit
     """,
     "decor.convergence": """
-        DecorBound DecorRate decor_constant decor_rate decor_rate_non_convex decor_step_size decor_step_sizes
-        decor_theorem_2 decor_theorem_2_non_convex
+        DecorBound DecorRate Objective decor_constant decor_descent decor_disagreement decor_rate
+        decor_rate_non_convex decor_step_size decor_step_sizes decor_theorem_2 decor_theorem_2_non_convex
     """,
-    "decor.flow_bound": "flow_theorem largest_theta",
-    "decor.one_step": "Objective decor_descent decor_disagreement",
-    "decor.pairwise_bounds": """
-        DecorNoise decor_accountant decor_corollary decor_theorem decor_victims
+    "decor.decor_bounds": """
+        DecorNoise decor_accountant decor_corollary decor_theorem decor_victims flow_theorem largest_theta
+        sampled_epsilon sampled_renyi
     """,
     "decor.rate_comparison": "central_rate local_rate muffliato_rate",
-    "decor.subsampled_renyi": "sampled_epsilon sampled_renyi",
-    "facts": "Fact Paper all_facts errata fact",
+    "facts": "Fact Paper all_facts bibliography cited errata fact",
     "mafalda.view_sensitivity": "ReducedView greedy_rows reduce_view sum_abs_gram sum_abs_gram_as_printed",
     "muffliato.published_losses": "muffliato_as_coded muffliato_squared",
     "noise_in_models": "accumulated_error average_error heterogeneity one_step_error pairwise_error",

@@ -4,11 +4,14 @@ In: `PAPER/facts.toml`, one table per fact. Out: `all_facts`, by id, and `claims
 `corrections` of one paper.
 Claims, published bounds and tests take their words from here; whether they are right is decided by the searches of
 `mfdl.testing.claims` and by the tests that a fact names.
-"""
+
+Papers are cited by arXiv number, as `papers.bib` has
+them."""
 
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +19,7 @@ from types import MappingProxyType
 from typing import Any
 
 from mfdl.errors import unknown_name
+from mfdl.extensions import Citation
 from mfdl.runs.option_files import read_toml
 
 PAPERS = ("mafalda", "decor", "corn", "whisper", "muffliato", "zip_dl", "random_walk", "gdp", "balls_in_bins")
@@ -147,3 +151,34 @@ def _row(row: Fact, cases: int) -> str:
 def markdown_row(*cells: str) -> str:
     """One row of a table."""
     return "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |"
+
+
+BIBLIOGRAPHY = Path(__file__).parent / "papers.bib"
+
+_NUMBER = re.compile(r"\b(\d{4}\.\d{5})(?:v\d+)?\b")
+_ENTRY = re.compile(r"^@\w+\{(?P<key>\w+),.*?^\}", re.DOTALL | re.MULTILINE)
+_EPRINT = re.compile(r"eprint\s*=\s*\{(\d{4}\.\d{5})\}")
+
+
+@functools.cache
+def bibliography() -> Mapping[str, Citation]:
+    """All entries by arXiv number."""
+    entries = {}
+    for entry in _ENTRY.finditer(BIBLIOGRAPHY.read_text(encoding="utf-8")):
+        for number in _EPRINT.findall(entry[0]):
+            entries[number] = Citation(number, entry["key"], entry[0])
+    return MappingProxyType(entries)
+
+
+def numbers_in(words: str) -> list[str]:
+    """The arXiv numbers that a text names, in its order.
+
+    >>> numbers_in("arXiv:2501.14644v2, problem (9), and 2405.01031")
+    ['2501.14644', '2405.01031']
+    """
+    return list(dict.fromkeys(_NUMBER.findall(words)))
+
+
+def cited(words: str) -> list[Citation]:
+    """The papers that a text names by arXiv number and that the bibliography holds."""
+    return [bibliography()[number] for number in numbers_in(words) if number in bibliography()]

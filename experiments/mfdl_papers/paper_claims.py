@@ -35,7 +35,6 @@ from mfdl.testing.oracles import (
 from .facts import fact
 
 MODULES = (
-    "mafalda.factorization_claims",
     "mafalda.view_claims",
     "muffliato.distance_claims",
     "zip_dl",

@@ -11,7 +11,7 @@ import mfdl_papers as papers
 from mfdl import extensions, gossip
 from mfdl.commands import main
 from mfdl_papers import published_claims
-from mfdl_papers.commands.check_claims import ClaimsConfig, run_claims
+from mfdl_papers.paper_commands import ClaimsConfig, run_claims
 
 KEYS = {"id", "paper", "item", "statement", "verdict", "counterexample"}
 ADDED_KEYS = {"erratum", "registered", "as_registered", "tried", "seconds"}

@@ -13,8 +13,8 @@ from mfdl import algorithms, data
 from mfdl.commands import main
 from mfdl.decor_search import decor_deviations
 from mfdl.errors import InvalidInput
-from mfdl_papers.decor import accountant, budget_curves, deviation_pairs, logistic, mnist, tuned_rates
-from mfdl_papers.figures import RunScale, named, paired_effects
+from mfdl_papers.decor import accountant, budget_curves, deviation_pairs, logistic, mnist
+from mfdl_papers.figures import RunScale, named, verdicts
 
 SEEDS = np.array([1.0, 1.1, 0.95])
 
@@ -47,7 +47,7 @@ def test_the_factor_is_the_geometric_mean_over_points():
 
 def test_pairs_of_the_figure_are_those_of_the_search():
     """One ratio for every budget: the search at another budget, and what the cell of the figure is calibrated to."""
-    points = budget_curves.runs((10.0,), [1], functools.partial(tuned_rates.at_rate, 1.0))
+    points = budget_curves.runs((10.0,), [1], functools.partial(budget_curves.at_rate, 1.0))
     assert len(points) == 3 * 5
     assert points["ring", "CDP", 10.0] == points["torus", "CDP", 10.0]
     graph = mfdl.graphs.load("torus:n=16")
@@ -64,11 +64,11 @@ def test_pairs_of_the_figure_are_those_of_the_search():
 
 @pytest.fixture
 def tiny(monkeypatch):
-    monkeypatch.setattr(tuned_rates, "SETTINGS", {**tuned_rates.SETTINGS, "epochs": 20, "eval_every": 5})
-    monkeypatch.setattr(tuned_rates, "QUICK_EPSILONS", (10.0,))
-    monkeypatch.setattr(tuned_rates, "QUICK_FACTORS", (0.5, 1.0))
-    monkeypatch.setattr(tuned_rates, "seeds_of", lambda scale, quick, full: range(1, 2))
-    for module in (budget_curves, tuned_rates):
+    monkeypatch.setattr(budget_curves, "SETTINGS", {**budget_curves.SETTINGS, "epochs": 20, "eval_every": 5})
+    monkeypatch.setattr(budget_curves, "QUICK_EPSILONS", (10.0,))
+    monkeypatch.setattr(budget_curves, "QUICK_FACTORS", (0.5, 1.0))
+    monkeypatch.setattr(budget_curves, "seeds_of", lambda scale, quick, full: range(1, 2))
+    for module in (budget_curves, budget_curves):
         monkeypatch.setattr(module, "GRAPHS", {"ring": "ring:n=16", "complete": "complete:n=16"})
 
 
@@ -103,13 +103,13 @@ def test_each_line_is_shown_at_the_rate_and_pair_that_is_best_on_other_seeds(tmp
         return float(is_best) if call == 2 else 2.0 - is_best
 
     figure, scale = named("decor-1a"), RunScale(quick=True, out=tmp_path)
-    points = budget_curves.runs((3.0,), [1], functools.partial(tuned_rates.at_rate, 1.0))
+    points = budget_curves.runs((3.0,), [1], functools.partial(budget_curves.at_rate, 1.0))
     middle_pairs = {(), *(points[graph, "middle", 3.0][0].settings for graph in budget_curves.GRAPHS)}
-    monkeypatch.setattr(tuned_rates, "losses", losses)
-    monkeypatch.setattr(tuned_rates, "QUICK_EPSILONS", (3.0,))
-    done = tuned_rates.run(figure, scale)
+    monkeypatch.setattr(budget_curves, "losses", losses)
+    monkeypatch.setattr(budget_curves, "QUICK_EPSILONS", (3.0,))
+    done = budget_curves.run(figure, scale)
     assert calls == [{101}, {1, 2, 3}]
-    assert set(tuned_rates.TUNING_SEEDS).isdisjoint(range(1, 6))
+    assert set(budget_curves.TUNING_SEEDS).isdisjoint(range(1, 6))
     assert done.numbers["chosen rates"]["ring"]["LDP"] == pytest.approx([0.25 * 1.668e-3])
     assert done.numbers["chosen pairs"] == {graph: ["middle"] for graph in budget_curves.GRAPHS}
     for panel in done.numbers["panels"]:
@@ -118,10 +118,10 @@ def test_each_line_is_shown_at_the_rate_and_pair_that_is_best_on_other_seeds(tmp
 
 
 def test_the_second_reading_has_the_noise_of_cdp_on_the_same_graph(tmp_path, monkeypatch):
-    points = tuned_rates.on_the_same_graph((10.0,), [1], functools.partial(tuned_rates.at_rate, 1.0))
+    points = budget_curves.on_the_same_graph((10.0,), [1], functools.partial(budget_curves.at_rate, 1.0))
     (cdp,), (decor,) = (points["ring", line, 10.0] for line in ("CDP", "DECOR"))
     assert cdp.graph == decor.graph == "ring:n=16"
-    assert (*decor.mechanisms, decor.trust, decor.epsilon) == (tuned_rates.BEST_PAIR, "eavesdropper", 10.0)
+    assert (*decor.mechanisms, decor.trust, decor.epsilon) == (budget_curves.BEST_PAIR, "eavesdropper", 10.0)
     dynamics, steps = mfdl.Dynamics(mfdl.gossip.metropolis_hastings("ring:n=16")), mfdl.EveryStep(50)
     clipping = {"adjacency": "replace-one", "clip_norm": 1.0, "unit": "user"}
     server = mfdl.calibrate(
@@ -136,8 +136,8 @@ def test_the_second_reading_has_the_noise_of_cdp_on_the_same_graph(tmp_path, mon
             for key, (config, *_) in points.items()
         }
 
-    monkeypatch.setattr(tuned_rates, "losses", losses)
-    done = tuned_rates.run_on_the_same_graph(named("decor-1a-same-graph"), RunScale(quick=True, out=tmp_path))
+    monkeypatch.setattr(budget_curves, "losses", losses)
+    done = budget_curves.run_on_the_same_graph(named("decor-1a-same-graph"), RunScale(quick=True, out=tmp_path))
     assert done.verdicts[0].finding == "DECOR / CDP: ring 2.97 to 2.97"
     assert [set(panel["lines"]) for panel in done.numbers["panels"]] == [{"DECOR", "CDP"}]
 
@@ -340,7 +340,7 @@ def test_the_pair_of_a_run_is_the_best_of_its_mean():
     final_test_losses |= {("ring", name, 3.0): 5 * SEEDS_OF_DATA for name in ("LDP", "CDP")}
     curves = budget_curves.BudgetCurves.of((3.0,), final_test_losses)
     assert curves.chosen == {"ring": ["middle"]}
-    assert paired_effects.of_means(curves.lines["ring"]["DECOR"][0], SEEDS_OF_DATA) == pytest.approx(1.0)
+    assert verdicts.of_means(curves.lines["ring"]["DECOR"][0], SEEDS_OF_DATA) == pytest.approx(1.0)
 
 
 def test_without_the_training_images_figure_1c_says_so(tmp_path, monkeypatch):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import mfdl
-from mfdl_papers.decor import example_level_pairs as pairs
+from mfdl_papers.decor import accountant as pairs
 
 
 @pytest.mark.parametrize(("label", "library", "paper"), [(0.001, 0.83, 5.5), (0.1, 4.35, 112), (1.0, 7.51, 1012)])

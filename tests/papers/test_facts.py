@@ -15,7 +15,7 @@ from mfdl.algorithms.registry import MECHANISMS, OF_BALLS_IN_BINS
 from mfdl.commands import main
 from mfdl.errors import InvalidInput
 from mfdl.testing import check_claim
-from mfdl_papers import all_facts, citations, errata, fact, published_claims
+from mfdl_papers import all_facts, errata, fact, facts, published_claims
 from mfdl_papers.facts import KINDS, claims_tables, corrections, markdown_row
 
 ROOT = Path(__file__).parents[2]
@@ -124,13 +124,13 @@ def test_every_mechanism_has_an_entry_or_none_of_its_own(capsys):
     assert {row["name"] for row in rows if not row["papers"]} == NO_PAPER
     for row in rows:
         assert row["source"] == EVERY[row["name"]].paper
-        assert [paper["arxiv"] for paper in row["papers"]] == citations.numbers_in(row["source"])
+        assert [paper["arxiv"] for paper in row["papers"]] == facts.numbers_in(row["source"])
 
 
 def test_bibtex_has_every_paper_once_with_the_mechanisms_above(capsys):
     assert main(["mechanisms", "--cite"]) == 0
     output = capsys.readouterr().out
-    cited = {paper.bibtex for entry in EVERY.values() for paper in citations.cited(entry.paper)}
+    cited = {paper.bibtex for entry in EVERY.values() for paper in facts.cited(entry.paper)}
     assert all(output.count(bibtex) == 1 for bibtex in cited)
     for name in NO_PAPER:
         assert f"% {name}: no paper of its own" in output
@@ -149,9 +149,9 @@ def test_one_mechanism_alone(capsys):
 
 
 def test_entries_are_whole():
-    keys = [paper.key for paper in citations.bibliography().values()]
-    assert len(set(keys)) == len(keys) == citations.BIBLIOGRAPHY.read_text(encoding="utf-8").count("@")
-    for number, paper in citations.bibliography().items():
+    keys = [paper.key for paper in facts.bibliography().values()]
+    assert len(set(keys)) == len(keys) == facts.BIBLIOGRAPHY.read_text(encoding="utf-8").count("@")
+    for number, paper in facts.bibliography().items():
         assert paper.bibtex.count("{") == paper.bibtex.count("}")
         for field in ("title", "author", "year", "eprint"):
             assert re.search(rf"^  {field}\s*= \{{", paper.bibtex, re.MULTILINE), (number, field)

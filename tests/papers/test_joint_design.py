@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 import mfdl
 from mfdl.testing.strategies.graphs import connected_graphs
-from mfdl_papers.whisper.joint_design import joint_design, least_noise_weights
+from mfdl_papers.whisper.whisper_figures import joint_design, least_noise_weights
 
 
 def random_weights(graph, rng):

@@ -14,7 +14,7 @@ from mfdl.commands import main
 from mfdl.runs import Cell
 from mfdl.runs.shared import Plan
 from mfdl_papers.figures import RunScale
-from mfdl_papers.mafalda import budget_panels, femnist, figure_2, graph_sizes, housing, over_time
+from mfdl_papers.mafalda import budget_panels, figure_2, housing, over_time
 
 SEEDS = np.array([0.0, 0.01, -0.01])  # around a loss
 EPSILONS = [1.0, 4.0, 16.0]
@@ -107,7 +107,9 @@ def test_the_lowest_at_every_budget_and_every_late_step():
     assert over_time.judge_lowest("here", {**curves, "mafalda": 2 * high}).verdict == "refuted"
 
 
-PAIR = graph_sizes.GraphPair(housing.Place("Small", "path:n=2", 2), housing.Place("Large", "path:n=5", 2), (60.0, 6.0))
+PAIR = budget_panels.GraphPair(
+    housing.Place("Small", "path:n=2", 2), housing.Place("Large", "path:n=5", 2), (60.0, 6.0)
+)
 
 
 @pytest.mark.parametrize(
@@ -116,12 +118,12 @@ PAIR = graph_sizes.GraphPair(housing.Place("Small", "path:n=2", 2), housing.Plac
 def test_smaller_graphs_gain_by_larger_batches_only(same_noise, verdict):
     finals = {"smaller": [*around(0.7, 0.6)], "same noise": [*around(same_noise, same_noise)]}
     finals["larger"] = [1 + SEEDS[::-1] / 2] * 2
-    first, second = graph_sizes.judge(PAIR, [1.0, 2.0], finals, guess=1.304)
+    first, second = budget_panels.judge(PAIR, [1.0, 2.0], finals, guess=1.304)
     assert (first.verdict, second.verdict) == ("confirmed", verdict)
     assert first.claim.endswith("(Small beside Large, b = 2)")
     assert "at budgets 10 times smaller" in second.finding
     swapped = finals | {"smaller": finals["larger"], "larger": finals["smaller"]}
-    assert graph_sizes.judge(PAIR, [1.0, 2.0], swapped)[0].verdict == "refuted"
+    assert budget_panels.judge(PAIR, [1.0, 2.0], swapped)[0].verdict == "refuted"
 
 
 def test_the_noise_of_the_larger_graph_is_that_of_its_mean_gradients(monkeypatch):
@@ -130,7 +132,7 @@ def test_the_noise_of_the_larger_graph_is_that_of_its_mean_gradients(monkeypatch
     monkeypatch.setattr(housing, "PERIODS", ((3,), (3, 4)))
     digits = housing.TrainedTask("digits", epochs=2)
     places = [dataclasses.replace(place, training=digits) for place in housing.places(RunScale(), "Large", "Small")[0]]
-    pairs = graph_sizes.pairs(RunScale(), places)
+    pairs = budget_panels.pairs(RunScale(), places)
     assert [(pair.smaller.name, pair.larger.name, pair.smaller.period) for pair in pairs] == [
         ("Small", "Large", 3), ("Small", "Large", 4),
     ]  # fmt: skip
@@ -196,7 +198,7 @@ def test_graphs_that_the_user_brings_are_run_and_others_said_to_be_missing(tmp_p
     again = json.loads(capsys.readouterr().out)
     assert {part["claim"]: part["verdict"] for part in again["claims"]} == {
         next(part["claim"] for part in answer["claims"] if "Florentine" in part["claim"]): claims["Florentine, b = 2)"],
-        "; ".join(graph_sizes.CLAIMS): "not run",
+        "; ".join(budget_panels.CLAIMS): "not run",
         "lowest test loss at every budget (PeerTube)": "not run",
     }
     assert {path: path.stat().st_mtime_ns for path in store.iterdir()} == before
@@ -287,7 +289,7 @@ def test_the_settings_of_femnist_are_those_of_the_code(monkeypatch):
     """experiments_femnist.sh and decentralized_simulation.py: rates, epochs of 16 steps, decay after step 80."""
     full = RunScale()
     for name, rate in (("Florentine", 5.0), ("Ego", 2.0)):
-        place = housing.Place(name, "florentine", 16, training=femnist.training_on(name, full))
+        place = housing.Place(name, "florentine", 16, training=budget_panels.training_on(name, full))
         config = housing.TrainedPoint(place, "mafalda", 0.5).config(421)
         rates = config.dynamics(mfdl.gossip.metropolis_hastings("path:n=2")).learning_rates(320)
         assert set(rates[:81]) == {rate}

@@ -26,8 +26,7 @@ from mfdl.testing.oracles.dense_views import gossip_messages, pairwise_factor, p
 from mfdl.testing.strategies.graphs import connected_graphs
 
 from ..paper_claims import losses, statements
-from .flow_bound import flow_theorem, largest_theta
-from .pairwise_bounds import decor_accountant, decor_theorem
+from .decor_bounds import decor_accountant, decor_theorem, flow_theorem, largest_theta
 
 QUARTERS = st.integers(1, 8).map(lambda k: k / 4)  # below and above 1, where squares change sides
 TWENTIETHS = st.integers(1, 20).map(lambda k: k / 20)

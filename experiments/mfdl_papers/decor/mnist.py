@@ -25,10 +25,9 @@ from mfdl.training import tasks
 from mfdl.training.replay import replay
 from mfdl.trust import LDP, Eavesdropper
 
-from ..figures.paired_effects import deviation
 from ..figures.published_figures import PublishedFigure, Reproduction, RunScale
 from ..figures.trained_panels import engine, of_panels
-from ..figures.verdicts import Effect, Verdict
+from ..figures.verdicts import Effect, Verdict, deviation
 from .budget_curves import GRAPHS, seeds_of
 
 EPSILONS = {0.83: 0.001, 2.39: 0.01, 4.35: 0.1, 7.51: 1.0}

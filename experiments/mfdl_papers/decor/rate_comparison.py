@@ -26,8 +26,7 @@ from ..figures.published_figures import PublishedFigure, Reproduction, RunScale
 from ..figures.trained_panels import numbers_of, of_panels
 from ..figures.verdicts import Effect, Verdict
 from .convergence import decor_rate
-from .flow_bound import flow_theorem
-from .pairwise_bounds import decor_accountant, decor_theorem
+from .decor_bounds import decor_accountant, decor_theorem, flow_theorem
 
 SIZES, FAMILIES = (16, 36, 64, 100), ("ring", "torus", "complete")
 EPSILON, DELTA, DIMENSION = 1.0, 1e-5, 10

@@ -26,8 +26,8 @@ from mfdl.testing.oracles.dense_views import pairwise_factor
 from mfdl.testing.strategies.graphs import connected_graphs, gossip_matrices
 
 from ..paper_claims import statements
-from . import convergence, one_step
-from .pairwise_bounds import decor_corollary
+from . import convergence
+from .decor_bounds import decor_corollary
 
 BOUND_CONSTANT = 1e6  # what "up to an absolute constant" may hide
 
@@ -232,7 +232,7 @@ def lemma_7(gossip_matrix: GossipMatrix, seed: int, rate: float) -> tuple[float,
     assume(p > 1e-6)
     eta = rate * min(1 / L, n / (4 * L * M) if M else math.inf)
     at = {"loss": case.loss(x), "gradient_squared": float(case.gradient(x)) ** 2, "disagreement": case.models.var()}
-    bound = one_step.decor_descent(gossip_matrix, learning_rate=eta, **at, sigma_ldp=case.local, **known)
+    bound = convergence.decor_descent(gossip_matrix, learning_rate=eta, **at, sigma_ldp=case.local, **known)
     weakened = at["loss"] - eta / 4 * at["gradient_squared"] + 0.75 * eta * L**2 * at["disagreement"]
     weakened += L * eta**2 / (2 * n) * (case.variance + case.local**2)
     mean, covariance = case.after(gossip_matrix, eta)
@@ -253,8 +253,8 @@ def lemma_9(gossip_matrix: GossipMatrix, seed: int, rate: float, share: float) -
         "disagreement": case.models.var(),
     }
     noise: dict[str, Any] = {"sigma_ldp": case.local, "sigma_cor": case.pair}
-    bound = one_step.decor_disagreement(gossip_matrix, learning_rate=eta, **at, **noise, **known)
-    without = one_step.decor_disagreement(
+    bound = convergence.decor_disagreement(gossip_matrix, learning_rate=eta, **at, **noise, **known)
+    without = convergence.decor_disagreement(
         gossip_matrix, learning_rate=eta, **{**at, "disagreement": 0.0}, **noise, **known
     )
     mean, covariance = case.after(gossip_matrix, eta)

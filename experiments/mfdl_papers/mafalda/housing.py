@@ -22,9 +22,9 @@ from mfdl.runs import Cell, Store, run_cells
 from mfdl.runs.experiment import Experiment
 from mfdl.training import tasks
 
-from ..figures.paired_effects import guess_of
 from ..figures.published_figures import RunScale
 from ..figures.trained_panels import engine, require_finished
+from ..figures.verdicts import guess_of
 
 WITHOUT_NOISE, OURS = "none", "mafalda"
 BASELINES = ("dp-dsgd", "anti-pgd", "d-mf")

@@ -10,10 +10,9 @@ import numpy as np
 
 from mfdl.pictures.line_charts import Panel
 
-from ..figures.paired_effects import below, clear, deviation, jackknifed, unsupported
 from ..figures.published_figures import PublishedFigure, Reproduction, RunScale, Table
 from ..figures.trained_panels import of_panels, spread
-from ..figures.verdicts import Effect, Verdict
+from ..figures.verdicts import Effect, Verdict, below, clear, deviation, jackknifed, unsupported
 from . import housing
 from .housing import COLOURS, NAMES, OURS, WITHOUT_NOISE, Place, TrainedPoint
 

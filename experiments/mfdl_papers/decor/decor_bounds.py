@@ -1,7 +1,22 @@
 """[DECOR]: noise that cancels between neighbours, by its theorem, its accountant and its closed form.
 
 The result is a `PublishedBound`; the covariance itself is in `mfdl.node_covariances`.
-"""
+
+Beside it the bound of flows (arXiv:2006.07218). A change x of one value is hidden by a change of private noise, spread
+evenly over the n nodes, and a flow t over the edges that carries the rest. The squared distance of two Gaussians, for
+|x| = 1, is at most
+
+    theta = 1 / (n s_local^2) + |t|^2 / s_pair^2
+
+for every flow t from the victim to all nodes evenly. The least |t|^2 is [L^+]_ii, L the Laplacian. (epsilon, delta)
+follows if theta is at most `largest_theta`. Both steps are upper bounds: the exact theta is
+[(s_local^2 I + s_pair^2 L)^-1]_ii = sum_k v_ki^2 / (s_local^2 + s_pair^2 lambda_k), of which this one drops
+s_local^2 wherever lambda_k > 0, and DECOR's Theorem 1 puts the least lambda_k > 0 for every other.
+
+The accountant of the example level is that of batches without replacement, by Wang et al. In: the Rényi slope of one
+step without sampling (`decor_accountant` with num_steps = 1), the share of a node's records in a batch and the number
+of steps. Out: a Rényi divergence of all steps, or an epsilon. For Poisson sampling use the library
+(`mfdl.participation.PoissonSampling`), whose bounds are tighter."""
 
 from __future__ import annotations
 
@@ -11,6 +26,7 @@ from collections.abc import Hashable, Sequence
 from typing import NamedTuple
 
 import numpy as np
+from scipy.special import gammaln, logsumexp
 
 from mfdl import check, graphs, node_covariances
 from mfdl.check import FloatArray
@@ -189,3 +205,91 @@ def decor_corollary(
         f"bound under replace-one adjacency, all messages seen; {inside} the printed range",
     )
     return DecorNoise(local, pair, bound)
+
+
+FLOW_SOURCE = "Sabater, Bellet, Ramon, arXiv:2006.07218"
+
+
+@takes_fields_of(PairwiseNoise)
+def flow_theorem(noise: PairwiseNoise) -> PublishedBound:
+    """Upper bound on the Rényi slope of pairwise noise, from the flow of least energy.
+
+        2 C^2 T max_i (1 / (m s_local^2) + [L^+]_ii / s_pair^2),  m the nodes of the component of i without colluders
+
+    Source: arXiv:2006.07218, theta of Theorem 1, times (2 C)^2 T / 2; its honest users are connected, here each
+        component is by itself.
+    Claims: the slope for any victim and any q colluders; infinite without pairwise noise, unless a node is alone.
+    Validity: "bound", also for adaptive gradients, under replace-one.
+
+    Args, Raises: those of `decor_theorem`.
+    Cost: O(n^3) for each of at most 20,000 coalitions.
+    """
+    local, pair, scale = noise.levels()
+    worst = 0.0
+    for batch, _ in node_covariances.laplacians_after_deletion(noise.graph, noise.num_colluders):
+        eigenvalues, vectors = np.linalg.eigh(batch)
+        connected = eigenvalues > 1e-9 * max(1.0, float(eigenvalues.max()))
+        inverse = np.divide(1.0, eigenvalues, out=np.zeros_like(eigenvalues), where=connected)
+        flow = np.einsum("bik,bk->bi", vectors**2, inverse)
+        even = np.einsum("bik,bk->bi", vectors**2, 1.0 - connected)
+        carried = np.divide(flow, pair, out=np.where(flow > 0, math.inf, 0.0), where=np.full(flow.shape, pair > 0))
+        worst = max(worst, float((even / local + carried).max()))
+    return PublishedBound(
+        scale * worst, "renyi slope", f"{FLOW_SOURCE}, Theorem 1", "", "bound under replace-one adjacency"
+    )
+
+
+def largest_theta(epsilon: float, delta: float) -> float:
+    """Theta_max: the largest theta for which the paper's proof gives (epsilon, delta).
+
+        epsilon >= theta / 2 + sqrt(theta)  and  (epsilon - theta / 2)^2 >= 2 log(2 / (delta sqrt(2 pi))) theta
+
+    Args: epsilon > 0; 0 < delta < 1.
+    Raises: InvalidInput: a number out of range.
+    Source: arXiv:2006.07218, (7) and (8).
+    """
+    e = check.positive(epsilon=epsilon)
+    square = max(1.0, 2 * math.log(2 / (check.open_unit(delta=delta) * math.sqrt(2 * math.pi))))
+    # epsilon - theta / 2 = sqrt(square theta), whose root sqrt(theta) is sqrt(square + 2 epsilon) - sqrt(square)
+    return (2 * e / (math.sqrt(square + 2 * e) + math.sqrt(square))) ** 2
+
+
+ORDERS = (*range(2, 65), *range(72, 257, 8))
+SAMPLED_SOURCE = "[DECOR] arXiv:2405.01031, example level, by arXiv:1808.00087, Theorem 9"
+
+
+def sampled_renyi(slope: float, *, order: int, rate: float, num_steps: int = 1) -> float:
+    """Upper bound on the Rényi divergence of integer order a of T steps, each on a batch without replacement.
+
+        T / (a - 1) log(1 + g^2 (a over 2) min(4 (e^2s - 1), 2 e^2s) + sum_j=3..a g^j (a over j) 2 e^((j - 1) j s))
+
+    Args:
+        slope: s >= 0; without sampling the divergence of every order j is at most j s, for one record replaced.
+        order: a >= 2. rate: g in (0, 1], records of a batch over those it is drawn from. num_steps: T >= 1.
+
+    Guarantee: adaptive composition; replace-one, batches of fixed size, sampled independently in each step.
+    Raises: InvalidInput: a number out of range.
+    Source: arXiv:1808.00087, Theorem 9, with no pure-DP bound on the mechanism.
+    """
+    s, a = check.non_negative(slope=slope), check.integer_at_least(2, order=order)
+    g = check.positive(rate=rate)
+    if g > 1:
+        raise InvalidInput(f"rate must be at most 1, got {rate}.")
+    T = check.integer_at_least(1, num_steps=num_steps)
+    j = np.arange(2, a + 1)
+    logs = j * math.log(g) + gammaln(a + 1) - gammaln(j + 1) - gammaln(a - j + 1) + math.log(2) + (j - 1) * j * s
+    if s < math.log(2) / 2:  # where 4 (e^2s - 1) is the smaller one
+        logs[0] += (math.log(2 * math.expm1(2 * s)) if s else -math.inf) - 2 * s
+    return T / (a - 1) * float(logsumexp(np.append(0.0, logs)))
+
+
+def sampled_epsilon(slope: float, delta: float, *, rate: float, num_steps: int) -> PublishedBound:
+    """epsilon at delta by `sampled_renyi`, the least over orders up to 256 of divergence + log(1 / delta) / (a - 1).
+
+    Args: as in `sampled_renyi`; 0 < delta < 1.
+    Validity: "bound" for batches of fixed size without replacement under replace-one.
+    Raises: InvalidInput: a number out of range.
+    """
+    L = -math.log(check.open_unit(delta=delta))
+    values = [sampled_renyi(slope, order=a, rate=rate, num_steps=num_steps) + L / (a - 1) for a in ORDERS]
+    return PublishedBound(min(values), "epsilon", SAMPLED_SOURCE, "", "bound: replace-one, batches without replacement")

@@ -1,1 +1,0 @@
-"""Commands of `mfdl` about the papers: `mfdl claims` and `mfdl reproduce`."""
