@@ -5,8 +5,8 @@ In: `PAPER/facts.toml`, one table per fact. Out: `all_facts`, by id, and `claims
 Claims, published bounds and tests take their words from here; whether they are right is decided by the searches of
 `mfdl.testing.claims` and by the tests that a fact names.
 
-Papers are cited by arXiv number, as `papers.bib` has
-them."""
+Papers are cited by arXiv number, as `papers.bib` has them.
+"""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from mfdl.errors import InvalidInput
-from mfdl_papers.figures import VERDICTS, Verdict, verdicts
+from mfdl_papers.figures import VERDICTS, Verdict, trained_panels, verdicts
 from mfdl_papers.figures.verdicts import Effect
 
 CONFIRMED, DIRECTION, UNSETTLED, REFUTED, NOT_RUN = VERDICTS
@@ -150,14 +150,14 @@ def test_more_points_widen_the_intervals_of_samples_only():
 
 def test_runs_that_learned_nothing_support_no_verdict_and_say_so():
     low, high = np.array([12.7, 13.0, 12.9]), np.array([22.0, 21.0, 22.5])
-    verdict = Verdict("a", verdicts.below({"p = 0.2": (low, high)}, guess=2.3), "lower")
+    verdict = Verdict("a", trained_panels.below({"p = 0.2": (low, high)}, guess=2.3), "lower")
     assert verdict.verdict == UNSETTLED
     assert "neither has a loss below that of a guess, 2.3" in verdict.remark
-    assert Verdict("a", verdicts.below({"p": (low / 10, high)}, guess=2.3), "").verdict == CONFIRMED
+    assert Verdict("a", trained_panels.below({"p": (low / 10, high)}, guess=2.3), "").verdict == CONFIRMED
     diverged = np.full(3, np.nan)
-    assert Verdict("a", verdicts.below({"p": (diverged, diverged)}), "").verdict == UNSETTLED
-    assert Verdict("a", verdicts.below({"p": (low, diverged)}), "").verdict == CONFIRMED
-    assert Verdict("a", verdicts.below({"p": (diverged, low)}), "").verdict == REFUTED
+    assert Verdict("a", trained_panels.below({"p": (diverged, diverged)}), "").verdict == UNSETTLED
+    assert Verdict("a", trained_panels.below({"p": (low, diverged)}), "").verdict == CONFIRMED
+    assert Verdict("a", trained_panels.below({"p": (diverged, low)}), "").verdict == REFUTED
 
 
 @given(st.lists(st.builds(Effect.sampled, st.text(max_size=5), VALUES, CLAIMED), max_size=4))
@@ -193,8 +193,8 @@ def test_the_verdict_of_a_figure_is_the_worst_of_what_was_run():
         (lambda: Effect("a", [1.0, 2.0], error=0.0), "a value for each seed"),
         (lambda: Effect.exact("a", 1.0, -1.0), "must be >= 0"),
         (lambda: Verdict("a", [], "", quantifier="evry"), "did you mean 'every'"),
-        (lambda: verdicts.log_ratios(np.array([]), np.array([])), "paired losses"),
-        (lambda: verdicts.log_ratios(np.ones(3), np.ones(1)), "paired losses"),
+        (lambda: trained_panels.log_ratios(np.array([]), np.array([])), "paired losses"),
+        (lambda: trained_panels.log_ratios(np.ones(3), np.ones(1)), "paired losses"),
     ],
 )
 def test_bad_numbers_are_refused(wrong, message):
@@ -217,7 +217,7 @@ ONE = np.array([1.0])
     ],
 )
 def test_orders(points, verdict):
-    assert Verdict("", verdicts.below(points), "").verdict == verdict
+    assert Verdict("", trained_panels.below(points), "").verdict == verdict
 
 
 @pytest.mark.parametrize(
@@ -232,17 +232,17 @@ def test_orders(points, verdict):
 )
 def test_ties_are_tests_of_equivalence(a, b, verdict):
     for pair in ((a, b), (b, a)):
-        assert Verdict("", verdicts.tied("p = 1", *pair), "").verdict == verdict
+        assert Verdict("", trained_panels.tied("p = 1", *pair), "").verdict == verdict
 
 
 def test_pseudo_values_of_a_mean_are_the_values():
     values = np.array([1.0, 2.0, 6.0])
-    np.testing.assert_allclose(verdicts.jackknifed(lambda part: float(part.mean()), values), values)
-    assert verdicts.jackknifed(lambda part: INF, values).tolist() == [INF]
+    np.testing.assert_allclose(trained_panels.jackknifed(lambda part: float(part.mean()), values), values)
+    assert trained_panels.jackknifed(lambda part: INF, values).tolist() == [INF]
 
 
 def test_lowest_and_ratios_take_a_diverged_run_as_infinitely_bad():
-    assert verdicts.lowest({"a": np.array([1.0, np.nan]), "b": HIGH}) == "b"
-    assert verdicts.of_means(HIGH, LOW) == pytest.approx(9.2 / 3)
-    assert verdicts.of_means(np.array([np.nan, 1.0]), np.array([1.0, 1.0])) == INF
-    assert math.isnan(verdicts.of_means(np.array([np.nan]), np.array([np.nan])))
+    assert trained_panels.lowest({"a": np.array([1.0, np.nan]), "b": HIGH}) == "b"
+    assert trained_panels.of_means(HIGH, LOW) == pytest.approx(9.2 / 3)
+    assert trained_panels.of_means(np.array([np.nan, 1.0]), np.array([1.0, 1.0])) == INF
+    assert math.isnan(trained_panels.of_means(np.array([np.nan]), np.array([np.nan])))

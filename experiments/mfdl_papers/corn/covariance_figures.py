@@ -27,8 +27,8 @@ from mfdl.privacy import gaussian
 from mfdl.progress import reporter
 
 from ..figures.published_figures import PublishedFigure, Reproduction, RunScale
-from ..figures.trained_panels import of_panels
-from ..figures.verdicts import CONFIRMED, Effect, Verdict, deviation, worst
+from ..figures.trained_panels import deviation, of_panels
+from ..figures.verdicts import CONFIRMED, Effect, Verdict, worst
 from .covariance_bounds import corn_equation_9_renyi, corn_equation_9b, inverse_diagonal_limit
 
 EPSILONS = (3.0, 5.0, 7.0, 10.0, 15.0, 20.0, 25.0, 30.0, 40.0)

@@ -18,8 +18,20 @@ from mfdl.training import tasks
 from mfdl.training.learned import chance
 
 from ..figures.published_figures import PublishedFigure, Reproduction, RunScale
-from ..figures.trained_panels import losses, of_panels, seeded
-from ..figures.verdicts import TIE, Effect, Verdict, below, clear, guess_of, log_ratios, of_means, tied, unsupported
+from ..figures.trained_panels import (
+    TIE,
+    below,
+    clear,
+    guess_of,
+    log_ratios,
+    losses,
+    of_means,
+    of_panels,
+    seeded,
+    tied,
+    unsupported,
+)
+from ..figures.verdicts import Effect, Verdict
 from .covariance_figures import CLIP_NORM, DELTA, DENSITY, EPSILON, EPSILONS, NODES, SPARSE, STEPS, draws_of, graph_name
 
 DENSITIES = (0.2, 0.4, 0.5, 0.6, 0.8, 1.0)  # of panel (b); 0.5 at EPSILON is a point of panel (a) too

@@ -23,8 +23,21 @@ from mfdl.runs.experiment import Experiment
 from mfdl.training import tasks
 
 from ..figures.published_figures import PublishedFigure, Reproduction, RunScale, Table
-from ..figures.trained_panels import losses, numbers_of, of_panels, seeded, spread
-from ..figures.verdicts import Effect, Verdict, below, clear, deviation, guess_of, lowest, of_means, unsupported
+from ..figures.trained_panels import (
+    below,
+    clear,
+    deviation,
+    guess_of,
+    losses,
+    lowest,
+    numbers_of,
+    of_means,
+    of_panels,
+    seeded,
+    spread,
+    unsupported,
+)
+from ..figures.verdicts import Effect, Verdict
 
 GRAPHS = {"ring": "ring:n=16", "torus": "torus:n=16", "complete": "complete:n=16"}
 GRAPH_COLOURS = dict(zip(GRAPHS, ("#cc79a7", "#0072b2", "#009e73"), strict=True))

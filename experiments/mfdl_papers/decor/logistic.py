@@ -14,8 +14,8 @@ from mfdl.pictures.line_charts import Panel
 from mfdl.runs.experiment import Experiment
 
 from ..figures.published_figures import PublishedFigure, Reproduction, RunScale, Table
-from ..figures.trained_panels import losses, of_panels, spread
-from ..figures.verdicts import Verdict, below, clear, lowest, of_means
+from ..figures.trained_panels import below, clear, losses, lowest, of_means, of_panels, spread
+from ..figures.verdicts import Verdict
 from .budget_curves import GRAPHS, PAIRS, BudgetCurves, judged, runs, seeds_of
 
 EPSILONS, QUICK_EPSILONS = (3.0, 5.0, 7.0, 10.0, 15.0, 20.0, 25.0, 30.0, 40.0), (10.0,)

@@ -26,8 +26,8 @@ from mfdl.training.replay import replay
 from mfdl.trust import LDP, Eavesdropper
 
 from ..figures.published_figures import PublishedFigure, Reproduction, RunScale
-from ..figures.trained_panels import engine, of_panels
-from ..figures.verdicts import Effect, Verdict, deviation
+from ..figures.trained_panels import deviation, engine, of_panels
+from ..figures.verdicts import Effect, Verdict
 from .budget_curves import GRAPHS, seeds_of
 
 EPSILONS = {0.83: 0.001, 2.39: 0.01, 4.35: 0.1, 7.51: 1.0}

@@ -27,8 +27,8 @@ from mfdl.training import tasks
 from mfdl.training.learned import chance
 
 from ..figures.published_figures import PublishedFigure, Reproduction, RunScale, Table
-from ..figures.trained_panels import of_panels, spread
-from ..figures.verdicts import Effect, Verdict, below, clear, deviation, jackknifed, of_means
+from ..figures.trained_panels import below, clear, deviation, jackknifed, of_means, of_panels, spread
+from ..figures.verdicts import Effect, Verdict
 from . import housing
 from .housing import BASELINES, COLOURS, NAMES, OURS, WITHOUT_NOISE, Place, TrainedPoint, TrainedTask
 

@@ -23,8 +23,7 @@ from mfdl.runs.experiment import Experiment
 from mfdl.training import tasks
 
 from ..figures.published_figures import RunScale
-from ..figures.trained_panels import engine, require_finished
-from ..figures.verdicts import guess_of
+from ..figures.trained_panels import engine, guess_of, require_finished
 
 WITHOUT_NOISE, OURS = "none", "mafalda"
 BASELINES = ("dp-dsgd", "anti-pgd", "d-mf")

@@ -11,8 +11,8 @@ import numpy as np
 from mfdl.pictures.line_charts import Panel
 
 from ..figures.published_figures import PublishedFigure, Reproduction, RunScale, Table
-from ..figures.trained_panels import of_panels, spread
-from ..figures.verdicts import Effect, Verdict, below, clear, deviation, jackknifed, unsupported
+from ..figures.trained_panels import below, clear, deviation, jackknifed, of_panels, spread, unsupported
+from ..figures.verdicts import Effect, Verdict
 from . import housing
 from .housing import COLOURS, NAMES, OURS, WITHOUT_NOISE, Place, TrainedPoint
 
