@@ -14,7 +14,7 @@ from mfdl.commands import main
 from mfdl.decor_search import decor_deviations
 from mfdl.errors import InvalidInput
 from mfdl_papers.decor import accountant, budget_curves, deviation_pairs, logistic, mnist
-from mfdl_papers.figures import RunScale, named, verdicts
+from mfdl_papers.figures import RunScale, named, trained_panels
 
 SEEDS = np.array([1.0, 1.1, 0.95])
 
@@ -340,7 +340,7 @@ def test_the_pair_of_a_run_is_the_best_of_its_mean():
     final_test_losses |= {("ring", name, 3.0): 5 * SEEDS_OF_DATA for name in ("LDP", "CDP")}
     curves = budget_curves.BudgetCurves.of((3.0,), final_test_losses)
     assert curves.chosen == {"ring": ["middle"]}
-    assert verdicts.of_means(curves.lines["ring"]["DECOR"][0], SEEDS_OF_DATA) == pytest.approx(1.0)
+    assert trained_panels.of_means(curves.lines["ring"]["DECOR"][0], SEEDS_OF_DATA) == pytest.approx(1.0)
 
 
 def test_without_the_training_images_figure_1c_says_so(tmp_path, monkeypatch):
