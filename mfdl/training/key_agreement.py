@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..errors import InvalidInput
-from .column_generator import encode_context
+from .column_generators import encode_context
 from .keys import SECRET_BYTES, NoiseKey, require_bytes
 from .shared_randomness import HolderKeys, Holders, holder_set
 

@@ -24,9 +24,7 @@ from numpy.typing import ArrayLike, NDArray
 from .. import check
 from ..check import FloatArray
 from ..errors import InvalidInput
-from .chacha import ChaChaColumns
-from .column_generator import SHARDS, TENSORS, ColumnGenerator, prf
-from .philox import PhiloxColumns
+from .column_generators import SHARDS, TENSORS, ChaChaColumns, ColumnGenerator, PhiloxColumns, prf
 
 SECRET_BYTES = 32
 FEWEST_BYTE_VALUES = 12

@@ -23,8 +23,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from ..errors import InvalidInput
-from .chacha import ChaChaColumns, keystream, tail_probabilities
-from .column_generator import Words, prf
+from .column_generators import ChaChaColumns, Words, keystream, prf, tail_probabilities
 from .keys import NoiseKey
 
 LARGEST_SCALE = 2.0**40

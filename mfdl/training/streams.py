@@ -18,7 +18,7 @@ from ..check import FloatArray
 from ..errors import InvalidInput
 from ..noise import NoiseOperator
 from ..noise.stream import NoiseStream
-from .column_generator import SHARDS
+from .column_generators import SHARDS
 from .keys import NoiseKey
 from .shared_randomness import HolderKeys, base_columns
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from noises import philox_key
 
 from mfdl.errors import InvalidInput
-from mfdl.training.column_generator import encode_context
+from mfdl.training.column_generators import encode_context
 from mfdl.training.key_agreement import NodeIdentity, agree, open_group_key, pair_key, seal_group_key
 from mfdl.training.keys import NoiseKey
 

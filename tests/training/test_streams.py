@@ -23,7 +23,7 @@ from mfdl.noise import IndependentNoise, LocalNoise, StepNoise, ZeroNoise
 from mfdl.noise import stream as streams
 from mfdl.participation import Cyclic
 from mfdl.testing.strategies import gossip_matrices, random_encoder
-from mfdl.training.column_generator import SHARDS
+from mfdl.training.column_generators import SHARDS
 from mfdl.training.key_agreement import NodeIdentity, agree
 from mfdl.training.keys import ColumnNormals, NoiseKey, normals
 from mfdl.training.shared_randomness import HolderKeys, columns_by_holders
