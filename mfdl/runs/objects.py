@@ -49,10 +49,10 @@ def _mechanism(mechanism: Any) -> Given[Any]:
     if isinstance(mechanism, Mechanism):
         mechanism = mechanism.algorithm
     if not isinstance(mechanism, LinearAlgorithm) and callable(mechanism) and not isinstance(mechanism, type):
-        from ..training.tasks import code_fingerprint
+        from ..training.tasks import records
 
         name = getattr(mechanism, "__name__", type(mechanism).__name__)
-        return Given.named(name, code_fingerprint.of_callable(mechanism).hex(), mechanism)
+        return Given.named(name, records.callable_digest(mechanism).hex(), mechanism)
     if not isinstance(mechanism, LinearAlgorithm):
         from ..check import brief
 

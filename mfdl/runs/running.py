@@ -20,7 +20,7 @@ from ..engines import Engine
 from ..factorization.solutions import Solutions
 from ..mechanism import Mechanism
 from ..progress import Advance, Progress, reporter
-from ..training import batched_runs
+from ..training import replay
 from .cell_jobs import CellJob, all_but, work
 from .cells import Cell
 from .shared import Shared, shared_by
@@ -129,7 +129,7 @@ def batches(cells: Sequence[Cell], most: int | None = None) -> list[tuple[Cell, 
         groups.setdefault(all_but(cell, "first_seed", "learning_rate"), []).append(cell)
     parts: list[tuple[Cell, ...]] = []
     for group in groups.values():
-        size = most or batched_runs.most_on(group[0].config.device)
+        size = most or replay.most_on(group[0].config.device)
         parts += [tuple(group[start : start + size]) for start in range(0, len(group), size)]
     return parts
 

@@ -34,7 +34,7 @@ from ..algorithms import LinearAlgorithm
 from ..check import FloatArray
 from ..errors import InvalidInput
 from ..operators.structured import Map
-from .distributed.group import Group
+from .distributed import Group
 from .distributed.share import Seen, Share
 
 COLUMNS_OF = {"gradient": "nodes", "noise": "injection slots"}

@@ -31,12 +31,10 @@ from ..privacy.guarantee import Guarantee
 from . import covered
 from .clip_rules import Quantile
 from .clipping import clipped_rows, counting_dropped
-from .grid_sums import GridSums
+from .grid_sums import GridSums, RoundedNormals
 from .keys import NoiseKey, require_secure
-from .record_steps import RecordSteps
-from .rounded_normals import RoundedNormals
 from .shared_randomness import HolderKeys, columns_by_holders
-from .single_copy import REPEATS, NodeFile, SingleCopy, steps_of_keys
+from .single_copy import REPEATS, NodeFile, RecordSteps, SingleCopy, steps_of_keys
 from .streams import node_stream
 from .tasks.modules import PROBE_RECORDS, Loss, PerRecordModel, checked_model, refuse_by_name
 from .tasks.record_clipping import RecordClipping

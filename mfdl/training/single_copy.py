@@ -1,9 +1,4 @@
-"""Objects that go on with a run: a copy would add the noise of its next step to other data, so there is none.
-
-Refused: copying, pickling, a forked process, a second thread inside a step, a second object that repeats a step with
-the same keys in this process, and a second one on one folder, whose file says which goes on. Not noticed: the same
-secrets or a copied folder in another process, and a machine that is restored from a snapshot.
-"""
+"""x"""
 
 from __future__ import annotations
 
@@ -14,14 +9,15 @@ import pickle
 import socket
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, SupportsIndex
 
 import torch
 
-from .. import files
+from .. import check, files
 from ..errors import InvalidInput
+from ..participation import Participation
 
 REPEATS = "its next step would add the same noise to other data, and the difference of the two messages has no noise"
 
@@ -103,3 +99,47 @@ class NodeFile:
         with contextlib.suppress(InvalidInput):
             return f", and {self.load()['writer']} saved it last" if self.path.exists() else ""
         return ""
+
+
+class RecordSteps:
+    """Steps that the records of one node have joined.
+
+    Args: participation: of one record; None where it may take part in every step, as all data of a user may.
+    """
+
+    def __init__(self, participation: Participation | None) -> None:
+        self._participation = participation
+        self._steps: dict[int, list[int]] = {}
+
+    def with_batch(self, t: int, records: Sequence[int] | None) -> dict[int, list[int]]:
+        """The steps of each record of a batch, step t included; `add` makes them count.
+
+        Raises: InvalidInput: the first record that stands twice or may not take part.
+        """
+        if records is None or self._participation is None:
+            return {}
+        joined: dict[int, list[int]] = {}
+        for record in (check.integer_at_least(0, record=record) for record in records):
+            if record in joined:
+                raise InvalidInput(
+                    f"record {record} stands twice in the batch of step {t}; a guarantee counts it once."
+                )
+            joined[record] = [*self._steps.get(record, []), t]
+            if not self._participation.allows(joined[record]):
+                raise InvalidInput(
+                    f"record {record} would take part in steps {joined[record]}, and {self._participation.describe()} "
+                    "does not allow that; feed each record when its participation says, or calibrate for another one."
+                )
+        return joined
+
+    def add(self, joined: Mapping[int, list[int]]) -> None:
+        """Counts a batch of `with_batch`."""
+        self._steps.update(joined)
+
+    def to_dict(self) -> dict[int, list[int]]:
+        """Steps by record, for a saved node."""
+        return {record: list(steps) for record, steps in self._steps.items()}
+
+    def load(self, steps: Mapping[int, Sequence[int]]) -> None:
+        """Takes the place of what was counted."""
+        self._steps = {int(record): list(joined) for record, joined in steps.items()}

@@ -12,7 +12,7 @@ from mfdl.pictures.curves import Curves, calm_range
 from mfdl.pictures.looks import KNOWN, looks_of
 from mfdl.runs.rendering import plot_comparison
 from mfdl.runs.run_steps import RunSteps
-from mfdl.training.run_curves import plot_runs
+from mfdl.training.run import plot_runs
 
 
 def result_of(mechanisms, seeds=(0, 1), diverged=()):

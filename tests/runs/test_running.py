@@ -153,7 +153,7 @@ def test_cells_of_a_batch_are_those_of_single_runs(tmp_path, monkeypatch):
     (part,) = running.batches(batch())
     assert list(part) == batch()
     together = run_cells(batch(), tmp_path / "together", progress=False)
-    monkeypatch.setattr(running.batched_runs, "most_on", lambda device: 1)
+    monkeypatch.setattr(running.replay, "most_on", lambda device: 1)
     assert len(running.batches(batch())) == len(batch())
     alone = run_cells(batch(), tmp_path / "alone", progress=False)
     for record, other in zip(together, alone, strict=True):

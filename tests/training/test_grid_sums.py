@@ -15,8 +15,7 @@ from small_tasks import module_at, regression, squared
 
 import mfdl
 from mfdl.training.clipping import clipped_rows
-from mfdl.training.grid_sums import GridSums, on_grid
-from mfdl.training.rounded_normals import RoundedNormals
+from mfdl.training.grid_sums import GridSums, RoundedNormals, on_grid
 from mfdl.training.shared_randomness import HolderKeys
 
 KEY = mfdl.NoiseKey(bytes(range(32)))

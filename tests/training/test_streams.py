@@ -24,9 +24,8 @@ from mfdl.noise import stream as streams
 from mfdl.participation import Cyclic
 from mfdl.testing.strategies import gossip_matrices, random_encoder
 from mfdl.training.column_generators import SHARDS
-from mfdl.training.key_agreement import NodeIdentity, agree
 from mfdl.training.keys import ColumnNormals, NoiseKey, normals
-from mfdl.training.shared_randomness import HolderKeys, columns_by_holders
+from mfdl.training.shared_randomness import HolderKeys, NodeIdentity, agree, columns_by_holders
 from mfdl.training.streams import ShardedNoise, node_noise, node_stream, noise_stream
 
 ROOT = NoiseKey.from_seed(4)

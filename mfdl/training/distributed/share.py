@@ -23,7 +23,7 @@ from ...algorithms import LinearAlgorithm
 from ...algorithms.round import MAPS, SHAPES, Round
 from ...errors import InvalidInput
 from ...operators.structured import Map
-from .group import Group
+from . import Group
 
 SOURCES = ("state", "messages", "nodes", "injection slots")
 """What maps multiply: the words of their columns."""

@@ -23,7 +23,7 @@ from ...graphs import SparseGraph, labels, of_name
 from ...matrices import read_only
 from ...privacy.owners import Owners
 from ...spec import Entry, Registry
-from . import code_fingerprint, modules, records
+from . import modules, records
 from . import partition as partitions
 from . import preconditioner as preconditioners
 from .instance import TaskInstance
@@ -158,7 +158,7 @@ class Task:
         """
         module = modules.build(self.build_module, seed=0)
         digest = hashlib.sha256(repr((self.name, self.kind, self.num_nodes, self.partition.text)).encode())
-        digest.update(code_fingerprint.of_module(module) + code_fingerprint.of_callable(self.loss))
+        digest.update(records.module_digest(module) + records.callable_digest(self.loss))
         for array in (self.features, self.targets, self.test_features, self.test_targets):
             digest.update(repr((array.shape, array.dtype.str)).encode())
             digest.update(np.ascontiguousarray(array).tobytes())
@@ -377,7 +377,7 @@ def from_module(
     return Task(
         name,
         kind,
-        **records.of_caller(train, test, arrays),
+        **records.caller_arrays(train, test, arrays),
         build_module=build_module,
         loss=loss,
         num_nodes=node_count(graph_or_num_nodes),

@@ -28,8 +28,7 @@ from ...spec import Entry, setting
 from . import partition as partitions
 from ._data_sets import _squared_error, linear_from_zero, relu_network
 from ._task import Task, from_module, node_count
-from .data_table import DataTable
-from .table_files import OTHER_FORMATS, READERS, format_suffix, read_table
+from .table_files import OTHER_FORMATS, READERS, DataTable, format_suffix, read_table
 from .table_records import (
     EVERY_OTHER,
     Ranges,

@@ -28,7 +28,7 @@ from torch.overrides import TorchFunctionMode
 from ... import check
 from ...errors import InvalidInput, UnsupportedMechanism
 from . import stacked_layers
-from .recurrences import written_out
+from .stacked_layers import written_out
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 Parameters = dict[str, torch.Tensor]

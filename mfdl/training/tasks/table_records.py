@@ -19,9 +19,8 @@ from numpy.typing import NDArray
 from ... import check
 from ...errors import InvalidInput, did_you_mean, require_known
 from ._task import Kind
-from .data_table import DataTable, TableColumn, number_label, unknown_column
 from .partition import split_rows
-from .table_files import format_suffix, read_table
+from .table_files import DataTable, TableColumn, format_suffix, number_label, read_table, unknown_column
 
 TEST_FRACTION = 0.2
 KINDS = ("regression", "classification")
