@@ -1,7 +1,7 @@
 """The picture of a comparison: test loss over steps on the left, where each mechanism ended on the right.
 
 In: the result and the steps of a comparison. Out: a matplotlib Figure of its own; what is written where is for the
-caller to say. The picture of runs, `plot_runs`, is in `training.run_curves`.
+caller to say. The picture of runs, `plot_runs`, is in `training.run`.
 
 Also the table of a comparison as LaTeX: mechanisms in rows, budgets in columns, with the rules of booktabs.
 """

@@ -1,4 +1,4 @@
-"""The result of `replay`: every evaluated step, node and seed, with the mechanism and the task."""
+"""The result of `replay`: every evaluated step, node and seed, with the mechanism and the task; its picture."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from .. import archive, check, graphs, metrics
 from ..algorithms.registry import shortsighted
-from ..display import Shown, data_frame, short_repr
+from ..display import Shown, data_frame, rounded_up, short_repr
 from ..errors import InvalidInput, require_known
 from ..gossip.sequences import communication_graph
 from ..mechanism import MECHANISM, Mechanism
@@ -25,7 +25,7 @@ from ..trust import TrustModel
 from ..trust.base import nodes_of
 from . import clip_rules
 from .covered import statement
-from .learned import Baseline, Ended, Judged, mean_baseline
+from .learned import AT_BEST, Baseline, Ended, Judged, mean_baseline
 
 if TYPE_CHECKING:
     import pandas
@@ -355,8 +355,6 @@ class Run(Shown):
         Args: ax, metric: axes to draw in and to return, default a Figure of its own; "loss", "accuracy", or one of the
             requested metrics.
         """
-        from .run_curves import plot_runs  # matplotlib only where a picture is wanted
-
         return plot_runs([self], ax, metric=metric)
 
 
@@ -416,3 +414,88 @@ def _mean_in_words(name: str, values: list[float | None]) -> str:
 def _stored_fields() -> list[str]:
     """The fields of a run that a file holds: not its task, which is code."""
     return [field.name for field in dataclasses.fields(Run) if field.metadata.get("stored", True)]
+
+
+def plot_runs(runs: Sequence[Run], ax: Axes | None = None, *, metric: str = "loss") -> Figure | Axes:
+    """Test loss over steps and final losses of runs on one task.
+
+    Args:
+        runs: one per mechanism, at least one.
+        ax: axes to draw the curves over steps in, which are then returned; default a Figure of its own, with final
+            losses beside and the guarantees below.
+        metric: "loss", "accuracy" of a classifier, or one of the requested metrics.
+
+    Raises: InvalidInput: no run, another metric, or one that a run has not.
+    """
+    from ..pictures.curves import Curves, draw_curves, draw_over_steps  # matplotlib only where a picture is wanted
+    from ..pictures.looks import looks_of
+
+    require_known("metric", metric, metrics.WORDS)
+    if not runs:
+        raise InvalidInput("runs must hold at least one run.")
+    names = [run.mechanism.algorithm.name for run in runs]
+    verdict = judged(runs)
+    curves = [
+        Curves(
+            name,
+            look,
+            [seed.steps for seed in run.seeds],
+            [_values(seed, metric, run.task_name) for seed in run.seeds],
+            [seed.final(metric) for seed in run.seeds],
+            ended.accuracy if metric == "loss" else None,
+        )
+        for name, run, ended, look in zip(names, runs, verdict.ended, looks_of(names), strict=True)
+    ]
+    levels = levels_of(verdict, metric)
+    if ax is not None:
+        return draw_over_steps(ax, curves, len(runs[0].seeds), levels=levels, metric=metric, named=False)
+    task, gossip = runs[0].task_name, runs[0].mechanism.algorithm.dynamics.gossip
+    seeds = ", ".join("not seeded" if seed.seed is None else str(seed.seed) for seed in runs[0].seeds)
+    setting = f"Task {task} on {gossip.num_nodes} nodes with gossip {gossip.name}, seeds {seeds}."
+    title = f"{metrics.WORDS[metric].capitalize()} on {task}, {gossip.num_nodes} nodes{_privacy(runs)}"
+    if verdict.finding:
+        title = f"{verdict.finding}: {task}{_privacy(runs)}"
+    caption = " ".join([setting, *_guarantees(runs), *verdict.advice])
+    first = runs[0]
+    return draw_curves(curves, title, caption, len(first.seeds), first.last_steps, levels=levels, metric=metric)
+
+
+def levels_of(verdict: Judged, metric: str = "loss") -> dict[str, float]:
+    """The test loss, or test accuracy, of the untrained model, as a line to draw."""
+    start = verdict.untrained if "train" not in metric else None
+    if metrics.is_accuracy(metric):
+        return {} if start is None or start.accuracy is None else {"untrained": start.accuracy}
+    return {} if start is None or start.loss <= AT_BEST else {"untrained": start.loss}
+
+
+def _guarantees(runs: Sequence[Run]) -> list[str]:
+    """A sentence for runs whose guarantees differ in the base noise alone, else one for each."""
+    of_runs = {run.mechanism.algorithm.name: run.mechanism.guarantee.sentence().split(", ") for run in runs}
+    first, *others = of_runs.values()
+    alike = [part for part in first if all(part in parts for parts in others)]
+    if all(part.startswith("base noise std") for parts in of_runs.values() for part in parts if part not in alike):
+        return [f"The guarantee is {', '.join(alike)}."]
+    return [f"The guarantee of {name} is {', '.join(parts)}." for name, parts in of_runs.items()]
+
+
+def _values(seed: SeedRun, metric: str, task: str) -> NDArray[np.float64]:
+    """At every evaluation, mean over nodes."""
+    if metric == "accuracy" and seed.accuracy is None:
+        raise InvalidInput(f"metric 'accuracy' needs a classifier, and task {task!r} is a regression; use 'loss'.")
+    if metric not in seed.measured:
+        raise InvalidInput(f"this run did not measure {metric!r}; ask for it: replay(..., metrics=[{metric!r}]).")
+    values = seed.measured[metric]
+    return values if values.ndim == 1 else values.mean(axis=1)
+
+
+def _privacy(runs: Sequence[Run]) -> str:
+    """What the runs are guaranteed in common, where that is finite."""
+    statements = {_in_words(run.mechanism) for run in runs}
+    return "" if len(statements) > 1 else statements.pop()
+
+
+def _in_words(mechanism: Mechanism) -> str:
+    """mu, if there is one, and epsilon; empty where nothing is guaranteed."""
+    guarantee = mechanism.guarantee
+    mu = "" if guarantee.mu is None else f"mu = {rounded_up(guarantee.mu, 6)}, "
+    return f" ({mu}{guarantee.epsilon_in_words})" if guarantee.finite else ""
