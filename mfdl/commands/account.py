@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar
 from ..errors import InvalidInput
 from ..runs import options
 from ..runs.options import OnGraph, Option, TakesPart, require_one_of
-from .command import Answer, command
+from .terminal import Answer, command
 
 
 @dataclasses.dataclass(frozen=True)

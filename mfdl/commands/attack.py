@@ -20,7 +20,7 @@ from ..runs import options
 from ..runs.options import OnGraph, Option, Protects, require_one_of
 from ..runs.output import circumstances, json_number, require_folder, rounded_up
 from . import terminal
-from .command import Answer, command
+from .terminal import Answer, command
 
 if TYPE_CHECKING:
     from ..algorithms import LinearAlgorithm

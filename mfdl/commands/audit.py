@@ -14,7 +14,7 @@ from ..progress import Progress, Silent, reporter
 from ..runs import options
 from ..runs.options import OnGraph, Option, TakesPart
 from . import terminal
-from .command import Answer, command
+from .terminal import Answer, command
 
 if TYPE_CHECKING:
     from ..audit.audit_cells import AuditMatrix

@@ -12,7 +12,7 @@ from ..progress import reporter
 from ..runs.experiment import Experiment
 from ..runs.output import rounded_up, shared_conditions
 from . import terminal
-from .command import Answer, command
+from .terminal import Answer, command
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -13,7 +13,7 @@ from ..runs import options
 from ..runs.options import OnGraph, Option, require_steps
 from ..runs.output import rounded_up
 from . import terminal
-from .command import Answer, command
+from .terminal import Answer, command
 
 if TYPE_CHECKING:
     from ..objective import ErrorWeights

@@ -11,7 +11,7 @@ from ..runs import options
 from ..runs.options import OnGraph, Option
 from ..runs.output import circumstances, require_folder
 from . import terminal
-from .command import Answer, command
+from .terminal import Answer, command
 
 if TYPE_CHECKING:
     from ..planning import RunPlan

@@ -9,7 +9,7 @@ import typer
 
 from ..webpage import ReportConfig
 from . import terminal
-from .command import Answer, command
+from .terminal import Answer, command
 
 
 @command(ReportConfig, "File of the page; default report.html in the folder.", metavar="FILE")

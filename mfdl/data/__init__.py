@@ -5,8 +5,7 @@ that use them interpret them: `graphs` reads the ego network, the training tasks
 scikit-learn are imported inside functions: this package must stay cheap to import because `graphs` needs it.
 """
 
-from .library_files import california_housing, femnist, home
-from .registered_files import a9a, expand, fetch, mnist, names, status
+from .registered_files import a9a, california_housing, expand, femnist, fetch, home, mnist, names, status
 
 __all__ = [
     "a9a",

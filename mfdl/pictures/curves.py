@@ -18,11 +18,11 @@ from matplotlib.ticker import MaxNLocator
 from ..errors import require_known
 from ..metrics import WORDS, is_accuracy, is_of_nodes
 from .line_charts import DOTTED, Level, Line, LineChart
-from .looks import Look
 from .style import (
     INK,
     LINE_INCHES,
     QUIET,
+    Look,
     caption_lines,
     name_ends,
     plain_decades,

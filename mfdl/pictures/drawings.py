@@ -23,7 +23,6 @@ from numpy.typing import ArrayLike, NDArray
 from mfdl_solvers.ties import first_smallest, ranked
 
 from ..display import less_rounding
-from .looks import contrast
 from .style import (
     CHARACTER,
     EDGE,
@@ -34,6 +33,7 @@ from .style import (
     NEGATIVE,
     POSITIVE,
     QUIET,
+    contrast,
     css,
     plain,
     plain_decades,

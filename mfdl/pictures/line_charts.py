@@ -20,14 +20,15 @@ from matplotlib.ticker import NullLocator
 from numpy.typing import ArrayLike, NDArray
 
 from ..check import FloatArray
-from .looks import DASHED, Look, series_looks
 from .style import (
     CHARACTER,
+    DASHED,
     GROUND,
     INK,
     QUIET,
     TICK,
     End,
+    Look,
     caption_lines,
     css,
     fit_y,
@@ -36,6 +37,7 @@ from .style import (
     plain_decades,
     plain_steps,
     quiet,
+    series_looks,
     short_name,
     wrapped,
     write_caption,

@@ -19,8 +19,7 @@ import matplotlib
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from .looks import Look
-from .style import EDGE, FRAME, GRID, GROUND, INK, NEGATIVE, POSITIVE, QUIET, css
+from .style import EDGE, FRAME, GRID, GROUND, INK, NEGATIVE, POSITIVE, QUIET, Look, css
 
 Element = ElementTree.Element
 VARIABLES = {

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ..engines import Engine
     from .cells import Cell
-    from .run_steps import load_steps
+    from .columns import load_steps
     from .running import run_cells, sweep
     from .store import Store, rows
-    from .tuning import Tuning
+    from .sweep_config import Tuning
 
 __all__ = ["Cell", "Engine", "Store", "Tuning", "load_steps", "rows", "run_cells", "sweep"]
 

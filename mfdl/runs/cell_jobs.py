@@ -28,9 +28,9 @@ from ..training.replay import replays
 from ..training.replay_config import ReplayConfig
 from ..training.run import Run
 from .cells import Cell
+from .columns import RunSteps
 from .experiment import Experiment
 from .output import json_number, objective_fields, sensitivity_of
-from .run_steps import RunSteps
 from .shared import Plan, Shared
 from .store import FACTORIZATIONS, Store
 

@@ -26,11 +26,11 @@ from ..privacy.questions import Privacy
 from ..progress import Progress
 from ..training.run import Run
 from .cells import cells_of
+from .columns import RunSteps, load_steps
 from .comparing import grid_of, run_comparison
 from .experiment import Experiment
 from .output import ahead_in_every_seed, require_folder
 from .rendering import booktabs
-from .run_steps import RunSteps, load_steps
 from .shared import Plan, Shared
 from .store import RESULTS, RUNS, STEPS, Store
 
@@ -313,8 +313,7 @@ class Comparison(Shown):
 
         Args: ax: axes to draw in; title, caption: whether the figure has them.
         """
-        from .budget_plots import plot_budgets
-        from .rendering import plot_comparison
+        from .rendering import plot_budgets, plot_comparison
 
         if self.several:
             return plot_budgets(self.result, ax, metric=metric, title=title, caption=caption)
@@ -328,8 +327,7 @@ class Comparison(Shown):
 
         Returns: their paths.
         """
-        from .budget_plots import column_figure
-        from .rendering import caption_of
+        from .rendering import caption_of, column_figure
 
         target = Path(folder)
         require_folder(target)

@@ -1,7 +1,7 @@
 """The options of the commands: every command is a frozen dataclass whose fields are its options.
 
 In: fields `name: Annotated[type, Option(help, ...)] = default`. Out: the same names, defaults and words for Python, for
-files (`option_files`) and for the command line (`mfdl.commands.command`). Configs and this module import the libraries
+files (`option_files`) and for the command line (`mfdl.commands.terminal`). Configs and this module import the libraries
 that do the work only where they do it, so that `mfdl COMMAND --help` brings none of them.
 """
 

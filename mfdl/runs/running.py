@@ -25,8 +25,7 @@ from .cell_jobs import CellJob, all_but, work
 from .cells import Cell
 from .shared import Shared, shared_by
 from .store import FACTORIZATIONS, Store, answer
-from .sweep_config import SweepConfig
-from .tuning import halved
+from .sweep_config import SweepConfig, halved
 
 
 def run_cells(

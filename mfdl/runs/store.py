@@ -29,9 +29,8 @@ from .. import check, files
 from ..archive import SUFFIX
 from ..errors import InvalidInput
 from . import columns
-from .columns import names
+from .columns import RunSteps, load_steps, names, save_steps
 from .output import require_folder, versions
-from .run_steps import RunSteps, load_steps, save_steps
 
 if TYPE_CHECKING:
     from .cells import Cell

@@ -428,7 +428,7 @@ def plot_runs(runs: Sequence[Run], ax: Axes | None = None, *, metric: str = "los
     Raises: InvalidInput: no run, another metric, or one that a run has not.
     """
     from ..pictures.curves import Curves, draw_curves, draw_over_steps  # matplotlib only where a picture is wanted
-    from ..pictures.looks import looks_of
+    from ..pictures.style import looks_of
 
     require_known("metric", metric, metrics.WORDS)
     if not runs:

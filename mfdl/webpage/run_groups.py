@@ -22,9 +22,9 @@ from mfdl_solvers.ties import ranking
 from ..errors import InvalidInput
 from ..metrics import metric_of, result_key
 from ..runs import columns
+from ..runs.columns import RunSteps, load_steps
 from ..runs.experiment import USUAL
 from ..runs.output import ahead_in_every_seed, mu_rounded_up
-from ..runs.run_steps import RunSteps, load_steps
 from ..runs.store import CELLS, RESULTS, STEPS, SWEEP, Store
 
 # options that tell curves, panels or runs apart, or say how it was computed; the others make `ComparableRuns`

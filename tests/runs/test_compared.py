@@ -18,10 +18,9 @@ from mfdl.commands import main
 from mfdl.errors import InvalidInput
 from mfdl.given import Given, label_of, value_of
 from mfdl.runs import Store
-from mfdl.runs.budget_plots import points
 from mfdl.runs.compared import COLUMNS, _numbers, options_of
 from mfdl.runs.experiment import Experiment
-from mfdl.runs.rendering import booktabs
+from mfdl.runs.rendering import booktabs, points
 
 PRIVACY = mfdl.Privacy(mfdl.trust.LDP(), adjacency="zero-out", clip_norm=1.0)
 SMALL = {"epochs": 2, "period": 2, "learning_rate": 0.1, "seeds": 2, "progress": False}

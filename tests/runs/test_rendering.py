@@ -9,9 +9,9 @@ import pytest
 
 import mfdl
 from mfdl.pictures.curves import Curves, calm_range
-from mfdl.pictures.looks import KNOWN, looks_of
+from mfdl.pictures.style import KNOWN, looks_of
+from mfdl.runs.columns import RunSteps
 from mfdl.runs.rendering import plot_comparison
-from mfdl.runs.run_steps import RunSteps
 from mfdl.training.run import plot_runs
 
 

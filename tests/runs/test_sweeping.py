@@ -13,8 +13,7 @@ from test_running import content
 import mfdl
 from mfdl.commands import main
 from mfdl.runs import Engine, Store, Tuning, running
-from mfdl.runs.sweep_config import SweepConfig
-from mfdl.runs.tuning import halved, ordered
+from mfdl.runs.sweep_config import SweepConfig, halved, ordered
 
 SMALL = {"graph": "ring:n=4", "epochs": 2, "period": 3, "seeds": 2, "mechanisms": ("none", "dp-dsgd")}
 FILE = """

@@ -17,7 +17,7 @@ from rich.console import Console
 
 import mfdl
 from mfdl import Dynamics, EveryStep, algorithms, gossip, trust
-from mfdl.commands import account_tables, terminal
+from mfdl.commands import account_tables
 from mfdl.commands.account import AccountConfig
 from mfdl.commands.account_losses import run_account
 from mfdl.commands.account_pictures import Pictures
@@ -25,7 +25,7 @@ from mfdl.privacy.gram_sensitivity import largest_sensitivity
 from mfdl.privacy.victim_sensitivity import worst_loss
 from mfdl.runs.output import ahead_in_every_seed
 from mfdl.runs.pairwise_losses import PairwiseLosses
-from mfdl.runs.tuning import ordered
+from mfdl.runs.sweep_config import ordered
 
 GRAPHS = {
     "ring": nx.cycle_graph(8),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from mfdl import errors, files
 from mfdl.commands import terminal
-from mfdl.commands.command import Answer, command
+from mfdl.commands.terminal import Answer, command
 from mfdl.progress import Progress, reporter
 from mfdl.runs.options import Config, Jobs, Option, require_one_of
 

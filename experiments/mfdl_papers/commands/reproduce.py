@@ -10,7 +10,7 @@ import typer
 
 from mfdl import files
 from mfdl.commands import terminal
-from mfdl.commands.command import Answer, command
+from mfdl.commands.terminal import Answer, command
 from mfdl.errors import InvalidInput
 from mfdl.runs.options import Config, Jobs, Option
 
