@@ -13,8 +13,8 @@ from numpy.testing import assert_allclose
 from mfdl import algorithms, gossip, trust
 from mfdl.algorithms import noise_error
 from mfdl.algorithms.gossip_sgd import decentralized
-from mfdl.commands.account import AccountConfig
-from mfdl.commands.account_losses import run_account
+from mfdl.commands.account import run_account
+from mfdl.commands.account_options import AccountConfig
 from mfdl.commands.audit import AuditConfig
 from mfdl.dynamics import Dynamics, schedule
 from mfdl.errors import InvalidInput

@@ -27,7 +27,7 @@ from typer.core import TyperGroup
 from .. import __version__, extensions, progress
 from ..errors import OTHER_WORDS, InvalidInput, RankLost, UnusualSetting, unknown_name
 from ..runs.option_files import spelled
-from . import account, attack, audit, compare, data_files, factorize, inspect_graph, listing, plan, report, sweep
+from . import account, attack, audit, compare, data_files, factorize, listing, plan, sweep
 
 __all__ = ["app", "main"]
 
@@ -74,12 +74,12 @@ app = _typer(
 )
 for run in (
     account.account, attack.attack, audit.audit, factorize.factorize, plan.plan, compare.compare, sweep.sweep,
-    report.report, listing.mechanisms,
+    sweep.report, listing.mechanisms,
 ):  # fmt: skip
     app.command()(run)
 app.add_typer(listing.trust, name="trust")
 app.add_typer(data_files.app, name="data")
-app.add_typer(inspect_graph.app, name="graph")
+app.add_typer(data_files.graph, name="graph")
 
 # typer brings its own copy of click or the real one, depending on its version; this is ClickException in both
 _USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[2]

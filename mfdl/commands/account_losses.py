@@ -12,17 +12,13 @@ import functools
 import itertools
 import math
 import operator
-import os
-import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from threadpoolctl import threadpool_limits
 
 from mfdl_solvers.ties import equal_to_largest, first_largest
 
-from .. import files
 from ..algorithms import LinearAlgorithm, registry
 from ..errors import InvalidInput
 from ..privacy import gaussian, questions
@@ -35,18 +31,17 @@ from ..privacy.owners import Owners, name_of
 from ..privacy.questions import Privacy
 from ..privacy.sampled_exposures import noise_of_bins
 from ..privacy.victim_sensitivity import VictimSensitivity, worst_adaptive
-from ..progress import Progress, Silent, reporter
+from ..progress import Silent
 from ..runs.named_nodes import Named
-from ..runs.output import circumstances, json_number, require_folder
+from ..runs.output import circumstances, json_number
 from ..runs.pairwise_losses import pairwise_losses
 from ..trust import TrustModel
 
 if TYPE_CHECKING:
     from ..graphs import SparseGraph
-    from .account import AccountConfig
+    from .account_options import AccountConfig
 
 
-RESULTS = "results.json"
 NON_ADAPTIVE_ONLY = (
     "mu and epsilon of single victims hold for non-adaptive gradients only: gradients in training react to "
     "messages that this attacker does not see. For training use those of the guarantee, in JSON mu_adaptive and "
@@ -56,16 +51,11 @@ NON_ADAPTIVE_ONLY = (
 Nodes = tuple[int, ...]
 
 
-def run_account(
-    config: AccountConfig, out: str | os.PathLike[str] | None = None, *, progress: Progress = "auto"
-) -> Account | SecretAccount:
-    """What every victim loses; out: a folder for results.json and pictures.
+def accounted(config: AccountConfig, screen: Silent) -> Account | SecretAccount:
+    """Losses of every victim.
 
-    Raises: InvalidInput: nodes that are not there, or a folder that cannot be written, before any work.
+    Raises: InvalidInput: nodes that are not in the graph, before any work.
     """
-    began, screen = time.perf_counter(), reporter(progress)
-    if out is not None:
-        require_folder(out)
     graph, gossip = config.sparse_network()
     named = Named(graph, config.attackers, config.colluders, config.coalition_size, config.all_attackers)
     named.require_used([config.trust, *([config.calibrate_under] if config.calibrate_under else [])])
@@ -78,21 +68,11 @@ def run_account(
     each = None if config.budgets is None else named.budgets(config.budgets)
     if each is not None:
         algorithm = questions.scaled_to_budgets(algorithm, questions.budgets_by_node(algorithm.labels, each))
-    account: Account | SecretAccount
     if config.has_secret_batches:
         with screen.status(f"accounting for {config.participation}"):
-            account = secret_account(config, graph, named, algorithm, victims)
-    else:
-        models, losses = _losses(config, algorithm, named, victims, screen)
-        account = Account(config, graph, named, algorithm, models, losses, victims, each)
-    account.answer["seconds"] = time.perf_counter() - began
-    if out is not None:
-        from .account_pictures import write_pictures  # matplotlib only where pictures are wanted
-
-        with screen.status("drawing"):
-            write_pictures(account, Path(out))
-            files.atomic_write_json(Path(out) / RESULTS, account.answer)
-    return account
+            return secret_account(config, graph, named, algorithm, victims)
+    models, losses = _losses(config, algorithm, named, victims, screen)
+    return Account(config, graph, named, algorithm, models, losses, victims, each)
 
 
 def _losses(

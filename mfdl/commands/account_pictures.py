@@ -9,7 +9,7 @@ import math
 import operator
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -25,11 +25,7 @@ from ..runs import privacy_plots as pictures
 from ..runs.output import rounded_up
 from ..runs.pairwise_losses import pairwise_matrix
 from ..trust import LDP
-from .account_tables import released_in_words
-
-if TYPE_CHECKING:
-    from .account_losses import Account, Nodes, SecretAccount
-
+from .account_losses import Account, Nodes, SecretAccount
 
 NPZ = "pairwise.npz"
 PAIRWISE = (NPZ, "pairwise.png", "pairwise.svg")
@@ -37,8 +33,6 @@ PAIRWISE = (NPZ, "pairwise.png", "pairwise.svg")
 
 def write_pictures(account: Account | SecretAccount, folder: Path) -> None:
     """All pictures of an account into a folder."""
-    from .account_losses import Account
-
     Pictures(account).write(folder) if isinstance(account, Account) else _write_of_secret_batches(account, folder)
 
 
@@ -224,3 +218,8 @@ class Pictures:
         if self.account.config.bound == "certified":
             words += " All are upper bounds."
         return words
+
+
+def released_in_words(release: str) -> str:
+    """Which final models the attacker sees besides, where that decides the losses."""
+    return "" if release == "not applicable" else f", released models: {release}"

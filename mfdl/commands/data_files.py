@@ -1,4 +1,4 @@
-"""`mfdl data`: what the data folder holds, fetching what it lacks, and what a task reads of a data file."""
+"""`mfdl data` and `mfdl graph inspect`: files of data and graphs, and why one is refused."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..errors import InvalidInput
+from ..graph_formats import FORMATS, LISTED
 from . import terminal
 
 if TYPE_CHECKING:
     from ..training.tasks.file_tasks import FileSummary
-
 
 app = typer.Typer(help="List and fetch the public data files, inspect your own.", no_args_is_help=True)
 
@@ -133,3 +133,31 @@ def _lines(summary: FileSummary) -> dict[str, str]:
         "train records of a node": f"{fewest} to {most}, on {summary.nodes} nodes" if summary.nodes else "",
         "task": f"{summary.task}, content hash {summary.content_hash}" if summary.task else "",
     }
+
+
+graph = typer.Typer(help=f"Graph files: {', '.join(item.name for item in FORMATS)}.", no_args_is_help=True)
+
+
+@graph.callback()
+def _group() -> None:
+    """Keeps `inspect` a word of the command line while it is the only command."""
+
+
+@graph.command("inspect", help=f"Show format, nodes, edges and components of a graph file. Formats: {LISTED}.")
+def inspect_graph(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="As of --graph; also .gz, .bz2 and .xz.")],
+    as_json: terminal.Json = False,
+) -> None:
+    """Show format, nodes, edges and components of a graph file."""
+    from .. import graphs
+    from ..graphs import graph_files
+
+    if str(file).partition(":")[0] in graphs.names() and not file.exists():
+        raise InvalidInput(f"{str(file)!r} is a named graph, and `mfdl graph inspect` reads files; check the path.")
+    summary = graph_files.inspect(file, graphs.names())
+    if as_json:
+        terminal.as_one_json_value(summary)
+        return
+    summary["first_labels"] = ", ".join(map(repr, summary["first_labels"]))
+    path = summary.pop("path")
+    terminal.explain(path, {key.replace("_", " "): str(value) for key, value in summary.items()})

@@ -1,4 +1,4 @@
-"""`mfdl sweep`: a grid of training runs, each kept once it is finished."""
+"""`mfdl sweep`: a grid of training runs, each stored once it is finished; `mfdl report`: such a folder as one page."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ import typer
 from ..errors import InvalidInput
 from ..progress import reporter
 from ..runs.output import rounded_up
+from ..webpage import ReportConfig
 from . import terminal
+from .terminal import Answer, command
 
 OUT = Path("results/sweep")
 
@@ -100,3 +102,16 @@ def _tell(result: dict[str, Any], as_json: bool, *, seen: bool = False) -> None:
         terminal.say([terminal.grid(result["rows"])])
     if not seen:
         terminal.say([], Path(result["out"]))
+
+
+@command(ReportConfig, "File of the page; default report.html in the folder.", metavar="FILE")
+def report(
+    config: ReportConfig,
+    out: Path | None,
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of `mfdl sweep` or `mfdl compare`.")],
+) -> Answer:
+    """Write report.html: figures, tables, guarantees and provenance of a folder of runs, in one page."""
+    from ..webpage.page import write_page  # matplotlib and torch only here
+
+    page = write_page(config, folder, out)
+    return {"page": str(page)}, lambda: terminal.say([f"Page: {page}"]), 0

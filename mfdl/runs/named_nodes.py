@@ -1,14 +1,11 @@
-"""What several commands ask about: nodes by label, trust models by name, participation.
-
-In: the texts of the options. Out: objects of the library, or one refusal that says what to change.
-"""
+"""Nodes by label and trust models by name, from the texts of options."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,47 +15,18 @@ import scipy.sparse.csgraph
 from .. import graphs, trust
 from ..errors import InvalidInput
 from ..graphs import SparseGraph
-from ..participation import Cyclic, Participation
-from ..participation.schemes import SCHEMES
 from ..privacy.owners import Owners, Victim, nodes_of
 from ..spec import Parameter
 from ..trust import TrustModel
 from .option_files import split
-from .options import require_one_of, require_steps
+from .options import require_one_of
 
 if TYPE_CHECKING:
     import networkx as nx
 
-    from .options import TakesPart
-
 
 DEFAULT_SIZE = 1
 """Of coalitions that nobody gave a size."""
-
-
-def participation_of(config: TakesPart, typed: Collection[str]) -> Participation:
-    """See `TakesPart.scheme`."""
-    name, epochs, period = config.participation, config.epochs, config.period
-    entry = SCHEMES.entry(name)
-    T = epochs * period if config.steps is None else config.steps
-    require_steps(max(T, epochs * period))
-    if entry.takes == {"steps"}:
-        defaults = {field.name: field.default for field in dataclasses.fields(config)}
-        given = (epochs, period) != (defaults["epochs"], defaults["period"]) or {"epochs", "period"} & set(typed)
-        if config.steps is not None and given and epochs * period != T:
-            raise InvalidInput(
-                f"--steps must be epochs * period, got --steps {T} with {epochs} epochs of {period} steps; "
-                f"{name} participation needs --steps alone."
-            )
-    elif "steps" not in entry.takes:
-        Cyclic(epochs=epochs, period=period, steps=config.steps)  # refuses steps that do not fit
-    scheme: Participation = entry.of_run(epochs=epochs, period=period, steps=T, rate=config.sampling_rate)
-    if config.unit == "user" and not scheme.in_every_step:
-        raise InvalidInput(
-            f"--unit user needs --participation every-step, as a user's data take part in every step, got "
-            f"{scheme.describe()}."
-        )
-    return scheme
 
 
 @dataclasses.dataclass(frozen=True)

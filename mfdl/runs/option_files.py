@@ -1,7 +1,6 @@
-"""The one reader of option files: TOML, or the results.json of an earlier run.
+"""Options and the one reader of their files: TOML, or the results.json of an earlier run.
 
-In: a path, and the options that may stand in it. Out: its entries, each with the field that it sets and the line on
-which it stands, so that a refusal names the place.
+Each entry has the field that it sets and its line, which a refusal names.
 """
 
 from __future__ import annotations
@@ -12,18 +11,53 @@ import re
 import tomllib
 import types
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ..errors import InvalidInput, did_you_mean
-
-if TYPE_CHECKING:
-    from .options import Option
+from ..errors import InvalidInput, did_you_mean, require_known
 
 WORDS_OF_KINDS = {float: "a number", int: "an integer", str: "a text", bool: "true or false", Path: "a path"}
 
-Known = Mapping[str, tuple[str, Any, "Option | None"]]
+
+@dataclasses.dataclass(frozen=True)
+class Option:
+    """What the command line says of one field, and what every value of it must be.
+
+    Attributes:
+        flags: its names there; the first one is its name in files; default `--field-name`.
+        listed: a tuple that is written A,B there; other tuples are given by repeating the option.
+        instead_of: fields that say the same in another way: a typed option replaces theirs of a file.
+        rule: what a value is by `mfdl.check`; least: the smallest integer; among: all that it can be.
+        decides: what depends on it: the "algorithm" and its losses, a "run" alone, or "nothing" but where numbers are
+            computed.
+    """
+
+    help: str
+    flags: tuple[str, ...] = ()
+    metavar: str | None = None
+    listed: bool = False
+    instead_of: tuple[str, ...] = ()
+    rule: str | None = None
+    least: int | None = None
+    among: Collection[str] = ()
+    decides: str = "algorithm"
+
+    def require(self, name: str, value: Any) -> None:
+        """Refuses a value that the field cannot have; None, not given, is always fine."""
+        from .. import check
+
+        if value is None:
+            return
+        if self.rule is not None:
+            getattr(check, self.rule)(**{name: value})
+        if self.least is not None:
+            check.integer_at_least(self.least, **{name: value})
+        if self.among:
+            require_known(name, value, self.among)
+
+
+Known = Mapping[str, tuple[str, Any, Option | None]]
 """Name in files -> field, type of its values, and its option where it has one."""
 
 

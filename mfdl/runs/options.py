@@ -20,7 +20,7 @@ from ..errors import InvalidInput, require_known
 from ..given import value_of
 from ..graph_formats import SUFFIXES
 from .objects import as_text
-from .option_files import WORDS_OF_KINDS, Known, OptionFile, is_tuple, split
+from .option_files import WORDS_OF_KINDS, Known, Option, OptionFile, is_tuple, split
 
 if TYPE_CHECKING:
     from ..check import FloatArray
@@ -55,43 +55,6 @@ MAX_SEEDS = 10**5
 """Of a comparison, for the same reason."""
 LARGEST_SEED = 2**63 - 1
 """Tables hold seeds as int64."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Option:
-    """What the command line says of one field, and what every value of it must be.
-
-    Attributes:
-        flags: its names there; the first one is its name in files; default `--field-name`.
-        listed: a tuple that is written A,B there; other tuples are given by repeating the option.
-        instead_of: fields that say the same in another way: a typed option replaces theirs of a file.
-        rule: what a value is by `mfdl.check`; least: the smallest integer; among: all that it can be.
-        decides: what depends on it: the "algorithm" and its losses, a "run" alone, or "nothing" but where numbers are
-            computed.
-    """
-
-    help: str
-    flags: tuple[str, ...] = ()
-    metavar: str | None = None
-    listed: bool = False
-    instead_of: tuple[str, ...] = ()
-    rule: str | None = None
-    least: int | None = None
-    among: Collection[str] = ()
-    decides: str = "algorithm"
-
-    def require(self, name: str, value: Any) -> None:
-        """Refuses a value that the field cannot have; None, not given, is always fine."""
-        from .. import check
-
-        if value is None:
-            return
-        if self.rule is not None:
-            getattr(check, self.rule)(**{name: value})
-        if self.least is not None:
-            check.integer_at_least(self.least, **{name: value})
-        if self.among:
-            require_one_of(name, value, self.among)
 
 
 Graph = Annotated[
@@ -386,9 +349,29 @@ class TakesPart(Protects):
 
     def scheme(self, typed: Collection[str] = ()) -> Participation:
         """The participation that the options name, at the unit of privacy that they name."""
-        from .named_nodes import participation_of
+        from ..participation import Cyclic
+        from ..participation.schemes import SCHEMES
 
-        return participation_of(self, typed)
+        name, epochs, period = self.participation, self.epochs, self.period
+        entry = SCHEMES.entry(name)
+        T = epochs * period if self.steps is None else self.steps
+        require_steps(max(T, epochs * period))
+        if entry.takes == {"steps"}:
+            given = (epochs, period) != (type(self).epochs, type(self).period) or {"epochs", "period"} & set(typed)
+            if self.steps is not None and given and epochs * period != T:
+                raise InvalidInput(
+                    f"--steps must be epochs * period, got --steps {T} with {epochs} epochs of {period} steps; "
+                    f"{name} participation needs --steps alone."
+                )
+        elif "steps" not in entry.takes:
+            Cyclic(epochs=epochs, period=period, steps=self.steps)  # refuses steps that do not fit
+        scheme: Participation = entry.of_run(epochs=epochs, period=period, steps=T, rate=self.sampling_rate)
+        if self.unit == "user" and not scheme.in_every_step:
+            raise InvalidInput(
+                f"--unit user needs --participation every-step, as a user's data take part in every step, got "
+                f"{scheme.describe()}."
+            )
+        return scheme
 
     def dynamics(self, gossip: Gossip) -> Dynamics:
         """Step sizes, of which only the ratios count, on a gossip matrix."""
