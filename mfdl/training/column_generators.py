@@ -31,15 +31,12 @@ TENSORS = 2**32
 
 
 class ColumnGenerator(abc.ABC):
-    """Base noise of columns.
-
-    Args: secrets: 32 bytes for each column; indices: of the columns, uint64; shard: which part of long rows, below
-        SHARDS.
+    """Base noise of columns, each with a secret of 32 bytes and an index (uint64); shard: part of long rows, below
+    SHARDS.
 
     Attributes:
-        name: of the rule from secret and counters to normals; stored with runs, since another rule is another noise.
-        secure: whether the words are those of a cipher, so that no feasible computation tells them from uniform ones
-            without the secret.
+        name: of the rule from secret and counters to normals; stored with runs.
+        secure: whether the words are those of a cipher, which no feasible computation tells from uniform ones.
     """
 
     name: ClassVar[str]
@@ -91,35 +88,38 @@ LONGEST_ROW = 2**35
 """Words of a row at most: 2^32 blocks of 64 bytes, those of a 32-bit block counter."""
 
 HEAD = 16
-"""Words at the start of a row that lie beside those of the next step: two blocks of the cipher."""
+"""Words at the start of a row that are made together with those of the next steps: two blocks of the cipher."""
 STEPS = 2**31
-"""Steps whose heads share a nonce: twice as many blocks are those of a counter."""
+"""Steps whose heads share a nonce."""
 AHEAD_BYTES = 2**27
-"""Of heads that are made ahead of their step."""
+"""Bytes of heads that are made ahead."""
 _PIECE = 2**15
-"""Words at once: 256 KiB, so that a piece stays in the cache of a core from keystream to normals."""
+"""Words at once: 256 KiB stay in the cache of a core."""
 _COLUMNS = 32
 """Columns of heads at once, for the same reason."""
 _ZEROS = memoryview(bytes(8 * _PIECE))  # keystream is what zeros are encrypted to
 
 
 class ChaChaColumns(ColumnGenerator):
-    """See `ColumnGenerator`.
+    """Noise of secret keys: ChaCha20 (RFC 8439) by `cryptography`, and the inverse of the normal distribution function.
+
+    A word becomes a normal: its lowest bit is the sign, the others are m, and the normal is +-Phi^-1((m + 1/2) 2^-64)
+    (`scipy.special.ndtri`, whose last bits may differ between builds), at most 9.2 in size.
 
     The words of (secret, index, tensor, shard, step) are ChaCha20 keystream with key HMAC-SHA256(secret, "chacha20",
     index, tensor): the first HEAD words are blocks 2 s and 2 s + 1 of the nonce q + 2^64 (shard + 2^31), step = STEPS q
     + s; words from HEAD on are blocks 2, 3, ... of the nonce step + 2^64 shard (12 bytes, lowest first). So one call of
-    the cipher makes the heads of several steps: steps that follow each other are made ahead, twice as many each time.
+    the cipher makes the heads of several steps, twice as many each time.
 
     Guarantees:
         No two (secret, index, tensor) share a key, up to a collision of HMAC-SHA256. Under one key nonces of heads
         differ from the others by their highest bit, as shard < 2^24, from each other by (q, shard), and two steps of
         one nonce have other blocks, 2 s + 1 < 2^32; the other nonces differ by (step, shard), and a row that would
-        exceed their block counter is refused. So no block is used twice, and whoever tells the words from uniform ones
-        without the secret has broken HMAC-SHA256 or ChaCha20.
+        exceed their block counter is refused. So no block is used twice, and distinguishing the words from uniform ones
+        without the secret breaks HMAC-SHA256 or ChaCha20.
     Raises: InvalidInput: rows longer than LONGEST_ROW.
-    Cost: of rows up to HEAD, step after step, twice the time of Philox in one call; of longer rows 3 microseconds and
-        up to 1.4 times the time of Philox per normal. Memory: AHEAD_BYTES.
+    Cost: rows up to HEAD twice the time of Philox; longer rows 3 microseconds and up to 1.4 times the time of Philox
+        per normal. Memory: AHEAD_BYTES.
     """
 
     name, secure = "chacha20/inverse-cdf/holder-keys/2", True
@@ -130,7 +130,6 @@ class ChaChaColumns(ColumnGenerator):
         self._ahead = _Heads(0, 0, np.empty((0, len(secrets), 0), dtype="<u8"))
 
     def block(self, steps: Words, dim: int, tensor: int) -> FloatArray:
-        """See `ColumnGenerator`."""
         out = self._keystream(steps, dim, tensor)
         flat = out.reshape(-1)
         for start in range(0, flat.size, _PIECE):
@@ -138,7 +137,6 @@ class ChaChaColumns(ColumnGenerator):
         return out.view(np.float64)
 
     def words(self, step: int, count: int) -> Words:
-        """See `ColumnGenerator`."""
         return self._keystream(np.array([step], dtype=np.uint64), count, 0)[0].astype(np.uint64, copy=False)
 
     def _keystream(self, steps: Words, count: int, tensor: int) -> Words:
@@ -210,7 +208,7 @@ def _cipher() -> tuple[Any, Any]:
 
 
 def _become_normals(words: Words) -> None:
-    """Replaces uniform words, in place, by the bits of the normals that they stand for."""
+    """Replaces uniform words, in place, by the bits of their normals."""
     sign = words << np.uint64(63)
     ndtri(tail_probabilities(words), out=words.view(np.float64))
     words ^= sign
@@ -230,18 +228,18 @@ _SHARD_SHIFT = 40  # first counter word at which the blocks of a shard begin: fa
 
 
 class PhiloxColumns(ColumnGenerator):
-    """See `ColumnGenerator`.
+    """Noise of keys that come from a seed: Philox4x64-10 and the ziggurat of NumPy; no cipher.
 
     The stream of (secret, index, step) is Philox4x64 with a 128-bit key hashed from the secret and the 256-bit counter
     with words, lowest first, (block, domain + 2^32 tensor, index, step), block = 2^40 shard + 1, ...; each block gives
-    4 words of 64 bits.
+    4 words of 64 bits. A row is `Generator(Philox(key=key, counter=counter)).standard_normal(dim)`; many short rows are
+    computed together (`fill`).
 
     Guarantees:
-        Under one key, no two (index, step, tensor) share a counter: they have counter words of their own, and
-        block carries into them only after 2^64 - 1 blocks, about 2^66 words of 64 bits,
-        while a normal takes 1.02 words on average and a row that long does not fit any memory. Philox is a
-        bijection of the counter, so different counters give different blocks.
+        Under one key, no two (index, step, tensor) share a counter: block would carry into their words after 2^64 - 1
+        blocks only. Philox is a bijection of the counter, so different counters give different blocks.
     Cost: about 1 microsecond per row and 10 ns per normal; of many short rows less (`fill`).
+    Source: Salmon et al., SC 2011 (Philox4x64-10); Marsaglia and Tsang (2000), the ziggurat.
     """
 
     name, secure = "philox4x64-10/ziggurat/holder-keys/2", False
@@ -251,7 +249,6 @@ class PhiloxColumns(ColumnGenerator):
         self._keys = np.array([*map(matrices.once(_philox_key), secrets)], dtype=np.uint64).reshape(-1, 2)
 
     def block(self, steps: Words, dim: int, tensor: int) -> FloatArray:
-        """See `ColumnGenerator`."""
         count = self._indices.size
         block, domain = np.uint64(self._shard << _SHARD_SHIFT), np.uint64(_COUNTER_DOMAIN + (tensor << _TENSOR_SHIFT))
         out = np.empty((steps.size, count, dim))
@@ -264,7 +261,6 @@ class PhiloxColumns(ColumnGenerator):
         return out
 
     def words(self, step: int, count: int) -> Words:
-        """See `ColumnGenerator`."""
         low = self._shard << _SHARD_SHIFT, _COUNTER_DOMAIN
         counters = (np.array([*low, index, step], dtype=np.uint64) for index in self._indices)
         drawn = [
@@ -297,11 +293,11 @@ def _philox_key(secret: bytes) -> Words:
 
 
 LONGEST_FILLED = 32
-"""Normals of a row up to which this is faster than a call of the generator for each."""
+"""Normals of a row up to which `fill` is faster than a call of the generator for each."""
 FEWEST = 256
-"""Rows from which it is."""
+"""Rows from which `fill` is faster."""
 BLOCKS = 2**13
-"""Philox blocks at once: 64 KiB an array, so that all of them stay in the cache of a core."""
+"""Philox blocks at once: 64 KiB an array."""
 
 _ROUNDS = 10
 _HALF, _LOW = np.uint64(32), np.uint64(2**32 - 1)
@@ -309,8 +305,6 @@ _WEYL = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBB67AE8584CAA73B)  # what is 
 
 
 class _Factor(NamedTuple):
-    """A multiplier of Philox with its upper and lower half."""
-
     whole: np.uint64
     high: np.uint64
     low: np.uint64
@@ -337,7 +331,7 @@ def _product(factor: _Factor, words: Words) -> tuple[Words, Words]:
 
 
 def philox(counter: tuple[Words, Words, Words, Words], key: tuple[Words, Words]) -> tuple[Words, Words, Words, Words]:
-    """The four words of Philox4x64-10 at each counter, whose words, as those of the key, may broadcast."""
+    """The four words of Philox4x64-10 at each counter; words of counter and key may broadcast."""
     a, b, c, d = counter
     left, right = key
     for round_ in range(_ROUNDS):
@@ -349,12 +343,12 @@ def philox(counter: tuple[Words, Words, Words, Words], key: tuple[Words, Words])
 
 
 class Ziggurat(NamedTuple):
-    """By the lowest 9 bits of a word, layer and sign.
+    """The ziggurat by the lowest 9 bits of a word, layer and sign.
 
     Attributes:
-        width: what a place is multiplied by, with the sign.
-        inside: places below it are inside the layer beneath; at most 2^12 of 2^52 less than there are, so that no
-            rounding decides.
+        width: factor of a place, with the sign.
+        inside: places below it are inside the layer beneath; at most 2^12 of 2^52 too small, so that no rounding
+            decides.
     """
 
     width: FloatArray
@@ -363,18 +357,18 @@ class Ziggurat(NamedTuple):
 
 @functools.cache
 def ziggurat() -> Ziggurat | None:
-    """The ziggurat of the library's generator, read off it; None if it does not use its words as assumed here.
+    """The ziggurat of NumPy, read off its generator; None if it does not use its words as assumed here.
 
-    The generator is given chosen words as the rest of a block, and the number of words that it takes is counted. The
-    places at which a layer ends are quotients of widths; the last of them and 512 words that follow no rule
-    must give what is computed here, from one word.
+    The generator is given chosen words as the rest of a block, and the words that it takes are counted. The places at
+    which a layer ends are quotients of widths; the last of them and 512 arbitrary words must give what is computed
+    here.
     """
     bits = np.random.Philox(key=0)
     draw = np.random.Generator(bits).standard_normal
     state = bits.state
 
     def drawn(words: Words) -> tuple[FloatArray, NDArray[np.bool_]]:
-        """What each word becomes, and whether it alone decides."""
+        """The normal of each word, and whether one word decides it."""
         normals, alone = np.empty(len(words)), np.empty(len(words), dtype=bool)
         for i, word in enumerate(words):
             state["buffer"], state["buffer_pos"] = np.full(4, word), 0
@@ -399,7 +393,7 @@ def ziggurat() -> Ziggurat | None:
 
 
 def word_normals(words: Words, table: Ziggurat) -> tuple[FloatArray, NDArray[np.bool_]]:
-    """The normal that each word becomes if it is the first of its normal, and where it is known."""
+    """The normal of each word if it is the first of its normal, and where it is known: place inside the layer beneath."""
     lowest = (words & np.uint64(511)).astype(np.intp)
     places = (words >> np.uint64(9)) & np.uint64(2**52 - 1)
     return places * table.width[lowest], places < table.inside[lowest]
@@ -408,7 +402,8 @@ def word_normals(words: Words, table: Ziggurat) -> tuple[FloatArray, NDArray[np.
 def fill(
     out: FloatArray, keys: NDArray[np.uint64], counter: tuple[np.uint64, np.uint64, Words, Words]
 ) -> NDArray[np.intp]:
-    """Writes the rows that it can into `out`, (rows, dim), and returns the others, to be drawn by the generator.
+    """Writes the rows that need one word a normal into `out`, (rows, dim); returns the others, one in nine of ten
+    normals.
 
     Args:
         keys: Philox keys, (rows, 2).

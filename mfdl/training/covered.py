@@ -1,8 +1,4 @@
-"""What a guarantee covers of a run: its period, its divisors, its task.
-
-In: a mechanism and a task. Out: how often each record is fed and what sums are divided by, or a refusal; and the
-guarantee in words, with what of the task it leaves out.
-"""
+"""What a guarantee covers of a run: period, divisors, clip rule and task; the guarantee in words, with what it omits."""
 
 from __future__ import annotations
 
@@ -62,11 +58,10 @@ def longest(period: Period) -> int:
 
 
 def divisors(mechanism: Mechanism, task: Task, period: Period, seed: int) -> FloatArray:
-    """What a node's clipped gradients and noise are divided by: at user level the mean is taken inside the clip.
+    """The divisor of a node's clipped gradients and noise: public batch sizes, expected where drawn; 1 at user level.
 
-    Of batches that are drawn, the expected size. Divisors scale gradients and noise of a node alike: they cancel where
-    all messages are seen and show the injected sums, and where all nodes have the same. Elsewhere (hidden messages,
-    noise that enters where gradients do not) the mechanism must have been calibrated with them.
+    Divisors scale gradients and noise of a node alike: they cancel where all messages are seen and show the injected
+    sums, and where all nodes have the same. Elsewhere the mechanism must have been calibrated with them.
     Raises: InvalidInput: it was not.
     """
     algorithm = mechanism.algorithm
@@ -97,8 +92,8 @@ def clip_schedule(given: object, mechanism: Mechanism) -> FloatArray:
 
     A step with c_t is the local map x - (eta / c_t) g, g clipped to c_t clip_norm: a Lipschitz constant for eta and
     clip_norm does not apply to it, so guarantees that assume such a constant require c_t = 1.
-    Raises: InvalidInput: no number > 0 at some step, another number of them than steps, or clips that span too much; a
-        c_t other than 1 under a guarantee that rests on a Lipschitz constant.
+    Raises: InvalidInput: no number > 0 at some step, another count than steps, or clips that span too much; a c_t other
+        than 1 under a guarantee that rests on a Lipschitz constant.
     """
     num_steps = mechanism.algorithm.num_steps
     clips = check.finite_array(1, clip_schedule=given)
@@ -139,9 +134,9 @@ def clip_rule(text: str, mechanism: Mechanism) -> ClipRule:
 
 
 def left_out(mechanism: Mechanism, task: Task) -> str:
-    """What of the preparation of a task no guarantee covers: what the task declares of its records.
+    """What a task declares of its records, which no guarantee covers.
 
-    Constants of features and the first model are named under secret sampling, where the theorem asks for them.
+    Constants of features and the first model are named under secret sampling, where the theorem assumes them.
     """
     constants = "" if mechanism.sampling is None else task.public_constants or ""
     if not task.from_records:
@@ -168,9 +163,9 @@ def statement(
 
 
 def require_injected_sums(mechanism: Mechanism, use: str, way: str) -> None:
-    """Refuses a guarantee that holds for less than every function of the injected sums.
+    """Refuses a guarantee that does not hold for every function of the injected sums.
 
-    Args: use: of the gradients or sums, in words; way: what to do instead.
+    Args: use: of the gradients or sums, in words; way: the alternative.
     """
     guarantee, algorithm = mechanism.guarantee, mechanism.algorithm
     seen = guarantee.release == "not applicable" and algorithm.divisors_cancel

@@ -1,20 +1,15 @@
-"""The thin executor: the rounds of a LinearAlgorithm applied to torch tensors, all nodes at once.
+"""The executor: the rounds of a LinearAlgorithm applied to torch tensors, all nodes at once.
 
-It holds no algorithm of its own: state, messages and models follow from the maps the accountant read.
+State, messages and models follow from the maps that the accountant read.
 
 Rounding must not come between gradient and noise. State + gradient in float32 lies on the grid of the state, which may
-be coarser than the gradient: a record then moves the message by more than its clipped gradient, up to several times
-in large models with a small learning rate, and noise added later does not take that back. So noise is added first, in
-float64: fl(g + e) is a function of g + e, as are all that follow, and nothing is lost. (Not so fl(g + fl(e)): shared
-noise may be a million times what hides a record, and g is then rounded to the grid of that noise.) Where an algorithm
-noises something else than its gradients (messages, as Zip-DL), its state is kept in float64, and messages are rounded
-last.
+be coarser than the gradient: a record then moves the message by more than its clipped gradient, and noise added later
+does not take that back. So noise is added first, in float64: fl(g + e) is a function of g + e, as are all that follow.
+(Not so fl(g + fl(e)): shared noise may be a million times what hides a record, and g is then rounded to the grid of
+that noise.) Where noise enters elsewhere (messages, as Zip-DL), the state is float64, and messages are rounded last.
 
-`Releasing` sums up what a run releases while it trains, so that no model is kept longer than its step.
-
-The last bits of a product may depend on where its operands begin in memory. torch allocates at multiples of 64 bytes,
-numpy at multiples of 16. A resumed run repeats its steps bit for bit, so tensors copy arrays and share no memory with
-them.
+The last bits of a product may depend on where its operands begin in memory: torch allocates at multiples of 64 bytes,
+numpy at multiples of 16. A resumed run repeats its steps bit for bit, so tensors copy arrays and share no memory.
 """
 
 from __future__ import annotations
@@ -39,7 +34,7 @@ from .distributed.share import Seen, Share
 
 COLUMNS_OF = {"gradient": "nodes", "noise": "injection slots"}
 REUSED_BYTES = 2**25 - 2**16
-"""A block of so many bytes, once freed, lets glibc reuse the memory of smaller ones: fresh pages take twice as long."""
+"""Size of a block that, once freed, lets glibc reuse the memory of smaller ones: fresh pages take twice as long."""
 DENSE_ENTRIES = 512 * 512  # maps up to this many entries are applied dense: faster than sparse kernels
 
 
@@ -74,7 +69,6 @@ class _TorchMap:
                 )
 
     def add_to(self, total: torch.Tensor | None, x: torch.Tensor) -> torch.Tensor | None:
-        """total + map @ x, with None for zero."""
         if self.kind == "zero":
             return total
         if self.kind == "scale":
@@ -95,7 +89,7 @@ def _applied(rows: int, *terms: tuple[_TorchMap, torch.Tensor]) -> torch.Tensor:
 
 @dataclasses.dataclass(frozen=True)
 class _Applied:
-    """A map alone, with what it multiplies."""
+    """A map with its operand."""
 
     matrix: _TorchMap
     seen: Seen
@@ -105,10 +99,9 @@ class _Applied:
 
 
 class Executor:
-    """One algorithm on one device, or one rank's share of it.
+    """One algorithm on one device, or one rank's share of it; n, state, slots and messages count the rows of this rank.
 
-    Args: algorithm: what runs; dtype, device: of the models; group: the ranks that share it, default this process
-        alone. n, state, slots and messages below count the rows that this rank holds.
+    Args: dtype, device: of the models; group: the ranks that share it, default this process alone.
     """
 
     def __init__(
@@ -164,7 +157,7 @@ class Executor:
 
         Noise is added in float64 and rounded with what it hides, both only read: of an array on a CPU in one pass.
 
-        Args: rule: from privatised sums to what enters in their place, where noise enters with gradients.
+        Args: rule: maps privatised sums to directions, where noise enters with gradients.
         Raises: InvalidInput: t is not a step of the algorithm, whose guarantee ends with the last one.
         """
         if not 0 <= t < len(self.rounds_of_step):
@@ -200,7 +193,7 @@ class Executor:
         noise: torch.Tensor | FloatArray,
         rule: Callable[[torch.Tensor], torch.Tensor] | None,
     ) -> torch.Tensor:
-        """What enters the maps, of `state_dtype`: the float64 sum of gradients and noise, rounded once."""
+        """Input of the maps, of `state_dtype`: the float64 sum of gradients and noise, rounded once."""
         if rule is not None or self.device.type != "cpu":
             total = gradients.double() + self._wide(noise)
             return (total if rule is None else rule(total)).to(self.state_dtype)
@@ -210,10 +203,10 @@ class Executor:
 
 
 class Releasing:
-    """The running sum of a `ReleasedModel` in float64, and its gossip at the end.
+    """The running sum of a `ReleasedModel` in float64, and its gossip at the end; no model is kept longer than its
+    step.
 
-    Attributes: total: sum of a_r theta_{r+1} so far, of the executor's nodes, shape (n, dim); None where the last
-        models are released.
+    Attributes: total: sum of a_r theta_{r+1} so far, shape (n, dim); None where the last models are released.
     """
 
     def __init__(self, executor: Executor, dimension: int) -> None:
@@ -225,12 +218,12 @@ class Releasing:
             self.total = torch.zeros(shape, dtype=torch.float64, device=executor.device)
 
     def after(self, step: int, state: torch.Tensor) -> None:
-        """Takes in the models after a step."""
+        """Adds the models after a step."""
         if self.total is not None and self.weights[step]:
             self.total += self.weights[step] * self.executor.models(state).double()
 
     def models(self, state: torch.Tensor) -> torch.Tensor:
-        """What is released after the last step, from the state then; shape (n, dim), of the executor's dtype."""
+        """The released models after the last step, from its state; shape (n, dim), of the executor's dtype."""
         if self.total is None:
             return self.executor.models(state)
         algorithm, share = self.executor.algorithm, self.executor.share
@@ -245,7 +238,7 @@ class Releasing:
 
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
-    """One torch thread inside, as many as before afterwards."""
+    """Sets one torch thread inside."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -1,4 +1,11 @@
-"""x"""
+"""replay: train with a mechanism on a task, all nodes at once, and evaluate.
+
+The accounted algorithm runs: its maps by `Executor`, its noise by `noise_stream`; what the guarantee does not cover is
+refused (`covered`). One seed is a `SeedReplay`. Runs whose algorithms are the same but for constants on their inputs
+(`input_scales`) train together (`BatchedRuns`): R runs are R blocks of columns of one state, so gradients of all nodes
+of all runs are taken in one call. Each equals the run alone up to rounding, with the same noise; no map mixes columns
+and no gradient mixes nodes, so a run that diverges leaves the others alone.
+"""
 
 from __future__ import annotations
 
@@ -30,18 +37,18 @@ from .seed_replay import SeedReplay, few_threads
 from .tasks.instance import TaskInstance, evaluate, fit_together, stacked, without_copies
 
 MOST_RUNS = {"cpu": 4, "cuda": 64}
-"""Runs at a time, by type of device; on a CPU eight gain no more than four, and leave less for other processes."""
+"""Runs at a time, by type of device; on a CPU eight gain no more than four."""
 RECORD_BYTES = {"cpu": 2**28, "cuda": 2**31}
-"""Of their records, all together."""
+"""Largest size of their records."""
 NOISE_BYTES = 2**31
-"""Of base noise that their streams keep, all together."""
+"""Largest size of base noise that their streams keep."""
 
 Wanted = tuple[ReplayConfig, int | None, NoiseKey]
-"""A run by its config, its seed and the key of which its own is derived."""
+"""A run by its config, its seed and its root key."""
 
 
 def shared_by(config: ReplayConfig) -> tuple[Hashable, ...] | None:
-    """What runs that train together have in common; None for a run that trains alone.
+    """Properties that runs must share to train together; None for a run that trains alone.
 
     Alone: with checkpoints, kept messages, a function called at evaluations, a step rule, or several ranks.
     """
@@ -57,12 +64,10 @@ def shared_by(config: ReplayConfig) -> tuple[Hashable, ...] | None:
 
 
 def most_on(device: str | torch.device | None) -> int:
-    """`MOST_RUNS` on a device, by default that of `ReplayConfig`."""
     return MOST_RUNS["cpu" if device_of(device).type == "cpu" else "cuda"]
 
 
 def trained(wanted: Sequence[Wanted], advance: Advance) -> list[SeedRun]:
-    """The run of each, in their order."""
     finished: dict[int, SeedRun] = {}
     groups: dict[Hashable, list[int]] = {}
     for place, (config, _, _) in enumerate(wanted):
@@ -88,7 +93,6 @@ def _batches(wanted: Sequence[Wanted], places: Sequence[int]) -> Iterator[list[t
 
 
 def _most(run: SeedReplay) -> int:
-    """How many runs like this one there is room for."""
     kind = "cpu" if run.device.type == "cpu" else "cuda"
     noise = run.algorithm.noise
     kept_bytes = (
@@ -99,7 +103,7 @@ def _most(run: SeedReplay) -> int:
 
 
 def _train(batch: list[tuple[int, SeedReplay]], advance: Advance, finished: dict[int, SeedRun]) -> None:
-    """Those together that share their maps, after the first of them."""
+    """Trains together the runs that share their maps, group by group."""
     while batch:
         (_, first), *_ = batch
         scales = {place: _scales(run, first) for place, run in batch}
@@ -115,16 +119,13 @@ def _train(batch: list[tuple[int, SeedReplay]], advance: Advance, finished: dict
 
 
 def _scales(run: SeedReplay, first: SeedReplay) -> InputScales | None:
-    """How the inputs of a run enter the maps of the first one; None where they do not, or where modules differ."""
+    """Scales of the inputs of a run in the maps of the first one; None if they differ otherwise, or modules do."""
     fits = run is first or fit_together(run.instance, first.instance)
     return input_scales(run.algorithm, first.algorithm) if fits else None
 
 
 class BatchedRuns:
-    """Several runs with one executor, that of the first one.
-
-    Args: runs: R of them, with what `shared_by` names in common; scales: of the inputs of each.
-    """
+    """R runs with the `shared_by` of the first one, whose executor they share; scales: of the inputs of each."""
 
     def __init__(self, runs: Sequence[SeedReplay], scales: Sequence[InputScales]) -> None:
         self.runs, self.first, self.executor = runs, runs[0], runs[0].executor
@@ -146,7 +147,6 @@ class BatchedRuns:
         self._evaluated: list[tuple[int, dict[str, torch.Tensor]]] = []
 
     def run(self, advance: Advance) -> list[SeedRun]:
-        """All steps of all runs."""
         with few_threads(self._instances):
             return self._run(advance)
 
@@ -178,14 +178,14 @@ class BatchedRuns:
         return self._results(models, released, last, seconds / len(runs))
 
     def _count_dropped(self, t: int, models: torch.Tensor) -> None:
-        """By run, which takes the gradients of each again."""
+        """Counts dropped gradients by run, from gradients that are taken again."""
         for run, of_run in zip(self.runs, models.chunk(len(self.runs)), strict=True):
             with counting_dropped() as dropped:
                 run.clipped(run.batch(t), of_run, t)
             run.dropped += dropped()
 
     def _stepped(self, t: int, state: torch.Tensor, gradients: torch.Tensor, noise: FloatArray) -> torch.Tensor:
-        """The state after a step; where noise enters with gradients, their sum is scaled, and what follows is its."""
+        """The state after a step; where noise enters with gradients, their sum is scaled."""
         if self._scales is None:
             return self.executor.step(t, state, gradients, noise)[1]
         of_gradients, of_noise = self._scales
@@ -199,11 +199,11 @@ class BatchedRuns:
         return columns.unflatten(1, (len(self.runs), -1)).transpose(0, 1).flatten(0, 1)
 
     def _columns(self, rows: torch.Tensor) -> torch.Tensor:
-        """The inverse."""
+        """The inverse of `_rows`."""
         return rows.unflatten(0, (len(self.runs), -1)).transpose(0, 1).flatten(1)
 
     def _batch(self, step: int) -> TaskInstance:
-        """The records of all runs in a step: all of its class, or what each run draws; bins come again."""
+        """The records of all runs in a step: all of its class, or those drawn; bins are stacked once."""
         if self.first.batches is None:
             return self._stacks[0]
         sampling = self.first.mechanism.sampling
@@ -233,7 +233,7 @@ class BatchedRuns:
     def _results(
         self, models: torch.Tensor, released: dict[str, torch.Tensor], finished_steps: int, seconds: float
     ) -> list[SeedRun]:
-        """What each run measured; `seconds` are its share of the training."""
+        """Results of each run; `seconds` are its share of the training."""
         tables = [(step, _on_cpu(table)) for step, table in self._evaluated]
         at_end, of_runs = _on_cpu(released), models.unflatten(0, (len(self.runs), -1)).double().cpu().numpy()
         results = []
@@ -255,11 +255,11 @@ def _on_cpu(tensors: dict[str, torch.Tensor]) -> dict[str, np.ndarray]:
 def replay(config: ReplayConfig) -> Run:
     """Trains once per seed; `ReplayConfig` has the arguments.
 
-    Returns: Run with one SeedRun per seed.
     Raises:
         InvalidInput: node counts differ, a checkpoint of another run, an unseeded resume without its key, a period
             that the guarantee does not cover, seeded noise of a run to publish, a folder that another run uses.
-        UnsupportedMechanism: at record level, a participation that says no batches: other than cyclic, every step,
+        UnsupportedMechanism: at record level, a participation without a rule for batches: other than cyclic, every
+        step,
             Poisson sampling or balls-in-bins.
     """
     doing = f"{config.mechanism.algorithm.name} on {config.task.name}"
@@ -268,7 +268,7 @@ def replay(config: ReplayConfig) -> Run:
 
 
 def replays(configs: Sequence[ReplayConfig], advance: Advance) -> list[Run]:
-    """`replay` of each config; runs that may train together do (`batched_runs`). `advance` is told of steps."""
+    """`replay` of each config; runs that may train together do. `advance` counts steps."""
     wanted = [(config, seed) for config in configs for seed in _seeds(config)]
     finished: dict[int, SeedRun] = {}
     for place, (config, seed) in enumerate(wanted):
@@ -305,7 +305,6 @@ def _seeds(config: ReplayConfig) -> tuple[int | None, ...]:
 
 
 def _alone(config: ReplayConfig, seed: int | None, advance: Advance) -> SeedRun:
-    """One seed, with its checkpoint."""
     folder = None if config.checkpoint_folder is None else Path(config.checkpoint_folder) / f"seed-{seed}"
     with contextlib.nullcontext() if folder is None else files.held_alone(folder):
         return _trained(config, seed, _root(config, seed), folder, advance)
@@ -319,7 +318,6 @@ def fed(config: ReplayConfig) -> Iterator[tuple[TaskInstance, Iterator[TaskInsta
 
 
 def _root(config: ReplayConfig, seed: int | None) -> NoiseKey:
-    """The key of which that of a run is derived."""
     if config.key is not None:
         return config.key
     return NoiseKey.from_entropy() if seed is None else NoiseKey.from_seed(seed)

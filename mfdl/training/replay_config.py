@@ -1,8 +1,4 @@
-"""The arguments of `replay`, checked before anything runs, and what it reports while it trains.
-
-In: a calibrated mechanism, a task, seeds or a key, what to measure and where to write. Out: a checked `ReplayConfig`;
-what the guarantee does not cover is refused (`covered`). `EvaluatedStep` is the report of one evaluation.
-"""
+"""The arguments of `replay`, checked before anything runs, and the report of an evaluation."""
 
 from __future__ import annotations
 
@@ -38,9 +34,7 @@ class EvaluatedStep:
 
     Attributes:
         step: number of finished steps.
-        seed: of the run; None when drawn by the operating system.
-        loss: test loss of each node, shape (n,).
-        accuracy: test accuracy of each node, shape (n,), or None for regression.
+        loss, accuracy: on the test records, of each node, shape (n,); accuracy is None for regression.
         models: a copy of all models, shape (n, d), float64; a guarantee may cover the final ones only.
         diverged: a model or a test loss was not finite at this evaluation or before.
         metrics: the requested ones by name (`mfdl.metrics`), shape (n,), or () for the average model.
@@ -203,12 +197,10 @@ class ReplayConfig:
 
     @property
     def clip_rule(self) -> ClipRule:
-        """The clip rule at the clipping norm of the mechanism."""
         return clip_rules.parse(self.clipping, self.mechanism.clip_norm)
 
     @property
     def rule(self) -> StepRule | None:
-        """The step rule."""
         return None if self.step_rule is None else step_rules.parse(self.step_rule)
 
     @property
@@ -219,10 +211,9 @@ class ReplayConfig:
 
     @property
     def where(self) -> torch.device:
-        """The device of models and gradients."""
         return device_of(self.device)
 
 
 def device_of(given: str | torch.device | None) -> torch.device:
-    """The device that is given; default CUDA when there is one, else the CPU."""
+    """The given device; default CUDA when there is one, else the CPU."""
     return torch.device(given or ("cuda" if torch.cuda.is_available() else "cpu"))

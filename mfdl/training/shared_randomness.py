@@ -1,4 +1,14 @@
-"""x"""
+"""Keys by holders: one key per set of nodes that share noise, and how they agree on it without a trusted party.
+
+A noise operator names the holders of its columns (one node, both ends of an edge, a group). Column c of a step, the
+j-th among the columns of its holder set S, is `normals(key of S, step, [j], dim)`: only the holders can make it.
+
+Agreement: a pair uses X25519 and HKDF-SHA256 without any message but the public keys; in a group one member draws the
+secret and seals it for each other member under the pair's key (ChaCha20-Poly1305). Nodes are assumed honest but
+curious. Public keys prove no identity: an attacker who can replace one in transit computes the noise, so they must
+come by an authenticated channel (signed, pinned, or compared by `fingerprint`). The run id must be new for each run:
+the same nodes under the same run id get the same keys, hence the same noise.
+"""
 
 from __future__ import annotations
 
@@ -26,10 +36,10 @@ Holders = frozenset[int]
 
 
 class HolderKeys:
-    """The secrets of one run by who holds them: holder set -> NoiseKey.
+    """The secrets of one run: holder set -> NoiseKey.
 
     A secret serves one run: the same keys in a second run repeat its noise, and the difference of the two shows the
-    gradients. Neither `repr` nor any message shows a secret; pickling carries them, as it does for `NoiseKey`.
+    gradients. Neither `repr` nor any message shows a secret; pickling carries them.
     """
 
     __slots__ = ("_given", "_node", "_root")
@@ -76,7 +86,7 @@ class HolderKeys:
     def key_of(self, holders: Iterable[int]) -> NoiseKey:
         """The secret of a holder set.
 
-        Raises: InvalidInput: naming the set, when its secret is not here.
+        Raises: InvalidInput: naming the set, when its secret is missing.
         """
         wanted = frozenset(holders)
         if self._node is not None and self._node not in wanted:
@@ -94,9 +104,9 @@ class HolderKeys:
         return self._given[wanted]
 
     def of_node(self, node: int) -> HolderKeys:
-        """What one node holds: the keys of the sets it belongs to.
+        """The keys of the sets that a node belongs to.
 
-        Of a simulation, the view still carries the root secret; only its use is restricted.
+        In a simulation the result still carries the root secret; only its use is restricted.
         """
         node = check.integer_at_least(0, node=node)
         if self._node not in (None, node):
@@ -111,13 +121,12 @@ class HolderKeys:
 
 
 def columns_by_holders(noise: NoiseOperator) -> dict[Holders, NDArray[np.int64]]:
-    """Columns of one step of the base noise by who holds them, each list increasing.
+    """Columns of one step of the base noise by their holders, each list increasing and each column in one list.
 
     >>> from mfdl.noise import IndependentNoise
     >>> columns_by_holders(IndependentNoise(num_steps=5, num_nodes=2))
     {frozenset({0}): array([0]), frozenset({1}): array([1])}
 
-    Guarantees: every column of a step is in exactly one list.
     Raises: InvalidInput: `noise.holders()` does not have one row per column and one column per node.
     Cost: O(holders of all columns).
     """
@@ -145,11 +154,9 @@ def base_columns(
     *,
     shard: int = 0,
 ) -> ColumnNormals:
-    """The base normals of a step, ready for any step: `base_columns(noise, keys).step(t, dim)` is Z_t.
+    """The base normals of any step: `base_columns(noise, keys).step(t, dim)` is Z_t.
 
-    Args:
-        columns: which columns of a step, in the order wanted; default all.
-        shard: which part of the coordinates, see `ColumnNormals`.
+    Args: columns: of a step, in any order; default all. shard: part of the coordinates, see `ColumnNormals`.
     Raises: InvalidInput: the secret of a holder set of these columns is missing; or as `columns_by_holders`.
     Cost: one key derivation per holder set, once; then that of `normals_block`.
     """
@@ -189,13 +196,12 @@ Label = str | int | bytes
 
 
 class NodeIdentity:
-    """An X25519 key pair of one node. Neither `repr` nor pickling gives the private key away.
+    """An X25519 key pair of one node. Neither `repr` nor pickling reveals the private key.
 
     >>> NodeIdentity.generate()
     NodeIdentity(fingerprint='...')
 
-    Attributes:
-        public_bytes: the public key, 32 bytes, for every peer.
+    Attributes: public_bytes: the public key, 32 bytes, for every peer.
     """
 
     __slots__ = ("_private", "public_bytes")
@@ -213,7 +219,6 @@ class NodeIdentity:
 
     @classmethod
     def generate(cls) -> NodeIdentity:
-        """A new identity from the operating system's entropy."""
         return cls(secrets.token_bytes(SECRET_BYTES))
 
     @property
@@ -245,10 +250,9 @@ def pair_key(
     Args:
         peer_public: the peer's `public_bytes`, from an authenticated channel.
         run_id: new for each run and equal at both ends; not empty.
-        own_label, peer_label: how all nodes call the two, e.g. their indices; different.
+        own_label, peer_label: names of the two that all nodes use, e.g. their indices; different.
 
-    Guarantees:
-        Both ends get the same key. Another run id, label or public key gives an unrelated one.
+    Guarantees: both ends get the same key. Another run id, label or public key gives an unrelated one.
     Raises:
         InvalidInput: a public key that is not 32 bytes, is the own one, or is of low order (every private key gives
             the secret zero with it); equal labels; an empty run id.
@@ -283,11 +287,11 @@ def seal_group_key(
     """A group's secret, encrypted for one member under the key of the pair (sender, receiver).
 
     Args:
-        key: the secret, drawn by one member with `NoiseKey.from_entropy()` and sealed for each other member.
+        key: drawn by one member with `NoiseKey.from_entropy()` and sealed for each other member.
         pair: `pair_key` of sender and receiver for this run.
         group: labels of all members, in any order.
 
-    Returns: 12 bytes nonce, then ciphertext and tag; anybody may carry it.
+    Returns: 12 bytes nonce, then ciphertext and tag; no secrecy is needed in transit.
     Raises: InvalidInput: sender or receiver is not in the group, or they are equal.
     """
     cipher, context = _seal(pair, group, run_id, sender, receiver)
@@ -298,11 +302,11 @@ def seal_group_key(
 def open_group_key(
     sealed: bytes, pair: NoiseKey, *, group: Iterable[Label], run_id: str | bytes, sender: Label, receiver: Label
 ) -> NoiseKey:
-    """The secret in what `seal_group_key` made for this receiver.
+    """The secret that `seal_group_key` encrypted for this receiver.
 
     A dishonest sender can seal different secrets for different members; compare `key_id` to see it.
 
-    Raises: InvalidInput: changed on its way, or sealed for another group, run, sender or receiver.
+    Raises: InvalidInput: changed in transit, or sealed for another group, run, sender or receiver.
     """
     from cryptography.exceptions import InvalidTag  # keeps `import mfdl` light
 
@@ -324,14 +328,9 @@ def open_group_key(
 def agree(
     identities: Sequence[NodeIdentity], holder_sets: Iterable[Iterable[int]], *, run_id: str | bytes
 ) -> list[HolderKeys]:
-    """A whole deployment in one process: the HolderKeys that each node ends up with.
+    """The HolderKeys of every node of a deployment, agreed on in one process.
 
-    Every node draws its own secret, both ends of a pair compute theirs, and the first node of a larger set draws and
-    seals it for the others.
-
-    Args:
-        identities: of nodes 0 .. n - 1.
-        holder_sets: e.g. `shared_randomness.columns_by_holders(noise)`.
+    Args: identities: of nodes 0 .. n - 1; holder_sets: e.g. of `columns_by_holders(noise)`.
     Raises: InvalidInput: a holder set is empty or names a node without identity.
     Cost: about 0.1 ms per pair and per sealed key.
     """

@@ -1,4 +1,9 @@
-"""x"""
+"""Guards of live nodes: no copy, no repeated step, no record in a step that its participation does not allow.
+
+A copy would add the noise of its next step to other data. Refused: copying, pickling, a forked process, a second thread
+inside a step, a second object that repeats a step with the same keys in this process, and a second one on one folder.
+Not noticed: the same secrets or a copied folder in another process, and a machine restored from a snapshot.
+"""
 
 from __future__ import annotations
 
@@ -22,11 +27,11 @@ from ..participation import Participation
 REPEATS = "its next step would add the same noise to other data, and the difference of the two messages has no noise"
 
 steps_of_keys: dict[str, int] = {}
-"""How many steps of each set of secrets have been taken in this process, by `key_id`."""
+"""Number of steps taken with each set of secrets in this process, by `key_id`."""
 
 
 class SingleCopy:
-    """Lives in one process, and is used by one thread at a time."""
+    """An object of one process, used by one thread at a time."""
 
     def __init__(self) -> None:
         self._process, self._in_use = os.getpid(), threading.Lock()
@@ -70,13 +75,13 @@ class NodeFile:
         self._stamp = self._stamped()
 
     def save(self, state: dict[str, Any]) -> None:
-        """Replaces the file, readable by its owner alone; who took part when is in it, and no key."""
+        """Replaces the file, readable by its owner alone; it has the records of each step, and no key."""
         torch.save({**state, "writer": f"process {os.getpid()} on {socket.gethostname()}"}, buffer := io.BytesIO())
         files.atomic_write_bytes(self.path, buffer.getvalue(), private=True)
         self._stamp = self._stamped()
 
     def load(self) -> dict[str, Any]:
-        """What was saved last, nothing if nothing was. Raises: InvalidInput: a damaged file."""
+        """The last saved state, empty without one. Raises: InvalidInput: a damaged file."""
         try:
             return dict(torch.load(self.path, weights_only=True)) if self.path.exists() else {}
         except (RuntimeError, OSError, EOFError, ValueError, TypeError, pickle.UnpicklingError) as error:
@@ -102,7 +107,7 @@ class NodeFile:
 
 
 class RecordSteps:
-    """Steps that the records of one node have joined.
+    """Steps that the numbered records of one node have joined, as their participation allows.
 
     Args: participation: of one record; None where it may take part in every step, as all data of a user may.
     """
@@ -133,13 +138,11 @@ class RecordSteps:
         return joined
 
     def add(self, joined: Mapping[int, list[int]]) -> None:
-        """Counts a batch of `with_batch`."""
         self._steps.update(joined)
 
     def to_dict(self) -> dict[int, list[int]]:
-        """Steps by record, for a saved node."""
         return {record: list(steps) for record, steps in self._steps.items()}
 
     def load(self, steps: Mapping[int, Sequence[int]]) -> None:
-        """Takes the place of what was counted."""
+        """Replaces the counted steps."""
         self._steps = {int(record): list(joined) for record, joined in steps.items()}

@@ -1,4 +1,15 @@
-"""x"""
+"""Training shared by several processes: each holds a part of the nodes and is sent the messages that cross the cut.
+
+    with mfdl.training.distributed.ranks(4):
+        run = mfdl.replay(mechanism, task, seeds=[0])
+
+The numbers are those of one process, up to the order in which a sum is taken. Noise is never sent: every rank makes
+that of its nodes from the run's key, shared secrets included.
+
+A group is a torch.distributed process group (gloo, or NCCL where every rank has a GPU): started here, one process a
+rank on this machine, or by torchrun. Rank 0 leads and sends work as pickles, the noise key among it: all ranks are one
+party, the simulation. A rank that dies ends the run.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +35,7 @@ from ...errors import InvalidInput, RankLost
 Made = TypeVar("Made")
 SERVE = "--serve"
 PATIENCE = timedelta(minutes=30)
-"""How long a rank waits for another one that is alive: longer than any step, evaluation or data set takes."""
+"""Longest wait for a live rank: longer than any step, evaluation or data set takes."""
 
 SHARED_RUN = "a run shared by several processes"
 MOMENT = 2.0
@@ -35,10 +46,10 @@ MOMENT = 2.0
 class Group:
     """This process among its peers.
 
-    Attributes: rank, size: the number of this process, and of all; device: of tensors it sends; sent_bytes: of rows of
-        states and messages sent to other ranks so far, without whole models for checkpoints and evaluations; started:
-        the other processes, where this one started them; under_way: the work has passed the checks of every rank;
-        left_off: a run failed with ranks at different places, so that they can do no more work.
+    Attributes: device: of sent tensors; sent_bytes: of rows of states and messages sent to other ranks so far, without
+        whole models for checkpoints and evaluations; started: the processes that this one started; under_way: the work
+        has passed the checks of every rank; left_off: a run failed with ranks at different places, so the group is
+        unusable.
     """
 
     rank: int = 0
@@ -56,7 +67,7 @@ class Group:
 
     @contextlib.contextmanager
     def doing(self, work: Callable[[Group], object]) -> Iterator[None]:
-        """The leader's side of some work, which the leader sends to all others and they do in `serve`.
+        """Sends work from the leader to all others, which do it in `serve`.
 
         A refusal before work is `under_way` happens on every rank; after any other error, such as a full disk
         that the leader alone meets, this group can do no more work.
@@ -73,7 +84,7 @@ class Group:
         self.left_off = False
 
     def serve(self) -> None:
-        """Does what the leader sends, until that is None."""
+        """Does the leader's work until it sends None."""
         while (work := self.same(lambda: None)) is not None:
             self.under_way = False
             try:
@@ -144,7 +155,7 @@ class Group:
             ) from error
 
     def _ended(self) -> list[str]:
-        """How processes started here have ended; a connection closes a moment before its process is gone."""
+        """Exit states of the started processes; a connection closes a moment before its process is gone."""
         until = time.monotonic() + MOMENT
         while True:
             ended = [f"rank {r} ended with status {p.poll()}" for r, p in enumerate(self.started, 1) if p.poll()]
@@ -157,7 +168,7 @@ _current: ContextVar[Group | None] = ContextVar("mfdl ranks", default=None)
 
 
 def require_packages() -> None:
-    """Refuses several ranks before any work. Raises: MissingExtra: a package that they need is not installed."""
+    """Refuses several ranks before any work. Raises: MissingExtra: a required package is not installed."""
     for package in ("cloudpickle", "pymetis"):
         errors.imported(package, SHARED_RUN, "train in one process, without ranks")
 
@@ -214,7 +225,7 @@ def ranks(count: int) -> Iterator[Group]:
 
 
 def _refuse_torchrun(count: int) -> None:
-    """Each process of torchrun runs the whole script, so that each of them would start ranks for the same run."""
+    """Refuses ranks inside torchrun, which runs the whole script on each of its processes."""
     size = os.environ.get("WORLD_SIZE", "1")
     if "RANK" in os.environ and size != "1":
         raise InvalidInput(
@@ -226,7 +237,7 @@ def _refuse_torchrun(count: int) -> None:
 
 @contextlib.contextmanager
 def apart() -> Iterator[None]:
-    """Inside, this process trains alone, whatever group it belongs to."""
+    """Lets this process train alone, whatever group it belongs to."""
     token = _current.set(None)
     try:
         yield
@@ -236,7 +247,7 @@ def apart() -> Iterator[None]:
 
 @contextlib.contextmanager
 def leading(group: Group) -> Iterator[Group]:
-    """The leader's side of a group: inside, training is shared; afterwards the others receive the order to end."""
+    """Shares training inside, on the leader's side; afterwards the others receive the order to end."""
     token = _current.set(group)
     try:
         yield group
@@ -248,7 +259,7 @@ def leading(group: Group) -> Iterator[Group]:
 
 
 def joined(rank: int, size: int, store: Any = None) -> Group:
-    """Enters the process group, by a store or as torchrun says: NCCL where every rank of this machine has a GPU."""
+    """Enters the process group, by a store or by torchrun's variables: NCCL if every rank of this machine has a GPU."""
     require_packages()
     on_machine = int(os.environ.get("LOCAL_WORLD_SIZE", size))
     on_gpu = torch.cuda.is_available() and torch.cuda.device_count() >= on_machine

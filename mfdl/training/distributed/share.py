@@ -1,11 +1,8 @@
-"""One rank's share of a run: its rows of every map, and what it is sent to multiply them with.
+"""One rank's share of a run: its rows of every map, and the rows that it receives to multiply them with.
 
-It stands between the maps and the tensors of an `Executor`: `cut` gives a map's rows that this rank holds, over its own
-columns and, behind them, those of other ranks that it needs; `Seen` makes the tensor that these multiply. A process
-alone holds everything: maps and tensors are left as they are.
-
-`Shares` says which rank holds which row: nodes by a partition of the graph that cuts few edges, all else where its node
-is. Results do not depend on it, as a rank is sent what its rows need of others.
+A map's rows of this rank are cut to its own columns and, behind them, those of other ranks that it needs; `Seen` makes
+the tensor that these multiply. `Shares` assigns rows to ranks: nodes by a partition of the graph that cuts few edges,
+everything else by its node. Results do not depend on it.
 """
 
 from __future__ import annotations
@@ -26,7 +23,7 @@ from ...operators.structured import Map
 from . import Group
 
 SOURCES = ("state", "messages", "nodes", "injection slots")
-"""What maps multiply: the words of their columns."""
+"""Operands of maps: the words of their columns."""
 RankOfRow = NDArray[np.intp]
 SEED = 0  # every rank makes the partition for itself
 NO_RANK = -1
@@ -34,10 +31,10 @@ NO_RANK = -1
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Seen:
-    """What a rank multiplies: its own rows of a tensor, and behind them rows that others send.
+    """Operand of a rank: its own rows of a tensor, and behind them rows that others send.
 
-    Attributes: columns: which rows of the whole these are; sends: for each other rank the places among its own rows;
-        receives: for each other rank how many rows come.
+    Attributes: columns: indices of these rows; sends: for each other rank the places among its own rows;
+        receives: for each other rank the number of rows.
     """
 
     group: Group
@@ -46,7 +43,7 @@ class Seen:
     receives: Sequence[tuple[int, int]] = ()
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """Own rows, shape (rows, dim), to all that is seen; every rank of the group must call it."""
+        """Own rows, shape (rows, dim), followed by the received ones; every rank of the group must call it."""
         if not self.sends and not self.receives:
             return x
         received = [(rank, x.new_empty(count, *x.shape[1:])) for rank, count in self.receives]
@@ -57,7 +54,6 @@ class Seen:
 class Share:
     """The rows of an algorithm that one rank of a group holds.
 
-    Args: algorithm: what is shared; group: who shares it; device: of the tensors.
     Attributes: nodes, slots: those of this rank, in increasing order; None: all.
     Cost: O(entries) for each distinct map.
     Raises: InvalidInput: more ranks than nodes.
@@ -73,17 +69,16 @@ class Share:
         self._cut: dict[tuple[str, int, int], Map] = {}
 
     def size(self, name: str) -> int:
-        """How many rows of a kind this rank holds."""
         return self._sizes[name] if self.shares is None else len(self.shares.rows(name, self.group.rank))
 
     def of_round(self, kind: Round) -> tuple[dict[str, Map], dict[str, Seen]]:
-        """(this rank's rows of each map by its name, what they multiply by the word of their columns)."""
+        """(this rank's rows of each map by its name, their operands by the word of their columns)."""
         maps = {name: getattr(kind, name) for name in MAPS}
         seen = {word: self._seen_by({n: m for n, m in maps.items() if SHAPES[n][1] == word}, word) for word in SOURCES}
         return {name: self._rows(m, SHAPES[name][0], seen[SHAPES[name][1]]) for name, m in maps.items()}, seen
 
     def of_map(self, matrix: Map, rows: str, columns: str) -> tuple[Map, Seen]:
-        """The same of a single map, its rows and columns named by the words of `round.SHAPES`."""
+        """As `round` of a single map, its rows and columns named by the words of `round.SHAPES`."""
         seen = self._seen_by({rows: matrix}, columns, (rows,))
         return self._rows(matrix, rows, seen), seen
 
@@ -105,7 +100,7 @@ class Share:
         return (total / self._sizes["nodes"]).to(models.dtype)
 
     def any(self, here: bool) -> bool:
-        """Whether it is so on some rank; every rank must call it."""
+        """Whether it holds on any rank; every rank must call it."""
         if self.shares is None:
             return here
         return bool(self.group.summed(torch.tensor([float(here)], device=self._device)))
@@ -115,7 +110,7 @@ class Share:
         return torch.as_tensor(self.shares.rows(name, rank), device=self._device)
 
     def _seen_by(self, maps: dict[str, Map], columns: str, rows: Sequence[str] | None = None) -> Seen:
-        """What this rank sees of the rows that these maps multiply."""
+        """Operand of this rank for these maps."""
         given = [(rows[0] if rows else SHAPES[name][0], m) for name, m in maps.items() if m is not None]
         key = columns, *((word, self._number(m)) for word, m in given)
         if key not in self._seen:
@@ -164,8 +159,8 @@ class Share:
 class Shares:
     """The rank that holds each row.
 
-    Attributes: rank_of: by "nodes", "state", "messages" and "injection slots", int (rows,); num_ranks: R; cut_edges:
-        edges of the graph between nodes of different ranks.
+    Attributes: rank_of: by "nodes", "state", "messages" and "injection slots", int (rows,); cut_edges: edges of the
+        graph between nodes of different ranks.
     """
 
     rank_of: Mapping[str, RankOfRow]
@@ -174,7 +169,7 @@ class Shares:
 
     @classmethod
     def of(cls, algorithm: LinearAlgorithm, num_ranks: int) -> Shares:
-        """Nodes by who sends to whom, messages at their senders, state where it makes a model.
+        """Assigns nodes by the links of the graph, messages by their senders, state by its model.
 
         Raises: InvalidInput: more ranks than nodes.
         """
@@ -222,7 +217,7 @@ def partition(links: sp.coo_array, num_ranks: int) -> RankOfRow:
 
 
 def _links(algorithm: LinearAlgorithm) -> sp.coo_array:
-    """Who sends to whom in any round, either way, without self-loops; coo (n, n)."""
+    """Links in any round, either way, without self-loops; coo (n, n)."""
     n, m = algorithm.num_nodes, algorithm.messages_per_round
     sender = sp.csr_array((np.ones(m), (np.arange(m), algorithm.message_sender)), shape=(m, n))
     links = sp.csr_array((n, n))
