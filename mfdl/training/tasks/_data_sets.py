@@ -1,4 +1,7 @@
-"""Published data sets as tasks: a9a, the digits of scikit-learn, California housing, MNIST, FEMNIST."""
+"""Published data sets as tasks: a9a, the digits of scikit-learn, California housing, MNIST, FEMNIST.
+
+`graph_or_num_nodes`, `data_home` and `partition` (see `partition.parse`) of these functions are those of `load`.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +24,9 @@ from .partition import DATA_SPLIT_SEED, split_rows
 
 Folder = str | os.PathLike[str] | None
 Records = tuple[NDArray[Any], NDArray[Any]]
-"""Features and targets."""
 
 TEST_FRACTION = 0.2
-"""Share held back of all of a9a, of all of MNIST, of California housing, and of each node's part of FEMNIST."""
+"""Share held back of a9a and MNIST as pools, of California housing, and of each node's part of FEMNIST."""
 
 FEMNIST_CLASSES = 62
 """Digits, capital and small letters."""
@@ -36,7 +38,7 @@ STANDARDISED = "mean and standard deviation of each feature over the train recor
 
 
 def linear_from_zero(inputs: int, outputs: int) -> torch.nn.Module:
-    """One linear layer with bias, all zeros: with a softmax or logistic loss a convex problem, no random start."""
+    """One linear layer with bias, all zeros: with a softmax or logistic loss a convex problem."""
     linear = torch.nn.Linear(inputs, outputs)
     torch.nn.init.zeros_(linear.weight)
     torch.nn.init.zeros_(linear.bias)
@@ -59,7 +61,7 @@ def _huber(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
 
 
 FEATURE_BOUND = 5.0
-"""What the clipped tasks bound standardised features by."""
+"""Bound of standardised features in the clipped tasks."""
 SPLITS = ("libsvm", "pool")
 MNIST_SPLITS = ("original", "pool")
 SOURCES = ("auto", "full", "10k")
@@ -100,11 +102,8 @@ def a9a(
     the constant loss log 2 and no gradient.
 
     Args:
-        graph_or_num_nodes: a networkx graph, the name of one, or the number of nodes.
-        data_home: where the data are cached; None for the usual place.
-        split: "libsvm" (a9a for training, 32,561 records; a9a.t for testing, 16,281) or "pool" (both together, a fifth
-            held back the same one in all runs, as arXiv:2501.14644v2 does).
-        partition: who holds which train record, or its text, see `partition.parse`.
+        split: "libsvm" (a9a for training, 32,561 records; a9a.t for testing, 16,281) or "pool" (both together, the same
+            fifth held back in all runs, as arXiv:2501.14644v2 does).
     """
     require_known("a9a split", split, SPLITS)
     train, test = (
@@ -138,16 +137,12 @@ def digits(
     test_fraction: float = 1 / 3,
     partition: partitions.Partition | str = "uniform",
 ) -> Task:
-    """Handwritten digits, 1,797 images of 8 x 8 pixels that ship with scikit-learn, classified with cross entropy.
-
-    Pixels are divided by 16, their largest possible value.
+    """Handwritten digits, 1,797 images of 8 x 8 pixels (divided by 16) in scikit-learn, classified with cross entropy.
 
     Args:
-        graph_or_num_nodes: a networkx graph, the name of one, or the number of nodes.
         model: "softmax" (64-10 linear, from zero, 650 parameters, convex) or "mlp" (64-32-10 with ReLU,
             torch's default initial values, 2,410 parameters).
         test_fraction: share of the records held back, the same ones in all runs (`partition.split_rows`).
-        partition: who holds which train record, or its text, see `partition.parse`.
     """
     require_known("digits model", model, DIGITS_MODELS)
     test_fraction = check.open_unit(test_fraction=test_fraction)
@@ -158,7 +153,7 @@ def digits(
 
 @functools.cache
 def _digits() -> Records:
-    """Pixels in [0, 1] and classes, read-only: scikit-learn parses them from text at every call."""
+    """Pixels in [0, 1] and classes, read-only."""
     from sklearn.datasets import load_digits  # a second to import
 
     images, classes = load_digits(return_X_y=True)
@@ -180,19 +175,16 @@ def housing(
     """California housing: the median house value of 20,640 districts from 8 features.
 
     Features are standardised by the mean and standard deviation of the TRAIN records (80%, scikit-learn's split with
-    random_state `DATA_SPLIT_SEED` = 0). This scaling is treated as public preprocessing: no guarantee covers what these
-    16 numbers tell of a record. Targets are in units of 100,000 dollars, as scikit-learn serves them. One test record
-    lies 193 standard deviations out (average occupancy): unclipped it dominates the squared error of a noisy model, so
-    losses of weak mechanisms vary strongly between seeds. The names housing-mlp and housing-linear clip at 5.
+    random_state `DATA_SPLIT_SEED` = 0), treated as public preprocessing: no guarantee covers these 16 numbers. Targets
+    are in units of 100,000 dollars. One test record lies 193 standard deviations out (average occupancy): unclipped it
+    dominates the squared error of a noisy model. The names housing-mlp and housing-linear clip at 5.
 
     Args:
-        graph_or_num_nodes: a networkx graph, the name of one, or the number of nodes.
-        data_home: where the data are cached; None for the usual place.
-        partition: who holds which train record; not a Dirichlet partition, which needs classes.
+        partition: not a Dirichlet partition, which needs classes.
         model: "mlp" (8-64-1 with ReLU, 641 parameters, squared error) or "linear" (9 parameters from zero, Huber's loss
             with threshold 1, convex).
-        clip: bound on the absolute value of each standardised feature, of train and test records, > 0: a constant
-            chosen without looking at the data.
+        clip: bound > 0 on the absolute value of each standardised feature; a constant chosen without looking at the
+            data.
     """
     require_known("housing model", model, HOUSING_MODELS)
     clip = clip if clip == math.inf else check.positive(clip=clip)
@@ -222,20 +214,17 @@ def mnist(
 ) -> Task:
     """MNIST: handwritten digits of 28 x 28 pixels, classified with cross entropy; pixels are divided by 255.
 
-    The task's name tells which images it holds: "mnist" has the 60,000 training and 10,000 test images, "mnist-10k" the
-    10,000 test images alone, 5/6 of them (8,333) for training; their accuracies are not comparable.
+    Task "mnist" has the 60,000 training and 10,000 test images, "mnist-10k" the 10,000 test images alone, 5/6 of them
+    (8,333) for training; their accuracies are not comparable.
 
     Args:
-        graph_or_num_nodes: a networkx graph, the name of one, or the number of nodes.
-        data_home: where the data are cached; None for the usual place.
         model: "linear" (784-10, from zero, 7,850 parameters, convex) or "mlp" (784-128-10 with ReLU, torch's default
             initial values, 101,770 parameters).
         source: "full", fetched where needed; "10k"; or "auto": "10k" if the data folder holds both files of test images
             but not both of training images, else "full".
-        split: "original" (the training images for training, the test images for testing) or "pool" (both together, a
-            fifth held back, the same one in all runs; then the name ends in "-pool"). Of "10k" the pool is its images.
+        split: "original" or "pool" (train and test images together, the same fifth held back in all runs; the name then
+            ends in "-pool").
         fraction: share of the train records that is used, the same ones in all runs, in (0, 1].
-        partition: who holds which train record, or its text, see `partition.parse`.
 
     Source: the network of arXiv:2405.01031; one linear layer, the pool and fraction 0.2 are those of
         arXiv:2501.14644v2 and its code.
@@ -269,15 +258,11 @@ def mnist(
 def femnist(graph_or_num_nodes: Any, data_home: Folder = None, writers: int = 10) -> Task:
     """FEMNIST: handwritten digits and letters, 62 classes of 28 x 28 pixels, by writer, classified with cross entropy.
 
-    The first ten writers of the file are at node 0, the next ten at node 1, and so on. A fifth of the records of each
+    The first `writers` writers of the file are at node 0, the next at node 1, and so on. A fifth of the records of each
     node is held back, the same ones in all runs, and every node is tested on all of these. The network has two
     convolutions of 16 and 32 channels and a linear layer behind GroupNorm, 102,142 parameters, with torch's default
-    initial values. Pixels are divided by 255. A guarantee is for one record, not for all records of a writer.
-
-    Args:
-        graph_or_num_nodes: a networkx graph, the name of one, or the number of nodes.
-        data_home: where the data are cached; None for the usual place. They are fetched with `mfdl[femnist]`.
-        writers: of each node.
+    initial values. Pixels are divided by 255. A guarantee is for one record, not for all records of a writer. The data
+    are fetched with `mfdl[femnist]`.
 
     Source: the public code of arXiv:2510.17480, whose groups of writers these are; it draws the records that are held
         back anew for each seed.
@@ -301,14 +286,12 @@ def _pixels(images: NDArray[np.uint8]) -> NDArray[np.float32]:
 
 
 def _held_back(records: Records, fraction: float) -> tuple[Records, Records]:
-    """Train and test records, split as in all runs."""
     features, targets = records
     train, test = split_rows(len(targets), fraction)
     return (features[train], targets[train]), (features[test], targets[test])
 
 
 def _pooled(train: Records, test: Records) -> tuple[Records, Records]:
-    """Both together, `TEST_FRACTION` held back."""
     features, targets = (np.concatenate(both) for both in zip(train, test, strict=True))
     return _held_back((features, targets), TEST_FRACTION)
 

@@ -1,9 +1,8 @@
-"""Problems with generated records: quadratic local losses whose minimiser is known, and logistic regression.
+"""Problems with generated records: quadratic local losses with known minimiser, and logistic regression.
 
-Quadratic: f_i(x) = 1/2 ||A_i x - b_i||^2, one record at each node. In: (A_i, b_i) of every node. Out: a task whose
-record is the matrix [A_i b_i], whose model is the point x itself and whose test loss is the distance to the minimiser,
-or the excess loss, in closed form; two problems of papers among them. They are for user-level privacy: a node has no
-other record. Logistic: features of a known spectrum, and classes of which the true model is known.
+Quadratic: f_i(x) = 1/2 ||A_i x - b_i||^2, one record [A_i b_i] at each node, for user-level privacy; the test loss is
+the distance to the minimiser, or the excess loss, in closed form. Logistic: features of a known spectrum, and classes
+of a known model.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ Metric = Literal["squared-distance", "excess-loss"]
 STARTS = ("zero", "ones", "optimum")
 ROTATION_DEGREES = 15.0
 LARGEST_ENTRY = 1e15
-"""Squares of entries, and sums of them, stay well inside float32."""
+"""Largest entry: squares of entries, and sums of them, stay well inside float32."""
 
 
 @TASKS.register(example="least-squares:dimension=5")
@@ -40,15 +39,11 @@ def least_squares(
 
     b_i is drawn from N(0, I / i^2), once for all runs. `Evaluation.loss` is ||x_u - x*||^2 with
     x* = (sum A_i^2)^-1 sum A_i b_i: what the experiment's code plots, where the paper's text says training loss.
+    A node's only record is used in every step: use period 1. The experiment has 16 nodes, clipping norm 1, learning
+    rate 1.668e-3 and 3,500 steps.
 
-    A node's only record is used in every step: use period 1. The clipping norm is the mechanism's (1 in the experiment,
-    with learning rate 1.668e-3 and 3,500 steps).
-
-    Args:
-        graph_or_num_nodes: a networkx graph, the name of one, or the number of nodes (16 in the experiment).
-        dimension: d, of x.
-        data_seed: seed of all b_i.
-        start: the first model of every node: "ones", as in the experiment, "zero", "optimum" or d numbers.
+    Args: dimension: d, of x; data_seed: of all b_i; start: the first model of every node: "ones", as in the experiment,
+        "zero", "optimum" or d numbers.
 
     Source: arXiv:2405.01031, least-squares experiment; dimension and start from its public code.
     """
@@ -68,15 +63,12 @@ def rotated_quadratics(graph_or_num_nodes: Any, start: str | ArrayLike = "optimu
     15 (x_1 - i)^2 + x_2^2, turned by 15 degrees counter-clockwise around its minimiser (i, 0), at the others.
 
     `Evaluation.loss` is f(x_u) - f(x*), f the mean of the f_i: noise and disagreement keep it above 0. A node's only
-    record is used in every step: use period 1.
+    record is used in every step: use period 1. The experiment has 20 nodes, x* = (2.85, 15.08).
 
     Args:
-        graph_or_num_nodes: a networkx graph, the name of one, or the number of nodes (20 in the experiment:
-            x* = (2.85, 15.08)).
         start: the first model of every node: "optimum", "zero", "ones" or two numbers. Far from x* small clipping norms
             decide everything: with clip_norm 0.1 and steps 0.01 / sqrt(t), t = 1, ..., 5000, gradients move a model by
-            at most 0.14, so that from 0 the loss stays near 601 without any noise. From x* it measures the noise. From
-            elsewhere use a much larger clip_norm, which the mechanism is calibrated with.
+            at most 0.14, so that from 0 the loss stays near 601 without any noise. From x* it measures the noise.
 
     Source: arXiv:2501.14644v2, quadratic experiment; it states neither the start nor the direction of the rotation.
     """
@@ -97,14 +89,12 @@ def quadratic(
 ) -> Task:
     """The task of f_i(x) = 1/2 ||A_i x - b_i||^2 at node i, one record each.
 
-    Records are stored in float32; minimiser and metric are those of the stored records. Minimiser and test records are
-    rounded to float32 too, so that a loss near 0 is right up to about 1e-14 of its value at x = 0.
+    Records are stored in float32, the minimiser of these and the test records too, so that a loss near 0 is right up to
+    about 1e-14 of its value at x = 0.
 
     Args:
-        name: how results call it.
-        matrices: A_i, shape (n, m, d).
-        values: b_i, shape (n, m).
-        metric: what `Evaluation.loss` is at a model x, with the minimiser x* of f = mean f_i: "squared-distance",
+        matrices, values: A_i, shape (n, m, d), and b_i, shape (n, m).
+        metric: `Evaluation.loss` at a model x, with the minimiser x* of f = mean f_i: "squared-distance",
             ||x - x*||^2, or "excess-loss", f(x) - f(x*).
         start: the first model of every node: "zero", "ones", "optimum" (x*), or d numbers.
 
@@ -209,16 +199,13 @@ def logistic(
 
     The class of a record x is 1 with probability 1 / (1 + exp(-<x, w>)); w has equal entries, such that <x, w> has
     standard deviation `margin` where nothing is clipped. The model is one linear layer with bias from zero, two
-    scores, cross entropy: convex, and the true model is among those it can be.
+    scores, cross entropy: convex, and able to represent the true model.
 
     Args:
-        graph_or_num_nodes: a networkx graph, the name of one, or the number of nodes.
-        dimension, train_records, test_records: d and how many records, drawn once for all runs.
+        dimension, train_records, test_records, data_seed: d, numbers of records, and the seed of all of them.
         decay: of the eigenvalues of the features' covariance, >= 0; 0 is isotropic.
-        margin: how far apart the classes are, >= 0; 0 leaves nothing to learn.
+        margin: separation of the classes, >= 0; 0 leaves nothing to learn.
         clip: bound on the absolute value of a feature, > 0; a public constant.
-        data_seed: of all records.
-        partition: who holds which train record, or its text, see `partition.parse`.
     """
     sizes = {"dimension": dimension, "train_records": train_records, "test_records": test_records}
     d, train, test = (check.integer_at_least(1, **{name: value}) for name, value in sizes.items())

@@ -1,10 +1,7 @@
-"""Tasks of a user's data file: the text `PATH:target=COLUMN,...` and `from_file`, which takes the same options.
+"""Tasks of a user's data file: the text `PATH:target=COLUMN,...` and `from_file`, with the same options.
 
-In: a path, options, a graph. Out: the task of its records with a linear model or a small network. The text and the
-function give the same task, and so do files of the same content under two names.
-
-`FileSummary` is what a data file holds and what a task reads of it, before anything is trained; what is refused is a
-part of it, beside all that could be read.
+Both give the same task, and so do files of the same content under two names. `FileSummary` describes a data file and
+its task before training, with the reason if it is refused.
 """
 
 from __future__ import annotations
@@ -55,7 +52,7 @@ _FILE = re.compile(
 
 
 class FileText(NamedTuple):
-    """A text that names a data file, in its parts. Attributes: settings: (key, value) of each option."""
+    """A text that names a data file, in its parts; settings: (key, value) of each option."""
 
     path: str
     settings: tuple[tuple[str, str], ...]
@@ -136,7 +133,7 @@ def from_file(
         features: the only columns that are features; default all but target and node.
         drop: columns that are left out; not with features.
         node: the column that names the node of each record, by its label in the graph.
-        partition: who holds which train record if no column says so, see `partition.parse`; default "uniform".
+        partition: of the train records if no column says so, see `partition.parse`; default "uniform".
         test: a file of test records with the same columns, in any order.
         test_fraction: share of the records held back if there are no test records, default 0.2, the same ones in all
             runs; with a node column, of each node.
@@ -148,8 +145,8 @@ def from_file(
             and mapped to [0, 1]. A range that was read off the private records is not public.
     Returns: a task named by its target and model; its content hash does not depend on the path.
     Raises:
-        InvalidInput: a file that is damaged, empty or incomplete, a column that does not exist, a target of which the
-            kind is uncertain, one class only, a node that the graph lacks.
+        InvalidInput: a file that is damaged, empty or incomplete, a column that does not exist, a target of uncertain
+            kind, one class only, a node that the graph lacks.
         MissingExtra: a Parquet file, and pyarrow is not installed.
     """
     text = check.path(path=path)
@@ -198,14 +195,12 @@ def table_options(
 
 
 def file_entry(path: str) -> Entry:
-    """What a text may say about a data file: the options of `from_file`."""
     has_target = format_suffix(Path(path)) in (".libsvm", ".svm", ".npz")
     example = f"{path}:{'kind=classification' if has_target else 'target=COLUMN'}"
     return Entry("data file", path, from_file, example, supplied=("path", "graph"))
 
 
 def load_file(text: FileText, graph: Any, given: Mapping[str, Any]) -> Task:
-    """The task of a text. Args: given: options in Python, beside those of the text."""
     return from_file(text.path, graph, **file_options(text, given))
 
 
@@ -242,7 +237,6 @@ def _labels(given: str | Iterable[Any] | None) -> tuple[str, ...] | None:
 
 
 def _ranges(given: str | Mapping[str, tuple[float, float]] | None) -> Ranges:
-    """Public ranges by column, from a mapping, a text or a file."""
     if given is None:
         return {}
     if isinstance(given, str) and format_suffix(Path(given)) is not None:
@@ -282,7 +276,6 @@ def task_of_records(
     model: str | Callable[[], torch.nn.Module] = "linear",
     hidden: int | None = None,
 ) -> Task:
-    """The task of records on the nodes of a graph, with a model of a name or of the caller."""
     if records.node_labels is not None:
         if partition is not None:
             raise InvalidInput("partition must be left out where a column names the node of each record; or drop node.")
@@ -307,7 +300,6 @@ def task_of_records(
 def _model(
     records: TableRecords, model: str | Callable[[], torch.nn.Module], hidden: int | None
 ) -> tuple[str, Callable[[], torch.nn.Module]]:
-    """A word for the model, and the function that builds it."""
     if hidden is not None and model != "mlp":
         raise InvalidInput(f"hidden is the layer of model='mlp', got hidden={hidden!r} with model={model!r}.")
     if callable(model):
@@ -323,7 +315,6 @@ def _model(
 
 
 def flattening(build: Callable[[], torch.nn.Module]) -> torch.nn.Module:
-    """A module behind a layer that makes a vector of each record."""
     return torch.nn.Sequential(torch.nn.Flatten(), build())
 
 
@@ -351,7 +342,7 @@ OF_THE_MODEL = ("partition", "model", "hidden")
 
 @dataclasses.dataclass(frozen=True)
 class ColumnSummary:
-    """A column. Attributes: role: "target", "feature", "node" or "unused"; empty if the target is not known."""
+    """A column; role: "target", "feature", "node" or "unused"; empty if the target is not known."""
 
     name: str
     kind: str
@@ -361,12 +352,11 @@ class ColumnSummary:
 
 @dataclasses.dataclass(frozen=True)
 class FileSummary:
-    """What a task text names.
+    """A data file or task of a text.
 
     Attributes:
-        format: of the file; empty for a task that is no data file.
-        rows: of the file, test records of another file excluded.
-        kind: of the task; None if it is not certain.
+        format, rows: of the file, without test records of another file; empty for a task that is no data file.
+        kind: None if it is not certain.
         classes: labels in the order of their numbers.
         features: of a record.
         records_of_nodes: the fewest and the most train records of a node; None without a graph or a column of nodes.
@@ -392,14 +382,13 @@ class FileSummary:
 
 
 def summary_of_task(text: str, task: Task) -> FileSummary:
-    """A summary of any task: its records and nodes, in the runs of seed 0."""
+    """The summary of any task, with the nodes of seed 0."""
     return dataclasses.replace(_with_task(FileSummary(text), task), features=int(np.prod(task.features.shape[1:])))
 
 
 def summary_of_file(text: FileText, graph: Any = None) -> FileSummary:
-    """A summary of a data file.
+    """The summary of a data file, and with a graph of the task on it.
 
-    Args: graph: None, or a graph on whose nodes the task is made.
     Raises: InvalidInput: a file that cannot be read, an unknown option.
     """
     arguments = file_options(text)

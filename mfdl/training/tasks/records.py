@@ -1,4 +1,10 @@
-"""x"""
+"""Records as checked copies of a caller's arrays, tensors, tables of pandas or torch Datasets; digests of code.
+
+A Dataset is read once, item by item, so a random augmentation is drawn once. Functions that compute different things
+have different digests: code, constants, defaults, closures, arguments of partials, attributes of callable objects, and
+layers of modules with the code of their forward. Tensors and arrays enter by their content, others by their repr: an
+object whose repr hides its state may be missed, so unseeded runs do not rest on this.
+"""
 
 from __future__ import annotations
 
@@ -269,7 +275,6 @@ def _facts(value: Any, depth: int) -> Any:
 
 
 def _settings(layer: torch.nn.Module) -> list[tuple[str, str]]:
-    """Plain attributes of a layer, such as a factor or a negative slope."""
     plain = (bool, int, float, complex, str, type(None), list, tuple, dict)
     return sorted((k, repr(v)) for k, v in vars(layer).items() if not k.startswith("_") and isinstance(v, plain))
 

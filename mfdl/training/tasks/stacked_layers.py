@@ -1,4 +1,10 @@
-"""x"""
+"""Forward passes of all nodes and records at once, for chains of known layers; fused calls for torch.func.
+
+A module that is exactly a `Linear`, or a `Sequential` of such layers, of functions of single entries and `Flatten`, is
+computed by one product a layer, with input and output of each: no operation mixes records, as the types of the layers
+show. Any other module, and one with hooks, is left to vmap, for which the fused calls of recurrent layers and attention
+are written out (`written_out`), equal up to rounding.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +25,7 @@ HOOKS = "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pr
 
 
 class StackedCall(NamedTuple):
-    """One linear layer for all nodes and records.
-
-    Attributes: weight, bias: names of the parameters; input: (n, B, I); output: (n, B, O).
-    """
+    """One linear layer for all nodes and records: names of weight and bias; input (n, B, I); output (n, B, O)."""
 
     weight: str
     bias: str | None
@@ -54,7 +57,7 @@ def _is_known(layer: nn.Module) -> bool:
 
 
 def is_plain(module: nn.Module) -> bool:
-    """Whether a call of the module is now what the types of its layers say: no hook and no autocast changes it."""
+    """Whether no hook and no autocast changes a call of the module."""
     if _has_any_global_hook() or torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
         return False
     facts = map(vars, module.modules())
@@ -163,6 +166,6 @@ class _WrittenOut(TorchFunctionMode):
 
 @contextlib.contextmanager
 def written_out() -> Iterator[None]:
-    """Where it holds, fused calls are replaced; attention takes torch's own unfused way."""
+    """Replaces fused calls inside; attention takes torch's own unfused way."""
     with sdpa_kernel(SDPBackend.MATH), _WrittenOut():
         yield

@@ -1,4 +1,10 @@
-"""x"""
+"""Data files of users as tables: CSV and TSV, Parquet, LIBSVM and NumPy archives, recognised by their suffix.
+
+Cells become finite float64 numbers, or labels in one spelling for all formats: "1", "1.0" and the integer 1 are the
+label "1". A value that is missing or of another kind is refused, never replaced. Texts and LIBSVM files may be
+compressed by gzip. A damaged file is refused: gzip and NumPy archives carry checksums, Parquet may; of a text only its
+form can be checked.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +39,7 @@ class TableColumn:
     """A column of a table.
 
     Attributes:
-        name: of the column, without blanks around it.
+        name: without blanks around it.
         cells: texts (dtype object, without blanks around them), or bool, integer or floating numbers, shape (rows,).
         foreign: the file's word for a type that holds neither numbers nor texts, such as "timestamp[ns]"; else empty.
     """
@@ -44,7 +50,6 @@ class TableColumn:
 
     @property
     def is_text(self) -> bool:
-        """Whether cells are texts."""
         return self.cells.dtype.kind == "O"
 
     @functools.cached_property
@@ -58,7 +63,7 @@ class TableColumn:
 
     @functools.cached_property
     def _all_numbers(self) -> NDArray[np.float64] | None:
-        """Texts as numbers, at once where each is one or "nan": a tenth of the time of one by one."""
+        """Texts as numbers if each is one or "nan": a tenth of the time of one by one."""
         if not self.is_text or any("_" in text for text in self.cells):  # Python reads 1_000 as 1000
             return None
         try:
@@ -176,7 +181,6 @@ def number_label(value: float) -> str:
 
 
 def _number(text: str) -> float | None:
-    """The number that a text is, NaN excluded."""
     if "_" in text:
         return None
     try:
@@ -192,7 +196,7 @@ def _short(text: str) -> str:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class DataTable:
-    """What a data file holds.
+    """The content of a data file.
 
     Attributes:
         where: the file, for messages: "'own.csv'".
@@ -228,12 +232,10 @@ class DataTable:
 
     @functools.cached_property
     def by_name(self) -> dict[str, TableColumn]:
-        """Columns by their names, in the order of the file."""
         return {column.name: column for column in self.columns}
 
     @property
     def num_rows(self) -> int:
-        """N, the number of records."""
         return len(self.columns[0].cells) if self.columns else 0
 
     def column(self, name: str, option: str) -> TableColumn:
@@ -244,13 +246,12 @@ class DataTable:
 
 
 def unknown_column(where: str, name: str, option: str, known: Sequence[str]) -> InvalidInput:
-    """The error for a column that a file lacks."""
     some = ", ".join(known[:LISTED_NAMES]) + (f", ... ({len(known)} columns)" if len(known) > LISTED_NAMES else "")
     return InvalidInput(f"{option}: {where} has no column {name!r}{did_you_mean(name, known)} Columns: {some}.")
 
 
 MAX_ENTRIES = 2**31
-"""Numbers of a dense table: more do not fit into the memory of most machines."""
+"""Largest size of a dense table."""
 
 HEADER = 2**20
 """Characters within which names of columns end."""
@@ -279,7 +280,7 @@ def read_table(path: Path) -> DataTable:
     Raises:
         InvalidInput: a file that is missing, damaged, empty or of another format; names of columns that repeat.
         MissingExtra: a Parquet file without pyarrow.
-    Cost: O(size of the file); the whole table in memory, CSV as texts of about 60 bytes a cell.
+    Cost: O(size of the file); CSV as texts of about 60 bytes a cell.
     """
     suffix = format_suffix(path)
     if suffix is None:
@@ -288,13 +289,12 @@ def read_table(path: Path) -> DataTable:
 
 
 def format_suffix(path: Path) -> str | None:
-    """The suffix that decides the format, without .gz; None of a file in no format that is read."""
+    """The suffix that decides the format, without .gz; None of a file in another format."""
     name = path.name.lower().removesuffix(".gz")
     return next((suffix for suffix in READERS if name.endswith(suffix)), None)
 
 
 def unknown_format(path: Path) -> InvalidInput:
-    """The error for a file that is in no format that is read."""
     way_out = OTHER_FORMATS.get(path.suffix.lower(), "give it the suffix of its format")
     return InvalidInput(f"data file {str(path)!r} must end in {', '.join(READERS)} or .py:FUNCTION; {way_out}.")
 
@@ -315,7 +315,6 @@ def _bytes(path: Path) -> bytes:
 
 
 def _unpacked(path: Path) -> bytes:
-    """The bytes of a text file, decompressed where gzip compressed them."""
     raw = _bytes(path)
     if raw.startswith(b"\x1f\x8b"):
         try:

@@ -1,8 +1,7 @@
-"""Records of a learning task from a table: which column is the target, which are features, and which node holds a row.
+"""Records of a learning task from a table and the options of a user: target, features, and owners of rows.
 
-In: a table and the options of a user. Out: float32 features, targets, their test records, and the owner of each train
-record. Nothing is computed from the values of records but the set of classes where the user gives none: a scale comes
-from public ranges of the user. Where the kind of task is not certain, it is refused, not guessed.
+Nothing is computed from the values of records but the set of classes where the user gives none: a scale comes
+from public ranges of the user. An uncertain kind of task is refused, not guessed.
 """
 
 from __future__ import annotations
@@ -34,10 +33,7 @@ Ranges = Mapping[str, tuple[float, float]]
 
 @dataclasses.dataclass(frozen=True)
 class TableOptions:
-    """Which columns of a table are what; None is not given.
-
-    Attributes: those of `from_file`, lists of names as tuples.
-    """
+    """Options of `from_file` that decide the records, lists of names as tuples; None is not given."""
 
     target: str | None = None
     kind: str | None = None
@@ -67,7 +63,7 @@ class TableOptions:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TableRoles:
-    """The columns of a table by what they are for.
+    """The columns of a table by role.
 
     Attributes: node: None if the file does not say which node holds a record; unused: names of columns left out.
     """
@@ -134,7 +130,6 @@ def roles(table: DataTable, options: TableOptions) -> TableRoles:
 
 
 def _side(option: str, name: str | None, table: DataTable, fixed: TableColumn | None) -> TableColumn | None:
-    """The column of a role, which some formats fix."""
     if table.target is None:
         return None if name is None else table.column(name, option)
     if name is not None and (fixed is None or name != fixed.name):
@@ -149,7 +144,7 @@ def _some(table: DataTable) -> str:
 
 
 def kind_of_task(target: TableColumn, options: TableOptions, where: str) -> Kind:
-    """The kind that options or the target leave no doubt about.
+    """The kind that options or the target decide.
 
     Raises: InvalidInput: integers without a kind; a kind that does not fit the target.
     """
@@ -220,7 +215,7 @@ def table_records(table: DataTable, options: TableOptions, test: DataTable | Non
 
 
 def test_table(table: DataTable, options: TableOptions) -> DataTable | None:
-    """The table of test records: of a file of their own, of the same file, or None."""
+    """The table of test records: of the test file, of the same file, or None."""
     if options.test is None:
         return table.test
     if table.test is not None:
@@ -250,7 +245,6 @@ def _same_features(table: DataTable, test: DataTable) -> tuple[DataTable, DataTa
 
 
 def _test_roles(test: DataTable, train: TableRoles, options: TableOptions) -> TableRoles:
-    """The same columns by name in a test table, in the order of the train table."""
     names = [column.name for column in train.features]
     needed = names if test.target is not None else [*names, train.target.name]
     for name in needed:
@@ -268,7 +262,6 @@ def _test_roles(test: DataTable, train: TableRoles, options: TableOptions) -> Ta
 
 
 def _checked_ranges(ranges: Ranges, chosen: TableRoles, kind: Kind) -> Ranges:
-    """A range for each feature, and perhaps the target, that has one."""
     features = [column.name for column in chosen.features]
     known = [*features, *([chosen.target.name] if kind == "regression" else [])]
     for name, (low, high) in ranges.items():
@@ -284,7 +277,7 @@ def _checked_ranges(ranges: Ranges, chosen: TableRoles, kind: Kind) -> Ranges:
 
 
 def _scaled(values: NDArray[np.float64], limits: tuple[float, float] | None) -> NDArray[np.float64]:
-    """Values in [0, 1] by a public range, to which they are clipped; without one as they are."""
+    """Values clipped to a public range and mapped to [0, 1]; without one as they are."""
     if limits is None:
         return values
     low, high = limits
