@@ -393,7 +393,7 @@ def ziggurat() -> Ziggurat | None:
 
 
 def word_normals(words: Words, table: Ziggurat) -> tuple[FloatArray, NDArray[np.bool_]]:
-    """The normal of each word if it is the first of its normal, and where it is known: place inside the layer beneath."""
+    """The normal of each word if it is the first of its normal, and where it is known."""
     lowest = (words & np.uint64(511)).astype(np.intp)
     places = (words >> np.uint64(9)) & np.uint64(2**52 - 1)
     return places * table.width[lowest], places < table.inside[lowest]

@@ -1,4 +1,4 @@
-"""What a guarantee covers of a run: period, divisors, clip rule and task; the guarantee in words, with what it omits."""
+"""Checks that a guarantee covers a run: period, divisors, clip rule and task; the guarantee in words."""
 
 from __future__ import annotations
 

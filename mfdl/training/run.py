@@ -204,7 +204,7 @@ class Run(Shown):
 
     @property
     def outcome(self) -> str:
-        """Final loss and accuracy in words, "+-" being the standard deviation over seeds, and the baselines not beaten."""
+        """Final loss and accuracy in words, with the standard deviation over seeds, and the baselines not beaten."""
         if self.diverged_seeds:
             return f"{len(self.diverged_seeds)} of {len(self.seeds)} seeds diverged; lower the learning rate"
         parts = [_mean_in_words("final test loss", self.final_test_losses)]
