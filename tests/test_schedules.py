@@ -20,9 +20,9 @@ from mfdl.dynamics import Dynamics, schedule
 from mfdl.errors import InvalidInput
 from mfdl.participation import Cyclic, EveryStep
 from mfdl.privacy.attacking_sets import sensitivity_by_victim
-from mfdl.runs.cell_jobs import replay_config
+from mfdl.runs.cells import Plan
 from mfdl.runs.experiment import Experiment
-from mfdl.runs.shared import Plan
+from mfdl.runs.running import replay_config
 from mfdl.testing.oracles import largest_signed_sum, of_node, pinv_gram
 from mfdl.testing.strategies import gossip_matrices
 from mfdl.training.replay import replays

@@ -27,7 +27,7 @@ from typer.core import TyperGroup
 from .. import __version__, extensions, progress
 from ..errors import OTHER_WORDS, InvalidInput, RankLost, UnusualSetting, unknown_name
 from ..runs.option_files import spelled
-from . import account, attack, audit, compare, data_files, factorize, listing, plan, sweep
+from . import account, attack, audit, factorize, listing, plan, sweep
 
 __all__ = ["app", "main"]
 
@@ -73,13 +73,13 @@ app = _typer(
     help="Differentially private decentralized learning as matrix factorization.",
 )
 for run in (
-    account.account, attack.attack, audit.audit, factorize.factorize, plan.plan, compare.compare, sweep.sweep,
+    account.account, attack.attack, audit.audit, factorize.factorize, plan.plan, sweep.compare, sweep.sweep,
     sweep.report, listing.mechanisms,
 ):  # fmt: skip
     app.command()(run)
 app.add_typer(listing.trust, name="trust")
-app.add_typer(data_files.app, name="data")
-app.add_typer(data_files.graph, name="graph")
+app.add_typer(listing.app, name="data")
+app.add_typer(listing.graph, name="graph")
 
 # typer brings its own copy of click or the real one, depending on its version; this is ClickException in both
 _USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[2]

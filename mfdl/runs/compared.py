@@ -25,13 +25,12 @@ from ..participation.schemes import SCHEMES
 from ..privacy.questions import Privacy
 from ..progress import Progress
 from ..training.run import Run
-from .cells import cells_of
+from .cells import Plan, Shared, cells_of
 from .columns import RunSteps, load_steps
 from .comparing import grid_of, run_comparison
 from .experiment import Experiment
 from .output import ahead_in_every_seed, require_folder
 from .rendering import booktabs
-from .shared import Plan, Shared
 from .store import RESULTS, RUNS, STEPS, Store
 
 if TYPE_CHECKING:
@@ -210,7 +209,7 @@ class ComparedRun:
     @functools.cached_property
     def _trained(self) -> Any:
         from ..training.replay import replays
-        from .cell_jobs import replay_config
+        from .running import replay_config
 
         def trained(seed: int) -> Run:
             config = replay_config(self.mechanism, self.plan.task, seed, self.plan.config)

@@ -39,10 +39,10 @@ from ..training.covered import left_out, statement
 from ..training.distributed import Group, current
 from ..training.learned import Baseline, Ended, Judged
 from ..training.run import is_private
-from .cells import Cell, Grid, cells_of
+from .cells import WITHOUT_NOISE, Cell, Grid, Plan, Shared, cells_of
 from .columns import NOT_PRIVATE, RunSteps, aggregated, names, save_steps
 from .experiment import Experiment
-from .objects import is_own
+from .option_files import is_own
 from .output import (
     circumstances,
     json_number,
@@ -53,15 +53,13 @@ from .output import (
 )
 from .rendering import plot_budgets, plot_comparison
 from .running import run_missing
-from .shared import WITHOUT_NOISE, Plan, Shared
 from .store import COMPARISON_FILES, PNG, RESULTS, RUNS, STEPS, SVG, Store
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from ..privacy.guarantee import Guarantee
-    from .cells import Cell
-    from .shared import Plan
+    from .cells import Cell, Plan
 
 Key = tuple[str, int]  # mechanism, seed
 

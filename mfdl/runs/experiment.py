@@ -9,7 +9,7 @@ from .. import metrics
 from ..errors import InvalidInput
 from ..given import label_of, value_of
 from . import options
-from .objects import is_own, shipped_trust, trust_text
+from .option_files import is_own, shipped_trust, trust_text
 from .options import OnGraph, Option, Protects
 
 if TYPE_CHECKING:

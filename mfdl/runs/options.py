@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 from ..errors import InvalidInput, require_known
 from ..given import value_of
 from ..graph_formats import SUFFIXES
-from .objects import as_text
-from .option_files import WORDS_OF_KINDS, Known, Option, OptionFile, is_tuple, split
+from .option_files import WORDS_OF_KINDS, Known, Option, OptionFile, as_text, is_tuple, split
 
 if TYPE_CHECKING:
     from ..check import FloatArray

@@ -20,12 +20,10 @@ from ..algorithms import registry
 from ..errors import InvalidInput, UnsupportedMechanism, require_known, unknown_name
 from ..privacy import gaussian
 from ..trust.base import models_by_parameter
-from .cells import Cell, Grid, alone
+from .cells import Cell, Grid, Shared, alone
 from .experiment import Experiment
-from .objects import as_text
-from .option_files import GivenOption, Known, OptionFile, split
+from .option_files import GivenOption, Known, OptionFile, as_text, split
 from .options import BINS, SECRET, require_seeds
-from .shared import Shared
 
 Key = TypeVar("Key")
 ORDERS = ("mean", "rank")

@@ -20,10 +20,10 @@ from ..mechanism import Mechanism
 from ..noise.base import NoiseOperator
 from ..privacy.questions import Privacy
 from ..progress import Silent
+from ..runs.cells import Shared
 from ..runs.experiment import Experiment
 from ..runs.output import json_number
 from ..runs.pairwise_losses import pairwise
-from ..runs.shared import Shared
 from .run_groups import ComparableRuns, Record, RunGroup, TrustPanel
 
 SAME_NOISE = 1e-6  # relative: what solvers leave open

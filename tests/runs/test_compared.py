@@ -88,7 +88,7 @@ class TestObjects:
         def trained(*_, **__):
             raise AssertionError
 
-        monkeypatch.setattr("mfdl.runs.cell_jobs.replays", trained)
+        monkeypatch.setattr("mfdl.runs.running.replays", trained)
         assert mfdl.compare(mechanisms, task=task(), **where, **SMALL).table() == compared.table()
         with pytest.raises(InvalidInput, match=r"of another comparison \(task 'own:.*' there, 'own:.*' here\)"):
             mfdl.compare(mechanisms, task=task(2.0), **where, **SMALL)

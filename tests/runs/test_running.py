@@ -11,7 +11,7 @@ import pytest
 
 import mfdl
 from mfdl.errors import InvalidInput
-from mfdl.runs import Cell, Engine, Store, cell_jobs, rows, run_cells, running
+from mfdl.runs import Cell, Engine, Store, rows, run_cells, running
 from mfdl.runs.comparing import run_comparison
 from mfdl.runs.experiment import Experiment
 
@@ -172,7 +172,7 @@ def test_what_is_missing_of_a_batch_gets_the_same_bytes(tmp_path):
 
 
 def test_a_batch_that_fails_is_trained_in_parts(tmp_path, monkeypatch):
-    trained, sizes = cell_jobs.replays, []
+    trained, sizes = running.replays, []
 
     def failing(configs, advance):
         sizes.append(len(configs))
@@ -180,7 +180,7 @@ def test_a_batch_that_fails_is_trained_in_parts(tmp_path, monkeypatch):
             raise MemoryError("too much")
         return trained(configs, advance)
 
-    monkeypatch.setattr(cell_jobs, "replays", failing)
+    monkeypatch.setattr(running, "replays", failing)
     records = run_cells(batch(), tmp_path, progress=False)
     assert [record["seed"] for record in records] == [0, 0]
     assert sizes[0] == len(batch())
@@ -190,8 +190,8 @@ def test_a_batch_that_fails_is_trained_in_parts(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("strict", [True, False])
 def test_a_caller_who_stops_is_not_taken_for_a_failure_of_a_batch(strict, tmp_path, monkeypatch):
-    starts, trained = [], cell_jobs.replays
-    monkeypatch.setattr(cell_jobs, "replays", lambda *given: starts.append(1) or trained(*given))
+    starts, trained = [], running.replays
+    monkeypatch.setattr(running, "replays", lambda *given: starts.append(1) or trained(*given))
 
     def stop(cell, steps):
         if steps:

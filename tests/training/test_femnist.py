@@ -48,7 +48,7 @@ def test_it_is_fetched_once_whole_and_in_its_order(flower, tmp_path):
     np.testing.assert_array_equal(images, wanted[0])
     np.testing.assert_array_equal(characters, wanted[1])
     np.testing.assert_array_equal(writers, np.arange(20) // 5)
-    assert data.fetch(data.library_files.FEMNIST, tmp_path) == tmp_path / "femnist" / "train.parquet"
+    assert data.fetch(data.registered_files.FEMNIST, tmp_path) == tmp_path / "femnist" / "train.parquet"
     assert len(flower) == 1
     assert [path.name for path in (tmp_path / "femnist").iterdir()] == ["train.parquet"]
 
