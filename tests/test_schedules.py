@@ -14,8 +14,8 @@ from mfdl import algorithms, gossip, trust
 from mfdl.algorithms import noise_error
 from mfdl.algorithms.gossip_sgd import decentralized
 from mfdl.commands.account import run_account
-from mfdl.commands.account_options import AccountConfig
 from mfdl.commands.audit import AuditConfig
+from mfdl.commands.configs import AccountConfig
 from mfdl.dynamics import Dynamics, schedule
 from mfdl.errors import InvalidInput
 from mfdl.participation import Cyclic, EveryStep

@@ -13,7 +13,7 @@ from .. import files
 from ..progress import Progress, reporter
 from ..runs.output import require_folder, rounded_up
 from . import terminal
-from .account_options import AccountConfig
+from .configs import AccountConfig
 from .terminal import Answer, command
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def run_account(
     account = accounted(config, screen)
     account.answer["seconds"] = time.perf_counter() - began
     if out is not None:
-        from .account_pictures import write_pictures  # matplotlib only where pictures are wanted
+        from .loss_pictures import write_pictures  # matplotlib only where pictures are wanted
 
         with screen.status("drawing"):
             write_pictures(account, Path(out))

@@ -39,7 +39,7 @@ from ..trust import TrustModel
 
 if TYPE_CHECKING:
     from ..graphs import SparseGraph
-    from .account_options import AccountConfig
+    from .configs import AccountConfig
 
 
 NON_ADAPTIVE_ONLY = (

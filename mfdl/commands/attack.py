@@ -236,7 +236,7 @@ def panels(answer: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
 def _write(out: Path, answer: dict[str, Any], graph: Any) -> None:
     from .. import files
     from ..pictures.style import write_figure  # matplotlib only where pictures are wanted
-    from .attack_picture import draw
+    from .loss_pictures import draw
 
     who = f"{', '.join(answer['attackers'])} attacks" if answer["attackers"] else f"trust model {answer['trust']}"
     caption = (

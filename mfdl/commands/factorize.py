@@ -8,7 +8,7 @@ from typing import Any
 
 from ..runs.output import rounded_up
 from . import terminal
-from .factorize_options import FactorizeConfig
+from .configs import FactorizeConfig
 from .terminal import Answer, command
 
 STOPPED_EXIT_CODE = 3

@@ -37,7 +37,7 @@ from ..privacy.sampled_exposures import noise_of_bins
 from ..progress import Progress, Silent, reporter
 from ..runs.options import require_one_of
 from ..runs.output import json_number, require_writable, versions
-from .factorize_options import PER_NODE, SECRET, SPATIAL, FactorizeConfig
+from .configs import PER_NODE, SECRET, SPATIAL, FactorizeConfig
 
 OF_BINS = ("noise_std", "root_error", "root_error_bound")
 OVER_NODES = ("max_inverse_diagonal", "sigma_ldp", "sigma_cor", "independent_objective", "bound_over")

@@ -35,9 +35,9 @@ from ..pictures.style import write_figure
 from ..privacy.guarantee_texts import in_common
 from ..progress import Advance, Progress, reporter
 from ..training import distributed
-from ..training.covered import left_out, statement
 from ..training.distributed import Group, current
 from ..training.learned import Baseline, Ended, Judged
+from ..training.replay_config import left_out, statement
 from ..training.run import is_private
 from .cells import WITHOUT_NOISE, Cell, Grid, Plan, Shared, cells_of
 from .columns import NOT_PRIVATE, RunSteps, aggregated, names, save_steps

@@ -29,8 +29,7 @@ from ..algorithms import LinearAlgorithm
 from ..check import FloatArray
 from ..errors import InvalidInput
 from ..operators.structured import Map
-from .distributed import Group
-from .distributed.share import Seen, Share
+from .distributed import Group, Seen, Share
 
 COLUMNS_OF = {"gradient": "nodes", "noise": "injection slots"}
 REUSED_BYTES = 2**25 - 2**16

@@ -27,7 +27,7 @@ from ..errors import InvalidInput, UnsupportedMechanism
 from ..mechanism import Mechanism
 from ..metrics import NotPrivate
 from ..privacy.guarantee import Guarantee
-from . import covered
+from . import replay_config
 from .clip_rules import Quantile
 from .clipping import clipped_rows, counting_dropped
 from .grid_sums import GridSums, RoundedNormals
@@ -136,9 +136,9 @@ class PrivateNode(SingleCopy):
         folder: str | os.PathLike[str] | None = None,
     ) -> None:
         super().__init__()
-        covered.require_types(optimizer=optimizer, module=module, mechanism=mechanism)
-        covered.require_same_parameters(optimizer, module)
-        covered.require_own_loop(mechanism)
+        replay_config.require_types(optimizer=optimizer, module=module, mechanism=mechanism)
+        replay_config.require_same_parameters(optimizer, module)
+        replay_config.require_own_loop(mechanism)
         if isinstance(keys, NoiseKey):
             keys = HolderKeys.simulated(keys)
         if not isinstance(keys, HolderKeys):
@@ -148,7 +148,7 @@ class PrivateNode(SingleCopy):
         algorithm, user = mechanism.algorithm, mechanism.unit == "user"
         self.optimizer, self.mechanism, self.model = optimizer, mechanism, PerRecordModel(module, loss)
         self._stream = node_stream(algorithm.noise, node, keys, mechanism.noise_std, self.model.dimension)
-        self.clip_rule = covered.clip_rule(clipping, mechanism)
+        self.clip_rule = replay_config.clip_rule(clipping, mechanism)
         if isinstance(self.clip_rule, Quantile):
             raise UnsupportedMechanism(f"clipping {clipping} needs a parameter of its own: train by mfdl.replay.")
         self.grid = None if grid is None else GridSums(mechanism, node, keys, grid)
@@ -291,7 +291,7 @@ class PrivateNode(SingleCopy):
     ) -> tuple[list[int], dict[int, list[int]]]:
         """The record numbers of this step so far, and the steps that each has joined; checks the batch."""
         self._require_step(self.steps_taken)
-        covered.require_batch(records, features=features, targets=targets)
+        replay_config.require_batch(records, features=features, targets=targets)
         if len(features) != len(targets) or (records is not None and len(records) != len(features)):
             counts = [len(part) for part in (features, targets, *(() if records is None else (records,)))]
             raise InvalidInput(f"features, targets and records must be equally many, got {counts}.")

@@ -26,7 +26,7 @@ from ..check import FloatArray
 from ..noise.stream import KEEP_BYTES
 from ..progress import Advance, reporter
 from ..spec import takes_fields_of
-from . import covered, learned
+from . import learned, replay_config
 from .clipping import counting_dropped
 from .distributed import Group, current
 from .executor import Releasing
@@ -282,7 +282,7 @@ def replays(configs: Sequence[ReplayConfig], advance: Advance) -> list[Run]:
     for config in configs:
         guess = guesses(config.task)
         known = {} if guess is None else {"chance_loss": guess.loss, "chance_accuracy": guess.accuracy}
-        declared = covered.left_out(config.mechanism, config.task)
+        declared = replay_config.left_out(config.mechanism, config.task)
         of_config = tuple(itertools.islice(seed_runs, len(_seeds(config))))
         rule = "" if config.rule is None else str(config.rule)
         runs.append(

@@ -24,8 +24,8 @@ from ..storable import storable
 from ..trust import TrustModel
 from ..trust.base import nodes_of
 from . import clip_rules
-from .covered import statement
 from .learned import AT_BEST, Baseline, Ended, Judged, mean_baseline
+from .replay_config import statement
 
 if TYPE_CHECKING:
     import pandas

@@ -25,10 +25,9 @@ from ..algorithms import LinearAlgorithm
 from ..errors import InvalidInput
 from ..noise.stream import NoiseStream
 from ..progress import Advance
-from . import checkpoint, clipping, covered, learned
+from . import checkpoint, clipping, learned, replay_config
 from .clip_rules import Flat
-from .distributed import Group
-from .distributed.share import Share
+from .distributed import Group, Share
 from .drawn_batches import batches_of
 from .executor import Executor, Releasing, one_thread
 from .keys import NoiseKey
@@ -74,7 +73,7 @@ class SeedReplay:
             self.split_seed = check.integer_at_least(0, split_seed=saved.metadata.get("split_seed", self.split_seed))
             self.nonce = str(saved.metadata.get("nonce", ""))
         fed_every, dtype = config.fed_every, config.dtype
-        self.divisors = covered.divisors(mechanism, task, fed_every, self.split_seed)
+        self.divisors = replay_config.divisors(mechanism, task, fed_every, self.split_seed)
         same = like is not None and like.mechanism is mechanism and np.array_equal(like.divisors, self.divisors)
         self.algorithm: LinearAlgorithm = (
             like.algorithm if like is not None and same else mechanism.algorithm.with_divisors(self.divisors)
@@ -83,7 +82,7 @@ class SeedReplay:
         self.instance = instance if group.size == 1 else instance.of_nodes(self.share.nodes)
         # one key per mechanism, task, split and batch plan, so that no two of them ever share noise, not even under one
         # seed; at record level the mechanism's hash holds the period
-        plan: tuple[str | int, ...] = () if mechanism.unit == "record" else ("period", covered.longest(fed_every))
+        plan: tuple[str | int, ...] = () if mechanism.unit == "record" else ("period", replay_config.longest(fed_every))
         if self.nonce:
             plan = (*plan, "nonce", self.nonce)
         self.clips = None if config.clip_schedule is None else np.asarray(config.clip_schedule)
@@ -128,7 +127,7 @@ class SeedReplay:
 
     @property
     def evaluated_every(self) -> int:
-        return self.config.eval_every or covered.epoch(self.mechanism, self.config.fed_every)
+        return self.config.eval_every or replay_config.epoch(self.mechanism, self.config.fed_every)
 
     def stream(self) -> NoiseStream:
         """The noise of this rank's slots by the run's key."""

@@ -20,7 +20,7 @@ from .. import check
 from ..algorithms import LinearAlgorithm
 from ..errors import InvalidInput
 from ..spec import Entry, Registry, kebab_case
-from .distributed.share import Share
+from .distributed import Share
 
 State = Mapping[str, torch.Tensor]
 """State of a rule: tensors by name, one row a node, float64."""

@@ -9,8 +9,8 @@ import pytest
 from numpy.testing import assert_allclose
 
 from mfdl import Cyclic, Dynamics, ErrorWeights, InvalidInput, factorization, gossip
+from mfdl.commands.configs import FactorizeConfig
 from mfdl.commands.factorize_jobs import run_factorize
-from mfdl.commands.factorize_options import FactorizeConfig
 from mfdl.factorization import load
 from mfdl.runs.cells import Cell
 from mfdl.runs.experiment import Experiment

@@ -3,7 +3,7 @@
 import pytest
 
 from mfdl.commands.account import run_account
-from mfdl.commands.account_options import AccountConfig
+from mfdl.commands.configs import AccountConfig
 from mfdl.errors import InvalidInput
 from mfdl.participation.schemes import SCHEMES
 from mfdl.runs import options

@@ -19,8 +19,8 @@ import mfdl
 from mfdl import Dynamics, EveryStep, algorithms, gossip, trust
 from mfdl.commands import terminal
 from mfdl.commands.account import run_account, show
-from mfdl.commands.account_options import AccountConfig
-from mfdl.commands.account_pictures import Pictures
+from mfdl.commands.configs import AccountConfig
+from mfdl.commands.loss_pictures import Pictures
 from mfdl.privacy.gram_sensitivity import largest_sensitivity
 from mfdl.privacy.victim_sensitivity import worst_loss
 from mfdl.runs.output import ahead_in_every_seed

@@ -22,8 +22,7 @@ from mfdl.commands import main
 from mfdl.errors import InvalidInput, RankLost
 from mfdl.testing import strategies
 from mfdl.training import distributed
-from mfdl.training.distributed import Group
-from mfdl.training.distributed.share import Share, Shares
+from mfdl.training.distributed import Group, Share, Shares
 from mfdl.training.keys import NoiseKey
 from mfdl.training.streams import noise_stream
 

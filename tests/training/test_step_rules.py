@@ -19,8 +19,7 @@ from mfdl.runs.cells import Plan
 from mfdl.runs.comparing import run_comparison
 from mfdl.runs.experiment import Experiment
 from mfdl.training import seed_replay, step_rules
-from mfdl.training.distributed import Group
-from mfdl.training.distributed.share import Share
+from mfdl.training.distributed import Group, Share
 from mfdl.training.executor import Executor
 from mfdl.training.step_rules import Messages, PublicFacts, StepRule
 from mfdl.training.tasks import Preconditioner

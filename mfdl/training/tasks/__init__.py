@@ -12,8 +12,7 @@ from typing import Any
 
 from ...spec import parse
 from . import partition
-from ._data_sets import a9a, digits, femnist, housing, mnist
-from ._synthetic import least_squares, logistic, quadratic, rotated_quadratics
+from ._data_sets import a9a, digits, femnist, housing, least_squares, logistic, mnist, quadratic, rotated_quadratics
 from ._task import TASKS, Task, from_module
 from .file_tasks import from_file, load_file, parse_file_text
 from .instance import Evaluation
