@@ -47,13 +47,12 @@ if TYPE_CHECKING:
 
 WITHOUT_NOISE = "none"
 KEPT_LOSSES, KEPT_DATA = 8, 64  # an encoder per node takes 100 MB, a task of images as much
-"""How many of each are kept."""
 
 
 class Shared:
-    """Made once and kept: see above.
+    """Graph, gossip matrix, task, and algorithms with losses of one call, each made once.
 
-    Args: solutions: where solved factorizations are looked up; default those of this call alone.
+    Args: solutions: solved factorizations; default those of this call alone.
     """
 
     def __init__(self, solutions: Solutions | None = None) -> None:
@@ -68,15 +67,12 @@ class Shared:
         self._accounted = functools.lru_cache(KEPT_LOSSES)(self._account)
 
     def network(self, config: OnGraph) -> tuple[SparseGraph, GossipMatrix]:
-        """As `OnGraph.sparse_network`."""
         return self._network(_place(config))
 
     def graph_hash(self, config: OnGraph) -> str:
-        """The content hash of the graph."""
         return self._graph_hash(_place(config))
 
     def task(self, config: Experiment) -> Task:
-        """The task on the nodes of the graph."""
         return self._task(_place(config), config.task, config.partition, config.precondition)
 
     def _load_task(self, place: OnGraph, name: str, partition: str | None, precondition: str | None) -> Task:
@@ -107,7 +103,6 @@ class Shared:
         return self._accounted(shared_by(dataclasses.replace(config, mechanisms=(name,), settings=settings)))
 
     def file_hash(self, config: Experiment) -> str:
-        """The content hash of the one mechanism of a config, which is that of a file."""
         return self._file_hash(shared_by(config))
 
     def _account(self, config: Experiment) -> Accounted:
@@ -129,13 +124,13 @@ class Shared:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Accounted:
-    """An algorithm with its losses: all budgets are read off it."""
+    """An algorithm with its losses, from which all budgets are calibrated."""
 
     name: str
     losses: Losses
 
     def mechanism(self, target: dict[str, Any]) -> Mechanism:
-        """With the least noise that meets a target, or without noise."""
+        """The mechanism with the least noise that meets a target, or without noise."""
         losses = self.losses
         guarantee = losses.guarantee(0.0) if self.name == WITHOUT_NOISE else losses.calibrate(**target)
         return self._mechanism(guarantee)
@@ -146,15 +141,15 @@ class Accounted:
 
     @functools.cached_property
     def objective(self) -> dict[str, float | str | None]:
-        """`Mechanism.objective` as results state it, which no budget changes with public batches."""
+        """`Mechanism.objective` in results, the same for all budgets with public batches."""
         losses = self.losses
         return objective_fields(self._mechanism(losses.guarantee(0.0)))
 
 
 class Plan:
-    """A config with its graph, gossip matrix and task loaded: all that can be refused was refused.
+    """A config with its graph, gossip matrix and task loaded, after all refusals.
 
-    Args: shared: what other plans of this call have made already; checked: one of them refused nothing of this config.
+    Args: checked: another plan of this call has checked this config.
     """
 
     def __init__(self, config: Experiment, shared: Shared | None = None, *, checked: bool = False) -> None:
@@ -190,26 +185,25 @@ class Plan:
                 )
 
     def mechanism(self, name: str) -> Mechanism:
-        """The calibrated mechanism of a name."""
         return self.shared.accounted(self.config, name).mechanism(self.config.target)
 
     @functools.cached_property
     def untrained(self) -> Baseline | None:
-        """The first models, tested: mean over the seeds."""
+        """Test metrics of the first models, mean over the seeds."""
         from ..training import learned
 
         return learned.mean_baseline(learned.untrained(self.task, seed) for seed in self.config.seed_list)
 
     @functools.cached_property
     def chance(self) -> Baseline | None:
-        """A guess that looks at no record, tested."""
+        """Test metrics of a guess that uses no record."""
         from ..training import learned
 
         return learned.chance(self.task)
 
 
 def shared_by(config: Experiment) -> Experiment:
-    """Equal for configs of one mechanism that share its algorithm and its losses."""
+    """Key that is equal for configs of one mechanism with the same algorithm and losses."""
     target: dict[str, Any] = {"epsilon": 1.0} if config.has_secret_batches else {}
     if any(map(registry.is_of_balls_in_bins, config.mechanisms)):
         target = config.values("epsilon", "delta")
@@ -230,7 +224,7 @@ def _require_fed(task: Task, seed: int, period: int) -> None:
 
 
 def built(config: Experiment, name: str, gossip: GossipMatrix) -> LinearAlgorithm:
-    """The algorithm of a name, with its settings or at its best."""
+    """The algorithm of a name, with its settings or tuned."""
     given, dynamics = config.parameters(name), config.dynamics(gossip)
     if given:
         algorithm = registry.build(name, dynamics, config.scheme(), **given)
@@ -244,9 +238,8 @@ def built(config: Experiment, name: str, gossip: GossipMatrix) -> LinearAlgorith
 
 
 def trust_of(config: Experiment, name: str, algorithm: LinearAlgorithm | None) -> tuple[TrustModel, str | None]:
-    """The trust model and the released models that a mechanism is held to.
+    """The trust model and the released models of a mechanism; algorithm: the content of a file.
 
-    Args: algorithm: where the name is that of a file, what is in it.
     Raises: UnsupportedMechanism: it is not meant for the trust model of the ranking.
     """
     entry = registry.entry_of(name)
@@ -272,11 +265,10 @@ class Cell:
     """One mechanism, one budget, one rate, one seed, on one graph and task.
 
     Attributes:
-        config: with exactly one mechanism, whose error weights are in its name, and one seed.
-        shared: what cells of one call have in common; None: made when it is needed.
-
-    Two cells are equal if their configs are: what says the same is written in one way (numbers as floats, settings in
-    order), and "none", which no privacy target and no attacker changes, has none of them.
+        config: with exactly one mechanism, whose error weights are in its name, and one seed; in a canonical form
+            (numbers as floats, settings in order, no privacy target and attackers for "none"), by which cells are
+            compared.
+        shared: parts shared by cells of one call; None: made when needed.
 
     Raises: InvalidInput: several mechanisms or seeds.
     """
@@ -293,33 +285,30 @@ class Cell:
         object.__setattr__(self, "config", _canonical(self.config))
 
     def __getstate__(self) -> dict[str, Any]:
-        """Sent to a worker: the config alone, so that the hash there is that of the graph and the task there."""
+        """The config alone, so that a worker computes the hash from its own graph and task."""
         return {"config": self.config, "shared": None}
 
     @property
     def mechanism(self) -> str:
-        """Its name, with error weights."""
         return self.config.mechanisms[0]
 
     @property
     def seed(self) -> int:
-        """Of data split, first model, batch order and noise."""
         return self.config.first_seed
 
     @property
     def num_steps(self) -> int:
-        """T."""
         return self.config.epochs * self.config.period
 
     def with_shared(self, shared: Shared) -> Cell:
-        """The same cell, which takes from there what it needs."""
+        """The same cell with shared parts."""
         if self.shared is None:
             object.__setattr__(self, "shared", shared)
         return self
 
     @functools.cached_property
     def options(self) -> dict[str, Any]:
-        """What was asked, as the options of `compare` are called, without where it is computed; JSON-ready."""
+        """Options of `compare` by name, without where it is computed; JSON-ready."""
         return self.config.deciding_options() | ({"mu": None} if self.mechanism == WITHOUT_NOISE else {})
 
     @functools.cached_property
@@ -367,10 +356,8 @@ def _canonical(config: Experiment) -> Experiment:
 class Grid:
     """Configs that differ in some fields: `Grid(base, {"mu": (0.5, 1.0), "learning_rate": (0.1, 0.5)})` are four.
 
-    Attributes:
-        base: what they have in common.
-        over: values by field, the last field fastest.
-        point: from the values of one combination to the fields that are changed, None for no config there.
+    Attributes: over: values by field, the last field fastest; point: maps the values of one combination to the changed
+        fields, None for no config.
     """
 
     base: Experiment
@@ -378,32 +365,31 @@ class Grid:
     point: Callable[[dict[str, Any]], dict[str, Any] | None] = dict
 
     def configs(self) -> Iterator[Experiment]:
-        """One for each combination. Raises: InvalidInput: what `Experiment` refuses."""
         for values in itertools.product(*self.over.values()):
             changed = self.point(dict(zip(self.over, values, strict=True)))
             if changed is not None:
                 yield dataclasses.replace(self.base, **changed)
 
     def cells(self, seeds: Iterable[int], shared: Shared) -> list[Cell]:
-        """One for each config and seed, the seed fastest; those that are the same stand there once."""
+        """Distinct cells for each config and seed, the seed fastest."""
         every = list(seeds)
         return list(dict.fromkeys(Cell(_at_seed(config, seed), shared) for config in self.configs() for seed in every))
 
 
 def _at_seed(config: Experiment, seed: int) -> Experiment:
-    """Nothing else depends on the seed, so nothing is checked again."""
+    """A copy that is not checked again, as nothing else depends on the seed."""
     copied = copy.copy(config)
     object.__setattr__(copied, "first_seed", seed)
     return copied
 
 
 def alone(config: Experiment, name: str) -> dict[str, Any]:
-    """The fields in which the config of a cell differs from one of several mechanisms and seeds."""
+    """Fields in which the config of a cell differs from one of several mechanisms and seeds."""
     settings = tuple(text for text in config.settings if text.startswith(f"{name}."))
     return {"mechanisms": (name,), "settings": settings, "error_weights": (), "seeds": 1}
 
 
 def cells_of(config: Experiment, shared: Shared) -> list[Cell]:
-    """The runs of a comparison: every mechanism with every seed, the seed fastest."""
+    """Cells of a comparison: every mechanism with every seed, the seed fastest."""
     mechanisms = Grid(config, {"name": config.mechanisms}, lambda chosen: alone(config, chosen["name"]))
     return mechanisms.cells(config.seed_list, shared)

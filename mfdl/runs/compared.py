@@ -1,7 +1,4 @@
-"""`compare`: mechanisms side by side on the caller's graph, data and model, from one call to table, picture and model.
-
-In: names or objects. Out: a `Comparison`, whose folder is that of `mfdl compare` with the same options.
-"""
+"""`compare`: mechanisms side by side on the caller's graph, data and model, from one call to table, picture and model."""
 
 from __future__ import annotations
 
@@ -44,9 +41,8 @@ COLUMNS = (
     "final_test_loss_std", "final_accuracy_mean", "final_accuracy_std", "injected_noise_std", "sensitivity",
     "objective", "trust",
 )  # fmt: skip
-"""Columns of a table: one row for each mechanism, budget and learning rate."""
 OF_COMPARISONS = ("trust", "adjacency", "clip_norm", "release", "unit", "participation")
-"""The fields of a `Privacy` that a comparison takes."""
+"""Fields of a `Privacy` that a comparison takes."""
 
 
 def compare(
@@ -83,7 +79,6 @@ def compare(
         options: those of `mfdl compare`: graph (a name, file or networkx graph), gossip (a name, file or matrix), task
             (a name, a data file such as "own.csv:target=price", or a `Task`), epochs, period, seeds, momentum, ...
 
-    Returns: Comparison. The folder is the one that `mfdl compare` writes with the same options.
     Raises: InvalidInput: as for `mfdl.runs.comparing.run_comparison`; a privacy that training cannot have.
     """
     arguments = {"mechanisms": mechanisms, "mu": mu, "epsilon": epsilon, "learning_rate": learning_rate}
@@ -129,7 +124,7 @@ def _numbers(name: str, value: Any) -> tuple[float, ...]:
 
 
 def options_of(privacy: Privacy | None) -> dict[str, Any]:
-    """The options that a privacy stands for.
+    """Options of a privacy.
 
     Raises: InvalidInput: an accounting option that comparisons do not have, or a participation without epochs.
     """
@@ -151,7 +146,6 @@ def options_of(privacy: Privacy | None) -> dict[str, Any]:
 
 
 def _options_of_scheme(scheme: Participation) -> dict[str, Any]:
-    """Participation, epochs, period and rate, as the options of a comparison name them."""
     if scheme.in_every_step:
         return {"epochs": scheme.num_steps, "period": 1}  # a comparison at user level takes every step
     called = SCHEMES.entry(scheme.scheme).called
@@ -164,13 +158,12 @@ def _options_of_scheme(scheme: Participation) -> dict[str, Any]:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ComparedRun:
-    """One mechanism at one budget and learning rate; its models are trained when they are wanted.
+    """One mechanism at one budget and learning rate; its models are trained on demand.
 
-    Its noise is that of the seeds, for research: anyone who knows a seed can subtract it. A model to publish is trained
-    by `mfdl.replay(run.mechanism, run.plan.task, seeds=None)`, whose noise nobody can generate again.
+    Its noise is that of the seeds, for research: a known seed makes it subtractable. A model to publish is trained by
+    `mfdl.replay(run.mechanism, run.plan.task, seeds=None)`.
 
-    Attributes: name: of the mechanism, with error weights; plan: of its budget and learning rate; store: the finished
-        runs.
+    Attributes: name: of the mechanism, with error weights; store: the finished runs.
     """
 
     name: str
@@ -179,19 +172,16 @@ class ComparedRun:
 
     @property
     def seeds(self) -> list[int]:
-        """The seeds that were compared."""
         return self.plan.config.seed_list
 
     @functools.cached_property
     def mechanism(self) -> Mechanism:
-        """The calibrated mechanism, with its guarantee."""
         return self.plan.mechanism(self.name)
 
     def run(self, seed: int | None = None) -> Run:
         """One seed trained again; models differ from those of the comparison by rounding at most.
 
         Args: seed: one of `seeds`; default the first.
-        Cost: that of the training.
         """
         chosen = self.seeds[0] if seed is None else seed
         if chosen not in self.seeds:
@@ -229,10 +219,10 @@ class _Runs(dict[tuple[Any, ...], ComparedRun]):
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Comparison(Shown):
-    """What `compare` found, and the files that say it.
+    """The result of `compare`, and its files.
 
     Attributes:
-        config: the options; several: budgets and learning rates by field, where there are several.
+        several: budgets and learning rates by field, where there are several.
         folder: results.json, steps.mfdl and pictures, as `mfdl compare` writes them.
         result: the content of results.json.
     """
@@ -244,7 +234,7 @@ class Comparison(Shown):
 
     @functools.cached_property
     def runs(self) -> dict[tuple[Any, ...], ComparedRun]:
-        """Each mechanism, by (name, budget), or by (name, budget, learning rate) where there are several rates.
+        """Runs by (mechanism, budget), or by (mechanism, budget, learning rate) where there are several rates.
 
         The name is that of the table, the budget mu or epsilon as it was given; "none" has the first budget.
         """
@@ -322,10 +312,7 @@ class Comparison(Shown):
         return figure
 
     def export(self, folder: str | os.PathLike[str]) -> list[Path]:
-        """Writes the files of a paper: results.csv, table.tex, figure.pdf at column width, and caption.txt.
-
-        Returns: their paths.
-        """
+        """Writes results.csv, table.tex, figure.pdf at column width, and caption.txt; returns their paths."""
         from .rendering import caption_of, column_figure
 
         target = Path(folder)

@@ -65,7 +65,7 @@ Key = tuple[str, int]  # mechanism, seed
 
 
 def identity_of(cells: Iterable[Cell]) -> str:
-    """16 hex digits of all that decides the numbers; where and with how many workers does not count."""
+    """16 hex digits of the cells' hashes."""
     return hashlib.sha256("".join(cell.hash for cell in cells).encode()).hexdigest()[:16]
 
 
@@ -74,7 +74,7 @@ def earlier_result(
 ) -> dict[str, Any] | None:
     """results.json of a folder if it is of this very comparison, else None.
 
-    A comparison with more seeds, mechanisms or budgets than the earlier one goes on in its folder.
+    A comparison with more seeds, mechanisms or budgets than the earlier one resumes in its folder.
 
     Raises: InvalidInput: the folder holds files of another one, or cannot be written.
     """
@@ -121,7 +121,6 @@ def _grown(name: str, before: Any, now: Any) -> bool:
 
 
 def _baseline(name: str, baseline: Baseline | None, suffix: str = "") -> dict[str, Any]:
-    """What training is held against."""
     loss, accuracy = (None, None) if baseline is None else (baseline.loss, baseline.accuracy)
     return {f"{name}_loss{suffix}": loss, f"{name}_accuracy{suffix}": accuracy}
 
@@ -129,7 +128,7 @@ def _baseline(name: str, baseline: Baseline | None, suffix: str = "") -> dict[st
 class Folder:
     """The files of one comparison, derived from its cells in a store.
 
-    Attributes: cells: by mechanism and seed, in order; records, steps_of_run: of those that are finished.
+    Attributes: cells: by mechanism and seed, in order; records, steps_of_run: of the finished ones.
     """
 
     def __init__(self, folder: Path, plan: Plan, store: Store, *, resume: bool, overwrite: bool) -> None:
@@ -144,7 +143,7 @@ class Folder:
         self._drawn = earlier is not None and resume and earlier.get("complete") is True
 
     def begin(self, mechanisms: dict[str, Mechanism]) -> None:
-        """Takes the folder: from here on it holds this comparison and nothing of an earlier one."""
+        """Claims the folder, and removes files of an earlier comparison."""
         self.mechanisms = mechanisms
         if self._is_new:  # first of all, so that a full disk leaves the earlier comparison; then nothing of it counts
             files.atomic_write_json(self.folder / RESULTS, self.result(complete=False))
@@ -164,7 +163,7 @@ class Folder:
         self._write()
 
     def add(self, cell: Cell) -> None:
-        """Takes up a run that the store holds now."""
+        """Adds a run that the store holds now."""
         self._take([cell])
         self._write()
 
@@ -177,11 +176,10 @@ class Folder:
 
     @property
     def steps(self) -> list[RunSteps]:
-        """Of the finished runs, in order."""
         return [self.steps_of_run[key] for key in self._ordered()]
 
     def _take(self, cells: Iterable[Cell]) -> None:
-        """What the store holds of these cells."""
+        """Reads these cells from the store."""
         timings = {str(timing.get("cell")): timing for timing in self.store.timings()}
         fields = (*names("run"), *self.plan.config.measured_besides)
         for cell in cells:
@@ -204,7 +202,7 @@ class Folder:
             self.steps_of_run[key] = dataclasses.replace(steps, conditions=conditions)
 
     def _write(self) -> None:
-        """The steps first, so that results.json never names a run without them."""
+        """Writes the steps first, so that results.json never names a run without them."""
         if self.records:
             save_steps(self.folder / STEPS, self.steps)
         files.atomic_write_json(self.folder / RESULTS, self.result(complete=False))
@@ -213,7 +211,7 @@ class Folder:
         return [key for key in self.cells if key in self.records]
 
     def result(self, *, complete: bool) -> dict[str, Any]:
-        """Everything known so far."""
+        """The content of results.json so far."""
         plan, config, judged = self.plan, self.plan.config, self._judged()
         return {
             **circumstances(config, plan.graph, plan.gossip),
@@ -249,9 +247,9 @@ class Folder:
         }
 
     def _view(self) -> dict[str, str | None]:
-        """Who observes and which final models are published, if it is the same for all mechanisms with noise.
+        """Attacker and published models, if they are the same for all mechanisms with noise.
 
-        Of a trust model without parameters its name says who observes.
+        The name of a trust model without parameters says who observes.
         """
         config = self.plan.config
         if not (is_own(config.trust) or config.attackers or config.colluders or config.coalition_size):
@@ -264,7 +262,7 @@ class Folder:
         }
 
     def _judged(self) -> Judged:
-        """The mechanisms as far as they are finished, beside the untrained model and chance."""
+        """The finished part of the mechanisms, beside the untrained model and chance."""
         plan = self.plan
         ended = []
         for name in plan.config.mechanisms:
@@ -294,13 +292,13 @@ class Folder:
         return guarantee.epsilon(self.plan.config.delta) if mu is None else mu
 
     def _statement(self, mechanism: Mechanism) -> str:
-        """What `Run.statement` says of its runs, with epsilon at the delta of this comparison."""
+        """`Run.statement` of its runs, with epsilon at the delta of this comparison."""
         config = self.plan.config
         declared = left_out(mechanism, self.plan.task)
         return statement(mechanism, declared, config.delta, config.step_rule or "", config.clipping)
 
     def _across(self) -> bool:
-        """Whether mechanisms with noise are held to different trust models."""
+        """Whether mechanisms with noise have different trust models."""
         private = [mechanism.guarantee for mechanism in self.mechanisms.values() if is_private(mechanism)]
         return len({(guarantee.trust, guarantee.attacker, guarantee.release) for guarantee in private}) > 1
 
@@ -338,7 +336,7 @@ class Folder:
 
 BUDGETS = "budgets"
 CHECKPOINTS = "checkpoints"
-"""In the folder of a comparison whose runs are shared by ranks: where a run that was stopped goes on from."""
+"""Folder of checkpoints of a comparison whose runs are shared by ranks."""
 
 
 def run_comparison(
@@ -350,18 +348,15 @@ def run_comparison(
     overwrite: bool = False,
     progress: Progress = "auto",
 ) -> dict[str, Any]:
-    """Runs what is missing of a comparison and writes it to a folder.
+    """Runs the missing runs of a comparison and writes it to a folder.
 
     Args:
-        config: what to compare.
-        out: folder of the files named above; made when missing.
         several: values of mu or epsilon, and of learning_rate, by field: a comparison at every combination of them;
             "none", which no budget changes, at the first budget alone.
         resume: keep the finished runs that the folder holds for this very config.
         overwrite: replace the files of another config instead of refusing.
-        progress: True, False, "auto" (see `mfdl.progress`), or a function: called with the number of steps just
-            finished (or found finished) and what is being done; an exception it raises stops the comparison, finished
-            runs stay readable.
+        progress: True, False, "auto" (see `mfdl.progress`), or a function of the number of steps just finished and a
+            description; an exception it raises stops the comparison, finished runs stay readable.
 
     Returns: the content of results.json; at several values, mu, epsilon and learning_rate are lists, and each mechanism
         and run has its mu and lr.
@@ -432,7 +427,7 @@ def _compared(part: Folder, every: Sequence[Cell], checkpoints: Path, report: Ad
 
 
 def _sharing(ranks: int | None) -> contextlib.AbstractContextManager[Group]:
-    """The processes that share the nodes of each run: those that torchrun started, or as many as are asked for."""
+    """The processes that share the nodes of each run: those of torchrun, or `ranks` new ones."""
     if ranks is None or current().size > 1:
         return contextlib.nullcontext(current())
     return distributed.ranks(ranks)
@@ -458,7 +453,6 @@ def _name(plan: Plan) -> str:
 
 
 def _options(config: Experiment, several: Mapping[str, Sequence[float]]) -> dict[str, Any]:
-    """The options with all values of those that have several."""
     return config.options() | {("lr" if name == "learning_rate" else name): list(v) for name, v in several.items()}
 
 

@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 
 DEFAULT_SIZE = 1
-"""Of coalitions that nobody gave a size."""
+"""Default size of coalitions."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Named:
-    """The nodes that the options name, and the trust models made of them.
+    """The nodes that the options name, and their trust models.
 
     Attributes: anybody: without --attackers, pndp is any single node, and coalitions without a size are of one.
     """
@@ -45,18 +45,16 @@ class Named:
 
     @functools.cached_property
     def labels(self) -> list[str]:
-        """Of all nodes, by index."""
         return [str(label) for label in graphs.labels(self.graph)]
 
     def indices(self, option: str, text: str) -> tuple[int, ...]:
-        """The nodes of A,B."""
         labels = split(text)
         if not labels:
             raise InvalidInput(f"--{option} must name at least one node, got {text!r}.")
         return tuple(sorted({graphs.index_of(self.graph, label) for label in labels}))
 
     def owners(self, text: str | None, *, same_steps: bool) -> Owners:
-        """Which nodes may hold one record, of Q or A+B,C+D; None: one node.
+        """Nodes that may hold one record, of Q or A+B,C+D; None: one node.
 
         Raises: InvalidInput: neither a number nor groups of two or more labels.
         """
@@ -74,7 +72,7 @@ class Named:
     def budgets(self, path: Path) -> dict[Any, float]:
         """mu by the label of each node, from a JSON file of labels as texts.
 
-        Raises: InvalidInput: no such file, or one that holds something else.
+        Raises: InvalidInput: no such file, or another content.
         """
         try:
             given = json.loads(path.read_text(encoding="utf-8-sig"))
@@ -143,19 +141,19 @@ class Named:
 
     @staticmethod
     def distance(victim: Victim, hops: Mapping[int, int]) -> int | None:
-        """Of a node, or of the nearest owner of a record; None where none is connected to an attacker."""
+        """Distance of a node, or of the nearest owner of a record; None if none is connected to an attacker."""
         return min((hops[u] for u in nodes_of(victim) if u in hops), default=None)
 
 
 def options_of(parameter: Parameter) -> tuple[str, ...]:
-    """The options of the command line that give a parameter of a trust model, as they are typed."""
+    """Options of the command line for a parameter of a trust model, as they are typed."""
     value = "Q" if parameter.type is int else "A,B"
     first, *others = _fields_of(parameter)
     return (f"{_flag(first)} {value}", *map(_flag, others))
 
 
 def _models_by_field() -> dict[str, list[str]]:
-    """The trust models that read a field of `Named`."""
+    """Trust models that read a field of `Named`."""
     owners: dict[str, list[str]] = {}
     for name, entry in trust.base.MODELS.items():
         for parameter in entry.signature.values():
@@ -165,7 +163,7 @@ def _models_by_field() -> dict[str, list[str]]:
 
 
 def _fields_of(parameter: Parameter) -> tuple[str, ...]:
-    """The fields of `Named` for a parameter of a trust model; with None for any node, all of them may be asked for."""
+    """Fields of `Named` for a parameter of a trust model; with None for any node, `all_` of it too."""
     every = f"all_{parameter.name}"
     takes_all = not parameter.required and parameter.default is None and every in Named.__dataclass_fields__
     return (parameter.name, every) if takes_all else (parameter.name,)

@@ -29,15 +29,14 @@ WORDS_OF_KINDS = {float: "a number", int: "an integer", str: "a text", bool: "tr
 
 @dataclasses.dataclass(frozen=True)
 class Option:
-    """What the command line says of one field, and what every value of it must be.
+    """Command line option of a field, and constraints on its values.
 
     Attributes:
         flags: its names there; the first one is its name in files; default `--field-name`.
         listed: a tuple that is written A,B there; other tuples are given by repeating the option.
         instead_of: fields that say the same in another way: a typed option replaces theirs of a file.
-        rule: what a value is by `mfdl.check`; least: the smallest integer; among: all that it can be.
-        decides: what depends on it: the "algorithm" and its losses, a "run" alone, or "nothing" but where numbers are
-            computed.
+        rule: a function of `mfdl.check`; least: the smallest integer; among: all allowed values.
+        decides: the "algorithm" and its losses, a "run" alone, or "nothing" but where numbers are computed.
     """
 
     help: str
@@ -51,7 +50,7 @@ class Option:
     decides: str = "algorithm"
 
     def require(self, name: str, value: Any) -> None:
-        """Refuses a value that the field cannot have; None, not given, is always fine."""
+        """Refuses a value that the field cannot have; None, not given, is allowed."""
         from .. import check
 
         if value is None:
@@ -69,20 +68,16 @@ Known = Mapping[str, tuple[str, Any, Option | None]]
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """The content of a TOML file.
-
-    Raises: InvalidInput: it cannot be read, or is no TOML.
-    """
+    """The content of a TOML file. Raises: InvalidInput: it cannot be read, or is no TOML."""
     return OptionFile(path).content
 
 
 def spelled(flag: str) -> str:
-    """The flag as it is documented: `--mechanisms` is read as `--mechanism`, whether a command takes one or several."""
+    """The documented flag: `--mechanisms` is read as `--mechanism`, whether a command takes one or several."""
     return "mechanism" if flag == "mechanisms" else flag
 
 
 def split(text: str) -> tuple[str, ...]:
-    """The parts of A,B."""
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
@@ -93,11 +88,7 @@ def is_tuple(kind: Any) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class GivenOption:
-    """A value in a file.
-
-    Attributes: name, kind, option: of the field that it sets; key, value: as they are written; line: where; place: the
-        same in words, for messages.
-    """
+    """A value in a file: name, kind and option of its field, key and value as written, line, and place in words."""
 
     name: str
     kind: Any
@@ -109,13 +100,11 @@ class GivenOption:
 
     @property
     def is_of_texts(self) -> bool:
-        """Whether its field holds several texts."""
         return is_tuple(self.kind)
 
     def checked(self, value: Any, kind: Any = None) -> Any:
-        """A value as its field holds it.
+        """A value, of this entry or of its list, converted to the type of its field or to `kind`.
 
-        Args: value: of this entry, or one of its list; kind: default that of the field.
         Raises: InvalidInput: a value of another type; a number in quotes is a text.
         """
         kind = self.kind if kind is None else kind
@@ -132,9 +121,8 @@ class GivenOption:
 
 
 class OptionFile:
-    """A file of options as it was read.
+    """A file of options; path: as messages name it; content: its keys and tables.
 
-    Attributes: path: as messages name it; content: its keys and tables.
     Raises: InvalidInput: it cannot be read, is no TOML, or no answer of an earlier run.
     """
 
@@ -165,14 +153,10 @@ class OptionFile:
 
     @property
     def tables(self) -> dict[str, dict[str, Any]]:
-        """The tables of a TOML file by name."""
         return {} if self._is_json else {key: v for key, v in self.content.items() if isinstance(v, dict)}
 
     def entries(self, known: Known, table: str | None = None) -> Iterator[GivenOption]:
-        """The entries of a table, or those outside of all tables.
-
-        Raises: InvalidInput: an unknown key.
-        """
+        """The entries of a table, or those outside of all tables. Raises: InvalidInput: an unknown key."""
         tables = self.tables
         outside = {key: value for key, value in self.content.items() if key not in tables}
         for key, value in (outside if table is None else tables.get(table, {})).items():
@@ -183,15 +167,13 @@ class OptionFile:
             yield GivenOption(*known[flag], key, value, line, self.place(line, key))
 
     def refusal(self, line: int, key: str, why: str) -> InvalidInput:
-        """What is wrong with an entry, as an error to raise."""
         return InvalidInput(f"{self.place(line, key)} {why}")
 
     def place(self, line: int, key: str) -> str:
-        """An entry in words."""
         return f"{self.path}, {key}:" if self._is_json else f"{self.path}, line {line}, {key}:"
 
     def line(self, table: str | None, key: str | None) -> int:
-        """The line on which a table begins, or a key of it is written; 1 where it is written in another way."""
+        """The line on which a table begins, or a key of it is written; 1 if it is written in another way."""
         inside: str | None = None
         for number, line in enumerate(self._text.splitlines(), start=1):
             if header := re.match(r"\s*\[\s*([^\[\]]+?)\s*\]", line):
@@ -261,11 +243,11 @@ AS_TEXT: dict[str, Callable[[Any], Any]] = {
     "task": _task,
     "mechanisms": _mechanisms,
 }
-"""By option; the trust model has `trust_text`, since only an algorithm tells what it sees."""
+"""Conversions by option; the trust model has `trust_text`, since it needs an algorithm."""
 
 
 def as_text(option: str, value: Any) -> Any:
-    """The value of an option as configs hold it: texts as they are, paths as texts, objects as `Given`.
+    """The value of an option in configs: texts unchanged, paths as texts, objects as `Given`.
 
     Raises: InvalidInput: an object that the option does not take.
     """
@@ -280,7 +262,7 @@ def trust_text(trust: TrustModel, algorithm: LinearAlgorithm) -> Given[TrustMode
 
 
 def shipped_trust(model: TrustModel) -> dict[str, Any]:
-    """The options of a trust model of the library, nodes as labels or as #INDEX; empty of the caller's own."""
+    """Options of a trust model of the library, nodes as labels or as #INDEX; empty for the caller's own."""
     from ..trust import named
     from ..trust.base import MODELS
 
@@ -302,5 +284,4 @@ def shipped_trust(model: TrustModel) -> dict[str, Any]:
 
 
 def is_own(text: str) -> bool:
-    """Whether a text names an object of the caller."""
     return text.startswith(PREFIX)

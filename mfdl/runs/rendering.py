@@ -39,13 +39,11 @@ def plot_comparison(
     title: bool = True,
     caption: bool = True,
 ) -> Any:
-    """The picture of a comparison, a Figure of its own, or the axes given with the curves over steps in them.
+    """Test loss over steps beside final losses: a Figure of its own, or the given axes with the curves over steps.
 
     Args:
-        result: as `compare.run_comparison` returns it.
-        runs: the evaluated steps of each run.
-        ax: axes to draw in and to return; metric: "loss", "accuracy", or one asked for.
-        title, caption: whether the figure has them.
+        result: of `run_comparison`; runs: the evaluated steps of each run.
+        metric: "loss", "accuracy", or a requested one; title, caption: whether the figure has them.
     """
     require_known("metric", metric, WORDS)
     labels = {row["mechanism"]: row.get("label", row["mechanism"]) for row in result["mechanisms"]}
@@ -77,7 +75,7 @@ def plot_comparison(
 
 
 def caption_of(result: Mapping[str, Any]) -> str:
-    """What was trained on what, and the conditions that all mechanisms share, in sentences."""
+    """Task, graph and settings, and the conditions that all mechanisms share, in sentences."""
     participation, rates = result["participation"], result["learning_rate"]
     rates = rates if isinstance(rates, list) else [rates]
     trained = (
@@ -104,7 +102,7 @@ def _target(result: dict[str, Any]) -> str:
 
 
 def _finding(result: dict[str, Any], curves: Sequence[Curves], ended: Mapping[str, Mapping[int, float | None]]) -> str:
-    """What the picture shows, claimed only as far as every seed agrees, and never of models that learned nothing.
+    """The finding, claimed only as far as every seed agrees, and never of models that learned nothing.
 
     Args: ended: final test losses, by label and seed.
     """
@@ -130,7 +128,7 @@ SPECIAL = re.compile(r"([&%$#_{}])")
 def booktabs(
     rows: Sequence[Mapping[str, Any]], leaders: Collection[tuple[Any, Any, Any]] = (), *, by_epsilon: bool = False
 ) -> str:
-    r"""Test loss ± standard deviation over seeds, of rows as `Comparison.table` gives them.
+    r"""Test loss ± standard deviation over seeds, of rows of `Comparison.table`.
 
     >>> row = {"mechanism": "mafalda", "budget": 1.0, "epsilon": 4.9, "delta": 1e-6, "lr": 0.5, "seeds": 3,
     ...        "final_test_loss_mean": 1.25, "final_test_loss_std": 0.031}
@@ -144,7 +142,7 @@ def booktabs(
     \end{tabular}
     <BLANKLINE>
 
-    Args: leaders: mechanism, budget and learning rate of the entries that are bold; by_epsilon: budgets are epsilons.
+    Args: leaders: mechanism, budget and learning rate of the bold entries; by_epsilon: budgets are epsilons.
 
     A mechanism without noise, which has no budget, has its one value in each column.
     """
@@ -235,9 +233,8 @@ def plot_budgets(
     caption: bool = True,
     width: float = 7.0,
 ) -> Figure | Axes:
-    """The figure, or the axes given with the curves in them.
+    """Final test loss over the budgets of a comparison, or the given axes with the curves; width in inches.
 
-    Args: result: of a comparison at several budgets; title, caption: whether the figure has them; width: in inches.
     Raises: InvalidInput: a metric that was not measured.
     """
     require_known("metric", metric, WORDS)

@@ -45,10 +45,10 @@ class CellJob:
     """Cells on their way to a worker, which trains them together.
 
     Attributes:
-        cells, hashes: what and their names here.
+        hashes: of the cells here.
         wanted: which of them the store lacks; the others are trained again beside them.
-        call: which call, so that a worker knows when what it has made is of an earlier one.
-        store: the folder of the store; mechanisms, checkpoints, strict: as for `run_missing`.
+        call: identifies the call, so that a worker discards parts of an earlier one.
+        store: its folder; mechanisms, checkpoints, strict: as for `run_missing`.
     """
 
     cells: tuple[Cell, ...]
@@ -62,7 +62,7 @@ class CellJob:
 
     @property
     def steps(self) -> int:
-        """Of the cells that the store lacks."""
+        """Steps of the wanted cells."""
         return sum(cell.num_steps for cell, wanted in zip(self.cells, self.wanted, strict=True) if wanted)
 
 
@@ -77,7 +77,7 @@ class Answer:
     timing: dict[str, Any]
 
     def keep(self, store: Store) -> None:
-        """Into the store; the timing first, so that no finished cell is without."""
+        """Stores the answer; the timing first, so that every finished cell has one."""
         store.add_timing(self.timing)
         if self.record is not None and self.steps is not None:
             store.add(self.cell, self.record, self.steps)
@@ -86,7 +86,7 @@ class Answer:
 
 
 def all_but(cell: Cell, *names: str) -> tuple[Any, ...]:
-    """The options of a cell but for these."""
+    """The options of a cell but for `names`."""
     return tuple(getattr(cell.config, field) for field in cell.config.fields() if field not in names)
 
 
@@ -94,7 +94,7 @@ _of_call: dict[tuple[int, int], Shared] = {}
 
 
 def _shared_here(job: CellJob) -> Shared:
-    """What this worker process made for the call so far; factorizations go to the store where the worker has it."""
+    """Parts that this worker made for the call so far; factorizations go to the store if the worker has it."""
     if job.call not in _of_call:
         _of_call.clear()
         _of_call[job.call] = Shared(Solutions(job.store / FACTORIZATIONS if job.store.is_dir() else None))
@@ -104,7 +104,7 @@ def _shared_here(job: CellJob) -> Shared:
 def work(
     job: CellJob, *, shared: Shared | None = None, progress: Callable[[Cell, int], None] | None = None
 ) -> list[Answer]:
-    """Runs cells together; whatever goes wrong with one of them is an answer too, unless the job is strict."""
+    """Runs cells together; an error is an answer too, unless the job is strict."""
     began, shared = time.perf_counter(), shared or _shared_here(job)
     outcomes: dict[int, Outcome] = {}
     prepared: dict[int, PreparedCell] = {}
@@ -127,7 +127,7 @@ def work(
 
 @dataclasses.dataclass(frozen=True)
 class PreparedCell:
-    """A cell with its plan and what trains it; objective: as results say it."""
+    """A cell with its plan and the arguments of its training; objective: as in results."""
 
     cell: Cell
     plan: Plan
@@ -137,13 +137,12 @@ class PreparedCell:
 
 
 Outcome = Run | Exception
-"""Of one cell."""
 
 
 def _prepared(
     job: CellJob, number: int, shared: Shared, calibrated: dict[Any, tuple[Mechanism, dict[str, Any]]]
 ) -> PreparedCell:
-    """Everything before training; `calibrated` keeps what cells share that differ in their seeds alone."""
+    """Everything before training; `calibrated` keeps parts of cells that differ in their seeds alone."""
     cell, config, mechanism = job.cells[number].with_shared(shared), job.cells[number].config, job.mechanisms[number]
     if cell.hash != job.hashes[number]:
         raise InvalidInput(
@@ -166,7 +165,7 @@ def _prepared(
 def _trained(
     prepared: Sequence[PreparedCell], progress: Callable[[int], None] | None, *, strict: bool
 ) -> list[Outcome]:
-    """The run of each, together; where that fails, in halves, down to the one that fails alone."""
+    """The runs, together; where that fails, in halves, down to the one that fails alone."""
     stopped = False
 
     def advance(steps: int = 1, *_: str) -> None:
@@ -190,7 +189,6 @@ def _trained(
 def _answer(
     job: CellJob, number: int, prepared: PreparedCell | None, outcome: Outcome | None, seconds: float
 ) -> Answer:
-    """The record, the steps, and what the timings say besides; or the failure."""
     cell, name = job.cells[number], job.hashes[number]
     timing: dict[str, Any] = {"cell": name, "host": platform.node()}
     try:
@@ -216,7 +214,7 @@ def _answer(
 def replay_config(
     mechanism: Mechanism, task: tasks.Task, seed: int, config: Experiment, checkpoints: Path | None = None
 ) -> ReplayConfig:
-    """One seed of a mechanism, as a config says; checkpoints: their folder."""
+    """The arguments of one seed of a mechanism."""
     return ReplayConfig(
         mechanism,
         task,
@@ -234,7 +232,7 @@ def replay_config(
 
 
 def _steps(run: Run, mechanism: Mechanism, config: Experiment) -> RunSteps:
-    """Every evaluated step of the one seed of a run, with the conditions of the run."""
+    """Evaluated steps of the one seed of a run, with its conditions."""
     (name,), (seed,), guarantee = config.mechanisms, run.seeds, mechanism.guarantee
     conditions = {
         "mechanism": name,
@@ -253,7 +251,7 @@ def _steps(run: Run, mechanism: Mechanism, config: Experiment) -> RunSteps:
 
 
 def _record(cell: Cell, plan: Plan, mechanism: Mechanism, run: Run) -> dict[str, Any]:
-    """How the one seed of a run ended, under which guarantee, and what its loss is held against."""
+    """End of the one seed of a run, its guarantee, and its baselines."""
     config, guarantee = cell.config, mechanism.guarantee
     _, weights = registry.split(cell.mechanism)
     (seed,) = run.seeds
@@ -303,18 +301,18 @@ def run_cells(
     progress: Progress = "auto",
     header: dict[str, Any] | None = None,
 ) -> list[dict[str, Any]]:
-    """Runs the cells that the store lacks, and keeps each as soon as it is finished; killed, it goes on from there.
+    """Runs the cells that the store lacks, and stores each as soon as it is finished; a killed call resumes.
 
     Args:
-        cells: any; what cells have in common (graph, task, factorization, accounting) is made once by each process.
+        cells: any; shared parts (graph, task, factorization, accounting) are made once by each process.
         store: a folder, made when missing, or its `Store`; the cells come after those it lists.
         engine: default one after another in this process.
         progress: as for `mfdl.runs.comparing.run_comparison`; one step is one training step.
-        header: what sweep.json says besides; then these cells are all that it lists.
+        header: further content of sweep.json; then these cells are all that it lists.
 
     Returns: the records of the finished cells, in the order of `cells`; those that failed are in `Store.failures()`.
     Raises: InvalidInput: a graph or task that cannot be loaded, a folder that another process is writing, a scheduler
-        that cannot be reached. What goes wrong in a cell does not stop the others.
+        that cannot be reached. An error in a cell does not stop the others.
     """
     folder = store if isinstance(store, Store) else Store(store)
     shared = Shared(Solutions(folder.folder / FACTORIZATIONS))
@@ -339,14 +337,14 @@ def run_missing(
     checkpoints: Path | None = None,
     strict: bool = False,
 ) -> Iterator[Cell]:
-    """Each cell that the store lacks, once it was run and is kept there.
+    """Yields each cell that the store lacked, once it is stored.
 
     Args:
-        report: called with steps just finished, and what is being done.
+        report: called with steps just finished, and a description.
         shared: of the cells that run in this process.
-        mechanisms: those of cells, calibrated; others are made where their cell runs.
-        checkpoints: a folder from which a run that was stopped goes on; None: it begins again.
-        strict: what goes wrong in a cell is raised, instead of kept as its failure.
+        mechanisms: calibrated ones by cell; others are made where their cell runs.
+        checkpoints: a folder from which a stopped run resumes; None: it begins again.
+        strict: errors of a cell are raised, instead of stored as its failure.
     """
     wanted = {cell for cell in cells if not store.is_finished(cell)}
     if len(wanted) < len(cells):
@@ -385,9 +383,9 @@ def run_missing(
 
 
 def batches(cells: Sequence[Cell], most: int | None = None) -> list[tuple[Cell, ...]]:
-    """Cells that differ in seed and learning rate only, at most so many together: they are trained in one job.
+    """Cells that differ in seed and learning rate only, at most `most` together: they are trained in one job.
 
-    Which cells are together follows from the list alone, not from what is finished, so that a sweep that was stopped
+    The batches follow from the list alone, not from what is finished, so that a sweep that was stopped
     ends with the same bytes: the last digits of a run depend on the runs beside it.
     """
     groups: dict[Any, list[Cell]] = {}
@@ -413,7 +411,6 @@ def in_good_order(parts: Sequence[tuple[Cell, ...]]) -> list[tuple[Cell, ...]]:
 
 
 def described(cell: Cell) -> str:
-    """In words short enough for a progress bar."""
     config = cell.config
     target = "" if cell.options["mu"] is None else f", mu {config.mu:g}"
     target = f", epsilon {config.epsilon:g}" if config.epsilon is not None else target
@@ -428,19 +425,17 @@ def sweep(
     progress: Progress = "auto",
     **options: Any,
 ) -> dict[str, Any]:
-    """Runs a sweep, or what is missing of it, and keeps it in a folder (`mfdl.runs.store`).
+    """Runs the missing cells of a sweep, and stores it in a folder (`mfdl.runs.store`).
 
     Args:
         config: a `SweepConfig`, or a TOML file of one; None: the options alone.
-        out: the folder; made when missing.
         engine: default one after another in this process; `jobs` of the config is for the command line.
         progress: as for `run_cells`.
         options: those of `SweepConfig`; over a file they win.
 
-    Returns: the answer of `mfdl sweep --json`: `answer`.
-    Raises: InvalidInput: a config that is refused, options beside a `SweepConfig`, and all of `run_cells`.
-
-    Cells that fail are listed in the answer and tried again by the next call.
+    Returns: the answer of `mfdl sweep --json`: `answer`. Failed cells are listed in it and tried again by the next
+        call.
+    Raises: InvalidInput: a config that is refused, options beside a `SweepConfig`, and refusals of `run_cells`.
     """
     if config is None:
         config = SweepConfig(**options)
@@ -463,7 +458,7 @@ def sweep(
 def _tuned(
     config: SweepConfig, cells: Sequence[Cell], store: Store, engine: Engine | None, screen: Any
 ) -> tuple[list[Cell], list[dict[str, Any]]]:
-    """The cells of the chosen rates, and these beside what each was chosen for."""
+    """The cells of the chosen rates, and the choices."""
 
     assert config.tuning is not None
     groups: dict[str, dict[float, Cell]] = {}
@@ -491,7 +486,6 @@ def _named_target(cell: Cell) -> dict[str, Any]:
 
 
 def _but_rate(cell: Cell) -> str:
-    """All options but the rate and the seed."""
     options = {name: value for name, value in cell.options.items() if name not in ("lr", "first_seed", "seeds")}
     return json.dumps(options, sort_keys=True)
 

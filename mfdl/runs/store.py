@@ -1,18 +1,15 @@
 """The folder of a sweep, or `runs/` of a comparison: two files a cell, whole and always the same bytes.
 
     sweep.json              the config of the sweep, the cells in order, the versions
-    cells/HASH.json         one finished cell
+    cells/HASH.json         one finished cell, written last
     cells/HASH.mfdl         its evaluated steps, node by node
     failed/HASH.json        a cell that failed: its error in words and the traceback; the next call tries it again
     factorizations/         solved problems by their content
-    timings.jsonl           seconds of every cell, and where: the only file that differs from one run to the next
+    timings.jsonl           seconds of every cell, and its host: the only file that differs from one run to the next
 
-A cell is finished once its JSON file is there, which is written last.
-
-Whether an earlier call finished everything, without loading graph, data or torch: what the commands ask first.
-
-In: options, and what the folder of a sweep or comparison says. Out: its answer, or None where cells must be looked at
-by their content: with other options or versions, something missing, or an option that names a file, which may differ.
+`finished_sweep` and `finished_comparison` tell whether an earlier call finished everything, without loading graph, data
+or torch. They return None where cells must be checked by their content: other options or versions, missing files, or an
+option that names a file, which may differ.
 """
 
 from __future__ import annotations
@@ -40,15 +37,12 @@ if TYPE_CHECKING:
 
 SWEEP, CELLS, FAILED, FACTORIZATIONS, TIMINGS = "sweep.json", "cells", "failed", "factorizations", "timings.jsonl"
 NOT_PRIVATE = ("final_", "last_", "diverged", "dropped_records", "loss", "accuracy")
-"""Beginnings of the names of values that no guarantee covers, as `training.not_private` explains; timings too."""
+"""Prefixes of the names of values that no guarantee covers."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Status:
-    """How far a sweep is: hashes of its cells.
-
-    Attributes: finished, failed, missing: in the order of the sweep; a failed cell is tried again by the next call.
-    """
+    """Hashes of the finished, failed and missing cells of a sweep, in its order."""
 
     finished: tuple[str, ...]
     failed: tuple[str, ...]
@@ -56,14 +50,12 @@ class Status:
 
     @property
     def total(self) -> int:
-        """How many cells the sweep has."""
         return len(self.finished) + len(self.failed) + len(self.missing)
 
 
 class Store:
     """The cells of a folder. One process at a time writes, any number may read.
 
-    Args: folder: made when something is written.
     Raises: InvalidInput: a folder that cannot be written.
     """
 
@@ -73,10 +65,7 @@ class Store:
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> Self:
-        """A folder that holds a sweep.
-
-        Raises: InvalidInput: it holds none, or its sweep.json cannot be read.
-        """
+        """A folder that holds a sweep. Raises: InvalidInput: it holds none, or its sweep.json cannot be read."""
         store = cls(folder)
         if not (store.folder / SWEEP).is_file():
             raise InvalidInput(f"{folder} holds no sweep (no {SWEEP}); give a folder that `mfdl sweep` wrote.")
@@ -100,7 +89,6 @@ class Store:
 
     @property
     def hashes(self) -> list[str]:
-        """The cells of the sweep, in order."""
         return [str(name) for name in self.sweep()["cells"]]
 
     def is_finished(self, cell: str | Cell) -> bool:
@@ -108,21 +96,18 @@ class Store:
         return self.record(cell) is not None
 
     def record(self, cell: str | Cell) -> dict[str, Any] | None:
-        """What a finished cell came to; None while it is not finished, or where its file is damaged."""
+        """The record of a finished cell; None while it is not finished, or if its file is damaged."""
         name = cell if isinstance(cell, str) else cell.hash
         record = _read_json(self.folder / CELLS / f"{name}.json")
         return record if columns.is_of_run(record) and self._steps_of(name).is_file() else None
 
     def records(self) -> list[dict[str, Any]]:
-        """Of the finished cells, in the order of the sweep."""
+        """Records of the finished cells, in the order of the sweep."""
         every = (self.record(name) for name in self.hashes)
         return [record for record in every if record is not None]
 
     def steps(self, cell: str | Cell) -> RunSteps:
-        """The evaluated steps of a finished cell.
-
-        Raises: InvalidInput: a cell that is not finished, or a damaged file.
-        """
+        """The evaluated steps of a finished cell. Raises: InvalidInput: a cell that is not finished, or a damaged file."""
         name = cell if isinstance(cell, str) else cell.hash
         path, record = self._steps_of(name), self.record(name)
         stored = load_steps(path)
@@ -135,12 +120,11 @@ class Store:
         return self.folder / CELLS / f"{cell}{SUFFIX}"
 
     def failures(self) -> list[dict[str, Any]]:
-        """Of the cells that failed: cell, mechanism, config, error, traceback; in the order of the sweep."""
+        """Failed cells, in the order of the sweep: cell, mechanism, config, error, traceback."""
         every = (_read_json(self.folder / FAILED / f"{name}.json") for name in self.status().failed)
         return [failure for failure in every if failure is not None]
 
     def status(self) -> Status:
-        """How far the sweep is."""
         kinds: dict[str, list[str]] = {"finished": [], "failed": [], "missing": []}
         for name in self.hashes:
             failed = (self.folder / FAILED / f"{name}.json").is_file()
@@ -148,7 +132,7 @@ class Store:
         return Status(**{kind: tuple(names) for kind, names in kinds.items()})
 
     def timings(self) -> list[dict[str, Any]]:
-        """Seconds and places, a line for each run of a cell; a line that a kill cut short is left out."""
+        """Seconds and hosts, a line for each run of a cell; a line that a kill cut short is left out."""
         try:
             lines = (self.folder / TIMINGS).read_text(encoding="utf-8").splitlines()
         except OSError:
@@ -170,22 +154,20 @@ class Store:
             path.unlink(missing_ok=True)
 
     def add(self, cell: str, record: dict[str, Any], steps: RunSteps) -> None:
-        """Keeps a finished cell."""
+        """Stores a finished cell."""
         save_steps(self._steps_of(cell), [steps])
         files.atomic_write_json(self.folder / CELLS / f"{cell}.json", record)
         (self.folder / FAILED / f"{cell}.json").unlink(missing_ok=True)
 
     def discard(self, cells: Iterable[Cell]) -> None:
-        """Forgets that these cells are finished."""
+        """Marks cells as not finished."""
         for cell in cells:
             (self.folder / CELLS / f"{cell.hash}.json").unlink(missing_ok=True)
 
     def add_failure(self, cell: str, failure: dict[str, Any]) -> None:
-        """Keeps what went wrong with a cell."""
         files.atomic_write_json(self.folder / FAILED / f"{cell}.json", failure)
 
     def add_timing(self, timing: dict[str, Any]) -> None:
-        """Appends a line."""
         path = self.folder / TIMINGS
         try:
             torn = path.exists() and not path.read_bytes().endswith(b"\n")
@@ -211,11 +193,11 @@ def _read_json(path: Path) -> dict[str, Any] | None:
 
 
 def rows(records: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Records grouped over seeds: a row for all of the same options but for the seed, in the order of the first ones.
+    """Records grouped over seeds: one row for equal options but for the seed, in the order of the first ones.
 
     Each row has the columns of "rows"; `seeds`; of every value that begins with final_ its `_mean` and `_std` over the
-    seeds that did not diverge and their `_count`; `diverged`, how many did. Means of nothing are None; the deviation of
-    one seed is 0.
+    seeds that did not diverge and their `_count`; `diverged`, a count. Means of nothing are None; the deviation of one
+    seed is 0.
     """
     groups: dict[str, list[dict[str, Any]]] = {}
     for record in records:
@@ -230,7 +212,7 @@ def rows(records: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def answer(store: Store) -> dict[str, Any]:
-    """How far a sweep is and what came of it: JSON-ready."""
+    """Progress and results of a sweep: JSON-ready."""
     status = store.status()
     failures = [{name: failure[name] for name in ("cell", "mechanism", "error")} for failure in store.failures()]
     return {
@@ -249,7 +231,7 @@ COMPARISON_FILES = RESULTS, STEPS, PNG, SVG = ("results.json", "steps.mfdl", "co
 
 
 def finished_sweep(config: SweepConfig, folder: Path) -> dict[str, Any] | None:
-    """The answer of a sweep of these options whose cells are all finished."""
+    """The answer of a sweep of these options whose cells are all finished, else None."""
     store = Store(folder)
     header, options = store.sweep(), config.options()
     if header["cells"] and _is_same(header, options) and (config.tuning is None or header.get("chosen")):
@@ -259,7 +241,7 @@ def finished_sweep(config: SweepConfig, folder: Path) -> dict[str, Any] | None:
 
 
 def finished_comparison(config: Experiment, folder: Path) -> dict[str, Any] | None:
-    """results.json of a comparison of these options, if it is complete and its files are there."""
+    """results.json of a comparison of these options, if it is complete and its files exist."""
     try:
         result = json.loads((folder / RESULTS).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
@@ -273,7 +255,7 @@ def finished_comparison(config: Experiment, folder: Path) -> dict[str, Any] | No
 
 
 def _is_same(stored: Mapping[str, Any], options: Mapping[str, Any]) -> bool:
-    """Whether these options decided what is stored, by these versions."""
+    """Whether the stored content is of these options and versions."""
     same = stored.get("config") == json.loads(json.dumps(options)) and stored.get("versions") == versions()
     inputs = (text for name, value in options.items() if name not in ("out", "data_home") for text in _texts(value))
     return same and not any(map(_may_name_a_file, inputs))

@@ -31,14 +31,13 @@ ORDERS = ("mean", "rank")
 
 @dataclasses.dataclass(frozen=True)
 class Tuning:
-    """How rates are chosen.
+    """Choice of rates by successive halving: all on few seeds, the better share on twice as many, and so on.
 
     Attributes:
-        seeds: how many seeds decide the last round; earlier rounds take the first of them.
-        first_seed: the first one.
-        first_round: how many seeds the first round takes.
-        share: of the settings that go on after each round, in (0, 1).
-        at_least: so many go on, while more than one round is left.
+        seeds, first_seed: those that decide the last round; earlier rounds take the first of them. None is one of the
+            tables, so that no table profits from the choice.
+        first_round: number of seeds of the first round.
+        share, at_least: share in (0, 1), and least number, of the settings that remain after each round but the last.
         by: "mean", of the losses, or "rank": the mean over seeds of a setting's rank among those still left, which one
             extreme seed cannot decide.
 
@@ -87,8 +86,8 @@ class Tuning:
 def ordered(losses: Mapping[Key, np.ndarray], by: str = "mean") -> list[Key]:
     """Keys by their mean over seeds, best first, equal ones as given; a seed that diverged (nan) is infinitely bad.
 
-    Args: by: "mean", or "rank": by the mean of their ranks among each other at every seed, then by their mean; those
-        that diverged at any seed come last.
+    Args: by: "mean", or "rank": by the mean of their ranks at every seed, then by their mean; those that diverged at
+        any seed come last.
 
     >>> losses = {"steady": np.array([2.0, 2.0, 2.0]), "lucky once": np.array([0.0, 2.5, 2.5])}
     >>> ordered(losses), ordered(losses, "rank")
@@ -105,7 +104,6 @@ def ordered(losses: Mapping[Key, np.ndarray], by: str = "mean") -> list[Key]:
 
 
 def advancing(losses: Mapping[Key, np.ndarray], share: float, at_least: int, by: str = "mean") -> list[Key]:
-    """The best share of the keys, rounded up, and at least so many of them."""
     return ordered(losses, by)[: max(at_least, math.ceil(share * len(losses)))]
 
 
@@ -116,8 +114,7 @@ def halved(
 ) -> dict[str, Key]:
     """The best setting of every group; all groups go through a round together.
 
-    Args: groups: settings among which one is chosen; losses_of: (settings, seeds) to the losses of each, a value for
-        each seed, nan where it diverged or failed.
+    Args: losses_of: (settings, seeds) to the losses of each, a value for each seed, nan where it diverged or failed.
     """
     left = {name: list(settings) for name, settings in groups.items()}
     rounds = tuning.rounds()
@@ -134,12 +131,12 @@ def halved(
 
 
 LISTED = ("graph", "task", "trust", "participation", "mu", "epsilon", "learning_rate")
-"""Fields that take several values; mechanisms and error weights always did."""
+"""Fields that take several values, besides mechanisms and error weights."""
 OF_TRUST = models_by_parameter()
 
 
 class SweepConfig:
-    """Everything that decides the numbers of a sweep, and (those that decide nothing) how they are computed.
+    """Everything that decides the numbers of a sweep, and how they are computed.
 
     Args:
         tuning: choose the rate of each mechanism on other seeds; None: every rate is a part of the sweep.
@@ -148,7 +145,7 @@ class SweepConfig:
             to. Balls-in-bins has no mu: a budget mu is the epsilon that it gives at delta (`converted`).
 
     Attributes: common: the options with the first value of every list; lists: the values by field.
-    Raises: InvalidInput: what `Experiment` refuses, a value given twice, tuning seeds among those of the sweep,
+    Raises: InvalidInput: refusals of `Experiment`, a value given twice, tuning seeds among those of the sweep,
         or a mechanism that is meant for none of the trust models.
     """
 
@@ -188,16 +185,15 @@ class SweepConfig:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], **changed: Any) -> SweepConfig:
-        """The config in a TOML file: top-level keys, those of its table `[sweep]`, and its table `[tuning]`.
+        """The config in a TOML file: top-level keys, its table `[sweep]`, and its table `[tuning]`; `changed` fields
+        win.
 
-        Args: changed: fields that win over the file.
         Raises: InvalidInput: a file that cannot be read, an unknown key, or a value that is refused, with its line.
         """
         return cls.written(SweepFile.read(path), **changed)
 
     @classmethod
     def written(cls, file: SweepFile, **changed: Any) -> SweepConfig:
-        """The config of a file that was read."""
 
         def build(options: dict[str, Any], tuning: dict[str, Any] | None) -> SweepConfig:
             config = cls(tuning=None if tuning is None else Tuning(**tuning), **{**options, **changed})
@@ -209,11 +205,11 @@ class SweepConfig:
 
     @property
     def seeds(self) -> list[int]:
-        """Of the sweep; those of tuning are others."""
+        """Seeds of the sweep, without those of tuning."""
         return self.common.seed_list
 
     def options(self) -> dict[str, Any]:
-        """As they are called in a file, without where it is computed; JSON-ready."""
+        """Options by their names in a file, without where it is computed; JSON-ready."""
         flags = {name: option.flags[0].lstrip("-") for name, (_, option, _) in self.common.fields().items()}
         options = self.common.deciding_options()
         options |= {"epsilon": None} if "mu" in self.lists else {}  # under balls-in-bins it follows
@@ -223,7 +219,7 @@ class SweepConfig:
 
     @property
     def converted(self) -> list[dict[str, float]]:
-        """What each mu comes to where batches are secret: epsilon at delta of Gaussian DP; else empty."""
+        """Epsilon at delta of each mu where batches are secret; else empty."""
         if not set(SECRET) & set(self.lists.get("participation", (self.common.participation,))):
             return []
         delta = self.common.delta
@@ -235,16 +231,13 @@ class SweepConfig:
     # ---- cells -----------------------------------------------------------------------------------------------------
 
     def cells(self, seeds: Iterable[int] | None = None) -> list[Cell]:
-        """Over graph, task, trust model, participation, mechanism, budget, rate and seed, the last one fastest.
+        """Cells over graph, task, trust model, participation, mechanism, budget, rate and seed, the last one fastest.
 
         A mechanism has no cells under trust models that it is not meant for; "none" has them once for every rate.
-
-        Args: seeds: default those of the sweep.
         """
         return Grid(self.common, self._over(), self._point).cells(self.seeds if seeds is None else seeds, Shared())
 
     def _over(self) -> dict[str, Sequence[Any]]:
-        """The values of every field that may be a list, and the mechanisms before the targets."""
         values = {name: self.lists.get(name, (getattr(self.common, name),)) for name in LISTED}
         if "mu" in self.lists:
             values["epsilon"] = (None,)
@@ -252,7 +245,7 @@ class SweepConfig:
         return {**values, "mechanism": self.common.mechanisms, **targets}
 
     def _point(self, values: dict[str, Any]) -> dict[str, Any] | None:
-        """What is changed of the common options; None where the mechanism is not meant for this place."""
+        """Changes of the common options; None where the mechanism is not meant for this place."""
         name, trust = values.pop("mechanism"), values["trust"]
         if self._is_left_out(name, trust, self.lists.get("trust", (self.common.trust,))):
             return None
@@ -262,7 +255,7 @@ class SweepConfig:
         return _budgeted({**values, **self._of_trust(trust), **single, "delta": self.common.delta})
 
     def _of_trust(self, trust: str) -> dict[str, Any]:
-        """What belongs to a trust model, and nothing of the others."""
+        """Options of a trust model, None for those of the others."""
         return {name: self.of_trust.get(name) if trust in owners else None for name, owners in OF_TRUST.items()}
 
     def _is_left_out(self, name: str, trust: str, trusts: Sequence[str]) -> bool:
@@ -281,7 +274,7 @@ class SweepConfig:
 
 
 def _budgeted(options: dict[str, Any]) -> dict[str, Any]:
-    """The options, a budget mu of secret batches as the epsilon that it gives at delta."""
+    """The options, with a budget mu of secret batches as the epsilon that it gives at delta."""
     mu, delta = options.get("mu"), options.get("delta", Experiment.delta)
     if options.get("participation") not in SECRET or mu is None:
         return options
@@ -311,19 +304,19 @@ def _several(name: str, given: Any) -> tuple[Any, ...]:
 
 TABLE, TUNING = "sweep", "tuning"
 OF_THE_CALLER = ("out", "engine", "scheduler")
-"""Keys that say where, not what."""
+"""Keys that say where a sweep is computed."""
 LISTED_KINDS = (str, float, float | None)
-"""Of fields that hold one value and may be a list in a sweep."""
+"""Types of fields that hold one value and may be a list in a sweep."""
 
 Config = TypeVar("Config")
 
 
 @dataclasses.dataclass(frozen=True)
 class SweepFile:
-    """What a file says.
+    """The content of a file.
 
     Attributes: options: by field of `Experiment`; tuning: by field of `Tuning`, None without that table; caller:
-        by key of `OF_THE_CALLER`; entries: where each of them stands, by field, those of tuning as tuning.FIELD.
+        by key of `OF_THE_CALLER`; entries: by field, those of tuning as tuning.FIELD.
     """
 
     file: OptionFile
@@ -359,10 +352,7 @@ class SweepFile:
         return read
 
     def tried(self, make: Callable[[dict[str, Any], dict[str, Any] | None], Config]) -> Config:
-        """`make(options, tuning)`; what it refuses is reported with the line of the key that is to blame.
-
-        That is the last one without which it would not be refused; where there is none the file alone is named.
-        """
+        """`make(options, tuning)`; a refusal is reported with the line of the last key without which there is none."""
         try:
             return make(dict(self.options), self.tuning)
         except InvalidInput as error:
@@ -385,7 +375,6 @@ class SweepFile:
 
 
 def _typed(entry: GivenOption) -> Any:
-    """As the field holds it, or a list of such values where a sweep takes several."""
     value, listed = entry.value, entry.option is not None and entry.option.listed
     if entry.is_of_texts:
         texts = split(value) if isinstance(value, str) and listed else value
