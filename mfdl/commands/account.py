@@ -97,7 +97,7 @@ def show(answer: dict[str, Any], worst: str, out: Path | None) -> None:
 
 
 def _same_for_adaptive(rows: list[dict[str, Any]], measure: str, kind: str) -> str:
-    """What replaces the columns for adaptive gradients where they say nothing new; empty where they do."""
+    """Replaces the columns for adaptive gradients if they repeat the others; empty if they do not."""
     import numpy as np
 
     from mfdl_solvers.ties import equal_to_largest

@@ -1,8 +1,7 @@
-"""What `mfdl account` answers: losses of every victim, for one attacking set or for every node as the attacker.
+"""Answers of `mfdl account`: losses of every victim, for one attacking set or for every node as the attacker.
 
-In: an `AccountConfig`. Out: an `Account`, or with secret batches a `SecretAccount`, whose answer is JSON-ready, and in
-a folder results.json and pictures. Secret batches have epsilon at delta of every victim and no mu: epsilon for
-non-adaptive gradients is that for training, and mu and sensitivities are null.
+An `Account`, or with secret batches a `SecretAccount`, whose answer is JSON-ready. Secret batches have epsilon at delta
+of every victim and no mu: epsilon for non-adaptive gradients is that for training, and mu and sensitivities are null.
 """
 
 from __future__ import annotations
@@ -118,7 +117,7 @@ class Account:
 
     @functools.cached_property
     def answer(self) -> dict[str, Any]:
-        """Everything, JSON-ready, as it stands in results.json."""
+        """The content of results.json."""
         config, algorithm, every = self.config, self.algorithm, self.everything
         labels = self.named.labels
         who: dict[str, Any] = {"attackers": [labels[v] for v in self.attackers]}
@@ -143,7 +142,6 @@ class Account:
 
     @property
     def owners(self) -> Owners:
-        """Which nodes may hold one record."""
         return self.named.owners(self.config.owners, same_steps=self.config.same_steps)
 
     @property
@@ -153,7 +151,6 @@ class Account:
 
     @property
     def everything(self) -> list[VictimSensitivity]:
-        """All losses."""
         return [loss for losses in self.losses.values() for loss in losses]
 
     @property
@@ -169,7 +166,7 @@ class Account:
         return nodes, loss.raised_to(largest, adaptive=adaptive)
 
     def _worst_pairs(self, *, adaptive: bool) -> list[tuple[Nodes, VictimSensitivity]]:
-        """All with the largest number up to rounding; of those with one adaptive number the largest non-adaptive."""
+        """All pairs with the largest number up to rounding; of those with one adaptive number the largest non-adaptive."""
         pairs = [(nodes, loss) for nodes, losses in self.losses.items() for loss in losses]
         for kind in (True, False)[not adaptive :]:
             largest = equal_to_largest([loss.number(adaptive=kind).squared for _, loss in pairs])
@@ -177,7 +174,7 @@ class Account:
         return pairs
 
     def worst_in_words(self) -> str:
-        """The victim that loses most for adaptive gradients, with its attacker where each node attacks."""
+        """The victim with the largest loss for adaptive gradients, with its attacker where each node attacks."""
         nodes, loss = self.worst(adaptive=True)
         labels, tied = self.named.labels, self.answer["tied"]
         if not self.config.all_attackers:
@@ -216,7 +213,6 @@ class Account:
         return losses.calibrate(**target).noise_std
 
     def mu(self, loss: VictimSensitivity, adaptive: bool) -> float:
-        """Of one loss at this noise."""
         shift = gaussian.record_shift(self.config.adjacency, self.config.clip_norm)
         return _mu(loss.number(adaptive=adaptive).value, shift, self.noise_std)
 
@@ -224,7 +220,6 @@ class Account:
         return _epsilon(self.mu(self.worst(adaptive=adaptive)[1], adaptive=adaptive), self.config.delta)
 
     def rows(self, attackers: Nodes) -> list[dict[str, Any]]:
-        """One JSON object per victim of one attacking set."""
         hops = self.named.distances(attackers)
         rows: list[dict[str, Any]] = []
         for loss in self.losses[attackers]:
@@ -247,7 +242,6 @@ class Account:
         return rows
 
     def _sentence(self) -> str:
-        """The guarantee of the worst victim, for adaptive gradients."""
         nodes, loss = self.worst(adaptive=True)
         privacy = Privacy(self.models[nodes], owners=self.owners, **self.config.protected)
         losses = Losses.of_victim_sensitivities(self.algorithm, privacy, [loss])
@@ -283,7 +277,7 @@ WITHOUT_MU = (
 class SecretAccount:
     """A question with its answer.
 
-    Attributes: guarantee: that of every node; losses: by victim; rule: that they follow from; victims: None for all.
+    Attributes: guarantee: that of every node; losses: by victim; rule: their method; victims: None for all.
     """
 
     config: AccountConfig
@@ -298,7 +292,7 @@ class SecretAccount:
 
     @functools.cached_property
     def answer(self) -> dict[str, Any]:
-        """Everything, JSON-ready, as it stands in results.json."""
+        """The content of results.json."""
         labels, epsilons = self.named.labels, list(self.epsilons.values())
         worst = json_number(max(epsilons))
         return {
@@ -317,18 +311,16 @@ class SecretAccount:
 
     @functools.cached_property
     def epsilons(self) -> dict[int, float]:
-        """Of each victim that was asked about, at the delta of the config; inf for an attacker."""
+        """Epsilon of each requested victim at the delta of the config; inf for an attacker."""
         epsilon = functools.cache(lambda loss: loss.epsilon(self.config.delta))
         every = self.losses if self.victims is None else self.victims
         return {u: epsilon(self.losses[u]) if u in self.losses else math.inf for u in every}
 
     def worst_in_words(self) -> str:
-        """The victim that loses most."""
         worst = list(self.epsilons)[first_largest(list(self.epsilons.values()))]
         return worst_in_words(f"node {self.named.labels[worst]}", self.answer["tied"])
 
     def _rows(self) -> list[dict[str, Any]]:
-        """One JSON object per victim."""
         hops = self.named.distances(self.attackers)
         without = ("sensitivity_squared", "adaptive_sensitivity_squared", "mu", "mu_adaptive")
         return [
@@ -356,7 +348,7 @@ def secret_account(
 ) -> SecretAccount:
     """Accounts for every victim, at the noise or for the target of the config.
 
-    Raises: UnsupportedMechanism: where the theorem does not reach (`privacy.sampled_exposures`).
+    Raises: UnsupportedMechanism: beyond the theorem (`privacy.sampled_exposures`).
     """
     model = named.model(config.trust)
     owners = named.owners(config.owners, same_steps=config.same_steps)
@@ -377,7 +369,7 @@ def secret_account(
 
 
 def made_for(config: AccountConfig) -> dict[str, Any]:
-    """What builders of mechanisms of balls-in-bins take besides: what the target asks of encoders."""
+    """Further arguments of builders of mechanisms for balls-in-bins: the noise of the target."""
     if config.epsilon is None:
         return {}
     target = {"epsilon": config.epsilon, **config.values("delta", "adjacency")}
@@ -385,7 +377,6 @@ def made_for(config: AccountConfig) -> dict[str, Any]:
 
 
 def _circumstances(config: AccountConfig, graph: SparseGraph, algorithm: LinearAlgorithm) -> dict[str, Any]:
-    """What an answer of `mfdl account` names besides its numbers."""
     return {
         **circumstances(config, graph, algorithm.dynamics.gossip),
         **config.values("mechanism", "trust", "adjacency", "unit", "clip_norm", "delta"),

@@ -142,7 +142,7 @@ class AccountConfig(TakesPart, OnGraph):
 
     @property
     def accounting(self) -> dict[str, Any]:
-        """What `sensitivity_by_victim` is told besides algorithm, trust model and victims."""
+        """Keyword arguments of `sensitivity_by_victim` besides algorithm, trust model and victims."""
         return {"release": self.release, "method": self.bound, "lipschitz": self.lipschitz, "unit": self.unit}
 
 
@@ -296,7 +296,7 @@ class FactorizeConfig(OnGraph):
         self.weights  # noqa: B018 - parsed
 
     def _require_target(self, typed: Collection[str]) -> None:
-        """Balls-in-bins has a target and one mechanism, for which mafalda stands; the others have neither."""
+        """Balls-in-bins needs a target and one mechanism, which mafalda names too; the others have neither."""
         if self.participation == options.BINS:
             if self.mechanism not in ("mafalda", SECRET):
                 raise InvalidInput(
@@ -326,7 +326,7 @@ class FactorizeConfig(OnGraph):
 
     @property
     def form(self) -> str | None:
-        """The form with structure that is searched; None where the solver has none."""
+        """The searched form with structure; None for other solvers."""
         return self.solver if self.solver in FORMS and self.over_time else None
 
     def _require_form_options(self) -> None:
@@ -349,7 +349,7 @@ class FactorizeConfig(OnGraph):
 
     @property
     def weights(self) -> ErrorWeights | None:
-        """What counts; the released model alone where one is named and nothing else is said."""
+        """Counted errors; the released model alone where one is named and nothing else is given."""
         from ..objective import ErrorWeights
 
         text = self.error_weights
@@ -363,5 +363,5 @@ class FactorizeConfig(OnGraph):
 
     @property
     def over_time(self) -> bool:
-        """Noise over steps, the same at every node or of its own."""
+        """Whether noise is over steps alone."""
         return self.mechanism not in SPATIAL + BOTH

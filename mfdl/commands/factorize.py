@@ -88,7 +88,7 @@ def _number(value: float | str | None) -> str:
 
 
 def _bar(answer: dict[str, Any]) -> str:
-    """The error bar of an objective that refers to an estimate."""
+    """The error bar of an estimated objective."""
     return f" +- {answer['objective_error']:.2g} (95 %)" if "objective_error" in answer else ""
 
 
@@ -99,7 +99,7 @@ def _error_hides_gap(answer: dict[str, Any]) -> bool:
 
 
 def _percent(gap: float | str | None) -> str:
-    """A certified gap: an upper bound, rounded up; empty where it is not finite."""
+    """A certified gap: an upper bound, rounded up; empty if not finite."""
     return f"at most {rounded_up(100 * max(gap, 0.0))} %" if isinstance(gap, float) else ""
 
 

@@ -1,7 +1,4 @@
-"""What `mfdl factorize` answers: objective, lower bound and gap of noise over time, over nodes, or over both.
-
-In: a `FactorizeConfig`. Out: one JSON-ready dict, and the file that keeps the result.
-"""
+"""Answers of `mfdl factorize`: objective, lower bound and gap of noise over time, over nodes, or over both."""
 
 from __future__ import annotations
 
@@ -46,7 +43,7 @@ OVER_NODES = ("max_inverse_diagonal", "sigma_ldp", "sigma_cor", "independent_obj
 def run_factorize(
     config: FactorizeConfig, out: str | os.PathLike[str] | None = None, *, progress: Progress = "auto"
 ) -> dict[str, Any]:
-    """Loss, certified lower bound and gap, JSON-ready; out: the file that file:FILE names later.
+    """Objective, certified lower bound and gap, JSON-ready; out: the file that file:FILE names later.
 
     Raises: InvalidInput: a graph, groups or a file that cannot be used.
     """
@@ -92,7 +89,7 @@ def run_factorize(
 
 
 def _facts_of_bins(config: FactorizeConfig, solved: BallsInBinsFactorization) -> dict[str, Any]:
-    """The target, the noise that meets it, what that costs the models, and every correlation that was tried."""
+    """The target, its noise, its errors, and every attempted correlation."""
     tried = [
         {
             "correlation": best.correlation,
@@ -112,7 +109,7 @@ def _facts_of_bins(config: FactorizeConfig, solved: BallsInBinsFactorization) ->
 
 
 def _facts(config: FactorizeConfig, solved: Certified) -> dict[str, Any]:
-    """What only some kinds of factorization have."""
+    """Facts of some kinds of factorization."""
     if isinstance(solved, SpatialFactorization):
         return {
             **dict.fromkeys(("steps", "epochs", "period")),
@@ -171,14 +168,13 @@ class Job:
 
     @property
     def made_for(self) -> Cyclic | BallsInBins:
-        """What a file of it says."""
+        """The participation in a file."""
         if self.config.mechanism == SECRET:
             return BallsInBins(epochs=self.config.epochs, bins=self.config.period)
         return self.participation
 
     @property
     def participation(self) -> Cyclic:
-        """Of noise that runs over steps."""
         return Cyclic(epochs=self.config.epochs, period=self.config.period)
 
     def solve(self) -> tuple[Solved, FloatArray | None]:

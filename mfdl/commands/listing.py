@@ -68,8 +68,7 @@ def _list(rows: list[dict[str, Any]]) -> None:
 
 
 def _cite(rows: list[dict[str, Any]], as_json: bool) -> None:
-    """Every paper once, below the names of all mechanisms that come from it; as comments of BibTeX, so that a file of
-    the output can be read as it is."""
+    """Every paper once, below the names of its mechanisms; as comments of BibTeX, so that the output is a BibTeX file."""
     bibliographies = extensions.every(extensions.CITATIONS)
     if not bibliographies:
         raise InvalidInput(
@@ -136,7 +135,6 @@ def explain(
 
 
 def _words(name: str) -> dict[str, Any]:
-    """One trust model, JSON-ready."""
     from ..runs.named_nodes import options_of
     from ..trust.base import MODELS
 

@@ -40,7 +40,6 @@ PAIRWISE = (NPZ, "pairwise.png", "pairwise.svg")
 
 
 def write_pictures(account: Account | SecretAccount, folder: Path) -> None:
-    """All pictures of an account into a folder."""
     Pictures(account).write(folder) if isinstance(account, Account) else _write_of_secret_batches(account, folder)
 
 
@@ -77,8 +76,6 @@ def _write_of_secret_batches(account: SecretAccount, folder: Path) -> None:
 
 
 class Pictures:
-    """One account with what its pictures need besides."""
-
     def __init__(self, account: Account) -> None:
         self.account, self.answer, self.algorithm = account, account.answer, account.algorithm
         self.mu, self.labels = account.mu, account.named.labels
@@ -165,7 +162,7 @@ class Pictures:
 
     @functools.cached_property
     def _published(self) -> list[extensions.PublishedLosses]:
-        """What other packages know to be published about these attackers."""
+        """Published losses about these attackers, known to other packages."""
         privacy = self.answer["mechanism"], self.answer["trust"], self.algorithm, list(self.losses)
         return [losses for bounds in extensions.every(extensions.PUBLISHED_LOSSES) for losses in bounds(*privacy)]
 
@@ -189,7 +186,7 @@ class Pictures:
         return ", ".join(self.labels[v] for v in inside)
 
     def _finding(self, hops: np.ndarray[Any, Any], losses: FloatArray) -> str:
-        """What the picture shows, claimed only where it holds."""
+        """The finding of the picture, claimed only where it holds."""
         groups = [g for g in pictures.by_distance(hops, losses) if g.distance > 0 and 0 < g.mean < math.inf]
         falling = len(groups) > 1 and all(a.mean > b.mean for a, b in itertools.pairwise(groups))
         if not falling:
@@ -229,7 +226,7 @@ class Pictures:
 
 
 def released_in_words(release: str) -> str:
-    """Which final models the attacker sees besides, where that decides the losses."""
+    """Released models that the attacker sees, where they decide the losses."""
     return "" if release == "not applicable" else f", released models: {release}"
 
 
@@ -252,10 +249,9 @@ def colour_class(node: dict[str, Any]) -> str:
 
 
 def draw(graph: nx.Graph, panels: Sequence[dict[str, Any]], *, caption: str) -> Figure:
-    """One panel per answer side by side, each as `draw_panel` draws it.
+    """One panel per answer side by side.
 
-    Args: panels: dicts with `title` and `nodes`; a node has `status`, `error_std` (a number, or "inf") and
-        `posterior_ratio`.
+    Args: panels: title and nodes of each; caption: below them.
     """
     width = WIDTH * len(panels)
     lines = caption_lines(caption, int(16 * width))
@@ -274,7 +270,7 @@ def draw(graph: nx.Graph, panels: Sequence[dict[str, Any]], *, caption: str) -> 
 
 
 def draw_panel(ax: Axes, graph: nx.Graph, panel: dict[str, Any]) -> Axes:
-    """The graph in axes of the caller's, which it returns: each node in the colour of its status."""
+    """The graph in given axes, which it returns."""
     ax.set_title(panel["title"], fontsize=12, fontweight="bold", color=INK)
     spots, size = draw_edges(ax, graph)
     for label, node in zip(graphs.labels(graph), panel["nodes"], strict=True):

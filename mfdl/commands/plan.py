@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ..trust import TrustModel
 
 SHOWN = 12
-"""Designs in the table besides the Pareto-optimal ones: the best."""
+"""Largest number of designs in the table besides the Pareto-optimal ones."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,7 +128,6 @@ class PlanConfig(OnGraph):
         return tuple(map(int, texts))
 
     def trust_model(self) -> TrustModel:
-        """The trust model of the budget."""
         from .. import trust
 
         return trust.named(

@@ -1,4 +1,8 @@
-"""x"""
+"""Commands from frozen configs: the fields are the options; tables and answers on the terminal.
+
+A config (`mfdl.runs.options`) and a function that runs it become a function as typer takes it, with `--config FILE`,
+one option per field, `--out` and `--json`. Flags win over the file, the file wins over the defaults.
+"""
 
 from __future__ import annotations
 
@@ -28,21 +32,20 @@ Json = Annotated[bool, typer.Option("--json", help="One JSON value on stdout, no
 
 
 def messages() -> Console:
-    """Where everything goes that is not the answer: stderr."""
+    """Console of everything but the answer: stderr."""
     from rich.console import Console
 
     return Console(stderr=True)
 
 
 def answers() -> Console:
-    """Where the answer goes: stdout."""
+    """Console of the answer: stdout."""
     from rich.console import Console
 
     return Console()
 
 
 def as_one_json_value(answer: Any) -> None:
-    """The whole answer on stdout."""
     typer.echo(json.dumps(answer, allow_nan=False))
 
 
@@ -67,7 +70,7 @@ def say(lines: Iterable[str | Table], folder: Path | None = None) -> None:
 
 @contextlib.contextmanager
 def telling_what_is_stored(folder: Path, kind: str, within: str = "") -> Iterator[None]:
-    """Says after Ctrl-C how many cells or runs are kept in a folder, whose store is `within` it."""
+    """Reports after Ctrl-C the stored cells or runs of a folder, whose store is `within` it."""
     try:
         yield
     except KeyboardInterrupt:
@@ -81,7 +84,6 @@ def telling_what_is_stored(folder: Path, kind: str, within: str = "") -> Iterato
 
 
 def explain(head: str, lines: Mapping[str, str]) -> None:
-    """A head, and below it one line for each key."""
     console = answers()
     console.print(head, markup=False, highlight=False)
     for key, value in lines.items():
@@ -99,7 +101,7 @@ def table(columns: Sequence[str], *, title: str | None = None, right: Iterable[s
 
 
 def plus_minus(mean: float | None, std: float | None, count: int, digits: str) -> str:
-    """A mean with its standard deviation over seeds, where there are several; empty without a mean."""
+    """A mean with its standard deviation over several seeds; empty without a mean."""
     if mean is None:
         return ""
     spread = f" ± {format(std, digits)}" if count > 1 and std is not None else ""
@@ -139,7 +141,7 @@ TAKEN = ("config", "out", "several")
 """Parameters of a decorated function that are no options of their own."""
 
 Answer = tuple[Any, Callable[[], None], int]
-"""What is asked for as one JSON value, how it is shown otherwise, and the exit code."""
+"""The answer as one JSON value, a function that shows it, and the exit code."""
 
 CONFIG_HELP = "TOML file of options, or the results.json of an earlier compare or account; flags given here win."
 
@@ -150,9 +152,9 @@ def command(
     """The decorated function gets the config and `out` first; its other parameters are options of this command alone.
 
     Of a config with `SEVERAL` it also gets `several`, the numbers by field where there are several, of which the config
-    holds the first. A config with `typed` among its arguments is told which of its fields the user typed.
+    holds the first. A config with `typed` among its arguments gets the names of its typed fields.
 
-    Args: out: the help of `--out`; default: its value where none is given.
+    Args: out: the help of `--out`; default: its value.
     """
     fields = config_type.fields()
     wants_typed = "typed" in inspect.signature(config_type).parameters
@@ -207,7 +209,7 @@ def command(
 
 
 def _require_delta(epsilon: float, *, is_default: bool) -> None:
-    """Refuses an epsilon whose delta nobody chose, as `calibrate` does in Python."""
+    """Refuses an epsilon at the default delta, as `calibrate` does in Python."""
     if is_default:
         raise InvalidInput(
             f"--epsilon {epsilon:g} needs --delta in (0, 1), e.g. --delta 1e-6: the default only says where epsilon is "
@@ -220,7 +222,6 @@ def _parameter(name: str, annotation: Any, default: Any = inspect.Parameter.empt
 
 
 def _numbers(option: Option, text: str) -> list[float]:
-    """The numbers of A,B."""
     try:
         numbers = [float(part) for part in text.split(",")]
     except ValueError:

@@ -1,4 +1,10 @@
-"""x"""
+"""The registry of public data files: each is fetched once, its checksum compared, and stored in the data folder.
+
+California housing and FEMNIST are fetched and written by other libraries: their bytes depend on the version of the
+library, without published checksums. FEMNIST, as Flower Datasets publishes it, is one Parquet file with a row for each
+image and the columns `image` (a PNG of 28 x 28 grey pixels, as `bytes` of a struct), `character` (0 to 61) and
+`writer_id`.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +51,7 @@ def home(data_home: Folder = None) -> Path:
 
 
 def way_out(missing_file: str, path: Path, name: str) -> str:
-    """What a user can do about a file that cannot be fetched."""
+    """The remedy for a file that cannot be fetched."""
     return (
         f"check the network, or put {missing_file} at {path}, or set {ENVIRONMENT_VARIABLE} or --data-home to a folder "
         f"that holds {name}."
@@ -55,7 +61,6 @@ def way_out(missing_file: str, path: Path, name: str) -> str:
 HOUSING, FEMNIST = "sklearn/cal_housing_py3.pkz", "femnist/train.parquet"
 HOUSING_URL = "https://ndownloader.figshare.com/files/5976036"
 FEMNIST_SOURCE = "flwrlabs/femnist"
-"""The data set on huggingface.co."""
 TELEMETRY = "FLWR_TELEMETRY_ENABLED"
 """Environment variable that flwr_datasets 0.5 reads at import: it sends telemetry to Flower if the value is "1"."""
 
@@ -66,7 +71,6 @@ FEMNIST_URL = f"https://huggingface.co/datasets/{FEMNIST_SOURCE}"
 
 
 def fetch_library_file(name: str, folder: Path) -> Path:
-    """The path of `HOUSING` or `FEMNIST`, fetched first if it is not there."""
     if name == FEMNIST:
         return _femnist_path(folder)
     california_housing(folder)
@@ -78,15 +82,11 @@ def california_housing(
 ) -> tuple[FloatArray, FloatArray, tuple[str, ...]]:
     """California housing as scikit-learn publishes it.
 
-    scikit-learn keeps its cache as a pickle, and reading a pickle can run code: use only a data folder you
-    trust.
+    scikit-learn keeps its cache as a pickle, and reading a pickle can run code: use only a data folder you trust.
 
-    Returns:
-        Features of shape (20640, 8) float64, targets of shape (20640,) float64 (median house value in units
-        of 100,000 dollars), and the 8 feature names.
-
-    Raises:
-        InvalidInput: the file is absent and cannot be downloaded, or it cannot be read.
+    Returns: features (20640, 8) float64, targets (20640,) float64 (median house value in units of 100,000 dollars), and
+        the 8 feature names.
+    Raises: InvalidInput: the file is absent and cannot be downloaded, or it cannot be read.
     """
     from sklearn.datasets import fetch_california_housing  # a second to import
 
@@ -122,19 +122,15 @@ def femnist(
 ) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]:
     """The records of the first writers of FEMNIST, as Flower Datasets publishes it.
 
-    Returns:
-        Images of shape (N, 28, 28), uint8; characters 0 to 61 of shape (N,), digits before capital and small letters;
-        the writer of each record, 0 to num_writers - 1, shape (N,).
-
-    Raises:
-        InvalidInput: the file is absent and cannot be fetched (which needs the extra femnist), cannot be read, or has
-            fewer writers.
+    Returns: images (N, 28, 28), uint8; characters 0 to 61, shape (N,), digits before capital and small letters; the
+        writer of each record, 0 to num_writers - 1, shape (N,).
+    Raises: InvalidInput: the file is absent and cannot be fetched (which needs the extra femnist), cannot be read, or
+        has fewer writers.
     """
     return read_femnist(_femnist_path(home(data_home)), num_writers)
 
 
 def _femnist_path(folder: Path) -> Path:
-    """Of the file, fetched first if it is not there."""
     path = folder / FEMNIST
     if not path.is_file():
         try:
@@ -152,7 +148,6 @@ def _femnist_path(folder: Path) -> Path:
 def download_femnist(target: Path, alternative: str) -> None:
     """Writes all rows to a Parquet file.
 
-    Args: alternative: what else can be done, in words.
     Telemetry of Flower Datasets is off, unless the program has imported flwr_datasets before or sets TELEMETRY itself.
     Raises: MissingExtra: flwr-datasets is not installed; NotDelivered: it fails.
     """
@@ -167,10 +162,8 @@ def download_femnist(target: Path, alternative: str) -> None:
 
 
 def read_femnist(path: Path, num_writers: int) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]:
-    """The records of the first writers of the file.
+    """`femnist` from a file, in the order of the file.
 
-    Args: num_writers: how many, in the order in which they appear.
-    Returns: images (N, 28, 28), characters (N,) and the number of the writer (N,), in the order of the file.
     Raises: InvalidInput: no such file of FEMNIST, or fewer writers; MissingExtra: pyarrow is not installed.
     Cost: about 50 microseconds an image.
     """
@@ -221,9 +214,9 @@ class DataFile:
     """One published file.
 
     Attributes:
-        relative_path: where it lies below the data folder; also its name.
-        urls: places to download it from, tried in this order.
-        sha256: checksum of the file itself, of the member when it comes out of an archive.
+        relative_path: its name, below the data folder.
+        urls: tried in this order.
+        sha256: of the file itself, of the member when it comes out of an archive.
         description: one line for `mfdl data list`.
         size: bytes of the file itself; 0: not known.
         archive_member: path inside the tar archive at `urls`, or None for a plain download.
@@ -334,8 +327,7 @@ def expand(wanted: Iterable[str]) -> tuple[str, ...]:
     >>> expand(["libsvm", "libsvm/a9a"])
     ('libsvm/a9a', 'libsvm/a9a.t')
 
-    Raises:
-        InvalidInput: a name that is neither a file nor a folder of the registry.
+    Raises: InvalidInput: a name that is neither a file nor a folder of the registry.
     """
     folders = {name.partition("/")[0] for name in names()}
     expanded: dict[str, None] = {}
@@ -350,13 +342,9 @@ def expand(wanted: Iterable[str]) -> tuple[str, ...]:
 def fetch(name: str, data_home: Folder = None) -> Path:
     """Path of a registered file with the right content, downloaded first if it is not there.
 
-    A download goes to a temporary name beside its place and is moved there only after its checksum agreed, so
-    that neither an interrupted nor a wrong download can be taken for the file.
+    A download is moved to its place only after its checksum agreed, so no interrupted or wrong download is used.
 
-    Args:
-        name: one of `names()`.
-        data_home: the data folder, see `home`.
-
+    Args: name: one of `names()`; data_home: the data folder, see `home`.
     Raises:
         InvalidInput: unknown name; a file with another content in its place; no place could deliver the file
             (each is named with its reason); the folder cannot be written.
@@ -379,7 +367,6 @@ def fetch(name: str, data_home: Folder = None) -> Path:
 
 
 def _bring(file: DataFile, path: Path) -> None:
-    """Downloads the file to this path from the first of its places that delivers it."""
     failures = []
     with contextlib.ExitStack() as until_the_end:
         try:
@@ -410,10 +397,7 @@ def _bring(file: DataFile, path: Path) -> None:
 
 
 def status(data_home: Folder = None) -> list[FileStatus]:
-    """State of every file of the registry in the data folder; nothing is downloaded.
-
-    Cost: one pass over each file that is there.
-    """
+    """State of every file of the registry in the data folder; nothing is downloaded. Cost: one pass over each file."""
     folder = home(data_home)
     rows = []
     for file in (*REGISTRY.values(), *_OF_LIBRARIES.values()):
@@ -425,17 +409,14 @@ def status(data_home: Folder = None) -> list[FileStatus]:
 
 
 A9A_FEATURES = 123
-"""Of a9a; the largest index that occurs in a9a.t is 122, so the number cannot be read off each file."""
+"""Features of a9a; the largest index in a9a.t is 122."""
 
 
 def a9a(part: Literal["train", "test"], data_home: Folder = None) -> tuple[FloatArray, NDArray[np.int64]]:
     """One file of a9a (Adult) as LIBSVM publishes it.
 
-    Returns:
-        Features of shape (32561, 123), for "test" (16281, 123), float64 zeros and ones; labels -1 and +1 of shape (N,).
-
-    Raises:
-        InvalidInput: another part; what `fetch` raises; a file that is not in LIBSVM's format.
+    Returns: features (32561, 123), for "test" (16281, 123), float64 zeros and ones; labels -1 and +1 of shape (N,).
+    Raises: InvalidInput: another part; refusals of `fetch`; a file that is not in LIBSVM's format.
     """
     from sklearn.datasets import load_svmlight_file  # a second to import
 
@@ -463,11 +444,8 @@ def mnist_files(part: Literal["train", "test"]) -> tuple[str, str]:
 def mnist(part: Literal["train", "test"], data_home: Folder = None) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """One part of MNIST as published.
 
-    Returns:
-        Images of shape (60000, 28, 28), for "test" (10000, 28, 28), uint8; labels 0 to 9 of shape (N,).
-
-    Raises:
-        InvalidInput: another part; what `fetch` and `read_idx` raise; images and labels of different number.
+    Returns: images (60000, 28, 28), for "test" (10000, 28, 28), uint8; labels 0 to 9 of shape (N,).
+    Raises: InvalidInput: another part; refusals of `fetch` and `read_idx`; images and labels of different number.
     """
     images, labels = (read_idx(fetch(name, data_home)) for name in mnist_files(part))
     if images.ndim != 3 or labels.shape != images.shape[:1]:
@@ -480,8 +458,7 @@ def mnist(part: Literal["train", "test"], data_home: Folder = None) -> tuple[NDA
 def read_idx(path: str | os.PathLike[str]) -> NDArray[np.uint8]:
     """The array of bytes in an IDX file packed by gzip, the format of MNIST.
 
-    Raises:
-        InvalidInput: not gzip, not IDX, entries other than unsigned bytes, too few or too many of them.
+    Raises: InvalidInput: not gzip, not IDX, entries other than unsigned bytes, too few or too many of them.
     """
     try:
         with gzip.open(check.path(path=path)) as stream:

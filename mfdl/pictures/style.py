@@ -1,4 +1,8 @@
-"""x"""
+"""Axes with few lines, ranges and ticks, names beside the ends of lines, captions, written figures; looks of series.
+
+Colours are fixed per mechanism and safe for colour-blind readers (Okabe and Ito's palette, extended); markers and
+dashes tell series apart without colours. On the grounds of a page, `readable` moves a colour towards black or white.
+"""
 
 from __future__ import annotations
 
@@ -39,12 +43,12 @@ MINUS = "\u2212"
 
 @dataclasses.dataclass(frozen=True)
 class End:
-    """Where a line ends and what stands beside it: its name, and words below it.
+    """End of a line with its name, and words below it.
 
     Attributes:
         stop: the last x in data, from which a dotted line leads to the name; inf: the edge of the picture.
         marker: of matplotlib, drawn before the name.
-        gid: of what is drawn here, see `css`; tip: see `themed_svg`.
+        gid: of the artists, see `css`; tip: see `themed_svg`.
     """
 
     height: float
@@ -58,7 +62,7 @@ class End:
 
     @property
     def shortened(self) -> End:
-        """With its `short_name` alone, and the whole name as the tip where that is another one."""
+        """The end with its `short_name`, and the whole name as the tip where it differs."""
         name = short_name(self.name)
         return dataclasses.replace(self, name=name, words="", tip=None if name == self.name else self.name)
 
@@ -80,7 +84,7 @@ def quiet(axes: Axes, *, grid: str) -> None:
 
 
 def fit_y(axes: Axes, values: Iterable[float], *, logarithmic: bool | None = None) -> None:
-    """A range that holds all finite values with a margin, and its ticks; logarithmic by default beyond `LOG_RATIO`.
+    """Sets a range of all finite values with a margin, and its ticks; logarithmic by default beyond `LOG_RATIO`.
 
     A logarithmic range holds those above zero; if there are none it is linear.
     """
@@ -138,7 +142,7 @@ def name_ends(axes: Axes, ends: Sequence[End], *, apart: float, size: float = 10
 def spread(wanted: Sequence[float], apart: float) -> list[float]:
     """Increasing positions near `wanted` (increasing), at least `apart` from each other, within [0, 1] if they fit.
 
-    Neighbours that are too close are merged into blocks, each centred on what its members want.
+    Neighbours that are too close are merged into blocks, each centred on the wanted positions of its members.
     """
     blocks: list[tuple[float, list[float]]] = []  # start, wanted values
     for value in wanted:
@@ -155,7 +159,7 @@ def spread(wanted: Sequence[float], apart: float) -> list[float]:
 
 
 def short_name(name: str, longest: int = LONGEST_NAME) -> str:
-    """A name where there is little room: of a long one the beginning and the end, which tells files apart.
+    """A short name: of a long one the beginning and the end, which tells files apart.
 
     >>> short_name("mafalda"), short_name("file:/home/somebody/strategy.mfdl")
     ('mafalda', 'file:/ho…y.mfdl')
@@ -190,7 +194,6 @@ def plain(value: float) -> str:
 
 
 def wrapped(text: str, width: int) -> list[str]:
-    """Lines of at most `width` characters; words are not broken at hyphens."""
     return textwrap.wrap(text, width, break_on_hyphens=False)
 
 
@@ -273,17 +276,15 @@ class Look:
 
     @property
     def classes(self) -> str:
-        """CSS classes of what is drawn of it in a page."""
+        """CSS classes of its artists in a page."""
         return "" if self.index is None else f"s{self.index}"
 
     @property
     def front(self) -> int:
-        """z-order of its line."""
         return 4 if self.name.startswith("mafalda") else 3
 
     @property
     def line(self) -> dict[str, Any]:
-        """Colour and dashes of a line."""
         return {"color": self.colour, "linestyle": (0, self.dashes) if self.dashes else "-"}
 
     def handle(self, **style: Any) -> Line2D:
@@ -292,7 +293,7 @@ class Look:
 
 
 def looks_of(names: Iterable[str]) -> list[Look]:
-    """A colour for each name; names that are not known have dashed lines."""
+    """A colour for each name; unknown names have dashed lines."""
     looks, others = [], 0
     for name in names:
         if name in KNOWN:
@@ -304,7 +305,7 @@ def looks_of(names: Iterable[str]) -> list[Look]:
 
 
 def series_looks(names: Iterable[str]) -> dict[str, Look]:
-    """By name: markers and dashes differ; names that differ in their error weights alone share a colour."""
+    """Looks by name: markers and dashes differ; names that differ in their error weights alone share a colour."""
     distinct = list(dict.fromkeys(names))
     bases = list(dict.fromkeys(name.partition("@")[0] for name in distinct))
     colours = {look.name: look.colour for look in looks_of(bases)}
@@ -322,7 +323,7 @@ def series_looks(names: Iterable[str]) -> dict[str, Look]:
 
 
 def note_of(name: str) -> str:
-    """A few words on a mechanism; empty where it is not known.
+    """A few words on a mechanism; empty if it is not known.
 
     >>> note_of("mafalda@last:2"), note_of("file:a.mfdl")
     ('optimal for this graph, weighted', 'given noise')

@@ -1,7 +1,4 @@
-"""The page: everything that was read and computed, in one template.
-
-Its figures are drawings of `mfdl.pictures` with the words around them.
-"""
+"""The page: all that was read and computed, in one template, with drawings of `mfdl.pictures`."""
 
 from __future__ import annotations
 
@@ -46,10 +43,9 @@ if TYPE_CHECKING:
 
 
 def write_page(config: ReportConfig, folder: Path, out: Path | None = None, *, progress: Progress = "auto") -> Path:
-    """Writes the page, and beside it the losses that were computed for it.
+    """Writes the page, and beside it the losses that were computed for it; returns its path.
 
     Args: folder: of `mfdl sweep` or `mfdl compare`; out: the page, default report.html in it.
-    Returns: the page.
     Raises: InvalidInput: a folder without finished runs, or a place that cannot be written. MissingExtra: jinja2 is
         not installed.
     """
@@ -63,7 +59,7 @@ def write_page(config: ReportConfig, folder: Path, out: Path | None = None, *, p
 
 
 def _json(path: Path) -> Any:
-    """What the file holds; None where it cannot be read."""
+    """The content of a file; None if it cannot be read."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
@@ -71,7 +67,6 @@ def _json(path: Path) -> Any:
 
 
 def render(read: run_groups.Source, store: LossStore, largest: int, out: Path, progress: Silent) -> str:
-    """The HTML."""
     jinja2 = errors.imported("jinja2", "a report")
     looks = series_looks(record["label"] for record in read.records)
     every = comparable(read.records)
@@ -123,7 +118,7 @@ def _section(
     largest: int,
     progress: Silent,
 ) -> dict[str, Any]:
-    """Runs that can be compared, as the template takes them."""
+    """Comparable runs, as the template takes them."""
     metrics, panels = runs.metrics, runs.panels
     by_panel = details(runs, store, largest, progress)
     first = selected_first(runs)
@@ -163,7 +158,7 @@ def _section(
 
 
 def _examples(panels: Sequence[TrustPanel]) -> list[tuple[str, str, str]]:
-    """Of each trust model the middle budget in words and what all mechanisms are guaranteed at it."""
+    """The middle budget of each trust model in words, and the guarantee that all mechanisms share at it."""
     examples = []
     for panel in panels:
         groups = panel.best_at(panel.middle)
@@ -174,7 +169,6 @@ def _examples(panels: Sequence[TrustPanel]) -> list[tuple[str, str, str]]:
 
 
 def _ordered(panel: TrustPanel) -> list[float]:
-    """The budget that is shown first, then the others."""
     return [panel.middle, *(budget for budget in panel.budgets if budget != panel.middle)]
 
 
@@ -204,7 +198,7 @@ def _noise(mechanisms: Sequence[MechanismDetails]) -> list[tuple[MechanismDetail
 
 
 def _tables(runs: ComparableRuns) -> list[tuple[str, list[dict[str, Any]]]]:
-    """The table by trust model: each mechanism at its best rate for each budget; last what has no noise."""
+    """The table by trust model: each mechanism at its best rate for each budget; mechanisms without noise last."""
     tables = [
         (f"Trust model {panel.trust}", [group for budget in panel.budgets for group in panel.best_at(budget)])
         for panel in runs.panels
@@ -231,7 +225,7 @@ def _provenance(read: run_groups.Source) -> list[tuple[str, str]]:
 
 
 def _links(read: run_groups.Source, store: LossStore, out: Path) -> list[tuple[str, str, str]]:
-    """Words, path and address of what lies beside the page."""
+    """Words, path and address of the files beside the page."""
     links = []
     for words, name in read.files:
         path = os.path.relpath(read.folder / name, out.parent) + ("/" if name.endswith("/") else "")
@@ -242,7 +236,7 @@ def _links(read: run_groups.Source, store: LossStore, out: Path) -> list[tuple[s
 
 
 def _csv(every: Sequence[ComparableRuns]) -> str:
-    """All groups of runs, all rates, as an address of its own."""
+    """All groups of runs, all rates, as a data address."""
     metrics = list(dict.fromkeys(metric for runs in every for metric in runs.metrics))
     rows = [{"setting": runs.name, **group.row(metrics)} for runs in every for group in runs.groups]
     buffer = io.StringIO()
@@ -262,8 +256,6 @@ KINDS = {"adaptive": "adaptive gradients", "non_adaptive": "non-adaptive gradien
 
 @dataclasses.dataclass(frozen=True)
 class Drawing:
-    """A picture with words above and below it. classes: of CSS."""
-
     title: str
     svg: str
     words: str = ""
@@ -273,12 +265,11 @@ class Drawing:
     def of(
         cls, picture: matplotlib_figure.Figure, title: str, spoken: str, looks: Iterable[Look] = (), **words: str
     ) -> Drawing:
-        """A figure of matplotlib; spoken: what a screen reader says."""
+        """A figure of matplotlib; spoken: text for screen readers."""
         return cls(title, themed_svg(picture, spoken, looks), **words)
 
 
 def words_of(metric: str) -> str:
-    """A metric as a page calls it."""
     return METRIC_WORDS.get(metric, metric.replace("_", " "))
 
 
@@ -390,7 +381,6 @@ def _baselines(runs: ComparableRuns, metric: str) -> list[Level]:
 
 
 def _diverged(groups: Sequence[RunGroup]) -> str:
-    """Runs that are not in the picture."""
     words = [
         f"{group.label} at {group.symbol} = {group.budget:g} ({group.diverged} of {len(group.records)} seeds)"
         for group in groups
@@ -481,7 +471,7 @@ def noise_figures(mechanism: MechanismDetails) -> list[Drawing]:
 
 
 def _last_row(name: str, matrix: FloatArray, *, is_inverse: bool) -> Drawing:
-    """The last row, its newest entry first: the same numbers with their signs, for readers who see no colours."""
+    """The last row, its newest entry first: the same numbers with their signs, for readers without colours."""
     values = matrix[-1, ::-1][:ROW]
     tips = [f"{i} steps before: {plain(float(value))}" for i, value in enumerate(values)]
     line = Line(ALONE, np.arange(values.size, dtype=np.float64), values, values, values, tips=tips)
