@@ -1,4 +1,4 @@
-"""`compare`: mechanisms side by side on the caller's graph, data and model, from one call to table, picture and model."""
+"""`compare`: mechanisms side by side on the caller's graph, data and model, with table, picture and models."""
 
 from __future__ import annotations
 

@@ -139,7 +139,7 @@ class PairwiseLosses(LossTable):
     def matrix(
         self, noise_std: float = 1.0, *, metric: str = "mu", delta: float = DELTA, adaptive: bool = True
     ) -> FloatArray:
-        """[u, v]: privacy loss of victim u to attacker v, shape (n, n); nan for other pairs, inf where a node is both."""
+        """[u, v]: privacy loss of victim u to attacker v, shape (n, n); nan for other pairs, inf on the diagonal."""
         require_known("metric", metric, LOSS_METRICS)
         check.non_negative(noise_std=noise_std)
         shift = next(iter(self.of_attackers.values())).privacy.record_shift

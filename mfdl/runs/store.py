@@ -107,7 +107,7 @@ class Store:
         return [record for record in every if record is not None]
 
     def steps(self, cell: str | Cell) -> RunSteps:
-        """The evaluated steps of a finished cell. Raises: InvalidInput: a cell that is not finished, or a damaged file."""
+        """The evaluated steps of a cell. Raises: InvalidInput: a cell that is not finished, or a damaged file."""
         name = cell if isinstance(cell, str) else cell.hash
         path, record = self._steps_of(name), self.record(name)
         stored = load_steps(path)
