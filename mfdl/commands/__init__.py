@@ -38,7 +38,7 @@ class _Commands(TyperGroup):
     """
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """Commands in the order of help: those that run, with those of other packages, before lists of names and data."""
+        """Commands in the order of help: those that run, of other packages too, before lists of names and data."""
         ours = list(self.commands)
         at = ours.index("mechanisms")
         return [*ours[:at], *(name for name in extensions.names(extensions.COMMANDS) if name not in ours), *ours[at:]]
@@ -108,7 +108,7 @@ def _command() -> Any:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command line on arguments without the program name, default those of the process; returns its exit code."""
+    """Runs the command line and returns its exit code; arguments: without the program name, default the process's."""
     gc.set_threshold(100_000)  # a thousand modules are loaded, and searching them for cycles takes a fifth of the start
     try:
         with warnings.catch_warnings(), progress.in_logs():

@@ -166,7 +166,7 @@ class Account:
         return nodes, loss.raised_to(largest, adaptive=adaptive)
 
     def _worst_pairs(self, *, adaptive: bool) -> list[tuple[Nodes, VictimSensitivity]]:
-        """All pairs with the largest number up to rounding; of those with one adaptive number the largest non-adaptive."""
+        """All pairs with the largest number up to rounding; among equal adaptive ones the largest non-adaptive."""
         pairs = [(nodes, loss) for nodes, losses in self.losses.items() for loss in losses]
         for kind in (True, False)[not adaptive :]:
             largest = equal_to_largest([loss.number(adaptive=kind).squared for _, loss in pairs])

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from ..errors import InvalidInput, unknown_name
 from ..runs import options
-from ..runs.options import OnGraph, Option, TakesPart, require_one_of, require_steps
+from ..runs.options import OnGraph, Option, TakesPart, require_member, require_steps
 
 if TYPE_CHECKING:
     from ..objective import ErrorWeights
@@ -84,7 +84,7 @@ class AccountConfig(TakesPart, OnGraph):
         from .. import trust
         from ..algorithms import registry
 
-        require_one_of("trust model", self.trust, trust.base.MODELS)
+        require_member("trust model", self.trust, trust.base.MODELS)
         registry.check_name(self.mechanism)
         self.parameters()
         names = ("noise_std", "noise_multiplier", "mu", "epsilon", "budgets")

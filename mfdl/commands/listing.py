@@ -12,7 +12,7 @@ from .. import extensions
 from ..errors import InvalidInput
 from ..graph_formats import FORMATS, LISTED
 from ..runs.option_files import split
-from ..runs.options import require_one_of
+from ..runs.options import require_member
 from . import terminal
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def mechanisms(
     every = {**MECHANISMS, **OF_BALLS_IN_BINS}
     names = list(every) if mechanism is None else list(split(mechanism))
     for name in names or [""]:
-        require_one_of("mechanism", name, every)
+        require_member("mechanism", name, every)
     rows: list[dict[str, Any]] = [
         {
             "name": name,
@@ -68,7 +68,7 @@ def _list(rows: list[dict[str, Any]]) -> None:
 
 
 def _cite(rows: list[dict[str, Any]], as_json: bool) -> None:
-    """Every paper once, below the names of its mechanisms; as comments of BibTeX, so that the output is a BibTeX file."""
+    """Every paper once, below the names of its mechanisms as comments of BibTeX."""
     bibliographies = extensions.every(extensions.CITATIONS)
     if not bibliographies:
         raise InvalidInput(
@@ -135,7 +135,7 @@ def explain(
 
 
 def _words(name: str) -> dict[str, Any]:
-    from ..runs.named_nodes import options_of
+    from ..runs.named_nodes import parameter_options
     from ..trust.base import MODELS
 
     entry = MODELS.entry(name)
@@ -143,7 +143,7 @@ def _words(name: str) -> dict[str, Any]:
         "name": name,
         "attacker": entry.observer,
         **{key: getattr(entry, key) for key in ("seen", "gradients_known", "noise_known")},
-        "options": [option for parameter in entry.signature.values() for option in options_of(parameter)],
+        "options": [option for parameter in entry.signature.values() for option in parameter_options(parameter)],
         "release": entry.release,
     }
 

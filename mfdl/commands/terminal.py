@@ -195,7 +195,7 @@ def command(
         parameters = [
             _parameter("context", typer.Context),
             _parameter("config", Annotated[Path | None, read], None),
-            *(_of_field(name, *field, several=name in config_type.SEVERAL) for name, field in fields.items()),
+            *(_field_parameter(name, *field, several=name in config_type.SEVERAL) for name, field in fields.items()),
             _parameter("out", Annotated[Path | None, typer.Option("--out", metavar=metavar, help=out)], default),
             *(p for p in inspect.signature(ask, eval_str=True).parameters.values() if p.name not in TAKEN),
             _parameter("as_json", Json, False),
@@ -229,7 +229,7 @@ def _numbers(option: Option, text: str) -> list[float]:
     return numbers
 
 
-def _of_field(name: str, kind: Any, option: Option, default: Any, *, several: bool = False) -> inspect.Parameter:
+def _field_parameter(name: str, kind: Any, option: Option, default: Any, *, several: bool = False) -> inspect.Parameter:
     """One field as typer takes it: several texts are a repeated option, or one text A,B, as are several numbers."""
     if several:
         kind = str | None

@@ -81,7 +81,7 @@ class Curves:
         pairs = zip(self.steps, self.losses, strict=True)
         values = np.array([loss for step, loss in pairs if np.array_equal(step, self.steps[0])])
         words = ", ".join(part for part in (self.look.note, "diverged" if self.diverged else "") if part)
-        return Line.of_repetitions(dataclasses.replace(self.look, name=self.short), self.steps[0], values, words)
+        return Line.from_repetitions(dataclasses.replace(self.look, name=self.short), self.steps[0], values, words)
 
 
 def draw_curves(

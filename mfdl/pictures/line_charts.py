@@ -64,7 +64,7 @@ class Line:
     tips: Sequence[str] = ()
 
     @classmethod
-    def of_repetitions(cls, look: Look, x: ArrayLike, values: NDArray[np.float64], words: str = "") -> Line:
+    def from_repetitions(cls, look: Look, x: ArrayLike, values: NDArray[np.float64], words: str = "") -> Line:
         """Mean and range of values, shape (repetitions, points); no point where one of them is not finite."""
         finite = np.where(np.isfinite(values).all(axis=0), values, np.nan)
         return cls(look, np.asarray(x, np.float64), finite.mean(axis=0), finite.min(axis=0), finite.max(axis=0), words)

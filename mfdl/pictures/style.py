@@ -292,14 +292,14 @@ class Look:
         return Line2D([], [], **self.line, marker=self.marker, markeredgewidth=0, **style)
 
 
-def looks_of(names: Iterable[str]) -> list[Look]:
+def mechanism_looks(names: Iterable[str]) -> list[Look]:
     """A colour for each name; unknown names have dashed lines."""
     looks, others = [], 0
     for name in names:
         if name in KNOWN:
-            looks.append(Look(name, KNOWN[name][0], note=note_of(name)))
+            looks.append(Look(name, KNOWN[name][0], note=mechanism_note(name)))
         else:
-            looks.append(Look(name, MORE_COLOURS[others % len(MORE_COLOURS)], DASHED, note=note_of(name)))
+            looks.append(Look(name, MORE_COLOURS[others % len(MORE_COLOURS)], DASHED, note=mechanism_note(name)))
             others += 1
     return looks
 
@@ -308,24 +308,24 @@ def series_looks(names: Iterable[str]) -> dict[str, Look]:
     """Looks by name: markers and dashes differ; names that differ in their error weights alone share a colour."""
     distinct = list(dict.fromkeys(names))
     bases = list(dict.fromkeys(name.partition("@")[0] for name in distinct))
-    colours = {look.name: look.colour for look in looks_of(bases)}
+    colours = {look.name: look.colour for look in mechanism_looks(bases)}
     return {
         name: Look(
             name,
             colours[name.partition("@")[0]],
             DASHES[index % len(DASHES)],
             MARKERS[index % len(MARKERS)],
-            note_of(name),
+            mechanism_note(name),
             index,
         )
         for index, name in enumerate(distinct)
     }
 
 
-def note_of(name: str) -> str:
+def mechanism_note(name: str) -> str:
     """A few words on a mechanism; empty if it is not known.
 
-    >>> note_of("mafalda@last:2"), note_of("file:a.mfdl")
+    >>> mechanism_note("mafalda@last:2"), mechanism_note("file:a.mfdl")
     ('optimal for this graph, weighted', 'given noise')
     """
     base, _, weights = name.partition("@")

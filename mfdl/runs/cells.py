@@ -109,7 +109,7 @@ class Shared:
         (name,) = config.mechanisms
         with keeping(self._solutions):
             algorithm = built(config, name, self.network(config)[1])
-        model, release = trust_of(config, name, algorithm)
+        model, release = mechanism_trust(config, name, algorithm)
         if (
             config.unit == "record"
             and not config.has_secret_batches
@@ -176,7 +176,7 @@ class Plan:
         probe = registry.build("dp-dsgd", Dynamics(self.gossip), Cyclic(epochs=1, period=1))
         for name in config.mechanisms:  # refuses nodes that are not there, or coalitions of everybody
             from_file = built(config, name, self.gossip) if name.startswith(registry.OUTSIDE) else None
-            model, _ = trust_of(config, name, from_file)
+            model, _ = mechanism_trust(config, name, from_file)
             next(iter(model.members(probe)))
             if config.step_rule is not None and model.hides_messages(probe):
                 raise UnsupportedMechanism(
@@ -237,7 +237,7 @@ def built(config: Experiment, name: str, gossip: GossipMatrix) -> LinearAlgorith
     return algorithm if config.release_model == "last" else algorithm.releasing(config.release_model)
 
 
-def trust_of(config: Experiment, name: str, algorithm: LinearAlgorithm | None) -> tuple[TrustModel, str | None]:
+def mechanism_trust(config: Experiment, name: str, algorithm: LinearAlgorithm | None) -> tuple[TrustModel, str | None]:
     """The trust model and the released models of a mechanism; algorithm: the content of a file.
 
     Raises: UnsupportedMechanism: it is not meant for the trust model of the ranking.
@@ -389,7 +389,7 @@ def alone(config: Experiment, name: str) -> dict[str, Any]:
     return {"mechanisms": (name,), "settings": settings, "error_weights": (), "seeds": 1}
 
 
-def cells_of(config: Experiment, shared: Shared) -> list[Cell]:
+def comparison_cells(config: Experiment, shared: Shared) -> list[Cell]:
     """Cells of a comparison: every mechanism with every seed, the seed fastest."""
     mechanisms = Grid(config, {"name": config.mechanisms}, lambda chosen: alone(config, chosen["name"]))
     return mechanisms.cells(config.seed_list, shared)

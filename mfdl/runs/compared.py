@@ -22,9 +22,9 @@ from ..participation.schemes import SCHEMES
 from ..privacy.questions import Privacy
 from ..progress import Progress
 from ..training.run import Run
-from .cells import Plan, Shared, cells_of
+from .cells import Plan, Shared, comparison_cells
 from .columns import RunSteps, load_steps
-from .comparing import grid_of, run_comparison
+from .comparing import comparison_grid, run_comparison
 from .experiment import Experiment
 from .output import ahead_in_every_seed, require_folder
 from .rendering import booktabs
@@ -82,7 +82,7 @@ def compare(
     Raises: InvalidInput: as for `mfdl.runs.comparing.run_comparison`; a privacy that training cannot have.
     """
     arguments = {"mechanisms": mechanisms, "mu": mu, "epsilon": epsilon, "learning_rate": learning_rate}
-    of_privacy = options_of(privacy)
+    of_privacy = privacy_options(privacy)
     values = {} if config is None else Experiment.in_file(check.path(config=config), ())
     for name in options:
         if name not in Experiment.fields():
@@ -123,7 +123,7 @@ def _numbers(name: str, value: Any) -> tuple[float, ...]:
         raise InvalidInput(f"{name} must be a number or several, got {check.brief(value)}.") from None
 
 
-def options_of(privacy: Privacy | None) -> dict[str, Any]:
+def privacy_options(privacy: Privacy | None) -> dict[str, Any]:
     """Options of a privacy.
 
     Raises: InvalidInput: an accounting option that comparisons do not have, or a participation without epochs.
@@ -187,7 +187,9 @@ class ComparedRun:
         if chosen not in self.seeds:
             raise InvalidInput(f"seed must be one of {self.seeds}, got {seed!r}.")
         (cell,) = (
-            c for c in cells_of(self.plan.config, self.plan.shared) if (c.mechanism, c.seed) == (self.name, chosen)
+            c
+            for c in comparison_cells(self.plan.config, self.plan.shared)
+            if (c.mechanism, c.seed) == (self.name, chosen)
         )
         if not self.store.is_finished(cell):
             raise InvalidInput(
@@ -240,7 +242,7 @@ class Comparison(Shown):
         """
         shared, store = Shared(), Store(self.folder / RUNS)
         runs = _Runs()
-        for config in grid_of(self.config, self.several).configs():
+        for config in comparison_grid(self.config, self.several).configs():
             plan = Plan(config, shared, checked=True)
             budget = config.target_mu_or_default if config.epsilon is None else config.epsilon
             rate = (config.learning_rate,) if "learning_rate" in self.several else ()
@@ -313,7 +315,7 @@ class Comparison(Shown):
 
     def export(self, folder: str | os.PathLike[str]) -> list[Path]:
         """Writes results.csv, table.tex, figure.pdf at column width, and caption.txt; returns their paths."""
-        from .rendering import caption_of, column_figure
+        from .rendering import column_figure, comparison_caption
 
         target = Path(folder)
         require_folder(target)
@@ -323,7 +325,7 @@ class Comparison(Shown):
         drawn = io.BytesIO()
         column_figure(self.result, self._steps()).savefig(drawn, format="pdf")
         files.atomic_write_bytes(written[2], drawn.getvalue())
-        written.append(files.atomic_write_text(target / "caption.txt", caption_of(self.result) + "\n"))
+        written.append(files.atomic_write_text(target / "caption.txt", comparison_caption(self.result) + "\n"))
         return written
 
     def _steps(self) -> list[RunSteps]:

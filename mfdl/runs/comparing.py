@@ -39,7 +39,7 @@ from ..training.distributed import Group, current
 from ..training.learned import Baseline, Ended, Judged
 from ..training.replay_config import left_out, statement
 from ..training.run import is_private
-from .cells import WITHOUT_NOISE, Cell, Grid, Plan, Shared, cells_of
+from .cells import WITHOUT_NOISE, Cell, Grid, Plan, Shared, comparison_cells
 from .columns import NOT_PRIVATE, RunSteps, aggregated, names, save_steps
 from .experiment import Experiment
 from .option_files import is_own
@@ -49,7 +49,7 @@ from .output import (
     objective_fields,
     require_folder,
     require_writable,
-    sensitivity_of,
+    result_sensitivity,
 )
 from .rendering import plot_budgets, plot_comparison
 from .running import run_missing
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
 Key = tuple[str, int]  # mechanism, seed
 
 
-def identity_of(cells: Iterable[Cell]) -> str:
+def cells_identity(cells: Iterable[Cell]) -> str:
     """16 hex digits of the cells' hashes."""
     return hashlib.sha256("".join(cell.hash for cell in cells).encode()).hexdigest()[:16]
 
@@ -133,8 +133,8 @@ class Folder:
 
     def __init__(self, folder: Path, plan: Plan, store: Store, *, resume: bool, overwrite: bool) -> None:
         self.folder, self.plan, self.store, self.resume = folder, plan, store, resume
-        self.cells = {(cell.mechanism, cell.seed): cell for cell in cells_of(plan.config, plan.shared)}
-        self.identity, self.metrics = identity_of(self.cells.values()), plan.config.metrics
+        self.cells = {(cell.mechanism, cell.seed): cell for cell in comparison_cells(plan.config, plan.shared)}
+        self.identity, self.metrics = cells_identity(self.cells.values()), plan.config.metrics
         self.records: dict[Key, dict[str, Any]] = {}
         self.steps_of_run: dict[Key, RunSteps] = {}
         self.mechanisms: dict[str, Mechanism] = {}
@@ -266,7 +266,7 @@ class Folder:
         plan = self.plan
         ended = []
         for name in plan.config.mechanisms:
-            runs = self._runs_of(name)
+            runs = self._mechanism_runs(name)
             losses, accuracies = [run["final_test_loss"] for run in runs], [run["final_accuracy"] for run in runs]
             diverged, mechanism = sum(run["diverged"] for run in runs), self.mechanisms[name]
             remark = shortsighted(mechanism.algorithm)
@@ -274,7 +274,7 @@ class Folder:
             ended.append(Ended(name, is_private(mechanism), losses, accuracies, diverged, remark, dropped))
         return Judged(ended, plan.untrained, plan.chance)
 
-    def _runs_of(self, name: str) -> list[dict[str, Any]]:
+    def _mechanism_runs(self, name: str) -> list[dict[str, Any]]:
         return [self.records[key] for key in self._ordered() if key[0] == name]
 
     def _guarantee(self) -> str:
@@ -304,7 +304,7 @@ class Folder:
 
     def _summary(self, ended: Ended, judged: Judged) -> dict[str, Any]:
         name, mechanism = ended.name, self.mechanisms[ended.name]
-        guarantee, runs, label = mechanism.guarantee, self._runs_of(name), label_of(name)
+        guarantee, runs, label = mechanism.guarantee, self._mechanism_runs(name), label_of(name)
         measured = ("final_test_loss", "final_accuracy", *self.plan.config.measured_besides)
         over = aggregated(runs, (*measured, "seconds"))
         whole = [name for name in measured if over[f"{name}_count"] == over["final_test_loss_count"] == len(runs)]
@@ -317,7 +317,7 @@ class Folder:
             "guarantee": self._statement(mechanism),
             "noise_std": mechanism.noise_std,  # nu, what `mfdl account --noise-std` takes
             "injected_noise_std": mechanism.injected_noise_std,
-            "sensitivity": sensitivity_of(mechanism),
+            "sensitivity": result_sensitivity(mechanism),
             **objective_fields(mechanism),
             **{
                 f"{name}_{kind}": over[f"{name}_{kind}"] if name in whole else None
@@ -373,7 +373,7 @@ def run_comparison(
             raise InvalidInput(f"{name} must hold distinct values, got {', '.join(f'{value:g}' for value in values)}.")
     require_folder(folder)
     store, screen = Store(folder / RUNS), reporter(progress, words=2)
-    plans = [Plan(each, shared) for each in grid_of(config, several).configs()]
+    plans = [Plan(each, shared) for each in comparison_grid(config, several).configs()]
     parts = [
         Folder(folder / _name(plan) if several else folder, plan, store, resume=resume, overwrite=overwrite)
         for plan in plans
@@ -433,7 +433,7 @@ def _sharing(ranks: int | None) -> contextlib.AbstractContextManager[Group]:
     return distributed.ranks(ranks)
 
 
-def grid_of(config: Experiment, several: Mapping[str, Sequence[float]]) -> Grid:
+def comparison_grid(config: Experiment, several: Mapping[str, Sequence[float]]) -> Grid:
     """The comparison at each combination of the values; `none` at the first budget alone."""
     values = {name: several.get(name, (getattr(config, name),)) for name in Experiment.SEVERAL}
 

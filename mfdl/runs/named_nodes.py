@@ -19,7 +19,7 @@ from ..privacy.owners import Owners, Victim, nodes_of
 from ..spec import Parameter
 from ..trust import TrustModel
 from .option_files import split
-from .options import require_one_of
+from .options import require_member
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -87,7 +87,7 @@ class Named:
     def require_used(self, trusts: Sequence[str]) -> None:
         """Refuses options that no trust model of this call reads, and a missing one."""
         for name in trusts:
-            require_one_of("trust model", name, trust.base.MODELS)
+            require_member("trust model", name, trust.base.MODELS)
         for field, owners in _models_by_field().items():
             if self._gives(field) and not set(owners) & set(trusts):
                 owner = " or ".join(owners)
@@ -98,8 +98,8 @@ class Named:
             raise InvalidInput(f"--all-attackers needs --trust pndp, got {trusts[0]}; name them with --attackers.")
         for name in trusts:
             for parameter in trust.base.MODELS[name].signature.values():
-                if not self._may_lack(parameter) and not any(map(self._gives, _fields_of(parameter))):
-                    options = " or ".join(options_of(parameter))
+                if not self._may_lack(parameter) and not any(map(self._gives, _parameter_fields(parameter))):
+                    options = " or ".join(parameter_options(parameter))
                     raise InvalidInput(
                         f"trust model {name} needs {options}; labels start {', '.join(self.labels[:5])}."
                     )
@@ -145,10 +145,10 @@ class Named:
         return min((hops[u] for u in nodes_of(victim) if u in hops), default=None)
 
 
-def options_of(parameter: Parameter) -> tuple[str, ...]:
+def parameter_options(parameter: Parameter) -> tuple[str, ...]:
     """Options of the command line for a parameter of a trust model, as they are typed."""
     value = "Q" if parameter.type is int else "A,B"
-    first, *others = _fields_of(parameter)
+    first, *others = _parameter_fields(parameter)
     return (f"{_flag(first)} {value}", *map(_flag, others))
 
 
@@ -157,12 +157,12 @@ def _models_by_field() -> dict[str, list[str]]:
     owners: dict[str, list[str]] = {}
     for name, entry in trust.base.MODELS.items():
         for parameter in entry.signature.values():
-            for field in _fields_of(parameter):
+            for field in _parameter_fields(parameter):
                 owners.setdefault(field, []).append(name)
     return owners
 
 
-def _fields_of(parameter: Parameter) -> tuple[str, ...]:
+def _parameter_fields(parameter: Parameter) -> tuple[str, ...]:
     """Fields of `Named` for a parameter of a trust model; with None for any node, `all_` of it too."""
     every = f"all_{parameter.name}"
     takes_all = not parameter.required and parameter.default is None and every in Named.__dataclass_fields__

@@ -407,7 +407,7 @@ def weights_in_full(text: str, release_model: str, curvature: str | None) -> str
 # ---- what several commands check ------------------------------------------------------------------------------------
 
 
-def require_one_of(kind: str, name: str | None, known: Collection[str]) -> None:
+def require_member(kind: str, name: str | None, known: Collection[str]) -> None:
     """Refuses an unknown name, with the nearest one; None is allowed."""
     if name is not None:
         require_known(kind, name, known)

@@ -131,7 +131,7 @@ def objective_fields(mechanism: Mechanism) -> dict[str, float | str | None]:
     return {"objective": json_number(mechanism.objective), **({"objective_error": error} if error else {})}
 
 
-def sensitivity_of(mechanism: Mechanism) -> float | str | None:
+def result_sensitivity(mechanism: Mechanism) -> float | str | None:
     """Ratio of the base noise to its mu; None without noise, and for secret batches, which have no mu."""
     guarantee = mechanism.guarantee
     return json_number(guarantee.sensitivity) if guarantee.finite and guarantee.mu is not None else None

@@ -238,10 +238,10 @@ def pairwise(
         name: getattr(privacy, name) for name in ("participation", "release", "unit", "lipschitz")
     }
     computing = {"victims": victims, "jobs": jobs, "progress": progress, "method": str(privacy.method), **accounting}
-    losses_of = pairwise_losses(algorithm, lambda v: models[v], list(models), **computing)
+    by_attacker = pairwise_losses(algorithm, lambda v: models[v], list(models), **computing)
     questions = {v: dataclasses.replace(privacy, trust=model) for v, model in models.items()}
     return PairwiseLosses(
-        {v: Losses.of_victim_sensitivities(algorithm, questions[v], its) for v, its in losses_of.items() if its}
+        {v: Losses.of_victim_sensitivities(algorithm, questions[v], its) for v, its in by_attacker.items() if its}
     )
 
 

@@ -20,7 +20,7 @@ from ..errors import InvalidInput, require_known
 from ..given import label_of
 from ..metrics import WORDS, final_steps, result_key
 from ..pictures.curves import Curves, draw_curves, draw_over_steps
-from ..pictures.style import LINE_INCHES, Look, caption_lines, looks_of, quiet, write_caption
+from ..pictures.style import LINE_INCHES, Look, caption_lines, mechanism_looks, quiet, write_caption
 from ..training.learned import AT_BEST
 from .output import ahead_in_every_seed, shared_conditions, target_in_words
 
@@ -54,7 +54,7 @@ def plot_comparison(
     finals = {(run["mechanism"], run["seed"]): run[key] for run in result["runs"]}
     by_key = {(run.conditions["mechanism"], run.conditions["seed"]): run for run in runs}
     curves, ended_by_seed = [], {}
-    for name, look in zip(labels, looks_of(labels), strict=True):
+    for name, look in zip(labels, mechanism_looks(labels), strict=True):
         ended = {seed: final for (mechanism, seed), final in finals.items() if mechanism == name}
         steps = [by_key[name, seed].steps for seed in ended]
         losses = [by_key[name, seed].mean_over_nodes(metric) for seed in ended]
@@ -68,13 +68,13 @@ def plot_comparison(
         return draw_over_steps(ax, curves, len(result["seeds"]), levels=levels, metric=metric, named=False)
     of_metric = f"{WORDS[metric].capitalize()} on {result['task']}, {_target(result)}"
     words = _finding(result, curves, ended_by_seed) if metric == "loss" else of_metric
-    below = caption_of(result) if caption else ""
+    below = comparison_caption(result) if caption else ""
     last = final_steps(participation["epochs"] * participation["period"])
     seeds = len(result["seeds"])
     return draw_curves(curves, words if title else "", below, seeds, last, levels=levels, metric=metric)
 
 
-def caption_of(result: Mapping[str, Any]) -> str:
+def comparison_caption(result: Mapping[str, Any]) -> str:
     """Task, graph and settings, and the conditions that all mechanisms share, in sentences."""
     participation, rates = result["participation"], result["learning_rate"]
     rates = rates if isinstance(rates, list) else [rates]
@@ -245,7 +245,7 @@ def plot_budgets(
     if ax is not None:
         _draw(ax, curves, labels, result, metric)
         return ax
-    lines = caption_lines(caption_of(result), CAPTION_WIDTH) if caption else []
+    lines = caption_lines(comparison_caption(result), CAPTION_WIDTH) if caption else []
     foot = LINE_INCHES * len(lines)
     height = width * 0.62 + foot
     layout = ConstrainedLayoutEngine(rect=(0, foot / height, 1, 1 - foot / height))
@@ -264,7 +264,7 @@ def _draw(
 ) -> None:
     quiet(axes, grid="y")
     by_mu = result["config"].get("epsilon") is None
-    for name, look in zip(curves, looks_of(labels[name] for name in curves), strict=True):
+    for name, look in zip(curves, mechanism_looks(labels[name] for name in curves), strict=True):
         of_name = curves[name]
         if all(math.isinf(budget) for budget, _, _ in of_name):
             level, words = of_name[0][1], f"{labels[name]} (no noise)"

@@ -35,7 +35,7 @@ from ..training.run import Run
 from .cells import Cell, Plan, Shared, shared_by
 from .columns import RunSteps
 from .experiment import Experiment
-from .output import json_number, objective_fields, sensitivity_of
+from .output import json_number, objective_fields, result_sensitivity
 from .store import FACTORIZATIONS, Store, answer
 from .sweep_config import SweepConfig, halved
 
@@ -285,7 +285,7 @@ def _record(cell: Cell, plan: Plan, mechanism: Mechanism, run: Run) -> dict[str,
         "guarantee": run.statement(config.delta),
         "noise_std": mechanism.noise_std,
         "injected_noise_std": mechanism.injected_noise_std,
-        "sensitivity": sensitivity_of(mechanism),
+        "sensitivity": result_sensitivity(mechanism),
         "untrained_loss": json_number(seed.untrained_loss),
         "untrained_accuracy": json_number(seed.untrained_accuracy),
         "chance_loss": json_number(run.chance_loss),
@@ -465,7 +465,7 @@ def _tuned(
     for cell in cells:
         groups.setdefault(_but_rate(cell), {}).setdefault(cell.config.learning_rate, cell)
 
-    def losses_of(settings: Sequence[tuple[str, float]], seeds: Sequence[int]) -> dict[tuple[str, float], np.ndarray]:
+    def seed_losses(settings: Sequence[tuple[str, float]], seeds: Sequence[int]) -> dict[tuple[str, float], np.ndarray]:
         tried = {s: [_at(groups[s[0]][s[1]], seed) for seed in seeds] for s in settings}
         every = [cell for cells_of_one in tried.values() for cell in cells_of_one]
         run_cells(every, store, engine, progress=screen, header={"config": config.options()})
@@ -473,7 +473,9 @@ def _tuned(
             setting: np.array([_loss(store, cell) for cell in cells_of_one]) for setting, cells_of_one in tried.items()
         }
 
-    best = halved({name: [(name, rate) for rate in rates] for name, rates in groups.items()}, config.tuning, losses_of)
+    best = halved(
+        {name: [(name, rate) for rate in rates] for name, rates in groups.items()}, config.tuning, seed_losses
+    )
     chosen = {name: rate for name, (_, rate) in best.items()}
     choices = [{**_named_target(next(iter(groups[name].values()))), "lr": rate} for name, rate in chosen.items()]
     return [cell for cell in cells if chosen[_but_rate(cell)] == cell.config.learning_rate], choices

@@ -99,7 +99,7 @@ class Store:
         """The record of a finished cell; None while it is not finished, or if its file is damaged."""
         name = cell if isinstance(cell, str) else cell.hash
         record = _read_json(self.folder / CELLS / f"{name}.json")
-        return record if columns.is_of_run(record) and self._steps_of(name).is_file() else None
+        return record if columns.is_of_run(record) and self._steps_path(name).is_file() else None
 
     def records(self) -> list[dict[str, Any]]:
         """Records of the finished cells, in the order of the sweep."""
@@ -109,14 +109,14 @@ class Store:
     def steps(self, cell: str | Cell) -> RunSteps:
         """The evaluated steps of a cell. Raises: InvalidInput: a cell that is not finished, or a damaged file."""
         name = cell if isinstance(cell, str) else cell.hash
-        path, record = self._steps_of(name), self.record(name)
+        path, record = self._steps_path(name), self.record(name)
         stored = load_steps(path)
         wanted = {key: record[key] for key in ("mechanism", "seed")} if record else {}
         if len(stored) != 1 or any(stored[0].conditions.get(key) != value for key, value in wanted.items()):
             raise InvalidInput(f"{path} must hold the steps of one run, {wanted}, got others; run the cell again.")
         return stored[0]
 
-    def _steps_of(self, cell: str) -> Path:
+    def _steps_path(self, cell: str) -> Path:
         return self.folder / CELLS / f"{cell}{SUFFIX}"
 
     def failures(self) -> list[dict[str, Any]]:
@@ -155,7 +155,7 @@ class Store:
 
     def add(self, cell: str, record: dict[str, Any], steps: RunSteps) -> None:
         """Stores a finished cell."""
-        save_steps(self._steps_of(cell), [steps])
+        save_steps(self._steps_path(cell), [steps])
         files.atomic_write_json(self.folder / CELLS / f"{cell}.json", record)
         (self.folder / FAILED / f"{cell}.json").unlink(missing_ok=True)
 

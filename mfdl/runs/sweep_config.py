@@ -110,17 +110,17 @@ def advancing(losses: Mapping[Key, np.ndarray], share: float, at_least: int, by:
 def halved(
     groups: Mapping[str, Sequence[Key]],
     tuning: Tuning,
-    losses_of: Callable[[Sequence[Key], Sequence[int]], Mapping[Key, np.ndarray]],
+    seed_losses: Callable[[Sequence[Key], Sequence[int]], Mapping[Key, np.ndarray]],
 ) -> dict[str, Key]:
     """The best setting of every group; all groups go through a round together.
 
-    Args: losses_of: (settings, seeds) to the losses of each, a value for each seed, nan where it diverged or failed.
+    Args: seed_losses: (settings, seeds) to the losses of each, a value for each seed, nan where it diverged or failed.
     """
     left = {name: list(settings) for name, settings in groups.items()}
     rounds = tuning.rounds()
     for number, seeds in enumerate(rounds):
         tried = [setting for settings in left.values() if len(settings) > 1 for setting in settings]
-        losses = losses_of(tried, seeds) if tried else {}
+        losses = seed_losses(tried, seeds) if tried else {}
         last = number == len(rounds) - 1
         for name, settings in left.items():
             if len(settings) > 1:
@@ -165,14 +165,14 @@ class SweepConfig:
         first = {name: values[0] for name, values in self.lists.items()}
         if BINS in self.lists.get("participation", ()):
             first["participation"] = BINS  # under which every mechanism may stand
-        self.common = Experiment(**_budgeted({**options, **first, **self._of_trust(trusts[0])}))
+        self.common = Experiment(**_budgeted({**options, **first, **self._trust_options(trusts[0])}))
         for name, values in self.lists.items():
             for value in values:
                 changed = {**options, **first, name: value}
                 if changed.get("participation") != BINS and "mechanisms" in changed:
                     public = (each for each in self.common.mechanisms if not registry.is_of_balls_in_bins(each))
                     changed |= {"mechanisms": tuple(public) or ("none",), "error_weights": ()}
-                Experiment(**_budgeted(changed | self._of_trust(changed.get("trust", trusts[0]))))
+                Experiment(**_budgeted(changed | self._trust_options(changed.get("trust", trusts[0]))))
         if self.common.ranks is not None:
             raise InvalidInput(
                 f"ranks shares the nodes of one run among processes, got {self.common.ranks}, but a sweep "
@@ -252,9 +252,9 @@ class SweepConfig:
         if registry.is_of_balls_in_bins(name) and values["participation"] != BINS:
             return None  # it comes with balls-in-bins
         single = alone(self.common, name)
-        return _budgeted({**values, **self._of_trust(trust), **single, "delta": self.common.delta})
+        return _budgeted({**values, **self._trust_options(trust), **single, "delta": self.common.delta})
 
-    def _of_trust(self, trust: str) -> dict[str, Any]:
+    def _trust_options(self, trust: str) -> dict[str, Any]:
         """Options of a trust model, None for those of the others."""
         return {name: self.of_trust.get(name) if trust in owners else None for name, owners in OF_TRUST.items()}
 

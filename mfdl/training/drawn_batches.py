@@ -57,7 +57,7 @@ class DrawnBatches(abc.ABC):
     def drawn(self, step: int) -> NDArray[np.bool_]:
         """Which records join a step, bool (n, B): a function of the key and the step, not of the data."""
 
-    def of_step(self, step: int) -> TaskInstance:
+    def step_batch(self, step: int) -> TaskInstance:
         """The records drawn for a step, as an instance of period 1; at least one slot, which may be empty."""
         joined = self.drawn(step)
         sizes = joined.sum(axis=1)
@@ -108,7 +108,7 @@ class BinBatches(DrawnBatches):
     def __init__(self, instance: TaskInstance, key: NoiseKey, bins: int) -> None:
         super().__init__(instance, key)
         self._count = check.integer_at_least(1, bins=bins)
-        self.bins = bins_of(self._words(0), self._count)
+        self.bins = drawn_bins(self._words(0), self._count)
         """The bin of each place, shape (n, B): secret."""
 
     def drawn(self, step: int) -> NDArray[np.bool_]:
@@ -126,7 +126,7 @@ class AllocationBatches(DrawnBatches):
 
     def drawn(self, step: int) -> NDArray[np.bool_]:
         epoch, place = divmod(step, self._period)
-        return np.asarray((bins_of(self._words(epoch), self._period) == place) & self._held)
+        return np.asarray((drawn_bins(self._words(epoch), self._period) == place) & self._held)
 
 
 class SubsetBatches(DrawnBatches):
@@ -138,7 +138,7 @@ class SubsetBatches(DrawnBatches):
         super().__init__(instance, key)
         self._steps = np.full((uses, *self._held.shape), -1)
         for i, last in enumerate(range(steps - uses, steps)):
-            drawn = bins_of(self._words(i), last + 1)
+            drawn = drawn_bins(self._words(i), last + 1)
             self._steps[i] = np.where((self._steps[:i] == drawn).any(axis=0), last, drawn)
 
     def drawn(self, step: int) -> NDArray[np.bool_]:
@@ -182,7 +182,7 @@ def below(rate: float | Fraction) -> np.uint64:
     return np.uint64(int(Fraction(rate) * 2**64))
 
 
-def bins_of(drawn: NDArray[np.uint64], count: int) -> NDArray[np.int64]:
+def drawn_bins(drawn: NDArray[np.uint64], count: int) -> NDArray[np.int64]:
     """The bins below `count` of 64-bit words: floor(word count / 2^64), in two halves."""
     high, low = np.divmod(drawn, np.uint64(2**32))
     b = np.uint64(count)
@@ -207,5 +207,5 @@ BATCHES: dict[type, Callable[[Any, TaskInstance, NoiseKey], DrawnBatches]] = {
 """Batches by scheme; a class that is not named has the batches of its nearest base."""
 
 
-def batches_of(scheme: Sampled, instance: TaskInstance, key: NoiseKey) -> DrawnBatches:
+def scheme_batches(scheme: Sampled, instance: TaskInstance, key: NoiseKey) -> DrawnBatches:
     return next(BATCHES[base] for base in type(scheme).__mro__ if base in BATCHES)(scheme, instance, key)

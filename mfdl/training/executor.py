@@ -119,7 +119,7 @@ class Executor:
         torch_map = matrices.once(lambda matrix: _TorchMap(matrix, self.state_dtype, self.device))
         kinds = []
         for kind in algorithm.kinds:  # those that differ in one map share the rest
-            maps, seen = self.share.of_round(kind)
+            maps, seen = self.share.round_maps(kind)
             kinds.append(SimpleNamespace(**{name: torch_map(matrix) for name, matrix in maps.items()}, seen=seen))
         self.rounds_of_step: list[list[SimpleNamespace]] = [[] for _ in range(algorithm.num_steps)]
         step = 0
@@ -131,8 +131,8 @@ class Executor:
         self._model, self._state_from_start = (
             _Applied(torch_map(matrix), seen)
             for matrix, seen in (
-                self.share.of_map(algorithm.model_from_state, "nodes", "state"),
-                self.share.of_map(start, "state", "nodes"),
+                self.share.single_map(algorithm.model_from_state, "nodes", "state"),
+                self.share.single_map(start, "state", "nodes"),
             )
         )
 
@@ -232,7 +232,7 @@ class Releasing:
         for round_ in range(algorithm.released.rounds_of_gossip):
             W = algorithm.dynamics.gossip.at(algorithm.num_steps * algorithm.dynamics.gossip_rounds + round_).weights
             released = torch.tensor(W @ released.cpu().numpy(), device=released.device)
-        return share.of_rank("nodes", released).to(self.executor.dtype)
+        return share.own_rows("nodes", released).to(self.executor.dtype)
 
 
 @contextlib.contextmanager

@@ -229,7 +229,7 @@ class GridSums(SingleCopy):
                 f"{noise_std:g}, and leave room for sums of 64 bits, got {self._fine:g}; take a coarser grid, or an "
                 "encoder of fewer bits (on_grid)."
             )
-        self._normals = RoundedNormals(keys.of_node(node).key_of({node}))
+        self._normals = RoundedNormals(keys.node_keys(node).key_for({node}))
         steps, columns = np.nonzero(self._encoder)
         bands = int((steps - columns).max())  # below the diagonal
         self._sums, self._privatised = (deque[NDArray[np.generic]](maxlen=bands) for _ in range(2))

@@ -161,7 +161,7 @@ class PrivateNode(SingleCopy):
             )
         self.steps_taken = 0
         holder_sets = sorted(sorted(holders) for holders in columns_by_holders(algorithm.noise) if node in holders)
-        of_sets = [keys.of_node(node).key_of(holders) for holders in holder_sets]
+        of_sets = [keys.node_keys(node).key_for(holders) for holders in holder_sets]
         for key in of_sets if check.flag(publish=publish) else []:
             require_secure(f"use NoiseKey.from_entropy(), or {SIMULATION}", keys=key)
         names = [key.key_id for key in of_sets]
@@ -299,7 +299,7 @@ class PrivateNode(SingleCopy):
             probe = torch.arange(PROBE_RECORDS) % len(features)  # with fewer records some stand twice
             # a copy, as some layers change their own parameters by what they see (an embedding's max_norm)
             checked = checked_model(copy.deepcopy(self.module), self.model.loss, features[probe], targets[probe])
-            way = RecordClipping.of(checked, features[0], targets[0])
+            way = RecordClipping.from_model(checked, features[0], targets[0])
             self._record_clipping = dataclasses.replace(way, model=self.model)
             self._checked = True
         refuse_by_name(self.module)  # its mode may have changed

@@ -31,7 +31,7 @@ from .clipping import counting_dropped
 from .distributed import Group, current
 from .executor import Releasing
 from .keys import NoiseKey
-from .replay_config import EvaluatedStep, ReplayConfig, device_of
+from .replay_config import EvaluatedStep, ReplayConfig, chosen_device
 from .run import Run, SeedRun
 from .seed_replay import SeedReplay, few_threads
 from .tasks.instance import TaskInstance, evaluate, fit_together, stacked, without_copies
@@ -64,7 +64,7 @@ def shared_by(config: ReplayConfig) -> tuple[Hashable, ...] | None:
 
 
 def most_on(device: str | torch.device | None) -> int:
-    return MOST_RUNS["cpu" if device_of(device).type == "cpu" else "cuda"]
+    return MOST_RUNS["cpu" if chosen_device(device).type == "cpu" else "cuda"]
 
 
 def trained(wanted: Sequence[Wanted], advance: Advance) -> list[SeedRun]:

@@ -469,9 +469,9 @@ class ReplayConfig:
 
     @property
     def where(self) -> torch.device:
-        return device_of(self.device)
+        return chosen_device(self.device)
 
 
-def device_of(given: str | torch.device | None) -> torch.device:
+def chosen_device(given: str | torch.device | None) -> torch.device:
     """The given device; default CUDA when there is one, else the CPU."""
     return torch.device(given or ("cuda" if torch.cuda.is_available() else "cpu"))

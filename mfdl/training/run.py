@@ -416,7 +416,7 @@ def plot_runs(runs: Sequence[Run], ax: Axes | None = None, *, metric: str = "los
     Raises: InvalidInput: no run, another metric, or one that a run did not measure.
     """
     from ..pictures.curves import Curves, draw_curves, draw_over_steps  # matplotlib only where a picture is wanted
-    from ..pictures.style import looks_of
+    from ..pictures.style import mechanism_looks
 
     require_known("metric", metric, metrics.WORDS)
     if not runs:
@@ -432,9 +432,9 @@ def plot_runs(runs: Sequence[Run], ax: Axes | None = None, *, metric: str = "los
             [seed.final(metric) for seed in run.seeds],
             ended.accuracy if metric == "loss" else None,
         )
-        for name, run, ended, look in zip(names, runs, verdict.ended, looks_of(names), strict=True)
+        for name, run, ended, look in zip(names, runs, verdict.ended, mechanism_looks(names), strict=True)
     ]
-    levels = levels_of(verdict, metric)
+    levels = untrained_levels(verdict, metric)
     if ax is not None:
         return draw_over_steps(ax, curves, len(runs[0].seeds), levels=levels, metric=metric, named=False)
     task, gossip = runs[0].task_name, runs[0].mechanism.algorithm.dynamics.gossip
@@ -448,7 +448,7 @@ def plot_runs(runs: Sequence[Run], ax: Axes | None = None, *, metric: str = "los
     return draw_curves(curves, title, caption, len(first.seeds), first.last_steps, levels=levels, metric=metric)
 
 
-def levels_of(verdict: Judged, metric: str = "loss") -> dict[str, float]:
+def untrained_levels(verdict: Judged, metric: str = "loss") -> dict[str, float]:
     """The test loss, or test accuracy, of the untrained model, as a line to draw."""
     start = verdict.untrained if "train" not in metric else None
     if metrics.is_accuracy(metric):

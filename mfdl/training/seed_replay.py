@@ -28,7 +28,7 @@ from ..progress import Advance
 from . import checkpoint, clipping, learned, replay_config
 from .clip_rules import Flat
 from .distributed import Group, Share
-from .drawn_batches import batches_of
+from .drawn_batches import scheme_batches
 from .executor import Executor, Releasing, one_thread
 from .keys import NoiseKey
 from .replay_config import EvaluatedStep, ReplayConfig
@@ -79,7 +79,7 @@ class SeedReplay:
             like.algorithm if like is not None and same else mechanism.algorithm.with_divisors(self.divisors)
         )
         instance = task.instance(self.split_seed, fed_every, dtype=dtype, device=self.device)
-        self.instance = instance if group.size == 1 else instance.of_nodes(self.share.nodes)
+        self.instance = instance if group.size == 1 else instance.node_part(self.share.nodes)
         # one key per mechanism, task, split and batch plan, so that no two of them ever share noise, not even under one
         # seed; at record level the mechanism's hash holds the period
         plan: tuple[str | int, ...] = () if mechanism.unit == "record" else ("period", replay_config.longest(fed_every))
@@ -95,7 +95,7 @@ class SeedReplay:
         content = mechanism.content_hash, task.content_hash
         self.key = root.derive("replay", *content, self.split_seed, str(dtype), *plan)
         sampling = mechanism.sampling
-        self.batches = None if sampling is None else batches_of(sampling, self.instance, self.key)
+        self.batches = None if sampling is None else scheme_batches(sampling, self.instance, self.key)
         self.identity = {
             "unit": mechanism.unit,
             "mechanism_hash": mechanism.content_hash,
@@ -161,11 +161,11 @@ class SeedReplay:
         self._require_shape_of_a_run(saved)
         self.start = saved.step
         state = saved.models["state"].to(device=self.device, dtype=self.executor.state_dtype)
-        self.state = self.share.of_rank("state", state)
+        self.state = self.share.own_rows("state", state)
         if self.releasing.total is not None:
-            self.releasing.total = self.share.of_rank("nodes", saved.models["released"].to(self.device))
+            self.releasing.total = self.share.own_rows("nodes", saved.models["released"].to(self.device))
         for name in self.rule_state:
-            self.rule_state[name] = self.share.of_rank("nodes", saved.models[f"{RULE}{name}"].to(self.device))
+            self.rule_state[name] = self.share.own_rows("nodes", saved.models[f"{RULE}{name}"].to(self.device))
         for name in self.evaluated.keys() & saved.models.keys():
             self.evaluated[name] = list(saved.models[name].numpy())
         self.diverged = bool(saved.metadata["diverged"])
@@ -275,7 +275,7 @@ class SeedReplay:
 
     def batch(self, step: int) -> TaskInstance:
         """The records of a step: all of its class, or those drawn."""
-        return self.instance if self.batches is None else self.batches.of_step(step)
+        return self.instance if self.batches is None else self.batches.step_batch(step)
 
     def _gradients(self, step: int) -> torch.Tensor:
         return self.clipped(self.batch(step), self.executor.models(self.state), step)

@@ -53,7 +53,7 @@ class HolderKeys:
         """All keys of a simulation in one process: `root.derive("holders", *sorted nodes)`.
 
         >>> keys = HolderKeys.simulated(NoiseKey.from_seed(0))
-        >>> keys.key_of({3, 1}) == NoiseKey.from_seed(0).derive("holders", 1, 3)
+        >>> keys.key_for({3, 1}) == NoiseKey.from_seed(0).derive("holders", 1, 3)
         True
         """
         require_key(root=root)
@@ -83,7 +83,7 @@ class HolderKeys:
             known[holders], owner[key] = key, holders
         return cls(None, known)
 
-    def key_of(self, holders: Iterable[int]) -> NoiseKey:
+    def key_for(self, holders: Iterable[int]) -> NoiseKey:
         """The secret of a holder set.
 
         Raises: InvalidInput: naming the set, when its secret is missing.
@@ -103,7 +103,7 @@ class HolderKeys:
             )
         return self._given[wanted]
 
-    def of_node(self, node: int) -> HolderKeys:
+    def node_keys(self, node: int) -> HolderKeys:
         """The keys of the sets that a node belongs to.
 
         In a simulation the result still carries the root secret; only its use is restricted.
@@ -168,7 +168,7 @@ def base_columns(
     place[grouped] = np.arange(grouped.size) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     wanted = np.arange(grouped.size) if columns is None else np.asarray([*columns], dtype=np.int64)
     holders, numbers = [*sets], number[wanted].tolist()
-    derived = {i: keys.key_of(holders[i]) for i in dict.fromkeys(numbers)}
+    derived = {i: keys.key_for(holders[i]) for i in dict.fromkeys(numbers)}
     return ColumnNormals([derived[i] for i in numbers], place[wanted], shard=shard)
 
 
@@ -356,7 +356,7 @@ def agree(
             bound: dict[str, Any] = {"group": holders, "run_id": run_id, "sender": first, "receiver": node}
             sealed = seal_group_key(drawn, pair(first, node), **bound)
             keys_of_nodes[node][holders] = open_group_key(sealed, pair(node, first), **bound)
-    return [HolderKeys.given(keys).of_node(node) for node, keys in enumerate(keys_of_nodes)]
+    return [HolderKeys.given(keys).node_keys(node) for node, keys in enumerate(keys_of_nodes)]
 
 
 def _seal(

@@ -52,13 +52,13 @@ class PublicFacts:
 
     def averaged(self, t: int, x: torch.Tensor) -> torch.Tensor:
         """W_t x, the averaging of step t; every rank must call it."""
-        return self._product(self._of_step(t), x)
+        return self._product(self._gossip_weights(t), x)
 
     def averaged_variance(self, t: int, variance: torch.Tensor) -> torch.Tensor:
         """The variance of W_t x for entries of such a variance, as if independent over nodes."""
-        return self._product(sp.csr_array(self._of_step(t).power(2)), variance)
+        return self._product(sp.csr_array(self._gossip_weights(t).power(2)), variance)
 
-    def _of_step(self, t: int) -> sp.csr_array:
+    def _gossip_weights(self, t: int) -> sp.csr_array:
         K = self._dynamics.gossip_rounds
         rounds = tuple(self._dynamics.gossip.at(t * K + j) for j in range(K))
         if self._weights is None or self._weights[0] != tuple(map(id, rounds)):
@@ -67,11 +67,11 @@ class PublicFacts:
 
     def _product(self, W: sp.csr_array, x: torch.Tensor) -> torch.Tensor:
         whole = self._share.gathered("nodes", x)
-        return self._share.of_rank("nodes", torch.tensor(W @ whole.cpu().numpy(), device=self._device))
+        return self._share.own_rows("nodes", torch.tensor(W @ whole.cpu().numpy(), device=self._device))
 
     def _rows(self, of_nodes: np.ndarray) -> torch.Tensor:
         column = torch.as_tensor(np.array(of_nodes, dtype=np.float64)[:, None], device=self._device)
-        return self._share.of_rank("nodes", column)
+        return self._share.own_rows("nodes", column)
 
 
 @dataclasses.dataclass(frozen=True)

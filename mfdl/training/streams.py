@@ -155,4 +155,4 @@ def node_stream(
             f"this noise has {width} slots per step for {n} nodes; pass slots, for noise on messages "
             "np.flatnonzero(algorithm.message_sender == node)."
         )
-    return noise_stream(noise, noise_std, keys.of_node(node), dim, tensor, [node] if slots is None else slots)
+    return noise_stream(noise, noise_std, keys.node_keys(node), dim, tensor, [node] if slots is None else slots)

@@ -94,7 +94,7 @@ def render(read: run_groups.Source, store: LossStore, largest: int, out: Path, p
         up=rounded_up,
         plain=plain,
         number=_number,
-        words_of=words_of,
+        metric_words=metric_words,
         is_accuracy=is_accuracy,
     )
 
@@ -262,14 +262,14 @@ class Drawing:
     classes: str = ""
 
     @classmethod
-    def of(
+    def from_figure(
         cls, picture: matplotlib_figure.Figure, title: str, spoken: str, looks: Iterable[Look] = (), **words: str
     ) -> Drawing:
         """A figure of matplotlib; spoken: text for screen readers."""
         return cls(title, themed_svg(picture, spoken, looks), **words)
 
 
-def words_of(metric: str) -> str:
+def metric_words(metric: str) -> str:
     return METRIC_WORDS.get(metric, metric.replace("_", " "))
 
 
@@ -296,16 +296,16 @@ def trade_off(runs: ComparableRuns, panel: TrustPanel, looks: Looks, metric: str
     ]
     chart = LineChart(
         f"{panel.symbol}, the privacy budget: less privacy to the right",
-        words_of(metric),
+        metric_words(metric),
         lines,
         levels + _baselines(runs, metric),
         ticks,
         x_log=True,
     )
-    return Drawing.of(
+    return Drawing.from_figure(
         chart.figure(),
-        f"{words_of(metric)}, trust model {panel.trust}".capitalize(),
-        f"{words_of(metric)} against the privacy budget under {panel.trust}",
+        f"{metric_words(metric)}, trust model {panel.trust}".capitalize(),
+        f"{metric_words(metric)} against the privacy budget under {panel.trust}",
         looks.values(),
         words=_diverged(groups),
         classes=f"kind m{kind}",
@@ -322,7 +322,9 @@ def over_time(runs: ComparableRuns, panel: TrustPanel, budget: float, looks: Loo
     chart = LineChart("step", "test loss", lines, levels)
     rates = ", ".join(f"{group.label} {group.lr:g}" for group in groups)
     words = f"Learning rates: {rates}." if len(runs.rates) > 1 else ""
-    return Drawing.of(chart.figure(marked=6), title, f"test loss over steps, {title}", looks.values(), words=words)
+    return Drawing.from_figure(
+        chart.figure(marked=6), title, f"test loss over steps, {title}", looks.values(), words=words
+    )
 
 
 def against_rate(runs: ComparableRuns, panel: TrustPanel, budget: float, looks: Looks) -> Drawing:
@@ -335,7 +337,7 @@ def against_rate(runs: ComparableRuns, panel: TrustPanel, budget: float, looks: 
     title = f"Trust model {panel.trust}, {panel.symbol} = {budget:g}"
     ticks = [(rate, plain(rate), "") for rate in runs.rates]
     chart = LineChart("learning rate", "test loss", lines, _baselines(runs, "loss"), ticks, x_log=True)
-    return Drawing.of(chart.figure(), title, f"test loss against the learning rate, {title}", looks.values())
+    return Drawing.from_figure(chart.figure(), title, f"test loss against the learning rate, {title}", looks.values())
 
 
 def _line(look: Look, groups: Sequence[RunGroup], x: str, metric: str) -> Line:
@@ -404,7 +406,9 @@ def by_hops(panel: TrustPanel, mechanisms: Sequence[MechanismDetails], looks: Lo
         if ticks:
             chart = LineChart("hops from the attacker", "μ to one attacking node", lines, (), ticks)
             unseen = f"{infinite} infinite losses are not drawn." if infinite else ""
-            drawings.append(Drawing.of(chart.figure(), title, f"mu by distance. {title}", looks.values(), words=unseen))
+            drawings.append(
+                Drawing.from_figure(chart.figure(), title, f"mu by distance. {title}", looks.values(), words=unseen)
+            )
     return drawings
 
 
@@ -434,7 +438,7 @@ def pair_figures(mechanism: MechanismDetails) -> tuple[list[Drawing], list[str]]
             sentences.append(f"{title}: {rounded_up(float(known.max()))} for every pair.")
         else:
             picture = square_map(mu, mechanism.built.labels, ("attacker", "victim"))
-            drawings.append(Drawing.of(picture, title, f"{mechanism.group.label}: {title}", classes="map"))
+            drawings.append(Drawing.from_figure(picture, title, f"{mechanism.group.label}: {title}", classes="map"))
     return drawings, sentences
 
 
@@ -450,7 +454,7 @@ def noise_figures(mechanism: MechanismDetails) -> list[Drawing]:
         axes = ("step of the base noise", "step in which it is added") if noise.is_inverse else ("step", "step")
         picture = square_map(noise.over_time, [], axes, norm=signed_scale(noise.over_time))
         words = "Bright cells are positive, dark cells negative; colours scale with the square root of the magnitude."
-        drawings.append(Drawing.of(picture, title, f"{name}: {title}", words=words, classes="map"))
+        drawings.append(Drawing.from_figure(picture, title, f"{name}: {title}", words=words, classes="map"))
         drawings.append(_last_row(name, noise.over_time, is_inverse=noise.is_inverse))
     if noise.over_nodes is not None:
         title, diagonal = "Covariance over nodes, on the graph", np.eye(len(noise.std), dtype=bool)
@@ -463,10 +467,10 @@ def noise_figures(mechanism: MechanismDetails) -> list[Drawing]:
             f"{plain(float(between.max()))}."
         )
         spoken = f"{name}: correlation between nodes"
-        drawings.append(Drawing.of(picture, title, spoken, words=words, classes="map"))
+        drawings.append(Drawing.from_figure(picture, title, spoken, words=words, classes="map"))
         values = np.where(diagonal, np.nan, noise.over_nodes)
         picture = square_map(values, built.labels, ("node", "node"), norm=signed_scale(values), text=signed_text)
-        drawings.append(Drawing.of(picture, "Correlation between nodes", spoken, classes="map"))
+        drawings.append(Drawing.from_figure(picture, "Correlation between nodes", spoken, classes="map"))
     return drawings
 
 
@@ -477,4 +481,4 @@ def _last_row(name: str, matrix: FloatArray, *, is_inverse: bool) -> Drawing:
     line = Line(ALONE, np.arange(values.size, dtype=np.float64), values, values, values, tips=tips)
     title = "Weights of earlier noise in the last step" if is_inverse else "Correlation with the last step"
     chart = LineChart("steps before the last one", "", [line], y_log=False)
-    return Drawing.of(chart.figure(), title, f"{name}: {title}")
+    return Drawing.from_figure(chart.figure(), title, f"{name}: {title}")

@@ -39,8 +39,8 @@ SERIES = style.series_looks(["a$b$", "mafalda", "a name of many characters"])
 
 def test_colours_are_fixed_per_name_and_series_differ_without_them():
     names = [*style.KNOWN, "file:a.npz", "file:b.npz"]
-    assert len({look.colour for look in style.looks_of(names)}) == len(names)
-    assert style.looks_of(["mafalda"]) == style.looks_of(["none", "mafalda"])[1:]
+    assert len({look.colour for look in style.mechanism_looks(names)}) == len(names)
+    assert style.mechanism_looks(["mafalda"]) == style.mechanism_looks(["none", "mafalda"])[1:]
     series = style.series_looks(["mafalda", "mafalda@last:2", *style.KNOWN])
     assert series["mafalda"].colour == series["mafalda@last:2"].colour
     assert len({(str(look.marker), look.dashes) for look in series.values()}) == len(series) == len(style.KNOWN) + 1
@@ -181,7 +181,7 @@ def test_tips_are_at_their_points(name):
 
 
 def test_lines_are_means_with_their_range_where_all_repetitions_are_finite():
-    drawn = Line.of_repetitions(SERIES["mafalda"], [1, 2, 3], np.array([[1.0, np.inf, 5.0], [3.0, 2.0, np.nan]]))
+    drawn = Line.from_repetitions(SERIES["mafalda"], [1, 2, 3], np.array([[1.0, np.inf, 5.0], [3.0, 2.0, np.nan]]))
     assert np.array_equal(
         [drawn.middle, drawn.low, drawn.high], np.array([[2, 1, 3], [np.nan] * 3, [np.nan] * 3]).T, True
     )

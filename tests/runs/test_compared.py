@@ -18,7 +18,7 @@ from mfdl.commands import main
 from mfdl.errors import InvalidInput
 from mfdl.given import Given, label_of, value_of
 from mfdl.runs import Store
-from mfdl.runs.compared import COLUMNS, _numbers, options_of
+from mfdl.runs.compared import COLUMNS, _numbers, privacy_options
 from mfdl.runs.experiment import Experiment
 from mfdl.runs.rendering import booktabs, points
 
@@ -262,9 +262,9 @@ class TestDoors:
     )
     def test_the_participation_of_a_privacy_is_that_of_the_options(self, privacy, options):
         asked = mfdl.Privacy(adjacency="zero-out", clip_norm=1.0, participation=privacy)
-        assert options.items() <= options_of(asked).items()
+        assert options.items() <= privacy_options(asked).items()
         target = {"epsilon": 1.0} if options["participation"] != "cyclic" else {}
-        assert Experiment(**options_of(asked), **target).scheme() == privacy
+        assert Experiment(**privacy_options(asked), **target).scheme() == privacy
 
     @pytest.mark.parametrize(
         ("model", "options"),

@@ -211,6 +211,6 @@ def test_the_steps_of_another_cell_are_not_taken(finished, tmp_path):
     _, folder = finished
     shutil.copytree(folder, tmp_path / "copy")
     store, (first, second) = Store.load(tmp_path / "copy"), grid()[:2]
-    shutil.copyfile(store._steps_of(second.hash), store._steps_of(first.hash))
+    shutil.copyfile(store._steps_path(second.hash), store._steps_path(first.hash))
     with pytest.raises(InvalidInput, match="steps of one run"):
         store.steps(first)

@@ -197,10 +197,10 @@ def test_all_holders_and_only_they_end_up_with_the_secret(sets):
     secrets = {}
     for holders, (node, view) in itertools.product(sets, enumerate(views)):
         if node in holders:
-            assert secrets.setdefault(holders, view.key_of(holders)) == view.key_of(holders)
+            assert secrets.setdefault(holders, view.key_for(holders)) == view.key_for(holders)
         else:
             with pytest.raises(InvalidInput, match=f"node {node} needs the secret of"):
-                view.key_of(holders)
+                view.key_for(holders)
     assert len(set(secrets.values())) == len(sets)
     for (holders, key), (node, view) in itertools.product(secrets.items(), enumerate(views)):
         assert (key.reveal_secret() in pickle.dumps(view)) == (node in holders)

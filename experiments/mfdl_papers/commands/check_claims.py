@@ -11,7 +11,7 @@ from mfdl import errors, files
 from mfdl.commands import terminal
 from mfdl.commands.terminal import Answer, command
 from mfdl.progress import Progress, reporter
-from mfdl.runs.options import Config, Jobs, Option, require_one_of
+from mfdl.runs.options import Config, Jobs, Option, require_member
 
 from ..facts import markdown_row
 
@@ -43,7 +43,7 @@ class ClaimsConfig(Config):
         super().__post_init__()
         known = _known()
         for name in self.only:
-            require_one_of("claim", name, known)
+            require_member("claim", name, known)
 
 
 def run_claims(config: ClaimsConfig, out: Path | None = None, *, progress: Progress = "auto") -> list[dict[str, Any]]:

@@ -345,7 +345,7 @@ class Share:
 
     def __init__(self, algorithm: LinearAlgorithm, group: Group, device: torch.device) -> None:
         self.group, self._sizes, self._device = group, algorithm.sizes, device
-        self.shares = None if group.size == 1 else Shares.of(algorithm, group.size)
+        self.shares = None if group.size == 1 else Shares.from_algorithm(algorithm, group.size)
         self.nodes = None if self.shares is None else self.shares.rows("nodes", group.rank)
         self.slots = None if self.shares is None else self.shares.rows("injection slots", group.rank).tolist()
         self._number = matrices.numbered()
@@ -355,18 +355,18 @@ class Share:
     def size(self, name: str) -> int:
         return self._sizes[name] if self.shares is None else len(self.shares.rows(name, self.group.rank))
 
-    def of_round(self, kind: Round) -> tuple[dict[str, Map], dict[str, Seen]]:
+    def round_maps(self, kind: Round) -> tuple[dict[str, Map], dict[str, Seen]]:
         """(this rank's rows of each map by its name, their operands by the word of their columns)."""
         maps = {name: getattr(kind, name) for name in MAPS}
         seen = {word: self._seen_by({n: m for n, m in maps.items() if SHAPES[n][1] == word}, word) for word in SOURCES}
         return {name: self._rows(m, SHAPES[name][0], seen[SHAPES[name][1]]) for name, m in maps.items()}, seen
 
-    def of_map(self, matrix: Map, rows: str, columns: str) -> tuple[Map, Seen]:
+    def single_map(self, matrix: Map, rows: str, columns: str) -> tuple[Map, Seen]:
         """As `round` of a single map, its rows and columns named by the words of `round.SHAPES`."""
         seen = self._seen_by({rows: matrix}, columns, (rows,))
         return self._rows(matrix, rows, seen), seen
 
-    def of_rank(self, name: str, whole: torch.Tensor) -> torch.Tensor:
+    def own_rows(self, name: str, whole: torch.Tensor) -> torch.Tensor:
         """This rank's rows of a tensor of all rows."""
         return whole if self.shares is None else whole[self._places(name, self.group.rank)]
 
@@ -452,7 +452,7 @@ class Shares:
     cut_edges: int
 
     @classmethod
-    def of(cls, algorithm: LinearAlgorithm, num_ranks: int) -> Shares:
+    def from_algorithm(cls, algorithm: LinearAlgorithm, num_ranks: int) -> Shares:
         """Assigns nodes by the links of the graph, messages by their senders, state by its model.
 
         Raises: InvalidInput: more ranks than nodes.

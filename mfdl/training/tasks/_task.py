@@ -174,7 +174,7 @@ class Task:
                 f"{self.features.shape[1:]} and type {self.features.dtype}; give it the features as rows of numbers."
             )
         chosen = preconditioners.parse(preconditioner, self.features.shape[1])
-        train = self.earlier_records | preconditioners.digests_of(self.features)
+        train = self.earlier_records | preconditioners.record_digests(self.features)
         private = chosen.records & train
         if private and not from_records.strip():
             raise InvalidInput(

@@ -97,7 +97,7 @@ class TaskInstance:
     whole: TaskInstance | None = None
     nodes: NDArray[np.intp] | None = None
 
-    def of_nodes(self, nodes: NDArray[np.intp] | None) -> TaskInstance:
+    def node_part(self, nodes: NDArray[np.intp] | None) -> TaskInstance:
         """The instance of some of its nodes, in increasing order, for one of several processes."""
         if nodes is None:
             return self
@@ -119,7 +119,7 @@ class TaskInstance:
 
     @functools.cached_property
     def _record_clipping(self) -> RecordClipping:
-        return RecordClipping.of(self.model, self.test_features[0], self.test_targets[0])
+        return RecordClipping.from_model(self.model, self.test_features[0], self.test_targets[0])
 
     def clipped_gradients(
         self,
@@ -169,11 +169,11 @@ class TaskInstance:
             means = gradients(models, *batch[:-1])
             return clipping.clipped_rows(means if scales is None else scales * means, batch[-1], clip_norm)
 
-        def of_part(nodes: slice, slots: slice) -> torch.Tensor:
+        def part_gradients(nodes: slice, slots: slice) -> torch.Tensor:
             *batch, _ = node_batch(features[nodes], targets[nodes], mask[nodes], models.dtype, slots)
             return gradients(models[nodes], *batch)
 
-        means = _summed(of_part, models, num_slots, slot_bytes)
+        means = _summed(part_gradients, models, num_slots, slot_bytes)
         return clipping.clipped_rows(means if scales is None else scales * means, mask.any(1), clip_norm)
 
     @functools.cached_property
@@ -197,11 +197,10 @@ class TaskInstance:
             and backprops of a record, not its gradient (`RecordClipping`).
         """
         batch = self._batches(models, step)
-        alike = self._alike(batch[2].shape[1])
-        if len(alike) == 1:
+        if len(self._alike) == 1:
             return self._record_sums(models, *batch, clip_norm, scales)
         out = torch.empty_like(models)
-        for nodes, width in alike:
+        for nodes, width in self._alike:
             features, targets, mask = (part[nodes, :width] for part in batch)
             of_these = None if scales is None else scales[nodes]
             out[nodes] = self._record_sums(models[nodes], features, targets, mask, clip_norm, of_these)
@@ -219,29 +218,25 @@ class TaskInstance:
         way = self._record_clipping if scales is None else dataclasses.replace(self._record_clipping, layers={})
         record_bytes = way.record_size(self.activations, mask.shape[1]) * models.element_size()
 
-        def of_part(nodes: slice, slots: slice) -> torch.Tensor:
+        def part_gradients(nodes: slice, slots: slice) -> torch.Tensor:
             part, of_nodes = (nodes, slots), None if scales is None else scales[nodes]
             return way.sums(models[nodes], features[part], targets[part], mask[part], clip_norm, of_nodes)
 
-        return _summed(of_part, models, mask.shape[1], record_bytes)
-
-    def _alike(self, num_slots: int) -> list[tuple[torch.Tensor, int]]:
-        """Nodes with batches of similar public size and their slots, where that saves much of the padding."""
-        if num_slots not in self._alike_of:
-            sizes = self.public_batch_sizes.clamp(1, num_slots).to(torch.int64)
-            classes = torch.log2(sizes.double()).ceil().to(torch.int64)
-            nodes = [torch.nonzero(classes == c).ravel() for c in classes.unique()]
-            alike = [(part, int(sizes[part].max())) for part in nodes]
-            padded = sum(len(part) * width for part, width in alike)
-            saved = len(sizes) * num_slots - padded
-            large = saved * self._record_clipping.record_size(self.activations, num_slots) > WORTH_A_CALL
-            worth = large and padded <= WORTH_SORTING * len(sizes) * num_slots
-            self._alike_of[num_slots] = alike if worth else [(torch.arange(len(sizes), device=sizes.device), num_slots)]
-        return self._alike_of[num_slots]
+        return _summed(part_gradients, models, mask.shape[1], record_bytes)
 
     @functools.cached_property
-    def _alike_of(self) -> dict[int, list[tuple[torch.Tensor, int]]]:
-        return {}
+    def _alike(self) -> list[tuple[torch.Tensor, int]]:
+        """Nodes with batches of similar public size and their slots, where that saves much of the padding."""
+        num_slots = self.mask.shape[2]
+        sizes = self.public_batch_sizes.clamp(1, num_slots).to(torch.int64)
+        classes = torch.log2(sizes.double()).ceil().to(torch.int64)
+        nodes = [torch.nonzero(classes == c).ravel() for c in classes.unique()]
+        alike = [(part, int(sizes[part].max())) for part in nodes]
+        padded = sum(len(part) * width for part, width in alike)
+        saved = len(sizes) * num_slots - padded
+        large = saved * self._record_clipping.record_size(self.activations, num_slots) > WORTH_A_CALL
+        worth = large and padded <= WORTH_SORTING * len(sizes) * num_slots
+        return alike if worth else [(torch.arange(len(sizes), device=sizes.device), num_slots)]
 
     @torch.no_grad()
     def evaluate(
@@ -337,15 +332,15 @@ def tested(
 
 
 def _summed(
-    of_part: Callable[[slice, slice], torch.Tensor], models: torch.Tensor, num_slots: int, bytes_per_slot: int
+    part_gradients: Callable[[slice, slice], torch.Tensor], models: torch.Tensor, num_slots: int, bytes_per_slot: int
 ) -> torch.Tensor:
     """Gradients (n, d) added up over parts of nodes x slots."""
     parts = [*_parts(len(models), num_slots, bytes_per_slot)]
     if len(parts) == 1:
-        return of_part(*parts[0])
+        return part_gradients(*parts[0])
     out = torch.zeros_like(models)
     for nodes, slots in parts:
-        out[nodes] += of_part(nodes, slots)
+        out[nodes] += part_gradients(nodes, slots)
     return out
 
 

@@ -195,7 +195,7 @@ class Dirichlet(Partition):
             owners[rows[int(draws((1,))[0] * len(rows))]] = poorest
             sizes[donor] -= 1
             sizes[poorest] += 1
-        return _rows_of(owners, num_nodes)
+        return _owner_rows(owners, num_nodes)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -242,7 +242,7 @@ class Fixed(Partition):
             )
 
     def rows_of_nodes(self, targets: NDArray[Any], num_nodes: int, seed: int) -> list[Rows]:
-        return _rows_of(np.asarray(self.owners), num_nodes)
+        return _owner_rows(np.asarray(self.owners), num_nodes)
 
 
 def parse(spec: Partition | str) -> Partition:
@@ -275,7 +275,7 @@ def dirichlet_shares(draws: Uniforms, alpha: float, shape: tuple[int, int]) -> N
     return shares
 
 
-def _rows_of(owners: NDArray[np.int64], num_nodes: int) -> list[Rows]:
+def _owner_rows(owners: NDArray[np.int64], num_nodes: int) -> list[Rows]:
     ends = np.cumsum(np.bincount(owners, minlength=num_nodes))
     return np.split(np.argsort(owners, kind="stable").astype(np.int64), ends[:-1])  # exact: integers
 

@@ -84,12 +84,12 @@ class Preconditioner:
         object.__setattr__(self, "center", read_only(c))
 
     @classmethod
-    def of_spectrum(cls, eigenvalues: ArrayLike, exponent: float = 0.5) -> Preconditioner:
+    def from_spectrum(cls, eigenvalues: ArrayLike, exponent: float = 0.5) -> Preconditioner:
         """M = diag(lambda^-exponent) of a declared spectrum lambda > 0 of second moments by coordinate, shape (d,).
 
         The exponent 0.5 makes all directions alike, 0.25 goes half of the way.
 
-        >>> Preconditioner.of_spectrum([1.0, 0.25]).scales
+        >>> Preconditioner.from_spectrum([1.0, 0.25]).scales
         array([1., 2.])
         """
         spectrum = check.finite_array(1, eigenvalues=eigenvalues)
@@ -99,7 +99,7 @@ class Preconditioner:
         return cls(spectrum**-power, source=f"a declared spectrum, exponent {power:g}")
 
     @classmethod
-    def of_public_features(
+    def from_public_features(
         cls, features: ArrayLike, exponent: float = 0.5, *, public: str, diagonal: bool = False, center: bool = False
     ) -> Preconditioner:
         """M = (S + ridge)^-exponent, S the second moment of public or unlabelled features, in any basis.
@@ -111,7 +111,7 @@ class Preconditioner:
             center: subtract the mean of the public features first.
         Raises: InvalidInput: features that are not finite or all 0, `public` empty.
 
-        >>> P = Preconditioner.of_public_features(np.diag([3.0, 1.0]), public="two published records")
+        >>> P = Preconditioner.from_public_features(np.diag([3.0, 1.0]), public="two published records")
         >>> (P.scales @ np.diag([4.5, 0.5]) @ P.scales.T).round(2) + 0.0
         array([[1., 0.],
                [0., 1.]])
@@ -128,7 +128,7 @@ class Preconditioner:
         else:
             values, vectors = np.linalg.eigh(S)
             scales = (vectors * (np.maximum(values, 0) + RIDGE * mean) ** -power) @ vectors.T
-        return cls(scales, c, f"public features ({public.strip()}), exponent {power:g}", digests_of(X))
+        return cls(scales, c, f"public features ({public.strip()}), exponent {power:g}", record_digests(X))
 
     @property
     def num_features(self) -> int:
@@ -162,7 +162,7 @@ class Preconditioner:
         return centered * M if M.ndim == 1 else centered @ M.T
 
 
-def digests_of(records: ArrayLike) -> frozenset[bytes]:
+def record_digests(records: ArrayLike) -> frozenset[bytes]:
     """A digest of each record as float32."""
     rows = np.ascontiguousarray(np.asarray(records, dtype=np.float32) + 0.0)  # -0 and 0 are alike
     return frozenset(hashlib.blake2b(row.tobytes(), digest_size=12).digest() for row in rows)
@@ -171,19 +171,19 @@ def digests_of(records: ArrayLike) -> frozenset[bytes]:
 @PRECONDITIONERS.register(example="power:0.5")
 def power(exponent: float, decay: float = 1.0, *, num_features: int) -> Preconditioner:
     """By a declared spectrum lambda_j = j^-decay of the features j = 1, ..., d: scales lambda_j^-exponent."""
-    return Preconditioner.of_spectrum(np.arange(1, num_features + 1) ** -check.non_negative(decay=decay), exponent)
+    return Preconditioner.from_spectrum(np.arange(1, num_features + 1) ** -check.non_negative(decay=decay), exponent)
 
 
 @PRECONDITIONERS.register(name="file", example="file:scales.csv")
-def of_file(path: str) -> Preconditioner:
+def scales_file(path: str) -> Preconditioner:
     """Scales, one a feature, or a matrix, from a file of numbers: .npy, or text with commas or spaces."""
     return Preconditioner(check.numbers_in_file(path, contents="preconditioner"), source=f"scales of {Path(path).name}")
 
 
 @PRECONDITIONERS.register(name="public-features", example="public-features:0.5:public.csv")
-def of_features_file(exponent: float, path: str) -> Preconditioner:
+def public_features_file(exponent: float, path: str) -> Preconditioner:
     """By the second moment of public records in a file, one a row: .npy, or text with commas or spaces."""
-    return Preconditioner.of_public_features(
+    return Preconditioner.from_public_features(
         check.numbers_in_file(path, contents="preconditioner"), exponent, public=f"those of {Path(path).name}"
     )
 

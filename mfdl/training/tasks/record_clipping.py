@@ -194,7 +194,7 @@ class RecordClipping:
     layers: dict[str, Layer]
 
     @classmethod
-    def of(cls, model: PerRecordModel, record: torch.Tensor, target: torch.Tensor) -> RecordClipping:
+    def from_model(cls, model: PerRecordModel, record: torch.Tensor, target: torch.Tensor) -> RecordClipping:
         """The cheaper way for a checked model, the same on every device."""
         layers = _factorable(model, record, target)
         if model.chain is None or any(layer.positions > 1 for layer in layers.values()):
