@@ -15,7 +15,6 @@ numpy at multiples of 16. A resumed run repeats its steps bit for bit, so tensor
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import warnings
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
@@ -29,7 +28,7 @@ from ..algorithms import LinearAlgorithm
 from ..check import FloatArray
 from ..errors import InvalidInput
 from ..operators.structured import Map
-from .distributed import Group, Seen, Share
+from .distributed import Group, Share
 
 COLUMNS_OF = {"gradient": "nodes", "noise": "injection slots"}
 REUSED_BYTES = 2**25 - 2**16
@@ -86,17 +85,6 @@ def _applied(rows: int, *terms: tuple[_TorchMap, torch.Tensor]) -> torch.Tensor:
     return x.new_zeros(rows, x.shape[1]) if total is None else total
 
 
-@dataclasses.dataclass(frozen=True)
-class _Applied:
-    """A map with its operand."""
-
-    matrix: _TorchMap
-    seen: Seen
-
-    def __call__(self, rows: int, x: torch.Tensor) -> torch.Tensor:
-        return _applied(rows, (self.matrix, self.seen(x)))
-
-
 class Executor:
     """One algorithm on one device, or one rank's share of it; n, state, slots and messages count the rows of this rank.
 
@@ -129,7 +117,7 @@ class Executor:
         start = algorithm.state_from_start
         start = sp.csr_array(algorithm.model_from_state.T) if start is None else start
         self._model, self._state_from_start = (
-            _Applied(torch_map(matrix), seen)
+            (torch_map(matrix), seen)
             for matrix, seen in (
                 self.share.single_map(algorithm.model_from_state, "nodes", "state"),
                 self.share.single_map(start, "state", "nodes"),
@@ -138,11 +126,13 @@ class Executor:
 
     def initial_state(self, models: torch.Tensor) -> torch.Tensor:
         """State before step 0 from the start models, shape (n, dim); of type `state_dtype`."""
-        return self._state_from_start(self.share.size("state"), models.to(self.state_dtype))
+        matrix, seen = self._state_from_start
+        return _applied(self.share.size("state"), (matrix, seen(models.to(self.state_dtype))))
 
     def models(self, state: torch.Tensor) -> torch.Tensor:
         """Models held in a state, shape (n, dim)."""
-        return self._model(self.share.size("nodes"), state).to(self.dtype)
+        matrix, seen = self._model
+        return _applied(self.share.size("nodes"), (matrix, seen(state))).to(self.dtype)
 
     def step(
         self,

@@ -220,9 +220,6 @@ class SeedReplay:
         """Count over all ranks."""
         return int(self.group.summed(torch.tensor(self.dropped, device=self.group.device)))
 
-    def _evaluate(self, step: int) -> None:
-        self.record(step, self._measured(self.executor.models(self.state)))
-
     def record(self, step: int, measured: dict[str, np.ndarray]) -> None:
         """Keeps the metrics of an evaluation."""
         self.evaluated["evaluated_steps"].append(step)
@@ -326,7 +323,7 @@ class SeedReplay:
                 self.messages.append(self._all_messages(messages))
             done = t + 1
             if done % every == 0 or done == T:
-                self._evaluate(done)
+                self.record(done, self._measured(self.executor.models(self.state)))
                 self._save(done)
                 if on_evaluation is not None:
                     on_evaluation(self._evaluated_step(done))

@@ -521,16 +521,5 @@ def logistic(
     features = np.clip(ndtri(uniform((train + test, d))) * np.sqrt(spectrum), -clip, clip)
     score = features.sum(axis=1) * (margin / np.sqrt(spectrum.sum()))
     targets = (uniform((train + test,)) * (1 + np.exp(-score)) < 1).astype(np.int64)
-    return from_module(
-        "logistic",
-        graph_or_num_nodes,
-        kind="classification",
-        features=features[:train],
-        targets=targets[:train],
-        test_features=features[train:],
-        test_targets=targets[train:],
-        build_module=functools.partial(linear_from_zero, d, 2),
-        loss=torch.nn.functional.cross_entropy,
-        partition=partition,
-        public_constants="none",
-    )
+    split = ((features[:train], targets[:train]), (features[train:], targets[train:]))
+    return _task("logistic", graph_or_num_nodes, *split, functools.partial(linear_from_zero, d, 2), partition, "none")

@@ -25,10 +25,8 @@ from ...spec import Entry, setting
 from . import partition as partitions
 from ._data_sets import _squared_error, linear_from_zero, relu_network
 from ._task import Task, from_module, node_count
-from .table_files import OTHER_FORMATS, READERS, DataTable, format_suffix, read_table
+from .table_files import OTHER_FORMATS, READERS, DataTable, format_suffix, read_table, unknown_format
 from .table_records import (
-    EVERY_OTHER,
-    Ranges,
     TableOptions,
     TableRecords,
     kind_of_task,
@@ -71,7 +69,10 @@ def parse_file_text(text: str) -> FileText | None:
     text = text.strip()
     match = _FILE.fullmatch(text)
     if match is None:
-        _refuse_other_files(text)
+        path = Path(text.partition(":")[0])
+        known = path.suffix.lower() in OTHER_FORMATS or "/" in str(path) or os.sep in str(path)
+        if known or (path.suffix and path.is_file()):
+            raise unknown_format(path)
         return None
     settings: list[tuple[str, str]] = []
     for piece in (match["options"] or "").split(",") if match["options"] else []:
@@ -86,16 +87,6 @@ def parse_file_text(text: str) -> FileText | None:
                 f"{match['path']}:target=COLUMN,drop=COLUMN,COLUMN."
             )
     return FileText(match["path"], tuple(settings))
-
-
-def _refuse_other_files(text: str) -> None:
-    """Raises: InvalidInput: a text that names a file which is no data file."""
-    path = Path(text.partition(":")[0])
-    known = path.suffix.lower() in OTHER_FORMATS or "/" in str(path) or os.sep in str(path)
-    if known or (path.suffix and path.is_file()):
-        suffixes = ", ".join(READERS)
-        way_out = OTHER_FORMATS.get(path.suffix.lower(), "give it the suffix of its format")
-        raise InvalidInput(f"data file {str(path)!r} must end in {suffixes}, or be FILE.py:FUNCTION; {way_out}.")
 
 
 def from_file(
@@ -155,7 +146,7 @@ def from_file(
             f"path must be a path alone, got {str(text)!r}; give {parts['options']!r} as keywords, or the text to "
             "mfdl.tasks.load."
         )
-    options = table_options(
+    options = TableOptions(
         target=target,
         kind=kind,
         classes=classes,
@@ -164,34 +155,11 @@ def from_file(
         node=node,
         test=test,
         test_fraction=test_fraction,
-        model=model,
         ranges=ranges,
+        model=model,
     )
     records = read_records(text, options)
     return task_of_records(records, graph, partition, model, hidden)
-
-
-def table_options(
-    *,
-    kind: str | None = None,
-    classes: Any = None,
-    features: Any = None,
-    drop: Any = (),
-    test: Any = None,
-    model: Any = "linear",
-    ranges: Any = None,
-    **names: Any,
-) -> TableOptions:
-    """The options of `from_file` that decide the records, checked; `logistic` says that the target holds classes."""
-    return TableOptions(
-        kind="classification" if model == "logistic" and kind is None else kind,
-        classes=_labels(classes),
-        features=_names("features", features),
-        drop=_names("drop", drop) or (),
-        test=None if test is None else str(check.path(test=test)),
-        ranges=_ranges(ranges),
-        **names,
-    )
 
 
 def file_entry(path: str) -> Entry:
@@ -215,58 +183,6 @@ def file_options(text: FileText, given: Mapping[str, Any] | None = None) -> dict
             "public; give public ranges, ranges=COLUMN:LOW:HIGH,..., or scale by public numbers before."
         )
     return file_entry(text.path).arguments(text.settings, given)
-
-
-def _names(option: str, given: str | Iterable[str] | None) -> tuple[str, ...] | None:
-    if given is None:
-        return None
-    names = given.split(",") if isinstance(given, str) else check.texts(**{option: given})
-    return tuple(name.strip() for name in names)
-
-
-def _labels(given: str | Iterable[Any] | None) -> tuple[str, ...] | None:
-    if given is None:
-        return None
-    if isinstance(given, int) and not isinstance(given, bool):
-        given = str(given)
-    labels = given.split(",") if isinstance(given, str) else check.listed("labels", classes=given)
-    labels = [str(label).strip() for label in labels]
-    if len(labels) == 1 and re.fullmatch("[1-9][0-9]{0,3}", labels[0]):
-        labels = [str(number) for number in range(int(labels[0]))]
-    return tuple(labels)
-
-
-def _ranges(given: str | Mapping[str, tuple[float, float]] | None) -> Ranges:
-    if given is None:
-        return {}
-    if isinstance(given, str) and format_suffix(Path(given)) is not None:
-        table = read_table(Path(given))
-        columns = [table.column(name, "ranges") for name in ("column", "low", "high")]
-        names, (low, high) = columns[0].labels(), (column.numbers(table.where) for column in columns[1:])
-        pairs: Iterable[tuple[str, Any]] = zip(names, zip(low.tolist(), high.tolist(), strict=True), strict=True)
-    elif isinstance(given, str):
-        parts = [piece.strip().rsplit(":", 2) for piece in given.split(",")]
-        pairs = [(part[0], part[1:]) for part in parts]
-    else:
-        pairs = check.mapping("columns and their ranges (low, high)", ranges=given).items()
-    ranges: dict[str, tuple[float, float]] = {}
-    for name, limits in pairs:
-        if name in ranges:
-            raise InvalidInput(f"ranges must give each column once, got {name!r} twice.")
-        ranges[name] = _limits(name, limits)
-    return ranges
-
-
-def _limits(name: str, limits: Any) -> tuple[float, float]:
-    try:
-        low, high = map(float, limits)
-    except (TypeError, ValueError):
-        raise InvalidInput(
-            f"ranges must be two numbers for each column, as in {name}:0:1 or {{{name!r}: (0, 1)}}, got "
-            f"{check.brief(limits)} for {name!r}; {EVERY_OTHER}:LOW:HIGH is for all features without one, and a file "
-            "of ranges has the columns column, low, high."
-        ) from None
-    return low, high
 
 
 def task_of_records(
@@ -393,7 +309,7 @@ def summary_of_file(text: FileText, graph: Any = None) -> FileSummary:
     """
     arguments = file_options(text)
     of_the_model = {name: arguments.pop(name) for name in OF_THE_MODEL if name in arguments}
-    options = table_options(model=of_the_model.get("model", "linear"), **arguments)
+    options = TableOptions(model=of_the_model.get("model", "linear"), **arguments)
     table = read_table(Path(text.path))
     summary = FileSummary(text.path, table.format, table.num_rows, _columns(table, options))
     try:

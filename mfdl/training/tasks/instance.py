@@ -258,21 +258,10 @@ class TaskInstance:
             "average_train_loss" one, the other two together one over the test set.
         """
         self._check_models(models)
-        wanted, more = metrics.requested(measured), dict[str, torch.Tensor]()
-        metrics.require_measured(wanted, self.task.kind, self.task.name)
-        evaluation = self.test(models)
-        if average is None:
-            average = models.mean(0, keepdim=True, dtype=torch.float64).to(models.dtype)
-        if "train_loss" in wanted:
-            more["train_loss"] = self.train_losses(models)
-        if {"average_loss", "average_accuracy"} & set(wanted):
-            of_average = self.test(average)
-            more["average_loss"] = of_average.loss[0]
-            if of_average.accuracy is not None:
-                more["average_accuracy"] = of_average.accuracy[0]
-        if "average_train_loss" in wanted:
-            more["average_train_loss"] = self.train_losses(average)[0]
-        return dataclasses.replace(evaluation, metrics={name: more[name] for name in wanted})
+        metrics.require_measured(metrics.requested(measured), self.task.kind, self.task.name)
+        result = evaluate([self], models, measured, average)
+        of_nodes = {name: x if metrics.is_of_nodes(name) else x[0] for name, x in result.metrics.items()}
+        return dataclasses.replace(result, metrics=of_nodes)
 
     def test(self, rows: torch.Tensor) -> Evaluation:
         """Loss and accuracy of models (rows, d) on all test records."""
@@ -400,12 +389,21 @@ def without_copies(instances: Sequence[TaskInstance], stack: TaskInstance) -> li
 
 
 @torch.no_grad()
-def evaluate(instances: Sequence[TaskInstance], models: torch.Tensor, measured: Iterable[str] = ()) -> Evaluation:
-    """Metrics of the models (R n, d) of all runs in one call, shape (R n,), or (R,) for those of average models."""
+def evaluate(
+    instances: Sequence[TaskInstance],
+    models: torch.Tensor,
+    measured: Iterable[str] = (),
+    averages: torch.Tensor | None = None,
+) -> Evaluation:
+    """Metrics of the models (R n, d) of all runs in one call, shape (R n,), or (R,) for those of average models.
+
+    Args: averages: the average models, (R, d); default those of `models`.
+    """
     first, of_runs = instances[0], models.unflatten(0, (len(instances), -1))
     wanted, more = metrics.requested(measured), dict[str, torch.Tensor]()
     evaluation = first.test(models)
-    averages = of_runs.mean(1, dtype=torch.float64).to(models.dtype)
+    if averages is None:
+        averages = of_runs.mean(1, dtype=torch.float64).to(models.dtype)
     if "train_loss" in wanted:
         more["train_loss"] = torch.cat([x.train_losses(rows) for x, rows in zip(instances, of_runs, strict=True)])
     if {"average_loss", "average_accuracy"} & set(wanted):

@@ -296,7 +296,7 @@ def format_suffix(path: Path) -> str | None:
 
 def unknown_format(path: Path) -> InvalidInput:
     way_out = OTHER_FORMATS.get(path.suffix.lower(), "give it the suffix of its format")
-    return InvalidInput(f"data file {str(path)!r} must end in {', '.join(READERS)} or .py:FUNCTION; {way_out}.")
+    return InvalidInput(f"data file {str(path)!r} must end in {', '.join(READERS)}, or be FILE.py:FUNCTION; {way_out}.")
 
 
 def _bytes(path: Path) -> bytes:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,19 +34,30 @@ Ranges = Mapping[str, tuple[float, float]]
 
 @dataclasses.dataclass(frozen=True)
 class TableOptions:
-    """Options of `from_file` that decide the records, lists of names as tuples; None is not given."""
+    """Options of `from_file` that decide the records, texts and lists of names as tuples; None is not given."""
 
     target: str | None = None
     kind: str | None = None
-    classes: tuple[str, ...] | None = None
-    features: tuple[str, ...] | None = None
-    drop: tuple[str, ...] = ()
+    classes: Any = None
+    features: Any = None
+    drop: Any = ()
     node: str | None = None
-    test: str | None = None
+    test: Any = None
     test_fraction: float | None = None
-    ranges: Ranges = dataclasses.field(default_factory=dict)
+    ranges: Any = None
+    model: Any = "linear"
 
     def __post_init__(self) -> None:
+        given: dict[str, Any] = {
+            "kind": "classification" if self.model == "logistic" and self.kind is None else self.kind,
+            "classes": _labels(self.classes),
+            "features": _names("features", self.features),
+            "drop": _names("drop", self.drop) or (),
+            "test": None if self.test is None else str(check.path(test=self.test)),
+            "ranges": _ranges(self.ranges),
+        }
+        for name, value in given.items():
+            object.__setattr__(self, name, value)
         if self.kind is not None:
             require_known("kind", self.kind, KINDS)
         if self.features is not None and self.drop:
@@ -59,6 +71,58 @@ class TableOptions:
                 raise InvalidInput("classes are for kind='classification', got kind='regression'; leave one out.")
             if len(set(self.classes)) < max(2, len(self.classes)):
                 raise InvalidInput(f"classes must be two or more different labels, got {', '.join(self.classes)!r}.")
+
+
+def _names(option: str, given: str | Iterable[str] | None) -> tuple[str, ...] | None:
+    if given is None:
+        return None
+    names = given.split(",") if isinstance(given, str) else check.texts(**{option: given})
+    return tuple(name.strip() for name in names)
+
+
+def _labels(given: str | Iterable[Any] | None) -> tuple[str, ...] | None:
+    if given is None:
+        return None
+    if isinstance(given, int) and not isinstance(given, bool):
+        given = str(given)
+    labels = given.split(",") if isinstance(given, str) else check.listed("labels", classes=given)
+    labels = [str(label).strip() for label in labels]
+    if len(labels) == 1 and re.fullmatch("[1-9][0-9]{0,3}", labels[0]):
+        labels = [str(number) for number in range(int(labels[0]))]
+    return tuple(labels)
+
+
+def _ranges(given: str | Mapping[str, tuple[float, float]] | None) -> Ranges:
+    if given is None:
+        return {}
+    if isinstance(given, str) and format_suffix(Path(given)) is not None:
+        table = read_table(Path(given))
+        columns = [table.column(name, "ranges") for name in ("column", "low", "high")]
+        names, (low, high) = columns[0].labels(), (column.numbers(table.where) for column in columns[1:])
+        pairs: Iterable[tuple[str, Any]] = zip(names, zip(low.tolist(), high.tolist(), strict=True), strict=True)
+    elif isinstance(given, str):
+        parts = [piece.strip().rsplit(":", 2) for piece in given.split(",")]
+        pairs = [(part[0], part[1:]) for part in parts]
+    else:
+        pairs = check.mapping("columns and their ranges (low, high)", ranges=given).items()
+    ranges: dict[str, tuple[float, float]] = {}
+    for name, limits in pairs:
+        if name in ranges:
+            raise InvalidInput(f"ranges must give each column once, got {name!r} twice.")
+        ranges[name] = _limits(name, limits)
+    return ranges
+
+
+def _limits(name: str, limits: Any) -> tuple[float, float]:
+    try:
+        low, high = map(float, limits)
+    except (TypeError, ValueError):
+        raise InvalidInput(
+            f"ranges must be two numbers for each column, as in {name}:0:1 or {{{name!r}: (0, 1)}}, got "
+            f"{check.brief(limits)} for {name!r}; {EVERY_OTHER}:LOW:HIGH is for all features without one, and a file "
+            "of ranges has the columns column, low, high."
+        ) from None
+    return low, high
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
