@@ -53,7 +53,7 @@ from .output import (
 )
 from .rendering import plot_budgets, plot_comparison
 from .running import run_missing
-from .store import COMPARISON_FILES, PNG, RESULTS, RUNS, STEPS, SVG, Store
+from .store import COMPARISON_FILES, PNG, RESULTS, RUNS, STEPS, SVG, Store, read_json
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -81,15 +81,12 @@ def earlier_result(
     require_folder(folder)
     for name in COMPARISON_FILES:
         require_writable(folder / name)
-    try:
-        content = json.loads((folder / RESULTS).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        content = None
-    if isinstance(content, dict) and content.get("config_hash") == identity:
+    content = read_json(folder / RESULTS)
+    if content is not None and content.get("config_hash") == identity:
         return content
     existing = [name for name in COMPARISON_FILES if (folder / name).exists()]
     if existing and not overwrite:
-        before = content.get("config") if isinstance(content, dict) else None
+        before = None if content is None else content.get("config")
         differing = _differing(before, options) if isinstance(before, dict) else {}
         if not differing or not all(_grown(name, *pair) for name, pair in differing.items()):
             pairs = [f"{name} {before!r} there, {now!r} here" for name, (before, now) in differing.items()]

@@ -60,10 +60,7 @@ class Experiment(Protects, OnGraph):
     command: ClassVar[str] = "compare"
     SEVERAL: ClassVar[tuple[str, ...]] = ("mu", "epsilon", "learning_rate")
 
-    mechanisms: Annotated[
-        tuple[str, ...],
-        Option("Names of `mfdl mechanisms`, and file:FILE.", ("--mechanism",), metavar="A,B,...", listed=True),
-    ] = DEFAULT_MECHANISMS
+    mechanisms: options.Mechanisms = DEFAULT_MECHANISMS
     task: Annotated[
         str,
         Option(
@@ -90,13 +87,8 @@ class Experiment(Protects, OnGraph):
     ] = None
     delta: options.Delta = 1e-6
     trust: Annotated[str, Option("Trust model of the ranking: a name of `mfdl trust list`.", metavar="NAME")] = "ldp"
-    attackers: Annotated[
-        tuple[str, ...] | None,
-        Option("pndp: the attacking nodes; default: any single node.", metavar="A,B", listed=True),
-    ] = None
-    colluders: Annotated[
-        tuple[str, ...] | None, Option("colluding: nodes that share their secrets.", metavar="A,B", listed=True)
-    ] = None
+    attackers: options.AttackerList = None
+    colluders: options.ColluderList = None
     coalition_size: options.CoalitionSize = None
     release: options.Release = None
     release_model: options.ReleaseModel = "last"
@@ -413,14 +405,8 @@ class Experiment(Protects, OnGraph):
         return registry.parse_parameters(name, given)
 
     def trust_model(self) -> TrustModel:
-        from .. import trust
-
-        if is_own(self.trust):
-            model: TrustModel = value_of(self.trust, "trust")
-            return model
-        return trust.named(
-            self.trust, attackers=self.attackers, colluders=self.colluders, coalition_size=self.coalition_size
-        )
+        model: TrustModel = value_of(self.trust, "trust") if is_own(self.trust) else options.named_trust(self)
+        return model
 
     @property
     def seed_list(self) -> list[int]:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from ..gossip import Gossip, GossipMatrix
     from ..graphs import SparseGraph
     from ..participation import Participation
+    from ..trust import TrustModel
 
 
 OF_THE_CALLER: dict[str, Any] = {"out": str, "resume": bool}
@@ -88,6 +89,17 @@ Attackers = Annotated[
 ]
 Colluders = Annotated[str | None, Option("colluding: nodes that share their secrets.", metavar="A,B")]
 CoalitionSize = Annotated[int | None, Option("coalitions: how many nodes collude.", metavar="Q")]
+AttackerList = Annotated[
+    tuple[str, ...] | None,
+    Option("pndp: the attacking nodes; default: any single node.", metavar="A,B", listed=True),
+]
+ColluderList = Annotated[
+    tuple[str, ...] | None, Option("colluding: nodes that share their secrets.", metavar="A,B", listed=True)
+]
+Mechanisms = Annotated[
+    tuple[str, ...],
+    Option("Names of `mfdl mechanisms`, and file:FILE.", ("--mechanism",), metavar="A,B,...", listed=True),
+]
 Delta = Annotated[
     float,
     Option("delta of epsilon: required with --epsilon, else where it is reported.", rule="open_unit", decides="run"),
@@ -370,6 +382,14 @@ class TakesPart(Protects):
         from ..dynamics import Dynamics
 
         return Dynamics(gossip, stepping(self.lr_schedule, 1.0, self.scheme().num_steps))
+
+
+def named_trust(config: Any) -> TrustModel:
+    """The trust model of the options of a config."""
+    from .. import trust
+
+    names = ("attackers", "colluders", "coalition_size")
+    return trust.named(config.trust, **{name: getattr(config, name) for name in names})
 
 
 def stepping(rule: str | None, first_rate: float, num_steps: int) -> float | FloatArray:

@@ -20,7 +20,7 @@ from ..errors import InvalidInput, require_known
 from ..given import label_of
 from ..metrics import WORDS, final_steps, result_key
 from ..pictures.curves import Curves, draw_curves, draw_over_steps
-from ..pictures.style import LINE_INCHES, Look, caption_lines, mechanism_looks, quiet, write_caption
+from ..pictures.style import LINE_INCHES, caption_lines, mechanism_looks, quiet, write_caption
 from ..training.learned import AT_BEST
 from .output import ahead_in_every_seed, shared_conditions, target_in_words
 
@@ -78,21 +78,14 @@ def comparison_caption(result: Mapping[str, Any]) -> str:
     """Task, graph and settings, and the conditions that all mechanisms share, in sentences."""
     participation, rates = result["participation"], result["learning_rate"]
     rates = rates if isinstance(rates, list) else [rates]
+    rule, seeds = result.get("config", {}).get("lr_schedule"), result["seeds"]
     trained = (
         f"Task {result['task']} on {label_of(result['graph'])} with {result['nodes']} nodes and gossip "
         f"{result['gossip']}, {participation['epochs']} epochs of {participation['period']} steps, learning rate "
-        f"{', '.join(f'{rate:g}' for rate in rates)}{_falling(result)}, {_span(result['seeds'])}."
+        f"{', '.join(f'{rate:g}' for rate in rates)}{'' if rule is None else f' ({rule})'}, "
+        f"{f'seed {seeds[0]}' if len(seeds) == 1 else f'seeds {seeds[0]} to {seeds[-1]}'}."
     )
     return " ".join([trained, shared_conditions(result), *result.get("advice", ())])
-
-
-def _falling(result: Mapping[str, Any]) -> str:
-    rule = result.get("config", {}).get("lr_schedule")
-    return "" if rule is None else f" ({rule})"
-
-
-def _span(seeds: Sequence[int]) -> str:
-    return f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {seeds[0]} to {seeds[-1]}"
 
 
 def _target(result: dict[str, Any]) -> str:
@@ -160,7 +153,9 @@ def booktabs(
         by_column = {(row["budget"], row["lr"]): row for row in of_name}
         entries = []
         for column in columns:
-            row = by_column.get(column) or (None if of_name[0] in private else _at_rate(of_name, column[1]))
+            row = by_column.get(column)
+            if row is None and of_name[0] not in private:
+                row = next((row for row in of_name if row["lr"] == column[1]), None)
             entries.append(_entry(row, bold=(name, *column) in leaders))
         lines.append(" & ".join([SPECIAL.sub(r"\\\1", name), *entries]) + r" \\")
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
@@ -170,10 +165,6 @@ def _head(column: tuple[Any, Any], by_epsilon: bool, with_rate: bool) -> str:
     budget, rate = column
     words = rf"$\{'varepsilon' if by_epsilon else 'mu'} = {budget:.4g}$"
     return words + (rf", $\eta = {rate:g}$" if with_rate else "")
-
-
-def _at_rate(rows: Sequence[Mapping[str, Any]], rate: Any) -> Mapping[str, Any] | None:
-    return next((row for row in rows if row["lr"] == rate), None)
 
 
 def _entry(row: Mapping[str, Any] | None, *, bold: bool) -> str:
@@ -271,7 +262,8 @@ def _draw(
             axes.axhline(level, color=look.colour, linestyle="--", linewidth=1.2, label=words)
             continue
         budgets, means, halves = zip(*of_name, strict=True)
-        _curve(axes, look, labels[name], budgets, means, halves)
+        style: dict[str, Any] = {"color": look.colour, "marker": "o", "markersize": 4, "capsize": 3}
+        axes.errorbar(budgets, means, yerr=halves, label=labels[name], **style)
     axes.set_xscale("log")
     axes.set_xticks(ticks := sorted({p[0] for of_name in curves.values() for p in of_name if math.isfinite(p[0])}))
     axes.set_xticklabels([f"{tick:.3g}" for tick in ticks])
@@ -280,12 +272,6 @@ def _draw(
     seeds = len(result["seeds"])
     axes.set_ylabel(f"{WORDS[metric]}" + (", mean and 95 % interval" if seeds > 1 else ", one seed"))
     axes.legend(frameon=False, fontsize="small")
-
-
-def _curve(
-    axes: Axes, look: Look, label: str, budgets: Sequence[float], means: Sequence[float], halves: Sequence[float]
-) -> None:
-    axes.errorbar(budgets, means, yerr=halves, color=look.colour, marker="o", markersize=4, capsize=3, label=label)
 
 
 def column_figure(result: dict[str, Any], steps: Sequence[RunSteps]) -> Figure:

@@ -82,7 +82,7 @@ class Store:
         path = self.folder / SWEEP
         if not path.exists():
             return {"cells": [], "config": None, "versions": versions()}
-        content = _read_json(path)
+        content = read_json(path)
         if content is None or not isinstance(content.get("cells"), list):
             raise InvalidInput(f"{path} cannot be read as a sweep; run the sweep again, its finished cells are kept.")
         return content
@@ -98,7 +98,7 @@ class Store:
     def record(self, cell: str | Cell) -> dict[str, Any] | None:
         """The record of a finished cell; None while it is not finished, or if its file is damaged."""
         name = cell if isinstance(cell, str) else cell.hash
-        record = _read_json(self.folder / CELLS / f"{name}.json")
+        record = read_json(self.folder / CELLS / f"{name}.json")
         return record if columns.is_of_run(record) and self._steps_path(name).is_file() else None
 
     def records(self) -> list[dict[str, Any]]:
@@ -121,7 +121,7 @@ class Store:
 
     def failures(self) -> list[dict[str, Any]]:
         """Failed cells, in the order of the sweep: cell, mechanism, config, error, traceback."""
-        every = (_read_json(self.folder / FAILED / f"{name}.json") for name in self.status().failed)
+        every = (read_json(self.folder / FAILED / f"{name}.json") for name in self.status().failed)
         return [failure for failure in every if failure is not None]
 
     def status(self) -> Status:
@@ -148,7 +148,7 @@ class Store:
             header = self.sweep()
             hashes = [*header["cells"], *hashes]
         content = {**header, "cells": list(dict.fromkeys(hashes)), "versions": versions()}
-        if content != _read_json(self.folder / SWEEP):
+        if content != read_json(self.folder / SWEEP):
             files.atomic_write_json(self.folder / SWEEP, content)
         for path in self.folder.glob("**/.*.tmp"):  # what killed runs left: a folder is written by one at a time
             path.unlink(missing_ok=True)
@@ -185,7 +185,8 @@ def _parsed(text: str) -> dict[str, Any] | None:
     return content if isinstance(content, dict) else None
 
 
-def _read_json(path: Path) -> dict[str, Any] | None:
+def read_json(path: Path) -> dict[str, Any] | None:
+    """The object in a file; None if it cannot be read."""
     try:
         return _parsed(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -242,12 +243,8 @@ def finished_sweep(config: SweepConfig, folder: Path) -> dict[str, Any] | None:
 
 def finished_comparison(config: Experiment, folder: Path) -> dict[str, Any] | None:
     """results.json of a comparison of these options, if it is complete and its files exist."""
-    try:
-        result = json.loads((folder / RESULTS).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return None
-    whole = isinstance(result, dict) and result.get("complete") is True
-    if whole and _is_same(result, {**config.options(), "out": str(folder)}):
+    result = read_json(folder / RESULTS)
+    if result and result.get("complete") is True and _is_same(result, {**config.options(), "out": str(folder)}):
         columns = set(names(level="mechanism"))  # a folder of another state of this version may lack one
         whole = all(columns <= row.keys() for row in result["mechanisms"])
         return result if whole and all((folder / name).is_file() for name in COMPARISON_FILES) else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import math
@@ -357,21 +358,20 @@ class SweepFile:
             return make(dict(self.options), self.tuning)
         except InvalidInput as error:
             to_blame = None
-            for name in self.options:
-                try:
-                    make({key: value for key, value in self.options.items() if key != name}, self.tuning)
-                except InvalidInput:
-                    continue
-                to_blame = name
+            attempts = {name: (_without(self.options, name), self.tuning) for name in self.options}
             for name in self.tuning or {}:
-                try:
-                    make(dict(self.options), {key: value for key, value in (self.tuning or {}).items() if key != name})
-                except InvalidInput:
-                    continue
-                to_blame = f"{TUNING}.{name}"
+                attempts[f"{TUNING}.{name}"] = dict(self.options), _without(self.tuning or {}, name)
+            for name, attempt in attempts.items():
+                with contextlib.suppress(InvalidInput):
+                    make(*attempt)
+                    to_blame = name
             if to_blame is None:
                 raise InvalidInput(f"{self.file.path}: {error}") from None
             raise InvalidInput(f"{self.entries[to_blame].place} {error}") from None
+
+
+def _without(values: dict[str, Any], name: str) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if key != name}
 
 
 def _typed(entry: GivenOption) -> Any:

@@ -304,12 +304,6 @@ def _seeds(config: ReplayConfig) -> tuple[int | None, ...]:
     return (None,) if config.seeds is None else tuple(config.seeds)
 
 
-def _alone(config: ReplayConfig, seed: int | None, advance: Advance) -> SeedRun:
-    folder = None if config.checkpoint_folder is None else Path(config.checkpoint_folder) / f"seed-{seed}"
-    with contextlib.nullcontext() if folder is None else files.held_alone(folder):
-        return _trained(config, seed, _root(config, seed), folder, advance)
-
-
 def fed(config: ReplayConfig) -> Iterator[tuple[TaskInstance, Iterator[TaskInstance]]]:
     """For each seed all records of the run, and those that it feeds in each step; nothing is trained or written."""
     for seed in _seeds(config):
@@ -323,15 +317,18 @@ def _root(config: ReplayConfig, seed: int | None) -> NoiseKey:
     return NoiseKey.from_entropy() if seed is None else NoiseKey.from_seed(seed)
 
 
-def _trained(config: ReplayConfig, seed: int | None, root: NoiseKey, folder: Path | None, advance: Advance) -> SeedRun:
-    """One seed, by this process or by all ranks of its group."""
-    group = current()
-    if group.size == 1:
-        return SeedReplay(config, seed, root, folder, group).run(advance)
-    followed = dataclasses.replace(config, progress=False)
-    if config.on_evaluation is not None:  # models are gathered for it on every rank, and the leader alone calls it
-        object.__setattr__(followed, "on_evaluation", _untold)
-    with group.doing(functools.partial(_followed, followed, seed, root, folder)):
+def _alone(config: ReplayConfig, seed: int | None, advance: Advance) -> SeedRun:
+    """One seed with its checkpoint, by this process or by all ranks of its group."""
+    folder = None if config.checkpoint_folder is None else Path(config.checkpoint_folder) / f"seed-{seed}"
+    root, group = _root(config, seed), current()
+    with contextlib.ExitStack() as until_the_end:
+        if folder is not None:
+            until_the_end.enter_context(files.held_alone(folder))
+        if group.size > 1:
+            followed = dataclasses.replace(config, progress=False)
+            if config.on_evaluation is not None:  # its models are gathered on every rank, the leader alone calls it
+                object.__setattr__(followed, "on_evaluation", _untold)
+            until_the_end.enter_context(group.doing(functools.partial(_followed, followed, seed, root, folder)))
         return SeedReplay(config, seed, root, folder, group).run(advance)
 
 

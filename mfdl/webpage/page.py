@@ -34,6 +34,7 @@ from ..progress import reporter as progress_screen
 from ..runs import columns
 from ..runs.output import mu_rounded_up, require_writable, rounded_up
 from ..runs.privacy_plots import by_distance
+from ..runs.store import read_json
 from . import DATA, PAGE, run_groups
 from .rebuilt import LossStore, MechanismDetails, details
 from .run_groups import ComparableRuns, RunGroup, Source, TrustPanel, comparable
@@ -51,19 +52,11 @@ def write_page(config: ReportConfig, folder: Path, out: Path | None = None, *, p
     """
     read, page = run_groups.read(folder), folder / PAGE if out is None else out
     require_writable(page)
-    store = LossStore(_json(page.parent / DATA))
+    store = LossStore(read_json(page.parent / DATA))
     text = render(read, store, config.largest, page, progress_screen(progress))
     if store.used:
         files.atomic_write_json(page.parent / DATA, {"mfdl": __version__, "pairwise": store.used})
     return files.atomic_write_text(page, text)
-
-
-def _json(path: Path) -> Any:
-    """The content of a file; None if it cannot be read."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return None
 
 
 def render(read: run_groups.Source, store: LossStore, largest: int, out: Path, progress: Silent) -> str:
@@ -174,7 +167,7 @@ def _ordered(panel: TrustPanel) -> list[float]:
 
 def _pair_table(mechanism: MechanismDetails) -> list[tuple[str, list[tuple[str, str]]]]:
     """Adaptive privacy losses by victim, each as number and text; empty if there are too many nodes to read them."""
-    if mechanism.losses is None or mechanism.built is None or mechanism.built.num_nodes > MAX_LABELLED:
+    if mechanism.losses is None or mechanism.built is None or len(mechanism.built.nodes) > MAX_LABELLED:
         return []
     rows = zip(mechanism.built.labels, mechanism.losses.adaptive, strict=True)
     return [(label, [_loss_cell(float(value)) for value in row]) for label, row in rows]

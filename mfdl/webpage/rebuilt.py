@@ -85,14 +85,6 @@ class Rebuilt:
             hops[index[label], [index[other] for other in reached]] = list(reached.values())
         return hops
 
-    @property
-    def num_nodes(self) -> int:
-        return self.mechanism.algorithm.num_nodes
-
-    @property
-    def num_steps(self) -> int:
-        return self.mechanism.algorithm.num_steps
-
 
 def rebuilt(record: Record, shared: Shared) -> Rebuilt:
     """The mechanism of a run. Raises: LeftOut: it cannot be built, or this version builds another one."""
@@ -121,7 +113,7 @@ def noise_correlation(built: Rebuilt) -> NoiseCorrelation:
 
     Raises: LeftOut: noise is added to messages, or the arrays would be too large.
     """
-    noise, n = built.mechanism.algorithm.noise, built.num_nodes
+    noise, n = built.mechanism.algorithm.noise, built.mechanism.algorithm.num_nodes
     if noise.slots_per_step != n:
         raise LeftOut("noise is added to messages, not once for each node and step")
     if noise.num_steps > LARGEST_MAP:
@@ -179,7 +171,7 @@ class LossStore:
         """Losses of all pairs, computed if no earlier call did."""
         key = " ".join([built.mechanism.content_hash, built.record["adjacency"], built.mechanism.guarantee.release])
         entry: Any = self._earlier.get(key)
-        if not _is_entry(entry, built.num_nodes):
+        if not _is_entry(entry, len(built.nodes)):
             entry = _computed(built)
         self.used[key] = entry
         return PairLosses(
@@ -259,10 +251,11 @@ def _details(group: RunGroup, store: LossStore, largest: int, shared: Shared) ->
         return MechanismDetails(group, why_no_losses=str(reason), why_no_noise=str(reason))
     result = MechanismDetails(group, built)
     try:
-        size = built.num_nodes * built.num_steps
+        n, T = built.mechanism.algorithm.num_nodes, built.mechanism.algorithm.num_steps
+        size = n * T
         if size > largest:
             raise LeftOut(
-                f"{built.num_nodes:,} nodes x {built.num_steps:,} steps are more than {largest:,}; use `mfdl "
+                f"{n:,} nodes x {T:,} steps are more than {largest:,}; use `mfdl "
                 f"report --largest {size}`, or `mfdl account --trust pndp` for one attacker"
             )
         result = dataclasses.replace(result, losses=store.pairwise(built))
