@@ -67,19 +67,11 @@ TELEMETRY = "FLWR_TELEMETRY_ENABLED"
 CHARACTERS, PIXELS = 62, (28, 28)
 FEMNIST_COLUMNS = ("image", "character", "writer_id")
 
+FEMNIST_WORDS = "FEMNIST, about 814,000 characters by writer (fetched by flwr-datasets, the extra femnist)"
 FEMNIST_URL = f"https://huggingface.co/datasets/{FEMNIST_SOURCE}"
 
 
-def fetch_library_file(name: str, folder: Path) -> Path:
-    if name == FEMNIST:
-        return _femnist_path(folder)
-    california_housing(folder)
-    return folder / HOUSING
-
-
-def california_housing(
-    data_home: Folder = None,
-) -> tuple[FloatArray, FloatArray, tuple[str, ...]]:
+def california_housing(data_home: Folder = None) -> tuple[FloatArray, FloatArray, tuple[str, ...]]:
     """California housing as scikit-learn publishes it.
 
     scikit-learn keeps its cache as a pickle, and reading a pickle can run code: use only a data folder you trust.
@@ -262,54 +254,40 @@ def _mnist(name: str, sha256: str, size: int) -> DataFile:
     return DataFile(f"mnist/{name}-ubyte.gz", urls, sha256, description, size)
 
 
-REGISTRY: dict[str, DataFile] = {
-    file.relative_path: file
-    for file in (
-        DataFile(
-            "facebook/414.edges",
-            ("https://snap.stanford.edu/data/facebook.tar.gz",),
-            "1f5c9d43608a8cf6d56e27f1902f528cf7cf9ef1114afd3df7bc5888d7250fb1",
-            "edges of one ego network of Facebook (SNAP user 414), the graph `ego-facebook`",
-            27082,
-            archive_member="facebook/414.edges",
-        ),
-        DataFile(
-            "libsvm/a9a",
-            (_LIBSVM + "a9a",),
-            "f5d5ffd8d865ff41328e7ee043e4b020816914ff6843ff15b98905ddbedce906",
-            "a9a (Adult), 32,561 training records, 123 binary features",
-            2329875,
-        ),
-        DataFile(
-            "libsvm/a9a.t",
-            (_LIBSVM + "a9a.t",),
-            "1f448a153f0320399a7e40836eb207655b0bde0f21fc941cc472193daa9f5de9",
-            "a9a (Adult), 16,281 test records, 123 binary features",
-            1164628,
-        ),
-        *(_mnist(name, *facts) for name, facts in _MNIST_FILES.items()),
-    )
-}
+def _by_name(*rows: tuple[Any, ...]) -> dict[str, DataFile]:
+    return {row[0]: DataFile(*row) for row in rows}
 
-_OF_LIBRARIES = {
-    file.relative_path: file
-    for file in (
-        DataFile(
-            HOUSING,
-            (HOUSING_URL,),
-            "",
-            "California housing, 20,640 records, 8 features (fetched by scikit-learn)",
-            366871,
-        ),
-        DataFile(
-            FEMNIST,
-            (FEMNIST_URL,),
-            "",
-            "FEMNIST, about 814,000 characters by writer (fetched by flwr-datasets, the extra femnist)",
-            0,
-        ),
-    )
-}
+
+_EGO, _A9A = "facebook/414.edges", "libsvm/a9a"
+REGISTRY = _by_name(
+    (
+        _EGO,
+        ("https://snap.stanford.edu/data/facebook.tar.gz",),
+        "1f5c9d43608a8cf6d56e27f1902f528cf7cf9ef1114afd3df7bc5888d7250fb1",
+        "edges of one ego network of Facebook (SNAP user 414), the graph `ego-facebook`",
+        27082,
+        _EGO,
+    ),
+    (
+        _A9A,
+        (_LIBSVM + "a9a",),
+        "f5d5ffd8d865ff41328e7ee043e4b020816914ff6843ff15b98905ddbedce906",
+        "a9a (Adult), 32,561 training records, 123 binary features",
+        2329875,
+    ),
+    (
+        f"{_A9A}.t",
+        (_LIBSVM + "a9a.t",),
+        "1f448a153f0320399a7e40836eb207655b0bde0f21fc941cc472193daa9f5de9",
+        "a9a (Adult), 16,281 test records, 123 binary features",
+        1164628,
+    ),
+) | {f"mnist/{name}-ubyte.gz": _mnist(name, *facts) for name, facts in _MNIST_FILES.items()}
+
+_OF_LIBRARIES = _by_name(
+    (HOUSING, (HOUSING_URL,), "", "California housing, 20,640 records, 8 features (fetched by scikit-learn)", 366871),
+    (FEMNIST, (FEMNIST_URL,), "", FEMNIST_WORDS, 0),
+)
 
 
 def names() -> tuple[str, ...]:
@@ -352,8 +330,11 @@ def fetch(name: str, data_home: Folder = None) -> Path:
     """
     folder = home(data_home)
     require_known("data file", name, names())
-    if name in _OF_LIBRARIES:
-        return fetch_library_file(name, folder)
+    if name == FEMNIST:
+        return _femnist_path(folder)
+    if name == HOUSING:
+        california_housing(folder)
+        return folder / HOUSING
     file = REGISTRY[name]
     path = folder / file.relative_path
     if not path.exists():

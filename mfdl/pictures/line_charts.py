@@ -266,16 +266,21 @@ def draw(panels: Sequence[Panel], title: str, caption: str) -> Figure:
     )
     for axes, panel in zip(grid, panels, strict=True):
         _draw_panel(axes, panel, looks)
-    bold: dict[str, Any] = {"fontsize": 12.5, "fontweight": "bold", "color": INK, "va": "top", "linespacing": 1.25}
-    figure.text(0.3 / width, 1 - 0.16 / height, "\n".join(heading), **bold)
-    place: dict[str, Any] = {
-        "loc": "upper left",
-        "bbox_to_anchor": (0.2 / width, 1 - (0.2 + 0.24 * len(heading)) / height),
-    }
-    handles = [look.handle(linewidth=1.7, markersize=5) for look in looks.values()]
-    figure.legend(handles, [*looks], ncols=columns, frameon=False, fontsize=9, **place)
+    _head(figure, heading, looks, columns, 0.2 + 0.24 * len(heading), 1.7)
     write_caption(figure, lines, left=0.3 / width, top=(0.2 + 0.16 * len(lines)) / height)
     return figure
+
+
+def _head(
+    figure: Figure, heading: Sequence[str], looks: Mapping[str, Look], columns: int, below: float, width: float
+) -> None:
+    """Title, and a legend `below` inches from the top."""
+    across, up = figure.get_size_inches()
+    bold: dict[str, Any] = {"fontsize": 12.5, "fontweight": "bold", "color": INK, "va": "top", "linespacing": 1.25}
+    figure.text(0.3 / across, 1 - 0.16 / up, "\n".join(heading), **bold)
+    handles = [look.handle(linewidth=width, markersize=5) for look in looks.values()]
+    place: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (0.2 / across, 1 - below / up)}
+    figure.legend(handles, [*looks], ncols=columns, frameon=False, fontsize=9, **place)
 
 
 def _looks(panels: Sequence[Panel]) -> dict[str, Look]:
@@ -342,11 +347,7 @@ def draw_fronts(panels: Sequence[Front], title: str, caption: str) -> Figure:
             axes.scatter(*points.T, color=looks[name].colour, marker=looks[name].marker, **FAINT)
         low, high = every[:, 0].min(), every[:, 0].max()
         axes.set_xlim(low / 1.15, high * 1.15)
-    bold: dict[str, Any] = {"fontsize": 12.5, "fontweight": "bold", "color": INK, "va": "top"}
-    figure.text(0.3 / width, 1 - 0.16 / height, title, **bold)
-    place: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (0.2 / width, 1 - 0.42 / height)}
-    handles = [look.handle(linewidth=1.5, markersize=5) for look in looks.values()]
-    figure.legend(handles, [*looks], ncols=max(1, int(width / 1.8)), frameon=False, fontsize=9, **place)
+    _head(figure, [title], looks, max(1, int(width / 1.8)), 0.42, 1.5)
     write_caption(figure, lines, left=0.3 / width, top=(0.15 + 0.16 * len(lines)) / height)
     return figure
 
