@@ -41,8 +41,7 @@ import mfdl
 from mfdl import factorization, files
 from mfdl.runs import Store
 from mfdl.training import checkpoint, executor, keys, replay
-from mfdl.training.chacha import ChaChaColumns
-from mfdl.training.philox import PhiloxColumns
+from mfdl.training.column_generators import ChaChaColumns, PhiloxColumns
 
 MECHANISMS = ("dp-dsgd", "mafalda", "mafalda-l", "anti-pgd")
 SECRET = bytes(range(32))  # of an entropy key that the user keeps: the checkpoint cannot hold it

@@ -18,7 +18,7 @@ from _scenes import INDEPENDENT, MEASURES, NO_NOISE, ROWS, Row, Scene
 
 from mfdl import files
 from mfdl.runs import Cell, Engine, Store, Tuning, run_cells
-from mfdl.runs.tuning import halved, ordered
+from mfdl.runs.sweep_config import halved, ordered
 
 RATES = (0.01, 0.0215, 0.0464, 0.1, 0.215, 0.464, 1.0)
 FACTOR = 100 ** (1 / 6)

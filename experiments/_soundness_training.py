@@ -28,7 +28,7 @@ from mfdl.participation import BallsInBins, Cyclic, Participation, PoissonSampli
 from mfdl.privacy import gaussian
 from mfdl.privacy.guarantee import DELTA, Guarantee
 from mfdl.testing.tasks import linear_task
-from mfdl.training import covered
+from mfdl.training import replay_config
 from mfdl.training.replay import ReplayConfig
 from mfdl.training.tasks import Task
 
@@ -56,7 +56,7 @@ def clipped(rng: np.random.Generator) -> Case:
         config = ReplayConfig(calibrated, task, seeds=[0], clip_schedule=clips, progress=False)
     except InvalidInput as refusal:
         raise Excluded(f"refused: {str(refusal)[:40]}") from None
-    run = calibrated.algorithm.with_divisors(covered.divisors(calibrated, task, config.fed_every, 0))
+    run = calibrated.algorithm.with_divisors(replay_config.divisors(calibrated, task, config.fed_every, 0))
     rates = run.dynamics.learning_rates(T)[:, None] / run.divisors
     slopes = rng.choice([-1.0, 0.0, 0.5, 1.0], [(T, n), (T, 1), (1, 1)][rng.integers(3)])  # of x - (rate / m) r x
     reactions = (1 - slopes * L) / rates / clips[:, None]

@@ -4,7 +4,7 @@ Nothing here imports the other packages.
 
 | group of entry points | an entry is |
 | --- | --- |
-| `mfdl.commands` | a command of `mfdl`: its name, and a function as `commands.command.command` makes it |
+| `mfdl.commands` | a command of `mfdl`: its name, and a function as `commands.terminal.command` makes it |
 | `mfdl.citations` | a function of a text that names papers: the `Citation`s of those it knows |
 | `mfdl.published_losses` | a function of (mechanism, trust, algorithm, attackers): `PublishedLosses` to compare with |
 

@@ -57,6 +57,6 @@ def blank_pictures(monkeypatch):
     """Comparisons write empty pictures, for tests that look at none: half of the time of a small comparison."""
     from matplotlib.figure import Figure
 
-    from mfdl.runs import comparison_folder
+    from mfdl.runs import comparing
 
-    monkeypatch.setattr(comparison_folder, "plot_comparison", lambda *_: Figure())
+    monkeypatch.setattr(comparing, "plot_comparison", lambda *_: Figure())

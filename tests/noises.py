@@ -20,7 +20,7 @@ from mfdl.noise import (
     ZeroNoise,
 )
 from mfdl.testing.strategies import encoders, random_encoder
-from mfdl.training.column_generator import encode_context
+from mfdl.training.column_generators import encode_context
 from mfdl.training.keys import normals
 
 LOCAL = ("independent", "shared", "per node")

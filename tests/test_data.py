@@ -18,7 +18,7 @@ import pytest
 from typer.testing import CliRunner
 
 from mfdl import data, progress
-from mfdl.commands.data_files import app
+from mfdl.commands.listing import app
 from mfdl.data.registered_files import DataFile
 from mfdl.errors import InvalidInput
 
@@ -233,8 +233,8 @@ def test_progress_is_drawn_on_a_terminal_only(server, register, tmp_path, monkey
 
 def test_the_registry_is_well_formed():
     assert set(data.names()) == set(data.registered_files.REGISTRY) | {
-        data.library_files.HOUSING,
-        data.library_files.FEMNIST,
+        data.registered_files.HOUSING,
+        data.registered_files.FEMNIST,
     }
     for name, file in data.registered_files.REGISTRY.items():
         assert name == file.relative_path
@@ -268,15 +268,15 @@ def test_the_real_file_has_the_registered_checksum_and_size(name):
 
 
 def test_california_housing_has_its_published_shape():
-    if not (real_data() / data.library_files.HOUSING).is_file():
-        pytest.skip(f"MFDL_DATA holds no {data.library_files.HOUSING}")
+    if not (real_data() / data.registered_files.HOUSING).is_file():
+        pytest.skip(f"MFDL_DATA holds no {data.registered_files.HOUSING}")
     features, targets, names = data.california_housing()
     assert features.shape == (20640, 8)
     assert targets.shape == (20640,)
     assert features.dtype == targets.dtype == np.float64
     assert (len(names), names[0]) == (8, "MedInc")
     assert (targets.min(), targets.max()) == (0.14999, 5.00001)
-    assert data.fetch(data.library_files.HOUSING) == real_data() / data.library_files.HOUSING
+    assert data.fetch(data.registered_files.HOUSING) == real_data() / data.registered_files.HOUSING
 
 
 def test_california_housing_without_network_is_one_clear_error(tmp_path, monkeypatch):
@@ -295,7 +295,7 @@ def test_california_housing_without_network_is_one_clear_error(tmp_path, monkeyp
 
 def test_a_damaged_housing_file_is_refused_without_download(tmp_path):
     (tmp_path / "sklearn").mkdir()
-    (tmp_path / data.library_files.HOUSING).write_bytes(b"damaged")
+    (tmp_path / data.registered_files.HOUSING).write_bytes(b"damaged")
     with pytest.raises(InvalidInput, match=r"cal_housing_py3\.pkz cannot be read as California housing.*delete it"):
         data.california_housing(tmp_path)
 
@@ -311,7 +311,7 @@ def test_status_tells_absent_verified_and_wrong(register, tmp_path, content, pre
     first, *_, housing, femnist = data.status(tmp_path)
     assert first == ("toy/file", present, verified, len(CONTENT), "a toy")
     assert [row[:3] for row in (housing, femnist)] == [
-        (name, False, None) for name in (data.library_files.HOUSING, data.library_files.FEMNIST)
+        (name, False, None) for name in (data.registered_files.HOUSING, data.registered_files.FEMNIST)
     ]
 
 

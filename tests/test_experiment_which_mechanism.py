@@ -18,7 +18,7 @@ from numpy.testing import assert_allclose
 import mfdl
 from mfdl.algorithms import noise_error, registry
 from mfdl.runs import Engine, running
-from mfdl.runs.shared import Shared
+from mfdl.runs.cells import Shared
 
 ROWS = ("no noise", "DP-D-SGD", "MAFALDA")
 SEEDS = protocol.TUNING.rounds()[-1]

@@ -14,8 +14,8 @@ from mfdl.factorization import factorize_balls_in_bins
 from mfdl.participation import BallsInBins, Cyclic
 from mfdl.privacy.gaussian import epsilon_from_mu
 from mfdl.runs import Store, sweep
+from mfdl.runs.cells import shared_by
 from mfdl.runs.experiment import Experiment
-from mfdl.runs.shared import shared_by
 from mfdl.runs.sweep_config import SweepConfig
 
 DYNAMICS = mfdl.Dynamics(mfdl.gossip.metropolis_hastings("path:n=3"))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
 from mfdl import Cyclic, Dynamics, ErrorWeights, algorithms, factorization, gossip
-from mfdl.commands.factorize import FactorizeConfig
+from mfdl.commands.configs import FactorizeConfig
 from mfdl.commands.factorize_jobs import run_factorize
 from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.objective import NoiseObjective, Probes, spectra

@@ -393,19 +393,19 @@ def test_bins_without_noise_guarantee_nothing():
     )
 
 
-def bins_of(key, sizes=6000, bins=5):
+def drawn_bins(key, sizes=6000, bins=5):
     return BinBatches(task_of(sizes).instance(0, 1), NoiseKey.from_seed(key), bins)
 
 
 def test_bins_are_uniform_independent_and_of_their_key():
-    sampler = bins_of(0)
+    sampler = drawn_bins(0)
     drawn = sampler.bins.ravel()
     counts = np.bincount(drawn, minlength=5)
     assert np.abs(counts - drawn.size / 5).max() < 5 * math.sqrt(drawn.size * 0.16)
     pairs = np.bincount(drawn[:-1] * 5 + drawn[1:], minlength=25)
     assert np.abs(pairs - (drawn.size - 1) / 25).max() < 5.5 * math.sqrt(drawn.size * 0.04)
-    assert len({tuple(counts), tuple(np.bincount(bins_of(1).bins.ravel(), minlength=5))}) == 2  # sizes are not fixed
-    assert (sampler.bins == bins_of(0).bins).all()
+    assert len({tuple(counts), tuple(np.bincount(drawn_bins(1).bins.ravel(), minlength=5))}) == 2  # sizes are not fixed
+    assert (sampler.bins == drawn_bins(0).bins).all()
     for step in range(10):
         assert (sampler.drawn(step) == sampler.drawn(step + 5)).all()
     assert (sum(sampler.drawn(step).astype(int) for step in range(5)) == 1).all()
@@ -420,10 +420,10 @@ def test_a_run_feeds_each_record_its_bin_and_divides_by_a_constant(tmp_path):
         task_of(14),
     )
     batches = []
-    plain = BinBatches.of_step
+    plain = BinBatches.step_batch
     options = {"seeds": [5], "keep_messages": True, "dtype": torch.float64, "progress": False}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(BinBatches, "of_step", lambda self, t: (batches.append(self.drawn(t)), plain(self, t))[1])
+        patch.setattr(BinBatches, "step_batch", lambda self, t: (batches.append(self.drawn(t)), plain(self, t))[1])
         run = mfdl.replay(calibrated, task, **options)
     index = task.instance(5, 1).record_index[:, 0].numpy()
     rows = np.where(index[..., None] >= 0, task.features[index], 0.0)

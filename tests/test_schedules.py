@@ -13,16 +13,16 @@ from numpy.testing import assert_allclose
 from mfdl import algorithms, gossip, trust
 from mfdl.algorithms import noise_error
 from mfdl.algorithms.gossip_sgd import decentralized
-from mfdl.commands.account import AccountConfig
-from mfdl.commands.account_losses import run_account
+from mfdl.commands.account import run_account
 from mfdl.commands.audit import AuditConfig
+from mfdl.commands.configs import AccountConfig
 from mfdl.dynamics import Dynamics, schedule
 from mfdl.errors import InvalidInput
 from mfdl.participation import Cyclic, EveryStep
 from mfdl.privacy.attacking_sets import sensitivity_by_victim
-from mfdl.runs.cell_jobs import replay_config
+from mfdl.runs.cells import Plan
 from mfdl.runs.experiment import Experiment
-from mfdl.runs.shared import Plan
+from mfdl.runs.running import replay_config
 from mfdl.testing.oracles import largest_signed_sum, of_node, pinv_gram
 from mfdl.testing.strategies import gossip_matrices
 from mfdl.training.replay import replays

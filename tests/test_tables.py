@@ -27,8 +27,7 @@ from mfdl import (
     trust,
 )
 from mfdl.pictures.drawings import MAX_NUMBERED, cell_text, heat_map
-from mfdl.training.run import RUN_COLUMNS
-from mfdl.training.run_curves import plot_runs
+from mfdl.training.run import RUN_COLUMNS, plot_runs
 
 RING = Dynamics(gossip.metropolis_hastings("ring:n=4"), 0.5)
 ASKED = {"adjacency": "replace-one", "clip_norm": 0.5}

@@ -32,7 +32,7 @@ PACKAGES = (  # in the order of the reference; what else `mfdl` names follows
     "mfdl.partition",
     "mfdl.data",
     "mfdl.audit",
-    "mfdl.training.key_agreement",
+    "mfdl.training.shared_randomness",
     "mfdl.training.streams",
     "mfdl.training.shared_randomness",
     "mfdl.testing.strategies",

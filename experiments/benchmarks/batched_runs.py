@@ -13,7 +13,7 @@ import torch
 from _measure import report
 
 import mfdl
-from mfdl.training import batched_runs
+from mfdl.training import replay
 from mfdl.training.replay import replays
 from mfdl.training.replay_config import ReplayConfig
 from mfdl.training.run import SeedRun
@@ -59,7 +59,7 @@ def main() -> None:
     for device in ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",):
         clock = time.process_time if device == "cpu" else time.perf_counter
         for task in TASKS:
-            chosen = configs(task, device, batched_runs.MOST_RUNS[device])
+            chosen = configs(task, device, replay.MOST_RUNS[device])
             trained([ReplayConfig(**{**vars(chosen[0]), "seeds": [0]})])
             together, runs = measured(lambda: trained(chosen), clock)  # noqa: B023
             single, others = measured(lambda: alone(chosen), clock)  # noqa: B023

@@ -22,8 +22,8 @@ from _measure import leave_out, report, seconds, traced_megabytes
 import mfdl
 from mfdl.factorization.encoders import Banded, square_root_series
 from mfdl.noise import CausalNoise, IndependentNoise
+from mfdl.training.grid_sums import RoundedNormals
 from mfdl.training.keys import ColumnNormals, NoiseKey
-from mfdl.training.rounded_normals import RoundedNormals
 
 KEY, SIZES, DIM, BANDS = NoiseKey.from_seed(0), (128, 256, 512), 10_000, 16
 SECRET = NoiseKey(bytes(range(32)))

@@ -25,7 +25,7 @@ import mfdl
 from mfdl.pictures.line_charts import Panel, draw
 from mfdl.pictures.style import write_figure
 from mfdl.training import distributed
-from mfdl.training.distributed.share import Shares
+from mfdl.training.distributed import Shares
 
 STEPS, REPEATS = 20, 5
 GRAPHS = {"torus, 100 x 100": "torus:rows=100,cols=100", "random, degree 10": "regular:n=10000,degree=10,seed=0"}

@@ -11,7 +11,7 @@ import typer
 
 from mfdl import errors, files
 from mfdl.commands import terminal
-from mfdl.commands.command import Answer, command
+from mfdl.commands.terminal import Answer, command
 from mfdl.errors import InvalidInput
 from mfdl.progress import Progress, reporter
 from mfdl.runs.options import Config, Jobs, Option, require_one_of

@@ -32,9 +32,8 @@ from experiments.real_nodes.hello import Hello
 from experiments.real_nodes.launching import node_folder, spent
 from experiments.real_nodes.setting import Setting, begun
 from mfdl import PrivateNode, files
-from mfdl.training.key_agreement import pair_key
 from mfdl.training.keys import NoiseKey
-from mfdl.training.shared_randomness import HolderKeys, Holders
+from mfdl.training.shared_randomness import HolderKeys, Holders, pair_key
 
 HELLO = -1  # the iteration before the first step
 FINAL, REFUSED, SPENT = "final.safetensors", "refused.txt", "spent.txt"  # how a site ended, in its folder

@@ -23,9 +23,8 @@ from mfdl import files
 from mfdl.audit import bounds, canaries, reconstruct
 from mfdl.privacy import gaussian
 from mfdl.training.executor import Executor
-from mfdl.training.key_agreement import pair_key
 from mfdl.training.keys import NoiseKey
-from mfdl.training.shared_randomness import HolderKeys, Holders
+from mfdl.training.shared_randomness import HolderKeys, Holders, pair_key
 from mfdl.training.streams import noise_stream
 
 from .folder import NodeFolder

@@ -15,9 +15,8 @@ from typing import Any
 
 from mfdl import PrivateNode, files
 from mfdl.training import checkpoint
-from mfdl.training.key_agreement import NodeIdentity
 from mfdl.training.keys import SECRET_BYTES, NoiseKey
-from mfdl.training.shared_randomness import Holders
+from mfdl.training.shared_randomness import Holders, NodeIdentity
 
 from .frames import Refused, packed
 

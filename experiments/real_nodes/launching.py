@@ -65,7 +65,7 @@ def silent(node: PrivateNode, keys: HolderKeys) -> None:
 def shared_once(node: PrivateNode, keys: HolderKeys) -> None:
     """All nodes draw what they share once, and add it in every step."""
     stream = node._stream
-    base = partial(_Once.of, stream.noise, keys.of_node(node.node))
+    base = partial(_Once.of, stream.noise, keys.node_keys(node.node))
     node._stream = NoiseStream(stream.noise, stream.noise_std, base, stream.dim, slots=[node.node])
 
 

@@ -15,9 +15,8 @@ from collections.abc import Awaitable, Callable
 
 import mfdl
 from mfdl import PrivateNode
-from mfdl.training.key_agreement import open_group_key, pair_key, seal_group_key
 from mfdl.training.keys import NoiseKey
-from mfdl.training.shared_randomness import HolderKeys, Holders
+from mfdl.training.shared_randomness import HolderKeys, Holders, open_group_key, pair_key, seal_group_key
 
 from .folder import NodeFolder
 from .frames import DONE, GROUP_KEY, HELLO, MESSAGE, ROOM, Channel, Refused, unpacked

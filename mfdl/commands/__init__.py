@@ -1,11 +1,10 @@
 """The command line: `mfdl account`, `attack`, `audit`, `factorize`, `plan`, `compare`, `sweep`, `report`,
-`mechanisms`, `trust`, `data`, `graph`, and the commands of other packages (`mfdl.extensions`): `claims` and
-`reproduce` of `mfdl_papers`.
+`mechanisms`, `trust`, `data`, `graph`, and the commands of other packages (`mfdl.extensions`).
 
-In: flags and files. Out: a table or one JSON value on stdout, everything else on stderr, and an exit code: 0 done,
-1 a claim's verdict is not the one on record, an audit refutes a claim or cells of a sweep failed, 2 bad input (one line
-says what to change), 3 a solver stopped before its tolerance, 130 interrupted. The work itself is in the layers below;
-each command imports them when it runs, so that `mfdl --help` stays fast.
+A table or one JSON value goes to stdout, everything else to stderr. Exit codes: 0 done, 1 a claim's verdict is not the
+one on record, an audit refutes a claim or cells of a sweep failed, 2 bad input (one line says what to change), 3 a
+solver stopped before its tolerance, 130 interrupted. Commands import the layers below when they run, so that
+`mfdl --help` stays fast.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from typer.core import TyperGroup
 from .. import __version__, extensions, progress
 from ..errors import OTHER_WORDS, InvalidInput, RankLost, UnusualSetting, unknown_name
 from ..runs.option_files import spelled
-from . import account, attack, audit, compare, data_files, factorize, inspect_graph, listing, plan, report, sweep
+from . import account, attack, audit, factorize, listing, plan, sweep
 
 __all__ = ["app", "main"]
 
@@ -39,7 +38,7 @@ class _Commands(TyperGroup):
     """
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """In the order of help: what runs, with what others add, before what lists names and data."""
+        """Commands in the order of help: those that run, of other packages too, before lists of names and data."""
         ours = list(self.commands)
         at = ours.index("mechanisms")
         return [*ours[:at], *(name for name in extensions.names(extensions.COMMANDS) if name not in ours), *ours[at:]]
@@ -73,13 +72,13 @@ app = _typer(
     help="Differentially private decentralized learning as matrix factorization.",
 )
 for run in (
-    account.account, attack.attack, audit.audit, factorize.factorize, plan.plan, compare.compare, sweep.sweep,
-    report.report, listing.mechanisms,
+    account.account, attack.attack, audit.audit, factorize.factorize, plan.plan, sweep.compare, sweep.sweep,
+    sweep.report, listing.mechanisms,
 ):  # fmt: skip
     app.command()(run)
 app.add_typer(listing.trust, name="trust")
-app.add_typer(data_files.app, name="data")
-app.add_typer(inspect_graph.app, name="graph")
+app.add_typer(listing.app, name="data")
+app.add_typer(listing.graph, name="graph")
 
 # typer brings its own copy of click or the real one, depending on its version; this is ClickException in both
 _USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[2]
@@ -104,15 +103,12 @@ def _root(
 
 @functools.cache
 def _command() -> Any:
-    """Every option of every command, read from signatures once a process, which takes 13 ms."""
+    """The command with all options, read from signatures once a process, which takes 13 ms."""
     return typer.main.get_command(app)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command line and returns its exit code.
-
-    Args: arguments: without the program name; default those of the process.
-    """
+    """Runs the command line and returns its exit code; arguments: without the program name, default the process's."""
     gc.set_threshold(100_000)  # a thousand modules are loaded, and searching them for cycles takes a fifth of the start
     try:
         with warnings.catch_warnings(), progress.in_logs():
@@ -152,7 +148,7 @@ _OF_A_STREAM = {errno.ENOSPC, errno.EPIPE, errno.EIO, errno.EFBIG, errno.EDQUOT}
 
 
 def _drop_the_answer() -> None:
-    """Lets what is still in the buffer go nowhere, else Python writes it again at the exit and fails once more."""
+    """Discards the rest of the buffer, else Python writes it again at the exit and fails once more."""
     with contextlib.suppress(
         OSError, ValueError
     ):  # no descriptor behind it, as under a test: nothing at the exit either
@@ -162,7 +158,7 @@ def _drop_the_answer() -> None:
 
 
 def _in_words(error: Any, arguments: Sequence[str]) -> str:
-    """What is wrong with the options, as sentences; a number that is none, or of the wrong kind, is named."""
+    """A refusal of the options, as sentences; a number of the wrong kind is named."""
     message = str(error.format_message()).strip()
     wanted = next((words for kind, words in _NUMBERS.items() if kind in message), None)
     if wanted is not None:
@@ -183,17 +179,17 @@ _NUMBERS = {
     "valid number": "a number",
     "valid float": "a number",
 }
-"""What typer, in the words of either of its parsers, says of a value that is no number."""
+"""Words of typer, of either of its parsers, for a value that is no number."""
 
 
 def _value_after(flag: str, arguments: Sequence[str]) -> str:
-    """What was typed for an option, as `--flag value` or `--flag=value`; the last one counts."""
+    """The typed value of an option, as `--flag value` or `--flag=value`; the last one counts."""
     values = [b for a, b in itertools.pairwise(arguments) if a == flag]
     return next((a.partition("=")[2] for a in reversed(arguments) if a.startswith(f"{flag}=")), *values[-1:] or [""])
 
 
 def _in_one_line(usual: Callable[..., None]) -> Callable[..., None]:
-    """How the command line shows warnings: those about settings as one line, all others as Python does."""
+    """Shows warnings about settings as one line, all others as Python does."""
 
     def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
         if issubclass(category, UnusualSetting):

@@ -1,147 +1,27 @@
-"""`mfdl account`: what an attacker learns of every node, for one mechanism on one graph."""
+"""`mfdl account`: what an attacker learns of every node, for one mechanism on one graph; its tables and sentences."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Collection
+import math
+import os
+import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
-from ..errors import InvalidInput
-from ..runs import options
-from ..runs.options import OnGraph, Option, TakesPart, require_one_of
-from .command import Answer, command
+from .. import files
+from ..progress import Progress, reporter
+from ..runs.output import require_folder, rounded_up
+from . import terminal
+from .configs import AccountConfig
+from .terminal import Answer, command
 
+if TYPE_CHECKING:
+    from .account_losses import Account, SecretAccount
 
-@dataclasses.dataclass(frozen=True)
-class AccountConfig(TakesPart, OnGraph):
-    """One mechanism, one graph, one trust model; at most one of noise_std, noise_multiplier, mu, epsilon and budgets.
+RESULTS = "results.json"
 
-    Raises: InvalidInput: a value out of range, an unknown name, or options that exclude each other.
-    """
-
-    command: ClassVar[str] = "account"
-
-    mechanism: Annotated[str, Option("One of `mfdl mechanisms`, or file:FILE.", metavar="NAME")] = "dp-dsgd"
-    settings: options.Settings = ()
-    trust: Annotated[str, Option("One of `mfdl trust list`.", metavar="NAME")] = "ldp"
-    attackers: options.Attackers = None
-    colluders: options.Colluders = None
-    coalition_size: options.CoalitionSize = None
-    all_attackers: Annotated[bool, Option("pndp: each node attacks alone, in turn.")] = False
-    victims: Annotated[
-        str | None,
-        Option("Nodes whose privacy loss is computed; default: all nodes that do not attack.", metavar="A,B"),
-    ] = None
-    owners: Annotated[
-        str | None,
-        Option(
-            "Nodes that may hold the same record: any Q nodes, or groups A+B,C+D of labels; each group is a victim "
-            "besides the nodes.",
-            metavar="Q|A+B",
-        ),
-    ] = None
-    same_steps: Annotated[bool, Option("The owners of a record use it in the same steps (shared batches).")] = False
-    noise_std: Annotated[
-        float | None, Option("nu, the standard deviation of the base noise Z; default 1.", rule="non_negative")
-    ] = None
-    noise_multiplier: Annotated[
-        float | None, Option("nu in units of worst sensitivity times record shift.", rule="non_negative")
-    ] = None
-    mu: Annotated[float | None, Option("Find the least nu for which mu is met.", rule="positive")] = None
-    epsilon: Annotated[
-        float | None, Option("Find the least nu for which this epsilon at --delta is met.", rule="positive")
-    ] = None
-    budgets: Annotated[
-        Path | None,
-        Option(
-            'Instead of --mu: a JSON file {"LABEL": mu, ...} with the budget of each node, which scales '
-            "the noise of that node."
-        ),
-    ] = None
-    calibrate_under: Annotated[
-        str | None, Option("Trust model under which the target is met; default --trust.", metavar="TRUST")
-    ] = None
-    delta: options.Delta = 1e-6
-    lipschitz: Annotated[
-        float | None,
-        Option(
-            "Lipschitz constant of the maps x -> x - learning rate * gradient(x); it gives smaller adaptive losses.",
-            rule="non_negative",
-        ),
-    ] = None
-    release: options.Release = None
-    bound: Annotated[
-        str,
-        Option("exact (upper and lower bound meet), or certified (fast upper bound).", among=("exact", "certified")),
-    ] = "exact"
-    jobs: options.Jobs = None
-
-    def __post_init__(self, typed: Collection[str]) -> None:
-        super().__post_init__(typed)
-        from .. import trust
-        from ..algorithms import registry
-
-        require_one_of("trust model", self.trust, trust.base.MODELS)
-        registry.check_name(self.mechanism)
-        self.parameters()
-        names = ("noise_std", "noise_multiplier", "mu", "epsilon", "budgets")
-        given = [f"--{name.replace('_', '-')}" for name in names if getattr(self, name) is not None]
-        if len(given) > 1:
-            raise InvalidInput(
-                "give one of --noise-std, --noise-multiplier, --mu, --epsilon and --budgets, got "
-                f"{' and '.join(given)}."
-            )
-        if self.calibrate_under is not None and self.target is None and self.budgets is None:
-            raise InvalidInput(
-                "--calibrate-under is the trust model under which a target is met; give --mu, --epsilon or "
-                "--budgets, or leave it out."
-            )
-        if self.budgets is not None and (self.all_attackers or self.has_secret_batches):
-            which, way_out = ("--all-attackers", "name the attackers with --attackers")
-            if self.has_secret_batches:
-                which, way_out = (self.participation, "give --epsilon, or a public participation")
-            raise InvalidInput(
-                f"--budgets needs one set of attackers and a mu for each node, which {which} does not have; {way_out}."
-            )
-        self._check_owners()
-        if self.unit == "user" and self.lipschitz is not None:
-            raise InvalidInput("--lipschitz belongs to per-record clipping, i.e. to --unit record; leave it out.")
-
-    def _check_owners(self) -> None:
-        """Raises: InvalidInput: options that records of several owners do not have."""
-        if self.owners is None:
-            if self.same_steps:
-                raise InvalidInput("--same-steps says how several owners use a record; give --owners, or leave it out.")
-            return
-        excluded = {"--victims": self.victims, "--all-attackers": self.all_attackers, "--budgets": self.budgets}
-        given = [name for name, value in excluded.items() if value]
-        if given:
-            raise InvalidInput(
-                f"--owners computes every node and every group of owners for one set of attackers; leave out "
-                f"{' and '.join(given)}."
-            )
-
-    def parameters(self) -> dict[str, Any]:
-        """The settings, as the builder takes them; covariances are made against the coalitions that attack."""
-        from ..algorithms import registry
-
-        given = registry.parse_parameters(self.mechanism, self.settings)
-        if "coalition_size" in registry.parameters_of(self.mechanism) and self.coalition_size is not None:
-            given.setdefault("coalition_size", self.coalition_size)
-        return given
-
-    @property
-    def target(self) -> dict[str, Any] | None:
-        """Keyword arguments of `calibrate`; None where the noise is given."""
-        if self.epsilon is not None:
-            return self.values("epsilon", "delta")
-        return None if self.mu is None else self.values("mu")
-
-    @property
-    def accounting(self) -> dict[str, Any]:
-        """What `sensitivity_by_victim` is told besides algorithm, trust model and victims."""
-        return {"release": self.release, "method": self.bound, "lipschitz": self.lipschitz, "unit": self.unit}
+WORST_SHOWN = 10
 
 
 @command(AccountConfig, "Folder for results.json and pictures.")
@@ -151,8 +31,122 @@ def account(config: AccountConfig, out: Path | None) -> Answer:
     Two numbers per victim: mu for non-adaptive gradients, and mu_adaptive for adaptive gradients, as in training. With
     secret batches there is no mu, and epsilon holds for adaptive gradients.
     """
-    from .account_losses import run_account
-    from .account_tables import show
-
     losses = run_account(config, out)
     return losses.answer, lambda: show(losses.answer, losses.worst_in_words(), out), 0
+
+
+def run_account(
+    config: AccountConfig, out: str | os.PathLike[str] | None = None, *, progress: Progress = "auto"
+) -> Account | SecretAccount:
+    """Losses of every victim; out: a folder for results.json and pictures.
+
+    Raises: InvalidInput: nodes that are not in the graph, or a folder that cannot be written, before any work.
+    """
+    from .account_losses import accounted
+
+    began, screen = time.perf_counter(), reporter(progress)
+    if out is not None:
+        require_folder(out)
+    account = accounted(config, screen)
+    account.answer["seconds"] = time.perf_counter() - began
+    if out is not None:
+        from .loss_pictures import write_pictures  # matplotlib only where pictures are wanted
+
+        with screen.status("drawing"):
+            write_pictures(account, Path(out))
+            files.atomic_write_json(Path(out) / RESULTS, account.answer)
+    return account
+
+
+def show(answer: dict[str, Any], worst: str, out: Path | None) -> None:
+    from mfdl_solvers.ties import ranked
+
+    many = "victims" not in answer
+    each = answer["attackers"] if many else [{"attacker": "", "victims": answer["victims"]}]
+    pairs = [(against["attacker"], row) for against in each for row in against["victims"]]
+    measure = "epsilon" if answer["worst_mu"] is None else "mu"
+    pairs = ranked(pairs, key=lambda pair: float(pair[1][measure]), descending=True)
+    pairs = ranked(pairs, key=lambda pair: float(pair[1][f"{measure}_adaptive"]), descending=True)
+    rows, kind = [row for _, row in pairs], "pair" if many else "victim"
+    same = "" if answer["adaptive"] else _same_for_adaptive(rows, measure, kind)
+    groups = _equal_rows(pairs)
+    title = (
+        f"{answer['mechanism']} on {answer['graph']}, trust {answer['trust']}, base noise std {answer['noise_std']:.4g}"
+    )
+    title += f": {WORST_SHOWN} largest of {len(groups):,}" * (len(groups) > WORST_SHOWN)
+    kinds = {"": "" if answer["adaptive"] or same else ",\nnon-adaptive"}
+    kinds |= {} if answer["adaptive"] or same else {"adaptive": ",\nadaptive"}
+    losses = ("mu", "epsilon") if measure == "mu" else ("epsilon",)
+    placed = any(row["distance"] is not None for row in rows)
+    numbers = ["distance"] * placed + [f"{loss}{words}" for words in kinds.values() for loss in losses]
+    table = terminal.table(["attacker"] * many + ["victim", *numbers], title=title, right=numbers)
+    every = "nodes" if len(pairs) == answer["nodes"] and answer["config"].get("owners") is None else f"{kind}s"
+    for group in groups[:WORST_SHOWN]:
+        attacker, row = group[0]
+        others = f", one of {len(group):,} {kind}s" * (len(group) > 1)
+        victim = f"all {len(pairs):,} {every}" if 1 < len(group) == len(pairs) else f"{row['victim']}{others}"
+        distance = ["" if row["distance"] is None else str(row["distance"])] * placed
+        table.add_row(
+            *[attacker] * many, victim, *distance, *(_bounded(row, loss, k) for k in kinds for loss in losses)
+        )
+    terminal.say([table, *[same] * bool(same)])
+    terminal.say([f"Largest loss: {worst}. epsilon is at delta = {answer['delta']:g}."])
+    if placed:
+        _show_by_distance(rows, f"{kind}s", measure, adaptive=not same)
+    terminal.say([answer["guarantee"], *(f"Note: {note}" for note in answer["notes"])], out)
+
+
+def _same_for_adaptive(rows: list[dict[str, Any]], measure: str, kind: str) -> str:
+    """Replaces the columns for adaptive gradients if they repeat the others; empty if they do not."""
+    import numpy as np
+
+    from mfdl_solvers.ties import equal_to_largest
+
+    fixed, adaptive = (np.array([float(row[key]) for row in rows]) for key in (measure, f"{measure}_adaptive"))
+    if equal_to_largest([fixed, adaptive], axis=0).all():
+        return f"The losses of each {kind} for adaptive gradients are the same."
+    if not equal_to_largest(adaptive).all():
+        return ""
+    losses = [f"{loss} {_bounded(rows[0], loss, 'adaptive')}" for loss in dict.fromkeys((measure, "epsilon"))]
+    return f"Losses above are for non-adaptive gradients; for adaptive ones each {kind} has {', '.join(losses)}."
+
+
+def _equal_rows(pairs: Sequence[tuple[str, dict[str, Any]]]) -> list[list[tuple[str, dict[str, Any]]]]:
+    """Neighbours at one distance whose losses are equal up to rounding."""
+    groups: list[list[tuple[str, dict[str, Any]]]] = []
+    for pair in pairs:
+        if groups and _equal(groups[-1][0][1], pair[1]):
+            groups[-1].append(pair)
+        else:
+            groups.append([pair])
+    return groups
+
+
+def _equal(first: dict[str, Any], other: dict[str, Any]) -> bool:
+    from mfdl_solvers.ties import SAME
+
+    losses = ("mu", "mu_adaptive", "epsilon", "epsilon_adaptive")
+    alike = all(first[key] == other[key] for key in ("distance", "bound", "adaptive_bound"))
+    return alike and all(
+        first[key] == other[key] or math.isclose(float(first[key]), float(other[key]), rel_tol=SAME) for key in losses
+    )
+
+
+def _show_by_distance(rows: list[dict[str, Any]], counted: str, measure: str, *, adaptive: bool) -> None:
+    from ..runs.privacy_plots import by_distance
+
+    columns = ("distance", counted, "lowest", "mean", "highest", *["highest, adaptive"] * adaptive)
+    table = terminal.table(columns, title=f"{measure} by distance", right=columns)
+    hops = [row["distance"] for row in rows]  # known for all or for none
+    kinds = (by_distance(hops, [float(row[key]) for row in rows]) for key in (measure, f"{measure}_adaptive"))
+    for at, in_training in zip(*kinds, strict=True):
+        values = (at.lowest, at.mean, at.highest, *[in_training.highest] * adaptive)
+        table.add_row(str(at.distance), f"{at.victims:,}", *map(rounded_up, values))
+    terminal.say([table])
+
+
+def _bounded(row: dict[str, Any], loss: str, kind: str = "") -> str:
+    """A number rounded up, marked where it is a bound; mu alone where epsilon stands beside it."""
+    name, bound = (f"{loss}_{kind}", row[f"{kind}_bound"]) if kind else (loss, row["bound"])
+    alone = loss == "mu" or row["mu"] is None
+    return f"{'<= ' if alone and bound != 'exact' else ''}{rounded_up(row[name])}"

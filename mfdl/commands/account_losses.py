@@ -1,8 +1,7 @@
-"""What `mfdl account` answers: losses of every victim, for one attacking set or for every node as the attacker.
+"""Answers of `mfdl account`: losses of every victim, for one attacking set or for every node as the attacker.
 
-In: an `AccountConfig`. Out: an `Account`, or with secret batches a `SecretAccount`, whose answer is JSON-ready, and in
-a folder results.json and pictures. Secret batches have epsilon at delta of every victim and no mu: epsilon for
-non-adaptive gradients is that for training, and mu and sensitivities are null.
+An `Account`, or with secret batches a `SecretAccount`, whose answer is JSON-ready. Secret batches have epsilon at delta
+of every victim and no mu: epsilon for non-adaptive gradients is that for training, and mu and sensitivities are null.
 """
 
 from __future__ import annotations
@@ -12,17 +11,13 @@ import functools
 import itertools
 import math
 import operator
-import os
-import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from threadpoolctl import threadpool_limits
 
 from mfdl_solvers.ties import equal_to_largest, first_largest
 
-from .. import files
 from ..algorithms import LinearAlgorithm, registry
 from ..errors import InvalidInput
 from ..privacy import gaussian, questions
@@ -35,18 +30,17 @@ from ..privacy.owners import Owners, name_of
 from ..privacy.questions import Privacy
 from ..privacy.sampled_exposures import noise_of_bins
 from ..privacy.victim_sensitivity import VictimSensitivity, worst_adaptive
-from ..progress import Progress, Silent, reporter
+from ..progress import Silent
 from ..runs.named_nodes import Named
-from ..runs.output import circumstances, json_number, require_folder
+from ..runs.output import circumstances, json_number
 from ..runs.pairwise_losses import pairwise_losses
 from ..trust import TrustModel
 
 if TYPE_CHECKING:
     from ..graphs import SparseGraph
-    from .account import AccountConfig
+    from .configs import AccountConfig
 
 
-RESULTS = "results.json"
 NON_ADAPTIVE_ONLY = (
     "mu and epsilon of single victims hold for non-adaptive gradients only: gradients in training react to "
     "messages that this attacker does not see. For training use those of the guarantee, in JSON mu_adaptive and "
@@ -56,16 +50,11 @@ NON_ADAPTIVE_ONLY = (
 Nodes = tuple[int, ...]
 
 
-def run_account(
-    config: AccountConfig, out: str | os.PathLike[str] | None = None, *, progress: Progress = "auto"
-) -> Account | SecretAccount:
-    """What every victim loses; out: a folder for results.json and pictures.
+def accounted(config: AccountConfig, screen: Silent) -> Account | SecretAccount:
+    """Losses of every victim.
 
-    Raises: InvalidInput: nodes that are not there, or a folder that cannot be written, before any work.
+    Raises: InvalidInput: nodes that are not in the graph, before any work.
     """
-    began, screen = time.perf_counter(), reporter(progress)
-    if out is not None:
-        require_folder(out)
     graph, gossip = config.sparse_network()
     named = Named(graph, config.attackers, config.colluders, config.coalition_size, config.all_attackers)
     named.require_used([config.trust, *([config.calibrate_under] if config.calibrate_under else [])])
@@ -78,21 +67,11 @@ def run_account(
     each = None if config.budgets is None else named.budgets(config.budgets)
     if each is not None:
         algorithm = questions.scaled_to_budgets(algorithm, questions.budgets_by_node(algorithm.labels, each))
-    account: Account | SecretAccount
     if config.has_secret_batches:
         with screen.status(f"accounting for {config.participation}"):
-            account = secret_account(config, graph, named, algorithm, victims)
-    else:
-        models, losses = _losses(config, algorithm, named, victims, screen)
-        account = Account(config, graph, named, algorithm, models, losses, victims, each)
-    account.answer["seconds"] = time.perf_counter() - began
-    if out is not None:
-        from .account_pictures import write_pictures  # matplotlib only where pictures are wanted
-
-        with screen.status("drawing"):
-            write_pictures(account, Path(out))
-            files.atomic_write_json(Path(out) / RESULTS, account.answer)
-    return account
+            return secret_account(config, graph, named, algorithm, victims)
+    models, losses = _losses(config, algorithm, named, victims, screen)
+    return Account(config, graph, named, algorithm, models, losses, victims, each)
 
 
 def _losses(
@@ -138,7 +117,7 @@ class Account:
 
     @functools.cached_property
     def answer(self) -> dict[str, Any]:
-        """Everything, JSON-ready, as it stands in results.json."""
+        """The content of results.json."""
         config, algorithm, every = self.config, self.algorithm, self.everything
         labels = self.named.labels
         who: dict[str, Any] = {"attackers": [labels[v] for v in self.attackers]}
@@ -163,7 +142,6 @@ class Account:
 
     @property
     def owners(self) -> Owners:
-        """Which nodes may hold one record."""
         return self.named.owners(self.config.owners, same_steps=self.config.same_steps)
 
     @property
@@ -173,7 +151,6 @@ class Account:
 
     @property
     def everything(self) -> list[VictimSensitivity]:
-        """All losses."""
         return [loss for losses in self.losses.values() for loss in losses]
 
     @property
@@ -189,7 +166,7 @@ class Account:
         return nodes, loss.raised_to(largest, adaptive=adaptive)
 
     def _worst_pairs(self, *, adaptive: bool) -> list[tuple[Nodes, VictimSensitivity]]:
-        """All with the largest number up to rounding; of those with one adaptive number the largest non-adaptive."""
+        """All pairs with the largest number up to rounding; among equal adaptive ones the largest non-adaptive."""
         pairs = [(nodes, loss) for nodes, losses in self.losses.items() for loss in losses]
         for kind in (True, False)[not adaptive :]:
             largest = equal_to_largest([loss.number(adaptive=kind).squared for _, loss in pairs])
@@ -197,7 +174,7 @@ class Account:
         return pairs
 
     def worst_in_words(self) -> str:
-        """The victim that loses most for adaptive gradients, with its attacker where each node attacks."""
+        """The victim with the largest loss for adaptive gradients, with its attacker where each node attacks."""
         nodes, loss = self.worst(adaptive=True)
         labels, tied = self.named.labels, self.answer["tied"]
         if not self.config.all_attackers:
@@ -236,7 +213,6 @@ class Account:
         return losses.calibrate(**target).noise_std
 
     def mu(self, loss: VictimSensitivity, adaptive: bool) -> float:
-        """Of one loss at this noise."""
         shift = gaussian.record_shift(self.config.adjacency, self.config.clip_norm)
         return _mu(loss.number(adaptive=adaptive).value, shift, self.noise_std)
 
@@ -244,7 +220,6 @@ class Account:
         return _epsilon(self.mu(self.worst(adaptive=adaptive)[1], adaptive=adaptive), self.config.delta)
 
     def rows(self, attackers: Nodes) -> list[dict[str, Any]]:
-        """One JSON object per victim of one attacking set."""
         hops = self.named.distances(attackers)
         rows: list[dict[str, Any]] = []
         for loss in self.losses[attackers]:
@@ -267,7 +242,6 @@ class Account:
         return rows
 
     def _sentence(self) -> str:
-        """The guarantee of the worst victim, for adaptive gradients."""
         nodes, loss = self.worst(adaptive=True)
         privacy = Privacy(self.models[nodes], owners=self.owners, **self.config.protected)
         losses = Losses.of_victim_sensitivities(self.algorithm, privacy, [loss])
@@ -303,7 +277,7 @@ WITHOUT_MU = (
 class SecretAccount:
     """A question with its answer.
 
-    Attributes: guarantee: that of every node; losses: by victim; rule: that they follow from; victims: None for all.
+    Attributes: guarantee: that of every node; losses: by victim; rule: their method; victims: None for all.
     """
 
     config: AccountConfig
@@ -318,7 +292,7 @@ class SecretAccount:
 
     @functools.cached_property
     def answer(self) -> dict[str, Any]:
-        """Everything, JSON-ready, as it stands in results.json."""
+        """The content of results.json."""
         labels, epsilons = self.named.labels, list(self.epsilons.values())
         worst = json_number(max(epsilons))
         return {
@@ -337,18 +311,16 @@ class SecretAccount:
 
     @functools.cached_property
     def epsilons(self) -> dict[int, float]:
-        """Of each victim that was asked about, at the delta of the config; inf for an attacker."""
+        """Epsilon of each requested victim at the delta of the config; inf for an attacker."""
         epsilon = functools.cache(lambda loss: loss.epsilon(self.config.delta))
         every = self.losses if self.victims is None else self.victims
         return {u: epsilon(self.losses[u]) if u in self.losses else math.inf for u in every}
 
     def worst_in_words(self) -> str:
-        """The victim that loses most."""
         worst = list(self.epsilons)[first_largest(list(self.epsilons.values()))]
         return worst_in_words(f"node {self.named.labels[worst]}", self.answer["tied"])
 
     def _rows(self) -> list[dict[str, Any]]:
-        """One JSON object per victim."""
         hops = self.named.distances(self.attackers)
         without = ("sensitivity_squared", "adaptive_sensitivity_squared", "mu", "mu_adaptive")
         return [
@@ -376,7 +348,7 @@ def secret_account(
 ) -> SecretAccount:
     """Accounts for every victim, at the noise or for the target of the config.
 
-    Raises: UnsupportedMechanism: where the theorem does not reach (`privacy.sampled_exposures`).
+    Raises: UnsupportedMechanism: beyond the theorem (`privacy.sampled_exposures`).
     """
     model = named.model(config.trust)
     owners = named.owners(config.owners, same_steps=config.same_steps)
@@ -397,7 +369,7 @@ def secret_account(
 
 
 def made_for(config: AccountConfig) -> dict[str, Any]:
-    """What builders of mechanisms of balls-in-bins take besides: what the target asks of encoders."""
+    """Further arguments of builders of mechanisms for balls-in-bins: the noise of the target."""
     if config.epsilon is None:
         return {}
     target = {"epsilon": config.epsilon, **config.values("delta", "adjacency")}
@@ -405,7 +377,6 @@ def made_for(config: AccountConfig) -> dict[str, Any]:
 
 
 def _circumstances(config: AccountConfig, graph: SparseGraph, algorithm: LinearAlgorithm) -> dict[str, Any]:
-    """What an answer of `mfdl account` names besides its numbers."""
     return {
         **circumstances(config, graph, algorithm.dynamics.gossip),
         **config.values("mechanism", "trust", "adjacency", "unit", "clip_norm", "delta"),

@@ -1,8 +1,4 @@
-"""`mfdl attack`: whose gradients an attacker solves for, once without noise, once under a mechanism.
-
-In: an `AttackConfig`, every value checked before any work. Out: the answer as one JSON-ready dict, and in a folder
-results.json and a picture.
-"""
+"""`mfdl attack`: reconstructs gradients from an attacker's view, once without noise, once under a mechanism."""
 
 from __future__ import annotations
 
@@ -17,10 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from ..errors import InvalidInput
 from ..progress import Progress, reporter
 from ..runs import options
-from ..runs.options import OnGraph, Option, Protects, require_one_of
+from ..runs.options import OnGraph, Option, Protects, require_member
 from ..runs.output import circumstances, json_number, require_folder, rounded_up
 from . import terminal
-from .command import Answer, command
+from .terminal import Answer, command
 
 if TYPE_CHECKING:
     from ..algorithms import LinearAlgorithm
@@ -38,7 +34,7 @@ ALIASES = {"d-sgd": NO_NOISE}
 MAX_COMBINATIONS = 100  # written to the JSON answer
 GRADIENT_OF = {"record": "sum of clipped gradients", "user": "clipped mean gradient"}  # of a node, what is solved for
 WORST_VICTIM = re.compile(r" \(node .*(, the worst victim|that lose most)\)")
-"""What a guarantee says of one node, which is not the question here: every message shows the same."""
+"""A guarantee's words about one node, which are left out here: every message shows the same."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,7 +77,7 @@ class AttackConfig(Protects, OnGraph):
         from .. import trust
         from ..algorithms import registry
 
-        require_one_of("trust model", self.trust, trust.base.MODELS)
+        require_member("trust model", self.trust, trust.base.MODELS)
         if self.trust not in TRUSTS:
             raise InvalidInput(
                 f"--trust {self.trust} has several possible attackers, but an attack needs one; use one of "
@@ -89,7 +85,7 @@ class AttackConfig(Protects, OnGraph):
             )
         registry.check_name(self.name)
         self.parameters()
-        require_one_of("kind of gradients", self.gradients, tuple(GRADIENTS))
+        require_member("kind of gradients", self.gradients, tuple(GRADIENTS))
         if self.noise_std is not None and self.mu is not None:
             raise InvalidInput("give --noise-std or --mu, not both.")
         if not self.noisy and (self.noise_std is not None or self.mu is not None):
@@ -97,16 +93,13 @@ class AttackConfig(Protects, OnGraph):
 
     @property
     def name(self) -> str:
-        """The mechanism as the registry calls it."""
         return ALIASES.get(self.mechanism, self.mechanism)
 
     @property
     def noisy(self) -> bool:
-        """The mechanism has noise."""
         return self.name != NO_NOISE
 
     def parameters(self) -> dict[str, Any]:
-        """The settings, as the builder takes them."""
         from ..algorithms import registry
 
         return registry.parse_parameters(self.name, self.settings)
@@ -115,9 +108,9 @@ class AttackConfig(Protects, OnGraph):
 def run_attack(
     config: AttackConfig, out: str | os.PathLike[str] | None = None, *, progress: Progress = "auto"
 ) -> dict[str, Any]:
-    """Whose gradients are solved for, JSON-ready; out: a folder for results.json and the picture.
+    """Reconstructed gradients, JSON-ready; out: a folder for results.json and the picture.
 
-    Raises: InvalidInput: nodes that are not there, or a folder that cannot be written, before any work.
+    Raises: InvalidInput: nodes that are not in the graph, or a folder that cannot be written, before any work.
     """
     from ..algorithms import registry
     from ..audit import reconstruct
@@ -187,14 +180,14 @@ def _mechanism(config: AttackConfig, algorithm: LinearAlgorithm, trust: TrustMod
 
 
 def _in_options(text: str, steps: int) -> str:
-    """A remedy that the accountant names, in the options of this command, where a record joins every step."""
+    """A remedy that the accountant names, in the options of this command."""
     return text.replace(f"unit='user' with EveryStep({steps})", "--unit user").replace(
         "release='none'", "--release none"
     )
 
 
 def _panel(solved: Reconstruction, labels: list[str], hops: dict[int, int]) -> dict[str, Any]:
-    """One reconstruction as JSON; of each node the gradient that is known best."""
+    """One reconstruction as JSON; of each node the best known gradient."""
     nodes = [
         {
             "node": labels[u],
@@ -236,7 +229,7 @@ def panels(answer: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
 def _write(out: Path, answer: dict[str, Any], graph: Any) -> None:
     from .. import files
     from ..pictures.style import write_figure  # matplotlib only where pictures are wanted
-    from .attack_picture import draw
+    from .loss_pictures import draw
 
     who = f"{', '.join(answer['attackers'])} attacks" if answer["attackers"] else f"trust model {answer['trust']}"
     caption = (
@@ -292,7 +285,6 @@ def _show(answer: dict[str, Any], out: Path | None) -> None:
 
 
 def _sentence(title: str, panel: dict[str, Any]) -> str:
-    """What a panel says, in words."""
     status = [node["status"] for node in panel["nodes"] if node["status"] != "attacker"]
     names = f": {', '.join(panel['exposed'])}" if panel["exposed"] else ""
     rest = "; ".join(f"{status.count(kind)} {kind}" for kind in dict.fromkeys(status) if kind != "exposed")

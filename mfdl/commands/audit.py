@@ -1,4 +1,4 @@
-"""`mfdl audit`: claims of mechanisms under trust models, against what runs show."""
+"""`mfdl audit`: tests claims of mechanisms under trust models by runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..progress import Progress, Silent, reporter
 from ..runs import options
 from ..runs.options import OnGraph, Option, TakesPart
 from . import terminal
-from .command import Answer, command
+from .terminal import Answer, command
 
 if TYPE_CHECKING:
     from ..audit.audit_cells import AuditMatrix
@@ -113,14 +113,12 @@ class AuditConfig(TakesPart, OnGraph):
 
     @property
     def mechanisms(self) -> tuple[str, ...]:
-        """Their names: those given, else all for a matrix."""
         from ..algorithms import registry
 
         return self.mechanism or (tuple(n for n in registry.MECHANISMS if n != "none") if self.matrix else ("dp-dsgd",))
 
     @property
     def trusts(self) -> tuple[str, ...]:
-        """The trust models: those given, else all that need no nodes for a matrix."""
         return self.trust or (MATRIX_TRUSTS if self.matrix else ("ldp",))
 
 

@@ -1,7 +1,4 @@
-"""What `mfdl factorize` answers: objective, lower bound and gap of noise over time, over nodes, or over both.
-
-In: a `FactorizeConfig`. Out: one JSON-ready dict, and the file that keeps the result.
-"""
+"""Answers of `mfdl factorize`: objective, lower bound and gap of noise over time, over nodes, or over both."""
 
 from __future__ import annotations
 
@@ -35,9 +32,9 @@ from ..objective.counted_models import COUNTED_MODELS
 from ..participation import BallsInBins, Cyclic
 from ..privacy.sampled_exposures import noise_of_bins
 from ..progress import Progress, Silent, reporter
-from ..runs.options import require_one_of
+from ..runs.options import require_member
 from ..runs.output import json_number, require_writable, versions
-from .factorize import PER_NODE, SECRET, SPATIAL, FactorizeConfig
+from .configs import PER_NODE, SECRET, SPATIAL, FactorizeConfig
 
 OF_BINS = ("noise_std", "root_error", "root_error_bound")
 OVER_NODES = ("max_inverse_diagonal", "sigma_ldp", "sigma_cor", "independent_objective", "bound_over")
@@ -46,7 +43,7 @@ OVER_NODES = ("max_inverse_diagonal", "sigma_ldp", "sigma_cor", "independent_obj
 def run_factorize(
     config: FactorizeConfig, out: str | os.PathLike[str] | None = None, *, progress: Progress = "auto"
 ) -> dict[str, Any]:
-    """Loss, certified lower bound and gap, JSON-ready; out: the file that file:FILE names later.
+    """Objective, certified lower bound and gap, JSON-ready; out: the file that file:FILE names later.
 
     Raises: InvalidInput: a graph, groups or a file that cannot be used.
     """
@@ -92,7 +89,7 @@ def run_factorize(
 
 
 def _facts_of_bins(config: FactorizeConfig, solved: BallsInBinsFactorization) -> dict[str, Any]:
-    """The target, the noise that meets it, what that costs the models, and every correlation that was tried."""
+    """The target, its noise, its errors, and every attempted correlation."""
     tried = [
         {
             "correlation": best.correlation,
@@ -112,7 +109,7 @@ def _facts_of_bins(config: FactorizeConfig, solved: BallsInBinsFactorization) ->
 
 
 def _facts(config: FactorizeConfig, solved: Certified) -> dict[str, Any]:
-    """What only some kinds of factorization have."""
+    """Facts of some kinds of factorization."""
     if isinstance(solved, SpatialFactorization):
         return {
             **dict.fromkeys(("steps", "epochs", "period")),
@@ -171,28 +168,27 @@ class Job:
 
     @property
     def made_for(self) -> Cyclic | BallsInBins:
-        """What a file of it says."""
+        """The participation in a file."""
         if self.config.mechanism == SECRET:
             return BallsInBins(epochs=self.config.epochs, bins=self.config.period)
         return self.participation
 
     @property
     def participation(self) -> Cyclic:
-        """Of noise that runs over steps."""
         return Cyclic(epochs=self.config.epochs, period=self.config.period)
 
     def solve(self) -> tuple[Solved, FloatArray | None]:
         """The factorization and, for noise over time, the error Gram (one per node where the encoders are)."""
         if self.config.mechanism == SECRET:
-            solved = self._of_bins()
+            solved = self._solve_bins()
             return solved, solved.error_gram
         if self.config.form is not None:
-            return self._of_form(self.config.form), None
+            return self._solve_form(self.config.form), None
         if self.config.over_time:
             return self._over_time(self.config.mechanism)
         return (self._over_nodes() if self.config.mechanism in SPATIAL else self._over_both()), None
 
-    def _of_bins(self) -> BallsInBinsFactorization:
+    def _solve_bins(self) -> BallsInBinsFactorization:
         config = self.config
         target = config.values("epsilon", "delta", "adjacency")
         noise_std = noise_of_bins(bins=config.period, **target)
@@ -200,8 +196,8 @@ class Job:
         options |= {"form": config.solver, "bandwidth": config.bandwidth}
         return factorization.factorize_balls_in_bins(self.dynamics, config.epochs, config.period, noise_std, **options)
 
-    def _of_form(self, form: str) -> StructuredFactorization:
-        require_one_of("counted_models", self.config.counted_models, COUNTED_MODELS)
+    def _solve_form(self, form: str) -> StructuredFactorization:
+        require_member("counted_models", self.config.counted_models, COUNTED_MODELS)
         config = self.config
         limit: dict[str, Any] = {"max_iterations": config.max_iterations}
         return factorization.factorize_long(
@@ -245,13 +241,13 @@ class Job:
 
     def _over_time(self, mechanism: str) -> tuple[Factorization | NodeFactorizations, FloatArray | None]:
         check.positive(tolerance=self.limits["tolerance"])
-        require_one_of("counted_models", self.config.counted_models, COUNTED_MODELS)
-        require_one_of("solver", self.config.solver, factorization.temporal.SOLVERS)
+        require_member("counted_models", self.config.counted_models, COUNTED_MODELS)
+        require_member("solver", self.config.solver, factorization.temporal.SOLVERS)
         if mechanism in PER_NODE:
             return self._best_per_node(by_class=mechanism == "mafalda-classes")
         if mechanism == "mafalda":
             posed, best = self._best_shared()
-            return best, _gram_of(posed)
+            return best, _error_gram(posed)
         if mechanism == "d-mf":
             return self._prefix_sums()
         # bsr and file:FILE are built without optimising anything; a file is checked against nodes and steps
@@ -292,7 +288,7 @@ class Job:
         fixed = factorization.evaluate(posed, encoder, lower_bound=best.lower_bound)
         loose = f"the lower bound is valid but loose: its solver stopped {best.distance}"
         notes = (*best.notes, loose) if best.status == self.config.STOPPED else best.notes
-        return dataclasses.replace(fixed, notes=notes), _gram_of(posed)
+        return dataclasses.replace(fixed, notes=notes), _error_gram(posed)
 
     def _best_per_node(self, *, by_class: bool = False) -> tuple[NodeFactorizations, FloatArray]:
         if self.config.solver != "dense":
@@ -309,6 +305,6 @@ class Job:
         return factorization.nodes.evaluate_nodes(grams, self.participation, encoders, lower_bounds=bounds), grams
 
 
-def _gram_of(posed: FactorizationProblem | MaximumProblem) -> FloatArray | None:
+def _error_gram(posed: FactorizationProblem | MaximumProblem) -> FloatArray | None:
     """H; None for the largest error, which has one for each step."""
     return posed.error_gram if isinstance(posed, FactorizationProblem) else None

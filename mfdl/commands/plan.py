@@ -11,14 +11,13 @@ from ..runs import options
 from ..runs.options import OnGraph, Option
 from ..runs.output import circumstances, require_folder
 from . import terminal
-from .command import Answer, command
+from .terminal import Answer, command
 
 if TYPE_CHECKING:
     from ..planning import RunPlan
-    from ..trust import TrustModel
 
 SHOWN = 12
-"""Designs in the table besides the Pareto-optimal ones: the best."""
+"""Largest number of designs in the table besides the Pareto-optimal ones."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,13 +39,8 @@ class PlanConfig(OnGraph):
         Option("Budget instead of --epsilon; public batches only.", instead_of=("epsilon",), rule="positive"),
     ] = None
     trust: Annotated[str, Option("Trust model: a name of `mfdl trust list`.", metavar="NAME")] = "ldp"
-    attackers: Annotated[
-        tuple[str, ...] | None,
-        Option("pndp: the attacking nodes; default: any single node.", metavar="A,B", listed=True),
-    ] = None
-    colluders: Annotated[
-        tuple[str, ...] | None, Option("colluding: nodes that share their secrets.", metavar="A,B", listed=True)
-    ] = None
+    attackers: options.AttackerList = None
+    colluders: options.ColluderList = None
     coalition_size: options.CoalitionSize = None
     release: options.Release = None
     adjacency: options.Adjacency = "replace-one"
@@ -57,10 +51,7 @@ class PlanConfig(OnGraph):
     messages: Annotated[
         int | None, Option("Largest number of messages that a node sends, on average.", metavar="M", least=1)
     ] = None
-    mechanisms: Annotated[
-        tuple[str, ...],
-        Option("Names of `mfdl mechanisms`, and file:FILE.", ("--mechanism",), metavar="A,B,...", listed=True),
-    ] = ("dp-dsgd", "mafalda")
+    mechanisms: options.Mechanisms = ("dp-dsgd", "mafalda")
     batches: Annotated[
         tuple[str, ...], Option("b: batches an epoch; 1 are full batches.", metavar="A,B,...", listed=True)
     ] = ("1", "4", "16")
@@ -127,14 +118,6 @@ class PlanConfig(OnGraph):
             )
         return tuple(map(int, texts))
 
-    def trust_model(self) -> TrustModel:
-        """The trust model of the budget."""
-        from .. import trust
-
-        return trust.named(
-            self.trust, attackers=self.attackers, colluders=self.colluders, coalition_size=self.coalition_size
-        )
-
 
 @command(PlanConfig, "Folder for plan.json and the picture.")
 def plan(config: PlanConfig, out: Path | None) -> Answer:
@@ -153,7 +136,7 @@ def plan(config: PlanConfig, out: Path | None) -> Answer:
         "gradients_per_record", "messages", "curvature", "start_distance", "learning_time",
     )  # fmt: skip
     assert config.records is not None
-    privacy = Privacy(config.trust_model(), **config.values("adjacency", "clip_norm", "release"))
+    privacy = Privacy(options.named_trust(config), **config.values("adjacency", "clip_norm", "release"))
     result = planning.plan(
         gossip,
         config.records,

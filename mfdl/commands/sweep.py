@@ -1,16 +1,125 @@
-"""`mfdl sweep`: a grid of training runs, each kept once it is finished."""
+"""`mfdl compare`, `mfdl sweep`, and `mfdl report`: folders of training runs, and such a folder as one page."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ..errors import InvalidInput
+from ..metrics import WORDS, final_steps, is_accuracy, result_key
 from ..progress import reporter
-from ..runs.output import rounded_up
+from ..runs.experiment import Experiment
+from ..runs.output import rounded_up, shared_conditions
+from ..webpage import ReportConfig
 from . import terminal
+from .terminal import Answer, command
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+@command(Experiment, "Folder of the results.", default=Path("results/compare"))
+def compare(
+    config: Experiment,
+    out: Path,
+    several: dict[str, list[float]],
+    resume: Annotated[bool, typer.Option("--resume/--no-resume", help="Reuse the finished runs in the folder.")] = True,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace a comparison with other options in the folder.")
+    ] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", help="Print all conditions of the guarantee and what each column means.")
+    ] = False,
+) -> Answer:
+    """Train with each mechanism at the same privacy guarantee; write results.json, steps.mfdl and a picture.
+
+    Ctrl-C keeps the finished runs; the same command resumes.
+    """
+    from ..runs.store import RUNS, finished_comparison
+
+    result = finished_comparison(config, out) if resume and not several else None
+    if result is not None:
+        terminal.messages().print("Nothing to do: every run was finished by an earlier call.", markup=False)
+    else:
+        with terminal.telling_what_is_stored(out, "run", RUNS):
+            with reporter().status("loading torch"):
+                from ..runs.comparing import run_comparison
+            result = run_comparison(config, out, several=several, resume=resume, overwrite=overwrite)
+
+    def show() -> None:
+        terminal.say([_grid(result) if several else _table(result), shared_conditions(result)])
+        verdict = " ".join([f"{result['finding']}."] * bool(result["finding"]) + result["advice"])
+        terminal.say([verdict] * bool(verdict) + _in_full(result)[: None if verbose else not verdict])
+        more = "" if verbose else " All conditions: --verbose, or results.json there."
+        terminal.answers().print(f"Written to {out}.{more}", highlight=False, markup=False, soft_wrap=True)
+
+    return result, show, 0
+
+
+def _table(result: dict[str, Any]) -> Table:
+    count = len(result["seeds"])
+    title = f"{result['task']} on {result['graph']}: {result['nodes']} nodes, {result['steps']} steps"
+    measured = result["config"].get("metrics", [])
+    numbers = [f"final test\nloss ± std\n({count} seeds)" if count > 1 else "final test loss\n(1 seed)", "accuracy"]
+    numbers += ["sensitivity"] * (result["mu"] is not None) + ["injected\nnoise std"]
+    numbers += ["objective"] * (with_objective := any(row["objective"] is not None for row in result["mechanisms"]))
+    numbers += [WORDS[name].replace(" of the ", "\nof the ") for name in measured]
+    table = terminal.table(("mechanism", *numbers), title=title, right=numbers)
+    for row in result["mechanisms"]:
+        objective, error = row["objective"], f" ± {row['objective_error']:,.0f}" if "objective_error" in row else ""
+        loss = terminal.plus_minus(row["final_test_loss_mean"], row["final_test_loss_std"], count, ".3f")
+        table.add_row(
+            row["label"],
+            f"diverged ({len(row['diverged'])} of {count})" if row["final_test_loss_mean"] is None else loss,
+            terminal.plus_minus(row["final_accuracy_mean"], row["final_accuracy_std"], count, ".1%"),
+            *["" if (s := row["sensitivity"]) is None else rounded_up(s)] * (result["mu"] is not None),
+            f"{row['injected_noise_std']:.3g}",
+            *[f"{objective:,.0f}{error}" if isinstance(objective, float) else str(objective)] * with_objective,
+            *(
+                terminal.plus_minus(
+                    row[f"{result_key('final', name)}_mean"],
+                    row[f"{result_key('final', name)}_std"],
+                    count,
+                    ".1%" if is_accuracy(name) else ".3g",
+                )
+                for name in measured
+            ),
+        )
+    for name, mean in (("untrained", "_mean"), ("chance", "")):
+        loss, accuracy = result[f"{name}_loss{mean}"], result[f"{name}_accuracy{mean}"]
+        if loss is not None:
+            table.add_row(f"({name})", f"{loss:.3f}", "" if accuracy is None else f"{accuracy:.1%}")
+    return table
+
+
+def _grid(result: dict[str, Any]) -> Table:
+    same = {"seeds": result["seeds"], "graph": result["graph"], "task": result["task"]}
+    return terminal.grid([{**row, **same, "diverged": len(row["diverged"])} for row in result["mechanisms"]])
+
+
+def _in_full(result: dict[str, Any]) -> list[str]:
+    """What the columns are, the loss first, and the guarantee field by field."""
+    num_steps, released = result["steps"], result["config"].get("release_model")
+    means = f" and over the evaluations of the last {final_steps(num_steps)} of {num_steps} steps"
+    estimated = any("objective_error" in row for row in result["mechanisms"])
+    without = any(row["mechanism"] == "none" for row in result["mechanisms"])
+    return [
+        f"Final test loss and accuracy: mean over the nodes{means if released is None else f' of {released}'}.",
+        "sensitivity: of what the attacker sees, to one record, per unit record shift.",
+        "injected noise std: of the noise that is added to one coordinate of what a node clips.",
+        (
+            "objective: noise left in the models at this epsilon and delta, per unit clipping norm and learning rate"
+            if result["mu"] is None
+            else "objective: noise left in the models, per unit mu and record shift; it goes with (record shift / mu)^2"
+        )
+        + ("; estimated, with a 95 % interval." if estimated else "."),
+        result["guarantee"],
+        *["none trains without noise: it has no guarantee."] * without,
+        "The noise is generated from the seeds: anyone who knows them can subtract it.",
+    ]
+
 
 OUT = Path("results/sweep")
 
@@ -100,3 +209,16 @@ def _tell(result: dict[str, Any], as_json: bool, *, seen: bool = False) -> None:
         terminal.say([terminal.grid(result["rows"])])
     if not seen:
         terminal.say([], Path(result["out"]))
+
+
+@command(ReportConfig, "File of the page; default report.html in the folder.", metavar="FILE")
+def report(
+    config: ReportConfig,
+    out: Path | None,
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of `mfdl sweep` or `mfdl compare`.")],
+) -> Answer:
+    """Write report.html: figures, tables, guarantees and provenance of a folder of runs, in one page."""
+    from ..webpage.page import write_page  # matplotlib and torch only here
+
+    page = write_page(config, folder, out)
+    return {"page": str(page)}, lambda: terminal.say([f"Page: {page}"]), 0

@@ -1,15 +1,24 @@
-"""What commands share besides their configs: options of the call itself, and where words and answers go."""
+"""Commands from frozen configs: the fields are the options; tables and answers on the terminal.
+
+A config (`mfdl.runs.options`) and a function that runs it become a function as typer takes it, with `--config FILE`,
+one option per field, `--out` and `--json`. Flags win over the file, the file wins over the defaults.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import inspect
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ..errors import InvalidInput
+from ..runs.option_files import is_tuple
+from ..runs.options import OF_THE_CALLER, Config, Option
 from ..runs.output import rounded_up
 
 if TYPE_CHECKING:
@@ -23,21 +32,20 @@ Json = Annotated[bool, typer.Option("--json", help="One JSON value on stdout, no
 
 
 def messages() -> Console:
-    """Where everything goes that is not the answer: stderr."""
+    """Console of everything but the answer: stderr."""
     from rich.console import Console
 
     return Console(stderr=True)
 
 
 def answers() -> Console:
-    """Where the answer goes: stdout."""
+    """Console of the answer: stdout."""
     from rich.console import Console
 
     return Console()
 
 
 def as_one_json_value(answer: Any) -> None:
-    """The whole answer on stdout."""
     typer.echo(json.dumps(answer, allow_nan=False))
 
 
@@ -62,7 +70,7 @@ def say(lines: Iterable[str | Table], folder: Path | None = None) -> None:
 
 @contextlib.contextmanager
 def telling_what_is_stored(folder: Path, kind: str, within: str = "") -> Iterator[None]:
-    """Says after Ctrl-C how many cells or runs are kept in a folder, whose store is `within` it."""
+    """Reports after Ctrl-C the stored cells or runs of a folder, whose store is `within` it."""
     try:
         yield
     except KeyboardInterrupt:
@@ -76,7 +84,6 @@ def telling_what_is_stored(folder: Path, kind: str, within: str = "") -> Iterato
 
 
 def explain(head: str, lines: Mapping[str, str]) -> None:
-    """A head, and below it one line for each key."""
     console = answers()
     console.print(head, markup=False, highlight=False)
     for key, value in lines.items():
@@ -94,7 +101,7 @@ def table(columns: Sequence[str], *, title: str | None = None, right: Iterable[s
 
 
 def plus_minus(mean: float | None, std: float | None, count: int, digits: str) -> str:
-    """A mean with its standard deviation over seeds, where there are several; empty without a mean."""
+    """A mean with its standard deviation over several seeds; empty without a mean."""
     if mean is None:
         return ""
     spread = f" ± {format(std, digits)}" if count > 1 and std is not None else ""
@@ -128,3 +135,108 @@ def grid(rows: Sequence[dict[str, Any]]) -> Table:
 
 def _budget(value: float | str | None) -> str:
     return "-" if value is None else value if isinstance(value, str) else f"{value:g}"
+
+
+TAKEN = ("config", "out", "several")
+"""Parameters of a decorated function that are no options of their own."""
+
+Answer = tuple[Any, Callable[[], None], int]
+"""The answer as one JSON value, a function that shows it, and the exit code."""
+
+CONFIG_HELP = "TOML file of options, or the results.json of an earlier compare or account; flags given here win."
+
+
+def command(
+    config_type: type[Config], out: str, *, metavar: str = "DIR", default: Path | None = None
+) -> Callable[[Callable[..., Answer]], Callable[..., int]]:
+    """The decorated function gets the config and `out` first; its other parameters are options of this command alone.
+
+    Of a config with `SEVERAL` it also gets `several`, the numbers by field where there are several, of which the config
+    holds the first. A config with `typed` among its arguments gets the names of its typed fields.
+
+    Args: out: the help of `--out`; default: its value.
+    """
+    fields = config_type.fields()
+    wants_typed = "typed" in inspect.signature(config_type).parameters
+
+    def decorated(ask: Callable[..., Answer]) -> Callable[..., int]:
+        def run(context: typer.Context, config: Path | None, out: Path | None, as_json: bool, **given: Any) -> int:
+            values = {name: given.pop(name) for name in fields}
+            several = {name: _numbers(fields[name][1], values[name]) for name in config_type.SEVERAL if values[name]}
+            values |= {name: numbers[0] for name, numbers in several.items()}
+            sources = {name: context.get_parameter_source(name) for name in fields}
+            typed = {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
+            for name in typed:
+                for other in set(fields[name][1].instead_of) - typed:
+                    values[other] = None
+            more: dict[str, Any] = {"typed": typed} if wants_typed else {}
+            more |= {name: value for name, value in values.items() if value is not None}  # else the field's default
+            if config_type.SEVERAL:
+                wanted = {name: numbers for name, numbers in several.items() if len(numbers) > 1}
+                given["several"] = {name: numbers for name, numbers in wanted.items() if values[name] is not None}
+            checked = config_type(**more)
+            if more.get("epsilon") is not None and (source := sources.get("delta")) is not None:
+                _require_delta(more["epsilon"], is_default=source.name == "DEFAULT")
+            answer, show, code = ask(checked, out, **given)
+            if as_json:
+                as_one_json_value(answer)
+            else:
+                show()
+            return code
+
+        def from_file(context: typer.Context, path: Path | None) -> Path | None:
+            """Makes the values of a file the defaults of this call; an eager callback runs before other options."""
+            if path is not None and not context.resilient_parsing:
+                caller = OF_THE_CALLER.keys() & {str(parameter.name) for parameter in context.command.params}
+                context.default_map = {**(context.default_map or {}), **config_type.in_file(path, caller)}
+            return path
+
+        read = typer.Option("--config", metavar="FILE", callback=from_file, is_eager=True, help=CONFIG_HELP)
+        parameters = [
+            _parameter("context", typer.Context),
+            _parameter("config", Annotated[Path | None, read], None),
+            *(_field_parameter(name, *field, several=name in config_type.SEVERAL) for name, field in fields.items()),
+            _parameter("out", Annotated[Path | None, typer.Option("--out", metavar=metavar, help=out)], default),
+            *(p for p in inspect.signature(ask, eval_str=True).parameters.values() if p.name not in TAKEN),
+            _parameter("as_json", Json, False),
+        ]
+        parameters.sort(key=lambda parameter: parameter.default is not inspect.Parameter.empty)  # exact: required first
+        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        run.__doc__, run.__name__, run.__annotations__ = ask.__doc__, ask.__name__, {}
+        return run
+
+    return decorated
+
+
+def _require_delta(epsilon: float, *, is_default: bool) -> None:
+    """Refuses an epsilon at the default delta, as `calibrate` does in Python."""
+    if is_default:
+        raise InvalidInput(
+            f"--epsilon {epsilon:g} needs --delta in (0, 1), e.g. --delta 1e-6: the default only says where epsilon is "
+            "reported beside another target."
+        )
+
+
+def _parameter(name: str, annotation: Any, default: Any = inspect.Parameter.empty) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=default, annotation=annotation)
+
+
+def _numbers(option: Option, text: str) -> list[float]:
+    try:
+        numbers = [float(part) for part in text.split(",")]
+    except ValueError:
+        raise InvalidInput(f"{option.flags[0]} must be a number, or several as A,B, got {text!r}.") from None
+    return numbers
+
+
+def _field_parameter(name: str, kind: Any, option: Option, default: Any, *, several: bool = False) -> inspect.Parameter:
+    """One field as typer takes it: several texts are a repeated option, or one text A,B, as are several numbers."""
+    if several:
+        kind = str | None
+        option = dataclasses.replace(option, metavar="A,B,...")
+    if is_tuple(kind):
+        kind = str if option.listed and default else str | None if option.listed else list[str] | None
+        default = (",".join(default) if option.listed else list(default)) if default else None
+    return _parameter(
+        name, Annotated[kind, typer.Option(*option.flags, metavar=option.metavar, help=option.help)], default
+    )

@@ -1,12 +1,9 @@
 """Public data files: fetched once, compared with their checksums, stored in the data folder.
 
-In: the name of a file, or of a data set. Out: a verified path, or the arrays of a data set as published. The modules
-that use them interpret them: `graphs` reads the ego network, the training tasks split and scale the rest. pooch and
-scikit-learn are imported inside functions: this package must stay cheap to import because `graphs` needs it.
+pooch and scikit-learn are imported inside functions: this package must stay cheap to import because `graphs` needs it.
 """
 
-from .library_files import california_housing, femnist, home
-from .registered_files import a9a, expand, fetch, mnist, names, status
+from .registered_files import a9a, california_housing, expand, femnist, fetch, home, mnist, names, status
 
 __all__ = [
     "a9a",

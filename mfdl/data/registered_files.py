@@ -1,40 +1,204 @@
 """The registry of public data files: each is fetched once, its checksum compared, and stored in the data folder.
 
-In: the name of a file in the registry. Out: a verified path. Files of other libraries are `library_files`; downloads
-are in `mfdl.files`.
+California housing and FEMNIST are fetched and written by other libraries: their bytes depend on the version of the
+library, without published checksums. FEMNIST, as Flower Datasets publishes it, is one Parquet file with a row for each
+image and the columns `image` (a PNG of 28 x 28 grey pixels, as `bytes` of a struct), `character` (0 to 61) and
+`writer_id`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import gzip
+import io
 import math
 import os
 import struct
+import warnings
 import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .. import check, files
 from ..check import FloatArray
-from ..errors import InvalidInput, require_known, unknown_name
-from ..files import reason, sha256
-from .library_files import (
-    ENVIRONMENT_VARIABLE,
-    FEMNIST,
-    FEMNIST_URL,
-    HOUSING,
-    HOUSING_URL,
-    Folder,
-    fetch_library_file,
-    home,
-    way_out,
-)
+from ..errors import InvalidInput, imported, require_known, unknown_name
+from ..files import NotDelivered, reason, sha256, temporary_beside
+from ..progress import SILENT, reporter
+
+ENVIRONMENT_VARIABLE = "MFDL_DATA"
+
+Folder: TypeAlias = str | os.PathLike[str] | None
+
+
+def home(data_home: Folder = None) -> Path:
+    """The data folder: the argument, else `MFDL_DATA`, else the user's cache folder. It need not exist.
+
+    >>> home("somewhere").name
+    'somewhere'
+    """
+    if data_home is not None:
+        return check.path(data_home=data_home).expanduser()
+    if from_environment := os.environ.get(ENVIRONMENT_VARIABLE):
+        return Path(from_environment).expanduser()
+    import pooch
+
+    return Path(pooch.os_cache("mfdl"))
+
+
+def way_out(missing_file: str, path: Path, name: str) -> str:
+    """The remedy for a file that cannot be fetched."""
+    return (
+        f"check the network, or put {missing_file} at {path}, or set {ENVIRONMENT_VARIABLE} or --data-home to a folder "
+        f"that holds {name}."
+    )
+
+
+HOUSING, FEMNIST = "sklearn/cal_housing_py3.pkz", "femnist/train.parquet"
+HOUSING_URL = "https://ndownloader.figshare.com/files/5976036"
+FEMNIST_SOURCE = "flwrlabs/femnist"
+TELEMETRY = "FLWR_TELEMETRY_ENABLED"
+"""Environment variable that flwr_datasets 0.5 reads at import: it sends telemetry to Flower if the value is "1"."""
+
+CHARACTERS, PIXELS = 62, (28, 28)
+FEMNIST_COLUMNS = ("image", "character", "writer_id")
+
+FEMNIST_WORDS = "FEMNIST, about 814,000 characters by writer (fetched by flwr-datasets, the extra femnist)"
+FEMNIST_URL = f"https://huggingface.co/datasets/{FEMNIST_SOURCE}"
+
+
+def california_housing(data_home: Folder = None) -> tuple[FloatArray, FloatArray, tuple[str, ...]]:
+    """California housing as scikit-learn publishes it.
+
+    scikit-learn keeps its cache as a pickle, and reading a pickle can run code: use only a data folder you trust.
+
+    Returns: features (20640, 8) float64, targets (20640,) float64 (median house value in units of 100,000 dollars), and
+        the 8 feature names.
+    Raises: InvalidInput: the file is absent and cannot be downloaded, or it cannot be read.
+    """
+    from sklearn.datasets import fetch_california_housing  # a second to import
+
+    folder = home(data_home)
+    path = folder / HOUSING
+    present = path.exists()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # its retry warnings; the error below says it once
+            with (SILENT if present else reporter()).status(f"fetching {HOUSING}"):
+                bunch = fetch_california_housing(
+                    data_home=str(path.parent), download_if_missing=not present, n_retries=1, delay=0.5
+                )
+        features = np.ascontiguousarray(bunch.data, dtype=np.float64)
+        targets = np.ascontiguousarray(bunch.target, dtype=np.float64)
+        if features.shape != (20640, 8) or targets.shape != (20640,):
+            raise ValueError(f"shapes {features.shape} and {targets.shape}")
+    except Exception as error:  # a damaged pickle can raise anything
+        if present:
+            raise InvalidInput(
+                f"{path} cannot be read as California housing ({reason(error)}); delete it and fetch it "
+                f"again, or choose another folder with {ENVIRONMENT_VARIABLE} or --data-home."
+            ) from error
+        raise InvalidInput(
+            f"could not fetch {HOUSING} ({HOUSING_URL}: {reason(error)}); "
+            + way_out("scikit-learn's cached file", path, HOUSING)
+        ) from error
+    return features, targets, tuple(bunch.feature_names)
+
+
+def femnist(
+    num_writers: int, data_home: Folder = None
+) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]:
+    """The records of the first writers of FEMNIST, as Flower Datasets publishes it.
+
+    Returns: images (N, 28, 28), uint8; characters 0 to 61, shape (N,), digits before capital and small letters; the
+        writer of each record, 0 to num_writers - 1, shape (N,).
+    Raises: InvalidInput: the file is absent and cannot be fetched (which needs the extra femnist), cannot be read, or
+        has fewer writers.
+    """
+    return read_femnist(_femnist_path(home(data_home)), num_writers)
+
+
+def _femnist_path(folder: Path) -> Path:
+    path = folder / FEMNIST
+    if not path.is_file():
+        try:
+            with temporary_beside(path) as arrived, reporter().status(f"fetching {FEMNIST}"):
+                download_femnist(arrived, f"put the Parquet file of its training split at {path}")
+                os.replace(arrived, path)
+        except (NotDelivered, OSError) as failed:
+            raise InvalidInput(
+                f"could not fetch {FEMNIST} ({FEMNIST_URL}: {failed}); "
+                + way_out("the Parquet file of its training split", path, FEMNIST)
+            ) from failed
+    return path
+
+
+def download_femnist(target: Path, alternative: str) -> None:
+    """Writes all rows to a Parquet file.
+
+    Telemetry of Flower Datasets is off, unless the program has imported flwr_datasets before or sets TELEMETRY itself.
+    Raises: MissingExtra: flwr-datasets is not installed; NotDelivered: it fails.
+    """
+    os.environ.setdefault(TELEMETRY, "0")
+    flower = imported("flwr_datasets", f"fetching {FEMNIST_SOURCE}", alternative)
+    try:
+        flower.FederatedDataset(dataset=FEMNIST_SOURCE, partitioners={}, shuffle=False).load_split("train").to_parquet(
+            str(target)
+        )
+    except Exception as error:  # of several libraries, by network, disk or format
+        raise NotDelivered(reason(error)) from error
+
+
+def read_femnist(path: Path, num_writers: int) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]:
+    """`femnist` from a file, in the order of the file.
+
+    Raises: InvalidInput: no such file of FEMNIST, or fewer writers; MissingExtra: pyarrow is not installed.
+    Cost: about 50 microseconds an image.
+    """
+    imported("pyarrow", f"reading {path}")
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    num_writers = check.integer_at_least(1, num_writers=num_writers)
+    try:
+        table = pq.read_table(path, columns=list(FEMNIST_COLUMNS))
+        ids, writers = np.unique(table["writer_id"].to_numpy(), return_inverse=True)
+        first = np.full(len(ids), len(writers))
+        np.minimum.at(first, writers, np.arange(len(writers)))
+        numbers = np.argsort(np.argsort(first))[writers]  # exact: integers
+        if len(ids) < num_writers:
+            raise InvalidInput(
+                f"{path} has records of {len(ids)} writers, and {num_writers} are needed; take a smaller graph, fewer "
+                "writers for each node, or a file with more."
+            )
+        rows = np.flatnonzero(numbers < num_writers)
+        table = table.take(rows)
+        images = np.stack([_pixels(row["bytes"]) for row in table["image"].to_pylist()])
+        characters = table["character"].to_numpy().astype(np.int64)
+        if not 0 <= characters.min() <= characters.max() < CHARACTERS:
+            raise ValueError(f"characters from {characters.min()} to {characters.max()}")
+    except (OSError, pa.ArrowException, KeyError, TypeError, ValueError, SyntaxError, zlib.error) as error:
+        if isinstance(error, InvalidInput):
+            raise
+        raise InvalidInput(
+            f"{path} cannot be read as FEMNIST ({reason(error)}); it must be a Parquet file "
+            f"with the columns {', '.join(FEMNIST_COLUMNS)} of {FEMNIST_SOURCE} on huggingface.co."
+        ) from error
+    return images, characters, numbers[rows].astype(np.int64)
+
+
+def _pixels(png: Any) -> NDArray[np.uint8]:
+    from PIL import Image
+
+    with Image.open(io.BytesIO(png)) as image:
+        pixels = np.asarray(image)
+    if pixels.shape != PIXELS or pixels.dtype != np.uint8:
+        raise ValueError(f"an image of shape {pixels.shape} and type {pixels.dtype}")
+    return pixels
 
 
 @dataclass(frozen=True)
@@ -42,9 +206,9 @@ class DataFile:
     """One published file.
 
     Attributes:
-        relative_path: where it lies below the data folder; also its name.
-        urls: places to download it from, tried in this order.
-        sha256: checksum of the file itself, of the member when it comes out of an archive.
+        relative_path: its name, below the data folder.
+        urls: tried in this order.
+        sha256: of the file itself, of the member when it comes out of an archive.
         description: one line for `mfdl data list`.
         size: bytes of the file itself; 0: not known.
         archive_member: path inside the tar archive at `urls`, or None for a plain download.
@@ -90,54 +254,40 @@ def _mnist(name: str, sha256: str, size: int) -> DataFile:
     return DataFile(f"mnist/{name}-ubyte.gz", urls, sha256, description, size)
 
 
-REGISTRY: dict[str, DataFile] = {
-    file.relative_path: file
-    for file in (
-        DataFile(
-            "facebook/414.edges",
-            ("https://snap.stanford.edu/data/facebook.tar.gz",),
-            "1f5c9d43608a8cf6d56e27f1902f528cf7cf9ef1114afd3df7bc5888d7250fb1",
-            "edges of one ego network of Facebook (SNAP user 414), the graph `ego-facebook`",
-            27082,
-            archive_member="facebook/414.edges",
-        ),
-        DataFile(
-            "libsvm/a9a",
-            (_LIBSVM + "a9a",),
-            "f5d5ffd8d865ff41328e7ee043e4b020816914ff6843ff15b98905ddbedce906",
-            "a9a (Adult), 32,561 training records, 123 binary features",
-            2329875,
-        ),
-        DataFile(
-            "libsvm/a9a.t",
-            (_LIBSVM + "a9a.t",),
-            "1f448a153f0320399a7e40836eb207655b0bde0f21fc941cc472193daa9f5de9",
-            "a9a (Adult), 16,281 test records, 123 binary features",
-            1164628,
-        ),
-        *(_mnist(name, *facts) for name, facts in _MNIST_FILES.items()),
-    )
-}
+def _by_name(*rows: tuple[Any, ...]) -> dict[str, DataFile]:
+    return {row[0]: DataFile(*row) for row in rows}
 
-_OF_LIBRARIES = {
-    file.relative_path: file
-    for file in (
-        DataFile(
-            HOUSING,
-            (HOUSING_URL,),
-            "",
-            "California housing, 20,640 records, 8 features (fetched by scikit-learn)",
-            366871,
-        ),
-        DataFile(
-            FEMNIST,
-            (FEMNIST_URL,),
-            "",
-            "FEMNIST, about 814,000 characters by writer (fetched by flwr-datasets, the extra femnist)",
-            0,
-        ),
-    )
-}
+
+_EGO, _A9A = "facebook/414.edges", "libsvm/a9a"
+REGISTRY = _by_name(
+    (
+        _EGO,
+        ("https://snap.stanford.edu/data/facebook.tar.gz",),
+        "1f5c9d43608a8cf6d56e27f1902f528cf7cf9ef1114afd3df7bc5888d7250fb1",
+        "edges of one ego network of Facebook (SNAP user 414), the graph `ego-facebook`",
+        27082,
+        _EGO,
+    ),
+    (
+        _A9A,
+        (_LIBSVM + "a9a",),
+        "f5d5ffd8d865ff41328e7ee043e4b020816914ff6843ff15b98905ddbedce906",
+        "a9a (Adult), 32,561 training records, 123 binary features",
+        2329875,
+    ),
+    (
+        f"{_A9A}.t",
+        (_LIBSVM + "a9a.t",),
+        "1f448a153f0320399a7e40836eb207655b0bde0f21fc941cc472193daa9f5de9",
+        "a9a (Adult), 16,281 test records, 123 binary features",
+        1164628,
+    ),
+) | {f"mnist/{name}-ubyte.gz": _mnist(name, *facts) for name, facts in _MNIST_FILES.items()}
+
+_OF_LIBRARIES = _by_name(
+    (HOUSING, (HOUSING_URL,), "", "California housing, 20,640 records, 8 features (fetched by scikit-learn)", 366871),
+    (FEMNIST, (FEMNIST_URL,), "", FEMNIST_WORDS, 0),
+)
 
 
 def names() -> tuple[str, ...]:
@@ -155,8 +305,7 @@ def expand(wanted: Iterable[str]) -> tuple[str, ...]:
     >>> expand(["libsvm", "libsvm/a9a"])
     ('libsvm/a9a', 'libsvm/a9a.t')
 
-    Raises:
-        InvalidInput: a name that is neither a file nor a folder of the registry.
+    Raises: InvalidInput: a name that is neither a file nor a folder of the registry.
     """
     folders = {name.partition("/")[0] for name in names()}
     expanded: dict[str, None] = {}
@@ -171,13 +320,9 @@ def expand(wanted: Iterable[str]) -> tuple[str, ...]:
 def fetch(name: str, data_home: Folder = None) -> Path:
     """Path of a registered file with the right content, downloaded first if it is not there.
 
-    A download goes to a temporary name beside its place and is moved there only after its checksum agreed, so
-    that neither an interrupted nor a wrong download can be taken for the file.
+    A download is moved to its place only after its checksum agreed, so no interrupted or wrong download is used.
 
-    Args:
-        name: one of `names()`.
-        data_home: the data folder, see `home`.
-
+    Args: name: one of `names()`; data_home: the data folder, see `home`.
     Raises:
         InvalidInput: unknown name; a file with another content in its place; no place could deliver the file
             (each is named with its reason); the folder cannot be written.
@@ -185,8 +330,11 @@ def fetch(name: str, data_home: Folder = None) -> Path:
     """
     folder = home(data_home)
     require_known("data file", name, names())
-    if name in _OF_LIBRARIES:
-        return fetch_library_file(name, folder)
+    if name == FEMNIST:
+        return _femnist_path(folder)
+    if name == HOUSING:
+        california_housing(folder)
+        return folder / HOUSING
     file = REGISTRY[name]
     path = folder / file.relative_path
     if not path.exists():
@@ -200,7 +348,6 @@ def fetch(name: str, data_home: Folder = None) -> Path:
 
 
 def _bring(file: DataFile, path: Path) -> None:
-    """Downloads the file to this path from the first of its places that delivers it."""
     failures = []
     with contextlib.ExitStack() as until_the_end:
         try:
@@ -231,10 +378,7 @@ def _bring(file: DataFile, path: Path) -> None:
 
 
 def status(data_home: Folder = None) -> list[FileStatus]:
-    """State of every file of the registry in the data folder; nothing is downloaded.
-
-    Cost: one pass over each file that is there.
-    """
+    """State of every file of the registry in the data folder; nothing is downloaded. Cost: one pass over each file."""
     folder = home(data_home)
     rows = []
     for file in (*REGISTRY.values(), *_OF_LIBRARIES.values()):
@@ -246,17 +390,14 @@ def status(data_home: Folder = None) -> list[FileStatus]:
 
 
 A9A_FEATURES = 123
-"""Of a9a; the largest index that occurs in a9a.t is 122, so the number cannot be read off each file."""
+"""Features of a9a; the largest index in a9a.t is 122."""
 
 
 def a9a(part: Literal["train", "test"], data_home: Folder = None) -> tuple[FloatArray, NDArray[np.int64]]:
     """One file of a9a (Adult) as LIBSVM publishes it.
 
-    Returns:
-        Features of shape (32561, 123), for "test" (16281, 123), float64 zeros and ones; labels -1 and +1 of shape (N,).
-
-    Raises:
-        InvalidInput: another part; what `fetch` raises; a file that is not in LIBSVM's format.
+    Returns: features (32561, 123), for "test" (16281, 123), float64 zeros and ones; labels -1 and +1 of shape (N,).
+    Raises: InvalidInput: another part; refusals of `fetch`; a file that is not in LIBSVM's format.
     """
     from sklearn.datasets import load_svmlight_file  # a second to import
 
@@ -284,11 +425,8 @@ def mnist_files(part: Literal["train", "test"]) -> tuple[str, str]:
 def mnist(part: Literal["train", "test"], data_home: Folder = None) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """One part of MNIST as published.
 
-    Returns:
-        Images of shape (60000, 28, 28), for "test" (10000, 28, 28), uint8; labels 0 to 9 of shape (N,).
-
-    Raises:
-        InvalidInput: another part; what `fetch` and `read_idx` raise; images and labels of different number.
+    Returns: images (60000, 28, 28), for "test" (10000, 28, 28), uint8; labels 0 to 9 of shape (N,).
+    Raises: InvalidInput: another part; refusals of `fetch` and `read_idx`; images and labels of different number.
     """
     images, labels = (read_idx(fetch(name, data_home)) for name in mnist_files(part))
     if images.ndim != 3 or labels.shape != images.shape[:1]:
@@ -301,8 +439,7 @@ def mnist(part: Literal["train", "test"], data_home: Folder = None) -> tuple[NDA
 def read_idx(path: str | os.PathLike[str]) -> NDArray[np.uint8]:
     """The array of bytes in an IDX file packed by gzip, the format of MNIST.
 
-    Raises:
-        InvalidInput: not gzip, not IDX, entries other than unsigned bytes, too few or too many of them.
+    Raises: InvalidInput: not gzip, not IDX, entries other than unsigned bytes, too few or too many of them.
     """
     try:
         with gzip.open(check.path(path=path)) as stream:

@@ -1,7 +1,4 @@
-"""Curves of several mechanisms over steps on the left, where each of them ended on the right.
-
-Colours are fixed per mechanism (`looks`), and every line carries its name.
-"""
+"""Curves of several mechanisms over steps on the left, final values on the right; every line carries its name."""
 
 from __future__ import annotations
 
@@ -18,11 +15,11 @@ from matplotlib.ticker import MaxNLocator
 from ..errors import require_known
 from ..metrics import WORDS, is_accuracy, is_of_nodes
 from .line_charts import DOTTED, Level, Line, LineChart
-from .looks import Look
 from .style import (
     INK,
     LINE_INCHES,
     QUIET,
+    Look,
     caption_lines,
     name_ends,
     plain_decades,
@@ -46,9 +43,8 @@ TITLE_WIDTH = 84  # characters that fit at the full size of a title
 class Curves:
     """One mechanism: per seed, the loss (mean over nodes) at every evaluated step, and the final loss or None.
 
-    Attributes: label: its name in the picture; accuracy: the final one, mean over seeds, written beside the loss.
-
-    Of accuracies likewise: the argument `metric` of `draw_curves` and `draw_over_steps` says which of the two it is.
+    Attributes: label: its name in the picture; accuracy: the final one, mean over seeds, written beside the loss. The
+        argument `metric` of the drawing functions tells whether losses are accuracies.
     """
 
     label: str
@@ -60,12 +56,10 @@ class Curves:
 
     @property
     def diverged(self) -> int:
-        """Number of seeds without a final loss."""
         return sum(final is None for final in self.finals)
 
     @property
     def reached(self) -> list[float]:
-        """The final losses that are there."""
         return [final for final in self.finals if final is not None]
 
     @property
@@ -80,7 +74,6 @@ class Curves:
 
     @property
     def evaluated(self) -> bool:
-        """Whether there is anything to draw over steps."""
         return bool(self.losses) and self.steps[0].size > 0
 
     def line(self) -> Line:
@@ -88,7 +81,7 @@ class Curves:
         pairs = zip(self.steps, self.losses, strict=True)
         values = np.array([loss for step, loss in pairs if np.array_equal(step, self.steps[0])])
         words = ", ".join(part for part in (self.look.note, "diverged" if self.diverged else "") if part)
-        return Line.of_repetitions(dataclasses.replace(self.look, name=self.short), self.steps[0], values, words)
+        return Line.from_repetitions(dataclasses.replace(self.look, name=self.short), self.steps[0], values, words)
 
 
 def draw_curves(
@@ -103,10 +96,7 @@ def draw_curves(
 ) -> Figure:
     """The figure; of a single mechanism its final loss stands below its name, without bars.
 
-    Args:
-        last_steps: the steps that final losses average.
-        metric: a name of `mfdl.metrics`.
-        levels: losses by name that are drawn as dotted lines, such as that of the untrained model.
+    Args: last_steps: the steps that final losses average; levels: losses by name that are drawn as dotted lines.
     """
     alone = len(curves) == 1
     final = f"The final {WORDS[metric]} is the {_over(metric, last_steps)}. " * alone
@@ -147,7 +137,7 @@ def draw_over_steps(
     metric: str = "loss",
     named: bool = True,
 ) -> Axes:
-    """Means over nodes and seeds over steps, into axes of the caller's, which it returns.
+    """Means over nodes and seeds over steps, in given axes, which it returns.
 
     Args: levels, metric: as for `draw_curves`; named: names beside the ends of curves, else a legend.
     """
@@ -181,7 +171,7 @@ def draw_over_steps(
 
 
 def _with_final(curve: Curves) -> Curves:
-    """The curve of a single mechanism: where it ended is written below its name."""
+    """The curve of a single mechanism, with its final value below its name."""
     accuracy = "" if curve.accuracy is None else f", accuracy {curve.accuracy:.0%}"
     final = "" if curve.mean is None else f"final {_in_digits(curve.mean)}{accuracy}"
     note = "\n".join(filter(None, (curve.look.note, final)))

@@ -1,7 +1,4 @@
-"""A matrix as colours with the number in every cell where there is room, and a graph with the names of its nodes.
-
-The colours of a matrix run from dark to bright, so they are readable in grey too.
-"""
+"""A matrix as colours with numbers in its cells if there is room, and a graph with the names of its nodes."""
 
 from __future__ import annotations
 
@@ -23,7 +20,6 @@ from numpy.typing import ArrayLike, NDArray
 from mfdl_solvers.ties import first_smallest, ranked
 
 from ..display import less_rounding
-from .looks import contrast
 from .style import (
     CHARACTER,
     EDGE,
@@ -34,6 +30,7 @@ from .style import (
     NEGATIVE,
     POSITIVE,
     QUIET,
+    contrast,
     css,
     plain,
     plain_decades,
@@ -63,11 +60,11 @@ def draw_matrix(
     norm: Normalize | None = None,
     text: Callable[[float], str] | None = None,
 ) -> tuple[ScalarMappable, str]:
-    """Draws values and returns what a colour bar needs, and words on its scale; grey: infinite or not known.
+    """Draws values and returns the input of a colour bar, and words on its scale; grey: infinite or not known.
 
     Args:
         rows, columns: their names; drawn up to MAX_LABELLED.
-        numbers: in the cells, default up to MAX_NUMBERED rows and columns; text: how they are written.
+        numbers: in the cells, default up to MAX_NUMBERED rows and columns; text: their format.
         norm: from values to colours; default `scale`, which is for values >= 0.
     """
     values = np.asarray(matrix, dtype=np.float64)
@@ -91,7 +88,7 @@ def heat_map(
 ) -> Axes:
     """Heat map of victims down and attackers across, with its colour bar.
 
-    Args: words: what the numbers are; ax: axes of the caller's, default those of a Figure of its own (`ax.figure`).
+    Args: words: name of the numbers; ax: given axes, default those of a Figure of its own (`ax.figure`).
     """
     if ax is None:
         size = (max(5.0, 2.6 + 0.5 * min(len(columns), 24)), 1.8 + 0.40 * min(len(rows), 24))
@@ -152,7 +149,7 @@ def square_map(
 
 
 def _write_numbers(axes: Axes, values: NDArray[np.float64], norm: Normalize, text: Callable[[float], str]) -> None:
-    """A number in each cell, readable on its colour; infinity as such, nothing where nothing is known."""
+    """A number in each cell, readable on its colour; infinity as such, unknown cells empty."""
     box, colours = axes.get_window_extent(), colour_map()
     cell = min(box.width / values.shape[1], box.height / values.shape[0]) * 72 / axes.figure.get_dpi()
     for (i, j), value in np.ndenumerate(values):
@@ -193,7 +190,7 @@ def signed_text(value: float) -> str:
 
 
 def scale(values: NDArray[np.float64]) -> tuple[Normalize, str]:
-    """Logarithmic when the values span more than `LOG_RATIO`; the words say so."""
+    """Logarithmic if the values span more than `LOG_RATIO`, as the words say."""
     finite = values[np.isfinite(values)]
     positive = finite[finite > WHOLE_RANGE * finite.max()] if finite.size else finite
     if not positive.size:
@@ -280,7 +277,7 @@ def name_nodes(axes: Axes, graph: nx.Graph, layout: Mapping[Any, Any], names: Ma
 
 
 def _covered(box: Box, taken: Sequence[Box], edges: NDArray[np.float64]) -> float:
-    """How bad a place is: square points over nodes and names, and a little for each point of an edge below it."""
+    """Cost of a place: square points over nodes and names, and a little for each point of an edge below it."""
     left, low, right, high = box
     area = sum(max(0.0, min(right, r) - max(left, x)) * max(0.0, min(high, t) - max(low, y)) for x, y, r, t in taken)
     inside = (edges > (left, low)).all(axis=1) & (edges < (right, high)).all(axis=1)
@@ -295,7 +292,7 @@ def _outside(box: Box, room: NDArray[np.float64]) -> float:
 
 
 def drawn_pairs(correlation: NDArray[np.float64]) -> tuple[list[tuple[int, int]], int]:
-    """The correlated pairs that a graph shows, the strongest first, and how many there are."""
+    """The correlated pairs that a graph shows, the strongest first, and the number of all."""
     n = len(correlation)
     pairs = [(i, j) for i in range(n) for j in range(i) if abs(correlation[i, j]) > WHOLE_RANGE]
     pairs = ranked(pairs, lambda pair: abs(float(correlation[pair])), descending=True)
@@ -305,7 +302,7 @@ def drawn_pairs(correlation: NDArray[np.float64]) -> tuple[list[tuple[int, int]]
 def correlated_graph(
     graph: nx.Graph, labels: Sequence[Any], correlation: NDArray[np.float64], std: NDArray[np.float64]
 ) -> Figure:
-    """For a page: nodes as large as the noise they inject, lines as wide as it is correlated, dashed where negative.
+    """For a page: nodes as large as their noise, lines as wide as its correlation, dashed where negative.
 
     Args: labels: of the nodes, in the order of correlation, shape (nodes, nodes), and std, shape (nodes,).
     """

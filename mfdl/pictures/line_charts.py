@@ -1,8 +1,6 @@
 """Lines over x with the range of their repetitions, and dotted levels: every chart of lines, and rows of panels.
 
-In: numbers with their looks. Out: artists in axes of the caller's, or a small Figure for a page (`themed_svg`).
-
-`draw_fronts` has loss against cost on logarithmic axes: the points of each series, and a line of those that none beats.
+`draw_fronts` has loss against cost on logarithmic axes: the points of each series, and a line through undominated ones.
 """
 
 from __future__ import annotations
@@ -20,14 +18,15 @@ from matplotlib.ticker import NullLocator
 from numpy.typing import ArrayLike, NDArray
 
 from ..check import FloatArray
-from .looks import DASHED, Look, series_looks
 from .style import (
     CHARACTER,
+    DASHED,
     GROUND,
     INK,
     QUIET,
     TICK,
     End,
+    Look,
     caption_lines,
     css,
     fit_y,
@@ -36,6 +35,7 @@ from .style import (
     plain_decades,
     plain_steps,
     quiet,
+    series_looks,
     short_name,
     wrapped,
     write_caption,
@@ -52,7 +52,7 @@ class Line:
 
     Attributes:
         x: shape (points,). middle, low, high: its value and range at each x; nan: no point there.
-        words: below its name; tips: what a page says at each point, empty: nothing.
+        words: below its name; tips: of each point in a page, or empty.
     """
 
     look: Look
@@ -64,7 +64,7 @@ class Line:
     tips: Sequence[str] = ()
 
     @classmethod
-    def of_repetitions(cls, look: Look, x: ArrayLike, values: NDArray[np.float64], words: str = "") -> Line:
+    def from_repetitions(cls, look: Look, x: ArrayLike, values: NDArray[np.float64], words: str = "") -> Line:
         """Mean and range of values, shape (repetitions, points); no point where one of them is not finite."""
         finite = np.where(np.isfinite(values).all(axis=0), values, np.nan)
         return cls(look, np.asarray(x, np.float64), finite.mean(axis=0), finite.min(axis=0), finite.max(axis=0), words)
@@ -73,7 +73,7 @@ class Line:
         """The range as a band, or at a single point as a bar; the middle as a line, with the markers of its look.
 
         Args: every: which points have a marker; clip: whether markers end at the axes, as the line does.
-        Returns: where its name stands, at its last point; empty if it has none.
+        Returns: the place of its name, at its last point; empty without points.
         """
         look, known = self.look, np.isfinite(self.low) & np.isfinite(self.high)
         x, low, high = self.x[known], self.low[known], self.high[known]
@@ -101,14 +101,14 @@ class Line:
 
 @dataclasses.dataclass(frozen=True)
 class Level:
-    """A dotted horizontal line with its name; look: of the series that it belongs to, None: of none."""
+    """A dotted horizontal line with its name; look: of its series, or None."""
 
     name: str
     value: float
     look: Look | None = None
 
     def draw(self, axes: Axes, *, tip: str | None = None) -> End:
-        """The line; returns what `name_ends` writes beside it. tip: what a page says at the line."""
+        """Draws the line; returns its name for `name_ends`. tip: text of a page at the line."""
         series = self.look.classes if self.look else ""
         style = DOTTED | ({"color": self.look.colour} if self.look else {})
         axes.axhline(self.value, url=tip, gid=css(series), **style)
@@ -135,7 +135,7 @@ class LineChart:
     y_range: tuple[float, float] | None = None
 
     def draw(self, axes: Axes, *, width: float = 2.0, marked: int | None = None, tips: bool = False) -> list[End]:
-        """Draws into axes of the caller's and returns what `name_ends` writes beside them.
+        """Draws into given axes and returns the names for `name_ends`.
 
         Args: width: of lines in points; marked: about how many points of a line carry its marker, None: all; tips:
             of levels, see `themed_svg`.
@@ -173,7 +173,7 @@ class LineChart:
         return self.lines
 
     def _write_ticks(self, axes: Axes) -> None:
-        """The given ticks but those that would lie on the one before."""
+        """The given ticks without those that would overlap the one before."""
         last, free = -math.inf, []
         for value, text, below in self.x_ticks:
             place = float(axes.transData.transform((value, 1.0))[0]) * 72 / axes.figure.get_dpi()
@@ -228,10 +228,10 @@ class Panel:
     """One panel.
 
     Attributes:
-        x: of the points. lines: by name, values of shape (points, repetitions); nan where there is none.
+        x: of the points. lines: by name, values of shape (points, repetitions); nan: no value.
         dashed: names drawn without markers in dashes, as references and bounds are.
-        y_range: what is shown of y; None: all.
-        colours: names that are drawn in the colour of another one, or in a given one.
+        y_range: visible range of y; None: all.
+        colours: of some names, a colour or the name whose colour they share.
     """
 
     title: str
@@ -266,20 +266,24 @@ def draw(panels: Sequence[Panel], title: str, caption: str) -> Figure:
     )
     for axes, panel in zip(grid, panels, strict=True):
         _draw_panel(axes, panel, looks)
-    bold: dict[str, Any] = {"fontsize": 12.5, "fontweight": "bold", "color": INK, "va": "top", "linespacing": 1.25}
-    figure.text(0.3 / width, 1 - 0.16 / height, "\n".join(heading), **bold)
-    place: dict[str, Any] = {
-        "loc": "upper left",
-        "bbox_to_anchor": (0.2 / width, 1 - (0.2 + 0.24 * len(heading)) / height),
-    }
-    handles = [look.handle(linewidth=1.7, markersize=5) for look in looks.values()]
-    figure.legend(handles, [*looks], ncols=columns, frameon=False, fontsize=9, **place)
+    _head(figure, heading, looks, columns, 0.2 + 0.24 * len(heading), 1.7)
     write_caption(figure, lines, left=0.3 / width, top=(0.2 + 0.16 * len(lines)) / height)
     return figure
 
 
+def _head(
+    figure: Figure, heading: Sequence[str], looks: Mapping[str, Look], columns: int, below: float, width: float
+) -> None:
+    """Title, and a legend `below` inches from the top."""
+    across, up = figure.get_size_inches()
+    bold: dict[str, Any] = {"fontsize": 12.5, "fontweight": "bold", "color": INK, "va": "top", "linespacing": 1.25}
+    figure.text(0.3 / across, 1 - 0.16 / up, "\n".join(heading), **bold)
+    handles = [look.handle(linewidth=width, markersize=5) for look in looks.values()]
+    place: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (0.2 / across, 1 - below / up)}
+    figure.legend(handles, [*looks], ncols=columns, frameon=False, fontsize=9, **place)
+
+
 def _looks(panels: Sequence[Panel]) -> dict[str, Look]:
-    """Of every name of all panels: the same in each."""
     names = list(dict.fromkeys(name for panel in panels for name in panel.lines))
     dashed = {name for panel in panels for name in panel.dashed}
     given = {name: colour for panel in panels for name, colour in (panel.colours or {}).items()}
@@ -316,10 +320,7 @@ FAINT: dict[str, Any] = {"s": 12, "alpha": 0.35, "linewidths": 0, "zorder": 2}
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Front:
-    """One panel.
-
-    Attributes: points: by name, shape (points, 2): cost and loss.
-    """
+    """One panel; points: by name, shape (points, 2): cost and loss."""
 
     x_label: str
     y_label: str
@@ -346,17 +347,13 @@ def draw_fronts(panels: Sequence[Front], title: str, caption: str) -> Figure:
             axes.scatter(*points.T, color=looks[name].colour, marker=looks[name].marker, **FAINT)
         low, high = every[:, 0].min(), every[:, 0].max()
         axes.set_xlim(low / 1.15, high * 1.15)
-    bold: dict[str, Any] = {"fontsize": 12.5, "fontweight": "bold", "color": INK, "va": "top"}
-    figure.text(0.3 / width, 1 - 0.16 / height, title, **bold)
-    place: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (0.2 / width, 1 - 0.42 / height)}
-    handles = [look.handle(linewidth=1.5, markersize=5) for look in looks.values()]
-    figure.legend(handles, [*looks], ncols=max(1, int(width / 1.8)), frameon=False, fontsize=9, **place)
+    _head(figure, [title], looks, max(1, int(width / 1.8)), 0.42, 1.5)
     write_caption(figure, lines, left=0.3 / width, top=(0.15 + 0.16 * len(lines)) / height)
     return figure
 
 
 def front(points: FloatArray) -> FloatArray:
-    """The points of which no other one has at most as much of both, by the first number.
+    """Undominated points, by the first number.
 
     >>> front(np.array([[1.0, 5.0], [2.0, 6.0], [3.0, 4.0], [3.0, 4.5]]))
     array([[1., 5.],
@@ -368,7 +365,7 @@ def front(points: FloatArray) -> FloatArray:
 
 
 def _front_looks(panels: Sequence[Front]) -> dict[str, Look]:
-    """By name; names that differ behind a comma share a colour."""
+    """Looks by name; names that differ behind a comma share a colour."""
     looks = series_looks(name for panel in panels for name in panel.points)
     colours = series_looks(name.partition(",")[0] for name in looks)
     return {

@@ -1,4 +1,8 @@
-"""Axes with few lines, ranges and ticks, names beside the ends of lines, captions, and figures written whole."""
+"""Axes with few lines, ranges and ticks, names beside the ends of lines, captions, written figures; looks of series.
+
+Colours are fixed per mechanism and safe for colour-blind readers (Okabe and Ito's palette, extended); markers and
+dashes tell series apart without colours. On the grounds of a page, `readable` moves a colour towards black or white.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.path import Path as MarkerPath
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 from matplotlib.transforms import ScaledTranslation
 
@@ -35,12 +43,12 @@ MINUS = "\u2212"
 
 @dataclasses.dataclass(frozen=True)
 class End:
-    """Where a line ends and what stands beside it: its name, and words below it.
+    """End of a line with its name, and words below it.
 
     Attributes:
         stop: the last x in data, from which a dotted line leads to the name; inf: the edge of the picture.
         marker: of matplotlib, drawn before the name.
-        gid: of what is drawn here, see `css`; tip: see `themed_svg`.
+        gid: of the artists, see `css`; tip: see `themed_svg`.
     """
 
     height: float
@@ -54,7 +62,7 @@ class End:
 
     @property
     def shortened(self) -> End:
-        """With its `short_name` alone, and the whole name as the tip where that is another one."""
+        """The end with its `short_name`, and the whole name as the tip where it differs."""
         name = short_name(self.name)
         return dataclasses.replace(self, name=name, words="", tip=None if name == self.name else self.name)
 
@@ -76,7 +84,7 @@ def quiet(axes: Axes, *, grid: str) -> None:
 
 
 def fit_y(axes: Axes, values: Iterable[float], *, logarithmic: bool | None = None) -> None:
-    """A range that holds all finite values with a margin, and its ticks; logarithmic by default beyond `LOG_RATIO`.
+    """Sets a range of all finite values with a margin, and its ticks; logarithmic by default beyond `LOG_RATIO`.
 
     A logarithmic range holds those above zero; if there are none it is linear.
     """
@@ -134,7 +142,7 @@ def name_ends(axes: Axes, ends: Sequence[End], *, apart: float, size: float = 10
 def spread(wanted: Sequence[float], apart: float) -> list[float]:
     """Increasing positions near `wanted` (increasing), at least `apart` from each other, within [0, 1] if they fit.
 
-    Neighbours that are too close are merged into blocks, each centred on what its members want.
+    Neighbours that are too close are merged into blocks, each centred on the wanted positions of its members.
     """
     blocks: list[tuple[float, list[float]]] = []  # start, wanted values
     for value in wanted:
@@ -151,7 +159,7 @@ def spread(wanted: Sequence[float], apart: float) -> list[float]:
 
 
 def short_name(name: str, longest: int = LONGEST_NAME) -> str:
-    """A name where there is little room: of a long one the beginning and the end, which tells files apart.
+    """A short name: of a long one the beginning and the end, which tells files apart.
 
     >>> short_name("mafalda"), short_name("file:/home/somebody/strategy.mfdl")
     ('mafalda', 'file:/ho…y.mfdl')
@@ -186,7 +194,6 @@ def plain(value: float) -> str:
 
 
 def wrapped(text: str, width: int) -> list[str]:
-    """Lines of at most `width` characters; words are not broken at hyphens."""
     return textwrap.wrap(text, width, break_on_hyphens=False)
 
 
@@ -217,3 +224,137 @@ def write_figure(folder: str | os.PathLike[str], name: str, figure: Figure) -> l
         figure.savefig(buffer, format=kind, **options)
         written.append(files.atomic_write_bytes(Path(folder) / f"{name}.{kind}", buffer.getvalue()))
     return written
+
+
+LIGHT, DARK = "#ffffff", "#14171c"  # the grounds of a page
+WORDS, LINES = 4.6, 3.05  # contrast with the ground: WCAG 2 asks for 4.5 of words and for 3 of what is drawn
+KNOWN = {  # colour, and words below the name
+    "none": ("#6e6e6e", "no noise, no privacy"),
+    "dp-dsgd": ("#d55e00", "independent noise"),
+    "anti-pgd": ("#cc79a7", "noise of differences"),
+    "bsr": ("#e69f00", "banded square root"),
+    "bisr": ("#b15928", "banded inverse square root"),
+    "lambda-cgd": ("#fb9a99", "a share of the last noise taken back"),
+    "d-mf": ("#0072b2", "optimal for one server"),
+    "mafalda": ("#009e73", "optimal for this graph"),
+    "mafalda-l": ("#56b4e9", "one encoder per node"),
+    "mafalda-classes": ("#17becf", "one encoder per degree"),
+    "banded": ("#1b5e20", "few diagonals, for this graph"),
+    "toeplitz": ("#8bc34a", "alike over time, for this graph"),
+    "blt": ("#f48fb1", "few exponentials, for this graph"),
+    "band-inv": ("#795548", "banded inverse, for this graph"),
+    "decor": ("#bcbd22", "pairwise noise on edges"),
+    "corn": ("#a6761d", "optimal over nodes"),
+    "kronecker": ("#7b3294", "time and nodes, a product"),
+    "per-mode": ("#d01c8b", "time and nodes, by direction"),
+    "joint": ("#4d004b", "time and nodes, any form"),
+}
+MORE_COLOURS = ("#000000", "#8c510a", "#3b6e8f", "#7f7f00", "#e377c2", "#1f3b73")  # for other names, in order
+DASHED = (4.0, 1.5)
+DASHES = ((), (3.5, 1.5), (1.0, 1.5), (4.5, 1.5, 1.0, 1.5), (2.5, 1.0, 0.5, 1.0))  # in widths of the line
+HOURGLASS = MarkerPath(np.array([(-1.0, 1.0), (1.0, 1.0), (-1.0, -1.0), (1.0, -1.0), (-1.0, 1.0)]))
+MARKERS = ("o", "s", "^", "D", "P", "v", HOURGLASS)
+
+
+@dataclasses.dataclass(frozen=True)
+class Look:
+    """One series.
+
+    Attributes:
+        dashes: lengths drawn and left out, in widths of the line; empty: a solid line.
+        marker: of matplotlib; empty: none.
+        note: a few words on the series.
+        index: its place among the series of a page, which are shown and hidden by it; None: not in a page.
+    """
+
+    name: str
+    colour: str
+    dashes: tuple[float, ...] = ()
+    marker: Any = ""
+    note: str = ""
+    index: int | None = None
+
+    @property
+    def classes(self) -> str:
+        """CSS classes of its artists in a page."""
+        return "" if self.index is None else f"s{self.index}"
+
+    @property
+    def front(self) -> int:
+        return 4 if self.name.startswith("mafalda") else 3
+
+    @property
+    def line(self) -> dict[str, Any]:
+        return {"color": self.colour, "linestyle": (0, self.dashes) if self.dashes else "-"}
+
+    def handle(self, **style: Any) -> Line2D:
+        """The line of a legend; style: as of Line2D."""
+        return Line2D([], [], **self.line, marker=self.marker, markeredgewidth=0, **style)
+
+
+def mechanism_looks(names: Iterable[str]) -> list[Look]:
+    """A colour for each name; unknown names have dashed lines."""
+    looks, others = [], 0
+    for name in names:
+        if name in KNOWN:
+            looks.append(Look(name, KNOWN[name][0], note=mechanism_note(name)))
+        else:
+            looks.append(Look(name, MORE_COLOURS[others % len(MORE_COLOURS)], DASHED, note=mechanism_note(name)))
+            others += 1
+    return looks
+
+
+def series_looks(names: Iterable[str]) -> dict[str, Look]:
+    """Looks by name: markers and dashes differ; names that differ in their error weights alone share a colour."""
+    distinct = list(dict.fromkeys(names))
+    bases = list(dict.fromkeys(name.partition("@")[0] for name in distinct))
+    colours = {look.name: look.colour for look in mechanism_looks(bases)}
+    return {
+        name: Look(
+            name,
+            colours[name.partition("@")[0]],
+            DASHES[index % len(DASHES)],
+            MARKERS[index % len(MARKERS)],
+            mechanism_note(name),
+            index,
+        )
+        for index, name in enumerate(distinct)
+    }
+
+
+def mechanism_note(name: str) -> str:
+    """A few words on a mechanism; empty if it is not known.
+
+    >>> mechanism_note("mafalda@last:2"), mechanism_note("file:a.mfdl")
+    ('optimal for this graph, weighted', 'given noise')
+    """
+    base, _, weights = name.partition("@")
+    words = "given noise" if base.startswith("file:") else KNOWN.get(base, ("", ""))[1]
+    return f"{words}, weighted" if words and weights else words
+
+
+def readable(colour: str, ground: str, ratio: float) -> str:
+    """The nearest mixture with black or white whose contrast with the ground is at least the ratio.
+
+    >>> readable("#e69f00", "#ffffff", 4.5), readable("#000000", "#ffffff", 4.5)
+    ('#9c6c00', '#000000')
+    """
+    towards = 0.0 if luminance(ground) > 0.5 else 1.0
+    for share in range(101):
+        red, green, blue = (value + (towards - value) * share / 100 for value in to_rgb(colour))
+        mixed = to_hex((red, green, blue))
+        if contrast(mixed, ground) >= ratio:
+            return str(mixed)
+    raise AssertionError("black or white stands out from every ground")
+
+
+def contrast(colour: str, other: str) -> float:
+    """The ratio of WCAG 2, from 1 to 21."""
+    low, high = sorted((luminance(colour), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def luminance(colour: str) -> float:
+    """Relative luminance of WCAG 2, from 0 to 1."""
+    linear = [value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4 for value in to_rgb(colour)]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]

@@ -1,8 +1,7 @@
-"""A figure as SVG inside a page: text stays text, colours are those of the page, what is drawn has its tips.
+"""A figure as an `<svg>` element inside a page, without fonts, ids and scripts.
 
-In: a matplotlib Figure. Out: an `<svg>` element without fonts, ids and scripts. Colours become CSS variables, so a page
-is light or dark by style alone; the gid of an artist (`style.css`) becomes its CSS classes, by which a page shows and
-hides a series; its url becomes a `<title>`, which browsers show at the pointer.
+Colours become CSS variables, so a page is light or dark by style alone; the gid of an artist (`style.css`) becomes its
+CSS classes, by which a page shows and hides a series; its url becomes a `<title>`, which browsers show at the pointer.
 """
 
 from __future__ import annotations
@@ -19,8 +18,7 @@ import matplotlib
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from .looks import Look
-from .style import EDGE, FRAME, GRID, GROUND, INK, NEGATIVE, POSITIVE, QUIET, css
+from .style import EDGE, FRAME, GRID, GROUND, INK, NEGATIVE, POSITIVE, QUIET, Look, css
 
 Element = ElementTree.Element
 VARIABLES = {
@@ -37,9 +35,9 @@ NO_METADATA = dict.fromkeys(("Date", "Creator", "Format", "Type"))
 
 
 def themed_svg(figure: Figure, title: str, looks: Iterable[Look] = ()) -> str:
-    """The drawing, as wide as the place that it is put into; changes the figure.
+    """The drawing, as wide as its place; changes the figure.
 
-    Args: title: what a screen reader says; looks: the series, each drawn in the variables --cI and --tI of its index I.
+    Args: title: text for screen readers; looks: the series, each drawn in the variables --cI and --tI of its index I.
     """
     figure.patch.set_visible(False)
     for axes in figure.axes:
@@ -65,7 +63,7 @@ def themed_svg(figure: Figure, title: str, looks: Iterable[Look] = ()) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class _Theme:
-    """Copies elements of matplotlib's SVG, each with its style and without what no page needs.
+    """Copies elements of matplotlib's SVG with their style.
 
     Attributes: series: from a colour to the index of its series; shapes: elements by id.
     """
@@ -74,7 +72,6 @@ class _Theme:
     shapes: Mapping[str, Element]
 
     def copies(self, parent: Element) -> Iterator[Element]:
-        """The children of an element."""
         for child in parent:
             tag = child.tag.rpartition("}")[2]
             name = child.attrib.get("id", "")

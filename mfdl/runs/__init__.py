@@ -4,9 +4,8 @@
     records = run_cells(cells, "results/sweep", Engine("joblib", jobs=8))
     store = Store.load("results/sweep")               # later, and in another process
 
-A cell is named by the content of all that decides its numbers, so it is trained once wherever it is needed; a sweep
-that was killed goes on, and what is on the disk at its end is what it would have been. Names load lazily: a config and
-its options bring none of the libraries that train.
+A cell is named by the content of all that decides its numbers, so it is trained once; a sweep that was killed resumes
+with the same bytes on the disk at its end. Names load lazily: a config brings none of the libraries that train.
 """
 
 from __future__ import annotations
@@ -16,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ..engines import Engine
     from .cells import Cell
-    from .run_steps import load_steps
+    from .columns import load_steps
     from .running import run_cells, sweep
     from .store import Store, rows
-    from .tuning import Tuning
+    from .sweep_config import Tuning
 
 __all__ = ["Cell", "Engine", "Store", "Tuning", "load_steps", "rows", "run_cells", "sweep"]
 

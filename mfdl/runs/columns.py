@@ -1,23 +1,33 @@
 """The columns of runs: one table of what results.json, steps.mfdl, the records of a sweep and the page hold.
 
-In: `COLUMNS`, a line for each. Out: the columns of the steps, the fields of a finished run, what runs that differ in
-their seeds come to, what no guarantee covers, what a table or a page shows. A new column is a line here and the value
-where it is computed.
+A new column is a line of `COLUMNS`, and its value where it is computed.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import os
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .. import archive, errors
+from ..errors import InvalidInput
+from ..storable import storable
+
+if TYPE_CHECKING:
+    import pandas
 
 SETTING, MECHANISM, RUN, STEP = "setting", "mechanism", "run", "step"
 Aggregate = Callable[[str, Sequence[Any]], dict[str, Any]]
 
 
 def mean_std_count(name: str, values: Sequence[Any]) -> dict[str, Any]:
-    """Mean and sample deviation of the numbers among the values, and how many they are; None of none, 0 of one."""
+    """Mean and sample deviation of the numbers among the values, and their count; None of none, deviation 0 of one."""
     numbers = [value for value in values if isinstance(value, float)]
     mean = statistics.fmean(numbers) if numbers else None
     std = statistics.stdev(numbers) if len(numbers) > 1 else 0.0 if numbers else None
@@ -34,16 +44,15 @@ def _total(name: str, values: Sequence[Any]) -> dict[str, Any]:
 
 @dataclasses.dataclass(frozen=True)
 class Column:
-    """A value that runs are described or measured by.
+    """A value of runs.
 
     Attributes:
-        name: in every file.
-        level: of what it is the same: all runs of a setting, the runs of a mechanism, a run, or a step of a node.
+        level: on which it is constant: all runs of a setting, the runs of a mechanism, a run, or a step of a node.
         places: where it stands besides: "steps" (a column of steps.mfdl), "run" (a field of each finished run),
             "rows" (beside a group of cells of a sweep), "key" (which mechanism a run is of), "page" (provenance).
         types: in a record, where they are checked.
-        aggregate: of a value of runs, its name and one value for each seed to the columns of their group.
-        private: covered by the guarantee, as `training.covered` explains; else computed from data without noise.
+        aggregate: maps its name and one value for each seed to the columns of their group.
+        private: covered by the guarantee (`training.replay_config`); else computed from data without noise.
     """
 
     name: str
@@ -93,11 +102,11 @@ COLUMNS = (
 )
 
 NOT_PRIVATE = tuple(column.name for column in COLUMNS if not column.private)
-"""What of steps.mfdl and of the runs in results.json no guarantee covers, as `training.covered` explains."""
+"""Columns of steps.mfdl and of the runs in results.json that no guarantee covers."""
 
 
 def names(place: str = "", level: str = "") -> tuple[str, ...]:
-    """The columns that stand in a place, or are of a level, in their order."""
+    """Columns of a place or level, in order."""
     return tuple(
         column.name
         for column in COLUMNS
@@ -106,7 +115,7 @@ def names(place: str = "", level: str = "") -> tuple[str, ...]:
 
 
 def aggregated(runs: Sequence[Mapping[str, Any]], over: Iterable[str]) -> dict[str, Any]:
-    """What columns of runs that differ in their seeds come to, in order; a metric is aggregated as a loss is."""
+    """Columns of a group of runs that differ in their seeds; a metric is aggregated as a loss is."""
     aggregates = {column.name: column.aggregate for column in COLUMNS}
     columns: dict[str, Any] = {}
     for name in over:
@@ -115,6 +124,86 @@ def aggregated(runs: Sequence[Mapping[str, Any]], over: Iterable[str]) -> dict[s
 
 
 def is_of_run(record: Any) -> bool:
-    """Whether this is the record of a run, as this version writes it."""
+    """Whether a record has the fields of a run of this version."""
     of_run = [column for column in COLUMNS if "run" in column.places]
     return isinstance(record, dict) and all(isinstance(record.get(column.name), column.types) for column in of_run)
+
+
+KIND = "steps"
+CONDITIONS = tuple(name for name in names("steps") if name not in names("steps", level=STEP))
+"""Columns with a single value for each run."""
+
+
+@storable
+@dataclasses.dataclass(frozen=True, eq=False)
+class RunSteps:
+    """The evaluated steps of one run of one seed.
+
+    Attributes:
+        conditions: mechanism, seed, privacy budget and more, by name (`CONDITIONS`).
+        steps: the number of finished steps at each evaluation, shape (E,).
+        nodes: their labels, as text.
+        values: loss, accuracy of a classification, and the requested metrics, by name: of each node, shape (E, n); of
+            the average model, (E,).
+
+    Raises: InvalidInput: arrays of other shapes.
+    """
+
+    conditions: Mapping[str, Any]
+    steps: NDArray[np.int64]
+    nodes: tuple[str, ...]
+    values: Mapping[str, NDArray[np.float64]]
+
+    def __post_init__(self) -> None:
+        shapes = [(len(self.steps), len(self.nodes)), (len(self.steps),)]
+        for name, values in self.values.items():
+            if values.shape not in shapes:
+                raise InvalidInput(f"{name} must have shape {shapes[0]} or {shapes[1]}, got {values.shape}.")
+
+    def __len__(self) -> int:
+        return len(self.steps) * len(self.nodes)
+
+    def has_columns(self, metrics: Iterable[str]) -> bool:
+        """Whether it has the conditions that this version records, and these metrics."""
+        return set(self.conditions) == set(CONDITIONS) and set(self.values) - {"accuracy"} == {"loss", *metrics}
+
+    def mean_over_nodes(self, metric: str = "loss") -> NDArray[np.float64]:
+        """The mean of a metric at each evaluated step, shape (E,); NaN if it was not measured."""
+        values = self._values(metric)
+        return values if values.ndim == 1 else values.mean(axis=1)
+
+    def columns(self) -> dict[str, NDArray[Any]]:
+        """Long format: a row for each evaluated step and node, columns by name, NaN for missing values."""
+        steps, nodes = len(self.steps), len(self.nodes)
+        each_step = {"step": np.repeat(self.steps, nodes), "node": np.tile(np.array(self.nodes, dtype=np.str_), steps)}
+        for name in dict.fromkeys(["loss", "accuracy", *sorted(self.values)]):
+            values = self._values(name)
+            each_step[name] = values.ravel() if values.ndim == 2 else np.repeat(values, nodes)
+        same = {name: np.nan if value is None else value for name, value in self.conditions.items()}
+        order = dict.fromkeys([*names("steps"), *each_step])
+        return {name: each_step[name] if name in each_step else np.full(len(self), same[name]) for name in order}
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """`columns` as a data frame. Raises: MissingExtra: pandas is not installed."""
+        installed = errors.imported("pandas", "a data frame", "take columns(), which gives arrays")
+        frame: pandas.DataFrame = installed.DataFrame(self.columns())
+        return frame
+
+    def _values(self, metric: str) -> NDArray[np.float64]:
+        missing = np.full(len(self.steps), np.nan)
+        return self.values.get(metric, missing)
+
+
+def save_steps(path: str | os.PathLike[str], runs: Iterable[RunSteps]) -> Path:
+    """Writes the steps of runs, atomically. Raises: InvalidInput: the path cannot be written."""
+    return archive.write(path, KIND, {"runs": list(runs)})
+
+
+def load_steps(path: str | os.PathLike[str]) -> list[RunSteps]:
+    """The steps of runs from `steps.mfdl` of a comparison, or from a cell's file of a sweep.
+
+    Raises: InvalidInput: no such file, or a damaged one.
+    """
+    content = archive.read(path, KIND)
+    with archive.refusing(path, KIND):
+        return list(content["runs"])

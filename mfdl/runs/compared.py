@@ -1,7 +1,4 @@
-"""`compare`: mechanisms side by side on the caller's graph, data and model, from one call to table, picture and model.
-
-In: names or objects. Out: a `Comparison`, whose folder is that of `mfdl compare` with the same options.
-"""
+"""`compare`: mechanisms side by side on the caller's graph, data and model, with table, picture and models."""
 
 from __future__ import annotations
 
@@ -25,13 +22,12 @@ from ..participation.schemes import SCHEMES
 from ..privacy.questions import Privacy
 from ..progress import Progress
 from ..training.run import Run
-from .cells import cells_of
-from .comparing import grid_of, run_comparison
+from .cells import Plan, Shared, comparison_cells
+from .columns import RunSteps, load_steps
+from .comparing import comparison_grid, run_comparison
 from .experiment import Experiment
 from .output import ahead_in_every_seed, require_folder
 from .rendering import booktabs
-from .run_steps import RunSteps, load_steps
-from .shared import Plan, Shared
 from .store import RESULTS, RUNS, STEPS, Store
 
 if TYPE_CHECKING:
@@ -45,9 +41,8 @@ COLUMNS = (
     "final_test_loss_std", "final_accuracy_mean", "final_accuracy_std", "injected_noise_std", "sensitivity",
     "objective", "trust",
 )  # fmt: skip
-"""Columns of a table: one row for each mechanism, budget and learning rate."""
 OF_COMPARISONS = ("trust", "adjacency", "clip_norm", "release", "unit", "participation")
-"""The fields of a `Privacy` that a comparison takes."""
+"""Fields of a `Privacy` that a comparison takes."""
 
 
 def compare(
@@ -84,11 +79,10 @@ def compare(
         options: those of `mfdl compare`: graph (a name, file or networkx graph), gossip (a name, file or matrix), task
             (a name, a data file such as "own.csv:target=price", or a `Task`), epochs, period, seeds, momentum, ...
 
-    Returns: Comparison. The folder is the one that `mfdl compare` writes with the same options.
     Raises: InvalidInput: as for `mfdl.runs.comparing.run_comparison`; a privacy that training cannot have.
     """
     arguments = {"mechanisms": mechanisms, "mu": mu, "epsilon": epsilon, "learning_rate": learning_rate}
-    of_privacy = options_of(privacy)
+    of_privacy = privacy_options(privacy)
     values = {} if config is None else Experiment.in_file(check.path(config=config), ())
     for name in options:
         if name not in Experiment.fields():
@@ -129,8 +123,8 @@ def _numbers(name: str, value: Any) -> tuple[float, ...]:
         raise InvalidInput(f"{name} must be a number or several, got {check.brief(value)}.") from None
 
 
-def options_of(privacy: Privacy | None) -> dict[str, Any]:
-    """The options that a privacy stands for.
+def privacy_options(privacy: Privacy | None) -> dict[str, Any]:
+    """Options of a privacy.
 
     Raises: InvalidInput: an accounting option that comparisons do not have, or a participation without epochs.
     """
@@ -152,7 +146,6 @@ def options_of(privacy: Privacy | None) -> dict[str, Any]:
 
 
 def _options_of_scheme(scheme: Participation) -> dict[str, Any]:
-    """Participation, epochs, period and rate, as the options of a comparison name them."""
     if scheme.in_every_step:
         return {"epochs": scheme.num_steps, "period": 1}  # a comparison at user level takes every step
     called = SCHEMES.entry(scheme.scheme).called
@@ -165,13 +158,12 @@ def _options_of_scheme(scheme: Participation) -> dict[str, Any]:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ComparedRun:
-    """One mechanism at one budget and learning rate; its models are trained when they are wanted.
+    """One mechanism at one budget and learning rate; its models are trained on demand.
 
-    Its noise is that of the seeds, for research: anyone who knows a seed can subtract it. A model to publish is trained
-    by `mfdl.replay(run.mechanism, run.plan.task, seeds=None)`, whose noise nobody can generate again.
+    Its noise is that of the seeds, for research: a known seed makes it subtractable. A model to publish is trained by
+    `mfdl.replay(run.mechanism, run.plan.task, seeds=None)`.
 
-    Attributes: name: of the mechanism, with error weights; plan: of its budget and learning rate; store: the finished
-        runs.
+    Attributes: name: of the mechanism, with error weights; store: the finished runs.
     """
 
     name: str
@@ -180,25 +172,24 @@ class ComparedRun:
 
     @property
     def seeds(self) -> list[int]:
-        """The seeds that were compared."""
         return self.plan.config.seed_list
 
     @functools.cached_property
     def mechanism(self) -> Mechanism:
-        """The calibrated mechanism, with its guarantee."""
         return self.plan.mechanism(self.name)
 
     def run(self, seed: int | None = None) -> Run:
         """One seed trained again; models differ from those of the comparison by rounding at most.
 
         Args: seed: one of `seeds`; default the first.
-        Cost: that of the training.
         """
         chosen = self.seeds[0] if seed is None else seed
         if chosen not in self.seeds:
             raise InvalidInput(f"seed must be one of {self.seeds}, got {seed!r}.")
         (cell,) = (
-            c for c in cells_of(self.plan.config, self.plan.shared) if (c.mechanism, c.seed) == (self.name, chosen)
+            c
+            for c in comparison_cells(self.plan.config, self.plan.shared)
+            if (c.mechanism, c.seed) == (self.name, chosen)
         )
         if not self.store.is_finished(cell):
             raise InvalidInput(
@@ -210,7 +201,7 @@ class ComparedRun:
     @functools.cached_property
     def _trained(self) -> Any:
         from ..training.replay import replays
-        from .cell_jobs import replay_config
+        from .running import replay_config
 
         def trained(seed: int) -> Run:
             config = replay_config(self.mechanism, self.plan.task, seed, self.plan.config)
@@ -230,10 +221,10 @@ class _Runs(dict[tuple[Any, ...], ComparedRun]):
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Comparison(Shown):
-    """What `compare` found, and the files that say it.
+    """The result of `compare`, and its files.
 
     Attributes:
-        config: the options; several: budgets and learning rates by field, where there are several.
+        several: budgets and learning rates by field, where there are several.
         folder: results.json, steps.mfdl and pictures, as `mfdl compare` writes them.
         result: the content of results.json.
     """
@@ -245,13 +236,13 @@ class Comparison(Shown):
 
     @functools.cached_property
     def runs(self) -> dict[tuple[Any, ...], ComparedRun]:
-        """Each mechanism, by (name, budget), or by (name, budget, learning rate) where there are several rates.
+        """Runs by (mechanism, budget), or by (mechanism, budget, learning rate) where there are several rates.
 
         The name is that of the table, the budget mu or epsilon as it was given; "none" has the first budget.
         """
         shared, store = Shared(), Store(self.folder / RUNS)
         runs = _Runs()
-        for config in grid_of(self.config, self.several).configs():
+        for config in comparison_grid(self.config, self.several).configs():
             plan = Plan(config, shared, checked=True)
             budget = config.target_mu_or_default if config.epsilon is None else config.epsilon
             rate = (config.learning_rate,) if "learning_rate" in self.several else ()
@@ -313,8 +304,7 @@ class Comparison(Shown):
 
         Args: ax: axes to draw in; title, caption: whether the figure has them.
         """
-        from .budget_plots import plot_budgets
-        from .rendering import plot_comparison
+        from .rendering import plot_budgets, plot_comparison
 
         if self.several:
             return plot_budgets(self.result, ax, metric=metric, title=title, caption=caption)
@@ -324,12 +314,8 @@ class Comparison(Shown):
         return figure
 
     def export(self, folder: str | os.PathLike[str]) -> list[Path]:
-        """Writes the files of a paper: results.csv, table.tex, figure.pdf at column width, and caption.txt.
-
-        Returns: their paths.
-        """
-        from .budget_plots import column_figure
-        from .rendering import caption_of
+        """Writes results.csv, table.tex, figure.pdf at column width, and caption.txt; returns their paths."""
+        from .rendering import column_figure, comparison_caption
 
         target = Path(folder)
         require_folder(target)
@@ -339,7 +325,7 @@ class Comparison(Shown):
         drawn = io.BytesIO()
         column_figure(self.result, self._steps()).savefig(drawn, format="pdf")
         files.atomic_write_bytes(written[2], drawn.getvalue())
-        written.append(files.atomic_write_text(target / "caption.txt", caption_of(self.result) + "\n"))
+        written.append(files.atomic_write_text(target / "caption.txt", comparison_caption(self.result) + "\n"))
         return written
 
     def _steps(self) -> list[RunSteps]:

@@ -1,48 +1,339 @@
-"""Comparison of mechanisms at one privacy guarantee, or at several budgets or rates: a grid of cells with a picture.
+"""Comparison of mechanisms at one privacy guarantee, or at several budgets or rates: a grid of cells and its folder.
 
-In: a `Experiment` and a folder. Out: the result as one JSON-ready dict, and the files of `comparison_folder`. All
-mechanisms of one seed share data split, initial model and batch order. At several budgets or rates the folder holds
+    runs/                           the store (`mfdl.runs.store`) of all finished runs
+    results.json                    the return value of `run_comparison`, written after each finished run
+    steps.mfdl                      every evaluated step of every node and seed, with its conditions (`load_steps`)
+    compare.png/svg                 the picture; budgets.png/svg at several budgets
+    mu-1.0-lr-0.5/                  the comparison at these, without runs/, if there are several
 
-    runs/                           all finished runs
-    results.json, steps.mfdl        of all, with mu and lr beside each mechanism and run
-    budgets.png/svg                 final test loss over the budgets, if there are several
-    mu-1.0-lr-0.5/                  the comparison at these, without runs/
+All mechanisms of one seed share data split, initial model and batch order. Each file is replaced as a whole, so a
+stopped comparison is readable and resumes.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import hashlib
+import json
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from mfdl_solvers.ties import first_maximum
+
 from .. import files
+from ..algorithms.registry import shortsighted
 from ..engines import Engine
 from ..errors import InvalidInput
+from ..given import label_of
 from ..mechanism import Mechanism
+from ..metrics import result_key
 from ..pictures.style import write_figure
+from ..privacy.guarantee_texts import in_common
 from ..progress import Advance, Progress, reporter
 from ..training import distributed
 from ..training.distributed import Group, current
-from .budget_plots import plot_budgets
-from .cells import Cell, Grid
-from .comparison_folder import Folder, earlier_result
+from ..training.learned import Baseline, Ended, Judged
+from ..training.replay_config import left_out, statement
+from ..training.run import is_private
+from .cells import WITHOUT_NOISE, Cell, Grid, Plan, Shared, comparison_cells
+from .columns import NOT_PRIVATE, RunSteps, aggregated, names, save_steps
 from .experiment import Experiment
-from .output import require_folder
-from .run_steps import save_steps
+from .option_files import is_own
+from .output import (
+    circumstances,
+    json_number,
+    objective_fields,
+    require_folder,
+    require_writable,
+    result_sensitivity,
+)
+from .rendering import plot_budgets, plot_comparison
 from .running import run_missing
-from .shared import WITHOUT_NOISE, Plan, Shared
-from .store import RESULTS, RUNS, STEPS, Store
+from .store import COMPARISON_FILES, PNG, RESULTS, RUNS, STEPS, SVG, Store, read_json
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from ..privacy.guarantee import Guarantee
+    from .cells import Cell, Plan
+
+Key = tuple[str, int]  # mechanism, seed
+
+
+def cells_identity(cells: Iterable[Cell]) -> str:
+    """16 hex digits of the cells' hashes."""
+    return hashlib.sha256("".join(cell.hash for cell in cells).encode()).hexdigest()[:16]
+
+
+def earlier_result(
+    folder: Path, identity: str, options: Mapping[str, Any], *, overwrite: bool
+) -> dict[str, Any] | None:
+    """results.json of a folder if it is of this very comparison, else None.
+
+    A comparison with more seeds, mechanisms or budgets than the earlier one resumes in its folder.
+
+    Raises: InvalidInput: the folder holds files of another one, or cannot be written.
+    """
+    require_folder(folder)
+    for name in COMPARISON_FILES:
+        require_writable(folder / name)
+    content = read_json(folder / RESULTS)
+    if content is not None and content.get("config_hash") == identity:
+        return content
+    existing = [name for name in COMPARISON_FILES if (folder / name).exists()]
+    if existing and not overwrite:
+        before = None if content is None else content.get("config")
+        differing = _differing(before, options) if isinstance(before, dict) else {}
+        if not differing or not all(_grown(name, *pair) for name, pair in differing.items()):
+            pairs = [f"{name} {before!r} there, {now!r} here" for name, (before, now) in differing.items()]
+            details = f" ({'; '.join(pairs)})" if pairs else ""
+            raise InvalidInput(
+                f"{folder} holds {existing[0]} of another comparison{details}; choose another folder, or replace it "
+                "with overwrite=True (command line: --overwrite)."
+            )
+    return None
+
+
+WHERE = {"out", "jobs", "device", "data_home", "ranks"}
+"""Options that decide no number."""
+
+
+def _differing(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Options of two comparisons that decide numbers and differ, by name: (before, now)."""
+    stored = json.loads(json.dumps(dict(now), default=str))
+    names = [name for name in {**before, **stored} if name not in WHERE]
+    return {name: (before.get(name), stored.get(name)) for name in names if before.get(name) != stored.get(name)}
+
+
+def _grown(name: str, before: Any, now: Any) -> bool:
+    """Whether an option only adds runs to those of before."""
+    if name == "seeds":
+        return isinstance(before, int) and isinstance(now, int) and now > before
+    several = name in ("mechanisms", "mu", "epsilon", "lr") and isinstance(before, list) and isinstance(now, list)
+    return several and set(before) <= set(now)
+
+
+def _baseline(name: str, baseline: Baseline | None, suffix: str = "") -> dict[str, Any]:
+    loss, accuracy = (None, None) if baseline is None else (baseline.loss, baseline.accuracy)
+    return {f"{name}_loss{suffix}": loss, f"{name}_accuracy{suffix}": accuracy}
+
+
+class Folder:
+    """The files of one comparison, derived from its cells in a store.
+
+    Attributes: cells: by mechanism and seed, in order; records, steps_of_run: of the finished ones.
+    """
+
+    def __init__(self, folder: Path, plan: Plan, store: Store, *, resume: bool, overwrite: bool) -> None:
+        self.folder, self.plan, self.store, self.resume = folder, plan, store, resume
+        self.cells = {(cell.mechanism, cell.seed): cell for cell in comparison_cells(plan.config, plan.shared)}
+        self.identity, self.metrics = cells_identity(self.cells.values()), plan.config.metrics
+        self.records: dict[Key, dict[str, Any]] = {}
+        self.steps_of_run: dict[Key, RunSteps] = {}
+        self.mechanisms: dict[str, Mechanism] = {}
+        earlier = earlier_result(folder, self.identity, plan.config.options(), overwrite=overwrite)
+        self._is_new = earlier is None
+        self._drawn = earlier is not None and resume and earlier.get("complete") is True
+
+    def begin(self, mechanisms: dict[str, Mechanism]) -> None:
+        """Claims the folder, and removes files of an earlier comparison."""
+        self.mechanisms = mechanisms
+        if self._is_new:  # first of all, so that a full disk leaves the earlier comparison; then nothing of it counts
+            files.atomic_write_json(self.folder / RESULTS, self.result(complete=False))
+        if not self.resume:
+            self.store.discard(self.cells.values())
+        self._take(self.cells.values())
+        # also what stayed of an earlier one because a process was killed right here
+        stale = [STEPS] * (not self.records) + [PNG, SVG] * (not self._drawn)
+        gone = [self.folder / name for name in stale]
+        for name in COMPARISON_FILES:  # what killed runs left: a folder belongs to one comparison at a time
+            gone += self.folder.glob(f".{name}.*.tmp")
+        for path in gone:
+            try:
+                path.unlink(missing_ok=True)
+            except OSError as error:
+                raise InvalidInput(f"cannot remove {path}: {error.strerror}; choose another folder.") from error
+        self._write()
+
+    def add(self, cell: Cell) -> None:
+        """Adds a run that the store holds now."""
+        self._take([cell])
+        self._write()
+
+    def finish(self) -> dict[str, Any]:
+        """Draws the picture and marks the result complete, last of all."""
+        result = self.result(complete=True)
+        write_figure(self.folder, Path(PNG).stem, plot_comparison(result, self.steps))
+        files.atomic_write_json(self.folder / RESULTS, result)
+        return result
+
+    @property
+    def steps(self) -> list[RunSteps]:
+        return [self.steps_of_run[key] for key in self._ordered()]
+
+    def _take(self, cells: Iterable[Cell]) -> None:
+        """Reads these cells from the store."""
+        timings = {str(timing.get("cell")): timing for timing in self.store.timings()}
+        fields = (*names("run"), *self.plan.config.measured_besides)
+        for cell in cells:
+            if (record := self.store.record(cell)) is None:
+                continue
+            try:
+                steps = self.store.steps(cell)
+            except InvalidInput:  # damaged
+                steps = None
+            if steps is None or not steps.has_columns(self.metrics):  # without its steps a run is not finished
+                self.store.discard([cell])
+                continue
+            timing, key = timings.get(cell.hash, {}), (cell.mechanism, cell.seed)
+            seconds = timing.get("training_seconds")
+            values = {**record, **timing, **dict(zip(("mechanism", "seed"), key, strict=True))}
+            values["seconds"] = seconds if isinstance(seconds, float) else 0.0
+            self.records[key] = {name: values.get(name) for name in fields}
+            trust = self.mechanisms[cell.mechanism].guarantee.trust  # that of a cell of "none" may be another
+            conditions = {**steps.conditions, "trust": trust}
+            self.steps_of_run[key] = dataclasses.replace(steps, conditions=conditions)
+
+    def _write(self) -> None:
+        """Writes the steps first, so that results.json never names a run without them."""
+        if self.records:
+            save_steps(self.folder / STEPS, self.steps)
+        files.atomic_write_json(self.folder / RESULTS, self.result(complete=False))
+
+    def _ordered(self) -> list[Key]:
+        return [key for key in self.cells if key in self.records]
+
+    def result(self, *, complete: bool) -> dict[str, Any]:
+        """The content of results.json so far."""
+        plan, config, judged = self.plan, self.plan.config, self._judged()
+        return {
+            **circumstances(config, plan.graph, plan.gossip),
+            **config.values("unit", "adjacency", "clip_norm", "learning_rate", "momentum", "weight_decay"),
+            "trust": label_of(config.trust),
+            **self._view(),
+            "gossip_hash": plan.gossip.content_hash,
+            "task": plan.task.name,
+            "steps": plan.participation.num_steps,
+            "participation": {**plan.participation.to_dict(), **config.values("epochs", "period")},
+            "across_trust_models": self._across(),
+            "mu": json_number(plan.mu),
+            "epsilon": json_number(plan.epsilon),
+            "delta": config.delta,
+            "seeds": config.seed_list,
+            "guarantee": self._guarantee(),
+            "noise": "seeded",
+            "not_private": [
+                *NOT_PRIVATE,
+                *(key for name in self.metrics for key in (name, result_key("final", name))),
+                *(name for name in config.measured_besides if name.startswith("last_")),
+                *(["dropped_records"] if any("dropped_records" in run for run in self.records.values()) else []),
+            ],
+            "finding": judged.finding,
+            "advice": judged.advice,
+            **_baseline("untrained", judged.untrained, "_mean"),
+            **_baseline("chance", judged.chance),
+            "mechanisms": [self._summary(ended, judged) for ended in judged.ended],
+            "runs": [self.records[key] for key in self._ordered()],
+            "complete": complete,
+            "config": {**config.options(), "out": str(self.folder)},
+            "config_hash": self.identity,
+        }
+
+    def _view(self) -> dict[str, str | None]:
+        """Attacker and published models, if they are the same for all mechanisms with noise.
+
+        The name of a trust model without parameters says who observes.
+        """
+        config = self.plan.config
+        if not (is_own(config.trust) or config.attackers or config.colluders or config.coalition_size):
+            return {"attacker": None, "release": None}
+        guarantees = [m.guarantee for m in self.mechanisms.values() if is_private(m)]
+        attackers, releases = ({getattr(g, name) for g in guarantees} for name in ("attacker", "release"))
+        return {
+            "attacker": attackers.pop() if len(attackers) == 1 else None,
+            "release": releases.pop() if len(releases) == 1 else None,
+        }
+
+    def _judged(self) -> Judged:
+        """The finished part of the mechanisms, beside the untrained model and chance."""
+        plan = self.plan
+        ended = []
+        for name in plan.config.mechanisms:
+            runs = self._mechanism_runs(name)
+            losses, accuracies = [run["final_test_loss"] for run in runs], [run["final_accuracy"] for run in runs]
+            diverged, mechanism = sum(run["diverged"] for run in runs), self.mechanisms[name]
+            remark = shortsighted(mechanism.algorithm)
+            dropped = sum(run.get("dropped_records", 0) for run in runs)
+            ended.append(Ended(name, is_private(mechanism), losses, accuracies, diverged, remark, dropped))
+        return Judged(ended, plan.untrained, plan.chance)
+
+    def _mechanism_runs(self, name: str) -> list[dict[str, Any]]:
+        return [self.records[key] for key in self._ordered() if key[0] == name]
+
+    def _guarantee(self) -> str:
+        """The fields that hold for every mechanism with noise, with mu and epsilon of the weakest guarantee."""
+        if self._across():
+            return "Each mechanism is accounted under its own trust model, named beside it: do not rank them by loss."
+        private = {name: mechanism for name, mechanism in self.mechanisms.items() if is_private(mechanism)}
+        every = private or self.mechanisms
+        weakest = first_maximum(list(every), key=lambda name: self._lost(every[name].guarantee))
+        texts = {name: self._statement(mechanism) for name, mechanism in every.items()}
+        return in_common(texts[weakest], texts)
+
+    def _lost(self, guarantee: Guarantee) -> float:
+        mu = guarantee.mu
+        return guarantee.epsilon(self.plan.config.delta) if mu is None else mu
+
+    def _statement(self, mechanism: Mechanism) -> str:
+        """`Run.statement` of its runs, with epsilon at the delta of this comparison."""
+        config = self.plan.config
+        declared = left_out(mechanism, self.plan.task)
+        return statement(mechanism, declared, config.delta, config.step_rule or "", config.clipping)
+
+    def _across(self) -> bool:
+        """Whether mechanisms with noise have different trust models."""
+        private = [mechanism.guarantee for mechanism in self.mechanisms.values() if is_private(mechanism)]
+        return len({(guarantee.trust, guarantee.attacker, guarantee.release) for guarantee in private}) > 1
+
+    def _summary(self, ended: Ended, judged: Judged) -> dict[str, Any]:
+        name, mechanism = ended.name, self.mechanisms[ended.name]
+        guarantee, runs, label = mechanism.guarantee, self._mechanism_runs(name), label_of(name)
+        measured = ("final_test_loss", "final_accuracy", *self.plan.config.measured_besides)
+        over = aggregated(runs, (*measured, "seconds"))
+        whole = [name for name in measured if over[f"{name}_count"] == over["final_test_loss_count"] == len(runs)]
+        seconds = over["seconds"]
+        steps = len(runs) * self.plan.dynamics.num_nodes * self.plan.participation.num_steps
+        return {
+            "mechanism": name,
+            "label": f"{label} [{guarantee.trust}]" if self._across() and is_private(mechanism) else label,
+            "trust": guarantee.trust,
+            "guarantee": self._statement(mechanism),
+            "noise_std": mechanism.noise_std,  # nu, what `mfdl account --noise-std` takes
+            "injected_noise_std": mechanism.injected_noise_std,
+            "sensitivity": result_sensitivity(mechanism),
+            **objective_fields(mechanism),
+            **{
+                f"{name}_{kind}": over[f"{name}_{kind}"] if name in whole else None
+                for name in measured
+                for kind in ("mean", "std")
+            },
+            "mu": json_number(guarantee.mu),
+            "epsilon": json_number(guarantee.epsilon(self.plan.config.delta)),
+            "beats_untrained": ended.beats(judged.untrained),
+            "beats_chance": ended.beats(judged.chance),
+            "diverged": [run["seed"] for run in runs if run["diverged"]],
+            "seconds": seconds,
+            "node_steps_per_second": json_number(steps / seconds) if seconds > 0 else None,
+        }
+
+
 BUDGETS = "budgets"
 CHECKPOINTS = "checkpoints"
-"""In the folder of a comparison whose runs are shared by ranks: where a run that was stopped goes on from."""
+"""Folder of checkpoints of a comparison whose runs are shared by ranks."""
 
 
 def run_comparison(
@@ -54,18 +345,15 @@ def run_comparison(
     overwrite: bool = False,
     progress: Progress = "auto",
 ) -> dict[str, Any]:
-    """Runs what is missing of a comparison and writes it to a folder.
+    """Runs the missing runs of a comparison and writes it to a folder.
 
     Args:
-        config: what to compare.
-        out: folder of the files named above; made when missing.
         several: values of mu or epsilon, and of learning_rate, by field: a comparison at every combination of them;
             "none", which no budget changes, at the first budget alone.
         resume: keep the finished runs that the folder holds for this very config.
         overwrite: replace the files of another config instead of refusing.
-        progress: True, False, "auto" (see `mfdl.progress`), or a function: called with the number of steps just
-            finished (or found finished) and what is being done; an exception it raises stops the comparison, finished
-            runs stay readable.
+        progress: True, False, "auto" (see `mfdl.progress`), or a function of the number of steps just finished and a
+            description; an exception it raises stops the comparison, finished runs stay readable.
 
     Returns: the content of results.json; at several values, mu, epsilon and learning_rate are lists, and each mechanism
         and run has its mu and lr.
@@ -82,7 +370,7 @@ def run_comparison(
             raise InvalidInput(f"{name} must hold distinct values, got {', '.join(f'{value:g}' for value in values)}.")
     require_folder(folder)
     store, screen = Store(folder / RUNS), reporter(progress, words=2)
-    plans = [Plan(each, shared) for each in grid_of(config, several).configs()]
+    plans = [Plan(each, shared) for each in comparison_grid(config, several).configs()]
     parts = [
         Folder(folder / _name(plan) if several else folder, plan, store, resume=resume, overwrite=overwrite)
         for plan in plans
@@ -136,13 +424,13 @@ def _compared(part: Folder, every: Sequence[Cell], checkpoints: Path, report: Ad
 
 
 def _sharing(ranks: int | None) -> contextlib.AbstractContextManager[Group]:
-    """The processes that share the nodes of each run: those that torchrun started, or as many as are asked for."""
+    """The processes that share the nodes of each run: those of torchrun, or `ranks` new ones."""
     if ranks is None or current().size > 1:
         return contextlib.nullcontext(current())
     return distributed.ranks(ranks)
 
 
-def grid_of(config: Experiment, several: Mapping[str, Sequence[float]]) -> Grid:
+def comparison_grid(config: Experiment, several: Mapping[str, Sequence[float]]) -> Grid:
     """The comparison at each combination of the values; `none` at the first budget alone."""
     values = {name: several.get(name, (getattr(config, name),)) for name in Experiment.SEVERAL}
 
@@ -162,7 +450,6 @@ def _name(plan: Plan) -> str:
 
 
 def _options(config: Experiment, several: Mapping[str, Sequence[float]]) -> dict[str, Any]:
-    """The options with all values of those that have several."""
     return config.options() | {("lr" if name == "learning_rate" else name): list(v) for name, v in several.items()}
 
 

@@ -1,4 +1,4 @@
-"""What a comparison is asked: every value checked before any work, without the libraries that do the work."""
+"""Options of a comparison, checked before any work, without the libraries that do the work."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .. import metrics
 from ..errors import InvalidInput
 from ..given import label_of, value_of
 from . import options
-from .objects import is_own, shipped_trust, trust_text
+from .option_files import is_own, shipped_trust, trust_text
 from .options import OnGraph, Option, Protects
 
 if TYPE_CHECKING:
@@ -30,37 +30,29 @@ USUAL = {
     "polynomial": "powers",
     "clipping": "flat",
 }
-"""Values of options that no file holds."""
+"""Values of options that files leave out."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Experiment(Protects, OnGraph):
-    """Everything that decides the numbers of a comparison, and (those that decide nothing) how they are computed.
+    """Everything that decides the numbers of a comparison, and how they are computed.
 
     Attributes: as their options; besides,
         mu: target of Gaussian DP; or epsilon at delta; neither means mu = 2. With mu, delta only says where
             the equivalent epsilon is reported. Balls-in-bins has no mu and needs epsilon.
-        gossip_rounds, polynomial: averaging rounds after each step, as of `Dynamics`.
-        design: a name of `mfdl.planning.Design`, replaced by the options that it stands for.
-        participation: "balls-in-bins": every record draws its bin secretly; "cyclic": with public ones.
-        adjacency, clip_norm, momentum, weight_decay: of all mechanisms.
         unit: at "user" each node takes part in every step.
         trust, attackers, colluders, coalition_size: the trust model, as `trust.named` reads them; one for all.
-        across_trust_models: mechanisms that are not meant for `trust` come each under its own model.
-        learning_rate, lr_schedule: of the first step, and how it goes on (`mfdl.dynamics.schedule`).
-        clip_schedule: how clip_norm goes on: step t clips to clip_norm c_t and adds c_t times the noise, which costs
-            as much privacy as ever (`ReplayConfig.clip_schedule`); not with momentum or weight decay.
-        clipping: as `replay` reads it, of all mechanisms; not with a clip schedule or a curvature.
-        partition: as `tasks.partition.parse` reads it; default the task's own.
-        precondition: as `Task.preconditioned` reads it: the features are mapped before training; default as they are.
-        step_rule: as `replay` reads it, of all mechanisms; refused where messages are hidden.
+        clip_schedule: step t clips to clip_norm c_t and adds c_t times the noise, at the same privacy
+            (`ReplayConfig.clip_schedule`); not with momentum or weight decay.
+        clipping, step_rule: as `replay` reads them; no clip schedule or curvature with the former, no hidden messages
+            with the latter.
+        partition: as `tasks.partition.parse` reads it; precondition: as `Task.preconditioned` reads it.
         settings: a mechanism with any is built with these instead of tuned.
         mechanisms: distinct registry names, with error weights or without; "none" trains without noise.
-        release_model: what is evaluated and published (`mfdl.released`); results hold `last_test_loss` of the last
-            models besides, where it is something else.
+        release_model: the evaluated and published model (`mfdl.released`); results hold `last_test_loss` of the last
+            models besides, if they are others.
         error_weights: each mechanism that optimises, and names no weights itself, is there once for each of these.
-        metrics: what is measured besides loss and accuracy (`mfdl.metrics`): columns of steps.mfdl, and `final_NAME`
-            of results, which are there only then.
+        metrics: besides loss and accuracy (`mfdl.metrics`): columns of steps.mfdl, and `final_NAME` of results.
 
     Raises: InvalidInput: a value out of range, an unknown mechanism, or two targets.
     """
@@ -68,10 +60,7 @@ class Experiment(Protects, OnGraph):
     command: ClassVar[str] = "compare"
     SEVERAL: ClassVar[tuple[str, ...]] = ("mu", "epsilon", "learning_rate")
 
-    mechanisms: Annotated[
-        tuple[str, ...],
-        Option("Names of `mfdl mechanisms`, and file:FILE.", ("--mechanism",), metavar="A,B,...", listed=True),
-    ] = DEFAULT_MECHANISMS
+    mechanisms: options.Mechanisms = DEFAULT_MECHANISMS
     task: Annotated[
         str,
         Option(
@@ -98,13 +87,8 @@ class Experiment(Protects, OnGraph):
     ] = None
     delta: options.Delta = 1e-6
     trust: Annotated[str, Option("Trust model of the ranking: a name of `mfdl trust list`.", metavar="NAME")] = "ldp"
-    attackers: Annotated[
-        tuple[str, ...] | None,
-        Option("pndp: the attacking nodes; default: any single node.", metavar="A,B", listed=True),
-    ] = None
-    colluders: Annotated[
-        tuple[str, ...] | None, Option("colluding: nodes that share their secrets.", metavar="A,B", listed=True)
-    ] = None
+    attackers: options.AttackerList = None
+    colluders: options.ColluderList = None
     coalition_size: options.CoalitionSize = None
     release: options.Release = None
     release_model: options.ReleaseModel = "last"
@@ -280,7 +264,7 @@ class Experiment(Protects, OnGraph):
             )
 
     def _check_clipping(self) -> None:
-        """Refuses an unknown rule, and what has no meaning where every gradient is normalised."""
+        """Refuses an unknown rule, and options without meaning where every gradient is normalised."""
         if self.clipping == "flat":
             return
         from ..training import clip_rules
@@ -331,7 +315,7 @@ class Experiment(Protects, OnGraph):
         return options.weights_in_full(weights, self.release_model, self.curvature)
 
     def _with_weights(self) -> tuple[str, ...]:
-        """The mechanisms, those that optimise once for each of the error weights; again applied, it changes nothing."""
+        """The mechanisms, those that optimise once for each of the error weights; idempotent."""
         from ..algorithms import registry
         from ..objective import ErrorWeights
 
@@ -369,7 +353,7 @@ class Experiment(Protects, OnGraph):
         NoiseObjective(self.dynamics(from_array([[1.0]])), self.epochs * self.period, one_node)
 
     def dynamics(self, gossip: Gossip) -> Dynamics:
-        """Momentum, decay and step sizes of what is clipped to clip_norm, on a gossip matrix."""
+        """Momentum, decay and step sizes at gradients clipped to clip_norm, on a gossip matrix."""
         from ..dynamics import Dynamics
 
         T = self.epochs * self.period
@@ -387,7 +371,7 @@ class Experiment(Protects, OnGraph):
 
     @property
     def has_secret_batches(self) -> bool:
-        """Whether nobody knows which steps a record joins."""
+        """Whether it is secret which steps a record joins."""
         return self.participation in options.SECRET
 
     @property
@@ -403,7 +387,7 @@ class Experiment(Protects, OnGraph):
         return {"mu": self.target_mu_or_default}
 
     def scheme(self) -> Participation:
-        """That of the options, with epochs * period steps; every step at user level."""
+        """The participation, with epochs * period steps; every step at user level."""
         from ..participation import EveryStep
         from ..participation.schemes import SCHEMES
 
@@ -415,42 +399,32 @@ class Experiment(Protects, OnGraph):
         return scheme
 
     def parameters(self, name: str) -> dict[str, Any]:
-        """The settings of one mechanism, as its builder takes them."""
         from ..algorithms import registry
 
         given = [text.removeprefix(f"{name}.") for text in self.settings if text.startswith(f"{name}.")]
         return registry.parse_parameters(name, given)
 
     def trust_model(self) -> TrustModel:
-        """The trust model of the ranking."""
-        from .. import trust
-
-        if is_own(self.trust):
-            model: TrustModel = value_of(self.trust, "trust")
-            return model
-        return trust.named(
-            self.trust, attackers=self.attackers, colluders=self.colluders, coalition_size=self.coalition_size
-        )
+        model: TrustModel = value_of(self.trust, "trust") if is_own(self.trust) else options.named_trust(self)
+        return model
 
     @property
     def seed_list(self) -> list[int]:
-        """The seeds themselves."""
         return list(range(self.first_seed, self.first_seed + self.seeds))
 
     @property
     def measured_besides(self) -> tuple[str, ...]:
-        """What runs and results hold besides `final_test_loss` and `final_accuracy`, in their order."""
+        """Fields of runs and results besides `final_test_loss` and `final_accuracy`, in their order."""
         final = tuple(metrics.result_key("final", name) for name in self.metrics)
         if self.release_model == "last":
             return final
         return (*final, *(metrics.result_key("last", name) for name in ("loss", "accuracy", *self.metrics)))
 
     def deciding_options(self) -> dict[str, Any]:
-        """The options without those that say where numbers are computed."""
         return {name: value for name, value in self.options().items() if name not in self.deciding("nothing")}
 
     def options(self) -> dict[str, Any]:
-        """The values as the options of `mfdl compare` are called, what is not set as null; JSON-ready."""
+        """Values by the names of the options of `mfdl compare`, JSON-ready; null where not set."""
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         values["lr"] = values.pop("learning_rate")
         values["set"] = values.pop("settings")

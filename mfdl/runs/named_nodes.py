@@ -1,14 +1,11 @@
-"""What several commands ask about: nodes by label, trust models by name, participation.
-
-In: the texts of the options. Out: objects of the library, or one refusal that says what to change.
-"""
+"""Nodes by label and trust models by name, from the texts of options."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,52 +15,23 @@ import scipy.sparse.csgraph
 from .. import graphs, trust
 from ..errors import InvalidInput
 from ..graphs import SparseGraph
-from ..participation import Cyclic, Participation
-from ..participation.schemes import SCHEMES
 from ..privacy.owners import Owners, Victim, nodes_of
 from ..spec import Parameter
 from ..trust import TrustModel
 from .option_files import split
-from .options import require_one_of, require_steps
+from .options import require_member
 
 if TYPE_CHECKING:
     import networkx as nx
 
-    from .options import TakesPart
-
 
 DEFAULT_SIZE = 1
-"""Of coalitions that nobody gave a size."""
-
-
-def participation_of(config: TakesPart, typed: Collection[str]) -> Participation:
-    """See `TakesPart.scheme`."""
-    name, epochs, period = config.participation, config.epochs, config.period
-    entry = SCHEMES.entry(name)
-    T = epochs * period if config.steps is None else config.steps
-    require_steps(max(T, epochs * period))
-    if entry.takes == {"steps"}:
-        defaults = {field.name: field.default for field in dataclasses.fields(config)}
-        given = (epochs, period) != (defaults["epochs"], defaults["period"]) or {"epochs", "period"} & set(typed)
-        if config.steps is not None and given and epochs * period != T:
-            raise InvalidInput(
-                f"--steps must be epochs * period, got --steps {T} with {epochs} epochs of {period} steps; "
-                f"{name} participation needs --steps alone."
-            )
-    elif "steps" not in entry.takes:
-        Cyclic(epochs=epochs, period=period, steps=config.steps)  # refuses steps that do not fit
-    scheme: Participation = entry.of_run(epochs=epochs, period=period, steps=T, rate=config.sampling_rate)
-    if config.unit == "user" and not scheme.in_every_step:
-        raise InvalidInput(
-            f"--unit user needs --participation every-step, as a user's data take part in every step, got "
-            f"{scheme.describe()}."
-        )
-    return scheme
+"""Default size of coalitions."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Named:
-    """The nodes that the options name, and the trust models made of them.
+    """The nodes that the options name, and their trust models.
 
     Attributes: anybody: without --attackers, pndp is any single node, and coalitions without a size are of one.
     """
@@ -77,18 +45,16 @@ class Named:
 
     @functools.cached_property
     def labels(self) -> list[str]:
-        """Of all nodes, by index."""
         return [str(label) for label in graphs.labels(self.graph)]
 
     def indices(self, option: str, text: str) -> tuple[int, ...]:
-        """The nodes of A,B."""
         labels = split(text)
         if not labels:
             raise InvalidInput(f"--{option} must name at least one node, got {text!r}.")
         return tuple(sorted({graphs.index_of(self.graph, label) for label in labels}))
 
     def owners(self, text: str | None, *, same_steps: bool) -> Owners:
-        """Which nodes may hold one record, of Q or A+B,C+D; None: one node.
+        """Nodes that may hold one record, of Q or A+B,C+D; None: one node.
 
         Raises: InvalidInput: neither a number nor groups of two or more labels.
         """
@@ -106,7 +72,7 @@ class Named:
     def budgets(self, path: Path) -> dict[Any, float]:
         """mu by the label of each node, from a JSON file of labels as texts.
 
-        Raises: InvalidInput: no such file, or one that holds something else.
+        Raises: InvalidInput: no such file, or another content.
         """
         try:
             given = json.loads(path.read_text(encoding="utf-8-sig"))
@@ -121,7 +87,7 @@ class Named:
     def require_used(self, trusts: Sequence[str]) -> None:
         """Refuses options that no trust model of this call reads, and a missing one."""
         for name in trusts:
-            require_one_of("trust model", name, trust.base.MODELS)
+            require_member("trust model", name, trust.base.MODELS)
         for field, owners in _models_by_field().items():
             if self._gives(field) and not set(owners) & set(trusts):
                 owner = " or ".join(owners)
@@ -132,8 +98,8 @@ class Named:
             raise InvalidInput(f"--all-attackers needs --trust pndp, got {trusts[0]}; name them with --attackers.")
         for name in trusts:
             for parameter in trust.base.MODELS[name].signature.values():
-                if not self._may_lack(parameter) and not any(map(self._gives, _fields_of(parameter))):
-                    options = " or ".join(options_of(parameter))
+                if not self._may_lack(parameter) and not any(map(self._gives, _parameter_fields(parameter))):
+                    options = " or ".join(parameter_options(parameter))
                     raise InvalidInput(
                         f"trust model {name} needs {options}; labels start {', '.join(self.labels[:5])}."
                     )
@@ -175,29 +141,29 @@ class Named:
 
     @staticmethod
     def distance(victim: Victim, hops: Mapping[int, int]) -> int | None:
-        """Of a node, or of the nearest owner of a record; None where none is connected to an attacker."""
+        """Distance of a node, or of the nearest owner of a record; None if none is connected to an attacker."""
         return min((hops[u] for u in nodes_of(victim) if u in hops), default=None)
 
 
-def options_of(parameter: Parameter) -> tuple[str, ...]:
-    """The options of the command line that give a parameter of a trust model, as they are typed."""
+def parameter_options(parameter: Parameter) -> tuple[str, ...]:
+    """Options of the command line for a parameter of a trust model, as they are typed."""
     value = "Q" if parameter.type is int else "A,B"
-    first, *others = _fields_of(parameter)
+    first, *others = _parameter_fields(parameter)
     return (f"{_flag(first)} {value}", *map(_flag, others))
 
 
 def _models_by_field() -> dict[str, list[str]]:
-    """The trust models that read a field of `Named`."""
+    """Trust models that read a field of `Named`."""
     owners: dict[str, list[str]] = {}
     for name, entry in trust.base.MODELS.items():
         for parameter in entry.signature.values():
-            for field in _fields_of(parameter):
+            for field in _parameter_fields(parameter):
                 owners.setdefault(field, []).append(name)
     return owners
 
 
-def _fields_of(parameter: Parameter) -> tuple[str, ...]:
-    """The fields of `Named` for a parameter of a trust model; with None for any node, all of them may be asked for."""
+def _parameter_fields(parameter: Parameter) -> tuple[str, ...]:
+    """Fields of `Named` for a parameter of a trust model; with None for any node, `all_` of it too."""
     every = f"all_{parameter.name}"
     takes_all = not parameter.required and parameter.default is None and every in Named.__dataclass_fields__
     return (parameter.name, every) if takes_all else (parameter.name,)

@@ -1,8 +1,8 @@
 """The options of the commands: every command is a frozen dataclass whose fields are its options.
 
-In: fields `name: Annotated[type, Option(help, ...)] = default`. Out: the same names, defaults and words for Python, for
-files (`option_files`) and for the command line (`mfdl.commands.command`). Configs and this module import the libraries
-that do the work only where they do it, so that `mfdl COMMAND --help` brings none of them.
+Fields `name: Annotated[type, Option(help, ...)] = default` give the same names, defaults and words for Python, for
+files (`option_files`) and for the command line (`mfdl.commands.terminal`). Configs import the libraries that do the
+work inside functions, so that `mfdl COMMAND --help` brings none of them.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 from ..errors import InvalidInput, require_known
 from ..given import value_of
 from ..graph_formats import SUFFIXES
-from .objects import as_text
-from .option_files import WORDS_OF_KINDS, Known, OptionFile, is_tuple, split
+from .option_files import WORDS_OF_KINDS, Known, Option, OptionFile, as_text, is_tuple, split
 
 if TYPE_CHECKING:
     from ..check import FloatArray
@@ -28,16 +27,17 @@ if TYPE_CHECKING:
     from ..gossip import Gossip, GossipMatrix
     from ..graphs import SparseGraph
     from ..participation import Participation
+    from ..trust import TrustModel
 
 
 OF_THE_CALLER: dict[str, Any] = {"out": str, "resume": bool}
-"""Keys that may stand in a file, and belong to the command, not to its config, and what kind of value they have."""
+"""Keys of files that belong to the command, not to its config, and the type of their values."""
 TABLES = ("account", "attack", "audit", "compare", "factorize", "plan", "sweep", "tuning")
-"""Tables of a TOML file: the options of one command each, and what a sweep tunes."""
+"""Tables of a TOML file: options of one command each, and tuning of a sweep."""
 RELEASES = ("none", "average", "all")
 BINS = "balls-in-bins"  # as BallsInBins.scheme, which a test holds
 SECRET = (BINS, "cyclic-poisson", "random-allocation", "min-separation-sampling")
-"""Participations with secret batches, as `mfdl.participation.sampling` registers them, which a test holds."""
+"""Participations with secret batches, as `mfdl.participation.sampling` registers them (tested)."""
 SAMPLED_AT_A_RATE = ("cyclic-poisson", "min-separation-sampling")
 ONLY_PUBLIC = {
     "mu": "has no mu; give --epsilon, which is met at --delta",
@@ -50,48 +50,11 @@ ONLY_PUBLIC = {
 }
 """Options that participations with secret batches do not take, and why."""
 MAX_STEPS = 10**6
-"""Of a run: beyond it a typing error would exhaust the machine before anything could be said."""
+"""Largest number of steps: beyond it a typing error would exhaust the machine before any refusal."""
 MAX_SEEDS = 10**5
-"""Of a comparison, for the same reason."""
+"""Largest number of seeds, for the same reason."""
 LARGEST_SEED = 2**63 - 1
 """Tables hold seeds as int64."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Option:
-    """What the command line says of one field, and what every value of it must be.
-
-    Attributes:
-        flags: its names there; the first one is its name in files; default `--field-name`.
-        listed: a tuple that is written A,B there; other tuples are given by repeating the option.
-        instead_of: fields that say the same in another way: a typed option replaces theirs of a file.
-        rule: what a value is by `mfdl.check`; least: the smallest integer; among: all that it can be.
-        decides: what depends on it: the "algorithm" and its losses, a "run" alone, or "nothing" but where numbers are
-            computed.
-    """
-
-    help: str
-    flags: tuple[str, ...] = ()
-    metavar: str | None = None
-    listed: bool = False
-    instead_of: tuple[str, ...] = ()
-    rule: str | None = None
-    least: int | None = None
-    among: Collection[str] = ()
-    decides: str = "algorithm"
-
-    def require(self, name: str, value: Any) -> None:
-        """Refuses a value that the field cannot have; None, not given, is always fine."""
-        from .. import check
-
-        if value is None:
-            return
-        if self.rule is not None:
-            getattr(check, self.rule)(**{name: value})
-        if self.least is not None:
-            check.integer_at_least(self.least, **{name: value})
-        if self.among:
-            require_one_of(name, value, self.among)
 
 
 Graph = Annotated[
@@ -126,6 +89,17 @@ Attackers = Annotated[
 ]
 Colluders = Annotated[str | None, Option("colluding: nodes that share their secrets.", metavar="A,B")]
 CoalitionSize = Annotated[int | None, Option("coalitions: how many nodes collude.", metavar="Q")]
+AttackerList = Annotated[
+    tuple[str, ...] | None,
+    Option("pndp: the attacking nodes; default: any single node.", metavar="A,B", listed=True),
+]
+ColluderList = Annotated[
+    tuple[str, ...] | None, Option("colluding: nodes that share their secrets.", metavar="A,B", listed=True)
+]
+Mechanisms = Annotated[
+    tuple[str, ...],
+    Option("Names of `mfdl mechanisms`, and file:FILE.", ("--mechanism",), metavar="A,B,...", listed=True),
+]
 Delta = Annotated[
     float,
     Option("delta of epsilon: required with --epsilon, else where it is reported.", rule="open_unit", decides="run"),
@@ -173,20 +147,19 @@ Jobs = Annotated[int | None, Option("Worker processes; default: one per core.", 
 
 
 class Config:
-    """What all configs can do.
+    """Base of all configs.
 
-    Attributes:
-        command: the name of the command, and of its table in a TOML file.
-        SEVERAL: numbers of which the command takes several at once, as A,B, though a config holds one.
+    Attributes: command: name of the command, and of its table in a TOML file; SEVERAL: numbers of which the command
+        takes several at once, as A,B, though a config holds one.
     """
 
     command: ClassVar[str]
     SEVERAL: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
-        """Several texts may be given as any sequence, or as one text A,B; they are kept as a tuple.
+        """Keeps several texts, given as any sequence or as one text A,B, as a tuple.
 
-        Raises: InvalidInput: something else, or a value against the rule of its field.
+        Raises: InvalidInput: another type, or a value against the rule of its field.
         """
         for name, (kind, option, _) in self.fields().items():
             value = as_text(name, given := getattr(self, name))
@@ -204,7 +177,7 @@ class Config:
     @classmethod
     @functools.cache
     def fields(cls) -> dict[str, tuple[Any, Option, Any]]:
-        """Type, `Option` and default by the name of the field; its own before those that configs share."""
+        """Type, `Option` and default by the name of the field; those of the class before inherited ones."""
         hints = typing.get_type_hints(cls, include_extras=True)
         by_name = {}
         every: Any = dataclasses.fields(cls)  # type: ignore[arg-type]  # its subclasses are dataclasses
@@ -217,14 +190,13 @@ class Config:
     @classmethod
     @functools.cache
     def deciding(cls, level: str) -> dict[str, Any]:
-        """The fields that decide an algorithm, a run, or nothing (`Option.decides`), with their defaults."""
+        """Fields that decide an algorithm, a run, or nothing (`Option.decides`), with their defaults."""
         return {name: default for name, (_, option, default) in cls.fields().items() if option.decides == level}
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], **changed: Any) -> Self:
-        """The config in a file: TOML, or the results.json of an earlier run.
+        """The config in a file: TOML, or the results.json of an earlier run; `changed` fields win over it.
 
-        Args: changed: fields that win over the file.
         Raises: InvalidInput: a file that cannot be read, an unknown key, or a value that the config refuses.
         """
         fields, values = cls.fields(), cls.in_file(Path(path))
@@ -238,7 +210,7 @@ class Config:
     def in_file(cls, path: Path, of_the_caller: Collection[str] = tuple(OF_THE_CALLER)) -> dict[str, Any]:
         """The values in a file by field; lists of texts are joined to A,B but where options are repeated.
 
-        Raises: InvalidInput: a file that cannot be read, an unknown key, or a value of another kind than its field.
+        Raises: InvalidInput: a file that cannot be read, an unknown key, or a value of another type than its field.
         """
         file = OptionFile(path, "--config")
         for table in file.tables:
@@ -262,16 +234,15 @@ class Config:
 
     @classmethod
     def known_in_files(cls, caller: Mapping[str, Any]) -> Known:
-        """What may stand in a file; caller: keys that belong to the command, and the type of their values."""
+        """Keys of files; caller: those that belong to the command, and the type of their values."""
         fields = {option.flags[0].lstrip("-"): (name, kind, option) for name, (kind, option, _) in cls.fields().items()}
         return fields | {name: (name, kind, None) for name, kind in caller.items()}
 
     def values(self, *names: str) -> dict[str, Any]:
-        """Some fields by name."""
         return {name: getattr(self, name) for name in names}
 
     def options(self) -> dict[str, Any]:
-        """The values that are set, as the options are called; JSON-ready, and `load` reads them back."""
+        """The given values by name of the option; JSON-ready, and `load` reads them back."""
         values = {option.flags[0].lstrip("-"): getattr(self, name) for name, (_, option, _) in self.fields().items()}
         return {
             flag: str(value) if isinstance(value, Path) else value
@@ -282,7 +253,7 @@ class Config:
 
 @dataclasses.dataclass(frozen=True)
 class OnGraph(Config):
-    """Where training runs."""
+    """Network of the training."""
 
     graph: Graph = "florentine"
     largest_component: Annotated[bool, Option("Keep the largest connected component only.")] = False
@@ -300,7 +271,7 @@ class OnGraph(Config):
     ] = None
 
     def sparse_network(self) -> tuple[SparseGraph, GossipMatrix]:
-        """The connected graph as arrays, which hold millions of nodes, and its gossip matrix."""
+        """The connected graph as arrays, for millions of nodes, and its gossip matrix."""
         from .. import gossip, graphs
 
         source = value_of(self.graph, "graph")
@@ -324,7 +295,7 @@ class OnGraph(Config):
 
 @dataclasses.dataclass(frozen=True)
 class Protects(Config):
-    """Whose data are protected, and what is clipped."""
+    """Unit of protection, clipping and adjacency."""
 
     unit: Annotated[
         str,
@@ -346,16 +317,12 @@ class Protects(Config):
 
     @property
     def protected(self) -> dict[str, Any]:
-        """As the accountant takes them."""
         return self.values("unit", "clip_norm", "adjacency")
 
 
 @dataclasses.dataclass(frozen=True)
 class TakesPart(Protects):
-    """Who takes part when.
-
-    Args: typed: fields given on purpose.
-    """
+    """Participation of the records; typed: fields given on purpose."""
 
     epochs: Epochs = 20
     period: Period = 16
@@ -381,14 +348,34 @@ class TakesPart(Protects):
 
     @property
     def has_secret_batches(self) -> bool:
-        """Whether nobody knows which steps a record joins."""
+        """Whether it is secret which steps a record joins."""
         return self.participation in SECRET
 
     def scheme(self, typed: Collection[str] = ()) -> Participation:
-        """The participation that the options name, at the unit of privacy that they name."""
-        from .named_nodes import participation_of
+        """The participation of the options at their unit of privacy."""
+        from ..participation import Cyclic
+        from ..participation.schemes import SCHEMES
 
-        return participation_of(self, typed)
+        name, epochs, period = self.participation, self.epochs, self.period
+        entry = SCHEMES.entry(name)
+        T = epochs * period if self.steps is None else self.steps
+        require_steps(max(T, epochs * period))
+        if entry.takes == {"steps"}:
+            given = (epochs, period) != (type(self).epochs, type(self).period) or {"epochs", "period"} & set(typed)
+            if self.steps is not None and given and epochs * period != T:
+                raise InvalidInput(
+                    f"--steps must be epochs * period, got --steps {T} with {epochs} epochs of {period} steps; "
+                    f"{name} participation needs --steps alone."
+                )
+        elif "steps" not in entry.takes:
+            Cyclic(epochs=epochs, period=period, steps=self.steps)  # refuses steps that do not fit
+        scheme: Participation = entry.of_run(epochs=epochs, period=period, steps=T, rate=self.sampling_rate)
+        if self.unit == "user" and not scheme.in_every_step:
+            raise InvalidInput(
+                f"--unit user needs --participation every-step, as a user's data take part in every step, got "
+                f"{scheme.describe()}."
+            )
+        return scheme
 
     def dynamics(self, gossip: Gossip) -> Dynamics:
         """Step sizes, of which only the ratios count, on a gossip matrix."""
@@ -397,15 +384,22 @@ class TakesPart(Protects):
         return Dynamics(gossip, stepping(self.lr_schedule, 1.0, self.scheme().num_steps))
 
 
+def named_trust(config: Any) -> TrustModel:
+    """The trust model of the options of a config."""
+    from .. import trust
+
+    names = ("attackers", "colluders", "coalition_size")
+    return trust.named(config.trust, **{name: getattr(config, name) for name in names})
+
+
 def stepping(rule: str | None, first_rate: float, num_steps: int) -> float | FloatArray:
-    """The learning rates of an option, see `mfdl.dynamics.schedule`."""
     from ..dynamics import schedule
 
     return first_rate if rule is None else schedule(rule, first_rate, num_steps)
 
 
 def require_for_secret_batches(config: Config) -> None:
-    """Refuses, where batches are secret, options that only public ones have; and a rate without or against its need."""
+    """Refuses options that secret batches do not have, and a rate without or against its need."""
     name, rate = getattr(config, "participation", None), getattr(config, "sampling_rate", None)
     if (rate is None) == (name in SAMPLED_AT_A_RATE):
         raise InvalidInput(
@@ -423,7 +417,7 @@ def require_for_secret_batches(config: Config) -> None:
 
 
 def weights_in_full(text: str, release_model: str, curvature: str | None) -> str:
-    """As `ErrorWeights.parse` takes them: "released" is the released model of the options, their curvature is added."""
+    """Weights as `ErrorWeights.parse` takes them: "released" is the released model, the curvature is added."""
     from ..objective.error_weights import released_in_full
 
     text = released_in_full(text, release_model)
@@ -433,14 +427,13 @@ def weights_in_full(text: str, release_model: str, curvature: str | None) -> str
 # ---- what several commands check ------------------------------------------------------------------------------------
 
 
-def require_one_of(kind: str, name: str | None, known: Collection[str]) -> None:
-    """Refuses a name that is not known, with the nearest one; None is always fine."""
+def require_member(kind: str, name: str | None, known: Collection[str]) -> None:
+    """Refuses an unknown name, with the nearest one; None is allowed."""
     if name is not None:
         require_known(kind, name, known)
 
 
 def require_seeds(seeds: int, first_seed: int) -> None:
-    """Refuses more seeds than any comparison has, and seeds that its tables cannot hold."""
     if seeds > MAX_SEEDS:
         raise InvalidInput(f"a comparison has at most {MAX_SEEDS:,} seeds, got more; lower --seeds.")
     if first_seed + seeds - 1 > LARGEST_SEED:
@@ -451,6 +444,5 @@ def require_seeds(seeds: int, first_seed: int) -> None:
 
 
 def require_steps(steps: int) -> None:
-    """Refuses more steps than any run has."""
     if steps > MAX_STEPS:
         raise InvalidInput(f"a run has at most {MAX_STEPS:,} steps, got more; lower --epochs, --period or --steps.")

@@ -1,4 +1,4 @@
-"""What every written answer needs: a place that can be written, plain JSON numbers, the versions behind them."""
+"""Shared parts of written answers: paths that can be written, plain JSON numbers, versions."""
 
 from __future__ import annotations
 
@@ -28,8 +28,7 @@ if TYPE_CHECKING:
 def require_writable(path: str | os.PathLike[str]) -> None:
     """Refuses a file name that could not be written later; leaves nothing behind, not even a folder.
 
-    Raises: InvalidInput: the path is a folder or a name that no file can have, or its nearest existing parent is no
-        folder or cannot be written.
+    Raises: InvalidInput: a folder, an impossible name, or a nearest existing parent that cannot be written.
     """
     target = Path(path)
     _require_name(target)
@@ -68,7 +67,7 @@ def _require_name(target: Path) -> None:
 
 
 def json_number(number: float | None) -> float | str | None:
-    """The number as JSON can hold it: infinity is the text "inf", nan is null."""
+    """The number in JSON: infinity is the text "inf", nan is null."""
     if number is None or math.isnan(number):
         return None
     if math.isinf(number):
@@ -77,7 +76,7 @@ def json_number(number: float | None) -> float | str | None:
 
 
 def rounded_up(value: float | str) -> str:
-    """Four digits, rounded up (`shown.rounded_up`): a table or title never shows less than what is lost.
+    """Four digits, rounded up: a table or title never shows less than the loss.
 
     >>> rounded_up(10.99721), rounded_up(2.0), rounded_up("inf")
     ('11', '2', 'inf')
@@ -86,7 +85,7 @@ def rounded_up(value: float | str) -> str:
 
 
 def mu_rounded_up(value: float | str) -> str:
-    """As the sentence of a guarantee shows mu: six digits, rounded up.
+    """Six digits, rounded up, as guarantees print mu.
 
     >>> mu_rounded_up(2.0000001), mu_rounded_up("inf")
     ('2.00001', 'inf')
@@ -95,15 +94,15 @@ def mu_rounded_up(value: float | str) -> str:
 
 
 def largest_epsilon(result: Mapping[str, Any]) -> float | str | None:
-    """Of the mechanisms with noise of a comparison, as its guarantee states it; else the epsilon aimed at."""
+    """Largest epsilon of the mechanisms with noise of a comparison; else the target."""
     epsilons = [row["epsilon"] for row in result["mechanisms"] if isinstance(row.get("epsilon"), float)]
     return max(epsilons, default=result["epsilon"])
 
 
 def ahead_in_every_seed(losses: Mapping[str, Mapping[int, float | None]]) -> str:
-    """The mechanism whose loss is below all others' in every seed; empty if there is none, or none to compare with.
+    """The mechanism whose loss is below all others' in every seed; empty if there is none, or only one.
 
-    Args: losses: by mechanism, then by seed; no number where a run diverged, which leaves its mechanism out. Losses
+    Args: losses: by mechanism, then by seed; None where a run diverged, which leaves its mechanism out. Losses
         within a relative 1e-9 are equal, and mechanisms of different seeds are not compared.
 
     >>> ahead_in_every_seed({"a": {0: 1.0, 1: 2.0}, "b": {0: 1.5, 1: 2.5}, "c": {0: 1.0, 1: None}})
@@ -127,13 +126,13 @@ def _finite(value: object) -> bool:
 
 
 def objective_fields(mechanism: Mechanism) -> dict[str, float | str | None]:
-    """`Mechanism.objective`, of estimates with half the width of the 95 % interval."""
+    """`Mechanism.objective`, for estimates with half the width of the 95 % interval."""
     error = mechanism.objective_error
     return {"objective": json_number(mechanism.objective), **({"objective_error": error} if error else {})}
 
 
-def sensitivity_of(mechanism: Mechanism) -> float | str | None:
-    """By which the base noise is scaled to its mu; None without noise, and of secret batches, which have no mu."""
+def result_sensitivity(mechanism: Mechanism) -> float | str | None:
+    """Ratio of the base noise to its mu; None without noise, and for secret batches, which have no mu."""
     guarantee = mechanism.guarantee
     return json_number(guarantee.sensitivity) if guarantee.finite and guarantee.mu is not None else None
 
@@ -142,7 +141,7 @@ RELEASED = {"average": "; the average of the final models is published", "all": 
 
 
 def shared_conditions(result: Mapping[str, Any]) -> str:
-    """What all mechanisms with noise of a comparison have in common, in a sentence."""
+    """Conditions that all mechanisms with noise of a comparison share, in a sentence."""
     names = [row["mechanism"] for row in result["mechanisms"] if row["mechanism"] != "none"]
     if not names:
         return "none trains without noise: it has no guarantee."
@@ -169,20 +168,19 @@ def target_in_words(result: Mapping[str, Any]) -> str:
 
 
 def versions() -> dict[str, str]:
-    """What a number depends on besides its inputs."""
+    """Versions on which numbers depend."""
     return {"mfdl": __version__, "python": platform.python_version(), **_versions_of_packages()}
 
 
 @functools.cache
 def _versions_of_packages() -> dict[str, str]:
-    """Read once a process: each answer names them, a comparison at several budgets dozens of times."""
     import importlib.metadata
 
     return {name: importlib.metadata.version(name) for name in ("numpy", "scipy", "torch")}
 
 
 def circumstances(config: OnGraph, graph: nx.Graph | SparseGraph, gossip: Gossip) -> dict[str, Any]:
-    """What every answer names besides its numbers."""
+    """Inputs that every answer names."""
     from .. import graphs
 
     return {

@@ -1,8 +1,4 @@
-"""Losses against many attackers at once: one process per core, the matrix mu[u, v].
-
-In: an algorithm and a trust model per attacker. Out: per attacker the `VictimSensitivity` of every victim, or a
-`PairwiseLosses` with its table and its heat map. How one attacker is accounted is in `privacy.attacking_sets`.
-"""
+"""Losses against many attackers at once: one process per core, the matrix mu[u, v]."""
 
 from __future__ import annotations
 
@@ -49,20 +45,16 @@ def pairwise_losses(
     progress: Progress = "auto",
     **accounting: Any,
 ) -> dict[int, list[VictimSensitivity]]:
-    """The losses of all victims against each attacker, attackers in parallel.
+    """The losses of all victims against each attacker, in node order, attackers in parallel.
 
     Args:
-        privacy: without a trust model and owners; method "exact" or "certified".
-        make_trust: the trust model of one attacker (a node index), e.g. `lambda v: PNDP([v])`; called here, not in
-            the workers.
-        attackers: node indices; default all.
-        victims: node indices; default all; an attacker is left out of its own list.
+        make_trust: the trust model of one attacker (a node index), e.g. `lambda v: PNDP([v])`; called in this process.
+        attackers, victims: node indices; default all; an attacker is left out of its own list.
         jobs: worker processes, each with one BLAS thread; default one per core; 1 stays in this process.
         progress: True, False, "auto" (see `mfdl.progress`), or a function: called after each attacker.
-        how: participation, release, method, lipschitz and unit of `sensitivity_by_victim`.
+        accounting: participation, release, method, lipschitz and unit of `sensitivity_by_victim`.
 
-    Returns: attacker -> losses in node order, in the order of `attackers`.
-    Raises: InvalidInput: jobs below 1, or what `sensitivity_by_victim` refuses.
+    Raises: InvalidInput: jobs below 1, or refusals of `sensitivity_by_victim`.
     """
     nodes = list(range(algorithm.num_nodes)) if attackers is None else list(attackers)
     everybody = list(range(algorithm.num_nodes))
@@ -99,9 +91,9 @@ def _against(
 def pairwise_matrix(
     losses: Mapping[int, Sequence[VictimSensitivity]], num_nodes: int, value: Callable[[VictimSensitivity], float]
 ) -> FloatArray:
-    """value[u, v]: what attacker v learns of victim u, shape (num_nodes, num_nodes).
+    """value[u, v] of victim u against attacker v, shape (num_nodes, num_nodes).
 
-    nan where a pair was not asked for; inf on the diagonal of the attackers, who know their own records.
+    nan for other pairs; inf on the diagonal of the attackers, who know their own records.
     """
     matrix = np.full((num_nodes, num_nodes), math.nan)
     for attacker, its_losses in losses.items():
@@ -113,10 +105,7 @@ def pairwise_matrix(
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class PairwiseLosses(LossTable):
-    """What each of several attackers learns of each victim: `Losses` by the attacking node.
-
-    Raises: InvalidInput: no attacker with a victim.
-    """
+    """`Losses` of every victim by the attacking node. Raises: InvalidInput: no attacker with a victim."""
 
     of_attackers: Mapping[int, Losses]
 
@@ -126,7 +115,6 @@ class PairwiseLosses(LossTable):
 
     @property
     def algorithm(self) -> LinearAlgorithm:
-        """The algorithm whose messages they are about."""
         return cast("LinearAlgorithm", next(iter(self.of_attackers.values())).algorithm)
 
     def worst(self, *, adaptive: bool = True) -> tuple[int, int]:
@@ -151,7 +139,7 @@ class PairwiseLosses(LossTable):
     def matrix(
         self, noise_std: float = 1.0, *, metric: str = "mu", delta: float = DELTA, adaptive: bool = True
     ) -> FloatArray:
-        """[u, v]: what attacker v learns of victim u, shape (n, n); nan where not asked, inf where a node is both."""
+        """[u, v]: privacy loss of victim u to attacker v, shape (n, n); nan for other pairs, inf on the diagonal."""
         require_known("metric", metric, LOSS_METRICS)
         check.non_negative(noise_std=noise_std)
         shift = next(iter(self.of_attackers.values())).privacy.record_shift
@@ -174,7 +162,7 @@ class PairwiseLosses(LossTable):
         return Cells(values, labels, labels, title)
 
     def _all_equal(self, values: FloatArray, *, adaptive: bool) -> str:
-        """Further lines of the title, where the bound of LDP hides who learns what."""
+        """Further lines of the title, where the bound of LDP hides the differences."""
         known = values[np.isfinite(values)]
         bounded = adaptive and not any(loss.adaptive for of in self.of_attackers.values() for loss in of.of_victims)
         if not bounded or known.size < 2 or not equal_to_largest(known).all():
@@ -229,12 +217,11 @@ def pairwise(
 
     Args:
         privacy: without a trust model and owners; method "exact" or "certified".
-        make_trust: the trust model of one attacking node; default `PNDP([v])`, who sees what it receives.
-        attackers, victims: node indices; default all.
+        make_trust: the trust model of one attacking node; default `PNDP([v])`.
+        attackers, victims, progress: as for `pairwise_losses`.
         jobs: worker processes; None: one per core, worth it above some dozens of nodes.
-        progress: as for `pairwise_losses`.
 
-    Raises: InvalidInput: as for `mfdl.account`, or nobody left to attack.
+    Raises: InvalidInput: as for `mfdl.account`, or no attacker.
     """
     if make_trust is not None:
         check.function("lambda v: mfdl.trust.PNDP([v])", make_trust=make_trust)
@@ -251,10 +238,10 @@ def pairwise(
         name: getattr(privacy, name) for name in ("participation", "release", "unit", "lipschitz")
     }
     computing = {"victims": victims, "jobs": jobs, "progress": progress, "method": str(privacy.method), **accounting}
-    losses_of = pairwise_losses(algorithm, lambda v: models[v], list(models), **computing)
+    by_attacker = pairwise_losses(algorithm, lambda v: models[v], list(models), **computing)
     questions = {v: dataclasses.replace(privacy, trust=model) for v, model in models.items()}
     return PairwiseLosses(
-        {v: Losses.of_victim_sensitivities(algorithm, questions[v], its) for v, its in losses_of.items() if its}
+        {v: Losses.of_victim_sensitivities(algorithm, questions[v], its) for v, its in by_attacker.items() if its}
     )
 
 

@@ -1,7 +1,6 @@
-"""Pictures of privacy accounting: loss by distance, who learns what of whom, the graph as an attacker sees it.
+"""Pictures of privacy accounting: loss by distance, by pairs of nodes, and on the graph.
 
-In: numbers, with their names. Out: matplotlib Figures of their own, or the axes that were given; nothing is computed
-here but minima, means and maxima. Infinite values have no place on a logarithmic axis: they are counted in words.
+Figures of their own, or the given axes. Infinite values have no place on a logarithmic axis: they are counted in words.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ class Curve:
 
     Attributes:
         kind: decides colour and marker: "non-adaptive", "adaptive", "squared" or "coded".
-        name: printed beside the line; words: printed below the name, what it holds for.
+        name, words: printed beside the line and below the name.
         distances: hops from the attacker, one per victim; losses: one per victim, may be inf.
     """
 
@@ -71,7 +70,7 @@ class Curve:
 
 @dataclasses.dataclass(frozen=True)
 class AtDistance:
-    """The victims at one distance: how many, and the range of their losses."""
+    """Number of victims at one distance, and the range of their losses."""
 
     distance: int
     victims: int
@@ -107,7 +106,7 @@ def plot_by_distance(
 
     Args:
         local: the loss under LDP, drawn as a horizontal line; None or inf: no line.
-        measure: what losses are, in words.
+        measure: name of the losses.
         ax: axes to draw in and to return, here and in all pictures of this file; default a Figure with the caption.
     """
     figure, axes = _page(title, caption, ax, width=9.6, body=4.7, plot=(0.085, 0.60))
@@ -124,7 +123,7 @@ def plot_by_victim(
     measure: str = SQUARED_MU,
     ax: Axes | None = None,
 ) -> Any:
-    """Losses of all victims, largest first, where the attacker has no place in the graph (`distances` are ignored)."""
+    """Losses of all victims, largest first, for attackers without a place in the graph (`distances` are ignored)."""
     ranked = [
         dataclasses.replace(curve, distances=np.arange(1, curve.losses.size + 1), losses=-np.sort(-curve.losses))
         for curve in losses
@@ -143,7 +142,7 @@ def draw_by_distance(
     named: bool = True,
     measure: str = SQUARED_MU,
 ) -> Axes:
-    """The picture of `plot_by_distance` into axes of the caller's. named: names beside the lines, else none."""
+    """The picture of `plot_by_distance` in given axes; named: names beside the lines."""
     level = local if local is not None and math.isfinite(local) and local > 0 else None
     top = max([0.0, *(_top(curve.losses) for curve in curves), level or 0.0])
     axes.set_yscale("log")
@@ -196,7 +195,7 @@ def _one_curve(axes: Axes, curve: Curve, groups: Sequence[AtDistance], apart: fl
 def plot_pairwise(
     matrix: ArrayLike, labels: Sequence[Any], *, title: str, caption: str = "", ax: Axes | None = None
 ) -> Any:
-    """Heat map of matrix[u, v], what attacker v learns of victim u; grey where infinite or not asked for."""
+    """Heat map of matrix[u, v], of victim u against attacker v; grey where infinite or nan."""
     values = np.asarray(matrix, dtype=np.float64)
     few = len(labels) <= MAX_LABELLED
     longest = max((len(str(label)) for label in labels), default=1) if few else 3
@@ -220,11 +219,9 @@ def plot_graph(
     measure: str = "μ",
     ax: Axes | None = None,
 ) -> Any:
-    """The graph, each node in the colour of what the attacker learns of it; attackers are red stars.
+    """The graph, each node in the colour of its loss; attackers are red stars.
 
-    Args:
-        losses: one per node; inf: dark with a cross (known fully); nan: not asked for, grey.
-        measure: what they are.
+    Args: losses: one per node; inf: dark with a cross (known fully); nan: grey; measure: name of the losses.
     """
     values = np.asarray(losses, dtype=np.float64).copy()
     outside = np.ones(values.size, dtype=bool)

@@ -1,18 +1,15 @@
 """The folder of a sweep, or `runs/` of a comparison: two files a cell, whole and always the same bytes.
 
     sweep.json              the config of the sweep, the cells in order, the versions
-    cells/HASH.json         one finished cell
+    cells/HASH.json         one finished cell, written last
     cells/HASH.mfdl         its evaluated steps, node by node
     failed/HASH.json        a cell that failed: its error in words and the traceback; the next call tries it again
     factorizations/         solved problems by their content
-    timings.jsonl           seconds of every cell, and where: the only file that differs from one run to the next
+    timings.jsonl           seconds of every cell, and its host: the only file that differs from one run to the next
 
-A cell is finished once its JSON file is there, which is written last.
-
-Whether an earlier call finished everything, without loading graph, data or torch: what the commands ask first.
-
-In: options, and what the folder of a sweep or comparison says. Out: its answer, or None where cells must be looked at
-by their content: with other options or versions, something missing, or an option that names a file, which may differ.
+`finished_sweep` and `finished_comparison` tell whether an earlier call finished everything, without loading graph, data
+or torch. They return None where cells must be checked by their content: other options or versions, missing files, or an
+option that names a file, which may differ.
 """
 
 from __future__ import annotations
@@ -29,9 +26,8 @@ from .. import check, files
 from ..archive import SUFFIX
 from ..errors import InvalidInput
 from . import columns
-from .columns import names
+from .columns import RunSteps, load_steps, names, save_steps
 from .output import require_folder, versions
-from .run_steps import RunSteps, load_steps, save_steps
 
 if TYPE_CHECKING:
     from .cells import Cell
@@ -41,15 +37,12 @@ if TYPE_CHECKING:
 
 SWEEP, CELLS, FAILED, FACTORIZATIONS, TIMINGS = "sweep.json", "cells", "failed", "factorizations", "timings.jsonl"
 NOT_PRIVATE = ("final_", "last_", "diverged", "dropped_records", "loss", "accuracy")
-"""Beginnings of the names of values that no guarantee covers, as `training.not_private` explains; timings too."""
+"""Prefixes of the names of values that no guarantee covers."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Status:
-    """How far a sweep is: hashes of its cells.
-
-    Attributes: finished, failed, missing: in the order of the sweep; a failed cell is tried again by the next call.
-    """
+    """Hashes of the finished, failed and missing cells of a sweep, in its order."""
 
     finished: tuple[str, ...]
     failed: tuple[str, ...]
@@ -57,14 +50,12 @@ class Status:
 
     @property
     def total(self) -> int:
-        """How many cells the sweep has."""
         return len(self.finished) + len(self.failed) + len(self.missing)
 
 
 class Store:
     """The cells of a folder. One process at a time writes, any number may read.
 
-    Args: folder: made when something is written.
     Raises: InvalidInput: a folder that cannot be written.
     """
 
@@ -74,10 +65,7 @@ class Store:
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> Self:
-        """A folder that holds a sweep.
-
-        Raises: InvalidInput: it holds none, or its sweep.json cannot be read.
-        """
+        """A folder that holds a sweep. Raises: InvalidInput: it holds none, or its sweep.json cannot be read."""
         store = cls(folder)
         if not (store.folder / SWEEP).is_file():
             raise InvalidInput(f"{folder} holds no sweep (no {SWEEP}); give a folder that `mfdl sweep` wrote.")
@@ -94,14 +82,13 @@ class Store:
         path = self.folder / SWEEP
         if not path.exists():
             return {"cells": [], "config": None, "versions": versions()}
-        content = _read_json(path)
+        content = read_json(path)
         if content is None or not isinstance(content.get("cells"), list):
             raise InvalidInput(f"{path} cannot be read as a sweep; run the sweep again, its finished cells are kept.")
         return content
 
     @property
     def hashes(self) -> list[str]:
-        """The cells of the sweep, in order."""
         return [str(name) for name in self.sweep()["cells"]]
 
     def is_finished(self, cell: str | Cell) -> bool:
@@ -109,39 +96,35 @@ class Store:
         return self.record(cell) is not None
 
     def record(self, cell: str | Cell) -> dict[str, Any] | None:
-        """What a finished cell came to; None while it is not finished, or where its file is damaged."""
+        """The record of a finished cell; None while it is not finished, or if its file is damaged."""
         name = cell if isinstance(cell, str) else cell.hash
-        record = _read_json(self.folder / CELLS / f"{name}.json")
-        return record if columns.is_of_run(record) and self._steps_of(name).is_file() else None
+        record = read_json(self.folder / CELLS / f"{name}.json")
+        return record if columns.is_of_run(record) and self._steps_path(name).is_file() else None
 
     def records(self) -> list[dict[str, Any]]:
-        """Of the finished cells, in the order of the sweep."""
+        """Records of the finished cells, in the order of the sweep."""
         every = (self.record(name) for name in self.hashes)
         return [record for record in every if record is not None]
 
     def steps(self, cell: str | Cell) -> RunSteps:
-        """The evaluated steps of a finished cell.
-
-        Raises: InvalidInput: a cell that is not finished, or a damaged file.
-        """
+        """The evaluated steps of a cell. Raises: InvalidInput: a cell that is not finished, or a damaged file."""
         name = cell if isinstance(cell, str) else cell.hash
-        path, record = self._steps_of(name), self.record(name)
+        path, record = self._steps_path(name), self.record(name)
         stored = load_steps(path)
         wanted = {key: record[key] for key in ("mechanism", "seed")} if record else {}
         if len(stored) != 1 or any(stored[0].conditions.get(key) != value for key, value in wanted.items()):
             raise InvalidInput(f"{path} must hold the steps of one run, {wanted}, got others; run the cell again.")
         return stored[0]
 
-    def _steps_of(self, cell: str) -> Path:
+    def _steps_path(self, cell: str) -> Path:
         return self.folder / CELLS / f"{cell}{SUFFIX}"
 
     def failures(self) -> list[dict[str, Any]]:
-        """Of the cells that failed: cell, mechanism, config, error, traceback; in the order of the sweep."""
-        every = (_read_json(self.folder / FAILED / f"{name}.json") for name in self.status().failed)
+        """Failed cells, in the order of the sweep: cell, mechanism, config, error, traceback."""
+        every = (read_json(self.folder / FAILED / f"{name}.json") for name in self.status().failed)
         return [failure for failure in every if failure is not None]
 
     def status(self) -> Status:
-        """How far the sweep is."""
         kinds: dict[str, list[str]] = {"finished": [], "failed": [], "missing": []}
         for name in self.hashes:
             failed = (self.folder / FAILED / f"{name}.json").is_file()
@@ -149,7 +132,7 @@ class Store:
         return Status(**{kind: tuple(names) for kind, names in kinds.items()})
 
     def timings(self) -> list[dict[str, Any]]:
-        """Seconds and places, a line for each run of a cell; a line that a kill cut short is left out."""
+        """Seconds and hosts, a line for each run of a cell; a line that a kill cut short is left out."""
         try:
             lines = (self.folder / TIMINGS).read_text(encoding="utf-8").splitlines()
         except OSError:
@@ -165,28 +148,26 @@ class Store:
             header = self.sweep()
             hashes = [*header["cells"], *hashes]
         content = {**header, "cells": list(dict.fromkeys(hashes)), "versions": versions()}
-        if content != _read_json(self.folder / SWEEP):
+        if content != read_json(self.folder / SWEEP):
             files.atomic_write_json(self.folder / SWEEP, content)
         for path in self.folder.glob("**/.*.tmp"):  # what killed runs left: a folder is written by one at a time
             path.unlink(missing_ok=True)
 
     def add(self, cell: str, record: dict[str, Any], steps: RunSteps) -> None:
-        """Keeps a finished cell."""
-        save_steps(self._steps_of(cell), [steps])
+        """Stores a finished cell."""
+        save_steps(self._steps_path(cell), [steps])
         files.atomic_write_json(self.folder / CELLS / f"{cell}.json", record)
         (self.folder / FAILED / f"{cell}.json").unlink(missing_ok=True)
 
     def discard(self, cells: Iterable[Cell]) -> None:
-        """Forgets that these cells are finished."""
+        """Marks cells as not finished."""
         for cell in cells:
             (self.folder / CELLS / f"{cell.hash}.json").unlink(missing_ok=True)
 
     def add_failure(self, cell: str, failure: dict[str, Any]) -> None:
-        """Keeps what went wrong with a cell."""
         files.atomic_write_json(self.folder / FAILED / f"{cell}.json", failure)
 
     def add_timing(self, timing: dict[str, Any]) -> None:
-        """Appends a line."""
         path = self.folder / TIMINGS
         try:
             torn = path.exists() and not path.read_bytes().endswith(b"\n")
@@ -204,7 +185,8 @@ def _parsed(text: str) -> dict[str, Any] | None:
     return content if isinstance(content, dict) else None
 
 
-def _read_json(path: Path) -> dict[str, Any] | None:
+def read_json(path: Path) -> dict[str, Any] | None:
+    """The object in a file; None if it cannot be read."""
     try:
         return _parsed(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -212,11 +194,11 @@ def _read_json(path: Path) -> dict[str, Any] | None:
 
 
 def rows(records: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Records grouped over seeds: a row for all of the same options but for the seed, in the order of the first ones.
+    """Records grouped over seeds: one row for equal options but for the seed, in the order of the first ones.
 
     Each row has the columns of "rows"; `seeds`; of every value that begins with final_ its `_mean` and `_std` over the
-    seeds that did not diverge and their `_count`; `diverged`, how many did. Means of nothing are None; the deviation of
-    one seed is 0.
+    seeds that did not diverge and their `_count`; `diverged`, a count. Means of nothing are None; the deviation of one
+    seed is 0.
     """
     groups: dict[str, list[dict[str, Any]]] = {}
     for record in records:
@@ -231,7 +213,7 @@ def rows(records: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def answer(store: Store) -> dict[str, Any]:
-    """How far a sweep is and what came of it: JSON-ready."""
+    """Progress and results of a sweep: JSON-ready."""
     status = store.status()
     failures = [{name: failure[name] for name in ("cell", "mechanism", "error")} for failure in store.failures()]
     return {
@@ -250,7 +232,7 @@ COMPARISON_FILES = RESULTS, STEPS, PNG, SVG = ("results.json", "steps.mfdl", "co
 
 
 def finished_sweep(config: SweepConfig, folder: Path) -> dict[str, Any] | None:
-    """The answer of a sweep of these options whose cells are all finished."""
+    """The answer of a sweep of these options whose cells are all finished, else None."""
     store = Store(folder)
     header, options = store.sweep(), config.options()
     if header["cells"] and _is_same(header, options) and (config.tuning is None or header.get("chosen")):
@@ -260,13 +242,9 @@ def finished_sweep(config: SweepConfig, folder: Path) -> dict[str, Any] | None:
 
 
 def finished_comparison(config: Experiment, folder: Path) -> dict[str, Any] | None:
-    """results.json of a comparison of these options, if it is complete and its files are there."""
-    try:
-        result = json.loads((folder / RESULTS).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return None
-    whole = isinstance(result, dict) and result.get("complete") is True
-    if whole and _is_same(result, {**config.options(), "out": str(folder)}):
+    """results.json of a comparison of these options, if it is complete and its files exist."""
+    result = read_json(folder / RESULTS)
+    if result and result.get("complete") is True and _is_same(result, {**config.options(), "out": str(folder)}):
         columns = set(names(level="mechanism"))  # a folder of another state of this version may lack one
         whole = all(columns <= row.keys() for row in result["mechanisms"])
         return result if whole and all((folder / name).is_file() for name in COMPARISON_FILES) else None
@@ -274,7 +252,7 @@ def finished_comparison(config: Experiment, folder: Path) -> dict[str, Any] | No
 
 
 def _is_same(stored: Mapping[str, Any], options: Mapping[str, Any]) -> bool:
-    """Whether these options decided what is stored, by these versions."""
+    """Whether the stored content is of these options and versions."""
     same = stored.get("config") == json.loads(json.dumps(options)) and stored.get("versions") == versions()
     inputs = (text for name, value in options.items() if name not in ("out", "data_home") for text in _texts(value))
     return same and not any(map(_may_name_a_file, inputs))

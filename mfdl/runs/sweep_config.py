@@ -1,36 +1,143 @@
-"""What a sweep is asked: the options of `mfdl compare`, of which some take lists, and the cells that they come to.
-
-Also what a sweep's TOML file says: its options by field, and the line of each, so that what is refused is found.
-"""
+"""Options of a sweep: those of `mfdl compare`, of which some take lists, the resulting cells, and tuning of rates."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
+import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
+import numpy as np
+from scipy import stats
+
+from mfdl_solvers.ties import ranked
+
+from .. import check
 from ..algorithms import registry
-from ..errors import InvalidInput, UnsupportedMechanism, unknown_name
+from ..errors import InvalidInput, UnsupportedMechanism, require_known, unknown_name
 from ..privacy import gaussian
 from ..trust.base import models_by_parameter
-from .cells import Cell, Grid, alone
+from .cells import Cell, Grid, Shared, alone
 from .experiment import Experiment
-from .objects import as_text
-from .option_files import GivenOption, Known, OptionFile, split
-from .options import BINS, SECRET
-from .shared import Shared
-from .tuning import Tuning
+from .option_files import GivenOption, Known, OptionFile, as_text, split
+from .options import BINS, SECRET, require_seeds
+
+Key = TypeVar("Key")
+ORDERS = ("mean", "rank")
+
+
+@dataclasses.dataclass(frozen=True)
+class Tuning:
+    """Choice of rates by successive halving: all on few seeds, the better share on twice as many, and so on.
+
+    Attributes:
+        seeds, first_seed: those that decide the last round; earlier rounds take the first of them. None is one of the
+            tables, so that no table profits from the choice.
+        first_round: number of seeds of the first round.
+        share, at_least: share in (0, 1), and least number, of the settings that remain after each round but the last.
+        by: "mean", of the losses, or "rank": the mean over seeds of a setting's rank among those still left, which one
+            extreme seed cannot decide.
+
+    Raises: InvalidInput: a value out of range.
+    """
+
+    seeds: int = 4
+    first_seed: int = 10_000
+    first_round: int = 1
+    share: float = 0.5
+    at_least: int = 2
+    by: str = "mean"
+
+    def __post_init__(self) -> None:
+        check.integer_at_least(0, first_seed=self.first_seed)
+        for name in ("seeds", "first_round", "at_least"):
+            check.integer_at_least(1, **{name: getattr(self, name)})
+        require_seeds(self.seeds, self.first_seed)
+        check.open_unit(share=self.share)
+        require_known("by", self.by, ORDERS)
+        if self.first_round > self.seeds:
+            raise InvalidInput(f"first_round must be at most seeds={self.seeds}, got {self.first_round}.")
+
+    def require_fresh(self, seeds: Sequence[int]) -> None:
+        """Refuses seeds of a table among those of the choice."""
+        both = sorted(set(seeds) & set(self.rounds()[-1]))
+        if both:
+            raise InvalidInput(
+                f"seed {both[0]} would be used for tuning and for the tables; tuning takes seeds from "
+                f"first_seed={self.first_seed} on, the tables {len(seeds)} from {min(seeds)} on: change one "
+                "of them."
+            )
+
+    def rounds(self) -> list[list[int]]:
+        """The seeds of every round, twice as many each time.
+
+        >>> Tuning(seeds=5, first_seed=100).rounds()
+        [[100], [100, 101], [100, 101, 102, 103], [100, 101, 102, 103, 104]]
+        """
+        counts = [self.first_round]
+        while counts[-1] < self.seeds:
+            counts.append(min(2 * counts[-1], self.seeds))
+        return [list(range(self.first_seed, self.first_seed + count)) for count in counts]
+
+
+def ordered(losses: Mapping[Key, np.ndarray], by: str = "mean") -> list[Key]:
+    """Keys by their mean over seeds, best first, equal ones as given; a seed that diverged (nan) is infinitely bad.
+
+    Args: by: "mean", or "rank": by the mean of their ranks at every seed, then by their mean; those that diverged at
+        any seed come last.
+
+    >>> losses = {"steady": np.array([2.0, 2.0, 2.0]), "lucky once": np.array([0.0, 2.5, 2.5])}
+    >>> ordered(losses), ordered(losses, "rank")
+    (['lucky once', 'steady'], ['steady', 'lucky once'])
+    """
+    finite = {key: np.where(np.isnan(values), np.inf, values) for key, values in losses.items()}
+    means = {key: float(values.mean()) for key, values in finite.items()}
+    order = ranked(list(losses), key=means.__getitem__)
+    if by == "rank" and finite:
+        ranks = stats.rankdata(np.array(list(finite.values())), axis=0).mean(axis=1)
+        order = ranked(order, key=dict(zip(finite, ranks.tolist(), strict=True)).__getitem__)
+        order.sort(key=lambda key: math.isinf(means[key]))  # exact: flags
+    return order
+
+
+def advancing(losses: Mapping[Key, np.ndarray], share: float, at_least: int, by: str = "mean") -> list[Key]:
+    return ordered(losses, by)[: max(at_least, math.ceil(share * len(losses)))]
+
+
+def halved(
+    groups: Mapping[str, Sequence[Key]],
+    tuning: Tuning,
+    seed_losses: Callable[[Sequence[Key], Sequence[int]], Mapping[Key, np.ndarray]],
+) -> dict[str, Key]:
+    """The best setting of every group; all groups go through a round together.
+
+    Args: seed_losses: (settings, seeds) to the losses of each, a value for each seed, nan where it diverged or failed.
+    """
+    left = {name: list(settings) for name, settings in groups.items()}
+    rounds = tuning.rounds()
+    for number, seeds in enumerate(rounds):
+        tried = [setting for settings in left.values() if len(settings) > 1 for setting in settings]
+        losses = seed_losses(tried, seeds) if tried else {}
+        last = number == len(rounds) - 1
+        for name, settings in left.items():
+            if len(settings) > 1:
+                of_group = {setting: losses[setting] for setting in settings}
+                more = advancing(of_group, tuning.share, tuning.at_least, tuning.by)
+                left[name] = ordered(of_group, tuning.by)[:1] if last else more
+    return {name: settings[0] for name, settings in left.items()}
+
 
 LISTED = ("graph", "task", "trust", "participation", "mu", "epsilon", "learning_rate")
-"""Fields that take several values; mechanisms and error weights always did."""
+"""Fields that take several values, besides mechanisms and error weights."""
 OF_TRUST = models_by_parameter()
 
 
 class SweepConfig:
-    """Everything that decides the numbers of a sweep, and (those that decide nothing) how they are computed.
+    """Everything that decides the numbers of a sweep, and how they are computed.
 
     Args:
         tuning: choose the rate of each mechanism on other seeds; None: every rate is a part of the sweep.
@@ -39,7 +146,7 @@ class SweepConfig:
             to. Balls-in-bins has no mu: a budget mu is the epsilon that it gives at delta (`converted`).
 
     Attributes: common: the options with the first value of every list; lists: the values by field.
-    Raises: InvalidInput: what `Experiment` refuses, a value given twice, tuning seeds among those of the sweep,
+    Raises: InvalidInput: refusals of `Experiment`, a value given twice, tuning seeds among those of the sweep,
         or a mechanism that is meant for none of the trust models.
     """
 
@@ -59,14 +166,14 @@ class SweepConfig:
         first = {name: values[0] for name, values in self.lists.items()}
         if BINS in self.lists.get("participation", ()):
             first["participation"] = BINS  # under which every mechanism may stand
-        self.common = Experiment(**_budgeted({**options, **first, **self._of_trust(trusts[0])}))
+        self.common = Experiment(**_budgeted({**options, **first, **self._trust_options(trusts[0])}))
         for name, values in self.lists.items():
             for value in values:
                 changed = {**options, **first, name: value}
                 if changed.get("participation") != BINS and "mechanisms" in changed:
                     public = (each for each in self.common.mechanisms if not registry.is_of_balls_in_bins(each))
                     changed |= {"mechanisms": tuple(public) or ("none",), "error_weights": ()}
-                Experiment(**_budgeted(changed | self._of_trust(changed.get("trust", trusts[0]))))
+                Experiment(**_budgeted(changed | self._trust_options(changed.get("trust", trusts[0]))))
         if self.common.ranks is not None:
             raise InvalidInput(
                 f"ranks shares the nodes of one run among processes, got {self.common.ranks}, but a sweep "
@@ -79,16 +186,15 @@ class SweepConfig:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], **changed: Any) -> SweepConfig:
-        """The config in a TOML file: top-level keys, those of its table `[sweep]`, and its table `[tuning]`.
+        """The config in a TOML file: top-level keys, its table `[sweep]`, and its table `[tuning]`; `changed` fields
+        win.
 
-        Args: changed: fields that win over the file.
         Raises: InvalidInput: a file that cannot be read, an unknown key, or a value that is refused, with its line.
         """
         return cls.written(SweepFile.read(path), **changed)
 
     @classmethod
     def written(cls, file: SweepFile, **changed: Any) -> SweepConfig:
-        """The config of a file that was read."""
 
         def build(options: dict[str, Any], tuning: dict[str, Any] | None) -> SweepConfig:
             config = cls(tuning=None if tuning is None else Tuning(**tuning), **{**options, **changed})
@@ -100,11 +206,11 @@ class SweepConfig:
 
     @property
     def seeds(self) -> list[int]:
-        """Of the sweep; those of tuning are others."""
+        """Seeds of the sweep, without those of tuning."""
         return self.common.seed_list
 
     def options(self) -> dict[str, Any]:
-        """As they are called in a file, without where it is computed; JSON-ready."""
+        """Options by their names in a file, without where it is computed; JSON-ready."""
         flags = {name: option.flags[0].lstrip("-") for name, (_, option, _) in self.common.fields().items()}
         options = self.common.deciding_options()
         options |= {"epsilon": None} if "mu" in self.lists else {}  # under balls-in-bins it follows
@@ -114,7 +220,7 @@ class SweepConfig:
 
     @property
     def converted(self) -> list[dict[str, float]]:
-        """What each mu comes to where batches are secret: epsilon at delta of Gaussian DP; else empty."""
+        """Epsilon at delta of each mu where batches are secret; else empty."""
         if not set(SECRET) & set(self.lists.get("participation", (self.common.participation,))):
             return []
         delta = self.common.delta
@@ -126,16 +232,13 @@ class SweepConfig:
     # ---- cells -----------------------------------------------------------------------------------------------------
 
     def cells(self, seeds: Iterable[int] | None = None) -> list[Cell]:
-        """Over graph, task, trust model, participation, mechanism, budget, rate and seed, the last one fastest.
+        """Cells over graph, task, trust model, participation, mechanism, budget, rate and seed, the last one fastest.
 
         A mechanism has no cells under trust models that it is not meant for; "none" has them once for every rate.
-
-        Args: seeds: default those of the sweep.
         """
         return Grid(self.common, self._over(), self._point).cells(self.seeds if seeds is None else seeds, Shared())
 
     def _over(self) -> dict[str, Sequence[Any]]:
-        """The values of every field that may be a list, and the mechanisms before the targets."""
         values = {name: self.lists.get(name, (getattr(self.common, name),)) for name in LISTED}
         if "mu" in self.lists:
             values["epsilon"] = (None,)
@@ -143,17 +246,17 @@ class SweepConfig:
         return {**values, "mechanism": self.common.mechanisms, **targets}
 
     def _point(self, values: dict[str, Any]) -> dict[str, Any] | None:
-        """What is changed of the common options; None where the mechanism is not meant for this place."""
+        """Changes of the common options; None where the mechanism is not meant for this place."""
         name, trust = values.pop("mechanism"), values["trust"]
         if self._is_left_out(name, trust, self.lists.get("trust", (self.common.trust,))):
             return None
         if registry.is_of_balls_in_bins(name) and values["participation"] != BINS:
             return None  # it comes with balls-in-bins
         single = alone(self.common, name)
-        return _budgeted({**values, **self._of_trust(trust), **single, "delta": self.common.delta})
+        return _budgeted({**values, **self._trust_options(trust), **single, "delta": self.common.delta})
 
-    def _of_trust(self, trust: str) -> dict[str, Any]:
-        """What belongs to a trust model, and nothing of the others."""
+    def _trust_options(self, trust: str) -> dict[str, Any]:
+        """Options of a trust model, None for those of the others."""
         return {name: self.of_trust.get(name) if trust in owners else None for name, owners in OF_TRUST.items()}
 
     def _is_left_out(self, name: str, trust: str, trusts: Sequence[str]) -> bool:
@@ -172,7 +275,7 @@ class SweepConfig:
 
 
 def _budgeted(options: dict[str, Any]) -> dict[str, Any]:
-    """The options, a budget mu of secret batches as the epsilon that it gives at delta."""
+    """The options, with a budget mu of secret batches as the epsilon that it gives at delta."""
     mu, delta = options.get("mu"), options.get("delta", Experiment.delta)
     if options.get("participation") not in SECRET or mu is None:
         return options
@@ -202,19 +305,19 @@ def _several(name: str, given: Any) -> tuple[Any, ...]:
 
 TABLE, TUNING = "sweep", "tuning"
 OF_THE_CALLER = ("out", "engine", "scheduler")
-"""Keys that say where, not what."""
+"""Keys that say where a sweep is computed."""
 LISTED_KINDS = (str, float, float | None)
-"""Of fields that hold one value and may be a list in a sweep."""
+"""Types of fields that hold one value and may be a list in a sweep."""
 
 Config = TypeVar("Config")
 
 
 @dataclasses.dataclass(frozen=True)
 class SweepFile:
-    """What a file says.
+    """The content of a file.
 
     Attributes: options: by field of `Experiment`; tuning: by field of `Tuning`, None without that table; caller:
-        by key of `OF_THE_CALLER`; entries: where each of them stands, by field, those of tuning as tuning.FIELD.
+        by key of `OF_THE_CALLER`; entries: by field, those of tuning as tuning.FIELD.
     """
 
     file: OptionFile
@@ -250,33 +353,28 @@ class SweepFile:
         return read
 
     def tried(self, make: Callable[[dict[str, Any], dict[str, Any] | None], Config]) -> Config:
-        """`make(options, tuning)`; what it refuses is reported with the line of the key that is to blame.
-
-        That is the last one without which it would not be refused; where there is none the file alone is named.
-        """
+        """`make(options, tuning)`; a refusal is reported with the line of the last key without which there is none."""
         try:
             return make(dict(self.options), self.tuning)
         except InvalidInput as error:
             to_blame = None
-            for name in self.options:
-                try:
-                    make({key: value for key, value in self.options.items() if key != name}, self.tuning)
-                except InvalidInput:
-                    continue
-                to_blame = name
+            attempts = {name: (_without(self.options, name), self.tuning) for name in self.options}
             for name in self.tuning or {}:
-                try:
-                    make(dict(self.options), {key: value for key, value in (self.tuning or {}).items() if key != name})
-                except InvalidInput:
-                    continue
-                to_blame = f"{TUNING}.{name}"
+                attempts[f"{TUNING}.{name}"] = dict(self.options), _without(self.tuning or {}, name)
+            for name, attempt in attempts.items():
+                with contextlib.suppress(InvalidInput):
+                    make(*attempt)
+                    to_blame = name
             if to_blame is None:
                 raise InvalidInput(f"{self.file.path}: {error}") from None
             raise InvalidInput(f"{self.entries[to_blame].place} {error}") from None
 
 
+def _without(values: dict[str, Any], name: str) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if key != name}
+
+
 def _typed(entry: GivenOption) -> Any:
-    """As the field holds it, or a list of such values where a sweep takes several."""
     value, listed = entry.value, entry.option is not None and entry.option.listed
     if entry.is_of_texts:
         texts = split(value) if isinstance(value, str) and listed else value

@@ -1,10 +1,9 @@
-"""Checkpoints: the models after a step, with what must match before a run goes on.
+"""Checkpoints: the models after a step, and the metadata that must match before a run resumes.
 
-In: tensors and metadata. Out: a folder with one file, which is replaced whole: a crash at any moment leaves the old
-checkpoint or the new one. A checkpoint never holds the noise secret: noise is a function of (key, node, step), so the
-key's `key_id` and the step are enough for whoever holds the key. The models of a run that releases only some of them
-are private state: the file names what is private, and is readable by its owner alone. Every byte is under a SHA-256,
-against damage, not against forgers. One folder belongs to one run at a time: `replay` locks it while it runs.
+One file in one folder, replaced whole. It never holds the noise secret: noise is a function of (key, node, step), so
+`key_id` and the step suffice for the owner of the key. Models of a run that releases only some of them are private:
+the file names what is private and is readable by its owner alone. A SHA-256 detects damage, not forgery. `replay`
+locks the folder while it runs.
 """
 
 from __future__ import annotations
@@ -28,12 +27,11 @@ from .keys import NoiseKey
 
 CHECKPOINT = "checkpoint"
 FILE = CHECKPOINT + archive.SUFFIX
-"""The name of the file in its folder."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Checkpoint:
-    """What `load` returns: the step that the run had reached, its models on the CPU, and its metadata.
+    """A step, its models on the CPU, and its metadata.
 
     Attributes: private: names of the tensors and metadata that no guarantee covers.
     """
@@ -52,24 +50,18 @@ def save(
     metadata: Mapping[str, Any],
     private: Iterable[str] | None = None,
 ) -> Path:
-    """Replaces the checkpoint of a folder, or makes it.
+    """Writes or replaces the checkpoint of a folder, which is made if missing; returns the path of the file.
 
     Args:
-        folder: made if missing; a checkpoint in it is replaced.
         step: number of finished steps, >= 0.
         models: tensors by name, from any device, of a type that numpy has.
-        metadata: plain JSON values (str, int, finite float, bool, None, list, dict), e.g. the mechanism's
-            hash, the task's hash and `key.key_id`.
+        metadata: plain JSON values, e.g. the hashes of mechanism and task and `key.key_id`.
         private: names of the tensors and metadata that must not be published; default all tensors.
 
-    Returns:
-        The path of the file.
-
     Guarantees:
-        After a crash at any moment `load` gives the old checkpoint or the new one.
-        No NoiseKey and no bytes are written.
-    Raises:
-        InvalidInput: the folder cannot be written, metadata is not plain JSON or holds a secret.
+        After a crash at any moment `load` gives the old checkpoint or the new one. No NoiseKey and no bytes are
+        written.
+    Raises: InvalidInput: the folder cannot be written, metadata is not plain JSON or holds a secret.
     """
     step = check.integer_at_least(0, step=step)
     plain = json.loads(_canonical(_plain(dict(metadata), "metadata")))
@@ -85,17 +77,13 @@ def save(
 
 
 def remove_leftovers(folder: str | os.PathLike[str]) -> None:
-    """Removes what runs left that were killed while they wrote, for the run that writes into the folder.
-
-    Readers must not: the file that another process is writing looks the same.
-    """
+    """Removes unfinished files of killed runs; only the run that writes into the folder may call it."""
     for leftover in Path(folder).glob(f".{FILE}.*.tmp"):
         with contextlib.suppress(OSError):  # it costs space, nothing else
             leftover.unlink()
 
 
 def _array(name: str, tensor: torch.Tensor) -> NDArray[Any]:
-    """A copy, which no running step changes."""
     if not isinstance(name, str) or not isinstance(tensor, torch.Tensor):
         raise InvalidInput(f"models must map names to tensors, got {name!r}: {type(tensor).__name__}.")
     try:
@@ -107,8 +95,7 @@ def _array(name: str, tensor: torch.Tensor) -> NDArray[Any]:
 def load(folder: str | os.PathLike[str]) -> Checkpoint:
     """Reads the checkpoint of a folder.
 
-    Raises:
-        InvalidInput: no checkpoint, a file that cannot be read, another format version, or damaged content.
+    Raises: InvalidInput: no checkpoint, a file that cannot be read, another format version, or damaged content.
     """
     path = Path(folder) / FILE
     content = archive.read(path, CHECKPOINT)
@@ -122,14 +109,10 @@ def load(folder: str | os.PathLike[str]) -> Checkpoint:
 
 
 def require_match(metadata: Mapping[str, Any], **expected: Any) -> None:
-    """Refuses to go on from a checkpoint of something else.
+    """Refuses the checkpoint of another run.
 
-    Args:
-        metadata: of the checkpoint.
-        expected: fields and the values they must have, compared as JSON (a tuple equals the list it becomes).
-
-    Raises:
-        InvalidInput: naming the first field that is missing or differs, with both values.
+    Args: expected: fields and the values they must have, compared as JSON (a tuple equals the list it becomes).
+    Raises: InvalidInput: naming the first field that is missing or differs, with both values.
     """
     for field, value in expected.items():
         wanted = _plain(value, field)

@@ -1,19 +1,14 @@
-"""Clipping whose rounding errs on the safe side: of each record for record level, of each node's mean for user level.
+"""Clipping whose rounding errs on the safe side: of each record (record level) or each node's mean (user level).
 
 In: per-record gradients, one tensor per parameter, or one gradient per node. Out: per-node sums of clipped gradients,
-or clipped gradients. Where gradients come from is in `tasks`; what the clipping norm means for privacy is in
-`mfdl.privacy`.
-
-The same for every record or node: a gradient is scaled to norm at most `clip_norm`, over all parameters together, by
-a `ClipRule` (a number is the flat one); one with a NaN or an infinity becomes zero; a masked record, or a node without
-records, gives zero. Gradients of modules in half precision come in float32 or better (`tasks.modules`), and under
-torch.autocast nothing here is cast.
+or clipped gradients. A gradient is scaled to norm at most `clip_norm`, over all parameters together, by a `ClipRule`
+(a number is the flat one); one with a NaN or an infinity becomes zero; a masked record, or a node without records,
+gives zero. Nothing here is cast under torch.autocast.
 
 Ghost clipping (`ghost_clipped_sums`) never multiplies out the gradients of weights. They come as factors, backprops b_p
 and inputs a_p of the layer at positions p: a record's gradient is G = sum_p b_p a_p^T, and
-||G||^2 = sum_pq (a_p . a_q) (b_p . b_q), so memory grows as B P (I + O + P) and not as B I O. Which parameters have
-factors is decided in `tasks.record_clipping`; the factors that are clipped are those that are summed, so the bound
-holds whatever they are.
+||G||^2 = sum_pq (a_p . a_q) (b_p . b_q), so memory grows as B P (I + O + P) and not as B I O. The factors that are
+clipped are those that are summed, so the bound holds whatever they are.
 
 Source: Goodfellow, arXiv:1510.01799v2 (norms of linear layers); Li et al., arXiv:2110.05679v6, Section 4 (positions).
 """
@@ -63,19 +58,17 @@ def clip_factor(
     Args:
         norms: float64 L2 norms of gradients of `dimension` entries, any shape.
         clip_norm: the largest norm a clipped gradient may have, in [1e-30, 1e30].
-        dimension: entries per gradient.
         dtype: float32 or float64, the type of the gradients.
 
     Returns:
-        Factors >= 0, of the shape of `norms`, at most 1 by the flat rule. Non-finite norms give 0, and so do norms so
+        Factors >= 0, of the shape of `norms`, at most 1 by the flat rule; 0 for non-finite norms, and for norms so
         large that the factor would be no normal number of `dtype` (norm > 8e37 * clip_norm in float32).
 
     Guarantees:
         If the norms were summed in float64, the exact norm of the rounded product factor * gradient never
         exceeds clip_norm. By the flat rule, where the factor is neither 0 nor 1, that norm is below clip_norm by a
         relative amount of at most twice `relative_slack`.
-    Raises:
-        InvalidInput: clip_norm out of range, norms not float64, or dtype neither float32 nor float64.
+    Raises: InvalidInput: clip_norm out of range, norms not float64, or dtype neither float32 nor float64.
     """
     rule = clip_norm if isinstance(clip_norm, ClipRule) else Flat(clip_norm)
     if dtype not in (torch.float32, torch.float64):
@@ -92,7 +85,7 @@ _dropped: ContextVar[list[torch.Tensor] | None] = ContextVar("dropped records", 
 
 @contextlib.contextmanager
 def counting_dropped() -> Iterator[Callable[[], int]]:
-    """Inside, gradients that are not finite, and so contribute zero, are counted; no guarantee covers their number."""
+    """Counts gradients that are not finite, and so contribute zero; no guarantee covers their number."""
     counts: list[torch.Tensor] = []
     token = _dropped.set(counts)
     try:
@@ -102,7 +95,7 @@ def counting_dropped() -> Iterator[Callable[[], int]]:
 
 
 def _all_finite(norms: torch.Tensor, mask: torch.Tensor) -> bool:
-    """Whether it is known, without waiting for a device, that all norms are finite; counts those that are not."""
+    """Whether all norms are finite, without waiting for a device; counts those that are not."""
     finite = torch.isfinite(norms)
     if norms.device.type == "cpu" and bool(finite.all()):
         return True
@@ -113,7 +106,7 @@ def _all_finite(norms: torch.Tensor, mask: torch.Tensor) -> bool:
 
 
 def _at_full_precision(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-    """The function without torch.autocast, which takes longer to leave than a small sum where it is not entered."""
+    """The function without torch.autocast, entered only where it is on: leaving it takes longer than a small sum."""
 
     @functools.wraps(function)
     def outside(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
@@ -126,7 +119,7 @@ def _at_full_precision(function: Callable[Arguments, Result]) -> Callable[Argume
 
 
 def gradient_norms(gradients: Sequence[torch.Tensor]) -> torch.Tensor:
-    """L2 norms over all parameters, (n, B) in float64; the tensors have shape (n, B, ...)."""
+    """L2 norms over all parameters, (n, B) in float64, of tensors (n, B, ...)."""
     squares = torch.zeros((), dtype=torch.float64, device=gradients[0].device)
     for gradient in gradients:
         norm = torch.linalg.vector_norm(gradient.unsqueeze(-1).flatten(2), dim=2, dtype=torch.float64)
@@ -138,23 +131,18 @@ def gradient_norms(gradients: Sequence[torch.Tensor]) -> torch.Tensor:
 def clipped_sums(
     gradients: Sequence[torch.Tensor], mask: torch.Tensor, clip_norm: float | ClipRule
 ) -> list[torch.Tensor]:
-    """Sums over the batch of the clipped gradients of each node.
+    """Sums over the batch of the clipped gradients of each node, one tensor (n, ...) per parameter.
 
     Args:
         gradients: per-record gradients, one tensor (n, B, ...) per parameter, all of one dtype.
         mask: bool (n, B); False where the slot holds no record.
         clip_norm: the largest norm of one record's gradient over all parameters together.
 
-    Returns:
-        One tensor (n, ...) per parameter, in the dtype of the gradients.
-
     Guarantees:
-        Every summand has exact norm <= clip_norm. A masked record and a record with a non-finite gradient
-        contribute exactly zero, so an empty batch gives a zero sum.
+        Every summand has exact norm <= clip_norm; a masked record and one with a non-finite gradient contribute zero.
         The rounding of the sum itself is not covered: two sums of B summands that differ in one of them
         differ by at most clip_norm (1 + 2 B^2 eps) with eps of the dtype (1e-5 relative at B = 7 in float32).
-    Raises:
-        InvalidInput: as `clip_factor`; the shapes are not checked here.
+    Raises: InvalidInput: as `clip_factor`; the shapes are not checked here.
     """
     dimension = sum(gradient[0, 0].numel() for gradient in gradients)
     norms = gradient_norms(gradients)
@@ -168,19 +156,13 @@ def clipped_sums(
 
 
 def clipped_rows(gradients: torch.Tensor, present: torch.Tensor, clip_norm: float | ClipRule) -> torch.Tensor:
-    """Each node's gradient clipped as a whole: what user-level privacy adds noise to.
+    """Each node's gradient clipped as a whole, for user-level privacy.
 
-    Args:
-        gradients: (n, d), one gradient per node, e.g. the mean over its batch.
-        present: bool (n,); False where the node holds no record in this batch.
-        clip_norm: the largest norm of one row.
-
+    Args: gradients: (n, d); present: bool (n,), False where the node holds no record in this batch.
     Guarantees:
-        Every row has exact norm <= clip_norm, and is exactly zero where it is not present or not finite. So whatever
-        becomes of the data of a node, its row moves by at most 2 clip_norm, and by clip_norm if it is replaced by
-        zero; no sum is rounded here.
-    Raises:
-        InvalidInput: as `clip_factor`; the shapes are not checked here.
+        Every row has exact norm <= clip_norm, and is zero where it is not present or not finite. Whatever becomes of
+        the data of a node, its row moves by at most 2 clip_norm, and by clip_norm if it is replaced by zero.
+    Raises: InvalidInput: as `clip_factor`; the shapes are not checked here.
     """
     return clipped_sums([gradients.unsqueeze(1)], present.unsqueeze(1), clip_norm)[0]
 
@@ -200,7 +182,6 @@ class Factors(NamedTuple):
 
     @property
     def entries(self) -> int:
-        """Entries of one record's gradient."""
         return self.inputs.shape[2] * (self.inputs.shape[4] + self.bias) * self.backprops.shape[4]
 
 
@@ -290,7 +271,7 @@ def ghost_clipped_sums(
     factor = torch.where(mask, factor, 0.0)
 
     def finite(values: torch.Tensor) -> torch.Tensor:
-        """Values, zero where the factor is: 0 * inf would be nan."""
+        """Values, zero where the factor is zero: 0 * inf would be nan."""
         return values if clean else torch.where(_like(factor, values) > 0, values, 0.0)
 
     sums, weight_sums = [(finite(gradient) * _like(factor, gradient)).sum(1) for gradient in plain], []

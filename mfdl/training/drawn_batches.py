@@ -1,12 +1,10 @@
 """Batches under secret sampling, drawn as they are accounted: one class of batches for each scheme.
 
 In: an instance that holds all records of each node in one class (period 1), and a key. Out: the batch of each step, as
-an instance of the records drawn, so that clipping, sums and models are the code of every other run. A draw is a 64-bit
-word of a counter-based stream under (key, node, step), compared with floor(rate 2^64): a record joins with a
-probability that is at most the rate, and below it by less than 2^-64. Of bins a record draws once, each with a
-probability that is off 1/b by less than 2^-64, for which `SLACK` of privacy loss distributions has room. Batch sizes
-stay inside: sums have the shape they always have, an empty batch gives a zero sum that is noised and sent like any
-other, and divisors are public (`covered.divisors`).
+an instance of the records drawn. A draw is a 64-bit word of a counter-based stream under (key, node, step), compared
+with floor(rate 2^64): the probability is at most the rate, and below it by less than 2^-64. A bin has a probability
+that is off 1/b by less than 2^-64, for which `SLACK` of privacy loss distributions has room. Batch sizes are not sent:
+an empty batch gives a zero sum that is noised and sent, and divisors are public (`covered.divisors`).
 """
 
 from __future__ import annotations
@@ -59,7 +57,7 @@ class DrawnBatches(abc.ABC):
     def drawn(self, step: int) -> NDArray[np.bool_]:
         """Which records join a step, bool (n, B): a function of the key and the step, not of the data."""
 
-    def of_step(self, step: int) -> TaskInstance:
+    def step_batch(self, step: int) -> TaskInstance:
         """The records drawn for a step, as an instance of period 1; at least one slot, which may be empty."""
         joined = self.drawn(step)
         sizes = joined.sum(axis=1)
@@ -78,10 +76,7 @@ class DrawnBatches(abc.ABC):
 
 
 class PoissonBatches(DrawnBatches):
-    """Every record joins every step by a draw of its own.
-
-    Args: rate: q; instance, key: as above. Raises: InvalidInput: also a rate outside (0, 1).
-    """
+    """Every record joins every step by its own draw, at a rate in (0, 1)."""
 
     domain = "batches"
 
@@ -94,10 +89,7 @@ class PoissonBatches(DrawnBatches):
 
 
 class CyclicPoissonBatches(PoissonBatches):
-    """The record at place i of a node has the steps t = i mod b, and joins each of them by a draw of its own.
-
-    Args: period: b; rate: q; instance, key: as above.
-    """
+    """The record at place i of a node has the steps t = i mod b, and joins each of them by its own draw; period: b."""
 
     def __init__(self, instance: TaskInstance, key: NoiseKey, rate: float, period: int) -> None:
         super().__init__(instance, key, rate)
@@ -109,17 +101,14 @@ class CyclicPoissonBatches(PoissonBatches):
 
 
 class BinBatches(DrawnBatches):
-    """Every record draws one of b bins, once: a function of the key and its place, so nothing is stored.
-
-    Args: bins: b >= 1; instance, key: as above.
-    """
+    """Every record draws one of b bins, once: a function of the key and its place, so nothing is stored."""
 
     domain = "bins"
 
     def __init__(self, instance: TaskInstance, key: NoiseKey, bins: int) -> None:
         super().__init__(instance, key)
         self._count = check.integer_at_least(1, bins=bins)
-        self.bins = bins_of(self._words(0), self._count)
+        self.bins = drawn_bins(self._words(0), self._count)
         """The bin of each place, shape (n, B): secret."""
 
     def drawn(self, step: int) -> NDArray[np.bool_]:
@@ -127,10 +116,7 @@ class BinBatches(DrawnBatches):
 
 
 class AllocationBatches(DrawnBatches):
-    """Every record draws one step of each epoch, anew for each.
-
-    Args: period: b, steps per epoch; instance, key: as above.
-    """
+    """Every record draws one step of each epoch; period: b, steps per epoch."""
 
     domain = "allocation"
 
@@ -140,14 +126,11 @@ class AllocationBatches(DrawnBatches):
 
     def drawn(self, step: int) -> NDArray[np.bool_]:
         epoch, place = divmod(step, self._period)
-        return np.asarray((bins_of(self._words(epoch), self._period) == place) & self._held)
+        return np.asarray((drawn_bins(self._words(epoch), self._period) == place) & self._held)
 
 
 class SubsetBatches(DrawnBatches):
-    """Every record draws k of T steps, uniformly without replacement, by Floyd's algorithm.
-
-    Args: uses: k; steps: T; instance, key: as above.
-    """
+    """Every record draws k of T steps, uniformly without replacement, by Floyd's algorithm."""
 
     domain = "subset"
 
@@ -155,7 +138,7 @@ class SubsetBatches(DrawnBatches):
         super().__init__(instance, key)
         self._steps = np.full((uses, *self._held.shape), -1)
         for i, last in enumerate(range(steps - uses, steps)):
-            drawn = bins_of(self._words(i), last + 1)
+            drawn = drawn_bins(self._words(i), last + 1)
             self._steps[i] = np.where((self._steps[:i] == drawn).any(axis=0), last, drawn)
 
     def drawn(self, step: int) -> NDArray[np.bool_]:
@@ -163,9 +146,9 @@ class SubsetBatches(DrawnBatches):
 
 
 class SeparatedBatches(DrawnBatches):
-    """Every record that has not joined in the last b - 1 steps joins by a draw of its own.
+    """Every record that has not joined in the last b - 1 steps joins by its own draw at rate p.
 
-    Args: separation: b; rate: p; instance, key: as above. Cost: a step that does not follow the last one replays all.
+    Cost: a step that does not follow the last one replays all.
     """
 
     domain = "separated"
@@ -193,11 +176,13 @@ class SeparatedBatches(DrawnBatches):
 
 
 def below(rate: float | Fraction) -> np.uint64:
-    """The 64-bit word below which others are with a probability that is at most the rate, and less by below 2^-64."""
+    """The largest word count at which words below it have a probability of at most the rate, short of it by below
+    2^-64.
+    """
     return np.uint64(int(Fraction(rate) * 2**64))
 
 
-def bins_of(drawn: NDArray[np.uint64], count: int) -> NDArray[np.int64]:
+def drawn_bins(drawn: NDArray[np.uint64], count: int) -> NDArray[np.int64]:
     """The bins below `count` of 64-bit words: floor(word count / 2^64), in two halves."""
     high, low = np.divmod(drawn, np.uint64(2**32))
     b = np.uint64(count)
@@ -219,9 +204,8 @@ BATCHES: dict[type, Callable[[Any, TaskInstance, NoiseKey], DrawnBatches]] = {
         instance, key, scheme.rate, scheme.separation
     ),
 }
-"""By scheme; a class that is not named has the batches of its nearest base."""
+"""Batches by scheme; a class that is not named has the batches of its nearest base."""
 
 
-def batches_of(scheme: Sampled, instance: TaskInstance, key: NoiseKey) -> DrawnBatches:
-    """The batches that a secret scheme draws."""
+def scheme_batches(scheme: Sampled, instance: TaskInstance, key: NoiseKey) -> DrawnBatches:
     return next(BATCHES[base] for base in type(scheme).__mro__ if base in BATCHES)(scheme, instance, key)

@@ -1,26 +1,20 @@
-"""The thin executor: the rounds of a LinearAlgorithm applied to torch tensors, all nodes at once.
+"""The executor: the rounds of a LinearAlgorithm applied to torch tensors, all nodes at once.
 
-It holds no algorithm of its own: state, messages and models follow from the maps the accountant read.
+State, messages and models follow from the maps that the accountant read.
 
 Rounding must not come between gradient and noise. State + gradient in float32 lies on the grid of the state, which may
-be coarser than the gradient: a record then moves the message by more than its clipped gradient, up to several times
-in large models with a small learning rate, and noise added later does not take that back. So noise is added first, in
-float64: fl(g + e) is a function of g + e, as are all that follow, and nothing is lost. (Not so fl(g + fl(e)): shared
-noise may be a million times what hides a record, and g is then rounded to the grid of that noise.) Where an algorithm
-noises something else than its gradients (messages, as Zip-DL), its state is kept in float64, and messages are rounded
-last.
+be coarser than the gradient: a record then moves the message by more than its clipped gradient, and noise added later
+does not take that back. So noise is added first, in float64: fl(g + e) is a function of g + e, as are all that follow.
+(Not so fl(g + fl(e)): shared noise may be a million times what hides a record, and g is then rounded to the grid of
+that noise.) Where noise enters elsewhere (messages, as Zip-DL), the state is float64, and messages are rounded last.
 
-`Releasing` sums up what a run releases while it trains, so that no model is kept longer than its step.
-
-The last bits of a product may depend on where its operands begin in memory. torch allocates at multiples of 64 bytes,
-numpy at multiples of 16. A resumed run repeats its steps bit for bit, so tensors copy arrays and share no memory with
-them.
+The last bits of a product may depend on where its operands begin in memory: torch allocates at multiples of 64 bytes,
+numpy at multiples of 16. A resumed run repeats its steps bit for bit, so tensors copy arrays and share no memory.
 """
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import warnings
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
@@ -34,12 +28,11 @@ from ..algorithms import LinearAlgorithm
 from ..check import FloatArray
 from ..errors import InvalidInput
 from ..operators.structured import Map
-from .distributed.group import Group
-from .distributed.share import Seen, Share
+from .distributed import Group, Share
 
 COLUMNS_OF = {"gradient": "nodes", "noise": "injection slots"}
 REUSED_BYTES = 2**25 - 2**16
-"""A block of so many bytes, once freed, lets glibc reuse the memory of smaller ones: fresh pages take twice as long."""
+"""Size of a block that, once freed, lets glibc reuse the memory of smaller ones: fresh pages take twice as long."""
 DENSE_ENTRIES = 512 * 512  # maps up to this many entries are applied dense: faster than sparse kernels
 
 
@@ -74,7 +67,6 @@ class _TorchMap:
                 )
 
     def add_to(self, total: torch.Tensor | None, x: torch.Tensor) -> torch.Tensor | None:
-        """total + map @ x, with None for zero."""
         if self.kind == "zero":
             return total
         if self.kind == "scale":
@@ -93,22 +85,10 @@ def _applied(rows: int, *terms: tuple[_TorchMap, torch.Tensor]) -> torch.Tensor:
     return x.new_zeros(rows, x.shape[1]) if total is None else total
 
 
-@dataclasses.dataclass(frozen=True)
-class _Applied:
-    """A map alone, with what it multiplies."""
-
-    matrix: _TorchMap
-    seen: Seen
-
-    def __call__(self, rows: int, x: torch.Tensor) -> torch.Tensor:
-        return _applied(rows, (self.matrix, self.seen(x)))
-
-
 class Executor:
-    """One algorithm on one device, or one rank's share of it.
+    """One algorithm on one device, or one rank's share of it; n, state, slots and messages count the rows of this rank.
 
-    Args: algorithm: what runs; dtype, device: of the models; group: the ranks that share it, default this process
-        alone. n, state, slots and messages below count the rows that this rank holds.
+    Args: dtype, device: of the models; group: the ranks that share it, default this process alone.
     """
 
     def __init__(
@@ -127,7 +107,7 @@ class Executor:
         torch_map = matrices.once(lambda matrix: _TorchMap(matrix, self.state_dtype, self.device))
         kinds = []
         for kind in algorithm.kinds:  # those that differ in one map share the rest
-            maps, seen = self.share.of_round(kind)
+            maps, seen = self.share.round_maps(kind)
             kinds.append(SimpleNamespace(**{name: torch_map(matrix) for name, matrix in maps.items()}, seen=seen))
         self.rounds_of_step: list[list[SimpleNamespace]] = [[] for _ in range(algorithm.num_steps)]
         step = 0
@@ -137,20 +117,22 @@ class Executor:
         start = algorithm.state_from_start
         start = sp.csr_array(algorithm.model_from_state.T) if start is None else start
         self._model, self._state_from_start = (
-            _Applied(torch_map(matrix), seen)
+            (torch_map(matrix), seen)
             for matrix, seen in (
-                self.share.of_map(algorithm.model_from_state, "nodes", "state"),
-                self.share.of_map(start, "state", "nodes"),
+                self.share.single_map(algorithm.model_from_state, "nodes", "state"),
+                self.share.single_map(start, "state", "nodes"),
             )
         )
 
     def initial_state(self, models: torch.Tensor) -> torch.Tensor:
         """State before step 0 from the start models, shape (n, dim); of type `state_dtype`."""
-        return self._state_from_start(self.share.size("state"), models.to(self.state_dtype))
+        matrix, seen = self._state_from_start
+        return _applied(self.share.size("state"), (matrix, seen(models.to(self.state_dtype))))
 
     def models(self, state: torch.Tensor) -> torch.Tensor:
         """Models held in a state, shape (n, dim)."""
-        return self._model(self.share.size("nodes"), state).to(self.dtype)
+        matrix, seen = self._model
+        return _applied(self.share.size("nodes"), (matrix, seen(state))).to(self.dtype)
 
     def step(
         self,
@@ -164,7 +146,7 @@ class Executor:
 
         Noise is added in float64 and rounded with what it hides, both only read: of an array on a CPU in one pass.
 
-        Args: rule: from privatised sums to what enters in their place, where noise enters with gradients.
+        Args: rule: maps privatised sums to directions, where noise enters with gradients.
         Raises: InvalidInput: t is not a step of the algorithm, whose guarantee ends with the last one.
         """
         if not 0 <= t < len(self.rounds_of_step):
@@ -200,7 +182,7 @@ class Executor:
         noise: torch.Tensor | FloatArray,
         rule: Callable[[torch.Tensor], torch.Tensor] | None,
     ) -> torch.Tensor:
-        """What enters the maps, of `state_dtype`: the float64 sum of gradients and noise, rounded once."""
+        """Input of the maps, of `state_dtype`: the float64 sum of gradients and noise, rounded once."""
         if rule is not None or self.device.type != "cpu":
             total = gradients.double() + self._wide(noise)
             return (total if rule is None else rule(total)).to(self.state_dtype)
@@ -210,10 +192,10 @@ class Executor:
 
 
 class Releasing:
-    """The running sum of a `ReleasedModel` in float64, and its gossip at the end.
+    """The running sum of a `ReleasedModel` in float64, and its gossip at the end; no model is kept longer than its
+    step.
 
-    Attributes: total: sum of a_r theta_{r+1} so far, of the executor's nodes, shape (n, dim); None where the last
-        models are released.
+    Attributes: total: sum of a_r theta_{r+1} so far, shape (n, dim); None where the last models are released.
     """
 
     def __init__(self, executor: Executor, dimension: int) -> None:
@@ -225,12 +207,12 @@ class Releasing:
             self.total = torch.zeros(shape, dtype=torch.float64, device=executor.device)
 
     def after(self, step: int, state: torch.Tensor) -> None:
-        """Takes in the models after a step."""
+        """Adds the models after a step."""
         if self.total is not None and self.weights[step]:
             self.total += self.weights[step] * self.executor.models(state).double()
 
     def models(self, state: torch.Tensor) -> torch.Tensor:
-        """What is released after the last step, from the state then; shape (n, dim), of the executor's dtype."""
+        """The released models after the last step, from its state; shape (n, dim), of the executor's dtype."""
         if self.total is None:
             return self.executor.models(state)
         algorithm, share = self.executor.algorithm, self.executor.share
@@ -240,12 +222,12 @@ class Releasing:
         for round_ in range(algorithm.released.rounds_of_gossip):
             W = algorithm.dynamics.gossip.at(algorithm.num_steps * algorithm.dynamics.gossip_rounds + round_).weights
             released = torch.tensor(W @ released.cpu().numpy(), device=released.device)
-        return share.of_rank("nodes", released).to(self.executor.dtype)
+        return share.own_rows("nodes", released).to(self.executor.dtype)
 
 
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
-    """One torch thread inside, as many as before afterwards."""
+    """Sets one torch thread inside."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

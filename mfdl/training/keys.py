@@ -1,13 +1,9 @@
 """Noise keys, and standard normals as a pure function of (key, node, step).
 
-In: a root secret, from the operating system or from a seed. Out: derived keys, a public identifier, and
-normals that depend on nothing but (key, node, step), so that a run can stop, resume, or be cut into any
-blocks without a noise value used twice or skipped. Which key makes which noise is in `shared_randomness`,
-how normals become correlated noise in `streams`.
-
-A secret key makes its noise with a cipher (`chacha`), so that it can be subtracted by nobody who has not the key. A
-key of a seed makes it with a statistical generator (`philox`), for experiments that are repeated. Both are float64
-numbers made on the CPU; floating-point Gaussian noise is not hardened against attacks on its low bits.
+A run can stop, resume, or be cut into blocks without a noise value used twice or skipped. A secret key makes its noise
+with a cipher (`ChaChaColumns`), a key of a seed with a statistical generator (`PhiloxColumns`), for repeatable
+experiments. Both are float64 numbers made on the CPU; floating-point Gaussian noise is not hardened against attacks on
+its low bits.
 """
 
 from __future__ import annotations
@@ -24,26 +20,23 @@ from numpy.typing import ArrayLike, NDArray
 from .. import check
 from ..check import FloatArray
 from ..errors import InvalidInput
-from .chacha import ChaChaColumns
-from .column_generator import SHARDS, TENSORS, ColumnGenerator, prf
-from .philox import PhiloxColumns
+from .column_generators import SHARDS, TENSORS, ChaChaColumns, ColumnGenerator, PhiloxColumns, prf
 
 SECRET_BYTES = 32
 FEWEST_BYTE_VALUES = 12
-"""Distinct bytes of a secret at least: 32 bytes of an operating system have fewer with probability below 2^-80."""
+"""Fewest distinct bytes of a secret: 32 random bytes have fewer with probability below 2^-80."""
 
 
 class NoiseKey:
     """A 256-bit root secret from which all noise of a run is derived.
 
-    Anyone with the secret can subtract the noise: it is never printed, and it belongs in no log, result or
-    checkpoint (`key_id` does). Pickling carries the secret, because worker processes need it.
+    The secret makes the noise subtractable: it is never printed, and it belongs in no log, result or checkpoint
+    (`key_id` does). Pickling carries it, because worker processes need it.
 
     Attributes:
-        seeded: True when the key, or the key it was derived from, came from a user's seed. Such a run can be
-            repeated by anybody who guesses the seed: for research only, never for a release.
-        byte_values: distinct bytes of the secret, or of the secret it was derived from: few of a secret that is not
-            random.
+        seeded: True if the key, or an ancestor, came from a user's seed: the noise is repeatable by guessing the seed,
+            so for research only, never for a release.
+        byte_values: distinct bytes of the secret, or of that of an ancestor.
     """
 
     __slots__ = ("_secret", "byte_values", "seeded")
@@ -64,7 +57,7 @@ class NoiseKey:
 
     @classmethod
     def from_entropy(cls) -> NoiseKey:
-        """A fresh key from the operating system's entropy: the one to use for a release."""
+        """A new key from the operating system's entropy, as releases need."""
         return cls(secrets.token_bytes(SECRET_BYTES))
 
     @classmethod
@@ -83,8 +76,7 @@ class NoiseKey:
         Guarantees:
             Contexts that differ in any part, in its type or in where parts are cut give different keys (up to
             a collision of HMAC-SHA256). The secret of the parent cannot be computed from the child's.
-        Raises:
-            InvalidInput: no context, or a part that is not a str, int or bytes.
+        Raises: InvalidInput: no context, or a part that is not a str, int or bytes.
         """
         if not context:
             raise InvalidInput("derive needs at least one context, got none; name the use, e.g. derive('noise').")
@@ -92,19 +84,15 @@ class NoiseKey:
 
     @property
     def generator(self) -> type[ColumnGenerator]:
-        """What makes the noise of the key: a cipher, or for a key of a seed Philox."""
         return PhiloxColumns if self.seeded else ChaChaColumns
 
     @property
     def key_id(self) -> str:
-        """A public name of the key (128 bits of a hash under a domain of its own), safe to log and store.
-
-        It reveals nothing about an entropy key; with a seeded one, a guess of the seed can be checked.
-        """
+        """A public name of the key (128 bits of a hash), safe to log and store; of a seeded key it confirms a guess."""
         return prf(self._secret, "key-id")[:16].hex()
 
     def reveal_secret(self) -> bytes:
-        """The secret itself, for a vault: `NoiseKey(secret, seeded=key.seeded)` resumes a run elsewhere."""
+        """The secret, for a vault: `NoiseKey(secret, seeded=key.seeded)` resumes a run elsewhere."""
         return self._secret
 
     def __setattr__(self, name: str, value: Any) -> NoReturn:
@@ -129,33 +117,23 @@ class NoiseKey:
 
 
 def normals(key: NoiseKey, step: int, nodes: ArrayLike, dim: int, *, tensor: int = 0) -> NDArray[np.float64]:
-    """Standard normals of one step, shape (len(nodes), dim): row i belongs to (key, nodes[i], step).
-
-    See `normals_block`, of which this is one step.
-    """
+    """`normals_block` of one step, shape (len(nodes), dim)."""
     return normals_block(key, [step], nodes, dim, tensor=tensor)[0]
 
 
 def normals_block(
     key: NoiseKey, steps: ArrayLike, nodes: ArrayLike, dim: int, *, tensor: int = 0
 ) -> NDArray[np.float64]:
-    """Standard normals of several steps, shape (len(steps), len(nodes), dim).
-
-    Always made on the CPU, so that every device sees the same noise, by the generator of the key: `PhiloxColumns` or
-    `ChaChaColumns` say how, and why no two (key, node, step, tensor) share random bits.
+    """Standard normals of several steps, shape (len(steps), len(nodes), dim), made on the CPU by the generator of the
+    key.
 
     Args:
-        key: the secret.
         steps, nodes: integers in [0, 2^64), in any order.
         dim: normals per (node, step), >= 1. The first k normals are the same for every dim >= k.
-        tensor: which of several parameter tensors the normals are for, an integer in [0, 2^32); the executor
-            flattens all parameters into tensor 0.
+        tensor: number in [0, 2^32) of a parameter tensor; the executor flattens all parameters into tensor 0.
 
-    Guarantees:
-        A pure function of (key, node, step, tensor): the order and the grouping of calls do not matter.
-    Raises:
-        InvalidInput: key is not a NoiseKey, an index is not an integer in range, or dim < 1.
-    Cost: that of the generator.
+    Guarantees: a pure function of (key, node, step, tensor), which share no random bits.
+    Raises: InvalidInput: key is not a NoiseKey, an index is not an integer in range, or dim < 1.
     """
     require_key(key=key)
     node_words = _counter_words(nodes=nodes)
@@ -174,13 +152,12 @@ def words(key: NoiseKey, step: int, node: int, count: int) -> NDArray[np.uint64]
 
 
 class ColumnNormals:
-    """Standard normals of fixed columns, each with a key and an index of its own: keys are hashed once.
+    """Standard normals of fixed columns, as secret as their keys, which are hashed once.
 
-    Column c at step t is `normals(keys[c], t, [indices[c]], dim)[0]`. What is kept makes the normals: as secret as the
-    keys.
+    Column c at step t is `normals(keys[c], t, [indices[c]], dim)[0]`.
 
-    Args: keys, indices: one key and one index in [0, 2^64) per column; shard: which part of long rows, below SHARDS.
-        Shard 0 is what rows that are not cut begin with; the others have counters of their own.
+    Args: keys, indices: one key and one index in [0, 2^64) per column; shard: part of long rows, below SHARDS; shard 0
+        is the beginning of rows that are not cut, the others have counters of their own.
     """
 
     __slots__ = ("_count", "_parts")
@@ -225,7 +202,7 @@ class ColumnNormals:
 
 
 def require_key(**named: object) -> None:
-    """Refuses, without showing it, what is no NoiseKey."""
+    """Refuses, without showing it, a value that is no NoiseKey."""
     name, key = check.name_and_value(named)
     if not isinstance(key, NoiseKey):
         raise InvalidInput(f"{name} must be a NoiseKey, got {type(key).__name__}; use NoiseKey.from_entropy().")
@@ -234,7 +211,7 @@ def require_key(**named: object) -> None:
 def require_secure(way_out: str, **named: NoiseKey) -> None:
     """Refuses, without showing it, a key whose noise others can compute: of a seed, or of a secret that is not random.
 
-    Of a user's secret only few distinct bytes show that it is not random; it is trusted otherwise.
+    Few distinct bytes reveal a secret that is not random; other secrets are trusted.
     """
     name, key = check.name_and_value(named)
     assert isinstance(key, NoiseKey)
@@ -251,7 +228,7 @@ def require_secure(way_out: str, **named: NoiseKey) -> None:
 
 
 def require_bytes(way_out: str, **named: object) -> None:
-    """Refuses, without showing it, what is no secret or key of 32 bytes."""
+    """Refuses, without showing it, a value that is no secret or key of 32 bytes."""
     name, value = check.name_and_value(named)
     if not isinstance(value, bytes) or len(value) != SECRET_BYTES:
         got = f"{len(value)} bytes" if isinstance(value, bytes) else type(value).__name__
@@ -259,7 +236,7 @@ def require_bytes(way_out: str, **named: object) -> None:
 
 
 def _counter_words(**named: Any) -> NDArray[np.uint64]:
-    """A 1-D uint64 array of indices, refusing everything that a cast would change."""
+    """A 1-D uint64 array of indices; refuses every value that a cast would change."""
     ((name, value),) = named.items()
     array = np.asarray(value)
     if array.size == 0 and array.ndim == 1:

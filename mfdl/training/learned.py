@@ -1,9 +1,7 @@
 """Whether training was worth it: mechanisms against the untrained model and chance, and which setting to change.
 
-In: where each mechanism ended, and two baselines: the untrained model of a seed, and a guess that looks at no record.
-Out: which mechanism beats which baseline, a finding for the title of a picture, sentences. As every test metric these
-are covered by no guarantee. A mechanism beats a baseline if its mean test loss over the seeds is below it and no seed
-diverged. The advice on a mechanism is the first of these rules that applies:
+No guarantee covers these test metrics. A mechanism beats a baseline if its mean test loss over the seeds is below it
+and no seed diverged. The advice on a mechanism is the first of these rules that applies:
 
 - seeds diverged: a lower learning rate;
 - without noise training does not beat the untrained model either: a lower learning rate where the loss went up, more
@@ -12,7 +10,7 @@ diverged. The advice on a mechanism is the first of these rules that applies:
   learning rate, a smaller clipping norm or a larger mu (epsilon);
 - else little happened: more epochs, a larger learning rate or a larger mu (epsilon).
 
-Noise that is the best for one step says so in a run of several (`registry.shortsighted`), whatever it reached.
+Noise that is optimal for one step is reported in a run of several (`registry.shortsighted`).
 """
 
 from __future__ import annotations
@@ -38,7 +36,7 @@ AT_BEST = 1e-9  # an untrained loss that is zero in all but rounding: such a sta
 
 @dataclasses.dataclass(frozen=True)
 class Baseline:
-    """Mean test loss, and for classification the share of test records classified rightly (else None)."""
+    """Mean test loss, and for classification the share of correctly classified test records (else None)."""
 
     loss: NotPrivate[float]
     accuracy: NotPrivate[float | None] = None
@@ -46,10 +44,10 @@ class Baseline:
 
 @dataclasses.dataclass(frozen=True)
 class Ended:
-    """Where one mechanism ended: final losses and accuracies per seed, None where a seed diverged or was not evaluated.
+    """Final losses and accuracies of one mechanism per seed, None where a seed diverged or was not evaluated.
 
-    Attributes: private: whether it has a finite guarantee; diverged: how many seeds did; remark: of its noise, whatever
-        the losses are; dropped: gradients that were not finite.
+    Attributes: private: whether it has a finite guarantee; diverged: number of seeds; remark: on its noise; dropped:
+        gradients that were not finite.
     """
 
     name: str
@@ -67,11 +65,10 @@ class Ended:
 
     @property
     def accuracy(self) -> float | None:
-        """As `loss`."""
         return _mean(self.accuracies)
 
     def beats(self, baseline: Baseline | None) -> bool | None:
-        """Whether its final loss is below that of a baseline; None where there is nothing to compare."""
+        """Whether its final loss is below that of a baseline; None without a comparison."""
         if baseline is None or baseline.loss <= AT_BEST or not (self.losses or self.diverged):
             return None
         if self.diverged:
@@ -81,10 +78,7 @@ class Ended:
 
 @dataclasses.dataclass(frozen=True)
 class Judged:
-    """Mechanisms of one task beside its baselines.
-
-    Attributes: untrained: means over the seeds of `ended`; chance: see `chance`.
-    """
+    """Mechanisms of one task beside its baselines: untrained, the mean over the seeds, and `chance`."""
 
     ended: Sequence[Ended]
     untrained: Baseline | None
@@ -92,7 +86,6 @@ class Judged:
 
     @property
     def private(self) -> list[Ended]:
-        """Those with a guarantee."""
         return [mechanism for mechanism in self.ended if mechanism.private]
 
     def none_beats(self, baseline: Baseline | None) -> bool:
@@ -156,7 +149,6 @@ class Judged:
 
 
 def mean_baseline(baselines: Iterable[Baseline | None]) -> Baseline | None:
-    """Mean over seeds; None unless every seed has one."""
     known = list(baselines)
     if not known or None in known:
         return None
@@ -176,10 +168,7 @@ def _in_words(baseline: Baseline) -> str:
 
 
 def untrained(task: Task, seed: int) -> Baseline:
-    """The first model of the runs of a seed, which all nodes and mechanisms share.
-
-    Cost: one forward pass over the test records.
-    """
+    """The first model of the runs of a seed, which all nodes and mechanisms share, on the test records."""
     module = modules.build(task.build_module, partition.torch_seed(seed, partition.INITIAL_MODEL))
     model = modules.PerRecordModel(module, task.loss)
     features, targets = modules.inputs(module, task.test_features), torch.tensor(task.test_targets)
@@ -191,8 +180,8 @@ def untrained(task: Task, seed: int) -> Baseline:
 def chance(task: Task) -> Baseline | None:
     """Classification: the loss of equal scores, the accuracy of the commonest class of the train records.
 
-    Regression: the loss of the mean target of the train records. None where that means nothing: targets that are all
-    the same, an output of more than one number, or a loss that refuses it.
+    Regression: the loss of the mean target of the train records. None for targets that are all the same, an output of
+    more than one number, or a loss that refuses it.
     """
     module = modules.build(task.build_module, seed=0)
     try:

@@ -1,12 +1,11 @@
 """A private node in a training loop of the user: any torch optimizer, this node's noise, no step beyond the last.
 
-In: an optimizer over a module, a mechanism, a node, its keys. Out: parameters that may be sent. The noise is that of
-`node_stream`, the clipping that of `replay`, so n nodes that step here and average by `mfdl.gossip.average` train as
-`replay` does.
+The noise is that of `node_stream`, the clipping that of `replay`, so n nodes that step here and average by
+`mfdl.gossip.average` train as `replay` does.
 
-Why any optimizer: where one who sees all messages learns exactly the injected sums (clipped gradients plus noise), the
-guarantee holds for those sums, chosen adaptively, and so for all that is made of them. Elsewhere it holds for the
-linear algorithm alone, and a `PrivateNode` is refused.
+Any optimizer is covered where an attacker who sees all messages learns exactly the injected sums (clipped gradients
+plus noise): the guarantee holds for those sums, chosen adaptively, and so for every function of them. Elsewhere it
+holds for the linear algorithm alone, and a `PrivateNode` is refused.
 """
 
 from __future__ import annotations
@@ -28,15 +27,13 @@ from ..errors import InvalidInput, UnsupportedMechanism
 from ..mechanism import Mechanism
 from ..metrics import NotPrivate
 from ..privacy.guarantee import Guarantee
-from . import covered
+from . import replay_config
 from .clip_rules import Quantile
 from .clipping import clipped_rows, counting_dropped
-from .grid_sums import GridSums
+from .grid_sums import GridSums, RoundedNormals
 from .keys import NoiseKey, require_secure
-from .record_steps import RecordSteps
-from .rounded_normals import RoundedNormals
 from .shared_randomness import HolderKeys, columns_by_holders
-from .single_copy import REPEATS, NodeFile, SingleCopy, steps_of_keys
+from .single_copy import REPEATS, NodeFile, RecordSteps, SingleCopy, steps_of_keys
 from .streams import node_stream
 from .tasks.modules import PROBE_RECORDS, Loss, PerRecordModel, checked_model, refuse_by_name
 from .tasks.record_clipping import RecordClipping
@@ -85,7 +82,7 @@ def shaped_like(row: FloatArray, parameters: torch.nn.Module | Mapping[str, torc
 
 
 class Message(dict[str, torch.Tensor]):
-    """What a node may send, by name; made by `PrivateNode.message` alone."""
+    """Tensors that a node may send, by name; made by `PrivateNode.message` alone."""
 
 
 class PrivateNode(SingleCopy):
@@ -139,9 +136,9 @@ class PrivateNode(SingleCopy):
         folder: str | os.PathLike[str] | None = None,
     ) -> None:
         super().__init__()
-        covered.require_types(optimizer=optimizer, module=module, mechanism=mechanism)
-        covered.require_same_parameters(optimizer, module)
-        covered.require_own_loop(mechanism)
+        replay_config.require_types(optimizer=optimizer, module=module, mechanism=mechanism)
+        replay_config.require_same_parameters(optimizer, module)
+        replay_config.require_own_loop(mechanism)
         if isinstance(keys, NoiseKey):
             keys = HolderKeys.simulated(keys)
         if not isinstance(keys, HolderKeys):
@@ -151,7 +148,7 @@ class PrivateNode(SingleCopy):
         algorithm, user = mechanism.algorithm, mechanism.unit == "user"
         self.optimizer, self.mechanism, self.model = optimizer, mechanism, PerRecordModel(module, loss)
         self._stream = node_stream(algorithm.noise, node, keys, mechanism.noise_std, self.model.dimension)
-        self.clip_rule = covered.clip_rule(clipping, mechanism)
+        self.clip_rule = replay_config.clip_rule(clipping, mechanism)
         if isinstance(self.clip_rule, Quantile):
             raise UnsupportedMechanism(f"clipping {clipping} needs a parameter of its own: train by mfdl.replay.")
         self.grid = None if grid is None else GridSums(mechanism, node, keys, grid)
@@ -164,7 +161,7 @@ class PrivateNode(SingleCopy):
             )
         self.steps_taken = 0
         holder_sets = sorted(sorted(holders) for holders in columns_by_holders(algorithm.noise) if node in holders)
-        of_sets = [keys.of_node(node).key_of(holders) for holders in holder_sets]
+        of_sets = [keys.node_keys(node).key_for(holders) for holders in holder_sets]
         for key in of_sets if check.flag(publish=publish) else []:
             require_secure(f"use NoiseKey.from_entropy(), or {SIMULATION}", keys=key)
         names = [key.key_id for key in of_sets]
@@ -193,18 +190,18 @@ class PrivateNode(SingleCopy):
                 raise
 
     def close(self) -> None:
-        """Releases the folder, for a node that goes on elsewhere; this one steps no more."""
+        """Releases the folder, for a node that resumes elsewhere; this one steps no more."""
         if self._file is not None:
             self._file.close()
 
     @property
     def module(self) -> torch.nn.Module:
-        """What trains; its parameters after a step may be sent."""
+        """The trained module; its parameters after a step may be sent."""
         return self.model.module
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """What the guarantee assumes of this node's noise, besides keys that stay secret; timing is never covered."""
+        """Assumptions of the guarantee on this node's noise, besides keys that stay secret; timing is never covered."""
         numbers = (
             ["noise is of real numbers: low-order bits of float64 numbers may tell more, which grid= excludes"]
             if self.grid is None
@@ -217,7 +214,6 @@ class PrivateNode(SingleCopy):
 
     @property
     def num_steps(self) -> int:
-        """T: how many steps were accounted, and can be taken."""
         return self.mechanism.algorithm.num_steps
 
     def accumulate(
@@ -236,13 +232,12 @@ class PrivateNode(SingleCopy):
             self.dropped_records += dropped()
 
     def step(self, features: torch.Tensor, targets: torch.Tensor, *, records: Sequence[int] | None = None) -> None:
-        """One private step on the records of a batch, shapes (B, ...) and (B, ...), and of micro-batches before it.
+        """Takes one private step on a batch, shapes (B, ...) and (B, ...), and on the micro-batches before it; B may be
+        0.
 
-        B = 0 adds none: it ends a step of micro-batches, or is one of noise alone.
-
-        Args: records: a number for each record, its own in this node's data, to hold it to its participation. The
-            guarantee rests on that; without numbers it is yours to keep.
-        Returns: nothing: losses of private records are not for sending. The parameters have moved, and no `grad` stays.
+        Args: records: a number for each record, unique in this node's data, to check its participation, on which the
+            guarantee rests; without numbers the caller ensures it.
+        Returns: None: losses of private records are not for sending. The parameters have moved, and no `grad` stays.
         Raises: InvalidInput: no step is left, features and targets that do not fit, or a record that takes part when
             its participation does not allow it; then nothing has happened.
         """
@@ -296,7 +291,7 @@ class PrivateNode(SingleCopy):
     ) -> tuple[list[int], dict[int, list[int]]]:
         """The record numbers of this step so far, and the steps that each has joined; checks the batch."""
         self._require_step(self.steps_taken)
-        covered.require_batch(records, features=features, targets=targets)
+        replay_config.require_batch(records, features=features, targets=targets)
         if len(features) != len(targets) or (records is not None and len(records) != len(features)):
             counts = [len(part) for part in (features, targets, *(() if records is None else (records,)))]
             raise InvalidInput(f"features, targets and records must be equally many, got {counts}.")
@@ -304,7 +299,7 @@ class PrivateNode(SingleCopy):
             probe = torch.arange(PROBE_RECORDS) % len(features)  # with fewer records some stand twice
             # a copy, as some layers change their own parameters by what they see (an embedding's max_norm)
             checked = checked_model(copy.deepcopy(self.module), self.model.loss, features[probe], targets[probe])
-            way = RecordClipping.of(checked, features[0], targets[0])
+            way = RecordClipping.from_model(checked, features[0], targets[0])
             self._record_clipping = dataclasses.replace(way, model=self.model)
             self._checked = True
         refuse_by_name(self.module)  # its mode may have changed
@@ -316,14 +311,13 @@ class PrivateNode(SingleCopy):
     def message(self) -> Message:
         """A copy of the module's tensors, to be sent.
 
-        Raises: InvalidInput: before the first step, or where anything but `step` and `receive` has changed the module:
-            an optimizer without clipping and noise, or a file of another step.
+        Raises: InvalidInput: before the first step, or where anything but `step` and `receive` has changed the module.
         """
         self._require_covered_module()
         return Message({name: tensor.detach().clone() for name, tensor in self.module.state_dict().items()})
 
     def receive(self, average: Mapping[str, torch.Tensor]) -> None:
-        """Loads an average of messages (`mfdl.gossip.average`) in the place of what `message` gives.
+        """Loads an average of messages (`mfdl.gossip.average`).
 
         Raises: InvalidInput: as `message`; other names or shapes than those of the module.
         """
@@ -346,15 +340,14 @@ class PrivateNode(SingleCopy):
     def guarantee_so_far(self) -> Guarantee | None:
         """An upper bound on the privacy loss of the steps taken, see `Mechanism.guarantee_after`; None before any.
 
-        Nodes that are ahead may show more of this one's: noise that they share, if each column has a correlation over
-        time of its own, or a record that they own too. There it is that of the whole run.
+        It is that of the whole run where nodes that are ahead may show more of this node's noise or records: shared
+        noise whose columns have correlations of their own over time, or records with several owners.
         """
         noise, owners = self.mechanism.algorithm.noise, self.mechanism.guarantee.owners
         alone = (noise.local or (noise.causal is not None and noise.causal.shared)) and not owners.shared
         return self.mechanism.guarantee_after(self.steps_taken if alone or not self.steps_taken else self.num_steps)
 
     def remaining(self) -> int:
-        """How many steps are left."""
         return self.num_steps - self.steps_taken
 
     def _hashed(self) -> str:
@@ -378,7 +371,8 @@ class PrivateNode(SingleCopy):
     def _added(self, features: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, int]:
         """The sum of the step so far, shape (d,), and its number of records.
 
-        Of clipped gradients in float64, or in whole steps of a grid; at user level of gradients, whose mean is clipped.
+        The sum is of clipped gradients in float64, or in whole steps of a grid; at user level of gradients, whose mean
+        is clipped.
         """
         row, count, user = self.model.initial_row()[None], self._count + len(features), self.mechanism.unit == "user"
         numbers = torch.float64 if self.grid is None or user else torch.int64
@@ -396,10 +390,10 @@ class PrivateNode(SingleCopy):
         return self.grid.added(clipped_rows(rows, present[0], self.clip_rule), earlier), count
 
     def state_dict(self) -> dict[str, Any]:
-        """What a resumed node needs beside its module and its keys: step, optimizer, identity; no secret.
+        """State of a resumed node beside its module and its keys: step, optimizer, identity; no secret.
 
-        Save it, with the module, after `step` and before anything is sent: a node that sends and then forgets the
-        step would send other numbers under the same noise, and their difference is free of it.
+        Save it, with the module, after `step` and before anything is sent: a node that sends and then forgets the step
+        would send other numbers under the same noise, and their difference is free of it.
         """
         released = None if self.grid is None else self.grid.released
         return {
@@ -412,7 +406,7 @@ class PrivateNode(SingleCopy):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on after the steps of a saved node; never back.
+        """Resumes after the steps of a saved node; never back.
 
         Raises: InvalidInput: a state of another mechanism, node, model or key, or one from before this node's step.
         """
@@ -462,7 +456,7 @@ class PrivateNode(SingleCopy):
 
 
 def _require_stepping(node: PrivateNode | None) -> None:
-    """Refuses a step of the optimizer by itself, which would move the module by gradients without clipping or noise."""
+    """Refuses a step of the optimizer by itself, which would use gradients without clipping or noise."""
     if node is not None and not node._stepping:
         raise InvalidInput(
             "this optimizer belongs to a PrivateNode, and a step of its own would use gradients without clipping and "

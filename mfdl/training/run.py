@@ -1,4 +1,4 @@
-"""The result of `replay`: every evaluated step, node and seed, with the mechanism and the task."""
+"""The result of `replay`: every evaluated step, node and seed, with the mechanism and the task; its picture."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from .. import archive, check, graphs, metrics
 from ..algorithms.registry import shortsighted
-from ..display import Shown, data_frame, short_repr
+from ..display import Shown, data_frame, rounded_up, short_repr
 from ..errors import InvalidInput, require_known
 from ..gossip.sequences import communication_graph
 from ..mechanism import MECHANISM, Mechanism
@@ -24,8 +24,8 @@ from ..storable import storable
 from ..trust import TrustModel
 from ..trust.base import nodes_of
 from . import clip_rules
-from .covered import statement
-from .learned import Baseline, Ended, Judged, mean_baseline
+from .learned import AT_BEST, Baseline, Ended, Judged, mean_baseline
+from .replay_config import statement
 
 if TYPE_CHECKING:
     import pandas
@@ -45,28 +45,26 @@ RUN_COLUMNS = (
 @storable
 @dataclasses.dataclass(frozen=True, eq=False)
 class SeedRun:
-    """One seed of one mechanism. What is marked `NotPrivate` is covered by no guarantee (`not_private_fields`).
+    """One seed of one mechanism. No guarantee covers the fields marked `NotPrivate` (`not_private_fields`).
 
-    Models and messages are covered as far as the mechanism's guarantee says who sees which of them.
+    Models and messages are covered for the attackers that the mechanism's guarantee names.
 
     Attributes:
         seed: of data split, start model and batch order; None when drawn by the operating system.
         steps: evaluated steps (number of finished steps), shape (E,).
-        loss: test loss, shape (E, n).
-        accuracy: test accuracy, shape (E, n), or None for regression.
-        models: what each node releases at the end, by default its final model, shape (n, d); of a run that was stopped
-            early the models it had reached.
+        loss, accuracy: on the test records, shape (E, n); accuracy is None for regression.
+        models: released models, by default the final ones, shape (n, d); of a run that was stopped early the last ones.
         diverged: a model or a test loss was not finite at some evaluation.
-        finished_steps: steps run; less than T when stopped early.
-        training_seconds: training alone, evaluation excluded.
+        finished_steps: less than T when stopped early.
+        training_seconds: evaluation excluded.
         key_id: public name of the noise key.
         messages: of every step, shape (steps, messages, d), if `keep_messages`.
-        generator: the name of what made the noise: of a cipher, or for a seed of Philox.
-        seeded_noise: anyone who guesses the seed can subtract the noise: for research, never to be published.
-        untrained_loss, untrained_accuracy: of the first model, before any step; None if unknown, or for regression.
+        generator: name of the generator of the noise: a cipher, or Philox for a seed.
+        seeded_noise: the noise can be subtracted by guessing the seed: for research, never to be published.
+        untrained_loss, untrained_accuracy: of the first model; None if unknown, or for regression.
         metrics: the requested ones by name (`mfdl.metrics`): of each node, shape (E, n); of the average model, (E,).
-        released: every metric by name of what is released, where that is something else than the last models: of each
-            node, shape (n,); of their average, (). The evaluated steps are those of the models on their way.
+        released: every metric by name of released models that are not the last ones: of each node, shape (n,); of their
+            average, ().
         dropped_records: gradients that were not finite and contributed zero, over all steps; at user level means.
     """
 
@@ -115,7 +113,7 @@ class SeedRun:
         return mean if math.isfinite(mean) else None
 
     def last(self, metric: str = "loss", last_steps: int | None = None) -> float | None:
-        """The same of the models of the last steps, whatever is released.
+        """Mean of a metric over nodes and the last steps, whatever is released.
 
         Args: last_steps: number of last steps, evaluated every `eval_every`; default `final_steps`.
         """
@@ -144,11 +142,9 @@ class Run(Shown):
     """All seeds of one mechanism on one task.
 
     Attributes:
-        chance_loss, chance_accuracy: test metrics of a guess that looks at no record (`learned.chance`); None
-            where there is none.
+        chance_loss, chance_accuracy: test metrics of a guess that uses no record (`learned.chance`), or None.
         public_constants: those of the task, where the mechanism's batches are secret.
-        step_rule: what nodes made of their privatised gradients, in words; empty: nothing.
-        clipping: the clip rule (`mfdl.training.clip_rules`).
+        step_rule: in words; empty: none. clipping: the clip rule (`mfdl.training.clip_rules`).
     """
 
     mechanism: Mechanism
@@ -162,16 +158,16 @@ class Run(Shown):
     task: Task | None = dataclasses.field(default=None, metadata={"stored": False})
 
     def module(self, node: Hashable = 0, seed: int | None = None, *, task: Task | None = None) -> torch.nn.Module:
-        """The torch module of the task with the trained parameters of a node: what it releases at the end.
+        """The torch module of the task with the released parameters of a node, on the CPU in float32, in evaluation
+        mode.
+
+        A model to publish comes from `mfdl.replay(mechanism, task, seeds=None)`: noise of a seed can be subtracted.
 
         Args:
             node: index or label, as of a trust model; seed: one of the runs, default the first.
-            task: the task that was trained; needed of a run that was loaded from a file, which holds no code.
-        Returns: a new module in evaluation mode, on the CPU in float32; its frozen parameters are those of the seed.
-        For research where the noise came from a seed (`SeedRun.seeded_noise`): anyone who guesses the seed can subtract
-        it. A model to publish is of `mfdl.replay(mechanism, task, seeds=None)`.
+            task: the trained task; needed for a run that was loaded from a file, which holds no code.
 
-        Guarantee: the parameters are covered as far as the mechanism's guarantee says who sees the final model.
+        Guarantee: the parameters are covered for the attackers that the mechanism's guarantee names.
         Raises: InvalidInput: no such node or seed, or no task; a task of another size than the models.
         """
         task = task or self.task
@@ -196,7 +192,7 @@ class Run(Shown):
         return statement(self.mechanism, self.public_constants, delta, self.step_rule, self.clipping)
 
     def guarantee_so_far(self) -> Guarantee | None:
-        """An upper bound on the privacy loss of the steps that were run, see `Mechanism.guarantee_after`."""
+        """An upper bound on the privacy loss of the finished steps, see `Mechanism.guarantee_after`."""
         return self.mechanism.guarantee_after(max(run.finished_steps for run in self.seeds))
 
     def _sentence(self) -> str:
@@ -208,7 +204,7 @@ class Run(Shown):
 
     @property
     def outcome(self) -> str:
-        """Final loss and accuracy in words, "+-" being the standard deviation over seeds, and what they do not beat."""
+        """Final loss and accuracy in words, with the standard deviation over seeds, and the baselines not beaten."""
         if self.diverged_seeds:
             return f"{len(self.diverged_seeds)} of {len(self.seeds)} seeds diverged; lower the learning rate"
         parts = [_mean_in_words("final test loss", self.final_test_losses)]
@@ -238,12 +234,10 @@ class Run(Shown):
 
     @property
     def final_test_losses(self) -> list[float | None]:
-        """Per seed."""
         return [run.final_test_loss for run in self.seeds]
 
     @property
     def diverged_seeds(self) -> list[int | None]:
-        """Seeds whose run diverged."""
         return [run.seed for run in self.seeds if run.diverged]
 
     @property
@@ -254,7 +248,7 @@ class Run(Shown):
         return steps * self.mechanism.algorithm.num_nodes / seconds if seconds > 0 else float("inf")
 
     def rows(self) -> list[dict[str, Any]]:
-        """One row per seed, evaluated step and node, for tables; metrics of the average model stand in each node's."""
+        """One row per seed, evaluated step and node; metrics of the average model are repeated at each node."""
         labels = self.mechanism.algorithm.dynamics.gossip.labels
         return [
             {
@@ -274,12 +268,12 @@ class Run(Shown):
         ]
 
     def to_pandas(self) -> pandas.DataFrame:
-        """The run in long format: one row for each seed, evaluated step and node, with what it was run with.
+        """The run in long format: one row for each seed, evaluated step and node.
 
         Columns: RUN_COLUMNS, and the requested metrics; `delta` is the one stated beside epsilon, `lr` the rate of the
         step just finished, `graph` and `graph_hash` are name and content (`mfdl.graphs.content_hash`) of the
         communication graph, `gossip` and `gossip_hash` those of its weights, `config_hash` is the mechanism's content
-        hash. Loss, accuracy and metrics are `NotPrivate`. Frames of several runs go together by `pandas.concat`.
+        hash. Loss, accuracy and metrics are `NotPrivate`.
 
         Raises: MissingExtra: pandas is not installed.
         """
@@ -308,8 +302,8 @@ class Run(Shown):
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Writes the run with its mechanism to exactly this path, whole or not at all; no key is in it.
 
-        The file is readable by its owner alone: metrics are covered by no guarantee (the header names them), models and
-        messages as far as the guarantee says who sees them. A file of a seeded run holds the seed of its noise.
+        The file is readable by its owner alone: no guarantee covers the metrics (the header names them), and models and
+        messages only for the attackers that it names. A file of a seeded run holds the seed of its noise.
 
         Raises: InvalidInput: as for `Mechanism.save`.
         """
@@ -322,7 +316,7 @@ class Run(Shown):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, anew: bool = True, trust: TrustModel | None = None) -> Run:
-        """The run that `save` wrote, numbers as they were.
+        """The run that `save` wrote.
 
         Args: anew, trust: of the guarantee of its mechanism, see `Mechanism.load`.
         Raises: InvalidInput: as for `Mechanism.load`; seeds whose arrays do not fit the mechanism.
@@ -352,11 +346,8 @@ class Run(Shown):
     def plot(self, ax: Axes | None = None, *, metric: str = "loss") -> Figure | Axes:
         """Test loss over steps, mean over nodes with the spread over seeds.
 
-        Args: ax, metric: axes to draw in and to return, default a Figure of its own; "loss", "accuracy", or one of the
-            requested metrics.
+        Args: ax: axes to draw in and to return, default a Figure; metric: "loss", "accuracy", or a requested metric.
         """
-        from .run_curves import plot_runs  # matplotlib only where a picture is wanted
-
         return plot_runs([self], ax, metric=metric)
 
 
@@ -364,7 +355,7 @@ _CHANCE = ("chance_loss", "chance_accuracy")
 
 
 def _require_shapes(seed: SeedRun, mechanism: Mechanism) -> None:
-    """One row an evaluation, one column a node, as `SeedRun` says."""
+    """Refuses arrays without one row an evaluation and one column a node."""
     n, T = mechanism.algorithm.num_nodes, mechanism.algorithm.num_steps
     evaluated = seed.steps.shape
     fits = all(
@@ -378,7 +369,6 @@ def _require_shapes(seed: SeedRun, mechanism: Mechanism) -> None:
 
 
 def is_private(mechanism: Mechanism) -> bool:
-    """Whether the guarantee is finite."""
     return mechanism.guarantee.finite
 
 
@@ -414,5 +404,86 @@ def _mean_in_words(name: str, values: list[float | None]) -> str:
 
 
 def _stored_fields() -> list[str]:
-    """The fields of a run that a file holds: not its task, which is code."""
     return [field.name for field in dataclasses.fields(Run) if field.metadata.get("stored", True)]
+
+
+def plot_runs(runs: Sequence[Run], ax: Axes | None = None, *, metric: str = "loss") -> Figure | Axes:
+    """Test loss over steps and final losses of runs on one task, one run per mechanism.
+
+    Args: ax: axes for the curves, which are then returned; default a Figure with final losses and guarantees;
+        metric: "loss", "accuracy" of a classifier, or a requested metric.
+
+    Raises: InvalidInput: no run, another metric, or one that a run did not measure.
+    """
+    from ..pictures.curves import Curves, draw_curves, draw_over_steps  # matplotlib only where a picture is wanted
+    from ..pictures.style import mechanism_looks
+
+    require_known("metric", metric, metrics.WORDS)
+    if not runs:
+        raise InvalidInput("runs must hold at least one run.")
+    names = [run.mechanism.algorithm.name for run in runs]
+    verdict = judged(runs)
+    curves = [
+        Curves(
+            name,
+            look,
+            [seed.steps for seed in run.seeds],
+            [_values(seed, metric, run.task_name) for seed in run.seeds],
+            [seed.final(metric) for seed in run.seeds],
+            ended.accuracy if metric == "loss" else None,
+        )
+        for name, run, ended, look in zip(names, runs, verdict.ended, mechanism_looks(names), strict=True)
+    ]
+    levels = untrained_levels(verdict, metric)
+    if ax is not None:
+        return draw_over_steps(ax, curves, len(runs[0].seeds), levels=levels, metric=metric, named=False)
+    task, gossip = runs[0].task_name, runs[0].mechanism.algorithm.dynamics.gossip
+    seeds = ", ".join("not seeded" if seed.seed is None else str(seed.seed) for seed in runs[0].seeds)
+    setting = f"Task {task} on {gossip.num_nodes} nodes with gossip {gossip.name}, seeds {seeds}."
+    title = f"{metrics.WORDS[metric].capitalize()} on {task}, {gossip.num_nodes} nodes{_privacy(runs)}"
+    if verdict.finding:
+        title = f"{verdict.finding}: {task}{_privacy(runs)}"
+    caption = " ".join([setting, *_guarantees(runs), *verdict.advice])
+    first = runs[0]
+    return draw_curves(curves, title, caption, len(first.seeds), first.last_steps, levels=levels, metric=metric)
+
+
+def untrained_levels(verdict: Judged, metric: str = "loss") -> dict[str, float]:
+    """The test loss, or test accuracy, of the untrained model, as a line to draw."""
+    start = verdict.untrained if "train" not in metric else None
+    if metrics.is_accuracy(metric):
+        return {} if start is None or start.accuracy is None else {"untrained": start.accuracy}
+    return {} if start is None or start.loss <= AT_BEST else {"untrained": start.loss}
+
+
+def _guarantees(runs: Sequence[Run]) -> list[str]:
+    """A sentence for runs whose guarantees differ in the base noise alone, else one for each."""
+    of_runs = {run.mechanism.algorithm.name: run.mechanism.guarantee.sentence().split(", ") for run in runs}
+    first, *others = of_runs.values()
+    alike = [part for part in first if all(part in parts for parts in others)]
+    if all(part.startswith("base noise std") for parts in of_runs.values() for part in parts if part not in alike):
+        return [f"The guarantee is {', '.join(alike)}."]
+    return [f"The guarantee of {name} is {', '.join(parts)}." for name, parts in of_runs.items()]
+
+
+def _values(seed: SeedRun, metric: str, task: str) -> NDArray[np.float64]:
+    """Mean over nodes at every evaluation."""
+    if metric == "accuracy" and seed.accuracy is None:
+        raise InvalidInput(f"metric 'accuracy' needs a classifier, and task {task!r} is a regression; use 'loss'.")
+    if metric not in seed.measured:
+        raise InvalidInput(f"this run did not measure {metric!r}; ask for it: replay(..., metrics=[{metric!r}]).")
+    values = seed.measured[metric]
+    return values if values.ndim == 1 else values.mean(axis=1)
+
+
+def _privacy(runs: Sequence[Run]) -> str:
+    """The guarantee that the runs have in common, where it is finite."""
+    statements = {_in_words(run.mechanism) for run in runs}
+    return "" if len(statements) > 1 else statements.pop()
+
+
+def _in_words(mechanism: Mechanism) -> str:
+    """mu, if there is one, and epsilon; empty without a guarantee."""
+    guarantee = mechanism.guarantee
+    mu = "" if guarantee.mu is None else f"mu = {rounded_up(guarantee.mu, 6)}, "
+    return f" ({mu}{guarantee.epsilon_in_words})" if guarantee.finite else ""

@@ -1,7 +1,6 @@
-"""One seed of a run: who holds which record, its noise key, its batches, its checkpoint, and its steps.
+"""One seed of a run: owners of the records, noise key, batches, checkpoint, and steps.
 
-In: a checked `ReplayConfig`, a seed, and the key of which that of the run is derived. Out: a `SeedRun`. What a run
-needs to go on after a stop is its state, the step and the noise key; the key is derived from the seed, or given by the
+A stopped run resumes from its state, the step and the noise key; the key is derived from the seed, or given by the
 caller, and never written.
 """
 
@@ -26,11 +25,10 @@ from ..algorithms import LinearAlgorithm
 from ..errors import InvalidInput
 from ..noise.stream import NoiseStream
 from ..progress import Advance
-from . import checkpoint, clipping, covered, learned
+from . import checkpoint, clipping, learned, replay_config
 from .clip_rules import Flat
-from .distributed import Group
-from .distributed.share import Share
-from .drawn_batches import batches_of
+from .distributed import Group, Share
+from .drawn_batches import scheme_batches
 from .executor import Executor, Releasing, one_thread
 from .keys import NoiseKey
 from .replay_config import EvaluatedStep, ReplayConfig
@@ -40,16 +38,16 @@ from .streams import noise_stream
 from .tasks.instance import TaskInstance
 
 NOT_COVERED = ("diverged", "dropped_records", "task_hash")
-"""Metadata of a checkpoint that follow from the data without noise; a guess of all data can be checked by the hash."""
+"""Metadata of a checkpoint that follow from the data without noise; the hash confirms a guess of all data."""
 
 RULE = "step rule, "
-"""Before the names of what a step rule remembers, in a checkpoint."""
+"""Prefix, in a checkpoint, of the names of a step rule's state."""
 
 SINGLE_THREAD_WORK = 2**22  # gradient entries per step below which a second torch thread costs more than it brings
 
 
 class SeedReplay:
-    """One seed, or one rank's share of it: builds the instance, resumes if there is a checkpoint, and steps.
+    """One seed, or one rank's share of it: builds the instance, resumes from a checkpoint, and steps.
 
     Args: folder: of its checkpoint; like: a run whose algorithm this one takes, if it is the same.
     """
@@ -75,16 +73,16 @@ class SeedReplay:
             self.split_seed = check.integer_at_least(0, split_seed=saved.metadata.get("split_seed", self.split_seed))
             self.nonce = str(saved.metadata.get("nonce", ""))
         fed_every, dtype = config.fed_every, config.dtype
-        self.divisors = covered.divisors(mechanism, task, fed_every, self.split_seed)
+        self.divisors = replay_config.divisors(mechanism, task, fed_every, self.split_seed)
         same = like is not None and like.mechanism is mechanism and np.array_equal(like.divisors, self.divisors)
         self.algorithm: LinearAlgorithm = (
             like.algorithm if like is not None and same else mechanism.algorithm.with_divisors(self.divisors)
         )
         instance = task.instance(self.split_seed, fed_every, dtype=dtype, device=self.device)
-        self.instance = instance if group.size == 1 else instance.of_nodes(self.share.nodes)
+        self.instance = instance if group.size == 1 else instance.node_part(self.share.nodes)
         # one key per mechanism, task, split and batch plan, so that no two of them ever share noise, not even under one
         # seed; at record level the mechanism's hash holds the period
-        plan: tuple[str | int, ...] = () if mechanism.unit == "record" else ("period", covered.longest(fed_every))
+        plan: tuple[str | int, ...] = () if mechanism.unit == "record" else ("period", replay_config.longest(fed_every))
         if self.nonce:
             plan = (*plan, "nonce", self.nonce)
         self.clips = None if config.clip_schedule is None else np.asarray(config.clip_schedule)
@@ -97,7 +95,7 @@ class SeedReplay:
         content = mechanism.content_hash, task.content_hash
         self.key = root.derive("replay", *content, self.split_seed, str(dtype), *plan)
         sampling = mechanism.sampling
-        self.batches = None if sampling is None else batches_of(sampling, self.instance, self.key)
+        self.batches = None if sampling is None else scheme_batches(sampling, self.instance, self.key)
         self.identity = {
             "unit": mechanism.unit,
             "mechanism_hash": mechanism.content_hash,
@@ -120,21 +118,19 @@ class SeedReplay:
 
     @functools.cached_property
     def executor(self) -> Executor:
-        """Of this run alone; runs that train together share one."""
+        """The executor of this run alone; runs that train together share one."""
         return Executor(self.algorithm, dtype=self.config.dtype, device=self.device, group=self.group)
 
     @property
     def share(self) -> Share:
-        """The rows that this rank holds."""
         return self.executor.share
 
     @property
     def evaluated_every(self) -> int:
-        """Steps between evaluations."""
-        return self.config.eval_every or covered.epoch(self.mechanism, self.config.fed_every)
+        return self.config.eval_every or replay_config.epoch(self.mechanism, self.config.fed_every)
 
     def stream(self) -> NoiseStream:
-        """The noise of this rank's slots, which the run's key decides."""
+        """The noise of this rank's slots by the run's key."""
         noise, slots = self.algorithm.noise, None if self.group.size == 1 else self.share.slots
         return noise_stream(noise, self.mechanism.noise_std, self.key, self.instance.dimension, slots=slots)
 
@@ -149,7 +145,7 @@ class SeedReplay:
             self._restore(self.saved)
 
     def _saved(self) -> checkpoint.Checkpoint | None:
-        """The checkpoint in the folder, if it can go on."""
+        """The checkpoint in the folder, if the run can resume from it."""
         if self.folder is None or not os.path.lexists(self.folder / checkpoint.FILE):
             return None
         saved = checkpoint.load(self.folder)
@@ -165,11 +161,11 @@ class SeedReplay:
         self._require_shape_of_a_run(saved)
         self.start = saved.step
         state = saved.models["state"].to(device=self.device, dtype=self.executor.state_dtype)
-        self.state = self.share.of_rank("state", state)
+        self.state = self.share.own_rows("state", state)
         if self.releasing.total is not None:
-            self.releasing.total = self.share.of_rank("nodes", saved.models["released"].to(self.device))
+            self.releasing.total = self.share.own_rows("nodes", saved.models["released"].to(self.device))
         for name in self.rule_state:
-            self.rule_state[name] = self.share.of_rank("nodes", saved.models[f"{RULE}{name}"].to(self.device))
+            self.rule_state[name] = self.share.own_rows("nodes", saved.models[f"{RULE}{name}"].to(self.device))
         for name in self.evaluated.keys() & saved.models.keys():
             self.evaluated[name] = list(saved.models[name].numpy())
         self.diverged = bool(saved.metadata["diverged"])
@@ -178,7 +174,7 @@ class SeedReplay:
             checkpoint.remove_leftovers(self.folder)  # of a run that was killed; a finished one saves no more
 
     def _require_shape_of_a_run(self, saved: checkpoint.Checkpoint) -> None:
-        """Refuses a whole checkpoint that this code would not have written for this run."""
+        """Refuses a checkpoint that this code would not have written for this run."""
         shapes = {name: tuple(tensor.shape) for name, tensor in saved.models.items()}
         evaluated, T, n = shapes.get("evaluated_steps", ()), self.algorithm.num_steps, self.algorithm.num_nodes
         state, table = (self.algorithm.sizes["state"], self.instance.dimension), (*evaluated, n)
@@ -221,11 +217,8 @@ class SeedReplay:
 
     @property
     def dropped_records(self) -> int:
-        """Of all ranks."""
+        """Count over all ranks."""
         return int(self.group.summed(torch.tensor(self.dropped, device=self.group.device)))
-
-    def _evaluate(self, step: int) -> None:
-        self.record(step, self._measured(self.executor.models(self.state)))
 
     def record(self, step: int, measured: dict[str, np.ndarray]) -> None:
         """Keeps the metrics of an evaluation."""
@@ -234,7 +227,7 @@ class SeedReplay:
             self.evaluated[name].append(values)
 
     def _measured(self, models: torch.Tensor) -> dict[str, np.ndarray]:
-        """Metrics of all nodes by name, from the models of this rank's; a run of numbers that are none has diverged."""
+        """Metrics of all nodes by name, from the models of this rank's; notes whether the run has diverged."""
         averaged = not all(map(metrics.is_of_nodes, self.metrics))
         average = self.share.mean(models) if averaged else None
         result = self.instance.evaluate(models, self.metrics, average)
@@ -247,7 +240,7 @@ class SeedReplay:
         }
 
     def _released(self) -> tuple[torch.Tensor, dict[str, Any]]:
-        """(what is released at the end, its metrics where it is something else than the last models)."""
+        """(released models, their metrics if they are not the last models)."""
         models = self.releasing.models(self.state)
         return models, {} if self.releasing.total is None else self._measured(models)
 
@@ -260,7 +253,7 @@ class SeedReplay:
         return EvaluatedStep(step, self.seed, loss, accuracy, models, self.diverged, more)
 
     def _all_messages(self, messages: torch.Tensor) -> np.ndarray:
-        """Of all rounds of a step and all senders, from those of this rank's."""
+        """Messages of all rounds of a step and all senders, from those of this rank's."""
         of_rounds = messages.double().reshape(-1, self.share.size("messages"), messages.shape[1]).transpose(0, 1)
         return self.share.gathered("messages", of_rounds).transpose(0, 1).flatten(0, 1).cpu().numpy()
 
@@ -278,14 +271,14 @@ class SeedReplay:
         return {**tables, "evaluated_steps": steps, "accuracy": accuracy}
 
     def batch(self, step: int) -> TaskInstance:
-        """The records that a step is fed: all of its class, or those that were drawn."""
-        return self.instance if self.batches is None else self.batches.of_step(step)
+        """The records of a step: all of its class, or those drawn."""
+        return self.instance if self.batches is None else self.batches.step_batch(step)
 
     def _gradients(self, step: int) -> torch.Tensor:
         return self.clipped(self.batch(step), self.executor.models(self.state), step)
 
     def clipped(self, batch: TaskInstance, models: torch.Tensor, step: int) -> torch.Tensor:
-        """The clipped gradients that noise is added to, from the models of a batch."""
+        """The clipped gradients of a batch, to which noise is added."""
         mechanism = self.mechanism
         scales = None if self.rule is None else self.rule.scales(step, self.rule_state)
         if self.clips is None:
@@ -295,14 +288,14 @@ class SeedReplay:
         return batch.clipped_gradients(models, step, clip_norm, mechanism.unit, scales).double() / scale
 
     def _directions(self, step: int, privatised: torch.Tensor) -> torch.Tensor:
-        """What enters the algorithm in the place of privatised gradients: by the step rule, which sees nothing else."""
+        """Input of the algorithm in place of privatised gradients: by the step rule, which sees nothing else."""
         assert self.rule is not None
         directions, state = self.rule.step(step, privatised, self.rule_state, self.facts)
         self.rule_state = dict(state)
         return directions
 
     def run(self, advance: Advance) -> SeedRun:
-        """Steps from where the run stands to the last one."""
+        """Takes the remaining steps."""
         self._begin()
         self.group.under_way = True
         with few_threads([self.instance]):
@@ -330,7 +323,7 @@ class SeedReplay:
                 self.messages.append(self._all_messages(messages))
             done = t + 1
             if done % every == 0 or done == T:
-                self._evaluate(done)
+                self.record(done, self._measured(self.executor.models(self.state)))
                 self._save(done)
                 if on_evaluation is not None:
                     on_evaluation(self._evaluated_step(done))
@@ -344,7 +337,7 @@ class SeedReplay:
     def result(
         self, models: NDArray[np.float64], released: dict[str, Any], finished_steps: int, seconds: float
     ) -> SeedRun:
-        """What the run measured, with the models that it releases, shape (n, d)."""
+        """The result, with the released models, shape (n, d)."""
         tables = self._tables()
         start = learned.untrained(self.config.task, self.split_seed)
         return SeedRun(

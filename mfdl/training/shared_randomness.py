@@ -1,16 +1,22 @@
-"""Which secret makes which part of the base noise: one key per set of nodes that share noise.
+"""Keys by holders: one key per set of nodes that share noise, and how they agree on it without a trusted party.
 
-In: a noise operator, whose columns name their holders (one node, both ends of an edge, a group), and keys by
-holders. Out: the base normals of any step. Column c of a step, the j-th among the columns of its holder set S, is
-`normals(key of S, step, [j], dim)`: both ends of an edge make identical normals, a node makes its own from the keys
-it holds, and no other node can make any of them. How keys are agreed on is in `key_agreement`, what one node adds in
-`streams`.
+A noise operator names the holders of its columns (one node, both ends of an edge, a group). Column c of a step, the
+j-th among the columns of its holder set S, is `normals(key of S, step, [j], dim)`: only the holders can make it.
+
+Agreement: a pair uses X25519 and HKDF-SHA256 without any message but the public keys; in a group one member draws the
+secret and seals it for each other member under the pair's key (ChaCha20-Poly1305). Nodes are assumed honest but
+curious. Public keys prove no identity: an attacker who can replace one in transit computes the noise, so they must
+come by an authenticated channel (signed, pinned, or compared by `fingerprint`). The run id must be new for each run:
+the same nodes under the same run id get the same keys, hence the same noise.
 """
 
 from __future__ import annotations
 
+import hashlib
 import itertools
-from collections.abc import Iterable, Mapping
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import scipy.sparse as sp
@@ -19,16 +25,21 @@ from numpy.typing import NDArray
 from .. import check
 from ..errors import InvalidInput
 from ..noise import NoiseOperator
-from .keys import ColumnNormals, NoiseKey, require_key
+from .column_generators import encode_context
+from .keys import SECRET_BYTES, ColumnNormals, NoiseKey, require_bytes, require_key
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+    from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
 Holders = frozenset[int]
 
 
 class HolderKeys:
-    """The secrets of one run by who holds them: holder set -> NoiseKey.
+    """The secrets of one run: holder set -> NoiseKey.
 
     A secret serves one run: the same keys in a second run repeat its noise, and the difference of the two shows the
-    gradients. Neither `repr` nor any message shows a secret; pickling carries them, as it does for `NoiseKey`.
+    gradients. Neither `repr` nor any message shows a secret; pickling carries them.
     """
 
     __slots__ = ("_given", "_node", "_root")
@@ -42,7 +53,7 @@ class HolderKeys:
         """All keys of a simulation in one process: `root.derive("holders", *sorted nodes)`.
 
         >>> keys = HolderKeys.simulated(NoiseKey.from_seed(0))
-        >>> keys.key_of({3, 1}) == NoiseKey.from_seed(0).derive("holders", 1, 3)
+        >>> keys.key_for({3, 1}) == NoiseKey.from_seed(0).derive("holders", 1, 3)
         True
         """
         require_key(root=root)
@@ -72,10 +83,10 @@ class HolderKeys:
             known[holders], owner[key] = key, holders
         return cls(None, known)
 
-    def key_of(self, holders: Iterable[int]) -> NoiseKey:
+    def key_for(self, holders: Iterable[int]) -> NoiseKey:
         """The secret of a holder set.
 
-        Raises: InvalidInput: naming the set, when its secret is not here.
+        Raises: InvalidInput: naming the set, when its secret is missing.
         """
         wanted = frozenset(holders)
         if self._node is not None and self._node not in wanted:
@@ -92,10 +103,10 @@ class HolderKeys:
             )
         return self._given[wanted]
 
-    def of_node(self, node: int) -> HolderKeys:
-        """What one node holds: the keys of the sets it belongs to.
+    def node_keys(self, node: int) -> HolderKeys:
+        """The keys of the sets that a node belongs to.
 
-        Of a simulation, the view still carries the root secret; only its use is restricted.
+        In a simulation the result still carries the root secret; only its use is restricted.
         """
         node = check.integer_at_least(0, node=node)
         if self._node not in (None, node):
@@ -110,13 +121,12 @@ class HolderKeys:
 
 
 def columns_by_holders(noise: NoiseOperator) -> dict[Holders, NDArray[np.int64]]:
-    """Columns of one step of the base noise by who holds them, each list increasing.
+    """Columns of one step of the base noise by their holders, each list increasing and each column in one list.
 
     >>> from mfdl.noise import IndependentNoise
     >>> columns_by_holders(IndependentNoise(num_steps=5, num_nodes=2))
     {frozenset({0}): array([0]), frozenset({1}): array([1])}
 
-    Guarantees: every column of a step is in exactly one list.
     Raises: InvalidInput: `noise.holders()` does not have one row per column and one column per node.
     Cost: O(holders of all columns).
     """
@@ -144,11 +154,9 @@ def base_columns(
     *,
     shard: int = 0,
 ) -> ColumnNormals:
-    """The base normals of a step, ready for any step: `base_columns(noise, keys).step(t, dim)` is Z_t.
+    """The base normals of any step: `base_columns(noise, keys).step(t, dim)` is Z_t.
 
-    Args:
-        columns: which columns of a step, in the order wanted; default all.
-        shard: which part of the coordinates, see `ColumnNormals`.
+    Args: columns: of a step, in any order; default all. shard: part of the coordinates, see `ColumnNormals`.
     Raises: InvalidInput: the secret of a holder set of these columns is missing; or as `columns_by_holders`.
     Cost: one key derivation per holder set, once; then that of `normals_block`.
     """
@@ -160,7 +168,7 @@ def base_columns(
     place[grouped] = np.arange(grouped.size) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     wanted = np.arange(grouped.size) if columns is None else np.asarray([*columns], dtype=np.int64)
     holders, numbers = [*sets], number[wanted].tolist()
-    derived = {i: keys.key_of(holders[i]) for i in dict.fromkeys(numbers)}
+    derived = {i: keys.key_for(holders[i]) for i in dict.fromkeys(numbers)}
     return ColumnNormals([derived[i] for i in numbers], place[wanted], shard=shard)
 
 
@@ -180,3 +188,196 @@ def _name(holders: Iterable[int]) -> str:
     nodes = sorted(holders)
     listed = ", ".join(map(str, nodes[:10])) + (f", ... {len(nodes)} nodes" if len(nodes) > 10 else "")
     return "{" + listed + "}"
+
+
+NONCE_BYTES = 12
+
+Label = str | int | bytes
+
+
+class NodeIdentity:
+    """An X25519 key pair of one node. Neither `repr` nor pickling reveals the private key.
+
+    >>> NodeIdentity.generate()
+    NodeIdentity(fingerprint='...')
+
+    Attributes: public_bytes: the public key, 32 bytes, for every peer.
+    """
+
+    __slots__ = ("_private", "public_bytes")
+
+    _private: X25519PrivateKey
+    public_bytes: bytes
+
+    def __init__(self, private: bytes) -> None:
+        """Takes a private key kept by the user, 32 bytes; `generate` makes a new one."""
+        from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey  # keeps `import mfdl` light
+
+        require_bytes("NodeIdentity.generate() makes one", private=private)
+        self._private = X25519PrivateKey.from_private_bytes(private)
+        self.public_bytes = self._private.public_key().public_bytes_raw()
+
+    @classmethod
+    def generate(cls) -> NodeIdentity:
+        return cls(secrets.token_bytes(SECRET_BYTES))
+
+    @property
+    def fingerprint(self) -> str:
+        """A public name of the public key (128 bits of a hash), to compare over another channel."""
+        return hashlib.sha256(encode_context(("mfdl/identity/1", self.public_bytes))).hexdigest()[:32]
+
+    def reveal_private(self) -> bytes:
+        """The private key itself, 32 bytes, for a vault."""
+        return self._private.private_bytes_raw()
+
+    def __repr__(self) -> str:
+        return f"NodeIdentity(fingerprint={self.fingerprint!r})"
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        raise TypeError("NodeIdentity is not pickled or copied, it holds a private key; reveal_private() gives it.")
+
+
+def pair_key(
+    identity: NodeIdentity, peer_public: bytes, *, run_id: str | bytes, own_label: Label, peer_label: Label
+) -> NoiseKey:
+    """The secret of two nodes for one run: X25519, then HKDF-SHA256 bound to the run, both labels and both public keys.
+
+    >>> a, b = NodeIdentity.generate(), NodeIdentity.generate()
+    >>> key = pair_key(a, b.public_bytes, run_id="run 1", own_label="a", peer_label="b")
+    >>> key == pair_key(b, a.public_bytes, run_id="run 1", own_label="b", peer_label="a")
+    True
+
+    Args:
+        peer_public: the peer's `public_bytes`, from an authenticated channel.
+        run_id: new for each run and equal at both ends; not empty.
+        own_label, peer_label: names of the two that all nodes use, e.g. their indices; different.
+
+    Guarantees: both ends get the same key. Another run id, label or public key gives an unrelated one.
+    Raises:
+        InvalidInput: a public key that is not 32 bytes, is the own one, or is of low order (every private key gives
+            the secret zero with it); equal labels; an empty run id.
+    """
+    from cryptography.hazmat.primitives import hashes  # keeps `import mfdl` light
+    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
+    from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+    run = _run(run_id)
+    require_bytes("pass the peer's public_bytes", peer_public=peer_public)
+    if peer_public == identity.public_bytes:
+        raise InvalidInput("peer_public is the node's own public key; a pair needs two nodes.")
+    if own_label == peer_label:
+        raise InvalidInput(f"own_label and peer_label must differ, got {own_label!r} for both.")
+    try:
+        shared = identity._private.exchange(X25519PublicKey.from_public_bytes(peer_public))
+    except ValueError:
+        shared = b""
+    if not any(shared):
+        raise InvalidInput(
+            f"the public key of {peer_label!r} is of low order: the shared secret would be zero, known to everybody; "
+            "ask for another key, and distrust the channel."
+        )
+    ends = sorted([(identity.public_bytes, encode_context((own_label,))), (peer_public, encode_context((peer_label,)))])
+    info = encode_context(("mfdl/pair-key/1", run, *ends[0], *ends[1]))
+    return NoiseKey(HKDF(algorithm=hashes.SHA256(), length=SECRET_BYTES, salt=None, info=info).derive(shared))
+
+
+def seal_group_key(
+    key: NoiseKey, pair: NoiseKey, *, group: Iterable[Label], run_id: str | bytes, sender: Label, receiver: Label
+) -> bytes:
+    """A group's secret, encrypted for one member under the key of the pair (sender, receiver).
+
+    Args:
+        key: drawn by one member with `NoiseKey.from_entropy()` and sealed for each other member.
+        pair: `pair_key` of sender and receiver for this run.
+        group: labels of all members, in any order.
+
+    Returns: 12 bytes nonce, then ciphertext and tag; no secrecy is needed in transit.
+    Raises: InvalidInput: sender or receiver is not in the group, or they are equal.
+    """
+    cipher, context = _seal(pair, group, run_id, sender, receiver)
+    nonce = secrets.token_bytes(NONCE_BYTES)
+    return nonce + cipher.encrypt(nonce, key.reveal_secret() + bytes([key.seeded]), context)
+
+
+def open_group_key(
+    sealed: bytes, pair: NoiseKey, *, group: Iterable[Label], run_id: str | bytes, sender: Label, receiver: Label
+) -> NoiseKey:
+    """The secret that `seal_group_key` encrypted for this receiver.
+
+    A dishonest sender can seal different secrets for different members; compare `key_id` to see it.
+
+    Raises: InvalidInput: changed in transit, or sealed for another group, run, sender or receiver.
+    """
+    from cryptography.exceptions import InvalidTag  # keeps `import mfdl` light
+
+    cipher, context = _seal(pair, group, run_id, sender, receiver)
+    try:
+        if not isinstance(sealed, bytes) or len(sealed) < NONCE_BYTES:
+            raise InvalidTag
+        opened = cipher.decrypt(sealed[:NONCE_BYTES], sealed[NONCE_BYTES:], context)
+    except InvalidTag:
+        raise InvalidInput(
+            f"the group key from {sender!r} to {receiver!r} does not open: it was changed, or sealed for another "
+            "group, run, sender or receiver; ask the sender to seal it again."
+        ) from None
+    if len(opened) != SECRET_BYTES + 1 or opened[SECRET_BYTES] > 1:
+        raise InvalidInput(f"the group key from {sender!r} opens to no key; its sender did not use seal_group_key.")
+    return NoiseKey(opened[:SECRET_BYTES], seeded=bool(opened[SECRET_BYTES]))
+
+
+def agree(
+    identities: Sequence[NodeIdentity], holder_sets: Iterable[Iterable[int]], *, run_id: str | bytes
+) -> list[HolderKeys]:
+    """The HolderKeys of every node of a deployment, agreed on in one process.
+
+    Args: identities: of nodes 0 .. n - 1; holder_sets: e.g. of `columns_by_holders(noise)`.
+    Raises: InvalidInput: a holder set is empty or names a node without identity.
+    Cost: about 0.1 ms per pair and per sealed key.
+    """
+    n = len(identities)
+    keys_of_nodes: list[dict[Iterable[int], NoiseKey]] = [{} for _ in range(n)]
+
+    def pair(node: int, peer: int) -> NoiseKey:
+        public = identities[peer].public_bytes
+        return pair_key(identities[node], public, run_id=run_id, own_label=node, peer_label=peer)
+
+    distinct: dict[Holders, None] = dict.fromkeys(holder_set(nodes) for nodes in holder_sets)
+    for holders in distinct:
+        first, *others = sorted(holders)
+        if max(holders) >= n:
+            raise InvalidInput(f"holder sets must name nodes below {n}, the number of identities, got {max(holders)}.")
+        if len(holders) == 2:
+            second = others[0]
+            keys_of_nodes[first][holders], keys_of_nodes[second][holders] = pair(first, second), pair(second, first)
+            continue
+        drawn = NoiseKey.from_entropy()
+        keys_of_nodes[first][holders] = drawn
+        for node in others:
+            bound: dict[str, Any] = {"group": holders, "run_id": run_id, "sender": first, "receiver": node}
+            sealed = seal_group_key(drawn, pair(first, node), **bound)
+            keys_of_nodes[node][holders] = open_group_key(sealed, pair(node, first), **bound)
+    return [HolderKeys.given(keys).node_keys(node) for node, keys in enumerate(keys_of_nodes)]
+
+
+def _seal(
+    pair: NoiseKey, group: Iterable[Label], run_id: str | bytes, sender: Label, receiver: Label
+) -> tuple[ChaCha20Poly1305, bytes]:
+    """The cipher of the pair, and the context that a sealed key is bound to."""
+    from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305  # keeps `import mfdl` light
+
+    members = list(group)
+    for role, label in (("sender", sender), ("receiver", receiver)):
+        if label not in members:
+            raise InvalidInput(f"{role} must be a member of the group, got {label!r}.")
+    if sender == receiver:
+        raise InvalidInput(f"sender and receiver must differ, got {sender!r} for both.")
+    labels = sorted({encode_context((label,)) for label in members})
+    ends = encode_context((sender,)), encode_context((receiver,))
+    context = encode_context(("mfdl/group-key/1", _run(run_id), *ends, *labels))
+    return ChaCha20Poly1305(pair.derive("seal-group-key", 1).reveal_secret()), context
+
+
+def _run(run_id: str | bytes) -> str | bytes:
+    if not isinstance(run_id, str | bytes) or not run_id:
+        raise InvalidInput(f"run_id must be a str or bytes, not empty and new for each run, got {run_id!r}.")
+    return run_id

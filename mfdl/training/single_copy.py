@@ -1,8 +1,8 @@
-"""Objects that go on with a run: a copy would add the noise of its next step to other data, so there is none.
+"""Guards of live nodes: no copy, no repeated step, no record in a step that its participation does not allow.
 
-Refused: copying, pickling, a forked process, a second thread inside a step, a second object that repeats a step with
-the same keys in this process, and a second one on one folder, whose file says which goes on. Not noticed: the same
-secrets or a copied folder in another process, and a machine that is restored from a snapshot.
+A copy would add the noise of its next step to other data. Refused: copying, pickling, a forked process, a second thread
+inside a step, a second object that repeats a step with the same keys in this process, and a second one on one folder.
+Not noticed: the same secrets or a copied folder in another process, and a machine restored from a snapshot.
 """
 
 from __future__ import annotations
@@ -14,23 +14,24 @@ import pickle
 import socket
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, SupportsIndex
 
 import torch
 
-from .. import files
+from .. import check, files
 from ..errors import InvalidInput
+from ..participation import Participation
 
 REPEATS = "its next step would add the same noise to other data, and the difference of the two messages has no noise"
 
 steps_of_keys: dict[str, int] = {}
-"""How many steps of each set of secrets have been taken in this process, by `key_id`."""
+"""Number of steps taken with each set of secrets in this process, by `key_id`."""
 
 
 class SingleCopy:
-    """Lives in one process, and is used by one thread at a time."""
+    """An object of one process, used by one thread at a time."""
 
     def __init__(self) -> None:
         self._process, self._in_use = os.getpid(), threading.Lock()
@@ -74,13 +75,13 @@ class NodeFile:
         self._stamp = self._stamped()
 
     def save(self, state: dict[str, Any]) -> None:
-        """Replaces the file, readable by its owner alone; who took part when is in it, and no key."""
+        """Replaces the file, readable by its owner alone; it has the records of each step, and no key."""
         torch.save({**state, "writer": f"process {os.getpid()} on {socket.gethostname()}"}, buffer := io.BytesIO())
         files.atomic_write_bytes(self.path, buffer.getvalue(), private=True)
         self._stamp = self._stamped()
 
     def load(self) -> dict[str, Any]:
-        """What was saved last, nothing if nothing was. Raises: InvalidInput: a damaged file."""
+        """The last saved state, empty without one. Raises: InvalidInput: a damaged file."""
         try:
             return dict(torch.load(self.path, weights_only=True)) if self.path.exists() else {}
         except (RuntimeError, OSError, EOFError, ValueError, TypeError, pickle.UnpicklingError) as error:
@@ -103,3 +104,45 @@ class NodeFile:
         with contextlib.suppress(InvalidInput):
             return f", and {self.load()['writer']} saved it last" if self.path.exists() else ""
         return ""
+
+
+class RecordSteps:
+    """Steps that the numbered records of one node have joined, as their participation allows.
+
+    Args: participation: of one record; None where it may take part in every step, as all data of a user may.
+    """
+
+    def __init__(self, participation: Participation | None) -> None:
+        self._participation = participation
+        self._steps: dict[int, list[int]] = {}
+
+    def with_batch(self, t: int, records: Sequence[int] | None) -> dict[int, list[int]]:
+        """The steps of each record of a batch, step t included; `add` makes them count.
+
+        Raises: InvalidInput: the first record that stands twice or may not take part.
+        """
+        if records is None or self._participation is None:
+            return {}
+        joined: dict[int, list[int]] = {}
+        for record in (check.integer_at_least(0, record=record) for record in records):
+            if record in joined:
+                raise InvalidInput(
+                    f"record {record} stands twice in the batch of step {t}; a guarantee counts it once."
+                )
+            joined[record] = [*self._steps.get(record, []), t]
+            if not self._participation.allows(joined[record]):
+                raise InvalidInput(
+                    f"record {record} would take part in steps {joined[record]}, and {self._participation.describe()} "
+                    "does not allow that; feed each record when its participation says, or calibrate for another one."
+                )
+        return joined
+
+    def add(self, joined: Mapping[int, list[int]]) -> None:
+        self._steps.update(joined)
+
+    def to_dict(self) -> dict[int, list[int]]:
+        return {record: list(steps) for record, steps in self._steps.items()}
+
+    def load(self, steps: Mapping[int, Sequence[int]]) -> None:
+        """Replaces the counted steps."""
+        self._steps = {int(record): list(joined) for record, joined in steps.items()}

@@ -1,11 +1,9 @@
-"""Step rules: what a node makes of its privatised gradients before the algorithm moves its model by them.
+"""Step rules: functions of privatised gradients whose results enter the algorithm in their place.
 
-In: the privatised gradients of all nodes, step by step, and public facts. Out: the directions that enter the algorithm
-in their place, and scales of the next gradients before clipping. A rule holds no gradient without noise.
-
-A rule costs no privacy where the guarantee covers the stream of privatised gradients, chosen adaptively: directions and
-scales are post-processing of it (docs/step_rules.md has the proof). `covered.require_injected_sums` refuses the rest:
-hidden messages, and noise that enters elsewhere than gradients.
+In: the privatised gradients of all nodes, step by step, and public facts. Out: directions, and scales of the next
+gradients before clipping. A rule costs no privacy where the guarantee covers the stream of privatised gradients, chosen
+adaptively: directions and scales are post-processing of it (docs/step_rules.md has the proof).
+`covered.require_injected_sums` refuses the rest: hidden messages, and noise that enters elsewhere than gradients.
 """
 
 from __future__ import annotations
@@ -22,13 +20,12 @@ from .. import check
 from ..algorithms import LinearAlgorithm
 from ..errors import InvalidInput
 from ..spec import Entry, Registry, kebab_case
-from .distributed.share import Share
+from .distributed import Share
 
 State = Mapping[str, torch.Tensor]
-"""What a rule remembers: tensors by name, one row a node, float64."""
+"""State of a rule: tensors by name, one row a node, float64."""
 
 STEP_RULES: Registry[Entry] = Registry("step rule", by_position=True)
-"""Step rules that a text can name."""
 
 __all__ = ["STEP_RULES", "Messages", "Nesterov", "Normalised", "PublicFacts", "Rms", "StepRule", "parse"]
 
@@ -55,13 +52,13 @@ class PublicFacts:
 
     def averaged(self, t: int, x: torch.Tensor) -> torch.Tensor:
         """W_t x, the averaging of step t; every rank must call it."""
-        return self._product(self._of_step(t), x)
+        return self._product(self._gossip_weights(t), x)
 
     def averaged_variance(self, t: int, variance: torch.Tensor) -> torch.Tensor:
         """The variance of W_t x for entries of such a variance, as if independent over nodes."""
-        return self._product(sp.csr_array(self._of_step(t).power(2)), variance)
+        return self._product(sp.csr_array(self._gossip_weights(t).power(2)), variance)
 
-    def _of_step(self, t: int) -> sp.csr_array:
+    def _gossip_weights(self, t: int) -> sp.csr_array:
         K = self._dynamics.gossip_rounds
         rounds = tuple(self._dynamics.gossip.at(t * K + j) for j in range(K))
         if self._weights is None or self._weights[0] != tuple(map(id, rounds)):
@@ -70,18 +67,18 @@ class PublicFacts:
 
     def _product(self, W: sp.csr_array, x: torch.Tensor) -> torch.Tensor:
         whole = self._share.gathered("nodes", x)
-        return self._share.of_rank("nodes", torch.tensor(W @ whole.cpu().numpy(), device=self._device))
+        return self._share.own_rows("nodes", torch.tensor(W @ whole.cpu().numpy(), device=self._device))
 
     def _rows(self, of_nodes: np.ndarray) -> torch.Tensor:
         column = torch.as_tensor(np.array(of_nodes, dtype=np.float64)[:, None], device=self._device)
-        return self._share.of_rank("nodes", column)
+        return self._share.own_rows("nodes", column)
 
 
 @dataclasses.dataclass(frozen=True)
 class StepRule(abc.ABC):
-    """A causal function of privatised gradients. One of your own reads what it is given and nothing else.
+    """A causal function of privatised gradients, which reads its arguments and nothing else.
 
-    Every function of a rule sees the nodes of one rank, and may use other nodes through `PublicFacts` only.
+    Its methods see the nodes of one rank, and use other nodes through `PublicFacts` only.
     """
 
     def __str__(self) -> str:
@@ -90,7 +87,7 @@ class StepRule(abc.ABC):
         return ":".join([kebab_case(type(self).__name__), *values])
 
     def first_state(self, zeros: torch.Tensor) -> State:
-        """What it remembers before the first step. Args: zeros: shape (rows, d)."""
+        """The state before the first step. Args: zeros: shape (rows, d)."""
         return {}
 
     def scales(self, t: int, state: State) -> torch.Tensor | None:
@@ -137,16 +134,13 @@ class Nesterov(StepRule):
 
 @dataclasses.dataclass(frozen=True)
 class SecondMoments(StepRule):
-    """Diagonal scales from second moments of privatised gradients, without what the known noise adds to them.
+    """Diagonal scales from second moments of privatised gradients, from which the known noise variance is subtracted.
 
     Nodes average their privatised mean gradients by the gossip of the step: one more vector of d numbers with each
     message. Node u keeps v_u <- decay v_u + (1 - decay) (a_u^2 - variance of the noise in a_u), a_u its average, and
     scales coordinate j by ((r_j + floor) / (1 + floor))^-exponent, r_j the positive part of v_uj over the largest.
 
-    Attributes:
-        exponent: > 0.
-        decay: in [0, 1).
-        floor: > 0; no scale is above ((1 + floor) / floor)^exponent.
+    Attributes: exponent: > 0; decay: in [0, 1); floor: > 0, no scale is above ((1 + floor) / floor)^exponent.
     """
 
     exponent: float = 0.5
@@ -163,7 +157,7 @@ class SecondMoments(StepRule):
         return {"moments": zeros}
 
     def factors(self, state: State) -> torch.Tensor:
-        """The scales that follow from the moments, 1 where none is above zero."""
+        """The scales of the moments, 1 where none is above zero."""
         moments = state["moments"].clamp(min=0.0)
         largest = moments.amax(1, keepdim=True)
         ratios = torch.where(largest > 0, moments / largest, 1.0)
@@ -193,7 +187,7 @@ class Rms(SecondMoments):
 class Messages(SecondMoments):
     """A preconditioner from messages already seen: scales M before clipping, and M once more on the privatised sums.
 
-    For features x and first-layer weights this is training on M x (`Preconditioner`), M being chosen in each step.
+    For features x and first-layer weights this is training on M x (`Preconditioner`), with M chosen in each step.
     """
 
     exponent: float = 0.25

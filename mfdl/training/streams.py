@@ -1,11 +1,7 @@
-"""The stream of a simulation: nu N Z of all nodes, Z from one root secret or the keys of all holder sets.
+"""The noise stream of a simulation, nu N Z of all nodes, and of a single node of a deployment from its secrets alone.
 
-Base noise is always made on the CPU, so that every device trains with the same numbers. How a stream is computed is in
-`mfdl.noise.stream`.
-
-`node_noise` and `node_stream` are what a single node of a deployment adds: its rows, from its own secrets alone. The
-operator is cut to these rows, so neither work nor memory grows with the number of nodes, except for operators that a
-user defines.
+Base noise is made on the CPU, so that every device trains with the same numbers. The operator of a node is cut to its
+rows, so neither work nor memory grows with the number of nodes, except for operators that a user defines.
 """
 
 from __future__ import annotations
@@ -18,7 +14,7 @@ from ..check import FloatArray
 from ..errors import InvalidInput
 from ..noise import NoiseOperator
 from ..noise.stream import NoiseStream
-from .column_generator import SHARDS
+from .column_generators import SHARDS
 from .keys import NoiseKey
 from .shared_randomness import HolderKeys, base_columns
 
@@ -39,10 +35,9 @@ def noise_stream(
     """Injected noise step by step, of all slots or of some.
 
     Args:
-        key: root secret of a simulation, from which `HolderKeys.simulated` derives that of every holder set; or the
-            keys themselves.
-        tensor: which of several parameter tensors the noise is for; equal numbers would repeat it.
-        shard: which part of the coordinates of that tensor `dim` counts, see `ShardedNoise`.
+        key: root secret of a simulation, see `HolderKeys.simulated`; or the keys themselves.
+        tensor: number of the parameter tensor; equal numbers would repeat the noise.
+        shard: part of the coordinates of that tensor, see `ShardedNoise`.
     """
     keys = key if isinstance(key, HolderKeys) else HolderKeys.simulated(key)
     return NoiseStream(noise, noise_std, partial(base_columns, noise, keys, shard=shard), dim, tensor, slots)
@@ -51,11 +46,11 @@ def noise_stream(
 class ShardedNoise:
     """Injected noise of a long parameter vector in pieces: shard i is coordinates [i size, (i + 1) size).
 
-    Every piece is a stream of its own, on counters of its own, so pieces can be made one after another, or by several
-    workers, and a vector of any length takes the memory of one piece, plus what an encoder stores of each. The noise
-    depends on where it is cut: a run, and all who share a column, take one size.
+    Every piece is a stream with counters of its own, made in any order or by several workers, in the memory of one
+    piece, plus what an encoder stores of each. The noise depends on `size`: a run, and all holders of a column, take
+    one size.
 
-    Args: as `noise_stream`; size: coordinates of a shard; the last one has what is left.
+    Args: as `noise_stream`; size: coordinates of a shard; the last one has the rest.
     Raises: InvalidInput: more shards than SHARDS.
 
     >>> from mfdl.noise import IndependentNoise
@@ -87,7 +82,7 @@ class ShardedNoise:
         self._kept: dict[int, NoiseStream] | None = {} if keeps else None
 
     def stream(self, shard: int) -> NoiseStream:
-        """The stream of one piece: kept where an encoder has a state, so that steps go on from it."""
+        """The stream of one piece, kept where an encoder has a state."""
         if self._kept is None:
             return self._of[shard]()
         if shard not in self._kept:
@@ -137,20 +132,18 @@ def node_stream(
     """The injected noise of one node, step after step.
 
     Args:
-        noise: N of the algorithm that was calibrated; noise_std: nu of the mechanism.
-        node: index in 0 .. n - 1.
-        keys: at least the secrets of the holder sets of the node's noise; those of sets without the node are not
-            used.
+        noise: N of the calibrated algorithm; noise_std: nu of the mechanism.
+        keys: at least the secrets of the holder sets of the node's noise.
         slots: injection slots of the node in a step. Default its one row, right whenever noise is added to gradients;
             for noise on messages `np.flatnonzero(algorithm.message_sender == node)`.
-        tensor: which of several parameter tensors the noise is for, if a model is sent in several.
+        tensor: number of the parameter tensor, if a model is sent in several.
 
     Guarantees:
         Stacked over the nodes, the rows are those of `noise_stream` with the same keys: bit for bit for independent
         and step noise, to rounding otherwise.
     Raises:
-        InvalidInput: node or a slot out of range, slots missing where noise is on messages, or a needed secret that
-            the node does not hold, naming its holder set.
+        InvalidInput: node or a slot out of range, slots missing where noise is on messages, or a missing secret, naming
+            its holder set.
     Cost: per step, 1 us + 10 ns dim per column used; for operators that a user defines, also products with all columns.
     """
     n, width = noise.num_nodes, noise.slots_per_step
@@ -162,4 +155,4 @@ def node_stream(
             f"this noise has {width} slots per step for {n} nodes; pass slots, for noise on messages "
             "np.flatnonzero(algorithm.message_sender == node)."
         )
-    return noise_stream(noise, noise_std, keys.of_node(node), dim, tensor, [node] if slots is None else slots)
+    return noise_stream(noise, noise_std, keys.node_keys(node), dim, tensor, [node] if slots is None else slots)

@@ -1,8 +1,7 @@
-"""A sweep or a comparison as one page: figures, tables and the numbers behind them, in a file that needs no other.
+"""A sweep or a comparison as one page, report.html, and report.json with the losses that were computed for it.
 
-In: the folder of `mfdl sweep` or `mfdl compare`. Out: report.html, and report.json with what was computed for it. The
-page has no script and loads nothing: series are shown and hidden by style alone, so it works wherever HTML does. Its
-drawings are those of `mfdl.pictures`, as SVG in the colours of the page.
+The page has no script and loads nothing: series are shown and hidden by style alone. Its drawings are those of
+`mfdl.pictures`, as SVG in the colours of the page.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The page: everything that was read and computed, in one template.
-
-Its figures are drawings of `mfdl.pictures` with the words around them.
-"""
+"""The page: all that was read and computed, in one template, with drawings of `mfdl.pictures`."""
 
 from __future__ import annotations
 
@@ -29,8 +26,7 @@ from ..metrics import is_accuracy
 from ..pictures.curves import Curves, calm_range
 from ..pictures.drawings import MAX_LABELLED, correlated_graph, drawn_pairs, signed_scale, signed_text, square_map
 from ..pictures.line_charts import Level, Line, LineChart, swatch
-from ..pictures.looks import DARK, LIGHT, LINES, WORDS, Look, readable, series_looks
-from ..pictures.style import POSITIVE, plain
+from ..pictures.style import DARK, LIGHT, LINES, POSITIVE, WORDS, Look, plain, readable, series_looks
 from ..pictures.themed_svg import themed_svg
 from ..privacy.guarantee_texts import in_common
 from ..progress import Progress, Silent
@@ -38,6 +34,7 @@ from ..progress import reporter as progress_screen
 from ..runs import columns
 from ..runs.output import mu_rounded_up, require_writable, rounded_up
 from ..runs.privacy_plots import by_distance
+from ..runs.store import read_json
 from . import DATA, PAGE, run_groups
 from .rebuilt import LossStore, MechanismDetails, details
 from .run_groups import ComparableRuns, RunGroup, Source, TrustPanel, comparable
@@ -47,32 +44,22 @@ if TYPE_CHECKING:
 
 
 def write_page(config: ReportConfig, folder: Path, out: Path | None = None, *, progress: Progress = "auto") -> Path:
-    """Writes the page, and beside it the losses that were computed for it.
+    """Writes the page, and beside it the losses that were computed for it; returns its path.
 
     Args: folder: of `mfdl sweep` or `mfdl compare`; out: the page, default report.html in it.
-    Returns: the page.
     Raises: InvalidInput: a folder without finished runs, or a place that cannot be written. MissingExtra: jinja2 is
         not installed.
     """
     read, page = run_groups.read(folder), folder / PAGE if out is None else out
     require_writable(page)
-    store = LossStore(_json(page.parent / DATA))
+    store = LossStore(read_json(page.parent / DATA))
     text = render(read, store, config.largest, page, progress_screen(progress))
     if store.used:
         files.atomic_write_json(page.parent / DATA, {"mfdl": __version__, "pairwise": store.used})
     return files.atomic_write_text(page, text)
 
 
-def _json(path: Path) -> Any:
-    """What the file holds; None where it cannot be read."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return None
-
-
 def render(read: run_groups.Source, store: LossStore, largest: int, out: Path, progress: Silent) -> str:
-    """The HTML."""
     jinja2 = errors.imported("jinja2", "a report")
     looks = series_looks(record["label"] for record in read.records)
     every = comparable(read.records)
@@ -100,7 +87,7 @@ def render(read: run_groups.Source, store: LossStore, largest: int, out: Path, p
         up=rounded_up,
         plain=plain,
         number=_number,
-        words_of=words_of,
+        metric_words=metric_words,
         is_accuracy=is_accuracy,
     )
 
@@ -124,7 +111,7 @@ def _section(
     largest: int,
     progress: Silent,
 ) -> dict[str, Any]:
-    """Runs that can be compared, as the template takes them."""
+    """Comparable runs, as the template takes them."""
     metrics, panels = runs.metrics, runs.panels
     by_panel = details(runs, store, largest, progress)
     first = selected_first(runs)
@@ -164,7 +151,7 @@ def _section(
 
 
 def _examples(panels: Sequence[TrustPanel]) -> list[tuple[str, str, str]]:
-    """Of each trust model the middle budget in words and what all mechanisms are guaranteed at it."""
+    """The middle budget of each trust model in words, and the guarantee that all mechanisms share at it."""
     examples = []
     for panel in panels:
         groups = panel.best_at(panel.middle)
@@ -175,13 +162,12 @@ def _examples(panels: Sequence[TrustPanel]) -> list[tuple[str, str, str]]:
 
 
 def _ordered(panel: TrustPanel) -> list[float]:
-    """The budget that is shown first, then the others."""
     return [panel.middle, *(budget for budget in panel.budgets if budget != panel.middle)]
 
 
 def _pair_table(mechanism: MechanismDetails) -> list[tuple[str, list[tuple[str, str]]]]:
     """Adaptive privacy losses by victim, each as number and text; empty if there are too many nodes to read them."""
-    if mechanism.losses is None or mechanism.built is None or mechanism.built.num_nodes > MAX_LABELLED:
+    if mechanism.losses is None or mechanism.built is None or len(mechanism.built.nodes) > MAX_LABELLED:
         return []
     rows = zip(mechanism.built.labels, mechanism.losses.adaptive, strict=True)
     return [(label, [_loss_cell(float(value)) for value in row]) for label, row in rows]
@@ -205,7 +191,7 @@ def _noise(mechanisms: Sequence[MechanismDetails]) -> list[tuple[MechanismDetail
 
 
 def _tables(runs: ComparableRuns) -> list[tuple[str, list[dict[str, Any]]]]:
-    """The table by trust model: each mechanism at its best rate for each budget; last what has no noise."""
+    """The table by trust model: each mechanism at its best rate for each budget; mechanisms without noise last."""
     tables = [
         (f"Trust model {panel.trust}", [group for budget in panel.budgets for group in panel.best_at(budget)])
         for panel in runs.panels
@@ -232,7 +218,7 @@ def _provenance(read: run_groups.Source) -> list[tuple[str, str]]:
 
 
 def _links(read: run_groups.Source, store: LossStore, out: Path) -> list[tuple[str, str, str]]:
-    """Words, path and address of what lies beside the page."""
+    """Words, path and address of the files beside the page."""
     links = []
     for words, name in read.files:
         path = os.path.relpath(read.folder / name, out.parent) + ("/" if name.endswith("/") else "")
@@ -243,7 +229,7 @@ def _links(read: run_groups.Source, store: LossStore, out: Path) -> list[tuple[s
 
 
 def _csv(every: Sequence[ComparableRuns]) -> str:
-    """All groups of runs, all rates, as an address of its own."""
+    """All groups of runs, all rates, as a data address."""
     metrics = list(dict.fromkeys(metric for runs in every for metric in runs.metrics))
     rows = [{"setting": runs.name, **group.row(metrics)} for runs in every for group in runs.groups]
     buffer = io.StringIO()
@@ -263,23 +249,20 @@ KINDS = {"adaptive": "adaptive gradients", "non_adaptive": "non-adaptive gradien
 
 @dataclasses.dataclass(frozen=True)
 class Drawing:
-    """A picture with words above and below it. classes: of CSS."""
-
     title: str
     svg: str
     words: str = ""
     classes: str = ""
 
     @classmethod
-    def of(
+    def from_figure(
         cls, picture: matplotlib_figure.Figure, title: str, spoken: str, looks: Iterable[Look] = (), **words: str
     ) -> Drawing:
-        """A figure of matplotlib; spoken: what a screen reader says."""
+        """A figure of matplotlib; spoken: text for screen readers."""
         return cls(title, themed_svg(picture, spoken, looks), **words)
 
 
-def words_of(metric: str) -> str:
-    """A metric as a page calls it."""
+def metric_words(metric: str) -> str:
     return METRIC_WORDS.get(metric, metric.replace("_", " "))
 
 
@@ -306,16 +289,16 @@ def trade_off(runs: ComparableRuns, panel: TrustPanel, looks: Looks, metric: str
     ]
     chart = LineChart(
         f"{panel.symbol}, the privacy budget: less privacy to the right",
-        words_of(metric),
+        metric_words(metric),
         lines,
         levels + _baselines(runs, metric),
         ticks,
         x_log=True,
     )
-    return Drawing.of(
+    return Drawing.from_figure(
         chart.figure(),
-        f"{words_of(metric)}, trust model {panel.trust}".capitalize(),
-        f"{words_of(metric)} against the privacy budget under {panel.trust}",
+        f"{metric_words(metric)}, trust model {panel.trust}".capitalize(),
+        f"{metric_words(metric)} against the privacy budget under {panel.trust}",
         looks.values(),
         words=_diverged(groups),
         classes=f"kind m{kind}",
@@ -332,7 +315,9 @@ def over_time(runs: ComparableRuns, panel: TrustPanel, budget: float, looks: Loo
     chart = LineChart("step", "test loss", lines, levels)
     rates = ", ".join(f"{group.label} {group.lr:g}" for group in groups)
     words = f"Learning rates: {rates}." if len(runs.rates) > 1 else ""
-    return Drawing.of(chart.figure(marked=6), title, f"test loss over steps, {title}", looks.values(), words=words)
+    return Drawing.from_figure(
+        chart.figure(marked=6), title, f"test loss over steps, {title}", looks.values(), words=words
+    )
 
 
 def against_rate(runs: ComparableRuns, panel: TrustPanel, budget: float, looks: Looks) -> Drawing:
@@ -345,7 +330,7 @@ def against_rate(runs: ComparableRuns, panel: TrustPanel, budget: float, looks: 
     title = f"Trust model {panel.trust}, {panel.symbol} = {budget:g}"
     ticks = [(rate, plain(rate), "") for rate in runs.rates]
     chart = LineChart("learning rate", "test loss", lines, _baselines(runs, "loss"), ticks, x_log=True)
-    return Drawing.of(chart.figure(), title, f"test loss against the learning rate, {title}", looks.values())
+    return Drawing.from_figure(chart.figure(), title, f"test loss against the learning rate, {title}", looks.values())
 
 
 def _line(look: Look, groups: Sequence[RunGroup], x: str, metric: str) -> Line:
@@ -391,7 +376,6 @@ def _baselines(runs: ComparableRuns, metric: str) -> list[Level]:
 
 
 def _diverged(groups: Sequence[RunGroup]) -> str:
-    """Runs that are not in the picture."""
     words = [
         f"{group.label} at {group.symbol} = {group.budget:g} ({group.diverged} of {len(group.records)} seeds)"
         for group in groups
@@ -415,7 +399,9 @@ def by_hops(panel: TrustPanel, mechanisms: Sequence[MechanismDetails], looks: Lo
         if ticks:
             chart = LineChart("hops from the attacker", "μ to one attacking node", lines, (), ticks)
             unseen = f"{infinite} infinite losses are not drawn." if infinite else ""
-            drawings.append(Drawing.of(chart.figure(), title, f"mu by distance. {title}", looks.values(), words=unseen))
+            drawings.append(
+                Drawing.from_figure(chart.figure(), title, f"mu by distance. {title}", looks.values(), words=unseen)
+            )
     return drawings
 
 
@@ -445,7 +431,7 @@ def pair_figures(mechanism: MechanismDetails) -> tuple[list[Drawing], list[str]]
             sentences.append(f"{title}: {rounded_up(float(known.max()))} for every pair.")
         else:
             picture = square_map(mu, mechanism.built.labels, ("attacker", "victim"))
-            drawings.append(Drawing.of(picture, title, f"{mechanism.group.label}: {title}", classes="map"))
+            drawings.append(Drawing.from_figure(picture, title, f"{mechanism.group.label}: {title}", classes="map"))
     return drawings, sentences
 
 
@@ -461,7 +447,7 @@ def noise_figures(mechanism: MechanismDetails) -> list[Drawing]:
         axes = ("step of the base noise", "step in which it is added") if noise.is_inverse else ("step", "step")
         picture = square_map(noise.over_time, [], axes, norm=signed_scale(noise.over_time))
         words = "Bright cells are positive, dark cells negative; colours scale with the square root of the magnitude."
-        drawings.append(Drawing.of(picture, title, f"{name}: {title}", words=words, classes="map"))
+        drawings.append(Drawing.from_figure(picture, title, f"{name}: {title}", words=words, classes="map"))
         drawings.append(_last_row(name, noise.over_time, is_inverse=noise.is_inverse))
     if noise.over_nodes is not None:
         title, diagonal = "Covariance over nodes, on the graph", np.eye(len(noise.std), dtype=bool)
@@ -474,18 +460,18 @@ def noise_figures(mechanism: MechanismDetails) -> list[Drawing]:
             f"{plain(float(between.max()))}."
         )
         spoken = f"{name}: correlation between nodes"
-        drawings.append(Drawing.of(picture, title, spoken, words=words, classes="map"))
+        drawings.append(Drawing.from_figure(picture, title, spoken, words=words, classes="map"))
         values = np.where(diagonal, np.nan, noise.over_nodes)
         picture = square_map(values, built.labels, ("node", "node"), norm=signed_scale(values), text=signed_text)
-        drawings.append(Drawing.of(picture, "Correlation between nodes", spoken, classes="map"))
+        drawings.append(Drawing.from_figure(picture, "Correlation between nodes", spoken, classes="map"))
     return drawings
 
 
 def _last_row(name: str, matrix: FloatArray, *, is_inverse: bool) -> Drawing:
-    """The last row, its newest entry first: the same numbers with their signs, for readers who see no colours."""
+    """The last row, its newest entry first: the same numbers with their signs, for readers without colours."""
     values = matrix[-1, ::-1][:ROW]
     tips = [f"{i} steps before: {plain(float(value))}" for i, value in enumerate(values)]
     line = Line(ALONE, np.arange(values.size, dtype=np.float64), values, values, values, tips=tips)
     title = "Weights of earlier noise in the last step" if is_inverse else "Correlation with the last step"
     chart = LineChart("steps before the last one", "", [line], y_log=False)
-    return Drawing.of(chart.figure(), title, f"{name}: {title}")
+    return Drawing.from_figure(chart.figure(), title, f"{name}: {title}")

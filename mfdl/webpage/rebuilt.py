@@ -1,7 +1,7 @@
-"""What a store does not hold and a page shows: how a mechanism's noise is correlated, and what nodes learn of others.
+"""Numbers of a page that no store holds: correlation of a mechanism's noise, and losses between pairs of nodes.
 
-In: the record of a run. Out: numbers of the mechanism that its options build again. A mechanism whose noise differs
-from the record's is refused: another version built it. Losses are stored in report.json and not computed twice.
+The mechanism is built again from the options of a record; one whose noise differs from the record's is refused: another
+version built it. Losses are stored in report.json and not computed twice.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from ..mechanism import Mechanism
 from ..noise.base import NoiseOperator
 from ..privacy.questions import Privacy
 from ..progress import Silent
+from ..runs.cells import Shared
 from ..runs.experiment import Experiment
 from ..runs.output import json_number
 from ..runs.pairwise_losses import pairwise
-from ..runs.shared import Shared
 from .run_groups import ComparableRuns, Record, RunGroup, TrustPanel
 
 SAME_NOISE = 1e-6  # relative: what solvers leave open
@@ -31,18 +31,18 @@ LARGEST_MAP = 2000  # steps up to which a matrix over time is formed
 
 
 class LeftOut(Exception):
-    """Something that a page cannot show, with the reason."""
+    """A part that a page cannot show, with the reason."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class NoiseCorrelation:
-    """How injected noise is correlated.
+    """Correlation of injected noise.
 
     Attributes:
-        over_time: C^-1, or the correlation of what one node injects over the steps; None: fresh in every step.
-        is_inverse: whether over_time is C^-1; node: the node that it is of, where nodes differ.
-        over_nodes: correlation of what the nodes inject in the last step; None: nodes are independent.
-        std: of what each node injects in the last step.
+        over_time: C^-1, or the correlation of the noise of one node over the steps; None: independent in every step.
+        is_inverse: whether over_time is C^-1; node: its node, where nodes differ.
+        over_nodes: correlation between the nodes in the last step; None: nodes are independent.
+        std: of the noise of each node in the last step.
     """
 
     over_time: FloatArray | None
@@ -54,7 +54,7 @@ class NoiseCorrelation:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PairLosses:
-    """mu[u, v], what a single curious node v learns of victim u, for adaptive and non-adaptive gradients."""
+    """mu[u, v] of victim u against a single curious node v, for adaptive and non-adaptive gradients."""
 
     adaptive: FloatArray
     non_adaptive: FloatArray
@@ -70,12 +70,10 @@ class Rebuilt:
 
     @property
     def nodes(self) -> list[Any]:
-        """Labels in the graph, in the order of the nodes."""
         return list(graphs.labels(self.graph))
 
     @property
     def labels(self) -> list[str]:
-        """Labels as text."""
         return [str(label) for label in self.nodes]
 
     @property
@@ -87,22 +85,9 @@ class Rebuilt:
             hops[index[label], [index[other] for other in reached]] = list(reached.values())
         return hops
 
-    @property
-    def num_nodes(self) -> int:
-        """Nodes of the graph."""
-        return self.mechanism.algorithm.num_nodes
-
-    @property
-    def num_steps(self) -> int:
-        """Steps of training."""
-        return self.mechanism.algorithm.num_steps
-
 
 def rebuilt(record: Record, shared: Shared) -> Rebuilt:
-    """The mechanism of a run; shared: what other runs of this call have built.
-
-    Raises: LeftOut: it needs what is not here, or this version builds another one.
-    """
+    """The mechanism of a run. Raises: LeftOut: it cannot be built, or this version builds another one."""
     renamed = {"lr": "learning_rate", "set": "settings", "mechanism": "mechanisms"}
     options = {renamed.get(name, name): value for name, value in record["config"].items()}
     options |= {"mechanisms": [record["mechanism"]], "seeds": 1, "first_seed": record["seed"], "error_weights": ()}
@@ -124,11 +109,11 @@ def rebuilt(record: Record, shared: Shared) -> Rebuilt:
 
 
 def noise_correlation(built: Rebuilt) -> NoiseCorrelation:
-    """How its noise is correlated, over time and over nodes.
+    """Correlation of its noise, over time and over nodes.
 
     Raises: LeftOut: noise is added to messages, or the arrays would be too large.
     """
-    noise, n = built.mechanism.algorithm.noise, built.num_nodes
+    noise, n = built.mechanism.algorithm.noise, built.mechanism.algorithm.num_nodes
     if noise.slots_per_step != n:
         raise LeftOut("noise is added to messages, not once for each node and step")
     if noise.num_steps > LARGEST_MAP:
@@ -170,7 +155,7 @@ KINDS = ("mu_adaptive", "mu")  # of losses, as report.json names them
 
 
 class LossStore:
-    """Losses that were computed, by the content of what they are of: report.json.
+    """Computed losses by the content of their mechanism: report.json.
 
     Attributes: used: the entries that this page shows.
     """
@@ -186,7 +171,7 @@ class LossStore:
         """Losses of all pairs, computed if no earlier call did."""
         key = " ".join([built.mechanism.content_hash, built.record["adjacency"], built.mechanism.guarantee.release])
         entry: Any = self._earlier.get(key)
-        if not _is_entry(entry, built.num_nodes):
+        if not _is_entry(entry, len(built.nodes)):
             entry = _computed(built)
         self.used[key] = entry
         return PairLosses(
@@ -225,7 +210,7 @@ def _computed(built: Rebuilt) -> dict[str, Any]:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class MechanismDetails:
-    """A mechanism as it was trained: losses against single nodes and its noise.
+    """A trained mechanism with losses against single nodes and its noise.
 
     Attributes: why_no_losses, why_no_noise: the reason, where they are None.
     """
@@ -266,10 +251,11 @@ def _details(group: RunGroup, store: LossStore, largest: int, shared: Shared) ->
         return MechanismDetails(group, why_no_losses=str(reason), why_no_noise=str(reason))
     result = MechanismDetails(group, built)
     try:
-        size = built.num_nodes * built.num_steps
+        n, T = built.mechanism.algorithm.num_nodes, built.mechanism.algorithm.num_steps
+        size = n * T
         if size > largest:
             raise LeftOut(
-                f"{built.num_nodes:,} nodes x {built.num_steps:,} steps are more than {largest:,}; use `mfdl "
+                f"{n:,} nodes x {T:,} steps are more than {largest:,}; use `mfdl "
                 f"report --largest {size}`, or `mfdl account --trust pndp` for one attacker"
             )
         result = dataclasses.replace(result, losses=store.pairwise(built))

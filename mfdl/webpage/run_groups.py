@@ -1,8 +1,6 @@
-"""Runs grouped for a page: those that differ in their seed alone, their best learning rates, which mechanism is ahead.
+"""Runs grouped for a page: by all but their seed, with their best learning rates and the leading mechanism.
 
-In: records of runs. Out: groups with mean, standard deviation and range of the records' own numbers.
-
-`Source` is what a page is made of: the finished cells of a folder, their steps, and where all of it came from.
+`Source` is the input of a page: the finished cells of a folder, their steps, and their origin.
 """
 
 from __future__ import annotations
@@ -22,9 +20,9 @@ from mfdl_solvers.ties import ranking
 from ..errors import InvalidInput
 from ..metrics import metric_of, result_key
 from ..runs import columns
+from ..runs.columns import RunSteps, load_steps
 from ..runs.experiment import USUAL
 from ..runs.output import ahead_in_every_seed, mu_rounded_up
-from ..runs.run_steps import RunSteps, load_steps
 from ..runs.store import CELLS, RESULTS, STEPS, SWEEP, Store
 
 # options that tell curves, panels or runs apart, or say how it was computed; the others make `ComparableRuns`
@@ -38,13 +36,10 @@ HASHES = ("graph_hash", "gossip_hash", "task_hash")
 
 @dataclasses.dataclass(frozen=True)
 class SeedSpread:
-    """A number over seeds."""
-
     values: tuple[float, ...]
 
     @property
     def mean(self) -> float:
-        """Mean over the seeds."""
         return float(np.mean(self.values))
 
     @property
@@ -68,7 +63,6 @@ class RunGroup:
 
     @property
     def secret(self) -> bool:
-        """Whether batches were secret, so that there is no mu."""
         return self.records[0]["mu"] is None
 
     @property
@@ -80,7 +74,6 @@ class RunGroup:
 
     @property
     def symbol(self) -> str:
-        """Symbol of the budget."""
         return "ε" if self.secret else "μ"
 
     @property
@@ -90,17 +83,16 @@ class RunGroup:
 
     @property
     def private(self) -> bool:
-        """Whether anything is guaranteed."""
+        """Whether there is a guarantee."""
         return math.isfinite(self.budget)
 
     @property
     def diverged(self) -> int:
-        """Number of diverged runs."""
         return sum(bool(record["diverged"]) for record in self.records)
 
     @property
     def trust_in_words(self) -> str:
-        """The trust model in a few words, with attackers and release where they were chosen."""
+        """The trust model in a few words, with chosen attackers and release."""
         words = [str(self.trust)]
         for option in ("attackers", "colluders", "coalition_size", "release"):
             value = self.config.get(option)
@@ -142,12 +134,11 @@ class TrustPanel:
 
     @property
     def symbol(self) -> str:
-        """Symbol of the budget."""
         return self.groups[0].symbol
 
     @property
     def middle(self) -> float:
-        """The budget that is shown where one has to be chosen."""
+        """The budget that is shown first."""
         return self.budgets[len(self.budgets) // 2]
 
     @cached_property
@@ -156,11 +147,10 @@ class TrustPanel:
         return list(dict.fromkeys(group.label for group in [*best_first(self.best_at(self.middle)), *self.groups]))
 
     def best_at(self, budget: float) -> list[RunGroup]:
-        """Each mechanism with noise at its best rate."""
         return best_rates(group for group in self.groups if group.budget == budget)
 
     def finding(self) -> str:
-        """Which mechanism is ahead, claimed only where every seed agrees."""
+        """The leading mechanism, claimed only where every seed agrees."""
         ahead: dict[str, list[str]] = {}
         for budget in self.budgets:
             ahead.setdefault(leader(self.best_at(budget)), []).append(f"{budget:g}")
@@ -189,12 +179,10 @@ class ComparableRuns:
 
     @cached_property
     def groups(self) -> list[RunGroup]:
-        """Runs that differ in their seed alone."""
         return grouped(self.records)
 
     @cached_property
     def panels(self) -> list[TrustPanel]:
-        """One per trust model."""
         private: dict[str, list[RunGroup]] = {}
         for group in self.groups:
             if group.private:
@@ -203,12 +191,10 @@ class ComparableRuns:
 
     @property
     def noiseless(self) -> list[RunGroup]:
-        """Each mechanism without noise, at its best rate."""
         return best_rates(group for group in self.groups if not group.private)
 
     @property
     def rates(self) -> list[float]:
-        """All learning rates."""
         return sorted({record["lr"] for record in self.records})
 
     @property
@@ -221,12 +207,11 @@ class ComparableRuns:
 
     @property
     def seeds(self) -> list[int]:
-        """All seeds."""
         return sorted({record["seed"] for record in self.records})
 
     @property
     def metrics(self) -> list[str]:
-        """Names of final numbers that some run has, test loss first."""
+        """Names of final numbers of some run, test loss first."""
         names = dict.fromkeys(name for record in self.records for name, value in record.items() if value is not None)
         finals = [metric_of(name) for name in names if name.startswith("final_")]
         return sorted(finals, key=lambda name: (name != "loss", name != "accuracy", name))  # exact: names
@@ -239,7 +224,6 @@ class ComparableRuns:
 
 
 def comparable(records: Sequence[Record]) -> list[ComparableRuns]:
-    """In the order of the records."""
     apart = _apart(records, _setting)
     settings = [json.loads(key) for key in apart]
     names = sorted({name for setting in settings for name in setting} - {"task", "graph", *HASHES})
@@ -272,7 +256,6 @@ def _group(record: Record) -> dict[str, Any]:
 
 
 def _apart(records: Iterable[Record], key: Callable[[Record], dict[str, Any]]) -> dict[str, list[Record]]:
-    """The records by their key as JSON."""
     apart: dict[str, list[Record]] = {}
     for record in records:
         apart.setdefault(json.dumps(key(record), sort_keys=True), []).append(record)
@@ -287,7 +270,6 @@ def best_first(groups: Sequence[RunGroup]) -> list[RunGroup]:
 
 
 def best_rates(groups: Iterable[RunGroup]) -> list[RunGroup]:
-    """Each mechanism at its best rate."""
     rates: dict[str, list[RunGroup]] = {}
     for group in groups:
         rates.setdefault(group.label, []).append(group)
@@ -295,7 +277,6 @@ def best_rates(groups: Iterable[RunGroup]) -> list[RunGroup]:
 
 
 def leader(groups: Sequence[RunGroup]) -> str:
-    """The mechanism that is ahead in every seed, see `ahead_in_every_seed`."""
     return ahead_in_every_seed(
         {str(g.label): {record["seed"]: record["final_test_loss"] for record in g.records} for g in groups}
     )
@@ -306,16 +287,13 @@ Record = dict[str, Any]
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """A folder as it was read.
+    """The content of a folder.
 
     Attributes:
-        records: one per finished run, as the JSON of a cell has it.
-        steps: from a record to its evaluated steps.
-        failures: of runs that stopped with an error: what it says, and where it happened.
-        missing: runs that are neither finished nor failed.
-        config: the configuration; versions: of the packages that computed it.
+        records: one per finished run, as the JSON of a cell has it; steps: from a record to its evaluated steps.
+        failures: errors of runs; missing: number of runs that are neither finished nor failed.
         tuned: rates were chosen on other seeds.
-        files: what lies beside the page: words and path.
+        files: files beside the page: words and path.
     """
 
     folder: Path
@@ -331,10 +309,7 @@ class Source:
 
 
 def read(folder: Path) -> Source:
-    """The folder of a sweep, else that of a comparison.
-
-    Raises: InvalidInput: it is neither, or no run in it is finished.
-    """
+    """The folder of a sweep, else that of a comparison. Raises: InvalidInput: it is neither, or no run is finished."""
     if (folder / SWEEP).exists():
         source = _sweep(folder)
     elif (folder / RESULTS).exists():

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from mfdl.commands import main
-from mfdl.commands.attack_picture import colour_class
+from mfdl.commands.loss_pictures import colour_class
 
 PATH = ["--graph", "path:n=5", "--attackers", "0", "--release", "none", "--gradients", "first-step"]
 KEYS = {

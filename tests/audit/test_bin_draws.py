@@ -58,7 +58,7 @@ def alike_at_all_nodes(words, count):
 
 def drawn_anew(self, step):
     epoch = step // self._count
-    return np.asarray((drawn_batches.bins_of(self._words(epoch), self._count) == step % self._count) & self._held)
+    return np.asarray((drawn_batches.drawn_bins(self._words(epoch), self._count) == step % self._count) & self._held)
 
 
 def twice_an_epoch(self, step):
@@ -90,7 +90,7 @@ BROKEN_BATCHES = {  # the last entries: numbers of bins, and whether they lack t
 @pytest.mark.parametrize("bins", [2, *(pytest.param(bins, marks=pytest.mark.slow) for bins in (3, 16))])
 def test_broken_samplers_are_refuted_by_the_property_that_they_lack(monkeypatch, name, bins):
     broken, lacking = BROKEN_BINS[name]
-    monkeypatch.setattr(drawn_batches, "bins_of", broken)
+    monkeypatch.setattr(drawn_batches, "drawn_bins", broken)
     assert lacking in refuted(draws_of(bins))
 
 
@@ -104,7 +104,7 @@ def test_broken_batches_are_refuted_by_the_property_that_they_lack(monkeypatch, 
 
 
 def test_an_audit_names_the_bin_that_is_never_drawn(monkeypatch):
-    monkeypatch.setattr(drawn_batches, "bins_of", BROKEN_BINS["the last bin unused"][0])
+    monkeypatch.setattr(drawn_batches, "drawn_bins", BROKEN_BINS["the last bin unused"][0])
     result = audit.audit(mechanism(), **SETTINGS)
     assert "The draws of bins are REFUTED: not uniform over bins (bin 2 holds 0 of" in result.sentence()
     plain = json.loads(json.dumps(result.to_dict()))
@@ -208,7 +208,7 @@ def test_the_command_line_prints_what_is_known_of_the_draws(tmp_path, capsys, mo
     properties = (UNIFORM, INDEPENDENT, FRESH, "fixed over epochs")
     assert [words for words in (*properties, "false alarm", "No claim is refuted.") if words not in out] == []
     assert '"draws"' in (tmp_path / "audit.json").read_text()
-    monkeypatch.setattr(drawn_batches, "bins_of", BROKEN_BINS["all in bin 0"][0])
+    monkeypatch.setattr(drawn_batches, "drawn_bins", BROKEN_BINS["all in bin 0"][0])
     assert main(command) == 1
     out = " ".join(capsys.readouterr().out.split())
     assert "1 claim is refuted." in out

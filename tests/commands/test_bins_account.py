@@ -5,7 +5,7 @@ import pytest
 
 import mfdl
 from mfdl.algorithms import registry
-from mfdl.commands.account import AccountConfig
+from mfdl.commands.configs import AccountConfig
 from mfdl.errors import InvalidInput
 from mfdl.participation import BallsInBins, Cyclic
 

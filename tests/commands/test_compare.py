@@ -16,10 +16,10 @@ from finished_runs import step_frame
 import mfdl
 from mfdl.algorithms import registry
 from mfdl.commands import main
-from mfdl.runs import cell_jobs, comparing, load_steps, running, store
+from mfdl.runs import comparing, load_steps, running, store
+from mfdl.runs.columns import CONDITIONS, RunSteps
 from mfdl.runs.comparing import run_comparison
 from mfdl.runs.experiment import Experiment
-from mfdl.runs.run_steps import CONDITIONS, RunSteps
 
 FILES = {"results.json", "steps.mfdl", "compare.png", "compare.svg", "runs"}
 KEYS = {
@@ -244,7 +244,7 @@ def runs(monkeypatch, blank_pictures):
         ended = {**facts, "final_test_loss": loss, "final_accuracy": None, "diverged": False}
         steps = RunSteps({**dict.fromkeys(CONDITIONS), **facts}, np.array([8]), ("0",), {"loss": np.array([[loss]])})
         timing = {"cell": name, "seconds": 1.0, "training_seconds": 1.0, "node_steps_per_second": 1.0}
-        return cell_jobs.Answer(name, ended, steps, None, timing)
+        return running.Answer(name, ended, steps, None, timing)
 
     monkeypatch.setattr(running, "work", made_up)
     return done

@@ -6,7 +6,7 @@ import pytest
 from finished_runs import step_frame
 
 from mfdl.commands import main
-from mfdl.runs import comparison_folder
+from mfdl.runs import comparing
 
 SMALL = ["--graph", "ring:n=3", "--epochs", "2", "--period", "2", "--seeds", "1", "--delta", "1e-5"]
 BINS = [*SMALL, "--participation", "balls-in-bins", "--adjacency", "zero-out"]
@@ -19,7 +19,7 @@ def compare(capsys, *arguments):
 
 @pytest.mark.slow
 def test_the_released_model_of_secret_batches_at_one_epsilon(capsys, tmp_path, monkeypatch):
-    monkeypatch.setattr(comparison_folder, "left_out", lambda mechanism, task: "the mean")
+    monkeypatch.setattr(comparing, "left_out", lambda mechanism, task: "the mean")
     options = ["--epsilon", "2", "--mechanisms", "none,mafalda", "--release-model", "average:2"]
     result = compare(capsys, *BINS, *options, "--out", str(tmp_path))
     assert (result["mu"], result["epsilon"], result["config"]["mu"]) == (None, 2.0, None)

@@ -9,7 +9,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 from mfdl import Cyclic, Dynamics, ErrorWeights, InvalidInput, factorization, gossip
-from mfdl.commands.factorize import FactorizeConfig
+from mfdl.commands.configs import FactorizeConfig
 from mfdl.commands.factorize_jobs import run_factorize
 from mfdl.factorization import load
 from mfdl.runs.cells import Cell

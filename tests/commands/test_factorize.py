@@ -8,7 +8,8 @@ import pytest
 
 import mfdl
 from mfdl.commands import main
-from mfdl.commands.factorize import FactorizeConfig, _show
+from mfdl.commands.configs import FactorizeConfig
+from mfdl.commands.factorize import _show
 
 SMALL = ["--graph", "path:n=4", "--epochs", "3", "--period", "4"]
 RING = ["--graph", "ring:n=6"]

@@ -10,10 +10,9 @@ import typer
 
 import mfdl
 from mfdl.commands import app, main
-from mfdl.commands.account import AccountConfig
 from mfdl.commands.attack import AttackConfig
 from mfdl.commands.audit import AuditConfig
-from mfdl.commands.factorize import FactorizeConfig
+from mfdl.commands.configs import AccountConfig, FactorizeConfig
 from mfdl.runs.experiment import Experiment
 
 HEAVY = ["torch", "cvxpy", "sklearn", "matplotlib", "scipy", "pyarrow", "networkx", "joblib"]

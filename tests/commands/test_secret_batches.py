@@ -2,8 +2,8 @@
 
 import pytest
 
-from mfdl.commands.account import AccountConfig
-from mfdl.commands.account_losses import run_account
+from mfdl.commands.account import run_account
+from mfdl.commands.configs import AccountConfig
 from mfdl.errors import InvalidInput
 from mfdl.participation.schemes import SCHEMES
 from mfdl.runs import options

@@ -8,9 +8,9 @@ import pytest
 
 from mfdl import files
 from mfdl.commands import main
-from mfdl.runs import comparing, comparison_folder
+from mfdl.runs import comparing
+from mfdl.runs.columns import load_steps, save_steps
 from mfdl.runs.experiment import Experiment
-from mfdl.runs.run_steps import load_steps, save_steps
 
 ARGUMENTS = [
     "compare", "--graph", "ring:n=4", "--epochs", "1", "--period", "2", "--seeds", "1", "--mechanisms", "dp-dsgd",
@@ -38,7 +38,7 @@ def out(tmp_path, monkeypatch, finished):
 
 
 def test_results_nested_deeper_than_python_reads(out, capsys):
-    (out / comparison_folder.RESULTS).write_text("[" * 100_000)
+    (out / comparing.RESULTS).write_text("[" * 100_000)
     assert main(ARGUMENTS) == 2
     assert "holds results.json of another comparison" in capsys.readouterr().err
     assert main([*ARGUMENTS, "--overwrite"]) == 0
@@ -54,18 +54,18 @@ def test_steps_of_other_columns_are_not_those_of_finished_runs(out):
 
 
 def test_a_run_without_its_steps_is_not_finished(out):
-    whole = (out / comparison_folder.STEPS).read_bytes()
-    save_steps(out / comparison_folder.STEPS, [])
+    whole = (out / comparing.STEPS).read_bytes()
+    save_steps(out / comparing.STEPS, [])
     assert main(ARGUMENTS) == 0
-    assert (out / comparison_folder.STEPS).read_bytes() == whole
-    assert len(load_steps(out / comparison_folder.STEPS)[0]) > 0
+    assert (out / comparing.STEPS).read_bytes() == whole
+    assert len(load_steps(out / comparing.STEPS)[0]) > 0
 
 
-@pytest.mark.parametrize("name", [comparison_folder.STEPS, comparison_folder.PNG, comparison_folder.SVG])
+@pytest.mark.parametrize("name", [comparing.STEPS, comparing.PNG, comparing.SVG])
 def test_a_folder_in_the_place_of_a_file_is_refused_before_anything_is_touched(name, out, capsys):
     (out / name).unlink()
     (out / name).mkdir()
-    (out / comparison_folder.RESULTS).write_text('{"config_hash": "of another"}')
+    (out / comparing.RESULTS).write_text('{"config_hash": "of another"}')
     before = content(out)
     assert main([*ARGUMENTS, "--overwrite"]) == 2
     assert f"cannot write out/{name}: it is a folder" in capsys.readouterr().err
@@ -85,7 +85,7 @@ def test_a_folder_takes_one_comparison_at_a_time(out, capsys):
 
 def test_a_kill_while_the_folder_is_taken_leaves_no_picture_of_the_earlier_one(out, monkeypatch):
     """`begin` replaces results.json and then removes the rest; a kill in between must not keep the rest for good."""
-    (out / comparison_folder.RESULTS).write_text('{"config_hash": "of another"}')
+    (out / comparing.RESULTS).write_text('{"config_hash": "of another"}')
 
     class Killed(BaseException):
         pass
@@ -97,8 +97,8 @@ def test_a_kill_while_the_folder_is_taken_leaves_no_picture_of_the_earlier_one(o
         patch.setattr(comparing.Path, "unlink", killed)
         with pytest.raises(Killed):
             main([*ARGUMENTS, "--overwrite"])
-    assert json.loads((out / comparison_folder.RESULTS).read_text())["runs"] == []
-    assert (out / comparison_folder.PNG).exists()
+    assert json.loads((out / comparing.RESULTS).read_text())["runs"] == []
+    assert (out / comparing.PNG).exists()
     with monkeypatch.context() as patch:
         patch.setattr(comparing, "run_missing", killed)
         with pytest.raises(Killed):
@@ -108,13 +108,13 @@ def test_a_kill_while_the_folder_is_taken_leaves_no_picture_of_the_earlier_one(o
 
 def test_steps_without_what_they_were_run_with_are_made_again(out):
     """Steps of fewer conditions are of another version."""
-    whole = (out / comparison_folder.STEPS).read_bytes()
+    whole = (out / comparing.STEPS).read_bytes()
     (cell,) = (out / "runs" / "cells").glob("*.mfdl")
     (run,) = load_steps(cell)
     save_steps(cell, [dataclasses.replace(run, conditions={"mechanism": run.conditions["mechanism"], "seed": 0})])
     assert main(ARGUMENTS) == 0
-    assert (out / comparison_folder.STEPS).read_bytes() == whole
-    assert load_steps(out / comparison_folder.STEPS)[0].conditions["graph"] == "ring:n=4"
+    assert (out / comparing.STEPS).read_bytes() == whole
+    assert load_steps(out / comparing.STEPS)[0].conditions["graph"] == "ring:n=4"
 
 
 def test_a_folder_called_checkpoints_of_somebody_else_stays(tmp_path):

@@ -12,7 +12,7 @@ from writers_of_digits import put_femnist
 import mfdl
 from mfdl.commands import main
 from mfdl.runs import Cell
-from mfdl.runs.shared import Plan
+from mfdl.runs.cells import Plan
 from mfdl_papers.figures import RunScale
 from mfdl_papers.mafalda import budget_panels, figure_2, housing, over_time
 

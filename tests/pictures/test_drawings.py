@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from mfdl import graphs
-from mfdl.pictures import looks
+from mfdl.pictures import style
 from mfdl.pictures.drawings import (
     IN_CELLS,
     correlated_graph,
@@ -32,28 +32,28 @@ from mfdl.pictures.line_charts import Level, Line, LineChart
 from mfdl.pictures.style import MINUS, fit_y, spread
 from mfdl.pictures.themed_svg import themed_svg
 
-SERIES = looks.series_looks(["a$b$", "mafalda", "a name of many characters"])
+SERIES = style.series_looks(["a$b$", "mafalda", "a name of many characters"])
 
 # ---- looks -----------------------------------------------------------------------------------------------------------
 
 
 def test_colours_are_fixed_per_name_and_series_differ_without_them():
-    names = [*looks.KNOWN, "file:a.npz", "file:b.npz"]
-    assert len({look.colour for look in looks.looks_of(names)}) == len(names)
-    assert looks.looks_of(["mafalda"]) == looks.looks_of(["none", "mafalda"])[1:]
-    series = looks.series_looks(["mafalda", "mafalda@last:2", *looks.KNOWN])
+    names = [*style.KNOWN, "file:a.npz", "file:b.npz"]
+    assert len({look.colour for look in style.mechanism_looks(names)}) == len(names)
+    assert style.mechanism_looks(["mafalda"]) == style.mechanism_looks(["none", "mafalda"])[1:]
+    series = style.series_looks(["mafalda", "mafalda@last:2", *style.KNOWN])
     assert series["mafalda"].colour == series["mafalda@last:2"].colour
-    assert len({(str(look.marker), look.dashes) for look in series.values()}) == len(series) == len(looks.KNOWN) + 1
+    assert len({(str(look.marker), look.dashes) for look in series.values()}) == len(series) == len(style.KNOWN) + 1
 
 
-@given(st.tuples(*[st.integers(0, 255)] * 3), st.sampled_from([looks.LIGHT, looks.DARK]), st.sampled_from([3.0, 4.6]))
+@given(st.tuples(*[st.integers(0, 255)] * 3), st.sampled_from([style.LIGHT, style.DARK]), st.sampled_from([3.0, 4.6]))
 def test_colours_can_be_read_on_their_ground(rgb, ground, ratio):
     colour = "#{:02x}{:02x}{:02x}".format(*rgb)
-    mixed = looks.readable(colour, ground, ratio)
-    assert looks.contrast(mixed, ground) >= ratio
-    if looks.contrast(colour, ground) >= ratio:
+    mixed = style.readable(colour, ground, ratio)
+    assert style.contrast(mixed, ground) >= ratio
+    if style.contrast(colour, ground) >= ratio:
         assert mixed == colour
-    assert looks.contrast("#000000", "#ffffff") == pytest.approx(21)
+    assert style.contrast("#000000", "#ffffff") == pytest.approx(21)
 
 
 # ---- axes and names --------------------------------------------------------------------------------------------------
@@ -181,7 +181,7 @@ def test_tips_are_at_their_points(name):
 
 
 def test_lines_are_means_with_their_range_where_all_repetitions_are_finite():
-    drawn = Line.of_repetitions(SERIES["mafalda"], [1, 2, 3], np.array([[1.0, np.inf, 5.0], [3.0, 2.0, np.nan]]))
+    drawn = Line.from_repetitions(SERIES["mafalda"], [1, 2, 3], np.array([[1.0, np.inf, 5.0], [3.0, 2.0, np.nan]]))
     assert np.array_equal(
         [drawn.middle, drawn.low, drawn.high], np.array([[2, 1, 3], [np.nan] * 3, [np.nan] * 3]).T, True
     )
@@ -243,7 +243,7 @@ def test_numbers_can_be_read_on_their_cells():
     image, words = draw_matrix(axes, values, [], [])
     assert words == " (logarithmic)"
     for text, value in zip(axes.texts, values.ravel(), strict=True):
-        assert looks.contrast(text.get_color(), to_hex(image.to_rgba(value))) > 4.5
+        assert style.contrast(text.get_color(), to_hex(image.to_rgba(value))) > 4.5
 
 
 def test_a_graph_says_its_correlations_and_deviations():

@@ -22,7 +22,7 @@ from mfdl.participation import CyclicPoisson, MinSeparationSampling, RandomAlloc
 from mfdl.privacy import BallsInBinsGaussian, Gaussian, Guarantee, MonteCarlo, PoissonGaussian
 from mfdl.privacy.curves import Composed, MonteCarloCurve, curve_from_dict, curve_to_dict
 from mfdl.testing.tasks import linear_task
-from mfdl.training.drawn_batches import batches_of
+from mfdl.training.drawn_batches import scheme_batches
 from mfdl.training.streams import node_stream
 
 NODES, STEPS, DELTA = 4, 8, 1e-5
@@ -46,7 +46,7 @@ def instance(nodes=None):
 
 def drawn(scheme, nodes=None, steps=range(STEPS), key=KEY):
     """Which records join: bool (steps, nodes, records), by an object that is made anew, as a resumed run makes it."""
-    batches = batches_of(scheme, instance(nodes), key)
+    batches = scheme_batches(scheme, instance(nodes), key)
     return np.stack([batches.drawn(step) for step in steps])
 
 

@@ -18,10 +18,9 @@ from mfdl.commands import main
 from mfdl.errors import InvalidInput
 from mfdl.given import Given, label_of, value_of
 from mfdl.runs import Store
-from mfdl.runs.budget_plots import points
-from mfdl.runs.compared import COLUMNS, _numbers, options_of
+from mfdl.runs.compared import COLUMNS, _numbers, privacy_options
 from mfdl.runs.experiment import Experiment
-from mfdl.runs.rendering import booktabs
+from mfdl.runs.rendering import booktabs, points
 
 PRIVACY = mfdl.Privacy(mfdl.trust.LDP(), adjacency="zero-out", clip_norm=1.0)
 SMALL = {"epochs": 2, "period": 2, "learning_rate": 0.1, "seeds": 2, "progress": False}
@@ -89,7 +88,7 @@ class TestObjects:
         def trained(*_, **__):
             raise AssertionError
 
-        monkeypatch.setattr("mfdl.runs.cell_jobs.replays", trained)
+        monkeypatch.setattr("mfdl.runs.running.replays", trained)
         assert mfdl.compare(mechanisms, task=task(), **where, **SMALL).table() == compared.table()
         with pytest.raises(InvalidInput, match=r"of another comparison \(task 'own:.*' there, 'own:.*' here\)"):
             mfdl.compare(mechanisms, task=task(2.0), **where, **SMALL)
@@ -263,9 +262,9 @@ class TestDoors:
     )
     def test_the_participation_of_a_privacy_is_that_of_the_options(self, privacy, options):
         asked = mfdl.Privacy(adjacency="zero-out", clip_norm=1.0, participation=privacy)
-        assert options.items() <= options_of(asked).items()
+        assert options.items() <= privacy_options(asked).items()
         target = {"epsilon": 1.0} if options["participation"] != "cyclic" else {}
-        assert Experiment(**options_of(asked), **target).scheme() == privacy
+        assert Experiment(**privacy_options(asked), **target).scheme() == privacy
 
     @pytest.mark.parametrize(
         ("model", "options"),

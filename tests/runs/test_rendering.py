@@ -9,10 +9,10 @@ import pytest
 
 import mfdl
 from mfdl.pictures.curves import Curves, calm_range
-from mfdl.pictures.looks import KNOWN, looks_of
+from mfdl.pictures.style import KNOWN, mechanism_looks
+from mfdl.runs.columns import RunSteps
 from mfdl.runs.rendering import plot_comparison
-from mfdl.runs.run_steps import RunSteps
-from mfdl.training.run_curves import plot_runs
+from mfdl.training.run import plot_runs
 
 
 def result_of(mechanisms, seeds=(0, 1), diverged=()):
@@ -95,8 +95,8 @@ def test_divergence_is_said_and_does_not_break_the_picture(diverged):
 
 def test_a_diverging_run_does_not_squeeze_the_others_flat():
     steps = [np.array([1, 2])]
-    calm = Curves("calm", looks_of(["a"])[0], steps, [np.array([1.0, 2.0])], [2.0])
-    wild = Curves("wild", looks_of(["b"])[0], steps, [np.array([3.0, 1e30])], [None])
+    calm = Curves("calm", mechanism_looks(["a"])[0], steps, [np.array([1.0, 2.0])], [2.0])
+    wild = Curves("wild", mechanism_looks(["b"])[0], steps, [np.array([3.0, 1e30])], [None])
     assert calm_range([calm, wild], [2.5]) == (1.0, 2.5)
     assert calm_range([wild]) == (3.0, 3000.0)
 

@@ -11,7 +11,7 @@ import pytest
 
 import mfdl
 from mfdl.errors import InvalidInput
-from mfdl.runs import Cell, Engine, Store, cell_jobs, rows, run_cells, running
+from mfdl.runs import Cell, Engine, Store, rows, run_cells, running
 from mfdl.runs.comparing import run_comparison
 from mfdl.runs.experiment import Experiment
 
@@ -153,7 +153,7 @@ def test_cells_of_a_batch_are_those_of_single_runs(tmp_path, monkeypatch):
     (part,) = running.batches(batch())
     assert list(part) == batch()
     together = run_cells(batch(), tmp_path / "together", progress=False)
-    monkeypatch.setattr(running.batched_runs, "most_on", lambda device: 1)
+    monkeypatch.setattr(running.replay, "most_on", lambda device: 1)
     assert len(running.batches(batch())) == len(batch())
     alone = run_cells(batch(), tmp_path / "alone", progress=False)
     for record, other in zip(together, alone, strict=True):
@@ -172,7 +172,7 @@ def test_what_is_missing_of_a_batch_gets_the_same_bytes(tmp_path):
 
 
 def test_a_batch_that_fails_is_trained_in_parts(tmp_path, monkeypatch):
-    trained, sizes = cell_jobs.replays, []
+    trained, sizes = running.replays, []
 
     def failing(configs, advance):
         sizes.append(len(configs))
@@ -180,7 +180,7 @@ def test_a_batch_that_fails_is_trained_in_parts(tmp_path, monkeypatch):
             raise MemoryError("too much")
         return trained(configs, advance)
 
-    monkeypatch.setattr(cell_jobs, "replays", failing)
+    monkeypatch.setattr(running, "replays", failing)
     records = run_cells(batch(), tmp_path, progress=False)
     assert [record["seed"] for record in records] == [0, 0]
     assert sizes[0] == len(batch())
@@ -190,8 +190,8 @@ def test_a_batch_that_fails_is_trained_in_parts(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("strict", [True, False])
 def test_a_caller_who_stops_is_not_taken_for_a_failure_of_a_batch(strict, tmp_path, monkeypatch):
-    starts, trained = [], cell_jobs.replays
-    monkeypatch.setattr(cell_jobs, "replays", lambda *given: starts.append(1) or trained(*given))
+    starts, trained = [], running.replays
+    monkeypatch.setattr(running, "replays", lambda *given: starts.append(1) or trained(*given))
 
     def stop(cell, steps):
         if steps:
@@ -211,6 +211,6 @@ def test_the_steps_of_another_cell_are_not_taken(finished, tmp_path):
     _, folder = finished
     shutil.copytree(folder, tmp_path / "copy")
     store, (first, second) = Store.load(tmp_path / "copy"), grid()[:2]
-    shutil.copyfile(store._steps_of(second.hash), store._steps_of(first.hash))
+    shutil.copyfile(store._steps_path(second.hash), store._steps_path(first.hash))
     with pytest.raises(InvalidInput, match="steps of one run"):
         store.steps(first)

@@ -13,8 +13,7 @@ from test_running import content
 import mfdl
 from mfdl.commands import main
 from mfdl.runs import Engine, Store, Tuning, running
-from mfdl.runs.sweep_config import SweepConfig
-from mfdl.runs.tuning import halved, ordered
+from mfdl.runs.sweep_config import SweepConfig, halved, ordered
 
 SMALL = {"graph": "ring:n=4", "epochs": 2, "period": 3, "seeds": 2, "mechanisms": ("none", "dp-dsgd")}
 FILE = """
@@ -43,11 +42,11 @@ def test_halving_keeps_the_best_of_every_round(losses, seeds, share, at_least):
     tuning = Tuning(seeds=seeds, first_seed=0, share=share, at_least=at_least)
     table, requested = np.array(losses), []
 
-    def losses_of(keys, of_seeds):
+    def seed_losses(keys, of_seeds):
         requested.append((sorted(keys), list(of_seeds)))
         return {key: table[key, list(of_seeds)] for key in keys}
 
-    chosen = halved({"a": range(len(table)), "alone": [len(table)]}, tuning, losses_of)
+    chosen = halved({"a": range(len(table)), "alone": [len(table)]}, tuning, seed_losses)
     left, count = list(range(len(table))), 1
     while len(left) > 1:
         means = np.where(np.isnan(table[:, :count]), np.inf, table[:, :count]).mean(axis=1)

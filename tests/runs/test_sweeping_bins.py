@@ -9,7 +9,7 @@ from mfdl.errors import InvalidInput
 from mfdl.privacy.gaussian import epsilon_from_mu
 from mfdl.runs import Store, sweep
 from mfdl.runs.sweep_config import SweepConfig
-from mfdl.training import covered
+from mfdl.training import replay_config
 
 ASKED = {
     "graph": "ring:n=3", "mechanisms": ("none", "dp-dsgd"), "participation": ["cyclic", "balls-in-bins"], "mu": [0.8],
@@ -24,7 +24,7 @@ def swept(tmp_path_factory):
     folder = tmp_path_factory.mktemp("sweep")
     with pytest.MonkeyPatch.context() as patch:
         target_words = {True: "the mean", False: ""}
-        patch.setattr(covered, "left_out", lambda mechanism, task: target_words[mechanism.sampling is not None])
+        patch.setattr(replay_config, "left_out", lambda mechanism, task: target_words[mechanism.sampling is not None])
         return folder, sweep(out=folder, progress=False, **ASKED)
 
 

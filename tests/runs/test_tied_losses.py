@@ -17,15 +17,15 @@ from rich.console import Console
 
 import mfdl
 from mfdl import Dynamics, EveryStep, algorithms, gossip, trust
-from mfdl.commands import account_tables, terminal
-from mfdl.commands.account import AccountConfig
-from mfdl.commands.account_losses import run_account
-from mfdl.commands.account_pictures import Pictures
+from mfdl.commands import terminal
+from mfdl.commands.account import run_account, show
+from mfdl.commands.configs import AccountConfig
+from mfdl.commands.loss_pictures import Pictures
 from mfdl.privacy.gram_sensitivity import largest_sensitivity
 from mfdl.privacy.victim_sensitivity import worst_loss
 from mfdl.runs.output import ahead_in_every_seed
 from mfdl.runs.pairwise_losses import PairwiseLosses
-from mfdl.runs.tuning import ordered
+from mfdl.runs.sweep_config import ordered
 
 GRAPHS = {
     "ring": nx.cycle_graph(8),
@@ -144,7 +144,7 @@ def test_rounding_changes_no_answer_of_the_command(factors):
 def test_table_and_pictures_say_that_losses_tie(monkeypatch):
     account, printed = accounted(), io.StringIO()
     monkeypatch.setattr(terminal, "answers", lambda: Console(file=printed, width=200))
-    account_tables.show(account.answer, account.worst_in_words(), None)
+    show(account.answer, account.worst_in_words(), None)
     assert "Largest loss: attacker 0 and victim 1, one of 16 pairs that lose most." in printed.getvalue()
     pictures = Pictures(account)
     assert "(attacker 0 and victim 1, one of 16 pairs that lose most)" in pictures._setting()

@@ -11,9 +11,9 @@ from small_tasks import classes, regression, slow_means, slow_sums, squared
 
 import mfdl
 from mfdl import Cyclic, Dynamics, EveryStep, InvalidInput, algorithms, gossip, replay, trust
-from mfdl.runs.cell_jobs import replay_config
+from mfdl.runs.cells import Plan
 from mfdl.runs.experiment import Experiment
-from mfdl.runs.shared import Plan
+from mfdl.runs.running import replay_config
 from mfdl.training import seed_replay
 from mfdl.training.clip_rules import Automatic
 from mfdl.training.replay import replays

@@ -18,7 +18,8 @@ from mfdl.noise_scale import calibrate
 from mfdl.participation import BallsInBins, Cyclic, EveryStep, ParticipationByNode
 from mfdl.testing.strategies import build_algorithm
 from mfdl.testing.tasks import linear_task
-from mfdl.training import batched_runs, seed_replay
+from mfdl.training import replay as replaying
+from mfdl.training import seed_replay
 from mfdl.training.replay import replay, replays
 from mfdl.training.replay_config import ReplayConfig
 
@@ -116,8 +117,8 @@ def test_noise_of_each_run_is_that_of_the_run_alone_bit_for_bit(rates, monkeypat
         ReplayConfig(mechanism("mafalda", "cyclic", rate), TASKS["network"](), seeds=[3, 4], device="cpu")
         for rate in rates
     ]
-    injected, entered = batched_runs.Releasing, []  # what the executor of all runs is given
-    monkeypatch.setattr(batched_runs, "Releasing", lambda executor, d: watch(executor) or injected(executor, d))
+    injected, entered = replaying.Releasing, []  # what the executor of all runs is given
+    monkeypatch.setattr(replaying, "Releasing", lambda executor, d: watch(executor) or injected(executor, d))
 
     def watch(executor):
         step = executor.step
@@ -141,7 +142,7 @@ def test_runs_of_equal_tasks_train_together():
     sizes = 36, 36, 37
     tasks = (regression(size, public_constants="none") for size in sizes)
     chosen = [ReplayConfig(mechanism("dp-dsgd", "cyclic", 0.25), task, seeds=[0], device="cpu") for task in tasks]
-    first, equal, other = map(batched_runs.shared_by, chosen)
+    first, equal, other = map(replaying.shared_by, chosen)
     assert first == equal != other
 
 

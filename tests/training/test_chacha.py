@@ -21,9 +21,8 @@ from small_tasks import module_at, regression, squared
 
 import mfdl
 from mfdl.errors import InvalidInput
-from mfdl.training import chacha
-from mfdl.training.chacha import ChaChaColumns, keystream
-from mfdl.training.column_generator import SHARDS, prf
+from mfdl.training import column_generators
+from mfdl.training.column_generators import SHARDS, ChaChaColumns, keystream, prf
 from mfdl.training.keys import ColumnNormals, NoiseKey, normals, normals_block, words
 
 KEY = NoiseKey(bytes(range(32)))
@@ -101,7 +100,7 @@ def normal_of(word):
 
 def transformed(drawn):
     out = np.array(drawn, dtype="<u8")
-    chacha._become_normals(out)
+    column_generators._become_normals(out)
     return out.view(np.float64)
 
 
@@ -177,7 +176,7 @@ def test_a_row_is_the_documented_blocks(secret, index, tensor, shard, step, coun
 def test_rows_made_ahead_are_those_of_their_step(asked, base, ahead):
     """However many steps follow each other, at whatever lengths and tensors in turn."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(chacha, "AHEAD_BYTES", ahead)
+        patch.setattr(column_generators, "AHEAD_BYTES", ahead)
         columns = ColumnNormals([KEY, KEY], [0, 1])
         for start, steps, dim, tensor in asked:
             for step in range(base + start, base + start + steps):
@@ -188,9 +187,9 @@ def test_rows_made_ahead_are_those_of_their_step(asked, base, ahead):
 @pytest.mark.parametrize("piece", [1, 7, 64])
 def test_pieces_do_not_change_a_row(piece, monkeypatch):
     whole = normals_block(KEY, range(3), range(2), 200)
-    monkeypatch.setattr(chacha, "_COLUMNS", 1)
-    monkeypatch.setattr(chacha, "_PIECE", piece)
-    monkeypatch.setattr(chacha, "_ZEROS", memoryview(bytes(8 * piece)))
+    monkeypatch.setattr(column_generators, "_COLUMNS", 1)
+    monkeypatch.setattr(column_generators, "_PIECE", piece)
+    monkeypatch.setattr(column_generators, "_ZEROS", memoryview(bytes(8 * piece)))
     assert_array_equal(normals_block(KEY, range(3), range(2), 200), whole)
 
 
@@ -215,7 +214,7 @@ def streams(monkeypatch):
     seen, drawn = [], ChaChaColumns._keystream
 
     def recorded(self, steps, count, tensor):
-        seen.extend((key, step, self._shard) for step in steps.tolist() for key in self._keys_of(tensor))
+        seen.extend((key, step, self._shard) for step in steps.tolist() for key in self._tensor_keys(tensor))
         return drawn(self, steps, count, tensor)
 
     monkeypatch.setattr(ChaChaColumns, "_keystream", recorded)

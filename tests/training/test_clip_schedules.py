@@ -13,9 +13,9 @@ import mfdl
 from mfdl import Cyclic, Dynamics, EveryStep, InvalidInput, algorithms, gossip, replay, trust
 from mfdl.dynamics import schedule
 from mfdl.privacy.attacking_sets import sensitivity_by_victim
-from mfdl.runs.cell_jobs import replay_config
+from mfdl.runs.cells import Plan
 from mfdl.runs.experiment import Experiment
-from mfdl.runs.shared import Plan
+from mfdl.runs.running import replay_config
 from mfdl.testing.oracles import elliptope_reference, of_node, pinv_gram
 from mfdl.testing.strategies import gossip_matrices
 from mfdl.training import seed_replay

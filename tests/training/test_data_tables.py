@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from sklearn.datasets import dump_svmlight_file
 
 from mfdl.errors import InvalidInput
-from mfdl.training.tasks.data_table import TableColumn
-from mfdl.training.tasks.table_files import read_table
+from mfdl.training.tasks.table_files import TableColumn, read_table
 
 NUMBERS = st.floats(-1e9, 1e9, width=32) | st.integers(-1000, 1000)
 WORDS = st.text(st.characters(codec="utf-8", exclude_categories=["C", "Z"]), min_size=1, max_size=6)

@@ -17,7 +17,7 @@ from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.participation import CyclicPoisson, MinSeparationSampling, RandomAllocation
 from mfdl.testing.oracles.curve_oracles import pattern_laws
 from mfdl.testing.tasks import linear_task
-from mfdl.training.drawn_batches import BinBatches, PoissonBatches, batches_of
+from mfdl.training.drawn_batches import BinBatches, PoissonBatches, scheme_batches
 from mfdl.training.keys import NoiseKey, normals, words
 from mfdl.training.replay import replay
 from mfdl.training.tasks import instance as instances
@@ -90,11 +90,11 @@ def test_draws_are_of_their_key_step_and_node_and_not_the_noise():
 def test_the_sum_of_a_batch_is_that_of_the_records_drawn(seed, step, rate, clip):
     instance = task_of(25).instance(seed, 1)
     sampler = PoissonBatches(instance, NoiseKey.from_seed(seed), rate)
-    sums = sampler.of_step(step).clipped_gradient_sums(instance.initial_parameters, step, clip)
+    sums = sampler.step_batch(step).clipped_gradient_sums(instance.initial_parameters, step, clip)
     masked = dataclasses.replace(instance, mask=torch.tensor(sampler.drawn(step))[:, None])
     wanted = masked.clipped_gradient_sums(instance.initial_parameters, step, clip)
     torch.testing.assert_close(sums, wanted)
-    index = sampler.of_step(step).record_index
+    index = sampler.step_batch(step).record_index
     assert sorted(index[index >= 0].tolist()) == sorted(instance.record_index[:, 0][sampler.drawn(step)].tolist())
 
 
@@ -128,7 +128,7 @@ def test_a_record_moves_what_is_sent_by_at_most_the_clipping_norm_and_only_when_
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(without.__dict__, "content_hash", task.content_hash)
         moved = with_it - injected(run_of(mechanism, without), mechanism, without)
-        patch.setattr(PoissonBatches, "of_step", lambda self, t, plain=PoissonBatches.of_step: (
+        patch.setattr(PoissonBatches, "step_batch", lambda self, t, plain=PoissonBatches.step_batch: (
             instance.append(self.drawn(t)[1, 2]), plain(self, t))[1])  # fmt: skip
         run_of(mechanism, task)
     norms = np.linalg.norm(moved, axis=2)
@@ -155,8 +155,8 @@ def test_divisors_are_the_expected_sizes_whatever_is_drawn():
     run = run_of(mechanism, task)
     sampler = []
     with pytest.MonkeyPatch.context() as patch:
-        plain = PoissonBatches.of_step
-        patch.setattr(PoissonBatches, "of_step", lambda self, t: (sampler.append(self.drawn(t)), plain(self, t))[1])
+        plain = PoissonBatches.step_batch
+        patch.setattr(PoissonBatches, "step_batch", lambda self, t: (sampler.append(self.drawn(t)), plain(self, t))[1])
         run_of(mechanism, task)
     index = task.instance(5, 1).record_index[:, 0].numpy()
     rows = np.where(index[..., None] >= 0, task.features[index], 0.0)
@@ -207,13 +207,13 @@ def test_sums_are_those_of_all_nodes_at_once(uneven, period, monkeypatch):
     instance = uneven(period)
     models = some_models(instance)
     width = instance.mask.shape[2]
-    sizes = [slots for _, slots in instance._alike(width)]
+    sizes = [slots for _, slots in instance._alike]
     assert len(sizes) > 2
     assert max(sizes) == width
     mask = instance.mask.clone()
     mask[:, :, 0] = False  # a record that takes no part moves nobody: sizes are public
     without = dataclasses.replace(instance, mask=mask)
-    assert [slots for _, slots in without._alike(width)] == sizes
+    assert [slots for _, slots in without._alike] == sizes
     apart = [
         of_instance.clipped_gradient_sums(models, step, 0.1)
         for of_instance in (instance, without)
@@ -222,7 +222,7 @@ def test_sums_are_those_of_all_nodes_at_once(uneven, period, monkeypatch):
     monkeypatch.setattr(instances, "WORTH_SORTING", -1.0)
     whole = [dataclasses.replace(of_instance) for of_instance in (instance, without)]
     together = [of_instance.clipped_gradient_sums(models, step, 0.1) for of_instance in whole for step in range(period)]
-    assert len(whole[0]._alike(width)) == 1
+    assert len(whole[0]._alike) == 1
     for x, y in zip(apart, together, strict=True):
         torch.testing.assert_close(x, y, rtol=1e-12, atol=1e-14)
     assert not torch.equal(apart[0], apart[period])
@@ -232,10 +232,10 @@ def test_batches_that_are_drawn_are_sorted_by_what_is_public(uneven):
     """Two keys draw other batches of the same nodes; what is put together follows from the slots and public sizes."""
     instance = uneven(1)
     for seed in range(3):
-        drawn = BinBatches(instance, NoiseKey.from_seed(seed), 3).of_step(0)
-        alike = drawn._alike(drawn.mask.shape[2])
+        drawn = BinBatches(instance, NoiseKey.from_seed(seed), 3).step_batch(0)
+        alike = drawn._alike
         assert [nodes.tolist() for nodes, _ in alike] == [
-            nodes.tolist() for nodes, _ in dataclasses.replace(instance)._alike(drawn.mask.shape[2])
+            nodes.tolist() for nodes, _ in dataclasses.replace(instance, mask=drawn.mask)._alike
         ]
 
 
@@ -252,7 +252,7 @@ SCHEMES = [
 @pytest.mark.parametrize("scheme", SCHEMES, ids=lambda scheme: scheme.describe())
 def test_records_draw_the_patterns_that_were_accounted(scheme):
     """Frequencies of whole patterns, by group, and of equal patterns of neighbouring records: five deviations."""
-    sampler = batches_of(scheme, task_of(3000).instance(0, 1), NoiseKey.from_seed(1))
+    sampler = scheme_batches(scheme, task_of(3000).instance(0, 1), NoiseKey.from_seed(1))
     joined = np.stack([sampler.drawn(t) for t in range(scheme.num_steps)], axis=-1)  # (nodes, records, steps)
     laws = pattern_laws(scheme)
     for group, law in enumerate(laws):
@@ -266,11 +266,11 @@ def test_records_draw_the_patterns_that_were_accounted(scheme):
         alike, same = (codes[:-1] == codes[1:]).mean(), sum(p * p for p in wanted.values())
         assert abs(alike - same) <= 6 * math.sqrt(same / codes.size)
     assert joined.mean() == pytest.approx(scheme.expected_rate, rel=0.1)
-    again = batches_of(scheme, task_of(3000).instance(0, 1), NoiseKey.from_seed(1))
+    again = scheme_batches(scheme, task_of(3000).instance(0, 1), NoiseKey.from_seed(1))
     last = scheme.num_steps - 1
     assert (again.drawn(last) == joined[..., last]).all()  # in any order
     assert (again.drawn(0) == joined[..., 0]).all()
-    other = batches_of(scheme, task_of(3000).instance(0, 1), NoiseKey.from_seed(2))
+    other = scheme_batches(scheme, task_of(3000).instance(0, 1), NoiseKey.from_seed(2))
     assert any((other.drawn(t) != joined[..., t]).any() for t in range(scheme.num_steps))
 
 

@@ -12,7 +12,7 @@ from writers_of_digits import digits_of_writers, png, put_femnist, table_of
 
 from mfdl import data, files
 from mfdl.commands import main
-from mfdl.data import library_files
+from mfdl.data import registered_files
 from mfdl.errors import InvalidInput, MissingExtra
 from mfdl.training import tasks
 
@@ -48,7 +48,7 @@ def test_it_is_fetched_once_whole_and_in_its_order(flower, tmp_path):
     np.testing.assert_array_equal(images, wanted[0])
     np.testing.assert_array_equal(characters, wanted[1])
     np.testing.assert_array_equal(writers, np.arange(20) // 5)
-    assert data.fetch(data.library_files.FEMNIST, tmp_path) == tmp_path / "femnist" / "train.parquet"
+    assert data.fetch(data.registered_files.FEMNIST, tmp_path) == tmp_path / "femnist" / "train.parquet"
     assert len(flower) == 1
     assert [path.name for path in (tmp_path / "femnist").iterdir()] == ["train.parquet"]
 
@@ -62,16 +62,16 @@ def test_the_command_fetches_and_lists_it(flower, tmp_path, capsys):
 @pytest.mark.parametrize(("before", "during"), [(None, "0"), ("1", "1")])
 def test_flower_is_imported_with_its_telemetry_off_unless_the_user_turned_it_on(tmp_path, monkeypatch, before, during):
     """A stand-in that reads the variable as flwr_datasets/common/telemetry.py of version 0.5 does, at import."""
-    monkeypatch.setenv(library_files.TELEMETRY, str(before))  # so that the end of the test restores it
+    monkeypatch.setenv(registered_files.TELEMETRY, str(before))  # so that the end of the test restores it
     if before is None:
-        monkeypatch.delenv(library_files.TELEMETRY)
+        monkeypatch.delenv(registered_files.TELEMETRY)
     package = tmp_path / "flwr_datasets.py"
     package.write_text('import os\nenabled = os.getenv("FLWR_TELEMETRY_ENABLED", "1")\n')
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setitem(sys.modules, "flwr_datasets", None)
     del sys.modules["flwr_datasets"]
     with pytest.raises(files.NotDelivered, match="FederatedDataset"):
-        library_files.download_femnist(tmp_path / "train.parquet", "")
+        registered_files.download_femnist(tmp_path / "train.parquet", "")
     stand_in = sys.modules["flwr_datasets"]
     assert stand_in.enabled == during
 
@@ -102,7 +102,7 @@ def test_the_groups_of_writers_are_those_of_flower_datasets(tmp_path, monkeypatc
     folder.mkdir(parents=True)
     images, characters, names = digits_of_writers(12, 20)
     pq.write_table(table_of(images, characters, names), folder / "train-00000-of-00001.parquet")
-    monkeypatch.setattr(library_files, "FEMNIST_SOURCE", str(folder.parent))
+    monkeypatch.setattr(registered_files, "FEMNIST_SOURCE", str(folder.parent))
     monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
     task = tasks.femnist(4, tmp_path, writers=3)
     partitioner = flwr_datasets.partitioner.GroupedNaturalIdPartitioner(partition_by="writer_id", group_size=3)

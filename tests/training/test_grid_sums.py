@@ -15,8 +15,7 @@ from small_tasks import module_at, regression, squared
 
 import mfdl
 from mfdl.training.clipping import clipped_rows
-from mfdl.training.grid_sums import GridSums, on_grid
-from mfdl.training.rounded_normals import RoundedNormals
+from mfdl.training.grid_sums import GridSums, RoundedNormals, on_grid
 from mfdl.training.shared_randomness import HolderKeys
 
 KEY = mfdl.NoiseKey(bytes(range(32)))
@@ -73,7 +72,7 @@ def test_what_is_released_is_the_encoded_sums_plus_noise_that_does_not_depend_on
     encoder = np.eye(T) if causal.fresh else causal.encoder_of(1)
     bits = 0 if causal.fresh else 8
     scale = math.nextafter(MADE[name].noise_std, math.inf) / STEP * 2.0**bits
-    normals = RoundedNormals(HolderKeys.simulated(KEY).key_of({1}))
+    normals = RoundedNormals(HolderKeys.simulated(KEY).key_for({1}))
     sums, privatised, released = [], [], []
     for t, (seed, records) in enumerate(seeds):
         batch = contributions(seed, records)

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from noises import philox_key
 
 from mfdl.errors import InvalidInput
-from mfdl.training.column_generator import encode_context
-from mfdl.training.key_agreement import NodeIdentity, agree, open_group_key, pair_key, seal_group_key
+from mfdl.training.column_generators import encode_context
 from mfdl.training.keys import NoiseKey
+from mfdl.training.shared_randomness import NodeIdentity, agree, open_group_key, pair_key, seal_group_key
 
 ALICE, BOB, CAROL = (NodeIdentity(bytes([i]) * 32) for i in (1, 2, 3))
 RUN = "run 1"
@@ -197,10 +197,10 @@ def test_all_holders_and_only_they_end_up_with_the_secret(sets):
     secrets = {}
     for holders, (node, view) in itertools.product(sets, enumerate(views)):
         if node in holders:
-            assert secrets.setdefault(holders, view.key_of(holders)) == view.key_of(holders)
+            assert secrets.setdefault(holders, view.key_for(holders)) == view.key_for(holders)
         else:
             with pytest.raises(InvalidInput, match=f"node {node} needs the secret of"):
-                view.key_of(holders)
+                view.key_for(holders)
     assert len(set(secrets.values())) == len(sets)
     for (holders, key), (node, view) in itertools.product(secrets.items(), enumerate(views)):
         assert (key.reveal_secret() in pickle.dumps(view)) == (node in holders)
@@ -235,7 +235,7 @@ def test_refusals(call, message):
 
 
 def test_cryptography_is_loaded_only_when_keys_are_agreed_on():
-    code = "import sys, mfdl.training.key_agreement, mfdl.training.streams; print('cryptography' in sys.modules)"
+    code = "import sys, mfdl.training.shared_randomness, mfdl.training.streams; print('cryptography' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=600, check=True)
     assert done.stdout.strip() == "False"
 

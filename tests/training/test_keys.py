@@ -13,7 +13,7 @@ from noises import philox_key
 from numpy.testing import assert_array_equal
 
 from mfdl.errors import InvalidInput
-from mfdl.training import philox
+from mfdl.training import column_generators
 from mfdl.training.keys import ColumnNormals, NoiseKey, normals, normals_block
 
 KEY = NoiseKey.from_seed(7)
@@ -25,8 +25,10 @@ PARTS = st.one_of(st.text(max_size=4), st.integers(-(2**70), 2**70), st.binary(m
 def fresh_philox(key: NoiseKey, step: int, node: int, dim: int, tensor: int = 0) -> np.ndarray:
     """Oracle: a new generator for one (node, step), through numpy's own constructor."""
     counter = np.array([0, 1 + tensor * 2**32, node, step], dtype=np.uint64)
-    philox = np.random.Philox(key=np.frombuffer(philox_key(key.reveal_secret()), dtype="<u8"), counter=counter)
-    return np.random.Generator(philox).standard_normal(dim)
+    column_generators = np.random.Philox(
+        key=np.frombuffer(philox_key(key.reveal_secret()), dtype="<u8"), counter=counter
+    )
+    return np.random.Generator(column_generators).standard_normal(dim)
 
 
 @given(
@@ -67,9 +69,9 @@ def test_counters_of_any_two_node_steps_do_not_overlap():
     # After drawing, the counter has moved in its lowest word only: the other three name (domain, node, step).
     counters = []
     for step, node in itertools.product((0, 1, 2**64 - 1), (0, 1, 2**64 - 1)):
-        philox = np.random.Philox(key=1, counter=np.array([0, 1, node, step], dtype=np.uint64))
-        np.random.Generator(philox).standard_normal(10_000)
-        counter = philox.state["state"]["counter"]
+        column_generators = np.random.Philox(key=1, counter=np.array([0, 1, node, step], dtype=np.uint64))
+        np.random.Generator(column_generators).standard_normal(10_000)
+        counter = column_generators.state["state"]["counter"]
         assert 2_500 <= counter[0] < 3_000  # four words to a block, 1.02 words to a normal
         counters.append(tuple(int(word) for word in counter[1:]))
         assert counters[-1] == (1, node, step)
@@ -211,7 +213,7 @@ def generator(key, counter):
 def test_philox_gives_the_words_of_the_library(cases):
     *counter, left, right = np.array(cases, dtype=np.uint64).T
     with np.errstate(over="ignore"):
-        words_ = np.array(philox.philox(tuple(counter), (left, right))).T
+        words_ = np.array(column_generators.philox(tuple(counter), (left, right))).T
     for case, words in zip(cases, words_, strict=True):
         number = sum(word << 64 * place for place, word in enumerate(case[:4]))
         before = [(number - 1) % 2**256 >> 64 * place & (2**64 - 1) for place in range(4)]  # it counts, then draws
@@ -220,7 +222,7 @@ def test_philox_gives_the_words_of_the_library(cases):
 
 @given(
     st.integers(0, 2**32 - 1),
-    st.integers(1, philox.LONGEST + 2),
+    st.integers(1, column_generators.LONGEST_FILLED + 2),
     st.integers(0, 2**63),
     st.integers(0, 3),
     st.integers(0, 2**32 - 1),
@@ -229,7 +231,7 @@ def test_philox_gives_the_words_of_the_library(cases):
 @settings(deadline=None)
 def test_many_columns_are_those_that_are_made_alone(seed, dim, step, shard, tensor, num_steps):
     rng = np.random.default_rng(seed)
-    count = -(-philox.FEWEST // num_steps) + int(rng.integers(3))
+    count = -(-column_generators.FEWEST // num_steps) + int(rng.integers(3))
     keys = [NoiseKey.from_seed(int(k)) for k in rng.integers(0, 5, count)]
     indices, steps = (
         rng.integers(0, 2**64, count, dtype=np.uint64),
@@ -243,10 +245,10 @@ def test_many_columns_are_those_that_are_made_alone(seed, dim, step, shard, tens
 
 @pytest.mark.parametrize("dim", [1, 4, 10])
 def test_rows_are_those_of_the_library_or_left_to_it(dim):
-    rows = 3 * philox.BLOCKS // 10
+    rows = 3 * column_generators.BLOCKS // 10
     keys, index = np.arange(2 * rows, dtype=np.uint64).reshape(-1, 2), np.arange(rows, dtype=np.uint64)
     out = np.full((rows, dim), np.nan)
-    left = philox.fill(out, keys, (np.uint64(0), np.uint64(1), index, index[::-1].copy()))
+    left = column_generators.fill(out, keys, (np.uint64(0), np.uint64(1), index, index[::-1].copy()))
     assert (0.98**dim - 0.05) < 1 - len(left) / rows < 0.99**dim + 0.02  # nearly all of short rows
     for row in np.setdiff1d(np.arange(rows), left)[::3]:
         oracle = np.random.Generator(generator(keys[row], [0, 1, row, rows - 1 - row]))
@@ -254,9 +256,9 @@ def test_rows_are_those_of_the_library_or_left_to_it(dim):
 
 
 def test_a_generator_that_takes_its_words_otherwise_makes_all_rows(monkeypatch):
-    keys, indices = [NoiseKey.from_seed(0)] * philox.FEWEST, np.arange(philox.FEWEST)
+    keys, indices = [NoiseKey.from_seed(0)] * column_generators.FEWEST, np.arange(column_generators.FEWEST)
     known = ColumnNormals(keys, indices).step(3, 4)
-    monkeypatch.setattr(philox, "ziggurat", lambda: None)
+    monkeypatch.setattr(column_generators, "ziggurat", lambda: None)
     assert_array_equal(ColumnNormals(keys, indices).step(3, 4), known)
 
 
@@ -265,6 +267,6 @@ def test_a_ziggurat_of_other_widths_is_not_trusted(monkeypatch):
         def standard_normal(self):
             return super().standard_normal() * 1.5 ** (super().bit_generator.state["buffer_pos"] - 1)
 
-    assert philox.ziggurat.__wrapped__() is not None
+    assert column_generators.ziggurat.__wrapped__() is not None
     monkeypatch.setattr(np.random, "Generator", Wider)
-    assert philox.ziggurat.__wrapped__() is None
+    assert column_generators.ziggurat.__wrapped__() is None

@@ -14,7 +14,7 @@ from small_tasks import classes, module_at, regression, some_models
 import mfdl
 from mfdl import Cyclic, Dynamics, InvalidInput, algorithms, gossip, replay, trust
 from mfdl.metrics import METRICS, requested
-from mfdl.runs import comparison_folder, load_steps
+from mfdl.runs import comparing, load_steps
 from mfdl.runs.comparing import run_comparison
 from mfdl.runs.experiment import Experiment
 from mfdl.runs.rendering import plot_comparison
@@ -173,10 +173,10 @@ def test_a_comparison_keeps_what_was_asked_and_goes_on(tmp_path):
     assert set(result["not_private"]) - set(plain["not_private"]) == names | {f"final_{name}" for name in names}
     assert "metrics" not in plain["config"]
     assert Experiment.load(tmp_path / "more" / "results.json").metrics == ("train_loss", "average_loss")
-    tables = [step_frame(tmp_path / folder / comparison_folder.STEPS) for folder in ("plain", "more")]
+    tables = [step_frame(tmp_path / folder / comparing.STEPS) for folder in ("plain", "more")]
     assert list(tables[1].columns) == [*tables[0].columns, "average_loss", "train_loss"]
     assert tables[1][tables[0].columns].equals(tables[0])
-    ended, runs = result["runs"][0], load_steps(tmp_path / "more" / comparison_folder.STEPS)
+    ended, runs = result["runs"][0], load_steps(tmp_path / "more" / comparing.STEPS)
     rows = tables[1].query("mechanism == 'none' and seed == 0 and step > 6")
     assert_allclose(ended["final_train_loss"], rows["train_loss"].mean(), rtol=1e-12)
     assert_allclose(ended["final_average_loss"], rows["average_loss"].mean(), rtol=1e-12)

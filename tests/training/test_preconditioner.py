@@ -75,13 +75,13 @@ def test_arrays_and_tensors_are_mapped_alike(seed, full):
 @given(SEEDS, st.sampled_from([0.0, 0.25, 0.5]), st.booleans())
 def test_public_features_are_made_alike_in_all_directions(seed, exponent, center):
     x = np.random.default_rng(seed).normal(size=(50, D)) * [1, 0.1, 3, 1] + 0.3
-    P = Preconditioner.of_public_features(x, exponent, public="simulated", center=center)
+    P = Preconditioner.from_public_features(x, exponent, public="simulated", center=center)
     centered = x - (x.mean(0) if center else 0)
     S, mapped = centered.T @ centered / 50, P(x).T @ P(x) / 50
     values, vectors = np.linalg.eigh(S)
     wanted = (vectors * values * (values + preconditioners.RIDGE * values.mean()) ** (-2 * exponent)) @ vectors.T
     assert_allclose(mapped, wanted, atol=1e-9)
-    diagonal = Preconditioner.of_public_features(x, exponent, public="simulated", center=center, diagonal=True)
+    diagonal = Preconditioner.from_public_features(x, exponent, public="simulated", center=center, diagonal=True)
     assert_allclose(diagonal.scales, (np.diag(S) + preconditioners.RIDGE * values.mean()) ** -exponent)
 
 
@@ -96,8 +96,8 @@ def test_no_sensitivity_changes_and_the_task_says_what_was_done():
 
 
 def test_a_preconditioner_of_train_records_is_refused_or_stated():
-    preconditioner = Preconditioner.of_public_features(TASK.features[:5], public="a mistake")
-    other = Preconditioner.of_public_features(TASK.test_features, public="test records")
+    preconditioner = Preconditioner.from_public_features(TASK.features[:5], public="a mistake")
+    other = Preconditioner.from_public_features(TASK.test_features, public="test records")
     with pytest.raises(InvalidInput, match="5 of the 5 records behind this preconditioner are train records"):
         TASK.preconditioned(preconditioner)
     assert TASK.preconditioned(other).from_records == ""
@@ -127,9 +127,9 @@ def test_texts_and_files(tmp_path):
         (lambda: Preconditioner(np.ones((2, 3))), r"shape \(d,\) or \(d, d\)"),
         (lambda: Preconditioner([1.0], [1.0, 2.0]), r"center must have shape \(1,\)"),
         (lambda: Preconditioner([1.0], source=" "), "source must say"),
-        (lambda: Preconditioner.of_spectrum([1.0, 0.0]), "eigenvalues must be > 0"),
-        (lambda: Preconditioner.of_public_features(np.eye(2), public=""), "public must say"),
-        (lambda: Preconditioner.of_public_features(np.zeros((2, 2)), public="zeros"), "must have variance"),
+        (lambda: Preconditioner.from_spectrum([1.0, 0.0]), "eigenvalues must be > 0"),
+        (lambda: Preconditioner.from_public_features(np.eye(2), public=""), "public must say"),
+        (lambda: Preconditioner.from_public_features(np.zeros((2, 2)), public="zeros"), "must have variance"),
         (lambda: Preconditioner([1.0, 2.0])(np.ones((1, 3))), "vectors of 2 entries"),
         (lambda: Preconditioner([1.0])(np.ones((1, 1), dtype=int)), "floating-point type"),
         (lambda: TASK.preconditioned("powers:0.5"), "did you mean 'power'"),
@@ -164,7 +164,7 @@ def test_a_comparison_of_preconditioned_features(tmp_path):
 
 
 def test_records_are_private_however_they_were_mapped_and_what_is_declared_is_stated():
-    preconditioner = Preconditioner.of_public_features(TASK.features[:5], public="a mistake")
+    preconditioner = Preconditioner.from_public_features(TASK.features[:5], public="a mistake")
     mapped = TASK.preconditioned("power:0.25")
     with pytest.raises(InvalidInput, match="5 of the 5 records"):
         mapped.preconditioned(preconditioner)

@@ -22,8 +22,7 @@ from mfdl.commands import main
 from mfdl.errors import InvalidInput, RankLost
 from mfdl.testing import strategies
 from mfdl.training import distributed
-from mfdl.training.distributed.group import Group
-from mfdl.training.distributed.share import Share, Shares
+from mfdl.training.distributed import Group, Share, Shares
 from mfdl.training.keys import NoiseKey
 from mfdl.training.streams import noise_stream
 
@@ -85,14 +84,14 @@ def test_the_rows_of_all_ranks_are_those_of_the_map(algorithm, num_ranks, seed):
         gathered = np.concatenate([np.asarray(share.shares.rows(name, rank)) for rank, share in enumerate(shares)])
         np.testing.assert_array_equal(np.sort(gathered), np.arange(size))
     for kind in algorithm.kinds:
-        parts = [share.of_round(kind) for share in shares]
+        parts = [share.round_maps(kind) for share in shares]
         for name in MAPS:
             matrix, (rows, columns) = getattr(kind, name), SHAPES[name]
             for share, (maps, seen) in zip(shares, parts, strict=True):
                 if matrix is None:
                     assert maps[name] is None
                     continue
-                wanted = share.of_rank(rows, torch.tensor(matrix @ whole[columns])).numpy()
+                wanted = share.own_rows(rows, torch.tensor(matrix @ whole[columns])).numpy()
                 np.testing.assert_allclose(maps[name] @ whole[columns][seen[columns].columns], wanted, atol=1e-12)
         for word in ("state", "messages", "nodes", "injection slots"):
             for q, share in enumerate(shares):  # what comes is put behind what is there, rank by rank
@@ -127,10 +126,10 @@ def test_two_ranks_train_what_one_process_trains():
 def test_what_is_sent_is_what_crosses_the_cut():
     ring = mfdl.graphs.load("ring:n=64")
     algorithm = mfdl.algorithms.dp_dsgd(mfdl.Dynamics(mfdl.gossip.metropolis_hastings(ring), 0.1), CYCLIC)
-    shares = Shares.of(algorithm, 2)
+    shares = Shares.from_algorithm(algorithm, 2)
     assert shares.cut_edges == 2
     assert np.bincount(shares.rank_of["nodes"]).max() <= 34
-    _, seen = Share(algorithm, Group(0, 2), CPU).of_round(algorithm.kinds[0])
+    _, seen = Share(algorithm, Group(0, 2), CPU).round_maps(algorithm.kinds[0])
     assert sum(len(places) for _, places in seen["messages"].sends) == 2
     assert not any(seen[word].sends for word in ("state", "nodes", "injection slots"))
 
@@ -144,7 +143,7 @@ def test_ranks_make_the_noise_of_their_nodes_and_of_no_others(name):
     assert sorted(slot for share in shares for slot in share.slots) == list(range(12))
     for t in range(CYCLIC.num_steps):
         for share, stream in zip(shares, streams, strict=True):
-            wanted = share.of_rank("injection slots", torch.tensor(whole.step(t)))
+            wanted = share.own_rows("injection slots", torch.tensor(whole.step(t)))
             np.testing.assert_allclose(stream.step(t), wanted, rtol=EXACT, atol=EXACT)
 
 
@@ -165,7 +164,7 @@ def test_ranks_inside_a_script_that_torchrun_started_are_refused(monkeypatch):
 
 def test_more_ranks_than_nodes_are_refused():
     with pytest.raises(InvalidInput, match="at most the number of nodes, 12, got 13"):
-        Shares.of(mfdl.algorithms.dp_dsgd(DYNAMICS, CYCLIC), 13)
+        Shares.from_algorithm(mfdl.algorithms.dp_dsgd(DYNAMICS, CYCLIC), 13)
     with pytest.raises(InvalidInput, match="ranks must be"):
         distributed.ranks(0).__enter__()
 

@@ -24,8 +24,8 @@ from mfdl.privacy.questions import UNITS
 from mfdl.testing.strategies import NAMES, build_algorithm
 from mfdl.testing.tasks import still_task
 from mfdl.training import checkpoint, executor, seed_replay
+from mfdl.training.column_generators import PhiloxColumns
 from mfdl.training.keys import NoiseKey
-from mfdl.training.philox import PhiloxColumns
 from mfdl.training.replay import replay as train
 from mfdl.training.replay_config import EvaluatedStep
 from mfdl.training.tasks import Task

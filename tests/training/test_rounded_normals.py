@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mfdl.errors import InvalidInput
-from mfdl.training import rounded_normals
+from mfdl.training import grid_sums
+from mfdl.training.grid_sums import RoundedNormals, rounded, upper_tail
 from mfdl.training.keys import NoiseKey, normals
-from mfdl.training.rounded_normals import RoundedNormals, rounded, upper_tail
 
 KEY = NoiseKey(bytes(range(32)))
 WORD = st.integers(0, 2**64 - 1) | st.integers(0, 64).map(lambda bits: 2**bits - 1)
@@ -56,8 +56,8 @@ def test_bits_that_end_next_to_an_edge_are_decided_by_the_last_of_them(edge, sca
 @pytest.mark.parametrize("scale", [0.0, 0.3, 2.0**20])
 def test_floats_decide_as_the_decimals_would(scale, monkeypatch):
     row = RoundedNormals(KEY).row(3, 200, scale)
-    monkeypatch.setattr(rounded_normals, "_ERROR", 1.0)
-    monkeypatch.setattr(rounded_normals, "_SURE", -1.0)
+    monkeypatch.setattr(grid_sums, "_ERROR", 1.0)
+    monkeypatch.setattr(grid_sums, "_SURE", -1.0)
     again = RoundedNormals(KEY).row(3, 200, scale)
     assert row.tolist() == again.tolist()
     assert scale or not row.any()
@@ -78,7 +78,7 @@ def test_ndtri_has_the_assumed_error():
     """At 300 tails of all sizes, an error 16 times below the assumption."""
     rng = np.random.default_rng(0)
     tails = np.concatenate([rng.uniform(0, 0.5, 150), 2.0 ** rng.uniform(-576, -1, 150)])
-    for tail, z in zip(tails.tolist(), -rounded_normals.ndtri(tails), strict=True):
+    for tail, z in zip(tails.tolist(), -grid_sums.ndtri(tails), strict=True):
         with mpmath.workdps(40):
             edge = mpmath.mpf(z)
             exact = edge + (mpmath.ncdf(-edge) - mpmath.mpf(tail)) / mpmath.npdf(edge)  # a step of Newton's method
@@ -108,7 +108,7 @@ def test_rows_depend_on_key_step_and_coordinate_alone():
 
 def test_pieces_do_not_change_a_row(monkeypatch):
     row = RoundedNormals(KEY).row(1, 100, 2.0**40)
-    monkeypatch.setattr(rounded_normals, "PIECE", 7)
+    monkeypatch.setattr(grid_sums, "PIECE", 7)
     assert row.tolist() == RoundedNormals(KEY).row(1, 100, 2.0**40).tolist()
 
 

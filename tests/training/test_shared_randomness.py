@@ -55,7 +55,7 @@ def test_a_column_is_the_stream_of_its_holders_key_and_of_its_place_among_their_
     columns = base_columns(noise, hold).step(step, 3)
     for c, holders in enumerate(sets):
         key = ROOT.derive("holders", *sorted(holders))
-        assert key == hold.key_of(holders)
+        assert key == hold.key_for(holders)
         assert_array_equal(columns[c], normals(key, step, [sets[:c].count(holders)], 3)[0])
     chosen = data.draw(st.lists(st.integers(0, len(sets) - 1), max_size=5))
     assert_array_equal(base_columns(noise, hold, chosen).step(step, 3), columns[chosen])
@@ -84,7 +84,7 @@ def test_all_that_names_noise_separates_it():
     """Holder set, step, column and tensor: 4 x 2 x 2 x 2 x 100 normals, no two alike up to sign."""
     hold = HolderKeys.simulated(ROOT)
     draws = [
-        normals(hold.key_of(s), step, [column], 100, tensor=tensor)
+        normals(hold.key_for(s), step, [column], 100, tensor=tensor)
         for s in ({0}, {1}, {0, 1}, {0, 1, 2})
         for step, column, tensor in itertools.product(range(2), repeat=3)
     ]
@@ -109,32 +109,32 @@ def test_edges_that_share_a_node_have_noise_of_their_own():
 
 def test_the_order_of_nodes_does_not_matter():
     hold = HolderKeys.simulated(ROOT)
-    assert hold.key_of((3, 1)) == hold.key_of([1, 3]) == hold.key_of({np.int64(3), np.int32(1)})
-    assert hold.key_of({1}) != hold.key_of({1, 3}) != hold.key_of({13})
-    assert hold.key_of({1}).seeded
+    assert hold.key_for((3, 1)) == hold.key_for([1, 3]) == hold.key_for({np.int64(3), np.int32(1)})
+    assert hold.key_for({1}) != hold.key_for({1, 3}) != hold.key_for({13})
+    assert hold.key_for({1}).seeded
     given_ = HolderKeys.given({(3, 1): ROOT})
-    assert given_.key_of((1, 3)) == ROOT
+    assert given_.key_for((1, 3)) == ROOT
 
 
 @settings(deadline=None)
 @given(st.sets(NODE_SETS.filter(bool), max_size=6), st.integers(0, 6), NODE_SETS)
 def test_a_node_has_the_keys_of_its_own_sets_only(sets, node, options):
     simulated = HolderKeys.simulated(ROOT)
-    given_ = HolderKeys.given({s: simulated.key_of(s) for s in sets})
-    for hold, known in ((simulated.of_node(node), True), (given_.of_node(node), options in sets)):
+    given_ = HolderKeys.given({s: simulated.key_for(s) for s in sets})
+    for hold, known in ((simulated.node_keys(node), True), (given_.node_keys(node), options in sets)):
         if node in options and known:
-            assert hold.key_of(options) == simulated.key_of(options)
+            assert hold.key_for(options) == simulated.key_for(options)
         else:
             with pytest.raises(InvalidInput, match=r"secret of \{"):
-                hold.key_of(options)
-        assert repr(hold.of_node(node)) == repr(hold)
+                hold.key_for(options)
+        assert repr(hold.node_keys(node)) == repr(hold)
         with pytest.raises(InvalidInput, match=f"the keys of node {node}"):
-            hold.of_node(node + 1)
+            hold.node_keys(node + 1)
 
 
 def test_a_view_carries_no_key_of_others():
     mine, theirs = NoiseKey.from_entropy(), NoiseKey.from_entropy()
-    view = HolderKeys.given({(0,): mine, (1,): theirs}).of_node(0)
+    view = HolderKeys.given({(0,): mine, (1,): theirs}).node_keys(0)
     stored = pickle.dumps(view)
     assert mine.reveal_secret() in stored
     assert theirs.reveal_secret() not in stored
@@ -151,9 +151,9 @@ def test_a_view_carries_no_key_of_others():
         (lambda: HolderKeys.given({3: ROOT}), r"several node indices, got 3; write \(3,\)"),
         (lambda: HolderKeys.given({(0, 1): ROOT, (1, 0): ROOT.derive(1)}), r"names the holder set \{0, 1\} twice"),
         (lambda: HolderKeys.given({(0, 1): ROOT, (1, 2): ROOT}), r"\{0, 1\} and \{1, 2\} were given the same secret"),
-        (lambda: HolderKeys.given({}).key_of(range(12)), r"the secret of \{0, .* 9, ... 12 nodes\} is missing"),
-        (lambda: HolderKeys.simulated(ROOT).of_node(4).key_of({0, 1}), r"node 4 needs the secret of \{0, 1\}"),
-        (lambda: HolderKeys.simulated(ROOT).of_node(-1), "node must be an integer >= 0"),
+        (lambda: HolderKeys.given({}).key_for(range(12)), r"the secret of \{0, .* 9, ... 12 nodes\} is missing"),
+        (lambda: HolderKeys.simulated(ROOT).node_keys(4).key_for({0, 1}), r"node 4 needs the secret of \{0, 1\}"),
+        (lambda: HolderKeys.simulated(ROOT).node_keys(-1), "node must be an integer >= 0"),
         (lambda: holder_set([0.5]), "holder must be an integer"),
     ],
 )
@@ -177,11 +177,12 @@ def test_keys_are_shown_by_public_names_only():
     hold = HolderKeys.given({(0, 1): NoiseKey.from_entropy(), (1,): NoiseKey.from_entropy()})
     root = NoiseKey.from_entropy()
     printed = (
-        f"{hold!r} {hold} {hold.of_node(1)!r} {HolderKeys.simulated(root)!r} {HolderKeys.simulated(root).of_node(2)}"
+        f"{hold!r} {hold} {hold.node_keys(1)!r} {HolderKeys.simulated(root)!r} "
+        f"{HolderKeys.simulated(root).node_keys(2)}"
     )
     assert "holders=[{0, 1}, {1}]" in printed
     assert root.key_id in printed
-    for key in (hold.key_of({0, 1}), hold.key_of({1}), root, root.derive("holders", 2)):
+    for key in (hold.key_for({0, 1}), hold.key_for({1}), root, root.derive("holders", 2)):
         assert not any(text in printed.encode() for text in spellings(key))
 
 

@@ -15,12 +15,11 @@ from small_tasks import classes, module_at, regression
 
 import mfdl
 from mfdl import Cyclic, Dynamics, EveryStep, InvalidInput, UnsupportedMechanism, algorithms, gossip, replay, trust
+from mfdl.runs.cells import Plan
 from mfdl.runs.comparing import run_comparison
 from mfdl.runs.experiment import Experiment
-from mfdl.runs.shared import Plan
 from mfdl.training import seed_replay, step_rules
-from mfdl.training.distributed.group import Group
-from mfdl.training.distributed.share import Share
+from mfdl.training.distributed import Group, Share
 from mfdl.training.executor import Executor
 from mfdl.training.step_rules import Messages, PublicFacts, StepRule
 from mfdl.training.tasks import Preconditioner

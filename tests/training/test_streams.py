@@ -23,10 +23,9 @@ from mfdl.noise import IndependentNoise, LocalNoise, StepNoise, ZeroNoise
 from mfdl.noise import stream as streams
 from mfdl.participation import Cyclic
 from mfdl.testing.strategies import gossip_matrices, random_encoder
-from mfdl.training.column_generator import SHARDS
-from mfdl.training.key_agreement import NodeIdentity, agree
+from mfdl.training.column_generators import SHARDS
 from mfdl.training.keys import ColumnNormals, NoiseKey, normals
-from mfdl.training.shared_randomness import HolderKeys, columns_by_holders
+from mfdl.training.shared_randomness import HolderKeys, NodeIdentity, agree, columns_by_holders
 from mfdl.training.streams import ShardedNoise, node_noise, node_stream, noise_stream
 
 ROOT = NoiseKey.from_seed(4)
@@ -38,7 +37,7 @@ def deployment(noise, root=ROOT):
     """One HolderKeys per node, with nothing in it but the secrets of the sets that the node belongs to."""
     simulated = HolderKeys.simulated(root)
     sets = columns_by_holders(noise)
-    return [HolderKeys.given({s: simulated.key_of(s) for s in sets if u in s}) for u in range(noise.num_nodes)]
+    return [HolderKeys.given({s: simulated.key_for(s) for s in sets if u in s}) for u in range(noise.num_nodes)]
 
 
 def stacked(noise, views, dim, step, slots_of=None):
@@ -103,8 +102,10 @@ def test_a_whole_deployment_that_agreed_on_its_keys():
     """No root anywhere: each node has its identity and what came over the wire; pairwise noise cancels."""
     algorithm = algorithms.decor(Dynamics(STAR), Cyclic(1, 3), sigma_ldp=0.5, sigma_cor=2.0)
     views = agree([NodeIdentity.generate() for _ in range(4)], columns_by_holders(algorithm.noise), run_id="run 1")
-    node_keys = [view.key_of({u}) for u, view in enumerate(views)]
-    secrets = {s: view.key_of(s) for u, view in enumerate(views) for s in columns_by_holders(algorithm.noise) if u in s}
+    node_keys = [view.key_for({u}) for u, view in enumerate(views)]
+    secrets = {
+        s: view.key_for(s) for u, view in enumerate(views) for s in columns_by_holders(algorithm.noise) if u in s
+    }
     for t in range(3):
         total = stacked(algorithm.noise, views, 7, t).sum(axis=0)
         local = NU * 0.5 * sum(normals(key, t, [0], 7)[0] for key in node_keys)
@@ -131,7 +132,7 @@ def test_both_ends_of_an_edge_add_exactly_opposite_noise():
 def test_a_missing_secret_is_named():
     algorithm = algorithms.decor(Dynamics(STAR), Cyclic(1, 2))
     centre = HolderKeys.simulated(ROOT)
-    secrets = {(0,): centre.key_of({0}), (0, 1): centre.key_of({0, 1}), (0, 3): centre.key_of({0, 3})}
+    secrets = {(0,): centre.key_for({0}), (0, 1): centre.key_for({0, 1}), (0, 3): centre.key_for({0, 3})}
     with pytest.raises(InvalidInput, match=r"the secret of \{0, 2\} is missing; agree on one"):
         node_noise(algorithm.noise, 0, HolderKeys.given(secrets), NU, 0, 3)
     with pytest.raises(InvalidInput, match=r"the secret of \{1\} is missing"):

@@ -21,10 +21,9 @@ from mfdl.commands import main
 from mfdl.errors import InvalidInput
 from mfdl.metrics import result_key
 from mfdl.pictures.drawings import IN_CELLS
-from mfdl.pictures.looks import series_looks
-from mfdl.pictures.style import plain
+from mfdl.pictures.style import plain, series_looks
 from mfdl.runs import Store
-from mfdl.runs.shared import Shared
+from mfdl.runs.cells import Shared
 from mfdl.webpage import ReportConfig, rebuilt
 from mfdl.webpage.page import by_hops, write_page
 from mfdl.webpage.run_groups import TrustPanel, grouped, leader

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch.distributed as dist
 
 from ...errors import RankLost
-from .group import SERVE, Group, joined, leading
+from . import SERVE, Group, joined, leading
 
 
 def main(arguments: list[str]) -> int:

@@ -12,8 +12,7 @@ from typing import Any
 
 from ...spec import parse
 from . import partition
-from ._data_sets import a9a, digits, femnist, housing, mnist
-from ._synthetic import least_squares, logistic, quadratic, rotated_quadratics
+from ._data_sets import a9a, digits, femnist, housing, least_squares, logistic, mnist, quadratic, rotated_quadratics
 from ._task import TASKS, Task, from_module
 from .file_tasks import from_file, load_file, parse_file_text
 from .instance import Evaluation
@@ -57,16 +56,15 @@ def load(name: str, graph: Any, data_home: str | os.PathLike[str] | None = None,
     Task digits (classification) on 4 nodes: 1438 train and 359 test records of shape (64,), partition uniform
 
     Args:
-        name: one of `names()`, perhaps with parameters of its function, "mnist:split=pool,fraction=0.2"; numbers and
-            words only. A data file with the options of `from_file`, "own.csv:target=price,drop=id,name". A Python file
-            that you trust, with a function of the graph and perhaps its parameters, "mytasks.py:make_task,width=8".
+        name: one of `names()`, perhaps with parameters, "mnist:split=pool,fraction=0.2"; a data file with the options
+            of `from_file`, "own.csv:target=price,drop=id,name"; or a trusted Python file with a function of the graph,
+            "mytasks.py:make_task,width=8".
         graph: a networkx graph, the name of one, or the number of nodes.
-        data_home: where downloaded data are cached; ignored by tasks that download nothing.
-        params: further parameters of the function or the file, such as partition="dirichlet:alpha=10" of a9a, digits
-            and MNIST.
+        data_home: cache of downloaded data; None for the usual place.
+        params: further parameters of the function or the file, such as partition="dirichlet:alpha=10".
 
     Raises:
-        InvalidInput: unknown name or parameter, one given twice or of another type; what the task's function refuses.
+        InvalidInput: unknown name or parameter, one given twice or of another type; refusals of the task's function.
     """
     text = str(name)
     if parse(text).name not in TASKS:

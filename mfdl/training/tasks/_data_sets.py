@@ -1,4 +1,10 @@
-"""Published data sets as tasks: a9a, the digits of scikit-learn, California housing, MNIST, FEMNIST."""
+"""Tasks by name: published data sets (a9a, digits, California housing, MNIST, FEMNIST), and generated records.
+
+`graph_or_num_nodes`, `data_home` and `partition` (see `partition.parse`) of these functions are those of `load`.
+Quadratic: f_i(x) = 1/2 ||A_i x - b_i||^2, one record [A_i b_i] at each node, for user-level privacy; the test loss is
+the distance to the minimiser, or the excess loss, in closed form. Logistic: features of a known spectrum, and classes
+of a known model.
+"""
 
 from __future__ import annotations
 
@@ -6,25 +12,25 @@ import functools
 import math
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import ndtri
 
 from ... import check, data
 from ...data.registered_files import A9A_FEATURES, mnist_files
 from ...errors import InvalidInput, require_known
 from . import partition as partitions
 from ._task import TASKS, Kind, Task, from_module, node_count
-from .partition import DATA_SPLIT_SEED, split_rows
+from .partition import DATA_SPLIT_SEED, Fixed, split_rows
 
 Folder = str | os.PathLike[str] | None
 Records = tuple[NDArray[Any], NDArray[Any]]
-"""Features and targets."""
 
 TEST_FRACTION = 0.2
-"""Share held back of all of a9a, of all of MNIST, of California housing, and of each node's part of FEMNIST."""
+"""Share held back of a9a and MNIST as pools, of California housing, and of each node's part of FEMNIST."""
 
 FEMNIST_CLASSES = 62
 """Digits, capital and small letters."""
@@ -36,7 +42,7 @@ STANDARDISED = "mean and standard deviation of each feature over the train recor
 
 
 def linear_from_zero(inputs: int, outputs: int) -> torch.nn.Module:
-    """One linear layer with bias, all zeros: with a softmax or logistic loss a convex problem, no random start."""
+    """One linear layer with bias, all zeros: with a softmax or logistic loss a convex problem."""
     linear = torch.nn.Linear(inputs, outputs)
     torch.nn.init.zeros_(linear.weight)
     torch.nn.init.zeros_(linear.bias)
@@ -59,7 +65,7 @@ def _huber(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
 
 
 FEATURE_BOUND = 5.0
-"""What the clipped tasks bound standardised features by."""
+"""Bound of standardised features in the clipped tasks."""
 SPLITS = ("libsvm", "pool")
 MNIST_SPLITS = ("original", "pool")
 SOURCES = ("auto", "full", "10k")
@@ -100,11 +106,8 @@ def a9a(
     the constant loss log 2 and no gradient.
 
     Args:
-        graph_or_num_nodes: a networkx graph, the name of one, or the number of nodes.
-        data_home: where the data are cached; None for the usual place.
-        split: "libsvm" (a9a for training, 32,561 records; a9a.t for testing, 16,281) or "pool" (both together, a fifth
-            held back the same one in all runs, as arXiv:2501.14644v2 does).
-        partition: who holds which train record, or its text, see `partition.parse`.
+        split: "libsvm" (a9a for training, 32,561 records; a9a.t for testing, 16,281) or "pool" (both together, the same
+            fifth held back in all runs, as arXiv:2501.14644v2 does).
     """
     require_known("a9a split", split, SPLITS)
     train, test = (
@@ -138,16 +141,12 @@ def digits(
     test_fraction: float = 1 / 3,
     partition: partitions.Partition | str = "uniform",
 ) -> Task:
-    """Handwritten digits, 1,797 images of 8 x 8 pixels that ship with scikit-learn, classified with cross entropy.
-
-    Pixels are divided by 16, their largest possible value.
+    """Handwritten digits, 1,797 images of 8 x 8 pixels (divided by 16) in scikit-learn, classified with cross entropy.
 
     Args:
-        graph_or_num_nodes: a networkx graph, the name of one, or the number of nodes.
         model: "softmax" (64-10 linear, from zero, 650 parameters, convex) or "mlp" (64-32-10 with ReLU,
             torch's default initial values, 2,410 parameters).
         test_fraction: share of the records held back, the same ones in all runs (`partition.split_rows`).
-        partition: who holds which train record, or its text, see `partition.parse`.
     """
     require_known("digits model", model, DIGITS_MODELS)
     test_fraction = check.open_unit(test_fraction=test_fraction)
@@ -158,7 +157,7 @@ def digits(
 
 @functools.cache
 def _digits() -> Records:
-    """Pixels in [0, 1] and classes, read-only: scikit-learn parses them from text at every call."""
+    """Pixels in [0, 1] and classes, read-only."""
     from sklearn.datasets import load_digits  # a second to import
 
     images, classes = load_digits(return_X_y=True)
@@ -180,19 +179,16 @@ def housing(
     """California housing: the median house value of 20,640 districts from 8 features.
 
     Features are standardised by the mean and standard deviation of the TRAIN records (80%, scikit-learn's split with
-    random_state `DATA_SPLIT_SEED` = 0). This scaling is treated as public preprocessing: no guarantee covers what these
-    16 numbers tell of a record. Targets are in units of 100,000 dollars, as scikit-learn serves them. One test record
-    lies 193 standard deviations out (average occupancy): unclipped it dominates the squared error of a noisy model, so
-    losses of weak mechanisms vary strongly between seeds. The names housing-mlp and housing-linear clip at 5.
+    random_state `DATA_SPLIT_SEED` = 0), treated as public preprocessing: no guarantee covers these 16 numbers. Targets
+    are in units of 100,000 dollars. One test record lies 193 standard deviations out (average occupancy): unclipped it
+    dominates the squared error of a noisy model. The names housing-mlp and housing-linear clip at 5.
 
     Args:
-        graph_or_num_nodes: a networkx graph, the name of one, or the number of nodes.
-        data_home: where the data are cached; None for the usual place.
-        partition: who holds which train record; not a Dirichlet partition, which needs classes.
+        partition: not a Dirichlet partition, which needs classes.
         model: "mlp" (8-64-1 with ReLU, 641 parameters, squared error) or "linear" (9 parameters from zero, Huber's loss
             with threshold 1, convex).
-        clip: bound on the absolute value of each standardised feature, of train and test records, > 0: a constant
-            chosen without looking at the data.
+        clip: bound > 0 on the absolute value of each standardised feature; a constant chosen without looking at the
+            data.
     """
     require_known("housing model", model, HOUSING_MODELS)
     clip = clip if clip == math.inf else check.positive(clip=clip)
@@ -222,20 +218,17 @@ def mnist(
 ) -> Task:
     """MNIST: handwritten digits of 28 x 28 pixels, classified with cross entropy; pixels are divided by 255.
 
-    The task's name tells which images it holds: "mnist" has the 60,000 training and 10,000 test images, "mnist-10k" the
-    10,000 test images alone, 5/6 of them (8,333) for training; their accuracies are not comparable.
+    Task "mnist" has the 60,000 training and 10,000 test images, "mnist-10k" the 10,000 test images alone, 5/6 of them
+    (8,333) for training; their accuracies are not comparable.
 
     Args:
-        graph_or_num_nodes: a networkx graph, the name of one, or the number of nodes.
-        data_home: where the data are cached; None for the usual place.
         model: "linear" (784-10, from zero, 7,850 parameters, convex) or "mlp" (784-128-10 with ReLU, torch's default
             initial values, 101,770 parameters).
         source: "full", fetched where needed; "10k"; or "auto": "10k" if the data folder holds both files of test images
             but not both of training images, else "full".
-        split: "original" (the training images for training, the test images for testing) or "pool" (both together, a
-            fifth held back, the same one in all runs; then the name ends in "-pool"). Of "10k" the pool is its images.
+        split: "original" or "pool" (train and test images together, the same fifth held back in all runs; the name then
+            ends in "-pool").
         fraction: share of the train records that is used, the same ones in all runs, in (0, 1].
-        partition: who holds which train record, or its text, see `partition.parse`.
 
     Source: the network of arXiv:2405.01031; one linear layer, the pool and fraction 0.2 are those of
         arXiv:2501.14644v2 and its code.
@@ -269,15 +262,11 @@ def mnist(
 def femnist(graph_or_num_nodes: Any, data_home: Folder = None, writers: int = 10) -> Task:
     """FEMNIST: handwritten digits and letters, 62 classes of 28 x 28 pixels, by writer, classified with cross entropy.
 
-    The first ten writers of the file are at node 0, the next ten at node 1, and so on. A fifth of the records of each
+    The first `writers` writers of the file are at node 0, the next at node 1, and so on. A fifth of the records of each
     node is held back, the same ones in all runs, and every node is tested on all of these. The network has two
     convolutions of 16 and 32 channels and a linear layer behind GroupNorm, 102,142 parameters, with torch's default
-    initial values. Pixels are divided by 255. A guarantee is for one record, not for all records of a writer.
-
-    Args:
-        graph_or_num_nodes: a networkx graph, the name of one, or the number of nodes.
-        data_home: where the data are cached; None for the usual place. They are fetched with `mfdl[femnist]`.
-        writers: of each node.
+    initial values. Pixels are divided by 255. A guarantee is for one record, not for all records of a writer. The data
+    are fetched with `mfdl[femnist]`.
 
     Source: the public code of arXiv:2510.17480, whose groups of writers these are; it draws the records that are held
         back anew for each seed.
@@ -301,14 +290,12 @@ def _pixels(images: NDArray[np.uint8]) -> NDArray[np.float32]:
 
 
 def _held_back(records: Records, fraction: float) -> tuple[Records, Records]:
-    """Train and test records, split as in all runs."""
     features, targets = records
     train, test = split_rows(len(targets), fraction)
     return (features[train], targets[train]), (features[test], targets[test])
 
 
 def _pooled(train: Records, test: Records) -> tuple[Records, Records]:
-    """Both together, `TEST_FRACTION` held back."""
     features, targets = (np.concatenate(both) for both in zip(train, test, strict=True))
     return _held_back((features, targets), TEST_FRACTION)
 
@@ -337,3 +324,202 @@ def _task(
         partition=partition,
         public_constants=public_constants,
     )
+
+
+FloatArray = NDArray[np.float64]
+Metric = Literal["squared-distance", "excess-loss"]
+
+STARTS = ("zero", "ones", "optimum")
+ROTATION_DEGREES = 15.0
+LARGEST_ENTRY = 1e15
+"""Largest entry: squares of entries, and sums of them, stay well inside float32."""
+
+
+@TASKS.register(example="least-squares:dimension=5")
+def least_squares(
+    graph_or_num_nodes: Any, dimension: int = 10, data_seed: int = 0, start: str | ArrayLike = "ones"
+) -> Task:
+    """Least squares at user level: node i = 1, ..., n holds f_i(x) = 1/2 ||A_i x - b_i||^2, A_i = (i / sqrt(n)) I.
+
+    b_i is drawn from N(0, I / i^2), once for all runs. `Evaluation.loss` is ||x_u - x*||^2 with
+    x* = (sum A_i^2)^-1 sum A_i b_i: what the experiment's code plots, where the paper's text says training loss.
+    A node's only record is used in every step: use period 1. The experiment has 16 nodes, clipping norm 1, learning
+    rate 1.668e-3 and 3,500 steps.
+
+    Args: dimension: d, of x; data_seed: of all b_i; start: the first model of every node: "ones", as in the experiment,
+        "zero", "optimum" or d numbers.
+
+    Source: arXiv:2405.01031, least-squares experiment; dimension and start from its public code.
+    """
+    n = node_count(graph_or_num_nodes)
+    d = check.integer_at_least(1, dimension=dimension)
+    data_seed = check.integer_at_least(0, data_seed=data_seed)
+    scale = np.arange(1, n + 1)[:, None]
+    # By the inverse of the normal distribution: numpy's normal numbers may change with its version.
+    normal = ndtri(partitions.Uniforms(data_seed, partitions.SYNTHETIC_DATA)((n, d)))
+    matrices = scale[:, :, None] / np.sqrt(n) * np.eye(d)
+    return quadratic("least-squares", matrices, normal / scale, metric="squared-distance", start=start)
+
+
+@TASKS.register(example="rotated-quadratics:start=ones")
+def rotated_quadratics(graph_or_num_nodes: Any, start: str | ArrayLike = "optimum") -> Task:
+    """Quadratics in the plane that disagree: f_i(x) = 15 (x_1 + i)^2 + x_2^2 at the nodes i <= n / 2, and
+    15 (x_1 - i)^2 + x_2^2, turned by 15 degrees counter-clockwise around its minimiser (i, 0), at the others.
+
+    `Evaluation.loss` is f(x_u) - f(x*), f the mean of the f_i: noise and disagreement keep it above 0. A node's only
+    record is used in every step: use period 1. The experiment has 20 nodes, x* = (2.85, 15.08).
+
+    Args:
+        start: the first model of every node: "optimum", "zero", "ones" or two numbers. Far from x* small clipping norms
+            decide everything: with clip_norm 0.1 and steps 0.01 / sqrt(t), t = 1, ..., 5000, gradients move a model by
+            at most 0.14, so that from 0 the loss stays near 601 without any noise. From x* it measures the noise.
+
+    Source: arXiv:2501.14644v2, quadratic experiment; it states neither the start nor the direction of the rotation.
+    """
+    n = node_count(graph_or_num_nodes)
+    node = np.arange(1, n + 1)
+    first = node <= n / 2
+    center = np.stack([np.where(first, -node, node), np.zeros(n)], axis=1)
+    angle = np.deg2rad(np.where(first, 0.0, ROTATION_DEGREES))
+    back = np.array([[np.cos(angle), np.sin(angle)], [-np.sin(angle), np.cos(angle)]]).transpose(2, 0, 1)
+    # 15 y_1^2 + y_2^2 = 1/2 ||diag(sqrt 30, sqrt 2) y||^2 at y = R^T (x - center).
+    matrices = np.sqrt([30.0, 2.0])[:, None] * back
+    values = np.einsum("nij,nj->ni", matrices, center)
+    return quadratic("rotated-quadratics", matrices, values, metric="excess-loss", start=start)
+
+
+def quadratic(
+    name: str, matrices: ArrayLike, values: ArrayLike, *, metric: Metric, start: str | ArrayLike = "zero"
+) -> Task:
+    """The task of f_i(x) = 1/2 ||A_i x - b_i||^2 at node i, one record each.
+
+    Records are stored in float32, the minimiser of these and the test records too, so that a loss near 0 is right up to
+    about 1e-14 of its value at x = 0.
+
+    Args:
+        matrices, values: A_i, shape (n, m, d), and b_i, shape (n, m).
+        metric: `Evaluation.loss` at a model x, with the minimiser x* of f = mean f_i: "squared-distance",
+            ||x - x*||^2, or "excess-loss", f(x) - f(x*).
+        start: the first model of every node: "zero", "ones", "optimum" (x*), or d numbers.
+
+    Raises:
+        InvalidInput: shapes that do not fit, values that are not finite, m < d, sum A_i^T A_i singular, an unknown
+            metric or start.
+    """
+    A, b = check.finite_array(3, matrices=matrices), check.finite_array(2, values=values)
+    if A.shape[:2] != b.shape or A.shape[1] < A.shape[2] or A.size == 0:
+        raise InvalidInput(
+            f"matrices must have shape (nodes, m, d) with m >= d >= 1, and values (nodes, m), got {A.shape} and "
+            f"{b.shape}; add rows of zeros to a matrix with fewer rows than columns."
+        )
+    largest = max(np.abs(A).max(), np.abs(b).max())
+    if largest > LARGEST_ENTRY:
+        raise InvalidInput(
+            f"entries of matrices and values must be at most {LARGEST_ENTRY:g}, got {largest:g}; rescale."
+        )
+    records = np.concatenate([A, b[..., None]], axis=2).astype(np.float32)
+    A, b = records[..., :-1].astype(np.float64), records[..., -1].astype(np.float64)
+    n, m, d = A.shape
+    hessian = np.einsum("nki,nkj->ij", A, A) / n
+    if np.linalg.matrix_rank(hessian) < d:
+        raise InvalidInput("matrices must leave one minimiser, got a singular sum of A_i^T A_i; add rows to some A_i.")
+    optimum = np.linalg.solve(hessian, np.einsum("nki,nk->i", A, b) / n).astype(np.float32)
+    return Task(
+        name=name,
+        kind="regression",
+        features=records,
+        targets=np.zeros(n),  # all of a record is in its features
+        test_features=_test_records(metric, hessian, optimum.astype(np.float64), m),
+        test_targets=np.zeros(2),
+        build_module=functools.partial(_Residual, _start(start, optimum)),
+        loss=_half_squared_norm,
+        num_nodes=n,
+        partition=Fixed(np.arange(n)),
+        public_constants="the first model, the minimiser" if _is_optimum(start) else "none",
+    )
+
+
+def _test_records(metric: str, hessian: FloatArray, optimum: FloatArray, num_rows: int) -> FloatArray:
+    """Two records [A b] whose mean loss is the metric; the second is zero, so the first counts half."""
+    d = len(optimum)
+    require_known("metric", str(metric), ("squared-distance", "excess-loss"))
+    if metric == "squared-distance":
+        root = 2 * np.eye(d)  # 1/2 * 1/2 ||2 (x - x*)||^2; one record would need sqrt 2, which float32 rounds
+    else:
+        root = np.sqrt(2) * np.linalg.cholesky(hessian).T
+    root = root.astype(np.float32).astype(np.float64)
+    records = np.zeros((2, num_rows, d + 1))
+    records[0, :d] = np.concatenate([root, (root @ optimum)[:, None]], axis=1)
+    return records
+
+
+def _is_optimum(start: str | ArrayLike) -> bool:
+    return isinstance(start, str) and start == "optimum"
+
+
+def _start(start: str | ArrayLike, optimum: NDArray[np.float32]) -> tuple[float, ...]:
+    d = len(optimum)
+    if isinstance(start, str):
+        require_known("start", start, STARTS)
+        point = optimum.astype(np.float64) if start == "optimum" else np.full(d, float(start == "ones"))
+        return tuple(point.tolist())
+    point = check.finite_array(1, start=start)
+    if len(point) != d:
+        raise InvalidInput(f"start must be one of {', '.join(STARTS)} or {d} numbers, got {len(point)}.")
+    return tuple(point.tolist())
+
+
+class _Residual(torch.nn.Module):
+    """A x - b of each record [A b]; the parameter is x."""
+
+    def __init__(self, start: tuple[float, ...]) -> None:
+        super().__init__()
+        self.x = torch.nn.Parameter(torch.tensor(start))
+
+    def forward(self, records: torch.Tensor) -> torch.Tensor:
+        return records[..., :-1] @ self.x - records[..., -1]
+
+    def extra_repr(self) -> str:
+        return f"start={self.x.tolist()}"  # part of a task's content hash
+
+
+def _half_squared_norm(residual: torch.Tensor, _target: torch.Tensor) -> torch.Tensor:
+    return 0.5 * residual.square().sum()
+
+
+@TASKS.register(example="logistic:dimension=10,margin=2")
+def logistic(
+    graph_or_num_nodes: Any,
+    dimension: int = 20,
+    train_records: int = 8000,
+    test_records: int = 2000,
+    decay: float = 1.0,
+    margin: float = 4.0,
+    clip: float = 5.0,
+    data_seed: int = 0,
+    partition: partitions.Partition | str = "uniform",
+) -> Task:
+    """Two classes from a logistic model: features j = 1, ..., d are independent N(0, j^-decay), bounded by +-clip.
+
+    The class of a record x is 1 with probability 1 / (1 + exp(-<x, w>)); w has equal entries, such that <x, w> has
+    standard deviation `margin` where nothing is clipped. The model is one linear layer with bias from zero, two
+    scores, cross entropy: convex, and able to represent the true model.
+
+    Args:
+        dimension, train_records, test_records, data_seed: d, numbers of records, and the seed of all of them.
+        decay: of the eigenvalues of the features' covariance, >= 0; 0 is isotropic.
+        margin: separation of the classes, >= 0; 0 leaves nothing to learn.
+        clip: bound on the absolute value of a feature, > 0; a public constant.
+    """
+    sizes = {"dimension": dimension, "train_records": train_records, "test_records": test_records}
+    d, train, test = (check.integer_at_least(1, **{name: value}) for name, value in sizes.items())
+    decay, margin = check.non_negative(decay=decay), check.non_negative(margin=margin)
+    clip, data_seed = check.positive(clip=clip), check.integer_at_least(0, data_seed=data_seed)
+    spectrum = np.arange(1, d + 1) ** -decay
+    uniform = partitions.Uniforms(data_seed, partitions.SYNTHETIC_DATA)
+    # By the inverse of the normal distribution: numpy's normal numbers may change with its version.
+    features = np.clip(ndtri(uniform((train + test, d))) * np.sqrt(spectrum), -clip, clip)
+    score = features.sum(axis=1) * (margin / np.sqrt(spectrum.sum()))
+    targets = (uniform((train + test,)) * (1 + np.exp(-score)) < 1).astype(np.int64)
+    split = ((features[:train], targets[:train]), (features[train:], targets[train:]))
+    return _task("logistic", graph_or_num_nodes, *split, functools.partial(linear_from_zero, d, 2), partition, "none")

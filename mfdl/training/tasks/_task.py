@@ -1,8 +1,4 @@
-"""A learning task: records, a module and a per-record loss, the same for every mechanism and seed.
-
-In: arrays, a function that builds a torch module, a loss of one record. Out: a checked `Task`, and its `TaskInstance`
-for a seed: who holds which record, when it takes part, the first model.
-"""
+"""A learning task: records, a module and a per-record loss, the same for every mechanism and seed."""
 
 from __future__ import annotations
 
@@ -23,7 +19,7 @@ from ...graphs import SparseGraph, labels, of_name
 from ...matrices import read_only
 from ...privacy.owners import Owners
 from ...spec import Entry, Registry
-from . import code_fingerprint, modules, records
+from . import modules, records
 from . import partition as partitions
 from . import preconditioner as preconditioners
 from .instance import TaskInstance
@@ -32,7 +28,6 @@ from .preconditioner import Preconditioner
 
 Kind = Literal["classification", "regression"]
 TASKS: Registry[Entry] = Registry("task", supplied=("graph_or_num_nodes", "data_home"))
-"""Functions that make a task on the nodes of a graph, by name."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -40,32 +35,28 @@ class Task:
     """Records on nodes, a model and a loss.
 
     Attributes:
-        name: in results.
         kind: "classification" (integer targets; accuracy is reported) or "regression".
         features: train records, shape (N, ...); floating ones are kept as float32, integer ones as int64.
         targets: shape (N,); int64 classes or float32 values.
-        test_features, test_targets: records held back from training, alike.
-        build_module: returns a new module; its random initial values come from torch's global generator,
-            which is seeded around the call. It sees batches (records, ...). A module-level function or
-            `functools.partial` of one can be sent to worker processes.
+        build_module: returns a new module for batches (records, ...); its random initial values come from torch's
+            global generator, which is seeded around the call. A module-level function or `functools.partial` of one can
+            be sent to worker processes.
         loss: (output of one record, target of one record) -> scalar.
-        num_nodes: n, over which the train records are split.
-        partition: who holds which train record; default a uniform random split into equal sizes.
+        num_nodes: n, over which the train records are split by `partition`; default a uniform random split.
         lipschitz: L such that every local map x -> x - eta g(x) of this model and loss is L-Lipschitz at the step
             sizes it will be trained with, for every possible record; your claim (docs/shift_reduction.md says when
             it holds). None: no claim, and guarantees that rest on one are refused.
-        public_constants: in words, what of features, targets or the first model was computed from the records and is
-            declared public ("mean and standard deviation of each feature"), or "none"; no guarantee covers it. None:
-            not declared, and runs with secret sampling are refused.
-        from_records: in words, what else was computed from the private records and is declared public, as by
-            `preconditioned`; every guarantee of a run says that it does not cover it.
+        public_constants: features, targets or parts of the first model that were computed from the records and are
+            declared public, in words ("mean and standard deviation of each feature"), or "none"; no guarantee covers
+            them. None: not declared, and runs with secret sampling are refused.
+        from_records: other quantities computed from the private records and declared public, in words, as by
+            `preconditioned`; every guarantee of a run says that it does not cover them.
         earlier_records: digests of the train records before they were preconditioned.
         record_owners: which nodes may hold one and the same record, as a number, groups of nodes or
             `mfdl.privacy.Owners`: your claim. Default 1: no record, nor a copy of one, is held by two nodes. A
             guarantee for fewer is refused.
-
-        node_labels: labels of the nodes in index order, where the task was built on a graph; it is trained on the same
-            nodes alone. None: of any graph with as many nodes.
+        node_labels: labels of the nodes in index order, if the task was built on a graph; it is trained on the same
+            nodes alone. None: any graph with as many nodes.
 
     Raises:
         InvalidInput: arrays that are empty, not finite or do not fit together; a loss that is no scalar.
@@ -154,11 +145,11 @@ class Task:
     def content_hash(self) -> str:
         """SHA-256 of the data, the partition, the model's and the loss's code and settings, and the number of nodes.
 
-        Anyone who guesses all data can check the guess against this hash.
+        It confirms a guess of all data.
         """
         module = modules.build(self.build_module, seed=0)
         digest = hashlib.sha256(repr((self.name, self.kind, self.num_nodes, self.partition.text)).encode())
-        digest.update(code_fingerprint.of_module(module) + code_fingerprint.of_callable(self.loss))
+        digest.update(records.module_digest(module) + records.callable_digest(self.loss))
         for array in (self.features, self.targets, self.test_features, self.test_targets):
             digest.update(repr((array.shape, array.dtype.str)).encode())
             digest.update(np.ascontiguousarray(array).tobytes())
@@ -172,8 +163,8 @@ class Task:
             from_records: why a preconditioner that was computed from train records of this task is public; it stands
                 beside every guarantee as not covered. Without it such a preconditioner is refused, if these records
                 are recognised: unchanged ones are, rounded or rescaled ones are yours to declare.
-        Returns: a task of another name and content hash, without a claim about Lipschitz constants: those of the maps
-            in the new variables are others. Trained weights of the first layer are read by `Preconditioner.weights`.
+        Returns: a task of another name and content hash, without a Lipschitz claim. Trained weights of the first layer
+            are converted by `Preconditioner.weights`.
         Raises: InvalidInput: features that are not real vectors, another number of features, a preconditioner of
             private records.
         """
@@ -183,7 +174,7 @@ class Task:
                 f"{self.features.shape[1:]} and type {self.features.dtype}; give it the features as rows of numbers."
             )
         chosen = preconditioners.parse(preconditioner, self.features.shape[1])
-        train = self.earlier_records | preconditioners.digests_of(self.features)
+        train = self.earlier_records | preconditioners.record_digests(self.features)
         private = chosen.records & train
         if private and not from_records.strip():
             raise InvalidInput(
@@ -205,7 +196,7 @@ class Task:
     def module_with(self, parameters: Any, seed: int | None = None) -> torch.nn.Module:
         """The module of the task with trained parameters, in evaluation mode, on the CPU; a wide type is float32.
 
-        Args: parameters: shape (d,), as runs hold those of a node; seed: of the run, which decides what is frozen.
+        Args: parameters: those of a node, shape (d,); seed: of the run, which decides the frozen ones.
         Raises: InvalidInput: another number of parameters.
         """
         module = modules.build(self.build_module, partitions.torch_seed(seed or 0, partitions.INITIAL_MODEL))
@@ -241,7 +232,7 @@ class Task:
 
     @property
     def batch_sizes_depend_on_seed(self) -> bool:
-        """Whether `public_batch_sizes` needs the seed: a Dirichlet partition draws how many records a node holds."""
+        """Whether `public_batch_sizes` needs the seed, as of a Dirichlet partition."""
         return self.partition.sizes_depend_on_seed
 
     def public_batch_sizes(self, period: Period, seed: int | None = None) -> NDArray[np.float64]:
@@ -251,8 +242,7 @@ class Task:
         `algorithm.with_divisors(task.public_batch_sizes(period))` there, with the seed of the run where
         `batch_sizes_depend_on_seed`.
 
-        Raises:
-            InvalidInput: no seed, and the sizes depend on it.
+        Raises: InvalidInput: no seed, and the sizes depend on it.
         """
         periods = np.array(periods_of_nodes(period, self.num_nodes))
         if seed is None:
@@ -281,17 +271,15 @@ class Task:
     def instance(
         self, seed: int, period: Period, dtype: torch.dtype = torch.float32, device: str | torch.device = "cpu"
     ) -> TaskInstance:
-        """What all mechanisms of one seed share: split, record-to-step map, first model.
+        """Split, record-to-step map and first model, which all mechanisms of one seed share.
 
         Args:
             seed: integer >= 0; the split, the batch order and the first model draw from streams of their own.
             period: steps per epoch, b, or one b_u per node; a record takes part in the steps t with t mod b fixed.
             dtype: float32 or float64, of features, models and gradients. Modules in half precision, or of several
                 types, compute in theirs, the former on features of their type.
-            device: where the tensors live.
 
-        Raises:
-            InvalidInput: a node has fewer records than its period, so that one of its batches would be empty.
+        Raises: InvalidInput: a node has fewer records than its period, so that one of its batches would be empty.
         """
         seed = check.integer_at_least(0, seed=seed)
         periods = periods_of_nodes(period, self.num_nodes)
@@ -362,14 +350,12 @@ def from_module(
     Task mine (classification) on 4 nodes: 40 train and 40 test records of shape (3,), partition uniform
 
     Args:
-        name: in results.
         graph_or_num_nodes: a networkx graph, the name of one, or the number of nodes.
         kind, build_module, loss, lipschitz, public_constants, record_owners: as in `Task`. For a module that exists,
             whose parameters are the public first model, build_module is `functools.partial(copy.deepcopy, module)`.
-        train, test: Datasets of (features, target), such as a TensorDataset, a torchvision data set or a part of
-            `random_split`; read once, item by item. Alternatively give the next four.
+        train, test: Datasets of (features, target), read once, item by item. Alternatively give the next four.
         features, targets, test_features, test_targets: arrays, tensors or tables of pandas, one row per record.
-        partition: who holds which train record, or its text such as "dirichlet:alpha=10", see `partition.parse`.
+        partition: of the train records, or its text such as "dirichlet:alpha=10", see `partition.parse`.
 
     Raises: as `Task`; InvalidInput: records given twice, or a Dataset that cannot be stacked (`records`).
     """
@@ -377,7 +363,7 @@ def from_module(
     return Task(
         name,
         kind,
-        **records.of_caller(train, test, arrays),
+        **records.caller_arrays(train, test, arrays),
         build_module=build_module,
         loss=loss,
         num_nodes=node_count(graph_or_num_nodes),

@@ -1,10 +1,7 @@
-"""Tasks of a user's data file: the text `PATH:target=COLUMN,...` and `from_file`, which takes the same options.
+"""Tasks of a user's data file: the text `PATH:target=COLUMN,...` and `from_file`, with the same options.
 
-In: a path, options, a graph. Out: the task of its records with a linear model or a small network. The text and the
-function give the same task, and so do files of the same content under two names.
-
-`FileSummary` is what a data file holds and what a task reads of it, before anything is trained; what is refused is a
-part of it, beside all that could be read.
+Both give the same task, and so do files of the same content under two names. `FileSummary` describes a data file and
+its task before training, with the reason if it is refused.
 """
 
 from __future__ import annotations
@@ -28,11 +25,8 @@ from ...spec import Entry, setting
 from . import partition as partitions
 from ._data_sets import _squared_error, linear_from_zero, relu_network
 from ._task import Task, from_module, node_count
-from .data_table import DataTable
-from .table_files import OTHER_FORMATS, READERS, format_suffix, read_table
+from .table_files import OTHER_FORMATS, READERS, DataTable, format_suffix, read_table, unknown_format
 from .table_records import (
-    EVERY_OTHER,
-    Ranges,
     TableOptions,
     TableRecords,
     kind_of_task,
@@ -56,7 +50,7 @@ _FILE = re.compile(
 
 
 class FileText(NamedTuple):
-    """A text that names a data file, in its parts. Attributes: settings: (key, value) of each option."""
+    """A text that names a data file, in its parts; settings: (key, value) of each option."""
 
     path: str
     settings: tuple[tuple[str, str], ...]
@@ -75,7 +69,10 @@ def parse_file_text(text: str) -> FileText | None:
     text = text.strip()
     match = _FILE.fullmatch(text)
     if match is None:
-        _refuse_other_files(text)
+        path = Path(text.partition(":")[0])
+        known = path.suffix.lower() in OTHER_FORMATS or "/" in str(path) or os.sep in str(path)
+        if known or (path.suffix and path.is_file()):
+            raise unknown_format(path)
         return None
     settings: list[tuple[str, str]] = []
     for piece in (match["options"] or "").split(",") if match["options"] else []:
@@ -90,16 +87,6 @@ def parse_file_text(text: str) -> FileText | None:
                 f"{match['path']}:target=COLUMN,drop=COLUMN,COLUMN."
             )
     return FileText(match["path"], tuple(settings))
-
-
-def _refuse_other_files(text: str) -> None:
-    """Raises: InvalidInput: a text that names a file which is no data file."""
-    path = Path(text.partition(":")[0])
-    known = path.suffix.lower() in OTHER_FORMATS or "/" in str(path) or os.sep in str(path)
-    if known or (path.suffix and path.is_file()):
-        suffixes = ", ".join(READERS)
-        way_out = OTHER_FORMATS.get(path.suffix.lower(), "give it the suffix of its format")
-        raise InvalidInput(f"data file {str(path)!r} must end in {suffixes}, or be FILE.py:FUNCTION; {way_out}.")
 
 
 def from_file(
@@ -137,7 +124,7 @@ def from_file(
         features: the only columns that are features; default all but target and node.
         drop: columns that are left out; not with features.
         node: the column that names the node of each record, by its label in the graph.
-        partition: who holds which train record if no column says so, see `partition.parse`; default "uniform".
+        partition: of the train records if no column says so, see `partition.parse`; default "uniform".
         test: a file of test records with the same columns, in any order.
         test_fraction: share of the records held back if there are no test records, default 0.2, the same ones in all
             runs; with a node column, of each node.
@@ -149,8 +136,8 @@ def from_file(
             and mapped to [0, 1]. A range that was read off the private records is not public.
     Returns: a task named by its target and model; its content hash does not depend on the path.
     Raises:
-        InvalidInput: a file that is damaged, empty or incomplete, a column that does not exist, a target of which the
-            kind is uncertain, one class only, a node that the graph lacks.
+        InvalidInput: a file that is damaged, empty or incomplete, a column that does not exist, a target of uncertain
+            kind, one class only, a node that the graph lacks.
         MissingExtra: a Parquet file, and pyarrow is not installed.
     """
     text = check.path(path=path)
@@ -159,7 +146,7 @@ def from_file(
             f"path must be a path alone, got {str(text)!r}; give {parts['options']!r} as keywords, or the text to "
             "mfdl.tasks.load."
         )
-    options = table_options(
+    options = TableOptions(
         target=target,
         kind=kind,
         classes=classes,
@@ -168,45 +155,20 @@ def from_file(
         node=node,
         test=test,
         test_fraction=test_fraction,
-        model=model,
         ranges=ranges,
+        model=model,
     )
     records = read_records(text, options)
     return task_of_records(records, graph, partition, model, hidden)
 
 
-def table_options(
-    *,
-    kind: str | None = None,
-    classes: Any = None,
-    features: Any = None,
-    drop: Any = (),
-    test: Any = None,
-    model: Any = "linear",
-    ranges: Any = None,
-    **names: Any,
-) -> TableOptions:
-    """The options of `from_file` that decide the records, checked; `logistic` says that the target holds classes."""
-    return TableOptions(
-        kind="classification" if model == "logistic" and kind is None else kind,
-        classes=_labels(classes),
-        features=_names("features", features),
-        drop=_names("drop", drop) or (),
-        test=None if test is None else str(check.path(test=test)),
-        ranges=_ranges(ranges),
-        **names,
-    )
-
-
 def file_entry(path: str) -> Entry:
-    """What a text may say about a data file: the options of `from_file`."""
     has_target = format_suffix(Path(path)) in (".libsvm", ".svm", ".npz")
     example = f"{path}:{'kind=classification' if has_target else 'target=COLUMN'}"
     return Entry("data file", path, from_file, example, supplied=("path", "graph"))
 
 
 def load_file(text: FileText, graph: Any, given: Mapping[str, Any]) -> Task:
-    """The task of a text. Args: given: options in Python, beside those of the text."""
     return from_file(text.path, graph, **file_options(text, given))
 
 
@@ -223,59 +185,6 @@ def file_options(text: FileText, given: Mapping[str, Any] | None = None) -> dict
     return file_entry(text.path).arguments(text.settings, given)
 
 
-def _names(option: str, given: str | Iterable[str] | None) -> tuple[str, ...] | None:
-    if given is None:
-        return None
-    names = given.split(",") if isinstance(given, str) else check.texts(**{option: given})
-    return tuple(name.strip() for name in names)
-
-
-def _labels(given: str | Iterable[Any] | None) -> tuple[str, ...] | None:
-    if given is None:
-        return None
-    if isinstance(given, int) and not isinstance(given, bool):
-        given = str(given)
-    labels = given.split(",") if isinstance(given, str) else check.listed("labels", classes=given)
-    labels = [str(label).strip() for label in labels]
-    if len(labels) == 1 and re.fullmatch("[1-9][0-9]{0,3}", labels[0]):
-        labels = [str(number) for number in range(int(labels[0]))]
-    return tuple(labels)
-
-
-def _ranges(given: str | Mapping[str, tuple[float, float]] | None) -> Ranges:
-    """Public ranges by column, from a mapping, a text or a file."""
-    if given is None:
-        return {}
-    if isinstance(given, str) and format_suffix(Path(given)) is not None:
-        table = read_table(Path(given))
-        columns = [table.column(name, "ranges") for name in ("column", "low", "high")]
-        names, (low, high) = columns[0].labels(), (column.numbers(table.where) for column in columns[1:])
-        pairs: Iterable[tuple[str, Any]] = zip(names, zip(low.tolist(), high.tolist(), strict=True), strict=True)
-    elif isinstance(given, str):
-        parts = [piece.strip().rsplit(":", 2) for piece in given.split(",")]
-        pairs = [(part[0], part[1:]) for part in parts]
-    else:
-        pairs = check.mapping("columns and their ranges (low, high)", ranges=given).items()
-    ranges: dict[str, tuple[float, float]] = {}
-    for name, limits in pairs:
-        if name in ranges:
-            raise InvalidInput(f"ranges must give each column once, got {name!r} twice.")
-        ranges[name] = _limits(name, limits)
-    return ranges
-
-
-def _limits(name: str, limits: Any) -> tuple[float, float]:
-    try:
-        low, high = map(float, limits)
-    except (TypeError, ValueError):
-        raise InvalidInput(
-            f"ranges must be two numbers for each column, as in {name}:0:1 or {{{name!r}: (0, 1)}}, got "
-            f"{check.brief(limits)} for {name!r}; {EVERY_OTHER}:LOW:HIGH is for all features without one, and a file "
-            "of ranges has the columns column, low, high."
-        ) from None
-    return low, high
-
-
 def task_of_records(
     records: TableRecords,
     graph: Any,
@@ -283,7 +192,6 @@ def task_of_records(
     model: str | Callable[[], torch.nn.Module] = "linear",
     hidden: int | None = None,
 ) -> Task:
-    """The task of records on the nodes of a graph, with a model of a name or of the caller."""
     if records.node_labels is not None:
         if partition is not None:
             raise InvalidInput("partition must be left out where a column names the node of each record; or drop node.")
@@ -308,7 +216,6 @@ def task_of_records(
 def _model(
     records: TableRecords, model: str | Callable[[], torch.nn.Module], hidden: int | None
 ) -> tuple[str, Callable[[], torch.nn.Module]]:
-    """A word for the model, and the function that builds it."""
     if hidden is not None and model != "mlp":
         raise InvalidInput(f"hidden is the layer of model='mlp', got hidden={hidden!r} with model={model!r}.")
     if callable(model):
@@ -324,7 +231,6 @@ def _model(
 
 
 def flattening(build: Callable[[], torch.nn.Module]) -> torch.nn.Module:
-    """A module behind a layer that makes a vector of each record."""
     return torch.nn.Sequential(torch.nn.Flatten(), build())
 
 
@@ -352,7 +258,7 @@ OF_THE_MODEL = ("partition", "model", "hidden")
 
 @dataclasses.dataclass(frozen=True)
 class ColumnSummary:
-    """A column. Attributes: role: "target", "feature", "node" or "unused"; empty if the target is not known."""
+    """A column; role: "target", "feature", "node" or "unused"; empty if the target is not known."""
 
     name: str
     kind: str
@@ -362,12 +268,11 @@ class ColumnSummary:
 
 @dataclasses.dataclass(frozen=True)
 class FileSummary:
-    """What a task text names.
+    """A data file or task of a text.
 
     Attributes:
-        format: of the file; empty for a task that is no data file.
-        rows: of the file, test records of another file excluded.
-        kind: of the task; None if it is not certain.
+        format, rows: of the file, without test records of another file; empty for a task that is no data file.
+        kind: None if it is not certain.
         classes: labels in the order of their numbers.
         features: of a record.
         records_of_nodes: the fewest and the most train records of a node; None without a graph or a column of nodes.
@@ -393,19 +298,18 @@ class FileSummary:
 
 
 def summary_of_task(text: str, task: Task) -> FileSummary:
-    """A summary of any task: its records and nodes, in the runs of seed 0."""
+    """The summary of any task, with the nodes of seed 0."""
     return dataclasses.replace(_with_task(FileSummary(text), task), features=int(np.prod(task.features.shape[1:])))
 
 
 def summary_of_file(text: FileText, graph: Any = None) -> FileSummary:
-    """A summary of a data file.
+    """The summary of a data file, and with a graph of the task on it.
 
-    Args: graph: None, or a graph on whose nodes the task is made.
     Raises: InvalidInput: a file that cannot be read, an unknown option.
     """
     arguments = file_options(text)
     of_the_model = {name: arguments.pop(name) for name in OF_THE_MODEL if name in arguments}
-    options = table_options(model=of_the_model.get("model", "linear"), **arguments)
+    options = TableOptions(model=of_the_model.get("model", "linear"), **arguments)
     table = read_table(Path(text.path))
     summary = FileSummary(text.path, table.format, table.num_rows, _columns(table, options))
     try:

@@ -1,13 +1,7 @@
-"""One seed of a task: who holds which record, when it takes part, and clipped gradients of all nodes at once.
+"""One seed of a task: records on nodes and in steps, and clipped gradients of all nodes at once.
 
-In: padded tensors over (node, step class, slot), as `Task.instance` makes them. Out: the functions that the executor
-calls: per-record clipping for record-level privacy, clipped means for user level. Noise, gossip and step sizes are in
-the executor.
-
-Instances of one task stacked along the nodes, so that the gradients of several runs are taken in one call.
-
-In: `TaskInstance`s of one task with the same period, each of n nodes. Out: one instance of R n nodes, run after run.
-Nodes never act on each other there, so each row is what it is alone, up to rounding.
+Instances of one task with the same period can be stacked along the nodes, run after run, so that the gradients of
+several runs are taken in one call; each row is that of the run alone, up to rounding.
 """
 
 from __future__ import annotations
@@ -34,24 +28,23 @@ from .modules import node_batch
 from .record_clipping import RecordClipping
 
 CHUNK_BYTES = 256 * 2**20
-"""About the most memory that per-record gradients or activations take at one time."""
+"""About the most memory of per-record gradients or activations at one time."""
 
 WORTH_SORTING = 0.75
-"""Of the slots of all batches: nodes are put together by size where that leaves no more than these,"""
+"""Nodes are grouped by size where that leaves at most this share of the slots of all batches,"""
 WORTH_A_CALL = 2**23
 """and saves more numbers than these: a call for each size costs as much as some million of them."""
 
 KEPT_BYTES = 128 * 2**20
-"""Of records, up to which the batches of whole nodes are kept."""
+"""Largest size of records at which the batches of whole nodes are kept."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Evaluation:
-    """Test metrics of every node's model. NOT private: no noise was added for them (see `evaluate`).
+    """Test metrics of every node's model. NOT private: no noise was added for them (see `TaskInstance.evaluate`).
 
     Attributes:
-        loss: mean test loss, float64 (n,).
-        accuracy: share of test records classified rightly, float64 (n,); None for regression.
+        loss, accuracy: on the test records, float64 (n,); accuracy is None for regression.
         metrics: the requested ones by name (`mfdl.metrics`), float64 (n,), or () for the average model.
     """
 
@@ -68,25 +61,21 @@ class TaskInstance:
 
     The map from records to steps is public, drawn once and the same in all epochs: node u's record at
     position j of its order takes part in the steps t with t mod b == j mod b, in slot j // b. So a record is
-    seen once per epoch, in the same step of it, whichever other records are there. Nodes may have periods b_u of
-    their own; then b_u takes the place of b in all of this, and b is the largest of them in the shapes.
+    used once per epoch, in the same step of it, whichever other records there are. Nodes may have periods b_u of
+    their own in place of b, which then is the largest of them in the shapes.
 
     Attributes:
-        task, seed: what it was made of.
         period: steps after which every node feeds the same records again: b, or the least common multiple of b_u.
-        features: (n, b, B, ...) padded with zeros where `mask` is False.
-        targets: (n, b, B), padded with zeros.
+        features, targets: (n, b, B, ...) and (n, b, B), padded with zeros where `mask` is False.
         mask: bool (n, b, B). A record set to False here by `dataclasses.replace` takes no part (zero-out
             adjacency).
         record_index: int64 (n, b, B), rows of `task.features`; -1 in padding.
         public_batch_sizes: float64 (n,), ceil(records of u / b). The divisors: constants that do not follow
-            the mask, so that they tell nothing of a record; the number of records of a node counts as public.
-        initial_parameters: (n, d), all rows equal: public, drawn before any data are seen.
-        test_features, test_targets: as in the task, on the device.
-        model: the per-record functions of the module.
+            the mask; the number of records of a node counts as public.
+        initial_parameters: (n, d), all rows equal: public, drawn before any data are used.
         activations: numbers that the module puts out for one record, by which work is cut into parts.
         node_periods: b_u of each node; None: b at every node.
-        whole, nodes: the instance of all nodes, and which of them these are; None: all. n then counts these.
+        whole, nodes: the instance of all nodes, and the indices of these; None: all. n then counts these.
     """
 
     __repr__ = short_repr
@@ -108,7 +97,7 @@ class TaskInstance:
     whole: TaskInstance | None = None
     nodes: NDArray[np.intp] | None = None
 
-    def of_nodes(self, nodes: NDArray[np.intp] | None) -> TaskInstance:
+    def node_part(self, nodes: NDArray[np.intp] | None) -> TaskInstance:
         """The instance of some of its nodes, in increasing order, for one of several processes."""
         if nodes is None:
             return self
@@ -119,19 +108,18 @@ class TaskInstance:
         return dataclasses.replace(self, **parts, node_periods=periods, whole=self, nodes=nodes)
 
     def with_records(self, **parts: Any) -> TaskInstance:
-        """The same model on other records; how its gradients are clipped is found out once."""
+        """The same model on other records, with the inspected rule of clipping."""
         other = dataclasses.replace(self, **parts)
         vars(other)["_record_clipping"] = self._record_clipping
         return other
 
     @property
     def dimension(self) -> int:
-        """d, the number of trainable parameters."""
         return int(self.initial_parameters.shape[1])
 
     @functools.cached_property
     def _record_clipping(self) -> RecordClipping:
-        return RecordClipping.of(self.model, self.test_features[0], self.test_targets[0])
+        return RecordClipping.from_model(self.model, self.test_features[0], self.test_targets[0])
 
     def clipped_gradients(
         self,
@@ -144,13 +132,10 @@ class TaskInstance:
         """The gradients that a mechanism adds noise to, by its unit of privacy, (n, d).
 
         Args:
-            models, step: as for `clipped_gradient_sums`.
-            clip_norm: bound on the norm of one record's gradient, or with unit "user" of a node's mean gradient.
             unit: "record": `clipped_gradient_sums`; "user": `clipped_gradient_means`.
             scales: public factors of every coordinate of a gradient before it is clipped, shape (n, d); default 1.
 
-        Raises:
-            InvalidInput: an unknown unit; models of another shape, dtype or device; a bad step or clip_norm.
+        Raises: InvalidInput: an unknown unit; models of another shape, dtype or device; a bad step or clip_norm.
         """
         require_known("unit", str(unit), UNITS)
         scales = None if scales is None else scales.to(models)
@@ -162,21 +147,14 @@ class TaskInstance:
     def clipped_gradient_means(
         self, models: torch.Tensor, step: int, clip_norm: float | ClipRule, scales: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """Mean gradients of all nodes at one step, each clipped as a whole: user level.
+        """Mean gradients (n, d) of all nodes at one step, each clipped as a whole: user level.
 
-        Args:
-            models, step, scales: as for `clipped_gradients`.
-            clip_norm: bound on the norm of a node's mean gradient; its records are not clipped one by one.
-
-        Returns:
-            (n, d). The mean is over the records that are present. Their number is no constant, but needs to be none:
-            it acts inside the clip, as do the records. Nothing is left to divide by afterwards: the divisors are 1.
+        The mean is over the present records. Their number acts inside the clip, so the divisors are 1.
 
         Guarantees:
             Each row has norm <= clip_norm whatever the node's data are, and is zero where the mean is not finite or
             the batch is empty (`clipping.clipped_rows`). A node's row depends on its own model and records only.
-        Raises:
-            InvalidInput: models of another shape, dtype or device; a bad step or clip_norm.
+        Raises: as `clipped_gradients`.
         Cost: one gradient per node, not per record; about `CHUNK_BYTES` of memory beyond the result.
         """
         features, targets, mask = self._batches(models, step)
@@ -191,48 +169,38 @@ class TaskInstance:
             means = gradients(models, *batch[:-1])
             return clipping.clipped_rows(means if scales is None else scales * means, batch[-1], clip_norm)
 
-        def of_part(nodes: slice, slots: slice) -> torch.Tensor:
+        def part_gradients(nodes: slice, slots: slice) -> torch.Tensor:
             *batch, _ = node_batch(features[nodes], targets[nodes], mask[nodes], models.dtype, slots)
             return gradients(models[nodes], *batch)
 
-        means = _summed(of_part, models, num_slots, slot_bytes)
+        means = _summed(part_gradients, models, num_slots, slot_bytes)
         return clipping.clipped_rows(means if scales is None else scales * means, mask.any(1), clip_norm)
 
     @functools.cached_property
     def _batches_of_class(self) -> dict[int, tuple[torch.Tensor, ...]]:
-        """Batches of whole nodes by step class, gathered once for all passes."""
         return {}
 
     @torch.no_grad()
     def clipped_gradient_sums(
         self, models: torch.Tensor, step: int, clip_norm: float | ClipRule, scales: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """Sums of clipped per-record gradients of all nodes at one step.
+        """Sums (n, d) of clipped per-record gradients of all nodes at one step; the records of class t mod period take
+        part.
 
-        Args:
-            models: (n, d), the model at which each node takes its gradients.
-            step: t >= 0; the records of class t mod period take part.
-            clip_norm: bound on the norm of one record's gradient.
-            scales: as for `clipped_gradients`; with them no weight is factored.
-
-        Returns:
-            (n, d), a sum and not a mean: divide by `public_batch_sizes`, never by the number of present
-            records.
+        Divide by `public_batch_sizes`, never by the number of present records.
 
         Guarantees:
             Each summand has norm <= clip_norm and is zero for masked records and non-finite gradients
             (`RecordClipping.sums`). A node's row depends on its own model and records only.
-        Raises:
-            InvalidInput: models of another shape, dtype or device; a bad step or clip_norm.
+        Raises: as `clipped_gradients`.
         Cost: about `CHUNK_BYTES` of memory beyond the result, however large n, B and d are; of large layers the inputs
             and backprops of a record, not its gradient (`RecordClipping`).
         """
         batch = self._batches(models, step)
-        alike = self._alike(batch[2].shape[1])
-        if len(alike) == 1:
+        if len(self._alike) == 1:
             return self._record_sums(models, *batch, clip_norm, scales)
         out = torch.empty_like(models)
-        for nodes, width in alike:
+        for nodes, width in self._alike:
             features, targets, mask = (part[nodes, :width] for part in batch)
             of_these = None if scales is None else scales[nodes]
             out[nodes] = self._record_sums(models[nodes], features, targets, mask, clip_norm, of_these)
@@ -250,32 +218,25 @@ class TaskInstance:
         way = self._record_clipping if scales is None else dataclasses.replace(self._record_clipping, layers={})
         record_bytes = way.record_size(self.activations, mask.shape[1]) * models.element_size()
 
-        def of_part(nodes: slice, slots: slice) -> torch.Tensor:
+        def part_gradients(nodes: slice, slots: slice) -> torch.Tensor:
             part, of_nodes = (nodes, slots), None if scales is None else scales[nodes]
             return way.sums(models[nodes], features[part], targets[part], mask[part], clip_norm, of_nodes)
 
-        return _summed(of_part, models, mask.shape[1], record_bytes)
-
-    def _alike(self, num_slots: int) -> list[tuple[torch.Tensor, int]]:
-        """Nodes with batches of like size and the slots that these take, where that saves much of the padding.
-
-        By public sizes, which are constants: which records are there, and what is drawn secretly, changes nothing.
-        """
-        if num_slots not in self._alike_of:
-            sizes = self.public_batch_sizes.clamp(1, num_slots).to(torch.int64)
-            classes = torch.log2(sizes.double()).ceil().to(torch.int64)
-            nodes = [torch.nonzero(classes == c).ravel() for c in classes.unique()]
-            alike = [(part, int(sizes[part].max())) for part in nodes]
-            padded = sum(len(part) * width for part, width in alike)
-            saved = len(sizes) * num_slots - padded
-            large = saved * self._record_clipping.record_size(self.activations, num_slots) > WORTH_A_CALL
-            worth = large and padded <= WORTH_SORTING * len(sizes) * num_slots
-            self._alike_of[num_slots] = alike if worth else [(torch.arange(len(sizes), device=sizes.device), num_slots)]
-        return self._alike_of[num_slots]
+        return _summed(part_gradients, models, mask.shape[1], record_bytes)
 
     @functools.cached_property
-    def _alike_of(self) -> dict[int, list[tuple[torch.Tensor, int]]]:
-        return {}
+    def _alike(self) -> list[tuple[torch.Tensor, int]]:
+        """Nodes with batches of similar public size and their slots, where that saves much of the padding."""
+        num_slots = self.mask.shape[2]
+        sizes = self.public_batch_sizes.clamp(1, num_slots).to(torch.int64)
+        classes = torch.log2(sizes.double()).ceil().to(torch.int64)
+        nodes = [torch.nonzero(classes == c).ravel() for c in classes.unique()]
+        alike = [(part, int(sizes[part].max())) for part in nodes]
+        padded = sum(len(part) * width for part, width in alike)
+        saved = len(sizes) * num_slots - padded
+        large = saved * self._record_clipping.record_size(self.activations, num_slots) > WORTH_A_CALL
+        worth = large and padded <= WORTH_SORTING * len(sizes) * num_slots
+        return alike if worth else [(torch.arange(len(sizes), device=sizes.device), num_slots)]
 
     @torch.no_grad()
     def evaluate(
@@ -292,27 +253,15 @@ class TaskInstance:
             measured: further metrics (`mfdl.metrics.METRICS`); they change no bit of loss and accuracy.
             average: the mean model of all nodes, (1, d); default that of `models`.
 
-        Raises:
-            InvalidInput: models of another shape, dtype or device; an unknown metric, the accuracy of a regression.
+        Raises: InvalidInput: models of another shape, dtype or device; an unknown metric, the accuracy of a regression.
         Cost: n forward passes over the test set, in chunks of about `CHUNK_BYTES`; "train_loss" n over the train set,
             "average_train_loss" one, the other two together one over the test set.
         """
         self._check_models(models)
-        wanted, more = metrics.requested(measured), dict[str, torch.Tensor]()
-        metrics.require_measured(wanted, self.task.kind, self.task.name)
-        evaluation = self.test(models)
-        if average is None:
-            average = models.mean(0, keepdim=True, dtype=torch.float64).to(models.dtype)
-        if "train_loss" in wanted:
-            more["train_loss"] = self.train_losses(models)
-        if {"average_loss", "average_accuracy"} & set(wanted):
-            of_average = self.test(average)
-            more["average_loss"] = of_average.loss[0]
-            if of_average.accuracy is not None:
-                more["average_accuracy"] = of_average.accuracy[0]
-        if "average_train_loss" in wanted:
-            more["average_train_loss"] = self.train_losses(average)[0]
-        return dataclasses.replace(evaluation, metrics={name: more[name] for name in wanted})
+        metrics.require_measured(metrics.requested(measured), self.task.kind, self.task.name)
+        result = evaluate([self], models, measured, average)
+        of_nodes = {name: x if metrics.is_of_nodes(name) else x[0] for name, x in result.metrics.items()}
+        return dataclasses.replace(result, metrics=of_nodes)
 
     def test(self, rows: torch.Tensor) -> Evaluation:
         """Loss and accuracy of models (rows, d) on all test records."""
@@ -331,7 +280,6 @@ class TaskInstance:
         return total / whole.mask.sum()
 
     def _batches(self, models: torch.Tensor, step: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Features, targets and mask of the batch that each node feeds at a step, after checks of the arguments."""
         self._check_models(models)
         step_class = check.integer_at_least(0, step=step) % self.period
         at: Any = (slice(None), step_class)
@@ -373,15 +321,15 @@ def tested(
 
 
 def _summed(
-    of_part: Callable[[slice, slice], torch.Tensor], models: torch.Tensor, num_slots: int, bytes_per_slot: int
+    part_gradients: Callable[[slice, slice], torch.Tensor], models: torch.Tensor, num_slots: int, bytes_per_slot: int
 ) -> torch.Tensor:
     """Gradients (n, d) added up over parts of nodes x slots."""
     parts = [*_parts(len(models), num_slots, bytes_per_slot)]
     if len(parts) == 1:
-        return of_part(*parts[0])
+        return part_gradients(*parts[0])
     out = torch.zeros_like(models)
     for nodes, slots in parts:
-        out[nodes] += of_part(nodes, slots)
+        out[nodes] += part_gradients(nodes, slots)
     return out
 
 
@@ -398,7 +346,7 @@ BY_NODE = "features", "targets", "mask", "record_index"
 
 
 def fit_together(instance: TaskInstance, base: TaskInstance) -> bool:
-    """Whether their modules are the same function of the trained parameters: no frozen number depends on the seed."""
+    """Whether their modules are the same function of the trained parameters: frozen numbers are equal."""
 
     def frozen(task: TaskInstance) -> dict[str, torch.Tensor]:
         module = task.model.module
@@ -410,10 +358,7 @@ def fit_together(instance: TaskInstance, base: TaskInstance) -> bool:
 
 
 def stacked(instances: Sequence[TaskInstance]) -> TaskInstance:
-    """One instance of all nodes, with as many slots as the largest batch has.
-
-    Cost: a copy of all records.
-    """
+    """One instance of all nodes, with the slots of the largest batch; a copy of all records."""
     first, slots = instances[0], max(instance.mask.shape[2] for instance in instances)
     together: dict[str, Any] = {name: _joined([getattr(x, name) for x in instances], slots) for name in BY_NODE}
     together["record_index"] = torch.where(together["mask"], together["record_index"], -1)
@@ -444,17 +389,21 @@ def without_copies(instances: Sequence[TaskInstance], stack: TaskInstance) -> li
 
 
 @torch.no_grad()
-def evaluate(instances: Sequence[TaskInstance], models: torch.Tensor, measured: Iterable[str] = ()) -> Evaluation:
-    """Metrics of the models of all runs, as `TaskInstance.evaluate` gives them run by run.
+def evaluate(
+    instances: Sequence[TaskInstance],
+    models: torch.Tensor,
+    measured: Iterable[str] = (),
+    averages: torch.Tensor | None = None,
+) -> Evaluation:
+    """Metrics of the models (R n, d) of all runs in one call, shape (R n,), or (R,) for those of average models.
 
-    Args: models: (R n, d), run after run.
-    Returns: metrics of shape (R n,), or (R,) for those of average models.
-    Cost: test metrics of all runs in one call; metrics on train records run by run.
+    Args: averages: the average models, (R, d); default those of `models`.
     """
     first, of_runs = instances[0], models.unflatten(0, (len(instances), -1))
     wanted, more = metrics.requested(measured), dict[str, torch.Tensor]()
     evaluation = first.test(models)
-    averages = of_runs.mean(1, dtype=torch.float64).to(models.dtype)
+    if averages is None:
+        averages = of_runs.mean(1, dtype=torch.float64).to(models.dtype)
     if "train_loss" in wanted:
         more["train_loss"] = torch.cat([x.train_losses(rows) for x, rows in zip(instances, of_runs, strict=True)])
     if {"average_loss", "average_accuracy"} & set(wanted):

@@ -1,11 +1,9 @@
-"""Which torch modules can be trained with per-record clipping, and their per-record functions.
+"""Torch modules that can be trained with per-record clipping, and their per-record functions.
 
-In: a module, a per-record loss and a few records. Out: a `PerRecordModel`, or a refusal that names the layer.
 Clipping bounds one record's influence only if its output does not depend on the records beside it, and
 repeating a step must give the same gradients, so layers that mix records, draw at random or change their
-buffers are refused: by name where the layer is known, and by a numerical test.
-
-Gradients are those of autograd: one pass forward by vmap over nodes and records, one backward for all of them.
+buffers are refused: by name where the layer is known, and by a numerical test. Gradients are those of autograd: one
+pass forward by vmap over nodes and records, one backward for all of them.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ from torch.overrides import TorchFunctionMode
 from ... import check
 from ...errors import InvalidInput, UnsupportedMechanism
 from . import stacked_layers
-from .recurrences import written_out
+from .stacked_layers import written_out
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 Parameters = dict[str, torch.Tensor]
@@ -36,7 +34,7 @@ Parameters = dict[str, torch.Tensor]
 PROBE_RECORDS = 4
 BROADCASTS = "Using a target size"  # how torch's losses warn that they repeat a target over the outputs
 INDEPENDENCE_TOLERANCE = 1e-5
-"""Relative change of a record's output, when the records beside it change, that still counts as rounding."""
+"""Relative change of a record's output, when the records beside it change, that counts as rounding."""
 
 
 def build(build_module: Callable[[], torch.nn.Module], seed: int) -> torch.nn.Module:
@@ -72,11 +70,9 @@ def _called(build_module: Callable[[], torch.nn.Module]) -> torch.nn.Module:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PerRecordModel:
-    """A module as functions of flat parameter rows; only parameters with `requires_grad` are in the rows.
+    """A module as functions of flat parameter rows (..., d); only parameters with `requires_grad` are in the rows.
 
-    Attributes:
-        module: frozen parameters and buffers are read from it.
-        loss: (output of one record, its target) -> scalar.
+    Attributes: loss: (output of one record, its target) -> scalar.
     """
 
     module: torch.nn.Module
@@ -84,7 +80,6 @@ class PerRecordModel:
 
     @functools.cached_property
     def shapes(self) -> dict[str, torch.Size]:
-        """Names and shapes of the trainable parameters, in the order of the flat row."""
         return {name: p.shape for name, p in self.module.named_parameters() if p.requires_grad}
 
     @functools.cached_property
@@ -97,10 +92,9 @@ class PerRecordModel:
 
     @functools.cached_property
     def _places(self) -> dict[str, str]:
-        """The name of the parameter at each place, also where a module or a parameter occurs several times.
+        """The name of the parameter at each place of the module.
 
-        `functional_call` finds the places of a parameter itself, but would restore it wrongly where a module occurs at
-        several places.
+        `functional_call` would restore a parameter wrongly where a module occurs at several places.
         """
         names = {id(parameter): name for name, parameter in self.module.named_parameters()}
         return {
@@ -111,7 +105,6 @@ class PerRecordModel:
 
     @property
     def dimension(self) -> int:
-        """d, the length of a flat row."""
         return sum(self._sizes)
 
     def initial_row(self) -> torch.Tensor:
@@ -132,14 +125,12 @@ class PerRecordModel:
         return {name: piece.to(self._types[name]) for name, piece in self.unflatten(rows).items()}
 
     def output(self, parameters: Parameters, features: torch.Tensor) -> torch.Tensor:
-        """The output of the module with other parameters."""
         given = {place: parameters[name] for place, name in self._places.items() if name in parameters}
         with written_out():
             return cast(torch.Tensor, functional_call(self.module, given, (features,), tie_weights=False))
 
     @functools.cached_property
     def chain(self) -> list[tuple[str, torch.nn.Module]] | None:
-        """The layers of the module, if it is a chain of known ones."""
         return stacked_layers.chain(self.module)
 
     def stacked_calls(
@@ -164,7 +155,6 @@ class PerRecordModel:
         return losses.reshape(targets.shape)
 
     def _is_cross_entropy(self, outputs: torch.Tensor, targets: torch.Tensor) -> bool:
-        """Whether losses are those of scores and the number of a class."""
         by_class = outputs.ndim == targets.ndim + 1 and not targets.is_floating_point()
         return self.loss is functional.cross_entropy and by_class
 
@@ -175,9 +165,9 @@ class PerRecordModel:
         targets: torch.Tensor,
         weights: torch.Tensor | None = None,
     ) -> list[torch.Tensor]:
-        """The derivatives of all losses (n, B), added up with weights, by variables of which the outputs were computed.
+        """The derivatives of all losses (n, B), added up with weights, by variables of the outputs.
 
-        By a copy of a parameter for each record they are the gradients of the records: one pass backward for all.
+        By copies of a parameter for each record they are the gradients of the records: one pass backward for all.
         """
         if self._is_cross_entropy(outputs, targets):  # softmax less one at the class
             classes = targets.unsqueeze(-1)
@@ -225,16 +215,16 @@ class PerRecordModel:
         return vmap(self.output, in_dims=(0, None))(self.parameters(rows), features)
 
     def activation_size(self, features: torch.Tensor) -> int:
-        """Numbers that all layers output for one record; work is cut into chunks by it."""
+        """Numbers that all layers output for one record, by which work is cut into chunks."""
         with torch.no_grad():
             outputs = _leaf_outputs(self.module, features[:1])
         return features[0].numel() + sum(output.numel() for _, output in outputs)
 
 
 def in_types(module: torch.nn.Module, dtype: torch.dtype) -> torch.dtype:
-    """The type of features for a module of a task that trains in `dtype`, to which a module of one wide type is cast.
+    """The type of features for a module that trains in `dtype`, to which a module of one wide type is cast.
 
-    Modules in half precision, and of several types, keep theirs: they compute in them, and all else is done in `dtype`.
+    Modules in half precision, and of several types, keep theirs; everything else is done in `dtype`.
     """
     types = {p.dtype for p in module.parameters()}
     if types <= {torch.float32} or types <= {torch.float64}:
@@ -243,7 +233,7 @@ def in_types(module: torch.nn.Module, dtype: torch.dtype) -> torch.dtype:
 
 
 def inputs(module: torch.nn.Module, features: NDArray[Any], dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """Records as a module of a task takes them (`in_types`); integers stay integers."""
+    """Records as inputs of a module of a task (`in_types`); integers stay integers."""
     dtype, records = in_types(module, dtype), torch.tensor(features)
     return records.to(dtype) if records.is_floating_point() else records
 
@@ -257,7 +247,7 @@ def record_copies(parameters: Parameters, num_records: int) -> Parameters:
 
 
 def checked_model(module: torch.nn.Module, loss: Loss, features: torch.Tensor, targets: torch.Tensor) -> PerRecordModel:
-    """A `PerRecordModel`, after the refusals; features and targets are a few records of the task.
+    """A `PerRecordModel`, checked on a few records of the task.
 
     Raises:
         UnsupportedMechanism: a layer mixes records, draws at random or changes buffers or parameters, or torch cannot
@@ -307,7 +297,7 @@ class _FailedCall(TorchFunctionMode):
 
 
 def refuse_by_name(module: torch.nn.Module) -> None:
-    """Refuses layers that mix records, draw at random or collect statistics in the mode in which they are.
+    """Refuses layers that mix records, draw at random or collect statistics in their present mode.
 
     Raises: UnsupportedMechanism: the first such layer.
     """
@@ -338,7 +328,7 @@ def refuse_by_name(module: torch.nn.Module) -> None:
 
 
 def _refuse_by_trial(module: torch.nn.Module, features: torch.Tensor) -> torch.Tensor:
-    """Outputs of the module on the records, after trying it on the first and on the last one beside others."""
+    """Outputs of the module on the records, after a trial of the first and the last one beside others."""
     kind, places = type(module).__name__, (0, len(features) - 1)
     buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
     with torch.random.fork_rng(devices=[]):  # a random layer must not move the global generator
@@ -376,7 +366,7 @@ def _refuse_by_trial(module: torch.nn.Module, features: torch.Tensor) -> torch.T
 
 
 def _beside_others(features: torch.Tensor, place: int) -> torch.Tensor:
-    """One record as it is, and others in the place of the rest: itself where records are integers."""
+    """One record unchanged beside others: copies of itself where records are integers."""
     if not features.is_floating_point():
         return features[[place]].expand_as(features).clone()
     others = 1 - 2 * features
@@ -385,7 +375,6 @@ def _beside_others(features: torch.Tensor, place: int) -> torch.Tensor:
 
 
 def _change(before: torch.Tensor, after: torch.Tensor) -> float:
-    """The largest change of an entry, 0 where it may be rounding."""
     change = float((before.double() - after.double()).abs().max())
     return change if change > INDEPENDENCE_TOLERANCE * (1 + float(before.double().abs().max())) else 0.0
 
@@ -408,7 +397,7 @@ def _mixing_layer(module: torch.nn.Module, features: torch.Tensor, places: Seque
 
 
 def _leaf_outputs(module: torch.nn.Module, batch: torch.Tensor) -> list[tuple[torch.nn.Module, torch.Tensor]]:
-    """Layers without layers inside, and what each call of them puts out, the first of several tensors."""
+    """Layers without layers inside, and the output of each of their calls, the first of several tensors."""
     outputs: list[tuple[torch.nn.Module, torch.Tensor]] = []
 
     def note(layer: torch.nn.Module, _inputs: object, output: Any) -> None:
@@ -469,7 +458,7 @@ def node_batch(
 ) -> tuple[torch.Tensor, ...]:
     """Records, targets and weights (nodes, B) of the mean over the present records, and which nodes have any.
 
-    An absent slot repeats a record that is there, at weight 0: its own padding could give 0 * inf = nan.
+    An absent slot repeats a present record at weight 0: padding could give 0 * inf = nan.
     """
     weights = mask.to(dtype) / mask.sum(1, keepdim=True).clamp(min=1)
     places = torch.arange(mask.shape[1], device=mask.device)

@@ -1,17 +1,12 @@
-"""Which node holds which record, and in which steps the record takes part.
+"""Owners of the records, and the steps in which a record takes part.
 
-Every train record belongs to exactly one node. In: the targets, the number of nodes, a seed. Out: the rows each node
-holds, checked by `dealt`. A partition describes the simulated world, and no guarantee covers the act of dealing records
-out: neighbouring data sets are the same owners with one record changed. Where the draw reads the targets (`Dirichlet`),
-build the neighbour with `Fixed(task.owners(seed))`.
+Every train record belongs to exactly one node. A partition describes the simulated world, and no guarantee covers the
+act of dealing records out: neighbouring data sets are the same owners with one record changed. Where the draw reads the
+targets (`Dirichlet`), build the neighbour with `Fixed(task.owners(seed))`. The map from records to steps is public and
+the same in all epochs (`record_index`).
 
-The map from records to steps is public and the same in all epochs (`record_index`). In: the rows of each node, a period
-and a seed. Out: the row at every (node, step class, slot).
-
-Random orders and seeds that every version of numpy repeats.
-
-`Generator.permutation` may change between numpy versions; the raw words of a bit generator and the hash of
-`SeedSequence` may not. Nothing here is secret: noise keys are in `training.keys`.
+Random orders come from the raw words of a bit generator and the hash of `SeedSequence`, which every version of numpy
+repeats. Nothing here is secret: noise keys are in `training.keys`.
 """
 
 from __future__ import annotations
@@ -46,11 +41,10 @@ def __dir__() -> list[str]:
 
 
 MAX_DRAWS = 100
-"""Draws of `Dirichlet` before records are moved by hand."""
+"""Draws of `Dirichlet` before records are moved."""
 
 ALPHA_RANGE = (1e-6, 1e6)
 PARTITIONS: Registry[Entry] = Registry("partition")
-"""Partitions that a text can name."""
 
 
 class Partition(abc.ABC):
@@ -62,18 +56,14 @@ class Partition(abc.ABC):
     @property
     @abc.abstractmethod
     def text(self) -> str:
-        """All that decides the partition besides targets, nodes and seed, in one line."""
+        """The parameters of the partition in one line."""
 
     @abc.abstractmethod
     def rows_of_nodes(self, targets: NDArray[Any], num_nodes: int, seed: int) -> list[Rows]:
-        """Rows of the records of each node, n arrays: disjoint, together 0, ..., N - 1, none empty.
-
-        Only which rows a node holds counts, not their order: the order of use is drawn elsewhere. `dealt` checks
-        this.
-        """
+        """Rows of the records of each node, n arrays: disjoint, together 0, ..., N - 1, none empty, in any order."""
 
     def require_fits(self, kind: str, num_records: int, num_nodes: int) -> None:
-        """Refuses records that the partition cannot deal out; a `Task` calls it when it is made."""
+        """Refuses records that the partition cannot deal out."""
         if num_records < num_nodes:
             raise InvalidInput(
                 f"each node needs a record, got {num_records} train records for {num_nodes} nodes; use a smaller graph."
@@ -81,10 +71,9 @@ class Partition(abc.ABC):
 
 
 def dealt(partition: Partition, targets: NDArray[Any], num_nodes: int, seed: int) -> list[Rows]:
-    """What `partition.rows_of_nodes` gives, checked: a guarantee for one record assumes that it is at one node.
+    """`partition.rows_of_nodes`, checked: a guarantee for one record assumes that it is at one node.
 
-    Raises:
-        InvalidInput: not one array of rows per node, an empty one, or a record at no node or in several places.
+    Raises: InvalidInput: not one array of rows per node, an empty one, or a record at no node or in several places.
     Cost: O(N).
     """
     check.instance(Partition, partition=partition)
@@ -142,18 +131,16 @@ class Dirichlet(Partition):
 
     A class of m records in random order is cut at the running sums of its shares times m, rounded: no record is lost
     or held twice. Splits that leave a node with fewer than `min_records` records are redrawn, up to `MAX_DRAWS` times;
-    then the last draw is repaired: while a node has too few, a random record of the largest node moves to the smallest
-    (lowest index where several are). So small alpha with a large min_records is less skewed than alpha says.
-
-    The draws are repeated by every version of numpy; they also use scipy's inverse incomplete gamma function, so
-    another version of it may move a cut by one record where a running sum falls on a rounding edge.
+    then the last draw is repaired: while a node has too few, a random record of the largest node moves to the smallest.
+    So small alpha with a large min_records is less skewed than alpha says. Another version of scipy's inverse
+    incomplete gamma function may move a cut by one record where a running sum falls on a rounding edge.
 
     Attributes:
         alpha: concentration, in `ALPHA_RANGE`: below 1 most of a class sits at few nodes; large is nearly uniform.
-        min_records: records every node gets at least; the period of a run must not exceed it to be sure of every seed.
+        min_records: records of every node at least; a period up to it fits every seed.
 
     Source: the experiments of arXiv:2405.01031 and arXiv:2501.14644v2, with alpha = 10. The public code of the first
-    started every cut anew instead of at the last one, so that nodes shared records and lost others; here they do not.
+    started every cut anew instead of at the last one, so that nodes shared records and lost others.
     """
 
     alpha: float
@@ -208,16 +195,12 @@ class Dirichlet(Partition):
             owners[rows[int(draws((1,))[0] * len(rows))]] = poorest
             sizes[donor] -= 1
             sizes[poorest] += 1
-        return _rows_of(owners, num_nodes)
+        return _owner_rows(owners, num_nodes)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Fixed(Partition):
-    """Owners given by the caller, the same for every seed.
-
-    Attributes:
-        owners: the node that holds each train record, shape (N,), integers 0, ..., n - 1, each at least once.
-    """
+    """Owners given by the caller, shape (N,), integers 0, ..., n - 1, each at least once; the same for every seed."""
 
     __repr__ = short_repr
 
@@ -259,22 +242,16 @@ class Fixed(Partition):
             )
 
     def rows_of_nodes(self, targets: NDArray[Any], num_nodes: int, seed: int) -> list[Rows]:
-        return _rows_of(np.asarray(self.owners), num_nodes)
+        return _owner_rows(np.asarray(self.owners), num_nodes)
 
 
 def parse(spec: Partition | str) -> Partition:
-    """The partition that a text names; a partition is returned as it is.
+    """The partition of a text, "uniform" or "dirichlet:alpha=A,min_records=M"; a partition is returned as it is.
 
-    >>> parse("uniform")
-    Uniform()
     >>> parse("dirichlet:alpha=10")
     Dirichlet(alpha=10.0, min_records=1)
 
-    Args:
-        spec: "uniform", or "dirichlet:alpha=A" with, perhaps, ",min_records=M"; `Fixed` has no text form.
-
-    Raises:
-        InvalidInput: another text, a parameter that is unknown, missing, given twice or out of range.
+    Raises: InvalidInput: another text, a parameter that is unknown, missing, given twice or out of range.
     """
     if isinstance(spec, Partition):
         return spec
@@ -290,8 +267,7 @@ def parse(spec: Partition | str) -> Partition:
 def dirichlet_shares(draws: Uniforms, alpha: float, shape: tuple[int, int]) -> NDArray[np.float64]:
     """Rows from the symmetric Dirichlet distribution: Gamma(alpha) variables over their sum.
 
-    Gamma(alpha) is Gamma(alpha + 1) times U^(1 / alpha): its logarithm stays finite where a small alpha makes the
-    variable itself underflow.
+    Gamma(alpha) is Gamma(alpha + 1) times U^(1 / alpha), whose logarithm stays finite for small alpha.
     """
     log_gamma = np.log(gammaincinv(alpha + 1, draws(shape))) + np.log(draws(shape)) / alpha
     weights = np.exp(log_gamma - log_gamma.max(axis=1, keepdims=True))
@@ -299,8 +275,7 @@ def dirichlet_shares(draws: Uniforms, alpha: float, shape: tuple[int, int]) -> N
     return shares
 
 
-def _rows_of(owners: NDArray[np.int64], num_nodes: int) -> list[Rows]:
-    """Rows of each owner, in increasing order."""
+def _owner_rows(owners: NDArray[np.int64], num_nodes: int) -> list[Rows]:
     ends = np.cumsum(np.bincount(owners, minlength=num_nodes))
     return np.split(np.argsort(owners, kind="stable").astype(np.int64), ends[:-1])  # exact: integers
 
@@ -342,7 +317,7 @@ def record_index(rows_of_nodes: Sequence[Rows], *, seed: int, periods: Sequence[
 
 
 DATA_SPLIT, NODE_SPLIT, BATCH_ORDER, INITIAL_MODEL, NODE_SHARES, SYNTHETIC_DATA = range(6)
-"""Purposes: each draws from a stream of its own, so that changing one leaves the others alone."""
+"""Purposes with streams of their own, so that changing one leaves the others alone."""
 
 DATA_SPLIT_SEED = 0
 """Seed of every train and test split, one for all runs: the seeds of a run never move a record across it."""
@@ -362,7 +337,7 @@ def split_rows(size: int, test_fraction: float) -> tuple[NDArray[np.int64], NDAr
 
 
 class Uniforms:
-    """A stream of independent uniform numbers, strictly between 0 and 1: midpoints of 2^52 equal steps."""
+    """A stream of independent uniform numbers in (0, 1): midpoints of 2^52 equal steps."""
 
     def __init__(self, seed: int, purpose: int) -> None:
         self._words = np.random.Philox(_sequence(seed, purpose))

@@ -1,12 +1,10 @@
 """Preconditioners: a public linear change of the features before clipping, which costs no privacy.
 
-Gradient descent learns direction j at the rate eta lambda_j, so directions of little variance are not reached in the
-steps that noise allows. Features x -> M (x - c) with M near lambda^(-1/2) make all directions alike. A model with first
-weights V on the new features is the model with weights V M on the old ones: training is gradient descent preconditioned
-by M^2, with gradients clipped after M. M and c are functions of public numbers, so every sensitivity stands.
-
-In: a declared spectrum, public features, or M itself. Out: a `Preconditioner`, which maps arrays and tensors;
-`Task.preconditioned` applies it, and in a loop of your own `node.step(preconditioner(features), targets)`.
+Gradient descent learns direction j at the rate eta lambda_j; features x -> M (x - c) with M near lambda^(-1/2) make
+all directions alike. A model with first weights V on the new features has the weights V M on the old ones: training is
+gradient descent preconditioned by M^2, with gradients clipped after M. M and c are functions of public numbers, so
+every sensitivity stands. `Task.preconditioned` applies it, and in a loop of your own
+`node.step(preconditioner(features), targets)`.
 """
 
 from __future__ import annotations
@@ -28,7 +26,6 @@ from ...matrices import read_only
 from ...spec import Entry, Registry
 
 PRECONDITIONERS: Registry[Entry] = Registry("preconditioner", supplied=("num_features",), by_position=True)
-"""Preconditioners that a text can name."""
 LARGEST_RATIO = 1e6
 """Largest singular value of M over the smallest: beyond it float32 features lose a direction to rounding."""
 RIDGE = 1e-3
@@ -49,7 +46,7 @@ class Preconditioner:
     Attributes:
         scales: M, the diagonal of shape (d,), or a matrix of shape (d, d), regular.
         center: c, shape (d,); default 0.
-        source: what M and c were computed from, in words; it is part of the name of the task.
+        source: of M and c, in words; part of the name of the task.
         records: digests of the records that M was computed from, if any, so that a task can refuse its own.
 
     Raises: InvalidInput: other shapes, numbers that are not finite, M singular or with singular values further apart
@@ -87,13 +84,12 @@ class Preconditioner:
         object.__setattr__(self, "center", read_only(c))
 
     @classmethod
-    def of_spectrum(cls, eigenvalues: ArrayLike, exponent: float = 0.5) -> Preconditioner:
-        """M = diag(lambda^-exponent) of a declared spectrum of the features, by coordinate.
+    def from_spectrum(cls, eigenvalues: ArrayLike, exponent: float = 0.5) -> Preconditioner:
+        """M = diag(lambda^-exponent) of a declared spectrum lambda > 0 of second moments by coordinate, shape (d,).
 
-        Args: eigenvalues: lambda > 0, shape (d,), the second moment of each coordinate. exponent: 0.5 makes all
-            directions alike, 0.25 goes half of the way.
+        The exponent 0.5 makes all directions alike, 0.25 goes half of the way.
 
-        >>> Preconditioner.of_spectrum([1.0, 0.25]).scales
+        >>> Preconditioner.from_spectrum([1.0, 0.25]).scales
         array([1., 2.])
         """
         spectrum = check.finite_array(1, eigenvalues=eigenvalues)
@@ -103,20 +99,19 @@ class Preconditioner:
         return cls(spectrum**-power, source=f"a declared spectrum, exponent {power:g}")
 
     @classmethod
-    def of_public_features(
+    def from_public_features(
         cls, features: ArrayLike, exponent: float = 0.5, *, public: str, diagonal: bool = False, center: bool = False
     ) -> Preconditioner:
         """M = (S + ridge)^-exponent, S the second moment of public or unlabelled features, in any basis.
 
         Args:
             features: public records, shape (N, d). They are published by training; no guarantee covers them.
-            exponent: as in `of_spectrum`.
             public: which records these are and why they are public, in words.
             diagonal: each coordinate by itself; default the whole matrix.
             center: subtract the mean of the public features first.
         Raises: InvalidInput: features that are not finite or all 0, `public` empty.
 
-        >>> P = Preconditioner.of_public_features(np.diag([3.0, 1.0]), public="two published records")
+        >>> P = Preconditioner.from_public_features(np.diag([3.0, 1.0]), public="two published records")
         >>> (P.scales @ np.diag([4.5, 0.5]) @ P.scales.T).round(2) + 0.0
         array([[1., 0.],
                [0., 1.]])
@@ -133,11 +128,10 @@ class Preconditioner:
         else:
             values, vectors = np.linalg.eigh(S)
             scales = (vectors * (np.maximum(values, 0) + RIDGE * mean) ** -power) @ vectors.T
-        return cls(scales, c, f"public features ({public.strip()}), exponent {power:g}", digests_of(X))
+        return cls(scales, c, f"public features ({public.strip()}), exponent {power:g}", record_digests(X))
 
     @property
     def num_features(self) -> int:
-        """d."""
         return len(np.asarray(self.scales))
 
     def __call__(self, features: Features) -> Features:
@@ -159,7 +153,7 @@ class Preconditioner:
         return self._mapped(features.astype(np.float64)).astype(features.dtype)
 
     def weights(self, weights: ArrayLike) -> FloatArray:
-        """V M: the weights on the features as they were, of weights V on preconditioned ones, shape (..., d)."""
+        """V M: the weights on the original features, of weights V on preconditioned ones, shape (..., d)."""
         V, M = np.asarray(weights, dtype=np.float64), np.asarray(self.scales)
         return V * M if M.ndim == 1 else V @ M
 
@@ -168,7 +162,7 @@ class Preconditioner:
         return centered * M if M.ndim == 1 else centered @ M.T
 
 
-def digests_of(records: ArrayLike) -> frozenset[bytes]:
+def record_digests(records: ArrayLike) -> frozenset[bytes]:
     """A digest of each record as float32."""
     rows = np.ascontiguousarray(np.asarray(records, dtype=np.float32) + 0.0)  # -0 and 0 are alike
     return frozenset(hashlib.blake2b(row.tobytes(), digest_size=12).digest() for row in rows)
@@ -177,25 +171,25 @@ def digests_of(records: ArrayLike) -> frozenset[bytes]:
 @PRECONDITIONERS.register(example="power:0.5")
 def power(exponent: float, decay: float = 1.0, *, num_features: int) -> Preconditioner:
     """By a declared spectrum lambda_j = j^-decay of the features j = 1, ..., d: scales lambda_j^-exponent."""
-    return Preconditioner.of_spectrum(np.arange(1, num_features + 1) ** -check.non_negative(decay=decay), exponent)
+    return Preconditioner.from_spectrum(np.arange(1, num_features + 1) ** -check.non_negative(decay=decay), exponent)
 
 
 @PRECONDITIONERS.register(name="file", example="file:scales.csv")
-def of_file(path: str) -> Preconditioner:
+def scales_file(path: str) -> Preconditioner:
     """Scales, one a feature, or a matrix, from a file of numbers: .npy, or text with commas or spaces."""
     return Preconditioner(check.numbers_in_file(path, contents="preconditioner"), source=f"scales of {Path(path).name}")
 
 
 @PRECONDITIONERS.register(name="public-features", example="public-features:0.5:public.csv")
-def of_features_file(exponent: float, path: str) -> Preconditioner:
+def public_features_file(exponent: float, path: str) -> Preconditioner:
     """By the second moment of public records in a file, one a row: .npy, or text with commas or spaces."""
-    return Preconditioner.of_public_features(
+    return Preconditioner.from_public_features(
         check.numbers_in_file(path, contents="preconditioner"), exponent, public=f"those of {Path(path).name}"
     )
 
 
 def parse(spec: Preconditioner | str, num_features: int) -> Preconditioner:
-    """The preconditioner that a text names, for features of so many entries; a `Preconditioner` as it is.
+    """The preconditioner of a text; a `Preconditioner` as it is.
 
     >>> parse("power:0.5", 4).scales.round(3)
     array([1.   , 1.414, 1.732, 2.   ])

@@ -1,15 +1,10 @@
-"""Sums of clipped per-record gradients of a module: with weights as factors where that is cheaper, else plainly.
+"""Sums of clipped per-record gradients of a module: with weights as factors where that is cheaper (ghost clipping).
 
-In: a `PerRecordModel` and one record. Out: a `RecordClipping`, which says for which weights the inputs and backprops of
-their layer stand for the gradient (ghost clipping), and sums clipped gradients of all nodes.
-
-What decides is how the module computes, not what its layers are called: a weight is factored if it is the weight of
-exactly one call of `torch.nn.functional.linear`, `conv1d` or `conv2d`, and autograd finds no other path from it to the
-loss; the bias of that call goes with it under the same conditions. All other parameters (norm layers, embeddings, tied
-or reused weights, parametrizations) get per-record gradients, and all do where the forward pass takes derivatives
-itself. Privacy does not depend on that choice: a record's inputs, backprops and gradients are its own, as vmap keeps
-records apart, or layers that do (`stacked_layers`), and what is clipped is what is summed; the choice makes the sum the
-right one.
+A weight is factored if it is the weight of exactly one call of `torch.nn.functional.linear`, `conv1d` or `conv2d`, and
+autograd finds no other path from it to the loss; the bias of that call goes with it under the same conditions. All
+other parameters (norm layers, embeddings, tied or reused weights, parametrizations) get per-record gradients, and all
+do where the forward pass takes derivatives itself. Privacy does not depend on that choice: a record's inputs, backprops
+and gradients are its own, and what is clipped is what is summed.
 """
 
 from __future__ import annotations
@@ -31,14 +26,15 @@ from . import quantile_norm
 from .modules import Parameters, PerRecordModel, record_copies
 
 FACTORED_FROM = 2**8
-"""Entries of a record's gradient that factors must save; below, the plain way costs no more."""
+"""Entries of a record's gradient that factors must save."""
 DERIVATIVES = ("grad", "backward", "_make_dual")
-"""What torch calls when a forward pass takes derivatives, by which weights act outside of the values of their calls."""
+"""Functions of torch by which a forward pass takes derivatives: weights then act outside of the values of their calls.
+"""
 
 
 @dataclasses.dataclass(frozen=True)
 class _Linear:
-    """The arguments of `functional.linear`, and how its input and its output's gradient factor."""
+    """The arguments of `functional.linear`."""
 
     input: torch.Tensor
     weight: torch.Tensor
@@ -47,11 +43,11 @@ class _Linear:
 
     @property
     def settings(self) -> tuple[Any, ...]:
-        """All but the tensors: a later call must repeat them."""
+        """Arguments besides the tensors, which a later call must repeat."""
         return ()
 
     def factors(self, backprops: torch.Tensor, with_bias: bool) -> clipping.Factors:
-        """Of (n, B, *, I) inputs, in this call's place, and (n, B, *, O)."""
+        """Factors of (n, B, *, I) inputs and (n, B, *, O) backprops."""
         a, b = (part.reshape(*part.shape[:2], 1, -1, part.shape[-1]) for part in (self.input, backprops))
         return clipping.Factors(a, b, with_bias)
 
@@ -73,11 +69,10 @@ class _Convolution:
 
     @property
     def settings(self) -> tuple[Any, ...]:
-        """All but the tensors: a later call must repeat them."""
         return self.stride, self.padding, self.dilation, self.groups
 
     def factors(self, backprops: torch.Tensor, with_bias: bool) -> clipping.Factors:
-        """Of (n, B, *, channels, *places) inputs, in this call's place, and (n, B, *, outputs, *places)."""
+        """Factors of (n, B, *, channels, *places) inputs and (n, B, *, outputs, *places) backprops."""
         kernel = tuple(self.weight.shape[2:])
         axes = len(kernel)
         n, B = backprops.shape[:2]
@@ -115,7 +110,7 @@ def _each(size: Size, axes: int) -> tuple[int, ...]:
 
 
 class _Watch(TorchFunctionMode):
-    """While a module computes: each call with one of the given weights, its output moved by that of `moved`.
+    """Watches each call with one of the given weights while a module computes; its output is moved by `moved`.
 
     `other_uses`: names of the other functions that used a weight, in their order.
     """
@@ -150,22 +145,19 @@ class _Watch(TorchFunctionMode):
         return self.moved(name, func(call.input, call.weight.detach(), bias, *call.settings))
 
     def bias_name(self, call: _Call) -> str | None:
-        """The name of the bias of a call, if it is one of the given parameters."""
         return self.names.get(id(call.bias))
 
     def uses(self, *names: str | None) -> list[str]:
-        """Other uses of some parameters."""
         return [use for name in names if name is not None for use in self.other_uses.get(name, [])]
 
 
 @dataclasses.dataclass(frozen=True)
 class Layer:
-    """How one weight is used: what `RecordClipping` needs beside the tensors of a step.
+    """Use of one weight.
 
     Attributes:
         bias: the name of the bias of the call, if it is factored with the weight.
-        output_shape: of the call for one record.
-        settings: of the call beside its tensors.
+        output_shape, settings: of the call for one record.
         other_uses: of weight and bias, through which no derivative goes.
         groups, positions, inputs, outputs: of the factors, g, P, I and O.
     """
@@ -181,36 +173,29 @@ class Layer:
 
     @property
     def size(self) -> int:
-        """Numbers of the factors of one record, and of their products."""
         return self.groups * self.positions * (self.inputs + self.outputs + self.positions)
 
     @property
     def entries(self) -> int:
-        """Entries of weight and bias."""
         return self.groups * (self.inputs + (self.bias is not None)) * self.outputs
 
     @property
     def is_cheaper(self) -> bool:
-        """Whether factors take less than the gradient, within what is proved of their norms."""
+        """Whether factors take less than the gradient, and `clipping.norm_bounds` is proved for them."""
         terms = self.inputs + 1 + self.outputs + self.positions**2
         return self.size < self.entries and terms <= clipping.LARGEST_SUM
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RecordClipping:
-    """Sums of clipped per-record gradients.
-
-    Attributes:
-        model: whose gradients.
-        layers: of the weights that are factored; empty: all gradients are taken plainly.
-    """
+    """Sums of clipped per-record gradients; layers: of the weights that are factored, empty: none."""
 
     model: PerRecordModel
     layers: dict[str, Layer]
 
     @classmethod
-    def of(cls, model: PerRecordModel, record: torch.Tensor, target: torch.Tensor) -> RecordClipping:
-        """The cheaper way for a checked model; the same on every device, as it follows from how the module computes."""
+    def from_model(cls, model: PerRecordModel, record: torch.Tensor, target: torch.Tensor) -> RecordClipping:
+        """The cheaper way for a checked model, the same on every device."""
         layers = _factorable(model, record, target)
         if model.chain is None or any(layer.positions > 1 for layer in layers.values()):
             layers = {name: layer for name, layer in layers.items() if layer.is_cheaper}
@@ -219,7 +204,7 @@ class RecordClipping:
         return cls(model, layers)
 
     def record_size(self, activations: int, num_slots: int) -> int:
-        """Numbers that one record takes in `sums`, with its share of its node's; `activations` as of the instance."""
+        """Numbers that one record takes in `sums`, with its share of its node's."""
         plain = self.model.dimension - sum(layer.entries for layer in self.layers.values())
         size = 3 * plain + 4 * activations  # gradients, their finite copy and their products; forward and backward
         if self.layers:  # factors, patches and float64 copies; the sums in float64 and rounded
@@ -274,7 +259,7 @@ class RecordClipping:
         mask: torch.Tensor,
         rule: float | ClipRule,
     ) -> tuple[float | ClipRule, torch.Tensor | None]:
-        """The rule at the models of a step, and what records add to the logarithm of a norm that models learn."""
+        """The rule at the models of a step, and the contribution of records to a norm that models learn."""
         if not isinstance(rule, Quantile):
             return rule, None
         return quantile_norm.parts(plain, factors, self.model.unflatten(rows)[quantile_norm.LOG_NORM], mask, rule)
@@ -342,9 +327,8 @@ class RecordClipping:
 def _factorable(model: PerRecordModel, record: torch.Tensor, target: torch.Tensor) -> dict[str, Layer]:
     """The weights whose gradient is the product of one call's input and backprop, with the biases of these calls.
 
-    Each watched call takes its weight and bias detached. So autograd reaches one only by other ways, and says so by its
-    graph, not by numbers: None where there is none. (An input that is changed in place after the call would be another
-    than the one that was multiplied; autograd, and so `checked_model`, refuses that.)
+    Each watched call takes its weight and bias detached, so autograd reaches them only by other paths: None where there
+    is none. (`checked_model` refuses an input that is changed in place after the call, as autograd does.)
     """
     with torch.random.fork_rng(devices=[]):
         parameters = {

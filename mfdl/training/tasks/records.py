@@ -1,15 +1,21 @@
-"""Records as arrays: what a caller gives (arrays, tensors, tables of pandas, torch Datasets) as own checked copies.
+"""Records as checked copies of a caller's arrays, tensors, tables of pandas or torch Datasets; digests of code.
 
-In: features and targets in any of these forms. Out: float32 or int64 arrays, one row per record. A Dataset is read
-once, item by item, so what it draws at random (an augmentation) is drawn once: a record is the same in every epoch.
+A Dataset is read once, item by item, so a random augmentation is drawn once. Functions that compute different things
+have different digests: code, constants, defaults, closures, arguments of partials, attributes of callable objects, and
+layers of modules with the code of their forward. Tensors and arrays enter by their content, others by their repr: an
+object whose repr hides its state may be missed, so unseeded runs do not rest on this.
 """
 
 from __future__ import annotations
 
+import functools
+import hashlib
+import types
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
@@ -20,7 +26,7 @@ ARRAYS = ("features", "targets", "test_features", "test_targets")
 PAIR = "a pair (features, target)"
 
 
-def of_caller(train: Any, test: Any, arrays: dict[str, Any]) -> dict[str, Any]:
+def caller_arrays(train: Any, test: Any, arrays: dict[str, Any]) -> dict[str, Any]:
     """The four arrays, by the names of ARRAYS: as they are, or those of two Datasets.
 
     Raises: InvalidInput: both given, neither, or half of either; a Dataset that cannot be stacked.
@@ -43,11 +49,11 @@ def of_caller(train: Any, test: Any, arrays: dict[str, Any]) -> dict[str, Any]:
         raise InvalidInput(
             f"{lacking[0]} must be a Dataset too, got None; torch.utils.data.random_split holds some records back."
         )
-    (features, targets), (test_features, test_targets) = (of_dataset(**{name: datasets[name]}) for name in datasets)
+    (features, targets), (test_features, test_targets) = (dataset_arrays(**{name: datasets[name]}) for name in datasets)
     return dict(zip(ARRAYS, (features, targets, test_features, test_targets), strict=True))
 
 
-def of_dataset(**named: Any) -> tuple[Any, Any]:
+def dataset_arrays(**named: Any) -> tuple[Any, Any]:
     """(features, targets) of a map-style Dataset of such pairs, each stacked, one row per record.
 
     Raises: InvalidInput: no Dataset of known length, an item that is no pair of numbers, or items of several shapes.
@@ -219,3 +225,69 @@ def _way_out(name: str, value: Any, array: NDArray[Any]) -> str:
         numbers = f"{name}.to_numpy(float)" if hasattr(value, "to_numpy") else f"{name}.astype(float)"
         return f"; give {numbers}, or an encoding of words such as sklearn's OneHotEncoder"
     return ""
+
+
+def callable_digest(function: Any) -> bytes:
+    """32 bytes of a function, a partial, or a callable object.
+
+    >>> callable_digest(functools.partial(max, default=1)) == callable_digest(functools.partial(max, default=2))
+    False
+    """
+    return _digest(_facts(function, depth=0))
+
+
+def module_digest(module: torch.nn.Module) -> bytes:
+    """32 bytes of the layers, their settings and the code of each layer's forward; not of the parameters' values."""
+    layers = [
+        (name, type(layer).__qualname__, layer.extra_repr(), _code(type(layer).forward), _settings(layer))
+        for name, layer in module.named_modules()
+    ]
+    return _digest((str(module), layers))
+
+
+def _facts(value: Any, depth: int) -> Any:
+    if depth > 8:
+        return type(value).__qualname__
+    if isinstance(value, torch.Tensor):
+        value = value.detach().cpu().numpy()
+    if isinstance(value, np.ndarray):
+        return ("array", value.shape, value.dtype.str, np.ascontiguousarray(value).tobytes())
+    if isinstance(value, types.FunctionType):
+        cells = [_facts(cell.cell_contents, depth + 1) for cell in value.__closure__ or ()]
+        defaults = [_facts(v, depth + 1) for v in value.__defaults__ or ()]
+        keywords = sorted((k, _facts(v, depth + 1)) for k, v in (value.__kwdefaults__ or {}).items())
+        return (value.__qualname__, _code(value), cells, defaults, keywords)
+    if isinstance(value, functools.partial):
+        keywords = sorted((k, _facts(v, depth + 1)) for k, v in value.keywords.items())
+        return ("partial", _facts(value.func, depth + 1), [_facts(v, depth + 1) for v in value.args], keywords)
+    if isinstance(value, types.MethodType):
+        return ("method", _facts(value.__func__, depth + 1), _facts(value.__self__, depth + 1))
+    if isinstance(value, torch.nn.Module):
+        return ("module", module_digest(value), [_facts(p, depth + 1) for p in value.state_dict().values()])
+    if callable(value) and hasattr(value, "__dict__") and not isinstance(value, type):
+        state = sorted((k, _facts(v, depth + 1)) for k, v in vars(value).items())
+        return (type(value).__qualname__, _code(type(value).__call__), state)
+    if isinstance(value, list | tuple):
+        return [_facts(v, depth + 1) for v in value]
+    if isinstance(value, dict):
+        return sorted((repr(k), _facts(v, depth + 1)) for k, v in value.items())
+    return repr(value)
+
+
+def _settings(layer: torch.nn.Module) -> list[tuple[str, str]]:
+    plain = (bool, int, float, complex, str, type(None), list, tuple, dict)
+    return sorted((k, repr(v)) for k, v in vars(layer).items() if not k.startswith("_") and isinstance(v, plain))
+
+
+def _code(function: Any) -> Any:
+    code = getattr(function, "__code__", None)
+    return repr(function) if code is None else _code_facts(code)
+
+
+def _code_facts(code: types.CodeType) -> tuple[Any, ...]:
+    constants = [_code_facts(c) if isinstance(c, types.CodeType) else repr(c) for c in code.co_consts]
+    return code.co_code, constants, code.co_names, code.co_varnames
+
+
+def _digest(facts: Any) -> bytes:
+    return hashlib.sha256(repr(facts).encode()).digest()

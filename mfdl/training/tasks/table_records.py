@@ -1,15 +1,15 @@
-"""Records of a learning task from a table: which column is the target, which are features, and which node holds a row.
+"""Records of a learning task from a table and the options of a user: target, features, and owners of rows.
 
-In: a table and the options of a user. Out: float32 features, targets, their test records, and the owner of each train
-record. Nothing is computed from the values of records but the set of classes where the user gives none: a scale comes
-from public ranges of the user. Where the kind of task is not certain, it is refused, not guessed.
+Nothing is computed from the values of records but the set of classes where the user gives none: a scale comes
+from public ranges of the user. An uncertain kind of task is refused, not guessed.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,8 @@ from numpy.typing import NDArray
 from ... import check
 from ...errors import InvalidInput, did_you_mean, require_known
 from ._task import Kind
-from .data_table import DataTable, TableColumn, number_label, unknown_column
 from .partition import split_rows
-from .table_files import format_suffix, read_table
+from .table_files import DataTable, TableColumn, format_suffix, number_label, read_table, unknown_column
 
 TEST_FRACTION = 0.2
 KINDS = ("regression", "classification")
@@ -35,22 +34,30 @@ Ranges = Mapping[str, tuple[float, float]]
 
 @dataclasses.dataclass(frozen=True)
 class TableOptions:
-    """Which columns of a table are what; None is not given.
-
-    Attributes: those of `from_file`, lists of names as tuples.
-    """
+    """Options of `from_file` that decide the records, texts and lists of names as tuples; None is not given."""
 
     target: str | None = None
     kind: str | None = None
-    classes: tuple[str, ...] | None = None
-    features: tuple[str, ...] | None = None
-    drop: tuple[str, ...] = ()
+    classes: Any = None
+    features: Any = None
+    drop: Any = ()
     node: str | None = None
-    test: str | None = None
+    test: Any = None
     test_fraction: float | None = None
-    ranges: Ranges = dataclasses.field(default_factory=dict)
+    ranges: Any = None
+    model: Any = "linear"
 
     def __post_init__(self) -> None:
+        given: dict[str, Any] = {
+            "kind": "classification" if self.model == "logistic" and self.kind is None else self.kind,
+            "classes": _labels(self.classes),
+            "features": _names("features", self.features),
+            "drop": _names("drop", self.drop) or (),
+            "test": None if self.test is None else str(check.path(test=self.test)),
+            "ranges": _ranges(self.ranges),
+        }
+        for name, value in given.items():
+            object.__setattr__(self, name, value)
         if self.kind is not None:
             require_known("kind", self.kind, KINDS)
         if self.features is not None and self.drop:
@@ -66,9 +73,61 @@ class TableOptions:
                 raise InvalidInput(f"classes must be two or more different labels, got {', '.join(self.classes)!r}.")
 
 
+def _names(option: str, given: str | Iterable[str] | None) -> tuple[str, ...] | None:
+    if given is None:
+        return None
+    names = given.split(",") if isinstance(given, str) else check.texts(**{option: given})
+    return tuple(name.strip() for name in names)
+
+
+def _labels(given: str | Iterable[Any] | None) -> tuple[str, ...] | None:
+    if given is None:
+        return None
+    if isinstance(given, int) and not isinstance(given, bool):
+        given = str(given)
+    labels = given.split(",") if isinstance(given, str) else check.listed("labels", classes=given)
+    labels = [str(label).strip() for label in labels]
+    if len(labels) == 1 and re.fullmatch("[1-9][0-9]{0,3}", labels[0]):
+        labels = [str(number) for number in range(int(labels[0]))]
+    return tuple(labels)
+
+
+def _ranges(given: str | Mapping[str, tuple[float, float]] | None) -> Ranges:
+    if given is None:
+        return {}
+    if isinstance(given, str) and format_suffix(Path(given)) is not None:
+        table = read_table(Path(given))
+        columns = [table.column(name, "ranges") for name in ("column", "low", "high")]
+        names, (low, high) = columns[0].labels(), (column.numbers(table.where) for column in columns[1:])
+        pairs: Iterable[tuple[str, Any]] = zip(names, zip(low.tolist(), high.tolist(), strict=True), strict=True)
+    elif isinstance(given, str):
+        parts = [piece.strip().rsplit(":", 2) for piece in given.split(",")]
+        pairs = [(part[0], part[1:]) for part in parts]
+    else:
+        pairs = check.mapping("columns and their ranges (low, high)", ranges=given).items()
+    ranges: dict[str, tuple[float, float]] = {}
+    for name, limits in pairs:
+        if name in ranges:
+            raise InvalidInput(f"ranges must give each column once, got {name!r} twice.")
+        ranges[name] = _limits(name, limits)
+    return ranges
+
+
+def _limits(name: str, limits: Any) -> tuple[float, float]:
+    try:
+        low, high = map(float, limits)
+    except (TypeError, ValueError):
+        raise InvalidInput(
+            f"ranges must be two numbers for each column, as in {name}:0:1 or {{{name!r}: (0, 1)}}, got "
+            f"{check.brief(limits)} for {name!r}; {EVERY_OTHER}:LOW:HIGH is for all features without one, and a file "
+            "of ranges has the columns column, low, high."
+        ) from None
+    return low, high
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class TableRoles:
-    """The columns of a table by what they are for.
+    """The columns of a table by role.
 
     Attributes: node: None if the file does not say which node holds a record; unused: names of columns left out.
     """
@@ -135,7 +194,6 @@ def roles(table: DataTable, options: TableOptions) -> TableRoles:
 
 
 def _side(option: str, name: str | None, table: DataTable, fixed: TableColumn | None) -> TableColumn | None:
-    """The column of a role, which some formats fix."""
     if table.target is None:
         return None if name is None else table.column(name, option)
     if name is not None and (fixed is None or name != fixed.name):
@@ -150,7 +208,7 @@ def _some(table: DataTable) -> str:
 
 
 def kind_of_task(target: TableColumn, options: TableOptions, where: str) -> Kind:
-    """The kind that options or the target leave no doubt about.
+    """The kind that options or the target decide.
 
     Raises: InvalidInput: integers without a kind; a kind that does not fit the target.
     """
@@ -221,7 +279,7 @@ def table_records(table: DataTable, options: TableOptions, test: DataTable | Non
 
 
 def test_table(table: DataTable, options: TableOptions) -> DataTable | None:
-    """The table of test records: of a file of their own, of the same file, or None."""
+    """The table of test records: of the test file, of the same file, or None."""
     if options.test is None:
         return table.test
     if table.test is not None:
@@ -251,7 +309,6 @@ def _same_features(table: DataTable, test: DataTable) -> tuple[DataTable, DataTa
 
 
 def _test_roles(test: DataTable, train: TableRoles, options: TableOptions) -> TableRoles:
-    """The same columns by name in a test table, in the order of the train table."""
     names = [column.name for column in train.features]
     needed = names if test.target is not None else [*names, train.target.name]
     for name in needed:
@@ -269,7 +326,6 @@ def _test_roles(test: DataTable, train: TableRoles, options: TableOptions) -> Ta
 
 
 def _checked_ranges(ranges: Ranges, chosen: TableRoles, kind: Kind) -> Ranges:
-    """A range for each feature, and perhaps the target, that has one."""
     features = [column.name for column in chosen.features]
     known = [*features, *([chosen.target.name] if kind == "regression" else [])]
     for name, (low, high) in ranges.items():
@@ -285,7 +341,7 @@ def _checked_ranges(ranges: Ranges, chosen: TableRoles, kind: Kind) -> Ranges:
 
 
 def _scaled(values: NDArray[np.float64], limits: tuple[float, float] | None) -> NDArray[np.float64]:
-    """Values in [0, 1] by a public range, to which they are clipped; without one as they are."""
+    """Values clipped to a public range and mapped to [0, 1]; without one as they are."""
     if limits is None:
         return values
     low, high = limits

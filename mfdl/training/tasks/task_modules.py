@@ -1,7 +1,6 @@
 """Tasks of a user's Python file: the text `FILE.py:FUNCTION,key=value,...`.
 
-In: a text and a graph. Out: the task that the function returns for it, with as many nodes as the graph. The file is run
-as Python code, with its folder on the import path, so a text names a file that is trusted like any program.
+The file is run as Python code, with its folder on the import path, so it must be trusted like any program.
 """
 
 from __future__ import annotations
@@ -95,7 +94,6 @@ def load_from_module(text: ModuleText, graph: Any, given: Mapping[str, Any], dat
 
 @contextmanager
 def _folder_on_path(path: Path) -> Iterator[None]:
-    """Modules beside the file can be imported, as by a script."""
     folder = str(path.resolve().parent)
     sys.path.insert(0, folder)
     try:
@@ -130,7 +128,6 @@ def _executed(path: Path) -> ModuleType:
 
 
 def _last_place(error: BaseException, path: str) -> str:
-    """An error in a few words, with the last line of the file that it passed."""
     name = os.path.basename(path)
     lines = [
         frame.lineno for frame in traceback.extract_tb(error.__traceback__) if os.path.basename(frame.filename) == name
@@ -161,7 +158,6 @@ def _function(module: ModuleType, text: ModuleText) -> Callable[..., Any]:
 
 
 def _supplied(function: Callable[..., Any], where: str, graph: Any, num_nodes: int, data_home: Any) -> dict[str, Any]:
-    """The arguments that the graph decides, by the names of the parameters that they go to."""
     names = _parameters(function)
     given = graphs.of_name(graph)
     known = {
@@ -184,7 +180,6 @@ def _parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]
 
 
 def _first(names: Mapping[str, inspect.Parameter]) -> str | None:
-    """The parameter that is of the graph: by its name, else the first one."""
     kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     usable = [name for name, parameter in names.items() if parameter.kind in kinds]
     by_name = [name for name in SUPPLIED[:3] if name in usable]
@@ -192,7 +187,7 @@ def _first(names: Mapping[str, inspect.Parameter]) -> str | None:
 
 
 def _arguments(function: Callable[..., Any], where: str, text: ModuleText, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Parameters of the text and of Python; a text without a type in the signature is read as a number if it is one."""
+    """Parameters of the text and of Python; a text whose parameter has no type is read as a number if it is one."""
     names = _parameters(function)
     example = f"{text.path}:{text.function},KEY=VALUE"
     entry = Entry("task file", where, function, example, supplied=(*SUPPLIED, _first(names) or ""))
@@ -217,7 +212,6 @@ def _arguments(function: Callable[..., Any], where: str, text: ModuleText, given
 
 
 def _literal(text: str) -> bool | int | float | str:
-    """A value of which the signature says no type."""
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
     for kind in (int, float):

@@ -1,4 +1,4 @@
-"""The files of `mfdl account --out`: which numbers go into which picture."""
+"""Pictures of `mfdl account --out` and `mfdl attack`: losses by distance or victim, coloured graphs, the heat map."""
 
 from __future__ import annotations
 
@@ -7,17 +7,21 @@ import io
 import itertools
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from decimal import ROUND_FLOOR, Context, Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from mfdl_solvers.ties import equal_to_largest, first_largest
 
-from .. import extensions, files
+from .. import extensions, files, graphs
 from ..check import FloatArray
-from ..pictures.style import write_figure
+from ..pictures.drawings import MAX_LABELLED, draw_edges, name_nodes
+from ..pictures.style import INK, LINE_INCHES, caption_lines, write_caption, write_figure
 from ..privacy import gaussian
 from ..privacy.attacking_sets import sensitivity_by_victim
 from ..privacy.victim_sensitivity import VictimSensitivity
@@ -25,20 +29,17 @@ from ..runs import privacy_plots as pictures
 from ..runs.output import rounded_up
 from ..runs.pairwise_losses import pairwise_matrix
 from ..trust import LDP
-from .account_tables import released_in_words
+from .account_losses import Account, Nodes, SecretAccount
 
 if TYPE_CHECKING:
-    from .account_losses import Account, Nodes, SecretAccount
-
+    import networkx as nx
+    from matplotlib.axes import Axes
 
 NPZ = "pairwise.npz"
 PAIRWISE = (NPZ, "pairwise.png", "pairwise.svg")
 
 
 def write_pictures(account: Account | SecretAccount, folder: Path) -> None:
-    """All pictures of an account into a folder."""
-    from .account_losses import Account
-
     Pictures(account).write(folder) if isinstance(account, Account) else _write_of_secret_batches(account, folder)
 
 
@@ -75,8 +76,6 @@ def _write_of_secret_batches(account: SecretAccount, folder: Path) -> None:
 
 
 class Pictures:
-    """One account with what its pictures need besides."""
-
     def __init__(self, account: Account) -> None:
         self.account, self.answer, self.algorithm = account, account.answer, account.algorithm
         self.mu, self.labels = account.mu, account.named.labels
@@ -163,7 +162,7 @@ class Pictures:
 
     @functools.cached_property
     def _published(self) -> list[extensions.PublishedLosses]:
-        """What other packages know to be published about these attackers."""
+        """Published losses about these attackers, known to other packages."""
         privacy = self.answer["mechanism"], self.answer["trust"], self.algorithm, list(self.losses)
         return [losses for bounds in extensions.every(extensions.PUBLISHED_LOSSES) for losses in bounds(*privacy)]
 
@@ -187,7 +186,7 @@ class Pictures:
         return ", ".join(self.labels[v] for v in inside)
 
     def _finding(self, hops: np.ndarray[Any, Any], losses: FloatArray) -> str:
-        """What the picture shows, claimed only where it holds."""
+        """The finding of the picture, claimed only where it holds."""
         groups = [g for g in pictures.by_distance(hops, losses) if g.distance > 0 and 0 < g.mean < math.inf]
         falling = len(groups) > 1 and all(a.mean > b.mean for a, b in itertools.pairwise(groups))
         if not falling:
@@ -224,3 +223,74 @@ class Pictures:
         if self.account.config.bound == "certified":
             words += " All are upper bounds."
         return words
+
+
+def released_in_words(release: str) -> str:
+    """Released models that the attacker sees, where they decide the losses."""
+    return "" if release == "not applicable" else f", released models: {release}"
+
+
+GUESSED = math.sqrt(0.5)  # posterior ratio of an estimate with an error of one clipping norm
+WIDTH, HEAD = 7.4, 5.6  # inches of a panel
+COLOURS = {"attacker": "#000000", "exposed": "#d5002f", "partly": "#e69f00", "hidden": "#009e73"}
+MEANINGS = {
+    "attacker": "attacker",
+    "exposed": "exposed: every gradient is reconstructed",
+    "partly": "in part: some gradients or a combination, or an estimate within a clipping norm",
+    "hidden": "safe: no estimate from messages within a clipping norm",
+}
+
+
+def colour_class(node: dict[str, Any]) -> str:
+    """One of four colours for a node; undecided counts as in part."""
+    if node["status"] == "hidden":
+        return "partly" if float(node["posterior_ratio"]) < GUESSED else "hidden"
+    return str(node["status"]) if node["status"] in COLOURS else "partly"
+
+
+def draw(graph: nx.Graph, panels: Sequence[dict[str, Any]], *, caption: str) -> Figure:
+    """One panel per answer side by side.
+
+    Args: panels: title and nodes of each; caption: below them.
+    """
+    width = WIDTH * len(panels)
+    lines = caption_lines(caption, int(16 * width))
+    foot = 0.55 + LINE_INCHES * len(lines)
+    height = HEAD + foot
+    figure = Figure(figsize=(width, height), facecolor="white")
+    for k, panel in enumerate(panels):
+        axes = figure.add_axes((k / len(panels) + 0.01, foot / height, 1 / len(panels) - 0.02, 5.1 / height))
+        draw_panel(axes, graph, panel)
+    marks = [Line2D([], [], marker="o", linestyle="", markersize=9, color=COLOURS[key]) for key in MEANINGS]
+    below, columns = (foot - 0.5) / height, len(marks) if len(panels) > 1 else 2
+    place: dict[str, Any] = {"loc": "lower center", "bbox_to_anchor": (0.5, below), "frameon": False, "fontsize": 8}
+    figure.legend(marks, list(MEANINGS.values()), ncols=columns, **place)
+    write_caption(figure, lines, left=0.02, top=below)
+    return figure
+
+
+def draw_panel(ax: Axes, graph: nx.Graph, panel: dict[str, Any]) -> Axes:
+    """The graph in given axes, which it returns."""
+    ax.set_title(panel["title"], fontsize=12, fontweight="bold", color=INK)
+    spots, size = draw_edges(ax, graph)
+    for label, node in zip(graphs.labels(graph), panel["nodes"], strict=True):
+        x, y = spots[label]
+        ax.scatter([x], [y], s=size, color=COLOURS[colour_class(node)], edgecolors="white", zorder=3)
+    if len(graph) <= MAX_LABELLED:
+        names = {
+            label: f"{label}{_error(node)}" for label, node in zip(graphs.labels(graph), panel["nodes"], strict=True)
+        }
+        name_nodes(ax, graph, spots, names, size)
+    return ax
+
+
+def _error(node: dict[str, Any]) -> str:
+    """The error under a name: nothing where it is zero or the node attacks."""
+    error = 0.0 if node["status"] == "attacker" else float(node["error_std"])
+    return "" if error == 0 else "\nno estimate" if math.isinf(error) else f"\n± {_short(error)}"
+
+
+def _short(error: float) -> str:
+    """Two digits without the filling of an exponent, never more than the error."""
+    digits = f"{Decimal(error).normalize(Context(prec=2, rounding=ROUND_FLOOR)):.2g}"
+    return digits.replace("e+", "e")
