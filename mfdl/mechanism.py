@@ -125,7 +125,7 @@ class Mechanism(Calibrated):
         Cost: that of the algorithm's content hash.
         """
         if self.algorithm.participation.secret:
-            from .privacy.node_factors import require_noise_with_gradients
+            from .privacy.sampled_views import require_noise_with_gradients
 
             require_noise_with_gradients(self.algorithm)
         accounted = Fingerprint.parse(self.guarantee.fingerprint)

@@ -28,7 +28,8 @@ from ..factorization import NotConverged
 from ..gossip import GossipMatrix
 from ..objective import Curvature
 from ..participation import Cyclic
-from ..privacy.guarantee import DELTA, Guarantee
+from ..privacy.guarantee import Guarantee
+from ..privacy.guarantee_texts import DELTA
 from ..privacy.losses import Losses
 from ..privacy.questions import Privacy, Target
 from ..privacy.sampled_exposures import noise_of_bins

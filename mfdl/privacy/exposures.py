@@ -1,7 +1,7 @@
 """Exposures of public patterns, and of views that are matrices alone: the loss of each victim per unit of noise.
 
 An accountant maps a question about an algorithm to its `Exposures`; the participation decides which accountant
-(`accountants.ACCOUNTANTS`). For every participation, guarantees, calibrated noise and tables follow from the exposures.
+(`losses.ACCOUNTANTS`). For every participation, guarantees, calibrated noise and tables follow from the exposures.
 
 A view that has no algorithm and no trust model is accounted by the machinery of every view (`forms`,
 `gram_sensitivity`). Matrices do not say how gradients depend on what was sent: a number holds for non-adaptive
@@ -36,7 +36,7 @@ from . import gaussian
 from .adaptive import is_adaptive
 from .attacking_sets import sensitivity_by_victim
 from .forms import joint_grams, view_grams
-from .forms.nearby import may_be_rounded
+from .forms.dense_form import may_be_rounded
 from .gram_sensitivity import Sensitivity, warn_of_rank
 from .owners import Owners, Victim, checked_victim, in_order, nodes_of, require_nodes, require_one_owner
 from .questions import UNITS, Fingerprint, Privacy, participation_hash, require_unit

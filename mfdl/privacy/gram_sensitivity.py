@@ -52,7 +52,7 @@ from .exact_arithmetic import MAX_ENTRIES, independent_rows, range_of
 from .forms import INJECTIONS, ViewGram, view_grams
 from .forms import dense_form as rational_form
 from .forms.base import Structured
-from .forms.nearby import NEARBY, may_be_rounded, nearby_in_words, row_space
+from .forms.dense_form import NEARBY, may_be_rounded, nearby_in_words, row_space
 from .owners import Victim
 
 EXACT = 1e-6  # relative: noise whose inverse rounds by more has an upper bound, not a value

@@ -13,7 +13,7 @@ from scipy.sparse.csgraph import dijkstra
 from ..algorithms import LinearAlgorithm
 from ..display import Shown, data_frame
 from ..errors import require_known
-from .guarantee import DELTA
+from .guarantee_texts import DELTA
 
 if TYPE_CHECKING:
     import pandas

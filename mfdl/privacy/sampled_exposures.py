@@ -55,15 +55,15 @@ from .curves.base import raised
 from .curves.composed import LossCurve
 from .exposures import NOT_PROVEN, Exposures, fingerprint_of, privacy_of_view, view_losses
 from .gram_sensitivity import Sensitivity
-from .node_factors import (
+from .questions import Fingerprint, Privacy, Target
+from .sampled_views import (
+    AttackerViews,
     Exposed,
     exposed_by_joint_noise,
     exposed_by_node_noise,
     require_noise_with_gradients,
     with_fresh_noise,
 )
-from .questions import Fingerprint, Privacy, Target
-from .sampled_views import AttackerViews
 from .victim_sensitivity import VictimSensitivity
 
 RELEASE = "not applicable"

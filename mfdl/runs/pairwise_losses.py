@@ -24,7 +24,7 @@ from ..display import rounded_up
 from ..errors import InvalidInput, require_known
 from ..privacy import gaussian
 from ..privacy.attacking_sets import sensitivity_by_victim
-from ..privacy.guarantee import DELTA
+from ..privacy.guarantee_texts import DELTA
 from ..privacy.loss_tables import LOSS_METRICS, Cells, LossTable, worst_in_words
 from ..privacy.losses import Losses
 from ..privacy.questions import Privacy, lipschitz_notes, require_unit

@@ -68,7 +68,7 @@ class View(ViewMatrices):
         attacker, release: in words, and of RELEASES, for guarantees.
         rank: "exact": the number of the entries as they are. "numerical": one for every matrix of the numerical rank
             whose rows, of the victim's columns scaled to the size of B and of B, are within rank_tolerance of these
-            (`forms.nearby`), where the arrays are computed products.
+            (`forms.dense_form`), where the arrays are computed products.
             Default: as "exact", with a warning where both differ by more than 1 %.
 
     Attributes:

@@ -30,8 +30,7 @@ from mfdl.participation import (
     Single,
 )
 from mfdl.sensitivity import patterns as pattern_bounds
-from mfdl.sensitivity.banded_bounds import BandedGram, banded_bound
-from mfdl.sensitivity.encoder_bounds import structured_bound
+from mfdl.sensitivity.encoder_bounds import BandedGram, banded_bound, structured_bound
 from mfdl.sensitivity.patterns import bound, bounds, diagonal_bounds
 from mfdl.testing import participations
 from mfdl.testing.oracles import (

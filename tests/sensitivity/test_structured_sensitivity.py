@@ -16,8 +16,7 @@ from scipy.linalg import toeplitz
 
 from mfdl.factorization.encoders import Banded, Buffered, Inverse, Toeplitz
 from mfdl.participation import Cyclic, EveryStep, MinSeparation, OncePerEpoch, Single
-from mfdl.sensitivity.banded_bounds import BandedGram, Coefficients, banded_bound, toeplitz_bound
-from mfdl.sensitivity.encoder_bounds import structured_bound
+from mfdl.sensitivity.encoder_bounds import BandedGram, Coefficients, banded_bound, structured_bound, toeplitz_bound
 from mfdl.testing import participations
 from mfdl.testing.oracles import largest_over_patterns, largest_signed_sum, signed_sum_over_patterns
 from mfdl.testing.strategies import ALL_SCHEMES

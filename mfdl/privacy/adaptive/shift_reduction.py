@@ -41,8 +41,7 @@ from ...noise import CausalNoise
 from ...trust.view import AlgorithmView, View
 from ..forms.base import gradients_enter, is_plain_gossip
 from ..forms.separable import SINGULAR, injected_inflation
-from .repeated_rounds import ShortRun
-from .shift_problem import BoolArray, Repaired, ShiftProblem, System, products
+from .shift_problem import BoolArray, Repaired, ShiftProblem, ShortRun, System, products
 
 CONVERGED_GAP = 1e-4
 CHUNK_ENTRIES = 2**21  # entries of one (rounds, nodes, columns) array: 16 MB; some twelve are alive at a time
@@ -110,7 +109,7 @@ def solve(
         InvalidInput: a victim that is no node, a pattern that is empty or names a step out of range or twice.
     Cost: per iteration and column, two passes over all nonzero weights of all rounds (over n^2 per round for n in the
         hundreds, as dense products); a run that repeats itself takes its iterations at the length of three periods
-        (`repeated_rounds`). Memory for some twelve arrays of 16 MB, or of R n numbers if that is more.
+        (`ShortRun`). Memory for some twelve arrays of 16 MB, or of R n numbers if that is more.
     """
     iterations = check.integer_at_least(0, iterations=iterations)
     tolerance = None if tolerance is None else check.non_negative(tolerance=tolerance)

@@ -9,7 +9,7 @@ sum X_u[s, t] <g_s, g_t>. The forms, all giving the same X:
 - states known up to the nodes' own gradients: messages some of which are never sent (`known_states`);
 - modes, null-space form and range form: part of the messages, node-local noise (`hidden_modes`,
   `range_and_null_space`);
-- every matrix of one rank near the given one, where a bare view asks for it (`nearby`);
+- every matrix of one rank near the given one, where a bare view asks for it (`dense_form`);
 - dense form: everything else, and rational arithmetic where float64 cannot tell its ranks (`dense_form`).
 
 Where a form is undecided the next one answers, and at the end the bound by one who sees more (`separable.Injections`).
@@ -34,10 +34,9 @@ from ...matrices import once
 from ...trust import TrustModel
 from ...trust.view import AlgorithmView, View
 from .base import Blocks, Group, ViewForm, ViewGram
-from .dense_form import DenseForm, Fractions
+from .dense_form import DenseForm, Fractions, Nearby
 from .hidden_modes import HiddenModes
 from .known_states import Combination, OwnStates, OwnStatesOfAll
-from .nearby import Nearby
 from .range_and_null_space import NullSpace, Range
 from .separable import INJECTIONS, UNPROVEN, Injections, Separable, injected_inflation
 
