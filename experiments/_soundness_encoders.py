@@ -203,7 +203,7 @@ def sensitivity_of(drawn: Drawn, scheme: Participation, *, whole: bool) -> tuple
     """The noise of node 0 and its sensitivity under LDP; whole: by all of accounting, of two nodes."""
     if not whole:
         noise = LocalNoise(drawn.encoder, 1)
-        form = Separable.of_noise(noise, np.zeros((noise.num_steps, 1), dtype=bool))
+        form = Separable.from_noise(noise, np.zeros((noise.num_steps, 1), dtype=bool))
         return noise, sensitivity_of_gram(form.grams([0])[0], scheme)
     algorithm = algorithms.mf_dsgd(Dynamics(PAIR, 0.5), scheme, drawn.encoder)
     (loss,) = sensitivity_by_victim(algorithm, trust.LDP(), victims=[0], participation=scheme)

@@ -266,7 +266,7 @@ class Mechanism(Calibrated):
             lipschitz=self.lipschitz,
             owners=old.owners,
         )
-        losses = Losses.of(algorithm, about)
+        losses = Losses.from_algorithm(algorithm, about)
         return losses.guarantee(self.noise_std, each=bool(old.victims), tries=tries).at_delta(old.stated_delta)
 
     def guarantee_after(self, steps: int) -> Guarantee | None:

@@ -1,7 +1,7 @@
 """ParticipationByNode: nodes whose records take part in different patterns of steps.
 
 A pattern belongs to one node, so a participation per node is all that a view, a sensitivity or an encoder of that node
-needs: `of_node(u)`. Questions about all nodes at once, such as one partition of the steps for a shared encoder, have an
+needs: `at_node(u)`. Questions about all nodes at once, such as one partition of the steps for a shared encoder, have an
 answer only where the nodes agree; elsewhere they are refused, as any one answer would be wrong at some node.
 
 JointParticipation: when a record takes part that several nodes hold.
@@ -39,7 +39,7 @@ class ParticipationByNode(Participation):
 
     >>> from mfdl.participation import Cyclic
     >>> by_node = ParticipationByNode([Cyclic(epochs=2, period=3), Cyclic(epochs=3, period=2)])
-    >>> [pattern.tolist() for pattern in by_node.of_node(1).patterns()]
+    >>> [pattern.tolist() for pattern in by_node.at_node(1).patterns()]
     [[0, 2, 4], [1, 3, 5]]
     """
 
@@ -79,7 +79,7 @@ class ParticipationByNode(Participation):
     def num_steps(self) -> int:
         return self.participations[0].num_steps
 
-    def of_node(self, node: int) -> Participation:
+    def at_node(self, node: int) -> Participation:
         """Raises: InvalidInput: no such node."""
         if check.integer_at_least(0, node=node) >= self.num_nodes:
             raise InvalidInput(f"node must be below {self.num_nodes}, the nodes with a participation, got {node}.")
@@ -88,7 +88,7 @@ class ParticipationByNode(Participation):
     def shared_by(self, nodes: Sequence[int]) -> list[tuple[Participation, list[int]]]:
         gathered: list[tuple[Participation, list[int]]] = []
         for node in nodes:
-            scheme = self.of_node(node)
+            scheme = self.at_node(node)
             for seen, members in gathered:
                 if seen == scheme:
                     members.append(node)
@@ -114,7 +114,7 @@ class ParticipationByNode(Participation):
         if others:
             raise UnsupportedMechanism(
                 f"the nodes differ in participation ({self._kinds()}), so there are no patterns of them all; ask for "
-                "those of one node: of_node(u).patterns()."
+                "those of one node: at_node(u).patterns()."
             )
         return first.patterns_of_record()
 
@@ -200,9 +200,9 @@ class JointParticipation(Participation):
     scheme = "joint"
 
     @classmethod
-    def of(cls, scheme: Participation, owners: Sequence[int], *, same_steps: bool) -> JointParticipation:
+    def from_scheme(cls, scheme: Participation, owners: Sequence[int], *, same_steps: bool) -> JointParticipation:
         """Of some nodes under the participation of all. Raises: InvalidInput: same steps of differing schemes."""
-        parts = tuple(scheme.of_node(u) for u in owners)
+        parts = tuple(scheme.at_node(u) for u in owners)
         if same_steps and any(part != parts[0] for part in parts):
             kinds = "; ".join(dict.fromkeys(part.describe() for part in parts))
             raise InvalidInput(

@@ -40,7 +40,7 @@ class SchemeEntry(Entry):
         """What it needs of epochs, period and steps; the rest follows."""
         return {self.called.get(name, name) for name, parameter in self.signature.items() if parameter.required}
 
-    def of_run(self, **run: Any) -> Any:
+    def from_run(self, **run: Any) -> Any:
         """The participation of a run. Args: run: epochs k, period b, steps T, rate of records that are sampled."""
         names = {name: self.called.get(name, name) for name in self.signature}
         return self(**{name: run[called] for name, called in names.items() if called in run})
@@ -155,7 +155,7 @@ class Participation(abc.ABC):
     def to_dict(self) -> dict[str, object]:
         """JSON form, with `scheme` first."""
 
-    def of_node(self, node: int) -> Participation:
+    def at_node(self, node: int) -> Participation:
         """The participation of one node's records: the same at every node, save `ParticipationByNode`."""
         return self
 

@@ -51,7 +51,7 @@ from .forms import (
 )
 from .forms.node_recursions import recursions
 from .gram_sensitivity import Sensitivity
-from .owners import Owners, Victim, checked_victim, in_order, nodes_of, require_nodes, require_one_owner, within
+from .owners import Owners, Victim, checked_victim, in_order, require_nodes, require_one_owner, victim_nodes, within
 from .questions import UNITS, Fingerprint
 from .victim_sensitivity import (
     ALL_MESSAGES,
@@ -87,7 +87,7 @@ def sensitivity_by_victim(
 
     Args:
         victims: nodes; a group such as (0, 3) stands for a record that nodes 0 and 3 both hold.
-        participation: default that of the algorithm; the number of a victim is for `participation.of_node(victim)`.
+        participation: default that of the algorithm; the number of a victim is for `participation.at_node(victim)`.
         release: see `TrustModel.view`.
         method: "exact" (upper and lower bound meet within 1e-6) or "certified" (fast upper bound).
         lipschitz: L for shift reduction; None: the all-messages value stands in where the view is not adaptive.
@@ -99,7 +99,7 @@ def sensitivity_by_victim(
     For a group these are the sets without an owner. If every set has one, the losses of the owners are added up, unless
     the view of `TrustModel.against_owners` loses less.
     """
-    owners = Owners.of(owners)
+    owners = Owners.from_value(owners)
     check.instance(TrustModel, trust=trust)
     scheme = asked_participation(algorithm, participation)
     scheme.require_nodes(algorithm.num_nodes)
@@ -116,7 +116,7 @@ def sensitivity_by_victim(
     require_known("method", method, METHODS)
     groups = _groups(algorithm, trust, owners) if order is None else [v for v in order if isinstance(v, tuple)]
     require_one_owner(unit, groups)
-    wanted = None if order is None else {u for victim in order for u in nodes_of(victim)}
+    wanted = None if order is None else {u for victim in order for u in victim_nodes(victim)}
     request = _Asked(algorithm, scheme, release, method, lipschitz, unit, owners.same_steps)
     worst: dict[Victim, VictimSensitivity] = {}
     report = reporter(progress, words=0)
@@ -146,7 +146,7 @@ def sensitivity_by_victim(
                 worst[group] = _pointwise_least(worst[group], *request.against(others, [group]))
     if not worst:
         raise InvalidInput(f"no victim is left: every node is an attacker ({trust.attacker}).")
-    fingerprint = Fingerprint.of(algorithm, trust, scheme, "", unit, owners)
+    fingerprint = Fingerprint.from_question(algorithm, trust, scheme, "", unit, owners)
     losses = [worst[u] for u in (in_order(worst) if order is None else order)]
     of_release = {name: dataclasses.replace(fingerprint, release=name) for name in {loss.release for loss in losses}}
     return [loss.answering(of_release[loss.release]) for loss in losses]
@@ -221,8 +221,8 @@ class _Asked:
     same_steps: bool = False
 
     def against(self, model: TrustModel, victims: list[Victim]) -> list[VictimSensitivity]:
-        view = model.view(self.algorithm, nodes_of(victims[0])[0], release=self.release)
-        adaptive = non_adaptive = self.of_view(view, victims)
+        view = model.view(self.algorithm, victim_nodes(victims[0])[0], release=self.release)
+        adaptive = non_adaptive = self.view_sensitivities(view, victims)
         holds = is_adaptive(view, self.scheme, unit=self.unit)
         rules, rests_on = [THE_VIEW] * len(victims), None
         if not holds or not (view.knowledge.sees_all(self.algorithm) or all(map(_is_tight, non_adaptive))):
@@ -246,7 +246,7 @@ class _Asked:
             for on in (rests_on if rule == SHIFT_REDUCTION else None,)
         ]
 
-    def of_view(self, view: View, victims: Sequence[Victim]) -> list[Sensitivity]:
+    def view_sensitivities(self, view: View, victims: Sequence[Victim]) -> list[Sensitivity]:
         nodes, _ = nodes_and_groups(victims)
         return self.sensitivities(view_grams(view, nodes), functools.partial(joint_grams, view), victims)
 
@@ -264,10 +264,10 @@ class _Asked:
         """
         known = view.knowledge.with_all_sent(self.algorithm)
         release = "not applicable" if self.algorithm.released_of_all_sent else view.release
-        more = View.of(self.algorithm, known, release=release, attacker=view.attacker)
+        more = AlgorithmView(self.algorithm, known, release=release, attacker=view.attacker)
         covers = known.covers(view.knowledge)
         if covers and is_adaptive(more, self.scheme, unit=self.unit):
-            return self.of_view(more, victims)
+            return self.view_sensitivities(more, victims)
         nodes, _ = nodes_and_groups(victims)
         grams, joint = injection_bound(view, nodes), functools.partial(joint_injection_bounds, view)
         if grams is None:
@@ -281,7 +281,7 @@ class _Asked:
 
     def why_not_adaptive(self, more: AlgorithmView) -> str:
         """What stands in the way with all messages seen, and the way out if there is one."""
-        unreleased = View.of(self.algorithm, more.knowledge, release="none", attacker=more.attacker)
+        unreleased = AlgorithmView(self.algorithm, more.knowledge, release="none", attacker=more.attacker)
         if recursions(unreleased) is None:
             return "even with every message seen, some gradient depends on noise that is not"
         if not more.unreleased:
@@ -319,7 +319,7 @@ class _Asked:
         roots: dict[int, float] = {}
         for participation, alike in self.scheme.shared_by(nodes):
             roots |= zip(alike, np.sqrt(shifts(alike, participation)).tolist(), strict=True)
-        squared = [(sum(roots[u] for u in nodes_of(victim)), len(nodes_of(victim))) for victim in victims]
+        squared = [(sum(roots[u] for u in victim_nodes(victim)), len(victim_nodes(victim))) for victim in victims]
         return [root**2 * (1 + 4 * count * UNIT) for root, count in squared]
 
 
@@ -335,7 +335,7 @@ class _Images:
         algorithm, attackers = self._request.algorithm, model.attackers(self._request.algorithm)
         if len(attackers) != 1 or not self._symmetries.possible or not model.same_for_all_victims:
             return self._request.against(model, victims)
-        masks, attacker = model.knowledge(algorithm, nodes_of(victims[0])[0]), attackers[0]
+        masks, attacker = model.knowledge(algorithm, victim_nodes(victims[0])[0]), attackers[0]
         for other, node, other_masks, losses in self._others:
             if type(other) is not type(model) or other.default_release != model.default_release:
                 continue

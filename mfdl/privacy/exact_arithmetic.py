@@ -41,13 +41,13 @@ CLOSE = 2.0**-44  # errors, relative to the diagonal of X, up to which no more b
 LEAST = 2.0**-1074
 
 
-def range_of(
+def rank_and_outside(
     B: NDArray[Any], A: NDArray[Any], stand_for: Mapping[float, Fraction] | None = None
 ) -> tuple[int, NDArray[np.bool_]]:
     """(rank of B, for each column of A whether it lies outside the range of B), of the floats or what they stand for.
 
     >>> third = np.array([[1 / 3, 0.1], [1.0, 0.3]])  # neither float is the fraction that it stands for
-    >>> range_of(third[:, :1], third)
+    >>> rank_and_outside(third[:, :1], third)
     (1, array([False,  True]))
     """
     ranges = [outside_range(residues(B, p, stand_for), residues(A, p, stand_for), p) for p in PRIMES]
@@ -63,14 +63,14 @@ def ranks_agree(A: FloatArray, B: FloatArray, rank: int, leaks: NDArray[np.bool_
         return True
     fractions = meant(A, B)
     for stand_for in (None, fractions) if fractions is not None else (None,):
-        exact, outside = range_of(B, A, stand_for)
+        exact, outside = rank_and_outside(B, A, stand_for)
         if exact == rank and (outside == leaks).all():
             return True
     return False
 
 
 def independent_rows(B: NDArray[Any], stand_for: Mapping[float, Fraction] | None = None) -> NDArray[np.intp]:
-    """The rows of B that are no combination of rows above them, in their order; entries as in `range_of`.
+    """The rows of B that are no combination of rows above them, in their order; entries as in `rank_and_outside`.
 
     >>> independent_rows(np.array([[0.0, 0.0], [0.5, 1.0], [1.5, 3.0], [0.5, 0.0]])).tolist()
     [1, 3]
@@ -92,7 +92,7 @@ def pivots(columns: Table, prime: int) -> NDArray[np.intp]:
 
 
 def outside_range(B: Table, A: Table, prime: int) -> tuple[int, NDArray[np.bool_]]:
-    """`range_of` for tables of residues."""
+    """`rank_and_outside` for tables of residues."""
     if not len(B):
         return 0, np.zeros(A.shape[1], dtype=bool)
     reduced, _ = mod_matrix(np.hstack([B, A]), prime).rref()

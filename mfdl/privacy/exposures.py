@@ -38,7 +38,7 @@ from .attacking_sets import sensitivity_by_victim
 from .forms import joint_grams, view_grams
 from .forms.dense_form import may_be_rounded
 from .gram_sensitivity import Sensitivity, warn_of_rank
-from .owners import Owners, Victim, checked_victim, in_order, nodes_of, require_nodes, require_one_owner
+from .owners import Owners, Victim, checked_victim, in_order, require_nodes, require_one_owner, victim_nodes
 from .questions import UNITS, Fingerprint, Privacy, participation_hash, require_unit
 from .victim_sensitivity import (
     MOST_SHOWN,
@@ -128,7 +128,7 @@ class PublicExposures(Exposures):
 
     @functools.cached_property
     def nodes(self) -> set[int]:
-        return {u for loss in self.losses for u in nodes_of(loss.victim)}
+        return {u for loss in self.losses for u in victim_nodes(loss.victim)}
 
     def require(self, algorithm: LinearAlgorithm, privacy: Privacy) -> None:
         if not self.losses:
@@ -178,7 +178,9 @@ def public_exposures(
 def require_same(losses: Sequence[VictimSensitivity], algorithm: LinearAlgorithm, privacy: Privacy) -> None:
     """Raises InvalidInput where losses were computed for another question; any release, if the question names none."""
     q = privacy
-    wanted = Fingerprint.of(algorithm, q.trust, q.participation_in(algorithm), q.release or "", q.unit, q.owners)
+    wanted = Fingerprint.from_question(
+        algorithm, q.trust, q.participation_in(algorithm), q.release or "", q.unit, q.owners
+    )
     for loss in {(loss.fingerprint, loss.unit, loss.release): loss for loss in losses}.values():  # one of each
         if loss.fingerprint is None:
             raise InvalidInput(
@@ -235,7 +237,7 @@ class ViewExposures(PublicExposures):
     def require(self, algorithm: Any, privacy: Privacy) -> None:
         if not self.losses:
             raise InvalidInput("losses must be of at least one victim.")
-        wanted = fingerprint_of(algorithm, privacy_of_view(algorithm, privacy))
+        wanted = view_fingerprint(algorithm, privacy_of_view(algorithm, privacy))
         for loss in self.losses:
             assert loss.fingerprint is not None
             loss.fingerprint.require(
@@ -259,7 +261,7 @@ def view_exposures(
     scheme.require_public()
     require_unit(q.unit, scheme)
     losses = view_losses(view, scheme, victims, str(q.method), unit=q.unit, owners=q.owners)
-    fingerprint = fingerprint_of(view, q)
+    fingerprint = view_fingerprint(view, q)
     return ViewExposures(
         tuple(loss.answering(dataclasses.replace(fingerprint, release=loss.release)) for loss in losses)
     )
@@ -284,7 +286,7 @@ def privacy_of_view(view: View, privacy: Privacy) -> Privacy:
     return dataclasses.replace(privacy, trust=AsGiven(view))
 
 
-def fingerprint_of(view: Any, privacy: Privacy) -> Fingerprint:
+def view_fingerprint(view: Any, privacy: Privacy) -> Fingerprint:
     """Of one question about a bare view."""
     given = cast("View", view)
     scheme = participation_hash(privacy.scheme(given), privacy.owners)
@@ -304,7 +306,7 @@ def view_losses(
 
     Args:
         view: `mfdl.View(A, B, num_nodes=n)`, or that of a trust model.
-        participation: over the steps of the view; each node's number is for `of_node(victim)`.
+        participation: over the steps of the view; each node's number is for `at_node(victim)`.
         victims: node indices, or groups of owners of one record, such as (0, 3); default all nodes but those all of
             whose gradients are marked as known, who attack, and the groups of `owners`.
         method: "exact" or "certified", as of `mfdl.privacy.sensitivity_by_victim`.
@@ -329,7 +331,7 @@ def view_losses(
     scheme.require_nodes(n)
     require_known("method", method, METHODS)
     require_known("unit", unit, UNITS)
-    owners = Owners.of(owners)
+    owners = Owners.from_value(owners)
     chosen = _victims(view, victims, owners)
     nodes, groups = nodes_and_groups(chosen)
     require_one_owner(unit, groups)

@@ -48,7 +48,7 @@ from ..sensitivity.encoder_bounds import structured_bound
 from ..sensitivity.patterns import METHODS, PatternBound, bounds, diagonal_bounds
 from ..storable import storable
 from ..trust import TrustModel
-from .exact_arithmetic import MAX_ENTRIES, independent_rows, range_of
+from .exact_arithmetic import MAX_ENTRIES, independent_rows, rank_and_outside
 from .forms import INJECTIONS, ViewGram, view_grams
 from .forms import dense_form as rational_form
 from .forms.base import Structured
@@ -100,7 +100,7 @@ class Sensitivity:
         """sens, rounded up."""
         return math.inf if math.isinf(self.squared) else math.nextafter(math.sqrt(self.squared), math.inf)
 
-    def of_node(self, node: Victim) -> Self:
+    def at_node(self, node: Victim) -> Self:
         """The same number of another node: one of a million, for which `dataclasses.replace` would take seconds."""
         same = object.__new__(type(self))
         same.__dict__.update(self.__dict__, node=node)
@@ -160,7 +160,7 @@ def sensitivities(
             bounded = bounds(values, participation, method, errors)
         bound_by_gram |= {key: bounded[i] for i, key in enumerate(chosen)}
     shared = {key: _number(gram, bound_by_gram.get(key), nodes[0]) for key, gram in distinct.items()}
-    return [shared[id(gram)].of_node(node) for gram, node in zip(grams, nodes, strict=True)]
+    return [shared[id(gram)].at_node(node) for gram, node in zip(grams, nodes, strict=True)]
 
 
 def _number(gram: ViewGram, bound: PatternBound | None, node: Victim) -> Sensitivity:
@@ -362,7 +362,7 @@ def _seen_part(B: NDArray[Any], inexact: float) -> tuple[FloatArray | None, floa
     """
     if B.size > MAX_ENTRIES:
         return None, None
-    exact_rank, _ = range_of(B, np.zeros((len(B), 0)))
+    exact_rank, _ = rank_and_outside(B, np.zeros((len(B), 0)))
     if exact_rank == B.shape[1]:
         return None, 0.0
     rank, rows, angle = row_space(B.astype(np.float64), inexact)
@@ -380,7 +380,7 @@ def _with_leaks(
         raise InvalidInput(f"workload must have shape {(len(B), axis.size)}, rows of B by columns of C, got {A.shape}.")
     if A.size + B.size > MAX_ENTRIES:
         raise InvalidInput(f"workload can be checked with at most {MAX_ENTRIES} entries of A and B; leave it out.")
-    _, outside = range_of(B, A)
+    _, outside = rank_and_outside(B, A)
     signal, noise, encoder = (matrix.astype(np.float64) for matrix in (A, B, C))
     differs = (np.abs(signal - noise @ encoder) > MATCHES * (np.abs(noise) @ np.abs(encoder))).any(axis=0) & ~outside
     if differs.any():

@@ -35,7 +35,7 @@ from .gram_sensitivity import Sensitivity
 from .guarantee import Guarantee
 from .guarantee_texts import DELTA, EVERY_NODE
 from .loss_tables import Cells, LossTable, distances, worst_in_words
-from .owners import Owners, Victim, name_of, nodes_of, require_unshared
+from .owners import Owners, Victim, require_unshared, victim_name, victim_nodes
 from .questions import Privacy, Target, lipschitz_notes, require_noise
 from .victim_sensitivity import VictimSensitivity
 
@@ -122,7 +122,7 @@ class Losses(LossTable):
 
     >>> from mfdl import Dynamics, algorithms, gossip, participation, trust
     >>> algorithm = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("ring:n=4")), participation.Cyclic(2, 2))
-    >>> losses = Losses.of(algorithm, Privacy(trust.LDP(), adjacency="zero-out", clip_norm=1.0))
+    >>> losses = Losses.from_algorithm(algorithm, Privacy(trust.LDP(), adjacency="zero-out", clip_norm=1.0))
     >>> round(losses.guarantee(noise_std=1.0).mu, 6), round(losses.calibrate(mu=1.0).noise_std, 6)
     (1.414214, 1.414214)
     """
@@ -135,7 +135,7 @@ class Losses(LossTable):
         self.exposures.require(cast("LinearAlgorithm", self.algorithm), self.privacy)
 
     @classmethod
-    def of(
+    def from_algorithm(
         cls,
         algorithm: LinearAlgorithm | View,
         privacy: Privacy,
@@ -155,7 +155,7 @@ class Losses(LossTable):
         return cls(algorithm, privacy, exposures(algorithm, privacy, victims=victims, progress=progress))
 
     @classmethod
-    def of_victim_sensitivities(
+    def from_sensitivities(
         cls, algorithm: LinearAlgorithm, privacy: Privacy, losses: Sequence[VictimSensitivity]
     ) -> Losses:
         """Of losses that `sensitivity_by_victim` computed for this question.
@@ -172,8 +172,8 @@ class Losses(LossTable):
         curve, sensitivity = worst.curve(q, 1.0, adaptive=adaptive), worst.sensitivity(adaptive=adaptive)
         strength = "" if curve.mu is None else f", so mu = {rounded_up(sensitivity * q.record_shift, 6)} / noise_std"
         return (
-            f"of {len(self.of_victims)} nodes of {self.algorithm.name!r} against {q.trust.attacker} ({q.trust.name}), "
-            f"{q.adjacency}, clip {q.clip_norm:g}: sensitivity {rounded_up(sensitivity, 6)} "
+            f"of {len(self.sensitivities)} nodes of {self.algorithm.name!r} against {q.trust.attacker} "
+            f"({q.trust.name}), {q.adjacency}, clip {q.clip_norm:g}: sensitivity {rounded_up(sensitivity, 6)} "
             f"({worst.adaptive_bound if adaptive else worst.bound}) of {self._worst_victim(worst)}{strength}"
             f"{'' if adaptive else ', for non-adaptive gradients'}"
             f"{''.join(f', {note}' for note in lipschitz_notes(self.rests_on))}"
@@ -188,7 +188,7 @@ class Losses(LossTable):
         return [("victim", "sensitivity"), *rows, *([("...", f"{len(table)} nodes")] if len(table) > len(rows) else [])]
 
     def _figure(self) -> Figure | None:
-        if len(self.of_victims) > SHOWN_VICTIMS:
+        if len(self.sensitivities) > SHOWN_VICTIMS:
             return None
         gaussian_curve = self.exposures.together.curve(self.privacy, 1.0).mu is not None
         return cast("Figure", self.heatmap(metric="mu" if gaussian_curve else "epsilon").figure)
@@ -201,7 +201,7 @@ class Losses(LossTable):
         return None if isinstance(self.algorithm, View) else self.algorithm
 
     @property
-    def of_victims(self) -> tuple[VictimSensitivity, ...]:
+    def sensitivities(self) -> tuple[VictimSensitivity, ...]:
         """Of each victim, in node order."""
         return self.exposures.each
 
@@ -224,7 +224,7 @@ class Losses(LossTable):
         """The privacy curve of each victim at a noise, by node index or by owners."""
         check.non_negative(noise_std=noise_std)
         curve = functools.cache(lambda loss: loss.curve(self.privacy, noise_std, adaptive=adaptive, tries=tries))
-        return {loss.victim: curve(loss) for loss in self.of_victims}
+        return {loss.victim: curve(loss) for loss in self.sensitivities}
 
     def guarantee(self, noise_std: float, *, each: bool = False, tries: int = 0) -> Guarantee:
         """What base noise of this standard deviation guarantees to every node, for adaptive gradients.
@@ -236,7 +236,7 @@ class Losses(LossTable):
         self._require_everybody()
         std = check.non_negative(noise_std=noise_std)
         adaptive = self.exposures.adaptive
-        return self._of(self.exposures.together, None, std, adaptive=adaptive, each=each, tries=tries)
+        return self._guarantee(self.exposures.together, None, std, adaptive=adaptive, each=each, tries=tries)
 
     def by_victim(self, noise_std: float, *, adaptive: bool | None = None) -> list[Guarantee]:
         """One guarantee for each victim, naming its own participation.
@@ -248,7 +248,10 @@ class Losses(LossTable):
         labels = self.algorithm.labels
         if EVERY_NODE in map(str, labels):
             raise InvalidInput(f"no node may be called {EVERY_NODE!r}, which guarantees say of all; relabel it.")
-        return [self._of(loss, name_of(loss.victim, labels), noise_std, adaptive=adaptive) for loss in self.of_victims]
+        return [
+            self._guarantee(loss, victim_name(loss.victim, labels), noise_std, adaptive=adaptive)
+            for loss in self.sensitivities
+        ]
 
     def calibrate(
         self,
@@ -271,7 +274,9 @@ class Losses(LossTable):
         worst, each = self.exposures.together, isinstance(mu, Mapping)
         if isinstance(mu, Mapping):
             budget = questions.budgets_by_node(self.algorithm.labels, mu)
-            pairs = [(loss, Target(mu=float(budget[list(nodes_of(loss.victim))].min()))) for loss in self.of_victims]
+            pairs = [
+                (loss, Target(mu=float(budget[list(victim_nodes(loss.victim))].min()))) for loss in self.sensitivities
+            ]
         else:
             pairs = [(worst, Target(mu, epsilon, delta, by))]
         self._require_everybody()
@@ -326,10 +331,10 @@ class Losses(LossTable):
     def _worst_victim(self, worst: VictimSensitivity) -> str:
         labels, victim = self.algorithm.labels, worst.victim
         several = isinstance(victim, tuple)
-        name = f"a record that nodes {name_of(victim, labels)} hold" if several else f"node {labels[worst.node]!r}"
+        name = f"a record that nodes {victim_name(victim, labels)} hold" if several else f"node {labels[worst.node]!r}"
         return worst_in_words(name, self.tied)
 
-    def _of(
+    def _guarantee(
         self,
         loss: VictimSensitivity,
         victim: str | None,
@@ -365,7 +370,7 @@ class Losses(LossTable):
             notes=() if self._trained is None else release_notes(self._trained, loss.release),
             lipschitz=loss.lipschitz,
             unit=q.unit,
-            victims=tuple((name_of(victim, labels), curve) for victim, curve in curves().items()) if each else (),
+            victims=tuple((victim_name(victim, labels), curve) for victim, curve in curves().items()) if each else (),
             owners=self._owners(loss, everybody=everybody),
             why=" ".join(filter(None, reasons)),
         ).sealed(
@@ -385,7 +390,7 @@ class Losses(LossTable):
         scheme = self.privacy.scheme(self.algorithm)
         if everybody:
             return scheme.describe()
-        parts = (scheme.of_node(u).describe() for u in nodes_of(loss.victim))
+        parts = (scheme.at_node(u).describe() for u in victim_nodes(loss.victim))
         return "; ".join(dict.fromkeys(parts))
 
     # ---- tables and pictures -------------------------------------------------------------------------------
@@ -395,7 +400,7 @@ class Losses(LossTable):
         labels = self.algorithm.labels
         return [
             {
-                "victim": name_of(loss.victim, labels),
+                "victim": victim_name(loss.victim, labels),
                 "sensitivity_squared": loss.sensitivity_squared,
                 "bound": loss.bound,
                 "adaptive_sensitivity_squared": loss.adaptive_sensitivity_squared,
@@ -403,7 +408,7 @@ class Losses(LossTable):
                 "adaptive_by": loss.adaptive_by,
                 "why": loss.explanation(),
             }
-            for loss in self.of_victims
+            for loss in self.sensitivities
         ]
 
     def rows(self, noise_std: float = 1.0, *, delta: float = DELTA, adaptive: bool = True) -> list[dict[str, Any]]:
@@ -420,13 +425,13 @@ class Losses(LossTable):
         hops = distances(algorithm, nodes)
         attacker = ", ".join(str(labels[v]) for v in nodes) if nodes else q.trust.attacker
         rows: list[dict[str, Any]] = []
-        for loss in self.of_victims:
+        for loss in self.sensitivities:
             curve = curves[loss.victim]
             rows.append(
                 {
                     "attacker": attacker,
-                    "victim": name_of(loss.victim, labels),
-                    "distance": min((hops[u] for u in nodes_of(loss.victim) if u in hops), default=None),
+                    "victim": victim_name(loss.victim, labels),
+                    "distance": min((hops[u] for u in victim_nodes(loss.victim) if u in hops), default=None),
                     "mu": curve.mu,
                     "epsilon": epsilon(curve),
                     "delta": delta,
@@ -445,7 +450,7 @@ class Losses(LossTable):
 
 def by_label(labels: Sequence[Hashable], curves: Mapping[Victim, PrivacyCurve]) -> dict[str, PrivacyCurve]:
     """Curves by the text of a label. Raises: InvalidInput: two victims whose labels read alike."""
-    named = {name_of(victim, labels): curve for victim, curve in curves.items()}
+    named = {victim_name(victim, labels): curve for victim, curve in curves.items()}
     if len(named) < len(curves):
         raise InvalidInput("labels of two nodes read alike, such as 1 and '1'; relabel them, or use losses.curves.")
     return named

@@ -62,7 +62,7 @@ class Owners:
         object.__setattr__(self, "same_steps", check.flag(same_steps=same_steps))
 
     @classmethod
-    def of(cls, given: Any) -> Owners:
+    def from_value(cls, given: Any) -> Owners:
         """As `who`, or themselves."""
         return given if isinstance(given, cls) else cls(given)
 
@@ -133,11 +133,11 @@ def checked_victim(given: Any) -> Victim:
 
 def require_nodes(victim: Victim, num_nodes: int) -> None:
     """Raises: InvalidInput: a node that does not exist."""
-    if (largest := nodes_of(victim)[-1]) >= num_nodes:
+    if (largest := victim_nodes(victim)[-1]) >= num_nodes:
         raise InvalidInput(f"victim must be a node index below {num_nodes}, got {largest}.")
 
 
-def nodes_of(victim: Victim) -> tuple[int, ...]:
+def victim_nodes(victim: Victim) -> tuple[int, ...]:
     """Every owner."""
     return victim if isinstance(victim, tuple) else (victim,)
 
@@ -172,16 +172,16 @@ def in_order(victims: Iterable[Victim]) -> list[Victim]:
     distinct = set(victims)
     if all(type(victim) is int for victim in distinct):
         return sorted(distinct)  # exact: nodes
-    return sorted(distinct, key=lambda victim: (len(nodes_of(victim)), nodes_of(victim)))  # exact: nodes
+    return sorted(distinct, key=lambda victim: (len(victim_nodes(victim)), victim_nodes(victim)))  # exact: nodes
 
 
-def name_of(victim: Victim, labels: Sequence[Hashable]) -> str:
+def victim_name(victim: Victim, labels: Sequence[Hashable]) -> str:
     """The label of a node; those of several joined.
 
-    >>> name_of(1, "abc"), name_of((0, 2), "abc")
+    >>> victim_name(1, "abc"), victim_name((0, 2), "abc")
     ('b', 'a and c')
     """
-    return " and ".join(str(labels[u]) for u in nodes_of(victim))
+    return " and ".join(str(labels[u]) for u in victim_nodes(victim))
 
 
 def nodes_in_words(nodes: Sequence[int]) -> str:

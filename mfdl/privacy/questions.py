@@ -111,7 +111,7 @@ class Privacy:
     def __post_init__(self) -> None:
         if self.trust is not None:
             check.instance(TrustModel, trust=self.trust)
-        object.__setattr__(self, "owners", Owners.of(self.owners))
+        object.__setattr__(self, "owners", Owners.from_value(self.owners))
 
     def require_only(self, allowed: Collection[str], who: str) -> None:
         """Raises: InvalidInput: a field that is not among those allowed differs from its default."""
@@ -248,7 +248,7 @@ class Fingerprint:
     unit: str
 
     @classmethod
-    def of(
+    def from_question(
         cls,
         algorithm: LinearAlgorithm,
         trust: TrustModel,

@@ -43,10 +43,10 @@ def spans_models(view: View) -> bool:
     if not is_small(view):
         return False
     second = [r for r, step in enumerate(view.algorithm.step_of_round) if step >= 0][:2][-1]
-    few = _Rows.of(view, _Field(PRIMES[0]), FEW, by_node=True, rounds=slice(second + 1))
+    few = _Rows.from_view(view, _Field(PRIMES[0]), FEW, by_node=True, rounds=slice(second + 1))
     if not few.span(np.asarray(view.known_gradients.any(axis=0)), steps=2):
         return False
-    return all(_Rows.of(view, _Field(prime)).span(view.known_gradients.ravel()) for prime in PRIMES)
+    return all(_Rows.from_view(view, _Field(prime)).span(view.known_gradients.ravel()) for prime in PRIMES)
 
 
 StandFor = Mapping[float, Fraction] | None
@@ -84,7 +84,7 @@ def exact_range(
     if not is_small(view):
         return None
     of_victims = np.concatenate([view.axis.of_node(int(u)) for u in victims])
-    ranges = [part.range_of(of_victims) for part in _rows(view, view.num_rows, stand_for, by_node=False)]
+    ranges = [part.rank_and_outside(of_victims) for part in _rows(view, view.num_rows, stand_for, by_node=False)]
     return max(rank for rank, _ in ranges), np.logical_or(*(outside for _, outside in ranges))
 
 
@@ -94,7 +94,7 @@ def _rows(view: AlgorithmView, rank: int, stand_for: StandFor, *, by_node: bool)
     known = int(np.count_nonzero(view.knowledge.known_noise.ravel()[used]))
     width = rank + known + 1 if rank + known + 1 < used.size - known else 0  # else those that are not known are fewer
     of_floats = None if stand_for is None else frozenset(stand_for.items())
-    return (_Rows.of(view, _Field(prime, of_floats), width, by_node=by_node) for prime in PRIMES)
+    return (_Rows.from_view(view, _Field(prime, of_floats), width, by_node=by_node) for prime in PRIMES)
 
 
 def _given_models_are_spanned(view: View, models: GivenModels) -> bool:
@@ -130,11 +130,11 @@ class _Field:
     def residues(self, matrix: FloatArray) -> Table:
         return residues(matrix, self.prime, self._meant)
 
-    def of_residues(self, matrix: Table) -> flint.nmod_mat:
+    def modular(self, matrix: Table) -> flint.nmod_mat:
         return mod_matrix(matrix, self.prime)
 
     def matrix(self, matrix: FloatArray) -> flint.nmod_mat:
-        return self.of_residues(self.residues(matrix))
+        return self.modular(self.residues(matrix))
 
     def zeros(self, rows: int, columns: int) -> flint.nmod_mat:
         return flint.nmod_mat(rows, columns, self.prime)
@@ -171,7 +171,7 @@ class _Messages:
     residues: list[Table] = dataclasses.field(default_factory=list)
 
     @classmethod
-    def of(cls, algorithm: LinearAlgorithm, source: Source, field: _Field, width: int) -> _Messages:
+    def from_algorithm(cls, algorithm: LinearAlgorithm, source: Source, field: _Field, width: int) -> _Messages:
         """Those of an algorithm, which are the same for every attacker: kept as long as a small algorithm lives.
 
         Args: width: how many combinations at least, 0 for all columns; of gradients that by node, or 0.
@@ -220,7 +220,7 @@ class _Messages:
         missing = seen & ~is_read.reshape(seen.shape)
         for r in np.flatnonzero(missing.any(axis=1)).tolist():
             picks = np.eye(S, dtype=np.int64)[missing[r]]
-            messages[r * S : (r + 1) * S][missing[r]] = table(field.of_residues(picks) * self.sent[r])
+            messages[r * S : (r + 1) * S][missing[r]] = table(field.modular(picks) * self.sent[r])
         is_read[missing.ravel()] = True
         return np.asarray(messages[seen.ravel()])
 
@@ -234,7 +234,7 @@ def _gradients(algorithm: LinearAlgorithm, field: _Field, width: int) -> tuple[l
         )
     else:
         base = np.eye(T * n, dtype=np.int64)
-    return [field.of_residues(of_step) for of_step in base.reshape(T, n, -1)], base, width > 0
+    return [field.modular(of_step) for of_step in base.reshape(T, n, -1)], base, width > 0
 
 
 def _noise(algorithm: LinearAlgorithm, field: _Field, width: int) -> tuple[list[flint.nmod_mat], Table, bool]:
@@ -245,7 +245,7 @@ def _noise(algorithm: LinearAlgorithm, field: _Field, width: int) -> tuple[list[
     base, enters = field.draws("noise").integers(field.prime, size=(used.size, width)), []
     for of_step in injected:
         parts = of_step.any(axis=0)
-        enters.append(field.matrix(of_step[:, parts]) * field.of_residues(base[parts]))
+        enters.append(field.matrix(of_step[:, parts]) * field.modular(base[parts]))
     return enters, base, True
 
 
@@ -282,7 +282,7 @@ class _Rows:
     field: _Field
 
     @classmethod
-    def of(
+    def from_view(
         cls,
         view: AlgorithmView,
         field: _Field,
@@ -293,8 +293,8 @@ class _Rows:
     ) -> _Rows:
         """Args: rounds: whose rows are there, of single messages."""
         algorithm, knowledge = view.algorithm, view.knowledge
-        noise = _Messages.of(algorithm, "noise", field, width)
-        gradients = _Messages.of(algorithm, "gradient", field, algorithm.num_nodes if by_node else 0)
+        noise = _Messages.from_algorithm(algorithm, "noise", field, width)
+        gradients = _Messages.from_algorithm(algorithm, "gradient", field, algorithm.num_nodes if by_node else 0)
         _, used = _injected(algorithm)
         is_known = knowledge.known_noise.ravel()[used]
         columns = slice(None) if noise.mixed else np.flatnonzero(~is_known)
@@ -347,7 +347,7 @@ class _Rows:
         columns = np.concatenate([np.arange(few), self.noise + np.flatnonzero(~known_gradients)])
         return not np.concatenate(is_model)[pivots(np.vstack(rows)[:, columns].T, self.field.prime)].any()
 
-    def range_of(self, gradients: NDArray[np.intp]) -> tuple[int, NDArray[np.bool_]]:
+    def rank_and_outside(self, gradients: NDArray[np.intp]) -> tuple[int, NDArray[np.bool_]]:
         """(rank of the noise, for each of some columns of gradients whether it lies outside the range of the noise)."""
         rows = np.vstack([self._known_rows(), self.seen, self.released])
         rank, outside = outside_range(rows[:, : self.noise], rows[:, self.noise + gradients], self.field.prime)
@@ -357,11 +357,11 @@ class _Rows:
         """Whether the noise has this rank and no column is outside. Without `lower`, the rank may be below it."""
         wanted = rank + len(self.known)
         noise, both = self._with_sum(gradients, wanted + 1)
-        return all(self.field.of_residues(part).rank() == wanted for part in ((both, noise) if lower else (both,)))
+        return all(self.field.modular(part).rank() == wanted for part in ((both, noise) if lower else (both,)))
 
     def is_silent(self, gradients: NDArray[np.intp]) -> bool:
         """Whether no column is outside the range of the noise."""
-        noise, both = (self.field.of_residues(part).rank() for part in self._with_sum(gradients, self.noise))
+        noise, both = (self.field.modular(part).rank() for part in self._with_sum(gradients, self.noise))
         return bool(noise == both)
 
     def _with_sum(self, gradients: NDArray[np.intp], width: int) -> tuple[Table, Table]:

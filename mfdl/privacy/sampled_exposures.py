@@ -53,7 +53,7 @@ from .curves import (
 )
 from .curves.base import raised
 from .curves.composed import LossCurve
-from .exposures import NOT_PROVEN, Exposures, fingerprint_of, privacy_of_view, view_losses
+from .exposures import NOT_PROVEN, Exposures, privacy_of_view, view_fingerprint, view_losses
 from .gram_sensitivity import Sensitivity
 from .questions import Fingerprint, Privacy, Target
 from .sampled_views import (
@@ -186,7 +186,7 @@ class SampledExposures(Exposures, abc.ABC):
     def _unit(self, gram: FloatArray | None) -> tuple[float, PrivacyCurve]:
         """Sensitivity over time and the curve at noise multiplier 1. Args: gram: None where noise is fresh."""
 
-    def _of_steps(self, N: FloatArray) -> FloatArray:
+    def _from_steps(self, N: FloatArray) -> FloatArray:
         """What `_unit` takes, of N over steps."""
         return N
 
@@ -219,8 +219,8 @@ class SampledExposures(Exposures, abc.ABC):
     @functools.cached_property
     def _fingerprint(self) -> Fingerprint:
         if isinstance(self.algorithm, View):
-            return fingerprint_of(self.algorithm, self.privacy)
-        return Fingerprint.of(self.algorithm, self.privacy.trust, self.scheme, RELEASE, "record")
+            return view_fingerprint(self.algorithm, self.privacy)
+        return Fingerprint.from_question(self.algorithm, self.privacy.trust, self.scheme, RELEASE, "record")
 
     # ---- hidden messages ---------------------------------------------------------------------------------
 
@@ -254,7 +254,7 @@ class SampledExposures(Exposures, abc.ABC):
                 if math.isfinite(loss.std_per_multiplier)
                 else self._loss(loss.node, math.inf, why, loss.unit_curve)
             )
-        grams = [self._of_steps(bound.gram)] * self.takes_correlated_steps
+        grams = [self._from_steps(bound.gram)] * self.takes_correlated_steps
         bounds = [self._unit(gram) for gram in grams]
         over_time, unit = self._unit(None)
         bounds.append((over_time * math.sqrt(bound.largest) * UP, unit))
@@ -272,10 +272,12 @@ class SampledExposures(Exposures, abc.ABC):
 
     def require(self, algorithm: LinearAlgorithm | View, privacy: Privacy) -> None:
         if isinstance(algorithm, View):
-            wanted = fingerprint_of(algorithm, privacy_of_view(algorithm, privacy))
+            wanted = view_fingerprint(algorithm, privacy_of_view(algorithm, privacy))
         else:
             _require_usual(algorithm.participation, privacy, METHODS)
-            wanted = Fingerprint.of(algorithm, privacy.trust, privacy.scheme(algorithm), RELEASE, privacy.unit)
+            wanted = Fingerprint.from_question(
+                algorithm, privacy.trust, privacy.scheme(algorithm), RELEASE, privacy.unit
+            )
         self._fingerprint.require(wanted, subject="the losses were computed")
         for name in ("adjacency", "method"):
             if getattr(privacy, name) != getattr(self.privacy, name):
@@ -314,8 +316,8 @@ class BinsExposures(SampledExposures):
         algorithm = cast("LinearAlgorithm", self.algorithm)
         return bin_gram.time_gram(algorithm, sorted(group), cast("BallsInBins", self.scheme).bins)
 
-    def _of_steps(self, N: FloatArray) -> FloatArray:
-        return bin_gram.of_bins(N, cast("BallsInBins", self.scheme).bins)
+    def _from_steps(self, N: FloatArray) -> FloatArray:
+        return bin_gram.bin_sums(N, cast("BallsInBins", self.scheme).bins)
 
     def _unit(self, gram: FloatArray | None) -> tuple[float, PrivacyCurve]:
         scheme, adjacency = cast("BallsInBins", self.scheme), self.privacy.adjacency
@@ -358,7 +360,7 @@ class CyclicPoissonExposures(PatternExposures):
     """Of cyclic Poisson sampling."""
 
     def _bound(self, N: FloatArray | None) -> bin_gram.ProductBound:
-        return bin_gram.of_cyclic_poisson(N, cast("CyclicPoisson", self.scheme))
+        return bin_gram.cyclic_poisson_bound(N, cast("CyclicPoisson", self.scheme))
 
     def _draw(self, multiplier: float, count: int, places: int) -> tuple[LossCurve, int]:
         rate = cast("CyclicPoisson", self.scheme).rate
@@ -373,7 +375,7 @@ class RandomAllocationExposures(PatternExposures):
     """Of random allocation."""
 
     def _bound(self, N: FloatArray | None) -> bin_gram.ProductBound:
-        return bin_gram.of_random_allocation(N, cast("RandomAllocation", self.scheme))
+        return bin_gram.random_allocation_bound(N, cast("RandomAllocation", self.scheme))
 
     def _draw(self, multiplier: float, count: int, places: int) -> tuple[LossCurve, int]:
         return BallsInBinsGaussian(multiplier, places, ((places, 0.0),), self.privacy.adjacency), count
@@ -383,7 +385,7 @@ class MinSeparationExposures(PatternExposures):
     """Of minimum separation sampling."""
 
     def _bound(self, N: FloatArray | None) -> bin_gram.ProductBound:
-        return bin_gram.of_min_separation(N, cast("MinSeparationSampling", self.scheme))
+        return bin_gram.min_separation_bound(N, cast("MinSeparationSampling", self.scheme))
 
     def _draw(self, multiplier: float, count: int, places: int) -> tuple[LossCurve, int]:
         rate = cast("MinSeparationSampling", self.scheme).rate
@@ -420,7 +422,7 @@ def secret_accountant(
         progress: Progress = "auto",
     ) -> SampledExposures:
         if isinstance(algorithm, View):
-            return _of_matrices(exposures, algorithm, privacy, victims)
+            return _view_exposures(exposures, algorithm, privacy, victims)
         _require_usual(algorithm.participation, privacy, methods)
         trust, method = privacy.trust, privacy.method
         hidden = trust.hides_messages(algorithm)
@@ -445,7 +447,7 @@ def secret_accountant(
     return account
 
 
-def _of_matrices(
+def _view_exposures(
     exposures: type[SampledExposures], view: View, privacy: Privacy, victims: Sequence[int] | None
 ) -> SampledExposures:
     """Of a view given as matrices: nothing is known of messages beyond it."""

@@ -169,10 +169,10 @@ def exposed_by_joint_noise(algorithm: LinearAlgorithm, trust: TrustModel, seen: 
             why = known_gradient(against, u) or ("all noise is known" if known.all() else "")
             factor = (math.inf, f"Infinite for node {labels[u]!r}: {why}.") if why else (1.0, "")
             exposed[u] = max(exposed.get(u, factor), factor, key=lambda each: each[0])  # exact: 1 or infinity
-    return _of_somebody(exposed, trust)
+    return _require_victims(exposed, trust)
 
 
-def _of_somebody(exposed: Exposed, trust: TrustModel) -> Exposed:
+def _require_victims(exposed: Exposed, trust: TrustModel) -> Exposed:
     if not exposed:
         raise InvalidInput(f"no victim is left: every node is an attacker ({trust.attacker}).")
     return exposed
@@ -221,4 +221,4 @@ def exposed_by_node_noise(algorithm: LinearAlgorithm, trust: TrustModel, seen: T
             largest = float(squared.max())
             why = f"Infinite for node {labels[u]!r}: {gram.why}." if math.isinf(largest) else ""
             worst[u] = max(worst.get(u, (0.0, "")), (largest, why), key=lambda each: each[0])  # bound
-    return _of_somebody(worst, trust)
+    return _require_victims(worst, trust)

@@ -29,7 +29,7 @@ from ..participation.by_node import JointParticipation
 from . import gaussian
 from .forms import INJECTIONS, Blocks, Group, ViewGram
 from .gram_sensitivity import Sensitivity, sensitivities
-from .owners import Victim, nodes_of
+from .owners import Victim, victim_nodes
 from .questions import Fingerprint
 
 if TYPE_CHECKING:
@@ -242,7 +242,7 @@ class JointConditions:
 def nodes_and_groups(victims: Sequence[Victim]) -> tuple[list[int], list[Group]]:
     """Every node among victims and owners, ascending; and the groups."""
     groups = [victim for victim in victims if isinstance(victim, tuple)]
-    return sorted({u for victim in victims for u in nodes_of(victim)}), groups
+    return sorted({u for victim in victims for u in victim_nodes(victim)}), groups
 
 
 def victim_sensitivities(
@@ -283,11 +283,11 @@ def joint_sensitivities(
 
     Guarantees: never below the true value for the joint patterns; a step that leaks at one owner makes it infinite.
     """
-    joint: dict[Group, Sensitivity] = _of_blocks(groups, grams, alone, conditions)
+    joint: dict[Group, Sensitivity] = _block_sums(groups, grams, alone, conditions)
     together = [(group, gram) for group in groups if isinstance(gram := grams.get(group), ViewGram)]
     batches: list[tuple[JointParticipation, list[tuple[Group, ViewGram]]]] = []
     for pair in together:
-        participation = JointParticipation.of(conditions.scheme, pair[0], same_steps=conditions.same_steps)
+        participation = JointParticipation.from_scheme(conditions.scheme, pair[0], same_steps=conditions.same_steps)
         members = next((of for seen, of in batches if seen == participation), None)
         if members is None:
             batches.append((participation, members := []))
@@ -321,7 +321,7 @@ def _least(joint: Sensitivity | None, bound: Sensitivity) -> Sensitivity:
     return dataclasses.replace(bound, lower=joint.lower, pattern=joint.pattern)
 
 
-def _of_blocks(
+def _block_sums(
     groups: Sequence[Group],
     grams: Mapping[Group, ViewGram | Blocks],
     alone: Mapping[int, Sensitivity],
@@ -352,7 +352,7 @@ def _sum(
     T, same_steps = conditions.scheme.num_steps, conditions.same_steps
     patterns = [value.pattern for value in values]
     if same_steps:
-        JointParticipation.of(conditions.scheme, group, same_steps=True)  # refuses what has no common steps
+        JointParticipation.from_scheme(conditions.scheme, group, same_steps=True)  # refuses what has no common steps
     attained = not same_steps or all(X is of[0] for X in of) or all(p == patterns[0] for p in patterns)
     squared = sum(value.squared for value in values) * (1 + 2 * len(values) * UNIT)
     lower = sum(v.lower for v in values) * (1 - 2 * len(values) * UNIT) if attained else max(v.lower for v in values)

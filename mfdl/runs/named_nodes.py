@@ -20,7 +20,7 @@ from ..errors import InvalidInput
 from ..graphs import SparseGraph
 from ..participation import Cyclic, Participation
 from ..participation.schemes import SCHEMES
-from ..privacy.owners import Owners, Victim, nodes_of
+from ..privacy.owners import Owners, Victim, victim_nodes
 from ..spec import Parameter
 from ..trust import TrustModel
 from .option_files import split
@@ -52,7 +52,7 @@ def participation_of(config: TakesPart, typed: Collection[str]) -> Participation
             )
     elif "steps" not in entry.takes:
         Cyclic(epochs=epochs, period=period, steps=config.steps)  # refuses steps that do not fit
-    scheme: Participation = entry.of_run(epochs=epochs, period=period, steps=T, rate=config.sampling_rate)
+    scheme: Participation = entry.from_run(epochs=epochs, period=period, steps=T, rate=config.sampling_rate)
     if config.unit == "user" and not scheme.in_every_step:
         raise InvalidInput(
             f"--unit user needs --participation every-step, as a user's data take part in every step, got "
@@ -176,7 +176,7 @@ class Named:
     @staticmethod
     def distance(victim: Victim, hops: Mapping[int, int]) -> int | None:
         """Of a node, or of the nearest owner of a record; None where none is connected to an attacker."""
-        return min((hops[u] for u in nodes_of(victim) if u in hops), default=None)
+        return min((hops[u] for u in victim_nodes(victim) if u in hops), default=None)
 
 
 def options_of(parameter: Parameter) -> tuple[str, ...]:

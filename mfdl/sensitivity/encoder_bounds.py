@@ -65,7 +65,7 @@ class BandedGram:
     columns: FloatArray
 
     @classmethod
-    def of_rows(cls, bands: FloatArray) -> BandedGram:
+    def from_rows(cls, bands: FloatArray) -> BandedGram:
         """Of bands[t, j] = C[t, t - j], shape (T, w); entries with t < j do not count."""
         T, w = bands.shape
         columns = np.zeros((T, min(w, T)))
@@ -314,7 +314,7 @@ def _listed(c: Coefficients, patterns: PatternSet) -> PatternBound | None:
     given = [tuple(pattern.tolist()) for pattern in patterns.patterns()]
     if c.size * sum(map(len, given)) > MAX_PRODUCTS:
         return None
-    upper = max(_squares_up(*_of_pattern(c.high, pattern)) for pattern in given)
+    upper = max(_squares_up(*_pattern_sums(c.high, pattern)) for pattern in given)
     attained = [_attained(c, pattern) for pattern in given]
     return _bound(upper, max(attained), given[first_largest(attained)])
 
@@ -332,14 +332,14 @@ def _shifted(values: FloatArray, pattern: Sequence[int], signs: Sequence[int] | 
     return total
 
 
-def _of_pattern(high: FloatArray, pattern: Sequence[int]) -> tuple[FloatArray, FloatArray]:
+def _pattern_sums(high: FloatArray, pattern: Sequence[int]) -> tuple[FloatArray, FloatArray]:
     """`_shifted` of h >= 0, and how far each sum may be off."""
     sums = _shifted(high, pattern)
     return sums, 2 * (len(pattern) + 1) * UNIT * sums
 
 
 def _repeated(high: FloatArray, uses: int, separation: int) -> tuple[FloatArray, FloatArray]:
-    """`_of_pattern` of 0, b, ..., (k - 1) b, in O(T)."""
+    """`_pattern_sums` of 0, b, ..., (k - 1) b, in O(T)."""
     T, b = len(high), separation
     rows = -(-T // b)
     padded = np.zeros(rows * b)
@@ -362,7 +362,7 @@ def _attained(c: Coefficients, pattern: Sequence[int]) -> float:
     """A value that g_t = g, or g and -g in turn, attain on a pattern, rounding and errors taken off."""
     if c.size * len(pattern) > MAX_PRODUCTS:
         return 0.0
-    _, rounding = _of_pattern(c.high, pattern)
+    _, rounding = _pattern_sums(c.high, pattern)
     off = _shifted(c.errors, pattern) * (1 + 4 * (len(pattern) + 1) * UNIT) + rounding
     turns = [[1] * len(pattern), [(-1) ** i for i in range(len(pattern))]]
     sums = [_shifted(c.values, pattern, signs) for signs in (turns if (c.values < 0).any() else turns[:1])]
@@ -470,11 +470,11 @@ def _by_structure(encoder: Encoder, participation: Participation) -> Iterator[Pa
     if (c := encoder.certified_series()) is not None:
         yield toeplitz_bound(c, participation)
     if (rows := encoder.diagonals()) is not None:
-        yield banded_bound(BandedGram.of_rows(rows), participation)
-    yield _of_comparison(encoder, participation)
+        yield banded_bound(BandedGram.from_rows(rows), participation)
+    yield _comparison_bound(encoder, participation)
 
 
-def _of_comparison(encoder: Encoder, participation: Participation) -> PatternBound | None:
+def _comparison_bound(encoder: Encoder, participation: Participation) -> PatternBound | None:
     """||M 1_pattern||^2 of patterns that are classes, where the diagonals of C^-1 were given."""
     rows, patterns = encoder.noise_diagonals(), participation.patterns_of_record()
     if rows is None or patterns.kind != PERIODIC:

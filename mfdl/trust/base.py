@@ -215,7 +215,7 @@ def _require_release(release: str) -> None:
         raise InvalidInput(f"release must be one of {', '.join(RELEASES)}, got {check.brief(release)}.")
 
 
-def nodes_of(algorithm: LinearAlgorithm, nodes: Sequence[int | str]) -> tuple[int, ...]:
+def node_indices(algorithm: LinearAlgorithm, nodes: Sequence[int | str]) -> tuple[int, ...]:
     """Indices of nodes given as indices or as label strings ("#3" is index 3).
 
     Raises: InvalidInput: no such node; an integer that is the index of one node and the label of another.
@@ -262,7 +262,7 @@ class _Masks(TrustModel):
     attacking: tuple[int | str, ...] = ()
 
     def attackers(self, algorithm: LinearAlgorithm) -> tuple[int, ...]:
-        return nodes_of(algorithm, self.attacking)
+        return node_indices(algorithm, self.attacking)
 
     @property
     def same_for_all_victims(self) -> bool:  # type: ignore[override]
@@ -278,7 +278,7 @@ class _Masks(TrustModel):
         given = {name: mask(getattr(self, name)) for name in names}
         if given["known_noise"] is None and self.attacking:
             given["known_noise"] = held_by(algorithm, self.attackers(algorithm))
-        masks = Knowledge.of(algorithm, **given)
+        masks = Knowledge.from_masks(algorithm, **given)
         return masks if self.combinations is None else _combining(masks, mask(self.combinations))
 
 

@@ -37,7 +37,7 @@ class Knowledge:
     combination: sp.csr_array | None = None
 
     @staticmethod
-    def of(
+    def from_masks(
         algorithm: LinearAlgorithm,
         *,
         seen: ArrayLike | None = None,

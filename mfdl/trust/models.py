@@ -26,7 +26,7 @@ from ..display import short_repr
 from ..errors import InvalidInput, UnsupportedMechanism
 from ..gossip import GossipMatrix
 from ..storable import stored_as
-from .base import MODELS, Mask, TrustModel, held_by, nodes_of, shipped
+from .base import MODELS, Mask, TrustModel, held_by, node_indices, shipped
 from .knowledge import Knowledge
 
 MAX_COALITIONS = 20_000
@@ -69,9 +69,9 @@ def _received(receivers: sp.csr_array | None, nodes: Sequence[int], messages: in
     return got
 
 
-def _of_colluders(algorithm: LinearAlgorithm, nodes: Sequence[int], seen: Mask) -> Knowledge:
+def _colluders_knowledge(algorithm: LinearAlgorithm, nodes: Sequence[int], seen: Mask) -> Knowledge:
     """What nodes that see these messages know together: their gradients, and what any of them holds."""
-    return Knowledge.of(
+    return Knowledge.from_masks(
         algorithm,
         seen=seen,
         known_gradients=np.isin(np.arange(algorithm.num_nodes), nodes),
@@ -105,7 +105,7 @@ class LDP(TrustModel):
 
     def knowledge(self, algorithm: LinearAlgorithm, victim: int) -> Knowledge:
         hidden = _held_alone(algorithm, None if algorithm.private_noise_is_separate else victim)
-        return Knowledge.of(algorithm, seen=_all_seen(algorithm), known_noise=~hidden)
+        return Knowledge.from_masks(algorithm, seen=_all_seen(algorithm), known_noise=~hidden)
 
 
 @shipped
@@ -129,12 +129,12 @@ class PNDP(TrustModel):
         return f"{_together(self.attacker_nodes)}, from the messages received"
 
     def attackers(self, algorithm: LinearAlgorithm) -> tuple[int, ...]:
-        return nodes_of(algorithm, self.attacker_nodes)
+        return node_indices(algorithm, self.attacker_nodes)
 
     def knowledge(self, algorithm: LinearAlgorithm, victim: int) -> Knowledge:
         nodes = self.attackers(algorithm)
         received = [_received(kind.receivers, nodes, algorithm.messages_per_round) for kind in algorithm.kinds]
-        return _of_colluders(algorithm, nodes, np.stack(received)[algorithm.kind_of_round] & algorithm.sent)
+        return _colluders_knowledge(algorithm, nodes, np.stack(received)[algorithm.kind_of_round] & algorithm.sent)
 
 
 @shipped
@@ -190,7 +190,7 @@ class Eavesdropper(TrustModel):
     same_for_all_victims = True
 
     def knowledge(self, algorithm: LinearAlgorithm, victim: int) -> Knowledge:
-        return _of_colluders(algorithm, (), _all_seen(algorithm))
+        return _colluders_knowledge(algorithm, (), _all_seen(algorithm))
 
 
 @shipped
@@ -210,10 +210,10 @@ class Colluding(TrustModel):
         return f"{_together(self.colluders)}, with all messages seen"
 
     def attackers(self, algorithm: LinearAlgorithm) -> tuple[int, ...]:
-        return nodes_of(algorithm, self.colluders)
+        return node_indices(algorithm, self.colluders)
 
     def knowledge(self, algorithm: LinearAlgorithm, victim: int) -> Knowledge:
-        return _of_colluders(algorithm, self.attackers(algorithm), _all_seen(algorithm))
+        return _colluders_knowledge(algorithm, self.attackers(algorithm), _all_seen(algorithm))
 
 
 @MODELS.register(
@@ -320,7 +320,7 @@ class Central(TrustModel):
 
     def knowledge(self, algorithm: LinearAlgorithm, victim: int) -> Knowledge:
         S = algorithm.messages_per_round
-        return Knowledge.of(algorithm, combination=sp.csr_array(np.full((1, S), 1.0 / S)))
+        return Knowledge.from_masks(algorithm, combination=sp.csr_array(np.full((1, S), 1.0 / S)))
 
 
 @MODELS.register(
@@ -356,11 +356,11 @@ class SecureSum(TrustModel):
         return f"{_together(self.attacker_nodes)}, from the sum of the messages that each receives"
 
     def attackers(self, algorithm: LinearAlgorithm) -> tuple[int, ...]:
-        return nodes_of(algorithm, self.attacker_nodes)
+        return node_indices(algorithm, self.attacker_nodes)
 
     def knowledge(self, algorithm: LinearAlgorithm, victim: int) -> Knowledge:
         nodes, sums = self.attackers(algorithm), _sums_over_neighbours(algorithm)
-        masks = _of_colluders(algorithm, nodes, np.zeros(algorithm.messages_per_round, dtype=bool))
+        masks = _colluders_knowledge(algorithm, nodes, np.zeros(algorithm.messages_per_round, dtype=bool))
         return dataclasses.replace(masks, combination=sp.csr_array(sums[list(nodes)]) if nodes else sums)
 
 
@@ -402,7 +402,7 @@ class ReleasedOnly(TrustModel):
     attacker = "anyone who sees the released models"
 
     def knowledge(self, algorithm: LinearAlgorithm, victim: int) -> Knowledge:
-        return Knowledge.of(algorithm)
+        return Knowledge.from_masks(algorithm)
 
 
 Nodes = NDArray[np.intp]

@@ -1,6 +1,6 @@
 """View: the linear map O = A G + B Z an attacker has, and what it knows besides.
 
-`View.of` turns the `Knowledge` that a trust model gives of one algorithm into operators; `View(A, B)` takes
+`AlgorithmView` turns the `Knowledge` that a trust model gives of one algorithm into operators; `View(A, B)` takes
 arrays, sparse matrices or operators from a researcher. Known gradient columns and known noise columns are marks,
 not rows: known noise is removed from B, and a known gradient makes its owner's loss infinite.
 
@@ -123,7 +123,7 @@ class View(ViewMatrices):
         if rank == "numerical" and not self.entries_given:
             raise InvalidInput("rank='numerical' needs A and B as arrays or sparse matrices, got an operator.")
         if models is not None:
-            self.models = GivenModels.of(models, row_steps, A, self.noise.shape[1], self.axis)
+            self.models = GivenModels.from_arrays(models, row_steps, A, self.noise.shape[1], self.axis)
         if known_combinations is not None:
             _, K = entries_and_operator("known_combinations", known_combinations)
             if K.shape[1] != self.axis.size:
@@ -138,11 +138,6 @@ class View(ViewMatrices):
             f"{type(self).__name__}(A {rows} x {columns}, B {rows} x {self.noise.shape[1]}, "
             f"{self.axis.num_nodes} nodes, {known} gradients known, attacker: {self.attacker}, release: {self.release})"
         )
-
-    @staticmethod
-    def of(algorithm: LinearAlgorithm, knowledge: Knowledge, *, release: str, attacker: str) -> AlgorithmView:
-        """The view of an algorithm under masks, with the released models as further rows."""
-        return AlgorithmView(algorithm, knowledge, release=release, attacker=attacker)
 
     @staticmethod
     def processed(combinations: Any, view: View) -> ProcessedView:
@@ -171,13 +166,13 @@ class View(ViewMatrices):
         Only where `entries_given`.
         """
         A, B = (entries.toarray() if sp.issparse(entries) else entries for entries in self._entries)
-        return A[:, self._columns_of(nodes)], B
+        return A[:, self._node_columns(nodes)], B
 
     def dense_gradients(self, nodes: NDArray[np.intp] | None = None) -> FloatArray:
         """Columns of A that the given nodes own, node after node, each in time order: (rows, len(nodes) T)."""
-        return self.dense_gradients_by_time()[:, self._columns_of(nodes)]
+        return self.dense_gradients_by_time()[:, self._node_columns(nodes)]
 
-    def _columns_of(self, nodes: NDArray[np.intp] | None) -> NDArray[np.intp]:
+    def _node_columns(self, nodes: NDArray[np.intp] | None) -> NDArray[np.intp]:
         chosen = np.arange(self.axis.num_nodes) if nodes is None else nodes
         columns = [self.axis.of_node(int(u)) for u in chosen]
         return np.concatenate(columns) if columns else np.zeros(0, dtype=np.intp)
@@ -198,7 +193,7 @@ class View(ViewMatrices):
 
     def gradient_rounding(self, nodes: NDArray[np.intp]) -> FloatArray:
         """The same for `dense_gradients` of these nodes."""
-        return rounding_of(self._entries[0], self.gradients)[:, self._columns_of(nodes)]
+        return rounding_of(self._entries[0], self.gradients)[:, self._node_columns(nodes)]
 
     @property
     def num_nodes(self) -> int:
@@ -329,11 +324,11 @@ class AlgorithmView(View):
 
     def dense_gradients_by_time(self) -> FloatArray:
         shared = _shared_rows(self.algorithm)
-        return super().dense_gradients_by_time() if shared is None else self._rows_of(shared, "gradients")
+        return super().dense_gradients_by_time() if shared is None else self._shared_part(shared, "gradients")
 
     def dense_noise(self) -> FloatArray:
         shared = _shared_rows(self.algorithm)
-        return super().dense_noise() if shared is None else self._rows_of(shared, "noise") * self._unknown
+        return super().dense_noise() if shared is None else self._shared_part(shared, "noise") * self._unknown
 
     def noise_rounding(self) -> FloatArray:
         """Bound on how far `dense_noise` is from the exact B, entry by entry.
@@ -361,7 +356,7 @@ class AlgorithmView(View):
     def _unknown(self) -> NDArray[np.bool_]:
         return ~self.knowledge.known_noise.ravel()
 
-    def _rows_of(self, shared: _SharedRows, source: str) -> FloatArray:
+    def _shared_part(self, shared: _SharedRows, source: str) -> FloatArray:
         columns = self.axis.size if source == "gradients" else self.algorithm.noise.shape[1]
         return self._picked(shared.rows(source, transposed=self.num_rows < columns))
 

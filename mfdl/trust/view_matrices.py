@@ -137,7 +137,7 @@ class GivenModels:
     row_steps: NDArray[np.intp]
 
     @classmethod
-    def of(
+    def from_arrays(
         cls, models: tuple[Any, Any], row_steps: ArrayLike | None, A: Any, num_noises: int, axis: TimeNodeAxis
     ) -> GivenModels:
         """Checked against A, entries of the view.

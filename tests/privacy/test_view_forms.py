@@ -172,7 +172,7 @@ def test_messages_that_change_with_the_steps_need_no_dense_matrix():
     for built, forms in ((algorithm, ("null-space form",)), (rarely, ("null-space form", "range form"))):
         for release in ("none", "all", "average"):
             view = trust.PNDP([0]).view(built, 1, release=release)
-            dense = dense_form.DenseForm.of(view).grams([1, 3])
+            dense = dense_form.DenseForm.from_view(view).grams([1, 3])
             for gram, other in zip(view_grams(view, [1, 3]), dense, strict=True):
                 assert gram.form in forms
                 assert_allclose(gram.matrix, other.matrix, rtol=1e-8, atol=1e-9)

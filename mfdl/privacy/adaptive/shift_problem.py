@@ -261,8 +261,8 @@ class System:
         else:
             operators = dict(distinct)
         transposed = {key: W.T.tocsr() if issparse(W) else np.ascontiguousarray(W.T) for key, W in operators.items()}
-        self.forward_weights = _of_rounds([operators[id(W)] for W in problem.mixing])
-        self.backward_weights = _of_rounds([transposed[id(W)] for W in problem.mixing])
+        self.forward_weights = _stacked([operators[id(W)] for W in problem.mixing])
+        self.backward_weights = _stacked([transposed[id(W)] for W in problem.mixing])
         longest = {key: int(np.diff(W.indptr).max(initial=0)) for key, W in distinct.items()}
         self.rounding = [1 + 2 * (longest[id(W)] + 4) * UNIT for W in problem.mixing]  # of one entry of W r, r >= 0
 
@@ -325,7 +325,7 @@ class System:
         return Repaired(np.where(valid, value, math.inf), absorbed, remaining)
 
 
-def _of_rounds(operators: list[Any]) -> Any:
+def _stacked(operators: list[Any]) -> Any:
     """Dense matrices as one array (R, n, n), of no memory of its own where they are one, while that is small."""
     first = operators[0]
     if all(W is first for W in operators):
@@ -423,7 +423,7 @@ class ShortRun:
     repeats: int
 
     @classmethod
-    def of(cls, problem: ShiftProblem, columns: list[tuple[int, NDArray[np.int64]]]) -> ShortRun | None:
+    def from_problem(cls, problem: ShiftProblem, columns: list[tuple[int, NDArray[np.int64]]]) -> ShortRun | None:
         """None of a run that does not repeat itself, or hardly, or has noise correlated in time."""
         R, steps, rounds = problem.num_rounds, problem.step_of_round, np.flatnonzero(problem.step_of_round >= 0)
         if problem.noise_gram is not None or len(columns[0][1]) < 2:

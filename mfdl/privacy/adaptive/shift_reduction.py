@@ -254,13 +254,13 @@ def shift_problem(view: View, lipschitz: float | Sequence[float]) -> ShiftProble
         seen=knowledge.seen,
         pinned=pinned,
         noisy=~known[0] if known.size else np.zeros(n, dtype=bool),
-        noise_gram=None if noise.fresh else _gram_of(noise),
+        noise_gram=None if noise.fresh else _local_gram(noise),
         noise_weights=weights,
         present=present,
     )
 
 
-def _gram_of(noise: CausalNoise) -> FloatArray:
+def _local_gram(noise: CausalNoise) -> FloatArray:
     """C^T C, shape (T, T) or (n, T, T) over the nodes' s^2, times what rounding of noise as it is injected may add.
 
     That holds in the positive semidefinite order, hence for the norms of shifts, which the bound sums entry by entry.
@@ -299,7 +299,7 @@ def _minimum(
     system: System, columns: list[tuple[int, NDArray[np.int64]]], iterations: int, tolerance: float
 ) -> ShiftMinimum:
     """Of a run that repeats itself from where a short one ends."""
-    short, start = ShortRun.of(system.problem, columns) if iterations else None, None
+    short, start = ShortRun.from_problem(system.problem, columns) if iterations else None, None
     if short is not None:
         alike = System(short.problem)
         ends = minimise(alike, alike.sources(short.columns), min(iterations, SINGLE_ITERATIONS), tolerance / 4)

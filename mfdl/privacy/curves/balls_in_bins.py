@@ -35,7 +35,7 @@ from .. import gaussian
 from . import random_allocation
 from .base import UP, Pass, least_multiplier, public_mu
 from .bin_chain import BinChain
-from .composed import FINEST, SLACK, LossCurve, delta_of, epsilon_of, gaussian_losses, tail_of
+from .composed import FINEST, SLACK, LossCurve, certified_delta, certified_epsilon, gaussian_losses, law_tail
 
 if TYPE_CHECKING:
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
@@ -171,7 +171,7 @@ class BallsInBinsGaussian(LossCurve):
                 f"noise_multiplier must be >= {least} to compose, and <= {WEAKEST:g}, got {self.noise_multiplier:g}."
             )
         best = min(self._hulls, key=lambda hull: hull.epsilon(delta))  # bound
-        return best.losses(tail_of(check.open_unit(delta=delta)), interval)
+        return best.losses(law_tail(check.open_unit(delta=delta)), interval)
 
     # ---- words and files -------------------------------------------------------------------------------------
 
@@ -245,7 +245,7 @@ class Hull:
             most = self._public_epsilon(delta)
             bounds.append(random_allocation.epsilon_at(self._shifts[1], self.bins, self._doubled, delta, most))
         if self._composes and delta > 2 * SLACK:
-            bounds.append(epsilon_of(self.losses(tail_of(delta)), delta - SLACK))
+            bounds.append(certified_epsilon(self.losses(law_tail(delta)), delta - SLACK))
         return min(bounds)
 
     def delta(self, epsilon: float) -> float:
@@ -254,7 +254,7 @@ class Hull:
         if self.direct and epsilon <= self._public_epsilon(LEAST_DELTA):
             bounds.append(random_allocation.delta_at(self._shifts[1], self.bins, self._doubled, epsilon))
         if self._composes:
-            bounds.append(delta_of(self.losses(FINEST), epsilon) + SLACK)
+            bounds.append(certified_delta(self.losses(FINEST), epsilon) + SLACK)
         return min(bounds)
 
     def least_multiplier(self, epsilon: float, delta: float) -> float:
@@ -323,8 +323,8 @@ def _least(hull: Hull, epsilon: float, delta: float) -> float:
             return math.log(max(tried.epsilon(delta), 1e-12) / epsilon)
         if not tried.fits:
             return math.inf
-        losses = tried.losses(tail_of(delta), coarse * tried.interval)
-        return math.log(max(epsilon_of(losses, delta - SLACK), 1e-12) / epsilon)
+        losses = tried.losses(law_tail(delta), coarse * tried.interval)
+        return math.log(max(certified_epsilon(losses, delta - SLACK), 1e-12) / epsilon)
 
     precision = PRECISION if hull.adjacency != "replace-one" else 10 * PRECISION
     return least_multiplier(excess, hull.noise_multiplier, (Pass(4, 1.4, 0.02), Pass(1, 1.01, precision)))

@@ -111,7 +111,7 @@ class BinChain:
         T = self.mixing
         return np.asarray(np.outer(self.shared, self.shared) + T @ self.covariance @ T.T + np.diag(self.alone))
 
-    def short_of(self, M: FloatArray) -> float:
+    def shortfall(self, M: FloatArray) -> float:
         """The least factor >= 1 that raises M' above M in every entry; inf where an entry of M' is zero below M."""
         with np.errstate(divide="ignore", invalid="ignore"):
             ratios = np.where(M > 0, M / self.gram, 0.0)
@@ -358,7 +358,7 @@ class _Walk:
         nodes = first + step * np.arange(offsets[0], int(at.max()) + 2 + offsets[-1])
         half = self.gram[r, r] / 2
         values, grid = self._values(nodes, half), self._grid(r)
-        sums = _Sums.of(self.grid, values, grid, MEANS / 64 if self.way == "replaced" else 0.0)
+        sums = _Sums.from_grids(self.grid, values, grid, MEANS / 64 if self.way == "replaced" else 0.0)
         moved = np.zeros((self.mass.shape[0], grid.size))
         order = np.argsort(at, kind="stable")  # exact: cells of the grid
         cells = np.split(order, np.searchsorted(at[order], np.arange(1, int(at.max()) + 2)))
@@ -433,7 +433,7 @@ class _Sums:
     size: int
 
     @staticmethod
-    def of(before: FloatArray, values: FloatArray, grid: FloatArray, raised: float) -> _Sums:
+    def from_grids(before: FloatArray, values: FloatArray, grid: FloatArray, raised: float) -> _Sums:
         """Args: raised: relative, by how much sums are raised."""
         sums = before[:, None] + values
         if raised:

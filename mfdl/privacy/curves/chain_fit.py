@@ -63,7 +63,7 @@ def _fitted(rows: tuple[tuple[float, ...], ...]) -> BinChain | None:
         if wider.excess(carried) < (1 - GAIN) * plain.excess(best):
             plain, best = wider, carried
     chain = plain.chain(best)
-    raised = chain.times(chain.short_of(M) * UP)
+    raised = chain.times(chain.shortfall(M) * UP)
     try:
         return BinChain(raised.shared, raised.spread, raised.links, raised.alone, raised.carried)
     except InvalidInput:  # a search that ended far below M; hull and strides are left
@@ -90,7 +90,7 @@ class _Search:
     def excess(self, x: FloatArray) -> float:
         """How far the sum of all entries is above that of M, relative; of a chain that is raised to be above M."""
         chain = self.chain(x)
-        return float(chain.gram.sum() * chain.short_of(self.M) / self.M.sum()) - 1
+        return float(chain.gram.sum() * chain.shortfall(self.M) / self.M.sum()) - 1
 
     def start(self, link: float | None) -> FloatArray:
         """The least entry is common; neighbours correlate as in M on average, at a given link if bins carry states."""

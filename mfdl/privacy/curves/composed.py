@@ -158,13 +158,13 @@ class Composed(PrivacyCurve):
             return public
         public = min(public, self.renyi_epsilon(delta))
         losses = _composed(self, delta) if delta > 2 * slack and self._fits else None
-        return public if losses is None else min(public, epsilon_of(losses, delta - slack))
+        return public if losses is None else min(public, certified_epsilon(losses, delta - slack))
 
     def delta(self, epsilon: float) -> float:
         """A delta at this epsilon >= 0, never below the true one; 1 without noise."""
         public = self.public_delta(epsilon)
         losses = _composed(self, FINEST) if self._fits and math.isfinite(self.other_mu) else None
-        return public if losses is None else min(public, delta_of(losses, epsilon) + self._slack)
+        return public if losses is None else min(public, certified_delta(losses, epsilon) + self._slack)
 
     def renyi_divergences(self, orders: FloatArray) -> FloatArray:
         """Sums of those of the runs, upper bounds; infinite where a run has none."""
@@ -222,7 +222,7 @@ class Composed(PrivacyCurve):
         That of the run that loses most; finer where a run has many steps, as far as memory allows.
         """
         largest = max(
-            [*(run.interval for run in self.secret), *([interval_of(self.other_mu)] if self.other_mu else [])]
+            [*(run.interval for run in self.secret), *([loss_interval(self.other_mu)] if self.other_mu else [])]
         )
         affordable = self.public_mu * (self.public_mu + 20) / MOST_POINTS
         return min(largest, max(affordable, min(run.coarsest for run in self.secret)))
@@ -261,27 +261,27 @@ def gaussian_losses(mu: float, interval: float) -> PrivacyLossDistribution:
     return privacy_loss_distribution.from_gaussian_mechanism(std, value_discretization_interval=interval)
 
 
-def interval_of(mu: float) -> float:
+def loss_interval(mu: float) -> float:
     """Discretization for mu-Gaussian DP: a small part of the standard deviation of its losses."""
     return 2.0 ** round(math.log2(mu / 100))
 
 
-def delta_of(losses: PrivacyLossDistribution, epsilon: float) -> float:
+def certified_delta(losses: PrivacyLossDistribution, epsilon: float) -> float:
     """The larger of both directions; 1 where floating point cannot tell."""
     with np.errstate(all="ignore"):
         delta = float(losses.get_delta_for_epsilon(epsilon))
     return 1.0 if math.isnan(delta) else min(1.0, max(0.0, delta))
 
 
-def epsilon_of(losses: PrivacyLossDistribution, delta: float) -> float:
+def certified_epsilon(losses: PrivacyLossDistribution, delta: float) -> float:
     """The larger of both directions; inf where there is none."""
     epsilon, more = float(losses.get_epsilon_for_delta(delta)), 1e-12
-    while math.isfinite(epsilon) and not delta_of(losses, epsilon) <= delta:
+    while math.isfinite(epsilon) and not certified_delta(losses, epsilon) <= delta:
         epsilon, more = epsilon + more * (1 + epsilon), 2 * more
     return epsilon if math.isfinite(epsilon) else math.inf
 
 
-def tail_of(delta: float) -> float:
+def law_tail(delta: float) -> float:
     """Tail of a law, for an answer at this delta: it adds no more than the hundredth part."""
     return 10.0 ** math.floor(math.log10(delta) - 2)
 

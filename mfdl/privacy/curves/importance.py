@@ -63,7 +63,7 @@ class Pair:
     means: FloatArray
 
     @staticmethod
-    def of(M: FloatArray) -> Pair:
+    def from_gram(M: FloatArray) -> Pair:
         """Of M; its diagonal is raised until it is positive semidefinite.
 
         Args: M: entries >= 0, shape (bins, bins). Raises: InvalidInput: its largest entry is out of range.
@@ -143,7 +143,7 @@ class Pair:
             return spread - epsilon * (t - 1) + (t - 1) * math.log(t - 1) - t * math.log(t)
         return spread + (1 - t) / 2 * (epsilon - d + math.log((t + 1) / (t - 1))) + math.log(2 / (t + 1))
 
-    def range_of(self, direction: str, mixture: Mixture, epsilon: float) -> float:
+    def largest_value(self, direction: str, mixture: Mixture, epsilon: float) -> float:
         """A bound on X."""
         each = (
             self.log_range(direction, shift, epsilon) - math.log(w)
@@ -197,7 +197,7 @@ class Pair:
             )
             with np.errstate(all="ignore"):
                 second = float((squares / (mixed @ densities)).sum()) / PILOT
-            bound = _bernstein(0.0, second, self.range_of(direction, weighted, epsilon), count, failure)
+            bound = _bernstein(0.0, second, self.largest_value(direction, weighted, epsilon), count, failure)
             if best is None or bound < best[0]:
                 best = bound, weighted
         assert best is not None

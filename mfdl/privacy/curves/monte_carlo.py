@@ -202,7 +202,7 @@ class MonteCarloCurve(PrivacyCurve):
     def _upper(self, way: str, epsilon: float, tuned_at: float) -> float:
         """The bound at an epsilon of samples whose mixture was made for another one."""
         pair, mixture, draws = _draws(self, way, tuned_at)
-        return min(1.0, draws.upper(epsilon, pair.range_of(way, mixture, epsilon), self._failure))
+        return min(1.0, draws.upper(epsilon, pair.largest_value(way, mixture, epsilon), self._failure))
 
     def _guess(self, way: str, delta: float) -> float:
         """epsilon at delta by a pilot: where a mixture is made for."""
@@ -223,7 +223,7 @@ class MonteCarloCurve(PrivacyCurve):
             count = self.sampling.samples
             mixture = pair.mixture(way, epsilon, count, self._failure, rng)
             draws = pair.draws(way, mixture, min(count, SEARCH), rng)
-            worst = max(worst, draws.upper(epsilon, pair.range_of(way, mixture, epsilon), self._failure, count))
+            worst = max(worst, draws.upper(epsilon, pair.largest_value(way, mixture, epsilon), self._failure, count))
         return math.log(max(worst, 1e-300) / delta)
 
 
@@ -243,7 +243,7 @@ def _generator(curve: MonteCarloCurve, purpose: str) -> np.random.Generator:
 
 
 def _pair(curve: MonteCarloCurve) -> Pair:
-    return Pair.of(np.array(curve.gram) / curve.noise_multiplier**2)
+    return Pair.from_gram(np.array(curve.gram) / curve.noise_multiplier**2)
 
 
 @functools.lru_cache(maxsize=4)

@@ -25,7 +25,7 @@ from ...display import rounded_up
 from ...errors import require_known
 from .. import gaussian
 from .base import UP, Pass, least_multiplier, public_mu
-from .composed import LossCurve, delta_of, epsilon_of
+from .composed import LossCurve, certified_delta, certified_epsilon
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
@@ -97,7 +97,7 @@ class PoissonGaussian(LossCurve):
         if not self.noise_multiplier:
             return 1.0
         public, losses = self.public_delta(epsilon), _losses(self, GRID)
-        return public if losses is None else min(public, 1.0, delta_of(losses, epsilon) + self.slack)
+        return public if losses is None else min(public, 1.0, certified_delta(losses, epsilon) + self.slack)
 
     @property
     def public_mu(self) -> float:
@@ -167,7 +167,7 @@ class PoissonGaussian(LossCurve):
         delta = check.open_unit(delta=delta)
         target = delta - self.slack
         losses = _losses(self, grid) if self.noise_multiplier and target > 0 else None
-        return math.inf if losses is None else epsilon_of(losses, target)
+        return math.inf if losses is None else certified_epsilon(losses, target)
 
     def renyi_divergences(self, orders: FloatArray) -> FloatArray:
         """Renyi divergences of all steps: exact but for rounding up at integer orders, upper bounds between them.

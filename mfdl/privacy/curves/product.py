@@ -25,7 +25,7 @@ from ...display import rounded_up
 from ...errors import InvalidInput, require_known
 from .. import gaussian
 from .base import UP, Pass, least_multiplier, public_mu
-from .composed import FINEST, LossCurve, delta_of, epsilon_of, gaussian_losses, require_same_adjacency
+from .composed import FINEST, LossCurve, certified_delta, certified_epsilon, gaussian_losses, require_same_adjacency
 
 if TYPE_CHECKING:
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
@@ -103,13 +103,13 @@ class ProductGaussian(LossCurve):
         delta, public = check.open_unit(delta=delta), self.public_epsilon(delta)
         if not self.fits or delta <= 2 * self.slack:
             return public
-        return min(public, epsilon_of(self.losses(delta), delta - self.slack))
+        return min(public, certified_epsilon(self.losses(delta), delta - self.slack))
 
     def delta(self, epsilon: float) -> float:
         """A delta at this epsilon >= 0, never below the true one; 1 without noise."""
         epsilon = check.non_negative(epsilon=epsilon)
         public = self.public_delta(epsilon)
-        return min(public, delta_of(self.losses(FINEST), epsilon) + self.slack) if self.fits else public
+        return min(public, certified_delta(self.losses(FINEST), epsilon) + self.slack) if self.fits else public
 
     def at(self, noise_multiplier: float) -> ProductGaussian:
         """The same patterns at another noise multiplier."""
@@ -188,7 +188,7 @@ def _least(curve: ProductGaussian, epsilon: float, delta: float) -> float:
         tried, bound = curve.at(multiplier), math.inf
         if tried.fits and delta > 2 * tried.slack:
             with np.errstate(all="ignore"):
-                bound = epsilon_of(tried.losses(delta, coarse * tried.interval), delta - tried.slack)
+                bound = certified_epsilon(tried.losses(delta, coarse * tried.interval), delta - tried.slack)
         return math.log(max(min(bound, tried.public_epsilon(delta)), 1e-12) / epsilon)
 
     public = curve.public_mu / gaussian.mu_from_epsilon(epsilon, delta) * UP

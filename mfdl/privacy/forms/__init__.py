@@ -110,7 +110,7 @@ def joint_grams(view: View, groups: Sequence[Group]) -> dict[Group, ViewGram | B
 
 def joint_injection_bounds(view: View, groups: Sequence[Group]) -> dict[Group, ViewGram | Blocks]:
     """`injection_bound` of the owners of one record together."""
-    form = Injections.of(view) if groups else None
+    form = Injections.from_view(view) if groups else None
     return {} if form is None else _joint_of_form(view, form, groups)
 
 
@@ -138,20 +138,20 @@ def _with_known(view: View, group: Group, gram: ViewGram) -> ViewGram:
 
 def _forms(view: View, victims: Sequence[int]) -> Iterator[ViewForm]:
     """The forms that cover a view, in the order in which they are tried."""
-    injections_seen = Separable.of(view)
+    injections_seen = Separable.from_view(view)
     if injections_seen is not None:  # no other form by structure covers such a view
         yield injections_seen
     else:
-        by_structure = (form for kind in FORMS if (form := kind.of(view)) is not None)
+        by_structure = (form for kind in FORMS if (form := kind.from_view(view)) is not None)
         yield from sorted(by_structure, key=lambda form: form.cost(victims))  # exact: counts of products
     for kind in LAST:
-        if (form := kind.of(view)) is not None:
+        if (form := kind.from_view(view)) is not None:
             yield form
 
 
 def injection_bound(view: View, victims: Sequence[int]) -> list[ViewGram] | None:
     """An upper bound on what a view shows of any messages and models, adaptively; None where there is none."""
-    form = Injections.of(view)
+    form = Injections.from_view(view)
     if form is None:
         return None
     grams = as_streamed(view, form, form.grams(victims))

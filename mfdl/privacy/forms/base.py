@@ -146,7 +146,7 @@ class ViewForm(abc.ABC):
 
     @classmethod
     @abc.abstractmethod
-    def of(cls, view: View) -> Self | None:
+    def from_view(cls, view: View) -> Self | None:
         """The form of a view, or None where it does not cover it."""
 
     @abc.abstractmethod

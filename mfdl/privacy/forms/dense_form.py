@@ -56,7 +56,7 @@ from ...entries import has_few_bits, rational
 from ...floats import EPS, UNIT
 from ...trust.knowledge import Knowledge
 from ...trust.view import AlgorithmView, View
-from ..exact_arithmetic import MAX_ENTRIES, independent_rows, is_small, range_of
+from ..exact_arithmetic import MAX_ENTRIES, independent_rows, is_small, rank_and_outside
 from ..row_spaces import confirmed, exact_range, is_silent, meant_entries
 from .base import AS_THEY_ARE, Blocks, Group, ViewForm, ViewGram, leak_in_words
 from .whitening import RANK_SAFETY, SPREAD, WhitenedColumns, spread, whiten
@@ -76,14 +76,14 @@ class DenseForm(ViewForm):
         self.view, self.given = view, given
 
     @classmethod
-    def of(cls, view: View) -> Self | None:
+    def from_view(cls, view: View) -> Self | None:
         if isinstance(view, AlgorithmView) and view.shows_injections:
-            return cls.of_injections(view.algorithm, view.knowledge)
+            return cls.from_injections(view.algorithm, view.knowledge)
         form = cls(view, given=view.entries_given)
         return form if form.work <= MAX_DENSE_WORK else None
 
     @classmethod
-    def of_injections(cls, algorithm: LinearAlgorithm, knowledge: Knowledge) -> Self | None:
+    def from_injections(cls, algorithm: LinearAlgorithm, knowledge: Knowledge) -> Self | None:
         """The view of the injected sums themselves."""
         size, columns = algorithm.noise.shape
         if size**2 * columns > MAX_DENSE_WORK:
@@ -94,7 +94,7 @@ class DenseForm(ViewForm):
     @property
     def is_small(self) -> bool:
         """Whether rational arithmetic decides what is left undecided here."""
-        return self.given and Fractions.of(self.view) is not None
+        return self.given and Fractions.from_view(self.view) is not None
 
     @property
     def work(self) -> float:
@@ -105,12 +105,12 @@ class DenseForm(ViewForm):
         return self.work + self.view.noise.shape[0] ** 2.0 * self.view.axis.num_steps * len(victims)
 
     def grams(self, victims: Sequence[int]) -> list[ViewGram | None]:
-        return self._of_groups([(u,) for u in victims])
+        return self._group_grams([(u,) for u in victims])
 
     def joint_grams(self, groups: Sequence[Group]) -> list[ViewGram | Blocks | None]:
-        return list(self._of_groups(groups))
+        return list(self._group_grams(groups))
 
-    def _of_groups(self, groups: Sequence[Group]) -> list[ViewGram | None]:
+    def _group_grams(self, groups: Sequence[Group]) -> list[ViewGram | None]:
         """Whitened once, whatever groups the nodes are in."""
         victims = list(dict.fromkeys(u for group in groups for u in group))
         view, nodes = self.view, np.asarray(victims, dtype=np.intp)
@@ -122,7 +122,7 @@ class DenseForm(ViewForm):
         undecided = white.undecided | (residue & ~white.leaks)
         out: list[ViewGram | None] = []
         for group in groups:
-            columns = columns_of(group, victims, view.axis.num_steps)
+            columns = group_columns(group, victims, view.axis.num_steps)
             Y, leaks, doubt = white.whitened[:, columns], white.leaks[columns], undecided[columns]
             if doubt.any() and (self.is_small or not leaks.any()):
                 out.append(None)
@@ -151,7 +151,7 @@ class DenseForm(ViewForm):
         rank, leaks = len(white.whitened), white.leaks
         if self.given and B.size + A.size <= MAX_ENTRIES:
             signal, noise = self.view.entries(np.asarray(victims, dtype=np.intp))
-            rank, leaks = range_of(noise, signal)
+            rank, leaks = rank_and_outside(noise, signal)
         elif isinstance(self.view, AlgorithmView) and is_small(self.view):
             rank, leaks = _exact(self.view, victims, rank, leaks, at_least=white.resolved)
         elif self._may_hide_faint_shares(B, rank):
@@ -237,7 +237,7 @@ def _first_leak(view: View, noiseless: FloatArray, leaks: NDArray[np.bool_], in_
     return leak_in_words(step, noiseless[:, column], view.row_name)
 
 
-def columns_of(group: Group, nodes: Sequence[int], num_steps: int) -> NDArray[np.intp]:
+def group_columns(group: Group, nodes: Sequence[int], num_steps: int) -> NDArray[np.intp]:
     """Where the columns of a group are among those of some nodes, node after node, each in time order."""
     return np.concatenate([nodes.index(u) * num_steps + np.arange(num_steps, dtype=np.intp) for u in group])
 
@@ -249,7 +249,7 @@ class Fractions(ViewForm):
         self.view = view
 
     @classmethod
-    def of(cls, view: View) -> Self | None:
+    def from_view(cls, view: View) -> Self | None:
         if not view.entries_given:
             return None
         rows, columns = view.noise.shape
@@ -264,19 +264,19 @@ class Fractions(ViewForm):
         return 1e4 * rows**2 * (rows + columns + self.view.axis.num_steps * len(victims))
 
     def grams(self, victims: Sequence[int]) -> list[ViewGram | None]:
-        return self._of_groups([(u,) for u in victims])
+        return self._group_grams([(u,) for u in victims])
 
     def joint_grams(self, groups: Sequence[Group]) -> list[ViewGram | Blocks | None]:
-        return list(self._of_groups(groups))
+        return list(self._group_grams(groups))
 
-    def _of_groups(self, groups: Sequence[Group]) -> list[ViewGram | None]:
+    def _group_grams(self, groups: Sequence[Group]) -> list[ViewGram | None]:
         T, victims = self.view.axis.num_steps, list(dict.fromkeys(u for group in groups for u in group))
         A, B = self.view.entries(np.asarray(victims, dtype=np.intp))
-        _, leaks = range_of(B, A)
+        _, leaks = rank_and_outside(B, A)
         rows = independent_rows(B)
         grams: list[ViewGram | None] = []
         for group in groups:
-            columns = columns_of(group, victims, T)
+            columns = group_columns(group, victims, T)
             X, shows = rounded(gram_of_rows(A[np.ix_(rows, columns)], B[rows])), leaks[columns]
             step = int(np.argmax(shows)) % T  # exact: flags
             why = f"{leak_in_words(step, np.zeros(len(B)), str)}, {AS_THEY_ARE}" if shows.any() else ""
@@ -315,7 +315,7 @@ class Nearby(ViewForm):
         self.view = view
 
     @classmethod
-    def of(cls, view: View) -> Self | None:
+    def from_view(cls, view: View) -> Self | None:
         return cls(view) if view.rank == "numerical" else None
 
     def cost(self, victims: Sequence[int]) -> float:

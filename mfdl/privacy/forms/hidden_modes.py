@@ -62,8 +62,8 @@ class HiddenModes(ViewForm):
         self.part = part
 
     @classmethod
-    def of(cls, view: View) -> Self | None:
-        part = PartlySeen.of(view)
+    def from_view(cls, view: View) -> Self | None:
+        part = PartlySeen.from_view(view)
         if part is None or not part.constant or not (part.noise.fresh or part.alike is not None):
             return None
         hidden = np.flatnonzero(part.hidden)
@@ -83,7 +83,7 @@ class HiddenModes(ViewForm):
 
     def grams(self, victims: Sequence[int]) -> list[ViewGram | None]:
         part, nodes = self.part, list(victims)
-        modes = HiddenModesForm.of(part)
+        modes = HiddenModesForm.from_part(part)
         if modes is None:
             return [None] * len(nodes)
         grams, norms = modes.grams(part.chosen(nodes))
@@ -122,7 +122,7 @@ class HiddenModesForm:
     released: ReleasedModes | None = None
 
     @classmethod
-    def of(cls, part: PartlySeen) -> Self | None:
+    def from_part(cls, part: PartlySeen) -> Self | None:
         """None where a mode is too close to singular for float64."""
         T, n = part.scale.shape
         hidden, unknown = np.flatnonzero(part.hidden), np.flatnonzero(part.unknown)
@@ -162,7 +162,7 @@ class HiddenModesForm:
         off /= 1 - off * inverse
         released = None
         if part.released is not None:
-            released = ReleasedModes.of(part, V, form.solve, corner, meets)
+            released = ReleasedModes.from_part(part, V, form.solve, corner, meets)
             if released is None:
                 return None
             rounding += released.rounding
@@ -290,7 +290,7 @@ class ReleasedModes:
     rounding: float
 
     @classmethod
-    def of(
+    def from_part(
         cls,
         part: PartlySeen,
         V: FloatArray,

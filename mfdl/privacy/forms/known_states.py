@@ -50,7 +50,7 @@ class OwnStates(ViewForm):
         self.view, self.states = view, states
 
     @classmethod
-    def of(cls, view: View) -> Self | None:
+    def from_view(cls, view: View) -> Self | None:
         if not isinstance(view, AlgorithmView) or view.shows_injections or view.algorithm.of_all_sent.injections:
             return None
         states = recursions(view)
@@ -68,14 +68,14 @@ class OwnStatesOfAll(OwnStates):
     """The same with every message seen: an upper bound on views that hide some, where the dense form is slow."""
 
     @classmethod
-    def of(cls, view: View) -> Self | None:
+    def from_view(cls, view: View) -> Self | None:
         if not isinstance(view, AlgorithmView) or not view.unreleased or view.knowledge.combination is not None:
             return None
         rows, columns = view.noise.shape
         more = view.knowledge.with_all_sent(view.algorithm)
         if float(rows) ** 2 * columns <= MAX_WORK_BESIDE_A_BOUND or not more.covers(view.knowledge):
             return None
-        return super().of(View.of(view.algorithm, more, release="none", attacker=view.attacker))
+        return super().from_view(AlgorithmView(view.algorithm, more, release="none", attacker=view.attacker))
 
     def grams(self, victims: Sequence[int]) -> list[ViewGram | None]:
         grams = own_state_grams(self.view, self.states, victims)
@@ -110,7 +110,7 @@ def own_state_grams(view: AlgorithmView, states: Recursions, victims: Sequence[i
         without noise has a leak at that step.
     Cost: O(T^2) per victim with numbers of its own, O(T n) and one singular value decomposition per block besides.
     """
-    of_kind = [seen for kind in states.kinds if (seen := _seen_of(kind)) is not None]
+    of_kind = [seen for kind in states.kinds if (seen := _shown_by(kind)) is not None]
     if len(of_kind) < len(states.kinds):
         return None
     of_step = [of_kind[number] for number in states.kind_of_step]
@@ -158,7 +158,7 @@ def _alike(numbers: FloatArray, leaks: NDArray[np.bool_], victims: Sequence[int]
     return list(groups.values())
 
 
-def _seen_of(kind: RoundKind) -> _Seen | None:
+def _shown_by(kind: RoundKind) -> _Seen | None:
     """What a round shows; None where rounding of the noise itself may have hidden what rows have in common."""
     n = kind.retained.size
     out = _Seen(np.zeros((3, n)), np.zeros((3, n)), np.zeros((2, n), dtype=bool), {})
@@ -256,14 +256,14 @@ def _leaking_steps(
 
 
 class Combination(ViewForm):
-    """One combination seen, noise fresh in every step. Cost of `of`: O(n^2) rational numbers a distinct round."""
+    """One combination seen, noise fresh in every step. Cost to see that: O(n^2) rational numbers a distinct round."""
 
     def __init__(self, view: AlgorithmView, combination: sp.csr_array, mixing: FloatArray) -> None:
         self.algorithm, self.known = view.algorithm, view.knowledge.known_noise
         self.combination, self.mixing = combination.toarray()[0], mixing
 
     @classmethod
-    def of(cls, view: View) -> Self | None:
+    def from_view(cls, view: View) -> Self | None:
         if not isinstance(view, AlgorithmView) or (c := view.knowledge.combination) is None:
             return None
         algorithm, noise = view.algorithm, view.algorithm.noise.causal
@@ -287,13 +287,13 @@ class Combination(ViewForm):
                 known = self.known[t]
                 key = (k, known.tobytes())
                 if key not in computed:
-                    computed[key] = self._of_round(self.algorithm.kinds[k], known)
+                    computed[key] = self._round_entries(self.algorithm.kinds[k], known)
                 values[:, t], errors[:, t], silent[t] = computed[key]
         why = SILENT if silent.any() else ""
         form = "one combination of the messages"
         return [ViewGram(values[u], errors[u], leaks=silent.copy(), why=why, form=form) for u in victims]
 
-    def _of_round(self, kind: Round, known: np.ndarray) -> tuple[FloatArray, FloatArray, bool]:
+    def _round_entries(self, kind: Round, known: np.ndarray) -> tuple[FloatArray, FloatArray, bool]:
         """(entries of all nodes, bounds on their rounding errors, the variance is zero)."""
         c, F = self.combination, self.mixing * ~known
         assert kind.message_from_gradient is not None

@@ -165,12 +165,12 @@ def inverse_diagonal(P: sp.csr_array, victims: NDArray[np.intp]) -> tuple[FloatA
         return np.ones(victims.size), np.ones(victims.size)
     X = sp.csr_array((2 / largest) * P - sp.eye_array(n))  # (2 S - (1 + b)) / (b - 1), b = 1 + largest
     width = max(1, BLOCK_ENTRIES // BALL_ENTRIES)
-    ends = [_of_block(X, 1 + largest, victims[i : i + width]) for i in range(0, victims.size, width)]
+    ends = [_enclosed_block(X, 1 + largest, victims[i : i + width]) for i in range(0, victims.size, width)]
     lower, upper = (np.concatenate(parts) for parts in zip(*ends, strict=True))
     return lower, upper
 
 
-def _of_block(X: sp.csr_array, b: float, victims: NDArray[np.intp]) -> tuple[FloatArray, FloatArray]:
+def _enclosed_block(X: sp.csr_array, b: float, victims: NDArray[np.intp]) -> tuple[FloatArray, FloatArray]:
     """For rows T_j(X) e_u of all victims at once, until both ends meet or the neighbourhoods are too large."""
     size, n = victims.size, X.shape[0]
     row_entries = X.nnz / n

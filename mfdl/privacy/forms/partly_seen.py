@@ -52,14 +52,14 @@ class PartlySeen:
     released_steps: FloatArray
 
     @classmethod
-    def of(cls, view: View) -> PartlySeen | None:
+    def from_view(cls, view: View) -> PartlySeen | None:
         """None where a view is no such one, or where the rank of the released models cannot be told."""
         if not isinstance(view, AlgorithmView) or view.knowledge.combination is not None or view.shows_injections:
             return None
-        return remembered(view, f"partly seen, {view.release} released", cls._of)
+        return remembered(view, f"partly seen, {view.release} released", cls._from_view)
 
     @classmethod
-    def _of(cls, view: AlgorithmView) -> PartlySeen | None:
+    def _from_view(cls, view: AlgorithmView) -> PartlySeen | None:
         algorithm, masks = view.algorithm, view.knowledge
         if not is_plain_gossip(algorithm):
             return None
@@ -81,7 +81,7 @@ class PartlySeen:
             return None
         same_rows = bool((seen == seen[0]).all())
         dense_otherwise = not (algorithm.of_all_sent.injections and same_rows and (constant or view.unreleased))
-        if dense_otherwise and (not noise.fresh or DenseForm.of(view) is None):
+        if dense_otherwise and (not noise.fresh or DenseForm.from_view(view) is None):
             return None
         return cls(
             weights=weights,

@@ -60,8 +60,8 @@ class Range(ViewForm):
         self.part = part
 
     @classmethod
-    def of(cls, view: View) -> Self | None:
-        part = PartlySeen.of(view)
+    def from_view(cls, view: View) -> Self | None:
+        part = PartlySeen.from_view(view)
         if part is None or (part.dense_otherwise and part.released is not None and not part.all_released):
             return None
         return cls(part) if part.constant or part.dense_otherwise or _shows_nothing(part) else None
@@ -356,8 +356,8 @@ class NullSpace(ViewForm):
         self.part = part
 
     @classmethod
-    def of(cls, view: View) -> Self | None:
-        part = PartlySeen.of(view)
+    def from_view(cls, view: View) -> Self | None:
+        part = PartlySeen.from_view(view)
         if part is None or not part.noise.fresh or part.rows_a_step == 0:
             return None
         return cls(part) if part.dense_otherwise or part.released is None else None

@@ -67,13 +67,13 @@ class Separable(ViewForm):
         self.noise, self.known = noise, known
 
     @classmethod
-    def of(cls, view: View) -> Self | None:
+    def from_view(cls, view: View) -> Self | None:
         if not isinstance(view, AlgorithmView) or not view.shows_injections:
             return None
-        return cls.of_noise(view.algorithm.noise, view.knowledge.known_noise)
+        return cls.from_noise(view.algorithm.noise, view.knowledge.known_noise)
 
     @classmethod
-    def of_noise(cls, noise: NoiseOperator, known: Known) -> Self | None:
+    def from_noise(cls, noise: NoiseOperator, known: Known) -> Self | None:
         """The form of the injections themselves, or None where the noise has none."""
         causal = noise.causal
         fresh = noise.is_zero or (causal is not None and causal.fresh)
@@ -130,7 +130,7 @@ class Separable(ViewForm):
         computed: dict[tuple[int, float], ViewGram] = {}
         scales = np.ones(noise.slots_per_step) if noise.factor is None else noise.node_scales
 
-        def gram_of(u: int) -> ViewGram:
+        def own_gram(u: int) -> ViewGram:
             known = self.known[:, u]
             if known.all():
                 return ViewGram.silent(noise.num_steps, KNOWN_NOISE)
@@ -143,7 +143,7 @@ class Separable(ViewForm):
         for u in victims:
             alike = -1 if noise.shared and not partly[u] else u, float(scales[u])
             if alike not in computed:
-                computed[alike] = gram_of(u).over_noise(alike[1])
+                computed[alike] = own_gram(u).over_noise(alike[1])
             grams.append(computed[alike])
         return grams
 
@@ -177,7 +177,7 @@ def encoder_gram(encoder: Encoder) -> ViewGram:
         written = written_out(encoder)
         assert written.array is not None
         assert written.inverse is not None
-        return _of_parts(written.array, written.inverse, [slice(None)])[0]
+        return _part_grams(written.array, written.inverse, [slice(None)])[0]
     T, inflation = encoder.size, encoder.inflation
     unproven = math.isinf(inflation)
     structured = Structured(encoder)
@@ -188,20 +188,20 @@ def gram_of_column(noise: CausalNoise, column: int) -> ViewGram:
     """C_k^T C_k."""
     if noise.shared:
         return encoder_gram(noise.encoder)
-    return _of_parts(noise.encoder_of(column), noise.inverse_of(column), [slice(None)])[0]
+    return _part_grams(noise.encoder_of(column), noise.inverse_of(column), [slice(None)])[0]
 
 
-def _of_parts(C: FloatArray, N: FloatArray, parts: Sequence[slice | NDArray[np.intp]]) -> list[ViewGram]:
+def _part_grams(C: FloatArray, N: FloatArray, parts: Sequence[slice | NDArray[np.intp]]) -> list[ViewGram]:
     """The same for some columns each; from N alone where C is not its inverse up to a small factor."""
     inflation = inflation_of(inverse_defect(C, N))
     known = gram_of_noise(N) if inflation > 1 + WELL_CONDITIONED else None
     if known is None:
-        return [_of_columns(C[:, part], inflation) for part in parts]
+        return [_product_gram(C[:, part], inflation) for part in parts]
     X, errors = known
     return [ViewGram(X[part][:, part], errors[part][:, part]) for part in parts]
 
 
-def _of_columns(C: FloatArray, inflation: float) -> ViewGram:
+def _product_gram(C: FloatArray, inflation: float) -> ViewGram:
     """C^T C, or its part of some columns; both this product and C N carry at most one unit roundoff a term, relative
     to the products of absolute values.
     """
@@ -218,7 +218,7 @@ def injected_inflation(noise: CausalNoise) -> float:
 def _joint(noise: JointNoise, groups: Sequence[Group]) -> list[ViewGram]:
     columns = [np.arange(noise.num_steps, dtype=np.intp) * noise.num_nodes + u for u in range(noise.num_nodes)]
     parts = [np.concatenate([columns[u] for u in group]) for group in groups]
-    return _of_parts(noise.encoder.array, noise.inverse, parts)
+    return _part_grams(noise.encoder.array, noise.inverse, parts)
 
 
 def _one_encoder(noise: CausalNoise, known: Known, victims: Sequence[int]) -> list[ViewGram | None]:
@@ -227,7 +227,7 @@ def _one_encoder(noise: CausalNoise, known: Known, victims: Sequence[int]) -> li
     size, singular = np.abs(gram.values) + gram.errors, math.isinf(gram.inflation)
 
     @functools.cache
-    def of(a: float, da: float, shows: bool, upper: bool) -> ViewGram:
+    def scaled(a: float, da: float, shows: bool, upper: bool) -> ViewGram:
         open_, off = singular or shows, da + 4 * UNIT * (a + da)
         return ViewGram(
             a * gram.values,
@@ -241,7 +241,7 @@ def _one_encoder(noise: CausalNoise, known: Known, victims: Sequence[int]) -> li
         )
 
     numbers = zip(*(x.tolist() for x in (left.inverse, left.errors, left.open, left.upper)), strict=True)
-    return [None if u else of(*each) for each, u in zip(numbers, left.undecided, strict=True)]
+    return [None if u else scaled(*each) for each, u in zip(numbers, left.undecided, strict=True)]
 
 
 def _products(noise: CausalNoise, known: Known, groups: Sequence[Group]) -> list[ViewGram | None]:
@@ -261,7 +261,7 @@ def _products(noise: CausalNoise, known: Known, groups: Sequence[Group]) -> list
         M, off = (np.stack([getattr(part, name)[np.ix_(at, at)] for part in parts]) for name in ("inverse", "errors"))
         off = off + 4 * UNIT * (np.abs(M) + off)
         if over_time is None:
-            X, errors = (_of_steps(entries[of_step.ravel()]) for entries in (M, off))
+            X, errors = (_block_diagonal(entries[of_step.ravel()]) for entries in (M, off))
         else:
             size = np.abs(over_time.matrix) + over_time.entry_error
             X = np.kron(M[0], over_time.matrix)
@@ -274,7 +274,7 @@ def _products(noise: CausalNoise, known: Known, groups: Sequence[Group]) -> list
     return [gram(group) for group in groups]
 
 
-def _of_steps(entries: FloatArray) -> FloatArray:
+def _block_diagonal(entries: FloatArray) -> FloatArray:
     """Arrays of owners for each step, shape (T, s, s), as one of owners and steps that joins no two steps."""
     T, owners, _ = entries.shape
     joint, steps = np.zeros((owners, T, owners, T)), np.arange(T)
@@ -344,11 +344,11 @@ class Injections(ViewForm):
         self.form, self.enters = form, enters  # (T, n)
 
     @classmethod
-    def of(cls, view: View) -> Self | None:
+    def from_view(cls, view: View) -> Self | None:
         if not isinstance(view, AlgorithmView) or not view.algorithm.noise_enters_with_gradients:
             return None
         noise, masks = view.algorithm.noise, view.knowledge
-        form = Separable.of_noise(noise, masks.known_noise) or DenseForm.of_injections(view.algorithm, masks)
+        form = Separable.from_noise(noise, masks.known_noise) or DenseForm.from_injections(view.algorithm, masks)
         return None if form is None else cls(form, gradients_enter(view.algorithm))
 
     def cost(self, victims: Sequence[int]) -> float:
