@@ -72,7 +72,6 @@ class ParticipationByNode(Participation):
 
     @property
     def num_nodes(self) -> int:
-        """n, the number of nodes it was given for."""
         return len(self.participations)
 
     @property
@@ -105,7 +104,7 @@ class ParticipationByNode(Participation):
         return all(scheme.in_every_step for scheme in self.distinct())
 
     def patterns_of_record(self) -> PatternSet:
-        """Those of every node, where all have the same participation.
+        """The patterns of every node, where all have the same participation.
 
         Raises: UnsupportedMechanism: they have not. (A union would be safe but no node's own, so nothing computed from
             it would be exact, and "the only pattern holds every step" could be true of it at some nodes only.)
@@ -144,23 +143,22 @@ class ParticipationByNode(Participation):
         return {"scheme": self.scheme, "participations": schemes, "of_node": self._number_of_node()}
 
     def stored_fields(self) -> dict[str, object]:
-        """See `storable`: every distinct participation once."""
+        """Every distinct participation once; see `storable`."""
         return {"participations": self.distinct(), "of_node": self._number_of_node()}
 
     @classmethod
     def from_stored(cls, participations: Sequence[Participation], of_node: Sequence[int]) -> ParticipationByNode:
-        """See `storable`."""
         return cls(participations[check.integer_at_least(0, of_node=number)] for number in of_node)
 
     def _number_of_node(self) -> list[int]:
-        """Which of the distinct participations each node has."""
+        """The number of each node's participation among the distinct ones."""
         gathered = self.shared_by(range(self.num_nodes))
         number_of = {node: number for number, (_, members) in enumerate(gathered) for node in members}
         return [number_of[node] for node in range(self.num_nodes)]
 
 
 def _first_seen(labels: NDArray[np.intp]) -> NDArray[np.intp]:
-    """The same partition with classes numbered by their first step, so that equal partitions have equal labels."""
+    """The same partition with classes numbered by their first step."""
     _, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
     return np.argsort(np.argsort(first))[inverse]  # exact: integers
 
@@ -179,7 +177,6 @@ def _nodes(nodes: Sequence[int]) -> str:
 
 
 def in_steps(same_steps: bool) -> str:
-    """How the owners of a record take part, in words."""
     return "all owners of a record in the same steps" if same_steps else "each owner of a record by itself"
 
 
@@ -201,7 +198,7 @@ class JointParticipation(Participation):
 
     @classmethod
     def from_scheme(cls, scheme: Participation, owners: Sequence[int], *, same_steps: bool) -> JointParticipation:
-        """Of some nodes under the participation of all. Raises: InvalidInput: same steps of differing schemes."""
+        """Raises: InvalidInput: same steps of differing schemes."""
         parts = tuple(scheme.at_node(u) for u in owners)
         if same_steps and any(part != parts[0] for part in parts):
             kinds = "; ".join(dict.fromkeys(part.describe() for part in parts))
@@ -213,7 +210,6 @@ class JointParticipation(Participation):
 
     @property
     def num_steps(self) -> int:
-        """Pairs (owner, step)."""
         return sum(part.num_steps for part in self.participations)
 
     def patterns_of_record(self) -> PatternSet:

@@ -91,13 +91,14 @@ def sensitivity_by_victim(
         release: see `TrustModel.view`.
         method: "exact" (upper and lower bound meet within 1e-6) or "certified" (fast upper bound).
         lipschitz: L for shift reduction; None: the all-messages value stands in where the view is not adaptive.
-        unit: "record" or "user", the unit of privacy; some views have an adaptive number for users alone.
+        unit: "record" or "user"; some views have an adaptive number for users alone.
         owners: which nodes may hold one record, as for `Owners`: by default its groups are victims besides the nodes.
-        progress: True, False, "auto" (see `mfdl.progress`), or a function: called after each attacking set.
+        progress: see `mfdl.progress`; a function is called after each attacking set.
 
-    A victim that is asked for and attacks has infinite loss. Over several attacking sets (coalitions) the worst counts.
-    For a group these are the sets without an owner. If every set has one, the losses of the owners are added up, unless
-    the view of `TrustModel.against_owners` loses less.
+    A victim that attacks has infinite loss. Over several attacking sets (coalitions) the worst counts. For a group
+    these
+    are the sets without an owner. If every set has one, the losses of the owners are added up, unless the view of
+    `TrustModel.against_owners` loses less.
     """
     owners = Owners.from_value(owners)
     check.instance(TrustModel, trust=trust)
@@ -153,10 +154,9 @@ def sensitivity_by_victim(
 
 
 def asked_participation(algorithm: LinearAlgorithm, participation: Participation | None) -> Participation:
-    """The participation that a question is about: default the algorithm's own.
+    """The participation to account for, default the algorithm's own.
 
-    Raises: InvalidInput: algorithm is no LinearAlgorithm, or participation no Participation. UnsupportedMechanism: its
-        patterns are drawn secretly.
+    Raises: InvalidInput: no LinearAlgorithm, or no Participation. UnsupportedMechanism: patterns are drawn secretly.
     """
     check.instance(LinearAlgorithm, algorithm=algorithm)
     scheme = algorithm.participation if participation is None else participation
@@ -166,7 +166,7 @@ def asked_participation(algorithm: LinearAlgorithm, participation: Participation
 
 
 def _groups(algorithm: LinearAlgorithm, trust: TrustModel, owners: Owners) -> list[Group]:
-    """Those that may hold one record; any q nodes are of those that do not attack."""
+    """Groups that may hold one record; any q nodes are of those that do not attack."""
     honest: set[int] = set()
     if owners.most > 1:
         honest = honest.union(*(of_member for _, of_member in trust.members(algorithm)))
@@ -210,7 +210,7 @@ def _capped(s: Sensitivity, ceiling: Sensitivity) -> Sensitivity:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Asked:
-    """What is asked of every view: the arguments of `sensitivity_by_victim`."""
+    """The arguments of `sensitivity_by_victim`."""
 
     algorithm: LinearAlgorithm
     scheme: Participation
@@ -259,8 +259,8 @@ class _Asked:
         """The losses to the same attackers with every message seen, and with the models released that `view` holds.
 
         Where that is no number for adaptive gradients: with every injected sum seen, if noise enters where gradients
-        do. Released models are a function of messages that all are seen, unless some are never sent; then they are
-        asked for.
+        do.
+        Released models are a function of messages that all are seen, unless some are never sent; then they are added.
         """
         known = view.knowledge.with_all_sent(self.algorithm)
         release = "not applicable" if self.algorithm.released_of_all_sent else view.release
@@ -280,7 +280,7 @@ class _Asked:
         return self.sensitivities(grams, joint, victims)
 
     def why_not_adaptive(self, more: AlgorithmView) -> str:
-        """What stands in the way with all messages seen, and the way out if there is one."""
+        """The obstacle with all messages seen, and the way out if there is one."""
         unreleased = AlgorithmView(self.algorithm, more.knowledge, release="none", attacker=more.attacker)
         if recursions(unreleased) is None:
             return "even with every message seen, some gradient depends on noise that is not"
@@ -297,7 +297,7 @@ class _Asked:
         return f"{cause}; what can be accounted is {' and '.join([*needed, 'release=' + repr('none')])}"
 
     def shift_reduction(self, view: View, victims: list[Victim]) -> list[float]:
-        """Of several owners (sum_u sens_u)^2."""
+        """Squared sensitivities; for several owners (sum_u sens_u)^2."""
         from .adaptive import shift_reduction
         from .adaptive.shift_problem import worst_patterns
 
@@ -324,7 +324,7 @@ class _Asked:
 
 
 class _Images:
-    """Losses to single attackers, those that are images of others under a symmetry of the algorithm not anew."""
+    """Losses to single attackers; images of others under a symmetry of the algorithm are not computed anew."""
 
     def __init__(self, request: _Asked) -> None:
         self._request = request
@@ -369,7 +369,7 @@ MAX_NOISE = 2**20
 
 
 class Symmetries:
-    """Those of one algorithm and participation: permutations that take one node to another."""
+    """Permutations that take one node to another, of one algorithm and participation."""
 
     def __init__(self, algorithm: LinearAlgorithm, scheme: Participation) -> None:
         self._algorithm, n = algorithm, algorithm.num_nodes
@@ -450,7 +450,7 @@ class Symmetries:
 
 
 def corresponds(permutation: Nodes, masks: Knowledge, image: Knowledge) -> bool:
-    """Whether one attacker knows of the images of nodes what another knows of the nodes."""
+    """Whether one attacker knows of the images of nodes the same as another knows of the nodes."""
     if masks.combination is not None or image.combination is not None:
         return False
     names = ("seen", "known_gradients", "known_noise")
@@ -469,6 +469,6 @@ def _maps(algorithm: LinearAlgorithm) -> list[tuple[sp.csr_array, str, str]]:
 
 
 def _lifted(permutation: Nodes, size: int) -> Nodes:
-    """The same of several blocks of all nodes."""
+    """The permutation of several blocks of all nodes."""
     n = len(permutation)
     return (np.arange(size // n)[:, None] * n + permutation).ravel()

@@ -67,7 +67,7 @@ def is_block_causal(noise: NoiseOperator) -> bool:
 
 
 def fresh_part(algorithm: LinearAlgorithm) -> CausalNoise:
-    """The same noise with nothing correlated over time: its covariance over nodes is what the time part is divided by.
+    """Noise without correlation over time: its covariance over nodes is what the time part is divided by.
 
     Raises: UnsupportedMechanism: the noise is no product of time and space, nor local.
     """
@@ -90,7 +90,8 @@ def time_gram(algorithm: LinearAlgorithm, victims: Sequence[int], bins: int) -> 
 
     Returns: shape (bins, bins).
     Raises: UnsupportedMechanism: as `fresh_part`, an encoder that float64 cannot invert to `ACCURATE`, more than
-        MAX_BINS bins.
+        MAX_BINS
+        bins.
     Cost: O(T^3) for each encoder, once each, and n T^2 memory for one per column; O((T n)^3) for joint noise; that of
         `structured_gram` for an encoder with structure.
     """
@@ -237,7 +238,7 @@ class ProductBound:
 def step_gram(algorithm: LinearAlgorithm, victims: list[int]) -> FloatArray | None:
     """N of the worst of these victims, for a covariance of one over nodes; None where noise is fresh in every step.
 
-    Raises, cost: as `bin_gram.time_gram` with a bin for each step.
+    Raises, cost: as `time_gram` with a bin for each step.
     """
     causal = algorithm.noise.causal
     if is_product(algorithm.noise) and causal is not None and causal.fresh:
@@ -261,8 +262,8 @@ def cyclic_poisson_bound(N: FloatArray | None, scheme: CyclicPoisson) -> Product
 def random_allocation_bound(N: FloatArray | None, scheme: RandomAllocation) -> ProductBound:
     """A draw is one of b steps: those of an epoch, or of a part of a random partition of all steps.
 
-    Of an epoch, the remainder of the step modulo a divisor of b may be public: steps of one remainder overlap less, but
-    there are fewer of them. The divisor that is best where noise is large is taken.
+    The remainder of the step modulo a divisor of b may be public: steps of one remainder overlap less, but there are
+    fewer of them. The divisor that is best where noise is large is taken.
     """
     k, b = scheme.epochs, scheme.period
     if N is None:

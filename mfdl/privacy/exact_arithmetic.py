@@ -92,7 +92,6 @@ def pivots(columns: Table, prime: int) -> NDArray[np.intp]:
 
 
 def outside_range(B: Table, A: Table, prime: int) -> tuple[int, NDArray[np.bool_]]:
-    """`rank_and_outside` for tables of residues."""
     if not len(B):
         return 0, np.zeros(A.shape[1], dtype=bool)
     reduced, _ = mod_matrix(np.hstack([B, A]), prime).rref()
@@ -102,7 +101,7 @@ def outside_range(B: Table, A: Table, prime: int) -> tuple[int, NDArray[np.bool_
 
 
 def meant(*arrays: FloatArray) -> dict[float, Fraction] | None:
-    """What floats stand for: themselves if they are of few bits, else p / q times a power of two, q <= MAX_DENOMINATOR.
+    """The fractions that floats stand for: themselves if of few bits, else 2^k p / q with q <= MAX_DENOMINATOR.
 
     None where one is next to no such fraction, or there are too many.
 
@@ -123,9 +122,9 @@ def meant(*arrays: FloatArray) -> dict[float, Fraction] | None:
 
 
 def residues(matrix: NDArray[Any], prime: int, stand_for: Mapping[float, Fraction] | None = None) -> Table:
-    """The binary fractions of an array, or the fractions that they stand for, modulo an odd prime.
+    """An array of floats or Fractions, or the fractions that floats stand for, modulo an odd prime.
 
-    Also an array of Fractions themselves, as objects. Equal entries, of which there are many, are looked at once.
+    Equal entries, of which there are many, are computed once.
     """
     if matrix.dtype == object:
         fractions = [_residue(f, prime) for f in matrix.ravel().tolist()]
@@ -149,7 +148,6 @@ def _residue(fraction: Fraction, prime: int) -> int:
 
 
 def table(matrix: flint.nmod_mat) -> Table:
-    """The residues, shape (rows, columns)."""
     return np.array(list(map(int, matrix.entries())), dtype=np.int64).reshape(matrix.nrows(), matrix.ncols())
 
 

@@ -63,17 +63,17 @@ GIVEN_NOT_PROVEN = (
 
 
 class Exposures(abc.ABC):
-    """What one question finds exposed."""
+    """The losses that answer one question, noise not fixed."""
 
     @property
     @abc.abstractmethod
     def each(self) -> tuple[VictimSensitivity, ...]:
-        """Of each victim, in the order of their nodes; victims in one group may share a number."""
+        """The loss of each victim, in node order; victims in one group may share a number."""
 
     @property
     @abc.abstractmethod
     def together(self) -> VictimSensitivity:
-        """Of all victims: no victim loses more, and it rests on every assumption that any of them needs."""
+        """The worst loss of all victims: it rests on every assumption that any of them needs."""
 
     @property
     @abc.abstractmethod
@@ -93,21 +93,21 @@ class Exposures(abc.ABC):
 
     @property
     def why(self) -> str:
-        """What stands in the way of better numbers, for all victims; may be empty."""
+        """The obstacle to better numbers, for all victims; may be empty."""
         return ""
 
     @abc.abstractmethod
     def require(self, algorithm: LinearAlgorithm, privacy: Privacy) -> None:
-        """Raises InvalidInput where these are not the answer to this question."""
+        """Raises: InvalidInput: these are not the answer to this question."""
 
     @abc.abstractmethod
     def refuse(self, **given: Any) -> None:
-        """Refuses targets and noise scales that this participation has no meaning for; None is never refused."""
+        """Refuses targets and noise scales that are meaningless for this participation; None is never refused."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PublicExposures(Exposures):
-    """Of public patterns: one Gaussian for each victim, exact or certified.
+    """Losses with public patterns: one Gaussian for each victim, exact or certified.
 
     Attributes: losses: of at least one victim, all of one question.
     """
@@ -176,7 +176,7 @@ def public_exposures(
 
 
 def require_same(losses: Sequence[VictimSensitivity], algorithm: LinearAlgorithm, privacy: Privacy) -> None:
-    """Raises InvalidInput where losses were computed for another question; any release, if the question names none."""
+    """Raises: InvalidInput: losses were computed for another question; any release, if the question names none."""
     q = privacy
     wanted = Fingerprint.from_question(
         algorithm, q.trust, q.participation_in(algorithm), q.release or "", q.unit, q.owners
@@ -198,7 +198,7 @@ def require_same(losses: Sequence[VictimSensitivity], algorithm: LinearAlgorithm
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class AsGiven(TrustModel):
-    """The trust model of a bare view: who has it sees what it shows."""
+    """The trust model of a bare view."""
 
     of_view: View
     name = "matrices"
@@ -211,7 +211,7 @@ class AsGiven(TrustModel):
         raise InvalidInput("a bare view is no trust model over algorithms; use TrustModel.from_masks.")
 
     def members(self, algorithm: Any) -> Iterator[tuple[TrustModel, tuple[int, ...]]]:
-        """Itself, with everybody but the nodes all of whose gradients it knows."""
+        """Itself, with every node but those all of whose gradients it knows."""
         yield self, tuple(u for u in range(self.of_view.num_nodes) if not self.of_view.marked_gradients[:, u].all())
 
     def fingerprint(self, algorithm: Any) -> str:
@@ -220,7 +220,7 @@ class AsGiven(TrustModel):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ViewExposures(PublicExposures):
-    """Of matrices: numbers for adaptive gradients where all of them are proven, else for non-adaptive gradients."""
+    """Losses of matrices: for adaptive gradients where all of them are proven, else for non-adaptive gradients."""
 
     @property
     def adaptive(self) -> bool:
@@ -268,7 +268,10 @@ def view_exposures(
 
 
 def privacy_of_view(view: View, privacy: Privacy) -> Privacy:
-    """With the trust model of the matrices. Raises: InvalidInput: another one, or the view of a trust model."""
+    """The question with the trust model of the matrices.
+
+    Raises: InvalidInput: another one, or the view of a trust model.
+    """
     if isinstance(view, AlgorithmView):
         raise InvalidInput(
             "the view of a trust model is about the victims and the releases that the model names; give the algorithm "
@@ -287,7 +290,7 @@ def privacy_of_view(view: View, privacy: Privacy) -> Privacy:
 
 
 def view_fingerprint(view: Any, privacy: Privacy) -> Fingerprint:
-    """Of one question about a bare view."""
+    """The fingerprint of one question about a bare view."""
     given = cast("View", view)
     scheme = participation_hash(privacy.scheme(given), privacy.owners)
     return Fingerprint(given.content_hash, given.content_hash, scheme, given.release, privacy.unit)
@@ -302,15 +305,14 @@ def view_losses(
     unit: str = "record",
     owners: Any = 1,
 ) -> list[VictimSensitivity]:
-    """What each node loses in a view, in node order.
+    """The loss of each node in a view, in node order.
 
     Args:
         view: `mfdl.View(A, B, num_nodes=n)`, or that of a trust model.
         participation: over the steps of the view; each node's number is for `at_node(victim)`.
         victims: node indices, or groups of owners of one record, such as (0, 3); default all nodes but those all of
             whose gradients are marked as known, who attack, and the groups of `owners`.
-        method: "exact" or "certified", as of `mfdl.privacy.sensitivity_by_victim`.
-        unit: "record" or "user"; owners: as for `sensitivity_by_victim`.
+        method, unit, owners: as of `mfdl.privacy.sensitivity_by_victim`.
 
     Guarantees: no number is below the truth for the matrices given; infinite where a noiseless combination shows a
         gradient of a step in which the node takes part, or the attacker knows one. The number for adaptive gradients is
@@ -367,7 +369,7 @@ def view_losses(
 
 
 def _at_most(loss: VictimSensitivity, source: VictimSensitivity) -> VictimSensitivity:
-    """The loss of a view that is a function of the source, whose numbers bound those that are larger or not proven."""
+    """The loss of a function of the source, whose numbers bound those that are larger or not proven."""
 
     def least(number: Sensitivity, bound: Sensitivity) -> Sensitivity:
         if number.squared <= bound.squared:

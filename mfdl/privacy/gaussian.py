@@ -76,14 +76,11 @@ def log_delta_from_mu(mu: float, epsilon: float) -> float:
         mu: Gaussian DP parameter, >= 0; inf means no privacy.
         epsilon: >= 0; inf is allowed.
 
-    Returns:
-        log delta <= 0; -inf when mu = 0 or (mu finite and epsilon = inf), 0 when mu = inf.
+    Returns: log delta <= 0; -inf when mu = 0 or (mu finite and epsilon = inf), 0 when mu = inf.
 
-    Guarantees:
-        Never below the true value; above it by at most 1e-9 when mu <= 1e5 and delta >= 1e-300, and by at
-        most 1e-9 + 1e-14 |log delta| when mu <= 1e5 (above).
-    Raises:
-        InvalidInput: an argument is negative, nan or not a number.
+    Guarantees: Never below the true value; above it by at most 1e-9 when mu <= 1e5 and delta >= 1e-300, and by at most
+        1e-9 + 1e-14 |log delta| when mu <= 1e5 (above).
+    Raises: InvalidInput: an argument is negative, nan or not a number.
     Cost: O(1), a few microseconds.
     """
     mu = check.non_negative_or_inf(mu=mu)
@@ -103,11 +100,9 @@ def delta_from_mu(mu: float, epsilon: float) -> float:
     >>> delta_from_mu(0.0, 1.0), delta_from_mu(float("inf"), 1.0)
     (0.0, 1.0)
 
-    Guarantees:
-        Never below the true value, so never 0 when the true value is positive (below 1e-323 it is the
-        smallest float instead). Above it by a relative 1e-9 at most when mu <= 1e5 and delta >= 1e-300.
-    Raises:
-        InvalidInput: mu or epsilon is negative, nan or not a number.
+    Guarantees: Never below the true value, so never 0 when the true value is positive (below 1e-323 it is the smallest
+        float instead). Above it by a relative 1e-9 at most when mu <= 1e5 and delta >= 1e-300.
+    Raises: InvalidInput: mu or epsilon is negative, nan or not a number.
     """
     log_delta = log_delta_from_mu(mu, epsilon)
     if log_delta == -math.inf:
@@ -125,14 +120,11 @@ def epsilon_from_mu(mu: float, delta: float) -> float:
         mu: Gaussian DP parameter, >= 0; inf means no privacy.
         delta: in [0, 1).
 
-    Returns:
-        epsilon >= 0: 0 when mu = 0, inf when mu = inf, or when delta = 0 < mu.
+    Returns: epsilon >= 0: 0 when mu = 0, inf when mu = inf, or when delta = 0 < mu.
 
-    Guarantees:
-        The mechanism is (epsilon, delta)-DP at the float returned. No epsilon below it by more than 1e-9
-        of mu + epsilon is, when mu <= 1e5 and 1e-300 <= delta <= 1/2.
-    Raises:
-        InvalidInput: mu is negative or nan, or delta is outside [0, 1).
+    Guarantees: The mechanism is (epsilon, delta)-DP at the float returned. No epsilon below it by more than 1e-9 of mu
+        + epsilon is, when mu <= 1e5 and 1e-300 <= delta <= 1/2.
+    Raises: InvalidInput: mu is negative or nan, or delta is outside [0, 1).
     """
     return _epsilon(mu, delta, _least_epsilon)
 
@@ -159,14 +151,11 @@ def mu_from_epsilon(epsilon: float, delta: float) -> float:
         epsilon: > 0, finite.
         delta: strictly between 0 and 1.
 
-    Returns:
-        mu > 0; the noise multiplier that reaches it is 1 / mu under every adjacency.
+    Returns: mu > 0; the noise multiplier that reaches it is 1 / mu under every adjacency.
 
-    Guarantees:
-        The mechanism is (epsilon, delta)-DP at the float returned. No mu above it by a relative 1e-9 is,
-        when mu <= 1e5 and 1e-300 <= delta <= 1/2.
-    Raises:
-        InvalidInput: epsilon is not a finite number > 0, or delta is outside (0, 1).
+    Guarantees: The mechanism is (epsilon, delta)-DP at the float returned. No mu above it by a relative 1e-9 is, when
+        mu <= 1e5 and 1e-300 <= delta <= 1/2.
+    Raises: InvalidInput: epsilon is not a finite number > 0, or delta is outside (0, 1).
     """
     epsilon = check.positive(epsilon=epsilon)
     delta = check.open_unit(delta=delta)
@@ -213,8 +202,7 @@ def _log_rounded_down(delta: float) -> float:
 def renyi_epsilon(mu: float, order: float) -> float:
     """Rényi divergence bound order * mu^2 / 2 of a mu-GDP Gaussian mechanism, rounded up.
 
-    Raises:
-        InvalidInput: mu is negative or nan, or order is not a finite number >= 1 (1 is the KL divergence).
+    Raises: InvalidInput: mu is negative or nan, or order is not a finite number >= 1 (1 is the KL divergence).
     """
     mu = check.non_negative_or_inf(mu=mu)
     order = check.positive(order=order)
@@ -231,8 +219,7 @@ def epsilon_from_renyi(mu: float, delta: float) -> float:
     It is what papers that account by Rényi DP report, at the best order 1 + sqrt(log(1/delta) / rho). Use
     `epsilon_from_mu` for the mechanism's own epsilon.
 
-    Raises:
-        InvalidInput: mu is negative or nan, or delta is outside [0, 1).
+    Raises: InvalidInput: mu is negative or nan, or delta is outside [0, 1).
     """
     # seven roundings at most, each within u
     return _epsilon(mu, delta, lambda mu, log: _next_up(mu * (0.5 * mu + math.sqrt(-2 * log)) * (1 + 8 * UNIT)))
@@ -247,8 +234,7 @@ def mu_from_renyi(epsilon: float, delta: float) -> float:
     >>> round(mu_from_renyi(3.0, 1e-5), 4)
     0.589
 
-    Raises:
-        InvalidInput: epsilon is not positive and finite, or delta is outside (0, 1).
+    Raises: InvalidInput: epsilon is not positive and finite, or delta is outside (0, 1).
     """
     epsilon = check.positive(epsilon=epsilon)
     L = -math.log(check.open_unit(delta=delta))
@@ -261,11 +247,9 @@ def compose(mus: Iterable[float]) -> float:
     >>> compose([3.0, 4.0]), compose([]), compose([0.5])
     (5.0, 0.0, 0.5)
 
-    Guarantees:
-        Not below the true value: the square of the float returned, taken exactly, is at least the exact
-        sum. A single release keeps its mu, and inf stays inf.
-    Raises:
-        InvalidInput: some mu is negative or nan.
+    Guarantees: Not below the true value: the square of the float returned, taken exactly, is at least the exact sum. A
+        single release keeps its mu, and inf stays inf.
+    Raises: InvalidInput: some mu is negative or nan.
     """
     values = [check.non_negative_or_inf(mus=mu) for mu in check.listed("numbers >= 0", mus=mus)]
     composed = math.hypot(*values)
@@ -286,8 +270,7 @@ def record_shift(adjacency: str, clip_norm: float) -> float:
     >>> [record_shift(adjacency, 1.0) for adjacency in ADJACENCIES]
     [1.0, 1.0, 2.0]
 
-    Raises:
-        InvalidInput: unknown adjacency, or clip_norm not a finite number > 0.
+    Raises: InvalidInput: unknown adjacency, or clip_norm not a finite number > 0.
     """
     require_known("adjacency", adjacency, ADJACENCIES)
     clip_norm = check.positive(clip_norm=clip_norm)
@@ -303,8 +286,7 @@ def noise_std(noise_multiplier: float, sensitivity: float, record_shift: float) 
     Args:
         noise_multiplier: >= 0; sensitivity: >= 0, per unit record_shift; record_shift: > 0, see above.
 
-    Raises:
-        InvalidInput: an argument is out of range, or the product is not finite.
+    Raises: InvalidInput: an argument is out of range, or the product is not finite.
     """
     product = (
         check.non_negative(noise_multiplier=noise_multiplier)
@@ -325,10 +307,8 @@ def mu_from_noise_std(sensitivity: float, record_shift: float, noise_std: float)
         record_shift: > 0.
         noise_std: >= 0; 0 gives inf, unless the sensitivity is 0.
 
-    Guarantees:
-        The smallest float that is not below the exact quotient of the three floats given.
-    Raises:
-        InvalidInput: an argument is out of range or nan.
+    Guarantees: The smallest float that is not below the exact quotient of the three floats given.
+    Raises: InvalidInput: an argument is out of range or nan.
     """
     sensitivity = check.non_negative_or_inf(sensitivity=sensitivity)
     record_shift = check.positive(record_shift=record_shift)

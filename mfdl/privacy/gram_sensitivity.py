@@ -101,7 +101,7 @@ class Sensitivity:
         return math.inf if math.isinf(self.squared) else math.nextafter(math.sqrt(self.squared), math.inf)
 
     def at_node(self, node: Victim) -> Self:
-        """The same number of another node: one of a million, for which `dataclasses.replace` would take seconds."""
+        """The same number of another node, without the seconds of a million `dataclasses.replace`."""
         same = object.__new__(type(self))
         same.__dict__.update(self.__dict__, node=node)
         return same
@@ -164,7 +164,7 @@ def sensitivities(
 
 
 def _number(gram: ViewGram, bound: PatternBound | None, node: Victim) -> Sensitivity:
-    """What a record of this node moves; no bound where a step leaks."""
+    """The Sensitivity of a Gram; no bound where a step leaks."""
     if bound is None:
         step = int(np.argmax(gram.leaks))  # exact: flags
         lower = 0.0 if gram.upper else math.inf
@@ -179,7 +179,7 @@ def _number(gram: ViewGram, bound: PatternBound | None, node: Victim) -> Sensiti
 
 
 def _weighted(of: Structured, participation: Participation, method: str) -> PatternBound:
-    """weight ||C g||^2."""
+    """Bounds on weight ||C g||^2."""
     of_encoder = structured_bound(of.encoder, participation, method)
     upper = of_encoder.upper * (of.weight + of.error) * (1 + 4 * UNIT)
     lower = of_encoder.lower * max(of.weight - of.error, 0.0) * (1 - 4 * UNIT)
@@ -187,7 +187,7 @@ def _weighted(of: Structured, participation: Participation, method: str) -> Patt
 
 
 def _why_upper(gram: ViewGram, bound: PatternBound) -> str:
-    """What makes a finite number an upper bound, and what would give a better one."""
+    """The cause of an upper bound, and a way to a better one."""
     if gram.upper and gram.form == INJECTIONS:
         return (
             "the rank of this view cannot be determined in float64, or the view is too large, so every "
@@ -218,7 +218,6 @@ def _leaks(gram: ViewGram, participation: Participation) -> bool:
 def sensitivity_of_gram(
     gram: ViewGram, participation: Participation, *, node: int = 0, method: str = "exact"
 ) -> Sensitivity:
-    """`sensitivities` of one Gram."""
     return sensitivities([gram], participation, nodes=[node], method=method)[0]
 
 
@@ -310,7 +309,7 @@ def general_sensitivity(
 
 
 def _matrix(name: str, given: Any) -> NDArray[Any]:
-    """Entries as they are, dense; sizes that squares of them keep within float64."""
+    """Entries as they are, dense; sizes whose squares stay within float64."""
     entries = exact_entries(name, given)
     refuse_huge(*entries.shape)
     dense: NDArray[Any] = entries.toarray() if sp.issparse(entries) else entries
@@ -356,7 +355,7 @@ def _grams(C: NDArray[Any], B: NDArray[Any], axis: TimeNodeAxis, tolerance: floa
 
 
 def _seen_part(B: NDArray[Any], inexact: float) -> tuple[FloatArray | None, float | None]:
-    """(orthonormal rows that span those of B, or None for all; the sine of their angle to these, None if not known).
+    """(orthonormal rows that span those of B, or None for all; the sine of their angle to these, None if unknown).
 
     The projectors on two row spaces of one rank differ by the sine at most, and the rank is the exact one.
     """
@@ -402,7 +401,7 @@ APART = 0.01
 
 
 def warn_of_rank(pairs: Iterable[tuple[Sensitivity, Sensitivity]]) -> None:
-    """Names the numbers, of the entries and of matrices near them, of the victim where they differ most, and by 1 %."""
+    """Warns where numbers of the entries and of matrices near them differ by more than 1 %, for the worst victim."""
 
     def difference(pair: tuple[Sensitivity, Sensitivity]) -> float:
         low, high = sorted(number.squared for number in pair)

@@ -79,13 +79,11 @@ class Guarantee(Statement):
         stated_delta: the delta at which words, tables and files give epsilon: that of the target, or `DELTA`; not part
             of the statement either, which is the whole curve.
 
-    Guarantees:
-        A single run, and a file, never state less than sensitivity, clipping and noise_std give: no mu below
-        sensitivity * record_shift / noise_std, no noise multiplier above noise_std / (sensitivity * clip_norm).
-        With secret sampling it holds while the draws of batches and the noise stay secret and are independent, and
-        nothing else that is seen follows who takes part (docs/sampling.md).
-    Raises:
-        InvalidInput: a field is out of range, or two fields contradict each other.
+    Guarantees: A single run, and a file, never state less than sensitivity, clipping and noise_std give: no mu below
+        sensitivity * record_shift / noise_std, no noise multiplier above noise_std / (sensitivity * clip_norm). With
+        secret sampling it holds while the draws of batches and the noise stay secret and are independent, and nothing
+        else that is seen follows who takes part (docs/sampling.md).
+    Raises: InvalidInput: a field is out of range, or two fields contradict each other.
     """
 
     _by_victim = None
@@ -153,14 +151,14 @@ class Guarantee(Statement):
             object.__setattr__(self, name, value)
 
     def _digest(self, fingerprint: str) -> str:
-        """16 hex digits of everything that is stated."""
+        """16 hex digits of all fields."""
         fields = {name: value for name, value in self.field_values().items() if name not in SEALING}
         return short_hash(fingerprint, json.dumps(fields, sort_keys=True))
 
     def sealed(
         self, fingerprint: str, *, by_victim: Callable[[], Mapping[str, PrivacyCurve]] | None = None
     ) -> Guarantee:
-        """The same as the answer to a question: for those who computed it.
+        """The same as the answer to a question, for the accountant.
 
         Args: by_victim: computes the curve of each victim by label; not part of the statement.
         """
@@ -220,16 +218,13 @@ class Guarantee(Statement):
 
         Args: bins: "fresh": every record draws anew for each run. What is composed is certified, also where a run
             was bounded by samples.
-        Returns:
-            A Guarantee whose noise_std and sensitivity are those of the run with least noise; of Gaussian curves, the
-            sensitivity of both in units of the smaller noise_std.
-        Guarantees:
-            Holds also when the second run is chosen after seeing the first; carries every assumption of both. "exact"
-            only if both are and there is one victim (the worst node of each run need not be the same).
-        Raises:
-            InvalidInput: either number is not adaptive, or the two differ in trust model, adjacency, clip_norm, unit,
-                victim, attacker, or, of public batches, release.
-            UnsupportedMechanism: "shared" batches, which do not compose run by run.
+        Returns: A Guarantee whose noise_std and sensitivity are those of the run with least noise; of Gaussian curves,
+            the sensitivity of both in units of the smaller noise_std.
+        Guarantees: Holds also when the second run is chosen after seeing the first; carries every assumption of both.
+            "exact" only if both are and there is one victim (the worst node of each run need not be the same).
+        Raises: InvalidInput: either number is not adaptive, or the two differ in trust model, adjacency, clip_norm,
+            unit, victim, attacker, or, of public batches, release. UnsupportedMechanism: "shared" batches, which do not
+            compose run by run.
         """
         return composed(self, other, bins=bins)
 
@@ -241,9 +236,8 @@ class Guarantee(Statement):
 
         What a file claims is not computed anew, and the guarantee says so.
 
-        Raises:
-            InvalidInput: another format, a missing or unknown field, a value that is not allowed, or a number beside
-                the curve that is not the curve's.
+        Raises: InvalidInput: another format, a missing or unknown field, a value that is not allowed, or a number
+            beside the curve that is not the curve's.
         """
         try:
             read = cls(**guarantee_texts.constructor_arguments(cls, data), source=STATED)
@@ -254,10 +248,9 @@ class Guarantee(Statement):
         return read
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the guarantee as JSON; readers see the old file or the whole new one, never a part.
+        """Write the guarantee as JSON; readers see the old file or the whole new one.
 
-        Raises:
-            InvalidInput: the file cannot be written there.
+        Raises: InvalidInput: the file cannot be written there.
         """
         # ASCII: any text survives, also one that UTF-8 cannot encode
         atomic_write_text(check.path(path=path), json.dumps(self.to_dict(), indent=2, allow_nan=False) + "\n")
@@ -266,8 +259,7 @@ class Guarantee(Statement):
     def load(cls, path: str | os.PathLike[str]) -> Guarantee:
         """Read a file written by `save`.
 
-        Raises:
-            InvalidInput: the file cannot be read, is not JSON, or is not a guarantee.
+        Raises: InvalidInput: the file cannot be read, is not JSON, or is not a guarantee.
         """
         path = check.path(path=path)
         data = guarantee_texts.read_json(path)
@@ -279,10 +271,7 @@ class Guarantee(Statement):
 
 @dataclasses.dataclass(frozen=True)
 class AccountedEvent:
-    """An event of dp-accounting, and the conditions under which it describes a mechanism.
-
-    Attributes: event: a `dp_accounting.DpEvent`; conditions: those of the guarantee, one a line.
-    """
+    """An event of dp-accounting, and the conditions under which it describes a mechanism, one a line."""
 
     event: DpEvent
     conditions: str
@@ -292,7 +281,6 @@ class AccountedEvent:
 
 
 def composed(this: Guarantee, other: Guarantee, *, bins: str) -> Guarantee:
-    """Both runs; arguments and refusals as for `Guarantee.compose_with`."""
     _require_composable(this, other, bins)
     fingerprint = fingerprint_of_both(this, other)
     curve = this.curve.composed_with(other.curve)
@@ -345,7 +333,6 @@ def _require_composable(this: Guarantee, other: Guarantee, bins: str) -> None:
 
 
 def _weakest_noise(this: Guarantee, other: Guarantee) -> tuple[float, float]:
-    """noise_std and sensitivity of both together."""
     if this.mu is not None and other.mu is not None:
         noise_std = min(this.noise_std, other.noise_std)
         parts = [_sensitivity_at(this, noise_std), _sensitivity_at(other, noise_std)]
@@ -363,7 +350,7 @@ def _sensitivity_at(this: Guarantee, noise_std: float) -> float:
 
 
 def _conditions_of_both(this: Guarantee, other: Guarantee) -> dict[str, Any]:
-    """The conditions, reasons and origins of two runs seen together: all that either rests on."""
+    """All conditions, reasons and origins of two runs."""
     sources = [text for each in (this, other) for text in each.source.split("; ") if text]
     return {
         "notes": tuple(dict.fromkeys(this.notes + other.notes)),
@@ -373,7 +360,7 @@ def _conditions_of_both(this: Guarantee, other: Guarantee) -> dict[str, Any]:
 
 
 def _composed_victims(this: Guarantee, other: Guarantee) -> Victims:
-    """The curve of each victim over both runs; where one says nothing of a victim, what it says of everybody."""
+    """The curve of each victim over both runs; where one run has none of a victim, that of all nodes."""
     if this.mu is None or other.mu is None:
         return ()
     mine, theirs = dict(this.victims), dict(other.victims)

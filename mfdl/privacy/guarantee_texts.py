@@ -236,7 +236,7 @@ class Statement(Shown):
         return f"all data of {victim} (user level{single})"
 
     def _owners_in_words(self) -> str:
-        """Which nodes may hold one record; empty where it is one."""
+        """Empty where one node holds each record."""
         if not self.owners.shared:
             return ""
         groups = "; ".join(map(nodes_in_words, self.owners.groups)) or self.owners.describe()
@@ -277,7 +277,6 @@ class Statement(Shown):
         return {"format": FORMAT, "curve": curve, **given, **floats, **lists}
 
     def _derived_numbers(self) -> dict[str, Any]:
-        """What follows from curve and clipping."""
         return {**{name: _number(getattr(self, name)) for name in _DERIVED}, "method": self.curve.method}
 
     def require_derived(self, data: Mapping[str, Any]) -> None:
@@ -290,7 +289,7 @@ class Statement(Shown):
 
 
 def in_common(weakest: str, texts: Mapping[str, str]) -> str:
-    """What guarantees have in common, one field a line: a field that differs is there once for each of its values.
+    """The common fields of guarantees, one a line: a field that differs is there once for each of its values.
 
     Args: weakest: the text whose mu and epsilon hold for every name; texts: of all guarantees, by name. The fields
         `noise`, which differ, are left out.

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 
 class Accountant(Protocol):
-    """From a question about an algorithm to what it finds exposed."""
+    """From a question about an algorithm to its losses."""
 
     def __call__(
         self, algorithm: Any, privacy: Privacy, *, victims: Sequence[Any] | None, progress: Progress
@@ -53,7 +53,7 @@ class Accountant(Protocol):
 
 
 def _secret(scheme: type) -> Accountant:
-    """That of `sampled_exposures`, which loads with the first question about secret batches."""
+    """The accountant in `sampled_exposures`, which loads with the first question about secret batches."""
 
     def accountant(algorithm: Any, privacy: Privacy, *, victims: Sequence[Any] | None, progress: Progress) -> Exposures:
         from .sampled_exposures import OF_SECRET_BATCHES
@@ -78,9 +78,9 @@ def exposures(
     victims: Sequence[Victim] | None = None,
     progress: Progress = "auto",
 ) -> Exposures:
-    """What a question finds exposed, by the accountant of the algorithm's participation, or by that of matrices.
+    """The losses by the accountant of the algorithm's participation, or by that of matrices.
 
-    Raises: InvalidInput: what is no algorithm or question, and what the accountant refuses.
+    Raises: InvalidInput: no algorithm or question, and what the accountant refuses.
     """
     check.instance(Privacy, privacy=privacy)
     if isinstance(algorithm, View):
@@ -114,9 +114,9 @@ def least_noise(
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Losses(LossTable):
-    """What the victims that a question is about lose, and what follows from it for a noise.
+    """The losses of victims, and guarantees and noise that follow from them.
 
-    Attributes: algorithm: or a bare view; exposures: what the accountant of the participation found.
+    Attributes: algorithm: or a bare view; exposures: computed by the accountant of the participation.
 
     Raises: InvalidInput: no losses, or losses of another question or algorithm than those beside them.
 
@@ -158,7 +158,7 @@ class Losses(LossTable):
     def from_sensitivities(
         cls, algorithm: LinearAlgorithm, privacy: Privacy, losses: Sequence[VictimSensitivity]
     ) -> Losses:
-        """Of losses that `sensitivity_by_victim` computed for this question.
+        """Losses that `sensitivity_by_victim` computed for this question.
 
         Raises: InvalidInput: losses of another one; of another release, if the question names one.
         """
@@ -197,12 +197,12 @@ class Losses(LossTable):
 
     @property
     def _trained(self) -> LinearAlgorithm | None:
-        """The algorithm; None of matrices, which train nothing."""
+        """The algorithm; None for matrices, which train nothing."""
         return None if isinstance(self.algorithm, View) else self.algorithm
 
     @property
     def sensitivities(self) -> tuple[VictimSensitivity, ...]:
-        """Of each victim, in node order."""
+        """The loss of each victim, in node order."""
         return self.exposures.each
 
     @property
@@ -227,10 +227,11 @@ class Losses(LossTable):
         return {loss.victim: curve(loss) for loss in self.sensitivities}
 
     def guarantee(self, noise_std: float, *, each: bool = False, tries: int = 0) -> Guarantee:
-        """What base noise of this standard deviation guarantees to every node, for adaptive gradients.
+        """The guarantee of base noise of this standard deviation for every node, for adaptive gradients.
 
-        Args: each: state the mu of each victim too, as budgets of nodes need it; tries: of numbers by samples, how
-            often fresh ones were drawn before.
+        Args: each: state the mu of each victim too, as budgets of nodes need it; tries: for numbers by samples, how
+            often
+            fresh ones were drawn before.
         Raises: InvalidInput: losses of some victims only; those are stated one by one (`by_victim`).
         """
         self._require_everybody()
@@ -379,14 +380,13 @@ class Losses(LossTable):
         )
 
     def _owners(self, loss: VictimSensitivity, *, everybody: bool) -> Owners:
-        """Who may hold the records that a guarantee is for: all that are asked about, or the one victim's."""
+        """The owners of the records that a guarantee is for."""
         if everybody:
             return self.privacy.owners
         same_steps = self.privacy.owners.same_steps
         return Owners([loss.victim], same_steps=same_steps) if isinstance(loss.victim, tuple) else Owners()
 
     def _participation(self, loss: VictimSensitivity, *, everybody: bool) -> str:
-        """In words."""
         scheme = self.privacy.scheme(self.algorithm)
         if everybody:
             return scheme.describe()
@@ -457,7 +457,7 @@ def by_label(labels: Sequence[Hashable], curves: Mapping[Victim, PrivacyCurve]) 
 
 
 def release_notes(algorithm: LinearAlgorithm, release: str) -> tuple[str, ...]:
-    """What is released in the place of final models, as a condition of a guarantee."""
+    """The condition of a guarantee that says what is released in the place of final models."""
     if algorithm.released.is_last or release not in ("average", "all"):
         return ()
     return (f"in the place of its final model each node releases {algorithm.released.describe()} of its models",)

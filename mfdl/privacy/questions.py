@@ -96,7 +96,7 @@ class Privacy:
     owners: Owners = dataclasses.field(default_factory=Owners)
 
     def __new__(cls, *_: Any, **named: Any) -> Self:
-        """Refuses keywords that it has not, with the ones that it has. Raises: TypeError, InvalidInput."""
+        """Refuses unknown keywords. Raises: TypeError, InvalidInput."""
         known = [field.name for field in dataclasses.fields(cls)]
         for keyword in named:
             if keyword in OF_DOORS:
@@ -143,7 +143,7 @@ class Privacy:
         return self.participation
 
     def participation_in(self, algorithm: LinearAlgorithm) -> Participation:
-        """The same where it has public patterns. Raises: UnsupportedMechanism: it has none."""
+        """The scheme, if it has public patterns. Raises: UnsupportedMechanism: it has none."""
         scheme = self.scheme(algorithm)
         scheme.require_public()
         return scheme
@@ -151,7 +151,7 @@ class Privacy:
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """What calibrated noise must meet: a mu, or an epsilon at a delta.
+    """The target of calibrated noise: a mu, or an epsilon at a delta.
 
     Attributes: mu > 0, or epsilon > 0 and delta in (0, 1); by: which bounds choose the noise of Poisson sampling.
 
@@ -229,7 +229,7 @@ def require_unit(unit: str, participation: Participation, *, lipschitz: float | 
 
 
 def lipschitz_notes(lipschitz: float | None) -> tuple[str, ...]:
-    """What a guarantee says of a constant that it rests on."""
+    """The notes of a guarantee on a constant that it rests on."""
     return () if lipschitz is None else (f"{LIPSCHITZ_NOTE} {float(lipschitz)!r}",)
 
 
@@ -257,7 +257,7 @@ class Fingerprint:
         unit: str,
         owners: Owners | None = None,
     ) -> Fingerprint:
-        """Of one question about an algorithm. Cost: no n x n work for shipped trust models."""
+        """Cost: no n x n work for shipped trust models."""
         scheme = participation_hash(participation, owners)
         return cls(algorithm.content_hash, trust.fingerprint(algorithm), scheme, release, unit)
 
@@ -271,11 +271,10 @@ class Fingerprint:
 
     @property
     def text(self) -> str:
-        """All parts in one line, for files."""
         return SEPARATOR.join(dataclasses.astuple(self))
 
     def require(self, other: Fingerprint, *, subject: str) -> None:
-        """Raises InvalidInput where this was computed for something else than `other`, naming the first difference."""
+        """Raises: InvalidInput: this was computed for something else than `other`, by the first difference."""
         theirs_of = dataclasses.asdict(other)
         for field, mine in dataclasses.asdict(self).items():
             if mine != (theirs := theirs_of[field]):
@@ -286,7 +285,7 @@ class Fingerprint:
 
 
 class Stated(Protocol):
-    """What a guarantee says of its question."""
+    """The part of a guarantee that names its question."""
 
     @property
     def trust(self) -> str:
@@ -294,7 +293,7 @@ class Stated(Protocol):
 
     @property
     def attacker(self) -> str:
-        """Who observes, in words."""
+        """The observer in words."""
 
     @property
     def fingerprint(self) -> str:
@@ -302,7 +301,7 @@ class Stated(Protocol):
 
 
 def fingerprint_of_both(this: Stated, other: Stated) -> str:
-    """That of two runs seen together; empty where one is a statement of the caller's own.
+    """The fingerprint of two runs seen together; empty where one is a statement of the caller's own.
 
     Raises: InvalidInput: other nodes, attackers or masks behind the same words.
     """
@@ -327,7 +326,7 @@ def fingerprint_of_both(this: Stated, other: Stated) -> str:
 
 
 def participation_hash(participation: Participation, owners: Owners | None = None) -> str:
-    """16 hex digits of scheme and parameters, of all patterns where they were listed; and of owners, if several."""
+    """16 hex digits of scheme and parameters, of all patterns where they were listed; and of several owners."""
     scheme = json.dumps(participation.to_dict(), sort_keys=True)
     if owners is None or not owners.shared:
         return short_hash(scheme)

@@ -34,9 +34,9 @@ FEW = 32  # random combinations by which a model is told from rows seen before i
 def spans_models(view: View) -> bool:
     """Whether the rows of every model, over G and Z without the known columns, lie in the span of earlier rows seen.
 
-    A model whose gradient is known is asked about too: the gradient shows as much of it as it depends on. A bare view
-    has the models and the times of rows that it was given with. False also where it has none, and for a view that is
-    too large. Mostly a model of the second step is outside, as few random combinations of the columns show.
+    A model whose gradient is known counts too: the gradient shows as much of it as it depends on. A bare view has the
+    models and the times of rows that it was given with. False also where it has none, and for a view that is too large.
+    Mostly a model of the second step is outside, as few random combinations of the columns show.
     """
     if not isinstance(view, AlgorithmView):
         return view.models is not None and _given_models_are_spanned(view, view.models)
@@ -58,8 +58,8 @@ def confirmed(
 ) -> bool:
     """Whether the exact B has this rank, and no gradient of the victims shows without noise.
 
-    By what `exact_range` computes with all gradients, here with one random combination of those of each node: it misses
-    a leak with a chance below 2^-62. Arguments as there; at_least: the rank is known not to be below.
+    As `exact_range`, with one random combination of the gradients of each node: it misses a leak with a chance below
+    2^-62. Args: at_least: the rank is known not to be below.
     """
     if not is_small(view):
         return False
@@ -69,7 +69,7 @@ def confirmed(
 
 
 def is_silent(view: AlgorithmView, victims: Sequence[int]) -> bool:
-    """Whether no gradient of the victims shows without noise, as `confirmed` has it, of any rank."""
+    """Whether no gradient of the victims shows without noise, as `confirmed` computes it, at any rank."""
     nodes = np.asarray(victims, dtype=np.intp)
     return is_small(view) and all(part.is_silent(nodes) for part in _rows(view, view.num_rows, None, by_node=True))
 
@@ -89,7 +89,7 @@ def exact_range(
 
 
 def _rows(view: AlgorithmView, rank: int, stand_for: StandFor, *, by_node: bool) -> Iterator[_Rows]:
-    """Those modulo each prime, with columns of noise that tell a rank from larger ones."""
+    """Rows modulo each prime, with columns of noise that tell a rank from larger ones."""
     _, used = _injected(view.algorithm)
     known = int(np.count_nonzero(view.knowledge.known_noise.ravel()[used]))
     width = rank + known + 1 if rank + known + 1 < used.size - known else 0  # else those that are not known are fewer
@@ -98,7 +98,7 @@ def _rows(view: AlgorithmView, rank: int, stand_for: StandFor, *, by_node: bool)
 
 
 def _given_models_are_spanned(view: View, models: GivenModels) -> bool:
-    """The same for matrices: the models of a step in the span of rows seen after the gradients of earlier steps."""
+    """Whether the models of a step lie in the span of rows seen after the gradients of earlier steps."""
     T, n = view.axis.num_steps, view.axis.num_nodes
     if not view.entries_given or not is_small(view):
         return False
@@ -172,9 +172,9 @@ class _Messages:
 
     @classmethod
     def from_algorithm(cls, algorithm: LinearAlgorithm, source: Source, field: _Field, width: int) -> _Messages:
-        """Those of an algorithm, which are the same for every attacker: kept as long as a small algorithm lives.
+        """The same for every attacker: kept as long as a small algorithm lives.
 
-        Args: width: how many combinations at least, 0 for all columns; of gradients that by node, or 0.
+        Args: width: how many combinations at least, 0 for all columns; for gradients that by node, or 0.
         """
         kept_of = _MESSAGES.setdefault(algorithm, {}).setdefault((source, field), {})
         least = (1 << width.bit_length() if kept_of else -(-width // FEW) * FEW) if width else 0
@@ -212,7 +212,7 @@ class _Messages:
         return cls(messages, models, table(model * released), base, mixed)
 
     def rows(self, seen: NDArray[np.bool_], field: _Field) -> Table:
-        """The messages seen, in the order of time; residues of each are read once."""
+        """The messages seen, in the order of time."""
         S, columns = seen.shape[1], self.base.shape[1]
         if not self.residues:
             self.residues.extend((np.empty((seen.size, columns), dtype=np.int64), np.zeros(seen.size, dtype=bool)))
@@ -291,7 +291,7 @@ class _Rows:
         by_node: bool = False,
         rounds: slice = slice(None),
     ) -> _Rows:
-        """Args: rounds: whose rows are there, of single messages."""
+        """Args: rounds: whose rows are taken, where single messages are seen."""
         algorithm, knowledge = view.algorithm, view.knowledge
         noise = _Messages.from_algorithm(algorithm, "noise", field, width)
         gradients = _Messages.from_algorithm(algorithm, "gradient", field, algorithm.num_nodes if by_node else 0)
@@ -331,10 +331,10 @@ class _Rows:
         return cls(seen, round_of_row, models, released, known, known.shape[1], noise.mixed, field)
 
     def span(self, known_gradients: NDArray[np.bool_], steps: int | None = None) -> bool:
-        """Whether the models before each round are combinations of rows seen in earlier ones and of what is known.
+        """Whether the models before each round are combinations of rows seen in earlier ones and of known ones.
 
         With all rows in the order of time, as columns of one matrix, a model is one exactly if it is no pivot.
-        Args: known_gradients: which columns of gradients are known; steps: how many are looked at, by default all.
+        Args: known_gradients: which columns of gradients are known; steps: how many are tested, default all.
         """
         rows, is_model, done = [self._known_rows()], [np.zeros(len(self.known), dtype=bool)], 0
         begins = [(r, models) for r, models in enumerate(self.models) if models is not None]
@@ -348,7 +348,7 @@ class _Rows:
         return not np.concatenate(is_model)[pivots(np.vstack(rows)[:, columns].T, self.field.prime)].any()
 
     def rank_and_outside(self, gradients: NDArray[np.intp]) -> tuple[int, NDArray[np.bool_]]:
-        """(rank of the noise, for each of some columns of gradients whether it lies outside the range of the noise)."""
+        """(rank of the noise, for each of some columns of gradients whether it lies outside its range)."""
         rows = np.vstack([self._known_rows(), self.seen, self.released])
         rank, outside = outside_range(rows[:, : self.noise], rows[:, self.noise + gradients], self.field.prime)
         return rank - len(self.known), outside
@@ -360,7 +360,6 @@ class _Rows:
         return all(self.field.modular(part).rank() == wanted for part in ((both, noise) if lower else (both,)))
 
     def is_silent(self, gradients: NDArray[np.intp]) -> bool:
-        """Whether no column is outside the range of the noise."""
         noise, both = (self.field.modular(part).rank() for part in self._with_sum(gradients, self.noise))
         return bool(noise == both)
 
@@ -385,7 +384,7 @@ def _plus(total: flint.nmod_mat, *products: tuple[flint.nmod_mat | None, flint.n
 
 
 def meant_entries(view: AlgorithmView) -> dict[float, Fraction] | None:
-    """What all entries of maps, noise and seen combinations stand for; None where one stands for no fraction."""
+    """The fractions that all entries of maps, noise and seen combinations stand for; None where one stands for none."""
     algorithm, masks = view.algorithm, view.knowledge
     maps = [algorithm.model_from_state, *(m for kind in algorithm.kinds for m in kind.maps())]
     noise, _ = _injected(algorithm)

@@ -77,7 +77,7 @@ GAIN = 1e-4
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class SampledLoss(VictimSensitivity):
-    """What one victim, or the worst of several, loses under secret sampling.
+    """The loss of one victim, or of the worst of several, under secret sampling.
 
     Attributes: std_per_multiplier: sensitivity per unit clipping norm, rounded up; unit_curve: at noise multiplier 1;
         non_adaptive: computes the loss for non-adaptive gradients, if it is another one.
@@ -89,7 +89,6 @@ class SampledLoss(VictimSensitivity):
 
     @property
     def retry_step(self) -> float:  # type: ignore[override]
-        """By what share calibration adds noise where the target is still missed, by rounding or by fresh samples."""
         return self.unit_curve.retry_step
 
     def for_gradients(self, *, adaptive: bool) -> SampledLoss:
@@ -123,12 +122,12 @@ class SampledLoss(VictimSensitivity):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SampledExposures(Exposures, abc.ABC):
-    """Of secret sampling: one curve for the worst of each group of victims.
+    """Losses under secret sampling: one curve for the worst of each group of victims.
 
-    Where messages are hidden, or a view is given as matrices, N of the views bounds what they lose
-    (`sampled_views`): for non-adaptive gradients, and for adaptive ones where the views are adaptive.
+    Where messages are hidden, or a view is given as matrices, N of the views bounds them (`sampled_views`): for
+    non-adaptive gradients, and for adaptive ones where the views are adaptive.
 
-    Attributes: scheme: of the algorithm; exposed: of each victim, if every message is seen; victims: those asked about,
+    Attributes: scheme: of the algorithm; exposed: of each victim, if every message is seen; victims: those to account,
         None for all; samples: how numbers by Monte Carlo are drawn, None where all are certified; views: of attackers
         from whom messages are hidden.
     """
@@ -147,7 +146,7 @@ class SampledExposures(Exposures, abc.ABC):
 
     @functools.cached_property
     def each(self) -> tuple[VictimSensitivity, ...]:
-        """Of each victim. Cost: O(T^3) for each node with an encoder of its own."""
+        """Cost: O(T^3) for each node with an encoder of its own."""
         causal = None if isinstance(self.algorithm, View) else self.algorithm.noise.causal
         alike: dict[tuple[float, int], Exposed] = {}
         chosen = self.exposed if self.victims is None else {u: self.exposed[u] for u in self.victims}
@@ -180,18 +179,18 @@ class SampledExposures(Exposures, abc.ABC):
 
     @abc.abstractmethod
     def _gram(self, group: Exposed) -> FloatArray | None:
-        """Of the noise over time of these victims, what `_unit` takes."""
+        """The argument of `_unit` for the noise over time of these victims."""
 
     @abc.abstractmethod
     def _unit(self, gram: FloatArray | None) -> tuple[float, PrivacyCurve]:
         """Sensitivity over time and the curve at noise multiplier 1. Args: gram: None where noise is fresh."""
 
     def _from_steps(self, N: FloatArray) -> FloatArray:
-        """What `_unit` takes, of N over steps."""
+        """The argument of `_unit` for N over steps."""
         return N
 
     def _losses(self, group: Exposed) -> dict[int, SampledLoss]:
-        """Of victims that are accounted together, by the worst of them, if every message is seen."""
+        """Losses of victims that are accounted together, by the worst of them, if every message is seen."""
         squared, why = max(group.values(), key=lambda exposed: exposed[0])  # bound
         over_nodes = math.inf if math.isinf(squared) else math.nextafter(math.sqrt(squared), math.inf)
         by_views = isinstance(self.algorithm, View) or why == UNKNOWN_NOISE
@@ -226,7 +225,7 @@ class SampledExposures(Exposures, abc.ABC):
 
     @functools.cached_property
     def _sizes(self) -> dict[int, float] | None:
-        """How large N of each victim is, if the number that is stated rests on the views."""
+        """The size of N of each victim, if the number that is stated rests on the views."""
         if self.views is None or not (self.views.adaptive or isinstance(self.algorithm, View)):
             return None
         with contextlib.suppress(UnsupportedMechanism):
@@ -295,7 +294,7 @@ class SampledExposures(Exposures, abc.ABC):
 
 
 class PoissonExposures(SampledExposures):
-    """Of Poisson sampling: the pair of one step, composed."""
+    """Losses under Poisson sampling: the pair of one step, composed."""
 
     rule, takes_correlated_steps = BY_SAMPLING, False
 
@@ -308,7 +307,7 @@ class PoissonExposures(SampledExposures):
 
 
 class BinsExposures(SampledExposures):
-    """Of balls-in-bins: the pair of M of the encoders of these victims."""
+    """Losses under balls-in-bins: the pair of M of the encoders of these victims."""
 
     rule = BY_BINS
 
@@ -328,7 +327,7 @@ class BinsExposures(SampledExposures):
 
 
 class PatternExposures(SampledExposures):
-    """Of secret patterns: the product that dominates their pair, for the encoders of these victims."""
+    """Losses under secret patterns: the product that dominates their pair, for the encoders of these victims."""
 
     rule = BY_PATTERNS
 
@@ -357,8 +356,6 @@ class PatternExposures(SampledExposures):
 
 
 class CyclicPoissonExposures(PatternExposures):
-    """Of cyclic Poisson sampling."""
-
     def _bound(self, N: FloatArray | None) -> bin_gram.ProductBound:
         return bin_gram.cyclic_poisson_bound(N, cast("CyclicPoisson", self.scheme))
 
@@ -367,13 +364,11 @@ class CyclicPoissonExposures(PatternExposures):
         return PoissonGaussian(multiplier, rate, count, self.privacy.adjacency), 1
 
     def _simplified(self, N: FloatArray | None, curve: ProductGaussian) -> PrivacyCurve:
-        """With noise that is fresh it is Poisson sampling of as many steps as epochs."""
+        """Poisson sampling of as many steps as epochs, if noise is fresh."""
         return curve if N is not None else curve.parts[0].at(1.0)
 
 
 class RandomAllocationExposures(PatternExposures):
-    """Of random allocation."""
-
     def _bound(self, N: FloatArray | None) -> bin_gram.ProductBound:
         return bin_gram.random_allocation_bound(N, cast("RandomAllocation", self.scheme))
 
@@ -382,8 +377,6 @@ class RandomAllocationExposures(PatternExposures):
 
 
 class MinSeparationExposures(PatternExposures):
-    """Of minimum separation sampling."""
-
     def _bound(self, N: FloatArray | None) -> bin_gram.ProductBound:
         return bin_gram.min_separation_bound(N, cast("MinSeparationSampling", self.scheme))
 
@@ -450,7 +443,7 @@ def secret_accountant(
 def _view_exposures(
     exposures: type[SampledExposures], view: View, privacy: Privacy, victims: Sequence[int] | None
 ) -> SampledExposures:
-    """Of a view given as matrices: nothing is known of messages beyond it."""
+    """Losses of a view given as matrices: nothing is known of messages beyond it."""
     q = privacy_of_view(view, privacy)
     scheme = cast("Sampled", q.scheme(view))
     _require_usual(scheme, dataclasses.replace(q, participation=None), METHODS[:2])
@@ -464,7 +457,7 @@ def _view_exposures(
 def _arguments(
     algorithm: LinearAlgorithm, privacy: Privacy, exposed: Exposed, victims: Sequence[int] | None
 ) -> tuple[LinearAlgorithm, Privacy, Sampled, Exposed, Sequence[int] | None]:
-    """With victims that attack, whose loss is infinite."""
+    """Arguments with victims that attack, whose loss is infinite."""
     if victims is not None:
         victims = sorted({check.integer_at_least(0, victim=u) for u in check.listed("node indices", victims=victims)})
         if not victims or victims[-1] >= algorithm.num_nodes:
@@ -478,7 +471,7 @@ def _arguments(
 
 
 def _require_usual(scheme: Participation, privacy: Privacy, methods: Sequence[str]) -> None:
-    """Refuses what only public patterns have, and an argument out of range, before any work."""
+    """Refuses options that only public patterns have, and an argument out of range, before any work."""
     usual: dict[str, Any] = {"release": None, "lipschitz": None, "unit": "record", "participation": None}
     given = {name: getattr(privacy, name) for name in usual if getattr(privacy, name) != usual[name]}
     method = "monte-carlo" if isinstance(privacy.method, MonteCarlo) else privacy.method

@@ -95,7 +95,7 @@ class AttackerViews:
 
     @classmethod
     def under(cls, trust: TrustModel, algorithm: LinearAlgorithm) -> AttackerViews:
-        """Those of a trust model, with the models that it releases."""
+        """The views of a trust model, with the models that it releases."""
         members = ((model, victims) for model, victims in trust.members(algorithm) if victims)
         return cls(tuple((model.view(algorithm, victims[0]), victims) for model, victims in members))
 
@@ -106,12 +106,10 @@ class AttackerViews:
 
     @property
     def victims(self) -> set[int]:
-        """All nodes that a view is about."""
         return {u for _, victims in self.members for u in victims}
 
     @property
     def release(self) -> str:
-        """Which final models are part of the views."""
         return self.members[0][0].release
 
     def sizes(self, *, adaptive: bool) -> dict[int, float]:
@@ -120,7 +118,7 @@ class AttackerViews:
         return {u: float(each.gram.sum()) if math.isfinite(each.largest) else math.inf for u, each in bounds.items()}
 
     def bound(self, victims: Sequence[int], *, adaptive: bool) -> StepBound:
-        """Of the worst of these victims, over all views of them. Raises: as `view_grams` and `step_bound`."""
+        """The bound of the worst of these victims, over all views of them. Raises: as `view_grams` and `step_bound`."""
         bounds = self._adaptive_bounds if adaptive else self._fixed_bounds
         return functools.reduce(StepBound.worst_with, (bounds[u] for u in victims if u in bounds))
 
@@ -146,9 +144,10 @@ Exposed = dict[int, tuple[float, str]]
 
 
 def exposed_by_joint_noise(algorithm: LinearAlgorithm, trust: TrustModel, seen: TrustModel) -> Exposed:
-    """Of noise that correlates time and nodes together: 1, its M holds all; inf for a victim whose gradient is known.
+    """1 for noise that correlates time and nodes together, as its M holds all; inf for a victim whose gradient is
+    known.
 
-    Infinite for all victims of those who know all of the noise.
+    Infinite for all victims where all of the noise is known.
     Raises: UnsupportedMechanism: noise that is known in part, which leaves no block causal encoder.
     """
     require_noise_with_gradients(algorithm)
@@ -188,7 +187,7 @@ def require_noise_with_gradients(algorithm: LinearAlgorithm) -> None:
 
 
 def with_fresh_noise(algorithm: LinearAlgorithm) -> LinearAlgorithm:
-    """The same with noise that is fresh in each step, for what its covariance over nodes leaves."""
+    """The algorithm with noise that is fresh in each step, for its covariance over nodes."""
     require_noise_with_gradients(algorithm)
     if algorithm.noise.is_zero:
         return algorithm
@@ -196,9 +195,9 @@ def with_fresh_noise(algorithm: LinearAlgorithm) -> LinearAlgorithm:
 
 
 def exposed_by_node_noise(algorithm: LinearAlgorithm, trust: TrustModel, seen: TrustModel) -> Exposed:
-    """What each victim's noise over the nodes leaves, for noise that is fresh in every step.
+    """The factor that each victim's noise over the nodes leaves, for noise that is fresh in every step.
 
-    Args: trust: as it is named; seen: the one whose views are looked at.
+    Args: trust: as it is named; seen: the one whose views are accounted.
     """
     noise = algorithm.noise
     require_noise_with_gradients(algorithm)

@@ -55,7 +55,7 @@ _RULES = {
 
 @dataclasses.dataclass(frozen=True)
 class VictimSensitivity:
-    """What one victim loses, per unit record shift and unit noise: two sensitivities, and what they are about.
+    """The loss of one victim, per unit record shift and unit noise: two sensitivities, and their conditions.
 
     Attributes:
         non_adaptive_sensitivity: for non-adaptive gradients; adaptive_sensitivity: for gradients chosen adaptively.
@@ -82,12 +82,11 @@ class VictimSensitivity:
 
     @property
     def victim(self) -> Victim:
-        """Node index, or those of the owners of one record."""
         return self.non_adaptive_sensitivity.node
 
     @property
     def node(self) -> int:
-        """The victim, of records that one node holds."""
+        """The victim, for records that one node holds."""
         assert isinstance(self.victim, int)
         return self.victim
 
@@ -113,11 +112,10 @@ class VictimSensitivity:
 
     @property
     def adaptive_why(self) -> str:
-        """What makes the second number infinite, if not the first."""
+        """The cause of an infinite second number, if not the first."""
         return "" if self.adaptive else self.adaptive_sensitivity.why
 
     def number(self, *, adaptive: bool = True) -> Sensitivity:
-        """The number for adaptive gradients, or for non-adaptive ones."""
         wanted = adaptive if isinstance(adaptive, bool) else check.flag(adaptive=adaptive)
         return self.adaptive_sensitivity if wanted else self.non_adaptive_sensitivity
 
@@ -130,13 +128,13 @@ class VictimSensitivity:
         return gaussian.mu_from_noise_std(self.number(adaptive=adaptive).value, record_shift, noise_std)
 
     def answering(self, fingerprint: Fingerprint | None) -> Self:
-        """The same as the answer to this question: for those who computed it."""
+        """The same as the answer to this question, for the accountant."""
         answer = object.__new__(type(self))  # of a million victims `copy.copy` takes ten times as long
         answer.__dict__.update(self.__dict__, fingerprint=fingerprint)
         return answer
 
     def raised_to(self, largest: Sensitivity, *, adaptive: bool = True) -> Self:
-        """The same with a number that ties with its own, and the same fingerprint; see `Sensitivity.raised_to`."""
+        """The same with a number that ties with its own; see `Sensitivity.raised_to`."""
         number = self.number(adaptive=adaptive).raised_to(largest)
         if number is self.number(adaptive=adaptive):
             return self
@@ -155,7 +153,7 @@ class VictimSensitivity:
         return self.number(adaptive=adaptive).value
 
     def curve(self, privacy: Privacy, noise_std: float, *, adaptive: bool = True, tries: int = 0) -> PrivacyCurve:
-        """What is lost to base noise of this standard deviation.
+        """The privacy curve at base noise of this standard deviation.
 
         Args: tries: how often fresh samples were drawn before; of numbers by samples only.
         """
@@ -190,7 +188,7 @@ class VictimSensitivity:
 
 
 def pointwise_worst(a: VictimSensitivity, b: VictimSensitivity) -> VictimSensitivity:
-    """The pointwise worst of two attacking sets, `a` where they tie, which names the most that either is shown."""
+    """The pointwise worst of two attacking sets, `a` where they tie, with the larger release."""
     first, second = worst_loss([a, b], adaptive=False), worst_loss([a, b])
     return dataclasses.replace(
         first,

@@ -70,8 +70,7 @@ def certified_upper_bound(
 
     Returns: the bounds, shape (B,), and whether each is exact: attained by g_t = +-g up to `tolerance`.
 
-    Guarantees:
-        Never below the true value. Exact when signs d with d_s X[s, t] d_t >= 0 exist and the errors are small.
+    Guarantees: Never below the true value. Exact when signs d with d_s X[s, t] d_t >= 0 exist and the errors are small.
         inf for a matrix with an infinite entry.
     Raises: InvalidInput: wrong shape, nan, or a negative error.
     Cost: O(B k^3), about 70 microseconds a matrix at k = 20.
@@ -110,9 +109,8 @@ def maximise(
         tolerance: relative gap to stop at; below about 1e-10 rounding decides.
         max_iterations: Newton steps; 10 to 20 are usual.
 
-    Guarantees:
-        upper is never below, lower never above the true value, converged or not.
-        inf for a matrix with an infinite entry.
+    Guarantees: upper is never below, lower never above the true value, converged or not. inf for a matrix with an
+        infinite entry.
     Raises: InvalidInput: wrong shape, nan, or a negative error.
     Cost: O(B k^3) a step. Errors in X that are larger than the tolerance keep `converged` False.
     """

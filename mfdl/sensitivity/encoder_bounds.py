@@ -66,7 +66,7 @@ class BandedGram:
 
     @classmethod
     def from_rows(cls, bands: FloatArray) -> BandedGram:
-        """Of bands[t, j] = C[t, t - j], shape (T, w); entries with t < j do not count."""
+        """From bands[t, j] = C[t, t - j], shape (T, w); entries with t < j do not count."""
         T, w = bands.shape
         columns = np.zeros((T, min(w, T)))
         for j in range(columns.shape[1]):
@@ -320,7 +320,6 @@ def _listed(c: Coefficients, patterns: PatternSet) -> PatternBound | None:
 
 
 def _envelope(high: FloatArray) -> FloatArray:
-    """max_{i >= j} h_i."""
     return np.maximum.accumulate(high[::-1])[::-1]
 
 

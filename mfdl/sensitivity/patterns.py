@@ -108,10 +108,9 @@ def bounds(
         entry_error: bound on |X - true X| for each entry, shape of grams; None for exact entries.
         tolerance: relative gap at which upper and lower count as one number.
 
-    Guarantees:
-        upper is never below and lower never above the true value, whatever the method.
-        With method "exact" and enumerated patterns, `exact` is True unless rounding errors or entry_error exceed
-        the tolerance. Without enumeration it is True only where the two bounds happen to meet.
+    Guarantees: upper is never below and lower never above the true value, whatever the method. With method "exact" and
+        enumerated patterns, `exact` is True unless rounding errors or entry_error exceed the tolerance. Without
+        enumeration it is True only where the two bounds happen to meet.
     Raises: InvalidInput: wrong shape, nan, another number of steps, unknown method.
     Cost: O(V sum over patterns of |pi|^3); without enumeration about 40 ("certified") or a few
         hundred ("exact") eigenvalue decompositions of size T a victim.

@@ -141,7 +141,7 @@ class View(ViewMatrices):
 
     @staticmethod
     def processed(combinations: Any, view: View) -> ProcessedView:
-        """What S O shows where `view` is O: no number of it is above that of `view`.
+        """The view S O where `view` is O: no number of it is above that of `view`.
 
         Args: combinations: S, shape (k, rows of view), any k and rank; also a list of factors, for their product.
 
@@ -197,16 +197,13 @@ class View(ViewMatrices):
 
     @property
     def num_nodes(self) -> int:
-        """n."""
         return self.axis.num_nodes
 
     @property
     def labels(self) -> tuple[Hashable, ...]:
-        """Node indices."""
         return tuple(range(self.axis.num_nodes))
 
     def row_name(self, row: int) -> str:
-        """A row in words."""
         return f"row {row}"
 
 
@@ -248,7 +245,7 @@ class ProcessedView(View):
         return self._rounding(self.source.gradient_rounding(nodes), self.source.dense_gradients(nodes))
 
     def _rounding(self, rounding: FloatArray, entries: FloatArray) -> FloatArray:
-        """Of products with entries that are off by `rounding`, and were computed by products themselves."""
+        """Rounding of products with entries that are off by `rounding`, and were computed by products themselves."""
         return np.abs(self._combinations) @ (2 * rounding + (self.source.num_rows + 8) * UNIT * np.abs(entries))
 
 
@@ -275,7 +272,6 @@ class AlgorithmView(View):
 
     @cached_property
     def gradients(self) -> LinearOperator:
-        """A."""
         algorithm = self.algorithm
         rows, which = _picked(algorithm, self.knowledge, self.release)
         of_messages = aslinearoperator(rows) @ algorithm.messages_from_gradients
@@ -285,7 +281,6 @@ class AlgorithmView(View):
 
     @cached_property
     def noise(self) -> LinearOperator:
-        """B."""
         algorithm = self.algorithm
         unknown = masked(~self.knowledge.known_noise)
         rows, which = _picked(algorithm, self.knowledge, self.release)
@@ -306,7 +301,7 @@ class AlgorithmView(View):
 
     @cached_property
     def flow(self) -> Flow | None:
-        """What follows exactly from the messages that are seen; None for seen combinations."""
+        """Exact consequences of the messages that are seen; None for seen combinations."""
         masks = self.knowledge
         if masks.combination is not None:
             return None
@@ -379,7 +374,7 @@ class AlgorithmView(View):
         return np.concatenate(parts)
 
     def _operations(self) -> int:
-        """At least how many float operations any entry of a row goes through."""
+        """An upper bound on the float operations of any entry of a row."""
         algorithm = self.algorithm
         widest = sum(int(np.diff(m.indptr).max(initial=0)) for kind in algorithm.kinds for m in kind.maps())
         return len(algorithm.rounds) * (widest + 10) + algorithm.num_nodes + 8
@@ -400,7 +395,6 @@ class AlgorithmView(View):
         return masked(~self.knowledge.known_noise) @ full @ masked(~self.known_gradients)
 
     def message_name(self, turn: int, message: int) -> str:
-        """A message in words."""
         labels = self.algorithm.dynamics.gossip.labels
         return f"message of {labels[self.algorithm.message_sender[message]]} in round {turn}"
 
@@ -453,7 +447,7 @@ def _dense(operator: LinearOperator, transposed: bool) -> FloatArray:
 
 
 def _shared_rows(algorithm: LinearAlgorithm) -> _SharedRows | None:
-    """Those of a small algorithm, kept as long as it lives."""
+    """Rows of a small algorithm, kept as long as it lives."""
     rows = len(algorithm.rounds) * algorithm.messages_per_round + algorithm.num_nodes
     if rows * max(algorithm.axis.size, *algorithm.noise.shape) > MAX_SHARED:
         return None

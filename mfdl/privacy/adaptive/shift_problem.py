@@ -43,7 +43,7 @@ PSD_TOLERANCE = 1e-12  # only decides which of two valid forms of the cost is us
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ShiftProblem:
-    """What the two neighbouring runs share, and where they may differ.
+    """Two neighbouring runs: their common data, and where they may differ.
 
     A round takes models x(r) to messages, and messages to models x(r + 1) = W_r (messages). In the round of gradient
     step t, message_j = x_j - eta_t (g_j(x_j) + noise_j(t)) / m_j; in a gossip round, message_j = x_j.
@@ -68,9 +68,8 @@ class ShiftProblem:
             order, S the invertible covariance of the noise (shape (T n, T n)) that the attacker does not know.
         present: (T, n) who takes the step; message_j = x_j of the others, without gradient or noise. None: everybody.
 
-    Raises:
-        InvalidInput: wrong shapes, non-finite or negative entries, steps out of order, both forms of noise given, a
-            Gram that is not symmetric positive definite.
+    Raises: InvalidInput: wrong shapes, non-finite or negative entries, steps out of order, both forms of noise given, a
+        Gram that is not symmetric positive definite.
     """
 
     mixing: Sequence[Any]
@@ -424,7 +423,7 @@ class ShortRun:
 
     @classmethod
     def from_problem(cls, problem: ShiftProblem, columns: list[tuple[int, NDArray[np.int64]]]) -> ShortRun | None:
-        """None of a run that does not repeat itself, or hardly, or has noise correlated in time."""
+        """None for a run that hardly repeats itself, or has noise correlated in time."""
         R, steps, rounds = problem.num_rounds, problem.step_of_round, np.flatnonzero(problem.step_of_round >= 0)
         if problem.noise_gram is not None or len(columns[0][1]) < 2:
             return None
@@ -459,7 +458,6 @@ class ShortRun:
         )
 
     def stretched(self, shifts: FloatArray) -> FloatArray:
-        """Shifts of the long run, (R, n, B)."""
         middle = np.tile(shifts[self.first - self.period : self.first], (self.repeats, 1, 1))
         return np.concatenate([shifts[: self.first], middle, shifts[self.first :]])
 

@@ -102,11 +102,9 @@ def solve(
             in time.
         return_shifts: also return the point; V P R n numbers.
 
-    Guarantees:
-        Never below the optimum of the program, whatever the solver did: the value is recomputed from a repaired point
-        with directed rounding. inf where a difference would be seen without noise.
-    Raises:
-        InvalidInput: a victim that is no node, a pattern that is empty or names a step out of range or twice.
+    Guarantees: Never below the optimum of the program, whatever the solver did: the value is recomputed from a repaired
+        point with directed rounding. inf where a difference would be seen without noise.
+    Raises: InvalidInput: a victim that is no node, a pattern that is empty or names a step out of range or twice.
     Cost: per iteration and column, two passes over all nonzero weights of all rounds (over n^2 per round for n in the
         hundreds, as dense products); a run that repeats itself takes its iterations at the length of three periods
         (`ShortRun`). Memory for some twelve arrays of 16 MB, or of R n numbers if that is more.
@@ -172,7 +170,7 @@ def _solve(
 def _columns(
     problem: ShiftProblem, victims: Sequence[int], patterns: Sequence[Sequence[int]]
 ) -> list[tuple[int, NDArray[np.int64]]]:
-    """(victim, steps) of every column, victims first."""
+    """(victim, steps), victims first."""
     nodes = [check.integer_at_least(0, victim=u) for u in victims]
     if any(u >= problem.num_nodes for u in nodes):
         raise InvalidInput(f"victim must be a node index below {problem.num_nodes}, got {max(nodes)}.")
@@ -298,7 +296,7 @@ class ShiftMinimum:
 def _minimum(
     system: System, columns: list[tuple[int, NDArray[np.int64]]], iterations: int, tolerance: float
 ) -> ShiftMinimum:
-    """Of a run that repeats itself from where a short one ends."""
+    """The minimum of a run; one that repeats itself starts from where a short one ends."""
     short, start = ShortRun.from_problem(system.problem, columns) if iterations else None, None
     if short is not None:
         alike = System(short.problem)

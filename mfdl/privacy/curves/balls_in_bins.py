@@ -93,14 +93,12 @@ class BallsInBinsGaussian(LossCurve):
             object.__setattr__(self, name, value)
 
     def epsilon(self, delta: float) -> float:
-        """An epsilon at this delta in (0, 1), never below the true one; inf without noise."""
         least = min(self.public_epsilon(delta), *(hull.epsilon(delta) for hull in self._hulls))
         if self.chain is not None and self.fits:
             least = self.chain.epsilon(self.noise_multiplier, self.adjacency, check.open_unit(delta=delta), least)
         return least
 
     def delta(self, epsilon: float) -> float:
-        """A delta at this epsilon >= 0, never below the true one; 1 without noise."""
         epsilon = check.non_negative(epsilon=epsilon)
         if not self.noise_multiplier:
             return 1.0
@@ -111,36 +109,23 @@ class BallsInBinsGaussian(LossCurve):
 
     @property
     def public_mu(self) -> float:
-        """Of the same noise with public bins."""
         return public_mu(self.adjacency, self.noise_multiplier)
 
     @property
     def _hulls(self) -> tuple[Hull, ...]:
-        """Of all bins, and of evenly spread parts of them."""
         return tuple(Hull(self.noise_multiplier, count, rho, self.adjacency) for count, rho in self.correlations)
 
     def tight(self, delta: float) -> bool:
         """Whether epsilon at this delta is at most 2 % (and 1e-3) above the exact one where all M_rr are equal.
 
-        It is where up to `MOST_TIGHT` bins are not correlated; else the hull and the strides are upper bounds of no
-        stated precision.
+        True for up to `MOST_TIGHT` uncorrelated bins; else the bounds have no stated precision.
         """
         if self.bins == 1:
             return True
         return self.bins <= MOST_TIGHT and self._hulls[0].direct and delta >= LEAST_DELTA
 
-    def at(self, noise_multiplier: float) -> BallsInBinsGaussian:
-        """The same bins at another noise multiplier."""
-        return dataclasses.replace(self, noise_multiplier=noise_multiplier)
-
-    def least_multiplier(self, epsilon: float, delta: float, by: str = "tightest") -> float:
-        """The least noise multiplier, to `PRECISION`, at which these bins certify (epsilon, delta): never less.
-
-        Raises: InvalidInput: epsilon not > 0, delta outside (0, 1), another `by`.
-        Cost: some ten bounds for each pair of `correlations`: seconds, under replace-one up to a minute.
-        """
-        epsilon, delta = check.positive(epsilon=epsilon), check.open_unit(delta=delta)
-        require_known("by", by, ("tightest",))
+    def _least_multiplier(self, epsilon: float, delta: float, by: str) -> float:
+        """Cost: some ten bounds for each pair of `correlations`: seconds, under replace-one up to a minute."""
         least = gaussian.record_shift(self.adjacency, 1.0) / gaussian.mu_from_epsilon(epsilon, delta) * UP
         for count, rho in self.correlations:
             least = Hull(least, count, rho, self.adjacency).least_multiplier(epsilon, delta)
@@ -152,19 +137,13 @@ class BallsInBinsGaussian(LossCurve):
 
     @property
     def fits(self) -> bool:
-        """Whether there is noise enough, and not too much, for laws of balls-in-bins in float64."""
         return self._hulls[0].fits
 
     @property
     def interval(self) -> float:
-        """Discretization of the losses: a small part of their standard deviation."""
         return min(hull.interval for hull in self._hulls)
 
     def losses(self, delta: float, interval: float | None = None) -> PrivacyLossDistribution:
-        """The privacy loss distribution of the bound that is least at this delta: for composition.
-
-        Args: interval: its discretization; default that of the hull.
-        """
         if not self.fits:
             least = least_noise(self.adjacency)
             raise InvalidInput(
@@ -176,7 +155,6 @@ class BallsInBinsGaussian(LossCurve):
     # ---- words and files -------------------------------------------------------------------------------------
 
     def remark(self, delta: float) -> str:
-        """What stands beside epsilon in words: how close it is, and what the same noise gives where bins are public."""
         precision = (
             "at most 2 % above the exact value if all bins weigh the same"
             if self.tight(delta)
@@ -185,7 +163,6 @@ class BallsInBinsGaussian(LossCurve):
         return f"{precision}; the same noise with public bins has epsilon = {rounded_up(self.public_epsilon(delta), 4)}"
 
     def facts(self, delta: float) -> dict[str, Any]:
-        """Whether epsilon at this delta is close to the exact one."""
         return {"tight_for_equal_bins": self.tight(delta)}
 
 
@@ -258,19 +235,18 @@ class Hull:
         return min(bounds)
 
     def least_multiplier(self, epsilon: float, delta: float) -> float:
-        """The least noise multiplier, to `PRECISION`, below its own at which (epsilon, delta) is certified, or its own.
+        """The least noise multiplier, to `PRECISION`, at which (epsilon, delta) is certified, at most its own.
 
         Its own multiplier must meet the target with public bins.
         """
         return _least(self, epsilon, delta)
 
     def losses(self, tail: float, interval: float | None = None) -> PrivacyLossDistribution:
-        """The privacy loss distribution, up to tails of this mass; for an interval of its own, default `interval`."""
+        """The privacy loss distribution, up to tails of this mass."""
         return _composed(*self._shifts, self.bins, self._doubled, interval or self.interval, tail)
 
     @property
     def interval(self) -> float:
-        """Discretization of the losses: a small part of their standard deviation."""
         common, apart = self._shifts
         spread = math.hypot(common, math.sqrt(math.expm1(min(apart * apart, 3.0)) / self.bins))
         fine = spread / (25 if self._doubled else 100)
@@ -283,7 +259,7 @@ class Hull:
 
     @property
     def fits(self) -> bool:
-        """Whether there is noise enough, and not too much, for laws of balls-in-bins in float64."""
+        """Whether float64 holds the laws of balls-in-bins at this noise."""
         return least_noise(self.adjacency) <= self.noise_multiplier <= WEAKEST
 
     @property
@@ -297,7 +273,7 @@ class Hull:
 
     @property
     def _shifts(self) -> tuple[float, float]:
-        """Of all bins together and of each, over the std of the noise."""
+        """Shifts of all bins together and of each, over the std of the noise."""
         rho = max(self.rho, FAINT) if self.rho else 0.0  # M may be raised, and its grid cannot hold less
         return math.sqrt(rho) / self.noise_multiplier * UP, math.sqrt(1 - rho) / self.noise_multiplier * UP
 
@@ -337,7 +313,6 @@ def _least(hull: Hull, epsilon: float, delta: float) -> float:
 def _composed(
     common: float, apart: float, bins: int, doubled: bool, interval: float, tail: float
 ) -> PrivacyLossDistribution:
-    """Of the product pair."""
     parts = []
     if common:
         shift = (2 if doubled else 1) * common
@@ -348,7 +323,7 @@ def _composed(
 
 
 def _allocated(shift: float, bins: int, doubled: bool, interval: float, tail: float) -> PrivacyLossDistribution:
-    """Of random allocation, by connecting the dots of its curves."""
+    """Random allocation, by connecting the dots of its curves."""
     from dp_accounting.pld import privacy_loss_distribution
 
     whole = (2 if doubled else 1) * shift

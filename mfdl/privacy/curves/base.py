@@ -154,7 +154,6 @@ class PrivacyCurve(abc.ABC):
 
         It is 1 without noise. Cost: some thirty times that of `delta`.
         """
-
         rate = check.open_unit(false_positive_rate=false_positive_rate)
         return true_positive_rate(self.delta, rate)
 
@@ -168,7 +167,7 @@ class PrivacyCurve(abc.ABC):
     def renyi_divergences(self, orders: FloatArray) -> FloatArray:
         """Upper bounds on the Renyi divergences of these orders >= 1, in both directions.
 
-        Of a curve that has no theorem of its own, those of the same noise with public batches, rounded up.
+        By default those of the same noise with public batches, rounded up.
         """
         return np.asarray(orders) * (self.public_mu * self.public_mu / 2 * UP)
 
@@ -204,7 +203,7 @@ class PrivacyCurve(abc.ABC):
         """
 
     def retried(self) -> Self:
-        """The curve for another try of calibration: itself, unless it is bounded by samples, which are drawn anew."""
+        """The curve for another try of calibration: itself, or with fresh samples."""
         return self
 
     # ---- composition -----------------------------------------------------------------------------------------
@@ -231,7 +230,7 @@ class PrivacyCurve(abc.ABC):
         return "exact" if self.bound == "exact" else "upper bound"
 
     def remark(self, delta: float) -> str:
-        """What is said beside epsilon at this delta; may be empty."""
+        """Words beside epsilon at this delta; may be empty."""
         return ""
 
     def facts(self, delta: float) -> dict[str, Any]:
@@ -244,10 +243,7 @@ class PrivacyCurve(abc.ABC):
 
 
 def public_mu(adjacency: str, noise_multiplier: float, uses: int = 1) -> float:
-    """mu of noise of this multiplier with public batches, rounded up; inf without noise.
-
-    Args: uses: how often a record counts.
-    """
+    """mu of noise of this multiplier with public batches and so many uses, rounded up; inf without noise."""
     if not noise_multiplier:
         return math.inf
     mu = gaussian.record_shift(adjacency, 1.0) * math.sqrt(uses) / noise_multiplier
@@ -298,7 +294,7 @@ def least_multiplier(excess: Excess, known: float, passes: Sequence[Pass]) -> fl
 
 
 def raised(number: float, misses: Callable[[float], bool], step: float = 2.0**-52) -> float:
-    """A noise that misses its target by little, by rounding for example, raised until it meets it.
+    """A noise that misses its target by rounding, for example, raised until it meets it.
 
     Args: step: relative, of the first increase; each later one is twice as large.
     """
@@ -308,7 +304,7 @@ def raised(number: float, misses: Callable[[float], bool], step: float = 2.0**-5
 
 
 def _crossing(excess: Excess, start: float, search: Pass, most: float) -> float:
-    """Where the excess of one pass is <= 0, at most `precision` above where it is not; inf where `most` misses."""
+    """A multiplier with excess <= 0, at most `precision` above one where it is not; inf where `most` misses."""
     good, under = start, excess(start, search.resolution)
     bad, over = good, under
     while not under <= 0:

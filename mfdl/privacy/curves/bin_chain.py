@@ -90,7 +90,6 @@ class BinChain:
 
     @property
     def bins(self) -> int:
-        """b."""
         return len(self.shared)
 
     @functools.cached_property
@@ -179,7 +178,6 @@ class BinChain:
         return min(1.0, (float(np.maximum(values, 0.0) @ law.mass) * (1 + MEANS) + law.cut) / self.bins)
 
     def times(self, factor: float) -> BinChain:
-        """M' times a factor."""
         return _times(self, factor)
 
 
@@ -265,7 +263,7 @@ class SumLaw:
 
 @functools.lru_cache(maxsize=64)
 def sum_law(chain: BinChain, way: str, epsilon: float, points: Resolution) -> SumLaw:
-    """Of the sum over all bins, noise of std 1; epsilon counts for "replaced" only.
+    """The law of the sum over all bins, noise of std 1; epsilon counts for "replaced" only.
 
     Cost: bins * (states of z) * (states of X) * (states of X + 2 sums) * sums multiplications; where states are
         carried, bins * (states of z) * (states of X)^2 * 2 sums^2.
@@ -399,7 +397,7 @@ class _Walk:
         return law
 
     def _grid(self, r: int) -> FloatArray:
-        """Of the sum up to bin r: even near its mean, then even in its logarithm."""
+        """Grid of the sum up to bin r: even near its mean, then even in its logarithm."""
         so_far, count = np.minimum(self.gram[: r + 1, : r + 1], 50.0), self.points.sums
         std, mean, bottom = math.sqrt(float(np.expm1(so_far).sum())), float(r + 1), 0.0
         if self.lost:  # what is beyond the top is never below what is asked for
@@ -445,7 +443,7 @@ class _Sums:
         return _Sums(at + grid.size * np.arange(before.size)[:, None], right, excess, grid.size)
 
     def kernel(self, columns: slice, law: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Of values with this law, shape (grid, next grid), and the mean excess, shape (grid,)."""
+        """Transitions for values with this law, shape (grid, next grid), and the mean excess, shape (grid,)."""
         at, right = self.at[:, columns].ravel(), self.right[:, columns] * law
         size = len(self.at) * self.size
         kernel = np.bincount(at, (law - right).ravel(), size) + np.bincount(at + 1, right.ravel(), size)

@@ -92,49 +92,32 @@ class ProductGaussian(LossCurve):
 
     @property
     def public_mu(self) -> float:
-        """Of a record whose pattern is known."""
         return public_mu(self.adjacency, self.noise_multiplier) * self.public_sensitivity * UP
 
     def epsilon(self, delta: float) -> float:
-        """An epsilon at this delta in (0, 1), never below the true one; inf without noise.
-
-        Cost: seconds the first time, under replace-one with random allocation up to a minute.
-        """
+        """Cost: seconds the first time, under replace-one with random allocation up to a minute."""
         delta, public = check.open_unit(delta=delta), self.public_epsilon(delta)
         if not self.fits or delta <= 2 * self.slack:
             return public
         return min(public, certified_epsilon(self.losses(delta), delta - self.slack))
 
     def delta(self, epsilon: float) -> float:
-        """A delta at this epsilon >= 0, never below the true one; 1 without noise."""
         epsilon = check.non_negative(epsilon=epsilon)
         public = self.public_delta(epsilon)
         return min(public, certified_delta(self.losses(FINEST), epsilon) + self.slack) if self.fits else public
 
-    def at(self, noise_multiplier: float) -> ProductGaussian:
-        """The same patterns at another noise multiplier."""
-        return dataclasses.replace(self, noise_multiplier=noise_multiplier)
-
-    def least_multiplier(self, epsilon: float, delta: float, by: str = "tightest") -> float:
-        """The least noise multiplier, to `PRECISION`, at which (epsilon, delta) is certified: never less.
-
-        Raises: InvalidInput: epsilon not > 0, delta outside (0, 1), another `by`.
-        Cost: some ten times that of `epsilon`.
-        """
-        epsilon, delta = check.positive(epsilon=epsilon), check.open_unit(delta=delta)
-        require_known("by", by, ("tightest",))
+    def _least_multiplier(self, epsilon: float, delta: float, by: str) -> float:
+        """Cost: some ten times that of `epsilon`."""
         return _least(self.at(1.0), epsilon, delta)
 
     # ---- composition -----------------------------------------------------------------------------------------
 
     @property
     def fits(self) -> bool:
-        """Whether floating point holds the privacy loss distributions of all parts."""
         return self.noise_multiplier > 0 and all(part.fits for part in self._scaled)
 
     @property
     def slack(self) -> float:
-        """Of delta: what floating point may do to all parts."""
         common_slack = LossCurve.slack.__get__(self)
         return float(
             sum(count * part.slack for part, count in zip(self._scaled, self.counts, strict=True)) + common_slack
@@ -149,11 +132,9 @@ class ProductGaussian(LossCurve):
 
     @property
     def coarsest(self) -> float:
-        """That of its parts."""
         return self.interval
 
     def losses(self, delta: float, interval: float | None = None) -> PrivacyLossDistribution:
-        """Its privacy loss distribution, for answers at this delta; `interval` may be another discretization."""
         return _composed(self, delta, interval or self.interval)
 
     @property
@@ -163,13 +144,11 @@ class ProductGaussian(LossCurve):
     # ---- words and files -----------------------------------------------------------------------------------
 
     def remark(self, delta: float) -> str:
-        """What stands beside epsilon in words: what the same noise gives where the pattern of a record is known."""
         return f"an upper bound; with public batches epsilon is {rounded_up(self.public_epsilon(delta), 4)}"
 
 
 @functools.lru_cache(maxsize=64)
 def _composed(curve: ProductGaussian, delta: float, interval: float) -> PrivacyLossDistribution:
-    """Of all parts, in both directions."""
     least = max(delta / (10 * sum(curve.counts)), LEAST_DELTA)  # what tails of all parts add up to counts
     parts = [
         part.losses(least, interval).self_compose(count)
@@ -216,6 +195,7 @@ class LeastCurve(LossCurve):
     mu = None
     method = "certified"
     sampling_in_words = "secret batches"
+    accountings = ("tightest", "renyi")
     noise_on = "the sum of clipped gradients, in the sensitivity of a record whose steps were public"
 
     def __post_init__(self) -> None:
@@ -242,28 +222,19 @@ class LeastCurve(LossCurve):
 
     @property
     def adjacency(self) -> str:
-        """That of every bound."""
         return self.bounds[0].adjacency
 
     @property
     def public_mu(self) -> float:
-        """Of the same noise with public batches, by the bound that is least."""
         return min(bound.public_mu for bound in self._scaled)
 
     def epsilon(self, delta: float) -> float:
-        """An epsilon at this delta in (0, 1), never below the true one; inf without noise."""
         return min(bound.epsilon(delta) for bound in self._scaled)
 
     def delta(self, epsilon: float) -> float:
-        """A delta at this epsilon >= 0, never below the true one; 1 without noise."""
         return min(bound.delta(epsilon) for bound in self._scaled)
 
-    def at(self, noise_multiplier: float) -> LeastCurve:
-        """The same bounds at another noise multiplier."""
-        return dataclasses.replace(self, noise_multiplier=noise_multiplier)
-
-    def least_multiplier(self, epsilon: float, delta: float, by: str = "tightest") -> float:
-        """The least noise multiplier of any bound that certifies (epsilon, delta). Raises: as theirs."""
+    def _least_multiplier(self, epsilon: float, delta: float, by: str) -> float:
         return min(
             bound.least_multiplier(epsilon, delta, by) / bound.noise_multiplier * UP * UP for bound in self.bounds
         )
@@ -272,26 +243,21 @@ class LeastCurve(LossCurve):
 
     @property
     def fits(self) -> bool:
-        """Whether floating point holds the privacy loss distribution of a bound."""
         return any(bound.fits for bound in self._scaled)
 
     @property
     def interval(self) -> float:
-        """The finest discretization of its bounds."""
         return min(bound.interval for bound in self._scaled if bound.fits)
 
     @property
     def coarsest(self) -> float:
-        """The least of its bounds."""
         return min(bound.coarsest for bound in self._scaled)
 
     @property
     def slack(self) -> float:
-        """The largest of its bounds."""
         return max(bound.slack for bound in self._scaled)
 
     def losses(self, delta: float, interval: float | None = None) -> PrivacyLossDistribution:
-        """Privacy loss distribution of the bound that is least at this delta."""
         best = min((bound for bound in self._scaled if bound.fits), key=lambda bound: bound.epsilon(delta))  # bound
         return best.losses(delta, interval)
 
@@ -302,11 +268,9 @@ class LeastCurve(LossCurve):
     # ---- words and files -------------------------------------------------------------------------------------
 
     def remark(self, delta: float) -> str:
-        """That of the bound that is least at this delta."""
         return self._best(delta).remark(delta)
 
     def facts(self, delta: float) -> dict[str, Any]:
-        """Those of the bound that is least at this delta."""
         return self._best(delta).facts(delta)
 
     def _best(self, delta: float) -> LossCurve:

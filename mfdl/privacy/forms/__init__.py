@@ -64,7 +64,7 @@ __all__ = [
 
 
 def view_gram(algorithm: LinearAlgorithm, trust: TrustModel, node: int) -> ViewGram:
-    """X_u of one node under a trust model with a single view; see `view_grams`."""
+    """X_u of one node under a trust model with a single view."""
     check.instance(TrustModel, trust=trust)
     return view_grams(trust.view(algorithm, node), [node])[0]
 
@@ -73,7 +73,6 @@ def view_grams(view: View, victims: Sequence[int]) -> list[ViewGram]:
     """X_u of each victim in one view; equal Grams are one object.
 
     Raises: UnsupportedMechanism: a view that only the dense form covers and that is too large for it.
-    Cost: see the forms.
     """
     grams_by_victim: dict[int, ViewGram] = {}
     undecided = list(dict.fromkeys(victims))
@@ -96,7 +95,7 @@ def view_grams(view: View, victims: Sequence[int]) -> list[ViewGram]:
 
 
 def joint_grams(view: View, groups: Sequence[Group]) -> dict[Group, ViewGram | Blocks]:
-    """X_S of the owners S of one record, in one view, by the first form that has it; without groups that none has."""
+    """X_S of the owners S of one record, by the first form that has it; without groups that none has."""
     grams: dict[Group, ViewGram | Blocks] = {}
     undecided = list(dict.fromkeys(groups))
     with blas_threads(view.num_rows):
@@ -109,13 +108,12 @@ def joint_grams(view: View, groups: Sequence[Group]) -> dict[Group, ViewGram | B
 
 
 def joint_injection_bounds(view: View, groups: Sequence[Group]) -> dict[Group, ViewGram | Blocks]:
-    """`injection_bound` of the owners of one record together."""
     form = Injections.from_view(view) if groups else None
     return {} if form is None else _joint_of_form(view, form, groups)
 
 
 def _joint_of_form(view: View, form: ViewForm, groups: Sequence[Group]) -> dict[Group, ViewGram | Blocks]:
-    """What one form has, as streamed, with a leak wherever the attacker knows a gradient of an owner."""
+    """Grams of one form, as streamed, with a leak wherever the attacker knows a gradient of an owner."""
     grams: dict[Group, ViewGram | Blocks] = {}
     for group, joint in zip(groups, form.joint_grams(groups), strict=True):
         parts = joint.parts if isinstance(joint, Blocks) else () if joint is None else (joint,)
@@ -137,7 +135,7 @@ def _with_known(view: View, group: Group, gram: ViewGram) -> ViewGram:
 
 
 def _forms(view: View, victims: Sequence[int]) -> Iterator[ViewForm]:
-    """The forms that cover a view, in the order in which they are tried."""
+    """The forms that cover a view, in the order of trial."""
     injections_seen = Separable.from_view(view)
     if injections_seen is not None:  # no other form by structure covers such a view
         yield injections_seen
@@ -159,7 +157,7 @@ def injection_bound(view: View, victims: Sequence[int]) -> list[ViewGram] | None
 
 
 def as_streamed(view: View, form: ViewForm, grams: Sequence[ViewGram | None]) -> list[ViewGram | None]:
-    """Grams of forms that see C^-1 of an encoder with structure as an array, for the noise that is made step by step.
+    """Grams of forms that see C^-1 of an encoder with structure as an array, for noise that is made step by step.
 
     Both are C^-1 up to rounding, N^ = C^-1 (I + E): no combination of the array has more than (1 - ||E||)^-2 times the
     noise of that of the stream. `Separable` asks the encoder itself.
@@ -196,6 +194,6 @@ def _with_known_gradients(
 
 
 def known_gradient(view: View, victim: int) -> str:
-    """Which gradient of a victim the attacker knows, in words; empty where it knows none."""
+    """The gradient of a victim that the attacker knows, in words; empty where it knows none."""
     known = view.known_gradients[:, victim]
     return f"the attacker knows the gradient of step {np.flatnonzero(known)[0]}" if known.any() else ""

@@ -112,7 +112,6 @@ class ViewGram:
 
     @property
     def is_diagonal(self) -> bool:
-        """Only the diagonal is held."""
         return self.values.ndim == 1 and self.structured is None
 
     @property
@@ -134,7 +133,7 @@ class ViewGram:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Blocks:
-    """X_S of owners that share no noise: block diagonal. Attributes: parts: X_u of each owner."""
+    """X_S of owners that share no noise, block diagonal. Attributes: parts: X_u of each owner."""
 
     __repr__ = short_repr
 
@@ -179,7 +178,7 @@ _facts: WeakKeyDictionary[LinearAlgorithm, dict[tuple[str, str], Any]] = WeakKey
 
 
 def remembered(view: AlgorithmView, name: str, compute: Callable[[AlgorithmView], Fact]) -> Fact:
-    """A fact of an algorithm under masks, computed once for the questions that are asked about them in turn."""
+    """A fact of an algorithm under masks, computed once."""
     of_algorithm = _facts.setdefault(view.algorithm, {})
     key = (name, view.knowledge.digest())
     if key not in of_algorithm:
@@ -220,7 +219,7 @@ def is_plain_gossip(algorithm: LinearAlgorithm, *, node_dropout: bool = False) -
 
 
 def gradients_enter(algorithm: LinearAlgorithm) -> NDArray[np.bool_]:
-    """Which gradients enter a message or state, bool (T, n): not those of nodes that are offline in a step."""
+    """Gradients that enter a message or state, bool (T, n): not those of nodes that are offline in a step."""
     of_kind = np.zeros((len(algorithm.kinds), algorithm.num_nodes), dtype=bool)
     for number, kind in enumerate(algorithm.kinds):
         for entering in (kind.message_from_gradient, kind.state_from_gradient):

@@ -84,7 +84,6 @@ class DenseForm(ViewForm):
 
     @classmethod
     def from_injections(cls, algorithm: LinearAlgorithm, knowledge: Knowledge) -> Self | None:
-        """The view of the injected sums themselves."""
         size, columns = algorithm.noise.shape
         if size**2 * columns > MAX_DENSE_WORK:
             return None
@@ -111,7 +110,6 @@ class DenseForm(ViewForm):
         return list(self._group_grams(groups))
 
     def _group_grams(self, groups: Sequence[Group]) -> list[ViewGram | None]:
-        """Whitened once, whatever groups the nodes are in."""
         victims = list(dict.fromkeys(u for group in groups for u in group))
         view, nodes = self.view, np.asarray(victims, dtype=np.intp)
         A, B, rounding = view.dense_gradients(nodes), view.dense_noise(), view.noise_rounding()
@@ -178,7 +176,7 @@ class DenseForm(ViewForm):
 def _exact(
     view: AlgorithmView, victims: Sequence[int], rank: int, leaks: NDArray[np.bool_], *, at_least: bool
 ) -> tuple[int, NDArray[np.bool_]]:
-    """What exact arithmetic says where float64 says this: of the floats if they agree, else of what they stand for.
+    """(rank, leaks) by exact arithmetic: of the floats if float64 agrees, else of the fractions that they stand for.
 
     Without the latter the rank is -1. All columns are looked at only where random combinations do not confirm it.
 
@@ -201,7 +199,6 @@ def _exact(
 
 
 def _has_faint_shares(algorithm: LinearAlgorithm) -> bool:
-    """Whether weights, inputs and noise span more than SPREAD."""
     over_steps = algorithm.released.of_steps(algorithm.num_steps)
     weights: list[FloatArray] = [algorithm.model_from_state.data, over_steps[over_steps > 0]]
     enters: list[FloatArray] = []
@@ -227,7 +224,7 @@ def _without_residue(B: FloatArray, rounding: FloatArray) -> tuple[FloatArray, b
 
 
 def _first_leak(view: View, noiseless: FloatArray, leaks: NDArray[np.bool_], in_float64: NDArray[np.bool_]) -> str:
-    """In words; empty where nothing leaks. Args: in_float64: which leaks rounding does not explain."""
+    """The leak in words; empty where nothing leaks. Args: in_float64: which leaks rounding does not explain."""
     if not leaks.any():
         return ""
     column = int(np.flatnonzero(leaks)[0])
@@ -238,7 +235,7 @@ def _first_leak(view: View, noiseless: FloatArray, leaks: NDArray[np.bool_], in_
 
 
 def group_columns(group: Group, nodes: Sequence[int], num_steps: int) -> NDArray[np.intp]:
-    """Where the columns of a group are among those of some nodes, node after node, each in time order."""
+    """Indices of the columns of a group among those of some nodes, node after node, each in time order."""
     return np.concatenate([nodes.index(u) * num_steps + np.arange(num_steps, dtype=np.intp) for u in group])
 
 
@@ -309,8 +306,6 @@ VANISHES = "within rank_tolerance of the rows given, a combination may show a gr
 
 
 class Nearby(ViewForm):
-    """Views with rank="numerical"."""
-
     def __init__(self, view: View) -> None:
         self.view = view
 
@@ -357,7 +352,6 @@ def may_be_rounded(matrix: NDArray[Any], tolerance: float) -> bool:
 
 
 def nearby_in_words(rank: int, tolerance: float) -> str:
-    """Which matrices a number covers."""
     return f"{NEARBY}{rank} with rows within {tolerance:.2g} of those given"
 
 

@@ -74,8 +74,7 @@ class HiddenModes(ViewForm):
         return cls(part) if asymmetry.max() <= 4 * EPS * size.max() else None
 
     def cost(self, victims: Sequence[int]) -> float:
-        """Its multiplications, weighed by how much slower they are than those of one large product: in long double,
-        and in products of the modes with one row of the inverses each."""
+        """Multiplications, weighed by how much slower they are than those of one large product."""
         T, h, v = len(self.part.scale), float(self.part.hidden.sum()), self.part.chosen(list(victims)).size
         e = 0 if self.part.released is None else len(self.part.released)
         over_time = 0 if self.part.noise.fresh else 2 * T**2
@@ -275,7 +274,7 @@ def _residual(rows: FloatArray, diagonal: FloatArray, C: FloatArray, theta: Floa
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ReleasedModes:
-    """What is added to X'_u, and to the bounds on its rounding.
+    """The terms added to X'_u, and to the bounds on its rounding, by released models.
 
     Attributes:
         response: M_k^-1 a of every mode without the correction of the last block, shape (h, T).

@@ -88,7 +88,7 @@ class OwnStatesOfAll(OwnStates):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Seen:
-    """What one round shows of every node: [p q]^T Sigma^+ [p q] for p = P_T e_j and q = Q_T e_j per unit.
+    """The information in one round on every node: [p q]^T Sigma^+ [p q] for p = P_T e_j and q = Q_T e_j per unit.
 
     Attributes:
         values, errors: its entries pp, pq, qq, shape (3, n); leaks: of p and q, shape (2, n).
@@ -159,7 +159,7 @@ def _alike(numbers: FloatArray, leaks: NDArray[np.bool_], victims: Sequence[int]
 
 
 def _shown_by(kind: RoundKind) -> _Seen | None:
-    """What a round shows; None where rounding of the noise itself may have hidden what rows have in common."""
+    """The information in a round; None where rounding of the noise itself may have hidden what rows have in common."""
     n = kind.retained.size
     out = _Seen(np.zeros((3, n)), np.zeros((3, n)), np.zeros((2, n), dtype=bool), {})
     for rows, columns in kind.blocks:

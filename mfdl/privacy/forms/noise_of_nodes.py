@@ -44,7 +44,7 @@ EXTREME = 2.0**300  # squares and products of such numbers stay far inside float
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class NodeNoise:
-    """What is left of each victim's noise, arrays (victims,).
+    """The noise that is left of each victim's, arrays (victims,).
 
     Attributes: inverse: [(F F^T)^+]_uu; errors: how far it may be off; open: the victim's gradient shows without noise,
         or that cannot be told; upper: only known to be at most this; undecided: nothing at all is told; tolerance: as
@@ -60,7 +60,7 @@ class NodeNoise:
 
 
 def node_noise(factor: sp.csr_array, known: NDArray[np.bool_], victims: Sequence[int]) -> NodeNoise:
-    """Of each victim, where an attacker knows some columns of the factor (n, columns).
+    """The noise left of each victim's, where an attacker knows some columns of the factor (n, columns).
 
     Cost: of a part of m rows m^3 up to DENSE_ROWS, beyond about BALL_ENTRIES products for each victim.
     """
@@ -96,7 +96,7 @@ def node_noise(factor: sp.csr_array, known: NDArray[np.bool_], victims: Sequence
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class JointNodeNoise:
-    """The same of nodes together, arrays (nodes, nodes) or, of `open` and `upper`, (nodes,)."""
+    """The same for nodes together, arrays (nodes, nodes) or, of `open` and `upper`, (nodes,)."""
 
     inverse: FloatArray
     errors: FloatArray
@@ -171,7 +171,7 @@ def inverse_diagonal(P: sp.csr_array, victims: NDArray[np.intp]) -> tuple[FloatA
 
 
 def _enclosed_block(X: sp.csr_array, b: float, victims: NDArray[np.intp]) -> tuple[FloatArray, FloatArray]:
-    """For rows T_j(X) e_u of all victims at once, until both ends meet or the neighbourhoods are too large."""
+    """Ends by rows T_j(X) e_u of all victims at once, until both meet or the neighbourhoods are too large."""
     size, n = victims.size, X.shape[0]
     row_entries = X.nnz / n
     rounding = (float(np.diff(X.indptr).max()) + 8) * UNIT  # of one product of a row of norm at most 1
@@ -193,7 +193,7 @@ def _enclosed_block(X: sp.csr_array, b: float, victims: NDArray[np.intp]) -> tup
 
 
 def _dots(A: sp.csr_array, B: sp.csr_array) -> FloatArray:
-    """Of the rows of A with those of B."""
+    """Row by row."""
     return np.asarray(A.multiply(B).sum(axis=1)).ravel()
 
 

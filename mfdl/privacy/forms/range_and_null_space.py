@@ -54,7 +54,7 @@ MAX_RELATIVE_ERROR = 0.1  # above it the dense form is asked, which tells ranks 
 
 
 class Range(ViewForm):
-    """The form for views, one W; or any, with independent noise, where the dense form would be asked."""
+    """Views with one W; or any, with independent noise, where the dense form would answer else."""
 
     def __init__(self, part: PartlySeen) -> None:
         self.part = part
@@ -345,12 +345,11 @@ class RangeForm:
 
 
 def _operator(W: sp.csr_array) -> sp.csr_array | FloatArray:
-    """W as products with it are faster."""
     return W if W.nnz * SPARSE < W.shape[0] * W.shape[1] else W.toarray()
 
 
 class NullSpace(ViewForm):
-    """The form for views, any W per step; final models too where W changes."""
+    """Views with any W per step; final models too where W changes."""
 
     def __init__(self, part: PartlySeen) -> None:
         self.part = part
@@ -363,7 +362,7 @@ class NullSpace(ViewForm):
         return cls(part) if part.dense_otherwise or part.released is None else None
 
     def cost(self, victims: Sequence[int]) -> float:
-        """Four times its multiplications: its blocks are smaller than those of the range form, and slower for it."""
+        """Four times its multiplications: its blocks are smaller than those of the range form."""
         T, v = len(self.part.scale), self.part.chosen(list(victims)).size
         h = float(self.part.hidden_at.sum(axis=1).max())
         return 4 * T * h**2 * (h + T * v / 2)
@@ -470,5 +469,4 @@ class NullSpaceForm:
 
 
 def _solved(L: FloatArray, right: FloatArray) -> FloatArray:
-    """L^-1 times the right side, L lower triangular and perhaps empty."""
     return np.asarray(scipy.linalg.solve_triangular(L, right, lower=True, check_finite=False)) if right.size else right

@@ -111,7 +111,6 @@ class Separable(ViewForm):
         return [None] * len(victims) if per_column is None else list(per_column)
 
     def joint_grams(self, groups: Sequence[Group]) -> list[ViewGram | Blocks | None]:
-        """Blocks where each node has columns of its own; else the Gram of the owners' rows of the noise."""
         noise, causal = self.noise, self.noise.causal
         if noise.is_zero or self.known.all() or (causal is not None and _own_column(causal)):
             nodes = list(dict.fromkeys(u for group in groups for u in group))
@@ -126,7 +125,6 @@ class Separable(ViewForm):
         return [None] * len(groups) if per_column is None else list(per_column)
 
     def _own_columns(self, noise: CausalNoise, victims: Sequence[int]) -> list[ViewGram]:
-        """Each node injects a column of its own."""
         computed: dict[tuple[int, float], ViewGram] = {}
         scales = np.ones(noise.slots_per_step) if noise.factor is None else noise.node_scales
 
@@ -185,14 +183,13 @@ def encoder_gram(encoder: Encoder) -> ViewGram:
 
 
 def gram_of_column(noise: CausalNoise, column: int) -> ViewGram:
-    """C_k^T C_k."""
     if noise.shared:
         return encoder_gram(noise.encoder)
     return _part_grams(noise.encoder_of(column), noise.inverse_of(column), [slice(None)])[0]
 
 
 def _part_grams(C: FloatArray, N: FloatArray, parts: Sequence[slice | NDArray[np.intp]]) -> list[ViewGram]:
-    """The same for some columns each; from N alone where C is not its inverse up to a small factor."""
+    """C^T C of some columns each; from N alone where C is not its inverse up to a small factor."""
     inflation = inflation_of(inverse_defect(C, N))
     known = gram_of_noise(N) if inflation > 1 + WELL_CONDITIONED else None
     if known is None:
@@ -202,15 +199,13 @@ def _part_grams(C: FloatArray, N: FloatArray, parts: Sequence[slice | NDArray[np
 
 
 def _product_gram(C: FloatArray, inflation: float) -> ViewGram:
-    """C^T C, or its part of some columns; both this product and C N carry at most one unit roundoff a term, relative
-    to the products of absolute values.
-    """
+    """C^T C; this product and C N carry at most one unit roundoff a term, relative to products of absolute values."""
     why = "" if math.isfinite(inflation) else UNPROVEN
     return ViewGram(C.T @ C, sum_rounding(len(C)) * (np.abs(C).T @ np.abs(C)), inflation, why=why)
 
 
 def injected_inflation(noise: CausalNoise) -> float:
-    """By what factor rounding of noise with an encoder raises X at any node: >= 1, infinite where it is not told."""
+    """Factor by which rounding of noise with an encoder raises X at any node: >= 1, infinite where it is not told."""
     made_by_steps = 1.0 if noise.in_blocks else noise.encoder.inflation
     return made_by_steps * noise.written.inflation
 
@@ -275,7 +270,7 @@ def _products(noise: CausalNoise, known: Known, groups: Sequence[Group]) -> list
 
 
 def _block_diagonal(entries: FloatArray) -> FloatArray:
-    """Arrays of owners for each step, shape (T, s, s), as one of owners and steps that joins no two steps."""
+    """Arrays of owners for each step, shape (T, s, s), as one over owners and steps."""
     T, owners, _ = entries.shape
     joint, steps = np.zeros((owners, T, owners, T)), np.arange(T)
     joint[:, steps, :, steps] = entries
@@ -317,7 +312,6 @@ def _pairs(a: FloatArray, b: FloatArray) -> FloatArray:
 
 
 def _mixed(weights: FloatArray, grams: FloatArray) -> FloatArray:
-    """sum_k weights_k (x) grams_k, owners first."""
     X = np.tensordot(weights, grams, (0, 0)).transpose(0, 2, 1, 3)
     return np.asarray(X.reshape(X.shape[0] * X.shape[1], -1))
 
