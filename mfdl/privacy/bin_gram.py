@@ -254,9 +254,8 @@ def cyclic_poisson_bound(N: FloatArray | None, scheme: CyclicPoisson) -> Product
     groups = N.reshape(k, b, k, b).transpose(1, 3, 0, 2)[np.arange(b), np.arange(b)]  # (b, k, k)
     diagonals = np.sort(np.diagonal(groups, axis1=1, axis2=2), axis=1).max(axis=0)
     apart = groups * ~np.eye(k, dtype=bool)
-    return ProductBound.from_draws(
-        N, float(apart.sum(axis=(1, 2)).max()), diagonals, float(groups.sum(axis=(1, 2)).max())
-    )
+    common = float(apart.sum(axis=(1, 2)).max())
+    return ProductBound.from_draws(N, common, diagonals, float(groups.sum(axis=(1, 2)).max()))
 
 
 def random_allocation_bound(N: FloatArray | None, scheme: RandomAllocation) -> ProductBound:

@@ -56,9 +56,9 @@ def _secret(scheme: type) -> Accountant:
     """The accountant in `sampled_exposures`, which loads with the first question about secret batches."""
 
     def accountant(algorithm: Any, privacy: Privacy, *, victims: Sequence[Any] | None, progress: Progress) -> Exposures:
-        from .sampled_exposures import OF_SECRET_BATCHES
+        from .sampled_exposures import SECRET_ACCOUNTANTS
 
-        return OF_SECRET_BATCHES[scheme](algorithm, privacy, victims=victims, progress=progress)
+        return SECRET_ACCOUNTANTS[scheme](algorithm, privacy, victims=victims, progress=progress)
 
     return accountant
 

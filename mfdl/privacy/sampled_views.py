@@ -25,7 +25,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -34,9 +34,9 @@ from ..check import FloatArray
 from ..errors import InvalidInput, UnsupportedMechanism
 from ..floats import UNIT
 from ..trust import TrustModel
-from ..trust.view import View
-from . import bin_gram
+from ..trust.view import AlgorithmView, View
 from .adaptive import is_adaptive
+from .bin_gram import fresh_part, is_block_causal, is_product
 from .curves.base import UP
 from .forms import ViewGram, injection_bound, known_gradient, view_grams
 
@@ -114,23 +114,19 @@ class AttackerViews:
 
     def sizes(self, *, adaptive: bool) -> dict[int, float]:
         """Sum of the entries of N of each victim; infinite if lambda is."""
-        bounds = self._adaptive_bounds if adaptive else self._fixed_bounds
-        return {u: float(each.gram.sum()) if math.isfinite(each.largest) else math.inf for u, each in bounds.items()}
+        bounds = self._bounds(adaptive).items()
+        return {u: float(bound.gram.sum()) if math.isfinite(bound.largest) else math.inf for u, bound in bounds}
 
     def bound(self, victims: Sequence[int], *, adaptive: bool) -> StepBound:
         """The bound of the worst of these victims, over all views of them. Raises: as `view_grams` and `step_bound`."""
-        bounds = self._adaptive_bounds if adaptive else self._fixed_bounds
+        bounds = self._bounds(adaptive)
         return functools.reduce(StepBound.worst_with, (bounds[u] for u in victims if u in bounds))
 
     @functools.cached_property
-    def _adaptive_bounds(self) -> dict[int, StepBound]:
-        return self._bounds(adaptive=True)
+    def _bounds(self) -> Callable[[bool], dict[int, StepBound]]:
+        return functools.cache(self._computed)
 
-    @functools.cached_property
-    def _fixed_bounds(self) -> dict[int, StepBound]:
-        return self._bounds(adaptive=False)
-
-    def _bounds(self, *, adaptive: bool) -> dict[int, StepBound]:
+    def _computed(self, adaptive: bool) -> dict[int, StepBound]:
         worst: dict[int, StepBound] = {}
         for view, victims in self.members:
             for u, gram in zip(victims, view_grams(view, victims), strict=True):
@@ -139,42 +135,39 @@ class AttackerViews:
         return worst
 
 
-Exposed = dict[int, tuple[float, str]]
-"""Of each victim the largest [Sigma^+]_uu over members and steps, and what makes it infinite."""
+Factor = tuple[float, str]
+"""The largest [Sigma^+]_uu over members and steps, and what makes it infinite."""
+Exposed = dict[int, Factor]
+"""By victim."""
 
 
-def exposed_by_joint_noise(algorithm: LinearAlgorithm, trust: TrustModel, seen: TrustModel) -> Exposed:
-    """1 for noise that correlates time and nodes together, as its M holds all; inf for a victim whose gradient is
-    known.
+def exposed_nodes(algorithm: LinearAlgorithm, trust: TrustModel, seen: TrustModel, *, fresh: bool) -> Exposed:
+    """The factor of each victim, for what the noise of a step leaves of it.
 
-    Infinite for all victims where all of the noise is known.
-    Raises: UnsupportedMechanism: noise that is known in part, which leaves no block causal encoder.
+    Args: trust: as it is named; seen: the one whose views are accounted; fresh: noise must be fresh in every step.
+    Raises: UnsupportedMechanism: noise elsewhere than in sums of gradients, correlated over time if it must be fresh,
+        or over time and nodes together but known in part. InvalidInput: no victim.
     """
     require_noise_with_gradients(algorithm)
-    labels, exposed = algorithm.dynamics.gossip.labels, dict[int, tuple[float, str]]()
+    noise, factors = algorithm.noise, _node_factors
+    if not fresh and not is_product(noise) and is_block_causal(noise):
+        factors = _joint_factors
+    elif not fresh and not noise.is_zero:
+        algorithm = dataclasses.replace(algorithm, noise=fresh_part(algorithm))
+    elif not noise.is_zero and (noise.causal is None or not noise.causal.fresh):
+        raise UnsupportedMechanism(
+            "amplification by sampling is proven for noise that is fresh in every step, and that of "
+            f"{algorithm.name!r} is correlated over time; take dp_dsgd, decor or corn, or a public "
+            "participation such as Cyclic."
+        )
+    worst: Exposed = {}
     for model, victims in seen.members(algorithm):
-        if not victims:
-            continue
-        against = model.view(algorithm, victims[0])
-        known = against.knowledge.known_noise
-        if known.any() and not known.all():
-            raise UnsupportedMechanism(
-                f"{algorithm.participation.describe()} is accounted for noise of {algorithm.name!r}, which correlates "
-                f"time and nodes together, where attackers know none of it, and under trust model {trust.name!r} "
-                f"{trust.attacker} know a part; take one encoder for all nodes (kronecker, mafalda), "
-                "trust.Eavesdropper(), or a public participation."
-            )
-        for u in victims:
-            why = known_gradient(against, u) or ("all noise is known" if known.all() else "")
-            factor = (math.inf, f"Infinite for node {labels[u]!r}: {why}.") if why else (1.0, "")
-            exposed[u] = max(exposed.get(u, factor), factor, key=lambda each: each[0])  # exact: 1 or infinity
-    return _require_victims(exposed, trust)
-
-
-def _require_victims(exposed: Exposed, trust: TrustModel) -> Exposed:
-    if not exposed:
+        of_view = factors(model.view(algorithm, victims[0]), victims, trust) if victims else []
+        for u, factor in zip(victims, of_view, strict=True):
+            worst[u] = max(worst.get(u, factor), factor, key=lambda each: each[0])  # bound
+    if not worst:
         raise InvalidInput(f"no victim is left: every node is an attacker ({trust.attacker}).")
-    return exposed
+    return worst
 
 
 def require_noise_with_gradients(algorithm: LinearAlgorithm) -> None:
@@ -186,38 +179,35 @@ def require_noise_with_gradients(algorithm: LinearAlgorithm) -> None:
         )
 
 
-def with_fresh_noise(algorithm: LinearAlgorithm) -> LinearAlgorithm:
-    """The algorithm with noise that is fresh in each step, for its covariance over nodes."""
-    require_noise_with_gradients(algorithm)
-    if algorithm.noise.is_zero:
-        return algorithm
-    return dataclasses.replace(algorithm, noise=bin_gram.fresh_part(algorithm))
+def _joint_factors(view: AlgorithmView, victims: Sequence[int], trust: TrustModel) -> list[Factor]:
+    """1 for noise that correlates time and nodes together, as its M holds all; inf where a gradient is known.
 
-
-def exposed_by_node_noise(algorithm: LinearAlgorithm, trust: TrustModel, seen: TrustModel) -> Exposed:
-    """The factor that each victim's noise over the nodes leaves, for noise that is fresh in every step.
-
-    Args: trust: as it is named; seen: the one whose views are accounted.
+    Infinite for all victims where all of the noise is known, and refused where it is known in part, which leaves no
+    block causal encoder.
     """
-    noise = algorithm.noise
-    require_noise_with_gradients(algorithm)
-    if not noise.is_zero and (noise.causal is None or not noise.causal.fresh):
+    algorithm, known = view.algorithm, view.knowledge.known_noise
+    if known.any() and not known.all():
         raise UnsupportedMechanism(
-            "amplification by sampling is proven for noise that is fresh in every step, and that of "
-            f"{algorithm.name!r} is correlated over time; take dp_dsgd, decor or corn, or a public "
-            "participation such as Cyclic."
+            f"{algorithm.participation.describe()} is accounted for noise of {algorithm.name!r}, which correlates "
+            f"time and nodes together, where attackers know none of it, and under trust model {trust.name!r} "
+            f"{trust.attacker} know a part; take one encoder for all nodes (kronecker, mafalda), "
+            "trust.Eavesdropper(), or a public participation."
         )
-    labels, worst = algorithm.dynamics.gossip.labels, dict[int, tuple[float, str]]()
-    for model, victims in seen.members(algorithm):
-        if not victims:
-            continue
-        view = model.view(algorithm, victims[0])
-        grams = injection_bound(view, victims)
-        assert grams is not None
-        for u, gram in zip(victims, grams, strict=True):
-            assert gram.is_diagonal
-            squared = np.where(gram.leaks, math.inf, (gram.values + gram.errors) * gram.inflation * (1 + 2.0**-50))
-            largest = float(squared.max())
-            why = f"Infinite for node {labels[u]!r}: {gram.why}." if math.isinf(largest) else ""
-            worst[u] = max(worst.get(u, (0.0, "")), (largest, why), key=lambda each: each[0])  # bound
-    return _require_victims(worst, trust)
+    causes = [known_gradient(view, u) or ("all noise is known" if known.all() else "") for u in victims]
+    return [_infinite(view, u, why) if why else (1.0, "") for u, why in zip(victims, causes, strict=True)]
+
+
+def _node_factors(view: AlgorithmView, victims: Sequence[int], trust: TrustModel) -> list[Factor]:
+    """[Sigma^+]_uu of noise that is fresh in every step."""
+    grams, factors = injection_bound(view, victims), list[Factor]()
+    assert grams is not None
+    for u, gram in zip(victims, grams, strict=True):
+        assert gram.is_diagonal
+        squared = np.where(gram.leaks, math.inf, (gram.values + gram.errors) * gram.inflation * (1 + 2.0**-50))
+        largest = float(squared.max())
+        factors.append(_infinite(view, u, gram.why) if math.isinf(largest) else (largest, ""))
+    return factors
+
+
+def _infinite(view: AlgorithmView, node: int, why: str) -> Factor:
+    return math.inf, f"Infinite for node {view.algorithm.dynamics.gossip.labels[node]!r}: {why}."
