@@ -10,7 +10,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from _guarantees import guarantees
+from _guarantees import guarantees, worst_sensitivity
 from archives import edited
 from effort import examples
 from hypothesis import given
@@ -30,7 +30,6 @@ from mfdl.participation import (
     Single,
 )
 from mfdl.privacy.attacking_sets import sensitivity_by_victim
-from mfdl.privacy.gram_sensitivity import worst_sensitivity
 from mfdl.testing import brute_force_sensitivity
 from mfdl.testing.tasks import linear_task
 from mfdl.training import tasks
@@ -216,7 +215,6 @@ def test_refusals_without_a_node():
         lambda: algorithms.d_mf(RING, other),
         lambda: sensitivity_by_victim(algorithm, trust.LDP(), participation=other),
         lambda: account(algorithm, Privacy(participation=other, **LDP), noise_std=1.0),
-        lambda: worst_sensitivity(algorithm, trust.LDP(), other),
     ):
         with pytest.raises(InvalidInput, match="given for 5 nodes, but there are 4"):
             ask()

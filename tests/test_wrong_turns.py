@@ -307,8 +307,6 @@ REFUSED = {
         lambda: mfdl.audit.audit_matrix({"a": A}, {"ldp": "ldp"}, mu=1.0, adjacency="zero-out", clip_norm=1.0),
         ["trusts['ldp'] must be a trust model", "got 'ldp'"],
     ),
-    "sensitivity of a mechanism": (lambda: mfdl.privacy.gram_sensitivity.worst_sensitivity(M, LDP), ["got Mechanism"]),
-    "sensitivity by name": (lambda: mfdl.privacy.gram_sensitivity.worst_sensitivity(A, "ldp"), ["trust", "got 'ldp'"]),
     "nodes of a graph": (lambda: mfdl.trust.base.node_indices(G, [0]), ["algorithm", "got Graph"]),
     "nodes of no list": (lambda: mfdl.trust.base.node_indices(A, 0), ["nodes must be a list", "got 0"]),
     "a near attacker": (lambda: mfdl.trust.neighbourhood(W, 0, 1), ["attackers must be a list", "got 1"]),

@@ -35,7 +35,6 @@ from numpy.typing import NDArray
 from mfdl_solvers.ties import first_maximum
 
 from .. import check
-from ..algorithms import LinearAlgorithm
 from ..check import FloatArray
 from ..display import short_repr
 from ..entries import RANK_TOLERANCE, checked_rank, exact_entries, fractions_of, rational, refuse_huge
@@ -43,13 +42,11 @@ from ..errors import InvalidInput, UnusualSetting, require_known
 from ..floats import EPS, UNIT
 from ..operators.structured import TimeNodeAxis
 from ..participation import Participation
-from ..sensitivity.elliptope import TOLERANCE
 from ..sensitivity.encoder_bounds import structured_bound
 from ..sensitivity.patterns import METHODS, PatternBound, bounds, diagonal_bounds
 from ..storable import storable
-from ..trust import TrustModel
 from .exact_arithmetic import MAX_ENTRIES, independent_rows, rank_and_outside
-from .forms import INJECTIONS, ViewGram, view_grams
+from .forms import INJECTIONS, ViewGram
 from .forms import dense_form as rational_form
 from .forms.base import Structured
 from .forms.dense_form import NEARBY, may_be_rounded, nearby_in_words, row_space
@@ -183,7 +180,7 @@ def _weighted(of: Structured, participation: Participation, method: str) -> Patt
     of_encoder = structured_bound(of.encoder, participation, method)
     upper = of_encoder.upper * (of.weight + of.error) * (1 + 4 * UNIT)
     lower = of_encoder.lower * max(of.weight - of.error, 0.0) * (1 - 4 * UNIT)
-    return PatternBound(upper, lower, upper <= (1 + TOLERANCE) * lower, of_encoder.pattern)
+    return PatternBound.between(upper, lower, of_encoder.pattern)
 
 
 def _why_upper(gram: ViewGram, bound: PatternBound) -> str:
@@ -213,28 +210,6 @@ def _leaks(gram: ViewGram, participation: Participation) -> bool:
     if math.isinf(gram.inflation):
         return True
     return bool(gram.leaks.any()) and participation.patterns_of_record().reaches(gram.leaks)
-
-
-def sensitivity_of_gram(
-    gram: ViewGram, participation: Participation, *, node: int = 0, method: str = "exact"
-) -> Sensitivity:
-    return sensitivities([gram], participation, nodes=[node], method=method)[0]
-
-
-def worst_sensitivity(
-    algorithm: LinearAlgorithm, trust: TrustModel, participation: Participation | None = None
-) -> Sensitivity:
-    """The largest sensitivity over all victims, for non-adaptive gradients (`attacking_sets`: adaptive ones)."""
-    check.instance(LinearAlgorithm, algorithm=algorithm)
-    check.instance(TrustModel, trust=trust)
-    scheme = algorithm.participation if participation is None else participation
-    check.instance(Participation, participation=scheme)
-    scheme.require_nodes(algorithm.num_nodes)
-    candidates: list[Sensitivity] = []
-    for model, victims in trust.members(algorithm):
-        grams = view_grams(model.view(algorithm, victims[0] if victims else 0), victims)
-        candidates += sensitivities(grams, scheme, nodes=victims)
-    return largest_sensitivity(candidates)
 
 
 def general_sensitivity(

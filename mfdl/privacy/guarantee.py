@@ -31,7 +31,7 @@ from . import gaussian, guarantee_texts
 from .curves import Gaussian, PrivacyCurve
 from .guarantee_texts import EVERY_NODE, ROUNDING, Statement, Victims, checked_victims
 from .owners import Owners
-from .questions import UNITS, Fingerprint, fingerprint_of_both, lipschitz_notes, short_hash
+from .questions import UNITS, Fingerprint, lipschitz_notes, short_hash
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
@@ -42,6 +42,8 @@ EDITED = "as edited, not computed"
 _TEXTS = ("trust", "participation", "victim", "attacker")
 _CHOICES = {"release": RELEASES, "unit": UNITS}
 SEALING = ("seal", "fingerprint")
+UNNAMED = ("custom", "matrices")
+"""Trust models that one word stands for, whatever they show."""
 SAME = ("trust", "adjacency", "clip_norm", "unit", "victim", "attacker", "owners")
 """Fields in which runs that are composed must agree."""
 
@@ -282,7 +284,7 @@ class AccountedEvent:
 
 def composed(this: Guarantee, other: Guarantee, *, bins: str) -> Guarantee:
     _require_composable(this, other, bins)
-    fingerprint = fingerprint_of_both(this, other)
+    fingerprint = _fingerprint_of_both(this, other)
     curve = this.curve.composed_with(other.curve)
     noise_std, sensitivity = _weakest_noise(this, other)
     if curve.bound == "exact" and this.victim == EVERY_NODE:
@@ -330,6 +332,31 @@ def _require_composable(this: Guarantee, other: Guarantee, bins: str) -> None:
         mine, theirs = getattr(this, name), getattr(other, name)
         if mine != theirs:
             raise InvalidInput(f"guarantees compose only for the same {name}, got {mine!r} and {theirs!r}.")
+
+
+def _fingerprint_of_both(this: Guarantee, other: Guarantee) -> str:
+    """The fingerprint of two runs seen together; empty where one is a statement of the caller's own.
+
+    Raises: InvalidInput: other nodes, attackers or masks behind the same words.
+    """
+    if not (this.fingerprint and other.fingerprint):
+        if this.trust in UNNAMED:
+            raise InvalidInput(
+                "guarantees of unnamed trust models cannot be composed, because the views may differ; name "
+                "them, TrustModel.from_masks(..., name=...), and give one name to one model."
+            )
+        return ""
+    mine, theirs = Fingerprint.parse(this.fingerprint), Fingerprint.parse(other.fingerprint)
+    if mine.trust != theirs.trust:
+        raise InvalidInput(
+            f"guarantees compose only against the same attackers, and {this.attacker!r} stands for others in the "
+            f"two ({mine.trust}, {theirs.trust}): other nodes, or masks that show something else."
+        )
+    return dataclasses.replace(
+        mine,
+        algorithm=short_hash(mine.algorithm, theirs.algorithm),
+        participation=short_hash(mine.participation, theirs.participation),
+    ).text
 
 
 def _weakest_noise(this: Guarantee, other: Guarantee) -> tuple[float, float]:

@@ -20,7 +20,7 @@ import hashlib
 import json
 import math
 from collections.abc import Collection, Hashable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -43,8 +43,6 @@ UNITS = ("record", "user")
 BOUNDS = ("tightest", "renyi")
 SEPARATOR = "."
 LIPSCHITZ_NOTE = "assuming that the local maps x - eta g(x) are Lipschitz with constant"
-UNNAMED = ("custom", "matrices")
-"""Trust models that one word stands for, whatever they show."""
 OF_DOORS = {
     **dict.fromkeys(("noise_std", "noise_multiplier"), "mfdl.account"),
     **dict.fromkeys(("mu", "epsilon", "delta"), "mfdl.calibrate"),
@@ -282,47 +280,6 @@ class Fingerprint:
                     f"{subject} for another {field.replace('trust', 'trust model')} ({mine} instead of {theirs}); "
                     "calibrate or account anew."
                 )
-
-
-class Stated(Protocol):
-    """The part of a guarantee that names its question."""
-
-    @property
-    def trust(self) -> str:
-        """The name of the trust model."""
-
-    @property
-    def attacker(self) -> str:
-        """The observer in words."""
-
-    @property
-    def fingerprint(self) -> str:
-        """`Fingerprint.text`; may be empty."""
-
-
-def fingerprint_of_both(this: Stated, other: Stated) -> str:
-    """The fingerprint of two runs seen together; empty where one is a statement of the caller's own.
-
-    Raises: InvalidInput: other nodes, attackers or masks behind the same words.
-    """
-    if not (this.fingerprint and other.fingerprint):
-        if this.trust in UNNAMED:
-            raise InvalidInput(
-                "guarantees of unnamed trust models cannot be composed, because the views may differ; name "
-                "them, TrustModel.from_masks(..., name=...), and give one name to one model."
-            )
-        return ""
-    mine, theirs = Fingerprint.parse(this.fingerprint), Fingerprint.parse(other.fingerprint)
-    if mine.trust != theirs.trust:
-        raise InvalidInput(
-            f"guarantees compose only against the same attackers, and {this.attacker!r} stands for others in the "
-            f"two ({mine.trust}, {theirs.trust}): other nodes, or masks that show something else."
-        )
-    return dataclasses.replace(
-        mine,
-        algorithm=short_hash(mine.algorithm, theirs.algorithm),
-        participation=short_hash(mine.participation, theirs.participation),
-    ).text
 
 
 def participation_hash(participation: Participation, owners: Owners | None = None) -> str:

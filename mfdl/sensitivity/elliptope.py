@@ -54,35 +54,23 @@ class ElliptopeValue:
     iterations: int
 
 
-def certified_upper_bound(
-    grams: ArrayLike, entry_error: ArrayLike | None = None, *, tolerance: float = TOLERANCE
-) -> tuple[FloatArray, BoolArray]:
-    """Upper bounds from closed-form dual points, without solving anything.
-
-    The least of: row sums of |X|; c d with c = lambda_max(D^-1/2 X D^-1/2), for d = 1 (this is k lambda_max), the
-    row sums of |X| and the row norms of X. (Rescaled row sums, sum_t |X[s, t]| r_t / r_s, are dual points too, but
-    by the inequality of the means never add up to less than the plain ones.)
-
-    Args:
-        grams: X, shape (B, k, k).
-        entry_error: bound on |X - true X| for each entry, same shape; None for exact entries.
-        tolerance: how close the value of a sign vector must come for the bound to be called exact.
-
-    Returns: the bounds, shape (B,), and whether each is exact: attained by g_t = +-g up to `tolerance`.
-
-    Guarantees: Never below the true value. Exact when signs d with d_s X[s, t] d_t >= 0 exist and the errors are small.
-        inf for a matrix with an infinite entry.
-    Raises: InvalidInput: wrong shape, nan, or a negative error.
-    Cost: O(B k^3), about 70 microseconds a matrix at k = 20.
-    """
-    upper, lower = closed_form_bounds(grams, entry_error, tolerance=tolerance)
-    return upper, close(upper, lower, tolerance)
-
-
 def closed_form_bounds(
     grams: ArrayLike, entry_error: ArrayLike | None = None, *, tolerance: float = TOLERANCE
 ) -> tuple[FloatArray, FloatArray]:
-    """(upper, lower): `certified_upper_bound` and the value of the best sign vector found, both shape (B,)."""
+    """(upper, lower) from closed-form dual points and the best sign vector found, without solving anything, shape (B,).
+
+    The upper bound is the least of: row sums of |X|; c d with c = lambda_max(D^-1/2 X D^-1/2), for d = 1 (this is
+    k lambda_max), the row sums of |X| and the row norms of X. (Rescaled row sums, sum_t |X[s, t]| r_t / r_s, are dual
+    points too, but by the inequality of the means never add up to less than the plain ones.)
+
+    Args: grams: X, shape (B, k, k); entry_error: bound on |X - true X| for each entry, same shape; None for exact
+        entries; tolerance: gap up to which no better dual point is sought.
+
+    Guarantees: Never below, or above, the true value. They meet when signs d with d_s X[s, t] d_t >= 0 exist and the
+        errors are small. inf for a matrix with an infinite entry.
+    Raises: InvalidInput: wrong shape, nan, or a negative error.
+    Cost: O(B k^3), about 70 microseconds a matrix at k = 20.
+    """
     X, error = _checked(grams, entry_error)
     upper, lower = np.empty(len(X)), np.empty(len(X))
     for part in _chunks(X):

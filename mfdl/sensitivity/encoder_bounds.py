@@ -51,7 +51,6 @@ from ..errors import UnsupportedMechanism
 from ..floats import UNIT
 from ..noise.encoder_arguments import MAX_DENSE_STEPS
 from ..participation import Participation
-from .elliptope import TOLERANCE
 from .patterns import PatternBound, bound
 
 
@@ -111,7 +110,7 @@ def banded_bound(gram: BandedGram, participation: Participation) -> PatternBound
         return None
     upper, pattern = BANDED_RULES[patterns.kind](gram, patterns)
     lower = _banded_attained(gram, pattern)
-    return PatternBound(upper, lower, upper <= (1 + TOLERANCE) * lower, pattern)
+    return PatternBound.between(upper, lower, pattern)
 
 
 def _banded_attained(gram: BandedGram, pattern: Sequence[int]) -> float:
@@ -299,15 +298,11 @@ def _one_per_block(c: Coefficients, patterns: PatternSet) -> PatternBound | None
 
 def _attained_at(c: Coefficients, uses: int, separation: int, upper: float) -> PatternBound:
     """An upper bound with what 0, b, ..., (k - 1) b attain."""
-    return _bound(upper, _attained_regularly(c, uses, separation), _regular(c.size, uses, separation))
+    return PatternBound.between(upper, _attained_regularly(c, uses, separation), _regular(c.size, uses, separation))
 
 
 def _regular(num_steps: int, uses: int, separation: int) -> tuple[int, ...]:
     return tuple(range(0, num_steps, separation))[:uses]
-
-
-def _bound(upper: float, lower: float, pattern: Sequence[int]) -> PatternBound:
-    return PatternBound(upper, lower, upper <= (1 + TOLERANCE) * lower, tuple(pattern))
 
 
 def _listed(c: Coefficients, patterns: PatternSet) -> PatternBound | None:
@@ -316,7 +311,7 @@ def _listed(c: Coefficients, patterns: PatternSet) -> PatternBound | None:
         return None
     upper = max(_squares_up(*_pattern_sums(c.high, pattern)) for pattern in given)
     attained = [_attained(c, pattern) for pattern in given]
-    return _bound(upper, max(attained), given[first_largest(attained)])
+    return PatternBound.between(upper, max(attained), given[first_largest(attained)])
 
 
 def _envelope(high: FloatArray) -> FloatArray:
@@ -462,7 +457,7 @@ def structured_bound(encoder: Encoder, participation: Participation, method: str
 def _best(bounds: list[PatternBound]) -> PatternBound:
     upper, lower = min(each.upper for each in bounds), max(each.lower for each in bounds)
     pattern = first_maximum(bounds, lambda each: each.lower).pattern
-    return PatternBound(upper, lower, upper <= (1 + TOLERANCE) * lower, pattern)
+    return PatternBound.between(upper, lower, pattern)
 
 
 def _by_structure(encoder: Encoder, participation: Participation) -> Iterator[PatternBound | None]:
@@ -494,4 +489,4 @@ def _comparison_bound(encoder: Encoder, participation: Participation) -> Pattern
     if not math.isfinite(upper):
         return PatternBound(math.inf, 0.0, False, (int(np.argmax(~np.isfinite(squares))),))  # exact: booleans
     lower = largest * (1 - 2 * rounding) if encoder.nonnegative else 0.0
-    return PatternBound(upper, lower, upper <= (1 + TOLERANCE) * lower, tuple(range(first_largest(squares), T, b)))
+    return PatternBound.between(upper, lower, range(first_largest(squares), T, b))

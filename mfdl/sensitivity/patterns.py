@@ -58,6 +58,11 @@ class PatternBound:
     exact: bool
     pattern: tuple[int, ...]
 
+    @classmethod
+    def between(cls, upper: float, lower: float, pattern: Sequence[int]) -> PatternBound:
+        """Exact where the ends meet within TOLERANCE."""
+        return cls(upper, lower, upper <= (1 + TOLERANCE) * lower, tuple(pattern))
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PatternBounds:

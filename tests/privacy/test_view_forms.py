@@ -8,6 +8,7 @@ import networkx as nx
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from _guarantees import sensitivity_of_gram
 from effort import examples
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -21,7 +22,6 @@ from mfdl.participation import EveryStep
 from mfdl.privacy.attacking_sets import sensitivity_by_victim
 from mfdl.privacy.forms import dense_form, range_and_null_space, view_grams
 from mfdl.privacy.forms.range_and_null_space import NullSpaceForm, RangeForm
-from mfdl.privacy.gram_sensitivity import sensitivity_of_gram
 from mfdl.testing.oracles import (
     append_known_noise,
     clear_rank,

@@ -39,6 +39,7 @@ shows a gradient, and nothing finite is claimed. Columns of other nodes are left
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 import math
 from collections.abc import Sequence
@@ -69,7 +70,21 @@ SAFE = 1e280
 """Size of the entries of X beyond which, or below whose inverse, later products could leave float64."""
 
 
-class DenseForm(ViewForm):
+class GroupForm(ViewForm):
+    """A form to which a victim is a group of one."""
+
+    @abc.abstractmethod
+    def _group_grams(self, groups: Sequence[Group]) -> list[ViewGram | None]:
+        """X_S of each group."""
+
+    def grams(self, victims: Sequence[int]) -> list[ViewGram | None]:
+        return self._group_grams([(u,) for u in victims])
+
+    def joint_grams(self, groups: Sequence[Group]) -> list[ViewGram | Blocks | None]:
+        return list(self._group_grams(groups))
+
+
+class DenseForm(GroupForm):
     """Everything else. Args: given: entries of A and B are what they are, not computed (`View.entries_given`)."""
 
     def __init__(self, view: View, *, given: bool) -> None:
@@ -102,12 +117,6 @@ class DenseForm(ViewForm):
 
     def cost(self, victims: Sequence[int]) -> float:
         return self.work + self.view.noise.shape[0] ** 2.0 * self.view.axis.num_steps * len(victims)
-
-    def grams(self, victims: Sequence[int]) -> list[ViewGram | None]:
-        return self._group_grams([(u,) for u in victims])
-
-    def joint_grams(self, groups: Sequence[Group]) -> list[ViewGram | Blocks | None]:
-        return list(self._group_grams(groups))
 
     def _group_grams(self, groups: Sequence[Group]) -> list[ViewGram | None]:
         victims = list(dict.fromkeys(u for group in groups for u in group))
@@ -239,7 +248,7 @@ def group_columns(group: Group, nodes: Sequence[int], num_steps: int) -> NDArray
     return np.concatenate([nodes.index(u) * num_steps + np.arange(num_steps, dtype=np.intp) for u in group])
 
 
-class Fractions(ViewForm):
+class Fractions(GroupForm):
     """Views whose entries are given, of few rows and columns."""
 
     def __init__(self, view: View) -> None:
@@ -259,12 +268,6 @@ class Fractions(ViewForm):
     def cost(self, victims: Sequence[int]) -> float:
         rows, columns = self.view.noise.shape
         return 1e4 * rows**2 * (rows + columns + self.view.axis.num_steps * len(victims))
-
-    def grams(self, victims: Sequence[int]) -> list[ViewGram | None]:
-        return self._group_grams([(u,) for u in victims])
-
-    def joint_grams(self, groups: Sequence[Group]) -> list[ViewGram | Blocks | None]:
-        return list(self._group_grams(groups))
 
     def _group_grams(self, groups: Sequence[Group]) -> list[ViewGram | None]:
         T, victims = self.view.axis.num_steps, list(dict.fromkeys(u for group in groups for u in group))
@@ -305,7 +308,7 @@ NEARBY = "every matrix of rank "
 VANISHES = "within rank_tolerance of the rows given, a combination may show a gradient without noise"
 
 
-class Nearby(ViewForm):
+class Nearby(GroupForm):
     def __init__(self, view: View) -> None:
         self.view = view
 
@@ -317,10 +320,7 @@ class Nearby(ViewForm):
         rows, columns = self.view.noise.shape
         return float(rows) ** 2 * (columns + self.view.axis.num_steps) * len(victims)
 
-    def grams(self, victims: Sequence[int]) -> list[ViewGram | None]:
-        return [self._gram((u,)) for u in victims]
-
-    def joint_grams(self, groups: Sequence[Group]) -> list[ViewGram | Blocks | None]:
+    def _group_grams(self, groups: Sequence[Group]) -> list[ViewGram | None]:
         return [self._gram(group) for group in groups]
 
     def _gram(self, group: Group) -> ViewGram:

@@ -49,17 +49,14 @@ from mfdl_solvers.encoders import inflation_of, inverse_defect
 from ...check import FloatArray
 from ...floats import EPS
 from ...trust.view import View
-from .base import ViewForm, ViewGram
-from .partly_seen import PartlySeen
+from .base import ViewGram
+from .partly_seen import PartForm, PartlySeen
 
 MAX_OFF, MAX_ROUNDING = 1e-9, 1e-6  # ||G||, and of X <= I, above which the other forms are asked
 
 
-class HiddenModes(ViewForm):
+class HiddenModes(PartForm):
     """The form for views, one symmetric W and step size."""
-
-    def __init__(self, part: PartlySeen) -> None:
-        self.part = part
 
     @classmethod
     def from_view(cls, view: View) -> Self | None:

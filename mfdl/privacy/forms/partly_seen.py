@@ -19,7 +19,7 @@ from ...floats import EPS, RANK_TOLERANCE, UNIT
 from ...noise import CausalNoise
 from ...noise.encoder_arguments import MAX_DENSE_STEPS
 from ...trust.view import AlgorithmView, View
-from .base import KNOWN_NOISE, ViewGram, is_plain_gossip, remembered
+from .base import KNOWN_NOISE, ViewForm, ViewGram, is_plain_gossip, remembered
 from .dense_form import DenseForm
 from .separable import UNPROVEN
 
@@ -158,6 +158,13 @@ class PartlySeen:
             grams_by_content[u] = gram.over_noise(float(scales[u]))
         known = ViewGram.silent(len(self.scale), KNOWN_NOISE)
         return [grams_by_content.get(u, known) for u in victims]
+
+
+class PartForm(ViewForm):
+    """A form for these views."""
+
+    def __init__(self, part: PartlySeen) -> None:
+        self.part = part
 
 
 def _released_rows(

@@ -44,8 +44,8 @@ from ...errors import UnsupportedMechanism
 from ...floats import EPS
 from ...noise import CausalNoise
 from ...trust.view import View
-from .base import Blocks, Group, ViewForm, ViewGram
-from .partly_seen import PartlySeen
+from .base import Blocks, Group, ViewGram
+from .partly_seen import PartForm, PartlySeen
 
 CHUNK_BYTES = 256 * 2**20
 BLOCK_ROWS = 512
@@ -53,11 +53,8 @@ SPARSE = 8  # how much slower an entry of a sparse product is than one of a dens
 MAX_RELATIVE_ERROR = 0.1  # above it the dense form is asked, which tells ranks better
 
 
-class Range(ViewForm):
+class Range(PartForm):
     """Views with one W; or any, with independent noise, where the dense form would answer else."""
-
-    def __init__(self, part: PartlySeen) -> None:
-        self.part = part
 
     @classmethod
     def from_view(cls, view: View) -> Self | None:
@@ -348,11 +345,8 @@ def _operator(W: sp.csr_array) -> sp.csr_array | FloatArray:
     return W if W.nnz * SPARSE < W.shape[0] * W.shape[1] else W.toarray()
 
 
-class NullSpace(ViewForm):
+class NullSpace(PartForm):
     """Views with any W per step; final models too where W changes."""
-
-    def __init__(self, part: PartlySeen) -> None:
-        self.part = part
 
     @classmethod
     def from_view(cls, view: View) -> Self | None:

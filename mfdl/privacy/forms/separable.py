@@ -97,18 +97,12 @@ class Separable(ViewForm):
             return [ViewGram.silent(T, "there is no noise")] * len(victims)
         if self.known.all() and not noise.local:
             return [ViewGram.silent(T, "there is no noise that the attacker does not know")] * len(victims)
-        if noise.joint is not None:
-            return list(_joint(noise.joint, [(u,) for u in victims]))
         causal = noise.causal
-        assert causal is not None
-        if _own_column(causal):
+        if causal is not None and _own_column(causal):
             return list(self._own_columns(causal, victims))
-        if causal.fresh:
-            return list(self._fresh(causal, victims))
-        if causal.shared:
-            return list(_one_encoder(causal, self.known[0], victims))
-        per_column = _one_encoder_per_column(causal, [(u,) for u in victims])
-        return [None] * len(victims) if per_column is None else list(per_column)
+        if causal is not None and causal.shared:
+            return self._fresh(causal, victims) if causal.fresh else _one_encoder(causal, self.known[0], victims)
+        return list(self._mixed_encoders([(u,) for u in victims]))
 
     def joint_grams(self, groups: Sequence[Group]) -> list[ViewGram | Blocks | None]:
         noise, causal = self.noise, self.noise.causal
@@ -116,13 +110,15 @@ class Separable(ViewForm):
             nodes = list(dict.fromkeys(u for group in groups for u in group))
             of = dict(zip(nodes, self.grams(nodes), strict=True))
             return [Blocks(tuple(g for u in group if (g := of[u]) is not None)) for group in groups]
-        if noise.joint is not None:
-            return list(_joint(noise.joint, groups))
-        assert causal is not None
-        if causal.fresh or causal.shared:
+        if causal is not None and causal.shared:
             return list(_products(causal, self.known, groups))
-        per_column = _one_encoder_per_column(causal, groups)
-        return [None] * len(groups) if per_column is None else list(per_column)
+        return list(self._mixed_encoders(groups))
+
+    def _mixed_encoders(self, groups: Sequence[Group]) -> Sequence[ViewGram | None]:
+        if self.noise.joint is not None:
+            return _joint(self.noise.joint, groups)
+        assert self.noise.causal is not None
+        return _one_encoder_per_column(self.noise.causal, groups) or [None] * len(groups)
 
     def _own_columns(self, noise: CausalNoise, victims: Sequence[int]) -> list[ViewGram]:
         computed: dict[tuple[int, float], ViewGram] = {}
